@@ -1,0 +1,36 @@
+"""Node data: one dataset shape, readers of the usual files, generators of graphs."""
+
+from jaxgnn.data.csr import CSR
+from jaxgnn.data.dataset import (
+    DataError,
+    Metadata,
+    Metric,
+    NodeDataset,
+    Split,
+    graph_statistics,
+    homophily,
+    normalise_features,
+)
+from jaxgnn.data.digits import digits
+from jaxgnn.data.neighbours import knn
+from jaxgnn.data.registry import load, names
+from jaxgnn.data.splits import per_class_splits, split_fractions, split_per_class
+
+__all__ = [
+    "CSR",
+    "DataError",
+    "Metadata",
+    "Metric",
+    "NodeDataset",
+    "Split",
+    "digits",
+    "graph_statistics",
+    "homophily",
+    "knn",
+    "load",
+    "names",
+    "normalise_features",
+    "per_class_splits",
+    "split_fractions",
+    "split_per_class",
+]

@@ -1,0 +1,46 @@
+"""`CSR`: what the generators return, before it becomes a `Graph`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxgnn.graph import Graph
+
+
+class CSR(NamedTuple):
+    """Edges by receiver, on the host: row `i` of `senders` lists who sends to `i`, ascending.
+
+    Attributes:
+        row_offsets: int64 `[num_nodes + 1]`.
+        senders: int32 `[num_edges]`.
+    """
+
+    row_offsets: Int[np.ndarray, " num_nodes+1"]
+    senders: Int[np.ndarray, " num_edges"]
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.row_offsets.size - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return self.senders.size
+
+    @property
+    def degrees(self) -> Int[np.ndarray, " num_nodes"]:
+        """Number of edges that end at each node."""
+        return np.diff(self.row_offsets)
+
+    @property
+    def receivers(self) -> Int[np.ndarray, " num_edges"]:
+        """The receiver of each edge, int32 (computed)."""
+        return np.repeat(np.arange(self.num_nodes, dtype=np.int32), self.degrees)
+
+    def to_graph(self, **options: Any) -> Graph:
+        """The `Graph` of these edges; takes the options of `Graph.from_edges`."""
+        return Graph.from_edges(self.senders, self.receivers, num_nodes=self.num_nodes, **options)

@@ -1,0 +1,73 @@
+"""Seeded random splits, for the sets that come without one."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxgnn.data.dataset import DataError, Split
+
+
+def split_per_class(
+    labels: Int[np.ndarray, " num_nodes"],
+    num_train: int,
+    num_val: int,
+    *,
+    seed: int,
+) -> Split:
+    """`num_train` nodes of each class to learn from, `num_val` to select on, the rest to test.
+
+    The convention of Shchur et al., "Pitfalls of Graph Neural Network Evaluation" (2018), with
+    20 and 30. Deterministic in `seed`.
+
+    Raises:
+        DataError: a class has no node left to test.
+    """
+    if num_train < 1 or num_val < 0:
+        raise DataError(
+            f"num_train, num_val: expected at least 1 and 0, got {num_train} and {num_val}"
+        )
+    rng = np.random.default_rng(seed)
+    train, val = np.zeros(labels.size, bool), np.zeros(labels.size, bool)
+    for label in np.unique(labels):
+        nodes = rng.permutation(np.flatnonzero(labels == label))
+        if nodes.size <= num_train + num_val:
+            raise DataError(
+                f"class {label}: expected more than {num_train} + {num_val} nodes to leave some "
+                f"to test, got {nodes.size}"
+            )
+        train[nodes[:num_train]] = True
+        val[nodes[num_train : num_train + num_val]] = True
+    return Split(train=train, val=val, test=~(train | val))
+
+
+def split_fractions(num_nodes: int, train: float, val: float, *, seed: int) -> Split:
+    """A share `train` of the nodes to learn from, `val` to select on, the rest to test."""
+    if not (0 < train < 1 and val >= 0 and train + val < 1):
+        raise DataError(f"train, val: expected shares that sum to less than 1, got {train}, {val}")
+    order = np.random.default_rng(seed).permutation(num_nodes)
+    place = np.empty(num_nodes, np.int64)
+    place[order] = np.arange(num_nodes)
+    first, second = max(1, round(train * num_nodes)), round((train + val) * num_nodes)
+    return Split(
+        train=place < first,
+        val=(place >= first) & (place < second),
+        test=place >= max(first, second),
+    )
+
+
+def per_class_splits(
+    labels: Int[np.ndarray, " num_nodes"],
+    num_train: int,
+    num_val: int,
+    *,
+    seed: int,
+    num_splits: int,
+) -> dict[str, Split]:
+    """Splits named `"seed<s>"`, for the seeds `seed` to `seed + num_splits - 1`."""
+    if num_splits < 1:
+        raise DataError(f"num_splits: expected at least 1, got {num_splits}")
+    return {
+        f"seed{s}": split_per_class(labels, num_train, num_val, seed=s)
+        for s in range(seed, seed + num_splits)
+    }
