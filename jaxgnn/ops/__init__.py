@@ -1,0 +1,19 @@
+"""Operations on graphs: the functional layer that `jaxgnn.nn` is a thin shell over."""
+
+from jaxgnn.ops.expand_rows import expand_rows
+from jaxgnn.ops.gather_edges import gather_edges
+from jaxgnn.ops.readout import readout
+from jaxgnn.ops.sddmm import sddmm
+from jaxgnn.ops.segment_reduce import segment_reduce
+from jaxgnn.ops.segment_softmax import segment_softmax
+from jaxgnn.ops.spmm import spmm
+
+__all__ = [
+    "expand_rows",
+    "gather_edges",
+    "readout",
+    "sddmm",
+    "segment_reduce",
+    "segment_softmax",
+    "spmm",
+]

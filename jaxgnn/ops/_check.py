@@ -1,0 +1,58 @@
+"""Argument checks shared by the operations: what was expected, what came."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxgnn.graph import Graph
+
+_FLOATS = tuple(np.dtype(t) for t in (jnp.float32, jnp.bfloat16, jnp.float16, jnp.float64))
+
+
+def graph_argument(graph: Any, name: str = "graph") -> Graph:
+    if not isinstance(graph, Graph):
+        raise TypeError(f"{name}: expected a jaxgnn.Graph, got {type(graph).__name__}")
+    return graph
+
+
+def choice(value: Any, name: str, allowed: Collection[str]) -> None:
+    if value not in allowed:
+        options = ", ".join(repr(option) for option in allowed)
+        raise ValueError(f"{name}: expected one of {options}, got {value!r}")
+
+
+def floating_rows(x: Any, name: str, rows: int, what: str) -> Array:
+    """`x` as an array of a supported floating dtype whose first axis has `rows` entries."""
+    array = _floating(x, name)
+    if array.ndim == 0 or array.shape[0] != rows:
+        raise ValueError(
+            f"{name}: expected the shape ({rows}, ...), a row for each {what}, got {array.shape}"
+        )
+    return array
+
+
+def edge_weights(weights: Any, edges: int, leading: tuple[int, ...]) -> Array:
+    """`weights` of shape `[edges, *prefix]`, where `prefix` begins `x`'s axes before the last."""
+    array = _floating(weights, "weights")
+    fits = array.ndim >= 1 and array.shape[0] == edges
+    if not fits or array.shape[1:] != leading[: array.ndim - 1]:
+        shapes = ", ".join(str((edges, *leading[:n])) for n in range(len(leading) + 1))
+        raise ValueError(f"weights: expected a shape of {shapes}, got {array.shape}")
+    return array
+
+
+def _floating(x: Any, name: str) -> Array:
+    if not isinstance(x, jax.Array | np.ndarray | np.generic | float | int | list | tuple):
+        raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
+    array = jnp.asarray(x)
+    if array.dtype not in _FLOATS:
+        raise TypeError(
+            f"{name}: expected float32, bfloat16, float16 or float64, got {array.dtype}"
+        )
+    return array

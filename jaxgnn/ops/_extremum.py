@@ -1,0 +1,131 @@
+"""The elementwise maximum and minimum over neighbours, and the linear maps of their derivative.
+
+Where the extremum is attained, its derivative is the selection of the attaining edges, shared
+equally at ties. Which edges those are is recomputed from input and output, so the residuals are
+of the nodes' size. The selection is linear in the selected values, its transpose is a selection
+too, and so derivatives of every order are made of the same two kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxgnn import _ffi
+from jaxgnn.graph import Graph
+from jaxgnn.ops._rows import (
+    dot_rows,
+    in_graph_order,
+    in_row_order,
+    neighbours,
+    reduce_rows,
+    select_rows,
+)
+
+
+class Pattern(NamedTuple):
+    """What was reduced and what came out: an edge attained the extremum if `weights * x == y`."""
+
+    x: Float[Array, "_ heads width"]
+    y: Float[Array, "_ heads width"]
+    weights: Float[Array, "num_edges heads"] | None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def extremum(
+    how: tuple[bool, str],
+    graph: Graph,
+    x: Float[Array, "_ heads width"],
+    weights: Float[Array, "num_edges heads"] | None,
+) -> Float[Array, "_ heads width"]:
+    """`how` is (over the transpose?, `"max"` or `"min"`)."""
+    transpose, reduce = how
+    rows = neighbours(graph, transpose=transpose)
+    return reduce_rows(rows, x, in_row_order(rows, weights), reduce)
+
+
+def _extremum_fwd(how, graph, x, weights):
+    y = extremum(how, graph, x, weights)
+    return y, (graph, x, y, weights)
+
+
+def _extremum_bwd(how, residuals, cotangent):
+    graph, x, y, weights = residuals
+    transpose, _ = how
+    pattern = Pattern(x, y, weights)
+    shares = share_ties(transpose, graph, pattern, cotangent)
+    dx = _select((transpose, False), graph, pattern, shares, weights)
+    dweights = None
+    if weights is not None:
+        dweights = _select_dot(transpose, graph, pattern, shares, x)
+    return None, dx, dweights
+
+
+extremum.defvjp(_extremum_fwd, _extremum_bwd)
+
+
+def share_ties(transpose: bool, graph: Graph, pattern: Pattern, cotangent: Array) -> Array:
+    """The cotangent of each output divided by the number of edges that attained it."""
+    rows = neighbours(graph, transpose=transpose)
+    weights = in_row_order(rows, pattern.weights)
+    ties = select_rows(rows, pattern.x, pattern.y, weights, None, None, along=True)
+    dtype = _ffi.accumulation_dtype(cotangent.dtype)
+    # A count is piecewise constant. Rows without edges, and NaN, count 0 and select nothing.
+    ties = jnp.maximum(jax.lax.stop_gradient(ties).astype(dtype), 1)
+    return (cotangent.astype(dtype) / ties).astype(cotangent.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _select(how, graph, pattern, values, scale):
+    """Sums `scale * values` over attaining edges; `how` is (over the transpose?, along?)."""
+    transpose, along = how
+    rows = neighbours(graph, transpose=transpose == along)
+    weights = in_row_order(rows, pattern.weights)
+    scale = in_row_order(rows, scale)
+    return select_rows(rows, pattern.x, pattern.y, weights, values, scale, along=along)
+
+
+def _select_fwd(how, graph, pattern, values, scale):
+    return _select(how, graph, pattern, values, scale), (graph, pattern, values, scale)
+
+
+def _select_bwd(how, residuals, cotangent):
+    graph, pattern, values, scale = residuals
+    transpose, along = how
+    dvalues = _select((transpose, not along), graph, pattern, cotangent, scale)
+    dscale = None
+    if scale is not None:
+        beside_y, beside_x = (cotangent, values) if along else (values, cotangent)
+        dscale = _select_dot(transpose, graph, pattern, beside_y, beside_x)
+    return None, None, dvalues, dscale
+
+
+_select.defvjp(_select_fwd, _select_bwd)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _select_dot(transpose, graph, pattern, beside_y, beside_x):
+    """Per edge and head, the dot product over the features that attained the extremum."""
+    rows = neighbours(graph, transpose=transpose)
+    weights = in_row_order(rows, pattern.weights)
+    out = dot_rows(rows, beside_y, beside_x, (pattern.x, pattern.y, weights))
+    return in_graph_order(rows, out)
+
+
+def _select_dot_fwd(transpose, graph, pattern, beside_y, beside_x):
+    out = _select_dot(transpose, graph, pattern, beside_y, beside_x)
+    return out, (graph, pattern, beside_y, beside_x)
+
+
+def _select_dot_bwd(transpose, residuals, cotangent):
+    graph, pattern, beside_y, beside_x = residuals
+    d_y = _select((transpose, True), graph, pattern, beside_x, cotangent)
+    d_x = _select((transpose, False), graph, pattern, beside_y, cotangent)
+    return None, None, d_y, d_x
+
+
+_select_dot.defvjp(_select_dot_fwd, _select_dot_bwd)

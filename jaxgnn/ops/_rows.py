@@ -1,0 +1,265 @@
+"""Row-wise kernels without derivatives, and how a batch folds into them.
+
+Every kernel walks the rows of a compressed structure: a graph, its transpose, or the edges of
+each node. Here they are called on arrays of fixed rank, features `[nodes, heads, width]` and edge
+values `[edges, heads]`, and `vmap` becomes one call on a wider array.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jaxtyping import Array, Float, Int
+
+from jaxgnn import _csr, _ffi
+from jaxgnn.graph import Graph
+
+_REDUCE = {"sum": 0, "mean": 1, "max": 2, "min": 3}
+
+
+class Rows(NamedTuple):
+    """A row structure.
+
+    Attributes:
+        offsets: edges of row $i$ are `offsets[i]:offsets[i + 1]`.
+        columns: which entry each edge reads; `None` for its own.
+        splits: parts of the long rows (see `Graph.splits`).
+        order: the graph's edge at each place; `None` where that is the place itself.
+    """
+
+    offsets: Int[Array, " rows+1"]
+    columns: Int[Array, " edges"] | None
+    splits: Int[Array, "parts 2"]
+    order: Int[Array, " edges"] | None
+
+    @property
+    def num_rows(self) -> int:
+        return self.offsets.shape[0] - 1
+
+
+def neighbours(graph: Graph, *, transpose: bool) -> Rows:
+    """Senders of each receiver, or with `transpose` receivers of each sender."""
+    if transpose:
+        return Rows(
+            graph.transpose_row_offsets,
+            graph.transpose_receivers,
+            graph.transpose_splits,
+            graph.transpose_permutation,
+        )
+    return Rows(graph.row_offsets, graph.senders, graph.splits, None)
+
+
+def edges_of(graph: Graph, *, by_sender: bool) -> Rows:
+    """The edges that end at each receiver, or with `by_sender` that start at each sender."""
+    if by_sender:
+        return Rows(
+            graph.transpose_row_offsets,
+            graph.transpose_permutation,
+            graph.transpose_splits,
+            graph.transpose_permutation,
+        )
+    return Rows(graph.row_offsets, None, graph.splits, None)
+
+
+def in_row_order(rows: Rows, values: Array | None) -> Array | None:
+    """Edge values from the graph's edge order into that of the rows."""
+    return values if values is None or rows.order is None else values[rows.order]
+
+
+def in_graph_order(rows: Rows, values: Array) -> Array:
+    """Edge values from the order of the rows into the graph's."""
+    if rows.order is None:
+        return values
+    # A permutation: every place is written once, so the result does not depend on any order.
+    return jnp.zeros_like(values).at[rows.order].set(values, unique_indices=True)
+
+
+def reduce_rows(
+    rows: Rows,
+    x: Float[Array, "columns heads width"],
+    weights: Float[Array, "edges heads"] | None,
+    reduce: str,
+) -> Float[Array, "rows heads width"]:
+    r"""$y_{ihd} = \mathrm{reduce}_e \, w_{eh} x_{c(e)hd}$ over the edges of row $i$.
+
+    `weights` are in the order of the rows and in the accumulation dtype.
+    """
+
+    def kernel(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
+        (x,) = features
+        _, heads, width = x.shape
+        accumulator = _ffi.accumulation_dtype(x.dtype)
+        flat = heads * width
+        out, _ = _ffi.call(
+            "jaxgnn_spmm",
+            [rows.offsets, _columns(rows), rows.splits, _flat(x), _optional(edges, 0, accumulator)],
+            [((rows.num_rows, flat), x.dtype), ((rows.splits.shape[0], flat), accumulator)],
+            reduce=_REDUCE[reduce],
+            split_length=_split_length(rows, _edge_count(rows, x)),
+        )
+        return out.reshape(rows.num_rows, heads, width)
+
+    return _foldable(kernel)(rows, [x], [] if weights is None else [weights])
+
+
+def select_rows(
+    rows: Rows,
+    x: Float[Array, "_ heads width"],
+    y: Float[Array, "_ heads width"],
+    weights: Float[Array, "edges heads"] | None,
+    values: Float[Array, "columns heads width"] | None,
+    scale: Float[Array, "edges heads"] | None,
+    *,
+    along: bool,
+) -> Float[Array, "rows heads width"]:
+    r"""Sums `scale * values` over those edges of a row that attained the extremum.
+
+    An edge did where $w_{eh} x_{jhd} = y_{ihd}$, $x$ being what was reduced and $y$ the result.
+    With `along` the rows are those of $y$ and `values` lie beside $x$; else the transpose: the
+    rows are those of $x$ and `values` lie beside $y$. Absent `weights`, `values`, `scale` are 1.
+    """
+    has_weights, has_values, has_scale = (v is not None for v in (weights, values, scale))
+
+    def kernel(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
+        x, y, *rest = features
+        edges = list(edges)
+        _, heads, width = x.shape
+        flat = heads * width
+        accumulator = _ffi.accumulation_dtype(x.dtype)
+        empty = jnp.zeros((0, 0), accumulator)
+        out, _ = _ffi.call(
+            "jaxgnn_spmm_extremum",
+            [
+                rows.offsets,
+                _columns(rows),
+                rows.splits,
+                _flat(x),
+                _flat(y),
+                edges.pop(0) if has_weights else empty,
+                _flat(rest[0]) if has_values else jnp.zeros((0, flat), x.dtype),
+                edges.pop(0) if has_scale else empty,
+            ],
+            [((rows.num_rows, flat), x.dtype), ((rows.splits.shape[0], flat), accumulator)],
+            transpose=0 if along else 1,
+            split_length=_split_length(rows, _edge_count(rows, x)),
+        )
+        return out.reshape(rows.num_rows, heads, width)
+
+    features = [x, y] + ([values] if values is not None else [])
+    edges = [v for v in (weights, scale) if v is not None]
+    return _foldable(kernel)(rows, features, edges)
+
+
+def dot_rows(
+    rows: Rows,
+    a: Float[Array, "rows heads width"],
+    b: Float[Array, "columns heads width"],
+    pattern: tuple[Array, Array, Array | None] | None = None,
+) -> Float[Array, "edges heads"]:
+    r"""$s_{eh} = \sum_d a_{r(e)hd} b_{c(e)hd}$ in the accumulation dtype and the rows' order.
+
+    With `pattern = (x, y, weights)` only the terms that attained the extremum (`select_rows`,
+    along the rows) count.
+    """
+    weights = None if pattern is None else pattern[2]
+
+    def kernel(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
+        a, b, *rest = features
+        assert rows.columns is not None
+        _, heads, _ = a.shape
+        accumulator = _ffi.accumulation_dtype(a.dtype)
+        operands = [rows.offsets, rows.columns, rows.splits, _flat(a), _flat(b)]
+        target = "jaxgnn_sddmm"
+        if rest:
+            target = "jaxgnn_sddmm_extremum"
+            operands += [_flat(rest[0]), _flat(rest[1]), _optional(edges, 0, accumulator)]
+        (out,) = _ffi.call(
+            target,
+            operands,
+            [((rows.columns.shape[0], heads), accumulator)],
+            heads=heads,
+            split_length=_split_length(rows, rows.columns.shape[0]),
+        )
+        return out
+
+    features = [a, b] + ([] if pattern is None else list(pattern[:2]))
+    edges = [] if weights is None else [weights]
+    return _foldable(kernel, edges_out=True)(rows, features, edges)
+
+
+def _foldable(kernel: Any, *, edges_out: bool = False) -> Any:
+    """Gives `kernel(rows, features, edges)` its `vmap` rule: the batch becomes width or heads.
+
+    Unbatched edge values hold for every example, so the batch widens the features; batched ones
+    differ by example, as they differ by head, so it multiplies the heads. Batched graphs (of one
+    shape) run one after the other.
+    """
+
+    @custom_vmap
+    def call(rows, features, edges):
+        return kernel(rows, features, edges)
+
+    @call.def_vmap
+    def rule(axis_size, in_batched, rows, features, edges):
+        rows_batched, features_batched, edges_batched = in_batched
+        if any(jax.tree.leaves(rows_batched)):
+            leaves, treedef = jax.tree.flatten((rows, features, edges))
+            batched = jax.tree.leaves(in_batched)
+            moving = [leaf for leaf, b in zip(leaves, batched, strict=True) if b]
+
+            def one(moving):
+                moving = iter(moving)
+                mixed = [
+                    next(moving) if b else leaf for leaf, b in zip(leaves, batched, strict=True)
+                ]
+                return call(*jax.tree.unflatten(treedef, mixed))
+
+            return jax.lax.map(one, moving), True
+
+        axis = 1 if edges_out or any(edges_batched) else 2
+
+        def fold(array: Array, batched: bool, axis: int) -> Array:
+            if not batched:
+                array = jnp.broadcast_to(array, (axis_size, *array.shape))
+            shape = array.shape[1:]
+            array = jnp.moveaxis(array, 0, axis)
+            return array.reshape(*shape[:axis], axis_size * shape[axis], *shape[axis + 1 :])
+
+        heads = features[0].shape[2 if features_batched[0] else 1]
+        wide = [fold(f, b, axis) for f, b in zip(features, features_batched, strict=True)]
+        if axis == 1:
+            edges = [fold(e, b, 1) for e, b in zip(edges, edges_batched, strict=True)]
+        out = call(rows, wide, edges)
+        if edges_out:
+            return jnp.moveaxis(out.reshape(out.shape[0], axis_size, heads), 1, 0), True
+        if axis == 1:
+            out = out.reshape(out.shape[0], axis_size, heads, out.shape[2])
+        else:
+            out = out.reshape(out.shape[0], heads, axis_size, out.shape[2] // axis_size)
+        return jnp.moveaxis(out, axis, 0), True
+
+    return call
+
+
+def _flat(x: Array) -> Array:
+    return x.reshape(x.shape[0], x.shape[1] * x.shape[2])
+
+
+def _optional(edges: list[Array], place: int, dtype: Any) -> Array:
+    return edges[place] if len(edges) > place else jnp.zeros((0, 0), dtype)
+
+
+def _columns(rows: Rows) -> Array:
+    return jnp.zeros(0, jnp.int32) if rows.columns is None else rows.columns
+
+
+def _edge_count(rows: Rows, x: Array) -> int:
+    """Number of edges; with `columns` absent each row of `x` is one."""
+    return x.shape[0] if rows.columns is None else rows.columns.shape[0]
+
+
+def _split_length(rows: Rows, edges: int) -> int:
+    return _csr.split_length(edges, rows.num_rows)

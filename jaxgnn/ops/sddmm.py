@@ -1,0 +1,92 @@
+"""Scores on edges: the dense product sampled at the edges."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxgnn import _ffi
+from jaxgnn.graph import Graph
+from jaxgnn.ops import _check
+from jaxgnn.ops._rows import dot_rows, neighbours
+from jaxgnn.ops.spmm import Map, aggregate
+
+
+def sddmm(
+    graph: Graph,
+    a: Float[Array, "num_receivers *heads features"],
+    b: Float[Array, "num_senders *heads features"],
+    *,
+    impl: _ffi.Impl = None,
+) -> Float[Array, "num_edges *heads"]:
+    r"""Dot product of the two ends' features on every edge.
+
+    $$s_{e} = \langle a_i, b_j \rangle \quad \text{for each edge } e = (j \to i)$$
+
+    Axes between the first and the last are heads: `[nodes, heads, F]` gives `[edges, heads]`.
+    Sums run in float32 (float64 for float64). Derivatives: products with the graph and its
+    transpose (`spmm`), weighted by the cotangent.
+
+    Args:
+        graph: the graph; the result is in its edge order.
+        a: features of the receivers.
+        b: features of the senders, of the same dtype and trailing shape.
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+
+    Returns:
+        `[num_edges, ...]` in the dtype of `a`.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, or the dtypes are not floating or differ.
+        ValueError: a shape does not fit.
+    """
+    _check.graph_argument(graph)
+    a = _check.floating_rows(a, "a", graph.num_receivers, "receiver")
+    b = _check.floating_rows(b, "b", graph.num_senders, "sender")
+    if a.dtype != b.dtype:
+        raise TypeError(f"b: expected the dtype of a, {a.dtype}, got {b.dtype}")
+    if a.ndim < 2 or a.shape[1:] != b.shape[1:]:
+        raise ValueError(
+            f"a, b: expected equal shapes (nodes, ..., features) after the first axis, "
+            f"got {a.shape} and {b.shape}"
+        )
+    heads, width = a.shape[1:-1], a.shape[-1]
+    if a.size == 0 or b.size == 0 or graph.num_edges == 0:
+        return jnp.zeros((graph.num_edges, *heads), a.dtype)
+    a = a.reshape(graph.num_receivers, math.prod(heads), width)
+    b = b.reshape(graph.num_senders, math.prod(heads), width)
+    if _ffi.use_kernel(impl):
+        graph, a, b = _ffi.unify_varying(graph, a, b)
+        out = edge_dot(graph, a, b)
+    else:
+        dtype = _ffi.accumulation_dtype(a.dtype)
+        left = a[graph.receivers].astype(dtype)
+        out = jnp.sum(left * b[graph.senders].astype(dtype), axis=-1)
+    return out.astype(a.dtype).reshape(graph.num_edges, *heads)
+
+
+@jax.custom_vjp
+def edge_dot(
+    graph: Graph,
+    at_receivers: Float[Array, "num_receivers heads width"],
+    at_senders: Float[Array, "num_senders heads width"],
+) -> Float[Array, "num_edges heads"]:
+    """`sddmm` in the accumulation dtype; bilinear."""
+    return dot_rows(neighbours(graph, transpose=False), at_receivers, at_senders)
+
+
+def _edge_dot_fwd(graph, at_receivers, at_senders):
+    return edge_dot(graph, at_receivers, at_senders), (graph, at_receivers, at_senders)
+
+
+def _edge_dot_bwd(residuals, cotangent):
+    graph, at_receivers, at_senders = residuals
+    to_receivers = aggregate(Map(transpose=False, mean=False), graph, at_senders, cotangent)
+    to_senders = aggregate(Map(transpose=True, mean=False), graph, at_receivers, cotangent)
+    return None, to_receivers, to_senders
+
+
+edge_dot.defvjp(_edge_dot_fwd, _edge_dot_bwd)
