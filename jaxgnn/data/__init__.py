@@ -12,7 +12,10 @@ from jaxgnn.data.dataset import (
     normalise_features,
 )
 from jaxgnn.data.digits import digits
+from jaxgnn.data.edges import read_edge_list, read_matrix_market
 from jaxgnn.data.neighbours import knn
+from jaxgnn.data.npz import read_heterophilous, read_shchur
+from jaxgnn.data.planetoid import read_planetoid
 from jaxgnn.data.registry import load, names
 from jaxgnn.data.splits import per_class_splits, split_fractions, split_per_class
 
@@ -31,6 +34,11 @@ __all__ = [
     "names",
     "normalise_features",
     "per_class_splits",
+    "read_edge_list",
+    "read_heterophilous",
+    "read_matrix_market",
+    "read_planetoid",
+    "read_shchur",
     "split_fractions",
     "split_per_class",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 from jaxtyping import Float
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.dataset import DataError
@@ -34,7 +34,7 @@ def knn(points: Float[np.ndarray, "num_points dimensions"], k: int, *, symmetris
     n = len(points)
     if not 1 <= k < n:
         raise DataError(f"k: expected 1 to {n - 1} neighbours among {n} points, got {k}")
-    tree = cKDTree(points)
+    tree = KDTree(points)
     neighbours = np.empty((n, k), np.int32)
     pending = np.arange(n)
     width = k + 9
@@ -60,7 +60,7 @@ def knn(points: Float[np.ndarray, "num_points dimensions"], k: int, *, symmetris
 
 
 def _nearest(
-    tree: cKDTree, points: np.ndarray, rows: np.ndarray, k: int, width: int
+    tree: KDTree, points: np.ndarray, rows: np.ndarray, k: int, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The `k` nearest among `width` candidates, and whether ties cannot hide a better one."""
     distance, index = tree.query(points[rows], k=width)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from jaxgnn.data.checks import MAX_BYTES
 from jaxgnn.data.dataset import DataError, NodeDataset, normalise_features
 from jaxgnn.data.digits import digits
+from jaxgnn.data.npz import layout_of, read_heterophilous, read_shchur
+from jaxgnn.data.planetoid import PARTS, find_planetoid, read_planetoid
 
 _NAMED: dict[str, Callable[..., NodeDataset]] = {"digits": digits}
 
@@ -29,7 +33,7 @@ def load(
     holds one) in the layout of shchur's gnn-benchmark or of the heterophilous sets.
 
     Args:
-        name_or_path: a path wins over a name if it has a separator or a suffix.
+        name_or_path: a name wins over a path: write `./sbm` for a directory of that name.
         normalize_features: scale the rows of the features to sum 1 (`normalise_features`).
         options: those of the reader, such as `seed` and `num_splits` where splits are drawn.
 
@@ -37,15 +41,55 @@ def load(
         DataError: no such name or path, a file that is not such data, or an unknown option.
     """
     text = os.fspath(name_or_path)
-    reader = _NAMED.get(text)
-    if reader is None:
-        raise DataError(f"{text}: no dataset of that name ({', '.join(_NAMED)})")
+    reader, found = _reader(text)
+    arguments = {} if found is None else {"path": found}
     accepted = inspect.signature(reader).parameters
     for option in options:
-        if option not in accepted:
-            known = ", ".join(name for name in accepted if name != "path")
-            raise DataError(f"{text}: unknown option {option!r}; there are {known}")
-    dataset = reader(**options)
+        if option not in accepted or option in arguments:
+            known = ", ".join(sorted(set(accepted) - set(arguments)) + ["normalize_features"])
+            raise DataError(f"{text}: no option {option!r}; it has {known}")
+    dataset = reader(**arguments, **options)
     if normalize_features:
         dataset = dataclasses.replace(dataset, features=normalise_features(dataset.features))
     return dataset
+
+
+def _reader(text: str) -> tuple[Callable[..., NodeDataset], pathlib.Path | None]:
+    """Which function reads it, and from where; no path if it is a name."""
+    if text in _NAMED:
+        return _NAMED[text], None
+    path = pathlib.Path(text)
+    if path.is_dir():
+        if find_planetoid(path):
+            return _planetoid_folder, path
+        archives = sorted(path.glob("*.npz"))
+        if len(archives) != 1:
+            raise DataError(
+                f"{text}: expected Planetoid's raw files (ind.NAME.graph, ...) or one .npz file "
+                f"in this directory, got {len(archives)} .npz files"
+            )
+        return _archive_reader(archives[0]), archives[0]
+    if path.is_file():
+        if path.name.startswith("ind."):
+            return _planetoid_file, path
+        return _archive_reader(path), path
+    raise DataError(
+        f"{text}: no such file or directory, and no dataset of that name ({', '.join(_NAMED)})"
+    )
+
+
+def _archive_reader(path: pathlib.Path) -> Callable[..., NodeDataset]:
+    return read_shchur if layout_of(path) == "shchur" else read_heterophilous
+
+
+def _planetoid_folder(
+    path: pathlib.Path, name: str | None = None, max_bytes: int = MAX_BYTES
+) -> NodeDataset:
+    return read_planetoid(path, name, max_bytes=max_bytes)
+
+
+def _planetoid_file(path: pathlib.Path, max_bytes: int = MAX_BYTES) -> NodeDataset:
+    name = path.name.removeprefix("ind.")
+    for part in PARTS:
+        name = name.removesuffix(f".{part}")
+    return read_planetoid(path.parent, name, max_bytes=max_bytes)
