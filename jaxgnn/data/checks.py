@@ -111,9 +111,9 @@ def check_features(
         raise DataError(
             f"{what}: expected a matrix of numbers, got {matrix.dtype}{list(matrix.shape)}"
         )
-    rows, columns = (int(count) for count in matrix.shape)
+    rows, columns = (int(count) for count in matrix.shape or ())
     check_size(
-        4 * max(rows, 1) * max(columns, 1), f"{what}: {rows} x {columns} in float32", max_bytes
+        4 * max(rows, 1) * max(columns, 1), f"{what} of {rows} x {columns} floats", max_bytes
     )
     with np.errstate(over="ignore"):
         converted = values.astype(np.float32)
@@ -122,9 +122,8 @@ def check_features(
     if not sparse:
         return converted
     # SciPy adds repeated entries up, which could overflow: the dataset checks the sums.
-    return scipy.sparse.csr_array(
-        (converted, matrix.indices, matrix.indptr), shape=matrix.shape
-    ).toarray()
+    parts = (converted, matrix.indices, matrix.indptr)
+    return scipy.sparse.csr_array(parts, shape=(rows, columns)).toarray()
 
 
 def check_labels(values: np.ndarray, num_nodes: int, what: str) -> Int[np.ndarray, " num_nodes"]:

@@ -86,9 +86,9 @@ def read_shchur(
         attributes = _ATTRIBUTES if sparse else ("attr_matrix",)
         arrays = read_npz(path, (*_ADJACENCY, *attributes, "labels"), max_bytes=max_bytes)
         adjacency = _csr(arrays, "adj")
-        n = adjacency.shape[0]
-        if adjacency.shape[1] != n:
-            raise DataError(f"adj: expected a square matrix, got {adjacency.shape}")
+        n, columns = (int(count) for count in adjacency.shape or ())
+        if columns != n:
+            raise DataError(f"adj: expected a square matrix, got {n} x {columns}")
         matrix = _csr(arrays, "attr") if sparse else arrays["attr_matrix"]
         features = check_features(matrix, "attr", max_bytes)
         if binarise:

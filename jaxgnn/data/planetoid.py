@@ -67,9 +67,8 @@ def read_planetoid(
     with reading(paths["graph"]):
         senders, receivers = unpickle.as_neighbour_lists(pickled["graph"])
     with reading(paths["test.index"]):
-        tested = np.array(
-            [int(i) for i in paths["test.index"].read_text("ascii").split()], np.int64
-        )
+        ids = paths["test.index"].read_text("ascii").split()
+        tested = np.array([int(i) for i in ids], np.int64)
 
     with reading(folder / f"ind.{name}.*"):
         _check_shapes(matrices, tested)

@@ -46,7 +46,7 @@ def load(
     accepted = inspect.signature(reader).parameters
     for option in options:
         if option not in accepted or option in arguments:
-            known = ", ".join(sorted(set(accepted) - set(arguments)) + ["normalize_features"])
+            known = ", ".join([*sorted(set(accepted) - set(arguments)), "normalize_features"])
             raise DataError(f"{text}: no option {option!r}; it has {known}")
     dataset = reader(**arguments, **options)
     if normalize_features:
