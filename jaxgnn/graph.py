@@ -101,7 +101,8 @@ class Graph:
             senders, receivers: the two ends of each edge, integers from 0.
             num_nodes: number of nodes, where senders and receivers are one set (the default;
                 the largest index + 1 if no count is given).
-            num_senders, num_receivers: the two counts of a rectangular graph.
+            num_senders, num_receivers: the two counts of a rectangular graph. Giving either
+                makes it rectangular, even if the counts agree: it then has no self-loops.
             undirected: also add the reverse of each edge that is not a self-loop.
             deduplicate: keep the first of equal edges.
             self_loops: keep them as they are, `"add"` one to each node, `"add_remaining"` to
@@ -124,6 +125,30 @@ class Graph:
                 self_loops=self_loops,
             )
         )
+
+    @classmethod
+    def from_csr(
+        cls,
+        row_offsets: Int[ArrayLike, " num_receivers+1"],
+        senders: Int[ArrayLike, " num_edges"],
+        *,
+        num_senders: int | None = None,
+    ) -> Graph:
+        """Graph of compressed sparse rows by receiver.
+
+        Rows whose senders are not sorted get sorted; `edge_permutation` says how.
+
+        Args:
+            row_offsets: edges of receiver $i$ are `row_offsets[i]:row_offsets[i + 1]`.
+            senders: the sender of each edge.
+            num_senders: makes it a rectangular graph.
+
+        Raises:
+            TypeError: either is not of integers.
+            ValueError: offsets that do not rise from 0 to the number of edges, or a sender out
+                of range.
+        """
+        return cls._from_host(_csr.build_from_csr(row_offsets, senders, num_senders=num_senders))
 
     @classmethod
     def _from_host(cls, csr: _csr.HostCSR) -> Graph:

@@ -1,0 +1,47 @@
+"""Settings that all tests share."""
+
+import os
+from pathlib import Path
+
+# Two CPU devices for shard_map, unless a GPU was asked for. JAX reads this when it starts.
+if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_force_host_platform_device_count" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=2".strip()
+
+import jax
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "ci",
+    deadline=None,
+    derandomize=True,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def data_directory() -> Path:
+    """The directory of the real data sets; tests that need it are skipped without it."""
+    default = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+    directory = Path(os.environ.get("JAXGNN_DATA") or default)
+    if not directory.is_dir():
+        pytest.skip(f"no data directory {directory}: set JAXGNN_DATA")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def strict():
+    """JAX's strict dtype and rank promotion, for a module: `usefixtures("strict")`."""
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        yield
+
+
+@pytest.fixture
+def x64():
+    """64-bit types, for one test (or use `jax.enable_x64()` around a part of it)."""
+    with jax.enable_x64(True):
+        yield
