@@ -1,0 +1,105 @@
+"""Graphs with the sizes and the degrees of the usual benchmark sets, for timing kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from jaxgnn.data.csr import CSR
+from jaxgnn.data.dataset import DataError
+from jaxgnn.data.generators import chains, chung_lu, permutation, power_law_weights, random_sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkShape:
+    """What a set's stand-in has in common with it.
+
+    Attributes:
+        num_nodes, num_edges: exact; edges count in both directions.
+        exponent, low_exponent, max_to_mean: of the degrees; see `power_law_weights`.
+        communities, intra_share: number of communities, share of the edges drawn inside one.
+        shuffle: whether ids are in random order (else sorted by community).
+        undirected: whether the graph is symmetric.
+        chains: number of graphs, of a set of many small ones (the other fields have no meaning).
+    """
+
+    num_nodes: int
+    num_edges: int
+    exponent: float = 0.0
+    low_exponent: float = 0.0
+    max_to_mean: float = 1.0
+    communities: int = 1
+    intra_share: float = 0.0
+    shuffle: bool = True
+    undirected: bool = True
+    chains: int = 0
+
+
+_SHAPES = {
+    "reddit": BenchmarkShape(232_965, 114_615_892, 0.55, 0.90, 60, 41, 0.70),
+    "proteins": BenchmarkShape(132_534, 79_122_504, 0.35, 0.60, 15, 40, 0.80),
+    "products": BenchmarkShape(2_449_029, 123_718_280, 0.55, 0.60, 350, 2000, 0.70),
+    "arxiv": BenchmarkShape(169_343, 2_315_598, 0.65, 0.40, 2200, 400, 0.60),
+    "amazon0601": BenchmarkShape(
+        403_394, 3_387_388, 0.55, 0.50, 1100, 20_000, 0.80, shuffle=False, undirected=False
+    ),
+    "artist": BenchmarkShape(50_515, 1_638_396, 0.55, 0.70, 45, 100, 0.50),
+    "dd": BenchmarkShape(334_925, 1_686_092, chains=1178),
+}
+
+
+def benchmark_shapes() -> dict[str, BenchmarkShape]:
+    """The shapes that `benchmark_graph` knows, by name."""
+    return dict(_SHAPES)
+
+
+def benchmark_graph(name: str, scale: float = 1.0, seed: int = 1, *, num_threads: int = 0) -> CSR:
+    """The stand-in of a benchmark set: `(row_offsets, senders)`, without self-loops or duplicates.
+
+    Args:
+        name: one of `benchmark_shapes`.
+        scale: of the numbers of nodes and of edges alike.
+        seed: of the random numbers.
+        num_threads: 0 for as many as the hardware runs; the result does not depend on it.
+
+    Raises:
+        DataError: no such name, or a scale out of range.
+    """
+    return benchmark_communities(name, scale, seed, num_threads=num_threads)[0]
+
+
+def benchmark_communities(
+    name: str, scale: float = 1.0, seed: int = 1, *, num_threads: int = 0
+) -> tuple[CSR, np.ndarray]:
+    """`benchmark_graph` and the community of each node, int32."""
+    if name not in _SHAPES:
+        raise DataError(f"name: expected one of {', '.join(_SHAPES)}, got {name!r}")
+    if not 0 < scale <= 10:
+        raise DataError(f"scale: expected more than 0, at most 10, got {scale}")
+    shape = _SHAPES[name]
+    n = max(64, int(shape.num_nodes * scale))
+    # At most half of all pairs, where a small scale makes the graph dense.
+    num_edges = min(int(shape.num_edges * scale), n * (n - 1) // 2)
+    if shape.chains:
+        count = max(1, round(shape.chains * n / shape.num_nodes))
+        sizes = random_sizes(n, count, seed=seed, low=0.15, high=12)
+        return chains(sizes, num_edges, seed=seed, num_threads=num_threads)
+    weights = power_law_weights(
+        n,
+        exponent=shape.exponent,
+        low_exponent=shape.low_exponent,
+        max_to_mean=shape.max_to_mean,
+    )
+    communities = max(1, min(shape.communities, n // 8))
+    return chung_lu(
+        # Nodes of any degree in any community.
+        weights[permutation(n, seed=seed + 1)],
+        num_edges,
+        community_sizes=random_sizes(n, communities, seed=seed),
+        intra_share=shape.intra_share,
+        undirected=shape.undirected,
+        shuffle=shape.shuffle,
+        seed=seed,
+        num_threads=num_threads,
+    )

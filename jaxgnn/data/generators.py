@@ -1,0 +1,264 @@
+"""Random graphs of exact size: block model, R-MAT, Chung-Lu with communities, chains.
+
+The work is done in C++, in parallel; a graph is a function of the arguments and the seed alone,
+whatever the number of threads.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+import scipy.optimize
+from jaxtyping import Float, Int
+
+from jaxgnn.data.csr import CSR
+from jaxgnn.data.dataset import DataError
+
+
+def stochastic_block_model(
+    sizes: Int[np.ndarray, " blocks"],
+    p: Float[np.ndarray, "blocks blocks"],
+    *,
+    undirected: bool = True,
+    seed: int = 0,
+    num_threads: int = 0,
+) -> tuple[CSR, Int[np.ndarray, " num_nodes"]]:
+    r"""Graph with an edge from a node of block $s$ to one of block $r$ with probability $p_{rs}$.
+
+    Independently for each pair of different nodes (Holland, Laskey and Leinhardt, 1983).
+
+    Args:
+        sizes: nodes of each block; nodes are numbered block by block.
+        p: probabilities, row the receiver's block; symmetric if `undirected`.
+        undirected: draw each pair once and join it both ways.
+        seed: of the random numbers.
+        num_threads: 0 for as many as the hardware runs; the result does not depend on it.
+
+    Returns:
+        The graph and the block of each node, int32.
+
+    Raises:
+        DataError: an argument out of range.
+    """
+    sizes = np.asarray(sizes)
+    if sizes.ndim != 1 or not sizes.size or sizes.dtype.kind not in "iu" or (sizes < 0).any():
+        raise DataError(f"sizes: expected at least one count of nodes, got {sizes!r:.80}")
+    p = np.ascontiguousarray(p, np.float64)
+    if p.shape != (sizes.size, sizes.size) or not ((p >= 0) & (p <= 1)).all():
+        raise DataError(f"p: expected {sizes.size} x {sizes.size} probabilities, got {p!r:.80}")
+    if undirected and not np.array_equal(p, p.T):
+        raise DataError("p: expected a symmetric matrix of an undirected graph")
+    offsets = _offsets(sizes)
+    csr = _call("block_model", offsets, p, undirected, _seed(seed), num_threads)
+    return csr, np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
+
+
+def rmat(
+    scale: int,
+    edge_factor: float,
+    *,
+    a: float = 0.57,
+    b: float = 0.19,
+    c: float = 0.19,
+    undirected: bool = False,
+    shuffle: bool = True,
+    seed: int = 0,
+    num_threads: int = 0,
+) -> CSR:
+    """Recursive-matrix graph (Chakrabarti, Zhan and Faloutsos, 2004) of `2**scale` nodes.
+
+    It has exactly `edge_factor * 2**scale` different edges (an even number if undirected) and no
+    self-loops: sampling goes on until they are found.
+
+    Args:
+        scale: logarithm of the number of nodes.
+        edge_factor: edges a node; of an undirected graph both directions count.
+        a, b, c: probabilities of the quadrants, sender's half by receiver's half; the defaults
+            are Graph500's.
+        undirected: with every edge also its reverse.
+        shuffle: renumber the nodes at random; otherwise the low ids are the hubs.
+        seed, num_threads: as in `stochastic_block_model`.
+
+    Raises:
+        DataError: an argument out of range, or more edges than the distribution yields.
+    """
+    scale = _integer(scale, "scale")
+    if not 1 <= scale <= 30:
+        raise DataError(f"scale: expected 1 to 30, got {scale}")
+    if min(a, b, c) < 0 or a + b + c > 1 + 1e-9:
+        raise DataError(f"a, b, c: expected probabilities of sum at most 1, got {a}, {b}, {c}")
+    num_edges = _edge_count(edge_factor * (1 << scale), undirected)
+    relabel = permutation(1 << scale, seed=seed) if shuffle else None
+    return _call("rmat", scale, a, b, c, num_edges, undirected, _seed(seed), relabel, num_threads)
+
+
+def chung_lu(
+    weights: Int[np.ndarray, " num_nodes"],
+    num_edges: int,
+    *,
+    community_sizes: Int[np.ndarray, " communities"] | None = None,
+    intra_share: float = 0.0,
+    undirected: bool = True,
+    shuffle: bool = False,
+    seed: int = 0,
+    num_threads: int = 0,
+) -> tuple[CSR, Int[np.ndarray, " num_nodes"]]:
+    r"""Graph whose expected degrees follow `weights`, with planted communities.
+
+    Both ends of an edge are drawn with probability $w_i / \sum_k w_k$ (Chung and Lu, 2002), the
+    second, with probability `intra_share`, among the community of the first. There are exactly
+    `num_edges` different edges (both directions of an undirected graph count) and no self-loops.
+
+    Args:
+        weights: non-negative integers, as of `power_law_weights`.
+        num_edges: number of edges.
+        community_sizes: nodes of each community, in order of the nodes; one community if None.
+        intra_share: probability that an edge is drawn within a community (by chance, others
+            fall into one as well).
+        undirected: with every edge also its reverse.
+        shuffle: renumber the nodes at random.
+        seed, num_threads: as in `stochastic_block_model`.
+
+    Returns:
+        The graph and the community of each node, int32.
+
+    Raises:
+        DataError: an argument out of range, or more edges than the distribution yields.
+    """
+    weights = np.ascontiguousarray(weights)
+    if weights.ndim != 1 or weights.dtype.kind not in "iu" or not (weights >= 0).all():
+        raise DataError(f"weights: expected non-negative integers, got {weights!r:.80}")
+    n = weights.size
+    sizes = np.array([n]) if community_sizes is None else np.asarray(community_sizes)
+    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 0).any() or sizes.sum() != n:
+        raise DataError(f"community_sizes: expected counts of sum {n}, got {sizes!r:.80}")
+    if not 0 <= intra_share <= 1:
+        raise DataError(f"intra_share: expected 0 to 1, got {intra_share}")
+    relabel = permutation(n, seed=seed) if shuffle else None
+    csr = _call(
+        "chung_lu",
+        weights.astype(np.int64),
+        _offsets(sizes),
+        float(intra_share),
+        _edge_count(num_edges, undirected),
+        undirected,
+        _seed(seed),
+        relabel,
+        num_threads,
+    )
+    community = np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
+    if relabel is not None:
+        shuffled = np.empty_like(community)
+        shuffled[relabel] = community
+        community = shuffled
+    return csr, community
+
+
+def chains(
+    chain_sizes: Int[np.ndarray, " chains"],
+    num_edges: int,
+    *,
+    seed: int = 0,
+    num_threads: int = 0,
+) -> tuple[CSR, Int[np.ndarray, " num_nodes"]]:
+    """Many small graphs, each a chain with contacts mostly at short distance, like proteins.
+
+    Of ten edges nine join nodes $d$ apart, with probability proportional to $exp(-d/12)/d$ for
+    $d$ up to 40, and one any two nodes of a chain. Undirected.
+
+    Returns:
+        The graph and the chain of each node, int32.
+    """
+    sizes = np.asarray(chain_sizes)
+    if sizes.ndim != 1 or not sizes.size or sizes.dtype.kind not in "iu" or (sizes < 0).any():
+        raise DataError(f"chain_sizes: expected at least one count of nodes, got {sizes!r:.80}")
+    csr = _call("chains", _offsets(sizes), _edge_count(num_edges, True), _seed(seed), num_threads)
+    return csr, np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
+
+
+def power_law_weights(
+    num_nodes: int, *, exponent: float, low_exponent: float, max_to_mean: float
+) -> Int[np.ndarray, " num_nodes"]:
+    r"""Expected degrees, descending: a power-law head, cut at the low end.
+
+    $w(u) = (u + u_0)^{-a} (1 - u)^b$ at ranks $u$ in (0, 1), a the `exponent`, b the
+    `low_exponent` and $u_0$ such that the largest is `max_to_mean` times the mean (or as near as
+    $10^{-12} <= u_0 <= 1$ allows). As integers whose mean is about 4,096, at least 1.
+    """
+    if num_nodes < 1:
+        raise DataError(f"num_nodes: expected at least 1, got {num_nodes}")
+    rank = (np.arange(num_nodes) + 0.5) / num_nodes
+
+    def weights(shift: float) -> np.ndarray:
+        return (rank + shift) ** -exponent * (1 - rank) ** low_exponent
+
+    def excess(log_shift: float) -> float:
+        w = weights(np.exp(log_shift))
+        return float(np.log(w[0] / w.mean() / max_to_mean))
+
+    low, high = np.log(1e-12), 0.0
+    if excess(low) <= 0:
+        log_shift = low
+    elif excess(high) >= 0:
+        log_shift = high
+    else:
+        log_shift = float(scipy.optimize.brentq(excess, low, high))
+    w = weights(np.exp(log_shift))
+    return np.maximum(1, np.rint(w / w.mean() * 4096)).astype(np.int64)
+
+
+def random_sizes(
+    total: int, count: int, *, seed: int, low: float = 0.25, high: float = np.inf
+) -> Int[np.ndarray, " count"]:
+    """Sizes that sum to `total`: lognormal, clipped from `low` to `high` times the median."""
+    spread = np.clip(np.exp(0.7 * np.random.default_rng(seed).standard_normal(count)), low, high)
+    ends = np.rint(np.cumsum(spread) / spread.sum() * total).astype(np.int64)
+    return np.diff(ends, prepend=0)
+
+
+def permutation(size: int, *, seed: int) -> Int[np.ndarray, " size"]:
+    """A random permutation, int32, the same on every platform and NumPy."""
+    return _module().permutation(size, _seed(seed))
+
+
+def _offsets(sizes: np.ndarray) -> Int[np.ndarray, " sizes+1"]:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def _integer(value: int, name: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise DataError(f"{name}: expected an integer, got {value!r}") from None
+
+
+def _seed(seed: int) -> int:
+    seed = _integer(seed, "seed")
+    if not 0 <= seed < 1 << 64:
+        raise DataError(f"seed: expected 0 to 2**64 - 1, got {seed}")
+    return seed
+
+
+def _edge_count(num_edges: float, undirected: bool) -> int:
+    count = round(num_edges)
+    if count < 0:
+        raise DataError(f"num_edges: expected 0 or more, got {count}")
+    return count // 2 * 2 if undirected else count
+
+
+def _module():
+    from jaxgnn import _ffi
+
+    if _ffi.cpu_module is None:
+        raise DataError(f"the generators need jaxgnn._cpu, which is not built: {_ffi.build_info()}")
+    return _ffi.cpu_module
+
+
+def _call(generator: str, *arguments: object) -> CSR:
+    try:
+        return CSR(*getattr(_module(), generator)(*arguments))
+    except DataError:
+        raise
+    except (ValueError, MemoryError) as error:
+        raise DataError(f"{generator}: {error}") from error
