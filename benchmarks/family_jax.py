@@ -1,0 +1,128 @@
+"""jaxgnn's kernel, and what plain JAX offers in its place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import sparse
+
+from benchmarks import plan
+from benchmarks.families import Candidate, Family, Unsupported
+from benchmarks.graphs import StoredGraph
+from benchmarks.plan import Measurement
+from jaxgnn import spmm
+
+
+class JaxFamily(Family):
+    """Compiled functions whose operands, the graph among them, are arguments."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        if device == "gpu":
+            # BCOO and BCSR take cuSPARSE only when asked to.
+            jax.config.update("jax_bcoo_cusparse_lowering", True)
+
+    def load(self, graph: StoredGraph) -> None:
+        self._stored = graph
+        self._graph = graph.to_graph()
+        self._receivers = jax.device_put(
+            np.repeat(np.arange(graph.num_nodes, dtype=np.int32), np.diff(graph.row_offsets))
+        )
+
+    def candidate(
+        self, measurement: Measurement, dense: np.ndarray, weights: np.ndarray | None
+    ) -> Candidate:
+        x = jax.device_put(dense)
+        backward = measurement.direction == "backward"
+        weights_ = None
+        if weights is not None:
+            if backward:
+                raise Unsupported("the weighted product is timed forward only")
+            weights_ = jax.device_put(weights)
+        impl = measurement.impl.removesuffix(plan.FTZ)
+        if impl == plan.OURS:
+            return _compiled(_vjp(_ours) if backward else _ours, x, self._graph, weights_)
+        if impl in (plan.SORTED, plan.UNSORTED):
+            function = _gather_segment_sum(self._graph.num_receivers, impl == plan.SORTED)
+            operands = (self._graph.senders, self._receivers, weights_)
+            return _compiled(_vjp(function) if backward else function, x, *operands)
+        if backward:
+            raise Unsupported("jax.experimental.sparse is timed forward only")
+        return _compiled(lambda x, matrix: matrix @ x, x, self._matrix(impl, weights_, x.dtype))
+
+    def _matrix(self, impl: str, weights: jax.Array | None, dtype: Any) -> Any:
+        graph = self._graph
+        shape = (graph.num_receivers, graph.num_senders)
+        values = jnp.ones(graph.num_edges, dtype) if weights is None else weights.astype(dtype)
+        if impl == plan.BCSR:
+            operands = (values, graph.senders, graph.row_offsets)
+            return sparse.BCSR(operands, shape=shape, indices_sorted=True)
+        indices = jnp.stack([self._receivers, graph.senders], axis=1)
+        return sparse.BCOO((values, indices), shape=shape, indices_sorted=True)
+
+    def poison(self, shape: tuple[int, int], dtype: str) -> None:
+        # Freed at once: the allocator hands the same memory to the result.
+        jax.block_until_ready([jnp.full(shape, jnp.nan, dtype) for _ in range(2)])
+
+    def wait(self, result: Any) -> None:
+        jax.block_until_ready(result)
+
+    def seconds(self, call: Callable[[], Any], count: int) -> float:
+        if self.device == "cpu":
+            return super().seconds(call, count)
+        # One stream runs what was enqueued in order: wait for the last.
+        start = time.perf_counter()
+        for _ in range(count):
+            result = call()
+        jax.block_until_ready(result)
+        return time.perf_counter() - start
+
+    def rows(self, result: Any, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(result[jnp.asarray(rows)].astype(jnp.float32))
+
+
+def _ours(x, graph, weights):
+    return spmm(graph, x, weights, impl="kernel")
+
+
+def _gather_segment_sum(num_receivers: int, indices_are_sorted: bool) -> Callable:
+    def function(x, senders, receivers, weights):
+        messages = x[senders]
+        if weights is not None:
+            messages = messages * weights[:, None].astype(x.dtype)
+        return jax.ops.segment_sum(
+            messages, receivers, num_receivers, indices_are_sorted=indices_are_sorted
+        )
+
+    return function
+
+
+def _vjp(function: Callable) -> Callable:
+    """The gradient for `x` of a square product: the cotangent takes the place of `x`."""
+
+    def pullback(cotangent, *operands):
+        # The product is linear: where it is differentiated does not matter, and unused results
+        # of the forward pass are not computed.
+        at = jnp.zeros_like(cotangent)
+        return jax.vjp(lambda x: function(x, *operands), at)[1](cotangent)[0]
+
+    return pullback
+
+
+def _compiled(function: Callable, *operands: Any) -> Candidate:
+    compiled = jax.jit(function).lower(*operands).compile()
+    memory = compiled.memory_analysis()
+    peak = None
+    if memory is not None:
+        peak = (
+            memory.argument_size_in_bytes
+            + memory.output_size_in_bytes
+            + memory.temp_size_in_bytes
+            - memory.alias_size_in_bytes
+        )
+    return Candidate(lambda: compiled(*operands), peak_bytes=peak)

@@ -1,0 +1,118 @@
+"""The command line's options, and how they are read."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+SUITES = ("spmm", "training", "graph")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """See `parse` for each option's meaning."""
+
+    suite: str
+    device: str
+    shapes: list[str] | None = None
+    scale: float = 1.0
+    widths: list[int] | None = None
+    dtypes: list[str] | None = None
+    only: list[str] | None = None
+    repeats: int = 20
+    batch_seconds: float = 0.05
+    threads: int = 2
+    quick: bool = False
+    output: Path | None = None
+    cache: Path | None = None
+    ftz_atomics: bool = False
+    xla_flags: str = ""
+    commit: str | None = None
+    strict: bool = False
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """Reads the command line; a bad value ends the process with one line and status 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.run",
+        description="Times jaxgnn against the alternatives; see docs/benchmarks.md.",
+    )
+    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("--device", choices=("cpu", "gpu"), help="default: a GPU if JAX has one")
+    parser.add_argument("--shapes", nargs="+", help="graphs, by name; default: the suite's")
+    parser.add_argument("--scale", type=_positive, default=None, help="of the graphs; default 1")
+    parser.add_argument("--widths", nargs="+", type=int, help="feature widths")
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=("float32", "bfloat16", "float16"), help="dtypes to keep"
+    )
+    parser.add_argument("--only", nargs="+", help="implementations to keep, by part of the name")
+    parser.add_argument("--repeats", type=int, default=None, help="timed batches; default 20")
+    parser.add_argument("--threads", type=int, default=2, help="on the CPU; default 2")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: does everything run?")
+    parser.add_argument(
+        "--output", type=Path, help="default: benchmarks/results/DATE-HARDWARE-SUITE.json"
+    )
+    parser.add_argument("--cache", type=Path, help="keep generated graphs in this folder")
+    parser.add_argument(
+        "--allow-ftz-atomics",
+        dest="ftz_atomics",
+        action="store_true",
+        help="also time JAX's baselines with LLVM's -nvptx-allow-ftz-atomics (on a GPU)",
+    )
+    parser.add_argument("--xla-flags", default="", help="XLA_FLAGS to add for every JAX worker")
+    parser.add_argument("--commit", help="where the checkout has no git data to read it from")
+    parser.add_argument("--strict", action="store_true", help="a missed bar is a failure")
+    values = vars(parser.parse_args(arguments))
+    for name in ("repeats", "threads"):
+        if values[name] is not None and values[name] < 1:
+            parser.error(f"--{name}: expected at least 1, got {values[name]}")
+    if any(width < 1 for width in values["widths"] or ()):
+        parser.error(f"--widths: expected at least 1, got {values['widths']}")
+    quick = values["quick"]
+    values["device"] = values["device"] or default_device()
+    values["repeats"] = values["repeats"] or (3 if quick else 20)
+    values["scale"] = values["scale"] or (_quick_scale(values["suite"]) if quick else 1.0)
+    if quick:
+        values["widths"] = values["widths"] or [16]
+        values["batch_seconds"] = 0.001
+        if values["device"] == "cpu" and values["suite"] == "training":
+            values["shapes"] = values["shapes"] or ["rmat"]
+    return Options(**values)
+
+
+def _quick_scale(suite: str) -> float:
+    return {"spmm": 2**-9, "training": 2**-10, "graph": 1e-3}[suite]
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number in (0, 1], got {text}")
+    return value
+
+
+def default_device() -> str:
+    """`gpu` where there is a driver and a JAX for it; does not start JAX."""
+    plugin = any(importlib.util.find_spec(f"jax_cuda{v}_plugin") for v in (12, 13))
+    return "gpu" if plugin and gpu_facts() else "cpu"
+
+
+def gpu_facts() -> dict[str, str]:
+    """Name and driver of the first GPU, as `nvidia-smi` says; empty without one."""
+    if shutil.which("nvidia-smi") is None:
+        return {}
+    command = [
+        "nvidia-smi",
+        "--query-gpu=name,driver_version,memory.total",
+        "--format=csv,noheader",
+    ]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode != 0 or not answer.stdout.strip():
+        return {}
+    name, driver, memory = (part.strip() for part in answer.stdout.splitlines()[0].split(","))
+    return {"name": name, "driver": driver, "memory": memory}

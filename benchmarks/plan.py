@@ -1,0 +1,151 @@
+"""What the suite `spmm` runs: which implementation on which graph, width, dtype and pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+Pass = Literal["forward", "backward"]
+
+OURS = "jaxgnn"
+SORTED = "jax segment_sum sorted"
+UNSORTED = "jax segment_sum unsorted"
+BCSR = "jax BCSR"
+BCOO = "jax BCOO"
+TORCH = "torch.sparse CSR"
+CUSPARSE = tuple(f"cuSPARSE {name}" for name in ("default", "csr_alg1", "csr_alg2", "csr_alg3"))
+PYG_EDGE_INDEX = "PyG EdgeIndex"
+PYG_ADJ = "PyG adj_t"
+PYG_SCATTER = "PyG gather + scatter"
+SCIPY = "SciPy CSR"
+FTZ = " (ftz atomics)"
+
+# The worker process that runs each: two frameworks never share one, nor its memory.
+FAMILY = {
+    **dict.fromkeys((OURS, SORTED, UNSORTED, BCSR, BCOO), "jax"),
+    **dict.fromkeys((TORCH, *CUSPARSE, PYG_EDGE_INDEX, PYG_ADJ, PYG_SCATTER), "torch"),
+    **dict.fromkeys((SORTED + FTZ, UNSORTED + FTZ), "jax_ftz"),
+    SCIPY: "scipy",
+}
+
+BIG_SHAPE = "reddit"
+OTHER_SHAPES = ("arxiv", "amazon0601", "artist", "dd", "products", "proteins")
+BOTH: tuple[Pass, ...] = ("forward", "backward")
+FORWARD: tuple[Pass, ...] = ("forward",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One product to time."""
+
+    case: str
+    impl: str
+    width: int
+    dtype: str
+    direction: Pass
+    weighted: bool = False
+
+    @property
+    def family(self) -> str:
+        return FAMILY[self.impl]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A rectangle of measurements."""
+
+    cases: tuple[str, ...]
+    impls: tuple[str, ...]
+    dtypes: tuple[str, ...] = ("float32",)
+    directions: tuple[Pass, ...] = BOTH
+    weighted: bool = False
+
+
+CPU = (
+    Block(("rmat",), (OURS, SORTED, UNSORTED, TORCH, SCIPY, PYG_EDGE_INDEX, PYG_SCATTER)),
+    Block(("rmat",), (BCSR, BCOO, PYG_ADJ), directions=FORWARD),
+    Block(("rmat",), (OURS,), dtypes=("bfloat16", "float16")),
+    Block(("rmat",), (OURS, TORCH), directions=FORWARD, weighted=True),
+)
+
+GPU = (
+    Block((BIG_SHAPE,), (OURS, TORCH, *CUSPARSE), dtypes=("float32", "bfloat16")),
+    Block((BIG_SHAPE,), (OURS, CUSPARSE[3]), dtypes=("float16",)),
+    Block((BIG_SHAPE,), (SORTED, UNSORTED, PYG_EDGE_INDEX)),
+    Block((BIG_SHAPE,), (BCSR, PYG_SCATTER), directions=FORWARD),
+    Block(
+        (BIG_SHAPE,),
+        (OURS, *CUSPARSE[2:]),
+        dtypes=("float32", "bfloat16"),
+        directions=FORWARD,
+        weighted=True,
+    ),
+    Block(OTHER_SHAPES, (OURS, *CUSPARSE), dtypes=("float32", "bfloat16"), directions=FORWARD),
+    Block(OTHER_SHAPES, (OURS, *CUSPARSE[2:]), directions=("backward",)),
+    Block(OTHER_SHAPES, (SORTED,), directions=FORWARD),
+)
+
+FTZ_ATOMICS = (Block((BIG_SHAPE,), (SORTED + FTZ, UNSORTED + FTZ)),)
+
+WIDTHS = {"cpu": (64, 256), "gpu": (256,)}
+
+
+def measurements(
+    device: str,
+    *,
+    cases: Sequence[str] | None = None,
+    widths: Sequence[int] | None = None,
+    dtypes: Sequence[str] | None = None,
+    only: Sequence[str] | None = None,
+    ftz_atomics: bool = False,
+) -> list[Measurement]:
+    """The plan of a device, narrowed by the options, in the order in which it runs.
+
+    Args:
+        device: `"cpu"` or `"gpu"`.
+        cases: graphs to keep; one that the plan does not name gets the plan of the others.
+        widths: instead of the device's own.
+        dtypes: dtypes to keep.
+        only: implementations to keep, by part of their name.
+        ftz_atomics: also JAX's baselines with LLVM's fast float atomics (see `docs/benchmarks.md`).
+    """
+    blocks = (CPU if device == "cpu" else GPU) + (FTZ_ATOMICS if ftz_atomics else ())
+
+    def every() -> Iterator[Measurement]:
+        for block in blocks:
+            for case in _cases(block, blocks, cases):
+                for width in widths or WIDTHS[device]:
+                    for dtype in block.dtypes:
+                        for direction in block.directions:
+                            for impl in block.impls:
+                                yield Measurement(
+                                    case, impl, width, dtype, direction, block.weighted
+                                )
+
+    kept = dict.fromkeys(
+        m
+        for m in every()
+        if (not dtypes or m.dtype in dtypes)
+        and (not only or any(part.lower() in m.impl.lower() for part in only))
+    )
+    order = list(dict.fromkeys(m.case for m in kept))
+    # A worker loads a graph once and the features once for what needs the same.
+    return sorted(
+        kept,
+        key=lambda m: (
+            order.index(m.case),
+            m.width,
+            m.direction == "backward",
+            m.dtype != "float32",
+        ),
+    )
+
+
+def _cases(block: Block, blocks: Sequence[Block], wanted: Sequence[str] | None) -> tuple[str, ...]:
+    if not wanted:
+        return block.cases
+    known = {case for b in blocks for case in b.cases}
+    unknown = tuple(case for case in wanted if case not in known)
+    kept = tuple(case for case in block.cases if case in wanted)
+    return kept + (unknown if block.cases[-1] == blocks[-1].cases[-1] else ())

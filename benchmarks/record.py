@@ -1,0 +1,218 @@
+"""The record of a run: a header, rows and bars, written as JSON and shown as tables."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import bars
+from benchmarks.options import Options, gpu_facts
+from benchmarks.process import ROOT
+
+Row = dict[str, Any]
+
+
+class Record:
+    """Collects rows and writes the file after each, so that a run cut short leaves what it has."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.header = header(options)
+        self.rows: list[Row] = []
+        self.graphs: list[dict[str, Any]] = []
+        self.left_out: list[dict[str, Any]] = []
+        self.bars: list[dict[str, Any]] = []
+        self.console = Console(width=None if sys.stdout.isatty() else 150)
+        self.path = options.output or _default_path(self.header, options.suite)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, style="dim", highlight=False, markup=False)
+
+    def add(self, row: Row) -> None:
+        """Takes a row, shows it in a line, and saves."""
+        self.rows.append(row)
+        mark = "" if row["accurate"] else "  ABOVE TOLERANCE"
+        self.say(
+            f"{row['case']} {_width(row)} {row['dtype']} {row['pass']} {row['impl']}: "
+            f"{row['ms']:.4g} ms, error {_error(row)}{mark}"
+        )
+        self.save()
+
+    def note_graph(self, facts: dict[str, Any]) -> None:
+        self.graphs.append(facts)
+
+    def leave_out(self, what: str, reason: str, failed: bool) -> None:
+        """Notes a measurement without a result: it failed, or the library does not have it."""
+        self.left_out.append({"what": what, "reason": reason, "failed": failed})
+        self.say(f"{what}: {'FAILED' if failed else 'skipped'}: {reason}")
+        self.save()
+
+    def save(self) -> None:
+        """Writes the JSON, whole or not at all."""
+        content = {
+            "header": self.header,
+            "graphs": self.graphs,
+            "rows": self.rows,
+            "bars": self.bars,
+            "left_out": self.left_out,
+        }
+        partial = self.path.with_suffix(".tmp")
+        partial.write_text(json.dumps(content, indent=1) + "\n")
+        partial.replace(self.path)
+
+    def finish(self) -> int:
+        """Evaluates the bars, saves, prints the tables, and returns the exit status.
+
+        1 if a result was above the tolerance, ours failed, or (with `--strict`) a bar is missed.
+        """
+        self.bars = bars.evaluate(self.rows, self.options.suite, self.options.device)
+        self.header["load_average_at_end"] = _load_average()
+        self.save()
+        self.console.print(_rows_table(self.rows))
+        self.console.print(_bars_table(self.bars))
+        inaccurate = [row for row in self.rows if not row["accurate"]]
+        for row in inaccurate:
+            self.console.print(
+                f"above tolerance: {row['case']} {row['dtype']} {row['pass']} {row['impl']}: "
+                f"error {_error(row)}",
+                style="bold red",
+            )
+        failed = [entry for entry in self.left_out if entry["failed"]]
+        for entry in failed:
+            self.console.print(f"failed: {entry['what']}: {entry['reason']}", style="bold red")
+        self.console.print(f"written to {self.path}")
+        missed = self.options.strict and any(bar["status"] != "met" for bar in self.bars)
+        ours_failed = any("jaxgnn" in entry["what"] for entry in failed)
+        return int(bool(inaccurate) or ours_failed or missed)
+
+
+def header(options: Options) -> dict[str, Any]:
+    """What one needs to know to compare two runs."""
+    gpu = gpu_facts() if options.device == "gpu" else {}
+    commit, dirty = _commit(options.commit)
+    packages = ("jax", "jaxlib", "torch", "torch_geometric", "numpy", "scipy", "flax")
+    return {
+        "suite": options.suite,
+        "hardware": gpu.get("name", f"{_cpu_name()}, {options.threads} threads"),
+        "device": options.device,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+        **{package: _version(package) for package in packages},
+        "python": platform.python_version(),
+        "driver": gpu.get("driver"),
+        "cpu": _cpu_name(),
+        "cpu_count": os.cpu_count(),
+        "threads": options.threads if options.device == "cpu" else None,
+        "load_average": _load_average(),
+        "repeats": options.repeats,
+        "scale": options.scale,
+        "xla_flags": " ".join(filter(None, [os.environ.get("XLA_FLAGS"), options.xla_flags])),
+        "command": "python -m benchmarks.run " + " ".join(sys.argv[1:]),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit(given: str | None) -> tuple[str | None, bool | None]:
+    def git(*arguments: str) -> str | None:
+        try:
+            answer = subprocess.run(
+                ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError:
+            return None
+        return answer.stdout.strip() if answer.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if given or commit is None:
+        return given, None
+    # The results' own folder is what a run changes.
+    status = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
+    return commit, bool(status)
+
+
+def _cpu_name() -> str:
+    try:
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    except OSError:
+        match = None
+    return match[1] if match else platform.processor() or platform.machine()
+
+
+def _load_average() -> list[float] | None:
+    try:
+        return [round(value, 2) for value in os.getloadavg()]
+    except OSError:
+        return None
+
+
+def _default_path(header: dict[str, Any], suite: str) -> Path:
+    hardware = re.sub(r"[^a-z0-9]+", "-", header["hardware"].lower()).strip("-")
+    return ROOT / "benchmarks" / "results" / f"{header['date'][:10]}-{hardware}-{suite}.json"
+
+
+def _width(row: Row) -> str:
+    return f"F={row['shape']['width']}" if "width" in row["shape"] else ""
+
+
+def _error(row: Row) -> str:
+    return row["error"] if isinstance(row["error"], str) else f"{row['error']:.1e}"
+
+
+def _rows_table(rows: list[Row]) -> Table:
+    table = Table(title="Results (ratio: baseline's time over this one's)")
+    for column in ("case", "dtype", "pass", "implementation"):
+        table.add_column(column)
+    for column in ("ms", "p10", "p90", "ratio", "peak GB", "error"):
+        table.add_column(column, justify="right")
+    table.add_column("baseline")
+    last = None
+    for row in sorted(rows, key=lambda r: (r["case"], _width(r), r["pass"], r["dtype"], r["ms"])):
+        group = (row["case"], _width(row), row["pass"], row["dtype"])
+        if last is not None and group != last:
+            table.add_section()
+        last = group
+        table.add_row(
+            f"{row['case']} {_width(row)}",
+            row["dtype"],
+            row["pass"],
+            row["impl"],
+            *(f"{row[key]:.4g}" for key in ("ms", "p10", "p90")),
+            "" if row["ratio"] is None else f"{row['ratio']:.2f}",
+            "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e9:.3f}",
+            _error(row),
+            row["baseline"] or "",
+            style=None if row["accurate"] else "bold red",
+        )
+    return table
+
+
+def _bars_table(results: list[dict[str, Any]]) -> Table:
+    table = Table(title="Bars")
+    for column in ("bar", "needed", "reached", "status"):
+        table.add_column(column)
+    colours = {"met": "green", "missed": "bold red"}
+    for bar in results:
+        at_least = bar["at_least"] is not None
+        needed = f">= {bar['at_least']:.3g}" if at_least else f"<= {bar['at_most']:.3g}"
+        reached = "" if bar["value"] is None else f"{bar['value']:.3g}"
+        table.add_row(bar["bar"], needed, reached, bar["status"], style=colours.get(bar["status"]))
+    return table

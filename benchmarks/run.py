@@ -1,0 +1,27 @@
+"""The benchmarks' one command: `python -m benchmarks.run SUITE`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import building, spmm, training
+from benchmarks.options import parse
+from benchmarks.record import Record
+
+_SUITES = {"spmm": spmm.run, "training": training.run, "graph": building.run}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a suite; returns the exit status."""
+    options = parse(arguments)
+    record = Record(options)
+    with tempfile.TemporaryDirectory(prefix="jaxgnn-benchmarks-") as workspace:
+        _SUITES[options.suite](options, record, Path(workspace))
+    return record.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The suite `spmm`: the sparse-dense product and its gradient, ours against the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from benchmarks import graphs, plan, process
+from benchmarks.options import Options
+from benchmarks.record import Record, Row
+
+
+def run(options: Options, record: Record, workspace: Path) -> None:
+    """Runs the plan, a worker process for each framework."""
+    measurements = plan.measurements(
+        options.device,
+        cases=options.shapes,
+        widths=options.widths,
+        dtypes=options.dtypes,
+        only=options.only,
+        ftz_atomics=options.ftz_atomics,
+    )
+    names = list(dict.fromkeys(m.case for m in measurements))
+    folders = graphs.store_all(names, options.cache or workspace, options.scale)
+    for name, folder in folders.items():
+        record.note_graph(json.loads((folder / "graph.json").read_text()))
+        record.say(f"{name}: {(folder / 'graph.json').read_text()}")
+    for family in dict.fromkeys(m.family for m in measurements):
+        _run_family(
+            family,
+            [m for m in measurements if m.family == family],
+            folders,
+            options,
+            record,
+            workspace,
+        )
+    set_baselines(record.rows, options.device)
+
+
+def _run_family(
+    family: str,
+    measurements: list[plan.Measurement],
+    folders: dict[str, Path],
+    options: Options,
+    record: Record,
+    workspace: Path,
+) -> None:
+    task = workspace / f"{family}.json"
+    task.write_text(
+        json.dumps(
+            {
+                "family": family,
+                "device": options.device,
+                "threads": options.threads,
+                "repeats": options.repeats,
+                "batch_seconds": options.batch_seconds,
+                "graphs": {name: str(folder) for name, folder in folders.items()},
+                "measurements": [dataclasses.asdict(m) for m in measurements],
+            }
+        )
+    )
+    env = process.environment(family, options.device, options.threads, options.xla_flags)
+    started, finished = -1, -1
+
+    def receive(message: dict) -> None:
+        nonlocal started, finished
+        started = message.get("start", started)
+        finished = message.get("done", finished)
+        if "row" in message:
+            record.add(message["row"])
+        for kind in ("skipped", "failed"):
+            if kind in message:
+                record.leave_out(_name(measurements[finished]), message[kind], kind == "failed")
+
+    while finished < len(measurements) - 1:
+        status = process.run("benchmarks.worker", [str(task), str(finished + 1)], env, receive)
+        if status == 0:
+            break
+        if started > finished:
+            reason = f"the process ended with status {status}"
+            record.leave_out(_name(measurements[started]), reason, failed=True)
+            finished = started
+        elif started < 0:
+            record.leave_out(f"all of {family}", f"no start: status {status}", failed=True)
+            break
+
+
+def _name(m: plan.Measurement) -> str:
+    weighted = " weighted" if m.weighted else ""
+    return f"{m.case}{weighted} F={m.width} {m.dtype} {m.direction} {m.impl}"
+
+
+def set_baselines(rows: list[Row], device: str) -> None:
+    """Writes into each row the library that a user would call instead, and the ratio to it.
+
+    On the GPU the fastest algorithm of cuSPARSE, on the CPU `torch.sparse`; in the row's dtype,
+    or in float32 where the library was not timed in it.
+    """
+    impls = (plan.TORCH,) if device == "cpu" else (*plan.CUSPARSE, plan.TORCH)
+    for row in rows:
+        for dtype in (row["dtype"], "float32"):
+            same = [
+                other
+                for other in rows
+                if other["impl"] in impls
+                and other["accurate"]
+                and other["dtype"] == dtype
+                and all(other[key] == row[key] for key in ("case", "shape", "pass"))
+            ]
+            if same:
+                best = min(same, key=lambda other: other["ms"])
+                row["baseline"] = best["impl"] + ("" if dtype == row["dtype"] else f" {dtype}")
+                row["ratio"] = round(best["ms"] / row["ms"], 3)
+                break

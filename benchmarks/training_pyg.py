@@ -1,0 +1,98 @@
+"""PyG's best path: `SAGEConv` over a `torch.sparse` adjacency, TF32 products allowed."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+import numpy as np
+import torch
+from torch_geometric.nn import SAGEConv
+
+from benchmarks import timing
+from benchmarks.graphs import StoredGraph
+from benchmarks.training_worker import Job
+
+warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+
+
+class Model(torch.nn.Module):
+    """SAGEConv layers with a ReLU between."""
+
+    def __init__(self, inputs: dict[str, np.ndarray], layers: int) -> None:
+        super().__init__()
+        shapes = [inputs[f"neighbour_{layer}"].shape for layer in range(layers)]
+        self.convs = torch.nn.ModuleList(SAGEConv(*shape, aggr="mean") for shape in shapes)
+        with torch.no_grad():
+            for name, parameter in self.named(layers).items():
+                value = torch.from_numpy(inputs[name])
+                parameter.copy_(value if value.ndim == 1 else value.T)
+
+    def named(self, layers: int) -> dict[str, torch.nn.Parameter]:
+        """The parameters under the names of the inputs."""
+        names = {}
+        for layer in range(layers):
+            conv = self.convs[layer]
+            names[f"neighbour_{layer}"] = conv.lin_l.weight
+            names[f"bias_{layer}"] = conv.lin_l.bias
+            names[f"root_{layer}"] = conv.lin_r.weight
+        return names
+
+    def forward(self, x: torch.Tensor, adjacency: torch.Tensor) -> torch.Tensor:
+        for conv in self.convs[:-1]:
+            x = conv(x, adjacency).relu()
+        return self.convs[-1](x, adjacency)
+
+
+def job(
+    graph: StoredGraph, inputs: dict[str, np.ndarray], layers: int, device: str, threads: int
+) -> Job:
+    """The training step on the CPU or the GPU."""
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    where = torch.device("cuda" if device == "gpu" else "cpu")
+    x = torch.from_numpy(inputs["x"]).to(where)
+    labels = torch.from_numpy(inputs["labels"]).long().to(where)
+    pointers = torch.from_numpy(graph.row_offsets.astype(np.int64)).to(where)
+    columns = torch.from_numpy(graph.senders.astype(np.int64)).to(where)
+    values = torch.ones(graph.num_edges, device=where)
+    adjacency = torch.sparse_csr_tensor(pointers, columns, values, (graph.num_nodes,) * 2)
+    del pointers, columns, values
+    model = Model(inputs, layers).to(where)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def loss() -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(model(x, adjacency), labels)
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        loss().backward()
+        optimiser.step()
+
+    def seconds(count: int) -> float:
+        if device == "gpu":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(count):
+            step()
+        if device == "gpu":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def peak_bytes() -> int | None:
+        if device == "gpu":
+            return torch.cuda.max_memory_allocated()
+        return timing.peak_process_bytes()
+
+    def check() -> tuple[float, dict[str, np.ndarray]]:
+        fresh = Model(inputs, layers).to(where)
+        value = torch.nn.functional.cross_entropy(fresh(x, adjacency), labels)
+        value.backward()
+        gradients = {}
+        for name, parameter in fresh.named(layers).items():
+            assert parameter.grad is not None
+            gradient = parameter.grad.cpu().numpy()
+            gradients[name] = gradient if gradient.ndim == 1 else gradient.T
+        return float(value), gradients
+
+    return Job(seconds, peak_bytes, check)

@@ -1,0 +1,139 @@
+"""The worker of the suite `spmm`: `python -m benchmarks.worker TASK.json FIRST`.
+
+Runs the task's measurements from number FIRST on and sends a message before and after each, so
+that a parent can go on behind one that takes the process down.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import families, graphs, oracle, process, timing
+from benchmarks.plan import Measurement
+
+_SEED = 20
+
+
+def main(task_file: str, first: str) -> int:
+    task = json.loads(Path(task_file).read_text())
+    device = task["device"]
+    threads = process.limit_threads(device, task["threads"])
+    family = families.make(task["family"], device)
+    if task["family"] == "torch":
+        import torch
+
+        torch.set_num_threads(threads)
+    inputs = _Inputs(family, {name: Path(path) for name, path in task["graphs"].items()})
+    for number, fields in enumerate(task["measurements"]):
+        if number < int(first):
+            continue
+        process.send({"start": number})
+        measurement = Measurement(**fields)
+        try:
+            row = _run(family, inputs, measurement, task["repeats"], task["batch_seconds"])
+            process.send({"done": number, "row": row})
+        except (families.Unsupported, ImportError) as error:
+            process.send({"done": number, "skipped": str(error)})
+        except Exception as error:
+            reason = f"{type(error).__name__}: {str(error)[:300]}"
+            process.send({"done": number, "failed": reason})
+            if device == "gpu" and not family.out_of_memory(error):
+                return 3  # the device may be in any state: the parent starts a new process
+        gc.collect()
+        family.clear()
+    return 0
+
+
+class _Inputs:
+    """The current graph, dense matrix and edge values, made anew only where they change."""
+
+    def __init__(self, family: families.Family, folders: dict[str, Path]) -> None:
+        self._family = family
+        self._folders = folders
+        self._graph_key: str | None = None
+        self._dense_key: tuple | None = None
+
+    def graph(self, case: str) -> graphs.StoredGraph:
+        if case != self._graph_key:
+            self._dense_key = None
+            self._graph = graphs.load(self._folders[case])
+            self._family.load(self._graph)
+            self._graph_key = case
+        return self._graph
+
+    def dense(self, measurement: Measurement) -> np.ndarray:
+        key = (measurement.case, measurement.width, measurement.dtype, measurement.direction)
+        if key != self._dense_key:
+            rng = np.random.default_rng([_SEED, measurement.direction == "backward"])
+            shape = (self._graph.num_nodes, measurement.width)
+            values = rng.random(shape, np.float32)
+            values -= 0.5
+            self._dense = oracle.round_to(values, measurement.dtype)
+            self._dense_key = key
+        return self._dense
+
+    def weights(self, measurement: Measurement) -> np.ndarray | None:
+        if not measurement.weighted:
+            return None
+        # Rounded to the dtype for all: cuSPARSE takes values in the dtype of the features.
+        values = np.random.default_rng(_SEED).random(self._graph.num_edges, np.float32)
+        return oracle.round_to(values, measurement.dtype).astype(np.float32)
+
+
+def _run(
+    family: families.Family,
+    inputs: _Inputs,
+    measurement: Measurement,
+    repeats: int,
+    batch_seconds: float,
+) -> dict[str, Any]:
+    began = time.perf_counter()
+    graph = inputs.graph(measurement.case)
+    dense = inputs.dense(measurement)
+    weights = inputs.weights(measurement)
+    candidate = family.candidate(measurement, dense, weights)
+    offsets, columns = graph.rows(backward=measurement.direction == "backward")
+    family.poison((graph.num_nodes, measurement.width), measurement.dtype)
+    result = candidate.call()
+    family.wait(result)
+    rows = oracle.sample_rows(offsets, seed=_SEED)
+    expected = oracle.product_rows(offsets, columns, dense, weights, rows)
+    error = oracle.row_error(family.rows(result, rows), expected)
+    del result
+    peak = family.peak_bytes(candidate)
+    timed = timing.measure(
+        lambda count: family.seconds(candidate.call, count), repeats, batch_seconds=batch_seconds
+    )
+    candidate.close()
+    return {
+        "suite": "spmm",
+        "case": measurement.case + (" weighted" if measurement.weighted else ""),
+        "impl": measurement.impl,
+        "dtype": measurement.dtype,
+        "shape": {
+            "nodes": graph.num_nodes,
+            "edges": graph.num_edges,
+            "width": measurement.width,
+        },
+        "pass": measurement.direction,
+        **{key: round(getattr(timed, key), 5) for key in ("ms", "p10", "p90")},
+        "repeats": timed.repeats,
+        "batch": timed.batch,
+        "baseline": None,
+        "ratio": None,
+        "peak_bytes": peak,
+        "error": error if np.isfinite(error) else "not finite",
+        "accurate": bool(error <= oracle.TOLERANCE[measurement.dtype]),
+        "seconds_in_all": round(time.perf_counter() - began, 2),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
