@@ -1,0 +1,208 @@
+"""`TrainConfig`: every option of a training run, checked, and saved beside its results."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import Annotated, Any, Literal, get_args
+
+import tyro
+
+DType = Literal["float32", "bfloat16", "float16", "float64"]
+Features = Literal["auto", "raw", "normalised"]
+Decay = Literal["l2", "decoupled"]
+DecayLayers = Literal["all", "first"]
+
+# Options that say how a run is watched and kept, not what it computes: free to change on resume.
+_PRESENTATION = ("resume", "run_directory", "checkpoint_interval", "plain")
+
+
+class ConfigError(ValueError):
+    """An option that cannot be: one line that names it, what was expected and what came."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Train a graph neural network to classify the nodes of a graph.
+
+    Writes a checkpoint, the metrics of each epoch, a plot and a summary into a run directory.
+    """
+
+    dataset: tyro.conf.Positional[str] = "digits"
+    """The data: a name (see `jaxgnn info --help`), or the path of Planetoid's raw files or of an
+    .npz file. Also as --dataset."""
+
+    model: str = "gcn"
+    """The architecture: {models}."""
+
+    layers: int = 2
+    """Number of message-passing layers."""
+
+    hidden: int = 64
+    """Width of the hidden layers."""
+
+    heads: int = 1
+    """Attention heads, in the models that have them."""
+
+    dropout: float = 0.5
+    """Share of the hidden features dropped in training."""
+
+    input_dropout: float = 0.0
+    """Share of the input features dropped in training (0.5 in Kipf and Welling's GCN)."""
+
+    norm: str = "none"
+    """Normalisation between layers: none, batch or layer."""
+
+    residual: bool = False
+    """Add each hidden layer's input to its output."""
+
+    jumping: str = "none"
+    """Join the outputs of all layers before the last product: none, cat or max."""
+
+    learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
+    """Learning rate of Adam."""
+
+    weight_decay: float = 5e-4
+    """Weight decay."""
+
+    decay: Decay = "l2"
+    """l2: the decay joins the gradient, as in PyTorch's Adam and most published GNN settings.
+    decoupled: AdamW."""
+
+    decay_layers: DecayLayers = "all"
+    """The layers that decay; "first" is Kipf and Welling's setting."""
+
+    epochs: int = 200
+    """The most epochs (one step on the whole graph each)."""
+
+    patience: int = 100
+    """Stop after this many epochs without a better validation score; 0: never."""
+
+    dtype: DType = "float32"
+    """Type of the features and of the products. Parameters and sums stay float32 (in float64:
+    float64)."""
+
+    features: Features = "auto"
+    """normalised: each row of the features sums to 1. auto: normalised for Planetoid's sets, raw
+    for the rest."""
+
+    split: int = 0
+    """Which of the dataset's splits."""
+
+    seed: int = 0
+    """Seed of the initial parameters and of dropout."""
+
+    run_directory: str | None = None
+    """Where to write (default: runs/DATASET-MODEL-TIME)."""
+
+    resume: str | None = None
+    """Continue the run in this directory from its last complete checkpoint, with its settings.
+    Without a value: the run of --run-directory."""
+
+    checkpoint_interval: int = 25
+    """Epochs between checkpoints; there is one at the end in any case."""
+
+    plain: bool = False
+    """Print lines instead of a live display (the default where the output is no terminal)."""
+
+    def check(self) -> TrainConfig:
+        """Returns itself.
+
+        Raises:
+            ConfigError: an option out of range.
+        """
+        for name, (low, high, expected) in _RANGES.items():
+            value = getattr(self, name)
+            if not (math.isfinite(value) and low <= value <= high):
+                raise ConfigError(f"{option(name)}: expected {expected}, got {value}")
+        for name, limit in (("dropout", 1), ("input_dropout", 1)):
+            if getattr(self, name) >= limit:
+                raise ConfigError(f"{option(name)}: expected less than 1, got {limit}")
+        if not self.learning_rate > 0:
+            raise ConfigError("--learning-rate: expected more than 0, got 0")
+        for name, kind in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in kind:
+                raise ConfigError(
+                    f"{option(name)}: expected one of {', '.join(kind)}, got {value!r}"
+                )
+        return self
+
+    def settings(self) -> dict[str, Any]:
+        """The options that decide the result, for `config.json`; paths absolute."""
+        values = dataclasses.asdict(self)
+        for name in _PRESENTATION:
+            del values[name]
+        values["dataset"] = _absolute(self.dataset)
+        return values
+
+
+def option(name: str) -> str:
+    """The command line's spelling of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def check_same_settings(saved: dict[str, Any], given: TrainConfig) -> None:
+    """Refuses to resume a run with settings other than its own.
+
+    Raises:
+        ConfigError: naming the options that differ.
+    """
+    settings = given.settings()
+    differing = [
+        f"{option(name)} {settings[name]} (the run's: {saved[name]})"
+        for name in settings
+        if name in saved and settings[name] != saved[name]
+    ]
+    if differing:
+        raise ConfigError(
+            f"--resume: a run continues with its own settings, got {', '.join(differing)}"
+        )
+
+
+def from_settings(saved: dict[str, Any]) -> TrainConfig:
+    """The configuration of a saved `settings()`.
+
+    Raises:
+        ConfigError: unknown or ill-typed settings.
+    """
+    fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
+    unknown = sorted(set(saved) - set(fields))
+    if unknown:
+        raise ConfigError(f"config.json: unknown settings {', '.join(unknown)}")
+    for name, value in saved.items():
+        kind = type(fields[name].default)
+        accepted = (int, float) if kind is float else (kind,)
+        if type(value) not in accepted:
+            raise ConfigError(f"config.json: {name}: expected {kind.__name__}, got {value!r}")
+    return TrainConfig(**saved).check()
+
+
+def _absolute(dataset: str) -> str:
+    """A path made absolute, so that a run can be resumed from elsewhere; a name as it is."""
+    return os.path.abspath(dataset) if os.path.exists(dataset) else dataset
+
+
+_RANGES: dict[str, tuple[float, float, str]] = {
+    "layers": (1, 1000, "an integer from 1 to 1000"),
+    "hidden": (1, 1 << 20, "a positive integer"),
+    "heads": (1, 1 << 16, "a positive integer"),
+    "dropout": (0, 1, "a number from 0 to less than 1"),
+    "input_dropout": (0, 1, "a number from 0 to less than 1"),
+    "learning_rate": (0, math.inf, "a finite number above 0"),
+    "weight_decay": (0, math.inf, "a finite number from 0"),
+    "epochs": (1, 1 << 31, "a positive integer"),
+    "patience": (0, 1 << 31, "an integer from 0"),
+    "split": (0, 1 << 31, "an integer from 0"),
+    "seed": (0, 2**32 - 1, "an integer from 0 to 2**32 - 1"),
+    "checkpoint_interval": (1, 1 << 31, "a positive integer"),
+}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "dtype": get_args(DType),
+    "features": get_args(Features),
+    "decay": get_args(Decay),
+    "decay_layers": get_args(DecayLayers),
+    "norm": ("none", "batch", "layer"),
+    "jumping": ("none", "cat", "max"),
+}

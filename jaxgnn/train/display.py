@@ -1,0 +1,177 @@
+"""What a run shows while it trains and when it is done."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any, Protocol, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from jaxgnn.train.task import METRIC_NAMES
+
+
+class Display(Protocol):
+    """Shows epochs as they end; a context manager."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def epoch(self, row: dict[str, Any], best_epoch: int) -> None:
+        """An epoch's metrics, and the best epoch so far."""
+        ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def epoch(self, row: dict[str, Any], best_epoch: int) -> None:
+        pass
+
+
+class Lines(Silent):
+    """A line each tenth epoch, or each second if they are slower: for logs and pipes."""
+
+    def __init__(self, console: Console, epochs: int, metric: str):
+        self._console, self._epochs, self._metric = console, epochs, metric
+        self._rate = Rate()
+        self._next = 0.0
+
+    def epoch(self, row: dict[str, Any], best_epoch: int) -> None:
+        rate = self._rate.tick()
+        epoch, now = row["epoch"], time.perf_counter()
+        if epoch > 1 and epoch != self._epochs and now < self._next and epoch % 10:
+            return
+        self._next = now + 1
+        text = [f"epoch {epoch:>{len(str(self._epochs))}}/{self._epochs}"]
+        text += [f"{name} {value}" for name, value in columns(row, self._metric)]
+        text += [f"best {best_epoch}", f"{rate:.1f} epochs/s"]
+        self._console.print("  ".join(text), soft_wrap=True, highlight=False)
+
+
+class Bar(Silent):
+    """A live progress bar over a line of the current metrics."""
+
+    def __init__(self, console: Console, epochs: int, metric: str, done: int = 0):
+        self._metric, self._rate = metric, Rate()
+        self._progress = Progress(
+            TextColumn("[bold]epoch"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=console,
+            expand=True,
+        )
+        self._task = self._progress.add_task("", total=epochs, completed=done, rate="")
+        self._live = Live(console=console, refresh_per_second=10, get_renderable=self._render)
+        self._row: dict[str, Any] = {}
+        self._best = 0
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+
+    def epoch(self, row: dict[str, Any], best_epoch: int) -> None:
+        self._row, self._best = row, best_epoch
+        rate = f"{self._rate.tick():.1f} epochs/s"
+        self._progress.update(self._task, completed=row["epoch"], rate=rate)
+
+    def _render(self) -> Table:
+        grid = Table.grid(expand=True)
+        grid.add_row(self._progress)
+        values = columns(self._row, self._metric) if self._row else []
+        if self._best:
+            values.append(("best epoch", str(self._best)))
+        grid.add_row("  ".join(f"[dim]{name}[/dim] {value}" for name, value in values))
+        return grid
+
+
+class Rate:
+    """Epochs per second, smoothed over about a second."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self._mean: float | None = None
+
+    def tick(self) -> float:
+        """Counts an epoch and returns the rate."""
+        now = time.perf_counter()
+        elapsed, self._last = max(now - self._last, 1e-9), now
+        if self._mean is None:
+            self._mean = elapsed
+        else:
+            weight = min(1.0, elapsed + 0.05)
+            self._mean += weight * (elapsed - self._mean)
+        return 1 / self._mean
+
+
+def columns(row: dict[str, Any], metric: str) -> list[tuple[str, str]]:
+    """The metrics to show of an epoch: names and values."""
+    values = [("loss", f"{row['loss']:.4f}")]
+    for name in ("train", "val"):
+        value = row.get(f"{name}_{metric}")
+        if value is not None:
+            values.append((name, percent(value)))
+    return values
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage."""
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def size(count: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+def make_display(
+    console: Console, *, plain: bool, epochs: int, metric: str, done: int = 0
+) -> Display:
+    """The live bar on a terminal, lines elsewhere or if asked for."""
+    if plain or not console.is_terminal:
+        return Lines(console, epochs, metric)
+    return Bar(console, epochs, metric, done)
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """The table at the end of a run."""
+    metric = METRIC_NAMES[summary["metric"]]
+    table = Table(title=f"{summary['model']} on {summary['dataset']}", title_justify="left")
+    table.add_column("result")
+    table.add_column("value", justify="right")
+    table.add_row(f"[bold]test {metric}", f"[bold]{percent(summary['test_score'])}")
+    if summary["val_score"] is not None:
+        table.add_row(f"validation {metric}", percent(summary["val_score"]))
+    stop = " (patience ran out)" if summary["stopped"] else ""
+    table.add_row("selected epoch", f"{summary['best_epoch']} of {summary['epochs']}{stop}")
+    table.add_row("parameters", f"{summary['parameters']:,}")
+    table.add_row("epoch time (median)", f"{1e3 * summary['epoch_seconds']:.2f} ms")
+    table.add_row("compile time", f"{summary['compile_seconds']:.1f} s")
+    table.add_row(f"peak memory ({summary['memory_of']})", size(summary["peak_bytes"]))
+    table.add_row("device", summary["device"])
+    table.add_row("kernels", summary["kernels"])
+    return table
+
+
+def median_seconds(rows: list[dict[str, Any]]) -> float:
+    """Median time of an epoch."""
+    return statistics.median(row["seconds"] for row in rows)

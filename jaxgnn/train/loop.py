@@ -1,0 +1,173 @@
+"""The training loop: epochs, selection by validation, patience."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxgnn.train.step import Program, TrainState
+from jaxgnn.train.task import Task, score
+
+
+class DivergenceError(ArithmeticError):
+    """The loss is no longer a finite number."""
+
+
+@dataclasses.dataclass
+class Progress:
+    """Where a run is: the part of its state that is not arrays.
+
+    Attributes:
+        epoch: epochs done.
+        best_epoch: the selected one: of the highest validation score, of equal ones the lowest
+            validation loss; the last epoch if there are no validation nodes.
+        best_score, best_loss: its validation score and loss.
+        stopped: whether patience ran out.
+    """
+
+    epoch: int = 0
+    best_epoch: int = 0
+    best_score: float = -math.inf
+    best_loss: float = math.inf
+    stopped: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON, which has no infinities."""
+        values = dataclasses.asdict(self)
+        return {k: None if v in (math.inf, -math.inf) else v for k, v in values.items()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Progress:
+        """The inverse."""
+        return cls(**{name: value for name, value in values.items() if value is not None})
+
+
+@dataclasses.dataclass
+class Best:
+    """The selected parameters and other variables."""
+
+    params: Any
+    rest: Any
+
+
+jax.tree_util.register_dataclass(Best, data_fields=["params", "rest"], meta_fields=[])
+
+
+class Compiled:
+    """The step and the evaluation of a task, compiled ahead of the first epoch.
+
+    Attributes:
+        seconds: time to trace and compile.
+        kernels: how often the step and the evaluation call each of our kernels.
+    """
+
+    def __init__(self, program: Program, state: TrainState, task: Task):
+        start = time.perf_counter()
+        step = jax.jit(program.step, donate_argnums=0).lower(state, task)
+        evaluate = jax.jit(program.evaluate).lower(state.params, state.rest, task)
+        self.kernels = kernel_calls(step.as_text() + evaluate.as_text())
+        self.step = step.compile()
+        self.evaluate = evaluate.compile()
+        self.seconds = time.perf_counter() - start
+
+
+def kernel_calls(program: str) -> dict[str, int]:
+    """Counts the calls of our kernels in a lowered program's text."""
+    counts: dict[str, int] = {}
+    for part in program.split("stablehlo.custom_call @jaxgnn_")[1:]:
+        name = part[: len(part) - len(part.lstrip("abcdefghijklmnopqrstuvwxyz_0123456789"))]
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def copy(tree: Any) -> Any:
+    """A copy that survives the donation of the original."""
+    return jax.tree.map(jnp.copy, tree)
+
+
+def train(
+    compiled: Compiled,
+    task: Task,
+    state: TrainState,
+    best: Best,
+    progress: Progress,
+    *,
+    epochs: int,
+    patience: int = 0,
+    on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
+    checkpoint: Callable[[TrainState, Best, Progress], None] = lambda *_: None,
+    checkpoint_interval: int = 1,
+) -> tuple[TrainState, Best, Progress]:
+    """Trains to the last epoch, or until patience runs out.
+
+    Args:
+        compiled, task: what to run, on what.
+        state, best, progress: where to start; `state` is donated.
+        epochs: the last epoch.
+        patience: epochs without a better validation score after which to stop; 0: never.
+        on_epoch: called with each epoch's metrics.
+        checkpoint: called every `checkpoint_interval` epochs, and at the end.
+
+    Raises:
+        DivergenceError: a loss is not finite.
+    """
+    has_validation = bool(jax.device_get(task.val).any())
+    host = _HostMasks(task) if task.metric != "accuracy" else None
+    finished = progress.stopped or progress.epoch >= epochs
+    while not finished:
+        start = time.perf_counter()
+        state, loss = compiled.step(state, task)
+        logits, metrics = compiled.evaluate(state.params, state.rest, task)
+        row = _row(progress.epoch + 1, loss, metrics, has_validation)
+        if host is not None:
+            row = host.scores(row, logits)
+        progress.epoch += 1
+        value, val_loss = row.get(f"val_{task.metric}", -math.inf), row.get("val_loss", math.inf)
+        if not has_validation or (value, -val_loss) > (progress.best_score, -progress.best_loss):
+            progress.best_epoch = progress.epoch
+            progress.best_score, progress.best_loss = value, val_loss
+            best = Best(copy(state.params), copy(state.rest))
+        progress.stopped = 0 < patience <= progress.epoch - progress.best_epoch
+        finished = progress.stopped or progress.epoch >= epochs
+        row["seconds"] = round(time.perf_counter() - start, 6)
+        on_epoch(row)
+        if finished or progress.epoch % checkpoint_interval == 0:
+            checkpoint(state, best, progress)
+    return state, best, progress
+
+
+def _row(epoch: int, loss: Any, metrics: dict[str, Any], has_validation: bool) -> dict[str, Any]:
+    loss, metrics = jax.device_get((loss, metrics))
+    row: dict[str, Any] = {"epoch": epoch, "loss": float(loss)}
+    for name, value in metrics.items():
+        if has_validation or not name.startswith("val"):
+            row[name] = float(value)
+    for name in ("loss", "val_loss"):
+        if not math.isfinite(row.get(name, 0.0)):
+            raise DivergenceError(
+                f"{name} is {row[name]} at epoch {epoch}: try a lower --learning-rate"
+            )
+    return row
+
+
+class _HostMasks:
+    """Scores that the device does not compute."""
+
+    def __init__(self, task: Task):
+        self.metric = task.metric
+        self.labels, self.train, self.val = jax.device_get((task.labels, task.train, task.val))
+
+    def scores(self, row: dict[str, Any], logits: Any) -> dict[str, Any]:
+        logits = np.asarray(jax.device_get(logits), np.float64)
+        for name, mask in (("train", self.train), ("val", self.val)):
+            value = score(self.metric, self.labels, logits, mask) if mask.any() else math.nan
+            if math.isfinite(value):
+                row[f"{name}_{self.metric}"] = value
+        return row

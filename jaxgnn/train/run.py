@@ -1,0 +1,249 @@
+"""`run`: a whole training run, from the options to the files in its directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+import jaxgnn
+from jaxgnn.data import NodeDataset, Split, load, normalise_features
+from jaxgnn.train.checkpoint import Checkpoints
+from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.display import Silent, make_display, median_seconds, summary_table
+from jaxgnn.train.loop import Best, Compiled, Progress, copy, train
+from jaxgnn.train.plot import save_plot
+from jaxgnn.train.records import (
+    MetricsLog,
+    create_run_directory,
+    fingerprint,
+    read_config,
+    write_json,
+)
+from jaxgnn.train.step import TrainState, build
+from jaxgnn.train.task import Task, score
+
+
+def run(config: TrainConfig, console: Console | None = None) -> dict[str, Any]:
+    """Trains as configured, or continues a run, and writes its files.
+
+    Args:
+        config: the options; with `resume` set, those of that run (see `resume_config`).
+        console: where to show progress and the results; nowhere if None.
+
+    Returns:
+        The content of `summary.json`, with `run_directory`.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: options, data or files that cannot be.
+        DivergenceError: the loss is not finite.
+    """
+    config.check()
+    if config.dtype == "float64" and not jax.config.jax_enable_x64:
+        raise ConfigError("--dtype: float64 needs jax.config.update('jax_enable_x64', True)")
+    dataset = load_dataset(config)
+    split = choose_split(dataset, config.split)
+    task = Task.from_dataset(dataset, split, config.dtype)
+    program, state = build(config, task)
+    record = {
+        "settings": config.settings(),
+        "data": {"name": dataset.name, "fingerprint": fingerprint(dataset, split)},
+    }
+    if config.resume is None:
+        directory = create_run_directory(config)
+        write_json(directory / "config.json", record | {"environment": environment()})
+    else:
+        directory = Path(config.resume)
+        _check_data(directory, record)
+    if console is not None:
+        _print_head(console, config, dataset, split, directory)
+    return _train(config, console, directory, dataset, split, task, program, state)
+
+
+def _train(config, console, directory, dataset, split, task, program, state) -> dict[str, Any]:
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    compiled = Compiled(program, state, task)
+    best, progress = Best(copy(state.params), copy(state.rest)), Progress()
+    checkpoints = Checkpoints(directory / "checkpoints")
+    try:
+        if config.resume is not None and (epoch := checkpoints.latest()) is not None:
+            (state, best), values = checkpoints.restore(epoch, (state, best))
+            progress = Progress.from_json(values)
+        if config.resume is not None and console is not None:
+            console.print(f"continuing after epoch {progress.epoch}", highlight=False)
+        log = MetricsLog(directory / "metrics.jsonl", progress.epoch)
+        display = (
+            Silent()
+            if console is None
+            else make_display(
+                console,
+                plain=config.plain,
+                epochs=config.epochs,
+                metric=task.metric,
+                done=progress.epoch,
+            )
+        )
+
+        def on_epoch(row: dict[str, Any]) -> None:
+            log.append(row)
+            display.epoch(row, progress.best_epoch)
+
+        def checkpoint(state: TrainState, best: Best, progress: Progress) -> None:
+            checkpoints.save(progress.epoch, (state, best), progress.to_json())
+
+        with display:
+            state, best, progress = train(
+                compiled,
+                task,
+                state,
+                best,
+                progress,
+                epochs=config.epochs,
+                patience=config.patience,
+                on_epoch=on_epoch,
+                checkpoint=checkpoint,
+                checkpoint_interval=config.checkpoint_interval,
+            )
+        log.close()
+    finally:
+        checkpoints.close()
+    logits = np.asarray(jax.device_get(compiled.evaluate(best.params, best.rest, task)[0]))
+    summary = {
+        "dataset": dataset.name,
+        "model": config.model,
+        "metric": task.metric,
+        "test_score": _score_or_none(dataset, logits, split.test),
+        "val_score": _score_or_none(dataset, logits, split.val),
+        "epochs": progress.epoch,
+        "best_epoch": progress.best_epoch,
+        "stopped": progress.stopped,
+        "parameters": parameters,
+        "epoch_seconds": median_seconds(log.rows),
+        "compile_seconds": round(compiled.seconds, 3),
+        "kernels": describe_kernels(compiled.kernels),
+        "device": describe_device(),
+        **peak_memory(),
+    }
+    write_json(directory / "summary.json", summary)
+    save_plot(directory / "curves.png", log.rows, summary, confusion(dataset, logits, split.test))
+    if console is not None:
+        console.print(summary_table(summary))
+        console.print(f"run directory: {directory}", soft_wrap=True, highlight=False)
+    return summary | {"run_directory": str(directory)}
+
+
+def load_dataset(config: TrainConfig) -> NodeDataset:
+    """The configured dataset, its features normalised if asked for, or by custom (Planetoid)."""
+    dataset = load(config.dataset)
+    planetoid = "public" in dataset.splits
+    if config.features == "normalised" or (config.features == "auto" and planetoid):
+        dataset = dataclasses.replace(dataset, features=normalise_features(dataset.features))
+    return dataset
+
+
+def choose_split(dataset: NodeDataset, index: int) -> Split:
+    """The split of that number.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    try:
+        return dataset.split(index)
+    except IndexError:
+        count = len(dataset.splits)
+        raise ConfigError(
+            f"--split: {dataset.name} has {count} split{'s' * (count > 1)}, numbered from 0, "
+            f"got {index}"
+        ) from None
+
+
+def environment() -> dict[str, str]:
+    """The versions and the device that a run's bits depend on."""
+    info = jaxgnn.build_info()
+    return {
+        "jaxgnn": jaxgnn.__version__,
+        "jax": info.jax,
+        "jaxlib": info.jaxlib,
+        "device": describe_device(),
+    }
+
+
+def describe_device() -> str:
+    """The device that JAX computes on by default."""
+    device = jax.devices()[0]
+    return device.device_kind if device.platform != "cpu" else "cpu"
+
+
+def describe_kernels(calls: dict[str, int]) -> str:
+    """Which kernels a program ran, where, and how often an epoch."""
+    info = jaxgnn.build_info()
+    if jax.default_backend() == "cpu":
+        place, missing = f"cpu ({info.cpu_isa})", f"jaxgnn._cpu: {info.cpu_error or 'loaded'}"
+    else:
+        place, missing = "CUDA", f"jaxgnn._cuda: {info.cuda_error or 'loaded'}"
+    if not calls:
+        return f"none: JAX reference ({missing})"
+    return ", ".join(f"{name} x{calls[name]}" for name in sorted(calls)) + f": {place}"
+
+
+def peak_memory() -> dict[str, Any]:
+    """The device's high-water mark, or on the CPU the process's."""
+    statistics = jax.devices()[0].memory_stats()
+    if statistics and "peak_bytes_in_use" in statistics:
+        return {"memory_of": "device", "peak_bytes": int(statistics["peak_bytes_in_use"])}
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"memory_of": "process", "peak_bytes": resident * unit}
+
+
+def confusion(dataset: NodeDataset, logits: np.ndarray, mask: np.ndarray) -> np.ndarray | None:
+    """Counts by true and predicted class, where a node has one class."""
+    if dataset.is_multilabel:
+        return None
+    from sklearn.metrics import confusion_matrix
+
+    labels = list(range(dataset.num_classes))
+    if not mask.any():
+        return None
+    return confusion_matrix(dataset.labels[mask], logits[mask].argmax(axis=-1), labels=labels)
+
+
+def _score_or_none(dataset: NodeDataset, logits: np.ndarray, mask: np.ndarray) -> float | None:
+    if not mask.any():
+        return None
+    value = score(dataset.metric, dataset.labels, logits, mask)
+    return value if np.isfinite(value) else None
+
+
+def _check_data(directory: Path, record: dict[str, Any]) -> None:
+    saved = read_config(directory).get("data")
+    if saved != record["data"]:
+        raise ConfigError(
+            f"--resume: the data are not those of {directory}: expected {json.dumps(saved)}, "
+            f"got {json.dumps(record['data'])}"
+        )
+
+
+def _print_head(
+    console: Console, config: TrainConfig, dataset: NodeDataset, split: Split, directory: Path
+) -> None:
+    train_nodes, val_nodes, test_nodes = split.sizes
+    console.print(
+        f"{dataset.name}: {dataset.num_nodes:,} nodes, {dataset.graph.num_edges:,} edges, "
+        f"{dataset.num_features:,} features, {dataset.num_classes} classes; "
+        f"{train_nodes:,} training, {val_nodes:,} validation, {test_nodes:,} test nodes",
+        highlight=False,
+        soft_wrap=True,
+    )
+    settings = {k: v for k, v in config.settings().items() if k not in ("dataset", "model")}
+    listed = ", ".join(f"{name} {value}" for name, value in settings.items())
+    console.print(f"{config.model}: {listed}", highlight=False, soft_wrap=True)
+    console.print(f"writing to {directory}", highlight=False, soft_wrap=True)
+

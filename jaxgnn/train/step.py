@@ -1,0 +1,175 @@
+"""The training step: model, optimiser and their state as pure functions over pytrees."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxgnn.train.config import ConfigError, TrainConfig, option
+from jaxgnn.train.task import Task, masked_accuracy, masked_loss
+
+# Gradients of a mean over many nodes leave float16's normal range: scaled by a power of two they
+# are exact again.
+_FLOAT16_LOSS_SCALE = 1024.0
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["params", "rest", "optimiser"], meta_fields=[]
+)
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """All that a step changes.
+
+    Attributes:
+        params: the model's parameters.
+        rest: the model's other variables (random streams, running statistics).
+        optimiser: Optax's state.
+    """
+
+    params: Any
+    rest: Any
+    optimiser: Any
+
+
+class Classifier(nnx.Module):
+    """A model behind dropout of its input features."""
+
+    def __init__(self, model: nnx.Module, input_dropout: float, *, rngs: nnx.Rngs):
+        self.dropout = nnx.Dropout(input_dropout, rngs=rngs)
+        self.model = model
+
+    def __call__(self, graph, x):
+        return self.model(graph, self.dropout(x))
+
+
+class Program(NamedTuple):
+    """A model and an optimiser, taken apart: static parts, to be closed over by `jax.jit`."""
+
+    training: nnx.GraphDef
+    inference: nnx.GraphDef
+    optimiser: optax.GradientTransformation
+    loss_scale: float
+
+    def step(self, state: TrainState, task: Task) -> tuple[TrainState, Float[Array, ""]]:
+        """One step of gradient descent on the training nodes, and the loss before it."""
+
+        def loss(params):
+            model = nnx.merge(self.training, params, state.rest)
+            value = masked_loss(task, model(task.graph, task.features), task.train)
+            rest = nnx.state(model, nnx.Not(nnx.Param))
+            return value * jnp.asarray(self.loss_scale, value.dtype), (value, rest)
+
+        gradients, (value, rest) = jax.grad(loss, has_aux=True)(state.params)
+        gradients = jax.tree.map(
+            lambda g: g * jnp.asarray(1 / self.loss_scale, g.dtype), gradients
+        )
+        updates, optimiser = self.optimiser.update(gradients, state.optimiser, state.params)
+        params = optax.apply_updates(state.params, updates)
+        return TrainState(params, rest, optimiser), value
+
+    def logits(self, params: Any, rest: Any, task: Task) -> Float[Array, "nodes classes"]:
+        """The model's outputs, without dropout."""
+        return nnx.merge(self.inference, params, rest)(task.graph, task.features)
+
+    def evaluate(self, params: Any, rest: Any, task: Task) -> tuple[Array, dict[str, Array]]:
+        """The logits, and losses and accuracies on the training and validation nodes."""
+        logits = self.logits(params, rest, task)
+        return logits, {
+            "train_accuracy": masked_accuracy(task, logits, task.train),
+            "val_loss": masked_loss(task, logits, task.val),
+            "val_accuracy": masked_accuracy(task, logits, task.val),
+        }
+
+
+def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
+    """The program of a configuration, and the state it starts from.
+
+    Raises:
+        ConfigError: an unknown model, or an option that the model does not have.
+    """
+    # "params" and "dropout" are streams of their own: the initial parameters do not depend on
+    # the dropout rate.
+    rngs = nnx.Rngs(params=config.seed, dropout=config.seed ^ 0x9E3779B9)
+    model = build_model(config, task.features.shape[1], task.num_classes, rngs)
+    if config.input_dropout:
+        model = Classifier(model, config.input_dropout, rngs=rngs)
+    model.train()
+    training, params, rest = nnx.split(model, nnx.Param, ...)
+    model.eval()
+    inference = nnx.split(model, nnx.Param, ...)[0]
+    if config.dtype == "float64":
+        params = jax.tree.map(lambda p: p.astype(jnp.float64), params)
+    scale = _FLOAT16_LOSS_SCALE if config.dtype == "float16" else 1.0
+    program = Program(training, inference, build_optimiser(config), scale)
+    return program, TrainState(params, rest, program.optimiser.init(params))
+
+
+def build_model(
+    config: TrainConfig, in_features: int, num_classes: int, rngs: nnx.Rngs
+) -> nnx.Module:
+    """The configuration's model from `jaxgnn.nn.MODELS`."""
+    from jaxgnn.nn import MODELS
+
+    if config.model not in MODELS:
+        raise ConfigError(
+            f"--model: expected one of {', '.join(sorted(MODELS))}, got {config.model!r}"
+        )
+    model = MODELS[config.model]
+    arguments: dict[str, Any] = {
+        "dropout": config.dropout,
+        "norm": None if config.norm == "none" else config.norm,
+        "residual": config.residual,
+        "jumping": None if config.jumping == "none" else config.jumping,
+        "dtype": jnp.dtype(config.dtype),
+        "heads": config.heads,
+    }
+    if config.dtype == "float64":
+        arguments["param_dtype"] = jnp.dtype(config.dtype)
+    accepted = inspect.signature(model).parameters
+    defaults = TrainConfig()
+    for name in [name for name in arguments if name not in accepted]:
+        if getattr(config, name, None) != getattr(defaults, name, None) and name != "dtype":
+            value = getattr(config, name)
+            raise ConfigError(f"{option(name)}: {config.model} has no such option, got {value}")
+        del arguments[name]
+    try:
+        return model(
+            in_features, config.hidden, num_classes, config.layers, rngs=rngs, **arguments
+        )
+    except ValueError as error:
+        raise ConfigError(f"--model {config.model}: {error}") from error
+
+
+def build_optimiser(config: TrainConfig) -> optax.GradientTransformation:
+    r"""Adam with weight decay.
+
+    With L2, $g \leftarrow g + \lambda \theta$ before Adam's moments, biases included, as
+    `torch.optim.Adam(weight_decay=...)`; decoupled, AdamW (Loshchilov and Hutter, 2019).
+    """
+    mask = _first_layer if config.decay_layers == "first" else None
+    if config.decay == "decoupled":
+        return optax.adamw(config.learning_rate, weight_decay=config.weight_decay, mask=mask)
+    return optax.chain(
+        optax.add_decayed_weights(config.weight_decay, mask), optax.adam(config.learning_rate)
+    )
+
+
+def _first_layer(params: Any) -> Any:
+    """Marks the parameters of the first of the layers: those whose path's first index is 0."""
+
+    def is_first(path, _):
+        for key in path:
+            index = getattr(key, "key", getattr(key, "idx", None))
+            if isinstance(index, int) or (isinstance(index, str) and index.isdigit()):
+                return int(index) == 0
+        return False
+
+    return jax.tree_util.tree_map_with_path(is_first, params)

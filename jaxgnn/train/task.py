@@ -1,0 +1,123 @@
+"""`Task`: node classification on one split of a dataset, on the device, and how it is scored."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxgnn.data import Metric, NodeDataset, Split
+from jaxgnn.graph import Graph
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["graph", "features", "labels", "train", "val"],
+    meta_fields=["num_classes", "metric"],
+)
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a training step sees: never the test mask.
+
+    Attributes:
+        graph, features, labels: the dataset's, on the device.
+        train, val: masks of the nodes to learn from and to select on; `val` may be empty.
+        num_classes: number of outputs.
+        metric: `"accuracy"` or `"roc_auc"`.
+    """
+
+    graph: Graph
+    features: Float[Array, "nodes features"]
+    labels: Int[Array, " nodes"] | Float[Array, "nodes classes"]
+    train: Bool[Array, " nodes"]
+    val: Bool[Array, " nodes"]
+    num_classes: int
+    metric: Metric
+
+    @classmethod
+    def from_dataset(
+        cls, dataset: NodeDataset, split: Split, dtype: DTypeLike = jnp.float32
+    ) -> Task:
+        """Moves a dataset to the default device, its features in `dtype`."""
+        return cls(
+            graph=dataset.graph,
+            features=jnp.asarray(dataset.features, dtype),
+            labels=jnp.asarray(dataset.labels),
+            train=jnp.asarray(split.train),
+            val=jnp.asarray(split.val),
+            num_classes=dataset.num_classes,
+            metric=dataset.metric,
+        )
+
+
+def masked_loss(
+    task: Task, logits: Float[Array, "nodes classes"], mask: Bool[Array, " nodes"]
+) -> Float[Array, ""]:
+    """Mean cross entropy over a mask, in float32 or float64: softmax, or sigmoid if several
+    labels a node are possible; 0 for an empty mask."""
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    if task.labels.ndim == 2:
+        labels = task.labels.astype(logits.dtype)
+        losses = optax.sigmoid_binary_cross_entropy(logits, labels).mean(axis=-1)
+    else:
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, task.labels)
+    return _masked_mean(losses, mask)
+
+
+def masked_accuracy(
+    task: Task, logits: Float[Array, "nodes classes"], mask: Bool[Array, " nodes"]
+) -> Float[Array, ""]:
+    """Share of the mask's nodes (of their labels, if several) that are right."""
+    dtype = jnp.promote_types(logits.dtype, jnp.float32)
+    if task.labels.ndim == 2:
+        right = ((logits > 0) == (task.labels > 0)).astype(dtype).mean(axis=-1)
+    else:
+        right = (logits.argmax(axis=-1) == task.labels).astype(dtype)
+    return _masked_mean(right, mask)
+
+
+def _masked_mean(values: Float[Array, " nodes"], mask: Bool[Array, " nodes"]) -> Float[Array, ""]:
+    count = jnp.maximum(jnp.sum(mask), 1).astype(values.dtype)
+    return jnp.sum(jnp.where(mask, values, jnp.zeros_like(values))) / count
+
+
+def score(
+    metric: Metric,
+    labels: np.ndarray,
+    logits: Float[np.ndarray, "nodes classes"],
+    mask: Bool[np.ndarray, " nodes"],
+) -> float:
+    """The dataset's metric over a mask, on the host.
+
+    ROC AUC is scikit-learn's: of the second class if there are two, else the mean over the
+    classes, each against the rest. NaN where it is undefined (a class that the mask lacks).
+    """
+    labels, logits = labels[mask], np.asarray(logits, np.float64)[mask]
+    if metric == "accuracy":
+        if labels.ndim == 2:
+            return float(((logits > 0) == (labels > 0)).mean())
+        return float((logits.argmax(axis=-1) == labels).mean())
+    from sklearn.metrics import roc_auc_score
+
+    if labels.ndim == 1 and logits.shape[1] == 2:
+        margin = logits[:, 1] - logits[:, 0]
+        if np.unique(labels).size < 2:
+            return float("nan")
+        return float(roc_auc_score(labels, margin))
+    one_hot = labels if labels.ndim == 2 else labels[:, None] == np.arange(logits.shape[1])
+    usable = (one_hot > 0).any(axis=0) & (one_hot == 0).any(axis=0)
+    if not usable.any():
+        return float("nan")
+    shares = logits - logits.max(axis=1, keepdims=True)
+    shares = logits if labels.ndim == 2 else np.exp(shares) / np.exp(shares).sum(1, keepdims=True)
+    return float(roc_auc_score(one_hot[:, usable], shares[:, usable], average="macro"))
+
+
+METRIC_NAMES: Mapping[str, str] = {"accuracy": "accuracy", "roc_auc": "ROC AUC"}
