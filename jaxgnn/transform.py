@@ -213,9 +213,10 @@ def gcn_norm(
     Args:
         graph: a square graph.
         weights: of the edges; ones if not given. Integers become float32.
-        improved: the added loops weigh 2, not 1 ($\hat A = A + 2 I$).
+        improved: the added loops weigh 2, not 1 ($\hat A = A + 2 I$). Only if `weights` are
+            given: without, PyG makes the loops of weight 1 too, and so does this.
         add_self_loops: `add_remaining_self_loops` first.
-        fill_value: weight of the added loops, instead of `improved`'s.
+        fill_value: weight of the added loops, in any case.
 
     Raises:
         ValueError: the graph is rectangular, or the weights are not of its edges.
@@ -224,13 +225,13 @@ def gcn_norm(
     networks", ICLR 2017.
     """
     values = _host(graph, weights, square=True)[2]
+    if fill_value is None:
+        fill_value = 2.0 if improved and values is not None else 1.0
     if values is None:
         values = np.ones(graph.num_edges, np.float32)
     elif not jnp.issubdtype(values.dtype, jnp.floating):
         values = values.astype(np.float32)
     if add_self_loops:
-        if fill_value is None:
-            fill_value = 2.0 if improved else 1.0
         graph, looped = add_remaining_self_loops(graph, values, fill_value=fill_value)
         values = np.asarray(looped)
     normalised = _csr.gcn_normalise(
@@ -274,8 +275,11 @@ def reorder(
     if method == "degree":
         degrees = np.diff(np.asarray(graph.row_offsets))
         permutation = np.argsort(-degrees, kind="stable")
+    elif method == "rcm" and not senders.size:
+        permutation = np.arange(graph.num_receivers)
     elif method == "rcm":
         import scipy.sparse
+        import scipy.sparse.csgraph
 
         size = (graph.num_receivers, graph.num_receivers)
         ones = np.ones(senders.size, bool)
