@@ -1,5 +1,11 @@
 """Node data: one dataset shape, readers of the usual files, generators of graphs."""
 
+from jaxgnn.data.benchmark_graphs import (
+    BenchmarkShape,
+    benchmark_communities,
+    benchmark_graph,
+    benchmark_shapes,
+)
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.dataset import (
     DataError,
@@ -13,20 +19,35 @@ from jaxgnn.data.dataset import (
 )
 from jaxgnn.data.digits import digits
 from jaxgnn.data.edges import read_edge_list, read_matrix_market
+from jaxgnn.data.generators import (
+    chains,
+    chung_lu,
+    power_law_weights,
+    random_sizes,
+    rmat,
+    stochastic_block_model,
+)
 from jaxgnn.data.neighbours import knn
 from jaxgnn.data.npz import read_heterophilous, read_shchur
 from jaxgnn.data.planetoid import read_planetoid
 from jaxgnn.data.registry import load, names
-from jaxgnn.data.splits import per_class_splits, split_fractions, split_per_class
+from jaxgnn.data.splits import fraction_splits, per_class_splits, split_fractions, split_per_class
 
 __all__ = [
     "CSR",
+    "BenchmarkShape",
     "DataError",
     "Metadata",
     "Metric",
     "NodeDataset",
     "Split",
+    "benchmark_communities",
+    "benchmark_graph",
+    "benchmark_shapes",
+    "chains",
+    "chung_lu",
     "digits",
+    "fraction_splits",
     "graph_statistics",
     "homophily",
     "knn",
@@ -34,11 +55,15 @@ __all__ = [
     "names",
     "normalise_features",
     "per_class_splits",
+    "power_law_weights",
+    "random_sizes",
     "read_edge_list",
     "read_heterophilous",
     "read_matrix_market",
     "read_planetoid",
     "read_shchur",
+    "rmat",
     "split_fractions",
     "split_per_class",
+    "stochastic_block_model",
 ]

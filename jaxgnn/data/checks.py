@@ -108,9 +108,7 @@ def check_features(
     sparse = isinstance(matrix, scipy.sparse.csr_array)
     values = matrix.data if sparse else matrix
     if values.dtype.kind not in "fiub" or matrix.ndim != 2:
-        raise DataError(
-            f"{what}: expected a matrix of numbers, got {matrix.dtype}{list(matrix.shape)}"
-        )
+        raise DataError(f"{what}: expected a matrix of numbers, got {matrix.dtype} {matrix.shape}")
     rows, columns = (int(count) for count in matrix.shape or ())
     check_size(
         4 * max(rows, 1) * max(columns, 1), f"{what} of {rows} x {columns} floats", max_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 from jaxtyping import Int
 
 from jaxgnn.graph import Graph
@@ -40,6 +41,12 @@ class CSR(NamedTuple):
     def receivers(self) -> Int[np.ndarray, " num_edges"]:
         """The receiver of each edge, int32 (computed)."""
         return np.repeat(np.arange(self.num_nodes, dtype=np.int32), self.degrees)
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        """The pattern as a SciPy matrix of ones, row the receiver."""
+        ones = np.ones(self.num_edges, np.float32)
+        shape = (self.num_nodes, self.num_nodes)
+        return scipy.sparse.csr_array((ones, self.senders, self.row_offsets), shape=shape)
 
     def to_graph(self, **options: Any) -> Graph:
         """The `Graph` of these edges; takes the options of `Graph.from_edges`."""

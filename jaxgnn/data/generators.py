@@ -203,7 +203,7 @@ def power_law_weights(
     elif excess(high) >= 0:
         log_shift = high
     else:
-        log_shift = float(scipy.optimize.brentq(excess, low, high))
+        log_shift = scipy.optimize.root_scalar(excess, bracket=(low, high)).root
     w = weights(np.exp(log_shift))
     return np.maximum(1, np.rint(w / w.mean() * 4096)).astype(np.int64)
 

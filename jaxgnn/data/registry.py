@@ -14,8 +14,14 @@ from jaxgnn.data.dataset import DataError, NodeDataset, normalise_features
 from jaxgnn.data.digits import digits
 from jaxgnn.data.npz import layout_of, read_heterophilous, read_shchur
 from jaxgnn.data.planetoid import PARTS, find_planetoid, read_planetoid
+from jaxgnn.data.synthetic import chung_lu_dataset, rmat_dataset, sbm_dataset
 
-_NAMED: dict[str, Callable[..., NodeDataset]] = {"digits": digits}
+_NAMED: dict[str, Callable[..., NodeDataset]] = {
+    "digits": digits,
+    "sbm": sbm_dataset,
+    "rmat": rmat_dataset,
+    "chung_lu": chung_lu_dataset,
+}
 
 
 def names() -> tuple[str, ...]:

@@ -65,9 +65,22 @@ def per_class_splits(
     num_splits: int,
 ) -> dict[str, Split]:
     """Splits named `"seed<s>"`, for the seeds `seed` to `seed + num_splits - 1`."""
-    if num_splits < 1:
-        raise DataError(f"num_splits: expected at least 1, got {num_splits}")
     return {
         f"seed{s}": split_per_class(labels, num_train, num_val, seed=s)
-        for s in range(seed, seed + num_splits)
+        for s in _seeds(seed, num_splits)
     }
+
+
+def fraction_splits(
+    num_nodes: int, train: float, val: float, *, seed: int, num_splits: int
+) -> dict[str, Split]:
+    """Splits named `"seed<s>"`, for the seeds `seed` to `seed + num_splits - 1`."""
+    return {
+        f"seed{s}": split_fractions(num_nodes, train, val, seed=s) for s in _seeds(seed, num_splits)
+    }
+
+
+def _seeds(seed: int, num_splits: int) -> range:
+    if seed < 0 or num_splits < 1:
+        raise DataError(f"seed, num_splits: expected at least 0 and 1, got {seed} and {num_splits}")
+    return range(seed, seed + num_splits)
