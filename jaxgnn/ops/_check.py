@@ -21,7 +21,7 @@ def graph_argument(graph: Any, name: str = "graph") -> Graph:
     return graph
 
 
-def choice(value: Any, name: str, allowed: Collection[str]) -> None:
+def choice(value: Any, name: str, allowed: Collection[str | None]) -> None:
     if value not in allowed:
         options = ", ".join(repr(option) for option in allowed)
         raise ValueError(f"{name}: expected one of {options}, got {value!r}")

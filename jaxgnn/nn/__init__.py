@@ -1,0 +1,18 @@
+"""Flax NNX modules: graph convolutions and models of them."""
+
+from jaxgnn.nn.conv import GCNConv, GINConv, SAGEConv
+from jaxgnn.nn.mlp import MLP
+from jaxgnn.nn.models import GCN, GIN, GNN, MODELS, GraphSAGE, NodeMLP
+
+__all__ = [
+    "GCN",
+    "GIN",
+    "GNN",
+    "MLP",
+    "MODELS",
+    "GCNConv",
+    "GINConv",
+    "GraphSAGE",
+    "NodeMLP",
+    "SAGEConv",
+]

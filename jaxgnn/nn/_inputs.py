@@ -1,0 +1,65 @@
+"""What the modules take: checks of graphs and features, and their pairs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Shaped
+
+from jaxgnn.graph import Graph
+
+Pair = tuple[Array, Array | None]
+
+
+def graph_argument(graph: Any) -> Graph:
+    """`graph`, if it is one."""
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph: expected a jaxgnn.Graph first, got {type(graph).__name__}")
+    return graph
+
+
+def square_graph(graph: Any, module: str) -> Graph:
+    """`graph`, if its senders are its receivers."""
+    graph = graph_argument(graph)
+    if not graph.is_square:
+        raise ValueError(f"graph: {module} expected a square graph, got {graph}")
+    return graph
+
+
+def features(
+    x: Any, name: str, rows: int, what: str, width: int | None = None
+) -> Shaped[Array, "rows ... features"]:
+    """`x` as an array `[rows, ..., width]`."""
+    if not isinstance(x, jax.Array | np.ndarray):
+        raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
+    fits = x.ndim >= 2 and x.shape[0] == rows and width in (None, x.shape[-1])
+    if not fits:
+        last = "features" if width is None else width
+        raise ValueError(
+            f"{name}: expected the shape ({rows}, ..., {last}), a row for each {what}, "
+            f"got {x.shape}"
+        )
+    return jnp.asarray(x)
+
+
+def sender_receiver_pair(
+    graph: Graph, x: Any, widths: tuple[int | None, int | None], module: str
+) -> Pair:
+    """The features of the two ends: a pair's, or on a square graph one array for both."""
+    if isinstance(x, tuple | list):
+        if len(x) != 2:
+            raise ValueError(f"x: expected a pair (senders, receivers), got {len(x)} entries")
+        senders = features(x[0], "x[0]", graph.num_senders, "sender", widths[0])
+        if x[1] is None:
+            return senders, None
+        return senders, features(x[1], "x[1]", graph.num_receivers, "receiver", widths[1])
+    if not graph.is_square or widths[0] != widths[1]:
+        reason = "two feature widths" if graph.is_square else "a rectangular graph"
+        raise ValueError(
+            f"x: {module} with {reason} expected a pair (senders, receivers), got one array"
+        )
+    x = features(x, "x", graph.num_senders, "node", widths[0])
+    return x, x

@@ -1,0 +1,116 @@
+"""Linear maps with PyTorch's initial values, and in which order they meet an aggregation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from flax.nnx.nn import dtypes
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+Initializer = Callable[..., Array]
+"""`(key, shape, dtype) -> array`."""
+
+Rows = TypeVar("Rows", bound=Any)
+"""Features of nodes, or a pair of them (senders, receivers), either of which may be `None`."""
+
+kaiming_kernel: Initializer = jax.nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+r"""Uniform on $\pm 1 / \sqrt{F_\mathrm{in}}$: what `torch.nn.Linear` starts from."""
+
+glorot_kernel: Initializer = jax.nn.initializers.glorot_uniform()
+r"""Uniform on $\pm \sqrt{6 / (F_\mathrm{in} + F_\mathrm{out})}$."""
+
+
+def kaiming_bias(in_features: int) -> Initializer:
+    r"""Uniform on $\pm 1 / \sqrt{F_\mathrm{in}}$, the bias of `torch.nn.Linear`."""
+    bound = 1 / math.sqrt(in_features)
+
+    def init(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
+
+
+def linear(
+    in_features: int,
+    out_features: int,
+    *,
+    use_bias: bool = True,
+    dtype: DTypeLike | None = None,
+    param_dtype: DTypeLike = jnp.float32,
+    kernel_init: Initializer = kaiming_kernel,
+    bias_init: Initializer | None = None,
+    rngs: nnx.Rngs,
+) -> nnx.Linear:
+    """`nnx.Linear` that starts as PyTorch's does; `bias_init` None is `kaiming_bias`."""
+    return nnx.Linear(
+        width(in_features, "in_features"),
+        width(out_features, "out_features"),
+        use_bias=use_bias,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        kernel_init=kernel_init,
+        bias_init=kaiming_bias(in_features) if bias_init is None else bias_init,
+        rngs=rngs,
+    )
+
+
+def width(value: Any, name: str) -> int:
+    """A number of features, checked."""
+    return count(value, name, "features")
+
+
+def count(value: Any, name: str, what: str) -> int:
+    """A positive integer, checked."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}: expected a number of {what}, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name}: expected at least 1, got {value}")
+    return value
+
+
+def promote(layer: nnx.Linear, x: Array) -> Array:
+    """`x` in the dtype in which `layer` would compute with it."""
+    x, _ = dtypes.promote_dtype((x, layer.kernel[...]), dtype=layer.dtype)
+    return x
+
+
+def product(layer: nnx.Linear, x: Array) -> Array:
+    """$x W$, without the bias."""
+    x, kernel = dtypes.promote_dtype((x, layer.kernel[...]), dtype=layer.dtype)
+    return jnp.matmul(x, kernel, precision=layer.precision)
+
+
+def aggregate_and_transform(
+    layer: nnx.Linear,
+    aggregate: Callable[[Rows], Float[Array, "num_receivers *batch features"]],
+    x: Rows,
+    *,
+    transform_first: bool,
+) -> Float[Array, "num_receivers *batch out_features"]:
+    r"""$\mathrm{aggregate}(x) \, W + b$ for an aggregation that is linear in $x$.
+
+    Then it equals $\mathrm{aggregate}(x W) + b$: aggregation is bound by the bytes of the rows
+    that it gathers, so the order with the narrower rows is the faster one ("propagation
+    postponed"). Its output need not be: a residual of either order is one array of nodes.
+
+    Args:
+        layer: $W$ and $b$.
+        aggregate: the linear map; it is called with rows like `x`.
+        x: features, or a pair of them.
+        transform_first: whether to multiply before the aggregation.
+
+    Source: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022), section 4.
+    """
+    if not transform_first:
+        return layer(aggregate(jax.tree.map(lambda rows: promote(layer, rows), x)))
+    out = aggregate(jax.tree.map(lambda rows: product(layer, rows), x))
+    if layer.bias is None:
+        return out
+    bias = layer.bias[...].astype(out.dtype)
+    return out + bias.reshape((1,) * (out.ndim - 1) + bias.shape)

@@ -1,0 +1,7 @@
+"""Graph convolutions: one module a file."""
+
+from jaxgnn.nn.conv.gcn import GCNConv
+from jaxgnn.nn.conv.gin import GINConv
+from jaxgnn.nn.conv.sage import SAGEConv
+
+__all__ = ["GCNConv", "GINConv", "SAGEConv"]

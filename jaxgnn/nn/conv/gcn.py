@@ -1,0 +1,182 @@
+"""The graph convolution of Kipf and Welling."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from jaxgnn.graph import Graph, self_loop_mask
+from jaxgnn.nn import _inputs
+from jaxgnn.nn._linear import Initializer, aggregate_and_transform, glorot_kernel, linear
+from jaxgnn.ops import _check, segment_reduce, spmm
+
+
+class GCNConv(nnx.Module):
+    r"""Graph convolution with symmetric normalisation.
+
+    $$y_i = \sum_{e = (j \to i)} \frac{w_e}{\sqrt{d_j d_i}} \, x_j W + b,
+      \qquad d_i = \sum_{e \to i} w_e$$
+
+    over the edges with exactly one self-loop at each node: a node without one gets a loop of
+    weight 1 (2 if `improved`); of several, the last in the edge order stays. Both ends are
+    normalised by their *in*-degree; a degree of 0 gives 0. All of this happens in the call, on
+    arrays of the nodes: the graph is taken as it is, and no normalised edge weights are formed.
+    The normalisation runs in float32 (float64 for float64) whatever the dtype.
+
+    The product with $W$ comes before the aggregation if it makes the rows narrower.
+
+    Args:
+        in_features, out_features: widths of $x$ and $y$.
+        improved: added self-loops weigh 2.
+        add_self_loops: make the self-loops one a node; the default is `normalize`.
+        normalize: divide by the degrees; else $y_i = \sum_e w_e x_j W + b$.
+        use_bias: whether to add $b$.
+        dtype: of the computation; by default that of `x` and the parameters, promoted.
+        param_dtype: of the parameters.
+        kernel_init, bias_init: initial values; by default PyG's (Glorot, zeros).
+        rngs: `params` is used.
+
+    Raises:
+        ValueError: a width below 1, or `add_self_loops` without `normalize`.
+
+    Source: Kipf and Welling, "Semi-supervised classification with graph convolutional networks"
+    (ICLR 2017), equation 2; PyG's `GCNConv`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        improved: bool = False,
+        add_self_loops: bool | None = None,
+        normalize: bool = True,
+        use_bias: bool = True,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: Initializer = glorot_kernel,
+        bias_init: Initializer = jax.nn.initializers.zeros,
+        rngs: nnx.Rngs,
+    ):
+        if add_self_loops is None:
+            add_self_loops = normalize
+        if add_self_loops and not normalize:
+            raise ValueError("add_self_loops: expected normalize=True with it, got False")
+        self.linear = linear(
+            in_features,
+            out_features,
+            use_bias=use_bias,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            kernel_init=kernel_init,
+            bias_init=bias_init,
+            rngs=rngs,
+        )
+        self.in_features = in_features
+        self.out_features = out_features
+        self.improved = improved
+        self.add_self_loops = add_self_loops
+        self.normalize = normalize
+        self.transform_first = out_features < in_features
+
+    def __call__(
+        self,
+        graph: Graph,
+        x: Float[Array, "num_nodes *batch in_features"],
+        weights: Float[Array, " num_edges"] | None = None,
+    ) -> Float[Array, "num_nodes *batch out_features"]:
+        """Convolves the features of a square graph's nodes.
+
+        Args:
+            graph: a square graph.
+            x: features `[num_nodes, ..., in_features]`.
+            weights: of the edges, in the graph's order; 1 if not given.
+
+        Raises:
+            TypeError: `graph` is no `Graph`, or a dtype is not floating.
+            ValueError: a rectangular graph, or a shape that does not fit.
+        """
+        graph = _inputs.square_graph(graph, "GCNConv")
+        if isinstance(x, tuple | list):
+            raise ValueError("x: GCNConv expected one array, got a pair; see SAGEConv or GINConv")
+        x = _inputs.features(x, "x", graph.num_senders, "node", self.in_features)
+        if weights is not None:
+            weights = _check.edge_weights(weights, graph.num_edges, ())
+        return aggregate_and_transform(
+            self.linear,
+            lambda h: self._aggregate(graph, h, weights),
+            x,
+            transform_first=self.transform_first,
+        )
+
+    def _aggregate(self, graph: Graph, x: Array, weights: Array | None) -> Array:
+        if not self.normalize:
+            return spmm(graph, x, weights)
+        fill = (2.0 if self.improved else 1.0) if self.add_self_loops else None
+        return normalised_product(graph, x, weights, fill)
+
+
+def normalised_product(
+    graph: Graph,
+    x: Float[Array, "num_nodes *batch features"],
+    weights: Float[Array, " num_edges"] | None,
+    loop_weight: float | None,
+) -> Float[Array, "num_nodes *batch features"]:
+    r"""$D^{-1/2} \hat A D^{-1/2} x$ without forming the normalised weights.
+
+    $\hat A$ differs from $A$ on its diagonal only. With $\ell_i$ the difference and
+    $s = d^{-1/2}$,
+
+    $$y_i = s_i \Big( \sum_{e = (j \to i)} w_e s_j x_j + \ell_i s_i x_i \Big).$$
+
+    Args:
+        graph: a square graph.
+        x: features.
+        weights: of the edges; 1 if not given.
+        loop_weight: weight of the self-loop of a node that has none; `None` leaves the graph's
+            self-loops as they are.
+    """
+    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    difference = None
+    if weights is not None:
+        weights = weights.astype(dtype)
+    if loop_weight is not None:
+        assert graph.self_loops is not None
+        fill = jnp.asarray(loop_weight, dtype)
+        if weights is None:
+            kept, loops = jnp.ones((), dtype), graph.self_loops.astype(dtype)
+        else:
+            kept, loops = jnp.zeros((), dtype), jnp.zeros((), dtype)
+            weights = jnp.where(_repeated_self_loop(graph), jnp.zeros((), dtype), weights)
+        difference = jnp.where(graph.self_loops == 0, fill, kept - loops)
+    degree = graph.in_degrees.astype(dtype) if weights is None else segment_reduce(graph, weights)
+    if difference is not None:
+        degree = degree + difference
+    # The inner `where` keeps the derivative at degree 0 finite.
+    isolated = degree == 0
+    scale = jax.lax.rsqrt(jnp.where(isolated, jnp.ones_like(degree), degree))
+    scale = _column(jnp.where(isolated, jnp.zeros_like(degree), scale), x.ndim)
+    x = (scale * x.astype(dtype)).astype(x.dtype)
+    out = spmm(graph, x, weights).astype(dtype)
+    if difference is not None:
+        out = out + _column(difference, x.ndim) * x.astype(dtype)
+    return (scale * out).astype(x.dtype)
+
+
+def _repeated_self_loop(graph: Graph) -> Array:
+    """Which edges are self-loops that another one of the same node follows.
+
+    Equal edges are neighbours in the edge order.
+    """
+    if graph.num_edges == 0:
+        return jnp.zeros(0, bool)
+    loops = self_loop_mask(graph)
+    again = loops[1:] & (graph.senders[1:] == graph.senders[:-1])
+    return jnp.append(loops[:-1] & again, jnp.zeros(1, bool))
+
+
+def _column(values: Array, ndim: int) -> Array:
+    return values.reshape(values.shape + (1,) * (ndim - 1))

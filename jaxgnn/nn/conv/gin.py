@@ -1,0 +1,111 @@
+"""The graph isomorphism network's convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from jaxgnn.graph import Graph
+from jaxgnn.nn import _inputs
+from jaxgnn.nn._linear import aggregate_and_transform
+from jaxgnn.nn.mlp import MLP
+from jaxgnn.ops import _check, spmm
+
+
+class GINConv(nnx.Module):
+    r"""Convolution as discriminating as the Weisfeiler–Lehman test.
+
+    $$y_i = h \Big( (1 + \varepsilon) \, x_i + \sum_{e = (j \to i)} w_e x_j \Big)$$
+
+    If $h$ is a `jaxgnn.nn.MLP`, its first product comes before the aggregation if it makes the
+    rows narrower.
+
+    Args:
+        nn: $h$, applied to the rows: an `MLP`, any module, or a function.
+        eps: $\varepsilon$, or its initial value.
+        train_eps: make $\varepsilon$ a parameter.
+        dtype: of the aggregation; by default that of `x` (of $h$'s first product where that
+            comes first). `nn` has its own.
+        param_dtype: of the parameter $\varepsilon$.
+
+    Raises:
+        TypeError: `nn` cannot be called.
+
+    Source: Xu et al., "How powerful are graph neural networks?" (ICLR 2019), equation 4.1; PyG's
+    `GINConv`.
+    """
+
+    def __init__(
+        self,
+        nn: Callable[[Array], Array],
+        *,
+        eps: float = 0.0,
+        train_eps: bool = False,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+    ):
+        if not callable(nn):
+            raise TypeError(f"nn: expected a module or a function, got {type(nn).__name__}")
+        self.nn = nn
+        self.eps = nnx.Param(jnp.asarray(eps, param_dtype)) if train_eps else float(eps)
+        self.dtype = dtype
+        self.transform_first = isinstance(nn, MLP) and nn.features[1] < nn.features[0]
+
+    def __call__(
+        self,
+        graph: Graph,
+        x: Float[Array, "num_nodes *batch in_features"] | tuple[Array, Array | None],
+        weights: Float[Array, " num_edges"] | None = None,
+    ) -> Float[Array, "num_receivers *batch out_features"]:
+        """Convolves the features of the nodes.
+
+        Args:
+            graph: the graph.
+            x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
+                receivers' of the same width (`None`: the sum over the edges alone).
+            weights: of the edges, in the graph's order; 1 if not given.
+
+        Raises:
+            TypeError: `graph` is no `Graph`, or a dtype is not floating.
+            ValueError: a shape that does not fit.
+        """
+        graph = _inputs.graph_argument(graph)
+        width = self.nn.features[0] if isinstance(self.nn, MLP) else None
+        pair = _inputs.sender_receiver_pair(graph, x, (width, width), "GINConv")
+        if pair[1] is not None and pair[0].shape[1:] != pair[1].shape[1:]:
+            raise ValueError(
+                f"x[1]: expected the feature axes of x[0], {pair[0].shape[1:]}, "
+                f"got {pair[1].shape[1:]}"
+            )
+        if weights is not None:
+            weights = _check.edge_weights(weights, graph.num_edges, ())
+        # One array for both ends stays one, to be multiplied once.
+        rows = pair[0] if pair[1] is pair[0] else pair
+        if not isinstance(self.nn, MLP):
+            return self.nn(self._aggregate(graph, rows, weights))
+        hidden = aggregate_and_transform(
+            self.nn.linears[0],
+            lambda h: self._aggregate(graph, h, weights),
+            rows,
+            transform_first=self.transform_first,
+        )
+        return self.nn.after_first(hidden)
+
+    def _aggregate(
+        self, graph: Graph, x: Array | tuple[Array, Array | None], weights: Array | None
+    ) -> Array:
+        senders, receivers = x if isinstance(x, tuple) else (x, x)
+        dtype = senders.dtype if self.dtype is None else self.dtype
+        out = spmm(graph, senders.astype(dtype), weights)
+        if receivers is None:
+            return out
+        wide = jnp.promote_types(out.dtype, jnp.float32)
+        eps = self.eps[...] if isinstance(self.eps, nnx.Param) else jnp.asarray(self.eps)
+        scale = 1 + eps.astype(wide)
+        # One rounding, after the sum; the root's row is cast like the senders' rows.
+        root = receivers.astype(dtype).astype(wide)
+        return (out.astype(wide) + scale * root).astype(out.dtype)

@@ -1,0 +1,144 @@
+"""GraphSAGE's convolution."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from jaxgnn.graph import Graph
+from jaxgnn.nn import _inputs
+from jaxgnn.nn._linear import (
+    Initializer,
+    aggregate_and_transform,
+    kaiming_kernel,
+    linear,
+    width,
+)
+from jaxgnn.ops import _check, spmm
+from jaxgnn.ops.spmm import Reduce
+
+
+class SAGEConv(nnx.Module):
+    r"""Convolution that keeps a node apart from its neighbours.
+
+    $$y_i = \mathrm{aggr}_{e = (j \to i)} (w_e x_j) \, W_1 + b + x_i W_2$$
+
+    `"mean"` divides by the number of edges, also when they are weighted. A node without incoming
+    edges aggregates to 0. With `project`, $x_j$ is first replaced by
+    $\mathrm{relu}(x_j W_3 + b_3)$; with `normalize`, $y_i$ is divided by its length.
+
+    For `"mean"` and `"sum"` the product with $W_1$ comes before the aggregation if it makes the
+    rows narrower.
+
+    Args:
+        in_features: width of $x$, or the pair of the senders' and the receivers'.
+        out_features: width of $y$.
+        aggr: `"mean"`, `"sum"`, `"max"` or `"min"`.
+        root_weight: whether to add $x_i W_2$.
+        normalize: divide each row of $y$ by its Euclidean length (at least $10^{-12}$).
+        project: transform the senders' features first.
+        use_bias: whether to add $b$.
+        dtype: of the computation; by default that of `x` and the parameters, promoted.
+        param_dtype: of the parameters.
+        kernel_init, bias_init: initial values; by default PyG's, uniform on
+            $\pm 1 / \sqrt{F_\mathrm{in}}$.
+        rngs: `params` is used.
+
+    Raises:
+        ValueError: a width below 1, or an unknown `aggr`.
+
+    Source: Hamilton et al., "Inductive representation learning on large graphs" (NeurIPS 2017),
+    algorithm 1; PyG's `SAGEConv`.
+    """
+
+    def __init__(
+        self,
+        in_features: int | tuple[int, int],
+        out_features: int,
+        *,
+        aggr: Reduce = "mean",
+        root_weight: bool = True,
+        normalize: bool = False,
+        project: bool = False,
+        use_bias: bool = True,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: Initializer = kaiming_kernel,
+        bias_init: Initializer | None = None,
+        rngs: nnx.Rngs,
+    ):
+        _check.choice(aggr, "aggr", ("mean", "sum", "max", "min"))
+        pair = in_features if isinstance(in_features, tuple | list) else (in_features,) * 2
+        if len(pair) != 2:
+            raise ValueError(f"in_features: expected a number or a pair, got {in_features!r}")
+        senders, receivers = (width(value, "in_features") for value in pair)
+
+        def layer(in_features: int, out_features: int, use_bias: bool) -> nnx.Linear:
+            return linear(
+                in_features,
+                out_features,
+                use_bias=use_bias,
+                dtype=dtype,
+                param_dtype=param_dtype,
+                kernel_init=kernel_init,
+                bias_init=bias_init,
+                rngs=rngs,
+            )
+
+        self.linear_project = layer(senders, senders, True) if project else None
+        self.linear_neighbours = layer(senders, out_features, use_bias)
+        self.linear_root = layer(receivers, out_features, False) if root_weight else None
+        self.in_features = (senders, receivers)
+        self.out_features = out_features
+        self.aggr: Reduce = aggr
+        self.normalize = normalize
+        self.transform_first = aggr in ("mean", "sum") and out_features < senders
+
+    def __call__(
+        self,
+        graph: Graph,
+        x: Float[Array, "num_nodes *batch in_features"] | tuple[Array, Array | None],
+        weights: Float[Array, " num_edges"] | None = None,
+    ) -> Float[Array, "num_receivers *batch out_features"]:
+        """Convolves the features of the nodes.
+
+        Args:
+            graph: the graph.
+            x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
+                receivers' (`None` without `root_weight`).
+            weights: of the edges, in the graph's order; 1 if not given.
+
+        Raises:
+            TypeError: `graph` is no `Graph`, or a dtype is not floating.
+            ValueError: a shape that does not fit, or a missing half of the pair.
+        """
+        graph = _inputs.graph_argument(graph)
+        senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "SAGEConv")
+        if weights is not None:
+            weights = _check.edge_weights(weights, graph.num_edges, ())
+        if self.linear_project is not None:
+            senders = jax.nn.relu(self.linear_project(senders))
+        out = aggregate_and_transform(
+            self.linear_neighbours,
+            lambda h: spmm(graph, h, weights, reduce=self.aggr),
+            senders,
+            transform_first=self.transform_first,
+        )
+        if self.linear_root is not None:
+            if receivers is None:
+                raise ValueError("x: SAGEConv with root_weight=True expected x[1], got None")
+            out = out + self.linear_root(receivers)
+        return _unit_rows(out) if self.normalize else out
+
+
+def _unit_rows(x: Array) -> Array:
+    """Each row divided by its Euclidean length, or by 1e-12 if that is more."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    squares = jnp.sum(wide * wide, axis=-1, keepdims=True)
+    # The maximum is taken of the squares: the root's derivative at 0 is infinite.
+    return (wide * jax.lax.rsqrt(jnp.maximum(squares, jnp.full_like(squares, 1e-24)))).astype(
+        x.dtype
+    )

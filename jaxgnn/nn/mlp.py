@@ -1,0 +1,129 @@
+"""The multi-layer perceptron."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
+from jaxgnn.ops import _check
+
+Norm = Literal["batch", "layer"]
+Activation = Callable[[Array], Array]
+
+
+class MLP(nnx.Module):
+    """Products with an activation between them: nothing follows the last.
+
+    Each of the others is followed by normalisation, activation and dropout.
+
+    Args:
+        features: the widths, from the input's to the output's: at least two.
+        activation: applied to the hidden values.
+        norm: `None`, `"batch"` or `"layer"`.
+        dropout: share of the hidden values dropped in training.
+        use_bias: whether the products add a bias.
+        dtype: of the computation; by default that of `x` and the parameters, promoted.
+        param_dtype: of the parameters.
+        kernel_init, bias_init: initial values; by default PyTorch's.
+        rngs: `params` is used, and `dropout` if there is any.
+
+    Raises:
+        ValueError: fewer than two widths, or an option out of range.
+
+    Source: PyG's `MLP` (which normalises by batch unless told otherwise; this one does not).
+    """
+
+    def __init__(
+        self,
+        features: Sequence[int],
+        *,
+        activation: Activation = jax.nn.relu,
+        norm: Norm | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: Initializer = kaiming_kernel,
+        bias_init: Initializer | None = None,
+        rngs: nnx.Rngs,
+    ):
+        self.features = tuple(width(value, "features") for value in features)
+        if len(self.features) < 2:
+            raise ValueError(f"features: expected at least two widths, got {self.features}")
+        self.activation = activation
+        self.linears = nnx.List(
+            linear(
+                before,
+                after,
+                use_bias=use_bias,
+                dtype=dtype,
+                param_dtype=param_dtype,
+                kernel_init=kernel_init,
+                bias_init=bias_init,
+                rngs=rngs,
+            )
+            for before, after in itertools.pairwise(self.features)
+        )
+        self.norms = normalisations(
+            norm, self.features[1:-1], dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
+        self.dropout = dropout_module(dropout, "dropout", rngs)
+
+    def __call__(self, x: Float[Array, "*rows in_features"]) -> Float[Array, "*rows out_features"]:
+        """Applies the perceptron to the last axis."""
+        return self.after_first(self.linears[0](x))
+
+    def after_first(
+        self, x: Float[Array, "*rows hidden_features"]
+    ) -> Float[Array, "*rows out_features"]:
+        """What follows the first product (with its bias)."""
+        for i, layer in enumerate(self.linears[1:]):
+            if self.norms is not None:
+                x = self.norms[i](x)
+            x = layer(self.dropout(self.activation(x)))
+        return x
+
+
+def normalisations(
+    norm: Norm | None,
+    widths: Sequence[int],
+    *,
+    dtype: DTypeLike | None,
+    param_dtype: DTypeLike,
+    rngs: nnx.Rngs,
+) -> nnx.List | None:
+    """A normalisation for each width, with PyTorch's constants; `None` without one.
+
+    Source: Ioffe and Szegedy, "Batch normalization" (ICML 2015); Ba et al., "Layer
+    normalization" (2016).
+    """
+    _check.choice(norm, "norm", (None, "batch", "layer"))
+    if norm is None:
+        return None
+    make = nnx.LayerNorm
+    options = {
+        "epsilon": 1e-5,
+        # E[x^2] - E[x]^2 cancels where a feature's mean is large beside its deviation.
+        "use_fast_variance": False,
+        "dtype": dtype,
+        "param_dtype": param_dtype,
+        "rngs": rngs,
+    }
+    if norm == "batch":
+        make, options["momentum"] = nnx.BatchNorm, 0.9
+    return nnx.List(make(width, **options) for width in widths)
+
+
+def dropout_module(rate: float, name: str, rngs: nnx.Rngs) -> nnx.Dropout:
+    """Dropout that holds no random state where it drops nothing."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"{name}: expected a share from 0 to less than 1, got {rate}")
+    return nnx.Dropout(rate, rngs=rngs if rate > 0 else None)

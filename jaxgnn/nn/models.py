@@ -1,0 +1,285 @@
+"""Models: stacks of graph convolutions with one signature."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from jaxgnn.graph import Graph
+from jaxgnn.nn import _inputs
+from jaxgnn.nn._linear import count, kaiming_kernel, linear, width
+from jaxgnn.nn.conv import GCNConv, GINConv, SAGEConv
+from jaxgnn.nn.mlp import MLP, Activation, Norm, dropout_module, normalisations
+from jaxgnn.ops import _check
+
+Jumping = Literal["last", "cat", "max"]
+
+
+class GNN(nnx.Module):
+    r"""A stack of graph convolutions.
+
+    Each layer is a convolution (plus the skip connection with `residual`), and, but for the
+    last, normalisation, activation and dropout:
+
+    $$x^{(l+1)} = \mathrm{dropout}(\sigma(\mathrm{norm}(\mathrm{conv}_l(x^{(l)}))))$$
+
+    The last convolution's output is the model's. With `jumping` every layer is a hidden one, and
+    a product follows that takes the last layer's output, or all layers' side by side or their
+    elementwise maximum. A skip connection adds the layer's input to the convolution's output,
+    through a product without bias where the widths differ.
+
+    In training dropout and batch statistics are on, as after `model.train()`; `model.eval()`
+    turns them off.
+
+    Args:
+        in_features, hidden_features, out_features: widths.
+        num_layers: number of convolutions.
+        conv: makes a layer; called as `conv(in_features, out_features, dtype=..., param_dtype=...,
+            rngs=..., **conv_options)`, it gives a module called as `layer(graph, x, weights)`.
+        activation: $\sigma$.
+        dropout: share of the hidden values dropped in training.
+        input_dropout: share of the input features dropped in training.
+        norm: `None`, `"batch"` (over the nodes) or `"layer"` (over a node's features).
+        residual: add skip connections.
+        jumping: `None`, `"last"`, `"cat"` or `"max"`.
+        dtype: of the computation; by default that of `x` and the parameters, promoted.
+        param_dtype: of the parameters.
+        rngs: `params` is used, and `dropout` if there is any.
+        conv_options: passed on to `conv`.
+
+    Raises:
+        TypeError: a width or `num_layers` is no integer.
+        ValueError: an option out of range.
+
+    Source: PyG's `BasicGNN`; the skip connection as in Luo et al., "Classic GNNs are strong
+    baselines" (NeurIPS 2024); jumping knowledge: Xu et al. (ICML 2018).
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        num_layers: int,
+        *,
+        conv: Callable[..., Any],
+        activation: Activation = jax.nn.relu,
+        dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        norm: Norm | None = None,
+        residual: bool = False,
+        jumping: Jumping | None = None,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+        **conv_options: Any,
+    ):
+        width(in_features, "in_features")
+        width(hidden_features, "hidden_features")
+        width(out_features, "out_features")
+        count(num_layers, "num_layers", "layers")
+        _check.choice(jumping, "jumping", (None, "last", "cat", "max"))
+        types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        last = out_features if jumping is None else hidden_features
+        widths = [in_features, *[hidden_features] * (num_layers - 1), last]
+        self.convs = nnx.List(
+            conv(before, after, **types, **conv_options)
+            for before, after in itertools.pairwise(widths)
+        )
+        hidden = widths[1:-1] if jumping is None else widths[1:]
+        self.norms = normalisations(norm, hidden, **types)
+        self.skips = nnx.List(
+            None if before == after else linear(before, after, use_bias=False, **types)
+            for before, after in itertools.pairwise(widths if residual else [])
+        )
+        joined = hidden_features * (num_layers if jumping == "cat" else 1)
+        self.linear = None if jumping is None else linear(joined, out_features, **types)
+        self.input_dropout = dropout_module(input_dropout, "input_dropout", rngs)
+        self.dropout = dropout_module(dropout, "dropout", rngs)
+        self.activation = activation
+        self.residual = residual
+        self.jumping = jumping
+        self.in_features = in_features
+        self.hidden_features = hidden_features
+        self.out_features = out_features
+        self.num_layers = num_layers
+
+    def __call__(
+        self,
+        graph: Graph,
+        x: Float[Array, "num_nodes *batch in_features"],
+        weights: Float[Array, " num_edges"] | None = None,
+    ) -> Float[Array, "num_nodes *batch out_features"]:
+        """The outputs of a square graph's nodes.
+
+        Args:
+            graph: a square graph.
+            x: features `[num_nodes, ..., in_features]`.
+            weights: of the edges, in the graph's order; 1 if not given.
+
+        Raises:
+            TypeError: `graph` is no `Graph`, or a dtype is not floating.
+            ValueError: a rectangular graph, or a shape that does not fit.
+        """
+        graph = _inputs.square_graph(graph, type(self).__name__)
+        if isinstance(x, tuple | list):
+            raise ValueError(f"x: {type(self).__name__} expected one array, got a pair")
+        x = _inputs.features(x, "x", graph.num_senders, "node", self.in_features)
+        x = self.input_dropout(x)
+        outputs = []
+        for i, conv in enumerate(self.convs):
+            out = conv(graph, x, weights)
+            if self.residual:
+                skip = self.skips[i]
+                out = out + (x.astype(out.dtype) if skip is None else skip(x))
+            x = out
+            if i < self.num_layers - 1 or self.jumping is not None:
+                if self.norms is not None:
+                    x = self.norms[i](x)
+                x = self.dropout(self.activation(x))
+                outputs.append(x)
+        if self.linear is None:
+            return x
+        if self.jumping == "cat":
+            x = jnp.concatenate(outputs, axis=-1)
+        elif self.jumping == "max":
+            x = functools.reduce(jnp.maximum, outputs)
+        return self.linear(x)
+
+
+class GCN(GNN):
+    """`GNN` of `GCNConv` layers, whose options it takes."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        num_layers: int,
+        **options: Any,
+    ):
+        super().__init__(
+            in_features, hidden_features, out_features, num_layers, conv=GCNConv, **options
+        )
+
+
+class GraphSAGE(GNN):
+    """`GNN` of `SAGEConv` layers, whose options it takes."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        num_layers: int,
+        **options: Any,
+    ):
+        super().__init__(
+            in_features, hidden_features, out_features, num_layers, conv=SAGEConv, **options
+        )
+
+
+class GIN(GNN):
+    """`GNN` of `GINConv` layers, whose options it takes.
+
+    Each holds an `MLP` of two products, with the model's activation and normalisation between.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        num_layers: int,
+        *,
+        activation: Activation = jax.nn.relu,
+        norm: Norm | None = None,
+        **options: Any,
+    ):
+        super().__init__(
+            in_features,
+            hidden_features,
+            out_features,
+            num_layers,
+            conv=functools.partial(_gin_layer, activation=activation, norm=norm),
+            activation=activation,
+            norm=norm,
+            **options,
+        )
+
+
+class NodeMLP(GNN):
+    """`GNN` without the graph: a perceptron on each node's features, the baseline to beat."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        num_layers: int,
+        **options: Any,
+    ):
+        super().__init__(
+            in_features, hidden_features, out_features, num_layers, conv=_NodeLinear, **options
+        )
+
+
+def _gin_layer(
+    in_features: int,
+    out_features: int,
+    *,
+    activation: Activation,
+    norm: Norm | None,
+    eps: float = 0.0,
+    train_eps: bool = False,
+    dtype: DTypeLike | None,
+    param_dtype: DTypeLike,
+    rngs: nnx.Rngs,
+    **options: Any,
+) -> GINConv:
+    mlp = MLP(
+        [in_features, out_features, out_features],
+        activation=activation,
+        norm=norm,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        rngs=rngs,
+        **options,
+    )
+    return GINConv(mlp, eps=eps, train_eps=train_eps, dtype=dtype, param_dtype=param_dtype)
+
+
+class _NodeLinear(nnx.Module):
+    """A product that takes a graph and does not look at it."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        kernel_init: Any = kaiming_kernel,
+        **options: Any,
+    ):
+        self.linear = linear(in_features, out_features, kernel_init=kernel_init, **options)
+
+    def __call__(self, graph: Graph, x: Array, weights: Array | None = None) -> Array:
+        del graph, weights
+        return self.linear(x)
+
+
+MODELS: dict[str, type[GNN]] = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "gin": GIN,
+    "mlp": NodeMLP,
+}
+"""Models by name; each is called as `MODELS[name](in_features, hidden_features, out_features,
+num_layers, *, dropout=..., ..., rngs=rngs)`."""
