@@ -45,8 +45,13 @@ def read_npz(
             if entries[key].compress_type not in _COMPRESSIONS or entries[key].flag_bits & 1:
                 raise DataError(f"{key}: expected a stored or deflated entry without password")
         check_size(sum(entries[key].file_size for key in keys), "its arrays", max_bytes)
-        # The zip module stops at the declared size and checks the checksum.
-        return {key: _parse(archive.read(entries[key]), key) for key in keys}
+        return {key: _parse(_content(archive, entries[key]), key) for key in keys}
+
+
+def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """The entry's bytes, their checksum checked; `archive.read` would inflate past their size."""
+    with archive.open(entry) as stream:
+        return stream.read(entry.file_size)
 
 
 def _parse(data: bytes, key: str) -> np.ndarray:

@@ -41,6 +41,7 @@ _GLOBALS = {
     "copy_reg _reconstructor": "reconstructor",
     "copyreg _reconstructor": "reconstructor",
     "_codecs encode": "encode",
+    "__builtin__ bytes": "bytes",
 }
 _DTYPES = {f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)} | {"f2", "f4", "f8", "b1"}
 _VALUES = {
@@ -248,8 +249,8 @@ def _reduce(function: Any, arguments: Any) -> Any:
         return _Record("number", np.frombuffer(raw, dtype)[0].item())
     if kind == "defaultdict" and arguments[1:] == () and named in ("list", None):
         return {}
-    if kind in ("dict", "list") and not arguments:
-        return {} if kind == "dict" else []
+    if kind in ("dict", "list", "bytes") and not arguments:
+        return {"dict": dict, "list": list, "bytes": bytes}[kind]()
     if kind == "encode" and isinstance(first, str) and arguments[1:] == ("latin1",):
         return first.encode("latin1")
     raise DataError(f"a pickle that calls {kind or _kind(function)} in an unexpected way")
