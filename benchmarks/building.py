@@ -116,7 +116,7 @@ def _ours(senders: np.ndarray, receivers: np.ndarray, nodes: int) -> Callable[[]
 
     from jaxgnn import Graph
 
-    Graph.from_edges([0], [0])  # starts JAX
+    Graph.from_edges(senders[:1], receivers[:1])  # starts JAX
 
     def build() -> list:
         graph = Graph.from_edges(senders, receivers, num_nodes=nodes)

@@ -92,7 +92,7 @@ class Family(abc.ABC):
         peak = timing.peak_resident_bytes(call)
         return None if peak is None else peak + candidate.input_bytes
 
-    def clear(self) -> None:
+    def clear(self) -> None:  # noqa: B027
         """Gives memory back to the system between candidates."""
 
     def out_of_memory(self, error: Exception) -> bool:

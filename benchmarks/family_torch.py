@@ -15,7 +15,7 @@ from benchmarks.families import Candidate, Family, Unsupported
 from benchmarks.graphs import StoredGraph
 from benchmarks.plan import Measurement
 
-warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
 
 
 class TorchFamily(Family):
@@ -25,7 +25,8 @@ class TorchFamily(Family):
         super().__init__(device)
         self._device = torch.device("cuda" if device == "gpu" else "cpu")
         self._cusparse: Any = None
-        self._dense: tuple[int, str, torch.Tensor] | None = None
+        self._dense: torch.Tensor | None = None
+        self._dense_of: tuple[np.ndarray | None, torch.dtype | None] = (None, None)
 
     def load(self, graph: StoredGraph) -> None:
         self._graph = graph
@@ -72,7 +73,8 @@ class TorchFamily(Family):
         receivers = np.repeat(np.arange(nodes, dtype=np.int64), np.diff(graph.row_offsets))
         edges = torch.stack([self._put(receivers), self._put(graph.senders).long()])
         if impl == plan.PYG_EDGE_INDEX:
-            index = torch_geometric.EdgeIndex(
+            edge_index: Any = torch_geometric.EdgeIndex
+            index = edge_index(
                 edges, sparse_size=(nodes, nodes), sort_order="row", is_undirected=graph.symmetric
             )
             index.fill_cache_()
@@ -108,13 +110,12 @@ class TorchFamily(Family):
         return torch.from_numpy(np.array(array)).to(self._device)
 
     def _put_dense(self, dense: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-        key = (id(dense), str(dtype))
-        if self._dense is None or self._dense[:2] != key:
+        if self._dense is None or self._dense_of[0] is not dense or self._dense_of[1] != dtype:
             self._dense = None
             # torch does not read NumPy's bfloat16; the float32 of such a value is exact.
-            self._dense = (*key, self._put(dense.astype(np.float32)).to(dtype))
-            self._source = dense  # keeps its id from being used again
-        return self._dense[2]
+            self._dense = self._put(dense.astype(np.float32)).to(dtype)
+            self._dense_of = (dense, dtype)
+        return self._dense
 
     def poison(self, shape: tuple[int, int], dtype: str) -> None:
         torch.full(shape, torch.nan, dtype=getattr(torch, dtype), device=self._device)

@@ -86,7 +86,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
 
 
 def _quick_scale(suite: str) -> float:
-    return {"spmm": 2**-9, "training": 2**-10, "graph": 1e-3}[suite]
+    return {"spmm": 2**-9, "training": 2**-9, "graph": 1e-3}[suite]
 
 
 def _positive(text: str) -> float:

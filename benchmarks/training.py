@@ -7,6 +7,7 @@ are compared with those of a float64 run.
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def save_inputs(path: Path, nodes: int, widths: tuple[int, ...]) -> None:
         "x": rng.random((nodes, widths[0]), np.float32) - np.float32(0.5),
         "labels": rng.integers(0, widths[-1], nodes).astype(np.int32),
     }
-    for layer, (fan_in, fan_out) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+    for layer, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
         bound = np.float32(np.sqrt(6 / (fan_in + fan_out)))
         for name in ("neighbour", "root"):
             kernel = rng.random((fan_in, fan_out), np.float32) * 2 * bound - bound

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +14,17 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
+import jaxgnn
 from benchmarks import plan, timing
 from benchmarks.graphs import StoredGraph
 from benchmarks.training_worker import Job
+from jaxgnn import _ffi, nn
 
 Arrays = dict[str, Any]
+Apply = Callable[[Arrays, Any, Array], Array]
 
 
-def plain_model(params: Arrays, operands: Arrays, x: Array, layers: int) -> Array:
+def plain_model(params: Arrays, operands: Arrays, x: Array, *, layers: int) -> Array:
     """GraphSAGE by gather and sorted segment sum; the narrower side of a layer is aggregated."""
 
     def mean(h: Array) -> Array:
@@ -70,7 +74,7 @@ def float64_gradients(
     jax.config.update("jax_default_matmul_precision", "highest")
 
     def loss(params: Arrays, operands: Arrays, x: Array, labels: Array) -> Array:
-        return cross_entropy(plain_model(params, operands, x, layers), labels)
+        return cross_entropy(plain_model(params, operands, x, layers=layers), labels)
 
     params = {name: jnp.asarray(v, jnp.float64) for name, v in _parameters(inputs).items()}
     x = jnp.asarray(inputs["x"], jnp.float64)
@@ -80,17 +84,38 @@ def float64_gradients(
     return float(value), {name: np.asarray(g) for name, g in gradients.items()}
 
 
-def _ours(
-    inputs: dict[str, np.ndarray], layers: int
-) -> tuple[Callable[[Arrays, Any, Array], Array], Arrays]:
-    """jaxgnn's model as a function of parameters under the names of the inputs."""
-    from jaxgnn import nn
+# Where jaxgnn's GraphSAGE keeps the parameters that the inputs name.
+_PLACES = {
+    "neighbour": ("linear_neighbours", "kernel"),
+    "bias": ("linear_neighbours", "bias"),
+    "root": ("linear_root", "kernel"),
+}
 
-    shapes = [inputs[f"neighbour_{layer}"].shape for layer in range(layers)]
-    model = nn.GraphSAGE(
-        shapes[0][0], shapes[0][1], shapes[-1][1], num_layers=layers, rngs=nnx.Rngs(0)
-    )
-    raise NotImplementedError(model)
+
+def _ours(inputs: dict[str, np.ndarray], layers: int) -> Apply:
+    """jaxgnn's model as a function of parameters under the names of the inputs."""
+    if not _ffi.kernels_available():
+        raise RuntimeError(f"no kernels for {jax.default_backend()}: {jaxgnn.build_info()}")
+    widths = [inputs["neighbour_0"].shape[0]]
+    widths += [inputs[f"bias_{layer}"].shape[0] for layer in range(layers)]
+    model = nn.GraphSAGE(widths[0], widths[1], widths[-1], layers, rngs=nnx.Rngs(0))
+    definition, state = nnx.split(model)
+    variables = {
+        path: variable for path, variable in nnx.to_flat_state(state) if variable is not None
+    }
+    names: dict[Any, str] = {
+        ("convs", layer, *place): f"{kind}_{layer}"
+        for kind, place in _PLACES.items()
+        for layer in range(layers)
+    }
+    if names.keys() != variables.keys():
+        raise ValueError(f"parameters: expected {sorted(names)}, got {sorted(variables)}")
+
+    def apply(params: Arrays, structure: Any, x: Array) -> Array:
+        flat = [(path, old.replace(params[names[path]])) for path, old in variables.items()]
+        return nnx.merge(definition, nnx.from_flat_state(flat))(structure, x)
+
+    return apply
 
 
 def job(
@@ -100,15 +125,13 @@ def job(
     x = jax.device_put(inputs["x"])
     labels = jax.device_put(inputs["labels"])
     if impl == plan.OURS:
-        apply, params = _ours(inputs, layers)
+        apply = _ours(inputs, layers)
         structure: Any = graph.to_graph()
     else:
-        params = jax.device_put(_parameters(inputs))
+        apply = functools.partial(plain_model, layers=layers)
         structure = _operands(graph)
 
-        def apply(params: Arrays, structure: Any, x: Array) -> Array:
-            return plain_model(params, structure, x, layers)
-
+    params = jax.device_put(_parameters(inputs))
     optimiser = optax.adam(1e-3)
 
     def loss(params: Arrays, structure: Any, x: Array, labels: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from benchmarks import timing
 from benchmarks.graphs import StoredGraph
 from benchmarks.training_worker import Job
 
-warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
 
 
 class Model(torch.nn.Module):
@@ -32,7 +33,7 @@ class Model(torch.nn.Module):
         """The parameters under the names of the inputs."""
         names = {}
         for layer in range(layers):
-            conv = self.convs[layer]
+            conv: Any = self.convs[layer]
             names[f"neighbour_{layer}"] = conv.lin_l.weight
             names[f"bias_{layer}"] = conv.lin_l.bias
             names[f"root_{layer}"] = conv.lin_r.weight
@@ -93,6 +94,6 @@ def job(
             assert parameter.grad is not None
             gradient = parameter.grad.cpu().numpy()
             gradients[name] = gradient if gradient.ndim == 1 else gradient.T
-        return float(value), gradients
+        return value.item(), gradients
 
     return Job(seconds, peak_bytes, check)

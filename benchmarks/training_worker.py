@@ -41,7 +41,8 @@ def main(task_file: str, impl: str) -> int:
         from benchmarks import training_jax
 
         loss, gradients = training_jax.float64_gradients(graph, inputs, layers)
-        np.savez(task["oracle"], loss=loss, **gradients)
+        arrays: dict[str, Any] = {"loss": loss, **gradients}
+        np.savez(task["oracle"], **arrays)
         return 0
     try:
         job = _job(impl, graph, inputs, layers, task["device"], threads)
