@@ -34,7 +34,7 @@ class TrainConfig:
     .npz file. Also as --dataset."""
 
     model: str = "gcn"
-    """The architecture: {models}."""
+    """The architecture: gcn, sage or gin; or mlp, which does not look at the graph."""
 
     layers: int = 2
     """Number of message-passing layers."""
@@ -58,7 +58,8 @@ class TrainConfig:
     """Add each hidden layer's input to its output."""
 
     jumping: str = "none"
-    """Join the outputs of all layers before the last product: none, cat or max."""
+    """Join the outputs of all layers before a last product: none, last (that of the
+    last layer alone), cat or max."""
 
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
     """Learning rate of Adam."""
@@ -204,5 +205,5 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "decay": get_args(Decay),
     "decay_layers": get_args(DecayLayers),
     "norm": ("none", "batch", "layer"),
-    "jumping": ("none", "cat", "max"),
+    "jumping": ("none", "last", "cat", "max"),
 }

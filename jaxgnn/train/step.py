@@ -13,7 +13,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxgnn.train.config import ConfigError, TrainConfig, option
+from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss
 
 # Gradients of a mean over many nodes leave float16's normal range: scaled by a power of two they
@@ -39,17 +39,6 @@ class TrainState:
     optimiser: Any
 
 
-class Classifier(nnx.Module):
-    """A model behind dropout of its input features."""
-
-    def __init__(self, model: nnx.Module, input_dropout: float, *, rngs: nnx.Rngs):
-        self.dropout = nnx.Dropout(input_dropout, rngs=rngs)
-        self.model = model
-
-    def __call__(self, graph, x):
-        return self.model(graph, self.dropout(x))
-
-
 class Program(NamedTuple):
     """A model and an optimiser, taken apart: static parts, to be closed over by `jax.jit`."""
 
@@ -62,7 +51,7 @@ class Program(NamedTuple):
         """One step of gradient descent on the training nodes, and the loss before it."""
 
         def loss(params):
-            model = nnx.merge(self.training, params, state.rest)
+            model = nnx.merge(self.training, params, state.rest, copy=True)
             value = masked_loss(task, model(task.graph, task.features), task.train)
             rest = nnx.state(model, nnx.Not(nnx.Param))
             return value * jnp.asarray(self.loss_scale, value.dtype), (value, rest)
@@ -99,14 +88,10 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
     # the dropout rate.
     rngs = nnx.Rngs(params=config.seed, dropout=config.seed ^ 0x9E3779B9)
     model = build_model(config, task.features.shape[1], task.num_classes, rngs)
-    if config.input_dropout:
-        model = Classifier(model, config.input_dropout, rngs=rngs)
     model.train()
     training, params, rest = nnx.split(model, nnx.Param, ...)
     model.eval()
     inference = nnx.split(model, nnx.Param, ...)[0]
-    if config.dtype == "float64":
-        params = jax.tree.map(lambda p: p.astype(jnp.float64), params)
     scale = _FLOAT16_LOSS_SCALE if config.dtype == "float16" else 1.0
     program = Program(training, inference, build_optimiser(config), scale)
     return program, TrainState(params, rest, program.optimiser.init(params))
@@ -123,29 +108,29 @@ def build_model(
             f"--model: expected one of {', '.join(sorted(MODELS))}, got {config.model!r}"
         )
     model = MODELS[config.model]
+    wide = config.dtype == "float64"
     arguments: dict[str, Any] = {
         "dropout": config.dropout,
+        "input_dropout": config.input_dropout,
         "norm": None if config.norm == "none" else config.norm,
         "residual": config.residual,
         "jumping": None if config.jumping == "none" else config.jumping,
-        "dtype": jnp.dtype(config.dtype),
-        "heads": config.heads,
     }
-    if config.dtype == "float64":
-        arguments["param_dtype"] = jnp.dtype(config.dtype)
-    accepted = inspect.signature(model).parameters
-    defaults = TrainConfig()
-    for name in [name for name in arguments if name not in accepted]:
-        if getattr(config, name, None) != getattr(defaults, name, None) and name != "dtype":
-            value = getattr(config, name)
-            raise ConfigError(f"{option(name)}: {config.model} has no such option, got {value}")
-        del arguments[name]
-    try:
-        return model(
-            in_features, config.hidden, num_classes, config.layers, rngs=rngs, **arguments
-        )
-    except ValueError as error:
-        raise ConfigError(f"--model {config.model}: {error}") from error
+    accepted = {name for k in model.__mro__ for name in inspect.signature(k.__init__).parameters}
+    if "heads" in accepted:
+        arguments["heads"] = config.heads
+    elif config.heads != TrainConfig.heads:
+        raise ConfigError(f"--heads: {config.model} has no attention heads, got {config.heads}")
+    return model(
+        in_features,
+        config.hidden,
+        num_classes,
+        config.layers,
+        dtype=jnp.dtype(config.dtype),
+        param_dtype=jnp.dtype(jnp.float64 if wide else jnp.float32),
+        rngs=rngs,
+        **arguments,
+    )
 
 
 def build_optimiser(config: TrainConfig) -> optax.GradientTransformation:
