@@ -1,0 +1,85 @@
+// What the kernels take: plain structs of raw pointers, shared by every instruction set.
+#pragma once
+
+#include <cstdint>
+
+namespace jaxgnn {
+
+// T, the type of features. Sums are float, or double for f64.
+enum class ValueType { f32, bf16, f16, f64 };
+
+// Edge e of row r: row_offsets[r] <= e < row_offsets[r + 1].
+struct Csr {
+  const void* row_offsets;  // [num_rows + 1], int32 or int64
+  bool wide_offsets;        // int64
+  const void* indices;      // [num_edges], int32 or int64; null: edge e reads row e
+  bool wide_indices;
+  int64_t num_rows;
+  int64_t num_edges;
+  // The parts of rows longer than split_length, (row, part), ascending; row -1 pads the end.
+  const int32_t* splits;  // [num_splits, 2]
+  int64_t num_splits;
+  int64_t split_length;
+};
+
+// Runs body(data, item) for every item once, on any thread, and returns when all are done.
+struct Executor {
+  void (*run)(void* self, int64_t items, void (*body)(void* data, int64_t item), void* data);
+  void* self;
+  int64_t threads;
+};
+
+// Reductions by their FFI attribute.
+enum class Reduce : int64_t { sum = 0, mean = 1, max = 2, min = 3 };
+
+// out[r, f] = reduce over edges e of row r of weights[e, f / (width / heads)] x[index(e), f]
+struct SpmmArgs {
+  Csr csr;
+  ValueType type;
+  Reduce reduce;
+  int64_t width;        // F
+  int64_t heads;        // H, divides F
+  const void* x;        // T[N, F]
+  const void* weights;  // A[E, H] or null for ones
+  void* out;            // T[R, F]
+  void* partials;       // A[num_splits, F], scratch
+};
+
+// The linear map of the derivative of max and min: the sum over the edges of a row of
+// [T(weights x) == y] scale values, where x belongs to the sender and y to the receiver.
+struct SpmmExtremumArgs {
+  Csr csr;
+  ValueType type;
+  bool transpose;  // rows are senders and indices receivers
+  int64_t width;
+  int64_t heads;
+  const void* x;        // T[senders, F]
+  const void* y;        // T[receivers, F]
+  const void* weights;  // A[E, H] or null
+  const void* values;   // T[index, F] or null for ones
+  const void* scale;    // A[E, H] or null for ones
+  void* out;            // T[R, F]
+  void* partials;       // A[num_splits, F], scratch
+};
+
+// out[e, h] = sum_d a[r(e), h, d] b[index(e), h, d]; with x given, of the terms where
+// T(weights[e, h] x[index(e), h, d]) == y[r(e), h, d] only.
+struct SddmmArgs {
+  Csr csr;
+  ValueType type;
+  int64_t width;
+  int64_t heads;
+  const void* a;        // T[R, F]
+  const void* b;        // T[N, F]
+  const void* x;        // T[N, F] or null
+  const void* y;        // T[R, F], with x
+  const void* weights;  // A[E, H] or null
+  void* out;            // A[E, H]
+};
+
+struct ExpandRowsArgs {
+  Csr csr;
+  int32_t* out;  // [E]
+};
+
+}  // namespace jaxgnn

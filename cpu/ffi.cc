@@ -1,0 +1,321 @@
+// The XLA FFI handlers: checked buffers in, raw pointers to the kernels of isa.h out.
+#include "xla/ffi/api/ffi.h"
+
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "bindings.h"
+#include "isa.h"
+#include "parallel.h"
+
+namespace jaxgnn {
+namespace {
+
+namespace ffi = xla::ffi;
+using ffi::AnyBuffer;
+using Result = ffi::Result<AnyBuffer>;
+
+int64_t count(const AnyBuffer& buffer) { return static_cast<int64_t>(buffer.element_count()); }
+
+// Dimension i, or 0 where there is none.
+int64_t dim(const AnyBuffer& buffer, size_t i) {
+  return i < buffer.dimensions().size() ? buffer.dimensions()[i] : 0;
+}
+
+// An absent operand has no elements.
+const void* data_or_null(const AnyBuffer& buffer) {
+  return count(buffer) == 0 ? nullptr : buffer.untyped_data();
+}
+
+std::optional<ValueType> value_type(ffi::DataType type) {
+  switch (type) {
+    case ffi::F32:
+      return ValueType::f32;
+    case ffi::BF16:
+      return ValueType::bf16;
+    case ffi::F16:
+      return ValueType::f16;
+    case ffi::F64:
+      return ValueType::f64;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Collects the first thing found wrong with a call.
+class Check {
+ public:
+  explicit Check(const char* target) : target_(target) {}
+
+  void that(bool holds, const char* what) {
+    if (!holds && message_.empty()) message_ = std::string(target_) + ": " + what;
+  }
+  void integers(const AnyBuffer& buffer, const char* what) {
+    that(buffer.element_type() == ffi::S32 || buffer.element_type() == ffi::S64, what);
+  }
+  // A matrix [rows, columns] of `type`, or no elements.
+  void optional_matrix(const AnyBuffer& buffer, ffi::DataType type, int64_t rows, int64_t columns,
+                       const char* what) {
+    if (count(buffer) == 0) return;
+    that(buffer.element_type() == type && dim(buffer, 0) == rows && dim(buffer, 1) == columns,
+         what);
+  }
+  bool failed() const { return !message_.empty(); }
+  ffi::Error error() const { return ffi::Error::InvalidArgument(message_); }
+
+ private:
+  const char* target_;
+  std::string message_;
+};
+
+ffi::DataType accumulator(ffi::DataType type) { return type == ffi::F64 ? ffi::F64 : ffi::F32; }
+
+Csr make_csr(Check& check, const AnyBuffer& row_offsets, const AnyBuffer& indices,
+             const AnyBuffer* splits, int64_t num_edges, int64_t split_length) {
+  check.integers(row_offsets, "row_offsets must be int32 or int64");
+  check.integers(indices, "indices must be int32 or int64");
+  check.that(count(row_offsets) >= 1, "row_offsets must have an element more than there are rows");
+  Csr csr{};
+  csr.row_offsets = row_offsets.untyped_data();
+  csr.wide_offsets = row_offsets.element_type() == ffi::S64;
+  csr.indices = data_or_null(indices);
+  csr.wide_indices = indices.element_type() == ffi::S64;
+  csr.num_rows = count(row_offsets) - 1;
+  csr.num_edges = num_edges;
+  csr.split_length = split_length;
+  if (splits != nullptr && count(*splits) > 0) {
+    check.that(splits->element_type() == ffi::S32 && dim(*splits, 1) == 2,
+               "splits must be int32 [parts, 2]");
+    check.that(split_length > 0, "split_length must be positive");
+    csr.splits = static_cast<const int32_t*>(splits->untyped_data());
+    csr.num_splits = dim(*splits, 0);
+  }
+  return csr;
+}
+
+ffi::Error spmm(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices, AnyBuffer splits,
+                AnyBuffer x, AnyBuffer weights, Result out, Result partials, int64_t reduce,
+                int64_t split_length) {
+  Check check("jaxgnn_spmm");
+  const std::optional<ValueType> type = value_type(x.element_type());
+  const int64_t edges = count(indices) > 0 ? count(indices) : dim(x, 0);
+  SpmmArgs args{};
+  args.csr = make_csr(check, row_offsets, indices, &splits, edges, split_length);
+  args.width = dim(*out, 1);
+  args.heads = count(weights) > 0 ? dim(weights, 1) : 1;
+  const ffi::DataType sums = accumulator(x.element_type());
+  check.that(type.has_value(), "x must be float32, bfloat16, float16 or float64");
+  check.that(out->element_type() == x.element_type() && dim(*out, 0) == args.csr.num_rows,
+             "the result must have x's type and a row for each row of the graph");
+  check.that(dim(x, 1) == args.width, "x and the result must have as many features");
+  check.optional_matrix(weights, sums, edges, args.heads, "weights must be [edges, heads]");
+  check.that(args.width % args.heads == 0, "the heads must divide the features");
+  check.that(
+      args.csr.num_splits * args.width <= count(*partials) && partials->element_type() == sums,
+      "partials must be [parts, features]");
+  check.that(reduce >= 0 && reduce <= 3, "reduce must be 0, 1, 2 or 3");
+  if (check.failed()) return check.error();
+  args.type = *type;
+  args.reduce = static_cast<Reduce>(reduce);
+  args.x = x.untyped_data();
+  args.weights = data_or_null(weights);
+  args.out = out->untyped_data();
+  args.partials = partials->untyped_data();
+  kernels().spmm(args, make_executor(pool));
+  return ffi::Error::Success();
+}
+
+ffi::Error spmm_extremum(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices,
+                         AnyBuffer splits, AnyBuffer x, AnyBuffer y, AnyBuffer weights,
+                         AnyBuffer values, AnyBuffer scale, Result out, Result partials,
+                         int64_t transpose, int64_t split_length) {
+  Check check("jaxgnn_spmm_extremum");
+  const std::optional<ValueType> type = value_type(x.element_type());
+  const int64_t edges = count(indices);
+  SpmmExtremumArgs args{};
+  args.csr = make_csr(check, row_offsets, indices, &splits, edges, split_length);
+  args.transpose = transpose != 0;
+  args.width = dim(*out, 1);
+  args.heads = count(weights) > 0 ? dim(weights, 1) : count(scale) > 0 ? dim(scale, 1) : 1;
+  const ffi::DataType sums = accumulator(x.element_type());
+  const AnyBuffer& own = args.transpose ? x : y;
+  const AnyBuffer& other = args.transpose ? y : x;
+  check.that(type.has_value(), "x must be float32, bfloat16, float16 or float64");
+  check.that(y.element_type() == x.element_type() && out->element_type() == x.element_type(),
+             "x, y and the result must have the same type");
+  check.that(dim(*out, 0) == args.csr.num_rows && dim(own, 0) == args.csr.num_rows,
+             "the result must have a row for each row of the graph");
+  check.that(dim(x, 1) == args.width && dim(y, 1) == args.width,
+             "x, y and the result must have as many features");
+  check.optional_matrix(weights, sums, edges, args.heads, "weights must be [edges, heads]");
+  check.optional_matrix(scale, sums, edges, args.heads, "scale must be [edges, heads]");
+  check.optional_matrix(values, x.element_type(), dim(other, 0), args.width,
+                        "values must be shaped like the gathered operand");
+  check.that(args.width % args.heads == 0, "the heads must divide the features");
+  check.that(
+      args.csr.num_splits * args.width <= count(*partials) && partials->element_type() == sums,
+      "partials must be [parts, features]");
+  if (check.failed()) return check.error();
+  args.type = *type;
+  args.x = x.untyped_data();
+  args.y = y.untyped_data();
+  args.weights = data_or_null(weights);
+  args.values = data_or_null(values);
+  args.scale = data_or_null(scale);
+  args.out = out->untyped_data();
+  args.partials = partials->untyped_data();
+  kernels().spmm_extremum(args, make_executor(pool));
+  return ffi::Error::Success();
+}
+
+// What sddmm and sddmm_extremum have in common.
+SddmmArgs make_sddmm(Check& check, const AnyBuffer& row_offsets, const AnyBuffer& indices,
+                     const AnyBuffer& splits, const AnyBuffer& a, const AnyBuffer& b,
+                     const AnyBuffer& out, int64_t heads, int64_t split_length) {
+  const std::optional<ValueType> type = value_type(a.element_type());
+  SddmmArgs args{};
+  args.csr = make_csr(check, row_offsets, indices, &splits, count(indices), split_length);
+  args.type = type.value_or(ValueType::f32);
+  args.width = dim(a, 1);
+  args.heads = heads;
+  args.a = a.untyped_data();
+  args.b = b.untyped_data();
+  args.out = out.untyped_data();
+  check.that(type.has_value(), "a must be float32, bfloat16, float16 or float64");
+  check.that(b.element_type() == a.element_type(), "a and b must have the same type");
+  check.that(dim(a, 0) == args.csr.num_rows, "a must have a row for each row of the graph");
+  check.that(dim(b, 1) == args.width, "a and b must have as many features");
+  check.that(heads >= 0 && (heads == 0 ? args.width == 0 : args.width % heads == 0),
+             "the heads must divide the features");
+  check.that(out.element_type() == accumulator(a.element_type()) &&
+                 dim(out, 0) == args.csr.num_edges && dim(out, 1) == heads,
+             "the result must be [edges, heads] of the accumulation type");
+  check.that(args.csr.num_rows > 0 || args.csr.num_edges == 0, "edges without rows");
+  return args;
+}
+
+ffi::Error sddmm(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices, AnyBuffer splits,
+                 AnyBuffer a, AnyBuffer b, Result out, int64_t heads, int64_t split_length) {
+  Check check("jaxgnn_sddmm");
+  const SddmmArgs args =
+      make_sddmm(check, row_offsets, indices, splits, a, b, *out, heads, split_length);
+  if (check.failed()) return check.error();
+  kernels().sddmm(args, make_executor(pool));
+  return ffi::Error::Success();
+}
+
+ffi::Error sddmm_extremum(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices,
+                          AnyBuffer splits, AnyBuffer a, AnyBuffer b, AnyBuffer x, AnyBuffer y,
+                          AnyBuffer weights, Result out, int64_t heads, int64_t split_length) {
+  Check check("jaxgnn_sddmm_extremum");
+  SddmmArgs args = make_sddmm(check, row_offsets, indices, splits, a, b, *out, heads, split_length);
+  check.that(x.element_type() == a.element_type() && y.element_type() == a.element_type(),
+             "a, b, x and y must have the same type");
+  check.that(dim(x, 0) == dim(b, 0) && dim(x, 1) == args.width, "x must be shaped like b");
+  check.that(dim(y, 0) == dim(a, 0) && dim(y, 1) == args.width, "y must be shaped like a");
+  check.optional_matrix(weights, out->element_type(), args.csr.num_edges, heads,
+                        "weights must be [edges, heads]");
+  if (check.failed()) return check.error();
+  args.x = x.untyped_data();
+  args.y = y.untyped_data();
+  args.weights = data_or_null(weights);
+  kernels().sddmm_extremum(args, make_executor(pool));
+  return ffi::Error::Success();
+}
+
+ffi::Error expand_rows(ffi::ThreadPool pool, AnyBuffer row_offsets, Result out) {
+  Check check("jaxgnn_expand_rows");
+  ExpandRowsArgs args{};
+  args.csr = make_csr(check, row_offsets, row_offsets, nullptr, count(*out), 0);
+  check.that(out->element_type() == ffi::S32, "the result must be int32");
+  if (check.failed()) return check.error();
+  args.out = static_cast<int32_t*>(out->untyped_data());
+  kernels().expand_rows(args, make_executor(pool));
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(spmm_handler, spmm,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<AnyBuffer>()  // row_offsets
+                           .Arg<AnyBuffer>()  // indices
+                           .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // x
+                           .Arg<AnyBuffer>()  // weights
+                           .Ret<AnyBuffer>()  // out
+                           .Ret<AnyBuffer>()  // partials
+                           .Attr<int64_t>("reduce")
+                           .Attr<int64_t>("split_length"));
+
+XLA_FFI_DEFINE_HANDLER(spmm_extremum_handler, spmm_extremum,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<AnyBuffer>()  // row_offsets
+                           .Arg<AnyBuffer>()  // indices
+                           .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // x
+                           .Arg<AnyBuffer>()  // y
+                           .Arg<AnyBuffer>()  // weights
+                           .Arg<AnyBuffer>()  // values
+                           .Arg<AnyBuffer>()  // scale
+                           .Ret<AnyBuffer>()  // out
+                           .Ret<AnyBuffer>()  // partials
+                           .Attr<int64_t>("transpose")
+                           .Attr<int64_t>("split_length"));
+
+XLA_FFI_DEFINE_HANDLER(sddmm_handler, sddmm,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<AnyBuffer>()  // row_offsets
+                           .Arg<AnyBuffer>()  // indices
+                           .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // a
+                           .Arg<AnyBuffer>()  // b
+                           .Ret<AnyBuffer>()  // out
+                           .Attr<int64_t>("heads")
+                           .Attr<int64_t>("split_length"));
+
+XLA_FFI_DEFINE_HANDLER(sddmm_extremum_handler, sddmm_extremum,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<AnyBuffer>()  // row_offsets
+                           .Arg<AnyBuffer>()  // indices
+                           .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // a
+                           .Arg<AnyBuffer>()  // b
+                           .Arg<AnyBuffer>()  // x
+                           .Arg<AnyBuffer>()  // y
+                           .Arg<AnyBuffer>()  // weights
+                           .Ret<AnyBuffer>()  // out
+                           .Attr<int64_t>("heads")
+                           .Attr<int64_t>("split_length"));
+
+XLA_FFI_DEFINE_HANDLER(expand_rows_handler, expand_rows,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<AnyBuffer>()    // row_offsets
+                           .Ret<AnyBuffer>());  // out
+
+}  // namespace
+
+void bind_ffi(nanobind::module_& module) {
+  namespace nb = nanobind;
+  module.def(
+      "registrations",
+      [] {
+        nb::dict targets;
+        auto add = [&targets](const char* name, XLA_FFI_Handler* handler) {
+          targets[name] = nb::capsule(reinterpret_cast<void*>(handler));
+        };
+        add("jaxgnn_spmm", spmm_handler);
+        add("jaxgnn_spmm_extremum", spmm_extremum_handler);
+        add("jaxgnn_sddmm", sddmm_handler);
+        add("jaxgnn_sddmm_extremum", sddmm_extremum_handler);
+        add("jaxgnn_expand_rows", expand_rows_handler);
+        return targets;
+      },
+      "The XLA FFI handlers by target name, as capsules for jax.ffi.register_ffi_target.");
+}
+
+}  // namespace jaxgnn

@@ -1,0 +1,25 @@
+// The kernels of the instruction set that this processor runs best.
+#pragma once
+
+#include "csr.h"
+
+namespace jaxgnn {
+
+struct Kernels {
+  const char* name;
+  void (*spmm)(const SpmmArgs&, const Executor&);
+  void (*spmm_extremum)(const SpmmExtremumArgs&, const Executor&);
+  void (*sddmm)(const SddmmArgs&, const Executor&);
+  void (*sddmm_extremum)(const SddmmArgs&, const Executor&);
+  void (*expand_rows)(const ExpandRowsArgs&, const Executor&);
+};
+
+// Chosen once: "avx512" (F, BW, VL, DQ), "avx2" (with FMA and F16C) or "baseline" (what the
+// compiler assumes anyway: SSE2 or NEON). The environment variable JAXGNN_CPU_ISA, read at that
+// time, asks for one of them, for tests; one that this processor lacks is refused in favour of the
+// best that it has.
+const Kernels& kernels();
+
+const char* isa_name();
+
+}  // namespace jaxgnn

@@ -1,0 +1,118 @@
+// How the feature axis is cut: into slices of a compile-time number of vectors held in registers.
+//
+// The last vector of a slice that is no multiple of the vector overlaps the one before it: both
+// compute the same values there, so no lane needs a mask.
+#pragma once
+
+#include <cstdint>
+
+#include "simd.h"
+
+namespace jaxgnn {
+namespace {
+
+// Which weight feature f of an edge takes.
+enum class Weighting {
+  shared,       // one for the whole slice
+  per_vector,   // one for each vector: heads narrower than a slice
+  per_feature,  // one for each feature
+};
+
+struct Slice {
+  int64_t feature;  // the first
+  int64_t width;
+  int vectors;
+  int64_t head;  // of the first feature
+};
+
+struct Slices {
+  Weighting weighting;
+  int lanes;
+  int64_t group;          // features of a group, cut alike: a head, or all
+  int64_t group_vectors;  // vectors that cover a group
+  int64_t group_slices;
+  int64_t head_width;
+  int64_t count;
+
+  Slice operator[](int64_t i) const {
+    const int64_t first = (i / group_slices) * group;
+    const int64_t s = i % group_slices;
+    const int64_t begin = group_vectors * s / group_slices;
+    const int64_t end = group_vectors * (s + 1) / group_slices;
+    const int64_t feature = first + begin * lanes;
+    const int64_t last = first + min_of(end * lanes, group);
+    return {feature, last - feature, static_cast<int>(end - begin), feature / head_width};
+  }
+};
+
+constexpr int kMaxNarrowVectors = 4;  // of fewer lanes than a full vector, or with several weights
+
+// `width` and `heads` are positive; `max_vectors` is at least 2.
+template <class T>
+Slices cut_features(int64_t width, int64_t heads, bool weighted, int max_vectors) {
+  Slices cut{};
+  if (!weighted) heads = 1;
+  cut.head_width = width / heads;
+  cut.weighting = Weighting::shared;
+  cut.group = cut.head_width;
+  cut.lanes = kLanes<T>;
+  if (heads > 1 && cut.head_width == 1) {
+    cut.weighting = Weighting::per_feature;
+    cut.group = width;
+  } else if (heads > 1 && cut.head_width % 4 == 0 && cut.head_width * sizeof(T) < 256) {
+    cut.weighting = Weighting::per_vector;
+    cut.group = width;
+    while (cut.head_width % cut.lanes != 0) cut.lanes /= 2;
+  }
+  while (cut.lanes > cut.group) cut.lanes /= 2;
+  if (cut.lanes < kLanes<T> || cut.weighting != Weighting::shared) {
+    max_vectors = min_of(max_vectors, kMaxNarrowVectors);
+  }
+  cut.group_vectors = (cut.group + cut.lanes - 1) / cut.lanes;
+  cut.group_slices = (cut.group_vectors + max_vectors - 1) / max_vectors;
+  cut.count = width / cut.group * cut.group_slices;
+  return cut;
+}
+
+template <int kLaneCount, int kMaxVectors, int kVectors = 1, class F>
+JAXGNN_INLINE void with_vectors(int vectors, const F& f) {
+  if (vectors == kVectors) {
+    f(Constant<kLaneCount>{}, Constant<kVectors>{});
+  } else if constexpr (kVectors < kMaxVectors) {
+    with_vectors<kLaneCount, kMaxVectors, kVectors + 1>(vectors, f);
+  }
+}
+
+// Calls f(Constant<lanes>, Constant<vectors>) for the run-time numbers that cut_features gives.
+template <Weighting kWeighting, int kLaneCount, int kMaxVectors, class F>
+JAXGNN_INLINE void with_shape(int lanes, int vectors, const F& f) {
+  constexpr int kLeast = kWeighting == Weighting::per_vector ? 4 : 1;
+  // A narrow shared group is narrower than a full vector: one vector, or two that overlap.
+  constexpr int kNarrow = kWeighting == Weighting::per_vector ? kMaxNarrowVectors : 2;
+  if (lanes == kLaneCount) {
+    with_vectors<kLaneCount, kMaxVectors>(vectors, f);
+  } else if constexpr (kLaneCount > kLeast) {
+    with_shape<kWeighting, kLaneCount / 2, kNarrow>(lanes, vectors, f);
+  }
+}
+
+// Where, in an edge's row of weights from the slice's head on, the weight of a vector lies.
+template <Weighting kWeighting>
+JAXGNN_INLINE int64_t weight_at(const Slice& slice, int64_t feature, int64_t head_width) {
+  if (kWeighting == Weighting::shared) return 0;
+  if (kWeighting == Weighting::per_feature) return feature;
+  return (slice.feature + feature) / head_width - slice.head;
+}
+
+// That weight: a vector if its lanes differ, else a scalar.
+template <int kLaneCount, Weighting kWeighting, class A>
+JAXGNN_INLINE auto load_weight(const A* weights) {
+  if constexpr (kWeighting == Weighting::per_feature) {
+    return load<kLaneCount>(weights);
+  } else {
+    return *weights;
+  }
+}
+
+}  // namespace
+}  // namespace jaxgnn

@@ -1,0 +1,151 @@
+#include "spmm.h"
+
+#include "rows.h"
+#include "slices.h"
+
+namespace jaxgnn {
+namespace {
+
+#ifndef JAXGNN_DISTANCE
+#define JAXGNN_DISTANCE 24
+#endif
+constexpr int64_t kDistance = JAXGNN_DISTANCE;
+#ifndef JAXGNN_MAXVEC
+#define JAXGNN_MAXVEC (kRegisters / 2)
+#endif
+constexpr int kMaxVectors = JAXGNN_MAXVEC;
+
+// min is the max of the negated products, negated.
+enum class Kind { sum, max };
+
+template <class T, int N, int kVectors, Weighting kWeighting, Kind kKind>
+__attribute__((noinline)) void run(const SpmmArgs& args, const Slice& slice, int64_t head_width,
+                                   const Work& work) {
+  using A = Accumulator<T>;
+  using V = Vector<A, N>;
+  const Csr& csr = args.csr;
+  const int64_t width = args.width, heads = args.heads;
+  const int64_t longest = longest_whole_row(csr);
+  const int64_t final_edge = csr.num_edges - 1;
+  const T* x = static_cast<const T*>(args.x) + slice.feature;
+  const A* weights =
+      args.weights == nullptr ? nullptr : static_cast<const A*>(args.weights) + slice.head;
+  const A sign = args.reduce == Reduce::min ? A{-1} : A{1};
+  int64_t features[kVectors];  // where each vector begins
+  int64_t weight_offsets[kVectors];
+  JAXGNN_UNROLL
+  for (int k = 0; k < kVectors; ++k) {
+    features[k] = k + 1 < kVectors ? int64_t{k} * N : slice.width - N;
+    weight_offsets[k] = weight_at<kWeighting>(slice, features[k], head_width);
+  }
+
+  for (int64_t row = work.first; row < work.last; ++row) {
+    const bool whole = work.part < 0;
+    const int64_t begin = whole ? row_begin(csr, row) : work.begin;
+    const int64_t end = whole ? row_begin(csr, row + 1) : work.end;
+    if (whole && end - begin > longest) continue;
+    V sums[kVectors];
+    constexpr A start = kKind == Kind::sum ? A{0} : -static_cast<A>(__builtin_inf());
+    JAXGNN_UNROLL
+    for (int k = 0; k < kVectors; ++k) sums[k] = V{} + start;
+    for (int64_t e = begin; e < end; ++e) {
+      const T* from = x + index_of(csr, e) * width;
+      if (csr.indices != nullptr) {
+        const int64_t ahead = index_of(csr, min_of(e + kDistance, final_edge));
+        prefetch<kVectors * N * sizeof(T)>(x + ahead * width);
+      }
+      JAXGNN_UNROLL
+      for (int k = 0; k < kVectors; ++k) {
+        const V value = load<N>(from + features[k]);
+        if (kWeighting == Weighting::shared && weights == nullptr) {
+          if constexpr (kKind == Kind::sum) sums[k] += value;
+          if constexpr (kKind == Kind::max) sums[k] = maximum(sums[k], value * sign);
+          continue;
+        }
+        const auto weight = load_weight<N, kWeighting>(weights + e * heads + weight_offsets[k]);
+        if constexpr (kKind == Kind::sum) sums[k] += weight * value;
+        if constexpr (kKind == Kind::max) {
+          sums[k] = maximum(sums[k], round_to<T, N>(weight * value) * sign);
+        }
+      }
+    }
+    JAXGNN_UNROLL
+    for (int k = 0; k < kVectors; ++k) {
+      const int64_t feature = slice.feature + features[k];
+      if (!whole) {
+        std::memcpy(static_cast<A*>(args.partials) + work.part * width + feature, &sums[k],
+                    sizeof(V));
+        continue;
+      }
+      V result = begin == end ? V{} : sums[k] * sign;
+      if (args.reduce == Reduce::mean && end > begin) result /= static_cast<A>(end - begin);
+      store<N>(static_cast<T*>(args.out) + row * width + feature, result);
+    }
+  }
+}
+
+template <class T, Weighting kWeighting, Kind kKind, int kMax>
+void dispatch(const SpmmArgs& args, const Slices& cut, const Slice& slice, const Work& work) {
+  with_shape<kWeighting, kLanes<T>, kMax>(cut.lanes, slice.vectors, [&](auto lanes, auto vectors) {
+    run<T, decltype(lanes)::value, decltype(vectors)::value, kWeighting, kKind>(
+        args, slice, cut.head_width, work);
+  });
+}
+
+template <class T, Kind kKind>
+void reduce(const SpmmArgs& args, const Executor& executor) {
+  using A = Accumulator<T>;
+  constexpr int kMax = kKind == Kind::sum ? kMaxVectors : kMaxNarrowVectors;
+  const Slices cut = cut_features<T>(args.width, args.heads, args.weights != nullptr, kMax);
+  const int64_t edge_bytes = args.width * static_cast<int64_t>(sizeof(T)) / cut.count;
+  over_rows(args.csr, executor, cut.count, edge_bytes, [&](int64_t s, const Work& work) {
+    const Slice slice = cut[s];
+    switch (cut.weighting) {
+      case Weighting::shared:
+        return dispatch<T, Weighting::shared, kKind, kMax>(args, cut, slice, work);
+      case Weighting::per_vector:
+        return dispatch<T, Weighting::per_vector, kKind, kMaxNarrowVectors>(args, cut, slice, work);
+      case Weighting::per_feature:
+        return dispatch<T, Weighting::per_feature, kKind, kMaxNarrowVectors>(args, cut, slice,
+                                                                             work);
+    }
+  });
+  over_split_rows(args.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+    const int64_t width = args.width;
+    A* sums = static_cast<A*>(args.partials) + first * width;
+    for (int64_t part = first + 1; part < last; ++part) {
+      const A* more = static_cast<const A*>(args.partials) + part * width;
+      for (int64_t f = 0; f < width; ++f) {
+        if constexpr (kKind == Kind::sum) sums[f] += more[f];
+        if constexpr (kKind == Kind::max) sums[f] = maximum(sums[f], more[f]);
+      }
+    }
+    if (args.reduce == Reduce::min) {
+      for (int64_t f = 0; f < width; ++f) sums[f] = -sums[f];
+    }
+    if (args.reduce == Reduce::mean) {
+      const A count = static_cast<A>(row_begin(args.csr, row + 1) - row_begin(args.csr, row));
+      for (int64_t f = 0; f < width; ++f) sums[f] /= count;
+    }
+    store_row(static_cast<T*>(args.out) + row * width, sums, width);
+  });
+}
+
+}  // namespace
+
+namespace JAXGNN_ISA {
+
+void spmm(const SpmmArgs& args, const Executor& executor) {
+  if (args.csr.num_rows == 0 || args.width == 0) return;
+  with_type(args.type, [&](auto type) {
+    using T = decltype(type);
+    if (args.reduce == Reduce::sum || args.reduce == Reduce::mean) {
+      reduce<T, Kind::sum>(args, executor);
+    } else {
+      reduce<T, Kind::max>(args, executor);
+    }
+  });
+}
+
+}  // namespace JAXGNN_ISA
+}  // namespace jaxgnn
