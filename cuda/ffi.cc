@@ -1,0 +1,291 @@
+// The XLA FFI handlers: checked buffers in, raw pointers and a stream to the launchers out.
+#include <cuda_runtime.h>
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+#include "bindings.h"
+#include "expand_rows.h"
+#include "extremum.h"
+#include "ffi/check.h"
+#include "sddmm.h"
+#include "spmm.h"
+
+namespace jaxgnn {
+namespace {
+
+namespace ffi = xla::ffi;
+
+ffi::Error status(const char* target, cudaError_t error) {
+  if (error == cudaSuccess) return ffi::Error::Success();
+  return ffi::Error::Internal(std::string(target) + ": " + cudaGetErrorString(error));
+}
+
+// Called once a program is loaded on a device, before it runs or is captured into a CUDA graph:
+// loading a kernel allocates, which a stream capture does not permit.
+ffi::Error initialize(ffi::RemainingArgs, ffi::RemainingRets) {
+  for (cudaError_t (*load)() : {load_spmm, load_sddmm, load_extremum, load_expand_rows}) {
+    if (const cudaError_t error = load(); error != cudaSuccess) {
+      return status("jaxgnn: loading the kernels", error);
+    }
+  }
+  return ffi::Error::Success();
+}
+
+Type value_type(ffi::DataType type) {
+  switch (type) {
+    case ffi::BF16:
+      return Type::kBF16;
+    case ffi::F16:
+      return Type::kF16;
+    case ffi::F64:
+      return Type::kF64;
+    default:
+      return Type::kF32;
+  }
+}
+
+Rows make_rows(const AnyBuffer& row_offsets, const AnyBuffer& columns, const AnyBuffer* splits,
+               int64_t num_edges, int64_t split_length) {
+  Rows rows{};
+  rows.offsets = row_offsets.untyped_data();
+  rows.wide_offsets = row_offsets.element_type() == ffi::S64;
+  rows.columns = data_or_null(columns);
+  rows.wide_columns = count(columns) > 0 && columns.element_type() == ffi::S64;
+  rows.num_rows = count(row_offsets) - 1;
+  rows.num_edges = num_edges;
+  rows.split_length = split_length;
+  if (splits != nullptr && count(*splits) > 0) {
+    rows.splits = static_cast<const int2*>(splits->untyped_data());
+    rows.num_splits = static_cast<int>(dim(*splits, 0));
+  }
+  return rows;
+}
+
+ffi::Error spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+                AnyBuffer x, AnyBuffer weights, Result out, Result partials, int64_t reduce,
+                int64_t split_length) {
+  Check check("jaxgnn_spmm");
+  const int64_t edges = count(columns) > 0 ? count(columns) : dim(x, 0);
+  const ffi::DataType type = x.element_type();
+  check.row_structure(row_offsets, columns, splits, split_length);
+  SpmmArgs args{};
+  args.rows = make_rows(row_offsets, columns, &splits, edges, split_length);
+  args.width = dim(*out, 1);
+  args.heads = count(weights) > 0 ? dim(weights, 1) : 1;
+  check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
+  check.that(dim(x, 1) == args.width, "x and the result must have as many features");
+  check.matrix(*out, type, args.rows.num_rows, args.width, "the result must be [rows, features]");
+  check.optional_matrix(weights, accumulator(type), edges, args.heads,
+                        "weights must be [edges, heads]");
+  check.that(args.width % args.heads == 0, "the heads must divide the features");
+  check.matrix(*partials, accumulator(type), dim(splits, 0), args.width,
+               "partials must be [parts, features]");
+  check.that(reduce >= 0 && reduce <= 3, "reduce must be 0, 1, 2 or 3");
+  if (check.failed()) return check.error();
+  args.type = value_type(type);
+  args.reduce = static_cast<Reduce>(reduce);
+  args.x = x.untyped_data();
+  args.weights = data_or_null(weights);
+  args.out = out->untyped_data();
+  args.partials = partials->untyped_data();
+  return status("jaxgnn_spmm", launch_spmm(args, stream));
+}
+
+ffi::Error spmm_extremum(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns,
+                         AnyBuffer splits, AnyBuffer x, AnyBuffer y, AnyBuffer weights,
+                         AnyBuffer values, AnyBuffer scale, Result out, Result partials,
+                         int64_t transpose, int64_t split_length) {
+  Check check("jaxgnn_spmm_extremum");
+  const int64_t edges = count(columns);
+  const ffi::DataType type = x.element_type();
+  check.row_structure(row_offsets, columns, splits, split_length);
+  ExtremumArgs args{};
+  args.rows = make_rows(row_offsets, columns, &splits, edges, split_length);
+  args.transpose = transpose != 0;
+  args.width = dim(*out, 1);
+  args.heads = count(weights) > 0 ? dim(weights, 1) : count(scale) > 0 ? dim(scale, 1) : 1;
+  const AnyBuffer& at_row = args.transpose ? x : y;
+  const AnyBuffer& at_column = args.transpose ? y : x;
+  check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
+  check.matrix(*out, type, args.rows.num_rows, args.width, "the result must be [rows, features]");
+  check.matrix(at_row, type, args.rows.num_rows, args.width,
+               "the rows' operand must be [rows, features]");
+  check.matrix(at_column, type, dim(at_column, 0), args.width,
+               "the gathered operand must have as many features as the result");
+  check.optional_matrix(values, type, dim(at_column, 0), args.width,
+                        "values must be shaped like the gathered operand");
+  check.optional_matrix(weights, accumulator(type), edges, args.heads,
+                        "weights must be [edges, heads]");
+  check.optional_matrix(scale, accumulator(type), edges, args.heads,
+                        "scale must be [edges, heads]");
+  check.that(args.width % args.heads == 0, "the heads must divide the features");
+  check.matrix(*partials, accumulator(type), dim(splits, 0), args.width,
+               "partials must be [parts, features]");
+  if (check.failed()) return check.error();
+  args.type = value_type(type);
+  args.x = x.untyped_data();
+  args.y = y.untyped_data();
+  args.weights = data_or_null(weights);
+  args.values = data_or_null(values);
+  args.scale = data_or_null(scale);
+  args.out = out->untyped_data();
+  args.partials = partials->untyped_data();
+  return status("jaxgnn_spmm_extremum", launch_extremum(args, stream));
+}
+
+// What sddmm and sddmm_extremum have in common.
+SddmmArgs make_sddmm(Check& check, const AnyBuffer& row_offsets, const AnyBuffer& columns,
+                     const AnyBuffer& splits, const AnyBuffer& a, const AnyBuffer& b,
+                     const AnyBuffer& out, int64_t heads, int64_t split_length) {
+  const ffi::DataType type = a.element_type();
+  check.row_structure(row_offsets, columns, splits, split_length);
+  SddmmArgs args{};
+  args.rows = make_rows(row_offsets, columns, &splits, count(columns), split_length);
+  check.that(is_value_type(type), "a must be float32, bfloat16, float16 or float64");
+  check.that(heads > 0 && dim(a, 1) % heads == 0, "the heads must divide the features");
+  check.matrix(a, type, args.rows.num_rows, dim(a, 1), "a must be [rows, features]");
+  check.matrix(b, type, dim(b, 0), dim(a, 1), "a and b must have the same type and width");
+  check.matrix(out, accumulator(type), count(columns), heads, "the result must be [edges, heads]");
+  args.type = value_type(type);
+  args.a = a.untyped_data();
+  args.b = b.untyped_data();
+  args.out = const_cast<AnyBuffer&>(out).untyped_data();
+  args.heads = heads;
+  args.width = heads > 0 ? dim(a, 1) / heads : 0;
+  return args;
+}
+
+ffi::Error sddmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+                 AnyBuffer a, AnyBuffer b, Result out, int64_t heads, int64_t split_length) {
+  Check check("jaxgnn_sddmm");
+  const SddmmArgs args =
+      make_sddmm(check, row_offsets, columns, splits, a, b, *out, heads, split_length);
+  if (check.failed()) return check.error();
+  return status("jaxgnn_sddmm", launch_sddmm(args, stream));
+}
+
+ffi::Error sddmm_extremum(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns,
+                          AnyBuffer splits, AnyBuffer a, AnyBuffer b, AnyBuffer x, AnyBuffer y,
+                          AnyBuffer weights, Result out, int64_t heads, int64_t split_length) {
+  Check check("jaxgnn_sddmm_extremum");
+  SddmmArgs args = make_sddmm(check, row_offsets, columns, splits, a, b, *out, heads, split_length);
+  check.matrix(x, a.element_type(), dim(b, 0), dim(b, 1), "x must be shaped like b");
+  check.matrix(y, a.element_type(), dim(a, 0), dim(a, 1), "y must be shaped like a");
+  check.optional_matrix(weights, accumulator(a.element_type()), count(columns), heads,
+                        "weights must be [edges, heads]");
+  if (check.failed()) return check.error();
+  args.x = x.untyped_data();
+  args.y = y.untyped_data();
+  args.weights = data_or_null(weights);
+  return status("jaxgnn_sddmm_extremum", launch_sddmm(args, stream));
+}
+
+ffi::Error expand_rows(cudaStream_t stream, AnyBuffer row_offsets, Result out) {
+  Check check("jaxgnn_expand_rows");
+  check.integers(row_offsets, "row_offsets must be int32 or int64");
+  check.that(count(row_offsets) >= 1, "row_offsets must have an element more than there are rows");
+  check.that(out->element_type() == ffi::S32, "the result must be int32");
+  if (check.failed()) return check.error();
+  const Rows rows = make_rows(row_offsets, row_offsets, nullptr, count(*out), 0);
+  return status("jaxgnn_expand_rows",
+                launch_expand_rows(rows, static_cast<int32_t*>(out->untyped_data()), stream));
+}
+
+using Stream = ffi::PlatformStream<cudaStream_t>;
+
+XLA_FFI_DEFINE_HANDLER(initialize_handler, initialize,
+                       ffi::Ffi::BindInitialize().RemainingArgs().RemainingRets());
+
+XLA_FFI_DEFINE_HANDLER(spmm_handler, spmm,
+                       ffi::Ffi::Bind()
+                           .Ctx<Stream>()
+                           .Arg<AnyBuffer>()  // row_offsets
+                           .Arg<AnyBuffer>()  // columns
+                           .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // x
+                           .Arg<AnyBuffer>()  // weights
+                           .Ret<AnyBuffer>()  // out
+                           .Ret<AnyBuffer>()  // partials
+                           .Attr<int64_t>("reduce")
+                           .Attr<int64_t>("split_length"),
+                       {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER(spmm_extremum_handler, spmm_extremum,
+                       ffi::Ffi::Bind()
+                           .Ctx<Stream>()
+                           .Arg<AnyBuffer>()  // row_offsets
+                           .Arg<AnyBuffer>()  // columns
+                           .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // x
+                           .Arg<AnyBuffer>()  // y
+                           .Arg<AnyBuffer>()  // weights
+                           .Arg<AnyBuffer>()  // values
+                           .Arg<AnyBuffer>()  // scale
+                           .Ret<AnyBuffer>()  // out
+                           .Ret<AnyBuffer>()  // partials
+                           .Attr<int64_t>("transpose")
+                           .Attr<int64_t>("split_length"),
+                       {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER(sddmm_handler, sddmm,
+                       ffi::Ffi::Bind()
+                           .Ctx<Stream>()
+                           .Arg<AnyBuffer>()  // row_offsets
+                           .Arg<AnyBuffer>()  // columns
+                           .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // a
+                           .Arg<AnyBuffer>()  // b
+                           .Ret<AnyBuffer>()  // out
+                           .Attr<int64_t>("heads")
+                           .Attr<int64_t>("split_length"),
+                       {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER(sddmm_extremum_handler, sddmm_extremum,
+                       ffi::Ffi::Bind()
+                           .Ctx<Stream>()
+                           .Arg<AnyBuffer>()  // row_offsets
+                           .Arg<AnyBuffer>()  // columns
+                           .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // a
+                           .Arg<AnyBuffer>()  // b
+                           .Arg<AnyBuffer>()  // x
+                           .Arg<AnyBuffer>()  // y
+                           .Arg<AnyBuffer>()  // weights
+                           .Ret<AnyBuffer>()  // out
+                           .Attr<int64_t>("heads")
+                           .Attr<int64_t>("split_length"),
+                       {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER(expand_rows_handler, expand_rows,
+                       ffi::Ffi::Bind()
+                           .Ctx<Stream>()
+                           .Arg<AnyBuffer>()  // row_offsets
+                           .Ret<AnyBuffer>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+
+}  // namespace
+
+void bind_ffi(nanobind::module_& module) {
+  namespace nb = nanobind;
+  module.def(
+      "registrations",
+      [] {
+        nb::dict targets;
+        auto add = [&targets](const char* name, XLA_FFI_Handler* handler) {
+          nb::dict stages;
+          stages["initialize"] = nb::capsule(reinterpret_cast<void*>(initialize_handler));
+          stages["execute"] = nb::capsule(reinterpret_cast<void*>(handler));
+          targets[name] = stages;
+        };
+        add("jaxgnn_spmm", spmm_handler);
+        add("jaxgnn_spmm_extremum", spmm_extremum_handler);
+        add("jaxgnn_sddmm", sddmm_handler);
+        add("jaxgnn_sddmm_extremum", sddmm_extremum_handler);
+        add("jaxgnn_expand_rows", expand_rows_handler);
+        return targets;
+      },
+      "The XLA FFI handlers by target name: capsules for jax.ffi.register_ffi_target, by stage.");
+}
+
+}  // namespace jaxgnn

@@ -1,0 +1,146 @@
+// Dot products on edges. A warp walks a row (or a part of a long one); each of its four groups of
+// eight lanes takes an edge, so that the receiver's features stay in the L1 cache while the
+// senders' stream by, 16 bytes a lane.
+#include "reduce.cuh"
+#include "sddmm.h"
+
+namespace jaxgnn {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kLanes = 8;
+constexpr int kGroups = 32 / kLanes;
+
+template <typename T>
+struct Params {
+  using A = typename Accumulator<T>::type;
+  Rows rows;
+  const T* a;
+  const T* b;
+  A* out;
+  int64_t heads;
+  int64_t width;
+  const T* x;
+  const T* y;
+  const A* weights;
+};
+
+// Whether the edge with this weight attained the extremum at a feature.
+template <typename T, typename A>
+__device__ inline bool attained(bool weighted, A weight, A x, A y) {
+  return (weighted ? widen(narrow<T, A>(weight * x)) : x) == y;
+}
+
+template <typename T, int V, bool kPattern>
+__global__ void __launch_bounds__(kThreads) edge_dots(const Params<T> p) {
+  using A = typename Accumulator<T>::type;
+  const Work work = find_work(p.rows, (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32);
+  if (work.row < 0) return;
+  const int lane = threadIdx.x % kLanes;
+  const int group = threadIdx.x % 32 / kLanes;
+  const unsigned mask = ((1u << kLanes) - 1) << (group * kLanes);
+  const int64_t stride = p.heads * p.width;
+  const T* a = p.a + work.row * stride;
+  for (int i = group; i < work.count; i += kGroups) {
+    const int64_t edge = work.begin + i;
+    const int64_t column = load_column(p.rows, edge);
+    const T* b = p.b + column * stride;
+    for (int64_t h = 0; h < p.heads; ++h) {
+      const bool weighted = kPattern && p.weights != nullptr;
+      const A weight = weighted ? p.weights[edge * p.heads + h] : A(0);
+      A sum = A(0);
+#pragma unroll 4
+      for (int64_t d = h * p.width + lane * V; d < (h + 1) * p.width; d += kLanes * V) {
+        const Pack<T, V> left = load_pack<T, V>(a + d);
+        const Pack<T, V> right = load_pack<T, V>(b + d);
+        if constexpr (kPattern) {
+          const Pack<T, V> x = load_pack<T, V>(p.x + column * stride + d);
+          const Pack<T, V> y = load_pack<T, V>(p.y + work.row * stride + d);
+#pragma unroll
+          for (int k = 0; k < V; ++k) {
+            if (attained<T, A>(weighted, weight, unpack(x, k), unpack(y, k))) {
+              sum += unpack(left, k) * unpack(right, k);
+            }
+          }
+        } else {
+#pragma unroll
+          for (int k = 0; k < V; ++k) sum += unpack(left, k) * unpack(right, k);
+        }
+      }
+#pragma unroll
+      for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+        sum += __shfl_xor_sync(mask, sum, offset);
+      }
+      if (lane == 0) p.out[edge * p.heads + h] = sum;
+    }
+  }
+}
+
+template <typename T, int V, bool kPattern>
+cudaError_t launch_kernel(const Params<T>& p, bool load, cudaStream_t stream) {
+  if (load) {
+    cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, edge_dots<T, V, kPattern>);
+  }
+  const int64_t workers = p.rows.num_splits + p.rows.num_rows;
+  const unsigned blocks = static_cast<unsigned>((workers * 32 + kThreads - 1) / kThreads);
+  edge_dots<T, V, kPattern><<<blocks, kThreads, 0, stream>>>(p);
+  return cudaGetLastError();
+}
+
+template <typename T>
+cudaError_t launch_type(const SddmmArgs& args, bool load, cudaStream_t stream) {
+  using A = typename Accumulator<T>::type;
+  const Params<T> p{args.rows,
+                    static_cast<const T*>(args.a),
+                    static_cast<const T*>(args.b),
+                    static_cast<A*>(args.out),
+                    args.heads,
+                    args.width,
+                    static_cast<const T*>(args.x),
+                    static_cast<const T*>(args.y),
+                    static_cast<const A*>(args.weights)};
+  constexpr int V = 16 / sizeof(T);
+  const uintptr_t addresses =
+      reinterpret_cast<uintptr_t>(args.a) | reinterpret_cast<uintptr_t>(args.b) |
+      reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.y);
+  const bool aligned = args.width % V == 0 && addresses % 16 == 0;
+  const bool pattern = args.x != nullptr;
+  if (load || (aligned && pattern)) JAXGNN_TRY((launch_kernel<T, V, true>(p, load, stream)));
+  if (load || (aligned && !pattern)) JAXGNN_TRY((launch_kernel<T, V, false>(p, load, stream)));
+  if (load || (!aligned && pattern)) JAXGNN_TRY((launch_kernel<T, 1, true>(p, load, stream)));
+  if (load || (!aligned && !pattern)) JAXGNN_TRY((launch_kernel<T, 1, false>(p, load, stream)));
+  return cudaSuccess;
+}
+
+cudaError_t launch(const SddmmArgs& args, bool load, cudaStream_t stream) {
+  switch (args.type) {
+    case Type::kF32:
+      return launch_type<float>(args, load, stream);
+    case Type::kBF16:
+      return launch_type<__nv_bfloat16>(args, load, stream);
+    case Type::kF16:
+      return launch_type<__half>(args, load, stream);
+    case Type::kF64:
+      return launch_type<double>(args, load, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+cudaError_t launch_sddmm(const SddmmArgs& args, cudaStream_t stream) {
+  if (args.rows.num_rows == 0 || args.rows.num_edges == 0) return cudaSuccess;
+  return launch(args, false, stream);
+}
+
+cudaError_t load_sddmm() {
+  SddmmArgs args{};
+  for (Type type : {Type::kF32, Type::kBF16, Type::kF16, Type::kF64}) {
+    args.type = type;
+    JAXGNN_TRY(launch(args, true, nullptr));
+  }
+  return cudaSuccess;
+}
+
+}  // namespace jaxgnn
