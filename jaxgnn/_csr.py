@@ -7,7 +7,7 @@ module is missing: slower, with the same result.
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from jaxgnn._ffi import cpu_module
 
 _SELF_LOOPS = ("keep", "add", "add_remaining", "remove")  # the order of C++'s enum
 _MAX_NODES = 2**31 - 1
+_WIDE_FROM = 2**31  # edges that no int32 counts
 
 
 class HostCSR(NamedTuple):
@@ -106,35 +107,20 @@ def build(
     if self_loops not in _SELF_LOOPS:
         raise ValueError(f"self_loops: expected one of {_SELF_LOOPS}, got {self_loops!r}")
 
-    square = num_senders is None and num_receivers is None
-    if square:
-        count = _check_count(num_nodes, "num_nodes")
-        highest = max(
-            _check_range(senders, count, "senders", "num_nodes"),
-            _check_range(receivers, count, "receivers", "num_nodes"),
+    num_senders, num_receivers, square = _counts(
+        senders, receivers, num_nodes, num_senders, num_receivers
+    )
+    if not square and (undirected or self_loops != "keep"):
+        option = "undirected=True" if undirected else f"self_loops={self_loops!r}"
+        raise ValueError(
+            f"{option}: expected a square graph (give num_nodes), got num_senders or num_receivers"
         )
-        num_senders = num_receivers = highest + 1 if count is None else count
-    else:
-        if num_nodes is not None:
-            raise ValueError(
-                "num_nodes: expected it alone (a square graph) or num_senders and "
-                "num_receivers (a rectangular one), got both"
-            )
-        if undirected or self_loops != "keep":
-            option = "undirected=True" if undirected else f"self_loops={self_loops!r}"
-            raise ValueError(f"{option}: expected a square graph (give num_nodes), got num_senders")
-        num_senders = _check_count(num_senders, "num_senders")
-        num_receivers = _check_count(num_receivers, "num_receivers")
-        highest = _check_range(senders, num_senders, "senders", "num_senders")
-        num_senders = highest + 1 if num_senders is None else num_senders
-        highest = _check_range(receivers, num_receivers, "receivers", "num_receivers")
-        num_receivers = highest + 1 if num_receivers is None else num_receivers
 
     added = num_receivers if self_loops.startswith("add") else 0
     forced = wide is not None
     if wide is None:
-        wide = senders.size * (2 if undirected else 1) + added >= 2**31
-    core = _build_numpy if cpu_module is None else cpu_module.build_csr
+        wide = senders.size * (2 if undirected else 1) + added >= _WIDE_FROM
+    core: Any = _build_numpy if cpu_module is None else cpu_module.build_csr
     offsets, columns, t_offsets, t_columns, t_permutation, permutation, loops = core(
         senders,
         receivers,
@@ -147,11 +133,11 @@ def build(
         wide,
     )
     num_edges = columns.size
-    if wide and not forced and num_edges < 2**31:  # fewer edges came out than might have
+    if wide and not forced and num_edges < _WIDE_FROM:  # fewer edges came out than might have
         symmetric = t_offsets is offsets
         offsets, t_permutation = offsets.astype(np.int32), t_permutation.astype(np.int32)
         t_offsets = offsets if symmetric else t_offsets.astype(np.int32)
-        if senders.size <= 2**31:
+        if senders.size <= _WIDE_FROM:
             permutation = permutation.astype(np.int32)
     splits = split_table(offsets, split_length(num_edges, num_receivers))
     return HostCSR(
@@ -249,6 +235,40 @@ def as_indices(values: Any, name: str) -> np.ndarray:
     return np.ascontiguousarray(array, dtype=np.int32 if fits else np.int64)
 
 
+def _counts(
+    senders: np.ndarray,
+    receivers: np.ndarray,
+    num_nodes: int | None,
+    num_senders: int | None,
+    num_receivers: int | None,
+) -> tuple[int, int, bool]:
+    """Senders, receivers and whether they are one set, with all indices checked against them."""
+    if num_senders is None and num_receivers is None:
+        count = _check_count(num_nodes, "num_nodes")
+        highest = max(
+            _check_range(senders, count, "senders", "num_nodes"),
+            _check_range(receivers, count, "receivers", "num_nodes"),
+        )
+        count = highest + 1 if count is None else count
+        return count, count, True
+    if num_nodes is not None:
+        raise ValueError(
+            "num_nodes: expected it alone (a square graph) or num_senders and num_receivers "
+            "(a rectangular one), got both"
+        )
+
+    def resolve(indices: np.ndarray, count: int | None, name: str) -> int:
+        count = _check_count(count, f"num_{name}")
+        highest = _check_range(indices, count, name, f"num_{name}")
+        return highest + 1 if count is None else count
+
+    return (
+        resolve(senders, num_senders, "senders"),
+        resolve(receivers, num_receivers, "receivers"),
+        False,
+    )
+
+
 def _check_count(count: Any, name: str) -> int | None:
     if count is None:
         return None
@@ -275,8 +295,6 @@ def _check_range(indices: np.ndarray, count: int | None, name: str, count_name: 
 
 # The same in NumPy: for installations without the compiled module, and the oracle of the tests.
 
-Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
-
 
 def _build_numpy(
     senders: np.ndarray,
@@ -286,7 +304,7 @@ def _build_numpy(
     square: bool,
     undirected: bool,
     deduplicate: bool,
-    self_loops: Literal[0, 1, 2, 3] | int,
+    self_loops: int,
     wide: bool,
 ) -> tuple[np.ndarray | None, ...]:
     """What C++'s `build_csr` does, in its argument order."""

@@ -268,7 +268,7 @@ def _assemble(
 ) -> GraphBatch:
     """Batch of sorted edges; `real` counts the senders, receivers, edges, graphs before padding."""
     num_receivers = int(graph_sizes.sum())
-    counts = (
+    counts: dict[str, Any] = (
         {"num_nodes": num_receivers}
         if square
         else {"num_senders": num_senders, "num_receivers": num_receivers}

@@ -37,9 +37,10 @@ def from_scipy(
         raise TypeError(
             f"adjacency: expected a SciPy sparse matrix, got {type(adjacency).__name__}"
         )
-    if adjacency.ndim != 2:
-        raise ValueError(f"adjacency: expected two dimensions, got the shape {adjacency.shape}")
-    entries: Any = adjacency.tocoo()
+    matrix: Any = adjacency  # SciPy's base classes do not declare what all formats have
+    if matrix.ndim != 2:
+        raise ValueError(f"adjacency: expected two dimensions, got the shape {matrix.shape}")
+    entries = matrix.tocoo()
     if entries.dtype.kind not in "biuf":
         raise TypeError(f"adjacency: expected real entries, got {entries.dtype}")
     num_senders, num_receivers = entries.shape

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
 from jaxgnn import _csr
@@ -317,7 +318,7 @@ class Graph:
         data = jnp.asarray(data)
         if data.ndim == 0:
             raise ValueError("data: expected an array over the edges, got a scalar")
-        if not isinstance(self.edge_permutation, jax.core.Tracer) and self.num_edges:
+        if not isinstance(self.edge_permutation, Tracer) and self.num_edges:
             largest = int(self.edge_permutation.max())
             if largest >= data.shape[0]:
                 raise ValueError(
@@ -347,7 +348,7 @@ def self_loop_mask(graph: Graph) -> Bool[Array, " num_edges"]:
 
 def _device_array(values: np.ndarray, name: str) -> Array:
     """`jnp.asarray` that refuses to wrap 64-bit offsets round to 32 bits."""
-    if values.dtype == np.int64 and not jax.config.jax_enable_x64:
+    if values.dtype == np.int64 and jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
         raise ValueError(
             f"{name}: a graph of 2**31 edges or more needs 64-bit offsets; call "
             "jax.config.update('jax_enable_x64', True) first"

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
 from jaxgnn import _csr
@@ -36,8 +37,9 @@ def add_self_loops(
     Raises:
         ValueError: the graph is rectangular, or the weights are not of its edges.
     """
-    senders, receivers, values = _host(graph, weights, square=True)
-    return _append_loops(graph, senders, receivers, values, np.arange(senders.size), fill_value)
+    _, _, values = _host(graph, weights, square=True)
+    every = np.ones(graph.num_edges, bool), np.ones(graph.num_receivers, bool)
+    return _append_loops(graph, values, *every, fill_value)
 
 
 def add_remaining_self_loops(
@@ -55,16 +57,15 @@ def add_remaining_self_loops(
         ValueError: the graph is rectangular, or the weights are not of its edges.
     """
     senders, receivers, values = _host(graph, weights, square=True)
-    loops = np.flatnonzero(senders == receivers)
-    # The last loop of each node: edges are sorted, so a node's loops are neighbours.
-    last = loops[np.append(np.diff(receivers[loops]) != 0, True)] if loops.size else loops
     keep = senders != receivers
-    keep[last] = True
+    loops = np.flatnonzero(~keep)
+    at = receivers[loops]
+    # The last loop of each node: edges are sorted, so a node's loops are neighbours.
+    keep[loops[np.append(at[1:] != at[:-1], True)[: loops.size]]] = True
     missing = np.ones(graph.num_receivers, bool)
-    missing[receivers[loops]] = False
-    return _append_loops(
-        graph, senders, receivers, values, np.flatnonzero(keep), fill_value, np.flatnonzero(missing)
-    )
+    missing[at] = False
+    del senders, receivers, loops, at
+    return _append_loops(graph, values, keep, missing, fill_value)
 
 
 def remove_self_loops(
@@ -82,23 +83,19 @@ def remove_self_loops(
 
 def _append_loops(
     graph: Graph,
-    senders: np.ndarray,
-    receivers: np.ndarray,
     values: np.ndarray | None,
     keep: np.ndarray,
+    missing: np.ndarray,
     fill_value: float,
-    nodes: np.ndarray | None = None,
 ) -> Weighted:
-    """The edges `keep`, then a loop at each of `nodes` (default: all)."""
-    nodes = np.arange(graph.num_receivers) if nodes is None else nodes
-    nodes = nodes.astype(np.int32)
-    sources = np.concatenate([keep, np.full(nodes.size, -1)])
+    """The edges of the mask `keep`, then a loop at each node of the mask `missing`."""
+    nodes = np.flatnonzero(missing).astype(np.int32)
     return _rebuild(
         graph,
-        np.concatenate([senders[keep], nodes]),
-        np.concatenate([receivers[keep], nodes]),
+        np.concatenate([np.asarray(graph.senders)[keep], nodes]),
+        np.concatenate([_csr.expand_rows(np.asarray(graph.row_offsets))[keep], nodes]),
         values,
-        sources,
+        np.concatenate([_edge_numbers(graph.num_edges)[keep], np.full(nodes.size, -1, np.int32)]),
         fill_value,
     )
 
@@ -118,7 +115,7 @@ def coalesce(
         ValueError: unknown `reduce`, or the weights are not of the graph's edges.
     """
     senders, receivers, values = _host(graph, weights)
-    return _coalesce(graph, senders, receivers, values, np.arange(senders.size), reduce)
+    return _coalesce(graph, senders, receivers, values, _edge_numbers(senders.size), reduce)
 
 
 def to_undirected(
@@ -137,7 +134,7 @@ def to_undirected(
             edges.
     """
     senders, receivers, values = _host(graph, weights, square=True)
-    edges = np.arange(senders.size)
+    edges = _edge_numbers(senders.size)
     return _coalesce(
         graph,
         np.concatenate([senders, receivers]),
@@ -320,14 +317,14 @@ def permute_nodes(
         )
     new = np.empty_like(nodes)
     new[permutation] = nodes
-    return _rebuild(graph, new[senders], new[receivers], values, np.arange(senders.size))
+    return _rebuild(graph, new[senders], new[receivers], values, _edge_numbers(senders.size))
 
 
 # Between the device and the host.
 
 
 def _array(values: Any, name: str) -> np.ndarray:
-    if isinstance(values, jax.core.Tracer):
+    if isinstance(values, Tracer):
         raise TypeError(f"{name}: transforms run outside jax.jit, on concrete arrays; got {values}")
     return np.asarray(values)
 
@@ -350,12 +347,16 @@ def _host(
             f"weights: expected one for each of the {graph.num_edges} edges, "
             f"got the shape {values.shape}"
         )
-    if values.dtype == np.float64 and not jax.config.jax_enable_x64:
-        values = values.astype(np.float32)
+    if values.dtype == np.float64:
+        values = values.astype(jax.dtypes.canonicalize_dtype(np.float64), copy=False)
     return senders, receivers, values
 
 
-def _counts(graph: Graph) -> dict[str, int]:
+def _edge_numbers(size: int) -> np.ndarray:
+    return np.arange(size, dtype=np.int32 if size < 2**31 else np.int64)
+
+
+def _counts(graph: Graph) -> dict[str, Any]:
     if graph.is_square:
         return {"num_nodes": graph.num_receivers}
     return {"num_senders": graph.num_senders, "num_receivers": graph.num_receivers}

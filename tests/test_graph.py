@@ -106,6 +106,24 @@ def test_build(core, edges, undirected, deduplicate, self_loops, wide):
     assert (csr.transpose_receivers is csr.senders) == symmetric
 
 
+def test_wide_counts_only_where_needed(core, monkeypatch):
+    """Sorted wide because there might be too many edges for int32, narrowed as there are not."""
+    monkeypatch.setattr(_csr, "_WIDE_FROM", 10)
+    senders, receivers = [0, 1, 2, 2, 1, 0], [1, 0, 1, 1, 2, 0]
+    narrow = _csr.build(senders, receivers, undirected=True, deduplicate=True)
+    assert narrow.num_edges == 5
+    wide = _csr.build(senders, receivers, undirected=True)
+    assert wide.num_edges == 11
+    for name in ("row_offsets", "transpose_row_offsets", "transpose_permutation"):
+        assert getattr(narrow, name).dtype == np.int32
+        assert getattr(wide, name).dtype == np.int64
+    assert narrow.edge_permutation.dtype == np.int32
+    assert narrow.transpose_row_offsets is narrow.row_offsets
+    check_structure(narrow)
+    many = _csr.build(senders * 2, receivers * 2, deduplicate=True)
+    assert many.row_offsets.dtype == np.int32 and many.edge_permutation.dtype == np.int64
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("layout", ["random", "by_sender", "sorted", "rectangular"])
 @pytest.mark.parametrize("options", [{}, {"undirected": True, "deduplicate": True}])
