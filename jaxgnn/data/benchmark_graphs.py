@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.dataset import DataError
-from jaxgnn.data.generators import chains, chung_lu, permutation, power_law_weights, random_sizes
+from jaxgnn.data.generators import chains, chung_lu, power_law_weights, random_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +81,10 @@ def benchmark_communities(
     n = max(64, int(shape.num_nodes * scale))
     # At most half of all pairs, where a small scale makes the graph dense.
     num_edges = min(int(shape.num_edges * scale), n * (n - 1) // 2)
+    rng = np.random.default_rng(seed)
     if shape.chains:
         count = max(1, round(shape.chains * n / shape.num_nodes))
-        sizes = random_sizes(n, count, seed=seed, low=0.15, high=12)
+        sizes = random_sizes(n, count, rng, low=0.15, high=12)
         return chains(sizes, num_edges, seed=seed, num_threads=num_threads)
     weights = power_law_weights(
         n,
@@ -91,12 +92,12 @@ def benchmark_communities(
         low_exponent=shape.low_exponent,
         max_to_mean=shape.max_to_mean,
     )
-    communities = max(1, min(shape.communities, n // 8))
+    sizes = random_sizes(n, max(1, min(shape.communities, n // 8)), rng)
     return chung_lu(
         # Nodes of any degree in any community.
-        weights[permutation(n, seed=seed + 1)],
+        weights[rng.permutation(n)],
         num_edges,
-        community_sizes=random_sizes(n, communities, seed=seed),
+        community_sizes=sizes,
         intra_share=shape.intra_share,
         undirected=shape.undirected,
         shuffle=shape.shuffle,

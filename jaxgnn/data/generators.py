@@ -209,10 +209,10 @@ def power_law_weights(
 
 
 def random_sizes(
-    total: int, count: int, *, seed: int, low: float = 0.25, high: float = np.inf
+    total: int, count: int, rng: np.random.Generator, *, low: float = 0.25, high: float = np.inf
 ) -> Int[np.ndarray, " count"]:
     """Sizes that sum to `total`: lognormal, clipped from `low` to `high` times the median."""
-    spread = np.clip(np.exp(0.7 * np.random.default_rng(seed).standard_normal(count)), low, high)
+    spread = np.clip(np.exp(0.7 * rng.standard_normal(count)), low, high)
     ends = np.rint(np.cumsum(spread) / spread.sum() * total).astype(np.int64)
     return np.diff(ends, prepend=0)
 

@@ -63,10 +63,11 @@ def chung_lu_dataset(
     """
     _positive(num_nodes=num_nodes, classes=classes, features=features)
     weights = power_law_weights(num_nodes, exponent=0.55, low_exponent=0.9, max_to_mean=60)
+    rng = np.random.default_rng(seed)
     csr, labels = chung_lu(
-        np.random.default_rng(seed).permutation(weights),
+        rng.permutation(weights),
         num_edges,
-        community_sizes=random_sizes(num_nodes, classes, seed=seed),
+        community_sizes=random_sizes(num_nodes, classes, rng),
         intra_share=intra_share,
         shuffle=True,
         seed=seed,
