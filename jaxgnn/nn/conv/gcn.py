@@ -8,6 +8,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._ffi import accumulation_dtype
 from jaxgnn.graph import Graph, self_loop_mask
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._linear import Initializer, aggregate_and_transform, glorot_kernel, linear
@@ -21,16 +22,17 @@ class GCNConv(nnx.Module):
       \qquad d_i = \sum_{e \to i} w_e$$
 
     over the edges with exactly one self-loop at each node: a node without one gets a loop of
-    weight 1 (2 if `improved`); of several, the last in the edge order stays. Both ends are
-    normalised by their *in*-degree; a degree of 0 gives 0. All of this happens in the call, on
-    arrays of the nodes: the graph is taken as it is, and no normalised edge weights are formed.
-    The normalisation runs in float32 (float64 for float64) whatever the dtype.
+    weight 1; of several, the last in the edge order stays. Both ends are normalised by their
+    *in*-degree; a degree of 0 gives 0. All of this happens in the call, on arrays of the nodes:
+    the graph is taken as it is, and no normalised edge weights are formed. The normalisation
+    runs in float32 (float64 for float64) whatever the dtype.
 
     The product with $W$ comes before the aggregation if it makes the rows narrower.
 
     Args:
         in_features, out_features: widths of $x$ and $y$.
-        improved: added self-loops weigh 2.
+        improved: added self-loops weigh 2. Only in a call with `weights`: without, PyG makes them
+            1 too, and so does this.
         add_self_loops: make the self-loops one a node; the default is `normalize`.
         normalize: divide by the degrees; else $y_i = \sum_e w_e x_j W + b$.
         use_bias: whether to add $b$.
@@ -115,8 +117,10 @@ class GCNConv(nnx.Module):
     def _aggregate(self, graph: Graph, x: Array, weights: Array | None) -> Array:
         if not self.normalize:
             return spmm(graph, x, weights)
-        fill = (2.0 if self.improved else 1.0) if self.add_self_loops else None
-        return normalised_product(graph, x, weights, fill)
+        if not self.add_self_loops:
+            return normalised_product(graph, x, weights, None)
+        loop_weight = 2.0 if self.improved and weights is not None else 1.0
+        return normalised_product(graph, x, weights, loop_weight)
 
 
 def normalised_product(
@@ -139,7 +143,7 @@ def normalised_product(
         loop_weight: weight of the self-loop of a node that has none; `None` leaves the graph's
             self-loops as they are.
     """
-    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    dtype = accumulation_dtype(x.dtype)
     difference = None
     if weights is not None:
         weights = weights.astype(dtype)

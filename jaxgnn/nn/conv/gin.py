@@ -9,6 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._ffi import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._linear import aggregate_and_transform
@@ -103,7 +104,7 @@ class GINConv(nnx.Module):
         out = spmm(graph, senders.astype(dtype), weights)
         if receivers is None:
             return out
-        wide = jnp.promote_types(out.dtype, jnp.float32)
+        wide = accumulation_dtype(out.dtype)
         eps = self.eps[...] if isinstance(self.eps, nnx.Param) else jnp.asarray(self.eps)
         scale = 1 + eps.astype(wide)
         # One rounding, after the sum; the root's row is cast like the senders' rows.

@@ -8,6 +8,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._ffi import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._linear import (
@@ -136,7 +137,7 @@ class SAGEConv(nnx.Module):
 
 def _unit_rows(x: Array) -> Array:
     """Each row divided by its Euclidean length, or by 1e-12 if that is more."""
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x.astype(accumulation_dtype(x.dtype))
     squares = jnp.sum(wide * wide, axis=-1, keepdims=True)
     # The maximum is taken of the squares: the root's derivative at 0 is infinite.
     return (wide * jax.lax.rsqrt(jnp.maximum(squares, jnp.full_like(squares, 1e-24)))).astype(
