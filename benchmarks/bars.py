@@ -200,10 +200,17 @@ def _graph() -> list[Bar]:
 BARS: tuple[Bar, ...] = (*_spmm_cpu(), *_spmm_gpu(), *_training(), *_graph())
 
 
-def evaluate(rows: Sequence[Row], suite: str, device: str) -> list[dict[str, Any]]:
-    """Each bar of a suite and device with its value and `met`, `missed` or `not measured`."""
+def evaluate(
+    rows: Sequence[Row], suite: str, device: str, scale: float = 1.0
+) -> list[dict[str, Any]]:
+    """Each bar of a suite and device with its value and `met`, `missed` or `not measured`.
+
+    Graphs of another size than the bars speak of (`scale`) measure none of them.
+    """
     return [
-        _evaluate(bar, rows) for bar in BARS if bar.suite == suite and bar.device in (device, None)
+        _evaluate(bar, rows if scale == 1 else [])
+        for bar in BARS
+        if bar.suite == suite and bar.device in (device, None)
     ]
 
 

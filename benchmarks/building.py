@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks import plan, process, timing
 from benchmarks.options import Options
-from benchmarks.record import Record
+from benchmarks.record import Record, Row
 
 _LEVELS = 20
 _EDGES_PER_NODE = 20_000_000 / 2**_LEVELS
@@ -29,6 +29,7 @@ def run(options: Options, record: Record, workspace: Path) -> None:
     """Times `Graph.from_edges` and SciPy's conversions, a process for each."""
     from jaxgnn import data
 
+    record.compare = set_baselines
     levels = max(6, _LEVELS + round(np.log2(options.scale)))
     csr = data.rmat(levels, _EDGES_PER_NODE, seed=1)
     order = np.random.default_rng(0).permutation(csr.num_edges)
@@ -58,11 +59,15 @@ def run(options: Options, record: Record, workspace: Path) -> None:
         status = process.run("benchmarks.building", [str(task), impl], env, receive)
         if status != 0:
             record.leave_out(impl, f"the process ended with status {status}", failed=True)
-    reference = next((row for row in record.rows if row["impl"] == SCIPY_ROUTE), None)
-    for row in record.rows:
-        if reference is not None:
-            row["baseline"] = SCIPY_ROUTE
-            row["ratio"] = round(reference["ms"] / row["ms"], 3)
+
+
+def set_baselines(rows: list[Row]) -> None:
+    """The baseline is SciPy."""
+    reference = next((row for row in rows if row["impl"] == SCIPY_ROUTE), None)
+    if reference is None:
+        return
+    for row in rows:
+        row["baseline"], row["ratio"] = SCIPY_ROUTE, round(reference["ms"] / row["ms"], 3)
 
 
 def main(task_file: str, impl: str) -> int:

@@ -57,9 +57,7 @@ class TorchFamily(Family):
             from benchmarks.cusparse import CuSparse
 
             self._cusparse = CuSparse()
-        out = torch.full((self._graph.num_nodes, x.shape[1]), torch.nan, dtype=dtype).to(
-            self._device
-        )
+        out = torch.full_like(x, torch.nan)  # the products are square
         algorithm = measurement.impl.removeprefix("cuSPARSE ")
         product = self._cusparse.product(rows, cols, values, x, out, algorithm)
         return Candidate(product, close=product.close)

@@ -26,6 +26,13 @@ _ARRAYS = (
     "transpose_splits",
 )
 
+# What a symmetric structure has in common with its transpose.
+_SHARED = {
+    "transpose_row_offsets": "row_offsets",
+    "transpose_receivers": "senders",
+    "transpose_splits": "splits",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class StoredGraph:
@@ -59,15 +66,12 @@ class StoredGraph:
         """The `jaxgnn.Graph` on the default device, without the user's edge order."""
         from jaxgnn import Graph, _csr
 
+        arrays = {name: np.asarray(getattr(self, name)) for name in _ARRAYS}
+        if self.symmetric:  # told by the same objects, whose buffers the device then shares
+            arrays |= {name: arrays[same] for name, same in _SHARED.items()}
         return Graph._from_host(
             _csr.HostCSR(
-                **{name: np.asarray(getattr(self, name)) for name in _ARRAYS[:4]},
-                # The same object says that the structure is symmetric and its buffers shared.
-                transpose_receivers=(
-                    np.asarray(self.transpose_receivers) if not self.symmetric else self.senders
-                ),
-                transpose_permutation=np.asarray(self.transpose_permutation),
-                transpose_splits=np.asarray(self.transpose_splits),
+                **arrays,
                 edge_permutation=None,
                 self_loops=np.zeros(self.num_nodes, np.int32),
                 num_senders=self.num_nodes,
@@ -109,7 +113,8 @@ def store(name: str, directory: Path, scale: float = 1.0, seed: int = 1) -> Path
         and np.array_equal(built.transpose_receivers, built.senders)
     )
     for array in _ARRAYS:
-        np.save(folder / f"{array}.npy", getattr(built, array))
+        if not (symmetric and array in _SHARED):
+            np.save(folder / f"{array}.npy", getattr(built, array))
     degrees = np.diff(built.row_offsets)
     facts = {
         "name": name,
@@ -141,5 +146,8 @@ def store_all(names: list[str], directory: Path, scale: float, seed: int = 1) ->
 def load(folder: Path) -> StoredGraph:
     """The graph saved by `store`."""
     facts = json.loads((folder / "graph.json").read_text())
-    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
+    shared = _SHARED if facts["symmetric"] else {}
+    arrays = {
+        name: np.load(folder / f"{shared.get(name, name)}.npy", mmap_mode="r") for name in _ARRAYS
+    }
     return StoredGraph(name=facts["name"], symmetric=facts["symmetric"], **arrays)

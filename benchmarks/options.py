@@ -10,6 +10,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import plan
+
 SUITES = ("spmm", "training", "graph")
 
 
@@ -47,9 +49,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--shapes", nargs="+", help="graphs, by name; default: the suite's")
     parser.add_argument("--scale", type=_positive, default=None, help="of the graphs; default 1")
     parser.add_argument("--widths", nargs="+", type=int, help="feature widths")
-    parser.add_argument(
-        "--dtypes", nargs="+", choices=("float32", "bfloat16", "float16"), help="dtypes to keep"
-    )
+    parser.add_argument("--dtypes", nargs="+", choices=plan.DTYPES, help="dtypes to keep")
     parser.add_argument("--only", nargs="+", help="implementations to keep, by part of the name")
     parser.add_argument("--repeats", type=int, default=None, help="timed batches; default 20")
     parser.add_argument("--threads", type=int, default=2, help="on the CPU; default 2")

@@ -88,6 +88,7 @@ GPU = (
 
 FTZ_ATOMICS = (Block((BIG_SHAPE,), (SORTED + FTZ, UNSORTED + FTZ)),)
 
+DTYPES = ("float32", "bfloat16", "float16")
 WIDTHS = {"cpu": (64, 256), "gpu": (256,)}
 
 
@@ -137,7 +138,7 @@ def measurements(
             order.index(m.case),
             m.width,
             m.direction == "backward",
-            m.dtype != "float32",
+            DTYPES.index(m.dtype),
         ),
     )
 

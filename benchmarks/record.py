@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ Row = dict[str, Any]
 
 
 class Record:
-    """Collects rows and writes the file after each, so that a run cut short leaves what it has."""
+    """Collects rows and writes the file after each, so that a run cut short leaves what it has.
+
+    `compare` is the suite's: it writes each row's baseline and the ratio to it.
+    """
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -33,6 +37,7 @@ class Record:
         self.graphs: list[dict[str, Any]] = []
         self.left_out: list[dict[str, Any]] = []
         self.bars: list[dict[str, Any]] = []
+        self.compare: Callable[[list[Row]], None] = lambda rows: None
         self.console = Console(width=None if sys.stdout.isatty() else 150)
         self.path = options.output or _default_path(self.header, options.suite)
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +65,10 @@ class Record:
         self.save()
 
     def save(self) -> None:
-        """Writes the JSON, whole or not at all."""
+        """Writes the JSON, whole or not at all, with the ratios and bars as far as they are."""
+        self.compare(self.rows)
+        options = self.options
+        self.bars = bars.evaluate(self.rows, options.suite, options.device, options.scale)
         content = {
             "header": self.header,
             "graphs": self.graphs,
@@ -73,11 +81,10 @@ class Record:
         partial.replace(self.path)
 
     def finish(self) -> int:
-        """Evaluates the bars, saves, prints the tables, and returns the exit status.
+        """Saves, prints the tables, and returns the exit status.
 
         1 if a result was above the tolerance, ours failed, or (with `--strict`) a bar is missed.
         """
-        self.bars = bars.evaluate(self.rows, self.options.suite, self.options.device)
         self.header["load_average_at_end"] = _load_average()
         self.save()
         self.console.print(_rows_table(self.rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from benchmarks.record import Record, Row
 
 def run(options: Options, record: Record, workspace: Path) -> None:
     """Runs the plan, a worker process for each framework."""
+    record.compare = functools.partial(set_baselines, device=options.device)
     measurements = plan.measurements(
         options.device,
         cases=options.shapes,
@@ -35,7 +37,6 @@ def run(options: Options, record: Record, workspace: Path) -> None:
             record,
             workspace,
         )
-    set_baselines(record.rows, options.device)
 
 
 def _run_family(
@@ -67,6 +68,8 @@ def _run_family(
         nonlocal started, finished
         started = message.get("start", started)
         finished = message.get("done", finished)
+        if "missing" in message:
+            record.leave_out(f"all of {family}", message["missing"], failed=False)
         if "row" in message:
             record.add(message["row"])
         for kind in ("skipped", "failed"):

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import graphs, plan, process
 from benchmarks.options import Options
-from benchmarks.record import Record
+from benchmarks.record import Record, Row
 
 IMPLS = (plan.OURS, plan.SORTED, plan.PYG_ADJ)
 WIDTHS = (602, 256, 256, 256, 41)
@@ -27,6 +27,7 @@ TOLERANCE = {"gpu": 2e-2, "cpu": 1e-4}
 
 def run(options: Options, record: Record, workspace: Path) -> None:
     """Runs the oracle and then each implementation, in a process of its own."""
+    record.compare = set_baselines
     case = (options.shapes or [plan.BIG_SHAPE])[0]
     folder = graphs.store_all([case], options.cache or workspace, options.scale)[case]
     facts = json.loads((folder / "graph.json").read_text())
@@ -69,15 +70,14 @@ def run(options: Options, record: Record, workspace: Path) -> None:
         if status != 0:
             reason = f"the process ended with status {status}"
             record.leave_out(f"training {impl}", reason, failed=True)
-    set_baselines(record)
 
 
-def set_baselines(record: Record) -> None:
+def set_baselines(rows: list[Row]) -> None:
     """The baseline of a step is PyG's best path, else plain JAX."""
     for impl in (plan.PYG_ADJ, plan.SORTED):
-        reference = next((row for row in record.rows if row["impl"] == impl), None)
+        reference = next((row for row in rows if row["impl"] == impl), None)
         if reference is not None:
-            for row in record.rows:
+            for row in rows:
                 row["baseline"], row["ratio"] = impl, round(reference["ms"] / row["ms"], 3)
             return
 
