@@ -1,0 +1,170 @@
+"""One module in PyG and here, with the same weights: values and every gradient side by side."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from flax import nnx
+
+from jaxgnn import Graph
+
+TOLERANCE = 1e-5
+
+# PyTorch's names, where they differ; `lin` depends on the module.
+_NAMES = {
+    "lins": "linears",
+    "lin_l": "linear_neighbours",
+    "lin_r": "linear_root",
+    "running_mean": "mean",
+    "running_var": "var",
+}
+
+
+class Edges(NamedTuple):
+    """A graph in the user's edge order, which PyG sees as it is."""
+
+    senders: np.ndarray
+    receivers: np.ndarray
+    num_senders: int
+    num_receivers: int
+    graph: Graph
+
+    @classmethod
+    def of(cls, senders, receivers, num_nodes) -> "Edges":
+        graph = Graph.from_edges(senders, receivers, num_nodes=num_nodes)
+        return cls(np.asarray(senders), np.asarray(receivers), num_nodes, num_nodes, graph)
+
+    @classmethod
+    def of_graph(cls, graph: Graph) -> "Edges":
+        """The edges of a graph in a random order, so that the two orders differ."""
+        shuffled = np.random.default_rng(0).permutation(graph.num_edges)
+        senders = np.asarray(graph.senders)[shuffled]
+        return cls.of(senders, np.asarray(graph.receivers)[shuffled], graph.num_receivers)
+
+    @property
+    def index(self) -> torch.Tensor:
+        return torch.from_numpy(np.stack([self.senders, self.receivers]).astype(np.int64))
+
+
+def path_here(name: str, lin: str = "linear") -> tuple[Any, ...]:
+    """Where the PyTorch parameter `name` lives in our module."""
+    parts = [part for part in name.split(".") if part != "module"]
+    normalisation = "norms" in parts
+    if parts[-1] == "weight":
+        parts[-1] = "scale" if normalisation else "kernel"
+    if parts[-1] == "bias" and (len(parts) == 1 or (parts[-2:-1] and parts[-3:-2] == ["convs"])):
+        parts.insert(-1, "linear")  # GCNConv's bias is that of its product
+    renamed = [lin if part == "lin" and parts[0] != "lin" else part for part in parts]
+    renamed = ["linear" if part == "lin" else _NAMES.get(part, part) for part in renamed]
+    if len(parts) == 2 and parts[0] == "lin":
+        renamed[0] = lin
+    return tuple(int(part) if part.isdigit() else part for part in renamed)
+
+
+def _here(name: str, value: torch.Tensor) -> np.ndarray:
+    """The PyTorch value in our layout: kernels are transposed, epsilon is a scalar."""
+    array = value.detach().numpy()
+    if name.split(".")[-1] == "eps":
+        return array.reshape(())
+    return array.T if array.ndim == 2 else array
+
+
+def copy_weights(reference: torch.nn.Module, module: nnx.Module, lin: str = "linear") -> None:
+    """Overwrites all variables of `module` by those of `reference`; every one must be found."""
+    state = nnx.state(module, (nnx.Param, nnx.BatchStat))
+    missing = {path for path, _ in nnx.to_flat_state(state)}
+    values = {}
+    for name, value in reference.state_dict().items():
+        path = path_here(name, lin)
+        if path in missing:
+            missing.remove(path)
+            values[path] = jnp.asarray(_here(name, value))
+        else:
+            assert name.endswith(("num_batches_tracked", "eps")), f"{name}: no {path} here"
+    assert not missing, f"not set: {missing}"
+    flat = nnx.to_flat_state(state)
+    for path, variable in flat:
+        assert variable[...].shape == values[path].shape, path
+        variable[...] = values[path]
+    nnx.update(module, state)
+
+
+def error(ours: Any, theirs: Any) -> float:
+    """The largest difference, relative to the largest entry of `theirs`."""
+    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
+    if theirs.size == 0:
+        return 0.0
+    scale = np.abs(theirs).max()
+    return float(np.abs(ours - theirs).max() / (scale if scale > 0 else 1.0))
+
+
+def assert_parity(
+    reference: torch.nn.Module,
+    module: nnx.Module,
+    edges: Edges,
+    x: np.ndarray | tuple[np.ndarray, np.ndarray],
+    weights: np.ndarray | None = None,
+    *,
+    forward: Callable[..., torch.Tensor] | None = None,
+    lin: str = "linear",
+    tolerance: float = TOLERANCE,
+    skip_weights: np.ndarray | None = None,
+) -> dict[str, float]:
+    """Compares the values and the gradients of a random linear functional of them.
+
+    The gradients are those for all parameters, the features and the edge weights. `weights` is
+    in the user's order. `forward(reference, x, edge_index, weights)` replaces PyG's call where
+    its layer takes no weights. Edges marked by `skip_weights` do not count in the gradient of
+    the weights.
+    """
+    copy_weights(reference, module, lin)
+    pair = isinstance(x, tuple)
+    features = tuple(
+        torch.from_numpy(rows).clone().requires_grad_() for rows in (x if pair else (x,))
+    )
+    edge_weights = None if weights is None else torch.from_numpy(weights).requires_grad_()
+    given = features if pair else features[0]
+    if forward is not None:
+        out = forward(reference, given, edges.index, edge_weights)
+    elif edge_weights is None:
+        out = reference(given, edges.index)
+    else:
+        out = reference(given, edges.index, edge_weights)
+    cotangent = np.random.default_rng(1).normal(size=out.shape).astype(np.float32)
+    out.backward(torch.from_numpy(cotangent))
+
+    graphdef, params, rest = nnx.split(module, nnx.Param, ...)
+
+    @jax.jit
+    def run(params, rest, graph, x, weights, cotangent):
+        def call(params, x, weights):
+            if weights is not None:
+                weights = graph.sort_edge_data(weights)
+            return nnx.merge(graphdef, params, rest)(graph, x, weights)
+
+        out, pullback = jax.vjp(call, params, x, weights)
+        return out, *pullback(cotangent)
+
+    values, d_params, d_x, d_weights = run(params, rest, edges.graph, x, weights, cotangent)
+    errors = {"values": error(values, out.detach())}
+    for path, gradient in nnx.to_flat_state(d_params):
+        errors[".".join(map(str, path))] = error(gradient[...], _gradient(reference, path, lin))
+    for i, rows in enumerate(features):
+        errors[f"x[{i}]"] = error(d_x[i] if pair else d_x, rows.grad)
+    if weights is not None:
+        kept = slice(None) if skip_weights is None else ~skip_weights
+        errors["weights"] = error(d_weights[kept], edge_weights.grad.numpy()[kept])
+    assert max(errors.values()) <= tolerance, errors
+    return errors
+
+
+def _gradient(reference: torch.nn.Module, path: tuple[Any, ...], lin: str) -> np.ndarray:
+    for name, value in reference.named_parameters():
+        if path_here(name, lin) == path:
+            assert value.grad is not None, name
+            return _here(name, value.grad)
+    raise AssertionError(f"{path}: no such parameter in PyG's module")
