@@ -1,5 +1,10 @@
 """Graph and its host building, against plain Python and NumPy."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -212,7 +217,7 @@ def test_split_capacity_is_reached():
     assert len(table) == _csr.split_capacity(257 * 4, 400) == 8
 
 
-@settings(max_examples=15)  # JAX compiles for every new shape
+@settings(max_examples=10)  # JAX compiles for every new shape
 @given(graph=graphs())
 def test_graph_leaves(graph):
     csr = np.asarray(graph.row_offsets)
@@ -224,7 +229,7 @@ def test_graph_leaves(graph):
     assert loops.sum() == (np.trace(dense) if graph.is_square else 0)
 
 
-@settings(max_examples=15)  # JAX compiles for every new shape
+@settings(max_examples=10)  # JAX compiles for every new shape
 @given(graph=graphs())
 def test_transpose(graph):
     weights = np.arange(graph.num_edges) + 1.0
@@ -260,7 +265,7 @@ def test_graph_passes_through_jit_and_tree_map():
     assert graph.drop_edge_permutation().edge_permutation is None
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     edges=edge_lists(square=True),
     undirected=st.booleans(),
@@ -394,3 +399,39 @@ def test_wide_offsets_need_x64():
         graph = Graph._from_host(csr)
         assert graph.row_offsets.dtype == graph.edge_permutation.dtype == jnp.int64
         assert graph.senders.dtype == jnp.int32
+
+
+def test_documentation_runs():
+    """The snippets of docs/graph.md, one after the other, with their assertions."""
+    page = Path(__file__).resolve().parents[1] / "docs" / "graph.md"
+    snippets = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    assert len(snippets) >= 8
+    exec(compile("\n".join(snippets), str(page), "exec"), {})
+
+
+MEASURE = """
+import numpy as np
+from jaxgnn import _csr
+
+def memory(field):
+    with open("/proc/self/status") as status:
+        return int(status.read().split(field)[1].split()[0]) * 1024
+
+edges, nodes = 4_000_000, 1 << 18
+senders, receivers = np.random.default_rng(0).integers(nodes, size=(2, edges))
+_csr.build(senders[:9], receivers[:9])
+before = memory("VmRSS:")
+csr = _csr.build(senders, receivers, num_nodes=nodes)
+result = sum(array.nbytes for array in csr if isinstance(array, np.ndarray))
+print((memory("VmHWM:") - before + senders.nbytes + receivers.nbytes) / result)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+@pytest.mark.skipif(_csr.cpu_module is None, reason="jaxgnn._cpu is not built")
+def test_building_takes_no_more_than_three_times_the_result():
+    """The peak of memory while building, the user's 64-bit lists included."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) <= 3.0
