@@ -95,9 +95,14 @@ class Family(abc.ABC):
     def clear(self) -> None:  # noqa: B027
         """Gives memory back to the system between candidates."""
 
-    def out_of_memory(self, error: Exception) -> bool:
-        """Whether the device is fine after this error, and only was too small."""
-        return "out of memory" in str(error).lower() or "RESOURCE_EXHAUSTED" in str(error)
+    def device_lost(self, error: Exception) -> bool:
+        """Whether the GPU may be in any state after this error, and the process is done for."""
+        text = str(error)
+        if "out of memory" in text.lower() or "RESOURCE_EXHAUSTED" in text:
+            return False
+        return self.device == "gpu" and any(
+            sign in text for sign in ("CUDA error", "CUDA_ERROR", "INTERNAL", "illegal")
+        )
 
 
 def make(family: str, device: str) -> Family:

@@ -24,17 +24,37 @@ Arrays = dict[str, Any]
 Apply = Callable[[Arrays, Any, Array], Array]
 
 
-def plain_model(params: Arrays, operands: Arrays, x: Array, *, layers: int) -> Array:
-    """GraphSAGE by gather and sorted segment sum; the narrower side of a layer is aggregated."""
+def mean_of_neighbours(operands: Arrays, h: Array) -> Array:
+    """The mean by gather and sorted segment sum, as JAX's users write it."""
+    total = jax.ops.segment_sum(
+        h[operands["senders"]],
+        operands["receivers"],
+        operands["degrees"].shape[0],
+        indices_are_sorted=True,
+    )
+    return total / jnp.maximum(operands["degrees"], 1).astype(h.dtype)[:, None]
 
-    def mean(h: Array) -> Array:
-        total = jax.ops.segment_sum(
-            h[operands["senders"]],
-            operands["receivers"],
-            operands["degrees"].shape[0],
-            indices_are_sorted=True,
-        )
-        return total / jnp.maximum(operands["degrees"], 1).astype(h.dtype)[:, None]
+
+def sliced_mean(operands: Arrays, h: Array, width: int = 32) -> Array:
+    """The same a few features at a time, so that float64 messages of every edge fit in memory."""
+    nodes, features = h.shape
+    slices = -(-features // width)
+    padded = jnp.pad(h, ((0, 0), (0, slices * width - features)))
+    apart = jnp.moveaxis(padded.reshape(nodes, slices, width), 1, 0)
+    out = jax.lax.map(functools.partial(mean_of_neighbours, operands), apart)
+    return jnp.moveaxis(out, 0, 1).reshape(nodes, slices * width)[:, :features]
+
+
+def plain_model(
+    params: Arrays,
+    operands: Arrays,
+    x: Array,
+    *,
+    layers: int,
+    aggregate: Callable[[Arrays, Array], Array] = mean_of_neighbours,
+) -> Array:
+    """GraphSAGE in plain JAX; the narrower side of a layer is aggregated, as in jaxgnn."""
+    mean = functools.partial(aggregate, operands)
 
     for layer in range(layers):
         kernel = params[f"neighbour_{layer}"]
@@ -74,7 +94,9 @@ def float64_gradients(
     jax.config.update("jax_default_matmul_precision", "highest")
 
     def loss(params: Arrays, operands: Arrays, x: Array, labels: Array) -> Array:
-        return cross_entropy(plain_model(params, operands, x, layers=layers), labels)
+        return cross_entropy(
+            plain_model(params, operands, x, layers=layers, aggregate=sliced_mean), labels
+        )
 
     params = {name: jnp.asarray(v, jnp.float64) for name, v in _parameters(inputs).items()}
     x = jnp.asarray(inputs["x"], jnp.float64)

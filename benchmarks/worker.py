@@ -48,8 +48,8 @@ def main(task_file: str, first: str) -> int:
         except Exception as error:
             reason = f"{type(error).__name__}: {str(error)[:300]}"
             process.send({"done": number, "failed": reason})
-            if device == "gpu" and not family.out_of_memory(error):
-                return 3  # the device may be in any state: the parent starts a new process
+            if family.device_lost(error):
+                return 3  # the parent starts a new process
         gc.collect()
         family.clear()
     return 0

@@ -216,6 +216,13 @@ def test_stored_graph_round_trip(tmp_path):
     assert set(zip(senders.tolist(), t_receivers.tolist(), strict=True)) == pairs
 
 
+@pytest.fixture(autouse=True)
+def patient_threads(monkeypatch):
+    """On a busy machine torch's threads would spin for each other."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setenv("KMP_BLOCKTIME", "0")
+
+
 def quick(suite, tmp_path, *arguments):
     output = tmp_path / "result.json"
     status = run.main([suite, "--quick", "--device=cpu", f"--output={output}", *arguments])
