@@ -315,7 +315,8 @@ Edges rmat(int levels, double a, double b, double c, const Sampling& sampling) {
           level % 2 == 0 ? quadrant(i * words + static_cast<uint64_t>(level / 2)) : random << 32;
       const uint64_t draw = random >> 32;
       sender = sender << 1 | (draw >= to_b);
-      receiver = receiver << 1 | ((draw >= to_a && draw < to_b) || draw >= to_c);
+      // Quadrants 1 and 3, without a branch that nothing could predict.
+      receiver = receiver << 1 | ((draw >= to_a) ^ (draw >= to_b) ^ (draw >= to_c));
     }
     return {static_cast<int64_t>(receiver), static_cast<int64_t>(sender)};
   });
