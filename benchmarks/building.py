@@ -7,7 +7,6 @@ shuffled edge list and reports.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -44,7 +43,7 @@ def run(options: Options, record: Record, workspace: Path) -> None:
                 "folder": str(workspace),
                 "nodes": nodes,
                 "threads": options.threads,
-                "repeats": min(options.repeats, 5),
+                "timing": {**options.timing(), "repeats": min(options.repeats, 5)},
             }
         )
     )
@@ -83,12 +82,14 @@ def main(task_file: str, impl: str) -> int:
     size = sum(array.nbytes for array in result)
     del result
     peak = timing.peak_resident_bytes(build)
-    times = []
-    for _ in range(task["repeats"]):
+
+    def seconds(count: int) -> float:
         start = time.perf_counter()
-        result = build()
-        times.append(1e3 * (time.perf_counter() - start))
-        del result
+        for _ in range(count):
+            build()
+        return time.perf_counter() - start
+
+    timed = timing.measure(seconds, warmup=1, **task["timing"])
     process.send(
         {
             "row": {
@@ -98,11 +99,7 @@ def main(task_file: str, impl: str) -> int:
                 "dtype": "int32",
                 "shape": {"nodes": nodes, "edges": int(senders.size)},
                 "pass": "build",
-                "ms": round(statistics.median(times), 2),
-                "p10": round(min(times), 2),
-                "p90": round(max(times), 2),
-                "repeats": task["repeats"],
-                "batch": 1,
+                **timed._asdict(),
                 "baseline": None,
                 "ratio": None,
                 "peak_bytes": peak,

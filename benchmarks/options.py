@@ -29,6 +29,8 @@ class Options:
     repeats: int = 20
     batch_seconds: float = 0.05
     threads: int = 2
+    quiet: float = 1.0
+    patience: float = 0.0
     quick: bool = False
     output: Path | None = None
     cache: Path | None = None
@@ -36,6 +38,15 @@ class Options:
     xla_flags: str = ""
     commit: str | None = None
     strict: bool = False
+
+    def timing(self) -> dict[str, float]:
+        """The arguments of `timing.measure`."""
+        return {
+            "repeats": self.repeats,
+            "batch_seconds": self.batch_seconds,
+            "allowed_others": self.quiet,
+            "patience": self.patience,
+        }
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
@@ -53,6 +64,16 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--only", nargs="+", help="implementations to keep, by part of the name")
     parser.add_argument("--repeats", type=int, default=None, help="timed batches; default 20")
     parser.add_argument("--threads", type=int, default=2, help="on the CPU; default 2")
+    parser.add_argument(
+        "--quiet",
+        type=_positive,
+        default=1.0,
+        metavar="SHARE",
+        help="run a batch again if other processes used more than this share of the CPUs",
+    )
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="... for so many seconds a measurement"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does everything run?")
     parser.add_argument(
         "--output", type=Path, help="default: benchmarks/results/DATE-HARDWARE-SUITE.json"

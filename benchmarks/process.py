@@ -81,9 +81,12 @@ def run(
         command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as child:
         assert child.stdout is not None
-        for line in child.stdout:
-            if line.startswith(_MARK):
-                receive(json.loads(line.removeprefix(_MARK)))
-            else:
-                sys.stderr.write(line)
-        return child.wait()
+        try:
+            for line in child.stdout:
+                if line.startswith(_MARK):
+                    receive(json.loads(line.removeprefix(_MARK)))
+                else:
+                    sys.stderr.write(line)
+            return child.wait()
+        finally:
+            child.kill()  # no worker outlives its parent; nothing, where it has ended

@@ -54,8 +54,7 @@ def _run_family(
                 "family": family,
                 "device": options.device,
                 "threads": options.threads,
-                "repeats": options.repeats,
-                "batch_seconds": options.batch_seconds,
+                "timing": options.timing(),
                 "graphs": {name: str(folder) for name, folder in folders.items()},
                 "measurements": [dataclasses.asdict(m) for m in measurements],
             }

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import re
 import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks import quiet
 
 # A call shorter than this is timed in batches, so that the clock and the dispatch of the first
 # call of a batch do not count.
@@ -16,17 +19,29 @@ _BATCH = 50e-3
 
 
 class Timing(NamedTuple):
-    """Milliseconds of one call: the median over `repeats` batches of `batch` calls, and spread."""
+    """Milliseconds of one call: the median over `repeats` batches of `batch` calls, and spread.
+
+    `others` is the median share of the machine's CPUs that other processes used meanwhile, and
+    `repeated` the number of batches run again because it was more than allowed.
+    """
 
     ms: float
     p10: float
     p90: float
     repeats: int
     batch: int
+    others: float | None
+    repeated: int
 
 
 def measure(
-    seconds: Callable[[int], float], repeats: int, *, warmup: int = 3, batch_seconds: float = _BATCH
+    seconds: Callable[[int], float],
+    repeats: int,
+    *,
+    warmup: int = 3,
+    batch_seconds: float = _BATCH,
+    allowed_others: float = 1.0,
+    patience: float = 0.0,
 ) -> Timing:
     """Times what `seconds(count)` runs: `count` calls, waited for, in seconds of wall or device.
 
@@ -35,6 +50,8 @@ def measure(
         repeats: number of timed batches.
         warmup: untimed calls before, of which the last sets the size of a batch.
         batch_seconds: shortest batch of calls that are themselves short.
+        allowed_others: a batch during which other processes used more of the CPUs is run again,
+        patience: for so many seconds at most.
     """
     for _ in range(max(warmup - 1, 1)):
         seconds(1)
@@ -44,13 +61,30 @@ def measure(
         # The single call includes the full latency: measure again at a size where it does not.
         trial = max(1, min(64, math.ceil(batch_seconds / max(once, 1e-7))))
         batch = max(1, math.ceil(batch_seconds * trial / max(seconds(trial), 1e-7)))
-    samples = sorted(1e3 * seconds(batch) / batch for _ in range(repeats))
+    samples: list[float] = []
+    shares: list[float] = []
+    repeated = 0
+    deadline = time.monotonic() + patience
+    while len(samples) < repeats:
+        before = quiet.snapshot()
+        sample = 1e3 * seconds(batch) / batch
+        share = quiet.foreign_share(before, quiet.snapshot())
+        if share is not None:
+            if share > allowed_others and time.monotonic() < deadline:
+                repeated += 1
+                time.sleep(1)
+                continue
+            shares.append(share)
+        samples.append(sample)
+    samples.sort()
     return Timing(
-        ms=statistics.median(samples),
-        p10=samples[round(0.1 * (repeats - 1))],
-        p90=samples[round(0.9 * (repeats - 1))],
+        ms=round(statistics.median(samples), 5),
+        p10=round(samples[round(0.1 * (repeats - 1))], 5),
+        p90=round(samples[round(0.9 * (repeats - 1))], 5),
         repeats=repeats,
         batch=batch,
+        others=round(statistics.median(shares), 3) if shares else None,
+        repeated=repeated,
     )
 
 

@@ -43,8 +43,7 @@ def run(options: Options, record: Record, workspace: Path) -> None:
                 "graph": str(folder),
                 "inputs": str(workspace / "inputs.npz"),
                 "oracle": str(workspace / "oracle.npz"),
-                "repeats": options.repeats,
-                "batch_seconds": options.batch_seconds,
+                "timing": options.timing(),
                 "widths": list(widths),
                 "tolerance": TOLERANCE[options.device],
             }

@@ -50,7 +50,7 @@ def main(task_file: str, impl: str) -> int:
         process.send({"skipped": str(error)})
         return 0
     began = time.perf_counter()
-    timed = timing.measure(job.seconds, task["repeats"], batch_seconds=task["batch_seconds"])
+    timed = timing.measure(job.seconds, **task["timing"])
     peak = job.peak_bytes()
     loss, gradients = job.check()
     error = _error(loss, gradients, task["oracle"])
@@ -65,9 +65,7 @@ def main(task_file: str, impl: str) -> int:
             "widths": task["widths"],
         },
         "pass": "step",
-        **{key: round(getattr(timed, key), 4) for key in ("ms", "p10", "p90")},
-        "repeats": timed.repeats,
-        "batch": timed.batch,
+        **timed._asdict(),
         "baseline": None,
         "ratio": None,
         "peak_bytes": peak,

@@ -41,7 +41,7 @@ def main(task_file: str, first: str) -> int:
         process.send({"start": number})
         measurement = Measurement(**fields)
         try:
-            row = _run(family, inputs, measurement, task["repeats"], task["batch_seconds"])
+            row = _run(family, inputs, measurement, task["timing"])
             process.send({"done": number, "row": row})
         except (families.Unsupported, ImportError) as error:
             process.send({"done": number, "skipped": str(error)})
@@ -108,8 +108,7 @@ def _run(
     family: families.Family,
     inputs: _Inputs,
     measurement: Measurement,
-    repeats: int,
-    batch_seconds: float,
+    how: dict[str, Any],
 ) -> dict[str, Any]:
     began = time.perf_counter()
     graph = inputs.graph(measurement.case)
@@ -123,9 +122,7 @@ def _run(
     error = oracle.row_error(family.rows(result, rows), expected)
     del result
     peak = family.peak_bytes(candidate)
-    timed = timing.measure(
-        lambda count: family.seconds(candidate.call, count), repeats, batch_seconds=batch_seconds
-    )
+    timed = timing.measure(lambda count: family.seconds(candidate.call, count), **how)
     candidate.close()
     return {
         "suite": "spmm",
@@ -138,9 +135,7 @@ def _run(
             "width": measurement.width,
         },
         "pass": measurement.direction,
-        **{key: round(getattr(timed, key), 5) for key in ("ms", "p10", "p90")},
-        "repeats": timed.repeats,
-        "batch": timed.batch,
+        **timed._asdict(),
         "baseline": None,
         "ratio": None,
         "peak_bytes": peak,

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("rich")
 
-from benchmarks import bars, graphs, options, oracle, plan, process, run, spmm, timing
+from benchmarks import bars, graphs, options, oracle, plan, process, quiet, run, spmm, timing
 from jaxgnn import _ffi
 
 needs_kernels = pytest.mark.skipif(_ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
@@ -42,6 +42,18 @@ def test_measure_batches_short_calls():
     assert counts[-5:] == [timed.batch] * 5
     assert timed.batch * 1e-4 >= 0.02
     assert timed.ms < 0.2
+
+
+def test_measure_repeats_what_others_disturbed(monkeypatch):
+    shares = itertools.chain([0.0, 0.7, 0.9], itertools.repeat(0.05))
+    monkeypatch.setattr(quiet, "foreign_share", lambda before, after: next(shares))
+    monkeypatch.setattr(timing.time, "sleep", lambda seconds: None)
+    durations = itertools.chain([1.0] * 3, [0.1, 8.0, 9.0], itertools.repeat(0.1))
+    timed = timing.measure(
+        lambda count: next(durations), repeats=5, allowed_others=0.1, patience=60.0
+    )
+    assert (timed.ms, timed.p90, timed.repeated) == (pytest.approx(100), pytest.approx(100), 2)
+    assert timed.others == 0.05
 
 
 def test_peak_resident_bytes_sees_a_temporary():
@@ -223,7 +235,7 @@ def patient_threads(monkeypatch):
     monkeypatch.setenv("KMP_BLOCKTIME", "0")
 
 
-def quick(suite, tmp_path, *arguments):
+def run_quick(suite, tmp_path, *arguments):
     output = tmp_path / "result.json"
     status = run.main([suite, "--quick", "--device=cpu", f"--output={output}", *arguments])
     result = json.loads(output.read_text())
@@ -241,7 +253,7 @@ def quick(suite, tmp_path, *arguments):
 
 @needs_kernels
 def test_spmm_quick(tmp_path):
-    result = quick("spmm", tmp_path, "--only", "jaxgnn", "segment_sum sorted", "CSR")
+    result = run_quick("spmm", tmp_path, "--only", "jaxgnn", "segment_sum sorted", "CSR")
     impls = {entry["impl"] for entry in result["rows"]}
     assert {plan.OURS, plan.SORTED, plan.SCIPY} <= impls
     assert {entry["pass"] for entry in result["rows"]} == {"forward", "backward"}
@@ -250,12 +262,12 @@ def test_spmm_quick(tmp_path):
 
 @needs_kernels
 def test_training_quick(tmp_path):
-    result = quick("training", tmp_path, "--only", "jaxgnn", "segment_sum")
+    result = run_quick("training", tmp_path, "--only", "jaxgnn", "segment_sum")
     assert {plan.OURS, plan.SORTED} <= {entry["impl"] for entry in result["rows"]}
 
 
 @needs_kernels
 def test_graph_quick(tmp_path):
-    result = quick("graph", tmp_path)
+    result = run_quick("graph", tmp_path)
     assert len(result["rows"]) == 2
     assert all(entry["error"] == 0 for entry in result["rows"])
