@@ -142,12 +142,16 @@ def call(
         attributes: integers; they reach C++ as int64.
     """
     operands = unify_varying(*operands)
-    # A bare ShapeDtypeStruct would be taken for replicated: silently wrong inside shard_map.
-    manual = jax.typeof(operands[0]).manual_axis_type
-    types = [
-        jax.ShapeDtypeStruct(shape, np.dtype(dtype), manual_axis_type=manual)
-        for shape, dtype in results
-    ]
+    aval = jax.typeof(operands[0])
+
+    def result_type(shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+        if aval.manual_axis_type.varying:
+            # Derived from an operand's type: a bare ShapeDtypeStruct would be taken for
+            # replicated, which inside shard_map is silently wrong.
+            return aval.update(shape=shape, dtype=np.dtype(dtype), weak_type=False)
+        return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
+
+    types = [result_type(shape, dtype) for shape, dtype in results]
     outputs = jax.ffi.ffi_call(target, types)(
         *operands, **{name: np.int64(value) for name, value in attributes.items()}
     )

@@ -71,11 +71,11 @@ extremum.defvjp(_extremum_fwd, _extremum_bwd)
 def share_ties(transpose: bool, graph: Graph, pattern: Pattern, cotangent: Array) -> Array:
     """The cotangent of each output divided by the number of edges that attained it."""
     rows = neighbours(graph, transpose=transpose)
-    weights = in_row_order(rows, pattern.weights)
-    ties = select_rows(rows, pattern.x, pattern.y, weights, None, None, along=True)
+    x, y, weights = jax.lax.stop_gradient(pattern)  # a count is piecewise constant
+    ties = select_rows(rows, x, y, in_row_order(rows, weights), None, None, along=True)
     dtype = _ffi.accumulation_dtype(cotangent.dtype)
-    # A count is piecewise constant. Rows without edges, and NaN, count 0 and select nothing.
-    ties = jnp.maximum(jax.lax.stop_gradient(ties).astype(dtype), 1)
+    # Rows without edges, and those with NaN, count 0: they select nothing.
+    ties = jnp.maximum(ties.astype(dtype), jnp.ones((), dtype))
     return (cotangent.astype(dtype) / ties).astype(cotangent.dtype)
 
 

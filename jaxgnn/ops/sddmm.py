@@ -84,8 +84,8 @@ def _edge_dot_fwd(graph, at_receivers, at_senders):
 
 def _edge_dot_bwd(residuals, cotangent):
     graph, at_receivers, at_senders = residuals
-    to_receivers = aggregate(Map(transpose=False, mean=False), graph, at_senders, cotangent)
-    to_senders = aggregate(Map(transpose=True, mean=False), graph, at_receivers, cotangent)
+    to_receivers = aggregate(Map(transpose=False), graph, at_senders, cotangent)
+    to_senders = aggregate(Map(transpose=True), graph, at_receivers, cotangent)
     return None, to_receivers, to_senders
 
 

@@ -85,18 +85,26 @@ def spmm(
         if reduce in ("max", "min"):
             out = extremum((transpose, reduce), graph, x, weights)
         else:
-            out = aggregate(Map(transpose, reduce == "mean"), graph, x, weights)
+            rows = "senders" if transpose else "receivers"
+            which = Map(transpose, rows if reduce == "mean" else None)
+            out = aggregate(which, graph, x, weights)
     return out.reshape(shape)
 
 
 class Map(NamedTuple):
-    """Which linear map: $A$, $D^{-1} A$ (mean), or one of their transposes."""
+    """Which linear map: $A$ or its transpose, divided by the degrees of one end for a mean.
+
+    Attributes:
+        transpose: sums over the receivers of each sender.
+        divide: the end by whose number of edges to divide. If the sums run at that end they
+            become means; if not, the operand is divided first (the adjoint of a mean).
+    """
 
     transpose: bool
-    mean: bool
+    divide: Literal["receivers", "senders"] | None = None
 
     def adjoint(self) -> Map:
-        return Map(not self.transpose, self.mean)
+        return Map(not self.transpose, self.divide)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -108,12 +116,10 @@ def aggregate(
 ) -> Float[Array, "_ heads width"]:
     """The weighted sum or mean over neighbours; linear in `x` and in `weights`."""
     rows = neighbours(graph, transpose=which.transpose)
-    reduce = "sum"
-    if which.mean:
-        if which.transpose:
-            x = _divide_by_degree(graph, x)
-        else:
-            reduce = "mean"
+    at_rows = "senders" if which.transpose else "receivers"
+    if which.divide is not None and which.divide != at_rows:
+        x = _divide_by_degree(graph, which, x)
+    reduce = "mean" if which.divide == at_rows else "sum"
     return reduce_rows(rows, x, in_row_order(rows, weights), reduce)
 
 
@@ -130,19 +136,23 @@ def _aggregate_bwd(which, residuals, cotangent):
     dx = aggregate(which.adjoint(), graph, cotangent, weights)
     if weights is None:
         return None, dx, None
+    # The end that the degrees belong to is the same for the map and its adjoint.
     at_receivers, at_senders = (x, cotangent) if which.transpose else (cotangent, x)
-    if which.mean:
-        at_receivers = _divide_by_degree(graph, at_receivers)
+    if which.divide == "receivers":
+        at_receivers = _divide_by_degree(graph, which, at_receivers)
+    elif which.divide == "senders":
+        at_senders = _divide_by_degree(graph, which, at_senders)
     return None, dx, edge_dot(graph, at_receivers, at_senders)
 
 
 aggregate.defvjp(_aggregate_fwd, _aggregate_bwd)
 
 
-def _divide_by_degree(graph: Graph, x: Array) -> Array:
-    """$D^{-1} x$ over receivers, in the accumulation dtype, rounded once."""
+def _divide_by_degree(graph: Graph, which: Map, x: Array) -> Array:
+    """$D^{-1} x$ in the accumulation dtype, rounded once; $x$ lies at the end `which.divide`."""
     dtype = _ffi.accumulation_dtype(x.dtype)
-    degree = jnp.maximum(graph.in_degrees, 1).astype(dtype)
+    degree = graph.out_degrees if which.divide == "senders" else graph.in_degrees
+    degree = jnp.maximum(degree, 1).astype(dtype)
     return (x.astype(dtype) / degree[:, None, None]).astype(x.dtype)
 
 

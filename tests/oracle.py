@@ -1,0 +1,54 @@
+"""Brute force in float64, and how far a rounded result may be from it."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxgnn import Graph
+
+
+def draw_array(rng: np.random.Generator, shape, dtype) -> jnp.ndarray:
+    """Standard normal values that are exact in `dtype`."""
+    return jnp.asarray(rng.standard_normal(shape), jnp.dtype(dtype))
+
+
+def edges(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """(senders, receivers) in the graph's edge order, without using the operations under test."""
+    receivers = np.repeat(np.arange(graph.num_receivers), np.diff(np.asarray(graph.row_offsets)))
+    return np.asarray(graph.senders), receivers
+
+
+def brute_force_spmm(graph: Graph, x, weights, reduce: str, transpose: bool):
+    """(the result, the tolerance) in float64, by a loop over the edges."""
+    source, target = edges(graph)
+    rows = graph.num_receivers
+    if transpose:
+        source, target, rows = target, source, graph.num_senders
+    unit = float(jnp.finfo(x.dtype).eps)
+    accumulation_unit = min(unit, float(jnp.finfo(jnp.float32).eps))
+    x = np.asarray(x, np.float64)
+    messages = x[source]
+    if weights is not None:
+        w = np.asarray(weights, np.float64)
+        messages = messages * w.reshape(w.shape + (1,) * (x.ndim - w.ndim))
+    shape = (rows, *x.shape[1:])
+    out = np.full(shape, {"max": -np.inf, "min": np.inf}.get(reduce, 0.0))
+    function = {"max": np.maximum, "min": np.minimum}.get(reduce, np.add)
+    function.at(out, target, messages)
+    degree = np.bincount(target, minlength=rows).reshape(rows, *(1,) * (x.ndim - 1))
+    out = np.where(degree > 0, out, 0.0)
+    magnitude = np.zeros(shape)
+    np.add.at(magnitude, target, np.abs(messages))
+    if reduce == "mean":
+        out, magnitude = out / np.maximum(degree, 1), magnitude / np.maximum(degree, 1)
+    tolerance = unit * np.abs(out) + accumulation_unit * (degree + 2) * magnitude + 1e-30
+    if unit > accumulation_unit:  # the smallest steps of float16
+        tolerance = tolerance + float(jnp.finfo(jnp.float16).smallest_subnormal)
+    return out, tolerance
+
+
+def assert_close(result, expected: np.ndarray, tolerance: np.ndarray) -> None:
+    result = np.asarray(result, np.float64)
+    assert result.shape == expected.shape
+    excess = np.abs(result - expected) - tolerance
+    assert not np.isnan(excess).any(), "NaN in the result"
+    assert (excess <= 0).all(), f"off by {excess.max()} beyond the tolerance"

@@ -1,0 +1,210 @@
+"""The operations under jit, vmap, scan, checkpoint and shard_map."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from oracle import draw_array
+from strategies import skewed_graph
+
+from jaxgnn import Graph, gather_edges, sddmm, segment_reduce, segment_softmax, spmm
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+NODES, EDGES = 12, 60
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return skewed_graph(NODES, EDGES)
+
+
+def draw(*shape, seed=0):
+    return draw_array(np.random.default_rng(seed), shape, "float32")
+
+
+def custom_calls(f, *arguments) -> int:
+    """How many of our custom calls the compiled function makes."""
+    return jax.jit(f).lower(*arguments).as_text().count("@jaxgnn_")
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
+@pytest.mark.parametrize(
+    "in_axes", [(0, None), (None, 0), (0, 0), (1, 1), (2, None)], ids=lambda axes: str(axes)
+)
+def test_vmap_is_one_call_on_a_wider_array(graph, reduce, in_axes):
+    batch = 3
+
+    def batched(shape, axis):
+        return shape if axis is None else (*shape[:axis], batch, *shape[axis:])
+
+    x = draw(*batched((NODES, 2, 4), in_axes[0]))
+    weights = draw(*batched((EDGES, 2), in_axes[1]), seed=1)
+
+    def f(graph, x, weights):
+        return jnp.sin(spmm(graph, x, weights, reduce=reduce))
+
+    mapped = jax.vmap(f, (None, *in_axes))
+    assert custom_calls(mapped, graph, x, weights) == 1
+
+    def one(array, axis, i):
+        return array if axis is None else jnp.take(array, i, axis)
+
+    expected = jnp.stack(
+        [f(graph, one(x, in_axes[0], i), one(weights, in_axes[1], i)) for i in range(batch)]
+    )
+    np.testing.assert_allclose(mapped(graph, x, weights), expected, rtol=1e-6, atol=1e-6)
+
+    def loss(f, x, weights):
+        return jnp.sum(f(graph, x, weights) ** 2)
+
+    def looped(graph, x, weights):
+        return jnp.stack(
+            [f(graph, one(x, in_axes[0], i), one(weights, in_axes[1], i)) for i in range(batch)]
+        )
+
+    ours = jax.grad(functools.partial(loss, mapped), (0, 1))(x, weights)
+    theirs = jax.grad(functools.partial(loss, looped), (0, 1))(x, weights)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_vmap_of_gradients_and_nested_vmap(graph):
+    x, weights = draw(2, 3, NODES, 4), draw(3, EDGES, seed=1)
+
+    def gradient(x, weights):
+        return jax.grad(lambda x, w: jnp.sum(spmm(graph, x, w) ** 2), (0, 1))(x, weights)
+
+    inner = jax.vmap(gradient)
+    nested = jax.vmap(inner, (0, None))(x, weights)
+    for i in range(2):
+        for j in range(3):
+            for ours, expected in zip(nested, gradient(x[i, j], weights[j]), strict=True):
+                np.testing.assert_allclose(ours[i, j], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("batched", [(0, None), (None, 0), (0, 0)])
+def test_vmap_of_the_other_operations(graph, batched):
+    a = draw(*((3,) if batched[0] == 0 else ()), NODES, 2, 5)
+    b = draw(*((3,) if batched[1] == 0 else ()), NODES, 2, 5, seed=1)
+
+    def f(a, b):
+        scores = segment_softmax(graph, sddmm(graph, a, b))
+        messages = gather_edges(graph, a, b, "mul") * scores[..., None]
+        return segment_reduce(graph, messages, by="senders")
+
+    expected = jnp.stack(
+        [f(a[i] if batched[0] == 0 else a, b[i] if batched[1] == 0 else b) for i in range(3)]
+    )
+    np.testing.assert_allclose(jax.vmap(f, batched)(a, b), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_vmap_over_graphs_of_one_shape():
+    graphs = [
+        Graph.from_edges(np.roll(np.arange(6), i), np.arange(6) // 2, num_nodes=6) for i in range(3)
+    ]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *graphs)
+    x = draw(3, 6, 4)
+    expected = jnp.stack([spmm(g, x[i]) for i, g in enumerate(graphs)])
+    np.testing.assert_allclose(jax.vmap(spmm)(stacked, x), expected, rtol=1e-6)
+
+
+def test_the_graph_is_an_operand_and_the_kernel_is_called(graph):
+    text = jax.jit(spmm).lower(graph, draw(NODES, 4)).as_text()
+    assert "jaxgnn_spmm" in text
+    assert "stablehlo.constant dense<[" not in text  # no array became part of the program
+
+
+def test_scan_and_checkpoint(graph):
+    x, weights = draw(NODES, 4), draw(EDGES, seed=1) / 8
+
+    def step(x, _):
+        return jax.checkpoint(lambda x: jnp.tanh(spmm(graph, x, weights, reduce="mean")))(x), None
+
+    def scanned(x):
+        return jnp.sum(jax.lax.scan(step, x, length=4)[0] ** 2)
+
+    def unrolled(x):
+        for _ in range(4):
+            x = jnp.tanh(spmm(graph, x, weights, reduce="mean", impl="jax"))
+        return jnp.sum(x**2)
+
+    value, gradient = jax.jit(jax.value_and_grad(scanned))(x)
+    expected_value, expected_gradient = jax.value_and_grad(unrolled)(x)
+    np.testing.assert_allclose(value, expected_value, rtol=1e-5)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
+
+
+def two_devices():
+    if len(jax.devices()) < 2:
+        pytest.skip("needs two devices")
+    return jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_shard_map_over_features(graph, reduce):
+    """Features are sharded, the graph and the weights replicated: their gradient is a sum."""
+    mesh, x, weights = two_devices(), draw(NODES, 8), draw(EDGES, seed=1)
+
+    @functools.partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(P(), P(None, "d"), P()),
+        out_specs=P(None, "d"),
+        check_vma=True,
+    )
+    def sharded(graph, x, weights):
+        return spmm(graph, x, weights, reduce=reduce)
+
+    def loss(f, x, weights):
+        return jnp.sum(jnp.sin(f(graph, x, weights)))
+
+    def single(graph, x, weights):
+        return spmm(graph, x, weights, reduce=reduce)
+
+    np.testing.assert_allclose(
+        jax.jit(sharded)(graph, x, weights), single(graph, x, weights), rtol=1e-6
+    )
+    ours = jax.jit(jax.grad(functools.partial(loss, sharded), (0, 1)))(x, weights)
+    theirs = jax.grad(functools.partial(loss, single), (0, 1))(x, weights)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_shard_map_over_graphs():
+    """Each device has a graph of its own; a replicated operand's gradient is summed."""
+    mesh = two_devices()
+    graphs = [
+        Graph.from_edges(np.roll(np.arange(6), i), np.arange(6) // 2, num_nodes=6) for i in range(2)
+    ]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *graphs)
+    x = draw(6, 4)
+
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=(P("d"), P()), out_specs=P("d"), check_vma=True
+    )
+    def sharded(stacked, x):
+        graph = jax.tree.map(lambda leaf: leaf[0], stacked)
+        scores = segment_softmax(graph, sddmm(graph, x, x))
+        edges = gather_edges(graph, x, x, "add") * scores[:, None]
+        return (spmm(graph, x, scores) + segment_reduce(graph, edges, "max"))[None]
+
+    def single(graphs, x):
+        outs = []
+        for graph in graphs:
+            scores = segment_softmax(graph, sddmm(graph, x, x, impl="jax"), impl="jax")
+            edges = gather_edges(graph, x, x, "add", impl="jax") * scores[:, None]
+            reduced = segment_reduce(graph, edges, "max", impl="jax")
+            outs.append(spmm(graph, x, scores, impl="jax") + reduced)
+        return jnp.stack(outs)
+
+    def loss(f, graphs, x):
+        return jnp.sum(jnp.sin(f(graphs, x)))
+
+    np.testing.assert_allclose(jax.jit(sharded)(stacked, x), single(graphs, x), rtol=1e-5)
+    ours = jax.jit(jax.grad(functools.partial(loss, sharded), 1))(stacked, x)
+    theirs = jax.grad(functools.partial(loss, single), 1)(graphs, x)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
