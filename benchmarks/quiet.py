@@ -36,3 +36,13 @@ def foreign_share(before: Snapshot | None, after: Snapshot | None) -> float | No
     elapsed = (after.clock - before.clock) * (os.cpu_count() or 1)
     foreign = (after.busy - before.busy) - (after.own - before.own)
     return max(foreign, 0.0) / max(elapsed, 1e-9)
+
+
+def wait(allowed: float, deadline: float) -> None:
+    """Returns once others use no more than `allowed`, or at `deadline` on the monotonic clock."""
+    while time.monotonic() < deadline:
+        before = snapshot()
+        time.sleep(0.3)
+        share = foreign_share(before, snapshot())
+        if share is None or share <= allowed:
+            return

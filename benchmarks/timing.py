@@ -50,7 +50,8 @@ def measure(
         repeats: number of timed batches.
         warmup: untimed calls before, of which the last sets the size of a batch.
         batch_seconds: shortest batch of calls that are themselves short.
-        allowed_others: a batch during which other processes used more of the CPUs is run again,
+        allowed_others: a batch waits until other processes use no more than this share of the
+            CPUs, and is run again if they did meanwhile,
         patience: for so many seconds at most.
     """
     for _ in range(max(warmup - 1, 1)):
@@ -64,15 +65,16 @@ def measure(
     samples: list[float] = []
     shares: list[float] = []
     repeated = 0
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + (patience if allowed_others < 1 else 0)
     while len(samples) < repeats:
+        if allowed_others < 1:
+            quiet.wait(allowed_others, deadline)
         before = quiet.snapshot()
         sample = 1e3 * seconds(batch) / batch
         share = quiet.foreign_share(before, quiet.snapshot())
         if share is not None:
-            if share > allowed_others and time.monotonic() < deadline:
+            if allowed_others < share and time.monotonic() < deadline:
                 repeated += 1
-                time.sleep(1)
                 continue
             shares.append(share)
         samples.append(sample)

@@ -47,7 +47,7 @@ def test_measure_batches_short_calls():
 def test_measure_repeats_what_others_disturbed(monkeypatch):
     shares = itertools.chain([0.0, 0.7, 0.9], itertools.repeat(0.05))
     monkeypatch.setattr(quiet, "foreign_share", lambda before, after: next(shares))
-    monkeypatch.setattr(timing.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(quiet, "wait", lambda allowed, deadline: None)
     durations = itertools.chain([1.0] * 3, [0.1, 8.0, 9.0], itertools.repeat(0.1))
     timed = timing.measure(
         lambda count: next(durations), repeats=5, allowed_others=0.1, patience=60.0
