@@ -9,6 +9,13 @@ from jaxgnn import data
 from jaxgnn.nn import GCN
 
 
+def evaluating(*args, **options) -> GCN:
+    """The model with dropout and batch statistics turned off."""
+    model = GCN(*args, **options)
+    model.eval()
+    return model
+
+
 def main(epochs: int = 60) -> float:
     """Trains on five labelled images a class and returns the accuracy on the test nodes."""
     digits = data.load("digits")
@@ -17,7 +24,8 @@ def main(epochs: int = 60) -> float:
 
     # The bridge: any jaxgnn module becomes a Linen module of the same arguments.
     model = nnx.bridge.to_linen(GCN, x.shape[1], 64, digits.num_classes, num_layers=2, dropout=0.5)
-    params = model.init(jax.random.key(0), graph, x)["params"]
+    keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+    params = model.init(keys, graph, x)["params"]
 
     optimiser = optax.adam(0.01)
     state = optimiser.init(params)
@@ -35,8 +43,7 @@ def main(epochs: int = 60) -> float:
     for epoch in range(epochs):
         params, state = step(params, state, graph, jax.random.key(epoch + 1))
 
-    # A module without dropout has the same parameters.
-    inference = nnx.bridge.to_linen(GCN, x.shape[1], 64, digits.num_classes, num_layers=2)
+    inference = nnx.bridge.to_linen(evaluating, x.shape[1], 64, digits.num_classes, num_layers=2)
     predictions = inference.apply({"params": params}, graph, x).argmax(axis=1)
     accuracy = float((predictions == labels).mean(where=jnp.asarray(split.test)))
     print(f"test accuracy {accuracy:.3f}")
