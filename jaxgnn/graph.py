@@ -319,7 +319,8 @@ class Graph:
         if data.ndim == 0:
             raise ValueError("data: expected an array over the edges, got a scalar")
         if not isinstance(self.edge_permutation, Tracer) and self.num_edges:
-            largest = int(self.edge_permutation.max())
+            with jax.ensure_compile_time_eval():  # in a function that closes over the graph
+                largest = int(self.edge_permutation.max())
             if largest >= data.shape[0]:
                 raise ValueError(
                     f"data: expected at least {largest + 1} rows (the user's edges), "
