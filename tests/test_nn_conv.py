@@ -136,12 +136,16 @@ CONVS = {
 }
 
 
-@pytest.mark.parametrize("widths", [(12, 5), (5, 12), (6, 6)])
 @pytest.mark.parametrize("name", CONVS)
-def test_both_orders_give_the_same_values_and_gradients(name, widths):
-    graph, x, weights = random_graph(square=True), normal(40, widths[0]), normal(150, seed=1) ** 2
-    conv = CONVS[name](*widths)
-    assert conv.transform_first == (widths[1] < widths[0])
+def test_the_narrower_rows_are_gathered(name):
+    for widths in ((12, 5), (5, 12), (6, 6)):
+        assert CONVS[name](*widths).transform_first == (widths[1] < widths[0])
+
+
+@pytest.mark.parametrize("name", CONVS)
+def test_both_orders_give_the_same_values_and_gradients(name):
+    graph, x, weights = random_graph(square=True), normal(40, 12), normal(150, seed=1) ** 2
+    conv = CONVS[name](12, 5)
 
     def run(first):
         conv.transform_first = first
@@ -182,8 +186,8 @@ def test_rectangular_graphs(first):
 def test_features_may_have_further_axes():
     graph, x = random_graph(square=True), normal(40, 3, 6)
     for conv in (CONVS["gcn"](6, 4), CONVS["sage_mean"](6, 8), CONVS["gin"](6, 4)):
-        expected = jnp.stack([conv(graph, x[:, i]) for i in range(3)], axis=1)
-        close(conv(graph, x), expected)
+        expected = np.stack([CALL(conv, graph, x[:, i], None) for i in range(3)], axis=1)
+        close(CALL(conv, graph, x, None), expected)
 
 
 def test_gcn_options():
@@ -219,16 +223,17 @@ def test_gcn_weight_gradient_counts_only_the_loop_that_stays():
     conv = GCNConv(2, 2, rngs=nnx.Rngs(0))
     x = normal(2, 2)
 
+    @jax.jit
     def loss(user_weights):
-        return jnp.sum(conv(graph, x, graph.sort_edge_data(user_weights)) ** 2)
+        return 100 * jnp.sum(conv(graph, x, graph.sort_edge_data(user_weights)) ** 2)
 
     weights = jnp.asarray([5.0, 0.5, 7.0, 2.0])
     assert loss(weights) == loss(weights.at[jnp.asarray([0, 2])].set(-3.0))
-    gradient = jax.grad(loss)(weights)
+    gradient = np.asarray(jax.grad(loss)(weights))
     assert gradient[0] == gradient[2] == 0
-    step = jax.grad(lambda w: loss(jnp.asarray([5.0, 0.5, 7.0, 0.0]).at[3].set(w)))
-    close(gradient[3], step(2.0))
-    assert abs(gradient[3]) > 1e-3
+    step = jnp.asarray([0, 0, 0, 0.01])
+    close(gradient[3], (loss(weights + step) - loss(weights - step)) / 0.02, 1e-3)
+    assert abs(gradient[3]) > 1
 
 
 @pytest.mark.parametrize("name", CONVS)
@@ -244,17 +249,24 @@ def test_graphs_without_edges_or_nodes(name, edges):
     assert empty.shape == (0, out.shape[1])
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("widths", [(8, 5), (5, 8)])
-@pytest.mark.parametrize("name", CONVS)
+@pytest.mark.parametrize(
+    ("name", "widths", "dtype"),
+    [
+        ("gcn", (8, 5), jnp.bfloat16),
+        ("gcn", (5, 8), jnp.float16),
+        ("sage_mean", (5, 8), jnp.bfloat16),
+        ("sage_sum", (8, 5), jnp.bfloat16),
+        ("gin", (8, 5), jnp.bfloat16),
+    ],
+)
 def test_low_precision(name, widths, dtype):
     graph, x, weights = random_graph(square=True), normal(40, widths[0]), normal(150, seed=1) ** 2
     narrow, wide = CONVS[name](*widths, dtype=dtype), CONVS[name](*widths)
-    out = narrow(graph, x, weights)
+    out = CALL(narrow, graph, x, weights)
     assert out.dtype == dtype
     assert jax.tree.leaves(nnx.state(narrow))[0].dtype == jnp.float32
     # The roundings of the input, the product and the sum; parameters are rounded too.
-    close(out, wide(graph, x, weights), 8 * float(jnp.finfo(dtype).eps))
+    close(out, CALL(wide, graph, x, weights), 8 * float(jnp.finfo(dtype).eps))
 
 
 def test_gcn_normalises_in_float32():
