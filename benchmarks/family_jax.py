@@ -50,6 +50,8 @@ class JaxFamily(Family):
         if impl in (plan.SORTED, plan.UNSORTED):
             function = _gather_segment_sum(self._graph.num_receivers, impl == plan.SORTED)
             operands = (self._graph.senders, self._receivers, weights_)
+            if impl == plan.UNSORTED:
+                operands = _shuffled(operands)
             return _compiled(_vjp(function) if backward else function, x, *operands)
         if backward:
             raise Unsupported("jax.experimental.sparse is timed forward only")
@@ -100,6 +102,12 @@ def _gather_segment_sum(num_receivers: int, indices_are_sorted: bool) -> Callabl
         )
 
     return function
+
+
+def _shuffled(operands: tuple[jax.Array | None, ...]) -> tuple[jax.Array | None, ...]:
+    """The same edges in an arbitrary order, as an edge list that nobody sorted has them."""
+    order = np.random.default_rng(0).permutation(len(operands[0]))
+    return tuple(None if o is None else jax.device_put(np.asarray(o)[order]) for o in operands)
 
 
 def _vjp(function: Callable) -> Callable:
