@@ -47,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _dispatch(arguments)
-    except KeyboardInterrupt:
-        return _fail("interrupted", _INTERRUPTED)
+    except KeyboardInterrupt as stop:
+        return _fail(str(stop) or "interrupted", _INTERRUPTED)
     except BrokenPipeError:
         # The reader went away: as for a process that died of SIGPIPE, without a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -56,8 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _EXTRA:
             raise
+        package = error.name.partition(".")[0]
         command = arguments[0] if arguments else ""
-        return _fail(f"{command} needs {error.name}: pip install 'jaxgnn[train]'", _USER_ERROR)
+        return _fail(f"{command} needs {package}: pip install 'jaxgnn[train]'", _USER_ERROR)
     except (ValueError, ArithmeticError) as error:
         if not _is_user_error(error):
             raise
@@ -138,6 +139,9 @@ def parse_train(arguments: list[str]) -> TrainConfig | None:
     if config is None:
         return None
     if config.resume is None:
+        defaults = TrainConfig.for_dataset(config.dataset)
+        config = _parse(TrainConfig, arguments, default=defaults)
+        assert config is not None
         return config.check()
     resume = config.resume or config.run_directory
     if resume is None:
@@ -191,16 +195,22 @@ def _parse(kind: type, arguments: list[str], **options: Any) -> Any:
 
 
 def _plain_message(text: str) -> str:
-    """The message inside tyro's box, before its rulers."""
-    lines = []
+    """The message inside tyro's box, between its title and its further rulers.
+
+    The title is in the box's upper border, or where that is not drawn, above a ruler.
+    """
+    sections: list[list[str]] = [[]]
+    bordered = False
     for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
         line = line.strip().strip("│|").strip()
-        if line.startswith(("╭", "╰", "+")):
-            continue
-        if line and not line.strip("─-"):
-            break
-        lines.append(line)
-    return " ".join(lines).strip().rstrip(".") or "arguments that cannot be parsed"
+        if line.startswith(("╭", "╰", "+-")):
+            bordered = True
+        elif line and not line.strip("─-"):
+            sections.append([])
+        else:
+            sections[-1].append(line)
+    message = sections[0] if bordered or len(sections) == 1 else sections[1]
+    return " ".join(message).strip().rstrip(".") or "arguments that cannot be parsed"
 
 
 def _info(arguments: list[str]) -> int:

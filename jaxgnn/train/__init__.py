@@ -1,14 +1,15 @@
 """Training: the loop behind `jaxgnn train`, and its parts. Needs `pip install 'jaxgnn[train]'`."""
 
 from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import PUBLISHED, ConfigError, TrainConfig
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, train
-from jaxgnn.train.run import run
+from jaxgnn.train.runner import run
 from jaxgnn.train.seeds import SeedsResult, train_seeds
 from jaxgnn.train.step import Program, TrainState, build, build_model, build_optimiser
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
 
 __all__ = [
+    "PUBLISHED",
     "Best",
     "CheckpointError",
     "Checkpoints",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +74,12 @@ class Checkpoints:
                     f"{leaf.dtype}{list(leaf.shape)}, got {found.dtype}{list(found.shape)}"
                 )
         return _unflatten(restored.state, like), restored.progress
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Releases Orbax's threads."""

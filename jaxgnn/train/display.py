@@ -144,9 +144,11 @@ def size(count: float) -> str:
 
 
 def make_display(
-    console: Console, *, plain: bool, epochs: int, metric: str, done: int = 0
+    console: Console | None, *, plain: bool, epochs: int, metric: str, done: int = 0
 ) -> Display:
-    """The live bar on a terminal, lines elsewhere or if asked for."""
+    """The live bar on a terminal, lines elsewhere or if asked for, nothing without a console."""
+    if console is None:
+        return Silent()
     if plain or not console.is_terminal:
         return Lines(console, epochs, metric)
     return Bar(console, epochs, metric, done)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import fcntl
 import json
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,7 +28,7 @@ def create_run_directory(config: TrainConfig) -> Path:
     if config.run_directory is not None:
         path = Path(config.run_directory)
     else:
-        name = Path(config.dataset).name or "graph"
+        name = Path(config.dataset).stem or "graph"
         time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         path = Path("runs") / f"{name}-{config.model}-{time}"
         number = 2
@@ -42,6 +45,21 @@ def create_run_directory(config: TrainConfig) -> Path:
             f"--run-directory: {path} is not empty; continue its run with --resume {path}"
         )
     return path
+
+
+@contextlib.contextmanager
+def lock(directory: Path) -> Iterator[None]:
+    """Holds a run directory for this process; the system lets go when the process dies.
+
+    Raises:
+        ConfigError: another process holds it.
+    """
+    with (directory / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"{directory}: another process is training there") from None
+        yield
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -121,6 +139,12 @@ class MetricsLog:
         self.rows.append(row)
         self._file.write(_line(row))
         self._file.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Closes the file."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.loop import DivergenceError
-from jaxgnn.train.run import choose_split, load_dataset
+from jaxgnn.train.runner import choose_split, load_dataset
 from jaxgnn.train.step import Program, TrainState, build
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
 
@@ -45,72 +44,98 @@ class _Selected(NamedTuple):
     logits: Array
 
 
-def train_seeds(config: TrainConfig, seeds: Sequence[int]) -> SeedsResult:
-    """Trains one model a seed, all in one program, on one split.
+def train_seeds(
+    config: TrainConfig, seeds: Sequence[int], *, splits: Sequence[int] | None = None
+) -> SeedsResult:
+    """Trains one model a seed, all in one program: the sparse products run side by side.
 
-    Each is what `run` trains with that seed, up to the order of floating-point sums, except
+    Each is what `run` trains with that seed, up to the rounding of the batched products, except
     that all run to the last epoch: `patience` must be 0. Only accuracy is selected by.
+
+    Args:
+        config: the options; `seed` is not used.
+        seeds: the seeds.
+        splits: the split of each seed; by default `config.split` for all.
 
     Raises:
         ConfigError, DataError: options or data that cannot be.
-        ValueError: no seeds, a patience, or a dataset that is not scored by accuracy.
+        ValueError: no seeds, not as many splits, a patience, or a dataset that is not scored by
+            accuracy.
         DivergenceError: a loss is not finite.
     """
-    if not seeds:
-        raise ValueError("seeds: expected at least one")
+    splits = [config.split] * len(seeds) if splits is None else splits
+    if not seeds or len(splits) != len(seeds):
+        raise ValueError(
+            f"seeds, splits: expected at least one, and as many, got {len(seeds)}, {len(splits)}"
+        )
     if config.check().patience:
         raise ValueError(f"patience: expected 0, got {config.patience}")
     start = time.perf_counter()
     dataset = load_dataset(config)
-    split = choose_split(dataset, config.split)
     if dataset.metric != "accuracy":
         raise ValueError(f"dataset: expected one scored by accuracy, got {dataset.metric}")
-    task = Task.from_dataset(dataset, split, config.dtype)
+    chosen = [choose_split(dataset, index) for index in splits]
+    task = Task.from_dataset(dataset, chosen[0], config.dtype)
+    task = dataclasses.replace(
+        task,
+        train=jnp.asarray(np.stack([split.train for split in chosen])),
+        val=jnp.asarray(np.stack([split.val for split in chosen])),
+    )
     built = [build(dataclasses.replace(config, seed=seed).check(), task) for seed in seeds]
     program = built[0][0]
     states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[state for _, state in built])
-    selected = _train_all(program, states, task, config.epochs)
-    logits, epochs, finite = jax.device_get(
-        (selected.logits, selected.epoch, jnp.isfinite(selected.loss))
-    )
-    if not finite.all():
-        raise DivergenceError("a loss is not finite: try a lower learning rate")
-    scores = [score(task.metric, dataset.labels, each, split.test) for each in logits]
+    selected = jax.device_get(_train_all(program, states, task, config.epochs))
+    if not np.isfinite(selected.loss).all():
+        raise DivergenceError("a validation loss is not finite: try a lower learning rate")
+    scores = [
+        score(task.metric, dataset.labels, logits, split.test)
+        for logits, split in zip(selected.logits, chosen, strict=True)
+    ]
     seconds = time.perf_counter() - start
-    return SeedsResult(np.asarray(seeds), np.asarray(scores), epochs, seconds)
+    return SeedsResult(np.asarray(seeds), np.asarray(scores), selected.epoch, seconds)
 
 
 def _train_all(program: Program, states: TrainState, task: Task, epochs: int) -> _Selected:
-    """The epochs as one `jax.lax.scan` of the batched step."""
+    """The epochs as one `jax.lax.scan` of the batched step.
 
-    def epoch(state: TrainState, task: Task) -> tuple[TrainState, Array]:
+    Args:
+        program: the step.
+        states: with a leading axis of the seeds.
+        task: its masks with a leading axis of the seeds.
+        epochs: how many.
+    """
+
+    def epoch(state: TrainState, train: Array, val: Array, task: Task):
+        task = dataclasses.replace(task, train=train, val=val)
         state, _ = program.step(state, task)
-        return state, program.logits(state.params, state.rest, task)
+        logits = program.logits(state.params, state.rest, task)
+        values = masked_accuracy(task, logits, val), masked_loss(task, logits, val)
+        return state, values, val.any(), logits
 
-    @functools.partial(jax.jit, donate_argnums=0)
-    def loop(states: TrainState, task: Task) -> _Selected:
+    def epochs_of_all(states: TrainState, task: Task) -> _Selected:
+        batched = jax.vmap(epoch, in_axes=(0, 0, 0, None))
+
         def body(carry: tuple[TrainState, _Selected], number: Array):
             states, best = carry
-            states, logits = jax.vmap(epoch, in_axes=(0, None))(states, task)
-            accuracy = jax.vmap(lambda each: masked_accuracy(task, each, task.val))(logits)
-            loss = jax.vmap(lambda each: masked_loss(task, each, task.val))(logits)
-            equal = accuracy == best.score
-            better = (accuracy > best.score) | (equal & ((loss < best.loss) | ~task.val.any()))
-            return (states, _select(better, _Selected(accuracy, loss, number, logits), best)), None
+            states, (accuracy, loss), selectable, logits = batched(
+                states, task.train, task.val, task
+            )
+            better = (accuracy > best.score) | ((accuracy == best.score) & (loss < best.loss))
+            numbers = jnp.full(accuracy.shape, number)
+            new = _Selected(accuracy, loss, numbers, logits)
+            return (states, _select(better | ~selectable, new, best)), None
 
-        logits = jax.eval_shape(jax.vmap(epoch, in_axes=(0, None)), states, task)[1]
-        count = logits.shape[0]
-        wide = jnp.promote_types(logits.dtype, jnp.float32)
-        first = _Selected(
-            jnp.full(count, -jnp.inf, wide),
-            jnp.full(count, jnp.inf, wide),
-            jnp.zeros(count, jnp.int32),
-            jnp.zeros(logits.shape, logits.dtype),
+        _, (accuracy, loss), _, logits = jax.eval_shape(batched, states, task.train, task.val, task)
+        none = _Selected(
+            jnp.full_like(accuracy, -jnp.inf),
+            jnp.full_like(loss, jnp.inf),
+            jnp.zeros(accuracy.shape, jnp.int32),
+            jnp.zeros_like(logits),
         )
         numbers = jnp.arange(1, epochs + 1, dtype=jnp.int32)
-        return jax.lax.scan(body, (states, first), numbers)[0][1]
+        return jax.lax.scan(body, (states, none), numbers)[0][1]
 
-    return loop(states, task)
+    return jax.jit(epochs_of_all)(states, task)
 
 
 def _select(better: Array, new: _Selected, old: _Selected) -> _Selected:

@@ -57,9 +57,7 @@ class Program(NamedTuple):
             return value * jnp.asarray(self.loss_scale, value.dtype), (value, rest)
 
         gradients, (value, rest) = jax.grad(loss, has_aux=True)(state.params)
-        gradients = jax.tree.map(
-            lambda g: g * jnp.asarray(1 / self.loss_scale, g.dtype), gradients
-        )
+        gradients = jax.tree.map(lambda g: g * jnp.asarray(1 / self.loss_scale, g.dtype), gradients)
         updates, optimiser = self.optimiser.update(gradients, state.optimiser, state.params)
         params = optax.apply_updates(state.params, updates)
         return TrainState(params, rest, optimiser), value

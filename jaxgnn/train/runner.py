@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-import resource
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,18 @@ import jax
 import numpy as np
 from rich.console import Console
 
-import jaxgnn
 from jaxgnn.data import NodeDataset, Split, load, normalise_features
+from jaxgnn.train import machine
 from jaxgnn.train.checkpoint import Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig
-from jaxgnn.train.display import Silent, make_display, median_seconds, summary_table
+from jaxgnn.train.display import make_display, median_seconds, summary_table
 from jaxgnn.train.loop import Best, Compiled, Progress, copy, train
 from jaxgnn.train.plot import save_plot
 from jaxgnn.train.records import (
     MetricsLog,
     create_run_directory,
     fingerprint,
+    lock,
     read_config,
     write_json,
 )
@@ -58,38 +59,64 @@ def run(config: TrainConfig, console: Console | None = None) -> dict[str, Any]:
     }
     if config.resume is None:
         directory = create_run_directory(config)
-        write_json(directory / "config.json", record | {"environment": environment()})
+        write_json(directory / "config.json", record | {"environment": machine.environment()})
     else:
         directory = Path(config.resume)
         _check_data(directory, record)
+    with lock(directory):
+        if console is not None:
+            _print_head(console, config, dataset, split, directory)
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        compiled = Compiled(program, state, task)
+        best, progress, rows = _train(config, console, directory, compiled, task, state)
+        logits = np.asarray(jax.device_get(compiled.evaluate(best.params, best.rest, task)[0]))
+        summary = {
+            "dataset": dataset.name,
+            "model": config.model,
+            "metric": task.metric,
+            "test_score": _score_or_none(dataset, logits, split.test),
+            "val_score": _score_or_none(dataset, logits, split.val),
+            "epochs": progress.epoch,
+            "best_epoch": progress.best_epoch,
+            "stopped": progress.stopped,
+            "parameters": parameters,
+            "epoch_seconds": median_seconds(rows),
+            "compile_seconds": round(compiled.seconds, 3),
+            "kernels": machine.describe_kernels(compiled.kernels),
+            "device": machine.describe_device(),
+            **machine.peak_memory(),
+        }
+        write_json(directory / "summary.json", summary)
+        counts = confusion(dataset, logits, split.test)
+        save_plot(directory / "curves.png", rows, summary, counts)
     if console is not None:
-        _print_head(console, config, dataset, split, directory)
-    return _train(config, console, directory, dataset, split, task, program, state)
+        console.print(summary_table(summary))
+        console.print(f"run directory: {directory}", soft_wrap=True, highlight=False)
+    return summary | {"run_directory": str(directory)}
 
 
-def _train(config, console, directory, dataset, split, task, program, state) -> dict[str, Any]:
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    compiled = Compiled(program, state, task)
+def _train(
+    config: TrainConfig,
+    console: Console | None,
+    directory: Path,
+    compiled: Compiled,
+    task: Task,
+    state: TrainState,
+) -> tuple[Best, Progress, list[dict[str, Any]]]:
+    """Trains from the start or from the last checkpoint; also the metrics of all epochs."""
     best, progress = Best(copy(state.params), copy(state.rest)), Progress()
-    checkpoints = Checkpoints(directory / "checkpoints")
-    try:
-        if config.resume is not None and (epoch := checkpoints.latest()) is not None:
-            (state, best), values = checkpoints.restore(epoch, (state, best))
-            progress = Progress.from_json(values)
-        if config.resume is not None and console is not None:
-            console.print(f"continuing after epoch {progress.epoch}", highlight=False)
-        log = MetricsLog(directory / "metrics.jsonl", progress.epoch)
-        display = (
-            Silent()
-            if console is None
-            else make_display(
-                console,
-                plain=config.plain,
-                epochs=config.epochs,
-                metric=task.metric,
-                done=progress.epoch,
-            )
-        )
+    with contextlib.ExitStack() as stack:
+        checkpoints = stack.enter_context(Checkpoints(directory / "checkpoints"))
+        if config.resume is not None:
+            epoch = checkpoints.latest()
+            if epoch is not None:
+                (state, best), values = checkpoints.restore(epoch, (state, best))
+                progress = Progress.from_json(values)
+            if console is not None:
+                console.print(f"continuing after epoch {progress.epoch}", highlight=False)
+        log = stack.enter_context(MetricsLog(directory / "metrics.jsonl", progress.epoch))
+        options = {"epochs": config.epochs, "metric": task.metric, "done": progress.epoch}
+        display = stack.enter_context(make_display(console, plain=config.plain, **options))
 
         def on_epoch(row: dict[str, Any]) -> None:
             log.append(row)
@@ -98,45 +125,32 @@ def _train(config, console, directory, dataset, split, task, program, state) -> 
         def checkpoint(state: TrainState, best: Best, progress: Progress) -> None:
             checkpoints.save(progress.epoch, (state, best), progress.to_json())
 
-        with display:
-            state, best, progress = train(
-                compiled,
-                task,
-                state,
-                best,
-                progress,
-                epochs=config.epochs,
-                patience=config.patience,
-                on_epoch=on_epoch,
-                checkpoint=checkpoint,
-                checkpoint_interval=config.checkpoint_interval,
-            )
-        log.close()
-    finally:
-        checkpoints.close()
-    logits = np.asarray(jax.device_get(compiled.evaluate(best.params, best.rest, task)[0]))
-    summary = {
-        "dataset": dataset.name,
-        "model": config.model,
-        "metric": task.metric,
-        "test_score": _score_or_none(dataset, logits, split.test),
-        "val_score": _score_or_none(dataset, logits, split.val),
-        "epochs": progress.epoch,
-        "best_epoch": progress.best_epoch,
-        "stopped": progress.stopped,
-        "parameters": parameters,
-        "epoch_seconds": median_seconds(log.rows),
-        "compile_seconds": round(compiled.seconds, 3),
-        "kernels": describe_kernels(compiled.kernels),
-        "device": describe_device(),
-        **peak_memory(),
-    }
-    write_json(directory / "summary.json", summary)
-    save_plot(directory / "curves.png", log.rows, summary, confusion(dataset, logits, split.test))
-    if console is not None:
-        console.print(summary_table(summary))
-        console.print(f"run directory: {directory}", soft_wrap=True, highlight=False)
-    return summary | {"run_directory": str(directory)}
+        stack.enter_context(_interruptible(directory, progress))
+        state, best, progress = train(
+            compiled,
+            task,
+            state,
+            best,
+            progress,
+            epochs=config.epochs,
+            patience=config.patience,
+            on_epoch=on_epoch,
+            checkpoint=checkpoint,
+            checkpoint_interval=config.checkpoint_interval,
+        )
+    return best, progress, log.rows
+
+
+@contextlib.contextmanager
+def _interruptible(directory: Path, progress: Progress) -> Iterator[None]:
+    """Lets Ctrl-C say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted in epoch {progress.epoch + 1}: continue from the last checkpoint with "
+            f"jaxgnn train --resume {directory}"
+        ) from None
 
 
 def load_dataset(config: TrainConfig) -> NodeDataset:
@@ -162,45 +176,6 @@ def choose_split(dataset: NodeDataset, index: int) -> Split:
             f"--split: {dataset.name} has {count} split{'s' * (count > 1)}, numbered from 0, "
             f"got {index}"
         ) from None
-
-
-def environment() -> dict[str, str]:
-    """The versions and the device that a run's bits depend on."""
-    info = jaxgnn.build_info()
-    return {
-        "jaxgnn": jaxgnn.__version__,
-        "jax": info.jax,
-        "jaxlib": info.jaxlib,
-        "device": describe_device(),
-    }
-
-
-def describe_device() -> str:
-    """The device that JAX computes on by default."""
-    device = jax.devices()[0]
-    return device.device_kind if device.platform != "cpu" else "cpu"
-
-
-def describe_kernels(calls: dict[str, int]) -> str:
-    """Which kernels a program ran, where, and how often an epoch."""
-    info = jaxgnn.build_info()
-    if jax.default_backend() == "cpu":
-        place, missing = f"cpu ({info.cpu_isa})", f"jaxgnn._cpu: {info.cpu_error or 'loaded'}"
-    else:
-        place, missing = "CUDA", f"jaxgnn._cuda: {info.cuda_error or 'loaded'}"
-    if not calls:
-        return f"none: JAX reference ({missing})"
-    return ", ".join(f"{name} x{calls[name]}" for name in sorted(calls)) + f": {place}"
-
-
-def peak_memory() -> dict[str, Any]:
-    """The device's high-water mark, or on the CPU the process's."""
-    statistics = jax.devices()[0].memory_stats()
-    if statistics and "peak_bytes_in_use" in statistics:
-        return {"memory_of": "device", "peak_bytes": int(statistics["peak_bytes_in_use"])}
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    unit = 1 if sys.platform == "darwin" else 1024
-    return {"memory_of": "process", "peak_bytes": resident * unit}
 
 
 def confusion(dataset: NodeDataset, logits: np.ndarray, mask: np.ndarray) -> np.ndarray | None:
@@ -246,4 +221,3 @@ def _print_head(
     listed = ", ".join(f"{name} {value}" for name, value in settings.items())
     console.print(f"{config.model}: {listed}", highlight=False, soft_wrap=True)
     console.print(f"writing to {directory}", highlight=False, soft_wrap=True)
-

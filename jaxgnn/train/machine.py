@@ -1,0 +1,51 @@
+"""What a run ran on: versions, device, kernels, memory."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from typing import Any
+
+import jax
+
+import jaxgnn
+
+
+def environment() -> dict[str, str]:
+    """The versions and the device that a run's bits depend on."""
+    info = jaxgnn.build_info()
+    return {
+        "jaxgnn": jaxgnn.__version__,
+        "jax": info.jax,
+        "jaxlib": info.jaxlib,
+        "device": describe_device(),
+    }
+
+
+def describe_device() -> str:
+    """The device that JAX computes on by default."""
+    device = jax.devices()[0]
+    return device.device_kind if device.platform != "cpu" else "cpu"
+
+
+def describe_kernels(calls: dict[str, int]) -> str:
+    """Which kernels a program ran, where, and how often an epoch."""
+    info = jaxgnn.build_info()
+    if jax.default_backend() == "cpu":
+        place, missing = f"cpu ({info.cpu_isa})", f"jaxgnn._cpu: {info.cpu_error or 'loaded'}"
+    else:
+        place, missing = "CUDA", f"jaxgnn._cuda: {info.cuda_error or 'loaded'}"
+    if not calls:
+        return f"none: JAX reference ({missing})"
+    listed = ", ".join(f"{name} ({calls[name]} an epoch)" for name in sorted(calls))
+    return f"{listed}: {place}"
+
+
+def peak_memory() -> dict[str, Any]:
+    """The device's high-water mark, or on the CPU the process's."""
+    statistics = jax.devices()[0].memory_stats()
+    if statistics and "peak_bytes_in_use" in statistics:
+        return {"memory_of": "device", "peak_bytes": int(statistics["peak_bytes_in_use"])}
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"memory_of": "process", "peak_bytes": resident * unit}

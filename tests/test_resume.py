@@ -1,0 +1,141 @@
+"""A run killed at any moment, and continued, ends as one that was left alone: bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jaxgnn
+from jaxgnn.train import Best, Checkpoints, Task, TrainConfig, build
+from jaxgnn.train.loop import copy
+from jaxgnn.train.runner import choose_split, load_dataset
+from tests.test_cli import small
+
+EPOCHS = 150
+OPTIONS = ["--epochs", str(EPOCHS), "--patience", "0", "--checkpoint-interval", "4"]
+MODEL = ["--model", "gin", "--norm", "batch", "--hidden", "8", "--input-dropout", "0.2"]
+
+
+def start(directory: Path, *arguments: str) -> subprocess.Popen:
+    root = os.path.dirname(os.path.dirname(os.path.abspath(jaxgnn.__file__)))
+    return subprocess.Popen(
+        [sys.executable, "-m", "jaxgnn.cli", "train", *arguments],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": root},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen) -> str:
+    stdout, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    return stdout
+
+
+def kill_when(process: subprocess.Popen, condition) -> None:
+    """Kills a process in a state in which `condition` holds.
+
+    The process is stopped to look again: what was seen while it ran may be over.
+    """
+    deadline = time.monotonic() + 300
+    while True:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        if condition():
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            if condition():
+                break
+            process.send_signal(signal.SIGCONT)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+def rows(run: Path) -> list[dict]:
+    """The log without its times; the last line may be half written."""
+    lines = (run / "metrics.jsonl").read_text().split("\n")[:-1]
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def final_state(directory: Path, run: Path) -> list[np.ndarray]:
+    config = TrainConfig(**json.loads((run / "config.json").read_text())["settings"])
+    dataset = load_dataset(config)
+    task = Task.from_dataset(dataset, choose_split(dataset, 0))
+    _, state = build(config, task)
+    checkpoints = Checkpoints(run / "checkpoints")
+    assert checkpoints.latest() == EPOCHS
+    like = (state, Best(copy(state.params), copy(state.rest)))
+    restored, _ = checkpoints.restore(EPOCHS, like)
+    checkpoints.close()
+    leaves = jax.tree.leaves(restored)
+    keys = [jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
+    return [
+        np.asarray(jax.random.key_data(leaf) if key else leaf)
+        for leaf, key in zip(leaves, keys, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("resume")
+    small(path / "small.npz")
+    return path
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(directory) -> Path:
+    finish(start(directory, "small.npz", *MODEL, *OPTIONS, "--run-directory", "whole"))
+    return directory / "whole"
+
+
+def test_killed_at_several_moments(directory, uninterrupted):
+    run = directory / "killed"
+    saves = run / "checkpoints"
+
+    def logged(count: int):
+        return lambda: (run / "metrics.jsonl").exists() and len(rows(run)) >= count
+
+    def writing_a_checkpoint() -> bool:
+        names = [path.name for path in saves.iterdir()] if saves.exists() else []
+        return any("tmp" in name for name in names) and any(name.isdigit() for name in names)
+
+    # Before the first checkpoint is complete; between two; while one is written.
+    process = start(directory, "small.npz", *MODEL, *OPTIONS, "--run-directory", "killed")
+    kill_when(process, lambda: (run / "config.json").exists())
+    kill_when(start(directory, "--resume", "killed"), logged(30))
+    seen = len(rows(run))
+    kill_when(start(directory, "--resume", "killed"), writing_a_checkpoint)
+    assert any("tmp" in path.name for path in saves.iterdir())
+    assert len(rows(run)) > 20 and seen < EPOCHS
+    out = finish(start(directory, "--run-directory", "killed", "--resume"))
+    assert "continuing after epoch" in out and "continuing after epoch 0" not in out
+
+    assert rows(run) == rows(uninterrupted)
+    assert [row["epoch"] for row in rows(run)] == list(range(1, EPOCHS + 1))
+    summaries = [json.loads((path / "summary.json").read_text()) for path in (run, uninterrupted)]
+    for name in ("test_score", "val_score", "best_epoch", "epochs", "stopped"):
+        assert summaries[0][name] == summaries[1][name]
+    for one, other in zip(
+        final_state(directory, run), final_state(directory, uninterrupted), strict=True
+    ):
+        assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
+
+
+def test_two_processes_do_not_train_in_one_directory(directory, uninterrupted):
+    from jaxgnn.train.records import lock
+
+    with lock(uninterrupted):
+        process = start(directory, "--resume", "whole")
+        _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert stderr == "jaxgnn: whole: another process is training there\n"
