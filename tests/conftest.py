@@ -13,6 +13,9 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
+# On a GPU, JAX's default products are TF32, three digits short of what these tests compare.
+jax.config.update("jax_default_matmul_precision", "highest")
+
 settings.register_profile(
     "ci",
     deadline=None,
