@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
 from pathlib import Path
 from typing import Any, Self
 
@@ -53,19 +55,12 @@ class Checkpoints:
             CheckpointError: an unreadable checkpoint, or one of a different structure.
         """
         template = _flatten(like)
-        try:
-            restored = self._manager.restore(
-                epoch,
-                args=ocp.args.Composite(
-                    state=ocp.args.StandardRestore(template), progress=ocp.args.JsonRestore()
-                ),
-            )
-        except Exception as error:  # Orbax and TensorStore raise what they like
-            reason = str(error).strip().splitlines()
-            raise CheckpointError(
-                f"{self._directory / str(epoch)}: cannot be restored "
-                f"({type(error).__name__}: {reason[0] if reason else ''})"
-            ) from error
+        arguments = ocp.args.Composite(
+            state=ocp.args.StandardRestore(template), progress=ocp.args.JsonRestore()
+        )
+        restored, reason = self._try_restore(epoch, arguments)
+        if reason:
+            raise CheckpointError(f"{self._directory / str(epoch)}: cannot be restored ({reason})")
         for name, leaf in template.items():
             found = restored.state[name]
             if found.shape != leaf.shape or found.dtype != leaf.dtype:
@@ -74,6 +69,22 @@ class Checkpoints:
                     f"{leaf.dtype}{list(leaf.shape)}, got {found.dtype}{list(found.shape)}"
                 )
         return _unflatten(restored.state, like), restored.progress
+
+    def _try_restore(self, epoch: int, arguments: ocp.args.Composite) -> tuple[Any, str]:
+        """What Orbax restores, or why it does not."""
+        hook = sys.unraisablehook
+        # Reads that fail beside the first one end as coroutines that nobody awaits.
+        sys.unraisablehook = lambda _: None
+        try:
+            try:
+                return self._manager.restore(epoch, args=arguments), ""
+            except Exception as error:  # Orbax and TensorStore raise what they like
+                first = next(iter(str(error).splitlines()), "")
+                reason = f"{type(error).__name__}: {first[:100]}"
+            gc.collect()
+            return None, reason
+        finally:
+            sys.unraisablehook = hook
 
     def __enter__(self) -> Self:
         return self

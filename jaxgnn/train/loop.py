@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxgnn.data import Metric
 from jaxgnn.train.step import Program, TrainState
 from jaxgnn.train.task import Task, score
 
@@ -161,7 +162,7 @@ class _HostMasks:
     """Scores that the device does not compute."""
 
     def __init__(self, task: Task):
-        self.metric = task.metric
+        self.metric: Metric = task.metric
         self.labels, self.train, self.val = jax.device_get((task.labels, task.train, task.val))
 
     def scores(self, row: dict[str, Any], logits: Any) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def fingerprint(dataset: NodeDataset, split: Split) -> str:
     ):
         array = np.ascontiguousarray(array)
         crc = zlib.crc32(repr((array.shape, array.dtype.str)).encode(), crc)
-        crc = zlib.crc32(array.view(np.uint8).reshape(-1), crc)
+        crc = zlib.crc32(array.reshape(-1).view(np.uint8).data, crc)
     return f"{crc:08x}"
 
 

@@ -47,7 +47,7 @@ def run(config: TrainConfig, console: Console | None = None) -> dict[str, Any]:
         DivergenceError: the loss is not finite.
     """
     config.check()
-    if config.dtype == "float64" and not jax.config.jax_enable_x64:
+    if config.dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise ConfigError("--dtype: float64 needs jax.config.update('jax_enable_x64', True)")
     dataset = load_dataset(config)
     split = choose_split(dataset, config.split)
