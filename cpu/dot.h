@@ -54,11 +54,9 @@ JAXGNN_INLINE A sum_terms(int64_t f, int64_t end, const Term& term) {
   return f < end ? sum + sum_tail<A, N>(f, end, term) : sum;
 }
 
-// Calls edge(row, e, index, ahead) for every edge; `ahead` is the index of an edge some way on, to
-// prefetch. Edges are shared out evenly, whatever the rows.
+// Calls edge(row, e, index) for every edge. Edges are shared out evenly, whatever the rows.
 template <class F>
 void over_edges(const Csr& csr, const Executor& executor, int64_t edge_bytes, const F& edge) {
-  constexpr int64_t kDistance = 16;
   const int64_t edges = csr.num_edges;
   const int64_t items = item_count(executor, edges, edge_bytes);
   parallel_for(executor, items, [&](int64_t item) {
@@ -66,18 +64,9 @@ void over_edges(const Csr& csr, const Executor& executor, int64_t edge_bytes, co
     const int64_t last = edges * (item + 1) / items;
     for (int64_t row = row_of(csr, e); e < last; ++row) {
       const int64_t end = row + 1 < csr.num_rows ? min_of(row_begin(csr, row + 1), last) : last;
-      for (; e < end; ++e) {
-        const int64_t ahead = min_of(e + kDistance, edges - 1);
-        edge(row, e, index_of(csr, e), index_of(csr, ahead));
-      }
+      for (; e < end; ++e) edge(row, e, index_of(csr, e));
     }
   });
-}
-
-JAXGNN_INLINE void prefetch_row(const void* p, int64_t bytes) {
-  const char* begin = static_cast<const char*>(p);
-  for (int64_t offset = 0; offset < bytes; offset += 64) __builtin_prefetch(begin + offset, 0, 3);
-  __builtin_prefetch(begin + bytes - 1, 0, 3);
 }
 
 }  // namespace

@@ -7,8 +7,6 @@
 namespace jaxgnn {
 namespace {
 
-constexpr int64_t kDistance = 16;
-
 // All vectors of a slice, for the rows or the part of `work`. Products are compared exactly as
 // spmm computes them: this file is compiled without contraction to fused multiply-adds.
 template <class T, int N, int kVectors, Weighting kWeighting>
@@ -16,10 +14,10 @@ __attribute__((noinline)) void run(const SpmmExtremumArgs& args, const Slice& sl
                                    int64_t head_width, const Work& work) {
   using A = Accumulator<T>;
   using V = Vector<A, N>;
+  constexpr int64_t kBytes = int64_t{kVectors} * N * sizeof(T);
   const Csr& csr = args.csr;
   const int64_t width = args.width, heads = args.heads;
   const int64_t longest = longest_whole_row(csr);
-  const int64_t final_edge = csr.num_edges - 1;
   // The row's own operand stays put, the other is gathered.
   const T* own = static_cast<const T*>(args.transpose ? args.x : args.y) + slice.feature;
   const T* other = static_cast<const T*>(args.transpose ? args.y : args.x) + slice.feature;
@@ -49,16 +47,15 @@ __attribute__((noinline)) void run(const SpmmExtremumArgs& args, const Slice& sl
     for (int k = 0; k < kVectors; ++k) mine[k] = load<N>(own + row * width + features[k]);
     for (int64_t e = begin; e < end; ++e) {
       const int64_t index = index_of(csr, e) * width;
-      const int64_t ahead = index_of(csr, min_of(e + kDistance, final_edge)) * width;
-      prefetch<kVectors * N * sizeof(T)>(other + ahead);
-      if (values != nullptr) prefetch<kVectors * N * sizeof(T)>(values + ahead);
+      prefetch_ahead<kBytes>(csr, e, other, width);
+      if (values != nullptr) prefetch_ahead<kBytes>(csr, e, values, width);
       JAXGNN_UNROLL
       for (int k = 0; k < kVectors; ++k) {
         const V theirs = load<N>(other + index + features[k]);
         V product = args.transpose ? mine[k] : theirs;
         if (weights != nullptr) {
           const A* weight = weights + e * heads + weight_offsets[k];
-          product = round_to<T, N>(load_weight<N, kWeighting>(weight) * product);
+          product = Convert<T, N>::rounded(load_weight<N, kWeighting>(weight) * product);
         }
         V term = V{} + A{1};
         if (values != nullptr) term = load<N>(values + index + features[k]);
@@ -131,25 +128,25 @@ void dots(const SddmmArgs& args, const Executor& executor) {
   const T* extrema = static_cast<const T*>(args.y);
   const A* weights = static_cast<const A*>(args.weights);
   A* out = static_cast<A*>(args.out);
-  over_edges(
-      args.csr, executor, 2 * bytes, [=](int64_t row, int64_t e, int64_t index, int64_t ahead) {
-        prefetch_row(other + ahead * width, bytes);
-        prefetch_row(senders + ahead * width, bytes);
-        const T* a = own + row * width;
-        const T* b = other + index * width;
-        const T* x = senders + index * width;
-        const T* y = extrema + row * width;
-        for (int64_t h = 0; h < heads; ++h) {
-          const A* weight = weights == nullptr ? nullptr : weights + e * heads + h;
-          auto term = [a, b, x, y, weight](auto lanes, int64_t f) {
-            constexpr int N = decltype(lanes)::value;
-            Sum<T, N> product = load<N>(x + f);
-            if (weight != nullptr) product = round_to<T, N>(*weight * product);
-            return product == load<N>(y + f) ? load<N>(a + f) * load<N>(b + f) : Sum<T, N>{};
-          };
-          out[e * heads + h] = sum_terms<A, kFull>(h * head_width, (h + 1) * head_width, term);
-        }
-      });
+  const Csr csr = args.csr;
+  over_edges(args.csr, executor, 2 * bytes, [=](int64_t row, int64_t e, int64_t index) {
+    prefetch_ahead(csr, e, other, width, bytes);
+    prefetch_ahead(csr, e, senders, width, bytes);
+    const T* a = own + row * width;
+    const T* b = other + index * width;
+    const T* x = senders + index * width;
+    const T* y = extrema + row * width;
+    for (int64_t h = 0; h < heads; ++h) {
+      const A* weight = weights == nullptr ? nullptr : weights + e * heads + h;
+      auto term = [a, b, x, y, weight](auto lanes, int64_t f) {
+        constexpr int N = decltype(lanes)::value;
+        Sum<T, N> product = load<N>(x + f);
+        if (weight != nullptr) product = Convert<T, N>::rounded(*weight * product);
+        return product == load<N>(y + f) ? load<N>(a + f) * load<N>(b + f) : Sum<T, N>{};
+      };
+      out[e * heads + h] = sum_terms<A, kFull>(h * head_width, (h + 1) * head_width, term);
+    }
+  });
 }
 
 }  // namespace

@@ -142,13 +142,53 @@ void over_split_rows(const Csr& csr, const Executor& executor, const F& body) {
   });
 }
 
-// Prefetches the cache lines of [p, p + kBytes).
-template <int kBytes>
-JAXGNN_INLINE void prefetch(const void* p) {
-  const char* bytes = static_cast<const char*>(p);
+// How many edges ahead to prefetch, of so many bytes each: 8 KiB under way hide the memory's
+// latency and leave most of the first-level cache alone.
+constexpr int64_t prefetch_distance(int64_t edge_bytes) {
+  return edge_bytes >= 2048 ? 4 : edge_bytes <= 256 ? 32 : 8192 / edge_bytes;
+}
+
+// Now and then prefetches the beginnings of the rows of x that some edges on from e + distance will
+// read, several at once, so that the page table walks which hold up the first touch of a row
+// overlap.
+template <class T>
+JAXGNN_INLINE void prefetch_beginnings(const Csr& csr, int64_t e, int64_t distance, const T* x,
+                                       int64_t width) {
+  constexpr int64_t kTogether = 8;
+  const int64_t first = e + distance + kTogether;
+  if (e % kTogether != 0 || first + kTogether > csr.num_edges) return;
+  if (csr.wide_indices) {
+    for (int64_t i = 0; i < kTogether; ++i)
+      __builtin_prefetch(x + index_of(csr, first + i) * width);
+    return;
+  }
+  const int32_t* indices = static_cast<const int32_t*>(csr.indices) + first;
   JAXGNN_UNROLL
-  for (int offset = 0; offset < kBytes; offset += 64) __builtin_prefetch(bytes + offset, 0, 3);
-  __builtin_prefetch(bytes + kBytes - 1, 0, 3);  // the last, if p is not where a line begins
+  for (int64_t i = 0; i < kTogether; ++i) __builtin_prefetch(x + indices[i] * width);
+}
+
+// Edge e is about to be read: prefetches the `bytes` of x that an edge some way on will read.
+template <class T>
+JAXGNN_INLINE void prefetch_ahead(const Csr& csr, int64_t e, const T* x, int64_t width,
+                                  int64_t bytes) {
+  const int64_t distance = prefetch_distance(bytes);
+  prefetch_beginnings(csr, e, distance, x, width);
+  const T* row = x + index_of(csr, min_of(e + distance, csr.num_edges - 1)) * width;
+  const char* begin = reinterpret_cast<const char*>(row);
+  for (int64_t offset = 0; offset < bytes; offset += 64) __builtin_prefetch(begin + offset);
+  __builtin_prefetch(begin + bytes - 1);  // the last line, if the row does not begin with one
+}
+
+// The same for a constant number of bytes, unrolled.
+template <int64_t kBytes, class T>
+JAXGNN_INLINE void prefetch_ahead(const Csr& csr, int64_t e, const T* x, int64_t width) {
+  constexpr int64_t kDistance = prefetch_distance(kBytes);
+  prefetch_beginnings(csr, e, kDistance, x, width);
+  const T* row = x + index_of(csr, min_of(e + kDistance, csr.num_edges - 1)) * width;
+  const char* begin = reinterpret_cast<const char*>(row);
+  JAXGNN_UNROLL
+  for (int64_t offset = 0; offset < kBytes; offset += 64) __builtin_prefetch(begin + offset);
+  __builtin_prefetch(begin + kBytes - 1);
 }
 
 }  // namespace

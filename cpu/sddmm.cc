@@ -14,8 +14,9 @@ void dots(const SddmmArgs& args, const Executor& executor) {
   const T* rows = static_cast<const T*>(args.a);
   const T* columns = static_cast<const T*>(args.b);
   A* out = static_cast<A*>(args.out);
-  over_edges(args.csr, executor, bytes, [=](int64_t row, int64_t e, int64_t index, int64_t ahead) {
-    prefetch_row(columns + ahead * width, bytes);
+  const Csr csr = args.csr;
+  over_edges(csr, executor, bytes, [=](int64_t row, int64_t e, int64_t index) {
+    prefetch_ahead(csr, e, columns, width, bytes);
     const T* a = rows + row * width;
     const T* b = columns + index * width;
     auto term = [a, b](auto lanes, int64_t f) {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__F16C__)
+#if defined(__AVX2__)  // with F16C, as it is compiled here
 #include <immintrin.h>
 #endif
 
@@ -93,24 +93,42 @@ struct StorageOf<float16> {
 template <class T, int N>
 using Stored = Vector<typename StorageOf<T>::type, N>;
 
-// Storage to sums and back, rounding to nearest, ties to even; NaN stays NaN.
+// Storage to sums (widen) and back (round; `rounded` widens again), to nearest, ties to even. NaN
+// stays NaN.
 template <class T, int N>
 struct Convert {  // float and double
   static JAXGNN_INLINE Sum<T, N> widen(Stored<T, N> v) { return v; }
   static JAXGNN_INLINE Stored<T, N> round(Sum<T, N> v) { return v; }
+  static JAXGNN_INLINE Sum<T, N> rounded(Sum<T, N> v) { return v; }
 };
 
 template <int N>
 struct Convert<bfloat16, N> {
   static JAXGNN_INLINE Vector<float, N> widen(Vector<uint16_t, N> v) {
+    // Spelt out where GCC would convert by halves.
+#if defined(__AVX512F__)
+    if constexpr (N == 16) {
+      const __m512i wide = _mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)v);
+      return (Vector<float, N>)_mm512_maskz_slli_epi32(0xffff, wide, 16);
+    }
+#endif
+#if defined(__AVX2__)
+    if constexpr (N == 8) {
+      return (Vector<float, N>)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)v), 16);
+    }
+#endif
     return bit_cast<Vector<float, N>>(__builtin_convertvector(v, Vector<uint32_t, N>) << 16);
   }
   static JAXGNN_INLINE Vector<uint16_t, N> round(Vector<float, N> v) {
+    return __builtin_convertvector(bit_cast<Vector<uint32_t, N>>(rounded(v)) >> 16,
+                                   Vector<uint16_t, N>);
+  }
+  static JAXGNN_INLINE Vector<float, N> rounded(Vector<float, N> v) {
     using U = Vector<uint32_t, N>;
     const U bits = bit_cast<U>(v);
-    const U rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    const U quiet = (bits >> 16) | 0x40u;
-    return __builtin_convertvector(v == v ? rounded : quiet, Vector<uint16_t, N>);
+    const U nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+    const U quiet = (bits & 0xffff0000u) | 0x400000u;
+    return bit_cast<Vector<float, N>>(v == v ? nearest : quiet);
   }
 };
 
@@ -120,7 +138,7 @@ struct Convert<float16, N> {
 #if defined(__AVX512F__)
     if constexpr (N == 16) return (Vector<float, N>)_mm512_maskz_cvtph_ps(0xffff, (__m256i)v);
 #endif
-#if defined(__F16C__)
+#if defined(__AVX2__)
     if constexpr (N == 8) return (Vector<float, N>)_mm256_cvtph_ps((__m128i)v);
     if constexpr (N <= 4) {
       __m128i half = _mm_setzero_si128();
@@ -151,7 +169,7 @@ struct Convert<float16, N> {
                                                         _MM_FROUND_TO_NEAREST_INT);
     }
 #endif
-#if defined(__F16C__)
+#if defined(__AVX2__)
     if constexpr (N == 8) {
       return (Vector<uint16_t, N>)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
     }
@@ -177,6 +195,7 @@ struct Convert<float16, N> {
     const U half = magnitude >= 0x477ff000u ? infinite : finite;
     return __builtin_convertvector(half | sign, Vector<uint16_t, N>);
   }
+  static JAXGNN_INLINE Vector<float, N> rounded(Vector<float, N> v) { return widen(round(v)); }
 };
 
 template <int N, class T>
@@ -199,12 +218,6 @@ void store_row(T* to, const Accumulator<T>* from, int64_t width) {
   for (; f + kLanes<T> <= width; f += kLanes<T>)
     store<kLanes<T>>(to + f, load<kLanes<T>>(from + f));
   for (; f < width; ++f) store<1>(to + f, load<1>(from + f));
-}
-
-// v as T holds it.
-template <class T, int N>
-JAXGNN_INLINE Sum<T, N> round_to(Sum<T, N> v) {
-  return Convert<T, N>::widen(Convert<T, N>::round(v));
 }
 
 // The larger; NaN if either is.

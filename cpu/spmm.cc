@@ -6,14 +6,9 @@
 namespace jaxgnn {
 namespace {
 
-#ifndef JAXGNN_DISTANCE
-#define JAXGNN_DISTANCE 24
-#endif
-constexpr int64_t kDistance = JAXGNN_DISTANCE;
-#ifndef JAXGNN_MAXVEC
-#define JAXGNN_MAXVEC (kRegisters / 2)
-#endif
-constexpr int kMaxVectors = JAXGNN_MAXVEC;
+// Sums that stay in registers: up to 256 floats with AVX-512. Fewer, in more passes, gather less
+// at a time than the caches and the page tables are good at.
+constexpr int kMaxVectors = kRegisters / 2;
 
 // min is the max of the negated products, negated.
 enum class Kind { sum, max };
@@ -23,10 +18,10 @@ __attribute__((noinline)) void run(const SpmmArgs& args, const Slice& slice, int
                                    const Work& work) {
   using A = Accumulator<T>;
   using V = Vector<A, N>;
+  constexpr int64_t kBytes = int64_t{kVectors} * N * sizeof(T);
   const Csr& csr = args.csr;
   const int64_t width = args.width, heads = args.heads;
   const int64_t longest = longest_whole_row(csr);
-  const int64_t final_edge = csr.num_edges - 1;
   const T* x = static_cast<const T*>(args.x) + slice.feature;
   const A* weights =
       args.weights == nullptr ? nullptr : static_cast<const A*>(args.weights) + slice.head;
@@ -50,10 +45,7 @@ __attribute__((noinline)) void run(const SpmmArgs& args, const Slice& slice, int
     for (int k = 0; k < kVectors; ++k) sums[k] = V{} + start;
     for (int64_t e = begin; e < end; ++e) {
       const T* from = x + index_of(csr, e) * width;
-      if (csr.indices != nullptr) {
-        const int64_t ahead = index_of(csr, min_of(e + kDistance, final_edge));
-        prefetch<kVectors * N * sizeof(T)>(x + ahead * width);
-      }
+      if (csr.indices != nullptr) prefetch_ahead<kBytes>(csr, e, x, width);
       JAXGNN_UNROLL
       for (int k = 0; k < kVectors; ++k) {
         const V value = load<N>(from + features[k]);
@@ -65,7 +57,7 @@ __attribute__((noinline)) void run(const SpmmArgs& args, const Slice& slice, int
         const auto weight = load_weight<N, kWeighting>(weights + e * heads + weight_offsets[k]);
         if constexpr (kKind == Kind::sum) sums[k] += weight * value;
         if constexpr (kKind == Kind::max) {
-          sums[k] = maximum(sums[k], round_to<T, N>(weight * value) * sign);
+          sums[k] = maximum(sums[k], Convert<T, N>::rounded(weight * value) * sign);
         }
       }
     }

@@ -309,7 +309,9 @@ def test_rounding_is_to_nearest_even():
         case.rows = case.edges = 1
         weights = x.astype(np.float32)[None]  # one head a feature: the product is the weight
         out = spmm(case, jnp.asarray(wide), weights, "sum")
-        np.testing.assert_array_equal(out[0], x.astype(np.float32).astype(wide.dtype))
+        with np.errstate(over="ignore"):  # the largest are infinite in float16
+            expected = x.astype(np.float32).astype(wide.dtype)
+        np.testing.assert_array_equal(out[0], expected)
 
 
 def test_bad_shapes_are_refused():
