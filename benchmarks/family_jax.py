@@ -51,7 +51,7 @@ class JaxFamily(Family):
             function = _gather_segment_sum(self._graph.num_receivers, impl == plan.SORTED)
             operands = (self._graph.senders, self._receivers, weights_)
             if impl == plan.UNSORTED:
-                operands = _shuffled(operands)
+                operands = _shuffled(operands, self._graph.num_edges)
             return _compiled(_vjp(function) if backward else function, x, *operands)
         if backward:
             raise Unsupported("jax.experimental.sparse is timed forward only")
@@ -104,9 +104,11 @@ def _gather_segment_sum(num_receivers: int, indices_are_sorted: bool) -> Callabl
     return function
 
 
-def _shuffled(operands: tuple[jax.Array | None, ...]) -> tuple[jax.Array | None, ...]:
+def _shuffled(
+    operands: tuple[jax.Array | None, ...], num_edges: int
+) -> tuple[jax.Array | None, ...]:
     """The same edges in an arbitrary order, as an edge list that nobody sorted has them."""
-    order = np.random.default_rng(0).permutation(len(operands[0]))
+    order = np.random.default_rng(0).permutation(num_edges)
     return tuple(None if o is None else jax.device_put(np.asarray(o)[order]) for o in operands)
 
 
