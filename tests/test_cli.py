@@ -172,6 +172,27 @@ def small(path, nodes: int = 200) -> None:
     )
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_terminal_gets_a_live_display(tmp_path, monkeypatch, plain):
+    import io
+
+    from rich.console import Console
+
+    from jaxgnn.train import run
+
+    small(tmp_path / "small.npz")
+    config = parse_train(["small.npz", "--epochs", "25"] + ["--plain"] * plain)
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    assert config is not None
+    summary = run(config, console)
+    text = console.file.getvalue()
+    assert ("\x1b[2K" in text) == (not plain)
+    assert ("epoch  1/25" in text) == plain
+    assert "25/25" in text and "epochs/s" in text and "loss" in text
+    assert f"{100 * summary['test_score']:.2f} %" in text
+    assert os.path.basename(summary["run_directory"]).startswith("small-gcn-")
+
+
 def test_ctrl_c_ends_with_130_and_keeps_the_checkpoint(tmp_path):
     small(tmp_path / "small.npz")
     command = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from typing import Any, Protocol, Self
@@ -74,9 +75,9 @@ class Bar(Silent):
             expand=True,
         )
         self._task = self._progress.add_task("", total=epochs, completed=done, rate="")
-        self._live = Live(console=console, refresh_per_second=10, get_renderable=self._render)
         self._row: dict[str, Any] = {}
         self._best = 0
+        self._live = Live(console=console, refresh_per_second=10, get_renderable=self._render)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -101,22 +102,20 @@ class Bar(Silent):
 
 
 class Rate:
-    """Epochs per second, smoothed over about a second."""
+    """Epochs per second over about the last two seconds."""
 
     def __init__(self) -> None:
         self._last = time.perf_counter()
-        self._mean: float | None = None
+        self._epochs = self._seconds = 0.0
 
     def tick(self) -> float:
         """Counts an epoch and returns the rate."""
         now = time.perf_counter()
         elapsed, self._last = max(now - self._last, 1e-9), now
-        if self._mean is None:
-            self._mean = elapsed
-        else:
-            weight = min(1.0, elapsed + 0.05)
-            self._mean += weight * (elapsed - self._mean)
-        return 1 / self._mean
+        forget = math.exp(-elapsed / 2)
+        self._epochs = self._epochs * forget + 1
+        self._seconds = self._seconds * forget + elapsed
+        return self._epochs / self._seconds
 
 
 def columns(row: dict[str, Any], metric: str) -> list[tuple[str, str]]:

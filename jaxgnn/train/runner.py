@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator
+import signal
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -118,14 +119,16 @@ def _train(
         options = {"epochs": config.epochs, "metric": task.metric, "done": progress.epoch}
         display = stack.enter_context(make_display(console, plain=config.plain, **options))
 
+        interrupt = stack.enter_context(_Interrupt(directory))
+
         def on_epoch(row: dict[str, Any]) -> None:
+            interrupt.check(row["epoch"])
             log.append(row)
             display.epoch(row, progress.best_epoch)
 
         def checkpoint(state: TrainState, best: Best, progress: Progress) -> None:
             checkpoints.save(progress.epoch, (state, best), progress.to_json())
 
-        stack.enter_context(_interruptible(directory, progress))
         state, best, progress = train(
             compiled,
             task,
@@ -141,16 +144,36 @@ def _train(
     return best, progress, log.rows
 
 
-@contextlib.contextmanager
-def _interruptible(directory: Path, progress: Progress) -> Iterator[None]:
-    """Lets Ctrl-C say how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"interrupted in epoch {progress.epoch + 1}: continue from the last checkpoint with "
-            f"jaxgnn train --resume {directory}"
-        ) from None
+class _Interrupt:
+    """Puts Ctrl-C off to the end of the epoch, so that it cannot break into a checkpoint.
+
+    A second one is not put off.
+    """
+
+    def __init__(self, directory: Path):
+        self._directory, self._requested = directory, False
+
+    def __enter__(self) -> Self:
+        self._main = threading.current_thread() is threading.main_thread()
+        if self._main:
+            self._handler = signal.signal(signal.SIGINT, self._request)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._main:
+            signal.signal(signal.SIGINT, self._handler)
+
+    def _request(self, *_: object) -> None:
+        self._requested = True
+        signal.signal(signal.SIGINT, self._handler)
+
+    def check(self, epoch: int) -> None:
+        """Raises KeyboardInterrupt, saying how to go on, if there was one."""
+        if self._requested:
+            raise KeyboardInterrupt(
+                f"interrupted in epoch {epoch}: continue from the last checkpoint with "
+                f"jaxgnn train --resume {self._directory}"
+            )
 
 
 def load_dataset(config: TrainConfig) -> NodeDataset:
