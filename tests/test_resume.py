@@ -14,13 +14,15 @@ import pytest
 from test_cli import small
 
 import jaxgnn
+from jaxgnn.cli import main
 from jaxgnn.train import Best, Checkpoints, Task, TrainConfig, build
 from jaxgnn.train.loop import copy
+from jaxgnn.train.records import lock
 from jaxgnn.train.runner import choose_split, load_dataset
 
 EPOCHS = 150
 OPTIONS = ["--epochs", str(EPOCHS), "--patience", "0", "--checkpoint-interval", "4"]
-MODEL = ["--model", "gin", "--norm", "batch", "--hidden", "8", "--input-dropout", "0.2"]
+MODEL = ["--model", "gcn", "--norm", "batch", "--hidden", "8", "--input-dropout", "0.2"]
 
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen:
@@ -135,11 +137,8 @@ def test_killed_at_several_moments(directory, uninterrupted):
         assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
 
 
-def test_two_processes_do_not_train_in_one_directory(directory, uninterrupted):
-    from jaxgnn.train.records import lock
-
+def test_two_processes_do_not_train_in_one_directory(directory, uninterrupted, monkeypatch, capsys):
+    monkeypatch.chdir(directory)
     with lock(uninterrupted):
-        process = start(directory, "--resume", "whole")
-        _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert stderr == "jaxgnn: whole: another process is training there\n"
+        assert main(["train", "--resume", "whole"]) == 2
+    assert capsys.readouterr().err == "jaxgnn: whole: another process is training there\n"
