@@ -47,10 +47,10 @@ class JaxFamily(Family):
         impl = measurement.impl.removesuffix(plan.FTZ)
         if impl == plan.OURS:
             return _compiled(_vjp(_ours) if backward else _ours, x, self._graph, weights_)
-        if impl in (plan.SORTED, plan.UNSORTED):
+        if impl in (plan.SORTED, plan.UNSORTED, plan.SHUFFLED):
             function = _gather_segment_sum(self._graph.num_receivers, impl == plan.SORTED)
             operands = (self._graph.senders, self._receivers, weights_)
-            if impl == plan.UNSORTED:
+            if impl == plan.SHUFFLED:
                 operands = _shuffled(operands, self._graph.num_edges)
             return _compiled(_vjp(function) if backward else function, x, *operands)
         if backward:

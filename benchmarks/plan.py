@@ -11,6 +11,7 @@ Pass = Literal["forward", "backward"]
 OURS = "jaxgnn"
 SORTED = "jax segment_sum sorted"
 UNSORTED = "jax segment_sum unsorted"
+SHUFFLED = "jax segment_sum shuffled"
 BCSR = "jax BCSR"
 BCOO = "jax BCOO"
 TORCH = "torch.sparse CSR"
@@ -23,7 +24,7 @@ FTZ = " (ftz atomics)"
 
 # The worker process that runs each: two frameworks never share one, nor its memory.
 FAMILY = {
-    **dict.fromkeys((OURS, SORTED, UNSORTED, BCSR, BCOO), "jax"),
+    **dict.fromkeys((OURS, SORTED, UNSORTED, SHUFFLED, BCSR, BCOO), "jax"),
     **dict.fromkeys((TORCH, *CUSPARSE, PYG_EDGE_INDEX, PYG_ADJ, PYG_SCATTER), "torch"),
     **dict.fromkeys((SORTED + FTZ, UNSORTED + FTZ), "jax_ftz"),
     SCIPY: "scipy",
@@ -64,7 +65,7 @@ class Block:
 
 CPU = (
     Block(("rmat",), (OURS, SORTED, UNSORTED, TORCH, SCIPY, PYG_EDGE_INDEX, PYG_SCATTER)),
-    Block(("rmat",), (BCSR, BCOO, PYG_ADJ), directions=FORWARD),
+    Block(("rmat",), (SHUFFLED, BCSR, BCOO, PYG_ADJ), directions=FORWARD),
     Block(("rmat",), (OURS,), dtypes=("bfloat16", "float16")),
     Block(("rmat",), (OURS, TORCH), directions=FORWARD, weighted=True),
 )
@@ -73,7 +74,7 @@ GPU = (
     Block((BIG_SHAPE,), (OURS, TORCH, *CUSPARSE), dtypes=("float32", "bfloat16")),
     Block((BIG_SHAPE,), (OURS, CUSPARSE[3]), dtypes=("float16",)),
     Block((BIG_SHAPE,), (SORTED, UNSORTED, PYG_EDGE_INDEX)),
-    Block((BIG_SHAPE,), (BCSR, PYG_SCATTER), directions=FORWARD),
+    Block((BIG_SHAPE,), (SHUFFLED, BCSR, PYG_SCATTER), directions=FORWARD),
     Block(
         (BIG_SHAPE,),
         (OURS, *CUSPARSE[2:]),

@@ -145,7 +145,7 @@ struct Walk {
 };
 
 template <typename T, typename Op, int V, bool kWeighted>
-__global__ void __launch_bounds__(kThreads) long_rows(const Params<T> p) {
+__global__ void __launch_bounds__(kThreads, kWeighted ? 14 : 16) long_rows(const Params<T> p) {
   using A = typename Accumulator<T>::type;
   using RowWalk = Walk<T, Op, V, kWeighted>;
   const Work work = find_work(p.rows, (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32);

@@ -45,9 +45,15 @@ def split_length(num_edges: int, num_rows: int) -> int:
 
 
 def split_table(row_offsets: np.ndarray, length: int) -> np.ndarray:
-    """Pairs (row, part) that cut each row longer than `length` into parts of `length` edges."""
+    """Pairs (row, part) that cut each row longer than `length` into parts of `length` edges.
+
+    Without such rows a single entry of padding, (-1, 0): jaxlib 0.11.2 crashes on arrays without
+    elements among the arguments of `shard_map`.
+    """
     lengths = np.diff(row_offsets)
     rows = np.flatnonzero(lengths > length)
+    if rows.size == 0:
+        return np.array([[-1, 0]], np.int32)
     parts = -(-lengths[rows] // length)
     first = np.cumsum(parts) - parts
     row = np.repeat(rows, parts)
@@ -63,7 +69,7 @@ def split_capacity(num_edges: int, num_rows: int) -> int:
     """
     length = split_length(num_edges, num_rows)
     rows = min(num_rows, num_edges // (length + 1))
-    return 0 if rows == 0 else (num_edges + rows * (length - 1)) // length
+    return 1 if rows == 0 else (num_edges + rows * (length - 1)) // length
 
 
 def pad_splits(csr: HostCSR) -> HostCSR:

@@ -198,7 +198,7 @@ def test_long_rows_are_split():
     degrees = np.asarray(graph.in_degrees)
     assert length == 256 and degrees.max() > length
     assert graph.splits.shape[0] == sum(-(-d // length) for d in degrees if d > length)
-    assert graph.transpose_splits.shape[0] > 0
+    assert (graph.transpose_splits[:, 0] >= 0).any()
 
 
 @given(

@@ -46,7 +46,7 @@ def test_long_rows_are_split(reduce, dtype, nodes, mean_degree):
     """On each side of the mean degrees at which the CUDA kernels change their mapping."""
     with jax.enable_x64(dtype == "float64"):
         graph = skewed_graph(nodes, nodes * mean_degree, seed=mean_degree)
-        assert graph.splits.shape[0] > 0 and graph.transpose_splits.shape[0] > 0
+        assert graph.splits.max() > 0 and graph.transpose_splits.max() > 0
         rng = np.random.default_rng(0)
         for heads, width, transpose in [((), 64, False), ((2,), 16, True), (None, 7, False)]:
             x = draw_array(rng, (nodes, *(heads or ()), width), dtype)
