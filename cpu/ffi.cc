@@ -1,11 +1,8 @@
 // The XLA FFI handlers: checked buffers in, raw pointers to the kernels of isa.h out.
-#include "xla/ffi/api/ffi.h"
-
-#include <cstring>
 #include <optional>
-#include <string>
 
 #include "bindings.h"
+#include "ffi/check.h"
 #include "isa.h"
 #include "parallel.h"
 
@@ -13,20 +10,6 @@ namespace jaxgnn {
 namespace {
 
 namespace ffi = xla::ffi;
-using ffi::AnyBuffer;
-using Result = ffi::Result<AnyBuffer>;
-
-int64_t count(const AnyBuffer& buffer) { return static_cast<int64_t>(buffer.element_count()); }
-
-// Dimension i, or 0 where there is none.
-int64_t dim(const AnyBuffer& buffer, size_t i) {
-  return i < buffer.dimensions().size() ? buffer.dimensions()[i] : 0;
-}
-
-// An absent operand has no elements.
-const void* data_or_null(const AnyBuffer& buffer) {
-  return count(buffer) == 0 ? nullptr : buffer.untyped_data();
-}
 
 std::optional<ValueType> value_type(ffi::DataType type) {
   switch (type) {
@@ -43,39 +26,8 @@ std::optional<ValueType> value_type(ffi::DataType type) {
   }
 }
 
-// Collects the first thing found wrong with a call.
-class Check {
- public:
-  explicit Check(const char* target) : target_(target) {}
-
-  void that(bool holds, const char* what) {
-    if (!holds && message_.empty()) message_ = std::string(target_) + ": " + what;
-  }
-  void integers(const AnyBuffer& buffer, const char* what) {
-    that(buffer.element_type() == ffi::S32 || buffer.element_type() == ffi::S64, what);
-  }
-  // A matrix [rows, columns] of `type`, or no elements.
-  void optional_matrix(const AnyBuffer& buffer, ffi::DataType type, int64_t rows, int64_t columns,
-                       const char* what) {
-    if (count(buffer) == 0) return;
-    that(buffer.element_type() == type && dim(buffer, 0) == rows && dim(buffer, 1) == columns,
-         what);
-  }
-  bool failed() const { return !message_.empty(); }
-  ffi::Error error() const { return ffi::Error::InvalidArgument(message_); }
-
- private:
-  const char* target_;
-  std::string message_;
-};
-
-ffi::DataType accumulator(ffi::DataType type) { return type == ffi::F64 ? ffi::F64 : ffi::F32; }
-
-Csr make_csr(Check& check, const AnyBuffer& row_offsets, const AnyBuffer& indices,
-             const AnyBuffer* splits, int64_t num_edges, int64_t split_length) {
-  check.integers(row_offsets, "row_offsets must be int32 or int64");
-  check.integers(indices, "indices must be int32 or int64");
-  check.that(count(row_offsets) >= 1, "row_offsets must have an element more than there are rows");
+Csr make_csr(const AnyBuffer& row_offsets, const AnyBuffer& indices, const AnyBuffer& splits,
+             int64_t num_edges, int64_t split_length) {
   Csr csr{};
   csr.row_offsets = row_offsets.untyped_data();
   csr.wide_offsets = row_offsets.element_type() == ffi::S64;
@@ -83,14 +35,9 @@ Csr make_csr(Check& check, const AnyBuffer& row_offsets, const AnyBuffer& indice
   csr.wide_indices = indices.element_type() == ffi::S64;
   csr.num_rows = count(row_offsets) - 1;
   csr.num_edges = num_edges;
+  csr.splits = static_cast<const int32_t*>(splits.untyped_data());
+  csr.num_splits = dim(splits, 0);
   csr.split_length = split_length;
-  if (splits != nullptr && count(*splits) > 0) {
-    check.that(splits->element_type() == ffi::S32 && dim(*splits, 1) == 2,
-               "splits must be int32 [parts, 2]");
-    check.that(split_length > 0, "split_length must be positive");
-    csr.splits = static_cast<const int32_t*>(splits->untyped_data());
-    csr.num_splits = dim(*splits, 0);
-  }
   return csr;
 }
 
@@ -101,7 +48,8 @@ ffi::Error spmm(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices, 
   const std::optional<ValueType> type = value_type(x.element_type());
   const int64_t edges = count(indices) > 0 ? count(indices) : dim(x, 0);
   SpmmArgs args{};
-  args.csr = make_csr(check, row_offsets, indices, &splits, edges, split_length);
+  check.row_structure(row_offsets, indices, splits, split_length);
+  args.csr = make_csr(row_offsets, indices, splits, edges, split_length);
   args.width = dim(*out, 1);
   args.heads = count(weights) > 0 ? dim(weights, 1) : 1;
   const ffi::DataType sums = accumulator(x.element_type());
@@ -134,7 +82,8 @@ ffi::Error spmm_extremum(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer 
   const std::optional<ValueType> type = value_type(x.element_type());
   const int64_t edges = count(indices);
   SpmmExtremumArgs args{};
-  args.csr = make_csr(check, row_offsets, indices, &splits, edges, split_length);
+  check.row_structure(row_offsets, indices, splits, split_length);
+  args.csr = make_csr(row_offsets, indices, splits, edges, split_length);
   args.transpose = transpose != 0;
   args.width = dim(*out, 1);
   args.heads = count(weights) > 0 ? dim(weights, 1) : count(scale) > 0 ? dim(scale, 1) : 1;
@@ -175,7 +124,8 @@ SddmmArgs make_sddmm(Check& check, const AnyBuffer& row_offsets, const AnyBuffer
                      const AnyBuffer& out, int64_t heads, int64_t split_length) {
   const std::optional<ValueType> type = value_type(a.element_type());
   SddmmArgs args{};
-  args.csr = make_csr(check, row_offsets, indices, &splits, count(indices), split_length);
+  check.row_structure(row_offsets, indices, splits, split_length);
+  args.csr = make_csr(row_offsets, indices, splits, count(indices), split_length);
   args.type = type.value_or(ValueType::f32);
   args.width = dim(a, 1);
   args.heads = heads;
@@ -227,7 +177,12 @@ ffi::Error sddmm_extremum(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer
 ffi::Error expand_rows(ffi::ThreadPool pool, AnyBuffer row_offsets, Result out) {
   Check check("jaxgnn_expand_rows");
   ExpandRowsArgs args{};
-  args.csr = make_csr(check, row_offsets, row_offsets, nullptr, count(*out), 0);
+  check.integers(row_offsets, "row_offsets must be int32 or int64");
+  check.that(count(row_offsets) >= 1, "row_offsets must have an element more than there are rows");
+  args.csr.row_offsets = row_offsets.untyped_data();
+  args.csr.wide_offsets = row_offsets.element_type() == ffi::S64;
+  args.csr.num_rows = count(row_offsets) - 1;
+  args.csr.num_edges = count(*out);
   check.that(out->element_type() == ffi::S32, "the result must be int32");
   if (check.failed()) return check.error();
   args.out = static_cast<int32_t*>(out->untyped_data());

@@ -115,9 +115,10 @@ def close(actual, expected, scale, dtype):
 
 
 SHAPES = [
-    # width, heads (0: no weights)
-    (1, 0), (3, 1), (7, 7), (8, 0), (16, 2), (20, 5), (33, 1), (41, 0), (64, 8), (96, 3), (129, 1),
-    (160, 5), (257, 0), (320, 1), (640, 2),
+    # width, heads (0: no weights): narrow, overlapping and full vectors, several slices, heads of
+    # one feature, of some vectors and of no whole vector
+    (1, 0), (3, 1), (7, 7), (15, 5), (20, 5), (33, 1), (64, 8), (129, 1), (160, 5), (257, 0),
+    (640, 2),
 ]  # fmt: skip
 
 
