@@ -1,6 +1,12 @@
-"""Graph neural networks for JAX whose aggregation runs in XLA custom calls."""
+"""Graph neural networks for JAX whose aggregation runs in XLA custom calls.
 
+The layers: `jaxgnn.ops` (operations, re-exported here), `jaxgnn.nn` (Flax NNX modules),
+`jaxgnn.transform` and `jaxgnn.batch` (graph preprocessing), `jaxgnn.data` (data sets).
+"""
+
+from jaxgnn import batch, transform
 from jaxgnn._ffi import BuildInfo, build_info
+from jaxgnn.batch import GraphBatch
 from jaxgnn.graph import Graph
 from jaxgnn.ops import (
     gather_edges,
@@ -16,6 +22,8 @@ __version__ = "0.1.0"
 __all__ = [
     "BuildInfo",
     "Graph",
+    "GraphBatch",
+    "batch",
     "build_info",
     "gather_edges",
     "readout",
@@ -23,4 +31,5 @@ __all__ = [
     "segment_reduce",
     "segment_softmax",
     "spmm",
+    "transform",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.metadata
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Literal
@@ -58,8 +59,6 @@ cuda_module, _cuda_error = _load("_cuda", "CUDA")
 
 def build_info() -> BuildInfo:
     """The build: which kernel modules are loaded, why one is not, versions."""
-    import jaxlib
-
     return BuildInfo(
         cpu=cpu_module is not None,
         cpu_error=_cpu_error,
@@ -68,7 +67,7 @@ def build_info() -> BuildInfo:
         cuda_error=_cuda_error,
         cuda_architectures=None if cuda_module is None else cuda_module.architectures(),
         jax=jax.__version__,
-        jaxlib=jaxlib.__version__,
+        jaxlib=importlib.metadata.version("jaxlib"),
     )
 
 

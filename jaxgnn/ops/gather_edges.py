@@ -80,5 +80,5 @@ def _take(graph: Graph, x: Array, sender: bool, kernel: bool) -> Array:
     if not kernel:
         return x[graph.senders if sender else graph.receivers]
     graph, x = _ffi.unify_varying(graph, x)
-    flat = x.reshape(x.shape[0], math.prod(x.shape[1:]))
-    return spread(End(sender), graph, flat).reshape(shape)
+    edges: Array = spread(End(sender), graph, x.reshape(x.shape[0], math.prod(x.shape[1:])))
+    return edges.reshape(shape)

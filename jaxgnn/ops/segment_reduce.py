@@ -56,6 +56,7 @@ def segment_reduce(
     if data.size == 0 or nodes == 0:
         return jnp.zeros(shape, data.dtype)
     flat = data.reshape(graph.num_edges, math.prod(data.shape[1:]))
+    out: Array
     if _ffi.use_kernel(impl):
         graph, flat = _ffi.unify_varying(graph, flat)
         if reduce in ("max", "min"):

@@ -78,6 +78,7 @@ def spmm(
     if x.size == 0 or outputs == 0:
         return jnp.zeros(shape, x.dtype)
     x = x.reshape(inputs, heads, math.prod(x.shape[1:]) // heads)
+    out: Array
     if not _ffi.use_kernel(impl):
         out = _reference(graph, x, weights, reduce, transpose)
     else:
