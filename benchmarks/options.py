@@ -27,6 +27,7 @@ class Options:
     dtypes: list[str] | None = None
     only: list[str] | None = None
     repeats: int = 20
+    rounds: int = 1
     batch_seconds: float = 0.05
     threads: int = 2
     quiet: float = 1.0
@@ -42,7 +43,7 @@ class Options:
     def timing(self) -> dict[str, float]:
         """The arguments of `timing.measure`."""
         return {
-            "repeats": self.repeats,
+            "repeats": -(-self.repeats // self.rounds),
             "batch_seconds": self.batch_seconds,
             "allowed_others": self.quiet,
             "patience": self.patience,
@@ -63,6 +64,13 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--dtypes", nargs="+", choices=plan.DTYPES, help="dtypes to keep")
     parser.add_argument("--only", nargs="+", help="implementations to keep, by part of the name")
     parser.add_argument("--repeats", type=int, default=None, help="timed batches; default 20")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=None,
+        help="spread the batches of the suite spmm over so many turns of each framework, so that "
+        "a machine that drifts does so for all; default 4 on the CPU, 1 on a GPU",
+    )
     parser.add_argument("--threads", type=int, default=2, help="on the CPU; default 2")
     parser.add_argument(
         "--quiet",
@@ -89,7 +97,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--commit", help="where the checkout has no git data to read it from")
     parser.add_argument("--strict", action="store_true", help="a missed bar is a failure")
     values = vars(parser.parse_args(arguments))
-    for name in ("repeats", "threads"):
+    for name in ("repeats", "rounds", "threads"):
         if values[name] is not None and values[name] < 1:
             parser.error(f"--{name}: expected at least 1, got {values[name]}")
     if any(width < 1 for width in values["widths"] or ()):
@@ -97,6 +105,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     quick = values["quick"]
     values["device"] = values["device"] or default_device()
     values["repeats"] = values["repeats"] or (3 if quick else 20)
+    turns = 4 if values["suite"] == "spmm" and values["device"] == "cpu" and not quick else 1
+    values["rounds"] = values["rounds"] or turns
     values["scale"] = values["scale"] or (_quick_scale(values["suite"]) if quick else 1.0)
     if quick:
         values["widths"] = values["widths"] or [16]

@@ -17,11 +17,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import bars
+from benchmarks import bars, timing
 from benchmarks.options import Options, gpu_facts
 from benchmarks.process import ROOT
 
 Row = dict[str, Any]
+_IDENTITY = ("suite", "case", "impl", "dtype", "shape", "pass")
+_BAD = "not finite"
 
 
 class Record:
@@ -46,8 +48,13 @@ class Record:
         self.console.print(text, style="dim", highlight=False, markup=False)
 
     def add(self, row: Row) -> None:
-        """Takes a row, shows it in a line, and saves."""
-        self.rows.append(row)
+        """Takes a row, joins it with an earlier round's, shows it in a line, and saves."""
+        same = [r for r in self.rows if all(r[key] == row[key] for key in _IDENTITY)]
+        if same:
+            row = join(same[0], row)
+            self.rows[self.rows.index(same[0])] = row
+        else:
+            self.rows.append(row)
         mark = "" if row["accurate"] else "  ABOVE TOLERANCE"
         self.say(
             f"{row['case']} {_width(row)} {row['dtype']} {row['pass']} {row['impl']}: "
@@ -60,7 +67,10 @@ class Record:
 
     def leave_out(self, what: str, reason: str, failed: bool) -> None:
         """Notes a measurement without a result: it failed, or the library does not have it."""
-        self.left_out.append({"what": what, "reason": reason, "failed": failed})
+        entry = {"what": what, "reason": reason, "failed": failed}
+        if entry in self.left_out:  # by an earlier round
+            return
+        self.left_out.append(entry)
         self.say(f"{what}: {'FAILED' if failed else 'skipped'}: {reason}")
         self.save()
 
@@ -105,6 +115,26 @@ class Record:
         return int(bool(inaccurate) or ours_failed or missed)
 
 
+def join(first: Row, second: Row) -> Row:
+    """One row of two rounds: the median of all batches, the worst error and peak."""
+    samples = first["samples"] + second["samples"]
+    worst = max(
+        first, second, key=lambda row: float("inf" if row["error"] == _BAD else row["error"])
+    )
+    known = [row["peak_bytes"] for row in (first, second) if row["peak_bytes"] is not None]
+    shares = [row["others"] for row in (first, second) if row["others"] is not None]
+    return {
+        **second,
+        **timing.summary(samples),
+        "samples": samples,
+        "others": max(shares, default=None),
+        "repeated": first["repeated"] + second["repeated"],
+        "peak_bytes": max(known, default=None),
+        "error": worst["error"],
+        "accurate": first["accurate"] and second["accurate"],
+    }
+
+
 def header(options: Options) -> dict[str, Any]:
     """What one needs to know to compare two runs."""
     gpu = gpu_facts() if options.device == "gpu" else {}
@@ -125,6 +155,7 @@ def header(options: Options) -> dict[str, Any]:
         "threads": options.threads if options.device == "cpu" else None,
         "load_average": _load_average(),
         "repeats": options.repeats,
+        "rounds": options.rounds,
         "scale": options.scale,
         "xla_flags": " ".join(filter(None, [os.environ.get("XLA_FLAGS"), options.xla_flags])),
         "command": "python -m benchmarks.run " + " ".join(sys.argv[1:]),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
+import operator
 from pathlib import Path
 
 from benchmarks import graphs, plan, process
@@ -28,15 +30,17 @@ def run(options: Options, record: Record, workspace: Path) -> None:
     for name, folder in folders.items():
         record.note_graph(json.loads((folder / "graph.json").read_text()))
         record.say(f"{name}: {(folder / 'graph.json').read_text()}")
-    for family in dict.fromkeys(m.family for m in measurements):
-        _run_family(
-            family,
-            [m for m in measurements if m.family == family],
-            folders,
-            options,
-            record,
-            workspace,
-        )
+    for chunk in _chunks(measurements) if options.rounds > 1 else [measurements]:
+        for _ in range(options.rounds):
+            for family in dict.fromkeys(m.family for m in chunk):
+                mine = [m for m in chunk if m.family == family]
+                _run_family(family, mine, folders, options, record, workspace)
+
+
+def _chunks(measurements: list[plan.Measurement]) -> list[list[plan.Measurement]]:
+    """What is compared with one another, to be run close together in time."""
+    key = operator.attrgetter("case", "width", "direction")
+    return [list(group) for _, group in itertools.groupby(measurements, key)]
 
 
 def _run_family(

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks import quiet
 
@@ -32,6 +32,19 @@ class Timing(NamedTuple):
     batch: int
     others: float | None
     repeated: int
+    samples: list[float]
+
+
+def summary(samples: list[float]) -> dict[str, Any]:
+    """The median and the spread."""
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    return {
+        "ms": round(statistics.median(ordered), 5),
+        "p10": round(ordered[round(0.1 * last)], 5),
+        "p90": round(ordered[round(0.9 * last)], 5),
+        "repeats": len(ordered),
+    }
 
 
 def measure(
@@ -78,15 +91,12 @@ def measure(
                 continue
             shares.append(share)
         samples.append(sample)
-    samples.sort()
     return Timing(
-        ms=round(statistics.median(samples), 5),
-        p10=round(samples[round(0.1 * (repeats - 1))], 5),
-        p90=round(samples[round(0.9 * (repeats - 1))], 5),
-        repeats=repeats,
+        **summary(samples),
         batch=batch,
         others=round(statistics.median(shares), 3) if shares else None,
         repeated=repeated,
+        samples=[round(sample, 5) for sample in samples],
     )
 
 

@@ -8,7 +8,19 @@ import pytest
 
 pytest.importorskip("rich")
 
-from benchmarks import bars, graphs, options, oracle, plan, process, quiet, run, spmm, timing
+from benchmarks import (
+    bars,
+    graphs,
+    options,
+    oracle,
+    plan,
+    process,
+    quiet,
+    record,
+    run,
+    spmm,
+    timing,
+)
 from jaxgnn import _ffi
 
 needs_kernels = pytest.mark.skipif(_ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
@@ -42,6 +54,21 @@ def test_measure_batches_short_calls():
     assert counts[-5:] == [timed.batch] * 5
     assert timed.batch * 1e-4 >= 0.02
     assert timed.ms < 0.2
+
+
+def test_rounds_join_to_one_row():
+    rounds = [
+        row(plan.OURS, 0, samples=samples, error=error, accurate=error != "not finite")
+        | {"others": share, "repeated": 1, "peak_bytes": peak}
+        for samples, error, share, peak in (
+            ([1.0, 2.0], 1e-7, 0.1, None),
+            ([3.0, 4.0, 5.0], "not finite", None, 10),
+        )
+    ]
+    joined = record.join(*rounds)
+    assert (joined["ms"], joined["repeats"], joined["repeated"]) == (3.0, 5, 2)
+    assert (joined["error"], joined["accurate"]) == ("not finite", False)
+    assert (joined["others"], joined["peak_bytes"]) == (0.1, 10)
 
 
 def test_measure_repeats_what_others_disturbed(monkeypatch):
