@@ -43,7 +43,7 @@ def run(options: Options, record: Record, workspace: Path) -> None:
                 "folder": str(workspace),
                 "nodes": nodes,
                 "threads": options.threads,
-                "timing": {**options.timing(), "repeats": min(options.repeats, 5)},
+                "timing": options.timing(),
             }
         )
     )
