@@ -1,6 +1,7 @@
 """Settings that all tests share."""
 
 import os
+import sys
 from pathlib import Path
 
 # Two CPU devices for shard_map, unless a GPU was asked for. JAX reads this when it starts.
@@ -8,6 +9,9 @@ if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=2".strip()
+
+# Last, so that the installed jaxgnn is tested: the package `benchmarks` is not installed.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import jax
 import pytest
