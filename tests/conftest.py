@@ -12,6 +12,7 @@ if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
 
 # Last, so that the installed jaxgnn is tested: the package `benchmarks` is not installed.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
+os.environ.setdefault("PYTHONSAFEPATH", "1")  # the same in the processes that tests start
 
 import jax
 import pytest
