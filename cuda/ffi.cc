@@ -2,6 +2,8 @@
 #include <cuda_runtime.h>
 #include <nanobind/nanobind.h>
 
+#include <array>
+#include <atomic>
 #include <string>
 
 #include "bindings.h"
@@ -21,14 +23,25 @@ ffi::Error status(const char* target, cudaError_t error) {
   return ffi::Error::Internal(std::string(target) + ": " + cudaGetErrorString(error));
 }
 
-// Called once a program is loaded on a device, before it runs or is captured into a CUDA graph:
-// loading a kernel allocates, which a stream capture does not permit.
+// Called before each execution of a program, and before it is captured into a CUDA graph: loading a
+// kernel allocates, which a stream capture does not permit. Kernels stay loaded, and asking for
+// each takes longer than a short product, so a device is asked once.
 ffi::Error initialize(ffi::RemainingArgs, ffi::RemainingRets) {
+  static std::array<std::atomic<bool>, 64> loaded{};
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
+    return status("jaxgnn: the current device", error);
+  }
+  // Two threads may both load: that is harmless. A device beyond the table loads every time.
+  std::atomic<bool>* done =
+      device >= 0 && device < static_cast<int>(loaded.size()) ? &loaded[device] : nullptr;
+  if (done != nullptr && done->load(std::memory_order_acquire)) return ffi::Error::Success();
   for (cudaError_t (*load)() : {load_spmm, load_sddmm, load_extremum, load_expand_rows}) {
     if (const cudaError_t error = load(); error != cudaSuccess) {
       return status("jaxgnn: loading the kernels", error);
     }
   }
+  if (done != nullptr) done->store(true, std::memory_order_release);
   return ffi::Error::Success();
 }
 
