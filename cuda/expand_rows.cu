@@ -1,4 +1,5 @@
 // The row of each edge: a thread an edge, a binary search in the offsets (which the cache holds).
+#include "dispatch.cuh"
 #include "expand_rows.h"
 #include "rows.cuh"
 
@@ -37,9 +38,6 @@ cudaError_t launch_expand_rows(const Rows& rows, int32_t* out, cudaStream_t stre
   return cudaGetLastError();
 }
 
-cudaError_t load_expand_rows() {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, expand);
-}
+cudaError_t load_expand_rows() { return load_kernel(expand); }
 
 }  // namespace jaxgnn

@@ -53,10 +53,7 @@ __global__ void __launch_bounds__(kThreads) select_edges(const Params<T> p) {
 
 template <typename T, bool kTranspose>
 cudaError_t launch_kernel(const Params<T>& p, bool load, cudaStream_t stream) {
-  if (load) {
-    cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, select_edges<T, kTranspose>);
-  }
+  if (load) return load_kernel(select_edges<T, kTranspose>);
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
   const dim3 grid(static_cast<unsigned>((workers * 32 + kThreads - 1) / kThreads),
                   static_cast<unsigned>((p.width + 31) / 32));
@@ -82,34 +79,19 @@ cudaError_t launch_type(const ExtremumArgs& args, bool load, cudaStream_t stream
   return launch_join<T, Sum>(p.rows, p.partials, p.out, p.width, false, false, load, stream);
 }
 
-cudaError_t launch(const ExtremumArgs& args, bool load, cudaStream_t stream) {
-  switch (args.type) {
-    case Type::kF32:
-      return launch_type<float>(args, load, stream);
-    case Type::kBF16:
-      return launch_type<__nv_bfloat16>(args, load, stream);
-    case Type::kF16:
-      return launch_type<__half>(args, load, stream);
-    case Type::kF64:
-      return launch_type<double>(args, load, stream);
-  }
-  return cudaErrorInvalidValue;
-}
-
 }  // namespace
 
 cudaError_t launch_extremum(const ExtremumArgs& args, cudaStream_t stream) {
   if (args.rows.num_rows == 0 || args.width == 0) return cudaSuccess;
-  return launch(args, false, stream);
+  return with_type(args.type, [&](auto tag) {
+    return launch_type<typename decltype(tag)::type>(args, false, stream);
+  });
 }
 
 cudaError_t load_extremum() {
-  ExtremumArgs args{};
-  for (Type type : {Type::kF32, Type::kBF16, Type::kF16, Type::kF64}) {
-    args.type = type;
-    JAXGNN_TRY(launch(args, true, nullptr));
-  }
-  return cudaSuccess;
+  return with_each_type([](auto tag) {
+    return launch_type<typename decltype(tag)::type>(ExtremumArgs{}, true, nullptr);
+  });
 }
 
 }  // namespace jaxgnn

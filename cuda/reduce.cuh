@@ -1,16 +1,10 @@
 // The reductions, the store of a finished row or part, and the kernel that joins the parts.
 #pragma once
 
+#include "dispatch.cuh"
 #include "rows.cuh"
 
 namespace jaxgnn {
-
-// Returns the error of a CUDA call from the function, if there is one.
-#define JAXGNN_TRY(expression)                \
-  do {                                        \
-    const cudaError_t error_ = (expression);  \
-    if (error_ != cudaSuccess) return error_; \
-  } while (0)
 
 struct Sum {
   template <typename A>
@@ -90,10 +84,7 @@ __global__ void join_parts(const Rows rows, const A* partials, T* out, int64_t w
 template <typename T, typename Op, typename A>
 cudaError_t launch_join(const Rows& rows, const A* partials, T* out, int64_t width, bool mean,
                         bool minimum, bool load, cudaStream_t stream) {
-  if (load) {
-    cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, join_parts<T, Op, A>);
-  }
+  if (load) return load_kernel(join_parts<T, Op, A>);
   if (rows.num_splits == 0) return cudaSuccess;
   join_parts<T, Op, A><<<static_cast<unsigned>(rows.num_splits), 128, 0, stream>>>(
       rows, partials, out, width, mean, minimum);

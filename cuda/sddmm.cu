@@ -78,10 +78,7 @@ __global__ void __launch_bounds__(kThreads) edge_dots(const Params<T> p) {
 
 template <typename T, int V, bool kPattern>
 cudaError_t launch_kernel(const Params<T>& p, bool load, cudaStream_t stream) {
-  if (load) {
-    cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, edge_dots<T, V, kPattern>);
-  }
+  if (load) return load_kernel(edge_dots<T, V, kPattern>);
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
   const unsigned blocks = static_cast<unsigned>((workers * 32 + kThreads - 1) / kThreads);
   edge_dots<T, V, kPattern><<<blocks, kThreads, 0, stream>>>(p);
@@ -113,34 +110,19 @@ cudaError_t launch_type(const SddmmArgs& args, bool load, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-cudaError_t launch(const SddmmArgs& args, bool load, cudaStream_t stream) {
-  switch (args.type) {
-    case Type::kF32:
-      return launch_type<float>(args, load, stream);
-    case Type::kBF16:
-      return launch_type<__nv_bfloat16>(args, load, stream);
-    case Type::kF16:
-      return launch_type<__half>(args, load, stream);
-    case Type::kF64:
-      return launch_type<double>(args, load, stream);
-  }
-  return cudaErrorInvalidValue;
-}
-
 }  // namespace
 
 cudaError_t launch_sddmm(const SddmmArgs& args, cudaStream_t stream) {
   if (args.rows.num_rows == 0 || args.rows.num_edges == 0) return cudaSuccess;
-  return launch(args, false, stream);
+  return with_type(args.type, [&](auto tag) {
+    return launch_type<typename decltype(tag)::type>(args, false, stream);
+  });
 }
 
 cudaError_t load_sddmm() {
-  SddmmArgs args{};
-  for (Type type : {Type::kF32, Type::kBF16, Type::kF16, Type::kF64}) {
-    args.type = type;
-    JAXGNN_TRY(launch(args, true, nullptr));
-  }
-  return cudaSuccess;
+  return with_each_type([](auto tag) {
+    return launch_type<typename decltype(tag)::type>(SddmmArgs{}, true, nullptr);
+  });
 }
 
 }  // namespace jaxgnn

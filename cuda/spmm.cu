@@ -252,16 +252,13 @@ __global__ void __launch_bounds__(kThreads) wide_columns(const Params<T> p) {
 template <typename T>
 cudaError_t launch_kernel(void (*kernel)(Params<T>), const Params<T>& p, int64_t workers, int lanes,
                           int64_t slice, bool load, cudaStream_t stream) {
-  const void* function = reinterpret_cast<const void*>(kernel);
-  if (load) {
-    cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, function);
-  }
+  if (load) return load_kernel(kernel);
   const int64_t per_block = kThreads / lanes;
   const dim3 grid(static_cast<unsigned>((workers + per_block - 1) / per_block),
                   static_cast<unsigned>((p.width + slice - 1) / slice));
   void* arguments[] = {const_cast<Params<T>*>(&p)};
-  return cudaLaunchKernel(function, grid, dim3(kThreads), arguments, 0, stream);
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(kThreads), arguments, 0,
+                          stream);
 }
 
 template <typename T, typename Op, int V, int kLanes, int kRows, bool kWeighted>
@@ -345,34 +342,19 @@ cudaError_t launch_value(const SpmmArgs& args, bool load, cudaStream_t stream) {
   return launch_type<T, Extremum>(p, false, stream);
 }
 
-cudaError_t launch(const SpmmArgs& args, bool load, cudaStream_t stream) {
-  switch (args.type) {
-    case Type::kF32:
-      return launch_value<float>(args, load, stream);
-    case Type::kBF16:
-      return launch_value<__nv_bfloat16>(args, load, stream);
-    case Type::kF16:
-      return launch_value<__half>(args, load, stream);
-    case Type::kF64:
-      return launch_value<double>(args, load, stream);
-  }
-  return cudaErrorInvalidValue;
-}
-
 }  // namespace
 
 cudaError_t launch_spmm(const SpmmArgs& args, cudaStream_t stream) {
   if (args.rows.num_rows == 0 || args.width == 0) return cudaSuccess;
-  return launch(args, false, stream);
+  return with_type(args.type, [&](auto tag) {
+    return launch_value<typename decltype(tag)::type>(args, false, stream);
+  });
 }
 
 cudaError_t load_spmm() {
-  SpmmArgs args{};
-  for (Type type : {Type::kF32, Type::kBF16, Type::kF16, Type::kF64}) {
-    args.type = type;
-    JAXGNN_TRY(launch(args, true, nullptr));
-  }
-  return cudaSuccess;
+  return with_each_type([](auto tag) {
+    return launch_value<typename decltype(tag)::type>(SpmmArgs{}, true, nullptr);
+  });
 }
 
 }  // namespace jaxgnn
