@@ -3,6 +3,7 @@
 
 #include "bindings.h"
 #include "ffi/check.h"
+#include "huge_pages.h"
 #include "isa.h"
 #include "parallel.h"
 
@@ -70,6 +71,7 @@ ffi::Error spmm(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices, 
   args.weights = data_or_null(weights);
   args.out = out->untyped_data();
   args.partials = partials->untyped_data();
+  prefer_huge_pages(args.out, out->size_bytes());
   kernels().spmm(args, make_executor(pool));
   return ffi::Error::Success();
 }
@@ -114,6 +116,7 @@ ffi::Error spmm_extremum(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer 
   args.scale = data_or_null(scale);
   args.out = out->untyped_data();
   args.partials = partials->untyped_data();
+  prefer_huge_pages(args.out, out->size_bytes());
   kernels().spmm_extremum(args, make_executor(pool));
   return ffi::Error::Success();
 }
