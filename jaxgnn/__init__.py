@@ -4,12 +4,15 @@ The layers: `jaxgnn.ops` (operations, re-exported here), `jaxgnn.nn` (Flax NNX m
 `jaxgnn.transform` and `jaxgnn.batch` (graph preprocessing), `jaxgnn.data` (data sets).
 """
 
-from jaxgnn import batch, transform
+from jaxgnn import batch, config, transform
 from jaxgnn._ffi import BuildInfo, build_info
 from jaxgnn.batch import GraphBatch
 from jaxgnn.graph import Graph
 from jaxgnn.ops import (
+    CBSR,
     gather_edges,
+    maxk,
+    maxk_spmm,
     readout,
     sddmm,
     segment_reduce,
@@ -20,12 +23,16 @@ from jaxgnn.ops import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "CBSR",
     "BuildInfo",
     "Graph",
     "GraphBatch",
     "batch",
     "build_info",
+    "config",
     "gather_edges",
+    "maxk",
+    "maxk_spmm",
     "readout",
     "sddmm",
     "segment_reduce",

@@ -50,9 +50,11 @@ def _load(name: str, platform: str) -> tuple[ModuleType | None, str | None]:
         return None, str(error)
     for target, handler in module.registrations().items():
         jax.ffi.register_ffi_target(target, handler, platform=platform)
+        _targets[platform].add(target)
     return module, None
 
 
+_targets: dict[str, set[str]] = {"cpu": set(), "CUDA": set()}
 cpu_module, _cpu_error = _load("_cpu", "cpu")
 cuda_module, _cuda_error = _load("_cuda", "CUDA")
 
@@ -71,34 +73,35 @@ def build_info() -> BuildInfo:
     )
 
 
-def kernels_available() -> bool:
-    """Whether the platform that JAX computes on by default has our kernels.
+def kernels_available(*targets: str) -> bool:
+    """Whether the platform that JAX computes on by default has our kernels, `targets` among them.
 
     Decided when a function is traced: XLA then picks the target registered for the platform
     that it compiles for. A GPU without the CUDA module, and a TPU, run the JAX reference.
     """
     platform = jax.default_backend()
     if platform == "cpu":
-        return cpu_module is not None
+        return cpu_module is not None and _targets["cpu"].issuperset(targets)
     if platform in ("gpu", "cuda"):
-        return cuda_module is not None and cpu_module is not None
+        loaded = cuda_module is not None and cpu_module is not None
+        return loaded and _targets["CUDA"].issuperset(targets)
     return False
 
 
-def use_kernel(impl: Impl) -> bool:
-    """Resolves an operation's `impl` argument.
+def use_kernel(impl: Impl, *targets: str) -> bool:
+    """Resolves an operation's `impl` argument; `targets` are those that it is going to call.
 
     Raises:
         ValueError: not one of `None`, `"kernel"`, `"jax"`.
         RuntimeError: `"kernel"` where this platform has none.
     """
     if impl is None:
-        return kernels_available()
+        return kernels_available(*targets)
     if impl == "jax":
         return False
     if impl != "kernel":
         raise ValueError(f"impl: expected None, 'kernel' or 'jax', got {impl!r}")
-    if not kernels_available():
+    if not kernels_available(*targets):
         raise RuntimeError(
             f"impl='kernel': jaxgnn has no kernels for the platform {jax.default_backend()!r} "
             f"(_cpu: {_cpu_error or 'loaded'}; _cuda: {_cuda_error or 'loaded'})"

@@ -2,6 +2,8 @@
 
 from jaxgnn.ops.expand_rows import expand_rows
 from jaxgnn.ops.gather_edges import gather_edges
+from jaxgnn.ops.maxk import CBSR, maxk
+from jaxgnn.ops.maxk_spmm import maxk_spmm
 from jaxgnn.ops.readout import readout
 from jaxgnn.ops.sddmm import sddmm
 from jaxgnn.ops.segment_reduce import segment_reduce
@@ -9,8 +11,11 @@ from jaxgnn.ops.segment_softmax import segment_softmax
 from jaxgnn.ops.spmm import spmm
 
 __all__ = [
+    "CBSR",
     "expand_rows",
     "gather_edges",
+    "maxk",
+    "maxk_spmm",
     "readout",
     "sddmm",
     "segment_reduce",

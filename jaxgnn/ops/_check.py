@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection
 from typing import Any
 
@@ -29,7 +30,7 @@ def choice(value: Any, name: str, allowed: Collection[str | None]) -> None:
 
 def floating_rows(x: Any, name: str, rows: int, what: str) -> Array:
     """`x` as an array of a supported floating dtype whose first axis has `rows` entries."""
-    array = _floating(x, name)
+    array = floating(x, name)
     if array.ndim == 0 or array.shape[0] != rows:
         raise ValueError(
             f"{name}: expected the shape ({rows}, ...), a row for each {what}, got {array.shape}"
@@ -39,7 +40,7 @@ def floating_rows(x: Any, name: str, rows: int, what: str) -> Array:
 
 def edge_weights(weights: Any, edges: int, leading: tuple[int, ...]) -> Array:
     """`weights` of shape `[edges, *prefix]`, where `prefix` begins `x`'s axes before the last."""
-    array = _floating(weights, "weights")
+    array = floating(weights, "weights")
     fits = array.ndim >= 1 and array.shape[0] == edges
     if not fits or array.shape[1:] != leading[: array.ndim - 1]:
         shapes = ", ".join(str((edges, *leading[:n])) for n in range(len(leading) + 1))
@@ -47,7 +48,8 @@ def edge_weights(weights: Any, edges: int, leading: tuple[int, ...]) -> Array:
     return array
 
 
-def _floating(x: Any, name: str) -> Array:
+def floating(x: Any, name: str) -> Array:
+    """`x` as an array of a supported floating dtype."""
     if not isinstance(x, jax.Array | np.ndarray | np.generic | float | int | list | tuple):
         raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
     array = jnp.asarray(x)
@@ -56,3 +58,16 @@ def _floating(x: Any, name: str) -> Array:
             f"{name}: expected float32, bfloat16, float16 or float64, got {array.dtype}"
         )
     return array
+
+
+def integer(value: Any, name: str, least: int, most: int) -> int:
+    """`value` as an integer from `least` to `most`, known when a function is traced."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
+    if not least <= number <= most:
+        raise ValueError(f"{name}: expected an integer from {least} to {most}, got {number}")
+    return number

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from jaxgnn import _csr, _ffi
 from jaxgnn.graph import Graph
 
-_REDUCE = {"sum": 0, "mean": 1, "max": 2, "min": 3}
+REDUCE = {"sum": 0, "mean": 1, "max": 2, "min": 3}
 
 
 class Rows(NamedTuple):
@@ -97,7 +97,7 @@ def reduce_rows(
             "jaxgnn_spmm",
             [rows.offsets, _columns(rows), rows.splits, _flat(x), _optional(edges, 0, accumulator)],
             [((rows.num_rows, flat), x.dtype), ((rows.splits.shape[0], flat), accumulator)],
-            reduce=_REDUCE[reduce],
+            reduce=REDUCE[reduce],
             split_length=_split_length(rows, _edge_count(rows, x)),
         )
         return out.reshape(rows.num_rows, heads, width)
@@ -206,18 +206,7 @@ def _foldable(kernel: Any, *, edges_out: bool = False) -> Any:
     def rule(axis_size, in_batched, rows, features, edges):
         rows_batched, features_batched, edges_batched = in_batched
         if any(jax.tree.leaves(rows_batched)):
-            leaves, treedef = jax.tree.flatten((rows, features, edges))
-            batched = jax.tree.leaves(in_batched)
-            moving = [leaf for leaf, b in zip(leaves, batched, strict=True) if b]
-
-            def one(moving):
-                moving = iter(moving)
-                mixed = [
-                    next(moving) if b else leaf for leaf, b in zip(leaves, batched, strict=True)
-                ]
-                return call(*jax.tree.unflatten(treedef, mixed))
-
-            return jax.lax.map(one, moving), True
+            return one_by_one(call, in_batched, (rows, features, edges)), True
 
         axis = 1 if edges_out or any(edges_batched) else 2
 
@@ -242,6 +231,20 @@ def _foldable(kernel: Any, *, edges_out: bool = False) -> Any:
         return jnp.moveaxis(out, axis, 0), True
 
     return call
+
+
+def one_by_one(call: Any, in_batched: Any, operands: Any) -> Any:
+    """`call` on one example after the other; operands that are not batched hold for all."""
+    leaves, treedef = jax.tree.flatten(operands)
+    batched = jax.tree.leaves(in_batched)
+    moving = [leaf for leaf, b in zip(leaves, batched, strict=True) if b]
+
+    def one(moving):
+        moving = iter(moving)
+        mixed = [next(moving) if b else leaf for leaf, b in zip(leaves, batched, strict=True)]
+        return call(*jax.tree.unflatten(treedef, mixed))
+
+    return jax.lax.map(one, moving)
 
 
 def _flat(x: Array) -> Array:

@@ -118,8 +118,8 @@ def aggregate(
     """The weighted sum or mean over neighbours; linear in `x` and in `weights`."""
     rows = neighbours(graph, transpose=which.transpose)
     at_rows = "senders" if which.transpose else "receivers"
-    if which.divide is not None and which.divide != at_rows:
-        x = _divide_by_degree(graph, which, x)
+    if which.divide != at_rows:
+        x = divide_by_degree(graph, which, x)
     reduce = "mean" if which.divide == at_rows else "sum"
     return reduce_rows(rows, x, in_row_order(rows, weights), reduce)
 
@@ -140,21 +140,27 @@ def _aggregate_bwd(which, residuals, cotangent):
     # The end that the degrees belong to is the same for the map and its adjoint.
     at_receivers, at_senders = (x, cotangent) if which.transpose else (cotangent, x)
     if which.divide == "receivers":
-        at_receivers = _divide_by_degree(graph, which, at_receivers)
+        at_receivers = divide_by_degree(graph, which, at_receivers)
     elif which.divide == "senders":
-        at_senders = _divide_by_degree(graph, which, at_senders)
+        at_senders = divide_by_degree(graph, which, at_senders)
     return None, dx, edge_dot(graph, at_receivers, at_senders)
 
 
 aggregate.defvjp(_aggregate_fwd, _aggregate_bwd)
 
 
-def _divide_by_degree(graph: Graph, which: Map, x: Array) -> Array:
-    """$D^{-1} x$ in the accumulation dtype, rounded once; $x$ lies at the end `which.divide`."""
+def divide_by_degree(graph: Graph, which: Map, x: Array) -> Array:
+    """$D^{-1} x$ in the accumulation dtype, rounded once; $x$ lies at the end `which.divide`.
+
+    $x$ itself if there is no such end.
+    """
+    if which.divide is None:
+        return x
     dtype = _ffi.accumulation_dtype(x.dtype)
     degree = graph.out_degrees if which.divide == "senders" else graph.in_degrees
     degree = jnp.maximum(degree, 1).astype(dtype)
-    return (x.astype(dtype) / degree[:, None, None]).astype(x.dtype)
+    degree = degree.reshape(-1, *(1,) * (x.ndim - 1))
+    return (x.astype(dtype) / degree).astype(x.dtype)
 
 
 def _reference(

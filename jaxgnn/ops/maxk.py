@@ -1,0 +1,227 @@
+"""The MaxK nonlinearity, and the compressed balanced sparse rows that it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, UInt
+
+from jaxgnn import _ffi
+from jaxgnn.ops import _cbsr, _check
+from jaxgnn.ops._cbsr_kernels import index_dtype
+
+MAX_WIDTH = 4096
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["values", "indices"], meta_fields=["width"]
+)
+@dataclasses.dataclass(frozen=True)
+class CBSR:
+    """Compressed balanced sparse rows: as many entries, `k`, in every row of a matrix.
+
+    `maxk` makes them. Leading axes beyond one are allowed, except in `maxk_spmm`.
+
+    Attributes:
+        values: the entries.
+        indices: their columns, distinct and ascending in each row, below `width`; uint8 for
+            widths up to 256, else uint16.
+        width: the number of columns, static.
+
+    Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 3.2).
+    """
+
+    values: Float[Array, "*rows k"]
+    indices: UInt[Array, "*rows k"]
+    width: int
+
+    @staticmethod
+    def from_dense(x: Float[Array, "*rows width"], k: int, *, impl: _ffi.Impl = None) -> CBSR:
+        """The `k` largest entries of each row: `maxk(x, k)`."""
+        return maxk(x, k, impl=impl)
+
+    @property
+    def k(self) -> int:
+        """Entries in a row."""
+        return self.values.shape[-1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the dense matrix."""
+        return (*self.values.shape[:-1], self.width)
+
+    @property
+    def num_rows(self) -> int:
+        return math.prod(self.values.shape[:-1])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """That of the values."""
+        return self.values.dtype
+
+    def astype(self, dtype: DTypeLike) -> CBSR:
+        """The same entries with values of `dtype`."""
+        return dataclasses.replace(self, values=self.values.astype(dtype))
+
+    def to_dense(self, *, impl: _ffi.Impl = None) -> Float[Array, "*rows width"]:
+        """The dense matrix, 0 where there is no entry; its derivative gathers the entries."""
+        cbsr = cbsr_argument(self, "self")
+        if self.values.size == 0:
+            return jnp.zeros(self.shape, self.dtype)
+        values, indices = (a.reshape(self.num_rows, self.k) for a in (cbsr.values, cbsr.indices))
+        if _ffi.use_kernel(impl, "jaxgnn_cbsr_scatter"):
+            values, indices = _ffi.unify_varying(values, indices)
+            dense = _cbsr.scatter(self.width, values, indices)
+        else:
+            dense = scatter_reference(self.width, values, indices)
+        return dense.reshape(self.shape)
+
+
+def maxk(
+    x: Float[Array, "*rows width"],
+    k: int,
+    *,
+    active: Int[Array, ""] | int | None = None,
+    impl: _ffi.Impl = None,
+) -> CBSR:
+    r"""Keeps the `k` largest entries of each row.
+
+    $$h_{ic} = x_{ic} \text{ if } x_{ic} \text{ is among the } k \text{ largest of } x_i,
+    \text{ else } 0$$
+
+    Of equal entries the one with the lower column is kept; -0 equals +0; NaN counts as the
+    largest, so that it stays visible. The derivative passes the kept positions and no other.
+
+    Args:
+        x: rows of at most 4,096 columns, and any number of leading axes.
+        k: entries to keep, from 1 to the width.
+        active: for a schedule without compiling again at every step: of the `k` entries only the
+            `active` largest keep their values, by the same rule; the others become 0. An integer
+            scalar from 1 to `k`, which may be traced (then it is clipped to that range).
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+            Rows of float64 run in JAX on a GPU.
+
+    Returns:
+        `CBSR` with values `[..., k]` in the dtype of `x`.
+
+    Raises:
+        TypeError: `x` is not floating, or `k` or `active` is no integer.
+        ValueError: `k` or `active` is out of range, or a row is wider than 4,096.
+
+    Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 3.1).
+    """
+    x = _check.floating(x, "x")
+    if x.ndim == 0:
+        raise ValueError("x: expected rows of shape (..., width), got a scalar")
+    *leading, width = x.shape
+    if width > MAX_WIDTH:
+        raise ValueError(f"x: expected rows of at most {MAX_WIDTH} entries, got {width}")
+    k = _check.integer(k, "k", 1, width)
+    rows = x.reshape(math.prod(leading), width)
+    if x.size == 0:
+        values = jnp.zeros((0, k), x.dtype)
+        indices = jnp.zeros((0, k), index_dtype(width))
+    elif _use_selection_kernel(impl, x.dtype):
+        values, indices = _cbsr.select(k, width, rows)
+    else:
+        values, indices = select_reference(k, rows)
+    if active is not None:
+        values = _keep_active(values, _active_argument(active, k))
+    return CBSR(values.reshape(*leading, k), indices.reshape(*leading, k), width)
+
+
+def cbsr_argument(cbsr: Any, name: str) -> CBSR:
+    """Checks that the parts of a `CBSR` fit together.
+
+    Raises:
+        TypeError: it is no `CBSR`, or its values or indices are of another dtype.
+        ValueError: the shapes differ, or there are more entries than columns.
+    """
+    if not isinstance(cbsr, CBSR):
+        raise TypeError(f"{name}: expected a jaxgnn.CBSR, got {type(cbsr).__name__}")
+    values = _check.floating(cbsr.values, f"{name}.values")
+    indices = jnp.asarray(cbsr.indices)
+    if indices.dtype != index_dtype(cbsr.width):
+        raise TypeError(
+            f"{name}.indices: expected {index_dtype(cbsr.width)} for the width {cbsr.width}, "
+            f"got {indices.dtype}"
+        )
+    if values.ndim == 0 or values.shape != indices.shape:
+        raise ValueError(
+            f"{name}: expected values and indices of one shape (..., k), "
+            f"got {values.shape} and {indices.shape}"
+        )
+    if not 1 <= values.shape[-1] <= cbsr.width <= MAX_WIDTH:
+        raise ValueError(
+            f"{name}: expected 1 <= k <= width <= {MAX_WIDTH}, "
+            f"got k = {values.shape[-1]} and the width {cbsr.width}"
+        )
+    return CBSR(values, indices, cbsr.width)
+
+
+def select_reference(
+    k: int, x: Float[Array, "rows width"]
+) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
+    """`maxk` in JAX: the positions by their keys, the values gathered and so differentiated."""
+    # top_k puts the lower index first among equal keys.
+    _, kept = jax.lax.top_k(_keys(x), k)
+    kept = jnp.sort(kept, axis=-1)
+    return jnp.take_along_axis(x, kept, axis=-1), kept.astype(index_dtype(x.shape[-1]))
+
+
+def scatter_reference(
+    width: int, values: Float[Array, "rows k"], indices: UInt[Array, "rows k"]
+) -> Float[Array, "rows width"]:
+    """The dense rows in JAX."""
+    rows = jnp.arange(values.shape[0])[:, None]
+    dense = jnp.zeros((values.shape[0], width), values.dtype)
+    return dense.at[rows, indices.astype(jnp.int32)].set(values, unique_indices=True)
+
+
+def _use_selection_kernel(impl: _ffi.Impl, dtype: np.dtype) -> bool:
+    if not _ffi.use_kernel(impl, "jaxgnn_maxk"):
+        return False
+    return dtype != jnp.float64 or jax.default_backend() == "cpu"
+
+
+def _keys(x: Float[Array, "*rows width"]) -> Int[Array, "*rows width"]:
+    """Integers in the order of the entries: -0 as +0, and every NaN as the largest.
+
+    Made of the bits, so that no treatment of subnormals can change the order.
+    """
+    integer = np.dtype(f"int{8 * x.dtype.itemsize}")
+    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(x), integer)
+    largest = np.array(np.iinfo(integer).max, integer)
+    infinity = np.array(jnp.inf, x.dtype).view(integer)
+    magnitude = bits & largest
+    # Negative numbers: the larger the magnitude, the smaller the key; -0 and +0 are both 0.
+    keys = jnp.where(bits < 0, -magnitude, bits)
+    keys = jnp.where(magnitude > infinity, largest, keys)
+    return keys.astype(jnp.int32) if integer.itemsize < 4 else keys
+
+
+def _active_argument(active: Any, k: int) -> Int[Array, ""]:
+    if not isinstance(active, jax.core.Tracer):
+        return jnp.asarray(_check.integer(active, "active", 1, k), jnp.int32)
+    if active.ndim != 0 or not jnp.issubdtype(active.dtype, jnp.integer):
+        raise TypeError(f"active: expected an integer scalar, got {active.dtype}{active.shape}")
+    return jnp.clip(active.astype(jnp.int32), 1, k)
+
+
+def _keep_active(values: Float[Array, "rows k"], active: Int[Array, ""]) -> Array:
+    """Zero for all but the `active` largest entries of each row, lower columns first at ties."""
+    keys = _keys(values)
+    descending = jnp.flip(jnp.sort(keys, axis=-1), axis=-1)
+    threshold = jax.lax.dynamic_index_in_dim(descending, active - 1, axis=-1)
+    above, equal = keys > threshold, keys == threshold
+    # As many of the equal ones, from the left, as there is room for.
+    room = active - jnp.sum(above, axis=-1, keepdims=True, dtype=jnp.int32)
+    kept = above | (equal & (jnp.cumsum(equal, axis=-1, dtype=jnp.int32) <= room))
+    return jnp.where(kept, values, jnp.zeros_like(values))

@@ -1,0 +1,80 @@
+"""Aggregation of compressed balanced sparse rows over neighbours."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxgnn import _ffi
+from jaxgnn.graph import Graph
+from jaxgnn.ops import _cbsr, _check
+from jaxgnn.ops.maxk import CBSR, cbsr_argument, scatter_reference
+from jaxgnn.ops.spmm import Map, spmm
+
+
+def maxk_spmm(
+    graph: Graph,
+    cbsr: CBSR,
+    weights: Float[Array, " num_edges"] | None = None,
+    *,
+    reduce: Literal["sum", "mean"] = "sum",
+    transpose: bool = False,
+    impl: _ffi.Impl = None,
+) -> Float[Array, "num_receivers width"]:
+    r"""Aggregates the sparse features of each receiver's senders into dense ones.
+
+    $$y_{i, c} = \mathrm{reduce}_{e = (j \to i)} \; w_e \, h_{jc}$$
+
+    where $h$ is the dense form of `cbsr`: `spmm(graph, cbsr.to_dense(), weights)`, which reads the
+    entries that are there and nothing else. `mean` divides by the number of edges (also when
+    weighted). A receiver without edges gets 0. Sums run in float32 for float32, bfloat16 and
+    float16, in float64 for float64.
+
+    Derivatives: for the values, the product with the transpose at the kept positions alone
+    (SSpMM); for $w$, the dot product of the entries with the receiver's gradient there. Residuals
+    are the indices, and the values if there are weights.
+
+    Args:
+        graph: the graph; the weights are in its edge order.
+        cbsr: the features of the senders, `[num_senders, width]` with `k` entries a row (`maxk`).
+        weights: one for each edge.
+        reduce: `"sum"` or `"mean"`.
+        transpose: aggregate over the reversed edges, from receivers to senders.
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+
+    Returns:
+        `[num_receivers, width]` in the dtype of the values.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, `cbsr` no `CBSR`, or a dtype does not fit.
+        ValueError: a shape does not fit the graph, or `reduce` or `impl` is unknown.
+
+    Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 4: the row-wise product SpGEMM forward,
+    SSpMM backward).
+    """
+    _check.graph_argument(graph)
+    _check.choice(reduce, "reduce", ("sum", "mean"))
+    inputs, outputs, kind = graph.num_senders, graph.num_receivers, "sender"
+    if transpose:
+        inputs, outputs, kind = outputs, inputs, "receiver"
+    cbsr = cbsr_argument(cbsr, "cbsr")
+    values, indices, width = cbsr.values, cbsr.indices, cbsr.width
+    if values.ndim != 2 or values.shape[0] != inputs:
+        raise ValueError(
+            f"cbsr: expected the shape ({inputs}, k), a row for each {kind}, got {values.shape}"
+        )
+    if weights is not None:
+        weights = _check.edge_weights(weights, graph.num_edges, ())
+        weights = weights.astype(_ffi.accumulation_dtype(values.dtype))
+    use_kernel = _ffi.use_kernel(impl, "jaxgnn_maxk_spmm")
+    if graph.num_edges == 0:
+        return jnp.zeros((outputs, width), values.dtype)
+    if not use_kernel:
+        dense = scatter_reference(width, values, indices)
+        return spmm(graph, dense, weights, reduce=reduce, transpose=transpose, impl="jax")
+    graph, values, indices, weights = _ffi.unify_varying(graph, values, indices, weights)
+    rows = "senders" if transpose else "receivers"
+    which = Map(transpose, rows if reduce == "mean" else None)
+    return _cbsr.spgemm(which, width, graph, values, indices, weights)
