@@ -1,6 +1,7 @@
 """Flax NNX modules: graph convolutions and models of them."""
 
 from jaxgnn.nn.conv import GCNConv, GINConv, SAGEConv
+from jaxgnn.nn.maxk import MaxK, annealed_k
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.nn.models import GCN, GIN, GNN, MODELS, GraphSAGE, NodeMLP
 
@@ -13,6 +14,8 @@ __all__ = [
     "GCNConv",
     "GINConv",
     "GraphSAGE",
+    "MaxK",
     "NodeMLP",
     "SAGEConv",
+    "annealed_k",
 ]

@@ -7,11 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Shaped
 
 from jaxgnn.graph import Graph
+from jaxgnn.nn._features import Features
+from jaxgnn.ops import CBSR
 
-Pair = tuple[Array, Array | None]
+Pair = tuple[Features, Features | None]
 
 
 def graph_argument(graph: Any) -> Graph:
@@ -29,20 +30,20 @@ def square_graph(graph: Any, module: str) -> Graph:
     return graph
 
 
-def features(
-    x: Any, name: str, rows: int, what: str, width: int | None = None
-) -> Shaped[Array, "rows ... features"]:
-    """`x` as an array `[rows, ..., width]`."""
-    if not isinstance(x, jax.Array | np.ndarray):
+def features(x: Any, name: str, rows: int, what: str, width: int | None = None) -> Features:
+    """`x` as an array `[rows, ..., width]`, or as the sparse rows of one `[rows, width]`."""
+    if not isinstance(x, jax.Array | np.ndarray | CBSR):
         raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
-    fits = x.ndim >= 2 and x.shape[0] == rows and width in (None, x.shape[-1])
+    fits = len(x.shape) >= 2 and x.shape[0] == rows and width in (None, x.shape[-1])
+    if isinstance(x, CBSR) and len(x.shape) > 2:
+        raise ValueError(f"{name}: expected sparse rows without further axes, got {x.shape}")
     if not fits:
         last = "features" if width is None else width
         raise ValueError(
             f"{name}: expected the shape ({rows}, ..., {last}), a row for each {what}, "
             f"got {x.shape}"
         )
-    return jnp.asarray(x)
+    return x if isinstance(x, CBSR) else jnp.asarray(x)
 
 
 def sender_receiver_pair(

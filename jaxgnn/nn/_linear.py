@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,11 @@ from flax.nnx.nn import dtypes
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn.nn._features import Tree, map_values
+from jaxgnn.ops import CBSR
+
 Initializer = Callable[..., Array]
 """`(key, shape, dtype) -> array`."""
-
-Rows = TypeVar("Rows", bound=Any)
-"""Features of nodes, or a pair of them (senders, receivers), either of which may be `None`."""
 
 kaiming_kernel: Initializer = jax.nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 r"""Uniform on $\pm 1 / \sqrt{F_\mathrm{in}}$: what `torch.nn.Linear` starts from."""
@@ -88,8 +88,8 @@ def product(layer: nnx.Linear, x: Array) -> Array:
 
 def aggregate_and_transform(
     layer: nnx.Linear,
-    aggregate: Callable[[Rows], Float[Array, "num_receivers *batch features"]],
-    x: Rows,
+    aggregate: Callable[[Tree], Float[Array, "num_receivers *batch features"]],
+    x: Tree,
     *,
     transform_first: bool,
 ) -> Float[Array, "num_receivers *batch out_features"]:
@@ -98,19 +98,25 @@ def aggregate_and_transform(
     Then it equals $\mathrm{aggregate}(x W) + b$: aggregation is bound by the bytes of the rows
     that it gathers, so the order with the narrower rows is the faster one ("propagation
     postponed"). Its output need not be: a residual of either order is one array of nodes.
+    Sparse rows (`CBSR`) are narrow as they are, and a product would fill them: they are
+    aggregated first.
 
     Args:
         layer: $W$ and $b$.
         aggregate: the linear map; it is called with rows like `x`.
-        x: features, or a pair of them.
-        transform_first: whether to multiply before the aggregation.
+        x: features, dense or sparse, or a pair of them.
+        transform_first: whether to multiply before the aggregation of dense features.
 
     Source: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022), section 4.
     """
-    if not transform_first:
-        return layer(aggregate(jax.tree.map(lambda rows: promote(layer, rows), x)))
-    out = aggregate(jax.tree.map(lambda rows: product(layer, rows), x))
+    if not transform_first or _any_sparse(x):
+        return layer(aggregate(map_values(lambda rows: promote(layer, rows), x)))
+    out = aggregate(map_values(lambda rows: product(layer, rows), x))
     if layer.bias is None:
         return out
     bias = layer.bias[...].astype(out.dtype)
     return out + bias.reshape((1,) * (out.ndim - 1) + bias.shape)
+
+
+def _any_sparse(x: Any) -> bool:
+    return any(isinstance(rows, CBSR) for rows in (x if isinstance(x, tuple) else (x,)))

@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
+from jaxgnn.nn.maxk import check_activation
 from jaxgnn.ops import _check
 
 Norm = Literal["batch", "layer"]
@@ -26,7 +27,7 @@ class MLP(nnx.Module):
 
     Args:
         features: the widths, from the input's to the output's: at least two.
-        activation: applied to the hidden values.
+        activation: applied to the hidden values, such as `jax.nn.relu` or `MaxK(32)`.
         norm: `None`, `"batch"` or `"layer"`.
         dropout: share of the hidden values dropped in training.
         use_bias: whether the products add a bias.
@@ -36,7 +37,8 @@ class MLP(nnx.Module):
         rngs: `params` is used, and `dropout` if there is any.
 
     Raises:
-        ValueError: fewer than two widths, or an option out of range.
+        ValueError: fewer than two widths, `MaxK`'s k above a hidden one, or an option out of
+            range.
 
     Source: PyG's `MLP` (which normalises by batch unless told otherwise; this one does not).
     """
@@ -58,6 +60,7 @@ class MLP(nnx.Module):
         self.features = tuple(width(value, "features") for value in features)
         if len(self.features) < 2:
             raise ValueError(f"features: expected at least two widths, got {self.features}")
+        check_activation(activation, self.features[1:-1])
         self.activation = activation
         self.linears = nnx.List(
             linear(

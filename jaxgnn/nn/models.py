@@ -15,10 +15,12 @@ from jaxtyping import Array, Float
 
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
+from jaxgnn.nn._features import Features, dense, map_values
 from jaxgnn.nn._linear import count, kaiming_kernel, linear, width
 from jaxgnn.nn.conv import GCNConv, GINConv, SAGEConv
+from jaxgnn.nn.maxk import MaxK, check_activation
 from jaxgnn.nn.mlp import MLP, Activation, Norm, dropout_module, normalisations
-from jaxgnn.ops import _check
+from jaxgnn.ops import CBSR, _check
 
 Jumping = Literal["last", "cat", "max"]
 
@@ -30,6 +32,13 @@ class GNN(nnx.Module):
     last, normalisation, activation and dropout:
 
     $$x^{(l+1)} = \mathrm{dropout}(\sigma(\mathrm{norm}(\mathrm{conv}_l(x^{(l)}))))$$
+
+    With `input_layer` a product and $\mathrm{dropout} \circ \sigma$ come before the first
+    convolution, so that every one of them aggregates hidden rows.
+
+    Where $\sigma$ is `MaxK`, the convolutions get the kept entries alone (`CBSR`), which dropout
+    thins out further, and aggregate them by `maxk_spmm`. A layer without the attribute
+    `accepts_sparse = True` gets the dense rows.
 
     The last convolution's output is the model's. With `jumping` every layer is a hidden one, and
     a product follows that takes the last layer's output, or all layers' side by side or their
@@ -44,12 +53,13 @@ class GNN(nnx.Module):
         num_layers: number of convolutions.
         conv: makes a layer; called as `conv(in_features, out_features, dtype=..., param_dtype=...,
             rngs=..., **conv_options)`, it gives a module called as `layer(graph, x, weights)`.
-        activation: $\sigma$.
+        activation: $\sigma$, such as `jax.nn.relu` or `MaxK(32)`.
         dropout: share of the hidden values dropped in training.
         input_dropout: share of the input features dropped in training.
         norm: `None`, `"batch"` (over the nodes) or `"layer"` (over a node's features).
         residual: add skip connections.
         jumping: `None`, `"last"`, `"cat"` or `"max"`.
+        input_layer: begin with a product from `in_features` to `hidden_features`.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
         rngs: `params` is used, and `dropout` if there is any.
@@ -57,10 +67,11 @@ class GNN(nnx.Module):
 
     Raises:
         TypeError: a width or `num_layers` is no integer.
-        ValueError: an option out of range.
+        ValueError: an option out of range, or `MaxK`'s k above `hidden_features`.
 
     Source: PyG's `BasicGNN`; the skip connection as in Luo et al., "Classic GNNs are strong
-    baselines" (NeurIPS 2024); jumping knowledge: Xu et al. (ICML 2018).
+    baselines" (NeurIPS 2024); jumping knowledge: Xu et al. (ICML 2018);
+    `MaxK` and the input layer: Peng et al., "MaxK-GNN" (ASPLOS 2024).
     """
 
     def __init__(
@@ -77,6 +88,7 @@ class GNN(nnx.Module):
         norm: Norm | None = None,
         residual: bool = False,
         jumping: Jumping | None = None,
+        input_layer: bool = False,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
@@ -87,9 +99,12 @@ class GNN(nnx.Module):
         width(out_features, "out_features")
         count(num_layers, "num_layers", "layers")
         _check.choice(jumping, "jumping", (None, "last", "cat", "max"))
+        check_activation(activation, [hidden_features])
         types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        first = hidden_features if input_layer else in_features
         last = out_features if jumping is None else hidden_features
-        widths = [in_features, *[hidden_features] * (num_layers - 1), last]
+        widths = [first, *[hidden_features] * (num_layers - 1), last]
+        self.linear_in = linear(in_features, first, **types) if input_layer else None
         self.convs = nnx.List(
             conv(before, after, **types, **conv_options)
             for before, after in itertools.pairwise(widths)
@@ -115,14 +130,14 @@ class GNN(nnx.Module):
     def __call__(
         self,
         graph: Graph,
-        x: Float[Array, "num_nodes *batch in_features"],
+        x: Float[Array, "num_nodes *batch in_features"] | CBSR,
         weights: Float[Array, " num_edges"] | None = None,
     ) -> Float[Array, "num_nodes *batch out_features"]:
         """The outputs of a square graph's nodes.
 
         Args:
             graph: a square graph.
-            x: features `[num_nodes, ..., in_features]`.
+            x: features `[num_nodes, ..., in_features]`, or sparse rows of them.
             weights: of the edges, in the graph's order; 1 if not given.
 
         Raises:
@@ -133,26 +148,34 @@ class GNN(nnx.Module):
         if isinstance(x, tuple | list):
             raise ValueError(f"x: {type(self).__name__} expected one array, got a pair")
         x = _inputs.features(x, "x", graph.num_senders, "node", self.in_features)
-        x = self.input_dropout(x)
+        x = map_values(self.input_dropout, x)
+        if self.linear_in is not None:
+            x = self._activate(self.linear_in(dense(x)))
         outputs = []
         for i, conv in enumerate(self.convs):
-            out = conv(graph, x, weights)
+            out = conv(graph, x if getattr(conv, "accepts_sparse", False) else dense(x), weights)
             if self.residual:
-                skip = self.skips[i]
-                out = out + (x.astype(out.dtype) if skip is None else skip(x))
+                skip, before = self.skips[i], dense(x)
+                out = out + (before.astype(out.dtype) if skip is None else skip(before))
             x = out
             if i < self.num_layers - 1 or self.jumping is not None:
                 if self.norms is not None:
                     x = self.norms[i](x)
-                x = self.dropout(self.activation(x))
+                x = self._activate(x)
                 outputs.append(x)
         if self.linear is None:
             return x
         if self.jumping == "cat":
-            x = jnp.concatenate(outputs, axis=-1)
+            x = jnp.concatenate([dense(rows) for rows in outputs], axis=-1)
         elif self.jumping == "max":
-            x = functools.reduce(jnp.maximum, outputs)
-        return self.linear(x)
+            x = functools.reduce(jnp.maximum, map(dense, outputs))
+        return self.linear(dense(x))
+
+    def _activate(self, x: Array) -> Features:
+        """Activation and dropout; the kept entries alone where there are sparse kernels for them:
+        without further axes."""
+        sparse = isinstance(self.activation, MaxK) and x.ndim == 2
+        return map_values(self.dropout, self.activation.sparse(x) if sparse else self.activation(x))
 
 
 class GCN(GNN):
@@ -190,7 +213,13 @@ class GraphSAGE(GNN):
 class GIN(GNN):
     """`GNN` of `GINConv` layers, whose options it takes.
 
-    Each holds an `MLP` of two products, with the model's activation and normalisation between.
+    Each holds an `MLP` of two products, with the model's normalisation and an activation between.
+    That is the model's, but ReLU where the model's is `MaxK`, whose place is before an
+    aggregation.
+
+    Args:
+        mlp_activation: the activation in the `MLP`s, if not that.
+        options: those of `GNN`, and of the `MLP`s and `GINConv`.
     """
 
     def __init__(
@@ -201,15 +230,18 @@ class GIN(GNN):
         num_layers: int,
         *,
         activation: Activation = jax.nn.relu,
+        mlp_activation: Activation | None = None,
         norm: Norm | None = None,
         **options: Any,
     ):
+        if mlp_activation is None:
+            mlp_activation = jax.nn.relu if isinstance(activation, MaxK) else activation
         super().__init__(
             in_features,
             hidden_features,
             out_features,
             num_layers,
-            conv=functools.partial(_gin_layer, activation=activation, norm=norm),
+            conv=functools.partial(_gin_layer, activation=mlp_activation, norm=norm),
             activation=activation,
             norm=norm,
             **options,

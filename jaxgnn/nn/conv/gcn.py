@@ -11,8 +11,9 @@ from jaxtyping import Array, Float
 from jaxgnn._ffi import accumulation_dtype
 from jaxgnn.graph import Graph, self_loop_mask
 from jaxgnn.nn import _inputs
+from jaxgnn.nn._features import Features, aggregate, dense, map_values
 from jaxgnn.nn._linear import Initializer, aggregate_and_transform, glorot_kernel, linear
-from jaxgnn.ops import _check, segment_reduce, spmm
+from jaxgnn.ops import CBSR, _check, segment_reduce
 
 
 class GCNConv(nnx.Module):
@@ -27,7 +28,8 @@ class GCNConv(nnx.Module):
     the graph is taken as it is, and no normalised edge weights are formed. The normalisation
     runs in float32 (float64 for float64) whatever the dtype.
 
-    The product with $W$ comes before the aggregation if it makes the rows narrower.
+    The product with $W$ comes before the aggregation if it makes the rows narrower. Sparse rows
+    (`CBSR`, what `MaxK` leaves) are aggregated first, by `maxk_spmm`.
 
     Args:
         in_features, out_features: widths of $x$ and $y$.
@@ -47,6 +49,8 @@ class GCNConv(nnx.Module):
     Source: Kipf and Welling, "Semi-supervised classification with graph convolutional networks"
     (ICLR 2017), equation 2; PyG's `GCNConv`.
     """
+
+    accepts_sparse = True
 
     def __init__(
         self,
@@ -87,14 +91,14 @@ class GCNConv(nnx.Module):
     def __call__(
         self,
         graph: Graph,
-        x: Float[Array, "num_nodes *batch in_features"],
+        x: Float[Array, "num_nodes *batch in_features"] | CBSR,
         weights: Float[Array, " num_edges"] | None = None,
     ) -> Float[Array, "num_nodes *batch out_features"]:
         """Convolves the features of a square graph's nodes.
 
         Args:
             graph: a square graph.
-            x: features `[num_nodes, ..., in_features]`.
+            x: features `[num_nodes, ..., in_features]`, or sparse rows of them.
             weights: of the edges, in the graph's order; 1 if not given.
 
         Raises:
@@ -114,9 +118,9 @@ class GCNConv(nnx.Module):
             transform_first=self.transform_first,
         )
 
-    def _aggregate(self, graph: Graph, x: Array, weights: Array | None) -> Array:
+    def _aggregate(self, graph: Graph, x: Features, weights: Array | None) -> Array:
         if not self.normalize:
-            return spmm(graph, x, weights)
+            return aggregate(graph, x, weights)
         if not self.add_self_loops:
             return normalised_product(graph, x, weights, None)
         loop_weight = 2.0 if self.improved and weights is not None else 1.0
@@ -125,7 +129,7 @@ class GCNConv(nnx.Module):
 
 def normalised_product(
     graph: Graph,
-    x: Float[Array, "num_nodes *batch features"],
+    x: Float[Array, "num_nodes *batch features"] | CBSR,
     weights: Float[Array, " num_edges"] | None,
     loop_weight: float | None,
 ) -> Float[Array, "num_nodes *batch features"]:
@@ -138,7 +142,7 @@ def normalised_product(
 
     Args:
         graph: a square graph.
-        x: features.
+        x: features, dense or sparse.
         weights: of the edges; 1 if not given.
         loop_weight: weight of the self-loop of a node that has none; `None` leaves the graph's
             self-loops as they are.
@@ -162,11 +166,11 @@ def normalised_product(
     # The inner `where` keeps the derivative at degree 0 finite.
     isolated = degree == 0
     scale = jax.lax.rsqrt(jnp.where(isolated, jnp.ones_like(degree), degree))
-    scale = _column(jnp.where(isolated, jnp.zeros_like(degree), scale), x.ndim)
-    x = (scale * x.astype(dtype)).astype(x.dtype)
-    out = spmm(graph, x, weights).astype(dtype)
+    scale = _column(jnp.where(isolated, jnp.zeros_like(degree), scale), len(x.shape))
+    x = map_values(lambda rows: (scale * rows.astype(dtype)).astype(rows.dtype), x)
+    out = aggregate(graph, x, weights).astype(dtype)
     if difference is not None:
-        out = out + _column(difference, x.ndim) * x.astype(dtype)
+        out = out + _column(difference, out.ndim) * dense(x).astype(dtype)
     return (scale * out).astype(x.dtype)
 
 

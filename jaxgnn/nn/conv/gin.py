@@ -12,9 +12,10 @@ from jaxtyping import Array, Float
 from jaxgnn._ffi import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
+from jaxgnn.nn._features import Features, aggregate, dense, map_values
 from jaxgnn.nn._linear import aggregate_and_transform
 from jaxgnn.nn.mlp import MLP
-from jaxgnn.ops import _check, spmm
+from jaxgnn.ops import CBSR, _check
 
 
 class GINConv(nnx.Module):
@@ -23,7 +24,7 @@ class GINConv(nnx.Module):
     $$y_i = h \Big( (1 + \varepsilon) \, x_i + \sum_{e = (j \to i)} w_e x_j \Big)$$
 
     If $h$ is a `jaxgnn.nn.MLP`, its first product comes before the aggregation if it makes the
-    rows narrower.
+    rows narrower. Sparse rows (`CBSR`, what `MaxK` leaves) are aggregated first, by `maxk_spmm`.
 
     Args:
         nn: $h$, applied to the rows: an `MLP`, any module, or a function.
@@ -39,6 +40,8 @@ class GINConv(nnx.Module):
     Source: Xu et al., "How powerful are graph neural networks?" (ICLR 2019), equation 4.1; PyG's
     `GINConv`.
     """
+
+    accepts_sparse = True
 
     def __init__(
         self,
@@ -59,15 +62,16 @@ class GINConv(nnx.Module):
     def __call__(
         self,
         graph: Graph,
-        x: Float[Array, "num_nodes *batch in_features"] | tuple[Array, Array | None],
+        x: Float[Array, "num_nodes *batch in_features"] | CBSR | tuple[Features, Features | None],
         weights: Float[Array, " num_edges"] | None = None,
     ) -> Float[Array, "num_receivers *batch out_features"]:
         """Convolves the features of the nodes.
 
         Args:
             graph: the graph.
-            x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
-                receivers' of the same width (`None`: the sum over the edges alone).
+            x: features `[num_nodes, ..., in_features]`, or sparse rows of them, or the pair of
+                the senders' and the receivers' of the same width (`None`: the sum over the
+                edges alone).
             weights: of the edges, in the graph's order; 1 if not given.
 
         Raises:
@@ -97,16 +101,16 @@ class GINConv(nnx.Module):
         return self.nn.after_first(hidden)
 
     def _aggregate(
-        self, graph: Graph, x: Array | tuple[Array, Array | None], weights: Array | None
+        self, graph: Graph, x: Features | tuple[Features, Features | None], weights: Array | None
     ) -> Array:
         senders, receivers = x if isinstance(x, tuple) else (x, x)
         dtype = senders.dtype if self.dtype is None else self.dtype
-        out = spmm(graph, senders.astype(dtype), weights)
+        out = aggregate(graph, map_values(lambda rows: rows.astype(dtype), senders), weights)
         if receivers is None:
             return out
         wide = accumulation_dtype(out.dtype)
         eps = self.eps[...] if isinstance(self.eps, nnx.Param) else jnp.asarray(self.eps)
         scale = 1 + eps.astype(wide)
         # One rounding, after the sum; the root's row is cast like the senders' rows.
-        root = receivers.astype(dtype).astype(wide)
+        root = dense(receivers).astype(dtype).astype(wide)
         return (out.astype(wide) + scale * root).astype(out.dtype)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from jaxgnn._ffi import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
+from jaxgnn.nn._features import Features, aggregate, dense
 from jaxgnn.nn._linear import (
     Initializer,
     aggregate_and_transform,
@@ -18,7 +19,7 @@ from jaxgnn.nn._linear import (
     linear,
     width,
 )
-from jaxgnn.ops import _check, spmm
+from jaxgnn.ops import CBSR, _check
 from jaxgnn.ops.spmm import Reduce
 
 
@@ -32,7 +33,8 @@ class SAGEConv(nnx.Module):
     $\mathrm{relu}(x_j W_3 + b_3)$; with `normalize`, $y_i$ is divided by its length.
 
     For `"mean"` and `"sum"` the product with $W_1$ comes before the aggregation if it makes the
-    rows narrower.
+    rows narrower. Sparse rows (`CBSR`, what `MaxK` leaves) are then aggregated first, by
+    `maxk_spmm`; the other options take their dense form.
 
     Args:
         in_features: width of $x$, or the pair of the senders' and the receivers'.
@@ -54,6 +56,8 @@ class SAGEConv(nnx.Module):
     Source: Hamilton et al., "Inductive representation learning on large graphs" (NeurIPS 2017),
     algorithm 1; PyG's `SAGEConv`.
     """
+
+    accepts_sparse = True
 
     def __init__(
         self,
@@ -101,15 +105,15 @@ class SAGEConv(nnx.Module):
     def __call__(
         self,
         graph: Graph,
-        x: Float[Array, "num_nodes *batch in_features"] | tuple[Array, Array | None],
+        x: Float[Array, "num_nodes *batch in_features"] | CBSR | tuple[Features, Features | None],
         weights: Float[Array, " num_edges"] | None = None,
     ) -> Float[Array, "num_receivers *batch out_features"]:
         """Convolves the features of the nodes.
 
         Args:
             graph: the graph.
-            x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
-                receivers' (`None` without `root_weight`).
+            x: features `[num_nodes, ..., in_features]`, or sparse rows of them, or the pair of
+                the senders' and the receivers' (`None` without `root_weight`).
             weights: of the edges, in the graph's order; 1 if not given.
 
         Raises:
@@ -121,17 +125,17 @@ class SAGEConv(nnx.Module):
         if weights is not None:
             weights = _check.edge_weights(weights, graph.num_edges, ())
         if self.linear_project is not None:
-            senders = jax.nn.relu(self.linear_project(senders))
+            senders = jax.nn.relu(self.linear_project(dense(senders)))
         out = aggregate_and_transform(
             self.linear_neighbours,
-            lambda h: spmm(graph, h, weights, reduce=self.aggr),
+            lambda h: aggregate(graph, h, weights, self.aggr),
             senders,
             transform_first=self.transform_first,
         )
         if self.linear_root is not None:
             if receivers is None:
                 raise ValueError("x: SAGEConv with root_weight=True expected x[1], got None")
-            out = out + self.linear_root(receivers)
+            out = out + self.linear_root(dense(receivers))
         return _unit_rows(out) if self.normalize else out
 
 

@@ -1,0 +1,48 @@
+"""Features of nodes, dense or sparse: what a layer does to them is written once for both."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+from jaxtyping import Array, Float
+
+from jaxgnn.graph import Graph
+from jaxgnn.ops import CBSR, maxk_spmm, spmm
+from jaxgnn.ops.spmm import Reduce
+
+Features = Array | CBSR
+"""An array `[num_nodes, ..., width]`, or the sparse rows of one `[num_nodes, width]`."""
+
+Tree = TypeVar("Tree")
+"""`Features`, or a pair of them of which one may be `None`."""
+
+
+def dense(x: Features) -> Array:
+    """The array."""
+    return x.to_dense() if isinstance(x, CBSR) else x
+
+
+def map_values(function: Callable[[Array], Array], x: Tree) -> Tree:
+    """Applies to every array, of sparse rows to the entries: for what leaves 0 as it is."""
+
+    def apply(rows: Features) -> Features:
+        if isinstance(rows, CBSR):
+            return dataclasses.replace(rows, values=function(rows.values))
+        return function(rows)
+
+    return jax.tree.map(apply, x, is_leaf=lambda leaf: isinstance(leaf, CBSR))
+
+
+def aggregate(
+    graph: Graph,
+    x: Features,
+    weights: Float[Array, " num_edges"] | None = None,
+    reduce: Reduce = "sum",
+) -> Float[Array, "num_receivers *batch features"]:
+    """`spmm`, or of sparse rows `maxk_spmm` where the reduction is linear."""
+    if isinstance(x, CBSR) and (reduce == "sum" or reduce == "mean"):
+        return maxk_spmm(graph, x, weights, reduce=reduce)
+    return spmm(graph, dense(x), weights, reduce=reduce)

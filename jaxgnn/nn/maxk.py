@@ -1,0 +1,94 @@
+"""The MaxK nonlinearity as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxgnn.nn._linear import count
+from jaxgnn.ops import CBSR, maxk
+
+
+class ActiveEntries(nnx.Variable):
+    """How many entries of a row an annealed `MaxK` lets through at present."""
+
+
+class MaxK(nnx.Module):
+    r"""Activation that keeps the `k` largest entries of each row and sets the others to 0.
+
+    $$h_{ic} = x_{ic} \text{ if } x_{ic} \text{ is among the } k \text{ largest of } x_i,
+    \text{ else } 0$$
+
+    Called, it gives the dense rows: an activation for any network. As the activation of a
+    `jaxgnn.nn` model it hands the entries alone (`sparse`) to the next convolution, which
+    aggregates them by `maxk_spmm`.
+
+    With `anneal` the first `active[...]` of the `k` entries count, and the rest are 0: set it
+    between the steps (`annealed_k`), and nothing is compiled again. Rows of `k` entries are
+    stored and moved whatever it is.
+
+    Args:
+        k: entries to keep.
+        anneal: have `active`, a variable that begins at `k`.
+
+    Raises:
+        TypeError: `k` is no integer.
+        ValueError: `k` is below 1; in a call, above the width.
+
+    Source: Peng et al., "MaxK-GNN" (ASPLOS 2024), section 3.1. `anneal` is not in the paper.
+    """
+
+    def __init__(self, k: int, *, anneal: bool = False):
+        self.k = count(k, "k", "entries to keep")
+        self.active = ActiveEntries(jnp.asarray(k, jnp.int32)) if anneal else None
+
+    def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
+        """The rows with their `k` largest entries, zeros elsewhere."""
+        return self.sparse(x).to_dense()
+
+    def sparse(self, x: Float[Array, "*rows width"]) -> CBSR:
+        """The `k` largest entries of each row."""
+        return maxk(x, self.k, active=None if self.active is None else self.active[...])
+
+
+def annealed_k(step: int | Int[Array, ""], wide: int, narrow: int, steps: int) -> Int[Array, ""]:
+    r"""A schedule for `MaxK(wide, anneal=True).active`: linear from `wide` to `narrow`.
+
+    $$k(t) = \mathrm{round}(\mathrm{wide} + (\mathrm{narrow} - \mathrm{wide}) \min(t / T, 1))$$
+
+    Args:
+        step: $t$, which may be traced.
+        wide, narrow: the first and the last number of entries.
+        steps: $T$, the step from which on it is `narrow`.
+
+    Raises:
+        TypeError: a count is no integer.
+        ValueError: a count is below 1, or `narrow` is above `wide`.
+    """
+    count(wide, "wide", "entries to keep")
+    count(narrow, "narrow", "entries to keep")
+    count(steps, "steps", "steps")
+    if narrow > wide:
+        raise ValueError(f"narrow: expected at most wide, {wide}, got {narrow}")
+    # In integers: half of `steps` added before the division rounds.
+    done = jnp.clip(jnp.asarray(step, jnp.int32), 0, steps)
+    return wide - ((wide - narrow) * done + steps // 2) // steps
+
+
+def check_activation(activation: Any, widths: Iterable[int]) -> None:
+    """Refuses a `MaxK` that keeps more entries than the rows that it will meet have.
+
+    Raises:
+        ValueError: naming `k` and the width.
+    """
+    if isinstance(activation, MaxK):
+        for width in widths:
+            if activation.k > width:
+                raise ValueError(
+                    f"activation: expected MaxK's k to be at most the width {width} of the "
+                    f"hidden rows, got {activation.k}"
+                )
