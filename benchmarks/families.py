@@ -31,12 +31,15 @@ class Candidate:
         call: enqueues it and returns the result.
         input_bytes: size of what it reads, if the family does not measure its memory otherwise.
         peak_bytes: the memory that it needs with its inputs, if the compiler says.
+        repeated: a call that runs so many products one after the other on the device, where
+            a call of its own from Python takes longer than a short product.
         close: frees what the garbage collector does not.
     """
 
     call: Callable[[], Any]
     input_bytes: int = 0
     peak_bytes: int | None = None
+    repeated: Callable[[int], Callable[[], Any]] | None = None
     close: Callable[[], None] = lambda: None
 
 

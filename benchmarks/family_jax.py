@@ -124,6 +124,25 @@ def _vjp(function: Callable) -> Callable:
     return pullback
 
 
+def repeat(function: Callable, steps: int) -> Callable:
+    """`steps` times `function(x, *operands)` in one program, each after the one before.
+
+    A step's `x` is handed out together with the result of the step before: XLA can neither take
+    the product out of the loop nor drop one, and nothing is computed to that end.
+    """
+
+    def run(x, *operands):
+        def step(_, carry):
+            x = carry[0]
+            return jax.lax.optimization_barrier((x, function(x, *operands)))
+
+        # The count is known when this is compiled: XLA then enqueues step after step, where it
+        # would else read the loop's condition on the host before each.
+        return jax.lax.fori_loop(1, steps, step, step(0, (x,)))[1]
+
+    return run
+
+
 def _compiled(function: Callable, *operands: Any) -> Candidate:
     compiled = jax.jit(function).lower(*operands).compile()
     memory = compiled.memory_analysis()
@@ -135,4 +154,9 @@ def _compiled(function: Callable, *operands: Any) -> Candidate:
             + memory.temp_size_in_bytes
             - memory.alias_size_in_bytes
         )
-    return Candidate(lambda: compiled(*operands), peak_bytes=peak)
+
+    def repeated(steps: int) -> Callable[[], Any]:
+        loop = jax.jit(repeat(function, steps)).lower(*operands).compile()
+        return lambda: loop(*operands)
+
+    return Candidate(lambda: compiled(*operands), peak_bytes=peak, repeated=repeated)

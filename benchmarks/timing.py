@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from benchmarks import quiet
 
+# A call shorter than this, in milliseconds, may have taken the host longer than the device.
+SHORT_CALL = 1.0
 # A call shorter than this is timed in batches, so that the clock and the dispatch of the first
 # call of a batch do not count.
 _LONG_CALL = 50e-3
@@ -33,6 +35,11 @@ class Timing(NamedTuple):
     others: float | None
     repeated: int
     samples: list[float]
+
+    def divided(self, steps: int) -> Timing:
+        """Of one of the `steps` products that each timed call ran."""
+        samples = [round(sample / steps, 5) for sample in self.samples]
+        return self._replace(**summary(samples), batch=self.batch * steps, samples=samples)
 
 
 def summary(samples: list[float]) -> dict[str, Any]:
@@ -98,6 +105,11 @@ def measure(
         repeated=repeated,
         samples=[round(sample, 5) for sample in samples],
     )
+
+
+def steps_in(call: Timing, seconds: float = _BATCH) -> int:
+    """How many calls fill this time, at least as many as make a loop's start not count."""
+    return min(max(math.ceil(1e3 * seconds / call.ms), 64), 4096)
 
 
 def peak_resident_bytes(call: Callable[[], object]) -> int | None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -10,6 +11,8 @@ pytest.importorskip("rich")
 
 from benchmarks import (
     bars,
+    families,
+    family_jax,
     graphs,
     options,
     oracle,
@@ -20,6 +23,7 @@ from benchmarks import (
     run,
     spmm,
     timing,
+    worker,
 )
 from jaxgnn import _ffi
 
@@ -54,6 +58,45 @@ def test_measure_batches_short_calls():
     assert counts[-5:] == [timed.batch] * 5
     assert timed.batch * 1e-4 >= 0.02
     assert timed.ms < 0.2
+
+
+class FakeFamily:
+    """What `worker._timed` asks of a family; a call says how long it takes."""
+
+    def seconds(self, call, count):
+        return count * call()
+
+
+def test_short_calls_are_timed_in_a_loop_on_the_device():
+    def repeated(steps):
+        return lambda: steps * 5e-5
+
+    family, how = FakeFamily(), {"repeats": 5, "batch_seconds": 0.05}
+    short = families.Candidate(lambda: 3e-4, repeated=repeated)
+    timed, call_ms = worker._timed(family, short, how)
+    assert (timed.ms, call_ms) == (pytest.approx(0.05), pytest.approx(0.3))
+    assert timed.batch * 5e-5 >= 0.02
+    assert all(sample == pytest.approx(0.05) for sample in timed.samples)
+    long = families.Candidate(lambda: 2e-3, repeated=repeated)
+    for candidate in (long, families.Candidate(lambda: 3e-4)):
+        timed, call_ms = worker._timed(family, candidate, how)
+        assert (timed.ms, call_ms) == (pytest.approx(1e3 * candidate.call()), None)
+
+
+def test_repeat_runs_each_step():
+    calls = itertools.count()
+
+    def double(x):
+        def on_host(x):
+            next(calls)
+            return 2 * x
+
+        # Without side effects, as far as XLA knows: free to be taken out of a loop.
+        return jax.pure_callback(on_host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    result = jax.jit(family_jax.repeat(double, 7))(np.ones(3, np.float32))
+    np.testing.assert_array_equal(result, [2, 2, 2])
+    assert next(calls) == 7
 
 
 def test_rounds_join_to_one_row():
@@ -284,6 +327,9 @@ def test_spmm_quick(tmp_path):
     impls = {entry["impl"] for entry in result["rows"]}
     assert {plan.OURS, plan.SORTED, plan.SCIPY} <= impls
     assert {entry["pass"] for entry in result["rows"]} == {"forward", "backward"}
+    # Tiny products: JAX's are timed in a loop on the device, SciPy's are its calls.
+    assert all(entry["call_ms"] is None for entry in result["rows"] if entry["impl"] == plan.SCIPY)
+    assert any(entry["call_ms"] for entry in result["rows"] if entry["impl"] == plan.OURS)
     assert {bar["status"] for bar in result["bars"]} == {"not measured"}
 
 
