@@ -1,4 +1,4 @@
-"""The implementations of the suite `spmm`, a class for each framework.
+"""The implementations of the suites `spmm` and `maxk`, a class for each framework.
 
 A family is used in a process of its own. It holds one graph and one dense matrix at a time and
 makes of a `Measurement` a `Candidate`: a call without arguments that enqueues one product.
@@ -34,6 +34,8 @@ class Candidate:
         repeated: a call that runs so many products one after the other on the device, where
             a call of its own from Python takes longer than a short product.
         close: frees what the garbage collector does not.
+        rows: how rows of the result are read, if not as the family reads those of a matrix.
+        facts: further fields of the row.
     """
 
     call: Callable[[], Any]
@@ -41,6 +43,8 @@ class Candidate:
     peak_bytes: int | None = None
     repeated: Callable[[int], Callable[[], Any]] | None = None
     close: Callable[[], None] = lambda: None
+    rows: Callable[[Any, np.ndarray], np.ndarray] | None = None
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Family(abc.ABC):
@@ -55,12 +59,17 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def candidate(
-        self, measurement: Measurement, dense: np.ndarray, weights: np.ndarray | None
+        self,
+        measurement: Measurement,
+        dense: np.ndarray,
+        weights: np.ndarray | None,
+        kept: np.ndarray | None,
     ) -> Candidate:
         """Prepares the product of the graph (or its transpose) with `dense`.
 
         `dense` is in the measurement's dtype; `weights` are float32 values of that dtype, in the
-        order of the edges of `StoredGraph.rows`.
+        order of the edges of `StoredGraph.rows`; `kept` are the columns of the entries that a
+        measurement with `k` keeps, ascending in each row.
         """
 
     @abc.abstractmethod

@@ -26,18 +26,29 @@ class JaxFamily(Family):
         if device == "gpu":
             # BCOO and BCSR take cuSPARSE only when asked to.
             jax.config.update("jax_bcoo_cusparse_lowering", True)
+        self._on_device: list[tuple[np.ndarray, jax.Array]] = []
 
     def load(self, graph: StoredGraph) -> None:
         self._stored = graph
+        self._on_device = []
         self._graph = graph.to_graph()
         self._receivers = jax.device_put(
             np.repeat(np.arange(graph.num_nodes, dtype=np.int32), np.diff(graph.row_offsets))
         )
+        from benchmarks.maxk_jax import MaxKCandidates  # made of this module's parts
+
+        self._maxk = MaxKCandidates(self._graph, self._receivers)
 
     def candidate(
-        self, measurement: Measurement, dense: np.ndarray, weights: np.ndarray | None
+        self,
+        measurement: Measurement,
+        dense: np.ndarray,
+        weights: np.ndarray | None,
+        kept: np.ndarray | None,
     ) -> Candidate:
-        x = jax.device_put(dense)
+        x = self._put_dense(dense)
+        if measurement.k is not None or measurement.direction == "select":
+            return self._maxk.candidate(measurement, x, kept)
         backward = measurement.direction == "backward"
         weights_ = None
         if weights is not None:
@@ -46,16 +57,16 @@ class JaxFamily(Family):
             weights_ = jax.device_put(weights)
         impl = measurement.impl.removesuffix(plan.FTZ)
         if impl == plan.OURS:
-            return _compiled(_vjp(_ours) if backward else _ours, x, self._graph, weights_)
+            return compiled(_vjp(_ours) if backward else _ours, x, self._graph, weights_)
         if impl in (plan.SORTED, plan.UNSORTED, plan.SHUFFLED):
-            function = _gather_segment_sum(self._graph.num_receivers, impl == plan.SORTED)
+            function = gather_segment_sum(self._graph.num_receivers, impl == plan.SORTED)
             operands = (self._graph.senders, self._receivers, weights_)
             if impl == plan.SHUFFLED:
                 operands = _shuffled(operands, self._graph.num_edges)
-            return _compiled(_vjp(function) if backward else function, x, *operands)
+            return compiled(_vjp(function) if backward else function, x, *operands)
         if backward:
             raise Unsupported("jax.experimental.sparse is timed forward only")
-        return _compiled(lambda x, matrix: matrix @ x, x, self._matrix(impl, weights_, x.dtype))
+        return compiled(lambda x, matrix: matrix @ x, x, self._matrix(impl, weights_, x.dtype))
 
     def _matrix(self, impl: str, weights: jax.Array | None, dtype: Any) -> Any:
         graph = self._graph
@@ -66,6 +77,15 @@ class JaxFamily(Family):
             return sparse.BCSR(operands, shape=shape, indices_sorted=True)
         indices = jnp.stack([self._receivers, graph.senders], axis=1)
         return sparse.BCOO((values, indices), shape=shape, indices_sorted=True)
+
+    def _put_dense(self, dense: np.ndarray) -> jax.Array:
+        """The matrix on the device, where the last two stay: the features and the cotangent."""
+        for host, array in self._on_device:
+            if host is dense:
+                return array
+        array = jax.device_put(dense)
+        self._on_device = [*self._on_device[-1:], (dense, array)]
+        return array
 
     def poison(self, shape: tuple[int, int], dtype: str) -> None:
         # Freed at once: the allocator hands the same memory to the result.
@@ -92,7 +112,7 @@ def _ours(x, graph, weights):
     return spmm(graph, x, weights, impl="kernel")
 
 
-def _gather_segment_sum(num_receivers: int, indices_are_sorted: bool) -> Callable:
+def gather_segment_sum(num_receivers: int, indices_are_sorted: bool) -> Callable:
     def function(x, senders, receivers, weights):
         messages = x[senders]
         if weights is not None:
@@ -143,20 +163,27 @@ def repeat(function: Callable, steps: int) -> Callable:
     return run
 
 
-def _compiled(function: Callable, *operands: Any) -> Candidate:
-    compiled = jax.jit(function).lower(*operands).compile()
-    memory = compiled.memory_analysis()
-    peak = None
-    if memory is not None:
-        peak = (
-            memory.argument_size_in_bytes
-            + memory.output_size_in_bytes
-            + memory.temp_size_in_bytes
-            - memory.alias_size_in_bytes
-        )
+def compiled(function: Callable, *operands: Any) -> Candidate:
+    """A call of the compiled function with these operands."""
+    program = jax.jit(function).lower(*operands).compile()
 
     def repeated(steps: int) -> Callable[[], Any]:
         loop = jax.jit(repeat(function, steps)).lower(*operands).compile()
         return lambda: loop(*operands)
 
-    return Candidate(lambda: compiled(*operands), peak_bytes=peak, repeated=repeated)
+    return Candidate(
+        lambda: program(*operands), peak_bytes=program_bytes(program), repeated=repeated
+    )
+
+
+def program_bytes(program: Any) -> int | None:
+    """Memory of a compiled function with its operands and results, as XLA accounts for it."""
+    memory = program.memory_analysis()
+    if memory is None:
+        return None
+    return (
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        + memory.temp_size_in_bytes
+        - memory.alias_size_in_bytes
+    )

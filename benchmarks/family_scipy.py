@@ -19,7 +19,11 @@ class ScipyFamily(Family):
         self._graph = graph
 
     def candidate(
-        self, measurement: Measurement, dense: np.ndarray, weights: np.ndarray | None
+        self,
+        measurement: Measurement,
+        dense: np.ndarray,
+        weights: np.ndarray | None,
+        kept: np.ndarray | None,
     ) -> Candidate:
         if measurement.dtype != "float32":
             raise Unsupported(f"SciPy has no {measurement.dtype}")

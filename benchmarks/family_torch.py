@@ -33,7 +33,11 @@ class TorchFamily(Family):
         self._dense = None
 
     def candidate(
-        self, measurement: Measurement, dense: np.ndarray, weights: np.ndarray | None
+        self,
+        measurement: Measurement,
+        dense: np.ndarray,
+        weights: np.ndarray | None,
+        kept: np.ndarray | None,
     ) -> Candidate:
         dtype = getattr(torch, measurement.dtype)
         backward = measurement.direction == "backward"

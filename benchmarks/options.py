@@ -12,7 +12,8 @@ from pathlib import Path
 
 from benchmarks import plan
 
-SUITES = ("spmm", "training", "graph")
+SUITES = ("spmm", "maxk", "training", "graph")
+MODELS = ("sage", "gcn", "gin")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Options:
     widths: list[int] | None = None
     dtypes: list[str] | None = None
     only: list[str] | None = None
+    ks: list[int] | None = None
+    sweep: bool = False
+    models: list[str] | None = None
+    activations: list[int | None] | None = None
     repeats: int = 20
     rounds: int = 1
     batch_seconds: float = 0.05
@@ -39,6 +44,13 @@ class Options:
     xla_flags: str = ""
     commit: str | None = None
     strict: bool = False
+
+    @property
+    def label(self) -> str:
+        """The suite, and which plan of it where there are several."""
+        if self.suite == "training" and self.models:
+            return "training-maxk"
+        return "maxk-sweep" if self.suite == "maxk" and self.sweep else self.suite
 
     def timing(self) -> dict[str, float]:
         """The arguments of `timing.measure`."""
@@ -63,6 +75,31 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--widths", nargs="+", type=int, help="feature widths")
     parser.add_argument("--dtypes", nargs="+", choices=plan.DTYPES, help="dtypes to keep")
     parser.add_argument("--only", nargs="+", help="implementations to keep, by part of the name")
+    parser.add_argument(
+        "--k",
+        dest="ks",
+        nargs="+",
+        type=int,
+        help="entries that rows keep in the suite maxk; default 32 16 8 64",
+    )
+    parser.add_argument(
+        "--sweep",
+        action="store_true",
+        help="the suite maxk for k from 2 to 192 on all shapes, in float32, with 7 repeats",
+    )
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        choices=MODELS,
+        help="the suite training for these models with an input layer, ReLU against MaxK",
+    )
+    parser.add_argument(
+        "--activations",
+        nargs="+",
+        type=_activation,
+        metavar="relu|maxkK",
+        help="... with these activations; default relu maxk32 maxk16",
+    )
     parser.add_argument("--repeats", type=int, default=None, help="timed batches; default 20")
     parser.add_argument(
         "--rounds",
@@ -102,22 +139,42 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
             parser.error(f"--{name}: expected at least 1, got {values[name]}")
     if any(width < 1 for width in values["widths"] or ()):
         parser.error(f"--widths: expected at least 1, got {values['widths']}")
-    quick = values["quick"]
+    if any(k < 1 for k in values["ks"] or ()):
+        parser.error(f"--k: expected at least 1, got {values['ks']}")
+    if values["activations"] and not values["models"]:
+        parser.error("--activations: expected --models with it")
+    quick, suite = values["quick"], values["suite"]
     values["device"] = values["device"] or default_device()
-    values["repeats"] = values["repeats"] or (3 if quick else 20)
-    turns = 4 if values["suite"] == "spmm" and values["device"] == "cpu" and not quick else 1
-    values["rounds"] = values["rounds"] or turns
-    values["scale"] = values["scale"] or (_quick_scale(values["suite"]) if quick else 1.0)
+    values["repeats"] = values["repeats"] or (3 if quick else 7 if values["sweep"] else 20)
+    turns = 4 if suite in ("spmm", "maxk") and values["device"] == "cpu" and not quick else 1
+    values["rounds"] = values["rounds"] or (1 if values["sweep"] else turns)
+    values["scale"] = values["scale"] or (_quick_scale(suite) if quick else 1.0)
+    if suite == "maxk":
+        values["batch_seconds"] = 0.02  # many short measurements
     if quick:
         values["widths"] = values["widths"] or [16]
+        values["ks"] = values["ks"] or [4, 2]
         values["batch_seconds"] = 0.001
-        if values["device"] == "cpu" and values["suite"] == "training":
+        if values["device"] == "cpu" and suite == "training":
             values["shapes"] = values["shapes"] or ["rmat"]
+    if any(
+        k > width for k in values["ks"] or () for width in values["widths"] or [plan.MAXK_WIDTH]
+    ):
+        parser.error(f"--k: expected at most the width, got {values['ks']}")
     return Options(**values)
 
 
 def _quick_scale(suite: str) -> float:
-    return {"spmm": 2**-9, "training": 2**-9, "graph": 1e-3}[suite]
+    return {"graph": 1e-3}.get(suite, 2**-9)
+
+
+def _activation(text: str) -> int | None:
+    """`None` for ReLU, k for MaxK."""
+    if text == "relu":
+        return None
+    if not text.startswith("maxk") or not text[4:].isdecimal() or int(text[4:]) < 1:
+        raise argparse.ArgumentTypeError(f"expected relu, or maxk and a number, got {text}")
+    return int(text[4:])
 
 
 def _positive(text: str) -> float:

@@ -1,6 +1,10 @@
-"""The oracle: rows of the product in float64, by NumPy."""
+"""The oracle: rows of the product in float64, and the entries that MaxK keeps, by NumPy."""
 
 from __future__ import annotations
+
+import concurrent.futures
+import os
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
@@ -44,6 +48,71 @@ def product_rows(
         if weights is not None:
             terms *= weights[edges, None].astype(np.float64)
         out[place] = terms.sum(axis=0)
+    return out
+
+
+def kept_product_rows(
+    row_offsets: Int[np.ndarray, " rows+1"],
+    columns: Int[np.ndarray, " edges"],
+    x: Float[np.ndarray, "columns width"],
+    kept: Int[np.ndarray, "columns k"],
+    rows: Int[np.ndarray, " sample"],
+) -> Float[np.ndarray, "sample width"]:
+    """`product_rows` of `x` with zeros where an entry is not kept."""
+    out = np.zeros((rows.size, x.shape[1]))
+    for place, row in enumerate(rows):
+        neighbours = columns[int(row_offsets[row]) : int(row_offsets[row + 1])]
+        entries = kept[neighbours]
+        values = x[neighbours[:, None], entries].astype(np.float64)
+        out[place] = np.bincount(entries.ravel(), values.ravel(), minlength=x.shape[1])
+    return out
+
+
+def keep(
+    x: Float[np.ndarray, "rows width"], kept: Int[np.ndarray, "rows k"]
+) -> Float[np.ndarray, "rows width"]:
+    """`x` with zeros where an entry is not kept."""
+    out, columns = np.zeros_like(x), kept.astype(np.int64)
+    np.put_along_axis(out, columns, np.take_along_axis(x, columns, axis=1), axis=1)
+    return out
+
+
+def descending(x: Float[np.ndarray, "rows width"]) -> Int[np.ndarray, "rows width"]:
+    """The columns of each row from its largest entry down, of equal entries the lower one first."""
+    columns = np.arange(x.shape[1])
+
+    def order(block: np.ndarray) -> np.ndarray:
+        # Adding +0 makes -0 a +0. The bits of a float, its magnitude negated for a negative one,
+        # are integers in the order of the numbers.
+        bits = (block.astype(np.float32) + np.float32(0)).view(np.int32).astype(np.int64)
+        keys = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+        return np.sort(-keys * x.shape[1] + columns, axis=1) % x.shape[1]
+
+    return _by_blocks(order, x, np.empty(x.shape, index_dtype(x.shape[1])))
+
+
+def largest(order: Int[np.ndarray, "rows width"], k: int) -> Int[np.ndarray, "rows k"]:
+    """The columns of the `k` largest entries of each row, ascending, from their `descending`."""
+    out = np.empty((order.shape[0], k), order.dtype)
+    return _by_blocks(lambda block: np.sort(block[:, :k], axis=1), order, out)
+
+
+def index_dtype(width: int) -> np.dtype:
+    """The smallest integer that holds a column."""
+    return np.dtype(np.uint8 if width <= 256 else np.uint16)
+
+
+def _by_blocks(
+    function: Callable[[np.ndarray], np.ndarray], x: np.ndarray, out: np.ndarray
+) -> np.ndarray:
+    """`out = function(x)` for a function of rows, over blocks of them, in threads."""
+
+    def run(start: int) -> None:
+        block = slice(start, start + 8192)
+        out[block] = function(x[block])
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(run, range(0, x.shape[0], 8192)))
     return out
 
 

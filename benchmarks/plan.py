@@ -1,4 +1,4 @@
-"""What the suite `spmm` runs: which implementation on which graph, width, dtype and pass."""
+"""Implementations by name, and which of them the suite `spmm` runs on what."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-Pass = Literal["forward", "backward"]
+Pass = Literal["forward", "backward", "select"]
 
 OURS = "jaxgnn"
 SORTED = "jax segment_sum sorted"
@@ -21,10 +21,16 @@ PYG_ADJ = "PyG adj_t"
 PYG_SCATTER = "PyG gather + scatter"
 SCIPY = "SciPy CSR"
 FTZ = " (ftz atomics)"
+MAXK = "jaxgnn maxk"
+MAXK_WINDOWS = "jaxgnn maxk windows"
+MAXK_DETERMINISTIC = "jaxgnn maxk deterministic"
+TOP_K = "jax top_k"
+COPY = "copy of the input"
 
 # The worker process that runs each: two frameworks never share one, nor its memory.
 FAMILY = {
     **dict.fromkeys((OURS, SORTED, UNSORTED, SHUFFLED, BCSR, BCOO), "jax"),
+    **dict.fromkeys((MAXK, MAXK_WINDOWS, MAXK_DETERMINISTIC, TOP_K, COPY), "jax"),
     **dict.fromkeys((TORCH, *CUSPARSE, PYG_EDGE_INDEX, PYG_ADJ, PYG_SCATTER), "torch"),
     **dict.fromkeys((SORTED + FTZ, UNSORTED + FTZ), "jax_ftz"),
     SCIPY: "scipy",
@@ -38,7 +44,7 @@ FORWARD: tuple[Pass, ...] = ("forward",)
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """One product to time."""
+    """One product to time; with `k`, of rows that keep so many entries."""
 
     case: str
     impl: str
@@ -46,10 +52,16 @@ class Measurement:
     dtype: str
     direction: Pass
     weighted: bool = False
+    k: int | None = None
 
     @property
     def family(self) -> str:
         return FAMILY[self.impl]
+
+    def __str__(self) -> str:
+        weighted = " weighted" if self.weighted else ""
+        k = "" if self.k is None else f" k={self.k}"
+        return f"{self.case}{weighted} F={self.width}{k} {self.dtype} {self.direction} {self.impl}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +103,7 @@ FTZ_ATOMICS = (Block((BIG_SHAPE,), (SORTED + FTZ, UNSORTED + FTZ)),)
 
 DTYPES = ("float32", "bfloat16", "float16")
 WIDTHS = {"cpu": (64, 256), "gpu": (256,)}
+MAXK_WIDTH = 256
 
 
 def measurements(

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +90,50 @@ def run(
             return child.wait()
         finally:
             child.kill()  # no worker outlives its parent; nothing, where it has ended
+
+
+def run_each(
+    module: str,
+    task: Path,
+    names: Sequence[str],
+    env: dict[str, str],
+    record: Any,
+    who: str,
+) -> None:
+    """Runs `python -m module TASK FIRST` until each of the task's entries has had its turn.
+
+    The worker sends `start` with an entry's number, and `done` with its `row`, `skipped` or
+    `failed`; `missing` if it has not what it needs. One that dies costs the entry that it was
+    at: a new process goes on behind it.
+
+    Args:
+        module, task, env: of the process.
+        names: of the entries, for people.
+        record: gets the rows (`add`), and what has none (`leave_out`).
+        who: the worker's name, for people.
+    """
+    started, finished = -1, -1
+
+    def receive(message: dict[str, Any]) -> None:
+        nonlocal started, finished
+        started = message.get("start", started)
+        finished = message.get("done", finished)
+        if "missing" in message:
+            record.leave_out(f"all of {who}", message["missing"], failed=False)
+        if "row" in message:
+            record.add(message["row"])
+        for kind in ("skipped", "failed"):
+            if kind in message:
+                record.leave_out(names[finished], message[kind], kind == "failed")
+
+    while finished < len(names) - 1:
+        status = run(module, [str(task), str(finished + 1)], env, receive)
+        if status == 0:
+            break
+        if started > finished:
+            reason = f"the process ended with status {status}"
+            record.leave_out(names[started], reason, failed=True)
+            finished = started
+        elif started < 0:
+            record.leave_out(f"all of {who}", f"no start: status {status}", failed=True)
+            break

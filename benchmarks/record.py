@@ -41,7 +41,7 @@ class Record:
         self.bars: list[dict[str, Any]] = []
         self.compare: Callable[[list[Row]], None] = lambda rows: None
         self.console = Console(width=None if sys.stdout.isatty() else 150)
-        self.path = options.output or _default_path(self.header, options.suite)
+        self.path = options.output or _default_path(self.header)
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def say(self, text: str) -> None:
@@ -57,7 +57,7 @@ class Record:
             self.rows.append(row)
         mark = "" if row["accurate"] else "  ABOVE TOLERANCE"
         self.say(
-            f"{row['case']} {_width(row)} {row['dtype']} {row['pass']} {row['impl']}: "
+            f"{row['case']} {_size(row)} {row['dtype']} {row['pass']} {row['impl']}: "
             f"{row['ms']:.4g} ms, error {_error(row)}{mark}"
         )
         self.save()
@@ -78,7 +78,7 @@ class Record:
         """Writes the JSON, whole or not at all, with the ratios and bars as far as they are."""
         self.compare(self.rows)
         options = self.options
-        self.bars = bars.evaluate(self.rows, options.suite, options.device, options.scale)
+        self.bars = bars.evaluate(self.rows, options.label, options.device, options.scale)
         content = {
             "header": self.header,
             "graphs": self.graphs,
@@ -141,7 +141,7 @@ def header(options: Options) -> dict[str, Any]:
     commit, dirty = _commit(options.commit)
     packages = ("jax", "jaxlib", "torch", "torch_geometric", "numpy", "scipy", "flax")
     return {
-        "suite": options.suite,
+        "suite": options.label,
         "hardware": gpu.get("name", f"{_cpu_name()}, {options.threads} threads"),
         "device": options.device,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -202,13 +202,17 @@ def _load_average() -> list[float] | None:
         return None
 
 
-def _default_path(header: dict[str, Any], suite: str) -> Path:
+def _default_path(header: dict[str, Any]) -> Path:
     hardware = re.sub(r"[^a-z0-9]+", "-", header["hardware"].lower()).strip("-")
-    return ROOT / "benchmarks" / "results" / f"{header['date'][:10]}-{hardware}-{suite}.json"
+    return (
+        ROOT / "benchmarks" / "results" / f"{header['date'][:10]}-{hardware}-{header['suite']}.json"
+    )
 
 
-def _width(row: Row) -> str:
-    return f"F={row['shape']['width']}" if "width" in row["shape"] else ""
+def _size(row: Row) -> str:
+    names = {"width": "F", "k": "k"}
+    sizes = (f"{name}={row['shape'][key]}" for key, name in names.items() if key in row["shape"])
+    return " ".join(sizes)
 
 
 def _error(row: Row) -> str:
@@ -223,13 +227,17 @@ def _rows_table(rows: list[Row]) -> Table:
         table.add_column(column, justify="right")
     table.add_column("baseline")
     last = None
-    for row in sorted(rows, key=lambda r: (r["case"], _width(r), r["pass"], r["dtype"], r["ms"])):
-        group = (row["case"], _width(row), row["pass"], row["dtype"])
+
+    def group_of(row: Row) -> tuple:
+        return row["case"], row["shape"].get("width", 0), row["pass"], row["dtype"]
+
+    for row in sorted(rows, key=lambda row: (group_of(row), row["ms"])):
+        group = group_of(row)
         if last is not None and group != last:
             table.add_section()
         last = group
         table.add_row(
-            f"{row['case']} {_width(row)}",
+            f"{row['case']} {_size(row)}",
             row["dtype"],
             row["pass"],
             row["impl"],
@@ -245,12 +253,15 @@ def _rows_table(rows: list[Row]) -> Table:
 
 def _bars_table(results: list[dict[str, Any]]) -> Table:
     table = Table(title="Bars")
-    for column in ("bar", "needed", "reached", "status"):
+    for column in ("bar", "needed", "reached", "status", "ms", "published ms", "by"):
         table.add_column(column)
     colours = {"met": "green", "missed": "bold red"}
     for bar in results:
         at_least = bar["at_least"] is not None
         needed = f">= {bar['at_least']:.3g}" if at_least else f"<= {bar['at_most']:.3g}"
         reached = "" if bar["value"] is None else f"{bar['value']:.3g}"
-        table.add_row(bar["bar"], needed, reached, bar["status"], style=colours.get(bar["status"]))
+        milliseconds = (f"{bar[key]:.4g}" if bar.get(key) else "" for key in ("ms", "published_ms"))
+        by = bar.get("impl") or ""
+        style = colours.get(bar["status"])
+        table.add_row(bar["bar"], needed, reached, bar["status"], *milliseconds, by, style=style)
     return table

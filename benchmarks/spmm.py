@@ -7,7 +7,9 @@ import functools
 import itertools
 import json
 import operator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks import graphs, plan, process
 from benchmarks.options import Options
@@ -25,22 +27,34 @@ def run(options: Options, record: Record, workspace: Path) -> None:
         only=options.only,
         ftz_atomics=options.ftz_atomics,
     )
+    together = operator.attrgetter("case", "width", "direction")
+    run_plan(measurements, options, record, workspace, together)
+
+
+def run_plan(
+    measurements: list[plan.Measurement],
+    options: Options,
+    record: Record,
+    workspace: Path,
+    together: Callable[[plan.Measurement], Any],
+) -> None:
+    """Runs measurements, a worker process for each framework.
+
+    Where there are rounds, neighbours with the same key `together` run in them close in time.
+    """
     names = list(dict.fromkeys(m.case for m in measurements))
     folders = graphs.store_all(names, options.cache or workspace, options.scale)
     for name, folder in folders.items():
         record.note_graph(json.loads((folder / "graph.json").read_text()))
         record.say(f"{name}: {(folder / 'graph.json').read_text()}")
-    for chunk in _chunks(measurements) if options.rounds > 1 else [measurements]:
+    chunks = [measurements]
+    if options.rounds > 1:
+        chunks = [list(group) for _, group in itertools.groupby(measurements, together)]
+    for chunk in chunks:
         for _ in range(options.rounds):
             for family in dict.fromkeys(m.family for m in chunk):
                 mine = [m for m in chunk if m.family == family]
                 _run_family(family, mine, folders, options, record, workspace)
-
-
-def _chunks(measurements: list[plan.Measurement]) -> list[list[plan.Measurement]]:
-    """What is compared with one another, to be run close together in time."""
-    key = operator.attrgetter("case", "width", "direction")
-    return [list(group) for _, group in itertools.groupby(measurements, key)]
 
 
 def _run_family(
@@ -55,6 +69,7 @@ def _run_family(
     task.write_text(
         json.dumps(
             {
+                "suite": options.label,
                 "family": family,
                 "device": options.device,
                 "threads": options.threads,
@@ -65,36 +80,8 @@ def _run_family(
         )
     )
     env = process.environment(family, options.device, options.threads, options.xla_flags)
-    started, finished = -1, -1
-
-    def receive(message: dict) -> None:
-        nonlocal started, finished
-        started = message.get("start", started)
-        finished = message.get("done", finished)
-        if "missing" in message:
-            record.leave_out(f"all of {family}", message["missing"], failed=False)
-        if "row" in message:
-            record.add(message["row"])
-        for kind in ("skipped", "failed"):
-            if kind in message:
-                record.leave_out(_name(measurements[finished]), message[kind], kind == "failed")
-
-    while finished < len(measurements) - 1:
-        status = process.run("benchmarks.worker", [str(task), str(finished + 1)], env, receive)
-        if status == 0:
-            break
-        if started > finished:
-            reason = f"the process ended with status {status}"
-            record.leave_out(_name(measurements[started]), reason, failed=True)
-            finished = started
-        elif started < 0:
-            record.leave_out(f"all of {family}", f"no start: status {status}", failed=True)
-            break
-
-
-def _name(m: plan.Measurement) -> str:
-    weighted = " weighted" if m.weighted else ""
-    return f"{m.case}{weighted} F={m.width} {m.dtype} {m.direction} {m.impl}"
+    names = [str(m) for m in measurements]
+    process.run_each("benchmarks.worker", task, names, env, record, family)
 
 
 def set_baselines(rows: list[Row], device: str) -> None:

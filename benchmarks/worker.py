@@ -1,4 +1,4 @@
-"""The worker of the suite `spmm`: `python -m benchmarks.worker TASK.json FIRST`.
+"""The worker of the suites `spmm` and `maxk`: `python -m benchmarks.worker TASK.json FIRST`.
 
 Runs the task's measurements from number FIRST on and sends a message before and after each, so
 that a parent can go on behind one that takes the process down.
@@ -6,6 +6,7 @@ that a parent can go on behind one that takes the process down.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import sys
@@ -42,7 +43,7 @@ def main(task_file: str, first: str) -> int:
         measurement = Measurement(**fields)
         try:
             row = _run(family, inputs, measurement, task["timing"])
-            process.send({"done": number, "row": row})
+            process.send({"done": number, "row": {"suite": task["suite"], **row}})
         except (families.Unsupported, ImportError) as error:
             process.send({"done": number, "skipped": str(error)})
         except Exception as error:
@@ -56,14 +57,13 @@ def main(task_file: str, first: str) -> int:
 
 
 class _Inputs:
-    """The current graph, dense matrix and edge values, made anew only where they change."""
+    """The current graph, dense matrices and edge values, made anew only where they change."""
 
     def __init__(self, family: families.Family, folders: dict[str, Path]) -> None:
         self._family = family
         self._folders = folders
         self._graph_key: str | None = None
         self._dense_key: tuple | None = None
-        self._expected_key: tuple | None = None
 
     def graph(self, case: str) -> graphs.StoredGraph:
         if case != self._graph_key:
@@ -74,27 +74,57 @@ class _Inputs:
         return self._graph
 
     def dense(self, measurement: Measurement) -> np.ndarray:
-        key = (measurement.case, measurement.width, measurement.dtype, measurement.direction)
+        """The features, or the cotangent of a backward pass."""
+        key = (measurement.case, measurement.width, measurement.dtype)
         if key != self._dense_key:
-            rng = np.random.default_rng([_SEED, measurement.direction == "backward"])
-            shape = (self._graph.num_nodes, measurement.width)
-            values = rng.random(shape, np.float32)
-            values -= 0.5
-            self._dense = oracle.round_to(values, measurement.dtype)
+            self._dense: dict[bool, np.ndarray] = {}
+            self._products: dict[tuple, np.ndarray] = {}
+            self._order: np.ndarray | None = None
+            self._kept: tuple[int, np.ndarray] | None = None
             self._dense_key = key
-        return self._dense
+        backward = measurement.direction == "backward"
+        if backward not in self._dense:
+            rng = np.random.default_rng([_SEED, backward])
+            values = rng.random((self._graph.num_nodes, measurement.width), np.float32)
+            values -= 0.5
+            self._dense[backward] = oracle.round_to(values, measurement.dtype)
+        return self._dense[backward]
+
+    def kept(self, measurement: Measurement) -> np.ndarray | None:
+        """The columns of each row's `k` largest features, ascending."""
+        k = measurement.k
+        if k is None:
+            return None
+        features = self.dense(dataclasses.replace(measurement, direction="forward"))
+        if self._order is None:
+            self._order = oracle.descending(features)
+        if self._kept is None or self._kept[0] != k:
+            self._kept = k, oracle.largest(self._order, k)
+        return self._kept[1]
 
     def expected(
-        self, measurement: Measurement, dense: np.ndarray, weights: np.ndarray | None
+        self,
+        measurement: Measurement,
+        dense: np.ndarray,
+        weights: np.ndarray | None,
+        kept: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The sampled rows, and what they should be."""
-        key = (self._dense_key, measurement.weighted)
-        if key != self._expected_key:
-            offsets, columns = self._graph.rows(backward=measurement.direction == "backward")
-            rows = oracle.sample_rows(offsets, seed=_SEED)
-            product = oracle.product_rows(offsets, columns, dense, weights, rows)
-            self._expected, self._expected_key = (rows, product), key
-        return self._expected
+        backward = measurement.direction == "backward"
+        offsets, columns = self._graph.rows(backward=backward)
+        rows = oracle.sample_rows(offsets, seed=_SEED)
+        if measurement.direction == "select":
+            x = dense[rows]
+            return rows, (x if kept is None else oracle.keep(x, kept[rows])).astype(np.float64)
+        if kept is not None and not backward:
+            return rows, oracle.kept_product_rows(offsets, columns, dense, kept, rows)
+        key = (backward, measurement.weighted)
+        if key not in self._products:
+            self._products[key] = oracle.product_rows(offsets, columns, dense, weights, rows)
+        product = self._products[key]
+        if kept is not None:
+            product = np.take_along_axis(product, kept[rows].astype(np.int64), axis=1)
+        return rows, product
 
     def weights(self, measurement: Measurement) -> np.ndarray | None:
         if not measurement.weighted:
@@ -114,18 +144,20 @@ def _run(
     graph = inputs.graph(measurement.case)
     dense = inputs.dense(measurement)
     weights = inputs.weights(measurement)
-    candidate = family.candidate(measurement, dense, weights)
-    rows, expected = inputs.expected(measurement, dense, weights)
-    family.poison((graph.num_nodes, measurement.width), measurement.dtype)
+    kept = inputs.kept(measurement)
+    candidate = family.candidate(measurement, dense, weights, kept)
+    rows, expected = inputs.expected(measurement, dense, weights, kept)
+    narrow = measurement.k is not None and measurement.direction != "forward"
+    width = measurement.k if narrow else measurement.width
+    family.poison((graph.num_nodes, width), measurement.dtype)
     result = candidate.call()
     family.wait(result)
-    error = oracle.row_error(family.rows(result, rows), expected)
+    error = oracle.row_error((candidate.rows or family.rows)(result, rows), expected)
     del result
     peak = family.peak_bytes(candidate)
     timed, call_ms = _timed(family, candidate, how)
     candidate.close()
     return {
-        "suite": "spmm",
         "case": measurement.case + (" weighted" if measurement.weighted else ""),
         "impl": measurement.impl,
         "dtype": measurement.dtype,
@@ -133,6 +165,7 @@ def _run(
             "nodes": graph.num_nodes,
             "edges": graph.num_edges,
             "width": measurement.width,
+            **({} if measurement.k is None else {"k": measurement.k}),
         },
         "pass": measurement.direction,
         **timed._asdict(),
@@ -142,6 +175,7 @@ def _run(
         "peak_bytes": peak,
         "error": error if np.isfinite(error) else "not finite",
         "accurate": bool(error <= oracle.TOLERANCE[measurement.dtype]),
+        **candidate.facts,
         "seconds_in_all": round(time.perf_counter() - began, 2),
     }
 

@@ -1,0 +1,156 @@
+"""MaxK in JAX: jaxgnn's operations, and what a user of plain JAX writes in their place."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt
+
+from benchmarks import plan
+from benchmarks.families import Candidate, Unsupported
+from benchmarks.family_jax import compiled, gather_segment_sum
+from benchmarks.plan import Measurement
+from jaxgnn import CBSR, Graph, _ffi, config, maxk, maxk_spmm
+
+_TARGETS = {
+    "select": "jaxgnn_maxk",
+    "forward": "jaxgnn_maxk_spmm",
+    "backward": "jaxgnn_maxk_sspmm",
+}
+
+
+class MaxKCandidates:
+    """The candidates of one graph, and its windows once they are asked for."""
+
+    def __init__(self, graph: Graph, receivers: Int[Array, " num_edges"]) -> None:
+        self._graph = graph
+        self._receivers = receivers
+        self._windows: tuple[Graph, dict[str, Any]] | None = None
+
+    def candidate(self, m: Measurement, dense: Array, kept: np.ndarray | None) -> Candidate:
+        """Prepares a measurement of $x$, or of the cotangent of a backward pass."""
+        facts: dict[str, Any] = {}
+        if m.impl.startswith(plan.MAXK):
+            facts["kernel"] = _ffi.kernels_available(_TARGETS[m.direction])
+        if m.direction == "select":
+            candidate = _selection(m, dense)
+        else:
+            assert kept is not None
+            indices = jnp.asarray(kept)
+            backward = m.direction == "backward"
+            operands: tuple[Any, ...] = (indices, self._graph.senders, self._receivers)
+            function = functools.partial(_scatter_gather_segment_sum, m.width)
+            if m.impl.startswith(plan.MAXK):
+                graph = self._graph
+                if m.impl == plan.MAXK_WINDOWS:
+                    graph, preprocessing = self._with_windows()
+                    facts |= preprocessing
+                operands = (indices, graph)
+                function = functools.partial(_ours, m.width)
+            if backward:
+                function, operand = _pullback(function), dense
+            else:
+                operand = _entries(dense, indices)
+            function = _under(m.impl == plan.MAXK_DETERMINISTIC, function)
+            candidate = compiled(function, operand, *operands)
+        return dataclasses.replace(candidate, facts=facts)
+
+    def _with_windows(self) -> tuple[Graph, dict[str, Any]]:
+        """The graph with its windows of receivers, and what making them took."""
+        if self._windows is None:
+            with_windows: Callable[[], Graph] | None = getattr(self._graph, "with_windows", None)
+            if with_windows is None:
+                raise Unsupported("Graph has no windows")
+            start = time.perf_counter()
+            graph = jax.block_until_ready(with_windows())
+            seconds = time.perf_counter() - start
+            before = {id(leaf) for leaf in jax.tree.leaves(self._graph)}
+            new = {id(leaf): leaf for leaf in jax.tree.leaves(graph) if id(leaf) not in before}
+            self._windows = (
+                graph,
+                {
+                    "preprocessing_seconds": round(seconds, 4),
+                    "preprocessing_bytes": sum(leaf.nbytes for leaf in new.values()),
+                },
+            )
+        return self._windows
+
+
+def _selection(m: Measurement, x: Array) -> Candidate:
+    if m.impl == plan.COPY:
+        # A copy with its signs changed: XLA would leave a plain one out of a loop.
+        return dataclasses.replace(
+            compiled(jnp.negative, x), rows=lambda result, rows: -_float32_rows(result, rows)
+        )
+    assert m.k is not None
+    k, width = m.k, m.width
+
+    if m.impl == plan.TOP_K:
+
+        def select(x: Array) -> tuple[Array, Array]:
+            values, indices = jax.lax.top_k(x, k)
+            return values, indices
+    else:
+
+        def select(x: Array) -> tuple[Array, Array]:
+            cbsr = maxk(x, k)
+            return cbsr.values, cbsr.indices
+
+    def rows(result: tuple[Array, Array], rows: np.ndarray) -> np.ndarray:
+        """These rows, dense."""
+        values, indices = (_float32_rows(part, rows) for part in result)
+        dense = np.zeros((rows.size, width), np.float32)
+        np.put_along_axis(dense, indices.astype(np.int64), values, axis=1)
+        return dense
+
+    return dataclasses.replace(compiled(select, x), rows=rows)
+
+
+def _float32_rows(result: Array, rows: np.ndarray) -> np.ndarray:
+    return np.asarray(result[jnp.asarray(rows)].astype(jnp.float32))
+
+
+@jax.jit
+def _entries(x: Float[Array, "nodes width"], indices: UInt[Array, "nodes k"]) -> Array:
+    return jnp.take_along_axis(x, indices.astype(jnp.int32), axis=1)
+
+
+def _ours(width: int, values: Array, indices: Array, graph: Graph) -> Array:
+    return maxk_spmm(graph, CBSR(values, indices, width))
+
+
+def _scatter_gather_segment_sum(
+    width: int, values: Array, indices: Array, senders: Array, receivers: Array
+) -> Array:
+    """Dense rows with zeros, their gather over the edges, a sorted segment sum."""
+    nodes = values.shape[0]
+    rows = jnp.arange(nodes)[:, None]
+    dense = jnp.zeros((nodes, width), values.dtype).at[rows, indices.astype(jnp.int32)].set(values)
+    return gather_segment_sum(nodes, indices_are_sorted=True)(dense, senders, receivers, None)
+
+
+def _pullback(function: Callable[..., Array]) -> Callable[..., Array]:
+    """The gradient for the kept values alone; `function` is linear in them."""
+
+    def pullback(cotangent: Array, indices: Array, *operands: Any) -> Array:
+        at = jnp.zeros(indices.shape, cotangent.dtype)
+        return jax.vjp(lambda values: function(values, indices, *operands), at)[1](cotangent)[0]
+
+    return pullback
+
+
+def _under(deterministic: bool, function: Callable[..., Array]) -> Callable[..., Array]:
+    """The function traced with this setting, whenever that happens."""
+
+    def traced(*operands: Any) -> Array:
+        with config.use(deterministic=deterministic):
+            return function(*operands)
+
+    return traced
