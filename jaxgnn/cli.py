@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from jaxgnn.data import NodeDataset
     from jaxgnn.train.config import TrainConfig
 
 _USAGE = """\
@@ -22,7 +23,8 @@ Graph neural networks for JAX whose aggregation runs in XLA custom calls.
 
 commands:
   train [DATASET]   train a model (the default dataset: handwritten digits)
-  info [DATASET]    print what this installation consists of, and a graph's statistics
+  info [DATASET]    print what this installation consists of, a graph's statistics, and with the
+                    options of train the kernels that a model runs
 
 options:
   -h, --help        show this help; after a command, its own
@@ -172,11 +174,10 @@ def _rewrite(arguments: list[str]) -> list[str]:
     return rewritten
 
 
-def _parse(kind: type, arguments: list[str], **options: Any) -> Any:
+def _parse(kind: type, arguments: list[str], name: str = "train", **options: Any) -> Any:
     """tyro's parse, its errors as a `UsageError` of one line; None after `--help`."""
     import tyro
 
-    name = kind.__name__.removesuffix("Config").lower()
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
@@ -214,26 +215,81 @@ def _plain_message(text: str) -> str:
 
 
 def _info(arguments: list[str]) -> int:
-    import dataclasses
-
     from rich.console import Console
-    from rich.table import Table
 
     from jaxgnn.data import load, names
 
     if arguments and arguments[0] in ("-h", "--help"):
         print(
-            "usage: jaxgnn info [DATASET]\n\n"
-            "Prints what this installation consists of and, of a dataset, the graph's statistics.\n"
+            "usage: jaxgnn info [DATASET] [OPTIONS OF TRAIN]\n\n"
+            "Prints what this installation consists of; of a dataset, the graph's statistics; and\n"
+            "with options of jaxgnn train, such as --model gcn --activation maxk --k 32, that\n"
+            "model's size and the kernels it would run (on the digits without DATASET).\n"
             f"DATASET: a name ({', '.join(names())}) or the path of Planetoid's raw files or of "
             "an .npz file."
         )
         return 0
-    if len(arguments) > 1 or (arguments and arguments[0].startswith("-")):
+    if any(argument.startswith("-") for argument in arguments):
+        return _info_of_model(arguments)
+    if len(arguments) > 1:
         raise UsageError(f"info: expected one dataset, got {' '.join(arguments)}")
     dataset = load(arguments[0]) if arguments else None
     console = Console()
     _print_build(console)
+    _print_statistics(console, dataset)
+    return 0
+
+
+def _info_of_model(arguments: list[str]) -> int:
+    """What `jaxgnn train` would run with these options: nothing is compiled or run."""
+    import dataclasses
+
+    import jax
+    from rich.console import Console
+    from rich.table import Table
+
+    from jaxgnn.train import Task, build, lower
+    from jaxgnn.train.config import TrainConfig
+    from jaxgnn.train.runner import (
+        choose_split,
+        describe_activation,
+        describe_kernels,
+        load_dataset,
+    )
+
+    arguments = _rewrite(arguments)
+    unnamed = dataclasses.replace(TrainConfig(), dataset="")
+    given = _parse(TrainConfig, arguments, name="info", default=unnamed)
+    if given is None:
+        return 0
+    name = given.dataset or TrainConfig.dataset
+    config = _parse(TrainConfig, arguments, name="info", default=TrainConfig.for_dataset(name))
+    config.check()
+    if config.dtype == "float64":
+        jax.config.update("jax_enable_x64", True)
+    dataset = load_dataset(config)
+    task = Task.from_dataset(dataset, choose_split(dataset, config.split), config.dtype)
+    program, state = build(config, task)
+    kernels = lower(program, state, task)[2]
+    console = Console()
+    _print_build(console)
+    if given.dataset:
+        _print_statistics(console, dataset)
+    title = f"{config.model} on {dataset.name}"
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_row("layers, hidden width", f"{config.layers}, {config.hidden}")
+    table.add_row("activation", describe_activation(config))
+    table.add_row("parameters", f"{sum(p.size for p in jax.tree.leaves(state.params)):,}")
+    table.add_row("kernels", describe_kernels(config, kernels))
+    console.print(table)
+    return 0
+
+
+def _print_statistics(console: Console, dataset: NodeDataset | None) -> None:
+    import dataclasses
+
+    from rich.table import Table
+
     if dataset is not None:
         table = Table(title=dataset.name, title_justify="left", show_header=False)
         for name, value in dataset.statistics().items():
@@ -245,7 +301,6 @@ def _info(arguments: list[str]) -> int:
             if value and field.name != "metric":
                 table.add_row(field.name, value)
         console.print(table)
-    return 0
 
 
 def _print_build(console: Console) -> None:

@@ -71,6 +71,10 @@ def test_help_of_train_explains_every_option_and_names_every_model(capsys):
         (["--patience", "-1"], "--patience: expected"),
         (["--dtype", "int8"], "dtype"),
         (["--seed", "1e3"], "--seed"),
+        (["--activation", "tanh"], "activation"),
+        (["--activation", "maxk", "--k", "65"], "--k: expected at most --hidden, 64, got 65"),
+        (["--activation", "maxk", "--k", "0"], "--k: expected an integer from 1 to 4096, got 0"),
+        (["--k", "16"], "--k: expected --activation maxk with it, got --activation relu"),
         (["--heads", "2"], "--heads: gcn has no attention heads, got 2"),
         (["--split", "99"], "--split: digits has 10 splits, numbered from 0, got 99"),
         (["--bogus", "3"], "--bogus"),
@@ -89,6 +93,10 @@ def test_a_bad_value_gives_one_line_and_status_2(capsys, arguments, message):
 def test_bad_commands(capsys):
     assert "expected train or info, got 'trian'" in error(capsys, "trian")
     assert "info: expected one dataset" in error(capsys, "info", "a", "b")
+    assert "--bogus" in error(capsys, "info", "--bogus", "3")
+    assert "--k: expected at most --hidden" in error(
+        capsys, "info", "--activation", "maxk", "--k", "80"
+    )
     assert "no-such-set" in error(capsys, "info", "no-such-set")
 
 
@@ -148,6 +156,23 @@ def test_info(capsys):
     text = capsys.readouterr().out
     assert "CPU kernels" in text and "1,797" in text and jaxgnn.build_info().jaxlib in text
     assert "homophily" in text
+
+
+def test_info_says_which_kernels_a_model_runs(capsys):
+    from jaxgnn._ffi import kernels_available
+
+    command = "info digits --model gcn --activation maxk --k 16 --input-layer"
+    assert main(command.split()) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "maxk: the 16 largest of 64" in text and "gcn on digits" in text and "1,797" in text
+    if kernels_available("jaxgnn_maxk", "jaxgnn_maxk_spmm"):
+        assert "maxk_spmm (sparse features, " in text and "│ spmm" not in text
+    else:
+        assert "JAX reference" in text
+    assert main(["info", "--model", "sage"]) == 0
+    text = capsys.readouterr().out
+    assert "sage on digits" in text and "relu" in text and "maxk" not in text
+    assert "homophily" not in text  # no dataset was named
 
 
 def test_diverged_training_gives_one_line_and_status_1(capsys, tmp_path):

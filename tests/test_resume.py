@@ -137,6 +137,26 @@ def test_killed_at_several_moments(directory, uninterrupted):
         assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
 
 
+def test_killed_with_sparse_features(directory):
+    """MaxK, its dropout on the kept entries and an input layer."""
+    model = "small.npz --model sage --activation maxk --k 3 --hidden 8 --input-layer --dropout 0.3"
+    finish(start(directory, *model.split(), *OPTIONS, "--run-directory", "sparse"))
+    run = directory / "sparse-killed"
+    command = [*model.split(), *OPTIONS, "--run-directory", run.name]
+    log = run / "metrics.jsonl"
+    kill_when(
+        start(directory, *command),
+        lambda: log.exists() and log.read_bytes().count(b"\n") >= 20,
+    )
+    out = finish(start(directory, "--resume", run.name))
+    assert "continuing after epoch" in out and "maxk: the 3 largest of 8" in out
+    assert rows(run) == rows(directory / "sparse")
+    for one, other in zip(
+        final_state(directory, run), final_state(directory, directory / "sparse"), strict=True
+    ):
+        assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
+
+
 def test_two_processes_do_not_train_in_one_directory(directory, uninterrupted, monkeypatch, capsys):
     monkeypatch.chdir(directory)
     with lock(uninterrupted):

@@ -142,9 +142,11 @@ def test_roc_auc_of_two_classes_of_more_and_of_several_labels():
 # The loop.
 
 
+@pytest.mark.parametrize("activation", ["relu", "maxk"])
 @pytest.mark.parametrize("model", sorted(MODELS))
-def test_every_model_learns_the_toy(model):
-    *_, rows = fit(dataclasses.replace(SMALL, model=model, epochs=150, dropout=0.0))
+def test_every_model_learns_the_toy(model, activation):
+    options = {"activation": "maxk", "k": 3, "input_layer": True} if activation == "maxk" else {}
+    *_, rows = fit(dataclasses.replace(SMALL, model=model, epochs=150, dropout=0.0, **options))
     assert rows[-1]["loss"] < 0.3 * rows[0]["loss"]
     assert max(row["val_accuracy"] for row in rows) > 0.7
 
@@ -234,6 +236,17 @@ def test_the_step_takes_the_graph_as_an_argument():
     from jaxgnn._ffi import kernels_available
 
     assert ("spmm" in compiled.kernels) == kernels_available()
+
+
+def test_a_summary_says_which_kernels_are_sparse():
+    from jaxgnn.train.machine import describe_kernels
+
+    text = describe_kernels({"spmm": 1, "maxk_spmm": 2, "maxk": 2}, maxk=True)
+    assert text.startswith(
+        "maxk (2 an epoch), maxk_spmm (sparse features, 2 an epoch), spmm (1 an epoch): "
+    )
+    assert describe_kernels({"spmm": 1}, maxk=True).endswith("; MaxK: JAX reference")
+    assert describe_kernels({}).startswith("none: JAX reference")
 
 
 def test_kernel_calls_counts():
@@ -359,6 +372,9 @@ def test_the_fingerprint_sees_every_array():
         ("layers", 1.5),
         ("hidden", -1),
         ("heads", 0),
+        ("activation", "tanh"),
+        ("k", 0),
+        ("k", 5000),
         ("dropout", 1.0),
         ("input_dropout", -0.1),
         ("learning_rate", 0.0),
@@ -391,6 +407,29 @@ def test_settings_round_trip_through_json():
         from_settings({**saved, "colour": "blue"})
     with pytest.raises(ConfigError, match="layers: expected int"):
         from_settings({**saved, "layers": "2"})
+
+
+def test_k_belongs_to_maxk_and_fits_the_hidden_width():
+    base = dataclasses.replace(SMALL, activation="maxk", k=8)
+    base.check()
+    with pytest.raises(ConfigError, match=r"^--k: expected at most --hidden, 8, got 9"):
+        dataclasses.replace(base, k=9).check()
+    with pytest.raises(ConfigError, match=r"^--k: expected --activation maxk with it, got .* relu"):
+        dataclasses.replace(base, activation="relu").check()
+
+
+def test_decay_of_the_first_layer_is_that_of_an_input_layer():
+    dataset = toy()
+    task = Task.from_dataset(dataset, dataset.split(0))
+    config = dataclasses.replace(SMALL, decay_layers="first", input_layer=True)
+    program, state = build(config, task)
+    zero = jax.tree.map(jnp.zeros_like, state.params)
+    updates, _ = program.optimiser.update(zero, state.optimiser, state.params)
+    moved = {
+        jax.tree_util.keystr(path[:1], simple=True): bool(np.any(leaf))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(updates)
+    }
+    assert moved["linear_in"] and not moved["convs"]
 
 
 def test_heads_need_a_model_with_attention():

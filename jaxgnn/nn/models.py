@@ -153,22 +153,22 @@ class GNN(nnx.Module):
             x = self._activate(self.linear_in(dense(x)))
         outputs = []
         for i, conv in enumerate(self.convs):
-            out = conv(graph, x if getattr(conv, "accepts_sparse", False) else dense(x), weights)
+            rows = x if getattr(conv, "accepts_sparse", False) else dense(x)
+            out: Array = conv(graph, rows, weights)
             if self.residual:
                 skip, before = self.skips[i], dense(x)
                 out = out + (before.astype(out.dtype) if skip is None else skip(before))
-            x = out
-            if i < self.num_layers - 1 or self.jumping is not None:
-                if self.norms is not None:
-                    x = self.norms[i](x)
-                x = self._activate(x)
-                outputs.append(x)
-        if self.linear is None:
-            return x
+            if self.linear is None and i == self.num_layers - 1:
+                return out
+            if self.norms is not None:
+                out = self.norms[i](out)
+            x = self._activate(out)
+            outputs.append(x)
+        assert self.linear is not None
         if self.jumping == "cat":
-            x = jnp.concatenate([dense(rows) for rows in outputs], axis=-1)
-        elif self.jumping == "max":
-            x = functools.reduce(jnp.maximum, map(dense, outputs))
+            return self.linear(jnp.concatenate([dense(rows) for rows in outputs], axis=-1))
+        if self.jumping == "max":
+            return self.linear(functools.reduce(jnp.maximum, map(dense, outputs)))
         return self.linear(dense(x))
 
     def _activate(self, x: Array) -> Features:

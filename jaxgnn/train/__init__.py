@@ -2,7 +2,7 @@
 
 from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
 from jaxgnn.train.config import PUBLISHED, ConfigError, TrainConfig
-from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, train
+from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
 from jaxgnn.train.runner import run
 from jaxgnn.train.seeds import SeedsResult, train_seeds
 from jaxgnn.train.step import Program, TrainState, build, build_model, build_optimiser
@@ -25,6 +25,7 @@ __all__ = [
     "build",
     "build_model",
     "build_optimiser",
+    "lower",
     "masked_accuracy",
     "masked_loss",
     "run",

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
+Activation = Literal["relu", "maxk"]
 DType = Literal["float32", "bfloat16", "float16", "float64"]
 Features = Literal["auto", "raw", "normalised"]
 Decay = Literal["l2", "decoupled"]
@@ -45,6 +46,17 @@ class TrainConfig:
 
     hidden: int = 64
     """Width of the hidden layers."""
+
+    activation: Activation = "relu"
+    """The nonlinearity: relu, or maxk, which keeps the --k largest of a node's hidden features and
+    so makes the next aggregation a sparse one."""
+
+    k: int = 32
+    """Features that maxk keeps, at most --hidden."""
+
+    input_layer: bool = False
+    """Begin with a product to the hidden width and the activation, so that every aggregation is
+    one of hidden features."""
 
     heads: int = 1
     """Attention heads, in the models that have them."""
@@ -135,6 +147,12 @@ class TrainConfig:
                 raise ConfigError(
                     f"{option(name)}: expected one of {', '.join(kind)}, got {value!r}"
                 )
+        if self.activation == "maxk" and self.k > self.hidden:
+            raise ConfigError(f"--k: expected at most --hidden, {self.hidden}, got {self.k}")
+        if self.activation != "maxk" and self.k != TrainConfig.k:
+            raise ConfigError(
+                f"--k: expected --activation maxk with it, got --activation {self.activation}"
+            )
         return self
 
     def settings(self) -> dict[str, Any]:
@@ -223,6 +241,7 @@ _BELOW_1 = math.nextafter(1, 0)
 _RANGES: dict[str, tuple[float, float, str]] = {
     "layers": (1, 1000, "an integer from 1 to 1000"),
     "hidden": (1, 1 << 20, "a positive integer"),
+    "k": (1, 4096, "an integer from 1 to 4096"),
     "heads": (1, 1 << 16, "a positive integer"),
     "dropout": (0, _BELOW_1, "a number from 0 to less than 1"),
     "input_dropout": (0, 1, "a number from 0 to less than 1"),
@@ -235,6 +254,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "checkpoint_interval": (1, 1 << 31, "a positive integer"),
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
+    "activation": get_args(Activation),
     "dtype": get_args(DType),
     "features": get_args(Features),
     "decay": get_args(Decay),

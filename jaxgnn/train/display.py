@@ -164,6 +164,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
         table.add_row(f"validation {metric}", percent(summary["val_score"]))
     stop = " (patience ran out)" if summary["stopped"] else ""
     table.add_row("selected epoch", f"{summary['best_epoch']} of {summary['epochs']}{stop}")
+    table.add_row("activation", summary["activation"])
     table.add_row("parameters", f"{summary['parameters']:,}")
     table.add_row("epoch time (median)", f"{1e3 * summary['epoch_seconds']:.2f} ms")
     table.add_row("compile time", f"{summary['compile_seconds']:.1f} s")

@@ -71,12 +71,19 @@ class Compiled:
 
     def __init__(self, program: Program, state: TrainState, task: Task):
         start = time.perf_counter()
-        step = jax.jit(program.step, donate_argnums=0).lower(state, task)
-        evaluate = jax.jit(program.evaluate).lower(state.params, state.rest, task)
-        self.kernels = kernel_calls(step.as_text() + evaluate.as_text())
+        step, evaluate, self.kernels = lower(program, state, task)
         self.step = step.compile()
         self.evaluate = evaluate.compile()
         self.seconds = time.perf_counter() - start
+
+
+def lower(
+    program: Program, state: TrainState, task: Task
+) -> tuple[jax.stages.Lowered, jax.stages.Lowered, dict[str, int]]:
+    """The step and the evaluation before they are compiled, and their `kernel_calls`."""
+    step = jax.jit(program.step, donate_argnums=0).lower(state, task)
+    evaluate = jax.jit(program.evaluate).lower(state.params, state.rest, task)
+    return step, evaluate, kernel_calls(step.as_text() + evaluate.as_text())
 
 
 def kernel_calls(program: str) -> dict[str, int]:

@@ -28,8 +28,8 @@ def describe_device() -> str:
     return device.device_kind if device.platform != "cpu" else "cpu"
 
 
-def describe_kernels(calls: dict[str, int]) -> str:
-    """Which kernels a program ran, where, and how often an epoch."""
+def describe_kernels(calls: dict[str, int], *, maxk: bool = False) -> str:
+    """Which kernels a program ran, where, and how often an epoch; `maxk`: it contains MaxK."""
     info = jaxgnn.build_info()
     if jax.default_backend() == "cpu":
         place, missing = f"cpu ({info.cpu_isa})", f"jaxgnn._cpu: {info.cpu_error or 'loaded'}"
@@ -37,8 +37,12 @@ def describe_kernels(calls: dict[str, int]) -> str:
         place, missing = "CUDA", f"jaxgnn._cuda: {info.cuda_error or 'loaded'}"
     if not calls:
         return f"none: JAX reference ({missing})"
-    listed = ", ".join(f"{name} ({calls[name]} an epoch)" for name in sorted(calls))
-    return f"{listed}: {place}"
+    listed = ", ".join(
+        f"{name} ({'sparse features, ' * name.startswith('maxk_')}{calls[name]} an epoch)"
+        for name in sorted(calls)
+    )
+    reference = maxk and not any(name.startswith("maxk") for name in calls)
+    return f"{listed}: {place}{'; MaxK: JAX reference' * reference}"
 
 
 def peak_memory() -> dict[str, Any]:

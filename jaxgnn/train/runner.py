@@ -74,6 +74,7 @@ def run(config: TrainConfig, console: Console | None = None) -> dict[str, Any]:
         summary = {
             "dataset": dataset.name,
             "model": config.model,
+            "activation": describe_activation(config),
             "metric": task.metric,
             "test_score": _score_or_none(dataset, logits, split.test),
             "val_score": _score_or_none(dataset, logits, split.val),
@@ -83,7 +84,7 @@ def run(config: TrainConfig, console: Console | None = None) -> dict[str, Any]:
             "parameters": parameters,
             "epoch_seconds": median_seconds(rows),
             "compile_seconds": round(compiled.seconds, 3),
-            "kernels": machine.describe_kernels(compiled.kernels),
+            "kernels": describe_kernels(config, compiled.kernels),
             "device": machine.describe_device(),
             **machine.peak_memory(),
         }
@@ -199,6 +200,19 @@ def choose_split(dataset: NodeDataset, index: int) -> Split:
             f"--split: {dataset.name} has {count} split{'s' * (count > 1)}, numbered from 0, "
             f"got {index}"
         ) from None
+
+
+def describe_kernels(config: TrainConfig, calls: dict[str, int]) -> str:
+    """Which kernels the configured model ran."""
+    hidden = config.layers > 1 or config.input_layer or config.jumping != "none"
+    return machine.describe_kernels(calls, maxk=config.activation == "maxk" and hidden)
+
+
+def describe_activation(config: TrainConfig) -> str:
+    """The nonlinearity, for people."""
+    if config.activation != "maxk":
+        return config.activation
+    return f"maxk: the {config.k} largest of {config.hidden}"
 
 
 def confusion(dataset: NodeDataset, logits: np.ndarray, mask: np.ndarray) -> np.ndarray | None:

@@ -99,7 +99,7 @@ def build_model(
     config: TrainConfig, in_features: int, num_classes: int, rngs: nnx.Rngs
 ) -> nnx.Module:
     """The configuration's model from `jaxgnn.nn.MODELS`."""
-    from jaxgnn.nn import MODELS
+    from jaxgnn.nn import MODELS, MaxK
 
     if config.model not in MODELS:
         raise ConfigError(
@@ -108,6 +108,8 @@ def build_model(
     model = MODELS[config.model]
     wide = config.dtype == "float64"
     arguments: dict[str, Any] = {
+        "activation": MaxK(config.k) if config.activation == "maxk" else jax.nn.relu,
+        "input_layer": config.input_layer,
         "dropout": config.dropout,
         "input_dropout": config.input_dropout,
         "norm": None if config.norm == "none" else config.norm,
@@ -146,7 +148,13 @@ def build_optimiser(config: TrainConfig) -> optax.GradientTransformation:
 
 
 def _first_layer(params: Any) -> Any:
-    """Marks the parameters of the first of the layers: those whose path's first index is 0."""
+    """Marks the parameters of the first of the layers: the input layer's, or without one those
+    whose path's first index is 0."""
+    inputs = jax.tree_util.tree_map_with_path(
+        lambda path, _: getattr(path[0], "key", None) == "linear_in", params
+    )
+    if any(jax.tree.leaves(inputs)):
+        return inputs
 
     def is_first(path, _):
         for key in path:
