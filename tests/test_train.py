@@ -477,13 +477,16 @@ def test_a_run_writes_its_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_seeds_at_once_are_the_runs_one_by_one(tmp_path, monkeypatch, own):
+@pytest.mark.parametrize("activation", ["relu", "maxk"])
+def test_seeds_at_once_are_the_runs_one_by_one(tmp_path, monkeypatch, own, activation):
     dataset = toy()
     split = dataset.split(0)
     turned = Split(split.val, split.train, split.test)
     dataset = dataclasses.replace(dataset, splits={"a": split, "b": turned})
     monkeypatch.setattr("jaxgnn.train.runner.load", lambda name: dataset)
     config = dataclasses.replace(SMALL, epochs=12, dropout=0.5)
+    if activation == "maxk":
+        config = dataclasses.replace(config, activation="maxk", k=3)
     result = train_seeds(config, [3, 4], splits=[0, 1] if own else None)
     for i, seed in enumerate([3, 4]):
         directory = str(tmp_path / f"{own}{seed}")
@@ -494,3 +497,19 @@ def test_seeds_at_once_are_the_runs_one_by_one(tmp_path, monkeypatch, own):
         train_seeds(dataclasses.replace(config, patience=3), [0])
     with pytest.raises(ValueError, match="at least one"):
         train_seeds(config, [])
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "roc_auc"])
+def test_seeds_in_sequence_are_the_runs_one_by_one(tmp_path, metric):
+    data = toy(metric=metric)
+    turned = Split(data.split(0).val, data.split(0).train, data.split(0).test)
+    data = dataclasses.replace(data, splits={"a": data.split(0), "b": turned})
+    config = dataclasses.replace(SMALL, epochs=40, patience=4, dropout=0.5, norm="batch")
+    result = train_seeds(config, [3, 4], splits=[0, 1], in_sequence=True, dataset=data)
+    for i, seed in enumerate([3, 4]):
+        one = dataclasses.replace(config, seed=seed, split=i, run_directory=str(tmp_path / str(i)))
+        summary = run(one, dataset=data)
+        assert (result.epochs[i], result.scores[i]) == (
+            summary["best_epoch"],
+            summary["test_score"],
+        )

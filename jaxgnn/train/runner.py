@@ -33,12 +33,15 @@ from jaxgnn.train.step import TrainState, build
 from jaxgnn.train.task import Task, score
 
 
-def run(config: TrainConfig, console: Console | None = None) -> dict[str, Any]:
+def run(
+    config: TrainConfig, console: Console | None = None, *, dataset: NodeDataset | None = None
+) -> dict[str, Any]:
     """Trains as configured, or continues a run, and writes its files.
 
     Args:
         config: the options; with `resume` set, those of that run (see `resume_config`).
         console: where to show progress and the results; nowhere if None.
+        dataset: the data; by default those of `config.dataset`.
 
     Returns:
         The content of `summary.json`, with `run_directory`.
@@ -50,7 +53,8 @@ def run(config: TrainConfig, console: Console | None = None) -> dict[str, Any]:
     config.check()
     if config.dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise ConfigError("--dtype: float64 needs jax.config.update('jax_enable_x64', True)")
-    dataset = load_dataset(config)
+    if dataset is None:
+        dataset = load_dataset(config)
     split = choose_split(dataset, config.split)
     task = Task.from_dataset(dataset, split, config.dtype)
     program, state = build(config, task)

@@ -1,4 +1,4 @@
-"""Many seeds at once: the step under `jax.vmap`, one sparse product for all of them."""
+"""Many seeds: at once, the step under `jax.vmap`, or one after the other in one program."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxgnn.data import NodeDataset, Split
 from jaxgnn.train.config import TrainConfig
-from jaxgnn.train.loop import DivergenceError
+from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, copy, train
 from jaxgnn.train.runner import choose_split, load_dataset
 from jaxgnn.train.step import Program, TrainState, build
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
@@ -45,22 +46,31 @@ class _Selected(NamedTuple):
 
 
 def train_seeds(
-    config: TrainConfig, seeds: Sequence[int], *, splits: Sequence[int] | None = None
+    config: TrainConfig,
+    seeds: Sequence[int],
+    *,
+    splits: Sequence[int] | None = None,
+    in_sequence: bool = False,
+    dataset: NodeDataset | None = None,
 ) -> SeedsResult:
     """Trains one model a seed, all in one program: the sparse products run side by side.
 
     Each is what `run` trains with that seed, up to the rounding of the batched products, except
-    that all run to the last epoch: `patience` must be 0. Only accuracy is selected by.
+    that all run to the last epoch: `patience` must be 0. Only accuracy is selected by. In
+    sequence, each is exactly what `run` trains, with any patience and metric; the program is
+    compiled once.
 
     Args:
         config: the options; `seed` is not used.
         seeds: the seeds.
         splits: the split of each seed; by default `config.split` for all.
+        in_sequence: train one after the other.
+        dataset: the data; by default those of `config.dataset`.
 
     Raises:
         ConfigError, DataError: options or data that cannot be.
-        ValueError: no seeds, not as many splits, a patience, or a dataset that is not scored by
-            accuracy.
+        ValueError: no seeds or not as many splits; at once, a patience, or a dataset that is not
+            scored by accuracy.
         DivergenceError: a loss is not finite.
     """
     splits = [config.split] * len(seeds) if splits is None else splits
@@ -68,18 +78,60 @@ def train_seeds(
         raise ValueError(
             f"seeds, splits: expected at least one, and as many, got {len(seeds)}, {len(splits)}"
         )
-    if config.check().patience:
-        raise ValueError(f"patience: expected 0, got {config.patience}")
+    config.check()
     start = time.perf_counter()
-    dataset = load_dataset(config)
+    if dataset is None:
+        dataset = load_dataset(config)
+    chosen = [choose_split(dataset, index) for index in splits]
+    method = _one_by_one if in_sequence else _at_once
+    scores, epochs = method(config, dataset, seeds, chosen)
+    seconds = time.perf_counter() - start
+    return SeedsResult(np.asarray(seeds), np.asarray(scores), np.asarray(epochs), seconds)
+
+
+def _one_by_one(
+    config: TrainConfig, dataset: NodeDataset, seeds: Sequence[int], splits: Sequence[Split]
+) -> tuple[Sequence[float], Sequence[int]]:
+    """Test scores and selected epochs of models trained by the ordinary loop."""
+    first = Task.from_dataset(dataset, splits[0], config.dtype)
+    compiled: Compiled | None = None
+    scores: list[float] = []
+    epochs: list[int] = []
+    for seed, split in zip(seeds, splits, strict=True):
+        task = dataclasses.replace(
+            first, train=jnp.asarray(split.train), val=jnp.asarray(split.val)
+        )
+        program, state = build(dataclasses.replace(config, seed=seed).check(), task)
+        compiled = compiled or Compiled(program, state, task)
+        start = Best(copy(state.params), copy(state.rest))
+        _, best, progress = train(
+            compiled,
+            task,
+            state,
+            start,
+            Progress(),
+            epochs=config.epochs,
+            patience=config.patience,
+        )
+        logits = np.asarray(compiled.evaluate(best.params, best.rest, task)[0])
+        scores.append(score(task.metric, dataset.labels, logits, split.test))
+        epochs.append(progress.best_epoch)
+    return scores, epochs
+
+
+def _at_once(
+    config: TrainConfig, dataset: NodeDataset, seeds: Sequence[int], splits: Sequence[Split]
+) -> tuple[Sequence[float], Int[np.ndarray, " seeds"]]:
+    """Test scores and selected epochs of models trained side by side."""
+    if config.patience:
+        raise ValueError(f"patience: expected 0, got {config.patience}")
     if dataset.metric != "accuracy":
         raise ValueError(f"dataset: expected one scored by accuracy, got {dataset.metric}")
-    chosen = [choose_split(dataset, index) for index in splits]
-    task = Task.from_dataset(dataset, chosen[0], config.dtype)
+    task = Task.from_dataset(dataset, splits[0], config.dtype)
     task = dataclasses.replace(
         task,
-        train=jnp.asarray(np.stack([split.train for split in chosen])),
-        val=jnp.asarray(np.stack([split.val for split in chosen])),
+        train=jnp.asarray(np.stack([split.train for split in splits])),
+        val=jnp.asarray(np.stack([split.val for split in splits])),
     )
     built = [build(dataclasses.replace(config, seed=seed).check(), task) for seed in seeds]
     program = built[0][0]
@@ -89,10 +141,9 @@ def train_seeds(
         raise DivergenceError("a validation loss is not finite: try a lower learning rate")
     scores = [
         score(task.metric, dataset.labels, logits, split.test)
-        for logits, split in zip(selected.logits, chosen, strict=True)
+        for logits, split in zip(selected.logits, splits, strict=True)
     ]
-    seconds = time.perf_counter() - start
-    return SeedsResult(np.asarray(seeds), np.asarray(scores), selected.epoch, seconds)
+    return scores, selected.epoch
 
 
 def _train_all(program: Program, states: TrainState, task: Task, epochs: int) -> _Selected:
