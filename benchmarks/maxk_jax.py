@@ -50,7 +50,9 @@ class MaxKCandidates:
             if m.impl.startswith(plan.MAXK):
                 graph = self._graph
                 if m.impl == plan.MAXK_WINDOWS:
-                    graph, preprocessing = self._with_windows()
+                    if self._windows is None:
+                        self._windows = with_windows(graph)
+                    graph, preprocessing = self._windows
                     facts |= preprocessing
                 operands = (indices, graph)
                 function = functools.partial(_ours, m.width)
@@ -62,25 +64,25 @@ class MaxKCandidates:
             candidate = compiled(function, operand, *operands)
         return dataclasses.replace(candidate, facts=facts)
 
-    def _with_windows(self) -> tuple[Graph, dict[str, Any]]:
-        """The graph with its windows of receivers, and what making them took."""
-        if self._windows is None:
-            with_windows: Callable[[], Graph] | None = getattr(self._graph, "with_windows", None)
-            if with_windows is None:
-                raise Unsupported("Graph has no windows")
-            start = time.perf_counter()
-            graph = jax.block_until_ready(with_windows())
-            seconds = time.perf_counter() - start
-            before = {id(leaf) for leaf in jax.tree.leaves(self._graph)}
-            new = {id(leaf): leaf for leaf in jax.tree.leaves(graph) if id(leaf) not in before}
-            self._windows = (
-                graph,
-                {
-                    "preprocessing_seconds": round(seconds, 4),
-                    "preprocessing_bytes": sum(leaf.nbytes for leaf in new.values()),
-                },
-            )
-        return self._windows
+
+def with_windows(graph: Graph) -> tuple[Graph, dict[str, Any]]:
+    """The graph with its windows of receivers, and what making them took.
+
+    Raises:
+        Unsupported: graphs have none.
+    """
+    make: Callable[[], Graph] | None = getattr(graph, "with_windows", None)
+    if make is None:
+        raise Unsupported("Graph has no windows")
+    start = time.perf_counter()
+    windowed = jax.block_until_ready(make())
+    seconds = time.perf_counter() - start
+    before = {id(leaf) for leaf in jax.tree.leaves(graph)}
+    new = {id(leaf): leaf for leaf in jax.tree.leaves(windowed) if id(leaf) not in before}
+    return windowed, {
+        "preprocessing_seconds": round(seconds, 4),
+        "preprocessing_bytes": sum(leaf.nbytes for leaf in new.values()),
+    }
 
 
 def _selection(m: Measurement, x: Array) -> Candidate:

@@ -1,14 +1,17 @@
-"""The suite `training`: one full-batch step of a 4-layer GraphSAGE on the Reddit-shaped graph.
+"""The suite `training`: one full-batch step of a 4-layer model on the Reddit-shaped graph.
 
-Forward, cross-entropy over all nodes, backward, Adam; mean aggregation, 602 features in, 256
-hidden, 41 classes out. Every implementation starts from the same parameters, and its gradients
-are compared with those of a float64 run.
+Forward, cross-entropy over all nodes, backward, Adam; 602 features in, 256 hidden, 41 classes
+out. GraphSAGE against PyG and plain JAX; or, with `--models`, models with an input layer, whose
+four aggregations all take hidden rows, with ReLU and with MaxK. Every implementation starts from
+the same parameters, and its gradients are compared with those of a float64 run.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,81 +20,179 @@ from benchmarks import graphs, plan, process
 from benchmarks.options import Options
 from benchmarks.record import Record, Row
 
-IMPLS = (plan.OURS, plan.SORTED, plan.PYG_ADJ)
 WIDTHS = (602, 256, 256, 256, 41)
 QUICK_WIDTHS = (24, 16, 16, 16, 7)
+KS = (None, 32, 16)  # None: ReLU
+QUICK_KS = (None, 4)
 ORACLE = "float64"
-# Of a parameter's gradient, relative to its norm. TF32 products keep 11 bits.
-TOLERANCE = {"gpu": 2e-2, "cpu": 1e-4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One step to time, or its oracle.
+
+    Attributes:
+        impl: whose it is.
+        model: `"sage"`, `"gcn"` or `"gin"`.
+        k: MaxK's, or `None` for ReLU.
+        dtype: of the computation; parameters are float32.
+        input_layer: whether a product comes before the first convolution.
+    """
+
+    impl: str
+    model: str = "sage"
+    k: int | None = None
+    dtype: str = "float32"
+    input_layer: bool = False
+
+    def __str__(self) -> str:
+        activation = "ReLU" if self.k is None else f"MaxK {self.k}"
+        return f"training {self.impl} {self.model} {activation} {self.dtype}"
+
+    @property
+    def oracle(self) -> Setting:
+        """Whose gradients this one's should be."""
+        return dataclasses.replace(self, impl=ORACLE, dtype="float64")
+
+    def tolerance(self, device: str) -> float:
+        """Of a parameter's gradient, relative to its norm.
+
+        TF32 products keep 11 bits, bfloat16 8. Which entries MaxK keeps is not continuous: what
+        rounding moves past the k-th largest counts whole.
+        """
+        if self.dtype == "bfloat16":
+            return 0.2 if self.k is None else 0.4
+        if device == "gpu":
+            return 2e-2 if self.k is None else 0.1
+        return 1e-4 if self.k is None else 1e-2
 
 
 def run(options: Options, record: Record, workspace: Path) -> None:
-    """Runs the oracle and then each implementation, in a process of its own."""
+    """Runs the oracles and then each implementation, in processes of their own."""
     record.compare = set_baselines
     case = (options.shapes or [plan.BIG_SHAPE])[0]
     folder = graphs.store_all([case], options.cache or workspace, options.scale)[case]
     facts = json.loads((folder / "graph.json").read_text())
     record.note_graph(facts)
+    groups = settings(options)
     widths = QUICK_WIDTHS if options.quick else WIDTHS
-    save_inputs(workspace / "inputs.npz", facts["nodes"], widths)
-    task = workspace / "training.json"
-    task.write_text(
-        json.dumps(
-            {
-                "device": options.device,
-                "threads": options.threads,
-                "graph": str(folder),
-                "inputs": str(workspace / "inputs.npz"),
-                "oracle": str(workspace / "oracle.npz"),
-                "timing": options.timing(),
-                "widths": list(widths),
-                "tolerance": TOLERANCE[options.device],
-            }
+    if groups[0][0].input_layer:
+        widths = (widths[0], *widths[1:-1], widths[-2], widths[-1])
+    save_features(workspace / "features.npz", facts["nodes"], widths)
+    for setting in groups[0]:
+        save_parameters(workspace, setting, widths, facts["mean_degree"])
+    for group in groups:
+        task = workspace / "training.json"
+        task.write_text(
+            json.dumps(
+                {
+                    "suite": options.label,
+                    "device": options.device,
+                    "threads": options.threads,
+                    "graph": str(folder),
+                    "workspace": str(workspace),
+                    "timing": options.timing(),
+                    "widths": list(widths),
+                    "settings": [dataclasses.asdict(setting) for setting in group],
+                }
+            )
         )
-    )
-    impls = [
-        impl
-        for impl in IMPLS
-        if not options.only or any(part.lower() in impl.lower() for part in options.only)
-    ]
-    for impl in (ORACLE, *impls):
-
-        def receive(message: dict, impl: str = impl) -> None:
-            if "row" in message:
-                record.add(message["row"])
-            else:
-                failed = "failed" in message
-                reason = message.get("failed") or message["skipped"]
-                record.leave_out(f"training {impl}", reason, failed)
-
+        names = [str(setting) for setting in group]
         env = process.environment("training", options.device, options.threads, options.xla_flags)
-        status = process.run("benchmarks.training_worker", [str(task), impl], env, receive)
-        if status != 0:
-            reason = f"the process ended with status {status}"
-            record.leave_out(f"training {impl}", reason, failed=True)
+        process.run_each("benchmarks.training_worker", task, names, env, record, names[0])
+
+
+def settings(options: Options) -> list[list[Setting]]:
+    """What to run, those that share a process together; the oracles first."""
+    if options.models:
+        ours = list(_maxk_settings(options, options.models))
+        # PyG where it has the model as its users have it.
+        groups = [
+            ours,
+            [Setting(plan.PYG_ADJ, input_layer=True)] if ours[0].model == "sage" else [],
+        ]
+    else:
+        groups = [[Setting(impl)] for impl in (plan.OURS, plan.SORTED, plan.PYG_ADJ)]
+    if options.only:
+        wanted = [part.lower() for part in options.only]
+        groups = [
+            [s for s in group if any(part in s.impl.lower() for part in wanted)] for group in groups
+        ]
+    groups = [group for group in groups if group]
+    oracles = dict.fromkeys(setting.oracle for group in groups for setting in group)
+    return [list(oracles), *groups]
+
+
+def _maxk_settings(options: Options, models: list[str]) -> Iterator[Setting]:
+    ks = options.activations or (QUICK_KS if options.quick else KS)
+    for model in models:
+        for dtype in options.dtypes or ("float32", "bfloat16"):
+            for k in ks:
+                yield Setting(plan.OURS, model, k, dtype, input_layer=True)
 
 
 def set_baselines(rows: list[Row]) -> None:
-    """The baseline of a step is PyG's best path, else plain JAX."""
-    for impl in (plan.PYG_ADJ, plan.SORTED):
-        reference = next((row for row in rows if row["impl"] == impl), None)
-        if reference is not None:
-            for row in rows:
-                row["baseline"], row["ratio"] = impl, round(reference["ms"] / row["ms"], 3)
-            return
+    """The baseline is PyG, else plain JAX, else ours; of a step with MaxK it is ours with ReLU."""
+    for row in rows:
+        candidates = (plan.PYG_ADJ, plan.SORTED, plan.OURS)
+        same = ("case",)
+        if "k" in row["shape"]:
+            candidates, same = (plan.OURS,), ("case", "dtype")
+        references = [
+            other
+            for other in rows
+            if other["impl"] in candidates
+            and "k" not in other["shape"]
+            and all(other[key] == row[key] for key in same)
+        ]
+        if references:
+            best = min(references, key=lambda other: candidates.index(other["impl"]))
+            row["baseline"], row["ratio"] = best["impl"], round(best["ms"] / row["ms"], 3)
 
 
-def save_inputs(path: Path, nodes: int, widths: tuple[int, ...]) -> None:
-    """Random features, labels, and Glorot-uniform parameters of each layer."""
+def save_features(path: Path, nodes: int, widths: tuple[int, ...]) -> None:
+    """Random features and labels."""
     rng = np.random.default_rng(5)
-    arrays = {
-        "x": rng.random((nodes, widths[0]), np.float32) - np.float32(0.5),
-        "labels": rng.integers(0, widths[-1], nodes).astype(np.int32),
-    }
-    for layer, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
-        bound = np.float32(np.sqrt(6 / (fan_in + fan_out)))
-        for name in ("neighbour", "root"):
-            kernel = rng.random((fan_in, fan_out), np.float32) * 2 * bound - bound
-            arrays[f"{name}_{layer}"] = kernel
-        arrays[f"bias_{layer}"] = (rng.random(fan_out, np.float32) - np.float32(0.5)) * bound
-    np.savez(path, **arrays)
+    x = rng.random((nodes, widths[0]), np.float32) - np.float32(0.5)
+    np.savez(path, x=x, labels=rng.integers(0, widths[-1], nodes).astype(np.int32))
+
+
+def parameters_file(workspace: Path, setting: Setting) -> Path:
+    return workspace / f"parameters-{setting.model}.npz"
+
+
+def oracle_file(workspace: Path, setting: Setting) -> Path:
+    return workspace / f"oracle-{setting.model}-{setting.k}.npz"
+
+
+def save_parameters(
+    workspace: Path, setting: Setting, widths: tuple[int, ...], mean_degree: float
+) -> None:
+    """Glorot-uniform products and small biases; GIN's sums are brought back to size by the first.
+
+    The names: `KIND_LAYER`, and `kernel_in` and `bias_in` of an input layer.
+    """
+    rng = np.random.default_rng(6)
+    arrays = {}
+
+    def uniform(bound: float, *shape: int) -> np.ndarray:
+        return ((2 * rng.random(shape) - 1) * bound).astype(np.float32)
+
+    pairs = list(itertools.pairwise(widths))
+    if setting.input_layer:
+        fan_in, fan_out = pairs.pop(0)
+        arrays["kernel_in"] = uniform((6 / (fan_in + fan_out)) ** 0.5, fan_in, fan_out)
+        arrays["bias_in"] = uniform(0.05, fan_out)
+    for layer, (fan_in, fan_out) in enumerate(pairs):
+        bound = (6 / (fan_in + fan_out)) ** 0.5
+        if setting.model == "sage":
+            arrays[f"neighbour_{layer}"] = uniform(bound, fan_in, fan_out)
+            arrays[f"root_{layer}"] = uniform(bound, fan_in, fan_out)
+        elif setting.model == "gcn":
+            arrays[f"kernel_{layer}"] = uniform(bound, fan_in, fan_out)
+        else:
+            arrays[f"first_{layer}"] = uniform(bound / mean_degree, fan_in, fan_out)
+            arrays[f"first_bias_{layer}"] = uniform(0.05, fan_out)
+            arrays[f"second_{layer}"] = uniform((3 / fan_out) ** 0.5, fan_out, fan_out)
+        arrays[f"bias_{layer}"] = uniform(bound / 2, fan_out)
+    np.savez(parameters_file(workspace, setting), **arrays)

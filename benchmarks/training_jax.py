@@ -1,8 +1,10 @@
-"""The training step in JAX: jaxgnn's GraphSAGE, and the same model in plain JAX."""
+"""The training step in JAX: jaxgnn's models, and the same in plain JAX."""
 
 from __future__ import annotations
 
+import collections
 import functools
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,163 +14,84 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 import jaxgnn
-from benchmarks import plan, timing
+from benchmarks import plan, timing, training_plain
+from benchmarks.family_jax import program_bytes
 from benchmarks.graphs import StoredGraph
+from benchmarks.maxk_jax import with_windows
+from benchmarks.training import Setting
+from benchmarks.training_plain import Arrays, cross_entropy
 from benchmarks.training_worker import Job
-from jaxgnn import _ffi, nn
+from jaxgnn import CBSR, Graph, _ffi, maxk, maxk_spmm, nn, spmm
 
-Arrays = dict[str, Any]
 Apply = Callable[[Arrays, Any, Array], Array]
 
-
-def mean_of_neighbours(operands: Arrays, h: Array) -> Array:
-    """The mean by gather and sorted segment sum, as JAX's users write it."""
-    total = jax.ops.segment_sum(
-        h[operands["senders"]],
-        operands["receivers"],
-        operands["degrees"].shape[0],
-        indices_are_sorted=True,
-    )
-    return total / jnp.maximum(operands["degrees"], 1).astype(h.dtype)[:, None]
-
-
-def sliced_mean(operands: Arrays, h: Array, width: int = 32) -> Array:
-    """The same a few features at a time, so that float64 messages of every edge fit in memory."""
-    nodes, features = h.shape
-    slices = -(-features // width)
-    padded = jnp.pad(h, ((0, 0), (0, slices * width - features)))
-    apart = jnp.moveaxis(padded.reshape(nodes, slices, width), 1, 0)
-    out = jax.lax.map(functools.partial(mean_of_neighbours, operands), apart)
-    return jnp.moveaxis(out, 0, 1).reshape(nodes, slices * width)[:, :features]
-
-
-def plain_model(
-    params: Arrays,
-    operands: Arrays,
-    x: Array,
-    *,
-    layers: int,
-    aggregate: Callable[[Arrays, Array], Array] = mean_of_neighbours,
-) -> Array:
-    """GraphSAGE in plain JAX; the narrower side of a layer is aggregated, as in jaxgnn."""
-    mean = functools.partial(aggregate, operands)
-
-    for layer in range(layers):
-        kernel = params[f"neighbour_{layer}"]
-        shrinks = kernel.shape[1] < kernel.shape[0]
-        near = mean(x @ kernel) if shrinks else mean(x) @ kernel
-        x = near + params[f"bias_{layer}"] + x @ params[f"root_{layer}"]
-        if layer < layers - 1:
-            x = jax.nn.relu(x)
-    return x
-
-
-def cross_entropy(logits: Float[Array, "nodes classes"], labels: Array) -> Array:
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-
-def _operands(graph: StoredGraph) -> Arrays:
-    degrees = np.diff(graph.row_offsets)
-    receivers = np.repeat(np.arange(graph.num_nodes, dtype=np.int32), degrees)
-    return jax.device_put(
-        {
-            "senders": np.asarray(graph.senders),
-            "receivers": receivers,
-            "degrees": degrees.astype(np.int32),
-        }
-    )
-
-
-def _parameters(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: value for name, value in inputs.items() if name not in ("x", "labels")}
-
-
-def float64_gradients(
-    graph: StoredGraph, inputs: dict[str, np.ndarray], layers: int
-) -> tuple[float, dict[str, np.ndarray]]:
-    """The oracle: loss and gradients of the plain model in float64."""
-    jax.config.update("jax_enable_x64", True)
-    jax.config.update("jax_default_matmul_precision", "highest")
-
-    def loss(params: Arrays, operands: Arrays, x: Array, labels: Array) -> Array:
-        return cross_entropy(
-            plain_model(params, operands, x, layers=layers, aggregate=sliced_mean), labels
-        )
-
-    params = {name: jnp.asarray(v, jnp.float64) for name, v in _parameters(inputs).items()}
-    x = jnp.asarray(inputs["x"], jnp.float64)
-    value, gradients = jax.jit(jax.value_and_grad(loss))(
-        params, _operands(graph), x, jnp.asarray(inputs["labels"])
-    )
-    return float(value), {name: np.asarray(g) for name, g in gradients.items()}
-
-
-# Where jaxgnn's GraphSAGE keeps the parameters that the inputs name.
-_PLACES = {
-    "neighbour": ("linear_neighbours", "kernel"),
-    "bias": ("linear_neighbours", "bias"),
-    "root": ("linear_root", "kernel"),
+# Where jaxgnn's convolutions keep the parameters that the inputs name.
+_PLACES: dict[str, dict[str, tuple]] = {
+    "sage": {
+        "neighbour": ("linear_neighbours", "kernel"),
+        "bias": ("linear_neighbours", "bias"),
+        "root": ("linear_root", "kernel"),
+    },
+    "gcn": {"kernel": ("linear", "kernel"), "bias": ("linear", "bias")},
+    "gin": {
+        "first": ("nn", "linears", 0, "kernel"),
+        "first_bias": ("nn", "linears", 0, "bias"),
+        "second": ("nn", "linears", 1, "kernel"),
+        "bias": ("nn", "linears", 1, "bias"),
+    },
 }
-
-
-def _ours(inputs: dict[str, np.ndarray], layers: int) -> Apply:
-    """jaxgnn's model as a function of parameters under the names of the inputs."""
-    if not _ffi.kernels_available():
-        raise RuntimeError(f"no kernels for {jax.default_backend()}: {jaxgnn.build_info()}")
-    widths = [inputs["neighbour_0"].shape[0]]
-    widths += [inputs[f"bias_{layer}"].shape[0] for layer in range(layers)]
-    model = nn.GraphSAGE(widths[0], widths[1], widths[-1], layers, rngs=nnx.Rngs(0))
-    definition, state = nnx.split(model)
-    variables = {
-        path: variable for path, variable in nnx.to_flat_state(state) if variable is not None
-    }
-    names: dict[Any, str] = {
-        ("convs", layer, *place): f"{kind}_{layer}"
-        for kind, place in _PLACES.items()
-        for layer in range(layers)
-    }
-    if names.keys() != variables.keys():
-        raise ValueError(f"parameters: expected {sorted(names)}, got {sorted(variables)}")
-
-    def apply(params: Arrays, structure: Any, x: Array) -> Array:
-        flat = [(path, old.replace(params[names[path]])) for path, old in variables.items()]
-        return nnx.merge(definition, nnx.from_flat_state(flat))(structure, x)
-
-    return apply
+_INPUT_PLACES = {"kernel_in": ("linear_in", "kernel"), "bias_in": ("linear_in", "bias")}
+_B1 = 0.9
 
 
 def job(
-    impl: str, graph: StoredGraph, inputs: dict[str, np.ndarray], layers: int, device: str
+    setting: Setting,
+    graph: StoredGraph,
+    features: dict[str, np.ndarray],
+    parameters: dict[str, np.ndarray],
+    widths: list[int],
+    device: str,
+    alone: bool,
 ) -> Job:
-    """The training step of jaxgnn or of plain JAX, compiled, its state donated."""
-    x = jax.device_put(inputs["x"])
-    labels = jax.device_put(inputs["labels"])
-    if impl == plan.OURS:
-        apply = _ours(inputs, layers)
-        structure: Any = graph.to_graph()
-    else:
-        apply = functools.partial(plain_model, layers=layers)
-        structure = _operands(graph)
+    """The training step of jaxgnn or of plain JAX, compiled, its state donated.
 
-    params = jax.device_put(_parameters(inputs))
-    optimiser = optax.adam(1e-3)
+    `alone`: no other step was run in this process, whose peak of memory is then this one's.
+    """
+    facts: dict[str, Any] = {}
+    if setting.impl == plan.OURS:
+        apply = _ours(setting, parameters, widths)
+        structure: Any = graph.to_graph()
+        if setting.k is not None and hasattr(structure, "with_windows"):
+            structure, preprocessing = with_windows(structure)
+            facts |= preprocessing
+    else:
+        apply = functools.partial(training_plain.model, setting=setting)
+        structure = training_plain.operands(graph)
+    x = jax.device_put(features["x"].astype(jnp.dtype(setting.dtype)))
+    labels = jax.device_put(features["labels"])
+    optimiser = optax.adam(1e-3, b1=_B1)
 
     def loss(params: Arrays, structure: Any, x: Array, labels: Array) -> Array:
-        return cross_entropy(apply(params, structure, x), labels)
+        return cross_entropy(apply(params, structure, x).astype(jnp.float32), labels)
 
     def step(params, state, structure, x, labels):
         value, gradients = jax.value_and_grad(loss)(params, structure, x, labels)
         updates, state = optimiser.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, value
 
-    initial = jax.tree.map(jnp.copy, params)  # the step donates its own
+    params = jax.device_put(parameters)
     state = optimiser.init(params)
     compiled = (
         jax.jit(step, donate_argnums=(0, 1)).lower(params, state, structure, x, labels).compile()
     )
+    params, state, value = compiled(params, state, structure, x, labels)
+    # After one step Adam's first moment is the gradient, but for a factor: the timed program
+    # itself is what is checked.
+    moments = optax.tree_utils.tree_get(state, "mu")
+    gradients = {name: np.asarray(moment) / (1 - _B1) for name, moment in moments.items()}
     current = [params, state]
 
     def seconds(count: int) -> float:
@@ -182,12 +105,110 @@ def job(
 
     def peak_bytes() -> int | None:
         stats = jax.devices()[0].memory_stats()
+        if not alone:
+            return program_bytes(compiled)
         if stats is None:
             return timing.peak_process_bytes()
         return stats["peak_bytes_in_use"]
 
-    def check() -> tuple[float, dict[str, np.ndarray]]:
-        value, gradients = jax.jit(jax.value_and_grad(loss))(initial, structure, x, labels)
-        return float(value), {name: np.asarray(g) for name, g in gradients.items()}
+    def more(ms: float) -> dict[str, Any]:
+        if setting.impl != plan.OURS:
+            return facts
+        aggregations = aggregation_ms(setting, structure, widths, device)
+        return {
+            **facts,
+            "aggregation_ms": round(aggregations, 4),
+            "aggregation_share": round(aggregations / ms, 4),
+        }
 
-    return Job(seconds, peak_bytes, check)
+    return Job(seconds, peak_bytes, lambda: (float(value), gradients), more)
+
+
+def _ours(setting: Setting, parameters: dict[str, np.ndarray], widths: list[int]) -> Apply:
+    """jaxgnn's model as a function of parameters under the names of the inputs."""
+    if not _ffi.kernels_available():
+        raise RuntimeError(f"no kernels for {jax.default_backend()}: {jaxgnn.build_info()}")
+    layers = len(widths) - 1 - setting.input_layer
+    make: Callable[..., nn.GNN] = nn.MODELS[setting.model]
+    module = make(
+        widths[0],
+        widths[1],
+        widths[-1],
+        layers,
+        activation=jax.nn.relu if setting.k is None else nn.MaxK(setting.k),
+        input_layer=setting.input_layer,
+        dtype=None if setting.dtype == "float32" else jnp.dtype(setting.dtype),
+        rngs=nnx.Rngs(0),
+    )
+    definition, state = nnx.split(module)
+    variables = {
+        path: variable for path, variable in nnx.to_flat_state(state) if variable is not None
+    }
+    names: dict[Any, str] = {
+        ("convs", layer, *place): f"{kind}_{layer}"
+        for kind, place in _PLACES[setting.model].items()
+        for layer in range(layers)
+    }
+    if setting.input_layer:
+        names |= {place: name for name, place in _INPUT_PLACES.items()}
+    if names.keys() != variables.keys() or set(names.values()) != parameters.keys():
+        raise ValueError(f"parameters: expected {sorted(names)}, got {sorted(variables)}")
+
+    def apply(params: Arrays, structure: Any, x: Array) -> Array:
+        flat = [(path, old.replace(params[names[path]])) for path, old in variables.items()]
+        return nnx.merge(definition, nnx.from_flat_state(flat))(structure, x)
+
+    return apply
+
+
+def aggregation_ms(setting: Setting, graph: Graph, widths: list[int], device: str) -> float:
+    """A step's aggregations, forward and backward, each operation timed by itself and added up."""
+    pairs = itertools.pairwise(widths[1:] if setting.input_layer else widths)
+    # A layer aggregates the rows that MaxK leaves, else the narrower of its two sides.
+    rows = collections.Counter(
+        before if setting.k is not None else min(before, after) for before, after in pairs
+    )
+    return sum(
+        count * one
+        for width, count in rows.items()
+        for one in _aggregation_ms(setting, graph, width, device)
+    )
+
+
+def _aggregation_ms(setting: Setting, graph: Graph, width: int, device: str) -> tuple[float, float]:
+    """The time of one aggregation, forward and backward."""
+    reduce = "mean" if setting.model == "sage" else "sum"
+    key = jax.random.key(0)
+    x = jax.random.normal(key, (graph.num_senders, width), jnp.dtype(setting.dtype))
+    indices = None
+    if setting.k is not None:
+        cbsr = maxk(x, setting.k)
+        x, indices = cbsr.values, cbsr.indices
+
+    def forward(x: Array, indices: Array | None, graph: Graph) -> Array:
+        if indices is None:
+            return spmm(graph, x, reduce=reduce)
+        return maxk_spmm(graph, CBSR(x, indices, width), reduce=reduce)
+
+    def backward(cotangent: Array, indices: Array | None, graph: Graph) -> Array:
+        at = jnp.zeros(x.shape, x.dtype)
+        return jax.vjp(lambda x: forward(x, indices, graph), at)[1](cotangent)[0]
+
+    def milliseconds(function: Callable, *arguments: Any) -> float:
+        compiled = jax.jit(function).lower(*arguments).compile()
+
+        def seconds(count: int) -> float:
+            start = time.perf_counter()
+            for _ in range(count):
+                result = compiled(*arguments)
+                if device == "cpu":
+                    jax.block_until_ready(result)
+            jax.block_until_ready(result)
+            return time.perf_counter() - start
+
+        return timing.measure(seconds, repeats=5, batch_seconds=0.02).ms
+
+    cotangent = jax.random.normal(key, (graph.num_receivers, width), x.dtype)
+    return milliseconds(forward, x, indices, graph), milliseconds(
+        backward, cotangent, indices, graph
+    )

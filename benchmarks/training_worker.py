@@ -1,11 +1,16 @@
-"""The worker of the suite `training`: `python -m benchmarks.training_worker TASK.json IMPL`."""
+"""The worker of the suite `training`: `python -m benchmarks.training_worker TASK.json FIRST`.
+
+Runs the task's settings from number FIRST on, with a message before and after each.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import graphs, plan, process, timing, training
+from benchmarks.training import Setting
 
 
 @dataclasses.dataclass
@@ -23,46 +29,79 @@ class Job:
         seconds: runs so many steps and says how long they took.
         peak_bytes: peak memory so far.
         check: loss, and gradients by parameter name, at the initial parameters.
+        more: further fields of the row, given the step's milliseconds.
     """
 
     seconds: Callable[[int], float]
     peak_bytes: Callable[[], int | None]
     check: Callable[[], tuple[float, dict[str, np.ndarray]]]
+    more: Callable[[float], dict[str, Any]] = lambda ms: {}
 
 
-def main(task_file: str, impl: str) -> int:
+def main(task_file: str, first: str) -> int:
     task = json.loads(Path(task_file).read_text())
     threads = process.limit_threads(task["device"], task["threads"])
     graph = graphs.load(Path(task["graph"]))
-    with np.load(task["inputs"]) as archive:
-        inputs = {name: archive[name] for name in archive.files}
-    layers = len(task["widths"]) - 1
-    if impl == training.ORACLE:
+    features = _arrays(Path(task["workspace"]) / "features.npz")
+    for number, fields in enumerate(task["settings"]):
+        if number < int(first):
+            continue
+        process.send({"start": number})
+        setting = Setting(**fields)
+        try:
+            row = _run(setting, graph, features, task, threads)
+            process.send({"done": number, **row})
+        except ImportError as error:
+            process.send({"done": number, "skipped": str(error)})
+        except Exception as error:
+            traceback.print_exc()
+            reason = f"{type(error).__name__}: {str(error)[:300]}"
+            process.send({"done": number, "failed": reason})
+        gc.collect()
+    return 0
+
+
+def _run(
+    setting: Setting,
+    graph: graphs.StoredGraph,
+    features: dict[str, np.ndarray],
+    task: dict[str, Any],
+    threads: int,
+) -> dict[str, Any]:
+    """The `row` of a setting; an oracle writes a file instead."""
+    began = time.perf_counter()
+    workspace, widths = Path(task["workspace"]), task["widths"]
+    parameters = _arrays(training.parameters_file(workspace, setting))
+    if setting.impl == training.ORACLE:
+        from benchmarks import training_plain
+
+        loss, gradients = training_plain.float64_gradients(setting, graph, features, parameters)
+        arrays: dict[str, Any] = {"loss": loss, **gradients}
+        np.savez(training.oracle_file(workspace, setting), **arrays)
+        return {}
+    if setting.impl == plan.PYG_ADJ:
+        from benchmarks import training_pyg
+
+        job = training_pyg.job(graph, features, parameters, widths, task["device"], threads)
+    else:
         from benchmarks import training_jax
 
-        loss, gradients = training_jax.float64_gradients(graph, inputs, layers)
-        arrays: dict[str, Any] = {"loss": loss, **gradients}
-        np.savez(task["oracle"], **arrays)
-        return 0
-    try:
-        job = _job(impl, graph, inputs, layers, task["device"], threads)
-    except ImportError as error:
-        process.send({"skipped": str(error)})
-        return 0
-    began = time.perf_counter()
+        alone = len(task["settings"]) == 1
+        job = training_jax.job(setting, graph, features, parameters, widths, task["device"], alone)
     timed = timing.measure(job.seconds, **task["timing"])
     peak = job.peak_bytes()
     loss, gradients = job.check()
-    error = _error(loss, gradients, task["oracle"])
+    error = _error(loss, gradients, _arrays(training.oracle_file(workspace, setting)))
     row = {
-        "suite": "training",
-        "case": graph.name,
-        "impl": impl,
-        "dtype": "float32",
+        "suite": task["suite"],
+        "case": f"{graph.name} {setting.model}" if setting.input_layer else graph.name,
+        "impl": setting.impl,
+        "dtype": setting.dtype,
         "shape": {
             "nodes": graph.num_nodes,
             "edges": graph.num_edges,
-            "widths": task["widths"],
+            "widths": widths,
+            **({} if setting.k is None else {"k": setting.k}),
         },
         "pass": "step",
         **timed._asdict(),
@@ -71,34 +110,20 @@ def main(task_file: str, impl: str) -> int:
         "peak_bytes": peak,
         "error": error if np.isfinite(error) else "not finite",
         "loss": loss,
-        "accurate": bool(error <= task["tolerance"]),
+        "accurate": bool(error <= setting.tolerance(task["device"])),
+        **job.more(timed.ms),
         "seconds_in_all": round(time.perf_counter() - began, 2),
     }
-    process.send({"row": row})
-    return 0
+    return {"row": row}
 
 
-def _job(
-    impl: str,
-    graph: graphs.StoredGraph,
-    inputs: dict[str, np.ndarray],
-    layers: int,
-    device: str,
-    threads: int,
-) -> Job:
-    if impl == plan.PYG_ADJ:
-        from benchmarks import training_pyg
-
-        return training_pyg.job(graph, inputs, layers, device, threads)
-    from benchmarks import training_jax
-
-    return training_jax.job(impl, graph, inputs, layers, device)
+def _arrays(path: Path) -> dict[str, Any]:
+    with np.load(path) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
-def _error(loss: float, gradients: dict[str, np.ndarray], oracle: str) -> float:
+def _error(loss: float, gradients: dict[str, np.ndarray], expected: dict[str, Any]) -> float:
     """Largest relative error: of the loss, and of each parameter's gradient in norm."""
-    with np.load(oracle) as archive:
-        expected: dict[str, Any] = {name: archive[name] for name in archive.files}
     errors = [abs(loss - float(expected["loss"])) / abs(float(expected["loss"]))]
     if gradients.keys() != expected.keys() - {"loss"}:
         raise ValueError(f"gradients of {sorted(gradients)}, expected {sorted(expected)}")

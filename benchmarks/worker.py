@@ -147,8 +147,9 @@ def _run(
     kept = inputs.kept(measurement)
     candidate = family.candidate(measurement, dense, weights, kept)
     rows, expected = inputs.expected(measurement, dense, weights, kept)
-    narrow = measurement.k is not None and measurement.direction != "forward"
-    width = measurement.k if narrow else measurement.width
+    width = measurement.width
+    if measurement.k is not None and measurement.direction != "forward":
+        width = measurement.k
     family.poison((graph.num_nodes, width), measurement.dtype)
     result = candidate.call()
     family.wait(result)

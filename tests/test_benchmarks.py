@@ -14,6 +14,7 @@ from benchmarks import (
     families,
     family_jax,
     graphs,
+    maxk,
     options,
     oracle,
     plan,
@@ -23,6 +24,7 @@ from benchmarks import (
     run,
     spmm,
     timing,
+    training,
     worker,
 )
 from jaxgnn import _ffi
@@ -166,6 +168,41 @@ def test_row_error_sees_one_wrong_element(place, value):
     assert oracle.row_error(got, expected) > oracle.TOLERANCE["float32"]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_oracle_keeps_the_largest_entries(dtype):
+    # Few distinct values, so that nearly every row has ties; zeros of both signs among them.
+    x = np.random.default_rng(0).integers(-3, 4, (9000, 20)).astype(np.float32)
+    x[x == 0] *= np.where(np.arange((x == 0).sum()) % 2, 1, -1)
+    x = oracle.round_to(x, dtype)
+    order = oracle.descending(x)
+    stable = np.argsort(-x.astype(np.float32), axis=1, kind="stable")
+    np.testing.assert_array_equal(order, stable)
+    assert order.dtype == np.uint8
+    for k in (1, 7, 20):
+        np.testing.assert_array_equal(oracle.largest(order, k), np.sort(stable[:, :k], axis=1))
+
+
+def test_oracle_product_of_kept_entries():
+    dense, offsets, senders, x = dense_case()
+    kept = oracle.largest(oracle.descending(x), 2)
+    masked = oracle.keep(x, kept)
+    assert ((masked != 0).sum(axis=1) == 2).all()
+    rows = np.arange(40)
+    got = oracle.kept_product_rows(offsets, senders, x, kept, rows)
+    np.testing.assert_allclose(got, (dense != 0) @ masked.astype(np.float64), rtol=1e-12)
+
+
+def test_a_row_with_k_is_not_one_of_dense_rows():
+    shape = {"case": "rmat", "suite": "maxk", "width": 256}
+    sparse = row(plan.MAXK, 2.0, **shape)
+    sparse["shape"]["k"] = 32
+    rows = [sparse, row(plan.OURS, 5.0, **shape)]
+    (bar,) = bars.evaluate(rows, "maxk", "cpu")
+    assert (bar["value"], bar["status"], bar["impl"], bar["ms"]) == (2.5, "met", plan.MAXK, 2.0)
+    sparse["shape"]["k"] = 16
+    assert bars.evaluate(rows, "maxk", "cpu")[0]["status"] == "not measured"
+
+
 def test_bars_are_met_missed_or_not_measured():
     rows = [
         row(plan.OURS, 10.0),
@@ -215,6 +252,43 @@ def test_the_plan_measures_what_the_bars_compare(device):
         for case, pick in itertools.product(bar.cases, (bar.ours, bar.reference)):
             for impl in pick.impls:
                 assert (case, impl, bar.width, pick.dtype, pick.direction) in planned
+
+
+def test_the_plan_of_maxk_measures_what_its_bars_compare():
+    for device in ("cpu", "gpu"):
+        planned = {
+            (m.case, m.impl, m.width, m.dtype, m.direction, m.k) for m in maxk.measurements(device)
+        }
+        compared = [bar for bar in bars.BARS if bar.suite == "maxk" and bar.device == device]
+        assert compared
+        for bar in compared:
+            assert bar.reference is not None
+            for case, pick in itertools.product(bar.cases, (bar.ours, bar.reference)):
+                for impl in pick.impls:
+                    key = (case, impl, bar.width, pick.dtype, pick.direction, pick.k)
+                    assert key in planned, key
+
+
+def test_the_settings_of_training_with_maxk_are_what_its_bars_compare():
+    models = ["sage", "gcn", "gin"]
+    chosen = options.parse(["training", "--device=gpu", "--models", *models])
+    oracles, *groups = training.settings(chosen)
+    planned = {(s.impl, s.model, s.dtype, s.k) for group in groups for s in group}
+    compared = [bar for bar in bars.BARS if bar.suite == chosen.label]
+    assert len(compared) == 14
+    for bar in compared:
+        assert bar.reference is not None
+        for case, pick in itertools.product(bar.cases, (bar.ours, bar.reference)):
+            model = case.split()[-1]
+            assert (pick.impls[0], model, pick.dtype, pick.k) in planned
+    assert {(s.model, s.k) for s in oracles} == set(itertools.product(models, training.KS))
+
+
+def test_sweep_of_maxk():
+    few = maxk.measurements("gpu", cases=["dd"], sweep=True)
+    assert {m.k for m in few if m.impl == plan.MAXK} == set(maxk.SWEEP)
+    assert {m.dtype for m in few} == {"float32"}
+    assert {m.case for m in maxk.measurements("gpu", sweep=True)} == {"reddit", *plan.OTHER_SHAPES}
 
 
 def test_plan_narrows():
@@ -277,7 +351,16 @@ def test_a_worker_that_dies_costs_one_measurement(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["spmm", "--scale", "0"], ["spmm", "--widths", "0"], ["nothing"]]
+    "arguments",
+    [
+        ["spmm", "--scale", "0"],
+        ["spmm", "--widths", "0"],
+        ["nothing"],
+        ["maxk", "--k", "0"],
+        ["maxk", "--k", "257"],
+        ["training", "--models", "sage", "--activations", "maxk"],
+        ["training", "--activations", "relu"],
+    ],
 )
 def test_bad_options_end_with_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
@@ -305,8 +388,8 @@ def patient_threads(monkeypatch):
     monkeypatch.setenv("KMP_BLOCKTIME", "0")
 
 
-def run_quick(suite, tmp_path, *arguments):
-    output = tmp_path / "result.json"
+def run_quick(suite, tmp_path, *arguments, name="result.json"):
+    output = tmp_path / name
     status = run.main([suite, "--quick", "--device=cpu", f"--output={output}", *arguments])
     result = json.loads(output.read_text())
     assert status == 0, result["left_out"]
@@ -337,6 +420,57 @@ def test_spmm_quick(tmp_path):
 def test_training_quick(tmp_path):
     result = run_quick("training", tmp_path, "--only", "jaxgnn", "segment_sum")
     assert {plan.OURS, plan.SORTED} <= {entry["impl"] for entry in result["rows"]}
+
+
+@needs_kernels
+def test_maxk_quick_and_its_plot(tmp_path):
+    from benchmarks import plot_maxk
+
+    few = ("--dtypes", "float32", "--k", "4", "--only", "jax", "copy")
+    maxk_rows = run_quick("maxk", tmp_path, *few)["rows"]
+    measured = {(entry["impl"], entry["pass"], entry["shape"].get("k")) for entry in maxk_rows}
+    assert measured >= {(plan.MAXK, direction, 4) for direction in (*plan.BOTH, "select")}
+    assert measured >= {(plan.MAXK_DETERMINISTIC, "backward", 4), (plan.TOP_K, "select", 4)}
+    assert measured >= {(plan.SORTED, direction, 4) for direction in plan.BOTH}
+    assert measured >= {(plan.COPY, "select", None), (plan.OURS, "forward", None)}
+    for entry in maxk_rows:
+        assert (entry["pass"] == "select") <= (entry["error"] == 0)
+        assert entry["baseline"] in (plan.OURS, plan.COPY)
+
+    steps = run_quick(
+        "training", tmp_path, "--models", "gcn", "gin", "--dtypes", "float32", "--only", "jaxgnn",
+        name="steps.json",
+    )["rows"]  # fmt: skip
+    assert {(entry["case"], entry["shape"].get("k")) for entry in steps} == set(
+        itertools.product(("rmat gcn", "rmat gin"), (None, 4))
+    )
+    for entry in steps:
+        assert entry["aggregation_ms"] > 0
+        assert entry["baseline"] == plan.OURS
+
+    output = tmp_path / "speedup.png"
+    sources = [str(tmp_path / name) for name in ("result.json", "steps.json")]
+    assert plot_maxk.main([sources[0], "--training", sources[1], str(output)]) == 0
+    assert output.stat().st_size > 10_000
+
+
+def test_plot_takes_speedups_from_the_rows():
+    plot_maxk = pytest.importorskip("benchmarks.plot_maxk")
+    shape = {"suite": "maxk", "case": "reddit", "width": 256}
+    rows = [row(plan.CUSPARSE[0], 20.0, **shape), row(plan.CUSPARSE[3], 16.0, **shape)]
+    rows += [row(plan.OURS, 8.0, direction=direction, **shape) for direction in plan.BOTH]
+    for k, impl, ms in ((32, plan.MAXK, 4.0), (32, plan.MAXK_WINDOWS, 2.0), (8, plan.MAXK, 1.0)):
+        rows.append(row(impl, ms, direction="backward", **shape))
+        rows[-1]["shape"]["k"] = k
+    assert plot_maxk.speedups(rows, "reddit", "backward") == ([(8, 16.0), (32, 8.0)], 2.0)
+    assert plot_maxk.speedups(rows, "reddit", "forward") == ([], 2.0)
+    steps = [
+        row(plan.OURS, ms, case="reddit sage", aggregation_ms=aggregation, direction="step")
+        for ms, aggregation in ((100.0, 75.0), (40.0, 15.0))
+    ]
+    steps[1]["shape"]["k"] = 32
+    found = plot_maxk.step_speedups(steps, "reddit sage", "float32")
+    assert found == ([(32, 2.5)], [(32, 2.5)], 4.0)
 
 
 @needs_kernels
