@@ -77,6 +77,48 @@ struct SddmmArgs {
   void* out;            // A[E, H]
 };
 
+// Compressed balanced sparse rows: k entries in each, their columns distinct and ascending.
+struct Cbsr {
+  int64_t num_rows;
+  int64_t k;
+  int64_t width;        // columns of the dense form, at most 4096
+  const void* values;   // T[num_rows, k], or null where only the positions count
+  const void* indices;  // [num_rows, k], uint8 or uint16
+  bool wide_indices;    // uint16
+};
+
+// The k largest entries of each row of x: lower columns first at ties, every NaN the largest.
+struct MaxkArgs {
+  ValueType type;
+  int64_t num_rows;
+  int64_t width;
+  int64_t k;
+  const void* x;  // T[num_rows, width]
+  void* values;   // T[num_rows, k]
+  void* indices;  // [num_rows, k], uint8 up to 256 columns, else uint16
+};
+
+struct CbsrScatterArgs {
+  ValueType type;
+  Cbsr cbsr;
+  void* out;  // T[num_rows, width]
+};
+
+// With S(v) the dense form of a sparse row, v its values and I its columns:
+//   maxk_spmm:   out[r] = reduce over the edges e of row r of weights[e] S(v[index(e)])
+//   maxk_sspmm:  out[r, c] = sum over the edges e of row r of weights[e] y[index(e), I[r, c]]
+//   maxk_sddmm:  out[e] = sum_c v[index(e), c] y[r(e), I[index(e), c]]
+struct MaxkProductArgs {
+  Csr csr;
+  ValueType type;
+  Reduce reduce;  // sum or mean, maxk_spmm's
+  Cbsr cbsr;
+  const void* y;        // T[N, width] or T[R, width]
+  const void* weights;  // A[E] or null for ones
+  void* out;            // T[R, width], T[R, k], A[E]
+  void* partials;       // A[num_splits, the width of out], scratch
+};
+
 struct ExpandRowsArgs {
   Csr csr;
   int32_t* out;  // [E]

@@ -5,14 +5,20 @@
 
 #include "expand_rows.h"
 #include "extremum.h"
+#include "maxk.h"
+#include "maxk_spmm.h"
 #include "sddmm.h"
 #include "spmm.h"
 
 namespace jaxgnn {
 namespace {
 
-#define JAXGNN_KERNELS(isa) \
-  Kernels { #isa, isa::spmm, isa::spmm_extremum, isa::sddmm, isa::sddmm_extremum, isa::expand_rows }
+#define JAXGNN_KERNELS(isa)                                                                 \
+  Kernels {                                                                                 \
+    #isa, isa::spmm, isa::spmm_extremum, isa::sddmm, isa::sddmm_extremum, isa::expand_rows, \
+        isa::maxk, isa::cbsr_scatter, isa::cbsr_in_range, isa::maxk_spmm, isa::maxk_sspmm,  \
+        isa::maxk_sddmm                                                                     \
+  }
 
 Kernels choose() {
 #ifdef JAXGNN_X86

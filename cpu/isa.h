@@ -12,6 +12,12 @@ struct Kernels {
   void (*sddmm)(const SddmmArgs&, const Executor&);
   void (*sddmm_extremum)(const SddmmArgs&, const Executor&);
   void (*expand_rows)(const ExpandRowsArgs&, const Executor&);
+  void (*maxk)(const MaxkArgs&, const Executor&);
+  void (*cbsr_scatter)(const CbsrScatterArgs&, const Executor&);
+  bool (*cbsr_in_range)(const Cbsr&, const Executor&);
+  void (*maxk_spmm)(const MaxkProductArgs&, const Executor&);
+  void (*maxk_sspmm)(const MaxkProductArgs&, const Executor&);
+  void (*maxk_sddmm)(const MaxkProductArgs&, const Executor&);
 };
 
 // Chosen once: "avx512" (F, BW, VL, DQ), "avx2" (with FMA and F16C) or "baseline" (what the
