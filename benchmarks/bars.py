@@ -5,71 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
-from benchmarks import plan
-
-Row = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Pick:
-    """Which rows: all given fields equal; `impls` lists alternatives, the fastest counts.
-
-    Without `k` those of dense rows.
-    """
-
-    impls: tuple[str, ...]
-    dtype: str = "float32"
-    direction: str = "forward"
-    k: int | None = None
-
-    def best(self, rows: Sequence[Row], suite: str, case: str, width: int | None) -> Row | None:
-        """The fastest such row that is accurate."""
-        found = [
-            row
-            for row in rows
-            if row["suite"] == suite
-            and row["case"] == case
-            and row["impl"] in self.impls
-            and row["dtype"] == self.dtype
-            and row["pass"] == self.direction
-            and row["shape"].get("k") == self.k
-            and (width is None or row["shape"].get("width") == width)
-            and row["accurate"]
-        ]
-        return min(found, key=lambda row: row["ms"], default=None)
-
-
-@dataclasses.dataclass(frozen=True)
-class Bar:
-    """A statement that a run meets or misses.
-
-    Attributes:
-        what: the sentence.
-        suite, device: where it applies.
-        cases: graphs; each must reach `at_least`, or with `geometric_mean` their mean must.
-        width: of the features.
-        ours, reference: the ratio is the time of `reference` over that of `ours`.
-        at_least: the bar on that ratio.
-        quantity, at_most: instead of a ratio, a bar on a field of our row, in `unit`.
-        published_ms: what the kernels of the paper took on the same GPU and graph, to be shown
-            beside ours.
-    """
-
-    what: str
-    suite: str
-    device: Literal["cpu", "gpu"] | None
-    ours: Pick
-    cases: tuple[str, ...]
-    reference: Pick | None = None
-    at_least: float | None = None
-    width: int | None = None
-    geometric_mean: bool = False
-    quantity: str | None = None
-    unit: float = 1.0
-    at_most: float | None = None
-    published_ms: float | None = None
+from benchmarks import bars_maxk, plan
+from benchmarks.bar import Bar, Pick, Row
 
 
 def _spmm_cpu() -> list[Bar]:
@@ -155,123 +94,6 @@ def _spmm_gpu() -> list[Bar]:
     ]
 
 
-def _maxk_cpu() -> list[Bar]:
-    return [
-        Bar(
-            "rmat, k = 32: our dense spmm",
-            "maxk",
-            "cpu",
-            Pick(_MAXK, k=32),
-            ("rmat",),
-            Pick((plan.OURS,)),
-            2.0,
-            plan.MAXK_WIDTH,
-        )
-    ]
-
-
-# (k, at least so many times cuSPARSE's best float32 product, the paper's kernels' ms)
-_MAXK_FORWARD = ((32, 4.6, 7.24), (16, 8.0, 4.95), (8, 10.0, 5.06))
-_MAXK_FORWARD_HALF = ((32, 5.5, None), (16, 9.5, None), (8, 14.0, None))
-_MAXK_BACKWARD = ((32, 4.0, 6.79), (16, 7.5, 2.79), (8, 11.0, 2.21))
-_MAXK_DENSE = {"float32": 2.5, "bfloat16": 1.35}
-_MAXK = (plan.MAXK, plan.MAXK_WINDOWS)
-
-
-def _maxk_gpu() -> list[Bar]:
-    half, both = "bfloat16", plan.BOTH
-
-    def reddit(
-        what: str,
-        ours: Pick,
-        reference: Pick,
-        at_least: float,
-        published_ms: float | None = None,
-    ) -> Bar:
-        width, cases = plan.MAXK_WIDTH, (plan.BIG_SHAPE,)
-        return Bar(
-            f"reddit, k = {ours.k}: {what}",
-            "maxk",
-            "gpu",
-            ours,
-            cases,
-            reference,
-            at_least,
-            width,
-            published_ms=published_ms,
-        )
-
-    def against_cusparse(dtype: str, direction: str, table: Any) -> list[Bar]:
-        what, cusparse = f"{direction}, {dtype}: best cuSPARSE float32", Pick(plan.CUSPARSE)
-        impls = _MAXK if direction == "forward" else (*_MAXK, plan.MAXK_DETERMINISTIC)
-        return [
-            reddit(what, Pick(impls, dtype, direction, k), cusparse, at_least, published_ms)
-            for k, at_least, published_ms in table
-        ]
-
-    return [
-        *against_cusparse("float32", "forward", _MAXK_FORWARD),
-        *against_cusparse(half, "forward", _MAXK_FORWARD_HALF),
-        *against_cusparse("float32", "backward", _MAXK_BACKWARD),
-        *(
-            reddit(
-                f"{direction}, {dtype}: our dense spmm",
-                Pick(_MAXK, dtype, direction, 32),
-                Pick((plan.OURS,), dtype, direction),
-                at_least,
-            )
-            for dtype, at_least in _MAXK_DENSE.items()
-            for direction in both
-        ),
-        reddit(
-            "deterministic backward, bfloat16: our dense spmm",
-            Pick((plan.MAXK_DETERMINISTIC,), half, "backward", 32),
-            Pick((plan.OURS,), half),
-            1.0,
-        ),
-        reddit(
-            "select, float32: copy of the input",
-            Pick((plan.MAXK,), direction="select", k=32),
-            Pick((plan.COPY,), direction="select"),
-            1 / 1.2,
-            0.28,
-        ),
-        reddit(
-            "select, float32: jax.lax.top_k",
-            Pick((plan.MAXK,), direction="select", k=32),
-            Pick((plan.TOP_K,), direction="select", k=32),
-            15.0,
-        ),
-    ]
-
-
-# At least so many times as fast as our model with ReLU, by k.
-_MAXK_STEP = {"float32": {32: 2.2, 16: 3.0}, "bfloat16": {32: 1.35, 16: 1.9}}
-# ... as PyG's.
-_MAXK_STEP_PYG = {32: 5.0, 16: 7.0}
-
-
-def _maxk_training() -> list[Bar]:
-    def step(model: str, dtype: str, k: int, what: str, reference: Pick, at_least: float) -> Bar:
-        name = f"{model}, MaxK {k}, {dtype}: {what}"
-        ours = Pick((plan.OURS,), dtype, "step", k)
-        cases = (f"{plan.BIG_SHAPE} {model}",)
-        return Bar(name, "training-maxk", "gpu", ours, cases, reference, at_least)
-
-    return [
-        *(
-            step(model, dtype, k, "our ReLU model", Pick((plan.OURS,), dtype, "step"), at_least)
-            for model in ("sage", "gcn", "gin")
-            for dtype, table in _MAXK_STEP.items()
-            for k, at_least in table.items()
-        ),
-        *(
-            step("sage", "float32", k, "PyG", Pick((plan.PYG_ADJ,), direction="step"), at_least)
-            for k, at_least in _MAXK_STEP_PYG.items()
-        ),
-    ]
-
-
 def _training() -> list[Bar]:
     ours = Pick((plan.OURS,), dtype="float32", direction="step")
     cases = (plan.BIG_SHAPE,)
@@ -325,10 +147,10 @@ def _graph() -> list[Bar]:
 BARS: tuple[Bar, ...] = (
     *_spmm_cpu(),
     *_spmm_gpu(),
-    *_maxk_cpu(),
-    *_maxk_gpu(),
+    *bars_maxk.operations_cpu(),
+    *bars_maxk.operations_gpu(),
     *_training(),
-    *_maxk_training(),
+    *bars_maxk.steps(),
     *_graph(),
 )
 

@@ -20,9 +20,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks import bars, maxk, plan
+from benchmarks import maxk, plan
+from benchmarks.bar import Pick, Row
 
-Row = dict[str, Any]
 Points = list[tuple[int, float]]
 
 
@@ -35,7 +35,7 @@ def speedups(rows: Sequence[Row], case: str, direction: str) -> tuple[Points, fl
     (suite,), (width,) = suites, widths
 
     def best(*impls: str, direction: str = direction, k: int | None = None) -> Row | None:
-        pick = bars.Pick(impls, direction=direction, k=k)
+        pick = Pick(impls, direction=direction, k=k)
         return pick.best(rows, suite, case, width)
 
     dense = best(plan.OURS)

@@ -129,7 +129,7 @@ def _ours(setting: Setting, parameters: dict[str, np.ndarray], widths: list[int]
     if not _ffi.kernels_available():
         raise RuntimeError(f"no kernels for {jax.default_backend()}: {jaxgnn.build_info()}")
     layers = len(widths) - 1 - setting.input_layer
-    make: Callable[..., nn.GNN] = nn.MODELS[setting.model]
+    make: Callable[..., Any] = nn.MODELS[setting.model]
     module = make(
         widths[0],
         widths[1],
