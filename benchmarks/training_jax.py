@@ -28,6 +28,11 @@ from jaxgnn import CBSR, Graph, _ffi, maxk, maxk_spmm, nn, spmm
 
 Apply = Callable[[Arrays, Any, Array], Array]
 
+_MODELS: dict[str, Callable[..., nn.GNN]] = {
+    "sage": nn.GraphSAGE,
+    "gcn": nn.GCN,
+    "gin": nn.GIN,
+}
 # Where jaxgnn's convolutions keep the parameters that the inputs name.
 _PLACES: dict[str, dict[str, tuple]] = {
     "sage": {
@@ -129,8 +134,7 @@ def _ours(setting: Setting, parameters: dict[str, np.ndarray], widths: list[int]
     if not _ffi.kernels_available():
         raise RuntimeError(f"no kernels for {jax.default_backend()}: {jaxgnn.build_info()}")
     layers = len(widths) - 1 - setting.input_layer
-    make: Callable[..., Any] = nn.MODELS[setting.model]
-    module = make(
+    module = _MODELS[setting.model](
         widths[0],
         widths[1],
         widths[-1],
