@@ -27,8 +27,10 @@ from jaxgnn.data.generators import (
     rmat,
     stochastic_block_model,
 )
+from jaxgnn.data.graphsaint import read_graphsaint, read_reddit
 from jaxgnn.data.neighbours import knn
 from jaxgnn.data.npz import read_heterophilous, read_shchur
+from jaxgnn.data.ogb import read_ogb
 from jaxgnn.data.planetoid import read_planetoid
 from jaxgnn.data.registry import load, names
 from jaxgnn.data.splits import fraction_splits, per_class_splits, split_fractions, split_per_class
@@ -58,9 +60,12 @@ __all__ = [
     "power_law_weights",
     "random_sizes",
     "read_edge_list",
+    "read_graphsaint",
     "read_heterophilous",
     "read_matrix_market",
+    "read_ogb",
     "read_planetoid",
+    "read_reddit",
     "read_shchur",
     "rmat",
     "split_fractions",

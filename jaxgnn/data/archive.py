@@ -1,4 +1,4 @@
-"""Reads arrays out of `.npz` files: no pickles, and no more memory than was agreed to."""
+"""Reads arrays out of `.npy` and `.npz` files: no pickles, no more memory than was agreed to."""
 
 from __future__ import annotations
 
@@ -48,6 +48,18 @@ def read_npz(
         return {key: _parse(_content(archive, entries[key]), key) for key in keys}
 
 
+def read_npy(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> np.ndarray:
+    """The array of an `.npy` file.
+
+    Raises:
+        DataError: it is damaged, of Python objects, or takes more than `max_bytes`.
+    """
+    with reading(path):
+        check_size(os.stat(path).st_size, "its array", max_bytes)
+        with open(path, "rb") as stream:
+            return _parse(stream.read(), "array")
+
+
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """The entry's bytes, their checksum checked; `archive.read` would inflate past their size."""
     with archive.open(entry) as stream:
@@ -63,7 +75,7 @@ def _parse(data: bytes, key: str) -> np.ndarray:
     shape, fortran, dtype = _HEADERS[version](stream)
     if dtype.hasobject:
         raise DataError(f"{key}: holds pickled Python objects, which are refused")
-    if dtype.kind not in "biufU" or dtype.shape or dtype.itemsize == 0:
+    if dtype.kind not in "biufSU" or dtype.shape or dtype.itemsize == 0:
         raise DataError(f"{key}: expected numbers or text, got {dtype}")
     rest = len(data) - stream.tell()
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != rest:

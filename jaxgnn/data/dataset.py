@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxgnn.graph import Graph
 
-Metric = Literal["accuracy", "roc_auc"]
+Metric = Literal["accuracy", "roc_auc", "micro_f1"]
 
 
 class DataError(ValueError):
@@ -139,7 +139,7 @@ class NodeDataset:
 
     @property
     def metric(self) -> Metric:
-        """The score to report: `"accuracy"` or `"roc_auc"`."""
+        """The score to report: `"accuracy"`, `"roc_auc"` or `"micro_f1"`."""
         return self.metadata.metric
 
     def split(self, key: int | str = 0) -> Split:

@@ -18,6 +18,10 @@ _HETEROPHILOUS = (
     "Making Progress?, ICLR 2023"
 )
 
+_GRAPHSAINT = "Zeng et al., GraphSAINT: Graph Sampling Based Inductive Learning Method, ICLR 2020"
+_GRAPHSAGE = "Hamilton et al., Inductive Representation Learning on Large Graphs, NeurIPS 2017"
+_OGB = "Hu et al., Open Graph Benchmark: Datasets for Machine Learning on Graphs, NeurIPS 2020"
+
 _CITATIONS = {
     **dict.fromkeys(("cora", "citeseer", "pubmed"), _PLANETOID),
     **dict.fromkeys(("amazon_electronics_photo", "amazon_electronics_computers"), _PITFALLS),
@@ -26,6 +30,9 @@ _CITATIONS = {
     **dict.fromkeys(
         ("minesweeper", "tolokers", "questions", "roman_empire", "amazon_ratings"), _HETEROPHILOUS
     ),
+    **dict.fromkeys(("flickr", "yelp"), _GRAPHSAINT),
+    "reddit": _GRAPHSAGE,
+    **dict.fromkeys(("ogbn_arxiv", "ogbn_products", "ogbn_proteins"), _OGB),
 }
 
 

@@ -12,7 +12,14 @@ from typing import Any
 from jaxgnn.data.checks import MAX_BYTES
 from jaxgnn.data.dataset import DataError, NodeDataset, normalise_features
 from jaxgnn.data.digits import digits
+from jaxgnn.data.graphsaint import (
+    GRAPHSAINT_FILES,
+    REDDIT_FILES,
+    read_graphsaint,
+    read_reddit,
+)
 from jaxgnn.data.npz import layout_of, read_heterophilous, read_shchur
+from jaxgnn.data.ogb import read_ogb
 from jaxgnn.data.planetoid import PARTS, find_planetoid, read_planetoid
 from jaxgnn.data.synthetic import chung_lu_dataset, rmat_dataset, sbm_dataset
 
@@ -22,6 +29,14 @@ _NAMED: dict[str, Callable[..., NodeDataset]] = {
     "rmat": rmat_dataset,
     "chung_lu": chung_lu_dataset,
 }
+
+
+# The files by which a directory is recognised, and what reads it.
+_FOLDERS: tuple[tuple[tuple[str, ...], Callable[..., NodeDataset]], ...] = (
+    (GRAPHSAINT_FILES, read_graphsaint),
+    (REDDIT_FILES, read_reddit),
+    (("raw/edge.csv.gz", "split"), read_ogb),
+)
 
 
 def names() -> tuple[str, ...]:
@@ -36,7 +51,8 @@ def load(
 
     Names: `"digits"`, and the synthetic `"sbm"`, `"rmat"`, `"chung_lu"`. A path is a directory
     or file of Planetoid's raw files (`ind.NAME.x`, ...), or an `.npz` file (or a directory that
-    holds one) in the layout of shchur's gnn-benchmark or of the heterophilous sets.
+    holds one) in the layout of shchur's gnn-benchmark or of the heterophilous sets, or a
+    directory in the layout of GraphSAINT, of GraphSAGE's Reddit or of an unpacked OGB node set.
 
     Args:
         name_or_path: a name wins over a path: write `./sbm` for a directory of that name.
@@ -68,6 +84,9 @@ def _reader(text: str) -> tuple[Callable[..., NodeDataset], pathlib.Path | None]
     if path.is_dir():
         if find_planetoid(path):
             return _planetoid_folder, path
+        for files, reader in _FOLDERS:
+            if all((path / name).exists() for name in files):
+                return reader, path
         archives = sorted(path.glob("*.npz"))
         if len(archives) != 1:
             raise DataError(

@@ -30,7 +30,7 @@ class Task:
         graph, features, labels: the dataset's, on the device.
         train, val: masks of the nodes to learn from and to select on; `val` may be empty.
         num_classes: number of outputs.
-        metric: `"accuracy"` or `"roc_auc"`.
+        metric: `"accuracy"`, `"roc_auc"` or `"micro_f1"`.
     """
 
     graph: Graph
@@ -98,9 +98,15 @@ def score(
 
     ROC AUC is scikit-learn's: of the second class if there are two, else the mean over the
     classes, each against the rest. NaN where it is undefined (a class that the mask lacks).
+    The micro-averaged F1 counts the labels of all nodes together; with one label a node it is
+    the accuracy.
     """
     labels, logits = labels[mask], np.asarray(logits, np.float64)[mask]
-    if metric == "accuracy":
+    if metric == "micro_f1" and labels.ndim == 2:
+        predicted, true = logits > 0, labels > 0
+        total = int(predicted.sum()) + int(true.sum())
+        return 2 * int((predicted & true).sum()) / total if total else float("nan")
+    if metric != "roc_auc":
         if labels.ndim == 2:
             return float(((logits > 0) == (labels > 0)).mean())
         return float((logits.argmax(axis=-1) == labels).mean())
@@ -120,4 +126,8 @@ def score(
     return float(roc_auc_score(one_hot[:, usable], shares[:, usable], average="macro"))
 
 
-METRIC_NAMES: Mapping[str, str] = {"accuracy": "accuracy", "roc_auc": "ROC AUC"}
+METRIC_NAMES: Mapping[str, str] = {
+    "accuracy": "accuracy",
+    "roc_auc": "ROC AUC",
+    "micro_f1": "micro F1",
+}
