@@ -49,9 +49,9 @@ SETTINGS: dict[str, TrainConfig] = {
     "digits": dataclasses.replace(TrainConfig.for_dataset("digits"), hidden=64, patience=50),
 }
 """Two layers of width 64 with the library's defaults, which are those of PyG's GCN benchmark but
-for the width, with layer normalisation on amazon_photo; three with skip connections and layer normalisation on minesweeper, as in Platonov
-et al., "A critical look at the evaluation of GNNs under heterophily" (ICLR 2023), which takes more
-and wider ones."""
+for the width, and layer normalisation on amazon_photo; on minesweeper three with skip connections
+and layer normalisation, as in Platonov et al., "A critical look at the evaluation of GNNs under
+heterophily" (ICLR 2023), which takes more and wider ones."""
 
 
 @dataclasses.dataclass(frozen=True)
