@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <system_error>
-#include <thread>
 #include <vector>
+
+#include "host_parallel.h"
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -32,42 +32,7 @@ void* allocate(std::size_t bytes) {
 
 namespace {
 
-constexpr int64_t kGrain = 1 << 16;  // fewer elements than this are not worth a thread
-constexpr int kMaxThreads = 32;
 constexpr int kDigitBits = 11;
-
-int num_chunks(int64_t size) {
-  const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
-  return static_cast<int>(
-      std::clamp<int64_t>(size / kGrain, 1, std::min<int64_t>(cores, kMaxThreads)));
-}
-
-// Calls f(chunk) for each chunk, a thread each; the last runs here. If the system refuses a
-// thread, its chunk runs here too.
-template <class F>
-void parallel(int chunks, const F& f) {
-  std::vector<std::thread> workers;
-  workers.reserve(static_cast<std::size_t>(chunks));
-  int started = 0;
-  try {
-    for (; started < chunks - 1; ++started) workers.emplace_back(f, started);
-  } catch (const std::system_error&) {
-  }
-  for (int chunk = started; chunk < chunks; ++chunk) f(chunk);
-  for (std::thread& worker : workers) worker.join();
-}
-
-int64_t chunk_begin(int64_t size, int chunk, int chunks) {
-  return size / chunks * chunk + std::min<int64_t>(chunk, size % chunks);
-}
-
-// Calls f(begin, end, chunk) over [0, size).
-template <class F>
-void parallel_for(int64_t size, int chunks, const F& f) {
-  parallel(chunks, [&](int chunk) {
-    f(chunk_begin(size, chunk, chunks), chunk_begin(size, chunk + 1, chunks), chunk);
-  });
-}
 
 template <class Index>
 struct Edges {

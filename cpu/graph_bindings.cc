@@ -10,6 +10,7 @@
 
 #include "bindings.h"
 #include "graph.h"
+#include "windows.h"
 
 namespace nb = nanobind;
 
@@ -96,6 +97,39 @@ nb::object normalise(const In<Index>& row_offsets, const In<int32_t>& senders,
 }
 
 template <class T>
+nb::object to_matrix(Buffer<T> buffer, std::size_t columns) {
+  const std::size_t rows = static_cast<std::size_t>(buffer.size()) / columns;
+  T* data = buffer.release();
+  nb::capsule owner(data, [](void* memory) noexcept { FreeMemory()(memory); });
+  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<2>>(data, {rows, columns}, owner));
+}
+
+template <class Index>
+nb::tuple windows(const In<Index>& row_offsets, const In<int32_t>& senders, int32_t num_senders) {
+  const int64_t num_receivers = static_cast<int64_t>(row_offsets.shape(0)) - 1;
+  if (num_receivers < 0 || num_receivers > INT32_MAX || num_senders < 0 ||
+      static_cast<std::size_t>(row_offsets.data()[num_receivers]) != senders.shape(0)) {
+    throw std::invalid_argument("build_windows: inconsistent arguments");
+  }
+  Windows result;
+  {
+    nb::gil_scoped_release release;
+    result = build_windows(row_offsets.data(), senders.data(), static_cast<int32_t>(num_receivers),
+                           num_senders);
+  }
+  return nb::make_tuple(to_matrix(std::move(result.rows), kWindowRows),
+                        to_matrix(std::move(result.parts), 5), to_numpy(std::move(result.senders)),
+                        to_matrix(std::move(result.masks), 2), result.num_partials);
+}
+
+template <class Index>
+void bind_windows(nb::module_& m) {
+  m.def("build_windows", &windows<Index>, nb::arg("row_offsets").noconvert(),
+        nb::arg("senders").noconvert(), nb::arg("num_senders"),
+        "Receivers in windows that share senders: rows, parts, senders, masks, partial results.");
+}
+
+template <class T>
 void bind_edges(nb::module_& m) {
   m.def("extent", &extent_of<T>, nb::arg("values").noconvert(),
         "Smallest and largest element; (0, -1) of nothing.");
@@ -117,6 +151,8 @@ void bind_normalise(nb::module_& m) {
 void bind_graph(nb::module_& m) {
   bind_edges<int32_t>(m);
   bind_edges<int64_t>(m);
+  bind_windows<int32_t>(m);
+  bind_windows<int64_t>(m);
   bind_normalise<int32_t, float>(m);
   bind_normalise<int32_t, double>(m);
   bind_normalise<int64_t, float>(m);

@@ -4,12 +4,11 @@
 
 #include <array>
 #include <atomic>
-#include <string>
 
 #include "bindings.h"
 #include "expand_rows.h"
 #include "extremum.h"
-#include "ffi/check.h"
+#include "ffi_common.h"
 #include "sddmm.h"
 #include "spmm.h"
 
@@ -17,11 +16,6 @@ namespace jaxgnn {
 namespace {
 
 namespace ffi = xla::ffi;
-
-ffi::Error status(const char* target, cudaError_t error) {
-  if (error == cudaSuccess) return ffi::Error::Success();
-  return ffi::Error::Internal(std::string(target) + ": " + cudaGetErrorString(error));
-}
 
 // Called before each execution of a program, and before it is captured into a CUDA graph: loading a
 // kernel allocates, which a stream capture does not permit. Kernels stay loaded, and asking for
@@ -36,43 +30,14 @@ ffi::Error initialize(ffi::RemainingArgs, ffi::RemainingRets) {
   std::atomic<bool>* done =
       device >= 0 && device < static_cast<int>(loaded.size()) ? &loaded[device] : nullptr;
   if (done != nullptr && done->load(std::memory_order_acquire)) return ffi::Error::Success();
-  for (cudaError_t (*load)() : {load_spmm, load_sddmm, load_extremum, load_expand_rows}) {
+  for (cudaError_t (*load)() :
+       {load_spmm, load_sddmm, load_extremum, load_expand_rows, load_maxk_kernels}) {
     if (const cudaError_t error = load(); error != cudaSuccess) {
       return status("jaxgnn: loading the kernels", error);
     }
   }
   if (done != nullptr) done->store(true, std::memory_order_release);
   return ffi::Error::Success();
-}
-
-Type value_type(ffi::DataType type) {
-  switch (type) {
-    case ffi::BF16:
-      return Type::kBF16;
-    case ffi::F16:
-      return Type::kF16;
-    case ffi::F64:
-      return Type::kF64;
-    default:
-      return Type::kF32;
-  }
-}
-
-Rows make_rows(const AnyBuffer& row_offsets, const AnyBuffer& columns, const AnyBuffer* splits,
-               int64_t num_edges, int64_t split_length) {
-  Rows rows{};
-  rows.offsets = row_offsets.untyped_data();
-  rows.wide_offsets = row_offsets.element_type() == ffi::S64;
-  rows.columns = data_or_null(columns);
-  rows.wide_columns = count(columns) > 0 && columns.element_type() == ffi::S64;
-  rows.num_rows = count(row_offsets) - 1;
-  rows.num_edges = num_edges;
-  rows.split_length = split_length;
-  if (splits != nullptr && count(*splits) > 0) {
-    rows.splits = static_cast<const int2*>(splits->untyped_data());
-    rows.num_splits = static_cast<int>(dim(*splits, 0));
-  }
-  return rows;
 }
 
 ffi::Error spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
@@ -205,8 +170,6 @@ ffi::Error expand_rows(cudaStream_t stream, AnyBuffer row_offsets, Result out) {
                 launch_expand_rows(rows, static_cast<int32_t*>(out->untyped_data()), stream));
 }
 
-using Stream = ffi::PlatformStream<cudaStream_t>;
-
 XLA_FFI_DEFINE_HANDLER(initialize_handler, initialize,
                        ffi::Ffi::BindInitialize().RemainingArgs().RemainingRets());
 
@@ -279,23 +242,26 @@ XLA_FFI_DEFINE_HANDLER(expand_rows_handler, expand_rows,
 
 }  // namespace
 
+void add_target(nanobind::dict& targets, const char* name, XLA_FFI_Handler* handler) {
+  namespace nb = nanobind;
+  nb::dict stages;
+  stages["initialize"] = nb::capsule(reinterpret_cast<void*>(initialize_handler));
+  stages["execute"] = nb::capsule(reinterpret_cast<void*>(handler));
+  targets[name] = stages;
+}
+
 void bind_ffi(nanobind::module_& module) {
   namespace nb = nanobind;
   module.def(
       "registrations",
       [] {
         nb::dict targets;
-        auto add = [&targets](const char* name, XLA_FFI_Handler* handler) {
-          nb::dict stages;
-          stages["initialize"] = nb::capsule(reinterpret_cast<void*>(initialize_handler));
-          stages["execute"] = nb::capsule(reinterpret_cast<void*>(handler));
-          targets[name] = stages;
-        };
-        add("jaxgnn_spmm", spmm_handler);
-        add("jaxgnn_spmm_extremum", spmm_extremum_handler);
-        add("jaxgnn_sddmm", sddmm_handler);
-        add("jaxgnn_sddmm_extremum", sddmm_extremum_handler);
-        add("jaxgnn_expand_rows", expand_rows_handler);
+        add_target(targets, "jaxgnn_spmm", spmm_handler);
+        add_target(targets, "jaxgnn_spmm_extremum", spmm_extremum_handler);
+        add_target(targets, "jaxgnn_sddmm", sddmm_handler);
+        add_target(targets, "jaxgnn_sddmm_extremum", sddmm_extremum_handler);
+        add_target(targets, "jaxgnn_expand_rows", expand_rows_handler);
+        add_maxk_targets(targets);
         return targets;
       },
       "The XLA FFI handlers by target name: capsules for jax.ffi.register_ffi_target, by stage.");

@@ -57,12 +57,16 @@ class Check {
                        int64_t columns, const char* what) {
     if (count(buffer) > 0) matrix(buffer, type, rows, columns, what);
   }
-  // Row offsets, columns (perhaps absent) and the splits of long rows.
-  void row_structure(const AnyBuffer& row_offsets, const AnyBuffer& columns,
-                     const AnyBuffer& splits, int64_t split_length) {
+  // Row offsets and columns (perhaps absent),
+  void row_structure(const AnyBuffer& row_offsets, const AnyBuffer& columns) {
     integers(row_offsets, "row_offsets must be int32 or int64");
     that(count(row_offsets) >= 1, "row_offsets must have an element more than there are rows");
     integers(columns, "columns must be int32 or int64");
+  }
+  // and the splits of long rows.
+  void row_structure(const AnyBuffer& row_offsets, const AnyBuffer& columns,
+                     const AnyBuffer& splits, int64_t split_length) {
+    row_structure(row_offsets, columns);
     if (count(splits) > 0) {
       that(splits.element_type() == xla::ffi::S32 && dim(splits, 1) == 2,
            "splits must be int32 [parts, 2]");

@@ -40,7 +40,9 @@ def spgemm(
     r"""$y_i = \sum_e w_e \, S(v_j)$, where $S$ puts the values at their positions; or the mean."""
     rows = neighbours(graph, transpose=which.transpose)
     reduce = "sum" if which.divide is None else "mean"
-    return kernels.spgemm(rows, width, values, indices, in_row_order(rows, weights), reduce)
+    windows = None if which.transpose else graph.windows
+    weights = in_row_order(rows, weights)
+    return kernels.spgemm(rows, windows, width, values, indices, weights, reduce)
 
 
 def _spgemm_fwd(which, width, graph, values, indices, weights):
@@ -72,8 +74,17 @@ def sspmm(
 ) -> Float[Array, "sparse k"]:
     r"""$z_{jc} = \sum_e w_e \, y_{i, I_{jc}}$; of a mean, of $y$ divided by its degrees."""
     rows = neighbours(graph, transpose=not which.transpose)
-    y = divide_by_degree(graph, which, y)
-    return kernels.sspmm(rows, y, indices, in_row_order(rows, weights))
+    dense_rows = neighbours(graph, transpose=which.transpose)
+    windows = None if which.transpose else graph.windows
+    return kernels.sspmm(
+        rows,
+        dense_rows,
+        windows,
+        divide_by_degree(graph, which, y),
+        indices,
+        in_row_order(rows, weights),
+        in_row_order(dense_rows, weights),
+    )
 
 
 def _sspmm_fwd(which, width, graph, y, indices, weights):

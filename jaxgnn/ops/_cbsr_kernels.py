@@ -6,16 +6,19 @@ that walk a graph, one call after the other, as every example has its own positi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, UInt
 
-from jaxgnn import _csr, _ffi
+from jaxgnn import _csr, _ffi, config
 from jaxgnn.ops._rows import REDUCE, Rows, one_by_one
+from jaxgnn.windows import Windows
 
-_SCRATCH = 8  # 32-bit words that the CUDA kernel of spgemm keeps its bound and scale in
+_SCRATCH = 8  # 32-bit words in which CUDA kernels keep the range of the values
+_SCATTER_BELOW = 48  # values a row, from which on gathering float32 beats scattering them
 
 
 def index_dtype(width: int) -> Any:
@@ -25,6 +28,7 @@ def index_dtype(width: int) -> Any:
 
 def spgemm(
     rows: Rows,
+    windows: Windows | None,
     width: int,
     values: Float[Array, "columns k"],
     indices: UInt[Array, "columns k"],
@@ -34,46 +38,157 @@ def spgemm(
     r"""$y_{r} = \mathrm{reduce}_e \, w_e S(v_{c(e)})$ over the edges of row $r$.
 
     `weights` are in the order of the rows and in the accumulation dtype, here and below.
+    `windows` are those of the rows.
     """
 
-    def kernel(rows: Rows, values: Array, indices: Array, weights: Array | None) -> Array:
+    def by_rows(rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None) -> Array:
         accumulator = _ffi.accumulation_dtype(values.dtype)
+        fixed = config.maxk_accumulation == "auto"  # without scratch CUDA adds in float
         out, _, _ = _ffi.call(
             "jaxgnn_maxk_spmm",
             [*_structure(rows), values, indices, _optional(weights, accumulator)],
             [
                 ((rows.num_rows, width), values.dtype),
                 ((rows.splits.shape[0], width), accumulator),
-                ((_SCRATCH,), jnp.uint32),
+                ((_SCRATCH if fixed else 0,), jnp.uint32),
             ],
             reduce=REDUCE[reduce],
             split_length=_split_length(rows),
         )
         return out
 
-    return _sequential(kernel)(rows, values, indices, weights)
+    def by_windows(
+        rows: Rows, windows: Windows, values: Array, indices: Array, _: Array | None
+    ) -> Array:
+        out, _, _ = _ffi.call(
+            "jaxgnn_maxk_spmm_windows",
+            [*_structure(rows)[:2], *_window_operands(windows), values, indices],
+            [
+                ((rows.num_rows, width), values.dtype),
+                ((windows.num_partials, windows.rows.shape[1], width), jnp.float32),
+                ((_SCRATCH,), jnp.uint32),
+            ],
+            reduce=REDUCE[reduce],
+        )
+        return out
+
+    kernel = by_rows
+    if _use_windows(windows, width, values.dtype, weights) and config.maxk_accumulation == "auto":
+        kernel = _on_cuda(by_windows, otherwise=by_rows)
+    return _sequential(kernel)(rows, windows, values, indices, weights)
 
 
 def sspmm(
     rows: Rows,
+    dense_rows: Rows,
+    windows: Windows | None,
     y: Float[Array, "columns width"],
     indices: UInt[Array, "rows k"],
     weights: Float[Array, " edges"] | None,
+    dense_weights: Float[Array, " edges"] | None,
 ) -> Float[Array, "rows k"]:
-    r"""$z_{rc} = \sum_e w_e \, y_{c(e), I_{rc}}$ over the edges of row $r$."""
+    r"""$z_{rc} = \sum_e w_e \, y_{c(e), I_{rc}}$ over the edges of row $r$.
 
-    def kernel(rows: Rows, y: Array, indices: Array, weights: Array | None) -> Array:
-        accumulator = _ffi.accumulation_dtype(y.dtype)
-        k = indices.shape[1]
+    `dense_rows` are the same edges by the rows of `y`, `dense_weights` the weights in their
+    order, and `windows` theirs: a GPU that need not be deterministic scatters from there.
+    """
+    k = indices.shape[1]
+
+    def gathered(operands: _Sspmm) -> Array:
+        accumulator = _ffi.accumulation_dtype(operands.y.dtype)
+        rows = operands.rows
         out, _ = _ffi.call(
             "jaxgnn_maxk_sspmm",
-            [*_structure(rows), y, indices, _optional(weights, accumulator)],
-            [((rows.num_rows, k), y.dtype), ((rows.splits.shape[0], k), accumulator)],
+            [
+                *_structure(rows),
+                operands.y,
+                operands.indices,
+                _optional(operands.weights, accumulator),
+            ],
+            [((rows.num_rows, k), operands.y.dtype), ((rows.splits.shape[0], k), accumulator)],
             split_length=_split_length(rows),
         )
         return out
 
-    return _sequential(kernel)(rows, y, indices, weights)
+    def scattered(operands: _Sspmm) -> Array:
+        rows = operands.dense_rows
+        weights = _optional(operands.dense_weights, jnp.dtype(jnp.float32))
+        out, _ = _ffi.call(
+            "jaxgnn_maxk_sspmm_scatter",
+            [*_structure(rows), operands.y, operands.indices, weights],
+            _results(operands),
+            reduce=REDUCE["sum"],
+            split_length=_split_length(rows),
+        )
+        return out
+
+    def by_windows(operands: _Sspmm) -> Array:
+        assert operands.windows is not None
+        windows = _window_operands(operands.windows)
+        if config.deterministic:
+            (rows, columns, _), dense_offsets = _structure(operands.rows), operands.dense_rows
+            out, _, _ = _ffi.call(
+                "jaxgnn_maxk_sspmm_windows_exact",
+                [rows, columns, dense_offsets.offsets, *windows, operands.y, operands.indices],
+                [
+                    (operands.indices.shape, operands.y.dtype),
+                    ((*operands.indices.shape, 2), jnp.uint32),  # 64-bit integers
+                    ((_SCRATCH,), jnp.uint32),
+                ],
+            )
+            return out
+        out, _ = _ffi.call(
+            "jaxgnn_maxk_sspmm_windows",
+            [operands.dense_rows.offsets, *windows, operands.y, operands.indices],
+            _results(operands),
+            reduce=REDUCE["sum"],
+        )
+        return out
+
+    kernel = gathered
+    if _use_windows(windows, y.shape[1], y.dtype, weights):
+        kernel = _on_cuda(by_windows, otherwise=gathered)
+    elif not config.deterministic and y.dtype == jnp.float32 and k < _SCATTER_BELOW:
+        kernel = _on_cuda(scattered, otherwise=gathered)
+    operands = _Sspmm(rows, dense_rows, windows, y, indices, weights, dense_weights)
+    return _sequential(kernel)(operands)
+
+
+class _Sspmm(NamedTuple):
+    """The operands of `sspmm`."""
+
+    rows: Rows
+    dense_rows: Rows
+    windows: Windows | None
+    y: Array
+    indices: Array
+    weights: Array | None
+    dense_weights: Array | None
+
+
+def _results(operands: _Sspmm) -> list[tuple[tuple[int, ...], Any]]:
+    """The result of a scattering kernel, and the float32 sums of another type's."""
+    dtype, shape = operands.y.dtype, operands.indices.shape
+    return [(shape, dtype), (shape if dtype != jnp.float32 else (0, shape[1]), jnp.float32)]
+
+
+def _use_windows(windows: Windows | None, width: int, dtype: Any, weights: Array | None) -> bool:
+    """Whether the kernels over windows take these: their rows fit in shared memory, unweighted."""
+    fits = width <= 256 and width % 4 == 0 and jnp.dtype(dtype) != jnp.float64
+    return windows is not None and weights is None and fits
+
+
+def _window_operands(windows: Windows) -> list[Array]:
+    return [windows.rows, windows.parts, windows.senders, windows.masks]
+
+
+def _on_cuda(kernel: Any, *, otherwise: Any) -> Any:
+    """A kernel that only CUDA has, chosen when XLA knows for which platform it compiles."""
+
+    def choose(*operands: Any) -> Array:
+        return jax.lax.platform_dependent(*operands, cuda=kernel, default=otherwise)
+
+    return choose
 
 
 def cbsr_dot(

@@ -1,0 +1,418 @@
+// The k largest of each row, which lies in registers: search for a pivot that exactly k values
+// reach. The first pivot is where a normal distribution of the row's mean and variance would have
+// it, the next ones follow by Newton's rule, kept between the bounds found so far, and once a few
+// values are missing from one value to the next lower one: four or five counts for common rows.
+// Where that fails (NaN, infinities, wild distributions) integer keys in the order of the values
+// are bisected, which always ends.
+#include <climits>
+#include <cmath>
+
+#include "cbsr.cuh"
+#include "maxk.h"
+
+namespace jaxgnn {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kPivots = 16;       // tried before the keys are bisected
+constexpr int kNear = 4;          // values missing, from which on the next lower one is tried
+constexpr int kAbsent = INT_MIN;  // below every key
+
+// Integers in the order of the values: NaN highest, -0 = +0.
+__device__ inline int key_of(float v) {
+  if (v != v) return INT_MAX - 1;
+  const int bits = __float_as_int(v + 0.0f);
+  return bits < 0 ? bits ^ INT_MAX : bits;
+}
+__device__ inline float value_of(int key) { return __int_as_float(key < 0 ? key ^ INT_MAX : key); }
+
+// The threads of a row: kWarps warps (one, or the whole block).
+template <int kWarps>
+struct Team {
+  int* scratch;  // [kWarps] of shared memory
+  int rank;      // of this thread
+
+  __device__ int sum(int v) const {
+    v = __reduce_add_sync(kFullWarp, v);
+    if constexpr (kWarps == 1) return v;
+    if (rank % 32 == 0) scratch[rank / 32] = v;
+    __syncthreads();
+    int total = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) total += scratch[w];
+    __syncthreads();
+    return total;
+  }
+  __device__ float sum(float v) const {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(kFullWarp, v, offset);
+    if constexpr (kWarps == 1) return v;
+    float* floats = reinterpret_cast<float*>(scratch);
+    if (rank % 32 == 0) floats[rank / 32] = v;
+    __syncthreads();
+    float total = 0.0f;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) total += floats[w];
+    __syncthreads();
+    return total;
+  }
+  __device__ int largest(int v) const {
+    v = __reduce_max_sync(kFullWarp, v);
+    if constexpr (kWarps == 1) return v;
+    if (rank % 32 == 0) scratch[rank / 32] = v;
+    __syncthreads();
+    int result = scratch[0];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) result = max(result, scratch[w]);
+    __syncthreads();
+    return result;
+  }
+  // The sum over the threads before this one; `total` over all.
+  __device__ int before(int v, int& total) const {
+    int inclusive = v;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int other = __shfl_up_sync(kFullWarp, inclusive, offset);
+      if (rank % 32 >= offset) inclusive += other;
+    }
+    if constexpr (kWarps == 1) {
+      total = __shfl_sync(kFullWarp, inclusive, 31);
+      return inclusive - v;
+    }
+    if (rank % 32 == 31) scratch[rank / 32] = inclusive;
+    __syncthreads();
+    int earlier = 0;
+    total = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < rank / 32) earlier += scratch[w];
+      total += scratch[w];
+    }
+    __syncthreads();
+    return earlier + inclusive - v;
+  }
+};
+
+template <typename T, typename I>
+struct Params {
+  const T* x;
+  T* values;
+  I* columns;
+  int64_t num_rows;
+  int width;
+  int k;
+  float quantile;  // of the standard normal distribution, that a share k / width exceeds
+  float density;   // there
+};
+
+// Which of a thread's values are kept, a bit each: all of `above`, and of `equal` as many of the
+// row's as `spare` says, from the left.
+struct Choice {
+  unsigned above;
+  unsigned equal;
+  int spare;
+};
+
+// By a search among the values. False if it does not end.
+template <int kWarps, int kCount>
+__device__ bool choose_by_value(const Team<kWarps>& team, const float (&value)[kCount], float pivot,
+                                float step, int k, Choice& choice) {
+  float low = -INFINITY, high = INFINITY;
+  int above = 0;      // how many are >= high
+  bool next = false;  // whether the pivot is the largest value below high
+  for (int n = 0; n < kPivots; ++n) {
+    unsigned reached = 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) reached |= static_cast<unsigned>(value[i] >= pivot) << i;
+    const int count = team.sum(__popc(reached));
+    if (count == k) {
+      choice = {reached, 0, 0};
+      return true;
+    }
+    if (count > k && next) {
+      unsigned equal = 0;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) equal |= static_cast<unsigned>(value[i] == pivot) << i;
+      choice = {reached & ~equal, equal, k - above};
+      return true;
+    }
+    if (count > k) {
+      low = pivot;
+    } else {
+      high = pivot;
+      above = count;
+    }
+    next = count < k && k - count <= kNear;
+    if (next) {
+      int key = kAbsent;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (value[i] < pivot) key = max(key, key_of(value[i]));
+      }
+      pivot = value_of(team.largest(key));
+    } else {
+      pivot += (count - k) * step;
+      if (!(pivot > low && pivot < high)) pivot = 0.5f * low + 0.5f * high;
+    }
+  }
+  return false;
+}
+
+// By bisection of the keys, which ends at the k-th largest.
+template <int kWarps, int kCount>
+__device__ Choice choose_by_key(const Team<kWarps>& team, const int (&key)[kCount], int k) {
+  int high = kAbsent, low = INT_MAX;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    high = max(high, key[i]);
+    if (key[i] != kAbsent) low = min(low, key[i]);
+  }
+  const auto reach = [&](int bound) {
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) count += key[i] >= bound;
+    return team.sum(count);
+  };
+  // At least k keys are >= low, fewer than k are >= high.
+  high = team.largest(high) + 1;
+  low = -team.largest(-low);
+  while (high - 1 != low) {
+    const unsigned distance = static_cast<unsigned>(high) - static_cast<unsigned>(low);
+    const int middle = low + static_cast<int>(distance / 2);
+    (reach(middle) >= k ? low : high) = middle;
+  }
+  Choice choice{0, 0, k - reach(high)};
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    choice.above |= static_cast<unsigned>(key[i] > low) << i;
+    choice.equal |= static_cast<unsigned>(key[i] == low) << i;
+  }
+  return choice;
+}
+
+// Each thread holds kPacks packs of V consecutive values.
+template <typename T, typename I, int V, int kPacks, int kWarps>
+__global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
+  constexpr int kTeam = 32 * kWarps;
+  constexpr int kRows = kThreads / kTeam;  // rows of a block
+  constexpr int kCount = kPacks * V;
+  extern __shared__ int4 shared[];
+  __shared__ int scratch[kWarps];
+  const Team<kWarps> team{scratch, static_cast<int>(threadIdx.x % kTeam)};
+  const int64_t row = int64_t(blockIdx.x) * kRows + threadIdx.x / kTeam;
+  if (row >= p.num_rows) return;  // a whole team
+  const T* x = p.x + row * p.width;
+
+  float value[kCount];
+  unsigned present = 0;
+  float total = 0.0f, squares = 0.0f;
+#pragma unroll
+  for (int c = 0; c < kPacks; ++c) {
+    const int f = (c * kTeam + team.rank) * V;
+    if (f < p.width) {  // then the whole pack is: V divides the width
+      const Pack<T, V> pack = load_pack<T, V>(x + f);
+      present |= ((1u << V) - 1) << (c * V);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const float v = unpack(pack, i);
+        value[c * V + i] = v;
+        total += v;
+        squares += v * v;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) value[c * V + i] = -INFINITY;
+    }
+  }
+  Choice choice{present, 0, 0};
+  if (p.k < p.width) {
+    const float mean = team.sum(total) / p.width;
+    const float deviation = sqrtf(team.sum(squares) / p.width - mean * mean);
+    const float step = deviation / (p.width * p.density);  // of the pivot, for one value more
+    // False with NaN and infinities: then the keys decide.
+    const bool regular = deviation > 0.0f && deviation < INFINITY;
+    if (!regular ||
+        !choose_by_value(team, value, mean + p.quantile * deviation, step, p.k, choice)) {
+      int key[kCount];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        key[i] = (present >> i & 1) != 0 ? key_of(value[i]) : kAbsent;
+      }
+      choice = choose_by_key(team, key, p.k);
+    }
+  }
+
+  T* values = reinterpret_cast<T*>(shared) + threadIdx.x / kTeam * p.k;
+  I* columns =
+      reinterpret_cast<I*>(reinterpret_cast<T*>(shared) + kRows * p.k) + threadIdx.x / kTeam * p.k;
+  constexpr unsigned kPackBits = V == 32 ? ~0u : (1u << V % 32) - 1;
+  int place = 0;
+#pragma unroll
+  for (int c = 0; c < kPacks; ++c) {
+    unsigned kept = choice.above >> (c * V) & kPackBits;
+    if (choice.spare > 0) {
+      unsigned equal = choice.equal >> (c * V) & kPackBits;
+      int all;
+      int left = choice.spare - team.before(__popc(equal), all);
+      choice.spare -= all;
+      for (; equal != 0 && left > 0; --left) {
+        kept |= equal & -equal;
+        equal &= equal - 1;
+      }
+    }
+    int all;
+    int to = place + team.before(__popc(kept), all);
+    place += all;
+    const int f = (c * kTeam + team.rank) * V;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      if ((kept >> i & 1) != 0) {
+        values[to] = narrow<T, float>(value[c * V + i]);
+        columns[to] = static_cast<I>(f + i);
+        ++to;
+      }
+    }
+  }
+  if constexpr (kWarps == 1) {
+    __syncwarp();
+  } else {
+    __syncthreads();
+  }
+  for (int c = team.rank; c < p.k; c += kTeam) {
+    p.values[row * p.k + c] = values[c];
+    p.columns[row * p.k + c] = columns[c];
+  }
+}
+
+template <typename T, typename I>
+struct ScatterParams {
+  const T* values;
+  const I* columns;
+  T* out;
+  int64_t num_rows;
+  int width;
+  int k;
+};
+
+// A warp a row, put together in shared memory.
+template <typename T, typename I>
+__global__ void __launch_bounds__(kThreads) scatter(const ScatterParams<T, I> p) {
+  extern __shared__ int4 shared[];
+  const int64_t row = int64_t(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  if (row >= p.num_rows) return;
+  const int lane = threadIdx.x % 32;
+  T* staged = reinterpret_cast<T*>(shared) + threadIdx.x / 32 * p.width;
+  for (int f = lane; f < p.width; f += 32) staged[f] = narrow<T, float>(0.0f);
+  __syncwarp();
+  for (int c = lane; c < p.k; c += 32) {
+    staged[p.columns[row * p.k + c]] = p.values[row * p.k + c];
+  }
+  __syncwarp();
+  T* out = p.out + row * p.width;
+  constexpr int V = 16 / sizeof(T);
+  if (p.width % V == 0) {
+    for (int f = lane * V; f < p.width; f += 32 * V) {
+      __stcs(reinterpret_cast<int4*>(out + f), *reinterpret_cast<const int4*>(staged + f));
+    }
+  } else {
+    for (int f = lane; f < p.width; f += 32) out[f] = staged[f];
+  }
+}
+
+// The value that a standard normal variable exceeds with this probability, by bisection.
+double upper_quantile(double probability) {
+  double low = -40.0, high = 40.0;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = 0.5 * (low + high);
+    (0.5 * std::erfc(middle / std::sqrt(2.0)) > probability ? low : high) = middle;
+  }
+  return low;
+}
+
+// Calls f(kernel, rows of a block) with the kernel for a width; `packed` says that 16 bytes are
+// aligned.
+template <typename T, typename I, typename F>
+cudaError_t with_select(int64_t width, bool packed, F f) {
+  constexpr int V = 16 / sizeof(T);
+  if (!packed) {
+    if (width <= 256) return f(select<T, I, 1, 8, 1>, 4);
+    if (width <= 1024) return f(select<T, I, 1, 32, 1>, 4);
+    return f(select<T, I, 1, 32, 4>, 1);
+  }
+  if (width <= 32 * V) return f(select<T, I, V, 1, 1>, 4);
+  if (width <= 256) return f(select<T, I, V, 8 / V, 1>, 4);
+  if (width <= 512) return f(select<T, I, V, 16 / V, 1>, 4);
+  if (width <= 1024) return f(select<T, I, V, 32 / V, 1>, 4);
+  return f(select<T, I, V, 32 / V, 4>, 1);
+}
+
+template <typename T, typename I>
+cudaError_t load() {
+  for (int64_t width : {128, 256, 512, 1024, 4096}) {
+    for (bool packed : {false, true}) {
+      JAXGNN_TRY(
+          (with_select<T, I>(width, packed, [](auto kernel, int) { return load_kernel(kernel); })));
+    }
+  }
+  const auto kernel = scatter<T, I>;
+  JAXGNN_TRY(load_kernel(kernel));
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024);
+}
+
+template <typename F>
+cudaError_t with_types(Type type, int64_t width, F f) {
+  return with_type(NarrowTypes{}, type, [&](auto tag) {
+    return with_index(width, [&](auto index) { return f(tag, index); });
+  });
+}
+
+}  // namespace
+
+cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream) {
+  if (args.num_rows == 0) return cudaSuccess;
+  return with_types(args.type, args.width, [&](auto tag, auto index) {
+    using T = typename decltype(tag)::type;
+    using I = typename decltype(index)::type;
+    const double quantile = upper_quantile(static_cast<double>(args.k) / args.width);
+    const double density = std::exp(-0.5 * quantile * quantile) / std::sqrt(2.0 * M_PI);
+    const Params<T, I> p{static_cast<const T*>(args.x), static_cast<T*>(args.values),
+                         static_cast<I*>(args.columns), args.num_rows,
+                         static_cast<int>(args.width),  static_cast<int>(args.k),
+                         static_cast<float>(quantile),  static_cast<float>(density)};
+    const bool packed =
+        args.width % (16 / sizeof(T)) == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+    return with_select<T, I>(args.width, packed, [&](auto kernel, int rows) {
+      const size_t bytes = rows * args.k * (sizeof(T) + sizeof(I));
+      kernel<<<static_cast<unsigned>((args.num_rows + rows - 1) / rows), kThreads, bytes, stream>>>(
+          p);
+      return cudaGetLastError();
+    });
+  });
+}
+
+cudaError_t launch_cbsr_scatter(const CbsrScatterArgs& args, cudaStream_t stream) {
+  if (args.num_rows == 0 || args.width == 0) return cudaSuccess;
+  return with_types(args.type, args.width, [&](auto tag, auto index) {
+    using T = typename decltype(tag)::type;
+    using I = typename decltype(index)::type;
+    const ScatterParams<T, I> p{
+        static_cast<const T*>(args.values), static_cast<const I*>(args.columns),
+        static_cast<T*>(args.out),          args.num_rows,
+        static_cast<int>(args.width),       static_cast<int>(args.k)};
+    constexpr int kRows = kThreads / 32;
+    scatter<T, I><<<static_cast<unsigned>((args.num_rows + kRows - 1) / kRows), kThreads,
+                    kRows * args.width * sizeof(T), stream>>>(p);
+    return cudaGetLastError();
+  });
+}
+
+cudaError_t load_maxk() {
+  return with_each_type(NarrowTypes{}, [](auto tag) {
+    using T = typename decltype(tag)::type;
+    JAXGNN_TRY((load<T, uint8_t>()));
+    return load<T, uint16_t>();
+  });
+}
+
+}  // namespace jaxgnn

@@ -1,0 +1,237 @@
+// Row-wise SpGEMM: a warp adds the records of a row's edges into a row of sums in shared memory.
+//
+// In fixed point (see fixed_point.cuh) the groups of a warp share one row of integers, which they
+// add to by the shared memory's native atomics; in floating point each group has a row of its own,
+// for which no atomics are needed, and the rows are added at the end in a fixed order. Both are
+// launched, and which one works is decided on the device by the range of the values.
+#include "cbsr.cuh"
+#include "fixed_point.cuh"
+#include "maxk_spmm.h"
+#include "reduce.cuh"
+
+namespace jaxgnn {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / 32;
+constexpr int kSteps = 4;  // records of a group in flight
+
+template <typename T, typename I>
+struct Params {
+  Rows rows;
+  const T* values;
+  const I* columns;
+  const float* weights;
+  T* out;
+  float* partials;
+  const uint32_t* range;
+  int width;
+  int k;
+  bool mean;
+};
+
+template <typename T, typename I>
+__device__ inline void finish(const Params<T, I>& p, const Work& work, int f, float sum) {
+  float result[1] = {sum};
+  store_row<T, 1, float>(work, p.out, p.partials, p.width, f, p.mean, result);
+}
+
+// Calls add(column, value, weight) for each entry of the edges that this lane's group takes. With
+// kOrdered an edge's additions end before those of the group's next edge begin.
+template <typename S, bool kOrdered, typename T, typename I, typename F>
+__device__ inline void walk(const Params<T, I>& p, const Work& work, F add) {
+  const int lane = threadIdx.x % S::kLanes;
+  const int group = threadIdx.x % 32 / S::kLanes;
+  for (int first = 0; first < p.k; first += S::kSpan) {
+    const int c = first + lane * S::kPer;
+    for (int base = 0; base < work.count; base += kSteps * S::kGroups) {
+      // Edges beyond the last repeat it, and are not added: loads without branches overlap.
+      float value[kSteps][S::kPer];
+      int column[kSteps][S::kPer];
+      float weight[kSteps];
+      int64_t from[kSteps];
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) {
+        const int i = min(base + u * S::kGroups + group, work.count - 1);
+        from[u] = load_column(p.rows, work.begin + i) * p.k;
+        weight[u] = p.weights != nullptr ? p.weights[work.begin + i] : 1.0f;
+      }
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) {
+        load_values<T, S::kPer>(p.values + from[u], c, p.k, value[u]);
+        load_columns<I, S::kPer>(p.columns + from[u], c, p.k, column[u]);
+      }
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) {
+        if (base + u * S::kGroups + group < work.count && c < p.k) {
+#pragma unroll
+          for (int i = 0; i < S::kPer; ++i) add(column[u][i], value[u][i], weight[u]);
+        }
+        if constexpr (kOrdered) __syncwarp();
+      }
+    }
+  }
+}
+
+template <typename T, typename I, typename S>
+__global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p) {
+  if (!use_fixed(p.range)) return;
+  extern __shared__ int fixed_sums[];
+  const Work work = find_work(p.rows, int64_t(blockIdx.x) * kWarps + threadIdx.x / 32);
+  if (work.row < 0) return;
+  const int lane = threadIdx.x % 32;
+  int* sums = fixed_sums + threadIdx.x / 32 * p.width;
+  for (int f = lane; f < p.width; f += 32) sums[f] = 0;
+  __syncwarp();
+  const float scale = work.count > 0 ? fixed_scale(p.range, work.count) : 1.0f;
+  walk<S, false>(p, work, [&](int column, float value, float) {
+    atomicAdd(sums + column, __float2int_rn(value * scale));
+  });
+  __syncwarp();
+  const float unit = 1.0f / scale;
+  for (int f = lane; f < p.width; f += 32) finish(p, work, f, sums[f] * unit);
+}
+
+template <typename T, typename I, typename S>
+__global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p) {
+  if (p.range != nullptr && use_fixed(p.range)) return;
+  extern __shared__ float float_sums[];
+  const Work work = find_work(p.rows, int64_t(blockIdx.x) * kWarps + threadIdx.x / 32);
+  if (work.row < 0) return;
+  const int lane = threadIdx.x % 32;
+  float* sums = float_sums + threadIdx.x / 32 * S::kGroups * p.width;
+  for (int f = lane; f < S::kGroups * p.width; f += 32) sums[f] = 0.0f;
+  __syncwarp();
+  float* own = sums + lane / S::kLanes * p.width;
+  walk<S, true>(p, work,
+                [&](int column, float value, float weight) { own[column] += weight * value; });
+  __syncwarp();
+  for (int f = lane; f < p.width; f += 32) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int g = 0; g < S::kGroups; ++g) sum += sums[g * p.width + f];
+    finish(p, work, f, sum);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(256)
+    find_range(const T* values, int64_t num_rows, int k, uint32_t* range) {
+  constexpr int kLanes = 8;  // a record
+  const int64_t workers = int64_t(gridDim.x) * blockDim.x / kLanes;
+  const int64_t worker = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
+  uint32_t largest = 0, complement = 0;
+  for (int64_t row = worker; row < num_rows; row += workers) {
+    uint32_t bits = 0;
+    for (int c = threadIdx.x % kLanes; c < k; c += kLanes) {
+      bits = max(bits, __float_as_uint(fabsf(widen(values[row * k + c]))));
+    }
+    const unsigned mask = ((1u << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+      bits = max(bits, __shfl_xor_sync(mask, bits, offset));
+    }
+    largest = max(largest, bits);
+    if (bits > 0) complement = max(complement, ~bits);
+  }
+  largest = __reduce_max_sync(kFullWarp, largest);
+  complement = __reduce_max_sync(kFullWarp, complement);
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(range + kRangeLargest, largest);
+    atomicMax(range + kRangeSmallestComplement, complement);
+  }
+}
+
+// Float sums need a row of shared memory for each group; widths that leave no room for several
+// groups' rows take one.
+constexpr int kMaxShared = 48 * 1024;
+
+template <typename T, typename I, typename F>
+cudaError_t with_float_share(int64_t k, int64_t width, F f) {
+  const int64_t bytes = kWarps * width * static_cast<int64_t>(sizeof(float));
+  if (k <= 8 && 4 * bytes <= kMaxShared) return f(Share<1, 8>{});
+  if (k <= 16 && 2 * bytes <= kMaxShared) return f(Share<1, 16>{});
+  return f(Share<1, 32>{});
+}
+
+template <typename T, typename I>
+cudaError_t launch_rows(const MaxkSpmmArgs& args, cudaStream_t stream) {
+  const Params<T, I> p{
+      args.rows,    static_cast<const T*>(args.values), static_cast<const I*>(args.columns),
+      args.weights, static_cast<T*>(args.out),          args.partials,
+      args.range,   static_cast<int>(args.width),       static_cast<int>(args.k),
+      args.mean};
+  const int64_t workers = args.rows.num_splits + args.rows.num_rows;
+  const unsigned blocks = static_cast<unsigned>((workers + kWarps - 1) / kWarps);
+  const size_t row_bytes = kWarps * args.width * sizeof(float);
+  if (args.range != nullptr && !args.fallback) {
+    JAXGNN_TRY(with_share(args.k, args.k % 4 == 0, [&](auto share) {
+      fixed_rows<T, I, decltype(share)><<<blocks, kThreads, row_bytes, stream>>>(p);
+      return cudaGetLastError();
+    }));
+  }
+  JAXGNN_TRY((with_float_share<T, I>(args.k, args.width, [&](auto share) {
+    using S = decltype(share);
+    float_rows<T, I, S><<<blocks, kThreads, S::kGroups * row_bytes, stream>>>(p);
+    return cudaGetLastError();
+  })));
+  return launch_join<T, Sum>(p.rows, p.partials, p.out, int64_t(p.width), p.mean, false, false,
+                             stream);
+}
+
+template <typename T, typename I>
+cudaError_t load_rows() {
+  JAXGNN_TRY(
+      with_each_share([](auto share) { return load_kernel(fixed_rows<T, I, decltype(share)>); }));
+  constexpr int64_t kNarrow = 256, kWide = 4096;  // each share occurs
+  for (int64_t k : {8, 16, 32}) {
+    JAXGNN_TRY((with_float_share<T, I>(k, k == 32 ? kWide : kNarrow, [](auto share) {
+      const auto kernel = float_rows<T, I, decltype(share)>;
+      JAXGNN_TRY(load_kernel(kernel));
+      return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024);
+    })));
+  }
+  return with_each_share([](auto share) {
+    return cudaFuncSetAttribute(reinterpret_cast<const void*>(fixed_rows<T, I, decltype(share)>),
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024);
+  });
+}
+
+}  // namespace
+
+cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, cudaStream_t stream) {
+  if (args.rows.num_rows == 0 || args.width == 0) return cudaSuccess;
+  return with_type(NarrowTypes{}, args.type, [&](auto tag) {
+    return with_index(args.width, [&](auto index) {
+      return launch_rows<typename decltype(tag)::type, typename decltype(index)::type>(args,
+                                                                                       stream);
+    });
+  });
+}
+
+cudaError_t load_maxk_spmm() {
+  return with_each_type(NarrowTypes{}, [](auto tag) {
+    using T = typename decltype(tag)::type;
+    JAXGNN_TRY(load_kernel(find_range<T>));
+    JAXGNN_TRY((launch_join<T, Sum>(Rows{}, static_cast<const float*>(nullptr),
+                                    static_cast<T*>(nullptr), 0, false, false, true, nullptr)));
+    JAXGNN_TRY((load_rows<T, uint8_t>()));
+    return load_rows<T, uint16_t>();
+  });
+}
+
+cudaError_t launch_range(Type type, const void* values, int64_t num_rows, int64_t width,
+                         uint32_t* range, cudaStream_t stream) {
+  JAXGNN_TRY(cudaMemsetAsync(range, 0, 2 * sizeof(uint32_t), stream));
+  if (num_rows == 0) return cudaSuccess;
+  const unsigned blocks = static_cast<unsigned>(num_rows < 1056 * 32 ? (num_rows + 31) / 32 : 1056);
+  return with_type(NarrowTypes{}, type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    find_range<T><<<blocks, 256, 0, stream>>>(static_cast<const T*>(values), num_rows,
+                                              static_cast<int>(width), range);
+    return cudaGetLastError();
+  });
+}
+
+}  // namespace jaxgnn

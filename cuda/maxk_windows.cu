@@ -1,0 +1,406 @@
+// MaxK's products over windows of 64 receivers.
+//
+// A block holds a window's 64 rows in shared memory and walks its entries: a sender and the mask
+// of the receivers that it has edges to. A group of lanes takes an entry, four of the record's
+// values and columns a lane. Forward: the record is read once, and added to each receiver's row at
+// its columns. Backward: the rows' values at its columns are added in registers, and reduced into
+// the sender's record once. Entries come in order of falling number of edges, so that the groups
+// of a warp take equally long.
+#include "cbsr.cuh"
+#include "fixed_point.cuh"
+#include "maxk_windows.h"
+#include "reduce_to.cuh"
+
+namespace jaxgnn {
+namespace {
+
+constexpr int kThreads = 512;
+
+template <typename T>
+struct Params {
+  Windows windows;
+  const void* row_offsets;
+  bool wide_offsets;
+  bool mean;
+  const T* values;
+  const uint8_t* columns;
+  T* dense;
+  float* partials;
+  const uint32_t* range;
+  void* sums;
+  int64_t num_edges;
+  int width;
+  int k;
+};
+
+template <typename T>
+__device__ inline int64_t degree_of(const Params<T>& p, int row) {
+  if (p.wide_offsets) {
+    const int64_t* offsets = static_cast<const int64_t*>(p.row_offsets);
+    return offsets[row + 1] - offsets[row];
+  }
+  const int32_t* offsets = static_cast<const int32_t*>(p.row_offsets);
+  return offsets[row + 1] - offsets[row];
+}
+
+// The first receiver of an entry's mask.
+__device__ inline int first_of(uint2 mask) {
+  return __ffs(mask.x != 0 ? mask.x : mask.y) - (mask.x != 0 ? 1 : -31);
+}
+
+// Removes it.
+__device__ inline void drop_first(uint2& mask) {
+  if (mask.x != 0) {
+    mask.x &= mask.x - 1;
+  } else {
+    mask.y &= mask.y - 1;
+  }
+}
+
+__device__ inline Part load_part(const Windows& windows, int i) {
+  const int32_t* part = windows.parts + 5 * int64_t(i);
+  return {part[0], part[1], part[2], part[3], part[4]};
+}
+
+// Walks the entries of a part that fall to this thread's group. load(sender) gives a record, and
+// visit(record, sender, mask) takes it; those with one edge, two at a time, go to
+// visit_one(record, sender, receiver). Senders and masks are loaded ahead of their records, and
+// records ahead of the visits.
+template <typename Record, int kGroups, typename Load, typename Visit, typename VisitOne>
+__device__ inline void walk(const Windows& windows, const Part& part, int group, Load load,
+                            Visit visit, VisitOne visit_one) {
+  struct Head {
+    int sender;
+    uint2 mask;
+  };
+  const auto head = [&](int e, int end) {
+    return e < end ? Head{__ldcs(windows.senders + e), __ldcs(windows.masks + e)} : Head{};
+  };
+  Head now = head(part.begin + group, part.single);
+  Head next = head(part.begin + group + kGroups, part.single);
+  Record record = load(now.sender);
+  for (int e = part.begin + group; e < part.single; e += kGroups) {
+    const Record next_record = load(next.sender);
+    const Head after = head(e + 2 * kGroups, part.single);
+    visit(record, now.sender, now.mask);
+    now = next;
+    next = after;
+    record = next_record;
+  }
+
+  Head heads[2];
+#pragma unroll
+  for (int u = 0; u < 2; ++u) heads[u] = head(part.single + group + u * kGroups, part.end);
+  for (int e = part.single + group; e < part.end; e += 2 * kGroups) {
+    const Record records[2] = {load(heads[0].sender), load(heads[1].sender)};
+    Head following[2];
+#pragma unroll
+    for (int u = 0; u < 2; ++u) following[u] = head(e + (2 + u) * kGroups, part.end);
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      if ((heads[u].mask.x | heads[u].mask.y) != 0) {
+        visit_one(records[u], heads[u].sender, first_of(heads[u].mask));
+      }
+      heads[u] = following[u];
+    }
+  }
+}
+
+template <int kPer>
+struct Values {
+  float value[kPer];
+  int column[kPer];
+};
+template <int kPer>
+struct Columns {
+  int column[kPer];
+};
+
+// Stores four finished features of a row, divided by its degree for a mean.
+template <typename T>
+__device__ inline void finish(const Params<T>& p, int row, int f, float (&result)[4]) {
+  if (p.mean) {
+    const float degree = static_cast<float>(max(degree_of(p, row), int64_t(1)));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) result[i] = result[i] / degree;
+  }
+  store_pack<T, 4, float>(p.dense + int64_t(row) * p.width + f, result);
+}
+
+template <typename T, typename S>
+__global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
+  if (!use_fixed(p.range)) return;
+  extern __shared__ int4 shared[];
+  int* sums = reinterpret_cast<int*>(shared);  // [64, width]
+  __shared__ float scale[kWindowRows];
+  __shared__ int rows[kWindowRows];
+  const Part part = load_part(p.windows, blockIdx.x);
+  for (int i = threadIdx.x; i < kWindowRows * p.width / 4; i += kThreads) {
+    shared[i] = make_int4(0, 0, 0, 0);
+  }
+  if (threadIdx.x < kWindowRows) {
+    const int row = p.windows.rows[part.window * kWindowRows + threadIdx.x];
+    rows[threadIdx.x] = row;
+    const int64_t degree = row < 0 ? 0 : degree_of(p, row);
+    const int terms = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
+    scale[threadIdx.x] = terms == 0 ? 1.0f : fixed_scale(p.range, terms);
+  }
+  __syncthreads();
+
+  using Record = Values<S::kPer>;
+  for (int first = 0; first < p.k; first += S::kSpan) {
+    const int c = first + threadIdx.x % S::kLanes * S::kPer;
+    const auto load = [&](int sender) {
+      const int64_t at = int64_t(sender) * p.k;
+      Record record;
+      load_values<T, S::kPer>(p.values + at, c, p.k, record.value);
+      load_columns<uint8_t, S::kPer>(p.columns + at, c, p.k, record.column);
+      return record;
+    };
+    const auto add = [&](const Record& record, int, int r) {
+      const float s = scale[r];
+      int* row = sums + r * p.width;
+#pragma unroll
+      for (int i = 0; i < S::kPer; ++i) {
+        atomicAdd(row + record.column[i], __float2int_rn(record.value[i] * s));
+      }
+    };
+    const auto add_all = [&](const Record& record, int sender, uint2 mask) {
+      for (; (mask.x | mask.y) != 0; drop_first(mask)) add(record, sender, first_of(mask));
+    };
+    walk<Record, kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes, load, add_all,
+                                       add);
+  }
+  __syncthreads();
+
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kThreads / 32) {
+    if (rows[r] < 0) continue;
+    const float unit = 1.0f / scale[r];
+    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
+      const int4 sum = shared[(r * p.width + f) / 4];
+      float result[4] = {sum.x * unit, sum.y * unit, sum.z * unit, sum.w * unit};
+      if (part.place >= 0) {
+        float* partial = p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
+        store_pack<float, 4, float>(partial + f, result);
+      } else {
+        finish(p, rows[r], f, result);
+      }
+    }
+  }
+}
+
+// Adds the parts of each window that has several, in their order; a block a part, of which the
+// first of each window does the work.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) join(const Params<T> p) {
+  if (!use_fixed(p.range)) return;
+  const Part part = load_part(p.windows, blockIdx.x);
+  const auto window = [&](int i) { return load_part(p.windows, i).window; };
+  const int first = blockIdx.x;
+  if (part.place < 0 || (first > 0 && window(first - 1) == part.window)) return;
+  int count = 1;
+  while (first + count < p.windows.num_parts && window(first + count) == part.window) ++count;
+  const int64_t size = int64_t(kWindowRows) * p.width;
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kThreads / 32) {
+    const int row = p.windows.rows[part.window * kWindowRows + r];
+    if (row < 0) continue;
+    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
+      const float* partial = p.partials + part.place * size + int64_t(r) * p.width + f;
+      float result[4] = {};
+      for (int i = 0; i < count; ++i) {
+        const float4 more = *reinterpret_cast<const float4*>(partial + i * size);
+        result[0] += more.x, result[1] += more.y, result[2] += more.z, result[3] += more.w;
+      }
+      finish(p, row, f, result);
+    }
+  }
+}
+
+// In float, or with kExact in 64-bit fixed point; then a lane's columns lie kLanes apart, so that
+// 8-byte reductions of neighbouring lanes are neighbours too.
+template <typename T, typename S, bool kExact>
+__global__ void __launch_bounds__(kThreads, 3) backward(const Params<T> p) {
+  if (kExact && !has_scale(p.range)) return;
+  extern __shared__ int4 shared[];
+  T* dense = reinterpret_cast<T*>(shared);  // [64, width]
+  const Part part = load_part(p.windows, blockIdx.x);
+  float quantum;
+  const float scale = kExact ? wide_scale(p.range, p.num_edges, quantum) : 1.0f;
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kThreads / 32) {
+    const int row = p.windows.rows[part.window * kWindowRows + r];
+    if (row < 0) continue;
+    const float factor =
+        p.mean ? 1.0f / static_cast<float>(max(degree_of(p, row), int64_t(1))) : 1.0f;
+    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
+      const Pack<T, 4> pack = load_pack<T, 4>(p.dense + int64_t(row) * p.width + f);
+      union {
+        decltype(pack.word) word;
+        T v[4];
+      } scaled;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scaled.v[i] = narrow<T, float>(unpack(pack, i) * factor);
+      *reinterpret_cast<decltype(pack.word)*>(dense + r * p.width + f) = scaled.word;
+    }
+  }
+  __syncthreads();
+
+  using Record = Columns<S::kPer>;
+  constexpr int kStride = kExact ? S::kLanes : 1;  // between a lane's columns
+  for (int first = 0; first < p.k; first += S::kSpan) {
+    const int c = first + threadIdx.x % S::kLanes * (kExact ? 1 : S::kPer);
+    const auto load = [&](int sender) {
+      const uint8_t* columns = p.columns + int64_t(sender) * p.k;
+      Record record;
+      if constexpr (kExact) {
+#pragma unroll
+        for (int i = 0; i < S::kPer; ++i) {
+          record.column[i] = c + i * kStride < p.k ? __ldg(columns + c + i * kStride) : 0;
+        }
+      } else {
+        load_columns<uint8_t, S::kPer>(columns, c, p.k, record.column);
+      }
+      return record;
+    };
+    const auto reduce = [&](int sender, const float (&sum)[S::kPer]) {
+      const int64_t at = int64_t(sender) * p.k + c;
+      if constexpr (kExact) {
+#pragma unroll
+        for (int i = 0; i < S::kPer; ++i) {
+          if (c + i * kStride < p.k) {
+            atomicAdd(static_cast<unsigned long long*>(p.sums) + at + i * kStride,
+                      static_cast<unsigned long long>(__float2ll_rn(sum[i] * scale)));
+          }
+        }
+      } else {
+        if (c < p.k) reduce_to<S::kPer>(static_cast<float*>(p.sums) + at, sum);
+      }
+    };
+    const auto gather_all = [&](const Record& record, int sender, uint2 mask) {
+      float sum[S::kPer] = {};
+      for (; (mask.x | mask.y) != 0; drop_first(mask)) {
+        const T* row = dense + first_of(mask) * p.width;
+#pragma unroll
+        for (int i = 0; i < S::kPer; ++i) sum[i] += widen(row[record.column[i]]);
+      }
+      reduce(sender, sum);
+    };
+    const auto gather = [&](const Record& record, int sender, int r) {
+      const T* row = dense + r * p.width;
+      float sum[S::kPer];
+#pragma unroll
+      for (int i = 0; i < S::kPer; ++i) sum[i] = widen(row[record.column[i]]);
+      reduce(sender, sum);
+    };
+    walk<Record, kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes, load, gather_all,
+                                       gather);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(256) round_exact(const long long* sums, const uint32_t* range,
+                                                   int64_t num_edges, T* out, int64_t size) {
+  if (!has_scale(range)) return;
+  float quantum;
+  wide_scale(range, num_edges, quantum);
+  const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < size) out[i] = narrow<T, float>(__ll2float_rn(sums[i]) * quantum);
+}
+
+template <typename T>
+cudaError_t launch_kernel(void (*kernel)(Params<T>), const Params<T>& p, int bytes,
+                          cudaStream_t stream) {
+  kernel<<<p.windows.num_parts, kThreads, bytes, stream>>>(p);
+  return cudaGetLastError();
+}
+
+template <typename T>
+Params<T> params(const MaxkWindowsArgs& args) {
+  return {args.windows,
+          args.row_offsets,
+          args.wide_offsets,
+          args.mean,
+          static_cast<const T*>(args.values),
+          args.columns,
+          static_cast<T*>(args.dense),
+          args.partials,
+          args.range,
+          args.sums,
+          args.num_edges,
+          static_cast<int>(args.width),
+          static_cast<int>(args.k)};
+}
+
+// More shared memory than 48 KB a block must be asked for, once a context.
+template <typename T>
+cudaError_t allow(void (*kernel)(Params<T>)) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              kWindowRows * kWindowWidth * sizeof(float));
+}
+
+}  // namespace
+
+cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, cudaStream_t stream) {
+  if (args.windows.num_parts == 0) return cudaSuccess;
+  return with_type(NarrowTypes{}, args.type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Params<T> p = params<T>(args);
+    const int bytes = static_cast<int>(kWindowRows * args.width * sizeof(int));
+    JAXGNN_TRY(with_share(args.k, args.k % 4 == 0, [&](auto share) {
+      return launch_kernel<T>(forward<T, decltype(share)>, p, bytes, stream);
+    }));
+    return args.partials == nullptr ? cudaSuccess : launch_kernel<T>(join<T>, p, 0, stream);
+  });
+}
+
+namespace {
+
+template <bool kExact>
+cudaError_t launch_backward(const MaxkWindowsArgs& args, cudaStream_t stream) {
+  const size_t size = args.num_senders * args.k * (kExact ? sizeof(int64_t) : sizeof(float));
+  JAXGNN_TRY(cudaMemsetAsync(args.sums, 0, size, stream));
+  if (args.windows.num_parts == 0) return cudaSuccess;
+  return with_type(NarrowTypes{}, args.type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return with_share(args.k, args.k % 4 == 0, [&](auto share) {
+      const int bytes = static_cast<int>(kWindowRows * args.width * sizeof(T));
+      return launch_kernel<T>(backward<T, decltype(share), kExact>, params<T>(args), bytes, stream);
+    });
+  });
+}
+
+}  // namespace
+
+cudaError_t launch_maxk_sspmm_windows(const MaxkWindowsArgs& args, cudaStream_t stream) {
+  return launch_backward<false>(args, stream);
+}
+
+cudaError_t launch_maxk_sspmm_windows_exact(const MaxkWindowsArgs& args, void* out,
+                                            cudaStream_t stream) {
+  JAXGNN_TRY(launch_backward<true>(args, stream));
+  const int64_t size = args.num_senders * args.k;
+  if (size == 0) return cudaSuccess;
+  return with_type(NarrowTypes{}, args.type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    round_exact<T><<<static_cast<unsigned>((size + 255) / 256), 256, 0, stream>>>(
+        static_cast<const long long*>(args.sums), args.range, args.num_edges, static_cast<T*>(out),
+        size);
+    return cudaGetLastError();
+  });
+}
+
+cudaError_t load_maxk_windows() {
+  return with_each_type(NarrowTypes{}, [](auto tag) {
+    using T = typename decltype(tag)::type;
+    JAXGNN_TRY(load_kernel(join<T>));
+    JAXGNN_TRY(load_kernel(round_exact<T>));
+    return with_each_share([](auto share) {
+      using S = decltype(share);
+      JAXGNN_TRY((allow<T>(forward<T, S>)));
+      JAXGNN_TRY((allow<T>(backward<T, S, false>)));
+      return allow<T>(backward<T, S, true>);
+    });
+  });
+}
+
+}  // namespace jaxgnn

@@ -1,0 +1,229 @@
+"""Windows of receivers: their structure, and MaxK's products over them.
+
+On a CPU the products ignore the windows; on a GPU these are the tests of the kernels over them.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxgnn import Graph, config, maxk, maxk_spmm
+from tests.oracle import edges
+from tests.strategies import graphs, skewed_graph
+
+
+def decoded(graph: Graph) -> np.ndarray:
+    """The edges (receiver, sender) that the windows list, sorted."""
+    assert graph.windows is not None
+    rows, parts, senders, masks = (
+        np.asarray(getattr(graph.windows, name)) for name in ("rows", "parts", "senders", "masks")
+    )
+    found = []
+    for window, begin, single, end, _ in parts:
+        for e in range(begin, end):
+            bits = [r for r in range(64) if masks[e, r // 32] >> (r % 32) & 1]
+            assert (len(bits) == 1) == (e >= single) and bits
+            found += [(rows[window, r], senders[e]) for r in bits]
+    return np.array(sorted(found), np.int64).reshape(-1, 2)
+
+
+def listed(graph: Graph) -> np.ndarray:
+    senders, receivers = edges(graph)
+    return np.array(sorted(zip(receivers, senders, strict=True)), np.int64).reshape(-1, 2)
+
+
+@given(graphs())
+def test_windows_list_every_edge_once(graph):
+    windowed = graph.with_windows()
+    np.testing.assert_array_equal(decoded(windowed), listed(graph))
+    rows = np.asarray(windowed.windows.rows).ravel()
+    np.testing.assert_array_equal(np.sort(rows[rows >= 0]), np.arange(graph.num_receivers))
+
+
+@pytest.fixture(scope="module")
+def hub_graph() -> Graph:
+    """Windows in several parts: a receiver of 9,000 edges, and repeated ones."""
+    rng = np.random.default_rng(0)
+    senders = rng.integers(6000, size=60_000)
+    receivers = rng.integers(300, size=60_000)
+    receivers[:9000] = 7
+    return Graph.from_edges(senders, receivers, num_nodes=6000).with_windows()
+
+
+def test_long_windows_are_cut(hub_graph):
+    parts = np.asarray(hub_graph.windows.parts)
+    places = parts[:, 4]
+    assert hub_graph.windows.num_partials == (places >= 0).sum() > 1
+    np.testing.assert_array_equal(np.sort(places[places >= 0]), np.arange((places >= 0).sum()))
+    np.testing.assert_array_equal(decoded(hub_graph), listed(hub_graph))
+
+
+def test_new_graphs_drop_the_windows():
+    graph = skewed_graph(20, 60).with_windows()
+    assert graph.drop_edge_permutation().windows is not None
+    assert graph.transpose().windows is None
+
+
+def test_tracing_is_an_error():
+    graph = skewed_graph(20, 60)
+    with pytest.raises(ValueError, match="with_windows: call it outside jax.jit"):
+        jax.jit(lambda g: g.with_windows())(graph)
+
+
+def products(graph, x, cotangent, k, reduce="sum"):
+    """`maxk_spmm` and the gradient for x, jitted."""
+
+    @jax.jit
+    def run(graph, x, cotangent):
+        out, vjp = jax.vjp(lambda x: maxk_spmm(graph, maxk(x, k), reduce=reduce), x)
+        return out, vjp(cotangent)[0]
+
+    return run(graph, x, cotangent)
+
+
+def expected_products(graph, x, cotangent, k, reduce="sum"):
+    """The same in float64, from the definition; each with the size of its terms."""
+    source, target = edges(graph)
+    cbsr = maxk(x, k, impl="jax")
+    kept = np.zeros(x.shape, bool)
+    np.put_along_axis(kept, np.asarray(cbsr.indices, np.int64), True, axis=1)
+    x, cotangent = np.asarray(x, np.float64), np.asarray(cotangent, np.float64)
+    degree = np.maximum(np.bincount(target, minlength=graph.num_receivers), 1)[:, None]
+
+    def both(x, cotangent):
+        out, dx = np.zeros((graph.num_receivers, x.shape[1])), np.zeros(x.shape)
+        np.add.at(out, target, np.where(kept, x, 0)[source])
+        if reduce == "mean":
+            out, cotangent = out / degree, cotangent / degree
+        np.add.at(dx, source, cotangent[target])
+        return out, np.where(kept, dx, 0)
+
+    return tuple(zip(both(x, cotangent), both(np.abs(x), np.abs(cotangent)), strict=True))
+
+
+def row_error(result, expected) -> float:
+    """The largest error, relative to the size of the terms in its row."""
+    expected, size = expected
+    result = np.asarray(result, np.float64)
+    assert result.shape == expected.shape and np.isfinite(result).all()
+    if not result.size:
+        return 0.0
+    scale = np.maximum(size.max(axis=1, keepdims=True), 1e-300)
+    return float((np.abs(result - expected) / scale).max())
+
+
+TOLERANCE = {"float32": 2e-6, "bfloat16": 1e-2, "float16": 1.5e-3}
+
+
+@given(
+    graph=graphs(),
+    width=st.sampled_from([4, 8, 36, 64, 128, 256]),
+    share=st.floats(0, 1),
+    dtype=st.sampled_from(list(TOLERANCE)),
+    reduce=st.sampled_from(["sum", "mean"]),
+    deterministic=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_products_match_float64(graph, width, share, dtype, reduce, deterministic, seed):
+    rng = np.random.default_rng(seed)
+    k = 1 + int(share * (width - 1))
+    x = jnp.asarray(rng.standard_normal((graph.num_senders, width)), dtype)
+    cotangent = jnp.asarray(rng.standard_normal((graph.num_receivers, width)), dtype)
+    with config.use(deterministic=deterministic):
+        out, dx = products(graph.with_windows(), x, cotangent, k, reduce)
+    expected_out, expected_dx = expected_products(graph, x, cotangent, k, reduce)
+    assert row_error(out, expected_out) < TOLERANCE[dtype]
+    assert row_error(dx, expected_dx) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("k", [1, 2, 6, 8, 16, 32, 64, 100, 192, 256])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_hubs_and_parts(hub_graph, k, dtype, deterministic):
+    rng = np.random.default_rng(k)
+    x = jnp.asarray(rng.standard_normal((6000, 256)), dtype)
+    cotangent = jnp.asarray(rng.standard_normal((6000, 256)), dtype)
+    with config.use(deterministic=deterministic):
+        out, dx = products(hub_graph, x, cotangent, k)
+    expected_out, expected_dx = expected_products(hub_graph, x, cotangent, k)
+    assert row_error(out, expected_out) < TOLERANCE[dtype]
+    assert row_error(dx, expected_dx) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("scale", [1e-34, 1e-25, 1e-8, 1.0, 1e8, 1e25, 1e33])
+def test_extreme_scales(hub_graph, scale):
+    rng = np.random.default_rng(3)
+    x = jnp.asarray(rng.standard_normal((6000, 64)) * scale, jnp.float32)
+    cotangent = jnp.asarray(rng.standard_normal((6000, 64)) * scale, jnp.float32)
+    for deterministic in (False, True):
+        with config.use(deterministic=deterministic):
+            out, dx = products(hub_graph, x, cotangent, 8)
+        expected_out, expected_dx = expected_products(hub_graph, x, cotangent, 8)
+        assert row_error(out, expected_out) < 2e-6
+        assert row_error(dx, expected_dx) < 2e-6
+
+
+def test_mixed_magnitudes(hub_graph):
+    """Rows of very different size lose nothing to one another's scale."""
+    rng = np.random.default_rng(4)
+    scale = 10.0 ** rng.integers(-6, 7, size=(6000, 1))
+    x = jnp.asarray(np.abs(rng.standard_normal((6000, 64))) * scale, jnp.float32)
+    zeros = jnp.zeros((6000, 64))
+    out, _ = products(hub_graph, x, zeros, 16)
+    expected, _ = expected_products(hub_graph, x, zeros, 16)
+    error = np.abs(np.asarray(out, np.float64) - expected[0]) / np.maximum(expected[0], 1e-300)
+    assert error.max() < 1e-5  # of each element: all terms are positive
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_visible(hub_graph, value):
+    x = np.ones((6000, 64), np.float32)
+    sender = int(hub_graph.senders[0])
+    x[sender, 5] = value
+    out, _ = products(hub_graph, jnp.asarray(x), jnp.zeros((6000, 64)), 64)
+    source, target = edges(hub_graph)
+    reached = np.unique(target[source == sender])
+    bad = ~np.isfinite(np.asarray(out))
+    np.testing.assert_array_equal(np.flatnonzero(bad.any(axis=1)), reached)
+    assert bad[:, 5].sum() == bad.sum()
+    for deterministic in (False, True):
+        with config.use(deterministic=deterministic):
+            _, dx = products(hub_graph, jnp.ones((6000, 64)), jnp.asarray(x), 64)
+        assert not np.isfinite(np.asarray(dx)[source[target == sender], 5]).any()
+
+
+def test_deterministic_runs_are_equal_bit_for_bit(hub_graph):
+    rng = np.random.default_rng(5)
+    x = jnp.asarray(rng.standard_normal((6000, 256)), jnp.float32)
+    with config.use(deterministic=True):
+        first = products(hub_graph, x, x, 32)
+        for _ in range(5):
+            for a, b in zip(first, products(hub_graph, x, x, 32), strict=True):
+                np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_fixed_point_is_as_good_as_float(hub_graph):
+    rng = np.random.default_rng(6)
+    x = jnp.asarray(rng.standard_normal((6000, 256)), jnp.float32)
+    for k in (4, 32, 128):
+        expected, _ = expected_products(hub_graph, x, x, k)
+        with config.use(maxk_accumulation="float"):
+            in_float = row_error(products(hub_graph, x, x, k)[0], expected)
+        assert row_error(products(hub_graph, x, x, k)[0], expected) <= 2 * in_float
+
+
+def test_vmap_and_second_order(hub_graph):
+    rng = np.random.default_rng(7)
+    x = jnp.asarray(rng.standard_normal((2, 6000, 8)), jnp.float32)
+
+    def loss(x):
+        return jnp.sum(maxk_spmm(hub_graph, maxk(x, 4)) ** 2)
+
+    both = jax.vmap(jax.grad(loss))(x)
+    for i in range(2):
+        np.testing.assert_allclose(both[i], jax.grad(loss)(x[i]), rtol=1e-3, atol=1e-2)
+    second = jax.grad(lambda x: jnp.sum(jax.grad(loss)(x) ** 2))(x[0])
+    assert np.isfinite(np.asarray(second)).all() and np.abs(np.asarray(second)).max() > 0
