@@ -6,8 +6,9 @@
 //     the grid's y axis, hence run one after the other. The warp's four groups take every fourth
 //     chunk of four edges and add up at the end. A chunk's column indices are one aligned 16-byte
 //     load: fetched one by one they cost as many L1 wavefronts as the rows themselves.
-//   short rows: 32 lanes (8 if x is that narrow) walk a row alone, several rows one after the
-//     other, because the start of a block costs more than a row of five edges.
+//   short rows: 32 lanes (8 if x is that narrow) walk a row alone. If rows are tiny, several one
+//     after the other, for the start of a block costs more than a row of five edges. The indices
+//     of the next four edges, also across the end of a row, are loaded behind the rows of x.
 // Rows over the split length are taken in parts; a second kernel adds the parts in their order.
 // docs/performance.md has the measurements behind these choices.
 #include "reduce.cuh"
@@ -29,6 +30,8 @@ struct Params {
   int64_t width;
   int heads;
   int head_width;
+  unsigned row_bytes;        // from a row of x to the next
+  unsigned rows_per_worker;  // of short_rows
   bool mean;
   bool minimum;
 };
@@ -174,47 +177,100 @@ __global__ void __launch_bounds__(kThreads, kWeighted ? 14 : 16) long_rows(const
   if (lane < RowWalk::kLanes && active) store<T, Op, V>(p, work, f, walk.acc);
 }
 
-template <typename T, typename Op, int V, int kLanes, int kRows, bool kWeighted>
-__global__ void __launch_bounds__(kThreads) short_rows(const Params<T> p) {
+// x + row * row_bytes. In C++ a loop would widen row_bytes once, and multiply 64 bits by 64.
+template <typename T>
+__device__ inline const T* row_of(const T* x, unsigned row, unsigned row_bytes) {
+  uint64_t address;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(address) : "r"(row), "r"(row_bytes), "l"(x));
+  return reinterpret_cast<const T*>(address);
+}
+
+// As many blocks a multiprocessor as the registers allow without spilling (on sm_90).
+template <typename T, bool kWeighted>
+constexpr int kShortBlocks = kWeighted ? (sizeof(T) == 4 ? 16 : 14) : (sizeof(T) == 4 ? 20 : 16);
+
+// Each kLanes lanes take a part of a long row, or p.rows_per_worker rows one after the other.
+// Numbers of rows fit in 32 bits (launch_type), and so does the size of a row of x (a grid has at
+// most 65,535 slices); numbers of edges need not.
+template <typename T, typename Op, int V, int kLanes, bool kWeighted>
+__global__ void __launch_bounds__(kThreads, kShortBlocks<T, kWeighted>)
+    short_rows(const Params<T> p) {
   using A = typename Accumulator<T>::type;
   constexpr int kSteps = 4;
-  const int64_t worker = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kLanes;
-  const int64_t f = (int64_t(blockIdx.y) * kLanes + threadIdx.x % kLanes) * V;
+  const int f = (blockIdx.y * kLanes + threadIdx.x % kLanes) * V;
   if (f >= p.width) return;
-  const int head = kWeighted && p.heads > 1 ? static_cast<int>(f / p.head_width) : 0;
+  const int head = kWeighted && p.heads > 1 ? f / p.head_width : 0;
   const T* x = p.x + f;
   const int32_t* columns = static_cast<const int32_t*>(p.rows.columns);
-  // The parts of long rows come first, one a worker; then kRows rows a worker.
-  const int64_t splits = p.rows.num_splits;
-  const int64_t first = worker < splits ? worker : splits + (worker - splits) * kRows;
-  const int count = worker < splits ? 1 : kRows;
+  const unsigned worker = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes;
+  const unsigned splits = p.rows.num_splits;
+  const unsigned all = splits + static_cast<unsigned>(p.rows.num_rows);
+  unsigned item = worker < splits ? worker : splits + (worker - splits) * p.rows_per_worker;
+  if (item >= all) return;
+  const unsigned last = worker < splits ? item + 1 : min(item + p.rows_per_worker, all);
+
+  struct Stretch {
+    int64_t begin;
+    int count;  // -1: nothing to do
+  };
+  const auto whole_row = [&](unsigned row) -> Stretch {  // find_work has more to carry
+    if (p.rows.wide_offsets) {
+      const int64_t* at = static_cast<const int64_t*>(p.rows.offsets) + row;
+      const int64_t degree = at[1] - at[0];
+      return {at[0], degree > p.rows.split_length ? -1 : static_cast<int>(degree)};
+    }
+    const int32_t* at = static_cast<const int32_t*>(p.rows.offsets) + row;
+    const int degree = at[1] - at[0];
+    return {at[0], degree > p.rows.split_length ? -1 : degree};
+  };
+  unsigned from[kSteps];
+  const auto load_from = [&](int64_t begin, int count) {
+    if (columns != nullptr) {
+      const int32_t* at = columns + begin;
+      asm volatile("" : "+l"(at));  // else the address is computed anew for each
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) {
+        if (u < count) from[u] = __ldg(at + u);
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) from[u] = static_cast<unsigned>(begin) + u;
+    }
+  };
+
+  Stretch next;
+  if (worker < splits) {
+    const Work part = find_work(p.rows, worker);
+    next = {part.begin, part.row < 0 ? -1 : part.count};
+  } else {
+    next = whole_row(item - splits);
+  }
+  load_from(next.begin, next.count);
 #pragma unroll 1
-  for (int k = 0; k < count; ++k) {
-    const Work work = find_work(p.rows, first + k);
-    if (work.row < 0) continue;
+  for (; item < last; ++item) {
+    Stretch now = next;
+    next = item + 1 < last ? whole_row(item + 1 - splits) : Stretch{0, 0};
     A acc[V];
 #pragma unroll
     for (int i = 0; i < V; ++i) acc[i] = Op::template identity<A>(p.minimum);
+    int left = now.count;
 #pragma unroll 1
-    for (int base = 0; base < work.count; base += kSteps) {
-      const int64_t e = work.begin + base;
+    do {
       Pack<T, V> row[kSteps];
       A scale[kSteps];
-      int from[kSteps];
 #pragma unroll
       for (int u = 0; u < kSteps; ++u) {
-        if (base + u < work.count) {
-          from[u] = columns != nullptr ? columns[e + u] : static_cast<int>(e) + u;
-          if (kWeighted) scale[u] = p.weights[(e + u) * p.heads + head];
+        if (u < left) {
+          row[u] = load_pack<T, V>(row_of(x, from[u], p.row_bytes));
+          if (kWeighted) scale[u] = p.weights[(now.begin + u) * p.heads + head];
         }
       }
+      now.begin += kSteps;
+      const bool more = left > kSteps;
+      load_from(more ? now.begin : next.begin, more ? left - kSteps : next.count);
 #pragma unroll
       for (int u = 0; u < kSteps; ++u) {
-        if (base + u < work.count) row[u] = load_pack<T, V>(x + int64_t(from[u]) * p.width);
-      }
-#pragma unroll
-      for (int u = 0; u < kSteps; ++u) {
-        if (base + u < work.count) {
+        if (u < left) {
 #pragma unroll
           for (int i = 0; i < V; ++i) {
             A v = unpack(row[u], i);
@@ -223,14 +279,19 @@ __global__ void __launch_bounds__(kThreads) short_rows(const Params<T> p) {
           }
         }
       }
-    }
+      left -= kSteps;
+    } while (left > 0);
+    if (now.count < 0) continue;
+    Work work{int64_t(item) - splits, -1, 0, now.count, now.count};
+    if (item < splits) work.part = item;
     store<T, Op, V>(p, work, f, acc);
   }
 }
 
-// 64-bit columns (2^31 edges or more, read through a permutation): right, not fast.
+// Columns or rows that do not fit in 32 bits (2^31 edges or more, read through a permutation or in
+// their order): right, not fast.
 template <typename T, typename Op>
-__global__ void __launch_bounds__(kThreads) wide_columns(const Params<T> p) {
+__global__ void __launch_bounds__(kThreads) wide_rows(const Params<T> p) {
   using A = typename Accumulator<T>::type;
   const int64_t worker = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32;
   const Work work = find_work(p.rows, worker);
@@ -261,16 +322,17 @@ cudaError_t launch_kernel(void (*kernel)(Params<T>), const Params<T>& p, int64_t
                           stream);
 }
 
-template <typename T, typename Op, int V, int kLanes, int kRows, bool kWeighted>
-cudaError_t launch_short(const Params<T>& p, bool load, cudaStream_t stream) {
-  const int64_t workers = p.rows.num_splits + (p.rows.num_rows + kRows - 1) / kRows;
-  return launch_kernel<T>(short_rows<T, Op, V, kLanes, kRows, kWeighted>, p, workers, kLanes,
-                          kLanes * V, load, stream);
-}
-
 // Mean row lengths up to which several rows share a worker, and from which a warp splits a row.
 constexpr int64_t kTinyRow = 16;
 constexpr int64_t kLongRow = 64;
+
+template <typename T, typename Op, int V, int kLanes, bool kWeighted>
+cudaError_t launch_short(const Params<T>& p, bool load, cudaStream_t stream) {
+  const int64_t workers =
+      p.rows.num_splits + (p.rows.num_rows + p.rows_per_worker - 1) / p.rows_per_worker;
+  return launch_kernel<T>(short_rows<T, Op, V, kLanes, kWeighted>, p, workers, kLanes, kLanes * V,
+                          load, stream);
+}
 
 template <typename T, typename Op, bool kWeighted>
 cudaError_t launch_mapped(const Params<T>& p, bool load, cudaStream_t stream) {
@@ -280,10 +342,9 @@ cudaError_t launch_mapped(const Params<T>& p, bool load, cudaStream_t stream) {
   };
   const bool aligned = p.head_width % V == 0 && is_aligned(p.x) && is_aligned(p.out);
   if (load || !aligned) {
-    JAXGNN_TRY((launch_short<T, Op, 1, 32, 1, kWeighted>(p, load, stream)));
+    JAXGNN_TRY((launch_short<T, Op, 1, 32, kWeighted>(p, load, stream)));
     if (!load) return cudaSuccess;
   }
-  const bool tiny = p.rows.num_edges < kTinyRow * p.rows.num_rows;
   const bool is_long = p.rows.num_edges >= kLongRow * p.rows.num_rows &&
                        is_aligned(p.rows.columns) && is_aligned(p.weights);
   const bool narrow = p.width <= 8 * V;
@@ -292,17 +353,11 @@ cudaError_t launch_mapped(const Params<T>& p, bool load, cudaStream_t stream) {
     JAXGNN_TRY(
         (launch_kernel<T>(long_rows<T, Op, V, kWeighted>, p, workers, 32, 8 * V, load, stream)));
   }
-  if (load || (!is_long && tiny && narrow)) {
-    JAXGNN_TRY((launch_short<T, Op, V, 8, 4, kWeighted>(p, load, stream)));
+  if (load || (!is_long && narrow)) {
+    JAXGNN_TRY((launch_short<T, Op, V, 8, kWeighted>(p, load, stream)));
   }
-  if (load || (!is_long && tiny && !narrow)) {
-    JAXGNN_TRY((launch_short<T, Op, V, 32, 4, kWeighted>(p, load, stream)));
-  }
-  if (load || (!is_long && !tiny && narrow)) {
-    JAXGNN_TRY((launch_short<T, Op, V, 8, 1, kWeighted>(p, load, stream)));
-  }
-  if (load || (!is_long && !tiny && !narrow)) {
-    JAXGNN_TRY((launch_short<T, Op, V, 32, 1, kWeighted>(p, load, stream)));
+  if (load || (!is_long && !narrow)) {
+    JAXGNN_TRY((launch_short<T, Op, V, 32, kWeighted>(p, load, stream)));
   }
   return cudaSuccess;
 }
@@ -310,13 +365,15 @@ cudaError_t launch_mapped(const Params<T>& p, bool load, cudaStream_t stream) {
 template <typename T, typename Op>
 cudaError_t launch_type(const Params<T>& p, bool load, cudaStream_t stream) {
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
-  if (load || p.rows.wide_columns) {
-    JAXGNN_TRY((launch_kernel<T>(wide_columns<T, Op>, p, workers, 32, 32, load, stream)));
+  const bool wide = p.rows.wide_columns || workers > INT32_MAX ||
+                    (p.rows.columns == nullptr && p.rows.num_edges > INT32_MAX);
+  if (load || wide) {
+    JAXGNN_TRY((launch_kernel<T>(wide_rows<T, Op>, p, workers, 32, 32, load, stream)));
   }
-  if (load || (!p.rows.wide_columns && p.weights != nullptr)) {
+  if (load || (!wide && p.weights != nullptr)) {
     JAXGNN_TRY((launch_mapped<T, Op, true>(p, load, stream)));
   }
-  if (load || (!p.rows.wide_columns && p.weights == nullptr)) {
+  if (load || (!wide && p.weights == nullptr)) {
     JAXGNN_TRY((launch_mapped<T, Op, false>(p, load, stream)));
   }
   return launch_join<T, Op>(p.rows, p.partials, p.out, p.width, p.mean, p.minimum, load, stream);
@@ -333,6 +390,8 @@ cudaError_t launch_value(const SpmmArgs& args, bool load, cudaStream_t stream) {
               args.width,
               static_cast<int>(args.heads),
               static_cast<int>(args.width / (args.heads > 0 ? args.heads : 1)),
+              static_cast<unsigned>(args.width * sizeof(T)),
+              args.rows.num_edges < kTinyRow * args.rows.num_rows ? 4u : 1u,
               args.reduce == Reduce::kMean,
               args.reduce == Reduce::kMin};
   if (load) JAXGNN_TRY((launch_type<T, Extremum>(p, true, stream)));
