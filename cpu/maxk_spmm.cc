@@ -1,6 +1,10 @@
 #include "maxk_spmm.h"
 
-#include <type_traits>
+#include <limits>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "dot.h"
 #include "records.h"
@@ -13,7 +17,7 @@ template <class T, class Index>
 JAXGNN_INLINE void prefetch_record(const Csr& csr, int64_t e, const Cbsr& cbsr) {
   const int64_t values = cbsr.k * static_cast<int64_t>(sizeof(T));
   const int64_t indices = cbsr.k * static_cast<int64_t>(sizeof(Index));
-  const int64_t distance = prefetch_distance(values + indices);
+  const int64_t distance = max_of(min_of(2560 / (values + indices), 32), 4);
   const int64_t row = index_of(csr, min_of(e + distance, csr.num_edges - 1));
   const char* from = reinterpret_cast<const char*>(values_of<T>(cbsr, row));
   for (int64_t offset = 0; offset < values; offset += 64) __builtin_prefetch(from + offset);
@@ -23,24 +27,19 @@ JAXGNN_INLINE void prefetch_record(const Csr& csr, int64_t e, const Cbsr& cbsr) 
   __builtin_prefetch(from + indices - 1);
 }
 
-// sums[indices[c]] += weight * values[c]. The columns of a record are distinct, so that several
-// sums are read before the first is written back.
+// sums[indices[c]] += weight * values[c], one after the other: the processor's own scatters are
+// slower than scalar stores, of which it takes one a cycle.
 template <int N, class T, class Index, class A>
 JAXGNN_INLINE void add_terms(A* sums, const T* values, const Index* indices, A weight) {
-  const Vector<A, N> terms = weight * load<N>(values);
-  A next[N];
   JAXGNN_UNROLL
-  for (int i = 0; i < N; ++i) next[i] = sums[indices[i]] + terms[i];
-  JAXGNN_UNROLL
-  for (int i = 0; i < N; ++i) sums[indices[i]] = next[i];
+  for (int i = 0; i < N; ++i) sums[indices[i]] += weight * load<1>(values + i)[0];
 }
 
 template <class T, class Index, class A>
 JAXGNN_INLINE void add_record(A* __restrict sums, const T* values, const Index* indices, int64_t k,
                               A weight) {
-  constexpr int N = kLanes<T> < 8 ? kLanes<T> : 8;
   int64_t c = 0;
-  for (; c + N <= k; c += N) add_terms<N>(sums, values + c, indices + c, weight);
+  for (; c + 8 <= k; c += 8) add_terms<8>(sums, values + c, indices + c, weight);
   for (; c < k; ++c) add_terms<1>(sums, values + c, indices + c, weight);
 }
 
@@ -49,18 +48,9 @@ JAXGNN_INLINE uint16_t storage(float16 x) { return x.bits; }
 JAXGNN_INLINE float storage(float x) { return x; }
 JAXGNN_INLINE double storage(double x) { return x; }
 
-// The lanes from[indices[i]].
+// The lanes from[indices[i]], loaded one by one: faster than the gathers of many processors.
 template <int N, class T, class Index>
 JAXGNN_INLINE Sum<T, N> gather(const T* from, const Index* indices) {
-#if defined(__AVX512F__)
-  if constexpr (N == 16 && std::is_same_v<T, float>) {
-    Vector<Index, N> narrow;
-    std::memcpy(&narrow, indices, sizeof(narrow));
-    const auto offsets = __builtin_convertvector(narrow, Vector<int32_t, N>);
-    return (Sum<T, N>)_mm512_mask_i32gather_ps(_mm512_setzero_ps(), 0xffff, (__m512i)offsets, from,
-                                               4);
-  }
-#endif
   Stored<T, N> lanes;
   JAXGNN_UNROLL
   for (int i = 0; i < N; ++i) lanes[i] = storage(from[indices[i]]);
@@ -77,39 +67,76 @@ void store_mean(T* to, const A* sums, int64_t width, A count) {
   for (; f < width; ++f) store<1>(to + f, load<1>(sums + f) / count);
 }
 
-// Reduces all rows into `width` sums each: row(first edge, last edge, row, sums) adds to zeros.
+// Copies past the caches, in lines, to where nothing will read soon: a store that goes through them
+// reads the line first, and drives out records.
+constexpr int64_t kLine = 64;
+JAXGNN_INLINE void stream_lines([[maybe_unused]] char* to, [[maybe_unused]] const char* from,
+                                [[maybe_unused]] int64_t bytes) {
+#if defined(__x86_64__)
+  for (int64_t i = 0; i < bytes; i += 16) {
+    __m128i part;
+    std::memcpy(&part, from + i, sizeof(part));
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), part);
+  }
+#endif
+}
+
+// Before other threads may read what was streamed.
+JAXGNN_INLINE void finish_streams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+#if defined(__x86_64__)
+constexpr int64_t kStreamFrom = int64_t{32} << 20;  // results that no cache keeps
+#else
+constexpr int64_t kStreamFrom = std::numeric_limits<int64_t>::max();
+#endif
+
+// Reduces all rows into `width` sums each: add_edges(row, begin, end, sums) adds those edges of the
+// row to the sums.
 template <class T, class F>
 void reduce_rows(const MaxkProductArgs& args, int64_t width, int64_t edge_bytes,
                  const Executor& executor, const F& add_edges) {
   using A = Accumulator<T>;
   const Csr& csr = args.csr;
-  const size_t bytes = static_cast<size_t>(width) * sizeof(A);
+  const size_t sum_bytes = static_cast<size_t>(width) * sizeof(A);
+  const int64_t row_bytes = width * static_cast<int64_t>(sizeof(T));
+  const bool stream = csr.num_rows * row_bytes >= kStreamFrom && row_bytes % kLine == 0 &&
+                      reinterpret_cast<uintptr_t>(args.out) % kLine == 0;
   const int64_t longest = longest_whole_row(csr);
   T* out = static_cast<T*>(args.out);
   A* partials = static_cast<A*>(args.partials);
-  auto store_sums = [&](int64_t row, const A* sums) {
-    const int64_t edges = row_begin(csr, row + 1) - row_begin(csr, row);
+  auto round_row = [&](T* to, int64_t edges, const A* sums) {
     if (args.reduce == Reduce::mean && edges > 1) {
-      store_mean(out + row * width, sums, width, static_cast<A>(edges));
+      store_mean(to, sums, width, static_cast<A>(edges));
     } else {
-      store_row(out + row * width, sums, width);
+      store_row(to, sums, width);
     }
   };
   over_rows(csr, executor, 1, edge_bytes, [&](int64_t, const Work& work) {
     if (work.part >= 0) {
       A* sums = partials + work.part * width;
-      std::memset(sums, 0, bytes);
+      std::memset(sums, 0, sum_bytes);
       add_edges(work.first, work.begin, work.end, sums);
       return;
     }
-    alignas(64) A sums[kMaxWidth];
+    alignas(kLine) A sums[kMaxWidth];
+    alignas(kLine) T rounded[kMaxWidth];
     for (int64_t row = work.first; row < work.last; ++row) {
       const int64_t begin = row_begin(csr, row), end = row_begin(csr, row + 1);
       if (end - begin > longest) continue;
-      std::memset(sums, 0, bytes);
+      std::memset(sums, 0, sum_bytes);
       add_edges(row, begin, end, sums);
-      store_sums(row, sums);
+      T* to = out + row * width;
+      round_row(stream ? rounded : to, end - begin, sums);
+      if (stream) {
+        stream_lines(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(rounded),
+                     row_bytes);
+      }
     }
+    if (stream) finish_streams();
   });
   over_split_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = partials + first * width;
@@ -117,7 +144,7 @@ void reduce_rows(const MaxkProductArgs& args, int64_t width, int64_t edge_bytes,
       const A* more = partials + part * width;
       for (int64_t f = 0; f < width; ++f) sums[f] += more[f];
     }
-    store_sums(row, sums);
+    round_row(out + row * width, row_begin(csr, row + 1) - row_begin(csr, row), sums);
   });
 }
 

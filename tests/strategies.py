@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
@@ -51,6 +52,18 @@ def edge_lists(draw, *, square: bool | None = None, max_nodes: int = 12, max_edg
 def graphs(draw, *, square: bool | None = None, max_nodes: int = 12, max_edges: int = 40):
     """`Graph`s of `edge_lists`."""
     return draw(edge_lists(square=square, max_nodes=max_nodes, max_edges=max_edges)).graph()
+
+
+@st.composite
+def rows_with_ties(draw, rows: int, width: int, dtype: str):
+    """Rows of few or many distinct values, with NaN, infinities and zeros of both signs."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    x = rng.standard_normal((rows, width))
+    if draw(st.booleans()):
+        x = rng.integers(-2, 3, x.shape) * rng.choice([0.5, -0.5], x.shape)
+    special = rng.choice([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0], x.shape)
+    x = np.where(rng.random(x.shape) < draw(st.sampled_from([0, 0.1, 0.9])), special, x)
+    return jnp.asarray(x, dtype)
 
 
 def dense_adjacency(graph: Graph, weights=None) -> np.ndarray:
