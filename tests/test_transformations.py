@@ -10,7 +10,17 @@ from jax.sharding import PartitionSpec as P
 from oracle import draw_array
 from strategies import skewed_graph
 
-from jaxgnn import Graph, gather_edges, sddmm, segment_reduce, segment_softmax, spmm
+from jaxgnn import (
+    CBSR,
+    Graph,
+    gather_edges,
+    maxk,
+    maxk_spmm,
+    sddmm,
+    segment_reduce,
+    segment_softmax,
+    spmm,
+)
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -102,6 +112,53 @@ def test_vmap_of_the_other_operations(graph, batched):
     np.testing.assert_allclose(jax.vmap(f, batched)(a, b), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("in_axes", [(0, None), (None, 0), (0, 0), (1, 1)], ids=lambda a: str(a))
+def test_vmap_of_sparse_rows(graph, reduce, in_axes):
+    """Positions differ by example: the products run one after the other."""
+    batch = 3
+
+    def batched(shape, axis):
+        return shape if axis is None else (*shape[:axis], batch, *shape[axis:])
+
+    x = draw(*batched((NODES, 10), in_axes[0]))
+    weights = draw(*batched((EDGES,), in_axes[1]), seed=1)
+
+    def f(x, weights):
+        return jnp.sin(maxk_spmm(graph, maxk(x, 4), weights, reduce=reduce))
+
+    def one(array, axis, i):
+        return array if axis is None else jnp.take(array, i, axis)
+
+    def looped(x, weights):
+        return jnp.stack(
+            [f(one(x, in_axes[0], i), one(weights, in_axes[1], i)) for i in range(batch)]
+        )
+
+    mapped = jax.vmap(f, in_axes)
+    np.testing.assert_allclose(mapped(x, weights), looped(x, weights), rtol=1e-6, atol=1e-6)
+    ours, theirs = (
+        jax.grad(lambda x, w, g=g: jnp.sum(g(x, w) ** 2), (0, 1))(x, weights)
+        for g in (mapped, looped)
+    )
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_vmap_over_values_at_fixed_positions(graph):
+    cbsr = maxk(draw(NODES, 10), 4)
+    values = draw(3, NODES, 4, seed=1)
+
+    def f(values):
+        return maxk_spmm(graph, CBSR(values, cbsr.indices, 10))
+
+    gradients = jax.vmap(jax.grad(lambda v: jnp.sum(f(v) ** 3)))(values)
+    for i in range(3):
+        np.testing.assert_allclose(jax.vmap(f)(values)[i], f(values[i]), rtol=1e-6)
+        expected = jax.grad(lambda v: jnp.sum(f(v) ** 3))(values[i])
+        np.testing.assert_allclose(gradients[i], expected, rtol=1e-5, atol=1e-5)
+
+
 def test_vmap_over_graphs_of_one_shape():
     graphs = [
         Graph.from_edges(np.roll(np.arange(6), i), np.arange(6) // 2, num_nodes=6) for i in range(3)
@@ -130,6 +187,29 @@ def test_scan_and_checkpoint(graph):
     def unrolled(x):
         for _ in range(4):
             x = jnp.tanh(spmm(graph, x, weights, reduce="mean", impl="jax"))
+        return jnp.sum(x**2)
+
+    value, gradient = jax.jit(jax.value_and_grad(scanned))(x)
+    expected_value, expected_gradient = jax.value_and_grad(unrolled)(x)
+    np.testing.assert_allclose(value, expected_value, rtol=1e-5)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_scan_and_checkpoint_of_sparse_rows(graph):
+    x, weights = draw(NODES, 10), draw(EDGES, seed=1) / 8
+
+    def layer(x, impl):
+        return x + maxk_spmm(graph, maxk(x, 4, impl=impl), weights, reduce="mean", impl=impl)
+
+    def scanned(x):
+        def step(x, _):
+            return jax.checkpoint(lambda x: jnp.tanh(layer(x, None)))(x), None
+
+        return jnp.sum(jax.lax.scan(step, x, length=3)[0] ** 2)
+
+    def unrolled(x):
+        for _ in range(3):
+            x = jnp.tanh(layer(x, "jax"))
         return jnp.sum(x**2)
 
     value, gradient = jax.jit(jax.value_and_grad(scanned))(x)
@@ -208,3 +288,38 @@ def test_shard_map_over_graphs():
     ours = jax.jit(jax.grad(functools.partial(loss, sharded), 1))(stacked, x)
     theirs = jax.grad(functools.partial(loss, single), 1)(graphs, x)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_shard_map_over_sparse_rows(reduce):
+    """Each device has a graph of its own; the features and the weights are replicated."""
+    mesh = two_devices()
+    graphs = [
+        Graph.from_edges(np.roll(np.arange(6), i), np.arange(6) // 2, num_nodes=6) for i in range(2)
+    ]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *graphs)
+    x, weights = draw(6, 9), draw(6, seed=1)
+
+    def layer(graph, x, weights, impl=None):
+        rows = maxk(x, 4, impl=impl)
+        return maxk_spmm(graph, rows, weights, reduce=reduce, impl=impl) + rows.to_dense(impl=impl)
+
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=(P("d"), P(), P()), out_specs=P("d"), check_vma=True
+    )
+    def sharded(stacked, x, weights):
+        graph = jax.tree.map(lambda leaf: leaf[0], stacked)
+        return layer(graph, x, weights)[None]
+
+    def single(graphs, x, weights):
+        return jnp.stack([layer(graph, x, weights, "jax") for graph in graphs])
+
+    def loss(f, graphs, x, weights):
+        return jnp.sum(jnp.sin(f(graphs, x, weights)))
+
+    ours, theirs = jax.jit(sharded)(stacked, x, weights), single(graphs, x, weights)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    ours = jax.jit(jax.grad(functools.partial(loss, sharded), (1, 2)))(stacked, x, weights)
+    theirs = jax.grad(functools.partial(loss, single), (1, 2))(graphs, x, weights)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
