@@ -63,8 +63,8 @@ def test_the_table_says_where_maxk_falls_behind():
 
     lines = load("maxk_accuracy")["markdown"]([record(80.0, 79.1), record(80.0, 78.5)])
     near, far = lines.splitlines()[2:]
-    assert near.endswith("| 80.0 ± 0.2 | 1.0 ± 0.2 | 79.1 ± 0.2 | -0.9 |") and "(ROC AUC)" in near
-    assert far.endswith("| -1.5: not within 1 point |")
+    assert near.endswith("| 80.0 ± 0.2 | 1.0 ± 0.2 | 79.1 ± 0.2 | -0.90 |") and "(ROC AUC)" in near
+    assert far.endswith("| -1.50: not within 1 point |")
 
 
 @pytest.mark.parametrize(
