@@ -29,6 +29,7 @@ _FORWARD_HALF = ((32, 5.5, None), (16, 9.5, None), (8, 14.0, None))
 _BACKWARD = ((32, 4.0, 6.79), (16, 7.5, 2.79), (8, 11.0, 2.21))
 _DENSE = {"float32": 2.5, "bfloat16": 1.35}
 _MAXK = (plan.MAXK, plan.MAXK_WINDOWS)
+_DETERMINISTIC = (plan.MAXK_DETERMINISTIC, plan.MAXK_WINDOWS_DETERMINISTIC)
 
 
 def operations_gpu() -> list[Bar]:
@@ -56,7 +57,7 @@ def operations_gpu() -> list[Bar]:
 
     def against_cusparse(dtype: str, direction: str, table: Any) -> list[Bar]:
         what, cusparse = f"{direction}, {dtype}: best cuSPARSE float32", Pick(plan.CUSPARSE)
-        impls = _MAXK if direction == "forward" else (*_MAXK, plan.MAXK_DETERMINISTIC)
+        impls = _MAXK if direction == "forward" else (*_MAXK, *_DETERMINISTIC)
         return [
             reddit(what, Pick(impls, dtype, direction, k), cusparse, at_least, published_ms)
             for k, at_least, published_ms in table
@@ -78,7 +79,7 @@ def operations_gpu() -> list[Bar]:
         ),
         reddit(
             "deterministic backward, bfloat16: our dense spmm",
-            Pick((plan.MAXK_DETERMINISTIC,), half, "backward", 32),
+            Pick(_DETERMINISTIC, half, "backward", 32),
             Pick((plan.OURS,), half),
             1.0,
         ),

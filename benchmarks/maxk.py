@@ -96,6 +96,8 @@ def _case(
             if sweep:
                 continue
             yield make(plan.MAXK_DETERMINISTIC, dtype, "backward", k)
+            yield make(plan.MAXK_WINDOWS_DETERMINISTIC, dtype, "backward", k)
+            yield make(plan.MAXK_FLOAT, dtype, "forward", k)
             yield make(plan.MAXK, dtype, "select", k)
             # These do not get faster as k falls: one k tells all.
             if k == ks[0] and dtype == "float32":

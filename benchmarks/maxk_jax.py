@@ -26,6 +26,13 @@ _TARGETS = {
 }
 
 
+_SETTINGS = {
+    plan.MAXK_DETERMINISTIC: {"deterministic": True},
+    plan.MAXK_WINDOWS_DETERMINISTIC: {"deterministic": True},
+    plan.MAXK_FLOAT: {"maxk_accumulation": "float"},
+}
+
+
 class MaxKCandidates:
     """The candidates of one graph, and its windows once they are asked for."""
 
@@ -49,7 +56,7 @@ class MaxKCandidates:
             function = functools.partial(_scatter_gather_segment_sum, m.width)
             if m.impl.startswith(plan.MAXK):
                 graph = self._graph
-                if m.impl == plan.MAXK_WINDOWS:
+                if m.impl in (plan.MAXK_WINDOWS, plan.MAXK_WINDOWS_DETERMINISTIC):
                     if self._windows is None:
                         self._windows = with_windows(graph)
                     graph, preprocessing = self._windows
@@ -60,7 +67,7 @@ class MaxKCandidates:
                 function, operand = _pullback(function), dense
             else:
                 operand = _entries(dense, indices)
-            function = _under(m.impl == plan.MAXK_DETERMINISTIC, function)
+            function = _under(_SETTINGS.get(m.impl, {}), function)
             candidate = compiled(function, operand, *operands)
         return dataclasses.replace(candidate, facts=facts)
 
@@ -148,11 +155,11 @@ def _pullback(function: Callable[..., Array]) -> Callable[..., Array]:
     return pullback
 
 
-def _under(deterministic: bool, function: Callable[..., Array]) -> Callable[..., Array]:
-    """The function traced with this setting, whenever that happens."""
+def _under(settings: dict[str, Any], function: Callable[..., Array]) -> Callable[..., Array]:
+    """The function traced with these settings, whenever that happens."""
 
     def traced(*operands: Any) -> Array:
-        with config.use(deterministic=deterministic):
+        with config.use(**settings):
             return function(*operands)
 
     return traced

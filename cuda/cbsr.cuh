@@ -6,6 +6,10 @@
 
 namespace jaxgnn {
 
+// Enough blocks to fill a GPU: the grid of a kernel that walks all its work with any grid, and that
+// is launched in case another one could not do it.
+constexpr unsigned kFallbackBlocks = 2048;
+
 // kPer column indices of a record of k, from entry c on; 0 from k on.
 template <typename I, int kPer>
 __device__ inline void load_columns(const I* columns, int c, int k, int (&column)[kPer]) {

@@ -1,9 +1,9 @@
 // The k largest of each row, which lies in registers: search for a pivot that exactly k values
 // reach. The first pivot is where a normal distribution of the row's mean and variance would have
-// it, the next ones follow by Newton's rule, kept between the bounds found so far, and once a few
-// values are missing from one value to the next lower one: four or five counts for common rows.
-// Where that fails (NaN, infinities, wild distributions) integer keys in the order of the values
-// are bisected, which always ends.
+// it, the next by Newton's rule; between a bound below and one above, by linear interpolation of
+// their counts; and once a few values are missing, at the next lower value. That is four or five
+// counts for common rows. Where it does not end (NaN, infinities, wild distributions) integer keys
+// in the order of the values are bisected, which always does.
 #include <climits>
 #include <cmath>
 
@@ -101,8 +101,11 @@ struct Params {
   int64_t num_rows;
   int width;
   int k;
-  float quantile;  // of the standard normal distribution, that a share k / width exceeds
-  float density;   // there
+  // Of the standard normal distribution: what a share k / width exceeds, and the distance there
+  // from one of `width` values to the next.
+  float quantile;
+  float distance;
+  float inverse_width;
 };
 
 // Which of a thread's values are kept, a bit each: all of `above`, and of `equal` as many of the
@@ -118,26 +121,31 @@ template <int kWarps, int kCount>
 __device__ bool choose_by_value(const Team<kWarps>& team, const float (&value)[kCount], float pivot,
                                 float step, int k, Choice& choice) {
   float low = -INFINITY, high = INFINITY;
-  int above = 0;      // how many are >= high
-  bool next = false;  // whether the pivot is the largest value below high
+  int below = 0, above = 0;  // how many are >= low and >= high
+  bool next = false;         // whether the pivot is the largest value below high
   for (int n = 0; n < kPivots; ++n) {
-    unsigned reached = 0;
+    int count = 0;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) reached |= static_cast<unsigned>(value[i] >= pivot) << i;
-    const int count = team.sum(__popc(reached));
-    if (count == k) {
-      choice = {reached, 0, 0};
-      return true;
-    }
-    if (count > k && next) {
-      unsigned equal = 0;
+    for (int i = 0; i < kCount; ++i) count += value[i] >= pivot;
+    count = team.sum(count);
+    if (count == k || (count > k && next)) {
+      choice = {0, 0, count > k ? k - above : 0};
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) equal |= static_cast<unsigned>(value[i] == pivot) << i;
-      choice = {reached & ~equal, equal, k - above};
+      for (int i = 0; i < kCount; ++i) {
+        choice.above |= static_cast<unsigned>(value[i] >= pivot) << i;
+      }
+      if (count > k) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          choice.equal |= static_cast<unsigned>(value[i] == pivot) << i;
+        }
+        choice.above &= ~choice.equal;
+      }
       return true;
     }
     if (count > k) {
       low = pivot;
+      below = count;
     } else {
       high = pivot;
       above = count;
@@ -150,9 +158,13 @@ __device__ bool choose_by_value(const Team<kWarps>& team, const float (&value)[k
         if (value[i] < pivot) key = max(key, key_of(value[i]));
       }
       pivot = value_of(team.largest(key));
+    } else if (low > -INFINITY && high < INFINITY) {
+      const float share =
+          __fdividef(static_cast<float>(below - k), static_cast<float>(below - above));
+      const float between = low + (high - low) * share;
+      pivot = n % 4 != 3 && between > low && between < high ? between : 0.5f * low + 0.5f * high;
     } else {
-      pivot += (count - k) * step;
-      if (!(pivot > low && pivot < high)) pivot = 0.5f * low + 0.5f * high;
+      pivot += static_cast<float>(count - k) * step;
     }
   }
   return false;
@@ -226,13 +238,13 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
   }
   Choice choice{present, 0, 0};
   if (p.k < p.width) {
-    const float mean = team.sum(total) / p.width;
-    const float deviation = sqrtf(team.sum(squares) / p.width - mean * mean);
-    const float step = deviation / (p.width * p.density);  // of the pivot, for one value more
+    const float mean = team.sum(total) * p.inverse_width;
+    const float variance = team.sum(squares) * p.inverse_width - mean * mean;
+    const float deviation = variance * rsqrtf(variance);
     // False with NaN and infinities: then the keys decide.
     const bool regular = deviation > 0.0f && deviation < INFINITY;
-    if (!regular ||
-        !choose_by_value(team, value, mean + p.quantile * deviation, step, p.k, choice)) {
+    if (!regular || !choose_by_value(team, value, mean + p.quantile * deviation,
+                                     p.distance * deviation, p.k, choice)) {
       int key[kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
@@ -246,29 +258,38 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
   I* columns =
       reinterpret_cast<I*>(reinterpret_cast<T*>(shared) + kRows * p.k) + threadIdx.x / kTeam * p.k;
   constexpr unsigned kPackBits = V == 32 ? ~0u : (1u << V % 32) - 1;
-  int place = 0;
+  if (choice.spare > 0) {
 #pragma unroll
-  for (int c = 0; c < kPacks; ++c) {
-    unsigned kept = choice.above >> (c * V) & kPackBits;
-    if (choice.spare > 0) {
-      unsigned equal = choice.equal >> (c * V) & kPackBits;
+    for (int c = 0; c < kPacks; ++c) {
+      unsigned equal = choice.equal & (kPackBits << (c * V));
       int all;
       int left = choice.spare - team.before(__popc(equal), all);
       choice.spare -= all;
       for (; equal != 0 && left > 0; --left) {
-        kept |= equal & -equal;
+        choice.above |= equal & -equal;
         equal &= equal - 1;
       }
     }
-    int all;
-    int to = place + team.before(__popc(kept), all);
-    place += all;
-    const int f = (c * kTeam + team.rank) * V;
+  }
+  int place = 0;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      if ((kept >> i & 1) != 0) {
-        values[to] = narrow<T, float>(value[c * V + i]);
-        columns[to] = static_cast<I>(f + i);
+  for (int c = 0; c < kPacks; c += 2) {  // two packs' counts in the halves of a word
+    const auto kept = [&](int pack) {
+      return pack < kPacks ? __popc(choice.above & (kPackBits << (pack % kPacks * V))) : 0;
+    };
+    int all;
+    const int before = team.before(kept(c) | kept(c + 1) << 16, all);
+    int to = place + (before & 0xffff);
+    place += all & 0xffff;
+#pragma unroll
+    for (int i = c * V; i < min(c + 2, kPacks) * V; ++i) {
+      if (i == (c + 1) * V) {
+        to = place + (before >> 16);
+        place += all >> 16;
+      }
+      if ((choice.above >> i & 1) != 0) {
+        values[to] = narrow<T, float>(value[i]);
+        columns[to] = static_cast<I>((i / V * kTeam + team.rank) * V + i % V);
         ++to;
       }
     }
@@ -376,10 +397,12 @@ cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream) {
     using I = typename decltype(index)::type;
     const double quantile = upper_quantile(static_cast<double>(args.k) / args.width);
     const double density = std::exp(-0.5 * quantile * quantile) / std::sqrt(2.0 * M_PI);
-    const Params<T, I> p{static_cast<const T*>(args.x), static_cast<T*>(args.values),
-                         static_cast<I*>(args.columns), args.num_rows,
-                         static_cast<int>(args.width),  static_cast<int>(args.k),
-                         static_cast<float>(quantile),  static_cast<float>(density)};
+    const Params<T, I> p{
+        static_cast<const T*>(args.x),        static_cast<T*>(args.values),
+        static_cast<I*>(args.columns),        args.num_rows,
+        static_cast<int>(args.width),         static_cast<int>(args.k),
+        static_cast<float>(quantile),         static_cast<float>(1.0 / (args.width * density)),
+        1.0f / static_cast<float>(args.width)};
     const bool packed =
         args.width % (16 / sizeof(T)) == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
     return with_select<T, I>(args.width, packed, [&](auto kernel, int rows) {

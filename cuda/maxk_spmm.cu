@@ -4,6 +4,8 @@
 // add to by the shared memory's native atomics; in floating point each group has a row of its own,
 // for which no atomics are needed, and the rows are added at the end in a fixed order. Both are
 // launched, and which one works is decided on the device by the range of the values.
+#include <algorithm>
+
 #include "cbsr.cuh"
 #include "fixed_point.cuh"
 #include "maxk_spmm.h"
@@ -92,11 +94,8 @@ __global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p)
   for (int f = lane; f < p.width; f += 32) finish(p, work, f, sums[f] * unit);
 }
 
-template <typename T, typename I, typename S>
-__global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p) {
-  if (p.range != nullptr && use_fixed(p.range)) return;
-  extern __shared__ float float_sums[];
-  const Work work = find_work(p.rows, int64_t(blockIdx.x) * kWarps + threadIdx.x / 32);
+template <typename S, typename T, typename I>
+__device__ inline void add_in_float(const Params<T, I>& p, const Work& work, float* float_sums) {
   if (work.row < 0) return;
   const int lane = threadIdx.x % 32;
   float* sums = float_sums + threadIdx.x / 32 * S::kGroups * p.width;
@@ -111,6 +110,18 @@ __global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p)
 #pragma unroll
     for (int g = 0; g < S::kGroups; ++g) sum += sums[g * p.width + f];
     finish(p, work, f, sum);
+  }
+}
+
+template <typename T, typename I, typename S>
+__global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p) {
+  if (p.range != nullptr && use_fixed(p.range)) return;
+  extern __shared__ float float_sums[];
+  // The grid may be smaller than the work: see launch_rows.
+  for (int64_t worker = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
+       worker < p.rows.num_splits + p.rows.num_rows; worker += int64_t(gridDim.x) * kWarps) {
+    add_in_float<S>(p, find_work(p.rows, worker), float_sums);
+    __syncwarp();
   }
 }
 
@@ -172,7 +183,9 @@ cudaError_t launch_rows(const MaxkSpmmArgs& args, cudaStream_t stream) {
   }
   JAXGNN_TRY((with_float_share<T, I>(args.k, args.width, [&](auto share) {
     using S = decltype(share);
-    float_rows<T, I, S><<<blocks, kThreads, S::kGroups * row_bytes, stream>>>(p);
+    // Where it will probably find nothing to do, a grid that ends at once.
+    const unsigned grid = args.range == nullptr ? blocks : std::min(blocks, kFallbackBlocks);
+    float_rows<T, I, S><<<grid, kThreads, S::kGroups * row_bytes, stream>>>(p);
     return cudaGetLastError();
   })));
   return launch_join<T, Sum>(p.rows, p.partials, p.out, int64_t(p.width), p.mean, false, false,

@@ -3,6 +3,8 @@
 // Gathered: a warp owns a record's sums and walks the row's edges in their order, each lane reading
 // its columns of the dense row. Scattered: a warp stages a dense row in shared memory and walks its
 // edges, adding the row's values at each record's columns to the record's sums in L2.
+#include <algorithm>
+
 #include "cbsr.cuh"
 #include "fixed_point.cuh"
 #include "maxk_spmm.h"
@@ -30,13 +32,11 @@ struct Params {
   const uint32_t* range;
 };
 
-// kPer sums a lane, 32 apart, for k > 32; else the warp's groups take edges in turn.
-template <typename T, typename I, int kPer, int kLanes>
-__global__ void __launch_bounds__(kThreads) gather(const Params<T, I> p) {
+// kPer sums a lane, kLanes apart, for k > 32; else the warp's groups take edges in turn.
+template <int kPer, int kLanes, typename T, typename I>
+__device__ inline void gather_row(const Params<T, I>& p, const Work& work) {
   constexpr int kGroups = 32 / kLanes;
   constexpr int kFlight = kPer == 1 ? kSteps : kSteps / 2;
-  if (p.range != nullptr && has_scale(p.range)) return;
-  const Work work = find_work(p.rows, int64_t(blockIdx.x) * kWarps + threadIdx.x / 32);
   if (work.row < 0) return;
   const int lane = threadIdx.x % kLanes;
   const int group = threadIdx.x % 32 / kLanes;
@@ -80,6 +80,16 @@ __global__ void __launch_bounds__(kThreads) gather(const Params<T, I> p) {
         store_row<T, 1, float>(work, p.out, p.partials, p.k, c, false, result);
       }
     }
+  }
+}
+
+template <typename T, typename I, int kPer, int kLanes>
+__global__ void __launch_bounds__(kThreads) gather(const Params<T, I> p) {
+  if (p.range != nullptr && has_scale(p.range)) return;
+  // The grid may be smaller than the work: see launch_maxk_sspmm.
+  for (int64_t worker = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
+       worker < p.rows.num_splits + p.rows.num_rows; worker += int64_t(gridDim.x) * kWarps) {
+    gather_row<kPer, kLanes>(p, find_work(p.rows, worker));
   }
 }
 
@@ -174,7 +184,10 @@ cudaError_t launch_maxk_sspmm(const MaxkSspmmArgs& args, cudaStream_t stream) {
     using I = typename decltype(index)::type;
     const Params<T, I> p = params<T, I>(args);
     JAXGNN_TRY((with_gather<T, I>(args.k, [&](auto kernel) {
-      kernel<<<blocks_of(args.rows), kThreads, 0, stream>>>(p);
+      // Where it will probably find nothing to do, a grid that ends at once.
+      const unsigned blocks = blocks_of(args.rows);
+      const unsigned grid = args.range == nullptr ? blocks : std::min(blocks, kFallbackBlocks);
+      kernel<<<grid, kThreads, 0, stream>>>(p);
       return cudaGetLastError();
     })));
     return launch_join<T, Sum>(p.rows, p.partials, p.out, args.k, false, false, false, stream);

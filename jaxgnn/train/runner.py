@@ -56,7 +56,8 @@ def run(
     if dataset is None:
         dataset = load_dataset(config)
     split = choose_split(dataset, config.split)
-    task = Task.from_dataset(dataset, split, config.dtype)
+    windows = config.activation == "maxk" and jax.default_backend() == "gpu"
+    task = Task.from_dataset(dataset, split, config.dtype, windows=windows)
     program, state = build(config, task)
     record = {
         "settings": config.settings(),

@@ -43,11 +43,19 @@ class Task:
 
     @classmethod
     def from_dataset(
-        cls, dataset: NodeDataset, split: Split, dtype: DTypeLike = jnp.float32
+        cls,
+        dataset: NodeDataset,
+        split: Split,
+        dtype: DTypeLike = jnp.float32,
+        *,
+        windows: bool = False,
     ) -> Task:
-        """Moves a dataset to the default device, its features in `dtype`."""
+        """Moves a dataset to the default device, its features in `dtype`.
+
+        With `windows` the graph gets them (`Graph.with_windows`), for MaxK on a GPU.
+        """
         return cls(
-            graph=dataset.graph,
+            graph=dataset.graph.with_windows() if windows else dataset.graph,
             features=jnp.asarray(dataset.features, dtype),
             labels=jnp.asarray(dataset.labels),
             train=jnp.asarray(split.train),
