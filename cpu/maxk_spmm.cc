@@ -12,20 +12,35 @@
 namespace jaxgnn {
 namespace {
 
-// Edge e is about to be read: prefetches the record that an edge some way on will read.
+constexpr int64_t kLine = 64;  // of a cache
+
+// Prefetches the lines of the records that edges some way on will read.
 template <class T, class Index>
-JAXGNN_INLINE void prefetch_record(const Csr& csr, int64_t e, const Cbsr& cbsr) {
-  const int64_t values = cbsr.k * static_cast<int64_t>(sizeof(T));
-  const int64_t indices = cbsr.k * static_cast<int64_t>(sizeof(Index));
-  const int64_t distance = max_of(min_of(2560 / (values + indices), 32), 4);
-  const int64_t row = index_of(csr, min_of(e + distance, csr.num_edges - 1));
-  const char* from = reinterpret_cast<const char*>(values_of<T>(cbsr, row));
-  for (int64_t offset = 0; offset < values; offset += 64) __builtin_prefetch(from + offset);
-  __builtin_prefetch(from + values - 1);
-  from = reinterpret_cast<const char*>(indices_of<Index>(cbsr, row));
-  for (int64_t offset = 0; offset < indices; offset += 64) __builtin_prefetch(from + offset);
-  __builtin_prefetch(from + indices - 1);
-}
+class RecordPrefetch {
+ public:
+  explicit RecordPrefetch(const Cbsr& cbsr)
+      : cbsr_(cbsr),
+        values_(cbsr.k * static_cast<int64_t>(sizeof(T))),
+        indices_(cbsr.k * static_cast<int64_t>(sizeof(Index))),
+        distance_(max_of(min_of(2048 / (values_ + indices_), 32), 4)) {}
+
+  // Edge e is about to be read.
+  JAXGNN_INLINE void before(const Csr& csr, int64_t e) const {
+    const int64_t row = index_of(csr, min_of(e + distance_, csr.num_edges - 1));
+    lines(values_of<T>(cbsr_, row), values_);
+    lines(indices_of<Index>(cbsr_, row), indices_);
+  }
+
+ private:
+  static JAXGNN_INLINE void lines(const void* data, int64_t bytes) {
+    const char* from = static_cast<const char*>(data);
+    for (int64_t offset = 0; offset < bytes; offset += kLine) __builtin_prefetch(from + offset);
+    if (bytes % kLine != 0) __builtin_prefetch(from + bytes - 1);
+  }
+
+  const Cbsr cbsr_;
+  const int64_t values_, indices_, distance_;
+};
 
 // sums[indices[c]] += weight * values[c], one after the other: the processor's own scatters are
 // slower than scalar stores, of which it takes one a cycle.
@@ -69,14 +84,16 @@ void store_mean(T* to, const A* sums, int64_t width, A count) {
 
 // Copies past the caches, in lines, to where nothing will read soon: a store that goes through them
 // reads the line first, and drives out records.
-constexpr int64_t kLine = 64;
 JAXGNN_INLINE void stream_lines([[maybe_unused]] char* to, [[maybe_unused]] const char* from,
                                 [[maybe_unused]] int64_t bytes) {
-#if defined(__x86_64__)
+#if defined(__AVX512F__)
+  for (int64_t i = 0; i < bytes; i += 64) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(from + i));
+  }
+#elif defined(__x86_64__)
   for (int64_t i = 0; i < bytes; i += 16) {
-    __m128i part;
-    std::memcpy(&part, from + i, sizeof(part));
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), part);
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
   }
 #endif
 }
@@ -155,10 +172,11 @@ void spgemm(const MaxkProductArgs& args, const Executor& executor) {
   const Cbsr cbsr = args.cbsr;
   const A* weights = static_cast<const A*>(args.weights);
   const int64_t bytes = cbsr.k * static_cast<int64_t>(sizeof(T) + sizeof(Index));
+  const RecordPrefetch<T, Index> prefetch(cbsr);
   reduce_rows<T>(args, cbsr.width, bytes, executor,
                  [=](int64_t, int64_t begin, int64_t end, A* sums) {
                    for (int64_t e = begin; e < end; ++e) {
-                     prefetch_record<T, Index>(csr, e, cbsr);
+                     prefetch.before(csr, e);
                      const int64_t column = index_of(csr, e);
                      add_record(sums, values_of<T>(cbsr, column), indices_of<Index>(cbsr, column),
                                 cbsr.k, weights == nullptr ? A{1} : weights[e]);
@@ -200,8 +218,9 @@ void sddmm(const MaxkProductArgs& args, const Executor& executor) {
   const T* y = static_cast<const T*>(args.y);
   A* out = static_cast<A*>(args.out);
   const int64_t bytes = cbsr.k * static_cast<int64_t>(sizeof(T) + sizeof(Index));
+  const RecordPrefetch<T, Index> prefetch(cbsr);
   over_edges(csr, executor, bytes, [=](int64_t row, int64_t e, int64_t column) {
-    prefetch_record<T, Index>(csr, e, cbsr);
+    prefetch.before(csr, e);
     const T* from = y + row * cbsr.width;
     const T* values = values_of<T>(cbsr, column);
     const Index* indices = indices_of<Index>(cbsr, column);

@@ -142,8 +142,8 @@ def select(
 
 
 def _select_fwd(k, width, x):
-    values, indices = select(k, width, x)
-    return (values, indices), indices
+    selected: tuple[Array, Array] = select(k, width, x)
+    return selected, selected[1]
 
 
 def _select_bwd(k, width, indices, cotangents):

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, UInt
 
@@ -75,8 +76,10 @@ class CBSR:
         cbsr = cbsr_argument(self, "self")
         if self.values.size == 0:
             return jnp.zeros(self.shape, self.dtype)
-        values, indices = (a.reshape(self.num_rows, self.k) for a in (cbsr.values, cbsr.indices))
-        if _ffi.use_kernel(impl, "jaxgnn_cbsr_scatter"):
+        dense: Array
+        values = cbsr.values.reshape(self.num_rows, self.k)
+        indices = cbsr.indices.reshape(self.num_rows, self.k)
+        if use_kernel(impl, "jaxgnn_cbsr_scatter", self.dtype):
             values, indices = _ffi.unify_varying(values, indices)
             dense = _cbsr.scatter(self.width, values, indices)
         else:
@@ -120,18 +123,19 @@ def maxk(
     x = _check.floating(x, "x")
     if x.ndim == 0:
         raise ValueError("x: expected rows of shape (..., width), got a scalar")
-    *leading, width = x.shape
+    leading, width = x.shape[:-1], x.shape[-1]
     if width > MAX_WIDTH:
         raise ValueError(f"x: expected rows of at most {MAX_WIDTH} entries, got {width}")
     k = _check.integer(k, "k", 1, width)
     rows = x.reshape(math.prod(leading), width)
+    selected: tuple[Array, Array]
     if x.size == 0:
-        values = jnp.zeros((0, k), x.dtype)
-        indices = jnp.zeros((0, k), index_dtype(width))
-    elif _use_selection_kernel(impl, x.dtype):
-        values, indices = _cbsr.select(k, width, rows)
+        selected = jnp.zeros((0, k), x.dtype), jnp.zeros((0, k), index_dtype(width))
+    elif use_kernel(impl, "jaxgnn_maxk", x.dtype):
+        selected = _cbsr.select(k, width, rows)
     else:
-        values, indices = select_reference(k, rows)
+        selected = select_reference(k, rows)
+    values, indices = selected
     if active is not None:
         values = _keep_active(values, _active_argument(active, k))
     return CBSR(values.reshape(*leading, k), indices.reshape(*leading, k), width)
@@ -185,8 +189,9 @@ def scatter_reference(
     return dense.at[rows, indices.astype(jnp.int32)].set(values, unique_indices=True)
 
 
-def _use_selection_kernel(impl: _ffi.Impl, dtype: np.dtype) -> bool:
-    if not _ffi.use_kernel(impl, "jaxgnn_maxk"):
+def use_kernel(impl: _ffi.Impl, target: str, dtype: np.dtype) -> bool:
+    """`_ffi.use_kernel` of a MaxK target, which takes float64 on the CPU alone."""
+    if not _ffi.use_kernel(impl, target):
         return False
     return dtype != jnp.float64 or jax.default_backend() == "cpu"
 
@@ -208,7 +213,7 @@ def _keys(x: Float[Array, "*rows width"]) -> Int[Array, "*rows width"]:
 
 
 def _active_argument(active: Any, k: int) -> Int[Array, ""]:
-    if not isinstance(active, jax.core.Tracer):
+    if not isinstance(active, Tracer):
         return jnp.asarray(_check.integer(active, "active", 1, k), jnp.int32)
     if active.ndim != 0 or not jnp.issubdtype(active.dtype, jnp.integer):
         raise TypeError(f"active: expected an integer scalar, got {active.dtype}{active.shape}")

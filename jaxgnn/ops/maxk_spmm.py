@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from jaxgnn import _ffi
 from jaxgnn.graph import Graph
 from jaxgnn.ops import _cbsr, _check
-from jaxgnn.ops.maxk import CBSR, cbsr_argument, scatter_reference
+from jaxgnn.ops.maxk import CBSR, cbsr_argument, scatter_reference, use_kernel
 from jaxgnn.ops.spmm import Map, spmm
 
 
@@ -68,10 +68,10 @@ def maxk_spmm(
     if weights is not None:
         weights = _check.edge_weights(weights, graph.num_edges, ())
         weights = weights.astype(_ffi.accumulation_dtype(values.dtype))
-    use_kernel = _ffi.use_kernel(impl, "jaxgnn_maxk_spmm")
+    kernel = use_kernel(impl, "jaxgnn_maxk_spmm", values.dtype)
     if graph.num_edges == 0:
         return jnp.zeros((outputs, width), values.dtype)
-    if not use_kernel:
+    if not kernel:
         dense = scatter_reference(width, values, indices)
         return spmm(graph, dense, weights, reduce=reduce, transpose=transpose, impl="jax")
     graph, values, indices, weights = _ffi.unify_varying(graph, values, indices, weights)
