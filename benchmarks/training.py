@@ -55,16 +55,17 @@ class Setting:
         return dataclasses.replace(self, impl=ORACLE, dtype="float64")
 
     def tolerance(self, device: str) -> float:
-        """Of a parameter's gradient, relative to its norm.
+        """Of a parameter's gradient, relative to its norm, and of the loss.
 
         TF32 products keep 11 bits, bfloat16 8. Which entries MaxK keeps is not continuous: what
-        rounding moves past the k-th largest counts whole.
+        rounding moves past the k-th largest counts whole, so that its gradients are those of
+        float32 products.
         """
+        if self.k is not None:
+            return 2e-2
         if self.dtype == "bfloat16":
-            return 0.2 if self.k is None else 0.4
-        if device == "gpu":
-            return 2e-2 if self.k is None else 0.1
-        return 1e-4 if self.k is None else 1e-2
+            return 0.2
+        return 2e-2 if device == "gpu" else 1e-4
 
 
 def run(options: Options, record: Record, workspace: Path) -> None:

@@ -118,7 +118,7 @@ nb::tuple windows(const In<Index>& row_offsets, const In<int32_t>& senders, int3
                            num_senders);
   }
   return nb::make_tuple(to_matrix(std::move(result.rows), kWindowRows),
-                        to_matrix(std::move(result.parts), 5), to_numpy(std::move(result.senders)),
+                        to_matrix(std::move(result.parts), 4), to_numpy(std::move(result.senders)),
                         to_matrix(std::move(result.masks), 2), result.num_partials);
 }
 

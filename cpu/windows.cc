@@ -234,20 +234,6 @@ class Builder {
     return offsets;
   }
 
-  // The first of a window's entries that has one edge; they come in order of falling number.
-  static int64_t first_single(const Windows& out, int64_t begin, int64_t end) {
-    while (begin < end) {
-      const int64_t middle = begin + (end - begin) / 2;
-      const uint64_t mask = out.masks[2 * middle] | uint64_t{out.masks[2 * middle + 1]} << 32;
-      if ((mask & (mask - 1)) == 0) {
-        end = middle;
-      } else {
-        begin = middle + 1;
-      }
-    }
-    return begin;
-  }
-
   void cut(Windows& out, const std::vector<int64_t>& offsets) const {
     std::vector<int32_t> parts;
     for (int64_t w = 0; w < num_windows_; ++w) {
@@ -264,8 +250,7 @@ class Builder {
       for (int64_t i = 0; i < count; ++i) {
         const int64_t begin = first + size * i / count, end = first + size * (i + 1) / count;
         const int32_t place = count == 1 ? -1 : out.num_partials++;
-        const int64_t single = std::clamp(first_single(out, first, first + size), begin, end);
-        for (const int64_t v : {w, begin, single, end}) parts.push_back(static_cast<int32_t>(v));
+        for (const int64_t v : {w, begin, end}) parts.push_back(static_cast<int32_t>(v));
         parts.push_back(place);
       }
     }

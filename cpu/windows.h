@@ -15,8 +15,8 @@ constexpr int kWindowRows = 64;
 
 struct Windows {
   Buffer<int32_t> rows;     // [num_windows, 64]: the receivers; -1 is padding
-  Buffer<int32_t> parts;    // [num_parts, 5]: window; its entries' begin, the first with a single
-                            // edge, end; place among the partial results, or -1
+  Buffer<int32_t> parts;    // [num_parts, 4]: window; its entries' begin and end; place among the
+                            // partial results, or -1
   Buffer<int32_t> senders;  // [num_entries]
   Buffer<uint32_t> masks;   // [num_entries, 2]: bit r: an edge to the window's receiver r
   int32_t num_partials = 0;

@@ -1,9 +1,9 @@
 // The k largest of each row, which lies in registers: search for a pivot that exactly k values
 // reach. The first pivot is where a normal distribution of the row's mean and variance would have
 // it, the next by Newton's rule; between a bound below and one above, by linear interpolation of
-// their counts; and once a few values are missing, at the next lower value. That is four or five
-// counts for common rows. Where it does not end (NaN, infinities, wild distributions) integer keys
-// in the order of the values are bisected, which always does.
+// their counts; and once one or a few values are missing, at the next lower value. That is four or
+// five counts for common rows. Where it does not end (NaN, infinities, wild distributions) integer
+// keys in the order of the values are bisected, which always does.
 #include <climits>
 #include <cmath>
 
@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kPivots = 16;       // tried before the keys are bisected
-constexpr int kNear = 4;          // values missing, from which on the next lower one is tried
+constexpr int kNear = 4;          // values missing, from which on the next lower one is tried;
+constexpr int kPatience = 4;      // in the first rounds if one is missing
 constexpr int kAbsent = INT_MIN;  // below every key
 
 // Integers in the order of the values: NaN highest, -0 = +0.
@@ -150,14 +151,14 @@ __device__ bool choose_by_value(const Team<kWarps>& team, const float (&value)[k
       high = pivot;
       above = count;
     }
-    next = count < k && k - count <= kNear;
+    next = count < k && k - count <= (n < kPatience ? 1 : kNear);
     if (next) {
-      int key = kAbsent;
+      float largest = -INFINITY;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        if (value[i] < pivot) key = max(key, key_of(value[i]));
+        if (value[i] < pivot) largest = fmaxf(largest, value[i]);
       }
-      pivot = value_of(team.largest(key));
+      pivot = value_of(team.largest(key_of(largest)));
     } else if (low > -INFINITY && high < INFINITY) {
       const float share =
           __fdividef(static_cast<float>(below - k), static_cast<float>(below - above));
@@ -237,6 +238,7 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
     }
   }
   Choice choice{present, 0, 0};
+  bool by_key = p.k == p.width;
   if (p.k < p.width) {
     const float mean = team.sum(total) * p.inverse_width;
     const float variance = team.sum(squares) * p.inverse_width - mean * mean;
@@ -251,6 +253,7 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
         key[i] = (present >> i & 1) != 0 ? key_of(value[i]) : kAbsent;
       }
       choice = choose_by_key(team, key, p.k);
+      by_key = true;
     }
   }
 
@@ -288,8 +291,10 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
         place += all >> 16;
       }
       if ((choice.above >> i & 1) != 0) {
-        values[to] = narrow<T, float>(value[i]);
-        columns[to] = static_cast<I>((i / V * kTeam + team.rank) * V + i % V);
+        const int f = (i / V * kTeam + team.rank) * V + i % V;
+        // Conversions would change the bits of a NaN.
+        values[to] = by_key ? x[f] : narrow<T, float>(value[i]);
+        columns[to] = static_cast<I>(f);
         ++to;
       }
     }

@@ -130,13 +130,13 @@ Windows make_windows(Check& check, const AnyBuffer& rows, const AnyBuffer& parts
                      const AnyBuffer& senders, const AnyBuffer& masks) {
   check.that(rows.element_type() == ffi::S32 && dim(rows, 1) == kWindowRows,
              "the windows' rows must be int32 [windows, 64]");
-  check.that(parts.element_type() == ffi::S32 && dim(parts, 1) == 5,
-             "the windows' parts must be int32 [parts, 5]");
+  check.that(parts.element_type() == ffi::S32 && dim(parts, 1) == 4,
+             "the windows' parts must be int32 [parts, 4]");
   check.that(senders.element_type() == ffi::S32, "the windows' senders must be int32");
   check.matrix(masks, ffi::U32, count(senders), 2,
                "the windows' masks must be uint32 [entries, 2]");
   return {static_cast<const int32_t*>(rows.untyped_data()),
-          static_cast<const int32_t*>(parts.untyped_data()),
+          static_cast<const int4*>(parts.untyped_data()),
           static_cast<const int32_t*>(senders.untyped_data()),
           static_cast<const uint2*>(masks.untyped_data()), static_cast<int>(dim(parts, 0))};
 }

@@ -57,52 +57,42 @@ __device__ inline void drop_first(uint2& mask) {
   }
 }
 
+// A window, or a part of one that has many entries.
+struct Part {
+  int window;
+  int begin;  // of its entries
+  int end;
+  int place;  // among the partial results; -1: the window's only part
+};
+
 __device__ inline Part load_part(const Windows& windows, int i) {
-  const int32_t* part = windows.parts + 5 * int64_t(i);
-  return {part[0], part[1], part[2], part[3], part[4]};
+  const int4 part = windows.parts[i];
+  return {part.x, part.y, part.z, part.w};
 }
 
-// Walks the entries of a part that fall to this thread's group. load(sender) gives a record, and
-// visit(record, sender, mask) takes it; those with one edge, two at a time, go to
-// visit_one(record, sender, receiver). Senders and masks are loaded ahead of their records, and
-// records ahead of the visits.
-template <typename Record, int kGroups, typename Load, typename Visit, typename VisitOne>
+// Walks the entries of a part that fall to this thread's group: load(sender) gives a record, and
+// visit(record, sender, mask) takes it. Senders and masks are loaded ahead of their records, and
+// records ahead of the visits. (A loop of its own for entries with a single edge was slower.)
+template <typename Record, int kGroups, typename Load, typename Visit>
 __device__ inline void walk(const Windows& windows, const Part& part, int group, Load load,
-                            Visit visit, VisitOne visit_one) {
+                            Visit visit) {
   struct Head {
     int sender;
     uint2 mask;
   };
-  const auto head = [&](int e, int end) {
-    return e < end ? Head{__ldcs(windows.senders + e), __ldcs(windows.masks + e)} : Head{};
+  const auto head = [&](int e) {
+    return e < part.end ? Head{__ldcs(windows.senders + e), __ldcs(windows.masks + e)} : Head{};
   };
-  Head now = head(part.begin + group, part.single);
-  Head next = head(part.begin + group + kGroups, part.single);
+  Head now = head(part.begin + group);
+  Head next = head(part.begin + group + kGroups);
   Record record = load(now.sender);
-  for (int e = part.begin + group; e < part.single; e += kGroups) {
+  for (int e = part.begin + group; e < part.end; e += kGroups) {
     const Record next_record = load(next.sender);
-    const Head after = head(e + 2 * kGroups, part.single);
+    const Head after = head(e + 2 * kGroups);
     visit(record, now.sender, now.mask);
     now = next;
     next = after;
     record = next_record;
-  }
-
-  Head heads[2];
-#pragma unroll
-  for (int u = 0; u < 2; ++u) heads[u] = head(part.single + group + u * kGroups, part.end);
-  for (int e = part.single + group; e < part.end; e += 2 * kGroups) {
-    const Record records[2] = {load(heads[0].sender), load(heads[1].sender)};
-    Head following[2];
-#pragma unroll
-    for (int u = 0; u < 2; ++u) following[u] = head(e + (2 + u) * kGroups, part.end);
-#pragma unroll
-    for (int u = 0; u < 2; ++u) {
-      if ((heads[u].mask.x | heads[u].mask.y) != 0) {
-        visit_one(records[u], heads[u].sender, first_of(heads[u].mask));
-      }
-      heads[u] = following[u];
-    }
   }
 }
 
@@ -157,19 +147,18 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
       load_columns<uint8_t, S::kPer>(p.columns + at, c, p.k, record.column);
       return record;
     };
-    const auto add = [&](const Record& record, int, int r) {
-      const float s = scale[r];
-      int* row = sums + r * p.width;
+    const auto add = [&](const Record& record, int, uint2 mask) {
+      for (; (mask.x | mask.y) != 0; drop_first(mask)) {
+        const int r = first_of(mask);
+        const float s = scale[r];
+        int* row = sums + r * p.width;
 #pragma unroll
-      for (int i = 0; i < S::kPer; ++i) {
-        atomicAdd(row + record.column[i], __float2int_rn(record.value[i] * s));
+        for (int i = 0; i < S::kPer; ++i) {
+          atomicAdd(row + record.column[i], __float2int_rn(record.value[i] * s));
+        }
       }
     };
-    const auto add_all = [&](const Record& record, int sender, uint2 mask) {
-      for (; (mask.x | mask.y) != 0; drop_first(mask)) add(record, sender, first_of(mask));
-    };
-    walk<Record, kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes, load, add_all,
-                                       add);
+    walk<Record, kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes, load, add);
   }
   __syncthreads();
 
@@ -261,7 +250,13 @@ __global__ void __launch_bounds__(kThreads, 3) backward(const Params<T> p) {
       }
       return record;
     };
-    const auto reduce = [&](int sender, const float (&sum)[S::kPer]) {
+    const auto gather = [&](const Record& record, int sender, uint2 mask) {
+      float sum[S::kPer] = {};
+      for (; (mask.x | mask.y) != 0; drop_first(mask)) {
+        const T* row = dense + first_of(mask) * p.width;
+#pragma unroll
+        for (int i = 0; i < S::kPer; ++i) sum[i] += widen(row[record.column[i]]);
+      }
       const int64_t at = int64_t(sender) * p.k + c;
       if constexpr (kExact) {
 #pragma unroll
@@ -275,24 +270,7 @@ __global__ void __launch_bounds__(kThreads, 3) backward(const Params<T> p) {
         if (c < p.k) reduce_to<S::kPer>(static_cast<float*>(p.sums) + at, sum);
       }
     };
-    const auto gather_all = [&](const Record& record, int sender, uint2 mask) {
-      float sum[S::kPer] = {};
-      for (; (mask.x | mask.y) != 0; drop_first(mask)) {
-        const T* row = dense + first_of(mask) * p.width;
-#pragma unroll
-        for (int i = 0; i < S::kPer; ++i) sum[i] += widen(row[record.column[i]]);
-      }
-      reduce(sender, sum);
-    };
-    const auto gather = [&](const Record& record, int sender, int r) {
-      const T* row = dense + r * p.width;
-      float sum[S::kPer];
-#pragma unroll
-      for (int i = 0; i < S::kPer; ++i) sum[i] = widen(row[record.column[i]]);
-      reduce(sender, sum);
-    };
-    walk<Record, kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes, load, gather_all,
-                                       gather);
+    walk<Record, kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes, load, gather);
   }
 }
 

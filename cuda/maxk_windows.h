@@ -8,18 +8,9 @@ namespace jaxgnn {
 constexpr int kWindowRows = 64;
 constexpr int64_t kWindowWidth = 256;  // features, at most: a window's rows live in shared memory
 
-// A window, or a part of it that has many entries.
-struct Part {
-  int window;
-  int begin;   // of its entries,
-  int single;  // those with one edge, which are the last,
-  int end;     // and the end
-  int place;   // among the partial results; -1: the window's only part
-};
-
 struct Windows {
   const int32_t* rows;     // [windows, 64]; -1 is padding
-  const int32_t* parts;    // [num_parts, 5]; see Part
+  const int4* parts;       // [num_parts]: window, first entry, end, place among the partials or -1
   const int32_t* senders;  // [entries]
   const uint2* masks;      // [entries]
   int num_parts;

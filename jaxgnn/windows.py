@@ -28,15 +28,15 @@ class Windows:
 
     Attributes:
         rows: the receivers of each window; -1 is padding.
-        parts: each window, in parts if it has many entries: window, first entry, first entry with
-            a single edge, end, place among the partial results or -1.
+        parts: each window, in parts if it has many entries: window, first entry, end, place among
+            the partial results or -1.
         senders: the sender of each entry. A window has an entry for each of its senders.
         masks: which of the window's receivers the sender has an edge to, a bit each.
         num_partials: number of partial results.
     """
 
     rows: Int[Array, "num_windows 64"]
-    parts: Int[Array, "num_parts 5"]
+    parts: Int[Array, "num_parts 4"]
     senders: Int[Array, " num_entries"]
     masks: UInt[Array, "num_entries 2"]
     num_partials: int

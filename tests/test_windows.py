@@ -22,10 +22,10 @@ def decoded(graph: Graph) -> np.ndarray:
         np.asarray(getattr(graph.windows, name)) for name in ("rows", "parts", "senders", "masks")
     )
     found = []
-    for window, begin, single, end, _ in parts:
+    for window, begin, end, _ in parts:
         for e in range(begin, end):
             bits = [r for r in range(64) if masks[e, r // 32] >> (r % 32) & 1]
-            assert (len(bits) == 1) == (e >= single) and bits
+            assert bits
             found += [(rows[window, r], senders[e]) for r in bits]
     return np.array(sorted(found), np.int64).reshape(-1, 2)
 
@@ -55,7 +55,7 @@ def hub_graph() -> Graph:
 
 def test_long_windows_are_cut(hub_graph):
     parts = np.asarray(hub_graph.windows.parts)
-    places = parts[:, 4]
+    places = parts[:, 3]
     assert hub_graph.windows.num_partials == (places >= 0).sum() > 1
     np.testing.assert_array_equal(np.sort(places[places >= 0]), np.arange((places >= 0).sum()))
     np.testing.assert_array_equal(decoded(hub_graph), listed(hub_graph))
@@ -153,7 +153,7 @@ def test_hubs_and_parts(hub_graph, k, dtype, deterministic):
     assert row_error(dx, expected_dx) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("scale", [1e-34, 1e-25, 1e-8, 1.0, 1e8, 1e25, 1e33])
+@pytest.mark.parametrize("scale", [1e-30, 1e-25, 1e-8, 1.0, 1e8, 1e25, 1e33])
 def test_extreme_scales(hub_graph, scale):
     rng = np.random.default_rng(3)
     x = jnp.asarray(rng.standard_normal((6000, 64)) * scale, jnp.float32)
