@@ -234,6 +234,7 @@ ffi::Error maxk(ffi::ThreadPool pool, AnyBuffer x, Result values, Result indices
   args.values = values->untyped_data();
   args.indices = indices->untyped_data();
   prefer_huge_pages(args.values, values->size_bytes());
+  prefer_huge_pages(args.indices, indices->size_bytes());
   kernels().maxk(args, make_executor(pool));
   return ffi::Error::Success();
 }

@@ -1,11 +1,5 @@
 #include "maxk_spmm.h"
 
-#include <limits>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "dot.h"
 #include "records.h"
 
@@ -26,6 +20,8 @@ class RecordPrefetch {
 
   // Edge e is about to be read.
   JAXGNN_INLINE void before(const Csr& csr, int64_t e) const {
+    prefetch_beginnings(csr, e, distance_, values_of<T>(cbsr_, 0), cbsr_.k);
+    prefetch_beginnings(csr, e, distance_, indices_of<Index>(cbsr_, 0), cbsr_.k);
     const int64_t row = index_of(csr, min_of(e + distance_, csr.num_edges - 1));
     lines(values_of<T>(cbsr_, row), values_);
     lines(indices_of<Index>(cbsr_, row), indices_);
@@ -42,8 +38,8 @@ class RecordPrefetch {
   const int64_t values_, indices_, distance_;
 };
 
-// sums[indices[c]] += weight * values[c], one after the other: the processor's own scatters are
-// slower than scalar stores, of which it takes one a cycle.
+// sums[indices[c]] += weight * values[c], one after the other, a store a cycle. Scatters, and
+// expansions of the values into registers by masks, take longer.
 template <int N, class T, class Index, class A>
 JAXGNN_INLINE void add_terms(A* sums, const T* values, const Index* indices, A weight) {
   JAXGNN_UNROLL
@@ -82,35 +78,6 @@ void store_mean(T* to, const A* sums, int64_t width, A count) {
   for (; f < width; ++f) store<1>(to + f, load<1>(sums + f) / count);
 }
 
-// Copies past the caches, in lines, to where nothing will read soon: a store that goes through them
-// reads the line first, and drives out records.
-JAXGNN_INLINE void stream_lines([[maybe_unused]] char* to, [[maybe_unused]] const char* from,
-                                [[maybe_unused]] int64_t bytes) {
-#if defined(__AVX512F__)
-  for (int64_t i = 0; i < bytes; i += 64) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(from + i));
-  }
-#elif defined(__x86_64__)
-  for (int64_t i = 0; i < bytes; i += 16) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
-                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
-  }
-#endif
-}
-
-// Before other threads may read what was streamed.
-JAXGNN_INLINE void finish_streams() {
-#if defined(__x86_64__)
-  _mm_sfence();
-#endif
-}
-
-#if defined(__x86_64__)
-constexpr int64_t kStreamFrom = int64_t{32} << 20;  // results that no cache keeps
-#else
-constexpr int64_t kStreamFrom = std::numeric_limits<int64_t>::max();
-#endif
-
 // Reduces all rows into `width` sums each: add_edges(row, begin, end, sums) adds those edges of the
 // row to the sums.
 template <class T, class F>
@@ -119,13 +86,11 @@ void reduce_rows(const MaxkProductArgs& args, int64_t width, int64_t edge_bytes,
   using A = Accumulator<T>;
   const Csr& csr = args.csr;
   const size_t sum_bytes = static_cast<size_t>(width) * sizeof(A);
-  const int64_t row_bytes = width * static_cast<int64_t>(sizeof(T));
-  const bool stream = csr.num_rows * row_bytes >= kStreamFrom && row_bytes % kLine == 0 &&
-                      reinterpret_cast<uintptr_t>(args.out) % kLine == 0;
   const int64_t longest = longest_whole_row(csr);
   T* out = static_cast<T*>(args.out);
   A* partials = static_cast<A*>(args.partials);
-  auto round_row = [&](T* to, int64_t edges, const A* sums) {
+  auto store_sums = [&](int64_t row, int64_t edges, const A* sums) {
+    T* to = out + row * width;
     if (args.reduce == Reduce::mean && edges > 1) {
       store_mean(to, sums, width, static_cast<A>(edges));
     } else {
@@ -140,20 +105,13 @@ void reduce_rows(const MaxkProductArgs& args, int64_t width, int64_t edge_bytes,
       return;
     }
     alignas(kLine) A sums[kMaxWidth];
-    alignas(kLine) T rounded[kMaxWidth];
     for (int64_t row = work.first; row < work.last; ++row) {
       const int64_t begin = row_begin(csr, row), end = row_begin(csr, row + 1);
       if (end - begin > longest) continue;
       std::memset(sums, 0, sum_bytes);
       add_edges(row, begin, end, sums);
-      T* to = out + row * width;
-      round_row(stream ? rounded : to, end - begin, sums);
-      if (stream) {
-        stream_lines(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(rounded),
-                     row_bytes);
-      }
+      store_sums(row, end - begin, sums);
     }
-    if (stream) finish_streams();
   });
   over_split_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = partials + first * width;
@@ -161,7 +119,7 @@ void reduce_rows(const MaxkProductArgs& args, int64_t width, int64_t edge_bytes,
       const A* more = partials + part * width;
       for (int64_t f = 0; f < width; ++f) sums[f] += more[f];
     }
-    round_row(out + row * width, row_begin(csr, row + 1) - row_begin(csr, row), sums);
+    store_sums(row, row_begin(csr, row + 1) - row_begin(csr, row), sums);
   });
 }
 
