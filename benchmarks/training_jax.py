@@ -137,7 +137,7 @@ def job(
         exact = _model(dataclasses.replace(setting, dtype="float32"), parameters, widths)
         with jax.default_matmul_precision("highest"):
             run = jax.jit(jax.grad(functools.partial(loss, apply=exact)))
-            found = run(jax.device_put(parameters), structure, x.astype(jnp.float32), labels)
+            found = run(jax.device_put(parameters), structure, features["x"], labels)
         return float(value), jax.device_get(found)
 
     return Job(seconds, peak_bytes, check, more)
