@@ -6,7 +6,8 @@
 // of sqrt(n) quanta a sum, below those of adding floats one after the other as long as n is a few
 // thousand and the terms are not far smaller than M. So callers cut longer sums, and `use_fixed`
 // asks that every row's largest value be within a factor of 16 of M, and M in a range where no
-// scale overflows. 64-bit sums lose nothing that a float sum would keep.
+// scale overflows. 64-bit sums keep 24 bits of the largest value of every row that is added, or are
+// not used.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,13 @@ __device__ inline float fixed_scale(const uint32_t* range, int n) {
   const float room = static_cast<float>((1u << 31) - 256u - static_cast<unsigned>(n));
   const float bound = static_cast<float>(n) * __uint_as_float(range[kRangeLargest]);
   return room / bound * (1.0f - 0x1p-20f);
+}
+
+// Whether 64-bit sums of n terms keep 24 bits of each row's largest value.
+__device__ inline bool use_wide_fixed(const uint32_t* range, int64_t n) {
+  const int bits = 64 - __clzll(n);
+  const int smallest = exponent_of(~range[kRangeSmallestComplement]);
+  return has_scale(range) && exponent_of(range[kRangeLargest]) - smallest <= 37 - bits;
 }
 
 // The inverse quantum of 64-bit sums of n terms, a power of two; and the quantum.

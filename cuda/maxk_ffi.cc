@@ -297,7 +297,7 @@ ffi::Error maxk_sspmm_windows_exact(cudaStream_t stream, AnyBuffer transpose_row
   const Windows windows =
       make_windows(check, window_rows, window_parts, window_senders, window_masks);
   MaxkWindowsArgs args = make_backward(check, row_offsets, windows, dense, indices, *out);
-  // Without a scale, whole rows of the transpose in float, long ones too.
+  // Where fixed point does not hold, whole rows of the transpose in float, long ones too.
   MaxkSspmmArgs rows = make_sspmm(check, transpose_row_offsets, transpose_columns, nullptr, dense,
                                   indices, *out, kUnsplit);
   check.that(sums->element_type() == ffi::U32 && count(*sums) == 2 * args.num_senders * args.k,

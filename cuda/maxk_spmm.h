@@ -41,8 +41,8 @@ struct MaxkSspmmArgs {
   int64_t k;
   int64_t num_records;
   bool mean;              // scatter: divide by the rows' degrees
-  const uint32_t* range;  // gather: do nothing where there is a scale (see fixed_point.cuh), for
-                          // another kernel has done it; or null
+  const uint32_t* range;  // gather: do nothing where 64-bit fixed point holds (see
+                          // fixed_point.cuh), for another kernel has done it; or null
 };
 
 // out_jc = sum over edges of w_e dense_i at column c of the record: gathered over the rows of the

@@ -85,7 +85,7 @@ __device__ inline void gather_row(const Params<T, I>& p, const Work& work) {
 
 template <typename T, typename I, int kPer, int kLanes>
 __global__ void __launch_bounds__(kThreads) gather(const Params<T, I> p) {
-  if (p.range != nullptr && has_scale(p.range)) return;
+  if (p.range != nullptr && use_wide_fixed(p.range, p.rows.num_edges)) return;
   // The grid may be smaller than the work: see launch_maxk_sspmm.
   for (int64_t worker = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
        worker < p.rows.num_splits + p.rows.num_rows; worker += int64_t(gridDim.x) * kWarps) {

@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kThreads) join(const Params<T> p) {
 // 8-byte reductions of neighbouring lanes are neighbours too.
 template <typename T, typename S, bool kExact>
 __global__ void __launch_bounds__(kThreads, 3) backward(const Params<T> p) {
-  if (kExact && !has_scale(p.range)) return;
+  if (kExact && !use_wide_fixed(p.range, p.num_edges)) return;
   extern __shared__ int4 shared[];
   T* dense = reinterpret_cast<T*>(shared);  // [64, width]
   const Part part = load_part(p.windows, blockIdx.x);
@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(kThreads, 3) backward(const Params<T> p) {
 template <typename T>
 __global__ void __launch_bounds__(256) round_exact(const long long* sums, const uint32_t* range,
                                                    int64_t num_edges, T* out, int64_t size) {
-  if (!has_scale(range)) return;
+  if (!use_wide_fixed(range, num_edges)) return;
   float quantum;
   wide_scale(range, num_edges, quantum);
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;

@@ -43,7 +43,7 @@ cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, cudaStream_t s
 cudaError_t launch_maxk_sspmm_windows(const MaxkWindowsArgs& args, cudaStream_t stream);
 
 // The same in 64-bit fixed point, then rounded to `out`: the same bits in every run. Does nothing
-// where `range` says that there is no scale.
+// where `range` says that it would lose accuracy.
 cudaError_t launch_maxk_sspmm_windows_exact(const MaxkWindowsArgs& args, void* out,
                                             cudaStream_t stream);
 

@@ -176,6 +176,12 @@ def test_mixed_magnitudes(hub_graph):
     expected, _ = expected_products(hub_graph, x, zeros, 16)
     error = np.abs(np.asarray(out, np.float64) - expected[0]) / np.maximum(expected[0], 1e-300)
     assert error.max() < 1e-5  # of each element: all terms are positive
+    for deterministic in (False, True):
+        with config.use(deterministic=deterministic):
+            _, dx = products(hub_graph, x, x, 16)
+        expected = expected_products(hub_graph, x, x, 16)[1][0]
+        error = np.abs(np.asarray(dx, np.float64) - expected) / np.maximum(expected, 1e-300)
+        assert error.max() < 1e-5
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
