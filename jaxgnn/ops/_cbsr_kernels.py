@@ -18,7 +18,7 @@ from jaxgnn.ops._rows import REDUCE, Rows, one_by_one
 from jaxgnn.windows import Windows
 
 _SCRATCH = 8  # 32-bit words in which CUDA kernels keep the range of the values
-_SCATTER_BELOW = 48  # values a row, from which on gathering float32 beats scattering them
+_SCATTER_BELOW = 48  # values a row, from which on gathering beats scattering them
 
 
 def index_dtype(width: int) -> Any:
@@ -146,7 +146,9 @@ def sspmm(
         return out
 
     kernel = gathered
-    if _use_windows(windows, y.shape[1], y.dtype, weights):
+    # Deterministic sums of many entries are 64-bit, so that gathering 16-bit rows is faster.
+    wide = config.deterministic and y.dtype != jnp.float32 and k >= _SCATTER_BELOW
+    if _use_windows(windows, y.shape[1], y.dtype, weights) and not wide:
         kernel = _on_cuda(by_windows, otherwise=gathered)
     elif not config.deterministic and y.dtype == jnp.float32 and k < _SCATTER_BELOW:
         kernel = _on_cuda(scattered, otherwise=gathered)

@@ -36,6 +36,11 @@ def maxk_spmm(
     (SSpMM); for $w$, the dot product of the entries with the receiver's gradient there. Residuals
     are the indices, and the values if there are weights.
 
+    On a GPU the gradient for the values is summed in any order, so that its last bits change from
+    run to run, unless `jaxgnn.config.deterministic` is set; unweighted sums run in fixed point
+    where a bound makes that as good as floats (`jaxgnn.config.maxk_accumulation`). A graph
+    `with_windows` is faster there.
+
     Args:
         graph: the graph; the weights are in its edge order.
         cbsr: the features of the senders, `[num_senders, width]` with `k` entries a row (`maxk`).
