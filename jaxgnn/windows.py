@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Int, UInt
 
 from jaxgnn import _ffi
@@ -56,7 +57,7 @@ def build(graph: Graph) -> Windows:
     """
     if _ffi.cpu_module is None:
         raise RuntimeError("with_windows: needs the compiled module jaxgnn._cpu")
-    if isinstance(graph.senders, jax.core.Tracer):
+    if isinstance(graph.senders, Tracer):
         raise ValueError("with_windows: call it outside jax.jit, on the graph itself")
     rows, parts, senders, masks, num_partials = _ffi.cpu_module.build_windows(
         np.asarray(graph.row_offsets), np.asarray(graph.senders), graph.num_senders
