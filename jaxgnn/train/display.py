@@ -80,7 +80,7 @@ class Bar(Silent):
         self._live = Live(console=console, refresh_per_second=10, get_renderable=self._render)
 
     def __enter__(self) -> Self:
-        self._live.start()
+        self._live.start(refresh=True)  # a run may end before the next refresh
         return self
 
     def __exit__(self, *exception: object) -> None:
