@@ -86,7 +86,7 @@ def oracle_loss(graph, values, indices, weights, width, direction, reduce, trans
     return jnp.sum(direction * jnp.sin(out))
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     graph=graphs(max_edges=25),
     shape=st.sampled_from([(3, 2), (40, 9), (300, 4)]),

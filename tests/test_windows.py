@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, config, maxk, maxk_spmm
@@ -118,6 +118,7 @@ def row_error(result, expected) -> float:
 TOLERANCE = {"float32": 2e-6, "bfloat16": 1e-2, "float16": 1.5e-3}
 
 
+@settings(max_examples=20)
 @given(
     graph=graphs(),
     width=st.sampled_from([4, 8, 36, 64, 128, 256]),
