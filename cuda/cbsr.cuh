@@ -53,6 +53,14 @@ cudaError_t with_index(int64_t width, F f) {
   return width <= 256 ? f(Tag<uint8_t>{}) : f(Tag<uint16_t>{});
 }
 
+// f(Tag<T>{}, Tag<I>{}) for the T of `type` and the I of the width.
+template <typename F>
+cudaError_t with_types(Type type, int64_t width, F f) {
+  return with_type(NarrowTypes{}, type, [&](auto tag) {
+    return with_index(width, [&](auto index) { return f(tag, index); });
+  });
+}
+
 // How a warp shares out records: kPer consecutive entries a lane, kLanes lanes a record, and the
 // other lanes on other records. Records longer than a warp's span are taken in several steps.
 template <int kPerLane, int kLanesPerRecord>

@@ -386,13 +386,6 @@ cudaError_t load() {
                               cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024);
 }
 
-template <typename F>
-cudaError_t with_types(Type type, int64_t width, F f) {
-  return with_type(NarrowTypes{}, type, [&](auto tag) {
-    return with_index(width, [&](auto index) { return f(tag, index); });
-  });
-}
-
 }  // namespace
 
 cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream) {

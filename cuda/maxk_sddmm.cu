@@ -48,20 +48,17 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t launch_maxk_sddmm(const MaxkSddmmArgs& args, cudaStream_t stream) {
   if (args.rows.num_rows == 0 || args.rows.num_edges == 0) return cudaSuccess;
-  return with_type(NarrowTypes{}, args.type, [&](auto tag) {
+  return with_types(args.type, args.width, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
-    return with_index(args.width, [&](auto index) {
-      using I = typename decltype(index)::type;
-      return with_share(args.k, args.k % 4 == 0, [&](auto share) {
-        const int64_t workers = args.rows.num_splits + args.rows.num_rows;
-        record_dots<T, I, decltype(share)>
-            <<<static_cast<unsigned>((workers + kWarps - 1) / kWarps), kThreads,
-               kWarps * args.width * sizeof(float), stream>>>(
-                args.rows, static_cast<const T*>(args.values), static_cast<const I*>(args.columns),
-                static_cast<const T*>(args.dense), args.out, static_cast<int>(args.width),
-                static_cast<int>(args.k));
-        return cudaGetLastError();
-      });
+    using I = typename decltype(index)::type;
+    return with_share(args.k, args.k % 4 == 0, [&](auto share) {
+      const int64_t workers = args.rows.num_splits + args.rows.num_rows;
+      record_dots<T, I, decltype(share)><<<static_cast<unsigned>((workers + kWarps - 1) / kWarps),
+                                           kThreads, kWarps * args.width * sizeof(float), stream>>>(
+          args.rows, static_cast<const T*>(args.values), static_cast<const I*>(args.columns),
+          static_cast<const T*>(args.dense), args.out, static_cast<int>(args.width),
+          static_cast<int>(args.k));
+      return cudaGetLastError();
     });
   });
 }

@@ -215,11 +215,8 @@ cudaError_t load_rows() {
 
 cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, cudaStream_t stream) {
   if (args.rows.num_rows == 0 || args.width == 0) return cudaSuccess;
-  return with_type(NarrowTypes{}, args.type, [&](auto tag) {
-    return with_index(args.width, [&](auto index) {
-      return launch_rows<typename decltype(tag)::type, typename decltype(index)::type>(args,
-                                                                                       stream);
-    });
+  return with_types(args.type, args.width, [&](auto tag, auto index) {
+    return launch_rows<typename decltype(tag)::type, typename decltype(index)::type>(args, stream);
   });
 }
 

@@ -155,13 +155,6 @@ unsigned blocks_of(const Rows& rows) {
   return static_cast<unsigned>((rows.num_splits + rows.num_rows + kWarps - 1) / kWarps);
 }
 
-template <typename F>
-cudaError_t with_types(const MaxkSspmmArgs& args, F f) {
-  return with_type(NarrowTypes{}, args.type, [&](auto tag) {
-    return with_index(args.width, [&](auto index) { return f(tag, index); });
-  });
-}
-
 template <typename T, typename I>
 cudaError_t load() {
   for (int64_t k : {8, 16, 32, 64, 128}) {
@@ -179,7 +172,7 @@ cudaError_t load() {
 
 cudaError_t launch_maxk_sspmm(const MaxkSspmmArgs& args, cudaStream_t stream) {
   if (args.rows.num_rows == 0) return cudaSuccess;
-  return with_types(args, [&](auto tag, auto index) {
+  return with_types(args.type, args.width, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
     const Params<T, I> p = params<T, I>(args);
@@ -198,7 +191,7 @@ cudaError_t launch_maxk_sspmm_scatter(const MaxkSspmmArgs& args, cudaStream_t st
   float* sums = static_cast<float*>(args.out);
   JAXGNN_TRY(cudaMemsetAsync(sums, 0, args.num_records * args.k * sizeof(float), stream));
   if (args.rows.num_rows == 0) return cudaSuccess;
-  return with_types(args, [&](auto tag, auto index) {
+  return with_types(args.type, args.width, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
     const Params<T, I> p = params<T, I>(args);
