@@ -1,13 +1,16 @@
 // Sums in fixed point: each term is rounded once to an integer multiple of a quantum, and the
 // integers add exactly in any order, by native integer atomics.
 //
-// With M the largest magnitude and n terms, 32-bit sums have the quantum n M / (2^31 - n - 256): n
-// terms, each rounded by half a quantum at most, cannot overflow. Rounding errors are of the order
-// of sqrt(n) quanta a sum, below those of adding floats one after the other as long as n is a few
-// thousand and the terms are not far smaller than M. So callers cut longer sums, and `use_fixed`
-// asks that every row's largest value be within a factor of 16 of M, and M in a range where no
-// scale overflows. 64-bit sums keep 24 bits of the largest value of every row that is added, or are
-// not used.
+// With a bound B on the magnitude of a sum of n terms, 32-bit sums have the quantum
+// B / (2^31 - n - 256): n terms, each rounded by half a quantum at most, cannot overflow. Rounding
+// errors are of the order of sqrt(n) quanta a sum, below those of adding floats one after the other
+// as long as n is a few thousand (callers cut longer sums) and the sum is not far smaller than B.
+//
+// Where all records are alike (their largest values within a factor of 16 of one another), B is n
+// times the largest value of all. Else it is, for each row, the sum over its edges of each record's
+// largest value; and a row whose sums come out so small that the errors may exceed those of floats
+// (`is_precise`) is computed again in float. 64-bit sums keep 24 bits of the largest value of every
+// row that is added, or are not used.
 #pragma once
 
 #include <cstdint>
@@ -27,16 +30,28 @@ __device__ inline bool has_scale(const uint32_t* range) {
   return exponent > -64 && exponent < 64;
 }
 
-__device__ inline bool use_fixed(const uint32_t* range) {
+__device__ inline bool records_alike(const uint32_t* range) {
   const int smallest = exponent_of(~range[kRangeSmallestComplement]);
-  return has_scale(range) && exponent_of(range[kRangeLargest]) - smallest <= 4;
+  return exponent_of(range[kRangeLargest]) - smallest <= 4;
 }
 
-// The inverse quantum of 32-bit sums of n terms, 1 <= n < 2^30; float's rounding is allowed for.
-__device__ inline float fixed_scale(const uint32_t* range, int n) {
+// The inverse quantum of 32-bit sums of n terms, 1 <= n < 2^30, that are at most `bound`; float's
+// rounding, here and in the bound, is allowed for.
+__device__ inline float fixed_scale(float bound, int n) {
   const float room = static_cast<float>((1u << 31) - 256u - static_cast<unsigned>(n));
-  const float bound = static_cast<float>(n) * __uint_as_float(range[kRangeLargest]);
-  return room / bound * (1.0f - 0x1p-20f);
+  return bound > 0.0f ? room / bound * (1.0f - 0x1p-16f) : 1.0f;
+}
+
+// The bound for records that are alike.
+__device__ inline float common_bound(const uint32_t* range, int n) {
+  return static_cast<float>(n) * __uint_as_float(range[kRangeLargest]);
+}
+
+// Whether the errors of a row of sums, the largest of which has this magnitude, are those of
+// floats: about sqrt(hits) quanta, where a sum has `terms * k / width` of the terms.
+__device__ inline bool is_precise(int largest, int terms, int k, int width) {
+  const float hits = static_cast<float>(terms) * static_cast<float>(k) / static_cast<float>(width);
+  return static_cast<float>(largest) >= 0x1p21f * (1.0f + sqrtf(hits));
 }
 
 // Whether 64-bit sums of n terms keep 24 bits of each row's largest value.

@@ -77,6 +77,16 @@ ffi::Error cbsr_scatter(cudaStream_t stream, AnyBuffer values, AnyBuffer columns
   return status("jaxgnn_cbsr_scatter", launch_cbsr_scatter(args, stream));
 }
 
+// Scratch memory: the range, the largest magnitude of each record, a flag for each row.
+constexpr int64_t kRangeWords = 8;
+
+cudaError_t find_range(const AnyBuffer& values, AnyBuffer& scratch, const float* largest,
+                       cudaStream_t stream) {
+  return launch_range(value_type(values.element_type()), values.untyped_data(), dim(values, 0),
+                      dim(values, 1), static_cast<uint32_t*>(scratch.untyped_data()),
+                      const_cast<float*>(largest), stream);
+}
+
 // What both forms of the forward product have in common.
 MaxkSpmmArgs make_spmm(Check& check, const AnyBuffer& row_offsets, const AnyBuffer& columns,
                        const AnyBuffer* splits, const AnyBuffer& values, const AnyBuffer& indices,
@@ -84,8 +94,9 @@ MaxkSpmmArgs make_spmm(Check& check, const AnyBuffer& row_offsets, const AnyBuff
   check_rows(check, row_offsets, columns, splits, split_length);
   check_records(check, values, indices, dim(out, 1));
   check.that(reduce == 0 || reduce == 1, "reduce must be 0 or 1");
-  check.that(count(range) == 0 || (range.element_type() == ffi::U32 && count(range) >= 2),
-             "scratch must be uint32 [8] or [0]");
+  check.that(range.element_type() == ffi::U32 &&
+                 (count(range) == 0 || count(range) >= kRangeWords + dim(values, 0)),
+             "scratch must be uint32 [8 + records] or [0]");
   MaxkSpmmArgs args{};
   args.rows = make_rows(row_offsets, columns, splits, count(columns), split_length);
   check.matrix(out, values.element_type(), args.rows.num_rows, dim(out, 1),
@@ -95,15 +106,13 @@ MaxkSpmmArgs make_spmm(Check& check, const AnyBuffer& row_offsets, const AnyBuff
   args.columns = indices.untyped_data();
   args.out = out.untyped_data();
   args.range = count(range) == 0 ? nullptr : static_cast<const uint32_t*>(range.untyped_data());
+  if (args.range != nullptr) {
+    args.largest = reinterpret_cast<const float*>(args.range + kRangeWords);
+  }
   args.width = dim(out, 1);
   args.k = dim(values, 1);
   args.mean = reduce == 1;
   return args;
-}
-
-cudaError_t find_range(const AnyBuffer& values, AnyBuffer& range, cudaStream_t stream) {
-  return launch_range(value_type(values.element_type()), values.untyped_data(), dim(values, 0),
-                      dim(values, 1), static_cast<uint32_t*>(range.untyped_data()), stream);
 }
 
 ffi::Error maxk_spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns,
@@ -121,7 +130,7 @@ ffi::Error maxk_spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer colum
   args.partials = static_cast<float*>(partials->untyped_data());
   if (args.weights != nullptr) args.range = nullptr;  // no bound on weighted sums
   cudaError_t error = cudaSuccess;
-  if (args.range != nullptr) error = find_range(values, *scratch, stream);
+  if (args.range != nullptr) error = find_range(values, *scratch, args.largest, stream);
   if (error == cudaSuccess) error = launch_maxk_spmm(args, stream);
   return status("jaxgnn_maxk_spmm", error);
 }
@@ -159,7 +168,8 @@ ffi::Error maxk_spmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuff
   MaxkWindowsArgs args{};
   args.windows = make_windows(check, window_rows, window_parts, window_senders, window_masks);
   check_window_width(check, rows.width);
-  check.that(rows.range != nullptr, "scratch must be uint32 [8]");
+  check.that(count(*scratch) >= kRangeWords + dim(values, 0) + rows.rows.num_rows,
+             "scratch must be uint32 [8 + records + rows]");
   check.that(partials->element_type() == ffi::F32 &&
                  count(*partials) % (kWindowRows * std::max<int64_t>(rows.width, 1)) == 0,
              "partials must be float32 [places, 64, width]");
@@ -173,9 +183,13 @@ ffi::Error maxk_spmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuff
   args.dense = rows.out;
   args.partials = count(*partials) == 0 ? nullptr : static_cast<float*>(partials->untyped_data());
   args.range = rows.range;
+  args.largest = rows.largest;
+  args.flags = static_cast<uint32_t*>(scratch->untyped_data()) + kRangeWords + dim(values, 0);
+  rows.flags = args.flags;
+  args.num_receivers = rows.rows.num_rows;
   args.width = rows.width;
   args.k = rows.k;
-  cudaError_t error = find_range(values, *scratch, stream);
+  cudaError_t error = find_range(values, *scratch, args.largest, stream);
   if (error == cudaSuccess) error = launch_maxk_spmm_windows(args, stream);
   if (error == cudaSuccess) error = launch_maxk_spmm(rows, stream);
   return status("jaxgnn_maxk_spmm_windows", error);
@@ -309,7 +323,7 @@ ffi::Error maxk_sspmm_windows_exact(cudaStream_t stream, AnyBuffer transpose_row
   args.sums = sums->untyped_data();
   args.range = static_cast<const uint32_t*>(scratch->untyped_data());
   rows.range = args.range;
-  cudaError_t error = find_range(dense, *scratch, stream);
+  cudaError_t error = find_range(dense, *scratch, nullptr, stream);
   if (error == cudaSuccess) {
     error = launch_maxk_sspmm_windows_exact(args, out->untyped_data(), stream);
   }

@@ -27,6 +27,8 @@ struct Params {
   T* out;
   float* partials;
   const uint32_t* range;
+  const float* largest;   // magnitude of each record
+  const uint32_t* flags;  // rows to compute again; null: all, unless there is a scale
   int width;
   int k;
   bool mean;
@@ -75,25 +77,6 @@ __device__ inline void walk(const Params<T, I>& p, const Work& work, F add) {
   }
 }
 
-template <typename T, typename I, typename S>
-__global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p) {
-  if (!use_fixed(p.range)) return;
-  extern __shared__ int fixed_sums[];
-  const Work work = find_work(p.rows, int64_t(blockIdx.x) * kWarps + threadIdx.x / 32);
-  if (work.row < 0) return;
-  const int lane = threadIdx.x % 32;
-  int* sums = fixed_sums + threadIdx.x / 32 * p.width;
-  for (int f = lane; f < p.width; f += 32) sums[f] = 0;
-  __syncwarp();
-  const float scale = work.count > 0 ? fixed_scale(p.range, work.count) : 1.0f;
-  walk<S, false>(p, work, [&](int column, float value, float) {
-    atomicAdd(sums + column, __float2int_rn(value * scale));
-  });
-  __syncwarp();
-  const float unit = 1.0f / scale;
-  for (int f = lane; f < p.width; f += 32) finish(p, work, f, sums[f] * unit);
-}
-
 template <typename S, typename T, typename I>
 __device__ inline void add_in_float(const Params<T, I>& p, const Work& work, float* float_sums) {
   if (work.row < 0) return;
@@ -113,13 +96,57 @@ __device__ inline void add_in_float(const Params<T, I>& p, const Work& work, flo
   }
 }
 
+// A bound on the sums of a row whose records differ: the sum of their largest magnitudes.
+template <typename T, typename I>
+__device__ inline float sum_of_largest(const Params<T, I>& p, const Work& work) {
+  float sum = 0.0f;
+  for (int i = threadIdx.x % 32; i < work.count; i += 32) {
+    sum += p.largest[load_column(p.rows, work.begin + i)];
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(kFullWarp, sum, offset);
+  return sum;
+}
+
+template <typename T, typename I, typename S>
+__global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p) {
+  if (!has_scale(p.range)) return;
+  extern __shared__ int fixed_sums[];
+  const Work work = find_work(p.rows, int64_t(blockIdx.x) * kWarps + threadIdx.x / 32);
+  if (work.row < 0) return;
+  const int lane = threadIdx.x % 32;
+  int* sums = fixed_sums + threadIdx.x / 32 * p.width;
+  for (int f = lane; f < p.width; f += 32) sums[f] = 0;
+  __syncwarp();
+  const bool alike = records_alike(p.range);
+  const float bound = alike ? common_bound(p.range, work.count) : sum_of_largest(p, work);
+  const float scale = fixed_scale(bound, work.count);
+  walk<S, false>(p, work, [&](int column, float value, float) {
+    atomicAdd(sums + column, __float2int_rn(value * scale));
+  });
+  __syncwarp();
+  if (!alike) {
+    int largest = 0;
+    for (int f = lane; f < p.width; f += 32) largest = max(largest, abs(sums[f]));
+    largest = __reduce_max_sync(kFullWarp, largest);
+    if (work.count > 0 && !is_precise(largest, work.count, p.k, p.width)) {
+      add_in_float<Share<1, 32>>(p, work, reinterpret_cast<float*>(fixed_sums));
+      return;
+    }
+  }
+  const float unit = 1.0f / scale;
+  for (int f = lane; f < p.width; f += 32) finish(p, work, f, sums[f] * unit);
+}
+
 template <typename T, typename I, typename S>
 __global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p) {
-  if (p.range != nullptr && use_fixed(p.range)) return;
+  const bool flagged = p.range != nullptr && has_scale(p.range);
+  if (flagged && (p.flags == nullptr || records_alike(p.range))) return;
   extern __shared__ float float_sums[];
   // The grid may be smaller than the work: see launch_rows.
   for (int64_t worker = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
        worker < p.rows.num_splits + p.rows.num_rows; worker += int64_t(gridDim.x) * kWarps) {
+    if (flagged && p.flags[worker] == 0) continue;  // rows are not split then
     add_in_float<S>(p, find_work(p.rows, worker), float_sums);
     __syncwarp();
   }
@@ -127,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p)
 
 template <typename T>
 __global__ void __launch_bounds__(256)
-    find_range(const T* values, int64_t num_rows, int k, uint32_t* range) {
+    find_range(const T* values, int64_t num_rows, int k, uint32_t* range, float* largest_of) {
   constexpr int kLanes = 8;  // a record
   const int64_t workers = int64_t(gridDim.x) * blockDim.x / kLanes;
   const int64_t worker = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
@@ -141,6 +168,9 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) {
       bits = max(bits, __shfl_xor_sync(mask, bits, offset));
+    }
+    if (largest_of != nullptr && threadIdx.x % kLanes == 0) {
+      largest_of[row] = __uint_as_float(bits);
     }
     largest = max(largest, bits);
     if (bits > 0) complement = max(complement, ~bits);
@@ -167,11 +197,18 @@ cudaError_t with_float_share(int64_t k, int64_t width, F f) {
 
 template <typename T, typename I>
 cudaError_t launch_rows(const MaxkSpmmArgs& args, cudaStream_t stream) {
-  const Params<T, I> p{
-      args.rows,    static_cast<const T*>(args.values), static_cast<const I*>(args.columns),
-      args.weights, static_cast<T*>(args.out),          args.partials,
-      args.range,   static_cast<int>(args.width),       static_cast<int>(args.k),
-      args.mean};
+  const Params<T, I> p{args.rows,
+                       static_cast<const T*>(args.values),
+                       static_cast<const I*>(args.columns),
+                       args.weights,
+                       static_cast<T*>(args.out),
+                       args.partials,
+                       args.range,
+                       args.largest,
+                       args.flags,
+                       static_cast<int>(args.width),
+                       static_cast<int>(args.k),
+                       args.mean};
   const int64_t workers = args.rows.num_splits + args.rows.num_rows;
   const unsigned blocks = static_cast<unsigned>((workers + kWarps - 1) / kWarps);
   const size_t row_bytes = kWarps * args.width * sizeof(float);
@@ -232,14 +269,14 @@ cudaError_t load_maxk_spmm() {
 }
 
 cudaError_t launch_range(Type type, const void* values, int64_t num_rows, int64_t width,
-                         uint32_t* range, cudaStream_t stream) {
+                         uint32_t* range, float* largest, cudaStream_t stream) {
   JAXGNN_TRY(cudaMemsetAsync(range, 0, 2 * sizeof(uint32_t), stream));
   if (num_rows == 0) return cudaSuccess;
   const unsigned blocks = static_cast<unsigned>(num_rows < 1056 * 32 ? (num_rows + 31) / 32 : 1056);
   return with_type(NarrowTypes{}, type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     find_range<T><<<blocks, 256, 0, stream>>>(static_cast<const T*>(values), num_rows,
-                                              static_cast<int>(width), range);
+                                              static_cast<int>(width), range, largest);
     return cudaGetLastError();
   });
 }

@@ -14,7 +14,9 @@ struct MaxkSpmmArgs {
   void* out;              // [num_rows, width]
   float* partials;        // [num_splits, width]
   const uint32_t* range;  // see launch_range; null: never in fixed point
-  bool fallback;          // do nothing where fixed point holds: another kernel has done it
+  const float* largest;   // magnitudes of the records, with range
+  bool fallback;          // another kernel has done this in fixed point where there is a scale,
+  const uint32_t* flags;  // but for the rows flagged here, if records are not alike
   int64_t width;
   int64_t k;
   bool mean;
@@ -25,9 +27,9 @@ cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, cudaStream_t stream);
 cudaError_t load_maxk_spmm();
 
 // The magnitudes of [num_rows, width] values that decide about fixed point (see fixed_point.cuh),
-// into range[0] and range[1].
+// into range[0] and range[1], and of each row into `largest` unless that is null.
 cudaError_t launch_range(Type type, const void* values, int64_t num_rows, int64_t width,
-                         uint32_t* range, cudaStream_t stream);
+                         uint32_t* range, float* largest, cudaStream_t stream);
 
 struct MaxkSspmmArgs {
   Type type;

@@ -27,6 +27,8 @@ struct Params {
   T* dense;
   float* partials;
   const uint32_t* range;
+  const float* largest;
+  uint32_t* flags;
   void* sums;
   int64_t num_edges;
   int width;
@@ -117,14 +119,34 @@ __device__ inline void finish(const Params<T>& p, int row, int f, float (&result
   store_pack<T, 4, float>(p.dense + int64_t(row) * p.width + f, result);
 }
 
+// Bounds on a part's sums where records differ: for each row the sum over its edges of the records'
+// largest magnitudes, themselves in fixed point and rounded up. `bounds` are zeros before.
+template <typename T>
+__device__ inline float add_bounds(const Params<T>& p, const Part& part, int* bounds) {
+  // At most 2^30 and one for each entry.
+  const float most = 0x1p30f / static_cast<float>(part.end - part.begin);
+  const float unit = __uint_as_float(p.range[kRangeLargest]) / most;
+  const float scale = 1.0f / unit;
+  for (int e = part.begin + static_cast<int>(threadIdx.x); e < part.end; e += kThreads) {
+    const int bound = __float2int_ru(p.largest[p.windows.senders[e]] * scale);
+    for (uint2 mask = p.windows.masks[e]; (mask.x | mask.y) != 0; drop_first(mask)) {
+      atomicAdd(bounds + first_of(mask), bound);
+    }
+  }
+  return unit;
+}
+
 template <typename T, typename S>
 __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
-  if (!use_fixed(p.range)) return;
+  if (!has_scale(p.range)) return;
   extern __shared__ int4 shared[];
   int* sums = reinterpret_cast<int*>(shared);  // [64, width]
   __shared__ float scale[kWindowRows];
+  __shared__ int bounds[kWindowRows];
+  __shared__ int terms[kWindowRows];
   __shared__ int rows[kWindowRows];
   const Part part = load_part(p.windows, blockIdx.x);
+  const bool alike = records_alike(p.range);
   for (int i = threadIdx.x; i < kWindowRows * p.width / 4; i += kThreads) {
     shared[i] = make_int4(0, 0, 0, 0);
   }
@@ -132,10 +154,20 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
     const int row = p.windows.rows[part.window * kWindowRows + threadIdx.x];
     rows[threadIdx.x] = row;
     const int64_t degree = row < 0 ? 0 : degree_of(p, row);
-    const int terms = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
-    scale[threadIdx.x] = terms == 0 ? 1.0f : fixed_scale(p.range, terms);
+    const int n = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
+    terms[threadIdx.x] = n;
+    bounds[threadIdx.x] = 0;
+    if (alike) scale[threadIdx.x] = fixed_scale(common_bound(p.range, n), n);
   }
   __syncthreads();
+  if (!alike) {
+    const float unit = add_bounds(p, part, bounds);
+    __syncthreads();
+    if (threadIdx.x < kWindowRows) {
+      scale[threadIdx.x] = fixed_scale(bounds[threadIdx.x] * unit, terms[threadIdx.x]);
+    }
+    __syncthreads();
+  }
 
   using Record = Values<S::kPer>;
   for (int first = 0; first < p.k; first += S::kSpan) {
@@ -165,8 +197,10 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
   for (int r = threadIdx.x / 32; r < kWindowRows; r += kThreads / 32) {
     if (rows[r] < 0) continue;
     const float unit = 1.0f / scale[r];
+    int largest = 0;
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
       const int4 sum = shared[(r * p.width + f) / 4];
+      largest = max(max(largest, max(abs(sum.x), abs(sum.y))), max(abs(sum.z), abs(sum.w)));
       float result[4] = {sum.x * unit, sum.y * unit, sum.z * unit, sum.w * unit};
       if (part.place >= 0) {
         float* partial = p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
@@ -175,6 +209,11 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
         finish(p, rows[r], f, result);
       }
     }
+    if (alike || terms[r] == 0) continue;
+    largest = __reduce_max_sync(kFullWarp, largest);
+    if (threadIdx.x % 32 == 0 && !is_precise(largest, terms[r], p.k, p.width)) {
+      p.flags[rows[r]] = 1;
+    }
   }
 }
 
@@ -182,7 +221,7 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
 // first of each window does the work.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) join(const Params<T> p) {
-  if (!use_fixed(p.range)) return;
+  if (!has_scale(p.range)) return;
   const Part part = load_part(p.windows, blockIdx.x);
   const auto window = [&](int i) { return load_part(p.windows, i).window; };
   const int first = blockIdx.x;
@@ -302,6 +341,8 @@ Params<T> params(const MaxkWindowsArgs& args) {
           static_cast<T*>(args.dense),
           args.partials,
           args.range,
+          args.largest,
+          args.flags,
           args.sums,
           args.num_edges,
           static_cast<int>(args.width),
@@ -319,6 +360,7 @@ cudaError_t allow(void (*kernel)(Params<T>)) {
 }  // namespace
 
 cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, cudaStream_t stream) {
+  JAXGNN_TRY(cudaMemsetAsync(args.flags, 0, args.num_receivers * sizeof(uint32_t), stream));
   if (args.windows.num_parts == 0) return cudaSuccess;
   return with_type(NarrowTypes{}, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -27,7 +27,10 @@ struct MaxkWindowsArgs {
   void* dense;             // forward: the result, backward: the operand; [num_receivers, width]
   float* partials;         // forward: [num_partials, 64, width]
   const uint32_t* range;   // of the values, or of dense; see fixed_point.cuh
-  void* sums;              // backward: [num_senders, k], float or int64; zeroed here
+  const float* largest;    // forward: magnitudes of the records
+  uint32_t* flags;         // forward: set for rows to compute again in float; zeroed here
+  int64_t num_receivers;
+  void* sums;  // backward: [num_senders, k], float or int64; zeroed here
   int64_t num_senders;
   int64_t num_edges;
   int64_t width;
@@ -35,7 +38,7 @@ struct MaxkWindowsArgs {
 };
 
 // dense_i = sum over edges of the sender's record, in fixed point; does nothing where `range` says
-// that fixed point would lose accuracy.
+// that there is no scale.
 cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, cudaStream_t stream);
 
 // sums_jc = sum over edges of dense_i at the record's columns, by reductions in L2. In float the

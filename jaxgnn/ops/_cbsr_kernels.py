@@ -17,7 +17,9 @@ from jaxgnn import _csr, _ffi, config
 from jaxgnn.ops._rows import REDUCE, Rows, one_by_one
 from jaxgnn.windows import Windows
 
-_SCRATCH = 8  # 32-bit words in which CUDA kernels keep the range of the values
+# 32-bit words in which CUDA kernels keep the range of the values; forward they also keep a word
+# for each sparse row, its largest value, and with windows one for each dense row, a flag.
+_SCRATCH = 8
 _SCATTER_BELOW = 48  # values a row, from which on gathering beats scattering them
 
 
@@ -50,7 +52,7 @@ def spgemm(
             [
                 ((rows.num_rows, width), values.dtype),
                 ((rows.splits.shape[0], width), accumulator),
-                ((_SCRATCH if fixed else 0,), jnp.uint32),
+                ((_SCRATCH + values.shape[0] if fixed else 0,), jnp.uint32),
             ],
             reduce=REDUCE[reduce],
             split_length=_split_length(rows),
@@ -66,7 +68,7 @@ def spgemm(
             [
                 ((rows.num_rows, width), values.dtype),
                 ((windows.num_partials, windows.rows.shape[1], width), jnp.float32),
-                ((_SCRATCH,), jnp.uint32),
+                ((_SCRATCH + values.shape[0] + rows.num_rows,), jnp.uint32),
             ],
             reduce=REDUCE[reduce],
         )
