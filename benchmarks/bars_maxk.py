@@ -66,6 +66,15 @@ def operations_gpu() -> list[Bar]:
     return [
         *against_cusparse("float32", "forward", _FORWARD),
         *against_cusparse(half, "forward", _FORWARD_HALF),
+        *(
+            reddit(
+                "forward, packed float32: best cuSPARSE float32",
+                Pick((plan.MAXK_PACKED,), "float32", "forward", k),
+                Pick(plan.CUSPARSE),
+                at_least,
+            )
+            for k, at_least, _ in _FORWARD_HALF
+        ),
         *against_cusparse("float32", "backward", _BACKWARD),
         *(
             reddit(

@@ -98,6 +98,8 @@ def _case(
             yield make(plan.MAXK_DETERMINISTIC, dtype, "backward", k)
             yield make(plan.MAXK_WINDOWS_DETERMINISTIC, dtype, "backward", k)
             yield make(plan.MAXK_FLOAT, dtype, "forward", k)
+            if dtype == "float32":
+                yield make(plan.MAXK_PACKED, dtype, "forward", k)
             yield make(plan.MAXK, dtype, "select", k)
             # These do not get faster as k falls: one k tells all.
             if k == ks[0] and dtype == "float32":

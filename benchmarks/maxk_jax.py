@@ -56,17 +56,19 @@ class MaxKCandidates:
             function = functools.partial(_scatter_gather_segment_sum, m.width)
             if m.impl.startswith(plan.MAXK):
                 graph = self._graph
-                if m.impl in (plan.MAXK_WINDOWS, plan.MAXK_WINDOWS_DETERMINISTIC):
+                if m.impl.startswith(plan.MAXK_WINDOWS):
                     if self._windows is None:
                         self._windows = with_windows(graph)
                     graph, preprocessing = self._windows
                     facts |= preprocessing
                 operands = (indices, graph)
-                function = functools.partial(_ours, m.width)
+                function = functools.partial(_ours, m.width, m.impl == plan.MAXK_PACKED)
             if backward:
                 function, operand = _pullback(function), dense
             else:
                 operand = _entries(dense, indices)
+                if m.impl == plan.MAXK_PACKED:  # as maxk(x, k, packed=True) leaves them
+                    operand = jax.lax.reduce_precision(operand, exponent_bits=8, mantissa_bits=15)
             function = _under(_SETTINGS.get(m.impl, {}), function)
             candidate = compiled(function, operand, *operands)
         return dataclasses.replace(candidate, facts=facts)
@@ -131,8 +133,8 @@ def _entries(x: Float[Array, "nodes width"], indices: UInt[Array, "nodes k"]) ->
     return jnp.take_along_axis(x, indices.astype(jnp.int32), axis=1)
 
 
-def _ours(width: int, values: Array, indices: Array, graph: Graph) -> Array:
-    return maxk_spmm(graph, CBSR(values, indices, width))
+def _ours(width: int, packed: bool, values: Array, indices: Array, graph: Graph) -> Array:
+    return maxk_spmm(graph, CBSR(values, indices, width, packed))
 
 
 def _scatter_gather_segment_sum(

@@ -26,16 +26,15 @@ MAXK_WINDOWS = "jaxgnn maxk windows"
 MAXK_DETERMINISTIC = "jaxgnn maxk deterministic"
 MAXK_WINDOWS_DETERMINISTIC = "jaxgnn maxk windows deterministic"
 MAXK_FLOAT = "jaxgnn maxk float"
+MAXK_PACKED = "jaxgnn maxk windows packed"
 TOP_K = "jax top_k"
 COPY = "copy of the input"
 
 # The worker process that runs each: two frameworks never share one, nor its memory.
 FAMILY = {
     **dict.fromkeys((OURS, SORTED, UNSORTED, SHUFFLED, BCSR, BCOO), "jax"),
-    **dict.fromkeys(
-        (MAXK, MAXK_WINDOWS, MAXK_DETERMINISTIC, MAXK_WINDOWS_DETERMINISTIC, MAXK_FLOAT), "jax"
-    ),
-    **dict.fromkeys((TOP_K, COPY), "jax"),
+    **dict.fromkeys((MAXK, MAXK_WINDOWS, MAXK_PACKED, MAXK_FLOAT, TOP_K, COPY), "jax"),
+    **dict.fromkeys((MAXK_DETERMINISTIC, MAXK_WINDOWS_DETERMINISTIC), "jax"),
     **dict.fromkeys((TORCH, *CUSPARSE, PYG_EDGE_INDEX, PYG_ADJ, PYG_SCATTER), "torch"),
     **dict.fromkeys((SORTED + FTZ, UNSORTED + FTZ), "jax_ftz"),
     SCIPY: "scipy",

@@ -47,6 +47,38 @@ __device__ inline void load_values(const T* values, int c, int k, float (&value)
   }
 }
 
+// A value and its column, below 256, in 32 bits: float32 loses its last 8 bits, other types none.
+__device__ inline uint32_t to_word(float value, uint8_t column) {
+  return (__float_as_uint(value) & ~0xffu) | column;
+}
+__device__ inline uint32_t to_word(__nv_bfloat16 value, uint8_t column) {
+  return static_cast<uint32_t>(__bfloat16_as_ushort(value)) << 16 | column;
+}
+__device__ inline uint32_t to_word(__half value, uint8_t column) {
+  return static_cast<uint32_t>(__half_as_ushort(value)) << 16 | column;
+}
+
+template <typename T>
+__device__ inline float value_of_word(uint32_t word) {
+  if constexpr (sizeof(T) == 4) return __uint_as_float(word & ~0xffu);
+  if constexpr (kTypeOf<T> == Type::kBF16) return __uint_as_float(word & 0xffff0000u);
+  if constexpr (kTypeOf<T> == Type::kF16) return __half2float(__ushort_as_half(word >> 16));
+}
+
+// Four of a record's words, from entry c on; zeros from k on.
+template <typename T>
+__device__ inline void load_words(const uint32_t* words, int c, int k, float (&value)[4],
+                                  int (&column)[4]) {
+  uint4 pack = {};
+  if (c < k) pack = __ldg(reinterpret_cast<const uint4*>(words + c));
+  const uint32_t word[4] = {pack.x, pack.y, pack.z, pack.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    value[i] = value_of_word<T>(word[i]);
+    column[i] = static_cast<int>(word[i] & 0xffu);
+  }
+}
+
 // Calls f(Tag<uint8_t>) or f(Tag<uint16_t>): columns of widths to 256 are bytes.
 template <typename F>
 cudaError_t with_index(int64_t width, F f) {

@@ -8,8 +8,8 @@
 //
 // Where all records are alike (their largest values within a factor of 16 of one another), B is n
 // times the largest value of all. Else it is, for each row, the sum over its edges of each record's
-// largest value; and a row whose sums come out so small that the errors may exceed those of floats
-// (`is_precise`) is computed again in float. 64-bit sums keep 24 bits of the largest value of every
+// largest value; and a row of which a sum may have larger errors than floats have (`is_precise`) is
+// computed again in float. 64-bit sums keep 24 bits of the largest value of every
 // row that is added, or are not used.
 #pragma once
 
@@ -21,6 +21,9 @@ namespace jaxgnn {
 // smallest row maximum that is not 0 (so that both are found by atomicMax from 0).
 constexpr int kRangeLargest = 0;
 constexpr int kRangeSmallestComplement = 1;
+
+// Bits of a NaN, and above those of every magnitude: the smallest of no records.
+constexpr unsigned kNoSize = 0x7fffffffu;
 
 __device__ inline int exponent_of(uint32_t bits) { return static_cast<int>(bits >> 23) - 127; }
 
@@ -47,11 +50,15 @@ __device__ inline float common_bound(const uint32_t* range, int n) {
   return static_cast<float>(n) * __uint_as_float(range[kRangeLargest]);
 }
 
-// Whether the errors of a row of sums, the largest of which has this magnitude, are those of
-// floats: about sqrt(hits) quanta, where a sum has `terms * k / width` of the terms.
-__device__ inline bool is_precise(int largest, int terms, int k, int width) {
+// Whether the errors of each sum of a row are those of floats: small against the row's smallest
+// record (its largest magnitude in quanta; NaN without records), whatever a sum is made of; or
+// against the sums themselves, of which `least` is the smallest in magnitude. The errors are of
+// about sqrt(hits) quanta, where a sum has `terms * k / width` of the terms.
+__device__ inline bool is_precise(float smallest_record, int least, int terms, int k, int width) {
+  constexpr float kPrecise = 0x1p21f;
   const float hits = static_cast<float>(terms) * static_cast<float>(k) / static_cast<float>(width);
-  return static_cast<float>(largest) >= 0x1p21f * (1.0f + sqrtf(hits));
+  return !(smallest_record < kPrecise) ||
+         static_cast<float>(least) >= kPrecise * (1.0f + sqrtf(hits));
 }
 
 // Whether 64-bit sums of n terms keep 24 bits of each row's largest value.

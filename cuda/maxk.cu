@@ -4,6 +4,11 @@
 // their counts; and once one or a few values are missing, at the next lower value. That is four or
 // five counts for common rows. Where it does not end (NaN, infinities, wild distributions) integer
 // keys in the order of the values are bisected, which always does.
+//
+// Where k is small, counts over whole rows are what takes the time. So the first pivot is set a
+// little low, and what reaches it, the candidates, are put together in shared memory: a few for
+// each lane, among which the search costs little.
+#include <algorithm>
 #include <climits>
 #include <cmath>
 
@@ -107,6 +112,10 @@ struct Params {
   float quantile;
   float distance;
   float inverse_width;
+  // The same for the candidates: more than k of them are aimed at.
+  float candidate_quantile;
+  float candidate_distance;
+  int row_bytes;  // of shared memory, for candidates or results
 };
 
 // Which of a thread's values are kept, a bit each: all of `above`, and of `equal` as many of the
@@ -117,13 +126,20 @@ struct Choice {
   int spare;
 };
 
-// By a search among the values. False if it does not end.
+// The next pivot between `low`, which `below` values reach, and `high`, which `above` do.
+__device__ inline float interpolate(float low, int below, float high, int above, int k) {
+  const float share = __fdividef(static_cast<float>(below - k), static_cast<float>(below - above));
+  return low + (high - low) * share;
+}
+
+// By a search among the values, `below` of which are known to reach `low`. False if it does not
+// end.
 template <int kWarps, int kCount>
-__device__ bool choose_by_value(const Team<kWarps>& team, const float (&value)[kCount], float pivot,
-                                float step, int k, Choice& choice) {
-  float low = -INFINITY, high = INFINITY;
-  int below = 0, above = 0;  // how many are >= low and >= high
-  bool next = false;         // whether the pivot is the largest value below high
+__device__ bool choose_by_value(const Team<kWarps>& team, const float (&value)[kCount], float low,
+                                int below, float pivot, float step, int k, Choice& choice) {
+  float high = INFINITY;
+  int above = 0;      // how many are >= high
+  bool next = false;  // whether the pivot is the largest value below high
   for (int n = 0; n < kPivots; ++n) {
     int count = 0;
 #pragma unroll
@@ -160,9 +176,7 @@ __device__ bool choose_by_value(const Team<kWarps>& team, const float (&value)[k
       }
       pivot = value_of(team.largest(key_of(largest)));
     } else if (low > -INFINITY && high < INFINITY) {
-      const float share =
-          __fdividef(static_cast<float>(below - k), static_cast<float>(below - above));
-      const float between = low + (high - low) * share;
+      const float between = interpolate(low, below, high, above, k);
       pivot = n % 4 != 3 && between > low && between < high ? between : 0.5f * low + 0.5f * high;
     } else {
       pivot += static_cast<float>(count - k) * step;
@@ -203,13 +217,123 @@ __device__ Choice choose_by_key(const Team<kWarps>& team, const int (&key)[kCoun
   return choice;
 }
 
-// Each thread holds kPacks packs of V consecutive values.
-template <typename T, typename I, int V, int kPacks, int kWarps>
+// Settles which of equal values are kept: those to the left, of kPacks packs of V a thread.
+template <int V, int kPacks, int kWarps>
+__device__ inline void settle_ties(const Team<kWarps>& team, Choice& choice) {
+  constexpr unsigned kPackBits = V == 32 ? ~0u : (1u << V % 32) - 1;
+#pragma unroll
+  for (int c = 0; c < kPacks; ++c) {
+    unsigned equal = choice.equal & (kPackBits << (c * V));
+    int all;
+    int left = choice.spare - team.before(__popc(equal), all);
+    choice.spare -= all;
+    for (; equal != 0 && left > 0; --left) {
+      choice.above |= equal & -equal;
+      equal &= equal - 1;
+    }
+  }
+}
+
+// Calls emit(i, place) for each value with keep(i), of kPacks packs of V a thread: `place` counts
+// the row's kept values from the left.
+template <int V, int kPacks, int kWarps, typename Keep, typename Emit>
+__device__ inline void place_kept(const Team<kWarps>& team, Keep keep, Emit emit) {
+  int place = 0;
+#pragma unroll
+  for (int c = 0; c < kPacks; c += 2) {  // two packs' counts in the halves of a word
+    int kept = 0;
+#pragma unroll
+    for (int i = c * V; i < min(c + 2, kPacks) * V; ++i) {
+      if (keep(i)) kept += i < (c + 1) * V ? 1 : 1 << 16;
+    }
+    int all;
+    const int before = team.before(kept, all);
+    int to = place + (before & 0xffff);
+    place += all & 0xffff;
+#pragma unroll
+    for (int i = c * V; i < min(c + 2, kPacks) * V; ++i) {
+      if (i == (c + 1) * V) {
+        to = place + (before >> 16);
+        place += all >> 16;
+      }
+      if (keep(i)) emit(i, to++);
+    }
+  }
+}
+
+// The first index of a thread's i-th value.
+template <int V, int kTeam>
+__device__ inline int column_of(int i, int rank) {
+  return (i / V * kTeam + rank) * V + i % V;
+}
+
+// Chooses among candidates, at most kSlots for each lane, and writes the row. False, with nothing
+// written, if no pivot was found that between k and as many reach.
+template <int kSlots, int V, int kPacks, typename T, typename I>
+__device__ bool select_candidates(const Params<T, I>& p, const Team<1>& team, int64_t row,
+                                  const float (&value)[kPacks * V], float mean, float deviation,
+                                  float* values, I* columns) {
+  constexpr int kMost = 32 * kSlots;
+  constexpr int kTries = 4;
+  float pivot = mean + p.candidate_quantile * deviation;
+  const float step = p.candidate_distance * deviation;
+  int total;
+  for (int n = 0;; ++n) {
+    total = 0;
+#pragma unroll
+    for (int i = 0; i < kPacks * V; ++i) total += value[i] >= pivot;
+    total = team.sum(total);
+    if (total >= p.k && total <= kMost) break;
+    if (n == kTries) return false;
+    pivot += static_cast<float>(total - (p.k + kMost) / 2) * step;
+  }
+  place_kept<V, kPacks>(
+      team, [&](int i) { return value[i] >= pivot; },
+      [&](int i, int place) {
+        values[place] = value[i];
+        columns[place] = static_cast<I>(column_of<V, 32>(i, team.rank));
+      });
+  __syncwarp();
+  float candidate[kSlots];
+#pragma unroll
+  for (int s = 0; s < kSlots; ++s) {
+    const int at = s * 32 + team.rank;
+    candidate[s] = at < total ? values[at] : -INFINITY;
+  }
+  Choice choice{0, 0, 0};
+  if (total == p.k) {
+#pragma unroll
+    for (int s = 0; s < kSlots; ++s) {
+      choice.above |= static_cast<unsigned>(s * 32 + team.rank < total) << s;
+    }
+  } else if (!choose_by_value(team, candidate, pivot, total,
+                              pivot + static_cast<float>(total - p.k) * step, step, p.k, choice)) {
+    return false;
+  }
+  if (choice.spare > 0) settle_ties<1, kSlots>(team, choice);
+  int place = 0;
+#pragma unroll
+  for (int s = 0; s < kSlots; ++s) {
+    const bool kept = (choice.above >> s & 1) != 0;
+    const unsigned all = __ballot_sync(kFullWarp, kept);
+    if (kept) {
+      const int64_t to = row * p.k + place + __popc(all & ((1u << team.rank) - 1));
+      p.values[to] = narrow<T, float>(candidate[s]);
+      p.columns[to] = columns[s * 32 + team.rank];
+    }
+    place += __popc(all);
+  }
+  return true;
+}
+
+// Each thread holds kPacks packs of V consecutive values. With kSlots there are candidates.
+template <typename T, typename I, int V, int kPacks, int kWarps, int kSlots>
 __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
   constexpr int kTeam = 32 * kWarps;
   constexpr int kRows = kThreads / kTeam;  // rows of a block
   constexpr int kCount = kPacks * V;
   extern __shared__ int4 shared[];
+  char* const own = reinterpret_cast<char*>(shared) + threadIdx.x / kTeam * p.row_bytes;
   __shared__ int scratch[kWarps];
   const Team<kWarps> team{scratch, static_cast<int>(threadIdx.x % kTeam)};
   const int64_t row = int64_t(blockIdx.x) * kRows + threadIdx.x / kTeam;
@@ -245,7 +369,16 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
     const float deviation = variance * rsqrtf(variance);
     // False with NaN and infinities: then the keys decide.
     const bool regular = deviation > 0.0f && deviation < INFINITY;
-    if (!regular || !choose_by_value(team, value, mean + p.quantile * deviation,
+    if constexpr (kSlots > 0) {
+      float* values = reinterpret_cast<float*>(own);
+      if (regular &&
+          select_candidates<kSlots, V, kPacks>(p, team, row, value, mean, deviation, values,
+                                               reinterpret_cast<I*>(values + kSlots * 32))) {
+        return;
+      }
+      __syncwarp();
+    }
+    if (!regular || !choose_by_value(team, value, -INFINITY, 0, mean + p.quantile * deviation,
                                      p.distance * deviation, p.k, choice)) {
       int key[kCount];
 #pragma unroll
@@ -256,49 +389,18 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
       by_key = true;
     }
   }
+  if (choice.spare > 0) settle_ties<V, kPacks>(team, choice);
 
-  T* values = reinterpret_cast<T*>(shared) + threadIdx.x / kTeam * p.k;
-  I* columns =
-      reinterpret_cast<I*>(reinterpret_cast<T*>(shared) + kRows * p.k) + threadIdx.x / kTeam * p.k;
-  constexpr unsigned kPackBits = V == 32 ? ~0u : (1u << V % 32) - 1;
-  if (choice.spare > 0) {
-#pragma unroll
-    for (int c = 0; c < kPacks; ++c) {
-      unsigned equal = choice.equal & (kPackBits << (c * V));
-      int all;
-      int left = choice.spare - team.before(__popc(equal), all);
-      choice.spare -= all;
-      for (; equal != 0 && left > 0; --left) {
-        choice.above |= equal & -equal;
-        equal &= equal - 1;
-      }
-    }
-  }
-  int place = 0;
-#pragma unroll
-  for (int c = 0; c < kPacks; c += 2) {  // two packs' counts in the halves of a word
-    const auto kept = [&](int pack) {
-      return pack < kPacks ? __popc(choice.above & (kPackBits << (pack % kPacks * V))) : 0;
-    };
-    int all;
-    const int before = team.before(kept(c) | kept(c + 1) << 16, all);
-    int to = place + (before & 0xffff);
-    place += all & 0xffff;
-#pragma unroll
-    for (int i = c * V; i < min(c + 2, kPacks) * V; ++i) {
-      if (i == (c + 1) * V) {
-        to = place + (before >> 16);
-        place += all >> 16;
-      }
-      if ((choice.above >> i & 1) != 0) {
-        const int f = (i / V * kTeam + team.rank) * V + i % V;
+  T* values = reinterpret_cast<T*>(own);
+  I* columns = reinterpret_cast<I*>(values + p.k);
+  place_kept<V, kPacks>(
+      team, [&](int i) { return (choice.above >> i & 1) != 0; },
+      [&](int i, int place) {
+        const int f = column_of<V, kTeam>(i, team.rank);
         // Conversions would change the bits of a NaN.
-        values[to] = by_key ? x[f] : narrow<T, float>(value[i]);
-        columns[to] = static_cast<I>(f);
-        ++to;
-      }
-    }
-  }
+        values[place] = by_key ? x[f] : narrow<T, float>(value[i]);
+        columns[place] = static_cast<I>(f);
+      });
   if constexpr (kWarps == 1) {
     __syncwarp();
   } else {
@@ -355,29 +457,71 @@ double upper_quantile(double probability) {
   return low;
 }
 
-// Calls f(kernel, rows of a block) with the kernel for a width; `packed` says that 16 bytes are
-// aligned.
-template <typename T, typename I, typename F>
-cudaError_t with_select(int64_t width, bool packed, F f) {
-  constexpr int V = 16 / sizeof(T);
-  if (!packed) {
-    if (width <= 256) return f(select<T, I, 1, 8, 1>, 4);
-    if (width <= 1024) return f(select<T, I, 1, 32, 1>, 4);
-    return f(select<T, I, 1, 32, 4>, 1);
+// The standard normal distribution at what it exceeds with a probability.
+struct Normal {
+  double quantile;
+  double density;
+};
+
+Normal normal_at(double probability) {
+  const double quantile = upper_quantile(probability);
+  return {quantile, std::exp(-0.5 * quantile * quantile) / std::sqrt(2.0 * M_PI)};
+}
+
+// How many candidates a lane has (0: none are used), and how many a row has at first.
+struct Candidates {
+  int slots;
+  double aim;
+};
+
+Candidates candidates_of(int64_t k, int64_t width) {
+  const double share = static_cast<double>(k) / static_cast<double>(width);
+  const double spread = std::sqrt(static_cast<double>(k) * (1.0 - share));
+  const double aim = static_cast<double>(k) + 1.5 * spread;
+  for (int slots : {2, 4}) {
+    if (aim + 3.0 * spread <= 32 * slots && 64 * slots <= width) return {slots, aim};
   }
-  if (width <= 32 * V) return f(select<T, I, V, 1, 1>, 4);
-  if (width <= 256) return f(select<T, I, V, 8 / V, 1>, 4);
-  if (width <= 512) return f(select<T, I, V, 16 / V, 1>, 4);
-  if (width <= 1024) return f(select<T, I, V, 32 / V, 1>, 4);
-  return f(select<T, I, V, 32 / V, 4>, 1);
+  return {0, static_cast<double>(k)};
+}
+
+// Calls f(kernel, rows of a block) with the kernel for a width that a warp holds in packs.
+template <typename T, typename I, int kSlots, typename F>
+cudaError_t with_packs(int64_t width, F f) {
+  constexpr int V = 16 / sizeof(T);
+  if constexpr (sizeof(I) == 1) {  // widths to 256
+    if (width <= 32 * V) return f(select<T, I, V, 1, 1, kSlots>, 4);
+    return f(select<T, I, V, 8 / V, 1, kSlots>, 4);
+  } else {
+    if (width <= 512) return f(select<T, I, V, 16 / V, 1, kSlots>, 4);
+    return f(select<T, I, V, 32 / V, 1, kSlots>, 4);
+  }
+}
+
+// The same for any width; `packed` says that 16 bytes are aligned.
+template <typename T, typename I, typename F>
+cudaError_t with_select(int64_t width, bool packed, int slots, F f) {
+  if constexpr (sizeof(I) == 1) {
+    if (!packed) return f(select<T, I, 1, 8, 1, 0>, 4);
+  } else {
+    constexpr int V = 16 / sizeof(T);
+    if (width > 1024) {
+      return packed ? f(select<T, I, V, 32 / V, 4, 0>, 1) : f(select<T, I, 1, 32, 4, 0>, 1);
+    }
+    if (!packed) return f(select<T, I, 1, 32, 1, 0>, 4);
+  }
+  if (slots == 2) return with_packs<T, I, 2>(width, f);
+  if (slots == 4) return with_packs<T, I, 4>(width, f);
+  return with_packs<T, I, 0>(width, f);
 }
 
 template <typename T, typename I>
 cudaError_t load() {
   for (int64_t width : {128, 256, 512, 1024, 4096}) {
-    for (bool packed : {false, true}) {
-      JAXGNN_TRY(
-          (with_select<T, I>(width, packed, [](auto kernel, int) { return load_kernel(kernel); })));
+    JAXGNN_TRY(
+        (with_select<T, I>(width, false, 0, [](auto kernel, int) { return load_kernel(kernel); })));
+    for (int slots : {0, 2, 4}) {
+      JAXGNN_TRY((with_select<T, I>(width, true, slots,
+                                    [](auto kernel, int) { return load_kernel(kernel); })));
     }
   }
   const auto kernel = scatter<T, I>;
@@ -393,20 +537,31 @@ cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream) {
   return with_types(args.type, args.width, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
-    const double quantile = upper_quantile(static_cast<double>(args.k) / args.width);
-    const double density = std::exp(-0.5 * quantile * quantile) / std::sqrt(2.0 * M_PI);
-    const Params<T, I> p{
-        static_cast<const T*>(args.x),        static_cast<T*>(args.values),
-        static_cast<I*>(args.columns),        args.num_rows,
-        static_cast<int>(args.width),         static_cast<int>(args.k),
-        static_cast<float>(quantile),         static_cast<float>(1.0 / (args.width * density)),
-        1.0f / static_cast<float>(args.width)};
     const bool packed =
         args.width % (16 / sizeof(T)) == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
-    return with_select<T, I>(args.width, packed, [&](auto kernel, int rows) {
-      const size_t bytes = rows * args.k * (sizeof(T) + sizeof(I));
-      kernel<<<static_cast<unsigned>((args.num_rows + rows - 1) / rows), kThreads, bytes, stream>>>(
-          p);
+    Candidates candidates{0, 0.0};
+    if (packed && args.width <= 1024) candidates = candidates_of(args.k, args.width);
+    int64_t row_bytes = args.k * (sizeof(T) + sizeof(I));
+    row_bytes = std::max<int64_t>(row_bytes, candidates.slots * 32 * (sizeof(float) + sizeof(I)));
+    row_bytes = (row_bytes + 15) / 16 * 16;
+    const double width = static_cast<double>(args.width);
+    const Normal exact = normal_at(static_cast<double>(args.k) / width);
+    const Normal low = normal_at(candidates.aim / width);
+    const Params<T, I> p{static_cast<const T*>(args.x),
+                         static_cast<T*>(args.values),
+                         static_cast<I*>(args.columns),
+                         args.num_rows,
+                         static_cast<int>(args.width),
+                         static_cast<int>(args.k),
+                         static_cast<float>(exact.quantile),
+                         static_cast<float>(1.0 / (width * exact.density)),
+                         static_cast<float>(1.0 / width),
+                         static_cast<float>(low.quantile),
+                         static_cast<float>(1.0 / (width * low.density)),
+                         static_cast<int>(row_bytes)};
+    return with_select<T, I>(args.width, packed, candidates.slots, [&](auto kernel, int rows) {
+      const unsigned blocks = static_cast<unsigned>((args.num_rows + rows - 1) / rows);
+      kernel<<<blocks, kThreads, rows * row_bytes, stream>>>(p);
       return cudaGetLastError();
     });
   });

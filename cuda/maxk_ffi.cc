@@ -77,26 +77,45 @@ ffi::Error cbsr_scatter(cudaStream_t stream, AnyBuffer values, AnyBuffer columns
   return status("jaxgnn_cbsr_scatter", launch_cbsr_scatter(args, stream));
 }
 
-// Scratch memory: the range, the largest magnitude of each record, a flag for each row.
+// Scratch memory of a forward product: the range, with `words` a word for each entry, the largest
+// magnitude of each record, and with `flags` a flag for each row.
 constexpr int64_t kRangeWords = 8;
 
-cudaError_t find_range(const AnyBuffer& values, AnyBuffer& scratch, const float* largest,
-                       cudaStream_t stream) {
-  return launch_range(value_type(values.element_type()), values.untyped_data(), dim(values, 0),
-                      dim(values, 1), static_cast<uint32_t*>(scratch.untyped_data()),
-                      const_cast<float*>(largest), stream);
+struct Scratch {
+  uint32_t* range = nullptr;
+  uint32_t* words = nullptr;
+  float* largest = nullptr;
+  uint32_t* flags = nullptr;
+};
+
+Scratch lay_out(Check& check, AnyBuffer& buffer, int64_t words, int64_t records, int64_t flags) {
+  check.that(
+      buffer.element_type() == ffi::U32 && count(buffer) == kRangeWords + words + records + flags,
+      "scratch must be uint32 [8 + words + records + flags]");
+  if (check.failed()) return {};
+  uint32_t* const data = static_cast<uint32_t*>(buffer.untyped_data());
+  uint32_t* const entries = data + kRangeWords;
+  float* const largest = reinterpret_cast<float*>(entries + words);
+  return {data, words == 0 ? nullptr : entries, largest, entries + words + records};
+}
+
+RangeArgs range_of(const AnyBuffer& values, uint32_t* range) {
+  RangeArgs args{};
+  args.type = value_type(values.element_type());
+  args.values = values.untyped_data();
+  args.num_rows = dim(values, 0);
+  args.width = dim(values, 1);
+  args.range = range;
+  return args;
 }
 
 // What both forms of the forward product have in common.
 MaxkSpmmArgs make_spmm(Check& check, const AnyBuffer& row_offsets, const AnyBuffer& columns,
                        const AnyBuffer* splits, const AnyBuffer& values, const AnyBuffer& indices,
-                       AnyBuffer& out, AnyBuffer& range, int64_t reduce, int64_t split_length) {
+                       AnyBuffer& out, int64_t reduce, int64_t split_length) {
   check_rows(check, row_offsets, columns, splits, split_length);
   check_records(check, values, indices, dim(out, 1));
   check.that(reduce == 0 || reduce == 1, "reduce must be 0 or 1");
-  check.that(range.element_type() == ffi::U32 &&
-                 (count(range) == 0 || count(range) >= kRangeWords + dim(values, 0)),
-             "scratch must be uint32 [8 + records] or [0]");
   MaxkSpmmArgs args{};
   args.rows = make_rows(row_offsets, columns, splits, count(columns), split_length);
   check.matrix(out, values.element_type(), args.rows.num_rows, dim(out, 1),
@@ -105,10 +124,6 @@ MaxkSpmmArgs make_spmm(Check& check, const AnyBuffer& row_offsets, const AnyBuff
   args.values = values.untyped_data();
   args.columns = indices.untyped_data();
   args.out = out.untyped_data();
-  args.range = count(range) == 0 ? nullptr : static_cast<const uint32_t*>(range.untyped_data());
-  if (args.range != nullptr) {
-    args.largest = reinterpret_cast<const float*>(args.range + kRangeWords);
-  }
   args.width = dim(out, 1);
   args.k = dim(values, 1);
   args.mean = reduce == 1;
@@ -120,17 +135,24 @@ ffi::Error maxk_spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer colum
                      Result out, Result partials, Result scratch, int64_t reduce,
                      int64_t split_length) {
   Check check("jaxgnn_maxk_spmm");
-  MaxkSpmmArgs args = make_spmm(check, row_offsets, columns, &splits, values, indices, *out,
-                                *scratch, reduce, split_length);
+  MaxkSpmmArgs args =
+      make_spmm(check, row_offsets, columns, &splits, values, indices, *out, reduce, split_length);
   check_weights(check, weights, count(columns));
   check.matrix(*partials, ffi::F32, dim(splits, 0), args.width,
                "partials must be float32 [parts, width]");
+  Scratch parts;
+  if (count(*scratch) > 0) parts = lay_out(check, *scratch, 0, dim(values, 0), 0);
   if (check.failed()) return check.error();
   args.weights = static_cast<const float*>(data_or_null(weights));
   args.partials = static_cast<float*>(partials->untyped_data());
-  if (args.weights != nullptr) args.range = nullptr;  // no bound on weighted sums
   cudaError_t error = cudaSuccess;
-  if (args.range != nullptr) error = find_range(values, *scratch, args.largest, stream);
+  if (parts.range != nullptr && args.weights == nullptr) {  // no bound on weighted sums
+    args.range = parts.range;
+    args.largest = parts.largest;
+    RangeArgs range = range_of(values, parts.range);
+    range.largest = parts.largest;
+    error = launch_range(range, stream);
+  }
   if (error == cudaSuccess) error = launch_maxk_spmm(args, stream);
   return status("jaxgnn_maxk_spmm", error);
 }
@@ -159,17 +181,18 @@ ffi::Error maxk_spmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuff
                              AnyBuffer window_rows, AnyBuffer window_parts,
                              AnyBuffer window_senders, AnyBuffer window_masks, AnyBuffer values,
                              AnyBuffer indices, Result out, Result partials, Result scratch,
-                             int64_t reduce) {
+                             bool packed, int64_t reduce) {
   Check check("jaxgnn_maxk_spmm_windows");
   // Where fixed point does not hold, whole rows in float, long ones too.
-  MaxkSpmmArgs rows = make_spmm(check, row_offsets, columns, nullptr, values, indices, *out,
-                                *scratch, reduce, kUnsplit);
+  MaxkSpmmArgs rows =
+      make_spmm(check, row_offsets, columns, nullptr, values, indices, *out, reduce, kUnsplit);
   rows.fallback = true;
   MaxkWindowsArgs args{};
   args.windows = make_windows(check, window_rows, window_parts, window_senders, window_masks);
   check_window_width(check, rows.width);
-  check.that(count(*scratch) >= kRangeWords + dim(values, 0) + rows.rows.num_rows,
-             "scratch must be uint32 [8 + records + rows]");
+  check.that(!packed || rows.k % 4 == 0, "packed records need a k that is a multiple of 4");
+  const Scratch parts =
+      lay_out(check, *scratch, packed ? count(values) : 0, dim(values, 0), rows.rows.num_rows);
   check.that(partials->element_type() == ffi::F32 &&
                  count(*partials) % (kWindowRows * std::max<int64_t>(rows.width, 1)) == 0,
              "partials must be float32 [places, 64, width]");
@@ -179,17 +202,22 @@ ffi::Error maxk_spmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuff
   args.wide_offsets = rows.rows.wide_offsets;
   args.mean = rows.mean;
   args.values = rows.values;
+  args.words = parts.words;
   args.columns = static_cast<const uint8_t*>(rows.columns);
   args.dense = rows.out;
   args.partials = count(*partials) == 0 ? nullptr : static_cast<float*>(partials->untyped_data());
-  args.range = rows.range;
-  args.largest = rows.largest;
-  args.flags = static_cast<uint32_t*>(scratch->untyped_data()) + kRangeWords + dim(values, 0);
-  rows.flags = args.flags;
+  args.range = rows.range = parts.range;
+  args.largest = rows.largest = parts.largest;
+  args.flags = parts.flags;
+  rows.flags = parts.flags;
   args.num_receivers = rows.rows.num_rows;
   args.width = rows.width;
   args.k = rows.k;
-  cudaError_t error = find_range(values, *scratch, args.largest, stream);
+  RangeArgs range = range_of(values, parts.range);
+  range.largest = parts.largest;
+  range.columns = args.columns;
+  range.words = parts.words;
+  cudaError_t error = launch_range(range, stream);
   if (error == cudaSuccess) error = launch_maxk_spmm_windows(args, stream);
   if (error == cudaSuccess) error = launch_maxk_spmm(rows, stream);
   return status("jaxgnn_maxk_spmm_windows", error);
@@ -244,8 +272,7 @@ cudaError_t round_sums(AnyBuffer& out, const float* sums, cudaStream_t stream) {
 
 ffi::Error maxk_sspmm_scatter(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns,
                               AnyBuffer splits, AnyBuffer dense, AnyBuffer indices,
-                              AnyBuffer weights, Result out, Result sums, int64_t reduce,
-                              int64_t split_length) {
+                              AnyBuffer weights, Result out, Result sums, int64_t split_length) {
   Check check("jaxgnn_maxk_sspmm_scatter");
   MaxkSspmmArgs args =
       make_sspmm(check, row_offsets, columns, &splits, dense, indices, *out, split_length);
@@ -254,7 +281,6 @@ ffi::Error maxk_sspmm_scatter(cudaStream_t stream, AnyBuffer row_offsets, AnyBuf
   check_sums(check, *sums, out->element_type() != ffi::F32, args.num_records, args.k);
   if (check.failed()) return check.error();
   args.weights = static_cast<const float*>(data_or_null(weights));
-  args.mean = reduce == 1;
   float* target = sums_of(*out, *out, *sums);
   args.out = target;
   cudaError_t error = launch_maxk_sspmm_scatter(args, stream);
@@ -262,19 +288,13 @@ ffi::Error maxk_sspmm_scatter(cudaStream_t stream, AnyBuffer row_offsets, AnyBuf
   return status("jaxgnn_maxk_sspmm_scatter", error);
 }
 
-MaxkWindowsArgs make_backward(Check& check, const AnyBuffer& row_offsets, const Windows& windows,
-                              const AnyBuffer& dense, const AnyBuffer& indices,
-                              const AnyBuffer& out) {
-  check.integers(row_offsets, "row_offsets must be int32 or int64");
-  check.that(count(row_offsets) == dim(dense, 0) + 1,
-             "row_offsets must be those of the dense rows");
+MaxkWindowsArgs make_backward(Check& check, const Windows& windows, const AnyBuffer& dense,
+                              const AnyBuffer& indices, const AnyBuffer& out) {
   check_records(check, out, indices, dim(dense, 1));
   check_window_width(check, dim(dense, 1));
   MaxkWindowsArgs args{};
   args.type = value_type(dense.element_type());
   args.windows = windows;
-  args.row_offsets = row_offsets.untyped_data();
-  args.wide_offsets = row_offsets.element_type() == ffi::S64;
   args.columns = static_cast<const uint8_t*>(indices.untyped_data());
   args.dense = const_cast<AnyBuffer&>(dense).untyped_data();
   args.num_senders = dim(out, 0);
@@ -283,17 +303,15 @@ MaxkWindowsArgs make_backward(Check& check, const AnyBuffer& row_offsets, const 
   return args;
 }
 
-ffi::Error maxk_sspmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer window_rows,
-                              AnyBuffer window_parts, AnyBuffer window_senders,
-                              AnyBuffer window_masks, AnyBuffer dense, AnyBuffer indices,
-                              Result out, Result sums, int64_t reduce) {
+ffi::Error maxk_sspmm_windows(cudaStream_t stream, AnyBuffer window_rows, AnyBuffer window_parts,
+                              AnyBuffer window_senders, AnyBuffer window_masks, AnyBuffer dense,
+                              AnyBuffer indices, Result out, Result sums) {
   Check check("jaxgnn_maxk_sspmm_windows");
   const Windows windows =
       make_windows(check, window_rows, window_parts, window_senders, window_masks);
-  MaxkWindowsArgs args = make_backward(check, row_offsets, windows, dense, indices, *out);
+  MaxkWindowsArgs args = make_backward(check, windows, dense, indices, *out);
   check_sums(check, *sums, out->element_type() != ffi::F32, args.num_senders, args.k);
   if (check.failed()) return check.error();
-  args.mean = reduce == 1;
   float* target = sums_of(*out, *out, *sums);
   args.sums = target;
   cudaError_t error = launch_maxk_sspmm_windows(args, stream);
@@ -302,15 +320,14 @@ ffi::Error maxk_sspmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuf
 }
 
 ffi::Error maxk_sspmm_windows_exact(cudaStream_t stream, AnyBuffer transpose_row_offsets,
-                                    AnyBuffer transpose_columns, AnyBuffer row_offsets,
-                                    AnyBuffer window_rows, AnyBuffer window_parts,
-                                    AnyBuffer window_senders, AnyBuffer window_masks,
-                                    AnyBuffer dense, AnyBuffer indices, Result out, Result sums,
-                                    Result scratch) {
+                                    AnyBuffer transpose_columns, AnyBuffer window_rows,
+                                    AnyBuffer window_parts, AnyBuffer window_senders,
+                                    AnyBuffer window_masks, AnyBuffer dense, AnyBuffer indices,
+                                    Result out, Result sums, Result scratch) {
   Check check("jaxgnn_maxk_sspmm_windows_exact");
   const Windows windows =
       make_windows(check, window_rows, window_parts, window_senders, window_masks);
-  MaxkWindowsArgs args = make_backward(check, row_offsets, windows, dense, indices, *out);
+  MaxkWindowsArgs args = make_backward(check, windows, dense, indices, *out);
   // Where fixed point does not hold, whole rows of the transpose in float, long ones too.
   MaxkSspmmArgs rows = make_sspmm(check, transpose_row_offsets, transpose_columns, nullptr, dense,
                                   indices, *out, kUnsplit);
@@ -321,9 +338,9 @@ ffi::Error maxk_sspmm_windows_exact(cudaStream_t stream, AnyBuffer transpose_row
   if (check.failed()) return check.error();
   args.num_edges = count(transpose_columns);
   args.sums = sums->untyped_data();
-  args.range = static_cast<const uint32_t*>(scratch->untyped_data());
-  rows.range = args.range;
-  cudaError_t error = find_range(dense, *scratch, nullptr, stream);
+  uint32_t* const range = static_cast<uint32_t*>(scratch->untyped_data());
+  args.range = rows.range = range;
+  cudaError_t error = launch_range(range_of(dense, range), stream);
   if (error == cudaSuccess) {
     error = launch_maxk_sspmm_windows_exact(args, out->untyped_data(), stream);
   }
@@ -399,6 +416,7 @@ XLA_FFI_DEFINE_HANDLER(maxk_spmm_windows_handler, maxk_spmm_windows,
                            .Ret<AnyBuffer>()  // out
                            .Ret<AnyBuffer>()  // partials
                            .Ret<AnyBuffer>()  // scratch
+                           .Attr<bool>("packed")
                            .Attr<int64_t>("reduce"),
                        {ffi::Traits::kCmdBufferCompatible});
 
@@ -427,23 +445,20 @@ XLA_FFI_DEFINE_HANDLER(maxk_sspmm_scatter_handler, maxk_sspmm_scatter,
                            .Arg<AnyBuffer>()  // weights
                            .Ret<AnyBuffer>()  // out
                            .Ret<AnyBuffer>()  // sums
-                           .Attr<int64_t>("reduce")
                            .Attr<int64_t>("split_length"),
                        {ffi::Traits::kCmdBufferCompatible});
 
 XLA_FFI_DEFINE_HANDLER(maxk_sspmm_windows_handler, maxk_sspmm_windows,
                        ffi::Ffi::Bind()
                            .Ctx<Stream>()
-                           .Arg<AnyBuffer>()  // row_offsets
-                           .Arg<AnyBuffer>()  // window_rows
-                           .Arg<AnyBuffer>()  // window_parts
-                           .Arg<AnyBuffer>()  // window_senders
-                           .Arg<AnyBuffer>()  // window_masks
-                           .Arg<AnyBuffer>()  // dense
-                           .Arg<AnyBuffer>()  // indices
-                           .Ret<AnyBuffer>()  // out
-                           .Ret<AnyBuffer>()  // sums
-                           .Attr<int64_t>("reduce"),
+                           .Arg<AnyBuffer>()   // window_rows
+                           .Arg<AnyBuffer>()   // window_parts
+                           .Arg<AnyBuffer>()   // window_senders
+                           .Arg<AnyBuffer>()   // window_masks
+                           .Arg<AnyBuffer>()   // dense
+                           .Arg<AnyBuffer>()   // indices
+                           .Ret<AnyBuffer>()   // out
+                           .Ret<AnyBuffer>(),  // sums
                        {ffi::Traits::kCmdBufferCompatible});
 
 XLA_FFI_DEFINE_HANDLER(maxk_sspmm_windows_exact_handler, maxk_sspmm_windows_exact,
@@ -451,7 +466,6 @@ XLA_FFI_DEFINE_HANDLER(maxk_sspmm_windows_exact_handler, maxk_sspmm_windows_exac
                            .Ctx<Stream>()
                            .Arg<AnyBuffer>()   // transpose_row_offsets
                            .Arg<AnyBuffer>()   // transpose_columns
-                           .Arg<AnyBuffer>()   // row_offsets
                            .Arg<AnyBuffer>()   // window_rows
                            .Arg<AnyBuffer>()   // window_parts
                            .Arg<AnyBuffer>()   // window_senders

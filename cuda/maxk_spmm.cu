@@ -5,6 +5,7 @@
 // for which no atomics are needed, and the rows are added at the end in a fixed order. Both are
 // launched, and which one works is decided on the device by the range of the values.
 #include <algorithm>
+#include <climits>
 
 #include "cbsr.cuh"
 #include "fixed_point.cuh"
@@ -96,16 +97,25 @@ __device__ inline void add_in_float(const Params<T, I>& p, const Work& work, flo
   }
 }
 
-// A bound on the sums of a row whose records differ: the sum of their largest magnitudes.
+// Of a row's records, where they differ in size: the sum of their largest magnitudes, a bound on
+// the row's sums; and the smallest that is not 0 of them, NaN if there is none.
+struct Sizes {
+  float sum;
+  float smallest;
+};
+
 template <typename T, typename I>
-__device__ inline float sum_of_largest(const Params<T, I>& p, const Work& work) {
+__device__ inline Sizes find_sizes(const Params<T, I>& p, const Work& work) {
   float sum = 0.0f;
+  unsigned smallest = kNoSize;
   for (int i = threadIdx.x % 32; i < work.count; i += 32) {
-    sum += p.largest[load_column(p.rows, work.begin + i)];
+    const float size = p.largest[load_column(p.rows, work.begin + i)];
+    sum += size;
+    if (size > 0.0f) smallest = min(smallest, __float_as_uint(size));
   }
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(kFullWarp, sum, offset);
-  return sum;
+  return {sum, __uint_as_float(__reduce_min_sync(kFullWarp, smallest))};
 }
 
 template <typename T, typename I, typename S>
@@ -119,17 +129,18 @@ __global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p)
   for (int f = lane; f < p.width; f += 32) sums[f] = 0;
   __syncwarp();
   const bool alike = records_alike(p.range);
-  const float bound = alike ? common_bound(p.range, work.count) : sum_of_largest(p, work);
-  const float scale = fixed_scale(bound, work.count);
+  Sizes sizes{common_bound(p.range, work.count), 0.0f};
+  if (!alike) sizes = find_sizes(p, work);
+  const float scale = fixed_scale(sizes.sum, work.count);
   walk<S, false>(p, work, [&](int column, float value, float) {
     atomicAdd(sums + column, __float2int_rn(value * scale));
   });
   __syncwarp();
   if (!alike) {
-    int largest = 0;
-    for (int f = lane; f < p.width; f += 32) largest = max(largest, abs(sums[f]));
-    largest = __reduce_max_sync(kFullWarp, largest);
-    if (work.count > 0 && !is_precise(largest, work.count, p.k, p.width)) {
+    int least = INT_MAX;
+    for (int f = lane; f < p.width; f += 32) least = min(least, abs(sums[f]));
+    least = __reduce_min_sync(kFullWarp, least);
+    if (!is_precise(sizes.smallest * scale, least, work.count, p.k, p.width)) {
       add_in_float<Share<1, 32>>(p, work, reinterpret_cast<float*>(fixed_sums));
       return;
     }
@@ -154,7 +165,8 @@ __global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p)
 
 template <typename T>
 __global__ void __launch_bounds__(256)
-    find_range(const T* values, int64_t num_rows, int k, uint32_t* range, float* largest_of) {
+    find_range(const T* values, const uint8_t* columns, int64_t num_rows, int k, uint32_t* range,
+               float* largest_of, uint32_t* words) {
   constexpr int kLanes = 8;  // a record
   const int64_t workers = int64_t(gridDim.x) * blockDim.x / kLanes;
   const int64_t worker = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
@@ -162,7 +174,9 @@ __global__ void __launch_bounds__(256)
   for (int64_t row = worker; row < num_rows; row += workers) {
     uint32_t bits = 0;
     for (int c = threadIdx.x % kLanes; c < k; c += kLanes) {
-      bits = max(bits, __float_as_uint(fabsf(widen(values[row * k + c]))));
+      const T value = values[row * k + c];
+      bits = max(bits, __float_as_uint(fabsf(widen(value))));
+      if (words != nullptr) words[row * k + c] = to_word(value, columns[row * k + c]);
     }
     const unsigned mask = ((1u << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
 #pragma unroll
@@ -268,15 +282,15 @@ cudaError_t load_maxk_spmm() {
   });
 }
 
-cudaError_t launch_range(Type type, const void* values, int64_t num_rows, int64_t width,
-                         uint32_t* range, float* largest, cudaStream_t stream) {
-  JAXGNN_TRY(cudaMemsetAsync(range, 0, 2 * sizeof(uint32_t), stream));
-  if (num_rows == 0) return cudaSuccess;
-  const unsigned blocks = static_cast<unsigned>(num_rows < 1056 * 32 ? (num_rows + 31) / 32 : 1056);
-  return with_type(NarrowTypes{}, type, [&](auto tag) {
+cudaError_t launch_range(const RangeArgs& args, cudaStream_t stream) {
+  JAXGNN_TRY(cudaMemsetAsync(args.range, 0, 2 * sizeof(uint32_t), stream));
+  if (args.num_rows == 0) return cudaSuccess;
+  const unsigned blocks = static_cast<unsigned>(std::min<int64_t>((args.num_rows + 31) / 32, 1056));
+  return with_type(NarrowTypes{}, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    find_range<T><<<blocks, 256, 0, stream>>>(static_cast<const T*>(values), num_rows,
-                                              static_cast<int>(width), range, largest);
+    find_range<T><<<blocks, 256, 0, stream>>>(static_cast<const T*>(args.values), args.columns,
+                                              args.num_rows, static_cast<int>(args.width),
+                                              args.range, args.largest, args.words);
     return cudaGetLastError();
   });
 }

@@ -26,10 +26,20 @@ struct MaxkSpmmArgs {
 cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, cudaStream_t stream);
 cudaError_t load_maxk_spmm();
 
-// The magnitudes of [num_rows, width] values that decide about fixed point (see fixed_point.cuh),
-// into range[0] and range[1], and of each row into `largest` unless that is null.
-cudaError_t launch_range(Type type, const void* values, int64_t num_rows, int64_t width,
-                         uint32_t* range, float* largest, cudaStream_t stream);
+struct RangeArgs {
+  Type type;
+  const void* values;  // [num_rows, width]
+  int64_t num_rows;
+  int64_t width;
+  uint32_t* range;         // [2]
+  float* largest;          // [num_rows], or null
+  const uint8_t* columns;  // [num_rows, width], with words
+  uint32_t* words;         // [num_rows, width], or null
+};
+
+// The magnitudes of values that decide about fixed point (see fixed_point.cuh), of all and of each
+// row; and each value and its column in one word (see cbsr.cuh).
+cudaError_t launch_range(const RangeArgs& args, cudaStream_t stream);
 
 struct MaxkSspmmArgs {
   Type type;
@@ -42,7 +52,6 @@ struct MaxkSspmmArgs {
   int64_t width;
   int64_t k;
   int64_t num_records;
-  bool mean;              // scatter: divide by the rows' degrees
   const uint32_t* range;  // gather: do nothing where 64-bit fixed point holds (see
                           // fixed_point.cuh), for another kernel has done it; or null
 };

@@ -28,7 +28,6 @@ struct Params {
   float* partials;
   int width;
   int k;
-  bool mean;
   const uint32_t* range;
 };
 
@@ -99,9 +98,8 @@ __global__ void __launch_bounds__(kThreads) scatter(const Params<T, I> p, float*
   const Work work = find_work(p.rows, int64_t(blockIdx.x) * kWarps + threadIdx.x / 32);
   if (work.row < 0) return;
   float* row = staged + threadIdx.x / 32 * p.width;
-  const float factor = p.mean && work.degree > 0 ? 1.0f / static_cast<float>(work.degree) : 1.0f;
   const T* dense = p.dense + work.row * p.width;
-  for (int f = threadIdx.x % 32; f < p.width; f += 32) row[f] = widen(dense[f]) * factor;
+  for (int f = threadIdx.x % 32; f < p.width; f += 32) row[f] = widen(dense[f]);
   __syncwarp();
   const int lane = threadIdx.x % S::kLanes;
   const int group = threadIdx.x % 32 / S::kLanes;
@@ -137,7 +135,6 @@ Params<T, I> params(const MaxkSspmmArgs& args) {
           args.partials,
           static_cast<int>(args.width),
           static_cast<int>(args.k),
-          args.mean,
           args.range};
 }
 

@@ -6,6 +6,8 @@
 // its columns. Backward: the rows' values at its columns are added in registers, and reduced into
 // the sender's record once. Entries come in order of falling number of edges, so that the groups
 // of a warp take equally long.
+#include <climits>
+
 #include "cbsr.cuh"
 #include "fixed_point.cuh"
 #include "maxk_windows.h"
@@ -23,6 +25,7 @@ struct Params {
   bool wide_offsets;
   bool mean;
   const T* values;
+  const uint32_t* words;
   const uint8_t* columns;
   T* dense;
   float* partials;
@@ -120,29 +123,36 @@ __device__ inline void finish(const Params<T>& p, int row, int f, float (&result
 }
 
 // Bounds on a part's sums where records differ: for each row the sum over its edges of the records'
-// largest magnitudes, themselves in fixed point and rounded up. `bounds` are zeros before.
+// largest magnitudes, themselves in fixed point and rounded up; and the bits of the smallest that
+// is not 0. `bounds` are zeros before, `smallest` kNoSize. Returns the bounds' unit.
 template <typename T>
-__device__ inline float add_bounds(const Params<T>& p, const Part& part, int* bounds) {
+__device__ inline float add_bounds(const Params<T>& p, const Part& part, int* bounds,
+                                   unsigned* smallest) {
   // At most 2^30 and one for each entry.
   const float most = 0x1p30f / static_cast<float>(part.end - part.begin);
   const float unit = __uint_as_float(p.range[kRangeLargest]) / most;
   const float scale = 1.0f / unit;
   for (int e = part.begin + static_cast<int>(threadIdx.x); e < part.end; e += kThreads) {
-    const int bound = __float2int_ru(p.largest[p.windows.senders[e]] * scale);
+    const float size = p.largest[p.windows.senders[e]];
+    if (size == 0.0f) continue;
+    const int bound = __float2int_ru(size * scale);
     for (uint2 mask = p.windows.masks[e]; (mask.x | mask.y) != 0; drop_first(mask)) {
-      atomicAdd(bounds + first_of(mask), bound);
+      const int r = first_of(mask);
+      atomicAdd(bounds + r, bound);
+      atomicMin(smallest + r, __float_as_uint(size));
     }
   }
   return unit;
 }
 
-template <typename T, typename S>
+template <typename T, typename S, bool kWords>
 __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
   if (!has_scale(p.range)) return;
   extern __shared__ int4 shared[];
   int* sums = reinterpret_cast<int*>(shared);  // [64, width]
   __shared__ float scale[kWindowRows];
   __shared__ int bounds[kWindowRows];
+  __shared__ unsigned smallest[kWindowRows];
   __shared__ int terms[kWindowRows];
   __shared__ int rows[kWindowRows];
   const Part part = load_part(p.windows, blockIdx.x);
@@ -157,11 +167,12 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
     const int n = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
     terms[threadIdx.x] = n;
     bounds[threadIdx.x] = 0;
+    smallest[threadIdx.x] = kNoSize;
     if (alike) scale[threadIdx.x] = fixed_scale(common_bound(p.range, n), n);
   }
   __syncthreads();
   if (!alike) {
-    const float unit = add_bounds(p, part, bounds);
+    const float unit = add_bounds(p, part, bounds, smallest);
     __syncthreads();
     if (threadIdx.x < kWindowRows) {
       scale[threadIdx.x] = fixed_scale(bounds[threadIdx.x] * unit, terms[threadIdx.x]);
@@ -175,8 +186,12 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
     const auto load = [&](int sender) {
       const int64_t at = int64_t(sender) * p.k;
       Record record;
-      load_values<T, S::kPer>(p.values + at, c, p.k, record.value);
-      load_columns<uint8_t, S::kPer>(p.columns + at, c, p.k, record.column);
+      if constexpr (kWords) {
+        load_words<T>(p.words + at, c, p.k, record.value, record.column);
+      } else {
+        load_values<T, S::kPer>(p.values + at, c, p.k, record.value);
+        load_columns<uint8_t, S::kPer>(p.columns + at, c, p.k, record.column);
+      }
       return record;
     };
     const auto add = [&](const Record& record, int, uint2 mask) {
@@ -197,10 +212,10 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
   for (int r = threadIdx.x / 32; r < kWindowRows; r += kThreads / 32) {
     if (rows[r] < 0) continue;
     const float unit = 1.0f / scale[r];
-    int largest = 0;
+    int least = INT_MAX;
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
       const int4 sum = shared[(r * p.width + f) / 4];
-      largest = max(max(largest, max(abs(sum.x), abs(sum.y))), max(abs(sum.z), abs(sum.w)));
+      least = min(min(least, min(abs(sum.x), abs(sum.y))), min(abs(sum.z), abs(sum.w)));
       float result[4] = {sum.x * unit, sum.y * unit, sum.z * unit, sum.w * unit};
       if (part.place >= 0) {
         float* partial = p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
@@ -209,9 +224,10 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
         finish(p, rows[r], f, result);
       }
     }
-    if (alike || terms[r] == 0) continue;
-    largest = __reduce_max_sync(kFullWarp, largest);
-    if (threadIdx.x % 32 == 0 && !is_precise(largest, terms[r], p.k, p.width)) {
+    if (alike) continue;
+    least = __reduce_min_sync(kFullWarp, least);
+    const float record = __uint_as_float(smallest[r]) * scale[r];
+    if (threadIdx.x % 32 == 0 && !is_precise(record, least, terms[r], p.k, p.width)) {
       p.flags[rows[r]] = 1;
     }
   }
@@ -257,17 +273,9 @@ __global__ void __launch_bounds__(kThreads, 3) backward(const Params<T> p) {
   for (int r = threadIdx.x / 32; r < kWindowRows; r += kThreads / 32) {
     const int row = p.windows.rows[part.window * kWindowRows + r];
     if (row < 0) continue;
-    const float factor =
-        p.mean ? 1.0f / static_cast<float>(max(degree_of(p, row), int64_t(1))) : 1.0f;
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
       const Pack<T, 4> pack = load_pack<T, 4>(p.dense + int64_t(row) * p.width + f);
-      union {
-        decltype(pack.word) word;
-        T v[4];
-      } scaled;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scaled.v[i] = narrow<T, float>(unpack(pack, i) * factor);
-      *reinterpret_cast<decltype(pack.word)*>(dense + r * p.width + f) = scaled.word;
+      *reinterpret_cast<decltype(Pack<T, 4>::word)*>(dense + r * p.width + f) = pack.word;
     }
   }
   __syncthreads();
@@ -337,6 +345,7 @@ Params<T> params(const MaxkWindowsArgs& args) {
           args.wide_offsets,
           args.mean,
           static_cast<const T*>(args.values),
+          args.words,
           args.columns,
           static_cast<T*>(args.dense),
           args.partials,
@@ -357,6 +366,15 @@ cudaError_t allow(void (*kernel)(Params<T>)) {
                               kWindowRows * kWindowWidth * sizeof(float));
 }
 
+// Calls f(kernel); words are read four at a time.
+template <typename T, typename S, typename F>
+cudaError_t with_forward(bool words, F f) {
+  if constexpr (S::kPer == 4) {
+    if (words) return f(forward<T, S, true>);
+  }
+  return f(forward<T, S, false>);
+}
+
 }  // namespace
 
 cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, cudaStream_t stream) {
@@ -367,7 +385,9 @@ cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, cudaStream_t s
     const Params<T> p = params<T>(args);
     const int bytes = static_cast<int>(kWindowRows * args.width * sizeof(int));
     JAXGNN_TRY(with_share(args.k, args.k % 4 == 0, [&](auto share) {
-      return launch_kernel<T>(forward<T, decltype(share)>, p, bytes, stream);
+      return with_forward<T, decltype(share)>(args.words != nullptr, [&](auto kernel) {
+        return launch_kernel<T>(kernel, p, bytes, stream);
+      });
     }));
     return args.partials == nullptr ? cudaSuccess : launch_kernel<T>(join<T>, p, 0, stream);
   });
@@ -416,7 +436,9 @@ cudaError_t load_maxk_windows() {
     JAXGNN_TRY(load_kernel(round_exact<T>));
     return with_each_share([](auto share) {
       using S = decltype(share);
-      JAXGNN_TRY((allow<T>(forward<T, S>)));
+      for (bool words : {false, true}) {
+        JAXGNN_TRY((with_forward<T, S>(words, [](auto kernel) { return allow<T>(kernel); })));
+      }
       JAXGNN_TRY((allow<T>(backward<T, S, false>)));
       return allow<T>(backward<T, S, true>);
     });

@@ -19,10 +19,11 @@ struct Windows {
 struct MaxkWindowsArgs {
   Type type;
   Windows windows;
-  const void* row_offsets;  // of the receivers, for their degrees
+  const void* row_offsets;  // forward: of the receivers, for their degrees
   bool wide_offsets;
-  bool mean;
+  bool mean;               // forward
   const void* values;      // forward: [num_senders, k]
+  const uint32_t* words;   // forward: values and columns in one, read instead of them; or null
   const uint8_t* columns;  // [num_senders, k]
   void* dense;             // forward: the result, backward: the operand; [num_receivers, width]
   float* partials;         // forward: [num_partials, 64, width]

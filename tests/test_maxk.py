@@ -245,3 +245,23 @@ def test_the_cpu_kernel_refuses_an_index_beyond_the_width():
     cbsr = CBSR(jnp.ones((100, 2)), jnp.full((100, 2), 7, jnp.uint8).at[99, 1].set(9), 9)
     with pytest.raises(Exception, match="jaxgnn_cbsr_scatter: an index lies beyond the width"):
         jax.block_until_ready(cbsr.to_dense(impl="kernel"))
+
+
+def test_packed_rounds_the_values_and_passes_the_gradient():
+    x = jax.random.normal(jax.random.key(0), (20, 60))
+    exact, packed = maxk(x, 7), maxk(x, 7, packed=True)
+    np.testing.assert_array_equal(packed.indices, exact.indices)
+    bits = np.asarray(packed.values).view(np.uint32)
+    assert not (bits & 0xFF).any() and (bits & 0x100).any()
+    np.testing.assert_allclose(packed.values, exact.values, rtol=2**-16)
+    weights = jnp.arange(140.0).reshape(20, 7)
+    gradient = jax.grad(lambda x, packed: jnp.sum(maxk(x, 7, packed=packed).values * weights))
+    np.testing.assert_array_equal(gradient(x, True), gradient(x, False))
+    half = maxk(x.astype(jnp.bfloat16), 7, packed=True)
+    np.testing.assert_array_equal(half.values, maxk(x.astype(jnp.bfloat16), 7).values)
+    assert half.packed and not half.astype(jnp.float32).packed
+    for rows in (jnp.zeros((2, 257)), np.zeros((2, 8))):
+        if rows.dtype == jnp.float64 and not jax.config.jax_enable_x64:
+            continue
+        with pytest.raises(ValueError, match="packed: expected rows of at most 256"):
+            maxk(rows, 3, packed=True)

@@ -272,9 +272,15 @@ def test_bad_arguments(call, error, message):
         call()
 
 
-def test_the_cpu_kernels_refuse_an_index_beyond_the_width():
-    if jax.default_backend() != "cpu":
-        pytest.skip("checked on the CPU alone")
+def test_an_index_beyond_the_width_does_not_pass_unseen():
     rows = CBSR(ROWS.values, ROWS.indices.at[2, 1].set(4), 4)
+    if jax.default_backend() != "cpu":
+        assert jnp.isnan(rows.to_dense()[2]).any()
+        out, vjp = jax.vjp(
+            lambda values: maxk_spmm(GRAPH, CBSR(values, rows.indices, 4)), rows.values
+        )
+        assert jnp.isnan(out).any()
+        np.testing.assert_array_equal(jnp.isnan(vjp(jnp.ones_like(out))[0]), rows.indices == 4)
+        return
     with pytest.raises(Exception, match="jaxgnn_maxk_spmm: an index lies beyond the width"):
         jax.block_until_ready(maxk_spmm(GRAPH, rows, impl="kernel"))

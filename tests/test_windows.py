@@ -3,6 +3,8 @@
 On a CPU the products ignore the windows; on a GPU these are the tests of the kernels over them.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,12 +75,15 @@ def test_tracing_is_an_error():
         jax.jit(lambda g: g.with_windows())(graph)
 
 
-def products(graph, x, cotangent, k, reduce="sum"):
+def products(graph, x, cotangent, k, reduce="sum", packed=False):
     """`maxk_spmm` and the gradient for x, jitted."""
 
     @jax.jit
     def run(graph, x, cotangent):
-        out, vjp = jax.vjp(lambda x: maxk_spmm(graph, maxk(x, k), reduce=reduce), x)
+        def product(x):
+            return maxk_spmm(graph, maxk(x, k, packed=packed), reduce=reduce)
+
+        out, vjp = jax.vjp(product, x)
         return out, vjp(cotangent)[0]
 
     return run(graph, x, cotangent)
@@ -183,6 +188,35 @@ def test_mixed_magnitudes(hub_graph):
         expected = expected_products(hub_graph, x, x, 16)[1][0]
         error = np.abs(np.asarray(dx, np.float64) - expected) / np.maximum(expected, 1e-300)
         assert error.max() < 1e-5
+
+
+@pytest.mark.parametrize("decades", [1, 2, 4])
+@pytest.mark.parametrize("windows", [False, True])
+def test_unlike_records_are_added_as_well_as_by_floats(hub_graph, decades, windows):
+    """Degree scaling makes records unlike; each element is compared, and all terms are positive."""
+    rng = np.random.default_rng(decades)
+    scale = 10.0 ** -rng.uniform(0, decades, size=(6000, 1))
+    x = jnp.asarray(np.abs(rng.standard_normal((6000, 256))) * scale, jnp.float32)
+    graph = hub_graph if windows else dataclasses.replace(hub_graph, windows=None)
+    for k in (8, 32, 128):
+        out, _ = products(graph, x, jnp.zeros((6000, 256)), k)
+        expected = expected_products(graph, x, jnp.zeros((6000, 256)), k)[0][0]
+        error = np.abs(np.asarray(out, np.float64) - expected) / np.maximum(expected, 1e-300)
+        assert error.max() < 2e-6
+
+
+@pytest.mark.parametrize("k", [4, 8, 30, 32, 100])
+def test_packed_records(hub_graph, k):
+    rng = np.random.default_rng(k)
+    x = jnp.asarray(rng.standard_normal((6000, 256)), jnp.float32)
+    cotangent = jnp.asarray(rng.standard_normal((6000, 256)), jnp.float32)
+    out, dx = products(hub_graph, x, cotangent, k, packed=True)
+    expected_out, expected_dx = expected_products(hub_graph, x, cotangent, k)
+    assert row_error(dx, expected_dx) < TOLERANCE["float32"]
+    assert 1e-7 < row_error(out, expected_out) < 2**-16
+    cbsr = maxk(x, k, packed=True)
+    again = maxk_spmm(hub_graph, dataclasses.replace(cbsr, packed=False))
+    np.testing.assert_allclose(out, again, rtol=0, atol=2e-6 * float(jnp.abs(again).max()))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -34,6 +34,8 @@ class MaxK(nnx.Module):
     Args:
         k: entries to keep.
         anneal: have `active`, a variable that begins at `k`.
+        packed: round float32 values to 15 bits of mantissa, which saves traffic: see
+            `jaxgnn.maxk`.
 
     Raises:
         TypeError: `k` is no integer.
@@ -42,9 +44,10 @@ class MaxK(nnx.Module):
     Source: Peng et al., "MaxK-GNN" (ASPLOS 2024), section 3.1. `anneal` is not in the paper.
     """
 
-    def __init__(self, k: int, *, anneal: bool = False):
+    def __init__(self, k: int, *, anneal: bool = False, packed: bool = False):
         self.k = count(k, "k", "entries to keep")
         self.active = ActiveEntries(jnp.asarray(k, jnp.int32)) if anneal else None
+        self.packed = packed
 
     def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
         """The rows with their `k` largest entries, zeros elsewhere."""
@@ -52,7 +55,8 @@ class MaxK(nnx.Module):
 
     def sparse(self, x: Float[Array, "*rows width"]) -> CBSR:
         """The `k` largest entries of each row."""
-        return maxk(x, self.k, active=None if self.active is None else self.active[...])
+        active = None if self.active is None else self.active[...]
+        return maxk(x, self.k, active=active, packed=self.packed)
 
 
 def annealed_k(step: int | Int[Array, ""], wide: int, narrow: int, steps: int) -> Int[Array, ""]:

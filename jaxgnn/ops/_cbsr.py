@@ -28,10 +28,11 @@ from jaxgnn.ops._rows import in_graph_order, in_row_order, neighbours
 from jaxgnn.ops.spmm import Map, divide_by_degree
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def spgemm(
     which: Map,
     width: int,
+    packed: bool,
     graph: Graph,
     values: Float[Array, "sparse k"],
     indices: UInt[Array, "sparse k"],
@@ -42,16 +43,16 @@ def spgemm(
     reduce = "sum" if which.divide is None else "mean"
     windows = None if which.transpose else graph.windows
     weights = in_row_order(rows, weights)
-    return kernels.spgemm(rows, windows, width, values, indices, weights, reduce)
+    return kernels.spgemm(rows, windows, width, values, indices, weights, reduce, packed)
 
 
-def _spgemm_fwd(which, width, graph, values, indices, weights):
+def _spgemm_fwd(which, width, packed, graph, values, indices, weights):
     # The values are needed for the weights' gradient alone.
     residuals = (graph, None if weights is None else values, indices, weights)
-    return spgemm(which, width, graph, values, indices, weights), residuals
+    return spgemm(which, width, packed, graph, values, indices, weights), residuals
 
 
-def _spgemm_bwd(which, width, residuals, cotangent):
+def _spgemm_bwd(which, width, packed, residuals, cotangent):
     graph, values, indices, weights = residuals
     dvalues = sspmm(which, width, graph, cotangent, indices, weights)
     dweights = None
@@ -94,7 +95,7 @@ def _sspmm_fwd(which, width, graph, y, indices, weights):
 
 def _sspmm_bwd(which, width, residuals, cotangent):
     graph, y, indices, weights = residuals
-    dy = spgemm(which, width, graph, cotangent, indices, weights)
+    dy = spgemm(which, width, False, graph, cotangent, indices, weights)
     dweights = None
     if weights is not None:
         dweights = cbsr_dot(which, width, graph, cotangent, indices, y)
@@ -126,7 +127,7 @@ def _cbsr_dot_fwd(which, width, graph, values, indices, y):
 def _cbsr_dot_bwd(which, width, residuals, cotangent):
     graph, values, indices, y = residuals
     dvalues = sspmm(which, width, graph, y, indices, cotangent)
-    dy = spgemm(which, width, graph, values, indices, cotangent)
+    dy = spgemm(which, width, False, graph, values, indices, cotangent)
     return None, dvalues, None, dy
 
 

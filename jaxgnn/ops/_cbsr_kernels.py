@@ -17,9 +17,10 @@ from jaxgnn import _csr, _ffi, config
 from jaxgnn.ops._rows import REDUCE, Rows, one_by_one
 from jaxgnn.windows import Windows
 
-# 32-bit words in which CUDA kernels keep the range of the values; forward they also keep a word
-# for each sparse row, its largest value, and with windows one for each dense row, a flag.
+# 32-bit words in which CUDA kernels keep the range of the values; forward they also keep the
+# largest value of each sparse row, and over windows a flag for each dense one.
 _SCRATCH = 8
+_PACK_BELOW = 32  # values a row, from which on 16-bit ones are not packed with their columns
 _SCATTER_BELOW = 48  # values a row, from which on gathering beats scattering them
 
 
@@ -36,11 +37,13 @@ def spgemm(
     indices: UInt[Array, "columns k"],
     weights: Float[Array, " edges"] | None,
     reduce: str,
+    packed: bool,
 ) -> Float[Array, "rows width"]:
     r"""$y_{r} = \mathrm{reduce}_e \, w_e S(v_{c(e)})$ over the edges of row $r$.
 
     `weights` are in the order of the rows and in the accumulation dtype, here and below.
-    `windows` are those of the rows.
+    `windows` are those of the rows; `packed` says that of float32 values 15 bits of the mantissa
+    are all, which a word holds together with a column.
     """
 
     def by_rows(rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None) -> Array:
@@ -62,18 +65,23 @@ def spgemm(
     def by_windows(
         rows: Rows, windows: Windows, values: Array, indices: Array, _: Array | None
     ) -> Array:
+        num_records, k = values.shape
+        in_words = k % 4 == 0 and (packed or (values.dtype.itemsize == 2 and k < _PACK_BELOW))
+        num_words = num_records * k if in_words else 0
         out, _, _ = _ffi.call(
             "jaxgnn_maxk_spmm_windows",
             [*_structure(rows)[:2], *_window_operands(windows), values, indices],
             [
                 ((rows.num_rows, width), values.dtype),
                 ((windows.num_partials, windows.rows.shape[1], width), jnp.float32),
-                ((_SCRATCH + values.shape[0] + rows.num_rows,), jnp.uint32),
+                ((_SCRATCH + num_words + num_records + rows.num_rows,), jnp.uint32),
             ],
+            packed=in_words,
             reduce=REDUCE[reduce],
         )
         return out
 
+    values, indices = _visible(width, values, indices)
     kernel = by_rows
     if _use_windows(windows, width, values.dtype, weights) and config.maxk_accumulation == "auto":
         kernel = _on_cuda(by_windows, otherwise=by_rows)
@@ -94,7 +102,9 @@ def sspmm(
     `dense_rows` are the same edges by the rows of `y`, `dense_weights` the weights in their
     order, and `windows` theirs: a GPU that need not be deterministic scatters from there.
     """
-    k = indices.shape[1]
+    k, width = indices.shape[1], y.shape[1]
+    given = indices
+    _, indices = _visible(width, None, given)
 
     def gathered(operands: _Sspmm) -> Array:
         accumulator = _ffi.accumulation_dtype(operands.y.dtype)
@@ -119,7 +129,6 @@ def sspmm(
             "jaxgnn_maxk_sspmm_scatter",
             [*_structure(rows), operands.y, operands.indices, weights],
             _results(operands),
-            reduce=REDUCE["sum"],
             split_length=_split_length(rows),
         )
         return out
@@ -128,10 +137,10 @@ def sspmm(
         assert operands.windows is not None
         windows = _window_operands(operands.windows)
         if config.deterministic:
-            (rows, columns, _), dense_offsets = _structure(operands.rows), operands.dense_rows
+            rows, columns, _ = _structure(operands.rows)
             out, _, _ = _ffi.call(
                 "jaxgnn_maxk_sspmm_windows_exact",
-                [rows, columns, dense_offsets.offsets, *windows, operands.y, operands.indices],
+                [rows, columns, *windows, operands.y, operands.indices],
                 [
                     (operands.indices.shape, operands.y.dtype),
                     ((*operands.indices.shape, 2), jnp.uint32),  # 64-bit integers
@@ -141,21 +150,21 @@ def sspmm(
             return out
         out, _ = _ffi.call(
             "jaxgnn_maxk_sspmm_windows",
-            [operands.dense_rows.offsets, *windows, operands.y, operands.indices],
+            [*windows, operands.y, operands.indices],
             _results(operands),
-            reduce=REDUCE["sum"],
         )
         return out
 
     kernel = gathered
     # Deterministic sums of many entries are 64-bit, so that gathering 16-bit rows is faster.
     wide = config.deterministic and y.dtype != jnp.float32 and k >= _SCATTER_BELOW
-    if _use_windows(windows, y.shape[1], y.dtype, weights) and not wide:
+    if _use_windows(windows, width, y.dtype, weights) and not wide:
         kernel = _on_cuda(by_windows, otherwise=gathered)
     elif not config.deterministic and y.dtype == jnp.float32 and k < _SCATTER_BELOW:
         kernel = _on_cuda(scattered, otherwise=gathered)
     operands = _Sspmm(rows, dense_rows, windows, y, indices, weights, dense_weights)
-    return _sequential(kernel)(operands)
+    out, _ = _visible(width, _sequential(kernel)(operands), given)
+    return out
 
 
 class _Sspmm(NamedTuple):
@@ -213,6 +222,7 @@ def cbsr_dot(
         )
         return out[:, 0]
 
+    values, indices = _visible(y.shape[1], values, indices)
     return _sequential(kernel)(rows, values, indices, y)
 
 
@@ -238,7 +248,26 @@ def scatter(
         results = [((values.shape[0], width), values.dtype)]
         return tuple(_ffi.call("jaxgnn_cbsr_scatter", [values, indices], results))
 
-    return _by_rows(kernel)(values, indices)[0]
+    return _by_rows(kernel)(*_visible(width, values, indices))[0]
+
+
+def _visible(width: int, values: Any, indices: Array) -> tuple[Any, Array]:
+    """NaN for entries at columns beyond the width, which CUDA's kernels would trust.
+
+    The CPU's kernels report such indices. `maxk` makes none.
+    """
+    if width == 2 ** (8 * indices.dtype.itemsize):
+        return values, indices
+
+    def guarded(values: Any, indices: Array) -> tuple[Any, Array]:
+        beyond = indices >= width
+        if values is not None:
+            values = jnp.where(beyond, jnp.full((), jnp.nan, values.dtype), values)
+        return values, jnp.where(beyond, jnp.zeros((), indices.dtype), indices)
+
+    return jax.lax.platform_dependent(
+        values, indices, cuda=guarded, default=lambda *operands: operands
+    )
 
 
 def _sequential(kernel: Any) -> Any:

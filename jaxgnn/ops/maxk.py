@@ -22,7 +22,9 @@ MAX_WIDTH = 4096
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["values", "indices"], meta_fields=["width"]
+    jax.tree_util.register_dataclass,
+    data_fields=["values", "indices"],
+    meta_fields=["width", "packed"],
 )
 @dataclasses.dataclass(frozen=True)
 class CBSR:
@@ -35,6 +37,7 @@ class CBSR:
         indices: their columns, distinct and ascending in each row, below `width`; uint8 for
             widths up to 256, else uint16.
         width: the number of columns, static.
+        packed: a promise that float32 values have at most 15 bits of mantissa, static; see `maxk`.
 
     Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 3.2).
     """
@@ -42,6 +45,7 @@ class CBSR:
     values: Float[Array, "*rows k"]
     indices: UInt[Array, "*rows k"]
     width: int
+    packed: bool = False
 
     @staticmethod
     def from_dense(x: Float[Array, "*rows width"], k: int, *, impl: _ffi.Impl = None) -> CBSR:
@@ -68,8 +72,11 @@ class CBSR:
         return self.values.dtype
 
     def astype(self, dtype: DTypeLike) -> CBSR:
-        """The same entries with values of `dtype`."""
-        return dataclasses.replace(self, values=self.values.astype(dtype))
+        """The same entries with values of `dtype`; `packed` only where that rounds none again."""
+        same = jnp.dtype(dtype) == self.dtype
+        return dataclasses.replace(
+            self, values=self.values.astype(dtype), packed=self.packed and same
+        )
 
     def to_dense(self, *, impl: _ffi.Impl = None) -> Float[Array, "*rows width"]:
         """The dense matrix, 0 where there is no entry; its derivative gathers the entries."""
@@ -92,6 +99,7 @@ def maxk(
     k: int,
     *,
     active: Int[Array, ""] | int | None = None,
+    packed: bool = False,
     impl: _ffi.Impl = None,
 ) -> CBSR:
     r"""Keeps the `k` largest entries of each row.
@@ -108,6 +116,10 @@ def maxk(
         active: for a schedule without compiling again at every step: of the `k` entries only the
             `active` largest keep their values, by the same rule; the others become 0. An integer
             scalar from 1 to `k`, which may be traced (then it is clipped to that range).
+        packed: round values of float32 to 15 of their 23 bits of mantissa (to nearest, a relative
+            error of at most 2^-16), so that a value and its column fit in 4 bytes, of which
+            `maxk_spmm` over `Graph.with_windows` then reads fewer on a GPU. The derivative is as
+            without rounding. 16-bit values fit as they are.
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
             Rows of float64 run in JAX on a GPU.
 
@@ -116,7 +128,8 @@ def maxk(
 
     Raises:
         TypeError: `x` is not floating, or `k` or `active` is no integer.
-        ValueError: `k` or `active` is out of range, or a row is wider than 4,096.
+        ValueError: `k` or `active` is out of range, a row is wider than 4,096, or `packed` rows
+            are of float64 or wider than 256.
 
     Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 3.1).
     """
@@ -127,6 +140,11 @@ def maxk(
     if width > MAX_WIDTH:
         raise ValueError(f"x: expected rows of at most {MAX_WIDTH} entries, got {width}")
     k = _check.integer(k, "k", 1, width)
+    if packed and (x.dtype == jnp.float64 or width > 256):
+        raise ValueError(
+            "packed: expected rows of at most 256 entries of 32 or 16 bits, "
+            f"got {width} of {x.dtype}"
+        )
     rows = x.reshape(math.prod(leading), width)
     selected: tuple[Array, Array]
     if x.size == 0:
@@ -138,7 +156,9 @@ def maxk(
     values, indices = selected
     if active is not None:
         values = _keep_active(values, _active_argument(active, k))
-    return CBSR(values.reshape(*leading, k), indices.reshape(*leading, k), width)
+    if packed and values.dtype == jnp.float32:
+        values = _rounded(values)
+    return CBSR(values.reshape(*leading, k), indices.reshape(*leading, k), width, packed)
 
 
 def cbsr_argument(cbsr: Any, name: str) -> CBSR:
@@ -167,7 +187,7 @@ def cbsr_argument(cbsr: Any, name: str) -> CBSR:
             f"{name}: expected 1 <= k <= width <= {MAX_WIDTH}, "
             f"got k = {values.shape[-1]} and the width {cbsr.width}"
         )
-    return CBSR(values, indices, cbsr.width)
+    return CBSR(values, indices, cbsr.width, cbsr.packed)
 
 
 def select_reference(
@@ -210,6 +230,17 @@ def _keys(x: Float[Array, "*rows width"]) -> Int[Array, "*rows width"]:
     keys = jnp.where(bits < 0, -magnitude, bits)
     keys = jnp.where(magnitude > infinity, largest, keys)
     return keys.astype(jnp.int32) if integer.itemsize < 4 else keys
+
+
+@jax.custom_jvp
+def _rounded(values: Float[Array, "rows k"]) -> Float[Array, "rows k"]:
+    """15 bits of mantissa; the derivative passes through."""
+    return jax.lax.reduce_precision(values, exponent_bits=8, mantissa_bits=15)
+
+
+@_rounded.defjvp
+def _rounded_jvp(primals, tangents):
+    return _rounded(*primals), tangents[0]
 
 
 def _active_argument(active: Any, k: int) -> Int[Array, ""]:

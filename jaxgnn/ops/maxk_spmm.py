@@ -82,4 +82,4 @@ def maxk_spmm(
     graph, values, indices, weights = _ffi.unify_varying(graph, values, indices, weights)
     rows = "senders" if transpose else "receivers"
     which = Map(transpose, rows if reduce == "mean" else None)
-    return _cbsr.spgemm(which, width, graph, values, indices, weights)
+    return _cbsr.spgemm(which, width, cbsr.packed, graph, values, indices, weights)
