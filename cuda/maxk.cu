@@ -35,7 +35,7 @@ __device__ inline float value_of(int key) { return __int_as_float(key < 0 ? key 
 // The threads of a row: kWarps warps (one, or the whole block).
 template <int kWarps>
 struct Team {
-  int* scratch;  // [kWarps] of shared memory
+  int* scratch;  // [2 kWarps] of shared memory
   int rank;      // of this thread
 
   __device__ int sum(int v) const {
@@ -49,16 +49,21 @@ struct Team {
     __syncthreads();
     return total;
   }
-  __device__ float sum(float v) const {
+  __device__ float2 sum(float2 v) const {
+    // The warp's upper half goes on with one of them, the lower with the other.
+    const bool upper = rank % 32 >= 16;
+    float half = upper ? v.y : v.x;
+    half += __shfl_xor_sync(kFullWarp, upper ? v.x : v.y, 16);
 #pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(kFullWarp, v, offset);
+    for (int offset = 8; offset > 0; offset /= 2) half += __shfl_xor_sync(kFullWarp, half, offset);
+    v = {__shfl_sync(kFullWarp, half, 0), __shfl_sync(kFullWarp, half, 16)};
     if constexpr (kWarps == 1) return v;
-    float* floats = reinterpret_cast<float*>(scratch);
-    if (rank % 32 == 0) floats[rank / 32] = v;
+    float2* pairs = reinterpret_cast<float2*>(scratch);
+    if (rank % 32 == 0) pairs[rank / 32] = v;
     __syncthreads();
-    float total = 0.0f;
+    float2 total = {};
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) total += floats[w];
+    for (int w = 0; w < kWarps; ++w) total = {total.x + pairs[w].x, total.y + pairs[w].y};
     __syncthreads();
     return total;
   }
@@ -234,34 +239,55 @@ __device__ inline void settle_ties(const Team<kWarps>& team, Choice& choice) {
   }
 }
 
-// Calls emit(i, place) for each value with keep(i), of kPacks packs of V a thread: `place` counts
-// the row's kept values from the left.
-template <int V, int kPacks, int kWarps, typename Keep, typename Emit>
-__device__ inline void place_kept(const Team<kWarps>& team, Keep keep, Emit emit) {
-  int place = 0;
+// Where a thread's kept values go, of kPacks packs of V: counts of two packs in the halves of a
+// word, before this thread's and of the whole row.
+template <int kPacks>
+struct Places {
+  static constexpr int kPairs = (kPacks + 1) / 2;
+  int before[kPairs];
+  int all[kPairs];
+
+  __device__ int total() const {
+    int sum = 0;
 #pragma unroll
-  for (int c = 0; c < kPacks; c += 2) {  // two packs' counts in the halves of a word
+    for (int c = 0; c < kPairs; ++c) sum += (all[c] & 0xffff) + (all[c] >> 16);
+    return sum;
+  }
+};
+
+// The places of the values with keep(i).
+template <int V, int kPacks, int kWarps, typename Keep>
+__device__ inline Places<kPacks> find_places(const Team<kWarps>& team, Keep keep) {
+  Places<kPacks> places;
+#pragma unroll
+  for (int c = 0; c < kPacks; c += 2) {
     int kept = 0;
 #pragma unroll
     for (int i = c * V; i < min(c + 2, kPacks) * V; ++i) {
       if (keep(i)) kept += i < (c + 1) * V ? 1 : 1 << 16;
     }
-    int all;
-    const int before = team.before(kept, all);
-    int to = place + (before & 0xffff);
-    place += all & 0xffff;
+    places.before[c / 2] = team.before(kept, places.all[c / 2]);
+  }
+  return places;
+}
+
+// Calls emit(i, place) for each of them; `place` counts the row's kept values from the left.
+template <int V, int kPacks, typename Keep, typename Emit>
+__device__ inline void emit_kept(const Places<kPacks>& places, Keep keep, Emit emit) {
+  int place = 0;
 #pragma unroll
-    for (int i = c * V; i < min(c + 2, kPacks) * V; ++i) {
-      if (i == (c + 1) * V) {
-        to = place + (before >> 16);
-        place += all >> 16;
-      }
+  for (int c = 0; c < kPacks; ++c) {
+    const int shift = c % 2 * 16;
+    int to = place + (places.before[c / 2] >> shift & 0xffff);
+    place += places.all[c / 2] >> shift & 0xffff;
+#pragma unroll
+    for (int i = c * V; i < (c + 1) * V; ++i) {
       if (keep(i)) emit(i, to++);
     }
   }
 }
 
-// The first index of a thread's i-th value.
+// The column of a thread's i-th value.
 template <int V, int kTeam>
 __device__ inline int column_of(int i, int rank) {
   return (i / V * kTeam + rank) * V + i % V;
@@ -277,22 +303,20 @@ __device__ bool select_candidates(const Params<T, I>& p, const Team<1>& team, in
   constexpr int kTries = 4;
   float pivot = mean + p.candidate_quantile * deviation;
   const float step = p.candidate_distance * deviation;
+  const auto keep = [&](int i) { return value[i] >= pivot; };
+  Places<kPacks> places;
   int total;
   for (int n = 0;; ++n) {
-    total = 0;
-#pragma unroll
-    for (int i = 0; i < kPacks * V; ++i) total += value[i] >= pivot;
-    total = team.sum(total);
+    places = find_places<V, kPacks>(team, keep);
+    total = places.total();
     if (total >= p.k && total <= kMost) break;
     if (n == kTries) return false;
     pivot += static_cast<float>(total - (p.k + kMost) / 2) * step;
   }
-  place_kept<V, kPacks>(
-      team, [&](int i) { return value[i] >= pivot; },
-      [&](int i, int place) {
-        values[place] = value[i];
-        columns[place] = static_cast<I>(column_of<V, 32>(i, team.rank));
-      });
+  emit_kept<V, kPacks>(places, keep, [&](int i, int place) {
+    values[place] = value[i];
+    columns[place] = static_cast<I>(column_of<V, 32>(i, team.rank));
+  });
   __syncwarp();
   float candidate[kSlots];
 #pragma unroll
@@ -334,15 +358,15 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
   constexpr int kCount = kPacks * V;
   extern __shared__ int4 shared[];
   char* const own = reinterpret_cast<char*>(shared) + threadIdx.x / kTeam * p.row_bytes;
-  __shared__ int scratch[kWarps];
-  const Team<kWarps> team{scratch, static_cast<int>(threadIdx.x % kTeam)};
+  __shared__ float2 scratch[kWarps];
+  const Team<kWarps> team{reinterpret_cast<int*>(scratch), static_cast<int>(threadIdx.x % kTeam)};
   const int64_t row = int64_t(blockIdx.x) * kRows + threadIdx.x / kTeam;
   if (row >= p.num_rows) return;  // a whole team
   const T* x = p.x + row * p.width;
 
   float value[kCount];
   unsigned present = 0;
-  float total = 0.0f, squares = 0.0f;
+  float2 sums = {};  // of the values and of their squares
 #pragma unroll
   for (int c = 0; c < kPacks; ++c) {
     const int f = (c * kTeam + team.rank) * V;
@@ -353,8 +377,8 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
       for (int i = 0; i < V; ++i) {
         const float v = unpack(pack, i);
         value[c * V + i] = v;
-        total += v;
-        squares += v * v;
+        sums.x += v;
+        sums.y += v * v;
       }
     } else {
 #pragma unroll
@@ -364,8 +388,9 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
   Choice choice{present, 0, 0};
   bool by_key = p.k == p.width;
   if (p.k < p.width) {
-    const float mean = team.sum(total) * p.inverse_width;
-    const float variance = team.sum(squares) * p.inverse_width - mean * mean;
+    sums = team.sum(sums);
+    const float mean = sums.x * p.inverse_width;
+    const float variance = sums.y * p.inverse_width - mean * mean;
     const float deviation = variance * rsqrtf(variance);
     // False with NaN and infinities: then the keys decide.
     const bool regular = deviation > 0.0f && deviation < INFINITY;
@@ -393,14 +418,13 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
 
   T* values = reinterpret_cast<T*>(own);
   I* columns = reinterpret_cast<I*>(values + p.k);
-  place_kept<V, kPacks>(
-      team, [&](int i) { return (choice.above >> i & 1) != 0; },
-      [&](int i, int place) {
-        const int f = column_of<V, kTeam>(i, team.rank);
-        // Conversions would change the bits of a NaN.
-        values[place] = by_key ? x[f] : narrow<T, float>(value[i]);
-        columns[place] = static_cast<I>(f);
-      });
+  const auto keep = [&](int i) { return (choice.above >> i & 1) != 0; };
+  emit_kept<V, kPacks>(find_places<V, kPacks>(team, keep), keep, [&](int i, int place) {
+    const int f = column_of<V, kTeam>(i, team.rank);
+    // Conversions would change the bits of a NaN.
+    values[place] = by_key ? x[f] : narrow<T, float>(value[i]);
+    columns[place] = static_cast<I>(f);
+  });
   if constexpr (kWarps == 1) {
     __syncwarp();
   } else {

@@ -181,7 +181,7 @@ ffi::Error maxk_spmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuff
                              AnyBuffer window_rows, AnyBuffer window_parts,
                              AnyBuffer window_senders, AnyBuffer window_masks, AnyBuffer values,
                              AnyBuffer indices, Result out, Result partials, Result scratch,
-                             bool packed, int64_t reduce) {
+                             int64_t packed, int64_t reduce) {
   Check check("jaxgnn_maxk_spmm_windows");
   // Where fixed point does not hold, whole rows in float, long ones too.
   MaxkSpmmArgs rows =
@@ -190,9 +190,9 @@ ffi::Error maxk_spmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuff
   MaxkWindowsArgs args{};
   args.windows = make_windows(check, window_rows, window_parts, window_senders, window_masks);
   check_window_width(check, rows.width);
-  check.that(!packed || rows.k % 4 == 0, "packed records need a k that is a multiple of 4");
+  check.that(packed == 0 || rows.k % 4 == 0, "packed records need a k that is a multiple of 4");
   const Scratch parts =
-      lay_out(check, *scratch, packed ? count(values) : 0, dim(values, 0), rows.rows.num_rows);
+      lay_out(check, *scratch, packed != 0 ? count(values) : 0, dim(values, 0), rows.rows.num_rows);
   check.that(partials->element_type() == ffi::F32 &&
                  count(*partials) % (kWindowRows * std::max<int64_t>(rows.width, 1)) == 0,
              "partials must be float32 [places, 64, width]");
@@ -416,7 +416,7 @@ XLA_FFI_DEFINE_HANDLER(maxk_spmm_windows_handler, maxk_spmm_windows,
                            .Ret<AnyBuffer>()  // out
                            .Ret<AnyBuffer>()  // partials
                            .Ret<AnyBuffer>()  // scratch
-                           .Attr<bool>("packed")
+                           .Attr<int64_t>("packed")
                            .Attr<int64_t>("reduce"),
                        {ffi::Traits::kCmdBufferCompatible});
 

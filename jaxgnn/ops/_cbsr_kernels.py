@@ -76,7 +76,7 @@ def spgemm(
                 ((windows.num_partials, windows.rows.shape[1], width), jnp.float32),
                 ((_SCRATCH + num_words + num_records + rows.num_rows,), jnp.uint32),
             ],
-            packed=in_words,
+            packed=int(in_words),
             reduce=REDUCE[reduce],
         )
         return out
