@@ -8,7 +8,8 @@ from jaxgnn import Graph
 
 def draw_array(rng: np.random.Generator, shape, dtype) -> jnp.ndarray:
     """Standard normal values that are exact in `dtype`."""
-    return jnp.asarray(rng.standard_normal(shape), jnp.dtype(dtype))
+    # Rounded by numpy: JAX would compile the conversion for each shape.
+    return jnp.asarray(rng.standard_normal(shape).astype(jnp.dtype(dtype)))
 
 
 def edges(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
