@@ -149,7 +149,7 @@ def test_products_match_float64(graph, width, share, dtype, reduce, deterministi
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("k", [1, 2, 6, 8, 16, 32, 64, 100, 192, 256])
+@pytest.mark.parametrize("k", [1, 2, 6, 8, 16, 32, 64, 100, 192, 256], ids=lambda k: f"k-{k}")
 def test_hubs_and_parts(hub_graph, k, dtype):
     rng = np.random.default_rng(k)
     x, cotangent = (draw_array(rng, (6000, 256), dtype) for _ in range(2))
