@@ -19,6 +19,13 @@ seeds = st.integers(0, 2**32 - 1)
 impls = st.sampled_from(["kernel", "kernel", "jax"])
 dtypes = st.sampled_from(["float32", "bfloat16", "float16"])
 
+# One compilation a shape, where a call that is not jitted compiles each of its parts.
+jitted_gather = jax.jit(gather_edges, static_argnames=("op", "impl"))
+jitted_reduce = jax.jit(segment_reduce, static_argnames=("reduce", "by", "impl"))
+jitted_softmax = jax.jit(segment_softmax, static_argnames="impl")
+jitted_readout = jax.jit(readout, static_argnames=("reduce", "impl"))
+jitted_expand = jax.jit(expand_rows, static_argnums=1, static_argnames="impl")
+
 
 def as_neighbours(graph: Graph, by: str) -> Graph:
     """The rectangular graph from the edges (as senders) to the nodes at one of their ends."""
@@ -41,7 +48,7 @@ def as_neighbours(graph: Graph, by: str) -> Graph:
 )
 def test_segment_reduce(graph, shape, reduce, by, dtype, impl, seed):
     data = draw_array(np.random.default_rng(seed), (graph.num_edges, *shape), dtype)
-    out = segment_reduce(graph, data, reduce, by=by, impl=impl)
+    out = jitted_reduce(graph, data, reduce, by=by, impl=impl)
     assert out.dtype == data.dtype
     assert_close(out, *brute_force_spmm(as_neighbours(graph, by), data, None, reduce, False))
 
@@ -59,16 +66,17 @@ def test_gather_edges(graph, op, impl, seed):
         "mul": left * right,
         "concat": np.concatenate([left, right], axis=-1),
     }[op]
-    np.testing.assert_array_equal(gather_edges(graph, u, v, op, impl=impl), expected)
-    np.testing.assert_array_equal(gather_edges(graph, u, impl=impl), left)
-    np.testing.assert_array_equal(gather_edges(graph, receivers=v, impl=impl), right)
+    np.testing.assert_array_equal(jitted_gather(graph, u, v, op, impl=impl), expected)
+    np.testing.assert_array_equal(jitted_gather(graph, u, impl=impl), left)
+    np.testing.assert_array_equal(jitted_gather(graph, receivers=v, impl=impl), right)
 
 
 @settings(max_examples=15)
 @given(graph=graphs(), heads=st.sampled_from([(), (3,)]), dtype=dtypes, impl=impls, seed=seeds)
 def test_segment_softmax(graph, heads, dtype, impl, seed):
-    logits = 8 * draw_array(np.random.default_rng(seed), (graph.num_edges, *heads), dtype)
-    out = segment_softmax(graph, logits, impl=impl)
+    rng = np.random.default_rng(seed)
+    logits = 8 * np.asarray(draw_array(rng, (graph.num_edges, *heads), dtype))
+    out = jitted_softmax(graph, logits, impl=impl)
     assert out.dtype == logits.dtype
     scores, (_, receivers) = np.asarray(logits, np.float64), edges(graph)
     expected = np.zeros_like(scores)
@@ -137,7 +145,7 @@ def test_readout(sizes, reduce, impl, seed):
         np.arange(nodes), graph_of, num_senders=nodes, num_receivers=len(sizes)
     )
     x = draw_array(np.random.default_rng(seed), (nodes, 4), "float32")
-    out = np.asarray(readout(membership, x, reduce, impl=impl))
+    out = np.asarray(jitted_readout(membership, x, reduce, impl=impl))
     for g, size in enumerate(sizes):
         rows = np.asarray(x)[graph_of == g]
         expected = getattr(rows, reduce)(0) if size else np.zeros(4)
@@ -146,7 +154,7 @@ def test_readout(sizes, reduce, impl, seed):
 
 @given(graph=graphs(), impl=impls)
 def test_expand_rows(graph, impl):
-    rows = expand_rows(graph.row_offsets, graph.num_edges, impl=impl)
+    rows = jitted_expand(graph.row_offsets, graph.num_edges, impl=impl)
     np.testing.assert_array_equal(rows, edges(graph)[1])
 
 
