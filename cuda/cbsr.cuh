@@ -47,26 +47,12 @@ __device__ inline void load_values(const T* values, int c, int k, float (&value)
   }
 }
 
-// A value and its column, below 256, in 32 bits: float32 loses its last 8 bits, other types none.
-__device__ inline uint32_t to_word(float value, uint8_t column) {
-  return (__float_as_uint(value) & ~0xffu) | column;
-}
-__device__ inline uint32_t to_word(__nv_bfloat16 value, uint8_t column) {
-  return static_cast<uint32_t>(__bfloat16_as_ushort(value)) << 16 | column;
-}
-__device__ inline uint32_t to_word(__half value, uint8_t column) {
-  return static_cast<uint32_t>(__half_as_ushort(value)) << 16 | column;
-}
-
-template <typename T>
-__device__ inline float value_of_word(uint32_t word) {
-  if constexpr (sizeof(T) == 4) return __uint_as_float(word & ~0xffu);
-  if constexpr (kTypeOf<T> == Type::kBF16) return __uint_as_float(word & 0xffff0000u);
-  if constexpr (kTypeOf<T> == Type::kF16) return __half2float(__ushort_as_half(word >> 16));
+// A value and its column, below 256, in one word: the value loses the last 8 bits of its mantissa.
+__device__ inline uint32_t to_word(float value, int column) {
+  return (__float_as_uint(value) & ~0xffu) | static_cast<uint32_t>(column);
 }
 
 // Four of a record's words, from entry c on; zeros from k on.
-template <typename T>
 __device__ inline void load_words(const uint32_t* words, int c, int k, float (&value)[4],
                                   int (&column)[4]) {
   uint4 pack = {};
@@ -74,7 +60,7 @@ __device__ inline void load_words(const uint32_t* words, int c, int k, float (&v
   const uint32_t word[4] = {pack.x, pack.y, pack.z, pack.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    value[i] = value_of_word<T>(word[i]);
+    value[i] = __uint_as_float(word[i] & ~0xffu);
     column[i] = static_cast<int>(word[i] & 0xffu);
   }
 }

@@ -4,21 +4,23 @@
 // With a bound B on the magnitude of a sum of n terms, 32-bit sums have the quantum
 // B / (2^31 - n - 256): n terms, each rounded by half a quantum at most, cannot overflow. Rounding
 // errors are of the order of sqrt(n) quanta a sum, below those of adding floats one after the other
-// as long as n is a few thousand (callers cut longer sums) and the sum is not far smaller than B.
+// as long as n is a few thousand (callers cut longer sums) and no term is far smaller than B / n.
 //
-// Where all records are alike (their largest values within a factor of 16 of one another), B is n
-// times the largest value of all. Else it is, for each row, the sum over its edges of each record's
-// largest value; and a row of which a sum may have larger errors than floats have (`is_precise`) is
-// computed again in float. 64-bit sums keep 24 bits of the largest value of every
-// row that is added, or are not used.
+// The size of a record is its largest magnitude. Where all records are alike (their sizes within a
+// factor of 16 of one another; for 16-bit results, which keep fewer bits, within more), B is n
+// times the largest of all. Else B is, for each row, the sum of the sizes of its own records; those
+// far below their average (`least_size`) are added apart, with a bound of their own, or the row is
+// added in float. 64-bit sums keep 24 bits of the size of every row that is added, or are not used.
 #pragma once
 
 #include <cstdint>
 
+#include "dispatch.cuh"
+
 namespace jaxgnn {
 
-// What launch_range leaves: bits of the largest |value|, and the complement of the bits of the
-// smallest row maximum that is not 0 (so that both are found by atomicMax from 0).
+// What launch_range leaves: bits of the largest size, and the complement of the bits of the
+// smallest that is not 0 (so that both are found by atomicMax from 0).
 constexpr int kRangeLargest = 0;
 constexpr int kRangeSmallestComplement = 1;
 
@@ -33,9 +35,23 @@ __device__ inline bool has_scale(const uint32_t* range) {
   return exponent > -64 && exponent < 64;
 }
 
+// How far apart records that are alike may be, in powers of two.
+template <typename T>
+constexpr int kAlikeBits = kTypeOf<T> == Type::kBF16  ? 9
+                           : kTypeOf<T> == Type::kF16 ? 6
+                                                      : 4;
+
+template <typename T>
 __device__ inline bool records_alike(const uint32_t* range) {
   const int smallest = exponent_of(~range[kRangeSmallestComplement]);
-  return exponent_of(range[kRangeLargest]) - smallest <= 4;
+  return exponent_of(range[kRangeLargest]) - smallest <= kAlikeBits<T>;
+}
+
+// The least size of a record that is added together with the others of a row: n that sum to
+// `bound`.
+template <typename T>
+__device__ inline float least_size(float bound, int n) {
+  return bound / (static_cast<float>(n) * static_cast<float>(1 << kAlikeBits<T>));
 }
 
 // The inverse quantum of 32-bit sums of n terms, 1 <= n < 2^30, that are at most `bound`; float's
@@ -48,17 +64,6 @@ __device__ inline float fixed_scale(float bound, int n) {
 // The bound for records that are alike.
 __device__ inline float common_bound(const uint32_t* range, int n) {
   return static_cast<float>(n) * __uint_as_float(range[kRangeLargest]);
-}
-
-// Whether the errors of each sum of a row are those of floats: small against the row's smallest
-// record (its largest magnitude in quanta; NaN without records), whatever a sum is made of; or
-// against the sums themselves, of which `least` is the smallest in magnitude. The errors are of
-// about sqrt(hits) quanta, where a sum has `terms * k / width` of the terms.
-__device__ inline bool is_precise(float smallest_record, int least, int terms, int k, int width) {
-  constexpr float kPrecise = 0x1p21f;
-  const float hits = static_cast<float>(terms) * static_cast<float>(k) / static_cast<float>(width);
-  return !(smallest_record < kPrecise) ||
-         static_cast<float>(least) >= kPrecise * (1.0f + sqrtf(hits));
 }
 
 // Whether 64-bit sums of n terms keep 24 bits of each row's largest value.

@@ -77,14 +77,14 @@ ffi::Error cbsr_scatter(cudaStream_t stream, AnyBuffer values, AnyBuffer columns
   return status("jaxgnn_cbsr_scatter", launch_cbsr_scatter(args, stream));
 }
 
-// Scratch memory of a forward product: the range, with `words` a word for each entry, the largest
-// magnitude of each record, and with `flags` a flag for each row.
+// Scratch memory of a forward product: the range, with `words` a word for each entry, the
+// size of each record, and with `flags` a flag for each row.
 constexpr int64_t kRangeWords = 8;
 
 struct Scratch {
   uint32_t* range = nullptr;
   uint32_t* words = nullptr;
-  float* largest = nullptr;
+  float* sizes = nullptr;
   uint32_t* flags = nullptr;
 };
 
@@ -95,8 +95,8 @@ Scratch lay_out(Check& check, AnyBuffer& buffer, int64_t words, int64_t records,
   if (check.failed()) return {};
   uint32_t* const data = static_cast<uint32_t*>(buffer.untyped_data());
   uint32_t* const entries = data + kRangeWords;
-  float* const largest = reinterpret_cast<float*>(entries + words);
-  return {data, words == 0 ? nullptr : entries, largest, entries + words + records};
+  float* const sizes = reinterpret_cast<float*>(entries + words);
+  return {data, words == 0 ? nullptr : entries, sizes, entries + words + records};
 }
 
 RangeArgs range_of(const AnyBuffer& values, uint32_t* range) {
@@ -148,9 +148,9 @@ ffi::Error maxk_spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer colum
   cudaError_t error = cudaSuccess;
   if (parts.range != nullptr && args.weights == nullptr) {  // no bound on weighted sums
     args.range = parts.range;
-    args.largest = parts.largest;
+    args.sizes = parts.sizes;
     RangeArgs range = range_of(values, parts.range);
-    range.largest = parts.largest;
+    range.sizes = parts.sizes;
     error = launch_range(range, stream);
   }
   if (error == cudaSuccess) error = launch_maxk_spmm(args, stream);
@@ -190,7 +190,8 @@ ffi::Error maxk_spmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuff
   MaxkWindowsArgs args{};
   args.windows = make_windows(check, window_rows, window_parts, window_senders, window_masks);
   check_window_width(check, rows.width);
-  check.that(packed == 0 || rows.k % 4 == 0, "packed records need a k that is a multiple of 4");
+  check.that(packed == 0 || (values.element_type() == ffi::F32 && rows.k % 4 == 0),
+             "packed records need float32 and a k that is a multiple of 4");
   const Scratch parts =
       lay_out(check, *scratch, packed != 0 ? count(values) : 0, dim(values, 0), rows.rows.num_rows);
   check.that(partials->element_type() == ffi::F32 &&
@@ -207,16 +208,17 @@ ffi::Error maxk_spmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuff
   args.dense = rows.out;
   args.partials = count(*partials) == 0 ? nullptr : static_cast<float*>(partials->untyped_data());
   args.range = rows.range = parts.range;
-  args.largest = rows.largest = parts.largest;
+  args.sizes = rows.sizes = parts.sizes;
   args.flags = parts.flags;
   rows.flags = parts.flags;
-  args.num_receivers = rows.rows.num_rows;
   args.width = rows.width;
   args.k = rows.k;
   RangeArgs range = range_of(values, parts.range);
-  range.largest = parts.largest;
+  range.sizes = parts.sizes;
   range.columns = args.columns;
   range.words = parts.words;
+  range.flags = parts.flags;
+  range.num_flags = rows.rows.num_rows;
   cudaError_t error = launch_range(range, stream);
   if (error == cudaSuccess) error = launch_maxk_spmm_windows(args, stream);
   if (error == cudaSuccess) error = launch_maxk_spmm(rows, stream);

@@ -5,7 +5,6 @@
 // for which no atomics are needed, and the rows are added at the end in a fixed order. Both are
 // launched, and which one works is decided on the device by the range of the values.
 #include <algorithm>
-#include <climits>
 
 #include "cbsr.cuh"
 #include "fixed_point.cuh"
@@ -28,7 +27,7 @@ struct Params {
   T* out;
   float* partials;
   const uint32_t* range;
-  const float* largest;   // magnitude of each record
+  const float* sizes;     // of the records
   const uint32_t* flags;  // rows to compute again; null: all, unless there is a scale
   int width;
   int k;
@@ -97,8 +96,8 @@ __device__ inline void add_in_float(const Params<T, I>& p, const Work& work, flo
   }
 }
 
-// Of a row's records, where they differ in size: the sum of their largest magnitudes, a bound on
-// the row's sums; and the smallest that is not 0 of them, NaN if there is none.
+// Of a row's records: the sum of their sizes, a bound on the row's sums; and the smallest that is
+// not 0, NaN if there is none.
 struct Sizes {
   float sum;
   float smallest;
@@ -109,7 +108,7 @@ __device__ inline Sizes find_sizes(const Params<T, I>& p, const Work& work) {
   float sum = 0.0f;
   unsigned smallest = kNoSize;
   for (int i = threadIdx.x % 32; i < work.count; i += 32) {
-    const float size = p.largest[load_column(p.rows, work.begin + i)];
+    const float size = p.sizes[load_column(p.rows, work.begin + i)];
     sum += size;
     if (size > 0.0f) smallest = min(smallest, __float_as_uint(size));
   }
@@ -125,26 +124,23 @@ __global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p)
   const Work work = find_work(p.rows, int64_t(blockIdx.x) * kWarps + threadIdx.x / 32);
   if (work.row < 0) return;
   const int lane = threadIdx.x % 32;
-  int* sums = fixed_sums + threadIdx.x / 32 * p.width;
-  for (int f = lane; f < p.width; f += 32) sums[f] = 0;
-  __syncwarp();
-  const bool alike = records_alike(p.range);
-  Sizes sizes{common_bound(p.range, work.count), 0.0f};
-  if (!alike) sizes = find_sizes(p, work);
-  const float scale = fixed_scale(sizes.sum, work.count);
-  walk<S, false>(p, work, [&](int column, float value, float) {
-    atomicAdd(sums + column, __float2int_rn(value * scale));
-  });
-  __syncwarp();
-  if (!alike) {
-    int least = INT_MAX;
-    for (int f = lane; f < p.width; f += 32) least = min(least, abs(sums[f]));
-    least = __reduce_min_sync(kFullWarp, least);
-    if (!is_precise(sizes.smallest * scale, least, work.count, p.k, p.width)) {
+  float bound = common_bound(p.range, work.count);
+  if (!records_alike<T>(p.range)) {
+    const Sizes sizes = find_sizes(p, work);
+    bound = sizes.sum;
+    if (sizes.smallest < least_size<T>(bound, work.count)) {
       add_in_float<Share<1, 32>>(p, work, reinterpret_cast<float*>(fixed_sums));
       return;
     }
   }
+  int* sums = fixed_sums + threadIdx.x / 32 * p.width;
+  for (int f = lane; f < p.width; f += 32) sums[f] = 0;
+  __syncwarp();
+  const float scale = fixed_scale(bound, work.count);
+  walk<S, false>(p, work, [&](int column, float value, float) {
+    atomicAdd(sums + column, __float2int_rn(value * scale));
+  });
+  __syncwarp();
   const float unit = 1.0f / scale;
   for (int f = lane; f < p.width; f += 32) finish(p, work, f, sums[f] * unit);
 }
@@ -152,7 +148,7 @@ __global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p)
 template <typename T, typename I, typename S>
 __global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p) {
   const bool flagged = p.range != nullptr && has_scale(p.range);
-  if (flagged && (p.flags == nullptr || records_alike(p.range))) return;
+  if (flagged && (p.flags == nullptr || records_alike<T>(p.range))) return;
   extern __shared__ float float_sums[];
   // The grid may be smaller than the work: see launch_rows.
   for (int64_t worker = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -163,38 +159,64 @@ __global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p)
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(256)
-    find_range(const T* values, const uint8_t* columns, int64_t num_rows, int k, uint32_t* range,
-               float* largest_of, uint32_t* words) {
-  constexpr int kLanes = 8;  // a record
-  const int64_t workers = int64_t(gridDim.x) * blockDim.x / kLanes;
-  const int64_t worker = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
+// Of rows of k values, in packs of V: the range of their sizes, each row's own, the words; and
+// zeros for the flags. kLanes lanes take a row.
+template <typename T, int V, int kLanes>
+__global__ void __launch_bounds__(256) find_range(const RangeArgs args) {
+  const T* values = static_cast<const T*>(args.values);
+  const int k = static_cast<int>(args.width);
+  const int64_t thread = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t threads = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = thread; i < args.num_flags; i += threads) args.flags[i] = 0;
   uint32_t largest = 0, complement = 0;
-  for (int64_t row = worker; row < num_rows; row += workers) {
+  for (int64_t row = thread / kLanes; row < args.num_rows; row += threads / kLanes) {
     uint32_t bits = 0;
-    for (int c = threadIdx.x % kLanes; c < k; c += kLanes) {
-      const T value = values[row * k + c];
-      bits = max(bits, __float_as_uint(fabsf(widen(value))));
-      if (words != nullptr) words[row * k + c] = to_word(value, columns[row * k + c]);
+    for (int c = threadIdx.x % kLanes * V; c < k; c += kLanes * V) {
+      const int64_t at = row * k + c;
+      const Pack<T, V> pack = load_pack<T, V>(values + at);
+#pragma unroll
+      for (int i = 0; i < V; ++i) bits = max(bits, __float_as_uint(fabsf(unpack(pack, i))));
+      if constexpr (V == 4 && kTypeOf<T> == Type::kF32) {
+        if (args.words != nullptr) {
+          int column[4];
+          load_columns<uint8_t, 4>(args.columns + row * k, c, k, column);
+          const auto word = [&](int i) { return to_word(unpack(pack, i), column[i]); };
+          *reinterpret_cast<uint4*>(args.words + at) = {word(0), word(1), word(2), word(3)};
+        }
+      }
     }
     const unsigned mask = ((1u << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) {
       bits = max(bits, __shfl_xor_sync(mask, bits, offset));
     }
-    if (largest_of != nullptr && threadIdx.x % kLanes == 0) {
-      largest_of[row] = __uint_as_float(bits);
+    if (args.sizes != nullptr && threadIdx.x % kLanes == 0) {
+      args.sizes[row] = __uint_as_float(bits);
     }
     largest = max(largest, bits);
     if (bits > 0) complement = max(complement, ~bits);
   }
+  // One reduction a block to the two words that all blocks share.
+  __shared__ uint32_t found[2];
+  if (threadIdx.x < 2) found[threadIdx.x] = 0;
+  __syncthreads();
   largest = __reduce_max_sync(kFullWarp, largest);
   complement = __reduce_max_sync(kFullWarp, complement);
   if (threadIdx.x % 32 == 0) {
-    atomicMax(range + kRangeLargest, largest);
-    atomicMax(range + kRangeSmallestComplement, complement);
+    atomicMax(found + kRangeLargest, largest);
+    atomicMax(found + kRangeSmallestComplement, complement);
   }
+  __syncthreads();
+  if (threadIdx.x < 2) atomicMax(args.range + threadIdx.x, found[threadIdx.x]);
+}
+
+// Calls f(kernel) with the one for rows of k values.
+template <typename T, typename F>
+cudaError_t with_find_range(int64_t k, F f) {
+  if (k % 4 != 0) return f(find_range<T, 1, 8>);
+  if (k <= 8) return f(find_range<T, 4, 2>);
+  if (k <= 16) return f(find_range<T, 4, 4>);
+  return f(find_range<T, 4, 8>);
 }
 
 // Float sums need a row of shared memory for each group; widths that leave no room for several
@@ -218,7 +240,7 @@ cudaError_t launch_rows(const MaxkSpmmArgs& args, cudaStream_t stream) {
                        static_cast<T*>(args.out),
                        args.partials,
                        args.range,
-                       args.largest,
+                       args.sizes,
                        args.flags,
                        static_cast<int>(args.width),
                        static_cast<int>(args.k),
@@ -274,7 +296,9 @@ cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, cudaStream_t stream) {
 cudaError_t load_maxk_spmm() {
   return with_each_type(NarrowTypes{}, [](auto tag) {
     using T = typename decltype(tag)::type;
-    JAXGNN_TRY(load_kernel(find_range<T>));
+    for (int64_t k : {1, 8, 16, 32}) {
+      JAXGNN_TRY(with_find_range<T>(k, [](auto kernel) { return load_kernel(kernel); }));
+    }
     JAXGNN_TRY((launch_join<T, Sum>(Rows{}, static_cast<const float*>(nullptr),
                                     static_cast<T*>(nullptr), 0, false, false, true, nullptr)));
     JAXGNN_TRY((load_rows<T, uint8_t>()));
@@ -284,14 +308,14 @@ cudaError_t load_maxk_spmm() {
 
 cudaError_t launch_range(const RangeArgs& args, cudaStream_t stream) {
   JAXGNN_TRY(cudaMemsetAsync(args.range, 0, 2 * sizeof(uint32_t), stream));
-  if (args.num_rows == 0) return cudaSuccess;
-  const unsigned blocks = static_cast<unsigned>(std::min<int64_t>((args.num_rows + 31) / 32, 1056));
+  const int64_t rows = std::max(args.num_rows, args.num_flags);
+  if (rows == 0) return cudaSuccess;
+  const unsigned blocks = static_cast<unsigned>(std::min<int64_t>((rows + 31) / 32, 1056));
   return with_type(NarrowTypes{}, args.type, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    find_range<T><<<blocks, 256, 0, stream>>>(static_cast<const T*>(args.values), args.columns,
-                                              args.num_rows, static_cast<int>(args.width),
-                                              args.range, args.largest, args.words);
-    return cudaGetLastError();
+    return with_find_range<typename decltype(tag)::type>(args.width, [&](auto kernel) {
+      kernel<<<blocks, 256, 0, stream>>>(args);
+      return cudaGetLastError();
+    });
   });
 }
 

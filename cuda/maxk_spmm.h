@@ -14,7 +14,7 @@ struct MaxkSpmmArgs {
   void* out;              // [num_rows, width]
   float* partials;        // [num_splits, width]
   const uint32_t* range;  // see launch_range; null: never in fixed point
-  const float* largest;   // magnitudes of the records, with range
+  const float* sizes;     // of the records (see fixed_point.cuh), with range
   bool fallback;          // another kernel has done this in fixed point where there is a scale,
   const uint32_t* flags;  // but for the rows flagged here, if records are not alike
   int64_t width;
@@ -32,13 +32,15 @@ struct RangeArgs {
   int64_t num_rows;
   int64_t width;
   uint32_t* range;         // [2]
-  float* largest;          // [num_rows], or null
+  float* sizes;            // [num_rows], or null
   const uint8_t* columns;  // [num_rows, width], with words
-  uint32_t* words;         // [num_rows, width], or null
+  uint32_t* words;         // [num_rows, width], or null; then the width is a multiple of 4
+  uint32_t* flags;         // [num_flags]
+  int64_t num_flags;
 };
 
-// The magnitudes of values that decide about fixed point (see fixed_point.cuh), of all and of each
-// row; and each value and its column in one word (see cbsr.cuh).
+// What decides about fixed point: the sizes of rows of values, and their range (fixed_point.cuh).
+// Beside that, each value and its column in one word (cbsr.cuh), and flags set to 0.
 cudaError_t launch_range(const RangeArgs& args, cudaStream_t stream);
 
 struct MaxkSspmmArgs {

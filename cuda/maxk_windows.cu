@@ -6,7 +6,7 @@
 // its columns. Backward: the rows' values at its columns are added in registers, and reduced into
 // the sender's record once. Entries come in order of falling number of edges, so that the groups
 // of a warp take equally long.
-#include <climits>
+#include <type_traits>
 
 #include "cbsr.cuh"
 #include "fixed_point.cuh"
@@ -30,7 +30,7 @@ struct Params {
   T* dense;
   float* partials;
   const uint32_t* range;
-  const float* largest;
+  const float* sizes;
   uint32_t* flags;
   void* sums;
   int64_t num_edges;
@@ -105,6 +105,7 @@ template <int kPer>
 struct Values {
   float value[kPer];
   int column[kPer];
+  float size;  // of the record
 };
 template <int kPer>
 struct Columns {
@@ -122,114 +123,234 @@ __device__ inline void finish(const Params<T>& p, int row, int f, float (&result
   store_pack<T, 4, float>(p.dense + int64_t(row) * p.width + f, result);
 }
 
-// Bounds on a part's sums where records differ: for each row the sum over its edges of the records'
-// largest magnitudes, themselves in fixed point and rounded up; and the bits of the smallest that
-// is not 0. `bounds` are zeros before, `smallest` kNoSize. Returns the bounds' unit.
+// Of a part's rows, where records differ in size: a bound on the sums, from the sizes in fixed
+// point and rounded up, and the bits of the smallest size that is not 0.
+struct Bounds {
+  int sum[kWindowRows];
+  unsigned smallest[kWindowRows];
+
+  __device__ void clear(int r) {
+    sum[r] = 0;
+    smallest[r] = kNoSize;
+  }
+};
+
+// Entries with a record that is small for one of its rows.
+constexpr int kMostSmall = 1024;
+struct SmallEntries {
+  int count;  // more than kMostSmall: not all are listed
+  int entry[kMostSmall];
+};
+
+// Adds to the bounds, which are clear before, and returns their unit. With `small`: only records
+// below the row's `least`, whose entries are listed.
 template <typename T>
-__device__ inline float add_bounds(const Params<T>& p, const Part& part, int* bounds,
-                                   unsigned* smallest) {
+__device__ inline float add_bounds(const Params<T>& p, const Part& part, Bounds& bounds,
+                                   const float* least, SmallEntries* small) {
   // At most 2^30 and one for each entry.
   const float most = 0x1p30f / static_cast<float>(part.end - part.begin);
   const float unit = __uint_as_float(p.range[kRangeLargest]) / most;
   const float scale = 1.0f / unit;
   for (int e = part.begin + static_cast<int>(threadIdx.x); e < part.end; e += kThreads) {
-    const float size = p.largest[p.windows.senders[e]];
+    const float size = p.sizes[p.windows.senders[e]];
     if (size == 0.0f) continue;
     const int bound = __float2int_ru(size * scale);
+    bool found = false;
     for (uint2 mask = p.windows.masks[e]; (mask.x | mask.y) != 0; drop_first(mask)) {
       const int r = first_of(mask);
-      atomicAdd(bounds + r, bound);
-      atomicMin(smallest + r, __float_as_uint(size));
+      if (small != nullptr && size >= least[r]) continue;
+      atomicAdd(bounds.sum + r, bound);
+      atomicMin(bounds.smallest + r, __float_as_uint(size));
+      found = true;
+    }
+    if (small != nullptr && found) {
+      const int place = atomicAdd(&small->count, 1);
+      if (place < kMostSmall) small->entry[place] = e;
     }
   }
   return unit;
+}
+
+template <int kPer>
+__device__ inline void add_record(int* row, const Values<kPer>& record, float scale) {
+#pragma unroll
+  for (int i = 0; i < kPer; ++i) {
+    atomicAdd(row + record.column[i], __float2int_rn(record.value[i] * scale));
+  }
+}
+
+// A part's sums in shared memory, and what is known of its rows.
+struct Sums {
+  int* sum;  // [64, width]
+  float scale[kWindowRows];
+  float least[kWindowRows];  // size of a record that is not small; 0 where none is
+  int terms[kWindowRows];    // at most
+  int row[kWindowRows];      // -1: none
+
+  __device__ void clear(int width) {
+    for (int i = threadIdx.x; i < kWindowRows * width / 4; i += kThreads) {
+      reinterpret_cast<int4*>(sum)[i] = make_int4(0, 0, 0, 0);
+    }
+  }
+};
+
+// Sets the scales of rows whose records differ, and which of them are small. Returns whether any
+// are; called and left by all threads together.
+template <typename T>
+__device__ inline bool bound_rows(const Params<T>& p, const Part& part, Bounds& bounds,
+                                  Sums& sums) {
+  const float unit = add_bounds<T>(p, part, bounds, nullptr, nullptr);
+  __syncthreads();
+  bool has_small = false;
+  if (const int r = threadIdx.x; r < kWindowRows && sums.terms[r] > 0) {
+    const float bound = static_cast<float>(bounds.sum[r]) * unit;
+    sums.scale[r] = fixed_scale(bound, sums.terms[r]);
+    const float least = least_size<T>(bound, sums.terms[r]);
+    has_small = __uint_as_float(bounds.smallest[r]) < least;  // false without records
+    sums.least[r] = has_small ? least : 0.0f;
+    // Sums of small records are added to results, which only float32 keeps exactly enough.
+    if (has_small && kTypeOf<T> != Type::kF32) p.flags[sums.row[r]] = 1;
+  }
+  has_small = __syncthreads_or(has_small);
+  return has_small && kTypeOf<T> == Type::kF32;
+}
+
+// Adds the sums of small records to the results.
+template <typename T, typename S, typename Load>
+__device__ inline void add_small(const Params<T>& p, const Part& part, Bounds& bounds,
+                                 SmallEntries& small, Sums& sums, Load load) {
+  __syncthreads();
+  sums.clear(p.width);
+  if (threadIdx.x < kWindowRows) bounds.clear(threadIdx.x);
+  if (threadIdx.x == 0) small.count = 0;
+  __syncthreads();
+  const float unit = add_bounds<T>(p, part, bounds, sums.least, &small);
+  __syncthreads();
+  const bool listed = small.count <= kMostSmall;
+  if (const int r = threadIdx.x; r < kWindowRows && sums.least[r] > 0.0f) {
+    const float bound = static_cast<float>(bounds.sum[r]) * unit;
+    sums.scale[r] = fixed_scale(bound, sums.terms[r]);
+    if (!listed || __uint_as_float(bounds.smallest[r]) < least_size<T>(bound, sums.terms[r])) {
+      p.flags[sums.row[r]] = 1;
+    }
+  }
+  __syncthreads();
+  if (!listed) return;
+  for (int first = 0; first < p.k; first += S::kSpan) {
+    const int c = first + threadIdx.x % S::kLanes * S::kPer;
+    for (int i = threadIdx.x / S::kLanes; i < small.count; i += kThreads / S::kLanes) {
+      const int e = small.entry[i];
+      const int sender = p.windows.senders[e];
+      const auto record = load(sender, c);
+      const float size = p.sizes[sender];
+      for (uint2 mask = p.windows.masks[e]; (mask.x | mask.y) != 0; drop_first(mask)) {
+        const int r = first_of(mask);
+        if (size < sums.least[r]) add_record(sums.sum + r * p.width, record, sums.scale[r]);
+      }
+    }
+  }
+  __syncthreads();
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kThreads / 32) {
+    if (sums.least[r] == 0.0f) continue;
+    const float unit_of_row = 1.0f / sums.scale[r];
+    const bool whole = part.place < 0;
+    const float factor =
+        p.mean && whole ? unit_of_row / static_cast<float>(degree_of(p, sums.row[r])) : unit_of_row;
+    // The thread that stored a result here adds to it.
+    float* target = whole ? reinterpret_cast<float*>(p.dense) + int64_t(sums.row[r]) * p.width
+                          : p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
+    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
+      const int4 sum = reinterpret_cast<const int4*>(sums.sum)[(r * p.width + f) / 4];
+      float4 result = *reinterpret_cast<float4*>(target + f);
+      result.x += sum.x * factor, result.y += sum.y * factor;
+      result.z += sum.z * factor, result.w += sum.w * factor;
+      *reinterpret_cast<float4*>(target + f) = result;
+    }
+  }
 }
 
 template <typename T, typename S, bool kWords>
 __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
   if (!has_scale(p.range)) return;
   extern __shared__ int4 shared[];
-  int* sums = reinterpret_cast<int*>(shared);  // [64, width]
-  __shared__ float scale[kWindowRows];
-  __shared__ int bounds[kWindowRows];
-  __shared__ unsigned smallest[kWindowRows];
-  __shared__ int terms[kWindowRows];
-  __shared__ int rows[kWindowRows];
+  __shared__ Sums sums;
+  __shared__ Bounds bounds;
+  __shared__ SmallEntries small;
   const Part part = load_part(p.windows, blockIdx.x);
-  const bool alike = records_alike(p.range);
+  const bool alike = records_alike<T>(p.range);
+  if (const int r = threadIdx.x; r < kWindowRows) {
+    const int row = p.windows.rows[part.window * kWindowRows + r];
+    const int64_t degree = row < 0 ? 0 : degree_of(p, row);
+    const int n = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
+    sums.row[r] = row;
+    sums.terms[r] = n;
+    sums.scale[r] = fixed_scale(alike ? common_bound(p.range, n) : 0.0f, n);
+    sums.least[r] = 0.0f;
+    bounds.clear(r);
+  }
+  int* const sum = reinterpret_cast<int*>(shared);
+  if (threadIdx.x == 0) sums.sum = sum;
   for (int i = threadIdx.x; i < kWindowRows * p.width / 4; i += kThreads) {
     shared[i] = make_int4(0, 0, 0, 0);
   }
-  if (threadIdx.x < kWindowRows) {
-    const int row = p.windows.rows[part.window * kWindowRows + threadIdx.x];
-    rows[threadIdx.x] = row;
-    const int64_t degree = row < 0 ? 0 : degree_of(p, row);
-    const int n = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
-    terms[threadIdx.x] = n;
-    bounds[threadIdx.x] = 0;
-    smallest[threadIdx.x] = kNoSize;
-    if (alike) scale[threadIdx.x] = fixed_scale(common_bound(p.range, n), n);
-  }
   __syncthreads();
-  if (!alike) {
-    const float unit = add_bounds(p, part, bounds, smallest);
-    __syncthreads();
-    if (threadIdx.x < kWindowRows) {
-      scale[threadIdx.x] = fixed_scale(bounds[threadIdx.x] * unit, terms[threadIdx.x]);
-    }
-    __syncthreads();
-  }
+  const bool has_small = !alike && bound_rows(p, part, bounds, sums);
 
-  using Record = Values<S::kPer>;
-  for (int first = 0; first < p.k; first += S::kSpan) {
-    const int c = first + threadIdx.x % S::kLanes * S::kPer;
-    const auto load = [&](int sender) {
-      const int64_t at = int64_t(sender) * p.k;
-      Record record;
-      if constexpr (kWords) {
-        load_words<T>(p.words + at, c, p.k, record.value, record.column);
-      } else {
-        load_values<T, S::kPer>(p.values + at, c, p.k, record.value);
-        load_columns<uint8_t, S::kPer>(p.columns + at, c, p.k, record.column);
-      }
-      return record;
-    };
-    const auto add = [&](const Record& record, int, uint2 mask) {
-      for (; (mask.x | mask.y) != 0; drop_first(mask)) {
-        const int r = first_of(mask);
-        const float s = scale[r];
-        int* row = sums + r * p.width;
-#pragma unroll
-        for (int i = 0; i < S::kPer; ++i) {
-          atomicAdd(row + record.column[i], __float2int_rn(record.value[i] * s));
+  const auto load = [&](int sender, int c) {
+    const int64_t at = int64_t(sender) * p.k;
+    Values<S::kPer> record;
+    if constexpr (kWords) {
+      load_words(p.words + at, c, p.k, record.value, record.column);
+    } else {
+      load_values<T, S::kPer>(p.values + at, c, p.k, record.value);
+      load_columns<uint8_t, S::kPer>(p.columns + at, c, p.k, record.column);
+    }
+    return record;
+  };
+  // Adds all records to their rows, or with kSized those that are not small.
+  const auto add_all = [&](auto sized) {
+    constexpr bool kSized = decltype(sized)::value;
+    for (int first = 0; first < p.k; first += S::kSpan) {
+      const int c = first + threadIdx.x % S::kLanes * S::kPer;
+      const auto load_sized = [&](int sender) {
+        auto record = load(sender, c);
+        if constexpr (kSized) record.size = p.sizes[sender];
+        return record;
+      };
+      const auto add = [&](const Values<S::kPer>& record, int, uint2 mask) {
+        for (; (mask.x | mask.y) != 0; drop_first(mask)) {
+          const int r = first_of(mask);
+          if (kSized && record.size < sums.least[r]) continue;
+          add_record(sum + r * p.width, record, sums.scale[r]);
         }
-      }
-    };
-    walk<Record, kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes, load, add);
+      };
+      walk<Values<S::kPer>, kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes,
+                                                  load_sized, add);
+    }
+  };
+  if (has_small) {
+    add_all(std::true_type{});
+  } else {
+    add_all(std::false_type{});
   }
   __syncthreads();
 
   for (int r = threadIdx.x / 32; r < kWindowRows; r += kThreads / 32) {
-    if (rows[r] < 0) continue;
-    const float unit = 1.0f / scale[r];
-    int least = INT_MAX;
+    if (sums.row[r] < 0) continue;
+    const float unit = 1.0f / sums.scale[r];
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
-      const int4 sum = shared[(r * p.width + f) / 4];
-      least = min(min(least, min(abs(sum.x), abs(sum.y))), min(abs(sum.z), abs(sum.w)));
-      float result[4] = {sum.x * unit, sum.y * unit, sum.z * unit, sum.w * unit};
+      const int4 v = shared[(r * p.width + f) / 4];
+      float result[4] = {v.x * unit, v.y * unit, v.z * unit, v.w * unit};
       if (part.place >= 0) {
         float* partial = p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
         store_pack<float, 4, float>(partial + f, result);
       } else {
-        finish(p, rows[r], f, result);
+        finish(p, sums.row[r], f, result);
       }
     }
-    if (alike) continue;
-    least = __reduce_min_sync(kFullWarp, least);
-    const float record = __uint_as_float(smallest[r]) * scale[r];
-    if (threadIdx.x % 32 == 0 && !is_precise(record, least, terms[r], p.k, p.width)) {
-      p.flags[rows[r]] = 1;
-    }
+  }
+  if constexpr (kTypeOf<T> == Type::kF32) {
+    if (has_small) add_small<T, S>(p, part, bounds, small, sums, load);
   }
 }
 
@@ -350,7 +471,7 @@ Params<T> params(const MaxkWindowsArgs& args) {
           static_cast<T*>(args.dense),
           args.partials,
           args.range,
-          args.largest,
+          args.sizes,
           args.flags,
           args.sums,
           args.num_edges,
@@ -366,10 +487,10 @@ cudaError_t allow(void (*kernel)(Params<T>)) {
                               kWindowRows * kWindowWidth * sizeof(float));
 }
 
-// Calls f(kernel); words are read four at a time.
+// Calls f(kernel); words hold float32 values and are read four at a time.
 template <typename T, typename S, typename F>
 cudaError_t with_forward(bool words, F f) {
-  if constexpr (S::kPer == 4) {
+  if constexpr (S::kPer == 4 && kTypeOf<T> == Type::kF32) {
     if (words) return f(forward<T, S, true>);
   }
   return f(forward<T, S, false>);
@@ -378,7 +499,6 @@ cudaError_t with_forward(bool words, F f) {
 }  // namespace
 
 cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, cudaStream_t stream) {
-  JAXGNN_TRY(cudaMemsetAsync(args.flags, 0, args.num_receivers * sizeof(uint32_t), stream));
   if (args.windows.num_parts == 0) return cudaSuccess;
   return with_type(NarrowTypes{}, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -28,10 +28,9 @@ struct MaxkWindowsArgs {
   void* dense;             // forward: the result, backward: the operand; [num_receivers, width]
   float* partials;         // forward: [num_partials, 64, width]
   const uint32_t* range;   // of the values, or of dense; see fixed_point.cuh
-  const float* largest;    // forward: magnitudes of the records
-  uint32_t* flags;         // forward: set for rows to compute again in float; zeroed here
-  int64_t num_receivers;
-  void* sums;  // backward: [num_senders, k], float or int64; zeroed here
+  const float* sizes;      // forward: of the records
+  uint32_t* flags;         // forward: set for rows to compute again in float; zeros before
+  void* sums;              // backward: [num_senders, k], float or int64; zeroed here
   int64_t num_senders;
   int64_t num_edges;
   int64_t width;

@@ -294,7 +294,8 @@ def test_an_index_beyond_the_width_does_not_pass_unseen():
             lambda values: maxk_spmm(GRAPH, CBSR(values, rows.indices, 4)), rows.values
         )
         assert jnp.isnan(out).any()
-        np.testing.assert_array_equal(jnp.isnan(vjp(jnp.ones_like(out))[0]), rows.indices == 4)
+        bad = jnp.isnan(vjp(jnp.ones_like(out))[0])
+        assert bad[2].all() and not bad[:2].any()
         return
     with pytest.raises(Exception, match="jaxgnn_maxk_spmm: an index lies beyond the width"):
         jax.block_until_ready(maxk_spmm(GRAPH, rows, impl="kernel"))

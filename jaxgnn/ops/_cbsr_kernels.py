@@ -20,7 +20,6 @@ from jaxgnn.windows import Windows
 # 32-bit words in which CUDA kernels keep the range of the values; forward they also keep the
 # largest value of each sparse row, and over windows a flag for each dense one.
 _SCRATCH = 8
-_PACK_BELOW = 32  # values a row, from which on 16-bit ones are not packed with their columns
 _SCATTER_BELOW = 48  # values a row, from which on gathering beats scattering them
 
 
@@ -66,7 +65,7 @@ def spgemm(
         rows: Rows, windows: Windows, values: Array, indices: Array, _: Array | None
     ) -> Array:
         num_records, k = values.shape
-        in_words = k % 4 == 0 and (packed or (values.dtype.itemsize == 2 and k < _PACK_BELOW))
+        in_words = packed and values.dtype == jnp.float32 and k % 4 == 0
         num_words = num_records * k if in_words else 0
         out, _, _ = _ffi.call(
             "jaxgnn_maxk_spmm_windows",
@@ -252,7 +251,7 @@ def scatter(
 
 
 def _visible(width: int, values: Any, indices: Array) -> tuple[Any, Array]:
-    """NaN for entries at columns beyond the width, which CUDA's kernels would trust.
+    """NaN for records with columns beyond the width, which CUDA's kernels would trust.
 
     The CPU's kernels report such indices. `maxk` makes none.
     """
@@ -262,7 +261,8 @@ def _visible(width: int, values: Any, indices: Array) -> tuple[Any, Array]:
     def guarded(values: Any, indices: Array) -> tuple[Any, Array]:
         beyond = indices >= width
         if values is not None:
-            values = jnp.where(beyond, jnp.full((), jnp.nan, values.dtype), values)
+            bad = jnp.any(beyond, axis=1, keepdims=True)
+            values = jnp.where(bad, jnp.full((), jnp.nan, values.dtype), values)
         return values, jnp.where(beyond, jnp.zeros((), indices.dtype), indices)
 
     return jax.lax.platform_dependent(
