@@ -1,5 +1,6 @@
 """Brute force in float64, and how far a rounded result may be from it."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -8,8 +9,8 @@ from jaxgnn import Graph
 
 def draw_array(rng: np.random.Generator, shape, dtype) -> jnp.ndarray:
     """Standard normal values that are exact in `dtype`."""
-    # Rounded by numpy: JAX would compile the conversion for each shape.
-    return jnp.asarray(rng.standard_normal(shape).astype(jnp.dtype(dtype)))
+    # jnp.asarray would compile the conversion, and a copy, for each shape.
+    return jax.device_put(rng.standard_normal(shape).astype(jnp.dtype(dtype)))
 
 
 def edges(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
