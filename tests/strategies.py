@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
@@ -63,7 +64,7 @@ def rows_with_ties(draw, rows: int, width: int, dtype: str):
         x = rng.integers(-2, 3, x.shape) * rng.choice([0.5, -0.5], x.shape)
     special = rng.choice([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0], x.shape)
     x = np.where(rng.random(x.shape) < draw(st.sampled_from([0, 0.1, 0.9])), special, x)
-    return jnp.asarray(x, dtype)
+    return jax.device_put(x.astype(jnp.dtype(dtype)))
 
 
 def dense_adjacency(graph: Graph, weights=None) -> np.ndarray:
