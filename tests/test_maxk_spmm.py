@@ -287,15 +287,14 @@ def test_bad_arguments(call, error, message):
 
 
 def test_an_index_beyond_the_width_does_not_pass_unseen():
-    rows = CBSR(ROWS.values, ROWS.indices.at[2, 1].set(4), 4)
+    rows = CBSR(ROWS.values, ROWS.indices.at[:, 1].set(4), 4)
     if jax.default_backend() != "cpu":
-        assert jnp.isnan(rows.to_dense()[2]).any()
+        assert jnp.isnan(rows.to_dense()).any(axis=1).all()
         out, vjp = jax.vjp(
             lambda values: maxk_spmm(GRAPH, CBSR(values, rows.indices, 4)), rows.values
         )
         assert jnp.isnan(out).any()
-        bad = jnp.isnan(vjp(jnp.ones_like(out))[0])
-        assert bad[2].all() and not bad[:2].any()
+        assert jnp.isnan(vjp(jnp.ones_like(out))[0]).all()
         return
     with pytest.raises(Exception, match="jaxgnn_maxk_spmm: an index lies beyond the width"):
         jax.block_until_ready(maxk_spmm(GRAPH, rows, impl="kernel"))
