@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from sklearn.metrics import roc_auc_score
 
 from jaxgnn.data import NodeDataset, Split
@@ -36,6 +37,23 @@ from jaxgnn.train import (
 from jaxgnn.train.config import check_same_settings, from_settings
 from jaxgnn.train.loop import copy, kernel_calls
 from jaxgnn.train.records import MetricsLog, fingerprint
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache_of_programs(tmp_path_factory):
+    """Several runs of one program, which the tests compare, compile it once."""
+
+    def keep(directory, seconds):
+        jax.config.update("jax_compilation_cache_dir", directory)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
+        compilation_cache.reset_cache()  # JAX reads the settings again
+
+    config = jax.config
+    before = config.jax_compilation_cache_dir, config.jax_persistent_cache_min_compile_time_secs
+    keep(str(tmp_path_factory.mktemp("programs")), 0.05)
+    yield
+    keep(*before)
+
 
 NODES = 60
 SMALL = TrainConfig(hidden=8, epochs=8, patience=0, dropout=0.3)
@@ -309,9 +327,12 @@ def test_a_damaged_or_foreign_checkpoint_is_refused(tmp_path):
     _, _, state, _ = prepare()
     checkpoints = Checkpoints(tmp_path / "c")
     checkpoints.save(3, state, {})
-    wider = prepare(dataclasses.replace(SMALL, hidden=9))[2]
+
+    def doubled(leaf):
+        return jax.device_put(np.repeat(leaf, 2, axis=0)) if leaf.ndim else leaf
+
     with pytest.raises(CheckpointError):
-        checkpoints.restore(3, wider)
+        checkpoints.restore(3, jax.tree.map(doubled, state))
     for file in (tmp_path / "c" / "3" / "state").rglob("*"):
         if file.is_file():
             file.write_bytes(b"")
