@@ -210,27 +210,51 @@ def _foldable(kernel: Any, *, edges_out: bool = False) -> Any:
 
         axis = 1 if edges_out or any(edges_batched) else 2
 
-        def fold(array: Array, batched: bool, axis: int) -> Array:
-            if not batched:
-                array = jnp.broadcast_to(array, (axis_size, *array.shape))
-            shape = array.shape[1:]
-            array = jnp.moveaxis(array, 0, axis)
-            return array.reshape(*shape[:axis], axis_size * shape[axis], *shape[axis + 1 :])
-
-        heads = features[0].shape[2 if features_batched[0] else 1]
-        wide = [fold(f, b, axis) for f, b in zip(features, features_batched, strict=True)]
+        wide = [
+            _fold(f, b, axis_size, axis) for f, b in zip(features, features_batched, strict=True)
+        ]
         if axis == 1:
-            edges = [fold(e, b, 1) for e, b in zip(edges, edges_batched, strict=True)]
-        out = call(rows, wide, edges)
-        if edges_out:
-            return jnp.moveaxis(out.reshape(out.shape[0], axis_size, heads), 1, 0), True
-        if axis == 1:
-            out = out.reshape(out.shape[0], axis_size, heads, out.shape[2])
-        else:
-            out = out.reshape(out.shape[0], heads, axis_size, out.shape[2] // axis_size)
-        return jnp.moveaxis(out, axis, 0), True
+            edges = [_fold(e, b, axis_size, 1) for e, b in zip(edges, edges_batched, strict=True)]
+        return _unfold(call(rows, wide, edges), axis_size, axis), True
 
     return call
+
+
+def foldable_heads(kernel: Any) -> Any:
+    """The same for `kernel(rows, arrays)`, all of whose arrays and results have their heads at
+    axis 1 and treat each for itself: the batch multiplies the heads."""
+
+    @custom_vmap
+    def call(rows, arrays):
+        return kernel(rows, arrays)
+
+    @call.def_vmap
+    def rule(axis_size, in_batched, rows, arrays):
+        rows_batched, arrays_batched = in_batched
+        if any(jax.tree.leaves(rows_batched)):
+            out = one_by_one(call, in_batched, (rows, arrays))
+        else:
+            wide = jax.tree.map(lambda a, b: _fold(a, b, axis_size, 1), arrays, arrays_batched)
+            out = jax.tree.map(lambda a: _unfold(a, axis_size, 1), call(rows, wide))
+        return out, jax.tree.map(lambda _: True, out)
+
+    return call
+
+
+def _fold(array: Array, batched: bool, size: int, axis: int) -> Array:
+    """Multiplies an axis by the batch, before it; what is not batched holds for every example."""
+    if not batched:
+        array = jnp.broadcast_to(array, (size, *array.shape))
+    shape = array.shape[1:]
+    array = jnp.moveaxis(array, 0, axis)
+    return array.reshape(*shape[:axis], size * shape[axis], *shape[axis + 1 :])
+
+
+def _unfold(array: Array, size: int, axis: int) -> Array:
+    """The inverse, the batch at the first axis."""
+    shape = array.shape
+    split = array.reshape(*shape[:axis], size, shape[axis] // size, *shape[axis + 1 :])
+    return jnp.moveaxis(split, axis, 0)
 
 
 def one_by_one(call: Any, in_batched: Any, operands: Any) -> Any:
