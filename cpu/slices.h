@@ -96,6 +96,31 @@ JAXGNN_INLINE void with_shape(int lanes, int vectors, const F& f) {
   }
 }
 
+template <Weighting kValue>
+struct WeightingConstant {
+  static constexpr Weighting value = kValue;
+};
+
+// Calls f(Constant<lanes>, Constant<vectors>, WeightingConstant) for a slice of weighted sums, of
+// up to kMaxVectors vectors where they are full and of one head.
+template <class T, int kMaxVectors, class F>
+JAXGNN_INLINE void with_slice(const Slices& cut, const Slice& slice, const F& f) {
+  auto shaped = [&](auto weighting, auto most) {
+    constexpr Weighting kWeighting = decltype(weighting)::value;
+    with_shape<kWeighting, kLanes<T>, decltype(most)::value>(
+        cut.lanes, slice.vectors, [&](auto lanes, auto vectors) { f(lanes, vectors, weighting); });
+  };
+  constexpr Constant<kMaxNarrowVectors> narrow{};
+  switch (cut.weighting) {
+    case Weighting::shared:
+      return shaped(WeightingConstant<Weighting::shared>{}, Constant<kMaxVectors>{});
+    case Weighting::per_vector:
+      return shaped(WeightingConstant<Weighting::per_vector>{}, narrow);
+    case Weighting::per_feature:
+      return shaped(WeightingConstant<Weighting::per_feature>{}, narrow);
+  }
+}
+
 // Where, in an edge's row of weights from the slice's head on, the weight of a vector lies.
 template <Weighting kWeighting>
 JAXGNN_INLINE int64_t weight_at(const Slice& slice, int64_t feature, int64_t head_width) {

@@ -76,14 +76,6 @@ __attribute__((noinline)) void run(const SpmmArgs& args, const Slice& slice, int
   }
 }
 
-template <class T, Weighting kWeighting, Kind kKind, int kMax>
-void dispatch(const SpmmArgs& args, const Slices& cut, const Slice& slice, const Work& work) {
-  with_shape<kWeighting, kLanes<T>, kMax>(cut.lanes, slice.vectors, [&](auto lanes, auto vectors) {
-    run<T, decltype(lanes)::value, decltype(vectors)::value, kWeighting, kKind>(
-        args, slice, cut.head_width, work);
-  });
-}
-
 template <class T, Kind kKind>
 void reduce(const SpmmArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
@@ -92,15 +84,10 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
   const int64_t edge_bytes = args.width * static_cast<int64_t>(sizeof(T)) / cut.count;
   over_rows(args.csr, executor, cut.count, edge_bytes, [&](int64_t s, const Work& work) {
     const Slice slice = cut[s];
-    switch (cut.weighting) {
-      case Weighting::shared:
-        return dispatch<T, Weighting::shared, kKind, kMax>(args, cut, slice, work);
-      case Weighting::per_vector:
-        return dispatch<T, Weighting::per_vector, kKind, kMaxNarrowVectors>(args, cut, slice, work);
-      case Weighting::per_feature:
-        return dispatch<T, Weighting::per_feature, kKind, kMaxNarrowVectors>(args, cut, slice,
-                                                                             work);
-    }
+    with_slice<T, kMax>(cut, slice, [&](auto lanes, auto vectors, auto weighting) {
+      run<T, decltype(lanes)::value, decltype(vectors)::value, decltype(weighting)::value, kKind>(
+          args, slice, cut.head_width, work);
+    });
   });
   over_split_rows(args.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
     const int64_t width = args.width;
