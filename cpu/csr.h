@@ -119,6 +119,48 @@ struct MaxkProductArgs {
   void* partials;       // A[num_splits, the width of out], scratch
 };
 
+// Attention over the edges e of a row, heads h side by side. Its scores are
+//   LeakyReLU(sender_scores[j] + receiver's score[i] + edge_bias[e]).
+struct AttentionArgs {
+  Csr csr;
+  ValueType type;
+  int64_t heads;            // H
+  int64_t width;            // H F
+  int64_t num_columns;      // nodes at the other end of the rows
+  const void* permutation;  // [E], the edges' numbers; null: their places
+  bool wide_permutation;
+  // The graph's own self-loops are passed over, and each row that is also a column gets one.
+  bool self_loops;
+  double negative_slope;
+  const uint32_t* streams;  // [3, H]: the key's two words and the head's number; null: no dropout
+  uint32_t drop_below;
+  const void* edge_bias;      // A[E, H] or null
+  const void* loop_bias;      // A[receivers, H] or null
+  const void* values;         // T[senders, H F]
+  const void* sender_scores;  // A[senders, H]
+};
+
+// out[i] = sum_e softmax(scores)[e] values[j], with dropout; log_sum[i] = log sum_e exp score[e].
+struct AttentionForwardArgs {
+  AttentionArgs attention;
+  const void* receiver_scores;  // A[R, H]
+  void* out;                    // T[R, H F]
+  void* log_sum;                // A[R, H]
+  void* partials;               // A[num_splits, H F + 2 H], scratch
+};
+
+// The gradients, given that of out. delta is the dot product of the latter with out.
+struct AttentionGradientArgs {
+  AttentionArgs attention;
+  const void* cotangent;  // T[receivers, H F]
+  const void* receivers;  // A[receivers, 3 H]: score, log_sum, delta
+  void* values_gradient;  // T[senders, H F], of the pass over senders
+  void* scores_gradient;  // A[rows, H]
+  void* edge_gradient;    // A[E, H] or null, of the pass over receivers
+  void* loop_gradient;    // A[receivers, H] or null, the same
+  void* partials;         // A[num_splits, H F + H], or A[num_splits, H], scratch
+};
+
 struct ExpandRowsArgs {
   Csr csr;
   int32_t* out;  // [E]

@@ -1,8 +1,6 @@
 // The XLA FFI handlers: checked buffers in, raw pointers to the kernels of isa.h out.
-#include <optional>
-
 #include "bindings.h"
-#include "ffi/check.h"
+#include "ffi_common.h"
 #include "huge_pages.h"
 #include "isa.h"
 #include "parallel.h"
@@ -11,36 +9,6 @@ namespace jaxgnn {
 namespace {
 
 namespace ffi = xla::ffi;
-
-std::optional<ValueType> value_type(ffi::DataType type) {
-  switch (type) {
-    case ffi::F32:
-      return ValueType::f32;
-    case ffi::BF16:
-      return ValueType::bf16;
-    case ffi::F16:
-      return ValueType::f16;
-    case ffi::F64:
-      return ValueType::f64;
-    default:
-      return std::nullopt;
-  }
-}
-
-Csr make_csr(const AnyBuffer& row_offsets, const AnyBuffer& indices, const AnyBuffer& splits,
-             int64_t num_edges, int64_t split_length) {
-  Csr csr{};
-  csr.row_offsets = row_offsets.untyped_data();
-  csr.wide_offsets = row_offsets.element_type() == ffi::S64;
-  csr.indices = data_or_null(indices);
-  csr.wide_indices = indices.element_type() == ffi::S64;
-  csr.num_rows = count(row_offsets) - 1;
-  csr.num_edges = num_edges;
-  csr.splits = static_cast<const int32_t*>(splits.untyped_data());
-  csr.num_splits = dim(splits, 0);
-  csr.split_length = split_length;
-  return csr;
-}
 
 ffi::Error spmm(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices, AnyBuffer splits,
                 AnyBuffer x, AnyBuffer weights, Result out, Result partials, int64_t reduce,
@@ -460,6 +428,10 @@ XLA_FFI_DEFINE_HANDLER(maxk_sddmm_handler, maxk_sddmm,
 
 }  // namespace
 
+void add_target(nanobind::dict& targets, const char* name, XLA_FFI_Handler* handler) {
+  targets[name] = nanobind::capsule(reinterpret_cast<void*>(handler));
+}
+
 void bind_ffi(nanobind::module_& module) {
   namespace nb = nanobind;
   module.def(
@@ -467,7 +439,7 @@ void bind_ffi(nanobind::module_& module) {
       [] {
         nb::dict targets;
         auto add = [&targets](const char* name, XLA_FFI_Handler* handler) {
-          targets[name] = nb::capsule(reinterpret_cast<void*>(handler));
+          add_target(targets, name, handler);
         };
         add("jaxgnn_spmm", spmm_handler);
         add("jaxgnn_spmm_extremum", spmm_extremum_handler);
@@ -479,6 +451,7 @@ void bind_ffi(nanobind::module_& module) {
         add("jaxgnn_maxk_spmm", maxk_spmm_handler);
         add("jaxgnn_maxk_sspmm", maxk_sspmm_handler);
         add("jaxgnn_maxk_sddmm", maxk_sddmm_handler);
+        add_attention_targets(targets);
         return targets;
       },
       "The XLA FFI handlers by target name, as capsules for jax.ffi.register_ffi_target.");

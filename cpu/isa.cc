@@ -5,6 +5,7 @@
 
 #include "expand_rows.h"
 #include "extremum.h"
+#include "gat_attention.h"
 #include "maxk.h"
 #include "maxk_spmm.h"
 #include "sddmm.h"
@@ -17,7 +18,7 @@ namespace {
   Kernels {                                                                                 \
     #isa, isa::spmm, isa::spmm_extremum, isa::sddmm, isa::sddmm_extremum, isa::expand_rows, \
         isa::maxk, isa::cbsr_scatter, isa::cbsr_in_range, isa::maxk_spmm, isa::maxk_sspmm,  \
-        isa::maxk_sddmm                                                                     \
+        isa::maxk_sddmm, isa::attention, isa::attention_senders, isa::attention_receivers   \
   }
 
 Kernels choose() {

@@ -18,6 +18,9 @@ struct Kernels {
   void (*maxk_spmm)(const MaxkProductArgs&, const Executor&);
   void (*maxk_sspmm)(const MaxkProductArgs&, const Executor&);
   void (*maxk_sddmm)(const MaxkProductArgs&, const Executor&);
+  void (*attention)(const AttentionForwardArgs&, const Executor&);
+  void (*attention_senders)(const AttentionGradientArgs&, const Executor&);
+  void (*attention_receivers)(const AttentionGradientArgs&, const Executor&);
 };
 
 // Chosen once: "avx512" (F, BW, VL, DQ), "avx2" (with FMA and F16C) or "baseline" (what the

@@ -10,6 +10,7 @@ from jaxgnn.batch import GraphBatch
 from jaxgnn.graph import Graph
 from jaxgnn.ops import (
     CBSR,
+    gat_attention,
     gather_edges,
     maxk,
     maxk_spmm,
@@ -30,6 +31,7 @@ __all__ = [
     "batch",
     "build_info",
     "config",
+    "gat_attention",
     "gather_edges",
     "maxk",
     "maxk_spmm",

@@ -133,7 +133,7 @@ def call(
     target: str,
     operands: Sequence[Array],
     results: Sequence[tuple[tuple[int, ...], DTypeLike]],
-    **attributes: int,
+    **attributes: int | float,
 ) -> list[Array]:
     """Calls an FFI target, its results varying over the operands' manual mesh axes.
 
@@ -141,7 +141,7 @@ def call(
         target: the registered name.
         operands: arrays, already of the shapes and dtypes that the target takes.
         results: shape and dtype of each result.
-        attributes: integers; they reach C++ as int64.
+        attributes: numbers; integers reach C++ as int64, floats as double.
     """
     operands = unify_varying(*operands)
     aval = jax.typeof(operands[0])
@@ -154,9 +154,11 @@ def call(
         return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
 
     types = [result_type(shape, dtype) for shape, dtype in results]
-    outputs = jax.ffi.ffi_call(target, types)(
-        *operands, **{name: np.int64(value) for name, value in attributes.items()}
-    )
+    typed = {
+        name: np.float64(value) if isinstance(value, float) else np.int64(value)
+        for name, value in attributes.items()
+    }
+    outputs = jax.ffi.ffi_call(target, types)(*operands, **typed)
     return list(outputs)
 
 

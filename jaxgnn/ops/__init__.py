@@ -1,6 +1,7 @@
 """Operations on graphs: the functional layer that `jaxgnn.nn` is a thin shell over."""
 
 from jaxgnn.ops.expand_rows import expand_rows
+from jaxgnn.ops.gat_attention import gat_attention
 from jaxgnn.ops.gather_edges import gather_edges
 from jaxgnn.ops.maxk import CBSR, maxk
 from jaxgnn.ops.maxk_spmm import maxk_spmm
@@ -13,6 +14,7 @@ from jaxgnn.ops.spmm import spmm
 __all__ = [
     "CBSR",
     "expand_rows",
+    "gat_attention",
     "gather_edges",
     "maxk",
     "maxk_spmm",

@@ -71,3 +71,33 @@ def integer(value: Any, name: str, least: int, most: int) -> int:
     if not least <= number <= most:
         raise ValueError(f"{name}: expected an integer from {least} to {most}, got {number}")
     return number
+
+
+def matrix(x: Any, name: str, rows: int, columns: int) -> Array:
+    """`x` as an array of a supported floating dtype and exactly this shape."""
+    array = floating(x, name)
+    if array.shape != (rows, columns):
+        raise ValueError(f"{name}: expected the shape ({rows}, {columns}), got {array.shape}")
+    return array
+
+
+def number(value: Any, name: str, least: float, below: float) -> float:
+    """`value` as a number in `[least, below)`, known when a function is traced."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
+    if not least <= value < below:
+        limits = f"from {least}" + ("" if below == np.inf else f" to less than {below}")
+        raise ValueError(f"{name}: expected a finite number {limits}, got {value}")
+    return float(value)
+
+
+def key(value: Any, name: str) -> Array:
+    """`value` as one key of JAX's, new-style or of raw words."""
+    if not isinstance(value, jax.Array | np.ndarray):
+        raise TypeError(f"{name}: expected a JAX key, got {type(value).__name__}")
+    typed = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    if not typed and value.dtype != jnp.uint32:
+        raise TypeError(f"{name}: expected a JAX key, got an array of {value.dtype}")
+    if value.ndim != (0 if typed else 1):
+        raise ValueError(f"{name}: expected one key, got the shape {value.shape}")
+    return jnp.asarray(value)

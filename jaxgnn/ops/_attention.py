@@ -1,0 +1,196 @@
+"""Additive attention as one differentiable map, and as a composition of simpler operations."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt32
+
+from jaxgnn import _ffi
+from jaxgnn.graph import Graph
+from jaxgnn.ops import _attention_kernels as kernels
+from jaxgnn.ops._attention_kernels import Attention
+from jaxgnn.ops._dropout import keep_factors
+from jaxgnn.ops.gather_edges import gather_edges
+from jaxgnn.ops.segment_reduce import segment_reduce
+from jaxgnn.ops.spmm import spmm
+
+
+class Operands(NamedTuple):
+    """What the attention is computed from; all but `v` in the accumulation dtype.
+
+    Attributes:
+        graph: the graph.
+        v: what is averaged.
+        score_src, score_dst: the two ends' shares of the scores.
+        edge_bias: the edges' share, or `None`.
+        loop_bias: the added self-loops' share, or `None`.
+        words: the key of dropout, or `None` without.
+    """
+
+    graph: Graph
+    v: Float[Array, "num_senders heads width"]
+    score_src: Float[Array, "num_senders heads"]
+    score_dst: Float[Array, "num_receivers heads"]
+    edge_bias: Float[Array, "num_edges heads"] | None
+    loop_bias: Float[Array, "num_receivers heads"] | None
+    words: UInt32[Array, " 2"] | None
+
+    def differentiable(self) -> Operands:
+        """The operands that have derivatives; `None` for the others."""
+        return self._replace(graph=None, words=None)  # type: ignore[arg-type]
+
+    def with_values(self, values: Operands) -> Operands:
+        """The inverse of `differentiable`."""
+        return values._replace(graph=self.graph, words=self.words)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attend(
+    how: Attention, operands: Operands
+) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
+    """The attention, and the logarithm of the sum of each row's exponentials.
+
+    The latter is a residual: whatever its cotangent is, it is taken for 0.
+    """
+    return kernels.forward(how, *operands)
+
+
+def _attend_fwd(how, operands):
+    results: tuple[Array, Array] = attend(how, operands)
+    out, log_sum = results
+    # Functions of the operands, through which `attend_gradients` has its whole derivative.
+    residuals = operands, jax.lax.stop_gradient(out), jax.lax.stop_gradient(log_sum)
+    return (out, log_sum), residuals
+
+
+def _attend_bwd(how, residuals, cotangents):
+    return (attend_gradients(how, *residuals, cotangents[0]),)
+
+
+attend.defvjp(_attend_fwd, _attend_bwd)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attend_gradients(
+    how: Attention,
+    operands: Operands,
+    out: Float[Array, "num_receivers heads width"],
+    log_sum: Float[Array, "num_receivers heads"],
+    cotangent: Float[Array, "num_receivers heads width"],
+) -> Operands:
+    r"""The gradients of `attend`, from scores computed once more.
+
+    With $\alpha_e = \exp(s_e - \mathrm{lse}_i)$, the mask $m_e$ of dropout with its scale, and
+    $\delta_i = \langle dy_i, y_i \rangle = \sum_e \alpha_e m_e \langle dy_i, v_j \rangle$,
+
+    $$dv_j = \sum_e \alpha_e m_e \, dy_i, \qquad
+      dt_e = \alpha_e \, (m_e \langle dy_i, v_j \rangle - \delta_i)
+             \, \mathrm{LeakyReLU}'(t_e),$$
+
+    and the scores' gradients are the sums of $dt_e$ at either end. Its own derivative is that of
+    the composition's gradients.
+    """
+    dtype = _ffi.accumulation_dtype(out.dtype)
+    delta = jnp.sum(cotangent.astype(dtype) * out.astype(dtype), axis=-1)
+    dv, dsrc = kernels.sender_gradients(how, *operands, log_sum, delta, cotangent)
+    ddst, dedge, dloop = kernels.receiver_gradients(how, *operands, log_sum, delta, cotangent)
+    return Operands(None, dv, dsrc, ddst, dedge, dloop, None)  # type: ignore[arg-type]
+
+
+def _attend_gradients_fwd(how, operands, out, log_sum, cotangent):
+    return attend_gradients(how, operands, out, log_sum, cotangent), (operands, cotangent)
+
+
+def _attend_gradients_bwd(how, residuals, cotangents):
+    operands, cotangent = residuals
+
+    def gradients(values, cotangent):
+        def value(values):
+            return composition(how, operands.with_values(values), None)
+
+        return jax.vjp(value, values)[1](cotangent)[0]
+
+    dvalues, dcotangent = jax.vjp(gradients, operands.differentiable(), cotangent)[1](cotangents)
+    return dvalues, None, None, dcotangent
+
+
+attend_gradients.defvjp(_attend_gradients_fwd, _attend_gradients_bwd)
+
+
+def composition(
+    how: Attention, operands: Operands, impl: _ffi.Impl
+) -> Float[Array, "num_receivers heads width"]:
+    """The attention out of operations on edges, which it holds one number a head of."""
+    edges, loops = attention_weights(how, operands, impl)
+    v = operands.v
+    dtype = _ffi.accumulation_dtype(v.dtype)
+    out = spmm(operands.graph, v.astype(dtype), edges, impl=impl)
+    if loops is not None:
+        nodes = loops.shape[0]
+        out = out.at[:nodes].add(loops[:, :, None] * v[:nodes].astype(dtype))
+    return out.astype(v.dtype)
+
+
+def attention_weights(
+    how: Attention, operands: Operands, impl: _ffi.Impl
+) -> tuple[Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
+    """The weights after dropout of the edges, and of the added self-loops if there are any.
+
+    Those are at the nodes that are both a sender and a receiver, the first ones.
+    """
+    graph = operands.graph
+    scores = gather_edges(graph, operands.score_src, operands.score_dst, "add", impl=impl)
+    if operands.edge_bias is not None:
+        scores = scores + operands.edge_bias
+    scores = leaky_relu(scores, how.negative_slope)
+    loops = None
+    if how.self_loops:
+        own = (graph.senders == graph.receivers)[:, None]
+        scores = jnp.where(own, jnp.full_like(scores, -jnp.inf), scores)
+        loops = _loop_scores(how, operands)
+    largest = segment_reduce(graph, jax.lax.stop_gradient(scores), "max", impl=impl)
+    lowest = jnp.full_like(largest, -jnp.inf)
+    largest = jnp.where(graph.in_degrees[:, None] > 0, largest, lowest)
+    if loops is not None:
+        own = jax.lax.stop_gradient(loops)
+        largest = largest.at[: own.shape[0]].max(own)
+    # A row whose edges are all masked: 0, without NaN from the difference of two infinities.
+    largest = jnp.where(largest == -jnp.inf, jnp.zeros_like(largest), largest)
+    scores = jnp.exp(scores - gather_edges(graph, receivers=largest, impl=impl))
+    total = segment_reduce(graph, scores, impl=impl)
+    if loops is not None:
+        loops = jnp.exp(loops - largest[: loops.shape[0]])
+        total = total.at[: loops.shape[0]].add(loops)
+    total = jnp.where(total == 0, jnp.ones_like(total), total)
+    edges = scores / gather_edges(graph, receivers=total, impl=impl)
+    if loops is not None:
+        loops = loops / total[: loops.shape[0]]
+    words = operands.words
+    if words is not None:
+
+        def keep(first: int, weights: Array) -> Array:
+            edges, heads = weights.shape
+            return keep_factors(words, first, edges, heads, how.drop_below, weights.dtype)
+
+        edges = edges * keep(0, edges)
+        loops = None if loops is None else loops * keep(graph.num_edges, loops)
+    return edges, loops
+
+
+def leaky_relu(scores: Array, slope: float) -> Array:
+    r"""LeakyReLU with $-\infty$ kept, which masks, whatever the slope; its derivative at 0 is the
+    slope, as PyTorch's."""
+    kept = (scores > 0) | (scores == -jnp.inf)
+    return jnp.where(kept, scores, scores * slope)
+
+
+def _loop_scores(how: Attention, operands: Operands) -> Array:
+    nodes = min(operands.score_src.shape[0], operands.score_dst.shape[0])
+    scores = operands.score_src[:nodes] + operands.score_dst[:nodes]
+    if operands.loop_bias is not None:
+        scores = scores + operands.loop_bias[:nodes]
+    return leaky_relu(scores, how.negative_slope)

@@ -1,0 +1,105 @@
+"""Dropout by a counter-based generator: what is kept is computed from a key and never stored.
+
+`common/philox.h` computes the same words, so that kernels and this agree bit by bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, UInt32
+
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+
+
+def key_words(key: Any) -> UInt32[Array, " 2"]:
+    """A JAX key, new-style or raw, as two words; longer ones are hashed by JAX's own generator."""
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    words = jax.random.key_data(key) if typed else key
+    return words if words.shape == (2,) else jax.random.bits(key, (2,), jnp.uint32)
+
+
+def threshold(rate: float) -> int:
+    """Words below this are dropped: the rate in steps of $2^{-32}$."""
+    return min(round(rate * 2**32), 2**32 - 1)
+
+
+def keep_factors(
+    words: UInt32[Array, " 2"],
+    first: int,
+    edges: int,
+    heads: int,
+    drop_below: int,
+    dtype: DTypeLike,
+) -> Float[Array, "edges heads"]:
+    r"""0 where an edge's weight is dropped, else $1 / (1 - p)$ with $p$ = `drop_below` $/ 2^{32}$.
+
+    Args:
+        words: the key.
+        first: number of the first edge.
+        edges, heads: how many.
+        drop_below: as `threshold` gives it.
+        dtype: of the result.
+    """
+    dtype = jnp.dtype(dtype)
+    scale = jnp.asarray(keep_scale(drop_below), dtype)
+    kept = dropout_words(words, first, edges, heads) >= jnp.uint32(drop_below)
+    return jnp.where(kept, scale, jnp.zeros((), dtype))
+
+
+def keep_scale(drop_below: int) -> float:
+    """What the kept are multiplied by, so that the mean stays."""
+    return 2**32 / (2**32 - drop_below)
+
+
+def dropout_words(
+    words: UInt32[Array, " 2"], first: int, edges: int, heads: int
+) -> UInt32[Array, "edges heads"]:
+    """The random word of each edge and head: word `head % 4` of the block of four that Philox
+    makes of the counter (edge's low half, edge's high half, `head // 4`, 0)."""
+    wide = first + edges > 2**32  # such a graph needs 64-bit types anyway
+    number = jnp.arange(edges, dtype=jnp.uint64 if wide else jnp.uint32) + jnp.asarray(
+        first, jnp.uint64 if wide else jnp.uint32
+    )
+    blocks = -(-heads // 4)
+    low = number.astype(jnp.uint32)[:, None]
+    high = (number >> 32).astype(jnp.uint32)[:, None] if wide else jnp.zeros_like(low)
+    block = jnp.arange(blocks, dtype=jnp.uint32)[None, :]
+    shape = (edges, blocks)
+    counter = [jnp.broadcast_to(c, shape) for c in (low, high, block, jnp.zeros_like(block))]
+    return jnp.stack(philox4x32(counter, words), axis=-1).reshape(edges, 4 * blocks)[:, :heads]
+
+
+def philox4x32(
+    counter: list[UInt32[Array, "*shape"]], key: UInt32[Array, " 2"]
+) -> list[UInt32[Array, "*shape"]]:
+    """Philox4x32-10: four words for a counter of four and a key of two.
+
+    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), section 3.3.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key[0], key[1]
+    for _ in range(_ROUNDS):
+        high0, low0 = _multiply(c0, _MULTIPLIERS[0])
+        high1, low1 = _multiply(c2, _MULTIPLIERS[1])
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + jnp.uint32(_WEYL[0]), k1 + jnp.uint32(_WEYL[1])
+    return [c0, c1, c2, c3]
+
+
+def _multiply(a: Array, multiplier: int) -> tuple[Array, Array]:
+    """High and low word of the product, by halves: there may be no 64-bit integers."""
+    low_half = jnp.uint32(0xFFFF)
+    shift = jnp.uint32(16)
+    b_high, b_low = jnp.uint32(multiplier >> 16), jnp.uint32(multiplier & 0xFFFF)
+    a_high, a_low = a >> shift, a & low_half
+    lowest = a_low * b_low
+    middle = a_high * b_low + (lowest >> shift)
+    carry = a_low * b_high + (middle & low_half)
+    high = a_high * b_high + (middle >> shift) + (carry >> shift)
+    return high, a * jnp.uint32(multiplier)
