@@ -19,6 +19,13 @@ _NAMES = {
     "lins": "linears",
     "lin_l": "linear_neighbours",
     "lin_r": "linear_root",
+    "lin_src": "linear_senders",
+    "lin_dst": "linear_receivers",
+    "lin_edge": "linear_edges",
+    "res": "linear_residual",
+    "att_src": "attention_senders",
+    "att_dst": "attention_receivers",
+    "att_edge": "attention_edges",
     "running_mean": "mean",
     "running_var": "var",
 }
@@ -50,14 +57,18 @@ class Edges(NamedTuple):
         return torch.from_numpy(np.stack([self.senders, self.receivers]).astype(np.int64))
 
 
-def path_here(name: str, lin: str = "linear") -> tuple[Any, ...]:
-    """Where the PyTorch parameter `name` lives in our module."""
+def path_here(name: str, lin: str = "linear", own_bias: bool = False) -> tuple[Any, ...]:
+    """Where the PyTorch parameter `name` lives in our module.
+
+    A convolution's bias is that of its product, unless it has its `own_bias`, as an attention.
+    """
     parts = [part for part in name.split(".") if part != "module"]
     normalisation = "norms" in parts
     if parts[-1] == "weight":
         parts[-1] = "scale" if normalisation else "kernel"
-    if parts[-1] == "bias" and (len(parts) == 1 or (parts[-2:-1] and parts[-3:-2] == ["convs"])):
-        parts.insert(-1, "linear")  # GCNConv's bias is that of its product
+    of_product = len(parts) == 1 or parts[-3:-2] == ["convs"]
+    if parts[-1] == "bias" and of_product and not own_bias:
+        parts.insert(-1, "linear")
     renamed = [lin if part == "lin" and parts[0] != "lin" else part for part in parts]
     renamed = ["linear" if part == "lin" else _NAMES.get(part, part) for part in renamed]
     if len(parts) == 2 and parts[0] == "lin":
@@ -70,7 +81,13 @@ def _here(name: str, value: torch.Tensor) -> np.ndarray:
     array = value.detach().numpy()
     if name.split(".")[-1] == "eps":
         return array.reshape(())
+    if array.ndim == 3:  # of an attention: [1, heads, features]
+        return array[0]
     return array.T if array.ndim == 2 else array
+
+
+def _has_own_bias(reference: torch.nn.Module) -> bool:
+    return any(hasattr(part, "att_src") for part in reference.modules())
 
 
 def copy_weights(reference: torch.nn.Module, module: nnx.Module, lin: str = "linear") -> None:
@@ -79,7 +96,7 @@ def copy_weights(reference: torch.nn.Module, module: nnx.Module, lin: str = "lin
     missing = {path for path, _ in nnx.to_flat_state(state)}
     values = {}
     for name, value in reference.state_dict().items():
-        path = path_here(name, lin)
+        path = path_here(name, lin, _has_own_bias(reference))
         if path in missing:
             missing.remove(path)
             values[path] = jnp.asarray(_here(name, value))
@@ -176,7 +193,7 @@ def assert_parity(
 
 def _gradient(reference: torch.nn.Module, path: tuple[Any, ...], lin: str) -> np.ndarray:
     for name, value in reference.named_parameters():
-        if path_here(name, lin) == path:
+        if path_here(name, lin, _has_own_bias(reference)) == path:
             assert value.grad is not None, name
             return _here(name, value.grad)
     raise AssertionError(f"{path}: no such parameter in PyG's module")

@@ -1,4 +1,4 @@
-"""GCNConv, SAGEConv, GINConv against PyG on real graphs: values and all gradients in float32."""
+"""The convolutions against PyG on real graphs: values and all gradients in float32."""
 
 import functools
 
@@ -16,7 +16,7 @@ from torch_geometric.utils import scatter  # noqa: E402
 
 from jaxgnn import Graph  # noqa: E402
 from jaxgnn.data import load, read_matrix_market  # noqa: E402
-from jaxgnn.nn import MLP, GCNConv, GINConv, SAGEConv  # noqa: E402
+from jaxgnn.nn import MLP, GATConv, GCNConv, GINConv, SAGEConv  # noqa: E402
 
 GRAPHS = ("cora", "amazon_photo", "p2p_gnutella31")
 
@@ -106,6 +106,18 @@ def gin_pair(widths, *, eps=0.3, train_eps=True):
     )
 
 
+def gat_pair(a, b, *, bias=True, **options):
+    reference = pyg.nn.GATConv(a, b, bias=bias, **options)
+    if bias:
+        torch.nn.init.normal_(reference.bias)
+    return reference, GATConv(a, b, use_bias=bias, rngs=nnx.Rngs(0), **options)
+
+
+def edge_features(edges, width, seed=7):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(edges.senders.size, width)).astype(np.float32)
+
+
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
@@ -136,6 +148,39 @@ def test_sage_with_weights(real):
 def test_gin(real):
     edges, x = real
     assert_parity(*gin_pair([x.shape[1], 16, 8]), edges, x)
+
+
+def test_gat(real):
+    edges, x = real
+    assert_parity(*gat_pair(x.shape[1], 6, heads=4), edges, x)
+
+
+def test_gat_with_edge_features(data_directory):
+    edges, x = real_graph(data_directory, "cora")
+    reference, ours = gat_pair(x.shape[1], 6, heads=3, edge_dim=5, residual=True)
+    assert_parity(reference, ours, edges, x, edge_features(edges, 5))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concat": False},
+        {"residual": True},
+        {"residual": True, "concat": False, "bias": False},
+        {"add_self_loops": False, "negative_slope": 0.5},
+        {"edge_dim": 2, "fill_value": 0.5},
+        {"edge_dim": 2, "fill_value": "mean"},
+        {"edge_dim": 2, "fill_value": "add"},
+        {"edge_dim": 2, "fill_value": "max"},
+        {"edge_dim": 1, "fill_value": "min", "add_self_loops": True},
+        {"edge_dim": 3, "add_self_loops": False},
+    ],
+    ids=lambda o: "-".join(map(str, o.values())),
+)
+def test_gat_on_an_awkward_graph(options):
+    edges, x = awkward()
+    attributes = edge_features(edges, options["edge_dim"]) if "edge_dim" in options else None
+    assert_parity(*gat_pair(6, 4, heads=3, **options), edges, x, attributes)
 
 
 def test_aggregation_first(data_directory):
@@ -205,6 +250,10 @@ def test_rectangular_graphs():
     for aggr in ("mean", "max"):
         assert_parity(*sage_pair((6, 4), 5, aggr=aggr), edges, x)
     assert_parity(*gin_pair([6, 4, 3]), edges, (x[0], x[0][:10]))
+    for options in ({}, {"add_self_loops": False, "residual": True}, {"edge_dim": 2}):
+        attributes = edge_features(edges, 2) if "edge_dim" in options else None
+        assert_parity(*gat_pair((6, 4), 5, heads=2, **options), edges, x, attributes)
+    assert_parity(*gat_pair(6, 5, heads=2), edges, (x[0], x[0][:10]))
 
 
 def test_bfloat16_follows_pyg():

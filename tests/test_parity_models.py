@@ -1,4 +1,4 @@
-"""GCN, GraphSAGE, GIN and the perceptron against PyG's, layer by layer the same weights."""
+"""GCN, GraphSAGE, GIN, GAT and the perceptron against PyG's, layer by layer the same weights."""
 
 import functools
 
@@ -13,9 +13,14 @@ pyg = pytest.importorskip("torch_geometric")
 from pyg_parity import Edges, assert_parity, copy_weights, error  # noqa: E402
 
 from jaxgnn.data import load, read_matrix_market  # noqa: E402
-from jaxgnn.nn import GCN, GIN, MLP, GraphSAGE  # noqa: E402
+from jaxgnn.nn import GAT, GCN, GIN, MLP, GraphSAGE  # noqa: E402
 
-MODELS = {"gcn": (pyg.nn.GCN, GCN), "sage": (pyg.nn.GraphSAGE, GraphSAGE), "gin": (pyg.nn.GIN, GIN)}
+MODELS = {
+    "gcn": (pyg.nn.GCN, GCN),
+    "sage": (pyg.nn.GraphSAGE, GraphSAGE),
+    "gin": (pyg.nn.GIN, GIN),
+    "gat": (pyg.nn.GAT, GAT),
+}
 
 
 @functools.cache
@@ -78,6 +83,12 @@ def test_options(options, cora):
         # Followed by batch statistics: the perceptrons' first biases, and the outer layers' last.
         vanishing = r"linears\.0\.bias|convs\.[01]\.nn\.linears\.1\.bias"
     assert_parity(*pair(name, **options), edges, x, vanishing=vanishing)
+
+
+@pytest.mark.parametrize("options", [{"jumping": "cat"}, {"concat": False, "layers": 3}], ids=str)
+def test_gat_options(options, cora):
+    edges, x = cora
+    assert_parity(*pair("gat", heads=4, **options), edges, x)
 
 
 def test_batch_statistics_in_evaluation(cora):

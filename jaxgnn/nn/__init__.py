@@ -1,16 +1,19 @@
 """Flax NNX modules: graph convolutions and models of them."""
 
-from jaxgnn.nn.conv import GCNConv, GINConv, SAGEConv
+from jaxgnn.nn.conv import AttentionWeights, GATConv, GCNConv, GINConv, SAGEConv
 from jaxgnn.nn.maxk import MaxK, annealed_k
 from jaxgnn.nn.mlp import MLP
-from jaxgnn.nn.models import GCN, GIN, GNN, MODELS, GraphSAGE, NodeMLP
+from jaxgnn.nn.models import GAT, GCN, GIN, GNN, MODELS, GraphSAGE, NodeMLP
 
 __all__ = [
+    "GAT",
     "GCN",
     "GIN",
     "GNN",
     "MLP",
     "MODELS",
+    "AttentionWeights",
+    "GATConv",
     "GCNConv",
     "GINConv",
     "GraphSAGE",

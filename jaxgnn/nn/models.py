@@ -17,7 +17,7 @@ from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, dense, map_values
 from jaxgnn.nn._linear import count, kaiming_kernel, linear, width
-from jaxgnn.nn.conv import GCNConv, GINConv, SAGEConv
+from jaxgnn.nn.conv import GATConv, GCNConv, GINConv, SAGEConv
 from jaxgnn.nn.maxk import MaxK, check_activation
 from jaxgnn.nn.mlp import MLP, Activation, Norm, dropout_module, normalisations
 from jaxgnn.ops import CBSR, _check
@@ -53,6 +53,7 @@ class GNN(nnx.Module):
         num_layers: number of convolutions.
         conv: makes a layer; called as `conv(in_features, out_features, dtype=..., param_dtype=...,
             rngs=..., **conv_options)`, it gives a module called as `layer(graph, x, weights)`.
+        last_conv: makes the layer whose output is the model's, if that is not `conv`.
         activation: $\sigma$, such as `jax.nn.relu` or `MaxK(32)`.
         dropout: share of the hidden values dropped in training.
         input_dropout: share of the input features dropped in training.
@@ -82,6 +83,7 @@ class GNN(nnx.Module):
         num_layers: int,
         *,
         conv: Callable[..., Any],
+        last_conv: Callable[..., Any] | None = None,
         activation: Activation = jax.nn.relu,
         dropout: float = 0.0,
         input_dropout: float = 0.0,
@@ -105,9 +107,12 @@ class GNN(nnx.Module):
         last = out_features if jumping is None else hidden_features
         widths = [first, *[hidden_features] * (num_layers - 1), last]
         self.linear_in = linear(in_features, first, **types) if input_layer else None
+        makers = [conv] * num_layers
+        if jumping is None and last_conv is not None:
+            makers[-1] = last_conv
         self.convs = nnx.List(
-            conv(before, after, **types, **conv_options)
-            for before, after in itertools.pairwise(widths)
+            make(before, after, **types, **conv_options)
+            for make, (before, after) in zip(makers, itertools.pairwise(widths), strict=True)
         )
         hidden = widths[1:-1] if jumping is None else widths[1:]
         self.norms = normalisations(norm, hidden, **types)
@@ -138,7 +143,8 @@ class GNN(nnx.Module):
         Args:
             graph: a square graph.
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them.
-            weights: of the edges, in the graph's order; 1 if not given.
+            weights: of the edges, in the graph's order; 1 if not given. `GAT` takes features of
+                the edges instead, `[num_edges, edge_dim]`.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -248,6 +254,59 @@ class GIN(GNN):
         )
 
 
+class GAT(GNN):
+    """`GNN` of `GATConv` layers, whose options it takes.
+
+    The heads of a hidden layer stand side by side in `hidden_features`; those of the layer whose
+    output is the model's are averaged.
+
+    Args:
+        heads: of each layer; must divide `hidden_features`.
+        out_heads: of the layer whose output is the model's, if not that (the paper has 8 and 1 on
+            Cora).
+        concat: if `False`, every layer averages its heads.
+        attention_dropout: share of the attention's weights dropped in training, if not `dropout`.
+        options: those of `GNN` and `GATConv`.
+
+    Raises:
+        ValueError: heads that do not divide `hidden_features`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        num_layers: int,
+        *,
+        heads: int = 1,
+        out_heads: int | None = None,
+        concat: bool = True,
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+        **options: Any,
+    ):
+        count(heads, "heads", "heads")
+        if concat and width(hidden_features, "hidden_features") % heads:
+            raise ValueError(
+                f"hidden_features: expected a multiple of the {heads} heads, got {hidden_features}"
+            )
+        rate = dropout if attention_dropout is None else attention_dropout
+        layer = functools.partial(_gat_layer, dropout=rate)
+        super().__init__(
+            in_features,
+            hidden_features,
+            out_features,
+            num_layers,
+            conv=functools.partial(layer, heads=heads, concat=concat),
+            last_conv=functools.partial(
+                layer, heads=heads if out_heads is None else out_heads, concat=False
+            ),
+            dropout=dropout,
+            **options,
+        )
+
+
 class NodeMLP(GNN):
     """`GNN` without the graph: a perceptron on each node's features, the baseline to beat."""
 
@@ -289,6 +348,13 @@ def _gin_layer(
     return GINConv(mlp, eps=eps, train_eps=train_eps, dtype=dtype, param_dtype=param_dtype)
 
 
+def _gat_layer(
+    in_features: int, out_features: int, *, heads: int, concat: bool, **options: Any
+) -> GATConv:
+    own = out_features // heads if concat else out_features
+    return GATConv(in_features, own, heads=heads, concat=concat, **options)
+
+
 class _NodeLinear(nnx.Module):
     """A product that takes a graph and does not look at it."""
 
@@ -311,6 +377,7 @@ MODELS: dict[str, type[GNN]] = {
     "gcn": GCN,
     "sage": GraphSAGE,
     "gin": GIN,
+    "gat": GAT,
     "mlp": NodeMLP,
 }
 """Models by name; each is called as `MODELS[name](in_features, hidden_features, out_features,

@@ -125,7 +125,16 @@ def composition(
     how: Attention, operands: Operands, impl: _ffi.Impl
 ) -> Float[Array, "num_receivers heads width"]:
     """The attention out of operations on edges, which it holds one number a head of."""
-    edges, loops = attention_weights(how, operands, impl)
+    return average(operands, *attention_weights(how, operands, impl), impl)
+
+
+def average(
+    operands: Operands,
+    edges: Float[Array, "num_edges heads"],
+    loops: Float[Array, "nodes heads"] | None,
+    impl: _ffi.Impl,
+) -> Float[Array, "num_receivers heads width"]:
+    """The sum of the rows of `v` by given weights."""
     v = operands.v
     dtype = _ffi.accumulation_dtype(v.dtype)
     out = spmm(operands.graph, v.astype(dtype), edges, impl=impl)

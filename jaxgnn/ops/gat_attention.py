@@ -101,18 +101,32 @@ def gat_attention(
     return results[0]
 
 
+def gat_attention_with_weights(
+    *arguments: Any, impl: _ffi.Impl = None, **options: Any
+) -> tuple[
+    Float[Array, "num_receivers heads features"],
+    Float[Array, "num_edges heads"],
+    Float[Array, "nodes heads"] | None,
+]:
+    r"""`gat_attention`, and the weights $m \alpha$ that it averages by, of the edges and of the
+    added self-loops: for looking at them, as they are an entry for each edge and head."""
+    how, operands = attention_arguments(*arguments, **options)
+    edges, loops = _attention.attention_weights(how, operands, impl)
+    return _attention.average(operands, edges, loops, impl), edges, loops
+
+
 def attention_arguments(
     graph: Any,
     v: Any,
     score_src: Any,
     score_dst: Any,
-    edge_bias: Any,
+    edge_bias: Any = None,
     *,
-    negative_slope: float,
-    dropout_rate: float,
-    key: Any,
-    self_loops: bool,
-    loop_bias: Any,
+    negative_slope: float = 0.2,
+    dropout_rate: float = 0.0,
+    key: Any = None,
+    self_loops: bool = False,
+    loop_bias: Any = None,
 ) -> tuple[Attention, Operands]:
     """The arguments of `gat_attention`, checked; raises as it does."""
     _check.graph_argument(graph)

@@ -1,7 +1,8 @@
 """Graph convolutions: one module a file."""
 
+from jaxgnn.nn.conv.gat import AttentionWeights, GATConv
 from jaxgnn.nn.conv.gcn import GCNConv
 from jaxgnn.nn.conv.gin import GINConv
 from jaxgnn.nn.conv.sage import SAGEConv
 
-__all__ = ["GCNConv", "GINConv", "SAGEConv"]
+__all__ = ["AttentionWeights", "GATConv", "GCNConv", "GINConv", "SAGEConv"]

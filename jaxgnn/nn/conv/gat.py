@@ -1,0 +1,293 @@
+"""The graph attention layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from jaxgnn._ffi import accumulation_dtype
+from jaxgnn.graph import Graph
+from jaxgnn.nn import _inputs
+from jaxgnn.nn._features import dense
+from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width
+from jaxgnn.nn.mlp import dropout_module
+from jaxgnn.ops import _check, gat_attention, segment_reduce
+from jaxgnn.ops.gat_attention import gat_attention_with_weights
+
+FillValue = float | Literal["mean", "add", "min", "max"]
+
+
+class AttentionWeights(NamedTuple):
+    """The weights by which a layer averaged, after dropout.
+
+    Attributes:
+        edges: of the edges, in the graph's order; 0 for self-loops that were passed over.
+        loops: of the added self-loops, of the nodes that are both sender and receiver; `None`
+            without.
+    """
+
+    edges: Float[Array, "num_edges *batch heads"]
+    loops: Float[Array, "nodes *batch heads"] | None
+
+
+class GATConv(nnx.Module):
+    r"""Convolution that weighs neighbours by an attention.
+
+    $$y_i = \Big\Vert_h \sum_{e = (j \to i)} \alpha_{eh} \, x_j W_h + b, \qquad
+      \alpha_{eh} = \mathrm{softmax}_i \, \mathrm{LeakyReLU}
+      \big( a_h^\top x_j W_h + a_h'^\top x_i W_h + a_h''^\top z_e W_h'' \big)$$
+
+    with the heads side by side, or their mean without `concat`; $z_e$ are features of the edges,
+    with `edge_dim`. Dropout acts on $\alpha$. With `residual`, $x_i W_r$ is added.
+
+    With `add_self_loops` the graph's self-loops are passed over and each node gets one (of a
+    rectangular graph, those that are both sender and receiver by their number), whose features are
+    `fill_value`. This happens in the call: the graph is taken as it is. A node without edges gets
+    $b$ (and its residual).
+
+    The edges' scores are formed as $z_e (W_h'' a_h'')$: a product of `edge_dim` by heads instead
+    of one of the width of the features. Nothing else of the size of the edges is stored.
+
+    In training dropout is on, as after `train()`; `eval()` turns it off.
+
+    Args:
+        in_features: width of $x$, or the pair of the senders' and the receivers', which then have
+            products of their own.
+        out_features: width of a head.
+        heads: their number.
+        concat: put the heads side by side, else take their mean.
+        negative_slope: of the LeakyReLU.
+        dropout: share of the weights $\alpha$ dropped in training.
+        add_self_loops: one self-loop a node.
+        edge_dim: width of the features of the edges, if there are any.
+        fill_value: the features of the added self-loops: a number, or the `"mean"`, sum (`"add"`),
+            `"min"` or `"max"` of those of the edges that end at the node (self-loops aside).
+        residual: add a product of the receivers' features.
+        use_bias: whether to add $b$.
+        dtype: of the computation; by default that of `x` and the parameters, promoted.
+        param_dtype: of the parameters.
+        kernel_init, bias_init: initial values; by default PyG's (Glorot, zeros).
+        rngs: `params` is used, and `dropout` if there is any.
+
+    Raises:
+        TypeError: a width or `heads` is no integer.
+        ValueError: a width or `heads` below 1, or an option out of range.
+
+    Source: Velickovic et al., "Graph Attention Networks" (ICLR 2018), section 2.1; PyG's
+    `GATConv`. The order of the products: Zhang et al., "Understanding GNN Computational Graph"
+    (MLSys 2022), section 4.
+    """
+
+    def __init__(
+        self,
+        in_features: int | tuple[int, int],
+        out_features: int,
+        *,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: FillValue = "mean",
+        residual: bool = False,
+        use_bias: bool = True,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: Initializer = glorot_kernel,
+        bias_init: Initializer = jax.nn.initializers.zeros,
+        rngs: nnx.Rngs,
+    ):
+        count(heads, "heads", "heads")
+        width(out_features, "out_features")
+        if isinstance(fill_value, str):
+            _check.choice(fill_value, "fill_value", ("mean", "add", "min", "max"))
+        else:
+            _check.number(fill_value, "fill_value", -math.inf, math.inf)
+        own_products = isinstance(in_features, tuple | list)
+        pair = in_features if own_products else (in_features,) * 2
+        if len(pair) != 2:
+            raise ValueError(f"in_features: expected a number or a pair, got {in_features!r}")
+        senders, receivers = (width(value, "in_features") for value in pair)
+        total = heads * out_features
+
+        def product(in_features: int, out_features: int = total) -> nnx.Linear:
+            return linear(
+                in_features,
+                out_features,
+                use_bias=False,
+                dtype=dtype,
+                param_dtype=param_dtype,
+                kernel_init=kernel_init,
+                rngs=rngs,
+            )
+
+        def attention() -> nnx.Param:
+            return nnx.Param(kernel_init(rngs.params(), (heads, out_features), param_dtype))
+
+        self.linear = None if own_products else product(senders)
+        self.linear_senders = product(senders) if own_products else None
+        self.linear_receivers = product(receivers) if own_products else None
+        self.attention_senders = attention()
+        self.attention_receivers = attention()
+        self.linear_edges = None if edge_dim is None else product(width(edge_dim, "edge_dim"))
+        self.attention_edges = None if edge_dim is None else attention()
+        joined = total if concat else out_features
+        self.linear_residual = product(receivers, joined) if residual else None
+        bias = nnx.Param(bias_init(rngs.params(), (joined,), param_dtype)) if use_bias else None
+        self.bias = bias
+        self.dropout = dropout_module(dropout, "dropout", rngs)
+        self.in_features = (senders, receivers)
+        self.out_features = out_features
+        self.heads = heads
+        self.concat = concat
+        self.negative_slope = _check.number(negative_slope, "negative_slope", 0, math.inf)
+        self.add_self_loops = add_self_loops
+        self.edge_dim = edge_dim
+        self.fill_value: FillValue = fill_value
+
+    def __call__(
+        self,
+        graph: Graph,
+        x: Float[Array, "num_nodes *batch in_features"] | tuple[Array, Array | None],
+        edge_attr: Float[Array, "num_edges edge_dim"] | Float[Array, " num_edges"] | None = None,
+        *,
+        return_attention_weights: bool = False,
+    ) -> Any:
+        """Convolves the features of the nodes.
+
+        Args:
+            graph: the graph.
+            x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
+                receivers' (`None`: scores of the senders alone).
+            edge_attr: features of the edges, `[num_edges, edge_dim]` in the graph's order, or
+                `[num_edges]` for an `edge_dim` of 1.
+            return_attention_weights: also return the weights, which hold a number for each edge
+                and head.
+
+        Returns:
+            `[num_receivers, ..., heads * out_features]`, or `[..., out_features]` without
+            `concat`; with `return_attention_weights` a pair of that and `AttentionWeights`.
+
+        Raises:
+            TypeError: `graph` is no `Graph`, or a dtype is not floating.
+            ValueError: a shape that does not fit, a missing half of the pair, or `edge_attr`
+                without `edge_dim`.
+        """
+        graph = _inputs.graph_argument(graph)
+        pair = _inputs.sender_receiver_pair(graph, x, self.in_features, "GATConv")
+        receivers = None if pair[1] is None else dense(pair[1])
+        v = self._heads(self.linear or self.linear_senders, dense(pair[0]))
+        if pair[1] is pair[0] and self.linear is not None:
+            at_receivers = v
+        elif receivers is not None:
+            at_receivers = self._heads(self.linear or self.linear_receivers, receivers)
+        else:
+            at_receivers = None
+        score_src = _dot(v, self.attention_senders)
+        if at_receivers is None:
+            score_dst = jnp.zeros((graph.num_receivers, *score_src.shape[1:]), score_src.dtype)
+        else:
+            score_dst = _dot(at_receivers, self.attention_receivers)
+        batch = v.shape[1:-2]
+        edge_bias, loop_bias = self._edge_scores(graph, edge_attr, math.prod(batch))
+        stream = None if self.dropout.deterministic else self.dropout.rngs
+        flat = v.reshape(v.shape[0], math.prod(v.shape[1:-1]), self.out_features)
+        arguments = (graph, flat, _fold(score_src), _fold(score_dst), edge_bias)
+        options: dict[str, Any] = {
+            "negative_slope": self.negative_slope,
+            "dropout_rate": 0.0 if stream is None else self.dropout.rate,
+            "key": None if stream is None else stream(),
+            "self_loops": self.add_self_loops,
+            "loop_bias": loop_bias,
+        }
+        weights = None
+        if return_attention_weights:
+            out, by_edge, by_loop = gat_attention_with_weights(*arguments, **options)
+            shape = (*batch, self.heads)
+            weights = AttentionWeights(
+                by_edge.reshape(graph.num_edges, *shape),
+                None if by_loop is None else by_loop.reshape(by_loop.shape[0], *shape),
+            )
+        else:
+            out = gat_attention(*arguments, **options)
+        out = self._join(out.reshape(out.shape[0], *v.shape[1:]))
+        if self.linear_residual is not None:
+            if receivers is None:
+                raise ValueError("x: GATConv with residual=True expected x[1], got None")
+            out = out + self.linear_residual(receivers).astype(out.dtype)
+        if self.bias is not None:
+            out = out + self.bias[...].astype(out.dtype).reshape((1,) * (out.ndim - 1) + (-1,))
+        return out if weights is None else (out, weights)
+
+    def _heads(self, layer: nnx.Linear | None, x: Array) -> Array:
+        assert layer is not None
+        out = layer(x)
+        return out.reshape(*out.shape[:-1], self.heads, self.out_features)
+
+    def _join(self, out: Array) -> Array:
+        if self.concat:
+            return out.reshape(*out.shape[:-2], self.heads * self.out_features)
+        return jnp.mean(out, axis=-2)
+
+    def _edge_scores(
+        self, graph: Graph, edge_attr: Any, copies: int
+    ) -> tuple[Array | None, Array | None]:
+        """The shares of the edges and of the added self-loops in the scores, for each copy of the
+        heads."""
+        if edge_attr is None:
+            return None, None
+        if self.linear_edges is None or self.attention_edges is None:
+            raise ValueError("edge_attr: GATConv without edge_dim expected None")
+        edge_attr = _check.floating_rows(edge_attr, "edge_attr", graph.num_edges, "edge")
+        if edge_attr.ndim == 1:
+            edge_attr = edge_attr[:, None]
+        edge_attr = _check.matrix(edge_attr, "edge_attr", graph.num_edges, self.edge_dim or 0)
+        kernel = self.linear_edges.kernel[...]
+        dtype = jnp.promote_types(kernel.dtype, jnp.float32)
+        # The attention's vector meets the kernel first: [edge_dim, heads].
+        folded = _dot(
+            kernel.astype(dtype).reshape(-1, self.heads, self.out_features), self.attention_edges
+        )
+        edge_attr = edge_attr.astype(dtype)
+        loops = None
+        if self.add_self_loops:
+            loops = jnp.tile(_loop_features(graph, edge_attr, self.fill_value) @ folded, copies)
+        return jnp.tile(edge_attr @ folded, copies), loops
+
+
+def _dot(rows: Array, vectors: nnx.Param) -> Array:
+    """The dot product of each head with its vector, in the accumulation dtype."""
+    dtype = accumulation_dtype(rows.dtype)
+    values = vectors[...].astype(dtype)
+    values = values.reshape((1,) * (rows.ndim - 2) + values.shape)
+    return jnp.sum(rows.astype(dtype) * values, axis=-1)
+
+
+def _fold(scores: Array) -> Array:
+    """The axes between the nodes and the heads, multiplied into the heads."""
+    return scores.reshape(scores.shape[0], math.prod(scores.shape[1:]))
+
+
+def _loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Array:
+    """The features of each receiver's added self-loop."""
+    if not isinstance(fill_value, str):
+        shape = (graph.num_receivers, edge_attr.shape[1])
+        return jnp.full(shape, fill_value, edge_attr.dtype)
+    kept = (graph.senders != graph.receivers)[:, None]
+    number = segment_reduce(graph, kept.astype(edge_attr.dtype))
+    neutral = {"min": jnp.inf, "max": -jnp.inf}.get(fill_value, 0)
+    values = jnp.where(kept, edge_attr, jnp.full_like(edge_attr, neutral))
+    if fill_value in ("min", "max"):
+        reduced = segment_reduce(graph, values, fill_value)
+    else:
+        reduced = segment_reduce(graph, values)
+    if fill_value == "mean":
+        reduced = reduced / jnp.maximum(number, 1)
+    return jnp.where(number > 0, reduced, jnp.zeros_like(reduced))
