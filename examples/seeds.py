@@ -31,9 +31,9 @@ class Options(TrainConfig):
     """Number of seeds, from --seed on."""
     own_splits: bool = False
     """Give each seed a split of its own."""
-    published: Literal["kipf", "pyg"] | None = None
-    """Published settings of the GCN in place of the defaults: those of Kipf and Welling, or of
-    PyTorch Geometric's benchmark, which drops no input features."""
+    published: Literal["kipf", "pyg", "gat"] | None = None
+    """Published settings in place of the defaults: of the GCN those of Kipf and Welling, or of
+    PyTorch Geometric's benchmark, which drops no input features; of the GAT its authors'."""
 
 
 def main() -> None:

@@ -244,7 +244,7 @@ def test_a_bias_of_minus_infinity_masks(impl, slope):
     graph = Graph.from_edges([0, 1, 2, 3, 0], [0, 0, 0, 1, 1], num_nodes=4)
     v, src, dst, bias, _ = draw_operands(graph, 2, 3)
     masked = bias.at[1].set(-jnp.inf).at[3:].set(-jnp.inf)
-    f = functools.partial(gat_attention, graph, negative_slope=slope, impl=impl)
+    f = jax.jit(functools.partial(gat_attention, graph, negative_slope=slope, impl=impl))
     out = f(v, src, dst, masked)
     close(out, dense_attention(graph, v, src, dst, masked, slope=slope), 1e-6)
     np.testing.assert_array_equal(out[1:], 0)
@@ -263,7 +263,7 @@ def test_nan_and_infinity_stay_visible(impl, place, value):
     names = ("v", "src", "dst", "bias")
     operands = dict(zip(names, draw_operands(graph, 1, 3)[:4], strict=True))
     operands[place] = operands[place].at[0].set(value)
-    f = functools.partial(gat_attention, graph, impl=impl)
+    f = jax.jit(functools.partial(gat_attention, graph, impl=impl))
     out = np.asarray(f(*operands.values()))
     assert not np.isfinite(out[0]).any() and np.isfinite(out[1:]).all()
     gradient = gradients(f, tuple(operands.values()))
@@ -274,7 +274,7 @@ def test_nan_and_infinity_stay_visible(impl, place, value):
 def test_large_scores_do_not_overflow(impl):
     graph = skewed_graph(30, 600)
     v, src, dst, bias, _ = draw_operands(graph, 2, 3, scale=1e4)
-    f = functools.partial(gat_attention, graph, impl=impl)
+    f = jax.jit(functools.partial(gat_attention, graph, impl=impl))
     close(f(v, src, dst, bias), dense_attention(graph, v, src, dst, bias), 2e-3)
     for gradient in gradients(f, (v, src, dst, bias)):
         assert np.all(np.isfinite(gradient))
@@ -404,6 +404,7 @@ def test_vmap_is_one_call_on_more_heads(graph, in_axes):
 
     operands = tuple(batched(a, axis) for a, axis in zip(operands, in_axes, strict=True))
 
+    @functools.partial(jax.jit, static_argnums=0)
     def f(impl, *operands):
         return jnp.sin(
             gat_attention(graph, *operands[:4], dropout_rate=0.4, key=operands[4], impl=impl)
@@ -439,6 +440,7 @@ def test_vmap_over_graphs_and_of_gradients():
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *graphs)
     v, src, dst, _, _ = draw_operands(graphs[0], 2, 3)
 
+    @jax.jit
     def gradient(graph, v):
         return gradients(
             lambda *o: gat_attention(graph, *o, dropout_rate=0.2, key=KEY), (v, src, dst)
@@ -473,7 +475,7 @@ def test_scan_and_checkpoint(graph):
         return jnp.sum(v**2)
 
     value, gradient = jax.jit(jax.value_and_grad(scanned))(v)
-    expected_value, expected = jax.value_and_grad(unrolled)(v)
+    expected_value, expected = jax.jit(jax.value_and_grad(unrolled))(v)
     np.testing.assert_allclose(value, expected_value, rtol=1e-5)
     close(gradient, expected, 1e-5)
 

@@ -212,6 +212,8 @@ def test_options_reach_the_layers():
     graph, x, weights = example()
     for name in MODELS:
         options = {"norm": "layer", "residual": True, "jumping": "cat"}
+        if name == "gat":
+            options["edge_dim"] = 1  # takes the weights as features of the edges
         model = make(name, dtype=jnp.bfloat16, **options)
         out = jax.eval_shape(lambda g, x, w, m=model: m(g, x, w), graph, x, weights)
         assert out.dtype == jnp.bfloat16

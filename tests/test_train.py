@@ -393,6 +393,7 @@ def test_the_fingerprint_sees_every_array():
         ("layers", 1.5),
         ("hidden", -1),
         ("heads", 0),
+        ("out_heads", -1),
         ("activation", "tanh"),
         ("k", 0),
         ("k", 5000),
@@ -458,6 +459,10 @@ def test_heads_need_a_model_with_attention():
     task = Task.from_dataset(dataset, dataset.split(0))
     with pytest.raises(ConfigError, match="--heads: gcn has no attention heads, got 4"):
         build(dataclasses.replace(SMALL, heads=4), task)
+    with pytest.raises(ConfigError, match="--out-heads: gcn has no attention heads, got 2"):
+        build(dataclasses.replace(SMALL, out_heads=2), task)
+    with pytest.raises(ConfigError, match=r"--heads: expected a divisor of --hidden, .* got 7"):
+        build(dataclasses.replace(SMALL, model="gat", heads=7), task)
     with pytest.raises(ConfigError, match=r"--model: expected one of .*gcn.*, got 'transformer'"):
         build(dataclasses.replace(SMALL, model="transformer"), task)
 

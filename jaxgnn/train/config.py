@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
-Activation = Literal["relu", "maxk"]
+Activation = Literal["relu", "elu", "maxk"]
 DType = Literal["float32", "bfloat16", "float16", "float64"]
 Features = Literal["auto", "raw", "normalised"]
 Decay = Literal["l2", "decoupled"]
@@ -39,7 +39,7 @@ class TrainConfig:
     .npz file. Also as --dataset."""
 
     model: str = "gcn"
-    """The architecture: gcn, sage or gin; or mlp, which does not look at the graph."""
+    """The architecture: gcn, sage, gin or gat; or mlp, which does not look at the graph."""
 
     layers: int = 2
     """Number of message-passing layers."""
@@ -48,8 +48,8 @@ class TrainConfig:
     """Width of the hidden layers."""
 
     activation: Activation = "relu"
-    """The nonlinearity: relu, or maxk, which keeps the --k largest of a node's hidden features and
-    so makes the next aggregation a sparse one."""
+    """The nonlinearity: relu, elu, or maxk, which keeps the --k largest of a node's hidden features
+    and so makes the next aggregation a sparse one."""
 
     k: int = 32
     """Features that maxk keeps, at most --hidden."""
@@ -59,10 +59,14 @@ class TrainConfig:
     one of hidden features."""
 
     heads: int = 1
-    """Attention heads, in the models that have them."""
+    """Attention heads, in the models that have them: side by side in --hidden, which they must
+    divide."""
+
+    out_heads: int = 0
+    """Heads of the last layer, which are averaged; 0: as many as --heads."""
 
     dropout: float = 0.5
-    """Share of the hidden features dropped in training."""
+    """Share of the hidden features dropped in training, and of the weights of an attention."""
 
     input_dropout: float = 0.0
     """Share of the input features dropped in training (0.5 in Kipf and Welling's GCN)."""
@@ -178,13 +182,29 @@ _KIPF = TrainConfig(
 PUBLISHED = {
     "kipf": _KIPF,
     "pyg": dataclasses.replace(_KIPF, input_dropout=0.0, decay_layers="all"),
+    "gat": TrainConfig(
+        model="gat",
+        hidden=64,
+        heads=8,
+        out_heads=1,
+        activation="elu",
+        dropout=0.6,
+        input_dropout=0.6,
+        learning_rate=0.005,
+        weight_decay=5e-4,
+        epochs=300,
+        patience=0,
+        features="normalised",
+    ),
 }
-"""Published settings of the GCN for Cora, Citeseer and Pubmed.
+"""Published settings for Cora, Citeseer and Pubmed: of the GCN, and of the GAT.
 
 `"kipf"`: Kipf and Welling, "Semi-supervised classification with graph convolutional networks"
 (ICLR 2017), section 5.2: Cora 81.5 %. `"pyg"`: the benchmark of Fey and Lenssen, "Fast graph
 representation learning with PyTorch Geometric" (2019), without dropout of the input: 81.5 %.
-Both stop early by the validation loss; here 200 epochs run and the validation accuracy selects.
+`"gat"`: Velickovic et al., "Graph Attention Networks" (ICLR 2018), section 3.3: Cora 83.0 %, with 8
+heads of 8 features and one of the classes (on Pubmed 8 there, and twice the weight decay).
+All stop early by the validation loss; here every epoch runs and the validation accuracy selects.
 """
 
 
@@ -243,6 +263,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "hidden": (1, 1 << 20, "a positive integer"),
     "k": (1, 4096, "an integer from 1 to 4096"),
     "heads": (1, 1 << 16, "a positive integer"),
+    "out_heads": (0, 1 << 16, "an integer from 0"),
     "dropout": (0, _BELOW_1, "a number from 0 to less than 1"),
     "input_dropout": (0, 1, "a number from 0 to less than 1"),
     "learning_rate": (math.ulp(0), math.inf, "a finite number above 0"),

@@ -13,12 +13,14 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import ConfigError, TrainConfig, option
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss
 
 # Gradients of a mean over many nodes leave float16's normal range: scaled by a power of two they
 # are exact again.
 _FLOAT16_LOSS_SCALE = 1024.0
+
+_ACTIVATIONS = {"relu": jax.nn.relu, "elu": jax.nn.elu}
 
 
 @functools.partial(
@@ -108,7 +110,7 @@ def build_model(
     model = MODELS[config.model]
     wide = config.dtype == "float64"
     arguments: dict[str, Any] = {
-        "activation": MaxK(config.k) if config.activation == "maxk" else jax.nn.relu,
+        "activation": _ACTIVATIONS.get(config.activation) or MaxK(config.k),
         "input_layer": config.input_layer,
         "dropout": config.dropout,
         "input_dropout": config.input_dropout,
@@ -118,9 +120,19 @@ def build_model(
     }
     accepted = {name for k in model.__mro__ for name in inspect.signature(k.__init__).parameters}
     if "heads" in accepted:
+        if config.hidden % config.heads:
+            raise ConfigError(
+                f"--heads: expected a divisor of --hidden, {config.hidden}, got {config.heads}"
+            )
         arguments["heads"] = config.heads
-    elif config.heads != TrainConfig.heads:
-        raise ConfigError(f"--heads: {config.model} has no attention heads, got {config.heads}")
+        arguments["out_heads"] = config.out_heads or config.heads
+    else:
+        for name in ("heads", "out_heads"):
+            value = getattr(config, name)
+            if value != getattr(TrainConfig, name):
+                raise ConfigError(
+                    f"{option(name)}: {config.model} has no attention heads, got {value}"
+                )
     return model(
         in_features,
         config.hidden,
