@@ -57,7 +57,10 @@ def test_help_of_train_explains_every_option_and_names_every_model(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "transformer"], "--model: expected one of gcn, gin, mlp, sage, got 'trans"),
+        (
+            ["--model", "transformer"],
+            "--model: expected one of gat, gcn, gin, mlp, sage, got 'trans",
+        ),
         (["no-such-set"], "no-such-set: no such file"),
         (["/dev/null"], "/dev/null"),
         (["--layers", "0"], "--layers: expected an integer from 1"),

@@ -1,5 +1,6 @@
 """Attention over neighbours against dense float64: values, derivatives, dropout, transforms."""
 
+import dataclasses
 import functools
 import re
 from pathlib import Path
@@ -233,6 +234,25 @@ def test_two_runs_give_the_same_bits():
     for _ in range(4):
         for a, b in zip(first, jax.tree.leaves(run(graph, *operands[:4])), strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_64_bit_offsets_and_indices(x64):
+    """Of graphs of 2^31 edges and more; dropout counts by both halves of an edge's number."""
+    graph = skewed_graph(30, 600)
+    operands = draw_operands(graph, 2, 3)
+    longer = {
+        name: getattr(graph, name).astype(jnp.int64)
+        for name in ("row_offsets", "senders", "transpose_row_offsets", "transpose_receivers")
+    }
+    longer["transpose_permutation"] = graph.transpose_permutation.astype(jnp.int64)
+    wide = dataclasses.replace(graph, **longer)
+    ours, theirs = (values_and_gradients("kernel", True, 0.4, g, operands) for g in (graph, wide))
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    words = _dropout.key_words(KEY)
+    both = _dropout.dropout_words(words, 2**32 - 2, 4, 1)
+    np.testing.assert_array_equal(both[:2], _dropout.dropout_words(words, 2**32 - 2, 2, 1))
+    counter = [jnp.full((), c, jnp.uint32) for c in (1, 1, 0, 0)]
+    assert both[3, 0] == _dropout.philox4x32(counter, words)[0]
 
 
 # Masks and numbers that are not finite.
