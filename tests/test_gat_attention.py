@@ -77,7 +77,7 @@ def close(actual, expected, limit):
     np.testing.assert_allclose(np.asarray(actual, np.float64), expected, rtol=0, atol=limit * scale)
 
 
-@settings(max_examples=16)
+@settings(max_examples=12)
 @given(
     graph=graphs(max_nodes=6),
     heads=st.sampled_from([1, 2, 3, 8]),
@@ -145,7 +145,7 @@ def values_and_gradients(impl, loops, rate, graph, operands):
 
 @pytest.mark.parametrize(
     ("heads", "width", "loops", "rate"),
-    [(1, 5, False, 0.0), (3, 4, True, 0.4), (20, 1, False, 0.4), (2, 150, True, 0.0)],
+    [(3, 4, True, 0.4), (20, 1, False, 0.4), (2, 150, True, 0.0)],
 )
 @settings(max_examples=8)
 @given(graph=graphs_of_one_size(), seed=seeds)
@@ -201,15 +201,13 @@ def test_derivatives_equal_finite_differences(x64):
     )
 
 
-@pytest.mark.parametrize("loops", [False, True])
-def test_second_derivatives_equal_those_of_the_reference(loops, x64):
+def test_second_derivatives_equal_those_of_the_reference(x64):
     graph = Graph.from_edges([0, 1, 1, 2, 3, 3, 3], [1, 1, 0, 0, 3, 3, 4], num_nodes=6)
     operands = draw_operands(graph, 2, 3, "float64")[:4]
 
     def second(impl):
         def loss(*operands):
-            out = gat_attention(graph, *operands, self_loops=loops, impl=impl)
-            return jnp.sum(jnp.sin(out))
+            return jnp.sum(jnp.sin(gat_attention(graph, *operands, self_loops=True, impl=impl)))
 
         def norm(*operands):
             return sum(jnp.sum(jnp.sin(g) ** 2) for g in jax.grad(loss, range(4))(*operands))
@@ -314,8 +312,7 @@ def test_the_generator_gives_the_published_words():
         assert [f"{int(w):08x}" for w in drawn] == expected
 
 
-@pytest.mark.parametrize("heads", [1, 3, 9])
-@pytest.mark.parametrize("loops", [False, True])
+@pytest.mark.parametrize(("heads", "loops"), [(1, False), (9, False), (3, True)])
 def test_kernel_and_reference_draw_the_same_mask(heads, loops):
     """One edge for each receiver and no softmax to speak of: the result is the mask."""
     graph = Graph.from_edges(np.arange(1, 400), np.arange(399), num_senders=400, num_receivers=399)
@@ -323,6 +320,7 @@ def test_kernel_and_reference_draw_the_same_mask(heads, loops):
     src, dst = jnp.zeros((400, heads)), jnp.zeros((399, heads))
     loop_bias = jnp.full((399, heads), 1e4) if loops else None  # then the loop is all there is
 
+    @functools.partial(jax.jit, static_argnums=0)
     def mask(impl):
         return gat_attention(
             graph,
@@ -406,7 +404,7 @@ def custom_calls(f, *arguments):
 
 @pytest.mark.parametrize(
     "in_axes",
-    [(0, None, None, None, None), (None, 0, 1, None, None), (0, 0, 0, 0, None), (2, 1, 0, None, 0)],
+    [(0, None, None, None, None), (None, 0, 1, 0, None), (2, 1, 0, None, 0)],
     ids=str,
 )
 def test_vmap_is_one_call_on_more_heads(graph, in_axes):
@@ -490,8 +488,8 @@ def test_scan_and_checkpoint(graph):
         return jnp.sum(jax.lax.scan(step, v, keys)[0] ** 2)
 
     def unrolled(v):
-        for key in keys:
-            v = layer(v, key, "jax")
+        for i in range(3):
+            v = layer(v, keys[i], "jax")
         return jnp.sum(v**2)
 
     value, gradient = jax.jit(jax.value_and_grad(scanned))(v)

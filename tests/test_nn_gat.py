@@ -254,7 +254,7 @@ def test_the_model():
         (2, 3, False),
     ]
     assert all(conv.dropout.rate == 0.5 for conv in model.convs)
-    assert jax.eval_shape(lambda g, x: model(g, x), graph, x).shape == (NODES, 3)
+    assert CALL(model, graph, x).shape == (NODES, 3)
     joined = GAT(WIDTH, 16, 3, 2, heads=4, jumping="cat", attention_dropout=0.1, rngs=rngs)
     assert joined.convs[1].concat and joined.convs[1].dropout.rate == 0.1
     assert GAT(WIDTH, 15, 3, 2, heads=4, concat=False, rngs=rngs).convs[0].out_features == 15
