@@ -204,7 +204,7 @@ def test_unlike_records_keep_their_digits(hub_graph, decades, windows):
         out, _ = products(graph, x, jnp.zeros((6000, 256)), k)
         expected = expected_products(graph, x, jnp.zeros((6000, 256)), k)[0][0]
         error = np.abs(np.asarray(out, np.float64) - expected) / np.maximum(expected, 1e-300)
-        # Rows have some 200 terms: 16 * 200 / 2^32 of a sum's only one, ten times its value at most.
+        # Of some 200 terms: 16 * 200 / 2^32 of a small record, whose values may be a tenth of it.
         assert error.max() < 1e-5
 
 
