@@ -96,7 +96,8 @@ def gat_attention(
     if v.size == 0 or graph.num_receivers == 0 or (graph.num_edges == 0 and not self_loops):
         return jnp.zeros((graph.num_receivers, *v.shape[1:]), v.dtype)
     if not kernel:
-        return _attention.composition(how, operands, "jax")
+        # Where only this one has no kernel, such as on CUDA, those of its parts run.
+        return _attention.composition(how, operands, impl)
     results: tuple[Array, Array] = _attention.attend(how, Operands(*_ffi.unify_varying(*operands)))
     return results[0]
 
