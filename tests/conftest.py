@@ -10,6 +10,10 @@ if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
     if "xla_force_host_platform_device_count" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=2".strip()
 
+# Threads of PyTorch and of OpenBLAS would spin for each other, beside those of XLA.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Last, so that the installed jaxgnn is tested: the package `benchmarks` is not installed.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("PYTHONSAFEPATH", "1")  # the same in the processes that tests start
