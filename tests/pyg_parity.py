@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from flax import nnx
@@ -90,6 +89,11 @@ def _has_own_bias(reference: torch.nn.Module) -> bool:
     return any(hasattr(part, "att_src") for part in reference.modules())
 
 
+def empty(create: Callable[[nnx.Rngs], nnx.Module]) -> nnx.Module:
+    """A module that `copy_weights` fills in: drawn, each shape of its values would be compiled."""
+    return nnx.eval_shape(lambda: create(nnx.Rngs(0)))
+
+
 def copy_weights(reference: torch.nn.Module, module: nnx.Module, lin: str = "linear") -> None:
     """Overwrites all variables of `module` by those of `reference`; every one must be found."""
     state = nnx.state(module, (nnx.Param, nnx.BatchStat))
@@ -99,14 +103,14 @@ def copy_weights(reference: torch.nn.Module, module: nnx.Module, lin: str = "lin
         path = path_here(name, lin, _has_own_bias(reference))
         if path in missing:
             missing.remove(path)
-            values[path] = jnp.asarray(_here(name, value))
+            values[path] = jax.device_put(_here(name, value).copy())  # PyTorch changes its own
         else:
             assert name.endswith(("num_batches_tracked", "eps")), f"{name}: no {path} here"
     assert not missing, f"not set: {missing}"
     flat = nnx.to_flat_state(state)
     for path, variable in flat:
-        assert variable[...].shape == values[path].shape, path
-        variable[...] = values[path]
+        assert (variable.shape, variable.dtype) == (values[path].shape, values[path].dtype), path
+        variable.set_value(values[path])
     nnx.update(module, state)
 
 

@@ -10,7 +10,7 @@ from flax import nnx
 torch = pytest.importorskip("torch")
 pyg = pytest.importorskip("torch_geometric")
 
-from pyg_parity import Edges, assert_parity, copy_weights, error  # noqa: E402
+from pyg_parity import Edges, assert_parity, copy_weights, empty, error  # noqa: E402
 from torch_geometric.nn import MLP as TorchMLP  # noqa: E402
 from torch_geometric.utils import scatter  # noqa: E402
 
@@ -85,7 +85,7 @@ def weighted_gin(conv, x, index, weights):
 
 
 def gcn_pair(a, b, *, bias=True, **options):
-    ours = GCNConv(a, b, use_bias=bias, rngs=nnx.Rngs(0), **options)
+    ours = empty(lambda rngs: GCNConv(a, b, use_bias=bias, rngs=rngs, **options))
     reference = pyg.nn.GCNConv(a, b, bias=bias, **options)
     if bias:
         torch.nn.init.normal_(reference.bias)
@@ -95,14 +95,14 @@ def gcn_pair(a, b, *, bias=True, **options):
 def sage_pair(a, b, *, bias=True, **options):
     return (
         pyg.nn.SAGEConv(a, b, bias=bias, **options),
-        SAGEConv(a, b, use_bias=bias, rngs=nnx.Rngs(0), **options),
+        empty(lambda rngs: SAGEConv(a, b, use_bias=bias, rngs=rngs, **options)),
     )
 
 
 def gin_pair(widths, *, eps=0.3, train_eps=True):
     return (
         pyg.nn.GINConv(TorchMLP(widths, norm=None), eps=eps, train_eps=train_eps),
-        GINConv(MLP(widths, rngs=nnx.Rngs(0)), eps=eps, train_eps=train_eps),
+        empty(lambda rngs: GINConv(MLP(widths, rngs=rngs), eps=eps, train_eps=train_eps)),
     )
 
 
@@ -110,7 +110,7 @@ def gat_pair(a, b, *, bias=True, **options):
     reference = pyg.nn.GATConv(a, b, bias=bias, **options)
     if bias:
         torch.nn.init.normal_(reference.bias)
-    return reference, GATConv(a, b, use_bias=bias, rngs=nnx.Rngs(0), **options)
+    return reference, empty(lambda rngs: GATConv(a, b, use_bias=bias, rngs=rngs, **options))
 
 
 def edge_features(edges, width, seed=7):
@@ -264,7 +264,7 @@ def test_bfloat16_follows_pyg():
         exact = reference(torch.from_numpy(x), edges.index).detach().numpy()
         ours = make(6, 4)[1]
         copy_weights(reference, ours)
-        narrow = type(ours)(6, 4, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+        narrow = empty(lambda rngs: type(ours)(6, 4, dtype=jnp.bfloat16, rngs=rngs))  # noqa: B023
         nnx.update(narrow, nnx.state(ours))
         out = narrow(edges.graph, jnp.asarray(x))
         theirs = reference.bfloat16()(torch.from_numpy(x).bfloat16(), edges.index)

@@ -10,7 +10,7 @@ from flax import nnx
 torch = pytest.importorskip("torch")
 pyg = pytest.importorskip("torch_geometric")
 
-from pyg_parity import Edges, assert_parity, copy_weights, error  # noqa: E402
+from pyg_parity import Edges, assert_parity, copy_weights, empty, error  # noqa: E402
 
 from jaxgnn.data import load, read_matrix_market  # noqa: E402
 from jaxgnn.nn import GAT, GCN, GIN, MLP, GraphSAGE  # noqa: E402
@@ -49,8 +49,8 @@ def pair(name, layers=2, *, jumping=None, norm=None, width=16, **options):
     if norm == "layer":
         options_there["norm_kwargs"] = {"mode": "node"}
     reference = theirs(width, 12, layers, 7, jk=jumping, norm=norm, **options_there)
-    module = ours(width, 12, 7, layers, jumping=jumping, norm=norm, rngs=nnx.Rngs(0), **options)
-    return reference, module
+    options |= {"jumping": jumping, "norm": norm}
+    return reference, empty(lambda rngs: ours(width, 12, 7, layers, rngs=rngs, **options))
 
 
 @pytest.mark.parametrize("graph", ["cora", "amazon_photo", "p2p_gnutella31"])
@@ -115,6 +115,6 @@ def test_batch_statistics_in_evaluation(cora):
 def test_mlp(norm):
     x = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
     reference = pyg.nn.MLP([6, 9, 4, 3], norm=norm and "batch_norm")
-    module = MLP([6, 9, 4, 3], norm=norm, rngs=nnx.Rngs(0))
+    module = empty(lambda rngs: MLP([6, 9, 4, 3], norm=norm, rngs=rngs))
     copy_weights(reference, module)
     assert error(module(jnp.asarray(x)), reference(torch.from_numpy(x)).detach()) <= 1e-5
