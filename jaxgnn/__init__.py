@@ -10,6 +10,8 @@ from jaxgnn.batch import GraphBatch
 from jaxgnn.graph import Graph
 from jaxgnn.ops import (
     CBSR,
+    edge_conv,
+    edge_conv_max,
     gat_attention,
     gather_edges,
     maxk,
@@ -31,6 +33,8 @@ __all__ = [
     "batch",
     "build_info",
     "config",
+    "edge_conv",
+    "edge_conv_max",
     "gat_attention",
     "gather_edges",
     "maxk",

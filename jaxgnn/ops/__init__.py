@@ -1,5 +1,6 @@
 """Operations on graphs: the functional layer that `jaxgnn.nn` is a thin shell over."""
 
+from jaxgnn.ops.edge_conv import edge_conv, edge_conv_max
 from jaxgnn.ops.expand_rows import expand_rows
 from jaxgnn.ops.gat_attention import gat_attention
 from jaxgnn.ops.gather_edges import gather_edges
@@ -13,6 +14,8 @@ from jaxgnn.ops.spmm import spmm
 
 __all__ = [
     "CBSR",
+    "edge_conv",
+    "edge_conv_max",
     "expand_rows",
     "gat_attention",
     "gather_edges",
