@@ -4,6 +4,7 @@ from jaxgnn.ops.edge_conv import edge_conv, edge_conv_max
 from jaxgnn.ops.expand_rows import expand_rows
 from jaxgnn.ops.gat_attention import gat_attention
 from jaxgnn.ops.gather_edges import gather_edges
+from jaxgnn.ops.knn_graph import knn_graph
 from jaxgnn.ops.maxk import CBSR, maxk
 from jaxgnn.ops.maxk_spmm import maxk_spmm
 from jaxgnn.ops.readout import readout
@@ -19,6 +20,7 @@ __all__ = [
     "expand_rows",
     "gat_attention",
     "gather_edges",
+    "knn_graph",
     "maxk",
     "maxk_spmm",
     "readout",
