@@ -62,6 +62,8 @@ def path_here(name: str, lin: str = "linear", own_bias: bool = False) -> tuple[A
     A convolution's bias is that of its product, unless it has its `own_bias`, as an attention.
     """
     parts = [part for part in name.split(".") if part != "module"]
+    if parts[0] == "nn" and (len(parts) == 2 or lin != "linear"):
+        parts[0] = lin  # EdgeConv's one product, or its `mlp`
     normalisation = "norms" in parts
     if parts[-1] == "weight":
         parts[-1] = "scale" if normalisation else "kernel"

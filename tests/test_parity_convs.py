@@ -16,7 +16,7 @@ from torch_geometric.utils import scatter  # noqa: E402
 
 from jaxgnn import Graph  # noqa: E402
 from jaxgnn.data import load, read_matrix_market  # noqa: E402
-from jaxgnn.nn import MLP, GATConv, GCNConv, GINConv, SAGEConv  # noqa: E402
+from jaxgnn.nn import MLP, EdgeConv, GATConv, GCNConv, GINConv, SAGEConv  # noqa: E402
 
 GRAPHS = ("cora", "amazon_photo", "p2p_gnutella31")
 
@@ -113,6 +113,21 @@ def gat_pair(a, b, *, bias=True, **options):
     return reference, empty(lambda rngs: GATConv(a, b, use_bias=bias, rngs=rngs, **options))
 
 
+def edge_pair(a, b, *, aggr="max", bias=True):
+    return (
+        pyg.nn.EdgeConv(torch.nn.Linear(2 * a, b, bias=bias), aggr=aggr),
+        EdgeConv(a, b, aggr=aggr, use_bias=bias, rngs=nnx.Rngs(0)),
+    )
+
+
+def edge_mlp_pair(a, hidden, b, *, aggr="max"):
+    widths, rngs = [2 * a, hidden, b], nnx.Rngs(0)
+    return (
+        pyg.nn.EdgeConv(TorchMLP(widths, norm=None, act="tanh"), aggr=aggr),
+        EdgeConv(a, b, aggr=aggr, mlp=MLP(widths, activation=jnp.tanh, rngs=rngs), rngs=rngs),
+    )
+
+
 def edge_features(edges, width, seed=7):
     rng = np.random.default_rng(seed)
     return rng.normal(size=(edges.senders.size, width)).astype(np.float32)
@@ -181,6 +196,19 @@ def test_gat_on_an_awkward_graph(options):
     edges, x = awkward()
     attributes = edge_features(edges, options["edge_dim"]) if "edge_dim" in options else None
     assert_parity(*gat_pair(6, 4, heads=3, **options), edges, x, attributes)
+
+
+@pytest.mark.parametrize("aggr", ["max", "mean"])
+def test_edge_conv(real, aggr):
+    edges, x = real
+    assert_parity(*edge_pair(x.shape[1], 16, aggr=aggr), edges, x)
+
+
+@pytest.mark.parametrize("aggr", ["max", "mean", "sum"])
+def test_edge_conv_on_an_awkward_graph(aggr):
+    edges, x = awkward()
+    assert_parity(*edge_pair(6, 5, aggr=aggr, bias=aggr != "mean"), edges, x)
+    assert_parity(*edge_mlp_pair(6, 7, 4, aggr=aggr), edges, x, lin="mlp")
 
 
 def test_aggregation_first(data_directory):
@@ -254,6 +282,8 @@ def test_rectangular_graphs():
         attributes = edge_features(edges, 2) if "edge_dim" in options else None
         assert_parity(*gat_pair((6, 4), 5, heads=2, **options), edges, x, attributes)
     assert_parity(*gat_pair(6, 5, heads=2), edges, (x[0], x[0][:10]))
+    assert_parity(*edge_pair(6, 5), edges, (x[0], x[0][:10]))
+    assert_parity(*edge_mlp_pair(6, 7, 4), edges, (x[0], x[0][:10]), lin="mlp")
 
 
 def test_bfloat16_follows_pyg():

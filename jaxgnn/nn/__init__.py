@@ -1,6 +1,14 @@
 """Flax NNX modules: graph convolutions and models of them."""
 
-from jaxgnn.nn.conv import AttentionWeights, GATConv, GCNConv, GINConv, SAGEConv
+from jaxgnn.nn.conv import (
+    AttentionWeights,
+    DynamicEdgeConv,
+    EdgeConv,
+    GATConv,
+    GCNConv,
+    GINConv,
+    SAGEConv,
+)
 from jaxgnn.nn.maxk import MaxK, annealed_k
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.nn.models import GAT, GCN, GIN, GNN, MODELS, GraphSAGE, NodeMLP
@@ -13,6 +21,8 @@ __all__ = [
     "MLP",
     "MODELS",
     "AttentionWeights",
+    "DynamicEdgeConv",
+    "EdgeConv",
     "GATConv",
     "GCNConv",
     "GINConv",

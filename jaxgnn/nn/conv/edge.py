@@ -1,0 +1,169 @@
+"""The edge convolution of point clouds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax.numpy as jnp
+from flax import nnx
+from flax.nnx.nn import dtypes
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from jaxgnn.graph import Graph
+from jaxgnn.nn import _inputs
+from jaxgnn.nn._features import dense
+from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
+from jaxgnn.nn.mlp import MLP
+from jaxgnn.ops import _check, edge_conv, gather_edges, segment_reduce
+
+EdgeReduce = Literal["max", "mean", "sum"]
+
+
+class EdgeConv(nnx.Module):
+    r"""Convolution over the differences to a node's neighbours.
+
+    $$y_i = \mathrm{aggr}_{e = (j \to i)} \; h \big( [x_i, \; x_j - x_i] \big)$$
+
+    A node without incoming edges gets 0. Without `mlp`, $h$ is a product and a bias:
+    $x_i W_1 + (x_j - x_i) W_2 + b$ is then $\theta_j + \varphi_i$ with $\theta_j = x_j W_2$ and
+    $\varphi_i = x_i (W_1 - W_2) + b$, two products over the nodes and one aggregation
+    (`jaxgnn.edge_conv`): nothing of the size of the edges is formed.
+
+    With `mlp`, $h$ is that module. Its values on the edges are needed, `[num_edges, ...]` of each
+    of its widths at a time; backward computes them once more, so that between the two passes only
+    arrays of the nodes' size are kept. Of a `jaxgnn.nn.MLP` the first product moves to the nodes
+    as above; any other module gets the rows $[x_i, x_j - x_i]$ of the edges.
+
+    Args:
+        in_features: width of $x$.
+        out_features: width of $y$.
+        aggr: `"max"`, `"mean"` or `"sum"`.
+        mlp: $h$, a module from `2 * in_features` to `out_features`; a product if not given, and
+            the options below are for that.
+        use_bias: whether to add $b$.
+        dtype: of the computation; by default that of `x` and the parameters, promoted.
+        param_dtype: of the parameters.
+        kernel_init, bias_init: initial values; by default PyTorch's, uniform on
+            $\pm 1 / \sqrt{2 F_\mathrm{in}}$.
+        rngs: `params` is used.
+
+    Raises:
+        TypeError: a width is no integer, or `mlp` no module.
+        ValueError: a width below 1 or not that of `mlp`, or an unknown `aggr`.
+
+    Source: Wang et al., "Dynamic Graph CNN for Learning on Point Clouds" (TOG 2019), section 3;
+    PyG's `EdgeConv`. The reorganisation and recomputation: Zhang et al., "Understanding GNN
+    Computational Graph" (MLSys 2022), sections 4 and 6.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        aggr: EdgeReduce = "max",
+        mlp: nnx.Module | None = None,
+        use_bias: bool = True,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: Initializer = kaiming_kernel,
+        bias_init: Initializer | None = None,
+        rngs: nnx.Rngs,
+    ):
+        _check.choice(aggr, "aggr", ("max", "mean", "sum"))
+        widths = (2 * width(in_features, "in_features"), width(out_features, "out_features"))
+        if mlp is not None and not isinstance(mlp, nnx.Module):
+            raise TypeError(f"mlp: expected an nnx.Module, got {type(mlp).__name__}")
+        if isinstance(mlp, MLP) and (mlp.features[0], mlp.features[-1]) != widths:
+            raise ValueError(
+                f"mlp: expected one from 2 * in_features = {widths[0]} to out_features = "
+                f"{widths[1]}, got the widths {mlp.features}"
+            )
+        product = None
+        if mlp is None:
+            product = linear(
+                *widths,
+                use_bias=use_bias,
+                dtype=dtype,
+                param_dtype=param_dtype,
+                kernel_init=kernel_init,
+                bias_init=bias_init,
+                rngs=rngs,
+            )
+        self.linear = product
+        self.mlp = mlp
+        self.aggr: EdgeReduce = aggr
+        self.in_features = in_features
+        self.out_features = out_features
+
+    def __call__(
+        self,
+        graph: Graph,
+        x: Float[Array, "num_nodes *batch in_features"] | tuple[Array, Array],
+        weights: None = None,
+    ) -> Float[Array, "num_receivers *batch out_features"]:
+        """Convolves the features of the nodes.
+
+        Args:
+            graph: the graph.
+            x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
+                receivers', of one width.
+            weights: there are none: `None`, for the signature that convolutions share.
+
+        Raises:
+            TypeError: `graph` is no `Graph`, or a dtype is not floating.
+            ValueError: a shape that does not fit, a missing half of the pair, or weights.
+        """
+        graph = _inputs.graph_argument(graph)
+        if weights is not None:
+            raise ValueError("weights: EdgeConv has none, expected None")
+        widths = (self.in_features, self.in_features)
+        pair = _inputs.sender_receiver_pair(graph, x, widths, "EdgeConv")
+        if pair[1] is None:
+            raise ValueError("x: EdgeConv expected x[1], got None")
+        senders, receivers = dense(pair[0]), dense(pair[1])
+        if senders.shape[1:] != receivers.shape[1:]:
+            raise ValueError(
+                f"x[1]: expected the feature axes of x[0], {senders.shape[1:]}, "
+                f"got {receivers.shape[1:]}"
+            )
+        layer = self.linear
+        if isinstance(self.mlp, MLP) and len(self.mlp.linears) == 1:
+            layer = self.mlp.linears[0]
+        if layer is not None:
+            theta, phi = _node_terms(layer, senders, receivers)
+            return edge_conv(graph, theta, phi, reduce=self.aggr)
+        assert self.mlp is not None
+        run = nnx.remat(_on_edges, static_argnums=(4,))
+        return run(self.mlp, graph, senders, receivers, self.aggr)
+
+
+def _node_terms(layer: nnx.Linear, senders: Array, receivers: Array) -> tuple[Array, Array]:
+    r"""$\theta$ and $\varphi$ of the product $[x_i, x_j - x_i] W + b$."""
+    own, difference = jnp.split(layer.kernel[...], 2)
+    bias = None if layer.bias is None else layer.bias[...]
+    # The kernels are subtracted in their own dtype, which may be the wider one.
+    senders, receivers, own, difference, bias = dtypes.promote_dtype(
+        (senders, receivers, own - difference, difference, bias), dtype=layer.dtype
+    )
+    theta = jnp.matmul(senders, difference, precision=layer.precision)
+    phi = jnp.matmul(receivers, own, precision=layer.precision)
+    if bias is not None:
+        phi = phi + bias.reshape((1,) * (phi.ndim - 1) + bias.shape)
+    return theta, phi
+
+
+def _on_edges(
+    mlp: nnx.Module, graph: Graph, senders: Array, receivers: Array, aggr: EdgeReduce
+) -> Array:
+    """The module on every edge, reduced. Called under `nnx.remat`: the reduction is inside, as
+    the derivative of a maximum needs the values that it is taken of."""
+    if isinstance(mlp, MLP):
+        theta, phi = _node_terms(mlp.linears[0], senders, receivers)
+        messages = mlp.after_first(gather_edges(graph, theta, phi, "add"))
+    else:
+        own = gather_edges(graph, receivers=receivers)
+        difference = gather_edges(graph, senders, receivers, "sub")
+        messages = mlp(jnp.concatenate([own, difference], axis=-1))  # pyright: ignore[reportCallIssue]
+    return segment_reduce(graph, messages, aggr)
