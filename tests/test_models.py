@@ -215,7 +215,8 @@ def test_options_reach_the_layers():
         if name == "gat":
             options["edge_dim"] = 1  # takes the weights as features of the edges
         model = make(name, dtype=jnp.bfloat16, **options)
-        out = jax.eval_shape(lambda g, x, w, m=model: m(g, x, w), graph, x, weights)
+        given = None if name == "edgeconv" else weights  # which has none
+        out = jax.eval_shape(lambda g, x, w, m=model: m(g, x, w), graph, x, given)
         assert out.dtype == jnp.bfloat16
 
 

@@ -11,7 +11,7 @@ from jaxgnn.nn.conv import (
 )
 from jaxgnn.nn.maxk import MaxK, annealed_k
 from jaxgnn.nn.mlp import MLP
-from jaxgnn.nn.models import GAT, GCN, GIN, GNN, MODELS, GraphSAGE, NodeMLP
+from jaxgnn.nn.models import GAT, GCN, GIN, GNN, MODELS, EdgeConvNet, GraphSAGE, NodeMLP
 
 __all__ = [
     "GAT",
@@ -23,6 +23,7 @@ __all__ = [
     "AttentionWeights",
     "DynamicEdgeConv",
     "EdgeConv",
+    "EdgeConvNet",
     "GATConv",
     "GCNConv",
     "GINConv",

@@ -17,7 +17,7 @@ from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, dense, map_values
 from jaxgnn.nn._linear import count, kaiming_kernel, linear, width
-from jaxgnn.nn.conv import GATConv, GCNConv, GINConv, SAGEConv
+from jaxgnn.nn.conv import EdgeConv, GATConv, GCNConv, GINConv, SAGEConv
 from jaxgnn.nn.maxk import MaxK, check_activation
 from jaxgnn.nn.mlp import MLP, Activation, Norm, dropout_module, normalisations
 from jaxgnn.ops import CBSR, _check
@@ -307,6 +307,25 @@ class GAT(GNN):
         )
 
 
+class EdgeConvNet(GNN):
+    """`GNN` of `EdgeConv` layers, whose options it takes, each a product on the nodes.
+
+    It takes no weights of the edges.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        num_layers: int,
+        **options: Any,
+    ):
+        super().__init__(
+            in_features, hidden_features, out_features, num_layers, conv=EdgeConv, **options
+        )
+
+
 class NodeMLP(GNN):
     """`GNN` without the graph: a perceptron on each node's features, the baseline to beat."""
 
@@ -378,6 +397,7 @@ MODELS: dict[str, type[GNN]] = {
     "sage": GraphSAGE,
     "gin": GIN,
     "gat": GAT,
+    "edgeconv": EdgeConvNet,
     "mlp": NodeMLP,
 }
 """Models by name; each is called as `MODELS[name](in_features, hidden_features, out_features,
