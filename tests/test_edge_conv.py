@@ -171,6 +171,17 @@ def test_shard_map(replicated):
         close(ours, theirs, 1e-5)
 
 
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_rows_without_edges_hide_their_term(reduce):
+    """Whatever it is: padding may hold anything."""
+    graph = Graph.from_edges([0, 1], [0, 0], num_nodes=3)
+    theta = jnp.ones((3, 2))
+    phi = jnp.asarray([[1.0, 2.0], [jnp.nan, jnp.inf], [-jnp.inf, 0.0]])
+    out = np.asarray(RUN(graph, theta, phi, reduce=reduce))
+    np.testing.assert_array_equal(out[1:], 0)
+    np.testing.assert_array_equal(out[0], np.array([2.0, 3.0]) * (2 if reduce == "sum" else 1))
+
+
 def test_without_edges_nodes_or_features():
     lonely = Graph.from_edges([], [], num_nodes=3)
     empty = Graph.from_edges([], [], num_nodes=0)

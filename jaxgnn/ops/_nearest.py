@@ -51,9 +51,9 @@ def nearest(
             square = jnp.where(candidate, square, jnp.full_like(square, jnp.inf))
             # The best so far have lower indices and stand first: `top_k` prefers them at ties.
             distance = jnp.concatenate([best[0], square], axis=1)
-            index = jnp.concatenate([best[1], jnp.broadcast_to(place, square.shape)], axis=1)
             negative, chosen = jax.lax.top_k(-distance, k)
-            return -negative, jnp.take_along_axis(index, chosen, axis=1)
+            before = jnp.take_along_axis(best[1], jnp.minimum(chosen, k - 1), axis=1)
+            return -negative, jnp.where(chosen < k, before, place[0] + chosen - k)
 
         def step(best: tuple[Array, Array], columns: tuple[Array, Array, Array]) -> tuple:
             if batch is None:

@@ -73,8 +73,10 @@ def edge_conv(
     if reduce == "sum":
         # The product is not rounded for itself.
         shifted = reduced.astype(wide) + degree.astype(wide) * phi.astype(wide)
-        return shifted.astype(theta.dtype)
-    return jnp.where(degree > 0, reduced + phi, jnp.zeros_like(reduced))
+        shifted = shifted.astype(theta.dtype)
+    else:
+        shifted = reduced + phi
+    return jnp.where(degree > 0, shifted, jnp.zeros_like(shifted))
 
 
 def edge_conv_max(

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxgnn import _device_csr
 from jaxgnn.graph import Graph
@@ -143,14 +143,14 @@ def _of_batch(
     place = jnp.where(known, offsets[:-1, None] + rank, offsets[-1] + missing).reshape(-1)
     nodes = jnp.arange(size, dtype=jnp.int32)[:, None]
 
-    def moved(values: Array, padding: int, where: Bool[Array, "num_points k"]) -> Array:
-        values = jnp.where(where, values, padding).reshape(-1)
+    def moved(values: Int[Array, "num_points k"], padding: int) -> Int[Array, " num_edges"]:
+        values = jnp.where(known, values, padding).reshape(-1)
         return jnp.zeros_like(values).at[place].set(values, unique_indices=True)
 
     last = jnp.full(1, size * k, jnp.int32)
     return _device_csr.square_graph(
         jnp.concatenate([offsets, last]),
-        moved(senders, size, known),
-        moved(jnp.broadcast_to(nodes, (size, k)), size, known),
-        moved(nodes * k + order, -1, known),
+        moved(senders, size),
+        moved(jnp.broadcast_to(nodes, (size, k)), size),
+        moved(nodes * k + order, -1),
     )

@@ -54,7 +54,8 @@ class DynamicEdgeConv(nnx.Module):
         Args:
             x: `[num_points, in_features]`, or of clouds of one size
                 `[clouds, num_points, in_features]`.
-            batch: the cloud of each point, integers, for clouds of any sizes; best sorted.
+            batch: the cloud of each point, integers, for clouds of any sizes; best sorted. Batch
+                statistics in an `mlp` then count the edges that pad small clouds.
 
         Returns:
             An array like `x`, with rows of `out_features`.
