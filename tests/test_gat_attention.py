@@ -32,7 +32,7 @@ def draw_operands(graph, heads, width, dtype="float32", seed=0, scale=1.0):
     accumulator = _ffi.accumulation_dtype(dtype)
 
     def scores(rows):
-        return draw_array(rng, (rows, heads), accumulator) * jnp.asarray(scale, accumulator)
+        return jax.device_put(scale * np.asarray(draw_array(rng, (rows, heads), accumulator)))
 
     v = draw_array(rng, (graph.num_senders, heads, width), dtype)
     nodes = graph.num_senders, graph.num_receivers
@@ -77,7 +77,11 @@ def close(actual, expected, limit):
     np.testing.assert_allclose(np.asarray(actual, np.float64), expected, rtol=0, atol=limit * scale)
 
 
-@settings(max_examples=12)
+# One compilation a shape, where a call that is not jitted compiles each of its parts.
+jitted = jax.jit(gat_attention, static_argnames=("negative_slope", "self_loops", "impl"))
+
+
+@settings(max_examples=20)
 @given(
     graph=graphs(max_nodes=6),
     heads=st.sampled_from([1, 2, 3, 8]),
@@ -94,7 +98,7 @@ def test_equals_brute_force(graph, heads, width, dtype, biased, loops, slope, im
     v, src, dst, bias, loop_bias = draw_operands(graph, heads, width, dtype, seed)
     bias = bias if biased else None
     loop_bias = loop_bias if biased and loops else None
-    out = gat_attention(
+    out = jitted(
         graph,
         v,
         src,
@@ -256,17 +260,22 @@ def test_64_bit_offsets_and_indices(x64):
 # Masks and numbers that are not finite.
 
 
+@functools.partial(jax.jit, static_argnames=("slope", "impl"))
+def biased(graph, operands, slope, impl):
+    """The values and the gradients, with biases of the edges."""
+    f = functools.partial(gat_attention, graph, negative_slope=slope, impl=impl)
+    return f(*operands), gradients(f, operands)
+
+
 @pytest.mark.parametrize("impl", ["kernel", "jax"])
 @pytest.mark.parametrize("slope", [0.0, 0.2])
 def test_a_bias_of_minus_infinity_masks(impl, slope):
     graph = Graph.from_edges([0, 1, 2, 3, 0], [0, 0, 0, 1, 1], num_nodes=4)
     v, src, dst, bias, _ = draw_operands(graph, 2, 3)
     masked = bias.at[1].set(-jnp.inf).at[3:].set(-jnp.inf)
-    f = jax.jit(functools.partial(gat_attention, graph, negative_slope=slope, impl=impl))
-    out = f(v, src, dst, masked)
+    out, (dv, dsrc, ddst, dbias) = biased(graph, (v, src, dst, masked), slope, impl)
     close(out, dense_attention(graph, v, src, dst, masked, slope=slope), 1e-6)
     np.testing.assert_array_equal(out[1:], 0)
-    dv, dsrc, ddst, dbias = gradients(f, (v, src, dst, masked))
     assert np.any(np.asarray(dbias[0]))
     for zero in (dv[3], dsrc[3], ddst[1], dbias[1], dbias[3:], dv[1], dsrc[1]):
         np.testing.assert_array_equal(zero, 0)
@@ -281,10 +290,8 @@ def test_nan_and_infinity_stay_visible(impl, place, value):
     names = ("v", "src", "dst", "bias")
     operands = dict(zip(names, draw_operands(graph, 1, 3)[:4], strict=True))
     operands[place] = operands[place].at[0].set(value)
-    f = jax.jit(functools.partial(gat_attention, graph, impl=impl))
-    out = np.asarray(f(*operands.values()))
+    out, gradient = biased(graph, tuple(operands.values()), 0.2, impl)
     assert not np.isfinite(out[0]).any() and np.isfinite(out[1:]).all()
-    gradient = gradients(f, tuple(operands.values()))
     assert np.isnan(np.asarray(gradient[1][0])).any()
 
 
@@ -292,10 +299,9 @@ def test_nan_and_infinity_stay_visible(impl, place, value):
 def test_large_scores_do_not_overflow(impl):
     graph = skewed_graph(30, 600)
     v, src, dst, bias, _ = draw_operands(graph, 2, 3, scale=1e4)
-    f = jax.jit(functools.partial(gat_attention, graph, impl=impl))
-    close(f(v, src, dst, bias), dense_attention(graph, v, src, dst, bias), 2e-3)
-    for gradient in gradients(f, (v, src, dst, bias)):
-        assert np.all(np.isfinite(gradient))
+    out, gradient = biased(graph, (v, src, dst, bias), 0.2, impl)
+    close(out, dense_attention(graph, v, src, dst, bias), 2e-3)
+    assert all(np.all(np.isfinite(g)) for g in gradient)
 
 
 # Dropout.
