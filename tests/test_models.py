@@ -25,8 +25,13 @@ def example(seed=0):
     return graph, x, jnp.asarray(rng.uniform(0.5, 2, 90), jnp.float32)
 
 
-def make(name, layers=2, hidden=8, **options):
+def make(name, layers=2, hidden=12, **options):
     return MODELS[name](WIDTH, hidden, CLASSES, layers, rngs=nnx.Rngs(0), **options)
+
+
+def shapes(name, **options):
+    """The model without values, of which each shape would be compiled."""
+    return nnx.eval_shape(lambda: make(name, **options))
 
 
 def close(actual, expected, atol=1e-5):
@@ -161,9 +166,9 @@ def test_dropout_drops_the_share_that_it_should():
 
 def test_no_random_state_without_dropout():
     for name in MODELS:
-        _, params, rest = nnx.split(make(name), nnx.Param, ...)
+        _, params, rest = nnx.split(shapes(name), nnx.Param, ...)
         assert jax.tree.leaves(params) and not jax.tree.leaves(rest)
-        assert jax.tree.leaves(nnx.state(make(name, dropout=0.5), nnx.RngState))
+        assert jax.tree.leaves(nnx.state(shapes(name, dropout=0.5), nnx.RngState))
 
 
 def test_residual_adds_the_layer_s_input():
@@ -184,7 +189,7 @@ def test_residual_adds_the_layer_s_input():
     assert not np.allclose(plain(graph, x), expected)
 
 
-@pytest.mark.parametrize(("jumping", "joined"), [("last", 8), ("max", 8), ("cat", 24)])
+@pytest.mark.parametrize(("jumping", "joined"), [("last", 12), ("max", 12), ("cat", 36)])
 def test_jumping_joins_the_layers(jumping, joined):
     graph, x, _ = example()
     model = make("gcn", layers=3, jumping=jumping)
@@ -202,7 +207,7 @@ def test_jumping_joins_the_layers(jumping, joined):
 
 
 def test_options_reach_the_layers():
-    model = make("sage", aggr="max", project=True, normalize=True)
+    model = shapes("sage", aggr="max", project=True, normalize=True)
     assert all(c.aggr == "max" and c.normalize and c.linear_project for c in model.convs)
     model = make("gin", train_eps=True, eps=0.5, activation=jax.nn.elu, norm="layer")
     assert all(conv.eps[...] == 0.5 and conv.nn.activation is jax.nn.elu for conv in model.convs)
@@ -214,9 +219,9 @@ def test_options_reach_the_layers():
         options = {"norm": "layer", "residual": True, "jumping": "cat"}
         if name == "gat":
             options["edge_dim"] = 1  # takes the weights as features of the edges
-        model = make(name, dtype=jnp.bfloat16, **options)
+        model = shapes(name, dtype=jnp.bfloat16, **options)
         given = None if name == "edgeconv" else weights  # which has none
-        out = jax.eval_shape(lambda g, x, w, m=model: m(g, x, w), graph, x, given)
+        out = nnx.eval_shape(lambda m, g, x, w: m(g, x, w), model, graph, x, given)
         assert out.dtype == jnp.bfloat16
 
 
@@ -234,7 +239,7 @@ def test_any_layer_makes_a_model():
             return x
 
     graph, x, weights = example()
-    model = GNN(WIDTH, 8, CLASSES, 2, conv=conv, hops=2, rngs=nnx.Rngs(0))
+    model = GNN(WIDTH, 12, CLASSES, 2, conv=conv, hops=2, rngs=nnx.Rngs(0))
     assert model(graph, x, weights).shape == (NODES, CLASSES)
 
 
@@ -248,13 +253,13 @@ def test_the_perceptron_ignores_the_graph():
 @pytest.mark.parametrize(
     ("create", "error", "message"),
     [
-        (lambda r: GCN(6, 8, 3, 0, rngs=r), ValueError, "num_layers: expected at least 1, got 0"),
-        (lambda r: GCN(6, 8, 3, 2.5, rngs=r), TypeError, "num_layers: .* got 2.5"),
+        (lambda r: GCN(6, 12, 3, 0, rngs=r), ValueError, "num_layers: expected at least 1, got 0"),
+        (lambda r: GCN(6, 12, 3, 2.5, rngs=r), TypeError, "num_layers: .* got 2.5"),
         (lambda r: GCN(6, -8, 3, 2, rngs=r), ValueError, "hidden_features: .* got -8"),
-        (lambda r: GCN(6, 8, 3, 2, dropout=1.0, rngs=r), ValueError, "dropout: .* got 1.0"),
-        (lambda r: GCN(6, 8, 3, 2, norm="graph", rngs=r), ValueError, "norm: .* got 'graph'"),
-        (lambda r: GCN(6, 8, 3, 2, jumping="lstm", rngs=r), ValueError, "jumping: .* 'lstm'"),
-        (lambda r: GraphSAGE(6, 8, 3, 2, improved=True, rngs=r), TypeError, "improved"),
+        (lambda r: GCN(6, 12, 3, 2, dropout=1.0, rngs=r), ValueError, "dropout: .* got 1.0"),
+        (lambda r: GCN(6, 12, 3, 2, norm="graph", rngs=r), ValueError, "norm: .* got 'graph'"),
+        (lambda r: GCN(6, 12, 3, 2, jumping="lstm", rngs=r), ValueError, "jumping: .* 'lstm'"),
+        (lambda r: GraphSAGE(6, 12, 3, 2, improved=True, rngs=r), TypeError, "improved"),
         (lambda r: MLP([6, 3], dropout=-1, rngs=r), ValueError, "dropout: .* got -1"),
     ],
 )
@@ -280,7 +285,7 @@ def test_bad_input_is_named():
 def test_linen():
     """The bridge's variables are the NNX module's; dropout and statistics pass through."""
     graph, x, weights = example()
-    linen = nnx.bridge.to_linen(GIN, WIDTH, 8, CLASSES, 2, dropout=0.5, norm="batch")
+    linen = nnx.bridge.to_linen(GIN, WIDTH, 12, CLASSES, 2, dropout=0.5, norm="batch")
     rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     variables = linen.init(rngs, graph, x, weights)
 
@@ -296,7 +301,7 @@ def test_linen():
     before, after = variables["batch_stats"], changed["batch_stats"]
     assert not np.allclose(before["norms"][0]["mean"], after["norms"][0]["mean"])
 
-    linen = nnx.bridge.to_linen(GCN, WIDTH, 8, CLASSES, 2)
+    linen = nnx.bridge.to_linen(GCN, WIDTH, 12, CLASSES, 2)
     variables = linen.init(jax.random.key(0), graph, x, weights)
     model = make("gcn")
     nnx.update(model, variables["params"])
