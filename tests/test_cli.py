@@ -59,7 +59,7 @@ def test_help_of_train_explains_every_option_and_names_every_model(capsys):
     [
         (
             ["--model", "transformer"],
-            "--model: expected one of gat, gcn, gin, mlp, sage, got 'trans",
+            f"--model: expected one of {', '.join(sorted(MODELS))}, got 'transformer'",
         ),
         (["no-such-set"], "no-such-set: no such file"),
         (["/dev/null"], "/dev/null"),
