@@ -161,7 +161,7 @@ def test_initial_values_are_pytorch_s():
 def test_dynamic_is_the_convolution_on_the_nearest_neighbours():
     x = normal(30, WIDTH)
     conv = DynamicEdgeConv(WIDTH, OUT, 4, rngs=nnx.Rngs(0))
-    graph = knn_graph(x, 4, loop=True)
+    graph = jax.jit(lambda x: knn_graph(x, 4, loop=True))(x)
     assert np.asarray(graph.self_loops).all()  # each point is its own neighbour
     close(CALL(conv, x), CALL(conv.conv, graph, x))
 
@@ -209,8 +209,8 @@ def bad_calls():
     }
 
 
-@pytest.mark.parametrize("name", bad_calls())
-def test_bad_arguments(name):
-    call, error, message = bad_calls()[name]
-    with pytest.raises(error, match=message):
-        call()
+def test_bad_arguments():
+    for name, (call, error, message) in bad_calls().items():
+        with pytest.raises(error) as raised:
+            call()
+        assert re.search(message, str(raised.value)), f"{name}: {raised.value}"
