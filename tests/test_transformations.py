@@ -85,6 +85,7 @@ def test_vmap_is_one_call_on_a_wider_array(graph, reduce, in_axes):
 def test_vmap_of_gradients_and_nested_vmap(graph):
     x, weights = draw(2, 3, NODES, 4), draw(3, EDGES, seed=1)
 
+    @jax.jit
     def gradient(x, weights):
         return jax.grad(lambda x, w: jnp.sum(spmm(graph, x, w) ** 2), (0, 1))(x, weights)
 
@@ -101,6 +102,7 @@ def test_vmap_of_the_other_operations(graph, batched):
     a = draw(*((3,) if batched[0] == 0 else ()), NODES, 2, 5)
     b = draw(*((3,) if batched[1] == 0 else ()), NODES, 2, 5, seed=1)
 
+    @jax.jit
     def f(a, b):
         scores = segment_softmax(graph, sddmm(graph, a, b))
         messages = gather_edges(graph, a, b, "mul") * scores[..., None]
@@ -135,12 +137,15 @@ def test_vmap_of_sparse_rows(graph, reduce, in_axes):
             [f(one(x, in_axes[0], i), one(weights, in_axes[1], i)) for i in range(batch)]
         )
 
-    mapped = jax.vmap(f, in_axes)
-    np.testing.assert_allclose(mapped(x, weights), looped(x, weights), rtol=1e-6, atol=1e-6)
-    ours, theirs = (
-        jax.grad(lambda x, w, g=g: jnp.sum(g(x, w) ** 2), (0, 1))(x, weights)
-        for g in (mapped, looped)
-    )
+    def with_gradients(g):
+        def loss(x, weights):
+            out = g(x, weights)
+            return jnp.sum(out**2), out
+
+        return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(x, weights)
+
+    (ours, out), (theirs, expected) = map(with_gradients, (jax.vmap(f, in_axes), looped))
+    np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-6)
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
@@ -190,7 +195,7 @@ def test_scan_and_checkpoint(graph):
         return jnp.sum(x**2)
 
     value, gradient = jax.jit(jax.value_and_grad(scanned))(x)
-    expected_value, expected_gradient = jax.value_and_grad(unrolled)(x)
+    expected_value, expected_gradient = jax.jit(jax.value_and_grad(unrolled))(x)
     np.testing.assert_allclose(value, expected_value, rtol=1e-5)
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
 
@@ -213,7 +218,7 @@ def test_scan_and_checkpoint_of_sparse_rows(graph):
         return jnp.sum(x**2)
 
     value, gradient = jax.jit(jax.value_and_grad(scanned))(x)
-    expected_value, expected_gradient = jax.value_and_grad(unrolled)(x)
+    expected_value, expected_gradient = jax.jit(jax.value_and_grad(unrolled))(x)
     np.testing.assert_allclose(value, expected_value, rtol=1e-5)
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
 
@@ -284,9 +289,9 @@ def test_shard_map_over_graphs():
     def loss(f, graphs, x):
         return jnp.sum(jnp.sin(f(graphs, x)))
 
-    np.testing.assert_allclose(jax.jit(sharded)(stacked, x), single(graphs, x), rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(sharded)(stacked, x), jax.jit(single)(graphs, x), rtol=1e-5)
     ours = jax.jit(jax.grad(functools.partial(loss, sharded), 1))(stacked, x)
-    theirs = jax.grad(functools.partial(loss, single), 1)(graphs, x)
+    theirs = jax.jit(jax.grad(functools.partial(loss, single), 1))(graphs, x)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
@@ -317,9 +322,9 @@ def test_shard_map_over_sparse_rows(reduce):
     def loss(f, graphs, x, weights):
         return jnp.sum(jnp.sin(f(graphs, x, weights)))
 
-    ours, theirs = jax.jit(sharded)(stacked, x, weights), single(graphs, x, weights)
+    ours, theirs = jax.jit(sharded)(stacked, x, weights), jax.jit(single)(graphs, x, weights)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
     ours = jax.jit(jax.grad(functools.partial(loss, sharded), (1, 2)))(stacked, x, weights)
-    theirs = jax.grad(functools.partial(loss, single), (1, 2))(graphs, x, weights)
+    theirs = jax.jit(jax.grad(functools.partial(loss, single), (1, 2)))(graphs, x, weights)
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
