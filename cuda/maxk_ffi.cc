@@ -141,7 +141,8 @@ ffi::Error maxk_spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer colum
   check.matrix(*partials, ffi::F32, dim(splits, 0), args.width,
                "partials must be float32 [parts, width]");
   Scratch parts;
-  if (count(*scratch) > 0) parts = lay_out(check, *scratch, 0, dim(values, 0), 0);
+  const int64_t flags = args.rows.num_splits + args.rows.num_rows;
+  if (count(*scratch) > 0) parts = lay_out(check, *scratch, 0, dim(values, 0), flags);
   if (check.failed()) return check.error();
   args.weights = static_cast<const float*>(data_or_null(weights));
   args.partials = static_cast<float*>(partials->untyped_data());
@@ -151,6 +152,8 @@ ffi::Error maxk_spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer colum
     args.sizes = parts.sizes;
     RangeArgs range = range_of(values, parts.range);
     range.sizes = parts.sizes;
+    range.flags = args.flags = parts.flags;
+    range.num_flags = flags;
     error = launch_range(range, stream);
   }
   if (error == cudaSuccess) error = launch_maxk_spmm(args, stream);

@@ -27,8 +27,8 @@ struct Params {
   T* out;
   float* partials;
   const uint32_t* range;
-  const float* sizes;     // of the records
-  const uint32_t* flags;  // rows to compute again; null: all, unless there is a scale
+  const float* sizes;  // of the records
+  uint32_t* flags;     // set for work that is left to float_rows
   int width;
   int k;
   bool mean;
@@ -121,7 +121,8 @@ template <typename T, typename I, typename S>
 __global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p) {
   if (!has_scale(p.range)) return;
   extern __shared__ int fixed_sums[];
-  const Work work = find_work(p.rows, int64_t(blockIdx.x) * kWarps + threadIdx.x / 32);
+  const int64_t worker = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const Work work = find_work(p.rows, worker);
   if (work.row < 0) return;
   const int lane = threadIdx.x % 32;
   float bound = common_bound(p.range, work.count);
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p)
     const Sizes sizes = find_sizes(p, work);
     bound = sizes.sum;
     if (sizes.smallest < least_size<T>(bound, work.count)) {
-      add_in_float<Share<1, 32>>(p, work, reinterpret_cast<float*>(fixed_sums));
+      if (lane == 0) p.flags[worker] = 1;
       return;
     }
   }
@@ -145,15 +146,16 @@ __global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p)
   for (int f = lane; f < p.width; f += 32) finish(p, work, f, sums[f] * unit);
 }
 
-template <typename T, typename I, typename S>
+// All work, or with kLeft what fixed point has left: all without a scale, else what is flagged.
+template <typename T, typename I, typename S, bool kLeft>
 __global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p) {
-  const bool flagged = p.range != nullptr && has_scale(p.range);
-  if (flagged && (p.flags == nullptr || records_alike<T>(p.range))) return;
+  const bool flagged = kLeft && has_scale(p.range);
+  if (flagged && records_alike<T>(p.range)) return;
   extern __shared__ float float_sums[];
   // The grid may be smaller than the work: see launch_rows.
   for (int64_t worker = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
        worker < p.rows.num_splits + p.rows.num_rows; worker += int64_t(gridDim.x) * kWarps) {
-    if (flagged && p.flags[worker] == 0) continue;  // rows are not split then
+    if (flagged && p.flags[worker] == 0) continue;
     add_in_float<S>(p, find_work(p.rows, worker), float_sums);
     __syncwarp();
   }
@@ -257,8 +259,10 @@ cudaError_t launch_rows(const MaxkSpmmArgs& args, cudaStream_t stream) {
   JAXGNN_TRY((with_float_share<T, I>(args.k, args.width, [&](auto share) {
     using S = decltype(share);
     // Where it will probably find nothing to do, a grid that ends at once.
-    const unsigned grid = args.range == nullptr ? blocks : std::min(blocks, kFallbackBlocks);
-    float_rows<T, I, S><<<grid, kThreads, S::kGroups * row_bytes, stream>>>(p);
+    const bool left = args.range != nullptr;
+    const unsigned grid = left ? std::min(blocks, kFallbackBlocks) : blocks;
+    const auto kernel = left ? float_rows<T, I, S, true> : float_rows<T, I, S, false>;
+    kernel<<<grid, kThreads, S::kGroups * row_bytes, stream>>>(p);
     return cudaGetLastError();
   })));
   return launch_join<T, Sum>(p.rows, p.partials, p.out, int64_t(p.width), p.mean, false, false,
@@ -272,10 +276,13 @@ cudaError_t load_rows() {
   constexpr int64_t kNarrow = 256, kWide = 4096;  // each share occurs
   for (int64_t k : {8, 16, 32}) {
     JAXGNN_TRY((with_float_share<T, I>(k, k == 32 ? kWide : kNarrow, [](auto share) {
-      const auto kernel = float_rows<T, I, decltype(share)>;
-      JAXGNN_TRY(load_kernel(kernel));
-      return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024);
+      using S = decltype(share);
+      for (const auto kernel : {float_rows<T, I, S, false>, float_rows<T, I, S, true>}) {
+        JAXGNN_TRY(load_kernel(kernel));
+        JAXGNN_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024));
+      }
+      return cudaSuccess;
     })));
   }
   return with_each_share([](auto share) {

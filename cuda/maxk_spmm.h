@@ -15,8 +15,8 @@ struct MaxkSpmmArgs {
   float* partials;        // [num_splits, width]
   const uint32_t* range;  // see launch_range; null: never in fixed point
   const float* sizes;     // of the records (see fixed_point.cuh), with range
-  bool fallback;          // another kernel has done this in fixed point where there is a scale,
-  const uint32_t* flags;  // but for the rows flagged here, if records are not alike
+  uint32_t* flags;        // [num_splits + num_rows], zeros before, with range
+  bool fallback;          // another kernel has done this in fixed point but for what is flagged
   int64_t width;
   int64_t k;
   bool mean;

@@ -18,7 +18,7 @@ from jaxgnn.ops._rows import REDUCE, Rows, one_by_one
 from jaxgnn.windows import Windows
 
 # 32-bit words in which CUDA kernels keep the range of the values; forward they also keep the
-# largest value of each sparse row, and over windows a flag for each dense one.
+# largest value of each sparse row, and a flag for each dense one or part of one.
 _SCRATCH = 8
 _SCATTER_BELOW = 48  # values a row, from which on gathering beats scattering them
 
@@ -48,13 +48,14 @@ def spgemm(
     def by_rows(rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None) -> Array:
         accumulator = _ffi.accumulation_dtype(values.dtype)
         fixed = config.maxk_accumulation == "auto"  # without scratch CUDA adds in float
+        flags = rows.splits.shape[0] + rows.num_rows
         out, _, _ = _ffi.call(
             "jaxgnn_maxk_spmm",
             [*_structure(rows), values, indices, _optional(weights, accumulator)],
             [
                 ((rows.num_rows, width), values.dtype),
                 ((rows.splits.shape[0], width), accumulator),
-                ((_SCRATCH + values.shape[0] if fixed else 0,), jnp.uint32),
+                ((_SCRATCH + values.shape[0] + flags if fixed else 0,), jnp.uint32),
             ],
             reduce=REDUCE[reduce],
             split_length=_split_length(rows),
