@@ -43,8 +43,9 @@ def _spmm_cpu() -> list[Bar]:
 
 
 def _spmm_gpu() -> list[Bar]:
-    ours, half = Pick((plan.OURS,)), Pick((plan.OURS,), dtype="bfloat16")
-    back = Pick((plan.OURS,), direction="backward")
+    mine = (plan.OURS, plan.ORDERED)
+    ours, half = Pick(mine), Pick(mine, dtype="bfloat16")
+    back = Pick(mine, direction="backward")
     cusparse = Pick(plan.CUSPARSE)
     jax_back = Pick((plan.SORTED,), direction="backward")
     cusparse_half = Pick(plan.CUSPARSE, dtype="bfloat16")

@@ -28,6 +28,7 @@ _FORWARD = ((32, 4.6, 7.24), (16, 8.0, 4.95), (8, 10.0, 5.06))
 _FORWARD_HALF = ((32, 5.5, None), (16, 9.5, None), (8, 14.0, None))
 _BACKWARD = ((32, 4.0, 6.79), (16, 7.5, 2.79), (8, 11.0, 2.21))
 _DENSE = {"float32": 2.5, "bfloat16": 1.35}
+_OURS = (plan.OURS, plan.ORDERED)
 _MAXK = (plan.MAXK, plan.MAXK_WINDOWS)
 _DETERMINISTIC = (plan.MAXK_DETERMINISTIC, plan.MAXK_WINDOWS_DETERMINISTIC)
 
@@ -80,7 +81,7 @@ def operations_gpu() -> list[Bar]:
             reddit(
                 f"{direction}, {dtype}: our dense spmm",
                 Pick(_MAXK, dtype, direction, 32),
-                Pick((plan.OURS,), dtype, direction),
+                Pick(_OURS, dtype, direction),
                 at_least,
             )
             for dtype, at_least in _DENSE.items()
@@ -89,7 +90,7 @@ def operations_gpu() -> list[Bar]:
         reddit(
             "deterministic backward, bfloat16: our dense spmm",
             Pick(_DETERMINISTIC, half, "backward", 32),
-            Pick((plan.OURS,), half),
+            Pick(_OURS, half),
             1.0,
         ),
         reddit(

@@ -87,6 +87,8 @@ def _case(
     for dtype in dtypes:
         for direction in plan.BOTH:
             yield make(plan.OURS, dtype, direction)
+            if device == "gpu":
+                yield make(plan.ORDERED, dtype, direction)
         if not sweep:
             yield make(plan.COPY, dtype, "select")
         for k in ks:

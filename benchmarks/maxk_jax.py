@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt
 
 from benchmarks import plan
-from benchmarks.families import Candidate, Unsupported
-from benchmarks.family_jax import compiled, gather_segment_sum
+from benchmarks.families import Candidate
+from benchmarks.family_jax import compiled, gather_segment_sum, preprocessed
 from benchmarks.plan import Measurement
 from jaxgnn import CBSR, Graph, _ffi, config, maxk, maxk_spmm
 
@@ -58,7 +57,7 @@ class MaxKCandidates:
                 graph = self._graph
                 if m.impl.startswith(plan.MAXK_WINDOWS):
                     if self._windows is None:
-                        self._windows = with_windows(graph)
+                        self._windows = preprocessed(graph, "with_windows")
                     graph, preprocessing = self._windows
                     facts |= preprocessing
                 operands = (indices, graph)
@@ -72,26 +71,6 @@ class MaxKCandidates:
             function = _under(_SETTINGS.get(m.impl, {}), function)
             candidate = compiled(function, operand, *operands)
         return dataclasses.replace(candidate, facts=facts)
-
-
-def with_windows(graph: Graph) -> tuple[Graph, dict[str, Any]]:
-    """The graph with its windows of receivers, and what making them took.
-
-    Raises:
-        Unsupported: graphs have none.
-    """
-    make: Callable[[], Graph] | None = getattr(graph, "with_windows", None)
-    if make is None:
-        raise Unsupported("Graph has no windows")
-    start = time.perf_counter()
-    windowed = jax.block_until_ready(make())
-    seconds = time.perf_counter() - start
-    before = {id(leaf) for leaf in jax.tree.leaves(graph)}
-    new = {id(leaf): leaf for leaf in jax.tree.leaves(windowed) if id(leaf) not in before}
-    return windowed, {
-        "preprocessing_seconds": round(seconds, 4),
-        "preprocessing_bytes": sum(leaf.nbytes for leaf in new.values()),
-    }
 
 
 def _selection(m: Measurement, x: Array) -> Candidate:

@@ -9,6 +9,7 @@ from typing import Literal
 Pass = Literal["forward", "backward", "select"]
 
 OURS = "jaxgnn"
+ORDERED = "jaxgnn row order"
 SORTED = "jax segment_sum sorted"
 UNSORTED = "jax segment_sum unsorted"
 SHUFFLED = "jax segment_sum shuffled"
@@ -32,7 +33,7 @@ COPY = "copy of the input"
 
 # The worker process that runs each: two frameworks never share one, nor its memory.
 FAMILY = {
-    **dict.fromkeys((OURS, SORTED, UNSORTED, SHUFFLED, BCSR, BCOO), "jax"),
+    **dict.fromkeys((OURS, ORDERED, SORTED, UNSORTED, SHUFFLED, BCSR, BCOO), "jax"),
     **dict.fromkeys((MAXK, MAXK_WINDOWS, MAXK_PACKED, MAXK_FLOAT, TOP_K, COPY), "jax"),
     **dict.fromkeys((MAXK_DETERMINISTIC, MAXK_WINDOWS_DETERMINISTIC), "jax"),
     **dict.fromkeys((TORCH, *CUSPARSE, PYG_EDGE_INDEX, PYG_ADJ, PYG_SCATTER), "torch"),
@@ -87,19 +88,24 @@ CPU = (
 )
 
 GPU = (
-    Block((BIG_SHAPE,), (OURS, TORCH, *CUSPARSE), dtypes=("float32", "bfloat16")),
+    Block((BIG_SHAPE,), (OURS, ORDERED, TORCH, *CUSPARSE), dtypes=("float32", "bfloat16")),
     Block((BIG_SHAPE,), (OURS, CUSPARSE[3]), dtypes=("float16",)),
     Block((BIG_SHAPE,), (SORTED, UNSORTED, PYG_EDGE_INDEX)),
     Block((BIG_SHAPE,), (SHUFFLED, BCSR, PYG_SCATTER), directions=FORWARD),
     Block(
         (BIG_SHAPE,),
-        (OURS, *CUSPARSE[2:]),
+        (OURS, ORDERED, *CUSPARSE[2:]),
         dtypes=("float32", "bfloat16"),
         directions=FORWARD,
         weighted=True,
     ),
-    Block(OTHER_SHAPES, (OURS, *CUSPARSE), dtypes=("float32", "bfloat16"), directions=FORWARD),
-    Block(OTHER_SHAPES, (OURS, *CUSPARSE[2:]), directions=("backward",)),
+    Block(
+        OTHER_SHAPES,
+        (OURS, ORDERED, *CUSPARSE),
+        dtypes=("float32", "bfloat16"),
+        directions=FORWARD,
+    ),
+    Block(OTHER_SHAPES, (OURS, ORDERED, *CUSPARSE[2:]), directions=("backward",)),
     Block(OTHER_SHAPES, (SORTED,), directions=FORWARD),
 )
 

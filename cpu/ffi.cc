@@ -11,13 +11,14 @@ namespace {
 namespace ffi = xla::ffi;
 
 ffi::Error spmm(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices, AnyBuffer splits,
-                AnyBuffer x, AnyBuffer weights, Result out, Result partials, int64_t reduce,
-                int64_t split_length) {
+                AnyBuffer row_order, AnyBuffer x, AnyBuffer weights, Result out, Result partials,
+                int64_t reduce, int64_t split_length) {
   Check check("jaxgnn_spmm");
   const std::optional<ValueType> type = value_type(x.element_type());
   const int64_t edges = count(indices) > 0 ? count(indices) : dim(x, 0);
   SpmmArgs args{};
   check.row_structure(row_offsets, indices, splits, split_length);
+  check.row_order(row_order, row_offsets);  // for GPUs: the threads here take rows by number
   args.csr = make_csr(row_offsets, indices, splits, edges, split_length);
   args.width = dim(*out, 1);
   args.heads = count(weights) > 0 ? dim(weights, 1) : 1;
@@ -316,6 +317,7 @@ XLA_FFI_DEFINE_HANDLER(spmm_handler, spmm,
                            .Arg<AnyBuffer>()  // row_offsets
                            .Arg<AnyBuffer>()  // indices
                            .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // row_order
                            .Arg<AnyBuffer>()  // x
                            .Arg<AnyBuffer>()  // weights
                            .Ret<AnyBuffer>()  // out

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "bindings.h"
@@ -104,18 +105,26 @@ nb::object to_matrix(Buffer<T> buffer, std::size_t columns) {
   return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<2>>(data, {rows, columns}, owner));
 }
 
+// The number of receivers, of consistent arguments.
 template <class Index>
-nb::tuple windows(const In<Index>& row_offsets, const In<int32_t>& senders, int32_t num_senders) {
+int32_t num_receivers_of(const In<Index>& row_offsets, const In<int32_t>& senders,
+                         int32_t num_senders, const char* what) {
   const int64_t num_receivers = static_cast<int64_t>(row_offsets.shape(0)) - 1;
   if (num_receivers < 0 || num_receivers > INT32_MAX || num_senders < 0 ||
       static_cast<std::size_t>(row_offsets.data()[num_receivers]) != senders.shape(0)) {
-    throw std::invalid_argument("build_windows: inconsistent arguments");
+    throw std::invalid_argument(std::string(what) + ": inconsistent arguments");
   }
+  return static_cast<int32_t>(num_receivers);
+}
+
+template <class Index>
+nb::tuple windows(const In<Index>& row_offsets, const In<int32_t>& senders, int32_t num_senders) {
+  const int32_t num_receivers =
+      num_receivers_of(row_offsets, senders, num_senders, "build_windows");
   Windows result;
   {
     nb::gil_scoped_release release;
-    result = build_windows(row_offsets.data(), senders.data(), static_cast<int32_t>(num_receivers),
-                           num_senders);
+    result = build_windows(row_offsets.data(), senders.data(), num_receivers, num_senders);
   }
   return nb::make_tuple(to_matrix(std::move(result.rows), kWindowRows),
                         to_matrix(std::move(result.parts), 4), to_numpy(std::move(result.senders)),
@@ -123,10 +132,25 @@ nb::tuple windows(const In<Index>& row_offsets, const In<int32_t>& senders, int3
 }
 
 template <class Index>
+nb::object row_order(const In<Index>& row_offsets, const In<int32_t>& senders,
+                     int32_t num_senders) {
+  const int32_t num_receivers = num_receivers_of(row_offsets, senders, num_senders, "order_rows");
+  Buffer<int32_t> result;
+  {
+    nb::gil_scoped_release release;
+    result = order_rows(row_offsets.data(), senders.data(), num_receivers, num_senders);
+  }
+  return to_numpy(std::move(result));
+}
+
+template <class Index>
 void bind_windows(nb::module_& m) {
   m.def("build_windows", &windows<Index>, nb::arg("row_offsets").noconvert(),
         nb::arg("senders").noconvert(), nb::arg("num_senders"),
         "Receivers in windows that share senders: rows, parts, senders, masks, partial results.");
+  m.def("order_rows", &row_order<Index>, nb::arg("row_offsets").noconvert(),
+        nb::arg("senders").noconvert(), nb::arg("num_senders"),
+        "The receivers in an order in which neighbours share senders.");
 }
 
 template <class T>

@@ -51,6 +51,25 @@ class Builder {
         num_senders_(num_senders),
         num_windows_((num_receivers + kWindowRows - 1) / kWindowRows) {}
 
+  // See order_rows in the header.
+  Buffer<int32_t> order() {
+    order_rows();
+    std::vector<int64_t> edges(static_cast<std::size_t>(num_windows_), 0);
+    for (int64_t i = 0; i < num_receivers_; ++i) {
+      edges[static_cast<std::size_t>(i / kWindowRows)] +=
+          degree(order_[static_cast<std::size_t>(i)]);
+    }
+    Buffer<int32_t> out(num_receivers_);
+    int32_t* next = out.data();
+    for (const int32_t w : by_falling(edges)) {
+      for (int64_t i = int64_t{w} * kWindowRows;
+           i < std::min<int64_t>((int64_t{w} + 1) * kWindowRows, num_receivers_); ++i) {
+        *next++ = order_[static_cast<std::size_t>(i)];
+      }
+    }
+    return out;
+  }
+
   Windows build() {
     order_rows();
     Windows out;
@@ -198,6 +217,16 @@ class Builder {
     return labels;
   }
 
+  // The windows by falling size, equal ones by number.
+  static std::vector<int32_t> by_falling(const std::vector<int64_t>& sizes) {
+    std::vector<int32_t> windows(sizes.size());
+    std::iota(windows.begin(), windows.end(), 0);
+    std::stable_sort(windows.begin(), windows.end(), [&](int32_t a, int32_t b) {
+      return sizes[static_cast<std::size_t>(a)] > sizes[static_cast<std::size_t>(b)];
+    });
+    return windows;
+  }
+
   // Counts every window's entries and writes the rows in order of falling count, so that the
   // longest window starts first. Returns where each window's entries begin.
   std::vector<int64_t> sort_windows(Windows& out) const {
@@ -217,11 +246,7 @@ class Builder {
         sizes[static_cast<std::size_t>(w)] = window.size();
       }
     });
-    std::vector<int32_t> windows(static_cast<std::size_t>(num_windows_));
-    std::iota(windows.begin(), windows.end(), 0);
-    std::stable_sort(windows.begin(), windows.end(), [&](int32_t a, int32_t b) {
-      return sizes[static_cast<std::size_t>(a)] > sizes[static_cast<std::size_t>(b)];
-    });
+    const std::vector<int32_t> windows = by_falling(sizes);
     std::vector<int64_t> offsets(1, 0);
     for (int64_t i = 0; i < num_windows_; ++i) {
       const int32_t w = windows[static_cast<std::size_t>(i)];
@@ -274,7 +299,15 @@ Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t 
   return Builder<Index>(row_offsets, senders, num_receivers, num_senders).build();
 }
 
+template <class Index>
+Buffer<int32_t> order_rows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
+                           int32_t num_senders) {
+  return Builder<Index>(row_offsets, senders, num_receivers, num_senders).order();
+}
+
 template Windows build_windows(const int32_t*, const int32_t*, int32_t, int32_t);
 template Windows build_windows(const int64_t*, const int32_t*, int32_t, int32_t);
+template Buffer<int32_t> order_rows(const int32_t*, const int32_t*, int32_t, int32_t);
+template Buffer<int32_t> order_rows(const int64_t*, const int32_t*, int32_t, int32_t);
 
 }  // namespace jaxgnn

@@ -35,4 +35,10 @@ template <class Index>
 Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
                       int32_t num_senders);
 
+// The receivers in the order of such groups, the groups by falling number of edges: what runs side
+// by side then reads the same senders, and the longest rows start first.
+template <class Index>
+Buffer<int32_t> order_rows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
+                           int32_t num_senders);
+
 }  // namespace jaxgnn

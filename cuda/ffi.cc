@@ -41,14 +41,16 @@ ffi::Error initialize(ffi::RemainingArgs, ffi::RemainingRets) {
 }
 
 ffi::Error spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
-                AnyBuffer x, AnyBuffer weights, Result out, Result partials, int64_t reduce,
-                int64_t split_length) {
+                AnyBuffer row_order, AnyBuffer x, AnyBuffer weights, Result out, Result partials,
+                int64_t reduce, int64_t split_length) {
   Check check("jaxgnn_spmm");
   const int64_t edges = count(columns) > 0 ? count(columns) : dim(x, 0);
   const ffi::DataType type = x.element_type();
   check.row_structure(row_offsets, columns, splits, split_length);
+  check.row_order(row_order, row_offsets);
   SpmmArgs args{};
   args.rows = make_rows(row_offsets, columns, &splits, edges, split_length);
+  args.rows.order = static_cast<const int32_t*>(data_or_null(row_order));
   args.width = dim(*out, 1);
   args.heads = count(weights) > 0 ? dim(weights, 1) : 1;
   check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
@@ -179,6 +181,7 @@ XLA_FFI_DEFINE_HANDLER(spmm_handler, spmm,
                            .Arg<AnyBuffer>()  // row_offsets
                            .Arg<AnyBuffer>()  // columns
                            .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // row_order
                            .Arg<AnyBuffer>()  // x
                            .Arg<AnyBuffer>()  // weights
                            .Ret<AnyBuffer>()  // out

@@ -144,6 +144,7 @@ __device__ inline Work find_work(const Rows& rows, int64_t worker) {
     work.part = worker;
   }
   if (row >= rows.num_rows) return work;
+  if (work.part < 0 && rows.order != nullptr) row = rows.order[row];
   const int64_t first = load_offset(rows, row);
   const int64_t end = load_offset(rows, row + 1);
   work.degree = end - first;

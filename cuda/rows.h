@@ -11,9 +11,10 @@ enum class Type { kF32, kBF16, kF16, kF64 };
 
 // Offsets and columns are int32, or int64 where the edge count needs it.
 struct Rows {
-  const void* offsets;  // [num_rows + 1]
-  const void* columns;  // [num_edges]; null: edge e reads entry e
-  const int2* splits;   // [num_splits] of (row, part); row -1 is padding
+  const void* offsets;   // [num_rows + 1]
+  const void* columns;   // [num_edges]; null: edge e reads entry e
+  const int2* splits;    // [num_splits] of (row, part); row -1 is padding
+  const int32_t* order;  // [num_rows]: which row comes when; null: by number
   bool wide_offsets;
   bool wide_columns;
   int num_splits;

@@ -31,7 +31,7 @@ struct Params {
   int heads;
   int head_width;
   unsigned row_bytes;        // from a row of x to the next
-  unsigned rows_per_worker;  // of short_rows
+  unsigned rows_per_worker;  // of short_rows; at least 1
   bool mean;
   bool minimum;
 };
@@ -189,10 +189,11 @@ __device__ inline const T* row_of(const T* x, unsigned row, unsigned row_bytes) 
 template <typename T, bool kWeighted>
 constexpr int kShortBlocks = kWeighted ? (sizeof(T) == 4 ? 16 : 14) : (sizeof(T) == 4 ? 20 : 16);
 
-// Each kLanes lanes take a part of a long row, or p.rows_per_worker rows one after the other.
+// Each kLanes lanes take a part of a long row, or a row, or if kSeveral p.rows_per_worker rows one
+// after the other; those follow each other in number, whatever the order of rows is.
 // Numbers of rows fit in 32 bits (launch_type), and so does the size of a row of x (a grid has at
 // most 65,535 slices); numbers of edges need not.
-template <typename T, typename Op, int V, int kLanes, bool kWeighted>
+template <typename T, typename Op, int V, int kLanes, bool kWeighted, bool kSeveral>
 __global__ void __launch_bounds__(kThreads, kShortBlocks<T, kWeighted>)
     short_rows(const Params<T> p) {
   using A = typename Accumulator<T>::type;
@@ -205,9 +206,14 @@ __global__ void __launch_bounds__(kThreads, kShortBlocks<T, kWeighted>)
   const unsigned worker = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes;
   const unsigned splits = p.rows.num_splits;
   const unsigned all = splits + static_cast<unsigned>(p.rows.num_rows);
-  unsigned item = worker < splits ? worker : splits + (worker - splits) * p.rows_per_worker;
+  const unsigned several = kSeveral ? p.rows_per_worker : 1;
+  unsigned item = worker < splits ? worker : splits + (worker - splits) * several;
   if (item >= all) return;
-  const unsigned last = worker < splits ? item + 1 : min(item + p.rows_per_worker, all);
+  const unsigned last = worker < splits || !kSeveral ? item + 1 : min(item + several, all);
+  unsigned before = splits;  // a row's number is its item's less this
+  if (!kSeveral && p.rows.order != nullptr && worker >= splits) {
+    before = item - static_cast<unsigned>(p.rows.order[item - splits]);
+  }
 
   struct Stretch {
     int64_t begin;
@@ -243,13 +249,13 @@ __global__ void __launch_bounds__(kThreads, kShortBlocks<T, kWeighted>)
     const Work part = find_work(p.rows, worker);
     next = {part.begin, part.row < 0 ? -1 : part.count};
   } else {
-    next = whole_row(item - splits);
+    next = whole_row(item - before);
   }
   load_from(next.begin, next.count);
 #pragma unroll 1
   for (; item < last; ++item) {
     Stretch now = next;
-    next = item + 1 < last ? whole_row(item + 1 - splits) : Stretch{0, 0};
+    next = kSeveral && item + 1 < last ? whole_row(item + 1 - before) : Stretch{0, 0};
     A acc[V];
 #pragma unroll
     for (int i = 0; i < V; ++i) acc[i] = Op::template identity<A>(p.minimum);
@@ -282,9 +288,10 @@ __global__ void __launch_bounds__(kThreads, kShortBlocks<T, kWeighted>)
       left -= kSteps;
     } while (left > 0);
     if (now.count < 0) continue;
-    Work work{int64_t(item) - splits, -1, 0, now.count, now.count};
+    Work work{item - before, -1, 0, now.count, now.count};
     if (item < splits) work.part = item;
     store<T, Op, V>(p, work, f, acc);
+    if (!kSeveral) break;
   }
 }
 
@@ -328,10 +335,18 @@ constexpr int64_t kLongRow = 64;
 
 template <typename T, typename Op, int V, int kLanes, bool kWeighted>
 cudaError_t launch_short(const Params<T>& p, bool load, cudaStream_t stream) {
-  const int64_t workers =
-      p.rows.num_splits + (p.rows.num_rows + p.rows_per_worker - 1) / p.rows_per_worker;
-  return launch_kernel<T>(short_rows<T, Op, V, kLanes, kWeighted>, p, workers, kLanes, kLanes * V,
-                          load, stream);
+  const auto launch = [&](void (*kernel)(Params<T>)) {
+    const int64_t workers =
+        p.rows.num_splits + (p.rows.num_rows + p.rows_per_worker - 1) / p.rows_per_worker;
+    return launch_kernel<T>(kernel, p, workers, kLanes, kLanes * V, load, stream);
+  };
+  if (load || p.rows_per_worker > 1) {
+    JAXGNN_TRY(launch(short_rows<T, Op, V, kLanes, kWeighted, true>));
+  }
+  if (load || p.rows_per_worker == 1) {
+    JAXGNN_TRY(launch(short_rows<T, Op, V, kLanes, kWeighted, false>));
+  }
+  return cudaSuccess;
 }
 
 template <typename T, typename Op, bool kWeighted>

@@ -73,6 +73,12 @@ class Check {
       that(split_length > 0, "split_length must be positive");
     }
   }
+  // In which order the rows come, or nothing.
+  void row_order(const AnyBuffer& order, const AnyBuffer& row_offsets) {
+    if (count(order) == 0) return;
+    that(order.element_type() == xla::ffi::S32 && count(order) == count(row_offsets) - 1,
+         "row_order must be int32 [rows]");
+  }
   bool failed() const { return !message_.empty(); }
   xla::ffi::Error error() const { return xla::ffi::Error::InvalidArgument(message_); }
 

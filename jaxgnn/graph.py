@@ -32,6 +32,8 @@ _ARRAYS = (
     "edge_permutation",
     "self_loops",
     "windows",
+    "row_order",
+    "transpose_row_order",
 )
 _COUNTS = ("num_senders", "num_receivers", "num_edges")
 
@@ -68,6 +70,8 @@ class Graph:
         edge_permutation: place in the user's list of each edge, or -1; `None` once dropped.
         self_loops: number of self-loops at each node; `None` if the graph is rectangular.
         windows: groups of receivers that share senders, or `None`; see `with_windows`.
+        row_order, transpose_row_order: the order in which GPU kernels take the rows, or `None`:
+            by number; see `with_row_order`.
         num_senders, num_receivers, num_edges: static counts.
     """
 
@@ -84,6 +88,8 @@ class Graph:
     num_receivers: int
     num_edges: int
     windows: _windows.Windows | None = None
+    row_order: Int[Array, " num_receivers"] | None = None
+    transpose_row_order: Int[Array, " num_senders"] | None = None
 
     # Constructors.
 
@@ -297,6 +303,8 @@ class Graph:
             num_senders=self.num_receivers,
             num_receivers=self.num_senders,
             num_edges=self.num_edges,
+            row_order=self.transpose_row_order,
+            transpose_row_order=self.row_order,
         )
 
     def drop_edge_permutation(self) -> Graph:
@@ -318,6 +326,24 @@ class Graph:
             ValueError: the graph is being traced.
         """
         return dataclasses.replace(self, windows=_windows.build(self))
+
+    def with_row_order(self) -> Graph:
+        """The graph with `row_order` and that of the transpose, which make `spmm` faster on a GPU.
+
+        Receivers that share senders are then worked on side by side, and find them in the cache;
+        nodes and edges keep their numbers, and results their bits. Worth it for graphs with
+        communities or hubs and a mean degree of about 60 and more. Takes about as long as building
+        the graph, and 4 bytes a node and direction. Functions that make a new graph drop the
+        orders, but for `transpose`.
+
+        Raises:
+            RuntimeError: the compiled CPU module is missing.
+            ValueError: the graph is being traced.
+        """
+        row_order, transpose_row_order = _windows.row_orders(self)
+        return dataclasses.replace(
+            self, row_order=row_order, transpose_row_order=transpose_row_order
+        )
 
     # Edge data.
 

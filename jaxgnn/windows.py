@@ -1,10 +1,11 @@
-"""Windows of receivers, with which MaxK's GPU kernels read each shared sender once."""
+"""Receivers that share senders: in windows, with which MaxK's GPU kernels read each shared sender
+once, and as an order of rows."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -55,11 +56,8 @@ def build(graph: Graph) -> Windows:
         RuntimeError: the compiled CPU module is missing.
         ValueError: the graph has no arrays on the host, for it is being traced; or 2^31 entries.
     """
-    if _ffi.cpu_module is None:
-        raise RuntimeError("with_windows: needs the compiled module jaxgnn._cpu")
-    if isinstance(graph.senders, Tracer):
-        raise ValueError("with_windows: call it outside jax.jit, on the graph itself")
-    rows, parts, senders, masks, num_partials = _ffi.cpu_module.build_windows(
+    module = _host_module(graph, "with_windows")
+    rows, parts, senders, masks, num_partials = module.build_windows(
         np.asarray(graph.row_offsets), np.asarray(graph.senders), graph.num_senders
     )
     return Windows(
@@ -69,3 +67,33 @@ def build(graph: Graph) -> Windows:
         masks=jnp.asarray(masks),
         num_partials=num_partials,
     )
+
+
+def row_orders(
+    graph: Graph,
+) -> tuple[Int[Array, " num_receivers"], Int[Array, " num_senders"]]:
+    """The receivers in an order in which neighbours share senders, and so for the transpose.
+
+    Groups are those of `build`.
+
+    Raises:
+        RuntimeError: the compiled CPU module is missing.
+        ValueError: the graph has no arrays on the host, for it is being traced.
+    """
+    module = _host_module(graph, "with_row_order")
+
+    def order(offsets: Array, columns: Array, num_columns: int) -> Array:
+        return jnp.asarray(module.order_rows(np.asarray(offsets), np.asarray(columns), num_columns))
+
+    rows = order(graph.row_offsets, graph.senders, graph.num_senders)
+    if graph.transpose_receivers is graph.senders:  # a symmetric structure
+        return rows, rows
+    return rows, order(graph.transpose_row_offsets, graph.transpose_receivers, graph.num_receivers)
+
+
+def _host_module(graph: Graph, method: str) -> Any:
+    if _ffi.cpu_module is None:
+        raise RuntimeError(f"{method}: needs the compiled module jaxgnn._cpu")
+    if isinstance(graph.senders, Tracer):
+        raise ValueError(f"{method}: call it outside jax.jit, on the graph itself")
+    return _ffi.cpu_module

@@ -71,6 +71,7 @@ def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True):
             case.offsets,
             case.indices if indices else case.indices[:0],
             splits,
+            np.zeros(0, np.int32),
             x,
             absent(x.dtype) if weights is None else weights,
         ],

@@ -14,7 +14,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxgnn import Graph, config, maxk, maxk_spmm
+from jaxgnn import Graph, config, maxk, maxk_spmm, spmm
 from tests.oracle import draw_array, edges
 from tests.strategies import graphs, skewed_graph
 
@@ -271,3 +271,65 @@ def test_vmap_and_second_order(hub_graph):
         np.testing.assert_allclose(both[i], jax.grad(loss)(x[i]), rtol=1e-3, atol=1e-2)
     second = jax.grad(lambda x: jnp.sum(jax.grad(loss)(x) ** 2))(x[0])
     assert np.isfinite(np.asarray(second)).all() and np.abs(np.asarray(second)).max() > 0
+
+
+@given(graphs())
+def test_row_orders_hold_every_row_once(graph):
+    ordered = graph.with_row_order()
+    for order, rows in (
+        (ordered.row_order, graph.num_receivers),
+        (ordered.transpose_row_order, graph.num_senders),
+    ):
+        assert order.dtype == jnp.int32
+        np.testing.assert_array_equal(np.sort(order), np.arange(rows))
+
+
+def test_rows_that_share_senders_come_together():
+    """Two groups of receivers, one with the even and one with the odd senders."""
+    rng = np.random.default_rng(0)
+    group = rng.permutation(np.repeat([0, 1], 200))
+    receivers = np.repeat(np.arange(400), 30)
+    senders = rng.choice(np.flatnonzero(group == 0), receivers.size)
+    odd = rng.choice(np.flatnonzero(group == 1), receivers.size)
+    senders = np.where(group[receivers] == 0, senders, odd)
+    order = np.asarray(
+        Graph.from_edges(senders, receivers, num_nodes=400).with_row_order().row_order
+    )
+    assert (np.diff(group[order]) != 0).sum() <= 8  # 200 or so at random
+
+
+@pytest.mark.parametrize("edges_a_row", [3, 40, 120], ids=["tiny", "short", "long"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_order_of_rows_changes_no_bit(edges_a_row, dtype):
+    graph = skewed_graph(300, 300 * edges_a_row)
+    ordered = graph.with_row_order()
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((graph.num_senders, 2, 40)), dtype)
+    weights = jnp.asarray(rng.standard_normal((graph.num_edges, 2)), jnp.float32)
+
+    @functools.partial(jax.jit, static_argnames="reduce")
+    def both(graph, weights, reduce):
+        out, pull = jax.vjp(lambda x: spmm(graph, x, weights, reduce=reduce), x)
+        return out, pull(out)
+
+    for reduce in ("sum", "mean", "max"):
+        for values in (None, weights):
+            for ours, plain in zip(
+                both(ordered, values, reduce), both(graph, values, reduce), strict=True
+            ):
+                np.testing.assert_array_equal(ours, plain)
+
+
+def test_transpose_keeps_the_orders():
+    rng = np.random.default_rng(0)
+    graph = Graph.from_edges(
+        rng.integers(20, size=60), rng.integers(9, size=60), num_senders=20, num_receivers=9
+    ).with_row_order()
+    other = graph.transpose()
+    np.testing.assert_array_equal(other.row_order, graph.transpose_row_order)
+    np.testing.assert_array_equal(other.transpose_row_order, graph.row_order)
+
+
+def test_order_outside_jit_alone():
+    with pytest.raises(ValueError, match=r"with_row_order: call it outside jax\.jit"):
+        jax.jit(lambda g: g.with_row_order())(skewed_graph(20, 60))

@@ -28,12 +28,14 @@ class Rows(NamedTuple):
         columns: which entry each edge reads; `None` for its own.
         splits: parts of the long rows (see `Graph.splits`).
         order: the graph's edge at each place; `None` where that is the place itself.
+        schedule: the order in which a GPU takes the rows; `None` for that of their numbers.
     """
 
     offsets: Int[Array, " rows+1"]
     columns: Int[Array, " edges"] | None
     splits: Int[Array, "parts 2"]
     order: Int[Array, " edges"] | None
+    schedule: Int[Array, " rows"] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -48,8 +50,9 @@ def neighbours(graph: Graph, *, transpose: bool) -> Rows:
             graph.transpose_receivers,
             graph.transpose_splits,
             graph.transpose_permutation,
+            graph.transpose_row_order,
         )
-    return Rows(graph.row_offsets, graph.senders, graph.splits, None)
+    return Rows(graph.row_offsets, graph.senders, graph.splits, None, graph.row_order)
 
 
 def edges_of(graph: Graph, *, by_sender: bool) -> Rows:
@@ -95,7 +98,14 @@ def reduce_rows(
         flat = heads * width
         out, _ = _ffi.call(
             "jaxgnn_spmm",
-            [rows.offsets, _columns(rows), rows.splits, _flat(x), _optional(edges, 0, accumulator)],
+            [
+                rows.offsets,
+                _columns(rows),
+                rows.splits,
+                jnp.zeros(0, jnp.int32) if rows.schedule is None else rows.schedule,
+                _flat(x),
+                _optional(edges, 0, accumulator),
+            ],
             [((rows.num_rows, flat), x.dtype), ((rows.splits.shape[0], flat), accumulator)],
             reduce=REDUCE[reduce],
             split_length=_split_length(rows, _edge_count(rows, x)),
