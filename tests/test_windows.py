@@ -285,17 +285,20 @@ def test_row_orders_hold_every_row_once(graph):
 
 
 def test_rows_that_share_senders_come_together():
-    """Two groups of receivers, one with the even and one with the odd senders."""
+    """Eight communities whose members are strewn over the numbers."""
     rng = np.random.default_rng(0)
-    group = rng.permutation(np.repeat([0, 1], 200))
-    receivers = np.repeat(np.arange(400), 30)
-    senders = rng.choice(np.flatnonzero(group == 0), receivers.size)
-    odd = rng.choice(np.flatnonzero(group == 1), receivers.size)
-    senders = np.where(group[receivers] == 0, senders, odd)
-    order = np.asarray(
-        Graph.from_edges(senders, receivers, num_nodes=400).with_row_order().row_order
-    )
-    assert (np.diff(group[order]) != 0).sum() <= 8  # 200 or so at random
+    members = rng.permutation(400).reshape(8, 50)
+    senders = rng.permuted(np.repeat(members, 30, axis=1), axis=1).ravel()
+    receivers = np.repeat(members, 30, axis=1).ravel()
+    graph = Graph.from_edges(senders, receivers, num_nodes=400)
+    adjacency = graph.to_scipy().T.tocsr()
+
+    def mean_distinct(order: np.ndarray) -> float:
+        blocks = [order[i : i + 64] for i in range(0, 384, 64)]
+        return float(np.mean([np.unique(adjacency[block].indices).size for block in blocks]))
+
+    order = np.asarray(graph.with_row_order().row_order)
+    assert mean_distinct(order) < 0.5 * mean_distinct(np.arange(400))
 
 
 @pytest.mark.parametrize("edges_a_row", [3, 40, 120], ids=["tiny", "short", "long"])
