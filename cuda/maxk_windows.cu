@@ -183,9 +183,10 @@ __device__ inline void add_record(int* row, const Values<kPer>& record, float sc
 struct Sums {
   int* sum;  // [64, width]
   float scale[kWindowRows];
-  float least[kWindowRows];  // size of a record that is not small; 0 where none is
-  int terms[kWindowRows];    // at most
-  int row[kWindowRows];      // -1: none
+  float least[kWindowRows];    // size of a record that is not small; 0 where none is
+  int terms[kWindowRows];      // at most
+  int most[kWindowRows / 32];  // of the terms
+  int row[kWindowRows];        // -1: none
 
   __device__ void clear(int width) {
     for (int i = threadIdx.x; i < kWindowRows * width / 4; i += kThreads) {
@@ -193,6 +194,12 @@ struct Sums {
     }
   }
 };
+
+// Whether rows whose records are alike have one scale, that of the row with most terms: a term is
+// then converted once an entry instead of once an edge. A row of one term keeps 19 bits of the
+// largest record, for parts of rows have at most 2^12 terms: enough for 16-bit results alone.
+template <typename T>
+constexpr bool kOneScale = kTypeOf<T> != Type::kF32;
 
 // Sets the scales of rows whose records differ, and which of them are small. Returns whether any
 // are; called and left by all threads together.
@@ -285,6 +292,8 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
     sums.row[r] = row;
     sums.terms[r] = n;
     sums.scale[r] = fixed_scale(alike ? common_bound(p.range, n) : 0.0f, n);
+    const int most = __reduce_max_sync(kFullWarp, n);
+    if (r % 32 == 0) sums.most[r / 32] = most;
     sums.least[r] = 0.0f;
     bounds.clear(r);
   }
@@ -307,6 +316,25 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
     }
     return record;
   };
+  // Adds all records to their rows, in the scale of all rows.
+  const auto add_alike = [&](float scale) {
+    for (int first = 0; first < p.k; first += S::kSpan) {
+      const int c = first + threadIdx.x % S::kLanes * S::kPer;
+      const auto load_here = [&](int sender) { return load(sender, c); };
+      const auto add = [&](const Values<S::kPer>& record, int, uint2 mask) {
+        int term[S::kPer];
+#pragma unroll
+        for (int i = 0; i < S::kPer; ++i) term[i] = __float2int_rn(record.value[i] * scale);
+        for (; (mask.x | mask.y) != 0; drop_first(mask)) {
+          int* row = sum + first_of(mask) * p.width;
+#pragma unroll
+          for (int i = 0; i < S::kPer; ++i) atomicAdd(row + record.column[i], term[i]);
+        }
+      };
+      walk<Values<S::kPer>, kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes,
+                                                  load_here, add);
+    }
+  };
   // Adds all records to their rows, or with kSized those that are not small.
   const auto add_all = [&](auto sized) {
     constexpr bool kSized = decltype(sized)::value;
@@ -328,7 +356,12 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
                                                   load_sized, add);
     }
   };
-  if (has_small) {
+  if (kOneScale<T> && alike) {
+    const int n = max(sums.most[0], sums.most[1]);
+    const float scale = fixed_scale(common_bound(p.range, n), n);
+    if (threadIdx.x < kWindowRows) sums.scale[threadIdx.x] = scale;
+    add_alike(scale);
+  } else if (!kOneScale<T> && has_small) {
     add_all(std::true_type{});
   } else {
     add_all(std::false_type{});
