@@ -48,17 +48,61 @@ __device__ inline int64_t degree_of(const Params<T>& p, int row) {
   return offsets[row + 1] - offsets[row];
 }
 
-// The first receiver of an entry's mask.
-__device__ inline int first_of(uint2 mask) {
-  return __ffs(mask.x != 0 ? mask.x : mask.y) - (mask.x != 0 ? 1 : -31);
+// The receivers of an entry's mask, one after the other. The mask is not empty.
+class Receivers {
+ public:
+  __device__ explicit Receivers(uint2 mask)
+      : word_(mask.x != 0 ? mask.x : mask.y),
+        rest_(mask.x != 0 ? mask.y : 0),
+        first_(mask.x != 0 ? 0 : 32) {}
+  __device__ int receiver() const { return first_ + __ffs(word_) - 1; }
+  // To the next one; false after the last.
+  __device__ bool next() {
+    word_ &= word_ - 1;
+    if (word_ == 0) {
+      word_ = rest_;
+      rest_ = 0;
+      first_ = 32;
+    }
+    return word_ != 0;
+  }
+
+ private:
+  unsigned word_;  // receivers first_ to first_ + 31
+  unsigned rest_;  // the others, while they are to come
+  int first_;
+};
+
+// Calls f(receiver) for each.
+template <typename F>
+__device__ inline void over_receivers(uint2 mask, F f) {
+  if ((mask.x | mask.y) == 0) return;
+  Receivers receivers(mask);
+  do {
+    f(receivers.receiver());
+  } while (receivers.next());
 }
 
-// Removes it.
-__device__ inline void drop_first(uint2& mask) {
-  if (mask.x != 0) {
-    mask.x &= mask.x - 1;
+// A 32-bit address in shared memory, computed once: of a generic pointer, and without the empty
+// statement, the compiler computes it anew at each use.
+__device__ inline unsigned shared_address(const void* pointer) {
+  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+  asm volatile("" : "+r"(address));
+  return address;
+}
+__device__ inline void add_shared(unsigned address, int term) {
+  asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(address), "r"(term) : "memory");
+}
+template <typename T>
+__device__ inline T load_shared(unsigned address) {
+  if constexpr (sizeof(T) == 4) {
+    float value;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address));
+    return value;
   } else {
-    mask.y &= mask.y - 1;
+    unsigned short bits;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address));
+    return *reinterpret_cast<T*>(&bits);
   }
 }
 
@@ -101,15 +145,31 @@ __device__ inline void walk(const Windows& windows, const Part& part, int group,
   }
 }
 
-template <int kPer>
+// A lane's share of a record as it lies in memory: it waits its turn in few registers so.
+template <typename T, int kPer>
 struct Values {
-  float value[kPer];
-  int column[kPer];
-  float size;  // of the record
+  Pack<T, kPer> values;
+  Pack<uint8_t, kPer> columns;
+
+  static __device__ Values load(const Params<T>& p, int sender, int c) {
+    const unsigned row = static_cast<unsigned>(sender), k = static_cast<unsigned>(p.k);
+    return {load_pack<T, kPer>(row_of(p.values + c, row, k * unsigned(sizeof(T)))),
+            load_pack<uint8_t, kPer>(row_of(p.columns + c, row, k))};
+  }
+  __device__ float value(int i) const { return unpack(values, i); }
+  __device__ unsigned column(int i) const { return columns.word >> 8 * i & 0xffu; }
 };
-template <int kPer>
-struct Columns {
-  int column[kPer];
+
+// The same of words that hold a value and its column each.
+struct Words {
+  Pack<float, 4> words;
+
+  static __device__ Words load(const Params<float>& p, int sender, int c) {
+    return {load_pack<float, 4>(row_of(reinterpret_cast<const float*>(p.words) + c,
+                                       static_cast<unsigned>(sender), 4u * unsigned(p.k)))};
+  }
+  __device__ float value(int i) const { return __uint_as_float(words.bits[i] & ~0xffu); }
+  __device__ unsigned column(int i) const { return words.bits[i] & 0xffu; }
 };
 
 // Stores four finished features of a row, divided by its degree for a mean.
@@ -156,13 +216,12 @@ __device__ inline float add_bounds(const Params<T>& p, const Part& part, Bounds&
     if (size == 0.0f) continue;
     const int bound = __float2int_ru(size * scale);
     bool found = false;
-    for (uint2 mask = p.windows.masks[e]; (mask.x | mask.y) != 0; drop_first(mask)) {
-      const int r = first_of(mask);
-      if (small != nullptr && size >= least[r]) continue;
+    over_receivers(p.windows.masks[e], [&](int r) {
+      if (small != nullptr && size >= least[r]) return;
       atomicAdd(bounds.sum + r, bound);
       atomicMin(bounds.smallest + r, __float_as_uint(size));
       found = true;
-    }
+    });
     if (small != nullptr && found) {
       const int place = atomicAdd(&small->count, 1);
       if (place < kMostSmall) small->entry[place] = e;
@@ -171,13 +230,28 @@ __device__ inline float add_bounds(const Params<T>& p, const Part& part, Bounds&
   return unit;
 }
 
+// What is added of a lane's share of a record, and where: addresses in the first receiver's row.
 template <int kPer>
-__device__ inline void add_record(int* row, const Values<kPer>& record, float scale) {
+struct Terms {
+  float value[kPer];
+  unsigned address[kPer];
+
+  template <typename Record>
+  __device__ Terms(const Record& record, unsigned sums) {
 #pragma unroll
-  for (int i = 0; i < kPer; ++i) {
-    atomicAdd(row + record.column[i], __float2int_rn(record.value[i] * scale));
+    for (int i = 0; i < kPer; ++i) {
+      value[i] = record.value(i);
+      address[i] = sums + record.column(i) * unsigned(sizeof(int));
+    }
   }
-}
+  // To a receiver's row, `offset` bytes from the first.
+  __device__ void add(unsigned offset, float scale) const {
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      add_shared(address[i] + offset, __float2int_rn(value[i] * scale));
+    }
+  }
+};
 
 // A part's sums in shared memory, and what is known of its rows.
 struct Sums {
@@ -223,9 +297,9 @@ __device__ inline bool bound_rows(const Params<T>& p, const Part& part, Bounds& 
 }
 
 // Adds the sums of small records to the results.
-template <typename T, typename S, typename Load>
+template <typename T, typename S, typename Record>
 __device__ inline void add_small(const Params<T>& p, const Part& part, Bounds& bounds,
-                                 SmallEntries& small, Sums& sums, Load load) {
+                                 SmallEntries& small, Sums& sums) {
   __syncthreads();
   sums.clear(p.width);
   if (threadIdx.x < kWindowRows) bounds.clear(threadIdx.x);
@@ -243,17 +317,16 @@ __device__ inline void add_small(const Params<T>& p, const Part& part, Bounds& b
   }
   __syncthreads();
   if (!listed) return;
-  for (int first = 0; first < p.k; first += S::kSpan) {
-    const int c = first + threadIdx.x % S::kLanes * S::kPer;
+  const unsigned base = shared_address(sums.sum), row_bytes = p.width * unsigned(sizeof(int));
+  for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
     for (int i = threadIdx.x / S::kLanes; i < small.count; i += kThreads / S::kLanes) {
       const int e = small.entry[i];
       const int sender = p.windows.senders[e];
-      const auto record = load(sender, c);
+      const Terms<S::kPer> terms(Record::load(p, sender, c), base);
       const float size = p.sizes[sender];
-      for (uint2 mask = p.windows.masks[e]; (mask.x | mask.y) != 0; drop_first(mask)) {
-        const int r = first_of(mask);
-        if (size < sums.least[r]) add_record(sums.sum + r * p.width, record, sums.scale[r]);
-      }
+      over_receivers(p.windows.masks[e], [&](int r) {
+        if (size < sums.least[r]) terms.add(r * row_bytes, sums.scale[r]);
+      });
     }
   }
   __syncthreads();
@@ -305,56 +378,54 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
   __syncthreads();
   const bool has_small = !alike && bound_rows(p, part, bounds, sums);
 
-  const auto load = [&](int sender, int c) {
-    const int64_t at = int64_t(sender) * p.k;
-    Values<S::kPer> record;
-    if constexpr (kWords) {
-      load_words(p.words + at, c, p.k, record.value, record.column);
-    } else {
-      load_values<T, S::kPer>(p.values + at, c, p.k, record.value);
-      load_columns<uint8_t, S::kPer>(p.columns + at, c, p.k, record.column);
+  using Record = std::conditional_t<kWords, Words, Values<T, S::kPer>>;
+  const unsigned base = shared_address(sum), row_bytes = p.width * unsigned(sizeof(int));
+  // Walks all entries, for as many times as a record is longer than its lanes' span. Lanes beyond
+  // its end have nothing to do.
+  const auto over_entries = [&](auto load, auto visit) {
+    for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
+      const auto load_here = [&](int sender) { return load(sender, c); };
+      walk<decltype(load(0, c)), kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes,
+                                                       load_here, visit);
     }
-    return record;
   };
+  const auto load = [&](int sender, int c) { return Record::load(p, sender, c); };
   // Adds all records to their rows, in the scale of all rows.
   const auto add_alike = [&](float scale) {
-    for (int first = 0; first < p.k; first += S::kSpan) {
-      const int c = first + threadIdx.x % S::kLanes * S::kPer;
-      const auto load_here = [&](int sender) { return load(sender, c); };
-      const auto add = [&](const Values<S::kPer>& record, int, uint2 mask) {
-        int term[S::kPer];
+    over_entries(load, [&](const Record& record, int, uint2 mask) {
+      const Terms<S::kPer> terms(record, base);
+      int term[S::kPer];
 #pragma unroll
-        for (int i = 0; i < S::kPer; ++i) term[i] = __float2int_rn(record.value[i] * scale);
-        for (; (mask.x | mask.y) != 0; drop_first(mask)) {
-          int* row = sum + first_of(mask) * p.width;
+      for (int i = 0; i < S::kPer; ++i) term[i] = __float2int_rn(terms.value[i] * scale);
+      over_receivers(mask, [&](int r) {
+        const unsigned offset = r * row_bytes;
 #pragma unroll
-          for (int i = 0; i < S::kPer; ++i) atomicAdd(row + record.column[i], term[i]);
-        }
-      };
-      walk<Values<S::kPer>, kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes,
-                                                  load_here, add);
-    }
+        for (int i = 0; i < S::kPer; ++i) add_shared(terms.address[i] + offset, term[i]);
+      });
+    });
   };
-  // Adds all records to their rows, or with kSized those that are not small.
-  const auto add_all = [&](auto sized) {
-    constexpr bool kSized = decltype(sized)::value;
-    for (int first = 0; first < p.k; first += S::kSpan) {
-      const int c = first + threadIdx.x % S::kLanes * S::kPer;
-      const auto load_sized = [&](int sender) {
-        auto record = load(sender, c);
-        if constexpr (kSized) record.size = p.sizes[sender];
-        return record;
-      };
-      const auto add = [&](const Values<S::kPer>& record, int, uint2 mask) {
-        for (; (mask.x | mask.y) != 0; drop_first(mask)) {
-          const int r = first_of(mask);
-          if (kSized && record.size < sums.least[r]) continue;
-          add_record(sum + r * p.width, record, sums.scale[r]);
-        }
-      };
-      walk<Values<S::kPer>, kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes,
-                                                  load_sized, add);
-    }
+  // Adds all records to their rows.
+  const auto add_all = [&] {
+    over_entries(load, [&](const Record& record, int, uint2 mask) {
+      const Terms<S::kPer> terms(record, base);
+      over_receivers(mask, [&](int r) { terms.add(r * row_bytes, sums.scale[r]); });
+    });
+  };
+  // Adds those that are not small.
+  const auto add_large = [&] {
+    struct Sized {
+      Record record;
+      float size;
+    };
+    const auto load_sized = [&](int sender, int c) {
+      return Sized{Record::load(p, sender, c), p.sizes[sender]};
+    };
+    over_entries(load_sized, [&](const Sized& sized, int, uint2 mask) {
+      const Terms<S::kPer> terms(sized.record, base);
+      over_receivers(mask, [&](int r) {
+        if (sized.size >= sums.least[r]) terms.add(r * row_bytes, sums.scale[r]);
+      });
+    });
   };
   if (kOneScale<T> && alike) {
     const int n = max(sums.most[0], sums.most[1]);
@@ -362,9 +433,9 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
     if (threadIdx.x < kWindowRows) sums.scale[threadIdx.x] = scale;
     add_alike(scale);
   } else if (!kOneScale<T> && has_small) {
-    add_all(std::true_type{});
+    add_large();
   } else {
-    add_all(std::false_type{});
+    add_all();
   }
   __syncthreads();
 
@@ -383,7 +454,7 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
     }
   }
   if constexpr (kTypeOf<T> == Type::kF32) {
-    if (has_small) add_small<T, S>(p, part, bounds, small, sums, load);
+    if (has_small) add_small<T, S, Record>(p, part, bounds, small, sums);
   }
 }
 
@@ -434,30 +505,43 @@ __global__ void __launch_bounds__(kThreads, 3) backward(const Params<T> p) {
   }
   __syncthreads();
 
-  using Record = Columns<S::kPer>;
   constexpr int kStride = kExact ? S::kLanes : 1;  // between a lane's columns
+  struct Record {
+    Pack<uint8_t, kExact ? 1 : S::kPer> columns[kExact ? S::kPer : 1];
+    __device__ unsigned column(int i) const {
+      return kExact ? columns[kExact ? i : 0].word : columns[0].word >> 8 * i & 0xffu;
+    }
+  };
+  const unsigned base = shared_address(dense), row_bytes = p.width * unsigned(sizeof(T));
   for (int first = 0; first < p.k; first += S::kSpan) {
     const int c = first + threadIdx.x % S::kLanes * (kExact ? 1 : S::kPer);
+    if (c >= p.k) break;
     const auto load = [&](int sender) {
-      const uint8_t* columns = p.columns + int64_t(sender) * p.k;
+      const uint8_t* columns =
+          row_of(p.columns + c, static_cast<unsigned>(sender), static_cast<unsigned>(p.k));
       Record record;
       if constexpr (kExact) {
 #pragma unroll
         for (int i = 0; i < S::kPer; ++i) {
-          record.column[i] = c + i * kStride < p.k ? __ldg(columns + c + i * kStride) : 0;
+          record.columns[i].word = c + i * kStride < p.k ? __ldg(columns + i * kStride) : 0;
         }
       } else {
-        load_columns<uint8_t, S::kPer>(columns, c, p.k, record.column);
+        record.columns[0] = load_pack<uint8_t, S::kPer>(columns);
       }
       return record;
     };
     const auto gather = [&](const Record& record, int sender, uint2 mask) {
       float sum[S::kPer] = {};
-      for (; (mask.x | mask.y) != 0; drop_first(mask)) {
-        const T* row = dense + first_of(mask) * p.width;
+      unsigned address[S::kPer];
 #pragma unroll
-        for (int i = 0; i < S::kPer; ++i) sum[i] += widen(row[record.column[i]]);
+      for (int i = 0; i < S::kPer; ++i) {
+        address[i] = base + record.column(i) * unsigned(sizeof(T));
       }
+      over_receivers(mask, [&](int r) {
+        const unsigned offset = r * row_bytes;
+#pragma unroll
+        for (int i = 0; i < S::kPer; ++i) sum[i] += widen(load_shared<T>(address[i] + offset));
+      });
       const int64_t at = int64_t(sender) * p.k + c;
       if constexpr (kExact) {
 #pragma unroll
@@ -468,7 +552,7 @@ __global__ void __launch_bounds__(kThreads, 3) backward(const Params<T> p) {
           }
         }
       } else {
-        if (c < p.k) reduce_to<S::kPer>(static_cast<float*>(p.sums) + at, sum);
+        reduce_to<S::kPer>(static_cast<float*>(p.sums) + at, sum);
       }
     };
     walk<Record, kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes, load, gather);
