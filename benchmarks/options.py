@@ -44,6 +44,7 @@ class Options:
     xla_flags: str = ""
     commit: str | None = None
     strict: bool = False
+    program: str = "benchmarks.run"
 
     @property
     def label(self) -> str:

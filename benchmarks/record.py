@@ -158,7 +158,7 @@ def header(options: Options) -> dict[str, Any]:
         "rounds": options.rounds,
         "scale": options.scale,
         "xla_flags": " ".join(filter(None, [os.environ.get("XLA_FLAGS"), options.xla_flags])),
-        "command": "python -m benchmarks.run " + " ".join(sys.argv[1:]),
+        "command": f"python -m {options.program} " + " ".join(sys.argv[1:]),
     }
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ pytest.importorskip("rich")
 
 from benchmarks import (
     bars,
+    counters,
     families,
     family_jax,
     graphs,
@@ -478,3 +480,128 @@ def test_graph_quick(tmp_path):
     result = run_quick("graph", tmp_path)
     assert len(result["rows"]) == 2
     assert all(entry["error"] == 0 for entry in result["rows"])
+
+
+RAW_COUNTERS = """==PROF== Connected to process 7 (/usr/bin/python3.12)
+==PROF== Profiling "expand" - 0: 0%....50%....100% - 2 passes
+"ID","Process ID","Kernel Name","Grid Size","dram__bytes.sum","gpu__time_duration.sum","lts__t_bytes.sum","lts__t_sector_hit_rate.pct"
+"","","","","Mbyte","usecond","Gbyte","%"
+"0","7","jaxgnn::<unnamed>::fixed_rows<float, (int)1>(Params<T1, T2>)","(9, 1, 1)","5","5","5","5"
+"1","7","jaxgnn::<unnamed>::expand(Rows, int *)","(2, 1, 1)","0","1","0","0"
+"2","7","jaxgnn::<unnamed>::find_range<float>(RangeArgs)","(9, 1, 1)","1,234.5","2,000","1","20"
+"3","7","jaxgnn::<unnamed>::fixed_rows<float, (int)1>(Params<T1, T2>)","(9, 1, 1)","0.5","500","3","60"
+"4","7","jaxgnn::<unnamed>::expand(Rows, int *)","(1, 1, 1)","0","1","0","0"
+"5","7","jaxgnn::<unnamed>::long_rows<float>(Params<T1>)","(9, 1, 1)","5","5","5","5"
+"6","7","jaxgnn::<unnamed>::expand(Rows, int *)","(4, 1, 1)","0","1","0","0"
+"7","7","jaxgnn::<unnamed>::expand(Rows, int *)","(900, 1, 1)","2","3000","4","n/a"
+"""  # noqa: E501
+
+
+def test_counters_are_read_in_their_units_and_grouped_by_case():
+    kernels = counters.parse(RAW_COUNTERS)
+    assert [kernel.blocks for kernel in kernels] == [9, 2, 9, 9, 1, 9, 4, 900]
+    groups = counters.by_case(kernels, cases=3)
+    assert {case: len(group) for case, group in groups.items()} == {0: 2, 2: 1}
+    sums = counters.total(groups[0])
+    assert (sums["ms"], sums["l2_bytes"]) == (pytest.approx(2.5), pytest.approx(4e9))
+    assert (sums["hbm_bytes"], sums["l2_hit_percent"]) == (
+        pytest.approx(1.235e9),
+        pytest.approx(50),
+    )
+    assert sums["l1_bytes"] is sums["l1_hit_percent"] is sums["l2_bytes_asked"] is None
+    assert counters.total(groups[2])["ms"] == pytest.approx(3)
+
+
+def test_counters_with_a_row_for_each_metric():
+    header = (
+        '"ID","Process ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"'
+    )
+    rows = [
+        f'"0","7","expand","(2, 1, 1)","{metric}","{unit}","{value}"'
+        for metric, unit, value in (
+            (counters.TIME, "ns", "1,500"),
+            (counters.L2, "Kbyte", "2.5"),
+            ("Duration", "%", "1"),
+        )
+    ]
+    (kernel,) = counters.parse("\n".join(["==PROF== Connected", header, *rows]))
+    assert kernel == counters.Kernel(
+        "expand", 2, {counters.TIME: pytest.approx(1.5e-6), counters.L2: pytest.approx(2500)}
+    )
+
+
+@pytest.mark.parametrize(
+    "printed, reason",
+    [
+        ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ERR_NVGPUCTRPERM"),
+        ('"ID","Process ID","Kernel Name"\n', "empty"),
+        ("", "no table"),
+    ],
+)
+def test_what_the_profiler_says_is_passed_on(printed, reason):
+    with pytest.raises(counters.NoCounters, match=reason):
+        counters.parse(printed)
+
+
+FAKE_NCU = """#!{python}
+import subprocess, sys
+arguments = sys.argv[1:]
+log = arguments[arguments.index("--log-file") + 1]
+by_name = "--kernel-name" in arguments
+lines = ['"ID","Process ID","Kernel Name","Grid Size","dram__bytes.sum",'
+         '"gpu__time_duration.sum","lts__t_bytes.sum"', '"","","","","byte","ns","byte"']
+for case in range(9 if by_name else 0):
+    for name, blocks, value in (("expand", case + 2, 1), ("rows", 5, case + 1), ("expand", 1, 1)):
+        lines.append(f'"0","7","{{name}}","({{blocks}}, 1, 1)","{{value}}","{{value}}","{{value}}"')
+open(log, "w").write("\\n".join(lines))
+sys.exit(subprocess.call(arguments[arguments.index({python!r}):]))
+"""
+
+
+@needs_kernels
+def test_traffic_of_a_profiler_that_has_to_be_asked_twice(tmp_path):
+    traffic = pytest.importorskip("benchmarks.traffic")
+    fake, output = tmp_path / "ncu", tmp_path / "traffic.json"
+    fake.write_text(FAKE_NCU.format(python=sys.executable))
+    fake.chmod(0o755)
+    places = (f"--ncu={fake}", f"--output={output}")
+    sizes = ("--shape=rmat", f"--scale={2**-9}", "--width=16", "--k=4", "--dtypes=float32")
+    status = traffic.main(["--device=cpu", *places, *sizes, "--only", "spmm", "maxk windows"])
+    result = json.loads(output.read_text())
+    assert status == 0, result["left_out"]
+    assert result["header"]["command"].startswith("python -m benchmarks.traffic")
+    measured = [(row["impl"], row["pass"], row["l2_bytes"]) for row in result["rows"]]
+    assert measured == [
+        (plan.MAXK_WINDOWS, "forward", 1),
+        (plan.MAXK_WINDOWS, "backward", 2),
+        (plan.MAXK_WINDOWS_DETERMINISTIC, "backward", 3),
+    ]
+    edges, nodes = (result["rows"][0]["shape"][key] for key in ("edges", "nodes"))
+    needed = edges * (4 * (4 + 1) + 4) + nodes * 16 * 4
+    assert result["rows"][0]["l2_bytes_needed"] == needed
+    assert all(row["accurate"] and row["kernels"][0]["name"] == "rows" for row in result["rows"])
+
+
+def test_traffic_is_compared_with_dense_rows():
+    traffic = pytest.importorskip("benchmarks.traffic")
+    options, _ = traffic.parse(["--device=gpu"])
+    chosen = traffic.cases(options)
+    assert len(set(map(str, chosen))) == len(chosen) == 27
+    assert (chosen[0].impl, chosen[0].dtype) == (plan.OURS, "float32")
+    assert traffic.NO_COMMAND_BUFFERS in options.xla_flags
+    rows = [
+        row(impl, ms, l2_bytes=l2, hbm_bytes=None)
+        for impl, ms, l2 in ((plan.OURS, 12.0, 120.0), (plan.MAXK, 3.0, 24.0))
+    ]
+    traffic.set_ratios(rows)
+    assert [(r["ratio"], r["l2_ratio"], r["hbm_ratio"]) for r in rows] == [
+        (1, 1, None),
+        (4, 5, None),
+    ]
+
+
+def test_traffic_without_the_profiler_says_so(monkeypatch, capsys):
+    traffic = pytest.importorskip("benchmarks.traffic")
+    monkeypatch.setattr(counters, "find", lambda: None)
+    assert traffic.main(["--device=cpu"]) == 1
+    assert "Nsight Compute" in capsys.readouterr().err
