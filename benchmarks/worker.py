@@ -143,13 +143,15 @@ def prepare(
     weights = inputs.weights(measurement)
     kept = inputs.kept(measurement)
     candidate = family.candidate(measurement, dense, weights, kept)
-    rows, expected = inputs.expected(measurement, dense, weights, kept)
     width = measurement.width
     if measurement.k is not None and measurement.direction != "forward":
         width = measurement.k
     family.poison((graph.num_nodes, width), measurement.dtype)
     result = candidate.call()
     family.wait(result)
+    if candidate.error is not None:
+        return candidate, candidate.error(result)
+    rows, expected = inputs.expected(measurement, dense, weights, kept)
     return candidate, oracle.row_error((candidate.rows or family.rows)(result, rows), expected)
 
 

@@ -11,6 +11,9 @@ import pytest
 pytest.importorskip("rich")
 
 from benchmarks import (
+    attention,
+    attention_oracle,
+    attention_plan,
     bars,
     counters,
     families,
@@ -27,9 +30,10 @@ from benchmarks import (
     spmm,
     timing,
     training,
+    training_worker,
     worker,
 )
-from jaxgnn import _ffi
+from jaxgnn import _ffi, gat_attention
 
 needs_kernels = pytest.mark.skipif(_ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
 
@@ -362,6 +366,8 @@ def test_a_worker_that_dies_costs_one_measurement(monkeypatch, tmp_path):
         ["maxk", "--k", "257"],
         ["training", "--models", "sage", "--activations", "maxk"],
         ["training", "--activations", "relu"],
+        ["training", "--models", "gat"],
+        ["maxk", "--parts", "steps"],
     ],
 )
 def test_bad_options_end_with_status_2(arguments, capsys):
@@ -605,3 +611,106 @@ def test_traffic_without_the_profiler_says_so(monkeypatch, capsys):
     monkeypatch.setattr(counters, "find", lambda: None)
     assert traffic.main(["--device=cpu"]) == 1
     assert "Nsight Compute" in capsys.readouterr().err
+
+
+def test_the_plan_of_attention_measures_what_its_bars_compare():
+    for device, count in (("cpu", 4), ("gpu", 26)):
+        chosen = options.parse(["attention", f"--device={device}"])
+        planned = {
+            (m.case, m.impl, m.dtype, m.direction) for m in attention_plan.measurements(chosen)
+        }
+        for case, _, settings in attention.steps(chosen, attention_plan.PARTS[device]):
+            planned |= {(s.case(case), s.impl, s.dtype, "step") for s in settings}
+        compared = [bar for bar in bars.BARS if bar.suite == "attention" and bar.device == device]
+        assert len(compared) == count
+        for bar in compared:
+            for case, pick in itertools.product(bar.cases, (bar.ours, bar.reference or bar.ours)):
+                for impl in pick.impls:
+                    assert (case, impl, pick.dtype, pick.direction) in planned
+
+
+def test_a_bar_on_memory_is_a_ratio_of_it():
+    fields = {"suite": "attention", "case": f"{attention_plan.CPU_SHAPE} gat", "direction": "step"}
+    rows = [
+        row(plan.OURS, 10.0, peak_bytes=100, **fields),
+        row(plan.PLAIN, 50.0, peak_bytes=900, **fields),
+    ]
+    found = bars.evaluate(rows, "attention", "cpu")
+    assert [(bar["value"], bar["status"]) for bar in found[:2]] == [(5.0, "met"), (9.0, "missed")]
+    rows[1]["peak_bytes"] = None
+    assert bars.evaluate(rows, "attention", "cpu")[1]["status"] == "not measured"
+
+
+def test_gradients_of_attention_are_measured_beside_those_of_their_layer():
+    expected = {"kernel_0": np.ones(4), "source_0": np.full(4, 1e-9), "loss": 1.0}
+    found = {"kernel_0": np.ones(4), "source_0": np.full(4, 2e-9)}
+    assert training_worker._error(1.0, found, expected) == pytest.approx(2e-8)
+    found["source_0"] = np.full(4, 0.1)
+    assert training_worker._error(1.0, found, expected) > 1
+
+
+@needs_kernels
+def test_oracle_of_attention(tmp_path):
+    stored = graphs.load(graphs.store("rmat-dense", tmp_path, scale=2**-9))
+    rng = np.random.default_rng(0)
+    features, cotangent = rng.standard_normal((2, stored.num_nodes, 12)).astype(np.float32)
+    scores = rng.standard_normal((2, stored.num_nodes, 4)).astype(np.float32)
+    reference = attention_oracle.Oracle(stored, features, *scores)
+
+    def forward(v, source, target):
+        heads = v.reshape(-1, 4, 3)
+        return gat_attention(stored.to_graph(), heads, source, target, impl="jax").reshape(-1, 12)
+
+    out, pullback = jax.vjp(forward, features, *scores)
+    out, gradients = np.array(out), [np.array(gradient) for gradient in pullback(cotangent)]
+    assert reference.forward_error(out) < 1e-5
+    assert reference.backward_error(cotangent, *gradients) < 1e-5
+    row = oracle.sample_rows(stored.row_offsets, seed=attention_oracle._SEED)[3]
+    out[row, 2] += 0.1
+    assert reference.forward_error(out) > 1e-3
+    gradients[2][row, 1] += 0.1
+    assert reference.backward_error(cotangent, *gradients) > 1e-3
+
+
+@needs_kernels
+@pytest.mark.parametrize("model", options.MODELS["attention"])
+def test_steps_of_attention_are_the_same_model(model, tmp_path):
+    from benchmarks import training_jax
+
+    stored = graphs.load(graphs.store("rmat-dense", tmp_path, scale=2**-9))
+    widths = attention_plan.QUICK_WIDTHS
+    chosen = options.parse(["attention", "--device=gpu", "--models", model, "--shapes=rmat-dense"])
+    ((_, _, settings),) = attention.steps(chosen, ["steps"])
+    training.save_features(tmp_path / "features.npz", stored.num_nodes, widths)
+    training.save_parameters(tmp_path, settings[0], widths, 48.0)
+    features = training_worker._arrays(tmp_path / "features.npz")
+    parameters = training_worker._arrays(training.parameters_file(tmp_path, settings[0]))
+    checked = {}
+    for setting in settings:
+        if setting.impl == plan.PYG_EDGES:
+            pytest.importorskip("torch_geometric")
+            from benchmarks import training_pyg
+
+            job = training_pyg.job(setting, stored, features, parameters, "cpu", 1)
+        else:
+            arguments = (setting, stored, features, parameters, list(widths), "cpu", False)
+            job = training_jax.job(*arguments)
+        checked[setting.impl] = job.check()
+    loss, gradients = checked[plan.PLAIN]
+    expected = {"loss": loss, **gradients}
+    assert len(checked) >= 3
+    assert all(training_worker._error(*found, expected) < 1e-4 for found in checked.values())
+
+
+@needs_kernels
+def test_attention_quick(tmp_path):
+    result = run_quick(
+        "attention", tmp_path, "--dtypes", "float32", "--models", "gat", "--only", "jaxgnn"
+    )
+    measured = {(entry["impl"], entry["pass"]) for entry in result["rows"]}
+    assert measured == {
+        *itertools.product((plan.OURS, plan.GAT), plan.BOTH),
+        (plan.OURS, "step"),
+    }
+    assert all(entry["kernel"] for entry in result["rows"] if entry["impl"] == plan.GAT)
+    assert {bar["status"] for bar in result["bars"]} == {"not measured"}
