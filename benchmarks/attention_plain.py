@@ -21,7 +21,7 @@ from benchmarks.training_plain import Apply, Arrays, by_slices, layer_parameters
 
 # Columns at a time that the oracle gathers for every edge.
 _SLICE = 8
-Layer = Callable[[Arrays, Arrays, Array, bool], Array]
+Layer = Callable[..., Array]
 
 
 def model_of(setting: Setting, graph: StoredGraph, oracle: bool) -> tuple[Apply, Arrays]:
@@ -51,8 +51,11 @@ def operands(graph: StoredGraph, self_loops: bool) -> Arrays:
 
 def _model(params: Arrays, edges: Arrays, x: Array, *, layer: Layer, sliced: bool) -> Array:
     layers = layer_parameters(params)
+    convolve = functools.partial(layer, sliced=sliced)
+    if sliced:
+        convolve = jax.checkpoint(convolve)  # numbers of the edges are kept for one layer only
     for number, own in enumerate(layers):
-        x = layer(own, edges, x, sliced)
+        x = convolve(own, edges, x)
         if number < len(layers) - 1:
             x = jax.nn.relu(x)
     return x

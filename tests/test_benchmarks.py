@@ -1,5 +1,6 @@
 """The benchmarks' own parts, and every suite once on a tiny graph."""
 
+import importlib.util
 import itertools
 import json
 import sys
@@ -688,7 +689,8 @@ def test_steps_of_attention_are_the_same_model(model, tmp_path):
     checked = {}
     for setting in settings:
         if setting.impl == plan.PYG_EDGES:
-            pytest.importorskip("torch_geometric")
+            if importlib.util.find_spec("torch_geometric") is None:
+                continue
             from benchmarks import training_pyg
 
             job = training_pyg.job(setting, stored, features, parameters, "cpu", 1)
@@ -698,7 +700,7 @@ def test_steps_of_attention_are_the_same_model(model, tmp_path):
         checked[setting.impl] = job.check()
     loss, gradients = checked[plan.PLAIN]
     expected = {"loss": loss, **gradients}
-    assert len(checked) >= 3
+    assert {plan.OURS, plan.PLAIN} <= checked.keys()
     assert all(training_worker._error(*found, expected) < 1e-4 for found in checked.values())
 
 
