@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -41,17 +40,20 @@ class AttentionCandidates:
         operands = [*map(jax.device_put, scores), self._graph]
         if m.direction == "forward":
             candidate = compiled(_forward, x, *operands)
-            expected = functools.partial(attention_oracle.Oracle, self._stored, dense, *scores)
-            candidate.error = lambda result: expected().forward_error(np.asarray(result))
+            reference = attention_oracle.Oracle(self._stored, dense, *scores)
+            candidate.error = lambda result: reference.forward_error(np.asarray(result))
         else:
             features = rng.random((nodes, width), np.float32) - np.float32(0.5)
             features = oracle.round_to(features, m.dtype)
             pullback = jax.jit(_pullback)(jax.device_put(features), *operands)
             candidate = compiled(_pull, x, pullback)
-            expected = functools.partial(attention_oracle.Oracle, self._stored, features, *scores)
-            candidate.error = lambda result: expected().backward_error(
-                dense, *map(np.asarray, result)
-            )
+            reference = attention_oracle.Oracle(self._stored, features, *scores)
+
+            def error(result: tuple[Array, Array, Array]) -> float:
+                features, source, target = map(np.asarray, result)
+                return reference.backward_error(dense, features, source, target)
+
+            candidate.error = error
         candidate.facts = {
             "kernel": _ffi.kernels_available(*TARGETS),
             "heads": plan.ATTENTION_HEADS,

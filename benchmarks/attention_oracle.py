@@ -112,12 +112,12 @@ class Oracle:
         return np.concatenate(terms) if terms else np.zeros((0, self._heads))
 
     def _senders(self) -> Int[np.ndarray, " sample"]:
-        """Random senders, as long as they have few receivers in all."""
+        """Of random senders those with the fewest receivers, as long as they are few in all."""
         offsets, _ = self._graph.rows(backward=True)
         rows = np.random.default_rng(_SEED).permutation(offsets.size - 1)[:256]
         lengths = np.diff(offsets)[rows]
-        rows, lengths = rows[lengths <= _RECEIVERS], lengths[lengths <= _RECEIVERS]
-        return rows[np.cumsum(lengths) <= _RECEIVERS]
+        order = np.argsort(lengths)
+        return rows[order][np.cumsum(lengths[order]) <= _RECEIVERS]
 
     def _totals(self) -> Float[np.ndarray, "nodes heads"]:
         """The sum of the exponentials of each receiver, which are small: no maximum is taken."""

@@ -103,9 +103,10 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, str | None]:
 def cases(options: Options) -> list[Measurement]:
     """What is profiled, dense rows in float32 first: the others are compared with them."""
     assert options.shapes and options.widths and options.ks
+    (case,), (width,) = options.shapes, options.widths
 
     def make(impl: str, dtype: str, direction: plan.Pass, k: int | None = None) -> Measurement:
-        return Measurement(options.shapes[0], impl, options.widths[0], dtype, direction, k=k)
+        return Measurement(case, impl, width, dtype, direction, k=k)
 
     every = [make(plan.OURS, dtype, "forward") for dtype in ("float32", "bfloat16")]
     for dtype in ("float32", "bfloat16"):
@@ -135,7 +136,7 @@ def needed_bytes(m: Measurement, nodes: int, edges: int) -> tuple[int, int]:
     else:
         record = m.k * (value + oracle.index_dtype(m.width).itemsize)
     if m.direction == "select":
-        return (dense + nodes * record,) * 2
+        return dense + nodes * record, dense + nodes * record
     return edges * (record + _COLUMN_BYTES) + dense, nodes * record + edges * _COLUMN_BYTES + dense
 
 

@@ -716,3 +716,33 @@ def test_attention_quick(tmp_path):
     }
     assert all(entry["kernel"] for entry in result["rows"] if entry["impl"] == plan.GAT)
     assert {bar["status"] for bar in result["bars"]} == {"not measured"}
+
+
+class FakeDriver:
+    """The CUDA driver as `traffic_worker.Marker` calls it."""
+
+    def __init__(self, calls, status=0):
+        self.calls, self.status = calls, status
+
+    def __getattr__(self, name):
+        return lambda *arguments: self.calls.append(name) or self.status
+
+
+def test_marks_are_profiled_with_their_case(monkeypatch):
+    traffic_worker = pytest.importorskip("benchmarks.traffic_worker")
+    calls = []
+    monkeypatch.setattr(traffic_worker.ctypes, "CDLL", lambda name: FakeDriver(calls))
+    monkeypatch.setattr(
+        traffic_worker, "expand_rows", lambda offsets, edges: calls.append(edges // 1024)
+    )
+    marker = traffic_worker.Marker(profiler_calls=True)
+    assert calls == ["cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"]
+    calls.clear()
+    with marker.case(3):
+        calls.append("case")
+    warm, profiled = calls[:2], calls[2:]
+    assert warm == [5, 1]
+    assert profiled == ["cuProfilerStart", 5, "case", 1, "cuProfilerStop"]
+    monkeypatch.setattr(traffic_worker.ctypes, "CDLL", lambda name: FakeDriver([], status=3))
+    with pytest.raises(RuntimeError, match="status 3"):
+        traffic_worker.Marker(profiler_calls=True)
