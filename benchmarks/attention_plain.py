@@ -21,7 +21,7 @@ from benchmarks.training_plain import Apply, Arrays, by_slices, layer_parameters
 
 # Columns at a time that the oracle gathers for every edge.
 _SLICE = 8
-Layer = Callable[..., Array]
+Layer = Callable[[Arrays, Arrays, Array, bool], Array]
 
 
 def model_of(setting: Setting, graph: StoredGraph, oracle: bool) -> tuple[Apply, Arrays]:
@@ -51,11 +51,8 @@ def operands(graph: StoredGraph, self_loops: bool) -> Arrays:
 
 def _model(params: Arrays, edges: Arrays, x: Array, *, layer: Layer, sliced: bool) -> Array:
     layers = layer_parameters(params)
-    convolve = functools.partial(layer, sliced=sliced)
-    if sliced:
-        convolve = jax.checkpoint(convolve)  # numbers of the edges are kept for one layer only
     for number, own in enumerate(layers):
-        x = convolve(own, edges, x)
+        x = layer(own, edges, x, sliced)
         if number < len(layers) - 1:
             x = jax.nn.relu(x)
     return x
@@ -64,22 +61,44 @@ def _model(params: Arrays, edges: Arrays, x: Array, *, layer: Layer, sliced: boo
 def gat(
     own: Arrays, edges: Arrays, x: Float[Array, "nodes in_features"], sliced: bool
 ) -> Float[Array, "nodes out_features"]:
-    """The attention; its sums are divided on the nodes, which spares a gather."""
-    senders, receivers = edges["senders"], edges["receivers"]
+    """The attention's heads side by side."""
     heads, features = own["source"].shape
     h = (x @ own["kernel"]).reshape(x.shape[0], heads, features)
-    source, target = ((h * own[name]).sum(axis=-1) for name in ("source", "target"))
-    scores = jax.nn.leaky_relu(source[senders] + target[receivers], 0.2)
-    largest = _reduce(jax.ops.segment_max, edges, jax.lax.stop_gradient(scores))
-    weights = jnp.exp(scores - largest[receivers])
+    if sliced:
+
+        def head(operands: tuple[Array, Array, Array]) -> Array:
+            h, source, target = operands
+            return attend(edges, h[:, None], source[None], target[None], sliced)[:, 0]
+
+        # Head after head, so that numbers of the edges are there for one alone; backward, too.
+        operands = (jnp.moveaxis(h, 1, 0), own["source"], own["target"])
+        out = jnp.moveaxis(jax.lax.map(jax.checkpoint(head), operands), 0, 1)
+    else:
+        out = attend(edges, h, own["source"], own["target"], sliced)
+    return out.reshape(x.shape[0], heads * features) + own["bias"]
+
+
+def attend(
+    edges: Arrays,
+    h: Float[Array, "nodes heads features"],
+    source: Float[Array, "heads features"],
+    target: Float[Array, "heads features"],
+    sliced: bool,
+) -> Float[Array, "nodes heads features"]:
+    """The attention; its sums are divided on the nodes, which spares a gather."""
+    senders, receivers = edges["senders"], edges["receivers"]
+    at_senders, at_receivers = ((h * vector).sum(axis=-1) for vector in (source, target))
+    scores = jax.nn.leaky_relu(at_senders[senders] + at_receivers[receivers], 0.2)
+    if not sliced:  # in float64 the exponentials of these scores, which are small, need no maximum
+        largest = _reduce(jax.ops.segment_max, edges, jax.lax.stop_gradient(scores))
+        scores = scores - largest[receivers]
+    weights = jnp.exp(scores)
 
     def weighted_sum(h: Array) -> Array:
         return _reduce(jax.ops.segment_sum, edges, weights[:, :, None] * h[senders])
 
-    width = max(1, _SLICE // heads)
-    out = by_slices(weighted_sum, h, width) if sliced else weighted_sum(h)
-    out = out / _reduce(jax.ops.segment_sum, edges, weights)[:, :, None]
-    return out.reshape(x.shape[0], heads * features) + own["bias"]
+    out = by_slices(weighted_sum, h, _SLICE) if sliced else weighted_sum(h)
+    return out / _reduce(jax.ops.segment_sum, edges, weights)[:, :, None]
 
 
 def edge_conv(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import glob
+import math
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,8 @@ L2_SECTORS = "lts__t_sectors_srcunit_tex.sum"
 L1 = "l1tex__t_bytes.sum"
 L1_HITS = "l1tex__t_sector_hit_rate.pct"
 L2_HITS = "lts__t_sector_hit_rate.pct"
-NEEDED = (TIME, L2, HBM)
+GRID = "launch__grid_size"
+NEEDED = (TIME, L2, HBM, GRID)
 METRICS = (*NEEDED, L2_SECTORS, L1, L1_HITS, L2_HITS)
 SECTOR = 32
 
@@ -33,6 +35,7 @@ _MARKER = re.compile(r"\bexpand\b")
 
 _UNITS = {
     "": 1.0,
+    "block": 1.0,
     "%": 1.0,
     "sector": 1.0,
     "byte": 1.0,
@@ -140,11 +143,10 @@ def _by_metric(rows: Sequence[dict[str, str]]) -> Iterator[Kernel]:
 
 
 def _kernel(row: dict[str, str], metrics: dict[str, float | None]) -> Kernel:
-    blocks = 1
-    for size in re.findall(r"\d+", row.get("Grid Size", "")):
-        blocks *= int(size)
     known = {name: value for name, value in metrics.items() if value is not None}
-    return Kernel(row["Kernel Name"], blocks, known)
+    sizes = map(int, re.findall(r"\d+", row.get("Grid Size", "")))
+    blocks = known.pop(GRID, None) or math.prod(sizes)
+    return Kernel(row["Kernel Name"], int(blocks), known)
 
 
 def _value(text: str | None, unit: str | None) -> float | None:

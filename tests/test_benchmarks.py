@@ -528,12 +528,13 @@ def test_counters_with_a_row_for_each_metric():
         for metric, unit, value in (
             (counters.TIME, "ns", "1,500"),
             (counters.L2, "Kbyte", "2.5"),
+            (counters.GRID, "", "1,024"),
             ("Duration", "%", "1"),
         )
     ]
     (kernel,) = counters.parse("\n".join(["==PROF== Connected", header, *rows]))
     assert kernel == counters.Kernel(
-        "expand", 2, {counters.TIME: pytest.approx(1.5e-6), counters.L2: pytest.approx(2500)}
+        "expand", 1024, {counters.TIME: pytest.approx(1.5e-6), counters.L2: pytest.approx(2500)}
     )
 
 
