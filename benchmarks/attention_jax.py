@@ -71,7 +71,11 @@ def _forward(
 
 def _pullback(v: Array, source: Array, target: Array, graph: Graph) -> Callable[[Array], Any]:
     """From the result's cotangent to those of the operands, with the forward pass behind it."""
-    return jax.vjp(lambda *operands: _forward(*operands, graph), v, source, target)[1]
+
+    def forward(v: Array, source: Array, target: Array) -> Array:
+        return _forward(v, source, target, graph)
+
+    return jax.vjp(forward, v, source, target)[1]
 
 
 def _pull(cotangent: Array, pullback: Callable[[Array], Any]) -> tuple[Array, Array, Array]:

@@ -108,7 +108,7 @@ def parse(text: str) -> list[Kernel]:
     `raw`), and a row for each metric of a kernel.
 
     Raises:
-        NoCounters: there is no table, or no kernel in it.
+        NoCounters: there is no table, no kernel in it, or an unknown unit.
     """
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID",')), None)
@@ -156,7 +156,7 @@ def _value(text: str | None, unit: str | None) -> float | None:
     except ValueError:
         return None
     if (unit or "") not in _UNITS:
-        raise ValueError(f"unit: expected one of {', '.join(_UNITS)}, got {unit!r}")
+        raise NoCounters(f"a unit that is not known, {unit!r}")
     return number * _UNITS[unit or ""]
 
 

@@ -74,6 +74,7 @@ def job(
     `alone`: no other step was run in this process, whose peak of memory is then this one's.
     """
     facts: dict[str, Any] = {"base_bytes": timing.resident_bytes() if alone else None}
+    structure: Any
     if setting.impl == plan.OURS:
         apply, structure = _ours(setting, parameters, widths), graph.to_graph()
         if setting.k is not None and hasattr(structure, "with_windows"):

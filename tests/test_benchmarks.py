@@ -544,6 +544,7 @@ def test_counters_with_a_row_for_each_metric():
         ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ERR_NVGPUCTRPERM"),
         ('"ID","Process ID","Kernel Name"\n', "empty"),
         ("", "no table"),
+        (RAW_COUNTERS.replace("usecond", "fortnight"), "fortnight"),
     ],
 )
 def test_what_the_profiler_says_is_passed_on(printed, reason):
