@@ -47,9 +47,10 @@ class Bar:
         suite, device: where it applies.
         cases: graphs; each must reach `at_least`, or with `geometric_mean` their mean must.
         width: of the features.
-        ours, reference: the ratio is the time of `reference` over that of `ours`.
+        ours, reference: the ratio is the time of `reference` over that of `ours`, or another
+            `quantity` of theirs, a field of the row.
         at_least: the bar on that ratio.
-        quantity, at_most: instead of a ratio, a bar on a field of our row, in `unit`.
+        at_most: without a `reference`, the bar on the `quantity` of our row, in `unit`.
         published_ms: what the kernels of the paper took on the same GPU and graph, to be shown
             beside ours.
     """

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import bars_maxk, plan
+from benchmarks import bars_attention, bars_maxk, plan
 from benchmarks.bar import Bar, Pick, Row
 
 
@@ -150,6 +150,7 @@ BARS: tuple[Bar, ...] = (
     *_spmm_gpu(),
     *bars_maxk.operations_cpu(),
     *bars_maxk.operations_gpu(),
+    *bars_attention.bars(),
     *_training(),
     *bars_maxk.steps(),
     *_graph(),
@@ -193,10 +194,10 @@ def _value(bar: Bar, rows: Sequence[Row], case: str) -> float | None:
     ours = bar.ours.best(rows, bar.suite, case, bar.width)
     if ours is None:
         return None
-    if bar.quantity is not None:
-        value = ours.get(bar.quantity)
-        return None if value is None else value / bar.unit
+    quantity = bar.quantity or "ms"
+    value = ours.get(quantity)
     if bar.reference is None:
-        return None
+        return None if value is None else value / bar.unit
     reference = bar.reference.best(rows, bar.suite, case, bar.width)
-    return None if reference is None else reference["ms"] / ours["ms"]
+    compared = None if reference is None else reference.get(quantity)
+    return None if value is None or compared is None else compared / value

@@ -35,6 +35,7 @@ class Candidate:
             a call of its own from Python takes longer than a short product.
         close: frees what the garbage collector does not.
         rows: how rows of the result are read, if not as the family reads those of a matrix.
+        error: checks a result that is no product's, in place of a comparison of rows.
         facts: further fields of the row.
     """
 
@@ -44,6 +45,7 @@ class Candidate:
     repeated: Callable[[int], Callable[[], Any]] | None = None
     close: Callable[[], None] = lambda: None
     rows: Callable[[Any, np.ndarray], np.ndarray] | None = None
+    error: Callable[[Any], float] | None = None
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -109,12 +111,16 @@ class Family(abc.ABC):
 
     def device_lost(self, error: Exception) -> bool:
         """Whether the GPU may be in any state after this error, and the process is done for."""
-        text = str(error)
-        if "out of memory" in text.lower() or "RESOURCE_EXHAUSTED" in text:
+        if out_of_memory(error):
             return False
         return self.device == "gpu" and any(
-            sign in text for sign in ("CUDA error", "CUDA_ERROR", "INTERNAL", "illegal")
+            sign in str(error) for sign in ("CUDA error", "CUDA_ERROR", "INTERNAL", "illegal")
         )
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether a framework asked for more memory than there is."""
+    return "out of memory" in str(error).lower() or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def make(family: str, device: str) -> Family:

@@ -37,9 +37,11 @@ class JaxFamily(Family):
             np.repeat(np.arange(graph.num_nodes, dtype=np.int32), np.diff(graph.row_offsets))
         )
         self._ordered: tuple[Graph, dict[str, Any]] | None = None
-        from benchmarks.maxk_jax import MaxKCandidates  # made of this module's parts
+        from benchmarks.attention_jax import AttentionCandidates  # made of this module's parts
+        from benchmarks.maxk_jax import MaxKCandidates
 
         self._maxk = MaxKCandidates(self._graph, self._receivers)
+        self._attention = AttentionCandidates(self._graph, graph)
 
     def candidate(
         self,
@@ -51,6 +53,8 @@ class JaxFamily(Family):
         x = self._put_dense(dense)
         if measurement.k is not None or measurement.direction == "select":
             return self._maxk.candidate(measurement, x, kept)
+        if measurement.impl == plan.GAT:
+            return self._attention.candidate(measurement, x, dense)
         backward = measurement.direction == "backward"
         weights_ = None
         if weights is not None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-RMAT_SCALE = 18
-RMAT_EDGES_PER_NODE = 18
+# R-MAT by name: levels, and edges for each node.
+RMAT = {"rmat": (18, 18), "rmat-dense": (16, 48)}
 
 _ARRAYS = (
     "row_offsets",
@@ -82,12 +82,12 @@ class StoredGraph:
 
 
 def generate(name: str, scale: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row offsets and senders of a graph by name: `rmat`, or a shape of `benchmark_graph`."""
+    """Row offsets and senders of a graph by name: one of `RMAT`, or a `benchmark_graph`'s."""
     from jaxgnn import data
 
-    if name == "rmat":
-        levels = max(6, RMAT_SCALE + round(np.log2(scale)))
-        csr = data.rmat(levels, RMAT_EDGES_PER_NODE, seed=seed)
+    if name in RMAT:
+        levels, edges_per_node = RMAT[name]
+        csr = data.rmat(max(6, levels + round(np.log2(scale))), edges_per_node, seed=seed)
     else:
         csr = data.benchmark_graph(name, scale=scale, seed=seed)
     return csr.row_offsets, csr.senders

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from benchmarks import plan
 
-SUITES = ("spmm", "maxk", "training", "graph")
-MODELS = ("sage", "gcn", "gin")
+SUITES = ("spmm", "maxk", "attention", "training", "graph")
+# Of the suites `training` and `attention`.
+MODELS = {"training": ("sage", "gcn", "gin"), "attention": ("gat", "edgeconv")}
+PARTS = ("kernels", "steps", "memory")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Options:
     sweep: bool = False
     models: list[str] | None = None
     activations: list[int | None] | None = None
+    parts: list[str] | None = None
     repeats: int = 20
     rounds: int = 1
     batch_seconds: float = 0.05
@@ -44,6 +47,7 @@ class Options:
     xla_flags: str = ""
     commit: str | None = None
     strict: bool = False
+    program: str = "benchmarks.run"
 
     @property
     def label(self) -> str:
@@ -90,8 +94,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument(
         "--models",
         nargs="+",
-        choices=MODELS,
-        help="the suite training for these models with an input layer, ReLU against MaxK",
+        choices=[model for models in MODELS.values() for model in models],
+        help="the suite training for these models with an input layer, ReLU against MaxK (sage, "
+        "gcn, gin); models to keep in the suite attention (gat, edgeconv)",
     )
     parser.add_argument(
         "--activations",
@@ -99,6 +104,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         type=_activation,
         metavar="relu|maxkK",
         help="... with these activations; default relu maxk32 maxk16",
+    )
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, help="parts of the suite attention to keep"
     )
     parser.add_argument("--repeats", type=int, default=None, help="timed batches; default 20")
     parser.add_argument(
@@ -144,6 +152,10 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     if values["activations"] and not values["models"]:
         parser.error("--activations: expected --models with it")
     quick, suite = values["quick"], values["suite"]
+    if not set(values["models"] or ()) <= set(MODELS.get(suite, ())):
+        parser.error(f"--models: the suite {suite} does not have all of {values['models']}")
+    if values["parts"] and suite != "attention":
+        parser.error(f"--parts: the suite {suite} has none")
     values["device"] = values["device"] or default_device()
     values["repeats"] = values["repeats"] or (3 if quick else 7 if values["sweep"] else 20)
     turns = 4 if suite in ("spmm", "maxk") and values["device"] == "cpu" and not quick else 1

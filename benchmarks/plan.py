@@ -30,12 +30,17 @@ MAXK_FLOAT = "jaxgnn maxk float"
 MAXK_PACKED = "jaxgnn maxk windows packed"
 TOP_K = "jax top_k"
 COPY = "copy of the input"
+GAT = "jaxgnn gat_attention"
+# Of a training step: the model by operations on edges, and the same with its products on nodes.
+PLAIN = "jax segment ops sorted"
+PLAIN_NODES = "jax segment ops sorted, products on nodes"
+PYG_EDGES = "PyG edge_index"
 
 # The worker process that runs each: two frameworks never share one, nor its memory.
 FAMILY = {
     **dict.fromkeys((OURS, ORDERED, SORTED, UNSORTED, SHUFFLED, BCSR, BCOO), "jax"),
     **dict.fromkeys((MAXK, MAXK_WINDOWS, MAXK_PACKED, MAXK_FLOAT, TOP_K, COPY), "jax"),
-    **dict.fromkeys((MAXK_DETERMINISTIC, MAXK_WINDOWS_DETERMINISTIC), "jax"),
+    **dict.fromkeys((MAXK_DETERMINISTIC, MAXK_WINDOWS_DETERMINISTIC, GAT), "jax"),
     **dict.fromkeys((TORCH, *CUSPARSE, PYG_EDGE_INDEX, PYG_ADJ, PYG_SCATTER), "torch"),
     **dict.fromkeys((SORTED + FTZ, UNSORTED + FTZ), "jax_ftz"),
     SCIPY: "scipy",
@@ -114,6 +119,7 @@ FTZ_ATOMICS = (Block((BIG_SHAPE,), (SORTED + FTZ, UNSORTED + FTZ)),)
 DTYPES = ("float32", "bfloat16", "float16")
 WIDTHS = {"cpu": (64, 256), "gpu": (256,)}
 MAXK_WIDTH = 256
+ATTENTION_HEADS = 4
 
 
 def measurements(

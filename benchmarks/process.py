@@ -74,9 +74,13 @@ def run(
     arguments: list[str],
     env: dict[str, str],
     receive: Callable[[dict[str, Any]], None],
+    under: Sequence[str] = (),
 ) -> int:
-    """Runs `python -m module arguments`, passes its messages on, returns its exit status."""
-    command = [sys.executable, "-m", module, *arguments]
+    """Runs `python -m module arguments`, passes its messages on, returns its exit status.
+
+    `under` is the command of a tool that runs it, such as a profiler's.
+    """
+    command = [*under, sys.executable, "-m", module, *arguments]
     with subprocess.Popen(
         command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as child:

@@ -63,7 +63,8 @@ class Record:
         self.save()
 
     def note_graph(self, facts: dict[str, Any]) -> None:
-        self.graphs.append(facts)
+        if facts not in self.graphs:  # by another part of the suite
+            self.graphs.append(facts)
 
     def leave_out(self, what: str, reason: str, failed: bool) -> None:
         """Notes a measurement without a result: it failed, or the library does not have it."""
@@ -158,7 +159,7 @@ def header(options: Options) -> dict[str, Any]:
         "rounds": options.rounds,
         "scale": options.scale,
         "xla_flags": " ".join(filter(None, [os.environ.get("XLA_FLAGS"), options.xla_flags])),
-        "command": "python -m benchmarks.run " + " ".join(sys.argv[1:]),
+        "command": f"python -m {options.program} " + " ".join(sys.argv[1:]),
     }
 
 

@@ -8,11 +8,17 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import building, maxk, spmm, training
+from benchmarks import attention, building, maxk, spmm, training
 from benchmarks.options import parse
 from benchmarks.record import Record
 
-_SUITES = {"spmm": spmm.run, "maxk": maxk.run, "training": training.run, "graph": building.run}
+_SUITES = {
+    "spmm": spmm.run,
+    "maxk": maxk.run,
+    "attention": attention.run,
+    "training": training.run,
+    "graph": building.run,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

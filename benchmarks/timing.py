@@ -134,6 +134,14 @@ def peak_process_bytes() -> int | None:
     return _status("VmHWM")
 
 
+def resident_bytes() -> int | None:
+    """What the process holds now, or `None` where nobody can say."""
+    try:
+        return _status("VmRSS")
+    except OSError:
+        return None
+
+
 def _status(field: str) -> int | None:
     match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
     return None if match is None else 1024 * int(match[1])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ QUICK_WIDTHS = (24, 16, 16, 16, 7)
 KS = (None, 32, 16)  # None: ReLU
 QUICK_KS = (None, 4)
 ORACLE = "float64"
+EDGE_MODELS = ("gat", "edgeconv")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +34,12 @@ class Setting:
 
     Attributes:
         impl: whose it is.
-        model: `"sage"`, `"gcn"` or `"gin"`.
+        model: `"sage"`, `"gcn"`, `"gin"`; of the suite `attention` `"gat"` or `"edgeconv"`.
         k: MaxK's, or `None` for ReLU.
         dtype: of the computation; parameters are float32.
         input_layer: whether a product comes before the first convolution.
+        heads: of `"gat"`; its last layer has one.
+        label: tells its rows from those of the same model in other sizes.
     """
 
     impl: str
@@ -44,24 +47,36 @@ class Setting:
     k: int | None = None
     dtype: str = "float32"
     input_layer: bool = False
+    heads: int | None = None
+    label: str = ""
 
     def __str__(self) -> str:
         activation = "ReLU" if self.k is None else f"MaxK {self.k}"
-        return f"training {self.impl} {self.model} {activation} {self.dtype}"
+        return f"training {self.impl} {self.model}{self.label} {activation} {self.dtype}"
+
+    def case(self, graph: str) -> str:
+        """The case of its row on this graph."""
+        named = self.input_layer or self.model in EDGE_MODELS
+        return f"{graph} {self.model}{self.label}" if named else graph
 
     @property
     def oracle(self) -> Setting:
         """Whose gradients this one's should be."""
         return dataclasses.replace(self, impl=ORACLE, dtype="float64")
 
+    @property
+    def continuous(self) -> bool:
+        """Whether close numbers have close gradients: MaxK and a maximum choose among them."""
+        return self.k is None and self.model != "edgeconv"
+
     def tolerance(self, device: str) -> float:
         """Of a parameter's gradient, relative to its norm, and of the loss.
 
-        TF32 products keep 11 bits, bfloat16 8. Which entries MaxK keeps is not continuous: what
-        rounding moves past the k-th largest counts whole, so that its gradients are those of
-        float32 products.
+        TF32 products keep 11 bits, bfloat16 8. Which entries MaxK keeps, and which edge has the
+        maximum, is not continuous: what rounding moves past another counts whole, so that the
+        gradients checked are those of float32 products.
         """
-        if self.k is not None:
+        if not self.continuous:
             return 2e-2
         if self.dtype == "bfloat16":
             return 0.2
@@ -72,13 +87,30 @@ def run(options: Options, record: Record, workspace: Path) -> None:
     """Runs the oracles and then each implementation, in processes of their own."""
     record.compare = set_baselines
     case = (options.shapes or [plan.BIG_SHAPE])[0]
-    folder = graphs.store_all([case], options.cache or workspace, options.scale)[case]
-    facts = json.loads((folder / "graph.json").read_text())
-    record.note_graph(facts)
     groups = settings(options)
+    if not groups:
+        return
     widths = QUICK_WIDTHS if options.quick else WIDTHS
     if groups[0][0].input_layer:
         widths = (widths[0], *widths[1:-1], widths[-2], widths[-1])
+    folder = graphs.store_all([case], options.cache or workspace, options.scale)[case]
+    run_groups(groups, folder, widths, options, record, workspace)
+
+
+def run_groups(
+    groups: list[list[Setting]],
+    folder: Path,
+    widths: tuple[int, ...],
+    options: Options,
+    record: Record,
+    workspace: Path,
+) -> None:
+    """Runs settings on the graph in `folder`, a process for each group; the first: the oracles.
+
+    Features, parameters and what the oracles gave go to `workspace`, which is a call's own.
+    """
+    facts = json.loads((folder / "graph.json").read_text())
+    record.note_graph(facts)
     save_features(workspace / "features.npz", facts["nodes"], widths)
     for setting in groups[0]:
         save_parameters(workspace, setting, widths, facts["mean_degree"])
@@ -114,12 +146,19 @@ def settings(options: Options) -> list[list[Setting]]:
         ]
     else:
         groups = [[Setting(impl)] for impl in (plan.OURS, plan.SORTED, plan.PYG_ADJ)]
+    return with_oracles(groups, options)
+
+
+def with_oracles(groups: list[list[Setting]], options: Options) -> list[list[Setting]]:
+    """The groups narrowed by `--only`, and before them the oracles of what is left."""
     if options.only:
         wanted = [part.lower() for part in options.only]
         groups = [
             [s for s in group if any(part in s.impl.lower() for part in wanted)] for group in groups
         ]
     groups = [group for group in groups if group]
+    if not groups:
+        return []
     oracles = dict.fromkeys(setting.oracle for group in groups for setting in group)
     return [list(oracles), *groups]
 
@@ -186,7 +225,10 @@ def save_parameters(
         arrays["bias_in"] = uniform(0.05, fan_out)
     for layer, (fan_in, fan_out) in enumerate(pairs):
         bound = (6 / (fan_in + fan_out)) ** 0.5
-        if setting.model == "sage":
+        if setting.model in EDGE_MODELS:
+            last = layer == len(pairs) - 1
+            arrays |= _edge_parameters(setting, layer, fan_in, fan_out, last, uniform)
+        elif setting.model == "sage":
             arrays[f"neighbour_{layer}"] = uniform(bound, fan_in, fan_out)
             arrays[f"root_{layer}"] = uniform(bound, fan_in, fan_out)
         elif setting.model == "gcn":
@@ -197,3 +239,25 @@ def save_parameters(
             arrays[f"second_{layer}"] = uniform((3 / fan_out) ** 0.5, fan_out, fan_out)
         arrays[f"bias_{layer}"] = uniform(bound / 2, fan_out)
     np.savez(parameters_file(workspace, setting), **arrays)
+
+
+def _edge_parameters(
+    setting: Setting,
+    layer: int,
+    fan_in: int,
+    fan_out: int,
+    last: bool,
+    uniform: Callable[..., np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Of a layer of the models whose messages belong to edges."""
+    if setting.model == "edgeconv":
+        bound = (6 / (2 * fan_in + fan_out)) ** 0.5
+        return {f"kernel_{layer}": uniform(bound, 2 * fan_in, fan_out)}
+    heads = 1 if last or setting.heads is None else setting.heads
+    own = fan_out // heads
+    bound = (6 / (heads + own)) ** 0.5
+    return {
+        f"kernel_{layer}": uniform((6 / (fan_in + fan_out)) ** 0.5, fan_in, fan_out),
+        f"source_{layer}": uniform(bound, heads, own),
+        f"target_{layer}": uniform(bound, heads, own),
+    }

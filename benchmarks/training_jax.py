@@ -21,17 +21,17 @@ import jaxgnn
 from benchmarks import plan, timing, training_plain
 from benchmarks.family_jax import preprocessed, program_bytes
 from benchmarks.graphs import StoredGraph
-from benchmarks.training import Setting
-from benchmarks.training_plain import Arrays, cross_entropy
+from benchmarks.training import EDGE_MODELS, Setting
+from benchmarks.training_plain import Apply, Arrays, cross_entropy
 from benchmarks.training_worker import Job
 from jaxgnn import CBSR, Graph, _ffi, maxk, maxk_spmm, nn, spmm
-
-Apply = Callable[[Arrays, Any, Array], Array]
 
 _MODELS: dict[str, Callable[..., nn.GNN]] = {
     "sage": nn.GraphSAGE,
     "gcn": nn.GCN,
     "gin": nn.GIN,
+    "gat": nn.GAT,
+    "edgeconv": nn.EdgeConvNet,
 }
 # Where jaxgnn's convolutions keep the parameters that the inputs name.
 _PLACES: dict[str, dict[str, tuple]] = {
@@ -47,6 +47,13 @@ _PLACES: dict[str, dict[str, tuple]] = {
         "second": ("nn", "linears", 1, "kernel"),
         "bias": ("nn", "linears", 1, "bias"),
     },
+    "gat": {
+        "kernel": ("linear", "kernel"),
+        "source": ("attention_senders",),
+        "target": ("attention_receivers",),
+        "bias": ("bias",),
+    },
+    "edgeconv": {"kernel": ("linear", "kernel"), "bias": ("linear", "bias")},
 }
 _INPUT_PLACES = {"kernel_in": ("linear_in", "kernel"), "bias_in": ("linear_in", "bias")}
 _B1 = 0.9
@@ -65,16 +72,16 @@ def job(
 
     `alone`: no other step was run in this process, whose peak of memory is then this one's.
     """
-    facts: dict[str, Any] = {}
-    apply = _model(setting, parameters, widths)
+    facts: dict[str, Any] = {"base_bytes": timing.resident_bytes() if alone else None}
+    structure: Any
     if setting.impl == plan.OURS:
-        structure: Any = graph.to_graph()
+        apply, structure = _ours(setting, parameters, widths), graph.to_graph()
         # Each gets what makes its products fastest.
         method = "with_row_order" if setting.k is None else "with_windows"
         structure, preprocessing = preprocessed(structure, method)
         facts |= preprocessing
     else:
-        structure = training_plain.operands(graph)
+        apply, structure = training_plain.model_of(setting, graph)
     x = jax.device_put(features["x"].astype(jnp.dtype(setting.dtype)))
     labels = jax.device_put(features["labels"])
     optimiser = optax.adam(1e-3, b1=_B1)
@@ -119,7 +126,7 @@ def job(
         return stats["peak_bytes_in_use"]
 
     def more(ms: float) -> dict[str, Any]:
-        if setting.impl != plan.OURS:
+        if setting.impl != plan.OURS or setting.model in EDGE_MODELS:
             return facts
         aggregations = aggregation_ms(setting, structure, widths, device)
         return {
@@ -129,24 +136,20 @@ def job(
         }
 
     def check() -> tuple[float, Arrays]:
-        if setting.k is None:
+        if setting.continuous:
             return float(value), gradients
-        # Rounding decides which entries MaxK keeps, and each counts whole: gradients of TF32 and
-        # bfloat16 products are no test. Those of the same model in float32 are; the timed program
-        # answers for its loss.
-        exact = _model(dataclasses.replace(setting, dtype="float32"), parameters, widths)
+        # Rounding decides which entries MaxK keeps, or which edge has the maximum, and each counts
+        # whole: gradients of TF32 and bfloat16 products are no test. Those of the same model in
+        # float32 are; the timed program answers for its loss.
+        exact = apply
+        if setting.impl == plan.OURS:
+            exact = _ours(dataclasses.replace(setting, dtype="float32"), parameters, widths)
         with jax.default_matmul_precision("highest"):
             run = jax.jit(jax.grad(functools.partial(loss, apply=exact)))
             found = run(jax.device_put(parameters), structure, features["x"], labels)
         return float(value), jax.device_get(found)
 
     return Job(seconds, peak_bytes, check, more)
-
-
-def _model(setting: Setting, parameters: dict[str, np.ndarray], widths: list[int]) -> Apply:
-    if setting.impl == plan.OURS:
-        return _ours(setting, parameters, widths)
-    return functools.partial(training_plain.model, setting=setting)
 
 
 def _ours(setting: Setting, parameters: dict[str, np.ndarray], widths: list[int]) -> Apply:
@@ -163,6 +166,7 @@ def _ours(setting: Setting, parameters: dict[str, np.ndarray], widths: list[int]
         input_layer=setting.input_layer,
         dtype=None if setting.dtype == "float32" else jnp.dtype(setting.dtype),
         rngs=nnx.Rngs(0),
+        **({} if setting.heads is None else {"heads": setting.heads, "out_heads": 1}),
     )
     definition, state = nnx.split(module)
     variables = {

@@ -13,10 +13,11 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from benchmarks.graphs import StoredGraph
-from benchmarks.training import Setting
+from benchmarks.training import EDGE_MODELS, Setting
 
 Arrays = dict[str, Any]
 Total = Callable[[Array], Array]
+Apply = Callable[[Arrays, Any, Array], Array]
 
 
 def operands(graph: StoredGraph) -> Arrays:
@@ -42,14 +43,20 @@ def sum_of_neighbours(edges: Arrays, h: Array) -> Array:
     )
 
 
-def sliced_sum(edges: Arrays, h: Array, width: int = 32) -> Array:
-    """The same a few features at a time, so that float64 messages of every edge fit in memory."""
-    nodes, features = h.shape
+def by_slices(function: Total, h: Array, width: int = 32) -> Array:
+    """A function of columns on a few of them at a time, so that float64 messages of every edge fit
+    in memory; backward computes it again."""
+    *nodes, features = h.shape
     slices = -(-features // width)
-    padded = jnp.pad(h, ((0, 0), (0, slices * width - features)))
-    apart = jnp.moveaxis(padded.reshape(nodes, slices, width), 1, 0)
-    out = jax.lax.map(functools.partial(sum_of_neighbours, edges), apart)
-    return jnp.moveaxis(out, 0, 1).reshape(nodes, slices * width)[:, :features]
+    padded = jnp.pad(h, [(0, 0)] * len(nodes) + [(0, slices * width - features)])
+    apart = jnp.moveaxis(padded.reshape(*nodes, slices, width), -2, 0)
+    out = jnp.moveaxis(jax.lax.map(jax.checkpoint(function), apart), 0, -2)
+    return out.reshape(*out.shape[:-2], slices * width)[..., :features]
+
+
+def sliced_sum(edges: Arrays, h: Array) -> Array:
+    """`sum_of_neighbours` by slices."""
+    return by_slices(functools.partial(sum_of_neighbours, edges), h)
 
 
 def model(
@@ -66,17 +73,35 @@ def model(
     convolution = _CONVOLUTIONS[setting.model]
     if setting.input_layer:
         x = activation(x @ params["kernel_in"] + params["bias_in"])
-    layers = sum(name.startswith("bias_") and name != "bias_in" for name in params)
-    for layer in range(layers):
-        own = {
+    layers = layer_parameters(params)
+    for layer, own in enumerate(layers):
+        x = convolution(own, total, edges["degrees"], x)
+        if layer < len(layers) - 1:
+            x = activation(x)
+    return x
+
+
+def layer_parameters(params: Arrays) -> list[Arrays]:
+    """The parameters of each convolution, their names without its number."""
+    count = sum(name.startswith("bias_") and name != "bias_in" for name in params)
+    return [
+        {
             name.removesuffix(f"_{layer}"): value
             for name, value in params.items()
             if name.endswith(f"_{layer}")
         }
-        x = convolution(own, total, edges["degrees"], x)
-        if layer < layers - 1:
-            x = activation(x)
-    return x
+        for layer in range(count)
+    ]
+
+
+def model_of(setting: Setting, graph: StoredGraph, oracle: bool = False) -> tuple[Apply, Arrays]:
+    """The model of parameters, edges and features, and the edges; the oracle's saves memory."""
+    if setting.model in EDGE_MODELS:
+        from benchmarks import attention_plain  # made of this module's parts
+
+        return attention_plain.model_of(setting, graph, oracle)
+    neighbours = sliced_sum if oracle else sum_of_neighbours
+    return functools.partial(model, setting=setting, neighbours=neighbours), operands(graph)
 
 
 def keep_largest(k: int, x: Float[Array, "rows width"]) -> Float[Array, "rows width"]:
@@ -131,14 +156,14 @@ def float64_gradients(
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")
 
+    apply, edges = model_of(setting, graph, oracle=True)
+
     def loss(params: Arrays, edges: Arrays, x: Array, labels: Array) -> Array:
-        return cross_entropy(
-            model(params, edges, x, setting=setting, neighbours=sliced_sum), labels
-        )
+        return cross_entropy(apply(params, edges, x), labels)
 
     params = {name: jnp.asarray(value, jnp.float64) for name, value in parameters.items()}
     x = jnp.asarray(features["x"], jnp.float64)
     value, gradients = jax.jit(jax.value_and_grad(loss))(
-        params, operands(graph), x, jnp.asarray(features["labels"])
+        params, edges, x, jnp.asarray(features["labels"])
     )
     return float(value), {name: np.asarray(gradient) for name, gradient in gradients.items()}

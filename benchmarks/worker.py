@@ -35,7 +35,7 @@ def main(task_file: str, first: str) -> int:
         import torch
 
         torch.set_num_threads(threads)
-    inputs = _Inputs(family, {name: Path(path) for name, path in task["graphs"].items()})
+    inputs = Inputs(family, {name: Path(path) for name, path in task["graphs"].items()})
     for number, fields in enumerate(task["measurements"]):
         if number < int(first):
             continue
@@ -56,7 +56,7 @@ def main(task_file: str, first: str) -> int:
     return 0
 
 
-class _Inputs:
+class Inputs:
     """The current graph, dense matrices and edge values, made anew only where they change."""
 
     def __init__(self, family: families.Family, folders: dict[str, Path]) -> None:
@@ -134,27 +134,36 @@ class _Inputs:
         return oracle.round_to(values, measurement.dtype).astype(np.float32)
 
 
-def _run(
-    family: families.Family,
-    inputs: _Inputs,
-    measurement: Measurement,
-    how: dict[str, Any],
-) -> dict[str, Any]:
-    began = time.perf_counter()
+def prepare(
+    family: families.Family, inputs: Inputs, measurement: Measurement
+) -> tuple[families.Candidate, float]:
+    """The candidate, called once, and the largest relative error of a row of its result."""
     graph = inputs.graph(measurement.case)
     dense = inputs.dense(measurement)
     weights = inputs.weights(measurement)
     kept = inputs.kept(measurement)
     candidate = family.candidate(measurement, dense, weights, kept)
-    rows, expected = inputs.expected(measurement, dense, weights, kept)
     width = measurement.width
     if measurement.k is not None and measurement.direction != "forward":
         width = measurement.k
     family.poison((graph.num_nodes, width), measurement.dtype)
     result = candidate.call()
     family.wait(result)
-    error = oracle.row_error((candidate.rows or family.rows)(result, rows), expected)
-    del result
+    if candidate.error is not None:
+        return candidate, candidate.error(result)
+    rows, expected = inputs.expected(measurement, dense, weights, kept)
+    return candidate, oracle.row_error((candidate.rows or family.rows)(result, rows), expected)
+
+
+def _run(
+    family: families.Family,
+    inputs: Inputs,
+    measurement: Measurement,
+    how: dict[str, Any],
+) -> dict[str, Any]:
+    began = time.perf_counter()
+    graph = inputs.graph(measurement.case)
+    candidate, error = prepare(family, inputs, measurement)
     peak = family.peak_bytes(candidate)
     timed, call_ms = _timed(family, candidate, how)
     candidate.close()
@@ -162,12 +171,7 @@ def _run(
         "case": measurement.case + (" weighted" if measurement.weighted else ""),
         "impl": measurement.impl,
         "dtype": measurement.dtype,
-        "shape": {
-            "nodes": graph.num_nodes,
-            "edges": graph.num_edges,
-            "width": measurement.width,
-            **({} if measurement.k is None else {"k": measurement.k}),
-        },
+        "shape": shape(graph, measurement),
         "pass": measurement.direction,
         **timed._asdict(),
         "call_ms": call_ms,
@@ -179,6 +183,16 @@ def _run(
         **candidate.facts,
         "seconds_in_all": round(time.perf_counter() - began, 2),
     }
+
+
+def shape(graph: graphs.StoredGraph, measurement: Measurement) -> dict[str, int]:
+    """The sizes of a measurement, as its row has them."""
+    sizes = {
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "width": measurement.width,
+    }
+    return sizes if measurement.k is None else {**sizes, "k": measurement.k}
 
 
 def _timed(

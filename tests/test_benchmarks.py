@@ -1,7 +1,9 @@
 """The benchmarks' own parts, and every suite once on a tiny graph."""
 
+import importlib.util
 import itertools
 import json
+import sys
 
 import jax
 import numpy as np
@@ -10,7 +12,11 @@ import pytest
 pytest.importorskip("rich")
 
 from benchmarks import (
+    attention,
+    attention_oracle,
+    attention_plan,
     bars,
+    counters,
     families,
     family_jax,
     graphs,
@@ -25,9 +31,10 @@ from benchmarks import (
     spmm,
     timing,
     training,
+    training_worker,
     worker,
 )
-from jaxgnn import _ffi
+from jaxgnn import _ffi, gat_attention
 
 needs_kernels = pytest.mark.skipif(_ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
 
@@ -360,6 +367,8 @@ def test_a_worker_that_dies_costs_one_measurement(monkeypatch, tmp_path):
         ["maxk", "--k", "257"],
         ["training", "--models", "sage", "--activations", "maxk"],
         ["training", "--activations", "relu"],
+        ["training", "--models", "gat"],
+        ["maxk", "--parts", "steps"],
     ],
 )
 def test_bad_options_end_with_status_2(arguments, capsys):
@@ -478,3 +487,264 @@ def test_graph_quick(tmp_path):
     result = run_quick("graph", tmp_path)
     assert len(result["rows"]) == 2
     assert all(entry["error"] == 0 for entry in result["rows"])
+
+
+RAW_COUNTERS = """==PROF== Connected to process 7 (/usr/bin/python3.12)
+==PROF== Profiling "expand" - 0: 0%....50%....100% - 2 passes
+"ID","Process ID","Kernel Name","Grid Size","dram__bytes.sum","gpu__time_duration.sum","lts__t_bytes.sum","lts__t_sector_hit_rate.pct"
+"","","","","Mbyte","usecond","Gbyte","%"
+"0","7","jaxgnn::<unnamed>::fixed_rows<float, (int)1>(Params<T1, T2>)","(9, 1, 1)","5","5","5","5"
+"1","7","jaxgnn::<unnamed>::expand(Rows, int *)","(2, 1, 1)","0","1","0","0"
+"2","7","jaxgnn::<unnamed>::find_range<float>(RangeArgs)","(9, 1, 1)","1,234.5","2,000","1","20"
+"3","7","jaxgnn::<unnamed>::fixed_rows<float, (int)1>(Params<T1, T2>)","(9, 1, 1)","0.5","500","3","60"
+"4","7","jaxgnn::<unnamed>::expand(Rows, int *)","(1, 1, 1)","0","1","0","0"
+"5","7","jaxgnn::<unnamed>::long_rows<float>(Params<T1>)","(9, 1, 1)","5","5","5","5"
+"6","7","jaxgnn::<unnamed>::expand(Rows, int *)","(4, 1, 1)","0","1","0","0"
+"7","7","jaxgnn::<unnamed>::expand(Rows, int *)","(900, 1, 1)","2","3000","4","n/a"
+"""  # noqa: E501
+
+
+def test_counters_are_read_in_their_units_and_grouped_by_case():
+    kernels = counters.parse(RAW_COUNTERS)
+    assert [kernel.blocks for kernel in kernels] == [9, 2, 9, 9, 1, 9, 4, 900]
+    groups = counters.by_case(kernels, cases=3)
+    assert {case: len(group) for case, group in groups.items()} == {0: 2, 2: 1}
+    sums = counters.total(groups[0])
+    assert (sums["ms"], sums["l2_bytes"]) == (pytest.approx(2.5), pytest.approx(4e9))
+    assert (sums["hbm_bytes"], sums["l2_hit_percent"]) == (
+        pytest.approx(1.235e9),
+        pytest.approx(50),
+    )
+    assert sums["l1_bytes"] is sums["l1_hit_percent"] is sums["l2_bytes_asked"] is None
+    assert counters.total(groups[2])["ms"] == pytest.approx(3)
+
+
+def test_counters_with_a_row_for_each_metric():
+    header = (
+        '"ID","Process ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"'
+    )
+    rows = [
+        f'"0","7","expand","(2, 1, 1)","{metric}","{unit}","{value}"'
+        for metric, unit, value in (
+            (counters.TIME, "ns", "1,500"),
+            (counters.L2, "Kbyte", "2.5"),
+            (counters.GRID, "", "1,024"),
+            ("Duration", "%", "1"),
+        )
+    ]
+    (kernel,) = counters.parse("\n".join(["==PROF== Connected", header, *rows]))
+    assert kernel == counters.Kernel(
+        "expand", 1024, {counters.TIME: pytest.approx(1.5e-6), counters.L2: pytest.approx(2500)}
+    )
+
+
+@pytest.mark.parametrize(
+    "printed, reason",
+    [
+        ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ERR_NVGPUCTRPERM"),
+        ('"ID","Process ID","Kernel Name"\n', "empty"),
+        ("", "no table"),
+        (RAW_COUNTERS.replace("usecond", "fortnight"), "fortnight"),
+    ],
+)
+def test_what_the_profiler_says_is_passed_on(printed, reason):
+    with pytest.raises(counters.NoCounters, match=reason):
+        counters.parse(printed)
+
+
+FAKE_NCU = """#!{python}
+import subprocess, sys
+arguments = sys.argv[1:]
+log = arguments[arguments.index("--log-file") + 1]
+by_name = "--kernel-name" in arguments
+lines = ['"ID","Process ID","Kernel Name","Grid Size","dram__bytes.sum",'
+         '"gpu__time_duration.sum","lts__t_bytes.sum"', '"","","","","byte","ns","byte"']
+for case in range(9 if by_name else 0):
+    for name, blocks, value in (("expand", case + 2, 1), ("rows", 5, case + 1), ("expand", 1, 1)):
+        lines.append(f'"0","7","{{name}}","({{blocks}}, 1, 1)","{{value}}","{{value}}","{{value}}"')
+open(log, "w").write("\\n".join(lines))
+sys.exit(subprocess.call(arguments[arguments.index({python!r}):]))
+"""
+
+
+@needs_kernels
+def test_traffic_of_a_profiler_that_has_to_be_asked_twice(tmp_path):
+    traffic = pytest.importorskip("benchmarks.traffic")
+    fake, output = tmp_path / "ncu", tmp_path / "traffic.json"
+    fake.write_text(FAKE_NCU.format(python=sys.executable))
+    fake.chmod(0o755)
+    places = (f"--ncu={fake}", f"--output={output}")
+    sizes = ("--shape=rmat", f"--scale={2**-9}", "--width=16", "--k=4", "--dtypes=float32")
+    status = traffic.main(["--device=cpu", *places, *sizes, "--only", "spmm", "maxk windows"])
+    result = json.loads(output.read_text())
+    assert status == 0, result["left_out"]
+    assert result["header"]["command"].startswith("python -m benchmarks.traffic")
+    measured = [(row["impl"], row["pass"], row["l2_bytes"]) for row in result["rows"]]
+    assert measured == [
+        (plan.MAXK_WINDOWS, "forward", 1),
+        (plan.MAXK_WINDOWS, "backward", 2),
+        (plan.MAXK_WINDOWS_DETERMINISTIC, "backward", 3),
+    ]
+    edges, nodes = (result["rows"][0]["shape"][key] for key in ("edges", "nodes"))
+    needed = edges * (4 * (4 + 1) + 4) + nodes * 16 * 4
+    assert result["rows"][0]["l2_bytes_needed"] == needed
+    assert all(row["accurate"] and row["kernels"][0]["name"] == "rows" for row in result["rows"])
+
+
+def test_traffic_is_compared_with_dense_rows():
+    traffic = pytest.importorskip("benchmarks.traffic")
+    options, _ = traffic.parse(["--device=gpu"])
+    chosen = traffic.cases(options)
+    assert len(set(map(str, chosen))) == len(chosen) == 27
+    assert (chosen[0].impl, chosen[0].dtype) == (plan.OURS, "float32")
+    assert traffic.NO_COMMAND_BUFFERS in options.xla_flags
+    rows = [
+        row(impl, ms, l2_bytes=l2, hbm_bytes=None)
+        for impl, ms, l2 in ((plan.OURS, 12.0, 120.0), (plan.MAXK, 3.0, 24.0))
+    ]
+    traffic.set_ratios(rows)
+    assert [(r["ratio"], r["l2_ratio"], r["hbm_ratio"]) for r in rows] == [
+        (1, 1, None),
+        (4, 5, None),
+    ]
+
+
+def test_traffic_without_the_profiler_says_so(monkeypatch, capsys):
+    traffic = pytest.importorskip("benchmarks.traffic")
+    monkeypatch.setattr(counters, "find", lambda: None)
+    assert traffic.main(["--device=cpu"]) == 1
+    assert "Nsight Compute" in capsys.readouterr().err
+
+
+def test_the_plan_of_attention_measures_what_its_bars_compare():
+    for device, count in (("cpu", 4), ("gpu", 26)):
+        chosen = options.parse(["attention", f"--device={device}"])
+        planned = {
+            (m.case, m.impl, m.dtype, m.direction) for m in attention_plan.measurements(chosen)
+        }
+        for case, _, settings in attention.steps(chosen, attention_plan.PARTS[device]):
+            planned |= {(s.case(case), s.impl, s.dtype, "step") for s in settings}
+        compared = [bar for bar in bars.BARS if bar.suite == "attention" and bar.device == device]
+        assert len(compared) == count
+        for bar in compared:
+            for case, pick in itertools.product(bar.cases, (bar.ours, bar.reference or bar.ours)):
+                for impl in pick.impls:
+                    assert (case, impl, pick.dtype, pick.direction) in planned
+
+
+def test_a_bar_on_memory_is_a_ratio_of_it():
+    fields = {"suite": "attention", "case": f"{attention_plan.CPU_SHAPE} gat", "direction": "step"}
+    rows = [
+        row(plan.OURS, 10.0, peak_bytes=100, **fields),
+        row(plan.PLAIN, 50.0, peak_bytes=900, **fields),
+    ]
+    found = bars.evaluate(rows, "attention", "cpu")
+    assert [(bar["value"], bar["status"]) for bar in found[:2]] == [(5.0, "met"), (9.0, "missed")]
+    rows[1]["peak_bytes"] = None
+    assert bars.evaluate(rows, "attention", "cpu")[1]["status"] == "not measured"
+
+
+def test_gradients_of_attention_are_measured_beside_those_of_their_layer():
+    expected = {"kernel_0": np.ones(4), "source_0": np.full(4, 1e-9), "loss": 1.0}
+    found = {"kernel_0": np.ones(4), "source_0": np.full(4, 2e-9)}
+    assert training_worker._error(1.0, found, expected) == pytest.approx(2e-8)
+    found["source_0"] = np.full(4, 0.1)
+    assert training_worker._error(1.0, found, expected) > 1
+
+
+@needs_kernels
+def test_oracle_of_attention(tmp_path):
+    stored = graphs.load(graphs.store("rmat-dense", tmp_path, scale=2**-9))
+    rng = np.random.default_rng(0)
+    features, cotangent = rng.standard_normal((2, stored.num_nodes, 12)).astype(np.float32)
+    scores = rng.standard_normal((2, stored.num_nodes, 4)).astype(np.float32)
+    reference = attention_oracle.Oracle(stored, features, *scores)
+
+    def forward(v, source, target):
+        heads = v.reshape(-1, 4, 3)
+        return gat_attention(stored.to_graph(), heads, source, target, impl="jax").reshape(-1, 12)
+
+    out, pullback = jax.vjp(forward, features, *scores)
+    out, gradients = np.array(out), [np.array(gradient) for gradient in pullback(cotangent)]
+    assert reference.forward_error(out) < 1e-5
+    assert reference.backward_error(cotangent, *gradients) < 1e-5
+    row = oracle.sample_rows(stored.row_offsets, seed=attention_oracle._SEED)[3]
+    out[row, 2] += 0.1
+    assert reference.forward_error(out) > 1e-3
+    gradients[2][row, 1] += 0.1
+    assert reference.backward_error(cotangent, *gradients) > 1e-3
+
+
+@needs_kernels
+@pytest.mark.parametrize("model", options.MODELS["attention"])
+def test_steps_of_attention_are_the_same_model(model, tmp_path):
+    from benchmarks import training_jax
+
+    stored = graphs.load(graphs.store("rmat-dense", tmp_path, scale=2**-9))
+    widths = attention_plan.QUICK_WIDTHS
+    chosen = options.parse(["attention", "--device=gpu", "--models", model, "--shapes=rmat-dense"])
+    ((_, _, settings),) = attention.steps(chosen, ["steps"])
+    training.save_features(tmp_path / "features.npz", stored.num_nodes, widths)
+    training.save_parameters(tmp_path, settings[0], widths, 48.0)
+    features = training_worker._arrays(tmp_path / "features.npz")
+    parameters = training_worker._arrays(training.parameters_file(tmp_path, settings[0]))
+    checked = {}
+    for setting in settings:
+        if setting.impl == plan.PYG_EDGES:
+            if importlib.util.find_spec("torch_geometric") is None:
+                continue
+            from benchmarks import training_pyg
+
+            job = training_pyg.job(setting, stored, features, parameters, "cpu", 1)
+        else:
+            arguments = (setting, stored, features, parameters, list(widths), "cpu", False)
+            job = training_jax.job(*arguments)
+        checked[setting.impl] = job.check()
+    loss, gradients = checked[plan.PLAIN]
+    expected = {"loss": loss, **gradients}
+    assert {plan.OURS, plan.PLAIN} <= checked.keys()
+    assert all(training_worker._error(*found, expected) < 1e-4 for found in checked.values())
+
+
+@needs_kernels
+def test_attention_quick(tmp_path):
+    result = run_quick(
+        "attention", tmp_path, "--dtypes", "float32", "--models", "gat", "--only", "jaxgnn"
+    )
+    measured = {(entry["impl"], entry["pass"]) for entry in result["rows"]}
+    assert measured == {
+        *itertools.product((plan.OURS, plan.GAT), plan.BOTH),
+        (plan.OURS, "step"),
+    }
+    assert all(entry["kernel"] for entry in result["rows"] if entry["impl"] == plan.GAT)
+    assert {bar["status"] for bar in result["bars"]} == {"not measured"}
+
+
+class FakeDriver:
+    """The CUDA driver as `traffic_worker.Marker` calls it."""
+
+    def __init__(self, calls, status=0):
+        self.calls, self.status = calls, status
+
+    def __getattr__(self, name):
+        return lambda *arguments: self.calls.append(name) or self.status
+
+
+def test_marks_are_profiled_with_their_case(monkeypatch):
+    traffic_worker = pytest.importorskip("benchmarks.traffic_worker")
+    calls = []
+    monkeypatch.setattr(traffic_worker.ctypes, "CDLL", lambda name: FakeDriver(calls))
+    monkeypatch.setattr(
+        traffic_worker, "expand_rows", lambda offsets, edges: calls.append(edges // 1024)
+    )
+    marker = traffic_worker.Marker(profiler_calls=True)
+    assert calls == ["cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"]
+    calls.clear()
+    with marker.case(3):
+        calls.append("case")
+    warm, profiled = calls[:2], calls[2:]
+    assert warm == [5, 1]
+    assert profiled == ["cuProfilerStart", 5, "case", 1, "cuProfilerStop"]
+    monkeypatch.setattr(traffic_worker.ctypes, "CDLL", lambda name: FakeDriver([], status=3))
+    with pytest.raises(RuntimeError, match="status 3"):
+        traffic_worker.Marker(profiler_calls=True)

@@ -1,0 +1,99 @@
+"""The suite `attention`: models whose messages belong to edges, and none of them stored.
+
+Three parts: `kernels`, attention and its gradients beside our product of the same width; `steps`,
+a full-batch training step of two layers against PyG and the same model in plain JAX; `memory`, the
+step of attention models on the Reddit-shaped graph, where messages would not fit.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks import graphs, plan, spmm, training
+from benchmarks.attention_plan import (
+    CPU_SHAPE,
+    DEEP,
+    PARTS,
+    QUICK_WIDTHS,
+    REFERENCES,
+    STEP_SHAPES,
+    STEP_WIDTHS,
+    measurements,
+)
+from benchmarks.options import MODELS, Options
+from benchmarks.record import Record, Row
+from benchmarks.training import Setting
+
+
+def run(options: Options, record: Record, workspace: Path) -> None:
+    """Runs the parts one after the other."""
+    record.compare = set_baselines
+    parts = options.parts or PARTS[options.device]
+    if "kernels" in parts:
+        chosen = measurements(options)
+        spmm.run_plan(chosen, options, record, workspace, operator.attrgetter("case"))
+    for case, widths, settings in steps(options, parts):
+        groups = training.with_oracles([[setting] for setting in settings], options)
+        if not groups:
+            continue
+        folder = graphs.store_all([case], options.cache or workspace, options.scale)[case]
+        own = workspace / f"step {case}{settings[0].label}"
+        own.mkdir()
+        training.run_groups(groups, folder, widths, options, record, own)
+
+
+def steps(
+    options: Options, parts: Sequence[str]
+) -> Iterator[tuple[str, tuple[int, ...], list[Setting]]]:
+    """Graphs, widths and what runs on them, the oracles aside."""
+    shapes, models = options.shapes, options.models or MODELS["attention"]
+    if "steps" in parts:
+        default = STEP_SHAPES if options.device == "gpu" else (CPU_SHAPE,)
+        widths = QUICK_WIDTHS if options.quick else STEP_WIDTHS
+        for case in shapes or default:
+            chosen = [s for model in models for s in _of_model(model, options.device)]
+            yield case, widths, [s for s in chosen if s.dtype in (options.dtypes or plan.DTYPES)]
+    if "memory" in parts and "gat" in models:
+        case = plan.BIG_SHAPE if not shapes or plan.BIG_SHAPE in shapes else shapes[0]
+        for deep in DEEP:
+            widths = deep.widths
+            if options.quick:
+                widths = (QUICK_WIDTHS[0], *[QUICK_WIDTHS[1]] * (len(widths) - 2), QUICK_WIDTHS[2])
+            settings = [
+                Setting(plan.OURS, "gat", dtype=dtype, heads=plan.ATTENTION_HEADS, label=deep.label)
+                for dtype in deep.dtypes
+                if not options.dtypes or dtype in options.dtypes
+            ]
+            if settings:
+                yield case, widths, settings
+
+
+def _of_model(model: str, device: str) -> Iterator[Setting]:
+    heads = plan.ATTENTION_HEADS if model == "gat" else None
+    for impl in (plan.OURS, *REFERENCES[device]):
+        yield Setting(impl, model, heads=heads)
+        if impl == plan.PLAIN and model == "edgeconv":
+            yield Setting(plan.PLAIN_NODES, model, heads=heads)
+
+
+def set_baselines(rows: list[Row]) -> None:
+    """The baseline is our product of dense rows, of a step PyG, else plain JAX, else ours."""
+    for row in rows:
+        if row["pass"] == "step":
+            impls, direction = (plan.PYG_EDGES, plan.PLAIN, plan.OURS), "step"
+        else:
+            impls, direction = (plan.OURS,), "forward"
+        same = [
+            other
+            for other in rows
+            if other["impl"] in impls
+            and other["pass"] == direction
+            and other["accurate"]
+            and other["case"] == row["case"]
+            and (direction == "step" or other["dtype"] == row["dtype"])
+        ]
+        if same:
+            best = min(same, key=lambda other: impls.index(other["impl"]))
+            row["baseline"], row["ratio"] = best["impl"], round(best["ms"] / row["ms"], 3)

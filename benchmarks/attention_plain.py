@@ -1,0 +1,139 @@
+"""The models of the suite `attention` in plain JAX: baselines, and in float64 the oracle.
+
+Messages belong to edges here, as JAX's users write them: gather, then sorted segment operations.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from benchmarks import plan
+from benchmarks.graphs import StoredGraph
+from benchmarks.training import Setting
+from benchmarks.training_plain import Apply, Arrays, by_slices, layer_parameters
+
+# Columns at a time that the oracle gathers for every edge.
+_SLICE = 8
+Layer = Callable[[Arrays, Arrays, Array, bool], Array]
+
+
+def model_of(setting: Setting, graph: StoredGraph, oracle: bool) -> tuple[Apply, Arrays]:
+    """The model of parameters, edges and features, and the edges on the device."""
+    layer = _LAYERS[setting.model]
+    if setting.model == "edgeconv" and (oracle or setting.impl == plan.PLAIN_NODES):
+        layer = edge_conv_on_nodes
+    edges = operands(graph, self_loops=setting.model == "gat")
+    return functools.partial(_model, layer=layer, sliced=oracle), edges
+
+
+def operands(graph: StoredGraph, self_loops: bool) -> Arrays:
+    """The edges sorted by receiver, with a self-loop at the end of each row if so asked.
+
+    The graphs have none of their own.
+    """
+    senders, degrees = np.asarray(graph.senders), np.diff(graph.row_offsets)
+    if self_loops:
+        nodes = np.arange(graph.num_nodes, dtype=senders.dtype)
+        senders = np.insert(senders, graph.row_offsets[1:], nodes)
+        degrees = degrees + 1
+    receivers = np.repeat(np.arange(graph.num_nodes, dtype=np.int32), degrees)
+    return jax.device_put(
+        {"senders": senders, "receivers": receivers, "degrees": degrees.astype(np.int32)}
+    )
+
+
+def _model(params: Arrays, edges: Arrays, x: Array, *, layer: Layer, sliced: bool) -> Array:
+    layers = layer_parameters(params)
+    for number, own in enumerate(layers):
+        x = layer(own, edges, x, sliced)
+        if number < len(layers) - 1:
+            x = jax.nn.relu(x)
+    return x
+
+
+def gat(
+    own: Arrays, edges: Arrays, x: Float[Array, "nodes in_features"], sliced: bool
+) -> Float[Array, "nodes out_features"]:
+    """The attention's heads side by side."""
+    heads, features = own["source"].shape
+    h = (x @ own["kernel"]).reshape(x.shape[0], heads, features)
+    if sliced:
+
+        def head(operands: tuple[Array, Array, Array]) -> Array:
+            h, source, target = operands
+            return attend(edges, h[:, None], source[None], target[None], sliced)[:, 0]
+
+        # Head after head, so that numbers of the edges are there for one alone; backward, too.
+        operands = (jnp.moveaxis(h, 1, 0), own["source"], own["target"])
+        out = jnp.moveaxis(jax.lax.map(jax.checkpoint(head), operands), 0, 1)
+    else:
+        out = attend(edges, h, own["source"], own["target"], sliced)
+    return out.reshape(x.shape[0], heads * features) + own["bias"]
+
+
+def attend(
+    edges: Arrays,
+    h: Float[Array, "nodes heads features"],
+    source: Float[Array, "heads features"],
+    target: Float[Array, "heads features"],
+    sliced: bool,
+) -> Float[Array, "nodes heads features"]:
+    """The attention; its sums are divided on the nodes, which spares a gather."""
+    senders, receivers = edges["senders"], edges["receivers"]
+    at_senders, at_receivers = ((h * vector).sum(axis=-1) for vector in (source, target))
+    scores = jax.nn.leaky_relu(at_senders[senders] + at_receivers[receivers], 0.2)
+    if not sliced:  # in float64 the exponentials of these scores, which are small, need no maximum
+        largest = _reduce(jax.ops.segment_max, edges, jax.lax.stop_gradient(scores))
+        scores = scores - largest[receivers]
+    weights = jnp.exp(scores)
+
+    def weighted_sum(h: Array) -> Array:
+        return _reduce(jax.ops.segment_sum, edges, weights[:, :, None] * h[senders])
+
+    out = by_slices(weighted_sum, h, _SLICE) if sliced else weighted_sum(h)
+    return out / _reduce(jax.ops.segment_sum, edges, weights)[:, :, None]
+
+
+def edge_conv(
+    own: Arrays, edges: Arrays, x: Float[Array, "nodes in_features"], sliced: bool
+) -> Float[Array, "nodes out_features"]:
+    """The maximum over the edges of a product of `[x_i, x_j - x_i]`."""
+    del sliced
+    at_receivers = x[edges["receivers"]]
+    rows = jnp.concatenate([at_receivers, x[edges["senders"]] - at_receivers], axis=1)
+    return _maximum(edges, rows @ own["kernel"] + own["bias"])
+
+
+def edge_conv_on_nodes(
+    own: Arrays, edges: Arrays, x: Float[Array, "nodes in_features"], sliced: bool
+) -> Float[Array, "nodes out_features"]:
+    """The same with the products on the nodes: `x_j W_2` by edges, `x_i (W_1 - W_2) + b` not."""
+    first, second = jnp.split(own["kernel"], 2)
+
+    def maximum(theta: Array) -> Array:
+        return _maximum(edges, theta[edges["senders"]])
+
+    theta = x @ second
+    out = by_slices(maximum, theta, _SLICE) if sliced else maximum(theta)
+    return jnp.where(edges["degrees"][:, None] > 0, out + x @ (first - second) + own["bias"], 0)
+
+
+def _maximum(edges: Arrays, rows: Array) -> Array:
+    """Of each node's rows; 0 for one without."""
+    largest = _reduce(jax.ops.segment_max, edges, rows)
+    return jnp.where(edges["degrees"][:, None] > 0, largest, 0)
+
+
+def _reduce(operation: Callable[..., Any], edges: Arrays, rows: Array) -> Array:
+    nodes = edges["degrees"].shape[0]
+    return operation(rows, edges["receivers"], nodes, indices_are_sorted=True)
+
+
+_LAYERS: dict[str, Layer] = {"gat": gat, "edgeconv": edge_conv}

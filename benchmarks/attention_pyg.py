@@ -1,0 +1,70 @@
+"""The models of the suite `attention` in PyG: convolutions over an `edge_index`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.nn import EdgeConv, GATConv
+
+from benchmarks.graphs import StoredGraph
+
+
+class Model(torch.nn.Module):
+    """Convolutions with a ReLU between, under the parameters of the inputs."""
+
+    def __init__(self, inputs: dict[str, np.ndarray], model: str, layers: int) -> None:
+        super().__init__()
+        make, self._places = _MODELS[model]
+        self.convs = torch.nn.ModuleList(
+            make({kind: inputs[f"{kind}_{layer}"] for kind in self._places})
+            for layer in range(layers)
+        )
+
+    def named(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters under the names of the inputs."""
+        return {
+            f"{kind}_{layer}": conv.get_parameter(place)
+            for layer, conv in enumerate(self.convs)
+            for kind, place in self._places.items()
+        }
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        for conv in self.convs[:-1]:
+            x = conv(x, edge_index).relu()
+        return self.convs[-1](x, edge_index)
+
+
+def edge_index(graph: StoredGraph, model: str) -> torch.Tensor:
+    """Senders over receivers, sorted by receiver.
+
+    The attention's self-loops are among them: a layer that adds them does so in each call.
+    """
+    senders, degrees = np.asarray(graph.senders), np.diff(graph.row_offsets)
+    if model == "gat":
+        nodes = np.arange(graph.num_nodes, dtype=senders.dtype)
+        senders = np.insert(senders, graph.row_offsets[1:], nodes)
+        degrees = degrees + 1
+    receivers = np.repeat(np.arange(graph.num_nodes), degrees)
+    return torch.from_numpy(np.stack([senders, receivers]).astype(np.int64))
+
+
+def _gat(inputs: dict[str, np.ndarray]) -> torch.nn.Module:
+    heads, features = inputs["source"].shape
+    width = inputs["kernel"].shape[0]
+    return GATConv(width, features, heads=heads, add_self_loops=False)
+
+
+def _edge_conv(inputs: dict[str, np.ndarray]) -> torch.nn.Module:
+    return EdgeConv(torch.nn.Linear(*inputs["kernel"].shape), aggr="max")
+
+
+# How a layer is made, and where it keeps the parameters that the inputs name.
+_MODELS: dict[str, tuple[Any, dict[str, str]]] = {
+    "gat": (
+        _gat,
+        {"kernel": "lin.weight", "source": "att_src", "target": "att_dst", "bias": "bias"},
+    ),
+    "edgeconv": (_edge_conv, {"kernel": "nn.weight", "bias": "nn.bias"}),
+}
