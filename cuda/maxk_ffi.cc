@@ -175,9 +175,10 @@ Windows make_windows(Check& check, const AnyBuffer& rows, const AnyBuffer& parts
           static_cast<const uint2*>(masks.untyped_data()), static_cast<int>(dim(parts, 0))};
 }
 
-void check_window_width(Check& check, int64_t width) {
+void check_window_sizes(Check& check, int64_t width, const AnyBuffer& indices) {
   check.that(width % 4 == 0 && width <= kWindowWidth,
              "windows need a width that is a multiple of 4, at most 256");
+  check.that(count(indices) <= UINT32_MAX, "windows need fewer than 2^32 entries");
 }
 
 ffi::Error maxk_spmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns,
@@ -192,7 +193,7 @@ ffi::Error maxk_spmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuff
   rows.fallback = true;
   MaxkWindowsArgs args{};
   args.windows = make_windows(check, window_rows, window_parts, window_senders, window_masks);
-  check_window_width(check, rows.width);
+  check_window_sizes(check, rows.width, indices);
   check.that(packed == 0 || (values.element_type() == ffi::F32 && rows.k % 4 == 0),
              "packed records need float32 and a k that is a multiple of 4");
   const Scratch parts =
@@ -296,7 +297,7 @@ ffi::Error maxk_sspmm_scatter(cudaStream_t stream, AnyBuffer row_offsets, AnyBuf
 MaxkWindowsArgs make_backward(Check& check, const Windows& windows, const AnyBuffer& dense,
                               const AnyBuffer& indices, const AnyBuffer& out) {
   check_records(check, out, indices, dim(dense, 1));
-  check_window_width(check, dim(dense, 1));
+  check_window_sizes(check, dim(dense, 1), indices);
   MaxkWindowsArgs args{};
   args.type = value_type(dense.element_type());
   args.windows = windows;

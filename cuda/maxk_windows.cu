@@ -145,6 +145,13 @@ __device__ inline void walk(const Windows& windows, const Part& part, int group,
   }
 }
 
+// The place of a record's entry c. There are fewer than 2^32 of them (maxk_windows.h): addresses of
+// 64 bits, computed from the start, take registers that the loops do not have.
+template <typename T>
+__device__ inline unsigned entry_at(const Params<T>& p, int sender, int c) {
+  return static_cast<unsigned>(sender) * static_cast<unsigned>(p.k) + static_cast<unsigned>(c);
+}
+
 // A lane's share of a record as it lies in memory: it waits its turn in few registers so.
 template <typename T, int kPer>
 struct Values {
@@ -152,9 +159,8 @@ struct Values {
   Pack<uint8_t, kPer> columns;
 
   static __device__ Values load(const Params<T>& p, int sender, int c) {
-    const unsigned row = static_cast<unsigned>(sender), k = static_cast<unsigned>(p.k);
-    return {load_pack<T, kPer>(row_of(p.values + c, row, k * unsigned(sizeof(T)))),
-            load_pack<uint8_t, kPer>(row_of(p.columns + c, row, k))};
+    const unsigned at = entry_at(p, sender, c);
+    return {load_pack<T, kPer>(p.values + at), load_pack<uint8_t, kPer>(p.columns + at)};
   }
   __device__ float value(int i) const { return unpack(values, i); }
   __device__ unsigned column(int i) const { return columns.word >> 8 * i & 0xffu; }
@@ -165,8 +171,7 @@ struct Words {
   Pack<float, 4> words;
 
   static __device__ Words load(const Params<float>& p, int sender, int c) {
-    return {load_pack<float, 4>(row_of(reinterpret_cast<const float*>(p.words) + c,
-                                       static_cast<unsigned>(sender), 4u * unsigned(p.k)))};
+    return {load_pack<float, 4>(reinterpret_cast<const float*>(p.words) + entry_at(p, sender, c))};
   }
   __device__ float value(int i) const { return __uint_as_float(words.bits[i] & ~0xffu); }
   __device__ unsigned column(int i) const { return words.bits[i] & 0xffu; }
@@ -246,10 +251,11 @@ struct Terms {
   }
   // To a receiver's row, `offset` bytes from the first.
   __device__ void add(unsigned offset, float scale) const {
+    int term[kPer];
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) {
-      add_shared(address[i] + offset, __float2int_rn(value[i] * scale));
-    }
+    for (int i = 0; i < kPer; ++i) term[i] = __float2int_rn(value[i] * scale);
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) add_shared(address[i] + offset, term[i]);
   }
 };
 
@@ -517,8 +523,7 @@ __global__ void __launch_bounds__(kThreads, 3) backward(const Params<T> p) {
     const int c = first + threadIdx.x % S::kLanes * (kExact ? 1 : S::kPer);
     if (c >= p.k) break;
     const auto load = [&](int sender) {
-      const uint8_t* columns =
-          row_of(p.columns + c, static_cast<unsigned>(sender), static_cast<unsigned>(p.k));
+      const uint8_t* columns = p.columns + entry_at(p, sender, c);
       Record record;
       if constexpr (kExact) {
 #pragma unroll

@@ -16,6 +16,7 @@ struct Windows {
   int num_parts;
 };
 
+// There are fewer than 2^32 entries num_senders * k.
 struct MaxkWindowsArgs {
   Type type;
   Windows windows;

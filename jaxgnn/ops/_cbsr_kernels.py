@@ -83,7 +83,8 @@ def spgemm(
 
     values, indices = _visible(width, values, indices)
     kernel = by_rows
-    if _use_windows(windows, width, values.dtype, weights) and config.maxk_accumulation == "auto":
+    over_windows = _use_windows(windows, width, values.dtype, indices, weights)
+    if over_windows and config.maxk_accumulation == "auto":
         kernel = _on_cuda(by_windows, otherwise=by_rows)
     return _sequential(kernel)(rows, windows, values, indices, weights)
 
@@ -158,7 +159,7 @@ def sspmm(
     kernel = gathered
     # Deterministic sums of many entries are 64-bit, so that gathering 16-bit rows is faster.
     wide = config.deterministic and y.dtype != jnp.float32 and k >= _SCATTER_BELOW
-    if _use_windows(windows, width, y.dtype, weights) and not wide:
+    if _use_windows(windows, width, y.dtype, indices, weights) and not wide:
         kernel = _on_cuda(by_windows, otherwise=gathered)
     elif not config.deterministic and y.dtype == jnp.float32 and k < _SCATTER_BELOW:
         kernel = _on_cuda(scattered, otherwise=gathered)
@@ -185,9 +186,13 @@ def _results(operands: _Sspmm) -> list[tuple[tuple[int, ...], Any]]:
     return [(shape, dtype), (shape if dtype != jnp.float32 else (0, shape[1]), jnp.float32)]
 
 
-def _use_windows(windows: Windows | None, width: int, dtype: Any, weights: Array | None) -> bool:
-    """Whether the kernels over windows take these: their rows fit in shared memory, unweighted."""
+def _use_windows(
+    windows: Windows | None, width: int, dtype: Any, indices: Array, weights: Array | None
+) -> bool:
+    """Whether the kernels over windows take these: their rows fit in shared memory, unweighted, and
+    entries are numbered in 32 bits."""
     fits = width <= 256 and width % 4 == 0 and jnp.dtype(dtype) != jnp.float64
+    fits = fits and indices.size < 2**32
     return windows is not None and weights is None and fits
 
 
