@@ -4,7 +4,12 @@
 #include <limits>
 #include <type_traits>
 
+#include "common/philox.h"
 #include "records.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 namespace jaxgnn {
 namespace {
@@ -165,6 +170,90 @@ void select_row(const T* x, int64_t width, int64_t k, T* values, Index* indices)
   }
 }
 
+// The low halves of 64-bit lanes times a 32-bit number.
+using Wide = Vector<uint64_t, kVectorBytes / 8>;
+JAXGNN_INLINE Wide multiply_low(Wide v, uint32_t by) {
+#if defined(__AVX512F__)
+  return (Wide)_mm512_maskz_mul_epu32(0xff, (__m512i)v, _mm512_set1_epi64(by));
+#elif defined(__AVX2__)
+  return (Wide)_mm256_mul_epu32((__m256i)v, _mm256_set1_epi64x(by));
+#elif defined(__SSE2__)
+  return (Wide)_mm_mul_epu32((__m128i)v, _mm_set1_epi64x(by));
+#else
+  return (v & 0xffffffffu) * uint64_t{by};
+#endif
+}
+
+// Dropout's words of a row, rounded up to whole vectors: a block of four columns in each lane, of
+// which the low half counts (see common/philox.h).
+constexpr int64_t kDrawn = 4 * static_cast<int64_t>(sizeof(Wide) / sizeof(uint64_t));
+
+void draw_words(uint64_t row, const uint32_t* key, int64_t width, uint32_t* words) {
+  constexpr int N = static_cast<int>(sizeof(Wide) / sizeof(uint64_t));
+  Wide lane;
+  for (int i = 0; i < N; ++i) lane[i] = static_cast<uint64_t>(i);
+  for (int64_t f = 0; f < width; f += kDrawn) {
+    Wide c0 = Wide{} + row, c1 = Wide{} + (row >> 32);
+    Wide c2 = lane + static_cast<uint64_t>(f / 4), c3 = {};
+    uint32_t key0 = key[0], key1 = key[1];
+    for (int round = 0; round < 10; ++round) {
+      const Wide product0 = multiply_low(c0, 0xD2511F53u);
+      const Wide product1 = multiply_low(c2, 0xCD9E8D57u);
+      c0 = (product1 >> 32) ^ c1 ^ key0;
+      c1 = product1;
+      c2 = (product0 >> 32) ^ c3 ^ key1;
+      c3 = product0;
+      key0 += 0x9E3779B9u;
+      key1 += 0xBB67AE85u;
+    }
+    for (int i = 0; i < N; ++i) {
+      uint32_t* block = words + f + 4 * i;
+      block[0] = static_cast<uint32_t>(c0[i]);
+      block[1] = static_cast<uint32_t>(c1[i]);
+      block[2] = static_cast<uint32_t>(c2[i]);
+      block[3] = static_cast<uint32_t>(c3[i]);
+    }
+  }
+}
+
+// One row with its bias and dropout.
+template <class T>
+void transform_row(const MaxkArgs& args, int64_t row, T* out) {
+  using A = Accumulator<T>;
+  constexpr int N = kLanes<T>;
+  using Mask = Vector<std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>, N>;
+  alignas(64) uint32_t words[kMaxWidth + kDrawn];
+  const int64_t example = row / args.rows_per_example;
+  const T* x = static_cast<const T*>(args.x) + row * args.width;
+  const A* bias = static_cast<const A*>(args.bias);
+  if (bias != nullptr && args.bias_of_each) bias += example * args.width;
+  if (args.keys != nullptr) {
+    const uint32_t* key = args.keys + (args.key_of_each ? 2 * example : 0);
+    draw_words(static_cast<uint64_t>(row - example * args.rows_per_example), key, args.width,
+               words);
+  }
+  const A scale = static_cast<A>(keep_scale(args.drop_below));
+  for (int64_t f = 0; f < args.width; f += N) {
+    const size_t count = static_cast<size_t>(min_of(N, args.width - f));
+    Stored<T, N> stored = {};
+    std::memcpy(&stored, x + f, count * sizeof(T));
+    Sum<T, N> v = Convert<T, N>::widen(stored);
+    if (bias != nullptr) {
+      Sum<T, N> added = {};
+      std::memcpy(&added, bias + f, count * sizeof(A));
+      v += added;
+    }
+    if (args.keys != nullptr) {
+      Vector<uint32_t, N> drawn;
+      std::memcpy(&drawn, words + f, sizeof(drawn));
+      const Mask below = Mask{} + args.drop_below;
+      v = __builtin_convertvector(drawn, Mask) >= below ? v * scale : Sum<T, N>{};
+    }
+    stored = Convert<T, N>::round(v);
+    std::memcpy(static_cast<void*>(out + f), &stored, count * sizeof(T));
+  }
+}
+
 // Calls body(first, last) for all rows, each of which costs `row_bytes`.
 template <class F>
 void over_blocks(const Executor& executor, int64_t rows, int64_t row_bytes, const F& body) {
@@ -177,9 +266,14 @@ template <class T, class Index>
 void select_rows(const MaxkArgs& args, const Executor& executor) {
   const int64_t bytes = args.width * static_cast<int64_t>(sizeof(T));
   over_blocks(executor, args.num_rows, bytes, [&](int64_t first, int64_t last) {
+    alignas(64) T transformed[kMaxWidth];
     for (int64_t row = first; row < last; ++row) {
-      select_row(static_cast<const T*>(args.x) + row * args.width, args.width, args.k,
-                 static_cast<T*>(args.values) + row * args.k,
+      const T* x = static_cast<const T*>(args.x) + row * args.width;
+      if (args.bias != nullptr || args.keys != nullptr) {
+        transform_row(args, row, transformed);
+        x = transformed;
+      }
+      select_row(x, args.width, args.k, static_cast<T*>(args.values) + row * args.k,
                  static_cast<Index*>(args.indices) + row * args.k);
     }
   });
