@@ -256,7 +256,8 @@ def transform_reference(
     if bias is not None:
         z = z + bias.astype(accumulator)[None, :]
     if words is not None:
-        factors = _dropout.keep_factors(words, 0, *x.shape, drop_below, accumulator)
+        rows, width = x.shape
+        factors = _dropout.keep_factors(words, 0, rows, width, drop_below, accumulator)
         # Fused with a rounding to bfloat16, the generator would compile ten times as long.
         factors = jax.lax.optimization_barrier(factors)
         # Not a product with 0, which leaves NaN and -0.
