@@ -36,6 +36,8 @@ class Candidate:
         close: frees what the garbage collector does not.
         rows: how rows of the result are read, if not as the family reads those of a matrix.
         facts: further fields of the row.
+        selected_from: what a selection selects from, given rows of the matrix and their numbers,
+            if not those themselves.
     """
 
     call: Callable[[], Any]
@@ -45,6 +47,7 @@ class Candidate:
     close: Callable[[], None] = lambda: None
     rows: Callable[[Any, np.ndarray], np.ndarray] | None = None
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    selected_from: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
 
 class Family(abc.ABC):

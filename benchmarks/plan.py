@@ -27,6 +27,9 @@ MAXK_DETERMINISTIC = "jaxgnn maxk deterministic"
 MAXK_WINDOWS_DETERMINISTIC = "jaxgnn maxk windows deterministic"
 MAXK_FLOAT = "jaxgnn maxk float"
 MAXK_PACKED = "jaxgnn maxk windows packed"
+MAXK_DROPOUT = "jaxgnn maxk dropout"  # in the selection
+MAXK_BERNOULLI = "jaxgnn maxk after bernoulli"  # jax.random's dropout, then the selection
+MAXK_PHILOX = "jaxgnn maxk after philox"  # the mask of the first in JAX, then the selection
 TOP_K = "jax top_k"
 COPY = "copy of the input"
 
@@ -35,6 +38,7 @@ FAMILY = {
     **dict.fromkeys((OURS, SORTED, UNSORTED, SHUFFLED, BCSR, BCOO), "jax"),
     **dict.fromkeys((MAXK, MAXK_WINDOWS, MAXK_PACKED, MAXK_FLOAT, TOP_K, COPY), "jax"),
     **dict.fromkeys((MAXK_DETERMINISTIC, MAXK_WINDOWS_DETERMINISTIC), "jax"),
+    **dict.fromkeys((MAXK_DROPOUT, MAXK_BERNOULLI, MAXK_PHILOX), "jax"),
     **dict.fromkeys((TORCH, *CUSPARSE, PYG_EDGE_INDEX, PYG_ADJ, PYG_SCATTER), "torch"),
     **dict.fromkeys((SORTED + FTZ, UNSORTED + FTZ), "jax_ftz"),
     SCIPY: "scipy",
@@ -108,6 +112,7 @@ FTZ_ATOMICS = (Block((BIG_SHAPE,), (SORTED + FTZ, UNSORTED + FTZ)),)
 DTYPES = ("float32", "bfloat16", "float16")
 WIDTHS = {"cpu": (64, 256), "gpu": (256,)}
 MAXK_WIDTH = 256
+DROPOUT_RATE = 0.5  # in the suite maxk
 
 
 def measurements(

@@ -181,7 +181,7 @@ def _select_transformed_bwd(k, width, drop_below, residuals, cotangents):
         accumulator = _ffi.accumulation_dtype(dvalues.dtype)
         factors = _dropout.keep_factors_at(words, indices, drop_below, accumulator)
         dvalues = (dvalues.astype(accumulator) * factors).astype(dvalues.dtype)
-    dx = scatter(width, dvalues, indices)
+    dx: Array = scatter(width, dvalues, indices)
     dbias = None if bias is None else jnp.sum(dx.astype(bias.dtype), axis=0)
     return dx, dbias, None
 
