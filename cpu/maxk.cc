@@ -109,8 +109,9 @@ JAXGNN_INLINE uint64_t lowest_bits(uint64_t mask, int64_t count) {
 }
 
 // The k largest of one row, by a bisection over the keys that ends as soon as exactly k are above.
+// With `zeros` there may be many, of which no bound parts k: then 0 is tried first.
 template <class T, class Index>
-void select_row(const T* x, int64_t width, int64_t k, T* values, Index* indices) {
+void select_row(const T* x, int64_t width, int64_t k, bool zeros, T* values, Index* indices) {
   using Key = typename Bits<T>::type;
   using Unsigned = std::make_unsigned_t<Key>;
   constexpr Key kLeast = std::numeric_limits<Key>::min();  // the key of no number
@@ -135,6 +136,15 @@ void select_row(const T* x, int64_t width, int64_t k, T* values, Index* indices)
   }
 
   // At least k keys reach `low`, and fewer reach what is above `high`.
+  if (zeros) {
+    if (count_from(keys, size, Key{1}) >= k) {
+      low = 1;
+    } else if (count_from(keys, size, Key{0}) >= k) {
+      low = high = 0;
+    } else {
+      high = -1;
+    }
+  }
   bool exactly = false;
   while (low < high && !exactly) {
     const Unsigned distance = static_cast<Unsigned>(high) - static_cast<Unsigned>(low);
@@ -184,14 +194,29 @@ JAXGNN_INLINE Wide multiply_low(Wide v, uint32_t by) {
 #endif
 }
 
+// Writes the even lanes of both, in pairs, and then the odd ones.
+JAXGNN_INLINE void store_pairs(uint32_t* to, Wide first, Wide second) {
+#if defined(__AVX512F__)
+  _mm512_storeu_si512(to, _mm512_maskz_unpacklo_epi64(0xff, (__m512i)first, (__m512i)second));
+  _mm512_storeu_si512(to + 16, _mm512_maskz_unpackhi_epi64(0xff, (__m512i)first, (__m512i)second));
+#elif defined(__AVX2__)
+  __m256i* const at = reinterpret_cast<__m256i*>(to);
+  _mm256_storeu_si256(at, _mm256_unpacklo_epi64((__m256i)first, (__m256i)second));
+  _mm256_storeu_si256(at + 1, _mm256_unpackhi_epi64((__m256i)first, (__m256i)second));
+#else
+  const uint64_t pairs[4] = {first[0], second[0], first[1], second[1]};
+  std::memcpy(to, pairs, sizeof(pairs));
+#endif
+}
+
 // Dropout's words of a row, rounded up to whole vectors: a block of four columns in each lane, of
 // which the low half counts (see common/philox.h).
-constexpr int64_t kDrawn = 4 * static_cast<int64_t>(sizeof(Wide) / sizeof(uint64_t));
+constexpr int kBlocks = static_cast<int>(sizeof(Wide) / sizeof(uint64_t));
+constexpr int64_t kDrawn = 4 * kBlocks;
 
 void draw_words(uint64_t row, const uint32_t* key, int64_t width, uint32_t* words) {
-  constexpr int N = static_cast<int>(sizeof(Wide) / sizeof(uint64_t));
-  Wide lane;
-  for (int i = 0; i < N; ++i) lane[i] = static_cast<uint64_t>(i);
+  Wide lane;  // the first half of the blocks in the even lanes: the order of store_pairs
+  for (int i = 0; i < kBlocks; ++i) lane[i] = static_cast<uint64_t>(i / 2 + i % 2 * kBlocks / 2);
   for (int64_t f = 0; f < width; f += kDrawn) {
     Wide c0 = Wide{} + row, c1 = Wide{} + (row >> 32);
     Wide c2 = lane + static_cast<uint64_t>(f / 4), c3 = {};
@@ -206,13 +231,8 @@ void draw_words(uint64_t row, const uint32_t* key, int64_t width, uint32_t* word
       key0 += 0x9E3779B9u;
       key1 += 0xBB67AE85u;
     }
-    for (int i = 0; i < N; ++i) {
-      uint32_t* block = words + f + 4 * i;
-      block[0] = static_cast<uint32_t>(c0[i]);
-      block[1] = static_cast<uint32_t>(c1[i]);
-      block[2] = static_cast<uint32_t>(c2[i]);
-      block[3] = static_cast<uint32_t>(c3[i]);
-    }
+    constexpr uint64_t kLow = 0xffffffff;
+    store_pairs(words + f, (c0 & kLow) | (c1 << 32), (c2 & kLow) | (c3 << 32));
   }
 }
 
@@ -233,14 +253,15 @@ void transform_row(const MaxkArgs& args, int64_t row, T* out) {
                words);
   }
   const A scale = static_cast<A>(keep_scale(args.drop_below));
-  for (int64_t f = 0; f < args.width; f += N) {
-    const size_t count = static_cast<size_t>(min_of(N, args.width - f));
+  // `count` values from column f on; known when compiled, but for the last.
+  const auto transform = [&](int64_t f, auto count) {
+    const size_t size = static_cast<size_t>(static_cast<int64_t>(count));
     Stored<T, N> stored = {};
-    std::memcpy(&stored, x + f, count * sizeof(T));
+    std::memcpy(&stored, x + f, size * sizeof(T));
     Sum<T, N> v = Convert<T, N>::widen(stored);
     if (bias != nullptr) {
       Sum<T, N> added = {};
-      std::memcpy(&added, bias + f, count * sizeof(A));
+      std::memcpy(&added, bias + f, size * sizeof(A));
       v += added;
     }
     if (args.keys != nullptr) {
@@ -250,8 +271,11 @@ void transform_row(const MaxkArgs& args, int64_t row, T* out) {
       v = __builtin_convertvector(drawn, Mask) >= below ? v * scale : Sum<T, N>{};
     }
     stored = Convert<T, N>::round(v);
-    std::memcpy(static_cast<void*>(out + f), &stored, count * sizeof(T));
-  }
+    std::memcpy(static_cast<void*>(out + f), &stored, size * sizeof(T));
+  };
+  int64_t f = 0;
+  for (; f + N <= args.width; f += N) transform(f, std::integral_constant<int64_t, N>{});
+  if (f < args.width) transform(f, args.width - f);
 }
 
 // Calls body(first, last) for all rows, each of which costs `row_bytes`.
@@ -273,7 +297,8 @@ void select_rows(const MaxkArgs& args, const Executor& executor) {
         transform_row(args, row, transformed);
         x = transformed;
       }
-      select_row(x, args.width, args.k, static_cast<T*>(args.values) + row * args.k,
+      select_row(x, args.width, args.k, args.keys != nullptr,
+                 static_cast<T*>(args.values) + row * args.k,
                  static_cast<Index*>(args.indices) + row * args.k);
     }
   });
