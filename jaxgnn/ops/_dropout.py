@@ -89,7 +89,9 @@ def dropout_words(
     block = jnp.arange(blocks, dtype=jnp.uint32)[None, :]
     shape = (edges, blocks)
     counter = [jnp.broadcast_to(c, shape) for c in (low, high, block, jnp.zeros_like(block))]
-    return jnp.stack(philox4x32(counter, words), axis=-1).reshape(edges, 4 * blocks)[:, :heads]
+    # Fused into what follows, all rounds would be compiled and run again for each use of a word.
+    drawn = jax.lax.optimization_barrier(philox4x32(counter, words))
+    return jnp.stack(drawn, axis=-1).reshape(edges, 4 * blocks)[:, :heads]
 
 
 def _halves(first: int, count: int) -> tuple[UInt32[Array, "count 1"], UInt32[Array, "count 1"]]:

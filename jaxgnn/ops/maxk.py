@@ -258,8 +258,6 @@ def transform_reference(
     if words is not None:
         rows, width = x.shape
         factors = _dropout.keep_factors(words, 0, rows, width, drop_below, accumulator)
-        # Fused with a rounding to bfloat16, the generator would compile ten times as long.
-        factors = jax.lax.optimization_barrier(factors)
         # Not a product with 0, which leaves NaN and -0.
         zero = jnp.zeros((), accumulator)
         z = jnp.where(factors > zero, z * factors, zero)
