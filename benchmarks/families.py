@@ -37,6 +37,8 @@ class Candidate:
         rows: how rows of the result are read, if not as the family reads those of a matrix.
         error: checks a result that is no product's, in place of a comparison of rows.
         facts: further fields of the row.
+        selected_from: what a selection selects from, given rows of the matrix and their numbers,
+            if not those themselves.
     """
 
     call: Callable[[], Any]
@@ -47,6 +49,7 @@ class Candidate:
     rows: Callable[[Any, np.ndarray], np.ndarray] | None = None
     error: Callable[[Any], float] | None = None
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    selected_from: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
 
 class Family(abc.ABC):

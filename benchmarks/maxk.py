@@ -1,4 +1,4 @@
-"""The suite `maxk`: selection, aggregation of the kept entries, and its gradient.
+"""The suite `maxk`: selection (also after dropout), aggregation of the kept entries, its gradient.
 
 Beside them, in the same run: the dense product that they take the place of (cuSPARSE's or
 `torch.sparse`'s, and ours), what plain JAX offers, and the copy of the input matrix.
@@ -21,6 +21,7 @@ SWEEP = (2, 4, 8, 16, 32, 48, 64, 96, 128, 192)
 DTYPES = ("float32", "bfloat16")
 
 OURS = (plan.MAXK, plan.MAXK_WINDOWS)
+DROPPING = (plan.MAXK_DROPOUT, plan.MAXK_BERNOULLI, plan.MAXK_PHILOX)
 
 
 def run(options: Options, record: Record, workspace: Path) -> None:
@@ -105,6 +106,8 @@ def _case(
             yield make(plan.MAXK, dtype, "select", k)
             # These do not get faster as k falls: one k tells all.
             if k == ks[0] and dtype == "float32":
+                for impl in DROPPING:
+                    yield make(impl, dtype, "select", k)
                 yield make(plan.TOP_K, dtype, "select", k)
                 for direction in plan.BOTH:
                     yield make(plan.SORTED, dtype, direction, k)

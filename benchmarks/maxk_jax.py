@@ -12,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt
 
-from benchmarks import plan
-from benchmarks.families import Candidate
+from benchmarks import oracle, plan
+from benchmarks.families import Candidate, Unsupported
 from benchmarks.family_jax import compiled, gather_segment_sum, preprocessed
 from benchmarks.plan import Measurement
 from jaxgnn import CBSR, Graph, _ffi, config, maxk, maxk_spmm
+from jaxgnn.ops import _dropout
+from jaxgnn.ops.maxk import transform_reference
 
 _TARGETS = {
     "select": "jaxgnn_maxk",
@@ -44,7 +46,9 @@ class MaxKCandidates:
         """Prepares a measurement of $x$, or of the cotangent of a backward pass."""
         facts: dict[str, Any] = {}
         if m.impl.startswith(plan.MAXK):
-            facts["kernel"] = _ffi.kernels_available(_TARGETS[m.direction])
+            fused = m.impl == plan.MAXK_DROPOUT
+            target = "jaxgnn_maxk_transformed" if fused else _TARGETS[m.direction]
+            facts["kernel"] = _ffi.kernels_available(target)
         if m.direction == "select":
             candidate = _selection(m, dense)
         else:
@@ -80,9 +84,26 @@ def _selection(m: Measurement, x: Array) -> Candidate:
             compiled(jnp.negative, x), rows=lambda result, rows: -_float32_rows(result, rows)
         )
     assert m.k is not None
-    k, width = m.k, m.width
+    k, width, shape = m.k, m.width, x.shape
+    operands: tuple[Any, ...] = ()
+    selected_from = None
 
-    if m.impl == plan.TOP_K:
+    if m.impl in _DROPPED:
+        dropped, operands = _DROPPED[m.impl], (jnp.asarray(_KEY, jnp.uint32),)
+
+        def select(x: Array, words: Array) -> tuple[Array, Array]:
+            # Tied to x, or XLA would draw the mask once for all steps of a loop.
+            x, words = jax.lax.optimization_barrier((x, words))
+            cbsr = dropped(x, k, words)
+            return cbsr.values, cbsr.indices
+
+        def selected_from(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+            if m.impl == plan.MAXK_BERNOULLI:
+                mask = np.asarray(_bernoulli(operands[0], shape)[jnp.asarray(rows)])
+            else:
+                mask = oracle.philox_kept(rows, width, plan.DROPOUT_RATE, _KEY)
+            return np.where(mask, x / np.float32(1 - plan.DROPOUT_RATE), np.float32(0))
+    elif m.impl == plan.TOP_K:
 
         def select(x: Array) -> tuple[Array, Array]:
             values, indices = jax.lax.top_k(x, k)
@@ -100,7 +121,37 @@ def _selection(m: Measurement, x: Array) -> Candidate:
         np.put_along_axis(dense, indices.astype(np.int64), values, axis=1)
         return dense
 
-    return dataclasses.replace(compiled(select, x), rows=rows)
+    candidate = compiled(select, x, *operands)
+    return dataclasses.replace(candidate, rows=rows, selected_from=selected_from)
+
+
+_KEY = (0, 7)
+
+
+def _dropout_fused(x: Array, k: int, words: Array) -> CBSR:
+    return maxk(x, k, dropout_rate=plan.DROPOUT_RATE, key=words)
+
+
+def _after_bernoulli(x: Array, k: int, words: Array) -> CBSR:
+    """What `flax.nnx.Dropout` does, then the selection."""
+    kept = _bernoulli(words, x.shape)
+    return maxk(jnp.where(kept, x / (1 - plan.DROPOUT_RATE), jnp.zeros_like(x)), k)
+
+
+def _bernoulli(words: Array, shape: tuple[int, ...]) -> Array:
+    return jax.random.bernoulli(jax.random.wrap_key_data(words), 1 - plan.DROPOUT_RATE, shape)
+
+
+def _after_philox(x: Array, k: int, words: Array) -> CBSR:
+    drop_below = _dropout.threshold(plan.DROPOUT_RATE)
+    return maxk(transform_reference(drop_below, x, None, words), k)
+
+
+_DROPPED: dict[str, Callable[[Array, int, Array], CBSR]] = {
+    plan.MAXK_DROPOUT: _dropout_fused,
+    plan.MAXK_BERNOULLI: _after_bernoulli,
+    plan.MAXK_PHILOX: _after_philox,
+}
 
 
 def _float32_rows(result: Array, rows: np.ndarray) -> np.ndarray:

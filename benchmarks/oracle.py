@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 # Largest relative error of a row. Rounding the result to the dtype costs 2^-8 (bfloat16) and
 # 2^-11 (float16) at most, so that these two leave no room for a sum in the dtype itself; float32
@@ -95,6 +95,24 @@ def largest(order: Int[np.ndarray, "rows width"], k: int) -> Int[np.ndarray, "ro
     """The columns of the `k` largest entries of each row, ascending, from their `descending`."""
     out = np.empty((order.shape[0], k), order.dtype)
     return _by_blocks(lambda block: np.sort(block[:, :k], axis=1), order, out)
+
+
+def philox_kept(
+    rows: Int[np.ndarray, " sample"], width: int, rate: float, key: tuple[int, int]
+) -> Bool[np.ndarray, "sample width"]:
+    """Which entries of these rows `jaxgnn.maxk` keeps in dropout by a key of two words."""
+    low, high = np.uint64(2**32 - 1), np.uint64(32)
+    row, block = np.meshgrid(rows, np.arange(-(-width // 4)), indexing="ij")
+    c0, c2 = row.astype(np.uint64) & low, block.astype(np.uint64)
+    c1, c3 = row.astype(np.uint64) >> high, np.zeros_like(c2)
+    key0, key1 = key
+    for _ in range(10):
+        p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1 = (p1 >> high) ^ c1 ^ np.uint64(key0), p1 & low
+        c2, c3 = (p0 >> high) ^ c3 ^ np.uint64(key1), p0 & low
+        key0, key1 = (key0 + 0x9E3779B9) % 2**32, (key1 + 0xBB67AE85) % 2**32
+    words = np.stack([c0, c1, c2, c3], axis=-1).reshape(rows.size, -1)[:, :width]
+    return words >= round(rate * 2**32)
 
 
 def index_dtype(width: int) -> np.dtype:

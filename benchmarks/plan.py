@@ -28,6 +28,9 @@ MAXK_DETERMINISTIC = "jaxgnn maxk deterministic"
 MAXK_WINDOWS_DETERMINISTIC = "jaxgnn maxk windows deterministic"
 MAXK_FLOAT = "jaxgnn maxk float"
 MAXK_PACKED = "jaxgnn maxk windows packed"
+MAXK_DROPOUT = "jaxgnn maxk dropout"  # in the selection
+MAXK_BERNOULLI = "jaxgnn maxk after bernoulli"  # jax.random's dropout, then the selection
+MAXK_PHILOX = "jaxgnn maxk after philox"  # the mask of the first in JAX, then the selection
 TOP_K = "jax top_k"
 COPY = "copy of the input"
 GAT = "jaxgnn gat_attention"
@@ -41,6 +44,7 @@ FAMILY = {
     **dict.fromkeys((OURS, ORDERED, SORTED, UNSORTED, SHUFFLED, BCSR, BCOO), "jax"),
     **dict.fromkeys((MAXK, MAXK_WINDOWS, MAXK_PACKED, MAXK_FLOAT, TOP_K, COPY), "jax"),
     **dict.fromkeys((MAXK_DETERMINISTIC, MAXK_WINDOWS_DETERMINISTIC, GAT), "jax"),
+    **dict.fromkeys((MAXK_DROPOUT, MAXK_BERNOULLI, MAXK_PHILOX), "jax"),
     **dict.fromkeys((TORCH, *CUSPARSE, PYG_EDGE_INDEX, PYG_ADJ, PYG_SCATTER), "torch"),
     **dict.fromkeys((SORTED + FTZ, UNSORTED + FTZ), "jax_ftz"),
     SCIPY: "scipy",
@@ -120,6 +124,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 WIDTHS = {"cpu": (64, 256), "gpu": (256,)}
 MAXK_WIDTH = 256
 ATTENTION_HEADS = 4
+DROPOUT_RATE = 0.5  # in the suite maxk
 
 
 def measurements(

@@ -108,6 +108,7 @@ class Inputs:
         dense: np.ndarray,
         weights: np.ndarray | None,
         kept: np.ndarray | None,
+        candidate: families.Candidate,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The sampled rows, and what they should be."""
         backward = measurement.direction == "backward"
@@ -115,7 +116,11 @@ class Inputs:
         rows = oracle.sample_rows(offsets, seed=_SEED)
         if measurement.direction == "select":
             x = dense[rows]
-            return rows, (x if kept is None else oracle.keep(x, kept[rows])).astype(np.float64)
+            own = None if kept is None else kept[rows]
+            if candidate.selected_from is not None and measurement.k is not None:
+                x = candidate.selected_from(x, rows)
+                own = oracle.largest(oracle.descending(x), measurement.k)
+            return rows, (x if own is None else oracle.keep(x, own)).astype(np.float64)
         if kept is not None and not backward:
             return rows, oracle.kept_product_rows(offsets, columns, dense, kept, rows)
         key = (backward, measurement.weighted)
@@ -151,7 +156,7 @@ def prepare(
     family.wait(result)
     if candidate.error is not None:
         return candidate, candidate.error(result)
-    rows, expected = inputs.expected(measurement, dense, weights, kept)
+    rows, expected = inputs.expected(measurement, dense, weights, kept, candidate)
     return candidate, oracle.row_error((candidate.rows or family.rows)(result, rows), expected)
 
 

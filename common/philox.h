@@ -1,6 +1,7 @@
 // Philox4x32-10, a counter-based generator (Salmon et al., SC 2011, section 3.3): four random words
-// for a counter of four words and a key of two. What is drawn for an edge depends on nothing else,
-// so that it need not be stored, and jaxgnn/ops/_dropout.py draws the same.
+// for a counter of four words and a key of two. What is drawn for an edge, or for an entry of a
+// matrix, depends on nothing else, so that it need not be stored, and jaxgnn/ops/_dropout.py draws
+// the same.
 //
 // Free of any platform's types: CPU and CUDA kernels include this file. In an anonymous namespace,
 // as the CPU's are compiled for several instruction sets.
@@ -37,13 +38,20 @@ JAXGNN_PHILOX PhiloxWords philox4x32(PhiloxWords counter, uint32_t key0, uint32_
   return {{c0, c1, c2, c3}};
 }
 
-// Four heads share a block of words.
+// Four heads of an edge, or four columns of a row, share a block of words.
 constexpr uint32_t kHeadsPerBlock = 4;
+constexpr uint32_t kColumnsPerBlock = 4;
 
-// The words of an edge, given by the halves of its number, for the heads of a block.
+// The words of an edge (or a row), given by the halves of its number, for the heads (or columns) of
+// a block.
 JAXGNN_PHILOX PhiloxWords dropout_block(uint32_t edge_low, uint32_t edge_high, uint32_t block,
                                         uint32_t key0, uint32_t key1) {
   return philox4x32({{edge_low, edge_high, block, 0}}, key0, key1);
+}
+
+// What the kept are multiplied by, so that the mean stays.
+JAXGNN_PHILOX double keep_scale(uint32_t drop_below) {
+  return 0x1p32 / (0x1p32 - static_cast<double>(drop_below));
 }
 
 }  // namespace

@@ -96,6 +96,14 @@ struct MaxkArgs {
   const void* x;  // T[num_rows, width]
   void* values;   // T[num_rows, k]
   void* indices;  // [num_rows, k], uint8 up to 256 columns, else uint16
+  // What x is before: (x + bias) times dropout's mask and scale, in A, rounded to T. Example i has
+  // the rows from i rows_per_example on, which dropout counts from 0.
+  const void* bias;      // A[1 or examples, width] or null
+  const uint32_t* keys;  // [1 or examples, 2] or null: no dropout
+  bool bias_of_each;     // a bias for each example
+  bool key_of_each;
+  int64_t rows_per_example;
+  uint32_t drop_below;
 };
 
 struct CbsrScatterArgs {

@@ -187,25 +187,52 @@ void check_columns(Check& check, const Cbsr& cbsr, const Executor& executor) {
   check.that(kernels().cbsr_in_range(cbsr, executor), "an index lies beyond the width");
 }
 
-ffi::Error maxk(ffi::ThreadPool pool, AnyBuffer x, Result values, Result indices) {
-  Check check("jaxgnn_maxk");
+// What both selections have in common.
+MaxkArgs make_maxk(Check& check, const AnyBuffer& x, Result& values, Result& indices) {
   const std::optional<ValueType> type = value_type(x.element_type());
   check.that(type.has_value(), "x must be float32, bfloat16, float16 or float64");
   const Cbsr cbsr = make_cbsr(check, &*values, *indices, dim(x, 1), x.element_type());
   check.that(dim(x, 0) == cbsr.num_rows, "x must have as many rows as the results");
-  if (check.failed()) return check.error();
   MaxkArgs args{};
-  args.type = *type;
+  args.type = type.value_or(ValueType::f32);
   args.num_rows = cbsr.num_rows;
   args.width = cbsr.width;
   args.k = cbsr.k;
   args.x = x.untyped_data();
   args.values = values->untyped_data();
   args.indices = indices->untyped_data();
+  return args;
+}
+
+ffi::Error run_maxk(const Check& check, const MaxkArgs& args, Result& values, Result& indices,
+                    ffi::ThreadPool& pool) {
+  if (check.failed()) return check.error();
   prefer_huge_pages(args.values, values->size_bytes());
   prefer_huge_pages(args.indices, indices->size_bytes());
   kernels().maxk(args, make_executor(pool));
   return ffi::Error::Success();
+}
+
+ffi::Error maxk(ffi::ThreadPool pool, AnyBuffer x, Result values, Result indices) {
+  Check check("jaxgnn_maxk");
+  const MaxkArgs args = make_maxk(check, x, values, indices);
+  return run_maxk(check, args, values, indices, pool);
+}
+
+ffi::Error maxk_transformed(ffi::ThreadPool pool, AnyBuffer x, AnyBuffer bias, AnyBuffer keys,
+                            Result values, Result indices, int64_t drop_below,
+                            int64_t rows_per_example) {
+  Check check("jaxgnn_maxk_transformed");
+  MaxkArgs args = make_maxk(check, x, values, indices);
+  check.transform(bias, accumulator(x.element_type()), keys, args.num_rows, args.width, drop_below,
+                  rows_per_example);
+  args.bias = data_or_null(bias);
+  args.keys = static_cast<const uint32_t*>(data_or_null(keys));
+  args.bias_of_each = dim(bias, 0) > 1;
+  args.key_of_each = dim(keys, 0) > 1;
+  args.rows_per_example = rows_per_example;
+  args.drop_below = static_cast<uint32_t>(drop_below);
+  return run_maxk(check, args, values, indices, pool);
 }
 
 ffi::Error cbsr_scatter(ffi::ThreadPool pool, AnyBuffer values, AnyBuffer indices, Result out) {
@@ -381,6 +408,17 @@ XLA_FFI_DEFINE_HANDLER(maxk_handler, maxk,
                            .Ret<AnyBuffer>()    // values
                            .Ret<AnyBuffer>());  // indices
 
+XLA_FFI_DEFINE_HANDLER(maxk_transformed_handler, maxk_transformed,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<AnyBuffer>()  // x
+                           .Arg<AnyBuffer>()  // bias
+                           .Arg<AnyBuffer>()  // keys
+                           .Ret<AnyBuffer>()  // values
+                           .Ret<AnyBuffer>()  // indices
+                           .Attr<int64_t>("drop_below")
+                           .Attr<int64_t>("rows_per_example"));
+
 XLA_FFI_DEFINE_HANDLER(cbsr_scatter_handler, cbsr_scatter,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::ThreadPool>()
@@ -449,6 +487,7 @@ void bind_ffi(nanobind::module_& module) {
         add("jaxgnn_sddmm_extremum", sddmm_extremum_handler);
         add("jaxgnn_expand_rows", expand_rows_handler);
         add("jaxgnn_maxk", maxk_handler);
+        add("jaxgnn_maxk_transformed", maxk_transformed_handler);
         add("jaxgnn_cbsr_scatter", cbsr_scatter_handler);
         add("jaxgnn_maxk_spmm", maxk_spmm_handler);
         add("jaxgnn_maxk_sspmm", maxk_sspmm_handler);

@@ -4,7 +4,12 @@
 #include <limits>
 #include <type_traits>
 
+#include "common/philox.h"
 #include "records.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 namespace jaxgnn {
 namespace {
@@ -104,8 +109,9 @@ JAXGNN_INLINE uint64_t lowest_bits(uint64_t mask, int64_t count) {
 }
 
 // The k largest of one row, by a bisection over the keys that ends as soon as exactly k are above.
+// With `zeros` there may be many, of which no bound parts k: then 0 is tried first.
 template <class T, class Index>
-void select_row(const T* x, int64_t width, int64_t k, T* values, Index* indices) {
+void select_row(const T* x, int64_t width, int64_t k, bool zeros, T* values, Index* indices) {
   using Key = typename Bits<T>::type;
   using Unsigned = std::make_unsigned_t<Key>;
   constexpr Key kLeast = std::numeric_limits<Key>::min();  // the key of no number
@@ -130,6 +136,15 @@ void select_row(const T* x, int64_t width, int64_t k, T* values, Index* indices)
   }
 
   // At least k keys reach `low`, and fewer reach what is above `high`.
+  if (zeros) {
+    if (count_from(keys, size, Key{1}) >= k) {
+      low = 1;
+    } else if (count_from(keys, size, Key{0}) >= k) {
+      low = high = 0;
+    } else {
+      high = -1;
+    }
+  }
   bool exactly = false;
   while (low < high && !exactly) {
     const Unsigned distance = static_cast<Unsigned>(high) - static_cast<Unsigned>(low);
@@ -165,6 +180,104 @@ void select_row(const T* x, int64_t width, int64_t k, T* values, Index* indices)
   }
 }
 
+// The low halves of 64-bit lanes times a 32-bit number.
+using Wide = Vector<uint64_t, kVectorBytes / 8>;
+JAXGNN_INLINE Wide multiply_low(Wide v, uint32_t by) {
+#if defined(__AVX512F__)
+  return (Wide)_mm512_maskz_mul_epu32(0xff, (__m512i)v, _mm512_set1_epi64(by));
+#elif defined(__AVX2__)
+  return (Wide)_mm256_mul_epu32((__m256i)v, _mm256_set1_epi64x(by));
+#elif defined(__SSE2__)
+  return (Wide)_mm_mul_epu32((__m128i)v, _mm_set1_epi64x(by));
+#else
+  return (v & 0xffffffffu) * uint64_t{by};
+#endif
+}
+
+// Writes the even lanes of both, in pairs, and then the odd ones.
+JAXGNN_INLINE void store_pairs(uint32_t* to, Wide first, Wide second) {
+#if defined(__AVX512F__)
+  _mm512_storeu_si512(to, _mm512_maskz_unpacklo_epi64(0xff, (__m512i)first, (__m512i)second));
+  _mm512_storeu_si512(to + 16, _mm512_maskz_unpackhi_epi64(0xff, (__m512i)first, (__m512i)second));
+#elif defined(__AVX2__)
+  __m256i* const at = reinterpret_cast<__m256i*>(to);
+  _mm256_storeu_si256(at, _mm256_unpacklo_epi64((__m256i)first, (__m256i)second));
+  _mm256_storeu_si256(at + 1, _mm256_unpackhi_epi64((__m256i)first, (__m256i)second));
+#else
+  const uint64_t pairs[4] = {first[0], second[0], first[1], second[1]};
+  std::memcpy(to, pairs, sizeof(pairs));
+#endif
+}
+
+// Dropout's words of a row, rounded up to whole vectors: a block of four columns in each lane, of
+// which the low half counts (see common/philox.h).
+constexpr int kBlocks = static_cast<int>(sizeof(Wide) / sizeof(uint64_t));
+constexpr int64_t kDrawn = 4 * kBlocks;
+
+void draw_words(uint64_t row, const uint32_t* key, int64_t width, uint32_t* words) {
+  Wide lane;  // the first half of the blocks in the even lanes: the order of store_pairs
+  for (int i = 0; i < kBlocks; ++i) lane[i] = static_cast<uint64_t>(i / 2 + i % 2 * kBlocks / 2);
+  for (int64_t f = 0; f < width; f += kDrawn) {
+    Wide c0 = Wide{} + row, c1 = Wide{} + (row >> 32);
+    Wide c2 = lane + static_cast<uint64_t>(f / 4), c3 = {};
+    uint32_t key0 = key[0], key1 = key[1];
+    for (int round = 0; round < 10; ++round) {
+      const Wide product0 = multiply_low(c0, 0xD2511F53u);
+      const Wide product1 = multiply_low(c2, 0xCD9E8D57u);
+      c0 = (product1 >> 32) ^ c1 ^ key0;
+      c1 = product1;
+      c2 = (product0 >> 32) ^ c3 ^ key1;
+      c3 = product0;
+      key0 += 0x9E3779B9u;
+      key1 += 0xBB67AE85u;
+    }
+    constexpr uint64_t kLow = 0xffffffff;
+    store_pairs(words + f, (c0 & kLow) | (c1 << 32), (c2 & kLow) | (c3 << 32));
+  }
+}
+
+// One row with its bias and dropout.
+template <class T>
+void transform_row(const MaxkArgs& args, int64_t row, T* out) {
+  using A = Accumulator<T>;
+  constexpr int N = kLanes<T>;
+  using Mask = Vector<std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>, N>;
+  alignas(64) uint32_t words[kMaxWidth + kDrawn];
+  const int64_t example = row / args.rows_per_example;
+  const T* x = static_cast<const T*>(args.x) + row * args.width;
+  const A* bias = static_cast<const A*>(args.bias);
+  if (bias != nullptr && args.bias_of_each) bias += example * args.width;
+  if (args.keys != nullptr) {
+    const uint32_t* key = args.keys + (args.key_of_each ? 2 * example : 0);
+    draw_words(static_cast<uint64_t>(row - example * args.rows_per_example), key, args.width,
+               words);
+  }
+  const A scale = static_cast<A>(keep_scale(args.drop_below));
+  // `count` values from column f on; known when compiled, but for the last.
+  const auto transform = [&](int64_t f, auto count) {
+    const size_t size = static_cast<size_t>(static_cast<int64_t>(count));
+    Stored<T, N> stored = {};
+    std::memcpy(&stored, x + f, size * sizeof(T));
+    Sum<T, N> v = Convert<T, N>::widen(stored);
+    if (bias != nullptr) {
+      Sum<T, N> added = {};
+      std::memcpy(&added, bias + f, size * sizeof(A));
+      v += added;
+    }
+    if (args.keys != nullptr) {
+      Vector<uint32_t, N> drawn;
+      std::memcpy(&drawn, words + f, sizeof(drawn));
+      const Mask below = Mask{} + args.drop_below;
+      v = __builtin_convertvector(drawn, Mask) >= below ? v * scale : Sum<T, N>{};
+    }
+    stored = Convert<T, N>::round(v);
+    std::memcpy(static_cast<void*>(out + f), &stored, size * sizeof(T));
+  };
+  int64_t f = 0;
+  for (; f + N <= args.width; f += N) transform(f, std::integral_constant<int64_t, N>{});
+  if (f < args.width) transform(f, args.width - f);
+}
+
 // Calls body(first, last) for all rows, each of which costs `row_bytes`.
 template <class F>
 void over_blocks(const Executor& executor, int64_t rows, int64_t row_bytes, const F& body) {
@@ -177,8 +290,14 @@ template <class T, class Index>
 void select_rows(const MaxkArgs& args, const Executor& executor) {
   const int64_t bytes = args.width * static_cast<int64_t>(sizeof(T));
   over_blocks(executor, args.num_rows, bytes, [&](int64_t first, int64_t last) {
+    alignas(64) T transformed[kMaxWidth];
     for (int64_t row = first; row < last; ++row) {
-      select_row(static_cast<const T*>(args.x) + row * args.width, args.width, args.k,
+      const T* x = static_cast<const T*>(args.x) + row * args.width;
+      if (args.bias != nullptr || args.keys != nullptr) {
+        transform_row(args, row, transformed);
+        x = transformed;
+      }
+      select_row(x, args.width, args.k, args.keys != nullptr,
                  static_cast<T*>(args.values) + row * args.k,
                  static_cast<Index*>(args.indices) + row * args.k);
     }

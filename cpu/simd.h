@@ -227,11 +227,14 @@ void store_row(T* to, const Accumulator<T>* from, int64_t width) {
 template <class T>
 void stream_row(T* to, const Accumulator<T>* from, int64_t width) {
 #if defined(__SSE2__)
-  constexpr int64_t kLanesOfLine = 64 / sizeof(T);
+  constexpr int kLanesOfLine = 64 / sizeof(T);
   if (reinterpret_cast<uintptr_t>(to) % 64 == 0 && width % kLanesOfLine == 0) {
     for (int64_t f = 0; f < width; f += kLanesOfLine) {
       alignas(64) T line[kLanesOfLine];
-      store_row(line, from + f, kLanesOfLine);
+      JAXGNN_UNROLL
+      for (int i = 0; i < kLanesOfLine; i += kLanes<T>) {
+        store<kLanes<T>>(line + i, load<kLanes<T>>(from + f + i));
+      }
       for (int i = 0; i < 4; ++i) {
         _mm_stream_si128(reinterpret_cast<__m128i*>(to + f) + i,
                          reinterpret_cast<const __m128i*>(line)[i]);

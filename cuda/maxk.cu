@@ -8,11 +8,14 @@
 // Where k is small, counts over whole rows are what takes the time. So the first pivot is set a
 // little low, and what reaches it, the candidates, are put together in shared memory: a few for
 // each lane, among which the search costs little.
+//
+// A bias and dropout are applied to the values as they are loaded, by variants of the kernels.
 #include <algorithm>
 #include <climits>
 #include <cmath>
 
 #include "cbsr.cuh"
+#include "common/philox.h"
 #include "maxk.h"
 
 namespace jaxgnn {
@@ -121,7 +124,83 @@ struct Params {
   float candidate_quantile;
   float candidate_distance;
   int row_bytes;  // of shared memory, for candidates or results
+  // Of the variants with bias and dropout; see MaxkArgs. Distances are between two examples'.
+  const float* bias;
+  const uint32_t* keys;
+  int bias_distance;
+  int key_distance;
+  int64_t rows_per_example;
+  uint64_t reciprocal;  // 2^64 / rows_per_example
+  uint32_t drop_below;
+  float keep_scale;
 };
+
+// A row's bias, and its number and key for dropout; null: none.
+struct RowTransform {
+  const float* bias;
+  const uint32_t* key;
+  int64_t number;
+};
+
+template <typename T, typename I>
+__device__ inline RowTransform transform_of(const Params<T, I>& p, int64_t row) {
+  // A division would be a call that costs registers; this quotient is at most one too small.
+  int64_t example = static_cast<int64_t>(__umul64hi(static_cast<uint64_t>(row), p.reciprocal));
+  int64_t number = row - example * p.rows_per_example;
+  if (number >= p.rows_per_example) {
+    number -= p.rows_per_example;
+    ++example;
+  }
+  return {p.bias == nullptr ? nullptr : p.bias + example * p.bias_distance,
+          p.keys == nullptr ? nullptr : p.keys + example * p.key_distance, number};
+}
+
+// Applies it to V values from column f on, and rounds them to T.
+template <int V, typename T, typename I>
+__device__ inline void apply(const Params<T, I>& p, const RowTransform& row, int f, float* v) {
+  if (row.bias != nullptr) {
+    if constexpr (V == 1) {
+      v[0] = __fadd_rn(v[0], __ldg(row.bias + f));
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; i += 4) {
+        const float4 bias = __ldg(reinterpret_cast<const float4*>(row.bias + f + i));
+        v[i] = __fadd_rn(v[i], bias.x);
+        v[i + 1] = __fadd_rn(v[i + 1], bias.y);
+        v[i + 2] = __fadd_rn(v[i + 2], bias.z);
+        v[i + 3] = __fadd_rn(v[i + 3], bias.w);
+      }
+    }
+  }
+  if (row.key != nullptr) {
+    constexpr int kBlock = static_cast<int>(kColumnsPerBlock);
+    const auto low = static_cast<uint32_t>(row.number);
+    const auto high = static_cast<uint32_t>(row.number >> 32);
+    const uint32_t key0 = __ldg(row.key), key1 = __ldg(row.key + 1);
+#pragma unroll
+    for (int first = 0; first < V; first += kBlock) {
+      const auto block = static_cast<uint32_t>(f + first) / kColumnsPerBlock;
+      const PhiloxWords drawn = dropout_block(low, high, block, key0, key1);
+#pragma unroll
+      for (int i = 0; i < min(V, kBlock); ++i) {
+        uint32_t word = drawn.words[i];
+        if constexpr (V == 1) {  // by masks: from comparisons nvcc makes an array in memory
+          const uint32_t odd = 0u - static_cast<uint32_t>(f & 1);
+          const uint32_t upper = 0u - static_cast<uint32_t>(f >> 1 & 1);
+          const uint32_t first_two = drawn.words[0] ^ ((drawn.words[0] ^ drawn.words[1]) & odd);
+          const uint32_t last_two = drawn.words[2] ^ ((drawn.words[2] ^ drawn.words[3]) & odd);
+          word = first_two ^ ((first_two ^ last_two) & upper);
+        }
+        float& value = v[first + i];
+        value = word >= p.drop_below ? __fmul_rn(value, p.keep_scale) : 0.0f;
+      }
+    }
+  }
+  if constexpr (sizeof(T) < sizeof(float)) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) v[i] = widen(narrow<T, float>(v[i]));
+  }
+}
 
 // Which of a thread's values are kept, a bit each: all of `above`, and of `equal` as many of the
 // row's as `spare` says, from the left.
@@ -188,6 +267,28 @@ __device__ bool choose_by_value(const Team<kWarps>& team, const float (&value)[k
     }
   }
   return false;
+}
+
+// Where the k-th largest is 0: dropout leaves many zeros, which no search for a pivot is quick to
+// find among other values. Not for NaN.
+template <int kWarps, int kCount>
+__device__ bool choose_at_zero(const Team<kWarps>& team, const float (&value)[kCount], int k,
+                               Choice& choice) {
+  int counts = 0;  // of positive values, and in the upper half of zeros
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (value[i] >= 0.0f) counts += value[i] > 0.0f ? 1 : 1 << 16;
+  }
+  counts = team.sum(counts);
+  const int positive = counts & 0xffff;
+  if (positive >= k || positive + (counts >> 16) < k) return false;
+  choice = {0, 0, k - positive};
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    choice.above |= static_cast<unsigned>(value[i] > 0.0f) << i;
+    choice.equal |= static_cast<unsigned>(value[i] == 0.0f) << i;
+  }
+  return true;
 }
 
 // By bisection of the keys, which ends at the k-th largest.
@@ -350,9 +451,11 @@ __device__ bool select_candidates(const Params<T, I>& p, const Team<1>& team, in
   return true;
 }
 
-// Each thread holds kPacks packs of V consecutive values. With kSlots there are candidates.
-template <typename T, typename I, int V, int kPacks, int kWarps, int kSlots>
-__global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
+// Each thread holds kPacks packs of V consecutive values. With kSlots there are candidates. The
+// bound of 4 blocks keeps ptxas from spilling registers to make room for more.
+template <typename T, typename I, bool kTransformed, int V, int kPacks, int kWarps, int kSlots>
+__global__ void __launch_bounds__(kThreads, kTransformed && kPacks * V == 32 ? 4 : 0)
+    select(const Params<T, I> p) {
   constexpr int kTeam = 32 * kWarps;
   constexpr int kRows = kThreads / kTeam;  // rows of a block
   constexpr int kCount = kPacks * V;
@@ -364,6 +467,8 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
   if (row >= p.num_rows) return;  // a whole team
   const T* x = p.x + row * p.width;
 
+  RowTransform transform;
+  if constexpr (kTransformed) transform = transform_of(p, row);
   float value[kCount];
   unsigned present = 0;
   float2 sums = {};  // of the values and of their squares
@@ -374,9 +479,11 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
       const Pack<T, V> pack = load_pack<T, V>(x + f);
       present |= ((1u << V) - 1) << (c * V);
 #pragma unroll
+      for (int i = 0; i < V; ++i) value[c * V + i] = unpack(pack, i);
+      if constexpr (kTransformed) apply<V>(p, transform, f, value + c * V);
+#pragma unroll
       for (int i = 0; i < V; ++i) {
-        const float v = unpack(pack, i);
-        value[c * V + i] = v;
+        const float v = value[c * V + i];
         sums.x += v;
         sums.y += v * v;
       }
@@ -394,17 +501,22 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
     const float deviation = variance * rsqrtf(variance);
     // False with NaN and infinities: then the keys decide.
     const bool regular = deviation > 0.0f && deviation < INFINITY;
+    bool chosen = false;
+    if constexpr (kTransformed) {
+      if (regular && p.keys != nullptr) chosen = choose_at_zero(team, value, p.k, choice);
+    }
     if constexpr (kSlots > 0) {
       float* values = reinterpret_cast<float*>(own);
-      if (regular &&
+      if (!chosen && regular &&
           select_candidates<kSlots, V, kPacks>(p, team, row, value, mean, deviation, values,
                                                reinterpret_cast<I*>(values + kSlots * 32))) {
         return;
       }
       __syncwarp();
     }
-    if (!regular || !choose_by_value(team, value, -INFINITY, 0, mean + p.quantile * deviation,
-                                     p.distance * deviation, p.k, choice)) {
+    if (!chosen &&
+        (!regular || !choose_by_value(team, value, -INFINITY, 0, mean + p.quantile * deviation,
+                                      p.distance * deviation, p.k, choice))) {
       int key[kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
@@ -422,7 +534,7 @@ __global__ void __launch_bounds__(kThreads) select(const Params<T, I> p) {
   emit_kept<V, kPacks>(find_places<V, kPacks>(team, keep), keep, [&](int i, int place) {
     const int f = column_of<V, kTeam>(i, team.rank);
     // Conversions would change the bits of a NaN.
-    values[place] = by_key ? x[f] : narrow<T, float>(value[i]);
+    values[place] = by_key && !kTransformed ? x[f] : narrow<T, float>(value[i]);
     columns[place] = static_cast<I>(f);
   });
   if constexpr (kWarps == 1) {
@@ -509,45 +621,52 @@ Candidates candidates_of(int64_t k, int64_t width) {
 }
 
 // Calls f(kernel, rows of a block) with the kernel for a width that a warp holds in packs.
-template <typename T, typename I, int kSlots, typename F>
+template <typename T, typename I, bool kTransformed, int kSlots, typename F>
 cudaError_t with_packs(int64_t width, F f) {
   constexpr int V = 16 / sizeof(T);
   if constexpr (sizeof(I) == 1) {  // widths to 256
-    if (width <= 32 * V) return f(select<T, I, V, 1, 1, kSlots>, 4);
-    return f(select<T, I, V, 8 / V, 1, kSlots>, 4);
+    if (width <= 32 * V) return f(select<T, I, kTransformed, V, 1, 1, kSlots>, 4);
+    return f(select<T, I, kTransformed, V, 8 / V, 1, kSlots>, 4);
   } else {
-    if (width <= 512) return f(select<T, I, V, 16 / V, 1, kSlots>, 4);
-    return f(select<T, I, V, 32 / V, 1, kSlots>, 4);
+    if (width <= 512) return f(select<T, I, kTransformed, V, 16 / V, 1, kSlots>, 4);
+    return f(select<T, I, kTransformed, V, 32 / V, 1, kSlots>, 4);
   }
 }
 
 // The same for any width; `packed` says that 16 bytes are aligned.
-template <typename T, typename I, typename F>
+template <typename T, typename I, bool kTransformed, typename F>
 cudaError_t with_select(int64_t width, bool packed, int slots, F f) {
   if constexpr (sizeof(I) == 1) {
-    if (!packed) return f(select<T, I, 1, 8, 1, 0>, 4);
+    if (!packed) return f(select<T, I, kTransformed, 1, 8, 1, 0>, 4);
   } else {
     constexpr int V = 16 / sizeof(T);
     if (width > 1024) {
-      return packed ? f(select<T, I, V, 32 / V, 4, 0>, 1) : f(select<T, I, 1, 32, 4, 0>, 1);
+      return packed ? f(select<T, I, kTransformed, V, 32 / V, 4, 0>, 1)
+                    : f(select<T, I, kTransformed, 1, 32, 4, 0>, 1);
     }
-    if (!packed) return f(select<T, I, 1, 32, 1, 0>, 4);
+    if (!packed) return f(select<T, I, kTransformed, 1, 32, 1, 0>, 4);
   }
-  if (slots == 2) return with_packs<T, I, 2>(width, f);
-  if (slots == 4) return with_packs<T, I, 4>(width, f);
-  return with_packs<T, I, 0>(width, f);
+  if (slots == 2) return with_packs<T, I, kTransformed, 2>(width, f);
+  if (slots == 4) return with_packs<T, I, kTransformed, 4>(width, f);
+  return with_packs<T, I, kTransformed, 0>(width, f);
+}
+
+template <typename T, typename I, bool kTransformed>
+cudaError_t load_select() {
+  const auto load_one = [](auto kernel, int) { return load_kernel(kernel); };
+  for (int64_t width : {128, 256, 512, 1024, 4096}) {
+    JAXGNN_TRY((with_select<T, I, kTransformed>(width, false, 0, load_one)));
+    for (int slots : {0, 2, 4}) {
+      JAXGNN_TRY((with_select<T, I, kTransformed>(width, true, slots, load_one)));
+    }
+  }
+  return cudaSuccess;
 }
 
 template <typename T, typename I>
 cudaError_t load() {
-  for (int64_t width : {128, 256, 512, 1024, 4096}) {
-    JAXGNN_TRY(
-        (with_select<T, I>(width, false, 0, [](auto kernel, int) { return load_kernel(kernel); })));
-    for (int slots : {0, 2, 4}) {
-      JAXGNN_TRY((with_select<T, I>(width, true, slots,
-                                    [](auto kernel, int) { return load_kernel(kernel); })));
-    }
-  }
+  JAXGNN_TRY((load_select<T, I, false>()));
+  JAXGNN_TRY((load_select<T, I, true>()));
   const auto kernel = scatter<T, I>;
   JAXGNN_TRY(load_kernel(kernel));
   return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
@@ -561,8 +680,10 @@ cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream) {
   return with_types(args.type, args.width, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
-    const bool packed =
-        args.width % (16 / sizeof(T)) == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+    const auto aligned = [](const void* data) {
+      return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    };
+    const bool packed = args.width % (16 / sizeof(T)) == 0 && aligned(args.x) && aligned(args.bias);
     Candidates candidates{0, 0.0};
     if (packed && args.width <= 1024) candidates = candidates_of(args.k, args.width);
     int64_t row_bytes = args.k * (sizeof(T) + sizeof(I));
@@ -571,23 +692,36 @@ cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream) {
     const double width = static_cast<double>(args.width);
     const Normal exact = normal_at(static_cast<double>(args.k) / width);
     const Normal low = normal_at(candidates.aim / width);
-    const Params<T, I> p{static_cast<const T*>(args.x),
-                         static_cast<T*>(args.values),
-                         static_cast<I*>(args.columns),
-                         args.num_rows,
-                         static_cast<int>(args.width),
-                         static_cast<int>(args.k),
-                         static_cast<float>(exact.quantile),
-                         static_cast<float>(1.0 / (width * exact.density)),
-                         static_cast<float>(1.0 / width),
-                         static_cast<float>(low.quantile),
-                         static_cast<float>(1.0 / (width * low.density)),
-                         static_cast<int>(row_bytes)};
-    return with_select<T, I>(args.width, packed, candidates.slots, [&](auto kernel, int rows) {
+    const Params<T, I> p{
+        static_cast<const T*>(args.x),
+        static_cast<T*>(args.values),
+        static_cast<I*>(args.columns),
+        args.num_rows,
+        static_cast<int>(args.width),
+        static_cast<int>(args.k),
+        static_cast<float>(exact.quantile),
+        static_cast<float>(1.0 / (width * exact.density)),
+        static_cast<float>(1.0 / width),
+        static_cast<float>(low.quantile),
+        static_cast<float>(1.0 / (width * low.density)),
+        static_cast<int>(row_bytes),
+        args.bias,
+        args.keys,
+        args.bias_of_each ? static_cast<int>(args.width) : 0,
+        args.key_of_each ? 2 : 0,
+        args.rows_per_example,
+        ~uint64_t{0} / static_cast<uint64_t>(std::max<int64_t>(args.rows_per_example, 1)),
+        args.drop_below,
+        static_cast<float>(keep_scale(args.drop_below))};
+    const auto launch = [&](auto kernel, int rows) {
       const unsigned blocks = static_cast<unsigned>((args.num_rows + rows - 1) / rows);
       kernel<<<blocks, kThreads, rows * row_bytes, stream>>>(p);
       return cudaGetLastError();
-    });
+    };
+    if (args.bias == nullptr && args.keys == nullptr) {
+      return with_select<T, I, false>(args.width, packed, candidates.slots, launch);
+    }
+    return with_select<T, I, true>(args.width, packed, candidates.slots, launch);
   });
 }
 

@@ -46,19 +46,45 @@ void check_weights(Check& check, const AnyBuffer& weights, int64_t edges) {
   check.optional_matrix(weights, ffi::F32, edges, 1, "weights must be float32 [edges, 1]");
 }
 
-ffi::Error maxk(cudaStream_t stream, AnyBuffer x, Result values, Result columns) {
-  Check check("jaxgnn_maxk");
+void check_selection(Check& check, const AnyBuffer& x, Result& values, Result& columns) {
   check_records(check, *values, *columns, dim(x, 1));
   check.matrix(x, values->element_type(), dim(*values, 0), dim(x, 1), "x must be [rows, width]");
+}
+
+MaxkArgs make_maxk(const AnyBuffer& x, Result& values, Result& columns) {
+  MaxkArgs args{};
+  args.type = value_type(x.element_type());
+  args.x = x.untyped_data();
+  args.values = values->untyped_data();
+  args.columns = columns->untyped_data();
+  args.num_rows = dim(x, 0);
+  args.width = dim(x, 1);
+  args.k = dim(*values, 1);
+  return args;
+}
+
+ffi::Error maxk(cudaStream_t stream, AnyBuffer x, Result values, Result columns) {
+  Check check("jaxgnn_maxk");
+  check_selection(check, x, values, columns);
   if (check.failed()) return check.error();
-  const MaxkArgs args{value_type(x.element_type()),
-                      x.untyped_data(),
-                      values->untyped_data(),
-                      columns->untyped_data(),
-                      dim(x, 0),
-                      dim(x, 1),
-                      dim(*values, 1)};
-  return status("jaxgnn_maxk", launch_maxk(args, stream));
+  return status("jaxgnn_maxk", launch_maxk(make_maxk(x, values, columns), stream));
+}
+
+ffi::Error maxk_transformed(cudaStream_t stream, AnyBuffer x, AnyBuffer bias, AnyBuffer keys,
+                            Result values, Result columns, int64_t drop_below,
+                            int64_t rows_per_example) {
+  Check check("jaxgnn_maxk_transformed");
+  check_selection(check, x, values, columns);
+  check.transform(bias, ffi::F32, keys, dim(x, 0), dim(x, 1), drop_below, rows_per_example);
+  if (check.failed()) return check.error();
+  MaxkArgs args = make_maxk(x, values, columns);
+  args.bias = static_cast<const float*>(data_or_null(bias));
+  args.keys = static_cast<const uint32_t*>(data_or_null(keys));
+  args.bias_of_each = dim(bias, 0) > 1;
+  args.key_of_each = dim(keys, 0) > 1;
+  args.rows_per_example = rows_per_example;
+  args.drop_below = static_cast<uint32_t>(drop_below);
+  return status("jaxgnn_maxk_transformed", launch_maxk(args, stream));
 }
 
 ffi::Error cbsr_scatter(cudaStream_t stream, AnyBuffer values, AnyBuffer columns, Result out) {
@@ -384,6 +410,18 @@ XLA_FFI_DEFINE_HANDLER(maxk_handler, maxk,
                            .Ret<AnyBuffer>(),  // indices
                        {ffi::Traits::kCmdBufferCompatible});
 
+XLA_FFI_DEFINE_HANDLER(maxk_transformed_handler, maxk_transformed,
+                       ffi::Ffi::Bind()
+                           .Ctx<Stream>()
+                           .Arg<AnyBuffer>()  // x
+                           .Arg<AnyBuffer>()  // bias
+                           .Arg<AnyBuffer>()  // keys
+                           .Ret<AnyBuffer>()  // values
+                           .Ret<AnyBuffer>()  // indices
+                           .Attr<int64_t>("drop_below")
+                           .Attr<int64_t>("rows_per_example"),
+                       {ffi::Traits::kCmdBufferCompatible});
+
 XLA_FFI_DEFINE_HANDLER(cbsr_scatter_handler, cbsr_scatter,
                        ffi::Ffi::Bind()
                            .Ctx<Stream>()
@@ -500,6 +538,7 @@ XLA_FFI_DEFINE_HANDLER(maxk_sddmm_handler, maxk_sddmm,
 
 void add_maxk_targets(nanobind::dict& targets) {
   add_target(targets, "jaxgnn_maxk", maxk_handler);
+  add_target(targets, "jaxgnn_maxk_transformed", maxk_transformed_handler);
   add_target(targets, "jaxgnn_cbsr_scatter", cbsr_scatter_handler);
   add_target(targets, "jaxgnn_maxk_spmm", maxk_spmm_handler);
   add_target(targets, "jaxgnn_maxk_spmm_windows", maxk_spmm_windows_handler);

@@ -440,6 +440,7 @@ def test_maxk_quick_and_its_plot(tmp_path):
     measured = {(entry["impl"], entry["pass"], entry["shape"].get("k")) for entry in maxk_rows}
     assert measured >= {(plan.MAXK, direction, 4) for direction in (*plan.BOTH, "select")}
     assert measured >= {(plan.MAXK_DETERMINISTIC, "backward", 4), (plan.TOP_K, "select", 4)}
+    assert measured >= {(impl, "select", 4) for impl in maxk.DROPPING}
     assert measured >= {(plan.SORTED, direction, 4) for direction in plan.BOTH}
     assert measured >= {(plan.COPY, "select", None), (plan.OURS, "forward", None)}
     for entry in maxk_rows:

@@ -451,6 +451,8 @@ def test_gin_keeps_relu_in_its_perceptrons_unless_told_otherwise():
         (lambda r: MaxK(2.5), TypeError, "k: expected a number of entries to keep, got 2.5"),
         (lambda r: MaxK(True), TypeError, "k: expected a number"),
         (lambda r: MaxK(9)(jnp.ones((3, 8))), ValueError, "k: .* got 9"),
+        (lambda r: MaxK(2, dropout=1.0, rngs=r), ValueError, "dropout: expected a share .* 1.0"),
+        (lambda r: MaxK(2, dropout=0.5), ValueError, "rngs: expected nnx.Rngs with dropout=0.5"),
         (
             lambda r: GCN(6, 12, 3, 2, activation=MaxK(13), rngs=r),
             ValueError,
@@ -550,3 +552,32 @@ def test_annealing_is_state_and_no_parameter():
     graph, x, weights = single(example())
     out = jax.jit(lambda p, r: nnx.merge(graphdef, p, r)(graph, x, weights))(params, rest)
     close(out, make("gcn", activation=MaxK(8))(graph, x, weights), 1e-6)
+
+
+def test_own_dropout_comes_before_the_selection_and_follows_train_and_eval():
+    x = jax.random.normal(jax.random.key(0), (40, 24))
+    bias = jnp.linspace(-1, 1, 24)
+    activation = MaxK(5, dropout=0.5, rngs=nnx.Rngs(3))
+    key = MaxK(5, dropout=0.5, rngs=nnx.Rngs(3)).dropout.rngs()
+    expected = maxk(x, 5, bias=bias, dropout_rate=0.5, key=key).to_dense()
+    np.testing.assert_array_equal(activation(x, bias), expected)
+    assert not np.array_equal(activation(x, bias), expected)  # another mask
+    activation.eval()
+    np.testing.assert_array_equal(activation(x), maxk(x, 5).to_dense())
+    activation.train()
+    assert not np.array_equal(activation(x), maxk(x, 5).to_dense())
+
+
+def test_a_model_trains_with_its_activations_dropout():
+    graph, x, weights = single(example())
+    model = make("sage", 2, activation=MaxK(K, dropout=0.3, rngs=nnx.Rngs(1)), input_layer=True)
+
+    @nnx.jit
+    def step(model):
+        return nnx.value_and_grad(lambda model: jnp.sum(model(graph, x, weights) ** 2))(model)
+
+    (first, gradient), (second, _) = step(model), step(model)
+    assert first != second
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    model.eval()
+    np.testing.assert_array_equal(model(graph, x, weights), model(graph, x, weights))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._linear import count
 from jaxgnn.ops import CBSR, maxk
 
@@ -27,36 +28,59 @@ class MaxK(nnx.Module):
     `jaxgnn.nn` model it hands the entries alone (`sparse`) to the next convolution, which
     aggregates them by `maxk_spmm`.
 
+    With `dropout` entries are dropped in training before the selection, by the same kernel: what
+    would be a pass over the dense rows, and a mask kept for backward, is saved. `eval()` turns it
+    off. (A model's own dropout follows the selection.) A bias given in the call is added before,
+    likewise. That of a product belongs into the product: XLA has it added by cuBLASLt, in the
+    epilogue of the multiplication.
+
     With `anneal` the first `active[...]` of the `k` entries count, and the rest are 0: set it
     between the steps (`annealed_k`), and nothing is compiled again. Rows of `k` entries are
     stored and moved whatever it is.
 
     Args:
         k: entries to keep.
+        dropout: share of the entries dropped before the selection in training.
+        rngs: `dropout` is used, if there is any.
         anneal: have `active`, a variable that begins at `k`.
         packed: round float32 values to 15 bits of mantissa, which saves traffic: see
             `jaxgnn.maxk`.
 
     Raises:
         TypeError: `k` is no integer.
-        ValueError: `k` is below 1; in a call, above the width.
+        ValueError: `k` is below 1 (in a call, above the width), or `dropout` is out of range or
+            without `rngs`.
 
     Source: Peng et al., "MaxK-GNN" (ASPLOS 2024), section 3.1. `anneal` is not in the paper.
     """
 
-    def __init__(self, k: int, *, anneal: bool = False, packed: bool = False):
+    def __init__(
+        self,
+        k: int,
+        *,
+        dropout: float = 0.0,
+        rngs: nnx.Rngs | None = None,
+        anneal: bool = False,
+        packed: bool = False,
+    ):
         self.k = count(k, "k", "entries to keep")
+        self.dropout = dropout_module(dropout, "dropout", rngs)
         self.active = ActiveEntries(jnp.asarray(k, jnp.int32)) if anneal else None
         self.packed = packed
 
-    def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
-        """The rows with their `k` largest entries, zeros elsewhere."""
-        return self.sparse(x).to_dense()
+    def __call__(
+        self, x: Float[Array, "*rows width"], bias: Float[Array, " width"] | None = None
+    ) -> Float[Array, "*rows width"]:
+        """The rows (plus `bias`) with their `k` largest entries, zeros elsewhere."""
+        return self.sparse(x, bias).to_dense()
 
-    def sparse(self, x: Float[Array, "*rows width"]) -> CBSR:
-        """The `k` largest entries of each row."""
+    def sparse(
+        self, x: Float[Array, "*rows width"], bias: Float[Array, " width"] | None = None
+    ) -> CBSR:
+        """The `k` largest entries of each row (plus `bias`)."""
         active = None if self.active is None else self.active[...]
-        return maxk(x, self.k, active=active, packed=self.packed)
+        options = dropout_options(self.dropout)
+        return maxk(x, self.k, bias=bias, active=active, packed=self.packed, **options)
 
 
 def annealed_k(step: int | Int[Array, ""], wide: int, narrow: int, steps: int) -> Int[Array, ""]:

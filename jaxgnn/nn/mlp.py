@@ -12,6 +12,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
 from jaxgnn.nn.maxk import check_activation
 from jaxgnn.ops import _check
@@ -123,10 +124,3 @@ def normalisations(
     if norm == "batch":
         make, options["momentum"] = nnx.BatchNorm, 0.9
     return nnx.List(make(width, **options) for width in widths)
-
-
-def dropout_module(rate: float, name: str, rngs: nnx.Rngs) -> nnx.Dropout:
-    """Dropout that holds no random state where it drops nothing."""
-    if not 0 <= rate < 1:
-        raise ValueError(f"{name}: expected a share from 0 to less than 1, got {rate}")
-    return nnx.Dropout(rate, rngs=rngs if rate > 0 else None)

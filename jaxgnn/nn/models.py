@@ -15,11 +15,12 @@ from jaxtyping import Array, Float
 
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
+from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._features import Features, dense, map_values
 from jaxgnn.nn._linear import count, kaiming_kernel, linear, width
 from jaxgnn.nn.conv import EdgeConv, GATConv, GCNConv, GINConv, SAGEConv
 from jaxgnn.nn.maxk import MaxK, check_activation
-from jaxgnn.nn.mlp import MLP, Activation, Norm, dropout_module, normalisations
+from jaxgnn.nn.mlp import MLP, Activation, Norm, normalisations
 from jaxgnn.ops import CBSR, _check
 
 Jumping = Literal["last", "cat", "max"]
@@ -38,7 +39,7 @@ class GNN(nnx.Module):
 
     Where $\sigma$ is `MaxK`, the convolutions get the kept entries alone (`CBSR`), which dropout
     thins out further, and aggregate them by `maxk_spmm`. A layer without the attribute
-    `accepts_sparse = True` gets the dense rows.
+    `accepts_sparse = True` gets the dense rows. Dropout before the selection is `MaxK`'s own.
 
     The last convolution's output is the model's. With `jumping` every layer is a hidden one, and
     a product follows that takes the last layer's output, or all layers' side by side or their

@@ -20,10 +20,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, UInt
+from jaxtyping import Array, Float, UInt, UInt32
 
+from jaxgnn import _ffi
 from jaxgnn.graph import Graph
 from jaxgnn.ops import _cbsr_kernels as kernels
+from jaxgnn.ops import _dropout
 from jaxgnn.ops._rows import in_graph_order, in_row_order, neighbours
 from jaxgnn.ops.spmm import Map, divide_by_degree
 
@@ -152,6 +154,39 @@ def _select_bwd(k, width, indices, cotangents):
 
 
 select.defvjp(_select_fwd, _select_bwd)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def select_transformed(
+    k: int,
+    width: int,
+    drop_below: int,
+    x: Float[Array, "rows width"],
+    bias: Float[Array, " width"] | None,
+    words: UInt32[Array, " 2"] | None,
+) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
+    """The same of the rows plus `bias` (in the accumulation dtype), after dropout by a key."""
+    return kernels.select_transformed(k, drop_below, x, bias, words)
+
+
+def _select_transformed_fwd(k, width, drop_below, x, bias, words):
+    selected: tuple[Array, Array] = select_transformed(k, width, drop_below, x, bias, words)
+    return selected, (selected[1], bias, words)
+
+
+def _select_transformed_bwd(k, width, drop_below, residuals, cotangents):
+    indices, bias, words = residuals
+    dvalues = cotangents[0]
+    if words is not None:
+        accumulator = _ffi.accumulation_dtype(dvalues.dtype)
+        factors = _dropout.keep_factors_at(words, indices, drop_below, accumulator)
+        dvalues = (dvalues.astype(accumulator) * factors).astype(dvalues.dtype)
+    dx: Array = scatter(width, dvalues, indices)
+    dbias = None if bias is None else jnp.sum(dx.astype(bias.dtype), axis=0)
+    return dx, dbias, None
+
+
+select_transformed.defvjp(_select_transformed_fwd, _select_transformed_bwd)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
-from jaxtyping import Array, Float, UInt
+from jaxtyping import Array, Float, UInt, UInt32
 
 from jaxgnn import _csr, _ffi, config
 from jaxgnn.ops._rows import REDUCE, Rows, one_by_one
@@ -242,6 +242,56 @@ def select(
         return tuple(_ffi.call("jaxgnn_maxk", [x], results))
 
     return _by_rows(kernel)(x)
+
+
+def select_transformed(
+    k: int,
+    drop_below: int,
+    x: Float[Array, "rows width"],
+    bias: Float[Array, " width"] | None,
+    words: UInt32[Array, " 2"] | None,
+) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
+    """The same after a bias, in the accumulation dtype, and dropout by the key of `words`."""
+    rows, width = x.shape
+    accumulator = _ffi.accumulation_dtype(x.dtype)
+    bias = jnp.zeros((0, width), accumulator) if bias is None else bias[None, :]
+    words = jnp.zeros((0, 2), jnp.uint32) if words is None else words[None, :]
+
+    def kernel(x: Array, bias: Array, words: Array) -> tuple[Array, ...]:
+        shape = (x.shape[0], k)
+        return tuple(
+            _ffi.call(
+                "jaxgnn_maxk_transformed",
+                [x, bias, words],
+                [(shape, x.dtype), (shape, index_dtype(width))],
+                drop_below=drop_below,
+                rows_per_example=rows,
+            )
+        )
+
+    call = custom_vmap(kernel)
+
+    @call.def_vmap
+    def rule(axis_size, batched, x, bias, words):
+        """More rows, which the kernel counts anew in each example; the bias and the key are one
+        for all, or one for each."""
+        examples = x.shape[-2] // rows
+
+        def of_each(operand: Array, moves: bool) -> Array:
+            if not moves and operand.shape[0] <= 1:
+                return operand
+            if not moves:
+                operand = operand[None]
+            shape = (axis_size, examples, operand.shape[-1])
+            return jnp.broadcast_to(operand, shape).reshape(-1, operand.shape[-1])
+
+        moves_x, moves_bias, moves_words = batched
+        if not moves_x:
+            x = jnp.broadcast_to(x, (axis_size, *x.shape))
+        outs = call(x.reshape(-1, width), of_each(bias, moves_bias), of_each(words, moves_words))
+        return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs), (True,) * len(outs)
+
+    return call(x, bias, words)
 
 
 def scatter(

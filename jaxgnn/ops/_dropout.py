@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float, UInt, UInt32
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -57,22 +57,51 @@ def keep_scale(drop_below: int) -> float:
     return 2**32 / (2**32 - drop_below)
 
 
+def keep_factors_at(
+    words: UInt32[Array, " 2"],
+    columns: UInt[Array, "rows k"],
+    drop_below: int,
+    dtype: DTypeLike,
+) -> Float[Array, "rows k"]:
+    """`keep_factors` of a matrix with rows for edges and columns for heads, at some columns of each
+    row alone."""
+    shape, dtype = columns.shape, jnp.dtype(dtype)
+    columns = columns.astype(jnp.uint32)
+    low, high = _halves(0, shape[0])
+    block = columns // jnp.uint32(4)
+    counter = [jnp.broadcast_to(low, shape), jnp.broadcast_to(high, shape), block]
+    drawn = philox4x32([*counter, jnp.zeros_like(block)], words)
+    lane = columns % jnp.uint32(4)
+    word = drawn[3]
+    for i in range(3):
+        word = jnp.where(lane == jnp.uint32(i), drawn[i], word)
+    scale = jnp.asarray(keep_scale(drop_below), dtype)
+    return jnp.where(word >= jnp.uint32(drop_below), scale, jnp.zeros((), dtype))
+
+
 def dropout_words(
     words: UInt32[Array, " 2"], first: int, edges: int, heads: int
 ) -> UInt32[Array, "edges heads"]:
     """The random word of each edge and head: word `head % 4` of the block of four that Philox
     makes of the counter (edge's low half, edge's high half, `head // 4`, 0)."""
-    wide = first + edges > 2**32  # such a graph needs 64-bit types anyway
-    number = jnp.arange(edges, dtype=jnp.uint64 if wide else jnp.uint32) + jnp.asarray(
-        first, jnp.uint64 if wide else jnp.uint32
-    )
     blocks = -(-heads // 4)
-    low = number.astype(jnp.uint32)[:, None]
-    high = (number >> 32).astype(jnp.uint32)[:, None] if wide else jnp.zeros_like(low)
+    low, high = _halves(first, edges)
     block = jnp.arange(blocks, dtype=jnp.uint32)[None, :]
     shape = (edges, blocks)
     counter = [jnp.broadcast_to(c, shape) for c in (low, high, block, jnp.zeros_like(block))]
-    return jnp.stack(philox4x32(counter, words), axis=-1).reshape(edges, 4 * blocks)[:, :heads]
+    # Fused into what follows, all rounds would be compiled and run again for each use of a word.
+    drawn = jax.lax.optimization_barrier(philox4x32(counter, words))
+    return jnp.stack(drawn, axis=-1).reshape(edges, 4 * blocks)[:, :heads]
+
+
+def _halves(first: int, count: int) -> tuple[UInt32[Array, "count 1"], UInt32[Array, "count 1"]]:
+    """The low and the high words of consecutive numbers."""
+    wide = first + count > 2**32  # so many need 64-bit types anyway
+    number = jnp.arange(count, dtype=jnp.uint64 if wide else jnp.uint32) + jnp.asarray(
+        first, jnp.uint64 if wide else jnp.uint32
+    )
+    low = number.astype(jnp.uint32)[:, None]
+    return low, (number >> 32).astype(jnp.uint32)[:, None] if wide else jnp.zeros_like(low)
 
 
 def philox4x32(

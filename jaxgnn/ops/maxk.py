@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, UInt
+from jaxtyping import Array, Float, Int, UInt, UInt32
 
 from jaxgnn import _ffi
-from jaxgnn.ops import _cbsr, _check
+from jaxgnn.ops import _cbsr, _check, _dropout
 from jaxgnn.ops._cbsr_kernels import index_dtype
 
 MAX_WIDTH = 4096
@@ -98,21 +98,41 @@ def maxk(
     x: Float[Array, "*rows width"],
     k: int,
     *,
+    bias: Float[Array, " width"] | None = None,
+    dropout_rate: float = 0.0,
+    key: Any = None,
     active: Int[Array, ""] | int | None = None,
     packed: bool = False,
     impl: _ffi.Impl = None,
 ) -> CBSR:
-    r"""Keeps the `k` largest entries of each row.
+    r"""Keeps the `k` largest entries of each row, after a bias and dropout if they are given.
 
-    $$h_{ic} = x_{ic} \text{ if } x_{ic} \text{ is among the } k \text{ largest of } x_i,
-    \text{ else } 0$$
+    $$h_{ic} = z_{ic} \text{ if } z_{ic} \text{ is among the } k \text{ largest of } z_i,
+    \text{ else } 0, \qquad z_{ic} = m_{ic} (x_{ic} + b_c)$$
+
+    with $b$ = `bias`, 0 without, and $m$ dropout's mask with its scale $1 / (1 - p)$, 1 without.
 
     Of equal entries the one with the lower column is kept; -0 equals +0; NaN counts as the
-    largest, so that it stays visible. The derivative passes the kept positions and no other.
+    largest, so that it stays visible. The derivative passes the kept positions and no other: there
+    the gradient of $x$ is $m$ times that of $h$, and that of $b$ the sum of it over the rows.
+
+    Bias and dropout save the passes over $x$ that they take by themselves: $z$ and $m$ are stored
+    nowhere, and backward computes $m$ again at the kept positions. $z$ is computed in float32
+    (float64 for float64) and rounded once to the dtype of $x$, before the selection. Dropped
+    entries are +0, whatever they were, and may be among the $k$ largest.
+
+    The mask is a function of the key, the row and the column alone (Philox4x32-10), so that all
+    implementations agree: $m_{ic} = 0$ where word $c \bmod 4$ of the block of the counter
+    $(i, \lfloor c / 4 \rfloor)$ is below $2^{32} p$. Rows are numbered over all leading axes; under
+    `vmap` in each example anew, and under `shard_map` on each device, where a key of each device's
+    own (`jax.random.fold_in` of `jax.lax.axis_index`) keeps their masks apart.
 
     Args:
         x: rows of at most 4,096 columns, and any number of leading axes.
         k: entries to keep, from 1 to the width.
+        bias: added to each row, `[width]`, of any floating dtype.
+        dropout_rate: share of the entries dropped, at least 0 and below 1.
+        key: a JAX key, for a `dropout_rate` above 0.
         active: for a schedule without compiling again at every step: of the `k` entries only the
             `active` largest keep their values, by the same rule; the others become 0. An integer
             scalar from 1 to `k`, which may be traced (then it is clipped to that range).
@@ -127,11 +147,14 @@ def maxk(
         `CBSR` with values `[..., k]` in the dtype of `x`.
 
     Raises:
-        TypeError: `x` is not floating, or `k` or `active` is no integer.
-        ValueError: `k` or `active` is out of range, a row is wider than 4,096, or `packed` rows
-            are of float64 or wider than 256.
+        TypeError: `x` or `bias` is not floating, `k` or `active` is no integer, or the rate or
+            the key is none.
+        ValueError: `k`, `active` or the rate is out of range, the key is missing, the bias has
+            another shape, a row is wider than 4,096, or `packed` rows are of float64 or wider
+            than 256.
 
-    Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 3.1).
+    Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 3.1). The generator: Salmon et al. (SC
+    2011).
     """
     x = _check.floating(x, "x")
     if x.ndim == 0:
@@ -145,14 +168,26 @@ def maxk(
             "packed: expected rows of at most 256 entries of 32 or 16 bits, "
             f"got {width} of {x.dtype}"
         )
+    accumulator = _ffi.accumulation_dtype(x.dtype)
+    if bias is not None:
+        bias = _check.floating(bias, "bias")
+        if bias.shape != (width,):
+            raise ValueError(f"bias: expected the shape ({width},), got {bias.shape}")
+        bias = bias.astype(accumulator)
+    drop_below, words = _dropout_arguments(dropout_rate, key)
     rows = x.reshape(math.prod(leading), width)
     selected: tuple[Array, Array]
     if x.size == 0:
         selected = jnp.zeros((0, k), x.dtype), jnp.zeros((0, k), index_dtype(width))
-    elif use_kernel(impl, "jaxgnn_maxk", x.dtype):
-        selected = _cbsr.select(k, width, rows)
+    elif bias is not None or words is not None:
+        if use_kernel(impl, "jaxgnn_maxk_transformed", x.dtype):
+            operands = _ffi.unify_varying(rows, bias, words)
+            selected = _cbsr.select_transformed(k, width, drop_below, *operands)
+        else:
+            transformed = transform_reference(drop_below, rows, bias, words)
+            selected = _select(k, transformed, impl)
     else:
-        selected = select_reference(k, rows)
+        selected = _select(k, rows, impl)
     values, indices = selected
     if active is not None:
         values = _keep_active(values, _active_argument(active, k))
@@ -190,6 +225,15 @@ def cbsr_argument(cbsr: Any, name: str) -> CBSR:
     return CBSR(values, indices, cbsr.width, cbsr.packed)
 
 
+def _select(
+    k: int, rows: Float[Array, "rows width"], impl: _ffi.Impl
+) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
+    """The selection without bias and dropout."""
+    if use_kernel(impl, "jaxgnn_maxk", rows.dtype):
+        return _cbsr.select(k, rows.shape[1], rows)
+    return select_reference(k, rows)
+
+
 def select_reference(
     k: int, x: Float[Array, "rows width"]
 ) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
@@ -198,6 +242,26 @@ def select_reference(
     _, kept = jax.lax.top_k(_keys(x), k)
     kept = jnp.sort(kept, axis=-1)
     return jnp.take_along_axis(x, kept, axis=-1), kept.astype(index_dtype(x.shape[-1]))
+
+
+def transform_reference(
+    drop_below: int,
+    x: Float[Array, "rows width"],
+    bias: Float[Array, " width"] | None,
+    words: UInt32[Array, " 2"] | None,
+) -> Float[Array, "rows width"]:
+    """What `maxk` selects from, in JAX: `bias` added and entries dropped by the key of `words`."""
+    accumulator = _ffi.accumulation_dtype(x.dtype)
+    z = x.astype(accumulator)
+    if bias is not None:
+        z = z + bias.astype(accumulator)[None, :]
+    if words is not None:
+        rows, width = x.shape
+        factors = _dropout.keep_factors(words, 0, rows, width, drop_below, accumulator)
+        # Not a product with 0, which leaves NaN and -0.
+        zero = jnp.zeros((), accumulator)
+        z = jnp.where(factors > zero, z * factors, zero)
+    return z.astype(x.dtype)
 
 
 def scatter_reference(
@@ -241,6 +305,16 @@ def _rounded(values: Float[Array, "rows k"]) -> Float[Array, "rows k"]:
 @_rounded.defjvp
 def _rounded_jvp(primals, tangents):
     return _rounded(*primals), tangents[0]
+
+
+def _dropout_arguments(rate: Any, key: Any) -> tuple[int, UInt32[Array, " 2"] | None]:
+    """Below which words entries are dropped, and the key's words; none without dropout."""
+    rate = _check.number(rate, "dropout_rate", 0, 1)
+    if rate == 0:
+        return 0, None
+    if key is None:
+        raise ValueError(f"key: expected a JAX key with dropout_rate={rate}, got None")
+    return _dropout.threshold(rate), _dropout.key_words(_check.key(key, "key"))
 
 
 def _active_argument(active: Any, k: int) -> Int[Array, ""]:

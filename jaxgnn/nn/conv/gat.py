@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 from jaxgnn._ffi import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
+from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width
-from jaxgnn.nn.mlp import dropout_module
 from jaxgnn.ops import _check, gat_attention, segment_reduce
 from jaxgnn.ops.gat_attention import gat_attention_with_weights
 
@@ -197,13 +197,11 @@ class GATConv(nnx.Module):
             score_dst = _dot(at_receivers, self.attention_receivers)
         batch = v.shape[1:-2]
         edge_bias, loop_bias = self._edge_scores(graph, edge_attr, math.prod(batch))
-        stream = None if self.dropout.deterministic else self.dropout.rngs
         flat = v.reshape(v.shape[0], math.prod(v.shape[1:-1]), self.out_features)
         arguments = (graph, flat, _fold(score_src), _fold(score_dst), edge_bias)
         options: dict[str, Any] = {
             "negative_slope": self.negative_slope,
-            "dropout_rate": 0.0 if stream is None else self.dropout.rate,
-            "key": None if stream is None else stream(),
+            **dropout_options(self.dropout),
             "self_loops": self.add_self_loops,
             "loop_bias": loop_bias,
         }

@@ -1,0 +1,28 @@
+"""Dropout as a module's part: applied to values, or handed on to an operation that applies it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flax import nnx
+
+
+def dropout_module(rate: float, name: str, rngs: nnx.Rngs | None) -> nnx.Dropout:
+    """Dropout that holds no random state where it drops nothing.
+
+    Raises:
+        ValueError: the rate is out of range, or there is one and no `rngs`.
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"{name}: expected a share from 0 to less than 1, got {rate}")
+    if rate > 0 and rngs is None:
+        raise ValueError(f"rngs: expected nnx.Rngs with {name}={rate}, got None")
+    return nnx.Dropout(rate, rngs=rngs if rate > 0 else None)
+
+
+def dropout_options(dropout: nnx.Dropout) -> dict[str, Any]:
+    """The arguments of an operation that drops by itself: the rate, 0 after `eval()`, and a key."""
+    stream = None if dropout.deterministic else dropout.rngs
+    if stream is None:
+        return {"dropout_rate": 0.0, "key": None}
+    return {"dropout_rate": dropout.rate, "key": stream()}
