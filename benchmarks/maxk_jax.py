@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt
 
 from benchmarks import oracle, plan
-from benchmarks.families import Candidate, Unsupported
+from benchmarks.families import Candidate
 from benchmarks.family_jax import compiled, gather_segment_sum, preprocessed
 from benchmarks.plan import Measurement
 from jaxgnn import CBSR, Graph, _ffi, config, maxk, maxk_spmm
