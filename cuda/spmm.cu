@@ -177,14 +177,6 @@ __global__ void __launch_bounds__(kThreads, kWeighted ? 14 : 16) long_rows(const
   if (lane < RowWalk::kLanes && active) store<T, Op, V>(p, work, f, walk.acc);
 }
 
-// x + row * row_bytes. In C++ a loop would widen row_bytes once, and multiply 64 bits by 64.
-template <typename T>
-__device__ inline const T* row_of(const T* x, unsigned row, unsigned row_bytes) {
-  uint64_t address;
-  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(address) : "r"(row), "r"(row_bytes), "l"(x));
-  return reinterpret_cast<const T*>(address);
-}
-
 // As many blocks a multiprocessor as the registers allow without spilling (on sm_90).
 template <typename T, bool kWeighted>
 constexpr int kShortBlocks = kWeighted ? (sizeof(T) == 4 ? 16 : 14) : (sizeof(T) == 4 ? 20 : 16);
