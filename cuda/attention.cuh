@@ -9,9 +9,13 @@ namespace jaxgnn {
 
 // Which sums a walk over the rows makes of the gathered rows x, with alpha the softmax's weight, w
 // that after dropout and c the LeakyReLU's slope:
-//   forward:   sum w x, and sum alpha;
+//   forward:   sum w x, and sum alpha, both not yet divided by the sum of exponentials;
 //   senders:   sum w x, sum c w x, and sum c alpha delta;
-//   receivers: sum c w x, and sum c alpha.
+//   receivers: sum w x, and sum alpha, over the edges on one side of the LeakyReLU's bend.
+// The last is enough as the row's other edges have the rest of known sums. With + the edges of
+// slope 1 and s the other slope, sum alpha = 1 and sum w <dy, x> = delta give
+//   dscore = <dy, sum c w x> - delta sum c alpha = (1 - s) (<dy, sum+ w x> - delta sum+ alpha),
+// and the same with the other sign and the other edges: the fewer ones need to be gathered.
 enum class Pass { kForward, kSenders, kReceivers };
 
 // The numbers of one end's nodes, heads side by side.
@@ -87,12 +91,6 @@ __device__ inline bool is_masked(A sum) {
   return sum == A(-INFINITY);
 }
 
-// The LeakyReLU, which keeps -inf whatever its slope.
-template <typename A>
-__device__ inline A leaky_relu(A sum, A slope) {
-  return sum > A(0) || is_masked(sum) ? sum : sum * slope;
-}
-
 template <typename A>
 __device__ inline int64_t edge_number(const Scoring<A>& s, int64_t place) {
   if (s.order == nullptr) return place;
@@ -131,28 +129,64 @@ __device__ inline A keep_factor(const Scoring<A>& s, int64_t number, int head) {
   return (stream & 2 ? high : low) >= s.drop_below ? s.keep_scale : A(0);
 }
 
-// From scores to what the edge contributes; the row's own numbers are `near`. Without biases and
-// dropout (kPlain) nothing of them is computed.
-template <Pass kPass, bool kPlain, typename A>
-__device__ inline Terms<A> weigh(const Scoring<A>& s, const Gathered<A>& far,
-                                 const Gathered<A>& near, int head) {
-  A sum = far.score + near.score;
+// An edge's score before and after the LeakyReLU, which keeps -inf whatever its slope.
+template <typename A>
+struct Score {
+  A sum;
+  A score;
+  __device__ bool positive() const { return sum > A(0); }
+};
+
+template <bool kPlain, typename A>
+__device__ inline Score<A> score_of(const Scoring<A>& s, const Gathered<A>& far, A near) {
+  A sum = far.score + near;
   if (!kPlain) sum += far.bias;
-  const A slope = sum > A(0) ? A(1) : s.slope;
-  const A score = is_masked(sum) ? sum : sum * slope;
-  const A alpha = exponential(score - (kPass == Pass::kSenders ? far : near).log_sum);
-  const A weight = kPlain ? alpha : alpha * keep_factor(s, far.number, head);
-  if constexpr (kPass == Pass::kForward) return {weight, A(0), alpha};
-  if constexpr (kPass == Pass::kSenders) return {weight, slope * weight, slope * alpha * far.delta};
-  return {slope * weight, A(0), slope * alpha};
+  return {sum, sum > A(0) || is_masked(sum) ? sum : sum * s.slope};
 }
+
+// What the edge contributes; its weight is the exponential of the score's difference to `base`.
+// Without biases and dropout (kPlain) nothing of them is computed.
+template <Pass kPass, bool kPlain, typename A>
+__device__ inline Terms<A> weigh(const Scoring<A>& s, const Score<A>& score, A base,
+                                 const Gathered<A>& far, int head) {
+  const A alpha = exponential(score.score - base);
+  const A weight = kPlain ? alpha : alpha * keep_factor(s, far.number, head);
+  if constexpr (kPass == Pass::kSenders) {
+    const A slope = score.positive() ? A(1) : s.slope;
+    return {weight, slope * weight, slope * alpha * far.delta};
+  }
+  return {weight, A(0), alpha};
+}
+
+// The softmax over the edges that were met so far: the largest score, or one that is not much less,
+// and the sum of the exponentials of the differences to it.
+template <typename A>
+struct Softmax {
+  A largest = A(-INFINITY);
+  A total = A(0);
+
+  // What is subtracted: not the difference of two infinities where all is masked.
+  __device__ A base() const { return is_masked(largest) ? A(0) : largest; }
+  // Takes a larger score for the reference. Returns what earlier weights are to be multiplied by.
+  __device__ A raise(A score) {
+    const A before = largest;
+    if (score > largest) largest = score;
+    const A factor = exponential(before - base());
+    total *= factor;
+    return factor;
+  }
+  // What sums are multiplied by at the end; 0 of a row without edges that are not masked stays 0.
+  __device__ A scale() const { return total == A(0) ? A(1) : A(1) / total; }
+  __device__ A log_sum() const { return total == A(0) ? A(0) : base() + logarithm(total); }
+};
 
 template <Pass kPass, typename A>
 __device__ inline Gathered<A> load_node(const End<A>& end, int64_t node, int head, bool near) {
   const int64_t at = node * end.stride + head;
   Gathered<A> node_numbers{__ldg(end.score + at), A(0), A(0), A(0), 0};
-  if (near != (kPass == Pass::kSenders)) node_numbers.log_sum = __ldg(end.log_sum + at);
+  // Receivers have these, and only the gradients need them.
   if (kPass == (near ? Pass::kReceivers : Pass::kSenders)) {
+    node_numbers.log_sum = __ldg(end.log_sum + at);
     node_numbers.delta = __ldg(end.delta + at);
   }
   return node_numbers;

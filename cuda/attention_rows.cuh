@@ -6,11 +6,14 @@
 //     every edge reads it. The edges come in tiles of 32, of which each lane weighs one; then the
 //     four groups of eight lanes read the rows of every fourth edge, whose column and weights they
 //     get by shuffles. Columns are loaded two tiles ahead, scores one: else a tile would wait for
-//     three loads, one after the other.
+//     three loads, one after the other. Where edges may be left out, those that are not wait in
+//     shared memory until there are 32.
 //   other rows: 8 or 32 lanes a row, each of which weighs all edges for its own head. That repeats
 //     work, but needs no tile to be full, and heads may be narrower than a slice.
 // docs/performance.md has the measurements behind these choices.
 #pragma once
+
+#include <type_traits>
 
 #include "attention.cuh"
 #include "dispatch.cuh"
@@ -30,8 +33,10 @@ struct RowParams {
   const T* x;      // [columns, width], what is gathered
   const T* own;    // [rows, width], what the sums' dot products are with
   T* out;          // [rows, width], or null
-  A* partials;     // [parts, partials_stride], what goes to out, and behind it a number a head
+  A* log_sum;      // [rows, heads], forward
+  A* partials;     // [parts, partials_stride]: sums, and forward a reference and a total a head
   A* dots;         // [rows + parts, heads * slices_per_head]
+  int* sides;      // [rows, heads], with kReceivers: 1 where the edges of slope 1 are the fewer
   int64_t partials_stride;
   int64_t width;
   int head_width;
@@ -79,27 +84,66 @@ __device__ inline auto* dot_place(const P& p, const Work& work, const Place& pla
   return p.dots + at * stride + place.head * p.slices_per_head + place.slice;
 }
 
-// The sum of the row, or of its part; with `norm` also that of its weights, to divide by.
+// The sums of the row, or of its part.
 template <typename T, Pass kPass, int V, typename A>
 __device__ inline void store_sums(const RowParams<T>& p, const Work& work, const Place& place,
-                                  A norm, A (&acc)[V]) {
+                                  const Softmax<A>& softmax, A (&acc)[V]) {
+  const bool first = kPass == Pass::kForward && place.slice == 0 && place.local == 0;
+  const int heads = p.scoring.heads;
   if (work.part >= 0) {
     A* partial = p.partials + work.part * p.partials_stride;
 #pragma unroll
     for (int i = 0; i < V; ++i) partial[place.feature + i] = acc[i];
-    if (kPass == Pass::kForward && place.slice == 0 && place.local == 0) {
-      partial[p.width + place.head] = norm;
+    if (first) {
+      partial[p.width + place.head] = softmax.largest;
+      partial[p.width + heads + place.head] = softmax.total;
     }
     return;
   }
   if constexpr (kPass == Pass::kForward) {
-    // The weights' sum is 1 but for the rounding of log_sum, which matters if scores are large.
-    const A factor = norm == A(0) ? A(1) : A(1) / norm;
+    const A scale = softmax.scale();
 #pragma unroll
-    for (int i = 0; i < V; ++i) acc[i] *= factor;
+    for (int i = 0; i < V; ++i) acc[i] *= scale;
+    if (first) p.log_sum[work.row * heads + place.head] = softmax.log_sum();
   }
   store_pack<T, V, A>(p.out + work.row * p.width + place.feature, acc);
 }
+
+// Whether only the row's edges of slope 1 are summed, or only the others; and what the difference
+// is multiplied by.
+template <typename P>
+__device__ inline bool takes_positive(const P& p, int64_t row, int head) {
+  return p.sides[row * p.scoring.heads + head] != 0;
+}
+template <typename A>
+__device__ inline A side_factor(const Scoring<A>& s, bool positive) {
+  return positive ? A(1) - s.slope : s.slope - A(1);
+}
+
+template <typename A>
+__device__ inline A warp_sum(A v) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(kFullWarp, v, offset);
+  return v;
+}
+
+template <typename A>
+__device__ inline A warp_max(A v) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const A other = __shfl_xor_sync(kFullWarp, v, offset);
+    if (other > v || v != v) v = other;
+  }
+  return v;
+}
+
+// Edges whose rows are to be read, of several tiles: up to 31 that wait, and a tile's.
+template <typename A, int kSums>
+struct Queue {
+  int column[64];
+  A weights[kSums][64];
+};
+struct NoQueue {};
 
 // A row's walk over its tiles.
 template <typename T, Pass kPass, bool kPlain>
@@ -109,7 +153,13 @@ struct Tiles {
   static constexpr int kLanes = 32 / kGroups;
   static constexpr int kSums = kPass == Pass::kSenders ? 2 : 1;
   static constexpr int kInFlight = 4;
+  // Where edges may be left out (one side's, or those that dropout drops) the others are queued
+  // until there is a tile of them.
+  static constexpr bool kQueued = kPass == Pass::kReceivers || !kPlain;
   using A = typename Accumulator<T>::type;
+  using Waiting = std::conditional_t<kQueued, Queue<A, kSums>, NoQueue>;
+  // Weights may be so large before the sums are scaled down: e^8 times the largest.
+  static constexpr A kSlack = A(8);
 
   const RowParams<T>& p;
   const T* x;              // at this lane's features
@@ -117,14 +167,16 @@ struct Tiles {
   const int32_t* columns;  // at the lane's edge of the first tile
   int64_t begin;           // place of the row's first edge
   int row, head;
+  bool positive;  // see takes_positive
   Gathered<A> near;
+  Waiting* queue;  // the warp's
+  int queued;
   A acc[kSums][V];
-  A number;
+  Softmax<A> softmax;  // its total: the lane's sum of numbers, in every pass
 
+  __device__ static int lane() { return threadIdx.x % 32; }
   // The lane's edge in a tile: lane u of a group has the group's u-th one.
-  __device__ static int slot() {
-    return threadIdx.x % kLanes * kGroups + threadIdx.x % 32 / kLanes;
-  }
+  __device__ static int slot() { return lane() % kLanes * kGroups + lane() / kLanes; }
 
   // The numbers of the column and edge at a place of the row.
   __device__ Gathered<A> gather(int column, int place, bool valid) const {
@@ -149,6 +201,31 @@ struct Tiles {
     return far;
   }
 
+  // What the lane's edge contributes: nothing if it is not `valid`, as those on the wrong side of
+  // the bend are not.
+  template <bool kBare>
+  __device__ Terms<A> terms_of(const Gathered<A>& far, bool& valid) {
+    Score<A> score = score_of<kBare>(p.scoring, far, near.score);
+    if constexpr (kPass == Pass::kForward) {
+      if (!valid) score.score = A(-INFINITY);
+      if (__any_sync(kFullWarp, !(score.score <= softmax.largest + kSlack))) {
+        const A factor = softmax.raise(warp_max(score.score));
+#pragma unroll
+        for (int i = 0; i < V; ++i) acc[0][i] *= factor;
+        if constexpr (kQueued) {
+          if (lane() < queued) queue->weights[0][lane()] *= factor;
+          __syncwarp();
+        }
+      }
+    }
+    if (kPass == Pass::kReceivers && score.positive() != positive) valid = false;
+    const A base = kPass == Pass::kForward   ? softmax.base()
+                   : kPass == Pass::kSenders ? far.log_sum
+                                             : near.log_sum;
+    const Terms<A> terms = weigh<kPass, kBare>(p.scoring, score, base, far, head);
+    return valid ? terms : Terms<A>{A(0), A(0), A(0)};
+  }
+
   // Edges first .. first + kInFlight - 1 of each group: rows loaded, ahead() called, rows added. Of
   // a tile that is not whole only the edges below `left`.
   template <bool kWhole, typename F>
@@ -158,7 +235,7 @@ struct Tiles {
     for (int u = 0; u < kInFlight; ++u) {
       const unsigned from = __shfl_sync(kFullWarp, current, first + u, kLanes);
       if constexpr (!kWhole) packs[u] = {};
-      if (kWhole || (first + u) * kGroups + static_cast<int>(threadIdx.x % 32) / kLanes < left) {
+      if (kWhole || (first + u) * kGroups + lane() / kLanes < left) {
         packs[u] = load_pack<T, V>(row_of(x, from, p.row_bytes));
       }
     }
@@ -172,19 +249,63 @@ struct Tiles {
     }
   }
 
+  __device__ void part_of_tile(int current, const Terms<A>& terms, int left) {
+#pragma unroll 1
+    for (int first = 0; first * kGroups < left; first += kInFlight) {
+      batch<false>(first, current, terms, left, [] {});
+    }
+  }
+
+  // The lane's edge of the first ones in the queue.
+  __device__ int from_queue(int at, Terms<A>& terms) const {
+    terms.weight = queue->weights[0][at];
+    if constexpr (kSums == 2) terms.second = queue->weights[1][at];
+    return queue->column[at];
+  }
+  __device__ void to_queue(int at, int column, const Terms<A>& terms) {
+    queue->column[at] = column;
+    queue->weights[0][at] = terms.weight;
+    if constexpr (kSums == 2) queue->weights[1][at] = terms.second;
+  }
+
+  // Queues the lanes' edges that are wanted, and adds a tile's when they are so many.
+  __device__ void enqueue(int column, const Terms<A>& terms, bool wanted) {
+    const unsigned lanes = __ballot_sync(kFullWarp, wanted);
+    if (wanted) to_queue(queued + __popc(lanes & ((1u << lane()) - 1)), column, terms);
+    queued += __popc(lanes);
+    __syncwarp();
+    if (queued < 32) return;
+    queued -= 32;
+    Terms<A> now, rest;
+    const int current = from_queue(slot(), now);
+    const int later = lane() < queued ? from_queue(32 + lane(), rest) : 0;
+    __syncwarp();
+    if (lane() < queued) to_queue(lane(), later, rest);
+#pragma unroll
+    for (int first = 0; first < kLanes; first += kInFlight) {
+      batch<true>(first, current, now, 32, [] {});
+    }
+    __syncwarp();
+  }
+
   __device__ void run(int left) {
     int column = slot() < left ? __ldg(columns) : 0;
     int next = slot() + 32 < left ? __ldg(columns + 32) : 0;
     Gathered<A> far = gather(column, slot(), slot() < left);
     for (int place = slot(); left > 0; left -= 32, place += 32) {
-      Terms<A> terms = weigh<kPass, kPlain>(p.scoring, far, near, head);
-      if (slot() >= left || (p.scoring.self_loops && column == row)) terms = {A(0), A(0), A(0)};
-      number += terms.number;
+      bool valid = slot() < left && !(p.scoring.self_loops && column == row);
+      const Terms<A> terms = terms_of<kPlain>(far, valid);
+      softmax.total += terms.number;
       const int current = column;
       column = next;
       columns += 32;
-      if (left >= 32) {
-        next = slot() + 64 < left ? __ldg(columns + 32) : 0;
+      next = slot() + 64 < left ? __ldg(columns + 32) : 0;
+      if constexpr (kQueued) {
+        far = gather(column, place + 32, slot() + 32 < left);
+        // A weight of 0 that dropout made: its row is not read.
+        const bool dropped = terms.weight == A(0) && terms.number != A(0);
+        enqueue(current, terms, valid && !dropped);
+      } else if (left >= 32) {
 #pragma unroll
         for (int first = 0; first < kLanes; first += kInFlight) {
           batch<true>(first, current, terms, left, [&] {
@@ -192,10 +313,14 @@ struct Tiles {
           });
         }
       } else {
-#pragma unroll 1
-        for (int first = 0; first * kGroups < left; first += kInFlight) {
-          batch<false>(first, current, terms, left, [] {});
-        }
+        part_of_tile(current, terms, left);
+      }
+    }
+    if constexpr (kQueued) {
+      if (queued > 0) {
+        Terms<A> terms{A(0), A(0), A(0)};
+        const int current = slot() < queued ? from_queue(slot(), terms) : 0;
+        part_of_tile(current, terms, queued);
       }
     }
   }
@@ -205,21 +330,15 @@ struct Tiles {
     Gathered<A> far = gather(row, 0, false);
     far.bias = loop_bias(p.scoring, row, head);
     far.number = p.scoring.num_edges + row;
-    const Terms<A> terms = weigh<kPass, false>(p.scoring, far, near, head);
-    if (threadIdx.x % 32 == 0) number += terms.number;
-    if (threadIdx.x % 32 >= kLanes) return;
+    bool valid = true;
+    const Terms<A> terms = terms_of<false>(far, valid);
+    if (lane() == 0) softmax.total += terms.number;
+    if (lane() >= kLanes || !valid) return;
     const Pack<T, V> pack = load_pack<T, V>(row_of(x, row, p.row_bytes));
     add_scaled(terms.weight, pack, acc[0]);
     if constexpr (kSums == 2) add_scaled(terms.second, pack, acc[1]);
   }
 };
-
-template <typename A>
-__device__ inline A warp_sum(A v) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(kFullWarp, v, offset);
-  return v;
-}
 
 template <typename T, Pass kPass, bool kPlain>
 __global__ void __launch_bounds__(kRowThreads) long_rows(const RowParams<T> p) {
@@ -233,6 +352,7 @@ __global__ void __launch_bounds__(kRowThreads) long_rows(const RowParams<T> p) {
   const Place place = place_of<V, Walk::kLanes>(p, lane % Walk::kLanes);
   const int head = blockIdx.y / p.slices_per_head;  // also where the lane is beyond its features
   const int64_t table = int64_t(head) * p.scoring.num_columns;
+  __shared__ typename Walk::Waiting waiting[kRowThreads / 32];
   Walk walk{p,
             p.x + place.feature,
             p.table + (kPass == Pass::kSenders ? 4 * table : table),
@@ -240,18 +360,21 @@ __global__ void __launch_bounds__(kRowThreads) long_rows(const RowParams<T> p) {
             work.begin,
             static_cast<int>(work.row),
             head,
+            kPass != Pass::kReceivers || takes_positive(p, work.row, head),
             load_node<kPass>(p.near, work.row, head, true),
+            waiting + threadIdx.x / 32,
+            0,
             {},
-            A(0)};
+            {}};
   walk.run(work.count);
   asm volatile("" ::: "memory");  // computed anew, it takes no registers meanwhile
   work = find_work(p.rows, worker);
   if (has_loop(p.scoring, p.rows, work)) walk.loop();
-  A number = walk.number;
   if constexpr (kPass == Pass::kForward) {
-    number = warp_sum(number);
+    walk.softmax.total = warp_sum(walk.softmax.total);
   } else {
     // The slice's dot product; the first of a head takes the sum of numbers off.
+    A number = walk.softmax.total;
     if (kPass == Pass::kReceivers) number *= walk.near.delta;
     A dot = place.slice == 0 ? -number : A(0);
     if (place.active) {
@@ -260,6 +383,7 @@ __global__ void __launch_bounds__(kRowThreads) long_rows(const RowParams<T> p) {
       for (int i = 0; i < V; ++i) dot += unpack(own, i) * walk.acc[Walk::kSums - 1][i];
     }
     dot = warp_sum(dot);
+    if (kPass == Pass::kReceivers) dot *= side_factor(p.scoring, walk.positive);
     if (lane == 0) *dot_place(p, work, place) = dot;
   }
   if constexpr (kPass != Pass::kReceivers) {
@@ -271,7 +395,7 @@ __global__ void __launch_bounds__(kRowThreads) long_rows(const RowParams<T> p) {
       }
     }
     if (lane < Walk::kLanes && place.active) {
-      store_sums<T, kPass, V>(p, work, place, number, walk.acc[0]);
+      store_sums<T, kPass, V>(p, work, place, walk.softmax, walk.acc[0]);
     }
   }
 }
@@ -288,19 +412,29 @@ __global__ void __launch_bounds__(kRowThreads) any_rows(const RowParams<T> p) {
   const Scoring<A>& scoring = p.scoring;
   Gathered<A> near{};
   A acc[kSums][V] = {};
-  A number = A(0);
+  Softmax<A> softmax;  // its total: the sum of numbers, in every pass
   if (working) {
     near = load_node<kPass>(p.near, work.row, place.head, true);
     const T* x = p.x + place.feature;
-    const auto add = [&](const Gathered<A>& far, const Pack<T, V>& pack) {
-      const Terms<A> terms = weigh<kPass, false>(scoring, far, near, place.head);
-      number += terms.number;
+    const auto raise = [&](A score) {
+      const A factor = softmax.raise(score);
+#pragma unroll
+      for (int i = 0; i < V; ++i) acc[0][i] *= factor;
+    };
+    const auto add = [&](const Gathered<A>& far, const Score<A>& score, const Pack<T, V>& pack) {
+      if (kPass == Pass::kReceivers && !score.positive()) return;
+      const A base = kPass == Pass::kForward   ? softmax.base()
+                     : kPass == Pass::kSenders ? far.log_sum
+                                               : near.log_sum;
+      const Terms<A> terms = weigh<kPass, false>(scoring, score, base, far, place.head);
+      softmax.total += terms.number;
       add_scaled(terms.weight, pack, acc[0]);
       if constexpr (kSums == 2) add_scaled(terms.second, pack, acc[1]);
     };
     for (int i = 0; i < work.count; i += kSteps) {
       int64_t column[kSteps];
       Gathered<A> far[kSteps];
+      Score<A> score[kSteps];
       Pack<T, V> packs[kSteps];
 #pragma unroll
       for (int u = 0; u < kSteps; ++u) {
@@ -315,21 +449,32 @@ __global__ void __launch_bounds__(kRowThreads) any_rows(const RowParams<T> p) {
         far[u].number = edge_number(scoring, work.begin + i + u);
         far[u].bias = edge_bias(scoring, far[u].number, place.head);
       }
+      A most = A(-INFINITY);
 #pragma unroll
       for (int u = 0; u < kSteps; ++u) {
-        if (column[u] >= 0) add(far[u], packs[u]);
+        if (column[u] < 0) continue;
+        score[u] = score_of<false>(scoring, far[u], near.score);
+        if (score[u].score > most) most = score[u].score;
+      }
+      if (kPass == Pass::kForward && most > softmax.largest) raise(most);
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) {
+        if (column[u] >= 0) add(far[u], score[u], packs[u]);
       }
     }
     if (has_loop(scoring, p.rows, work)) {
       Gathered<A> far = load_node<kPass>(p.far, work.row, place.head, false);
       far.bias = loop_bias(scoring, work.row, place.head);
       far.number = scoring.num_edges + work.row;
-      add(far, load_pack<T, V>(x + work.row * p.width));
+      const Score<A> score = score_of<false>(scoring, far, near.score);
+      if (kPass == Pass::kForward && score.score > softmax.largest) raise(score.score);
+      add(far, score, load_pack<T, V>(x + work.row * p.width));
     }
   }
   if constexpr (kPass != Pass::kForward) {
     A dot = A(0);
     if (working) {
+      A number = softmax.total;
       if (kPass == Pass::kReceivers) number *= near.delta;
       if (place.slice == 0 && place.local == 0) dot = -number;
       const Pack<T, V> own = load_pack<T, V>(p.own + work.row * p.width + place.feature);
@@ -341,15 +486,16 @@ __global__ void __launch_bounds__(kRowThreads) any_rows(const RowParams<T> p) {
       const A other = __shfl_down_sync(kFullWarp, dot, offset, kLanes);
       if (place.local + offset < p.lanes_per_head) dot += other;
     }
+    if (kPass == Pass::kReceivers) dot *= side_factor(scoring, true);
     if (working && place.local == 0) *dot_place(p, work, place) = dot;
   }
   if constexpr (kPass != Pass::kReceivers) {
-    if (working) store_sums<T, kPass, V>(p, work, place, number, acc[0]);
+    if (working) store_sums<T, kPass, V>(p, work, place, softmax, acc[0]);
   }
 }
 
 // Joins the parts of each long row in their order; a block a part, of which the first of each row
-// does the work. Forward, the sums are divided by those of the weights.
+// does the work. Forward, each part's sums are relative to a reference of its own.
 template <typename T, Pass kPass, typename A>
 __global__ void join_sums(const RowParams<T> p) {
   const int64_t first = blockIdx.x;
@@ -358,15 +504,55 @@ __global__ void join_sums(const RowParams<T> p) {
   const int64_t degree = load_offset(p.rows, split.x + 1) - load_offset(p.rows, split.x);
   const int64_t parts = (degree + p.rows.split_length - 1) / p.rows.split_length;
   const A* partials = p.partials + first * p.partials_stride;
+  const int heads = p.scoring.heads;
   for (int64_t f = threadIdx.x; f < p.width; f += blockDim.x) {
-    const int64_t norms = p.width + f / p.head_width;
-    A sum = A(0), norm = A(0);
+    const int64_t head = f / p.head_width;
+    Softmax<A> all;
+    A sum = A(0);
     for (int64_t k = 0; k < parts; ++k) {
-      sum += partials[k * p.partials_stride + f];
-      if (kPass == Pass::kForward) norm += partials[k * p.partials_stride + norms];
+      const A* partial = partials + k * p.partials_stride;
+      A factor = A(1);
+      if (kPass == Pass::kForward) {
+        const A largest = partial[p.width + head];
+        sum *= all.raise(largest);
+        factor = exponential(largest - all.base());
+        all.total += factor * partial[p.width + heads + head];
+      }
+      sum += factor * partial[f];
     }
-    if (kPass == Pass::kForward && norm != A(0)) sum /= norm;
+    if (kPass == Pass::kForward) {
+      sum *= all.scale();
+      if (f == head * p.head_width) p.log_sum[int64_t(split.x) * heads + head] = all.log_sum();
+    }
     p.out[split.x * p.width + f] = narrow<T, A>(sum);
+  }
+}
+
+// Which side of the LeakyReLU's bend has fewer edges, judged by 64 of a row: any answer is right.
+// A warp a row; parts of a row go by its first one.
+template <typename A>
+__global__ void choose_sides(const Rows rows, End<A> near, End<A> far, int* sides, int heads) {
+  constexpr int kSamples = 64;
+  const int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  const int lane = threadIdx.x % 32;
+  if (row >= rows.num_rows) return;
+  const int64_t begin = load_offset(rows, row), degree = load_offset(rows, row + 1) - begin;
+  const int samples = static_cast<int>(degree < kSamples ? degree : kSamples);
+  int64_t column[2];
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+    const int sample = lane + 32 * u;
+    column[u] = sample < samples ? load_column(rows, begin + sample * degree / samples) : -1;
+  }
+  for (int head = 0; head < heads; ++head) {
+    const A own = near.score[row * near.stride + head];
+    int positive = 0;
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      const bool above = column[u] >= 0 && far.score[column[u] * far.stride + head] + own > A(0);
+      positive += __popc(__ballot_sync(kFullWarp, above));
+    }
+    if (lane == 0) sides[row * heads + head] = 2 * positive <= samples;
   }
 }
 
@@ -460,6 +646,15 @@ cudaError_t launch_long(RowParams<T>& p, typename Accumulator<T>::type* table, b
     fill_table<A, kPass><<<blocks_of(entries, 256), 256, 0, stream>>>(
         p.far, table, p.scoring.num_columns, p.scoring.heads);
     JAXGNN_TRY(cudaGetLastError());
+  }
+  if constexpr (kPass == Pass::kReceivers) {
+    if (load) {
+      JAXGNN_TRY((load_kernel(choose_sides<A>)));
+    } else {
+      choose_sides<A><<<blocks_of(p.rows.num_rows * 32, 128), 128, 0, stream>>>(
+          p.rows, p.near, p.far, p.sides, p.scoring.heads);
+      JAXGNN_TRY(cudaGetLastError());
+    }
   }
   p.table = table;
   p.heads_per_slice = 1;

@@ -25,8 +25,10 @@ struct Params {
 template <typename A>
 __device__ inline A score_gradient(const Scoring<A>& s, const Gathered<A>& far,
                                    const Gathered<A>& near, int head, A dot) {
-  const Terms<A> terms = weigh<Pass::kReceivers, false>(s, far, near, head);
-  return terms.weight * dot - terms.number * near.delta;
+  const Score<A> score = score_of<false>(s, far, near.score);
+  const Terms<A> terms = weigh<Pass::kReceivers, false>(s, score, near.log_sum, far, head);
+  const A gradient = terms.weight * dot - terms.number * near.delta;
+  return score.positive() ? gradient : gradient * s.slope;
 }
 
 // A warp a row: the gradients of the self-loops.

@@ -1,7 +1,8 @@
 // The gradients. With c the LeakyReLU's slope, w the weight after dropout and delta = <dy, y>,
 //   dv[j] = sum_e w dy[i],   dscore[j] = <v[j], sum_e c w dy[i]> - sum_e c alpha delta[i],
 //   dscore[i] = <dy[i], sum_e c w v[j]> - delta[i] sum_e c alpha:
-// sums of rows that are gathered once for either end, and no dot product for each edge.
+// sums of rows, and no dot product for each edge. attention.cuh says why half of the rows are
+// enough for the last.
 #include "attention_rows.cuh"
 
 namespace jaxgnn {
@@ -32,6 +33,7 @@ cudaError_t launch_type(const AttentionGradientArgs& args, bool load, cudaStream
   p.out = static_cast<T*>(args.values_gradient);
   p.partials = static_cast<A*>(args.partials);
   p.dots = scratch + 4 * from.num_columns * from.heads;
+  p.sides = kBySenders ? nullptr : reinterpret_cast<int*>(scratch + sides_offset(from));
   p.partials_stride = from.width + from.heads;
   p.width = from.width;
   p.head_width = static_cast<int>(from.heads > 0 ? from.width / from.heads : 0);

@@ -158,7 +158,8 @@ def test_gradients_equal_those_of_the_reference(heads, width, loops, rate, graph
     ours, theirs = (
         values_and_gradients(impl, loops, rate, graph, operands) for impl in ("kernel", "jax")
     )
-    jax.tree.map(lambda a, b: close(a, b, 5e-6), ours, theirs)
+    # Of sums of `width` products that may cancel.
+    jax.tree.map(lambda a, b: close(a, b, max(5e-6, 2e-6 * width**0.5)), ours, theirs)
 
 
 @pytest.mark.parametrize(("heads", "width"), [(1, 300), (3, 48), (8, 8), (70, 1), (5, 7)], ids=str)
