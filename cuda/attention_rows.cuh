@@ -56,13 +56,17 @@ struct Place {
   bool active;
 };
 
+// Slices are the grid's y axis, and where there are too many of them z as well.
+__device__ inline int slice_number() { return blockIdx.z * gridDim.y + blockIdx.y; }
+
 template <int V, int kLanes, typename P>
 __device__ inline Place place_of(const P& p, int lane) {
   Place place;
-  place.slice = blockIdx.y % p.slices_per_head;
+  const int slice = slice_number();
+  place.slice = slice % p.slices_per_head;
   place.local = lane % p.lanes_per_head;
   const int at = (place.slice * kLanes + place.local) * V;
-  place.head = blockIdx.y / p.slices_per_head * p.heads_per_slice + lane / p.lanes_per_head;
+  place.head = slice / p.slices_per_head * p.heads_per_slice + lane / p.lanes_per_head;
   place.active = lane / p.lanes_per_head < p.heads_per_slice && place.head < p.scoring.heads &&
                  at < p.head_width;
   if (!place.active) place.head = 0;
@@ -165,7 +169,7 @@ struct Tiles {
   const T* x;              // at this lane's features
   const A* table;          // of the head
   const int32_t* columns;  // at the lane's edge of the first tile
-  int64_t begin;           // place of the row's first edge
+  int64_t place;           // of the lane's edge of the current tile, among all edges
   int row, head;
   bool positive;  // see takes_positive
   Gathered<A> near;
@@ -178,8 +182,8 @@ struct Tiles {
   // The lane's edge in a tile: lane u of a group has the group's u-th one.
   __device__ static int slot() { return lane() % kLanes * kGroups + lane() / kLanes; }
 
-  // The numbers of the column and edge at a place of the row.
-  __device__ Gathered<A> gather(int column, int place, bool valid) const {
+  // The numbers of the column and of the lane's edge in the current tile or the next one.
+  __device__ Gathered<A> gather(int column, int ahead, bool valid) const {
     Gathered<A> far{A(0), A(0), A(0), A(0), 0};
     if constexpr (kPass == Pass::kSenders) {
       constexpr int kPer = 16 / sizeof(A);
@@ -195,7 +199,7 @@ struct Tiles {
       far.score = __ldg(table + column);
     }
     if (!kPlain && valid) {
-      far.number = edge_number(p.scoring, begin + place);
+      far.number = edge_number(p.scoring, place + ahead);
       far.bias = edge_bias(p.scoring, far.number, head);
     }
     return far;
@@ -203,9 +207,9 @@ struct Tiles {
 
   // What the lane's edge contributes: nothing if it is not `valid`, as those on the wrong side of
   // the bend are not.
-  template <bool kBare>
+  template <bool kBiased>
   __device__ Terms<A> terms_of(const Gathered<A>& far, bool& valid) {
-    Score<A> score = score_of<kBare>(p.scoring, far, near.score);
+    Score<A> score = score_of<!kBiased>(p.scoring, far, near.score);
     if constexpr (kPass == Pass::kForward) {
       if (!valid) score.score = A(-INFINITY);
       if (__any_sync(kFullWarp, !(score.score <= softmax.largest + kSlack))) {
@@ -222,7 +226,7 @@ struct Tiles {
     const A base = kPass == Pass::kForward   ? softmax.base()
                    : kPass == Pass::kSenders ? far.log_sum
                                              : near.log_sum;
-    const Terms<A> terms = weigh<kPass, kBare>(p.scoring, score, base, far, head);
+    const Terms<A> terms = weigh<kPass, kPlain>(p.scoring, score, base, far, head);
     return valid ? terms : Terms<A>{A(0), A(0), A(0)};
   }
 
@@ -291,17 +295,17 @@ struct Tiles {
   __device__ void run(int left) {
     int column = slot() < left ? __ldg(columns) : 0;
     int next = slot() + 32 < left ? __ldg(columns + 32) : 0;
-    Gathered<A> far = gather(column, slot(), slot() < left);
-    for (int place = slot(); left > 0; left -= 32, place += 32) {
+    Gathered<A> far = gather(column, 0, slot() < left);
+    for (; left > 0; left -= 32, place += 32) {
       bool valid = slot() < left && !(p.scoring.self_loops && column == row);
-      const Terms<A> terms = terms_of<kPlain>(far, valid);
+      const Terms<A> terms = terms_of<!kPlain>(far, valid);
       softmax.total += terms.number;
       const int current = column;
       column = next;
       columns += 32;
       next = slot() + 64 < left ? __ldg(columns + 32) : 0;
       if constexpr (kQueued) {
-        far = gather(column, place + 32, slot() + 32 < left);
+        far = gather(column, 32, slot() + 32 < left);
         // A weight of 0 that dropout made: its row is not read.
         const bool dropped = terms.weight == A(0) && terms.number != A(0);
         enqueue(current, terms, valid && !dropped);
@@ -309,7 +313,7 @@ struct Tiles {
 #pragma unroll
         for (int first = 0; first < kLanes; first += kInFlight) {
           batch<true>(first, current, terms, left, [&] {
-            if (first == 0) far = gather(column, place + 32, slot() + 32 < left);
+            if (first == 0) far = gather(column, 32, slot() + 32 < left);
           });
         }
       } else {
@@ -331,7 +335,7 @@ struct Tiles {
     far.bias = loop_bias(p.scoring, row, head);
     far.number = p.scoring.num_edges + row;
     bool valid = true;
-    const Terms<A> terms = terms_of<false>(far, valid);
+    const Terms<A> terms = terms_of<true>(far, valid);
     if (lane() == 0) softmax.total += terms.number;
     if (lane() >= kLanes || !valid) return;
     const Pack<T, V> pack = load_pack<T, V>(row_of(x, row, p.row_bytes));
@@ -348,16 +352,17 @@ __global__ void __launch_bounds__(kRowThreads) long_rows(const RowParams<T> p) {
   const int64_t worker = (int64_t(blockIdx.x) * kRowThreads + threadIdx.x) / 32;
   Work work = find_work(p.rows, worker);
   if (work.row < 0) return;
-  const int lane = threadIdx.x % 32;
-  const Place place = place_of<V, Walk::kLanes>(p, lane % Walk::kLanes);
-  const int head = blockIdx.y / p.slices_per_head;  // also where the lane is beyond its features
+  int lane = threadIdx.x % 32;
+  Place place = place_of<V, Walk::kLanes>(p, lane % Walk::kLanes);
+  const int head = slice_number() / p.slices_per_head;  // also where the lane has no features
+  if (head >= p.scoring.heads) return;
   const int64_t table = int64_t(head) * p.scoring.num_columns;
   __shared__ typename Walk::Waiting waiting[kRowThreads / 32];
   Walk walk{p,
             p.x + place.feature,
             p.table + (kPass == Pass::kSenders ? 4 * table : table),
             static_cast<const int32_t*>(p.rows.columns) + work.begin + Walk::slot(),
-            work.begin,
+            work.begin + Walk::slot(),
             static_cast<int>(work.row),
             head,
             kPass != Pass::kReceivers || takes_positive(p, work.row, head),
@@ -367,8 +372,13 @@ __global__ void __launch_bounds__(kRowThreads) long_rows(const RowParams<T> p) {
             {},
             {}};
   walk.run(work.count);
-  asm volatile("" ::: "memory");  // computed anew, it takes no registers meanwhile
+  // Computed anew, these take no registers meanwhile.
+  asm volatile("" ::: "memory");
   work = find_work(p.rows, worker);
+  if constexpr (kPass == Pass::kSenders) {
+    asm volatile("" : "+r"(lane));
+    place = place_of<V, Walk::kLanes>(p, lane % Walk::kLanes);
+  }
   if (has_loop(p.scoring, p.rows, work)) walk.loop();
   if constexpr (kPass == Pass::kForward) {
     walk.softmax.total = warp_sum(walk.softmax.total);
@@ -621,7 +631,9 @@ cudaError_t launch_walk(void (*kernel)(RowParams<T>), const RowParams<T>& p, int
                         int threads_per_row, bool load, cudaStream_t stream) {
   if (load) return load_kernel(kernel);
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
-  const dim3 grid(blocks_of(workers, kRowThreads / threads_per_row), static_cast<unsigned>(slices));
+  constexpr int64_t kMost = 32768;
+  const dim3 grid(blocks_of(workers, kRowThreads / threads_per_row),
+                  static_cast<unsigned>(slices < kMost ? slices : kMost), blocks_of(slices, kMost));
   void* arguments[] = {const_cast<RowParams<T>*>(&p)};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(kRowThreads), arguments,
                           0, stream);
