@@ -180,16 +180,24 @@ struct Softmax {
   __device__ A log_sum() const { return total == A(0) ? A(0) : base() + logarithm(total); }
 };
 
-template <Pass kPass, typename A>
-__device__ inline Gathered<A> load_node(const End<A>& end, int64_t node, int head, bool near) {
-  const int64_t at = node * end.stride + head;
-  Gathered<A> node_numbers{__ldg(end.score + at), A(0), A(0), A(0), 0};
+template <typename A>
+__device__ inline const A* numbers_of(const A* numbers, int64_t node, int64_t stride) {
+  return numbers + node * stride;
+}
+template <typename A>
+__device__ inline const A* numbers_of(const A* numbers, int node, int64_t stride) {
+  return row_of(numbers, node, static_cast<unsigned>(stride * sizeof(A)));
+}
+
+template <Pass kPass, typename A, typename Index>
+__device__ inline Gathered<A> load_node(const End<A>& end, Index node, int head, bool near) {
+  Gathered<A> numbers{__ldg(numbers_of(end.score + head, node, end.stride)), A(0), A(0), A(0), 0};
   // Receivers have these, and only the gradients need them.
   if (kPass == (near ? Pass::kReceivers : Pass::kSenders)) {
-    node_numbers.log_sum = __ldg(end.log_sum + at);
-    node_numbers.delta = __ldg(end.delta + at);
+    numbers.log_sum = __ldg(numbers_of(end.log_sum + head, node, end.stride));
+    numbers.delta = __ldg(numbers_of(end.delta + head, node, end.stride));
   }
-  return node_numbers;
+  return numbers;
 }
 
 }  // namespace jaxgnn

@@ -1,5 +1,5 @@
 // The forward pass: a softmax that is scaled as it goes, in the pass that sums the rows.
-#include "attention_rows.cuh"
+#include "attention_walk.cuh"
 
 namespace jaxgnn {
 namespace {

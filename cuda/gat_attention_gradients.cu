@@ -3,7 +3,7 @@
 //   dscore[i] = <dy[i], sum_e c w v[j]> - delta[i] sum_e c alpha:
 // sums of rows, and no dot product for each edge. attention.cuh says why half of the rows are
 // enough for the last.
-#include "attention_rows.cuh"
+#include "attention_walk.cuh"
 
 namespace jaxgnn {
 namespace {
