@@ -65,8 +65,8 @@ ffi::Error attention(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer colu
                      AnyBuffer splits, AnyBuffer values, AnyBuffer sender_scores,
                      AnyBuffer receiver_scores, AnyBuffer edge_bias, AnyBuffer loop_bias,
                      AnyBuffer streams, Result out, Result log_sum, Result partials,
-                     double negative_slope, int64_t drop_below, int64_t self_loops,
-                     int64_t split_length) {
+                     Result /*scratch*/, double negative_slope, int64_t drop_below,
+                     int64_t self_loops, int64_t split_length) {
   Check check("jaxgnn_gat_attention");
   AttentionForwardArgs args{};
   args.attention = make_attention(
@@ -124,8 +124,8 @@ ffi::Error attention_senders(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuf
                              AnyBuffer values, AnyBuffer sender_scores, AnyBuffer receivers,
                              AnyBuffer edge_bias, AnyBuffer loop_bias, AnyBuffer streams,
                              Result values_gradient, Result scores_gradient, Result partials,
-                             double negative_slope, int64_t drop_below, int64_t self_loops,
-                             int64_t split_length) {
+                             Result /*scratch*/, double negative_slope, int64_t drop_below,
+                             int64_t self_loops, int64_t split_length) {
   Check check("jaxgnn_gat_attention_senders");
   AttentionGradientArgs args =
       make_gradient(check,
@@ -151,8 +151,8 @@ ffi::Error attention_receivers(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyB
                                AnyBuffer sender_scores, AnyBuffer receivers, AnyBuffer edge_bias,
                                AnyBuffer loop_bias, AnyBuffer streams, Result scores_gradient,
                                Result edge_gradient, Result loop_gradient, Result partials,
-                               double negative_slope, int64_t drop_below, int64_t self_loops,
-                               int64_t split_length) {
+                               Result /*scratch*/, double negative_slope, int64_t drop_below,
+                               int64_t self_loops, int64_t split_length) {
   Check check("jaxgnn_gat_attention_receivers");
   AttentionGradientArgs args =
       make_gradient(check,
@@ -187,6 +187,7 @@ XLA_FFI_DEFINE_HANDLER(attention_handler, attention,
                            .Ret<AnyBuffer>()  // out
                            .Ret<AnyBuffer>()  // log_sum
                            .Ret<AnyBuffer>()  // partials
+                           .Ret<AnyBuffer>()  // scratch, of other platforms
                            .Attr<double>("negative_slope")
                            .Attr<int64_t>("drop_below")
                            .Attr<int64_t>("self_loops")
@@ -209,6 +210,7 @@ XLA_FFI_DEFINE_HANDLER(attention_senders_handler, attention_senders,
                            .Ret<AnyBuffer>()  // values_gradient
                            .Ret<AnyBuffer>()  // scores_gradient
                            .Ret<AnyBuffer>()  // partials
+                           .Ret<AnyBuffer>()  // scratch, of other platforms
                            .Attr<double>("negative_slope")
                            .Attr<int64_t>("drop_below")
                            .Attr<int64_t>("self_loops")
@@ -231,6 +233,7 @@ XLA_FFI_DEFINE_HANDLER(attention_receivers_handler, attention_receivers,
                            .Ret<AnyBuffer>()  // edge_gradient
                            .Ret<AnyBuffer>()  // loop_gradient
                            .Ret<AnyBuffer>()  // partials
+                           .Ret<AnyBuffer>()  // scratch, of other platforms
                            .Attr<double>("negative_slope")
                            .Attr<int64_t>("drop_below")
                            .Attr<int64_t>("self_loops")

@@ -51,7 +51,9 @@ inline Rows make_rows(const AnyBuffer& row_offsets, const AnyBuffer& columns,
 // Adds a target's handlers, by stage, to what `registrations` returns.
 void add_target(nanobind::dict& targets, const char* name, XLA_FFI_Handler* handler);
 
-// The targets of maxk_ffi.cc, and the loading of their kernels.
+// The targets of the other files of handlers, and the loading of their kernels.
+void add_attention_targets(nanobind::dict& targets);
+cudaError_t load_attention_kernels();
 void add_maxk_targets(nanobind::dict& targets);
 cudaError_t load_maxk_kernels();
 

@@ -82,6 +82,14 @@ __device__ inline Pack<T, V> load_pack(const T* address) {
   return pack;
 }
 
+// x + row * row_bytes. In C++ a loop would widen row_bytes once, and multiply 64 bits by 64.
+template <typename T>
+__device__ inline const T* row_of(const T* x, unsigned row, unsigned row_bytes) {
+  uint64_t address;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(address) : "r"(row), "r"(row_bytes), "l"(x));
+  return reinterpret_cast<const T*>(address);
+}
+
 // Value i of a pack, in the accumulation type; i is a compile-time constant after unrolling.
 template <int V>
 __device__ inline float unpack(const Pack<float, V>& pack, int i) {

@@ -85,13 +85,14 @@ def forward(
         v, score_src, score_dst, scores = arrays
         _, heads, width = v.shape
         dtype = score_src.dtype
-        out, log_sum, _ = _ffi.call(
+        out, log_sum, *_ = _ffi.call(
             TARGETS[0],
             [*_structure(rows), _flat(v), score_src, score_dst, *scores.operands(dtype)],
             [
                 ((rows.num_rows, heads * width), v.dtype),
                 ((rows.num_rows, heads), dtype),
                 ((rows.splits.shape[0], heads * (width + 2)), dtype),
+                ((v.shape[0] * heads,), dtype),
             ],
             **_attributes(how, rows),
         )
@@ -121,7 +122,7 @@ def sender_gradients(
         cotangent, v, score_src, score_dst, log_sum, delta, scores = arrays
         _, heads, width = v.shape
         dtype = score_src.dtype
-        dv, dsrc, _ = _ffi.call(
+        dv, dsrc, *_ = _ffi.call(
             TARGETS[1],
             [
                 *_structure(rows),
@@ -136,6 +137,7 @@ def sender_gradients(
                 ((rows.num_rows, heads * width), v.dtype),
                 ((rows.num_rows, heads), dtype),
                 ((rows.splits.shape[0], heads * (width + 1)), dtype),
+                _gradient_scratch(rows, cotangent, dtype),
             ],
             **_attributes(how, rows),
         )
@@ -166,7 +168,7 @@ def receiver_gradients(
         cotangent, v, score_src, score_dst, log_sum, delta, scores = arrays
         heads, dtype = v.shape[1], score_src.dtype
         biases = scores.operands(dtype)[:2]
-        ddst, dedge, dloop, _ = _ffi.call(
+        ddst, dedge, dloop, *_ = _ffi.call(
             TARGETS[2],
             [
                 *_structure(rows),
@@ -180,6 +182,7 @@ def receiver_gradients(
                 ((rows.num_rows, heads), dtype),
                 *((bias.shape, dtype) for bias in biases),
                 ((rows.splits.shape[0], heads), dtype),
+                _gradient_scratch(rows, v, dtype),
             ],
             **_attributes(how, rows),
         )
@@ -207,6 +210,14 @@ def _flat(x: Array) -> Array:
 def _records(score_dst: Array, log_sum: Array, delta: Array) -> Array:
     """A receiver's numbers side by side, so that an edge reads one place."""
     return jnp.concatenate([score_dst, log_sum, delta], axis=1)
+
+
+def _gradient_scratch(rows: Rows, gathered: Array, dtype: Any) -> tuple[tuple[int], Any]:
+    """Scratch of CUDA's gradients, as in cuda/gat_attention.h: four numbers a column and head, a
+    dot product for each slice, of 16 features at least, of each row or part, and a number a row."""
+    columns, heads, width = gathered.shape
+    parts = rows.num_rows + rows.splits.shape[0]
+    return (heads * (4 * columns + parts * -(-width // 16) + rows.num_rows),), dtype
 
 
 def _attributes(how: Attention, rows: Rows) -> dict[str, Any]:

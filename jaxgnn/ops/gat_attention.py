@@ -38,8 +38,9 @@ def gat_attention(
     with $p$ = `score_src`, $q$ = `score_dst`, $b$ = `edge_bias`. $m$ is dropout's mask with its
     scale, 1 without. A receiver without edges gets 0. An edge whose sum is $-\infty$, such as one
     with a bias of $-\infty$, is masked: its weight is 0, and so is the result of a receiver all of
-    whose edges are masked, and their gradients. NaN and $+\infty$ show in the result. Scores and
-    sums are in float32 for float32, bfloat16 and float16, in float64 for float64.
+    whose edges are masked, and their gradients. NaN and $+\infty$ show in the result, but a
+    kernel may pass over the features of edges that dropout drops. Scores and sums are in float32
+    for float32, bfloat16 and float16, in float64 for float64.
 
     With `self_loops` the graph's own self-loops (edges between equal numbers) are passed over, and
     each node that is both a sender and a receiver has one more edge, to itself, with the bias
@@ -96,7 +97,7 @@ def gat_attention(
     if v.size == 0 or graph.num_receivers == 0 or (graph.num_edges == 0 and not self_loops):
         return jnp.zeros((graph.num_receivers, *v.shape[1:]), v.dtype)
     if not kernel:
-        # Where only this one has no kernel, such as on CUDA, those of its parts run.
+        # Where only this one has no kernel, those of its parts run.
         return _attention.composition(how, operands, impl)
     results: tuple[Array, Array] = _attention.attend(how, Operands(*_ffi.unify_varying(*operands)))
     return results[0]
