@@ -52,19 +52,6 @@ __device__ inline uint32_t to_word(float value, int column) {
   return (__float_as_uint(value) & ~0xffu) | static_cast<uint32_t>(column);
 }
 
-// Four of a record's words, from entry c on; zeros from k on.
-__device__ inline void load_words(const uint32_t* words, int c, int k, float (&value)[4],
-                                  int (&column)[4]) {
-  uint4 pack = {};
-  if (c < k) pack = __ldg(reinterpret_cast<const uint4*>(words + c));
-  const uint32_t word[4] = {pack.x, pack.y, pack.z, pack.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    value[i] = __uint_as_float(word[i] & ~0xffu);
-    column[i] = static_cast<int>(word[i] & 0xffu);
-  }
-}
-
 // Calls f(Tag<uint8_t>) or f(Tag<uint16_t>): columns of widths to 256 are bytes.
 template <typename F>
 cudaError_t with_index(int64_t width, F f) {

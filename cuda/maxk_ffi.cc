@@ -211,7 +211,7 @@ ffi::Error maxk_spmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuff
                              AnyBuffer window_rows, AnyBuffer window_parts,
                              AnyBuffer window_senders, AnyBuffer window_masks, AnyBuffer values,
                              AnyBuffer indices, Result out, Result partials, Result scratch,
-                             int64_t packed, int64_t reduce) {
+                             int64_t in_words, int64_t reduce) {
   Check check("jaxgnn_maxk_spmm_windows");
   // Where fixed point does not hold, whole rows in float, long ones too.
   MaxkSpmmArgs rows =
@@ -220,10 +220,9 @@ ffi::Error maxk_spmm_windows(cudaStream_t stream, AnyBuffer row_offsets, AnyBuff
   MaxkWindowsArgs args{};
   args.windows = make_windows(check, window_rows, window_parts, window_senders, window_masks);
   check_window_sizes(check, rows.width, indices);
-  check.that(packed == 0 || (values.element_type() == ffi::F32 && rows.k % 4 == 0),
-             "packed records need float32 and a k that is a multiple of 4");
-  const Scratch parts =
-      lay_out(check, *scratch, packed != 0 ? count(values) : 0, dim(values, 0), rows.rows.num_rows);
+  check.that(in_words == 0 || rows.k % 4 == 0, "words need a k that is a multiple of 4");
+  const Scratch parts = lay_out(check, *scratch, in_words != 0 ? count(values) : 0, dim(values, 0),
+                                rows.rows.num_rows);
   check.that(partials->element_type() == ffi::F32 &&
                  count(*partials) % (kWindowRows * std::max<int64_t>(rows.width, 1)) == 0,
              "partials must be float32 [places, 64, width]");
@@ -460,7 +459,7 @@ XLA_FFI_DEFINE_HANDLER(maxk_spmm_windows_handler, maxk_spmm_windows,
                            .Ret<AnyBuffer>()  // out
                            .Ret<AnyBuffer>()  // partials
                            .Ret<AnyBuffer>()  // scratch
-                           .Attr<int64_t>("packed")
+                           .Attr<int64_t>("in_words")
                            .Attr<int64_t>("reduce"),
                        {ffi::Traits::kCmdBufferCompatible});
 

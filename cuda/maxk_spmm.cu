@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(256) find_range(const RangeArgs args) {
       const Pack<T, V> pack = load_pack<T, V>(values + at);
 #pragma unroll
       for (int i = 0; i < V; ++i) bits = max(bits, __float_as_uint(fabsf(unpack(pack, i))));
-      if constexpr (V == 4 && kTypeOf<T> == Type::kF32) {
+      if constexpr (V == 4) {
         if (args.words != nullptr) {
           int column[4];
           load_columns<uint8_t, 4>(args.columns + row * k, c, k, column);

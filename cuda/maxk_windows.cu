@@ -166,11 +166,12 @@ struct Values {
   __device__ unsigned column(int i) const { return columns.word >> 8 * i & 0xffu; }
 };
 
-// The same of words that hold a value and its column each.
+// The same of words that hold a value, widened to float32, and its column each.
 struct Words {
   Pack<float, 4> words;
 
-  static __device__ Words load(const Params<float>& p, int sender, int c) {
+  template <typename T>
+  static __device__ Words load(const Params<T>& p, int sender, int c) {
     return {load_pack<float, 4>(reinterpret_cast<const float*>(p.words) + entry_at(p, sender, c))};
   }
   __device__ float value(int i) const { return __uint_as_float(words.bits[i] & ~0xffu); }
@@ -609,10 +610,10 @@ cudaError_t allow(void (*kernel)(Params<T>)) {
                               kWindowRows * kWindowWidth * sizeof(float));
 }
 
-// Calls f(kernel); words hold float32 values and are read four at a time.
+// Calls f(kernel); words are read four at a time.
 template <typename T, typename S, typename F>
 cudaError_t with_forward(bool words, F f) {
-  if constexpr (S::kPer == 4 && kTypeOf<T> == Type::kF32) {
+  if constexpr (S::kPer == 4) {
     if (words) return f(forward<T, S, true>);
   }
   return f(forward<T, S, false>);

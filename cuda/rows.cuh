@@ -123,14 +123,6 @@ __device__ inline void store_pack(T* address, const A (&values)[V]) {
   __stcs(reinterpret_cast<decltype(pack.word)*>(address), pack.word);
 }
 
-// x + row * row_bytes. In C++ a loop would widen row_bytes once, and multiply 64 bits by 64.
-template <typename T>
-__device__ inline const T* row_of(const T* x, unsigned row, unsigned row_bytes) {
-  uint64_t address;
-  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(address) : "r"(row), "r"(row_bytes), "l"(x));
-  return reinterpret_cast<const T*>(address);
-}
-
 // A stretch of edges for one worker (a warp, or a group of its lanes): a whole short row, or one
 // part of a long row. Workers 0 .. num_splits - 1 take the parts, so that long rows start first.
 struct Work {

@@ -20,6 +20,7 @@ from jaxgnn.windows import Windows
 # 32-bit words in which CUDA kernels keep the range of the values; forward they also keep the
 # largest value of each sparse row, and a flag for each dense one or part of one.
 _SCRATCH = 8
+_WORDS_UP_TO = 16  # 16-bit values a row, that are read together with their columns
 _SCATTER_BELOW = 48  # values a row, from which on gathering beats scattering them
 
 
@@ -66,7 +67,9 @@ def spgemm(
         rows: Rows, windows: Windows, values: Array, indices: Array, _: Array | None
     ) -> Array:
         num_records, k = values.shape
-        in_words = packed and values.dtype == jnp.float32 and k % 4 == 0
+        # A 16-bit value fits in a word with its column as it is; wider records move more bytes so.
+        in_words = packed if values.dtype == jnp.float32 else k <= _WORDS_UP_TO
+        in_words = in_words and k % 4 == 0
         num_words = num_records * k if in_words else 0
         out, _, _ = _ffi.call(
             "jaxgnn_maxk_spmm_windows",
@@ -76,7 +79,7 @@ def spgemm(
                 ((windows.num_partials, windows.rows.shape[1], width), jnp.float32),
                 ((_SCRATCH + num_words + num_records + rows.num_rows,), jnp.uint32),
             ],
-            packed=int(in_words),
+            in_words=int(in_words),
             reduce=REDUCE[reduce],
         )
         return out
