@@ -120,8 +120,8 @@ __device__ inline Part load_part(const Windows& windows, int i) {
 }
 
 // Walks the entries of a part that fall to this thread's group: load(sender) gives a record, and
-// visit(record, sender, mask) takes it. Senders and masks are loaded ahead of their records, and
-// records ahead of the visits. (A loop of its own for entries with a single edge was slower.)
+// visit(record, sender, mask, entry) takes it. Senders and masks are loaded ahead of their records,
+// and records ahead of the visits. (A loop of its own for entries with a single edge was slower.)
 template <typename Record, int kGroups, typename Load, typename Visit>
 __device__ inline void walk(const Windows& windows, const Part& part, int group, Load load,
                             Visit visit) {
@@ -138,7 +138,7 @@ __device__ inline void walk(const Windows& windows, const Part& part, int group,
   for (int e = part.begin + group; e < part.end; e += kGroups) {
     const Record next_record = load(next.sender);
     const Head after = head(e + 2 * kGroups);
-    visit(record, now.sender, now.mask);
+    visit(record, now.sender, now.mask, e);
     now = next;
     next = after;
     record = next_record;
@@ -189,6 +189,11 @@ __device__ inline void finish(const Params<T>& p, int row, int f, float (&result
   store_pack<T, 4, float>(p.dense + int64_t(row) * p.width + f, result);
 }
 
+// Sums of small records are added to results, which only float32 keeps exactly enough; rows of
+// other types that have any are flagged.
+template <typename T>
+constexpr bool kListsSmall = kTypeOf<T> == Type::kF32;
+
 // Of a part's rows, where records differ in size: a bound on the sums, from the sizes in fixed
 // point and rounded up, and the bits of the smallest size that is not 0.
 struct Bounds {
@@ -206,34 +211,28 @@ constexpr int kMostSmall = 1024;
 struct SmallEntries {
   int count;  // more than kMostSmall: not all are listed
   int entry[kMostSmall];
+  bool in_row[kWindowRows];
 };
 
-// Adds to the bounds, which are clear before, and returns their unit. With `small`: only records
-// below the row's `least`, whose entries are listed.
+// The unit of the bounds: the sum of all of a part's records is at most 2^30 and one for each.
 template <typename T>
-__device__ inline float add_bounds(const Params<T>& p, const Part& part, Bounds& bounds,
-                                   const float* least, SmallEntries* small) {
-  // At most 2^30 and one for each entry.
+__device__ inline float bound_unit(const Params<T>& p, const Part& part) {
   const float most = 0x1p30f / static_cast<float>(part.end - part.begin);
-  const float unit = __uint_as_float(p.range[kRangeLargest]) / most;
-  const float scale = 1.0f / unit;
-  for (int e = part.begin + static_cast<int>(threadIdx.x); e < part.end; e += kThreads) {
-    const float size = p.sizes[p.windows.senders[e]];
-    if (size == 0.0f) continue;
-    const int bound = __float2int_ru(size * scale);
-    bool found = false;
-    over_receivers(p.windows.masks[e], [&](int r) {
-      if (small != nullptr && size >= least[r]) return;
-      atomicAdd(bounds.sum + r, bound);
-      atomicMin(bounds.smallest + r, __float_as_uint(size));
-      found = true;
-    });
-    if (small != nullptr && found) {
-      const int place = atomicAdd(&small->count, 1);
-      if (place < kMostSmall) small->entry[place] = e;
-    }
-  }
-  return unit;
+  return __uint_as_float(p.range[kRangeLargest]) / most;
+}
+
+// Adds an entry to the bounds of its rows r for which takes(r, size). kSmallest: also finds theirs.
+template <bool kSmallest, typename T, typename Takes>
+__device__ inline void add_bounds(const Params<T>& p, int entry, float unit, Bounds& bounds,
+                                  Takes takes) {
+  const float size = p.sizes[p.windows.senders[entry]];
+  if (size == 0.0f) return;
+  const int bound = __float2int_ru(size * (1.0f / unit));
+  over_receivers(p.windows.masks[entry], [&](int r) {
+    if (!takes(r, size)) return;
+    atomicAdd(bounds.sum + r, bound);
+    if (kSmallest) atomicMin(bounds.smallest + r, __float_as_uint(size));
+  });
 }
 
 // What is added of a lane's share of a record, and where: addresses in the first receiver's row.
@@ -264,7 +263,7 @@ struct Terms {
 struct Sums {
   int* sum;  // [64, width]
   float scale[kWindowRows];
-  float least[kWindowRows];    // size of a record that is not small; 0 where none is
+  float least[kWindowRows];    // size of a record that is not small; 0 where all are alike
   int terms[kWindowRows];      // at most
   int most[kWindowRows / 32];  // of the terms
   int row[kWindowRows];        // -1: none
@@ -282,40 +281,43 @@ struct Sums {
 template <typename T>
 constexpr bool kOneScale = kTypeOf<T> != Type::kF32;
 
-// Sets the scales of rows whose records differ, and which of them are small. Returns whether any
-// are; called and left by all threads together.
+// Sets the scales of rows whose records differ, and which size is small. Left by all threads
+// together.
 template <typename T>
-__device__ inline bool bound_rows(const Params<T>& p, const Part& part, Bounds& bounds,
+__device__ inline void bound_rows(const Params<T>& p, const Part& part, Bounds& bounds,
                                   Sums& sums) {
-  const float unit = add_bounds<T>(p, part, bounds, nullptr, nullptr);
+  const float unit = bound_unit(p, part);
+  for (int e = part.begin + static_cast<int>(threadIdx.x); e < part.end; e += kThreads) {
+    add_bounds<!kListsSmall<T>>(p, e, unit, bounds, [](int, float) { return true; });
+  }
   __syncthreads();
-  bool has_small = false;
   if (const int r = threadIdx.x; r < kWindowRows && sums.terms[r] > 0) {
     const float bound = static_cast<float>(bounds.sum[r]) * unit;
     sums.scale[r] = fixed_scale(bound, sums.terms[r]);
-    const float least = least_size<T>(bound, sums.terms[r]);
-    has_small = __uint_as_float(bounds.smallest[r]) < least;  // false without records
-    sums.least[r] = has_small ? least : 0.0f;
-    // Sums of small records are added to results, which only float32 keeps exactly enough.
-    if (has_small && kTypeOf<T> != Type::kF32) p.flags[sums.row[r]] = 1;
+    sums.least[r] = least_size<T>(bound, sums.terms[r]);
+    const bool has_small = __uint_as_float(bounds.smallest[r]) < sums.least[r];  // if looked for
+    if (!kListsSmall<T> && has_small) p.flags[sums.row[r]] = 1;
   }
-  has_small = __syncthreads_or(has_small);
-  return has_small && kTypeOf<T> == Type::kF32;
+  __syncthreads();
 }
 
-// Adds the sums of small records to the results.
+// Adds the sums of the small records to the results.
 template <typename T, typename S, typename Record>
 __device__ inline void add_small(const Params<T>& p, const Part& part, Bounds& bounds,
-                                 SmallEntries& small, Sums& sums) {
+                                 const SmallEntries& small, Sums& sums) {
+  const bool listed = small.count <= kMostSmall;
+  const int count = listed ? small.count : 0;
+  const auto is_small = [&](int r, float size) { return size < sums.least[r]; };
   __syncthreads();
   sums.clear(p.width);
   if (threadIdx.x < kWindowRows) bounds.clear(threadIdx.x);
-  if (threadIdx.x == 0) small.count = 0;
   __syncthreads();
-  const float unit = add_bounds<T>(p, part, bounds, sums.least, &small);
+  const float unit = bound_unit(p, part);
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    add_bounds<true>(p, small.entry[i], unit, bounds, is_small);
+  }
   __syncthreads();
-  const bool listed = small.count <= kMostSmall;
-  if (const int r = threadIdx.x; r < kWindowRows && sums.least[r] > 0.0f) {
+  if (const int r = threadIdx.x; r < kWindowRows && small.in_row[r]) {
     const float bound = static_cast<float>(bounds.sum[r]) * unit;
     sums.scale[r] = fixed_scale(bound, sums.terms[r]);
     if (!listed || __uint_as_float(bounds.smallest[r]) < least_size<T>(bound, sums.terms[r])) {
@@ -326,19 +328,19 @@ __device__ inline void add_small(const Params<T>& p, const Part& part, Bounds& b
   if (!listed) return;
   const unsigned base = shared_address(sums.sum), row_bytes = p.width * unsigned(sizeof(int));
   for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
-    for (int i = threadIdx.x / S::kLanes; i < small.count; i += kThreads / S::kLanes) {
+    for (int i = threadIdx.x / S::kLanes; i < count; i += kThreads / S::kLanes) {
       const int e = small.entry[i];
       const int sender = p.windows.senders[e];
       const Terms<S::kPer> terms(Record::load(p, sender, c), base);
       const float size = p.sizes[sender];
       over_receivers(p.windows.masks[e], [&](int r) {
-        if (size < sums.least[r]) terms.add(r * row_bytes, sums.scale[r]);
+        if (is_small(r, size)) terms.add(r * row_bytes, sums.scale[r]);
       });
     }
   }
   __syncthreads();
   for (int r = threadIdx.x / 32; r < kWindowRows; r += kThreads / 32) {
-    if (sums.least[r] == 0.0f) continue;
+    if (!small.in_row[r]) continue;
     const float unit_of_row = 1.0f / sums.scale[r];
     const bool whole = part.place < 0;
     const float factor =
@@ -376,14 +378,18 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
     if (r % 32 == 0) sums.most[r / 32] = most;
     sums.least[r] = 0.0f;
     bounds.clear(r);
+    small.in_row[r] = false;
   }
   int* const sum = reinterpret_cast<int*>(shared);
-  if (threadIdx.x == 0) sums.sum = sum;
+  if (threadIdx.x == 0) {
+    sums.sum = sum;
+    small.count = 0;
+  }
   for (int i = threadIdx.x; i < kWindowRows * p.width / 4; i += kThreads) {
     shared[i] = make_int4(0, 0, 0, 0);
   }
   __syncthreads();
-  const bool has_small = !alike && bound_rows(p, part, bounds, sums);
+  if (!alike) bound_rows(p, part, bounds, sums);
 
   using Record = std::conditional_t<kWords, Words, Values<T, S::kPer>>;
   const unsigned base = shared_address(sum), row_bytes = p.width * unsigned(sizeof(int));
@@ -392,14 +398,17 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
   const auto over_entries = [&](auto load, auto visit) {
     for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
       const auto load_here = [&](int sender) { return load(sender, c); };
+      const auto visit_here = [&](const auto& record, int, uint2 mask, int e) {
+        visit(record, mask, e, c);
+      };
       walk<decltype(load(0, c)), kThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes,
-                                                       load_here, visit);
+                                                       load_here, visit_here);
     }
   };
   const auto load = [&](int sender, int c) { return Record::load(p, sender, c); };
   // Adds all records to their rows, in the scale of all rows.
   const auto add_alike = [&](float scale) {
-    over_entries(load, [&](const Record& record, int, uint2 mask) {
+    over_entries(load, [&](const Record& record, uint2 mask, int, int) {
       const Terms<S::kPer> terms(record, base);
       int term[S::kPer];
 #pragma unroll
@@ -413,12 +422,12 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
   };
   // Adds all records to their rows.
   const auto add_all = [&] {
-    over_entries(load, [&](const Record& record, int, uint2 mask) {
+    over_entries(load, [&](const Record& record, uint2 mask, int, int) {
       const Terms<S::kPer> terms(record, base);
       over_receivers(mask, [&](int r) { terms.add(r * row_bytes, sums.scale[r]); });
     });
   };
-  // Adds those that are not small.
+  // Adds those that are not small, and lists those that are.
   const auto add_large = [&] {
     struct Sized {
       Record record;
@@ -427,11 +436,21 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
     const auto load_sized = [&](int sender, int c) {
       return Sized{Record::load(p, sender, c), p.sizes[sender]};
     };
-    over_entries(load_sized, [&](const Sized& sized, int, uint2 mask) {
+    over_entries(load_sized, [&](const Sized& sized, uint2 mask, int e, int c) {
       const Terms<S::kPer> terms(sized.record, base);
+      bool found = false;
       over_receivers(mask, [&](int r) {
-        if (sized.size >= sums.least[r]) terms.add(r * row_bytes, sums.scale[r]);
+        if (sized.size >= sums.least[r]) {
+          terms.add(r * row_bytes, sums.scale[r]);
+        } else if (sized.size > 0.0f) {
+          small.in_row[r] = true;
+          found = true;
+        }
       });
+      if (found && c == 0) {  // one of the record's lanes, once
+        const int place = atomicAdd(&small.count, 1);
+        if (place < kMostSmall) small.entry[place] = e;
+      }
     });
   };
   if (kOneScale<T> && alike) {
@@ -439,7 +458,7 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
     const float scale = fixed_scale(common_bound(p.range, n), n);
     if (threadIdx.x < kWindowRows) sums.scale[threadIdx.x] = scale;
     add_alike(scale);
-  } else if (!kOneScale<T> && has_small) {
+  } else if (kListsSmall<T> && !alike) {
     add_large();
   } else {
     add_all();
@@ -460,8 +479,8 @@ __global__ void __launch_bounds__(kThreads, 3) forward(const Params<T> p) {
       }
     }
   }
-  if constexpr (kTypeOf<T> == Type::kF32) {
-    if (has_small) add_small<T, S, Record>(p, part, bounds, small, sums);
+  if constexpr (kListsSmall<T>) {
+    if (small.count > 0) add_small<T, S, Record>(p, part, bounds, small, sums);
   }
 }
 
@@ -536,7 +555,7 @@ __global__ void __launch_bounds__(kThreads, 3) backward(const Params<T> p) {
       }
       return record;
     };
-    const auto gather = [&](const Record& record, int sender, uint2 mask) {
+    const auto gather = [&](const Record& record, int sender, uint2 mask, int) {
       float sum[S::kPer] = {};
       unsigned address[S::kPer];
 #pragma unroll
