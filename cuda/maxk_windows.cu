@@ -209,7 +209,7 @@ struct Bounds {
 // Entries with a record that is small for one of its rows.
 constexpr int kMostSmall = 1024;
 struct SmallEntries {
-  int count;  // more than kMostSmall: not all are listed
+  int count;  // more than kMostSmall: not all are listed, and all entries are looked through
   int entry[kMostSmall];
   bool in_row[kWindowRows];
 };
@@ -306,7 +306,8 @@ template <typename T, typename S, typename Record>
 __device__ inline void add_small(const Params<T>& p, const Part& part, Bounds& bounds,
                                  const SmallEntries& small, Sums& sums) {
   const bool listed = small.count <= kMostSmall;
-  const int count = listed ? small.count : 0;
+  const int count = listed ? small.count : part.end - part.begin;
+  const auto entry = [&](int i) { return listed ? small.entry[i] : part.begin + i; };
   const auto is_small = [&](int r, float size) { return size < sums.least[r]; };
   __syncthreads();
   sums.clear(p.width);
@@ -314,22 +315,21 @@ __device__ inline void add_small(const Params<T>& p, const Part& part, Bounds& b
   __syncthreads();
   const float unit = bound_unit(p, part);
   for (int i = threadIdx.x; i < count; i += kThreads) {
-    add_bounds<true>(p, small.entry[i], unit, bounds, is_small);
+    add_bounds<true>(p, entry(i), unit, bounds, is_small);
   }
   __syncthreads();
   if (const int r = threadIdx.x; r < kWindowRows && small.in_row[r]) {
     const float bound = static_cast<float>(bounds.sum[r]) * unit;
     sums.scale[r] = fixed_scale(bound, sums.terms[r]);
-    if (!listed || __uint_as_float(bounds.smallest[r]) < least_size<T>(bound, sums.terms[r])) {
+    if (__uint_as_float(bounds.smallest[r]) < least_size<T>(bound, sums.terms[r])) {
       p.flags[sums.row[r]] = 1;
     }
   }
   __syncthreads();
-  if (!listed) return;
   const unsigned base = shared_address(sums.sum), row_bytes = p.width * unsigned(sizeof(int));
   for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
     for (int i = threadIdx.x / S::kLanes; i < count; i += kThreads / S::kLanes) {
-      const int e = small.entry[i];
+      const int e = entry(i);
       const int sender = p.windows.senders[e];
       const Terms<S::kPer> terms(Record::load(p, sender, c), base);
       const float size = p.sizes[sender];
