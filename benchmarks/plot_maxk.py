@@ -38,7 +38,7 @@ def speedups(rows: Sequence[Row], case: str, direction: str) -> tuple[Points, fl
         pick = Pick(impls, direction=direction, k=k)
         return pick.best(rows, suite, case, width)
 
-    dense = best(plan.OURS)
+    dense = best(plan.OURS, plan.ORDERED)
     baseline = best(*plan.CUSPARSE, direction="forward") or dense
     if baseline is None:
         return [], None
