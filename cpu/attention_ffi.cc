@@ -1,4 +1,5 @@
 // The XLA FFI handlers of attention.
+#include "ffi/attention.h"
 #include "ffi_common.h"
 #include "huge_pages.h"
 #include "isa.h"
@@ -9,55 +10,12 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// What every one of them takes. `receivers` has a row for each receiver.
-struct Operands {
-  const AnyBuffer& row_offsets;
-  const AnyBuffer& columns;
-  const AnyBuffer& splits;
-  const AnyBuffer& values;
-  const AnyBuffer& sender_scores;
-  const AnyBuffer& receivers;
-  const AnyBuffer& edge_bias;
-  const AnyBuffer& loop_bias;
-  const AnyBuffer& streams;
-  double negative_slope;
-  int64_t drop_below;
-  int64_t self_loops;
-  int64_t split_length;
-};
-
-AttentionArgs make_attention(Check& check, const Operands& from, bool rows_are_senders) {
-  const ffi::DataType type = from.values.element_type(), sums = accumulator(type);
-  const int64_t edges = count(from.columns);
-  const int64_t num_senders = dim(from.values, 0), num_receivers = dim(from.receivers, 0);
+AttentionArgs make_attention(Check& check, const AttentionOperands& from, bool rows_are_senders) {
   AttentionArgs args{};
-  check.row_structure(from.row_offsets, from.columns, from.splits, from.split_length);
-  args.csr = make_csr(from.row_offsets, from.columns, from.splits, edges, from.split_length);
-  check.that(is_value_type(type), "values must be float32, bfloat16, float16 or float64");
-  args.type = value_type(type).value_or(ValueType::f32);
-  args.heads = dim(from.sender_scores, 1);
-  args.width = dim(from.values, 1);
-  check.that(args.heads > 0 && args.width % args.heads == 0, "the heads must divide the features");
-  check.that(args.csr.num_rows == (rows_are_senders ? num_senders : num_receivers),
-             "the rows must be the nodes of their end");
-  args.num_columns = rows_are_senders ? num_receivers : num_senders;
-  check.matrix(from.sender_scores, sums, num_senders, args.heads,
-               "sender_scores must be [senders, heads] of the accumulation type");
-  check.optional_matrix(from.edge_bias, sums, edges, args.heads,
-                        "edge_bias must be [edges, heads]");
-  check.optional_matrix(from.loop_bias, sums, num_receivers, args.heads,
-                        "loop_bias must be [receivers, heads]");
-  check.optional_matrix(from.streams, ffi::U32, 3, args.heads, "streams must be uint32 [3, heads]");
-  check.that(from.drop_below >= 0 && from.drop_below < int64_t{1} << 32,
-             "drop_below must be a 32-bit word");
-  args.self_loops = from.self_loops != 0;
-  args.negative_slope = from.negative_slope;
-  args.streams = static_cast<const uint32_t*>(data_or_null(from.streams));
-  args.drop_below = static_cast<uint32_t>(from.drop_below);
-  args.edge_bias = data_or_null(from.edge_bias);
-  args.loop_bias = data_or_null(from.loop_bias);
-  args.values = from.values.untyped_data();
-  args.sender_scores = from.sender_scores.untyped_data();
+  take_operands(check, from, rows_are_senders, args);
+  args.csr =
+      make_csr(from.row_offsets, from.columns, from.splits, count(from.columns), from.split_length);
+  args.type = value_type(from.values.element_type()).value_or(ValueType::f32);
   return args;
 }
 
@@ -68,54 +26,25 @@ ffi::Error attention(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer colu
                      Result /*scratch*/, double negative_slope, int64_t drop_below,
                      int64_t self_loops, int64_t split_length) {
   Check check("jaxgnn_gat_attention");
+  const AttentionOperands from{row_offsets,     columns,    splits,      values,  sender_scores,
+                               receiver_scores, edge_bias,  loop_bias,   streams, negative_slope,
+                               drop_below,      self_loops, split_length};
   AttentionForwardArgs args{};
-  args.attention = make_attention(
-      check,
-      {row_offsets, columns, splits, values, sender_scores, receiver_scores, edge_bias, loop_bias,
-       streams, negative_slope, drop_below, self_loops, split_length},
-      false);
-  const AttentionArgs& common = args.attention;
-  const ffi::DataType sums = accumulator(values.element_type());
-  const int64_t rows = common.csr.num_rows;
-  check.matrix(receiver_scores, sums, rows, common.heads,
-               "receiver_scores must be [receivers, heads] of the accumulation type");
-  check.matrix(*out, values.element_type(), rows, common.width,
-               "the result must have the values' type and a row for each receiver");
-  check.matrix(*log_sum, sums, rows, common.heads, "log_sum must be [receivers, heads]");
-  check.matrix(*partials, sums, common.csr.num_splits, common.width + 2 * common.heads,
-               "partials must be [parts, features and two numbers a head]");
+  args.attention = make_attention(check, from, false);
+  take_results(check, from, *out, *log_sum, *partials, args);
   if (check.failed()) return check.error();
-  args.receiver_scores = receiver_scores.untyped_data();
-  args.out = out->untyped_data();
-  args.log_sum = log_sum->untyped_data();
-  args.partials = partials->untyped_data();
   prefer_huge_pages(args.out, out->size_bytes());
   kernels().attention(args, make_executor(pool));
   return ffi::Error::Success();
 }
 
 // What the two gradients have in common.
-AttentionGradientArgs make_gradient(Check& check, const Operands& from, bool rows_are_senders,
-                                    const AnyBuffer& cotangent, const AnyBuffer& scores_gradient,
-                                    const AnyBuffer& partials) {
+AttentionGradientArgs make_gradient(Check& check, const AttentionOperands& from,
+                                    bool rows_are_senders, const AnyBuffer& cotangent,
+                                    AnyBuffer& scores_gradient, AnyBuffer& partials) {
   AttentionGradientArgs args{};
   args.attention = make_attention(check, from, rows_are_senders);
-  const AttentionArgs& common = args.attention;
-  const ffi::DataType type = from.values.element_type(), sums = accumulator(type);
-  const int64_t receivers = dim(from.receivers, 0);
-  check.matrix(from.receivers, sums, receivers, 3 * common.heads,
-               "receivers must be [receivers, 3 heads] of the accumulation type");
-  check.matrix(cotangent, type, receivers, common.width,
-               "the cotangent must have the values' type and a row for each receiver");
-  check.matrix(scores_gradient, sums, common.csr.num_rows, common.heads,
-               "the scores' gradient must be [rows, heads]");
-  check.matrix(partials, sums, common.csr.num_splits,
-               (rows_are_senders ? common.width : 0) + common.heads,
-               "partials must be [parts, the numbers of a row]");
-  args.cotangent = cotangent.untyped_data();
-  args.receivers = from.receivers.untyped_data();
-  args.scores_gradient = scores_gradient.untyped_data();
-  args.partials = partials.untyped_data();
+  take_gradients(check, from, rows_are_senders, cotangent, scores_gradient, partials, args);
   return args;
 }
 
@@ -127,20 +56,15 @@ ffi::Error attention_senders(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuf
                              Result /*scratch*/, double negative_slope, int64_t drop_below,
                              int64_t self_loops, int64_t split_length) {
   Check check("jaxgnn_gat_attention_senders");
+  const AttentionOperands from{row_offsets, columns,    splits,      values,  sender_scores,
+                               receivers,   edge_bias,  loop_bias,   streams, negative_slope,
+                               drop_below,  self_loops, split_length};
   AttentionGradientArgs args =
-      make_gradient(check,
-                    {row_offsets, columns, splits, values, sender_scores, receivers, edge_bias,
-                     loop_bias, streams, negative_slope, drop_below, self_loops, split_length},
-                    true, cotangent, *scores_gradient, *partials);
-  check.integers(permutation, "the permutation must be int32 or int64");
-  check.that(count(permutation) == args.attention.csr.num_edges,
-             "the permutation must have a number for each edge");
-  check.matrix(*values_gradient, values.element_type(), args.attention.csr.num_rows,
-               args.attention.width, "the values' gradient must be shaped like them");
+      make_gradient(check, from, true, cotangent, *scores_gradient, *partials);
+  take_senders(check, from, permutation, *values_gradient, args);
   if (check.failed()) return check.error();
   args.attention.permutation = permutation.untyped_data();
   args.attention.wide_permutation = permutation.element_type() == ffi::S64;
-  args.values_gradient = values_gradient->untyped_data();
   prefer_huge_pages(args.values_gradient, values_gradient->size_bytes());
   kernels().attention_senders(args, make_executor(pool));
   return ffi::Error::Success();
@@ -154,20 +78,13 @@ ffi::Error attention_receivers(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyB
                                Result /*scratch*/, double negative_slope, int64_t drop_below,
                                int64_t self_loops, int64_t split_length) {
   Check check("jaxgnn_gat_attention_receivers");
+  const AttentionOperands from{row_offsets, columns,    splits,      values,  sender_scores,
+                               receivers,   edge_bias,  loop_bias,   streams, negative_slope,
+                               drop_below,  self_loops, split_length};
   AttentionGradientArgs args =
-      make_gradient(check,
-                    {row_offsets, columns, splits, values, sender_scores, receivers, edge_bias,
-                     loop_bias, streams, negative_slope, drop_below, self_loops, split_length},
-                    false, cotangent, *scores_gradient, *partials);
-  const ffi::DataType sums = accumulator(values.element_type());
-  check.optional_matrix(*edge_gradient, sums, args.attention.csr.num_edges, args.attention.heads,
-                        "the edge bias's gradient must be [edges, heads]");
-  check.optional_matrix(*loop_gradient, sums, args.attention.csr.num_rows, args.attention.heads,
-                        "the loop bias's gradient must be [receivers, heads]");
+      make_gradient(check, from, false, cotangent, *scores_gradient, *partials);
+  take_receivers(check, from, *edge_gradient, *loop_gradient, args);
   if (check.failed()) return check.error();
-  auto data = [](Result& result) { return count(*result) == 0 ? nullptr : result->untyped_data(); };
-  args.edge_gradient = data(edge_gradient);
-  args.loop_gradient = data(loop_gradient);
   kernels().attention_receivers(args, make_executor(pool));
   return ffi::Error::Success();
 }
