@@ -6,8 +6,7 @@
 namespace jaxgnn {
 namespace {
 
-constexpr int64_t kLine = 64;                       // of a cache
-constexpr int64_t kStreamFrom = int64_t{64} << 20;  // bytes of a result that no cache holds
+constexpr int64_t kLine = 64;  // of a cache
 
 // Prefetches the lines of the records that edges some way on will read.
 template <class T, class Index>
@@ -90,13 +89,10 @@ void reduce_rows(const MaxkProductArgs& args, int64_t width, int64_t edge_bytes,
   const int64_t longest = longest_whole_row(csr);
   T* out = static_cast<T*>(args.out);
   A* partials = static_cast<A*>(args.partials);
-  const bool streams = csr.num_rows * width * static_cast<int64_t>(sizeof(T)) >= kStreamFrom;
   auto store_sums = [&](int64_t row, int64_t edges, const A* sums) {
     T* to = out + row * width;
     if (args.reduce == Reduce::mean && edges > 1) {
       store_mean(to, sums, width, static_cast<A>(edges));
-    } else if (streams) {
-      stream_row(to, sums, width);
     } else {
       store_row(to, sums, width);
     }
@@ -116,7 +112,6 @@ void reduce_rows(const MaxkProductArgs& args, int64_t width, int64_t edge_bytes,
       add_edges(row, begin, end, sums);
       store_sums(row, end - begin, sums);
     }
-    if (streams) stream_fence();
   });
   over_split_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = partials + first * width;

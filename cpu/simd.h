@@ -9,8 +9,6 @@
 
 #if defined(__AVX2__)  // with F16C, as it is compiled here
 #include <immintrin.h>
-#elif defined(__SSE2__)
-#include <emmintrin.h>
 #endif
 
 #if defined(__clang__)
@@ -220,36 +218,6 @@ void store_row(T* to, const Accumulator<T>* from, int64_t width) {
   for (; f + kLanes<T> <= width; f += kLanes<T>)
     store<kLanes<T>>(to + f, load<kLanes<T>>(from + f));
   for (; f < width; ++f) store<1>(to + f, load<1>(from + f));
-}
-
-// The same past the caches, for results too large to be found there again: a line that is written
-// whole need not be read first. Followed by `stream_fence`, once a thread.
-template <class T>
-void stream_row(T* to, const Accumulator<T>* from, int64_t width) {
-#if defined(__SSE2__)
-  constexpr int kLanesOfLine = 64 / sizeof(T);
-  if (reinterpret_cast<uintptr_t>(to) % 64 == 0 && width % kLanesOfLine == 0) {
-    for (int64_t f = 0; f < width; f += kLanesOfLine) {
-      alignas(64) T line[kLanesOfLine];
-      JAXGNN_UNROLL
-      for (int i = 0; i < kLanesOfLine; i += kLanes<T>) {
-        store<kLanes<T>>(line + i, load<kLanes<T>>(from + f + i));
-      }
-      for (int i = 0; i < 4; ++i) {
-        _mm_stream_si128(reinterpret_cast<__m128i*>(to + f) + i,
-                         reinterpret_cast<const __m128i*>(line)[i]);
-      }
-    }
-    return;
-  }
-#endif
-  store_row(to, from, width);
-}
-
-inline void stream_fence() {
-#if defined(__SSE2__)
-  _mm_sfence();
-#endif
 }
 
 // The larger; NaN if either is.
