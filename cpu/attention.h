@@ -110,7 +110,7 @@ JAXGNN_INLINE void drop(const AttentionArgs& args, const Chunk& chunk, int64_t h
   const uint32_t number = args.streams[2 * args.heads + head];
   const uint32_t block = number / kHeadsPerBlock, which = number % kHeadsPerBlock;
   const uint32_t below = args.drop_below;
-  const A scale = static_cast<A>(0x1p32 / (0x1p32 - below));
+  const A scale = static_cast<A>(keep_scale(below));
   uint32_t words[kHeadsPerBlock][kChunk];
   for (int c = 0; c < kChunk; ++c) {
     const PhiloxWords drawn = dropout_block(chunk.low[c], chunk.high[c], block, key0, key1);

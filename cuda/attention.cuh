@@ -70,11 +70,29 @@ Scoring<A> make_scoring(const AttentionArgs& args) {
           args.wide_order,
           args.self_loops,
           args.drop_below,
-          static_cast<A>(0x1p32 / (0x1p32 - args.drop_below)),
+          static_cast<A>(keep_scale(args.drop_below)),
           static_cast<A>(args.negative_slope),
           static_cast<int>(args.heads),
           args.rows.num_edges,
           args.num_columns};
+}
+
+template <typename A>
+End<A> senders_of(const AttentionArgs& args) {
+  return {static_cast<const A*>(args.sender_scores), nullptr, nullptr, args.heads};
+}
+template <typename A>
+End<A> receivers_of(const AttentionGradientArgs& args) {
+  const A* records = static_cast<const A*>(args.receivers);
+  const int64_t heads = args.attention.heads;
+  return {records, records + heads, records + 2 * heads, 3 * heads};
+}
+
+template <typename A>
+__device__ inline A warp_sum(A v) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(kFullWarp, v, offset);
+  return v;
 }
 
 __device__ inline float exponential(float x) {  // two units in the last place, for x near 0

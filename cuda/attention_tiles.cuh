@@ -13,13 +13,6 @@
 namespace jaxgnn {
 
 template <typename A>
-__device__ inline A warp_sum(A v) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(kFullWarp, v, offset);
-  return v;
-}
-
-template <typename A>
 __device__ inline A warp_max(A v) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {

@@ -12,7 +12,7 @@ cudaError_t launch_type(const AttentionForwardArgs& args, bool load, cudaStream_
   p.rows = from.rows;
   p.scoring = make_scoring<A>(from);
   p.near = {static_cast<const A*>(args.receiver_scores), nullptr, nullptr, from.heads};
-  p.far = {static_cast<const A*>(from.sender_scores), nullptr, nullptr, from.heads};
+  p.far = senders_of<A>(from);
   p.x = static_cast<const T*>(from.values);
   p.out = static_cast<T*>(args.out);
   p.log_sum = static_cast<A*>(args.log_sum);

@@ -1,7 +1,7 @@
 // The gradients of the biases. Those of the edges are wanted edge by edge, so that there is a dot
 // product for each (sddmm.h's), which a second kernel turns into the gradient where it lies.
 #include "attention.cuh"
-#include "dispatch.cuh"
+#include "reduce.cuh"
 #include "sddmm.h"
 
 namespace jaxgnn {
@@ -47,10 +47,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int64_t f = begin + lane; f < begin + head_width; f += 32) {
         dot += widen(cotangent[f]) * widen(values[f]);
       }
-#pragma unroll
-      for (int offset = 16; offset > 0; offset /= 2) {
-        dot += __shfl_xor_sync(kFullWarp, dot, offset);
-      }
+      dot = warp_sum(dot);
       const Gathered<A> near = load_node<Pass::kReceivers>(p.receivers, row, head, true);
       Gathered<A> far = load_node<Pass::kReceivers>(p.senders, row, head, false);
       far.bias = loop_bias(s, row, head);
@@ -98,31 +95,14 @@ __global__ void __launch_bounds__(kThreads) edge_gradients(const Params<A> p) {
   }
 }
 
-// Joins the parts of each long row in their order.
-template <typename A>
-__global__ void join_scores(const Params<A> p) {
-  const int64_t first = blockIdx.x;
-  const int2 split = p.rows.splits[first];
-  if (split.x < 0 || split.y != 0) return;
-  const int64_t degree = load_offset(p.rows, split.x + 1) - load_offset(p.rows, split.x);
-  const int64_t parts = (degree + p.rows.split_length - 1) / p.rows.split_length;
-  const int heads = p.scoring.heads;
-  for (int h = threadIdx.x; h < heads; h += blockDim.x) {
-    A sum = A(0);
-    for (int64_t part = first; part < first + parts; ++part) sum += p.partials[part * heads + h];
-    p.scores[int64_t(split.x) * heads + h] = sum;
-  }
-}
-
 template <typename A>
 Params<A> make_params(const AttentionGradientArgs& args) {
   const AttentionArgs& from = args.attention;
-  const A* records = static_cast<const A*>(args.receivers);
   const void* loops = args.loop_gradient != nullptr ? args.loop_gradient : args.scratch;
   return {from.rows,
           make_scoring<A>(from),
-          {static_cast<const A*>(from.sender_scores), nullptr, nullptr, from.heads},
-          {records, records + from.heads, records + 2 * from.heads, 3 * from.heads},
+          senders_of<A>(from),
+          receivers_of<A>(args),
           static_cast<A*>(args.edge_gradient),
           static_cast<A*>(const_cast<void*>(loops)),
           static_cast<A*>(args.scores_gradient),
@@ -156,10 +136,8 @@ cudaError_t launch_edges(const AttentionGradientArgs& args, bool load, cudaStrea
   const bool is_long = p.rows.num_edges >= 32 * p.rows.num_rows;
   if (load || is_long) JAXGNN_TRY((launch_lanes<A, 32>(p, load, stream)));
   if (load || !is_long) JAXGNN_TRY((launch_lanes<A, 8>(p, load, stream)));
-  if (load) return load_kernel(join_scores<A>);
-  if (p.rows.num_splits == 0) return cudaSuccess;
-  join_scores<A><<<static_cast<unsigned>(p.rows.num_splits), 32, 0, stream>>>(p);
-  return cudaGetLastError();
+  return launch_join<A, Sum>(p.rows, p.partials, p.scores, int64_t(p.scoring.heads), false, false,
+                             load, stream);
 }
 
 }  // namespace

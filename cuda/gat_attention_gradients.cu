@@ -8,19 +8,12 @@
 namespace jaxgnn {
 namespace {
 
-template <typename A>
-End<A> receivers_of(const AttentionGradientArgs& args) {
-  const A* records = static_cast<const A*>(args.receivers);
-  const int64_t heads = args.attention.heads;
-  return {records, records + heads, records + 2 * heads, 3 * heads};
-}
-
 template <typename T, Pass kPass>
 cudaError_t launch_type(const AttentionGradientArgs& args, bool load, cudaStream_t stream) {
   using A = typename Accumulator<T>::type;
   constexpr bool kBySenders = kPass == Pass::kSenders;
   const AttentionArgs& from = args.attention;
-  const End<A> senders{static_cast<const A*>(from.sender_scores), nullptr, nullptr, from.heads};
+  const End<A> senders = senders_of<A>(from);
   const End<A> receivers = receivers_of<A>(args);
   A* scratch = static_cast<A*>(args.scratch);
   RowParams<T> p{};
