@@ -12,9 +12,26 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, UInt, UInt32
 
+from jaxgnn.ops import _check
+
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
+
+
+def arguments(rate: Any, key: Any) -> tuple[int, UInt32[Array, " 2"] | None]:
+    """An operation's `dropout_rate` and `key`: `threshold`, and the key's words or `None` without.
+
+    Raises:
+        TypeError: the rate is no number, or the key is none.
+        ValueError: the rate is out of range, or there is one and no key.
+    """
+    rate = _check.number(rate, "dropout_rate", 0, 1)
+    if rate == 0:
+        return 0, None
+    if key is None:
+        raise ValueError(f"key: expected a JAX key with dropout_rate={rate}, got None")
+    return threshold(rate), key_words(_check.key(key, "key"))
 
 
 def key_words(key: Any) -> UInt32[Array, " 2"]:

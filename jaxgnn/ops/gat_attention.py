@@ -145,12 +145,7 @@ def attention_arguments(
     if loop_bias is not None and not self_loops:
         raise ValueError("loop_bias: expected self_loops=True with it, got False")
     slope = _check.number(negative_slope, "negative_slope", 0, math.inf)
-    rate = _check.number(dropout_rate, "dropout_rate", 0, 1)
-    words = None
-    if rate > 0:
-        if key is None:
-            raise ValueError(f"key: expected a JAX key with dropout_rate={rate}, got None")
-        words = _dropout.key_words(_check.key(key, "key"))
+    drop_below, words = _dropout.arguments(dropout_rate, key)
     operands = Operands(
         graph,
         v,
@@ -160,4 +155,4 @@ def attention_arguments(
         None if loop_bias is None else scores(loop_bias, "loop_bias", graph.num_receivers),
         words,
     )
-    return Attention(slope, _dropout.threshold(rate), bool(self_loops)), operands
+    return Attention(slope, drop_below, bool(self_loops)), operands

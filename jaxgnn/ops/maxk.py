@@ -174,7 +174,7 @@ def maxk(
         if bias.shape != (width,):
             raise ValueError(f"bias: expected the shape ({width},), got {bias.shape}")
         bias = bias.astype(accumulator)
-    drop_below, words = _dropout_arguments(dropout_rate, key)
+    drop_below, words = _dropout.arguments(dropout_rate, key)
     rows = x.reshape(math.prod(leading), width)
     selected: tuple[Array, Array]
     if x.size == 0:
@@ -305,16 +305,6 @@ def _rounded(values: Float[Array, "rows k"]) -> Float[Array, "rows k"]:
 @_rounded.defjvp
 def _rounded_jvp(primals, tangents):
     return _rounded(*primals), tangents[0]
-
-
-def _dropout_arguments(rate: Any, key: Any) -> tuple[int, UInt32[Array, " 2"] | None]:
-    """Below which words entries are dropped, and the key's words; none without dropout."""
-    rate = _check.number(rate, "dropout_rate", 0, 1)
-    if rate == 0:
-        return 0, None
-    if key is None:
-        raise ValueError(f"key: expected a JAX key with dropout_rate={rate}, got None")
-    return _dropout.threshold(rate), _dropout.key_words(_check.key(key, "key"))
 
 
 def _active_argument(active: Any, k: int) -> Int[Array, ""]:
