@@ -1,5 +1,6 @@
 // The XLA FFI handlers: checked buffers in, raw pointers to the kernels of isa.h out.
 #include "bindings.h"
+#include "ffi/maxk.h"
 #include "ffi_common.h"
 #include "huge_pages.h"
 #include "isa.h"
@@ -224,14 +225,8 @@ ffi::Error maxk_transformed(ffi::ThreadPool pool, AnyBuffer x, AnyBuffer bias, A
                             int64_t rows_per_example) {
   Check check("jaxgnn_maxk_transformed");
   MaxkArgs args = make_maxk(check, x, values, indices);
-  check.transform(bias, accumulator(x.element_type()), keys, args.num_rows, args.width, drop_below,
-                  rows_per_example);
-  args.bias = data_or_null(bias);
-  args.keys = static_cast<const uint32_t*>(data_or_null(keys));
-  args.bias_of_each = dim(bias, 0) > 1;
-  args.key_of_each = dim(keys, 0) > 1;
-  args.rows_per_example = rows_per_example;
-  args.drop_below = static_cast<uint32_t>(drop_below);
+  take_transform(check, bias, accumulator(x.element_type()), keys, drop_below, rows_per_example,
+                 args);
   return run_maxk(check, args, values, indices, pool);
 }
 

@@ -548,41 +548,6 @@ __global__ void __launch_bounds__(kThreads, kTransformed && kPacks * V == 32 ? 4
   }
 }
 
-template <typename T, typename I>
-struct ScatterParams {
-  const T* values;
-  const I* columns;
-  T* out;
-  int64_t num_rows;
-  int width;
-  int k;
-};
-
-// A warp a row, put together in shared memory.
-template <typename T, typename I>
-__global__ void __launch_bounds__(kThreads) scatter(const ScatterParams<T, I> p) {
-  extern __shared__ int4 shared[];
-  const int64_t row = int64_t(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
-  if (row >= p.num_rows) return;
-  const int lane = threadIdx.x % 32;
-  T* staged = reinterpret_cast<T*>(shared) + threadIdx.x / 32 * p.width;
-  for (int f = lane; f < p.width; f += 32) staged[f] = narrow<T, float>(0.0f);
-  __syncwarp();
-  for (int c = lane; c < p.k; c += 32) {
-    staged[p.columns[row * p.k + c]] = p.values[row * p.k + c];
-  }
-  __syncwarp();
-  T* out = p.out + row * p.width;
-  constexpr int V = 16 / sizeof(T);
-  if (p.width % V == 0) {
-    for (int f = lane * V; f < p.width; f += 32 * V) {
-      __stcs(reinterpret_cast<int4*>(out + f), *reinterpret_cast<const int4*>(staged + f));
-    }
-  } else {
-    for (int f = lane; f < p.width; f += 32) out[f] = staged[f];
-  }
-}
-
 // The value that a standard normal variable exceeds with this probability, by bisection.
 double upper_quantile(double probability) {
   double low = -40.0, high = 40.0;
@@ -666,11 +631,7 @@ cudaError_t load_select() {
 template <typename T, typename I>
 cudaError_t load() {
   JAXGNN_TRY((load_select<T, I, false>()));
-  JAXGNN_TRY((load_select<T, I, true>()));
-  const auto kernel = scatter<T, I>;
-  JAXGNN_TRY(load_kernel(kernel));
-  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                              cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024);
+  return load_select<T, I, true>();
 }
 
 }  // namespace
@@ -722,22 +683,6 @@ cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream) {
       return with_select<T, I, false>(args.width, packed, candidates.slots, launch);
     }
     return with_select<T, I, true>(args.width, packed, candidates.slots, launch);
-  });
-}
-
-cudaError_t launch_cbsr_scatter(const CbsrScatterArgs& args, cudaStream_t stream) {
-  if (args.num_rows == 0 || args.width == 0) return cudaSuccess;
-  return with_types(args.type, args.width, [&](auto tag, auto index) {
-    using T = typename decltype(tag)::type;
-    using I = typename decltype(index)::type;
-    const ScatterParams<T, I> p{
-        static_cast<const T*>(args.values), static_cast<const I*>(args.columns),
-        static_cast<T*>(args.out),          args.num_rows,
-        static_cast<int>(args.width),       static_cast<int>(args.k)};
-    constexpr int kRows = kThreads / 32;
-    scatter<T, I><<<static_cast<unsigned>((args.num_rows + kRows - 1) / kRows), kThreads,
-                    kRows * args.width * sizeof(T), stream>>>(p);
-    return cudaGetLastError();
   });
 }
 

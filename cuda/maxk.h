@@ -1,4 +1,4 @@
-// MaxK and CBSR (compressed balanced sparse rows): k values and ascending columns a row.
+// MaxK: of each row k values and their ascending columns (CBSR, compressed balanced sparse rows).
 #pragma once
 
 #include "rows.h"
@@ -26,18 +26,6 @@ struct MaxkArgs {
 
 // The k largest of each row: NaN first, +0 = -0, the lower column at a tie.
 cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream);
-cudaError_t load_maxk();  // both kernels
-
-struct CbsrScatterArgs {
-  Type type;
-  const void* values;
-  const void* columns;
-  void* out;  // [num_rows, width]: zeros elsewhere
-  int64_t num_rows;
-  int64_t width;
-  int64_t k;
-};
-
-cudaError_t launch_cbsr_scatter(const CbsrScatterArgs& args, cudaStream_t stream);
+cudaError_t load_maxk();
 
 }  // namespace jaxgnn

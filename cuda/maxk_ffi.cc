@@ -1,4 +1,6 @@
 // The XLA FFI handlers of MaxK and its products.
+#include "cbsr_scatter.h"
+#include "ffi/maxk.h"
 #include "ffi_common.h"
 #include "maxk.h"
 #include "maxk_spmm.h"
@@ -75,15 +77,9 @@ ffi::Error maxk_transformed(cudaStream_t stream, AnyBuffer x, AnyBuffer bias, An
                             int64_t rows_per_example) {
   Check check("jaxgnn_maxk_transformed");
   check_selection(check, x, values, columns);
-  check.transform(bias, ffi::F32, keys, dim(x, 0), dim(x, 1), drop_below, rows_per_example);
-  if (check.failed()) return check.error();
   MaxkArgs args = make_maxk(x, values, columns);
-  args.bias = static_cast<const float*>(data_or_null(bias));
-  args.keys = static_cast<const uint32_t*>(data_or_null(keys));
-  args.bias_of_each = dim(bias, 0) > 1;
-  args.key_of_each = dim(keys, 0) > 1;
-  args.rows_per_example = rows_per_example;
-  args.drop_below = static_cast<uint32_t>(drop_below);
+  take_transform(check, bias, ffi::F32, keys, drop_below, rows_per_example, args);
+  if (check.failed()) return check.error();
   return status("jaxgnn_maxk_transformed", launch_maxk(args, stream));
 }
 
@@ -549,8 +545,8 @@ void add_maxk_targets(nanobind::dict& targets) {
 }
 
 cudaError_t load_maxk_kernels() {
-  for (cudaError_t (*load)() :
-       {load_maxk, load_maxk_spmm, load_maxk_sspmm, load_maxk_sddmm, load_maxk_windows}) {
+  for (cudaError_t (*load)() : {load_maxk, load_cbsr_scatter, load_maxk_spmm, load_maxk_sspmm,
+                                load_maxk_sddmm, load_maxk_windows, load_maxk_windows_gradient}) {
     const cudaError_t error = load();
     if (error != cudaSuccess) return error;
   }

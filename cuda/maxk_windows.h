@@ -52,5 +52,6 @@ cudaError_t launch_maxk_sspmm_windows_exact(const MaxkWindowsArgs& args, void* o
                                             cudaStream_t stream);
 
 cudaError_t load_maxk_windows();
+cudaError_t load_maxk_windows_gradient();
 
 }  // namespace jaxgnn

@@ -48,8 +48,7 @@ void take_operands(Check& check, const AttentionOperands& from, bool rows_are_se
                         "loop_bias must be [receivers, heads]");
   check.optional_matrix(from.streams, xla::ffi::U32, 3, args.heads,
                         "streams must be uint32 [3, heads]");
-  check.that(from.drop_below >= 0 && from.drop_below < int64_t{1} << 32,
-             "drop_below must be a 32-bit word");
+  check.drop_below(from.drop_below);
   args.values = from.values.untyped_data();
   args.sender_scores = from.sender_scores.untyped_data();
   args.edge_bias = data_or_null(from.edge_bias);

@@ -57,19 +57,8 @@ class Check {
                        int64_t columns, const char* what) {
     if (count(buffer) > 0) matrix(buffer, type, rows, columns, what);
   }
-  // What a selection does to its rows before: a bias and the keys of dropout, each absent, or one
-  // for all examples, or one for each.
-  void transform(const AnyBuffer& bias, xla::ffi::DataType type, const AnyBuffer& keys,
-                 int64_t rows, int64_t width, int64_t drop_below, int64_t rows_per_example) {
-    that(rows_per_example >= 1 && rows % rows_per_example == 0,
-         "rows_per_example must divide the rows");
-    that(drop_below >= 0 && drop_below < int64_t{1} << 32, "drop_below must be a 32-bit word");
-    if (failed()) return;
-    const int64_t examples = rows / rows_per_example;
-    optional_matrix(bias, type, dim(bias, 0) == 1 ? 1 : examples, width,
-                    "the bias must be [1 or examples, width] of the accumulation type");
-    optional_matrix(keys, xla::ffi::U32, dim(keys, 0) == 1 ? 1 : examples, 2,
-                    "the keys must be uint32 [1 or examples, 2]");
+  void drop_below(int64_t word) {
+    that(word >= 0 && word < int64_t{1} << 32, "drop_below must be a 32-bit word");
   }
   // Row offsets and columns (perhaps absent),
   void row_structure(const AnyBuffer& row_offsets, const AnyBuffer& columns) {
