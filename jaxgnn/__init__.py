@@ -1,10 +1,11 @@
 """Graph neural networks for JAX whose aggregation runs in XLA custom calls.
 
-The layers: `jaxgnn.ops` (operations, re-exported here), `jaxgnn.nn` (Flax NNX modules),
-`jaxgnn.transform` and `jaxgnn.batch` (graph preprocessing), `jaxgnn.data` (data sets).
+The layers: `jaxgnn.ops` (operations, re-exported here), `jaxgnn.algebra` (operators for
+message passing of one's own), `jaxgnn.nn` (Flax NNX modules), `jaxgnn.transform` and `jaxgnn.batch`
+(graph preprocessing), `jaxgnn.data` (data sets).
 """
 
-from jaxgnn import batch, config, transform
+from jaxgnn import algebra, batch, config, transform
 from jaxgnn._ffi import BuildInfo, build_info
 from jaxgnn.batch import GraphBatch
 from jaxgnn.graph import Graph
@@ -31,6 +32,7 @@ __all__ = [
     "BuildInfo",
     "Graph",
     "GraphBatch",
+    "algebra",
     "batch",
     "build_info",
     "config",

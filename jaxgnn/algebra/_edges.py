@@ -1,0 +1,227 @@
+"""Values on edges that are written down, not computed: the algebra's expressions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxgnn._ffi import accumulation_dtype
+from jaxgnn.graph import Graph
+
+Function = Callable[..., Any]
+"""Of arrays with a row for each edge (or for each node), each row by itself."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Edges:
+    """Values of the edges of a graph, to be computed by `gather` or `evaluate`.
+
+    `+`, `-`, `*` and `/` take two of them, of the same graph, or one and a number. Feature axes are
+    aligned from the first: of two operands the one with fewer axes is a weight of its edge (and
+    head), and the result has the other's dtype; with as many axes the dtypes must be equal.
+
+    Attributes:
+        graph: whose edges.
+        features: the axes after that of the edges.
+        dtype: of the values.
+    """
+
+    graph: Graph
+    features: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def text(self) -> str:
+        """How it would be written, for `explain`."""
+        raise NotImplementedError
+
+    __array_ufunc__ = None  # NumPy's arrays leave the arithmetic to this class
+
+    def __add__(self, other: Any) -> Edges:
+        return _arithmetic("+", jnp.add, self, other)
+
+    def __radd__(self, other: Any) -> Edges:
+        return _arithmetic("+", jnp.add, other, self)
+
+    def __sub__(self, other: Any) -> Edges:
+        return _arithmetic("-", jnp.subtract, self, other)
+
+    def __rsub__(self, other: Any) -> Edges:
+        return _arithmetic("-", jnp.subtract, other, self)
+
+    def __mul__(self, other: Any) -> Edges:
+        return _arithmetic("*", jnp.multiply, self, other)
+
+    def __rmul__(self, other: Any) -> Edges:
+        return _arithmetic("*", jnp.multiply, other, self)
+
+    def __truediv__(self, other: Any) -> Edges:
+        return _arithmetic("/", jnp.divide, self, other)
+
+    def __neg__(self) -> Edges:
+        return scale(self, -1)
+
+    def __array__(self, *arguments: Any, **options: Any) -> Any:
+        raise TypeError(
+            f"{self!r} is no array: apply_edge applies a function, evaluate computes it"
+        )
+
+    def __repr__(self) -> str:
+        return f"Edges({self.text}, features={self.features}, dtype={self.dtype})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Copied(Edges):
+    """The rows of the nodes at one end."""
+
+    x: Array
+    sender: bool
+    label: str
+
+    @property
+    def text(self) -> str:
+        return self.label
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Given(Edges):
+    """An array with a row for each edge."""
+
+    values: Array
+
+    @property
+    def text(self) -> str:
+        return "e"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Applied(Edges):
+    """A function of the edges' rows, each by itself; rules know some by name and parameters.
+
+    `written` has a place for each operand's text.
+    """
+
+    name: str
+    written: str
+    function: Function
+    operands: tuple[Edges, ...]
+    parameters: tuple[Any, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.written.format(*(operand.text for operand in self.operands))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Across(Edges):
+    """What needs to know the edge, not its row alone: a normalisation, or dropout's mask."""
+
+    name: str
+    operand: Edges
+    parameters: tuple[Any, ...] = ()
+
+    @property
+    def text(self) -> str:
+        name = f"share of {self.name}" if self.name in ("sum", "max") else self.name
+        return f"{name}({self.operand.text})"
+
+
+def copied(graph: Graph, x: Array, sender: bool, label: str) -> Copied:
+    return Copied(graph, x.shape[1:], x.dtype, x, sender, label)
+
+
+def apply(
+    name: str,
+    function: Function,
+    operands: Sequence[Edges],
+    parameters: tuple[Any, ...] = (),
+    written: str = "",
+) -> Applied:
+    """`function` of the rows; raises as it does, and where it changes the number of rows."""
+    graph = same_graph(operands, name)
+    # Neither the edges' number nor the nodes': who needs those does not act row by row.
+    rows = graph.num_edges + max(graph.num_senders, graph.num_receivers) + 1
+    try:
+        out = jax.eval_shape(
+            function, *(jax.ShapeDtypeStruct((rows, *e.features), e.dtype) for e in operands)
+        )
+    except Exception as error:
+        error.add_note(f"{name}: the function gets rows of edges or of nodes, any number of them")
+        raise
+    if getattr(out, "shape", ())[:1] != (rows,):
+        got = getattr(out, "shape", type(out).__name__)
+        raise ValueError(f"{name}: expected a row for each of {rows} rows, got {got}")
+    written = written or f"{name}({', '.join(['{}'] * len(operands))})"
+    features, operands = out.shape[1:], tuple(operands)
+    return Applied(graph, features, out.dtype, name, written, function, operands, parameters)
+
+
+def same_graph(operands: Sequence[Any], name: str) -> Graph:
+    """The graph of all operands."""
+    for operand in operands:
+        if not isinstance(operand, Edges):
+            hint = (
+                ": wrap an array over the edges in edge_values" if hasattr(operand, "shape") else ""
+            )
+            raise TypeError(f"{name}: expected values on edges, got {type(operand).__name__}{hint}")
+        ours, theirs = operands[0].graph, operand.graph
+        # Copies that differ in what speeds them up share these.
+        if ours.row_offsets is not theirs.row_offsets or ours.senders is not theirs.senders:
+            raise ValueError(f"{name}: expected values on the edges of one graph, got two graphs'")
+    if not operands:
+        raise ValueError(f"{name}: expected values on edges, got none")
+    return operands[0].graph
+
+
+def scale(edges: Edges, factor: Any) -> Applied:
+    """The edges' values times one number."""
+    number = jnp.asarray(factor)
+
+    def function(x: Array) -> Array:
+        return x * number.astype(x.dtype)
+
+    return apply("scale", function, [edges], (number,), f"({_text(factor)} * {{}})")
+
+
+def binary(function: Function, a: Array, b: Array) -> Array:
+    """`function` with axes aligned from the first; the dtype is that of the one with more."""
+    if a.ndim == b.ndim:
+        if a.dtype != b.dtype:
+            raise TypeError(
+                f"expected equal dtypes of values with as many axes, got {a.dtype} and {b.dtype}"
+            )
+        return function(a, b)
+    large = a if a.ndim > b.ndim else b
+    wide = accumulation_dtype(large.dtype)
+    a, b = (x.astype(wide).reshape(x.shape + (1,) * (large.ndim - x.ndim)) for x in (a, b))
+    return function(a, b).astype(large.dtype)
+
+
+def _arithmetic(sign: str, function: Function, a: Any, b: Any) -> Edges:
+    edges, other = (a, b) if isinstance(a, Edges) else (b, a)
+    if not _is_number(other):
+        both = f"({{}} {sign} {{}})"
+        return apply(sign, lambda a, b: binary(function, a, b), [a, b], written=both)
+    if sign in "*/":
+        return scale(edges, other if sign == "*" else 1 / other)
+
+    def with_number(x: Array) -> Array:
+        number = jnp.asarray(other).astype(x.dtype)
+        return function(x, number) if edges is a else function(number, x)
+
+    left, right = ("{}" if operand is edges else _text(operand) for operand in (a, b))
+    return apply("with number", with_number, [edges], written=f"({left} {sign} {right})")
+
+
+def _text(number: Any) -> str:
+    return str(number) if isinstance(number, int | float) else "number"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number | np.ndarray | Array) and jnp.ndim(value) == 0

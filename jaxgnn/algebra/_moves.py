@@ -1,0 +1,120 @@
+"""Reorganisation: what depends on one end alone, and products, moved to the nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxgnn.algebra._edges import Across, Applied, Copied, Edges, apply, copied
+from jaxgnn.algebra.operators import linear_map
+
+
+def moved(edges: Edges) -> Edges:
+    """Equal values, up to rounding, with as much as can be computed on nodes computed there."""
+    known: dict[int, Edges] = {}
+
+    def move(e: Edges) -> Edges:
+        if id(e) not in known:
+            known[id(e)] = _move(e)
+        return known[id(e)]
+
+    def _move(e: Edges) -> Edges:
+        if isinstance(e, Across):
+            return dataclasses.replace(e, operand=move(e.operand))
+        if not isinstance(e, Applied):
+            return e
+        e = dataclasses.replace(e, operands=tuple(map(move, e.operands)))
+        special = {"linear": _distributed, "scale": _scaled}
+        return special.get(e.name, on_nodes)(e)
+
+    return move(edges)
+
+
+def on_nodes(e: Applied) -> Edges:
+    """A function of values from one end is computed before the scatter."""
+    ends = {o.sender if isinstance(o, Copied) else None for o in e.operands}
+    if len(ends) != 1 or None in ends:
+        return e
+    nodes = [o for o in e.operands if isinstance(o, Copied)]
+    return copied(e.graph, e.function(*(o.x for o in nodes)), nodes[0].sender, e.text)
+
+
+def _scaled(e: Applied) -> Edges:
+    """A number's factor goes to the terms of a sum, and to the wider factor of a product."""
+    (inner,) = e.operands
+    if not isinstance(inner, Applied) or inner.name not in ("+", "-", "*"):
+        return on_nodes(e)
+
+    def scaled(operand: Edges) -> Edges:
+        like = {"features": operand.features, "dtype": operand.dtype}
+        return _scaled(dataclasses.replace(e, **like, operands=(operand,)))
+
+    left, right = inner.operands
+    if inner.name == "*":
+        wide = max(inner.operands, key=lambda o: (len(o.features), isinstance(o, Copied)))
+        both = (scaled(left), right) if wide is left else (left, scaled(right))
+    else:
+        both = scaled(left), scaled(right)
+    return dataclasses.replace(inner, operands=both)
+
+
+def _distributed(e: Applied) -> Edges:
+    """$(a + b) W = a W + b W$, and so on to the nodes; equal nodes are multiplied once."""
+    kernel, bias = e.parameters
+    parts: dict[object, tuple[Edges, Array]] = {}
+    for part, own in _parts(e.operands[0], kernel):
+        key = (part.sender, id(part.x)) if isinstance(part, Copied) else id(part)
+        parts[key] = (part, own if key not in parts else parts[key][1] + own)
+    on_edges = sum(own.shape[0] for part, own in parts.values() if not isinstance(part, Copied))
+    if on_edges > kernel.shape[0] or not any(isinstance(p, Copied) for p, _ in parts.values()):
+        return e  # nothing to gain
+    out: Edges | None = None
+    for part, own in sorted(parts.values(), key=lambda p: not isinstance(p[0], Copied)):
+        product = on_nodes(linear_map(part, own, bias if out is None else None))
+        if out is None:
+            out = product
+        else:
+            out = on_nodes(apply("+", jnp.add, [out, product], written="({} + {})"))
+    assert out is not None
+    return out
+
+
+def _parts(e: Edges, kernel: Array) -> Iterator[tuple[Edges, Array]]:
+    """Values and kernels whose products sum up to that of `e`."""
+    name, operands = (e.name, list(e.operands)) if isinstance(e, Applied) else (None, [])
+    if name in ("+", "-") and operands[0].features == operands[1].features:
+        yield from _parts(operands[0], kernel)
+        yield from _parts(operands[1], kernel if name == "+" else -kernel)
+    elif name == "scale":
+        assert isinstance(e, Applied)
+        yield from _parts(operands[0], kernel * e.parameters[0].astype(kernel.dtype))
+    elif name == "concat":
+        start = 0
+        for operand in operands:
+            stop = start + operand.features[-1]
+            yield from _parts(operand, kernel[start:stop])
+            start = stop
+    else:
+        yield e, kernel
+
+
+def terms(e: Edges, sign: int = 1) -> Iterator[tuple[int, Edges]]:
+    """Signs and values whose sum is `e`."""
+    if isinstance(e, Applied) and e.name in ("+", "-"):
+        left, right = e.operands
+        yield from terms(left, sign)
+        yield from terms(right, sign if e.name == "+" else -sign)
+    else:
+        yield sign, e
+
+
+def factors(e: Edges) -> Iterator[Edges]:
+    """Values whose product is `e`."""
+    if isinstance(e, Applied) and e.name == "*":
+        for operand in e.operands:
+            yield from factors(operand)
+    else:
+        yield e

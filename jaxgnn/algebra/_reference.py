@@ -1,0 +1,84 @@
+"""Expressions evaluated on the edges, and what backward is to keep of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float
+
+from jaxgnn import _ffi
+from jaxgnn.algebra._edges import Across, Applied, Copied, Edges, Given
+from jaxgnn.ops import gather_edges, sddmm, segment_reduce
+from jaxgnn.ops._dropout import keep_factors
+
+EDGES = "jaxgnn_edges"
+"""The name (`jax.ad_checkpoint.checkpoint_name`) of values on edges."""
+
+NODES = "jaxgnn_nodes"
+"""The name of the results of `gather`, `aggregate` and `apply_vertex`."""
+
+recompute_edges = jax.checkpoint_policies.save_only_these_names(NODES)
+"""A policy for `jax.checkpoint` that keeps the nodes' values and computes the edges' once more."""
+
+
+def recomputed(function: Callable[[], Array]) -> Array:
+    """`function()`, of which backward keeps what it closes over, and nothing on the edges."""
+    return jax.checkpoint(function, policy=recompute_edges)()  # pyright: ignore[reportCallIssue]
+
+
+def on_edges(edges: Edges, impl: _ffi.Impl, *, fuse: bool) -> Float[Array, "num_edges *features"]:
+    """The values, each expression computed once; with `fuse` dot products by `sddmm`."""
+    known: dict[int, Array] = {}
+
+    def value(e: Edges) -> Array:
+        if id(e) not in known:
+            known[id(e)] = checkpoint_name(compute(e), EDGES)
+        return known[id(e)]
+
+    def compute(e: Edges) -> Array:
+        if isinstance(e, Copied):
+            ends = (e.x, None) if e.sender else (None, e.x)
+            return gather_edges(e.graph, *ends, impl=impl)
+        if isinstance(e, Given):
+            return e.values
+        if isinstance(e, Across):
+            return _across(e, value(e.operand), impl)
+        assert isinstance(e, Applied)
+        ends = dot_ends(e) if fuse else None
+        if ends is not None:
+            return sddmm(e.graph, ends[0].x, ends[1].x, impl=impl)
+        return e.function(*map(value, e.operands))
+
+    return value(edges)
+
+
+def dot_ends(e: Edges) -> tuple[Copied, Copied] | None:
+    """Receivers and senders of a dot product of the two ends."""
+    if not isinstance(e, Applied) or e.name != "dot":
+        return None
+    ends = {o.sender: o for o in e.operands if isinstance(o, Copied)}
+    return (ends[False], ends[True]) if len(ends) == 2 else None
+
+
+def _across(e: Across, values: Array, impl: _ffi.Impl) -> Array:
+    shape, dtype = values.shape, _ffi.accumulation_dtype(values.dtype)
+    if e.name == "dropout":
+        _, _, drop_below, words = e.parameters
+        kept = keep_factors(words, 0, shape[0], math.prod(shape[1:]), drop_below, dtype)
+        return (values.astype(dtype) * kept.reshape(shape)).astype(e.dtype)
+    wide = values.astype(dtype)
+    reduce = e.name
+    if reduce == "softmax":
+        largest = segment_reduce(e.graph, jax.lax.stop_gradient(wide), "max", impl=impl)
+        # Of a row all of whose edges are masked: no NaN from the difference of two infinities.
+        largest = jnp.where(largest == -jnp.inf, jnp.zeros_like(largest), largest)
+        wide = jnp.exp(wide - gather_edges(e.graph, receivers=largest, impl=impl))
+        reduce = "sum"
+    total = segment_reduce(e.graph, wide, reduce, impl=impl)  # type: ignore[arg-type]
+    if e.name == "softmax":
+        total = jnp.where(total == 0, jnp.ones_like(total), total)
+    return (wide / gather_edges(e.graph, receivers=total, impl=impl)).astype(e.dtype)

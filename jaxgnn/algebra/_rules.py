@@ -1,0 +1,279 @@
+"""Which operation computes a gather: the rules, from an expression to an operation or `None`.
+
+To add one, write a function from `Wanted` to a `Plan` or `None` and put it into `RULES`; the first
+that fits is taken. Expressions reach the rules moved to the nodes as far as they go.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxgnn import _ffi
+from jaxgnn.algebra._edges import Across, Applied, Copied, Edges, Given, apply, binary, copied
+from jaxgnn.algebra._moves import factors, moved, terms
+from jaxgnn.algebra._reference import on_edges, recomputed
+from jaxgnn.ops import edge_conv, gat_attention, segment_reduce, spmm
+from jaxgnn.ops.spmm import Reduce
+
+
+class Wanted(NamedTuple):
+    """A gather: of what, by what reduction, and as `gather` was asked to."""
+
+    edges: Edges
+    reduce: Reduce
+    recompute: bool
+    impl: _ffi.Impl
+
+    def values(self, edges: Edges) -> Array:
+        """An expression's values on the edges."""
+        return on_edges(edges, self.impl, fuse=True)
+
+
+class Plan(NamedTuple):
+    """What would run, in words, and how to run it."""
+
+    text: str
+    run: Callable[[], Array]
+
+
+Rule = Callable[[Wanted], Plan | None]
+
+
+def plan(wanted: Wanted) -> Plan:
+    """The first rule's that fits, else the values on the edges and their reduction."""
+    found = _postponed(wanted)
+    if found is not None:
+        return found
+    wanted = wanted._replace(edges=moved(wanted.edges))
+    return _fused(wanted) or reference(wanted, fuse=True)
+
+
+def reference(wanted: Wanted, *, fuse: bool) -> Plan:
+    """The values on the edges, reduced; backward computes them once more."""
+
+    def run() -> Array:
+        values = on_edges(wanted.edges, wanted.impl, fuse=fuse)
+        return segment_reduce(wanted.edges.graph, values, wanted.reduce, impl=wanted.impl)
+
+    text = f"reference: {wanted.edges.text} on the edges, segment_reduce({wanted.reduce})"
+    return _maybe_recomputed(wanted, Plan(text, run))
+
+
+def _fused(wanted: Wanted) -> Plan | None:
+    for rule in RULES:
+        found = rule(wanted)
+        if found is not None:
+            return found
+    return None
+
+
+def _maybe_recomputed(wanted: Wanted, plan: Plan) -> Plan:
+    if not wanted.recompute:
+        return Plan(f"{plan.text}, stored for backward", plan.run)
+    return Plan(f"{plan.text}, recomputed in backward", lambda: recomputed(plan.run))
+
+
+def attention(wanted: Wanted) -> Plan | None:
+    r"""$\sum_e \mathrm{softmax}_i(\mathrm{LeakyReLU}(p_j + q_i + b_e)) \, x_j$: `gat_attention`."""
+    found = _weighted_rows(wanted.edges)
+    if wanted.reduce != "sum" or found is None:
+        return None
+    weight, x = found
+    options = {}
+    if isinstance(weight, Across) and weight.name == "dropout":
+        options = {"dropout_rate": weight.parameters[0], "key": weight.parameters[1]}
+        weight = weight.operand
+    if not isinstance(weight, Across) or weight.name != "softmax":
+        return None
+    scores, slope = weight.operand, 1.0
+    if isinstance(scores, Applied) and scores.name == "leaky_relu":
+        slope, scores = scores.parameters[0], scores.operands[0]
+    source, target, own = _by_ends(scores)
+    if not all(map(_on_edges_alone, own)):
+        return None
+    graph, heads = x.graph, math.prod(scores.features)
+
+    def run() -> Array:
+        v = x.x.reshape(graph.num_senders, heads, math.prod(x.features[len(scores.features) :]))
+
+        def share(scores: Array | None, nodes: int) -> Array:
+            return jnp.zeros((nodes, heads)) if scores is None else scores.reshape(nodes, heads)
+
+        bias = None
+        if own:
+            values = (_full(wanted.values(e), scores.features, scores.dtype) for e in own)
+            bias = functools.reduce(operator.add, values).reshape(graph.num_edges, heads)
+        p, q = share(source, graph.num_senders), share(target, graph.num_receivers)
+        out = gat_attention(graph, v, p, q, bias, negative_slope=slope, impl=wanted.impl, **options)
+        return out.reshape(graph.num_receivers, *x.features)
+
+    fused = Plan(f"gat_attention of {x.text}", run)
+    # It keeps its operands: a bias that was given as it is, but not one that was computed.
+    kept = all(isinstance(e, Given) and e.features == scores.features for e in own)
+    return fused if kept and len(own) < 2 else _maybe_recomputed(wanted, fused)
+
+
+def product(wanted: Wanted) -> Plan | None:
+    r"""$\mathrm{reduce}_e \, w_e x_j$: `spmm`."""
+    found = _weighted_rows(wanted.edges)
+    if found is None:
+        return None
+    weight, x = found
+    # A weight for each entry is one for each head, of width 1.
+    rows = x.x[..., None] if weight is not None and weight.features == x.features != () else x.x
+
+    def run() -> Array:
+        weights = None if weight is None else wanted.values(weight)
+        out = spmm(x.graph, rows, weights, reduce=wanted.reduce, impl=wanted.impl)
+        return out.reshape(x.graph.num_receivers, *x.features)
+
+    text = f"spmm({wanted.reduce}) of {x.text}"
+    if weight is None:
+        return Plan(text, run)
+    fused = Plan(f"{text} weighted by {weight.text}", run)
+    return fused if isinstance(weight, Given) else _maybe_recomputed(wanted, fused)
+
+
+def two_ends(wanted: Wanted) -> Plan | None:
+    r"""$\mathrm{reduce}_e (u_j + v_i)$: `edge_conv`; of $v_i$ alone nothing runs on the edges."""
+    u, v, rest = _by_ends(wanted.edges)
+    if rest or v is None:
+        return None
+    graph, reduce = wanted.edges.graph, wanted.reduce
+    if u is None:
+
+        def own() -> Array:
+            wide = _ffi.accumulation_dtype(v.dtype)
+            degree = graph.in_degrees.reshape(-1, *(1,) * (v.ndim - 1))
+            times = degree if reduce == "sum" else jnp.minimum(degree, 1)
+            out = (v.astype(wide) * times.astype(wide)).astype(v.dtype)
+            return jnp.where(degree > 0, out, jnp.zeros_like(out))
+
+        return Plan(f"on the nodes: {wanted.edges.text}", own)
+
+    def run() -> Array:
+        if reduce == "min":
+            return -edge_conv(graph, -u, -v, reduce="max", impl=wanted.impl)
+        return edge_conv(graph, u, v, reduce=reduce, impl=wanted.impl)
+
+    return Plan(f"edge_conv({reduce}) of {wanted.edges.text}", run)
+
+
+def edges_alone(wanted: Wanted) -> Plan | None:
+    r"""$\mathrm{reduce}_e \, d_e$ of arrays over the edges: `segment_reduce`."""
+    e = wanted.edges
+    if not _on_edges_alone(e):
+        return None
+
+    def run() -> Array:
+        return segment_reduce(e.graph, wanted.values(e), wanted.reduce, impl=wanted.impl)
+
+    found = Plan(f"segment_reduce({wanted.reduce}) of {e.text}", run)
+    return found if isinstance(e, Given) else _maybe_recomputed(wanted, found)
+
+
+def receivers_out(wanted: Wanted) -> Plan | None:
+    r"""$\sum_e v_i m_e = v_i \sum_e m_e$."""
+    own = list(factors(wanted.edges))
+    outside = [f for f in own if isinstance(f, Copied) and not f.sender]
+    if wanted.reduce not in ("sum", "mean") or not outside or len(outside) == len(own):
+        return None
+    inside = functools.reduce(operator.mul, (f for f in own if f not in outside))
+    found = plan(wanted._replace(edges=inside))
+    v = functools.reduce(functools.partial(binary, jnp.multiply), (f.x for f in outside))
+
+    def run() -> Array:
+        return binary(jnp.multiply, v, found.run())
+
+    return Plan(f"{' * '.join(f.text for f in outside)} * [{found.text}]", run)
+
+
+def term_by_term(wanted: Wanted) -> Plan | None:
+    r"""$\sum_e (a_e + b_e) = \sum_e a_e + \sum_e b_e$, where there are rules for the terms."""
+    own = list(terms(wanted.edges))
+    if wanted.reduce not in ("sum", "mean") or len(own) == 1:
+        return None
+    found = [_fused(wanted._replace(edges=e)) for _, e in own]
+    if any(plan is None for plan in found):
+        return None
+    plans = [plan for plan in found if plan is not None]
+    features, dtype = wanted.edges.features, wanted.edges.dtype
+
+    def run() -> Array:
+        wide = _ffi.accumulation_dtype(dtype)
+        values = [_full(plan.run(), features, wide) for plan in plans]
+        signed = (v if sign > 0 else -v for v, (sign, _) in zip(values, own, strict=True))
+        return functools.reduce(operator.add, signed).astype(dtype)
+
+    signs = ("-" if sign < 0 else "+" for sign, _ in own)
+    text = " ".join(f"{s} [{p.text}]" for s, p in zip(signs, plans, strict=True))
+    return Plan(text.removeprefix("+ "), run)
+
+
+RULES: list[Rule] = [receivers_out, attention, product, two_ends, edges_alone, term_by_term]
+
+
+def _postponed(wanted: Wanted) -> Plan | None:
+    r"""$\sum_e m_e W = (\sum_e m_e) W$, unless a product on the nodes makes the rows narrower."""
+    e = wanted.edges
+    if not isinstance(e, Applied) or e.name != "linear" or wanted.reduce not in ("sum", "mean"):
+        return None
+    (kernel, bias), (inner,) = e.parameters, e.operands
+    narrowed = kernel.shape[1] < kernel.shape[0]
+    of_nodes = all(isinstance(part, Copied) for _, part in terms(moved(inner)))
+    if bias is not None or (narrowed and of_nodes):
+        return None
+    found = plan(wanted._replace(edges=inner))
+    return Plan(f"linear of [{found.text}]", lambda: e.function(found.run()))
+
+
+def _weighted_rows(e: Edges) -> tuple[Edges | None, Copied] | None:
+    """`e` as rows of the senders times a weight of the edge, or of each of its first axes."""
+    own = list(factors(e))
+    rows = [f for f in own if isinstance(f, Copied) and f.sender]
+    rest = [f for f in own if f not in rows]
+    if not rows:
+        return None
+    x = rows[0]
+    for other in rows[1:]:
+        x = copied(x.graph, binary(jnp.multiply, x.x, other.x), True, f"({x.text} * {other.text})")
+    if not rest:
+        return None, x
+    weight = functools.reduce(operator.mul, rest)
+    if len(weight.features) == len(x.features) and weight.features[-1:] == (1,):
+        weight = apply("squeeze", lambda w: w[..., 0], [weight], written="{}")
+    return (weight, x) if weight.features == x.features[: len(weight.features)] else None
+
+
+def _by_ends(e: Edges) -> tuple[Array | None, Array | None, list[Edges]]:
+    """`e` as a sum: the senders' terms, the receivers', and what is left."""
+    ends: dict[bool, Array] = {}
+    rest = []
+    for sign, term in terms(e):
+        signed = term if sign > 0 else -term
+        if not isinstance(term, Copied):
+            rest.append(signed)
+            continue
+        x = _full(term.x if sign > 0 else -term.x, e.features, e.dtype)
+        ends[term.sender] = ends[term.sender] + x if term.sender in ends else x
+    return ends.get(True), ends.get(False), rest
+
+
+def _on_edges_alone(e: Edges) -> bool:
+    if isinstance(e, Applied):
+        return all(map(_on_edges_alone, e.operands))
+    return _on_edges_alone(e.operand) if isinstance(e, Across) else isinstance(e, Given)
+
+
+def _full(x: Array, features: tuple[int, ...], dtype: np.dtype) -> Array:
+    """`x` with all feature axes, aligned from the first."""
+    x = x.reshape(x.shape + (1,) * (1 + len(features) - x.ndim))
+    return jnp.broadcast_to(x, (x.shape[0], *features)).astype(dtype)

@@ -1,0 +1,206 @@
+"""The operators up to the edges' values: Scatter, ApplyEdge, ReduceScatter, and ApplyVertex."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, overload
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float
+
+from jaxgnn._ffi import accumulation_dtype
+from jaxgnn.algebra._edges import Across, Applied, Edges, Given, apply, copied, same_graph
+from jaxgnn.algebra._reference import NODES
+from jaxgnn.graph import Graph
+from jaxgnn.ops import _check, _dropout
+from jaxgnn.ops._attention import leaky_relu as _leaky_relu
+
+
+@overload
+def scatter(graph: Graph, u: Float[Array, "num_senders *features"]) -> Edges: ...
+@overload
+def scatter(
+    graph: Graph, u: None = None, *, v: Float[Array, "num_receivers *features"]
+) -> Edges: ...
+@overload
+def scatter(graph: Graph, u: Array, v: Array) -> tuple[Edges, Edges]: ...
+def scatter(graph: Graph, u: Any = None, v: Any = None) -> Any:
+    r"""Scatter: $m_e = u_j$ or $m_e = v_i$ for each edge $e = (j \to i)$; with both, the pair.
+
+    Args:
+        graph: the graph.
+        u: features of the senders, `[num_senders, ...]`.
+        v: features of the receivers, `[num_receivers, ...]`.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, or a dtype is not floating.
+        ValueError: a shape does not fit, or there is neither `u` nor `v`.
+
+    Source: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022), section 3, as the
+    other operators.
+    """
+    _check.graph_argument(graph)
+    ends = []
+    if u is not None:
+        u = _check.floating_rows(u, "u", graph.num_senders, "sender")
+        ends.append(copied(graph, u, True, "u"))
+    if v is not None:
+        v = _check.floating_rows(v, "v", graph.num_receivers, "receiver")
+        ends.append(copied(graph, v, False, "v"))
+    if not ends:
+        raise ValueError(
+            "u, v: expected features of the senders, the receivers or both, got neither"
+        )
+    return ends[0] if len(ends) == 1 else tuple(ends)
+
+
+def edge_values(graph: Graph, values: Float[Array, "num_edges *features"]) -> Edges:
+    """An array over the edges, in the graph's edge order, to be calculated with.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, or `values` are not floating.
+        ValueError: `values` do not have a row for each edge.
+    """
+    _check.graph_argument(graph)
+    values = _check.floating_rows(values, "values", graph.num_edges, "edge")
+    return Given(graph, values.shape[1:], values.dtype, values)
+
+
+def apply_edge(function: Callable[..., Array], *edges: Edges) -> Edges:
+    r"""ApplyEdge: $m'_e = f(m_e, n_e, \dots)$.
+
+    Args:
+        function: $f$, of arrays with a row for each edge to an array of such rows. It acts on each
+            row by itself, is pure, and takes any number of rows: of values from one end it is
+            computed on the nodes. Arrays over the edges come as `edge_values`, not by closure.
+        edges: $m$, $n$, ..., on the edges of one graph.
+
+    Raises:
+        TypeError: `function` cannot be called, or one of `edges` is no value on edges.
+        ValueError: different graphs, or a result without a row for each row.
+    """
+    if not callable(function):
+        raise TypeError(f"function: expected a function, got {type(function).__name__}")
+    same_graph(edges, "apply_edge")
+    name = getattr(function, "__name__", type(function).__name__)
+    written = f"{name}({', '.join(['{}'] * len(edges))})"
+    return apply("apply_edge", function, edges, written=written)
+
+
+def leaky_relu(edges: Edges, negative_slope: float = 0.2) -> Edges:
+    r"""LeakyReLU as a function that rules know; $-\infty$ stays, so that it masks."""
+    slope = _check.number(negative_slope, "negative_slope", 0, math.inf)
+    return apply("leaky_relu", lambda x: _leaky_relu(x, slope), [edges], (slope,))
+
+
+def linear(
+    edges: Edges,
+    kernel: Float[Array, "features out_features"],
+    bias: Float[Array, " out_features"] | None = None,
+) -> Edges:
+    r"""$m'_e = m_e W + b$ on the last axis, as a function that rules know to be linear.
+
+    It moves from the edges to the nodes: before the scatter, or after a sum or mean, whichever has
+    the narrower rows.
+
+    Raises:
+        TypeError: `edges` are no values on edges, or a dtype is not floating.
+        ValueError: a shape does not fit.
+
+    Source: section 4 ("propagation postponed") of the same paper.
+    """
+    same_graph([edges], "linear")
+    kernel = _check.floating(kernel, "kernel")
+    if kernel.ndim != 2 or kernel.shape[:1] != edges.features[-1:]:
+        width = edges.features[-1] if edges.features else "features"
+        raise ValueError(f"kernel: expected the shape ({width}, out_features), got {kernel.shape}")
+    if bias is not None:
+        bias = _check.floating(bias, "bias")
+        if bias.shape != kernel.shape[1:]:
+            raise ValueError(f"bias: expected the shape {kernel.shape[1:]}, got {bias.shape}")
+    return linear_map(edges, kernel, bias)
+
+
+def linear_map(edges: Edges, kernel: Array, bias: Array | None) -> Applied:
+    """`linear` of checked operands."""
+
+    def function(x: Array) -> Array:
+        out = x @ kernel.astype(x.dtype)
+        return (
+            out if bias is None else out + bias.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+        )
+
+    return apply("linear", function, [edges], (kernel, bias))
+
+
+def concat(*edges: Edges) -> Edges:
+    """The values side by side on the last axis; the axes before are equal."""
+    same_graph(edges, "concat")
+    if not all(e.features and e.features[:-1] == edges[0].features[:-1] for e in edges):
+        shapes = ", ".join(str(e.features) for e in edges)
+        raise ValueError(f"concat: expected equal features but for the last axis, got {shapes}")
+    return apply("concat", lambda *rows: jnp.concatenate(rows, axis=-1), edges)
+
+
+def dot(a: Edges, b: Edges) -> Edges:
+    r"""$m_e = \langle a_e, b_e \rangle$ over the last axis, summed in float32 (or float64).
+
+    Raises:
+        TypeError: an operand is no value on edges.
+        ValueError: features or dtypes that differ, or values without features.
+    """
+    same_graph([a, b], "dot")
+    if not a.features or a.features != b.features or a.dtype != b.dtype:
+        raise ValueError(
+            f"dot: expected equal features and dtypes, got {a.features} {a.dtype} and "
+            f"{b.features} {b.dtype}"
+        )
+
+    def function(a: Array, b: Array) -> Array:
+        dtype = accumulation_dtype(a.dtype)
+        return jnp.sum(a.astype(dtype) * b.astype(dtype), axis=-1).astype(a.dtype)
+
+    return apply("dot", function, [a, b])
+
+
+def reduce_scatter(edges: Edges, how: Literal["softmax", "sum", "max"] = "softmax") -> Edges:
+    r"""ReduceScatter: each value divided by a reduction over its receiver's edges.
+
+    $$m'_e = \frac{m_e}{\mathrm{reduce}_{e' \to i} \, m_{e'}}, \qquad
+      \mathrm{softmax}: \; m'_e = \frac{\exp m_e}{\sum_{e' \to i} \exp m_{e'}}$$
+
+    A softmax's values of $-\infty$ are masked, and have the weight 0.
+
+    Raises:
+        TypeError: `edges` are no values on edges.
+        ValueError: `how` is unknown.
+    """
+    same_graph([edges], "reduce_scatter")
+    _check.choice(how, "how", ("softmax", "sum", "max"))
+    return Across(edges.graph, edges.features, edges.dtype, how, edges)
+
+
+def dropout(edges: Edges, rate: float, key: Any = None) -> Edges:
+    """Weights `[num_edges, ...]` dropped with this rate, the others scaled so that the mean stays.
+
+    The mask is `gat_attention`'s: a function of the key, the edge's place and the head.
+
+    Raises:
+        TypeError: `edges` are no values on edges, the rate is no number, or the key is none.
+        ValueError: the rate is not in [0, 1), or there is one and no key.
+    """
+    same_graph([edges], "dropout")
+    drop_below, words = _dropout.arguments(rate, key)
+    if words is None:
+        return edges
+    parameters = (rate, key, drop_below, words)
+    return Across(edges.graph, edges.features, edges.dtype, "dropout", edges, parameters)
+
+
+def apply_vertex(function: Callable[..., Any], *nodes: Any) -> Any:
+    r"""ApplyVertex: $f(x, \dots)$ of arrays over the nodes, under the name that `recompute_edges`
+    keeps."""
+    return jax.tree.map(lambda x: checkpoint_name(x, NODES), function(*nodes))
