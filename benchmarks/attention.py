@@ -1,8 +1,11 @@
 """The suite `attention`: models whose messages belong to edges, and none of them stored.
 
-Three parts: `kernels`, attention and its gradients beside our product of the same width; `steps`,
-a full-batch training step of two layers against PyG and the same model in plain JAX; `memory`, the
-step of attention models on the Reddit-shaped graph, where messages would not fit.
+Parts: `kernels`, attention and its gradients beside our product of the same width; `steps`, a
+full-batch training step of two layers against PyG and the same model in plain JAX; `memory`, the
+step of attention models on the Reddit-shaped graph, where messages would not fit; and, if asked
+for, `ablation`, the step of two layers with one optimisation more from row to row, as in
+"Understanding GNN Computational Graph" (Zhang et al., MLSys 2022, section 7): on the edges,
+reorganised, fused, recomputed.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from pathlib import Path
 
 from benchmarks import graphs, plan, spmm, training
 from benchmarks.attention_plan import (
+    ABLATION,
+    ABLATION_LABEL,
     CPU_SHAPE,
     DEEP,
     PARTS,
@@ -49,9 +54,12 @@ def steps(
 ) -> Iterator[tuple[str, tuple[int, ...], list[Setting]]]:
     """Graphs, widths and what runs on them, the oracles aside."""
     shapes, models = options.shapes, options.models or MODELS["attention"]
+    default = STEP_SHAPES if options.device == "gpu" else (CPU_SHAPE,)
+    widths = QUICK_WIDTHS if options.quick else STEP_WIDTHS
+    if "ablation" in parts:
+        for case in shapes or default:
+            yield case, widths, [s for model in models for s in _ablation_of(model)]
     if "steps" in parts:
-        default = STEP_SHAPES if options.device == "gpu" else (CPU_SHAPE,)
-        widths = QUICK_WIDTHS if options.quick else STEP_WIDTHS
         for case in shapes or default:
             chosen = [s for model in models for s in _of_model(model, options.device)]
             yield case, widths, [s for s in chosen if s.dtype in (options.dtypes or plan.DTYPES)]
@@ -70,8 +78,17 @@ def steps(
                 yield case, widths, settings
 
 
+def _ablation_of(model: str) -> Iterator[Setting]:
+    for impl in ABLATION:
+        yield Setting(impl, model, heads=_heads(model), label=ABLATION_LABEL)
+
+
+def _heads(model: str) -> int | None:
+    return plan.ATTENTION_HEADS if model == "gat" else None
+
+
 def _of_model(model: str, device: str) -> Iterator[Setting]:
-    heads = plan.ATTENTION_HEADS if model == "gat" else None
+    heads = _heads(model)
     for impl in (plan.OURS, *REFERENCES[device]):
         yield Setting(impl, model, heads=heads)
         if impl == plan.PLAIN and model == "edgeconv":
@@ -79,10 +96,12 @@ def _of_model(model: str, device: str) -> Iterator[Setting]:
 
 
 def set_baselines(rows: list[Row]) -> None:
-    """The baseline is our product of dense rows, of a step PyG, else plain JAX, else ours."""
+    """The baseline is our product of dense rows, of a step PyG, else plain JAX, else ours; of an
+    ablation what is on the edges."""
     for row in rows:
         if row["pass"] == "step":
-            impls, direction = (plan.PYG_EDGES, plan.PLAIN, plan.OURS), "step"
+            impls = (plan.PYG_EDGES, plan.PLAIN, plan.PLAIN_EDGES, plan.OURS)
+            direction = "step"
         else:
             impls, direction = (plan.OURS,), "forward"
         same = [

@@ -27,6 +27,8 @@ Layer = Callable[[Arrays, Arrays, Array, bool], Array]
 def model_of(setting: Setting, graph: StoredGraph, oracle: bool) -> tuple[Apply, Arrays]:
     """The model of parameters, edges and features, and the edges on the device."""
     layer = _LAYERS[setting.model]
+    if setting.model == "gat" and setting.impl == plan.PLAIN_EDGES:
+        layer = gat_on_edges
     if setting.model == "edgeconv" and (oracle or setting.impl == plan.PLAIN_NODES):
         layer = edge_conv_on_nodes
     edges = operands(graph, self_loops=setting.model == "gat")
@@ -99,6 +101,24 @@ def attend(
 
     out = by_slices(weighted_sum, h, _SLICE) if sliced else weighted_sum(h)
     return out / _reduce(jax.ops.segment_sum, edges, weights)[:, :, None]
+
+
+def gat_on_edges(
+    own: Arrays, edges: Arrays, x: Float[Array, "nodes in_features"], sliced: bool
+) -> Float[Array, "nodes out_features"]:
+    """`gat` with its scores on the edges, as its formula has them: of `[h_j, h_i]`."""
+    del sliced
+    heads, features = own["source"].shape
+    h = (x @ own["kernel"]).reshape(x.shape[0], heads, features)
+    at_senders, receivers = h[edges["senders"]], edges["receivers"]
+    rows = jnp.concatenate([at_senders, h[receivers]], axis=2)
+    vector = jnp.concatenate([own["source"], own["target"]], axis=1)
+    scores = jax.nn.leaky_relu((rows * vector).sum(axis=2), 0.2)
+    largest = _reduce(jax.ops.segment_max, edges, jax.lax.stop_gradient(scores))
+    weights = jnp.exp(scores - largest[receivers])
+    weights = weights / _reduce(jax.ops.segment_sum, edges, weights)[receivers]
+    out = _reduce(jax.ops.segment_sum, edges, weights[:, :, None] * at_senders)
+    return out.reshape(x.shape[0], heads * features) + own["bias"]
 
 
 def edge_conv(

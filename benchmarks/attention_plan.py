@@ -15,6 +15,10 @@ STEP_WIDTHS = (128, 128, 40)
 QUICK_WIDTHS = (12, 8, 5)
 # What our step is compared with; EdgeConv has one form more.
 REFERENCES = {"gpu": (plan.PLAIN, plan.PYG_EDGES), "cpu": (plan.PLAIN,)}
+# The optimisations one by one: reorganisation, fusion, recomputation.
+ABLATION = (plan.PLAIN_EDGES, plan.PLAIN_NODES, plan.STORED, plan.OURS)
+ABLATION_LABEL = " ablation"
+# What runs unless `--parts` says otherwise.
 PARTS = {"gpu": ("kernels", "steps", "memory"), "cpu": ("kernels", "steps")}
 
 

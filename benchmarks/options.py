@@ -15,7 +15,7 @@ from benchmarks import plan
 SUITES = ("spmm", "maxk", "attention", "training", "graph")
 # Of the suites `training` and `attention`.
 MODELS = {"training": ("sage", "gcn", "gin"), "attention": ("gat", "edgeconv")}
-PARTS = ("kernels", "steps", "memory")
+PARTS = ("kernels", "steps", "memory", "ablation")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,6 +37,8 @@ GAT = "jaxgnn gat_attention"
 # Of a training step: the model by operations on edges, and the same with its products on nodes.
 PLAIN = "jax segment ops sorted"
 PLAIN_NODES = "jax segment ops sorted, products on nodes"
+PLAIN_EDGES = "jax segment ops sorted, products on edges"
+STORED = "jaxgnn, values of edges stored"  # composed of kernels, in place of the fused operation
 PYG_EDGES = "PyG edge_index"
 
 # The worker process that runs each: two frameworks never share one, nor its memory.

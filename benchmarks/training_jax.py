@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtyping import Array
 
 import jaxgnn
-from benchmarks import plan, timing, training_plain
+from benchmarks import attention_stored, plan, timing, training_plain
 from benchmarks.family_jax import preprocessed, program_bytes
 from benchmarks.graphs import StoredGraph
 from benchmarks.training import EDGE_MODELS, Setting
@@ -74,8 +74,11 @@ def job(
     """
     facts: dict[str, Any] = {"base_bytes": timing.resident_bytes() if alone else None}
     structure: Any
-    if setting.impl == plan.OURS:
-        apply, structure = _ours(setting, parameters, widths), graph.to_graph()
+    if setting.impl in (plan.OURS, plan.STORED):
+        if setting.impl == plan.OURS:
+            apply, structure = _ours(setting, parameters, widths), graph.to_graph()
+        else:
+            apply, structure = attention_stored.model_of(setting), graph.to_graph()
         # Each gets what makes its products fastest.
         method = "with_row_order" if setting.k is None else "with_windows"
         structure, preprocessing = preprocessed(structure, method)

@@ -683,7 +683,9 @@ def test_steps_of_attention_are_the_same_model(model, tmp_path):
     stored = graphs.load(graphs.store("rmat-dense", tmp_path, scale=2**-9))
     widths = attention_plan.QUICK_WIDTHS
     chosen = options.parse(["attention", "--device=gpu", "--models", model, "--shapes=rmat-dense"])
-    ((_, _, settings),) = attention.steps(chosen, ["steps"])
+    (_, _, ablation), (_, _, settings) = attention.steps(chosen, ["steps", "ablation"])
+    added = [s for s in ablation if s.impl == plan.STORED and model == "gat"]
+    settings += added
     training.save_features(tmp_path / "features.npz", stored.num_nodes, widths)
     training.save_parameters(tmp_path, settings[0], widths, 48.0)
     features = training_worker._arrays(tmp_path / "features.npz")
@@ -702,8 +704,52 @@ def test_steps_of_attention_are_the_same_model(model, tmp_path):
         checked[setting.impl] = job.check()
     loss, gradients = checked[plan.PLAIN]
     expected = {"loss": loss, **gradients}
-    assert {plan.OURS, plan.PLAIN} <= checked.keys()
+    assert {plan.OURS, plan.PLAIN, *(s.impl for s in added)} <= checked.keys()
     assert all(training_worker._error(*found, expected) < 1e-4 for found in checked.values())
+
+
+@needs_kernels
+def test_layers_of_the_ablation_are_the_same(tmp_path):
+    from benchmarks import attention_plain, attention_stored, training_plain
+
+    stored = graphs.load(graphs.store("rmat-dense", tmp_path, scale=2**-9))
+    widths = attention_plan.QUICK_WIDTHS
+    x = np.random.default_rng(0).standard_normal((stored.num_nodes, widths[0])).astype(np.float32)
+    for model in options.MODELS["attention"]:
+        own = training.Setting(plan.STORED, model, heads=4 if model == "gat" else None)
+        training.save_parameters(tmp_path, own, widths, 48.0)
+        parameters = training_worker._arrays(training.parameters_file(tmp_path, own))
+        parameters = training_plain.layer_parameters(parameters)[0]
+        edges = attention_plain.operands(stored, self_loops=model == "gat")
+        names = ("gat", "gat_on_edges") if model == "gat" else ("edge_conv_on_nodes", "edge_conv")
+        plain = [getattr(attention_plain, name) for name in names]
+
+        def run(parameters, edges, graph, x, plain=plain, own=attention_stored.LAYERS[model]):
+            results = [layer(parameters, edges, x, False) for layer in plain]
+            return *results, own(parameters, graph, x)
+
+        expected, *results = jax.jit(run)(parameters, edges, stored.to_graph(), x)
+        for result in results:
+            np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_ablation_is_compared_with_what_is_on_the_edges():
+    chosen = options.parse(["attention", "--device=gpu", "--parts=ablation", "--shapes=arxiv"])
+    ((case, widths, settings),) = attention.steps(chosen, chosen.parts)
+    assert (case, widths) == ("arxiv", attention_plan.STEP_WIDTHS)
+    names = [(s.case(case), s.impl) for s in settings]
+    assert names == [
+        (f"arxiv {model} ablation", impl)
+        for model in options.MODELS["attention"]
+        for impl in attention_plan.ABLATION
+    ]
+    rows = [
+        row(impl, 8.0 / place, case=name, direction="step")
+        for place, (name, impl) in enumerate(names[:4], 1)
+    ]
+    attention.set_baselines(rows)
+    assert [entry["ratio"] for entry in rows] == [1, 2, 3, 4]
+    assert {entry["baseline"] for entry in rows} == {plan.PLAIN_EDGES}
 
 
 @needs_kernels
