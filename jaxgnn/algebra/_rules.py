@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from jaxgnn import _ffi
 from jaxgnn.algebra._edges import Across, Applied, Copied, Edges, Given, apply, binary, copied
-from jaxgnn.algebra._moves import factors, moved, terms
+from jaxgnn.algebra._moves import factors, moved, on_nodes, terms
 from jaxgnn.algebra._reference import on_edges, recomputed
 from jaxgnn.ops import edge_conv, gat_attention, segment_reduce, spmm
 from jaxgnn.ops.spmm import Reduce
@@ -186,14 +186,16 @@ def receivers_out(wanted: Wanted) -> Plan | None:
     outside = [f for f in own if isinstance(f, Copied) and not f.sender]
     if wanted.reduce not in ("sum", "mean") or not outside or len(outside) == len(own):
         return None
-    inside = functools.reduce(operator.mul, (f for f in own if f not in outside))
-    found = plan(wanted._replace(edges=inside))
-    v = functools.reduce(functools.partial(binary, jnp.multiply), (f.x for f in outside))
+    features, dtype = wanted.edges.features, wanted.edges.dtype
+    v = _times(*outside)
+    found = plan(wanted._replace(edges=_times(*(f for f in own if f not in outside))))
 
     def run() -> Array:
-        return binary(jnp.multiply, v, found.run())
+        wide = _ffi.accumulation_dtype(dtype)
+        assert isinstance(v, Copied)
+        return (_full(v.x, features, wide) * _full(found.run(), features, wide)).astype(dtype)
 
-    return Plan(f"{' * '.join(f.text for f in outside)} * [{found.text}]", run)
+    return Plan(f"{v.text} * [{found.text}]", run)
 
 
 def term_by_term(wanted: Wanted) -> Plan | None:
@@ -242,15 +244,31 @@ def _weighted_rows(e: Edges) -> tuple[Edges | None, Copied] | None:
     rest = [f for f in own if f not in rows]
     if not rows:
         return None
-    x = rows[0]
-    for other in rows[1:]:
-        x = copied(x.graph, binary(jnp.multiply, x.x, other.x), True, f"({x.text} * {other.text})")
+    x = _times(*rows)
+    assert isinstance(x, Copied)
+    x = copied(x.graph, x.x.astype(e.dtype), True, x.text)
     if not rest:
         return None, x
-    weight = functools.reduce(operator.mul, rest)
+    weight = _times(*rest)
     if len(weight.features) == len(x.features) and weight.features[-1:] == (1,):
         weight = apply("squeeze", lambda w: w[..., 0], [weight], written="{}")
     return (weight, x) if weight.features == x.features[: len(weight.features)] else None
+
+
+def _times(*factors: Edges) -> Edges:
+    """The product, in the accumulation dtype if there is more than one: another order of factors
+    than the one written must fit too."""
+    if len(factors) == 1:
+        return factors[0]
+    wide = functools.reduce(jnp.promote_types, (_ffi.accumulation_dtype(f.dtype) for f in factors))
+
+    def function(a: Array, b: Array) -> Array:
+        return binary(jnp.multiply, a.astype(wide), b.astype(wide))
+
+    def both(a: Edges, b: Edges) -> Edges:
+        return on_nodes(apply("*", function, [a, b], written="({} * {})"))
+
+    return functools.reduce(both, factors)
 
 
 def _by_ends(e: Edges) -> tuple[Array | None, Array | None, list[Edges]]:
