@@ -46,35 +46,50 @@ JAXGNN_INLINE int64_t edge_number(const AttentionArgs& args, int64_t place) {
                                : static_cast<const int32_t*>(args.permutation)[place];
 }
 
+// What is left of a row's edges; `loop` if its self-loop is, too.
+struct Rest {
+  int64_t row;
+  int64_t begin;
+  int64_t end;
+  bool loop;
+};
+
+// Takes the next chunk: the self-loop by itself, then edges. False if there are none left.
+// pass(e) is called for each of the graph's self-loops that is passed over.
+template <class Pass>
+JAXGNN_OUTLINE bool next_chunk(const AttentionArgs& args, Rest& rest, Chunk& chunk,
+                               const Pass& pass) {
+  const Csr& csr = args.csr;
+  chunk.count = 0;
+  chunk.place = rest.begin;
+  chunk.loop = rest.loop;
+  if (rest.loop) {
+    chunk.add(rest.row, rest.row, csr.num_edges + rest.row);
+    rest.loop = false;
+    return true;
+  }
+  int64_t e = rest.begin;
+  for (; e < rest.end && chunk.count < kChunk; ++e) {
+    const int64_t column = index_of(csr, e), edge = edge_number(args, e);
+    if (args.self_loops && column == rest.row) {
+      pass(edge);
+    } else {
+      chunk.add(column, edge, edge);
+    }
+  }
+  rest.begin = e;
+  return chunk.count > 0;
+}
+
 // Calls body(chunk) for the edges [begin, end) of a row, and before them, at the row's beginning,
-// for the self-loop that it gets if the row is one of those. pass(e) is called for each of the
-// graph's self-loops that is passed over.
+// for the self-loop that it gets if the row is one of those.
 template <class Body, class Pass>
 JAXGNN_INLINE void over_chunks(const AttentionArgs& args, int64_t row, int64_t begin, int64_t end,
                                const Body& body, const Pass& pass) {
-  const Csr& csr = args.csr;
+  const bool first = begin == row_begin(args.csr, row);
+  Rest rest{row, begin, end, args.self_loops && row < args.num_columns && first};
   Chunk chunk;
-  if (args.self_loops && row < args.num_columns && begin == row_begin(csr, row)) {
-    chunk.count = 0;
-    chunk.place = begin;
-    chunk.loop = true;
-    chunk.add(row, row, csr.num_edges + row);
-    body(chunk);
-  }
-  chunk.loop = false;
-  for (int64_t e = begin; e < end;) {
-    chunk.count = 0;
-    chunk.place = e;
-    for (; e < end && chunk.count < kChunk; ++e) {
-      const int64_t column = index_of(csr, e), edge = edge_number(args, e);
-      if (args.self_loops && column == row) {
-        pass(edge);
-      } else {
-        chunk.add(column, edge, edge);
-      }
-    }
-    if (chunk.count > 0) body(chunk);
-  }
+  while (next_chunk(args, rest, chunk, pass)) body(chunk);
 }
 
 // out[c] = columns[c's column] + own + bias: the scores before the LeakyReLU, of one head, and -inf

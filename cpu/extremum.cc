@@ -10,8 +10,8 @@ namespace {
 // All vectors of a slice, for the rows or the part of `work`. Products are compared exactly as
 // spmm computes them: this file is compiled without contraction to fused multiply-adds.
 template <class T, int N, int kVectors, Weighting kWeighting>
-__attribute__((noinline)) void run(const SpmmExtremumArgs& args, const Slice& slice,
-                                   int64_t head_width, const Work& work) {
+JAXGNN_OUTLINE void run(const SpmmExtremumArgs& args, const Slice& slice, int64_t head_width,
+                        const Work& work) {
   using A = Accumulator<T>;
   using V = Vector<A, N>;
   constexpr int64_t kBytes = int64_t{kVectors} * N * sizeof(T);

@@ -54,9 +54,33 @@ JAXGNN_INLINE A add_scores(Softmax<A>& softmax, int count, A slope, A* scores) {
   return factor;
 }
 
+// The weights of a chunk's edges, [edges, heads of the slice], and what earlier ones are to be
+// multiplied by. Returns whether one of those factors is not 1.
+template <class A>
+JAXGNN_OUTLINE bool weigh_chunk(const AttentionForwardArgs& args, const Chunk& chunk, int64_t row,
+                                int64_t first, int64_t count, Softmax<A>* softmax, A* factors,
+                                A* weights) {
+  const AttentionArgs& attention = args.attention;
+  const int64_t heads = attention.heads;
+  const A* senders = static_cast<const A*>(attention.sender_scores);
+  const A* own = static_cast<const A*>(args.receiver_scores) + row * heads;
+  const A slope = static_cast<A>(attention.negative_slope);
+  A scores[kChunk];
+  bool rescale = false;
+  for (int64_t h = 0; h < count; ++h) {
+    const int64_t head = first + h;
+    sum_scores(attention, chunk, head, senders, heads, own[head], scores);
+    factors[h] = add_scores(softmax[h], chunk.count, slope, scores);
+    rescale = rescale || factors[h] != 1;
+    drop(attention, chunk, head, scores);
+    for (int c = 0; c < chunk.count; ++c) weights[c * count + h] = scores[c];
+  }
+  return rescale;
+}
+
 template <class T, int N, int kVectors, Weighting kWeighting>
-__attribute__((noinline)) void run(const AttentionForwardArgs& args, const Slice& slice,
-                                   int64_t head_width, const Work& work) {
+JAXGNN_OUTLINE void run(const AttentionForwardArgs& args, const Slice& slice, int64_t head_width,
+                        const Work& work) {
   using A = Accumulator<T>;
   using V = Vector<A, N>;
   const AttentionArgs& attention = args.attention;
@@ -65,9 +89,7 @@ __attribute__((noinline)) void run(const AttentionForwardArgs& args, const Slice
   const int64_t longest = longest_whole_row(csr);
   const SliceShape<N, kVectors, kWeighting> shape(slice, head_width);
   const T* values = static_cast<const T*>(attention.values) + slice.feature;
-  const A* senders = static_cast<const A*>(attention.sender_scores);
-  const A slope = static_cast<A>(attention.negative_slope);
-  A weights[kChunk * kMaxHeads], factors[kMaxHeads], scores[kChunk];
+  A weights[kChunk * kMaxHeads], factors[kMaxHeads];
   Softmax<A> softmax[kMaxHeads];
 
   for (int64_t row = work.first; row < work.last; ++row) {
@@ -75,19 +97,11 @@ __attribute__((noinline)) void run(const AttentionForwardArgs& args, const Slice
     const int64_t begin = whole ? row_begin(csr, row) : work.begin;
     const int64_t end = whole ? row_begin(csr, row + 1) : work.end;
     if (whole && end - begin > longest) continue;
-    const A* own = static_cast<const A*>(args.receiver_scores) + row * heads;
     V sums[1][kVectors] = {};
     for (int64_t h = 0; h < shape.count; ++h) softmax[h] = {};
     auto add = [&](const Chunk& chunk) {
-      bool rescale = false;
-      for (int64_t h = 0; h < shape.count; ++h) {
-        const int64_t head = shape.first + h;
-        sum_scores(attention, chunk, head, senders, heads, own[head], scores);
-        factors[h] = add_scores(softmax[h], chunk.count, slope, scores);
-        rescale = rescale || factors[h] != 1;
-        drop(attention, chunk, head, scores);
-        for (int c = 0; c < chunk.count; ++c) weights[c * shape.count + h] = scores[c];
-      }
+      const bool rescale =
+          weigh_chunk<A>(args, chunk, row, shape.first, shape.count, softmax, factors, weights);
       if (rescale) {
         JAXGNN_UNROLL
         for (int k = 0; k < kVectors; ++k) {

@@ -29,12 +29,45 @@ JAXGNN_INLINE void weigh(int count, A slope, Scored<A>& edges) {
   }
 }
 
+// By senders: the weights of a chunk's edges before and after the multiplication by the LeakyReLU's
+// slope, [edges, 2, heads of the slice]. Adds the edges' numbers to `deltas`.
+template <class A>
+JAXGNN_OUTLINE void weigh_chunk(const AttentionGradientArgs& args, const Chunk& chunk, int64_t row,
+                                int64_t first, int64_t count, A* deltas, A* weights) {
+  const AttentionArgs& attention = args.attention;
+  const int64_t heads = attention.heads;
+  const A* receivers = static_cast<const A*>(args.receivers);
+  const A* own = static_cast<const A*>(attention.sender_scores) + row * heads;
+  const A slope = static_cast<A>(attention.negative_slope);
+  Scored<A> edges;
+  for (int64_t h = 0; h < count; ++h) {
+    const int64_t head = first + h;
+    sum_scores(attention, chunk, head, receivers, 3 * heads, own[head], edges.scores);
+    for (int c = 0; c < kChunk; ++c) edges.log_sums[c] = edges.deltas[c] = 0;
+    for (int c = 0; c < chunk.count; ++c) {
+      const A* record = receivers + chunk.columns[c] * 3 * heads + head;
+      edges.log_sums[c] = record[heads];
+      edges.deltas[c] = record[2 * heads];
+    }
+    weigh(chunk.count, slope, edges);
+    for (int c = 0; c < chunk.count; ++c) {
+      deltas[h] += edges.slopes[c] * edges.scores[c] * edges.deltas[c];
+    }
+    drop(attention, chunk, head, edges.scores);
+    for (int c = 0; c < chunk.count; ++c) {
+      A* pair = weights + c * 2 * count + h;
+      pair[0] = edges.scores[c];
+      pair[count] = edges.scores[c] * edges.slopes[c];
+    }
+  }
+}
+
 // By senders. With c the LeakyReLU's slope and w the weight after dropout,
 //   dv[j] = sum_e w dy[i],   dscore[j] = <v[j], sum_e c w dy[i]> - sum_e c alpha delta[i]:
 // two sums of the rows that are gathered anyway, instead of a dot product for each edge.
 template <class T, int N, int kVectors, Weighting kWeighting>
-__attribute__((noinline)) void run(const AttentionGradientArgs& args, const Slice& slice,
-                                   int64_t head_width, const Work& work) {
+JAXGNN_OUTLINE void run(const AttentionGradientArgs& args, const Slice& slice, int64_t head_width,
+                        const Work& work) {
   using A = Accumulator<T>;
   using V = Vector<A, N>;
   const AttentionArgs& attention = args.attention;
@@ -43,40 +76,17 @@ __attribute__((noinline)) void run(const AttentionGradientArgs& args, const Slic
   const int64_t longest = longest_whole_row(csr);
   const SliceShape<N, kVectors, kWeighting> shape(slice, head_width);
   const T* cotangent = static_cast<const T*>(args.cotangent) + slice.feature;
-  const A* receivers = static_cast<const A*>(args.receivers);
-  const A slope = static_cast<A>(attention.negative_slope);
   A weights[kChunk * 2 * kMaxHeads], deltas[kMaxHeads], products[kVectors * N + 4 * kLanes<T>];
-  Scored<A> edges;
 
   for (int64_t row = work.first; row < work.last; ++row) {
     const bool whole = work.part < 0;
     const int64_t begin = whole ? row_begin(csr, row) : work.begin;
     const int64_t end = whole ? row_begin(csr, row + 1) : work.end;
     if (whole && end - begin > longest) continue;
-    const A* own = static_cast<const A*>(attention.sender_scores) + row * heads;
     V sums[2][kVectors] = {};
     for (int64_t h = 0; h < shape.count; ++h) deltas[h] = 0;
     auto add = [&](const Chunk& chunk) {
-      for (int64_t h = 0; h < shape.count; ++h) {
-        const int64_t head = shape.first + h;
-        sum_scores(attention, chunk, head, receivers, 3 * heads, own[head], edges.scores);
-        for (int c = 0; c < kChunk; ++c) edges.log_sums[c] = edges.deltas[c] = 0;
-        for (int c = 0; c < chunk.count; ++c) {
-          const A* record = receivers + chunk.columns[c] * 3 * heads + head;
-          edges.log_sums[c] = record[heads];
-          edges.deltas[c] = record[2 * heads];
-        }
-        weigh(chunk.count, slope, edges);
-        for (int c = 0; c < chunk.count; ++c) {
-          deltas[h] += edges.slopes[c] * edges.scores[c] * edges.deltas[c];
-        }
-        drop(attention, chunk, head, edges.scores);
-        for (int c = 0; c < chunk.count; ++c) {
-          A* pair = weights + c * 2 * shape.count + h;
-          pair[0] = edges.scores[c];
-          pair[shape.count] = edges.scores[c] * edges.slopes[c];
-        }
-      }
+      weigh_chunk<A>(args, chunk, row, shape.first, shape.count, deltas, weights);
       add_rows(csr, chunk, cotangent, width, shape, weights, sums);
     };
     over_chunks(attention, row, begin, end, add, [](int64_t) {});

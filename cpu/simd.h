@@ -17,6 +17,9 @@
 #define JAXGNN_UNROLL _Pragma("GCC unroll 16")
 #endif
 #define JAXGNN_INLINE inline __attribute__((always_inline))
+// One copy for all that call it: kernels are compiled for many shapes, whose loops over rows are
+// all that has to differ.
+#define JAXGNN_OUTLINE __attribute__((noinline))
 
 namespace jaxgnn {
 namespace {

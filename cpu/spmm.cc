@@ -14,8 +14,8 @@ constexpr int kMaxVectors = kRegisters / 2;
 enum class Kind { sum, max };
 
 template <class T, int N, int kVectors, Weighting kWeighting, Kind kKind>
-__attribute__((noinline)) void run(const SpmmArgs& args, const Slice& slice, int64_t head_width,
-                                   const Work& work) {
+JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_width,
+                        const Work& work) {
   using A = Accumulator<T>;
   using V = Vector<A, N>;
   constexpr int64_t kBytes = int64_t{kVectors} * N * sizeof(T);
