@@ -4,11 +4,18 @@ import os
 import sys
 from pathlib import Path
 
-# Two CPU devices for shard_map, unless a GPU was asked for. JAX reads this when it starts.
+# Two CPU devices for shard_map, unless a GPU was asked for, and XLA's own code as LLVM makes it
+# without optimising: of the tests' time most is compiling, for programs that run once. Our kernels
+# are compiled already. JAX reads this when it starts.
 if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
     flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_force_host_platform_device_count" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=2".strip()
+    for flag, value in (
+        ("xla_force_host_platform_device_count", 2),
+        ("xla_backend_optimization_level", 0),
+    ):
+        if flag not in flags:
+            flags = f"{flags} --{flag}={value}"
+    os.environ["XLA_FLAGS"] = flags.strip()
 
 # Threads of PyTorch and of OpenBLAS would spin for each other, beside those of XLA.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
