@@ -133,6 +133,7 @@ SddmmArgs make_sddmm(Check& check, const AnyBuffer& row_offsets, const AnyBuffer
   args.out = const_cast<AnyBuffer&>(out).untyped_data();
   args.heads = heads;
   args.width = heads > 0 ? dim(a, 1) / heads : 0;
+  args.num_columns = dim(b, 0);
   return args;
 }
 

@@ -158,6 +158,7 @@ cudaError_t launch_attention_edges(const AttentionGradientArgs& args, cudaStream
   dots.out = args.edge_gradient;
   dots.heads = from.heads;
   dots.width = from.width / from.heads;
+  dots.num_columns = from.num_columns;
   JAXGNN_TRY(launch_sddmm(dots, stream));
   JAXGNN_TRY(launch_attention_loops(args, stream));
   if (from.type == Type::kF64) return launch_edges<double>(args, false, stream);

@@ -1,6 +1,7 @@
 // Dot products on edges. A warp walks a row (or a part of a long one); each of its four groups of
 // eight lanes takes an edge, so that the receiver's features stay in the L1 cache while the
-// senders' stream by, 16 bytes a lane.
+// senders' stream by, 16 bytes a lane. A matrix of wide rows that exceeds the L2 cache is taken in
+// slices of its features instead, which add to the result one after the other.
 #include "reduce.cuh"
 #include "sddmm.h"
 
@@ -76,6 +77,86 @@ __global__ void __launch_bounds__(kThreads) edge_dots(const Params<T> p) {
   }
 }
 
+// Adds the next of kCount sums that each of kCount lanes holds: afterwards lane l has the sum, over
+// the lanes, of the l-th. Half of the sums change hands at each step.
+template <int kCount, typename A>
+__device__ inline A sum_across(A (&sums)[kCount], int lane) {
+#pragma unroll
+  for (int half = kCount / 2; half > 0; half /= 2) {
+    const bool upper = (lane & half) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const A sent = upper ? sums[i] : sums[i + half];
+      const A kept = upper ? sums[i + half] : sums[i];
+      sums[i] = kept + __shfl_xor_sync(kFullWarp, sent, half);
+    }
+  }
+  return sums[0];
+}
+
+// The features [first, first + kLanes V) of the dot products, added to what earlier slices left. A
+// warp a row or part, in tiles of 32 edges; group g of eight lanes has the tile's edges from 8 g.
+template <typename T, int V>
+__global__ void __launch_bounds__(kThreads) edge_dots_of_slice(const Params<T> p, int64_t first) {
+  using A = typename Accumulator<T>::type;
+  const Work work = find_work(p.rows, (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32);
+  if (work.row < 0) return;
+  const int lane = threadIdx.x % 32, local = lane % kLanes, group = lane / kLanes;
+  const int64_t feature = first + local * V;
+  const bool active = feature < p.width;
+  const unsigned row_bytes = static_cast<unsigned>(p.width * sizeof(T));
+  const T* b = p.b + (active ? feature : 0);
+  Pack<T, V> own{};
+  if (active) own = load_pack<T, V>(p.a + work.row * p.width + feature);
+  const int32_t* columns = static_cast<const int32_t*>(p.rows.columns) + work.begin;
+  int next = lane < work.count ? __ldg(columns + lane) : 0;
+  for (int begin = 0; begin < work.count; begin += 32) {
+    const int left = work.count - begin, column = next;
+    next = lane + 32 < left ? __ldg(columns + begin + 32 + lane) : 0;
+    A* out = p.out + work.begin + begin + lane;
+    const A before = first > 0 && lane < left ? *out : A(0);
+    Pack<T, V> packs[kLanes];
+#pragma unroll
+    for (int u = 0; u < kLanes; ++u) {
+      const unsigned from = __shfl_sync(kFullWarp, column, u, kLanes);
+      packs[u] = {};
+      if (active && group * kLanes + u < left)
+        packs[u] = load_pack<T, V>(row_of(b, from, row_bytes));
+    }
+    A sums[kLanes] = {};
+#pragma unroll
+    for (int u = 0; u < kLanes; ++u) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) sums[u] += unpack(own, k) * unpack(packs[u], k);
+    }
+    const A sum = sum_across(sums, local);
+    if (lane < left) *out = before + sum;
+  }
+}
+
+// Whether slices are worth reading the columns and the results once more for each: where a row is
+// of several, is read by many edges, and all rows together are not held by the L2 cache. The
+// results of several heads lie side by side: a slice would move all of them.
+bool takes_slices(const SddmmArgs& args, int64_t row_bytes) {
+  constexpr int64_t kCacheBytes = 32 << 20;
+  constexpr int64_t kMeanDegree = 16;
+  return args.heads == 1 && args.x == nullptr && !args.rows.wide_columns && row_bytes >= 256 &&
+         args.rows.num_edges >= kMeanDegree * args.rows.num_rows &&
+         args.num_columns * row_bytes > kCacheBytes;
+}
+
+template <typename T, int V>
+cudaError_t launch_slices(const Params<T>& p, bool load, cudaStream_t stream) {
+  if (load) return load_kernel(edge_dots_of_slice<T, V>);
+  const int64_t workers = p.rows.num_splits + p.rows.num_rows;
+  const unsigned blocks = static_cast<unsigned>((workers * 32 + kThreads - 1) / kThreads);
+  for (int64_t first = 0; first < p.width; first += kLanes * V) {
+    edge_dots_of_slice<T, V><<<blocks, kThreads, 0, stream>>>(p, first);
+    JAXGNN_TRY(cudaGetLastError());
+  }
+  return cudaSuccess;
+}
+
 template <typename T, int V, bool kPattern>
 cudaError_t launch_kernel(const Params<T>& p, bool load, cudaStream_t stream) {
   if (load) return load_kernel(edge_dots<T, V, kPattern>);
@@ -103,6 +184,9 @@ cudaError_t launch_type(const SddmmArgs& args, bool load, cudaStream_t stream) {
       reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.y);
   const bool aligned = args.width % V == 0 && addresses % 16 == 0;
   const bool pattern = args.x != nullptr;
+  const bool sliced = aligned && takes_slices(args, args.width * int64_t(sizeof(T)));
+  if (load || sliced) JAXGNN_TRY((launch_slices<T, V>(p, load, stream)));
+  if (sliced) return cudaSuccess;
   if (load || (aligned && pattern)) JAXGNN_TRY((launch_kernel<T, V, true>(p, load, stream)));
   if (load || (aligned && !pattern)) JAXGNN_TRY((launch_kernel<T, V, false>(p, load, stream)));
   if (load || (!aligned && pattern)) JAXGNN_TRY((launch_kernel<T, 1, true>(p, load, stream)));

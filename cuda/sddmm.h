@@ -12,7 +12,8 @@ struct SddmmArgs {
   const void* b;  // [*, heads * width]
   void* out;      // [num_edges, heads] in the accumulation type
   int64_t heads;
-  int64_t width;  // of a head
+  int64_t width;        // of a head
+  int64_t num_columns;  // rows of b
   // For the derivative of an extremum (x is null otherwise): only those terms count where the
   // product of weight and x, rounded to the type, equals y.
   const void* x;        // [*, heads * width]

@@ -52,6 +52,22 @@ def test_long_rows(dtype, width):
         assert_close(sddmm(graph, a, b), *brute_force(graph, a, b))
 
 
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 132), ("bfloat16", 264), ("float32", 64)])
+def test_matrices_beyond_the_cache(dtype, width):
+    """Of more than 32 MB the CUDA kernel takes slices of 128 bytes, the last one not whole."""
+    rng = np.random.default_rng(3)
+    senders, receivers = 2**25 // 256 + 10_000, 60
+    shares = np.concatenate([[2_500, 0, 1, 33], np.full(receivers - 4, 17)])
+    graph = Graph.from_edges(
+        rng.integers(0, senders, shares.sum()),
+        np.repeat(np.arange(receivers), shares),
+        num_senders=senders,
+        num_receivers=receivers,
+    )
+    a, b = (draw_array(rng, (rows, width), dtype) for rows in (receivers, senders))
+    assert_close(sddmm(graph, a, b), *brute_force(graph, a, b))
+
+
 def test_derivatives_of_first_and_second_order():
     with jax.enable_x64():
         graph = skewed_graph(7, 30)
