@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import jax
@@ -77,12 +79,22 @@ def knn_graph(
     k = max(min(k, size if loop else size - 1), 0)
     if total * k >= 2**31:
         raise ValueError(f"k: expected fewer than 2**31 edges, got {k} for {total} points")
+    batch = None if batch is None else _cloud_numbers(batch, points)
+    return _graph_of(points, batch, k, loop)
+
+
+# One program also for calls outside `jit`, where each operation would be compiled for itself.
+@functools.partial(jax.jit, static_argnames=("k", "loop"))
+def _graph_of(points: Array, batch: Array | None, k: int, loop: bool) -> Graph:
+    """The graph of arguments that fit, `k` not above the number of candidates."""
     if batch is not None:
-        return _of_batch(points, _cloud_numbers(batch, points), k, loop)
+        return _of_batch(points, batch, k, loop)
     if points.ndim == 2:
         senders, _ = nearest(points, None, k, loop)
     else:
-        senders = _of_clouds(points, k, loop).reshape(total, k)
+        senders = _of_clouds(points, k, loop)
+    total = math.prod(points.shape[:-1])
+    senders = senders.reshape(total, k)
     order = jnp.argsort(senders, axis=1).astype(jnp.int32)
     nodes = jnp.arange(total, dtype=jnp.int32)[:, None]
     return _device_csr.square_graph(
