@@ -40,12 +40,6 @@ struct Chunk {
   }
 };
 
-JAXGNN_INLINE int64_t edge_number(const AttentionArgs& args, int64_t place) {
-  if (args.permutation == nullptr) return place;
-  return args.wide_permutation ? static_cast<const int64_t*>(args.permutation)[place]
-                               : static_cast<const int32_t*>(args.permutation)[place];
-}
-
 // What is left of a row's edges; `loop` if its self-loop is, too.
 struct Rest {
   int64_t row;

@@ -169,6 +169,51 @@ struct AttentionGradientArgs {
   void* partials;         // A[num_splits, H F + H], or A[num_splits, H], scratch
 };
 
+// Gaussians of the edges e of a row, K of them on r coordinates:
+//   w[e, k] = exp(-1/2 sum_d ((p[e, d] - mu[k, d]) inv_sigma[k, d])^2)
+// with p[e] = edges[e], or near[row] + far[column], through tanh where that is asked for.
+struct GaussianArgs {
+  Csr csr;
+  ValueType type;
+  int64_t kernels;          // K
+  int64_t dims;             // r
+  int64_t width;            // F
+  const void* permutation;  // [E], the edges' numbers; null: their places
+  bool wide_permutation;
+  bool tanh;
+  const void* near;       // A[rows, r], or null
+  const void* far;        // A[columns, r], with near
+  const void* edges;      // A[E, r] in the graph's order, or null
+  const void* mu;         // A[K, r]
+  const void* inv_sigma;  // A[K, r]
+};
+
+// out[i] = sum or mean over the edges of row i of sum_k w[e, k] x[j, k].
+struct GaussianForwardArgs {
+  GaussianArgs gaussian;
+  Reduce reduce;
+  const void* x;   // T[senders, K F]
+  void* out;       // T[R, F]
+  void* partials;  // A[num_splits, F], scratch
+};
+
+// The gradients, given that of the sum. By senders: x_gradient[j, k] = sum_e w[e, k] cotangent[i].
+// By the rows of either end, from g[e, k] = w[e, k] <cotangent[i], x[j, k]>: those of what the
+// coordinates are made of, and of the Gaussians' parameters.
+struct GaussianGradientArgs {
+  GaussianArgs gaussian;
+  bool rows_are_senders;
+  const void* cotangent;     // T[receivers, F]
+  const void* x;             // T[senders, K F]; null for x_gradient
+  void* x_gradient;          // T[R, K F]
+  void* near_gradient;       // A[R, r], or null
+  void* edge_gradient;       // A[E, r] in the graph's order, or null
+  void* mu_gradient;         // A[K, r], or null
+  void* inv_sigma_gradient;  // A[K, r], with mu_gradient
+  void* partials;            // A[num_splits, K F] or A[num_splits, r], scratch
+  void* records;             // A[num_splits + R, 2 K r] with mu_gradient, scratch
+};
+
 struct ExpandRowsArgs {
   Csr csr;
   int32_t* out;  // [E]

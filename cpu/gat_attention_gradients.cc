@@ -118,16 +118,6 @@ JAXGNN_OUTLINE void run(const AttentionGradientArgs& args, const Slice& slice, i
   }
 }
 
-// The sum of the parts of a row, in the first of them.
-template <class A>
-A* sum_parts(A* parts, int64_t width, int64_t first, int64_t last) {
-  A* sums = parts + first * width;
-  for (int64_t part = first + 1; part < last; ++part) {
-    for (int64_t f = 0; f < width; ++f) sums[f] += parts[part * width + f];
-  }
-  return sums;
-}
-
 template <class T>
 void by_senders(const AttentionGradientArgs& args, const Executor& executor) {
   using A = Accumulator<T>;

@@ -6,6 +6,7 @@
 #include "expand_rows.h"
 #include "extremum.h"
 #include "gat_attention.h"
+#include "gaussian_spmm.h"
 #include "maxk.h"
 #include "maxk_spmm.h"
 #include "sddmm.h"
@@ -18,7 +19,8 @@ namespace {
   Kernels {                                                                                 \
     #isa, isa::spmm, isa::spmm_extremum, isa::sddmm, isa::sddmm_extremum, isa::expand_rows, \
         isa::maxk, isa::cbsr_scatter, isa::cbsr_in_range, isa::maxk_spmm, isa::maxk_sspmm,  \
-        isa::maxk_sddmm, isa::attention, isa::attention_senders, isa::attention_receivers   \
+        isa::maxk_sddmm, isa::attention, isa::attention_senders, isa::attention_receivers,  \
+        isa::gaussian_spmm, isa::gaussian_senders, isa::gaussian_coordinates                \
   }
 
 Kernels choose() {

@@ -21,6 +21,9 @@ struct Kernels {
   void (*attention)(const AttentionForwardArgs&, const Executor&);
   void (*attention_senders)(const AttentionGradientArgs&, const Executor&);
   void (*attention_receivers)(const AttentionGradientArgs&, const Executor&);
+  void (*gaussian_spmm)(const GaussianForwardArgs&, const Executor&);
+  void (*gaussian_senders)(const GaussianGradientArgs&, const Executor&);
+  void (*gaussian_coordinates)(const GaussianGradientArgs&, const Executor&);
 };
 
 // Chosen once: "avx512" (F, BW, VL, DQ), "avx2" (with FMA and F16C) or "baseline" (what the

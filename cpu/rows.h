@@ -52,6 +52,14 @@ JAXGNN_INLINE int64_t index_of(const Csr& csr, int64_t edge) {
                           : static_cast<const int32_t*>(csr.indices)[edge];
 }
 
+// The graph's edge at a place of the rows.
+template <class Args>
+JAXGNN_INLINE int64_t edge_number(const Args& args, int64_t place) {
+  if (args.permutation == nullptr) return place;
+  return args.wide_permutation ? static_cast<const int64_t*>(args.permutation)[place]
+                               : static_cast<const int32_t*>(args.permutation)[place];
+}
+
 // Rows longer than this are taken in parts. Without a table, none is.
 JAXGNN_INLINE int64_t longest_whole_row(const Csr& csr) {
   return csr.num_splits > 0 ? csr.split_length : csr.num_edges;
@@ -140,6 +148,16 @@ void over_split_rows(const Csr& csr, const Executor& executor, const F& body) {
     while (last < csr.num_splits && csr.splits[2 * last] == row) ++last;
     body(row, first, last);
   });
+}
+
+// The sum of the parts [first, last) of a row, of so many numbers each, in the first of them.
+template <class A>
+A* sum_parts(A* parts, int64_t width, int64_t first, int64_t last) {
+  A* sums = parts + first * width;
+  for (int64_t part = first + 1; part < last; ++part) {
+    for (int64_t f = 0; f < width; ++f) sums[f] += parts[part * width + f];
+  }
+  return sums;
 }
 
 // How many edges ahead to prefetch, of so many bytes each: 8 KiB under way hide the memory's

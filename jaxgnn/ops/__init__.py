@@ -4,6 +4,7 @@ from jaxgnn.ops.edge_conv import edge_conv, edge_conv_max
 from jaxgnn.ops.expand_rows import expand_rows
 from jaxgnn.ops.gat_attention import gat_attention
 from jaxgnn.ops.gather_edges import gather_edges
+from jaxgnn.ops.gaussian_spmm import gaussian_spmm
 from jaxgnn.ops.knn_graph import knn_graph
 from jaxgnn.ops.maxk import CBSR, maxk
 from jaxgnn.ops.maxk_spmm import maxk_spmm
@@ -20,6 +21,7 @@ __all__ = [
     "expand_rows",
     "gat_attention",
     "gather_edges",
+    "gaussian_spmm",
     "knn_graph",
     "maxk",
     "maxk_spmm",

@@ -221,11 +221,11 @@ def _foldable(kernel: Any, *, edges_out: bool = False) -> Any:
         axis = 1 if edges_out or any(edges_batched) else 2
 
         wide = [
-            _fold(f, b, axis_size, axis) for f, b in zip(features, features_batched, strict=True)
+            fold(f, b, axis_size, axis) for f, b in zip(features, features_batched, strict=True)
         ]
         if axis == 1:
-            edges = [_fold(e, b, axis_size, 1) for e, b in zip(edges, edges_batched, strict=True)]
-        return _unfold(call(rows, wide, edges), axis_size, axis), True
+            edges = [fold(e, b, axis_size, 1) for e, b in zip(edges, edges_batched, strict=True)]
+        return unfold(call(rows, wide, edges), axis_size, axis), True
 
     return call
 
@@ -244,14 +244,14 @@ def foldable_heads(kernel: Any) -> Any:
         if any(jax.tree.leaves(rows_batched)):
             out = one_by_one(call, in_batched, (rows, arrays))
         else:
-            wide = jax.tree.map(lambda a, b: _fold(a, b, axis_size, 1), arrays, arrays_batched)
-            out = jax.tree.map(lambda a: _unfold(a, axis_size, 1), call(rows, wide))
+            wide = jax.tree.map(lambda a, b: fold(a, b, axis_size, 1), arrays, arrays_batched)
+            out = jax.tree.map(lambda a: unfold(a, axis_size, 1), call(rows, wide))
         return out, jax.tree.map(lambda _: True, out)
 
     return call
 
 
-def _fold(array: Array, batched: bool, size: int, axis: int) -> Array:
+def fold(array: Array, batched: bool, size: int, axis: int) -> Array:
     """Multiplies an axis by the batch, before it; what is not batched holds for every example."""
     if not batched:
         array = jnp.broadcast_to(array, (size, *array.shape))
@@ -260,7 +260,7 @@ def _fold(array: Array, batched: bool, size: int, axis: int) -> Array:
     return array.reshape(*shape[:axis], size * shape[axis], *shape[axis + 1 :])
 
 
-def _unfold(array: Array, size: int, axis: int) -> Array:
+def unfold(array: Array, size: int, axis: int) -> Array:
     """The inverse, the batch at the first axis."""
     shape = array.shape
     split = array.reshape(*shape[:axis], size, shape[axis] // size, *shape[axis + 1 :])

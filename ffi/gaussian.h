@@ -1,0 +1,123 @@
+// What the handlers of Gaussian weights have in common on either platform: the checks of their
+// operands, and the arguments that the launchers call alike.
+#pragma once
+
+#include <cstdint>
+
+#include "ffi/check.h"
+#include "ffi/gaussian_limits.h"
+
+namespace jaxgnn {
+
+// What every one of them takes. `far` has a row for each column, and there are `num_columns`.
+struct GaussianOperands {
+  const AnyBuffer& row_offsets;
+  const AnyBuffer& columns;
+  const AnyBuffer& splits;
+  const AnyBuffer& near;
+  const AnyBuffer& far;
+  const AnyBuffer& edges;
+  const AnyBuffer& mu;
+  const AnyBuffer& inv_sigma;
+  int64_t num_columns;
+  int64_t activation;
+  int64_t split_length;
+};
+
+// All of the arguments but the rows and the type. `x_like` and `out_like` are rows of the kernels'
+// features side by side, and of one kernel's.
+template <class Gaussian>
+void take_gaussian(Check& check, const GaussianOperands& from, const AnyBuffer& x_like,
+                   const AnyBuffer& out_like, Gaussian& args) {
+  const xla::ffi::DataType type = x_like.element_type(), sums = accumulator(type);
+  const int64_t rows = count(from.row_offsets) - 1;
+  check.row_structure(from.row_offsets, from.columns, from.splits, from.split_length);
+  check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
+  check.that(out_like.element_type() == type, "x and the sums must have the same type");
+  args.kernels = dim(from.mu, 0);
+  args.dims = dim(from.mu, 1);
+  args.width = dim(out_like, 1);
+  check.that(args.kernels >= 1, "there must be a kernel");
+  check.that(args.dims >= 1 && args.dims <= kMaxDims, "there must be 1 to 16 coordinates");
+  check.matrix(from.mu, sums, args.kernels, args.dims,
+               "mu must be [kernels, coordinates] of the accumulation type");
+  check.matrix(from.inv_sigma, sums, args.kernels, args.dims, "inv_sigma must be like mu");
+  check.that(dim(x_like, 1) == args.kernels * args.width,
+             "x must have the sums' features for each kernel");
+  check.optional_matrix(from.edges, sums, count(from.columns), args.dims,
+                        "edges must be [edges, coordinates] of the accumulation type");
+  if (count(from.edges) == 0) {
+    check.matrix(from.near, sums, rows, args.dims,
+                 "near must be [rows, coordinates] of the accumulation type");
+    check.matrix(from.far, sums, from.num_columns, args.dims,
+                 "far must be [columns, coordinates] of the accumulation type");
+  }
+  check.that(from.activation == 0 || from.activation == 1, "activation must be 0 or 1");
+  args.near = data_or_null(from.near);
+  args.far = data_or_null(from.far);
+  args.edges = data_or_null(from.edges);
+  args.mu = from.mu.untyped_data();
+  args.inv_sigma = from.inv_sigma.untyped_data();
+  args.tanh = from.activation != 0;
+}
+
+// The sums, and where those of a row's parts wait to be joined.
+inline void check_sums(Check& check, const GaussianOperands& from, const AnyBuffer& out,
+                       const AnyBuffer& partials) {
+  check.that(dim(out, 0) == count(from.row_offsets) - 1, "the result must have a row for each row");
+  check.matrix(partials, accumulator(out.element_type()), dim(from.splits, 0), dim(out, 1),
+               "partials must be [parts, features]");
+}
+
+// The number of each edge in the graph's order, absent where that is its place.
+template <class Gaussian>
+void take_permutation(Check& check, const AnyBuffer& permutation, const AnyBuffer& columns,
+                      Gaussian& args) {
+  check.integers(permutation, "the permutation must be int32 or int64");
+  check.that(count(permutation) == 0 || count(permutation) == count(columns),
+             "the permutation must have a number for each edge");
+  args.permutation = data_or_null(permutation);
+  args.wide_permutation = permutation.element_type() == xla::ffi::S64;
+}
+
+// The results of the pass over the coordinates, each of which may be absent. `args.gaussian` has
+// been taken.
+template <class Gradient>
+void take_gradients(Check& check, const GaussianOperands& from, const AnyBuffer& cotangent,
+                    const AnyBuffer& x, bool rows_are_senders, AnyBuffer& near_gradient,
+                    AnyBuffer& edge_gradient, AnyBuffer& mu_gradient, AnyBuffer& inv_sigma_gradient,
+                    AnyBuffer& partials, AnyBuffer& records, Gradient& args) {
+  const auto& gaussian = args.gaussian;
+  const xla::ffi::DataType sums = accumulator(x.element_type());
+  const int64_t rows = count(from.row_offsets) - 1, dims = gaussian.dims;
+  const int64_t parts = dim(from.splits, 0);
+  check.that(dim(rows_are_senders ? x : cotangent, 0) == rows,
+             "the rows must be the nodes of their end");
+  check.optional_matrix(near_gradient, sums, rows, dims, "near's gradient must be like it");
+  check.optional_matrix(edge_gradient, sums, count(from.columns), dims,
+                        "the edges' gradient must be [edges, coordinates]");
+  check.optional_matrix(mu_gradient, sums, gaussian.kernels, dims, "mu's gradient must be like it");
+  check.optional_matrix(inv_sigma_gradient, sums, gaussian.kernels, dims,
+                        "inv_sigma's gradient must be like it");
+  check.that(count(mu_gradient) == count(inv_sigma_gradient),
+             "mu and inv_sigma must both have a gradient, or neither");
+  check.matrix(partials, sums, parts, dims, "partials must be [parts, coordinates]");
+  if (count(mu_gradient) > 0) {
+    check.matrix(records, sums, parts + rows, 2 * gaussian.kernels * dims,
+                 "records must be [parts and rows, two numbers a kernel and coordinate]");
+  }
+  const auto data = [](AnyBuffer& result) {
+    return count(result) == 0 ? nullptr : result.untyped_data();
+  };
+  args.rows_are_senders = rows_are_senders;
+  args.cotangent = cotangent.untyped_data();
+  args.x = x.untyped_data();
+  args.near_gradient = data(near_gradient);
+  args.edge_gradient = data(edge_gradient);
+  args.mu_gradient = data(mu_gradient);
+  args.inv_sigma_gradient = data(inv_sigma_gradient);
+  args.partials = partials.untyped_data();
+  args.records = data(records);
+}
+
+}  // namespace jaxgnn

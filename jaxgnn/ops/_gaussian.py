@@ -1,0 +1,110 @@
+"""Sums under Gaussian weights as one differentiable map, and as a composition of simpler
+operations."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxgnn import _ffi
+from jaxgnn.graph import Graph
+from jaxgnn.ops import _gaussian_kernels as kernels
+from jaxgnn.ops._gaussian_kernels import Gaussians, Weighting
+from jaxgnn.ops.gather_edges import gather_edges
+from jaxgnn.ops.spmm import Map, divide_by_degree, spmm
+
+
+class Operands(NamedTuple):
+    """What the sums are computed from.
+
+    Attributes:
+        graph: the graph.
+        x: what is summed.
+        by: what the weights are computed from.
+    """
+
+    graph: Graph
+    x: Float[Array, "num_senders kernels width"]
+    by: Weighting
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def mix(how: Gaussians, operands: Operands) -> Float[Array, "num_receivers width"]:
+    """The sums, or means, of the weighted rows."""
+    return kernels.forward(how, *operands)
+
+
+def _mix_fwd(how, operands):
+    return mix(how, operands), operands
+
+
+def _mix_bwd(how, operands, cotangent):
+    dx, dby = mix_gradients(how, operands, cotangent)
+    return (Operands(None, dx, dby),)  # type: ignore[arg-type]
+
+
+mix.defvjp(_mix_fwd, _mix_bwd)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def mix_gradients(
+    how: Gaussians, operands: Operands, cotangent: Float[Array, "num_receivers width"]
+) -> tuple[Float[Array, "num_senders kernels width"], Weighting]:
+    r"""The gradients of `mix`, from weights computed once more.
+
+    With $g_{ek} = w_{ek} \langle dy_i, x_{jk} \rangle$ and $s_k$ = `inv_sigma`, by coordinate,
+
+    $$dx_{jk} = \sum_e w_{ek} \, dy_i, \qquad dp_e = -\sum_k g_{ek} (p_e - \mu_k) s_k^2, \qquad
+      d\mu_k = \sum_e g_{ek} (p_e - \mu_k) s_k^2, \qquad
+      ds_k = -\sum_e g_{ek} (p_e - \mu_k)^2 s_k,$$
+
+    of a mean with $dy_i$ divided by the number of edges. Its own derivative is that of the
+    composition's gradients.
+    """
+    graph, x, by = operands
+    cotangent = divide_by_degree(
+        graph, Map(False, "receivers" if how.reduce == "mean" else None), cotangent
+    )
+    dx = kernels.feature_gradient(how, graph, cotangent, by)
+    return dx, kernels.weighting_gradients(how, graph, x, cotangent, by)
+
+
+def _mix_gradients_fwd(how, operands, cotangent):
+    return mix_gradients(how, operands, cotangent), (operands, cotangent)
+
+
+def _mix_gradients_bwd(how, residuals, cotangents):
+    (graph, *values), cotangent = residuals
+
+    def gradients(values, cotangent):
+        def value(values):
+            return composition(how, Operands(graph, *values), None)
+
+        return tuple(jax.vjp(value, values)[1](cotangent)[0])
+
+    dvalues, dcotangent = jax.vjp(gradients, tuple(values), cotangent)[1](cotangents)
+    return Operands(None, *dvalues), dcotangent  # type: ignore[arg-type]
+
+
+mix_gradients.defvjp(_mix_gradients_fwd, _mix_gradients_bwd)
+
+
+def composition(
+    how: Gaussians, operands: Operands, impl: _ffi.Impl
+) -> Float[Array, "num_receivers width"]:
+    """The sums out of operations on edges, which it holds one number a kernel of."""
+    graph, x, by = operands
+    places = by.edges
+    if places is None:
+        places = gather_edges(graph, by.senders, by.receivers, "add", impl=impl)
+    if how.tanh:
+        places = jnp.tanh(places)
+    distances = (places[:, None, :] - by.mu[None]) * by.inv_sigma[None]
+    weights = jnp.exp(-0.5 * jnp.sum(distances * distances, axis=-1))
+    reduce = "mean" if how.reduce == "mean" else "sum"
+    out = spmm(graph, x.astype(by.mu.dtype), weights, reduce=reduce, impl=impl)
+    return jnp.sum(out, axis=1).astype(x.dtype)

@@ -1,0 +1,113 @@
+"""Aggregation under Gaussian weights of the edges' coordinates."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxgnn import _ffi
+from jaxgnn.graph import Graph
+from jaxgnn.ops import _check, _gaussian
+from jaxgnn.ops._gaussian import Operands
+from jaxgnn.ops._gaussian_kernels import MAX_DIMS, TARGETS, Gaussians, Weighting
+
+
+def gaussian_spmm(
+    graph: Graph,
+    x: Float[Array, "num_senders kernels features"],
+    mu: Float[Array, "kernels dims"],
+    inv_sigma: Float[Array, "kernels dims"],
+    pseudo: Float[Array, "num_edges dims"]
+    | tuple[Float[Array, "num_receivers dims"], Float[Array, "num_senders dims"]],
+    *,
+    reduce: Literal["sum", "mean"] = "sum",
+    activation: Literal["tanh"] | None = None,
+    impl: _ffi.Impl = None,
+) -> Float[Array, "num_receivers features"]:
+    r"""Aggregates the senders' features by learnt Gaussians of the edges' coordinates.
+
+    $$y_i = \mathrm{reduce}_{e = (j \to i)} \; \sum_k w_{ek} \, x_{jk}, \qquad
+      w_{ek} = \exp \Big( -\tfrac{1}{2} \sum_d \big( (p_{ed} - \mu_{kd}) \, s_{kd} \big)^2 \Big)$$
+
+    with $s$ = `inv_sigma`, and $p_e = \sigma(\mathrm{pseudo}_e)$, or
+    $p_e = \sigma(u_i + v_j)$ for the pair `pseudo` $= (u, v)$: coordinates that are an affine
+    function of the two ends', as MoNet's, are then made in the kernel, and nothing of the size of
+    the edges exists. $\sigma$ is `activation`. The kernels are summed, as PyG's `GMMConv` does
+    (its docstring divides by their number; its code does not). A receiver without edges gets 0.
+
+    The weights are computed in the kernels, forward and backward; nothing with an entry for each
+    edge and kernel is stored. Weights, sums and the gradients of `mu`, `inv_sigma` and `pseudo`
+    are in float32 for float32, bfloat16 and float16, in float64 for float64. Two runs give the
+    same bits. Derivatives of second order and above are those of the reference, which holds one
+    number for each edge and kernel.
+
+    `vmap` over `x` alone widens it; other batches run one after the other.
+
+    Args:
+        graph: the graph.
+        x: features of the senders, `[num_senders, K, F]`: a row for each kernel.
+        mu: the kernels' means, `[K, r]`, with `r` up to 16.
+        inv_sigma: the inverses of their standard deviations, `[K, r]`.
+        pseudo: the edges' coordinates, `[num_edges, r]` in the graph's edge order, or the pair of
+            the receivers' shares `[num_receivers, r]` and the senders' `[num_senders, r]`.
+        reduce: `"sum"` or `"mean"`.
+        activation: `"tanh"`, or `None`.
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+
+    Returns:
+        `[num_receivers, F]` in the dtype of `x`.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, or a dtype is not floating.
+        ValueError: a shape does not fit, or `reduce`, `activation` or `impl` is unknown.
+
+    Source: Monti et al., "Geometric deep learning on graphs and manifolds using mixture model
+    CNNs" (CVPR 2017), section 4, equations 9 to 11; fused and recomputed as in Zhang et al.,
+    "Understanding GNN Computational Graph" (MLSys 2022), sections 4 to 6.
+    """
+    _check.graph_argument(graph)
+    _check.choice(reduce, "reduce", ("sum", "mean"))
+    _check.choice(activation, "activation", (None, "tanh"))
+    x = _check.floating_rows(x, "x", graph.num_senders, "sender")
+    if x.ndim != 3:
+        raise ValueError(
+            f"x: expected the shape ({graph.num_senders}, kernels, features), got {x.shape}"
+        )
+    by = _weighting(graph, mu, inv_sigma, pseudo, x.shape[1], _ffi.accumulation_dtype(x.dtype))
+    kernel = _ffi.use_kernel(impl, *TARGETS)
+    if x.size == 0 or graph.num_receivers == 0 or graph.num_edges == 0:
+        return jnp.zeros((graph.num_receivers, x.shape[2]), x.dtype)
+    how = Gaussians(reduce, activation == "tanh")
+    if not kernel:
+        # Where only this one has no kernel, those of its parts run.
+        return _gaussian.composition(how, Operands(graph, x, by), impl)
+    out: Array = _gaussian.mix(how, Operands(*_ffi.unify_varying(graph, x, by)))
+    return out
+
+
+def _weighting(
+    graph: Graph, mu: Any, inv_sigma: Any, pseudo: Any, kernels: int, dtype: Any
+) -> Weighting:
+    """What the weights are computed from, checked."""
+    mu = _check.floating(mu, "mu")
+    dims = mu.shape[1] if mu.ndim == 2 else 0
+    if mu.shape != (kernels, dims) or not 1 <= dims <= MAX_DIMS:
+        raise ValueError(
+            f"mu: expected the shape ({kernels}, dims) with 1 to {MAX_DIMS} dims, a row for each "
+            f"kernel of x, got {mu.shape}"
+        )
+    inv_sigma = _check.matrix(inv_sigma, "inv_sigma", kernels, dims)
+    edges = receivers = senders = None
+    if isinstance(pseudo, tuple | list):
+        if len(pseudo) != 2:
+            raise ValueError(
+                f"pseudo: expected an array or a pair (receivers, senders), "
+                f"got {len(pseudo)} entries"
+            )
+        receivers = _check.matrix(pseudo[0], "pseudo[0]", graph.num_receivers, dims).astype(dtype)
+        senders = _check.matrix(pseudo[1], "pseudo[1]", graph.num_senders, dims).astype(dtype)
+    else:
+        edges = _check.matrix(pseudo, "pseudo", graph.num_edges, dims).astype(dtype)
+    return Weighting(mu.astype(dtype), inv_sigma.astype(dtype), edges, receivers, senders)
