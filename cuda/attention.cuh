@@ -1,6 +1,7 @@
 // What the kernels of attention share: an edge's weight, from the scores of its two ends.
 #pragma once
 
+#include "arithmetic.cuh"
 #include "common/philox.h"
 #include "gat_attention.h"
 #include "rows.cuh"
@@ -89,31 +90,8 @@ End<A> receivers_of(const AttentionGradientArgs& args) {
 }
 
 template <typename A>
-__device__ inline A warp_sum(A v) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(kFullWarp, v, offset);
-  return v;
-}
-
-__device__ inline float exponential(float x) {  // two units in the last place, for x near 0
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950408889634f));
-  return power;
-}
-__device__ inline double exponential(double x) { return exp(x); }
-__device__ inline float logarithm(float x) { return logf(x); }
-__device__ inline double logarithm(double x) { return log(x); }
-
-template <typename A>
 __device__ inline bool is_masked(A sum) {
   return sum == A(-INFINITY);
-}
-
-template <typename A>
-__device__ inline int64_t edge_number(const Scoring<A>& s, int64_t place) {
-  if (s.order == nullptr) return place;
-  return s.wide_order ? static_cast<const int64_t*>(s.order)[place]
-                      : static_cast<const int32_t*>(s.order)[place];
 }
 
 template <typename A>

@@ -144,6 +144,14 @@ __device__ inline int64_t load_column(const Rows& rows, int64_t e) {
                            : static_cast<const int32_t*>(rows.columns)[e];
 }
 
+// The graph's edge at a place of the rows; `p` has an `order`, or null.
+template <typename P>
+__device__ inline int64_t edge_number(const P& p, int64_t place) {
+  if (p.order == nullptr) return place;
+  return p.wide_order ? static_cast<const int64_t*>(p.order)[place]
+                      : static_cast<const int32_t*>(p.order)[place];
+}
+
 __device__ inline Work find_work(const Rows& rows, int64_t worker) {
   Work work{-1, -1, 0, 0, 0};
   int64_t part_start = 0;

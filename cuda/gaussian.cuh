@@ -1,0 +1,156 @@
+// What the kernels of Gaussian weights share: an edge's coordinates and weights, and how the lanes
+// of a worker share a tile of edges.
+#pragma once
+
+#include "arithmetic.cuh"
+#include "dispatch.cuh"
+#include "gaussian_spmm.h"
+#include "rows.cuh"
+
+namespace jaxgnn {
+
+constexpr int kGaussianThreads = 64;  // small blocks: a finished row frees its place early
+
+template <typename A>
+struct Gaussians {
+  const A* near;
+  const A* far;
+  const A* edges;
+  const A* mu;
+  const A* inv_sigma;
+  const void* order;
+  bool wide_order;
+  bool tanh;
+  int dims;
+  int kernels;
+};
+
+template <typename A>
+Gaussians<A> make_gaussians(const GaussianArgs& args) {
+  return {static_cast<const A*>(args.near),
+          static_cast<const A*>(args.far),
+          static_cast<const A*>(args.edges),
+          static_cast<const A*>(args.mu),
+          static_cast<const A*>(args.inv_sigma),
+          args.permutation,
+          args.wide_permutation,
+          args.tanh,
+          static_cast<int>(args.dims),
+          static_cast<int>(args.kernels)};
+}
+
+// Near 0 the error is that of the numbers near 1, as it is in a coordinate's difference to a mean.
+__device__ inline float hyperbolic_tangent(float x) {
+  return 1.0f - __fdividef(2.0f, exponential(fminf(x, 20.0f) * 2.0f) + 1.0f);
+}
+__device__ inline double hyperbolic_tangent(double x) { return tanh(x); }
+
+// Where an edge's coordinates are: one array, or the sum of two.
+template <typename A>
+struct Coordinates {
+  const A* first;
+  const A* second;  // or null
+  bool tanh;
+
+  __device__ Coordinates(const Gaussians<A>& g, int64_t row, int64_t column, int64_t place)
+      : first(g.near + row * g.dims), second(g.far + column * g.dims), tanh(g.tanh) {
+    if (g.edges == nullptr) return;
+    first = g.edges + edge_number(g, place) * g.dims;
+    second = nullptr;
+  }
+
+  __device__ A operator[](int d) const {
+    A sum = __ldg(first + d);
+    if (second != nullptr) sum += __ldg(second + d);
+    return tanh ? hyperbolic_tangent(sum) : sum;
+  }
+};
+
+// The weights of an edge under the kernels first .. first + kCount - 1; those beyond the last
+// kernel repeat it.
+template <int kCount, typename A>
+__device__ inline void weigh(const Gaussians<A>& g, const Coordinates<A>& at, int first,
+                             A (&weights)[kCount]) {
+  A sums[kCount] = {};
+  for (int d = 0; d < g.dims; ++d) {
+    const A place = at[d];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const int i = min(first + k, g.kernels - 1) * g.dims + d;
+      const A distance = (place - __ldg(g.mu + i)) * __ldg(g.inv_sigma + i);
+      sums[k] += distance * distance;
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) weights[k] = exponential(sums[k] * A(-0.5));
+}
+
+// A worker: kGroups groups of kLanes lanes, that take a row or a part of one. In a tile each lane
+// weighs one edge; then the groups take turns, and lane u of a group has weighed the group's u-th.
+template <int kLanesOf, int kGroupsOf>
+struct Team {
+  static constexpr int kLanes = kLanesOf, kGroups = kGroupsOf, kSize = kLanes * kGroups;
+
+  __device__ static int64_t worker() {
+    return (int64_t(blockIdx.x) * kGaussianThreads + threadIdx.x) / kSize;
+  }
+  __device__ static int lane() { return threadIdx.x % kSize; }
+  __device__ static int local() { return threadIdx.x % kLanes; }
+  __device__ static int group() { return lane() / kLanes; }
+  __device__ static int slot() { return local() * kGroups + group(); }
+  __device__ static unsigned mask() {
+    if constexpr (kSize == 32) {
+      return kFullWarp;
+    } else {
+      return ((1u << kSize) - 1) << (threadIdx.x % 32 / kSize * kSize);
+    }
+  }
+  // What lane u of the own group holds.
+  template <typename U>
+  __device__ static U from(U value, int u) {
+    return __shfl_sync(mask(), value, u, kLanes);
+  }
+  // The sum over some lanes, `from` lanes apart at first, up to the team's or the group's size.
+  template <int kFirst, int kEnd, typename A>
+  __device__ static A sum(A v) {
+#pragma unroll
+    for (int offset = kFirst; offset < kEnd; offset *= 2) v += __shfl_xor_sync(mask(), v, offset);
+    return v;
+  }
+};
+using LongTeam = Team<8, 4>;
+using ShortTeam = Team<8, 1>;
+using WideTeam = Team<32, 1>;
+
+// Features up to which eight lanes read them one by one.
+constexpr int64_t kNarrow = 16;
+
+// Mean row length from which the lanes of a warp find enough edges to weigh.
+constexpr int64_t kLongGaussianRow = 32;
+
+inline unsigned gaussian_blocks(int64_t workers, int lanes) {
+  const int64_t each = kGaussianThreads / lanes;
+  return static_cast<unsigned>((workers + each - 1) / each);
+}
+
+// Kernels that are taken together: up to four, and of more as many at a time.
+inline int kernels_together(int64_t kernels) {
+  const int64_t blocks = (kernels + 3) / 4;
+  return static_cast<int>((kernels + blocks - 1) / blocks);
+}
+
+// f(IntTag<n>) for n from 1 to 4, or for each of them.
+template <int kValue>
+struct IntTag {
+  static constexpr int value = kValue;
+};
+template <typename F>
+cudaError_t with_kernels(int n, bool all, F f) {
+  if (all || n == 1) JAXGNN_TRY(f(IntTag<1>{}));
+  if (all || n == 2) JAXGNN_TRY(f(IntTag<2>{}));
+  if (all || n == 3) JAXGNN_TRY(f(IntTag<3>{}));
+  if (all || n == 4) JAXGNN_TRY(f(IntTag<4>{}));
+  return cudaSuccess;
+}
+
+}  // namespace jaxgnn

@@ -1,0 +1,319 @@
+// Sums of gathered rows under Gaussian weights, and the gradient of what is summed.
+//
+// A team takes a row, or a part of a long one, and a slice of the features, 16 bytes a lane. The
+// edges come in tiles of as many as the team has lanes, of which each lane weighs one while the
+// rows of the tile before are read. Forward a tile is of pairs of an edge and a kernel, so that a
+// weight is computed once a slice, and a sender's rows of all kernels, which lie side by side, are
+// read one after the other. By senders the row that is gathered is the same for all kernels: a lane
+// weighs its edge under each of up to four of them, which have a sum each.
+// Rows over the split length are taken in parts; a second kernel adds the parts in their order.
+#include <type_traits>
+
+#include "gaussian.cuh"
+#include "reduce.cuh"
+
+namespace jaxgnn {
+namespace {
+
+template <typename T>
+struct Params {
+  using A = typename Accumulator<T>::type;
+  Rows rows;
+  Gaussians<A> gaussians;
+  const T* x;  // what is gathered
+  T* out;
+  A* partials;
+  int64_t width;       // of a row that is gathered
+  unsigned row_bytes;  // the same
+  int slices;          // of it
+  bool mean;
+};
+
+constexpr int kInFlight = 4;
+
+// The rows of a tile that a team reads, and what is done with each.
+template <typename T, int V, typename Team, bool kWide>
+struct Tile {
+  using Index = std::conditional_t<kWide, int64_t, unsigned>;
+
+  const T* x;  // at the lane's features
+  int64_t width;
+  unsigned row_bytes;
+
+  __device__ Pack<T, V> fetch(Index row) const {
+    if constexpr (kWide) return load_pack<T, V>(x + row * width);
+    return load_pack<T, V>(row_of(x, row, row_bytes));
+  }
+
+  // Reads the rows of the team's first `left` edges, calls ahead() behind the first loads, and
+  // add(u, pack) for the group's u-th row; a row that is not there is 0.
+  template <typename Ahead, typename Add>
+  __device__ void run(Index row, int left, const Ahead& ahead, const Add& add) const {
+    if (left >= Team::kSize) {
+#pragma unroll
+      for (int first = 0; first < Team::kLanes; first += kInFlight) {
+        batch<true>(
+            row, first, left,
+            [&] {
+              if (first == 0) ahead();
+            },
+            add);
+      }
+      return;
+    }
+    batch<false>(row, 0, left, ahead, add);
+#pragma unroll 1
+    for (int first = kInFlight; first * Team::kGroups < left; first += kInFlight) {
+      batch<false>(row, first, left, [] {}, add);
+    }
+  }
+
+ private:
+  template <bool kWhole, typename Ahead, typename Add>
+  __device__ void batch(Index row, int first, int left, const Ahead& ahead, const Add& add) const {
+    Pack<T, V> packs[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const Index from = Team::from(row, first + u);
+      if constexpr (!kWhole) packs[u] = {};
+      if (kWhole || (first + u) * Team::kGroups + Team::group() < left) packs[u] = fetch(from);
+    }
+    ahead();
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) add(first + u, packs[u]);
+  }
+};
+
+template <typename T, int V, typename A>
+__device__ inline void add_scaled(A scale, const Pack<T, V>& row, A (&acc)[V]) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) acc[i] += scale * unpack(row, i);
+}
+
+// Adds up the groups' sums and stores them.
+template <typename T, int V, typename Team, typename A>
+__device__ inline void finish(const Work& work, T* out, A* partials, int64_t width, int64_t f,
+                              bool mean, bool active, A (&acc)[V]) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) acc[i] = Team::template sum<Team::kLanes, Team::kSize>(acc[i]);
+  if (Team::group() == 0 && active) {
+    store_row<T, V, A>(work, out, partials, width, f, mean, acc);
+  }
+}
+
+template <typename T, int V, typename Team, bool kWide>
+__global__ void __launch_bounds__(kGaussianThreads) mixed_rows(const Params<T> p) {
+  using A = typename Accumulator<T>::type;
+  using Tiles = Tile<T, V, Team, kWide>;
+  using Index = typename Tiles::Index;
+  const Work work = find_work(p.rows, Team::worker());
+  if (work.row < 0) return;
+  const Gaussians<A>& g = p.gaussians;
+  const int64_t f = (int64_t(blockIdx.y) * Team::kLanes + Team::local()) * V;
+  const bool active = f < p.width;  // lanes beyond the width repeat the first ones' work
+  const Tiles tiles{p.x + (active ? f : 0), p.width, p.row_bytes};
+  A acc[V] = {};
+
+  // The lane's pair of the next tile, and its column; that of the tile itself is weighed already.
+  int edge = Team::slot() / g.kernels, kernel = Team::slot() % g.kernels;
+  const int edges_on = Team::kSize / g.kernels, kernels_on = Team::kSize % g.kernels;
+  int64_t column = 0;
+  Index row = 0;
+  A weight[1] = {A(0)};
+  const auto load_next = [&] {
+    column = edge < work.count ? load_column(p.rows, work.begin + edge) : 0;
+  };
+  const auto weigh_next = [&] {
+    row = static_cast<Index>(column * g.kernels + kernel);
+    weight[0] = A(0);
+    if (edge < work.count) {
+      weigh(g, Coordinates<A>(g, work.row, column, work.begin + edge), kernel, weight);
+    }
+    edge += edges_on;
+    kernel += kernels_on;
+    if (kernel >= g.kernels) kernel -= g.kernels, ++edge;
+    load_next();
+  };
+  load_next();
+  weigh_next();
+  for (int64_t left = int64_t(work.count) * g.kernels; left > 0; left -= Team::kSize) {
+    const A now = weight[0];
+    tiles.run(row, static_cast<int>(left < Team::kSize ? left : Team::kSize), weigh_next,
+              [&](int u, const Pack<T, V>& pack) { add_scaled(Team::from(now, u), pack, acc); });
+  }
+  finish<T, V, Team>(work, p.out, p.partials, p.width, f, p.mean, active, acc);
+}
+
+template <typename T, int V, typename Team, bool kWide, int kKernels>
+__global__ void __launch_bounds__(kGaussianThreads) senders_rows(const Params<T> p) {
+  using A = typename Accumulator<T>::type;
+  using Tiles = Tile<T, V, Team, kWide>;
+  using Index = typename Tiles::Index;
+  const Work work = find_work(p.rows, Team::worker());
+  if (work.row < 0) return;
+  const Gaussians<A>& g = p.gaussians;
+  const int slice = blockIdx.y % p.slices, first = blockIdx.y / p.slices * kKernels;
+  const int64_t f = (int64_t(slice) * Team::kLanes + Team::local()) * V;
+  const bool active = f < p.width;
+  const Tiles tiles{p.x + (active ? f : 0), p.width, p.row_bytes};
+  A acc[kKernels][V] = {};
+
+  int edge = Team::slot();
+  int64_t column = 0;
+  Index row = 0;
+  A weights[kKernels] = {};
+  const auto load_next = [&] {
+    column = edge < work.count ? load_column(p.rows, work.begin + edge) : 0;
+  };
+  const auto weigh_next = [&] {
+    row = static_cast<Index>(column);
+    if (edge < work.count) {
+      weigh(g, Coordinates<A>(g, work.row, column, work.begin + edge), first, weights);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kKernels; ++k) weights[k] = A(0);
+    }
+    edge += Team::kSize;
+    load_next();
+  };
+  load_next();
+  weigh_next();
+  for (int left = work.count; left > 0; left -= Team::kSize) {
+    A now[kKernels];
+#pragma unroll
+    for (int k = 0; k < kKernels; ++k) now[k] = weights[k];
+    tiles.run(row, left, weigh_next, [&](int u, const Pack<T, V>& pack) {
+#pragma unroll
+      for (int k = 0; k < kKernels; ++k) add_scaled(Team::from(now[k], u), pack, acc[k]);
+    });
+  }
+#pragma unroll
+  for (int k = 0; k < kKernels; ++k) {
+    if (first + k >= g.kernels) break;
+    finish<T, V, Team>(work, p.out, p.partials, p.width * g.kernels, (first + k) * p.width + f,
+                       false, active, acc[k]);
+  }
+}
+
+// Launches a kernel for all rows, parts and slices, or with `load` only loads it into the context.
+template <typename T, int V, typename Team>
+cudaError_t launch(void (*kernel)(Params<T>), Params<T> p, int blocks, bool load,
+                   cudaStream_t stream) {
+  if (load) return load_kernel(kernel);
+  constexpr int64_t kSlice = Team::kLanes * V;
+  p.slices = static_cast<int>((p.width + kSlice - 1) / kSlice);
+  const dim3 grid(gaussian_blocks(p.rows.num_splits + p.rows.num_rows, Team::kSize),
+                  static_cast<unsigned>(p.slices * blocks));
+  void* arguments[] = {&p};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(kGaussianThreads),
+                          arguments, 0, stream);
+}
+
+// Calls fast(team) for rows that 16-byte loads can read by 32-bit numbers, and slow(team) for
+// others.
+// `tiles` is how many edges, or pairs, there are to weigh.
+template <typename T, typename Fast, typename Slow>
+cudaError_t with_team(const Params<T>& p, int64_t gathered, int64_t tiles, bool load,
+                      const Fast& fast, const Slow& slow) {
+  constexpr int V = 16 / sizeof(T);
+  const uintptr_t addresses = reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.out);
+  const bool simple = p.width % V == 0 && addresses % 16 == 0 && gathered <= UINT32_MAX &&
+                      !p.rows.wide_columns && sizeof(T) < 8;
+  const bool is_long = tiles >= kLongGaussianRow * p.rows.num_rows;
+  if constexpr (sizeof(T) < 8) {
+    if (load || (simple && is_long)) JAXGNN_TRY(fast(LongTeam{}));
+    if (load || (simple && !is_long)) JAXGNN_TRY(fast(ShortTeam{}));
+  }
+  const bool narrow = p.width <= kNarrow;
+  if (load || (!simple && narrow)) JAXGNN_TRY(slow(LongTeam{}));
+  if (load || (!simple && !narrow)) JAXGNN_TRY(slow(WideTeam{}));
+  return cudaSuccess;
+}
+
+template <typename T>
+Params<T> make_params(const GaussianArgs& args, const void* x, void* out, void* partials) {
+  using A = typename Accumulator<T>::type;
+  return {args.rows,
+          make_gaussians<A>(args),
+          static_cast<const T*>(x),
+          static_cast<T*>(out),
+          static_cast<A*>(partials),
+          args.width,
+          static_cast<unsigned>(args.width * sizeof(T)),
+          1,
+          false};
+}
+
+template <typename T>
+cudaError_t launch_forward(const GaussianForwardArgs& args, bool load, cudaStream_t stream) {
+  constexpr int V = 16 / sizeof(T);
+  const int64_t kernels = args.gaussian.kernels;
+  Params<T> p = make_params<T>(args.gaussian, args.x, args.out, args.partials);
+  p.mean = args.mean;
+  JAXGNN_TRY((with_team<T>(
+      p, args.num_columns * kernels, p.rows.num_edges * kernels, load,
+      [&](auto team) {
+        using Team = decltype(team);
+        return launch<T, V, Team>(mixed_rows<T, V, Team, false>, p, 1, load, stream);
+      },
+      [&](auto team) {
+        using Team = decltype(team);
+        return launch<T, 1, Team>(mixed_rows<T, 1, Team, true>, p, 1, load, stream);
+      })));
+  return launch_join<T, Sum>(p.rows, p.partials, p.out, p.width, p.mean, false, load, stream);
+}
+
+template <typename T>
+cudaError_t launch_gradient(const GaussianGradientArgs& args, bool load, cudaStream_t stream) {
+  constexpr int V = 16 / sizeof(T);
+  const int64_t kernels = args.gaussian.kernels;
+  const Params<T> p = make_params<T>(args.gaussian, args.cotangent, args.x_gradient, args.partials);
+  JAXGNN_TRY((with_kernels(kernels > 0 ? kernels_together(kernels) : 0, load, [&](auto tag) {
+    constexpr int kKernels = decltype(tag)::value;
+    const int blocks = static_cast<int>((kernels + kKernels - 1) / kKernels);
+    return with_team<T>(
+        p, 0, p.rows.num_edges, load,
+        [&](auto team) {
+          using Team = decltype(team);
+          return launch<T, V, Team>(senders_rows<T, V, Team, false, kKernels>, p, blocks, load,
+                                    stream);
+        },
+        [&](auto team) {
+          using Team = decltype(team);
+          return launch<T, 1, Team>(senders_rows<T, 1, Team, true, kKernels>, p, blocks, load,
+                                    stream);
+        });
+  })));
+  return launch_join<T, Sum>(p.rows, p.partials, p.out, p.width * kernels, false, false, load,
+                             stream);
+}
+
+bool is_empty(const GaussianArgs& args) {
+  return args.rows.num_rows == 0 || args.width == 0 || args.kernels == 0;
+}
+
+}  // namespace
+
+cudaError_t launch_gaussian_spmm(const GaussianForwardArgs& args, cudaStream_t stream) {
+  if (is_empty(args.gaussian)) return cudaSuccess;
+  return with_type(args.gaussian.type, [&](auto tag) {
+    return launch_forward<typename decltype(tag)::type>(args, false, stream);
+  });
+}
+
+cudaError_t launch_gaussian_senders(const GaussianGradientArgs& args, cudaStream_t stream) {
+  if (is_empty(args.gaussian)) return cudaSuccess;
+  return with_type(args.gaussian.type, [&](auto tag) {
+    return launch_gradient<typename decltype(tag)::type>(args, false, stream);
+  });
+}
+
+cudaError_t load_gaussian_spmm() {
+  return with_each_type([](auto tag) {
+    using T = typename decltype(tag)::type;
+    JAXGNN_TRY(launch_forward<T>(GaussianForwardArgs{}, true, nullptr));
+    return launch_gradient<T>(GaussianGradientArgs{}, true, nullptr);
+  });
+}
+
+}  // namespace jaxgnn

@@ -1,0 +1,55 @@
+// Sums of rows weighted by Gaussians of the edges' coordinates, and their gradients: see
+// jaxgnn/ops/gaussian_spmm.py for the equations.
+#pragma once
+
+#include "rows.h"
+
+namespace jaxgnn {
+
+// Coordinates, parameters and their gradients are in the accumulation type.
+struct GaussianArgs {
+  Rows rows;
+  Type type;
+  int64_t kernels;
+  int64_t dims;             // coordinates of an edge
+  int64_t width;            // features of a kernel
+  const void* permutation;  // [edges], the graph's edge at each place; null where that is the place
+  bool wide_permutation;
+  bool tanh;
+  const void* near;       // [rows, dims], or null
+  const void* far;        // [columns, dims], with near
+  const void* edges;      // [edges, dims] in the graph's order, or null
+  const void* mu;         // [kernels, dims]
+  const void* inv_sigma;  // [kernels, dims]
+};
+
+struct GaussianForwardArgs {
+  GaussianArgs gaussian;
+  int64_t num_columns;
+  bool mean;
+  const void* x;   // [columns, kernels * width]
+  void* out;       // [rows, width]
+  void* partials;  // [num_splits, width]
+};
+
+struct GaussianGradientArgs {
+  GaussianArgs gaussian;
+  bool rows_are_senders;
+  const void* cotangent;     // [receivers, width]
+  const void* x;             // [senders, kernels * width]; null for x_gradient
+  void* x_gradient;          // by senders: [rows, kernels * width]
+  void* near_gradient;       // [rows, dims], or null
+  void* edge_gradient;       // [edges, dims] in the graph's order, or null
+  void* mu_gradient;         // [kernels, dims], or null
+  void* inv_sigma_gradient;  // [kernels, dims], with mu_gradient
+  void* partials;            // [num_splits, kernels * width], or [num_splits, dims]
+  void* records;             // [num_splits + rows, 2 * kernels * dims] with mu_gradient
+};
+
+cudaError_t launch_gaussian_spmm(const GaussianForwardArgs& args, cudaStream_t stream);
+cudaError_t launch_gaussian_senders(const GaussianGradientArgs& args, cudaStream_t stream);
+cudaError_t launch_gaussian_coordinates(const GaussianGradientArgs& args, cudaStream_t stream);
+cudaError_t load_gaussian_spmm();
+cudaError_t load_gaussian_gradients();
+
+}  // namespace jaxgnn
