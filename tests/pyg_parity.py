@@ -25,6 +25,7 @@ _NAMES = {
     "att_src": "attention_senders",
     "att_dst": "attention_receivers",
     "att_edge": "attention_edges",
+    "root": "linear_root",
     "running_mean": "mean",
     "running_var": "var",
 }
@@ -59,9 +60,12 @@ class Edges(NamedTuple):
 def path_here(name: str, lin: str = "linear", own_bias: bool = False) -> tuple[Any, ...]:
     """Where the PyTorch parameter `name` lives in our module.
 
-    A convolution's bias is that of its product, unless it has its `own_bias`, as an attention.
+    A convolution's bias is that of its product, unless it has its `own_bias`, as an attention and
+    Gaussians have.
     """
     parts = [part for part in name.split(".") if part != "module"]
+    if parts[-1] == "g":  # GMMConv's one product
+        return "linear", "kernel"
     if parts[0] == "nn" and (len(parts) == 2 or lin != "linear"):
         parts[0] = lin  # EdgeConv's one product, or its `mlp`
     normalisation = "norms" in parts
@@ -82,13 +86,16 @@ def _here(name: str, value: torch.Tensor) -> np.ndarray:
     array = value.detach().numpy()
     if name.split(".")[-1] == "eps":
         return array.reshape(())
+    if name in ("g", "mu", "sigma"):  # of Gaussians
+        return array
     if array.ndim == 3:  # of an attention: [1, heads, features]
         return array[0]
     return array.T if array.ndim == 2 else array
 
 
 def _has_own_bias(reference: torch.nn.Module) -> bool:
-    return any(hasattr(part, "att_src") for part in reference.modules())
+    own = ("att_src", "sigma")
+    return any(hasattr(part, name) for part in reference.modules() for name in own)
 
 
 def empty(create: Callable[[nnx.Rngs], nnx.Module]) -> nnx.Module:

@@ -220,7 +220,7 @@ def test_options_reach_the_layers():
         if name == "gat":
             options["edge_dim"] = 1  # takes the weights as features of the edges
         model = shapes(name, dtype=jnp.bfloat16, **options)
-        given = None if name == "edgeconv" else weights  # which has none
+        given = None if name in ("edgeconv", "monet") else weights  # which have none
         out = nnx.eval_shape(lambda m, g, x, w: m(g, x, w), model, graph, x, given)
         assert out.dtype == jnp.bfloat16
 

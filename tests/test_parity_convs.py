@@ -16,7 +16,7 @@ from torch_geometric.utils import scatter  # noqa: E402
 
 from jaxgnn import Graph  # noqa: E402
 from jaxgnn.data import load, read_matrix_market  # noqa: E402
-from jaxgnn.nn import MLP, EdgeConv, GATConv, GCNConv, GINConv, SAGEConv  # noqa: E402
+from jaxgnn.nn import MLP, EdgeConv, GATConv, GCNConv, GINConv, GMMConv, SAGEConv  # noqa: E402
 
 GRAPHS = ("cora", "amazon_photo", "p2p_gnutella31")
 
@@ -128,6 +128,16 @@ def edge_mlp_pair(a, hidden, b, *, aggr="max"):
     )
 
 
+def gmm_pair(a, b, *, bias=True, **options):
+    reference = pyg.nn.GMMConv(a, b, bias=bias, **options)
+    if bias:
+        torch.nn.init.normal_(reference.bias)
+    with torch.no_grad():  # no Gaussian so narrow that float32 is far from any coordinate
+        reference.sigma.copy_(reference.sigma.sign() * (0.4 + reference.sigma.abs()))
+    options = {name: "sum" if value == "add" else value for name, value in options.items()}
+    return reference, empty(lambda rngs: GMMConv(a, b, use_bias=bias, rngs=rngs, **options))
+
+
 def edge_features(edges, width, seed=7):
     rng = np.random.default_rng(seed)
     return rng.normal(size=(edges.senders.size, width)).astype(np.float32)
@@ -196,6 +206,26 @@ def test_gat_on_an_awkward_graph(options):
     edges, x = awkward()
     attributes = edge_features(edges, options["edge_dim"]) if "edge_dim" in options else None
     assert_parity(*gat_pair(6, 4, heads=3, **options), edges, x, attributes)
+
+
+def test_gmm(real):
+    edges, x = real
+    coordinates = edge_features(edges, 2)
+    assert_parity(*gmm_pair(x.shape[1], 6, dim=2, kernel_size=3), edges, x, coordinates)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 5, "aggr": "add"},
+        {"kernel_size": 3, "separate_gaussians": True},
+        {"kernel_size": 1, "separate_gaussians": True, "aggr": "add", "bias": False},
+    ],
+    ids=lambda o: "-".join(map(str, o.values())),
+)
+def test_gmm_on_an_awkward_graph(options):
+    edges, x = awkward()
+    assert_parity(*gmm_pair(6, 4, dim=3, **options), edges, x, edge_features(edges, 3))
 
 
 @pytest.mark.parametrize("aggr", ["max", "mean"])
@@ -282,6 +312,7 @@ def test_rectangular_graphs():
         attributes = edge_features(edges, 2) if "edge_dim" in options else None
         assert_parity(*gat_pair((6, 4), 5, heads=2, **options), edges, x, attributes)
     assert_parity(*gat_pair(6, 5, heads=2), edges, (x[0], x[0][:10]))
+    assert_parity(*gmm_pair((6, 4), 5, dim=2, kernel_size=3), edges, x, edge_features(edges, 2))
     assert_parity(*edge_pair(6, 5), edges, (x[0], x[0][:10]))
     assert_parity(*edge_mlp_pair(6, 7, 4), edges, (x[0], x[0][:10]), lin="mlp")
 

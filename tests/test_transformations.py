@@ -14,6 +14,7 @@ from jaxgnn import (
     CBSR,
     Graph,
     gather_edges,
+    gaussian_spmm,
     maxk,
     maxk_spmm,
     sddmm,
@@ -255,6 +256,34 @@ def test_shard_map_over_features(graph, reduce):
     )
     ours = jax.jit(jax.grad(functools.partial(loss, sharded), (0, 1)))(x, weights)
     theirs = jax.grad(functools.partial(loss, single), (0, 1))(x, weights)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_shard_map_over_features_under_gaussians(graph):
+    """The features are sharded, the graph, the Gaussians and the coordinates replicated."""
+    mesh, x = two_devices(), draw(NODES, 3, 8)
+    parameters = [draw(*shape, seed=i) for i, shape in enumerate([(3, 2), (3, 2), (NODES, 2)])]
+
+    def single(x, mu, inv_sigma, places):
+        pair = places, places
+        return gaussian_spmm(graph, x, mu, inv_sigma, pair, reduce="mean", activation="tanh")
+
+    sharded = jax.shard_map(
+        single,
+        mesh=mesh,
+        in_specs=(P(None, None, "d"), P(), P(), P()),
+        out_specs=P(None, "d"),
+        check_vma=True,
+    )
+
+    def with_gradients(f, *operands):
+        out, pullback = jax.vjp(f, *operands)
+        return out, *pullback(jnp.sin(out))
+
+    ours, theirs = (
+        jax.jit(functools.partial(with_gradients, f))(x, *parameters) for f in (sharded, single)
+    )
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 

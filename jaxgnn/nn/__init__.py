@@ -7,11 +7,12 @@ from jaxgnn.nn.conv import (
     GATConv,
     GCNConv,
     GINConv,
+    GMMConv,
     SAGEConv,
 )
 from jaxgnn.nn.maxk import MaxK, annealed_k
 from jaxgnn.nn.mlp import MLP
-from jaxgnn.nn.models import GAT, GCN, GIN, GNN, MODELS, EdgeConvNet, GraphSAGE, NodeMLP
+from jaxgnn.nn.models import GAT, GCN, GIN, GNN, MODELS, EdgeConvNet, GraphSAGE, MoNet, NodeMLP
 
 __all__ = [
     "GAT",
@@ -27,8 +28,10 @@ __all__ = [
     "GATConv",
     "GCNConv",
     "GINConv",
+    "GMMConv",
     "GraphSAGE",
     "MaxK",
+    "MoNet",
     "NodeMLP",
     "SAGEConv",
     "annealed_k",

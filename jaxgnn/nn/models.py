@@ -18,7 +18,7 @@ from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._features import Features, dense, map_values
 from jaxgnn.nn._linear import count, kaiming_kernel, linear, width
-from jaxgnn.nn.conv import EdgeConv, GATConv, GCNConv, GINConv, SAGEConv
+from jaxgnn.nn.conv import EdgeConv, GATConv, GCNConv, GINConv, GMMConv, SAGEConv
 from jaxgnn.nn.maxk import MaxK, check_activation
 from jaxgnn.nn.mlp import MLP, Activation, Norm, normalisations
 from jaxgnn.ops import CBSR, _check
@@ -327,6 +327,44 @@ class EdgeConvNet(GNN):
         )
 
 
+class MoNet(GNN):
+    r"""`GNN` of `GMMConv` layers, whose options it takes, on coordinates made of the degrees.
+
+    The coordinates of an edge are $\tanh(A (d_i^{-1/2}, d_j^{-1/2}) + b)$ with $A$ and $b$ of each
+    layer, $d_i$ the edges that end at the receiver and $d_j$ those that start at the sender: shares
+    of the two ends, so that nothing of the size of the edges is formed. It takes no weights of the
+    edges.
+
+    Args:
+        dim: number of coordinates.
+        kernel_size: number of Gaussians.
+        options: those of `GNN` and `GMMConv`.
+
+    Source: Monti et al., "Geometric deep learning on graphs and manifolds using mixture model
+    CNNs" (CVPR 2017), section 5.2.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        num_layers: int,
+        *,
+        dim: int = 2,
+        kernel_size: int = 3,
+        **options: Any,
+    ):
+        super().__init__(
+            in_features,
+            hidden_features,
+            out_features,
+            num_layers,
+            conv=functools.partial(_DegreeGMMConv, dim=dim, kernel_size=kernel_size),
+            **options,
+        )
+
+
 class NodeMLP(GNN):
     """`GNN` without the graph: a perceptron on each node's features, the baseline to beat."""
 
@@ -375,6 +413,43 @@ def _gat_layer(
     return GATConv(in_features, own, heads=heads, concat=concat, **options)
 
 
+class _DegreeGMMConv(nnx.Module):
+    """A `GMMConv` whose coordinates are a learnt function of the ends' degrees."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        dim: int,
+        kernel_size: int,
+        dtype: DTypeLike | None,
+        param_dtype: DTypeLike,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ):
+        types = {"param_dtype": param_dtype, "rngs": rngs}
+        self.linear = linear(2, dim, **types)
+        self.conv = GMMConv(
+            in_features, out_features, dim, kernel_size, dtype=dtype, **types, **options
+        )
+
+    def __call__(self, graph: Graph, x: Array, weights: None = None) -> Array:
+        if weights is not None:
+            raise ValueError("weights: MoNet has none, expected None")
+        of_receivers, of_senders = self.linear.kernel[...]
+        bias = self.linear.bias
+        assert bias is not None
+
+        def shares(degree: Array, row: Array) -> Array:
+            degree = jnp.maximum(degree, 1).astype(row.dtype)
+            return jax.lax.rsqrt(degree)[:, None] * row[None]
+
+        receivers = shares(graph.in_degrees, of_receivers) + bias[...][None]
+        pseudo = receivers, shares(graph.out_degrees, of_senders)
+        return self.conv(graph, x, pseudo, activation="tanh")
+
+
 class _NodeLinear(nnx.Module):
     """A product that takes a graph and does not look at it."""
 
@@ -399,6 +474,7 @@ MODELS: dict[str, type[GNN]] = {
     "gin": GIN,
     "gat": GAT,
     "edgeconv": EdgeConvNet,
+    "monet": MoNet,
     "mlp": NodeMLP,
 }
 """Models by name; each is called as `MODELS[name](in_features, hidden_features, out_features,

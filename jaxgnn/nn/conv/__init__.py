@@ -5,6 +5,7 @@ from jaxgnn.nn.conv.edge import EdgeConv
 from jaxgnn.nn.conv.gat import AttentionWeights, GATConv
 from jaxgnn.nn.conv.gcn import GCNConv
 from jaxgnn.nn.conv.gin import GINConv
+from jaxgnn.nn.conv.gmm import GMMConv
 from jaxgnn.nn.conv.sage import SAGEConv
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "GATConv",
     "GCNConv",
     "GINConv",
+    "GMMConv",
     "SAGEConv",
 ]
