@@ -119,14 +119,29 @@ struct Team {
   }
 };
 using LongTeam = Team<8, 4>;
+using NarrowTeam = Team<4, 8>;
 using ShortTeam = Team<8, 1>;
 using WideTeam = Team<32, 1>;
 
 // Features up to which eight lanes read them one by one.
-constexpr int64_t kNarrow = 16;
+constexpr int64_t kFewFeatures = 16;
 
 // Mean row length from which the lanes of a warp find enough edges to weigh.
 constexpr int64_t kLongGaussianRow = 32;
+
+// Calls launch(team) for rows that are read 16 bytes a lane: long ones or not, narrow ones or not.
+template <typename T, typename Launch>
+cudaError_t with_aligned_team(int64_t width, bool is_long, bool none, bool load,
+                              const Launch& launch) {
+  constexpr int V = 16 / sizeof(T);
+  const bool narrow = width <= NarrowTeam::kLanes * V;
+  if constexpr (sizeof(T) < 8) {  // float64 is read one by one
+    if (load || (!none && is_long && narrow)) JAXGNN_TRY(launch(NarrowTeam{}));
+    if (load || (!none && is_long && !narrow)) JAXGNN_TRY(launch(LongTeam{}));
+    if (load || (!none && !is_long)) JAXGNN_TRY(launch(ShortTeam{}));
+  }
+  return cudaSuccess;
+}
 
 inline unsigned gaussian_blocks(int64_t workers, int lanes) {
   const int64_t each = kGaussianThreads / lanes;

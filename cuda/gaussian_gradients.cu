@@ -28,53 +28,87 @@ struct Params {
   int first;  // kernel; those before have been added to the gradients
 };
 
-constexpr int kInFlight = 2;
-
-// The dot products of the team's edges first .. first + kInFlight - 1 of each group, which the
-// lanes that weigh them keep. `left` edges are there.
-template <int V, typename Team, int kKernels, typename T, typename A>
-__device__ inline void dot_edges(const Params<T>& p, int64_t row, int64_t column, int first,
-                                 int left, A (&dots)[kKernels]) {
-  const int64_t kernels = p.gaussians.kernels;
-  const T* a[kInFlight];
-  const T* b[kInFlight];
-  A sums[kInFlight][kKernels] = {};
+// Sums each of the values over the lanes of a group; lane u gets the u-th one's.
+template <typename Team, typename A>
+__device__ inline A scatter_sums(A (&values)[Team::kLanes]) {
 #pragma unroll
-  for (int u = 0; u < kInFlight; ++u) {
-    const int64_t other = Team::from(column, first + u);
-    const bool there = (first + u) * Team::kGroups + Team::group() < left;
-    const int64_t receiver = p.rows_are_senders ? other : row;
-    const int64_t sender = p.rows_are_senders ? row : other;
-    a[u] = there ? p.cotangent + receiver * p.width : nullptr;
-    b[u] = p.x + (sender * kernels + p.first) * p.width;
+  for (int offset = Team::kLanes / 2; offset > 0; offset /= 2) {
+    const bool upper = (Team::local() & offset) != 0;
+#pragma unroll
+    for (int i = 0; i < offset; ++i) {
+      const A keep = upper ? values[i + offset] : values[i];
+      const A send = upper ? values[i] : values[i + offset];
+      values[i] = keep + __shfl_xor_sync(Team::mask(), send, offset);
+    }
   }
+  return values[0];
+}
+
+template <typename T, int V, typename A>
+__device__ inline void add_product(const Pack<T, V>& a, const Pack<T, V>& b, A& sum) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) sum += unpack(a, i) * unpack(b, i);
+}
+
+// The dot products of a tile's edges under the kernels from p.first on, each for the lane that
+// weighs the edge. `left` edges are there. By senders the row has the features of all kernels, and
+// an edge's other end one row for all of them; by receivers it is the other way round.
+template <bool kSenders, int V, typename Team, int kKernels, typename T, typename A>
+__device__ inline void dot_edges(const Params<T>& p, int64_t row, int64_t column, int left,
+                                 A (&dots)[kKernels]) {
+  constexpr int kInFlight = 4;
+  const int last = p.gaussians.kernels - 1 - p.first;
+  const int64_t of_kernels = p.gaussians.kernels * p.width;
+  const T* own =
+      kSenders ? p.x + row * of_kernels + p.first * p.width : p.cotangent + row * p.width;
+  const T* others[Team::kLanes];
+#pragma unroll
+  for (int u = 0; u < Team::kLanes; ++u) {
+    const int64_t other = Team::from(column, u);
+    others[u] =
+        kSenders ? p.cotangent + other * p.width : p.x + other * of_kernels + p.first * p.width;
+    if (u * Team::kGroups + Team::group() >= left) others[u] = nullptr;
+  }
+  A sums[kKernels][Team::kLanes] = {};
   for (int64_t f = Team::local() * V; f < p.width; f += Team::kLanes * V) {
+    // Beyond the last kernel its row is read again, for a number that nobody uses.
+    const auto at = [&](int k) { return min(k, last) * p.width + f; };
+    Pack<T, V> near[kSenders ? kKernels : 1];
 #pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      if (a[u] == nullptr) continue;
-      const Pack<T, V> left_pack = load_pack<T, V>(a[u] + f);
+    for (int k = 0; k < (kSenders ? kKernels : 1); ++k) near[k] = load_pack<T, V>(own + at(k));
 #pragma unroll
-      for (int k = 0; k < kKernels; ++k) {
-        // Beyond the last kernel its row is read again, for a number that nobody uses.
-        const int64_t step = min(k, p.gaussians.kernels - 1 - p.first) * p.width;
-        const Pack<T, V> right_pack = load_pack<T, V>(b[u] + step + f);
+    for (int k = 0; k < (kSenders ? 1 : kKernels); ++k) {
 #pragma unroll
-        for (int i = 0; i < V; ++i) sums[u][k] += unpack(left_pack, i) * unpack(right_pack, i);
+      for (int first = 0; first < Team::kLanes; first += kInFlight) {
+        Pack<T, V> far[kInFlight];
+#pragma unroll
+        for (int u = 0; u < kInFlight; ++u) {
+          far[u] = {};
+          if (others[first + u] != nullptr) far[u] = load_pack<T, V>(others[first + u] + at(k));
+        }
+#pragma unroll
+        for (int u = 0; u < kInFlight; ++u) {
+          if constexpr (kSenders) {
+#pragma unroll
+            for (int i = 0; i < kKernels; ++i) add_product(near[i], far[u], sums[i][first + u]);
+          } else {
+            add_product(near[0], far[u], sums[k][first + u]);
+          }
+        }
       }
     }
   }
 #pragma unroll
-  for (int u = 0; u < kInFlight; ++u) {
-#pragma unroll
-    for (int k = 0; k < kKernels; ++k) {
-      const A dot = Team::template sum<1, Team::kLanes>(sums[u][k]);
-      if (Team::local() == first + u) dots[k] = dot;
-    }
-  }
+  for (int k = 0; k < kKernels; ++k) dots[k] = scatter_sums<Team>(sums[k]);
 }
 
-template <typename T, int V, typename Team, int kKernels>
-__global__ void __launch_bounds__(kGaussianThreads) coordinate_rows(const Params<T> p) {
+// As many blocks a multiprocessor as registers allow with hardly any spilled (on sm_90).
+template <typename T>
+constexpr int kLeastBlocks = sizeof(T) == 4 ? 8 : 6;
+
+template <typename T, bool kSenders, int V, typename Team, int kKernels>
+__global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks<T>)
+    coordinate_rows(const Params<T> p) {
   using A = typename Accumulator<T>::type;
   const int64_t worker = Team::worker();
   if (worker >= p.rows.num_splits + p.rows.num_rows) return;
@@ -93,10 +127,7 @@ __global__ void __launch_bounds__(kGaussianThreads) coordinate_rows(const Params
     const int64_t column = there ? load_column(p.rows, place) : 0;
     A dots[kKernels] = {};
     const int left = min(count - begin, Team::kSize);
-#pragma unroll 1
-    for (int u = 0; u * Team::kGroups < left; u += kInFlight) {
-      dot_edges<V, Team>(p, work.row, column, u, left, dots);
-    }
+    dot_edges<kSenders, V, Team>(p, work.row, column, left, dots);
     if (!there) continue;
     const Coordinates<A> at(g, work.row, column, place);
     A weights[kKernels];
@@ -194,31 +225,27 @@ cudaError_t launch_sums(const GaussianGradientArgs& args, bool load, cudaStream_
   return cudaGetLastError();
 }
 
-template <typename T, int V, typename Team, int kKernels>
+template <typename T, bool kSenders, int V, typename Team, int kKernels>
 cudaError_t launch_rows(const Params<T>& p, bool load, cudaStream_t stream) {
-  if (load) return load_kernel(coordinate_rows<T, V, Team, kKernels>);
+  const auto kernel = coordinate_rows<T, kSenders, V, Team, kKernels>;
+  if (load) return load_kernel(kernel);
   const unsigned blocks = gaussian_blocks(p.rows.num_splits + p.rows.num_rows, Team::kSize);
-  coordinate_rows<T, V, Team, kKernels><<<blocks, kGaussianThreads, 0, stream>>>(p);
+  kernel<<<blocks, kGaussianThreads, 0, stream>>>(p);
   return cudaGetLastError();
 }
 
-template <typename T, int kKernels>
+template <typename T, bool kSenders, int kKernels>
 cudaError_t launch_pass(const Params<T>& p, bool load, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
   const uintptr_t addresses =
       reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.cotangent);
   const bool aligned = sizeof(T) < 8 && p.width % V == 0 && addresses % 16 == 0;
   const bool is_long = p.rows.num_edges >= kLongGaussianRow * p.rows.num_rows;
-  if constexpr (sizeof(T) < 8) {
-    if (load || (aligned && is_long)) {
-      JAXGNN_TRY((launch_rows<T, V, LongTeam, kKernels>(p, load, stream)));
-    }
-    if (load || (aligned && !is_long)) {
-      JAXGNN_TRY((launch_rows<T, V, ShortTeam, kKernels>(p, load, stream)));
-    }
-  }
-  if (load || !aligned) JAXGNN_TRY((launch_rows<T, 1, LongTeam, kKernels>(p, load, stream)));
-  return cudaSuccess;
+  JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, !aligned, load, [&](auto team) {
+    return launch_rows<T, kSenders, V, decltype(team), kKernels>(p, load, stream);
+  })));
+  if (!load && aligned) return cudaSuccess;
+  return launch_rows<T, kSenders, 1, LongTeam, kKernels>(p, load, stream);
 }
 
 template <typename T>
@@ -239,7 +266,12 @@ cudaError_t launch_type(const GaussianGradientArgs& args, bool load, cudaStream_
   const int together = load ? 4 : kernels_together(from.kernels);
   for (; load || p.first < from.kernels; p.first += together) {
     JAXGNN_TRY(with_kernels(together, load, [&](auto tag) {
-      return launch_pass<T, decltype(tag)::value>(p, load, stream);
+      constexpr int kKernels = decltype(tag)::value;
+      if (load || p.rows_are_senders) JAXGNN_TRY((launch_pass<T, true, kKernels>(p, load, stream)));
+      if (load || !p.rows_are_senders) {
+        return launch_pass<T, false, kKernels>(p, load, stream);
+      }
+      return cudaSuccess;
     }));
     if (load) break;
   }

@@ -220,13 +220,10 @@ cudaError_t with_team(const Params<T>& p, int64_t gathered, int64_t tiles, bool 
   const bool simple = p.width % V == 0 && addresses % 16 == 0 && gathered <= UINT32_MAX &&
                       !p.rows.wide_columns && sizeof(T) < 8;
   const bool is_long = tiles >= kLongGaussianRow * p.rows.num_rows;
-  if constexpr (sizeof(T) < 8) {
-    if (load || (simple && is_long)) JAXGNN_TRY(fast(LongTeam{}));
-    if (load || (simple && !is_long)) JAXGNN_TRY(fast(ShortTeam{}));
-  }
-  const bool narrow = p.width <= kNarrow;
-  if (load || (!simple && narrow)) JAXGNN_TRY(slow(LongTeam{}));
-  if (load || (!simple && !narrow)) JAXGNN_TRY(slow(WideTeam{}));
+  JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, !simple, load, fast)));
+  const bool few = p.width <= kFewFeatures;
+  if (load || (!simple && few)) JAXGNN_TRY(slow(LongTeam{}));
+  if (load || (!simple && !few)) JAXGNN_TRY(slow(WideTeam{}));
   return cudaSuccess;
 }
 

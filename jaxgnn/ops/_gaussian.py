@@ -43,8 +43,8 @@ def _mix_fwd(how, operands):
 
 
 def _mix_bwd(how, operands, cotangent):
-    dx, dby = mix_gradients(how, operands, cotangent)
-    return (Operands(None, dx, dby),)  # type: ignore[arg-type]
+    gradients: tuple[Array, Weighting] = mix_gradients(how, operands, cotangent)
+    return (Operands(None, *gradients),)  # type: ignore[arg-type]
 
 
 mix.defvjp(_mix_fwd, _mix_bwd)
