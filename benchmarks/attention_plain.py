@@ -47,7 +47,12 @@ def operands(graph: StoredGraph, self_loops: bool) -> Arrays:
         degrees = degrees + 1
     receivers = np.repeat(np.arange(graph.num_nodes, dtype=np.int32), degrees)
     return jax.device_put(
-        {"senders": senders, "receivers": receivers, "degrees": degrees.astype(np.int32)}
+        {
+            "senders": senders,
+            "receivers": receivers,
+            "degrees": degrees.astype(np.int32),
+            "out_degrees": np.bincount(senders, minlength=graph.num_nodes).astype(np.int32),
+        }
     )
 
 
@@ -145,6 +150,30 @@ def edge_conv_on_nodes(
     return jnp.where(edges["degrees"][:, None] > 0, out + x @ (first - second) + own["bias"], 0)
 
 
+def monet(
+    own: Arrays, edges: Arrays, x: Float[Array, "nodes in_features"], sliced: bool
+) -> Float[Array, "nodes out_features"]:
+    """The mean over the edges of the kernels' products, by Gaussians of the ends' degrees."""
+    senders, receivers = edges["senders"], edges["receivers"]
+    kernels, features = own["mu"].shape[0], own["bias"].shape[0]
+    degrees = edges["degrees"][receivers], edges["out_degrees"][senders]
+    ends = jax.lax.rsqrt(jnp.stack(degrees, axis=1).astype(x.dtype))
+    places = jnp.tanh(ends @ own["slope"] + own["shift"])
+    squares = (places[:, None] - own["mu"]) ** 2 / (1e-15 + own["sigma"] ** 2)
+    weights = jnp.exp(-0.5 * squares.sum(axis=-1))
+    h = (x @ own["mixture"]).reshape(x.shape[0], kernels, features)
+
+    def weighted_sum(h: Array) -> Array:
+        return _reduce(jax.ops.segment_sum, edges, (weights[:, :, None] * h[senders]).sum(axis=1))
+
+    def weighted_sums(h: Array) -> Array:  # with an axis for the kernels, as `by_slices` has it
+        return weighted_sum(h)[:, None]
+
+    out = by_slices(weighted_sums, h, _SLICE)[:, 0] if sliced else weighted_sum(h)
+    degree = jnp.maximum(edges["degrees"], 1).astype(x.dtype)[:, None]
+    return out / degree + x @ own["root"] + own["bias"]
+
+
 def _maximum(edges: Arrays, rows: Array) -> Array:
     """Of each node's rows; 0 for one without."""
     largest = _reduce(jax.ops.segment_max, edges, rows)
@@ -156,4 +185,4 @@ def _reduce(operation: Callable[..., Any], edges: Arrays, rows: Array) -> Array:
     return operation(rows, edges["receivers"], nodes, indices_are_sorted=True)
 
 
-_LAYERS: dict[str, Layer] = {"gat": gat, "edgeconv": edge_conv}
+_LAYERS: dict[str, Layer] = {"gat": gat, "edgeconv": edge_conv, "monet": monet}

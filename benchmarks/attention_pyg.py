@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch_geometric.nn import EdgeConv, GATConv
+from torch_geometric.nn import EdgeConv, GATConv, GMMConv
+from torch_geometric.utils import degree
 
 from benchmarks.graphs import StoredGraph
 
@@ -60,6 +61,25 @@ def _edge_conv(inputs: dict[str, np.ndarray]) -> torch.nn.Module:
     return EdgeConv(torch.nn.Linear(*inputs["kernel"].shape), aggr="max")
 
 
+class _DegreeGMMConv(torch.nn.Module):
+    """PyG's layer on coordinates made of the degrees, which are counted in the first call."""
+
+    def __init__(self, inputs: dict[str, np.ndarray]) -> None:
+        super().__init__()
+        kernels, coordinates = inputs["mu"].shape
+        fan_in, fan_out = inputs["root"].shape
+        self.conv = GMMConv(fan_in, fan_out, coordinates, kernels)
+        self.linear = torch.nn.Linear(2, coordinates)
+        self._ends: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        if self._ends is None:
+            nodes = x.shape[0]
+            ends = [degree(edge_index[end], nodes)[edge_index[end]] for end in (1, 0)]
+            self._ends = torch.stack(ends, dim=1).rsqrt()
+        return self.conv(x, edge_index, self.linear(self._ends).tanh())
+
+
 # How a layer is made, and where it keeps the parameters that the inputs name.
 _MODELS: dict[str, tuple[Any, dict[str, str]]] = {
     "gat": (
@@ -67,4 +87,16 @@ _MODELS: dict[str, tuple[Any, dict[str, str]]] = {
         {"kernel": "lin.weight", "source": "att_src", "target": "att_dst", "bias": "bias"},
     ),
     "edgeconv": (_edge_conv, {"kernel": "nn.weight", "bias": "nn.bias"}),
+    "monet": (
+        _DegreeGMMConv,
+        {
+            "mixture": "conv.g",
+            "root": "conv.root.weight",
+            "mu": "conv.mu",
+            "sigma": "conv.sigma",
+            "slope": "linear.weight",
+            "shift": "linear.bias",
+            "bias": "conv.bias",
+        },
+    ),
 }

@@ -14,7 +14,7 @@ from benchmarks import plan
 
 SUITES = ("spmm", "maxk", "attention", "training", "graph")
 # Of the suites `training` and `attention`.
-MODELS = {"training": ("sage", "gcn", "gin"), "attention": ("gat", "edgeconv")}
+MODELS = {"training": ("sage", "gcn", "gin"), "attention": ("gat", "edgeconv", "monet")}
 PARTS = ("kernels", "steps", "memory", "ablation")
 
 
@@ -96,7 +96,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         nargs="+",
         choices=[model for models in MODELS.values() for model in models],
         help="the suite training for these models with an input layer, ReLU against MaxK (sage, "
-        "gcn, gin); models to keep in the suite attention (gat, edgeconv)",
+        "gcn, gin); models to keep in the suite attention (gat, edgeconv, monet)",
     )
     parser.add_argument(
         "--activations",

@@ -25,7 +25,9 @@ QUICK_WIDTHS = (24, 16, 16, 16, 7)
 KS = (None, 32, 16)  # None: ReLU
 QUICK_KS = (None, 4)
 ORACLE = "float64"
-EDGE_MODELS = ("gat", "edgeconv")
+EDGE_MODELS = ("gat", "edgeconv", "monet")
+# MoNet's kernels, and the coordinates of an edge.
+KERNELS, COORDINATES = 3, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Setting:
 
     Attributes:
         impl: whose it is.
-        model: `"sage"`, `"gcn"`, `"gin"`; of the suite `attention` `"gat"` or `"edgeconv"`.
+        model: `"sage"`, `"gcn"`, `"gin"`; of the suite `attention` `"gat"`, `"edgeconv"` or
+            `"monet"`.
         k: MaxK's, or `None` for ReLU.
         dtype: of the computation; parameters are float32.
         input_layer: whether a product comes before the first convolution.
@@ -253,6 +256,16 @@ def _edge_parameters(
     if setting.model == "edgeconv":
         bound = (6 / (2 * fan_in + fan_out)) ** 0.5
         return {f"kernel_{layer}": uniform(bound, 2 * fan_in, fan_out)}
+    if setting.model == "monet":
+        bound = (6 / (fan_in + fan_out)) ** 0.5
+        return {
+            f"mixture_{layer}": uniform(bound, fan_in, KERNELS * fan_out),
+            f"root_{layer}": uniform(bound, fan_in, fan_out),
+            f"mu_{layer}": uniform(1, KERNELS, COORDINATES),
+            f"sigma_{layer}": uniform(0.5, KERNELS, COORDINATES) + np.float32(1),
+            f"slope_{layer}": uniform(0.7, 2, COORDINATES),
+            f"shift_{layer}": uniform(0.7, COORDINATES),
+        }
     heads = 1 if last or setting.heads is None else setting.heads
     own = fan_out // heads
     bound = (6 / (heads + own)) ** 0.5

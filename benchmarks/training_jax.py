@@ -32,6 +32,7 @@ _MODELS: dict[str, Callable[..., nn.GNN]] = {
     "gin": nn.GIN,
     "gat": nn.GAT,
     "edgeconv": nn.EdgeConvNet,
+    "monet": nn.MoNet,
 }
 # Where jaxgnn's convolutions keep the parameters that the inputs name.
 _PLACES: dict[str, dict[str, tuple]] = {
@@ -54,6 +55,15 @@ _PLACES: dict[str, dict[str, tuple]] = {
         "bias": ("bias",),
     },
     "edgeconv": {"kernel": ("linear", "kernel"), "bias": ("linear", "bias")},
+    "monet": {
+        "mixture": ("conv", "linear", "kernel"),
+        "root": ("conv", "linear_root", "kernel"),
+        "mu": ("conv", "mu"),
+        "sigma": ("conv", "sigma"),
+        "slope": ("linear", "kernel"),
+        "shift": ("linear", "bias"),
+        "bias": ("conv", "bias"),
+    },
 }
 _INPUT_PLACES = {"kernel_in": ("linear_in", "kernel"), "bias_in": ("linear_in", "bias")}
 _B1 = 0.9

@@ -90,7 +90,7 @@ def job(
         model: Any = new()
         with torch.no_grad():
             for name, parameter in model.named().items():
-                parameter.copy_(_there(torch.from_numpy(parameters[name]), parameter.ndim))
+                parameter.copy_(_there(name, torch.from_numpy(parameters[name]), parameter.ndim))
         return model.to(where)
 
     model = make()
@@ -129,21 +129,25 @@ def job(
         for name, parameter in fresh.named().items():
             assert parameter.grad is not None
             gradient = parameter.grad.cpu()
-            gradients[name] = _here(gradient).numpy()
+            gradients[name] = _here(name, gradient).numpy()
         return value.item(), gradients
 
     return Job(seconds, peak_bytes, check)
 
 
-def _there(value: torch.Tensor, ndim: int) -> torch.Tensor:
+# Kinds that PyG's Gaussians keep as the inputs have them.
+_AS_THEY_ARE = ("mixture", "mu", "sigma")
+
+
+def _there(name: str, value: torch.Tensor, ndim: int) -> torch.Tensor:
     """An input in PyTorch's layout: kernels transposed, one axis more for attention's vectors."""
-    if value.ndim == 2:
+    if value.ndim == 2 and not name.startswith(_AS_THEY_ARE):
         return value[None] if ndim == 3 else value.T
     return value
 
 
-def _here(value: torch.Tensor) -> torch.Tensor:
+def _here(name: str, value: torch.Tensor) -> torch.Tensor:
     """The inverse of `_there`."""
     if value.ndim == 3:
         return value[0]
-    return value.T if value.ndim == 2 else value
+    return value.T if value.ndim == 2 and not name.startswith(_AS_THEY_ARE) else value
