@@ -72,6 +72,7 @@ template <int kCount, typename A>
 __device__ inline void weigh(const Gaussians<A>& g, const Coordinates<A>& at, int first,
                              A (&weights)[kCount]) {
   A sums[kCount] = {};
+#pragma unroll 2  // else four, which makes the kernels twice as large
   for (int d = 0; d < g.dims; ++d) {
     const A place = at[d];
 #pragma unroll
@@ -131,14 +132,13 @@ constexpr int64_t kLongGaussianRow = 32;
 
 // Calls launch(team) for rows that are read 16 bytes a lane: long ones or not, narrow ones or not.
 template <typename T, typename Launch>
-cudaError_t with_aligned_team(int64_t width, bool is_long, bool none, bool load,
-                              const Launch& launch) {
+cudaError_t with_aligned_team(int64_t width, bool is_long, bool load, const Launch& launch) {
   constexpr int V = 16 / sizeof(T);
   const bool narrow = width <= NarrowTeam::kLanes * V;
   if constexpr (sizeof(T) < 8) {  // float64 is read one by one
-    if (load || (!none && is_long && narrow)) JAXGNN_TRY(launch(NarrowTeam{}));
-    if (load || (!none && is_long && !narrow)) JAXGNN_TRY(launch(LongTeam{}));
-    if (load || (!none && !is_long)) JAXGNN_TRY(launch(ShortTeam{}));
+    if (load || (is_long && narrow)) JAXGNN_TRY(launch(NarrowTeam{}));
+    if (load || (is_long && !narrow)) JAXGNN_TRY(launch(LongTeam{}));
+    if (load || (!is_long)) JAXGNN_TRY(launch(ShortTeam{}));
   }
   return cudaSuccess;
 }
@@ -148,8 +148,10 @@ inline unsigned gaussian_blocks(int64_t workers, int lanes) {
   return static_cast<unsigned>((workers + each - 1) / each);
 }
 
-// Kernels that are taken together: up to four, and of more as many at a time.
-inline int kernels_together(int64_t kernels) {
+// Kernels that are taken together: up to four, of more as many at a time; where rows are read one
+// by one, one or four.
+inline int kernels_together(int64_t kernels, bool one_by_one) {
+  if (one_by_one) return kernels == 1 ? 1 : 4;
   const int64_t blocks = (kernels + 3) / 4;
   return static_cast<int>((kernels + blocks - 1) / blocks);
 }

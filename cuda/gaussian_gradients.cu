@@ -70,6 +70,7 @@ __device__ inline void dot_edges(const Params<T>& p, int64_t row, int64_t column
     if (u * Team::kGroups + Team::group() >= left) others[u] = nullptr;
   }
   A sums[kKernels][Team::kLanes] = {};
+#pragma unroll 1
   for (int64_t f = Team::local() * V; f < p.width; f += Team::kLanes * V) {
     // Beyond the last kernel its row is read again, for a number that nobody uses.
     const auto at = [&](int k) { return min(k, last) * p.width + f; };
@@ -116,7 +117,9 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks<T>)
   const Gaussians<A>& g = p.gaussians;
   const int dims = g.dims, kernels = min(kKernels, g.kernels - p.first);
   A near[kMaxDims], first_moments[kKernels * kMaxDims], second_moments[kKernels * kMaxDims];
+#pragma unroll 1
   for (int d = 0; d < dims; ++d) near[d] = A(0);
+#pragma unroll 1
   for (int i = 0; i < kKernels * dims; ++i) first_moments[i] = second_moments[i] = A(0);
 
   const int count = work.row < 0 ? 0 : work.count;
@@ -134,6 +137,7 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks<T>)
     weigh(g, at, p.first, weights);
 #pragma unroll
     for (int k = 0; k < kKernels; ++k) dots[k] = k < kernels ? dots[k] * weights[k] : A(0);
+#pragma unroll 1
     for (int d = 0; d < dims; ++d) {
       const A coordinate = at[d];
       A gradient = A(0);
@@ -157,6 +161,7 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks<T>)
   __syncwarp(Team::mask());
   if (p.near_gradient != nullptr && work.row >= 0) {
     A* to = work.part < 0 ? p.near_gradient + work.row * dims : p.partials + work.part * dims;
+#pragma unroll 1
     for (int d = 0; d < dims; ++d) {
       const A sum = Team::template sum<1, Team::kSize>(near[d]);
       if (Team::lane() == 0) to[d] = p.first > 0 ? to[d] + sum : sum;
@@ -164,6 +169,7 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks<T>)
   }
   if (p.records == nullptr) return;
   A* record = p.records + worker * 2 * g.kernels * dims + p.first * dims;
+#pragma unroll 1
   for (int i = 0; i < kernels * dims; ++i) {
     const A first = Team::template sum<1, Team::kSize>(first_moments[i]);
     const A second = Team::template sum<1, Team::kSize>(second_moments[i]);
@@ -234,18 +240,28 @@ cudaError_t launch_rows(const Params<T>& p, bool load, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+template <typename T>
+bool is_aligned(const Params<T>& p) {
+  const uintptr_t addresses =
+      reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.cotangent);
+  return sizeof(T) < 8 && p.width % (16 / sizeof(T)) == 0 && addresses % 16 == 0;
+}
+
 template <typename T, bool kSenders, int kKernels>
 cudaError_t launch_pass(const Params<T>& p, bool load, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
-  const uintptr_t addresses =
-      reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.cotangent);
-  const bool aligned = sizeof(T) < 8 && p.width % V == 0 && addresses % 16 == 0;
   const bool is_long = p.rows.num_edges >= kLongGaussianRow * p.rows.num_rows;
-  JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, !aligned, load, [&](auto team) {
-    return launch_rows<T, kSenders, V, decltype(team), kKernels>(p, load, stream);
-  })));
-  if (!load && aligned) return cudaSuccess;
-  return launch_rows<T, kSenders, 1, LongTeam, kKernels>(p, load, stream);
+  if (load || is_aligned(p)) {
+    JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, load, [&](auto team) {
+      return launch_rows<T, kSenders, V, decltype(team), kKernels>(p, load, stream);
+    })));
+  }
+  if constexpr (kKernels == 1 || kKernels == 4) {
+    if (load || !is_aligned(p)) {
+      return launch_rows<T, kSenders, 1, LongTeam, kKernels>(p, load, stream);
+    }
+  }
+  return cudaSuccess;
 }
 
 template <typename T>
@@ -263,7 +279,7 @@ cudaError_t launch_type(const GaussianGradientArgs& args, bool load, cudaStream_
               from.width,
               args.rows_are_senders,
               0};
-  const int together = load ? 4 : kernels_together(from.kernels);
+  const int together = load ? 4 : kernels_together(from.kernels, !is_aligned(p));
   for (; load || p.first < from.kernels; p.first += together) {
     JAXGNN_TRY(with_kernels(together, load, [&](auto tag) {
       constexpr int kKernels = decltype(tag)::value;

@@ -50,14 +50,10 @@ struct Tile {
   template <typename Ahead, typename Add>
   __device__ void run(Index row, int left, const Ahead& ahead, const Add& add) const {
     if (left >= Team::kSize) {
-#pragma unroll
-      for (int first = 0; first < Team::kLanes; first += kInFlight) {
-        batch<true>(
-            row, first, left,
-            [&] {
-              if (first == 0) ahead();
-            },
-            add);
+      batch<true>(row, 0, left, ahead, add);
+#pragma unroll(Team::kLanes <= 8 ? 2 : 1)
+      for (int first = kInFlight; first < Team::kLanes; first += kInFlight) {
+        batch<true>(row, first, left, [] {}, add);
       }
       return;
     }
@@ -209,21 +205,20 @@ cudaError_t launch(void (*kernel)(Params<T>), Params<T> p, int blocks, bool load
                           arguments, 0, stream);
 }
 
-// Calls fast(team) for rows that 16-byte loads can read by 32-bit numbers, and slow(team) for
-// others.
-// `tiles` is how many edges, or pairs, there are to weigh.
-template <typename T, typename Fast, typename Slow>
-cudaError_t with_team(const Params<T>& p, int64_t gathered, int64_t tiles, bool load,
-                      const Fast& fast, const Slow& slow) {
-  constexpr int V = 16 / sizeof(T);
+// Whether 16-byte loads can read the rows, of which there are so many, by 32-bit numbers.
+template <typename T>
+bool is_simple(const Params<T>& p, int64_t gathered) {
   const uintptr_t addresses = reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.out);
-  const bool simple = p.width % V == 0 && addresses % 16 == 0 && gathered <= UINT32_MAX &&
-                      !p.rows.wide_columns && sizeof(T) < 8;
-  const bool is_long = tiles >= kLongGaussianRow * p.rows.num_rows;
-  JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, !simple, load, fast)));
+  return sizeof(T) < 8 && p.width % (16 / sizeof(T)) == 0 && addresses % 16 == 0 &&
+         gathered <= UINT32_MAX && !p.rows.wide_columns;
+}
+
+// Calls launch(team) for rows that are read one by one.
+template <typename T, typename Launch>
+cudaError_t with_any_team(const Params<T>& p, bool load, const Launch& launch) {
   const bool few = p.width <= kFewFeatures;
-  if (load || (!simple && few)) JAXGNN_TRY(slow(LongTeam{}));
-  if (load || (!simple && !few)) JAXGNN_TRY(slow(WideTeam{}));
+  if (load || few) JAXGNN_TRY(launch(LongTeam{}));
+  if (load || !few) JAXGNN_TRY(launch(WideTeam{}));
   return cudaSuccess;
 }
 
@@ -247,16 +242,20 @@ cudaError_t launch_forward(const GaussianForwardArgs& args, bool load, cudaStrea
   const int64_t kernels = args.gaussian.kernels;
   Params<T> p = make_params<T>(args.gaussian, args.x, args.out, args.partials);
   p.mean = args.mean;
-  JAXGNN_TRY((with_team<T>(
-      p, args.num_columns * kernels, p.rows.num_edges * kernels, load,
-      [&](auto team) {
-        using Team = decltype(team);
-        return launch<T, V, Team>(mixed_rows<T, V, Team, false>, p, 1, load, stream);
-      },
-      [&](auto team) {
-        using Team = decltype(team);
-        return launch<T, 1, Team>(mixed_rows<T, 1, Team, true>, p, 1, load, stream);
-      })));
+  const bool simple = is_simple(p, args.num_columns * kernels);
+  const bool is_long = p.rows.num_edges * kernels >= kLongGaussianRow * p.rows.num_rows;
+  if (load || simple) {
+    JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, load, [&](auto team) {
+      using Team = decltype(team);
+      return launch<T, V, Team>(mixed_rows<T, V, Team, false>, p, 1, load, stream);
+    })));
+  }
+  if (load || !simple) {
+    JAXGNN_TRY((with_any_team<T>(p, load, [&](auto team) {
+      using Team = decltype(team);
+      return launch<T, 1, Team>(mixed_rows<T, 1, Team, true>, p, 1, load, stream);
+    })));
+  }
   return launch_join<T, Sum>(p.rows, p.partials, p.out, p.width, p.mean, false, load, stream);
 }
 
@@ -265,21 +264,29 @@ cudaError_t launch_gradient(const GaussianGradientArgs& args, bool load, cudaStr
   constexpr int V = 16 / sizeof(T);
   const int64_t kernels = args.gaussian.kernels;
   const Params<T> p = make_params<T>(args.gaussian, args.cotangent, args.x_gradient, args.partials);
-  JAXGNN_TRY((with_kernels(kernels > 0 ? kernels_together(kernels) : 0, load, [&](auto tag) {
+  const bool simple = is_simple(p, 0);  // columns are of 32 bits, and so are their numbers
+  const bool is_long = p.rows.num_edges >= kLongGaussianRow * p.rows.num_rows;
+  const int together = load ? 0 : kernels_together(kernels, !simple);
+  JAXGNN_TRY((with_kernels(together, load, [&](auto tag) {
     constexpr int kKernels = decltype(tag)::value;
     const int blocks = static_cast<int>((kernels + kKernels - 1) / kKernels);
-    return with_team<T>(
-        p, 0, p.rows.num_edges, load,
-        [&](auto team) {
-          using Team = decltype(team);
-          return launch<T, V, Team>(senders_rows<T, V, Team, false, kKernels>, p, blocks, load,
-                                    stream);
-        },
-        [&](auto team) {
+    if (load || simple) {
+      JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, load, [&](auto team) {
+        using Team = decltype(team);
+        return launch<T, V, Team>(senders_rows<T, V, Team, false, kKernels>, p, blocks, load,
+                                  stream);
+      })));
+    }
+    if constexpr (kKernels == 1 || kKernels == 4) {
+      if (load || !simple) {
+        return with_any_team<T>(p, load, [&](auto team) {
           using Team = decltype(team);
           return launch<T, 1, Team>(senders_rows<T, 1, Team, true, kKernels>, p, blocks, load,
                                     stream);
         });
+      }
+    }
+    return cudaSuccess;
   })));
   return launch_join<T, Sum>(p.rows, p.partials, p.out, p.width * kernels, false, false, load,
                              stream);

@@ -164,19 +164,18 @@ def test_short_rows_of_a_rectangular_graph(pair):
 
 
 def test_64_bit_offsets_and_indices(x64):
+    """Which a GPU may add up in another order."""
     graph = awkward_graph()
+    names = ("row_offsets", "senders", "transpose_row_offsets", "transpose_receivers")
     longer = {
-        field.name: getattr(graph, field.name).astype(jnp.int64)
-        for field in dataclasses.fields(graph)
-        if field.name in ("row_offsets", "senders", "transpose_row_offsets", "transpose_receivers")
-        or field.name == "transpose_permutation"
+        name: getattr(graph, name).astype(jnp.int64) for name in (*names, "transpose_permutation")
     }
     wide = dataclasses.replace(graph, **longer)
     cotangent = draw_array(np.random.default_rng(1), (40, 8), "float32")
     for pair in (False, True):
         operands = draw_operands(graph, 2, 8, 2, pair)
         ours, theirs = (with_gradients(g, cotangent, *operands) for g in (graph, wide))
-        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+        jax.tree.map(lambda a, b: close(a, b, 3e-6), ours, theirs)
 
 
 @pytest.mark.parametrize("pair", [False, True])
