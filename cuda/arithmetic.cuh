@@ -1,4 +1,4 @@
-// Functions of numbers, and the sum over a warp.
+// Functions of numbers, sums over a warp and of rows, and numbers of blocks.
 #pragma once
 
 #include "rows.cuh"
@@ -20,5 +20,16 @@ __device__ inline float exponential(float x) {  // two units in the last place, 
 __device__ inline double exponential(double x) { return exp(x); }
 __device__ inline float logarithm(float x) { return logf(x); }
 __device__ inline double logarithm(double x) { return log(x); }
+
+// acc += scale row.
+template <typename T, int V, typename A>
+__device__ inline void add_scaled(A scale, const Pack<T, V>& row, A (&acc)[V]) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) acc[i] += scale * unpack(row, i);
+}
+
+inline unsigned blocks_of(int64_t threads, int64_t per_block) {
+  return static_cast<unsigned>((threads + per_block - 1) / per_block);
+}
 
 }  // namespace jaxgnn

@@ -59,12 +59,6 @@ __device__ inline Place place_of(const P& p, int lane) {
   return place;
 }
 
-template <typename T, int V, typename A>
-__device__ inline void add_scaled(A scale, const Pack<T, V>& row, A (&acc)[V]) {
-#pragma unroll
-  for (int i = 0; i < V; ++i) acc[i] += scale * unpack(row, i);
-}
-
 // Where a row's, or a part's, dot product of a slice goes.
 template <typename P>
 __device__ inline auto* dot_place(const P& p, const Work& work, const Place& place) {

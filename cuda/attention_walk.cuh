@@ -116,10 +116,6 @@ __global__ void finish_dots(const Rows rows, const A* dots, A* out, int heads, i
   out[row * heads + head] = sum;
 }
 
-inline unsigned blocks_of(int64_t threads, int64_t per_block) {
-  return static_cast<unsigned>((threads + per_block - 1) / per_block);
-}
-
 // How `lanes` lanes of V features are dealt out to the heads. Returns the number of slices.
 template <typename T>
 int64_t cut(RowParams<T>& p, int lanes, int V) {

@@ -111,7 +111,7 @@ struct Team {
   __device__ static U from(U value, int u) {
     return __shfl_sync(mask(), value, u, kLanes);
   }
-  // The sum over some lanes, `from` lanes apart at first, up to the team's or the group's size.
+  // The sum over lanes of the team, kFirst apart at first, of kEnd lanes.
   template <int kFirst, int kEnd, typename A>
   __device__ static A sum(A v) {
 #pragma unroll
@@ -138,14 +138,9 @@ cudaError_t with_aligned_team(int64_t width, bool is_long, bool load, const Laun
   if constexpr (sizeof(T) < 8) {  // float64 is read one by one
     if (load || (is_long && narrow)) JAXGNN_TRY(launch(NarrowTeam{}));
     if (load || (is_long && !narrow)) JAXGNN_TRY(launch(LongTeam{}));
-    if (load || (!is_long)) JAXGNN_TRY(launch(ShortTeam{}));
+    if (load || !is_long) JAXGNN_TRY(launch(ShortTeam{}));
   }
   return cudaSuccess;
-}
-
-inline unsigned gaussian_blocks(int64_t workers, int lanes) {
-  const int64_t each = kGaussianThreads / lanes;
-  return static_cast<unsigned>((workers + each - 1) / each);
 }
 
 // Kernels that are taken together: up to four, of more as many at a time; where rows are read one

@@ -235,7 +235,8 @@ template <typename T, bool kSenders, int V, typename Team, int kKernels>
 cudaError_t launch_rows(const Params<T>& p, bool load, cudaStream_t stream) {
   const auto kernel = coordinate_rows<T, kSenders, V, Team, kKernels>;
   if (load) return load_kernel(kernel);
-  const unsigned blocks = gaussian_blocks(p.rows.num_splits + p.rows.num_rows, Team::kSize);
+  const unsigned blocks =
+      blocks_of(p.rows.num_splits + p.rows.num_rows, kGaussianThreads / Team::kSize);
   kernel<<<blocks, kGaussianThreads, 0, stream>>>(p);
   return cudaGetLastError();
 }

@@ -80,12 +80,6 @@ struct Tile {
   }
 };
 
-template <typename T, int V, typename A>
-__device__ inline void add_scaled(A scale, const Pack<T, V>& row, A (&acc)[V]) {
-#pragma unroll
-  for (int i = 0; i < V; ++i) acc[i] += scale * unpack(row, i);
-}
-
 // Adds up the groups' sums and stores them.
 template <typename T, int V, typename Team, typename A>
 __device__ inline void finish(const Work& work, T* out, A* partials, int64_t width, int64_t f,
@@ -198,7 +192,7 @@ cudaError_t launch(void (*kernel)(Params<T>), Params<T> p, int blocks, bool load
   if (load) return load_kernel(kernel);
   constexpr int64_t kSlice = Team::kLanes * V;
   p.slices = static_cast<int>((p.width + kSlice - 1) / kSlice);
-  const dim3 grid(gaussian_blocks(p.rows.num_splits + p.rows.num_rows, Team::kSize),
+  const dim3 grid(blocks_of(p.rows.num_splits + p.rows.num_rows, kGaussianThreads / Team::kSize),
                   static_cast<unsigned>(p.slices * blocks));
   void* arguments[] = {&p};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(kGaussianThreads),
