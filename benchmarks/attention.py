@@ -18,6 +18,7 @@ from benchmarks import graphs, plan, spmm, training
 from benchmarks.attention_plan import (
     ABLATION,
     ABLATION_LABEL,
+    ABLATION_MODELS,
     CPU_SHAPE,
     DEEP,
     PARTS,
@@ -58,7 +59,8 @@ def steps(
     widths = QUICK_WIDTHS if options.quick else STEP_WIDTHS
     if "ablation" in parts:
         for case in shapes or default:
-            yield case, widths, [s for model in models for s in _ablation_of(model)]
+            ablated = [model for model in models if model in ABLATION_MODELS]
+            yield case, widths, [s for model in ablated for s in _ablation_of(model)]
     if "steps" in parts:
         for case in shapes or default:
             chosen = [s for model in models for s in _of_model(model, options.device)]

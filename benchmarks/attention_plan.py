@@ -18,6 +18,7 @@ REFERENCES = {"gpu": (plan.PLAIN, plan.PYG_EDGES), "cpu": (plan.PLAIN,)}
 # The optimisations one by one: reorganisation, fusion, recomputation.
 ABLATION = (plan.PLAIN_EDGES, plan.PLAIN_NODES, plan.STORED, plan.OURS)
 ABLATION_LABEL = " ablation"
+ABLATION_MODELS = ("gat", "edgeconv")
 # What runs unless `--parts` says otherwise.
 PARTS = {"gpu": ("kernels", "steps", "memory"), "cpu": ("kernels", "steps")}
 
