@@ -4,18 +4,11 @@ import os
 import sys
 from pathlib import Path
 
-# Two CPU devices for shard_map, unless a GPU was asked for, and XLA's own code as LLVM makes it
-# without optimising: of the tests' time most is compiling, for programs that run once. Our kernels
-# are compiled already. JAX reads this when it starts.
+# Two CPU devices for shard_map, unless a GPU was asked for. JAX reads this when it starts.
 if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
     flags = os.environ.get("XLA_FLAGS", "")
-    for flag, value in (
-        ("xla_force_host_platform_device_count", 2),
-        ("xla_backend_optimization_level", 0),
-    ):
-        if flag not in flags:
-            flags = f"{flags} --{flag}={value}"
-    os.environ["XLA_FLAGS"] = flags.strip()
+    if "xla_force_host_platform_device_count" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=2".strip()
 
 # Threads of PyTorch and of OpenBLAS would spin for each other, beside those of XLA.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -31,6 +24,10 @@ from hypothesis import HealthCheck, settings
 
 # On a GPU, JAX's default products are TF32, three digits short of what these tests compare.
 jax.config.update("jax_default_matmul_precision", "highest")
+
+# On a CPU most of the tests' time is compiling, for programs that run once.
+QUICK_COMPILES = os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu")
+jax.config.update("jax_disable_most_optimizations", QUICK_COMPILES)
 
 settings.register_profile(
     "ci",
@@ -64,3 +61,11 @@ def x64():
     """64-bit types, for one test (or use `jax.enable_x64()` around a part of it)."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def optimised():
+    """XLA's programs as users have them, for tests that run them many times."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", QUICK_COMPILES)

@@ -7,6 +7,8 @@ import pytest
 from jaxgnn.train import TrainConfig, train_seeds
 from jaxgnn.train.config import PUBLISHED
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 def test_gcn_on_cora_reaches_the_published_accuracy(data_directory):
     path = data_directory / "cora"
