@@ -43,7 +43,8 @@ inline Csr make_csr(const AnyBuffer& row_offsets, const AnyBuffer& indices, cons
 // Adds a target's handler to what `registrations` returns.
 void add_target(nanobind::dict& targets, const char* name, XLA_FFI_Handler* handler);
 
-// The targets of attention_ffi.cc.
+// The targets of attention_ffi.cc and of pair_attention_ffi.cc.
 void add_attention_targets(nanobind::dict& targets);
+void add_pair_attention_targets(nanobind::dict& targets);
 
 }  // namespace jaxgnn

@@ -8,6 +8,7 @@
 #include "gat_attention.h"
 #include "maxk.h"
 #include "maxk_spmm.h"
+#include "pair_attention.h"
 #include "sddmm.h"
 #include "spmm.h"
 
@@ -18,7 +19,9 @@ namespace {
   Kernels {                                                                                 \
     #isa, isa::spmm, isa::spmm_extremum, isa::sddmm, isa::sddmm_extremum, isa::expand_rows, \
         isa::maxk, isa::cbsr_scatter, isa::cbsr_in_range, isa::maxk_spmm, isa::maxk_sspmm,  \
-        isa::maxk_sddmm, isa::attention, isa::attention_senders, isa::attention_receivers   \
+        isa::maxk_sddmm, isa::attention, isa::attention_senders, isa::attention_receivers,  \
+        isa::dot_attention, isa::dot_attention_gradients, isa::gatv2_attention,             \
+        isa::gatv2_attention_gradients                                                      \
   }
 
 Kernels choose() {

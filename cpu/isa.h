@@ -21,6 +21,10 @@ struct Kernels {
   void (*attention)(const AttentionForwardArgs&, const Executor&);
   void (*attention_senders)(const AttentionGradientArgs&, const Executor&);
   void (*attention_receivers)(const AttentionGradientArgs&, const Executor&);
+  void (*dot_attention)(const PairForwardArgs&, const Executor&);
+  void (*dot_attention_gradients)(const PairGradientArgs&, const Executor&);
+  void (*gatv2_attention)(const PairForwardArgs&, const Executor&);
+  void (*gatv2_attention_gradients)(const PairGradientArgs&, const Executor&);
 };
 
 // Chosen once: "avx512" (F, BW, VL, DQ), "avx2" (with FMA and F16C) or "baseline" (what the
