@@ -54,6 +54,8 @@ void add_target(nanobind::dict& targets, const char* name, XLA_FFI_Handler* hand
 // The targets of the other files of handlers, and the loading of their kernels.
 void add_attention_targets(nanobind::dict& targets);
 cudaError_t load_attention_kernels();
+void add_pair_attention_targets(nanobind::dict& targets);
+cudaError_t load_pair_attention_kernels();
 void add_maxk_targets(nanobind::dict& targets);
 cudaError_t load_maxk_kernels();
 
