@@ -4,7 +4,8 @@
 // A group of lanes takes a row (or a part of a long one) and a head, 16 bytes a lane and one to
 // four times; where heads are narrow, neighbouring groups take neighbouring heads of the row. Of
 // several edges the rows are loaded before any is used, and the columns of the next ones behind
-// them. Groups of a warp step together, so that sums over a group are plain shuffles. Heads are the
+// them. Groups of a warp step together, so that sums over a group are plain shuffles; where rows
+// are long, all of a warp's groups share one and join what they have at its end. Heads are the
 // grid's slow axis: all rows of a head are gathered while its slice of the columns is in L2.
 #pragma once
 
@@ -39,6 +40,7 @@ struct PairParams {
   int F, G;
   int lanes;  // of a head, a power of two
   int heads_per_worker;
+  int groups;  // that share a row; above 1: all of a warp
   int pieces;  // of a head's features
 };
 
@@ -46,17 +48,18 @@ struct PairParams {
 struct PairPlace {
   int head;
   int lane;
+  int group;
   int piece;
   bool active;
 };
 
 template <typename P>
 __device__ inline PairPlace pair_place(const P& p, int64_t thread) {
-  const int per_worker = p.lanes * p.heads_per_worker;
-  const int in = static_cast<int>(thread % per_worker);
+  const int beside = p.lanes * p.heads_per_worker;
+  const int in = static_cast<int>(thread % (beside * p.groups));
   const int tile = slice_number() / p.pieces;
-  PairPlace place{tile * p.heads_per_worker + in / p.lanes, in % p.lanes, slice_number() % p.pieces,
-                  true};
+  PairPlace place{tile * p.heads_per_worker + in % beside / p.lanes, in % p.lanes, in / beside,
+                  slice_number() % p.pieces, true};
   place.active = place.head < p.heads;
   if (!place.active) place.head = 0;
   return place;
@@ -64,13 +67,12 @@ __device__ inline PairPlace pair_place(const P& p, int64_t thread) {
 
 // As many blocks a multiprocessor as the registers allow without spilling (on sm_90).
 template <typename T, Pass kPass>
-constexpr int kPairBlocks = kPass == Pass::kForward ? 8
-                            : sizeof(T) == 4        ? 8
-                                                    : 6;
+constexpr int kPairBlocks = kPass == Pass::kForward || sizeof(T) == 4 ? 8 : 6;
 
+// kPlain: no biases, no dropout, and columns of 32 bits.
 // kWhole: a lane's packs are all of its head's features. Else they are a piece of them, of single
 // values, and the scores come from memory: for unaligned rows and very wide heads, right but slow.
-template <class Score, typename T, Pass kPass, int V, int P, bool kWhole>
+template <class Score, typename T, Pass kPass, int V, int P, bool kWhole, bool kPlain>
 __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
     pair_rows(const PairParams<T> p) {
   using A = typename Accumulator<T>::type;
@@ -82,7 +84,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
 
   const int64_t thread = int64_t(blockIdx.x) * kPairThreads + threadIdx.x;
   const PairPlace place = pair_place(p, thread);
-  Work work = find_work(p.rows, thread / (p.lanes * p.heads_per_worker));
+  Work work = find_work(p.rows, thread / (p.lanes * p.heads_per_worker * p.groups));
   const bool working = work.row >= 0 && place.active;  // others only take part in shuffles
   if (!working) work.row = work.count = 0;
   const Scoring<A>& scoring = p.scoring;
@@ -96,17 +98,25 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
   const A* vector_row = Score::kVector ? p.vector + int64_t(place.head) * p.F : nullptr;
 
   const auto feature = [&](int q) { return ((place.piece * P + q) * p.lanes + place.lane) * V; };
-  const auto load_packs = [&](const T* at, int width, bool there, Pack<T, V>(&packs)[P]) {
+  const auto load_packs = [&](const T* at, int width, Pack<T, V>(&packs)[P]) {
+#pragma unroll
+    for (int q = 0; q < P; ++q) {
+      // Beyond the head: any of its features, as what they are multiplied by is 0 there.
+      const int f = feature(q);
+      packs[q] = load_pack<T, V>(at + (f < width ? f : 0));
+    }
+  };
+  const auto load_own = [&](const T* at, int width, Pack<T, V>(&packs)[P]) {
 #pragma unroll
     for (int q = 0; q < P; ++q) {
       packs[q].word = {};
-      if (there && feature(q) < width) packs[q] = load_pack<T, V>(at + feature(q));
+      if (feature(q) < width) packs[q] = load_pack<T, V>(at + feature(q));
     }
   };
   Pack<T, V> near[P], near_value[P];
   A vector[P][V] = {};
-  load_packs(near_row, p.F, working, near);
-  if constexpr (!kForward && !kOneNear) load_packs(near_value_row, p.G, working, near_value);
+  load_own(near_row, p.F, near);
+  if constexpr (!kForward && !kOneNear) load_own(near_value_row, p.G, near_value);
   if constexpr (Score::kVector) {
 #pragma unroll
     for (int q = 0; q < P; ++q) {
@@ -128,11 +138,16 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
   A first[P][V] = {}, sums[P][V] = {};
   Softmax<A> softmax;
   const bool loop = working && has_loop(scoring, p.rows, work);
-  const bool numbered = scoring.streams != nullptr || scoring.edge_bias != nullptr;
-  // An edge's column; after the last one the row itself, if it gets a self-loop; else -1.
+  // An edge's column; after the last one the row itself, if it gets a self-loop. Beyond, columns
+  // are repeated and count for nothing: that costs less than loads that depend on a condition.
   const auto column_at = [&](int i) {
-    if (i < work.count) return static_cast<int>(load_column(p.rows, work.begin + i));
-    return i == work.count && loop ? static_cast<int>(row) : -1;
+    int column = 0;
+    if (work.count > 0) {
+      const int64_t at = work.begin + (i < work.count ? i : work.count - 1);
+      column = kPlain ? __ldg(static_cast<const int32_t*>(p.rows.columns) + at)
+                      : static_cast<int>(load_column(p.rows, at));
+    }
+    return loop && i >= work.count ? static_cast<int>(row) : column;
   };
   const auto number_at = [&](int i) -> int64_t {
     if (i < work.count) return edge_number(scoring, work.begin + i);
@@ -140,51 +155,57 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
   };
   int next[kSteps];
 #pragma unroll
-  for (int u = 0; u < kSteps; ++u) next[u] = column_at(u);
-  const int steps = __reduce_max_sync(kFullWarp, work.count + (loop ? 1 : 0));
-  for (int i = 0; i < steps; i += kSteps) {
+  for (int u = 0; u < kSteps; ++u) next[u] = column_at(place.group * kSteps + u);
+  const int length = work.count + (loop ? 1 : 0);
+  const int steps = __reduce_max_sync(kFullWarp, length);
+  const unsigned far_bytes = static_cast<unsigned>(stride * sizeof(T));
+  const unsigned far_value_bytes = static_cast<unsigned>(value_stride * sizeof(T));
+  for (int start = 0; start < steps; start += kSteps * p.groups) {
+    const int i = start + place.group * kSteps;
     bool valid[kSteps];
     Pack<T, V> far_packs[kSteps][P], value_packs[kSteps][P];
     A score[kSteps], dot[kSteps], bias[kSteps], reference[kSteps], difference[kSteps];
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) {
-      const int64_t column = next[u];
+      const int column = next[u];
       const bool is_edge = i + u < work.count;
-      valid[u] = column >= 0 && !(is_edge && scoring.self_loops && column == row);
-      load_packs(far + column * stride, p.F, valid[u], far_packs[u]);
-      if constexpr (!kOneFar) {
-        load_packs(far_value + column * value_stride, p.G, valid[u], value_packs[u]);
-      }
+      valid[u] = i + u < length && !(is_edge && scoring.self_loops && column == row);
+      const T* far_row = row_of(far, column, far_bytes);
+      const T* far_value_row = row_of(far_value, column, far_value_bytes);
+      load_packs(far_row, p.F, far_packs[u]);
+      if constexpr (!kOneFar) load_packs(far_value_row, p.G, value_packs[u]);
       reference[u] = log_sum;
       difference[u] = delta;
       if constexpr (kSenders) {
-        const A* record = p.records + column * 2 * p.heads + place.head;
-        reference[u] = valid[u] ? __ldg(record) : A(0);
-        difference[u] = valid[u] ? __ldg(record + p.heads) : A(0);
+        const A* record = p.records + int64_t(column) * 2 * p.heads + place.head;
+        reference[u] = __ldg(record);
+        difference[u] = __ldg(record + p.heads);
       }
       bias[u] = A(0);
-      if (valid[u] && is_edge && numbered) {
-        bias[u] = edge_bias(scoring, number_at(i + u), place.head);
-      } else if (valid[u] && !is_edge) {
-        bias[u] = loop_bias(scoring, row, place.head);
+      if constexpr (!kPlain) {
+        if (valid[u] && is_edge && scoring.edge_bias != nullptr) {
+          bias[u] = edge_bias(scoring, number_at(i + u), place.head);
+        } else if (valid[u] && !is_edge) {
+          bias[u] = loop_bias(scoring, row, place.head);
+        }
       }
       score[u] = dot[u] = A(0);
       if constexpr (!kWhole) {
         if (valid[u]) {
           for (int f = place.lane; f < p.F; f += p.lanes) {
-            score[u] += Score::term(widen(near_row[f]), widen(far[column * stride + f]),
+            score[u] += Score::term(widen(near_row[f]), widen(far_row[f]),
                                     Score::kVector ? vector_row[f] : A(0), p.number);
           }
           if constexpr (!kForward) {
             for (int f = place.lane; f < p.G; f += p.lanes) {
-              dot[u] += widen(near_value_row[f]) * widen(far_value[column * value_stride + f]);
+              dot[u] += widen(near_value_row[f]) * widen(far_value_row[f]);
             }
           }
         }
       }
     }
 #pragma unroll
-    for (int u = 0; u < kSteps; ++u) next[u] = column_at(i + kSteps + u);
+    for (int u = 0; u < kSteps; ++u) next[u] = column_at(i + kSteps * p.groups + u);
     const auto value = [&](int u, int q, int k) {
       return kOneFar ? unpack(far_packs[u][q], k) : unpack(value_packs[u][q], k);
     };
@@ -214,7 +235,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
     A keep[kSteps];
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) keep[u] = A(1);
-    if (scoring.streams != nullptr) {
+    if (!kPlain && scoring.streams != nullptr) {
       if (p.lanes >= kSteps) {  // a lane draws for one edge of these
         const int own = i + place.lane % kSteps;
         const bool there = own < work.count || (own == work.count && loop);
@@ -251,7 +272,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
       const A weight = alpha * keep[u];
       if constexpr (kForward) softmax.total += alpha;
       const A ds = valid[u] ? weight * dot[u] - alpha * difference[u] : A(0);
-      if (kReceivers && working && place.lane == 0 && place.piece == 0) {
+      if (kReceivers && !kPlain && working && place.lane == 0 && place.piece == 0) {
         if (i + u < work.count) {
           A* to = p.edge_gradient;
           if (to != nullptr) to[(work.begin + i + u) * p.heads + place.head] = ds;
@@ -273,7 +294,33 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
       }
     }
   }
-  if (!working) return;
+  // The groups of a row join what they have.
+  for (int offset = p.lanes * p.heads_per_worker; p.groups > 1 && offset < 32; offset *= 2) {
+    A factor = A(1);
+    if constexpr (kForward) {
+      factor = softmax.raise(__shfl_xor_sync(kFullWarp, softmax.largest, offset));
+      softmax.total += __shfl_xor_sync(kFullWarp, softmax.total, offset);
+    }
+#pragma unroll
+    for (int q = 0; q < P; ++q) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        if constexpr (kForward) sums[q][k] *= factor;
+        if constexpr (!kReceivers || Score::kVector) {
+          sums[q][k] += __shfl_xor_sync(kFullWarp, sums[q][k], offset);
+        }
+        if constexpr (!kForward) first[q][k] += __shfl_xor_sync(kFullWarp, first[q][k], offset);
+      }
+    }
+  }
+  if (!working || place.group > 0) return;
+  if (length == 0) {  // what was repeated for the others of the warp need not have been finite
+#pragma unroll
+    for (int q = 0; q < P; ++q) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) first[q][k] = sums[q][k] = A(0);
+    }
+  }
 
   const bool leads = place.lane == 0 && place.piece == 0;
   if (kReceivers && p.loop_gradient != nullptr && leads && row >= scoring.num_columns &&
@@ -333,15 +380,18 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
   }
 }
 
+// Mean row length from which the groups of a warp share a row.
+constexpr int64_t kSharedRow = 16;
+
 inline int power_of_two_from(int n) {
   int power = 1;
   while (power < n) power *= 2;
   return power;
 }
 
-template <class Score, typename T, Pass kPass, int V, int P, bool kWhole>
+template <class Score, typename T, Pass kPass, int V, int P, bool kWhole, bool kPlain>
 cudaError_t launch_pairs(PairParams<T> p, bool load, cudaStream_t stream) {
-  const auto kernel = pair_rows<Score, T, kPass, V, P, kWhole>;
+  const auto kernel = pair_rows<Score, T, kPass, V, P, kWhole, kPlain>;
   if (load) return load_kernel(kernel);
   const int widest = p.F > p.G ? p.F : p.G;
   const int needed = (widest + V * P - 1) / (V * P);  // lanes
@@ -354,13 +404,30 @@ cudaError_t launch_pairs(PairParams<T> p, bool load, cudaStream_t stream) {
   const int64_t tiles = (p.heads + p.heads_per_worker - 1) / p.heads_per_worker;
   const int64_t slices = tiles * p.pieces;
   constexpr int64_t kMost = 32768;
-  const int per_worker = p.lanes * p.heads_per_worker;
+  const bool is_long = p.rows.num_edges >= kSharedRow * p.rows.num_rows;
+  p.groups = is_long ? 32 / (p.lanes * p.heads_per_worker) : 1;
+  const int per_worker = p.lanes * p.heads_per_worker * p.groups;
   // Whole slices of the grid's z axis: tiles beyond the last have no heads.
   const dim3 grid(blocks_of(workers * per_worker, kPairThreads),
                   static_cast<unsigned>(slices < kMost ? slices : kMost), blocks_of(slices, kMost));
   void* arguments[] = {&p};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(kPairThreads),
                           arguments, 0, stream);
+}
+
+template <class Score, typename T, Pass kPass, int P>
+cudaError_t launch_whole(const PairParams<T>& p, bool load, cudaStream_t stream) {
+  constexpr int V = 16 / sizeof(T);
+  const Scoring<typename Accumulator<T>::type>& scoring = p.scoring;
+  const bool plain = scoring.edge_bias == nullptr && scoring.loop_bias == nullptr &&
+                     scoring.streams == nullptr && !p.rows.wide_columns;
+  if (load || plain) {
+    JAXGNN_TRY((launch_pairs<Score, T, kPass, V, P, true, true>(p, load, stream)));
+  }
+  if (load || !plain) {
+    JAXGNN_TRY((launch_pairs<Score, T, kPass, V, P, true, false>(p, load, stream)));
+  }
+  return cudaSuccess;
 }
 
 // The walk that the shape takes: packs of 16 bytes that hold a head, or single values.
@@ -376,21 +443,21 @@ cudaError_t walk_pairs(const PairParams<T>& p, bool load, cudaStream_t stream) {
     const bool aligned = p.F % V == 0 && p.G % V == 0 && addresses % 16 == 0;
     const int packs = (p.F > p.G ? p.F : p.G) / V;
     if (load || (aligned && packs <= 8)) {
-      JAXGNN_TRY((launch_pairs<Score, T, kPass, V, 1, true>(p, load, stream)));
+      JAXGNN_TRY((launch_whole<Score, T, kPass, 1>(p, load, stream)));
       if (!load) return cudaSuccess;
     }
     if (load || (aligned && packs <= 64)) {
-      JAXGNN_TRY((launch_pairs<Score, T, kPass, V, 2, true>(p, load, stream)));
+      JAXGNN_TRY((launch_whole<Score, T, kPass, 2>(p, load, stream)));
       if (!load) return cudaSuccess;
     }
     if constexpr (sizeof(T) == 4) {
       if (load || (aligned && packs <= 128)) {
-        JAXGNN_TRY((launch_pairs<Score, T, kPass, V, 4, true>(p, load, stream)));
+        JAXGNN_TRY((launch_whole<Score, T, kPass, 4>(p, load, stream)));
         if (!load) return cudaSuccess;
       }
     }
   }
-  return launch_pairs<Score, T, kPass, 1, 4, false>(p, load, stream);
+  return launch_pairs<Score, T, kPass, 1, 4, false, false>(p, load, stream);
 }
 
 template <typename T>
