@@ -37,14 +37,20 @@ def draw_operands(graph, heads, features, width, dtype="float32", seed=0, scale=
     return q, k, v, *(draw_array(rng, (n, heads), wide) for n in (graph.num_edges, nodes[0]))
 
 
-def dense(graph, q, k, v, bias=None, *, scale=None, **options):
+def dense(graph, q, k, v, bias=None, *, scale=None, derive=False, **options):
     q, k = np.asarray(q, np.float64), np.asarray(k, np.float64)
     scale = 1 / np.sqrt(q.shape[2]) if scale is None else scale
 
     def scores(senders, receivers):
         return scale * np.einsum("ehf,ehf->eh", k[senders], q[receivers])
 
-    return dense_pair_attention(graph, scores, v, bias, **options)
+    def pull(senders, receivers, ds):
+        dq, dk = np.zeros_like(q), np.zeros_like(k)
+        np.add.at(dq, receivers, scale * ds[..., None] * k[senders])
+        np.add.at(dk, senders, scale * ds[..., None] * q[receivers])
+        return dq, dk
+
+    return dense_pair_attention(graph, scores, v, bias, pull=pull if derive else None, **options)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +72,7 @@ def test_values_and_gradients(heads, features, width, dtype, loops, rate):
         operands = operands if loops else operands[:4]
         keep = keep_factors(KEY, rate, graph, heads, dtype)
 
-        def attention(impl, q, k, v, bias, loop_bias=None):
+        def attention(q, k, v, bias, loop_bias=None):
             return dot_attention(
                 graph,
                 q,
@@ -77,11 +83,11 @@ def test_values_and_gradients(heads, features, width, dtype, loops, rate):
                 key=KEY,
                 self_loops=loops,
                 loop_bias=loop_bias,
-                impl=impl,
+                impl="kernel",
             )
 
         def expected(q, k, v, bias, loop_bias=None):
-            return dense(graph, q, k, v, bias, loops=loop_bias, keep=keep)
+            return dense(graph, q, k, v, bias, loops=loop_bias, keep=keep, derive=True)
 
         check_values_and_gradients(attention, expected, operands, dtype)
 

@@ -36,15 +36,31 @@ def draw_operands(graph, heads, features, dtype="float32", seed=0, scale=1.0):
     return left, right, att, *(draw_array(rng, (n, heads), wide) for n in rows)
 
 
-def dense(graph, left, right, att, bias=None, *, slope=0.2, edge=None, **options):
+def dense(graph, left, right, att, bias=None, *, slope=0.2, edge=None, derive=False, **options):
     left, right, att = (np.asarray(a, np.float64) for a in (left, right, att))
 
-    def scores(senders, receivers):
+    def rows_of(senders, receivers):
         rows = left[senders] + right[receivers]
-        rows = rows if edge is None else rows + np.asarray(edge, np.float64)
+        return rows if edge is None else rows + np.asarray(edge, np.float64)
+
+    def scores(senders, receivers):
+        rows = rows_of(senders, receivers)
         return np.einsum("ehf,hf->eh", np.where(rows > 0, rows, slope * rows), att)
 
-    return dense_pair_attention(graph, scores, left, bias, **options)
+    def pull(senders, receivers, ds):
+        rows, ds = rows_of(senders, receivers), ds[..., None]
+        drows = ds * att * np.where(rows > 0, 1, slope)
+        dleft, dright = np.zeros_like(left), np.zeros_like(right)
+        np.add.at(dleft, senders, drows)
+        np.add.at(dright, receivers, drows)
+        return dleft, dright, np.sum(ds * np.where(rows > 0, rows, slope * rows), axis=0)
+
+    options["pull"] = pull if derive else None
+    out = dense_pair_attention(graph, scores, left, bias, **options)
+    if not derive:
+        return out
+    out, (dkeys, dright, datt, dvalues, *biases) = out
+    return out, (dkeys + dvalues, dright, datt, *biases)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +81,7 @@ def test_values_and_gradients(heads, features, dtype, loops, rate, slope):
         operands = operands if loops else operands[:4]
         keep = keep_factors(KEY, rate, graph, heads, dtype)
 
-        def attention(impl, left, right, att, bias, loop_bias=None):
+        def attention(left, right, att, bias, loop_bias=None):
             return gatv2_attention(
                 graph,
                 left,
@@ -77,11 +93,12 @@ def test_values_and_gradients(heads, features, dtype, loops, rate, slope):
                 key=KEY,
                 self_loops=loops,
                 loop_bias=loop_bias,
-                impl=impl,
+                impl="kernel",
             )
 
         def expected(left, right, att, bias, loop_bias=None):
-            return dense(graph, left, right, att, bias, slope=slope, loops=loop_bias, keep=keep)
+            options = {"slope": slope, "loops": loop_bias, "keep": keep, "derive": True}
+            return dense(graph, left, right, att, bias, **options)
 
         check_values_and_gradients(attention, expected, operands, dtype)
 

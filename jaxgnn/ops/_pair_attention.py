@@ -108,9 +108,9 @@ def attend_gradients(
     """
     dtype = _ffi.accumulation_dtype(out.dtype)
     delta = jnp.sum(cotangent.astype(dtype) * out.astype(dtype), axis=-1)
-    arguments = (how, *operands, log_sum, delta, cotangent)
-    dkeys, dvalues, _, _ = kernels.gradients(*arguments, by_senders=True)
-    dqueries, shares, dedge, dloop = kernels.gradients(*arguments, by_senders=False)
+    gradients = functools.partial(kernels.gradients, how, *operands, log_sum, delta, cotangent)
+    dkeys, dvalues, _, _ = gradients(by_senders=True)
+    dqueries, shares, dedge, dloop = gradients(by_senders=False)
     dvector = None if shares is None else jnp.sum(shares, axis=0, keepdims=True)
     nodes = Nodes(dqueries, dkeys, dvalues, dvector)
     return PairOperands(None, nodes, dedge, dloop, None)  # type: ignore[arg-type]

@@ -168,8 +168,8 @@ class GATv2Conv(nnx.Module):
         shape = left.shape[1:-1]
         copies = math.prod(shape[:-1])
         edge, loops = self._edge_terms(graph, edge_attr, copies)
-        arguments = (graph, _heads.fold(left), _heads.fold(right))
         vectors = jnp.tile(self.attention[...], (copies, 1))
+        arguments = (graph, _heads.fold(left), _heads.fold(right), vectors)
         options: dict[str, Any] = {
             "edge": edge,
             "loop_edge": loops,
@@ -179,10 +179,10 @@ class GATv2Conv(nnx.Module):
         }
         weights = None
         if return_attention_weights:
-            out, *both = gatv2_attention_with_weights(*arguments, vectors, **options)
-            weights = _heads.unfolded_weights(*both, shape)
+            out, by_edge, by_loop = gatv2_attention_with_weights(*arguments, **options)
+            weights = _heads.unfolded_weights(by_edge, by_loop, shape)
         else:
-            out = gatv2_attention(*arguments, vectors, **options)
+            out = gatv2_attention(*arguments, **options)
         out = _heads.join(out.reshape(out.shape[0], *left.shape[1:]), self.concat)
         if self.linear_residual is not None:
             out = out + self.linear_residual(dense(receivers)).astype(out.dtype)
