@@ -65,7 +65,8 @@ __device__ inline PairPlace pair_place(const P& p, int64_t thread) {
   return place;
 }
 
-// As many blocks a multiprocessor as the registers allow without spilling (on sm_90).
+// As many blocks a multiprocessor as the registers allow: on sm_90 without spilling, but for a few
+// words in float32 where there are biases, or four packs a lane.
 template <typename T, Pass kPass>
 constexpr int kPairBlocks = kPass == Pass::kForward || sizeof(T) == 4 ? 8 : 6;
 
