@@ -71,7 +71,7 @@ def steps(
 
 
 def _of_model(model: str, device: str) -> Iterator[Setting]:
-    heads = plan.ATTENTION_HEADS if model == "gat" else None
+    heads = plan.ATTENTION_HEADS if model in ("gat", "gatv2") else None
     for impl in (plan.OURS, *REFERENCES[device]):
         yield Setting(impl, model, heads=heads)
         if impl == plan.PLAIN and model == "edgeconv":

@@ -14,7 +14,7 @@ from benchmarks import plan
 
 SUITES = ("spmm", "maxk", "attention", "training", "graph")
 # Of the suites `training` and `attention`.
-MODELS = {"training": ("sage", "gcn", "gin"), "attention": ("gat", "edgeconv")}
+MODELS = {"training": ("sage", "gcn", "gin"), "attention": ("gat", "gatv2", "edgeconv")}
 PARTS = ("kernels", "steps", "memory")
 
 
