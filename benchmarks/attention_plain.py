@@ -31,7 +31,7 @@ def model_of(setting: Setting, graph: StoredGraph, oracle: bool) -> tuple[Apply,
         layer = gat_on_edges
     if setting.model == "edgeconv" and (oracle or setting.impl == plan.PLAIN_NODES):
         layer = edge_conv_on_nodes
-    edges = operands(graph, self_loops=setting.model == "gat")
+    edges = operands(graph, self_loops=setting.model in ("gat", "gatv2"))
     return functools.partial(_model, layer=layer, sliced=oracle), edges
 
 
@@ -92,10 +92,61 @@ def attend(
     target: Float[Array, "heads features"],
     sliced: bool,
 ) -> Float[Array, "nodes heads features"]:
-    """The attention; its sums are divided on the nodes, which spares a gather."""
+    """The attention by scores that are sums over the two ends."""
     senders, receivers = edges["senders"], edges["receivers"]
     at_senders, at_receivers = ((h * vector).sum(axis=-1) for vector in (source, target))
     scores = jax.nn.leaky_relu(at_senders[senders] + at_receivers[receivers], 0.2)
+    return average(edges, h, scores, sliced)
+
+
+def gatv2(
+    own: Arrays, edges: Arrays, x: Float[Array, "nodes in_features"], sliced: bool
+) -> Float[Array, "nodes out_features"]:
+    """GATv2's heads side by side."""
+    heads, features = own["vector"].shape
+
+    def rows(side: str) -> Array:
+        return (x @ own[side] + own[f"{side}_shift"]).reshape(x.shape[0], heads, features)
+
+    left, right = rows("left"), rows("right")
+    senders, receivers = edges["senders"], edges["receivers"]
+
+    def scores(left: Array, right: Array, vector: Array) -> Array:
+        both = left[senders] + right[receivers]
+        return (jax.nn.leaky_relu(both, 0.2) * vector).sum(axis=-1)
+
+    if sliced:
+
+        def head(operands: tuple[Array, Array, Array]) -> Array:
+            left, right, vector = operands  # [nodes, features], [features]
+
+            def add(total: Array, column: tuple[Array, Array, Array]) -> tuple[Array, None]:
+                at_senders, at_receivers, weight = column
+                return total + scores(
+                    at_senders[:, None], at_receivers[:, None], weight[None]
+                ), None
+
+            total = jnp.zeros(senders.shape, left.dtype)
+            total, _ = jax.lax.scan(jax.checkpoint(add), total, (left.T, right.T, vector))
+            return average(edges, left[:, None], total[:, None], sliced)[:, 0]
+
+        both = (jnp.moveaxis(rows, 1, 0) for rows in (left, right))
+        out = jax.lax.map(jax.checkpoint(head), (*both, own["vector"]))
+        out = jnp.moveaxis(out, 0, 1)
+    else:
+        out = average(edges, left, scores(left, right, own["vector"]), sliced)
+    return out.reshape(x.shape[0], heads * features) + own["bias"]
+
+
+def average(
+    edges: Arrays,
+    h: Float[Array, "nodes heads features"],
+    scores: Float[Array, "edges heads"],
+    sliced: bool,
+) -> Float[Array, "nodes heads features"]:
+    """The average by the softmax of scores; its sums are divided on the nodes, which spares a
+    gather."""
+    senders, receivers = edges["senders"], edges["receivers"]
     if not sliced:  # in float64 the exponentials of these scores, which are small, need no maximum
         largest = _reduce(jax.ops.segment_max, edges, jax.lax.stop_gradient(scores))
         scores = scores - largest[receivers]
@@ -185,4 +236,4 @@ def _reduce(operation: Callable[..., Any], edges: Arrays, rows: Array) -> Array:
     return operation(rows, edges["receivers"], nodes, indices_are_sorted=True)
 
 
-_LAYERS: dict[str, Layer] = {"gat": gat, "edgeconv": edge_conv, "monet": monet}
+_LAYERS: dict[str, Layer] = {"gat": gat, "gatv2": gatv2, "edgeconv": edge_conv, "monet": monet}

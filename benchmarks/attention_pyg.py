@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch_geometric.nn import EdgeConv, GATConv, GMMConv
+from torch_geometric.nn import EdgeConv, GATConv, GATv2Conv, GMMConv
 from torch_geometric.utils import degree
 
 from benchmarks.graphs import StoredGraph
@@ -43,7 +43,7 @@ def edge_index(graph: StoredGraph, model: str) -> torch.Tensor:
     The attention's self-loops are among them: a layer that adds them does so in each call.
     """
     senders, degrees = np.asarray(graph.senders), np.diff(graph.row_offsets)
-    if model == "gat":
+    if model in ("gat", "gatv2"):
         nodes = np.arange(graph.num_nodes, dtype=senders.dtype)
         senders = np.insert(senders, graph.row_offsets[1:], nodes)
         degrees = degrees + 1
@@ -55,6 +55,12 @@ def _gat(inputs: dict[str, np.ndarray]) -> torch.nn.Module:
     heads, features = inputs["source"].shape
     width = inputs["kernel"].shape[0]
     return GATConv(width, features, heads=heads, add_self_loops=False)
+
+
+def _gatv2(inputs: dict[str, np.ndarray]) -> torch.nn.Module:
+    heads, features = inputs["vector"].shape
+    width = inputs["left"].shape[0]
+    return GATv2Conv(width, features, heads=heads, add_self_loops=False)
 
 
 def _edge_conv(inputs: dict[str, np.ndarray]) -> torch.nn.Module:
@@ -85,6 +91,17 @@ _MODELS: dict[str, tuple[Any, dict[str, str]]] = {
     "gat": (
         _gat,
         {"kernel": "lin.weight", "source": "att_src", "target": "att_dst", "bias": "bias"},
+    ),
+    "gatv2": (
+        _gatv2,
+        {
+            "left": "lin_l.weight",
+            "left_shift": "lin_l.bias",
+            "right": "lin_r.weight",
+            "right_shift": "lin_r.bias",
+            "vector": "att",
+            "bias": "bias",
+        },
     ),
     "edgeconv": (_edge_conv, {"kernel": "nn.weight", "bias": "nn.bias"}),
     "monet": (

@@ -14,7 +14,10 @@ from benchmarks import plan
 
 SUITES = ("spmm", "maxk", "attention", "training", "graph")
 # Of the suites `training` and `attention`.
-MODELS = {"training": ("sage", "gcn", "gin"), "attention": ("gat", "edgeconv", "monet")}
+MODELS = {
+    "training": ("sage", "gcn", "gin"),
+    "attention": ("gat", "gatv2", "edgeconv", "monet"),
+}
 PARTS = ("kernels", "steps", "memory", "ablation")
 
 

@@ -25,7 +25,7 @@ QUICK_WIDTHS = (24, 16, 16, 16, 7)
 KS = (None, 32, 16)  # None: ReLU
 QUICK_KS = (None, 4)
 ORACLE = "float64"
-EDGE_MODELS = ("gat", "edgeconv", "monet")
+EDGE_MODELS = ("gat", "gatv2", "edgeconv", "monet")
 # MoNet's kernels, and the coordinates of an edge.
 KERNELS, COORDINATES = 3, 2
 
@@ -36,12 +36,12 @@ class Setting:
 
     Attributes:
         impl: whose it is.
-        model: `"sage"`, `"gcn"`, `"gin"`; of the suite `attention` `"gat"`, `"edgeconv"` or
-            `"monet"`.
+        model: `"sage"`, `"gcn"`, `"gin"`; of the suite `attention` `"gat"`, `"gatv2"`, `"edgeconv"`
+            or `"monet"`.
         k: MaxK's, or `None` for ReLU.
         dtype: of the computation; parameters are float32.
         input_layer: whether a product comes before the first convolution.
-        heads: of `"gat"`; its last layer has one.
+        heads: of `"gat"` and `"gatv2"`; the last layer has one.
         label: tells its rows from those of the same model in other sizes.
     """
 
@@ -269,6 +269,15 @@ def _edge_parameters(
     heads = 1 if last or setting.heads is None else setting.heads
     own = fan_out // heads
     bound = (6 / (heads + own)) ** 0.5
+    if setting.model == "gatv2":
+        wide = (6 / (fan_in + fan_out)) ** 0.5
+        return {
+            f"left_{layer}": uniform(wide, fan_in, fan_out),
+            f"left_shift_{layer}": uniform(0.05, fan_out),
+            f"right_{layer}": uniform(wide, fan_in, fan_out),
+            f"right_shift_{layer}": uniform(0.05, fan_out),
+            f"vector_{layer}": uniform(bound, heads, own),
+        }
     return {
         f"kernel_{layer}": uniform((6 / (fan_in + fan_out)) ** 0.5, fan_in, fan_out),
         f"source_{layer}": uniform(bound, heads, own),

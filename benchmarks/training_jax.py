@@ -31,6 +31,7 @@ _MODELS: dict[str, Callable[..., nn.GNN]] = {
     "gcn": nn.GCN,
     "gin": nn.GIN,
     "gat": nn.GAT,
+    "gatv2": nn.GATv2,
     "edgeconv": nn.EdgeConvNet,
     "monet": nn.MoNet,
 }
@@ -52,6 +53,14 @@ _PLACES: dict[str, dict[str, tuple]] = {
         "kernel": ("linear", "kernel"),
         "source": ("attention_senders",),
         "target": ("attention_receivers",),
+        "bias": ("bias",),
+    },
+    "gatv2": {
+        "left": ("linear_senders", "kernel"),
+        "left_shift": ("linear_senders", "bias"),
+        "right": ("linear_receivers", "kernel"),
+        "right_shift": ("linear_receivers", "bias"),
+        "vector": ("attention",),
         "bias": ("bias",),
     },
     "edgeconv": {"kernel": ("linear", "kernel"), "bias": ("linear", "bias")},

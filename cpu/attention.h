@@ -86,17 +86,23 @@ JAXGNN_INLINE void over_chunks(const AttentionArgs& args, int64_t row, int64_t b
   while (next_chunk(args, rest, chunk, pass)) body(chunk);
 }
 
+// Adds the biases of a chunk, of one head, and fills up with -inf beyond the chunk.
+template <class A>
+JAXGNN_INLINE void add_biases(const AttentionArgs& args, const Chunk& chunk, int64_t head, A* out) {
+  const A* bias = static_cast<const A*>(chunk.loop ? args.loop_bias : args.edge_bias);
+  if (bias != nullptr) {
+    for (int c = 0; c < chunk.count; ++c) out[c] += bias[chunk.edges[c] * args.heads + head];
+  }
+  for (int c = chunk.count; c < kChunk; ++c) out[c] = -kInfinity<A>;
+}
+
 // out[c] = columns[c's column] + own + bias: the scores before the LeakyReLU, of one head, and -inf
 // beyond the chunk.
 template <class A>
 JAXGNN_INLINE void sum_scores(const AttentionArgs& args, const Chunk& chunk, int64_t head,
                               const A* columns, int64_t stride, A own, A* out) {
   for (int c = 0; c < chunk.count; ++c) out[c] = columns[chunk.columns[c] * stride + head] + own;
-  const A* bias = static_cast<const A*>(chunk.loop ? args.loop_bias : args.edge_bias);
-  if (bias != nullptr) {
-    for (int c = 0; c < chunk.count; ++c) out[c] += bias[chunk.edges[c] * args.heads + head];
-  }
-  for (int c = chunk.count; c < kChunk; ++c) out[c] = -kInfinity<A>;
+  add_biases(args, chunk, head, out);
 }
 
 // The derivative of the LeakyReLU.

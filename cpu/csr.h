@@ -214,6 +214,39 @@ struct GaussianGradientArgs {
   void* records;             // A[num_splits + R, 2 K r] with mu_gradient, scratch
 };
 
+// Attention whose scores need both feature rows of an edge, H heads of F features side by side:
+//   scale <q[i], k[j]>  or  <vector, LeakyReLU(q[i] + k[j])>,  and edge_bias[e].
+struct PairArgs {
+  AttentionArgs attention;  // of the values, which may be the keys; without sender_scores
+  int64_t head_width;       // F
+  double number;            // the scale, or the LeakyReLU's slope
+  const void* queries;      // T[receivers, H F]
+  const void* keys;         // T[senders, H F]
+  const void* vector;       // A[H, F] or null
+};
+
+struct PairForwardArgs {
+  PairArgs pair;
+  void* out;       // T[R, width]
+  void* log_sum;   // A[R, H]
+  void* partials;  // A[num_splits, width + 2 H], scratch
+};
+
+// The gradients of the rows at one end. `second` is T[senders, width], the values' gradient, by
+// senders and where the values are not the keys; by receivers A[receivers, H F], each row's share
+// in the gradient of the vector, where there is one.
+struct PairGradientArgs {
+  PairArgs pair;
+  bool by_senders;
+  const void* cotangent;  // T[receivers, width]
+  const void* records;    // A[receivers, 2 H]: log_sum, delta
+  void* first;            // T[R, H F], the gradient of keys or of queries
+  void* second;
+  void* edge_gradient;  // A[E, H] or null, of the pass over receivers
+  void* loop_gradient;  // A[receivers, H] or null, the same
+  void* partials;       // A[num_splits, H F], then A[num_splits, the width of `second`], scratch
+};
+
 struct ExpandRowsArgs {
   Csr csr;
   int32_t* out;  // [E]

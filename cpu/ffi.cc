@@ -489,6 +489,7 @@ void bind_ffi(nanobind::module_& module) {
         add("jaxgnn_maxk_sddmm", maxk_sddmm_handler);
         add_attention_targets(targets);
         add_gaussian_targets(targets);
+        add_pair_attention_targets(targets);
         return targets;
       },
       "The XLA FFI handlers by target name, as capsules for jax.ffi.register_ffi_target.");

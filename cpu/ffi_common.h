@@ -45,6 +45,7 @@ void add_target(nanobind::dict& targets, const char* name, XLA_FFI_Handler* hand
 
 // The targets of the other files of handlers.
 void add_attention_targets(nanobind::dict& targets);
+void add_pair_attention_targets(nanobind::dict& targets);
 void add_gaussian_targets(nanobind::dict& targets);
 
 }  // namespace jaxgnn

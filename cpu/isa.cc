@@ -9,6 +9,7 @@
 #include "gaussian_spmm.h"
 #include "maxk.h"
 #include "maxk_spmm.h"
+#include "pair_attention.h"
 #include "sddmm.h"
 #include "spmm.h"
 
@@ -20,7 +21,9 @@ namespace {
     #isa, isa::spmm, isa::spmm_extremum, isa::sddmm, isa::sddmm_extremum, isa::expand_rows, \
         isa::maxk, isa::cbsr_scatter, isa::cbsr_in_range, isa::maxk_spmm, isa::maxk_sspmm,  \
         isa::maxk_sddmm, isa::attention, isa::attention_senders, isa::attention_receivers,  \
-        isa::gaussian_spmm, isa::gaussian_senders, isa::gaussian_coordinates                \
+        isa::dot_attention, isa::dot_attention_gradients, isa::gatv2_attention,             \
+        isa::gatv2_attention_gradients, isa::gaussian_spmm, isa::gaussian_senders,          \
+        isa::gaussian_coordinates                                                           \
   }
 
 Kernels choose() {

@@ -21,6 +21,10 @@ struct Kernels {
   void (*attention)(const AttentionForwardArgs&, const Executor&);
   void (*attention_senders)(const AttentionGradientArgs&, const Executor&);
   void (*attention_receivers)(const AttentionGradientArgs&, const Executor&);
+  void (*dot_attention)(const PairForwardArgs&, const Executor&);
+  void (*dot_attention_gradients)(const PairGradientArgs&, const Executor&);
+  void (*gatv2_attention)(const PairForwardArgs&, const Executor&);
+  void (*gatv2_attention_gradients)(const PairGradientArgs&, const Executor&);
   void (*gaussian_spmm)(const GaussianForwardArgs&, const Executor&);
   void (*gaussian_senders)(const GaussianGradientArgs&, const Executor&);
   void (*gaussian_coordinates)(const GaussianGradientArgs&, const Executor&);

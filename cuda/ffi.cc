@@ -30,8 +30,9 @@ ffi::Error initialize(ffi::RemainingArgs, ffi::RemainingRets) {
   std::atomic<bool>* done =
       device >= 0 && device < static_cast<int>(loaded.size()) ? &loaded[device] : nullptr;
   if (done != nullptr && done->load(std::memory_order_acquire)) return ffi::Error::Success();
-  for (cudaError_t (*load)() : {load_spmm, load_sddmm, load_extremum, load_expand_rows,
-                                load_attention_kernels, load_gaussian_kernels, load_maxk_kernels}) {
+  for (cudaError_t (*load)() :
+       {load_spmm, load_sddmm, load_extremum, load_expand_rows, load_attention_kernels,
+        load_pair_attention_kernels, load_gaussian_kernels, load_maxk_kernels}) {
     if (const cudaError_t error = load(); error != cudaSuccess) {
       return status("jaxgnn: loading the kernels", error);
     }
@@ -267,6 +268,7 @@ void bind_ffi(nanobind::module_& module) {
         add_target(targets, "jaxgnn_expand_rows", expand_rows_handler);
         add_attention_targets(targets);
         add_gaussian_targets(targets);
+        add_pair_attention_targets(targets);
         add_maxk_targets(targets);
         return targets;
       },

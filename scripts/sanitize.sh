@@ -12,12 +12,13 @@ set -eu
 cd "$(dirname "$0")/.."
 python=${1:-python3}
 tools=${2:-memcheck racecheck}
-tests=${3:-spmm sddmm edges windows maxk_kernels maxk_fused gat_attention gaussian_spmm}
+tests=${3:-spmm sddmm edges windows maxk_kernels maxk_fused gat_attention dot_attention gatv2_attention \
+gaussian_spmm}
 # One allocation a buffer, so that an access past its end is seen.
 export XLA_PYTHON_CLIENT_ALLOCATOR=platform JAX_PLATFORMS=cuda,cpu
 export pytest="$python -m pytest -q -o addopts= -p no:cacheprovider -p no:benchmark -p no:xdist"
 chosen="(long_rows and not float16) or finite_differences or expand_rows or order_of_rows \
-or beyond_the_cache or -6-float32 or -32-float32 or -100-bfloat16 or sanitized"
+or beyond_the_cache or large_scores or -6-float32 or -32-float32 or -100-bfloat16 or sanitized"
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT

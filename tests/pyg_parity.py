@@ -13,6 +13,9 @@ from jaxgnn import Graph
 
 TOLERANCE = 1e-5
 
+# Those of an attention's two ends.
+_OF_ENDS = {"lin_l": "linear_senders", "lin_r": "linear_receivers"}
+
 # PyTorch's names, where they differ; `lin` depends on the module.
 _NAMES = {
     "lins": "linears",
@@ -26,6 +29,12 @@ _NAMES = {
     "att_dst": "attention_receivers",
     "att_edge": "attention_edges",
     "root": "linear_root",
+    "lin_key": "linear_key",
+    "lin_query": "linear_query",
+    "lin_value": "linear_value",
+    "lin_skip": "linear_skip",
+    "lin_beta": "linear_beta",
+    "att": "attention",
     "running_mean": "mean",
     "running_var": "var",
 }
@@ -78,6 +87,8 @@ def path_here(name: str, lin: str = "linear", own_bias: bool = False) -> tuple[A
     renamed = ["linear" if part == "lin" else _NAMES.get(part, part) for part in renamed]
     if len(parts) == 2 and parts[0] == "lin":
         renamed[0] = lin
+    if own_bias:
+        renamed = [_OF_ENDS.get(part, ours) for part, ours in zip(parts, renamed, strict=True)]
     return tuple(int(part) if part.isdigit() else part for part in renamed)
 
 
@@ -94,7 +105,7 @@ def _here(name: str, value: torch.Tensor) -> np.ndarray:
 
 
 def _has_own_bias(reference: torch.nn.Module) -> bool:
-    own = ("att_src", "sigma")
+    own = ("att_src", "att", "sigma")
     return any(hasattr(part, name) for part in reference.modules() for name in own)
 
 
@@ -107,8 +118,11 @@ def copy_weights(reference: torch.nn.Module, module: nnx.Module, lin: str = "lin
     """Overwrites all variables of `module` by those of `reference`; every one must be found."""
     state = nnx.state(module, (nnx.Param, nnx.BatchStat))
     missing = {path for path, _ in nnx.to_flat_state(state)}
-    values = {}
+    values, known = {}, set()
     for name, value in reference.state_dict().items():
+        if value.data_ptr() in known and value.numel() > 0:
+            continue  # another name of a shared parameter
+        known.add(value.data_ptr())
         path = path_here(name, lin, _has_own_bias(reference))
         if path in missing:
             missing.remove(path)

@@ -58,8 +58,8 @@ def test_help_of_train_explains_every_option_and_names_every_model(capsys):
     ("arguments", "message"),
     [
         (
-            ["--model", "transformer"],
-            f"--model: expected one of {', '.join(sorted(MODELS))}, got 'transformer'",
+            ["--model", "perceiver"],
+            f"--model: expected one of {', '.join(sorted(MODELS))}, got 'perceiver'",
         ),
         (["no-such-set"], "no-such-set: no such file"),
         (["/dev/null"], "/dev/null"),

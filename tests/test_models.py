@@ -217,10 +217,10 @@ def test_options_reach_the_layers():
     graph, x, weights = example()
     for name in MODELS:
         options = {"norm": "layer", "residual": True, "jumping": "cat"}
-        if name == "gat":
+        if name in ("gat", "gatv2", "transformer"):
             options["edge_dim"] = 1  # takes the weights as features of the edges
         model = shapes(name, dtype=jnp.bfloat16, **options)
-        given = None if name in ("edgeconv", "monet") else weights  # which have none
+        given = None if name in ("agnn", "edgeconv", "monet") else weights  # which have none
         out = nnx.eval_shape(lambda m, g, x, w: m(g, x, w), model, graph, x, given)
         assert out.dtype == jnp.bfloat16
 

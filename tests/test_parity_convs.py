@@ -16,8 +16,20 @@ from torch_geometric.utils import scatter  # noqa: E402
 
 from jaxgnn import Graph  # noqa: E402
 from jaxgnn.data import load, read_matrix_market  # noqa: E402
-from jaxgnn.nn import MLP, EdgeConv, GATConv, GCNConv, GINConv, GMMConv, SAGEConv  # noqa: E402
+from jaxgnn.nn import (  # noqa: E402
+    MLP,
+    AGNNConv,
+    EdgeConv,
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GMMConv,
+    SAGEConv,
+    TransformerConv,
+)
 
+KEY_BIAS = r"linear_key\.bias"  # the same for all edges of a row: its derivative is 0
 GRAPHS = ("cora", "amazon_photo", "p2p_gnutella31")
 
 
@@ -111,6 +123,31 @@ def gat_pair(a, b, *, bias=True, **options):
     if bias:
         torch.nn.init.normal_(reference.bias)
     return reference, empty(lambda rngs: GATConv(a, b, use_bias=bias, rngs=rngs, **options))
+
+
+def gatv2_pair(a, b, *, bias=True, **options):
+    reference = pyg.nn.GATv2Conv(a, b, bias=bias, **options)
+    if bias:
+        torch.nn.init.normal_(reference.bias)
+    return reference, empty(lambda rngs: GATv2Conv(a, b, use_bias=bias, rngs=rngs, **options))
+
+
+def agnn_pair(beta=1.5, **options):
+    reference = pyg.nn.AGNNConv(**options)
+    if options.get("requires_grad", True):
+        torch.nn.init.constant_(reference.beta, beta)
+    else:
+        del reference.beta  # a part of the state, which ours has not
+        reference.beta = 1.0
+    return reference, AGNNConv(**options)
+
+
+def transformer_pair(a, b, *, bias=True, root_weight=True, **options):
+    reference = pyg.nn.TransformerConv(a, b, bias=bias, root_weight=root_weight, **options)
+    if not root_weight:
+        reference.lin_skip = torch.nn.Identity()  # it is there, and unused
+    options |= {"use_bias": bias, "root_weight": root_weight}
+    return reference, empty(lambda rngs: TransformerConv(a, b, rngs=rngs, **options))
 
 
 def edge_pair(a, b, *, aggr="max", bias=True):
@@ -214,6 +251,14 @@ def test_gmm(real):
     assert_parity(*gmm_pair(x.shape[1], 6, dim=2, kernel_size=3), edges, x, coordinates)
 
 
+def test_attentions_with_scores_of_pairs(data_directory):
+    edges, x = real_graph(data_directory, "cora")
+    assert_parity(*gatv2_pair(x.shape[1], 6, heads=3), edges, x)
+    assert_parity(*agnn_pair(), edges, x)
+    pair = transformer_pair(x.shape[1], 6, heads=3)
+    assert_parity(*pair, edges, x, vanishing=KEY_BIAS)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -226,6 +271,43 @@ def test_gmm(real):
 def test_gmm_on_an_awkward_graph(options):
     edges, x = awkward()
     assert_parity(*gmm_pair(6, 4, dim=3, **options), edges, x, edge_features(edges, 3))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concat": False, "residual": True, "bias": False},
+        {"share_weights": True, "add_self_loops": False, "negative_slope": 0.5},
+        {"edge_dim": 2, "fill_value": "mean", "residual": True},
+    ],
+    ids=lambda o: "-".join(map(str, o.values())),
+)
+def test_gatv2_on_an_awkward_graph(options):
+    edges, x = awkward()
+    attributes = edge_features(edges, options["edge_dim"]) if "edge_dim" in options else None
+    assert_parity(*gatv2_pair(6, 4, heads=3, **options), edges, x, attributes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concat": False, "beta": True},
+        {"root_weight": False, "bias": False},
+        {"edge_dim": 2, "beta": True},
+    ],
+    ids=lambda o: "-".join(map(str, o.values())),
+)
+def test_transformer_on_an_awkward_graph(options):
+    edges, x = awkward()
+    attributes = edge_features(edges, options["edge_dim"]) if "edge_dim" in options else None
+    pair = transformer_pair(6, 4, heads=3, **options)
+    assert_parity(*pair, edges, x, attributes, vanishing=KEY_BIAS)
+
+
+def test_agnn_options():
+    edges, x = awkward()
+    assert_parity(*agnn_pair(add_self_loops=False), edges, x)
+    assert_parity(*agnn_pair(requires_grad=False), edges, x)
 
 
 @pytest.mark.parametrize("aggr", ["max", "mean"])
@@ -313,6 +395,8 @@ def test_rectangular_graphs():
         assert_parity(*gat_pair((6, 4), 5, heads=2, **options), edges, x, attributes)
     assert_parity(*gat_pair(6, 5, heads=2), edges, (x[0], x[0][:10]))
     assert_parity(*gmm_pair((6, 4), 5, dim=2, kernel_size=3), edges, x, edge_features(edges, 2))
+    assert_parity(*gatv2_pair((6, 4), 5, heads=2, residual=True), edges, x)
+    assert_parity(*transformer_pair((6, 4), 5, heads=2), edges, x, vanishing=KEY_BIAS)
     assert_parity(*edge_pair(6, 5), edges, (x[0], x[0][:10]))
     assert_parity(*edge_mlp_pair(6, 7, 4), edges, (x[0], x[0][:10]), lin="mlp")
 

@@ -160,8 +160,11 @@ def test_roc_auc_of_two_classes_of_more_and_of_several_labels():
 # The loop.
 
 
-@pytest.mark.parametrize("activation", ["relu", "maxk"])
-@pytest.mark.parametrize("model", sorted(MODELS))
+@pytest.mark.parametrize(
+    ("model", "activation"),
+    [(model, "relu") for model in sorted(MODELS)]
+    + [(model, "maxk") for model in sorted(set(MODELS) - {"agnn", "gatv2", "transformer"})],
+)
 def test_every_model_learns_the_toy(model, activation):
     options = {"activation": "maxk", "k": 3, "input_layer": True} if activation == "maxk" else {}
     *_, rows = fit(dataclasses.replace(SMALL, model=model, epochs=100, dropout=0.0, **options))

@@ -1,31 +1,51 @@
 """Flax NNX modules: graph convolutions and models of them."""
 
 from jaxgnn.nn.conv import (
+    AGNNConv,
     AttentionWeights,
     DynamicEdgeConv,
     EdgeConv,
     GATConv,
+    GATv2Conv,
     GCNConv,
     GINConv,
     GMMConv,
     SAGEConv,
+    TransformerConv,
 )
 from jaxgnn.nn.maxk import MaxK, annealed_k
 from jaxgnn.nn.mlp import MLP
-from jaxgnn.nn.models import GAT, GCN, GIN, GNN, MODELS, EdgeConvNet, GraphSAGE, MoNet, NodeMLP
+from jaxgnn.nn.models import (
+    AGNN,
+    GAT,
+    GCN,
+    GIN,
+    GNN,
+    MODELS,
+    EdgeConvNet,
+    GATv2,
+    GraphSAGE,
+    MoNet,
+    NodeMLP,
+    Transformer,
+)
 
 __all__ = [
+    "AGNN",
     "GAT",
     "GCN",
     "GIN",
     "GNN",
     "MLP",
     "MODELS",
+    "AGNNConv",
     "AttentionWeights",
     "DynamicEdgeConv",
     "EdgeConv",
     "EdgeConvNet",
     "GATConv",
+    "GATv2",
+    "GATv2Conv",
     "GCNConv",
     "GINConv",
     "GMMConv",
@@ -34,5 +54,7 @@ __all__ = [
     "MoNet",
     "NodeMLP",
     "SAGEConv",
+    "Transformer",
+    "TransformerConv",
     "annealed_k",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,17 @@ from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._features import Features, dense, map_values
 from jaxgnn.nn._linear import count, kaiming_kernel, linear, width
-from jaxgnn.nn.conv import EdgeConv, GATConv, GCNConv, GINConv, GMMConv, SAGEConv
+from jaxgnn.nn.conv import (
+    AGNNConv,
+    EdgeConv,
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GMMConv,
+    SAGEConv,
+    TransformerConv,
+)
 from jaxgnn.nn.maxk import MaxK, check_activation
 from jaxgnn.nn.mlp import MLP, Activation, Norm, normalisations
 from jaxgnn.ops import CBSR, _check
@@ -144,8 +154,8 @@ class GNN(nnx.Module):
         Args:
             graph: a square graph.
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them.
-            weights: of the edges, in the graph's order; 1 if not given. `GAT` takes features of
-                the edges instead, `[num_edges, edge_dim]`.
+            weights: of the edges, in the graph's order; 1 if not given. `GAT`, `GATv2` and
+                `Transformer` take features of the edges instead, `[num_edges, edge_dim]`.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -273,6 +283,8 @@ class GAT(GNN):
         ValueError: heads that do not divide `hidden_features`.
     """
 
+    _layer: ClassVar[type[nnx.Module]] = GATConv
+
     def __init__(
         self,
         in_features: int,
@@ -293,7 +305,7 @@ class GAT(GNN):
                 f"hidden_features: expected a multiple of the {heads} heads, got {hidden_features}"
             )
         rate = dropout if attention_dropout is None else attention_dropout
-        layer = functools.partial(_gat_layer, dropout=rate)
+        layer = functools.partial(_layer_of_heads, self._layer, dropout=rate)
         super().__init__(
             in_features,
             hidden_features,
@@ -304,6 +316,57 @@ class GAT(GNN):
                 layer, heads=heads if out_heads is None else out_heads, concat=False
             ),
             dropout=dropout,
+            **options,
+        )
+
+
+class GATv2(GAT):
+    """`GAT` of `GATv2Conv` layers, whose options it takes."""
+
+    _layer = GATv2Conv
+
+
+class Transformer(GAT):
+    """`GAT` of `TransformerConv` layers, whose options it takes."""
+
+    _layer = TransformerConv
+
+
+class AGNN(GNN):
+    """`GNN` of `AGNNConv` layers, which only propagate, between two products.
+
+    Begins with a product and an activation, and ends with a product of the last layer's output
+    (or of all layers', by `jumping`). The activation after a layer does nothing to what is at least
+    0, as after ReLU. It takes no weights of the edges.
+
+    Args:
+        jumping: `"last"`, `"cat"` or `"max"`; `None` is `"last"`.
+        input_layer: there is one in any case.
+        options: those of `GNN` and `AGNNConv`.
+
+    Source: Thekumparampil et al. (2018), section 3.2.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        num_layers: int,
+        *,
+        jumping: Jumping | None = None,
+        input_layer: bool = True,
+        **options: Any,
+    ):
+        del input_layer
+        super().__init__(
+            in_features,
+            hidden_features,
+            out_features,
+            num_layers,
+            conv=_agnn_layer,
+            jumping="last" if jumping is None else jumping,
+            input_layer=True,
             **options,
         )
 
@@ -406,11 +469,22 @@ def _gin_layer(
     return GINConv(mlp, eps=eps, train_eps=train_eps, dtype=dtype, param_dtype=param_dtype)
 
 
-def _gat_layer(
-    in_features: int, out_features: int, *, heads: int, concat: bool, **options: Any
-) -> GATConv:
+def _layer_of_heads(
+    layer: Callable[..., Any],
+    in_features: int,
+    out_features: int,
+    *,
+    heads: int,
+    concat: bool,
+    **options: Any,
+) -> Any:
     own = out_features // heads if concat else out_features
-    return GATConv(in_features, own, heads=heads, concat=concat, **options)
+    return layer(in_features, own, heads=heads, concat=concat, **options)
+
+
+def _agnn_layer(in_features: int, out_features: int, *, rngs: nnx.Rngs, **options: Any) -> AGNNConv:
+    del in_features, out_features, rngs
+    return AGNNConv(**options)
 
 
 class _DegreeGMMConv(nnx.Module):
@@ -473,6 +547,9 @@ MODELS: dict[str, type[GNN]] = {
     "sage": GraphSAGE,
     "gin": GIN,
     "gat": GAT,
+    "gatv2": GATv2,
+    "agnn": AGNN,
+    "transformer": Transformer,
     "edgeconv": EdgeConvNet,
     "monet": MoNet,
     "mlp": NodeMLP,

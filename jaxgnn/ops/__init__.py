@@ -1,9 +1,11 @@
 """Operations on graphs: the functional layer that `jaxgnn.nn` is a thin shell over."""
 
+from jaxgnn.ops.dot_attention import dot_attention
 from jaxgnn.ops.edge_conv import edge_conv, edge_conv_max
 from jaxgnn.ops.expand_rows import expand_rows
 from jaxgnn.ops.gat_attention import gat_attention
 from jaxgnn.ops.gather_edges import gather_edges
+from jaxgnn.ops.gatv2_attention import gatv2_attention
 from jaxgnn.ops.gaussian_spmm import gaussian_spmm
 from jaxgnn.ops.knn_graph import knn_graph
 from jaxgnn.ops.maxk import CBSR, maxk
@@ -16,11 +18,13 @@ from jaxgnn.ops.spmm import spmm
 
 __all__ = [
     "CBSR",
+    "dot_attention",
     "edge_conv",
     "edge_conv_max",
     "expand_rows",
     "gat_attention",
     "gather_edges",
+    "gatv2_attention",
     "gaussian_spmm",
     "knn_graph",
     "maxk",

@@ -156,11 +156,23 @@ def attention_weights(
     if operands.edge_bias is not None:
         scores = scores + operands.edge_bias
     scores = leaky_relu(scores, how.negative_slope)
-    loops = None
-    if how.self_loops:
+    loops = _loop_scores(how, operands) if how.self_loops else None
+    return softmax_weights(graph, scores, loops, operands.words, how.drop_below, impl)
+
+
+def softmax_weights(
+    graph: Graph,
+    scores: Float[Array, "num_edges heads"],
+    loops: Float[Array, "nodes heads"] | None,
+    words: UInt32[Array, " 2"] | None,
+    drop_below: int,
+    impl: _ffi.Impl,
+) -> tuple[Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
+    """The softmax over each receiver's edges, after dropout; with `loops`, the scores of added
+    self-loops, the graph's own are passed over."""
+    if loops is not None:
         own = (graph.senders == graph.receivers)[:, None]
         scores = jnp.where(own, jnp.full_like(scores, -jnp.inf), scores)
-        loops = _loop_scores(how, operands)
     largest = segment_reduce(graph, jax.lax.stop_gradient(scores), "max", impl=impl)
     lowest = jnp.full_like(largest, -jnp.inf)
     largest = jnp.where(graph.in_degrees[:, None] > 0, largest, lowest)
@@ -178,12 +190,11 @@ def attention_weights(
     edges = scores / gather_edges(graph, receivers=total, impl=impl)
     if loops is not None:
         loops = loops / total[: loops.shape[0]]
-    words = operands.words
     if words is not None:
 
         def keep(first: int, weights: Array) -> Array:
             edges, heads = weights.shape
-            return keep_factors(words, first, edges, heads, how.drop_below, weights.dtype)
+            return keep_factors(words, first, edges, heads, drop_below, weights.dtype)
 
         edges = edges * keep(0, edges)
         loops = None if loops is None else loops * keep(graph.num_edges, loops)

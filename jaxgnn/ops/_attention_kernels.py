@@ -87,7 +87,7 @@ def forward(
         dtype = score_src.dtype
         out, log_sum, *_ = _ffi.call(
             TARGETS[0],
-            [*_structure(rows), _flat(v), score_src, score_dst, *scores.operands(dtype)],
+            [*structure(rows), flat(v), score_src, score_dst, *scores.operands(dtype)],
             [
                 ((rows.num_rows, heads * width), v.dtype),
                 ((rows.num_rows, heads), dtype),
@@ -125,10 +125,10 @@ def sender_gradients(
         dv, dsrc, *_ = _ffi.call(
             TARGETS[1],
             [
-                *_structure(rows),
+                *structure(rows),
                 *([] if rows.order is None else [rows.order]),
-                _flat(cotangent),
-                _flat(v),
+                flat(cotangent),
+                flat(v),
                 score_src,
                 _records(score_dst, log_sum, delta),
                 *scores.operands(dtype),
@@ -171,9 +171,9 @@ def receiver_gradients(
         ddst, dedge, dloop, *_ = _ffi.call(
             TARGETS[2],
             [
-                *_structure(rows),
-                _flat(cotangent),
-                _flat(v),
+                *structure(rows),
+                flat(cotangent),
+                flat(v),
                 score_src,
                 _records(score_dst, log_sum, delta),
                 *scores.operands(dtype),
@@ -198,12 +198,12 @@ def receiver_gradients(
     return foldable_heads(kernel)(rows, arrays)
 
 
-def _structure(rows: Rows) -> list[Array]:
+def structure(rows: Rows) -> list[Array]:
     assert rows.columns is not None
     return [rows.offsets, rows.columns, rows.splits]
 
 
-def _flat(x: Array) -> Array:
+def flat(x: Array) -> Array:
     return x.reshape(x.shape[0], x.shape[1] * x.shape[2])
 
 

@@ -256,7 +256,7 @@ class GATConv(nnx.Module):
         edge_attr = edge_attr.astype(dtype)
         loops = None
         if self.add_self_loops:
-            loops = jnp.tile(_loop_features(graph, edge_attr, self.fill_value) @ folded, copies)
+            loops = jnp.tile(loop_features(graph, edge_attr, self.fill_value) @ folded, copies)
         return jnp.tile(edge_attr @ folded, copies), loops
 
 
@@ -273,7 +273,7 @@ def _fold(scores: Array) -> Array:
     return scores.reshape(scores.shape[0], math.prod(scores.shape[1:]))
 
 
-def _loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Array:
+def loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Array:
     """The features of each receiver's added self-loop."""
     if not isinstance(fill_value, str):
         shape = (graph.num_receivers, edge_attr.shape[1])

@@ -1,0 +1,208 @@
+"""The second graph attention layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from jaxgnn.graph import Graph
+from jaxgnn.nn import _inputs
+from jaxgnn.nn._dropout import dropout_module, dropout_options
+from jaxgnn.nn._features import dense
+from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width
+from jaxgnn.nn.conv import _heads
+from jaxgnn.nn.conv.gat import FillValue, loop_features
+from jaxgnn.ops import _check, gatv2_attention
+from jaxgnn.ops.gatv2_attention import gatv2_attention_with_weights
+
+
+class GATv2Conv(nnx.Module):
+    r"""Convolution that weighs neighbours by an attention that looks at both ends at once.
+
+    $$y_i = \Big\Vert_h \sum_{e = (j \to i)} \alpha_{eh} \, l_{jh} + b, \qquad
+      \alpha_{eh} = \mathrm{softmax}_i \; a_h^\top \mathrm{LeakyReLU}
+      (l_{jh} + r_{ih} + z_e W_h''), \qquad
+      l_j = x_j W + c, \quad r_i = x_i W' + c'$$
+
+    with the heads side by side, or their mean without `concat`; $z_e$ are features of the edges,
+    with `edge_dim`. Dropout acts on $\alpha$. With `residual`, $x_i W_r$ is added. Self-loops are
+    those of `GATConv`.
+
+    Nothing of the size of the edges is stored, but with features of the edges: then their products
+    and the scores' terms are, of edges times heads times features.
+
+    Args:
+        in_features: width of $x$, or the pair of the senders' and the receivers'.
+        out_features: width of a head.
+        heads: their number.
+        concat: put the heads side by side, else take their mean.
+        negative_slope: of the LeakyReLU.
+        dropout: share of the weights $\alpha$ dropped in training.
+        add_self_loops: one self-loop a node.
+        edge_dim: width of the features of the edges, if there are any.
+        fill_value: the features of the added self-loops, as in `GATConv`.
+        share_weights: one product for both ends.
+        residual: add a product of the receivers' features.
+        use_bias: whether to add $b$, $c$ and $c'$.
+        dtype: of the computation; by default that of `x` and the parameters, promoted.
+        param_dtype: of the parameters.
+        kernel_init, bias_init: initial values of the kernels and of $b$; by default PyG's (Glorot,
+            zeros).
+        rngs: `params` is used, and `dropout` if there is any.
+
+    Raises:
+        TypeError: a width or `heads` is no integer.
+        ValueError: a width or `heads` below 1, or an option out of range.
+
+    Source: Brody et al., "How attentive are graph attention networks?" (ICLR 2022), section 3.2;
+    PyG's `GATv2Conv`.
+    """
+
+    def __init__(
+        self,
+        in_features: int | tuple[int, int],
+        out_features: int,
+        *,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: FillValue = "mean",
+        share_weights: bool = False,
+        residual: bool = False,
+        use_bias: bool = True,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: Initializer = glorot_kernel,
+        bias_init: Initializer = jax.nn.initializers.zeros,
+        rngs: nnx.Rngs,
+    ):
+        count(heads, "heads", "heads")
+        width(out_features, "out_features")
+        if isinstance(fill_value, str):
+            _check.choice(fill_value, "fill_value", ("mean", "add", "min", "max"))
+        else:
+            _check.number(fill_value, "fill_value", -math.inf, math.inf)
+        senders, receivers = _heads.width_pair(in_features)
+        if share_weights and senders != receivers:
+            raise ValueError(
+                f"in_features: share_weights=True expected one width, got {in_features!r}"
+            )
+        total = heads * out_features
+        joined = total if concat else out_features
+
+        def product(in_features: int, out_features: int, use_bias: bool = False) -> nnx.Linear:
+            return linear(
+                in_features,
+                out_features,
+                use_bias=use_bias,
+                dtype=dtype,
+                param_dtype=param_dtype,
+                kernel_init=kernel_init,
+                rngs=rngs,
+            )
+
+        self.linear_senders = product(senders, total, use_bias)
+        self.linear_receivers = None if share_weights else product(receivers, total, use_bias)
+        self.attention = nnx.Param(kernel_init(rngs.params(), (heads, out_features), param_dtype))
+        edged = None if edge_dim is None else product(width(edge_dim, "edge_dim"), total)
+        self.linear_edges = edged
+        self.linear_residual = product(receivers, joined) if residual else None
+        bias = nnx.Param(bias_init(rngs.params(), (joined,), param_dtype)) if use_bias else None
+        self.bias = bias
+        self.dropout = dropout_module(dropout, "dropout", rngs)
+        self.in_features = (senders, receivers)
+        self.out_features = out_features
+        self.heads = heads
+        self.concat = concat
+        self.negative_slope = _check.number(negative_slope, "negative_slope", 0, math.inf)
+        self.add_self_loops = add_self_loops
+        self.edge_dim = edge_dim
+        self.fill_value: FillValue = fill_value
+
+    def __call__(
+        self,
+        graph: Graph,
+        x: Float[Array, "num_nodes *batch in_features"] | tuple[Array, Array],
+        edge_attr: Float[Array, "num_edges edge_dim"] | Float[Array, " num_edges"] | None = None,
+        *,
+        return_attention_weights: bool = False,
+    ) -> Any:
+        """Convolves the features of the nodes.
+
+        Args:
+            graph: the graph.
+            x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
+                receivers'.
+            edge_attr: features of the edges, `[num_edges, edge_dim]` in the graph's order, or
+                `[num_edges]` for an `edge_dim` of 1.
+            return_attention_weights: also return the weights, a number for each edge and head.
+
+        Returns:
+            `[num_receivers, ..., heads * out_features]`, or `[..., out_features]` without
+            `concat`; with `return_attention_weights` a pair of that and `AttentionWeights`.
+
+        Raises:
+            TypeError: `graph` is no `Graph`, or a dtype is not floating.
+            ValueError: a shape that does not fit, a missing half of the pair, or `edge_attr`
+                without `edge_dim`.
+        """
+        graph = _inputs.graph_argument(graph)
+        senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "GATv2Conv")
+        if receivers is None:
+            raise ValueError("x: GATv2Conv expected x[1], got None")
+        left = _heads.project(self.linear_senders, dense(senders), self.heads)
+        if self.linear_receivers is None and senders is receivers:
+            right = left
+        else:
+            layer = self.linear_receivers or self.linear_senders
+            right = _heads.project(layer, dense(receivers), self.heads).astype(left.dtype)
+        shape = left.shape[1:-1]
+        copies = math.prod(shape[:-1])
+        edge, loops = self._edge_terms(graph, edge_attr, copies)
+        vectors = jnp.tile(self.attention[...], (copies, 1))
+        arguments = (graph, _heads.fold(left), _heads.fold(right), vectors)
+        options: dict[str, Any] = {
+            "edge": edge,
+            "loop_edge": loops,
+            "negative_slope": self.negative_slope,
+            **dropout_options(self.dropout),
+            "self_loops": self.add_self_loops,
+        }
+        weights = None
+        if return_attention_weights:
+            out, by_edge, by_loop = gatv2_attention_with_weights(*arguments, **options)
+            weights = _heads.unfolded_weights(by_edge, by_loop, shape)
+        else:
+            out = gatv2_attention(*arguments, **options)
+        out = _heads.join(out.reshape(out.shape[0], *left.shape[1:]), self.concat)
+        if self.linear_residual is not None:
+            out = out + self.linear_residual(dense(receivers)).astype(out.dtype)
+        if self.bias is not None:
+            out = out + self.bias[...].astype(out.dtype).reshape((1,) * (out.ndim - 1) + (-1,))
+        return out if weights is None else (out, weights)
+
+    def _edge_terms(
+        self, graph: Graph, edge_attr: Any, copies: int
+    ) -> tuple[Array | None, Array | None]:
+        """The terms of the edges and of the added self-loops, for each copy of the heads."""
+        layer = self.linear_edges
+        edge_attr = _heads.edge_rows(graph, edge_attr, layer, "GATv2Conv")
+        if edge_attr is None or layer is None:
+            return None, None
+
+        def terms(rows: Array) -> Array:
+            return jnp.tile(_heads.project(layer, rows, self.heads), (1, copies, 1))
+
+        loops = None
+        if self.add_self_loops:
+            loops = terms(loop_features(graph, edge_attr, self.fill_value))
+        return terms(edge_attr), loops

@@ -1,0 +1,203 @@
+"""Attention whose scores need both feature rows of an edge, as one differentiable map and as a
+composition of simpler operations."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt32
+
+from jaxgnn import _ffi
+from jaxgnn.graph import Graph
+from jaxgnn.ops import _pair_kernels as kernels
+from jaxgnn.ops._attention import leaky_relu, softmax_weights
+from jaxgnn.ops._pair_kernels import Nodes, PairAttention
+from jaxgnn.ops.gather_edges import gather_edges
+from jaxgnn.ops.sddmm import sddmm
+from jaxgnn.ops.spmm import spmm
+
+
+class PairOperands(NamedTuple):
+    """What the attention is computed from.
+
+    Attributes:
+        graph: the graph.
+        nodes: the nodes' rows, of one dtype; the vector in the accumulation dtype.
+        edge_bias: the edges' share of the scores, in that too, or `None`.
+        loop_bias: the added self-loops' share, or `None`.
+        words: the key of dropout, or `None` without.
+    """
+
+    graph: Graph
+    nodes: Nodes
+    edge_bias: Float[Array, "num_edges heads"] | None
+    loop_bias: Float[Array, "num_receivers heads"] | None
+    words: UInt32[Array, " 2"] | None
+
+    def differentiable(self) -> PairOperands:
+        """The operands that have derivatives; `None` for the others."""
+        return self._replace(graph=None, words=None)  # type: ignore[arg-type]
+
+    def with_values(self, values: PairOperands) -> PairOperands:
+        """The inverse of `differentiable`."""
+        return values._replace(graph=self.graph, words=self.words)
+
+
+def pair_attention(how: PairAttention, operands: PairOperands, impl: _ffi.Impl) -> Array:
+    """The attention by the kernels where there are some, else by the composition."""
+    kernel = _ffi.use_kernel(impl, *kernels.TARGETS)
+    graph, nodes = operands.graph, operands.nodes
+    shape = (graph.num_receivers, *nodes.averaged.shape[1:])
+    without_edges = graph.num_edges == 0 and not how.self_loops
+    if 0 in shape or graph.num_senders == 0 or without_edges:
+        return jnp.zeros(shape, nodes.keys.dtype)
+    if not kernel or nodes.keys.shape[2] == 0:
+        # Where only this one has no kernel, those of its parts run.
+        return composition(how, operands, impl)
+    results: tuple[Array, Array] = attend(how, PairOperands(*_ffi.unify_varying(*operands)))
+    return results[0]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attend(
+    how: PairAttention, operands: PairOperands
+) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
+    """The attention, and the logarithm of the sum of each row's exponentials.
+
+    The latter is a residual: whatever its cotangent is, it is taken for 0.
+    """
+    return kernels.forward(how, *operands)
+
+
+def _attend_fwd(how, operands):
+    results: tuple[Array, Array] = attend(how, operands)
+    out, log_sum = results
+    # Functions of the operands, through which `attend_gradients` has its whole derivative.
+    residuals = operands, jax.lax.stop_gradient(out), jax.lax.stop_gradient(log_sum)
+    return (out, log_sum), residuals
+
+
+def _attend_bwd(how, residuals, cotangents):
+    return (attend_gradients(how, *residuals, cotangents[0]),)
+
+
+attend.defvjp(_attend_fwd, _attend_bwd)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attend_gradients(
+    how: PairAttention,
+    operands: PairOperands,
+    out: Float[Array, "num_receivers heads width"],
+    log_sum: Float[Array, "num_receivers heads"],
+    cotangent: Float[Array, "num_receivers heads width"],
+) -> PairOperands:
+    r"""The gradients of `attend`, from scores computed once more.
+
+    With $\alpha_e = \exp(s_e - \mathrm{lse}_i)$, the mask $m_e$ of dropout with its scale, and
+    $\delta_i = \langle dy_i, y_i \rangle$,
+
+    $$dv_j = \sum_e \alpha_e m_e \, dy_i, \qquad
+      ds_e = \alpha_e \, (m_e \langle dy_i, v_j \rangle - \delta_i),$$
+
+    and the rows' gradients are the sums at either end of $ds_e$ times the score's derivative. Its
+    own derivative is that of the composition's gradients.
+    """
+    dtype = _ffi.accumulation_dtype(out.dtype)
+    delta = jnp.sum(cotangent.astype(dtype) * out.astype(dtype), axis=-1)
+    gradients = functools.partial(kernels.gradients, how, *operands, log_sum, delta, cotangent)
+    dkeys, dvalues, _, _ = gradients(by_senders=True)
+    dqueries, shares, dedge, dloop = gradients(by_senders=False)
+    dvector = None if shares is None else jnp.sum(shares, axis=0, keepdims=True)
+    nodes = Nodes(dqueries, dkeys, dvalues, dvector)
+    return PairOperands(None, nodes, dedge, dloop, None)  # type: ignore[arg-type]
+
+
+def _attend_gradients_fwd(how, operands, out, log_sum, cotangent):
+    return attend_gradients(how, operands, out, log_sum, cotangent), (operands, cotangent)
+
+
+def _attend_gradients_bwd(how, residuals, cotangents):
+    operands, cotangent = residuals
+
+    def gradients(values, cotangent):
+        def value(values):
+            return composition(how, operands.with_values(values), None)
+
+        return jax.vjp(value, values)[1](cotangent)[0]
+
+    dvalues, dcotangent = jax.vjp(gradients, operands.differentiable(), cotangent)[1](cotangents)
+    return dvalues, None, None, dcotangent
+
+
+attend_gradients.defvjp(_attend_gradients_fwd, _attend_gradients_bwd)
+
+
+def composition(
+    how: PairAttention,
+    operands: PairOperands,
+    impl: _ffi.Impl,
+    edge_rows: Float[Array, "num_edges heads features"] | None = None,
+    loop_rows: Float[Array, "nodes heads features"] | None = None,
+) -> Float[Array, "num_receivers heads width"]:
+    """The attention out of operations on edges."""
+    edges, loops = attention_weights(how, operands, impl, edge_rows, loop_rows)
+    return average(operands, edges, loops, impl)
+
+
+def average(
+    operands: PairOperands,
+    edges: Float[Array, "num_edges heads"],
+    loops: Float[Array, "nodes heads"] | None,
+    impl: _ffi.Impl,
+) -> Float[Array, "num_receivers heads width"]:
+    """The sum of the senders' values by given weights."""
+    values = operands.nodes.averaged
+    dtype = _ffi.accumulation_dtype(values.dtype)
+    out = spmm(operands.graph, values.astype(dtype), edges, impl=impl)
+    if loops is not None:
+        nodes = loops.shape[0]
+        out = out.at[:nodes].add(loops[:, :, None] * values[:nodes].astype(dtype))
+    return out.astype(values.dtype)
+
+
+def attention_weights(
+    how: PairAttention,
+    operands: PairOperands,
+    impl: _ffi.Impl,
+    edge_rows: Float[Array, "num_edges heads features"] | None = None,
+    loop_rows: Float[Array, "nodes heads features"] | None = None,
+) -> tuple[Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
+    """The weights after dropout of the edges, and of the added self-loops if there are any.
+
+    `edge_rows` and `loop_rows` are GATv2's terms of the edges, inside of the LeakyReLU.
+    """
+    graph, nodes = operands.graph, operands.nodes
+    dtype = _ffi.accumulation_dtype(nodes.keys.dtype)
+    queries, keys = nodes.queries.astype(dtype), nodes.keys.astype(dtype)
+
+    def score_rows(rows: Array, more: Array | None) -> Array:
+        assert nodes.vector is not None
+        rows = rows if more is None else rows + more.astype(dtype)
+        return jnp.sum(leaky_relu(rows, how.number) * nodes.vector, axis=-1)
+
+    if how.score == "dot":
+        scores = how.number * sddmm(graph, queries, keys, impl=impl)
+    else:
+        scores = score_rows(gather_edges(graph, keys, queries, "add", impl=impl), edge_rows)
+    if operands.edge_bias is not None:
+        scores = scores + operands.edge_bias
+    loops = None
+    if how.self_loops:
+        count = min(keys.shape[0], queries.shape[0])
+        keys, queries = keys[:count], queries[:count]
+        if how.score == "dot":
+            loops = how.number * jnp.sum(queries * keys, axis=-1)
+        else:
+            loops = score_rows(queries + keys, loop_rows)
+        if operands.loop_bias is not None:
+            loops = loops + operands.loop_bias[:count]
+    return softmax_weights(graph, scores, loops, operands.words, how.drop_below, impl)
