@@ -1,6 +1,5 @@
-// The linear maps of the derivative of max and min: eight lanes a row (or a part of a long one) and
-// 16 bytes a lane, or a warp and a feature a lane; the grid's y axis is over the slices of
-// features.
+// The linear maps of the derivative of max and min: a warp a row (or a part of a long one), a lane
+// a feature, the grid's y axis over slices of 32 features.
 #include "extremum.h"
 #include "reduce.cuh"
 
@@ -24,61 +23,42 @@ struct Params {
   int64_t heads;
 };
 
-template <typename T, int V, int kLanes, bool kTranspose>
+template <typename T, bool kTranspose>
 __global__ void __launch_bounds__(kThreads) select_edges(const Params<T> p) {
   using A = typename Accumulator<T>::type;
-  constexpr int kInFlight = 4;
-  const Work work = find_work(p.rows, (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kLanes);
-  const int64_t f = (int64_t(blockIdx.y) * kLanes + threadIdx.x % kLanes) * V;
+  const Work work = find_work(p.rows, (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32);
+  const int64_t f = int64_t(blockIdx.y) * 32 + threadIdx.x % 32;
   if (work.row < 0 || f >= p.width) return;
   const int64_t head = f / (p.width / p.heads);
   const T* at_row = kTranspose ? p.x : p.y;
   const T* at_column = kTranspose ? p.y : p.x;
-  const Pack<T, V> own = load_pack<T, V>(at_row + work.row * p.width + f);
-  A acc[V] = {};
-  for (int i = 0; i < work.count; i += kInFlight) {
-    Pack<T, V> others[kInFlight], values[kInFlight];
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      if (i + u >= work.count) continue;
-      const int64_t place = load_column(p.rows, work.begin + i + u) * p.width + f;
-      others[u] = load_pack<T, V>(at_column + place);
-      // Not only where they are wanted: the load would wait for the other.
-      if (p.values != nullptr) values[u] = load_pack<T, V>(p.values + place);
-    }
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      if (i + u >= work.count) continue;
-      const int64_t edge = (work.begin + i + u) * p.heads + head;
-      const A weight = p.weights != nullptr ? p.weights[edge] : A(1);
-      const A scale = p.scale != nullptr ? p.scale[edge] : A(1);
-#pragma unroll
-      for (int k = 0; k < V; ++k) {
-        A x = unpack(kTranspose ? own : others[u], k);
-        const A y = unpack(kTranspose ? others[u] : own, k);
-        if (p.weights != nullptr) x = widen(narrow<T, A>(weight * x));
-        if (x == y) acc[k] += p.values != nullptr ? unpack(values[u], k) * scale : scale;
-      }
+  const A own = widen(at_row[work.row * p.width + f]);
+  A acc[1] = {A(0)};
+#pragma unroll 4
+  for (int i = 0; i < work.count; ++i) {
+    const int64_t edge = work.begin + i;
+    const int64_t place = load_column(p.rows, edge) * p.width + f;
+    const A other = widen(at_column[place]);
+    A x = kTranspose ? own : other;
+    const A y = kTranspose ? other : own;
+    if (p.weights != nullptr) x = widen(narrow<T, A>(p.weights[edge * p.heads + head] * x));
+    if (x == y) {
+      A term = p.values != nullptr ? widen(p.values[place]) : A(1);
+      if (p.scale != nullptr) term *= p.scale[edge * p.heads + head];
+      acc[0] += term;
     }
   }
-  store_row<T, V, A>(work, p.out, p.partials, p.width, f, false, acc);
+  store_row<T, 1, A>(work, p.out, p.partials, p.width, f, false, acc);
 }
 
-template <typename T, int V, int kLanes, bool kTranspose>
+template <typename T, bool kTranspose>
 cudaError_t launch_kernel(const Params<T>& p, bool load, cudaStream_t stream) {
-  if (load) return load_kernel(select_edges<T, V, kLanes, kTranspose>);
+  if (load) return load_kernel(select_edges<T, kTranspose>);
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
-  const dim3 grid(static_cast<unsigned>((workers * kLanes + kThreads - 1) / kThreads),
-                  static_cast<unsigned>((p.width + kLanes * V - 1) / (kLanes * V)));
-  select_edges<T, V, kLanes, kTranspose><<<grid, kThreads, 0, stream>>>(p);
+  const dim3 grid(static_cast<unsigned>((workers * 32 + kThreads - 1) / kThreads),
+                  static_cast<unsigned>((p.width + 31) / 32));
+  select_edges<T, kTranspose><<<grid, kThreads, 0, stream>>>(p);
   return cudaGetLastError();
-}
-
-template <typename T, int V, int kLanes>
-cudaError_t launch_either(const Params<T>& p, bool transpose, bool load, cudaStream_t stream) {
-  if (load || transpose) JAXGNN_TRY((launch_kernel<T, V, kLanes, true>(p, load, stream)));
-  if (load || !transpose) JAXGNN_TRY((launch_kernel<T, V, kLanes, false>(p, load, stream)));
-  return cudaSuccess;
 }
 
 template <typename T>
@@ -94,13 +74,8 @@ cudaError_t launch_type(const ExtremumArgs& args, bool load, cudaStream_t stream
                     static_cast<A*>(args.partials),
                     args.width,
                     args.heads};
-  constexpr int V = 16 / sizeof(T);
-  const uintptr_t addresses =
-      reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.y) |
-      reinterpret_cast<uintptr_t>(args.values) | reinterpret_cast<uintptr_t>(args.out);
-  const bool packs = args.heads > 0 && args.width / args.heads % V == 0 && addresses % 16 == 0;
-  if (load || packs) JAXGNN_TRY((launch_either<T, V, 8>(p, args.transpose, load, stream)));
-  if (load || !packs) JAXGNN_TRY((launch_either<T, 1, 32>(p, args.transpose, load, stream)));
+  if (load || args.transpose) JAXGNN_TRY((launch_kernel<T, true>(p, load, stream)));
+  if (load || !args.transpose) JAXGNN_TRY((launch_kernel<T, false>(p, load, stream)));
   return launch_join<T, Sum>(p.rows, p.partials, p.out, p.width, false, false, load, stream);
 }
 
