@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from jaxgnn import _ffi
 from jaxgnn.graph import Graph
 from jaxgnn.ops import _gaussian_kernels as kernels
+from jaxgnn.ops import _second_order
 from jaxgnn.ops._gaussian_kernels import Gaussians, Weighting
 from jaxgnn.ops.gather_edges import gather_edges
 from jaxgnn.ops.spmm import Map, divide_by_degree, spmm
@@ -80,13 +81,10 @@ def _mix_gradients_fwd(how, operands, cotangent):
 def _mix_gradients_bwd(how, residuals, cotangents):
     (graph, *values), cotangent = residuals
 
-    def gradients(values, cotangent):
-        def value(values):
-            return composition(how, Operands(graph, *values), None)
+    def value(values):
+        return composition(how, Operands(graph, *values), None)
 
-        return tuple(jax.vjp(value, values)[1](cotangent)[0])
-
-    dvalues, dcotangent = jax.vjp(gradients, tuple(values), cotangent)[1](cotangents)
+    dvalues, dcotangent = _second_order.of_gradients(value, values, cotangent, list(cotangents))
     return Operands(None, *dvalues), dcotangent  # type: ignore[arg-type]
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, UInt32
 from jaxgnn import _ffi
 from jaxgnn.graph import Graph
 from jaxgnn.ops import _pair_kernels as kernels
+from jaxgnn.ops import _second_order
 from jaxgnn.ops._attention import leaky_relu, softmax_weights
 from jaxgnn.ops._pair_kernels import Nodes, PairAttention
 from jaxgnn.ops.gather_edges import gather_edges
@@ -123,13 +124,11 @@ def _attend_gradients_fwd(how, operands, out, log_sum, cotangent):
 def _attend_gradients_bwd(how, residuals, cotangents):
     operands, cotangent = residuals
 
-    def gradients(values, cotangent):
-        def value(values):
-            return composition(how, operands.with_values(values), None)
+    def value(values):
+        return composition(how, operands.with_values(values), None)
 
-        return jax.vjp(value, values)[1](cotangent)[0]
-
-    dvalues, dcotangent = jax.vjp(gradients, operands.differentiable(), cotangent)[1](cotangents)
+    values = operands.differentiable()
+    dvalues, dcotangent = _second_order.of_gradients(value, values, cotangent, cotangents)
     return dvalues, None, None, dcotangent
 
 
