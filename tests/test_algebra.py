@@ -199,9 +199,15 @@ CASES = {
     ),
     "dot attention": (
         ("sum",),
-        "spmm(sum) of u weighted by softmax((0.5 * dot(u, v))), recomputed in backward",
-        lambda s: reduce_scatter(0.5 * dot(s.x, s.y)) * s.x,
-        lambda d: softmax(0.5 * (d.x * d.y).sum(1), d.receivers)[:, None] * d.x,
+        "dot_attention of u",
+        lambda s: reduce_scatter(0.5 * dot(s.x, s.y) + s.w) * s.x,
+        lambda d: softmax(0.5 * (d.x * d.y).sum(1) + d.w, d.receivers)[:, None] * d.x,
+    ),
+    "weights of an expression": (
+        ("sum",),
+        "spmm(sum) of u weighted by dot(u, v), recomputed in backward",
+        lambda s: dot(s.x, s.y) * s.x,
+        lambda d: (d.x * d.y).sum(1, keepdims=True) * d.x,
     ),
     "shares": (
         ("sum",),

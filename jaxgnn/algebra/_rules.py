@@ -10,7 +10,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,7 @@ from jaxgnn import _ffi
 from jaxgnn.algebra._edges import Across, Applied, Copied, Edges, Given, apply, binary, copied
 from jaxgnn.algebra._moves import factors, moved, on_nodes, terms
 from jaxgnn.algebra._reference import on_edges, recomputed
-from jaxgnn.ops import edge_conv, gat_attention, segment_reduce, spmm
+from jaxgnn.ops import dot_attention, edge_conv, gat_attention, segment_reduce, spmm
 from jaxgnn.ops.spmm import Reduce
 
 
@@ -81,8 +81,66 @@ def _maybe_recomputed(wanted: Wanted, plan: Plan) -> Plan:
     return Plan(f"{plan.text}, recomputed in backward", lambda: recomputed(plan.run))
 
 
-def attention(wanted: Wanted) -> Plan | None:
+def additive_attention(wanted: Wanted) -> Plan | None:
     r"""$\sum_e \mathrm{softmax}_i(\mathrm{LeakyReLU}(p_j + q_i + b_e)) \, x_j$: `gat_attention`."""
+    found = _averaged(wanted)
+    if found is None:
+        return None
+    scores, x, options = found
+    slope, graph, features = 1.0, x.graph, scores.features
+    if isinstance(scores, Applied) and scores.name == "leaky_relu":
+        slope, scores = scores.parameters[0], scores.operands[0]
+    source, target, own = _by_ends(scores)
+    if not all(map(_on_edges_alone, own)):
+        return None
+
+    def run() -> Array:
+        def share(scores: Array | None, nodes: int) -> Array:
+            heads = math.prod(features)
+            return jnp.zeros((nodes, heads)) if scores is None else scores.reshape(nodes, heads)
+
+        p, q = share(source, graph.num_senders), share(target, graph.num_receivers)
+        v, bias = _by_heads(x.x, features), _bias(wanted, own, scores)
+        out = gat_attention(graph, v, p, q, bias, negative_slope=slope, impl=wanted.impl, **options)
+        return out.reshape(graph.num_receivers, *x.features)
+
+    return _with_bias(wanted, own, scores, Plan(f"gat_attention of {x.text}", run))
+
+
+def product_attention(wanted: Wanted) -> Plan | None:
+    r"""$\sum_e \mathrm{softmax}_i(\langle q_i, k_j \rangle + b_e) \, x_j$: `dot_attention`."""
+    found = _averaged(wanted)
+    if found is None:
+        return None
+    scores, x, options = found
+    dots, rest = [], []
+    for sign, term in terms(scores):
+        product = _as_dot(term) if sign > 0 and term.features == scores.features else None
+        if product is None:
+            rest.append(term if sign > 0 else -term)
+        else:
+            dots.append(product)
+    if len(dots) != 1 or not all(map(_on_edges_alone, rest)):
+        return None
+    ((scale, q, k),) = dots
+    if not q.dtype == k.dtype == x.dtype:
+        return None
+    graph, features = x.graph, scores.features
+
+    def run() -> Array:
+        query, key, value = (_by_heads(end.x, features) for end in (q, k, x))
+        heads = jnp.full(math.prod(features), scale)
+        bias = _bias(wanted, rest, scores)
+        out = dot_attention(
+            graph, query, key, value, bias, scale=heads, impl=wanted.impl, **options
+        )
+        return out.reshape(graph.num_receivers, *x.features)
+
+    return _with_bias(wanted, rest, scores, Plan(f"dot_attention of {x.text}", run))
+
+
+def _averaged(wanted: Wanted) -> tuple[Edges, Copied, dict[str, Any]] | None:
+    """The scores, the rows, and dropout's options, of rows averaged by a softmax."""
     found = _weighted_rows(wanted.edges)
     if wanted.reduce != "sum" or found is None:
         return None
@@ -93,30 +151,36 @@ def attention(wanted: Wanted) -> Plan | None:
         weight = weight.operand
     if not isinstance(weight, Across) or weight.name != "softmax":
         return None
-    scores, slope = weight.operand, 1.0
-    if isinstance(scores, Applied) and scores.name == "leaky_relu":
-        slope, scores = scores.parameters[0], scores.operands[0]
-    source, target, own = _by_ends(scores)
-    if not all(map(_on_edges_alone, own)):
+    return weight.operand, x, options
+
+
+def _as_dot(e: Edges) -> tuple[Array | float, Copied, Copied] | None:
+    """A number, the receivers' rows and the senders', if `e` is that times their dot products."""
+    if not isinstance(e, Applied):
         return None
-    graph, heads = x.graph, math.prod(scores.features)
+    if e.name == "scale":
+        inner = _as_dot(e.operands[0])
+        return None if inner is None else (e.parameters[0] * inner[0], *inner[1:])
+    ends = {o.sender: o for o in e.operands if isinstance(o, Copied)}
+    return (1.0, ends[False], ends[True]) if e.name == "dot" and len(ends) == 2 else None
 
-    def run() -> Array:
-        v = x.x.reshape(graph.num_senders, heads, math.prod(x.features[len(scores.features) :]))
 
-        def share(scores: Array | None, nodes: int) -> Array:
-            return jnp.zeros((nodes, heads)) if scores is None else scores.reshape(nodes, heads)
+def _by_heads(x: Array, heads: tuple[int, ...]) -> Array:
+    """Rows whose first feature axes are those of the heads, as `[nodes, heads, features]`."""
+    return x.reshape(x.shape[0], math.prod(heads), math.prod(x.shape[1 + len(heads) :]))
 
-        bias = None
-        if own:
-            values = (_full(wanted.values(e), scores.features, scores.dtype) for e in own)
-            bias = functools.reduce(operator.add, values).reshape(graph.num_edges, heads)
-        p, q = share(source, graph.num_senders), share(target, graph.num_receivers)
-        out = gat_attention(graph, v, p, q, bias, negative_slope=slope, impl=wanted.impl, **options)
-        return out.reshape(graph.num_receivers, *x.features)
 
-    fused = Plan(f"gat_attention of {x.text}", run)
-    # It keeps its operands: a bias that was given as it is, but not one that was computed.
+def _bias(wanted: Wanted, own: list[Edges], scores: Edges) -> Array | None:
+    """The terms of the edges, `[num_edges, heads]`."""
+    if not own:
+        return None
+    values = (_full(wanted.values(e), scores.features, scores.dtype) for e in own)
+    bias = functools.reduce(operator.add, values)
+    return bias.reshape(bias.shape[0], math.prod(scores.features))
+
+
+def _with_bias(wanted: Wanted, own: list[Edges], scores: Edges, fused: Plan) -> Plan:
+    """It keeps its operands: a bias that was given as it is, but not one that was computed."""
     kept = all(isinstance(e, Given) and e.features == scores.features for e in own)
     return fused if kept and len(own) < 2 else _maybe_recomputed(wanted, fused)
 
@@ -220,7 +284,15 @@ def term_by_term(wanted: Wanted) -> Plan | None:
     return Plan(text.removeprefix("+ "), run)
 
 
-RULES: list[Rule] = [receivers_out, attention, product, two_ends, edges_alone, term_by_term]
+RULES: list[Rule] = [
+    receivers_out,
+    additive_attention,
+    product_attention,
+    product,
+    two_ends,
+    edges_alone,
+    term_by_term,
+]
 
 
 def _postponed(wanted: Wanted) -> Plan | None:
