@@ -106,7 +106,8 @@ def _here(name: str, value: torch.Tensor) -> np.ndarray:
 
 def _has_own_bias(reference: torch.nn.Module) -> bool:
     own = ("att_src", "att", "sigma")
-    return any(hasattr(part, name) for part in reference.modules() for name in own)
+    parts = list(reference.modules())
+    return any(getattr(part, name, None) is not None for part in parts for name in own)
 
 
 def empty(create: Callable[[nnx.Rngs], nnx.Module]) -> nnx.Module:

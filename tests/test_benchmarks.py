@@ -715,7 +715,7 @@ def test_layers_of_the_ablation_are_the_same(tmp_path):
     stored = graphs.load(graphs.store("rmat-dense", tmp_path, scale=2**-9))
     widths = attention_plan.QUICK_WIDTHS
     x = np.random.default_rng(0).standard_normal((stored.num_nodes, widths[0])).astype(np.float32)
-    for model in options.MODELS["attention"]:
+    for model in attention_plan.ABLATION_MODELS:
         own = training.Setting(plan.STORED, model, heads=4 if model == "gat" else None)
         training.save_parameters(tmp_path, own, widths, 48.0)
         parameters = training_worker._arrays(training.parameters_file(tmp_path, own))
@@ -740,7 +740,7 @@ def test_an_ablation_is_compared_with_what_is_on_the_edges():
     names = [(s.case(case), s.impl) for s in settings]
     assert names == [
         (f"arxiv {model} ablation", impl)
-        for model in options.MODELS["attention"]
+        for model in attention_plan.ABLATION_MODELS
         for impl in attention_plan.ABLATION
     ]
     rows = [
