@@ -466,8 +466,8 @@ def test_heads_need_a_model_with_attention():
         build(dataclasses.replace(SMALL, out_heads=2), task)
     with pytest.raises(ConfigError, match=r"--heads: expected a divisor of --hidden, .* got 7"):
         build(dataclasses.replace(SMALL, model="gat", heads=7), task)
-    with pytest.raises(ConfigError, match=r"--model: expected one of .*gcn.*, got 'transformer'"):
-        build(dataclasses.replace(SMALL, model="transformer"), task)
+    with pytest.raises(ConfigError, match=r"--model: expected one of .*gcn.*, got 'gatv3'"):
+        build(dataclasses.replace(SMALL, model="gatv3"), task)
 
 
 # Whole runs.
