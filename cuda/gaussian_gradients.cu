@@ -28,22 +28,6 @@ struct Params {
   int first;  // kernel; those before have been added to the gradients
 };
 
-// Sums each of the values over the lanes of a group; lane u gets the u-th one's.
-template <typename Team, typename A>
-__device__ inline A scatter_sums(A (&values)[Team::kLanes]) {
-#pragma unroll
-  for (int offset = Team::kLanes / 2; offset > 0; offset /= 2) {
-    const bool upper = (Team::local() & offset) != 0;
-#pragma unroll
-    for (int i = 0; i < offset; ++i) {
-      const A keep = upper ? values[i + offset] : values[i];
-      const A send = upper ? values[i] : values[i + offset];
-      values[i] = keep + __shfl_xor_sync(Team::mask(), send, offset);
-    }
-  }
-  return values[0];
-}
-
 template <typename T, int V, typename A>
 __device__ inline void add_product(const Pack<T, V>& a, const Pack<T, V>& b, A& sum) {
 #pragma unroll
@@ -100,7 +84,7 @@ __device__ inline void dot_edges(const Params<T>& p, int64_t row, int64_t column
     }
   }
 #pragma unroll
-  for (int k = 0; k < kKernels; ++k) dots[k] = scatter_sums<Team>(sums[k]);
+  for (int k = 0; k < kKernels; ++k) dots[k] = scatter_sums(sums[k], Team::local(), Team::mask());
 }
 
 // As many blocks a multiprocessor as registers allow with hardly any spilled (on sm_90).

@@ -2,6 +2,7 @@
 // eight lanes takes an edge, so that the receiver's features stay in the L1 cache while the
 // senders' stream by, 16 bytes a lane. A matrix of wide rows that exceeds the L2 cache is taken in
 // slices of its features instead, which add to the result one after the other.
+#include "arithmetic.cuh"
 #include "reduce.cuh"
 #include "sddmm.h"
 
@@ -77,23 +78,6 @@ __global__ void __launch_bounds__(kThreads) edge_dots(const Params<T> p) {
   }
 }
 
-// Adds the next of kCount sums that each of kCount lanes holds: afterwards lane l has the sum, over
-// the lanes, of the l-th. Half of the sums change hands at each step.
-template <int kCount, typename A>
-__device__ inline A sum_across(A (&sums)[kCount], int lane) {
-#pragma unroll
-  for (int half = kCount / 2; half > 0; half /= 2) {
-    const bool upper = (lane & half) != 0;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const A sent = upper ? sums[i] : sums[i + half];
-      const A kept = upper ? sums[i + half] : sums[i];
-      sums[i] = kept + __shfl_xor_sync(kFullWarp, sent, half);
-    }
-  }
-  return sums[0];
-}
-
 // The features [first, first + kLanes V) of the dot products, added to what earlier slices left. A
 // warp a row or part, in tiles of 32 edges; group g of eight lanes has the tile's edges from 8 g.
 template <typename T, int V>
@@ -129,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) edge_dots_of_slice(const Params<T> p
 #pragma unroll
       for (int k = 0; k < V; ++k) sums[u] += unpack(own, k) * unpack(packs[u], k);
     }
-    const A sum = sum_across(sums, local);
+    const A sum = scatter_sums(sums, local, kFullWarp);
     if (lane < left) *out = before + sum;
   }
 }
