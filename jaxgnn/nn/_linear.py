@@ -65,6 +65,15 @@ def width(value: Any, name: str) -> int:
     return count(value, name, "features")
 
 
+def width_pair(value: Any, name: str) -> tuple[int, int]:
+    """The numbers of features of the senders and of the receivers, or one for both, checked."""
+    pair = value if isinstance(value, tuple | list) else (value, value)
+    if len(pair) != 2:
+        raise ValueError(f"{name}: expected a number or a pair, got {value!r}")
+    senders, receivers = (width(part, name) for part in pair)
+    return senders, receivers
+
+
 def count(value: Any, name: str, what: str) -> int:
     """A positive integer, checked."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -1,9 +1,10 @@
 """Graph convolutions: one module a file."""
 
+from jaxgnn.nn.conv._heads import AttentionWeights
 from jaxgnn.nn.conv.agnn import AGNNConv
 from jaxgnn.nn.conv.dynamic_edge import DynamicEdgeConv
 from jaxgnn.nn.conv.edge import EdgeConv
-from jaxgnn.nn.conv.gat import AttentionWeights, GATConv
+from jaxgnn.nn.conv.gat import GATConv
 from jaxgnn.nn.conv.gatv2 import GATv2Conv
 from jaxgnn.nn.conv.gcn import GCNConv
 from jaxgnn.nn.conv.gin import GINConv

@@ -1,27 +1,31 @@
-"""What the attention layers with scores of pairs share: heads, features of edges, weights."""
+"""What the attention layers share: heads, features of edges, weights."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxgnn.graph import Graph
-from jaxgnn.nn._linear import width
-from jaxgnn.nn.conv.gat import AttentionWeights
-from jaxgnn.ops import _check
+from jaxgnn.ops import _check, segment_reduce
+
+FillValue = float | Literal["mean", "add", "min", "max"]
 
 
-def width_pair(in_features: Any) -> tuple[int, int]:
-    """The widths of the senders and of the receivers."""
-    pair = in_features if isinstance(in_features, tuple | list) else (in_features,) * 2
-    if len(pair) != 2:
-        raise ValueError(f"in_features: expected a number or a pair, got {in_features!r}")
-    senders, receivers = (width(value, "in_features") for value in pair)
-    return senders, receivers
+class AttentionWeights(NamedTuple):
+    """The weights by which a layer averaged, after dropout.
+
+    Attributes:
+        edges: of the edges, in the graph's order; 0 for self-loops that were passed over.
+        loops: of the added self-loops, of the nodes that are both sender and receiver; `None`
+            without.
+    """
+
+    edges: Float[Array, "num_edges *batch heads"]
+    loops: Float[Array, "nodes *batch heads"] | None
 
 
 def project(layer: nnx.Linear, x: Array, heads: int) -> Float[Array, "nodes *batch heads features"]:
@@ -64,3 +68,29 @@ def edge_rows(
     if edge_attr.ndim == 1:
         edge_attr = edge_attr[:, None]
     return _check.matrix(edge_attr, "edge_attr", graph.num_edges, layer.kernel[...].shape[0])
+
+
+def check_fill_value(fill_value: Any) -> None:
+    """Raises unless it is a number or the name of a reduction."""
+    if isinstance(fill_value, str):
+        _check.choice(fill_value, "fill_value", ("mean", "add", "min", "max"))
+    else:
+        _check.number(fill_value, "fill_value", -math.inf, math.inf)
+
+
+def loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Array:
+    """The features of each receiver's added self-loop."""
+    if not isinstance(fill_value, str):
+        shape = (graph.num_receivers, edge_attr.shape[1])
+        return jnp.full(shape, fill_value, edge_attr.dtype)
+    kept = (graph.senders != graph.receivers)[:, None]
+    number = segment_reduce(graph, kept.astype(edge_attr.dtype))
+    neutral = {"min": jnp.inf, "max": -jnp.inf}.get(fill_value, 0)
+    values = jnp.where(kept, edge_attr, jnp.full_like(edge_attr, neutral))
+    if fill_value in ("min", "max"):
+        reduced = segment_reduce(graph, values, fill_value)
+    else:
+        reduced = segment_reduce(graph, values)
+    if fill_value == "mean":
+        reduced = reduced / jnp.maximum(number, 1)
+    return jnp.where(number > 0, reduced, jnp.zeros_like(reduced))

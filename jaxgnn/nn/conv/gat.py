@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,24 +16,10 @@ from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
-from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width
-from jaxgnn.ops import _check, gat_attention, segment_reduce
+from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width, width_pair
+from jaxgnn.nn.conv import _heads
+from jaxgnn.ops import _check, gat_attention
 from jaxgnn.ops.gat_attention import gat_attention_with_weights
-
-FillValue = float | Literal["mean", "add", "min", "max"]
-
-
-class AttentionWeights(NamedTuple):
-    """The weights by which a layer averaged, after dropout.
-
-    Attributes:
-        edges: of the edges, in the graph's order; 0 for self-loops that were passed over.
-        loops: of the added self-loops, of the nodes that are both sender and receiver; `None`
-            without.
-    """
-
-    edges: Float[Array, "num_edges *batch heads"]
-    loops: Float[Array, "nodes *batch heads"] | None
 
 
 class GATConv(nnx.Module):
@@ -95,7 +81,7 @@ class GATConv(nnx.Module):
         dropout: float = 0.0,
         add_self_loops: bool = True,
         edge_dim: int | None = None,
-        fill_value: FillValue = "mean",
+        fill_value: _heads.FillValue = "mean",
         residual: bool = False,
         use_bias: bool = True,
         dtype: DTypeLike | None = None,
@@ -106,15 +92,9 @@ class GATConv(nnx.Module):
     ):
         count(heads, "heads", "heads")
         width(out_features, "out_features")
-        if isinstance(fill_value, str):
-            _check.choice(fill_value, "fill_value", ("mean", "add", "min", "max"))
-        else:
-            _check.number(fill_value, "fill_value", -math.inf, math.inf)
+        _heads.check_fill_value(fill_value)
         own_products = isinstance(in_features, tuple | list)
-        pair = in_features if own_products else (in_features,) * 2
-        if len(pair) != 2:
-            raise ValueError(f"in_features: expected a number or a pair, got {in_features!r}")
-        senders, receivers = (width(value, "in_features") for value in pair)
+        senders, receivers = width_pair(in_features, "in_features")
         total = heads * out_features
 
         def product(in_features: int, out_features: int = total) -> nnx.Linear:
@@ -150,7 +130,7 @@ class GATConv(nnx.Module):
         self.negative_slope = _check.number(negative_slope, "negative_slope", 0, math.inf)
         self.add_self_loops = add_self_loops
         self.edge_dim = edge_dim
-        self.fill_value: FillValue = fill_value
+        self.fill_value: _heads.FillValue = fill_value
 
     def __call__(
         self,
@@ -183,11 +163,11 @@ class GATConv(nnx.Module):
         graph = _inputs.graph_argument(graph)
         pair = _inputs.sender_receiver_pair(graph, x, self.in_features, "GATConv")
         receivers = None if pair[1] is None else dense(pair[1])
-        v = self._heads(self.linear or self.linear_senders, dense(pair[0]))
+        v = self._project(self.linear or self.linear_senders, dense(pair[0]))
         if pair[1] is pair[0] and self.linear is not None:
             at_receivers = v
         elif receivers is not None:
-            at_receivers = self._heads(self.linear or self.linear_receivers, receivers)
+            at_receivers = self._project(self.linear or self.linear_receivers, receivers)
         else:
             at_receivers = None
         score_src = _dot(v, self.attention_senders)
@@ -197,8 +177,7 @@ class GATConv(nnx.Module):
             score_dst = _dot(at_receivers, self.attention_receivers)
         batch = v.shape[1:-2]
         edge_bias, loop_bias = self._edge_scores(graph, edge_attr, math.prod(batch))
-        flat = v.reshape(v.shape[0], math.prod(v.shape[1:-1]), self.out_features)
-        arguments = (graph, flat, _fold(score_src), _fold(score_dst), edge_bias)
+        arguments = (graph, _heads.fold(v), _fold(score_src), _fold(score_dst), edge_bias)
         options: dict[str, Any] = {
             "negative_slope": self.negative_slope,
             **dropout_options(self.dropout),
@@ -208,14 +187,10 @@ class GATConv(nnx.Module):
         weights = None
         if return_attention_weights:
             out, by_edge, by_loop = gat_attention_with_weights(*arguments, **options)
-            shape = (*batch, self.heads)
-            weights = AttentionWeights(
-                by_edge.reshape(graph.num_edges, *shape),
-                None if by_loop is None else by_loop.reshape(by_loop.shape[0], *shape),
-            )
+            weights = _heads.unfolded_weights(by_edge, by_loop, v.shape[1:-1])
         else:
             out = gat_attention(*arguments, **options)
-        out = self._join(out.reshape(out.shape[0], *v.shape[1:]))
+        out = _heads.join(out.reshape(out.shape[0], *v.shape[1:]), self.concat)
         if self.linear_residual is not None:
             if receivers is None:
                 raise ValueError("x: GATConv with residual=True expected x[1], got None")
@@ -224,29 +199,18 @@ class GATConv(nnx.Module):
             out = out + self.bias[...].astype(out.dtype).reshape((1,) * (out.ndim - 1) + (-1,))
         return out if weights is None else (out, weights)
 
-    def _heads(self, layer: nnx.Linear | None, x: Array) -> Array:
+    def _project(self, layer: nnx.Linear | None, x: Array) -> Array:
         assert layer is not None
-        out = layer(x)
-        return out.reshape(*out.shape[:-1], self.heads, self.out_features)
-
-    def _join(self, out: Array) -> Array:
-        if self.concat:
-            return out.reshape(*out.shape[:-2], self.heads * self.out_features)
-        return jnp.mean(out, axis=-2)
+        return _heads.project(layer, x, self.heads)
 
     def _edge_scores(
         self, graph: Graph, edge_attr: Any, copies: int
     ) -> tuple[Array | None, Array | None]:
         """The shares of the edges and of the added self-loops in the scores, for each copy of the
         heads."""
-        if edge_attr is None:
+        edge_attr = _heads.edge_rows(graph, edge_attr, self.linear_edges, "GATConv")
+        if edge_attr is None or self.linear_edges is None or self.attention_edges is None:
             return None, None
-        if self.linear_edges is None or self.attention_edges is None:
-            raise ValueError("edge_attr: GATConv without edge_dim expected None")
-        edge_attr = _check.floating_rows(edge_attr, "edge_attr", graph.num_edges, "edge")
-        if edge_attr.ndim == 1:
-            edge_attr = edge_attr[:, None]
-        edge_attr = _check.matrix(edge_attr, "edge_attr", graph.num_edges, self.edge_dim or 0)
         kernel = self.linear_edges.kernel[...]
         dtype = jnp.promote_types(kernel.dtype, jnp.float32)
         # The attention's vector meets the kernel first: [edge_dim, heads].
@@ -256,7 +220,9 @@ class GATConv(nnx.Module):
         edge_attr = edge_attr.astype(dtype)
         loops = None
         if self.add_self_loops:
-            loops = jnp.tile(loop_features(graph, edge_attr, self.fill_value) @ folded, copies)
+            loops = jnp.tile(
+                _heads.loop_features(graph, edge_attr, self.fill_value) @ folded, copies
+            )
         return jnp.tile(edge_attr @ folded, copies), loops
 
 
@@ -271,21 +237,3 @@ def _dot(rows: Array, vectors: nnx.Param) -> Array:
 def _fold(scores: Array) -> Array:
     """The axes between the nodes and the heads, multiplied into the heads."""
     return scores.reshape(scores.shape[0], math.prod(scores.shape[1:]))
-
-
-def loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Array:
-    """The features of each receiver's added self-loop."""
-    if not isinstance(fill_value, str):
-        shape = (graph.num_receivers, edge_attr.shape[1])
-        return jnp.full(shape, fill_value, edge_attr.dtype)
-    kept = (graph.senders != graph.receivers)[:, None]
-    number = segment_reduce(graph, kept.astype(edge_attr.dtype))
-    neutral = {"min": jnp.inf, "max": -jnp.inf}.get(fill_value, 0)
-    values = jnp.where(kept, edge_attr, jnp.full_like(edge_attr, neutral))
-    if fill_value in ("min", "max"):
-        reduced = segment_reduce(graph, values, fill_value)
-    else:
-        reduced = segment_reduce(graph, values)
-    if fill_value == "mean":
-        reduced = reduced / jnp.maximum(number, 1)
-    return jnp.where(number > 0, reduced, jnp.zeros_like(reduced))

@@ -15,9 +15,8 @@ from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
-from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width
+from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width, width_pair
 from jaxgnn.nn.conv import _heads
-from jaxgnn.nn.conv.gat import FillValue, loop_features
 from jaxgnn.ops import _check, gatv2_attention
 from jaxgnn.ops.gatv2_attention import gatv2_attention_with_weights
 
@@ -75,7 +74,7 @@ class GATv2Conv(nnx.Module):
         dropout: float = 0.0,
         add_self_loops: bool = True,
         edge_dim: int | None = None,
-        fill_value: FillValue = "mean",
+        fill_value: _heads.FillValue = "mean",
         share_weights: bool = False,
         residual: bool = False,
         use_bias: bool = True,
@@ -87,11 +86,8 @@ class GATv2Conv(nnx.Module):
     ):
         count(heads, "heads", "heads")
         width(out_features, "out_features")
-        if isinstance(fill_value, str):
-            _check.choice(fill_value, "fill_value", ("mean", "add", "min", "max"))
-        else:
-            _check.number(fill_value, "fill_value", -math.inf, math.inf)
-        senders, receivers = _heads.width_pair(in_features)
+        _heads.check_fill_value(fill_value)
+        senders, receivers = width_pair(in_features, "in_features")
         if share_weights and senders != receivers:
             raise ValueError(
                 f"in_features: share_weights=True expected one width, got {in_features!r}"
@@ -126,7 +122,7 @@ class GATv2Conv(nnx.Module):
         self.negative_slope = _check.number(negative_slope, "negative_slope", 0, math.inf)
         self.add_self_loops = add_self_loops
         self.edge_dim = edge_dim
-        self.fill_value: FillValue = fill_value
+        self.fill_value: _heads.FillValue = fill_value
 
     def __call__(
         self,
@@ -204,5 +200,5 @@ class GATv2Conv(nnx.Module):
 
         loops = None
         if self.add_self_loops:
-            loops = terms(loop_features(graph, edge_attr, self.fill_value))
+            loops = terms(_heads.loop_features(graph, edge_attr, self.fill_value))
         return terms(edge_attr), loops

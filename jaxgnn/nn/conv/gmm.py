@@ -16,7 +16,7 @@ from jaxgnn._ffi import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
-from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, promote, width
+from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, promote, width, width_pair
 from jaxgnn.ops import _check, gaussian_spmm
 
 Mixture = Literal["mean", "sum"]
@@ -89,10 +89,7 @@ class GMMConv(nnx.Module):
         rngs: nnx.Rngs,
     ):
         _check.choice(aggr, "aggr", ("mean", "sum"))
-        pair = in_features if isinstance(in_features, tuple | list) else (in_features,) * 2
-        if len(pair) != 2:
-            raise ValueError(f"in_features: expected a number or a pair, got {in_features!r}")
-        senders, receivers = (width(value, "in_features") for value in pair)
+        senders, receivers = width_pair(in_features, "in_features")
         width(out_features, "out_features")
         count(kernel_size, "kernel_size", "kernels")
         _check.integer(dim, "dim", 1, 16)

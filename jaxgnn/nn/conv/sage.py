@@ -17,7 +17,7 @@ from jaxgnn.nn._linear import (
     aggregate_and_transform,
     kaiming_kernel,
     linear,
-    width,
+    width_pair,
 )
 from jaxgnn.ops import CBSR, _check
 from jaxgnn.ops.spmm import Reduce
@@ -76,10 +76,7 @@ class SAGEConv(nnx.Module):
         rngs: nnx.Rngs,
     ):
         _check.choice(aggr, "aggr", ("mean", "sum", "max", "min"))
-        pair = in_features if isinstance(in_features, tuple | list) else (in_features,) * 2
-        if len(pair) != 2:
-            raise ValueError(f"in_features: expected a number or a pair, got {in_features!r}")
-        senders, receivers = (width(value, "in_features") for value in pair)
+        senders, receivers = width_pair(in_features, "in_features")
 
         def layer(in_features: int, out_features: int, use_bias: bool) -> nnx.Linear:
             return linear(

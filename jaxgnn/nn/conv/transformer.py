@@ -16,7 +16,7 @@ from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
-from jaxgnn.nn._linear import Initializer, count, kaiming_kernel, linear, width
+from jaxgnn.nn._linear import Initializer, count, kaiming_kernel, linear, width, width_pair
 from jaxgnn.nn.conv import _heads
 from jaxgnn.ops import dot_attention, gather_edges, segment_reduce
 from jaxgnn.ops.dot_attention import dot_attention_with_weights
@@ -81,7 +81,7 @@ class TransformerConv(nnx.Module):
     ):
         count(heads, "heads", "heads")
         width(out_features, "out_features")
-        senders, receivers = _heads.width_pair(in_features)
+        senders, receivers = width_pair(in_features, "in_features")
         total = heads * out_features
         joined = total if concat else out_features
 
