@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -12,8 +11,8 @@ from jaxtyping import Array, Float, UInt32
 from jaxgnn import _ffi
 from jaxgnn.graph import Graph
 from jaxgnn.ops import _attention_kernels as kernels
-from jaxgnn.ops import _second_order
 from jaxgnn.ops._attention_kernels import Attention
+from jaxgnn.ops._attention_rule import attention_rule
 from jaxgnn.ops._dropout import keep_factors
 from jaxgnn.ops.gather_edges import gather_edges
 from jaxgnn.ops.segment_reduce import segment_reduce
@@ -40,50 +39,15 @@ class Operands(NamedTuple):
     loop_bias: Float[Array, "num_receivers heads"] | None
     words: UInt32[Array, " 2"] | None
 
-    def differentiable(self) -> Operands:
-        """The operands that have derivatives; `None` for the others."""
-        return self._replace(graph=None, words=None)  # type: ignore[arg-type]
 
-    def with_values(self, values: Operands) -> Operands:
-        """The inverse of `differentiable`."""
-        return values._replace(graph=self.graph, words=self.words)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend(
-    how: Attention, operands: Operands
-) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
-    """The attention, and the logarithm of the sum of each row's exponentials.
-
-    The latter is a residual: whatever its cotangent is, it is taken for 0.
-    """
-    return kernels.forward(how, *operands)
-
-
-def _attend_fwd(how, operands):
-    results: tuple[Array, Array] = attend(how, operands)
-    out, log_sum = results
-    # Functions of the operands, through which `attend_gradients` has its whole derivative.
-    residuals = operands, jax.lax.stop_gradient(out), jax.lax.stop_gradient(log_sum)
-    return (out, log_sum), residuals
-
-
-def _attend_bwd(how, residuals, cotangents):
-    return (attend_gradients(how, *residuals, cotangents[0]),)
-
-
-attend.defvjp(_attend_fwd, _attend_bwd)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend_gradients(
+def _gradients(
     how: Attention,
     operands: Operands,
     out: Float[Array, "num_receivers heads width"],
     log_sum: Float[Array, "num_receivers heads"],
     cotangent: Float[Array, "num_receivers heads width"],
 ) -> Operands:
-    r"""The gradients of `attend`, from scores computed once more.
+    r"""The gradients of the averages, from scores computed once more.
 
     With $\alpha_e = \exp(s_e - \mathrm{lse}_i)$, the mask $m_e$ of dropout with its scale, and
     $\delta_i = \langle dy_i, y_i \rangle = \sum_e \alpha_e m_e \langle dy_i, v_j \rangle$,
@@ -102,29 +66,14 @@ def attend_gradients(
     return Operands(None, dv, dsrc, ddst, dedge, dloop, None)  # type: ignore[arg-type]
 
 
-def _attend_gradients_fwd(how, operands, out, log_sum, cotangent):
-    return attend_gradients(how, operands, out, log_sum, cotangent), (operands, cotangent)
-
-
-def _attend_gradients_bwd(how, residuals, cotangents):
-    operands, cotangent = residuals
-
-    def value(values):
-        return composition(how, operands.with_values(values), None)
-
-    values = operands.differentiable()
-    dvalues, dcotangent = _second_order.of_gradients(value, values, cotangent, cotangents)
-    return dvalues, None, None, dcotangent
-
-
-attend_gradients.defvjp(_attend_gradients_fwd, _attend_gradients_bwd)
-
-
 def composition(
-    how: Attention, operands: Operands, impl: _ffi.Impl
+    how: Attention, operands: Operands, impl: _ffi.Impl = None
 ) -> Float[Array, "num_receivers heads width"]:
     """The attention out of operations on edges, which it holds one number a head of."""
     return average(operands, *attention_weights(how, operands, impl), impl)
+
+
+attend = attention_rule(kernels.forward, _gradients, composition)
 
 
 def average(

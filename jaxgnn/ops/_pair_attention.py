@@ -6,15 +6,14 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
 from jaxgnn import _ffi
 from jaxgnn.graph import Graph
 from jaxgnn.ops import _pair_kernels as kernels
-from jaxgnn.ops import _second_order
 from jaxgnn.ops._attention import leaky_relu, softmax_weights
+from jaxgnn.ops._attention_rule import attention_rule
 from jaxgnn.ops._pair_kernels import Nodes, PairAttention
 from jaxgnn.ops.gather_edges import gather_edges
 from jaxgnn.ops.sddmm import sddmm
@@ -38,14 +37,6 @@ class PairOperands(NamedTuple):
     loop_bias: Float[Array, "num_receivers heads"] | None
     words: UInt32[Array, " 2"] | None
 
-    def differentiable(self) -> PairOperands:
-        """The operands that have derivatives; `None` for the others."""
-        return self._replace(graph=None, words=None)  # type: ignore[arg-type]
-
-    def with_values(self, values: PairOperands) -> PairOperands:
-        """The inverse of `differentiable`."""
-        return values._replace(graph=self.graph, words=self.words)
-
 
 def pair_attention(how: PairAttention, operands: PairOperands, impl: _ffi.Impl) -> Array:
     """The attention by the kernels where there are some, else by the composition."""
@@ -62,41 +53,14 @@ def pair_attention(how: PairAttention, operands: PairOperands, impl: _ffi.Impl) 
     return results[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend(
-    how: PairAttention, operands: PairOperands
-) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
-    """The attention, and the logarithm of the sum of each row's exponentials.
-
-    The latter is a residual: whatever its cotangent is, it is taken for 0.
-    """
-    return kernels.forward(how, *operands)
-
-
-def _attend_fwd(how, operands):
-    results: tuple[Array, Array] = attend(how, operands)
-    out, log_sum = results
-    # Functions of the operands, through which `attend_gradients` has its whole derivative.
-    residuals = operands, jax.lax.stop_gradient(out), jax.lax.stop_gradient(log_sum)
-    return (out, log_sum), residuals
-
-
-def _attend_bwd(how, residuals, cotangents):
-    return (attend_gradients(how, *residuals, cotangents[0]),)
-
-
-attend.defvjp(_attend_fwd, _attend_bwd)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend_gradients(
+def _gradients(
     how: PairAttention,
     operands: PairOperands,
     out: Float[Array, "num_receivers heads width"],
     log_sum: Float[Array, "num_receivers heads"],
     cotangent: Float[Array, "num_receivers heads width"],
 ) -> PairOperands:
-    r"""The gradients of `attend`, from scores computed once more.
+    r"""The gradients of the averages, from scores computed once more.
 
     With $\alpha_e = \exp(s_e - \mathrm{lse}_i)$, the mask $m_e$ of dropout with its scale, and
     $\delta_i = \langle dy_i, y_i \rangle$,
@@ -117,34 +81,19 @@ def attend_gradients(
     return PairOperands(None, nodes, dedge, dloop, None)  # type: ignore[arg-type]
 
 
-def _attend_gradients_fwd(how, operands, out, log_sum, cotangent):
-    return attend_gradients(how, operands, out, log_sum, cotangent), (operands, cotangent)
-
-
-def _attend_gradients_bwd(how, residuals, cotangents):
-    operands, cotangent = residuals
-
-    def value(values):
-        return composition(how, operands.with_values(values), None)
-
-    values = operands.differentiable()
-    dvalues, dcotangent = _second_order.of_gradients(value, values, cotangent, cotangents)
-    return dvalues, None, None, dcotangent
-
-
-attend_gradients.defvjp(_attend_gradients_fwd, _attend_gradients_bwd)
-
-
 def composition(
     how: PairAttention,
     operands: PairOperands,
-    impl: _ffi.Impl,
+    impl: _ffi.Impl = None,
     edge_rows: Float[Array, "num_edges heads features"] | None = None,
     loop_rows: Float[Array, "nodes heads features"] | None = None,
 ) -> Float[Array, "num_receivers heads width"]:
     """The attention out of operations on edges."""
     edges, loops = attention_weights(how, operands, impl, edge_rows, loop_rows)
     return average(operands, edges, loops, impl)
+
+
+attend = attention_rule(kernels.forward, _gradients, composition)
 
 
 def average(
