@@ -75,6 +75,11 @@ JAXGNN_OUTLINE bool next_chunk(const AttentionArgs& args, Rest& rest, Chunk& chu
   return chunk.count > 0;
 }
 
+// What most do with a self-loop of the graph that is passed over.
+struct Ignore {
+  JAXGNN_INLINE void operator()(int64_t) const {}
+};
+
 // Calls body(chunk) for the edges [begin, end) of a row, and before them, at the row's beginning,
 // for the self-loop that it gets if the row is one of those.
 template <class Body, class Pass>

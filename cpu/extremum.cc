@@ -32,7 +32,7 @@ JAXGNN_OUTLINE void run(const SpmmExtremumArgs& args, const Slice& slice, int64_
   int64_t weight_offsets[kVectors];
   JAXGNN_UNROLL
   for (int k = 0; k < kVectors; ++k) {
-    features[k] = k + 1 < kVectors ? int64_t{k} * N : slice.width - N;
+    features[k] = vector_begin<N, kVectors>(k, slice.width);
     weight_offsets[k] = weight_at<kWeighting>(slice, features[k], head_width);
   }
 

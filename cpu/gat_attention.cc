@@ -64,7 +64,7 @@ JAXGNN_OUTLINE void run(const AttentionForwardArgs& args, const Slice& slice, in
       }
       add_rows(csr, chunk, values, width, shape, weights, sums);
     };
-    over_chunks(attention, row, begin, end, add, [](int64_t) {});
+    over_chunks(attention, row, begin, end, add, Ignore{});
 
     // A head's softmax is written by the slice in which the head begins.
     const int64_t skipped = slice.feature > shape.first * head_width ? 1 : 0;

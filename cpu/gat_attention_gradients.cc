@@ -89,7 +89,7 @@ JAXGNN_OUTLINE void run(const AttentionGradientArgs& args, const Slice& slice, i
       weigh_chunk<A>(args, chunk, row, shape.first, shape.count, deltas, weights);
       add_rows(csr, chunk, cotangent, width, shape, weights, sums);
     };
-    over_chunks(attention, row, begin, end, add, [](int64_t) {});
+    over_chunks(attention, row, begin, end, add, Ignore{});
 
     A* partial = whole ? nullptr : static_cast<A*>(args.partials) + work.part * (width + heads);
     JAXGNN_UNROLL

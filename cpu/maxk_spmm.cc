@@ -62,7 +62,7 @@ JAXGNN_INLINE double storage(double x) { return x; }
 // The lanes from[indices[i]], loaded one by one: faster than the gathers of many processors.
 template <int N, class T, class Index>
 JAXGNN_INLINE Sum<T, N> gather(const T* from, const Index* indices) {
-  Stored<T, N> lanes;
+  Stored<T, N> lanes{};
   JAXGNN_UNROLL
   for (int i = 0; i < N; ++i) lanes[i] = storage(from[indices[i]]);
   return Convert<T, N>::widen(lanes);

@@ -158,7 +158,7 @@ void forward_rows(const PairForwardArgs& args, int64_t head, int64_t piece, cons
       drop(attention, chunk, head, scores);
       add_weighted(chunk, scores, ends.far_value, width, range, factor, sums);
     };
-    over_chunks(attention, row, begin, end, add, [](int64_t) {});
+    over_chunks(attention, row, begin, end, add, Ignore{});
     const int64_t feature = head * ends.G + range.first;
     if (work.part >= 0) {
       A* partial = static_cast<A*>(args.partials) + work.part * (width + 2 * heads);

@@ -64,8 +64,8 @@ constexpr int kVectorBytes = 64, kRegisters = 32;
 constexpr int kVectorBytes = 32, kRegisters = 16;
 #elif defined(__aarch64__)
 constexpr int kVectorBytes = 16, kRegisters = 32;
-#else
-constexpr int kVectorBytes = 16, kRegisters = 16;
+#else  // that of old processors: it need not be fast
+constexpr int kVectorBytes = 16, kRegisters = 8;
 #endif
 
 // Lanes of a full vector of sums.

@@ -18,6 +18,27 @@ enum class Weighting {
   per_feature,  // one for each feature
 };
 
+constexpr int kMaxNarrowVectors = 4;  // of fewer lanes than a full vector, or with several weights
+
+// The most full vectors that kernels are compiled for. float64, which is there for checks, takes
+// its features in more passes.
+template <class T>
+constexpr int most_vectors(int max_vectors) {
+  return sizeof(Accumulator<T>) == sizeof(double) ? kMaxNarrowVectors : max_vectors;
+}
+
+// The kernels are compiled for one vector and for even numbers of them: a slice of five is taken as
+// six, of which the last two are the same.
+constexpr int compiled_vectors(int64_t vectors) {
+  return static_cast<int>(vectors <= 1 ? vectors : vectors + vectors % 2);
+}
+
+// Where vector k of a slice of so many features begins.
+template <int N, int kVectors>
+JAXGNN_INLINE int64_t vector_begin(int k, int64_t width) {
+  return k < kVectors - 2 ? int64_t{k} * N : min_of(int64_t{k} * N, width - N);
+}
+
 struct Slice {
   int64_t feature;  // the first
   int64_t width;
@@ -41,16 +62,15 @@ struct Slices {
     const int64_t end = group_vectors * (s + 1) / group_slices;
     const int64_t feature = first + begin * lanes;
     const int64_t last = first + min_of(end * lanes, group);
-    return {feature, last - feature, static_cast<int>(end - begin), feature / head_width};
+    return {feature, last - feature, compiled_vectors(end - begin), feature / head_width};
   }
 };
 
-constexpr int kMaxNarrowVectors = 4;  // of fewer lanes than a full vector, or with several weights
-
-// `width` and `heads` are positive; `max_vectors` is at least 2.
+// `width` and `heads` are positive; `max_vectors` is at least 2, and even.
 template <class T>
 Slices cut_features(int64_t width, int64_t heads, bool weighted, int max_vectors) {
   Slices cut{};
+  max_vectors = most_vectors<T>(max_vectors);
   if (!weighted) heads = 1;
   cut.head_width = width / heads;
   cut.weighting = Weighting::shared;
@@ -74,23 +94,26 @@ Slices cut_features(int64_t width, int64_t heads, bool weighted, int max_vectors
   return cut;
 }
 
-template <int kLaneCount, int kMaxVectors, int kVectors = 1, class F>
+template <int kLaneCount, int kMaxVectors, int kVectors, class F>
 JAXGNN_INLINE void with_vectors(int vectors, const F& f) {
   if (vectors == kVectors) {
     f(Constant<kLaneCount>{}, Constant<kVectors>{});
   } else if constexpr (kVectors < kMaxVectors) {
-    with_vectors<kLaneCount, kMaxVectors, kVectors + 1>(vectors, f);
+    with_vectors<kLaneCount, kMaxVectors, compiled_vectors(kVectors + 1)>(vectors, f);
   }
 }
 
 // Calls f(Constant<lanes>, Constant<vectors>) for the run-time numbers that cut_features gives.
 template <Weighting kWeighting, int kLaneCount, int kMaxVectors, class F>
 JAXGNN_INLINE void with_shape(int lanes, int vectors, const F& f) {
-  constexpr int kLeast = kWeighting == Weighting::per_vector ? 4 : 1;
-  // A narrow shared group is narrower than a full vector: one vector, or two that overlap.
-  constexpr int kNarrow = kWeighting == Weighting::per_vector ? kMaxNarrowVectors : 2;
+  // There are two heads at least, of four features at least.
+  constexpr bool kHeads = kWeighting == Weighting::per_vector;
+  constexpr int kLeast = kHeads ? 4 : 1;
+  // A narrow shared group is narrower than a full vector: one vector, or two that overlap; of one
+  // lane, one.
+  constexpr int kNarrow = kHeads ? kMaxNarrowVectors : kLaneCount == 2 ? 1 : 2;
   if (lanes == kLaneCount) {
-    with_vectors<kLaneCount, kMaxVectors>(vectors, f);
+    with_vectors<kLaneCount, kMaxVectors, kHeads ? 2 : 1>(vectors, f);
   } else if constexpr (kLaneCount > kLeast) {
     with_shape<kWeighting, kLaneCount / 2, kNarrow>(lanes, vectors, f);
   }
@@ -113,7 +136,8 @@ JAXGNN_INLINE void with_slice(const Slices& cut, const Slice& slice, const F& f)
   constexpr Constant<kMaxNarrowVectors> narrow{};
   switch (cut.weighting) {
     case Weighting::shared:
-      return shaped(WeightingConstant<Weighting::shared>{}, Constant<kMaxVectors>{});
+      return shaped(WeightingConstant<Weighting::shared>{},
+                    Constant<most_vectors<T>(kMaxVectors)>{});
     case Weighting::per_vector:
       return shaped(WeightingConstant<Weighting::per_vector>{}, narrow);
     case Weighting::per_feature:

@@ -21,7 +21,7 @@ struct SliceShape {
       : first(slice.head), count((slice.feature + slice.width - 1) / head_width - slice.head + 1) {
     JAXGNN_UNROLL
     for (int k = 0; k < kVectors; ++k) {
-      features[k] = k + 1 < kVectors ? int64_t{k} * N : slice.width - N;
+      features[k] = vector_begin<N, kVectors>(k, slice.width);
       weights[k] = weight_at<kWeighting>(slice, features[k], head_width);
     }
   }
