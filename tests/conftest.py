@@ -25,9 +25,12 @@ from hypothesis import HealthCheck, settings
 # On a GPU, JAX's default products are TF32, three digits short of what these tests compare.
 jax.config.update("jax_default_matmul_precision", "highest")
 
-# On a CPU most of the tests' time is compiling, for programs that run once.
+# On a CPU most of the tests' time is compiling, for programs that run once: here and, by the
+# variable, in processes that tests start.
 QUICK_COMPILES = os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu")
 jax.config.update("jax_disable_most_optimizations", QUICK_COMPILES)
+if QUICK_COMPILES:
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 settings.register_profile(
     "ci",

@@ -40,16 +40,21 @@ def test_a_perceptron_with_maxk_fits_a_square(tmp_path, capsys):
 def test_the_comparison_writes_its_table(tmp_path, capsys):
     example = load("maxk_accuracy")
     command = f"--datasets digits --models gcn --seeds 2 --epochs 15 --output {tmp_path / 'out'}"
-    example["main"](command.split())
+    kinds = ["relu", "maxk/8", "packed/4", "annealed/8"]
+    example["main"]([*command.split(), "--activations", *kinds])
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     (record,) = result["records"]
-    assert list(record["results"]) == ["relu", "maxk width/8", "maxk width/4"]
-    kept = {name: r["settings"]["k"] for name, r in record["results"].items() if name != "relu"}
-    assert kept == {"maxk width/8": 8, "maxk width/4": 16}
-    for name, values in record["results"].items():
+    assert list(record["results"]) == kinds
+    options = ("activation", "k", "packed", "anneal_from", "anneal_epochs")
+    settings = [r["settings"] for r in record["results"].values()]
+    assert [tuple(s[name] for name in options) for s in settings[1:]] == [
+        ("maxk", 8, False, 0, 100),
+        ("maxk", 16, True, 0, 100),
+        ("maxk", 8, False, 32, 7),
+    ]
+    for values in record["results"].values():
         assert len(values["scores"]) == 2 and values["settings"]["epochs"] == 15
         assert values["mean"] == pytest.approx(np.mean(values["scores"]), abs=1e-2)
-        assert values["settings"]["activation"] == name.split()[0]
     table = (tmp_path / "out" / "table.md").read_text()
     assert table in capsys.readouterr().out
     assert table.splitlines()[2].startswith("| digits | gcn | ")
@@ -57,14 +62,15 @@ def test_the_comparison_writes_its_table(tmp_path, capsys):
 
 def test_the_table_says_where_maxk_falls_behind():
     def record(relu, maxk):
-        means = {"relu": relu, "maxk width/8": 1.0, "maxk width/4": maxk}
+        means = {"relu": relu, "maxk/8": 1.0, "maxk/4": maxk}
         results = {name: {"mean": mean, "deviation": 0.25} for name, mean in means.items()}
         return {"dataset": "a", "model": "gcn", "metric": "roc_auc", "results": results}
 
     lines = load("maxk_accuracy")["markdown"]([record(80.0, 79.1), record(80.0, 78.5)])
     near, far = lines.splitlines()[2:]
-    assert near.endswith("| 80.0 ± 0.2 | 1.0 ± 0.2 | 79.1 ± 0.2 | -0.90 |") and "(ROC AUC)" in near
-    assert far.endswith("| -1.50: not within 1 point |")
+    scores = "| 80.0 ± 0.2 | 1.0 ± 0.2 (-79.00) | 79.1 ± 0.2 (-0.90) |"
+    assert near.endswith(scores) and "(ROC AUC)" in near
+    assert far.endswith("| 78.5 ± 0.2 (-1.50: not within 1 point) |")
 
 
 @pytest.mark.parametrize("name", ["flickr", "yelp", "reddit", "ogbn-products", "ogbn-proteins"])

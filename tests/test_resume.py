@@ -40,7 +40,7 @@ def start(directory: Path, *arguments: str, first: bool = False) -> subprocess.P
     return subprocess.Popen(
         [sys.executable, "-m", "jaxgnn.cli", "train", *arguments],
         cwd=directory,
-        env={**os.environ, **cache, "PYTHONPATH": root},
+        env={**os.environ, **cache, "PYTHONPATH": root, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -37,6 +37,7 @@ from jaxgnn.train import (
 from jaxgnn.train.config import check_same_settings, from_settings
 from jaxgnn.train.loop import copy, kernel_calls
 from jaxgnn.train.records import MetricsLog, fingerprint
+from jaxgnn.train.step import build_activation
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -441,6 +442,42 @@ def test_k_belongs_to_maxk_and_fits_the_hidden_width():
         dataclasses.replace(base, k=9).check()
     with pytest.raises(ConfigError, match=r"^--k: expected --activation maxk with it, got .* relu"):
         dataclasses.replace(base, activation="relu").check()
+    with pytest.raises(ConfigError, match=r"^--packed: expected --activation maxk with it"):
+        dataclasses.replace(SMALL, packed=True).check()
+    for wide in (5, 9):
+        with pytest.raises(ConfigError, match=r"^--anneal-from: expected 0 or a number from --k"):
+            dataclasses.replace(base, k=6, anneal_from=wide).check()
+
+
+def test_annealing_narrows_with_the_steps():
+    dataset = toy()
+    task = Task.from_dataset(dataset, dataset.split(0))
+    config = dataclasses.replace(
+        SMALL, activation="maxk", k=2, anneal_from=8, anneal_epochs=3, dropout=0.0
+    )
+    program, state = build(config.check(), task)
+    step, kept = jax.jit(program.step), []
+    for _ in range(5):
+        state, _ = step(state, task)
+        kept.append(int(state.rest["activation"]["active"][...]))
+    assert kept == [8, 6, 4, 2, 2]
+    # From then on it is the model whose MaxK keeps 2, in training and in evaluation.
+    narrow, own = build(dataclasses.replace(config, anneal_from=0), task)
+    own = dataclasses.replace(own, params=state.params, optimiser=state.optimiser)
+    expected, expected_loss = jax.jit(narrow.step)(own, task)
+    state, loss = step(state, task)
+    assert loss == pytest.approx(float(expected_loss), rel=1e-6)
+    logits = program.logits(state.params, state.rest, task)
+    np.testing.assert_allclose(
+        logits, narrow.logits(expected.params, expected.rest, task), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_packed_values_have_15_bits_of_mantissa():
+    config = dataclasses.replace(SMALL, activation="maxk", k=4, packed=True)
+    activation = build_activation(config.check())
+    kept = np.asarray(activation.sparse(jax.random.normal(jax.random.key(0), (5, 8))).values)
+    assert kept.any() and not (kept.view(np.uint32) & 0xFF).any()
 
 
 def test_decay_of_the_first_layer_is_that_of_an_input_layer():

@@ -55,6 +55,17 @@ class TrainConfig:
     k: int = 32
     """Features that maxk keeps, at most --hidden."""
 
+    anneal_from: int = 0
+    """Features that maxk keeps at first, from --k to --hidden; 0: --k. Rows of as many are moved
+    all through."""
+
+    anneal_epochs: int = 100
+    """Epochs in which they fall to --k, one step at a time."""
+
+    packed: bool = False
+    """Round what maxk keeps in float32 to 15 bits of mantissa, so that a feature and its place
+    take 4 bytes."""
+
     input_layer: bool = False
     """Begin with a product to the hidden width and the activation, so that every aggregation is
     one of hidden features."""
@@ -154,10 +165,17 @@ class TrainConfig:
                 )
         if self.activation == "maxk" and self.k > self.hidden:
             raise ConfigError(f"--k: expected at most --hidden, {self.hidden}, got {self.k}")
-        if self.activation != "maxk" and self.k != TrainConfig.k:
+        if self.anneal_from and not self.k <= self.anneal_from <= self.hidden:
             raise ConfigError(
-                f"--k: expected --activation maxk with it, got --activation {self.activation}"
+                f"--anneal-from: expected 0 or a number from --k, {self.k}, to --hidden, "
+                f"{self.hidden}, got {self.anneal_from}"
             )
+        for name in ("k", "anneal_from", "packed"):
+            if self.activation != "maxk" and getattr(self, name) != getattr(TrainConfig, name):
+                raise ConfigError(
+                    f"{option(name)}: expected --activation maxk with it, got --activation "
+                    f"{self.activation}"
+                )
         return self
 
     def settings(self) -> dict[str, Any]:
@@ -263,6 +281,8 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "layers": (1, 1000, "an integer from 1 to 1000"),
     "hidden": (1, 1 << 20, "a positive integer"),
     "k": (1, 4096, "an integer from 1 to 4096"),
+    "anneal_from": (0, 4096, "an integer from 0 to 4096"),
+    "anneal_epochs": (1, 1 << 30, "a positive integer"),
     "heads": (1, 1 << 16, "a positive integer"),
     "out_heads": (0, 1 << 16, "an integer from 0"),
     "dropout": (0, _BELOW_1, "a number from 0 to less than 1"),

@@ -217,7 +217,10 @@ def describe_activation(config: TrainConfig) -> str:
     """The nonlinearity, for people."""
     if config.activation != "maxk":
         return config.activation
-    return f"maxk: the {config.k} largest of {config.hidden}"
+    text = f"maxk: the {config.k} largest of {config.hidden}"
+    if config.anneal_from:
+        text += f", {config.anneal_from} at first, within {config.anneal_epochs} epochs"
+    return text + ", packed" * config.packed
 
 
 def confusion(dataset: NodeDataset, logits: np.ndarray, mask: np.ndarray) -> np.ndarray | None:

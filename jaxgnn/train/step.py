@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from jaxgnn.nn import MODELS, MaxK, annealed_k
 from jaxgnn.train.config import ConfigError, TrainConfig, option
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss
 
@@ -48,12 +50,16 @@ class Program(NamedTuple):
     inference: nnx.GraphDef
     optimiser: optax.GradientTransformation
     loss_scale: float
+    active: Callable[[Array], Array] | None = None
+    """The entries that an annealed MaxK keeps, by the number of steps done."""
 
     def step(self, state: TrainState, task: Task) -> tuple[TrainState, Float[Array, ""]]:
         """One step of gradient descent on the training nodes, and the loss before it."""
 
         def loss(params):
             model = nnx.merge(self.training, params, state.rest, copy=True)
+            if self.active is not None:
+                model.activation.active[...] = self.active(steps_done(state.optimiser))
             value = masked_loss(task, model(task.graph, task.features), task.train)
             rest = nnx.state(model, nnx.Not(nnx.Param))
             return value * jnp.asarray(self.loss_scale, value.dtype), (value, rest)
@@ -93,7 +99,11 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
     model.eval()
     inference = nnx.split(model, nnx.Param, ...)[0]
     scale = _FLOAT16_LOSS_SCALE if config.dtype == "float16" else 1.0
-    program = Program(training, inference, build_optimiser(config), scale)
+    active = None
+    if config.anneal_from:
+        schedule = {"wide": config.anneal_from, "narrow": config.k, "steps": config.anneal_epochs}
+        active = functools.partial(annealed_k, **schedule)
+    program = Program(training, inference, build_optimiser(config), scale, active)
     return program, TrainState(params, rest, program.optimiser.init(params))
 
 
@@ -101,8 +111,6 @@ def build_model(
     config: TrainConfig, in_features: int, num_classes: int, rngs: nnx.Rngs
 ) -> nnx.Module:
     """The configuration's model from `jaxgnn.nn.MODELS`."""
-    from jaxgnn.nn import MODELS, MaxK
-
     if config.model not in MODELS:
         raise ConfigError(
             f"--model: expected one of {', '.join(sorted(MODELS))}, got {config.model!r}"
@@ -110,7 +118,7 @@ def build_model(
     model = MODELS[config.model]
     wide = config.dtype == "float64"
     arguments: dict[str, Any] = {
-        "activation": _ACTIVATIONS.get(config.activation) or MaxK(config.k),
+        "activation": build_activation(config),
         "input_layer": config.input_layer,
         "dropout": config.dropout,
         "input_dropout": config.input_dropout,
@@ -143,6 +151,19 @@ def build_model(
         rngs=rngs,
         **arguments,
     )
+
+
+def build_activation(config: TrainConfig) -> Callable[[Array], Array]:
+    """The configuration's nonlinearity."""
+    if config.activation != "maxk":
+        return _ACTIVATIONS[config.activation]
+    wide = config.anneal_from
+    return MaxK(wide or config.k, anneal=wide > 0, packed=config.packed)
+
+
+def steps_done(optimiser: Any) -> Int[Array, ""]:
+    """The steps that Adam, in the state of `build_optimiser`, has counted."""
+    return optax.tree_utils.tree_get(optimiser, "count")
 
 
 def build_optimiser(config: TrainConfig) -> optax.GradientTransformation:
