@@ -50,7 +50,10 @@ SETTINGS: dict[str, TrainConfig] = {
     ),
     "digits": dataclasses.replace(TrainConfig.for_dataset("digits"), hidden=64, patience=50),
 }
-FOR_MODEL: dict[tuple[str, str], dict[str, Any]] = {}
+FOR_MODEL: dict[tuple[str, str], dict[str, Any]] = {
+    (name, "gin"): {"learning_rate": 0.003, "epochs": 200, "patience": 60}
+    for name in ("amazon_photo", "dblp")
+}
 """Two layers of width 64, with layer normalisation on amazon_photo; on cora PyG's benchmark but for
 the width. On minesweeper three with skip connections and layer normalisation, as in Platonov et
 al., "A critical look at the evaluation of GNNs under heterophily" (ICLR 2023), which takes more
