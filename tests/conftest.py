@@ -4,11 +4,16 @@ import os
 import sys
 from pathlib import Path
 
-# Two CPU devices for shard_map, unless a GPU was asked for. JAX reads this when it starts.
+# On the CPU, unless a GPU was asked for: two devices for shard_map, and half the time to compile.
+# JAX reads this when it starts.
+FLAGS = {
+    "xla_force_host_platform_device_count": "2",
+    "xla_backend_extra_options": "xla_cpu_disable_new_fusion_emitters",
+}
 if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
     flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_force_host_platform_device_count" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=2".strip()
+    more = [f"--{name}={value}" for name, value in FLAGS.items() if name not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *more])
 
 # Threads of PyTorch and of OpenBLAS would spin for each other, beside those of XLA.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
