@@ -42,7 +42,8 @@ struct SpmmArgs {
   const void* x;        // T[N, F]
   const void* weights;  // A[E, H] or null for ones
   void* out;            // T[R, F]
-  void* partials;       // A[num_splits, F], scratch
+  void* ties;           // T[R, F], how many edges attained a max or min, or null
+  void* partials;       // A[num_splits, F], and as many more with ties, scratch
 };
 
 // The linear map of the derivative of max and min: the sum over the edges of a row of
@@ -56,8 +57,8 @@ struct SpmmExtremumArgs {
   const void* x;        // T[senders, F]
   const void* y;        // T[receivers, F]
   const void* weights;  // A[E, H] or null
-  const void* values;   // T[index, F] or null for ones
-  const void* scale;    // A[E, H] or null for ones
+  const void* values;   // T[index, F]
+  const void* scale;    // A[E, H], with weights
   void* out;            // T[R, F]
   void* partials;       // A[num_splits, F], scratch
 };

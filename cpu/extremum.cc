@@ -24,8 +24,7 @@ JAXGNN_OUTLINE void run(const SpmmExtremumArgs& args, const Slice& slice, int64_
   auto shifted = [](const void* p, int64_t by) {
     return p == nullptr ? nullptr : static_cast<const A*>(p) + by;
   };
-  const T* values =
-      args.values == nullptr ? nullptr : static_cast<const T*>(args.values) + slice.feature;
+  const T* values = static_cast<const T*>(args.values) + slice.feature;
   const A* weights = shifted(args.weights, slice.head);
   const A* scales = shifted(args.scale, slice.head);
   int64_t features[kVectors];  // where each vector begins
@@ -48,19 +47,16 @@ JAXGNN_OUTLINE void run(const SpmmExtremumArgs& args, const Slice& slice, int64_
     for (int64_t e = begin; e < end; ++e) {
       const int64_t index = index_of(csr, e) * width;
       prefetch_ahead<kBytes>(csr, e, other, width);
-      if (values != nullptr) prefetch_ahead<kBytes>(csr, e, values, width);
+      prefetch_ahead<kBytes>(csr, e, values, width);
       JAXGNN_UNROLL
       for (int k = 0; k < kVectors; ++k) {
         const V theirs = load<N>(other + index + features[k]);
         V product = args.transpose ? mine[k] : theirs;
+        V term = load<N>(values + index + features[k]);
         if (weights != nullptr) {
-          const A* weight = weights + e * heads + weight_offsets[k];
-          product = Convert<T, N>::rounded(load_weight<N, kWeighting>(weight) * product);
-        }
-        V term = V{} + A{1};
-        if (values != nullptr) term = load<N>(values + index + features[k]);
-        if (scales != nullptr) {
-          term = load_weight<N, kWeighting>(scales + e * heads + weight_offsets[k]) * term;
+          const int64_t at = e * heads + weight_offsets[k];
+          product = Convert<T, N>::rounded(load_weight<N, kWeighting>(weights + at) * product);
+          term = load_weight<N, kWeighting>(scales + at) * term;
         }
         sums[k] += product == (args.transpose ? theirs : mine[k]) ? term : V{};
       }
@@ -91,8 +87,8 @@ void dispatch(const SpmmExtremumArgs& args, const Slices& cut, const Slice& slic
 template <class T>
 void scatter_back(const SpmmExtremumArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
-  const bool weighted = args.weights != nullptr || args.scale != nullptr;
-  const Slices cut = cut_features<T>(args.width, args.heads, weighted, kMaxNarrowVectors);
+  const Slices cut =
+      cut_features<T>(args.width, args.heads, args.weights != nullptr, kMaxNarrowVectors);
   const int64_t edge_bytes = 2 * args.width * static_cast<int64_t>(sizeof(T)) / cut.count;
   over_rows(args.csr, executor, cut.count, edge_bytes, [&](int64_t s, const Work& work) {
     const Slice slice = cut[s];

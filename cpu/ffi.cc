@@ -11,10 +11,12 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-ffi::Error spmm(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices, AnyBuffer splits,
-                AnyBuffer row_order, AnyBuffer x, AnyBuffer weights, Result out, Result partials,
-                int64_t reduce, int64_t split_length) {
-  Check check("jaxgnn_spmm");
+// What the products with and without ties have in common; `ties` may be null.
+ffi::Error run_spmm(const char* target, ffi::ThreadPool pool, const AnyBuffer& row_offsets,
+                    const AnyBuffer& indices, const AnyBuffer& splits, const AnyBuffer& row_order,
+                    const AnyBuffer& x, const AnyBuffer& weights, Result& out, Result* ties,
+                    Result& partials, int64_t reduce, int64_t split_length) {
+  Check check(target);
   const std::optional<ValueType> type = value_type(x.element_type());
   const int64_t edges = count(indices) > 0 ? count(indices) : dim(x, 0);
   SpmmArgs args{};
@@ -30,20 +32,42 @@ ffi::Error spmm(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices, 
   check.that(dim(x, 1) == args.width, "x and the result must have as many features");
   check.optional_matrix(weights, sums, edges, args.heads, "weights must be [edges, heads]");
   check.that(args.width % args.heads == 0, "the heads must divide the features");
-  check.that(
-      args.csr.num_splits * args.width <= count(*partials) && partials->element_type() == sums,
-      "partials must be [parts, features]");
-  check.that(reduce >= 0 && reduce <= 3, "reduce must be 0, 1, 2 or 3");
+  check.that((ties == nullptr ? 1 : 2) * args.csr.num_splits * args.width <= count(*partials) &&
+                 partials->element_type() == sums,
+             "partials must be [parts, features], and as many more with ties");
+  check.that(reduce >= (ties == nullptr ? 0 : 2) && reduce <= 3,
+             "reduce must be 0, 1, 2 or 3; with ties, 2 or 3");
+  if (ties != nullptr) {
+    check.matrix(**ties, x.element_type(), args.csr.num_rows, args.width,
+                 "ties must be shaped like the result");
+  }
   if (check.failed()) return check.error();
   args.type = *type;
   args.reduce = static_cast<Reduce>(reduce);
   args.x = x.untyped_data();
   args.weights = data_or_null(weights);
   args.out = out->untyped_data();
+  args.ties = ties == nullptr ? nullptr : (*ties)->untyped_data();
   args.partials = partials->untyped_data();
   prefer_huge_pages(args.out, out->size_bytes());
+  if (ties != nullptr) prefer_huge_pages(args.ties, (*ties)->size_bytes());
   kernels().spmm(args, make_executor(pool));
   return ffi::Error::Success();
+}
+
+ffi::Error spmm(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices, AnyBuffer splits,
+                AnyBuffer row_order, AnyBuffer x, AnyBuffer weights, Result out, Result partials,
+                int64_t reduce, int64_t split_length) {
+  return run_spmm("jaxgnn_spmm", pool, row_offsets, indices, splits, row_order, x, weights, out,
+                  nullptr, partials, reduce, split_length);
+}
+
+ffi::Error spmm_ties(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices,
+                     AnyBuffer splits, AnyBuffer row_order, AnyBuffer x, AnyBuffer weights,
+                     Result out, Result ties, Result partials, int64_t reduce,
+                     int64_t split_length) {
+  return run_spmm("jaxgnn_spmm_ties", pool, row_offsets, indices, splits, row_order, x, weights,
+                  out, &ties, partials, reduce, split_length);
 }
 
 ffi::Error spmm_extremum(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer indices,
@@ -58,7 +82,7 @@ ffi::Error spmm_extremum(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer 
   args.csr = make_csr(row_offsets, indices, splits, edges, split_length);
   args.transpose = transpose != 0;
   args.width = dim(*out, 1);
-  args.heads = count(weights) > 0 ? dim(weights, 1) : count(scale) > 0 ? dim(scale, 1) : 1;
+  args.heads = count(weights) > 0 ? dim(weights, 1) : 1;
   const ffi::DataType sums = accumulator(x.element_type());
   const AnyBuffer& own = args.transpose ? x : y;
   const AnyBuffer& other = args.transpose ? y : x;
@@ -71,8 +95,9 @@ ffi::Error spmm_extremum(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer 
              "x, y and the result must have as many features");
   check.optional_matrix(weights, sums, edges, args.heads, "weights must be [edges, heads]");
   check.optional_matrix(scale, sums, edges, args.heads, "scale must be [edges, heads]");
-  check.optional_matrix(values, x.element_type(), dim(other, 0), args.width,
-                        "values must be shaped like the gathered operand");
+  check.that(count(scale) == count(weights), "there must be a scale if there are weights");
+  check.matrix(values, x.element_type(), dim(other, 0), args.width,
+               "values must be shaped like the gathered operand");
   check.that(args.width % args.heads == 0, "the heads must divide the features");
   check.that(
       args.csr.num_splits * args.width <= count(*partials) && partials->element_type() == sums,
@@ -82,7 +107,7 @@ ffi::Error spmm_extremum(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer 
   args.x = x.untyped_data();
   args.y = y.untyped_data();
   args.weights = data_or_null(weights);
-  args.values = data_or_null(values);
+  args.values = values.untyped_data();
   args.scale = data_or_null(scale);
   args.out = out->untyped_data();
   args.partials = partials->untyped_data();
@@ -347,6 +372,21 @@ XLA_FFI_DEFINE_HANDLER(spmm_handler, spmm,
                            .Attr<int64_t>("reduce")
                            .Attr<int64_t>("split_length"));
 
+XLA_FFI_DEFINE_HANDLER(spmm_ties_handler, spmm_ties,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<AnyBuffer>()  // row_offsets
+                           .Arg<AnyBuffer>()  // indices
+                           .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // row_order
+                           .Arg<AnyBuffer>()  // x
+                           .Arg<AnyBuffer>()  // weights
+                           .Ret<AnyBuffer>()  // out
+                           .Ret<AnyBuffer>()  // ties
+                           .Ret<AnyBuffer>()  // partials
+                           .Attr<int64_t>("reduce")
+                           .Attr<int64_t>("split_length"));
+
 XLA_FFI_DEFINE_HANDLER(spmm_extremum_handler, spmm_extremum,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::ThreadPool>()
@@ -477,6 +517,7 @@ void bind_ffi(nanobind::module_& module) {
           add_target(targets, name, handler);
         };
         add("jaxgnn_spmm", spmm_handler);
+        add("jaxgnn_spmm_ties", spmm_ties_handler);
         add("jaxgnn_spmm_extremum", spmm_extremum_handler);
         add("jaxgnn_sddmm", sddmm_handler);
         add("jaxgnn_sddmm_extremum", sddmm_extremum_handler);

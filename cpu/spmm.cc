@@ -10,8 +10,16 @@ namespace {
 // at a time than the caches and the page tables are good at.
 constexpr int kMaxVectors = kRegisters / 2;
 
-// min is the max of the negated products, negated.
-enum class Kind { sum, max };
+// min is the max of the negated products, negated. `ties` counts the edges that attained it.
+enum class Kind { sum, max, ties };
+
+// The maxima and ties of two sets of edges, in the first; NaN ties with nothing.
+template <class V>
+JAXGNN_INLINE void unite(V& most, V& ties, V more, V more_ties) {
+  const V both = maximum(most, more);
+  ties = (most == both ? ties : V{}) + (more == both ? more_ties : V{});
+  most = both;
+}
 
 template <class T, int N, int kVectors, Weighting kWeighting, Kind kKind>
 JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_width,
@@ -40,6 +48,7 @@ JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_w
     const int64_t end = whole ? row_begin(csr, row + 1) : work.end;
     if (whole && end - begin > longest) continue;
     V sums[kVectors];
+    V ties[kVectors] = {};
     constexpr A start = kKind == Kind::sum ? A{0} : -static_cast<A>(__builtin_inf());
     JAXGNN_UNROLL
     for (int k = 0; k < kVectors; ++k) sums[k] = V{} + start;
@@ -49,25 +58,33 @@ JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_w
       JAXGNN_UNROLL
       for (int k = 0; k < kVectors; ++k) {
         const V value = load<N>(from + features[k]);
+        auto take = [&](V term) {
+          if constexpr (kKind == Kind::max) sums[k] = maximum(sums[k], term * sign);
+          if constexpr (kKind == Kind::ties) unite(sums[k], ties[k], term * sign, V{} + A{1});
+        };
         if (kWeighting == Weighting::shared && weights == nullptr) {
           if constexpr (kKind == Kind::sum) sums[k] += value;
-          if constexpr (kKind == Kind::max) sums[k] = maximum(sums[k], value * sign);
+          if constexpr (kKind != Kind::sum) take(value);
           continue;
         }
         const auto weight = load_weight<N, kWeighting>(weights + e * heads + weight_offsets[k]);
         if constexpr (kKind == Kind::sum) sums[k] += weight * value;
-        if constexpr (kKind == Kind::max) {
-          sums[k] = maximum(sums[k], Convert<T, N>::rounded(weight * value) * sign);
-        }
+        if constexpr (kKind != Kind::sum) take(Convert<T, N>::rounded(weight * value));
       }
     }
     JAXGNN_UNROLL
     for (int k = 0; k < kVectors; ++k) {
       const int64_t feature = slice.feature + features[k];
       if (!whole) {
-        std::memcpy(static_cast<A*>(args.partials) + work.part * width + feature, &sums[k],
-                    sizeof(V));
+        A* partial = static_cast<A*>(args.partials) + work.part * width + feature;
+        std::memcpy(partial, &sums[k], sizeof(V));
+        if constexpr (kKind == Kind::ties) {
+          std::memcpy(partial + csr.num_splits * width, &ties[k], sizeof(V));
+        }
         continue;
+      }
+      if constexpr (kKind == Kind::ties) {
+        store<N>(static_cast<T*>(args.ties) + row * width + feature, ties[k]);
       }
       V result = begin == end ? V{} : sums[k] * sign;
       if (args.reduce == Reduce::mean && end > begin) result /= static_cast<A>(end - begin);
@@ -92,12 +109,18 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
   over_split_rows(args.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
     const int64_t width = args.width;
     A* sums = static_cast<A*>(args.partials) + first * width;
-    for (int64_t part = first + 1; part < last; ++part) {
-      const A* more = static_cast<const A*>(args.partials) + part * width;
+    A* ties = sums + args.csr.num_splits * width;
+    for (int64_t part = 1; part < last - first; ++part) {
+      const A* more = sums + part * width;
+      const A* more_ties = ties + part * width;
       for (int64_t f = 0; f < width; ++f) {
         if constexpr (kKind == Kind::sum) sums[f] += more[f];
         if constexpr (kKind == Kind::max) sums[f] = maximum(sums[f], more[f]);
+        if constexpr (kKind == Kind::ties) unite(sums[f], ties[f], more[f], more_ties[f]);
       }
+    }
+    if constexpr (kKind == Kind::ties) {
+      store_row(static_cast<T*>(args.ties) + row * width, ties, width);
     }
     if (args.reduce == Reduce::min) {
       for (int64_t f = 0; f < width; ++f) sums[f] = -sums[f];
@@ -120,8 +143,10 @@ void spmm(const SpmmArgs& args, const Executor& executor) {
     using T = decltype(type);
     if (args.reduce == Reduce::sum || args.reduce == Reduce::mean) {
       reduce<T, Kind::sum>(args, executor);
-    } else {
+    } else if (args.ties == nullptr) {
       reduce<T, Kind::max>(args, executor);
+    } else {
+      reduce<T, Kind::ties>(args, executor);
     }
   });
 }

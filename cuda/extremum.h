@@ -8,7 +8,8 @@ namespace jaxgnn {
 // An edge between r (its end in y) and j (its end in x) attained the extremum at feature f if
 // T(w[e, h] * x[j, f]) == y[r, f]. Along (transpose false): rows are r, columns j,
 //   out[r, f] = sum over attaining edges of scale[e, h] * values[j, f];
-// transpose: rows are j, columns r, and values lie at r. Null weights, scale, values count as 1.
+// transpose: rows are j, columns r, and values lie at r. Null weights and scale count as 1; there
+// are both or neither.
 struct ExtremumArgs {
   Rows rows;
   Type type;

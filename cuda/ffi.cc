@@ -41,10 +41,12 @@ ffi::Error initialize(ffi::RemainingArgs, ffi::RemainingRets) {
   return ffi::Error::Success();
 }
 
-ffi::Error spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
-                AnyBuffer row_order, AnyBuffer x, AnyBuffer weights, Result out, Result partials,
-                int64_t reduce, int64_t split_length) {
-  Check check("jaxgnn_spmm");
+// What the products with and without ties have in common; `ties` may be null.
+ffi::Error run_spmm(const char* target, cudaStream_t stream, const AnyBuffer& row_offsets,
+                    const AnyBuffer& columns, const AnyBuffer& splits, const AnyBuffer& row_order,
+                    const AnyBuffer& x, const AnyBuffer& weights, Result& out, Result* ties,
+                    Result& partials, int64_t reduce, int64_t split_length) {
+  Check check(target);
   const int64_t edges = count(columns) > 0 ? count(columns) : dim(x, 0);
   const ffi::DataType type = x.element_type();
   check.row_structure(row_offsets, columns, splits, split_length);
@@ -60,17 +62,38 @@ ffi::Error spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns, A
   check.optional_matrix(weights, accumulator(type), edges, args.heads,
                         "weights must be [edges, heads]");
   check.that(args.width % args.heads == 0, "the heads must divide the features");
-  check.matrix(*partials, accumulator(type), dim(splits, 0), args.width,
-               "partials must be [parts, features]");
-  check.that(reduce >= 0 && reduce <= 3, "reduce must be 0, 1, 2 or 3");
+  check.matrix(*partials, accumulator(type), (ties == nullptr ? 1 : 2) * dim(splits, 0), args.width,
+               "partials must be [parts, features], and as many more with ties");
+  check.that(reduce >= (ties == nullptr ? 0 : 2) && reduce <= 3,
+             "reduce must be 0, 1, 2 or 3; with ties, 2 or 3");
+  if (ties != nullptr) {
+    check.matrix(**ties, type, args.rows.num_rows, args.width,
+                 "ties must be shaped like the result");
+  }
   if (check.failed()) return check.error();
   args.type = value_type(type);
   args.reduce = static_cast<Reduce>(reduce);
   args.x = x.untyped_data();
   args.weights = data_or_null(weights);
   args.out = out->untyped_data();
+  args.ties = ties == nullptr ? nullptr : (*ties)->untyped_data();
   args.partials = partials->untyped_data();
-  return status("jaxgnn_spmm", launch_spmm(args, stream));
+  return status(target, launch_spmm(args, stream));
+}
+
+ffi::Error spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+                AnyBuffer row_order, AnyBuffer x, AnyBuffer weights, Result out, Result partials,
+                int64_t reduce, int64_t split_length) {
+  return run_spmm("jaxgnn_spmm", stream, row_offsets, columns, splits, row_order, x, weights, out,
+                  nullptr, partials, reduce, split_length);
+}
+
+ffi::Error spmm_ties(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns,
+                     AnyBuffer splits, AnyBuffer row_order, AnyBuffer x, AnyBuffer weights,
+                     Result out, Result ties, Result partials, int64_t reduce,
+                     int64_t split_length) {
+  return run_spmm("jaxgnn_spmm_ties", stream, row_offsets, columns, splits, row_order, x, weights,
+                  out, &ties, partials, reduce, split_length);
 }
 
 ffi::Error spmm_extremum(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns,
@@ -85,7 +108,7 @@ ffi::Error spmm_extremum(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer c
   args.rows = make_rows(row_offsets, columns, &splits, edges, split_length);
   args.transpose = transpose != 0;
   args.width = dim(*out, 1);
-  args.heads = count(weights) > 0 ? dim(weights, 1) : count(scale) > 0 ? dim(scale, 1) : 1;
+  args.heads = count(weights) > 0 ? dim(weights, 1) : 1;
   const AnyBuffer& at_row = args.transpose ? x : y;
   const AnyBuffer& at_column = args.transpose ? y : x;
   check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
@@ -94,12 +117,13 @@ ffi::Error spmm_extremum(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer c
                "the rows' operand must be [rows, features]");
   check.matrix(at_column, type, dim(at_column, 0), args.width,
                "the gathered operand must have as many features as the result");
-  check.optional_matrix(values, type, dim(at_column, 0), args.width,
-                        "values must be shaped like the gathered operand");
+  check.matrix(values, type, dim(at_column, 0), args.width,
+               "values must be shaped like the gathered operand");
   check.optional_matrix(weights, accumulator(type), edges, args.heads,
                         "weights must be [edges, heads]");
   check.optional_matrix(scale, accumulator(type), edges, args.heads,
                         "scale must be [edges, heads]");
+  check.that(count(scale) == count(weights), "there must be a scale if there are weights");
   check.that(args.width % args.heads == 0, "the heads must divide the features");
   check.matrix(*partials, accumulator(type), dim(splits, 0), args.width,
                "partials must be [parts, features]");
@@ -108,7 +132,7 @@ ffi::Error spmm_extremum(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer c
   args.x = x.untyped_data();
   args.y = y.untyped_data();
   args.weights = data_or_null(weights);
-  args.values = data_or_null(values);
+  args.values = values.untyped_data();
   args.scale = data_or_null(scale);
   args.out = out->untyped_data();
   args.partials = partials->untyped_data();
@@ -192,6 +216,22 @@ XLA_FFI_DEFINE_HANDLER(spmm_handler, spmm,
                            .Attr<int64_t>("split_length"),
                        {ffi::Traits::kCmdBufferCompatible});
 
+XLA_FFI_DEFINE_HANDLER(spmm_ties_handler, spmm_ties,
+                       ffi::Ffi::Bind()
+                           .Ctx<Stream>()
+                           .Arg<AnyBuffer>()  // row_offsets
+                           .Arg<AnyBuffer>()  // columns
+                           .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // row_order
+                           .Arg<AnyBuffer>()  // x
+                           .Arg<AnyBuffer>()  // weights
+                           .Ret<AnyBuffer>()  // out
+                           .Ret<AnyBuffer>()  // ties
+                           .Ret<AnyBuffer>()  // partials
+                           .Attr<int64_t>("reduce")
+                           .Attr<int64_t>("split_length"),
+                       {ffi::Traits::kCmdBufferCompatible});
+
 XLA_FFI_DEFINE_HANDLER(spmm_extremum_handler, spmm_extremum,
                        ffi::Ffi::Bind()
                            .Ctx<Stream>()
@@ -262,6 +302,7 @@ void bind_ffi(nanobind::module_& module) {
       [] {
         nb::dict targets;
         add_target(targets, "jaxgnn_spmm", spmm_handler);
+        add_target(targets, "jaxgnn_spmm_ties", spmm_ties_handler);
         add_target(targets, "jaxgnn_spmm_extremum", spmm_extremum_handler);
         add_target(targets, "jaxgnn_sddmm", sddmm_handler);
         add_target(targets, "jaxgnn_sddmm_extremum", sddmm_extremum_handler);

@@ -11,26 +11,17 @@ struct Sum {
   __device__ static A identity(bool) {
     return A(0);
   }
-  template <typename T, typename A>
-  __device__ static A term(A w, A x) {
-    return w * x;
-  }
   template <typename A>
   __device__ static A combine(A acc, A v, bool) {
     return acc + v;
   }
 };
 
-// max and min in one: NaN wins, as in jnp.maximum. Products are rounded to T before they are
-// compared, so that equality with the output tells which edges attained it.
+// max and min in one: NaN wins, as in jnp.maximum.
 struct Extremum {
   template <typename A>
   __device__ static A identity(bool minimum) {
     return minimum ? A(INFINITY) : A(-INFINITY);
-  }
-  template <typename T, typename A>
-  __device__ static A term(A w, A x) {
-    return widen(narrow<T, A>(w * x));
   }
   template <typename A>
   __device__ static A combine(A acc, A v, bool minimum) {

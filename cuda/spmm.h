@@ -14,7 +14,8 @@ struct SpmmArgs {
   const void* x;        // [*, width]
   const void* weights;  // [num_edges, heads] in the accumulation type, or null
   void* out;            // [num_rows, width]
-  void* partials;       // [num_splits, width] in the accumulation type
+  void* ties;           // [num_rows, width], the edges that attained a maximum or minimum, or null
+  void* partials;       // [num_splits, width] in the accumulation type; as many more with ties
   int64_t width;
   int64_t heads;  // divides width
 };

@@ -63,10 +63,12 @@ def absent(dtype):
     return np.zeros((0, 0), _ffi.accumulation_dtype(dtype))
 
 
-def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True):
+def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True, ties=False):
     splits = case.splits(length, padding)
-    out, _ = on_cpu(
-        "jaxgnn_spmm",
+    row = ((case.rows, x.shape[1]), x.dtype)
+    count = 2 if ties else 1
+    *out, _ = on_cpu(
+        "jaxgnn_spmm_ties" if ties else "jaxgnn_spmm",
         [
             case.offsets,
             case.indices if indices else case.indices[:0],
@@ -75,14 +77,11 @@ def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True):
             x,
             absent(x.dtype) if weights is None else weights,
         ],
-        [
-            ((case.rows, x.shape[1]), x.dtype),
-            ((len(splits), x.shape[1]), _ffi.accumulation_dtype(x.dtype)),
-        ],
+        [row] * count + [((count * len(splits), x.shape[1]), _ffi.accumulation_dtype(x.dtype))],
         reduce=["sum", "mean", "max", "min"].index(reduce),
         split_length=length,
     )
-    return out
+    return out if ties else out[0]
 
 
 def products(case, x, weights, indices=True):
@@ -152,6 +151,10 @@ def test_spmm_extrema_are_exact(dtype, width, heads, reduce):
     for length in (2048, 16):
         actual = spmm(case, x, weights, reduce, length=length)
         np.testing.assert_array_equal(actual.astype(np.float64), expected)
+        again, ties = spmm(case, x, weights, reduce, length=length, padding=2, ties=True)
+        np.testing.assert_array_equal(again, actual)
+        attained = per_edge == expected[case.row]
+        np.testing.assert_array_equal(ties.astype(np.float64), reduced(case, attained, "sum"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -183,7 +186,7 @@ def extremum(case, transpose, x, y, weights, values, scale, length):
             x,
             y,
             none if weights is None else weights,
-            jnp.zeros((0, 0), x.dtype) if values is None else values,
+            values,
             none if scale is None else scale,
         ],
         [
@@ -212,18 +215,13 @@ def test_spmm_extremum(dtype, transpose, width, heads):
         product = np.repeat(weights, width // heads, axis=1) * product
     met = product.astype(x.dtype) == np.asarray(y)[receivers]
     assert 0 < met.sum() < met.size
-    for values, scale in [(True, True), (True, False), (False, True)]:
-        v = case.features(case.columns, width, dtype) if values else None
-        s = case.weights(heads or 1, dtype) if scale else None
-        terms = met.astype(np.float64)
-        if values:
-            terms = terms * np.asarray(v, np.float64)[case.column]
-        if scale:
-            terms = terms * np.repeat(s, width // s.shape[1], axis=1).astype(np.float64)
-        if heads == 0 and scale:
-            actual = extremum(case, transpose, x, y, None, v, s, 2048)
-        else:
-            actual = extremum(case, transpose, x, y, weights, v, s, 16)
+    values = case.features(case.columns, width, dtype)
+    scale = case.weights(heads, dtype) if heads else None
+    terms = met * np.asarray(values, np.float64)[case.column]
+    if heads:
+        terms = terms * np.repeat(scale, width // heads, axis=1).astype(np.float64)
+    for length in (2048, 16):
+        actual = extremum(case, transpose, x, y, weights, values, scale, length)
         scale_of = reduced(case, np.abs(terms), "sum")
         close(actual, reduced(case, terms, "sum"), scale_of, dtype)
 
@@ -269,7 +267,7 @@ def test_empty(rows, edges, width):
     case.rows, case.offsets = rows, case.offsets[: rows + 1]
     x, y = case.features(29, width, "float32"), case.features(rows, width, "float32")
     np.testing.assert_array_equal(spmm(case, x, None, "max"), np.zeros((rows, width)))
-    actual = extremum(case, False, x, y, None, None, None, 16)
+    actual = extremum(case, False, x, y, None, x, None, 16)
     np.testing.assert_array_equal(actual, np.zeros((rows, width)))
     operands = [case.offsets, case.indices, case.splits(16), y, x]
     (actual,) = on_cpu(
@@ -338,6 +336,8 @@ def digest() -> str:
         for weights in (None, case.weights(1, dtype), case.weights(6, dtype)):
             for reduce in ("sum", "max"):
                 hashed.update(spmm(case, x, weights, reduce, length=256).tobytes())
+            out, ties = spmm(case, x, weights, "min", length=256, ties=True)
+            hashed.update(out.tobytes() + ties.tobytes())
         hashed.update(extremum(case, False, x, y, None, x, None, 256).tobytes())
         operands = [case.offsets, case.indices, case.splits(256), y, x]
         result = [((case.edges, 1), np.float32)]

@@ -3,7 +3,8 @@
 Where the extremum is attained, its derivative is the selection of the attaining edges, shared
 equally at ties. Which edges those are is recomputed from input and output, so the residuals are
 of the nodes' size. The selection is linear in the selected values, its transpose is a selection
-too, and so derivatives of every order are made of the same two kernels.
+too, and so derivatives of every order are made of the same two kernels. How many edges tie is
+counted with the reduction, if that is differentiated.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from jaxgnn.ops._rows import (
     in_graph_order,
     in_row_order,
     neighbours,
+    reduce_and_count_rows,
     reduce_rows,
     select_rows,
 )
@@ -49,33 +51,55 @@ def extremum(
 
 
 def _extremum_fwd(how, graph, x, weights):
-    y = extremum(how, graph, x, weights)
-    return y, (graph, x, y, weights)
+    both: tuple[Array, Array] = _extremum_and_ties(how, graph, x, weights)
+    y, ties = both
+    return y, (graph, Pattern(x, y, weights), ties)
 
 
 def _extremum_bwd(how, residuals, cotangent):
-    graph, x, y, weights = residuals
+    graph, pattern, ties = residuals
     transpose, _ = how
-    pattern = Pattern(x, y, weights)
-    shares = share_ties(transpose, graph, pattern, cotangent)
-    dx = _select((transpose, False), graph, pattern, shares, weights)
+    shares = _share(cotangent, ties)
+    dx = _select((transpose, False), graph, pattern, shares, pattern.weights)
     dweights = None
-    if weights is not None:
-        dweights = _select_dot(transpose, graph, pattern, shares, x)
+    if pattern.weights is not None:
+        dweights = _select_dot(transpose, graph, pattern, shares, pattern.x)
     return None, dx, dweights
 
 
 extremum.defvjp(_extremum_fwd, _extremum_bwd)
 
 
-def share_ties(transpose: bool, graph: Graph, pattern: Pattern, cotangent: Array) -> Array:
-    """The cotangent of each output divided by the number of edges that attained it."""
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _extremum_and_ties(
+    how: tuple[bool, str],
+    graph: Graph,
+    x: Float[Array, "_ heads width"],
+    weights: Float[Array, "num_edges heads"] | None,
+) -> tuple[Float[Array, "_ heads width"], Float[Array, "_ heads width"]]:
+    """`extremum`, and the number of edges that attained it, which is piecewise constant."""
+    transpose, reduce = how
     rows = neighbours(graph, transpose=transpose)
-    x, y, weights = jax.lax.stop_gradient(pattern)  # a count is piecewise constant
-    ties = select_rows(rows, x, y, in_row_order(rows, weights), None, None, along=True)
+    return reduce_and_count_rows(rows, x, in_row_order(rows, weights), reduce)
+
+
+def _extremum_and_ties_fwd(how, graph, x, weights):
+    y, residuals = _extremum_fwd(how, graph, x, weights)
+    return (y, residuals[-1]), residuals
+
+
+def _extremum_and_ties_bwd(how, residuals, cotangents):
+    return _extremum_bwd(how, residuals, cotangents[0])
+
+
+_extremum_and_ties.defvjp(_extremum_and_ties_fwd, _extremum_and_ties_bwd)
+
+
+def _share(cotangent: Array, ties: Array) -> Array:
+    """The cotangent of each output divided by the number of edges that attained it."""
     dtype = _ffi.accumulation_dtype(cotangent.dtype)
     # Rows without edges, and those with NaN, count 0: they select nothing.
-    ties = jnp.maximum(ties.astype(dtype), jnp.ones((), dtype))
+    ties = jnp.maximum(jax.lax.stop_gradient(ties).astype(dtype), jnp.ones((), dtype))
     return (cotangent.astype(dtype) / ties).astype(cotangent.dtype)
 
 

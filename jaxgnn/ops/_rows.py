@@ -91,13 +91,34 @@ def reduce_rows(
     `weights` are in the order of the rows and in the accumulation dtype.
     """
 
-    def kernel(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
+    (out,) = _reduce("jaxgnn_spmm", rows, x, weights, reduce)
+    return out
+
+
+def reduce_and_count_rows(
+    rows: Rows,
+    x: Float[Array, "columns heads width"],
+    weights: Float[Array, "edges heads"] | None,
+    reduce: str,
+) -> tuple[Float[Array, "rows heads width"], Float[Array, "rows heads width"]]:
+    """The same for `"max"` or `"min"`, and how many edges attained it: 0 where it is NaN."""
+    out, ties = _reduce("jaxgnn_spmm_ties", rows, x, weights, reduce)
+    return out, ties
+
+
+def _reduce(
+    target: str, rows: Rows, x: Array, weights: Array | None, reduce: str
+) -> tuple[Array, ...]:
+    """The results of `target` that have a row each, all of one shape and the dtype of `x`."""
+    count = 2 if target == "jaxgnn_spmm_ties" else 1
+
+    def kernel(rows: Rows, features: list[Array], edges: list[Array]) -> tuple[Array, ...]:
         (x,) = features
         _, heads, width = x.shape
         accumulator = _ffi.accumulation_dtype(x.dtype)
         flat = heads * width
-        out, _ = _ffi.call(
-            "jaxgnn_spmm",
+        *out, _ = _ffi.call(
+            target,
             [
                 rows.offsets,
                 _columns(rows),
@@ -106,11 +127,12 @@ def reduce_rows(
                 _flat(x),
                 _optional(edges, 0, accumulator),
             ],
-            [((rows.num_rows, flat), x.dtype), ((rows.splits.shape[0], flat), accumulator)],
+            [((rows.num_rows, flat), x.dtype)] * count
+            + [((count * rows.splits.shape[0], flat), accumulator)],
             reduce=REDUCE[reduce],
             split_length=_split_length(rows, _edge_count(rows, x)),
         )
-        return out.reshape(rows.num_rows, heads, width)
+        return tuple(result.reshape(rows.num_rows, heads, width) for result in out)
 
     return _foldable(kernel)(rows, [x], [] if weights is None else [weights])
 
@@ -120,7 +142,7 @@ def select_rows(
     x: Float[Array, "_ heads width"],
     y: Float[Array, "_ heads width"],
     weights: Float[Array, "edges heads"] | None,
-    values: Float[Array, "columns heads width"] | None,
+    values: Float[Array, "columns heads width"],
     scale: Float[Array, "edges heads"] | None,
     *,
     along: bool,
@@ -129,17 +151,15 @@ def select_rows(
 
     An edge did where $w_{eh} x_{jhd} = y_{ihd}$, $x$ being what was reduced and $y$ the result.
     With `along` the rows are those of $y$ and `values` lie beside $x$; else the transpose: the
-    rows are those of $x$ and `values` lie beside $y$. Absent `weights`, `values`, `scale` are 1.
+    rows are those of $x$ and `values` lie beside $y$. Without `weights` and `scale`, of which there
+    are both or neither, they are 1.
     """
-    has_weights, has_values, has_scale = (v is not None for v in (weights, values, scale))
 
     def kernel(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
-        x, y, *rest = features
-        edges = list(edges)
+        x, y, values = features
         _, heads, width = x.shape
         flat = heads * width
         accumulator = _ffi.accumulation_dtype(x.dtype)
-        empty = jnp.zeros((0, 0), accumulator)
         out, _ = _ffi.call(
             "jaxgnn_spmm_extremum",
             [
@@ -148,9 +168,9 @@ def select_rows(
                 rows.splits,
                 _flat(x),
                 _flat(y),
-                edges.pop(0) if has_weights else empty,
-                _flat(rest[0]) if has_values else jnp.zeros((0, flat), x.dtype),
-                edges.pop(0) if has_scale else empty,
+                _optional(edges, 0, accumulator),
+                _flat(values),
+                _optional(edges, 1, accumulator),
             ],
             [((rows.num_rows, flat), x.dtype), ((rows.splits.shape[0], flat), accumulator)],
             transpose=0 if along else 1,
@@ -158,9 +178,8 @@ def select_rows(
         )
         return out.reshape(rows.num_rows, heads, width)
 
-    features = [x, y] + ([values] if values is not None else [])
     edges = [v for v in (weights, scale) if v is not None]
-    return _foldable(kernel)(rows, features, edges)
+    return _foldable(kernel)(rows, [x, y, values], edges)
 
 
 def dot_rows(
@@ -216,7 +235,8 @@ def _foldable(kernel: Any, *, edges_out: bool = False) -> Any:
     def rule(axis_size, in_batched, rows, features, edges):
         rows_batched, features_batched, edges_batched = in_batched
         if any(jax.tree.leaves(rows_batched)):
-            return one_by_one(call, in_batched, (rows, features, edges)), True
+            out = one_by_one(call, in_batched, (rows, features, edges))
+            return out, jax.tree.map(lambda _: True, out)
 
         axis = 1 if edges_out or any(edges_batched) else 2
 
@@ -225,7 +245,9 @@ def _foldable(kernel: Any, *, edges_out: bool = False) -> Any:
         ]
         if axis == 1:
             edges = [fold(e, b, axis_size, 1) for e, b in zip(edges, edges_batched, strict=True)]
-        return unfold(call(rows, wide, edges), axis_size, axis), True
+        out = call(rows, wide, edges)
+        unfolded = jax.tree.map(lambda a: unfold(a, axis_size, axis), out)
+        return unfolded, jax.tree.map(lambda _: True, out)
 
     return call
 
