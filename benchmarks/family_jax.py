@@ -55,6 +55,10 @@ class JaxFamily(Family):
             return self._maxk.candidate(measurement, x, kept)
         if measurement.impl == plan.GAT:
             return self._attention.candidate(measurement, x, dense)
+        if measurement.impl in (plan.MAX, plan.MAX_SORTED):
+            from benchmarks import extremum_jax  # made of this module's parts
+
+            return extremum_jax.candidate(measurement, self._graph, self._receivers, x)
         backward = measurement.direction == "backward"
         weights_ = None
         if weights is not None:

@@ -21,6 +21,8 @@ PYG_EDGE_INDEX = "PyG EdgeIndex"
 PYG_ADJ = "PyG adj_t"
 PYG_SCATTER = "PyG gather + scatter"
 SCIPY = "SciPy CSR"
+MAX = "jaxgnn max"  # the maximum over neighbours; backward both passes
+MAX_SORTED = "jax segment_max sorted"
 FTZ = " (ftz atomics)"
 MAXK = "jaxgnn maxk"
 MAXK_WINDOWS = "jaxgnn maxk windows"
@@ -44,6 +46,7 @@ PYG_EDGES = "PyG edge_index"
 # The worker process that runs each: two frameworks never share one, nor its memory.
 FAMILY = {
     **dict.fromkeys((OURS, ORDERED, SORTED, UNSORTED, SHUFFLED, BCSR, BCOO), "jax"),
+    **dict.fromkeys((MAX, MAX_SORTED), "jax"),
     **dict.fromkeys((MAXK, MAXK_WINDOWS, MAXK_PACKED, MAXK_FLOAT, TOP_K, COPY), "jax"),
     **dict.fromkeys((MAXK_DETERMINISTIC, MAXK_WINDOWS_DETERMINISTIC, GAT), "jax"),
     **dict.fromkeys((MAXK_DROPOUT, MAXK_BERNOULLI, MAXK_PHILOX), "jax"),
@@ -96,6 +99,7 @@ CPU = (
     Block(("rmat",), (SHUFFLED, BCSR, BCOO, PYG_ADJ), directions=FORWARD),
     Block(("rmat",), (OURS,), dtypes=("bfloat16", "float16")),
     Block(("rmat",), (OURS, TORCH), directions=FORWARD, weighted=True),
+    Block(("rmat",), (MAX,)),
 )
 
 GPU = (
@@ -117,6 +121,8 @@ GPU = (
         directions=FORWARD,
     ),
     Block(OTHER_SHAPES, (OURS, ORDERED, *CUSPARSE[2:]), directions=("backward",)),
+    Block((BIG_SHAPE, *OTHER_SHAPES[:2]), (MAX,), dtypes=("float32", "bfloat16")),
+    Block(OTHER_SHAPES[:2], (MAX_SORTED,)),
     Block(OTHER_SHAPES, (SORTED,), directions=FORWARD),
 )
 

@@ -87,11 +87,12 @@ def _run_family(
 def set_baselines(rows: list[Row], device: str) -> None:
     """Writes into each row the library that a user would call instead, and the ratio to it.
 
-    On the GPU the fastest algorithm of cuSPARSE, on the CPU `torch.sparse`; in the row's dtype,
-    or in float32 where the library was not timed in it.
+    On the GPU the fastest algorithm of cuSPARSE, on the CPU `torch.sparse`, for the maximum plain
+    JAX; in the row's dtype, or in float32 where the library was not timed in it.
     """
-    impls = (plan.TORCH,) if device == "cpu" else (*plan.CUSPARSE, plan.TORCH)
+    products = (plan.TORCH,) if device == "cpu" else (*plan.CUSPARSE, plan.TORCH)
     for row in rows:
+        impls = (plan.MAX_SORTED,) if row["impl"] in (plan.MAX, plan.MAX_SORTED) else products
         for dtype in (row["dtype"], "float32"):
             same = [
                 other
