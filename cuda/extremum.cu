@@ -25,8 +25,9 @@ struct Selection {
   using Type = T;
   using A = typename Accumulator<T>::type;
   using Params = jaxgnn::Params<T>;
-  static constexpr bool kWeighted = kHasWeights, kTwoChunks = false, kFloat = sizeof(T) == 4;
-  static constexpr int kLongBlocks = kWeighted ? 8 : kFloat ? 14 : 12;
+  static constexpr bool kWeighted = kHasWeights, kFloat = sizeof(T) == 4;
+  static constexpr InFlight kInFlight = kWeighted ? InFlight::kOneChunk : InFlight::kNextChunk;
+  static constexpr int kLongBlocks = kWeighted || sizeof(T) == 2 ? 8 : 10;
   static constexpr int kShortBlocks = kWeighted ? (kFloat ? 12 : 10) : kFloat ? 16 : 12;
 
   // In short rows the values are loaded with what is compared: an edge in a few attains the

@@ -1,8 +1,8 @@
 // Kernels that gather a row for each edge and make one row of them, without atomics.
 //
 // What is made of the gathered rows is a policy P: `P::Params`, a `GatherParams` and more;
-// `P::Type`; `P::kWeighted`, whether edges have weights; `P::kTwoChunks`, whether long rows have
-// two chunks in flight; `P::kLongBlocks` and `P::kShortBlocks`, the occupancy to compile for; and
+// `P::Type`; `P::kWeighted`, whether edges have weights; `P::kInFlight`, how long rows hide
+// latency; `P::kLongBlocks` and `P::kShortBlocks`, the occupancy to compile for; and
 // `P::Lane<V, kLong>`, a lane's V features of a row in the making:
 //   Lane(p, f)              the lane at the features from f on
 //   begin(row)              starts a row
@@ -31,6 +31,10 @@
 namespace jaxgnn {
 
 constexpr int kGatherThreads = 64;  // small blocks: a finished row frees its place early
+
+// What is loaded of a long row before it is used: a chunk of four edges, two, or one and, while
+// that is added (which waits for more, that depends on it), the next.
+enum class InFlight { kOneChunk, kTwoChunks, kNextChunk };
 
 struct GatherParams {
   Rows rows;
@@ -97,6 +101,20 @@ struct Walk {
   const int32_t* columns;
   int64_t begin, end;
 
+  __device__ void load_columns(int64_t e, int (&column)[4]) const {
+    if (columns != nullptr) {
+      const int4 four = __ldg(reinterpret_cast<const int4*>(columns + e));
+      column[0] = four.x, column[1] = four.y, column[2] = four.z, column[3] = four.w;
+    } else {
+#pragma unroll
+      for (int u = 0; u < 4; ++u) column[u] = static_cast<int>(e) + u;
+    }
+  }
+  __device__ void fetch_four(Edge* edges, const int (&column)[4]) const {
+#pragma unroll
+    for (int u = 0; u < 4; ++u) lane.fetch(edges[u], static_cast<unsigned>(column[u]));
+  }
+
   // kChunks chunks, kGroups apart, of which every edge belongs to the row.
   template <int kChunks>
   __device__ void whole(int64_t e) {
@@ -105,23 +123,35 @@ struct Walk {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int64_t at = e + c * 4 * kGroups;
-      if (columns != nullptr) {
-        const int4 four = __ldg(reinterpret_cast<const int4*>(columns + at));
-        column[c][0] = four.x, column[c][1] = four.y, column[c][2] = four.z, column[c][3] = four.w;
-      } else {
-#pragma unroll
-        for (int u = 0; u < 4; ++u) column[c][u] = static_cast<int>(at) + u;
-      }
+      load_columns(at, column[c]);
       if (P::kWeighted) lane.weigh_four(edges + 4 * c, at);
     }
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-      for (int u = 0; u < 4; ++u) {
-        lane.fetch(edges[4 * c + u], static_cast<unsigned>(column[c][u]));
-      }
-    }
+    for (int c = 0; c < kChunks; ++c) fetch_four(edges + 4 * c, column[c]);
     lane.add(edges, [](int) { return true; });
+  }
+
+  // The whole chunks c, c + kGroups, ... below `end_chunk`, of which there is one at least, without
+  // weights: the next one's rows, and the columns of that after it, are on their way while a chunk
+  // is added. Past the last one it is loaded again: behind a branch that leaves the loop the
+  // compiler would load what is used after it. Returns the chunk after them.
+  __device__ int each_ahead(int64_t first, int c, int end_chunk) {
+    const int last = c + (end_chunk - 1 - c) / kGroups * kGroups;
+    int column[4];
+    Edge now[4], next[4];
+    load_columns(first + 4 * c, column);
+    fetch_four(now, column);
+    load_columns(first + 4 * min(c + kGroups, last), column);
+#pragma unroll 1
+    do {
+      fetch_four(next, column);
+      load_columns(first + 4 * min(c + 2 * kGroups, last), column);
+      lane.add(now, [](int) { return true; });
+#pragma unroll
+      for (int u = 0; u < 4; ++u) now[u] = next[u];
+      c += kGroups;
+    } while (c <= last);
+    return c;
   }
 
   // A chunk at the row's begin or end: only its edges within the row.
@@ -147,10 +177,14 @@ struct Walk {
       partial(first);
       c += kGroups;
     }
-    if (P::kTwoChunks) {
-      for (; c + kGroups < whole_chunks; c += 2 * kGroups) whole<2>(first + 4 * c);
+    if constexpr (P::kInFlight == InFlight::kNextChunk) {
+      if (c < whole_chunks) c = each_ahead(first, c, whole_chunks);
+    } else {
+      if constexpr (P::kInFlight == InFlight::kTwoChunks) {
+        for (; c + kGroups < whole_chunks; c += 2 * kGroups) whole<2>(first + 4 * c);
+      }
+      for (; c < whole_chunks; c += kGroups) whole<1>(first + 4 * c);
     }
-    for (; c < whole_chunks; c += kGroups) whole<1>(first + 4 * c);
     if (c < chunks) partial(first + 4 * c);
   }
 };

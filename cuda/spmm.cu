@@ -53,7 +53,8 @@ struct Reduction {
   using Type = T;
   using A = typename Accumulator<T>::type;
   using Params = jaxgnn::Params<T>;
-  static constexpr bool kWeighted = kHasWeights, kTwoChunks = true;
+  static constexpr bool kWeighted = kHasWeights;
+  static constexpr InFlight kInFlight = InFlight::kTwoChunks;
   static constexpr int kLongBlocks = long_blocks<T>(kKind, kWeighted);
   static constexpr int kShortBlocks = short_blocks<T>(kKind, kWeighted);
 
