@@ -26,15 +26,15 @@ def candidate(
 ) -> Candidate:
     """The maximum of `dense`; backward its gradient, given `|dense|`, at those rows in reverse.
 
-    The gradient needs the maximum, so that backward is both passes. Shares are rounded to the
-    dtype: of one sign, so that their sums are as accurate.
+    The gradient needs the maximum, so that backward is both passes. Its terms are of one sign, so
+    that their sums are as accurate as they are themselves.
     """
     plain = (graph.senders, receivers)
     operands: tuple[Any, ...] = plain if m.impl == plan.MAX_SORTED else (graph,)
     function = gather_segment_max(graph.num_receivers) if m.impl == plan.MAX_SORTED else _ours
     reference = gather_segment_max(graph.num_receivers)
     if m.direction == "backward":
-        function, reference = _both_passes(function), _both_passes(reference)
+        function, reference = _both_passes(function), _gradient(graph.num_receivers, m.dtype)
         dense = jnp.abs(dense)
 
     def error(result: Array) -> float:
@@ -62,5 +62,22 @@ def _both_passes(function: Callable) -> Callable:
     def gradient(cotangent, *operands):
         at = cotangent[::-1]
         return jax.vjp(lambda x: function(x, *operands), at)[1](cotangent)[0]
+
+    return gradient
+
+
+def _gradient(num_receivers: int, dtype: str) -> Callable:
+    """In float32, but for the ties and the shares of each, which `spmm` rounds to the dtype."""
+    maximum = gather_segment_max(num_receivers)
+
+    def rounded(values):
+        return values.astype(dtype).astype(values.dtype)
+
+    def gradient(cotangent, senders, receivers):
+        x = cotangent[::-1]
+        attained = (x[senders] == maximum(x, senders, receivers)[receivers]).astype(x.dtype)
+        ties = jax.ops.segment_sum(attained, receivers, num_receivers, indices_are_sorted=True)
+        shares = rounded(cotangent / jnp.maximum(rounded(ties), 1))
+        return jax.ops.segment_sum(attained * shares[receivers], senders, x.shape[0])
 
     return gradient
