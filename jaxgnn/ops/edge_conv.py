@@ -35,9 +35,9 @@ def edge_conv(
     $\theta_j = x_j \Theta$ and $\varphi_i = x_i (\Phi - \Theta)$: two products over the nodes in
     place of one over the edges.
 
-    Derivatives, of any order: those of `spmm`, which keeps $\theta$ and the maxima (arrays of the
-    nodes' size) and shares the gradient equally at ties; for $\varphi$ the cotangent of the rows
-    that have edges, times their number for the sum.
+    Derivatives, of any order: those of `spmm`, which keeps $\theta$, the maxima and how many edges
+    attained them (arrays of the nodes' size) and shares the gradient equally at ties; for
+    $\varphi$ the cotangent of the rows that have edges, times their number for the sum.
 
     Args:
         graph: the graph.
