@@ -90,8 +90,7 @@ def reduce_rows(
 
     `weights` are in the order of the rows and in the accumulation dtype.
     """
-
-    (out,) = _reduce("jaxgnn_spmm", rows, x, weights, reduce)
+    (out,) = _reduce(rows, x, weights, reduce, ties=False)
     return out
 
 
@@ -102,15 +101,15 @@ def reduce_and_count_rows(
     reduce: str,
 ) -> tuple[Float[Array, "rows heads width"], Float[Array, "rows heads width"]]:
     """The same for `"max"` or `"min"`, and how many edges attained it: 0 where it is NaN."""
-    out, ties = _reduce("jaxgnn_spmm_ties", rows, x, weights, reduce)
-    return out, ties
+    out, counts = _reduce(rows, x, weights, reduce, ties=True)
+    return out, counts
 
 
 def _reduce(
-    target: str, rows: Rows, x: Array, weights: Array | None, reduce: str
+    rows: Rows, x: Array, weights: Array | None, reduce: str, *, ties: bool
 ) -> tuple[Array, ...]:
-    """The results of `target` that have a row each, all of one shape and the dtype of `x`."""
-    count = 2 if target == "jaxgnn_spmm_ties" else 1
+    """The result, and with `ties` their numbers, of its shape and dtype."""
+    target, count = ("jaxgnn_spmm_ties", 2) if ties else ("jaxgnn_spmm", 1)
 
     def kernel(rows: Rows, features: list[Array], edges: list[Array]) -> tuple[Array, ...]:
         (x,) = features
