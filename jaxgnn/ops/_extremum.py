@@ -98,8 +98,10 @@ _extremum_and_ties.defvjp(_extremum_and_ties_fwd, _extremum_and_ties_bwd)
 def _share(cotangent: Array, ties: Array) -> Array:
     """The cotangent of each output divided by the number of edges that attained it."""
     dtype = _ffi.accumulation_dtype(cotangent.dtype)
-    # Rows without edges, and those with NaN, count 0: they select nothing.
-    ties = jnp.maximum(jax.lax.stop_gradient(ties).astype(dtype), jnp.ones((), dtype))
+    # Rows without edges, and those with NaN, count 0: they select nothing. More than float16 can
+    # count are its largest number.
+    most = jnp.asarray(jnp.finfo(ties.dtype).max, dtype)
+    ties = jnp.clip(jax.lax.stop_gradient(ties).astype(dtype), jnp.ones((), dtype), most)
     return (cotangent.astype(dtype) / ties).astype(cotangent.dtype)
 
 
