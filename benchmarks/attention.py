@@ -10,6 +10,7 @@ reorganised, fused, recomputed.
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from benchmarks.attention_plan import (
     ABLATION,
     ABLATION_LABEL,
     ABLATION_MODELS,
+    AGNN_WIDTH,
     CPU_SHAPE,
     DEEP,
     PARTS,
@@ -82,19 +84,20 @@ def steps(
 
 def _ablation_of(model: str) -> Iterator[Setting]:
     for impl in ABLATION:
-        yield Setting(impl, model, heads=_heads(model), label=ABLATION_LABEL)
-
-
-def _heads(model: str) -> int | None:
-    return plan.ATTENTION_HEADS if model == "gat" else None
+        yield dataclasses.replace(_setting(model), impl=impl, label=ABLATION_LABEL)
 
 
 def _of_model(model: str, device: str) -> Iterator[Setting]:
-    heads = _heads(model)
     for impl in (plan.OURS, *REFERENCES[device]):
-        yield Setting(impl, model, heads=heads)
+        yield dataclasses.replace(_setting(model), impl=impl)
         if impl == plan.PLAIN and model == "edgeconv":
-            yield Setting(plan.PLAIN_NODES, model, heads=heads)
+            yield dataclasses.replace(_setting(model), impl=plan.PLAIN_NODES)
+
+
+def _setting(model: str) -> Setting:
+    """Our step of a model, in its sizes."""
+    heads = plan.ATTENTION_HEADS if model in ("gat", "gatv2") else None
+    return Setting(plan.OURS, model, heads=heads, hidden=AGNN_WIDTH if model == "agnn" else None)
 
 
 def set_baselines(rows: list[Row]) -> None:

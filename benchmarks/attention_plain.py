@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from benchmarks import plan
 from benchmarks.graphs import StoredGraph
-from benchmarks.training import Setting
+from benchmarks.training import LOOPED_MODELS, Setting
 from benchmarks.training_plain import Apply, Arrays, by_slices, layer_parameters
 
 # Columns at a time that the oracle gathers for every edge.
@@ -31,7 +31,7 @@ def model_of(setting: Setting, graph: StoredGraph, oracle: bool) -> tuple[Apply,
         layer = gat_on_edges
     if setting.model == "edgeconv" and (oracle or setting.impl == plan.PLAIN_NODES):
         layer = edge_conv_on_nodes
-    edges = operands(graph, self_loops=setting.model in ("gat", "gatv2"))
+    edges = operands(graph, self_loops=setting.model in LOOPED_MODELS)
     return functools.partial(_model, layer=layer, sliced=oracle), edges
 
 
@@ -58,6 +58,11 @@ def operands(graph: StoredGraph, self_loops: bool) -> Arrays:
 
 def _model(params: Arrays, edges: Arrays, x: Array, *, layer: Layer, sliced: bool) -> Array:
     layers = layer_parameters(params)
+    if "kernel_in" in params:  # AGNN, which has no activations between its layers
+        x = jax.nn.relu(x @ params["kernel_in"] + params["bias_in"])
+        for own in layers:
+            x = layer(own, edges, x, sliced)
+        return x @ params["kernel_out"] + params["bias_out"]
     for number, own in enumerate(layers):
         x = layer(own, edges, x, sliced)
         if number < len(layers) - 1:
@@ -119,15 +124,7 @@ def gatv2(
 
         def head(operands: tuple[Array, Array, Array]) -> Array:
             left, right, vector = operands  # [nodes, features], [features]
-
-            def add(total: Array, column: tuple[Array, Array, Array]) -> tuple[Array, None]:
-                at_senders, at_receivers, weight = column
-                return total + scores(
-                    at_senders[:, None], at_receivers[:, None], weight[None]
-                ), None
-
-            total = jnp.zeros(senders.shape, left.dtype)
-            total, _ = jax.lax.scan(jax.checkpoint(add), total, (left.T, right.T, vector))
+            total = _by_columns(scores, edges, left, right, vector)
             return average(edges, left[:, None], total[:, None], sliced)[:, 0]
 
         both = (jnp.moveaxis(rows, 1, 0) for rows in (left, right))
@@ -136,6 +133,30 @@ def gatv2(
     else:
         out = average(edges, left, scores(left, right, own["vector"]), sliced)
     return out.reshape(x.shape[0], heads * features) + own["bias"]
+
+
+def agnn(
+    own: Arrays, edges: Arrays, x: Float[Array, "nodes features"], sliced: bool
+) -> Float[Array, "nodes features"]:
+    """The average by the softmax of the cosines, which are products of rows made unit ones."""
+    unit = x / jnp.sqrt(jnp.maximum((x**2).sum(axis=1, keepdims=True), 1e-24))
+
+    def cosines(unit: Array) -> Array:
+        return (unit[edges["senders"]] * unit[edges["receivers"]]).sum(axis=-1)
+
+    scores = own["beta"] * (_by_columns(cosines, edges, unit) if sliced else cosines(unit))
+    return average(edges, x[:, None], scores[:, None], sliced)[:, 0]
+
+
+def _by_columns(scores: Callable[..., Array], edges: Arrays, *features: Array) -> Array:
+    """Scores that are sums over the features, from one feature of each array at a time."""
+
+    def add(total: Array, column: tuple[Array, ...]) -> tuple[Array, None]:
+        return total + scores(*(array[..., None] for array in column)), None
+
+    total = jnp.zeros(edges["senders"].shape, features[0].dtype)
+    columns = tuple(jnp.moveaxis(array, -1, 0) for array in features)
+    return jax.lax.scan(jax.checkpoint(add), total, columns)[0]
 
 
 def average(
@@ -236,4 +257,10 @@ def _reduce(operation: Callable[..., Any], edges: Arrays, rows: Array) -> Array:
     return operation(rows, edges["receivers"], nodes, indices_are_sorted=True)
 
 
-_LAYERS: dict[str, Layer] = {"gat": gat, "gatv2": gatv2, "edgeconv": edge_conv, "monet": monet}
+_LAYERS: dict[str, Layer] = {
+    "gat": gat,
+    "gatv2": gatv2,
+    "agnn": agnn,
+    "edgeconv": edge_conv,
+    "monet": monet,
+}

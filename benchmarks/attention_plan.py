@@ -13,6 +13,8 @@ CPU_SHAPE = "rmat-dense"
 # In, hidden (4 heads of 32), out.
 STEP_WIDTHS = (128, 128, 40)
 QUICK_WIDTHS = (12, 8, 5)
+# AGNN's hidden rows, which it propagates: narrower, as in its paper.
+AGNN_WIDTH = 64
 # What our step is compared with; EdgeConv has one form more.
 REFERENCES = {"gpu": (plan.PLAIN, plan.PYG_EDGES), "cpu": (plan.PLAIN,)}
 # The optimisations one by one: reorganisation, fusion, recomputation.

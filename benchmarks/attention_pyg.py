@@ -6,14 +6,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch_geometric.nn import EdgeConv, GATConv, GATv2Conv, GMMConv
+from torch_geometric.nn import AGNNConv, EdgeConv, GATConv, GATv2Conv, GMMConv
 from torch_geometric.utils import degree
 
 from benchmarks.graphs import StoredGraph
+from benchmarks.training import LOOPED_MODELS
 
 
 class Model(torch.nn.Module):
-    """Convolutions with a ReLU between, under the parameters of the inputs."""
+    """Convolutions with a ReLU between, under the parameters of the inputs.
+
+    AGNN's have products before and behind them, and one ReLU, as in PyG's example.
+    """
 
     def __init__(self, inputs: dict[str, np.ndarray], model: str, layers: int) -> None:
         super().__init__()
@@ -22,16 +26,34 @@ class Model(torch.nn.Module):
             make({kind: inputs[f"{kind}_{layer}"] for kind in self._places})
             for layer in range(layers)
         )
+        self.ends = torch.nn.ModuleDict(
+            {
+                end: torch.nn.Linear(*inputs[f"kernel_{end}"].shape)
+                for end in ("in", "out")
+                if f"kernel_{end}" in inputs
+            }
+        )
 
     def named(self) -> dict[str, torch.nn.Parameter]:
         """The parameters under the names of the inputs."""
-        return {
+        of_layers = {
             f"{kind}_{layer}": conv.get_parameter(place)
             for layer, conv in enumerate(self.convs)
             for kind, place in self._places.items()
         }
+        of_ends = {
+            f"{kind}_{end}": product.get_parameter(place)
+            for end, product in self.ends.items()
+            for kind, place in (("kernel", "weight"), ("bias", "bias"))
+        }
+        return of_layers | of_ends
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        if self.ends:
+            x = self.ends["in"](x).relu()
+            for conv in self.convs:
+                x = conv(x, edge_index)
+            return self.ends["out"](x)
         for conv in self.convs[:-1]:
             x = conv(x, edge_index).relu()
         return self.convs[-1](x, edge_index)
@@ -43,7 +65,7 @@ def edge_index(graph: StoredGraph, model: str) -> torch.Tensor:
     The attention's self-loops are among them: a layer that adds them does so in each call.
     """
     senders, degrees = np.asarray(graph.senders), np.diff(graph.row_offsets)
-    if model in ("gat", "gatv2"):
+    if model in LOOPED_MODELS:
         nodes = np.arange(graph.num_nodes, dtype=senders.dtype)
         senders = np.insert(senders, graph.row_offsets[1:], nodes)
         degrees = degrees + 1
@@ -61,6 +83,11 @@ def _gatv2(inputs: dict[str, np.ndarray]) -> torch.nn.Module:
     heads, features = inputs["vector"].shape
     width = inputs["left"].shape[0]
     return GATv2Conv(width, features, heads=heads, add_self_loops=False)
+
+
+def _agnn(inputs: dict[str, np.ndarray]) -> torch.nn.Module:
+    del inputs
+    return AGNNConv(add_self_loops=False)
 
 
 def _edge_conv(inputs: dict[str, np.ndarray]) -> torch.nn.Module:
@@ -103,6 +130,7 @@ _MODELS: dict[str, tuple[Any, dict[str, str]]] = {
             "bias": "bias",
         },
     ),
+    "agnn": (_agnn, {"beta": "beta"}),
     "edgeconv": (_edge_conv, {"kernel": "nn.weight", "bias": "nn.bias"}),
     "monet": (
         _DegreeGMMConv,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from benchmarks import attention_plan, plan
 from benchmarks.bar import Bar, Pick
+from benchmarks.options import MODELS
 
 _SUITE = "attention"
 # At most so many times our product of the same width and dtype.
 _OPERATION = {"forward": 1.4, "backward": 2.2}
-_MODELS = ("gat", "edgeconv")
+_MODELS = MODELS[_SUITE]
 
 
 def bars() -> list[Bar]:

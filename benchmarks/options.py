@@ -16,7 +16,7 @@ SUITES = ("spmm", "maxk", "attention", "training", "graph")
 # Of the suites `training` and `attention`.
 MODELS = {
     "training": ("sage", "gcn", "gin"),
-    "attention": ("gat", "gatv2", "edgeconv", "monet"),
+    "attention": ("gat", "gatv2", "agnn", "edgeconv", "monet"),
 }
 PARTS = ("kernels", "steps", "memory", "ablation")
 
@@ -99,7 +99,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         nargs="+",
         choices=[model for models in MODELS.values() for model in models],
         help="the suite training for these models with an input layer, ReLU against MaxK (sage, "
-        "gcn, gin); models to keep in the suite attention (gat, edgeconv, monet)",
+        "gcn, gin); models to keep in the suite attention (gat, gatv2, agnn, edgeconv, monet)",
     )
     parser.add_argument(
         "--activations",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,9 @@ QUICK_WIDTHS = (24, 16, 16, 16, 7)
 KS = (None, 32, 16)  # None: ReLU
 QUICK_KS = (None, 4)
 ORACLE = "float64"
-EDGE_MODELS = ("gat", "gatv2", "edgeconv", "monet")
+EDGE_MODELS = ("gat", "gatv2", "agnn", "edgeconv", "monet")
+# Those whose attention has a self-loop for each node.
+LOOPED_MODELS = ("gat", "gatv2", "agnn")
 # MoNet's kernels, and the coordinates of an edge.
 KERNELS, COORDINATES = 3, 2
 
@@ -36,12 +38,12 @@ class Setting:
 
     Attributes:
         impl: whose it is.
-        model: `"sage"`, `"gcn"`, `"gin"`; of the suite `attention` `"gat"`, `"gatv2"`, `"edgeconv"`
-            or `"monet"`.
+        model: `"sage"`, `"gcn"`, `"gin"`; of the suite `attention` one of `EDGE_MODELS`.
         k: MaxK's, or `None` for ReLU.
         dtype: of the computation; parameters are float32.
         input_layer: whether a product comes before the first convolution.
         heads: of `"gat"` and `"gatv2"`; the last layer has one.
+        hidden: width of the hidden rows, if not the task's.
         label: tells its rows from those of the same model in other sizes.
     """
 
@@ -51,6 +53,7 @@ class Setting:
     dtype: str = "float32"
     input_layer: bool = False
     heads: int | None = None
+    hidden: int | None = None
     label: str = ""
 
     def __str__(self) -> str:
@@ -61,6 +64,11 @@ class Setting:
         """The case of its row on this graph."""
         named = self.input_layer or self.model in EDGE_MODELS
         return f"{graph} {self.model}{self.label}" if named else graph
+
+    def sizes(self, widths: Sequence[int]) -> tuple[int, ...]:
+        """The task's widths, or with its own hidden ones."""
+        first, *hidden, last = widths
+        return first, *(self.hidden or width for width in hidden), last
 
     @property
     def oracle(self) -> Setting:
@@ -116,7 +124,7 @@ def run_groups(
     record.note_graph(facts)
     save_features(workspace / "features.npz", facts["nodes"], widths)
     for setting in groups[0]:
-        save_parameters(workspace, setting, widths, facts["mean_degree"])
+        save_parameters(workspace, setting, setting.sizes(widths), facts["mean_degree"])
     for group in groups:
         task = workspace / "training.json"
         task.write_text(
@@ -213,7 +221,8 @@ def save_parameters(
 ) -> None:
     """Glorot-uniform products and small biases; GIN's sums are brought back to size by the first.
 
-    The names: `KIND_LAYER`, and `kernel_in` and `bias_in` of an input layer.
+    The names: `KIND_LAYER`, and `kernel_in` and `bias_in` of an input layer; AGNN, whose layers
+    propagate rows as wide as they are, has also `kernel_out` and `bias_out`.
     """
     rng = np.random.default_rng(6)
     arrays = {}
@@ -221,11 +230,18 @@ def save_parameters(
     def uniform(bound: float, *shape: int) -> np.ndarray:
         return ((2 * rng.random(shape) - 1) * bound).astype(np.float32)
 
+    def product(end: str, fan_in: int, fan_out: int) -> None:
+        arrays[f"kernel_{end}"] = uniform((6 / (fan_in + fan_out)) ** 0.5, fan_in, fan_out)
+        arrays[f"bias_{end}"] = uniform(0.05, fan_out)
+
     pairs = list(itertools.pairwise(widths))
     if setting.input_layer:
-        fan_in, fan_out = pairs.pop(0)
-        arrays["kernel_in"] = uniform((6 / (fan_in + fan_out)) ** 0.5, fan_in, fan_out)
-        arrays["bias_in"] = uniform(0.05, fan_out)
+        product("in", *pairs.pop(0))
+    if setting.model == "agnn":
+        product("in", *widths[:2])
+        product("out", *widths[-2:])
+        arrays |= {f"beta_{layer}": 1 + uniform(0.5, 1) for layer in range(len(pairs))}
+        pairs.clear()
     for layer, (fan_in, fan_out) in enumerate(pairs):
         bound = (6 / (fan_in + fan_out)) ** 0.5
         if setting.model in EDGE_MODELS:
@@ -242,6 +258,11 @@ def save_parameters(
             arrays[f"second_{layer}"] = uniform((3 / fan_out) ** 0.5, fan_out, fan_out)
         arrays[f"bias_{layer}"] = uniform(bound / 2, fan_out)
     np.savez(parameters_file(workspace, setting), **arrays)
+
+
+def layers_in(names: Iterable[str]) -> int:
+    """How many layers the parameters of these names belong to."""
+    return len({end for name in names if (end := name.rpartition("_")[2]).isdecimal()})
 
 
 def _edge_parameters(

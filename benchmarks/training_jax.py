@@ -21,7 +21,7 @@ import jaxgnn
 from benchmarks import attention_stored, plan, timing, training_plain
 from benchmarks.family_jax import preprocessed, program_bytes
 from benchmarks.graphs import StoredGraph
-from benchmarks.training import EDGE_MODELS, Setting
+from benchmarks.training import EDGE_MODELS, Setting, layers_in
 from benchmarks.training_plain import Apply, Arrays, cross_entropy
 from benchmarks.training_worker import Job
 from jaxgnn import CBSR, Graph, _ffi, maxk, maxk_spmm, nn, spmm
@@ -32,6 +32,7 @@ _MODELS: dict[str, Callable[..., nn.GNN]] = {
     "gin": nn.GIN,
     "gat": nn.GAT,
     "gatv2": nn.GATv2,
+    "agnn": nn.AGNN,
     "edgeconv": nn.EdgeConvNet,
     "monet": nn.MoNet,
 }
@@ -63,6 +64,7 @@ _PLACES: dict[str, dict[str, tuple]] = {
         "vector": ("attention",),
         "bias": ("bias",),
     },
+    "agnn": {"beta": ("beta",)},
     "edgeconv": {"kernel": ("linear", "kernel"), "bias": ("linear", "bias")},
     "monet": {
         "mixture": ("conv", "linear", "kernel"),
@@ -74,7 +76,13 @@ _PLACES: dict[str, dict[str, tuple]] = {
         "bias": ("conv", "bias"),
     },
 }
-_INPUT_PLACES = {"kernel_in": ("linear_in", "kernel"), "bias_in": ("linear_in", "bias")}
+# Of the products before and behind them.
+_ENDS = {
+    "kernel_in": ("linear_in", "kernel"),
+    "bias_in": ("linear_in", "bias"),
+    "kernel_out": ("linear", "kernel"),
+    "bias_out": ("linear", "bias"),
+}
 _B1 = 0.9
 
 
@@ -178,7 +186,7 @@ def _ours(setting: Setting, parameters: dict[str, np.ndarray], widths: list[int]
     """jaxgnn's model as a function of parameters under the names of the inputs."""
     if not _ffi.kernels_available():
         raise RuntimeError(f"no kernels for {jax.default_backend()}: {jaxgnn.build_info()}")
-    layers = len(widths) - 1 - setting.input_layer
+    layers = layers_in(parameters)
     module = _MODELS[setting.model](
         widths[0],
         widths[1],
@@ -199,8 +207,7 @@ def _ours(setting: Setting, parameters: dict[str, np.ndarray], widths: list[int]
         for kind, place in _PLACES[setting.model].items()
         for layer in range(layers)
     }
-    if setting.input_layer:
-        names |= {place: name for name, place in _INPUT_PLACES.items()}
+    names |= {place: name for name, place in _ENDS.items() if name in parameters}
     if names.keys() != variables.keys() or set(names.values()) != parameters.keys():
         raise ValueError(f"parameters: expected {sorted(names)}, got {sorted(variables)}")
 

@@ -13,7 +13,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from benchmarks.graphs import StoredGraph
-from benchmarks.training import EDGE_MODELS, Setting
+from benchmarks.training import EDGE_MODELS, Setting, layers_in
 
 Arrays = dict[str, Any]
 Total = Callable[[Array], Array]
@@ -83,14 +83,13 @@ def model(
 
 def layer_parameters(params: Arrays) -> list[Arrays]:
     """The parameters of each convolution, their names without its number."""
-    count = sum(name.startswith("bias_") and name != "bias_in" for name in params)
     return [
         {
             name.removesuffix(f"_{layer}"): value
             for name, value in params.items()
             if name.endswith(f"_{layer}")
         }
-        for layer in range(count)
+        for layer in range(layers_in(params))
     ]
 
 

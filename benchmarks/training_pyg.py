@@ -17,7 +17,7 @@ from torch_geometric.nn import SAGEConv
 
 from benchmarks import timing
 from benchmarks.graphs import StoredGraph
-from benchmarks.training import EDGE_MODELS, Setting
+from benchmarks.training import EDGE_MODELS, Setting, layers_in
 from benchmarks.training_worker import Job
 
 warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
@@ -76,7 +76,7 @@ def job(
     where = torch.device("cuda" if device == "gpu" else "cpu")
     x = torch.from_numpy(features["x"]).to(where)
     labels = torch.from_numpy(features["labels"]).long().to(where)
-    layers = sum(name.startswith("bias_") and name != "bias_in" for name in parameters)
+    layers = layers_in(parameters)
     if setting.model in EDGE_MODELS:
         from benchmarks import attention_pyg
 

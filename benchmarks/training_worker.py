@@ -75,7 +75,7 @@ def _run(
 ) -> dict[str, Any]:
     """The `row` of a setting; an oracle writes a file instead."""
     began = time.perf_counter()
-    workspace, widths = Path(task["workspace"]), task["widths"]
+    workspace, widths = Path(task["workspace"]), list(setting.sizes(task["widths"]))
     parameters = _arrays(training.parameters_file(workspace, setting))
     if setting.impl == training.ORACLE:
         from benchmarks import training_plain
