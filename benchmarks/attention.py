@@ -5,7 +5,7 @@ full-batch training step of two layers against PyG and the same model in plain J
 step of attention models on the Reddit-shaped graph, where messages would not fit; and, if asked
 for, `ablation`, the step of two layers with one optimisation more from row to row, as in
 "Understanding GNN Computational Graph" (Zhang et al., MLSys 2022, section 7): on the edges,
-reorganised, fused, recomputed.
+reorganised, fused, recomputed; with the bytes that each moves, where counters can be read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import graphs, plan, spmm, training
+from benchmarks import graphs, plan, spmm, step_traffic, training
 from benchmarks.attention_plan import (
     ABLATION,
     ABLATION_LABEL,
@@ -50,6 +50,8 @@ def run(options: Options, record: Record, workspace: Path) -> None:
         own = workspace / f"step {case}{settings[0].label}"
         own.mkdir()
         training.run_groups(groups, folder, widths, options, record, own)
+        if settings[0].label == ABLATION_LABEL:
+            step_traffic.add_to_rows(settings, folder, widths, options, record, own)
 
 
 def steps(

@@ -76,12 +76,15 @@ def find() -> str | None:
     return max((path for place in places for path in glob.glob(place)), default=None)
 
 
-def command(ncu: str, log: Path, *, by_name: bool) -> list[str]:
+def command(
+    ncu: str, log: Path, metrics: Sequence[str] = METRICS, *, by_name: bool = False
+) -> list[str]:
     """The command line before the program's.
 
     Args:
         ncu: the executable.
         log: gets what it prints, apart from what the program does.
+        metrics: the counters; `NEEDED` ones must be among them.
         by_name: record jaxgnn's kernels from the start on, and the metrics that are needed, in
             place of every kernel between the driver's calls `cuProfilerStart` and
             `cuProfilerStop`.
@@ -95,7 +98,7 @@ def command(ncu: str, log: Path, *, by_name: bool) -> list[str]:
         *("--target-processes", "all", "--replay-mode", "kernel"),
         # The clocks are the machine's, as when times are measured.
         *("--clock-control", "none"),
-        *("--metrics", ",".join(NEEDED if by_name else METRICS)),
+        *("--metrics", ",".join(NEEDED if by_name else metrics)),
         *("--log-file", str(log)),
         *which,
     ]

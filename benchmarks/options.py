@@ -49,6 +49,7 @@ class Options:
     ftz_atomics: bool = False
     xla_flags: str = ""
     commit: str | None = None
+    ncu: str | None = None
     strict: bool = False
     program: str = "benchmarks.run"
 
@@ -143,6 +144,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     )
     parser.add_argument("--xla-flags", default="", help="XLA_FLAGS to add for every JAX worker")
     parser.add_argument("--commit", help="where the checkout has no git data to read it from")
+    parser.add_argument(
+        "--ncu", help="Nsight Compute's command, for the bytes that the part ablation moves"
+    )
     parser.add_argument("--strict", action="store_true", help="a missed bar is a failure")
     values = vars(parser.parse_args(arguments))
     for name in ("repeats", "rounds", "threads"):

@@ -224,7 +224,17 @@ def _rows_table(rows: list[Row]) -> Table:
     table = Table(title="Results (ratio: baseline's time over this one's)")
     for column in ("case", "dtype", "pass", "implementation"):
         table.add_column(column)
-    for column in ("ms", "p10", "p90", "ratio", "peak GB", "error"):
+    # What the part `ablation` counts.
+    moved = ("l2_bytes", "hbm_bytes") if any("hbm_bytes" in row for row in rows) else ()
+    for column in (
+        "ms",
+        "p10",
+        "p90",
+        "ratio",
+        "peak GB",
+        *("L2 GB", "HBM GB")[: len(moved)],
+        "error",
+    ):
         table.add_column(column, justify="right")
     table.add_column("baseline")
     last = None
@@ -244,7 +254,10 @@ def _rows_table(rows: list[Row]) -> Table:
             row["impl"],
             *(f"{row[key]:.4g}" for key in ("ms", "p10", "p90")),
             "" if row["ratio"] is None else f"{row['ratio']:.2f}",
-            "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e9:.3f}",
+            *(
+                "" if row.get(key) is None else f"{row[key] / 1e9:.3f}"
+                for key in ("peak_bytes", *moved)
+            ),
             _error(row),
             row["baseline"] or "",
             style=None if row["accurate"] else "bold red",

@@ -20,14 +20,12 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks import counters, graphs, oracle, plan, process
+from benchmarks import counters, graphs, oracle, plan, process, profiling
 from benchmarks.options import Options, default_device
 from benchmarks.plan import Measurement
 from benchmarks.record import Record, Row
 
 KS = (32, 16, 8)
-# A command buffer's kernels are not profiled one by one.
-NO_COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer="
 _BACKWARD = (
     plan.MAXK,
     plan.MAXK_DETERMINISTIC,
@@ -40,8 +38,8 @@ _COLUMN_BYTES = 4  # of an edge
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Profiles the cases; returns the exit status."""
-    options, ncu = parse(arguments)
-    ncu = ncu or counters.find()
+    options = parse(arguments)
+    ncu = options.ncu or counters.find()
     if ncu is None:
         print(
             "benchmarks.traffic: Nsight Compute is needed, and `ncu` is neither on the PATH nor in "
@@ -62,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(record.left_out) or not all(row["accurate"] for row in record.rows))
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[Options, str | None]:
-    """Reads the command line: the options, and where Nsight Compute is if that is said."""
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """Reads the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.traffic",
         description="L2 and HBM traffic of MaxK's kernels; see docs/benchmarks.md.",
@@ -85,9 +83,8 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, str | None]:
     values = vars(parser.parse_args(arguments))
     if any(not 0 < k <= values["width"] for k in values["ks"]):
         parser.error(f"--k: expected from 1 to the width, got {values['ks']}")
-    ncu = values.pop("ncu")
-    flags = " ".join(filter(None, [values.pop("xla_flags"), NO_COMMAND_BUFFERS]))
-    options = Options(
+    flags = " ".join(filter(None, [values.pop("xla_flags"), profiling.NO_COMMAND_BUFFERS]))
+    return Options(
         suite="traffic",
         device=values.pop("device") or default_device(),
         shapes=[values.pop("shape")],
@@ -97,7 +94,6 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, str | None]:
         program="benchmarks.traffic",
         **values,
     )
-    return options, ncu
 
 
 def cases(options: Options) -> list[Measurement]:
@@ -160,38 +156,27 @@ def _profile(
     }
     task_file = workspace / "traffic.json"
     env = process.environment("jax", options.device, options.threads, options.xla_flags)
-    env["LC_ALL"] = "C"  # points, not commas, before decimals
     for by_name in (False, True):
-        log, facts, failed = workspace / f"counters-{by_name}.csv", {}, {}
-
-        def receive(message: dict[str, Any], facts: dict = facts, failed: dict = failed) -> None:
-            if "start" in message:
-                record.say(str(chosen[message["start"]]))
-            if "facts" in message:
-                facts[message["done"]] = message["facts"]
-            if "failed" in message:
-                failed[message["done"]] = message["failed"]
-
         profiler_calls = options.device == "gpu" and not by_name
         task_file.write_text(json.dumps({**task, "profiler_calls": profiler_calls}))
-        under = counters.command(ncu, log, by_name=by_name)
-        status = process.run("benchmarks.traffic_worker", [str(task_file)], env, receive, under)
-        try:
-            printed = log.read_text(errors="replace") if log.exists() else ""
-            groups = counters.by_case(counters.parse(printed), len(chosen))
-            reason = f"no kernels between its markers (status {status})"
-        except counters.NoCounters as problem:
-            groups, reason = {}, f"Nsight Compute (status {status}): {problem}"
-        if groups or len(failed) == len(chosen):
+        profile = profiling.run(
+            "benchmarks.traffic_worker",
+            task_file,
+            [str(m) for m in chosen],
+            env,
+            ncu,
+            record.say,
+            by_name=by_name,
+        )
+        if profile.kernels or len(profile.failed) == len(chosen):
             break
-        record.say(f"{reason}; selecting kernels by name")
+        record.say(f"{profile.reason}; selecting kernels by name")
     for number, measurement in enumerate(chosen):
-        kernels = groups.get(number)
-        if number in failed or number not in facts or not kernels:
-            why = failed.get(number, reason)
-            record.leave_out(str(measurement), why, failed=True)
-            continue
-        record.rows.append(_row(measurement, facts[number], kernels))
+        missing = profile.missing(number)
+        if missing is None:
+            record.rows.append(_row(measurement, profile.facts[number], profile.kernels[number]))
+        else:
+            record.leave_out(str(measurement), missing, failed=True)
     record.save()
 
 

@@ -20,7 +20,8 @@ import numpy as np
 from benchmarks import families, graphs, plan, process, timing, training
 from benchmarks.training import Setting
 
-_CANCELLING, _SHARE = ("source", "target"), 0.05
+# What only attention's scores depend on: GAT's vectors, GATv2's vector and its receivers' products.
+_CANCELLING, _SHARE = ("source", "target", "vector", "right", "right_shift"), 0.05
 
 
 @dataclasses.dataclass
@@ -44,7 +45,7 @@ def main(task_file: str, first: str) -> int:
     task = json.loads(Path(task_file).read_text())
     threads = process.limit_threads(task["device"], task["threads"])
     graph = graphs.load(Path(task["graph"]))
-    features = _arrays(Path(task["workspace"]) / "features.npz")
+    features = load_arrays(Path(task["workspace"]) / "features.npz")
     for number, fields in enumerate(task["settings"]):
         if number < int(first):
             continue
@@ -76,7 +77,7 @@ def _run(
     """The `row` of a setting; an oracle writes a file instead."""
     began = time.perf_counter()
     workspace, widths = Path(task["workspace"]), list(setting.sizes(task["widths"]))
-    parameters = _arrays(training.parameters_file(workspace, setting))
+    parameters = load_arrays(training.parameters_file(workspace, setting))
     if setting.impl == training.ORACLE:
         from benchmarks import training_plain
 
@@ -96,7 +97,7 @@ def _run(
     timed = timing.measure(job.seconds, **task["timing"])
     peak = job.peak_bytes()
     loss, gradients = job.check()
-    error = _error(loss, gradients, _arrays(training.oracle_file(workspace, setting)))
+    error = _error(loss, gradients, load_arrays(training.oracle_file(workspace, setting)))
     row = {
         "suite": task["suite"],
         "case": setting.case(graph.name),
@@ -123,7 +124,8 @@ def _run(
     return {"row": row}
 
 
-def _arrays(path: Path) -> dict[str, Any]:
+def load_arrays(path: Path) -> dict[str, Any]:
+    """What `numpy.savez` wrote, loaded."""
     with np.load(path) as archive:
         return {name: archive[name] for name in archive.files}
 
@@ -131,8 +133,8 @@ def _arrays(path: Path) -> dict[str, Any]:
 def _error(loss: float, gradients: dict[str, np.ndarray], expected: dict[str, Any]) -> float:
     """Largest relative error: of the loss, and of each parameter's gradient in norm.
 
-    The gradients of attention's vectors are what is left of terms that cancel, at times a
-    thousandth of others: of them a share of their layer's largest gradient counts as their norm.
+    The gradients of what only attention's scores depend on are what is left of terms that cancel,
+    at times a thousandth of others: a share of their layer's largest gradient counts as their norm.
     """
     errors = [abs(loss - float(expected["loss"])) / abs(float(expected["loss"]))]
     if gradients.keys() != expected.keys() - {"loss"}:

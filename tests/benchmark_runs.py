@@ -1,0 +1,41 @@
+"""What the tests of the benchmarks share: a row of a result, and a quick run of a suite."""
+
+import json
+
+import pytest
+
+pytest.importorskip("rich")
+
+from benchmarks import run
+from jaxgnn import _ffi
+
+needs_kernels = pytest.mark.skipif(_ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
+
+COMMON = {"suite": "spmm", "case": "rmat", "accurate": True, "error": 0.0}
+
+
+def row(impl, ms, *, dtype="float32", direction="forward", width=64, **fields):
+    shape = {"nodes": 8, "edges": 9, "width": width}
+    return {**COMMON, "impl": impl, "ms": ms, "dtype": dtype, "pass": direction, "shape": shape} | (
+        fields
+    )
+
+
+def run_quick(suite, tmp_path, *arguments, name="result.json"):
+    output = tmp_path / name
+    with pytest.MonkeyPatch.context() as patch:
+        # On a busy machine torch's threads would spin for each other.
+        patch.setenv("OMP_WAIT_POLICY", "passive")
+        patch.setenv("KMP_BLOCKTIME", "0")
+        status = run.main([suite, "--quick", "--device=cpu", f"--output={output}", *arguments])
+    result = json.loads(output.read_text())
+    assert status == 0, result["left_out"]
+    for key in ("hardware", "jax", "jaxlib", "commit", "date"):
+        assert key in result["header"]
+    for entry in result["rows"]:
+        assert entry["accurate"]
+        for key in ("suite", "case", "impl", "dtype", "shape", "ms", "baseline", "ratio"):
+            assert key in entry
+        assert entry["ms"] > 0
+        assert "peak_bytes" in entry and "error" in entry
+    return result
