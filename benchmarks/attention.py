@@ -5,12 +5,13 @@ full-batch training step of two layers against PyG and the same model in plain J
 step of attention models on the Reddit-shaped graph, where messages would not fit; and, if asked
 for, `ablation`, the step of two layers with one optimisation more from row to row, as in
 "Understanding GNN Computational Graph" (Zhang et al., MLSys 2022, section 7): on the edges,
-reorganised, fused, recomputed; with the bytes that each moves, where counters can be read.
+reorganised, fused, recomputed; and `bytes`, what each of these moves, from hardware counters.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,19 +40,25 @@ def run(options: Options, record: Record, workspace: Path) -> None:
     """Runs the parts one after the other."""
     record.compare = set_baselines
     parts = options.parts or PARTS[options.device]
+
+    def stored(case: str) -> Path:
+        return graphs.store_all([case], options.cache or workspace, options.scale)[case]
+
     if "kernels" in parts:
         chosen = measurements(options)
         spmm.run_plan(chosen, options, record, workspace, operator.attrgetter("case"))
     for case, widths, settings in steps(options, parts):
         groups = training.with_oracles([[setting] for setting in settings], options)
-        if not groups:
-            continue
-        folder = graphs.store_all([case], options.cache or workspace, options.scale)[case]
-        own = workspace / f"step {case}{settings[0].label}"
-        own.mkdir()
-        training.run_groups(groups, folder, widths, options, record, own)
-        if settings[0].label == ABLATION_LABEL:
-            step_traffic.add_to_rows(settings, folder, widths, options, record, own)
+        if groups:
+            own = workspace / f"step {case}{settings[0].label}"
+            own.mkdir()
+            training.run_groups(groups, stored(case), widths, options, record, own)
+    for case, widths, settings in steps(options, ["ablation"] if "bytes" in parts else []):
+        for model, same in itertools.groupby(settings, operator.attrgetter("model")):
+            for chosen in training.narrowed([list(same)], options):
+                own = workspace / f"bytes {case} {model}"
+                own.mkdir()
+                step_traffic.run(chosen, stored(case), widths, options, record, own)
 
 
 def steps(
@@ -104,11 +111,11 @@ def _setting(model: str) -> Setting:
 
 def set_baselines(rows: list[Row]) -> None:
     """The baseline is our product of dense rows, of a step PyG, else plain JAX, else ours; of an
-    ablation what is on the edges."""
+    ablation what is on the edges, and of its bytes as well, whose ratio is that of HBM's."""
     for row in rows:
-        if row["pass"] == "step":
+        if row["pass"] in ("step", step_traffic.PASS):
             impls = (plan.PYG_EDGES, plan.PLAIN, plan.PLAIN_EDGES, plan.OURS)
-            direction = "step"
+            direction = row["pass"]
         else:
             impls, direction = (plan.OURS,), "forward"
         same = [
@@ -118,8 +125,11 @@ def set_baselines(rows: list[Row]) -> None:
             and other["pass"] == direction
             and other["accurate"]
             and other["case"] == row["case"]
-            and (direction == "step" or other["dtype"] == row["dtype"])
+            and (direction != "forward" or other["dtype"] == row["dtype"])
         ]
         if same:
             best = min(same, key=lambda other: impls.index(other["impl"]))
-            row["baseline"], row["ratio"] = best["impl"], round(best["ms"] / row["ms"], 3)
+            compared = "hbm_bytes" if direction == step_traffic.PASS else "ms"
+            if best[compared] and row[compared]:
+                row["baseline"] = best["impl"]
+                row["ratio"] = round(best[compared] / row[compared], 3)

@@ -18,7 +18,7 @@ MODELS = {
     "training": ("sage", "gcn", "gin"),
     "attention": ("gat", "gatv2", "agnn", "edgeconv", "monet"),
 }
-PARTS = ("kernels", "steps", "memory", "ablation")
+PARTS = ("kernels", "steps", "memory", "ablation", "bytes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +145,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--xla-flags", default="", help="XLA_FLAGS to add for every JAX worker")
     parser.add_argument("--commit", help="where the checkout has no git data to read it from")
     parser.add_argument(
-        "--ncu", help="Nsight Compute's command, for the bytes that the part ablation moves"
+        "--ncu", help="Nsight Compute's command, for the part bytes of the suite attention"
     )
     parser.add_argument("--strict", action="store_true", help="a missed bar is a failure")
     values = vars(parser.parse_args(arguments))

@@ -33,7 +33,8 @@ def main(task_file: str) -> int:
             )
             with marker.case(number):
                 job.seconds(1)
-            process.send({"done": number, "facts": {}})
+            facts = {"loss": job.loss, "shape": training_worker.shape(setting, graph, widths)}
+            process.send({"done": number, "facts": facts})
             del job
         except Exception as problem:
             reason = f"{type(problem).__name__}: {str(problem)[:300]}"

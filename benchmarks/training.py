@@ -13,6 +13,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -122,9 +123,7 @@ def run_groups(
     """
     facts = json.loads((folder / "graph.json").read_text())
     record.note_graph(facts)
-    save_features(workspace / "features.npz", facts["nodes"], widths)
-    for setting in groups[0]:
-        save_parameters(workspace, setting, setting.sizes(widths), facts["mean_degree"])
+    save_inputs(workspace, groups[0], facts, widths)
     for group in groups:
         task = workspace / "training.json"
         task.write_text(
@@ -162,16 +161,21 @@ def settings(options: Options) -> list[list[Setting]]:
 
 def with_oracles(groups: list[list[Setting]], options: Options) -> list[list[Setting]]:
     """The groups narrowed by `--only`, and before them the oracles of what is left."""
+    groups = narrowed(groups, options)
+    if not groups:
+        return []
+    oracles = dict.fromkeys(setting.oracle for group in groups for setting in group)
+    return [list(oracles), *groups]
+
+
+def narrowed(groups: list[list[Setting]], options: Options) -> list[list[Setting]]:
+    """The groups narrowed by `--only`, without those of which nothing is left."""
     if options.only:
         wanted = [part.lower() for part in options.only]
         groups = [
             [s for s in group if any(part in s.impl.lower() for part in wanted)] for group in groups
         ]
-    groups = [group for group in groups if group]
-    if not groups:
-        return []
-    oracles = dict.fromkeys(setting.oracle for group in groups for setting in group)
-    return [list(oracles), *groups]
+    return [group for group in groups if group]
 
 
 def _maxk_settings(options: Options, models: list[str]) -> Iterator[Setting]:
@@ -201,7 +205,16 @@ def set_baselines(rows: list[Row]) -> None:
             row["baseline"], row["ratio"] = best["impl"], round(best["ms"] / row["ms"], 3)
 
 
-def save_features(path: Path, nodes: int, widths: tuple[int, ...]) -> None:
+def save_inputs(
+    workspace: Path, settings: Iterable[Setting], facts: dict[str, Any], widths: Sequence[int]
+) -> None:
+    """Features and labels of a graph's nodes, and the parameters of the settings' models."""
+    save_features(workspace / "features.npz", facts["nodes"], widths)
+    for model in {setting.model: setting for setting in settings}.values():
+        save_parameters(workspace, model, model.sizes(widths), facts["mean_degree"])
+
+
+def save_features(path: Path, nodes: int, widths: Sequence[int]) -> None:
     """Random features and labels."""
     rng = np.random.default_rng(5)
     x = rng.random((nodes, widths[0]), np.float32) - np.float32(0.5)

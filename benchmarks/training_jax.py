@@ -179,7 +179,7 @@ def job(
             found = run(jax.device_put(parameters), structure, features["x"], labels)
         return float(value), jax.device_get(found)
 
-    return Job(seconds, peak_bytes, check, more)
+    return Job(seconds, peak_bytes, check, more, float(value))
 
 
 def _ours(setting: Setting, parameters: dict[str, np.ndarray], widths: list[int]) -> Apply:

@@ -33,12 +33,14 @@ class Job:
         peak_bytes: peak memory so far.
         check: loss, and gradients by parameter name, at the initial parameters.
         more: further fields of the row, given the step's milliseconds.
+        loss: of the first step, where one was run.
     """
 
     seconds: Callable[[int], float]
     peak_bytes: Callable[[], int | None]
     check: Callable[[], tuple[float, dict[str, np.ndarray]]]
     more: Callable[[float], dict[str, Any]] = lambda ms: {}
+    loss: float | None = None
 
 
 def main(task_file: str, first: str) -> int:
@@ -103,13 +105,7 @@ def _run(
         "case": setting.case(graph.name),
         "impl": setting.impl,
         "dtype": setting.dtype,
-        "shape": {
-            "nodes": graph.num_nodes,
-            "edges": graph.num_edges,
-            "widths": widths,
-            **({} if setting.k is None else {"k": setting.k}),
-            **({} if setting.heads is None else {"heads": setting.heads}),
-        },
+        "shape": shape(setting, graph, widths),
         "pass": "step",
         **timed._asdict(),
         "baseline": None,
@@ -122,6 +118,13 @@ def _run(
         "seconds_in_all": round(time.perf_counter() - began, 2),
     }
     return {"row": row}
+
+
+def shape(setting: Setting, graph: graphs.StoredGraph, widths: list[int]) -> dict[str, Any]:
+    """The sizes of a step, as its row has them."""
+    sizes = {"nodes": graph.num_nodes, "edges": graph.num_edges, "widths": widths}
+    own = {"k": setting.k, "heads": setting.heads}
+    return sizes | {name: value for name, value in own.items() if value is not None}
 
 
 def load_arrays(path: Path) -> dict[str, Any]:

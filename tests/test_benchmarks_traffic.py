@@ -13,6 +13,7 @@ pytest.importorskip("rich")
 from benchmark_runs import needs_kernels, row
 
 from benchmarks import (
+    attention,
     attention_plan,
     counters,
     graphs,
@@ -183,38 +184,36 @@ def test_marks_are_profiled_with_their_case(monkeypatch):
 class Notes:
     """What `step_traffic` asks of a `Record`."""
 
-    def __init__(self, rows):
-        self.rows, self.left_out = rows, []
+    def __init__(self):
+        self.rows, self.left_out = [], []
+
+    def add(self, row):
+        self.rows.append(row)
 
     def leave_out(self, what, reason, failed):
         self.left_out.append((what, reason, failed))
 
-    def say(self, text):
-        pass
+    def note_graph(self, facts):
+        assert facts["name"] == "rmat-dense"
 
-    def save(self):
+    def say(self, text):
         pass
 
 
 @needs_kernels
-def test_bytes_of_steps_are_in_their_rows(monkeypatch, tmp_path):
+def test_bytes_of_steps(monkeypatch, tmp_path):
     step_traffic = pytest.importorskip("benchmarks.step_traffic")
     worker = pytest.importorskip("benchmarks.step_traffic_worker")
     folder = graphs.store("rmat-dense", tmp_path, scale=2**-9)
-    widths = attention_plan.QUICK_WIDTHS
-    # The second has a model that the implementation has not; the third was not timed.
+    # The second has a model that the implementation has not.
     settings = [
         training.Setting(impl, model, label=" ablation")
-        for impl, model in ((plan.OURS, "edgeconv"), (plan.STORED, "monet"), (plan.PLAIN, "monet"))
+        for impl, model in ((plan.OURS, "edgeconv"), (plan.STORED, "monet"))
     ]
-    nodes = graphs.load(folder).num_nodes
-    training.save_features(tmp_path / "features.npz", nodes, widths)
-    for setting in settings:
-        training.save_parameters(tmp_path, setting, widths, 48.0)
-    rows = [row(s.impl, 1.0, case=s.case("rmat-dense")) for s in settings[:2]]
-    notes = Notes(rows)
-    chosen = options.parse(["attention", "--device=cpu", f"--threads={os.cpu_count()}"])
-    step_traffic.add_to_rows(settings, folder, widths, chosen, notes, tmp_path)
+    chosen, notes = options.parse(["attention", "--device=cpu"]), Notes()
+    chosen = dataclasses.replace(chosen, threads=os.cpu_count())  # this process keeps its CPUs
+    arguments = settings, folder, attention_plan.QUICK_WIDTHS
+    step_traffic.run(*arguments, chosen, notes, tmp_path)
     assert notes.left_out == [
         ("bytes moved by rmat-dense edgeconv ablation", step_traffic.ABSENT, False)
     ]
@@ -224,15 +223,18 @@ def test_bytes_of_steps_are_in_their_rows(monkeypatch, tmp_path):
         assert profiling.NO_COMMAND_BUFFERS in env["XLA_FLAGS"]
         monkeypatch.setattr(process, "send", receive)
         status = worker.main(*arguments)
-        log = under[under.index("--log-file") + 1]
-        Path(log).write_text(RAW_COUNTERS)
+        Path(under[under.index("--log-file") + 1]).write_text(RAW_COUNTERS)
         return status
 
     monkeypatch.setattr(process, "run", profiled)
-    chosen, notes.left_out = dataclasses.replace(chosen, ncu="/ncu"), []
-    step_traffic.add_to_rows(settings, folder, widths, chosen, notes, tmp_path)
-    moved = [rows[0][key] for key in ("l2_bytes", "hbm_bytes", "kernel_ms", "kernels")]
-    assert moved == [pytest.approx(4e9), pytest.approx(1.235e9), pytest.approx(2.5), 2]
-    assert "hbm_bytes" not in rows[1]
+    chosen, notes = dataclasses.replace(chosen, ncu="/ncu"), Notes()
+    step_traffic.run(*arguments, chosen, notes, tmp_path)
     ((what, reason, failed),) = notes.left_out
     assert str(settings[1]) in what and "KeyError" in reason and failed
+    (measured,) = notes.rows
+    assert (measured["case"], measured["accurate"]) == ("rmat-dense edgeconv ablation", True)
+    moved = [measured[key] for key in ("l2_bytes", "hbm_bytes", "ms", "kernels")]
+    assert moved == [pytest.approx(4e9), pytest.approx(1.235e9), pytest.approx(2.5), 2]
+    other = {**measured, "impl": plan.PLAIN_EDGES, "hbm_bytes": 3 * measured["hbm_bytes"]}
+    attention.set_baselines([measured, other])
+    assert (measured["ratio"], measured["baseline"]) == (3, plan.PLAIN_EDGES)
