@@ -84,7 +84,8 @@ class Setting:
     def tolerance(self, device: str) -> float:
         """Of a parameter's gradient, relative to its norm, and of the loss.
 
-        TF32 products keep 11 bits, bfloat16 8. Which entries MaxK keeps, and which edge has the
+        TF32 products keep 11 bits, bfloat16 8. ReLU's slope jumps at 0: of ten million hidden values one
+        or two are moved past it by rounding, and each is 3e-4 of a gradient's norm. Which entries MaxK keeps, and which edge has the
         maximum, is not continuous: what rounding moves past another counts whole, so that the
         gradients checked are those of float32 products.
         """
@@ -92,7 +93,7 @@ class Setting:
             return 2e-2
         if self.dtype == "bfloat16":
             return 0.2
-        return 2e-2 if device == "gpu" else 1e-4
+        return 2e-2 if device == "gpu" else 1e-3
 
 
 def run(options: Options, record: Record, workspace: Path) -> None:
