@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,9 +85,17 @@ def run(
     """
     command = [*under, sys.executable, "-m", module, *arguments]
     with subprocess.Popen(
-        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, bufsize=1
+        command,
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        start_new_session=bool(under),
     ) as child:
         assert child.stdout is not None
+        if under:  # a tool that crashes leaves the program behind, which waits for it
+            threading.Thread(target=_end_group_of, args=(child,), daemon=True).start()
         try:
             for line in child.stdout:
                 if line.startswith(_MARK):
@@ -94,6 +105,13 @@ def run(
             return child.wait()
         finally:
             child.kill()  # no worker outlives its parent; nothing, where it has ended
+
+
+def _end_group_of(tool: subprocess.Popen[str]) -> None:
+    """Waits for a tool, and ends what it ran and has not."""
+    tool.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(tool.pid, signal.SIGKILL)
 
 
 def run_each(

@@ -84,10 +84,11 @@ class Setting:
     def tolerance(self, device: str) -> float:
         """Of a parameter's gradient, relative to its norm, and of the loss.
 
-        TF32 products keep 11 bits, bfloat16 8. ReLU's slope jumps at 0: of ten million hidden values one
-        or two are moved past it by rounding, and each is 3e-4 of a gradient's norm. Which entries MaxK keeps, and which edge has the
-        maximum, is not continuous: what rounding moves past another counts whole, so that the
-        gradients checked are those of float32 products.
+        TF32 products keep 11 bits, bfloat16 8. ReLU's slope jumps at 0: of ten million hidden
+        values one or two are moved past it by rounding, and each is 3e-4 of a gradient's norm.
+        Which entries MaxK keeps, and which edge has the maximum, is not continuous: what rounding
+        moves past another counts whole, so that the gradients checked are those of float32
+        products.
         """
         if not self.continuous:
             return 2e-2

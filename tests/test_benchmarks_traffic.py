@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -179,6 +180,20 @@ def test_marks_are_profiled_with_their_case(monkeypatch):
     monkeypatch.setattr(traffic_worker.ctypes, "CDLL", lambda name: FakeDriver([], status=3))
     with pytest.raises(RuntimeError, match="status 3"):
         traffic_worker.Marker(profiler_calls=True)
+
+
+def test_a_profiler_that_crashes_takes_the_program_with_it(tmp_path):
+    crashing = tmp_path / "ncu"
+    crashing.write_text(
+        f"#!{sys.executable}\n"
+        "import os, signal, subprocess, sys\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    crashing.chmod(0o755)
+    seen = []
+    status = process.run("never", [], dict(os.environ), seen.append, [str(crashing)])
+    assert (status, seen) == (-signal.SIGSEGV, [])
 
 
 class Notes:
