@@ -19,6 +19,7 @@ from benchmarks import (
     oracle,
     plan,
     process,
+    quiet,
     record,
     spmm,
     timing,
