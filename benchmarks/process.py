@@ -95,7 +95,7 @@ def run(
     ) as child:
         assert child.stdout is not None
         if under:  # a tool that crashes leaves the program behind, which waits for it
-            threading.Thread(target=_end_group_of, args=(child,), daemon=True).start()
+            threading.Thread(target=_end_with, args=(child,), daemon=True).start()
         try:
             for line in child.stdout:
                 if line.startswith(_MARK):
@@ -103,13 +103,19 @@ def run(
                 else:
                     sys.stderr.write(line)
             return child.wait()
-        finally:
-            child.kill()  # no worker outlives its parent; nothing, where it has ended
+        finally:  # no worker outlives its parent; nothing, where it has ended
+            if under:
+                _end_group(child)
+            child.kill()
 
 
-def _end_group_of(tool: subprocess.Popen[str]) -> None:
-    """Waits for a tool, and ends what it ran and has not."""
+def _end_with(tool: subprocess.Popen[str]) -> None:
+    """Waits for a tool, and ends what it has left running."""
     tool.wait()
+    _end_group(tool)
+
+
+def _end_group(tool: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(tool.pid, signal.SIGKILL)
 
