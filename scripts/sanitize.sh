@@ -6,7 +6,7 @@
 #
 # Every test is a process of its own, JOBS of them at a time (default: 4), tried three times at most:
 # where a process compiles many programs the sanitizer itself ends with a segmentation fault, at one
-# test or another. What a test says is printed if it fails; the last line counts the tests.
+# test or another. A line for each test that is clean, else what it says; the last line counts them.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -37,7 +37,7 @@ done | xargs -d '\n' -P "${JOBS:-4}" -n 1 sh -c '
     compute-sanitizer --tool "${1%% *}" --error-exitcode 9 --print-limit 5 \
       $pytest "${1#* }" >"$log" 2>&1 || status=$?
     case $status in
-      0) echo "$1" >>"$results/clean" && exit 0 ;;
+      0) echo "$1: clean" | tee -a "$results/clean" && exit 0 ;;
       139) ;; # the segmentation fault
       *) break ;;
     esac
