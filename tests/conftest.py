@@ -6,14 +6,15 @@ from pathlib import Path
 
 # On the CPU, unless a GPU was asked for: two devices for shard_map, and half the time to compile.
 # JAX reads this when it starts.
-FLAGS = {
-    "xla_force_host_platform_device_count": "2",
-    "xla_backend_extra_options": "xla_cpu_disable_new_fusion_emitters",
-}
 if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
-    flags = os.environ.get("XLA_FLAGS", "")
-    more = [f"--{name}={value}" for name, value in FLAGS.items() if name not in flags]
-    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *more])
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    for flag in (
+        "--xla_force_host_platform_device_count=2",
+        "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters",
+    ):
+        if not any(given.startswith(flag.split("=")[0]) for given in flags):
+            flags.append(flag)
+    os.environ["XLA_FLAGS"] = " ".join(flags)
 
 # Threads of PyTorch and of OpenBLAS would spin for each other, beside those of XLA.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
