@@ -224,7 +224,7 @@ def _rows_table(rows: list[Row]) -> Table:
     table = Table(title="Results (ratio: baseline's time over this one's)")
     for column in ("case", "dtype", "pass", "implementation"):
         table.add_column(column)
-    # What the part `ablation` counts.
+    # What the part `bytes` counts.
     moved = ("l2_bytes", "hbm_bytes") if any("hbm_bytes" in row for row in rows) else ()
     for column in (
         "ms",

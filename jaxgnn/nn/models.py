@@ -185,7 +185,7 @@ class GNN(nnx.Module):
         if self.jumping == "cat":
             return self.linear(jnp.concatenate([dense(rows) for rows in outputs], axis=-1))
         if self.jumping == "max":
-            return self.linear(functools.reduce(jnp.maximum, map(dense, outputs)))
+            return self.linear(functools.reduce(_larger, map(dense, outputs)))
         return self.linear(dense(x))
 
     def _activate(self, x: Array) -> Features:
@@ -442,6 +442,15 @@ class NodeMLP(GNN):
         super().__init__(
             in_features, hidden_features, out_features, num_layers, conv=_NodeLinear, **options
         )
+
+
+def _larger(x: Array, y: Array) -> Array:
+    """The maximum, whose derivative goes to `x` at ties, as PyTorch's over a new axis does.
+
+    That of `jnp.maximum` asks which operand equals the result, and XLA may have computed that one
+    anew, with other rounding: then neither does.
+    """
+    return jnp.where((x >= y) | jnp.isnan(x), x, y)
 
 
 def _gin_layer(
