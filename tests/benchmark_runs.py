@@ -1,12 +1,13 @@
 """What the tests of the benchmarks share: a row of a result, and a quick run of a suite."""
 
+import itertools
 import json
 
 import pytest
 
 pytest.importorskip("rich")
 
-from benchmarks import run
+from benchmarks import bars, run
 from jaxgnn import _ffi
 
 needs_kernels = pytest.mark.skipif(_ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
@@ -19,6 +20,37 @@ def row(impl, ms, *, dtype="float32", direction="forward", width=64, **fields):
     return {**COMMON, "impl": impl, "ms": ms, "dtype": dtype, "pass": direction, "shape": shape} | (
         fields
     )
+
+
+def compared(suite, device):
+    """The case, implementation, width and pick of all that a suite's bars compare."""
+    found = []
+    for bar in bars.BARS:
+        if (bar.suite, bar.device) == (suite, device):
+            assert bar.reference is not None
+            for case, pick in itertools.product(bar.cases, (bar.ours, bar.reference)):
+                found += [(case, impl, bar.width, pick) for impl in pick.impls]
+    assert found
+    return found
+
+
+class Notes:
+    """What parts of a suite ask of a `Record`."""
+
+    def __init__(self):
+        self.rows, self.left_out, self.graphs = [], [], []
+
+    def add(self, row):
+        self.rows.append(row)
+
+    def leave_out(self, what, reason, failed):
+        self.left_out.append((what, reason, failed))
+
+    def note_graph(self, facts):
+        self.graphs.append(facts["name"])
+
+    def say(self, text):
+        pass
 
 
 def run_quick(suite, tmp_path, *arguments, name="result.json"):

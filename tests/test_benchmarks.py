@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("rich")
 
-from benchmark_runs import needs_kernels, row, run_quick
+from benchmark_runs import Notes, compared, needs_kernels, row, run_quick
 
 from benchmarks import (
     bars,
@@ -220,13 +220,8 @@ def test_the_plan_measures_what_the_bars_compare(device):
         for m in plan.measurements(device)
         if not m.weighted
     }
-    compared = [bar for bar in bars.BARS if bar.suite == "spmm" and bar.device == device]
-    assert compared
-    for bar in compared:
-        assert bar.reference is not None
-        for case, pick in itertools.product(bar.cases, (bar.ours, bar.reference)):
-            for impl in pick.impls:
-                assert (case, impl, bar.width, pick.dtype, pick.direction) in planned
+    for case, impl, width, pick in compared("spmm", device):
+        assert (case, impl, width, pick.dtype, pick.direction) in planned
 
 
 def test_plan_narrows():
@@ -252,19 +247,6 @@ def test_baselines_fall_back_to_float32():
     spmm.set_baselines(rows, "cpu")
     assert [each["ratio"] for each in rows] == [2.0, 5.0, 1.0]
     assert rows[1]["baseline"] == f"{plan.TORCH} float32"
-
-
-class Notes:
-    """What `spmm` asks of a `Record`."""
-
-    def __init__(self):
-        self.rows, self.left_out = [], []
-
-    def add(self, row):
-        self.rows.append(row)
-
-    def leave_out(self, what, reason, failed):
-        self.left_out.append((what, failed))
 
 
 def test_a_worker_that_dies_costs_one_measurement(monkeypatch, tmp_path):

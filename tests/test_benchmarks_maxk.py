@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("rich")
 
-from benchmark_runs import needs_kernels, row, run_quick
+from benchmark_runs import compared, needs_kernels, row, run_quick
 
 from benchmarks import bars, maxk, options, plan, training
 
@@ -27,14 +27,9 @@ def test_the_plan_of_maxk_measures_what_its_bars_compare():
         planned = {
             (m.case, m.impl, m.width, m.dtype, m.direction, m.k) for m in maxk.measurements(device)
         }
-        compared = [bar for bar in bars.BARS if bar.suite == "maxk" and bar.device == device]
-        assert compared
-        for bar in compared:
-            assert bar.reference is not None
-            for case, pick in itertools.product(bar.cases, (bar.ours, bar.reference)):
-                for impl in pick.impls:
-                    key = (case, impl, bar.width, pick.dtype, pick.direction, pick.k)
-                    assert key in planned, key
+        for case, impl, width, pick in compared("maxk", device):
+            key = (case, impl, width, pick.dtype, pick.direction, pick.k)
+            assert key in planned, key
 
 
 def test_the_settings_of_training_with_maxk_are_what_its_bars_compare():

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("rich")
 
-from benchmark_runs import needs_kernels, row
+from benchmark_runs import Notes, needs_kernels, row
 
 from benchmarks import (
     attention,
@@ -196,25 +196,6 @@ def test_a_profiler_that_crashes_takes_the_program_with_it(tmp_path):
     assert (status, seen) == (-signal.SIGSEGV, [])
 
 
-class Notes:
-    """What `step_traffic` asks of a `Record`."""
-
-    def __init__(self):
-        self.rows, self.left_out = [], []
-
-    def add(self, row):
-        self.rows.append(row)
-
-    def leave_out(self, what, reason, failed):
-        self.left_out.append((what, reason, failed))
-
-    def note_graph(self, facts):
-        assert facts["name"] == "rmat-dense"
-
-    def say(self, text):
-        pass
-
-
 @needs_kernels
 def test_bytes_of_steps(monkeypatch, tmp_path):
     step_traffic = pytest.importorskip("benchmarks.step_traffic")
@@ -229,6 +210,7 @@ def test_bytes_of_steps(monkeypatch, tmp_path):
     chosen = dataclasses.replace(chosen, threads=os.cpu_count())  # this process keeps its CPUs
     arguments = settings, folder, attention_plan.QUICK_WIDTHS
     step_traffic.run(*arguments, chosen, notes, tmp_path)
+    assert notes.graphs == ["rmat-dense"]
     assert notes.left_out == [
         ("bytes moved by rmat-dense edgeconv ablation", step_traffic.ABSENT, False)
     ]
@@ -244,6 +226,7 @@ def test_bytes_of_steps(monkeypatch, tmp_path):
     monkeypatch.setattr(process, "run", profiled)
     chosen, notes = dataclasses.replace(chosen, ncu="/ncu"), Notes()
     step_traffic.run(*arguments, chosen, notes, tmp_path)
+    assert notes.graphs == ["rmat-dense"]
     ((what, reason, failed),) = notes.left_out
     assert str(settings[1]) in what and "KeyError" in reason and failed
     (measured,) = notes.rows
