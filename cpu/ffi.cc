@@ -1,6 +1,7 @@
 // The XLA FFI handlers: checked buffers in, raw pointers to the kernels of isa.h out.
 #include "bindings.h"
 #include "ffi/maxk.h"
+#include "ffi/spmm.h"
 #include "ffi_common.h"
 #include "huge_pages.h"
 #include "isa.h"
@@ -359,28 +360,14 @@ ffi::Error maxk_sddmm(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer col
 }
 
 XLA_FFI_DEFINE_HANDLER(spmm_handler, spmm,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .Arg<AnyBuffer>()  // row_offsets
-                           .Arg<AnyBuffer>()  // indices
-                           .Arg<AnyBuffer>()  // splits
-                           .Arg<AnyBuffer>()  // row_order
-                           .Arg<AnyBuffer>()  // x
-                           .Arg<AnyBuffer>()  // weights
+                       spmm_operands(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>())
                            .Ret<AnyBuffer>()  // out
                            .Ret<AnyBuffer>()  // partials
                            .Attr<int64_t>("reduce")
                            .Attr<int64_t>("split_length"));
 
 XLA_FFI_DEFINE_HANDLER(spmm_ties_handler, spmm_ties,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .Arg<AnyBuffer>()  // row_offsets
-                           .Arg<AnyBuffer>()  // indices
-                           .Arg<AnyBuffer>()  // splits
-                           .Arg<AnyBuffer>()  // row_order
-                           .Arg<AnyBuffer>()  // x
-                           .Arg<AnyBuffer>()  // weights
+                       spmm_operands(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>())
                            .Ret<AnyBuffer>()  // out
                            .Ret<AnyBuffer>()  // ties
                            .Ret<AnyBuffer>()  // partials

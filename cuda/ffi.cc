@@ -8,6 +8,7 @@
 #include "bindings.h"
 #include "expand_rows.h"
 #include "extremum.h"
+#include "ffi/spmm.h"
 #include "ffi_common.h"
 #include "sddmm.h"
 #include "spmm.h"
@@ -202,14 +203,7 @@ XLA_FFI_DEFINE_HANDLER(initialize_handler, initialize,
                        ffi::Ffi::BindInitialize().RemainingArgs().RemainingRets());
 
 XLA_FFI_DEFINE_HANDLER(spmm_handler, spmm,
-                       ffi::Ffi::Bind()
-                           .Ctx<Stream>()
-                           .Arg<AnyBuffer>()  // row_offsets
-                           .Arg<AnyBuffer>()  // columns
-                           .Arg<AnyBuffer>()  // splits
-                           .Arg<AnyBuffer>()  // row_order
-                           .Arg<AnyBuffer>()  // x
-                           .Arg<AnyBuffer>()  // weights
+                       spmm_operands(ffi::Ffi::Bind().Ctx<Stream>())
                            .Ret<AnyBuffer>()  // out
                            .Ret<AnyBuffer>()  // partials
                            .Attr<int64_t>("reduce")
@@ -217,14 +211,7 @@ XLA_FFI_DEFINE_HANDLER(spmm_handler, spmm,
                        {ffi::Traits::kCmdBufferCompatible});
 
 XLA_FFI_DEFINE_HANDLER(spmm_ties_handler, spmm_ties,
-                       ffi::Ffi::Bind()
-                           .Ctx<Stream>()
-                           .Arg<AnyBuffer>()  // row_offsets
-                           .Arg<AnyBuffer>()  // columns
-                           .Arg<AnyBuffer>()  // splits
-                           .Arg<AnyBuffer>()  // row_order
-                           .Arg<AnyBuffer>()  // x
-                           .Arg<AnyBuffer>()  // weights
+                       spmm_operands(ffi::Ffi::Bind().Ctx<Stream>())
                            .Ret<AnyBuffer>()  // out
                            .Ret<AnyBuffer>()  // ties
                            .Ret<AnyBuffer>()  // partials
