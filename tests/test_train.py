@@ -444,6 +444,11 @@ def test_k_belongs_to_maxk_and_fits_the_hidden_width():
         dataclasses.replace(base, activation="relu").check()
     with pytest.raises(ConfigError, match=r"^--packed: expected --activation maxk with it"):
         dataclasses.replace(SMALL, packed=True).check()
+    for wrong in ({"hidden": 257}, {"dtype": "float64"}):
+        with pytest.raises(ConfigError, match=r"^--packed: expected --hidden of at most 256"):
+            dataclasses.replace(base, packed=True, **wrong).check()
+    with pytest.raises(ConfigError, match=r"^--anneal-epochs: expected --anneal-from with it"):
+        dataclasses.replace(base, anneal_epochs=5).check()
     for wide in (5, 9):
         with pytest.raises(ConfigError, match=r"^--anneal-from: expected 0 or a number from --k"):
             dataclasses.replace(base, k=6, anneal_from=wide).check()

@@ -176,6 +176,13 @@ class TrainConfig:
                     f"{option(name)}: expected --activation maxk with it, got --activation "
                     f"{self.activation}"
                 )
+        if not self.anneal_from and self.anneal_epochs != TrainConfig.anneal_epochs:
+            raise ConfigError("--anneal-epochs: expected --anneal-from with it, got none")
+        if self.packed and (self.hidden > 256 or self.dtype == "float64"):
+            raise ConfigError(
+                f"--packed: expected --hidden of at most 256 and 32 or 16 bits, got {self.hidden} "
+                f"and {self.dtype}"
+            )
         return self
 
     def settings(self) -> dict[str, Any]:
