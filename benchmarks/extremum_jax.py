@@ -70,8 +70,10 @@ def _gradient(num_receivers: int, dtype: str) -> Callable:
     """In float32, but for the ties and the shares of each, which `spmm` rounds to the dtype."""
     maximum = gather_segment_max(num_receivers)
 
-    def rounded(values):
-        return values.astype(dtype).astype(values.dtype)
+    precision = jnp.finfo(dtype)
+
+    def rounded(values):  # XLA may leave out a conversion there and back, but not this
+        return jax.lax.reduce_precision(values, precision.nexp, precision.nmant)
 
     def gradient(cotangent, senders, receivers):
         x = cotangent[::-1]
