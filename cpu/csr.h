@@ -189,29 +189,30 @@ struct GaussianArgs {
   const void* inv_sigma;  // A[K, r]
 };
 
-// out[i] = sum or mean over the edges of row i of sum_k w[e, k] x[j, k].
-struct GaussianForwardArgs {
+// Sums or means over the edges of row i:
+//   out[i] = sum_k sum_e w[e, k] x[j, k], or with `each` out[i, k] = sum_e w[e, k] x[j].
+struct GaussianSumArgs {
   GaussianArgs gaussian;
   Reduce reduce;
-  const void* x;   // T[senders, K F]
-  void* out;       // T[R, F]
-  void* partials;  // A[num_splits, F], scratch
+  bool each;
+  const void* x;   // T[columns, K F], or T[columns, F]
+  void* out;       // T[R, F], or T[R, K F]
+  void* partials;  // A[num_splits, as out], scratch
 };
 
-// The gradients, given that of the sum. By senders: x_gradient[j, k] = sum_e w[e, k] cotangent[i].
-// By the rows of either end, from g[e, k] = w[e, k] <cotangent[i], x[j, k]>: those of what the
-// coordinates are made of, and of the Gaussians' parameters.
+// The gradients of what the coordinates are made of, and of the Gaussians' parameters, by the rows
+// of either end, from g[e, k] = w[e, k] <single[a], stacked[b, k]>: one end's rows are those of a
+// sum over the kernels or its gradient, the other's have features for each kernel.
 struct GaussianGradientArgs {
   GaussianArgs gaussian;
-  bool rows_are_senders;
-  const void* cotangent;     // T[receivers, F]
-  const void* x;             // T[senders, K F]; null for x_gradient
-  void* x_gradient;          // T[R, K F]
+  bool rows_stacked;         // the rows are those of `stacked`, the columns those of `single`
+  const void* single;        // T[nodes, F]
+  const void* stacked;       // T[nodes, K F]
   void* near_gradient;       // A[R, r], or null
   void* edge_gradient;       // A[E, r] in the graph's order, or null
   void* mu_gradient;         // A[K, r], or null
   void* inv_sigma_gradient;  // A[K, r], with mu_gradient
-  void* partials;            // A[num_splits, K F] or A[num_splits, r], scratch
+  void* partials;            // A[num_splits, r], scratch
   void* records;             // A[num_splits + R, 2 K r] with mu_gradient, scratch
 };
 

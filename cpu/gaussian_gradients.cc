@@ -22,10 +22,10 @@ JAXGNN_INLINE void add_dots(const GaussianGradientArgs& args, const Chunk<A>& ch
                             int64_t first, int64_t some, A (*g)[kChunk]) {
   const int64_t width = args.gaussian.width, kernels = args.gaussian.kernels;
   for (int c = 0; c < chunk.count; ++c) {
-    const int64_t receiver = args.rows_are_senders ? chunk.columns[c] : row;
-    const int64_t sender = args.rows_are_senders ? row : chunk.columns[c];
-    const T* a = static_cast<const T*>(args.cotangent) + receiver * width;
-    const T* x = static_cast<const T*>(args.x) + (sender * kernels + first) * width;
+    const int64_t one = args.rows_stacked ? chunk.columns[c] : row;
+    const int64_t many = args.rows_stacked ? row : chunk.columns[c];
+    const T* a = static_cast<const T*>(args.single) + one * width;
+    const T* x = static_cast<const T*>(args.stacked) + (many * kernels + first) * width;
     for (int64_t k = 0; k < some; ++k) {
       const T* b = x + k * width;
       g[k][c] *= sum_terms<A, kLanes<T>>(0, width, [a, b](auto lanes, int64_t f) {
@@ -67,8 +67,8 @@ __attribute__((noinline)) void run(const GaussianGradientArgs& args, const Work&
   const int64_t dims = gaussian.dims, kernels = gaussian.kernels;
   const bool recorded = args.mu_gradient != nullptr;
   A* edge_gradient = static_cast<A*>(args.edge_gradient);
-  const T* gathered = static_cast<const T*>(args.rows_are_senders ? args.cotangent : args.x);
-  const int64_t stride = gaussian.width * (args.rows_are_senders ? 1 : kernels);
+  const T* gathered = static_cast<const T*>(args.rows_stacked ? args.single : args.stacked);
+  const int64_t stride = gaussian.width * (args.rows_stacked ? 1 : kernels);
   const int64_t bytes = min_of(stride * static_cast<int64_t>(sizeof(T)), 2048);
   A g[kKernels][kChunk] = {}, coordinates[kMaxDims][kChunk], totals[kMaxDims];
 

@@ -60,6 +60,14 @@ struct Slice {
 
 int64_t slices_of(int64_t width) { return (width + kSlice - 1) / kSlice; }
 
+// Divides a row's sums if means are wanted.
+template <class A>
+void finish(const GaussianSumArgs& args, int64_t edges, int64_t width, A* sums) {
+  if (args.reduce != Reduce::mean || edges == 0) return;
+  const A count = static_cast<A>(edges);
+  for (int64_t f = 0; f < width; ++f) sums[f] /= count;
+}
+
 // The sums of a row or a part, in T or where the parts are joined.
 template <class T>
 void put(const Accumulator<T>* sums, int64_t width, T* out, Accumulator<T>* partial) {
@@ -67,11 +75,11 @@ void put(const Accumulator<T>* sums, int64_t width, T* out, Accumulator<T>* part
   std::memcpy(partial, sums, sizeof(*sums) * static_cast<size_t>(width));
 }
 
-// Forward.
+// One sum, of rows for each kernel.
 
 template <class T>
-__attribute__((noinline)) void run(const GaussianForwardArgs& args, const Slice& slice,
-                                   const Work& work) {
+__attribute__((noinline)) void run_all(const GaussianSumArgs& args, const Slice& slice,
+                                       const Work& work) {
   using A = Accumulator<T>;
   const GaussianArgs& gaussian = args.gaussian;
   const Csr& csr = gaussian.csr;
@@ -103,10 +111,7 @@ __attribute__((noinline)) void run(const GaussianForwardArgs& args, const Slice&
         if (p < pairs) add_rows<1>(rows + p, weights + p, slice.width, sums);
       }
     });
-    if (stretch.whole && args.reduce == Reduce::mean && stretch.end > stretch.begin) {
-      const A count = static_cast<A>(stretch.end - stretch.begin);
-      for (int64_t f = 0; f < slice.width; ++f) sums[f] /= count;
-    }
+    if (stretch.whole) finish(args, stretch.end - stretch.begin, slice.width, sums);
     const int64_t part = work.part * width + slice.feature;
     put(sums, slice.width, static_cast<T*>(args.out) + row * width + slice.feature,
         stretch.whole ? nullptr : static_cast<A*>(args.partials) + part);
@@ -114,34 +119,31 @@ __attribute__((noinline)) void run(const GaussianForwardArgs& args, const Slice&
 }
 
 template <class T>
-void forward(const GaussianForwardArgs& args, const Executor& executor) {
+void sum_all(const GaussianSumArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
   const GaussianArgs& gaussian = args.gaussian;
   const int64_t width = gaussian.width, slices = slices_of(width);
   const int64_t edge_bytes = gaussian.kernels * width * static_cast<int64_t>(sizeof(T)) / slices;
   over_rows(gaussian.csr, executor, slices, edge_bytes,
-            [&](int64_t slice, const Work& work) { run<T>(args, Slice(width, slice), work); });
+            [&](int64_t slice, const Work& work) { run_all<T>(args, Slice(width, slice), work); });
   over_split_rows(gaussian.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = sum_parts(static_cast<A*>(args.partials), width, first, last);
-    if (args.reduce == Reduce::mean) {
-      const int64_t edges = row_begin(gaussian.csr, row + 1) - row_begin(gaussian.csr, row);
-      for (int64_t f = 0; f < width; ++f) sums[f] /= static_cast<A>(edges);
-    }
+    finish(args, row_begin(gaussian.csr, row + 1) - row_begin(gaussian.csr, row), width, sums);
     store_row(static_cast<T*>(args.out) + row * width, sums, width);
   });
 }
 
-// The gradient of x, by senders, for a block of kernels.
+// A sum for each kernel, of rows for all of them; a block of kernels at a time.
 
 template <class T>
-__attribute__((noinline)) void run_senders(const GaussianGradientArgs& args, int64_t first,
-                                           const Slice& slice, const Work& work) {
+__attribute__((noinline)) void run_each(const GaussianSumArgs& args, int64_t first,
+                                        const Slice& slice, const Work& work) {
   using A = Accumulator<T>;
   const GaussianArgs& gaussian = args.gaussian;
   const Csr& csr = gaussian.csr;
   const int64_t width = gaussian.width, all = gaussian.kernels * width;
   const int64_t kernels = min_of(gaussian.kernels - first, kKernels);
-  const T* cotangent = static_cast<const T*>(args.cotangent) + slice.feature;
+  const T* x = static_cast<const T*>(args.x) + slice.feature;
   const int64_t bytes = slice.width * static_cast<int64_t>(sizeof(T));
   A sums[kKernels][kSlice], weights[kKernels][kChunk];
   const T* rows[kChunk];
@@ -153,8 +155,8 @@ __attribute__((noinline)) void run_senders(const GaussianGradientArgs& args, int
     over_chunks<A>(gaussian, row, stretch.begin, stretch.end, [&](const auto& chunk, int64_t e) {
       for (int64_t k = 0; k < kernels; ++k) weigh(gaussian, chunk, first + k, weights[k]);
       for (int c = 0; c < chunk.count; ++c) {
-        prefetch_ahead(csr, e + c, cotangent, width, bytes);
-        rows[c] = cotangent + chunk.columns[c] * width;
+        prefetch_ahead(csr, e + c, x, width, bytes);
+        rows[c] = x + chunk.columns[c] * width;
       }
       int c = 0;
       for (; c + 4 <= chunk.count; c += 4) {
@@ -166,14 +168,15 @@ __attribute__((noinline)) void run_senders(const GaussianGradientArgs& args, int
     });
     for (int64_t k = 0; k < kernels; ++k) {
       const int64_t feature = (first + k) * width + slice.feature;
-      put(sums[k], slice.width, static_cast<T*>(args.x_gradient) + row * all + feature,
+      if (stretch.whole) finish(args, stretch.end - stretch.begin, slice.width, sums[k]);
+      put(sums[k], slice.width, static_cast<T*>(args.out) + row * all + feature,
           stretch.whole ? nullptr : static_cast<A*>(args.partials) + work.part * all + feature);
     }
   }
 }
 
 template <class T>
-void by_senders(const GaussianGradientArgs& args, const Executor& executor) {
+void sum_each(const GaussianSumArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
   const GaussianArgs& gaussian = args.gaussian;
   const int64_t width = gaussian.width, all = gaussian.kernels * width;
@@ -182,11 +185,12 @@ void by_senders(const GaussianGradientArgs& args, const Executor& executor) {
   const int64_t edge_bytes = width * static_cast<int64_t>(sizeof(T)) / slices;
   over_rows(gaussian.csr, executor, slices * blocks, edge_bytes,
             [&](int64_t slice, const Work& work) {
-              run_senders<T>(args, slice % blocks * kKernels, Slice(width, slice / blocks), work);
+              run_each<T>(args, slice % blocks * kKernels, Slice(width, slice / blocks), work);
             });
   over_split_rows(gaussian.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
-    const A* sums = sum_parts(static_cast<A*>(args.partials), all, first, last);
-    store_row(static_cast<T*>(args.x_gradient) + row * all, sums, all);
+    A* sums = sum_parts(static_cast<A*>(args.partials), all, first, last);
+    finish(args, row_begin(gaussian.csr, row + 1) - row_begin(gaussian.csr, row), all, sums);
+    store_row(static_cast<T*>(args.out) + row * all, sums, all);
   });
 }
 
@@ -198,14 +202,12 @@ bool is_empty(const GaussianArgs& args) {
 
 namespace JAXGNN_ISA {
 
-void gaussian_spmm(const GaussianForwardArgs& args, const Executor& executor) {
+void gaussian_spmm(const GaussianSumArgs& args, const Executor& executor) {
   if (is_empty(args.gaussian)) return;
-  with_type(args.gaussian.type, [&](auto type) { forward<decltype(type)>(args, executor); });
-}
-
-void gaussian_senders(const GaussianGradientArgs& args, const Executor& executor) {
-  if (is_empty(args.gaussian)) return;
-  with_type(args.gaussian.type, [&](auto type) { by_senders<decltype(type)>(args, executor); });
+  with_type(args.gaussian.type, [&](auto type) {
+    using T = decltype(type);
+    args.each ? sum_each<T>(args, executor) : sum_all<T>(args, executor);
+  });
 }
 
 }  // namespace JAXGNN_ISA

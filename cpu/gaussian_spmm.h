@@ -8,8 +8,7 @@ namespace jaxgnn {
 
 #define JAXGNN_DECLARE(isa)                                                     \
   namespace isa {                                                               \
-  void gaussian_spmm(const GaussianForwardArgs& args, const Executor&);         \
-  void gaussian_senders(const GaussianGradientArgs& args, const Executor&);     \
+  void gaussian_spmm(const GaussianSumArgs& args, const Executor&);             \
   void gaussian_coordinates(const GaussianGradientArgs& args, const Executor&); \
   }
 JAXGNN_EACH_ISA(JAXGNN_DECLARE)

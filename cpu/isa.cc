@@ -22,8 +22,7 @@ namespace {
         isa::maxk, isa::cbsr_scatter, isa::cbsr_in_range, isa::maxk_spmm, isa::maxk_sspmm,  \
         isa::maxk_sddmm, isa::attention, isa::attention_senders, isa::attention_receivers,  \
         isa::dot_attention, isa::dot_attention_gradients, isa::gatv2_attention,             \
-        isa::gatv2_attention_gradients, isa::gaussian_spmm, isa::gaussian_senders,          \
-        isa::gaussian_coordinates                                                           \
+        isa::gatv2_attention_gradients, isa::gaussian_spmm, isa::gaussian_coordinates       \
   }
 
 Kernels choose() {

@@ -25,8 +25,7 @@ struct Kernels {
   void (*dot_attention_gradients)(const PairGradientArgs&, const Executor&);
   void (*gatv2_attention)(const PairForwardArgs&, const Executor&);
   void (*gatv2_attention_gradients)(const PairGradientArgs&, const Executor&);
-  void (*gaussian_spmm)(const GaussianForwardArgs&, const Executor&);
-  void (*gaussian_senders)(const GaussianGradientArgs&, const Executor&);
+  void (*gaussian_spmm)(const GaussianSumArgs&, const Executor&);
   void (*gaussian_coordinates)(const GaussianGradientArgs&, const Executor&);
 };
 

@@ -39,6 +39,31 @@ Gaussians<A> make_gaussians(const GaussianArgs& args) {
           static_cast<int>(args.kernels)};
 }
 
+// The Gaussians' parameters in shared memory, which rows that stream through the L1 cache do not
+// displace, if they are few; `shared` has room for that many.
+constexpr int64_t kStagedNumbers = 1024;
+
+template <typename A>
+int64_t staged_numbers(const Gaussians<A>& g) {
+  const int64_t numbers = 2 * int64_t(g.kernels) * g.dims;
+  return numbers <= kStagedNumbers ? numbers : 0;
+}
+
+template <typename A>
+__device__ inline Gaussians<A> stage(const Gaussians<A>& g, A* shared) {
+  const int64_t each = int64_t(g.kernels) * g.dims;
+  if (2 * each > kStagedNumbers) return g;
+  Gaussians<A> staged = g;
+  for (int i = threadIdx.x; i < each; i += blockDim.x) {
+    shared[i] = g.mu[i];
+    shared[each + i] = g.inv_sigma[i];
+  }
+  __syncthreads();
+  staged.mu = shared;
+  staged.inv_sigma = shared + each;
+  return staged;
+}
+
 // Near 0 the error is that of the numbers near 1, as it is in a coordinate's difference to a mean.
 __device__ inline float hyperbolic_tangent(float x) {
   return 1.0f - __fdividef(2.0f, exponential(fminf(x, 20.0f) * 2.0f) + 1.0f);
@@ -78,7 +103,7 @@ __device__ inline void weigh(const Gaussians<A>& g, const Coordinates<A>& at, in
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       const int i = min(first + k, g.kernels - 1) * g.dims + d;
-      const A distance = (place - __ldg(g.mu + i)) * __ldg(g.inv_sigma + i);
+      const A distance = (place - g.mu[i]) * g.inv_sigma[i];
       sums[k] += distance * distance;
     }
   }
@@ -122,6 +147,8 @@ struct Team {
 using LongTeam = Team<8, 4>;
 using NarrowTeam = Team<4, 8>;
 using ShortTeam = Team<8, 1>;
+using PairTeam = Team<8, 2>;
+using MediumTeam = Team<16, 1>;
 using WideTeam = Team<32, 1>;
 
 // Features up to which eight lanes read them one by one.
@@ -130,7 +157,8 @@ constexpr int64_t kFewFeatures = 16;
 // Mean row length from which the lanes of a warp find enough edges to weigh.
 constexpr int64_t kLongGaussianRow = 32;
 
-// Calls launch(team) for rows that are read 16 bytes a lane: long ones or not, narrow ones or not.
+// Calls launch(team) for rows that are read 16 bytes a lane: long ones, in slices that the L2 cache
+// holds, or short ones, which are read at once if they are of up to 32 lanes.
 template <typename T, typename Launch>
 cudaError_t with_aligned_team(int64_t width, bool is_long, bool load, const Launch& launch) {
   constexpr int V = 16 / sizeof(T);
@@ -138,7 +166,10 @@ cudaError_t with_aligned_team(int64_t width, bool is_long, bool load, const Laun
   if constexpr (sizeof(T) < 8) {  // float64 is read one by one
     if (load || (is_long && narrow)) JAXGNN_TRY(launch(NarrowTeam{}));
     if (load || (is_long && !narrow)) JAXGNN_TRY(launch(LongTeam{}));
-    if (load || !is_long) JAXGNN_TRY(launch(ShortTeam{}));
+    const int64_t packs = width / V;
+    if (load || (!is_long && packs <= 8)) JAXGNN_TRY(launch(ShortTeam{}));
+    if (load || (!is_long && packs > 8 && packs <= 16)) JAXGNN_TRY(launch(MediumTeam{}));
+    if (load || (!is_long && packs > 16)) JAXGNN_TRY(launch(WideTeam{}));
   }
   return cudaSuccess;
 }

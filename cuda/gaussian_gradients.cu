@@ -1,10 +1,13 @@
 // The gradients of the coordinates and of the Gaussians' parameters, by the rows of either end.
 //
-// A team takes a row, or a part of a long one, and all features: its groups make the dot products
-// of the two ends' rows, and the lane that weighs an edge keeps those of up to four kernels. From
-// then on an edge is one lane's, and what it adds to sums over a row, or over all edges, are the
-// lane's own sums until the row is done. The parameters' are written row by row, in records that
-// two more kernels add up in a fixed order. More kernels than four take passes of their own.
+// A team takes a part of a long row or some whole rows, one after the other, and all features: its
+// groups make the dot products of the two ends' rows, eight edges at a time, and the lane that
+// weighs an edge keeps those of up to four kernels. From then on an edge is one lane's, and what it
+// adds to sums over a row, or over all edges, are the lane's own sums until the rows are done. The
+// parameters' are written team by team, in records that two more kernels add up in a fixed order.
+// More kernels than four take passes of their own.
+#include <type_traits>
+
 #include "ffi/gaussian_limits.h"
 #include "gaussian.cuh"
 #include "reduce.cuh"
@@ -17,16 +20,20 @@ struct Params {
   using A = typename Accumulator<T>::type;
   Rows rows;
   Gaussians<A> gaussians;
-  const T* cotangent;
-  const T* x;
+  const T* single;   // a row for all kernels
+  const T* stacked;  // rows for each of them, side by side
   A* near_gradient;
   A* edge_gradient;
   A* partials;
-  A* records;  // [parts + rows, 2 * kernels * dims], or null
+  A* records;  // [teams, 2 * kernels * dims], or null
   int64_t width;
-  bool rows_are_senders;
-  int first;  // kernel; those before have been added to the gradients
+  unsigned single_bytes, stacked_bytes;  // of a row
+  int64_t staged;                        // numbers in shared memory before the lanes' own
+  int first;                             // kernel; those before have been added to the gradients
 };
+
+// Whole rows that a team takes.
+constexpr int kRowsEach = 4;
 
 template <typename T, int V, typename A>
 __device__ inline void add_product(const Pack<T, V>& a, const Pack<T, V>& b, A& sum) {
@@ -35,130 +42,185 @@ __device__ inline void add_product(const Pack<T, V>& a, const Pack<T, V>& b, A& 
 }
 
 // The dot products of a tile's edges under the kernels from p.first on, each for the lane that
-// weighs the edge. `left` edges are there. By senders the row has the features of all kernels, and
-// an edge's other end one row for all of them; by receivers it is the other way round.
-template <bool kSenders, int V, typename Team, int kKernels, typename T, typename A>
-__device__ inline void dot_edges(const Params<T>& p, int64_t row, int64_t column, int left,
+// weighs the edge; of those that are not there, the columns are any. With kStacked the row has the
+// features of all kernels, and an edge's other end one row for all of them; else it is the other
+// way round. Columns of 16-byte loads are of 32 bits.
+template <bool kStacked, int V, typename Team, int kKernels, typename T, typename A>
+__device__ inline void dot_edges(const Params<T>& p, int64_t row, int64_t column,
                                  A (&dots)[kKernels]) {
-  constexpr int kInFlight = 4;
+  constexpr int kEdges = Team::kLanes;
+  using Index = std::conditional_t<(V > 1), unsigned, int64_t>;
   const int last = p.gaussians.kernels - 1 - p.first;
   const int64_t of_kernels = p.gaussians.kernels * p.width;
   const T* own =
-      kSenders ? p.x + row * of_kernels + p.first * p.width : p.cotangent + row * p.width;
-  const T* others[Team::kLanes];
+      kStacked ? p.stacked + row * of_kernels + p.first * p.width : p.single + row * p.width;
+  const T* far = kStacked ? p.single : p.stacked + p.first * p.width;
+  Index others[kEdges];
 #pragma unroll
-  for (int u = 0; u < Team::kLanes; ++u) {
-    const int64_t other = Team::from(column, u);
-    others[u] =
-        kSenders ? p.cotangent + other * p.width : p.x + other * of_kernels + p.first * p.width;
-    if (u * Team::kGroups + Team::group() >= left) others[u] = nullptr;
+  for (int u = 0; u < kEdges; ++u) {
+    others[u] = static_cast<Index>(Team::from(column, u));
   }
-  A sums[kKernels][Team::kLanes] = {};
+  const auto other = [&](const T* from, Index u) {
+    if constexpr (V > 1)
+      return row_of(from, u, kStacked ? p.single_bytes : p.stacked_bytes);
+    else
+      return from + u * (kStacked ? p.width : of_kernels);
+  };
+  A sums[kKernels][kEdges] = {};
 #pragma unroll 1
   for (int64_t f = Team::local() * V; f < p.width; f += Team::kLanes * V) {
     // Beyond the last kernel its row is read again, for a number that nobody uses.
     const auto at = [&](int k) { return min(k, last) * p.width + f; };
-    Pack<T, V> near[kSenders ? kKernels : 1];
+    Pack<T, V> near[kStacked ? kKernels : 1];
 #pragma unroll
-    for (int k = 0; k < (kSenders ? kKernels : 1); ++k) near[k] = load_pack<T, V>(own + at(k));
+    for (int k = 0; k < (kStacked ? kKernels : 1); ++k) near[k] = load_pack<T, V>(own + at(k));
 #pragma unroll
-    for (int k = 0; k < (kSenders ? 1 : kKernels); ++k) {
+    for (int k = 0; k < (kStacked ? 1 : kKernels); ++k) {
+      Pack<T, V> packs[kEdges];
 #pragma unroll
-      for (int first = 0; first < Team::kLanes; first += kInFlight) {
-        Pack<T, V> far[kInFlight];
+      for (int u = 0; u < kEdges; ++u) packs[u] = load_pack<T, V>(other(far + at(k), others[u]));
 #pragma unroll
-        for (int u = 0; u < kInFlight; ++u) {
-          far[u] = {};
-          if (others[first + u] != nullptr) far[u] = load_pack<T, V>(others[first + u] + at(k));
-        }
+      for (int u = 0; u < kEdges; ++u) {
+        if constexpr (kStacked) {
 #pragma unroll
-        for (int u = 0; u < kInFlight; ++u) {
-          if constexpr (kSenders) {
-#pragma unroll
-            for (int i = 0; i < kKernels; ++i) add_product(near[i], far[u], sums[i][first + u]);
-          } else {
-            add_product(near[0], far[u], sums[k][first + u]);
-          }
+          for (int i = 0; i < kKernels; ++i) add_product(near[i], packs[u], sums[i][u]);
+        } else {
+          add_product(near[0], packs[u], sums[k][u]);
         }
       }
     }
   }
 #pragma unroll
-  for (int k = 0; k < kKernels; ++k) dots[k] = scatter_sums(sums[k], Team::local(), Team::mask());
+  for (int k = 0; k < kKernels; ++k) {
+    dots[k] = scatter_sums(sums[k], Team::local(), Team::mask());
+  }
 }
 
-// As many blocks a multiprocessor as registers allow with hardly any spilled (on sm_90).
-template <typename T>
-constexpr int kLeastBlocks = sizeof(T) == 4 ? 8 : 6;
+// What a lane has of the sums over its edges, in shared memory: registers are better spent on rows
+// under way.
+template <typename A, int kKernels>
+struct Moments {
+  static constexpr int kNumbers = 1 + 2 * kKernels;  // of a coordinate
 
-template <typename T, bool kSenders, int V, typename Team, int kKernels>
-__global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks<T>)
-    coordinate_rows(const Params<T> p) {
-  using A = typename Accumulator<T>::type;
-  const int64_t worker = Team::worker();
-  if (worker >= p.rows.num_splits + p.rows.num_rows) return;
-  const Work work = find_work(p.rows, worker);
-  const Gaussians<A>& g = p.gaussians;
-  const int dims = g.dims, kernels = min(kKernels, g.kernels - p.first);
-  A near[kMaxDims], first_moments[kKernels * kMaxDims], second_moments[kKernels * kMaxDims];
-#pragma unroll 1
-  for (int d = 0; d < dims; ++d) near[d] = A(0);
-#pragma unroll 1
-  for (int i = 0; i < kKernels * dims; ++i) first_moments[i] = second_moments[i] = A(0);
+  A* own;  // the thread's numbers are kGaussianThreads apart
 
-  const int count = work.row < 0 ? 0 : work.count;
-  for (int begin = 0; begin < count; begin += Team::kSize) {
-    const int edge = begin + Team::slot();
-    const bool there = edge < count;
-    const int64_t place = work.begin + edge;
-    const int64_t column = there ? load_column(p.rows, place) : 0;
-    A dots[kKernels] = {};
-    const int left = min(count - begin, Team::kSize);
-    dot_edges<kSenders, V, Team>(p, work.row, column, left, dots);
-    if (!there) continue;
-    const Coordinates<A> at(g, work.row, column, place);
+  __device__ Moments(A* shared, int dims) : own(shared + threadIdx.x) {
+#pragma unroll 1
+    for (int i = 0; i < dims * kNumbers; ++i) own[i * kGaussianThreads] = A(0);
+  }
+  __device__ A& near(int d) const { return own[d * kNumbers * kGaussianThreads]; }
+  // Of the edges of all rows.
+  __device__ A& first(int d, int k) const { return own[(d * kNumbers + 1 + k) * kGaussianThreads]; }
+  __device__ A& second(int d, int k) const {
+    return own[(d * kNumbers + 1 + kKernels + k) * kGaussianThreads];
+  }
+
+  // Adds what an edge with these dot products contributes; edge_gradient is its own, or null.
+  __device__ void add(const Gaussians<A>& g, int from, const Coordinates<A>& at,
+                      A (&dots)[kKernels], A* edge_gradient) const {
     A weights[kKernels];
-    weigh(g, at, p.first, weights);
+    weigh(g, at, from, weights);
 #pragma unroll
-    for (int k = 0; k < kKernels; ++k) dots[k] = k < kernels ? dots[k] * weights[k] : A(0);
+    for (int k = 0; k < kKernels; ++k) dots[k] = from + k < g.kernels ? dots[k] * weights[k] : A(0);
 #pragma unroll 1
-    for (int d = 0; d < dims; ++d) {
+    for (int d = 0; d < g.dims; ++d) {
       const A coordinate = at[d];
       A gradient = A(0);
 #pragma unroll
       for (int k = 0; k < kKernels; ++k) {
-        const int i = min(p.first + k, g.kernels - 1) * dims + d;
-        const A inv_sigma = __ldg(g.inv_sigma + i);
-        const A distance = coordinate - __ldg(g.mu + i), product = dots[k] * distance;
+        const int i = min(from + k, g.kernels - 1) * g.dims + d;
+        const A inv_sigma = g.inv_sigma[i];
+        const A distance = coordinate - g.mu[i], product = dots[k] * distance;
         gradient -= product * inv_sigma * inv_sigma;
-        first_moments[k * dims + d] += product;
-        second_moments[k * dims + d] += product * distance;
+        first(d, k) += product;
+        second(d, k) += product * distance;
       }
       if (g.tanh) gradient *= A(1) - coordinate * coordinate;
-      near[d] += gradient;
-      if (p.edge_gradient != nullptr) {
-        A* to = p.edge_gradient + edge_number(g, place) * dims + d;
-        *to = p.first > 0 ? *to + gradient : gradient;
+      near(d) += gradient;
+      if (edge_gradient != nullptr) {
+        edge_gradient[d] = from > 0 ? edge_gradient[d] + gradient : gradient;
       }
     }
   }
-  __syncwarp(Team::mask());
-  if (p.near_gradient != nullptr && work.row >= 0) {
+};
+
+// Blocks a multiprocessor: registers for eight rows under way are worth more than more warps.
+constexpr int kLeastBlocks = 8;
+
+template <typename T, bool kStacked, int V, typename Team, int kKernels>
+__global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
+    coordinate_rows(const Params<T> p) {
+  using A = typename Accumulator<T>::type;
+  const int64_t team = Team::worker(), parts = p.rows.num_splits;
+  extern __shared__ double memory[];
+  A* shared = reinterpret_cast<A*>(memory);
+  const Gaussians<A> g = stage(p.gaussians, shared);
+  const int dims = g.dims;
+  const Moments<A, kKernels> moments(shared + p.staged, dims);
+
+  const auto take = [&](const Work& work) {
+    for (int begin = 0; begin < work.count; begin += Team::kSize) {
+      const int edge = begin + Team::slot();
+      const bool there = edge < work.count;
+      const int64_t place = work.begin + edge;
+      const int64_t column = there ? load_column(p.rows, place) : 0;
+      A dots[kKernels];
+      dot_edges<kStacked, V, Team>(p, work.row, column, dots);
+      if (!there) continue;
+      A* edge_gradient = nullptr;
+      if (p.edge_gradient != nullptr) {
+        edge_gradient = p.edge_gradient + edge_number(g, place) * dims;
+      }
+      moments.add(g, p.first, Coordinates<A>(g, work.row, column, place), dots, edge_gradient);
+    }
+    __syncwarp(Team::mask());
+    if (p.near_gradient == nullptr) return;
     A* to = work.part < 0 ? p.near_gradient + work.row * dims : p.partials + work.part * dims;
 #pragma unroll 1
     for (int d = 0; d < dims; ++d) {
-      const A sum = Team::template sum<1, Team::kSize>(near[d]);
+      const A sum = Team::template sum<1, Team::kSize>(moments.near(d));
+      moments.near(d) = A(0);
       if (Team::lane() == 0) to[d] = p.first > 0 ? to[d] + sum : sum;
     }
-  }
-  if (p.records == nullptr) return;
-  A* record = p.records + worker * 2 * g.kernels * dims + p.first * dims;
+  };
+  if (team < parts) {
+    const Work work = find_work(p.rows, team);
+    if (work.row >= 0) take(work);
+  } else {
+    const int64_t first = (team - parts) * kRowsEach;
+    const int64_t last = min(first + kRowsEach, p.rows.num_rows);
+    int64_t begin = first < last ? load_offset(p.rows, first) : 0;
+    int64_t end = first < last ? load_offset(p.rows, first + 1) : 0;
 #pragma unroll 1
-  for (int i = 0; i < kernels * dims; ++i) {
-    const A first = Team::template sum<1, Team::kSize>(first_moments[i]);
-    const A second = Team::template sum<1, Team::kSize>(second_moments[i]);
-    if (Team::lane() == 0) record[i] = first, record[g.kernels * dims + i] = second;
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t after = row + 1 < last ? load_offset(p.rows, row + 2) : end;
+      const int64_t degree = end - begin;
+      if (degree <= p.rows.split_length) {  // else its parts do it
+        take(Work{row, -1, begin, static_cast<int>(degree), degree});
+      }
+      begin = end;
+      end = after;
+    }
   }
+  const bool beyond = (team - parts) * kRowsEach >= p.rows.num_rows;  // teams that fill a block
+  if (p.records == nullptr || beyond) return;
+  A* record = p.records + team * 2 * g.kernels * dims + p.first * dims;
+#pragma unroll 1
+  for (int d = 0; d < dims; ++d) {
+#pragma unroll
+    for (int k = 0; k < kKernels; ++k) {
+      const A first = Team::template sum<1, Team::kSize>(moments.first(d, k));
+      const A second = Team::template sum<1, Team::kSize>(moments.second(d, k));
+      if (Team::lane() > 0 || p.first + k >= g.kernels) continue;
+      record[k * dims + d] = first;
+      record[(g.kernels + k) * dims + d] = second;
+    }
+  }
+}
+
+// Teams of a pass: one for each part, and for as many rows as one takes.
+int64_t count_teams(const Rows& rows) {
+  return rows.num_splits + (rows.num_rows + kRowsEach - 1) / kRowsEach;
 }
 
 // Adds up records, `step` apart, in a fixed order: a block `each` of them, into the first one.
@@ -199,7 +261,7 @@ template <typename A>
 cudaError_t launch_sums(const GaussianGradientArgs& args, bool load, cudaStream_t stream) {
   if (load) return load_kernel(sum_records<A>);
   const GaussianArgs& from = args.gaussian;
-  const int64_t count = from.rows.num_splits + from.rows.num_rows;
+  const int64_t count = count_teams(from.rows);
   const int entries = static_cast<int>(2 * from.kernels * from.dims);
   const int64_t blocks = (count + kRecords - 1) / kRecords;
   const dim3 threads(kColumns, kStripes);
@@ -215,38 +277,47 @@ cudaError_t launch_sums(const GaussianGradientArgs& args, bool load, cudaStream_
   return cudaGetLastError();
 }
 
-template <typename T, bool kSenders, int V, typename Team, int kKernels>
+template <typename T, bool kStacked, int V, typename Team, int kKernels>
 cudaError_t launch_rows(const Params<T>& p, bool load, cudaStream_t stream) {
-  const auto kernel = coordinate_rows<T, kSenders, V, Team, kKernels>;
+  const auto kernel = coordinate_rows<T, kStacked, V, Team, kKernels>;
   if (load) return load_kernel(kernel);
-  const unsigned blocks =
-      blocks_of(p.rows.num_splits + p.rows.num_rows, kGaussianThreads / Team::kSize);
-  kernel<<<blocks, kGaussianThreads, 0, stream>>>(p);
+  const unsigned blocks = blocks_of(count_teams(p.rows), kGaussianThreads / Team::kSize);
+  using A = typename Accumulator<T>::type;
+  const int64_t own = Moments<A, kKernels>::kNumbers * p.gaussians.dims * kGaussianThreads;
+  kernel<<<blocks, kGaussianThreads, (p.staged + own) * sizeof(A), stream>>>(p);
   return cudaGetLastError();
 }
 
 template <typename T>
 bool is_aligned(const Params<T>& p) {
   const uintptr_t addresses =
-      reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.cotangent);
-  return sizeof(T) < 8 && p.width % (16 / sizeof(T)) == 0 && addresses % 16 == 0;
+      reinterpret_cast<uintptr_t>(p.single) | reinterpret_cast<uintptr_t>(p.stacked);
+  return sizeof(T) < 8 && p.width % (16 / sizeof(T)) == 0 && addresses % 16 == 0 &&
+         !p.rows.wide_columns;
 }
 
-template <typename T, bool kSenders, int kKernels>
+template <typename T, bool kStacked, int kKernels>
 cudaError_t launch_pass(const Params<T>& p, bool load, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
-  const bool is_long = p.rows.num_edges >= kLongGaussianRow * p.rows.num_rows;
-  if (load || is_aligned(p)) {
-    JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, load, [&](auto team) {
-      return launch_rows<T, kSenders, V, decltype(team), kKernels>(p, load, stream);
-    })));
+  if constexpr (sizeof(T) < 8) {  // float64 is read one by one
+    const bool is_long = p.rows.num_edges >= kLongGaussianRow * p.rows.num_rows;
+    const auto launch = [&](auto team) {
+      return launch_rows<T, kStacked, V, decltype(team), kKernels>(p, load, stream);
+    };
+    if (load || (is_aligned(p) && is_long)) JAXGNN_TRY(launch(LongTeam{}));
+    if (load || (is_aligned(p) && !is_long)) JAXGNN_TRY(launch(PairTeam{}));
+    if (!load && is_aligned(p)) return cudaSuccess;
   }
-  if constexpr (kKernels == 1 || kKernels == 4) {
-    if (load || !is_aligned(p)) {
-      return launch_rows<T, kSenders, 1, LongTeam, kKernels>(p, load, stream);
-    }
+  if constexpr (kKernels == 1 || (kKernels == 4 && sizeof(T) < 8)) {
+    return launch_rows<T, kStacked, 1, LongTeam, kKernels>(p, load, stream);
   }
   return cudaSuccess;
+}
+
+// Kernels of a pass. In float64 one: the moments of more would not fit in shared memory.
+template <typename T>
+int kernels_of_pass(const Params<T>& p) {
+  return sizeof(T) == 8 ? 1 : kernels_together(p.gaussians.kernels, !is_aligned(p));
 }
 
 template <typename T>
@@ -255,23 +326,24 @@ cudaError_t launch_type(const GaussianGradientArgs& args, bool load, cudaStream_
   const GaussianArgs& from = args.gaussian;
   Params<T> p{from.rows,
               make_gaussians<A>(from),
-              static_cast<const T*>(args.cotangent),
-              static_cast<const T*>(args.x),
+              static_cast<const T*>(args.single),
+              static_cast<const T*>(args.stacked),
               static_cast<A*>(args.near_gradient),
               static_cast<A*>(args.edge_gradient),
               static_cast<A*>(args.partials),
               args.mu_gradient == nullptr ? nullptr : static_cast<A*>(args.records),
               from.width,
-              args.rows_are_senders,
+              static_cast<unsigned>(from.width * sizeof(T)),
+              static_cast<unsigned>(from.kernels * from.width * sizeof(T)),
+              0,
               0};
-  const int together = load ? 4 : kernels_together(from.kernels, !is_aligned(p));
+  p.staged = staged_numbers(p.gaussians);
+  const int together = load ? 4 : kernels_of_pass(p);
   for (; load || p.first < from.kernels; p.first += together) {
     JAXGNN_TRY(with_kernels(together, load, [&](auto tag) {
       constexpr int kKernels = decltype(tag)::value;
-      if (load || p.rows_are_senders) JAXGNN_TRY((launch_pass<T, true, kKernels>(p, load, stream)));
-      if (load || !p.rows_are_senders) {
-        return launch_pass<T, false, kKernels>(p, load, stream);
-      }
+      if (load || args.rows_stacked) JAXGNN_TRY((launch_pass<T, true, kKernels>(p, load, stream)));
+      if (load || !args.rows_stacked) return launch_pass<T, false, kKernels>(p, load, stream);
       return cudaSuccess;
     }));
     if (load) break;

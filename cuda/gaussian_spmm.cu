@@ -1,12 +1,13 @@
-// Sums of gathered rows under Gaussian weights, and the gradient of what is summed.
+// Sums of gathered rows under Gaussian weights: one of rows for each kernel, or one for each
+// kernel.
 //
 // A team takes a row, or a part of a long one, and a slice of the features, 16 bytes a lane. The
 // edges come in tiles of as many as the team has lanes, of which each lane weighs one while the
-// rows of the tile before are read. Forward a tile is of pairs of an edge and a kernel, so that a
-// weight is computed once a slice, and a sender's rows of all kernels, which lie side by side, are
-// read one after the other. By senders the row that is gathered is the same for all kernels: a lane
-// weighs its edge under each of up to four of them, which have a sum each.
-// Rows over the split length are taken in parts; a second kernel adds the parts in their order.
+// rows of the tile before are read. For one sum a tile is of pairs of an edge and a kernel, so that
+// a weight is computed once a slice, and a column's rows of all kernels, which lie side by side,
+// are read one after the other. For a sum of each kernel the row that is gathered is the same for
+// all: a lane weighs its edge under each of up to four of them. Rows over the split length are
+// taken in parts; a second kernel adds the parts in their order.
 #include <type_traits>
 
 #include "gaussian.cuh"
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(kGaussianThreads) mixed_rows(const Params<T> p
 }
 
 template <typename T, int V, typename Team, bool kWide, int kKernels>
-__global__ void __launch_bounds__(kGaussianThreads) senders_rows(const Params<T> p) {
+__global__ void __launch_bounds__(kGaussianThreads) rows_of_each(const Params<T> p) {
   using A = typename Accumulator<T>::type;
   using Tiles = Tile<T, V, Team, kWide>;
   using Index = typename Tiles::Index;
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(kGaussianThreads) senders_rows(const Params<T>
   for (int k = 0; k < kKernels; ++k) {
     if (first + k >= g.kernels) break;
     finish<T, V, Team>(work, p.out, p.partials, p.width * g.kernels, (first + k) * p.width + f,
-                       false, active, acc[k]);
+                       p.mean, active, acc[k]);
   }
 }
 
@@ -217,27 +218,9 @@ cudaError_t with_any_team(const Params<T>& p, bool load, const Launch& launch) {
 }
 
 template <typename T>
-Params<T> make_params(const GaussianArgs& args, const void* x, void* out, void* partials) {
-  using A = typename Accumulator<T>::type;
-  return {args.rows,
-          make_gaussians<A>(args),
-          static_cast<const T*>(x),
-          static_cast<T*>(out),
-          static_cast<A*>(partials),
-          args.width,
-          static_cast<unsigned>(args.width * sizeof(T)),
-          1,
-          false};
-}
-
-template <typename T>
-cudaError_t launch_forward(const GaussianForwardArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_mixed(const Params<T>& p, bool simple, bool load, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
-  const int64_t kernels = args.gaussian.kernels;
-  Params<T> p = make_params<T>(args.gaussian, args.x, args.out, args.partials);
-  p.mean = args.mean;
-  const bool simple = is_simple(p, args.num_columns * kernels);
-  const bool is_long = p.rows.num_edges * kernels >= kLongGaussianRow * p.rows.num_rows;
+  const bool is_long = p.rows.num_edges >= kLongGaussianRow * p.rows.num_rows;
   if (load || simple) {
     JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, load, [&](auto team) {
       using Team = decltype(team);
@@ -250,24 +233,22 @@ cudaError_t launch_forward(const GaussianForwardArgs& args, bool load, cudaStrea
       return launch<T, 1, Team>(mixed_rows<T, 1, Team, true>, p, 1, load, stream);
     })));
   }
-  return launch_join<T, Sum>(p.rows, p.partials, p.out, p.width, p.mean, false, load, stream);
+  return cudaSuccess;
 }
 
 template <typename T>
-cudaError_t launch_gradient(const GaussianGradientArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_each(const Params<T>& p, bool simple, bool load, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
-  const int64_t kernels = args.gaussian.kernels;
-  const Params<T> p = make_params<T>(args.gaussian, args.cotangent, args.x_gradient, args.partials);
-  const bool simple = is_simple(p, 0);  // columns are of 32 bits, and so are their numbers
+  const int64_t kernels = p.gaussians.kernels;
   const bool is_long = p.rows.num_edges >= kLongGaussianRow * p.rows.num_rows;
   const int together = load ? 0 : kernels_together(kernels, !simple);
-  JAXGNN_TRY((with_kernels(together, load, [&](auto tag) {
+  return with_kernels(together, load, [&](auto tag) {
     constexpr int kKernels = decltype(tag)::value;
     const int blocks = static_cast<int>((kernels + kKernels - 1) / kKernels);
     if (load || simple) {
       JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, load, [&](auto team) {
         using Team = decltype(team);
-        return launch<T, V, Team>(senders_rows<T, V, Team, false, kKernels>, p, blocks, load,
+        return launch<T, V, Team>(rows_of_each<T, V, Team, false, kKernels>, p, blocks, load,
                                   stream);
       })));
     }
@@ -275,42 +256,48 @@ cudaError_t launch_gradient(const GaussianGradientArgs& args, bool load, cudaStr
       if (load || !simple) {
         return with_any_team<T>(p, load, [&](auto team) {
           using Team = decltype(team);
-          return launch<T, 1, Team>(senders_rows<T, 1, Team, true, kKernels>, p, blocks, load,
+          return launch<T, 1, Team>(rows_of_each<T, 1, Team, true, kKernels>, p, blocks, load,
                                     stream);
         });
       }
     }
     return cudaSuccess;
-  })));
-  return launch_join<T, Sum>(p.rows, p.partials, p.out, p.width * kernels, false, false, load,
-                             stream);
+  });
 }
 
-bool is_empty(const GaussianArgs& args) {
-  return args.rows.num_rows == 0 || args.width == 0 || args.kernels == 0;
+template <typename T>
+cudaError_t launch_type(const GaussianSumArgs& args, bool load, cudaStream_t stream) {
+  using A = typename Accumulator<T>::type;
+  const GaussianArgs& from = args.gaussian;
+  const Params<T> p{from.rows,
+                    make_gaussians<A>(from),
+                    static_cast<const T*>(args.x),
+                    static_cast<T*>(args.out),
+                    static_cast<A*>(args.partials),
+                    from.width,
+                    static_cast<unsigned>(from.width * sizeof(T)),
+                    1,
+                    args.mean};
+  const bool simple = is_simple(p, args.num_columns * (args.each ? 1 : from.kernels));
+  if (load || args.each) JAXGNN_TRY(launch_each<T>(p, simple, load, stream));
+  if (load || !args.each) JAXGNN_TRY(launch_mixed<T>(p, simple, load, stream));
+  const int64_t width = args.each ? p.width * from.kernels : p.width;
+  return launch_join<T, Sum>(p.rows, p.partials, p.out, width, p.mean, false, load, stream);
 }
 
 }  // namespace
 
-cudaError_t launch_gaussian_spmm(const GaussianForwardArgs& args, cudaStream_t stream) {
-  if (is_empty(args.gaussian)) return cudaSuccess;
-  return with_type(args.gaussian.type, [&](auto tag) {
-    return launch_forward<typename decltype(tag)::type>(args, false, stream);
-  });
-}
-
-cudaError_t launch_gaussian_senders(const GaussianGradientArgs& args, cudaStream_t stream) {
-  if (is_empty(args.gaussian)) return cudaSuccess;
-  return with_type(args.gaussian.type, [&](auto tag) {
-    return launch_gradient<typename decltype(tag)::type>(args, false, stream);
+cudaError_t launch_gaussian_spmm(const GaussianSumArgs& args, cudaStream_t stream) {
+  const GaussianArgs& from = args.gaussian;
+  if (from.rows.num_rows == 0 || from.width == 0 || from.kernels == 0) return cudaSuccess;
+  return with_type(from.type, [&](auto tag) {
+    return launch_type<typename decltype(tag)::type>(args, false, stream);
   });
 }
 
 cudaError_t load_gaussian_spmm() {
   return with_each_type([](auto tag) {
-    using T = typename decltype(tag)::type;
-    JAXGNN_TRY(launch_forward<T>(GaussianForwardArgs{}, true, nullptr));
-    return launch_gradient<T>(GaussianGradientArgs{}, true, nullptr);
+    return launch_type<typename decltype(tag)::type>(GaussianSumArgs{}, true, nullptr);
   });
 }
 

@@ -23,31 +23,32 @@ struct GaussianArgs {
   const void* inv_sigma;  // [kernels, dims]
 };
 
-struct GaussianForwardArgs {
+// Sums of rows: one, of the columns' rows for each kernel, or with `each` one for each kernel, of
+// the columns' row for all of them.
+struct GaussianSumArgs {
   GaussianArgs gaussian;
   int64_t num_columns;
   bool mean;
-  const void* x;   // [columns, kernels * width]
-  void* out;       // [rows, width]
-  void* partials;  // [num_splits, width]
+  bool each;
+  const void* x;   // [columns, kernels * width], or [columns, width]
+  void* out;       // [rows, width], or [rows, kernels * width]
+  void* partials;  // [num_splits, as out]
 };
 
 struct GaussianGradientArgs {
   GaussianArgs gaussian;
-  bool rows_are_senders;
-  const void* cotangent;     // [receivers, width]
-  const void* x;             // [senders, kernels * width]; null for x_gradient
-  void* x_gradient;          // by senders: [rows, kernels * width]
+  bool rows_stacked;         // the rows are those of `stacked`, the columns those of `single`
+  const void* single;        // [nodes, width]: features of all kernels
+  const void* stacked;       // [nodes, kernels * width]: of each
   void* near_gradient;       // [rows, dims], or null
   void* edge_gradient;       // [edges, dims] in the graph's order, or null
   void* mu_gradient;         // [kernels, dims], or null
   void* inv_sigma_gradient;  // [kernels, dims], with mu_gradient
-  void* partials;            // [num_splits, kernels * width], or [num_splits, dims]
+  void* partials;            // [num_splits, dims]
   void* records;             // [num_splits + rows, 2 * kernels * dims] with mu_gradient
 };
 
-cudaError_t launch_gaussian_spmm(const GaussianForwardArgs& args, cudaStream_t stream);
-cudaError_t launch_gaussian_senders(const GaussianGradientArgs& args, cudaStream_t stream);
+cudaError_t launch_gaussian_spmm(const GaussianSumArgs& args, cudaStream_t stream);
 cudaError_t launch_gaussian_coordinates(const GaussianGradientArgs& args, cudaStream_t stream);
 cudaError_t load_gaussian_spmm();
 cudaError_t load_gaussian_gradients();

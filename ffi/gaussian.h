@@ -24,26 +24,26 @@ struct GaussianOperands {
   int64_t split_length;
 };
 
-// All of the arguments but the rows and the type. `x_like` and `out_like` are rows of the kernels'
-// features side by side, and of one kernel's.
+// All of the arguments but the rows and the type. `stacked` are rows of the kernels' features side
+// by side, and `single` of those of one, or of all alike.
 template <class Gaussian>
-void take_gaussian(Check& check, const GaussianOperands& from, const AnyBuffer& x_like,
-                   const AnyBuffer& out_like, Gaussian& args) {
-  const xla::ffi::DataType type = x_like.element_type(), sums = accumulator(type);
+void take_gaussian(Check& check, const GaussianOperands& from, const AnyBuffer& stacked,
+                   const AnyBuffer& single, Gaussian& args) {
+  const xla::ffi::DataType type = stacked.element_type(), sums = accumulator(type);
   const int64_t rows = count(from.row_offsets) - 1;
   check.row_structure(from.row_offsets, from.columns, from.splits, from.split_length);
-  check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
-  check.that(out_like.element_type() == type, "x and the sums must have the same type");
+  check.that(is_value_type(type), "the rows must be float32, bfloat16, float16 or float64");
+  check.that(single.element_type() == type, "the rows of either kind must have the same type");
   args.kernels = dim(from.mu, 0);
   args.dims = dim(from.mu, 1);
-  args.width = dim(out_like, 1);
+  args.width = dim(single, 1);
   check.that(args.kernels >= 1, "there must be a kernel");
   check.that(args.dims >= 1 && args.dims <= kMaxDims, "there must be 1 to 16 coordinates");
   check.matrix(from.mu, sums, args.kernels, args.dims,
                "mu must be [kernels, coordinates] of the accumulation type");
   check.matrix(from.inv_sigma, sums, args.kernels, args.dims, "inv_sigma must be like mu");
-  check.that(dim(x_like, 1) == args.kernels * args.width,
-             "x must have the sums' features for each kernel");
+  check.that(dim(stacked, 1) == args.kernels * args.width,
+             "the stacked rows must have the single ones' features for each kernel");
   check.optional_matrix(from.edges, sums, count(from.columns), args.dims,
                         "edges must be [edges, coordinates] of the accumulation type");
   if (count(from.edges) == 0) {
@@ -83,15 +83,15 @@ void take_permutation(Check& check, const AnyBuffer& permutation, const AnyBuffe
 // The results of the pass over the coordinates, each of which may be absent. `args.gaussian` has
 // been taken.
 template <class Gradient>
-void take_gradients(Check& check, const GaussianOperands& from, const AnyBuffer& cotangent,
-                    const AnyBuffer& x, bool rows_are_senders, AnyBuffer& near_gradient,
+void take_gradients(Check& check, const GaussianOperands& from, const AnyBuffer& single,
+                    const AnyBuffer& stacked, bool rows_stacked, AnyBuffer& near_gradient,
                     AnyBuffer& edge_gradient, AnyBuffer& mu_gradient, AnyBuffer& inv_sigma_gradient,
                     AnyBuffer& partials, AnyBuffer& records, Gradient& args) {
   const auto& gaussian = args.gaussian;
-  const xla::ffi::DataType sums = accumulator(x.element_type());
+  const xla::ffi::DataType sums = accumulator(stacked.element_type());
   const int64_t rows = count(from.row_offsets) - 1, dims = gaussian.dims;
   const int64_t parts = dim(from.splits, 0);
-  check.that(dim(rows_are_senders ? x : cotangent, 0) == rows,
+  check.that(dim(rows_stacked ? stacked : single, 0) == rows,
              "the rows must be the nodes of their end");
   check.optional_matrix(near_gradient, sums, rows, dims, "near's gradient must be like it");
   check.optional_matrix(edge_gradient, sums, count(from.columns), dims,
@@ -109,9 +109,9 @@ void take_gradients(Check& check, const GaussianOperands& from, const AnyBuffer&
   const auto data = [](AnyBuffer& result) {
     return count(result) == 0 ? nullptr : result.untyped_data();
   };
-  args.rows_are_senders = rows_are_senders;
-  args.cotangent = cotangent.untyped_data();
-  args.x = x.untyped_data();
+  args.rows_stacked = rows_stacked;
+  args.single = single.untyped_data();
+  args.stacked = stacked.untyped_data();
   args.near_gradient = data(near_gradient);
   args.edge_gradient = data(edge_gradient);
   args.mu_gradient = data(mu_gradient);

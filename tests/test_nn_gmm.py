@@ -22,9 +22,9 @@ def normal(*shape, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-def make(**options):
+def make(out_features=4, **options):
     bias = jax.nn.initializers.normal(1.0)
-    return GMMConv(WIDTH, 4, 2, 3, bias_init=bias, rngs=nnx.Rngs(0), **options)
+    return GMMConv(WIDTH, out_features, 2, 3, bias_init=bias, rngs=nnx.Rngs(0), **options)
 
 
 CALL = nnx.jit(
@@ -61,8 +61,10 @@ def close(actual, expected, tolerance=3e-6):
 
 
 @pytest.mark.parametrize("options", [{}, {"aggr": "sum", "root_weight": False, "use_bias": False}])
-def test_is_the_dense_formula(options):
-    graph, x, conv = skewed_graph(NODES, EDGES), normal(NODES, WIDTH), make(**options)
+@pytest.mark.parametrize("out_features", [4, 7])
+def test_is_the_dense_formula(out_features, options):
+    """With the product before the aggregation, and behind it."""
+    graph, x, conv = skewed_graph(NODES, EDGES), normal(NODES, WIDTH), make(out_features, **options)
     places = normal(EDGES, 2, seed=1)
     close(CALL(conv, graph, x, places), dense_gmm(conv, graph, x, places))
     senders, receivers = edges(graph)
@@ -71,13 +73,14 @@ def test_is_the_dense_formula(options):
     close(CALL(conv, graph, x, (u, v), "tanh"), dense_gmm(conv, graph, x, places))
 
 
-@pytest.mark.parametrize("separate", [False, True])
-def test_further_axes_and_16_bits(separate):
+@pytest.mark.parametrize(("out_features", "separate"), [(4, False), (7, False), (4, True)])
+def test_further_axes_and_16_bits(out_features, separate):
     graph, x = skewed_graph(NODES, EDGES), normal(NODES, 3, WIDTH)
-    conv, places = make(separate_gaussians=separate), normal(EDGES, 2, seed=1)
+    options = {"out_features": out_features, "separate_gaussians": separate}
+    conv, places = make(**options), normal(EDGES, 2, seed=1)
     expected = jnp.stack([CALL(conv, graph, x[:, i], places) for i in range(3)], axis=1)
     close(CALL(conv, graph, x, places), expected, 1e-6)
-    half = make(separate_gaussians=separate, dtype=jnp.bfloat16)
+    half = make(**options, dtype=jnp.bfloat16)
     out = CALL(half, graph, x, places)
     assert out.dtype == jnp.bfloat16
     close(out, expected, 0.03)

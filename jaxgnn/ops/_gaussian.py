@@ -24,19 +24,20 @@ class Operands(NamedTuple):
 
     Attributes:
         graph: the graph.
-        x: what is summed.
+        x: what is summed: rows for each kernel, or a row for all of them.
         by: what the weights are computed from.
     """
 
     graph: Graph
-    x: Float[Array, "num_senders kernels width"]
+    x: Float[Array, "num_senders kernels width"] | Float[Array, "num_senders width"]
     by: Weighting
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def mix(how: Gaussians, operands: Operands) -> Float[Array, "num_receivers width"]:
-    """The sums, or means, of the weighted rows."""
-    return kernels.forward(how, *operands)
+def mix(how: Gaussians, operands: Operands) -> Array:
+    """The sums, or means, of the weighted rows: `[num_receivers, width]` over the kernels, too, of
+    rows for each; `[num_receivers, kernels, width]` of a row for all."""
+    return kernels.sums(how, *operands, transpose=False)
 
 
 def _mix_fwd(how, operands):
@@ -52,9 +53,7 @@ mix.defvjp(_mix_fwd, _mix_bwd)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def mix_gradients(
-    how: Gaussians, operands: Operands, cotangent: Float[Array, "num_receivers width"]
-) -> tuple[Float[Array, "num_senders kernels width"], Weighting]:
+def mix_gradients(how: Gaussians, operands: Operands, cotangent: Array) -> tuple[Array, Weighting]:
     r"""The gradients of `mix`, from weights computed once more.
 
     With $g_{ek} = w_{ek} \langle dy_i, x_{jk} \rangle$ and $s_k$ = `inv_sigma`, by coordinate,
@@ -63,14 +62,15 @@ def mix_gradients(
       d\mu_k = \sum_e g_{ek} (p_e - \mu_k) s_k^2, \qquad
       ds_k = -\sum_e g_{ek} (p_e - \mu_k)^2 s_k,$$
 
-    of a mean with $dy_i$ divided by the number of edges. Its own derivative is that of the
-    composition's gradients.
+    of a mean with $dy_i$ divided by the number of edges. Of a row for all kernels it is
+    $g_{ek} = w_{ek} \langle dy_{ik}, x_j \rangle$ and $dx_j = \sum_{ek} w_{ek} \, dy_{ik}$. Its own
+    derivative is that of the composition's gradients.
     """
     graph, x, by = operands
     cotangent = divide_by_degree(
         graph, Map(False, "receivers" if how.reduce == "mean" else None), cotangent
     )
-    dx = kernels.feature_gradient(how, graph, cotangent, by)
+    dx = kernels.sums(how, graph, cotangent, by, transpose=True)
     return dx, kernels.weighting_gradients(how, graph, x, cotangent, by)
 
 
@@ -91,9 +91,7 @@ def _mix_gradients_bwd(how, residuals, cotangents):
 mix_gradients.defvjp(_mix_gradients_fwd, _mix_gradients_bwd)
 
 
-def composition(
-    how: Gaussians, operands: Operands, impl: _ffi.Impl
-) -> Float[Array, "num_receivers width"]:
+def composition(how: Gaussians, operands: Operands, impl: _ffi.Impl) -> Array:
     """The sums out of operations on edges, which it holds one number a kernel of."""
     graph, x, by = operands
     places = by.edges
@@ -104,5 +102,9 @@ def composition(
     distances = (places[:, None, :] - by.mu[None]) * by.inv_sigma[None]
     weights = jnp.exp(-0.5 * jnp.sum(distances * distances, axis=-1))
     reduce = "mean" if how.reduce == "mean" else "sum"
-    out = spmm(graph, x.astype(by.mu.dtype), weights, reduce=reduce, impl=impl)
-    return jnp.sum(out, axis=1).astype(x.dtype)
+    each = x.ndim == 2
+    rows = x.astype(by.mu.dtype)
+    if each:
+        rows = jnp.broadcast_to(rows[:, None], (x.shape[0], by.mu.shape[0], x.shape[1]))
+    out = spmm(graph, rows, weights, reduce=reduce, impl=impl)
+    return (out if each else jnp.sum(out, axis=1)).astype(x.dtype)

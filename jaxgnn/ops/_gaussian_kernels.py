@@ -3,6 +3,8 @@ them."""
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -12,15 +14,15 @@ from jaxtyping import Array, Float
 
 from jaxgnn import _csr, _ffi
 from jaxgnn.graph import Graph
+from jaxgnn.ops._incidence import End, collect
 from jaxgnn.ops._rows import REDUCE, Rows, fold, neighbours, one_by_one, unfold
 
-TARGETS = (
-    "jaxgnn_gaussian_spmm",
-    "jaxgnn_gaussian_spmm_senders",
-    "jaxgnn_gaussian_spmm_coordinates",
-)
+TARGETS = ("jaxgnn_gaussian_spmm", "jaxgnn_gaussian_spmm_coordinates")
 MAX_DIMS = 16
 """Coordinates that the kernels take, as in ffi/gaussian_limits.h."""
+
+EDGE_SHARE = 4
+"""A pair's gradients of the edges are held if the kernels' rows take so many times the memory."""
 
 
 class Gaussians(NamedTuple):
@@ -61,99 +63,103 @@ class Weighting(NamedTuple):
         return [*places, self.mu, self.inv_sigma]
 
 
-def forward(
-    how: Gaussians, graph: Graph, x: Float[Array, "num_senders kernels width"], by: Weighting
-) -> Float[Array, "num_receivers width"]:
-    """The sums or means of the weighted rows, over the edges and the kernels."""
+def sums(
+    how: Gaussians,
+    graph: Graph,
+    x: Float[Array, "columns kernels width"] | Float[Array, "columns width"],
+    by: Weighting,
+    *,
+    transpose: bool,
+) -> Float[Array, "rows width"] | Float[Array, "rows kernels width"]:
+    """The sums or means over a receiver's edges of the senders' weighted rows.
+
+    Of rows for each kernel one sum over the kernels, too; of a row for all kernels a sum for each
+    of them. With `transpose` the sums, never means, over a sender's edges of the receivers' rows:
+    of one of these maps that is the transpose of the other.
+    """
 
     def kernel(rows: Rows, x: Array, by: Weighting) -> Array:
-        width = x.shape[2]
+        each, kernels, width = x.ndim == 2, by.mu.shape[0], x.shape[-1]
+        shape = (kernels, width) if each else (width,)
+        flat = math.prod(shape)
         out, _ = _ffi.call(
             TARGETS[0],
-            [*_structure(rows), _flat(x), *by.operands(by_senders=False)],
-            [
-                ((rows.num_rows, width), x.dtype),
-                ((rows.splits.shape[0], width), by.mu.dtype),
-            ],
-            reduce=REDUCE[how.reduce],
+            [*_structure(rows), _flat(x), *by.operands(by_senders=transpose)],
+            [((rows.num_rows, flat), x.dtype), ((rows.splits.shape[0], flat), by.mu.dtype)],
+            reduce=REDUCE["sum" if transpose else how.reduce],
+            each=each,
             **_attributes(how, rows),
         )
-        return out
+        return out.reshape(rows.num_rows, *shape)
 
-    return _foldable(kernel)(neighbours(graph, transpose=False), x, by)
-
-
-def feature_gradient(
-    how: Gaussians, graph: Graph, cotangent: Float[Array, "num_receivers width"], by: Weighting
-) -> Float[Array, "num_senders kernels width"]:
-    """The gradient of `x`, given that of the sums: a pass over the transpose that gathers it."""
-
-    def kernel(rows: Rows, cotangent: Array, by: Weighting) -> Array:
-        kernels, width = by.mu.shape[0], cotangent.shape[1]
-        out, _ = _ffi.call(
-            TARGETS[1],
-            [*_structure(rows), _order(rows), cotangent, *by.operands(by_senders=True)],
-            [
-                ((rows.num_rows, kernels * width), cotangent.dtype),
-                ((rows.splits.shape[0], kernels * width), by.mu.dtype),
-            ],
-            **_attributes(how, rows),
-        )
-        return out.reshape(rows.num_rows, kernels, width)
-
-    return _foldable(kernel)(neighbours(graph, transpose=True), cotangent, by)
+    return _foldable(kernel)(neighbours(graph, transpose=transpose), x, by)
 
 
 def weighting_gradients(
-    how: Gaussians,
-    graph: Graph,
-    x: Float[Array, "num_senders kernels width"],
-    cotangent: Float[Array, "num_receivers width"],
-    by: Weighting,
+    how: Gaussians, graph: Graph, x: Array, cotangent: Array, by: Weighting
 ) -> Weighting:
     """The gradients of what the weights are computed from, given that of the sums.
 
-    The pass over the transpose gathers the cotangent, a row an edge, for all but the receivers'
-    coordinates; those take another one, over the graph, which gathers `x`.
+    A pass over the rows of that end whose features are those of every kernel gathers the other
+    end's one row an edge, for all but the other end's coordinates. Those are sums of the edges'
+    gradients, which are held for a moment where they are small beside the rows; else another pass,
+    which gathers the rows of every kernel, computes them again.
     """
+    by_senders = x.ndim == 3
     pair = by.edges is None
-    senders, edges, mu, inv_sigma = _coordinates(how, graph, x, cotangent, by, transpose=True)
-    receivers = None
-    if pair:
-        receivers = _coordinates(how, graph, x, cotangent, by, transpose=False)[0]
-    return Weighting(mu, inv_sigma, None if pair else edges, receivers, senders if pair else None)
+    coordinates = functools.partial(_coordinates, how, graph, x, cotangent, by)
+    stacked = x if by_senders else cotangent
+    edge_bytes = graph.num_edges * by.mu.shape[1] * by.mu.dtype.itemsize
+    held = not pair or EDGE_SHARE * edge_bytes <= stacked.size * stacked.dtype.itemsize
+    near, edges, mu, inv_sigma = coordinates(transpose=by_senders, main=True, with_edges=held)
+    if not pair:
+        return Weighting(mu, inv_sigma, edges, None, None)
+    if held:
+        far = collect(End(not by_senders, False), graph, edges)
+    else:
+        far = coordinates(transpose=not by_senders, main=False, with_edges=False)[0]
+    senders, receivers = (near, far) if by_senders else (far, near)
+    return Weighting(mu, inv_sigma, None, receivers, senders)
 
 
 def _coordinates(
-    how: Gaussians, graph: Graph, x: Array, cotangent: Array, by: Weighting, *, transpose: bool
+    how: Gaussians,
+    graph: Graph,
+    x: Array,
+    cotangent: Array,
+    by: Weighting,
+    *,
+    transpose: bool,
+    main: bool,
+    with_edges: bool,
 ) -> list[Array]:
-    """The gradients of the rows' coordinates, of the edges', and with `transpose` of the
-    kernels'."""
+    """The gradients of the rows' coordinates, if pairs have them; of the edges' in the graph's
+    order, if asked for; and in the main pass those of the kernels'."""
 
     @custom_vmap
     def call(rows, x, cotangent, by):
-        pair, dtype = by.edges is None, by.mu.dtype
+        dtype = by.mu.dtype
         kernels, dims = by.mu.shape
-        parts = rows.splits.shape[0]
-        parameters = by.mu.shape if transpose else (0, 0)
+        assert rows.columns is not None
+        edges, parts = rows.columns.shape[0], rows.splits.shape[0]
+        stacked = x.ndim == 3
+        parameters = by.mu.shape if main else (0, 0)
         *results, _, _ = _ffi.call(
-            TARGETS[2],
+            TARGETS[1],
             [
                 *_structure(rows),
-                _order(rows),
-                cotangent,
-                _flat(x),
+                *map(_flat, (cotangent, x) if stacked else (x, cotangent)),
                 *by.operands(by_senders=transpose),
             ],
             [
-                ((rows.num_rows, dims) if pair else (0, 0), dtype),
-                ((0, 0) if pair else by.edges.shape, dtype),
+                ((rows.num_rows, dims) if by.edges is None else (0, 0), dtype),
+                ((edges, dims) if with_edges else (0, 0), dtype),
                 (parameters, dtype),
                 (parameters, dtype),
                 ((parts, dims), dtype),
-                ((parts + rows.num_rows, 2 * kernels * dims) if transpose else (0, 0), dtype),
+                ((parts + rows.num_rows, 2 * kernels * dims) if main else (0, 0), dtype),
             ],
-            rows_are_senders=transpose,
+            rows_stacked=stacked == transpose,
             **_attributes(how, rows),
         )
         return results
@@ -187,15 +193,12 @@ def _foldable(kernel: Any) -> Any:
 
 def _structure(rows: Rows) -> list[Array]:
     assert rows.columns is not None
-    return [rows.offsets, rows.columns, rows.splits]
-
-
-def _order(rows: Rows) -> Array:
-    return jnp.zeros(0, jnp.int32) if rows.order is None else rows.order
+    order = jnp.zeros(0, jnp.int32) if rows.order is None else rows.order
+    return [rows.offsets, rows.columns, rows.splits, order]
 
 
 def _flat(x: Array) -> Array:
-    return x.reshape(x.shape[0], x.shape[1] * x.shape[2])
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 def _attributes(how: Gaussians, rows: Rows) -> dict[str, Any]:

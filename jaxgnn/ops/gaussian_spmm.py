@@ -16,7 +16,7 @@ from jaxgnn.ops._gaussian_kernels import MAX_DIMS, TARGETS, Gaussians, Weighting
 
 def gaussian_spmm(
     graph: Graph,
-    x: Float[Array, "num_senders kernels features"],
+    x: Float[Array, "num_senders kernels features"] | Float[Array, "num_senders features"],
     mu: Float[Array, "kernels dims"],
     inv_sigma: Float[Array, "kernels dims"],
     pseudo: Float[Array, "num_edges dims"]
@@ -25,29 +25,36 @@ def gaussian_spmm(
     reduce: Literal["sum", "mean"] = "sum",
     activation: Literal["tanh"] | None = None,
     impl: _ffi.Impl = None,
-) -> Float[Array, "num_receivers features"]:
+) -> Float[Array, "num_receivers features"] | Float[Array, "num_receivers kernels features"]:
     r"""Aggregates the senders' features by learnt Gaussians of the edges' coordinates.
 
     $$y_i = \mathrm{reduce}_{e = (j \to i)} \; \sum_k w_{ek} \, x_{jk}, \qquad
       w_{ek} = \exp \Big( -\tfrac{1}{2} \sum_d \big( (p_{ed} - \mu_{kd}) \, s_{kd} \big)^2 \Big)$$
 
-    with $s$ = `inv_sigma`, and $p_e = \sigma(\mathrm{pseudo}_e)$, or
-    $p_e = \sigma(u_i + v_j)$ for the pair `pseudo` $= (u, v)$: coordinates that are an affine
-    function of the two ends', as MoNet's, are then made in the kernel, and nothing of the size of
-    the edges exists. $\sigma$ is `activation`. The kernels are summed, as PyG's `GMMConv` does
-    (its docstring divides by their number; its code does not). A receiver without edges gets 0.
+    of rows for each kernel; of one row $x_j$ for all kernels there is a result for each,
+    $y_{ik} = \mathrm{reduce}_e \; w_{ek} \, x_j$. Here $s$ = `inv_sigma`, and
+    $p_e = \sigma(\mathrm{pseudo}_e)$, or $p_e = \sigma(u_i + v_j)$ for the pair `pseudo`
+    $= (u, v)$: coordinates that are an affine function of the two ends', as MoNet's, are then made
+    in the kernel. $\sigma$ is `activation`. The kernels are summed, as PyG's `GMMConv` does (its
+    docstring divides by their number; its code does not). A receiver without edges gets 0.
 
     The weights are computed in the kernels, forward and backward; nothing with an entry for each
-    edge and kernel is stored. Weights, sums and the gradients of `mu`, `inv_sigma` and `pseudo`
-    are in float32 for float32, bfloat16 and float16, in float64 for float64. Two runs give the
-    same bits. Derivatives of second order and above are those of the reference, which holds one
-    number for each edge and kernel.
+    edge and kernel exists, and nothing of the size of the edges is stored. While the gradients of a
+    pair are computed, `[num_edges, r]` numbers are held if they take at most a quarter of the
+    memory of the rows that there are for each kernel. Weights, sums and the gradients of `mu`,
+    `inv_sigma` and `pseudo` are in float32 for float32, bfloat16 and float16, in float64 for
+    float64. Two runs give the same bits. Derivatives of second order and above are those of the
+    reference, which holds one number for each edge and kernel.
+
+    A linear map to or from the rows of the kernels may stand before the sums or behind them. Where
+    it comes before if it narrows the rows, and behind if it widens them, fewer bytes are gathered.
 
     `vmap` over `x` alone widens it; other batches run one after the other.
 
     Args:
         graph: the graph.
-        x: features of the senders, `[num_senders, K, F]`: a row for each kernel.
+        x: features of the senders, `[num_senders, K, F]`: a row for each kernel; or
+            `[num_senders, F]`: a row for all of them.
         mu: the kernels' means, `[K, r]`, with `r` up to 16.
         inv_sigma: the inverses of their standard deviations, `[K, r]`.
         pseudo: the edges' coordinates, `[num_edges, r]` in the graph's edge order, or the pair of
@@ -57,7 +64,8 @@ def gaussian_spmm(
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
 
     Returns:
-        `[num_receivers, F]` in the dtype of `x`.
+        `[num_receivers, F]`, or `[num_receivers, K, F]` of a row for all kernels, in the dtype of
+        `x`.
 
     Raises:
         TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -71,14 +79,17 @@ def gaussian_spmm(
     _check.choice(reduce, "reduce", ("sum", "mean"))
     _check.choice(activation, "activation", (None, "tanh"))
     x = _check.floating_rows(x, "x", graph.num_senders, "sender")
-    if x.ndim != 3:
+    if x.ndim not in (2, 3):
         raise ValueError(
-            f"x: expected the shape ({graph.num_senders}, kernels, features), got {x.shape}"
+            f"x: expected the shape ({graph.num_senders}, kernels, features) or "
+            f"({graph.num_senders}, features), got {x.shape}"
         )
-    by = _weighting(graph, mu, inv_sigma, pseudo, x.shape[1], _ffi.accumulation_dtype(x.dtype))
+    kernels = x.shape[1] if x.ndim == 3 else None
+    by = _weighting(graph, mu, inv_sigma, pseudo, kernels, _ffi.accumulation_dtype(x.dtype))
     kernel = _ffi.use_kernel(impl, *TARGETS)
     if x.size == 0 or graph.num_receivers == 0 or graph.num_edges == 0:
-        return jnp.zeros((graph.num_receivers, x.shape[2]), x.dtype)
+        shape = (x.shape[2],) if x.ndim == 3 else (by.mu.shape[0], x.shape[1])
+        return jnp.zeros((graph.num_receivers, *shape), x.dtype)
     how = Gaussians(reduce, activation == "tanh")
     if not kernel:
         # Where only this one has no kernel, those of its parts run.
@@ -88,11 +99,15 @@ def gaussian_spmm(
 
 
 def _weighting(
-    graph: Graph, mu: Any, inv_sigma: Any, pseudo: Any, kernels: int, dtype: Any
+    graph: Graph, mu: Any, inv_sigma: Any, pseudo: Any, kernels: int | None, dtype: Any
 ) -> Weighting:
-    """What the weights are computed from, checked."""
+    """What the weights are computed from, checked; `kernels` is their number where `x` says it."""
     mu = _check.floating(mu, "mu")
-    dims = mu.shape[1] if mu.ndim == 2 else 0
+    rows, dims = mu.shape if mu.ndim == 2 else (0, 0)
+    if kernels is None:
+        if rows == 0:
+            raise ValueError(f"mu: expected the shape (kernels, dims), got {mu.shape}")
+        kernels = rows
     if mu.shape != (kernels, dims) or not 1 <= dims <= MAX_DIMS:
         raise ValueError(
             f"mu: expected the shape ({kernels}, dims) with 1 to {MAX_DIMS} dims, a row for each "

@@ -39,8 +39,10 @@ class GMMConv(nnx.Module):
 
     The kernels are summed, as PyG's code does (its docstring divides by their number). The
     coordinates $p_e$ are given for each edge, or made of the two ends' shares, for which nothing of
-    the size of the edges is formed. The products with $G_k$ come before the aggregation
-    (`jaxgnn.gaussian_spmm`), which stores nothing with an entry for each edge and kernel.
+    the size of the edges is stored. The products with $G_k$ come before the aggregation
+    (`jaxgnn.gaussian_spmm`), which stores nothing with an entry for each edge and kernel, or behind
+    it if `out_features` is not below `in_features`: then the rows that it gathers are the inputs,
+    one for all kernels.
 
     With `separate_gaussians` each pair of an input and an output feature has Gaussians of its own.
     Then the output features are made one after the other, each by an aggregation of one feature
@@ -149,12 +151,12 @@ class GMMConv(nnx.Module):
         if self.separate_gaussians:
             out = self._separate(graph, senders, pseudo, activation)
         else:
-            rows = self.linear(senders)
-            rows = rows.reshape(*rows.shape[:-1], self.kernel_size, self.out_features)
-            rows = jnp.moveaxis(rows, -2, 1)
-            rows = rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:]))
-            by = self.mu[...], self._inv_sigma()
-            out = gaussian_spmm(graph, rows, *by, pseudo, reduce=self.aggr, activation=activation)
+            by = self.mu[...], self._inv_sigma(), pseudo
+            aggregate = functools.partial(gaussian_spmm, reduce=self.aggr, activation=activation)
+            if self.in_features[0] <= self.out_features:
+                out = self._transformed(aggregate(graph, self._flat(senders), *by), batch)
+            else:
+                out = aggregate(graph, self._by_kernel(senders), *by)
         out = out.reshape(graph.num_receivers, *batch, self.out_features)
         if self.linear_root is not None:
             if receivers is None:
@@ -163,6 +165,27 @@ class GMMConv(nnx.Module):
         if self.bias is not None:
             out = out + self.bias[...].astype(out.dtype).reshape((1,) * (out.ndim - 1) + (-1,))
         return out
+
+    def _flat(self, x: Array) -> Array:
+        """The features of all examples side by side, in the dtype of the computation."""
+        return promote(self.linear, x).reshape(x.shape[0], math.prod(x.shape[1:]))
+
+    def _transformed(self, sums: Array, batch: tuple[int, ...]) -> Array:
+        """The products of the kernels' sums of inputs, added up."""
+        pair = (self.kernel_size, self.in_features[0])
+        sums = sums.reshape(sums.shape[0], self.kernel_size, *batch, self.in_features[0])
+        sums = jnp.moveaxis(sums, 1, -2).reshape(sums.shape[0], *batch, math.prod(pair))
+        kernel = self.linear.kernel[...].astype(sums.dtype)
+        kernel = kernel.reshape(self.in_features[0], self.kernel_size, self.out_features)
+        kernel = jnp.moveaxis(kernel, 1, 0).reshape(math.prod(pair), self.out_features)
+        return jnp.matmul(sums, kernel, precision=self.linear.precision)
+
+    def _by_kernel(self, x: Array) -> Array:
+        """The products of the inputs, `[num_senders, kernel_size, *batch * out_features]`."""
+        rows = self.linear(x)
+        rows = rows.reshape(*rows.shape[:-1], self.kernel_size, self.out_features)
+        rows = jnp.moveaxis(rows, -2, 1)
+        return rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:]))
 
     def _inv_sigma(self) -> Array:
         sigma = self.sigma[...]
