@@ -30,7 +30,10 @@ MODEL = [
 
 
 def start(directory: Path, *arguments: str, first: bool = False) -> subprocess.Popen:
-    """All processes run the same programs: the first writes JAX's cache, the others read it."""
+    """All processes run the same programs: the first writes JAX's cache, the others read it.
+
+    On a GPU MaxK's gradients are those of the deterministic kernels.
+    """
     root = os.path.dirname(os.path.dirname(os.path.abspath(jaxgnn.__file__)))
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(directory / "compiled"),
@@ -40,7 +43,13 @@ def start(directory: Path, *arguments: str, first: bool = False) -> subprocess.P
     return subprocess.Popen(
         [sys.executable, "-m", "jaxgnn.cli", "train", *arguments],
         cwd=directory,
-        env={**os.environ, **cache, "PYTHONPATH": root, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"},
+        env={
+            **os.environ,
+            **cache,
+            "PYTHONPATH": root,
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
+            "JAXGNN_DETERMINISTIC": "1",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -114,6 +114,7 @@ def weighting_gradients(
     near, edges, mu, inv_sigma = coordinates(transpose=by_senders, main=True, with_edges=held)
     if not pair:
         return Weighting(mu, inv_sigma, edges, None, None)
+    far: Array
     if held:
         far = collect(End(not by_senders, False), graph, edges)
     else:

@@ -104,16 +104,13 @@ def _weighting(
     """What the weights are computed from, checked; `kernels` is their number where `x` says it."""
     mu = _check.floating(mu, "mu")
     rows, dims = mu.shape if mu.ndim == 2 else (0, 0)
-    if kernels is None:
-        if rows == 0:
-            raise ValueError(f"mu: expected the shape (kernels, dims), got {mu.shape}")
-        kernels = rows
-    if mu.shape != (kernels, dims) or not 1 <= dims <= MAX_DIMS:
+    count: int = max(rows, 1) if kernels is None else kernels
+    if mu.shape != (count, dims) or not 1 <= dims <= MAX_DIMS:
         raise ValueError(
-            f"mu: expected the shape ({kernels}, dims) with 1 to {MAX_DIMS} dims, a row for each "
+            f"mu: expected the shape ({count}, dims) with 1 to {MAX_DIMS} dims, a row for each "
             f"kernel of x, got {mu.shape}"
         )
-    inv_sigma = _check.matrix(inv_sigma, "inv_sigma", kernels, dims)
+    inv_sigma = _check.matrix(inv_sigma, "inv_sigma", count, dims)
     edges = receivers = senders = None
     if isinstance(pseudo, tuple | list):
         if len(pseudo) != 2:
