@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt
+from jaxtyping import Array, Float, Int
 
 from benchmarks import oracle, plan
 from benchmarks.families import Candidate
@@ -69,9 +69,9 @@ class MaxKCandidates:
             if backward:
                 function, operand = _pullback(function), dense
             else:
-                operand = _entries(dense, indices)
-                if m.impl == plan.MAXK_PACKED:  # as maxk(x, k, packed=True) leaves them
-                    operand = jax.lax.reduce_precision(operand, exponent_bits=8, mantissa_bits=15)
+                # What the selection left, and where: on the CPU its results lie in huge pages.
+                cbsr = _selected(dense, m.k, m.impl == plan.MAXK_PACKED)
+                operand, operands = cbsr.values, (cbsr.indices, *operands[1:])
             function = _under(_SETTINGS.get(m.impl, {}), function)
             candidate = compiled(function, operand, *operands)
         return dataclasses.replace(candidate, facts=facts)
@@ -158,9 +158,9 @@ def _float32_rows(result: Array, rows: np.ndarray) -> np.ndarray:
     return np.asarray(result[jnp.asarray(rows)].astype(jnp.float32))
 
 
-@jax.jit
-def _entries(x: Float[Array, "nodes width"], indices: UInt[Array, "nodes k"]) -> Array:
-    return jnp.take_along_axis(x, indices.astype(jnp.int32), axis=1)
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _selected(x: Float[Array, "nodes width"], k: int, packed: bool) -> CBSR:
+    return maxk(x, k, packed=packed)
 
 
 def _ours(width: int, packed: bool, values: Array, indices: Array, graph: Graph) -> Array:
