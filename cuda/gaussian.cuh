@@ -39,8 +39,8 @@ Gaussians<A> make_gaussians(const GaussianArgs& args) {
           static_cast<int>(args.kernels)};
 }
 
-// The Gaussians' parameters in shared memory, if they are few: rows that stream through the L1 cache
-// do not displace them there. `shared` has room for that many.
+// The Gaussians' parameters in shared memory, if they are few: rows that stream through the L1
+// cache do not displace them there. `shared` has room for that many.
 constexpr int64_t kStagedNumbers = 1024;
 
 template <typename A>
