@@ -53,8 +53,13 @@ class MaxKCandidates:
             candidate = _selection(m, dense)
         else:
             assert kept is not None
-            indices = jnp.asarray(kept)
             backward = m.direction == "backward"
+            if backward:
+                operand, indices = dense, jnp.asarray(kept)
+            else:
+                # What the selection left, and where: on the CPU its results lie in huge pages.
+                cbsr = _selected(dense, m.k, m.impl == plan.MAXK_PACKED)
+                operand, indices = cbsr.values, cbsr.indices
             operands: tuple[Any, ...] = (indices, self._graph.senders, self._receivers)
             function = functools.partial(_scatter_gather_segment_sum, m.width)
             if m.impl.startswith(plan.MAXK):
@@ -67,11 +72,7 @@ class MaxKCandidates:
                 operands = (indices, graph)
                 function = functools.partial(_ours, m.width, m.impl == plan.MAXK_PACKED)
             if backward:
-                function, operand = _pullback(function), dense
-            else:
-                # What the selection left, and where: on the CPU its results lie in huge pages.
-                cbsr = _selected(dense, m.k, m.impl == plan.MAXK_PACKED)
-                operand, operands = cbsr.values, (cbsr.indices, *operands[1:])
+                function = _pullback(function)
             function = _under(_SETTINGS.get(m.impl, {}), function)
             candidate = compiled(function, operand, *operands)
         return dataclasses.replace(candidate, facts=facts)

@@ -54,7 +54,8 @@ def dense(graph, x, mu, inv_sigma, pseudo, cotangent=None, *, reduce="sum", acti
     degree = np.bincount(receivers, minlength=graph.num_receivers)[:, None]
     divisor = np.maximum(degree, 1) if reduce == "mean" else np.ones_like(degree)
     each = x.ndim == 2
-    messages = weights[:, :, None] * (x[senders][:, None] if each else x[senders])
+    rows = x[senders][:, None] if each else x[senders]
+    messages = weights[:, :, None] * rows
     if each:
         divisor = divisor[:, :, None]
     else:
@@ -64,13 +65,11 @@ def dense(graph, x, mu, inv_sigma, pseudo, cotangent=None, *, reduce="sum", acti
     if cotangent is None:
         return out / divisor
     dy = (np.asarray(cotangent, np.float64) / divisor)[receivers]
+    dy = dy if each else dy[:, None]
+    shares = weights[:, :, None] * dy
     dx = np.zeros_like(x)
-    if each:
-        np.add.at(dx, senders, np.einsum("ek,ekf->ef", weights, dy))
-        g = (weights * np.einsum("ekf,ef->ek", dy, x[senders]))[:, :, None]
-    else:
-        np.add.at(dx, senders, weights[:, :, None] * dy[:, None, :])
-        g = (weights * np.einsum("ef,ekf->ek", dy, x[senders]))[:, :, None]
+    np.add.at(dx, senders, shares.sum(axis=1) if each else shares)
+    g = np.sum(shares * rows, axis=-1, keepdims=True)
     dplaces = -np.sum(g * distance * inv_sigma**2, axis=1)
     if activation == "tanh":
         dplaces = dplaces * (1 - places**2)

@@ -111,14 +111,14 @@ def weighting_gradients(
     stacked = x if by_senders else cotangent
     edge_bytes = graph.num_edges * by.mu.shape[1] * by.mu.dtype.itemsize
     held = not pair or EDGE_SHARE * edge_bytes <= stacked.size * stacked.dtype.itemsize
-    near, edges, mu, inv_sigma = coordinates(transpose=by_senders, main=True, with_edges=held)
+    near, edges, mu, inv_sigma = coordinates(transpose=by_senders, with_edges=held)
     if not pair:
         return Weighting(mu, inv_sigma, edges, None, None)
     far: Array
     if held:
         far = collect(End(not by_senders, False), graph, edges)
     else:
-        far = coordinates(transpose=not by_senders, main=False, with_edges=False)[0]
+        far = coordinates(transpose=not by_senders, with_edges=False)[0]
     senders, receivers = (near, far) if by_senders else (far, near)
     return Weighting(mu, inv_sigma, None, receivers, senders)
 
@@ -131,11 +131,10 @@ def _coordinates(
     by: Weighting,
     *,
     transpose: bool,
-    main: bool,
     with_edges: bool,
 ) -> list[Array]:
     """The gradients of the rows' coordinates, if pairs have them; of the edges' in the graph's
-    order, if asked for; and in the main pass those of the kernels'."""
+    order, if asked for; and where the rows have features for each kernel, the parameters'."""
 
     @custom_vmap
     def call(rows, x, cotangent, by):
@@ -144,7 +143,8 @@ def _coordinates(
         assert rows.columns is not None
         edges, parts = rows.columns.shape[0], rows.splits.shape[0]
         stacked = x.ndim == 3
-        parameters = by.mu.shape if main else (0, 0)
+        rows_stacked = stacked == transpose
+        parameters = by.mu.shape if rows_stacked else (0, 0)
         *results, _, _ = _ffi.call(
             TARGETS[1],
             [
@@ -158,9 +158,9 @@ def _coordinates(
                 (parameters, dtype),
                 (parameters, dtype),
                 ((parts, dims), dtype),
-                ((parts + rows.num_rows, 2 * kernels * dims) if main else (0, 0), dtype),
+                ((parts + rows.num_rows, 2 * kernels * dims) if rows_stacked else (0, 0), dtype),
             ],
-            rows_stacked=stacked == transpose,
+            rows_stacked=rows_stacked,
             **_attributes(how, rows),
         )
         return results
