@@ -279,6 +279,11 @@ def test_nothing_of_the_edges_and_kernels_is_stored(width):
 
 ERRORS = [
     ({"x": np.zeros((4, 2, 3, 1), "f")}, ValueError, "(4, kernels, features) or (4, features)"),
+    (
+        {"x": np.zeros((4, 3), "f"), "mu": np.zeros((0, 2), "f")},
+        ValueError,
+        "mu: expected the shape (kernels, dims) with 1 to 16 dims, a row for each kernel, got (0,",
+    ),
     ({"x": np.zeros((4, 3), "f"), "mu": np.zeros(2, "f")}, ValueError, "mu: expected the shape ("),
     ({"x": np.zeros((4, 2, 3), int)}, TypeError, "x: expected float32"),
     ({"mu": np.zeros((3, 2), "f")}, ValueError, "mu: expected the shape (2, dims)"),

@@ -106,9 +106,10 @@ def _weighting(
     rows, dims = mu.shape if mu.ndim == 2 else (0, 0)
     count: int = max(rows, 1) if kernels is None else kernels
     if mu.shape != (count, dims) or not 1 <= dims <= MAX_DIMS:
+        shape = f"({'kernels' if kernels is None else kernels}, dims)"
         raise ValueError(
-            f"mu: expected the shape ({count}, dims) with 1 to {MAX_DIMS} dims, a row for each "
-            f"kernel of x, got {mu.shape}"
+            f"mu: expected the shape {shape} with 1 to {MAX_DIMS} dims, a row for each kernel, "
+            f"got {mu.shape}"
         )
     inv_sigma = _check.matrix(inv_sigma, "inv_sigma", count, dims)
     edges = receivers = senders = None
