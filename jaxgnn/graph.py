@@ -166,7 +166,7 @@ class Graph:
         """Moves host arrays to the device; shares the buffers of a symmetric structure."""
         offsets = _device_array(csr.row_offsets, "row_offsets")
         senders = _device_array(csr.senders, "senders")
-        splits = jnp.asarray(csr.splits)
+        splits = _device_array(csr.splits, "splits")
         symmetric = csr.transpose_receivers is csr.senders
         return cls(
             row_offsets=offsets,
@@ -183,13 +183,17 @@ class Graph:
                 else _device_array(csr.transpose_receivers, "transpose_receivers")
             ),
             transpose_permutation=_device_array(csr.transpose_permutation, "permutation"),
-            transpose_splits=splits if symmetric else jnp.asarray(csr.transpose_splits),
+            transpose_splits=(
+                splits if symmetric else _device_array(csr.transpose_splits, "transpose_splits")
+            ),
             edge_permutation=(
                 None
                 if csr.edge_permutation is None
                 else _device_array(csr.edge_permutation, "edge_permutation")
             ),
-            self_loops=None if csr.self_loops is None else jnp.asarray(csr.self_loops),
+            self_loops=(
+                None if csr.self_loops is None else _device_array(csr.self_loops, "self_loops")
+            ),
             num_senders=csr.num_senders,
             num_receivers=csr.num_receivers,
             num_edges=csr.num_edges,
@@ -394,10 +398,14 @@ def self_loop_mask(graph: Graph) -> Bool[Array, " num_edges"]:
 
 
 def _device_array(values: np.ndarray, name: str) -> Array:
-    """`jnp.asarray` that refuses to wrap 64-bit offsets round to 32 bits."""
+    """An array of ours on the device, which refuses to wrap 64-bit offsets round to 32 bits.
+
+    `jnp.asarray` would compile a copy for each new shape.
+    """
     if values.dtype == np.int64 and jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
         raise ValueError(
             f"{name}: a graph of 2**31 edges or more needs 64-bit offsets; call "
             "jax.config.update('jax_enable_x64', True) first"
         )
-    return jnp.asarray(values)
+    with jax.ensure_compile_time_eval():  # also where a function that is being traced builds it
+        return jax.device_put(values)

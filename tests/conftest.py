@@ -1,5 +1,6 @@
 """Settings that all tests share."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
     for flag in (
         "--xla_force_host_platform_device_count=2",
         "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters",
+        "--xla_cpu_parallel_codegen_split_count=1",
     ):
         if not any(given.startswith(flag.split("=")[0]) for given in flags):
             flags.append(flag)
@@ -45,7 +47,14 @@ settings.register_profile(
     max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+settings.register_profile("few", settings.get_profile("ci"), max_examples=10)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_finish():
+    """What is imported by now stays: the garbage collector need not walk it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

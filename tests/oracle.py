@@ -20,7 +20,7 @@ def edges(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
 
 
 def brute_force_spmm(graph: Graph, x, weights, reduce: str, transpose: bool):
-    """(the result, the tolerance) in float64, by a loop over the edges."""
+    """(the result, the tolerance) in float64, from the list of the edges."""
     source, target = edges(graph)
     rows = graph.num_receivers
     if transpose:
@@ -32,14 +32,18 @@ def brute_force_spmm(graph: Graph, x, weights, reduce: str, transpose: bool):
     if weights is not None:
         w = np.asarray(weights, np.float64)
         messages = messages * w.reshape(w.shape + (1,) * (x.ndim - w.ndim))
-    shape = (rows, *x.shape[1:])
-    out = np.full(shape, {"max": -np.inf, "min": np.inf}.get(reduce, 0.0))
-    function = {"max": np.maximum, "min": np.minimum}.get(reduce, np.add)
-    function.at(out, target, messages)
+    order = np.argsort(target, kind="stable")
+    reached, first = np.unique(target[order], return_index=True)
+
+    def over_rows(function: np.ufunc, messages: np.ndarray) -> np.ndarray:
+        result = np.zeros((rows, *x.shape[1:]))
+        if first.size:
+            result[reached] = function.reduceat(messages[order], first, axis=0)
+        return result
+
+    out = over_rows({"max": np.maximum, "min": np.minimum}.get(reduce, np.add), messages)
     degree = np.bincount(target, minlength=rows).reshape(rows, *(1,) * (x.ndim - 1))
-    out = np.where(degree > 0, out, 0.0)
-    magnitude = np.zeros(shape)
-    np.add.at(magnitude, target, np.abs(messages))
+    magnitude = over_rows(np.add, np.abs(messages))
     if reduce == "mean":
         out, magnitude = out / np.maximum(degree, 1), magnitude / np.maximum(degree, 1)
     tolerance = unit * np.abs(out) + accumulation_unit * (degree + 2) * magnitude + 1e-30

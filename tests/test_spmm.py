@@ -56,7 +56,7 @@ def test_long_rows_are_split(reduce, dtype, nodes, mean_degree):
         for heads, width, transpose in [((), 64, False), ((2,), 16, True), (None, 7, False)]:
             x = draw_array(rng, (nodes, *(heads or ()), width), dtype)
             weights = None if heads is None else draw_array(rng, (graph.num_edges, *heads), dtype)
-            out = spmm(graph, x, weights, reduce=reduce, transpose=transpose)
+            out = jitted_spmm(graph, x, weights, reduce=reduce, transpose=transpose)
             assert_close(out, *brute_force_spmm(graph, x, weights, reduce, transpose))
 
 
