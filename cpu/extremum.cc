@@ -77,7 +77,7 @@ JAXGNN_OUTLINE void run(const SpmmExtremumArgs& args, const Slice& slice, int64_
 template <class T, Weighting kWeighting>
 void dispatch(const SpmmExtremumArgs& args, const Slices& cut, const Slice& slice,
               const Work& work) {
-  with_shape<kWeighting, kLanes<T>, kMaxNarrowVectors>(
+  with_shape<kWeighting, kLanes<T>, kNarrowVectors<T>>(
       cut.lanes, slice.vectors, [&](auto lanes, auto vectors) {
         run<T, decltype(lanes)::value, decltype(vectors)::value, kWeighting>(args, slice,
                                                                              cut.head_width, work);
@@ -88,7 +88,7 @@ template <class T>
 void scatter_back(const SpmmExtremumArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
   const Slices cut =
-      cut_features<T>(args.width, args.heads, args.weights != nullptr, kMaxNarrowVectors);
+      cut_features<T>(args.width, args.heads, args.weights != nullptr, kNarrowVectors<T>);
   const int64_t edge_bytes = 2 * args.width * static_cast<int64_t>(sizeof(T)) / cut.count;
   over_rows(args.csr, executor, cut.count, edge_bytes, [&](int64_t s, const Work& work) {
     const Slice slice = cut[s];

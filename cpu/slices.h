@@ -18,25 +18,33 @@ enum class Weighting {
   per_feature,  // one for each feature
 };
 
-constexpr int kMaxNarrowVectors = 4;  // of fewer lanes than a full vector, or with several weights
+// float64 is there for checks, and few registers are those of old processors: both take the
+// features in more passes.
+template <class T>
+constexpr bool kManyVectors = sizeof(Accumulator<T>) == sizeof(float) && kRegisters >= 16;
 
-// The most full vectors that kernels are compiled for. float64, which is there for checks, takes
-// its features in more passes.
+// The most vectors of fewer lanes than a full one, or with several weights, that kernels are
+// compiled for,
+template <class T>
+constexpr int kNarrowVectors = kManyVectors<T> ? 4 : 2;
+
+// and the most full ones.
 template <class T>
 constexpr int most_vectors(int max_vectors) {
-  return sizeof(Accumulator<T>) == sizeof(double) ? kMaxNarrowVectors : max_vectors;
+  return kManyVectors<T> ? max_vectors : kNarrowVectors<T>;
 }
 
-// The kernels are compiled for one vector and for even numbers of them: a slice of five is taken as
-// six, of which the last two are the same.
-constexpr int compiled_vectors(int64_t vectors) {
-  return static_cast<int>(vectors <= 1 ? vectors : vectors + vectors % 2);
+// The numbers of vectors that kernels are compiled for: 1, 2, 4, 6, 8, 12 and 16. A slice of others
+// is taken as the next of these, its last vectors being the same.
+constexpr int next_vectors(int vectors) {
+  return vectors < 2 ? vectors + 1 : vectors < 8 ? vectors + 2 : vectors + 4;
 }
 
 // Where vector k of a slice of so many features begins.
 template <int N, int kVectors>
 JAXGNN_INLINE int64_t vector_begin(int k, int64_t width) {
-  return k < kVectors - 2 ? int64_t{k} * N : min_of(int64_t{k} * N, width - N);
+  constexpr int kSpare = kVectors > 8 ? 4 : 2;
+  return k < kVectors - kSpare ? int64_t{k} * N : min_of(int64_t{k} * N, width - N);
 }
 
 struct Slice {
@@ -62,11 +70,11 @@ struct Slices {
     const int64_t end = group_vectors * (s + 1) / group_slices;
     const int64_t feature = first + begin * lanes;
     const int64_t last = first + min_of(end * lanes, group);
-    return {feature, last - feature, compiled_vectors(end - begin), feature / head_width};
+    return {feature, last - feature, static_cast<int>(end - begin), feature / head_width};
   }
 };
 
-// `width` and `heads` are positive; `max_vectors` is at least 2, and even.
+// `width` and `heads` are positive; `max_vectors` is one of the numbers from 2 on.
 template <class T>
 Slices cut_features(int64_t width, int64_t heads, bool weighted, int max_vectors) {
   Slices cut{};
@@ -86,7 +94,7 @@ Slices cut_features(int64_t width, int64_t heads, bool weighted, int max_vectors
   }
   while (cut.lanes > cut.group) cut.lanes /= 2;
   if (cut.lanes < kLanes<T> || cut.weighting != Weighting::shared) {
-    max_vectors = min_of(max_vectors, kMaxNarrowVectors);
+    max_vectors = min_of(max_vectors, kNarrowVectors<T>);
   }
   cut.group_vectors = (cut.group + cut.lanes - 1) / cut.lanes;
   cut.group_slices = (cut.group_vectors + max_vectors - 1) / max_vectors;
@@ -96,10 +104,10 @@ Slices cut_features(int64_t width, int64_t heads, bool weighted, int max_vectors
 
 template <int kLaneCount, int kMaxVectors, int kVectors, class F>
 JAXGNN_INLINE void with_vectors(int vectors, const F& f) {
-  if (vectors == kVectors) {
+  if (vectors <= kVectors) {
     f(Constant<kLaneCount>{}, Constant<kVectors>{});
   } else if constexpr (kVectors < kMaxVectors) {
-    with_vectors<kLaneCount, kMaxVectors, compiled_vectors(kVectors + 1)>(vectors, f);
+    with_vectors<kLaneCount, kMaxVectors, next_vectors(kVectors)>(vectors, f);
   }
 }
 
@@ -111,7 +119,7 @@ JAXGNN_INLINE void with_shape(int lanes, int vectors, const F& f) {
   constexpr int kLeast = kHeads ? 4 : 1;
   // A narrow shared group is narrower than a full vector: one vector, or two that overlap; of one
   // lane, one.
-  constexpr int kNarrow = kHeads ? kMaxNarrowVectors : kLaneCount == 2 ? 1 : 2;
+  constexpr int kNarrow = kHeads ? kMaxVectors : kLaneCount == 2 ? 1 : 2;
   if (lanes == kLaneCount) {
     with_vectors<kLaneCount, kMaxVectors, kHeads ? 2 : 1>(vectors, f);
   } else if constexpr (kLaneCount > kLeast) {
@@ -133,7 +141,7 @@ JAXGNN_INLINE void with_slice(const Slices& cut, const Slice& slice, const F& f)
     with_shape<kWeighting, kLanes<T>, decltype(most)::value>(
         cut.lanes, slice.vectors, [&](auto lanes, auto vectors) { f(lanes, vectors, weighting); });
   };
-  constexpr Constant<kMaxNarrowVectors> narrow{};
+  constexpr Constant<kNarrowVectors<T>> narrow{};
   switch (cut.weighting) {
     case Weighting::shared:
       return shaped(WeightingConstant<Weighting::shared>{},

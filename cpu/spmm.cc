@@ -96,7 +96,7 @@ JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_w
 template <class T, Kind kKind>
 void reduce(const SpmmArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
-  constexpr int kMax = kKind == Kind::sum ? kMaxVectors : kMaxNarrowVectors;
+  constexpr int kMax = kKind == Kind::sum ? kMaxVectors : kNarrowVectors<T>;
   const Slices cut = cut_features<T>(args.width, args.heads, args.weights != nullptr, kMax);
   const int64_t edge_bytes = args.width * static_cast<int64_t>(sizeof(T)) / cut.count;
   over_rows(args.csr, executor, cut.count, edge_bytes, [&](int64_t s, const Work& work) {

@@ -28,6 +28,7 @@ os.environ.setdefault("PYTHONSAFEPATH", "1")  # the same in the processes that t
 
 import jax
 import pytest
+import strategies
 from hypothesis import HealthCheck, settings
 
 # On a GPU, JAX's default products are TF32, three digits short of what these tests compare.
@@ -40,15 +41,16 @@ jax.config.update("jax_disable_most_optimizations", QUICK_COMPILES)
 if QUICK_COMPILES:
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
-settings.register_profile(
-    "ci",
-    deadline=None,
-    derandomize=True,
-    max_examples=40,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-settings.register_profile("few", settings.get_profile("ci"), max_examples=10)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+# HYPOTHESIS_PROFILE=full draws twice as many examples (`strategies.examples`), few half as many.
+for profile, share in strategies.SHARES.items():
+    settings.register_profile(
+        profile,
+        deadline=None,
+        derandomize=True,
+        max_examples=int(40 * share),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+settings.load_profile(strategies.PROFILE)
 
 
 def pytest_collection_finish():

@@ -1,13 +1,24 @@
 """Random graphs for hypothesis, and their dense oracle."""
 
+import os
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from jaxgnn import Graph
+
+# The share of the examples that each profile draws.
+SHARES = {"full": 1.0, "half": 0.5, "few": 0.25}
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "half")
+
+
+def examples(count: int) -> settings:
+    """So many examples in the profile `full`, and a share of them in others."""
+    return settings(max_examples=max(1, int(count * SHARES[PROFILE])))
 
 
 class EdgeList(NamedTuple):

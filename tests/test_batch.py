@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies import dense_adjacency, graphs, skewed_graph
+from strategies import dense_adjacency, examples, graphs, skewed_graph
 
 from jaxgnn import Graph, _csr, batch, readout, spmm
 
-FEW = settings(max_examples=20)
+FEW = examples(20)
 
 
 @st.composite

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies import dense_adjacency, graphs
+from strategies import dense_adjacency, examples, graphs
 
 from jaxgnn import Graph
 
@@ -78,7 +78,7 @@ def test_from_scipy_errors():
         Graph.from_scipy(scipy.sparse.coo_array(np.ones(3)))
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(graph=graphs(), seed=st.integers(0, 99))
 def test_scipy_round_trip(graph, seed):
     weights = np.random.default_rng(seed).normal(size=graph.num_edges).astype(np.float32)
@@ -138,7 +138,7 @@ def test_networkx_empty_and_errors():
         Graph.from_edges([0], [0], num_senders=1, num_receivers=2).to_networkx()
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(graph=graphs(square=True))
 def test_networkx_round_trip(graph):
     pytest.importorskip("networkx")

@@ -7,8 +7,9 @@ import shutil
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from strategies import examples
 
 from jaxgnn import data
 from jaxgnn.data import DataError, NodeDataset
@@ -195,7 +196,7 @@ def damaged_cora(data_directory, tmp_path_factory):
     return folder
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data())
 def test_damage(data_directory, damaged_cora, draw):
     part = draw.draw(st.sampled_from(PARTS))

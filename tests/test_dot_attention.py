@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 from oracle import draw_array
@@ -19,7 +19,7 @@ from pair_oracle import (
     mixed_graph,
     tolerance,
 )
-from strategies import graphs, skewed_graph
+from strategies import examples, graphs, skewed_graph
 
 from jaxgnn import Graph, _ffi, dot_attention
 
@@ -95,7 +95,7 @@ def test_values_and_gradients(heads, features, width, dtype, loops, rate):
 jitted = jax.jit(dot_attention, static_argnames=("self_loops",))
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(graph=graphs(max_nodes=5), heads=st.sampled_from([1, 3]), loops=st.booleans())
 def test_any_graph(graph, heads, loops):
     """Empty graphs, isolated nodes, repeated edges, self-loops, rectangular graphs."""

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 from oracle import assert_close, brute_force_spmm, draw_array, edges
-from strategies import graphs, skewed_graph
+from strategies import examples, graphs, skewed_graph
 
 from jaxgnn import Graph, gather_edges, readout, segment_reduce, segment_softmax, spmm
 from jaxgnn.ops import expand_rows
@@ -71,7 +71,7 @@ def test_gather_edges(graph, op, impl, seed):
     np.testing.assert_array_equal(jitted_gather(graph, receivers=v, impl=impl), right)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(graph=graphs(), heads=st.sampled_from([(), (3,)]), dtype=dtypes, impl=impls, seed=seeds)
 def test_segment_softmax(graph, heads, dtype, impl, seed):
     rng = np.random.default_rng(seed)

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 from oracle import draw_array, edges
-from strategies import graphs, skewed_graph
+from strategies import examples, graphs, skewed_graph
 
 from jaxgnn import Graph, _ffi, gat_attention
 from jaxgnn.ops import _dropout
@@ -81,7 +81,7 @@ def close(actual, expected, limit):
 jitted = jax.jit(gat_attention, static_argnames=("negative_slope", "self_loops", "impl"))
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     graph=graphs(max_nodes=6),
     heads=st.sampled_from([1, 2, 3, 8]),
@@ -151,7 +151,7 @@ def values_and_gradients(impl, loops, rate, graph, operands):
     ("heads", "width", "loops", "rate"),
     [(3, 4, True, 0.4), (20, 1, False, 0.4), (2, 150, True, 0.0)],
 )
-@settings(max_examples=8)
+@examples(8)
 @given(graph=graphs_of_one_size(), seed=seeds)
 def test_gradients_equal_those_of_the_reference(heads, width, loops, rate, graph, seed):
     operands = draw_operands(graph, heads, width, seed=seed)

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 from oracle import draw_array, edges
-from strategies import graphs, skewed_graph
+from strategies import examples, graphs, skewed_graph
 
 from jaxgnn import Graph, _ffi, gaussian_spmm
 
@@ -95,7 +95,7 @@ def close(actual, expected, limit):
 jitted = jax.jit(gaussian_spmm, static_argnames=("reduce", "activation", "impl"))
 
 
-@settings(max_examples=14)
+@examples(14)
 @given(
     graph=graphs(max_nodes=6),
     kernels=st.sampled_from([1, 3, 8]),

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies import EdgeList, dense_adjacency, edge_lists, graphs, skewed_graph
+from strategies import EdgeList, dense_adjacency, edge_lists, examples, graphs, skewed_graph
 
 from jaxgnn import Graph, _csr
 from jaxgnn.graph import self_loop_mask
@@ -217,7 +217,7 @@ def test_split_capacity_is_reached():
     assert len(table) == _csr.split_capacity(257 * 4, 400) == 8
 
 
-@settings(max_examples=10)  # JAX compiles for every new shape
+@examples(10)  # JAX compiles for every new shape
 @given(graph=graphs())
 def test_graph_leaves(graph):
     csr = np.asarray(graph.row_offsets)
@@ -229,7 +229,7 @@ def test_graph_leaves(graph):
     assert loops.sum() == (np.trace(dense) if graph.is_square else 0)
 
 
-@settings(max_examples=10)  # JAX compiles for every new shape
+@examples(10)  # JAX compiles for every new shape
 @given(graph=graphs())
 def test_transpose(graph):
     weights = np.arange(graph.num_edges) + 1.0
@@ -265,7 +265,7 @@ def test_graph_passes_through_jit_and_tree_map():
     assert graph.drop_edge_permutation().edge_permutation is None
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(
     edges=edge_lists(square=True),
     undirected=st.booleans(),

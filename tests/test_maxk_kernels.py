@@ -66,7 +66,7 @@ def test_sanitized_products_equal_the_reference(graph, width, k, weighted):
     reference = product_and_gradients(graph, cbsr, weights, cotangent, "jax")
     settings = [("auto", False), ("float", True), ("auto", True), ("float", False)]
     if jax.default_backend() == "cpu":  # whose kernels heed neither, but each is compiled anew
-        settings = settings[:2]
+        settings = settings[:1]
     for accumulation, deterministic in settings:
         with config.use(maxk_accumulation=accumulation, deterministic=deterministic):
             results = product_and_gradients(graph, cbsr, weights, cotangent, None)

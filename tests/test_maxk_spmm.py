@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 from oracle import assert_close, brute_force_spmm, draw_array, edges
-from strategies import dense_adjacency, graphs, skewed_graph
+from strategies import dense_adjacency, examples, graphs, skewed_graph
 
 from jaxgnn import CBSR, Graph, config, maxk, maxk_spmm
 
@@ -113,7 +113,7 @@ def gradients(graph, cbsr, weights, direction, reduce, transpose):
     return [gradient(cbsr.values, weights, impl) for impl in ("kernel", "jax")]
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(
     graph=graphs(max_edges=25),
     shape=st.sampled_from([(3, 2), (40, 9), (300, 4)]),

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies import dense_adjacency
+from strategies import dense_adjacency, examples
 
 from jaxgnn import Graph, spmm
 from jaxgnn.nn import MLP, GCNConv, GINConv, SAGEConv
@@ -60,7 +60,7 @@ def close(actual, expected, tolerance=2e-5):
 CALL = nnx.jit(lambda conv, graph, x, weights: conv(graph, x, weights))
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(weighted_graphs(), st.booleans(), st.sampled_from([3, 12]))
 def test_gcn_is_the_dense_formula(drawn, improved, out_features):
     graph, x, weights = drawn
@@ -72,7 +72,7 @@ def test_gcn_is_the_dense_formula(drawn, improved, out_features):
     close(CALL(conv, graph, x, weights), expected)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(weighted_graphs())
 def test_gcn_agrees_with_the_host_normalisation(drawn):
     graph, x, weights = drawn
@@ -82,7 +82,7 @@ def test_gcn_agrees_with_the_host_normalisation(drawn):
     close(CALL(conv, graph, x, weights), expected)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(weighted_graphs(), st.sampled_from([3, 12]))
 @pytest.mark.parametrize("aggr", ["mean", "sum", "max", "min"])
 def test_sage_is_the_dense_formula(aggr, drawn, out_features):
@@ -101,7 +101,7 @@ def test_sage_is_the_dense_formula(aggr, drawn, out_features):
     close(CALL(conv, graph, x, weights), expected)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(weighted_graphs(), st.sampled_from([3, 12]))
 def test_gin_is_the_dense_formula(drawn, hidden):
     graph, x, weights = drawn

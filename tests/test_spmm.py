@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 from oracle import assert_close, brute_force_spmm, draw_array
-from strategies import dense_adjacency, graphs, skewed_graph
+from strategies import dense_adjacency, examples, graphs, skewed_graph
 
 from jaxgnn import Graph, spmm
 
@@ -70,7 +70,7 @@ def gradients(graph, x, weights, direction, reduce):
     return gradient(x, weights, "kernel"), gradient(x, weights, "jax")
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(graph=graphs(max_edges=25), heads=st.sampled_from([None, (), (2,)]), seed=seeds)
 @pytest.mark.parametrize("reduce", REDUCE)
 def test_gradients_equal_those_of_the_reference(reduce, graph, heads, seed):

@@ -164,7 +164,7 @@ def test_roc_auc_of_two_classes_of_more_and_of_several_labels():
 @pytest.mark.parametrize(
     ("model", "activation"),
     [(model, "relu") for model in sorted(MODELS)]
-    + [(model, "maxk") for model in sorted(set(MODELS) - {"agnn", "gatv2", "transformer"})],
+    + [(model, "maxk") for model in ("gcn", "gin", "mlp", "sage")],
 )
 def test_every_model_learns_the_toy(model, activation):
     options = {"activation": "maxk", "k": 3, "input_layer": True} if activation == "maxk" else {}
@@ -547,8 +547,7 @@ def test_a_run_writes_its_files(tmp_path, monkeypatch):
         run(dataclasses.replace(config, resume=str(directory)))
 
 
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "maxk"])
+@pytest.mark.parametrize(("own", "activation"), [(False, "relu"), (True, "maxk")])
 def test_seeds_at_once_are_the_runs_one_by_one(tmp_path, monkeypatch, own, activation):
     dataset = toy()
     split = dataset.split(0)

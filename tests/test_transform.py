@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.io
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies import dense_adjacency, edge_lists
+from strategies import dense_adjacency, edge_lists, examples
 
 from jaxgnn import Graph, _csr, transform
 
-FEW = settings(max_examples=25)
+FEW = examples(25)
 
 
 @st.composite

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, config, maxk, maxk_spmm, spmm
 from tests.oracle import draw_array, edges
-from tests.strategies import graphs, skewed_graph
+from tests.strategies import examples, graphs, skewed_graph
 
 
 def decoded(graph: Graph) -> np.ndarray:
@@ -131,7 +131,7 @@ def algorithms() -> tuple[bool, ...]:
 TOLERANCE = {"float32": 2e-6, "bfloat16": 1e-2, "float16": 1.5e-3}
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     graph=graphs(),
     width=st.sampled_from([4, 8, 36, 64, 128, 256]),
@@ -198,19 +198,22 @@ def test_mixed_magnitudes(hub_graph):
 
 
 @pytest.mark.parametrize("decades", [1, 2, 4])
-@pytest.mark.parametrize("windows", [False, True])
-def test_unlike_records_keep_their_digits(hub_graph, decades, windows):
+def test_unlike_records_keep_their_digits(hub_graph, decades):
     """Degree scaling makes records unlike; each element is compared, and all terms are positive."""
     rng = np.random.default_rng(decades)
     scale = 10.0 ** -rng.uniform(0, decades, size=(6000, 1))
     x = jnp.asarray(np.abs(rng.standard_normal((6000, 256))) * scale, jnp.float32)
-    graph = hub_graph if windows else dataclasses.replace(hub_graph, windows=None)
+    graphs = [hub_graph]
+    if jax.default_backend() != "cpu":  # whose kernels go row by row, windows or not
+        graphs.append(dataclasses.replace(hub_graph, windows=None))
     for k in (8, 32, 128):
-        out, _ = products(graph, x, jnp.zeros((6000, 256)), k)
-        expected = expected_products(graph, x, jnp.zeros((6000, 256)), k)[0][0]
-        error = np.abs(np.asarray(out, np.float64) - expected) / np.maximum(expected, 1e-300)
-        # Of some 200 terms: 16 * 200 / 2^32 of a small record, whose values may be a tenth of it.
-        assert error.max() < 1e-5
+        expected = expected_products(hub_graph, x, jnp.zeros((6000, 256)), k)[0][0]
+        for graph in graphs:
+            out, _ = products(graph, x, jnp.zeros((6000, 256)), k)
+            error = np.abs(np.asarray(out, np.float64) - expected) / np.maximum(expected, 1e-300)
+            # Of some 200 terms: 16 * 200 / 2^32 of a small record, whose values may be a tenth
+            # of it.
+            assert error.max() < 1e-5
 
 
 @pytest.mark.parametrize("k", [4, 8, 30, 32, 100])
