@@ -4,9 +4,10 @@
 #
 #   scripts/sanitize.sh [PYTHON [TOOLS [TESTS]]]
 #
-# Every test is a process of its own, JOBS of them at a time (default: 4), tried three times at most:
-# where a process compiles many programs the sanitizer itself ends with a segmentation fault, at one
-# test or another. A line for each test that is clean, else what it says; the last line counts them.
+# Every test is a process of its own, JOBS of them at a time (default: 4), tried ATTEMPTS times at
+# most (default: 3): where a process compiles many programs the sanitizer itself ends with a
+# segmentation fault, at one test or another. A line for each test that is clean, else what it says;
+# the last line counts them.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -32,7 +33,7 @@ for tool in $tools; do
   sed "s/^/$tool /" "$results/tests"
 done | xargs -d '\n' -P "${JOBS:-4}" -n 1 sh -c '
   log=$(mktemp -p "$results")
-  for attempt in 1 2 3; do
+  for attempt in $(seq "${ATTEMPTS:-3}"); do
     status=0
     compute-sanitizer --tool "${1%% *}" --error-exitcode 9 --print-limit 5 \
       $pytest "${1#* }" >"$log" 2>&1 || status=$?
