@@ -41,7 +41,7 @@ jax.config.update("jax_disable_most_optimizations", QUICK_COMPILES)
 if QUICK_COMPILES:
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
-# HYPOTHESIS_PROFILE=full draws twice as many examples (`strategies.examples`), few half as many.
+# HYPOTHESIS_PROFILE=full draws twice as many examples (`strategies.examples`).
 for profile, share in strategies.SHARES.items():
     settings.register_profile(
         profile,

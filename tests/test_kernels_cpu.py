@@ -388,7 +388,7 @@ from jaxgnn import _ffi
 print(_ffi.cpu_module.isa())
 sys.exit(status)
 """
-    *_, counts, name = in_child(code, JAXGNN_CPU_ISA=isa, HYPOTHESIS_PROFILE="few").splitlines()
+    *_, counts, name = in_child(code, JAXGNN_CPU_ISA=isa).splitlines()
     if name != isa:
         pytest.skip(f"this processor runs {name!r} only")
     assert "passed" in counts
