@@ -40,7 +40,8 @@ constexpr int next_vectors(int vectors) {
   return vectors < 2 ? vectors + 1 : vectors < 8 ? vectors + 2 : vectors + 4;
 }
 
-// Where vector k of a slice of so many features begins.
+// Where vector k of a slice of so many features begins. The first are whole in every slice that
+// takes so many: their places are constants.
 template <int N, int kVectors>
 JAXGNN_INLINE int64_t vector_begin(int k, int64_t width) {
   constexpr int kSpare = kVectors > 8 ? 4 : 2;
