@@ -95,7 +95,9 @@ def command(
     return [
         ncu,
         *("--csv", "--page", "raw", "--print-units", "base"),
-        *("--target-processes", "all", "--replay-mode", "kernel"),
+        # Following the children as well, such as the compilers that XLA starts, ended Nsight
+        # Compute 2025.3.1 with a segmentation fault.
+        *("--target-processes", "application-only", "--replay-mode", "kernel"),
         # The clocks are the machine's, as when times are measured.
         *("--clock-control", "none"),
         *("--metrics", ",".join(NEEDED if by_name else metrics)),
