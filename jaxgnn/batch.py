@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Shaped
 
 from jaxgnn import _csr
+from jaxgnn._device import device_array
 from jaxgnn.graph import Graph
 
 _ARRAYS = ("graph", "membership", "node_mask", "sender_mask", "edge_mask", "graph_mask")
@@ -251,7 +251,7 @@ def _union(
             f"data: expected {real} rows, one for each of the {what}, got {rows.shape[0]}"
         )
     padding = np.full((size - real, *rows.shape[1:]), fill_value, rows.dtype)
-    return jnp.asarray(np.concatenate([rows, padding]))
+    return device_array(np.concatenate([rows, padding]))
 
 
 # Assembly.
@@ -285,7 +285,7 @@ def _assemble(
     )
 
     def mask(count: int, size: int) -> Bool[Array, " size"]:
-        return jnp.asarray(np.arange(size) < count)
+        return device_array(np.arange(size) < count)
 
     node_mask = mask(real_receivers, num_receivers)
     return GraphBatch(

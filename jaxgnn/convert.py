@@ -5,11 +5,11 @@ from __future__ import annotations
 import numbers
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxgnn import _csr
+from jaxgnn._device import device_array
 from jaxgnn.graph import Graph
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def from_scipy(
     values = entries.data
     if values.dtype.kind != "f" or values.dtype.itemsize > 8:
         values = values.astype(np.float32 if values.dtype.kind != "f" else np.float64)
-    return graph, jnp.asarray(values[np.asarray(graph.edge_permutation)])
+    return graph, device_array(values[np.asarray(graph.edge_permutation)])
 
 
 def to_scipy(
@@ -112,7 +112,7 @@ def from_networkx(
                 f"{(source, target)!r}"
             )
         values[e] = value
-    return result, jnp.asarray(values[np.asarray(result.edge_permutation)])
+    return result, device_array(values[np.asarray(result.edge_permutation)])
 
 
 def to_networkx(

@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
-from jaxgnn import _csr
+from jaxgnn import _csr, _device
 from jaxgnn import windows as _windows
 
 if TYPE_CHECKING:
@@ -398,14 +398,10 @@ def self_loop_mask(graph: Graph) -> Bool[Array, " num_edges"]:
 
 
 def _device_array(values: np.ndarray, name: str) -> Array:
-    """An array of ours on the device, which refuses to wrap 64-bit offsets round to 32 bits.
-
-    `jnp.asarray` would compile a copy for each new shape.
-    """
+    """An array of a graph on the device, which refuses to wrap 64-bit offsets round to 32 bits."""
     if values.dtype == np.int64 and jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
         raise ValueError(
             f"{name}: a graph of 2**31 edges or more needs 64-bit offsets; call "
             "jax.config.update('jax_enable_x64', True) first"
         )
-    with jax.ensure_compile_time_eval():  # also where a function that is being traced builds it
-        return jax.device_put(values)
+    return _device.device_array(values)

@@ -17,6 +17,7 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
 from jaxgnn import _csr
+from jaxgnn._device import device_array
 from jaxgnn.graph import Graph
 
 Reduce = Literal["sum", "mean", "max", "min"]
@@ -175,7 +176,7 @@ def _coalesce(
         values = values.astype(dtype)
     values = values[sources[order]]
     if starts.size == values.shape[0]:
-        return result, jnp.asarray(values)
+        return result, device_array(values)
     # bfloat16 and float16 are summed in float32.
     narrow = jnp.issubdtype(values.dtype, jnp.floating) and values.dtype.itemsize < 4
     merged = _REDUCTIONS[reduce].reduceat(
@@ -185,7 +186,7 @@ def _coalesce(
         counts = np.diff(np.append(starts, values.shape[0]))
         counts = counts.reshape(-1, *[1] * (values.ndim - 1))
         merged = merged / counts.astype(merged.dtype)
-    return result, jnp.asarray(merged.astype(values.dtype))
+    return result, device_array(merged.astype(values.dtype))
 
 
 # Normalisation.
@@ -234,7 +235,7 @@ def gcn_norm(
     normalised = _csr.gcn_normalise(
         np.asarray(graph.row_offsets), np.asarray(graph.senders), values
     )
-    return graph, jnp.asarray(normalised)
+    return graph, device_array(normalised)
 
 
 def mean_weights(graph: Graph) -> Float[Array, " num_edges"]:
@@ -244,7 +245,7 @@ def mean_weights(graph: Graph) -> Float[Array, " num_edges"]:
     """
     degrees = np.diff(_array(graph.row_offsets, "graph"))
     inverse = np.float32(1) / np.maximum(degrees, 1).astype(np.float32)
-    return jnp.asarray(np.repeat(inverse, degrees))
+    return device_array(np.repeat(inverse, degrees))
 
 
 # Node order.
@@ -386,7 +387,7 @@ def _rebuild(
     result = Graph._from_host(csr._replace(edge_permutation=users))
     if values is None:
         return result, None
-    return result, jnp.asarray(_take(values, sources, added, fill_value))
+    return result, device_array(_take(values, sources, added, fill_value))
 
 
 def _take(

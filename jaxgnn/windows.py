@@ -8,12 +8,12 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int, UInt
 
 from jaxgnn import _ffi
+from jaxgnn._device import device_array
 
 if TYPE_CHECKING:
     from jaxgnn.graph import Graph
@@ -61,10 +61,10 @@ def build(graph: Graph) -> Windows:
         np.asarray(graph.row_offsets), np.asarray(graph.senders), graph.num_senders
     )
     return Windows(
-        rows=jnp.asarray(rows),
-        parts=jnp.asarray(parts),
-        senders=jnp.asarray(senders),
-        masks=jnp.asarray(masks),
+        rows=device_array(rows),
+        parts=device_array(parts),
+        senders=device_array(senders),
+        masks=device_array(masks),
         num_partials=num_partials,
     )
 
@@ -83,7 +83,8 @@ def row_orders(
     module = _host_module(graph, "with_row_order")
 
     def order(offsets: Array, columns: Array, num_columns: int) -> Array:
-        return jnp.asarray(module.order_rows(np.asarray(offsets), np.asarray(columns), num_columns))
+        numbers = module.order_rows(np.asarray(offsets), np.asarray(columns), num_columns)
+        return device_array(numbers)
 
     rows = order(graph.row_offsets, graph.senders, graph.num_senders)
     if graph.transpose_receivers is graph.senders:  # a symmetric structure
