@@ -1,0 +1,68 @@
+"""Attention with additive scores by rows, in float64, and what its tests share."""
+
+import functools
+
+import jax
+import numpy as np
+from oracle import draw_array, edges
+from pair_oracle import gradients
+
+from jaxgnn import _ffi, gat_attention
+
+KEY = jax.random.key(7)
+
+
+def draw_operands(graph, heads, width, dtype="float32", seed=0, scale=1.0):
+    """v, both scores and the biases of the edges and of the self-loops."""
+    rng = np.random.default_rng(seed)
+    accumulator = _ffi.accumulation_dtype(dtype)
+
+    def scores(rows):
+        return jax.device_put(scale * np.asarray(draw_array(rng, (rows, heads), accumulator)))
+
+    v = draw_array(rng, (graph.num_senders, heads, width), dtype)
+    nodes = graph.num_senders, graph.num_receivers
+    return v, *map(scores, (*nodes, graph.num_edges, graph.num_receivers))
+
+
+def dense_attention(graph, v, src, dst, bias=None, *, slope=0.2, loops=None, keep=1.0):
+    """By rows, in float64; `loops`, if given, are the biases of the added self-loops; `keep` are
+    dropout's factors, those of the self-loops after those of the edges."""
+    senders, receivers = edges(graph)
+    v, src, dst = (np.asarray(a, np.float64) for a in (v, src, dst))
+    bias = np.zeros((graph.num_edges, src.shape[1])) if bias is None else np.asarray(bias, float)
+    number = np.arange(graph.num_edges)
+    if loops is not None:
+        nodes = np.arange(min(graph.num_senders, graph.num_receivers))
+        kept = senders != receivers
+        number = np.append(number[kept], graph.num_edges + nodes)
+        bias = np.append(bias[kept], np.asarray(loops, float)[nodes], axis=0)
+        senders, receivers = np.append(senders[kept], nodes), np.append(receivers[kept], nodes)
+    keep = np.broadcast_to(keep, (number.max(initial=0) + 1, src.shape[1]))
+    out = np.zeros((graph.num_receivers, *v.shape[1:]))
+    scores = src[senders] + dst[receivers] + bias
+    below = np.where(np.isneginf(scores), 0, scores)
+    scores = np.where((scores > 0) | np.isneginf(scores), scores, slope * below)
+    for row in np.unique(receivers):
+        own = receivers == row
+        largest = scores[own].max(axis=0)
+        weights = np.exp(scores[own] - np.where(np.isneginf(largest), 0, largest))
+        total = weights.sum(axis=0)
+        weights = weights / np.where(total == 0, 1, total) * keep[number[own]]
+        out[row] = np.einsum("eh,ehf->hf", weights, v[senders[own]])
+    return out
+
+
+def tolerance(dtype):
+    return {"float32": 2e-6, "bfloat16": 2**-7, "float16": 2**-9, "float64": 1e-13}[dtype]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def values_and_gradients(impl, loops, rate, graph, operands):
+    def f(v, src, dst, bias, loop_bias):
+        options = {"self_loops": True, "loop_bias": loop_bias} if loops else {}
+        return gat_attention(
+            graph, v, src, dst, bias, dropout_rate=rate, key=KEY, impl=impl, **options
+        )
+
+    return f(*operands), gradients(f, operands)
