@@ -193,7 +193,7 @@ struct GaussianArgs {
 //   out[i] = sum_k sum_e w[e, k] x[j, k], or with `each` out[i, k] = sum_e w[e, k] x[j].
 struct GaussianSumArgs {
   GaussianArgs gaussian;
-  Reduce reduce;
+  bool mean;
   bool each;
   const void* x;   // T[columns, K F], or T[columns, F]
   void* out;       // T[R, F], or T[R, K F]

@@ -63,7 +63,7 @@ int64_t slices_of(int64_t width) { return (width + kSlice - 1) / kSlice; }
 // Divides a row's sums if means are wanted.
 template <class A>
 void finish(const GaussianSumArgs& args, int64_t edges, int64_t width, A* sums) {
-  if (args.reduce != Reduce::mean || edges == 0) return;
+  if (!args.mean || edges == 0) return;
   const A count = static_cast<A>(edges);
   for (int64_t f = 0; f < width; ++f) sums[f] /= count;
 }

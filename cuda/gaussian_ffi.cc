@@ -8,104 +8,31 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-GaussianArgs make_gaussian(Check& check, const GaussianOperands& from, const AnyBuffer& stacked,
-                           const AnyBuffer& single) {
-  GaussianArgs args{};
-  take_gaussian(check, from, stacked, single, args);
-  args.rows = make_rows(from.row_offsets, from.columns, &from.splits, count(from.columns),
-                        from.split_length);
-  args.type = value_type(stacked.element_type());
-  return args;
-}
+struct Cuda {
+  using Context = cudaStream_t;
+  using Sum = GaussianSumArgs;
+  using Gradient = GaussianGradientArgs;
 
-ffi::Error gaussian_spmm(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns,
-                         AnyBuffer splits, AnyBuffer permutation, AnyBuffer x, AnyBuffer near,
-                         AnyBuffer far, AnyBuffer edges, AnyBuffer mu, AnyBuffer inv_sigma,
-                         Result out, Result partials, int64_t reduce, int64_t each,
-                         int64_t activation, int64_t split_length) {
-  Check check("jaxgnn_gaussian_spmm");
-  const GaussianOperands from{row_offsets, columns,   splits,    near,       far,         edges,
-                              mu,          inv_sigma, dim(x, 0), activation, split_length};
-  GaussianSumArgs args{};
-  args.gaussian = make_gaussian(check, from, each != 0 ? *out : x, each != 0 ? x : *out);
-  take_permutation(check, permutation, columns, args.gaussian);
-  check_sums(check, from, *out, *partials);
-  check.that(reduce == 0 || reduce == 1, "reduce must be 0 or 1");
-  if (check.failed()) return check.error();
-  args.num_columns = dim(x, 0);
-  args.mean = reduce == 1;
-  args.each = each != 0;
-  args.x = x.untyped_data();
-  args.out = out->untyped_data();
-  args.partials = partials->untyped_data();
-  return status("jaxgnn_gaussian_spmm", launch_gaussian_spmm(args, stream));
-}
+  static void take_rows(const GaussianOperands& from, ffi::DataType type, GaussianArgs& args) {
+    args.rows = make_rows(from.row_offsets, from.columns, &from.splits, count(from.columns),
+                          from.split_length);
+    args.num_columns = from.num_columns;
+    args.type = value_type(type);
+  }
+  static ffi::Error run(cudaStream_t stream, const GaussianSumArgs& args, size_t /*out_bytes*/) {
+    return status("jaxgnn_gaussian_spmm", launch_gaussian_spmm(args, stream));
+  }
+  static ffi::Error run(cudaStream_t stream, const GaussianGradientArgs& args) {
+    return status("jaxgnn_gaussian_spmm_coordinates", launch_gaussian_coordinates(args, stream));
+  }
+};
 
-ffi::Error gaussian_coordinates(cudaStream_t stream, AnyBuffer row_offsets, AnyBuffer columns,
-                                AnyBuffer splits, AnyBuffer permutation, AnyBuffer single,
-                                AnyBuffer stacked, AnyBuffer near, AnyBuffer far, AnyBuffer edges,
-                                AnyBuffer mu, AnyBuffer inv_sigma, Result near_gradient,
-                                Result edge_gradient, Result mu_gradient, Result inv_sigma_gradient,
-                                Result partials, Result records, int64_t rows_stacked,
-                                int64_t activation, int64_t split_length) {
-  Check check("jaxgnn_gaussian_spmm_coordinates");
-  const AnyBuffer& gathered = rows_stacked != 0 ? single : stacked;
-  const GaussianOperands from{
-      row_offsets, columns,   splits,           near,       far,         edges,
-      mu,          inv_sigma, dim(gathered, 0), activation, split_length};
-  GaussianGradientArgs args{};
-  args.gaussian = make_gaussian(check, from, stacked, single);
-  take_permutation(check, permutation, columns, args.gaussian);
-  take_gradients(check, from, single, stacked, rows_stacked != 0, *near_gradient, *edge_gradient,
-                 *mu_gradient, *inv_sigma_gradient, *partials, *records, args);
-  if (check.failed()) return check.error();
-  return status("jaxgnn_gaussian_spmm_coordinates", launch_gaussian_coordinates(args, stream));
-}
-
-XLA_FFI_DEFINE_HANDLER(gaussian_spmm_handler, gaussian_spmm,
-                       ffi::Ffi::Bind()
-                           .Ctx<Stream>()
-                           .Arg<AnyBuffer>()  // row_offsets
-                           .Arg<AnyBuffer>()  // columns
-                           .Arg<AnyBuffer>()  // splits
-                           .Arg<AnyBuffer>()  // permutation
-                           .Arg<AnyBuffer>()  // x
-                           .Arg<AnyBuffer>()  // near
-                           .Arg<AnyBuffer>()  // far
-                           .Arg<AnyBuffer>()  // edges
-                           .Arg<AnyBuffer>()  // mu
-                           .Arg<AnyBuffer>()  // inv_sigma
-                           .Ret<AnyBuffer>()  // out
-                           .Ret<AnyBuffer>()  // partials
-                           .Attr<int64_t>("reduce")
-                           .Attr<int64_t>("each")
-                           .Attr<int64_t>("activation")
-                           .Attr<int64_t>("split_length"),
+XLA_FFI_DEFINE_HANDLER(gaussian_spmm_handler, gaussian_spmm<Cuda>,
+                       gaussian_spmm_signature(ffi::Ffi::Bind().Ctx<Stream>()),
                        {ffi::Traits::kCmdBufferCompatible});
 
-XLA_FFI_DEFINE_HANDLER(gaussian_coordinates_handler, gaussian_coordinates,
-                       ffi::Ffi::Bind()
-                           .Ctx<Stream>()
-                           .Arg<AnyBuffer>()  // row_offsets
-                           .Arg<AnyBuffer>()  // columns
-                           .Arg<AnyBuffer>()  // splits
-                           .Arg<AnyBuffer>()  // permutation
-                           .Arg<AnyBuffer>()  // single
-                           .Arg<AnyBuffer>()  // stacked
-                           .Arg<AnyBuffer>()  // near
-                           .Arg<AnyBuffer>()  // far
-                           .Arg<AnyBuffer>()  // edges
-                           .Arg<AnyBuffer>()  // mu
-                           .Arg<AnyBuffer>()  // inv_sigma
-                           .Ret<AnyBuffer>()  // near_gradient
-                           .Ret<AnyBuffer>()  // edge_gradient
-                           .Ret<AnyBuffer>()  // mu_gradient
-                           .Ret<AnyBuffer>()  // inv_sigma_gradient
-                           .Ret<AnyBuffer>()  // partials
-                           .Ret<AnyBuffer>()  // records
-                           .Attr<int64_t>("rows_stacked")
-                           .Attr<int64_t>("activation")
-                           .Attr<int64_t>("split_length"),
+XLA_FFI_DEFINE_HANDLER(gaussian_coordinates_handler, gaussian_coordinates<Cuda>,
+                       gaussian_coordinates_signature(ffi::Ffi::Bind().Ctx<Stream>()),
                        {ffi::Traits::kCmdBufferCompatible});
 
 }  // namespace

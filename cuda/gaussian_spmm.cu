@@ -278,7 +278,7 @@ cudaError_t launch_type(const GaussianSumArgs& args, bool load, cudaStream_t str
                     static_cast<unsigned>(from.width * sizeof(T)),
                     1,
                     args.mean};
-  const bool simple = is_simple(p, args.num_columns * (args.each ? 1 : from.kernels));
+  const bool simple = is_simple(p, from.num_columns * (args.each ? 1 : from.kernels));
   if (load || args.each) JAXGNN_TRY(launch_each<T>(p, simple, load, stream));
   if (load || !args.each) JAXGNN_TRY(launch_mixed<T>(p, simple, load, stream));
   const int64_t width = args.each ? p.width * from.kernels : p.width;

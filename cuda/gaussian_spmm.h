@@ -9,6 +9,7 @@ namespace jaxgnn {
 // Coordinates, parameters and their gradients are in the accumulation type.
 struct GaussianArgs {
   Rows rows;
+  int64_t num_columns;
   Type type;
   int64_t kernels;
   int64_t dims;             // coordinates of an edge
@@ -27,7 +28,6 @@ struct GaussianArgs {
 // the columns' row for all of them.
 struct GaussianSumArgs {
   GaussianArgs gaussian;
-  int64_t num_columns;
   bool mean;
   bool each;
   const void* x;   // [columns, kernels * width], or [columns, width]

@@ -1,8 +1,9 @@
-// What the handlers of Gaussian weights have in common on either platform: the checks of their
-// operands, and the arguments that the launchers call alike.
+// The handlers of Gaussian weights, but for what each platform has of its own: a `Platform` names
+// its Context and its Sum and Gradient arguments, takes the rows and the type into them, and runs.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "ffi/check.h"
 #include "ffi/gaussian_limits.h"
@@ -24,9 +25,9 @@ struct GaussianOperands {
   int64_t split_length;
 };
 
-// All of the arguments but the rows and the type. `stacked` are rows of the kernels' features side
-// by side, and `single` of those of one, or of all alike.
-template <class Gaussian>
+// `stacked` are rows of the kernels' features side by side, and `single` of those of one, or of all
+// alike.
+template <class Platform, class Gaussian>
 void take_gaussian(Check& check, const GaussianOperands& from, const AnyBuffer& stacked,
                    const AnyBuffer& single, Gaussian& args) {
   const xla::ffi::DataType type = stacked.element_type(), sums = accumulator(type);
@@ -59,6 +60,7 @@ void take_gaussian(Check& check, const GaussianOperands& from, const AnyBuffer& 
   args.mu = from.mu.untyped_data();
   args.inv_sigma = from.inv_sigma.untyped_data();
   args.tanh = from.activation != 0;
+  Platform::take_rows(from, type, args);
 }
 
 // The sums, and where those of a row's parts wait to be joined.
@@ -118,6 +120,99 @@ void take_gradients(Check& check, const GaussianOperands& from, const AnyBuffer&
   args.inv_sigma_gradient = data(inv_sigma_gradient);
   args.partials = partials.untyped_data();
   args.records = data(records);
+}
+
+// The handlers, and what they bind behind the context.
+
+template <class Platform>
+xla::ffi::Error gaussian_spmm(typename Platform::Context context, AnyBuffer row_offsets,
+                              AnyBuffer columns, AnyBuffer splits, AnyBuffer permutation,
+                              AnyBuffer x, AnyBuffer near, AnyBuffer far, AnyBuffer edges,
+                              AnyBuffer mu, AnyBuffer inv_sigma, Result out, Result partials,
+                              int64_t reduce, int64_t each, int64_t activation,
+                              int64_t split_length) {
+  Check check("jaxgnn_gaussian_spmm");
+  const GaussianOperands from{row_offsets, columns,   splits,    near,       far,         edges,
+                              mu,          inv_sigma, dim(x, 0), activation, split_length};
+  typename Platform::Sum args{};
+  take_gaussian<Platform>(check, from, each != 0 ? *out : x, each != 0 ? x : *out, args.gaussian);
+  take_permutation(check, permutation, columns, args.gaussian);
+  check_sums(check, from, *out, *partials);
+  check.that(reduce == 0 || reduce == 1, "reduce must be 0 or 1");
+  if (check.failed()) return check.error();
+  args.mean = reduce == 1;
+  args.each = each != 0;
+  args.x = x.untyped_data();
+  args.out = out->untyped_data();
+  args.partials = partials->untyped_data();
+  return Platform::run(context, args, out->size_bytes());
+}
+
+template <class Binding>
+auto gaussian_spmm_signature(Binding&& context) {
+  return std::forward<Binding>(context)
+      .template Arg<AnyBuffer>()  // row_offsets
+      .template Arg<AnyBuffer>()  // columns
+      .template Arg<AnyBuffer>()  // splits
+      .template Arg<AnyBuffer>()  // permutation
+      .template Arg<AnyBuffer>()  // x
+      .template Arg<AnyBuffer>()  // near
+      .template Arg<AnyBuffer>()  // far
+      .template Arg<AnyBuffer>()  // edges
+      .template Arg<AnyBuffer>()  // mu
+      .template Arg<AnyBuffer>()  // inv_sigma
+      .template Ret<AnyBuffer>()  // out
+      .template Ret<AnyBuffer>()  // partials
+      .template Attr<int64_t>("reduce")
+      .template Attr<int64_t>("each")
+      .template Attr<int64_t>("activation")
+      .template Attr<int64_t>("split_length");
+}
+
+template <class Platform>
+xla::ffi::Error gaussian_coordinates(
+    typename Platform::Context context, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+    AnyBuffer permutation, AnyBuffer single, AnyBuffer stacked, AnyBuffer near, AnyBuffer far,
+    AnyBuffer edges, AnyBuffer mu, AnyBuffer inv_sigma, Result near_gradient, Result edge_gradient,
+    Result mu_gradient, Result inv_sigma_gradient, Result partials, Result records,
+    int64_t rows_stacked, int64_t activation, int64_t split_length) {
+  Check check("jaxgnn_gaussian_spmm_coordinates");
+  const AnyBuffer& gathered = rows_stacked != 0 ? single : stacked;
+  const GaussianOperands from{
+      row_offsets, columns,   splits,           near,       far,         edges,
+      mu,          inv_sigma, dim(gathered, 0), activation, split_length};
+  typename Platform::Gradient args{};
+  take_gaussian<Platform>(check, from, stacked, single, args.gaussian);
+  take_permutation(check, permutation, columns, args.gaussian);
+  take_gradients(check, from, single, stacked, rows_stacked != 0, *near_gradient, *edge_gradient,
+                 *mu_gradient, *inv_sigma_gradient, *partials, *records, args);
+  if (check.failed()) return check.error();
+  return Platform::run(context, args);
+}
+
+template <class Binding>
+auto gaussian_coordinates_signature(Binding&& context) {
+  return std::forward<Binding>(context)
+      .template Arg<AnyBuffer>()  // row_offsets
+      .template Arg<AnyBuffer>()  // columns
+      .template Arg<AnyBuffer>()  // splits
+      .template Arg<AnyBuffer>()  // permutation
+      .template Arg<AnyBuffer>()  // single
+      .template Arg<AnyBuffer>()  // stacked
+      .template Arg<AnyBuffer>()  // near
+      .template Arg<AnyBuffer>()  // far
+      .template Arg<AnyBuffer>()  // edges
+      .template Arg<AnyBuffer>()  // mu
+      .template Arg<AnyBuffer>()  // inv_sigma
+      .template Ret<AnyBuffer>()  // near_gradient
+      .template Ret<AnyBuffer>()  // edge_gradient
+      .template Ret<AnyBuffer>()  // mu_gradient
+      .template Ret<AnyBuffer>()  // inv_sigma_gradient
+      .template Ret<AnyBuffer>()  // partials
+      .template Ret<AnyBuffer>()  // records
+      .template Attr<int64_t>("rows_stacked")
+      .template Attr<int64_t>("activation")
+      .template Attr<int64_t>("split_length");
 }
 
 }  // namespace jaxgnn
