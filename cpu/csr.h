@@ -225,6 +225,7 @@ struct PairArgs {
   const void* queries;      // T[receivers, H F]
   const void* keys;         // T[senders, H F]
   const void* vector;       // A[H, F] or null
+  const void* key_scale;    // A[senders, H] or null
 };
 
 struct PairForwardArgs {
@@ -242,7 +243,7 @@ struct PairGradientArgs {
   bool by_senders;
   const void* cotangent;  // T[receivers, width]
   const void* records;    // A[receivers, 2 H]: log_sum, delta
-  void* first;            // T[R, H F], the gradient of keys or of queries
+  void* first;            // T[R, H F], the gradient of scaled keys or of queries
   void* second;
   void* edge_gradient;  // A[E, H] or null, of the pass over receivers
   void* loop_gradient;  // A[receivers, H] or null, the same

@@ -4,8 +4,9 @@
 namespace jaxgnn {
 namespace {
 
-// scale <near, far>.
+// scale key_scale <near, far>.
 struct Dot {
+  static constexpr bool kScalesKeys = true;
   static constexpr bool kVector = false;      // no parameter of its own
   static constexpr bool kSharedRows = false;  // values are not the keys
 

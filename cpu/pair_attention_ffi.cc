@@ -21,13 +21,14 @@ PairArgs make_pair(Check& check, const PairOperands& from, bool rows_are_senders
 
 ffi::Error forward(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
                    AnyBuffer row_order, AnyBuffer queries, AnyBuffer keys, AnyBuffer values,
-                   AnyBuffer vector, AnyBuffer edge_bias, AnyBuffer loop_bias, AnyBuffer streams,
-                   Result out, Result log_sum, Result partials, int64_t score, double number,
-                   int64_t heads, int64_t drop_below, int64_t self_loops, int64_t split_length) {
+                   AnyBuffer vector, AnyBuffer key_scale, AnyBuffer edge_bias, AnyBuffer loop_bias,
+                   AnyBuffer streams, Result out, Result log_sum, Result partials, int64_t score,
+                   double number, int64_t heads, int64_t drop_below, int64_t self_loops,
+                   int64_t split_length) {
   Check check("jaxgnn_pair_attention");
-  const PairOperands from{row_offsets, columns, splits,     row_order,  queries,     keys,
-                          values,      vector,  edge_bias,  loop_bias,  streams,     score,
-                          number,      heads,   drop_below, self_loops, split_length};
+  const PairOperands from{row_offsets, columns, splits,    row_order,  queries,    keys,
+                          values,      vector,  key_scale, edge_bias,  loop_bias,  streams,
+                          score,       number,  heads,     drop_below, self_loops, split_length};
   PairForwardArgs args{};
   args.pair = make_pair(check, from, false);
   take_pair_results(check, from, *out, *log_sum, *partials, args);
@@ -41,15 +42,15 @@ ffi::Error forward(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer column
 ffi::Error gradients(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer columns,
                      AnyBuffer splits, AnyBuffer row_order, AnyBuffer permutation,
                      AnyBuffer queries, AnyBuffer keys, AnyBuffer values, AnyBuffer vector,
-                     AnyBuffer edge_bias, AnyBuffer loop_bias, AnyBuffer streams,
-                     AnyBuffer cotangent, AnyBuffer records, Result first, Result second,
-                     Result edge_gradient, Result loop_gradient, Result partials,
+                     AnyBuffer key_scale, AnyBuffer edge_bias, AnyBuffer loop_bias,
+                     AnyBuffer streams, AnyBuffer cotangent, AnyBuffer records, Result first,
+                     Result second, Result edge_gradient, Result loop_gradient, Result partials,
                      int64_t by_senders, int64_t score, double number, int64_t heads,
                      int64_t drop_below, int64_t self_loops, int64_t split_length) {
   Check check("jaxgnn_pair_attention_gradients");
-  const PairOperands from{row_offsets, columns, splits,     row_order,  queries,     keys,
-                          values,      vector,  edge_bias,  loop_bias,  streams,     score,
-                          number,      heads,   drop_below, self_loops, split_length};
+  const PairOperands from{row_offsets, columns, splits,    row_order,  queries,    keys,
+                          values,      vector,  key_scale, edge_bias,  loop_bias,  streams,
+                          score,       number,  heads,     drop_below, self_loops, split_length};
   PairGradientArgs args{};
   args.by_senders = by_senders != 0;
   args.pair = make_pair(check, from, args.by_senders);
@@ -80,6 +81,7 @@ XLA_FFI_DEFINE_HANDLER(forward_handler, forward,
                            .Arg<AnyBuffer>()  // keys
                            .Arg<AnyBuffer>()  // values
                            .Arg<AnyBuffer>()  // vector
+                           .Arg<AnyBuffer>()  // key_scale
                            .Arg<AnyBuffer>()  // edge_bias
                            .Arg<AnyBuffer>()  // loop_bias
                            .Arg<AnyBuffer>()  // streams
@@ -105,6 +107,7 @@ XLA_FFI_DEFINE_HANDLER(gradients_handler, gradients,
                            .Arg<AnyBuffer>()  // keys
                            .Arg<AnyBuffer>()  // values
                            .Arg<AnyBuffer>()  // vector
+                           .Arg<AnyBuffer>()  // key_scale
                            .Arg<AnyBuffer>()  // edge_bias
                            .Arg<AnyBuffer>()  // loop_bias
                            .Arg<AnyBuffer>()  // streams

@@ -71,6 +71,8 @@ struct Ends {
   const T* near_value;  // [rows, heads, G], or null
   const T* far_value;   // [columns, heads, G]
   const A* vector;      // [F], or null
+  const A* key_scale;   // [senders, heads], or null
+  bool by_senders;      // these are the near end
   int64_t head, heads;
   int64_t F, G;
   A number;
@@ -87,9 +89,12 @@ Ends<T> ends_of(const PairArgs& args, bool by_senders, const void* cotangent, in
   const T* gradient = cotangent == nullptr ? nullptr : static_cast<const T*>(cotangent) + head * G;
   const A* vector =
       args.vector == nullptr ? nullptr : static_cast<const A*>(args.vector) + head * F;
+  const A* scale = static_cast<const A*>(args.key_scale);
   const A number = static_cast<A>(args.number);
-  if (by_senders) return {keys, queries, values, gradient, vector, head, heads, F, G, number};
-  return {queries, keys, gradient, values, vector, head, heads, F, G, number};
+  if (by_senders) {
+    return {keys, queries, values, gradient, vector, scale, true, head, heads, F, G, number};
+  }
+  return {queries, keys, gradient, values, vector, scale, false, head, heads, F, G, number};
 }
 
 template <class Score, int N, class A>
@@ -98,6 +103,17 @@ JAXGNN_INLINE Vector<A, N> load_vector(const A* vector, int64_t f) {
     return load<N>(vector + f);
   } else {
     return Vector<A, N>{};
+  }
+}
+
+// values[c] times the scale of its edge's key.
+template <class T>
+JAXGNN_INLINE void scale_keys(const Ends<T>& ends, const Chunk& chunk, int64_t row,
+                              Accumulator<T>* values) {
+  if (ends.key_scale == nullptr) return;
+  for (int c = 0; c < chunk.count; ++c) {
+    const int64_t sender = ends.by_senders ? row : chunk.columns[c];
+    values[c] *= ends.key_scale[sender * ends.heads + ends.head];
   }
 }
 
@@ -116,6 +132,7 @@ JAXGNN_INLINE void pair_scores(const AttentionArgs& args, const Ends<T>& ends, c
     });
     scores[c] = Score::score(sum, ends.number);
   }
+  if constexpr (Score::kScalesKeys) scale_keys(ends, chunk, row, scores);
   add_biases(args, chunk, ends.head, scores);
 }
 
@@ -263,13 +280,15 @@ void gradient_rows(const PairGradientArgs& args, int64_t head, int64_t piece, co
         store<N>(ds + c, alpha * (keep * load<N>(dots + c) - load<N>(deltas + c)));
         store<N>(weights + c, alpha * keep);
       }
+      A* gradient = chunk.loop ? loop_gradient : edge_gradient;
+      if (gradient != nullptr) {
+        for (int c = 0; c < chunk.count; ++c) gradient[chunk.edges[c] * heads + head] = ds[c];
+      }
+      if constexpr (Score::kScalesKeys && !kSenders) scale_keys(ends, chunk, row, ds);
       add_derivatives<Score, kSenders>(ends, chunk, row, ds, range, firsts, seconds);
       if constexpr (kSenders) {
         add_weighted(chunk, weights, ends.far_value, width, seconds_range, A{1}, seconds);
       }
-      A* gradient = chunk.loop ? loop_gradient : edge_gradient;
-      if (gradient == nullptr) return;
-      for (int c = 0; c < chunk.count; ++c) gradient[chunk.edges[c] * heads + head] = ds[c];
     };
     auto pass = [&](int64_t edge) {
       if (edge_gradient != nullptr) edge_gradient[edge * heads + head] = 0;

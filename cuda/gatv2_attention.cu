@@ -6,6 +6,7 @@ namespace {
 
 // <vector, LeakyReLU(near + far)>; what is averaged are the keys.
 struct Gatv2 {
+  static constexpr bool kScalesKeys = false;
   static constexpr bool kVector = true;
   static constexpr bool kSharedRows = true;
 

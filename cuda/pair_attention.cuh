@@ -27,6 +27,7 @@ struct PairParams {
   const T* near_value;  // [rows, heads, G], of the gradients
   const T* far_value;   // [columns, heads, G]
   const A* vector;      // [heads, F], or null
+  const A* key_scale;   // [senders, heads], or null
   const A* records;     // [receivers, 2, heads]: log_sum, delta
   T* out;               // [rows, heads, G] forward, else [rows, heads, F]
   void* second;         // by senders T, by receivers A: what PairGradientArgs says
@@ -136,6 +137,12 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
     delta = __ldg(p.records + row * 2 * p.heads + p.heads + place.head);
   }
 
+  const auto key_scale_at = [&](int64_t sender) {
+    const bool given = Score::kScalesKeys && p.key_scale != nullptr;
+    return given ? __ldg(p.key_scale + sender * p.heads + place.head) : A(1);
+  };
+  const A own_scale = kSenders ? key_scale_at(row) : A(1);
+
   A first[P][V] = {}, sums[P][V] = {};
   Softmax<A> softmax;
   const bool loop = working && has_loop(scoring, p.rows, work);
@@ -166,6 +173,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
     bool valid[kSteps];
     Pack<T, V> far_packs[kSteps][P], value_packs[kSteps][P];
     A score[kSteps], dot[kSteps], bias[kSteps], reference[kSteps], difference[kSteps];
+    A scale[kSteps];  // of the keys
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) {
       const int column = next[u];
@@ -175,6 +183,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
       const T* far_value_row = row_of(far_value, column, far_value_bytes);
       load_packs(far_row, p.F, far_packs[u]);
       if constexpr (!kOneFar) load_packs(far_value_row, p.G, value_packs[u]);
+      scale[u] = kSenders ? own_scale : key_scale_at(column);
       reference[u] = log_sum;
       difference[u] = delta;
       if constexpr (kSenders) {
@@ -254,7 +263,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
     A most = A(-INFINITY);
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) {
-      score[u] = valid[u] ? Score::score(score[u], p.number) + bias[u] : A(-INFINITY);
+      score[u] = valid[u] ? Score::score(score[u], p.number) * scale[u] + bias[u] : A(-INFINITY);
       if (score[u] > most) most = score[u];
     }
     if constexpr (kForward) {
@@ -273,6 +282,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
       const A weight = alpha * keep[u];
       if constexpr (kForward) softmax.total += alpha;
       const A ds = valid[u] ? weight * dot[u] - alpha * difference[u] : A(0);
+      const A pull = kReceivers && Score::kScalesKeys ? ds * scale[u] : ds;
       if (kReceivers && !kPlain && working && place.lane == 0 && place.piece == 0) {
         if (i + u < work.count) {
           A* to = p.edge_gradient;
@@ -287,7 +297,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
         for (int k = 0; k < V; ++k) {
           const A own = unpack(near[q], k), other = unpack(far_packs[u][q], k);
           if constexpr (!kReceivers) sums[q][k] += weight * value(u, q, k);
-          if constexpr (!kForward) first[q][k] += ds * Score::derivative(own, other, p.number);
+          if constexpr (!kForward) first[q][k] += pull * Score::derivative(own, other, p.number);
           if constexpr (kReceivers && Score::kVector) {
             sums[q][k] += ds * Score::activation(own, other, p.number);
           }
@@ -472,6 +482,7 @@ PairParams<T> pair_params(const PairArgs& args) {
   p.far = static_cast<const T*>(args.keys);
   p.far_value = static_cast<const T*>(from.values);
   p.vector = static_cast<const A*>(args.vector);
+  p.key_scale = static_cast<const A*>(args.key_scale);
   p.number = static_cast<A>(args.number);
   p.heads = static_cast<int>(from.heads);
   p.F = static_cast<int>(args.head_width);

@@ -13,6 +13,7 @@ struct PairArgs {
   const void* queries;      // [receivers, heads head_width]
   const void* keys;         // [senders, heads head_width]
   const void* vector;       // [heads, head_width] of the accumulation type, or null
+  const void* key_scale;    // [senders, heads] of the accumulation type, or null
 };
 
 struct PairForwardArgs {
@@ -30,7 +31,7 @@ struct PairGradientArgs {
   bool by_senders;
   const void* cotangent;  // [receivers, width]
   const void* records;    // [receivers, 2 heads]: log_sum, delta
-  void* first;            // [rows, heads head_width], the gradient of keys or of queries
+  void* first;            // [rows, heads head_width], the gradient of scaled keys or of queries
   void* second;
   void* edge_gradient;  // by receivers: [edges, heads], or null
   void* loop_gradient;  // by receivers: [receivers, heads], or null

@@ -10,7 +10,7 @@ namespace jaxgnn {
 // Which scores, by their FFI attribute.
 enum class PairScore : int64_t { dot = 0, gatv2 = 1 };
 
-// What both handlers take. Without values they are the keys; GATv2 has a vector.
+// What both handlers take. Without values they are the keys; GATv2 has a vector, and no key_scale.
 struct PairOperands {
   const AnyBuffer& row_offsets;
   const AnyBuffer& columns;
@@ -20,6 +20,7 @@ struct PairOperands {
   const AnyBuffer& keys;
   const AnyBuffer& values;
   const AnyBuffer& vector;
+  const AnyBuffer& key_scale;
   const AnyBuffer& edge_bias;
   const AnyBuffer& loop_bias;
   const AnyBuffer& streams;
@@ -58,6 +59,9 @@ void take_pair(Check& check, const PairOperands& from, bool rows_are_senders, Pa
   if (from.shares_rows()) {
     check.matrix(from.vector, sums, from.heads, args.head_width,
                  "the vector must be [heads, features] of the accumulation type");
+  } else {
+    check.optional_matrix(from.key_scale, sums, senders, from.heads,
+                          "key_scale must be [senders, heads] of the accumulation type");
   }
   check.optional_matrix(from.edge_bias, sums, count(from.columns), from.heads,
                         "edge_bias must be [edges, heads]");
@@ -79,6 +83,7 @@ void take_pair(Check& check, const PairOperands& from, bool rows_are_senders, Pa
   args.queries = from.queries.untyped_data();
   args.keys = from.keys.untyped_data();
   args.vector = data_or_null(from.vector);
+  args.key_scale = from.shares_rows() ? nullptr : data_or_null(from.key_scale);
   args.number = from.number;
 }
 

@@ -37,18 +37,22 @@ def draw_operands(graph, heads, features, width, dtype="float32", seed=0, scale=
     return q, k, v, *(draw_array(rng, (n, heads), wide) for n in (graph.num_edges, nodes[0]))
 
 
-def dense(graph, q, k, v, bias=None, *, scale=None, derive=False, **options):
+def dense(graph, q, k, v, bias=None, key_scale=None, *, scale=None, derive=False, **options):
+    """The gradient of `key_scale` comes after that of `k`."""
     q, k = np.asarray(q, np.float64), np.asarray(k, np.float64)
     scale = 1 / np.sqrt(q.shape[2]) if scale is None else scale
+    factors = np.ones(k.shape[:2]) if key_scale is None else np.asarray(key_scale, np.float64)
+    scaled = k * factors[..., None]
 
     def scores(senders, receivers):
-        return scale * np.einsum("ehf,ehf->eh", k[senders], q[receivers])
+        return scale * np.einsum("ehf,ehf->eh", scaled[senders], q[receivers])
 
     def pull(senders, receivers, ds):
         dq, dk = np.zeros_like(q), np.zeros_like(k)
-        np.add.at(dq, receivers, scale * ds[..., None] * k[senders])
+        np.add.at(dq, receivers, scale * ds[..., None] * scaled[senders])
         np.add.at(dk, senders, scale * ds[..., None] * q[receivers])
-        return dq, dk
+        dfactors = [] if key_scale is None else [np.sum(dk * k, axis=-1)]
+        return dq, dk * factors[..., None], *dfactors
 
     return dense_pair_attention(graph, scores, v, bias, pull=pull if derive else None, **options)
 
@@ -105,22 +109,60 @@ def test_any_graph(graph, heads, loops):
     close(out, dense(graph, q, k, v, loops=added), tolerance("float32"))
 
 
+@pytest.mark.parametrize(
+    ("heads", "features", "dtype", "loops"),
+    [
+        (3, 7, "float32", True),
+        (1, 64, "float32", False),
+        (2, 8, "bfloat16", True),
+        (2, 12, "float64", False),
+    ],
+)
+def test_keys_that_are_scaled_values(heads, features, dtype, loops):
+    graph = mixed_graph()
+    with jax.enable_x64(dtype == "float64"):
+        q, _, v, bias, loop_bias = draw_operands(graph, heads, features, features, dtype)
+        key_scale = draw_array(np.random.default_rng(1), (graph.num_senders, heads), bias.dtype)
+
+        def attention(q, key_scale, v, bias, loop_bias):
+            options = {"key_scale": key_scale, "self_loops": loops, "impl": "kernel"}
+            options |= {"loop_bias": loop_bias} if loops else {}
+            return dot_attention(graph, q, v, v, bias, **options)
+
+        def expected(q, key_scale, v, bias, loop_bias):
+            options = {"loops": loop_bias if loops else None, "derive": True}
+            out, (dq, dk, dscale, dv, *more) = dense(graph, q, v, v, bias, key_scale, **options)
+            return out, (dq, dscale, dk + dv, *more)
+
+        operands = q, key_scale, v, bias, loop_bias
+        if loops:
+            check_values_and_gradients(attention, expected, operands, dtype)
+        else:
+            check_values_and_gradients(
+                functools.partial(attention, loop_bias=None),
+                functools.partial(expected, loop_bias=None),
+                operands[:4],
+                dtype,
+            )
+
+
 @pytest.fixture(scope="module")
 def graph():
     return skewed_graph(12, 60)
 
 
 def test_derivatives_equal_finite_differences(x64):
-    """To second order, with dropout held by its key, and of a scale for each head."""
+    """To second order, with dropout held by its key, of a scale for each head and each key."""
     graph = skewed_graph(7, 25)
     operands = draw_operands(graph, 2, 3, 2, "float64")
     scale = jnp.asarray([0.5, 1.5])
+    key_scale = draw_array(np.random.default_rng(1), (graph.num_senders, 2), "float64")
 
-    def f(q, k, v, bias, loops, scale):
-        options = {"scale": scale, "dropout_rate": 0.3, "key": KEY, "self_loops": True}
-        return dot_attention(graph, q, k, v, bias, loop_bias=loops, **options)
+    def f(q, k, v, bias, loops, scale, key_scale):
+        options = {"dropout_rate": 0.3, "key": KEY, "self_loops": True, "loop_bias": loops}
+        return dot_attention(graph, q, k, v, bias, scale=scale, key_scale=key_scale, **options)
 
-    check_grads(jax.jit(f), (*operands, scale), order=2, modes=["rev"], eps=1e-6)
+    check_grads(jax.jit(f), (*operands, scale, key_scale), order=2, modes=["rev"], eps=1e-6)
 
 
 @pytest.mark.parametrize("impl", ["kernel", "jax"])
@@ -147,9 +189,11 @@ def test_large_scores_and_masks(impl):
 def test_vmap_is_one_call_on_more_heads(graph):
     q, k, v, bias, _ = draw_operands(graph, 2, 3, 4)
     k = jnp.stack([k, 2 * k, -k])
+    key_scale = jnp.arange(2.0 * graph.num_senders).reshape(-1, 2) / graph.num_senders
 
     def f(impl, k, bias):
-        return dot_attention(graph, q, k, v, bias, dropout_rate=0.3, key=KEY, impl=impl)
+        options = {"key_scale": key_scale, "dropout_rate": 0.3, "key": KEY}
+        return dot_attention(graph, q, k, v, bias, impl=impl, **options)
 
     mapped = jax.jit(jax.vmap(functools.partial(f, "kernel"), (0, None)))
     assert mapped.lower(k, bias).as_text().count("@jaxgnn_pair") == 1
@@ -192,6 +236,7 @@ def test_bad_arguments():
         (lambda: f(x, x, x, s), ValueError, r"edge_bias: .* \(2, 2\), got \(3, 2\)"),
         (lambda: f(x, x, x, loop_bias=s), ValueError, "loop_bias: expected self_loops=True"),
         (lambda: f(x, x, x, scale=jnp.ones(3)), ValueError, r"scale: .*\(2,\), got \(3,\)"),
+        (lambda: f(x, x, x, key_scale=x), ValueError, r"key_scale: .* \(3, 2\), got \(3, 2, 4\)"),
         (lambda: f(x, x, x, dropout_rate=0.5), ValueError, "key: expected a JAX key"),
         (lambda: f(x, x, x, impl="cuda"), ValueError, "impl: expected None, 'kernel'"),
     ):
@@ -199,13 +244,14 @@ def test_bad_arguments():
             call()
 
 
-@pytest.mark.parametrize("place", range(11))
+@pytest.mark.parametrize("place", range(12))
 def test_operands_that_do_not_fit_are_an_error(place):
     """Below the public operation: the target itself reads nothing out of bounds."""
     graph = Graph.from_edges([0, 1], [2, 2], num_nodes=3)
     x = jnp.ones((3, 8))
     operands = [graph.row_offsets, graph.senders, graph.splits, jnp.zeros(3, jnp.int32), x, x, x]
-    operands += [jnp.ones((0, 0)), jnp.ones((2, 2)), jnp.ones((3, 2)), jnp.ones((3, 2), "uint32")]
+    operands += [jnp.ones((0, 0)), jnp.ones((3, 2)), jnp.ones((2, 2)), jnp.ones((3, 2))]
+    operands += [jnp.ones((3, 2), "uint32")]
     results = [((3, 8), jnp.float32), ((3, 2), jnp.float32), ((1, 12), jnp.float32)]
     if place == 7:
         operands[7] = jnp.ones((2, 3))  # of another width than the keys

@@ -77,7 +77,12 @@ def _gradients(
     dkeys, dvalues, _, _ = gradients(by_senders=True)
     dqueries, shares, dedge, dloop = gradients(by_senders=False)
     dvector = None if shares is None else jnp.sum(shares, axis=0, keepdims=True)
-    nodes = Nodes(dqueries, dkeys, dvalues, dvector)
+    keys, scale, dscale = operands.nodes.keys, operands.nodes.key_scale, None
+    if scale is not None:  # what came are the gradients of the product
+        wide = dkeys.astype(dtype)
+        dkeys = (wide * scale[:, :, None]).astype(keys.dtype)
+        dscale = jnp.sum(wide * keys.astype(dtype), axis=-1)
+    nodes = Nodes(dqueries, dkeys, dvalues, dvector, dscale)
     return PairOperands(None, nodes, dedge, dloop, None)  # type: ignore[arg-type]
 
 
@@ -126,6 +131,8 @@ def attention_weights(
     graph, nodes = operands.graph, operands.nodes
     dtype = _ffi.accumulation_dtype(nodes.keys.dtype)
     queries, keys = nodes.queries.astype(dtype), nodes.keys.astype(dtype)
+    if nodes.key_scale is not None:
+        keys = keys * nodes.key_scale[:, :, None]
 
     def score_rows(rows: Array, more: Array | None) -> Array:
         assert nodes.vector is not None

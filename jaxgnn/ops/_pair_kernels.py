@@ -43,12 +43,14 @@ class Nodes(NamedTuple):
         keys: of the senders.
         values: of the senders; `None` where they are the keys.
         vector: of each head, with an axis before; `None` without.
+        key_scale: what the keys are multiplied by, in the accumulation dtype; `None` without.
     """
 
     queries: Float[Array, "num_receivers heads features"]
     keys: Float[Array, "num_senders heads features"]
     values: Float[Array, "num_senders heads width"] | None
     vector: Float[Array, "1 heads features"] | None
+    key_scale: Float[Array, "num_senders heads"] | None = None
 
     @property
     def averaged(self) -> Array:
@@ -62,6 +64,7 @@ class Nodes(NamedTuple):
             flat(self.keys),
             jnp.zeros((0, 0), self.keys.dtype) if self.values is None else flat(self.values),
             jnp.zeros((0, 0), dtype) if self.vector is None else self.vector[0],
+            jnp.zeros((0, 0), dtype) if self.key_scale is None else self.key_scale,
         ]
 
 
@@ -108,8 +111,9 @@ def gradients(
     *,
     by_senders: bool,
 ) -> tuple[Array, Array | None, Array | None, Array | None]:
-    """By senders, over the transpose: the gradients of `keys` and of `values`, if there are any.
-    By receivers: those of `queries`, of the vector (each row's share) and of the biases."""
+    """By senders, over the transpose: the gradients of `keys` times `key_scale`, and of `values`,
+    if there are any. By receivers: those of `queries`, of the vector (each row's share) and of the
+    biases."""
 
     def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array | None, Array | None, Array | None]:
         nodes, scores, log_sum, delta, cotangent = arrays

@@ -24,6 +24,7 @@ def dot_attention(
     edge_bias: Float[Array, "num_edges heads"] | None = None,
     *,
     scale: float | Float[Array, " heads"] | None = None,
+    key_scale: Float[Array, "num_senders heads"] | None = None,
     dropout_rate: float = 0.0,
     key: Any = None,
     self_loops: bool = False,
@@ -34,10 +35,10 @@ def dot_attention(
 
     $$y_{ih} = \sum_{e = (j \to i)} m_{eh} \, \alpha_{eh} \, v_{jh}, \qquad
       \alpha_{eh} = \frac{\exp s_{eh}}{\sum_{e' \to i} \exp s_{e'h}}, \qquad
-      s_{eh} = \gamma_h \langle q_{ih}, k_{jh} \rangle + b_{eh}$$
+      s_{eh} = \gamma_h \, c_{jh} \langle q_{ih}, k_{jh} \rangle + b_{eh}$$
 
-    with $\gamma$ = `scale`, $b$ = `edge_bias` and dropout's mask with its scale $m$, 1 without. A
-    receiver without edges gets 0. A bias of $-\infty$ masks an edge: its weight is 0, and so is the
+    with $\gamma$ = `scale`, $c$ = `key_scale`, 1 if not given, $b$ = `edge_bias` and dropout's
+    mask with its scale $m$, 1 without. A receiver without edges gets 0. A bias of $-\infty$ masks an edge: its weight is 0, and so is the
     result of a receiver all of whose edges are masked. Scores and sums are in float32 for float32,
     bfloat16 and float16, in float64 for float64. Self-loops and dropout are those of
     `gat_attention`.
@@ -56,6 +57,8 @@ def dot_attention(
         edge_bias: added to the scores, `[num_edges, heads]` in the graph's edge order.
         scale: a number, or one for each head as an array, which has a derivative and is multiplied
             into `q`; $1 / \sqrt{F}$ if not given.
+        key_scale: of the keys, `[num_senders, heads]`. Keys that are multiples of the values, as
+            where scores are cosines, are then the array `v` itself, and each row is read once.
         dropout_rate: share of the weights dropped, at least 0 and below 1.
         key: a JAX key, for a `dropout_rate` above 0.
         self_loops: one self-loop for each node, in place of the graph's.
@@ -83,6 +86,7 @@ def dot_attention(
         v,
         edge_bias,
         scale=scale,
+        key_scale=key_scale,
         dropout_rate=dropout_rate,
         key=key,
         self_loops=self_loops,
@@ -109,6 +113,7 @@ def dot_arguments(
     edge_bias: Any = None,
     *,
     scale: Any = None,
+    key_scale: Any = None,
     dropout_rate: float = 0.0,
     key: Any = None,
     self_loops: bool = False,
@@ -124,6 +129,9 @@ def dot_arguments(
             f"v: expected the dtype and heads of k, {k.dtype} and {k.shape[1]}, "
             f"got {v.dtype} and {v.shape[1]}"
         )
+    if key_scale is not None:
+        key_scale = _check.matrix(key_scale, "key_scale", graph.num_senders, k.shape[1])
+        key_scale = key_scale.astype(_ffi.accumulation_dtype(k.dtype))
     number = 1 / math.sqrt(max(k.shape[2], 1))
     if isinstance(scale, jax.Array | np.ndarray) and scale.ndim > 0:
         scale = _check.floating(scale, "scale")
@@ -133,7 +141,7 @@ def dot_arguments(
         q = (q.astype(dtype) * scale.astype(dtype)[None, :, None]).astype(q.dtype)
     elif scale is not None:
         number = _check.number(scale, "scale", -math.inf, math.inf)
-    nodes = Nodes(q, k, v, None)
+    nodes = Nodes(q, k, v, None, key_scale)
     return pair_arguments(
         graph, nodes, "dot", number, edge_bias, dropout_rate, key, self_loops, loop_bias
     )

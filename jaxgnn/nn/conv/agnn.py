@@ -69,9 +69,17 @@ class AGNNConv(nnx.Module):
         wide = rows.astype(accumulation_dtype(rows.dtype))
         # PyTorch's bound: a row of zeros stays one.
         norm = jnp.sqrt(jnp.maximum(jnp.sum(wide**2, axis=-1, keepdims=True), 1e-24))
-        unit = _heads.fold((wide / norm).astype(rows.dtype)[..., None, :])
+        queries = _heads.fold((wide / norm).astype(rows.dtype)[..., None, :])
         copies = math.prod(rows.shape[1:-1])
         scale = 1.0 if self.beta is None else jnp.broadcast_to(self.beta[...], (copies,))
         values = _heads.fold(rows[..., None, :])
-        out = dot_attention(graph, unit, unit, values, scale=scale, self_loops=self.add_self_loops)
+        out = dot_attention(
+            graph,
+            queries,
+            values,
+            values,
+            scale=scale,
+            key_scale=jnp.reshape(1 / norm, (rows.shape[0], copies)),
+            self_loops=self.add_self_loops,
+        )
         return out.reshape(rows.shape)
