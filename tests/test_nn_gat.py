@@ -13,6 +13,7 @@ from strategies import skewed_graph
 
 from jaxgnn import Graph
 from jaxgnn.nn import GAT, GATConv
+from jaxgnn.nn.conv import gat
 from jaxgnn.transform import add_self_loops, remove_self_loops
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -157,6 +158,37 @@ def test_features_may_have_further_axes():
     assert weights.edges.shape == (EDGES, 2, 3, 3)
     for i, j in ((0, 0), (1, 2)):
         close(out[:, i, j], CALL(conv, graph, x[:, i, j], attributes))
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_scores_are_the_same_in_both_forms(heads, monkeypatch):
+    """The CPU's and that of other platforms, with their gradients, bit widths and further axes."""
+    vectors = nnx.Param(normal(heads, 5, seed=1))
+    rows = normal(7, 2, heads, 5)
+
+    def found(rows):
+        return jax.value_and_grad(lambda r, v: (gat._dot(r, nnx.Param(v)) ** 2).sum(), (0, 1))(
+            rows, vectors[...]
+        )
+
+    narrow = rows.astype(jnp.bfloat16)
+    product, narrow_product = found(rows), gat._dot(narrow, vectors)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    jax.tree.map(close, product, found(rows))
+    assert narrow_product.dtype == jnp.float32
+    close(narrow_product, gat._dot(narrow, vectors))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of the CPU's compiler")
+def test_scores_hold_nothing_of_the_size_of_the_rows():
+    """Neither the vectors, for each row, nor the terms of the sums."""
+    rows, vectors = normal(4096, 4, 32), normal(4, 32)
+
+    def total(rows, vectors):
+        return (gat._dot(rows, nnx.Param(vectors)) ** 2).sum()
+
+    program = jax.jit(jax.grad(total, (0, 1))).lower(rows, vectors).compile()
+    assert program.memory_analysis().temp_size_in_bytes < rows.nbytes / 4
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])

@@ -227,11 +227,23 @@ class GATConv(nnx.Module):
 
 
 def _dot(rows: Array, vectors: nnx.Param) -> Array:
-    """The dot product of each head with its vector, in the accumulation dtype."""
+    """The dot product of each head with its vector, in the accumulation dtype.
+
+    On the CPU it is a matrix product, with the vectors as diagonal blocks: there XLA would write
+    the vectors out for every row, and the terms of the sums, before adding them up. What is not
+    finite in one head of a row then shows in all of its heads.
+    """
     dtype = accumulation_dtype(rows.dtype)
+    rows = rows.astype(dtype)
     values = vectors[...].astype(dtype)
+    if jax.default_backend() == "cpu":
+        heads, features = values.shape
+        blocks = jnp.eye(heads, dtype=dtype)[:, None, :] * values[:, :, None]
+        flat = rows.reshape(*rows.shape[:-2], heads * features)
+        blocks = blocks.reshape(heads * features, heads)
+        return jnp.dot(flat, blocks, precision=jax.lax.Precision.HIGHEST)
     values = values.reshape((1,) * (rows.ndim - 2) + values.shape)
-    return jnp.sum(rows.astype(dtype) * values, axis=-1)
+    return jnp.sum(rows * values, axis=-1)
 
 
 def _fold(scores: Array) -> Array:
