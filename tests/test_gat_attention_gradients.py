@@ -16,6 +16,7 @@ from pair_oracle import close, gradients
 from strategies import examples, skewed_graph
 
 from jaxgnn import Graph, _ffi, gat_attention
+from jaxgnn.ops import _rows
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -153,3 +154,17 @@ def test_second_derivatives_equal_those_of_the_reference(x64):
     for a, b in zip(second("kernel"), second("jax"), strict=True):
         assert float(jnp.abs(b).max()) > 0
         close(a, b, 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_dot_products_of_nodes(dtype, monkeypatch):
+    """Those that gradients take: the CPU's kernel gives what other platforms compute."""
+    keys = jax.random.split(jax.random.key(0))
+    a, b = (jax.random.normal(key, (50, 3, 40), jnp.float32).astype(dtype) for key in keys)
+    found = jax.jit(_rows.node_dots)(a, b)
+    batched = jax.vmap(_rows.node_dots, (1, None), 1)(a[:, None], b)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    expected = _rows.node_dots(a, b)
+    assert expected.dtype == found.dtype == batched.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(batched[:, 0], expected, rtol=0, atol=1e-4)

@@ -14,6 +14,7 @@ from jaxgnn.ops import _attention_kernels as kernels
 from jaxgnn.ops._attention_kernels import Attention
 from jaxgnn.ops._attention_rule import attention_rule
 from jaxgnn.ops._dropout import keep_factors
+from jaxgnn.ops._rows import node_dots
 from jaxgnn.ops.gather_edges import gather_edges
 from jaxgnn.ops.segment_reduce import segment_reduce
 from jaxgnn.ops.spmm import spmm
@@ -59,8 +60,7 @@ def _gradients(
     and the scores' gradients are the sums of $dt_e$ at either end. Its own derivative is that of
     the composition's gradients.
     """
-    dtype = _ffi.accumulation_dtype(out.dtype)
-    delta = jnp.sum(cotangent.astype(dtype) * out.astype(dtype), axis=-1)
+    delta = node_dots(cotangent, out)
     dv, dsrc = kernels.sender_gradients(how, *operands, log_sum, delta, cotangent)
     ddst, dedge, dloop = kernels.receiver_gradients(how, *operands, log_sum, delta, cotangent)
     return Operands(None, dv, dsrc, ddst, dedge, dloop, None)  # type: ignore[arg-type]

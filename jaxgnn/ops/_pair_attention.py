@@ -15,6 +15,7 @@ from jaxgnn.ops import _pair_kernels as kernels
 from jaxgnn.ops._attention import leaky_relu, softmax_weights
 from jaxgnn.ops._attention_rule import attention_rule
 from jaxgnn.ops._pair_kernels import Nodes, PairAttention
+from jaxgnn.ops._rows import node_dots
 from jaxgnn.ops.gather_edges import gather_edges
 from jaxgnn.ops.sddmm import sddmm
 from jaxgnn.ops.spmm import spmm
@@ -71,8 +72,7 @@ def _gradients(
     and the rows' gradients are the sums at either end of $ds_e$ times the score's derivative. Its
     own derivative is that of the composition's gradients.
     """
-    dtype = _ffi.accumulation_dtype(out.dtype)
-    delta = jnp.sum(cotangent.astype(dtype) * out.astype(dtype), axis=-1)
+    delta = node_dots(cotangent, out)
     gradients = functools.partial(kernels.gradients, how, *operands, log_sum, delta, cotangent)
     dkeys, dvalues, _, _ = gradients(by_senders=True)
     dqueries, shares, dedge, dloop = gradients(by_senders=False)

@@ -218,6 +218,20 @@ def dot_rows(
     return _foldable(kernel, edges_out=True)(rows, features, edges)
 
 
+def node_dots(
+    a: Float[Array, "nodes heads width"], b: Float[Array, "nodes heads width"]
+) -> Float[Array, "nodes heads"]:
+    """The dot product of each node's rows in the accumulation dtype, without derivatives.
+
+    On the CPU by a kernel, each node an edge to itself: XLA would write the products out there.
+    """
+    if jax.default_backend() == "cpu":
+        offsets = jnp.arange(a.shape[0] + 1, dtype=jnp.int32)
+        return dot_rows(Rows(offsets, offsets[:-1], jnp.zeros((0, 2), jnp.int32), None), a, b)
+    dtype = _ffi.accumulation_dtype(a.dtype)
+    return jnp.sum(a.astype(dtype) * b.astype(dtype), axis=-1)
+
+
 def _foldable(kernel: Any, *, edges_out: bool = False) -> Any:
     """Gives `kernel(rows, features, edges)` its `vmap` rule: the batch becomes width or heads.
 
