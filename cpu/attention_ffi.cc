@@ -20,15 +20,15 @@ AttentionArgs make_attention(Check& check, const AttentionOperands& from, bool r
 }
 
 ffi::Error attention(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer columns,
-                     AnyBuffer splits, AnyBuffer values, AnyBuffer sender_scores,
-                     AnyBuffer receiver_scores, AnyBuffer edge_bias, AnyBuffer loop_bias,
-                     AnyBuffer streams, Result out, Result log_sum, Result partials,
-                     Result /*scratch*/, double negative_slope, int64_t drop_below,
+                     AnyBuffer splits, AnyBuffer row_order, AnyBuffer values,
+                     AnyBuffer sender_scores, AnyBuffer receiver_scores, AnyBuffer edge_bias,
+                     AnyBuffer loop_bias, AnyBuffer streams, Result out, Result log_sum,
+                     Result partials, Result /*scratch*/, double negative_slope, int64_t drop_below,
                      int64_t self_loops, int64_t split_length) {
   Check check("jaxgnn_gat_attention");
-  const AttentionOperands from{row_offsets,     columns,    splits,      values,  sender_scores,
-                               receiver_scores, edge_bias,  loop_bias,   streams, negative_slope,
-                               drop_below,      self_loops, split_length};
+  const AttentionOperands from{row_offsets,    columns,         splits,     row_order,   values,
+                               sender_scores,  receiver_scores, edge_bias,  loop_bias,   streams,
+                               negative_slope, drop_below,      self_loops, split_length};
   AttentionForwardArgs args{};
   args.attention = make_attention(check, from, false);
   take_results(check, from, *out, *log_sum, *partials, args);
@@ -49,16 +49,16 @@ AttentionGradientArgs make_gradient(Check& check, const AttentionOperands& from,
 }
 
 ffi::Error attention_senders(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer columns,
-                             AnyBuffer splits, AnyBuffer permutation, AnyBuffer cotangent,
-                             AnyBuffer values, AnyBuffer sender_scores, AnyBuffer receivers,
-                             AnyBuffer edge_bias, AnyBuffer loop_bias, AnyBuffer streams,
-                             Result values_gradient, Result scores_gradient, Result partials,
-                             Result /*scratch*/, double negative_slope, int64_t drop_below,
-                             int64_t self_loops, int64_t split_length) {
+                             AnyBuffer splits, AnyBuffer row_order, AnyBuffer permutation,
+                             AnyBuffer cotangent, AnyBuffer values, AnyBuffer sender_scores,
+                             AnyBuffer receivers, AnyBuffer edge_bias, AnyBuffer loop_bias,
+                             AnyBuffer streams, Result values_gradient, Result scores_gradient,
+                             Result partials, Result /*scratch*/, double negative_slope,
+                             int64_t drop_below, int64_t self_loops, int64_t split_length) {
   Check check("jaxgnn_gat_attention_senders");
-  const AttentionOperands from{row_offsets, columns,    splits,      values,  sender_scores,
-                               receivers,   edge_bias,  loop_bias,   streams, negative_slope,
-                               drop_below,  self_loops, split_length};
+  const AttentionOperands from{row_offsets,    columns,    splits,     row_order,   values,
+                               sender_scores,  receivers,  edge_bias,  loop_bias,   streams,
+                               negative_slope, drop_below, self_loops, split_length};
   AttentionGradientArgs args =
       make_gradient(check, from, true, cotangent, *scores_gradient, *partials);
   take_senders(check, from, permutation, *values_gradient, args);
@@ -71,16 +71,16 @@ ffi::Error attention_senders(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuf
 }
 
 ffi::Error attention_receivers(ffi::ThreadPool pool, AnyBuffer row_offsets, AnyBuffer columns,
-                               AnyBuffer splits, AnyBuffer cotangent, AnyBuffer values,
-                               AnyBuffer sender_scores, AnyBuffer receivers, AnyBuffer edge_bias,
-                               AnyBuffer loop_bias, AnyBuffer streams, Result scores_gradient,
-                               Result edge_gradient, Result loop_gradient, Result partials,
-                               Result /*scratch*/, double negative_slope, int64_t drop_below,
-                               int64_t self_loops, int64_t split_length) {
+                               AnyBuffer splits, AnyBuffer row_order, AnyBuffer cotangent,
+                               AnyBuffer values, AnyBuffer sender_scores, AnyBuffer receivers,
+                               AnyBuffer edge_bias, AnyBuffer loop_bias, AnyBuffer streams,
+                               Result scores_gradient, Result edge_gradient, Result loop_gradient,
+                               Result partials, Result /*scratch*/, double negative_slope,
+                               int64_t drop_below, int64_t self_loops, int64_t split_length) {
   Check check("jaxgnn_gat_attention_receivers");
-  const AttentionOperands from{row_offsets, columns,    splits,      values,  sender_scores,
-                               receivers,   edge_bias,  loop_bias,   streams, negative_slope,
-                               drop_below,  self_loops, split_length};
+  const AttentionOperands from{row_offsets,    columns,    splits,     row_order,   values,
+                               sender_scores,  receivers,  edge_bias,  loop_bias,   streams,
+                               negative_slope, drop_below, self_loops, split_length};
   AttentionGradientArgs args =
       make_gradient(check, from, false, cotangent, *scores_gradient, *partials);
   take_receivers(check, from, *edge_gradient, *loop_gradient, args);
@@ -95,6 +95,7 @@ XLA_FFI_DEFINE_HANDLER(attention_handler, attention,
                            .Arg<AnyBuffer>()  // row_offsets
                            .Arg<AnyBuffer>()  // columns
                            .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // row_order
                            .Arg<AnyBuffer>()  // values
                            .Arg<AnyBuffer>()  // sender_scores
                            .Arg<AnyBuffer>()  // receiver_scores
@@ -116,6 +117,7 @@ XLA_FFI_DEFINE_HANDLER(attention_senders_handler, attention_senders,
                            .Arg<AnyBuffer>()  // row_offsets
                            .Arg<AnyBuffer>()  // columns
                            .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // row_order
                            .Arg<AnyBuffer>()  // permutation
                            .Arg<AnyBuffer>()  // cotangent
                            .Arg<AnyBuffer>()  // values
@@ -139,6 +141,7 @@ XLA_FFI_DEFINE_HANDLER(attention_receivers_handler, attention_receivers,
                            .Arg<AnyBuffer>()  // row_offsets
                            .Arg<AnyBuffer>()  // columns
                            .Arg<AnyBuffer>()  // splits
+                           .Arg<AnyBuffer>()  // row_order
                            .Arg<AnyBuffer>()  // cotangent
                            .Arg<AnyBuffer>()  // values
                            .Arg<AnyBuffer>()  // sender_scores

@@ -189,17 +189,31 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
   } else {
     const int64_t first = (team - parts) * kRowsEach;
     const int64_t last = min(first + kRowsEach, p.rows.num_rows);
-    int64_t begin = first < last ? load_offset(p.rows, first) : 0;
-    int64_t end = first < last ? load_offset(p.rows, first + 1) : 0;
+    // Rows are known two ahead, their offsets one ahead.
+    const auto row_at = [&](int64_t i) {
+      i = i < last ? i : last - 1;
+      return p.rows.order == nullptr ? i : int64_t(__ldg(p.rows.order + i));
+    };
+    int64_t row = 0, next = 0, begin = 0, end = 0;
+    if (first < last) {
+      row = row_at(first);
+      next = row_at(first + 1);
+      begin = load_offset(p.rows, row);
+      end = load_offset(p.rows, row + 1);
+    }
 #pragma unroll 1
-    for (int64_t row = first; row < last; ++row) {
-      const int64_t after = row + 1 < last ? load_offset(p.rows, row + 2) : end;
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t next_begin = load_offset(p.rows, next),
+                    next_end = load_offset(p.rows, next + 1);
+      const int64_t after = row_at(i + 2);
       const int64_t degree = end - begin;
       if (degree <= p.rows.split_length) {  // else its parts do it
         take(Work{row, -1, begin, static_cast<int>(degree), degree});
       }
-      begin = end;
-      end = after;
+      row = next;
+      next = after;
+      begin = next_begin;
+      end = next_end;
     }
   }
   const bool beyond = (team - parts) * kRowsEach >= p.rows.num_rows;  // teams that fill a block

@@ -13,6 +13,7 @@ struct AttentionOperands {
   const AnyBuffer& row_offsets;
   const AnyBuffer& columns;
   const AnyBuffer& splits;
+  const AnyBuffer& row_order;
   const AnyBuffer& values;
   const AnyBuffer& sender_scores;
   const AnyBuffer& receivers;
@@ -33,6 +34,7 @@ void take_operands(Check& check, const AttentionOperands& from, bool rows_are_se
   const int64_t edges = count(from.columns), num_rows = count(from.row_offsets) - 1;
   const int64_t num_senders = dim(from.values, 0), num_receivers = dim(from.receivers, 0);
   check.row_structure(from.row_offsets, from.columns, from.splits, from.split_length);
+  check.row_order(from.row_order, from.row_offsets);
   check.that(is_value_type(type), "values must be float32, bfloat16, float16 or float64");
   args.heads = dim(from.sender_scores, 1);
   args.width = dim(from.values, 1);

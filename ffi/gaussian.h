@@ -15,6 +15,7 @@ struct GaussianOperands {
   const AnyBuffer& row_offsets;
   const AnyBuffer& columns;
   const AnyBuffer& splits;
+  const AnyBuffer& row_order;
   const AnyBuffer& near;
   const AnyBuffer& far;
   const AnyBuffer& edges;
@@ -33,6 +34,7 @@ void take_gaussian(Check& check, const GaussianOperands& from, const AnyBuffer& 
   const xla::ffi::DataType type = stacked.element_type(), sums = accumulator(type);
   const int64_t rows = count(from.row_offsets) - 1;
   check.row_structure(from.row_offsets, from.columns, from.splits, from.split_length);
+  check.row_order(from.row_order, from.row_offsets);
   check.that(is_value_type(type), "the rows must be float32, bfloat16, float16 or float64");
   check.that(single.element_type() == type, "the rows of either kind must have the same type");
   args.kernels = dim(from.mu, 0);
@@ -126,14 +128,14 @@ void take_gradients(Check& check, const GaussianOperands& from, const AnyBuffer&
 
 template <class Platform>
 xla::ffi::Error gaussian_spmm(typename Platform::Context context, AnyBuffer row_offsets,
-                              AnyBuffer columns, AnyBuffer splits, AnyBuffer permutation,
-                              AnyBuffer x, AnyBuffer near, AnyBuffer far, AnyBuffer edges,
-                              AnyBuffer mu, AnyBuffer inv_sigma, Result out, Result partials,
-                              int64_t reduce, int64_t each, int64_t activation,
+                              AnyBuffer columns, AnyBuffer splits, AnyBuffer row_order,
+                              AnyBuffer permutation, AnyBuffer x, AnyBuffer near, AnyBuffer far,
+                              AnyBuffer edges, AnyBuffer mu, AnyBuffer inv_sigma, Result out,
+                              Result partials, int64_t reduce, int64_t each, int64_t activation,
                               int64_t split_length) {
   Check check("jaxgnn_gaussian_spmm");
-  const GaussianOperands from{row_offsets, columns,   splits,    near,       far,         edges,
-                              mu,          inv_sigma, dim(x, 0), activation, split_length};
+  const GaussianOperands from{row_offsets, columns, splits,    row_order, near,       far,
+                              edges,       mu,      inv_sigma, dim(x, 0), activation, split_length};
   typename Platform::Sum args{};
   take_gaussian<Platform>(check, from, each != 0 ? *out : x, each != 0 ? x : *out, args.gaussian);
   take_permutation(check, permutation, columns, args.gaussian);
@@ -154,6 +156,7 @@ auto gaussian_spmm_signature(Binding&& context) {
       .template Arg<AnyBuffer>()  // row_offsets
       .template Arg<AnyBuffer>()  // columns
       .template Arg<AnyBuffer>()  // splits
+      .template Arg<AnyBuffer>()  // row_order
       .template Arg<AnyBuffer>()  // permutation
       .template Arg<AnyBuffer>()  // x
       .template Arg<AnyBuffer>()  // near
@@ -172,15 +175,15 @@ auto gaussian_spmm_signature(Binding&& context) {
 template <class Platform>
 xla::ffi::Error gaussian_coordinates(
     typename Platform::Context context, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
-    AnyBuffer permutation, AnyBuffer single, AnyBuffer stacked, AnyBuffer near, AnyBuffer far,
-    AnyBuffer edges, AnyBuffer mu, AnyBuffer inv_sigma, Result near_gradient, Result edge_gradient,
-    Result mu_gradient, Result inv_sigma_gradient, Result partials, Result records,
-    int64_t rows_stacked, int64_t activation, int64_t split_length) {
+    AnyBuffer row_order, AnyBuffer permutation, AnyBuffer single, AnyBuffer stacked, AnyBuffer near,
+    AnyBuffer far, AnyBuffer edges, AnyBuffer mu, AnyBuffer inv_sigma, Result near_gradient,
+    Result edge_gradient, Result mu_gradient, Result inv_sigma_gradient, Result partials,
+    Result records, int64_t rows_stacked, int64_t activation, int64_t split_length) {
   Check check("jaxgnn_gaussian_spmm_coordinates");
   const AnyBuffer& gathered = rows_stacked != 0 ? single : stacked;
-  const GaussianOperands from{
-      row_offsets, columns,   splits,           near,       far,         edges,
-      mu,          inv_sigma, dim(gathered, 0), activation, split_length};
+  const GaussianOperands from{row_offsets, columns,     splits, row_order, near,
+                              far,         edges,       mu,     inv_sigma, dim(gathered, 0),
+                              activation,  split_length};
   typename Platform::Gradient args{};
   take_gaussian<Platform>(check, from, stacked, single, args.gaussian);
   take_permutation(check, permutation, columns, args.gaussian);
@@ -196,6 +199,7 @@ auto gaussian_coordinates_signature(Binding&& context) {
       .template Arg<AnyBuffer>()  // row_offsets
       .template Arg<AnyBuffer>()  // columns
       .template Arg<AnyBuffer>()  // splits
+      .template Arg<AnyBuffer>()  // row_order
       .template Arg<AnyBuffer>()  // permutation
       .template Arg<AnyBuffer>()  // single
       .template Arg<AnyBuffer>()  // stacked

@@ -332,13 +332,16 @@ class Graph:
         return dataclasses.replace(self, windows=_windows.build(self))
 
     def with_row_order(self) -> Graph:
-        """The graph with `row_order` and that of the transpose, which make `spmm` faster on a GPU.
+        """The graph with `row_order` and that of the transpose: `spmm` and attention are faster by
+        them on a GPU.
 
         Receivers that share senders are then worked on side by side, and find them in the cache;
         nodes and edges keep their numbers, and results their bits. Worth it for graphs with
-        communities or hubs and a mean degree of 16 and more; below, rows keep the order of their
-        numbers. Takes about as long as building the graph, and 4 bytes a node and direction.
-        Functions that make a new graph drop the orders, but for `transpose`.
+        communities or hubs and a mean degree of 16 and more, and takes about as long as building
+        them. Below that mean, receivers of like degrees are side by side, for several of them wait
+        for the longest in attention and `gaussian_spmm`; `spmm` takes such rows by number. The
+        orders take 4 bytes a node and direction. Functions that make a new graph drop them, but for
+        `transpose`.
 
         Raises:
             RuntimeError: the compiled CPU module is missing.

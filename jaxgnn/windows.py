@@ -18,6 +18,9 @@ from jaxgnn._device import device_array
 if TYPE_CHECKING:
     from jaxgnn.graph import Graph
 
+# Mean row length below which rows are ordered by their lengths.
+_SHORT_ROWS = 16
+
 
 @functools.partial(
     jax.tree_util.register_dataclass,
@@ -74,7 +77,8 @@ def row_orders(
 ) -> tuple[Int[Array, " num_receivers"], Int[Array, " num_senders"]]:
     """The receivers in an order in which neighbours share senders, and so for the transpose.
 
-    Groups are those of `build`.
+    Groups are those of `build`. Where rows are short, neighbours in the order are as long instead:
+    the lanes of a warp then take several rows, and wait for the longest.
 
     Raises:
         RuntimeError: the compiled CPU module is missing.
@@ -83,13 +87,22 @@ def row_orders(
     module = _host_module(graph, "with_row_order")
 
     def order(offsets: Array, columns: Array, num_columns: int) -> Array:
-        numbers = module.order_rows(np.asarray(offsets), np.asarray(columns), num_columns)
-        return device_array(numbers)
+        offsets, columns = np.asarray(offsets), np.asarray(columns)
+        if columns.size < _SHORT_ROWS * (offsets.size - 1):
+            return device_array(_by_falling_length(offsets))
+        return device_array(module.order_rows(offsets, columns, num_columns))
 
     rows = order(graph.row_offsets, graph.senders, graph.num_senders)
     if graph.transpose_receivers is graph.senders:  # a symmetric structure
         return rows, rows
     return rows, order(graph.transpose_row_offsets, graph.transpose_receivers, graph.num_receivers)
+
+
+def _by_falling_length(offsets: Int[np.ndarray, " rows+1"]) -> Int[np.ndarray, " rows"]:
+    """The rows, the longest first, and among equals by number."""
+    most = np.iinfo(np.uint16).max  # rows as long are taken in parts anyway; 16 bits sort faster
+    lengths = np.minimum(np.diff(offsets), most).astype(np.uint16)
+    return np.argsort(most - lengths, kind="stable").astype(np.int32)
 
 
 def _host_module(graph: Graph, method: str) -> Any:

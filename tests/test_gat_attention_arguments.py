@@ -74,14 +74,14 @@ def test_bad_arguments(name):
         call()
 
 
-@pytest.mark.parametrize("place", range(9))
+@pytest.mark.parametrize("place", range(10))
 def test_operands_that_do_not_fit_are_an_error(place):
     """Below the public operation: the target itself reads nothing out of bounds."""
     graph = Graph.from_edges([0, 1], [2, 2], num_nodes=3)
     s = jnp.ones((3, 2))
     streams = jnp.ones((3, 2), jnp.uint32)
-    operands = [graph.row_offsets, graph.senders, graph.splits, jnp.ones((3, 8)), s, s]
-    operands += [jnp.ones((2, 2)), s, streams]
+    operands = [graph.row_offsets, graph.senders, graph.splits, jnp.arange(3, dtype=jnp.int32)]
+    operands += [jnp.ones((3, 8)), s, s, jnp.ones((2, 2)), s, streams]
     results = [((3, 8), jnp.float32), ((3, 2), jnp.float32), ((1, 12), jnp.float32)]
     results += [((6,), jnp.float32)]
     attributes = {"negative_slope": 0.2, "drop_below": 0, "self_loops": 1, "split_length": 8}

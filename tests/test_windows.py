@@ -14,7 +14,17 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgnn import Graph, config, maxk, maxk_spmm, spmm
+from jaxgnn import (
+    Graph,
+    config,
+    dot_attention,
+    gat_attention,
+    gatv2_attention,
+    gaussian_spmm,
+    maxk,
+    maxk_spmm,
+    spmm,
+)
 from tests.oracle import draw_array, edges
 from tests.strategies import examples, graphs, skewed_graph
 
@@ -315,6 +325,17 @@ def test_rows_that_share_senders_come_together():
     assert mean_distinct(order) < 0.5 * mean_distinct(np.arange(400))
 
 
+def test_short_rows_come_by_falling_length():
+    graph = skewed_graph(300, 1500)
+    ordered = graph.with_row_order()
+    for order, degrees in (
+        (ordered.row_order, graph.in_degrees),
+        (ordered.transpose_row_order, graph.out_degrees),
+    ):
+        found = list(zip(-np.asarray(degrees)[order], np.asarray(order), strict=True))
+        assert found == sorted(found)
+
+
 @pytest.mark.parametrize("edges_a_row", [3, 40, 120], ids=["tiny", "short", "long"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_order_of_rows_changes_no_bit(edges_a_row, dtype):
@@ -335,6 +356,39 @@ def test_order_of_rows_changes_no_bit(edges_a_row, dtype):
                 both(ordered, values, reduce), both(graph, values, reduce), strict=True
             ):
                 np.testing.assert_array_equal(ours, plain)
+
+
+@pytest.mark.parametrize("edges_a_row", [3, 40], ids=["short", "long"])
+def test_order_of_rows_changes_no_bit_of_attention(edges_a_row):
+    """But those of the Gaussians' parameters, which are sums over all rows."""
+    graph = skewed_graph(300, 300 * edges_a_row)
+    rng = np.random.default_rng(0)
+
+    def draw(*shape):
+        return jnp.asarray(rng.standard_normal(shape), jnp.float32)
+
+    q, k = draw(graph.num_receivers, 2, 8), draw(graph.num_senders, 2, 8)
+    operations = {
+        "dot": (dot_attention, (q, k, 2 * k)),
+        "gatv2": (gatv2_attention, (k, q, draw(2, 8))),
+        "gat": (gat_attention, (k, k[..., 0], q[..., 0])),
+        "gaussian": (gaussian_spmm, (k, draw(2, 2), draw(2, 2), (q[:, 0, :2], k[:, 0, :2]))),
+    }
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def both(name, graph):
+        f, operands = operations[name]
+        out, pull = jax.vjp(lambda *operands: f(graph, *operands), *operands)
+        return out, pull(out)
+
+    ordered = graph.with_row_order()
+    for name in operations:
+        ours, plain = (jax.tree.leaves(both(name, g)) for g in (ordered, graph))
+        for a, b in zip(ours, plain, strict=True):
+            if b.shape[0] == 2:
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
+            else:
+                np.testing.assert_array_equal(a, b)
 
 
 def test_transpose_keeps_the_orders():

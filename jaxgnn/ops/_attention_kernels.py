@@ -200,7 +200,8 @@ def receiver_gradients(
 
 def structure(rows: Rows) -> list[Array]:
     assert rows.columns is not None
-    return [rows.offsets, rows.columns, rows.splits]
+    schedule = jnp.zeros(0, jnp.int32) if rows.schedule is None else rows.schedule
+    return [rows.offsets, rows.columns, rows.splits, schedule]
 
 
 def flat(x: Array) -> Array:

@@ -194,8 +194,14 @@ def _foldable(kernel: Any) -> Any:
 
 def _structure(rows: Rows) -> list[Array]:
     assert rows.columns is not None
-    order = jnp.zeros(0, jnp.int32) if rows.order is None else rows.order
-    return [rows.offsets, rows.columns, rows.splits, order]
+    orders = (rows.schedule, rows.order)
+    absent = jnp.zeros(0, jnp.int32)
+    return [
+        rows.offsets,
+        rows.columns,
+        rows.splits,
+        *(absent if order is None else order for order in orders),
+    ]
 
 
 def _flat(x: Array) -> Array:

@@ -79,9 +79,8 @@ def _gradients(
     dvector = None if shares is None else jnp.sum(shares, axis=0, keepdims=True)
     keys, scale, dscale = operands.nodes.keys, operands.nodes.key_scale, None
     if scale is not None:  # what came are the gradients of the product
-        wide = dkeys.astype(dtype)
-        dkeys = (wide * scale[:, :, None]).astype(keys.dtype)
-        dscale = jnp.sum(wide * keys.astype(dtype), axis=-1)
+        dscale = node_dots(dkeys, keys)
+        dkeys = (dkeys.astype(scale.dtype) * scale[:, :, None]).astype(keys.dtype)
     nodes = Nodes(dqueries, dkeys, dvalues, dvector, dscale)
     return PairOperands(None, nodes, dedge, dloop, None)  # type: ignore[arg-type]
 

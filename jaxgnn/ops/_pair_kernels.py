@@ -84,7 +84,7 @@ def forward(
         dtype = _ffi.accumulation_dtype(nodes.keys.dtype)
         out, log_sum, _ = _ffi.call(
             TARGETS[0],
-            [*structure(rows), _schedule(rows), *nodes.operands(), *scores.operands(dtype)],
+            [*structure(rows), *nodes.operands(), *scores.operands(dtype)],
             [
                 ((rows.num_rows, heads * width), nodes.keys.dtype),
                 ((rows.num_rows, heads), dtype),
@@ -127,7 +127,6 @@ def gradients(
             TARGETS[1],
             [
                 *structure(rows),
-                _schedule(rows),
                 jnp.zeros(0, jnp.int32) if rows.order is None else rows.order,
                 *nodes.operands(),
                 *scores.operands(dtype),
@@ -153,10 +152,6 @@ def gradients(
     scores = Scores.of(edge_bias, loop_bias, words, nodes.keys.shape[1])
     arrays = (nodes, scores, log_sum, delta, cotangent)
     return foldable_heads(kernel)(neighbours(graph, transpose=by_senders), arrays)
-
-
-def _schedule(rows: Rows) -> Array:
-    return jnp.zeros(0, jnp.int32) if rows.schedule is None else rows.schedule
 
 
 def _attributes(how: PairAttention, rows: Rows, heads: int) -> dict[str, Any]:

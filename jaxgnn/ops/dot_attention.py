@@ -38,10 +38,10 @@ def dot_attention(
       s_{eh} = \gamma_h \, c_{jh} \langle q_{ih}, k_{jh} \rangle + b_{eh}$$
 
     with $\gamma$ = `scale`, $c$ = `key_scale`, 1 if not given, $b$ = `edge_bias` and dropout's
-    mask with its scale $m$, 1 without. A receiver without edges gets 0. A bias of $-\infty$ masks an edge: its weight is 0, and so is the
-    result of a receiver all of whose edges are masked. Scores and sums are in float32 for float32,
-    bfloat16 and float16, in float64 for float64. Self-loops and dropout are those of
-    `gat_attention`.
+    mask with its scale $m$, 1 without. A receiver without edges gets 0. A bias of $-\infty$ masks
+    an edge: its weight is 0, and so is the result of a receiver all of whose edges are masked.
+    Scores and sums are in float32 for float32, bfloat16 and float16, in float64 for float64.
+    Self-loops and dropout are those of `gat_attention`.
 
     Nothing with an entry for each edge and head is stored: residuals are the operands, the result
     and the logarithm of each row's sum of exponentials. Backward computes the scores once more and
