@@ -37,6 +37,7 @@ from jaxgnn.train import (
 from jaxgnn.train.config import check_same_settings, from_settings
 from jaxgnn.train.loop import copy, kernel_calls
 from jaxgnn.train.records import MetricsLog, fingerprint
+from jaxgnn.train.runner import prepared
 from jaxgnn.train.step import build_activation
 
 
@@ -111,6 +112,15 @@ def fit(config: TrainConfig = SMALL, *, labels=None, data: dict | None = None, *
     options = {"epochs": config.epochs, "patience": config.patience, **options}
     result = train(compiled, task, state, best, Progress(), on_epoch=rows.append, **options)
     return *result, rows
+
+
+def test_graphs_are_prepared_for_a_gpu(monkeypatch):
+    graph = toy().graph
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    assert prepared(graph, "relu") is graph
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert prepared(graph, "relu").row_order is not None
+    assert prepared(graph, "maxk").windows is not None
 
 
 # The task.

@@ -14,7 +14,9 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from jaxgnn import _ffi
 from jaxgnn.data import NodeDataset, Split, load, normalise_features
+from jaxgnn.graph import Graph
 from jaxgnn.train import machine
 from jaxgnn.train.checkpoint import Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig
@@ -56,8 +58,8 @@ def run(
     if dataset is None:
         dataset = load_dataset(config)
     split = choose_split(dataset, config.split)
-    windows = config.activation == "maxk" and jax.default_backend() == "gpu"
-    task = Task.from_dataset(dataset, split, config.dtype, windows=windows)
+    graph = prepared(dataset.graph, config.activation)
+    task = Task.from_dataset(dataset, split, config.dtype, graph=graph)
     program, state = build(config, task)
     record = {
         "settings": config.settings(),
@@ -205,6 +207,14 @@ def choose_split(dataset: NodeDataset, index: int) -> Split:
             f"--split: {dataset.name} has {count} split{'s' * (count > 1)}, numbered from 0, "
             f"got {index}"
         ) from None
+
+
+def prepared(graph: Graph, activation: str) -> Graph:
+    """The graph with what makes a GPU's aggregations fastest: windows for MaxK's, an order of the
+    rows for others. Neither moves a node or an edge."""
+    if jax.default_backend() != "gpu" or _ffi.cpu_module is None:
+        return graph
+    return graph.with_windows() if activation == "maxk" else graph.with_row_order()
 
 
 def describe_kernels(config: TrainConfig, calls: dict[str, int]) -> str:

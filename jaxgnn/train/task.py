@@ -48,14 +48,14 @@ class Task:
         split: Split,
         dtype: DTypeLike = jnp.float32,
         *,
-        windows: bool = False,
+        graph: Graph | None = None,
     ) -> Task:
         """Moves a dataset to the default device, its features in `dtype`.
 
-        With `windows` the graph gets them (`Graph.with_windows`), for MaxK on a GPU.
+        `graph` takes the place of the dataset's: the same with windows or an order of its rows.
         """
         return cls(
-            graph=dataset.graph.with_windows() if windows else dataset.graph,
+            graph=dataset.graph if graph is None else graph,
             features=jnp.asarray(dataset.features, dtype),
             labels=jnp.asarray(dataset.labels),
             train=jnp.asarray(split.train),
