@@ -87,10 +87,10 @@ def row_orders(
     module = _host_module(graph, "with_row_order")
 
     def order(offsets: Array, columns: Array, num_columns: int) -> Array:
-        offsets, columns = np.asarray(offsets), np.asarray(columns)
         if columns.size < _SHORT_ROWS * (offsets.size - 1):
-            return device_array(_by_falling_length(offsets))
-        return device_array(module.order_rows(offsets, columns, num_columns))
+            return device_array(_by_falling_length(np.asarray(offsets)))
+        numbers = module.order_rows(np.asarray(offsets), np.asarray(columns), num_columns)
+        return device_array(numbers)
 
     rows = order(graph.row_offsets, graph.senders, graph.num_senders)
     if graph.transpose_receivers is graph.senders:  # a symmetric structure

@@ -4,8 +4,8 @@ import functools
 
 import jax
 import numpy as np
-from oracle import draw_array, edges
-from pair_oracle import gradients
+from oracle import draw_array
+from pair_oracle import attended, gradients
 
 from jaxgnn import _ffi, gat_attention
 
@@ -28,16 +28,8 @@ def draw_operands(graph, heads, width, dtype="float32", seed=0, scale=1.0):
 def dense_attention(graph, v, src, dst, bias=None, *, slope=0.2, loops=None, keep=1.0):
     """By rows, in float64; `loops`, if given, are the biases of the added self-loops; `keep` are
     dropout's factors, those of the self-loops after those of the edges."""
-    senders, receivers = edges(graph)
     v, src, dst = (np.asarray(a, np.float64) for a in (v, src, dst))
-    bias = np.zeros((graph.num_edges, src.shape[1])) if bias is None else np.asarray(bias, float)
-    number = np.arange(graph.num_edges)
-    if loops is not None:
-        nodes = np.arange(min(graph.num_senders, graph.num_receivers))
-        kept = senders != receivers
-        number = np.append(number[kept], graph.num_edges + nodes)
-        bias = np.append(bias[kept], np.asarray(loops, float)[nodes], axis=0)
-        senders, receivers = np.append(senders[kept], nodes), np.append(receivers[kept], nodes)
+    senders, receivers, number, bias = attended(graph, src.shape[1], bias, loops)
     keep = np.broadcast_to(keep, (number.max(initial=0) + 1, src.shape[1]))
     out = np.zeros((graph.num_receivers, *v.shape[1:]))
     scores = src[senders] + dst[receivers] + bias

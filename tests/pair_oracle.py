@@ -17,17 +17,9 @@ def dense_pair_attention(graph, scores_of, values, bias=None, *, loops=None, kee
     With `pull(senders, receivers, ds)`, which gives the gradients of what scores are made of, also
     those of the functional of `gradients`: `pull`'s, then those of the values and of the biases.
     """
-    senders, receivers = edges(graph)
     values = np.asarray(values, np.float64)
     heads = values.shape[1]
-    bias = np.zeros((graph.num_edges, heads)) if bias is None else np.asarray(bias, float)
-    number = np.arange(graph.num_edges)
-    if loops is not None:
-        nodes = np.arange(min(graph.num_senders, graph.num_receivers))
-        kept = senders != receivers
-        number = np.append(number[kept], graph.num_edges + nodes)
-        bias = np.append(bias[kept], np.asarray(loops, float)[nodes], axis=0)
-        senders, receivers = np.append(senders[kept], nodes), np.append(receivers[kept], nodes)
+    senders, receivers, number, bias = attended(graph, heads, bias, loops)
     keep = np.full((number.max(initial=0) + 1, heads), keep) if np.ndim(keep) == 0 else keep
     scores = scores_of(senders, receivers) + bias
     alpha = np.zeros_like(scores)
@@ -50,6 +42,21 @@ def dense_pair_attention(graph, scores_of, values, bias=None, *, loops=None, kee
     dbias = _summed(number, ds, (graph.num_edges + graph.num_receivers, heads))
     biases = (dbias[: graph.num_edges], dbias[graph.num_edges :])
     return out, (*pull(senders, receivers, ds), dvalues, *biases[: 1 if loops is None else 2])
+
+
+def attended(graph, heads, bias, loops):
+    """Senders, receivers, numbers and biases of the edges; with `loops`, the biases of self-loops,
+    those of these in place of the graph's."""
+    senders, receivers = edges(graph)
+    bias = np.zeros((graph.num_edges, heads)) if bias is None else np.asarray(bias, float)
+    number = np.arange(graph.num_edges)
+    if loops is None:
+        return senders, receivers, number, bias
+    nodes = np.arange(min(graph.num_senders, graph.num_receivers))
+    kept = senders != receivers
+    number = np.append(number[kept], graph.num_edges + nodes)
+    bias = np.append(bias[kept], np.asarray(loops, float)[nodes], axis=0)
+    return np.append(senders[kept], nodes), np.append(receivers[kept], nodes), number, bias
 
 
 def _summed(places, rows, shape):
