@@ -12,8 +12,7 @@ AttentionArgs make_attention(Check& check, const AttentionOperands& from, bool r
   AttentionArgs args{};
   take_operands(check, from, rows_are_senders, args);
   args.rows = make_rows(from.row_offsets, from.columns, &from.splits, count(from.columns),
-                        from.split_length);
-  args.rows.order = static_cast<const int32_t*>(data_or_null(from.row_order));
+                        from.split_length, &from.row_order);
   args.type = value_type(from.values.element_type());
   return args;
 }

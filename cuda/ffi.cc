@@ -53,8 +53,7 @@ ffi::Error run_spmm(const char* target, cudaStream_t stream, const AnyBuffer& ro
   check.row_structure(row_offsets, columns, splits, split_length);
   check.row_order(row_order, row_offsets);
   SpmmArgs args{};
-  args.rows = make_rows(row_offsets, columns, &splits, edges, split_length);
-  args.rows.order = static_cast<const int32_t*>(data_or_null(row_order));
+  args.rows = make_rows(row_offsets, columns, &splits, edges, split_length, &row_order);
   args.width = dim(*out, 1);
   args.heads = count(weights) > 0 ? dim(weights, 1) : 1;
   check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");

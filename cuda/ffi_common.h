@@ -32,7 +32,8 @@ inline Type value_type(xla::ffi::DataType type) {
 }
 
 inline Rows make_rows(const AnyBuffer& row_offsets, const AnyBuffer& columns,
-                      const AnyBuffer* splits, int64_t num_edges, int64_t split_length) {
+                      const AnyBuffer* splits, int64_t num_edges, int64_t split_length,
+                      const AnyBuffer* row_order = nullptr) {
   Rows rows{};
   rows.offsets = row_offsets.untyped_data();
   rows.wide_offsets = row_offsets.element_type() == xla::ffi::S64;
@@ -45,6 +46,7 @@ inline Rows make_rows(const AnyBuffer& row_offsets, const AnyBuffer& columns,
     rows.splits = static_cast<const int2*>(splits->untyped_data());
     rows.num_splits = static_cast<int>(dim(*splits, 0));
   }
+  if (row_order != nullptr) rows.order = static_cast<const int32_t*>(data_or_null(*row_order));
   return rows;
 }
 

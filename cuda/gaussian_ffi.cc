@@ -15,8 +15,7 @@ struct Cuda {
 
   static void take_rows(const GaussianOperands& from, ffi::DataType type, GaussianArgs& args) {
     args.rows = make_rows(from.row_offsets, from.columns, &from.splits, count(from.columns),
-                          from.split_length);
-    args.rows.order = static_cast<const int32_t*>(data_or_null(from.row_order));
+                          from.split_length, &from.row_order);
     args.num_columns = from.num_columns;
     args.type = value_type(type);
   }

@@ -12,8 +12,7 @@ PairArgs make_pair(Check& check, const PairOperands& from, bool rows_are_senders
   PairArgs args{};
   take_pair(check, from, rows_are_senders, args);
   args.attention.rows = make_rows(from.row_offsets, from.columns, &from.splits, count(from.columns),
-                                  from.split_length);
-  args.attention.rows.order = static_cast<const int32_t*>(data_or_null(from.row_order));
+                                  from.split_length, &from.row_order);
   args.attention.type = value_type(from.keys.element_type());
   return args;
 }

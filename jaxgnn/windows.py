@@ -18,7 +18,8 @@ from jaxgnn._device import device_array
 if TYPE_CHECKING:
     from jaxgnn.graph import Graph
 
-# Mean row length below which rows are ordered by their lengths.
+# Mean row length below which rows are ordered by their lengths: `kSharedRow` of
+# cuda/pair_attention.cuh and `kTinyRow` of cuda/gathered_rows.cuh.
 _SHORT_ROWS = 16
 
 

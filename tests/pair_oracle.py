@@ -59,6 +59,10 @@ def attended(graph, heads, bias, loops):
     return np.append(senders[kept], nodes), np.append(receivers[kept], nodes), number, bias
 
 
+# Senders, receivers, heads and width of graphs without edges, of which one is 0.
+WITHOUT_ELEMENTS = ((3, 0, 2, 4), (3, 2, 0, 4), (3, 2, 2, 0), (0, 2, 1, 1))
+
+
 def _summed(places, rows, shape):
     out = np.zeros(shape)
     np.add.at(out, places, rows)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gat_oracle import KEY, draw_operands
+from pair_oracle import WITHOUT_ELEMENTS
 
 from jaxgnn import Graph, _ffi, gat_attention
 
@@ -15,12 +16,7 @@ pytestmark = pytest.mark.usefixtures("strict")
 
 @pytest.mark.parametrize("impl", ["kernel", "jax"])
 def test_arrays_without_elements(impl):
-    for senders, receivers, heads, width in (
-        (3, 0, 2, 4),
-        (3, 2, 0, 4),
-        (3, 2, 2, 0),
-        (0, 2, 1, 1),
-    ):
+    for senders, receivers, heads, width in WITHOUT_ELEMENTS:
         empty = Graph.from_edges([], [], num_senders=senders, num_receivers=receivers)
         operands = draw_operands(empty, heads, width)
         for loops in (False, True):

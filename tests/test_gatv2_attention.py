@@ -9,6 +9,7 @@ import pytest
 from jax.test_util import check_grads
 from oracle import draw_array
 from pair_oracle import (
+    WITHOUT_ELEMENTS,
     check_values_and_gradients,
     close,
     dense_pair_attention,
@@ -184,12 +185,7 @@ def test_the_same_bits_and_nothing_of_edges_times_heads():
 
 
 def test_arrays_without_elements():
-    for senders, receivers, heads, width in (
-        (3, 0, 2, 4),
-        (3, 2, 0, 4),
-        (3, 2, 2, 0),
-        (0, 2, 1, 1),
-    ):
+    for senders, receivers, heads, width in WITHOUT_ELEMENTS:
         empty = Graph.from_edges([], [], num_senders=senders, num_receivers=receivers)
         operands = draw_operands(empty, heads, width)[:3]
         for loops in (False, True):

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, UInt32
 
 from jaxgnn import _csr, _ffi
 from jaxgnn.graph import Graph
-from jaxgnn.ops._rows import Rows, foldable_heads, neighbours
+from jaxgnn.ops._rows import Rows, foldable_heads, neighbours, ordered_structure
 
 TARGETS = (
     "jaxgnn_gat_attention",
@@ -87,7 +87,7 @@ def forward(
         dtype = score_src.dtype
         out, log_sum, *_ = _ffi.call(
             TARGETS[0],
-            [*structure(rows), flat(v), score_src, score_dst, *scores.operands(dtype)],
+            [*ordered_structure(rows), flat(v), score_src, score_dst, *scores.operands(dtype)],
             [
                 ((rows.num_rows, heads * width), v.dtype),
                 ((rows.num_rows, heads), dtype),
@@ -125,7 +125,7 @@ def sender_gradients(
         dv, dsrc, *_ = _ffi.call(
             TARGETS[1],
             [
-                *structure(rows),
+                *ordered_structure(rows),
                 *([] if rows.order is None else [rows.order]),
                 flat(cotangent),
                 flat(v),
@@ -171,7 +171,7 @@ def receiver_gradients(
         ddst, dedge, dloop, *_ = _ffi.call(
             TARGETS[2],
             [
-                *structure(rows),
+                *ordered_structure(rows),
                 flat(cotangent),
                 flat(v),
                 score_src,
@@ -196,12 +196,6 @@ def receiver_gradients(
     rows = neighbours(graph, transpose=False)
     arrays = (cotangent, v, score_src, score_dst, log_sum, delta, scores)
     return foldable_heads(kernel)(rows, arrays)
-
-
-def structure(rows: Rows) -> list[Array]:
-    assert rows.columns is not None
-    schedule = jnp.zeros(0, jnp.int32) if rows.schedule is None else rows.schedule
-    return [rows.offsets, rows.columns, rows.splits, schedule]
 
 
 def flat(x: Array) -> Array:

@@ -14,7 +14,7 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, UInt, UInt32
 
 from jaxgnn import _csr, _ffi, config
-from jaxgnn.ops._rows import REDUCE, Rows, one_by_one
+from jaxgnn.ops._rows import REDUCE, Rows, one_by_one, structure
 from jaxgnn.windows import Windows
 
 # 32-bit words in which CUDA kernels keep the range of the values; forward they also keep the
@@ -52,7 +52,7 @@ def spgemm(
         flags = rows.splits.shape[0] + rows.num_rows
         out, _, _ = _ffi.call(
             "jaxgnn_maxk_spmm",
-            [*_structure(rows), values, indices, _optional(weights, accumulator)],
+            [*structure(rows), values, indices, _optional(weights, accumulator)],
             [
                 ((rows.num_rows, width), values.dtype),
                 ((rows.splits.shape[0], width), accumulator),
@@ -73,7 +73,7 @@ def spgemm(
         num_words = num_records * k if in_words else 0
         out, _, _ = _ffi.call(
             "jaxgnn_maxk_spmm_windows",
-            [*_structure(rows)[:2], *_window_operands(windows), values, indices],
+            [*structure(rows)[:2], *_window_operands(windows), values, indices],
             [
                 ((rows.num_rows, width), values.dtype),
                 ((windows.num_partials, windows.rows.shape[1], width), jnp.float32),
@@ -116,7 +116,7 @@ def sspmm(
         out, _ = _ffi.call(
             "jaxgnn_maxk_sspmm",
             [
-                *_structure(rows),
+                *structure(rows),
                 operands.y,
                 operands.indices,
                 _optional(operands.weights, accumulator),
@@ -131,7 +131,7 @@ def sspmm(
         weights = _optional(operands.dense_weights, jnp.dtype(jnp.float32))
         out, _ = _ffi.call(
             "jaxgnn_maxk_sspmm_scatter",
-            [*_structure(rows), operands.y, operands.indices, weights],
+            [*structure(rows), operands.y, operands.indices, weights],
             _results(operands),
             split_length=_split_length(rows),
         )
@@ -141,7 +141,7 @@ def sspmm(
         assert operands.windows is not None
         windows = _window_operands(operands.windows)
         if config.deterministic:
-            rows, columns, _ = _structure(operands.rows)
+            rows, columns, _ = structure(operands.rows)
             out, _, _ = _ffi.call(
                 "jaxgnn_maxk_sspmm_windows_exact",
                 [rows, columns, *windows, operands.y, operands.indices],
@@ -224,7 +224,7 @@ def cbsr_dot(
         assert rows.columns is not None
         (out,) = _ffi.call(
             "jaxgnn_maxk_sddmm",
-            [*_structure(rows), values, indices, y],
+            [*structure(rows), values, indices, y],
             [((rows.columns.shape[0], 1), _ffi.accumulation_dtype(y.dtype))],
             split_length=_split_length(rows),
         )
@@ -351,11 +351,6 @@ def _by_rows(kernel: Any) -> Any:
         return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs), (True,) * len(outs)
 
     return call
-
-
-def _structure(rows: Rows) -> list[Array]:
-    assert rows.columns is not None
-    return [rows.offsets, rows.columns, rows.splits]
 
 
 def _optional(weights: Array | None, dtype: Any) -> Array:

@@ -15,7 +15,16 @@ from jaxtyping import Array, Float
 from jaxgnn import _csr, _ffi
 from jaxgnn.graph import Graph
 from jaxgnn.ops._incidence import End, collect
-from jaxgnn.ops._rows import REDUCE, Rows, fold, neighbours, one_by_one, unfold
+from jaxgnn.ops._rows import (
+    REDUCE,
+    Rows,
+    fold,
+    neighbours,
+    one_by_one,
+    or_empty,
+    ordered_structure,
+    unfold,
+)
 
 TARGETS = ("jaxgnn_gaussian_spmm", "jaxgnn_gaussian_spmm_coordinates")
 MAX_DIMS = 16
@@ -84,7 +93,12 @@ def sums(
         flat = math.prod(shape)
         out, _ = _ffi.call(
             TARGETS[0],
-            [*_structure(rows), _flat(x), *by.operands(by_senders=transpose)],
+            [
+                *ordered_structure(rows),
+                or_empty(rows.order),
+                _flat(x),
+                *by.operands(by_senders=transpose),
+            ],
             [((rows.num_rows, flat), x.dtype), ((rows.splits.shape[0], flat), by.mu.dtype)],
             reduce=REDUCE["sum" if transpose else how.reduce],
             each=each,
@@ -148,7 +162,8 @@ def _coordinates(
         *results, _, _ = _ffi.call(
             TARGETS[1],
             [
-                *_structure(rows),
+                *ordered_structure(rows),
+                or_empty(rows.order),
                 *map(_flat, (cotangent, x) if stacked else (x, cotangent)),
                 *by.operands(by_senders=transpose),
             ],
@@ -190,18 +205,6 @@ def _foldable(kernel: Any) -> Any:
         return unfold(out, axis_size, out.ndim - 1), True
 
     return call
-
-
-def _structure(rows: Rows) -> list[Array]:
-    assert rows.columns is not None
-    orders = (rows.schedule, rows.order)
-    absent = jnp.zeros(0, jnp.int32)
-    return [
-        rows.offsets,
-        rows.columns,
-        rows.splits,
-        *(absent if order is None else order for order in orders),
-    ]
 
 
 def _flat(x: Array) -> Array:

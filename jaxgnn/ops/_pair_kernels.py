@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 
 from jaxgnn import _csr, _ffi
 from jaxgnn.graph import Graph
-from jaxgnn.ops._attention_kernels import Scores, flat, structure
-from jaxgnn.ops._rows import Rows, foldable_heads, neighbours
+from jaxgnn.ops._attention_kernels import Scores, flat
+from jaxgnn.ops._rows import Rows, foldable_heads, neighbours, or_empty, ordered_structure
 
 TARGETS = ("jaxgnn_pair_attention", "jaxgnn_pair_attention_gradients")
 
@@ -84,7 +84,7 @@ def forward(
         dtype = _ffi.accumulation_dtype(nodes.keys.dtype)
         out, log_sum, _ = _ffi.call(
             TARGETS[0],
-            [*structure(rows), *nodes.operands(), *scores.operands(dtype)],
+            [*ordered_structure(rows), *nodes.operands(), *scores.operands(dtype)],
             [
                 ((rows.num_rows, heads * width), nodes.keys.dtype),
                 ((rows.num_rows, heads), dtype),
@@ -126,8 +126,8 @@ def gradients(
         first, more, dedge, dloop, _ = _ffi.call(
             TARGETS[1],
             [
-                *structure(rows),
-                jnp.zeros(0, jnp.int32) if rows.order is None else rows.order,
+                *ordered_structure(rows),
+                or_empty(rows.order),
                 *nodes.operands(),
                 *scores.operands(dtype),
                 flat(cotangent),

@@ -42,6 +42,20 @@ class Rows(NamedTuple):
         return self.offsets.shape[0] - 1
 
 
+def structure(rows: Rows) -> list[Array]:
+    """What every kernel takes of the rows: an array without elements stands for an absent one."""
+    return [rows.offsets, or_empty(rows.columns), rows.splits]
+
+
+def ordered_structure(rows: Rows) -> list[Array]:
+    """The same, and the order in which a GPU takes the rows."""
+    return [*structure(rows), or_empty(rows.schedule)]
+
+
+def or_empty(numbers: Int[Array, " _"] | None) -> Int[Array, " _"]:
+    return jnp.zeros(0, jnp.int32) if numbers is None else numbers
+
+
 def neighbours(graph: Graph, *, transpose: bool) -> Rows:
     """Senders of each receiver, or with `transpose` receivers of each sender."""
     if transpose:
@@ -119,10 +133,7 @@ def _reduce(
         *out, _ = _ffi.call(
             target,
             [
-                rows.offsets,
-                _columns(rows),
-                rows.splits,
-                jnp.zeros(0, jnp.int32) if rows.schedule is None else rows.schedule,
+                *ordered_structure(rows),
                 _flat(x),
                 _optional(edges, 0, accumulator),
             ],
@@ -162,9 +173,7 @@ def select_rows(
         out, _ = _ffi.call(
             "jaxgnn_spmm_extremum",
             [
-                rows.offsets,
-                _columns(rows),
-                rows.splits,
+                *structure(rows),
                 _flat(x),
                 _flat(y),
                 _optional(edges, 0, accumulator),
@@ -199,7 +208,7 @@ def dot_rows(
         assert rows.columns is not None
         _, heads, _ = a.shape
         accumulator = _ffi.accumulation_dtype(a.dtype)
-        operands = [rows.offsets, rows.columns, rows.splits, _flat(a), _flat(b)]
+        operands = [*structure(rows), _flat(a), _flat(b)]
         target = "jaxgnn_sddmm"
         if rest:
             target = "jaxgnn_sddmm_extremum"
@@ -322,10 +331,6 @@ def _flat(x: Array) -> Array:
 
 def _optional(edges: list[Array], place: int, dtype: Any) -> Array:
     return edges[place] if len(edges) > place else jnp.zeros((0, 0), dtype)
-
-
-def _columns(rows: Rows) -> Array:
-    return jnp.zeros(0, jnp.int32) if rows.columns is None else rows.columns
 
 
 def _edge_count(rows: Rows, x: Array) -> int:
