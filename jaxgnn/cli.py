@@ -248,13 +248,14 @@ def _info_of_model(arguments: list[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxgnn.train import Task, build, lower
+    from jaxgnn.train import build, lower
     from jaxgnn.train.config import TrainConfig
     from jaxgnn.train.runner import (
         choose_split,
         describe_activation,
         describe_kernels,
         load_dataset,
+        make_task,
     )
 
     arguments = _rewrite(arguments)
@@ -268,7 +269,7 @@ def _info_of_model(arguments: list[str]) -> int:
     if config.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
     dataset = load_dataset(config)
-    task = Task.from_dataset(dataset, choose_split(dataset, config.split), config.dtype)
+    task = make_task(config, dataset, choose_split(dataset, config.split))
     program, state = build(config, task)
     kernels = lower(program, state, task)[2]
     console = Console()

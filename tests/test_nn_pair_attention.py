@@ -90,6 +90,7 @@ def test_bad_arguments():
         (lambda: transformer(graph, (x, None)), ValueError, r"x: TransformerConv expected x\[1\]"),
         (lambda: transformer(graph, x[:, 1:]), ValueError, r"x: .*\(12, ..., 6\)"),
         (lambda: AGNNConv()(graph, x, normal(EDGES)), ValueError, "weights: AGNNConv has none"),
+        (lambda: AGNNConv()(graph, x.astype(int)), TypeError, "x: expected float32, .* got int32"),
         (
             lambda: GATv2Conv((6, 5), 4, share_weights=True, rngs=rngs),
             ValueError,

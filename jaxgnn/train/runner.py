@@ -58,8 +58,7 @@ def run(
     if dataset is None:
         dataset = load_dataset(config)
     split = choose_split(dataset, config.split)
-    graph = prepared(dataset.graph, config.activation)
-    task = Task.from_dataset(dataset, split, config.dtype, graph=graph)
+    task = make_task(config, dataset, split)
     program, state = build(config, task)
     record = {
         "settings": config.settings(),
@@ -207,6 +206,12 @@ def choose_split(dataset: NodeDataset, index: int) -> Split:
             f"--split: {dataset.name} has {count} split{'s' * (count > 1)}, numbered from 0, "
             f"got {index}"
         ) from None
+
+
+def make_task(config: TrainConfig, dataset: NodeDataset, split: Split) -> Task:
+    """What the configured model is trained on."""
+    graph = prepared(dataset.graph, config.activation)
+    return Task.from_dataset(dataset, split, config.dtype, graph=graph)
 
 
 def prepared(graph: Graph, activation: str) -> Graph:

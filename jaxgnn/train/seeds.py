@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, copy, train
-from jaxgnn.train.runner import choose_split, load_dataset
+from jaxgnn.train.runner import choose_split, load_dataset, make_task
 from jaxgnn.train.step import Program, TrainState, build
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
 
@@ -93,7 +93,7 @@ def _one_by_one(
     config: TrainConfig, dataset: NodeDataset, seeds: Sequence[int], splits: Sequence[Split]
 ) -> tuple[Sequence[float], Sequence[int]]:
     """Test scores and selected epochs of models trained by the ordinary loop."""
-    first = Task.from_dataset(dataset, splits[0], config.dtype)
+    first = make_task(config, dataset, splits[0])
     compiled: Compiled | None = None
     scores: list[float] = []
     epochs: list[int] = []
@@ -127,7 +127,7 @@ def _at_once(
         raise ValueError(f"patience: expected 0, got {config.patience}")
     if dataset.metric != "accuracy":
         raise ValueError(f"dataset: expected one scored by accuracy, got {dataset.metric}")
-    task = Task.from_dataset(dataset, splits[0], config.dtype)
+    task = make_task(config, dataset, splits[0])
     task = dataclasses.replace(
         task,
         train=jnp.asarray(np.stack([split.train for split in splits])),

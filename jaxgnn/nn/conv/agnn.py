@@ -14,7 +14,7 @@ from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn.conv import _heads
-from jaxgnn.ops import dot_attention
+from jaxgnn.ops import _check, dot_attention
 
 
 class AGNNConv(nnx.Module):
@@ -65,7 +65,7 @@ class AGNNConv(nnx.Module):
         if weights is not None:
             raise ValueError("weights: AGNNConv has none, expected None")
         rows = dense(_inputs.features(x, "x", graph.num_senders, "node"))
-        rows = rows if self.dtype is None else rows.astype(self.dtype)
+        rows = _check.floating(rows if self.dtype is None else rows.astype(self.dtype), "x")
         wide = rows.astype(accumulation_dtype(rows.dtype))
         # PyTorch's bound: a row of zeros stays one.
         norm = jnp.sqrt(jnp.maximum(jnp.sum(wide**2, axis=-1, keepdims=True), 1e-24))
