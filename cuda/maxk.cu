@@ -297,10 +297,18 @@ struct Candidates {
   double aim;
 };
 
+// Of a distribution without tails, such as a uniform one, hardly a value is beyond the point that a
+// normal one exceeds with this share: fewer candidates than that are not aimed at.
+constexpr double kLeastShare = 0.08;
+
 Candidates candidates_of(int64_t k, int64_t width) {
   const double share = static_cast<double>(k) / static_cast<double>(width);
-  const double spread = std::sqrt(static_cast<double>(k) * (1.0 - share));
-  const double aim = static_cast<double>(k) + 1.5 * spread;
+  double spread = std::sqrt(static_cast<double>(k) * (1.0 - share));
+  double aim = static_cast<double>(k) + 1.5 * spread;
+  if (const double least = kLeastShare * static_cast<double>(width); aim < least) {
+    aim = least;
+    spread = std::sqrt(aim);
+  }
   for (int slots : {2, 4}) {
     if (aim + 3.0 * spread <= 32 * slots && 64 * slots <= width) return {slots, aim};
   }

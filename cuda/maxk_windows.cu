@@ -7,41 +7,31 @@
 namespace jaxgnn {
 namespace {
 
-template <typename T, typename S, bool kWords>
-__global__ void __launch_bounds__(kWindowThreads, 3) forward(const WindowParams<T> p) {
-  if (!has_scale(p.range)) return;
-  extern __shared__ int4 shared[];
-  __shared__ Sums sums;
-  __shared__ Bounds bounds;
-  __shared__ SmallEntries small;
+// For records that are alike, or for those that are not: either kernel returns at once where the
+// records are the other's. They are two so that the first has its registers for itself: in one
+// kernel ptxas put off the load of the next record until after those of later ones.
+template <typename T, typename S, bool kWords, bool kAlike>
+__global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const WindowParams<T> p) {
+  if (!has_scale(p.range) || records_alike<T>(p.range) != kAlike) return;
+  extern __shared__ int4 sums[];  // [64, width], a quarter as many
+  __shared__ Scales scales;
+  __shared__ std::conditional_t<kAlike, int, Differing> differing;
   const Part part = load_part(p.windows, blockIdx.x);
-  const bool alike = records_alike<T>(p.range);
   if (const int r = threadIdx.x; r < kWindowRows) {
-    const int row = p.windows.rows[part.window * kWindowRows + r];
+    const int row = receiver_of(p, part, r);
     const int64_t degree = row < 0 ? 0 : degree_of(p, row);
     const int n = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
-    sums.row[r] = row;
-    sums.terms[r] = n;
-    sums.scale[r] = fixed_scale(alike ? common_bound(p.range, n) : 0.0f, n);
+    scales.scale[r] = fixed_scale(kAlike ? common_bound(p.range, n) : 0.0f, n);
     const int most = __reduce_max_sync(kFullWarp, n);
-    if (r % 32 == 0) sums.most[r / 32] = most;
-    sums.least[r] = 0.0f;
-    bounds.clear(r);
-    small.in_row[r] = false;
+    if (r % 32 == 0) scales.most[r / 32] = most;
+    if constexpr (!kAlike) differing.clear(r, n);
   }
-  int* const sum = reinterpret_cast<int*>(shared);
-  if (threadIdx.x == 0) {
-    sums.sum = sum;
-    small.count = 0;
-  }
-  for (int i = threadIdx.x; i < kWindowRows * p.width / 4; i += kWindowThreads) {
-    shared[i] = make_int4(0, 0, 0, 0);
-  }
+  clear_sums(sums, p.width);
   __syncthreads();
-  if (!alike) bound_rows(p, part, bounds, sums);
+  if constexpr (!kAlike) bound_rows(p, part, differing, scales);
 
   using Record = std::conditional_t<kWords, Words, Values<T, S::kPer>>;
-  const unsigned base = shared_address(sum), row_bytes = p.width * unsigned(sizeof(int));
+  const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
   // Walks all entries, for as many times as a record is longer than its lanes' span. Lanes beyond
   // its end have nothing to do.
   const auto over_entries = [&](auto load, auto visit) {
@@ -55,8 +45,10 @@ __global__ void __launch_bounds__(kWindowThreads, 3) forward(const WindowParams<
     }
   };
   const auto load = [&](int sender, int c) { return Record::load(p, sender, c); };
-  // Adds all records to their rows, in the scale of all rows.
-  const auto add_alike = [&](float scale) {
+  if constexpr (kAlike && kOneScale<T>) {
+    const int n = max(scales.most[0], scales.most[1]);
+    const float scale = fixed_scale(common_bound(p.range, n), n);
+    if (threadIdx.x < kWindowRows) scales.scale[threadIdx.x] = scale;
     over_entries(load, [&](const Record& record, uint2 mask, int, int) {
       const Terms<S::kPer> terms(record, base);
       int term[S::kPer];
@@ -68,16 +60,12 @@ __global__ void __launch_bounds__(kWindowThreads, 3) forward(const WindowParams<
         for (int i = 0; i < S::kPer; ++i) add_shared(terms.address[i] + offset, term[i]);
       });
     });
-  };
-  // Adds all records to their rows.
-  const auto add_all = [&] {
+  } else if constexpr (kAlike || !kListsSmall<T>) {
     over_entries(load, [&](const Record& record, uint2 mask, int, int) {
       const Terms<S::kPer> terms(record, base);
-      over_receivers(mask, [&](int r) { terms.add(r * row_bytes, sums.scale[r]); });
+      over_receivers(mask, [&](int r) { terms.add(r * row_bytes, scales.scale[r]); });
     });
-  };
-  // Adds those that are not small, and lists those that are.
-  const auto add_large = [&] {
+  } else {  // records that are small for a row are listed
     struct Sized {
       Record record;
       float size;
@@ -85,12 +73,13 @@ __global__ void __launch_bounds__(kWindowThreads, 3) forward(const WindowParams<
     const auto load_sized = [&](int sender, int c) {
       return Sized{Record::load(p, sender, c), p.sizes[sender]};
     };
+    SmallEntries& small = differing.small;
     over_entries(load_sized, [&](const Sized& sized, uint2 mask, int e, int c) {
       const Terms<S::kPer> terms(sized.record, base);
       bool found = false;
       over_receivers(mask, [&](int r) {
-        if (sized.size >= sums.least[r]) {
-          terms.add(r * row_bytes, sums.scale[r]);
+        if (sized.size >= differing.least[r]) {
+          terms.add(r * row_bytes, scales.scale[r]);
         } else if (sized.size > 0.0f) {
           small.in_row[r] = true;
           found = true;
@@ -101,35 +90,26 @@ __global__ void __launch_bounds__(kWindowThreads, 3) forward(const WindowParams<
         if (place < kMostSmall) small.entry[place] = e;
       }
     });
-  };
-  if (kOneScale<T> && alike) {
-    const int n = max(sums.most[0], sums.most[1]);
-    const float scale = fixed_scale(common_bound(p.range, n), n);
-    if (threadIdx.x < kWindowRows) sums.scale[threadIdx.x] = scale;
-    add_alike(scale);
-  } else if (kListsSmall<T> && !alike) {
-    add_large();
-  } else {
-    add_all();
   }
   __syncthreads();
 
   for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
-    if (sums.row[r] < 0) continue;
-    const float unit = 1.0f / sums.scale[r];
+    const int row = receiver_of(p, part, r);
+    if (row < 0) continue;
+    const float unit = 1.0f / scales.scale[r];
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
-      const int4 v = shared[(r * p.width + f) / 4];
+      const int4 v = sums[(r * p.width + f) / 4];
       float result[4] = {v.x * unit, v.y * unit, v.z * unit, v.w * unit};
       if (part.place >= 0) {
         float* partial = p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
         store_pack<float, 4, float>(partial + f, result);
       } else {
-        finish(p, sums.row[r], f, result);
+        finish(p, row, f, result);
       }
     }
   }
-  if constexpr (kListsSmall<T>) {
-    if (small.count > 0) add_small<T, S, Record>(p, part, bounds, small, sums);
+  if constexpr (kListsSmall<T> && !kAlike) {
+    if (differing.small.count > 0) add_small<T, S, Record>(p, part, sums, differing, scales);
   }
 }
 
@@ -146,7 +126,7 @@ __global__ void __launch_bounds__(kWindowThreads) join(const WindowParams<T> p) 
   while (first + count < p.windows.num_parts && window(first + count) == part.window) ++count;
   const int64_t size = int64_t(kWindowRows) * p.width;
   for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
-    const int row = p.windows.rows[part.window * kWindowRows + r];
+    const int row = receiver_of(p, part, r);
     if (row < 0) continue;
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
       const float* partial = p.partials + part.place * size + int64_t(r) * p.width + f;
@@ -160,13 +140,17 @@ __global__ void __launch_bounds__(kWindowThreads) join(const WindowParams<T> p) 
   }
 }
 
-// Calls f(kernel); words are read four at a time.
+// Calls f(kernel) with each of the two; words are read four at a time.
 template <typename T, typename S, typename F>
 cudaError_t with_forward(bool words, F f) {
   if constexpr (S::kPer == 4) {
-    if (words) return f(forward<T, S, true>);
+    if (words) {
+      JAXGNN_TRY(f(forward<T, S, true, true>));
+      return f(forward<T, S, true, false>);
+    }
   }
-  return f(forward<T, S, false>);
+  JAXGNN_TRY(f(forward<T, S, false, true>));
+  return f(forward<T, S, false, false>);
 }
 
 }  // namespace

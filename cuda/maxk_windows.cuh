@@ -12,7 +12,10 @@
 
 namespace jaxgnn {
 
-constexpr int kWindowThreads = 512;
+// Two blocks a multiprocessor, not three of 512 threads: every record under way takes lines of the
+// L1 cache, which is what the blocks' shared memory leaves.
+constexpr int kWindowThreads = 768;
+constexpr int kWindowBlocks = 2;
 
 template <typename T>
 struct WindowParams {
@@ -91,28 +94,37 @@ __device__ inline Part load_part(const Windows& windows, int i) {
 }
 
 // Walks the entries of a part that fall to this thread's group: load(sender) gives a record, and
-// visit(record, sender, mask, entry) takes it. Senders and masks are loaded ahead of their records,
-// and records ahead of the visits. (A loop of its own for entries with a single edge was slower.)
+// visit(record, sender, mask, entry) takes it. Records and masks are loaded one visit ahead,
+// senders two. The walk goes by twos so that nothing is copied from one turn to the next, for a
+// copy waits for what has only just been asked for. (A loop of its own for entries with a single
+// edge was slower.)
 template <typename Record, int kGroups, typename Load, typename Visit>
 __device__ inline void walk(const Windows& windows, const Part& part, int group, Load load,
                             Visit visit) {
-  struct Head {
+  struct Entry {
+    Record record;
     int sender;
     uint2 mask;
   };
-  const auto head = [&](int e) {
-    return e < part.end ? Head{__ldcs(windows.senders + e), __ldcs(windows.masks + e)} : Head{};
+  const auto sender_at = [&](int e) { return e < part.end ? __ldcs(windows.senders + e) : 0; };
+  int e = part.begin + group;
+  if (e >= part.end) return;
+  int next = sender_at(e);
+  const auto load_next = [&](int e) {
+    const Entry entry{load(next), next, e < part.end ? __ldcs(windows.masks + e) : uint2{}};
+    next = sender_at(e + kGroups);
+    return entry;
   };
-  Head now = head(part.begin + group);
-  Head next = head(part.begin + group + kGroups);
-  Record record = load(now.sender);
-  for (int e = part.begin + group; e < part.end; e += kGroups) {
-    const Record next_record = load(next.sender);
-    const Head after = head(e + 2 * kGroups);
-    visit(record, now.sender, now.mask, e);
-    now = next;
-    next = after;
-    record = next_record;
+  Entry even = load_next(e);
+  while (true) {
+    const Entry odd = load_next(e + kGroups);
+    visit(even.record, even.sender, even.mask, e);
+    e += kGroups;
+    if (e >= part.end) return;
+    even = load_next(e + kGroups);
+    visit(odd.record, odd.sender, odd.mask, e);
+    e += kGroups;
+    if (e >= part.end) return;
   }
 }
 

@@ -22,7 +22,7 @@ __device__ inline T load_shared(unsigned address) {
 // In float, or with kExact in 64-bit fixed point; then a lane's columns lie kLanes apart, so that
 // 8-byte reductions of neighbouring lanes are neighbours too.
 template <typename T, typename S, bool kExact>
-__global__ void __launch_bounds__(kWindowThreads, 3) backward(const WindowParams<T> p) {
+__global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const WindowParams<T> p) {
   if (kExact && !use_wide_fixed(p.range, p.num_edges)) return;
   extern __shared__ int4 shared[];
   T* dense = reinterpret_cast<T*>(shared);  // [64, width]

@@ -126,21 +126,39 @@ struct Terms {
   }
 };
 
-// A part's sums in shared memory, and what is known of its rows.
-struct Sums {
-  int* sum;  // [64, width]
+// The scales of a part's rows, in shared memory.
+struct Scales {
   float scale[kWindowRows];
-  float least[kWindowRows];    // size of a record that is not small; 0 where all are alike
-  int terms[kWindowRows];      // at most
-  int most[kWindowRows / 32];  // of the terms
-  int row[kWindowRows];        // -1: none
+  int most[kWindowRows / 32];  // terms of a row
+};
 
-  __device__ void clear(int width) {
-    for (int i = threadIdx.x; i < kWindowRows * width / 4; i += kWindowThreads) {
-      reinterpret_cast<int4*>(sum)[i] = make_int4(0, 0, 0, 0);
-    }
+// What else is known of the rows where records differ in size.
+struct Differing {
+  float least[kWindowRows];  // size of a record that is not small
+  int terms[kWindowRows];    // at most
+  Bounds bounds;
+  SmallEntries small;
+
+  __device__ void clear(int r, int n) {
+    least[r] = 0.0f;
+    terms[r] = n;
+    bounds.clear(r);
+    small.in_row[r] = false;
+    if (r == 0) small.count = 0;
   }
 };
+
+__device__ inline void clear_sums(int4* sums, int width) {
+  for (int i = threadIdx.x; i < kWindowRows * width / 4; i += kWindowThreads) {
+    sums[i] = make_int4(0, 0, 0, 0);
+  }
+}
+
+// A part's r-th row; -1: none.
+template <typename T>
+__device__ inline int receiver_of(const WindowParams<T>& p, const Part& part, int r) {
+  return p.windows.rows[part.window * kWindowRows + r];
+}
 
 // Whether rows whose records are alike have one scale, that of the row with most terms: a term is
 // then converted once an entry instead of once an edge. A row of one term keeps 19 bits of the
@@ -151,33 +169,35 @@ constexpr bool kOneScale = kTypeOf<T> != Type::kF32;
 // Sets the scales of rows whose records differ, and which size is small. Left by all threads
 // together.
 template <typename T>
-__device__ inline void bound_rows(const WindowParams<T>& p, const Part& part, Bounds& bounds,
-                                  Sums& sums) {
+__device__ inline void bound_rows(const WindowParams<T>& p, const Part& part, Differing& rows,
+                                  Scales& scales) {
   const float unit = bound_unit(p, part);
   for (int e = part.begin + static_cast<int>(threadIdx.x); e < part.end; e += kWindowThreads) {
-    add_bounds<!kListsSmall<T>>(p, e, unit, bounds, [](int, float) { return true; });
+    add_bounds<!kListsSmall<T>>(p, e, unit, rows.bounds, [](int, float) { return true; });
   }
   __syncthreads();
-  if (const int r = threadIdx.x; r < kWindowRows && sums.terms[r] > 0) {
-    const float bound = static_cast<float>(bounds.sum[r]) * unit;
-    sums.scale[r] = fixed_scale(bound, sums.terms[r]);
-    sums.least[r] = least_size<T>(bound, sums.terms[r]);
-    const bool has_small = __uint_as_float(bounds.smallest[r]) < sums.least[r];  // if looked for
-    if (!kListsSmall<T> && has_small) p.flags[sums.row[r]] = 1;
+  if (const int r = threadIdx.x; r < kWindowRows && rows.terms[r] > 0) {
+    const float bound = static_cast<float>(rows.bounds.sum[r]) * unit;
+    scales.scale[r] = fixed_scale(bound, rows.terms[r]);
+    rows.least[r] = least_size<T>(bound, rows.terms[r]);
+    const bool has_small = __uint_as_float(rows.bounds.smallest[r]) < rows.least[r];
+    if (!kListsSmall<T> && has_small) p.flags[receiver_of(p, part, r)] = 1;
   }
   __syncthreads();
 }
 
 // Adds the sums of the small records to the results.
 template <typename T, typename S, typename Record>
-__device__ inline void add_small(const WindowParams<T>& p, const Part& part, Bounds& bounds,
-                                 const SmallEntries& small, Sums& sums) {
+__device__ inline void add_small(const WindowParams<T>& p, const Part& part, int4* sums,
+                                 Differing& rows, Scales& scales) {
+  const SmallEntries& small = rows.small;
+  Bounds& bounds = rows.bounds;
   const bool listed = small.count <= kMostSmall;
   const int count = listed ? small.count : part.end - part.begin;
   const auto entry = [&](int i) { return listed ? small.entry[i] : part.begin + i; };
-  const auto is_small = [&](int r, float size) { return size < sums.least[r]; };
+  const auto is_small = [&](int r, float size) { return size < rows.least[r]; };
   __syncthreads();
-  sums.clear(p.width);
+  clear_sums(sums, p.width);
   if (threadIdx.x < kWindowRows) bounds.clear(threadIdx.x);
   __syncthreads();
   const float unit = bound_unit(p, part);
@@ -187,13 +207,13 @@ __device__ inline void add_small(const WindowParams<T>& p, const Part& part, Bou
   __syncthreads();
   if (const int r = threadIdx.x; r < kWindowRows && small.in_row[r]) {
     const float bound = static_cast<float>(bounds.sum[r]) * unit;
-    sums.scale[r] = fixed_scale(bound, sums.terms[r]);
-    if (__uint_as_float(bounds.smallest[r]) < least_size<T>(bound, sums.terms[r])) {
-      p.flags[sums.row[r]] = 1;
+    scales.scale[r] = fixed_scale(bound, rows.terms[r]);
+    if (__uint_as_float(bounds.smallest[r]) < least_size<T>(bound, rows.terms[r])) {
+      p.flags[receiver_of(p, part, r)] = 1;
     }
   }
   __syncthreads();
-  const unsigned base = shared_address(sums.sum), row_bytes = p.width * unsigned(sizeof(int));
+  const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
   for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
     for (int i = threadIdx.x / S::kLanes; i < count; i += kWindowThreads / S::kLanes) {
       const int e = entry(i);
@@ -201,22 +221,23 @@ __device__ inline void add_small(const WindowParams<T>& p, const Part& part, Bou
       const Terms<S::kPer> terms(Record::load(p, sender, c), base);
       const float size = p.sizes[sender];
       over_receivers(p.windows.masks[e], [&](int r) {
-        if (is_small(r, size)) terms.add(r * row_bytes, sums.scale[r]);
+        if (is_small(r, size)) terms.add(r * row_bytes, scales.scale[r]);
       });
     }
   }
   __syncthreads();
   for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
     if (!small.in_row[r]) continue;
-    const float unit_of_row = 1.0f / sums.scale[r];
+    const int row = receiver_of(p, part, r);
+    const float unit_of_row = 1.0f / scales.scale[r];
     const bool whole = part.place < 0;
     const float factor =
-        p.mean && whole ? unit_of_row / static_cast<float>(degree_of(p, sums.row[r])) : unit_of_row;
+        p.mean && whole ? unit_of_row / static_cast<float>(degree_of(p, row)) : unit_of_row;
     // The thread that stored a result here adds to it.
-    float* target = whole ? reinterpret_cast<float*>(p.dense) + int64_t(sums.row[r]) * p.width
+    float* target = whole ? reinterpret_cast<float*>(p.dense) + int64_t(row) * p.width
                           : p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
-      const int4 sum = reinterpret_cast<const int4*>(sums.sum)[(r * p.width + f) / 4];
+      const int4 sum = sums[(r * p.width + f) / 4];
       float4 result = *reinterpret_cast<float4*>(target + f);
       result.x += sum.x * factor, result.y += sum.y * factor;
       result.z += sum.z * factor, result.w += sum.w * factor;
