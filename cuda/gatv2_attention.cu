@@ -9,6 +9,7 @@ struct Gatv2 {
   static constexpr bool kScalesKeys = false;
   static constexpr bool kVector = true;
   static constexpr bool kSharedRows = true;
+  static constexpr bool kBySenders = true;
 
   // The LeakyReLU of the sum, by which the vector is multiplied.
   template <typename A>

@@ -183,7 +183,9 @@ cudaError_t launch_pair_gradients(const PairGradientArgs& args, cudaStream_t str
   if (is_empty(args.pair)) return cudaSuccess;
   return with_type(args.pair.attention.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (args.by_senders) return launch_gradients<Score, T, Pass::kSenders>(args, false, stream);
+    if constexpr (Score::kBySenders) {
+      if (args.by_senders) return launch_gradients<Score, T, Pass::kSenders>(args, false, stream);
+    }
     return launch_gradients<Score, T, Pass::kReceivers>(args, false, stream);
   });
 }
@@ -194,7 +196,9 @@ cudaError_t load_pair_kernels() {
     using T = typename decltype(tag)::type;
     const PairGradientArgs gradients{};
     JAXGNN_TRY((launch_forward<Score, T>(PairForwardArgs{}, true, nullptr)));
-    JAXGNN_TRY((launch_gradients<Score, T, Pass::kSenders>(gradients, true, nullptr)));
+    if constexpr (Score::kBySenders) {
+      JAXGNN_TRY((launch_gradients<Score, T, Pass::kSenders>(gradients, true, nullptr)));
+    }
     return launch_gradients<Score, T, Pass::kReceivers>(gradients, true, nullptr);
   });
 }

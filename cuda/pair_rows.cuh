@@ -82,7 +82,9 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
   constexpr bool kReceivers = kPass == Pass::kReceivers;
   constexpr bool kOneFar = Score::kSharedRows && !kSenders;  // values and keys are the same rows
   constexpr bool kOneNear = Score::kSharedRows && kSenders;
-  constexpr int kSteps = kWhole && P < 4 ? 4 / P : 1;
+  // Edges whose rows are under way together: more where an edge has one row and there are registers.
+  constexpr bool kLight = kOneFar && kPlain && !Score::kVector && sizeof(T) == 4;
+  constexpr int kSteps = kWhole && P < 4 ? (kLight ? 4 : 4 / P) : 1;
 
   const int64_t thread = int64_t(blockIdx.x) * kPairThreads + threadIdx.x;
   const PairPlace place = pair_place(p, thread);
