@@ -77,6 +77,8 @@ struct Coordinates {
   const A* second;  // or null
   bool tanh;
 
+  __device__ Coordinates(const A* first, const A* second, bool tanh)
+      : first(first), second(second), tanh(tanh) {}
   __device__ Coordinates(const Gaussians<A>& g, int64_t row, int64_t column, int64_t place)
       : first(g.near + row * g.dims), second(g.far + column * g.dims), tanh(g.tanh) {
     if (g.edges == nullptr) return;
@@ -147,7 +149,6 @@ struct Team {
 using LongTeam = Team<8, 4>;
 using NarrowTeam = Team<4, 8>;
 using ShortTeam = Team<8, 1>;
-using PairTeam = Team<8, 2>;
 using MediumTeam = Team<16, 1>;
 using WideTeam = Team<32, 1>;
 
@@ -157,8 +158,18 @@ constexpr int64_t kFewFeatures = 16;
 // Mean row length from which the lanes of a warp find enough edges to weigh.
 constexpr int64_t kLongGaussianRow = 32;
 
-// Calls launch(team) for rows that are read 16 bytes a lane: long ones, in slices that the L2 cache
-// holds, or short ones, which are read at once if they are of up to 32 lanes.
+// Calls launch(team) for short rows that are read 16 bytes a lane, at once if they are of up to 32
+// lanes.
+template <typename T, typename Launch>
+cudaError_t with_short_team(int64_t width, bool load, const Launch& launch) {
+  const int64_t packs = width / (16 / sizeof(T));
+  if (load || packs <= 8) JAXGNN_TRY(launch(ShortTeam{}));
+  if (load || (packs > 8 && packs <= 16)) JAXGNN_TRY(launch(MediumTeam{}));
+  if (load || packs > 16) JAXGNN_TRY(launch(WideTeam{}));
+  return cudaSuccess;
+}
+
+// The same for rows of any length; long ones in slices that the L2 cache holds.
 template <typename T, typename Launch>
 cudaError_t with_aligned_team(int64_t width, bool is_long, bool load, const Launch& launch) {
   constexpr int V = 16 / sizeof(T);
@@ -166,10 +177,7 @@ cudaError_t with_aligned_team(int64_t width, bool is_long, bool load, const Laun
   if constexpr (sizeof(T) < 8) {  // float64 is read one by one
     if (load || (is_long && narrow)) JAXGNN_TRY(launch(NarrowTeam{}));
     if (load || (is_long && !narrow)) JAXGNN_TRY(launch(LongTeam{}));
-    const int64_t packs = width / V;
-    if (load || (!is_long && packs <= 8)) JAXGNN_TRY(launch(ShortTeam{}));
-    if (load || (!is_long && packs > 8 && packs <= 16)) JAXGNN_TRY(launch(MediumTeam{}));
-    if (load || (!is_long && packs > 16)) JAXGNN_TRY(launch(WideTeam{}));
+    if (load || !is_long) JAXGNN_TRY(with_short_team<T>(width, load, launch));
   }
   return cudaSuccess;
 }

@@ -1,52 +1,32 @@
 // The gradients of the coordinates and of the Gaussians' parameters, by the rows of either end.
 //
-// A team takes a part of a long row or some whole rows, one after the other, and all features: its
-// groups make the dot products of the two ends' rows, eight edges at a time, and the lane that
-// weighs an edge keeps those of up to four kernels. From then on an edge is one lane's, and what it
-// adds to sums over a row, or over all edges, are the lane's own sums until the rows are done. The
-// parameters' are written team by team, in records that two more kernels add up in a fixed order.
-// More kernels than four take passes of their own.
+// Here are the walk over rows that are long, or not read 16 bytes a lane, and what is the same for
+// short ones, whose walk is in gaussian_short_rows.cuh. A team takes a part of a long row or some
+// whole rows, one after the other, and all features: its groups make the dot products of the two
+// ends' rows, eight edges at a time, and the lane that weighs an edge keeps those of up to four
+// kernels. From then on an edge is one lane's, and what it adds to sums over a row, or over all
+// edges, are the lane's own sums until the rows are done. The parameters' are written team by team,
+// in records that two more kernels add up in a fixed order. More kernels than four take passes of
+// their own.
 #include <type_traits>
 
 #include "ffi/gaussian_limits.h"
-#include "gaussian.cuh"
+#include "gaussian_gradients.cuh"
+#include "gaussian_short_rows.cuh"
 #include "reduce.cuh"
 
 namespace jaxgnn {
 namespace {
 
-template <typename T>
-struct Params {
-  using A = typename Accumulator<T>::type;
-  Rows rows;
-  Gaussians<A> gaussians;
-  const T* single;   // a row for all kernels
-  const T* stacked;  // rows for each of them, side by side
-  A* near_gradient;
-  A* edge_gradient;
-  A* partials;
-  A* records;  // [teams, 2 * kernels * dims], or null
-  int64_t width;
-  unsigned single_bytes, stacked_bytes;  // of a row
-  int64_t staged;                        // numbers in shared memory before the lanes' own
-  int first;                             // kernel; those before have been added to the gradients
-};
-
 // Whole rows that a team takes.
 constexpr int kRowsEach = 4;
-
-template <typename T, int V, typename A>
-__device__ inline void add_product(const Pack<T, V>& a, const Pack<T, V>& b, A& sum) {
-#pragma unroll
-  for (int i = 0; i < V; ++i) sum += unpack(a, i) * unpack(b, i);
-}
 
 // The dot products of a tile's edges under the kernels from p.first on, each for the lane that
 // weighs the edge; of those that are not there, the columns are any. With kStacked the row has the
 // features of all kernels, and an edge's other end one row for all of them; else it is the other
 // way round. Columns of 16-byte loads are of 32 bits.
 template <bool kStacked, int V, typename Team, int kKernels, typename T, typename A>
-__device__ inline void dot_edges(const Params<T>& p, int64_t row, int64_t column,
+__device__ inline void dot_edges(const CoordinateParams<T>& p, int64_t row, int64_t column,
                                  A (&dots)[kKernels]) {
   constexpr int kEdges = Team::kLanes;
   using Index = std::conditional_t<(V > 1), unsigned, int64_t>;
@@ -144,12 +124,9 @@ struct Moments {
   }
 };
 
-// Blocks a multiprocessor: registers for eight rows under way are worth more than more warps.
-constexpr int kLeastBlocks = 8;
-
 template <typename T, bool kStacked, int V, typename Team, int kKernels>
 __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
-    coordinate_rows(const Params<T> p) {
+    coordinate_rows(const CoordinateParams<T> p) {
   using A = typename Accumulator<T>::type;
   const int64_t team = Team::worker(), parts = p.rows.num_splits;
   extern __shared__ double memory[];
@@ -272,10 +249,10 @@ __global__ void __launch_bounds__(kColumns* kStripes)
 }
 
 template <typename A>
-cudaError_t launch_sums(const GaussianGradientArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_sums(const GaussianGradientArgs& args, int64_t count, bool load,
+                        cudaStream_t stream) {
   if (load) return load_kernel(sum_records<A>);
   const GaussianArgs& from = args.gaussian;
-  const int64_t count = count_teams(from.rows);
   const int entries = static_cast<int>(2 * from.kernels * from.dims);
   const int64_t blocks = (count + kRecords - 1) / kRecords;
   const dim3 threads(kColumns, kStripes);
@@ -292,7 +269,7 @@ cudaError_t launch_sums(const GaussianGradientArgs& args, bool load, cudaStream_
 }
 
 template <typename T, bool kStacked, int V, typename Team, int kKernels>
-cudaError_t launch_rows(const Params<T>& p, bool load, cudaStream_t stream) {
+cudaError_t launch_rows(const CoordinateParams<T>& p, bool load, cudaStream_t stream) {
   const auto kernel = coordinate_rows<T, kStacked, V, Team, kKernels>;
   if (load) return load_kernel(kernel);
   const unsigned blocks = blocks_of(count_teams(p.rows), kGaussianThreads / Team::kSize);
@@ -302,24 +279,45 @@ cudaError_t launch_rows(const Params<T>& p, bool load, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+template <typename T, bool kStacked, typename Team, int kKernels>
+cudaError_t launch_short_rows(const CoordinateParams<T>& p, bool load, cudaStream_t stream) {
+  const auto kernel = coordinate_short_rows<T, kStacked, 16 / sizeof(T), Team, kKernels>;
+  if (load) return load_kernel(kernel);
+  using A = typename Accumulator<T>::type;
+  const int64_t numbers = EdgeMoments<A, kKernels>::kNumbers * int64_t(kGaussianThreads);
+  const int64_t bytes = p.gaussians.dims * (numbers * sizeof(A) + kKernels * sizeof(Bell<A>));
+  const unsigned blocks = blocks_of(count_warps(p.rows), kGaussianThreads / 32);
+  kernel<<<blocks, kGaussianThreads, bytes, stream>>>(p);
+  return cudaGetLastError();
+}
+
 template <typename T>
-bool is_aligned(const Params<T>& p) {
+bool is_aligned(const CoordinateParams<T>& p) {
   const uintptr_t addresses =
       reinterpret_cast<uintptr_t>(p.single) | reinterpret_cast<uintptr_t>(p.stacked);
   return sizeof(T) < 8 && p.width % (16 / sizeof(T)) == 0 && addresses % 16 == 0 &&
          !p.rows.wide_columns;
 }
 
+template <typename T>
+bool takes_short_rows(const CoordinateParams<T>& p) {
+  return is_aligned(p) && p.rows.num_edges < kLongGaussianRow * p.rows.num_rows &&
+         p.rows.num_rows <= INT32_MAX && !p.gaussians.wide_order && p.width > 0;
+}
+
 template <typename T, bool kStacked, int kKernels>
-cudaError_t launch_pass(const Params<T>& p, bool load, cudaStream_t stream) {
+cudaError_t launch_pass(const CoordinateParams<T>& p, bool load, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
   if constexpr (sizeof(T) < 8) {  // float64 is read one by one
-    const bool is_long = p.rows.num_edges >= kLongGaussianRow * p.rows.num_rows;
-    const auto launch = [&](auto team) {
-      return launch_rows<T, kStacked, V, decltype(team), kKernels>(p, load, stream);
-    };
-    if (load || (is_aligned(p) && is_long)) JAXGNN_TRY(launch(LongTeam{}));
-    if (load || (is_aligned(p) && !is_long)) JAXGNN_TRY(launch(PairTeam{}));
+    const bool is_short = takes_short_rows(p);
+    if (load || is_short) {
+      JAXGNN_TRY((with_short_team<T>(p.width, load, [&](auto team) {
+        return launch_short_rows<T, kStacked, decltype(team), kKernels>(p, load, stream);
+      })));
+    }
+    if (load || (is_aligned(p) && !is_short)) {
+      JAXGNN_TRY((launch_rows<T, kStacked, V, LongTeam, kKernels>(p, load, stream)));
+    }
     if (!load && is_aligned(p)) return cudaSuccess;
   }
   if constexpr (kKernels == 1 || (kKernels == 4 && sizeof(T) < 8)) {
@@ -330,7 +328,7 @@ cudaError_t launch_pass(const Params<T>& p, bool load, cudaStream_t stream) {
 
 // Kernels of a pass. In float64 one: the moments of more would not fit in shared memory.
 template <typename T>
-int kernels_of_pass(const Params<T>& p) {
+int kernels_of_pass(const CoordinateParams<T>& p) {
   return sizeof(T) == 8 ? 1 : kernels_together(p.gaussians.kernels, !is_aligned(p));
 }
 
@@ -338,19 +336,19 @@ template <typename T>
 cudaError_t launch_type(const GaussianGradientArgs& args, bool load, cudaStream_t stream) {
   using A = typename Accumulator<T>::type;
   const GaussianArgs& from = args.gaussian;
-  Params<T> p{from.rows,
-              make_gaussians<A>(from),
-              static_cast<const T*>(args.single),
-              static_cast<const T*>(args.stacked),
-              static_cast<A*>(args.near_gradient),
-              static_cast<A*>(args.edge_gradient),
-              static_cast<A*>(args.partials),
-              args.mu_gradient == nullptr ? nullptr : static_cast<A*>(args.records),
-              from.width,
-              static_cast<unsigned>(from.width * sizeof(T)),
-              static_cast<unsigned>(from.kernels * from.width * sizeof(T)),
-              0,
-              0};
+  CoordinateParams<T> p{from.rows,
+                        make_gaussians<A>(from),
+                        static_cast<const T*>(args.single),
+                        static_cast<const T*>(args.stacked),
+                        static_cast<A*>(args.near_gradient),
+                        static_cast<A*>(args.edge_gradient),
+                        static_cast<A*>(args.partials),
+                        args.mu_gradient == nullptr ? nullptr : static_cast<A*>(args.records),
+                        from.width,
+                        static_cast<unsigned>(from.width * sizeof(T)),
+                        static_cast<unsigned>(from.kernels * from.width * sizeof(T)),
+                        0,
+                        0};
   p.staged = staged_numbers(p.gaussians);
   const int together = load ? 4 : kernels_of_pass(p);
   for (; load || p.first < from.kernels; p.first += together) {
@@ -366,7 +364,10 @@ cudaError_t launch_type(const GaussianGradientArgs& args, bool load, cudaStream_
     JAXGNN_TRY((launch_join<A, Sum>(p.rows, p.partials, p.near_gradient, from.dims, false, false,
                                     load, stream)));
   }
-  if (load || args.mu_gradient != nullptr) return launch_sums<A>(args, load, stream);
+  if (load || args.mu_gradient != nullptr) {
+    const int64_t records = takes_short_rows(p) ? count_warps(p.rows) : count_teams(p.rows);
+    return launch_sums<A>(args, records, load, stream);
+  }
   return cudaSuccess;
 }
 

@@ -191,6 +191,30 @@ def test_short_rows_of_a_rectangular_graph(pair, width, each):
     )
 
 
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize(
+    ("width", "kernels", "dtype"),
+    [(20, 3, "float32"), (40, 3, "float32"), (128, 3, "float32"), (200, 5, "float32")]
+    + [(width, 2, "bfloat16") for width in (8, 80, 136)],
+)
+def test_short_rows_of_each_length(width, kernels, dtype, each):
+    """Rows of either end that end a tile of edges, are one longer, or are split; of widths that a
+    GPU reads by 8, 16 and 32 lanes, and in two slices."""
+    lengths = np.concatenate([[0, 1, 4, 5, 8, 9, 300, 17, 3, 0, 33, 16], np.arange(60) % 7])
+    rows = np.repeat(np.arange(lengths.size), lengths)
+    others = np.random.default_rng(0).integers(lengths.size, size=rows.size)
+    for ends in ((others, rows), (rows, others)):
+        graph = Graph.from_edges(*ends, num_nodes=lengths.size)
+        operands = draw_operands(graph, kernels, width, 2, True, dtype, each=each)
+        shape = (kernels, width) if each else (width,)
+        cotangent = draw_array(np.random.default_rng(1), (lengths.size, *shape), dtype)
+        options = {"reduce": "mean", "activation": "tanh"}
+        expected = with_gradients(graph, cotangent, *operands, **options, impl="jax")
+        for ours in (graph, graph.with_row_order()):
+            actual = with_gradients(ours, cotangent, *operands, **options, impl="kernel")
+            jax.tree.map(lambda a, b: close(a, b, 4 * tolerance(dtype)), actual, expected)
+
+
 def test_64_bit_offsets_and_indices(x64):
     """Which a GPU may add up in another order."""
     graph = awkward_graph()
