@@ -115,6 +115,7 @@ __device__ inline void weigh(const Gaussians<A>& g, const Coordinates<A>& at, in
 
 // A worker: kGroups groups of kLanes lanes, that take a row or a part of one. In a tile each lane
 // weighs one edge; then the groups take turns, and lane u of a group has weighed the group's u-th.
+// Teams narrower than a warp step together: shuffles of all lanes need no check of who takes part.
 template <int kLanesOf, int kGroupsOf>
 struct Team {
   static constexpr int kLanes = kLanesOf, kGroups = kGroupsOf, kSize = kLanes * kGroups;
@@ -126,23 +127,22 @@ struct Team {
   __device__ static int local() { return threadIdx.x % kLanes; }
   __device__ static int group() { return lane() / kLanes; }
   __device__ static int slot() { return local() * kGroups + group(); }
-  __device__ static unsigned mask() {
-    if constexpr (kSize == 32) {
-      return kFullWarp;
-    } else {
-      return ((1u << kSize) - 1) << (threadIdx.x % 32 / kSize * kSize);
-    }
+  // The most that a team of the warp has.
+  __device__ static int most(int v) {
+    if constexpr (kSize == 32) return v;
+    return __reduce_max_sync(kFullWarp, v);
   }
   // What lane u of the own group holds.
   template <typename U>
   __device__ static U from(U value, int u) {
-    return __shfl_sync(mask(), value, u, kLanes);
+    return __shfl_sync(kFullWarp, value, u, kLanes);
   }
   // The sum over lanes of the team, kFirst apart at first, of kEnd lanes.
   template <int kFirst, int kEnd, typename A>
   __device__ static A sum(A v) {
 #pragma unroll
-    for (int offset = kFirst; offset < kEnd; offset *= 2) v += __shfl_xor_sync(mask(), v, offset);
+    for (int offset = kFirst; offset < kEnd; offset *= 2)
+      v += __shfl_xor_sync(kFullWarp, v, offset);
     return v;
   }
 };

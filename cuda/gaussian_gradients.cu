@@ -72,7 +72,7 @@ __device__ inline void dot_edges(const CoordinateParams<T>& p, int64_t row, int6
   }
 #pragma unroll
   for (int k = 0; k < kKernels; ++k) {
-    dots[k] = scatter_sums(sums[k], Team::local(), Team::mask());
+    dots[k] = scatter_sums(sums[k], Team::local(), kFullWarp);
   }
 }
 
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
       }
       moments.add(g, p.first, Coordinates<A>(g, work.row, column, place), dots, edge_gradient);
     }
-    __syncwarp(Team::mask());
+    __syncwarp(kFullWarp);
     if (p.near_gradient == nullptr) return;
     A* to = work.part < 0 ? p.near_gradient + work.row * dims : p.partials + work.part * dims;
 #pragma unroll 1

@@ -3,11 +3,12 @@
 //
 // A team takes a row, or a part of a long one, and a slice of the features, 16 bytes a lane. The
 // edges come in tiles of as many as the team has lanes, of which each lane weighs one while the
-// rows of the tile before are read. For one sum a tile is of pairs of an edge and a kernel, so that
-// a weight is computed once a slice, and a column's rows of all kernels, which lie side by side,
-// are read one after the other. For a sum of each kernel the row that is gathered is the same for
-// all: a lane weighs its edge under each of up to four of them. Rows over the split length are
-// taken in parts; a second kernel adds the parts in their order.
+// rows of the tile before are read; or of this tile, where rows are short and mostly of one. For
+// one sum a tile is of pairs of an edge and a kernel, so that a weight is computed once a slice,
+// and a column's rows of all kernels, which lie side by side, are read one after the other. For a
+// sum of each kernel the row that is gathered is the same for all: a lane weighs its edge under
+// each of up to four of them. Rows over the split length are taken in parts; a second kernel adds
+// the parts in their order.
 #include <type_traits>
 
 #include "gaussian.cuh"
@@ -30,7 +31,14 @@ struct Params {
   bool mean;
 };
 
-constexpr int kInFlight = 4;
+constexpr int kInFlight = 4;       // rows of a group that are read together
+constexpr int kShortInFlight = 8;  // of a team of one group, and at the end half as many
+
+// Whether rows are read at once, by one group, by 16-byte loads. Then the last edge's column is
+// repeated for edges that are not there, whose weights are 0: loads that depend on a condition end
+// in copies, which wait for them.
+template <typename Team, bool kWide>
+constexpr bool kReadAtOnce = Team::kGroups == 1 && !kWide;
 
 // The rows of a tile that a team reads, and what is done with each.
 template <typename T, int V, typename Team, bool kWide>
@@ -47,9 +55,19 @@ struct Tile {
   }
 
   // Reads the rows of the team's first `left` edges, calls ahead() behind the first loads, and
-  // add(u, pack) for the group's u-th row; a row that is not there is 0.
+  // add(u, pack) for the group's u-th row; a row that is not there is 0, or where rows are read at
+  // once any. A team of the warp has `most` edges left.
   template <typename Ahead, typename Add>
-  __device__ void run(Index row, int left, const Ahead& ahead, const Add& add) const {
+  __device__ void run(Index row, int left, int most, const Ahead& ahead, const Add& add) const {
+    if constexpr (kReadAtOnce<Team, kWide>) {
+      read(row, 0, most, ahead, add);
+      const int end = min(most, Team::kLanes);
+#pragma unroll 1
+      for (int first = kShortInFlight; first < end; first += kShortInFlight) {
+        read(row, first, most, [] {}, add);
+      }
+      return;
+    }
     if (left >= Team::kSize) {
       batch<true>(row, 0, left, ahead, add);
 #pragma unroll(Team::kLanes <= 8 ? 2 : 1)
@@ -66,6 +84,25 @@ struct Tile {
   }
 
  private:
+  template <typename Ahead, typename Add>
+  __device__ void read(Index row, int first, int most, const Ahead& ahead, const Add& add) const {
+    if (most - first > kShortInFlight / 2) {
+      read_rows<kShortInFlight>(row, first, ahead, add);
+    } else {
+      read_rows<kShortInFlight / 2>(row, first, ahead, add);
+    }
+  }
+  template <int kRows, typename Ahead, typename Add>
+  __device__ void read_rows(Index row, int first, const Ahead& ahead, const Add& add) const {
+    Pack<T, V> packs[kRows];
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) {
+      packs[u] = fetch(Team::from(row, first + u));
+    }
+    ahead();
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) add(first + u, packs[u]);
+  }
   template <bool kWhole, typename Ahead, typename Add>
   __device__ void batch(Index row, int first, int left, const Ahead& ahead, const Add& add) const {
     Pack<T, V> packs[kInFlight];
@@ -87,7 +124,7 @@ __device__ inline void finish(const Work& work, T* out, A* partials, int64_t wid
                               bool mean, bool active, A (&acc)[V]) {
 #pragma unroll
   for (int i = 0; i < V; ++i) acc[i] = Team::template sum<Team::kLanes, Team::kSize>(acc[i]);
-  if (Team::group() == 0 && active) {
+  if (Team::group() == 0 && active && work.row >= 0) {
     store_row<T, V, A>(work, out, partials, width, f, mean, acc);
   }
 }
@@ -97,22 +134,25 @@ __global__ void __launch_bounds__(kGaussianThreads) mixed_rows(const Params<T> p
   using A = typename Accumulator<T>::type;
   using Tiles = Tile<T, V, Team, kWide>;
   using Index = typename Tiles::Index;
+  constexpr bool kAtOnce = kReadAtOnce<Team, kWide>;
   const Work work = find_work(p.rows, Team::worker());
-  if (work.row < 0) return;
+  if (Team::kSize == 32 && work.row < 0) return;
   const Gaussians<A>& g = p.gaussians;
   const int64_t f = (int64_t(blockIdx.y) * Team::kLanes + Team::local()) * V;
   const bool active = f < p.width;  // lanes beyond the width repeat the first ones' work
   const Tiles tiles{p.x + (active ? f : 0), p.width, p.row_bytes};
   A acc[V] = {};
 
-  // The lane's pair of the next tile, and its column; that of the tile itself is weighed already.
+  // The lane's pair of the next tile, and its column. That of the tile itself is weighed already,
+  // or behind the loads of its rows where they are read at once.
   int edge = Team::slot() / g.kernels, kernel = Team::slot() % g.kernels;
   const int edges_on = Team::kSize / g.kernels, kernels_on = Team::kSize % g.kernels;
   int64_t column = 0;
   Index row = 0;
   A weight[1] = {A(0)};
   const auto load_next = [&] {
-    column = edge < work.count ? load_column(p.rows, work.begin + edge) : 0;
+    const int from = kAtOnce ? min(edge, work.count - 1) : edge;
+    column = from >= 0 && from < work.count ? load_column(p.rows, work.begin + from) : 0;
   };
   const auto weigh_next = [&] {
     row = static_cast<Index>(column * g.kernels + kernel);
@@ -126,11 +166,16 @@ __global__ void __launch_bounds__(kGaussianThreads) mixed_rows(const Params<T> p
     load_next();
   };
   load_next();
-  weigh_next();
-  for (int64_t left = int64_t(work.count) * g.kernels; left > 0; left -= Team::kSize) {
-    const A now = weight[0];
-    tiles.run(row, static_cast<int>(left < Team::kSize ? left : Team::kSize), weigh_next,
-              [&](int u, const Pack<T, V>& pack) { add_scaled(Team::from(now, u), pack, acc); });
+  if constexpr (!kAtOnce) weigh_next();
+  for (int64_t left = int64_t(work.count) * g.kernels;; left -= Team::kSize) {
+    const int here = static_cast<int>(left < Team::kSize ? left : Team::kSize);
+    const int most = Team::most(here);
+    if (most <= 0) break;
+    const A before = weight[0];
+    if constexpr (kAtOnce) row = static_cast<Index>(column * g.kernels + kernel);
+    tiles.run(row, here, most, weigh_next, [&](int u, const Pack<T, V>& pack) {
+      add_scaled(Team::from(kAtOnce ? weight[0] : before, u), pack, acc);
+    });
   }
   finish<T, V, Team>(work, p.out, p.partials, p.width, f, p.mean, active, acc);
 }
@@ -140,8 +185,9 @@ __global__ void __launch_bounds__(kGaussianThreads) rows_of_each(const Params<T>
   using A = typename Accumulator<T>::type;
   using Tiles = Tile<T, V, Team, kWide>;
   using Index = typename Tiles::Index;
+  constexpr bool kAtOnce = kReadAtOnce<Team, kWide>;
   const Work work = find_work(p.rows, Team::worker());
-  if (work.row < 0) return;
+  if (Team::kSize == 32 && work.row < 0) return;
   const Gaussians<A>& g = p.gaussians;
   const int slice = blockIdx.y % p.slices, first = blockIdx.y / p.slices * kKernels;
   const int64_t f = (int64_t(slice) * Team::kLanes + Team::local()) * V;
@@ -154,7 +200,8 @@ __global__ void __launch_bounds__(kGaussianThreads) rows_of_each(const Params<T>
   Index row = 0;
   A weights[kKernels] = {};
   const auto load_next = [&] {
-    column = edge < work.count ? load_column(p.rows, work.begin + edge) : 0;
+    const int from = kAtOnce ? min(edge, work.count - 1) : edge;
+    column = from >= 0 && from < work.count ? load_column(p.rows, work.begin + from) : 0;
   };
   const auto weigh_next = [&] {
     row = static_cast<Index>(column);
@@ -168,14 +215,19 @@ __global__ void __launch_bounds__(kGaussianThreads) rows_of_each(const Params<T>
     load_next();
   };
   load_next();
-  weigh_next();
-  for (int left = work.count; left > 0; left -= Team::kSize) {
-    A now[kKernels];
+  if constexpr (!kAtOnce) weigh_next();
+  for (int left = work.count;; left -= Team::kSize) {
+    const int most = Team::most(left);
+    if (most <= 0) break;
+    A before[kKernels];
 #pragma unroll
-    for (int k = 0; k < kKernels; ++k) now[k] = weights[k];
-    tiles.run(row, left, weigh_next, [&](int u, const Pack<T, V>& pack) {
+    for (int k = 0; k < kKernels; ++k) before[k] = weights[k];
+    if constexpr (kAtOnce) row = static_cast<Index>(column);
+    tiles.run(row, left, most, weigh_next, [&](int u, const Pack<T, V>& pack) {
 #pragma unroll
-      for (int k = 0; k < kKernels; ++k) add_scaled(Team::from(now[k], u), pack, acc[k]);
+      for (int k = 0; k < kKernels; ++k) {
+        add_scaled(Team::from(kAtOnce ? weights[k] : before[k], u), pack, acc[k]);
+      }
     });
   }
 #pragma unroll
