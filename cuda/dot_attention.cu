@@ -30,8 +30,8 @@ struct Dot {
   }
 };
 
-// The same where the values are the keys, as AGNN's, which are then read once. Not by senders, where
-// there are two gradients even so: who gave the same rows twice need not add them.
+// The same where the values are the keys, as AGNN's, which are then read once. Not by senders,
+// where there are two gradients even so: who gave the same rows twice need not add them.
 struct DotOfValues : Dot {
   static constexpr bool kSharedRows = true;
   static constexpr bool kBySenders = false;

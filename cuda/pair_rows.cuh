@@ -82,7 +82,8 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
   constexpr bool kReceivers = kPass == Pass::kReceivers;
   constexpr bool kOneFar = Score::kSharedRows && !kSenders;  // values and keys are the same rows
   constexpr bool kOneNear = Score::kSharedRows && kSenders;
-  // Edges whose rows are under way together: more where an edge has one row and there are registers.
+  // Edges whose rows are under way together: more where an edge has one row and there are
+  // registers.
   constexpr bool kLight = kOneFar && kPlain && !Score::kVector && sizeof(T) == 4;
   constexpr int kSteps = kWhole && P < 4 ? (kLight ? 4 : 4 / P) : 1;
 
