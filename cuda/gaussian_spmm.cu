@@ -35,7 +35,7 @@ constexpr int kInFlight = 4;       // rows of a group that are read together
 constexpr int kShortInFlight = 8;  // of a team of one group, and at the end half as many
 
 // Whether rows are read at once, by one group, by 16-byte loads. Then the last edge's column is
-// repeated for edges that are not there, whose weights are 0: loads that depend on a condition end
+// repeated for edges that are not there, which are not added: loads that depend on a condition end
 // in copies, which wait for them.
 template <typename Team, bool kWide>
 constexpr bool kReadAtOnce = Team::kGroups == 1 && !kWide;
@@ -55,16 +55,16 @@ struct Tile {
   }
 
   // Reads the rows of the team's first `left` edges, calls ahead() behind the first loads, and
-  // add(u, pack) for the group's u-th row; a row that is not there is 0, or where rows are read at
-  // once any. A team of the warp has `most` edges left.
+  // add(u, pack, there) for the group's u-th row; what is not there is 0, or where rows are read at
+  // once any row. A team of the warp has `most` edges left.
   template <typename Ahead, typename Add>
   __device__ void run(Index row, int left, int most, const Ahead& ahead, const Add& add) const {
     if constexpr (kReadAtOnce<Team, kWide>) {
-      read(row, 0, most, ahead, add);
+      read(row, 0, left, most, ahead, add);
       const int end = min(most, Team::kLanes);
 #pragma unroll 1
       for (int first = kShortInFlight; first < end; first += kShortInFlight) {
-        read(row, first, most, [] {}, add);
+        read(row, first, left, most, [] {}, add);
       }
       return;
     }
@@ -85,15 +85,17 @@ struct Tile {
 
  private:
   template <typename Ahead, typename Add>
-  __device__ void read(Index row, int first, int most, const Ahead& ahead, const Add& add) const {
+  __device__ void read(Index row, int first, int left, int most, const Ahead& ahead,
+                       const Add& add) const {
     if (most - first > kShortInFlight / 2) {
-      read_rows<kShortInFlight>(row, first, ahead, add);
+      read_rows<kShortInFlight>(row, first, left, ahead, add);
     } else {
-      read_rows<kShortInFlight / 2>(row, first, ahead, add);
+      read_rows<kShortInFlight / 2>(row, first, left, ahead, add);
     }
   }
   template <int kRows, typename Ahead, typename Add>
-  __device__ void read_rows(Index row, int first, const Ahead& ahead, const Add& add) const {
+  __device__ void read_rows(Index row, int first, int left, const Ahead& ahead,
+                            const Add& add) const {
     Pack<T, V> packs[kRows];
 #pragma unroll
     for (int u = 0; u < kRows; ++u) {
@@ -101,7 +103,7 @@ struct Tile {
     }
     ahead();
 #pragma unroll
-    for (int u = 0; u < kRows; ++u) add(first + u, packs[u]);
+    for (int u = 0; u < kRows; ++u) add(first + u, packs[u], first + u < left);
   }
   template <bool kWhole, typename Ahead, typename Add>
   __device__ void batch(Index row, int first, int left, const Ahead& ahead, const Add& add) const {
@@ -114,7 +116,7 @@ struct Tile {
     }
     ahead();
 #pragma unroll
-    for (int u = 0; u < kInFlight; ++u) add(first + u, packs[u]);
+    for (int u = 0; u < kInFlight; ++u) add(first + u, packs[u], true);
   }
 };
 
@@ -173,8 +175,9 @@ __global__ void __launch_bounds__(kGaussianThreads) mixed_rows(const Params<T> p
     if (most <= 0) break;
     const A before = weight[0];
     if constexpr (kAtOnce) row = static_cast<Index>(column * g.kernels + kernel);
-    tiles.run(row, here, most, weigh_next, [&](int u, const Pack<T, V>& pack) {
-      add_scaled(Team::from(kAtOnce ? weight[0] : before, u), pack, acc);
+    tiles.run(row, here, most, weigh_next, [&](int u, const Pack<T, V>& pack, bool there) {
+      const A scale = Team::from(kAtOnce ? weight[0] : before, u);
+      if (there) add_scaled(scale, pack, acc);
     });
   }
   finish<T, V, Team>(work, p.out, p.partials, p.width, f, p.mean, active, acc);
@@ -223,10 +226,11 @@ __global__ void __launch_bounds__(kGaussianThreads) rows_of_each(const Params<T>
 #pragma unroll
     for (int k = 0; k < kKernels; ++k) before[k] = weights[k];
     if constexpr (kAtOnce) row = static_cast<Index>(column);
-    tiles.run(row, left, most, weigh_next, [&](int u, const Pack<T, V>& pack) {
+    tiles.run(row, left, most, weigh_next, [&](int u, const Pack<T, V>& pack, bool there) {
 #pragma unroll
       for (int k = 0; k < kKernels; ++k) {
-        add_scaled(Team::from(kAtOnce ? weights[k] : before[k], u), pack, acc[k]);
+        const A scale = Team::from(kAtOnce ? weights[k] : before[k], u);
+        if (there) add_scaled(scale, pack, acc[k]);
       }
     });
   }
