@@ -179,7 +179,7 @@ class GNN(nnx.Module):
                 return out
             if self.norms is not None:
                 out = self.norms[i](out)
-            x = self._activate(out)
+            x = self._after_layer(out)
             outputs.append(x)
         assert self.linear is not None
         if self.jumping == "cat":
@@ -187,6 +187,9 @@ class GNN(nnx.Module):
         if self.jumping == "max":
             return self.linear(functools.reduce(_larger, map(dense, outputs)))
         return self.linear(dense(x))
+
+    def _after_layer(self, out: Array) -> Features:
+        return self._activate(out)
 
     def _activate(self, x: Array) -> Features:
         """Activation and dropout; the kept entries alone where there are sparse kernels for them:
@@ -336,8 +339,8 @@ class AGNN(GNN):
     """`GNN` of `AGNNConv` layers, which only propagate, between two products.
 
     Begins with a product and an activation, and ends with a product of the last layer's output
-    (or of all layers', by `jumping`). The activation after a layer does nothing to what is at least
-    0, as after ReLU. It takes no weights of the edges.
+    (or of all layers', by `jumping`). Dropout alone follows a layer, as in the paper; with a `norm`
+    that and the activation do, too. It takes no weights of the edges.
 
     Args:
         jumping: `"last"`, `"cat"` or `"max"`; `None` is `"last"`.
@@ -369,6 +372,10 @@ class AGNN(GNN):
             input_layer=True,
             **options,
         )
+
+    def _after_layer(self, out: Array) -> Features:
+        # After ReLU averages are at least 0: it would only read and write them, forward and back.
+        return map_values(self.dropout, out) if self.norms is None else self._activate(out)
 
 
 class EdgeConvNet(GNN):

@@ -69,16 +69,17 @@ class AGNNConv(nnx.Module):
         wide = rows.astype(accumulation_dtype(rows.dtype))
         # PyTorch's bound: a row of zeros stays one.
         norm = jnp.sqrt(jnp.maximum(jnp.sum(wide**2, axis=-1, keepdims=True), 1e-24))
-        queries = _heads.fold((wide / norm).astype(rows.dtype)[..., None, :])
+        # One number a row, so that beta's gradient is a sum of what the norms' gradient needs, too.
+        by = 1 / norm if self.beta is None else self.beta[...][0].astype(wide.dtype) / norm
+        queries = _heads.fold((wide * by).astype(rows.dtype)[..., None, :])
         copies = math.prod(rows.shape[1:-1])
-        scale = 1.0 if self.beta is None else jnp.broadcast_to(self.beta[...], (copies,))
         values = _heads.fold(rows[..., None, :])
         out = dot_attention(
             graph,
             queries,
             values,
             values,
-            scale=scale,
+            scale=1.0,
             key_scale=jnp.reshape(1 / norm, (rows.shape[0], copies)),
             self_loops=self.add_self_loops,
         )
