@@ -19,7 +19,7 @@ gatv2_attention gaussian_spmm extremum}
 export XLA_PYTHON_CLIENT_ALLOCATOR=platform JAX_PLATFORMS=cuda,cpu
 export pytest="$python -m pytest -q -o addopts= -p no:cacheprovider -p no:benchmark -p no:xdist"
 chosen="(long_rows and not float16) or finite_differences or expand_rows or order_of_rows \
-or beyond_the_cache or large_scores or -6-float32 or -32-float32 or -100-bfloat16 or sanitized"
+or beyond_the_cache or large_scores or -6-float32 or -32-float32 or -100-bfloat16 or short_rows or sanitized"
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
