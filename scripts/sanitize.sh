@@ -6,8 +6,9 @@
 #
 # Every test is a process of its own, JOBS of them at a time (default: 4), tried ATTEMPTS times at
 # most (default: 3): where a process compiles many programs the sanitizer itself ends with a
-# segmentation fault, at one test or another. A line for each test that is clean, else what it says;
-# the last line counts them.
+# segmentation fault, at one test or another. No try takes more than LIMIT seconds (default: 300):
+# racecheck is slow where rows are long. OPTIONS are more of the sanitizer's own. A line for each
+# test that is clean, else what it says; the last line counts them.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -26,17 +27,18 @@ trap 'rm -rf "$results"' EXIT
 export results
 : >"$results/clean"
 # shellcheck disable=SC2016,SC2086  # $1 is the inner shell's; $pytest is a command with arguments
+# The first test of each file, then the second of each: a run that is cut off has seen all kernels.
 for test in $tests; do
-  $pytest --collect-only "tests/test_$test.py" -k "$chosen" | grep '::'
-done >"$results/tests"
+  $pytest --collect-only "tests/test_$test.py" -k "$chosen" | grep '::' | cat -n
+done | sort -n -s | cut -f 2 >"$results/tests"
 for tool in $tools; do
   sed "s/^/$tool /" "$results/tests"
 done | xargs -d '\n' -P "${JOBS:-4}" -n 1 sh -c '
   log=$(mktemp -p "$results")
   for attempt in $(seq "${ATTEMPTS:-3}"); do
     status=0
-    compute-sanitizer --tool "${1%% *}" --error-exitcode 9 --print-limit 5 \
-      $pytest "${1#* }" >"$log" 2>&1 || status=$?
+    timeout "${LIMIT:-300}" compute-sanitizer --tool "${1%% *}" --error-exitcode 9 --print-limit 5 \
+      ${OPTIONS:-} $pytest "${1#* }" >"$log" 2>&1 || status=$?
     case $status in
       0) echo "$1: clean" | tee -a "$results/clean" && exit 0 ;;
       139) ;; # the segmentation fault
