@@ -80,6 +80,24 @@ def test_the_models():
     assert all(conv.dropout.rate == 0.5 and conv.linear_beta for conv in model.convs)
 
 
+def test_nothing_follows_a_propagation_but_a_normalisation_and_its_activation():
+    graph, x = skewed_graph(NODES, EDGES), normal(NODES, WIDTH)
+
+    @nnx.jit
+    def by_hand(model, graph, x):
+        x = jnp.tanh(model.linear_in(x))
+        for i, conv in enumerate(model.convs):
+            x = conv(graph, x)
+            if model.norms is not None:
+                x = jnp.tanh(model.norms[i](x))
+        return model.linear(x)
+
+    for norm in (None, "layer"):
+        model = AGNN(WIDTH, 8, 3, 2, activation=jnp.tanh, norm=norm, rngs=nnx.Rngs(0))
+        close = {"rtol": 1e-5, "atol": 1e-6}
+        np.testing.assert_allclose(CALL(model, graph, x), by_hand(model, graph, x), **close)
+
+
 def test_bad_arguments():
     graph, x, rngs = skewed_graph(NODES, EDGES), normal(NODES, WIDTH), nnx.Rngs(0)
     v2, transformer = GATv2Conv(WIDTH, 4, rngs=rngs), TransformerConv(WIDTH, 4, rngs=rngs)
