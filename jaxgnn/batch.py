@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -114,10 +115,7 @@ def pad(
         ValueError: a count is too small; edges are to be padded but not nodes; nodes are to be
             padded but not graphs.
     """
-    if isinstance(batch, Graph):
-        batch = disjoint_union([batch])
-    if not isinstance(batch, GraphBatch):
-        raise TypeError(f"batch: expected a GraphBatch or a Graph, got {type(batch).__name__}")
+    batch = _batch_argument(batch)
     graph = batch.graph
     if graph.is_square and num_senders is not None:
         raise ValueError("num_senders: expected none for square graphs, whose senders are nodes")
@@ -194,8 +192,7 @@ def bucket_size(size: int, *, base: float = 2.0, minimum: int = 8) -> int:
 
 def pad_to_bucket(batch: GraphBatch | Graph, *, base: float = 2.0, minimum: int = 8) -> GraphBatch:
     """Pads nodes, edges and graphs each to its `bucket_size`, with room for a padding node."""
-    if isinstance(batch, Graph):
-        batch = disjoint_union([batch])
+    batch = _batch_argument(batch)
     graph = batch.graph
 
     def bucket(size: int) -> int:
@@ -217,6 +214,8 @@ def union_edge_data(
     batch: GraphBatch, data: Sequence[Shaped[ArrayLike, "edges ..."]], *, fill_value: float = 0.0
 ) -> Shaped[Array, "num_edges ..."]:
     """Edge data of each graph, in its edge order, as one array over the batch's edges."""
+    ends = np.asarray(batch.graph.row_offsets)[np.asarray(batch.membership.row_offsets)]
+    _check_parts(batch, data, np.diff(ends), "edges")
     return _union(data, batch.graph.num_edges, batch.edge_mask, fill_value, "edges")
 
 
@@ -224,6 +223,7 @@ def union_node_data(
     batch: GraphBatch, data: Sequence[Shaped[ArrayLike, "nodes ..."]], *, fill_value: float = 0.0
 ) -> Shaped[Array, "num_nodes ..."]:
     """Node data (receivers', of rectangular graphs) of each graph as one array over the batch."""
+    _check_parts(batch, data, np.diff(np.asarray(batch.membership.row_offsets)), "nodes")
     return _union(data, batch.graph.num_receivers, batch.node_mask, fill_value, "nodes")
 
 
@@ -239,6 +239,19 @@ def union_graph_data(
 ) -> Shaped[Array, "num_graphs ..."]:
     """A row for each graph (labels, say), padded to the batch's number of graphs."""
     return _union([data], batch.num_graphs, batch.graph_mask, fill_value, "graphs")
+
+
+def _check_parts(batch: GraphBatch, data: Sequence[Any], sizes: np.ndarray, what: str) -> None:
+    """Raises unless there is a part for each graph that is not padding, of its size."""
+    sizes = sizes[: int(np.sum(np.asarray(batch.graph_mask)))]
+    if len(data) != sizes.size:
+        raise ValueError(f"data: expected {sizes.size} arrays, one for each graph, got {len(data)}")
+    for i, (part, size) in enumerate(zip(data, sizes, strict=True)):
+        if np.shape(part)[:1] != (size,):
+            raise ValueError(
+                f"data[{i}]: expected {size} rows, one for each of the {what}, "
+                f"got the shape {np.shape(part)}"
+            )
 
 
 def _union(
@@ -311,9 +324,22 @@ def _concatenate(parts: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros(0, np.int32)
 
 
+def _batch_argument(batch: Any) -> GraphBatch:
+    """A batch as it is, or a graph as a batch of one."""
+    if isinstance(batch, Graph):
+        batch = disjoint_union([batch])
+    if not isinstance(batch, GraphBatch):
+        raise TypeError(f"batch: expected a GraphBatch or a Graph, got {type(batch).__name__}")
+    return batch
+
+
 def _target(count: int | None, current: int, name: str) -> int:
     if count is None:
         return current
-    if count < current:
-        raise ValueError(f"{name}: expected at least the batch's {current}, got {count}")
-    return int(count)
+    try:
+        number = operator.index(count)
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got {type(count).__name__}") from None
+    if number < current:
+        raise ValueError(f"{name}: expected at least the batch's {current}, got {number}")
+    return number

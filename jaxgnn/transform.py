@@ -172,11 +172,29 @@ def _coalesce(
         return result, None
     if not jnp.issubdtype(values.dtype, jnp.floating):
         # No mean of integers is an integer, and NumPy's sum of booleans is "or".
-        dtype = np.float32 if reduce == "mean" else np.int32
-        values = values.astype(dtype)
-    values = values[sources[order]]
+        return result, _merged_integers(values[sources[order]], starts, reduce)
+    return result, device_array(_merged(values[sources[order]], starts, reduce))
+
+
+def _merged_integers(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> Array:
+    """The same of integers and booleans: means in float32, else integers of at least 32 bits."""
+    if reduce == "mean":
+        return device_array(_merged(values.astype(np.float32), starts, reduce))
+    merged = _merged(values.astype(np.int64), starts, reduce)
+    wide = values.dtype.itemsize == 8
+    dtype = jax.dtypes.canonicalize_dtype(np.int64) if wide else np.dtype(np.int32)
+    limits = np.iinfo(dtype)
+    outside = merged[(merged < limits.min) | (merged > limits.max)]
+    if outside.size or (values.dtype == np.uint64 and (values > np.uint64(2**63 - 1)).any()):
+        came = outside[0] if outside.size else values.max()
+        raise ValueError(f"weights: expected results that {dtype} holds, got {came}")
+    return device_array(merged.astype(dtype))
+
+
+def _merged(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> np.ndarray:
+    """The reduction of each group, of which `starts` has the first place."""
     if starts.size == values.shape[0]:
-        return result, device_array(values)
+        return values
     # bfloat16 and float16 are summed in float32.
     narrow = jnp.issubdtype(values.dtype, jnp.floating) and values.dtype.itemsize < 4
     merged = _REDUCTIONS[reduce].reduceat(
@@ -186,7 +204,7 @@ def _coalesce(
         counts = np.diff(np.append(starts, values.shape[0]))
         counts = counts.reshape(-1, *[1] * (values.ndim - 1))
         merged = merged / counts.astype(merged.dtype)
-    return result, device_array(merged.astype(values.dtype))
+    return merged.astype(values.dtype)
 
 
 # Normalisation.

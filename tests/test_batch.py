@@ -135,8 +135,11 @@ def test_pad_errors():
         batch.disjoint_union([graph, rectangular])
     with pytest.raises(TypeError, match=r"graphs\[1\]: expected a jaxgnn.Graph, got int"):
         batch.disjoint_union([graph, 1])  # pyright: ignore
-    with pytest.raises(TypeError, match="batch: expected a GraphBatch or a Graph, got int"):
-        batch.pad(1)  # pyright: ignore
+    for pad in (batch.pad, batch.pad_to_bucket):
+        with pytest.raises(TypeError, match="batch: expected a GraphBatch or a Graph, got int"):
+            pad(1)  # pyright: ignore
+    with pytest.raises(TypeError, match="num_nodes: expected an integer, got float"):
+        batch.pad(graph, num_nodes=4.7)  # pyright: ignore
 
 
 @given(size=st.integers(0, 10**7), base=st.sampled_from([1.01, 1.5, 2.0, 3.0]))
@@ -225,8 +228,18 @@ def test_union_data(members, columns):
         batch.union_edge_data(padded, edges),
         padded.graph.sort_edge_data(np.concatenate(edges), fill_value=0.0),
     )
-    with pytest.raises(ValueError, match=r"data: expected .* rows, one for each of the nodes"):
+    with pytest.raises(ValueError, match=r"data: expected .* arrays, one for each graph"):
         batch.union_node_data(padded, [*nodes, np.zeros((1, *columns), np.float32)])
+
+
+def test_union_data_of_the_wrong_graphs():
+    """The total alone would fit."""
+    small, large = Graph.from_edges([0], [1], num_nodes=2), Graph.from_edges([0, 1], [1, 2])
+    both = batch.pad_to_bucket(batch.disjoint_union([large, small]))
+    with pytest.raises(ValueError, match=r"data\[0\]: expected 3 rows, .* nodes, .* \(2, 4\)"):
+        batch.union_node_data(both, [np.zeros((2, 4)), np.zeros((3, 4))])
+    with pytest.raises(ValueError, match=r"data\[0\]: expected 2 rows, .* edges, .* \(1,\)"):
+        batch.union_edge_data(both, [np.zeros(1), np.zeros(2)])
 
 
 def test_batch_is_a_pytree():

@@ -61,6 +61,7 @@ def test_statistics_of_no_edges():
     [
         ({"features": np.zeros((4, 2), np.float32)}, r"features: expected float32\[5, "),
         ({"features": np.zeros((5, 2))}, r"features: .* got float64\[5, 2\]"),
+        ({"features": np.zeros((5, 0), np.float32)}, "features: expected at least one a node"),
         ({"features": np.full((5, 2), np.nan, np.float32)}, "features: expected finite .* node 0"),
         ({"labels": np.zeros(5, np.float32)}, r"labels: expected int\[5\]"),
         ({"labels": np.array([0, 1, 2, 0, 0])}, "labels: expected classes from 0 to 1, got 0 to 2"),

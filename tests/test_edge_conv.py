@@ -73,6 +73,15 @@ def test_long_rows_and_dtypes(reduce, dtype, tolerance):
     close(out, dense(graph, theta, phi, reduce), tolerance)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_of_many_terms_that_cancel(dtype):
+    """The senders' terms alone are 37 times what float16 holds."""
+    hub = Graph.from_edges(np.arange(1, 4001), np.zeros(4000, int), num_nodes=4001)
+    theta = jnp.full((4001, 2), 600, dtype)
+    phi = -theta + jnp.asarray([[0, 4]], dtype)
+    np.testing.assert_array_equal(RUN(hub, theta, phi, reduce="sum")[0], [0, 16000])
+
+
 def test_the_maximum_has_the_bits_of_the_sums_on_the_edges():
     graph = skewed_graph(NODES, EDGES)
     theta, phi = draw(graph, 7)

@@ -199,6 +199,16 @@ def test_no_clouds():
     assert (graph.num_receivers, graph.num_edges) == (0, 0)
 
 
+def test_numbers_of_clouds_are_compared_whole(x64):
+    points, batch = grid(4), np.array([0, 0, 2**32, 2**32])
+    for numbers in (batch, batch.tolist(), jnp.asarray(batch), batch.astype(np.uint64)):
+        senders = np.asarray(knn_graph(points, 1, batch=numbers).senders)
+        np.testing.assert_array_equal(senders[:4], [1, 0, 3, 2])
+    jitted = jax.jit(lambda points, batch: knn_graph(points, 1, batch=batch).senders)
+    np.testing.assert_array_equal(jitted(points, jnp.asarray(batch))[:4], [1, 0, 3, 2])
+    assert knn_graph(points[:0], 1, batch=[]).num_edges == 0
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float64])
 def test_dtypes(dtype, x64):
     points = grid(20)

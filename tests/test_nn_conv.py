@@ -281,6 +281,20 @@ def test_gcn_normalises_in_float32():
     np.testing.assert_allclose(out, expected, rtol=2**-7)
 
 
+def test_gcn_of_a_hub_is_in_float16_s_range():
+    """Its neighbours' sum is not, before it is divided by the root of its degree."""
+    hub = Graph.from_edges(np.arange(1, 5001), np.zeros(5000, int), num_nodes=5001)
+    conv = GCNConv(1, 1, dtype=jnp.float16, kernel_init=jax.nn.initializers.ones, rngs=nnx.Rngs(0))
+    x = jnp.full((5001, 1), 100, jnp.float16)
+    expected = 100 * (5000 / np.sqrt(5001) + 1 / 5001)
+    for weights in (None, jnp.ones(5000, jnp.float16)):
+        out, gradient = jax.jit(
+            jax.value_and_grad(lambda x, w: conv(hub, x, w)[0, 0].astype(jnp.float32))
+        )(x, weights)
+        np.testing.assert_allclose(out, expected, rtol=2**-9)
+        np.testing.assert_allclose(gradient[1:], 1 / np.sqrt(5001), rtol=2**-9)
+
+
 def dense_gcn_degree(graph):
     loops = np.asarray(graph.self_loops)
     return np.asarray(graph.in_degrees) + np.where(loops == 0, 1, 1 - loops)

@@ -14,6 +14,7 @@ from strategies import skewed_graph
 from jaxgnn import Graph
 from jaxgnn.nn import GAT, GATConv
 from jaxgnn.nn.conv import gat
+from jaxgnn.nn.conv._heads import loop_features
 from jaxgnn.transform import add_self_loops, remove_self_loops
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -117,6 +118,15 @@ def test_the_features_of_added_self_loops(fill):
     conv, x = make(edge_dim=2, fill_value=fill), normal(NODES, WIDTH)
     own = graph.sort_edge_data(jnp.asarray(attributes, jnp.float32))
     close(CALL(conv, graph, x, own), dense_gat(conv, looped, x, both))
+
+
+def test_the_mean_of_many_edges_is_in_float16_s_range():
+    """Their sum is not."""
+    hub = Graph.from_edges(np.arange(1, 2001), np.zeros(2000, int), num_nodes=2001)
+    attributes = jnp.full((2000, 1), 100, jnp.float16)
+    loops = jax.jit(loop_features, static_argnums=2)(hub, attributes, "mean")
+    assert loops.dtype == jnp.float16
+    np.testing.assert_array_equal(loops[:, 0], [100] + [0] * 2000)
 
 
 def test_rectangular_graphs():

@@ -413,6 +413,7 @@ def test_the_fingerprint_sees_every_array():
         ("k", 5000),
         ("dropout", 1.0),
         ("input_dropout", -0.1),
+        ("input_dropout", 1.0),
         ("learning_rate", 0.0),
         ("learning_rate", float("nan")),
         ("learning_rate", float("inf")),

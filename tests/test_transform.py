@@ -148,6 +148,18 @@ def test_coalesce_integers():
     assert transform.coalesce(graph, values)[1].tolist() == [3, 5]
     np.testing.assert_array_equal(transform.coalesce(graph, values, reduce="mean")[1], [1.5, 5])
     assert transform.coalesce(graph, values > 0)[1].tolist() == [2, 1]
+    assert transform.coalesce(graph, values.astype(np.uint8) * 50)[1].tolist() == [150, 250]
+    for reduce in ("sum", "max"):
+        with pytest.raises(ValueError, match="weights: expected results that int32 holds, got"):
+            transform.coalesce(graph, np.array([2**31 + 5, 1, 1], np.uint32), reduce=reduce)
+
+
+def test_coalesce_integers_of_64_bits(x64):
+    graph, one = Graph.from_edges([0, 0], [0, 0]), Graph.from_edges([0], [0])
+    assert transform.coalesce(one, np.array([2**40]))[1].tolist() == [2**40]
+    assert transform.to_undirected(graph, np.array([2**40, 1]))[1].tolist() == [2 * (2**40 + 1)]
+    with pytest.raises(ValueError, match="weights: expected results that int64 holds"):
+        transform.coalesce(one, np.array([2**63], np.uint64))
 
 
 def gcn_oracle(dense: np.ndarray) -> np.ndarray:

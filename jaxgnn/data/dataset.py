@@ -107,6 +107,8 @@ class NodeDataset:
         x = self.features
         if not isinstance(x, np.ndarray) or x.dtype != np.float32 or x.ndim != 2 or len(x) != n:
             raise DataError(f"features: expected float32[{n}, num_features], got {_describe(x)}")
+        if x.shape[1] == 0:
+            raise DataError("features: expected at least one a node, got none")
         finite = np.isfinite(x)
         if not finite.all():
             node, column = np.unravel_index(int(finite.argmin()), x.shape)

@@ -67,15 +67,14 @@ def edge_conv(
         raise ValueError(
             f"phi: expected the feature axes of theta, {theta.shape[1:]}, got {phi.shape[1:]}"
         )
-    reduced = spmm(graph, theta, reduce=reduce, impl=impl)
     wide = _ffi.accumulation_dtype(theta.dtype)
     degree = graph.in_degrees.reshape(-1, *(1,) * (theta.ndim - 1))
     if reduce == "sum":
-        # The product is not rounded for itself.
-        shifted = reduced.astype(wide) + degree.astype(wide) * phi.astype(wide)
-        shifted = shifted.astype(theta.dtype)
+        # Neither term is rounded for itself: in 16 bits they may cancel, or leave the range.
+        reduced = spmm(graph, theta.astype(wide), impl=impl)
+        shifted = (reduced + degree.astype(wide) * phi.astype(wide)).astype(theta.dtype)
     else:
-        shifted = reduced + phi
+        shifted = spmm(graph, theta, reduce=reduce, impl=impl) + phi
     return jnp.where(degree > 0, shifted, jnp.zeros_like(shifted))
 
 

@@ -111,9 +111,18 @@ def _cloud_numbers(batch: Any, points: Array) -> Int[Array, " num_points"]:
         raise ValueError(f"batch: expected points of two axes with it, got {points.shape}")
     if not isinstance(batch, jax.Array | np.ndarray | list | tuple):
         raise TypeError(f"batch: expected an array, got {type(batch).__name__}")
+    if not isinstance(batch, jax.Array):
+        # Numbers are compared in 32 bits, and equality is all that matters of them.
+        batch = np.asarray(batch)
+        if batch.size == 0:
+            batch = batch.astype(np.int32)
+        if np.issubdtype(batch.dtype, np.integer) and batch.dtype.itemsize == 8:
+            batch = np.unique(batch, return_inverse=True)[1].astype(np.int32).reshape(batch.shape)
     numbers = jnp.asarray(batch)
     if not jnp.issubdtype(numbers.dtype, jnp.integer):
         raise TypeError(f"batch: expected integers, got {numbers.dtype}")
+    if numbers.dtype.itemsize == 8:
+        numbers = jnp.unique(numbers, return_inverse=True, size=max(numbers.size, 1))[1]
     if numbers.shape != points.shape[:1]:
         raise ValueError(
             f"batch: expected the shape {points.shape[:1]}, a number for each point, "

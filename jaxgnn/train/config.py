@@ -293,7 +293,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "heads": (1, 1 << 16, "a positive integer"),
     "out_heads": (0, 1 << 16, "an integer from 0"),
     "dropout": (0, _BELOW_1, "a number from 0 to less than 1"),
-    "input_dropout": (0, 1, "a number from 0 to less than 1"),
+    "input_dropout": (0, _BELOW_1, "a number from 0 to less than 1"),
     "learning_rate": (math.ulp(0), math.inf, "a finite number above 0"),
     "weight_decay": (0, math.inf, "a finite number from 0"),
     "epochs": (1, 1 << 31, "a positive integer"),

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from jaxgnn._ffi import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.ops import _check, segment_reduce
 
@@ -84,6 +85,7 @@ def loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Arra
         shape = (graph.num_receivers, edge_attr.shape[1])
         return jnp.full(shape, fill_value, edge_attr.dtype)
     kept = (graph.senders != graph.receivers)[:, None]
+    dtype, edge_attr = edge_attr.dtype, edge_attr.astype(accumulation_dtype(edge_attr.dtype))
     number = segment_reduce(graph, kept.astype(edge_attr.dtype))
     neutral = {"min": jnp.inf, "max": -jnp.inf}.get(fill_value, 0)
     values = jnp.where(kept, edge_attr, jnp.full_like(edge_attr, neutral))
@@ -93,4 +95,4 @@ def loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Arra
         reduced = segment_reduce(graph, values)
     if fill_value == "mean":
         reduced = reduced / jnp.maximum(number, 1)
-    return jnp.where(number > 0, reduced, jnp.zeros_like(reduced))
+    return jnp.where(number > 0, reduced, jnp.zeros_like(reduced)).astype(dtype)

@@ -168,7 +168,12 @@ def normalised_product(
     scale = jax.lax.rsqrt(jnp.where(isolated, jnp.ones_like(degree), degree))
     scale = _column(jnp.where(isolated, jnp.zeros_like(degree), scale), len(x.shape))
     x = map_values(lambda rows: (scale * rows.astype(dtype)).astype(rows.dtype), x)
-    out = aggregate(graph, x, weights).astype(dtype)
+    if x.dtype == jnp.float16:
+        # The sum of a hub's neighbours is in range only after the receiver's factor.
+        out = aggregate(graph, x, weights, "mean").astype(dtype)
+        out = out * _column(graph.in_degrees.astype(dtype), out.ndim)
+    else:
+        out = aggregate(graph, x, weights).astype(dtype)
     if difference is not None:
         out = out + _column(difference, out.ndim) * dense(x).astype(dtype)
     return (scale * out).astype(x.dtype)
