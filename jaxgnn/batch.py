@@ -22,7 +22,7 @@ from jaxtyping import Array, ArrayLike, Bool, Shaped
 
 from jaxgnn import _csr
 from jaxgnn._device import device_array
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, check_fill_value
 
 _ARRAYS = ("graph", "membership", "node_mask", "sender_mask", "edge_mask", "graph_mask")
 _COUNTS = ("num_graphs",)
@@ -263,6 +263,7 @@ def _union(
         raise ValueError(
             f"data: expected {real} rows, one for each of the {what}, got {rows.shape[0]}"
         )
+    check_fill_value(fill_value, rows.dtype)
     padding = np.full((size - real, *rows.shape[1:]), fill_value, rows.dtype)
     return device_array(np.concatenate([rows, padding]))
 

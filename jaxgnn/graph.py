@@ -363,8 +363,8 @@ class Graph:
         `undirected=True` get their edge's value.
 
         Raises:
-            ValueError: `edge_permutation` was dropped, or `data` has fewer rows than the edge
-                list had.
+            ValueError: `edge_permutation` was dropped, `data` has fewer rows than the edge
+                list had, or is of integers without `fill_value`.
         """
         if self.edge_permutation is None:
             raise ValueError("sort_edge_data: this graph's edge_permutation was dropped")
@@ -379,6 +379,7 @@ class Graph:
                     f"data: expected at least {largest + 1} rows (the user's edges), "
                     f"got {data.shape[0]}"
                 )
+        check_fill_value(fill_value, data.dtype)
         if data.shape[0] == 0:
             return jnp.full((self.num_edges, *data.shape[1:]), fill_value, data.dtype)
         values = data[jnp.maximum(self.edge_permutation, 0)]
@@ -391,6 +392,16 @@ class Graph:
             f"Graph(num_senders={self.num_senders}, num_receivers={self.num_receivers}, "
             f"num_edges={self.num_edges})"
         )
+
+
+def check_fill_value(fill_value: Any, dtype: Any) -> None:
+    """Raises if `dtype`, of integers or booleans, does not have the number."""
+    if isinstance(fill_value, Tracer) or jnp.issubdtype(dtype, jnp.inexact):
+        return
+    whole = jnp.issubdtype(dtype, jnp.integer)
+    least, most = (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max) if whole else (0, 1)
+    if not least <= fill_value <= most or fill_value != int(fill_value):
+        raise ValueError(f"fill_value: expected an integer within {dtype}, got {fill_value}")
 
 
 def self_loop_mask(graph: Graph) -> Bool[Array, " num_edges"]:

@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
 from jaxgnn import _csr
 from jaxgnn._device import device_array
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, check_fill_value
 
 Reduce = Literal["sum", "mean", "max", "min"]
 Weighted = tuple[Graph, Shaped[Array, "num_edges ..."] | None]
@@ -414,10 +414,7 @@ def _take(
     """`values[sources]`, and `fill_value` where `added`."""
     if not added.any():
         return values[sources]
-    if not jnp.issubdtype(values.dtype, jnp.floating) and fill_value != int(fill_value):
-        raise ValueError(
-            f"fill_value: expected an integer for weights of {values.dtype}, got {fill_value}"
-        )
+    check_fill_value(fill_value, values.dtype)
     result = np.full((sources.size, *values.shape[1:]), fill_value, values.dtype)
     result[~added] = values[sources[~added]]
     return result

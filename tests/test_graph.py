@@ -290,6 +290,8 @@ def test_sort_edge_data_errors():
         graph.sort_edge_data(np.zeros(1))
     with pytest.raises(ValueError, match="scalar"):
         graph.sort_edge_data(1.0)
+    with pytest.raises(ValueError, match=r"fill_value: .* within int32, got 0.5"):
+        graph.sort_edge_data(np.zeros(2, np.int32), fill_value=0.5)
     with pytest.raises(ValueError, match="dropped"):
         graph.drop_edge_permutation().sort_edge_data(np.zeros(2))
 
