@@ -129,6 +129,14 @@ def unify_varying(*trees: Any) -> Any:
     return jax.tree.map(cast, trees) if varying else trees
 
 
+def zeros(shape: tuple[int, ...], dtype: DTypeLike, *trees: Any) -> Array:
+    """The result of an operation that has nothing to compute: it varies as that of a call would.
+
+    `trees` are the operation's operands.
+    """
+    return unify_varying(jnp.zeros(shape, dtype), *trees)[0]
+
+
 def call(
     target: str,
     operands: Sequence[Array],

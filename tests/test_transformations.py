@@ -14,6 +14,8 @@ from jaxgnn import (
     CBSR,
     Graph,
     dot_attention,
+    edge_conv,
+    gat_attention,
     gather_edges,
     gatv2_attention,
     gaussian_spmm,
@@ -24,6 +26,7 @@ from jaxgnn import (
     segment_softmax,
     spmm,
 )
+from jaxgnn.ops import expand_rows
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -396,3 +399,121 @@ def test_shard_map_over_attention():
     ours, theirs = run(sharded, stacked), run(single, graphs)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("as_argument", [False, True], ids=["constant", "argument"])
+@pytest.mark.parametrize("impl", [None, "jax"])
+def test_shard_map_over_a_graph_without_edges(impl, as_argument):
+    """Arrays without elements, of which jaxlib 0.11 must not see the graph's own."""
+    mesh = two_devices()
+    graph, x = Graph.from_edges([], [], num_nodes=3), draw(3, 2, 4)
+
+    def layer(graph, x):
+        outs = [spmm(graph, x, reduce=reduce, impl=impl) for reduce in ("sum", "mean", "max")]
+        outs.append(spmm(graph, x, jnp.zeros(0), transpose=True, impl=impl))
+        outs += [edge_conv(graph, x, x, reduce=r, impl=impl) for r in ("max", "mean", "sum")]
+        scores = segment_softmax(graph, sddmm(graph, x, x, impl=impl), impl=impl)
+        messages = gather_edges(graph, x, impl=impl) * scores[..., None]
+        outs.append(segment_reduce(graph, messages, impl=impl))
+        shares = jnp.sum(x, axis=-1)
+        outs += [
+            gat_attention(graph, x, shares, shares, self_loops=True, impl=impl),
+            gatv2_attention(graph, x, x, x[0], self_loops=True, impl=impl),
+            dot_attention(graph, x, x, x, self_loops=True, impl=impl),
+        ]
+        return outs
+
+    def with_gradients(graph, x):
+        def loss(x):
+            outs = layer(graph, x)
+            return sum(jnp.sum(out**2) for out in outs), outs
+
+        return jax.grad(loss, has_aux=True)(x)
+
+    specs = P(None, "d")
+    if as_argument:
+        sharded = jax.shard_map(
+            with_gradients, mesh=mesh, in_specs=(P(), specs), out_specs=specs, check_vma=True
+        )
+    else:
+        closed = jax.shard_map(
+            functools.partial(with_gradients, graph),
+            mesh=mesh,
+            in_specs=specs,
+            out_specs=specs,
+            check_vma=True,
+        )
+        sharded = lambda _, x: closed(x)  # noqa: E731
+    gradient, outs = jax.jit(sharded)(graph, x)
+    for out in outs[:-3]:
+        np.testing.assert_array_equal(out, np.zeros_like(x))
+    for out in outs[-3:]:  # the self-loops alone
+        np.testing.assert_allclose(out, x, rtol=1e-6)
+    np.testing.assert_allclose(gradient, 6 * x, rtol=1e-5)
+
+
+def test_shard_map_carries_a_graph_without_edges():
+    """What comes of no edges varies as what comes of some: a carry keeps its type."""
+    mesh, x = two_devices(), draw(3, 4)
+    graph = Graph.from_edges([], [], num_nodes=3)
+
+    def step(x, _):
+        return spmm(graph, x), None
+
+    sharded = jax.shard_map(
+        lambda x: jax.lax.scan(step, x, length=2)[0],
+        mesh=mesh,
+        in_specs=P(None, "d"),
+        out_specs=P(None, "d"),
+        check_vma=True,
+    )
+    np.testing.assert_array_equal(jax.jit(sharded)(x), np.zeros_like(x))
+
+
+def attentions(graph, x, impl=None):
+    """All attentions with a self-loop for each node, GATv2's with terms of the edges, too."""
+    shares, options = jnp.sum(x, axis=-1), {"self_loops": True, "impl": impl}
+    edge = jnp.ones((graph.num_edges, *x.shape[1:]))
+    return (
+        gat_attention(graph, x, shares, shares, **options)
+        + gatv2_attention(graph, x, x, x[0], **options)
+        + gatv2_attention(graph, x, x, x[0], edge=edge, **options)
+        + dot_attention(graph, x, x, x, **options)
+    )
+
+
+@pytest.mark.parametrize("impl", [None, "jax"])
+def test_shard_map_over_self_loops(impl):
+    """Of all rows, the composition of operations on edges, which second derivatives have too."""
+    mesh = two_devices()
+    graph, x = Graph.from_edges([0, 1, 2, 2], [1, 2, 0, 1], num_nodes=3), draw(3, 2, 4)
+
+    def second(x, impl=impl):
+        def first(x):
+            return jax.grad(lambda x: jnp.sum(attentions(graph, x, impl) ** 2))(x)
+
+        return attentions(graph, x, impl), jax.grad(lambda x: jnp.sum(first(x) ** 2))(x)
+
+    sharded = jax.shard_map(
+        second, mesh=mesh, in_specs=P(None, "d"), out_specs=P(None, "d"), check_vma=True
+    )
+    single = jax.jit(functools.partial(second, impl="jax"))
+    halves = [single(x[:, half]) for half in (slice(1), slice(1, 2))]
+    expected = [jnp.concatenate(parts, axis=1) for parts in zip(*halves, strict=True)]
+    for a, b in zip(jax.jit(sharded)(x), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_graph_without_edges_takes_no_bad_impl():
+    graph, x = Graph.from_edges([], [], num_nodes=3), draw(3, 4)
+    calls = {
+        "spmm": lambda: spmm(graph, x, impl="bogus"),
+        "sddmm": lambda: sddmm(graph, x, x, impl="bogus"),
+        "segment_reduce": lambda: segment_reduce(graph, draw(0, 4), impl="bogus"),
+        "edge_conv": lambda: edge_conv(graph, x, x, impl="bogus"),
+        "expand_rows": lambda: expand_rows(graph.row_offsets, 0, impl="bogus"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=r"impl: .* got 'bogus'"):
+            call()
+            pytest.fail(f"{name} took it")

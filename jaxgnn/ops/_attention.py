@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -87,8 +88,8 @@ def average(
     dtype = _ffi.accumulation_dtype(v.dtype)
     out = spmm(operands.graph, v.astype(dtype), edges, impl=impl)
     if loops is not None:
-        nodes = loops.shape[0]
-        out = out.at[:nodes].add(loops[:, :, None] * v[:nodes].astype(dtype))
+        own = loops[:, :, None] * v[: loops.shape[0]].astype(dtype)
+        out = combine_first(jnp.add, out, own)
     return out.astype(v.dtype)
 
 
@@ -126,14 +127,14 @@ def softmax_weights(
     largest = jnp.where(graph.in_degrees[:, None] > 0, largest, lowest)
     if loops is not None:
         own = jax.lax.stop_gradient(loops)
-        largest = largest.at[: own.shape[0]].max(own)
+        largest = combine_first(jnp.maximum, largest, own)
     # A row whose edges are all masked: 0, without NaN from the difference of two infinities.
     largest = jnp.where(largest == -jnp.inf, jnp.zeros_like(largest), largest)
     scores = jnp.exp(scores - gather_edges(graph, receivers=largest, impl=impl))
     total = segment_reduce(graph, scores, impl=impl)
     if loops is not None:
         loops = jnp.exp(loops - largest[: loops.shape[0]])
-        total = total.at[: loops.shape[0]].add(loops)
+        total = combine_first(jnp.add, total, loops)
     total = jnp.where(total == 0, jnp.ones_like(total), total)
     edges = scores / gather_edges(graph, receivers=total, impl=impl)
     if loops is not None:
@@ -147,6 +148,18 @@ def softmax_weights(
         edges = edges * keep(0, edges)
         loops = None if loops is None else loops * keep(graph.num_edges, loops)
     return edges, loops
+
+
+def combine_first(combine: Callable[[Array, Array], Array], array: Array, first: Array) -> Array:
+    """`array`, its first rows combined with `first`, which may be all of them.
+
+    `array.at[:n]` of all rows is a scatter by an index without elements, and compiling that under
+    `shard_map` over several CPU devices crashes jaxlib 0.11.
+    """
+    count = first.shape[0]
+    if count == array.shape[0]:
+        return combine(array, first)
+    return jnp.concatenate([combine(array[:count], first), array[count:]])
 
 
 def leaky_relu(scores: Array, slope: float) -> Array:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, UInt32
 
 from jaxgnn import _csr, _ffi
 from jaxgnn.graph import Graph
-from jaxgnn.ops._rows import Rows, foldable_heads, neighbours, ordered_structure
+from jaxgnn.ops._rows import Rows, foldable_heads, neighbours, or_empty, ordered_structure
 
 TARGETS = (
     "jaxgnn_gat_attention",
@@ -126,7 +126,7 @@ def sender_gradients(
             TARGETS[1],
             [
                 *ordered_structure(rows),
-                *([] if rows.order is None else [rows.order]),
+                *([] if rows.order is None else [or_empty(rows.order)]),
                 flat(cotangent),
                 flat(v),
                 score_src,

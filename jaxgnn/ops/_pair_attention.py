@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, UInt32
 from jaxgnn import _ffi
 from jaxgnn.graph import Graph
 from jaxgnn.ops import _pair_kernels as kernels
-from jaxgnn.ops._attention import leaky_relu, softmax_weights
+from jaxgnn.ops._attention import combine_first, leaky_relu, softmax_weights
 from jaxgnn.ops._attention_rule import attention_rule
 from jaxgnn.ops._pair_kernels import Nodes, PairAttention
 from jaxgnn.ops._rows import node_dots
@@ -111,8 +111,8 @@ def average(
     dtype = _ffi.accumulation_dtype(values.dtype)
     out = spmm(operands.graph, values.astype(dtype), edges, impl=impl)
     if loops is not None:
-        nodes = loops.shape[0]
-        out = out.at[:nodes].add(loops[:, :, None] * values[:nodes].astype(dtype))
+        own = loops[:, :, None] * values[: loops.shape[0]].astype(dtype)
+        out = combine_first(jnp.add, out, own)
     return out.astype(values.dtype)
 
 

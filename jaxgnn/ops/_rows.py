@@ -53,7 +53,9 @@ def ordered_structure(rows: Rows) -> list[Array]:
 
 
 def or_empty(numbers: Int[Array, " _"] | None) -> Int[Array, " _"]:
-    return jnp.zeros(0, jnp.int32) if numbers is None else numbers
+    """The numbers, or an array without elements, which is made here also where they are one:
+    compiling an argument without elements under `shard_map` crashes jaxlib 0.11."""
+    return jnp.zeros(0, jnp.int32) if numbers is None or numbers.size == 0 else numbers
 
 
 def neighbours(graph: Graph, *, transpose: bool) -> Rows:

@@ -68,13 +68,16 @@ def edge_conv(
             f"phi: expected the feature axes of theta, {theta.shape[1:]}, got {phi.shape[1:]}"
         )
     wide = _ffi.accumulation_dtype(theta.dtype)
+    # Neither term of the sum is rounded for itself: in 16 bits they may cancel, or leave the range.
+    terms = theta.astype(wide) if reduce == "sum" else theta
+    reduced = spmm(graph, terms, reduce=reduce, impl=impl)
+    if graph.num_edges == 0:
+        return reduced.astype(theta.dtype)
     degree = graph.in_degrees.reshape(-1, *(1,) * (theta.ndim - 1))
     if reduce == "sum":
-        # Neither term is rounded for itself: in 16 bits they may cancel, or leave the range.
-        reduced = spmm(graph, theta.astype(wide), impl=impl)
         shifted = (reduced + degree.astype(wide) * phi.astype(wide)).astype(theta.dtype)
     else:
-        shifted = spmm(graph, theta, reduce=reduce, impl=impl) + phi
+        shifted = reduced + phi
     return jnp.where(degree > 0, shifted, jnp.zeros_like(shifted))
 
 

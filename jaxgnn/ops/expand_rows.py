@@ -25,9 +25,10 @@ def expand_rows(
     Returns:
         int32 rows, ascending.
     """
+    kernel = _ffi.use_kernel(impl)
     if num_edges == 0:
         return jnp.zeros(0, jnp.int32)
-    if _ffi.use_kernel(impl):
+    if kernel:
         return _kernel(num_edges, row_offsets)
     rows = jnp.arange(row_offsets.shape[0] - 1, dtype=jnp.int32)
     return jnp.repeat(rows, jnp.diff(row_offsets), total_repeat_length=num_edges)

@@ -41,7 +41,7 @@ def sddmm(
 
     Raises:
         TypeError: `graph` is no `Graph`, or the dtypes are not floating or differ.
-        ValueError: a shape does not fit.
+        ValueError: a shape does not fit, or `impl` is unknown.
     """
     _check.graph_argument(graph)
     a = _check.floating_rows(a, "a", graph.num_receivers, "receiver")
@@ -54,11 +54,12 @@ def sddmm(
             f"got {a.shape} and {b.shape}"
         )
     heads, width = a.shape[1:-1], a.shape[-1]
+    kernel = _ffi.use_kernel(impl)
     if a.size == 0 or b.size == 0 or graph.num_edges == 0:
-        return jnp.zeros((graph.num_edges, *heads), a.dtype)
+        return _ffi.zeros((graph.num_edges, *heads), a.dtype, graph, a, b)
     a = a.reshape(graph.num_receivers, math.prod(heads), width)
     b = b.reshape(graph.num_senders, math.prod(heads), width)
-    if _ffi.use_kernel(impl):
+    if kernel:
         graph, a, b = _ffi.unify_varying(graph, a, b)
         out = edge_dot(graph, a, b)
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn import _ffi
@@ -53,11 +52,12 @@ def segment_reduce(
     end = End(by == "senders", reduce == "mean")
     nodes = graph.num_senders if end.sender else graph.num_receivers
     shape = (nodes, *data.shape[1:])
+    kernel = _ffi.use_kernel(impl)
     if data.size == 0 or nodes == 0:
-        return jnp.zeros(shape, data.dtype)
+        return _ffi.zeros(shape, data.dtype, graph, data)
     flat = data.reshape(graph.num_edges, math.prod(data.shape[1:]))
     out: Array
-    if _ffi.use_kernel(impl):
+    if kernel:
         graph, flat = _ffi.unify_varying(graph, flat)
         if reduce in ("max", "min"):
             out = collect_extremum((end, reduce), graph, flat)

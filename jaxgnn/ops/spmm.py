@@ -75,11 +75,12 @@ def spmm(
         heads = math.prod(weights.shape[1:])
         weights = weights.reshape(graph.num_edges, heads)
         weights = weights.astype(_ffi.accumulation_dtype(x.dtype))
-    if x.size == 0 or outputs == 0:
-        return jnp.zeros(shape, x.dtype)
+    kernel = _ffi.use_kernel(impl)
+    if x.size == 0 or outputs == 0 or graph.num_edges == 0:
+        return _ffi.zeros(shape, x.dtype, graph, x, weights)
     x = x.reshape(inputs, heads, math.prod(x.shape[1:]) // heads)
     out: Array
-    if not _ffi.use_kernel(impl):
+    if not kernel:
         out = _reference(graph, x, weights, reduce, transpose)
     else:
         graph, x, weights = _ffi.unify_varying(graph, x, weights)
