@@ -143,6 +143,58 @@ def test_batch_statistics_and_dropout_pass_through_the_recomputation():
     assert step(conv, graph, x)[0] == step(conv, graph, x)[0]
 
 
+def modules():
+    """What may be the module on the edges, in the state in which it sets nothing."""
+    first, second = (nnx.Linear(*w, rngs=nnx.Rngs(1)) for w in ((2 * WIDTH, 7), (7, OUT)))
+    return {
+        "mlp": perceptron(),
+        "statistics": perceptron(norm="batch", dropout=0.5),
+        "sequential": nnx.Sequential(first, jnp.tanh, second),
+    }
+
+
+@pytest.mark.parametrize("kind", ["mlp", "statistics", "sequential"])
+def test_modules_under_transformations_of_jax(kind):
+    """Which close over the module, or merge it where they are: it is whole after each."""
+    graph, x = skewed_graph(NODES, EDGES), normal(NODES, WIDTH)
+    conv = make(mlp=modules()[kind])
+    conv.eval()
+    before = jax.tree.leaves(nnx.state(conv))
+    expected = CALL(conv, graph, x)
+    graphdef, state = nnx.split(conv)
+
+    def loss(x, conv=conv):
+        return jnp.sum(conv(graph, x) ** 2)
+
+    def merged(x, state=state):
+        return loss(x, nnx.merge(graphdef, state))
+
+    gradient = nnx.grad(loss)(x)
+    for of in (loss, merged):
+        close(jax.jit(jax.grad(of))(x), gradient, 1e-5)
+    close(jax.grad(loss)(x), gradient, 1e-5)
+    close(jax.jit(lambda x: conv(graph, x))(x), expected)
+    close(jax.vmap(lambda x: conv(graph, x))(x[None])[0], expected)
+    close(jax.lax.map(lambda x: conv(graph, x), x[None])[0], expected)
+    close(conv(graph, x), expected)
+    after = jax.tree.leaves(nnx.state(conv))
+    assert all(jnp.all(a == b) for a, b in zip(after, before, strict=True))
+
+
+def test_variables_advance_once_a_call():
+    """The running statistics and the counts of random streams, with and without `nnx.jit`."""
+    graph, x = skewed_graph(NODES, EDGES), normal(NODES, WIDTH)
+    convs = [make(mlp=perceptron(norm="batch", dropout=0.5)) for _ in range(2)]
+    outs = [(CALL if i else EdgeConv.__call__)(conv, graph, x) for i, conv in enumerate(convs)]
+    close(*outs)
+    for conv in convs:
+        assert conv.mlp.dropout.rngs.count[...] == 1
+        nnx.grad(lambda conv: jnp.sum(conv(graph, x) ** 2))(conv)
+        assert conv.mlp.dropout.rngs.count[...] == 2
+    close(*(conv.mlp.norms[0].var[...] for conv in convs))
+    assert not np.allclose(convs[0].mlp.norms[0].var[...], 1)
+
+
 def test_low_precision():
     graph, x = skewed_graph(NODES, EDGES), normal(NODES, WIDTH)
     narrow, exact = make(dtype=jnp.bfloat16), make()

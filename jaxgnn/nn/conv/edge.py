@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.nnx.nn import dtypes
@@ -135,8 +136,7 @@ class EdgeConv(nnx.Module):
             theta, phi = _node_terms(layer, senders, receivers)
             return edge_conv(graph, theta, phi, reduce=self.aggr)
         assert self.mlp is not None
-        run = nnx.remat(_on_edges, static_argnums=(4,))
-        return run(self.mlp, graph, senders, receivers, self.aggr)
+        return _recomputed(self.mlp, graph, senders, receivers, self.aggr)
 
 
 def _node_terms(layer: nnx.Linear, senders: Array, receivers: Array) -> tuple[Array, Array]:
@@ -154,10 +154,49 @@ def _node_terms(layer: nnx.Linear, senders: Array, receivers: Array) -> tuple[Ar
     return theta, phi
 
 
+def _recomputed(
+    mlp: nnx.Module, graph: Graph, senders: Array, receivers: Array, aggr: EdgeReduce
+) -> Array:
+    """`_on_edges`, computed once more in backward.
+
+    The module goes through `jax.checkpoint` as a copy, and the variables that it set come back,
+    such as running statistics. With `nnx.remat` all would come back, which Flax refuses where they
+    are constants of a transformation of JAX's, and the module is in pieces then.
+    """
+    graphdef, state = nnx.split(mlp)
+
+    @jax.checkpoint
+    def run(
+        state: nnx.State, graph: Graph, senders: Array, receivers: Array
+    ) -> tuple[Array, nnx.State]:
+        copy = nnx.merge(graphdef, state, copy=True)
+        out = _on_edges(copy, graph, senders, receivers, aggr)
+        return out, _changed(state, nnx.state(copy))
+
+    out, changed = run(state, graph, senders, receivers)
+    if jax.tree.leaves(changed):
+        nnx.update(mlp, changed)
+    return out
+
+
+def _changed(before: nnx.State, after: nnx.State) -> nnx.State:
+    """The variables of `after` that hold other arrays than before."""
+
+    def held(variable: Any) -> list[int]:
+        return [id(leaf) for leaf in jax.tree.leaves(variable)]
+
+    known = dict(nnx.to_flat_state(before))
+    return nnx.from_flat_state(
+        (path, variable)
+        for path, variable in nnx.to_flat_state(after)
+        if path not in known or held(variable) != held(known[path])
+    )
+
+
 def _on_edges(
     mlp: nnx.Module, graph: Graph, senders: Array, receivers: Array, aggr: EdgeReduce
 ) -> Array:
-    """The module on every edge, reduced. Called under `nnx.remat`: the reduction is inside, as
+    """The module on every edge, reduced. Recomputed in backward with the reduction inside, as
     the derivative of a maximum needs the values that it is taken of."""
     if isinstance(mlp, MLP):
         theta, phi = _node_terms(mlp.linears[0], senders, receivers)
