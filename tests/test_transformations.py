@@ -1,5 +1,6 @@
 """The operations under jit, vmap, scan, checkpoint and shard_map."""
 
+import dataclasses
 import functools
 
 import jax
@@ -178,6 +179,66 @@ def test_vmap_over_graphs_of_one_shape():
     x = draw(3, 6, 4)
     expected = jnp.stack([spmm(g, x[i]) for i, g in enumerate(graphs)])
     np.testing.assert_allclose(jax.vmap(spmm)(stacked, x), expected, rtol=1e-6)
+
+
+def shares(x):
+    return jnp.sum(x, axis=-1)
+
+
+def on_sparse_rows(graph, x, **options):
+    return maxk_spmm(graph, maxk(x[:, 0], 2, **options), draw(EDGES))
+
+
+def on_gaussians(graph, x, pseudo):
+    return gaussian_spmm(graph, x, draw(2, 3), draw(2, 3, seed=1), pseudo)
+
+
+def on_graphs(graph, x):
+    offsets = graph.row_offsets + 0 * x[0, 0, 0].astype(jnp.int32)
+    return spmm(dataclasses.replace(graph, row_offsets=offsets), x)
+
+
+DROPOUT = {"dropout_rate": 0.5, "key": np.array([1, 2], np.uint32)}
+# Of rows [NODES, 2, 4]: each rule of `vmap` by what needs it.
+ON_ROWS = {
+    "spmm": spmm,
+    "spmm max": lambda g, x: spmm(g, x, draw(EDGES), reduce="max"),
+    "spmm weights": lambda g, x: spmm(g, draw(NODES, 4), draw(EDGES) * jnp.sum(x)),
+    "spmm graphs": on_graphs,
+    "sddmm": lambda g, x: sddmm(g, x, x),
+    "gather_edges": gather_edges,
+    "segment_reduce": lambda g, x: segment_reduce(g, gather_edges(g, x), "max"),
+    "segment_softmax": lambda g, x: segment_softmax(g, gather_edges(g, shares(x))),
+    "edge_conv": lambda g, x: edge_conv(g, x, x),
+    "gat_attention": lambda g, x: gat_attention(
+        g, x, shares(x), shares(x), self_loops=True, **DROPOUT
+    ),
+    "gatv2_attention": lambda g, x: gatv2_attention(g, x, x, x[0]),
+    "dot_attention": lambda g, x: dot_attention(g, x, x, x),
+    "gaussian_spmm": lambda g, x: on_gaussians(g, x, (draw(NODES, 3), draw(NODES, 3, seed=1))),
+    "gaussian_spmm places": lambda g, x: on_gaussians(g, x, (x[:, 0, 1:], x[:, 1, 1:])),
+    "maxk": lambda _, x: maxk(x, 2).to_dense(),
+    "maxk_spmm": on_sparse_rows,
+    "maxk_spmm transformed": lambda g, x: on_sparse_rows(g, x, bias=x[0, 0], **DROPOUT),
+}
+
+
+@pytest.mark.parametrize("name", ON_ROWS)
+def test_vmap_over_no_examples(graph, name):
+    """Results and gradients without elements, of the shapes and dtypes that an example has."""
+    f, x = functools.partial(ON_ROWS[name], graph), draw(NODES, 2, 4)
+
+    def with_gradient(x):
+        return f(x), jax.grad(lambda x: jnp.sum(f(x) ** 2))(x)
+
+    one = jax.eval_shape(with_gradient, x)
+    for batch in ((0,), (0, 3), (3, 0)):
+        mapped = with_gradient
+        for _ in batch:
+            mapped = jax.vmap(mapped)
+        for array, example in zip(mapped(jnp.zeros((*batch, *x.shape))), one, strict=True):
+            assert array.shape == (*batch, *example.shape)
+            assert array.dtype == example.dtype
 
 
 def test_the_graph_is_an_operand_and_the_kernel_is_called(graph):

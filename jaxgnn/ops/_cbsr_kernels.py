@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, UInt, UInt32
 
 from jaxgnn import _csr, _ffi, config
-from jaxgnn.ops._rows import REDUCE, Rows, one_by_one, structure
+from jaxgnn.ops._rows import REDUCE, Rows, sequential, structure, with_vmap_rule
 from jaxgnn.windows import Windows
 
 # 32-bit words in which CUDA kernels keep the range of the values; forward they also keep the
@@ -89,7 +88,7 @@ def spgemm(
     over_windows = _use_windows(windows, width, values.dtype, indices, weights)
     if over_windows and config.maxk_accumulation == "auto":
         kernel = _on_cuda(by_windows, otherwise=by_rows)
-    return _sequential(kernel)(rows, windows, values, indices, weights)
+    return sequential(kernel)(rows, windows, values, indices, weights)
 
 
 def sspmm(
@@ -167,7 +166,7 @@ def sspmm(
     elif not config.deterministic and y.dtype == jnp.float32 and k < _SCATTER_BELOW:
         kernel = _on_cuda(scattered, otherwise=gathered)
     operands = _Sspmm(rows, dense_rows, windows, y, indices, weights, dense_weights)
-    out, _ = _visible(width, _sequential(kernel)(operands), given)
+    out, _ = _visible(width, sequential(kernel)(operands), given)
     return out
 
 
@@ -231,7 +230,7 @@ def cbsr_dot(
         return out[:, 0]
 
     values, indices = _visible(y.shape[1], values, indices)
-    return _sequential(kernel)(rows, values, indices, y)
+    return sequential(kernel)(rows, values, indices, y)
 
 
 def select(
@@ -272,10 +271,7 @@ def select_transformed(
             )
         )
 
-    call = custom_vmap(kernel)
-
-    @call.def_vmap
-    def rule(axis_size, batched, x, bias, words):
+    def rule(call, axis_size, batched, x, bias, words):
         """More rows, which the kernel counts anew in each example; the bias and the key are one
         for all, or one for each."""
         examples = x.shape[-2] // rows
@@ -292,9 +288,9 @@ def select_transformed(
         if not moves_x:
             x = jnp.broadcast_to(x, (axis_size, *x.shape))
         outs = call(x.reshape(-1, width), of_each(bias, moves_bias), of_each(words, moves_words))
-        return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs), (True,) * len(outs)
+        return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs)
 
-    return call(x, bias, words)
+    return with_vmap_rule(kernel, rule)(x, bias, words)
 
 
 def scatter(
@@ -329,28 +325,19 @@ def _visible(width: int, values: Any, indices: Array) -> tuple[Any, Array]:
     )
 
 
-def _sequential(kernel: Any) -> Any:
-    """Gives a kernel that walks a graph its `vmap` rule: one example after the other."""
-    call = custom_vmap(kernel)
-    call.def_vmap(lambda _, batched, *operands: (one_by_one(call, batched, operands), True))
-    return call
-
-
 def _by_rows(kernel: Any) -> Any:
     """Gives a kernel from rows to a tuple of rows its `vmap` rule: more rows."""
-    call = custom_vmap(kernel)
 
-    @call.def_vmap
-    def rule(axis_size, batched, *operands):
+    def rule(call, axis_size, batched, *operands):
         wide = []
         for operand, moves in zip(operands, batched, strict=True):
             if not moves:
                 operand = jnp.broadcast_to(operand, (axis_size, *operand.shape))
             wide.append(operand.reshape(-1, operand.shape[-1]))
         outs = call(*wide)
-        return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs), (True,) * len(outs)
+        return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs)
 
-    return call
+    return with_vmap_rule(kernel, rule)
 
 
 def _optional(weights: Array | None, dtype: Any) -> Array:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
 from jaxgnn import _csr, _ffi
@@ -23,7 +22,9 @@ from jaxgnn.ops._rows import (
     one_by_one,
     or_empty,
     ordered_structure,
+    sequential,
     unfold,
+    with_vmap_rule,
 )
 
 TARGETS = ("jaxgnn_gaussian_spmm", "jaxgnn_gaussian_spmm_coordinates")
@@ -150,8 +151,7 @@ def _coordinates(
     """The gradients of the rows' coordinates, if pairs have them; of the edges' in the graph's
     order, if asked for; and where the rows have features for each kernel, the parameters'."""
 
-    @custom_vmap
-    def call(rows, x, cotangent, by):
+    def kernel(rows: Rows, x: Array, cotangent: Array, by: Weighting) -> list[Array]:
         dtype = by.mu.dtype
         kernels, dims = by.mu.shape
         assert rows.columns is not None
@@ -180,31 +180,23 @@ def _coordinates(
         )
         return results
 
-    @call.def_vmap
-    def rule(axis_size, in_batched, *operands):
-        del axis_size
-        return one_by_one(call, in_batched, operands), [True] * 4
-
-    return call(neighbours(graph, transpose=transpose), x, cotangent, by)
+    rows = neighbours(graph, transpose=transpose)
+    results: list[Array] = sequential(kernel)(rows, x, cotangent, by)
+    return results
 
 
 def _foldable(kernel: Any) -> Any:
     """Gives `kernel(rows, x, by)` its `vmap` rule: a batch of `x` alone widens its last axis, as
     the weights hold for every example; else the examples run one after the other."""
 
-    @custom_vmap
-    def call(rows, x, by):
-        return kernel(rows, x, by)
-
-    @call.def_vmap
-    def rule(axis_size, in_batched, rows, x, by):
+    def rule(call, axis_size, in_batched, rows, x, by):
         rows_batched, x_batched, by_batched = in_batched
         if any(jax.tree.leaves((rows_batched, by_batched))):
-            return one_by_one(call, in_batched, (rows, x, by)), True
+            return one_by_one(call, in_batched, (rows, x, by))
         out = call(rows, fold(x, x_batched, axis_size, x.ndim - 2), by)
-        return unfold(out, axis_size, out.ndim - 1), True
+        return unfold(out, axis_size, out.ndim - 1)
 
-    return call
+    return with_vmap_rule(kernel, rule)
 
 
 def _flat(x: Array) -> Array:

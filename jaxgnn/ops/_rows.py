@@ -252,16 +252,10 @@ def _foldable(kernel: Any, *, edges_out: bool = False) -> Any:
     shape) run one after the other.
     """
 
-    @custom_vmap
-    def call(rows, features, edges):
-        return kernel(rows, features, edges)
-
-    @call.def_vmap
-    def rule(axis_size, in_batched, rows, features, edges):
+    def rule(call, axis_size, in_batched, rows, features, edges):
         rows_batched, features_batched, edges_batched = in_batched
         if any(jax.tree.leaves(rows_batched)):
-            out = one_by_one(call, in_batched, (rows, features, edges))
-            return out, jax.tree.map(lambda _: True, out)
+            return one_by_one(call, in_batched, (rows, features, edges))
 
         axis = 1 if edges_out or any(edges_batched) else 2
 
@@ -271,31 +265,62 @@ def _foldable(kernel: Any, *, edges_out: bool = False) -> Any:
         if axis == 1:
             edges = [fold(e, b, axis_size, 1) for e, b in zip(edges, edges_batched, strict=True)]
         out = call(rows, wide, edges)
-        unfolded = jax.tree.map(lambda a: unfold(a, axis_size, axis), out)
-        return unfolded, jax.tree.map(lambda _: True, out)
+        return jax.tree.map(lambda a: unfold(a, axis_size, axis), out)
 
-    return call
+    return with_vmap_rule(kernel, rule)
 
 
 def foldable_heads(kernel: Any) -> Any:
     """The same for `kernel(rows, arrays)`, all of whose arrays and results have their heads at
     axis 1 and treat each for itself: the batch multiplies the heads."""
 
-    @custom_vmap
-    def call(rows, arrays):
-        return kernel(rows, arrays)
-
-    @call.def_vmap
-    def rule(axis_size, in_batched, rows, arrays):
+    def rule(call, axis_size, in_batched, rows, arrays):
         rows_batched, arrays_batched = in_batched
         if any(jax.tree.leaves(rows_batched)):
-            out = one_by_one(call, in_batched, (rows, arrays))
+            return one_by_one(call, in_batched, (rows, arrays))
+        wide = jax.tree.map(lambda a, b: fold(a, b, axis_size, 1), arrays, arrays_batched)
+        return jax.tree.map(lambda a: unfold(a, axis_size, 1), call(rows, wide))
+
+    return with_vmap_rule(kernel, rule)
+
+
+def with_vmap_rule(kernel: Any, rule: Any) -> Any:
+    """Gives `kernel` its `vmap` rule, `rule(call, axis_size, in_batched, *operands)`.
+
+    The rule calls `call`, which is what is returned here, and its results are all batched. It is
+    not asked about a batch of no examples: rules divide by their number.
+    """
+    call = custom_vmap(kernel)
+
+    def of_any_size(axis_size, in_batched, *operands):
+        if axis_size == 0:
+            out = _no_examples(call, in_batched, operands)
         else:
-            wide = jax.tree.map(lambda a, b: fold(a, b, axis_size, 1), arrays, arrays_batched)
-            out = jax.tree.map(lambda a: unfold(a, axis_size, 1), call(rows, wide))
+            out = rule(call, axis_size, in_batched, *operands)
         return out, jax.tree.map(lambda _: True, out)
 
+    call.def_vmap(of_any_size)
     return call
+
+
+def sequential(kernel: Any) -> Any:
+    """Gives `kernel` the rule of one example after the other."""
+
+    def rule(call, axis_size, in_batched, *operands):
+        del axis_size
+        return one_by_one(call, in_batched, operands)
+
+    return with_vmap_rule(kernel, rule)
+
+
+def _no_examples(call: Any, in_batched: Any, operands: Any) -> Any:
+    """The results of `call` for a batch of none."""
+
+    def one(array: Array, batched: bool) -> Any:
+        return jax.ShapeDtypeStruct(array.shape[1:] if batched else array.shape, array.dtype)
+
+    results = jax.eval_shape(call, *jax.tree.map(one, operands, tuple(in_batched)))
+    return jax.tree.map(lambda r: _ffi.zeros((0, *r.shape), r.dtype, operands), results)
 
 
 def fold(array: Array, batched: bool, size: int, axis: int) -> Array:
