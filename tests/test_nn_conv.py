@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import dense_adjacency, examples
 
 from jaxgnn import Graph, spmm
-from jaxgnn.nn import MLP, GCNConv, GINConv, SAGEConv
+from jaxgnn.nn import GAT, MLP, GCNConv, GINConv, SAGEConv
 from jaxgnn.transform import gcn_norm
 
 # Widths are 3, 6 or 12: each shape of initial values is a program to compile.
@@ -385,6 +385,19 @@ def bad_calls():
         "nn": (lambda: GINConv(3), TypeError, "nn: expected a module or a function, got int"),
         "mlp": (lambda: MLP([3], rngs=rngs), ValueError, "features: expected at least two"),
     }
+
+
+def test_numbers_may_be_of_numpy():
+    """Widths are often counts of an array's; modules hold them as Python's integers."""
+    rngs, three = nnx.Rngs(0), np.int64(3)
+    graph, x = Graph.from_edges([0, 1, 2], [1, 2, 0], num_nodes=3), jnp.ones((3, 3))
+    for module in (
+        GCNConv(three, three, rngs=rngs),
+        SAGEConv((three, np.int32(3)), three, rngs=rngs),
+        GAT(three, np.int16(6), three, np.uint8(2), heads=three, rngs=rngs),
+    ):
+        assert module(graph, x).shape == (3, 3)
+    assert type(module.num_layers) is int
 
 
 def test_bad_input_is_named():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -76,11 +77,15 @@ def width_pair(value: Any, name: str) -> tuple[int, int]:
 
 def count(value: Any, name: str, what: str) -> int:
     """A positive integer, checked."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
         raise TypeError(f"{name}: expected a number of {what}, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name}: expected at least 1, got {value}")
-    return value
+    if number < 1:
+        raise ValueError(f"{name}: expected at least 1, got {number}")
+    return number
 
 
 def promote(layer: nnx.Linear, x: Array) -> Array:

@@ -97,9 +97,9 @@ def annealed_k(step: int | Int[Array, ""], wide: int, narrow: int, steps: int) -
         TypeError: a count is no integer.
         ValueError: a count is below 1, or `narrow` is above `wide`.
     """
-    count(wide, "wide", "entries to keep")
-    count(narrow, "narrow", "entries to keep")
-    count(steps, "steps", "steps")
+    wide = count(wide, "wide", "entries to keep")
+    narrow = count(narrow, "narrow", "entries to keep")
+    steps = count(steps, "steps", "steps")
     if narrow > wide:
         raise ValueError(f"narrow: expected at most wide, {wide}, got {narrow}")
     # In integers: half of `steps` added before the division rounds.

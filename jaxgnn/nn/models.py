@@ -107,10 +107,10 @@ class GNN(nnx.Module):
         rngs: nnx.Rngs,
         **conv_options: Any,
     ):
-        width(in_features, "in_features")
-        width(hidden_features, "hidden_features")
-        width(out_features, "out_features")
-        count(num_layers, "num_layers", "layers")
+        in_features = width(in_features, "in_features")
+        hidden_features = width(hidden_features, "hidden_features")
+        out_features = width(out_features, "out_features")
+        num_layers = count(num_layers, "num_layers", "layers")
         _check.choice(jumping, "jumping", (None, "last", "cat", "max"))
         check_activation(activation, [hidden_features])
         types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
@@ -302,7 +302,7 @@ class GAT(GNN):
         attention_dropout: float | None = None,
         **options: Any,
     ):
-        count(heads, "heads", "heads")
+        heads = count(heads, "heads", "heads")
         if concat and width(hidden_features, "hidden_features") % heads:
             raise ValueError(
                 f"hidden_features: expected a multiple of the {heads} heads, got {hidden_features}"

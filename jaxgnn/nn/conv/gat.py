@@ -90,8 +90,8 @@ class GATConv(nnx.Module):
         bias_init: Initializer = jax.nn.initializers.zeros,
         rngs: nnx.Rngs,
     ):
-        count(heads, "heads", "heads")
-        width(out_features, "out_features")
+        heads = count(heads, "heads", "heads")
+        out_features = width(out_features, "out_features")
         _heads.check_fill_value(fill_value)
         own_products = isinstance(in_features, tuple | list)
         senders, receivers = width_pair(in_features, "in_features")

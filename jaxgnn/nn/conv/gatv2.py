@@ -84,8 +84,8 @@ class GATv2Conv(nnx.Module):
         bias_init: Initializer = jax.nn.initializers.zeros,
         rngs: nnx.Rngs,
     ):
-        count(heads, "heads", "heads")
-        width(out_features, "out_features")
+        heads = count(heads, "heads", "heads")
+        out_features = width(out_features, "out_features")
         _heads.check_fill_value(fill_value)
         senders, receivers = width_pair(in_features, "in_features")
         if share_weights and senders != receivers:

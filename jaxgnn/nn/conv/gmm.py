@@ -92,8 +92,8 @@ class GMMConv(nnx.Module):
     ):
         _check.choice(aggr, "aggr", ("mean", "sum"))
         senders, receivers = width_pair(in_features, "in_features")
-        width(out_features, "out_features")
-        count(kernel_size, "kernel_size", "kernels")
+        out_features = width(out_features, "out_features")
+        kernel_size = count(kernel_size, "kernel_size", "kernels")
         _check.integer(dim, "dim", 1, 16)
         layer = functools.partial(
             linear,

@@ -79,8 +79,8 @@ class TransformerConv(nnx.Module):
         kernel_init: Initializer = kaiming_kernel,
         rngs: nnx.Rngs,
     ):
-        count(heads, "heads", "heads")
-        width(out_features, "out_features")
+        heads = count(heads, "heads", "heads")
+        out_features = width(out_features, "out_features")
         senders, receivers = width_pair(in_features, "in_features")
         total = heads * out_features
         joined = total if concat else out_features
