@@ -194,6 +194,16 @@ def test_fewer_points_than_neighbours():
     np.testing.assert_array_equal(np.asarray(graph.senders).reshape(4, 4), [np.arange(4)] * 4)
 
 
+@pytest.mark.parametrize("loop", [False, True])
+def test_points_without_coordinates(loop):
+    """All are in one place."""
+    for shape in ((5, 0), (2, 5, 0)):
+        graph = knn_graph(jnp.zeros(shape), 2, loop=loop)
+        same = knn_graph(jnp.zeros((*shape[:-1], 3)), 2, loop=loop)
+        np.testing.assert_array_equal(graph.senders, same.senders)
+        np.testing.assert_array_equal(graph.receivers, same.receivers)
+
+
 def test_no_clouds():
     graph = knn_graph(jnp.zeros((0, 5, 3)), 2)
     assert (graph.num_receivers, graph.num_edges) == (0, 0)

@@ -74,6 +74,8 @@ def knn_graph(
     if points.dtype in (jnp.bfloat16, jnp.float16):
         points = points.astype(jnp.float32)
     points = jax.lax.stop_gradient(points)
+    if points.shape[-1] == 0:  # all in one place
+        points = jnp.zeros_like(points, shape=(*points.shape[:-1], 1))
     size = points.shape[-2]
     total = size if points.ndim == 2 else size * points.shape[0]
     k = max(min(k, size if loop else size - 1), 0)
