@@ -236,6 +236,12 @@ def test_bad_arguments():
         (lambda: f(x, x, x, s), ValueError, r"edge_bias: .* \(2, 2\), got \(3, 2\)"),
         (lambda: f(x, x, x, loop_bias=s), ValueError, "loop_bias: expected self_loops=True"),
         (lambda: f(x, x, x, scale=jnp.ones(3)), ValueError, r"scale: .*\(2,\), got \(3,\)"),
+        (
+            lambda: f(x, x, x, scale=-np.inf),
+            ValueError,
+            "scale: expected a finite number, got -inf",
+        ),
+        (lambda: f(x, x, x, scale=np.nan), ValueError, "scale: expected a finite number, got nan"),
         (lambda: f(x, x, x, key_scale=x), ValueError, r"key_scale: .* \(3, 2\), got \(3, 2, 4\)"),
         (lambda: f(x, x, x, dropout_rate=0.5), ValueError, "key: expected a JAX key"),
         (lambda: f(x, x, x, impl="cuda"), ValueError, "impl: expected None, 'kernel'"),

@@ -334,6 +334,7 @@ def bad_calls():
         "heads": (lambda: new(heads=0), ValueError, "heads: expected at least 1, got 0"),
         "slope": (lambda: new(negative_slope=-1), ValueError, "negative_slope: .* got -1"),
         "dropout": (lambda: new(dropout=1.0), ValueError, "dropout: .* got 1.0"),
+        "rate": (lambda: new(dropout="0.5"), TypeError, "dropout: expected a number, got str"),
         "fill": (lambda: new(fill_value="median"), ValueError, "fill_value: .* got 'median'"),
         "edge_dim": (lambda: new(edge_dim=0), ValueError, "edge_dim: expected at least 1, got 0"),
     }

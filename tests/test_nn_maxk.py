@@ -453,7 +453,7 @@ def test_gin_keeps_relu_in_its_perceptrons_unless_told_otherwise():
         (lambda r: MaxK(2.5), TypeError, "k: expected a number of entries to keep, got 2.5"),
         (lambda r: MaxK(True), TypeError, "k: expected a number"),
         (lambda r: MaxK(9)(jnp.ones((3, 8))), ValueError, "k: .* got 9"),
-        (lambda r: MaxK(2, dropout=1.0, rngs=r), ValueError, "dropout: expected a share .* 1.0"),
+        (lambda r: MaxK(2, dropout=1.0, rngs=r), ValueError, "dropout: .* to less than 1, got 1.0"),
         (lambda r: MaxK(2, dropout=0.5), ValueError, "rngs: expected nnx.Rngs with dropout=0.5"),
         (
             lambda r: GCN(6, 12, 3, 2, activation=MaxK(13), rngs=r),

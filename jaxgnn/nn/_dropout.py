@@ -6,15 +6,17 @@ from typing import Any
 
 from flax import nnx
 
+from jaxgnn.ops import _check
+
 
 def dropout_module(rate: float, name: str, rngs: nnx.Rngs | None) -> nnx.Dropout:
     """Dropout that holds no random state where it drops nothing.
 
     Raises:
+        TypeError: the rate is no number.
         ValueError: the rate is out of range, or there is one and no `rngs`.
     """
-    if not 0 <= rate < 1:
-        raise ValueError(f"{name}: expected a share from 0 to less than 1, got {rate}")
+    rate = _check.number(rate, name, 0, 1)
     if rate > 0 and rngs is None:
         raise ValueError(f"rngs: expected nnx.Rngs with {name}={rate}, got None")
     return nnx.Dropout(rate, rngs=rngs if rate > 0 else None)

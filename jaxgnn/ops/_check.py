@@ -82,12 +82,13 @@ def matrix(x: Any, name: str, rows: int, columns: int) -> Array:
 
 
 def number(value: Any, name: str, least: float, below: float) -> float:
-    """`value` as a number in `[least, below)`, known when a function is traced."""
+    """`value` as a finite number in `[least, below)`, known when a function is traced."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
         raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
-    if not least <= value < below:
-        limits = f"from {least}" + ("" if below == np.inf else f" to less than {below}")
-        raise ValueError(f"{name}: expected a finite number {limits}, got {value}")
+    if not (least <= value < below and value != -np.inf):
+        limits = "" if least == -np.inf else f" from {least}"
+        limits += "" if below == np.inf else f" to less than {below}"
+        raise ValueError(f"{name}: expected a finite number{limits}, got {value}")
     return float(value)
 
 
