@@ -515,20 +515,27 @@ def test_shard_map_over_a_graph_without_edges(impl, as_argument):
 
 def test_shard_map_carries_a_graph_without_edges():
     """What comes of no edges varies as what comes of some: a carry keeps its type."""
-    mesh, x = two_devices(), draw(3, 4)
-    graph = Graph.from_edges([], [], num_nodes=3)
-
-    def step(x, _):
-        return spmm(graph, x), None
-
-    sharded = jax.shard_map(
-        lambda x: jax.lax.scan(step, x, length=2)[0],
-        mesh=mesh,
-        in_specs=P(None, "d"),
-        out_specs=P(None, "d"),
-        check_vma=True,
+    mesh, x = two_devices(), draw(3, 2, 4)
+    graph, ones = Graph.from_edges([], [], num_nodes=3), jnp.ones((1, 1))
+    functions = (
+        lambda x: spmm(graph, x),
+        lambda x: segment_reduce(graph, gather_edges(graph, x), "max"),
+        lambda x: maxk_spmm(graph, maxk(x[:, 0], 2))[:, None],
+        lambda x: gaussian_spmm(graph, x[:, 0], ones, ones, jnp.zeros((0, 1))),
+        lambda x: gat_attention(graph, x, shares(x), shares(x)),
+        lambda x: gatv2_attention(graph, x, x, x[0]),
+        lambda x: gatv2_attention(graph, x, x, x[0], edge=jnp.zeros((0, 1, 4))),
+        lambda x: dot_attention(graph, x, x, x),
     )
-    np.testing.assert_array_equal(jax.jit(sharded)(x), np.zeros_like(x))
+
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=P(None, "d"), out_specs=P(None, "d"), check_vma=True
+    )
+    def sharded(x):
+        return [jax.lax.scan(lambda x, _, f=f: (f(x), None), x, length=2)[0] for f in functions]
+
+    for out in jax.jit(sharded)(x):
+        np.testing.assert_array_equal(out, np.zeros_like(x))
 
 
 def attentions(graph, x, impl=None):

@@ -46,7 +46,7 @@ def pair_attention(how: PairAttention, operands: PairOperands, impl: _ffi.Impl) 
     shape = (graph.num_receivers, *nodes.averaged.shape[1:])
     without_edges = graph.num_edges == 0 and not how.self_loops
     if 0 in shape or graph.num_senders == 0 or without_edges:
-        return jnp.zeros(shape, nodes.keys.dtype)
+        return _ffi.zeros(shape, nodes.keys.dtype, operands)
     if not kernel or nodes.keys.shape[2] == 0:
         # Where only this one has no kernel, those of its parts run.
         return composition(how, operands, impl)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn import _ffi
@@ -95,7 +94,7 @@ def gat_attention(
     kernel = _ffi.use_kernel(impl, *TARGETS)
     v = operands.v
     if v.size == 0 or graph.num_receivers == 0 or (graph.num_edges == 0 and not self_loops):
-        return jnp.zeros((graph.num_receivers, *v.shape[1:]), v.dtype)
+        return _ffi.zeros((graph.num_receivers, *v.shape[1:]), v.dtype, operands)
     if not kernel:
         # Where only this one has no kernel, those of its parts run.
         return _attention.composition(how, operands, impl)

@@ -76,7 +76,7 @@ def gather_edges(
 def _take(graph: Graph, x: Array, sender: bool, kernel: bool) -> Array:
     shape = (graph.num_edges, *x.shape[1:])
     if x.size == 0 or graph.num_edges == 0:
-        return jnp.zeros(shape, x.dtype)
+        return _ffi.zeros(shape, x.dtype, graph, x)
     if not kernel:
         return x[graph.senders if sender else graph.receivers]
     graph, x = _ffi.unify_varying(graph, x)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn import _ffi
@@ -94,7 +93,7 @@ def gatv2_attention(
         return _pair_attention.pair_attention(how, operands, impl)
     _ffi.use_kernel(impl)
     if operands.nodes.keys.size == 0 or graph.num_receivers == 0:
-        return jnp.zeros(right.shape, left.dtype)
+        return _ffi.zeros(right.shape, left.dtype, operands, edge, loop_edge)
     return _pair_attention.composition(how, operands, impl, edge, loop_edge)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn import _ffi
@@ -89,7 +88,7 @@ def gaussian_spmm(
     kernel = _ffi.use_kernel(impl, *TARGETS)
     if x.size == 0 or graph.num_receivers == 0 or graph.num_edges == 0:
         shape = (x.shape[2],) if x.ndim == 3 else (by.mu.shape[0], x.shape[1])
-        return jnp.zeros((graph.num_receivers, *shape), x.dtype)
+        return _ffi.zeros((graph.num_receivers, *shape), x.dtype, graph, x, by)
     how = Gaussians(reduce, activation == "tanh")
     if not kernel:
         # Where only this one has no kernel, those of its parts run.

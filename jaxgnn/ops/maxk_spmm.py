@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn import _ffi
@@ -75,7 +74,7 @@ def maxk_spmm(
         weights = weights.astype(_ffi.accumulation_dtype(values.dtype))
     kernel = use_kernel(impl, "jaxgnn_maxk_spmm", values.dtype)
     if graph.num_edges == 0:
-        return jnp.zeros((outputs, width), values.dtype)
+        return _ffi.zeros((outputs, width), values.dtype, graph, values, indices, weights)
     if not kernel:
         dense = scatter_reference(width, values, indices)
         return spmm(graph, dense, weights, reduce=reduce, transpose=transpose, impl="jax")
