@@ -415,6 +415,97 @@ def test_weights_of_another_dtype_leave_that_of_the_features(graph):
     close(fused, plain, 2**-6)
 
 
+def times(number, edges):
+    return apply_edge(lambda x: number * x, edges)
+
+
+# Of rows u of 100 (one entry is 101), v and e of -100, a small factor f of the receiver, a weight s
+# of the edge, and a kernel k whose products cancel: parts of these sums are beyond float16, or have
+# more digits than 16 bits; what is left of them has not.
+PARTS = {
+    "sender and edge": ("[spmm({0}) of u] + [segment_reduce({0}) of e]", lambda p: p.u + p.e),
+    "both ends": ("edge_conv({}) of (u + v)", lambda p: p.u + p.v),
+    "terms apart": (
+        "edge_conv({}) of (((<lambda>(u) + <lambda>(v)) + <lambda>(u)) + <lambda>(v))",
+        lambda p: times(512, p.u) + times(512, p.v) + times(512, p.u) + times(512, p.v),
+    ),
+    "linear": ("linear of [spmm({}) of u]", lambda p: linear(p.u, p.k)),
+    "linear twice": (
+        "linear of [linear of [spmm({}) of u]]",
+        lambda p: linear(linear(p.u, p.k), p.k),
+    ),
+    "linear of a sum": (
+        "linear of [edge_conv({}) of (u + v)]",
+        lambda p: linear(p.u + p.v, p.k),
+    ),
+    "receivers' factor": ("v * [spmm({}) of u]", lambda p: p.f * p.u),
+    "receivers' factor of a sum": (
+        "v * [[spmm({0}) of u] + [segment_reduce({0}) of e]]",
+        lambda p: p.f * (p.u + p.e),
+    ),
+    "receivers' factor of any function": (
+        "v * [reference: cos((u + e)) on the edges, segment_reduce({}), recomputed in backward]",
+        lambda p: p.f * apply_edge(jnp.cos, p.u + p.e),
+    ),
+    "rows apart": (
+        "spmm({}) of (u * <lambda>(u)) weighted by e",
+        lambda p: p.s * p.u * times(8, p.u),
+    ),
+    "a number's factor": (
+        "(1000 * [[spmm({0}) of u] + [segment_reduce({0}) of e]])",
+        lambda p: 1000 * (p.u + p.e),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def many():
+    """One receiver of many edges, each of another sender, and one without."""
+    edges = np.arange(4096), np.zeros(4096, int)
+    return Graph.from_edges(*edges, num_senders=4096, num_receivers=2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_a_sum_are_not_rounded_to_16_bits(name, dtype, many):
+    planned, expression = PARTS[name]
+    rows = np.full((4096, 2), 100.0)
+    rows[0, 0] = 101
+    values = {
+        "u": rows,
+        "v": np.full((2, 2), -100),
+        "e": np.full((4096, 2), -100),
+        "f": np.full((2, 2), 2.0**-4),
+        "s": np.full(4096, 2.0**-14),
+        "k": [[1, 0.5], [-1, -0.5]],
+    }
+
+    def message(arrays):
+        ends = {"u": "u", "v": "v", "f": "v"}
+        given = {name: scatter(many, **{end: arrays[name]}) for name, end in ends.items()}
+        given |= {name: edge_values(many, arrays[name]) for name in "es"}
+        return expression(SimpleNamespace(**given, k=arrays["k"]))
+
+    def run(reduce, dtype, **options):
+        def loss(arrays):
+            out = gather(message(arrays), reduce, **options)
+            # Gradients that all have a place in float16.
+            factor = 2.0**5 if reduce == "mean" else 2.0**-7
+            return jnp.sum(out.astype(jnp.float32)) * factor, out
+
+        arrays = {name: jnp.asarray(value, dtype) for name, value in values.items()}
+        assert options or explain(message(arrays), reduce) == planned.format(reduce)
+        return jax.jit(jax.grad(loss, has_aux=True))(arrays)
+
+    for reduce in ("sum", "mean", *(["max"] if name == "terms apart" else [])):
+        results = run(reduce, dtype), run(reduce, "float32", fuse=False, impl="jax")
+        for ours, exact in zip(*map(jax.tree.leaves, results), strict=True):
+            assert ours.dtype == dtype
+            ours, exact = np.asarray(ours, float), np.asarray(exact, float)
+            tolerance = 2 * float(jnp.finfo(dtype).eps) * np.abs(exact).max()
+            np.testing.assert_allclose(ours, exact, rtol=0, atol=tolerance)
+
+
 def test_values_on_the_edges(graph):
     s = symbolic(graph, operands())
     d = dense(graph, operands())

@@ -25,16 +25,27 @@ from jaxgnn.ops.spmm import Reduce
 
 
 class Wanted(NamedTuple):
-    """A gather: of what, by what reduction, and as `gather` was asked to."""
+    """A gather: of what, by what reduction, of what dtype, and as `gather` was asked to.
+
+    `dtype` is that of `edges`, but for a sum (or mean) that is only a part of the result: that one
+    has the accumulation dtype. In 16 bits it would lose the digits that a sum of parts is left
+    with when they cancel, or, in float16, be infinite.
+    """
 
     edges: Edges
     reduce: Reduce
+    dtype: np.dtype
     recompute: bool
     impl: _ffi.Impl
 
     def values(self, edges: Edges) -> Array:
         """An expression's values on the edges."""
         return on_edges(edges, self.impl, fuse=True)
+
+    @property
+    def wide(self) -> np.dtype:
+        """The dtype of the parts of the result."""
+        return _ffi.accumulation_dtype(self.dtype)
 
 
 class Plan(NamedTuple):
@@ -60,7 +71,7 @@ def reference(wanted: Wanted, *, fuse: bool) -> Plan:
     """The values on the edges, reduced; backward computes them once more."""
 
     def run() -> Array:
-        values = on_edges(wanted.edges, wanted.impl, fuse=fuse)
+        values = on_edges(wanted.edges, wanted.impl, fuse=fuse).astype(wanted.dtype)
         return segment_reduce(wanted.edges.graph, values, wanted.reduce, impl=wanted.impl)
 
     text = f"reference: {wanted.edges.text} on the edges, segment_reduce({wanted.reduce})"
@@ -90,7 +101,7 @@ def additive_attention(wanted: Wanted) -> Plan | None:
     slope, graph, features = 1.0, x.graph, scores.features
     if isinstance(scores, Applied) and scores.name == "leaky_relu":
         slope, scores = scores.parameters[0], scores.operands[0]
-    source, target, own = _by_ends(scores)
+    source, target, own = _by_ends(scores, _ffi.accumulation_dtype(scores.dtype))
     if not all(map(_on_edges_alone, own)):
         return None
 
@@ -102,7 +113,7 @@ def additive_attention(wanted: Wanted) -> Plan | None:
         p, q = share(source, graph.num_senders), share(target, graph.num_receivers)
         v, bias = _by_heads(x.x, features), _bias(wanted, own, scores)
         out = gat_attention(graph, v, p, q, bias, negative_slope=slope, impl=wanted.impl, **options)
-        return out.reshape(graph.num_receivers, *x.features)
+        return out.reshape(graph.num_receivers, *x.features).astype(wanted.dtype)
 
     return _with_bias(wanted, own, scores, Plan(f"gat_attention of {x.text}", run))
 
@@ -123,25 +134,25 @@ def product_attention(wanted: Wanted) -> Plan | None:
     if len(dots) != 1 or not all(map(_on_edges_alone, rest)):
         return None
     ((scale, q, k),) = dots
-    if not q.dtype == k.dtype == x.dtype:
+    if x.dtype not in (q.dtype, _ffi.accumulation_dtype(q.dtype)):
         return None
     graph, features = x.graph, scores.features
 
     def run() -> Array:
-        query, key, value = (_by_heads(end.x, features) for end in (q, k, x))
+        query, key, value = (_by_heads(end.x.astype(x.dtype), features) for end in (q, k, x))
         heads = jnp.full(math.prod(features), scale)
         bias = _bias(wanted, rest, scores)
         out = dot_attention(
             graph, query, key, value, bias, scale=heads, impl=wanted.impl, **options
         )
-        return out.reshape(graph.num_receivers, *x.features)
+        return out.reshape(graph.num_receivers, *x.features).astype(wanted.dtype)
 
     return _with_bias(wanted, rest, scores, Plan(f"dot_attention of {x.text}", run))
 
 
 def _averaged(wanted: Wanted) -> tuple[Edges, Copied, dict[str, Any]] | None:
     """The scores, the rows, and dropout's options, of rows averaged by a softmax."""
-    found = _weighted_rows(wanted.edges)
+    found = _weighted_rows(wanted)
     if wanted.reduce != "sum" or found is None:
         return None
     weight, x = found
@@ -174,7 +185,8 @@ def _bias(wanted: Wanted, own: list[Edges], scores: Edges) -> Array | None:
     """The terms of the edges, `[num_edges, heads]`."""
     if not own:
         return None
-    values = (_full(wanted.values(e), scores.features, scores.dtype) for e in own)
+    dtype = scores.dtype if len(own) == 1 else _ffi.accumulation_dtype(scores.dtype)
+    values = (_full(wanted.values(e), scores.features, dtype) for e in own)
     bias = functools.reduce(operator.add, values)
     return bias.reshape(bias.shape[0], math.prod(scores.features))
 
@@ -187,7 +199,7 @@ def _with_bias(wanted: Wanted, own: list[Edges], scores: Edges, fused: Plan) -> 
 
 def product(wanted: Wanted) -> Plan | None:
     r"""$\mathrm{reduce}_e \, w_e x_j$: `spmm`."""
-    found = _weighted_rows(wanted.edges)
+    found = _weighted_rows(wanted)
     if found is None:
         return None
     weight, x = found
@@ -197,7 +209,7 @@ def product(wanted: Wanted) -> Plan | None:
     def run() -> Array:
         weights = None if weight is None else wanted.values(weight)
         out = spmm(x.graph, rows, weights, reduce=wanted.reduce, impl=wanted.impl)
-        return out.reshape(x.graph.num_receivers, *x.features)
+        return out.reshape(x.graph.num_receivers, *x.features).astype(wanted.dtype)
 
     text = f"spmm({wanted.reduce}) of {x.text}"
     if weight is None:
@@ -208,25 +220,27 @@ def product(wanted: Wanted) -> Plan | None:
 
 def two_ends(wanted: Wanted) -> Plan | None:
     r"""$\mathrm{reduce}_e (u_j + v_i)$: `edge_conv`; of $v_i$ alone nothing runs on the edges."""
-    u, v, rest = _by_ends(wanted.edges)
+    graph, reduce = wanted.edges.graph, wanted.reduce
+    ends = [term.sender for _, term in terms(wanted.edges) if isinstance(term, Copied)]
+    # An extremum of one term from each end is of the same bits in the narrow dtype.
+    narrow = reduce in ("max", "min") and len(ends) == len(set(ends))
+    u, v, rest = _by_ends(wanted.edges, wanted.dtype if narrow else wanted.wide)
     if rest or v is None:
         return None
-    graph, reduce = wanted.edges.graph, wanted.reduce
     if u is None:
 
         def own() -> Array:
-            wide = _ffi.accumulation_dtype(v.dtype)
             degree = graph.in_degrees.reshape(-1, *(1,) * (v.ndim - 1))
             times = degree if reduce == "sum" else jnp.minimum(degree, 1)
-            out = (v.astype(wide) * times.astype(wide)).astype(v.dtype)
+            out = (v.astype(wanted.wide) * times.astype(wanted.wide)).astype(wanted.dtype)
             return jnp.where(degree > 0, out, jnp.zeros_like(out))
 
         return Plan(f"on the nodes: {wanted.edges.text}", own)
 
     def run() -> Array:
         if reduce == "min":
-            return -edge_conv(graph, -u, -v, reduce="max", impl=wanted.impl)
-        return edge_conv(graph, u, v, reduce=reduce, impl=wanted.impl)
+            return -edge_conv(graph, -u, -v, reduce="max", impl=wanted.impl).astype(wanted.dtype)
+        return edge_conv(graph, u, v, reduce=reduce, impl=wanted.impl).astype(wanted.dtype)
 
     return Plan(f"edge_conv({reduce}) of {wanted.edges.text}", run)
 
@@ -238,7 +252,8 @@ def edges_alone(wanted: Wanted) -> Plan | None:
         return None
 
     def run() -> Array:
-        return segment_reduce(e.graph, wanted.values(e), wanted.reduce, impl=wanted.impl)
+        values = wanted.values(e).astype(wanted.dtype)
+        return segment_reduce(e.graph, values, wanted.reduce, impl=wanted.impl)
 
     found = Plan(f"segment_reduce({wanted.reduce}) of {e.text}", run)
     return found if isinstance(e, Given) else _maybe_recomputed(wanted, found)
@@ -250,14 +265,16 @@ def receivers_out(wanted: Wanted) -> Plan | None:
     outside = [f for f in own if isinstance(f, Copied) and not f.sender]
     if wanted.reduce not in ("sum", "mean") or not outside or len(outside) == len(own):
         return None
-    features, dtype = wanted.edges.features, wanted.edges.dtype
+    features, wide = wanted.edges.features, wanted.wide
     v = _times(*outside)
-    found = plan(wanted._replace(edges=_times(*(f for f in own if f not in outside))))
+    inside = _times(*(f for f in own if f not in outside))
+    found = plan(wanted._replace(edges=inside, dtype=wide))
 
     def run() -> Array:
-        wide = _ffi.accumulation_dtype(dtype)
         assert isinstance(v, Copied)
-        return (_full(v.x, features, wide) * _full(found.run(), features, wide)).astype(dtype)
+        return (_full(v.x, features, wide) * _full(found.run(), features, wide)).astype(
+            wanted.dtype
+        )
 
     return Plan(f"{v.text} * [{found.text}]", run)
 
@@ -267,17 +284,16 @@ def term_by_term(wanted: Wanted) -> Plan | None:
     own = list(terms(wanted.edges))
     if wanted.reduce not in ("sum", "mean") or len(own) == 1:
         return None
-    found = [_fused(wanted._replace(edges=e)) for _, e in own]
+    features, wide = wanted.edges.features, wanted.wide
+    found = [_fused(wanted._replace(edges=e, dtype=wide)) for _, e in own]
     if any(plan is None for plan in found):
         return None
     plans = [plan for plan in found if plan is not None]
-    features, dtype = wanted.edges.features, wanted.edges.dtype
 
     def run() -> Array:
-        wide = _ffi.accumulation_dtype(dtype)
         values = [_full(plan.run(), features, wide) for plan in plans]
         signed = (v if sign > 0 else -v for v, (sign, _) in zip(values, own, strict=True))
-        return functools.reduce(operator.add, signed).astype(dtype)
+        return functools.reduce(operator.add, signed).astype(wanted.dtype)
 
     signs = ("-" if sign < 0 else "+" for sign, _ in own)
     text = " ".join(f"{s} [{p.text}]" for s, p in zip(signs, plans, strict=True))
@@ -296,21 +312,31 @@ RULES: list[Rule] = [
 
 
 def _postponed(wanted: Wanted) -> Plan | None:
-    r"""$\sum_e m_e W = (\sum_e m_e) W$, unless a product on the nodes makes the rows narrower."""
+    r"""$\sum_e m_e W = (\sum_e m_e) W$, unless a product on the nodes makes the rows narrower.
+
+    A number's factor too, in 16 bits, where its products with the terms of a sum would be rounded.
+    """
     e = wanted.edges
-    if not isinstance(e, Applied) or e.name != "linear" or wanted.reduce not in ("sum", "mean"):
+    if not isinstance(e, Applied) or wanted.reduce not in ("sum", "mean"):
         return None
-    (kernel, bias), (inner,) = e.parameters, e.operands
-    narrowed = kernel.shape[1] < kernel.shape[0]
-    of_nodes = all(isinstance(part, Copied) for _, part in terms(moved(inner)))
-    if bias is not None or (narrowed and of_nodes):
+    inner, written = e.operands[0], e.written
+    if e.name == "linear":
+        kernel, bias = e.parameters
+        narrowed = kernel.shape[1] < kernel.shape[0]
+        of_nodes = all(isinstance(part, Copied) for _, part in terms(moved(inner)))
+        if bias is not None or (narrowed and of_nodes):
+            return None
+        written = "linear of {}"
+    elif e.name != "scale" or e.dtype == wanted.wide:
         return None
-    found = plan(wanted._replace(edges=inner))
-    return Plan(f"linear of [{found.text}]", lambda: e.function(found.run()))
+    found = plan(wanted._replace(edges=inner, dtype=wanted.wide))
+    text = written.format(f"[{found.text}]")
+    return Plan(text, lambda: e.function(found.run()).astype(wanted.dtype))
 
 
-def _weighted_rows(e: Edges) -> tuple[Edges | None, Copied] | None:
-    """`e` as rows of the senders times a weight of the edge, or of each of its first axes."""
+def _weighted_rows(wanted: Wanted) -> tuple[Edges | None, Copied] | None:
+    """Rows of the senders times a weight of the edge, or of each of its first axes."""
+    e = wanted.edges
     own = list(factors(e))
     rows = [f for f in own if isinstance(f, Copied) and f.sender]
     rest = [f for f in own if f not in rows]
@@ -318,7 +344,9 @@ def _weighted_rows(e: Edges) -> tuple[Edges | None, Copied] | None:
         return None
     x = _times(*rows)
     assert isinstance(x, Copied)
-    x = copied(x.graph, x.x.astype(e.dtype), True, x.text)
+    # A product of rows that were apart is not rounded for itself.
+    dtype = wanted.dtype if len(rows) == 1 else wanted.wide
+    x = copied(x.graph, x.x.astype(dtype), True, x.text)
     if not rest:
         return None, x
     weight = _times(*rest)
@@ -343,8 +371,8 @@ def _times(*factors: Edges) -> Edges:
     return functools.reduce(both, factors)
 
 
-def _by_ends(e: Edges) -> tuple[Array | None, Array | None, list[Edges]]:
-    """`e` as a sum: the senders' terms, the receivers', and what is left."""
+def _by_ends(e: Edges, dtype: np.dtype) -> tuple[Array | None, Array | None, list[Edges]]:
+    """`e` as a sum: the senders' terms, the receivers', both of `dtype`, and what is left."""
     ends: dict[bool, Array] = {}
     rest = []
     for sign, term in terms(e):
@@ -352,7 +380,7 @@ def _by_ends(e: Edges) -> tuple[Array | None, Array | None, list[Edges]]:
         if not isinstance(term, Copied):
             rest.append(signed)
             continue
-        x = _full(term.x if sign > 0 else -term.x, e.features, e.dtype)
+        x = _full(term.x if sign > 0 else -term.x, e.features, dtype)
         ends[term.sender] = ends[term.sender] + x if term.sender in ends else x
     return ends.get(True), ends.get(False), rest
 

@@ -131,4 +131,4 @@ def _wanted(edges: Edges, reduce: Reduce, recompute: bool, impl: _ffi.Impl) -> W
     same_graph([edges], "edges")
     _check.choice(reduce, "reduce", ("sum", "mean", "max", "min"))
     _ffi.use_kernel(impl)
-    return Wanted(edges, reduce, recompute, impl)
+    return Wanted(edges, reduce, edges.dtype, recompute, impl)
