@@ -539,6 +539,63 @@ def test_without_edges_or_nodes():
             np.testing.assert_array_equal(out, np.zeros((nodes, 2)))
 
 
+# Functions that are computed on the nodes: u and v have rows of no edge, whose values and
+# derivatives are infinite or NaN.
+UNUSED = {
+    "of the senders": lambda u, v, k: apply_edge(jnp.sqrt, u),
+    "of the receivers": lambda u, v, k: apply_edge(jnp.log, v),
+    "one after another": lambda u, v, k: apply_edge(jnp.log, apply_edge(jnp.sqrt, 2 * u)) + v,
+    "of both ends": lambda u, v, k: u / apply_edge(jnp.sqrt, v),
+    "of two of one end": lambda u, v, k: u * apply_edge(jnp.sqrt, u),
+    "linear": lambda u, v, k: apply_edge(jnp.sin, linear(concat(v, u - v), k)),
+    "attention": lambda u, v, k: reduce_scatter(leaky_relu(u + v)) * apply_edge(jnp.sqrt, u),
+    "scores": lambda u, v, k: reduce_scatter(apply_edge(jnp.log, u) - 2 * v) * u,
+}
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_rows_without_edges_do_not_matter(name):
+    """Nor do they to derivatives: those on the edges do not know them."""
+    graph = Graph.from_edges([0, 1, 0], [1, 2, 3], num_senders=3, num_receivers=4)
+    u = jnp.asarray([[4, 1, 2], [2, 3, 1], [0, jnp.inf, jnp.nan]])
+    v = jnp.asarray([[0, jnp.inf, jnp.nan], [1, 5, 2], [3, 2, 4], [6, 1, 3]])
+    arrays = {"u": u, "v": v, "k": jnp.cos(jnp.arange(12.0)).reshape(6, 2)}
+    reduces = ("sum", "mean", "max")
+
+    def run(fuse):
+        def outs(arrays):
+            message = UNUSED[name](*scatter(graph, arrays["u"], arrays["v"]), arrays["k"])
+            return [gather(message, reduce, fuse=fuse) for reduce in reduces]
+
+        def gradient(arrays):
+            return jax.grad(lambda arrays: sum(jnp.sum(jnp.sin(x)) for x in outs(arrays)))(arrays)
+
+        def steepness(arrays):
+            return sum(jnp.sum(x**2) for x in gradient(arrays).values())
+
+        batch = jax.tree.map(lambda x: jnp.stack([x, 0.5 * x]), arrays)
+        return outs(arrays), jax.vmap(gradient)(batch), jax.grad(steepness)(arrays)
+
+    fused, plain = (jax.jit(run, static_argnums=0)(fuse) for fuse in (True, False))
+    for a, b in zip(*map(jax.tree.leaves, (fused, plain)), strict=True):
+        assert np.all(np.isfinite(b))
+        close(a, b, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_functions_of_nodes_without_any_edge(dtype):
+    lonely = Graph.from_edges([], [], num_nodes=3)
+
+    def loss(x, k):
+        u, v = scatter(lonely, x, x)
+        messages = apply_edge(jnp.sqrt, u), v * apply_edge(jnp.log, u), linear(u / v, k)
+        return sum(jnp.sum(gather(m, r)) for m in messages for r in ("sum", "mean", "max"))
+
+    gradients = jax.jit(jax.value_and_grad(loss, (0, 1)))(jnp.zeros((3, 2), dtype), jnp.eye(2))
+    for x in jax.tree.leaves(gradients):
+        np.testing.assert_array_equal(np.asarray(x, float), 0)
+
+
 def bad_calls():
     graph, other = (skewed_graph(4, 9, seed=seed) for seed in range(2))
     x, z = jnp.ones((4, 3)), jnp.ones((9, 3))

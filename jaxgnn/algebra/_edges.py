@@ -78,11 +78,12 @@ class Edges:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Copied(Edges):
-    """The rows of the nodes at one end."""
+    """The rows of the nodes at one end; `of_edges` if all of them are rows that some edge has."""
 
     x: Array
     sender: bool
     label: str
+    of_edges: bool = False
 
     @property
     def text(self) -> str:

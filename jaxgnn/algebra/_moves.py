@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -34,12 +35,32 @@ def moved(edges: Edges) -> Edges:
 
 
 def on_nodes(e: Applied) -> Edges:
-    """A function of values from one end is computed before the scatter."""
+    """A function of values from one end is computed before the scatter.
+
+    On the edges it does not see the rows of nodes that have none there, so they must not matter
+    here either: a derivative that is infinite or NaN, times their cotangent 0, would be NaN.
+    """
     ends = {o.sender if isinstance(o, Copied) else None for o in e.operands}
     if len(ends) != 1 or None in ends:
         return e
     nodes = [o for o in e.operands if isinstance(o, Copied)]
-    return copied(e.graph, e.function(*(o.x for o in nodes)), nodes[0].sender, e.text)
+    if e.graph.num_edges == 0:
+        x = jnp.zeros((nodes[0].x.shape[0], *e.features), e.dtype)
+    else:
+        x = e.function(*map(_of_edges, nodes))
+    out = copied(e.graph, x, nodes[0].sender, e.text)
+    return dataclasses.replace(out, of_edges=True)
+
+
+def _of_edges(nodes: Copied) -> Array:
+    """The rows, those of nodes without edges replaced by a row that some edge has."""
+    if nodes.of_edges:
+        return nodes.x
+    graph, x = nodes.graph, nodes.x
+    used = (graph.out_degrees if nodes.sender else graph.in_degrees) > 0
+    # It gets no gradient from where it stands in.
+    other = jax.lax.stop_gradient(x[jnp.argmax(used)])[None]
+    return jnp.where(used.reshape(-1, *(1,) * (x.ndim - 1)), x, other)
 
 
 def _scaled(e: Applied) -> Edges:
