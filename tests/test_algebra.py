@@ -539,9 +539,11 @@ def test_without_edges_or_nodes():
             np.testing.assert_array_equal(out, np.zeros((nodes, 2)))
 
 
-# Functions that are computed on the nodes: u and v have rows of no edge, whose values and
-# derivatives are infinite or NaN.
+# Rows of receivers that come out of a sum, and functions that are computed on the nodes: u and v
+# have rows of no edge, whose values and derivatives are infinite or NaN.
 UNUSED = {
+    "receivers' factor": lambda u, v, k: v * u,
+    "receivers' factors": lambda u, v, k: v * (u * v),
     "of the senders": lambda u, v, k: apply_edge(jnp.sqrt, u),
     "of the receivers": lambda u, v, k: apply_edge(jnp.log, v),
     "one after another": lambda u, v, k: apply_edge(jnp.log, apply_edge(jnp.sqrt, 2 * u)) + v,

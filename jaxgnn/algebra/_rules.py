@@ -272,9 +272,11 @@ def receivers_out(wanted: Wanted) -> Plan | None:
 
     def run() -> Array:
         assert isinstance(v, Copied)
-        return (_full(v.x, features, wide) * _full(found.run(), features, wide)).astype(
-            wanted.dtype
-        )
+        factor, total = (_full(x, features, wide) for x in (v.x, found.run()))
+        # Without edges there is nothing to multiply: not even 0, which an infinity makes NaN.
+        degree = wanted.edges.graph.in_degrees.reshape(-1, *(1,) * len(features))
+        factor = jnp.where(degree > 0, factor, jnp.zeros_like(factor))
+        return (factor * total).astype(wanted.dtype)
 
     return Plan(f"{v.text} * [{found.text}]", run)
 
