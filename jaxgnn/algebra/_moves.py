@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxgnn._ffi import accumulation_dtype
 from jaxgnn.algebra._edges import Across, Applied, Copied, Edges, apply, copied
 from jaxgnn.algebra.operators import linear_map
 
@@ -64,10 +65,15 @@ def _of_edges(nodes: Copied) -> Array:
 
 
 def _scaled(e: Applied) -> Edges:
-    """A number's factor goes to the terms of a sum, and to the wider factor of a product."""
+    """A number's factor goes to the terms of a sum, and to the wider factor of a product.
+
+    Not in 16 bits to those of a sum, which may cancel: `terms` has their products unrounded.
+    """
     (inner,) = e.operands
     if not isinstance(inner, Applied) or inner.name not in ("+", "-", "*"):
         return on_nodes(e)
+    if inner.name != "*" and e.dtype != accumulation_dtype(e.dtype):
+        return e
 
     def scaled(operand: Edges) -> Edges:
         like = {"features": operand.features, "dtype": operand.dtype}
@@ -123,13 +129,32 @@ def _parts(e: Edges, kernel: Array) -> Iterator[tuple[Edges, Array]]:
 
 
 def terms(e: Edges, sign: int = 1) -> Iterator[tuple[int, Edges]]:
-    """Signs and values whose sum is `e`."""
+    """Signs and values whose sum is `e`; of 16 bits some have the accumulation dtype."""
     if isinstance(e, Applied) and e.name in ("+", "-"):
         left, right = e.operands
         yield from terms(left, sign)
         yield from terms(right, sign if e.name == "+" else -sign)
-    else:
+        return
+    own = list(terms(e.operands[0])) if isinstance(e, Applied) and e.name == "scale" else []
+    if len(own) < 2:
         yield sign, e
+        return
+    assert isinstance(e, Applied)
+    for own_sign, term in own:
+        yield sign * own_sign, _scaled_term(e, term)
+
+
+def _scaled_term(e: Applied, term: Edges) -> Edges:
+    """A term times the number of `e`: not rounded, but for a product that rules are to know."""
+    if isinstance(term, Applied) and term.name == "*":
+        like = {"features": term.features, "dtype": term.dtype}
+        return _scaled(dataclasses.replace(e, **like, operands=(term,)))
+    wide = accumulation_dtype(term.dtype)
+
+    def function(x: Array) -> Array:
+        return e.function(x.astype(wide))
+
+    return on_nodes(apply("scale", function, [term], e.parameters, e.written))
 
 
 def factors(e: Edges) -> Iterator[Edges]:

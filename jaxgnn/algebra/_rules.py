@@ -221,21 +221,22 @@ def product(wanted: Wanted) -> Plan | None:
 def two_ends(wanted: Wanted) -> Plan | None:
     r"""$\mathrm{reduce}_e (u_j + v_i)$: `edge_conv`; of $v_i$ alone nothing runs on the edges."""
     graph, reduce = wanted.edges.graph, wanted.reduce
-    ends = [term.sender for _, term in terms(wanted.edges) if isinstance(term, Copied)]
-    # An extremum of one term from each end is of the same bits in the narrow dtype.
-    narrow = reduce in ("max", "min") and len(ends) == len(set(ends))
+    own = [term for _, term in terms(wanted.edges)]
+    # An extremum of one rounded term from each end is of the same bits in the narrow dtype.
+    rounded = len(own) < 3 and all(term.dtype == wanted.dtype for term in own)
+    narrow = reduce in ("max", "min") and rounded
     u, v, rest = _by_ends(wanted.edges, wanted.dtype if narrow else wanted.wide)
     if rest or v is None:
         return None
     if u is None:
 
-        def own() -> Array:
+        def alone() -> Array:
             degree = graph.in_degrees.reshape(-1, *(1,) * (v.ndim - 1))
             times = degree if reduce == "sum" else jnp.minimum(degree, 1)
             out = (v.astype(wanted.wide) * times.astype(wanted.wide)).astype(wanted.dtype)
             return jnp.where(degree > 0, out, jnp.zeros_like(out))
 
-        return Plan(f"on the nodes: {wanted.edges.text}", own)
+        return Plan(f"on the nodes: {wanted.edges.text}", alone)
 
     def run() -> Array:
         if reduce == "min":
