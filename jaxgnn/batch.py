@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +20,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Shaped
 
 from jaxgnn import _csr
+from jaxgnn._arguments import as_integer, check_fill_value
 from jaxgnn._device import device_array
-from jaxgnn.graph import Graph, check_fill_value
+from jaxgnn.graph import Graph
 
 _ARRAYS = ("graph", "membership", "node_mask", "sender_mask", "edge_mask", "graph_mask")
 _COUNTS = ("num_graphs",)
@@ -214,6 +214,7 @@ def union_edge_data(
     batch: GraphBatch, data: Sequence[Shaped[ArrayLike, "edges ..."]], *, fill_value: float = 0.0
 ) -> Shaped[Array, "num_edges ..."]:
     """Edge data of each graph, in its edge order, as one array over the batch's edges."""
+    batch = _batch_argument(batch)
     ends = np.asarray(batch.graph.row_offsets)[np.asarray(batch.membership.row_offsets)]
     _check_parts(batch, data, np.diff(ends), "edges")
     return _union(data, batch.graph.num_edges, batch.edge_mask, fill_value, "edges")
@@ -223,6 +224,7 @@ def union_node_data(
     batch: GraphBatch, data: Sequence[Shaped[ArrayLike, "nodes ..."]], *, fill_value: float = 0.0
 ) -> Shaped[Array, "num_nodes ..."]:
     """Node data (receivers', of rectangular graphs) of each graph as one array over the batch."""
+    batch = _batch_argument(batch)
     _check_parts(batch, data, np.diff(np.asarray(batch.membership.row_offsets)), "nodes")
     return _union(data, batch.graph.num_receivers, batch.node_mask, fill_value, "nodes")
 
@@ -231,6 +233,7 @@ def union_sender_data(
     batch: GraphBatch, data: Sequence[Shaped[ArrayLike, "senders ..."]], *, fill_value: float = 0.0
 ) -> Shaped[Array, "num_senders ..."]:
     """The same of the senders of rectangular graphs."""
+    batch = _batch_argument(batch)
     return _union(data, batch.graph.num_senders, batch.sender_mask, fill_value, "senders")
 
 
@@ -238,6 +241,7 @@ def union_graph_data(
     batch: GraphBatch, data: Shaped[ArrayLike, "graphs ..."], *, fill_value: float = 0.0
 ) -> Shaped[Array, "num_graphs ..."]:
     """A row for each graph (labels, say), padded to the batch's number of graphs."""
+    batch = _batch_argument(batch)
     return _union([data], batch.num_graphs, batch.graph_mask, fill_value, "graphs")
 
 
@@ -337,10 +341,9 @@ def _batch_argument(batch: Any) -> GraphBatch:
 def _target(count: int | None, current: int, name: str) -> int:
     if count is None:
         return current
-    try:
-        number = operator.index(count)
-    except TypeError:
-        raise TypeError(f"{name}: expected an integer, got {type(count).__name__}") from None
+    number = as_integer(count)
+    if number is None:
+        raise TypeError(f"{name}: expected an integer, got {type(count).__name__}")
     if number < current:
         raise ValueError(f"{name}: expected at least the batch's {current}, got {number}")
     return number

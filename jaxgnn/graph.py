@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
 from jaxgnn import _csr, _device
 from jaxgnn import windows as _windows
+from jaxgnn._arguments import check_fill_value
 
 if TYPE_CHECKING:
     import networkx
@@ -392,16 +393,6 @@ class Graph:
             f"Graph(num_senders={self.num_senders}, num_receivers={self.num_receivers}, "
             f"num_edges={self.num_edges})"
         )
-
-
-def check_fill_value(fill_value: Any, dtype: Any) -> None:
-    """Raises if `dtype`, of integers or booleans, does not have the number."""
-    if isinstance(fill_value, Tracer) or jnp.issubdtype(dtype, jnp.inexact):
-        return
-    whole = jnp.issubdtype(dtype, jnp.integer)
-    least, most = (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max) if whole else (0, 1)
-    if not least <= fill_value <= most or fill_value != int(fill_value):
-        raise ValueError(f"fill_value: expected an integer within {dtype}, got {fill_value}")
 
 
 def self_loop_mask(graph: Graph) -> Bool[Array, " num_edges"]:

@@ -17,8 +17,9 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
 from jaxgnn import _csr
+from jaxgnn._arguments import check_fill_value
 from jaxgnn._device import device_array
-from jaxgnn.graph import Graph, check_fill_value
+from jaxgnn.graph import Graph
 
 Reduce = Literal["sum", "mean", "max", "min"]
 Weighted = tuple[Graph, Shaped[Array, "num_edges ..."] | None]
@@ -170,25 +171,8 @@ def _coalesce(
     result, _ = _rebuild(graph, csr.senders[starts], rows[starts], None, sources[order[starts]])
     if values is None:
         return result, None
-    if not jnp.issubdtype(values.dtype, jnp.floating):
-        # No mean of integers is an integer, and NumPy's sum of booleans is "or".
-        return result, _merged_integers(values[sources[order]], starts, reduce)
-    return result, device_array(_merged(values[sources[order]], starts, reduce))
-
-
-def _merged_integers(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> Array:
-    """The same of integers and booleans: means in float32, else integers of at least 32 bits."""
-    if reduce == "mean":
-        return device_array(_merged(values.astype(np.float32), starts, reduce))
-    merged = _merged(values.astype(np.int64), starts, reduce)
-    wide = values.dtype.itemsize == 8
-    dtype = jax.dtypes.canonicalize_dtype(np.int64) if wide else np.dtype(np.int32)
-    limits = np.iinfo(dtype)
-    outside = merged[(merged < limits.min) | (merged > limits.max)]
-    if outside.size or (values.dtype == np.uint64 and (values > np.uint64(2**63 - 1)).any()):
-        came = outside[0] if outside.size else values.max()
-        raise ValueError(f"weights: expected results that {dtype} holds, got {came}")
-    return device_array(merged.astype(dtype))
+    merge = _merged if jnp.issubdtype(values.dtype, jnp.floating) else _merged_integers
+    return result, device_array(merge(values[sources[order]], starts, reduce))
 
 
 def _merged(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> np.ndarray:
@@ -205,6 +189,23 @@ def _merged(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> np.ndarra
         counts = counts.reshape(-1, *[1] * (values.ndim - 1))
         merged = merged / counts.astype(merged.dtype)
     return merged.astype(values.dtype)
+
+
+def _merged_integers(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> np.ndarray:
+    """The same of integers and booleans: means in float32, else integers of at least 32 bits."""
+    # No mean of integers is an integer, and NumPy's sum of booleans is "or".
+    if reduce == "mean":
+        return _merged(values.astype(np.float32), starts, reduce)
+    wide = values.dtype.itemsize == 8
+    dtype = jax.dtypes.canonicalize_dtype(np.int64) if wide else np.dtype(np.int32)
+    limits, sums = np.iinfo(dtype), np.iinfo(np.int64)
+    merged = _merged(values.astype(np.int64), starts, reduce)
+    outside = values[values > sums.max]
+    if not outside.size:
+        outside = merged[(merged < limits.min) | (merged > limits.max)]
+    if outside.size:
+        raise ValueError(f"weights: expected results that {dtype} holds, got {outside[0]}")
+    return merged.astype(dtype)
 
 
 # Normalisation.
@@ -261,9 +262,10 @@ def mean_weights(graph: Graph) -> Float[Array, " num_edges"]:
 
     `spmm(graph, x, mean_weights(graph))` is the mean over the neighbours.
     """
-    degrees = np.diff(_array(graph.row_offsets, "graph"))
+    _, receivers, _ = _host(graph, None)
+    degrees = np.diff(np.asarray(graph.row_offsets))
     inverse = np.float32(1) / np.maximum(degrees, 1).astype(np.float32)
-    return device_array(np.repeat(inverse, degrees))
+    return device_array(inverse[receivers])
 
 
 # Node order.

@@ -240,6 +240,14 @@ def test_union_data_of_the_wrong_graphs():
         batch.union_node_data(both, [np.zeros((2, 4)), np.zeros((3, 4))])
     with pytest.raises(ValueError, match=r"data\[0\]: expected 2 rows, .* edges, .* \(1,\)"):
         batch.union_edge_data(both, [np.zeros(1), np.zeros(2)])
+    for union in (
+        batch.union_edge_data,
+        batch.union_node_data,
+        batch.union_sender_data,
+        batch.union_graph_data,
+    ):
+        with pytest.raises(TypeError, match="batch: expected a GraphBatch or a Graph, got int"):
+            union(1, [])  # pyright: ignore
 
 
 def test_batch_is_a_pytree():

@@ -331,6 +331,8 @@ def test_errors():
         transform.permute_nodes(graph, [0, 0])
     with pytest.raises(ValueError, match=r"fill_value: expected an integer .* int32, got 0.5"):
         transform.add_self_loops(graph, np.ones(2, np.int32), fill_value=0.5)
+    with pytest.raises(TypeError, match=r"graph: expected a jaxgnn.Graph, got int"):
+        transform.mean_weights(5)  # pyright: ignore
     for value, dtype in ((np.nan, np.int32), (np.inf, np.int32), (-1, np.uint8), (2, bool)):
         with pytest.raises(ValueError, match=rf"fill_value: expected .* got {value}"):
             transform.add_self_loops(graph, np.ones(2, dtype), fill_value=value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from flax.nnx.nn import dtypes
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._arguments import as_integer
 from jaxgnn.nn._features import Tree, map_values
 from jaxgnn.ops import CBSR
 
@@ -77,10 +77,7 @@ def width_pair(value: Any, name: str) -> tuple[int, int]:
 
 def count(value: Any, name: str, what: str) -> int:
     """A positive integer, checked."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
+    number = as_integer(value)
     if number is None:
         raise TypeError(f"{name}: expected a number of {what}, got {value!r}")
     if number < 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection
 from typing import Any
 
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxgnn._arguments import as_integer
 from jaxgnn.graph import Graph
 
 _FLOATS = tuple(np.dtype(t) for t in (jnp.float32, jnp.bfloat16, jnp.float16, jnp.float64))
@@ -62,10 +62,7 @@ def floating(x: Any, name: str) -> Array:
 
 def integer(value: Any, name: str, least: int, most: int) -> int:
     """`value` as an integer from `least` to `most`, known when a function is traced."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
+    number = as_integer(value)
     if number is None:
         raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
     if not least <= number <= most:

@@ -114,23 +114,22 @@ def _cloud_numbers(batch: Any, points: Array) -> Int[Array, " num_points"]:
     if not isinstance(batch, jax.Array | np.ndarray | list | tuple):
         raise TypeError(f"batch: expected an array, got {type(batch).__name__}")
     if not isinstance(batch, jax.Array):
-        # Numbers are compared in 32 bits, and equality is all that matters of them.
         batch = np.asarray(batch)
-        if batch.size == 0:
+        if batch.size == 0:  # a list without elements is of floats
             batch = batch.astype(np.int32)
-        if np.issubdtype(batch.dtype, np.integer) and batch.dtype.itemsize == 8:
-            batch = np.unique(batch, return_inverse=True)[1].astype(np.int32).reshape(batch.shape)
+        narrow = jax.dtypes.canonicalize_dtype(batch.dtype)
+        if np.issubdtype(batch.dtype, np.integer) and (batch.astype(narrow) != batch).any():
+            # Which are equal, and their order, is all that matters of them.
+            batch = np.unique(batch, return_inverse=True)[1].reshape(batch.shape)
     numbers = jnp.asarray(batch)
     if not jnp.issubdtype(numbers.dtype, jnp.integer):
         raise TypeError(f"batch: expected integers, got {numbers.dtype}")
-    if numbers.dtype.itemsize == 8:
-        numbers = jnp.unique(numbers, return_inverse=True, size=max(numbers.size, 1))[1]
     if numbers.shape != points.shape[:1]:
         raise ValueError(
             f"batch: expected the shape {points.shape[:1]}, a number for each point, "
             f"got {numbers.shape}"
         )
-    return numbers.astype(jnp.int32)
+    return numbers
 
 
 def _of_clouds(

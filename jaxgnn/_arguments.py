@@ -1,0 +1,27 @@
+"""Numbers among the arguments, of operations and on the host."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import jax.numpy as jnp
+from jax.core import Tracer
+
+
+def as_integer(value: Any) -> int | None:
+    """`value` as Python's integer; `None` if it is none, as booleans are not."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def check_fill_value(fill_value: Any, dtype: Any) -> None:
+    """Raises if `dtype`, of integers or booleans, does not have the number."""
+    if isinstance(fill_value, Tracer) or jnp.issubdtype(dtype, jnp.inexact):
+        return
+    whole = jnp.issubdtype(dtype, jnp.integer)
+    least, most = (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max) if whole else (0, 1)
+    if not least <= fill_value <= most or fill_value != int(fill_value):
+        raise ValueError(f"fill_value: expected an integer within {dtype}, got {fill_value}")
