@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxgnn import CBSR, config, maxk, maxk_spmm
+from jaxgnn.ops import _cbsr_kernels
 from tests.oracle import draw_array
 from tests.strategies import skewed_graph
 
@@ -73,3 +74,24 @@ def test_sanitized_products_equal_the_reference(graph, width, k, weighted):
         for ours, expected in zip(results, reference, strict=True):
             scale = float(np.abs(expected).max())
             np.testing.assert_allclose(ours, expected, rtol=0, atol=2e-5 * scale + 1e-6)
+
+
+@pytest.mark.parametrize(("width", "k"), [(4, 1), (7, 3), (9, 6), (256, 2), (256, 253), (300, 33)])
+def test_records_grow_to_whole_packs_by_columns_that_they_lack(width, k):
+    """What a GPU's kernels take: a column twice in a record would be a race."""
+    rng = np.random.default_rng(k)
+    kept = np.sort(rng.permuted(np.tile(np.arange(width), (50, 1)), axis=1)[:, :k], axis=1)
+    kept[0], kept[1] = np.arange(k), np.arange(width - k, width)
+    indices = jnp.asarray(kept, _cbsr_kernels.index_dtype(width))
+    grown, more = _cbsr_kernels._whole_packs(width, indices)
+    assert grown.shape == (50, k + more) and (k + more) % 4 == 0 and 0 < more < 4
+    assert grown.dtype == indices.dtype
+    np.testing.assert_array_equal(grown[:, :k], indices)
+    assert int(jnp.max(grown)) < width
+    assert all(len(set(row)) == len(row) for row in np.asarray(grown).tolist())
+
+
+@pytest.mark.parametrize(("width", "k"), [(256, 8), (7, 5), (2, 1)])
+def test_records_without_columns_for_a_whole_pack_stay(width, k):
+    indices = jnp.zeros((3, k), jnp.uint8)
+    assert _cbsr_kernels._whole_packs(width, indices) == (indices, 0)

@@ -6,6 +6,7 @@ that walk a graph, one call after the other, as every example has its own positi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -83,11 +84,23 @@ def spgemm(
         )
         return out
 
+    def in_packs(
+        rows: Rows, windows: Windows | None, values: Array, indices: Array, _: Array | None
+    ) -> Array:
+        indices, more = _whole_packs(width, indices)
+        values = jnp.pad(values, ((0, 0), (0, more)))
+        if windows is None:
+            return by_rows(rows, None, values, indices, None)
+        return by_windows(rows, windows, values, indices, None)
+
     values, indices = _visible(width, values, indices)
+    if not _use_windows(windows, width, values.dtype, indices, weights):
+        windows = None
     kernel = by_rows
-    over_windows = _use_windows(windows, width, values.dtype, indices, weights)
-    if over_windows and config.maxk_accumulation == "auto":
-        kernel = _on_cuda(by_windows, otherwise=by_rows)
+    # Sums in floating point, those of weighted entries too, take a record's entries one by one.
+    in_fixed_point = weights is None and config.maxk_accumulation == "auto"
+    if in_fixed_point and (windows is not None or _missing(width, indices)):
+        kernel = _on_cuda(in_packs, otherwise=by_rows)
     return sequential(kernel)(rows, windows, values, indices, weights)
 
 
@@ -158,13 +171,20 @@ def sspmm(
         )
         return out
 
+    def in_packs(kernel: Callable[[_Sspmm], Array]) -> Callable[[_Sspmm], Array]:
+        def run(operands: _Sspmm) -> Array:
+            indices, _ = _whole_packs(width, operands.indices)
+            return kernel(operands._replace(indices=indices))[:, :k]
+
+        return run
+
     kernel = gathered
     # Deterministic sums of many entries are 64-bit, so that gathering 16-bit rows is faster.
     wide = config.deterministic and y.dtype != jnp.float32 and k >= _SCATTER_BELOW
     if _use_windows(windows, width, y.dtype, indices, weights) and not wide:
-        kernel = _on_cuda(by_windows, otherwise=gathered)
+        kernel = _on_cuda(in_packs(by_windows), otherwise=gathered)
     elif not config.deterministic and y.dtype == jnp.float32 and k < _SCATTER_BELOW:
-        kernel = _on_cuda(scattered, otherwise=gathered)
+        kernel = _on_cuda(in_packs(scattered), otherwise=gathered)
     operands = _Sspmm(rows, dense_rows, windows, y, indices, weights, dense_weights)
     out, _ = _visible(width, sequential(kernel)(operands), given)
     return out
@@ -182,6 +202,29 @@ class _Sspmm(NamedTuple):
     dense_weights: Array | None
 
 
+def _missing(width: int, indices: Array) -> int:
+    """How many entries a record is short of whole packs of four, if there are columns for them."""
+    k = indices.shape[1]
+    more = -k % 4
+    return more if k + more <= width else 0
+
+
+def _whole_packs(
+    width: int, indices: UInt[Array, "records k"]
+) -> tuple[UInt[Array, "records more"], int]:
+    """Records of whole packs, of which a GPU's lanes take one each, and by how many they grew.
+
+    What is added are columns that the record does not have, so that no two lanes add to one place.
+    """
+    more = _missing(width, indices)
+    if not more:
+        return indices, 0
+    # Columns ascend, so that as many are left out below one as it is ahead of its place.
+    ahead = indices.astype(jnp.int32) - jnp.arange(indices.shape[1], dtype=jnp.int32)[None, :]
+    left_out = [j + jnp.sum(ahead <= j, axis=1) for j in range(more)]
+    return jnp.concatenate([indices, jnp.stack(left_out, axis=1).astype(indices.dtype)], 1), more
+
+
 def _results(operands: _Sspmm) -> list[tuple[tuple[int, ...], Any]]:
     """The result of a scattering kernel, and the float32 sums of another type's."""
     dtype, shape = operands.y.dtype, operands.indices.shape
@@ -193,8 +236,9 @@ def _use_windows(
 ) -> bool:
     """Whether the kernels over windows take these: their rows fit in shared memory, unweighted, and
     entries are numbered in 32 bits."""
+    records, k = indices.shape
     fits = width <= 256 and width % 4 == 0 and jnp.dtype(dtype) != jnp.float64
-    fits = fits and indices.size < 2**32
+    fits = fits and records * (k + _missing(width, indices)) < 2**32
     return windows is not None and weights is None and fits
 
 
