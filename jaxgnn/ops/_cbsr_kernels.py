@@ -214,15 +214,19 @@ def _whole_packs(
 ) -> tuple[UInt[Array, "records more"], int]:
     """Records of whole packs, of which a GPU's lanes take one each, and by how many they grew.
 
-    What is added are columns that the record does not have, so that no two lanes add to one place.
+    What is added are columns that the record does not have, so that no two lanes add to one place;
+    others from record to record, so that they do not wait for each other either.
     """
     more = _missing(width, indices)
     if not more:
         return indices, 0
+    records, k = indices.shape
+    first = jnp.arange(records, dtype=jnp.int32)[:, None]
+    ranks = (first + jnp.arange(more, dtype=jnp.int32)[None, :]) % (width - k)
     # Columns ascend, so that as many are left out below one as it is ahead of its place.
-    ahead = indices.astype(jnp.int32) - jnp.arange(indices.shape[1], dtype=jnp.int32)[None, :]
-    left_out = [j + jnp.sum(ahead <= j, axis=1) for j in range(more)]
-    return jnp.concatenate([indices, jnp.stack(left_out, axis=1).astype(indices.dtype)], 1), more
+    ahead = indices.astype(jnp.int32) - jnp.arange(k, dtype=jnp.int32)[None, :]
+    left_out = ranks + jnp.sum(ahead[:, :, None] <= ranks[:, None, :], axis=1, dtype=jnp.int32)
+    return jnp.concatenate([indices, left_out.astype(indices.dtype)], axis=1), more
 
 
 def _results(operands: _Sspmm) -> list[tuple[tuple[int, ...], Any]]:
