@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, UInt32
 
 from jaxgnn import _ffi
 from jaxgnn.graph import Graph
+from jaxgnn.ops import _packs
 from jaxgnn.ops import _pair_kernels as kernels
 from jaxgnn.ops._attention import combine_first, leaky_relu, softmax_weights
 from jaxgnn.ops._attention_rule import attention_rule
@@ -50,8 +51,20 @@ def pair_attention(how: PairAttention, operands: PairOperands, impl: _ffi.Impl) 
     if not kernel or nodes.keys.shape[2] == 0:
         # Where only this one has no kernel, those of its parts run.
         return composition(how, operands, impl)
+    operands = operands._replace(nodes=_in_packs(nodes))
     results: tuple[Array, Array] = attend(how, PairOperands(*_ffi.unify_varying(*operands)))
-    return results[0]
+    return results[0][..., : shape[2]]
+
+
+def _in_packs(nodes: Nodes) -> Nodes:
+    """The rows lengthened, by zeros that no score and no average sees."""
+    keys, values, vector = _packs.lengthened(nodes.keys), nodes.values, nodes.vector
+    if values is not None:  # kernels read an array that is both once
+        values = keys if values is nodes.keys else _packs.lengthened(values)
+    if vector is not None:
+        vector = _packs.with_zeros(vector, _packs.missing(nodes.keys))
+    queries = _packs.lengthened(nodes.queries)
+    return nodes._replace(queries=queries, keys=keys, values=values, vector=vector)
 
 
 def _gradients(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn import _ffi
 from jaxgnn.graph import Graph
-from jaxgnn.ops import _attention, _check, _dropout
+from jaxgnn.ops import _attention, _check, _dropout, _packs
 from jaxgnn.ops._attention import Operands
 from jaxgnn.ops._attention_kernels import TARGETS, Attention
 
@@ -98,8 +98,9 @@ def gat_attention(
     if not kernel:
         # Where only this one has no kernel, those of its parts run.
         return _attention.composition(how, operands, impl)
-    results: tuple[Array, Array] = _attention.attend(how, Operands(*_ffi.unify_varying(*operands)))
-    return results[0]
+    operands = Operands(*_ffi.unify_varying(*operands._replace(v=_packs.lengthened(v))))
+    results: tuple[Array, Array] = _attention.attend(how, operands)
+    return results[0][..., : v.shape[2]]
 
 
 def gat_attention_with_weights(

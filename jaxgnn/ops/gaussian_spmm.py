@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn import _ffi
 from jaxgnn.graph import Graph
-from jaxgnn.ops import _check, _gaussian
+from jaxgnn.ops import _check, _gaussian, _packs
 from jaxgnn.ops._gaussian import Operands
 from jaxgnn.ops._gaussian_kernels import MAX_DIMS, TARGETS, Gaussians, Weighting
 
@@ -93,8 +93,9 @@ def gaussian_spmm(
     if not kernel:
         # Where only this one has no kernel, those of its parts run.
         return _gaussian.composition(how, Operands(graph, x, by), impl)
-    out: Array = _gaussian.mix(how, Operands(*_ffi.unify_varying(graph, x, by)))
-    return out
+    rows = _packs.lengthened(x)
+    out: Array = _gaussian.mix(how, Operands(*_ffi.unify_varying(graph, rows, by)))
+    return out[..., : x.shape[-1]]
 
 
 def _weighting(

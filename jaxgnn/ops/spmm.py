@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgnn import _ffi
 from jaxgnn.graph import Graph
-from jaxgnn.ops import _check
+from jaxgnn.ops import _check, _packs
 from jaxgnn.ops._extremum import extremum
 from jaxgnn.ops._rows import in_row_order, neighbours, reduce_rows
 from jaxgnn.ops.expand_rows import expand_rows
@@ -83,13 +83,15 @@ def spmm(
     if not kernel:
         out = _reference(graph, x, weights, reduce, transpose)
     else:
-        graph, x, weights = _ffi.unify_varying(graph, x, weights)
+        width = x.shape[-1]
+        graph, x, weights = _ffi.unify_varying(graph, _packs.lengthened(x), weights)
         if reduce in ("max", "min"):
             out = extremum((transpose, reduce), graph, x, weights)
         else:
             rows = "senders" if transpose else "receivers"
             which = Map(transpose, rows if reduce == "mean" else None)
             out = aggregate(which, graph, x, weights)
+        out = out[..., :width]
     return out.reshape(shape)
 
 
