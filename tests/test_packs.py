@@ -13,7 +13,6 @@ from jaxgnn import (
     gat_attention,
     gatv2_attention,
     gaussian_spmm,
-    sddmm,
     spmm,
 )
 from jaxgnn.ops import _packs
@@ -41,7 +40,6 @@ OPERATIONS = {
     "weighted mean": (functools.partial(spmm, reduce="mean"), [ROWS, "weights"]),
     "max": (functools.partial(spmm, reduce="max"), [ROWS, "weights"]),
     "edge_conv": (edge_conv, [(NODES,), (NODES,)]),
-    "sddmm": (sddmm, [ROWS, ROWS]),
     "gat": (gat_attention, [ROWS, "scores", "scores"]),
     "dot": (dot_attention, [ROWS, ROWS, ROWS]),
     "cosines": (cosines, [ROWS, ROWS]),

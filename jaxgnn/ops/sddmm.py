@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn import _ffi
 from jaxgnn.graph import Graph
-from jaxgnn.ops import _check, _packs
+from jaxgnn.ops import _check
 from jaxgnn.ops._rows import dot_rows, neighbours
 from jaxgnn.ops.spmm import Map, aggregate
 
@@ -60,7 +60,7 @@ def sddmm(
     a = a.reshape(graph.num_receivers, math.prod(heads), width)
     b = b.reshape(graph.num_senders, math.prod(heads), width)
     if kernel:
-        graph, a, b = _ffi.unify_varying(graph, _packs.lengthened(a), _packs.lengthened(b))
+        graph, a, b = _ffi.unify_varying(graph, a, b)
         out = edge_dot(graph, a, b)
     else:
         dtype = _ffi.accumulation_dtype(a.dtype)
