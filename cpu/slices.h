@@ -75,32 +75,42 @@ struct Slices {
   }
 };
 
-// `width` and `heads` are positive; `max_vectors` is one of the numbers from 2 on.
+// The features cut for one way of weighting; the arguments are those of cut_features.
 template <class T>
-Slices cut_features(int64_t width, int64_t heads, bool weighted, int max_vectors) {
+Slices cut_for(Weighting weighting, int64_t width, int64_t head_width, int max_vectors) {
   Slices cut{};
-  max_vectors = most_vectors<T>(max_vectors);
-  if (!weighted) heads = 1;
-  cut.head_width = width / heads;
-  cut.weighting = Weighting::shared;
-  cut.group = cut.head_width;
+  cut.weighting = weighting;
+  cut.head_width = head_width;
+  cut.group = weighting == Weighting::shared ? head_width : width;
   cut.lanes = kLanes<T>;
-  if (heads > 1 && cut.head_width == 1) {
-    cut.weighting = Weighting::per_feature;
-    cut.group = width;
-  } else if (heads > 1 && cut.head_width % 4 == 0 && cut.head_width * sizeof(T) < 256) {
-    cut.weighting = Weighting::per_vector;
-    cut.group = width;
-    while (cut.head_width % cut.lanes != 0) cut.lanes /= 2;
+  if (weighting == Weighting::per_vector) {
+    while (head_width % cut.lanes != 0) cut.lanes /= 2;
   }
   while (cut.lanes > cut.group) cut.lanes /= 2;
-  if (cut.lanes < kLanes<T> || cut.weighting != Weighting::shared) {
+  if (cut.lanes < kLanes<T> || weighting != Weighting::shared) {
     max_vectors = min_of(max_vectors, kNarrowVectors<T>);
   }
   cut.group_vectors = (cut.group + cut.lanes - 1) / cut.lanes;
   cut.group_slices = (cut.group_vectors + max_vectors - 1) / max_vectors;
   cut.count = width / cut.group * cut.group_slices;
   return cut;
+}
+
+// `width` and `heads` are positive; `max_vectors` is one of the numbers from 2 on.
+template <class T>
+Slices cut_features(int64_t width, int64_t heads, bool weighted, int max_vectors) {
+  max_vectors = most_vectors<T>(max_vectors);
+  if (!weighted) heads = 1;
+  const int64_t head_width = width / heads;
+  const auto cut = [&](Weighting weighting) {
+    return cut_for<T>(weighting, width, head_width, max_vectors);
+  };
+  if (heads > 1 && head_width == 1) return cut(Weighting::per_feature);
+  const Slices shared = cut(Weighting::shared);
+  if (heads == 1 || head_width % 4 != 0) return shared;
+  // Every slice is one more walk over the edges; heads of 20 or 52 have vectors of four lanes.
+  const Slices per_vector = cut(Weighting::per_vector);
+  return per_vector.count < shared.count ? per_vector : shared;
 }
 
 template <int kLaneCount, int kMaxVectors, int kVectors, class F>
