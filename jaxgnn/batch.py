@@ -234,6 +234,7 @@ def union_sender_data(
 ) -> Shaped[Array, "num_senders ..."]:
     """The same of the senders of rectangular graphs."""
     batch = _batch_argument(batch)
+    _check_sequence(data)
     return _union(data, batch.graph.num_senders, batch.sender_mask, fill_value, "senders")
 
 
@@ -247,6 +248,7 @@ def union_graph_data(
 
 def _check_parts(batch: GraphBatch, data: Sequence[Any], sizes: np.ndarray, what: str) -> None:
     """Raises unless there is a part for each graph that is not padding, of its size."""
+    _check_sequence(data)
     sizes = sizes[: int(np.sum(np.asarray(batch.graph_mask)))]
     if len(data) != sizes.size:
         raise ValueError(f"data: expected {sizes.size} arrays, one for each graph, got {len(data)}")
@@ -256,6 +258,20 @@ def _check_parts(batch: GraphBatch, data: Sequence[Any], sizes: np.ndarray, what
                 f"data[{i}]: expected {size} rows, one for each of the {what}, "
                 f"got the shape {np.shape(part)}"
             )
+
+
+def _check_sequence(data: Any) -> None:
+    """Raises unless `data` is a sequence, if an array then along its first axis."""
+    if not isinstance(data, Sequence | np.ndarray | jax.Array) or isinstance(data, str):
+        raise TypeError(f"data: expected a sequence of arrays, got {type(data).__name__}")
+    if not isinstance(data, Sequence) and data.ndim == 0:
+        raise ValueError("data: expected a sequence of arrays, got an array of no axes")
+    kinds = {np.shape(part)[1:] for part in data}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"data: expected arrays that differ in the first axis alone, got rows of the shapes "
+            f"{', '.join(map(str, sorted(kinds)))}"
+        )
 
 
 def _union(

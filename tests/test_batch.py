@@ -250,6 +250,23 @@ def test_union_data_of_the_wrong_graphs():
             union(1, [])  # pyright: ignore
 
 
+@pytest.mark.parametrize(
+    "union", [batch.union_edge_data, batch.union_node_data, batch.union_sender_data]
+)
+def test_union_data_that_is_no_sequence_of_arrays(union):
+    both = batch.disjoint_union([Graph.from_edges([0], [1], num_nodes=2)] * 2)
+    for data in (5, "ab", (part for part in ())):
+        with pytest.raises(TypeError, match="data: expected a sequence of arrays, got"):
+            union(both, data)  # pyright: ignore
+    with pytest.raises(ValueError, match="data: expected a sequence of arrays, got an array of no"):
+        union(both, np.zeros(()))
+    rows = 1 if union is batch.union_edge_data else 2
+    with pytest.raises(ValueError, match=r"differ in the first axis alone, .* \(3,\), \(4,\)"):
+        union(both, [np.zeros((rows, 4)), np.zeros((rows, 3))])
+    stacked = np.arange(2 * rows, dtype=np.float32).reshape(2, rows)
+    np.testing.assert_array_equal(union(both, stacked), stacked.ravel())
+
+
 def test_batch_is_a_pytree():
     padded = batch.pad_to_bucket(Graph.from_edges([0, 1], [1, 0]))
     back = jax.jit(lambda b: b)(padded)

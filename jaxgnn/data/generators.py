@@ -6,12 +6,11 @@ whatever the number of threads.
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 import scipy.optimize
 from jaxtyping import Float, Int
 
+from jaxgnn._arguments import as_integer
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.dataset import DataError
 
@@ -227,10 +226,10 @@ def _offsets(sizes: np.ndarray) -> Int[np.ndarray, " sizes+1"]:
 
 
 def _integer(value: int, name: str) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise DataError(f"{name}: expected an integer, got {value!r}") from None
+    number = as_integer(value)
+    if number is None:
+        raise DataError(f"{name}: expected an integer, got {value!r}")
+    return number
 
 
 def _seed(seed: int) -> int:
