@@ -1,4 +1,4 @@
-"""Rows lengthened to whole packs, as for a GPU: results and gradients are those without."""
+"""Rows that are lengthened for the kernels: results and gradients are those without."""
 
 import functools
 
@@ -69,7 +69,7 @@ def test_results_and_gradients(monkeypatch, graph, name, width, dtype):
     lengthened = []
 
     def results(pack):
-        def missing(x):
+        def missing(x, ends):
             more = -x.shape[-1] % pack
             lengthened.append(more)
             return more
@@ -93,9 +93,13 @@ def test_results_and_gradients(monkeypatch, graph, name, width, dtype):
 
 
 @pytest.mark.parametrize(("dtype", "pack"), [("float32", 4), ("bfloat16", 8)])
-def test_rows_are_whole_packs_on_a_gpu_alone(dtype, pack):
-    shortest = 1 if jax.default_backend() == "cpu" else pack
-    for width in range(1, pack + 1):
-        rows = _packs.lengthened(jnp.ones((3, 2, width), dtype))
-        assert rows.shape == (3, 2, max(width, shortest))
-        assert float(rows.sum()) == 6 * width
+def test_lengths(dtype, pack):
+    for width in range(1, 40):
+        plain = longer = -(-width // pack) * pack
+        if jax.default_backend() == "cpu":
+            whole, end = width // 16 * 16, width % 16
+            plain, longer = width, whole + min(n for n in (0, 1, 2, 4, 8, 16) if n >= end)
+        for ends, expected in ((False, plain), (True, longer)):
+            rows = _packs.lengthened(jnp.ones((3, 2, width), dtype), ends=ends)
+            assert rows.shape == (3, 2, expected) and rows.dtype == dtype
+            assert float(rows.sum()) == 6 * width

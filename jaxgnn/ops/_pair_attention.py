@@ -51,19 +51,19 @@ def pair_attention(how: PairAttention, operands: PairOperands, impl: _ffi.Impl) 
     if not kernel or nodes.keys.shape[2] == 0:
         # Where only this one has no kernel, those of its parts run.
         return composition(how, operands, impl)
-    operands = operands._replace(nodes=_in_packs(nodes))
+    operands = operands._replace(nodes=_lengthened(nodes))
     results: tuple[Array, Array] = attend(how, PairOperands(*_ffi.unify_varying(*operands)))
     return results[0][..., : shape[2]]
 
 
-def _in_packs(nodes: Nodes) -> Nodes:
+def _lengthened(nodes: Nodes) -> Nodes:
     """The rows lengthened, by zeros that no score and no average sees."""
-    keys, values, vector = _packs.lengthened(nodes.keys), nodes.values, nodes.vector
+    keys, values, vector = _packs.lengthened(nodes.keys, ends=True), nodes.values, nodes.vector
     if values is not None:  # kernels read an array that is both once
-        values = keys if values is nodes.keys else _packs.lengthened(values)
+        values = keys if values is nodes.keys else _packs.lengthened(values, ends=True)
     if vector is not None:
-        vector = _packs.with_zeros(vector, _packs.missing(nodes.keys))
-    queries = _packs.lengthened(nodes.queries)
+        vector = _packs.with_zeros(vector, _packs.missing(nodes.keys, ends=True))
+    queries = _packs.lengthened(nodes.queries, ends=True)
     return nodes._replace(queries=queries, keys=keys, values=values, vector=vector)
 
 

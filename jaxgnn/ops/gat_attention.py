@@ -98,7 +98,7 @@ def gat_attention(
     if not kernel:
         # Where only this one has no kernel, those of its parts run.
         return _attention.composition(how, operands, impl)
-    operands = Operands(*_ffi.unify_varying(*operands._replace(v=_packs.lengthened(v))))
+    operands = Operands(*_ffi.unify_varying(*operands._replace(v=_packs.lengthened(v, ends=True))))
     results: tuple[Array, Array] = _attention.attend(how, operands)
     return results[0][..., : v.shape[2]]
 

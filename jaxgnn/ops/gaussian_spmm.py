@@ -93,7 +93,7 @@ def gaussian_spmm(
     if not kernel:
         # Where only this one has no kernel, those of its parts run.
         return _gaussian.composition(how, Operands(graph, x, by), impl)
-    rows = _packs.lengthened(x)
+    rows = _packs.lengthened(x, ends=True)
     out: Array = _gaussian.mix(how, Operands(*_ffi.unify_varying(graph, rows, by)))
     return out[..., : x.shape[-1]]
 
