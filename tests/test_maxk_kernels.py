@@ -83,7 +83,8 @@ def test_records_grow_to_whole_packs_by_columns_that_they_lack(width, k):
     kept = np.sort(rng.permuted(np.tile(np.arange(width), (50, 1)), axis=1)[:, :k], axis=1)
     kept[0], kept[1] = np.arange(k), np.arange(width - k, width)
     indices = jnp.asarray(kept, _cbsr_kernels.index_dtype(width))
-    grown, more = _cbsr_kernels._whole_packs(width, indices)
+    grown = _cbsr_kernels._whole_packs(width, indices)
+    more = _cbsr_kernels._missing(width, indices)
     assert grown.shape == (50, k + more) and (k + more) % 4 == 0 and 0 < more < 4
     assert grown.dtype == indices.dtype
     np.testing.assert_array_equal(grown[:, :k], indices)
@@ -94,4 +95,5 @@ def test_records_grow_to_whole_packs_by_columns_that_they_lack(width, k):
 @pytest.mark.parametrize(("width", "k"), [(256, 8), (7, 5), (2, 1)])
 def test_records_without_columns_for_a_whole_pack_stay(width, k):
     indices = jnp.zeros((3, k), jnp.uint8)
-    assert _cbsr_kernels._whole_packs(width, indices) == (indices, 0)
+    assert _cbsr_kernels._whole_packs(width, indices) is indices
+    assert _cbsr_kernels._missing(width, indices) == 0

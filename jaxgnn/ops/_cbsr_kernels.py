@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt, UInt32
 
 from jaxgnn import _csr, _ffi, config
+from jaxgnn.ops import _packs
 from jaxgnn.ops._rows import REDUCE, Rows, sequential, structure, with_vmap_rule
 from jaxgnn.windows import Windows
 
@@ -87,8 +88,8 @@ def spgemm(
     def in_packs(
         rows: Rows, windows: Windows | None, values: Array, indices: Array, _: Array | None
     ) -> Array:
-        indices, more = _whole_packs(width, indices)
-        values = jnp.pad(values, ((0, 0), (0, more)))
+        values = _packs.with_zeros(values, _missing(width, indices))
+        indices = _whole_packs(width, indices)
         if windows is None:
             return by_rows(rows, None, values, indices, None)
         return by_windows(rows, windows, values, indices, None)
@@ -173,7 +174,7 @@ def sspmm(
 
     def in_packs(kernel: Callable[[_Sspmm], Array]) -> Callable[[_Sspmm], Array]:
         def run(operands: _Sspmm) -> Array:
-            indices, _ = _whole_packs(width, operands.indices)
+            indices = _whole_packs(width, operands.indices)
             return kernel(operands._replace(indices=indices))[:, :k]
 
         return run
@@ -209,24 +210,22 @@ def _missing(width: int, indices: Array) -> int:
     return more if k + more <= width else 0
 
 
-def _whole_packs(
-    width: int, indices: UInt[Array, "records k"]
-) -> tuple[UInt[Array, "records more"], int]:
-    """Records of whole packs, of which a GPU's lanes take one each, and by how many they grew.
+def _whole_packs(width: int, indices: UInt[Array, "records k"]) -> UInt[Array, "records more"]:
+    """Records of whole packs, of which a GPU's lanes take one each.
 
     What is added are columns that the record does not have, so that no two lanes add to one place;
     others from record to record, so that they do not wait for each other either.
     """
     more = _missing(width, indices)
     if not more:
-        return indices, 0
+        return indices
     records, k = indices.shape
     first = jnp.arange(records, dtype=jnp.int32)[:, None]
     ranks = (first + jnp.arange(more, dtype=jnp.int32)[None, :]) % (width - k)
     # Columns ascend, so that as many are left out below one as it is ahead of its place.
     ahead = indices.astype(jnp.int32) - jnp.arange(k, dtype=jnp.int32)[None, :]
     left_out = ranks + jnp.sum(ahead[:, :, None] <= ranks[:, None, :], axis=1, dtype=jnp.int32)
-    return jnp.concatenate([indices, left_out.astype(indices.dtype)], axis=1), more
+    return jnp.concatenate([indices, left_out.astype(indices.dtype)], axis=1)
 
 
 def _results(operands: _Sspmm) -> list[tuple[tuple[int, ...], Any]]:
