@@ -61,6 +61,16 @@ def brute_force_maxk(x, k: int) -> np.ndarray:
     return np.sort(order[..., :k], axis=-1)
 
 
+def close(actual, expected, tolerance=3e-6):
+    """Of one shape, and no further apart than that share of the largest number."""
+    expected = np.asarray(expected, np.float64)
+    scale = max(1.0, np.abs(expected).max(initial=0))
+    assert np.shape(actual) == expected.shape
+    np.testing.assert_allclose(
+        np.asarray(actual, np.float64), expected, rtol=0, atol=tolerance * scale
+    )
+
+
 def assert_close(result, expected: np.ndarray, tolerance: np.ndarray) -> None:
     result = np.asarray(result, np.float64)
     assert result.shape == expected.shape

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from oracle import draw_array, edges
+from oracle import close, draw_array, edges
 from strategies import skewed_graph
 
 from jaxgnn import Graph, edge_conv
@@ -95,13 +95,6 @@ def reduced(graph, messages, reduce):
     for row in np.unique(receivers):
         out[row] = getattr(np, reduce)(messages[receivers == row], axis=0)
     return out
-
-
-def close(actual, expected, tolerance=3e-6):
-    expected = np.asarray(expected, np.float64)
-    scale = max(1.0, np.abs(expected).max(initial=0))
-    assert np.shape(actual) == expected.shape
-    np.testing.assert_allclose(np.asarray(actual, float), expected, rtol=0, atol=tolerance * scale)
 
 
 def softmax(scores, receivers):

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.test_util import check_grads
-from oracle import draw_array
+from oracle import close, draw_array
 from pair_oracle import (
     check_values_and_gradients,
-    close,
     dense_pair_attention,
     gradients,
     keep_factors,

@@ -10,7 +10,8 @@ import pytest
 from gat_oracle import KEY, dense_attention, draw_operands, tolerance, values_and_gradients
 from hypothesis import given
 from hypothesis import strategies as st
-from pair_oracle import close, gradients
+from oracle import close
+from pair_oracle import gradients
 from strategies import examples, graphs, skewed_graph
 
 from jaxgnn import Graph, gat_attention

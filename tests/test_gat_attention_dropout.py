@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gat_oracle import KEY, dense_attention, draw_operands
-from pair_oracle import close
+from oracle import close
 from strategies import skewed_graph
 
 from jaxgnn import Graph, gat_attention

@@ -11,8 +11,8 @@ from gat_oracle import KEY, dense_attention, draw_operands, tolerance, values_an
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.test_util import check_grads
-from oracle import edges
-from pair_oracle import close, gradients
+from oracle import close, edges
+from pair_oracle import gradients
 from strategies import examples, skewed_graph
 
 from jaxgnn import Graph, _ffi, gat_attention

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gat_oracle import KEY, draw_operands
 from jax.sharding import PartitionSpec as P
-from oracle import draw_array
-from pair_oracle import close, gradients
+from oracle import close, draw_array
+from pair_oracle import gradients
 from strategies import skewed_graph
 
 from jaxgnn import Graph, gat_attention

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
-from oracle import draw_array
+from oracle import close, draw_array
 from pair_oracle import (
     WITHOUT_ELEMENTS,
     check_values_and_gradients,
-    close,
     dense_pair_attention,
     gradients,
     keep_factors,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.test_util import check_grads
-from oracle import draw_array, edges
+from oracle import close, draw_array, edges
 from strategies import examples, graphs, skewed_graph
 
 from jaxgnn import Graph, _ffi, gaussian_spmm
@@ -84,12 +84,6 @@ def dense(graph, x, mu, inv_sigma, pseudo, cotangent=None, *, reduce="sum", acti
 
 def tolerance(dtype):
     return {"float32": 3e-6, "bfloat16": 2**-7, "float16": 2**-9, "float64": 1e-13}[dtype]
-
-
-def close(actual, expected, limit):
-    expected = np.asarray(expected, np.float64)
-    scale = max(1.0, np.abs(expected).max(initial=0))
-    np.testing.assert_allclose(np.asarray(actual, np.float64), expected, rtol=0, atol=limit * scale)
 
 
 jitted = jax.jit(gaussian_spmm, static_argnames=("reduce", "activation", "impl"))

@@ -6,6 +6,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle
 import pytest
 from flax import nnx
 from oracle import edges
@@ -54,9 +55,7 @@ def product(layer):
 
 
 def close(actual, expected, tolerance=2e-6):
-    expected = np.asarray(expected, np.float64)
-    scale = max(1.0, np.abs(expected).max(initial=0))
-    np.testing.assert_allclose(np.asarray(actual, float), expected, rtol=0, atol=tolerance * scale)
+    oracle.close(actual, expected, tolerance)
 
 
 @pytest.mark.parametrize("aggr", REDUCE)

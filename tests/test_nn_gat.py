@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from oracle import edges
+from oracle import close, edges
 from strategies import skewed_graph
 
 from jaxgnn import Graph
@@ -63,12 +63,6 @@ def dense_gat(conv, graph, x, edge_attr=None):
     if conv.linear_residual is not None:
         out = out + np.asarray(x, np.float64) @ wide(conv.linear_residual.kernel)
     return out if conv.bias is None else out + wide(conv.bias)
-
-
-def close(actual, expected, tolerance=3e-6):
-    expected = np.asarray(expected, np.float64)
-    scale = max(1.0, np.abs(expected).max(initial=0))
-    np.testing.assert_allclose(np.asarray(actual, float), expected, rtol=0, atol=tolerance * scale)
 
 
 @pytest.mark.parametrize(
