@@ -7,6 +7,7 @@ namespace {
 // scale key_scale <near, far>.
 struct Dot {
   static constexpr bool kScalesKeys = true;
+  static constexpr bool kScalesRows = false;
   static constexpr bool kVector = false;      // no parameter of its own
   static constexpr bool kSharedRows = false;  // values are not the keys
   static constexpr bool kBySenders = true;

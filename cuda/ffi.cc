@@ -33,7 +33,8 @@ ffi::Error initialize(ffi::RemainingArgs, ffi::RemainingRets) {
   if (done != nullptr && done->load(std::memory_order_acquire)) return ffi::Error::Success();
   for (cudaError_t (*load)() :
        {load_spmm, load_sddmm, load_extremum, load_expand_rows, load_attention_kernels,
-        load_pair_attention_kernels, load_gaussian_kernels, load_maxk_kernels}) {
+        load_pair_attention_kernels, load_cosine_attention_kernels, load_gaussian_kernels,
+        load_maxk_kernels}) {
     if (const cudaError_t error = load(); error != cudaSuccess) {
       return status("jaxgnn: loading the kernels", error);
     }
@@ -296,6 +297,7 @@ void bind_ffi(nanobind::module_& module) {
         add_attention_targets(targets);
         add_gaussian_targets(targets);
         add_pair_attention_targets(targets);
+        add_cosine_attention_targets(targets);
         add_maxk_targets(targets);
         return targets;
       },

@@ -60,6 +60,8 @@ void add_gaussian_targets(nanobind::dict& targets);
 cudaError_t load_gaussian_kernels();
 void add_pair_attention_targets(nanobind::dict& targets);
 cudaError_t load_pair_attention_kernels();
+void add_cosine_attention_targets(nanobind::dict& targets);
+cudaError_t load_cosine_attention_kernels();
 void add_maxk_targets(nanobind::dict& targets);
 cudaError_t load_maxk_kernels();
 

@@ -7,6 +7,7 @@ namespace {
 // <vector, LeakyReLU(near + far)>; what is averaged are the keys.
 struct Gatv2 {
   static constexpr bool kScalesKeys = false;
+  static constexpr bool kScalesRows = false;
   static constexpr bool kVector = true;
   static constexpr bool kSharedRows = true;
   static constexpr bool kBySenders = true;

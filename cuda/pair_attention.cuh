@@ -15,14 +15,12 @@ inline int power_of_two_from(int n) {
   return power;
 }
 
-template <class Score, typename T, Pass kPass, int V, int P, bool kWhole, bool kPlain>
-cudaError_t launch_pairs(PairParams<T> p, bool load, cudaStream_t stream) {
-  const auto kernel = pair_rows<Score, T, kPass, V, P, kWhole, kPlain>;
-  if (load) return load_kernel(kernel);
-  const int widest = p.F > p.G ? p.F : p.G;
-  const int needed = (widest + V * P - 1) / (V * P);  // lanes
+// Deals out lanes of `features` each to heads of `widest`, and returns the grid of the walk.
+template <typename P>
+dim3 deal_lanes(P& p, int widest, int features, bool whole) {
+  const int needed = (widest + features - 1) / features;  // lanes
   p.lanes = power_of_two_from(needed < 32 ? needed : 32);
-  p.pieces = kWhole ? 1 : (widest + p.lanes * V * P - 1) / (p.lanes * V * P);
+  p.pieces = whole ? 1 : (widest + p.lanes * features - 1) / (p.lanes * features);
   const int heads = power_of_two_from(p.heads);
   const int beside = p.lanes < 16 ? 16 / p.lanes : 1;
   p.heads_per_worker = p.lanes >= 8 ? 1 : (heads < beside ? heads : beside);
@@ -34,8 +32,15 @@ cudaError_t launch_pairs(PairParams<T> p, bool load, cudaStream_t stream) {
   p.groups = is_long ? 32 / (p.lanes * p.heads_per_worker) : 1;
   const int per_worker = p.lanes * p.heads_per_worker * p.groups;
   // Whole slices of the grid's z axis: tiles beyond the last have no heads.
-  const dim3 grid(blocks_of(workers * per_worker, kPairThreads),
-                  static_cast<unsigned>(slices < kMost ? slices : kMost), blocks_of(slices, kMost));
+  return dim3(blocks_of(workers * per_worker, kPairThreads),
+              static_cast<unsigned>(slices < kMost ? slices : kMost), blocks_of(slices, kMost));
+}
+
+template <class Score, typename T, Pass kPass, int V, int P, bool kWhole, bool kPlain>
+cudaError_t launch_pairs(PairParams<T> p, bool load, cudaStream_t stream) {
+  const auto kernel = pair_rows<Score, T, kPass, V, P, kWhole, kPlain>;
+  if (load) return load_kernel(kernel);
+  const dim3 grid = deal_lanes(p, p.F > p.G ? p.F : p.G, V * P, kWhole);
   void* arguments[] = {&p};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(kPairThreads),
                           arguments, 0, stream);
@@ -109,29 +114,34 @@ inline bool is_empty(const PairArgs& args) {
   return args.attention.rows.num_rows == 0 || args.attention.width == 0 || args.head_width == 0;
 }
 
+// Joins the parts of long rows, forward.
+template <typename T>
+cudaError_t join_forward(const PairParams<T>& p, bool load, cudaStream_t stream) {
+  using A = typename Accumulator<T>::type;
+  if (load) return load_kernel(join_sums<T, Pass::kForward, A>);
+  if (p.rows.num_splits == 0) return cudaSuccess;
+  RowParams<T> joined{};
+  joined.rows = p.rows;
+  joined.scoring = p.scoring;
+  joined.out = p.out;
+  joined.log_sum = p.log_sum;
+  joined.partials = p.partials;
+  joined.width = int64_t(p.heads) * p.G;
+  joined.partials_stride = joined.width + 2 * p.heads;
+  joined.head_width = p.G;
+  join_sums<T, Pass::kForward, A><<<p.rows.num_splits, 128, 0, stream>>>(joined);
+  return cudaGetLastError();
+}
+
 template <class Score, typename T>
 cudaError_t launch_forward(const PairForwardArgs& args, bool load, cudaStream_t stream) {
   using A = typename Accumulator<T>::type;
-  const AttentionArgs& from = args.pair.attention;
   PairParams<T> p = pair_params<T>(args.pair);
   p.out = static_cast<T*>(args.out);
   p.log_sum = static_cast<A*>(args.log_sum);
   p.partials = static_cast<A*>(args.partials);
   JAXGNN_TRY((walk_pairs<Score, T, Pass::kForward>(p, load, stream)));
-  if (load) return load_kernel(join_sums<T, Pass::kForward, A>);
-  if (from.rows.num_splits == 0) return cudaSuccess;
-  RowParams<T> joined{};
-  joined.rows = from.rows;
-  joined.scoring = p.scoring;
-  joined.out = p.out;
-  joined.log_sum = p.log_sum;
-  joined.partials = p.partials;
-  joined.partials_stride = from.width + 2 * from.heads;
-  joined.width = from.width;
-  joined.head_width = p.G;
-  join_sums<T, Pass::kForward, A>
-      <<<static_cast<unsigned>(from.rows.num_splits), 128, 0, stream>>>(joined);
-  return cudaGetLastError();
+  return join_forward(p, load, stream);
 }
 
 template <class Score, typename T, Pass kPass>

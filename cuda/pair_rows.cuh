@@ -28,6 +28,7 @@ struct PairParams {
   const T* far_value;   // [columns, heads, G]
   const A* vector;      // [heads, F], or null
   const A* key_scale;   // [senders, heads], or null
+  const A* near_scale;  // [rows, heads], if Score::kScalesRows
   const A* records;     // [receivers, 2, heads]: log_sum, delta
   T* out;               // [rows, heads, G] forward, else [rows, heads, F]
   void* second;         // by senders T, by receivers A: what PairGradientArgs says
@@ -144,7 +145,9 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
     const bool given = Score::kScalesKeys && p.key_scale != nullptr;
     return given ? __ldg(p.key_scale + sender * p.heads + place.head) : A(1);
   };
-  const A own_scale = kSenders ? key_scale_at(row) : A(1);
+  A own_scale = A(1);
+  if constexpr (kSenders) own_scale = key_scale_at(row);
+  if constexpr (Score::kScalesRows) own_scale = __ldg(p.near_scale + row * p.heads + place.head);
 
   A first[P][V] = {}, sums[P][V] = {};
   Softmax<A> softmax;
@@ -186,7 +189,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
       const T* far_value_row = row_of(far_value, column, far_value_bytes);
       load_packs(far_row, p.F, far_packs[u]);
       if constexpr (!kOneFar) load_packs(far_value_row, p.G, value_packs[u]);
-      scale[u] = kSenders ? own_scale : key_scale_at(column);
+      scale[u] = kSenders ? own_scale : own_scale * key_scale_at(column);
       reference[u] = log_sum;
       difference[u] = delta;
       if constexpr (kSenders) {

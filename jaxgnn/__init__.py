@@ -11,6 +11,7 @@ from jaxgnn.batch import GraphBatch
 from jaxgnn.graph import Graph
 from jaxgnn.ops import (
     CBSR,
+    cosine_attention,
     dot_attention,
     edge_conv,
     edge_conv_max,
@@ -39,6 +40,7 @@ __all__ = [
     "batch",
     "build_info",
     "config",
+    "cosine_attention",
     "dot_attention",
     "edge_conv",
     "edge_conv_max",

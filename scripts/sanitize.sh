@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 python=${1:-python3}
 tools=${2:-memcheck racecheck}
 tests=${3:-spmm sddmm edges windows maxk_kernels maxk_fused gat_attention gat_attention_gradients dot_attention \
-gatv2_attention gaussian_spmm extremum}
+cosine_attention gatv2_attention gaussian_spmm extremum}
 # One allocation a buffer, so that an access past its end is seen.
 export XLA_PYTHON_CLIENT_ALLOCATOR=platform JAX_PLATFORMS=cuda,cpu
 export pytest="$python -m pytest -q -o addopts= -p no:cacheprovider -p no:benchmark -p no:xdist"

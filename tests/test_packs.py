@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxgnn import (
+    cosine_attention,
     dot_attention,
     edge_conv,
     gat_attention,
@@ -29,7 +30,7 @@ def graph():
     return skewed_graph(NODES, EDGES)
 
 
-def cosines(graph, q, v):
+def scaled_values(graph, q, v):
     return dot_attention(graph, q, v, v, key_scale=jnp.ones((NODES, HEADS)))
 
 
@@ -42,7 +43,8 @@ OPERATIONS = {
     "edge_conv": (edge_conv, [(NODES,), (NODES,)]),
     "gat": (gat_attention, [ROWS, "scores", "scores"]),
     "dot": (dot_attention, [ROWS, ROWS, ROWS]),
-    "cosines": (cosines, [ROWS, ROWS]),
+    "values as keys": (scaled_values, [ROWS, ROWS]),
+    "cosine": (cosine_attention, [ROWS]),
     "gatv2": (gatv2_attention, [ROWS, ROWS, (HEADS,)]),
     "gaussian": (gaussian_spmm, [(NODES, 3), "kernels", "kernels", "coordinates"]),
     "one row for all": (gaussian_spmm, [(NODES,), "kernels", "kernels", "coordinates"]),

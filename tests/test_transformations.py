@@ -14,6 +14,7 @@ from strategies import skewed_graph
 from jaxgnn import (
     CBSR,
     Graph,
+    cosine_attention,
     dot_attention,
     edge_conv,
     gat_attention,
@@ -215,6 +216,7 @@ ON_ROWS = {
     ),
     "gatv2_attention": lambda g, x: gatv2_attention(g, x, x, x[0]),
     "dot_attention": lambda g, x: dot_attention(g, x, x, x),
+    "cosine_attention": cosine_attention,
     "gaussian_spmm": lambda g, x: on_gaussians(g, x, (draw(NODES, 3), draw(NODES, 3, seed=1))),
     "gaussian_spmm places": lambda g, x: on_gaussians(g, x, (x[:, 0, 1:], x[:, 1, 1:])),
     "maxk": lambda _, x: maxk(x, 2).to_dense(),
@@ -436,7 +438,8 @@ def test_shard_map_over_attention():
 
     def layer(graph, x, y, vector, impl=None):
         out = gatv2_attention(graph, x, y, vector, self_loops=True, impl=impl)
-        return out + dot_attention(graph, x, y, x, impl=impl)
+        out = out + dot_attention(graph, x, y, x, impl=impl)
+        return out + cosine_attention(graph, x, vector[0, 0], impl=impl)
 
     @functools.partial(
         jax.shard_map,
@@ -481,6 +484,7 @@ def test_shard_map_over_a_graph_without_edges(impl, as_argument):
             gat_attention(graph, x, shares, shares, self_loops=True, impl=impl),
             gatv2_attention(graph, x, x, x[0], self_loops=True, impl=impl),
             dot_attention(graph, x, x, x, self_loops=True, impl=impl),
+            cosine_attention(graph, x, self_loops=True, impl=impl),
         ]
         return outs
 
@@ -506,11 +510,11 @@ def test_shard_map_over_a_graph_without_edges(impl, as_argument):
         )
         sharded = lambda _, x: closed(x)  # noqa: E731
     gradient, outs = jax.jit(sharded)(graph, x)
-    for out in outs[:-3]:
+    for out in outs[:-4]:
         np.testing.assert_array_equal(out, np.zeros_like(x))
-    for out in outs[-3:]:  # the self-loops alone
+    for out in outs[-4:]:  # the self-loops alone
         np.testing.assert_allclose(out, x, rtol=1e-6)
-    np.testing.assert_allclose(gradient, 6 * x, rtol=1e-5)
+    np.testing.assert_allclose(gradient, 8 * x, rtol=1e-5)
 
 
 def test_shard_map_carries_a_graph_without_edges():
@@ -526,6 +530,7 @@ def test_shard_map_carries_a_graph_without_edges():
         lambda x: gatv2_attention(graph, x, x, x[0]),
         lambda x: gatv2_attention(graph, x, x, x[0], edge=jnp.zeros((0, 1, 4))),
         lambda x: dot_attention(graph, x, x, x),
+        lambda x: cosine_attention(graph, x),
     )
 
     @functools.partial(
@@ -547,6 +552,7 @@ def attentions(graph, x, impl=None):
         + gatv2_attention(graph, x, x, x[0], **options)
         + gatv2_attention(graph, x, x, x[0], edge=edge, **options)
         + dot_attention(graph, x, x, x, **options)
+        + cosine_attention(graph, x, **options)
     )
 
 

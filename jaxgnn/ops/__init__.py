@@ -1,5 +1,6 @@
 """Operations on graphs: the functional layer that `jaxgnn.nn` is a thin shell over."""
 
+from jaxgnn.ops.cosine_attention import cosine_attention
 from jaxgnn.ops.dot_attention import dot_attention
 from jaxgnn.ops.edge_conv import edge_conv, edge_conv_max
 from jaxgnn.ops.expand_rows import expand_rows
@@ -18,6 +19,7 @@ from jaxgnn.ops.spmm import spmm
 
 __all__ = [
     "CBSR",
+    "cosine_attention",
     "dot_attention",
     "edge_conv",
     "edge_conv_max",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn._ffi import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn.conv import _heads
-from jaxgnn.ops import _check, dot_attention
+from jaxgnn.ops import _check, cosine_attention
 
 
 class AGNNConv(nnx.Module):
@@ -66,21 +63,7 @@ class AGNNConv(nnx.Module):
             raise ValueError("weights: AGNNConv has none, expected None")
         rows = dense(_inputs.features(x, "x", graph.num_senders, "node"))
         rows = _check.floating(rows if self.dtype is None else rows.astype(self.dtype), "x")
-        wide = rows.astype(accumulation_dtype(rows.dtype))
-        # PyTorch's bound: a row of zeros stays one.
-        norm = jnp.sqrt(jnp.maximum(jnp.sum(wide**2, axis=-1, keepdims=True), 1e-24))
-        # One number a row, so that beta's gradient is a sum of what the norms' gradient needs, too.
-        by = 1 / norm if self.beta is None else self.beta[...][0].astype(wide.dtype) / norm
-        queries = _heads.fold((wide * by).astype(rows.dtype)[..., None, :])
-        copies = math.prod(rows.shape[1:-1])
-        values = _heads.fold(rows[..., None, :])
-        out = dot_attention(
-            graph,
-            queries,
-            values,
-            values,
-            scale=1.0,
-            key_scale=jnp.reshape(1 / norm, (rows.shape[0], copies)),
-            self_loops=self.add_self_loops,
-        )
+        beta = 1.0 if self.beta is None else self.beta[...][0]
+        folded = _heads.fold(rows[..., None, :])
+        out = cosine_attention(graph, folded, beta, self_loops=self.add_self_loops)
         return out.reshape(rows.shape)
