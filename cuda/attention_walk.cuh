@@ -183,7 +183,7 @@ cudaError_t launch_long(RowParams<T>& p, typename Accumulator<T>::type* table, b
 }
 
 // Mean row length from which the lanes of a warp find enough edges to weigh.
-constexpr int64_t kLongRow = 32;
+constexpr int64_t kLongRow = 64;
 
 // The walk, and where `scores` is not null the rows' sums of dot products. `table` has room for the
 // columns' numbers.

@@ -47,7 +47,7 @@ struct GatherParams {
 
 // Mean row lengths up to which several rows share a worker, and from which a warp splits a row.
 constexpr int64_t kTinyRow = 16;
-constexpr int64_t kLongRow = 64;
+constexpr int64_t kLongRow = 256;
 
 // For rows of the type T; without weights there is one head.
 template <typename T>

@@ -155,8 +155,12 @@ using WideTeam = Team<32, 1>;
 // Features up to which eight lanes read them one by one.
 constexpr int64_t kFewFeatures = 16;
 
-// Mean row length from which the lanes of a warp find enough edges to weigh.
-constexpr int64_t kLongGaussianRow = 32;
+// Whether rows are long: the lanes of a warp find enough edges to weigh, or there are too few rows
+// for a team each.
+inline bool has_long_rows(const Rows& rows) {
+  constexpr int64_t kLong = 256, kLongOfFew = 32, kFew = 16384;
+  return rows.num_edges >= (rows.num_rows < kFew ? kLongOfFew : kLong) * rows.num_rows;
+}
 
 // Calls launch(team) for short rows that are read 16 bytes a lane, at once if they are of up to 32
 // lanes.

@@ -301,8 +301,8 @@ bool is_aligned(const CoordinateParams<T>& p) {
 
 template <typename T>
 bool takes_short_rows(const CoordinateParams<T>& p) {
-  return is_aligned(p) && p.rows.num_edges < kLongGaussianRow * p.rows.num_rows &&
-         p.rows.num_rows <= INT32_MAX && !p.gaussians.wide_order && p.width > 0;
+  return is_aligned(p) && !has_long_rows(p.rows) && p.rows.num_rows <= INT32_MAX &&
+         !p.gaussians.wide_order && p.width > 0;
 }
 
 template <typename T, bool kStacked, int kKernels>

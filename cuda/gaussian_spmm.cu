@@ -276,7 +276,7 @@ cudaError_t with_any_team(const Params<T>& p, bool load, const Launch& launch) {
 template <typename T>
 cudaError_t launch_mixed(const Params<T>& p, bool simple, bool load, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
-  const bool is_long = p.rows.num_edges >= kLongGaussianRow * p.rows.num_rows;
+  const bool is_long = has_long_rows(p.rows);
   if (load || simple) {
     JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, load, [&](auto team) {
       using Team = decltype(team);
@@ -296,7 +296,7 @@ template <typename T>
 cudaError_t launch_each(const Params<T>& p, bool simple, bool load, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
   const int64_t kernels = p.gaussians.kernels;
-  const bool is_long = p.rows.num_edges >= kLongGaussianRow * p.rows.num_rows;
+  const bool is_long = has_long_rows(p.rows);
   const int together = load ? 0 : kernels_together(kernels, !simple);
   return with_kernels(together, load, [&](auto tag) {
     constexpr int kKernels = decltype(tag)::value;

@@ -6,8 +6,25 @@
 
 namespace jaxgnn {
 
-// Mean row length from which the groups of a warp share a row.
+// Mean row lengths from which the groups of a warp share a row: of rows that are not in an order,
+// of others on small graphs, and on all.
 constexpr int64_t kSharedRow = 16;
+constexpr int64_t kLongPairRow = 64;
+constexpr int64_t kAlwaysSharedRow = 256;
+// Lanes that are at work at once: 16 warps on each of 132 multiprocessors, about.
+constexpr int64_t kLanesAtOnce = 65536;
+
+// Whether the groups of a warp share a row. Rows in an order are about as long as their neighbours,
+// so that groups with a row each do not wait for one another; but on a small graph they would for
+// that with the longest row, or part of one, when there is nothing else to do
+// (docs/performance.md).
+inline bool share_rows(const Rows& rows, int64_t tiles, int64_t lanes) {
+  if (rows.num_edges < kSharedRow * rows.num_rows) return false;
+  if (rows.order == nullptr || rows.num_edges >= kAlwaysSharedRow * rows.num_rows) return true;
+  const bool is_long = rows.num_edges >= kLongPairRow * rows.num_rows;
+  const int64_t each = rows.num_edges * tiles * lanes / kLanesAtOnce;  // edges of a group
+  return 4 * each < (is_long ? 8 : 3) * rows.split_length;
+}
 
 inline int power_of_two_from(int n) {
   int power = 1;
@@ -28,9 +45,9 @@ dim3 deal_lanes(P& p, int widest, int features, bool whole) {
   const int64_t tiles = (p.heads + p.heads_per_worker - 1) / p.heads_per_worker;
   const int64_t slices = tiles * p.pieces;
   constexpr int64_t kMost = 32768;
-  const bool is_long = p.rows.num_edges >= kSharedRow * p.rows.num_rows;
-  p.groups = is_long ? 32 / (p.lanes * p.heads_per_worker) : 1;
-  const int per_worker = p.lanes * p.heads_per_worker * p.groups;
+  const int lanes = p.lanes * p.heads_per_worker;
+  p.groups = share_rows(p.rows, tiles, lanes) ? 32 / lanes : 1;
+  const int per_worker = lanes * p.groups;
   // Whole slices of the grid's z axis: tiles beyond the last have no heads.
   return dim3(blocks_of(workers * per_worker, kPairThreads),
               static_cast<unsigned>(slices < kMost ? slices : kMost), blocks_of(slices, kMost));

@@ -18,9 +18,13 @@ from jaxgnn._device import device_array
 if TYPE_CHECKING:
     from jaxgnn.graph import Graph
 
-# Mean row length below which rows are ordered by their lengths: `kSharedRow` of
-# cuda/pair_attention.cuh and `kTinyRow` of cuda/gathered_rows.cuh.
+# Mean row lengths below which rows are ordered by their lengths, and from which they are not: in
+# between, and below, kernels give several rows to a warp (`kSharedRow` of cuda/pair_attention.cuh,
+# `kTinyRow` and `kLongRow` of cuda/gathered_rows.cuh).
 _SHORT_ROWS = 16
+_LONG_ROWS = 256
+# Steps of lengths that count as alike, to each factor of two.
+_STEPS = 2
 
 
 @functools.partial(
@@ -78,8 +82,9 @@ def row_orders(
 ) -> tuple[Int[Array, " num_receivers"], Int[Array, " num_senders"]]:
     """The receivers in an order in which neighbours share senders, and so for the transpose.
 
-    Groups are those of `build`. Where rows are short, neighbours in the order are as long instead:
-    the lanes of a warp then take several rows, and wait for the longest.
+    Groups are those of `build`. The lanes of a warp take several rows where these are not long, and
+    wait for the longest: so rows are first ordered by steps of their lengths then, and where they
+    are short by these alone.
 
     Raises:
         RuntimeError: the compiled CPU module is missing.
@@ -91,6 +96,8 @@ def row_orders(
         if columns.size < _SHORT_ROWS * (offsets.size - 1):
             return device_array(_by_falling_length(np.asarray(offsets)))
         numbers = module.order_rows(np.asarray(offsets), np.asarray(columns), num_columns)
+        if columns.size < _LONG_ROWS * (offsets.size - 1):
+            numbers = _by_steps(numbers, np.diff(np.asarray(offsets)))
         return device_array(numbers)
 
     rows = order(graph.row_offsets, graph.senders, graph.num_senders)
@@ -104,6 +111,14 @@ def _by_falling_length(offsets: Int[np.ndarray, " rows+1"]) -> Int[np.ndarray, "
     most = np.iinfo(np.uint16).max  # rows as long are taken in parts anyway; 16 bits sort faster
     lengths = np.minimum(np.diff(offsets), most).astype(np.uint16)
     return np.argsort(most - lengths, kind="stable").astype(np.int32)
+
+
+def _by_steps(
+    numbers: Int[np.ndarray, " rows"], lengths: Int[np.ndarray, " rows"]
+) -> Int[np.ndarray, " rows"]:
+    """Numbers of rows, those of the longest rows first, and of rows about as long as they were."""
+    steps = (_STEPS * np.log2(np.maximum(lengths[numbers], 1))).astype(np.uint8)
+    return numbers[np.argsort(np.iinfo(np.uint8).max - steps, kind="stable")]
 
 
 def _host_module(graph: Graph, method: str) -> Any:

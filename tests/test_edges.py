@@ -95,9 +95,9 @@ def test_softmax_of_large_scores_does_not_overflow():
 
 
 def test_long_rows_are_split():
-    graph = skewed_graph(60, 4_000)
+    graph = skewed_graph(60, 18_000)
     assert graph.splits.max() > 0 and graph.transpose_splits.max() > 0
-    data = draw_array(np.random.default_rng(0), (4_000, 9), "float32")
+    data = draw_array(np.random.default_rng(0), (18_000, 9), "float32")
     for by in ("receivers", "senders"):
         for reduce in ("sum", "mean", "max", "min"):
             expected = brute_force_spmm(as_neighbours(graph, by), data, None, reduce, False)

@@ -63,15 +63,15 @@ CASES = [
     (4, None, 24, "float32"), (4, None, 40, "float32"), (4, None, 200, "float32"),
     (4, (2,), 20, "float32"), (4, None, 7, "bfloat16"), (4, (), 128, "bfloat16"),
     (4, (3,), 6, "float64"), (30, None, 132, "float32"), (30, (3,), 8, "float16"),
-    (120, None, 72, "float32"), (120, (), 40, "float32"), (120, (2,), 16, "bfloat16"),
-    (120, None, 12, "float64"),
+    (300, None, 72, "float32"), (300, (), 40, "float32"), (300, (2,), 16, "bfloat16"),
+    (300, None, 12, "float64"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("degree", "heads", "width", "dtype"), CASES)
 def test_sanitized_mappings(degree, heads, width, dtype):
     with jax.enable_x64(dtype == "float64"):
-        nodes = {4: 900, 30: 200, 120: 80}[degree]
+        nodes = {4: 900, 30: 200, 300: 60}[degree]
         graph = skewed_graph(nodes, nodes * degree, seed=degree)
         assert graph.splits.max() > 0 and graph.transpose_splits.max() > 0
         transpose, reduce = heads == (2,), "min" if width % 3 == 0 else "max"
@@ -89,8 +89,9 @@ def test_sanitized_mappings(degree, heads, width, dtype):
         out, dx, dweights = value_and_gradients(*arguments)
         expected, of_x, of_weights = brute_force(*arguments)
         np.testing.assert_array_equal(np.asarray(out).reshape(expected.shape), expected)
-        # The shares are rounded to the dtype, and so is their sum; sums run in the wider one.
-        unit = float(jnp.finfo(dtype).eps)
+        # The shares are rounded to the dtype, and so is their sum; sums run in the wider one, and
+        # are of thousands of terms where rows are long.
+        unit = float(jnp.finfo(dtype).eps) + degree / 100 * float(jnp.finfo(wide).eps)
         close(dx, *of_x, unit)
         if weights is not None:
             close(dweights, *of_weights, unit)

@@ -336,7 +336,20 @@ def test_short_rows_come_by_falling_length():
         assert found == sorted(found)
 
 
-@pytest.mark.parametrize("edges_a_row", [3, 40, 120], ids=["tiny", "short", "long"])
+def test_rows_of_some_length_come_by_steps_of_it():
+    """Two steps to a factor of two, and within each as the rows that share senders come."""
+    graph = skewed_graph(300, 9000)
+    ordered = graph.with_row_order()
+    for order, degrees in (
+        (ordered.row_order, graph.in_degrees),
+        (ordered.transpose_row_order, graph.out_degrees),
+    ):
+        np.testing.assert_array_equal(np.sort(order), np.arange(300))
+        steps = np.floor(2 * np.log2(np.maximum(np.asarray(degrees)[order], 1)))
+        assert np.all(np.diff(steps) <= 0) and len(set(steps)) > 3
+
+
+@pytest.mark.parametrize("edges_a_row", [3, 40, 300], ids=["tiny", "short", "long"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_order_of_rows_changes_no_bit(edges_a_row, dtype):
     graph = skewed_graph(300, 300 * edges_a_row)
@@ -358,7 +371,7 @@ def test_order_of_rows_changes_no_bit(edges_a_row, dtype):
                 np.testing.assert_array_equal(ours, plain)
 
 
-@pytest.mark.parametrize("edges_a_row", [3, 40], ids=["short", "long"])
+@pytest.mark.parametrize("edges_a_row", [3, 40, 80], ids=["tiny", "short", "long"])
 def test_order_of_rows_changes_no_bit_of_attention(edges_a_row):
     """But those of the Gaussians' parameters, which are sums over all rows."""
     graph = skewed_graph(300, 300 * edges_a_row)
