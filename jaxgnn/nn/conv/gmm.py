@@ -152,11 +152,19 @@ class GMMConv(nnx.Module):
             out = self._separate(graph, senders, pseudo, activation)
         else:
             by = self.mu[...], self._inv_sigma(), pseudo
-            aggregate = functools.partial(gaussian_spmm, reduce=self.aggr, activation=activation)
+            aggregate = functools.partial(gaussian_spmm, graph, activation=activation)
             if self.in_features[0] <= self.out_features:
-                out = self._transformed(aggregate(graph, self._flat(senders), *by), batch)
+                flat = self._flat(senders)
+                # Sums are divided behind the product, where rows are narrower, in backward as well;
+                # in 16 bits they might not be finite.
+                later = self.aggr == "mean" and flat.dtype.itemsize >= 4
+                sums = aggregate(flat, *by, reduce="sum" if later else self.aggr)
+                out = self._transformed(sums, batch)
+                if later:
+                    degrees = jnp.maximum(graph.in_degrees, 1).astype(out.dtype)
+                    out = out / degrees.reshape(-1, *(1,) * (out.ndim - 1))
             else:
-                out = aggregate(graph, self._by_kernel(senders), *by)
+                out = aggregate(self._by_kernel(senders), *by, reduce=self.aggr)
         out = out.reshape(graph.num_receivers, *batch, self.out_features)
         if self.linear_root is not None:
             if receivers is None:
