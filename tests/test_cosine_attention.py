@@ -156,6 +156,12 @@ def test_derivatives_equal_finite_differences(x64, symmetric):
         check_grads(f, (x, jnp.asarray(1.5)), order=2, modes=["rev"], eps=1e-6)
 
 
+def test_a_number_is_of_the_precision_of_the_sums(x64):
+    graph = skewed_graph(7, 25)
+    x = draw_array(np.random.default_rng(0), (7, 1, 3), "float64")
+    close(cosine_attention(graph, x, 1 / 3), dense(graph, x, 1 / 3), 1e-14)
+
+
 def test_second_derivatives_are_those_of_jax():
     """In float32, which GPUs have kernels of their own for."""
     graph = both_ways(skewed_graph(9, 30))

@@ -80,10 +80,10 @@ def cosine_attention(
 
 
 def _beta_of(beta: Any, x: Float[Array, "num_nodes heads features"]) -> Float[Array, "1 heads"]:
-    heads = x.shape[1]
+    heads, dtype = x.shape[1], _ffi.accumulation_dtype(x.dtype)
     if not isinstance(beta, jax.Array | np.ndarray):
-        beta = np.asarray(_check.number(beta, "beta", -math.inf, math.inf), np.float32)
+        beta = np.asarray(_check.number(beta, "beta", -math.inf, math.inf), dtype)
     beta = _check.floating(beta, "beta")
     if beta.shape not in ((), (heads,)):
         raise ValueError(f"beta: expected a number or the shape ({heads},), got {beta.shape}")
-    return jnp.broadcast_to(beta.astype(_ffi.accumulation_dtype(x.dtype)), (1, heads))
+    return jnp.broadcast_to(beta.astype(dtype), (1, heads))
