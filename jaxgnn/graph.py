@@ -337,12 +337,12 @@ class Graph:
         them on a GPU.
 
         Receivers that share senders are then worked on side by side, and find them in the cache;
-        nodes and edges keep their numbers, and results their bits. Worth it for graphs with
-        communities or hubs and a mean degree of 16 and more, and takes about as long as building
-        them. Below that mean, receivers of like degrees are side by side, for several of them wait
-        for the longest in attention and `gaussian_spmm`; `spmm` takes such rows by number. The
-        orders take 4 bytes a node and direction. Functions that make a new graph drop them, but for
-        `transpose`.
+        nodes and edges keep their numbers, and results their bits, but for rounding in attention
+        with scores of both ends, whose sums may be added up in another order. Below a mean degree
+        of 256 receivers of about the same degree come together first, for several of them wait for
+        the longest, most of all in attention and `gaussian_spmm`; below 16 that alone decides, and
+        `spmm` takes rows by number. Takes about as long as building the graph, and 4 bytes a node
+        and direction. Functions that make a new graph drop the orders, but for `transpose`.
 
         Raises:
             RuntimeError: the compiled CPU module is missing.
