@@ -17,14 +17,22 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Shaped
+from jaxtyping import Array, ArrayLike, Bool, Int, Shaped
 
 from jaxgnn import _csr
 from jaxgnn._arguments import as_integer, check_fill_value
 from jaxgnn._device import device_array
 from jaxgnn.graph import Graph
 
-_ARRAYS = ("graph", "membership", "node_mask", "sender_mask", "edge_mask", "graph_mask")
+_ARRAYS = (
+    "graph",
+    "membership",
+    "sender_membership",
+    "node_mask",
+    "sender_mask",
+    "edge_mask",
+    "graph_mask",
+)
 _COUNTS = ("num_graphs",)
 
 
@@ -38,7 +46,10 @@ class GraphBatch:
     Attributes:
         graph: all nodes and edges, those of the first graph first. Its `edge_permutation` counts
             the graphs' edges one after the other, each in its graph's edge order; -1: padding.
-        membership: rectangular graph with an edge from each node to its graph.
+        membership: rectangular graph with an edge from each node (receiver, of rectangular graphs)
+            to its graph.
+        sender_membership: the same of the senders; for square graphs, `membership`. Padding senders
+            have no graph where none was added.
         node_mask: the nodes (receivers, of rectangular graphs) that are not padding.
         sender_mask: the same of the senders; for square graphs, `node_mask`.
         edge_mask: the edges that are not padding.
@@ -48,6 +59,7 @@ class GraphBatch:
 
     graph: Graph
     membership: Graph
+    sender_membership: Graph
     node_mask: Bool[Array, " num_receivers"]
     sender_mask: Bool[Array, " num_senders"]
     edge_mask: Bool[Array, " num_edges"]
@@ -86,6 +98,7 @@ def disjoint_union(graphs: Sequence[Graph]) -> GraphBatch:
         senders,
         receivers,
         graph_sizes=np.array([graph.num_receivers for graph in graphs], np.int64),
+        sender_sizes=np.array([graph.num_senders for graph in graphs], np.int64),
         num_senders=int(first_sender[-1]),
         square=all(graph.is_square for graph in graphs),
         real=(int(first_sender[-1]), int(first_receiver[-1]), senders.size, len(graphs)),
@@ -150,16 +163,21 @@ def pad(
     places = np.arange(new_edges, dtype=np.int64)
     senders = graph.num_senders + places * new_senders // max(new_edges, 1)
     receivers = graph.num_receivers + places * new_nodes // max(new_edges, 1)
-    sizes = np.zeros(graphs_count, np.int64)
-    sizes[: batch.num_graphs] = np.diff(np.asarray(batch.membership.row_offsets))
-    if new_nodes:
-        sizes[batch.num_graphs] = new_nodes
+
+    def sizes(membership: Graph, new: int) -> Int[np.ndarray, " graphs"]:
+        """The nodes of each graph, the new ones in the first one that is added, if one is."""
+        before = np.diff(np.asarray(membership.row_offsets)).astype(np.int64)
+        added = np.zeros(graphs_count - batch.num_graphs, np.int64)
+        added[:1] = new
+        return np.concatenate([before, added])
+
     return _assemble(
         np.concatenate([np.asarray(graph.senders), senders.astype(np.int32)]),
         np.concatenate(
             [_csr.expand_rows(np.asarray(graph.row_offsets)), receivers.astype(np.int32)]
         ),
-        graph_sizes=sizes,
+        graph_sizes=sizes(batch.membership, new_nodes),
+        sender_sizes=sizes(batch.sender_membership, new_senders),
         num_senders=senders_count,
         square=graph.is_square,
         real=tuple(
@@ -234,7 +252,7 @@ def union_sender_data(
 ) -> Shaped[Array, "num_senders ..."]:
     """The same of the senders of rectangular graphs."""
     batch = _batch_argument(batch)
-    _check_sequence(data)
+    _check_parts(batch, data, np.diff(np.asarray(batch.sender_membership.row_offsets)), "senders")
     return _union(data, batch.graph.num_senders, batch.sender_mask, fill_value, "senders")
 
 
@@ -296,6 +314,7 @@ def _assemble(
     receivers: np.ndarray,
     *,
     graph_sizes: np.ndarray,
+    sender_sizes: np.ndarray,
     num_senders: int,
     square: bool,
     real: tuple[int, ...],
@@ -312,11 +331,7 @@ def _assemble(
     assert permutation is not None
     real_senders, real_receivers, real_edges, real_graphs = real
     permutation = np.where(permutation < real_edges, permutation, -1).astype(permutation.dtype)
-    membership = _csr.build_from_csr(
-        np.concatenate([[0], np.cumsum(graph_sizes)]),
-        np.arange(num_receivers, dtype=np.int32),
-        num_senders=num_receivers,
-    )
+    membership = _membership(graph_sizes, num_receivers)
 
     def mask(count: int, size: int) -> Bool[Array, " size"]:
         return device_array(np.arange(size) < count)
@@ -324,13 +339,22 @@ def _assemble(
     node_mask = mask(real_receivers, num_receivers)
     return GraphBatch(
         graph=Graph._from_host(_csr.pad_splits(csr._replace(edge_permutation=permutation))),
-        membership=Graph._from_host(_csr.pad_splits(membership)),
+        membership=membership,
+        sender_membership=membership if square else _membership(sender_sizes, num_senders),
         node_mask=node_mask,
         sender_mask=node_mask if square else mask(real_senders, num_senders),
         edge_mask=mask(real_edges, csr.num_edges),
         graph_mask=mask(real_graphs, len(graph_sizes)),
         num_graphs=len(graph_sizes),
     )
+
+
+def _membership(sizes: Int[np.ndarray, " graphs"], nodes: int) -> Graph:
+    """An edge to each graph from as many of the nodes as it has, one graph's after the other's."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    columns = np.arange(offsets[-1], dtype=np.int32)
+    csr = _csr.build_from_csr(offsets, columns, num_senders=nodes)
+    return Graph._from_host(_csr.pad_splits(csr))
 
 
 def _starts(counts: list[int]) -> np.ndarray:

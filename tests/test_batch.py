@@ -232,6 +232,33 @@ def test_union_data(members, columns):
         batch.union_node_data(padded, [*nodes, np.zeros((1, *columns), np.float32)])
 
 
+def test_data_of_the_senders_of_rectangular_graphs():
+    """Of each graph, whether padding adds senders alone, or nodes and a graph as well."""
+    members = [
+        Graph.from_edges([0, 1], [1, 1], num_senders=2, num_receivers=3),
+        Graph.from_edges([2], [0], num_senders=3, num_receivers=1),
+    ]
+    union = batch.disjoint_union(members)
+    parts = [np.full((2, 1), 1.0), np.full((3, 1), 10.0)]
+    for padded, count in (
+        (union, 2),
+        (batch.pad(union, num_senders=7), 2),
+        (batch.pad(union, num_nodes=8, num_senders=7, num_edges=5, num_graphs=4), 4),
+        (batch.pad(batch.pad(union, num_senders=6), num_senders=9), 2),
+    ):
+        found = batch.union_sender_data(padded, parts)
+        assert found.shape == (padded.graph.num_senders, 1)
+        assert padded.sender_membership.num_senders == padded.graph.num_senders
+        sums = readout(padded.sender_membership, found, "sum")
+        np.testing.assert_array_equal(sums[:, 0], [2, 30, 0, 0][:count])
+        with pytest.raises(
+            ValueError, match=r"data\[0\]: expected 2 rows, .* senders, .* \(3, 1\)"
+        ):
+            batch.union_sender_data(padded, parts[::-1])
+    square = batch.disjoint_union([Graph.from_edges([0], [1], num_nodes=2)])
+    assert square.sender_membership is square.membership
+
+
 def test_union_data_of_the_wrong_graphs():
     """The total alone would fit."""
     small, large = Graph.from_edges([0], [1], num_nodes=2), Graph.from_edges([0, 1], [1, 2])
