@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from jaxgnn import _csr, _ffi
 from jaxgnn.graph import Graph
 from jaxgnn.ops import _pair_attention
+from jaxgnn.ops._attention_kernels import flat
 from jaxgnn.ops._attention_rule import attention_rule
 from jaxgnn.ops._pair_attention import PairOperands
 from jaxgnn.ops._pair_kernels import Nodes, PairAttention
@@ -18,7 +19,7 @@ from jaxgnn.ops._rows import Rows, foldable_heads, neighbours, node_dots, ordere
 
 TARGETS = ("jaxgnn_cosine_attention", "jaxgnn_cosine_attention_gradients")
 # PyTorch's bound of a norm, squared: a row of zeros stays one.
-SMALLEST_SQUARE = 1e-24
+_SMALLEST_SQUARE = 1e-24
 # Widest heads that the kernels take, in bytes.
 _MOST_BYTES = 1024
 
@@ -58,7 +59,7 @@ def reciprocal_norms(
 ) -> tuple[Float[Array, "num_nodes heads"], Float[Array, "num_nodes heads"]]:
     """One over each row's norm and the norm's square, in the accumulation dtype."""
     squares = jnp.sum(x.astype(_ffi.accumulation_dtype(x.dtype)) ** 2, axis=-1)
-    return jax.lax.rsqrt(jnp.maximum(squares, SMALLEST_SQUARE)), squares
+    return jax.lax.rsqrt(jnp.maximum(squares, _SMALLEST_SQUARE)), squares
 
 
 def _forward(
@@ -76,7 +77,7 @@ def _forward(
         nodes, heads, features = x.shape
         out, log_sum, _ = _ffi.call(
             TARGETS[0],
-            [*ordered_structure(rows), _flat(x), near_scale, far_scale],
+            [*ordered_structure(rows), flat(x), near_scale, far_scale],
             [
                 ((nodes, heads * features), x.dtype),
                 ((nodes, heads), far_scale.dtype),
@@ -124,10 +125,10 @@ def _gradients(
             [
                 *ordered_structure(rows),
                 *ordered_structure(transpose),
-                _flat(x),
+                flat(x),
                 beta[0],
-                _flat(records),
-                _flat(cotangent),
+                flat(records),
+                flat(cotangent),
             ],
             [
                 ((nodes, width), x.dtype),
@@ -142,7 +143,7 @@ def _gradients(
     graph, x, beta, _ = operands
     reciprocals, squares = reciprocal_norms(x)
     # A norm at its bound is a constant.
-    cubes = jnp.where(squares > SMALLEST_SQUARE, reciprocals**3, 0)
+    cubes = jnp.where(squares > _SMALLEST_SQUARE, reciprocals**3, 0)
     delta = node_dots(cotangent, out)
     records = jnp.stack([log_sum, delta, reciprocals, cubes], axis=-1)
     both = neighbours(graph, transpose=False), neighbours(graph, transpose=True)
@@ -177,7 +178,3 @@ def _attributes(how: Cosine, rows: Rows, heads: int) -> dict[str, Any]:
         "self_loops": how.self_loops,
         "split_length": _csr.split_length(rows.columns.shape[0], rows.num_rows),
     }
-
-
-def _flat(x: Float[Array, "nodes heads width"]) -> Float[Array, "nodes heads*width"]:
-    return x.reshape(x.shape[0], x.shape[1] * x.shape[2])
