@@ -72,8 +72,10 @@ def cosine_attention(
     # `use_kernel` is for what the operation is by dot products, which CPUs have kernels for.
     fused = _ffi.use_kernel(impl, *pairs.TARGETS) and _ffi.kernels_available(*_cosine.TARGETS)
     without_edges = graph.num_edges == 0 and not self_loops
+    if not fused or 0 in x.shape or without_edges:
+        return _cosine.by_dots(how, operands, impl)
     longer = operands._replace(x=_packs.lengthened(x))
-    if not fused or 0 in x.shape or without_edges or not _cosine.takes(graph, longer.x):
+    if not _cosine.takes(graph, longer.x):
         return _cosine.by_dots(how, operands, impl)
     results: tuple[Array, Array] = _cosine.attend(how, CosineOperands(*_ffi.unify_varying(*longer)))
     return results[0][..., : x.shape[2]]

@@ -18,6 +18,7 @@ from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, promote, width, width_pair
 from jaxgnn.ops import _check, gaussian_spmm
+from jaxgnn.ops.spmm import Map, divide_by_degree
 
 Mixture = Literal["mean", "sum"]
 Pseudo = Array | tuple[Array, Array]
@@ -160,9 +161,7 @@ class GMMConv(nnx.Module):
                 later = self.aggr == "mean" and flat.dtype.itemsize >= 4
                 sums = aggregate(flat, *by, reduce="sum" if later else self.aggr)
                 out = self._transformed(sums, batch)
-                if later:
-                    degrees = jnp.maximum(graph.in_degrees, 1).astype(out.dtype)
-                    out = out / degrees.reshape(-1, *(1,) * (out.ndim - 1))
+                out = divide_by_degree(graph, Map(False, "receivers" if later else None), out)
             else:
                 out = aggregate(self._by_kernel(senders), *by, reduce=self.aggr)
         out = out.reshape(graph.num_receivers, *batch, self.out_features)
