@@ -166,7 +166,7 @@ def pad(
 
     def sizes(membership: Graph, new: int) -> Int[np.ndarray, " graphs"]:
         """The nodes of each graph, the new ones in the first one that is added, if one is."""
-        before = np.diff(np.asarray(membership.row_offsets)).astype(np.int64)
+        before = _sizes(membership).astype(np.int64)
         added = np.zeros(graphs_count - batch.num_graphs, np.int64)
         added[:1] = new
         return np.concatenate([before, added])
@@ -243,7 +243,7 @@ def union_node_data(
 ) -> Shaped[Array, "num_nodes ..."]:
     """Node data (receivers', of rectangular graphs) of each graph as one array over the batch."""
     batch = _batch_argument(batch)
-    _check_parts(batch, data, np.diff(np.asarray(batch.membership.row_offsets)), "nodes")
+    _check_parts(batch, data, _sizes(batch.membership), "nodes")
     return _union(data, batch.graph.num_receivers, batch.node_mask, fill_value, "nodes")
 
 
@@ -252,7 +252,7 @@ def union_sender_data(
 ) -> Shaped[Array, "num_senders ..."]:
     """The same of the senders of rectangular graphs."""
     batch = _batch_argument(batch)
-    _check_parts(batch, data, np.diff(np.asarray(batch.sender_membership.row_offsets)), "senders")
+    _check_parts(batch, data, _sizes(batch.sender_membership), "senders")
     return _union(data, batch.graph.num_senders, batch.sender_mask, fill_value, "senders")
 
 
@@ -355,6 +355,11 @@ def _membership(sizes: Int[np.ndarray, " graphs"], nodes: int) -> Graph:
     columns = np.arange(offsets[-1], dtype=np.int32)
     csr = _csr.build_from_csr(offsets, columns, num_senders=nodes)
     return Graph._from_host(_csr.pad_splits(csr))
+
+
+def _sizes(membership: Graph) -> Int[np.ndarray, " graphs"]:
+    """How many nodes each graph has."""
+    return np.diff(np.asarray(membership.row_offsets))
 
 
 def _starts(counts: list[int]) -> np.ndarray:

@@ -109,8 +109,7 @@ def row_orders(
 def _by_falling_length(offsets: Int[np.ndarray, " rows+1"]) -> Int[np.ndarray, " rows"]:
     """The rows, the longest first, and among equals by number."""
     most = np.iinfo(np.uint16).max  # rows as long are taken in parts anyway; 16 bits sort faster
-    lengths = np.minimum(np.diff(offsets), most).astype(np.uint16)
-    return np.argsort(most - lengths, kind="stable").astype(np.int32)
+    return _falling(np.minimum(np.diff(offsets), most).astype(np.uint16)).astype(np.int32)
 
 
 def _by_steps(
@@ -118,7 +117,12 @@ def _by_steps(
 ) -> Int[np.ndarray, " rows"]:
     """Numbers of rows, those of the longest rows first, and of rows about as long as they were."""
     steps = (_STEPS * np.log2(np.maximum(lengths[numbers], 1))).astype(np.uint8)
-    return numbers[np.argsort(np.iinfo(np.uint8).max - steps, kind="stable")]
+    return numbers[_falling(steps)]
+
+
+def _falling(keys: UInt[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"]:
+    """The places of the largest keys first, and of equal ones as they are."""
+    return np.argsort(np.iinfo(keys.dtype).max - keys, kind="stable")
 
 
 def _host_module(graph: Graph, method: str) -> Any:
