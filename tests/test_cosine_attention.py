@@ -21,9 +21,7 @@ pytestmark = pytest.mark.usefixtures("strict")
 
 def both_ways(graph):
     """The graph with each edge's reverse."""
-    ends = edges(graph)
-    senders, receivers = np.concatenate([ends, ends[::-1]], axis=1)
-    symmetric = Graph.from_edges(senders, receivers, num_nodes=graph.num_receivers)
+    symmetric = Graph.from_edges(*edges(graph), num_nodes=graph.num_receivers, undirected=True)
     assert symmetric.transpose_receivers is symmetric.senders
     return symmetric
 

@@ -91,7 +91,7 @@ def test_sanitized_mappings(degree, heads, width, dtype):
         np.testing.assert_array_equal(np.asarray(out).reshape(expected.shape), expected)
         # The shares are rounded to the dtype, and so is their sum; sums run in the wider one, and
         # are of thousands of terms where rows are long.
-        unit = float(jnp.finfo(dtype).eps) + degree / 100 * float(jnp.finfo(wide).eps)
+        unit = float(jnp.finfo(dtype).eps) + degree // 100 * float(jnp.finfo(wide).eps)
         close(dx, *of_x, unit)
         if weights is not None:
             close(dweights, *of_weights, unit)
