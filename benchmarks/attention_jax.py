@@ -14,8 +14,9 @@ from benchmarks.families import Candidate
 from benchmarks.family_jax import compiled
 from benchmarks.graphs import StoredGraph
 from benchmarks.plan import Measurement
-from jaxgnn import Graph, _ffi, gat_attention
-from jaxgnn.ops._attention_kernels import TARGETS
+from jaxgnn import Graph, gat_attention
+from jaxgnn._core.platform import kernels_available
+from jaxgnn.ops._attention.gat_kernels import TARGETS
 
 _SEED = 21
 
@@ -55,7 +56,7 @@ class AttentionCandidates:
 
             candidate.error = error
         candidate.facts = {
-            "kernel": _ffi.kernels_available(*TARGETS),
+            "kernel": kernels_available(*TARGETS),
             "heads": plan.ATTENTION_HEADS,
         }
         return candidate

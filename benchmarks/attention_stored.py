@@ -17,8 +17,8 @@ from jaxtyping import Array, Float
 from benchmarks.training import Setting
 from benchmarks.training_plain import Apply, Arrays, layer_parameters
 from jaxgnn import Graph, gather_edges, segment_reduce
-from jaxgnn.ops._attention import composition
-from jaxgnn.ops.gat_attention import attention_arguments
+from jaxgnn.ops._attention.gat_attention import attention_arguments
+from jaxgnn.ops._attention.gat_rule import composition
 
 Layer = Callable[[Arrays, Graph, Array], Array]
 

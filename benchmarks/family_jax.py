@@ -70,7 +70,7 @@ class JaxFamily(Family):
             structure, facts = self._graph, None
             if impl == plan.ORDERED:
                 if self._ordered is None:
-                    self._ordered = preprocessed(structure, "with_row_order")
+                    self._ordered = preprocessed(structure, "with_row_schedule")
                 structure, facts = self._ordered
             ours = compiled(_vjp(_ours) if backward else _ours, x, structure, weights_)
             return ours if facts is None else dataclasses.replace(ours, facts=facts)

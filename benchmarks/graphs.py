@@ -64,7 +64,8 @@ class StoredGraph:
 
     def to_graph(self):
         """The `jaxgnn.Graph` on the default device, without the user's edge order."""
-        from jaxgnn import Graph, _csr
+        from jaxgnn import Graph
+        from jaxgnn.graph import _csr
 
         arrays = {name: np.asarray(getattr(self, name)) for name in _ARRAYS}
         if self.symmetric:  # told by the same objects, whose buffers the device then shares
@@ -95,7 +96,7 @@ def generate(name: str, scale: float, seed: int) -> tuple[np.ndarray, np.ndarray
 
 def store(name: str, directory: Path, scale: float = 1.0, seed: int = 1) -> Path:
     """Generates, builds and saves a graph unless it is there; returns its folder."""
-    from jaxgnn import _csr
+    from jaxgnn.graph import _csr
 
     folder = directory / f"{name}-{scale:g}-{seed}"
     done = folder / "graph.json"

@@ -16,9 +16,10 @@ from benchmarks import oracle, plan
 from benchmarks.families import Candidate
 from benchmarks.family_jax import compiled, gather_segment_sum, preprocessed
 from benchmarks.plan import Measurement
-from jaxgnn import CBSR, Graph, _ffi, config, maxk, maxk_spmm
-from jaxgnn.ops import _dropout
-from jaxgnn.ops.maxk import transform_reference
+from jaxgnn import CBSR, Graph, config, maxk, maxk_spmm
+from jaxgnn._core.platform import kernels_available
+from jaxgnn.ops._core import dropout_mask
+from jaxgnn.ops._maxk.maxk import transform_reference
 
 _TARGETS = {
     "select": "jaxgnn_maxk",
@@ -48,7 +49,7 @@ class MaxKCandidates:
         if m.impl.startswith(plan.MAXK):
             fused = m.impl == plan.MAXK_DROPOUT
             target = "jaxgnn_maxk_transformed" if fused else _TARGETS[m.direction]
-            facts["kernel"] = _ffi.kernels_available(target)
+            facts["kernel"] = kernels_available(target)
         if m.direction == "select":
             candidate = _selection(m, dense)
         else:
@@ -144,7 +145,7 @@ def _bernoulli(words: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _after_philox(x: Array, k: int, words: Array) -> CBSR:
-    drop_below = _dropout.threshold(plan.DROPOUT_RATE)
+    drop_below = dropout_mask.threshold(plan.DROPOUT_RATE)
     return maxk(transform_reference(drop_below, x, None, words), k)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks import counters, families, oracle, process, worker
 from benchmarks.plan import Measurement
-from jaxgnn.ops import expand_rows
+from jaxgnn._core.row_ids import csr_row_ids
 
 _EDGES_PER_BLOCK = 1024  # of the kernel `expand`
 
@@ -90,7 +90,7 @@ class Marker:
         return mark
 
     def _launch(self, mark: tuple[jax.Array, int]) -> None:
-        jax.block_until_ready(expand_rows(*mark))
+        jax.block_until_ready(csr_row_ids(*mark))
 
     def _call(self, name: str, *arguments: object) -> None:
         if self._driver is None:

@@ -24,7 +24,8 @@ from benchmarks.graphs import StoredGraph
 from benchmarks.training import EDGE_MODELS, Setting, layers_in
 from benchmarks.training_plain import Apply, Arrays, cross_entropy
 from benchmarks.training_worker import Job
-from jaxgnn import CBSR, Graph, _ffi, maxk, maxk_spmm, nn, spmm
+from jaxgnn import CBSR, Graph, maxk, maxk_spmm, nn, spmm
+from jaxgnn._core.platform import kernels_available
 
 _MODELS: dict[str, Callable[..., nn.GNN]] = {
     "sage": nn.GraphSAGE,
@@ -107,7 +108,7 @@ def job(
         else:
             apply, structure = attention_stored.model_of(setting), graph.to_graph()
         # Each gets what makes its products fastest.
-        method = "with_row_order" if setting.k is None else "with_windows"
+        method = "with_row_schedule" if setting.k is None else "with_windows"
         structure, preprocessing = preprocessed(structure, method)
         facts |= preprocessing
     else:
@@ -184,7 +185,7 @@ def job(
 
 def _ours(setting: Setting, parameters: dict[str, np.ndarray], widths: list[int]) -> Apply:
     """jaxgnn's model as a function of parameters under the names of the inputs."""
-    if not _ffi.kernels_available():
+    if not kernels_available():
         raise RuntimeError(f"no kernels for {jax.default_backend()}: {jaxgnn.build_info()}")
     layers = layers_in(parameters)
     module = _MODELS[setting.model](

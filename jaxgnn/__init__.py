@@ -1,14 +1,16 @@
 """Graph neural networks for JAX whose aggregation runs in XLA custom calls.
 
-The layers: `jaxgnn.ops` (operations, re-exported here), `jaxgnn.algebra` (operators for
-message passing of one's own), `jaxgnn.nn` (Flax NNX modules), `jaxgnn.transform` and `jaxgnn.batch`
-(graph preprocessing), `jaxgnn.data` (data sets).
+The layers: `jaxgnn.ops` (operations, re-exported here), `jaxgnn.algebra` (operators for custom
+message passing), `jaxgnn.nn` (Flax NNX modules), `jaxgnn.transform` and `jaxgnn.batch` (graph
+preprocessing), `jaxgnn.data` (data sets), `jaxgnn.train` (training runs; needs `jaxgnn[train]`).
 """
 
-from jaxgnn import algebra, batch, config, transform
-from jaxgnn._ffi import BuildInfo, build_info
-from jaxgnn.batch import GraphBatch
-from jaxgnn.graph import Graph
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from jaxgnn import algebra, config
+from jaxgnn._core.platform import BuildInfo, build_info
+from jaxgnn.graph import Graph, GraphBatch, batch, transform
 from jaxgnn.ops import (
     CBSR,
     cosine_attention,
@@ -29,6 +31,9 @@ from jaxgnn.ops import (
     spmm,
 )
 
+if TYPE_CHECKING:
+    from jaxgnn import data, nn, train
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -41,6 +46,7 @@ __all__ = [
     "build_info",
     "config",
     "cosine_attention",
+    "data",
     "dot_attention",
     "edge_conv",
     "edge_conv_max",
@@ -51,10 +57,24 @@ __all__ = [
     "knn_graph",
     "maxk",
     "maxk_spmm",
+    "nn",
     "readout",
     "sddmm",
     "segment_reduce",
     "segment_softmax",
     "spmm",
+    "train",
     "transform",
 ]
+
+_LAZY = ("data", "nn", "train")  # imported when first used: `import jaxgnn` stays fast
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"jaxgnn.{name}")
+    raise AttributeError(f"module 'jaxgnn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -28,8 +28,9 @@ os.environ.setdefault("PYTHONSAFEPATH", "1")  # the same in the processes that t
 
 import jax
 import pytest
-import strategies
 from hypothesis import HealthCheck, settings
+
+from tests.support import strategies
 
 # On a GPU, JAX's default products are TF32, three digits short of what these tests compare.
 jax.config.update("jax_default_matmul_precision", "highest")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxgnn._ffi import accumulation_dtype
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.algebra._edges import Across, Applied, Copied, Edges, apply, copied
 from jaxgnn.algebra.operators import linear_map
 

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
-from jaxgnn import _ffi
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl
 from jaxgnn.algebra._edges import Across, Applied, Copied, Edges, Given
 from jaxgnn.ops import gather_edges, sddmm, segment_reduce
-from jaxgnn.ops._dropout import keep_factors
+from jaxgnn.ops._core.dropout_mask import keep_factors
 
 EDGES = "jaxgnn_edges"
 """The name (`jax.ad_checkpoint.checkpoint_name`) of values on edges."""
@@ -30,7 +31,7 @@ def recomputed(function: Callable[[], Array]) -> Array:
     return jax.checkpoint(function, policy=recompute_edges)()  # pyright: ignore[reportCallIssue]
 
 
-def on_edges(edges: Edges, impl: _ffi.Impl, *, fuse: bool) -> Float[Array, "num_edges *features"]:
+def on_edges(edges: Edges, impl: Impl, *, fuse: bool) -> Float[Array, "num_edges *features"]:
     """The values, each expression computed once; with `fuse` dot products by `sddmm`."""
     known: dict[int, Array] = {}
 
@@ -64,8 +65,8 @@ def dot_ends(e: Edges) -> tuple[Copied, Copied] | None:
     return (ends[False], ends[True]) if len(ends) == 2 else None
 
 
-def _across(e: Across, values: Array, impl: _ffi.Impl) -> Array:
-    shape, dtype = values.shape, _ffi.accumulation_dtype(values.dtype)
+def _across(e: Across, values: Array, impl: Impl) -> Array:
+    shape, dtype = values.shape, accumulation_dtype(values.dtype)
     if e.name == "dropout":
         _, _, drop_below, words = e.parameters
         kept = keep_factors(words, 0, shape[0], math.prod(shape[1:]), drop_below, dtype)

@@ -16,12 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxgnn import _ffi
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl
 from jaxgnn.algebra._edges import Across, Applied, Copied, Edges, Given, apply, binary, copied
 from jaxgnn.algebra._moves import factors, moved, on_nodes, terms
 from jaxgnn.algebra._reference import on_edges, recomputed
 from jaxgnn.ops import dot_attention, edge_conv, gat_attention, segment_reduce, spmm
-from jaxgnn.ops.spmm import Reduce
+from jaxgnn.ops._aggregation.spmm import Reduce
 
 
 class Wanted(NamedTuple):
@@ -36,7 +37,7 @@ class Wanted(NamedTuple):
     reduce: Reduce
     dtype: np.dtype
     recompute: bool
-    impl: _ffi.Impl
+    impl: Impl
 
     def values(self, edges: Edges) -> Array:
         """An expression's values on the edges."""
@@ -45,7 +46,7 @@ class Wanted(NamedTuple):
     @property
     def wide(self) -> np.dtype:
         """The dtype of the parts of the result."""
-        return _ffi.accumulation_dtype(self.dtype)
+        return accumulation_dtype(self.dtype)
 
 
 class Plan(NamedTuple):
@@ -101,7 +102,7 @@ def additive_attention(wanted: Wanted) -> Plan | None:
     slope, graph, features = 1.0, x.graph, scores.features
     if isinstance(scores, Applied) and scores.name == "leaky_relu":
         slope, scores = scores.parameters[0], scores.operands[0]
-    source, target, own = _by_ends(scores, _ffi.accumulation_dtype(scores.dtype))
+    source, target, own = _by_ends(scores, accumulation_dtype(scores.dtype))
     if not all(map(_on_edges_alone, own)):
         return None
 
@@ -134,7 +135,7 @@ def product_attention(wanted: Wanted) -> Plan | None:
     if len(dots) != 1 or not all(map(_on_edges_alone, rest)):
         return None
     ((scale, q, k),) = dots
-    if x.dtype not in (q.dtype, _ffi.accumulation_dtype(q.dtype)):
+    if x.dtype not in (q.dtype, accumulation_dtype(q.dtype)):
         return None
     graph, features = x.graph, scores.features
 
@@ -185,7 +186,7 @@ def _bias(wanted: Wanted, own: list[Edges], scores: Edges) -> Array | None:
     """The terms of the edges, `[num_edges, heads]`."""
     if not own:
         return None
-    dtype = scores.dtype if len(own) == 1 else _ffi.accumulation_dtype(scores.dtype)
+    dtype = scores.dtype if len(own) == 1 else accumulation_dtype(scores.dtype)
     values = (_full(wanted.values(e), scores.features, dtype) for e in own)
     bias = functools.reduce(operator.add, values)
     return bias.reshape(bias.shape[0], math.prod(scores.features))
@@ -363,7 +364,7 @@ def _times(*factors: Edges) -> Edges:
     than the one written must fit too."""
     if len(factors) == 1:
         return factors[0]
-    wide = functools.reduce(jnp.promote_types, (_ffi.accumulation_dtype(f.dtype) for f in factors))
+    wide = functools.reduce(jnp.promote_types, (accumulation_dtype(f.dtype) for f in factors))
 
     def function(a: Array, b: Array) -> Array:
         return binary(jnp.multiply, a.astype(wide), b.astype(wide))

@@ -9,15 +9,15 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
-from jaxgnn import _ffi
+from jaxgnn._core.platform import Impl, use_kernel
 from jaxgnn.algebra import _reference, _rules
 from jaxgnn.algebra._edges import Edges, same_graph
 from jaxgnn.algebra._moves import moved
 from jaxgnn.algebra._rules import Wanted
 from jaxgnn.algebra.operators import edge_values, scatter
 from jaxgnn.graph import Graph
-from jaxgnn.ops import _check
-from jaxgnn.ops.spmm import Reduce
+from jaxgnn.ops._aggregation.spmm import Reduce
+from jaxgnn.ops._core import checks
 
 
 def gather(
@@ -26,7 +26,7 @@ def gather(
     *,
     fuse: bool = True,
     recompute: bool = True,
-    impl: _ffi.Impl = None,
+    impl: Impl = None,
 ) -> Float[Array, "num_receivers *features"]:
     r"""Gather: $y_i = \mathrm{reduce}_{e \to i} \, m_e$, by a fused operation where one fits.
 
@@ -89,7 +89,7 @@ def aggregate(
 
 
 def evaluate(
-    edges: Edges, *, recompute: bool = True, impl: _ffi.Impl = None
+    edges: Edges, *, recompute: bool = True, impl: Impl = None
 ) -> Float[Array, "num_edges *features"]:
     """The values themselves, an array with a row for each edge: scores, to look at or to rank by.
 
@@ -113,7 +113,7 @@ def explain(
     *,
     fuse: bool = True,
     recompute: bool = True,
-    impl: _ffi.Impl = None,
+    impl: Impl = None,
 ) -> str:
     """What `gather` with the same arguments would run, in one line; nothing is computed."""
     wanted = _wanted(edges, reduce, recompute, impl)
@@ -124,11 +124,11 @@ def explain(
         texts.append(plan.text)
 
     jax.eval_shape(look)  # what plans prepare on the nodes is traced and dropped
-    return texts[0] if _ffi.use_kernel(impl) else f"{texts[0]} (in plain JAX)"
+    return texts[0] if use_kernel(impl) else f"{texts[0]} (in plain JAX)"
 
 
-def _wanted(edges: Edges, reduce: Reduce, recompute: bool, impl: _ffi.Impl) -> Wanted:
+def _wanted(edges: Edges, reduce: Reduce, recompute: bool, impl: Impl) -> Wanted:
     same_graph([edges], "edges")
-    _check.choice(reduce, "reduce", ("sum", "mean", "max", "min"))
-    _ffi.use_kernel(impl)
+    checks.choice(reduce, "reduce", ("sum", "mean", "max", "min"))
+    use_kernel(impl)
     return Wanted(edges, reduce, edges.dtype, recompute, impl)

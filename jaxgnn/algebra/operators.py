@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
-from jaxgnn._ffi import accumulation_dtype
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.algebra._edges import Across, Applied, Edges, Given, apply, copied, same_graph
 from jaxgnn.algebra._reference import NODES
 from jaxgnn.graph import Graph
-from jaxgnn.ops import _check, _dropout
-from jaxgnn.ops._attention import leaky_relu as _leaky_relu
+from jaxgnn.ops._attention.gat_rule import leaky_relu as _leaky_relu
+from jaxgnn.ops._core import checks, dropout_mask
 
 
 @overload
@@ -42,13 +42,13 @@ def scatter(graph: Graph, u: Any = None, v: Any = None) -> Any:
     Source: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022), section 3, as the
     other operators.
     """
-    _check.graph_argument(graph)
+    checks.graph_argument(graph)
     ends = []
     if u is not None:
-        u = _check.floating_rows(u, "u", graph.num_senders, "sender")
+        u = checks.floating_rows(u, "u", graph.num_senders, "sender")
         ends.append(copied(graph, u, True, "u"))
     if v is not None:
-        v = _check.floating_rows(v, "v", graph.num_receivers, "receiver")
+        v = checks.floating_rows(v, "v", graph.num_receivers, "receiver")
         ends.append(copied(graph, v, False, "v"))
     if not ends:
         raise ValueError(
@@ -64,8 +64,8 @@ def edge_values(graph: Graph, values: Float[Array, "num_edges *features"]) -> Ed
         TypeError: `graph` is no `Graph`, or `values` are not floating.
         ValueError: `values` do not have a row for each edge.
     """
-    _check.graph_argument(graph)
-    values = _check.floating_rows(values, "values", graph.num_edges, "edge")
+    checks.graph_argument(graph)
+    values = checks.floating_rows(values, "values", graph.num_edges, "edge")
     return Given(graph, values.shape[1:], values.dtype, values)
 
 
@@ -92,7 +92,7 @@ def apply_edge(function: Callable[..., Array], *edges: Edges) -> Edges:
 
 def leaky_relu(edges: Edges, negative_slope: float = 0.2) -> Edges:
     r"""LeakyReLU as a function that rules know; $-\infty$ stays, so that it masks."""
-    slope = _check.number(negative_slope, "negative_slope", 0, math.inf)
+    slope = checks.number(negative_slope, "negative_slope", 0, math.inf)
     return apply("leaky_relu", lambda x: _leaky_relu(x, slope), [edges], (slope,))
 
 
@@ -113,12 +113,12 @@ def linear(
     Source: section 4 ("propagation postponed") of the same paper.
     """
     same_graph([edges], "linear")
-    kernel = _check.floating(kernel, "kernel")
+    kernel = checks.floating(kernel, "kernel")
     if kernel.ndim != 2 or kernel.shape[:1] != edges.features[-1:]:
         width = edges.features[-1] if edges.features else "features"
         raise ValueError(f"kernel: expected the shape ({width}, out_features), got {kernel.shape}")
     if bias is not None:
-        bias = _check.floating(bias, "bias")
+        bias = checks.floating(bias, "bias")
         if bias.shape != kernel.shape[1:]:
             raise ValueError(f"bias: expected the shape {kernel.shape[1:]}, got {bias.shape}")
     return linear_map(edges, kernel, bias)
@@ -179,7 +179,7 @@ def reduce_scatter(edges: Edges, how: Literal["softmax", "sum", "max"] = "softma
         ValueError: `how` is unknown.
     """
     same_graph([edges], "reduce_scatter")
-    _check.choice(how, "how", ("softmax", "sum", "max"))
+    checks.choice(how, "how", ("softmax", "sum", "max"))
     return Across(edges.graph, edges.features, edges.dtype, how, edges)
 
 
@@ -193,7 +193,7 @@ def dropout(edges: Edges, rate: float, key: Any = None) -> Edges:
         ValueError: the rate is not in [0, 1), or there is one and no key.
     """
     same_graph([edges], "dropout")
-    drop_below, words = _dropout.arguments(rate, key)
+    drop_below, words = dropout_mask.arguments(rate, key)
     if words is None:
         return edges
     parameters = (rate, key, drop_below, words)

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Float, Int
 
-from jaxgnn._arguments import as_integer
+from jaxgnn._core.arguments import as_integer
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.dataset import DataError
 
@@ -247,11 +247,13 @@ def _edge_count(num_edges: float, undirected: bool) -> int:
 
 
 def _module():
-    from jaxgnn import _ffi
+    from jaxgnn._core import ffi, platform
 
-    if _ffi.cpu_module is None:
-        raise DataError(f"the generators need jaxgnn._cpu, which is not built: {_ffi.build_info()}")
-    return _ffi.cpu_module
+    if ffi.cpu_module is None:
+        raise DataError(
+            f"the generators need jaxgnn._cpu, which is not built: {platform.build_info()}"
+        )
+    return ffi.cpu_module
 
 
 def _call(generator: str, *arguments: object) -> CSR:

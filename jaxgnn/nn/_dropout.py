@@ -6,7 +6,7 @@ from typing import Any
 
 from flax import nnx
 
-from jaxgnn.ops import _check
+from jaxgnn.ops._core import checks
 
 
 def dropout_module(rate: float, name: str, rngs: nnx.Rngs | None) -> nnx.Dropout:
@@ -16,7 +16,7 @@ def dropout_module(rate: float, name: str, rngs: nnx.Rngs | None) -> nnx.Dropout
         TypeError: the rate is no number.
         ValueError: the rate is out of range, or there is one and no `rngs`.
     """
-    rate = _check.number(rate, name, 0, 1)
+    rate = checks.number(rate, name, 0, 1)
     if rate > 0 and rngs is None:
         raise ValueError(f"rngs: expected nnx.Rngs with {name}={rate}, got None")
     return nnx.Dropout(rate, rngs=rngs if rate > 0 else None)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn.graph import Graph
 from jaxgnn.ops import CBSR, maxk_spmm, spmm
-from jaxgnn.ops.spmm import Reduce
+from jaxgnn.ops._aggregation.spmm import Reduce
 
 Features = Array | CBSR
 """An array `[num_nodes, ..., width]`, or the sparse rows of one `[num_nodes, width]`."""

@@ -13,7 +13,7 @@ from flax.nnx.nn import dtypes
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn._arguments import as_integer
+from jaxgnn._core.arguments import as_integer
 from jaxgnn.nn._features import Tree, map_values
 from jaxgnn.ops import CBSR
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
 from jaxgnn.nn.maxk import check_activation
-from jaxgnn.ops import _check
+from jaxgnn.ops._core import checks
 
 Norm = Literal["batch", "layer"]
 Activation = Callable[[Array], Array]
@@ -109,7 +109,7 @@ def normalisations(
     Source: Ioffe and Szegedy, "Batch normalization" (ICML 2015); Ba et al., "Layer
     normalization" (2016).
     """
-    _check.choice(norm, "norm", (None, "batch", "layer"))
+    checks.choice(norm, "norm", (None, "batch", "layer"))
     if norm is None:
         return None
     make = nnx.LayerNorm

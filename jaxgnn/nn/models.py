@@ -31,7 +31,8 @@ from jaxgnn.nn.conv import (
 )
 from jaxgnn.nn.maxk import MaxK, check_activation
 from jaxgnn.nn.mlp import MLP, Activation, Norm, normalisations
-from jaxgnn.ops import CBSR, _check
+from jaxgnn.ops import CBSR
+from jaxgnn.ops._core import checks
 
 Jumping = Literal["last", "cat", "max"]
 
@@ -111,7 +112,7 @@ class GNN(nnx.Module):
         hidden_features = width(hidden_features, "hidden_features")
         out_features = width(out_features, "out_features")
         num_layers = count(num_layers, "num_layers", "layers")
-        _check.choice(jumping, "jumping", (None, "last", "cat", "max"))
+        checks.choice(jumping, "jumping", (None, "last", "cat", "max"))
         check_activation(activation, [hidden_features])
         types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         first = hidden_features if input_layer else in_features

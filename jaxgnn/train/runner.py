@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from jaxgnn import _ffi
+from jaxgnn._core import ffi
 from jaxgnn.data import NodeDataset, Split, load, normalise_features
 from jaxgnn.graph import Graph
 from jaxgnn.train import machine
@@ -217,9 +217,9 @@ def make_task(config: TrainConfig, dataset: NodeDataset, split: Split) -> Task:
 def prepared(graph: Graph, activation: str) -> Graph:
     """The graph with what makes a GPU's aggregations fastest: windows for MaxK's, an order of the
     rows for others. Neither moves a node or an edge."""
-    if jax.default_backend() != "gpu" or _ffi.cpu_module is None:
+    if jax.default_backend() != "gpu" or ffi.cpu_module is None:
         return graph
-    return graph.with_windows() if activation == "maxk" else graph.with_row_order()
+    return graph.with_windows() if activation == "maxk" else graph.with_row_schedule()
 
 
 def describe_kernels(config: TrainConfig, calls: dict[str, int]) -> str:

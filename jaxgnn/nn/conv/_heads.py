@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxgnn._ffi import accumulation_dtype
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
-from jaxgnn.ops import _check, segment_reduce
+from jaxgnn.ops import segment_reduce
+from jaxgnn.ops._core import checks
 
 FillValue = float | Literal["mean", "add", "min", "max"]
 
@@ -65,18 +66,18 @@ def edge_rows(
         return None
     if layer is None:
         raise ValueError(f"edge_attr: {module} without edge_dim expected None")
-    edge_attr = _check.floating_rows(edge_attr, "edge_attr", graph.num_edges, "edge")
+    edge_attr = checks.floating_rows(edge_attr, "edge_attr", graph.num_edges, "edge")
     if edge_attr.ndim == 1:
         edge_attr = edge_attr[:, None]
-    return _check.matrix(edge_attr, "edge_attr", graph.num_edges, layer.kernel[...].shape[0])
+    return checks.matrix(edge_attr, "edge_attr", graph.num_edges, layer.kernel[...].shape[0])
 
 
 def check_fill_value(fill_value: Any) -> None:
     """Raises unless it is a number or the name of a reduction."""
     if isinstance(fill_value, str):
-        _check.choice(fill_value, "fill_value", ("mean", "add", "min", "max"))
+        checks.choice(fill_value, "fill_value", ("mean", "add", "min", "max"))
     else:
-        _check.number(fill_value, "fill_value", -math.inf, math.inf)
+        checks.number(fill_value, "fill_value", -math.inf, math.inf)
 
 
 def loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Array:

@@ -11,7 +11,8 @@ from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn.conv import _heads
-from jaxgnn.ops import _check, cosine_attention
+from jaxgnn.ops import cosine_attention
+from jaxgnn.ops._core import checks
 
 
 class AGNNConv(nnx.Module):
@@ -62,7 +63,7 @@ class AGNNConv(nnx.Module):
         if weights is not None:
             raise ValueError("weights: AGNNConv has none, expected None")
         rows = dense(_inputs.features(x, "x", graph.num_senders, "node"))
-        rows = _check.floating(rows if self.dtype is None else rows.astype(self.dtype), "x")
+        rows = checks.floating(rows if self.dtype is None else rows.astype(self.dtype), "x")
         beta = 1.0 if self.beta is None else self.beta[...][0]
         folded = _heads.fold(rows[..., None, :])
         out = cosine_attention(graph, folded, beta, self_loops=self.add_self_loops)

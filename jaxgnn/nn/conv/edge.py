@@ -16,7 +16,8 @@ from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
 from jaxgnn.nn.mlp import MLP
-from jaxgnn.ops import _check, edge_conv, gather_edges, segment_reduce
+from jaxgnn.ops import edge_conv, gather_edges, segment_reduce
+from jaxgnn.ops._core import checks
 
 EdgeReduce = Literal["max", "mean", "sum"]
 
@@ -72,7 +73,7 @@ class EdgeConv(nnx.Module):
         bias_init: Initializer | None = None,
         rngs: nnx.Rngs,
     ):
-        _check.choice(aggr, "aggr", ("max", "mean", "sum"))
+        checks.choice(aggr, "aggr", ("max", "mean", "sum"))
         widths = (2 * width(in_features, "in_features"), width(out_features, "out_features"))
         if mlp is not None and not isinstance(mlp, nnx.Module):
             raise TypeError(f"mlp: expected an nnx.Module, got {type(mlp).__name__}")

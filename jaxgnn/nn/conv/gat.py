@@ -11,15 +11,16 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn._ffi import accumulation_dtype
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width, width_pair
 from jaxgnn.nn.conv import _heads
-from jaxgnn.ops import _check, gat_attention
-from jaxgnn.ops.gat_attention import gat_attention_with_weights
+from jaxgnn.ops import gat_attention
+from jaxgnn.ops._attention.gat_attention import gat_attention_with_weights
+from jaxgnn.ops._core import checks
 
 
 class GATConv(nnx.Module):
@@ -127,7 +128,7 @@ class GATConv(nnx.Module):
         self.out_features = out_features
         self.heads = heads
         self.concat = concat
-        self.negative_slope = _check.number(negative_slope, "negative_slope", 0, math.inf)
+        self.negative_slope = checks.number(negative_slope, "negative_slope", 0, math.inf)
         self.add_self_loops = add_self_loops
         self.edge_dim = edge_dim
         self.fill_value: _heads.FillValue = fill_value

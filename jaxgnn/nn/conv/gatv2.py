@@ -17,8 +17,9 @@ from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width, width_pair
 from jaxgnn.nn.conv import _heads
-from jaxgnn.ops import _check, gatv2_attention
-from jaxgnn.ops.gatv2_attention import gatv2_attention_with_weights
+from jaxgnn.ops import gatv2_attention
+from jaxgnn.ops._attention.gatv2_attention import gatv2_attention_with_weights
+from jaxgnn.ops._core import checks
 
 
 class GATv2Conv(nnx.Module):
@@ -119,7 +120,7 @@ class GATv2Conv(nnx.Module):
         self.out_features = out_features
         self.heads = heads
         self.concat = concat
-        self.negative_slope = _check.number(negative_slope, "negative_slope", 0, math.inf)
+        self.negative_slope = checks.number(negative_slope, "negative_slope", 0, math.inf)
         self.add_self_loops = add_self_loops
         self.edge_dim = edge_dim
         self.fill_value: _heads.FillValue = fill_value

@@ -8,12 +8,13 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn._ffi import accumulation_dtype
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph, self_loop_mask
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense, map_values
 from jaxgnn.nn._linear import Initializer, aggregate_and_transform, glorot_kernel, linear
-from jaxgnn.ops import CBSR, _check, segment_reduce
+from jaxgnn.ops import CBSR, segment_reduce
+from jaxgnn.ops._core import checks
 
 
 class GCNConv(nnx.Module):
@@ -110,7 +111,7 @@ class GCNConv(nnx.Module):
             raise ValueError("x: GCNConv expected one array, got a pair; see SAGEConv or GINConv")
         x = _inputs.features(x, "x", graph.num_senders, "node", self.in_features)
         if weights is not None:
-            weights = _check.edge_weights(weights, graph.num_edges, ())
+            weights = checks.edge_weights(weights, graph.num_edges, ())
         return aggregate_and_transform(
             self.linear,
             lambda h: self._aggregate(graph, h, weights),

@@ -9,13 +9,14 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn._ffi import accumulation_dtype
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense, map_values
 from jaxgnn.nn._linear import aggregate_and_transform
 from jaxgnn.nn.mlp import MLP
-from jaxgnn.ops import CBSR, _check
+from jaxgnn.ops import CBSR
+from jaxgnn.ops._core import checks
 
 
 class GINConv(nnx.Module):
@@ -87,7 +88,7 @@ class GINConv(nnx.Module):
                 f"got {pair[1].shape[1:]}"
             )
         if weights is not None:
-            weights = _check.edge_weights(weights, graph.num_edges, ())
+            weights = checks.edge_weights(weights, graph.num_edges, ())
         # One array for both ends stays one, to be multiplied once.
         rows = pair[0] if pair[1] is pair[0] else pair
         if not isinstance(self.nn, MLP):

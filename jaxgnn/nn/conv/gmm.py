@@ -12,13 +12,14 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn._ffi import accumulation_dtype
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, promote, width, width_pair
-from jaxgnn.ops import _check, gaussian_spmm
-from jaxgnn.ops.spmm import Map, divide_by_degree
+from jaxgnn.ops import gaussian_spmm
+from jaxgnn.ops._core import checks
+from jaxgnn.ops._core.degree import divide_by_degree
 
 Mixture = Literal["mean", "sum"]
 Pseudo = Array | tuple[Array, Array]
@@ -91,11 +92,11 @@ class GMMConv(nnx.Module):
         bias_init: Initializer = jax.nn.initializers.zeros,
         rngs: nnx.Rngs,
     ):
-        _check.choice(aggr, "aggr", ("mean", "sum"))
+        checks.choice(aggr, "aggr", ("mean", "sum"))
         senders, receivers = width_pair(in_features, "in_features")
         out_features = width(out_features, "out_features")
         kernel_size = count(kernel_size, "kernel_size", "kernels")
-        _check.integer(dim, "dim", 1, 16)
+        checks.integer(dim, "dim", 1, 16)
         layer = functools.partial(
             linear,
             use_bias=False,
@@ -161,7 +162,7 @@ class GMMConv(nnx.Module):
                 later = self.aggr == "mean" and flat.dtype.itemsize >= 4
                 sums = aggregate(flat, *by, reduce="sum" if later else self.aggr)
                 out = self._transformed(sums, batch)
-                out = divide_by_degree(graph, Map(False, "receivers" if later else None), out)
+                out = divide_by_degree(graph, "receivers" if later else None, out)
             else:
                 out = aggregate(self._by_kernel(senders), *by, reduce=self.aggr)
         out = out.reshape(graph.num_receivers, *batch, self.out_features)

@@ -8,7 +8,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn._ffi import accumulation_dtype
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense
@@ -19,8 +19,9 @@ from jaxgnn.nn._linear import (
     linear,
     width_pair,
 )
-from jaxgnn.ops import CBSR, _check
-from jaxgnn.ops.spmm import Reduce
+from jaxgnn.ops import CBSR
+from jaxgnn.ops._aggregation.spmm import Reduce
+from jaxgnn.ops._core import checks
 
 
 class SAGEConv(nnx.Module):
@@ -75,7 +76,7 @@ class SAGEConv(nnx.Module):
         bias_init: Initializer | None = None,
         rngs: nnx.Rngs,
     ):
-        _check.choice(aggr, "aggr", ("mean", "sum", "max", "min"))
+        checks.choice(aggr, "aggr", ("mean", "sum", "max", "min"))
         senders, receivers = width_pair(in_features, "in_features")
 
         def layer(in_features: int, out_features: int, use_bias: bool) -> nnx.Linear:
@@ -120,7 +121,7 @@ class SAGEConv(nnx.Module):
         graph = _inputs.graph_argument(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "SAGEConv")
         if weights is not None:
-            weights = _check.edge_weights(weights, graph.num_edges, ())
+            weights = checks.edge_weights(weights, graph.num_edges, ())
         if self.linear_project is not None:
             senders = jax.nn.relu(self.linear_project(dense(senders)))
         out = aggregate_and_transform(

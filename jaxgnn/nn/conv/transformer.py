@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn._ffi import accumulation_dtype
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
@@ -19,7 +19,7 @@ from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, kaiming_kernel, linear, width, width_pair
 from jaxgnn.nn.conv import _heads
 from jaxgnn.ops import dot_attention, gather_edges, segment_reduce
-from jaxgnn.ops.dot_attention import dot_attention_with_weights
+from jaxgnn.ops._attention.dot_attention import dot_attention_with_weights
 
 
 class TransformerConv(nnx.Module):

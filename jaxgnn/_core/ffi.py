@@ -1,0 +1,103 @@
+"""Loads the compiled modules, registers their XLA FFI targets, and calls them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array
+
+
+def _load(name: str, platform: str) -> tuple[ModuleType | None, str | None]:
+    """Imports a compiled module and registers its targets, or says why it is not there."""
+    try:
+        module = importlib.import_module(f"jaxgnn.{name}")
+    except ImportError as error:
+        return None, str(error)
+    for target, handler in module.registrations().items():
+        jax.ffi.register_ffi_target(target, handler, platform=platform)
+        targets[platform].add(target)
+    return module, None
+
+
+targets: dict[str, set[str]] = {"cpu": set(), "CUDA": set()}
+cpu_module, cpu_error = _load("_cpu", "cpu")
+cuda_module, cuda_error = _load("_cuda", "CUDA")
+
+
+def host_module(what: str) -> ModuleType:
+    """The compiled CPU module, whose host functions `what` needs.
+
+    Raises:
+        RuntimeError: it is missing.
+    """
+    if cpu_module is None:
+        raise RuntimeError(f"{what}: needs the compiled module jaxgnn._cpu ({cpu_error})")
+    return cpu_module
+
+
+def unify_varying(*trees: Any) -> Any:
+    """Casts all arrays to the manual mesh axes that any of them varies over.
+
+    Inside `shard_map(check_vma=True)` every operand of a custom call, and its result, must vary
+    over the same axes; the cast's own transpose is the sum that a replicated operand's gradient
+    needs, so it belongs before the `custom_vjp`. Outside `shard_map` this does nothing.
+    """
+
+    def axes(array: Array) -> frozenset:
+        return jax.typeof(array).manual_axis_type.varying
+
+    varying = frozenset().union(*map(axes, jax.tree.leaves(trees)))
+
+    def cast(array: Array) -> Array:
+        missing = tuple(sorted(varying - axes(array)))
+        return jax.lax.pcast(array, missing, to="varying") if missing else array
+
+    return jax.tree.map(cast, trees) if varying else trees
+
+
+def zeros(shape: tuple[int, ...], dtype: DTypeLike, *trees: Any) -> Array:
+    """The result of an operation that has nothing to compute: it varies as that of a call would.
+
+    `trees` are the operation's operands.
+    """
+    return unify_varying(jnp.zeros(shape, dtype), *trees)[0]
+
+
+def call(
+    target: str,
+    operands: Sequence[Array],
+    results: Sequence[tuple[tuple[int, ...], DTypeLike]],
+    **attributes: int | float,
+) -> list[Array]:
+    """Calls an FFI target, its results varying over the operands' manual mesh axes.
+
+    Args:
+        target: the registered name.
+        operands: arrays, already of the shapes and dtypes that the target takes.
+        results: shape and dtype of each result.
+        attributes: numbers; integers reach C++ as int64, floats as double.
+    """
+    operands = unify_varying(*operands)
+    aval = jax.typeof(operands[0])
+
+    def result_type(shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+        if aval.manual_axis_type.varying:
+            # Derived from an operand's type: a bare ShapeDtypeStruct would be taken for
+            # replicated, which inside shard_map is silently wrong.
+            return aval.update(shape=shape, dtype=np.dtype(dtype), weak_type=False)
+        return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
+
+    types = [result_type(shape, dtype) for shape, dtype in results]
+    typed = {
+        name: np.float64(value) if isinstance(value, float) else np.int64(value)
+        for name, value in attributes.items()
+    }
+    outputs = jax.ffi.ffi_call(target, types)(*operands, **typed)
+    return list(outputs)

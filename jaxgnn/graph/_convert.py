@@ -1,0 +1,188 @@
+"""Edge lists of SciPy matrices, NetworkX graphs and jraph graphs, and the way back."""
+
+from __future__ import annotations
+
+import numbers
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+from jaxgnn.graph._csr import row_ids
+
+if TYPE_CHECKING:
+    import networkx
+    import scipy.sparse
+
+    from jaxgnn.graph._graph import Graph
+
+Edges = dict[str, Any]  # the arguments of `Graph.from_edges`
+
+
+def edges_of_scipy(
+    adjacency: scipy.sparse.sparray | scipy.sparse.spmatrix,
+) -> tuple[Edges, Float[np.ndarray, " entries"]]:
+    """Edges and weights of a SciPy sparse matrix of any format; entry $(j, i)$: from $j$ to $i$.
+
+    A square matrix gives a square graph. Explicit zeros are edges (where the format keeps them:
+    DIA and DOK do not); repeated entries stay apart. Floating weights keep their dtype; booleans
+    and integers become float32.
+
+    Raises:
+        TypeError: not a SciPy sparse matrix, or complex entries.
+        ValueError: not two-dimensional.
+    """
+    import scipy.sparse
+
+    if not scipy.sparse.issparse(adjacency):
+        raise TypeError(
+            f"adjacency: expected a SciPy sparse matrix, got {type(adjacency).__name__}"
+        )
+    matrix: Any = adjacency  # SciPy's base classes do not declare what all formats have
+    if matrix.ndim != 2:
+        raise ValueError(f"adjacency: expected two dimensions, got the shape {matrix.shape}")
+    entries = matrix.tocoo()
+    if entries.dtype.kind not in "biuf":
+        raise TypeError(f"adjacency: expected real entries, got {entries.dtype}")
+    num_senders, num_receivers = entries.shape
+    counts = {"num_nodes": num_senders}
+    if num_senders != num_receivers:
+        counts = {"num_senders": num_senders, "num_receivers": num_receivers}
+    values = entries.data
+    if values.dtype.kind != "f" or values.dtype.itemsize > 8:
+        values = values.astype(np.float32 if values.dtype.kind != "f" else np.float64)
+    return {"senders": entries.row, "receivers": entries.col, **counts}, values
+
+
+def to_scipy(
+    graph: Graph, weights: Float[ArrayLike, " num_edges"] | None = None
+) -> scipy.sparse.csr_array:
+    """SciPy CSR array of shape `(num_senders, num_receivers)`; no weights: ones, float32.
+
+    Repeated edges become repeated entries, which SciPy's arithmetic sums.
+
+    Raises:
+        ValueError: `weights` is not one number an edge.
+    """
+    import scipy.sparse
+
+    values = _edge_values(graph, weights)
+    if values is None:
+        values = np.ones(graph.num_edges, np.float32)
+    if values.dtype.kind not in "biuf" or values.dtype == np.float16:
+        values = values.astype(np.float32)  # SciPy has no 16-bit floats
+    return scipy.sparse.csr_array(
+        (
+            values[np.asarray(graph.transpose_permutation)],
+            np.array(graph.transpose_receivers),
+            np.array(graph.transpose_row_offsets),
+        ),
+        shape=(graph.num_senders, graph.num_receivers),
+    )
+
+
+def edges_of_networkx(
+    graph: networkx.Graph, weight: str | None
+) -> tuple[Edges, Float[np.ndarray, " edges"] | None]:
+    """Edges, and the edge attribute `weight` if named, of a NetworkX graph of any kind.
+
+    Node number $i$ is the $i$-th of `graph.nodes`. Each edge of an undirected graph becomes two
+    (a self-loop stays one). Edges without the attribute weigh 1. `edge_permutation` refers to
+    the order of `graph.edges`.
+
+    Raises:
+        TypeError: an attribute that is not a number.
+    """
+    number = {node: i for i, node in enumerate(graph.nodes)}
+    ends = np.array(
+        [(number[source], number[target]) for source, target in graph.edges()], np.int32
+    ).reshape(-1, 2)
+    edges = {
+        "senders": ends[:, 0],
+        "receivers": ends[:, 1],
+        "num_nodes": len(number),
+        "undirected": not graph.is_directed(),
+    }
+    if weight is None:
+        return edges, None
+    values = np.empty(len(ends), np.float32)
+    for e, (source, target, value) in enumerate(graph.edges(data=weight, default=1.0)):
+        if not isinstance(value, numbers.Real):
+            raise TypeError(
+                f"weight: expected numbers, got {value!r} as {weight!r} of the edge "
+                f"{(source, target)!r}"
+            )
+        values[e] = value
+    return edges, values
+
+
+def to_networkx(
+    graph: Graph, weights: Float[ArrayLike, " num_edges"] | None = None
+) -> networkx.MultiDiGraph:
+    """NetworkX `MultiDiGraph` of a square graph, with the edge attribute `weight` if given.
+
+    Raises:
+        ImportError: NetworkX is not installed.
+        ValueError: the graph is rectangular, or `weights` is not one number an edge.
+    """
+    try:
+        import networkx
+    except ImportError as error:
+        raise ImportError("to_networkx needs NetworkX: pip install 'jaxgnn[networkx]'") from error
+    if not graph.is_square:
+        raise ValueError(f"graph: expected a square graph, got {graph}")
+    values = _edge_values(graph, weights)
+    ends = zip(
+        np.asarray(graph.senders).tolist(),
+        row_ids(np.asarray(graph.row_offsets)).tolist(),
+        strict=True,
+    )
+    result = networkx.MultiDiGraph()
+    result.add_nodes_from(range(graph.num_senders))
+    if values is None:
+        result.add_edges_from(ends)
+    else:
+        result.add_weighted_edges_from(
+            (source, target, value)
+            for (source, target), value in zip(ends, values.tolist(), strict=True)
+        )
+    return result
+
+
+def edges_of_jraph(graph: Any) -> Edges:
+    """Edges of jraph's `GraphsTuple`, or anything with its `senders`, `receivers`, `n_node`.
+
+    Several graphs in one stay one disconnected graph, padding included; see `jaxgnn.batch` for
+    the membership of its nodes.
+
+    Raises:
+        TypeError: an attribute is missing.
+        ValueError: `n_edge` does not sum to the number of edges.
+    """
+    for name in ("senders", "receivers", "n_node"):
+        if getattr(graph, name, None) is None:
+            raise TypeError(f"graph: expected senders, receivers and n_node, got no {name}")
+    senders = np.asarray(graph.senders)
+    n_edge = getattr(graph, "n_edge", None)
+    if n_edge is not None and int(np.sum(n_edge)) != senders.size:
+        raise ValueError(
+            f"n_edge: expected it to sum to the number of senders ({senders.size}), "
+            f"got {int(np.sum(n_edge))}"
+        )
+    return {
+        "senders": senders,
+        "receivers": graph.receivers,
+        "num_nodes": int(np.sum(graph.n_node)),
+    }
+
+
+def _edge_values(graph: Graph, weights: Any) -> np.ndarray | None:
+    if weights is None:
+        return None
+    values = np.asarray(weights)
+    if values.shape != (graph.num_edges,):
+        raise ValueError(
+            f"weights: expected one for each of the {graph.num_edges} edges, "
+            f"got the shape {values.shape}"
+        )
+    return values

@@ -1,0 +1,308 @@
+"""Builds the host arrays of a graph: sorted edges, their transpose, and the chunks of long rows.
+
+NumPy arrays in and out. The sort runs in C++ (`cpu/graph.cc`), or in NumPy where the compiled
+module is missing: slower, with the same result.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxgnn._core.ffi import cpu_module
+from jaxgnn.graph._row_chunks import RowChunks, chunk_rows, pad_chunks
+
+_SELF_LOOPS = ("keep", "add", "add_remaining", "remove")  # the order of C++'s enum
+_MAX_NODES = 2**31 - 1
+_WIDE_FROM = 2**31  # edges that no int32 counts
+
+
+class HostCSR(NamedTuple):
+    """The arrays of `Graph`, in NumPy. If `symmetric`, the transpose's are the same objects."""
+
+    row_offsets: np.ndarray
+    senders: np.ndarray
+    row_chunks: RowChunks
+    transpose_row_offsets: np.ndarray
+    transpose_receivers: np.ndarray
+    transpose_permutation: np.ndarray
+    transpose_row_chunks: RowChunks
+    edge_permutation: np.ndarray | None
+    self_loops: np.ndarray | None
+    num_senders: int
+    num_receivers: int
+    num_edges: int
+    symmetric: bool
+
+    def pad_chunks(self) -> HostCSR:
+        """The same arrays, the chunks' tables padded to shapes that the counts alone decide."""
+        return self._replace(
+            row_chunks=pad_chunks(self.row_chunks, self.num_edges, self.num_receivers),
+            transpose_row_chunks=pad_chunks(
+                self.transpose_row_chunks, self.num_edges, self.num_senders
+            ),
+        )
+
+
+# Building.
+
+
+def build(
+    senders: Any,
+    receivers: Any,
+    *,
+    num_nodes: int | None = None,
+    num_senders: int | None = None,
+    num_receivers: int | None = None,
+    undirected: bool = False,
+    deduplicate: bool = False,
+    self_loops: str = "keep",
+    wide: bool | None = None,
+) -> HostCSR:
+    """Arrays of `Graph.from_edges`, which see. `wide` forces 64-bit edge counts (for tests)."""
+    senders = as_indices(senders, "senders")
+    receivers = as_indices(receivers, "receivers")
+    if senders.shape != receivers.shape:
+        raise ValueError(
+            f"receivers: expected as many as senders ({senders.size}), got {receivers.size}"
+        )
+    if senders.dtype != receivers.dtype:
+        senders, receivers = senders.astype(np.int64), receivers.astype(np.int64)
+    if self_loops not in _SELF_LOOPS:
+        raise ValueError(f"self_loops: expected one of {_SELF_LOOPS}, got {self_loops!r}")
+
+    num_senders, num_receivers, square = _counts(
+        senders, receivers, num_nodes, num_senders, num_receivers
+    )
+    if not square and (undirected or self_loops != "keep"):
+        option = "undirected=True" if undirected else f"self_loops={self_loops!r}"
+        raise ValueError(
+            f"{option}: expected a square graph (give num_nodes), got num_senders or num_receivers"
+        )
+
+    added = num_receivers if self_loops.startswith("add") else 0
+    forced = wide is not None
+    if wide is None:
+        wide = senders.size * (2 if undirected else 1) + added >= _WIDE_FROM
+    core: Any = _build_numpy if cpu_module is None else cpu_module.build_csr
+    offsets, columns, t_offsets, t_columns, t_permutation, permutation, loops = core(
+        senders,
+        receivers,
+        num_senders,
+        num_receivers,
+        square,
+        undirected,
+        deduplicate,
+        _SELF_LOOPS.index(self_loops),
+        wide,
+    )
+    num_edges, symmetric = columns.size, t_columns is columns
+    if wide and not forced and num_edges < _WIDE_FROM:  # fewer edges came out than might have
+        offsets, t_permutation = offsets.astype(np.int32), t_permutation.astype(np.int32)
+        t_offsets = offsets if symmetric else t_offsets.astype(np.int32)
+        if senders.size <= _WIDE_FROM:
+            permutation = permutation.astype(np.int32)
+    chunks = chunk_rows(offsets)
+    return HostCSR(
+        row_offsets=offsets,
+        senders=columns,
+        row_chunks=chunks,
+        transpose_row_offsets=t_offsets,
+        transpose_receivers=t_columns,
+        transpose_permutation=t_permutation,
+        transpose_row_chunks=chunks if symmetric else chunk_rows(t_offsets),
+        edge_permutation=permutation,
+        self_loops=loops,
+        num_senders=num_senders,
+        num_receivers=num_receivers,
+        num_edges=num_edges,
+        symmetric=symmetric,
+    )
+
+
+def build_from_csr(row_offsets: Any, senders: Any, *, num_senders: int | None = None) -> HostCSR:
+    """Arrays of `Graph.from_csr`, which see."""
+    offsets = as_indices(row_offsets, "row_offsets")
+    senders = as_indices(senders, "senders")
+    if offsets.size == 0:
+        raise ValueError("row_offsets: expected num_receivers + 1 of them, got none")
+    if offsets[0] != 0 or offsets[-1] != senders.size:
+        raise ValueError(
+            f"row_offsets: expected them to run from 0 to the number of senders "
+            f"({senders.size}), got {offsets[0]} to {offsets[-1]}"
+        )
+    lengths = np.diff(offsets)
+    if lengths.size and lengths.min() < 0:
+        row = int(np.argmax(lengths < 0))
+        raise ValueError(
+            f"row_offsets: expected them to rise, got row_offsets[{row}] = {offsets[row]} "
+            f"before row_offsets[{row + 1}] = {offsets[row + 1]}"
+        )
+    num_rows = offsets.size - 1
+    receivers = np.repeat(np.arange(num_rows, dtype=senders.dtype), lengths)
+    if num_senders is None:
+        return build(senders, receivers, num_nodes=num_rows)
+    return build(senders, receivers, num_senders=num_senders, num_receivers=num_rows)
+
+
+def row_ids(row_offsets: np.ndarray) -> np.ndarray:
+    """The row of each edge, int32."""
+    return np.repeat(np.arange(row_offsets.size - 1, dtype=np.int32), np.diff(row_offsets))
+
+
+def gcn_normalize(row_offsets: np.ndarray, senders: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    r"""$d_j^{-1/2} w_{ij} d_i^{-1/2}$ with $d_i = \sum_j w_{ij}$ in double; 0 where $d = 0$.
+
+    `weights` is `[E]` or `[E, ...]`, floating.
+    """
+    native = weights.ndim == 1 and weights.dtype in (np.float32, np.float64)
+    if native and cpu_module is not None:
+        return cpu_module.gcn_normalise(row_offsets, senders, np.ascontiguousarray(weights))
+    receivers = row_ids(row_offsets)
+    degrees = np.zeros((row_offsets.size - 1, *weights.shape[1:]))
+    np.add.at(degrees, receivers, weights.astype(np.float64))
+    # Narrow types (bfloat16, float16) are computed in float32 and rounded once.
+    dtype = np.float64 if weights.dtype == np.float64 else np.float32
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = degrees.astype(dtype) ** dtype(-0.5)
+    scale[np.isposinf(scale)] = 0
+    return (scale[senders] * weights.astype(dtype) * scale[receivers]).astype(weights.dtype)
+
+
+# Checks of what comes in.
+
+
+def as_indices(values: Any, name: str) -> np.ndarray:
+    """`values` as a contiguous int32 or int64 vector; a copy only if they are something else.
+
+    Raises:
+        TypeError: not integers.
+        ValueError: not one-dimensional.
+    """
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name}: expected a vector of indices, got the shape {array.shape}")
+    if array.size == 0 and array.dtype == np.float64:
+        array = array.astype(np.int32)  # what NumPy makes of an empty list
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integers, got {array.dtype}")
+    if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
+        place = int(array.argmax())
+        raise ValueError(
+            f"{name}: expected indices below 2**31, got {name}[{place}] = {array[place]}"
+        )
+    fits = np.can_cast(array.dtype, np.int32)
+    return np.ascontiguousarray(array, dtype=np.int32 if fits else np.int64)
+
+
+def _counts(
+    senders: np.ndarray,
+    receivers: np.ndarray,
+    num_nodes: int | None,
+    num_senders: int | None,
+    num_receivers: int | None,
+) -> tuple[int, int, bool]:
+    """Senders, receivers and whether they are one set, with all indices checked against them."""
+    if num_senders is None and num_receivers is None:
+        count = _check_count(num_nodes, "num_nodes")
+        highest = max(
+            _check_range(senders, count, "senders", "num_nodes"),
+            _check_range(receivers, count, "receivers", "num_nodes"),
+        )
+        count = highest + 1 if count is None else count
+        return count, count, True
+    if num_nodes is not None:
+        raise ValueError(
+            "num_nodes: expected it alone (a square graph) or num_senders and num_receivers "
+            "(a rectangular one), got both"
+        )
+
+    def resolve(indices: np.ndarray, count: int | None, name: str) -> int:
+        count = _check_count(count, f"num_{name}")
+        highest = _check_range(indices, count, name, f"num_{name}")
+        return highest + 1 if count is None else count
+
+    return (
+        resolve(senders, num_senders, "senders"),
+        resolve(receivers, num_receivers, "receivers"),
+        False,
+    )
+
+
+def _check_count(count: Any, name: str) -> int | None:
+    if count is None:
+        return None
+    if isinstance(count, (bool, np.bool_)) or not isinstance(count, (int, np.integer)):
+        raise TypeError(f"{name}: expected an integer, got {count!r}")
+    if not 0 <= count <= _MAX_NODES:
+        raise ValueError(f"{name}: expected 0 to 2**31 - 1, got {count}")
+    return int(count)
+
+
+def _check_range(indices: np.ndarray, count: int | None, name: str, count_name: str) -> int:
+    """The largest index (-1 if there are none), all of them being in [0, count)."""
+    if cpu_module is not None:
+        low, high = cpu_module.extent(indices)
+    else:
+        low, high = (int(indices.min()), int(indices.max())) if indices.size else (0, -1)
+    limit = _MAX_NODES if count is None else count
+    if low < 0 or high >= limit:
+        place = int(np.argmax((indices < 0) | (indices >= limit)))
+        expected = f"0 to {count_name} - 1 = {limit - 1}" if count is not None else "0 to 2**31 - 2"
+        raise ValueError(f"{name}: expected {expected}, got {name}[{place}] = {indices[place]}")
+    return high
+
+
+# The same in NumPy: for installations without the compiled module, and the oracle of the tests.
+
+
+def _build_numpy(
+    senders: np.ndarray,
+    receivers: np.ndarray,
+    num_senders: int,
+    num_receivers: int,
+    square: bool,
+    undirected: bool,
+    deduplicate: bool,
+    self_loops: int,
+    wide: bool,
+) -> tuple[np.ndarray | None, ...]:
+    """What C++'s `build_csr` does, in its argument order."""
+    index = np.int64 if wide else np.int32
+    ids = np.arange(senders.size, dtype=index)
+    is_loop = senders == receivers
+    nodes = np.arange(num_receivers, dtype=senders.dtype)
+    parts = [(senders, receivers, ids)]
+    if _SELF_LOOPS[self_loops] == "remove":
+        parts = [(senders[~is_loop], receivers[~is_loop], ids[~is_loop])]
+    if undirected:
+        parts.append((receivers[~is_loop], senders[~is_loop], ids[~is_loop]))
+    if _SELF_LOOPS[self_loops] == "add_remaining":
+        nodes = np.setdiff1d(nodes, receivers[is_loop])
+    if _SELF_LOOPS[self_loops].startswith("add"):
+        parts.append((nodes, nodes, np.full(nodes.size, -1, index)))
+    s, r, ids = (np.concatenate(part) for part in zip(*parts, strict=True))
+
+    order = np.lexsort((s, r))
+    s, r, ids = s[order].astype(np.int32), r[order].astype(np.int32), ids[order]
+    if deduplicate and s.size:
+        first = np.concatenate([[True], (s[1:] != s[:-1]) | (r[1:] != r[:-1])])
+        s, r, ids = s[first], r[first], ids[first]
+
+    offsets_of = functools.partial(_offsets, dtype=index)
+    offsets, t_offsets = offsets_of(r, num_receivers), offsets_of(s, num_senders)
+    permutation = np.argsort(s, kind="stable").astype(index)
+    t_columns = r[permutation]
+    if np.array_equal(offsets, t_offsets) and np.array_equal(s, t_columns):
+        t_offsets, t_columns = offsets, s
+    loops = None
+    if square:
+        loops = np.bincount(r[s == r], minlength=num_receivers).astype(np.int32)
+    return offsets, s, t_offsets, t_columns, permutation, ids, loops
+
+
+def _offsets(rows: np.ndarray, num_rows: int, dtype: Any) -> np.ndarray:
+    counts = np.bincount(rows, minlength=num_rows)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(dtype)

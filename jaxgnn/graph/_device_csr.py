@@ -1,0 +1,47 @@
+"""Builds a graph out of sorted edges with JAX's operations: under `jit`, on the device.
+
+The counterpart of `_csr`, which sorts any edge list on the host. All shapes depend on the counts
+alone, so the chunks' tables have their largest size (`chunk_capacity`).
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jaxgnn.graph._graph import Graph
+from jaxgnn.graph._row_chunks import chunk_rows_on_device
+
+
+def square_graph(
+    row_offsets: Int[Array, " num_nodes+1"],
+    senders: Int[Array, " num_edges"],
+    receivers: Int[Array, " num_edges"],
+    edge_permutation: Int[Array, " num_edges"] | None,
+) -> Graph:
+    """The square graph of int32 edges that are sorted by receiver, then by sender.
+
+    Nothing is checked: the kernels trust indices, so the caller answers for them.
+    """
+    nodes, edges = row_offsets.shape[0] - 1, senders.shape[0]
+    # Stable: each sender's edges stay in the order of their receivers.
+    permutation = jnp.argsort(senders, stable=True).astype(jnp.int32)
+    first = jnp.arange(nodes + 1, dtype=jnp.int32)
+    transpose_row_offsets = jnp.searchsorted(senders[permutation], first).astype(jnp.int32)
+    loops = jnp.cumsum(senders == receivers, dtype=jnp.int32)
+    loops = jnp.concatenate([jnp.zeros(1, jnp.int32), loops])
+    return Graph(
+        row_offsets=row_offsets,
+        senders=senders,
+        row_chunks=chunk_rows_on_device(row_offsets, edges),
+        transpose_row_offsets=transpose_row_offsets,
+        transpose_receivers=receivers[permutation],
+        transpose_permutation=permutation,
+        transpose_row_chunks=chunk_rows_on_device(transpose_row_offsets, edges),
+        edge_permutation=edge_permutation,
+        self_loops=loops[row_offsets[1:]] - loops[row_offsets[:-1]],
+        num_senders=nodes,
+        num_receivers=nodes,
+        num_edges=edges,
+        symmetric=False,
+    )

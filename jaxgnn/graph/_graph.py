@@ -1,0 +1,429 @@
+"""The graph: compressed sparse rows by receiver, and the transpose, as one frozen pytree."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
+
+from jaxgnn._core.arguments import check_fill_value
+from jaxgnn._core.device import device_array
+from jaxgnn._core.row_ids import csr_row_ids
+from jaxgnn.graph import _convert, _csr, _row_schedule, _windows
+from jaxgnn.graph._row_chunks import RowChunks
+
+if TYPE_CHECKING:
+    import networkx
+    import scipy.sparse
+
+SelfLoops = Literal["keep", "add", "add_remaining", "remove"]
+
+_ARRAYS = (
+    "row_offsets",
+    "senders",
+    "row_chunks",
+    "transpose_row_offsets",
+    "transpose_receivers",
+    "transpose_permutation",
+    "transpose_row_chunks",
+    "edge_permutation",
+    "self_loops",
+    "windows",
+    "row_schedule",
+    "transpose_row_schedule",
+)
+_STATIC = ("num_senders", "num_receivers", "num_edges", "symmetric")
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=list(_ARRAYS), meta_fields=list(_STATIC)
+)
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    r"""A directed graph, stored for aggregation in both directions.
+
+    An edge goes from a *sender* $j$ to a *receiver* $i$. Senders and receivers may be two
+    different sets of nodes (a *rectangular* graph); where they are one set, both counts agree.
+
+    **Edge order.** Edges are sorted by receiver, then by sender; duplicates keep the order in
+    which the user gave them. Every array over edges (weights, scores) is in this order:
+    `graph.sort_edge_data(data)` brings the user's arrays into it, and
+    `graph.edge_permutation[e]` names the user's edge at place `e` (-1 for an edge that the
+    constructor added, such as a self-loop).
+
+    Build one with `Graph.from_edges` or one of the other `from_...` constructors, outside
+    `jax.jit`, and pass it to jitted functions as an *argument*: closed over, XLA would fold it
+    into the program as a constant.
+
+    Attributes:
+        row_offsets: edges of receiver $i$ are `row_offsets[i]:row_offsets[i + 1]`. int32;
+            int64 from $2^{31}$ edges on (which needs `jax_enable_x64`).
+        senders: the sender of each edge, int32.
+        row_chunks: chunks of the long rows, so that one long row does not stall the others.
+        transpose_row_offsets, transpose_receivers, transpose_row_chunks: those of the transpose.
+        transpose_permutation: the transpose's edge `t` is the graph's edge
+            `transpose_permutation[t]`.
+        edge_permutation: place in the user's list of each edge, or -1; `None` once dropped.
+        self_loops: number of self-loops at each node; `None` if the graph is rectangular.
+        windows: groups of receivers that share senders, or `None`; see `with_windows`.
+        row_schedule, transpose_row_schedule: the order in which GPU kernels process the rows, or
+            `None` for the original order; see `with_row_schedule`.
+        num_senders, num_receivers, num_edges: static counts.
+        symmetric: static; the structure equals its transpose, and shares its buffers where it was
+            built.
+    """
+
+    row_offsets: Int[Array, " num_receivers+1"]
+    senders: Int[Array, " num_edges"]
+    row_chunks: RowChunks
+    transpose_row_offsets: Int[Array, " num_senders+1"]
+    transpose_receivers: Int[Array, " num_edges"]
+    transpose_permutation: Int[Array, " num_edges"]
+    transpose_row_chunks: RowChunks
+    edge_permutation: Int[Array, " num_edges"] | None
+    self_loops: Int[Array, " num_receivers"] | None
+    num_senders: int
+    num_receivers: int
+    num_edges: int
+    symmetric: bool
+    windows: _windows.Windows | None = None
+    row_schedule: Int[Array, " num_receivers"] | None = None
+    transpose_row_schedule: Int[Array, " num_senders"] | None = None
+
+    # Constructors.
+
+    @classmethod
+    def from_edges(
+        cls,
+        senders: Int[ArrayLike, " edges"],
+        receivers: Int[ArrayLike, " edges"],
+        *,
+        num_nodes: int | None = None,
+        num_senders: int | None = None,
+        num_receivers: int | None = None,
+        undirected: bool = False,
+        deduplicate: bool = False,
+        self_loops: SelfLoops = "keep",
+    ) -> Graph:
+        """Graph of an edge list.
+
+        Args:
+            senders, receivers: the two ends of each edge, integers from 0.
+            num_nodes: number of nodes, where senders and receivers are one set (the default;
+                the largest index + 1 if no count is given).
+            num_senders, num_receivers: the two counts of a rectangular graph. Giving either
+                makes it rectangular, even if the counts agree: it then has no self-loops.
+            undirected: also add the reverse of each edge that is not a self-loop.
+            deduplicate: keep the first of equal edges.
+            self_loops: keep them as they are, `"add"` one to each node, `"add_remaining"` to
+                each node without one, or `"remove"` all.
+
+        Raises:
+            TypeError: `senders` or `receivers` are not integers.
+            ValueError: shapes that differ, an index out of range, or an option that needs a
+                square graph on a rectangular one.
+        """
+        return cls._from_host(
+            _csr.build(
+                senders,
+                receivers,
+                num_nodes=num_nodes,
+                num_senders=num_senders,
+                num_receivers=num_receivers,
+                undirected=undirected,
+                deduplicate=deduplicate,
+                self_loops=self_loops,
+            )
+        )
+
+    @classmethod
+    def from_csr(
+        cls,
+        row_offsets: Int[ArrayLike, " num_receivers+1"],
+        senders: Int[ArrayLike, " num_edges"],
+        *,
+        num_senders: int | None = None,
+    ) -> Graph:
+        """Graph of compressed sparse rows by receiver.
+
+        Rows whose senders are not sorted get sorted; `edge_permutation` says how.
+
+        Args:
+            row_offsets: edges of receiver $i$ are `row_offsets[i]:row_offsets[i + 1]`.
+            senders: the sender of each edge.
+            num_senders: makes it a rectangular graph.
+
+        Raises:
+            TypeError: either is not of integers.
+            ValueError: offsets that do not rise from 0 to the number of edges, or a sender out
+                of range.
+        """
+        return cls._from_host(_csr.build_from_csr(row_offsets, senders, num_senders=num_senders))
+
+    @classmethod
+    def _from_host(cls, csr: _csr.HostCSR) -> Graph:
+        """Moves host arrays to the device; shares the buffers of a symmetric structure."""
+        offsets = _device_array(csr.row_offsets, "row_offsets")
+        senders = device_array(csr.senders)
+        chunks = _device_chunks(csr.row_chunks)
+        transpose = (offsets, senders, chunks)
+        if not csr.symmetric:
+            transpose = (
+                _device_array(csr.transpose_row_offsets, "transpose_row_offsets"),
+                device_array(csr.transpose_receivers),
+                _device_chunks(csr.transpose_row_chunks),
+            )
+        permutation = csr.edge_permutation
+        return cls(
+            row_offsets=offsets,
+            senders=senders,
+            row_chunks=chunks,
+            transpose_row_offsets=transpose[0],
+            transpose_receivers=transpose[1],
+            transpose_permutation=_device_array(csr.transpose_permutation, "permutation"),
+            transpose_row_chunks=transpose[2],
+            edge_permutation=(
+                None if permutation is None else _device_array(permutation, "edge_permutation")
+            ),
+            self_loops=None if csr.self_loops is None else device_array(csr.self_loops),
+            num_senders=csr.num_senders,
+            num_receivers=csr.num_receivers,
+            num_edges=csr.num_edges,
+            symmetric=csr.symmetric,
+        )
+
+    @classmethod
+    def from_edge_index(cls, edge_index: Int[ArrayLike, "2 edges"], **options: Any) -> Graph:
+        """Graph of PyG's `edge_index` (row 0 the sources, row 1 the targets).
+
+        Takes the options of `from_edges`.
+        """
+        index = np.asarray(edge_index)
+        if index.ndim != 2 or index.shape[0] != 2:
+            raise ValueError(f"edge_index: expected the shape (2, num_edges), got {index.shape}")
+        return cls.from_edges(index[0], index[1], **options)
+
+    @classmethod
+    def from_scipy(
+        cls, adjacency: scipy.sparse.sparray | scipy.sparse.spmatrix
+    ) -> tuple[Graph, Float[Array, " num_edges"]]:
+        """Graph and edge weights of a SciPy sparse matrix of any format.
+
+        Entry $(j, i)$ is the edge from $j$ to $i$ (NetworkX's and PyG's reading of an adjacency
+        matrix). Explicit zeros are edges; repeated entries stay apart.
+        """
+        edges, values = _convert.edges_of_scipy(adjacency)
+        graph = cls.from_edges(**edges)
+        return graph, device_array(values[np.asarray(graph.edge_permutation)])
+
+    @classmethod
+    def from_networkx(
+        cls, graph: networkx.Graph, *, weight: str | None = None
+    ) -> tuple[Graph, Float[Array, " num_edges"] | None]:
+        """Graph, and the edge attribute `weight` if named, of a NetworkX graph.
+
+        Nodes are numbered in NetworkX's order; each edge of an undirected graph becomes two.
+        """
+        edges, values = _convert.edges_of_networkx(graph, weight)
+        result = cls.from_edges(**edges)
+        if values is None:
+            return result, None
+        return result, device_array(values[np.asarray(result.edge_permutation)])
+
+    @classmethod
+    def from_jraph(cls, graph: Any) -> Graph:
+        """Graph of jraph's `GraphsTuple`, or anything with its `senders`, `receivers`, `n_node`."""
+        return cls.from_edges(**_convert.edges_of_jraph(graph))
+
+    # Conversions.
+
+    def to_scipy(
+        self, weights: Float[ArrayLike, " num_edges"] | None = None
+    ) -> scipy.sparse.csr_array:
+        """SciPy CSR array of shape `(num_senders, num_receivers)`; inverse of `from_scipy`."""
+        return _convert.to_scipy(self, weights)
+
+    def to_networkx(
+        self, weights: Float[ArrayLike, " num_edges"] | None = None
+    ) -> networkx.MultiDiGraph:
+        """NetworkX `MultiDiGraph` (a square graph's), with the attribute `weight` if given."""
+        return _convert.to_networkx(self, weights)
+
+    # Views.
+
+    @property
+    def receivers(self) -> Int[Array, " num_edges"]:
+        """The receiver of each edge, int32 (computed from `row_offsets`, not stored)."""
+        return csr_row_ids(self.row_offsets, self.num_edges)
+
+    @property
+    def in_degrees(self) -> Int[Array, " num_receivers"]:
+        """Number of edges that end at each receiver, int32."""
+        return jnp.diff(self.row_offsets).astype(jnp.int32)
+
+    @property
+    def out_degrees(self) -> Int[Array, " num_senders"]:
+        """Number of edges that start at each sender, int32."""
+        return jnp.diff(self.transpose_row_offsets).astype(jnp.int32)
+
+    @property
+    def is_square(self) -> bool:
+        """Whether senders and receivers are one set of nodes."""
+        return self.self_loops is not None
+
+    def transpose(self) -> Graph:
+        """The graph with every edge reversed.
+
+        Edge data follow as `data[graph.transpose_permutation]`. `edge_permutation` follows too.
+        """
+        inverse = jnp.zeros_like(self.transpose_permutation)
+        inverse = inverse.at[self.transpose_permutation].set(
+            jnp.arange(self.num_edges, dtype=inverse.dtype), unique_indices=True
+        )
+        edges = self.edge_permutation
+        return Graph(
+            row_offsets=self.transpose_row_offsets,
+            senders=self.transpose_receivers,
+            row_chunks=self.transpose_row_chunks,
+            transpose_row_offsets=self.row_offsets,
+            transpose_receivers=self.senders,
+            transpose_permutation=inverse,
+            transpose_row_chunks=self.row_chunks,
+            edge_permutation=None if edges is None else edges[self.transpose_permutation],
+            self_loops=self.self_loops,
+            num_senders=self.num_receivers,
+            num_receivers=self.num_senders,
+            num_edges=self.num_edges,
+            symmetric=self.symmetric,
+            row_schedule=self.transpose_row_schedule,
+            transpose_row_schedule=self.row_schedule,
+        )
+
+    def drop_edge_permutation(self) -> Graph:
+        """The graph without `edge_permutation`, for those who need the 4 bytes an edge."""
+        return dataclasses.replace(self, edge_permutation=None)
+
+    def with_windows(self) -> Graph:
+        """The graph with `windows`, which make `maxk_spmm` and its gradient faster on a GPU.
+
+        Receivers that share senders are grouped by 64, and each group's senders listed once: the
+        kernels then read (and, in the backward pass, write) a sender's row once a group instead
+        of once an edge. Worth it for graphs with communities or hubs and a mean degree of about 30
+        and more; results stay the same but for rounding. Takes about as long as building the
+        graph, and 12 bytes an entry, of which there are at most `num_edges`. Functions that make a
+        new graph drop the windows.
+
+        Raises:
+            MemoryError: the host has not enough memory.
+            RuntimeError: the compiled CPU module is missing.
+            ValueError: the graph is being traced.
+        """
+        _check_concrete(self, "with_windows")
+        windows = _windows.build(
+            np.asarray(self.row_offsets), np.asarray(self.senders), self.num_senders
+        )
+        return dataclasses.replace(self, windows=windows)
+
+    def with_row_schedule(self) -> Graph:
+        """The graph with a `row_schedule` and that of the transpose: `spmm` and attention are then
+        faster on a GPU.
+
+        Receivers that share senders are processed side by side, and find them in the cache. Nodes
+        and edges keep their numbers. Results keep their bits, except for rounding in attention
+        whose scores depend on both ends: its sums may be added up in another order. Below a mean
+        degree of 256, receivers of about the same degree come together first, for several of them
+        share a warp and wait for the longest, most of all in attention and `gaussian_spmm`; below
+        16 the degree alone decides, and `spmm` keeps the original order. Takes about as long as
+        building the graph, and 4 bytes a node and direction. Functions that make a new graph drop
+        the schedules, except for `transpose`.
+
+        Raises:
+            MemoryError: the host has not enough memory.
+            RuntimeError: the compiled CPU module is missing.
+            ValueError: the graph is being traced.
+        """
+        _check_concrete(self, "with_row_schedule")
+        schedule = _row_schedule.build(
+            np.asarray(self.row_offsets), np.asarray(self.senders), self.num_senders
+        )
+        transpose = schedule
+        if not self.symmetric:
+            transpose = _row_schedule.build(
+                np.asarray(self.transpose_row_offsets),
+                np.asarray(self.transpose_receivers),
+                self.num_receivers,
+            )
+        return dataclasses.replace(self, row_schedule=schedule, transpose_row_schedule=transpose)
+
+    # Edge data.
+
+    def sort_edge_data(
+        self, data: Shaped[ArrayLike, "edges ..."], *, fill_value: float = 1.0
+    ) -> Shaped[Array, "num_edges ..."]:
+        """Brings an array over the user's edges into the graph's edge order.
+
+        Edges that the constructor added get `fill_value`; the reverse edges of
+        `undirected=True` get their edge's value.
+
+        Raises:
+            ValueError: `edge_permutation` was dropped, `data` has fewer rows than the edge
+                list had, or is of integers without `fill_value`.
+        """
+        if self.edge_permutation is None:
+            raise ValueError("sort_edge_data: this graph's edge_permutation was dropped")
+        data = jnp.asarray(data)
+        if data.ndim == 0:
+            raise ValueError("data: expected an array over the edges, got a scalar")
+        if not isinstance(self.edge_permutation, Tracer) and self.num_edges:
+            with jax.ensure_compile_time_eval():  # in a function that closes over the graph
+                largest = int(self.edge_permutation.max())
+            if largest >= data.shape[0]:
+                raise ValueError(
+                    f"data: expected at least {largest + 1} rows (the user's edges), "
+                    f"got {data.shape[0]}"
+                )
+        check_fill_value(fill_value, data.dtype)
+        if data.shape[0] == 0:
+            return jnp.full((self.num_edges, *data.shape[1:]), fill_value, data.dtype)
+        values = data[jnp.maximum(self.edge_permutation, 0)]
+        added = self.edge_permutation < 0
+        added = added.reshape(added.shape + (1,) * (data.ndim - 1))
+        return jnp.where(added, jnp.asarray(fill_value, data.dtype), values)
+
+    def __repr__(self) -> str:
+        return (
+            f"Graph(num_senders={self.num_senders}, num_receivers={self.num_receivers}, "
+            f"num_edges={self.num_edges})"
+        )
+
+
+def self_loop_mask(graph: Graph) -> Bool[Array, " num_edges"]:
+    """Which edges are self-loops (none, if the graph is rectangular)."""
+    if not graph.is_square:
+        return jnp.zeros(graph.num_edges, bool)
+    return graph.senders == graph.receivers
+
+
+def _check_concrete(graph: Graph, method: str) -> None:
+    if isinstance(graph.senders, Tracer):
+        raise ValueError(f"{method}: call it outside jax.jit, on the graph itself")
+
+
+def _device_chunks(chunks: RowChunks) -> RowChunks:
+    return RowChunks(device_array(chunks.table), chunks.length)
+
+
+def _device_array(values: np.ndarray, name: str) -> Array:
+    """An array of a graph on the device, which refuses to wrap 64-bit offsets round to 32 bits."""
+    if values.dtype == np.int64 and jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
+        raise ValueError(
+            f"{name}: a graph of 2**31 edges or more needs 64-bit offsets; call "
+            "jax.config.update('jax_enable_x64', True) first"
+        )
+    return device_array(values)

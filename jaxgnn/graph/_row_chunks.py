@@ -1,0 +1,96 @@
+"""Chunks of long rows, so that one long row does not stall the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+Table = TypeVar("Table", np.ndarray, Array)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["table"], meta_fields=["length"])
+@dataclasses.dataclass(frozen=True)
+class RowChunks(Generic[Table]):
+    """The rows longer than `length`, cut into chunks of `length` edges.
+
+    Kernels write a row of at most `length` edges in one piece, and the others by this table: the
+    two belong together, so the length travels with the table.
+
+    Attributes:
+        table: `[num_chunks, 2]`, int32 pairs (row, chunk of the row); row -1 is padding. At least
+            one entry: jaxlib 0.11.2 crashes on arrays without elements among the arguments of
+            `shard_map`.
+        length: edges of a chunk, static.
+    """
+
+    table: Table
+    length: int
+
+
+def chunk_length(num_edges: int, num_rows: int) -> int:
+    """Longest row that the kernels take in one piece: 4 times the mean, from 256 to 2,048."""
+    mean = -(-num_edges // max(num_rows, 1))
+    return min(max(1 << (max(4 * mean, 1) - 1).bit_length(), 256), 2048)
+
+
+def chunk_capacity(num_edges: int, num_rows: int) -> int:
+    """The most entries that `chunk_rows` can have, whatever the rows' lengths.
+
+    With k rows longer than L, ceil(l / L) <= (l + L - 1) / L summed over them is at most
+    (E + k (L - 1)) / L; and k rows of at least L + 1 edges need k <= E / (L + 1).
+    """
+    length = chunk_length(num_edges, num_rows)
+    rows = min(num_rows, num_edges // (length + 1))
+    return 1 if rows == 0 else (num_edges + rows * (length - 1)) // length
+
+
+def chunk_rows(row_offsets: Int[np.ndarray, " rows+1"], length: int | None = None) -> RowChunks:
+    """The chunks of these rows on the host; `length` is `chunk_length`'s unless given."""
+    lengths = np.diff(row_offsets)
+    if length is None:
+        length = chunk_length(int(row_offsets[-1]), lengths.size)
+    rows = np.flatnonzero(lengths > length)
+    if rows.size == 0:
+        return RowChunks(np.array([[-1, 0]], np.int32), length)
+    chunks = -(-lengths[rows] // length)
+    first = np.cumsum(chunks) - chunks
+    row = np.repeat(rows, chunks)
+    chunk = np.arange(chunks.sum()) - np.repeat(first, chunks)
+    return RowChunks(np.stack([row, chunk], axis=1).astype(np.int32), length)
+
+
+def pad_chunks(chunks: RowChunks, num_edges: int, num_rows: int) -> RowChunks:
+    """The same chunks, the table padded to a shape that the counts alone decide."""
+    padded = np.full((chunk_capacity(num_edges, num_rows), 2), [-1, 0], np.int32)
+    padded[: len(chunks.table)] = chunks.table
+    return RowChunks(padded, chunks.length)
+
+
+def chunk_rows_on_device(row_offsets: Int[Array, " rows+1"], num_edges: int) -> RowChunks:
+    """`chunk_rows` with JAX's operations, padded as by `pad_chunks`: all shapes are static."""
+    rows = row_offsets.shape[0] - 1
+    length = chunk_length(num_edges, rows)
+    places = jnp.arange(chunk_capacity(num_edges, rows), dtype=jnp.int32)
+    if rows == 0:
+        return RowChunks(jnp.array([[-1, 0]], jnp.int32), length)
+    lengths = jnp.diff(row_offsets)
+    chunks = jnp.where(lengths > length, -(-lengths // length), 0)
+    end = jnp.cumsum(chunks, dtype=jnp.int32)
+    # The row of a place is the first whose chunks end beyond it; rows without chunks are skipped.
+    row = jnp.searchsorted(end, places, side="right").astype(jnp.int32)
+    known = jnp.minimum(row, rows - 1)
+    chunk = places - (end[known] - chunks[known])
+    used = places < end[-1]
+    table = jnp.stack([jnp.where(used, row, -1), jnp.where(used, chunk, 0)], axis=1)
+    return RowChunks(table, length)
+
+
+def no_chunks() -> RowChunks:
+    """No row is cut, however long it is."""
+    return RowChunks(jnp.zeros((0, 2), jnp.int32), np.iinfo(np.int32).max)

@@ -1,0 +1,422 @@
+r"""Transforms of a graph and its edge weights: self-loops, symmetry, normalisation, node order.
+
+They run on the host, once, outside `jax.jit`. Each takes `(graph, weights)` with the weights in
+the graph's edge order, `[E]` or `[E, ...]`, and returns `(graph, weights)`; no weights stay none.
+`edge_permutation` of the result still names the user's edges: -1 for an edge that a transform
+added, the first of them for one that it merged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, ArrayLike, Float, Int, Shaped
+
+from jaxgnn._core.arguments import check_fill_value
+from jaxgnn._core.device import device_array
+from jaxgnn.graph import _csr
+from jaxgnn.graph._graph import Graph
+
+Reduce = Literal["sum", "mean", "max", "min"]
+Weighted = tuple[Graph, Shaped[Array, "num_edges ..."] | None]
+
+
+# Self-loops.
+
+
+def add_self_loops(
+    graph: Graph,
+    weights: Shaped[ArrayLike, "num_edges ..."] | None = None,
+    *,
+    fill_value: float = 1.0,
+) -> Weighted:
+    """Adds a self-loop of weight `fill_value` to every node, also to one that has a loop already.
+
+    Raises:
+        ValueError: the graph is rectangular, or the weights are not of its edges.
+    """
+    _, _, values = _host(graph, weights, square=True)
+    every = np.ones(graph.num_edges, bool), np.ones(graph.num_receivers, bool)
+    return _append_loops(graph, values, *every, fill_value)
+
+
+def add_remaining_self_loops(
+    graph: Graph,
+    weights: Shaped[ArrayLike, "num_edges ..."] | None = None,
+    *,
+    fill_value: float = 1.0,
+) -> Weighted:
+    """Gives every node exactly one self-loop: its own last one, or a new one of `fill_value`.
+
+    Of several self-loops at a node the last one's weight stays: PyG's rule, of
+    `torch_geometric.utils.add_remaining_self_loops`.
+
+    Raises:
+        ValueError: the graph is rectangular, or the weights are not of its edges.
+    """
+    senders, receivers, values = _host(graph, weights, square=True)
+    keep = senders != receivers
+    loops = np.flatnonzero(~keep)
+    at = receivers[loops]
+    # The last loop of each node: edges are sorted, so a node's loops are neighbours.
+    keep[loops[np.append(at[1:] != at[:-1], True)[: loops.size]]] = True
+    missing = np.ones(graph.num_receivers, bool)
+    missing[at] = False
+    del senders, receivers, loops, at
+    return _append_loops(graph, values, keep, missing, fill_value)
+
+
+def remove_self_loops(
+    graph: Graph, weights: Shaped[ArrayLike, "num_edges ..."] | None = None
+) -> Weighted:
+    """Removes every self-loop.
+
+    Raises:
+        ValueError: the graph is rectangular, or the weights are not of its edges.
+    """
+    senders, receivers, values = _host(graph, weights, square=True)
+    keep = np.flatnonzero(senders != receivers)
+    return _rebuild(graph, senders[keep], receivers[keep], values, keep)
+
+
+def _append_loops(
+    graph: Graph,
+    values: np.ndarray | None,
+    keep: np.ndarray,
+    missing: np.ndarray,
+    fill_value: float,
+) -> Weighted:
+    """The edges of the mask `keep`, then a loop at each node of the mask `missing`."""
+    nodes = np.flatnonzero(missing).astype(np.int32)
+    return _rebuild(
+        graph,
+        np.concatenate([np.asarray(graph.senders)[keep], nodes]),
+        np.concatenate([_csr.row_ids(np.asarray(graph.row_offsets))[keep], nodes]),
+        values,
+        np.concatenate([_edge_numbers(graph.num_edges)[keep], np.full(nodes.size, -1, np.int32)]),
+        fill_value,
+    )
+
+
+# Merging and symmetry.
+
+
+def coalesce(
+    graph: Graph,
+    weights: Shaped[ArrayLike, "num_edges ..."] | None = None,
+    *,
+    reduce: Reduce = "sum",
+) -> Weighted:
+    """Merges repeated edges into one, of the sum (mean, largest, smallest) of their weights.
+
+    Raises:
+        ValueError: unknown `reduce`, or the weights are not of the graph's edges.
+    """
+    senders, receivers, values = _host(graph, weights)
+    return _coalesce(graph, senders, receivers, values, _edge_numbers(senders.size), reduce)
+
+
+def to_undirected(
+    graph: Graph,
+    weights: Shaped[ArrayLike, "num_edges ..."] | None = None,
+    *,
+    reduce: Reduce = "sum",
+) -> Weighted:
+    """Adds the reverse of every edge, then merges repeated edges.
+
+    PyG's rule, of `torch_geometric.utils.to_undirected`: with `reduce="sum"`, two edges that
+    are each other's reverse both get the sum of their weights, and a self-loop twice its own.
+
+    Raises:
+        ValueError: unknown `reduce`, the graph is rectangular, or the weights are not of its
+            edges.
+    """
+    senders, receivers, values = _host(graph, weights, square=True)
+    edges = _edge_numbers(senders.size)
+    return _coalesce(
+        graph,
+        np.concatenate([senders, receivers]),
+        np.concatenate([receivers, senders]),
+        values,
+        np.concatenate([edges, edges]),
+        reduce,
+    )
+
+
+_REDUCTIONS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def _coalesce(
+    graph: Graph,
+    senders: np.ndarray,
+    receivers: np.ndarray,
+    values: np.ndarray | None,
+    sources: np.ndarray,
+    reduce: Reduce,
+) -> Weighted:
+    """Merges equal edges; edge number e carries the weight `values[sources[e]]`."""
+    if reduce not in _REDUCTIONS:
+        raise ValueError(f"reduce: expected one of {tuple(_REDUCTIONS)}, got {reduce!r}")
+    csr = _csr.build(senders, receivers, **_counts(graph))
+    order = csr.edge_permutation
+    assert order is not None
+    rows = _csr.row_ids(csr.row_offsets)
+    first = np.ones(csr.num_edges, bool)
+    first[1:] = (csr.senders[1:] != csr.senders[:-1]) | (rows[1:] != rows[:-1])
+    starts = np.flatnonzero(first)
+    result, _ = _rebuild(graph, csr.senders[starts], rows[starts], None, sources[order[starts]])
+    if values is None:
+        return result, None
+    merge = _merged if jnp.issubdtype(values.dtype, jnp.floating) else _merged_integers
+    return result, device_array(merge(values[sources[order]], starts, reduce))
+
+
+def _merged(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> np.ndarray:
+    """The reduction of each group, of which `starts` has the first place."""
+    if starts.size == values.shape[0]:
+        return values
+    # bfloat16 and float16 are summed in float32.
+    narrow = jnp.issubdtype(values.dtype, jnp.floating) and values.dtype.itemsize < 4
+    merged = _REDUCTIONS[reduce].reduceat(
+        values.astype(np.float32) if narrow else values, starts, axis=0
+    )
+    if reduce == "mean":
+        counts = np.diff(np.append(starts, values.shape[0]))
+        counts = counts.reshape(-1, *[1] * (values.ndim - 1))
+        merged = merged / counts.astype(merged.dtype)
+    return merged.astype(values.dtype)
+
+
+def _merged_integers(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> np.ndarray:
+    """The same of integers and booleans: means in float32, else integers of at least 32 bits."""
+    # No mean of integers is an integer, and NumPy's sum of booleans is "or".
+    if reduce == "mean":
+        return _merged(values.astype(np.float32), starts, reduce)
+    wide = values.dtype.itemsize == 8
+    dtype = jax.dtypes.canonicalize_dtype(np.int64) if wide else np.dtype(np.int32)
+    limits, sums = np.iinfo(dtype), np.iinfo(np.int64)
+    merged = _merged(values.astype(np.int64), starts, reduce)
+    outside = values[values > sums.max]
+    if not outside.size:
+        outside = merged[(merged < limits.min) | (merged > limits.max)]
+    if outside.size:
+        raise ValueError(f"weights: expected results that {dtype} holds, got {outside[0]}")
+    return merged.astype(dtype)
+
+
+# Normalisation.
+
+
+def gcn_norm(
+    graph: Graph,
+    weights: Float[ArrayLike, "num_edges ..."] | None = None,
+    *,
+    improved: bool = False,
+    add_self_loops: bool = True,
+    fill_value: float | None = None,
+) -> tuple[Graph, Float[Array, "num_edges ..."]]:
+    r"""The GCN's symmetric normalisation, after adding the remaining self-loops.
+
+    $$ w'_{ij} = d_j^{-1/2} \, w_{ij} \, d_i^{-1/2}, \qquad d_i = \sum_j w_{ij} $$
+
+    over the edges from $j$ to $i$: in a directed graph too, both ends are normalised by their
+    weighted *in*-degree, and a degree of 0 gives 0. PyG 2.8's rule, of
+    `torch_geometric.nn.conv.gcn_conv.gcn_norm`.
+
+    Args:
+        graph: a square graph.
+        weights: of the edges; ones if not given. Integers become float32.
+        improved: the added loops weigh 2, not 1 ($\hat A = A + 2 I$). Only if `weights` are
+            given: without, PyG makes the loops of weight 1 too, and so does this.
+        add_self_loops: `add_remaining_self_loops` first.
+        fill_value: weight of the added loops, in any case.
+
+    Raises:
+        ValueError: the graph is rectangular, or the weights are not of its edges.
+
+    Source: Kipf and Welling, "Semi-supervised classification with graph convolutional
+    networks", ICLR 2017.
+    """
+    values = _host(graph, weights, square=True)[2]
+    if fill_value is None:
+        fill_value = 2.0 if improved and values is not None else 1.0
+    if values is None:
+        values = np.ones(graph.num_edges, np.float32)
+    elif not jnp.issubdtype(values.dtype, jnp.floating):
+        values = values.astype(np.float32)
+    if add_self_loops:
+        graph, looped = add_remaining_self_loops(graph, values, fill_value=fill_value)
+        values = np.asarray(looped)
+    normalised = _csr.gcn_normalize(
+        np.asarray(graph.row_offsets), np.asarray(graph.senders), values
+    )
+    return graph, device_array(normalised)
+
+
+def mean_weights(graph: Graph) -> Float[Array, " num_edges"]:
+    """The weight 1 / in-degree of its receiver for each edge, float32.
+
+    `spmm(graph, x, mean_weights(graph))` is the mean over the neighbours.
+    """
+    _, receivers, _ = _host(graph, None)
+    degrees = np.diff(np.asarray(graph.row_offsets))
+    inverse = np.float32(1) / np.maximum(degrees, 1).astype(np.float32)
+    return device_array(inverse[receivers])
+
+
+# Node order.
+
+
+def reorder(
+    graph: Graph, method: Literal["rcm", "degree"] = "rcm"
+) -> tuple[Graph, Int[np.ndarray, " num_nodes"]]:
+    """Renumbers the nodes so that those that are read together lie together.
+
+    `"rcm"` is the reverse Cuthill–McKee order (of the graph made undirected): neighbours get
+    near numbers. `"degree"` puts the nodes that most edges end at first.
+
+    Returns:
+        The graph, and the old number of each new node. What belongs to nodes follows as
+        `features[permutation]`, `labels[permutation]`; weights, if there are any yet, by
+        `permute_nodes(graph, permutation, weights)`.
+
+    Raises:
+        ValueError: the graph is rectangular, or an unknown method.
+
+    Source: Cuthill and McKee, "Reducing the bandwidth of sparse symmetric matrices", ACM 1969.
+    """
+    senders, _, _ = _host(graph, None, square=True)
+    if method == "degree":
+        degrees = np.diff(np.asarray(graph.row_offsets))
+        permutation = np.argsort(-degrees, kind="stable")
+    elif method == "rcm" and not senders.size:
+        permutation = np.arange(graph.num_receivers)
+    elif method == "rcm":
+        import scipy.sparse
+        import scipy.sparse.csgraph
+
+        size = (graph.num_receivers, graph.num_receivers)
+        ones = np.ones(senders.size, bool)
+        adjacency = scipy.sparse.csr_array(
+            (ones, np.array(graph.senders), np.array(graph.row_offsets)), shape=size
+        )
+        reverse = scipy.sparse.csr_array(
+            (ones, np.array(graph.transpose_receivers), np.array(graph.transpose_row_offsets)),
+            shape=size,
+        )
+        permutation = scipy.sparse.csgraph.reverse_cuthill_mckee(
+            scipy.sparse.csr_array(adjacency + reverse), symmetric_mode=True
+        )
+    else:
+        raise ValueError(f"method: expected 'rcm' or 'degree', got {method!r}")
+    permutation = permutation.astype(np.int32)
+    return permute_nodes(graph, permutation)[0], permutation
+
+
+def permute_nodes(
+    graph: Graph,
+    permutation: Int[ArrayLike, " num_nodes"],
+    weights: Shaped[ArrayLike, "num_edges ..."] | None = None,
+) -> Weighted:
+    """Renumbers the nodes: the new node $i$ is the old node `permutation[i]`.
+
+    Raises:
+        ValueError: the graph is rectangular, `permutation` is none of its nodes, or the weights
+            are not of its edges.
+    """
+    senders, receivers, values = _host(graph, weights, square=True)
+    permutation = _csr.as_indices(permutation, "permutation")
+    nodes = np.arange(graph.num_receivers, dtype=np.int32)
+    if not np.array_equal(np.sort(permutation), nodes):
+        raise ValueError(
+            f"permutation: expected each of 0 to {graph.num_receivers - 1} once, got others "
+            f"(shape {permutation.shape})"
+        )
+    new = np.empty_like(nodes)
+    new[permutation] = nodes
+    return _rebuild(graph, new[senders], new[receivers], values, _edge_numbers(senders.size))
+
+
+# Between the device and the host.
+
+
+def _array(values: Any, name: str) -> np.ndarray:
+    if isinstance(values, Tracer):
+        raise TypeError(f"{name}: transforms run outside jax.jit, on concrete arrays; got {values}")
+    return np.asarray(values)
+
+
+def _host(
+    graph: Graph, weights: Any, *, square: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Senders, receivers and weights in NumPy, checked."""
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph: expected a jaxgnn.Graph, got {type(graph).__name__}")
+    if square and not graph.is_square:
+        raise ValueError(f"graph: expected a square graph, got the rectangular {graph}")
+    receivers = _csr.row_ids(_array(graph.row_offsets, "graph"))
+    senders = _array(graph.senders, "graph")
+    if weights is None:
+        return senders, receivers, None
+    values = _array(weights, "weights")
+    if values.ndim == 0 or values.shape[0] != graph.num_edges:
+        raise ValueError(
+            f"weights: expected one for each of the {graph.num_edges} edges, "
+            f"got the shape {values.shape}"
+        )
+    if values.dtype == np.float64:
+        values = values.astype(jax.dtypes.canonicalize_dtype(np.float64), copy=False)
+    return senders, receivers, values
+
+
+def _edge_numbers(size: int) -> np.ndarray:
+    return np.arange(size, dtype=np.int32 if size < 2**31 else np.int64)
+
+
+def _counts(graph: Graph) -> dict[str, Any]:
+    if graph.is_square:
+        return {"num_nodes": graph.num_receivers}
+    return {"num_senders": graph.num_senders, "num_receivers": graph.num_receivers}
+
+
+def _rebuild(
+    graph: Graph,
+    senders: np.ndarray,
+    receivers: np.ndarray,
+    values: np.ndarray | None,
+    sources: np.ndarray,
+    fill_value: float = 1.0,
+) -> Weighted:
+    """Graph of new edges between the same nodes.
+
+    `sources[e]` is the old edge that the new edge e comes from, or -1; weights and the user's
+    edge numbers are taken from there.
+    """
+    csr = _csr.build(senders, receivers, **_counts(graph))
+    order = csr.edge_permutation
+    assert order is not None
+    sources = sources[order]
+    added = sources < 0
+    users: np.ndarray | None = None
+    if graph.edge_permutation is not None:
+        users = _take(np.asarray(graph.edge_permutation), sources, added, -1)
+    result = Graph._from_host(csr._replace(edge_permutation=users))
+    if values is None:
+        return result, None
+    return result, device_array(_take(values, sources, added, fill_value))
+
+
+def _take(
+    values: np.ndarray, sources: np.ndarray, added: np.ndarray, fill_value: float
+) -> np.ndarray:
+    """`values[sources]`, and `fill_value` where `added`."""
+    if not added.any():
+        return values[sources]
+    check_fill_value(fill_value, values.dtype)
+    result = np.full((sources.size, *values.shape[1:]), fill_value, values.dtype)
+    result[~added] = values[sources[~added]]
+    return result

@@ -1,0 +1,1 @@
+"""Aggregation: SpMM, SDDMM, edges and segments."""

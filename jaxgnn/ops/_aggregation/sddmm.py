@@ -1,0 +1,69 @@
+"""Scores on edges: the dense product sampled at the edges."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl, use_kernel
+from jaxgnn.graph import Graph
+from jaxgnn.ops._aggregation.linear import edge_dot
+from jaxgnn.ops._core import checks
+
+
+def sddmm(
+    graph: Graph,
+    a: Float[Array, "num_receivers *heads features"],
+    b: Float[Array, "num_senders *heads features"],
+    *,
+    impl: Impl = None,
+) -> Float[Array, "num_edges *heads"]:
+    r"""Dot product of the two ends' features on every edge.
+
+    $$s_{e} = \langle a_i, b_j \rangle \quad \text{for each edge } e = (j \to i)$$
+
+    Axes between the first and the last are heads: `[nodes, heads, F]` gives `[edges, heads]`.
+    Sums run in float32 (float64 for float64). Derivatives: products with the graph and its
+    transpose (`spmm`), weighted by the cotangent.
+
+    Args:
+        graph: the graph; the result is in its edge order.
+        a: features of the receivers.
+        b: features of the senders, of the same dtype and trailing shape.
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+
+    Returns:
+        `[num_edges, ...]` in the dtype of `a`.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, or the dtypes are not floating or differ.
+        ValueError: a shape does not fit, or `impl` is unknown.
+    """
+    checks.graph_argument(graph)
+    a = checks.floating_rows(a, "a", graph.num_receivers, "receiver")
+    b = checks.floating_rows(b, "b", graph.num_senders, "sender")
+    if a.dtype != b.dtype:
+        raise TypeError(f"b: expected the dtype of a, {a.dtype}, got {b.dtype}")
+    if a.ndim < 2 or a.shape[1:] != b.shape[1:]:
+        raise ValueError(
+            f"a, b: expected equal shapes (nodes, ..., features) after the first axis, "
+            f"got {a.shape} and {b.shape}"
+        )
+    heads, width = a.shape[1:-1], a.shape[-1]
+    kernel = use_kernel(impl)
+    if a.size == 0 or b.size == 0 or graph.num_edges == 0:
+        return ffi.zeros((graph.num_edges, *heads), a.dtype, graph, a, b)
+    a = a.reshape(graph.num_receivers, math.prod(heads), width)
+    b = b.reshape(graph.num_senders, math.prod(heads), width)
+    if kernel:
+        graph, a, b = ffi.unify_varying(graph, a, b)
+        out = edge_dot(graph, a, b)
+    else:
+        dtype = accumulation_dtype(a.dtype)
+        left = a[graph.receivers].astype(dtype)
+        out = jnp.sum(left * b[graph.senders].astype(dtype), axis=-1)
+    return out.astype(a.dtype).reshape(graph.num_edges, *heads)

@@ -1,0 +1,96 @@
+"""Attention by cosines over neighbours: norms, scores, softmax and aggregation in one operation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl, kernels_available, use_kernel
+from jaxgnn.graph import Graph
+from jaxgnn.ops._attention import cosine_rule
+from jaxgnn.ops._attention import pair_kernels as pairs
+from jaxgnn.ops._attention.cosine_rule import Cosine, CosineOperands
+from jaxgnn.ops._attention.dot_attention import node_rows
+from jaxgnn.ops._core import checks, padding
+
+
+def cosine_attention(
+    graph: Graph,
+    x: Float[Array, "num_nodes heads features"],
+    beta: float | Float[Array, ""] | Float[Array, " heads"] = 1.0,
+    *,
+    self_loops: bool = False,
+    impl: Impl = None,
+) -> Float[Array, "num_nodes heads features"]:
+    r"""Averages the neighbours' rows by an attention whose scores are cosines of the ends.
+
+    $$y_{ih} = \sum_{e = (j \to i)} \alpha_{eh} \, x_{jh}, \qquad
+      \alpha_{eh} = \frac{\exp s_{eh}}{\sum_{e' \to i} \exp s_{e'h}}, \qquad
+      s_{eh} = \beta_h \frac{\langle x_{ih}, x_{jh} \rangle}{|x_{ih}| \, |x_{jh}|}$$
+
+    A norm below $10^{-12}$ counts as that. A node without edges gets 0. Scores and sums are in
+    float32 for float32, bfloat16 and float16, in float64 for float64.
+
+    Nothing with an entry for each edge and head is stored, as in `dot_attention`, which computes
+    the same from two arrays and which this is on the CPU. On a GPU rows are read as they are and
+    the norms' gradients are summed on the way; where the edges go both ways (the graph and its
+    transpose share their arrays, see `Graph`), backward gathers once, two rows an edge, for the
+    three of two gathers. Two runs give the same bits. Derivatives of second order and above are
+    those of the composition of `sddmm`, a softmax and `spmm`, and hold one number for each edge
+    and head.
+
+    Args:
+        graph: a square graph.
+        x: rows of the nodes, `[num_nodes, heads, F]`.
+        beta: a number, or one for each head.
+        self_loops: one self-loop for each node, in place of the graph's.
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+
+    Returns:
+        `[num_nodes, heads, F]` in the dtype of `x`.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, or a dtype is not floating.
+        ValueError: the graph is rectangular, a shape does not fit, or `impl` is unknown.
+
+    Source: Thekumparampil et al., "Attention-based graph neural network for semi-supervised
+    learning" (2018), section 3.2.
+    """
+    checks.graph_argument(graph)
+    if not graph.is_square:
+        raise ValueError(
+            f"graph: expected as many senders as receivers, got {graph.num_senders} and "
+            f"{graph.num_receivers}"
+        )
+    x = node_rows(x, "x", graph.num_senders, "node")
+    operands = CosineOperands(graph, x, _beta_of(beta, x))
+    how = Cosine(bool(self_loops))
+    # `use_kernel` is for what the operation is by dot products, which CPUs have kernels for.
+    fused = use_kernel(impl, *pairs.TARGETS) and kernels_available(*cosine_rule.TARGETS)
+    without_edges = graph.num_edges == 0 and not self_loops
+    if not fused or 0 in x.shape or without_edges:
+        return cosine_rule.by_dots(how, operands, impl)
+    longer = operands._replace(x=padding.lengthened(x))
+    if not cosine_rule.takes(graph, longer.x):
+        return cosine_rule.by_dots(how, operands, impl)
+    results: tuple[Array, Array] = cosine_rule.attend(
+        how, CosineOperands(*ffi.unify_varying(*longer))
+    )
+    return results[0][..., : x.shape[2]]
+
+
+def _beta_of(beta: Any, x: Float[Array, "num_nodes heads features"]) -> Float[Array, "1 heads"]:
+    heads, dtype = x.shape[1], accumulation_dtype(x.dtype)
+    if not isinstance(beta, jax.Array | np.ndarray):
+        beta = np.asarray(checks.number(beta, "beta", -math.inf, math.inf), dtype)
+    beta = checks.floating(beta, "beta")
+    if beta.shape not in ((), (heads,)):
+        raise ValueError(f"beta: expected a number or the shape ({heads},), got {beta.shape}")
+    return jnp.broadcast_to(beta.astype(dtype), (1, heads))

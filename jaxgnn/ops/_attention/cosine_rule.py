@@ -1,0 +1,184 @@
+"""Attention by cosines as one differentiable map, by kernels that GPUs have."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl
+from jaxgnn.graph import Graph
+from jaxgnn.ops._aggregation.kernels import node_dots
+from jaxgnn.ops._attention import pair_rule
+from jaxgnn.ops._attention.gat_kernels import flat
+from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention
+from jaxgnn.ops._attention.pair_rule import PairOperands
+from jaxgnn.ops._attention.rule import attention_rule
+from jaxgnn.ops._core.folding import foldable_heads
+from jaxgnn.ops._core.rows import Rows, neighbours, ordered_structure
+
+TARGETS = ("jaxgnn_cosine_attention", "jaxgnn_cosine_attention_gradients")
+# PyTorch's bound of a norm, squared: a row of zeros stays one.
+_SMALLEST_SQUARE = 1e-24
+# Widest heads that the kernels take, in bytes.
+_MOST_BYTES = 1024
+
+
+class Cosine(NamedTuple):
+    """What is static: self-loops as in `gat_attention`."""
+
+    self_loops: bool
+
+
+class CosineOperands(NamedTuple):
+    """What the attention is computed from.
+
+    Attributes:
+        graph: a square graph.
+        x: the nodes' rows.
+        beta: of each head, in the accumulation dtype.
+        words: there is no dropout: `None`.
+    """
+
+    graph: Graph
+    x: Float[Array, "num_nodes heads features"]
+    beta: Float[Array, "1 heads"]
+    words: None = None
+
+
+def takes(graph: Graph, x: Float[Array, "num_nodes heads features"]) -> bool:
+    """Whether the kernels take such rows: whole packs of 16 bytes, of nodes that 32 bits count."""
+    bytes_of_head = x.shape[2] * x.dtype.itemsize
+    narrow = graph.senders.dtype == graph.transpose_receivers.dtype == jnp.int32
+    fits = bytes_of_head % 16 == 0 and bytes_of_head <= _MOST_BYTES
+    return narrow and fits and x.dtype != jnp.float64
+
+
+def reciprocal_norms(
+    x: Float[Array, "num_nodes heads features"],
+) -> tuple[Float[Array, "num_nodes heads"], Float[Array, "num_nodes heads"]]:
+    """One over each row's norm and the norm's square, in the accumulation dtype."""
+    squares = jnp.sum(x.astype(accumulation_dtype(x.dtype)) ** 2, axis=-1)
+    return jax.lax.rsqrt(jnp.maximum(squares, _SMALLEST_SQUARE)), squares
+
+
+def _forward(
+    how: Cosine,
+    graph: Graph,
+    x: Float[Array, "num_nodes heads features"],
+    beta: Float[Array, "1 heads"],
+    words: None,
+) -> tuple[Float[Array, "num_nodes heads features"], Float[Array, "num_nodes heads"]]:
+    """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
+    del words
+
+    def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array]:
+        x, near_scale, far_scale = arrays
+        nodes, heads, features = x.shape
+        out, log_sum, _ = ffi.call(
+            TARGETS[0],
+            [*ordered_structure(rows), flat(x), near_scale, far_scale],
+            [
+                ((nodes, heads * features), x.dtype),
+                ((nodes, heads), far_scale.dtype),
+                ((rows.chunks.table.shape[0], heads * (features + 2)), far_scale.dtype),
+            ],
+            **_attributes(how, rows, heads),
+        )
+        return out.reshape(x.shape), log_sum
+
+    reciprocals, _ = reciprocal_norms(x)
+    arrays = (x, beta * reciprocals, reciprocals)
+    return foldable_heads(kernel)(neighbours(graph, transpose=False), arrays)
+
+
+def _gradients(
+    how: Cosine,
+    operands: CosineOperands,
+    out: Float[Array, "num_nodes heads features"],
+    log_sum: Float[Array, "num_nodes heads"],
+    cotangent: Float[Array, "num_nodes heads features"],
+) -> CosineOperands:
+    r"""The gradients of the averages, from scores computed once more.
+
+    With $c = 1 / |x|$, $s_e = \beta c_i c_j \langle x_i, x_j \rangle$,
+    $\alpha_e = \exp(s_e - \mathrm{lse}_i)$ and $\delta_i = \langle dy_i, y_i \rangle$,
+
+    $$ds_e = \alpha_e \, (\langle dy_i, x_j \rangle - \delta_i), \qquad
+      u_n = \sum_{e = (j \to n)} ds_e c_j x_j + \sum_{e = (n \to i)} ds_e c_i x_i,$$
+    $$dx_n = \sum_{e = (n \to i)} \alpha_e \, dy_i
+      + \beta \, (c_n u_n - c_n^3 \langle x_n, u_n \rangle x_n), \qquad
+      d\beta = \tfrac{1}{2} \sum_n c_n \langle x_n, u_n \rangle,$$
+
+    as each edge's $ds_e$ is in both of its nodes' sums. Where edges go both ways, all of a node's
+    sums are over the same neighbours.
+    """
+
+    def kernel(both: tuple[Rows, Rows], arrays: Any) -> tuple[Array, Array]:
+        x, beta, records, cotangent = arrays
+        rows, transpose = both
+        nodes, heads, features = x.shape
+        dtype, width = beta.dtype, heads * features
+        parts = rows.chunks.table.shape[0] + transpose.chunks.table.shape[0]
+        dx, dots, _, _ = ffi.call(
+            TARGETS[1],
+            [
+                *ordered_structure(rows),
+                *ordered_structure(transpose),
+                flat(x),
+                beta[0],
+                flat(records),
+                flat(cotangent),
+            ],
+            [
+                ((nodes, width), x.dtype),
+                ((nodes, heads), dtype),
+                ((nodes, width), dtype),
+                ((parts, 2 * width), dtype),
+            ],
+            **_attributes(how, rows, heads),
+        )
+        return dx.reshape(x.shape), dots
+
+    graph, x, beta, _ = operands
+    reciprocals, squares = reciprocal_norms(x)
+    # A norm at its bound is a constant.
+    cubes = jnp.where(squares > _SMALLEST_SQUARE, reciprocals**3, 0)
+    delta = node_dots(cotangent, out)
+    records = jnp.stack([log_sum, delta, reciprocals, cubes], axis=-1)
+    both = neighbours(graph, transpose=False), neighbours(graph, transpose=True)
+    dx, dots = foldable_heads(kernel)(both, (x, beta, records, cotangent))
+    dbeta = jnp.sum(dots, axis=0, keepdims=True) / 2
+    return CosineOperands(None, dx, dbeta)  # type: ignore[arg-type]
+
+
+def by_dots(
+    how: Cosine, operands: CosineOperands, impl: Impl = None
+) -> Float[Array, "num_nodes heads features"]:
+    """The same by the attention of dot products, whose queries are rows scaled by beta over their
+    norms."""
+    graph, x, beta, _ = operands
+    reciprocals, _ = reciprocal_norms(x)
+    # One number a row, so that beta's gradient is a sum of what the norms' gradient needs, too.
+    scale = (beta * reciprocals)[:, :, None]
+    queries = (x.astype(beta.dtype) * scale).astype(x.dtype)
+    nodes = Nodes(queries, x, x, None, reciprocals)
+    pair = PairAttention("dot", 1.0, 0, how.self_loops)
+    pairs = PairOperands(graph, nodes, None, None, None)
+    return pair_rule.pair_attention(pair, pairs, impl)
+
+
+attend = attention_rule(_forward, _gradients, by_dots)
+
+
+def _attributes(how: Cosine, rows: Rows, heads: int) -> dict[str, Any]:
+    assert rows.columns is not None
+    return {
+        "heads": heads,
+        "self_loops": how.self_loops,
+        "split_length": rows.chunks.length,
+    }

@@ -1,0 +1,191 @@
+"""Dot-product attention over neighbours: scores, softmax and aggregation in one operation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl
+from jaxgnn.graph import Graph
+from jaxgnn.ops._attention import pair_rule
+from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention
+from jaxgnn.ops._attention.pair_rule import PairOperands
+from jaxgnn.ops._core import checks, dropout_mask
+
+
+def dot_attention(
+    graph: Graph,
+    q: Float[Array, "num_receivers heads features"],
+    k: Float[Array, "num_senders heads features"],
+    v: Float[Array, "num_senders heads width"],
+    edge_bias: Float[Array, "num_edges heads"] | None = None,
+    *,
+    scale: float | Float[Array, " heads"] | None = None,
+    key_scale: Float[Array, "num_senders heads"] | None = None,
+    dropout_rate: float = 0.0,
+    key: Any = None,
+    self_loops: bool = False,
+    loop_bias: Float[Array, "num_receivers heads"] | None = None,
+    impl: Impl = None,
+) -> Float[Array, "num_receivers heads width"]:
+    r"""Averages the senders' values by an attention whose scores are dot products of the ends.
+
+    $$y_{ih} = \sum_{e = (j \to i)} m_{eh} \, \alpha_{eh} \, v_{jh}, \qquad
+      \alpha_{eh} = \frac{\exp s_{eh}}{\sum_{e' \to i} \exp s_{e'h}}, \qquad
+      s_{eh} = \gamma_h \, c_{jh} \langle q_{ih}, k_{jh} \rangle + b_{eh}$$
+
+    with $\gamma$ = `scale`, $c$ = `key_scale`, 1 if not given, $b$ = `edge_bias` and dropout's
+    mask with its scale $m$, 1 without. A receiver without edges gets 0. A bias of $-\infty$ masks
+    an edge: its weight is 0, and so is the result of a receiver all of whose edges are masked.
+    Scores and sums are in float32 for float32, bfloat16 and float16, in float64 for float64.
+    Self-loops and dropout are those of `gat_attention`.
+
+    Nothing with an entry for each edge and head is stored: residuals are the operands, the result
+    and the logarithm of each row's sum of exponentials. Backward computes the scores once more and
+    gathers twice, over the transpose for `k` and `v`, over the graph for `q` and the biases. Two
+    runs give the same bits. Derivatives of second order and above are those of the composition of
+    `sddmm`, a softmax and `spmm`, and hold one number for each edge and head.
+
+    Args:
+        graph: the graph.
+        q: queries of the receivers, `[num_receivers, heads, F]`.
+        k: keys of the senders, `[num_senders, heads, F]`.
+        v: values of the senders, `[num_senders, heads, G]`; all three of one dtype.
+        edge_bias: added to the scores, `[num_edges, heads]` in the graph's edge order.
+        scale: a number, or one for each head as an array, which has a derivative and is multiplied
+            into `q`; $1 / \sqrt{F}$ if not given.
+        key_scale: of the keys, `[num_senders, heads]`. Keys that are multiples of the values, as
+            where scores are cosines, are then the array `v` itself, and each row is read once.
+        dropout_rate: share of the weights dropped, at least 0 and below 1.
+        key: a JAX key, for a `dropout_rate` above 0.
+        self_loops: one self-loop for each node, in place of the graph's.
+        loop_bias: added to its score, `[num_receivers, heads]`.
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+
+    Returns:
+        `[num_receivers, heads, G]` in the dtype of `v`.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, a dtype is not floating or differs, or a number or the key
+            is none.
+        ValueError: a shape does not fit, a number is out of range, the key is missing, or `impl`
+            is unknown.
+
+    Source: Vaswani et al., "Attention is all you need" (NeurIPS 2017), section 3.2.1; on graphs Shi
+    et al., "Masked label prediction" (IJCAI 2021), section 3.1. The softmax that is scaled as it
+    goes and the gradient from the sum's logarithm: Dao et al., "FlashAttention" (NeurIPS 2022),
+    section 3.1.
+    """
+    how, operands = dot_arguments(
+        graph,
+        q,
+        k,
+        v,
+        edge_bias,
+        scale=scale,
+        key_scale=key_scale,
+        dropout_rate=dropout_rate,
+        key=key,
+        self_loops=self_loops,
+        loop_bias=loop_bias,
+    )
+    return pair_rule.pair_attention(how, operands, impl)
+
+
+def dot_attention_with_weights(
+    *arguments: Any, impl: Impl = None, **options: Any
+) -> tuple[Array, Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
+    r"""`dot_attention`, and the weights $m \alpha$ that it averages by, of the edges and of the
+    added self-loops: an entry for each edge and head."""
+    how, operands = dot_arguments(*arguments, **options)
+    edges, loops = pair_rule.attention_weights(how, operands, impl)
+    return pair_rule.average(operands, edges, loops, impl), edges, loops
+
+
+def dot_arguments(
+    graph: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    edge_bias: Any = None,
+    *,
+    scale: Any = None,
+    key_scale: Any = None,
+    dropout_rate: float = 0.0,
+    key: Any = None,
+    self_loops: bool = False,
+    loop_bias: Any = None,
+) -> tuple[PairAttention, PairOperands]:
+    """The arguments of `dot_attention`, checked; raises as it does."""
+    checks.graph_argument(graph)
+    k = node_rows(k, "k", graph.num_senders, "sender")
+    q = node_rows(q, "q", graph.num_receivers, "receiver", k)
+    v = node_rows(v, "v", graph.num_senders, "sender")
+    if v.dtype != k.dtype or v.shape[1] != k.shape[1]:
+        raise ValueError(
+            f"v: expected the dtype and heads of k, {k.dtype} and {k.shape[1]}, "
+            f"got {v.dtype} and {v.shape[1]}"
+        )
+    if key_scale is not None:
+        key_scale = checks.matrix(key_scale, "key_scale", graph.num_senders, k.shape[1])
+        key_scale = key_scale.astype(accumulation_dtype(k.dtype))
+    number = 1 / math.sqrt(max(k.shape[2], 1))
+    if isinstance(scale, jax.Array | np.ndarray) and scale.ndim > 0:
+        scale = checks.floating(scale, "scale")
+        if scale.shape != k.shape[1:2]:
+            raise ValueError(f"scale: expected a number or {k.shape[1:2]}, got {scale.shape}")
+        dtype, number = accumulation_dtype(q.dtype), 1.0
+        q = (q.astype(dtype) * scale.astype(dtype)[None, :, None]).astype(q.dtype)
+    elif scale is not None:
+        number = checks.number(scale, "scale", -math.inf, math.inf)
+    nodes = Nodes(q, k, v, None, key_scale)
+    return pair_arguments(
+        graph, nodes, "dot", number, edge_bias, dropout_rate, key, self_loops, loop_bias
+    )
+
+
+def node_rows(x: Any, name: str, rows: int, what: str, like: Array | None = None) -> Array:
+    """`x` as rows of heads of features, of the dtype and the shape of a row of `like`."""
+    x = checks.floating_rows(x, name, rows, what)
+    if x.ndim != 3:
+        raise ValueError(f"{name}: expected the shape ({rows}, heads, features), got {x.shape}")
+    if like is not None and x.dtype != like.dtype:
+        raise TypeError(f"{name}: expected the dtype of the other end, {like.dtype}, got {x.dtype}")
+    if like is not None and x.shape[1:] != like.shape[1:]:
+        raise ValueError(f"{name}: expected the shape {(rows, *like.shape[1:])}, got {x.shape}")
+    return x
+
+
+def pair_arguments(
+    graph: Graph,
+    nodes: Nodes,
+    score: Any,
+    number: float,
+    edge_bias: Any,
+    dropout_rate: Any,
+    key: Any,
+    self_loops: bool,
+    loop_bias: Any,
+) -> tuple[PairAttention, PairOperands]:
+    """The arguments that attentions with scores of pairs share, checked."""
+    dtype, heads = accumulation_dtype(nodes.keys.dtype), nodes.keys.shape[1]
+
+    def bias(array: Any, name: str, rows: int) -> Array | None:
+        return None if array is None else checks.matrix(array, name, rows, heads).astype(dtype)
+
+    if loop_bias is not None and not self_loops:
+        raise ValueError("loop_bias: expected self_loops=True with it, got False")
+    drop_below, words = dropout_mask.arguments(dropout_rate, key)
+    operands = PairOperands(
+        graph,
+        nodes,
+        bias(edge_bias, "edge_bias", graph.num_edges),
+        bias(loop_bias, "loop_bias", graph.num_receivers),
+        words,
+    )
+    return PairAttention(score, number, drop_below, bool(self_loops)), operands

@@ -1,0 +1,161 @@
+"""Additive attention over neighbours: scores, softmax and aggregation in one operation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from jaxtyping import Array, Float
+
+from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl, use_kernel
+from jaxgnn.graph import Graph
+from jaxgnn.ops._attention import gat_rule
+from jaxgnn.ops._attention.gat_kernels import TARGETS, Attention
+from jaxgnn.ops._attention.gat_rule import Operands
+from jaxgnn.ops._core import checks, dropout_mask, padding
+
+
+def gat_attention(
+    graph: Graph,
+    v: Float[Array, "num_senders heads features"],
+    score_src: Float[Array, "num_senders heads"],
+    score_dst: Float[Array, "num_receivers heads"],
+    edge_bias: Float[Array, "num_edges heads"] | None = None,
+    *,
+    negative_slope: float = 0.2,
+    dropout_rate: float = 0.0,
+    key: Any = None,
+    self_loops: bool = False,
+    loop_bias: Float[Array, "num_receivers heads"] | None = None,
+    impl: Impl = None,
+) -> Float[Array, "num_receivers heads features"]:
+    r"""Averages the senders' features by an attention whose scores are sums over the two ends.
+
+    $$y_{ih} = \sum_{e = (j \to i)} m_{eh} \, \alpha_{eh} \, v_{jh}, \qquad
+      \alpha_{eh} = \frac{\exp s_{eh}}{\sum_{e' \to i} \exp s_{e'h}}, \qquad
+      s_{eh} = \mathrm{LeakyReLU}(p_{jh} + q_{ih} + b_{eh})$$
+
+    with $p$ = `score_src`, $q$ = `score_dst`, $b$ = `edge_bias`. $m$ is dropout's mask with its
+    scale, 1 without. A receiver without edges gets 0. An edge whose sum is $-\infty$, such as one
+    with a bias of $-\infty$, is masked: its weight is 0, and so is the result of a receiver all of
+    whose edges are masked, and their gradients. NaN and $+\infty$ show in the result, but a
+    kernel may pass over the features of edges that dropout drops. Scores and sums are in float32
+    for float32, bfloat16 and float16, in float64 for float64.
+
+    With `self_loops` the graph's own self-loops (edges between equal numbers) are passed over, and
+    each node that is both a sender and a receiver has one more edge, to itself, with the bias
+    `loop_bias`: PyG's rule for GAT, without another graph.
+
+    Nothing with an entry for each edge and head is stored: residuals are the operands, the result
+    and the logarithm of each row's sum of exponentials. Backward computes the scores once more and
+    gathers twice, over the transpose for `v` and `score_src`, and over the graph for `score_dst`
+    and the bias. Two runs give the same bits. Derivatives of second order and above are those of
+    the reference, and hold one number for each edge and head.
+
+    Dropout's mask is a function of the key, the edge's place in the graph's order and the head
+    alone (Philox4x32-10), so that backward computes it again and all implementations agree.
+
+    Args:
+        graph: the graph.
+        v: features of the senders, `[num_senders, heads, F]`.
+        score_src: the senders' share of the scores, `[num_senders, heads]`.
+        score_dst: the receivers' share, `[num_receivers, heads]`.
+        edge_bias: the edges' share, `[num_edges, heads]` in the graph's edge order; 0 if not given.
+        negative_slope: of the LeakyReLU, a number from 0.
+        dropout_rate: share of the weights dropped, at least 0 and below 1.
+        key: a JAX key, for a `dropout_rate` above 0.
+        self_loops: one self-loop for each node, in place of the graph's.
+        loop_bias: its share of the scores, `[num_receivers, heads]`; 0 if not given.
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+
+    Returns:
+        `[num_receivers, heads, F]` in the dtype of `v`.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, a dtype is not floating, or a number or the key is none.
+        ValueError: a shape does not fit, a number is out of range, the key is missing, or `impl`
+            is unknown.
+
+    Source: Velickovic et al., "Graph Attention Networks" (ICLR 2018), section 2.1; fused and
+    recomputed as in Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022), sections
+    4 to 6; the generator: Salmon et al. (SC 2011).
+    """
+    how, operands = attention_arguments(
+        graph,
+        v,
+        score_src,
+        score_dst,
+        edge_bias,
+        negative_slope=negative_slope,
+        dropout_rate=dropout_rate,
+        key=key,
+        self_loops=self_loops,
+        loop_bias=loop_bias,
+    )
+    kernel = use_kernel(impl, *TARGETS)
+    v = operands.v
+    if v.size == 0 or graph.num_receivers == 0 or (graph.num_edges == 0 and not self_loops):
+        return ffi.zeros((graph.num_receivers, *v.shape[1:]), v.dtype, operands)
+    if not kernel:
+        # Where only this one has no kernel, those of its parts run.
+        return gat_rule.composition(how, operands, impl)
+    operands = Operands(*ffi.unify_varying(*operands._replace(v=padding.lengthened(v, ends=True))))
+    results: tuple[Array, Array] = gat_rule.attend(how, operands)
+    return results[0][..., : v.shape[2]]
+
+
+def gat_attention_with_weights(
+    *arguments: Any, impl: Impl = None, **options: Any
+) -> tuple[
+    Float[Array, "num_receivers heads features"],
+    Float[Array, "num_edges heads"],
+    Float[Array, "nodes heads"] | None,
+]:
+    r"""`gat_attention`, and the weights $m \alpha$ that it averages by, of the edges and of the
+    added self-loops: for looking at them, as they are an entry for each edge and head."""
+    how, operands = attention_arguments(*arguments, **options)
+    edges, loops = gat_rule.attention_weights(how, operands, impl)
+    return gat_rule.average(operands, edges, loops, impl), edges, loops
+
+
+def attention_arguments(
+    graph: Any,
+    v: Any,
+    score_src: Any,
+    score_dst: Any,
+    edge_bias: Any = None,
+    *,
+    negative_slope: float = 0.2,
+    dropout_rate: float = 0.0,
+    key: Any = None,
+    self_loops: bool = False,
+    loop_bias: Any = None,
+) -> tuple[Attention, Operands]:
+    """The arguments of `gat_attention`, checked; raises as it does."""
+    checks.graph_argument(graph)
+    v = checks.floating_rows(v, "v", graph.num_senders, "sender")
+    if v.ndim != 3:
+        raise ValueError(
+            f"v: expected the shape ({graph.num_senders}, heads, features), got {v.shape}"
+        )
+    dtype, heads = accumulation_dtype(v.dtype), v.shape[1]
+
+    def scores(array: Any, name: str, rows: int) -> Array:
+        return checks.matrix(array, name, rows, heads).astype(dtype)
+
+    if loop_bias is not None and not self_loops:
+        raise ValueError("loop_bias: expected self_loops=True with it, got False")
+    slope = checks.number(negative_slope, "negative_slope", 0, math.inf)
+    drop_below, words = dropout_mask.arguments(dropout_rate, key)
+    operands = Operands(
+        graph,
+        v,
+        scores(score_src, "score_src", graph.num_senders),
+        scores(score_dst, "score_dst", graph.num_receivers),
+        None if edge_bias is None else scores(edge_bias, "edge_bias", graph.num_edges),
+        None if loop_bias is None else scores(loop_bias, "loop_bias", graph.num_receivers),
+        words,
+    )
+    return Attention(slope, drop_below, bool(self_loops)), operands

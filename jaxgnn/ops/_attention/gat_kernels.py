@@ -1,0 +1,226 @@
+"""The kernels of additive attention, without derivatives.
+
+Every array has its heads at axis 1, and heads are independent of each other: `vmap` over a graph
+multiplies the heads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt32
+
+from jaxgnn._core import ffi
+from jaxgnn.graph import Graph
+from jaxgnn.ops._core.folding import foldable_heads
+from jaxgnn.ops._core.rows import Rows, neighbours, or_empty, ordered_structure
+
+TARGETS = (
+    "jaxgnn_gat_attention",
+    "jaxgnn_gat_attention_senders",
+    "jaxgnn_gat_attention_receivers",
+)
+
+
+class Attention(NamedTuple):
+    """What of an attention is static.
+
+    Attributes:
+        negative_slope: of the LeakyReLU.
+        drop_below: random words below this drop an edge.
+        self_loops: pass over the graph's self-loops, and give one to each node that is both a
+            sender and a receiver; its edge number is that of edges plus the node's.
+    """
+
+    negative_slope: float
+    drop_below: int
+    self_loops: bool
+
+
+class Scores(NamedTuple):
+    """What scores are computed from, besides the nodes' shares; each may be absent.
+
+    Attributes:
+        edge_bias: `[num_edges, heads]`, in the graph's order.
+        loop_bias: `[num_receivers, heads]`.
+        streams: `[3, heads]`, the key's two words and the head's number.
+    """
+
+    edge_bias: Float[Array, "num_edges heads"] | None
+    loop_bias: Float[Array, "num_receivers heads"] | None
+    streams: UInt32[Array, "3 heads"] | None
+
+    @classmethod
+    def of(
+        cls, edge_bias: Array | None, loop_bias: Array | None, words: Array | None, heads: int
+    ) -> Scores:
+        if words is None:
+            return cls(edge_bias, loop_bias, None)
+        number = jnp.arange(heads, dtype=jnp.uint32)
+        keys = jnp.broadcast_to(words[:, None], (2, heads))
+        return cls(edge_bias, loop_bias, jnp.concatenate([keys, number[None]]))
+
+    def operands(self, dtype: Any) -> list[Array]:
+        """Arrays of two axes, without elements where absent."""
+        types = (dtype, dtype, jnp.uint32)
+        return [
+            jnp.zeros((0, 0), t) if array is None else array
+            for array, t in zip(self, types, strict=True)
+        ]
+
+
+def forward(
+    how: Attention,
+    graph: Graph,
+    v: Float[Array, "num_senders heads width"],
+    score_src: Float[Array, "num_senders heads"],
+    score_dst: Float[Array, "num_receivers heads"],
+    edge_bias: Array | None,
+    loop_bias: Array | None,
+    words: Array | None,
+) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
+    """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
+
+    def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array]:
+        v, score_src, score_dst, scores = arrays
+        _, heads, width = v.shape
+        dtype = score_src.dtype
+        out, log_sum, *_ = ffi.call(
+            TARGETS[0],
+            [*ordered_structure(rows), flat(v), score_src, score_dst, *scores.operands(dtype)],
+            [
+                ((rows.num_rows, heads * width), v.dtype),
+                ((rows.num_rows, heads), dtype),
+                ((rows.chunks.table.shape[0], heads * (width + 2)), dtype),
+                ((v.shape[0] * heads,), dtype),
+            ],
+            **_attributes(how, rows),
+        )
+        return out.reshape(rows.num_rows, heads, width), log_sum
+
+    scores = Scores.of(edge_bias, loop_bias, words, v.shape[1])
+    rows = neighbours(graph, transpose=False)
+    return foldable_heads(kernel)(rows, (v, score_src, score_dst, scores))
+
+
+def sender_gradients(
+    how: Attention,
+    graph: Graph,
+    v: Float[Array, "num_senders heads width"],
+    score_src: Float[Array, "num_senders heads"],
+    score_dst: Float[Array, "num_receivers heads"],
+    edge_bias: Array | None,
+    loop_bias: Array | None,
+    words: Array | None,
+    log_sum: Float[Array, "num_receivers heads"],
+    delta: Float[Array, "num_receivers heads"],
+    cotangent: Float[Array, "num_receivers heads width"],
+) -> tuple[Float[Array, "num_senders heads width"], Float[Array, "num_senders heads"]]:
+    """Gradients of `v` and `score_src`, by a pass over the transpose that gathers `cotangent`."""
+
+    def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array]:
+        cotangent, v, score_src, score_dst, log_sum, delta, scores = arrays
+        _, heads, width = v.shape
+        dtype = score_src.dtype
+        dv, dsrc, *_ = ffi.call(
+            TARGETS[1],
+            [
+                *ordered_structure(rows),
+                *([] if rows.order is None else [or_empty(rows.order)]),
+                flat(cotangent),
+                flat(v),
+                score_src,
+                _records(score_dst, log_sum, delta),
+                *scores.operands(dtype),
+            ],
+            [
+                ((rows.num_rows, heads * width), v.dtype),
+                ((rows.num_rows, heads), dtype),
+                ((rows.chunks.table.shape[0], heads * (width + 1)), dtype),
+                _gradient_scratch(rows, cotangent, dtype),
+            ],
+            **_attributes(how, rows),
+        )
+        return dv.reshape(rows.num_rows, heads, width), dsrc
+
+    scores = Scores.of(edge_bias, loop_bias, words, v.shape[1])
+    rows = neighbours(graph, transpose=True)
+    arrays = (cotangent, v, score_src, score_dst, log_sum, delta, scores)
+    return foldable_heads(kernel)(rows, arrays)
+
+
+def receiver_gradients(
+    how: Attention,
+    graph: Graph,
+    v: Float[Array, "num_senders heads width"],
+    score_src: Float[Array, "num_senders heads"],
+    score_dst: Float[Array, "num_receivers heads"],
+    edge_bias: Array | None,
+    loop_bias: Array | None,
+    words: Array | None,
+    log_sum: Float[Array, "num_receivers heads"],
+    delta: Float[Array, "num_receivers heads"],
+    cotangent: Float[Array, "num_receivers heads width"],
+) -> tuple[Float[Array, "num_receivers heads"], Array | None, Array | None]:
+    """Gradients of `score_dst` and of the biases that are there, by a pass that gathers `v`."""
+
+    def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array | None, Array | None]:
+        cotangent, v, score_src, score_dst, log_sum, delta, scores = arrays
+        heads, dtype = v.shape[1], score_src.dtype
+        biases = scores.operands(dtype)[:2]
+        ddst, dedge, dloop, *_ = ffi.call(
+            TARGETS[2],
+            [
+                *ordered_structure(rows),
+                flat(cotangent),
+                flat(v),
+                score_src,
+                _records(score_dst, log_sum, delta),
+                *scores.operands(dtype),
+            ],
+            [
+                ((rows.num_rows, heads), dtype),
+                *((bias.shape, dtype) for bias in biases),
+                ((rows.chunks.table.shape[0], heads), dtype),
+                _gradient_scratch(rows, v, dtype),
+            ],
+            **_attributes(how, rows),
+        )
+        return (
+            ddst,
+            None if scores.edge_bias is None else dedge,
+            None if scores.loop_bias is None else dloop,
+        )
+
+    scores = Scores.of(edge_bias, loop_bias, words, v.shape[1])
+    rows = neighbours(graph, transpose=False)
+    arrays = (cotangent, v, score_src, score_dst, log_sum, delta, scores)
+    return foldable_heads(kernel)(rows, arrays)
+
+
+def flat(x: Array) -> Array:
+    return x.reshape(x.shape[0], x.shape[1] * x.shape[2])
+
+
+def _records(score_dst: Array, log_sum: Array, delta: Array) -> Array:
+    """A receiver's numbers side by side, so that an edge reads one place."""
+    return jnp.concatenate([score_dst, log_sum, delta], axis=1)
+
+
+def _gradient_scratch(rows: Rows, gathered: Array, dtype: Any) -> tuple[tuple[int], Any]:
+    """Scratch of CUDA's gradients, as in cuda/gat_attention.h: four numbers a column and head, a
+    dot product for each slice, of 16 features at least, of each row or part, and a number a row."""
+    columns, heads, width = gathered.shape
+    parts = rows.num_rows + rows.chunks.table.shape[0]
+    return (heads * (4 * columns + parts * -(-width // 16) + rows.num_rows),), dtype
+
+
+def _attributes(how: Attention, rows: Rows) -> dict[str, Any]:
+    assert rows.columns is not None
+    return {
+        "negative_slope": float(how.negative_slope),
+        "drop_below": how.drop_below,
+        "self_loops": how.self_loops,
+        "split_length": rows.chunks.length,
+    }

@@ -1,0 +1,178 @@
+"""Additive attention as one differentiable map, and as a composition of simpler operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt32
+
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl
+from jaxgnn.graph import Graph
+from jaxgnn.ops._aggregation.gather_edges import gather_edges
+from jaxgnn.ops._aggregation.kernels import node_dots
+from jaxgnn.ops._aggregation.segment_reduce import segment_reduce
+from jaxgnn.ops._aggregation.spmm import spmm
+from jaxgnn.ops._attention import gat_kernels as kernels
+from jaxgnn.ops._attention.gat_kernels import Attention
+from jaxgnn.ops._attention.rule import attention_rule
+from jaxgnn.ops._core.dropout_mask import keep_factors
+
+
+class Operands(NamedTuple):
+    """What the attention is computed from; all but `v` in the accumulation dtype.
+
+    Attributes:
+        graph: the graph.
+        v: what is averaged.
+        score_src, score_dst: the two ends' shares of the scores.
+        edge_bias: the edges' share, or `None`.
+        loop_bias: the added self-loops' share, or `None`.
+        words: the key of dropout, or `None` without.
+    """
+
+    graph: Graph
+    v: Float[Array, "num_senders heads width"]
+    score_src: Float[Array, "num_senders heads"]
+    score_dst: Float[Array, "num_receivers heads"]
+    edge_bias: Float[Array, "num_edges heads"] | None
+    loop_bias: Float[Array, "num_receivers heads"] | None
+    words: UInt32[Array, " 2"] | None
+
+
+def _gradients(
+    how: Attention,
+    operands: Operands,
+    out: Float[Array, "num_receivers heads width"],
+    log_sum: Float[Array, "num_receivers heads"],
+    cotangent: Float[Array, "num_receivers heads width"],
+) -> Operands:
+    r"""The gradients of the averages, from scores computed once more.
+
+    With $\alpha_e = \exp(s_e - \mathrm{lse}_i)$, the mask $m_e$ of dropout with its scale, and
+    $\delta_i = \langle dy_i, y_i \rangle = \sum_e \alpha_e m_e \langle dy_i, v_j \rangle$,
+
+    $$dv_j = \sum_e \alpha_e m_e \, dy_i, \qquad
+      dt_e = \alpha_e \, (m_e \langle dy_i, v_j \rangle - \delta_i)
+             \, \mathrm{LeakyReLU}'(t_e),$$
+
+    and the scores' gradients are the sums of $dt_e$ at either end. Its own derivative is that of
+    the composition's gradients.
+    """
+    delta = node_dots(cotangent, out)
+    dv, dsrc = kernels.sender_gradients(how, *operands, log_sum, delta, cotangent)
+    ddst, dedge, dloop = kernels.receiver_gradients(how, *operands, log_sum, delta, cotangent)
+    return Operands(None, dv, dsrc, ddst, dedge, dloop, None)  # type: ignore[arg-type]
+
+
+def composition(
+    how: Attention, operands: Operands, impl: Impl = None
+) -> Float[Array, "num_receivers heads width"]:
+    """The attention out of operations on edges, which it holds one number a head of."""
+    return average(operands, *attention_weights(how, operands, impl), impl)
+
+
+attend = attention_rule(kernels.forward, _gradients, composition)
+
+
+def average(
+    operands: Operands,
+    edges: Float[Array, "num_edges heads"],
+    loops: Float[Array, "nodes heads"] | None,
+    impl: Impl,
+) -> Float[Array, "num_receivers heads width"]:
+    """The sum of the rows of `v` by given weights."""
+    v = operands.v
+    dtype = accumulation_dtype(v.dtype)
+    out = spmm(operands.graph, v.astype(dtype), edges, impl=impl)
+    if loops is not None:
+        own = loops[:, :, None] * v[: loops.shape[0]].astype(dtype)
+        out = combine_first(jnp.add, out, own)
+    return out.astype(v.dtype)
+
+
+def attention_weights(
+    how: Attention, operands: Operands, impl: Impl
+) -> tuple[Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
+    """The weights after dropout of the edges, and of the added self-loops if there are any.
+
+    Those are at the nodes that are both a sender and a receiver, the first ones.
+    """
+    graph = operands.graph
+    scores = gather_edges(graph, operands.score_src, operands.score_dst, "add", impl=impl)
+    if operands.edge_bias is not None:
+        scores = scores + operands.edge_bias
+    scores = leaky_relu(scores, how.negative_slope)
+    loops = _loop_scores(how, operands) if how.self_loops else None
+    return softmax_weights(graph, scores, loops, operands.words, how.drop_below, impl)
+
+
+def softmax_weights(
+    graph: Graph,
+    scores: Float[Array, "num_edges heads"],
+    loops: Float[Array, "nodes heads"] | None,
+    words: UInt32[Array, " 2"] | None,
+    drop_below: int,
+    impl: Impl,
+) -> tuple[Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
+    """The softmax over each receiver's edges, after dropout; with `loops`, the scores of added
+    self-loops, the graph's own are passed over."""
+    if loops is not None:
+        own = (graph.senders == graph.receivers)[:, None]
+        scores = jnp.where(own, jnp.full_like(scores, -jnp.inf), scores)
+    largest = segment_reduce(graph, jax.lax.stop_gradient(scores), "max", impl=impl)
+    lowest = jnp.full_like(largest, -jnp.inf)
+    largest = jnp.where(graph.in_degrees[:, None] > 0, largest, lowest)
+    if loops is not None:
+        own = jax.lax.stop_gradient(loops)
+        largest = combine_first(jnp.maximum, largest, own)
+    # A row whose edges are all masked: 0, without NaN from the difference of two infinities.
+    largest = jnp.where(largest == -jnp.inf, jnp.zeros_like(largest), largest)
+    scores = jnp.exp(scores - gather_edges(graph, receivers=largest, impl=impl))
+    total = segment_reduce(graph, scores, impl=impl)
+    if loops is not None:
+        loops = jnp.exp(loops - largest[: loops.shape[0]])
+        total = combine_first(jnp.add, total, loops)
+    total = jnp.where(total == 0, jnp.ones_like(total), total)
+    edges = scores / gather_edges(graph, receivers=total, impl=impl)
+    if loops is not None:
+        loops = loops / total[: loops.shape[0]]
+    if words is not None:
+
+        def keep(first: int, weights: Array) -> Array:
+            edges, heads = weights.shape
+            return keep_factors(words, first, edges, heads, drop_below, weights.dtype)
+
+        edges = edges * keep(0, edges)
+        loops = None if loops is None else loops * keep(graph.num_edges, loops)
+    return edges, loops
+
+
+def combine_first(combine: Callable[[Array, Array], Array], array: Array, first: Array) -> Array:
+    """`array`, its first rows combined with `first`, which may be all of them.
+
+    `array.at[:n]` of all rows is a scatter by an index without elements, and compiling that under
+    `shard_map` over several CPU devices crashes jaxlib 0.11.
+    """
+    count = first.shape[0]
+    if count == array.shape[0]:
+        return combine(array, first)
+    return jnp.concatenate([combine(array[:count], first), array[count:]])
+
+
+def leaky_relu(scores: Array, slope: float) -> Array:
+    r"""LeakyReLU with $-\infty$ kept, which masks, whatever the slope; its derivative at 0 is the
+    slope, as PyTorch's."""
+    kept = (scores > 0) | (scores == -jnp.inf)
+    return jnp.where(kept, scores, scores * slope)
+
+
+def _loop_scores(how: Attention, operands: Operands) -> Array:
+    nodes = min(operands.score_src.shape[0], operands.score_dst.shape[0])
+    scores = operands.score_src[:nodes] + operands.score_dst[:nodes]
+    if operands.loop_bias is not None:
+        scores = scores + operands.loop_bias[:nodes]
+    return leaky_relu(scores, how.negative_slope)

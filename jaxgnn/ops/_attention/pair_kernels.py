@@ -1,0 +1,168 @@
+"""The kernels of attention whose scores need both feature rows of an edge, without derivatives.
+
+Every array has its heads at axis 1, as in `_attention_kernels`: `vmap` over a graph multiplies
+the heads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn.graph import Graph
+from jaxgnn.ops._attention.gat_kernels import Scores, flat
+from jaxgnn.ops._core.folding import foldable_heads
+from jaxgnn.ops._core.rows import Rows, neighbours, or_empty, ordered_structure
+
+TARGETS = ("jaxgnn_pair_attention", "jaxgnn_pair_attention_gradients")
+
+
+class PairAttention(NamedTuple):
+    """What of an attention is static.
+
+    Attributes:
+        score: `"dot"`, or `"gatv2"`, whose values are the keys and whose score has a vector.
+        number: the dot product's scale, or the LeakyReLU's slope.
+        drop_below: random words below this drop an edge.
+        self_loops: as in `Attention`.
+    """
+
+    score: Literal["dot", "gatv2"]
+    number: float
+    drop_below: int
+    self_loops: bool
+
+
+class Nodes(NamedTuple):
+    """The nodes' rows, and what is between them.
+
+    Attributes:
+        queries: of the receivers.
+        keys: of the senders.
+        values: of the senders; `None` where they are the keys.
+        vector: of each head, with an axis before; `None` without.
+        key_scale: what the keys are multiplied by, in the accumulation dtype; `None` without.
+    """
+
+    queries: Float[Array, "num_receivers heads features"]
+    keys: Float[Array, "num_senders heads features"]
+    values: Float[Array, "num_senders heads width"] | None
+    vector: Float[Array, "1 heads features"] | None
+    key_scale: Float[Array, "num_senders heads"] | None = None
+
+    @property
+    def averaged(self) -> Array:
+        return self.keys if self.values is None else self.values
+
+    def operands(self) -> list[Array]:
+        """Arrays of two axes, without elements where absent."""
+        dtype = accumulation_dtype(self.keys.dtype)
+        return [
+            flat(self.queries),
+            flat(self.keys),
+            jnp.zeros((0, 0), self.keys.dtype) if self.values is None else flat(self.values),
+            jnp.zeros((0, 0), dtype) if self.vector is None else self.vector[0],
+            jnp.zeros((0, 0), dtype) if self.key_scale is None else self.key_scale,
+        ]
+
+
+def forward(
+    how: PairAttention,
+    graph: Graph,
+    nodes: Nodes,
+    edge_bias: Array | None,
+    loop_bias: Array | None,
+    words: Array | None,
+) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
+    """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
+
+    def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array]:
+        nodes, scores = arrays
+        _, heads, width = nodes.averaged.shape
+        dtype = accumulation_dtype(nodes.keys.dtype)
+        out, log_sum, _ = ffi.call(
+            TARGETS[0],
+            [*ordered_structure(rows), *nodes.operands(), *scores.operands(dtype)],
+            [
+                ((rows.num_rows, heads * width), nodes.keys.dtype),
+                ((rows.num_rows, heads), dtype),
+                ((rows.chunks.table.shape[0], heads * (width + 2)), dtype),
+            ],
+            **_attributes(how, rows, heads),
+        )
+        return out.reshape(rows.num_rows, heads, width), log_sum
+
+    scores = Scores.of(edge_bias, loop_bias, words, nodes.keys.shape[1])
+    return foldable_heads(kernel)(neighbours(graph, transpose=False), (nodes, scores))
+
+
+def gradients(
+    how: PairAttention,
+    graph: Graph,
+    nodes: Nodes,
+    edge_bias: Array | None,
+    loop_bias: Array | None,
+    words: Array | None,
+    log_sum: Float[Array, "num_receivers heads"],
+    delta: Float[Array, "num_receivers heads"],
+    cotangent: Float[Array, "num_receivers heads width"],
+    *,
+    by_senders: bool,
+) -> tuple[Array, Array | None, Array | None, Array | None]:
+    """By senders, over the transpose: the gradients of `keys` times `key_scale`, and of `values`,
+    if there are any. By receivers: those of `queries`, of the vector (each row's share) and of the
+    biases."""
+
+    def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array | None, Array | None, Array | None]:
+        nodes, scores, log_sum, delta, cotangent = arrays
+        _, heads, features = nodes.keys.shape
+        dtype = accumulation_dtype(nodes.keys.dtype)
+        second: Array | None = nodes.values if by_senders else nodes.vector
+        width = 0 if second is None else heads * second.shape[2]
+        second_dtype = nodes.keys.dtype if by_senders else dtype
+        biases = [bias.shape for bias in scores.operands(dtype)[:2]]
+        first, more, dedge, dloop, _ = ffi.call(
+            TARGETS[1],
+            [
+                *ordered_structure(rows),
+                or_empty(rows.order),
+                *nodes.operands(),
+                *scores.operands(dtype),
+                flat(cotangent),
+                jnp.concatenate([log_sum, delta], axis=1),
+            ],
+            [
+                ((rows.num_rows, heads * features), nodes.keys.dtype),
+                ((rows.num_rows, width) if width else (0, 0), second_dtype),
+                *(((0, 0) if by_senders else bias, dtype) for bias in biases),
+                ((rows.chunks.table.shape[0] * (heads * features + width),), dtype),
+            ],
+            by_senders=by_senders,
+            **_attributes(how, rows, heads),
+        )
+        return (
+            first.reshape(rows.num_rows, heads, features),
+            None if second is None else more.reshape(rows.num_rows, heads, second.shape[2]),
+            None if by_senders or scores.edge_bias is None else dedge,
+            None if by_senders or scores.loop_bias is None else dloop,
+        )
+
+    scores = Scores.of(edge_bias, loop_bias, words, nodes.keys.shape[1])
+    arrays = (nodes, scores, log_sum, delta, cotangent)
+    return foldable_heads(kernel)(neighbours(graph, transpose=by_senders), arrays)
+
+
+def _attributes(how: PairAttention, rows: Rows, heads: int) -> dict[str, Any]:
+    assert rows.columns is not None
+    return {
+        "score": 1 if how.score == "gatv2" else 0,
+        "number": float(how.number),
+        "heads": heads,
+        "drop_below": how.drop_below,
+        "self_loops": how.self_loops,
+        "split_length": rows.chunks.length,
+    }

@@ -1,0 +1,172 @@
+"""Attention whose scores need both feature rows of an edge, as one differentiable map and as a
+composition of simpler operations."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt32
+
+from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl, use_kernel
+from jaxgnn.graph import Graph
+from jaxgnn.ops._aggregation.gather_edges import gather_edges
+from jaxgnn.ops._aggregation.kernels import node_dots
+from jaxgnn.ops._aggregation.sddmm import sddmm
+from jaxgnn.ops._aggregation.spmm import spmm
+from jaxgnn.ops._attention import pair_kernels as kernels
+from jaxgnn.ops._attention.gat_rule import combine_first, leaky_relu, softmax_weights
+from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention
+from jaxgnn.ops._attention.rule import attention_rule
+from jaxgnn.ops._core import padding
+
+
+class PairOperands(NamedTuple):
+    """What the attention is computed from.
+
+    Attributes:
+        graph: the graph.
+        nodes: the nodes' rows, of one dtype; the vector in the accumulation dtype.
+        edge_bias: the edges' share of the scores, in that too, or `None`.
+        loop_bias: the added self-loops' share, or `None`.
+        words: the key of dropout, or `None` without.
+    """
+
+    graph: Graph
+    nodes: Nodes
+    edge_bias: Float[Array, "num_edges heads"] | None
+    loop_bias: Float[Array, "num_receivers heads"] | None
+    words: UInt32[Array, " 2"] | None
+
+
+def pair_attention(how: PairAttention, operands: PairOperands, impl: Impl) -> Array:
+    """The attention by the kernels where there are some, else by the composition."""
+    kernel = use_kernel(impl, *kernels.TARGETS)
+    graph, nodes = operands.graph, operands.nodes
+    shape = (graph.num_receivers, *nodes.averaged.shape[1:])
+    without_edges = graph.num_edges == 0 and not how.self_loops
+    if 0 in shape or graph.num_senders == 0 or without_edges:
+        return ffi.zeros(shape, nodes.keys.dtype, operands)
+    if not kernel or nodes.keys.shape[2] == 0:
+        # Where only this one has no kernel, those of its parts run.
+        return composition(how, operands, impl)
+    operands = operands._replace(nodes=_lengthened(nodes))
+    results: tuple[Array, Array] = attend(how, PairOperands(*ffi.unify_varying(*operands)))
+    return results[0][..., : shape[2]]
+
+
+def _lengthened(nodes: Nodes) -> Nodes:
+    """The rows lengthened, by zeros that no score and no average sees."""
+    keys, values, vector = padding.lengthened(nodes.keys, ends=True), nodes.values, nodes.vector
+    if values is not None:  # kernels read an array that is both once
+        values = keys if values is nodes.keys else padding.lengthened(values, ends=True)
+    if vector is not None:
+        vector = padding.with_zeros(vector, padding.missing(nodes.keys, ends=True))
+    queries = padding.lengthened(nodes.queries, ends=True)
+    return nodes._replace(queries=queries, keys=keys, values=values, vector=vector)
+
+
+def _gradients(
+    how: PairAttention,
+    operands: PairOperands,
+    out: Float[Array, "num_receivers heads width"],
+    log_sum: Float[Array, "num_receivers heads"],
+    cotangent: Float[Array, "num_receivers heads width"],
+) -> PairOperands:
+    r"""The gradients of the averages, from scores computed once more.
+
+    With $\alpha_e = \exp(s_e - \mathrm{lse}_i)$, the mask $m_e$ of dropout with its scale, and
+    $\delta_i = \langle dy_i, y_i \rangle$,
+
+    $$dv_j = \sum_e \alpha_e m_e \, dy_i, \qquad
+      ds_e = \alpha_e \, (m_e \langle dy_i, v_j \rangle - \delta_i),$$
+
+    and the rows' gradients are the sums at either end of $ds_e$ times the score's derivative. Its
+    own derivative is that of the composition's gradients.
+    """
+    delta = node_dots(cotangent, out)
+    gradients = functools.partial(kernels.gradients, how, *operands, log_sum, delta, cotangent)
+    dkeys, dvalues, _, _ = gradients(by_senders=True)
+    dqueries, shares, dedge, dloop = gradients(by_senders=False)
+    dvector = None if shares is None else jnp.sum(shares, axis=0, keepdims=True)
+    keys, scale, dscale = operands.nodes.keys, operands.nodes.key_scale, None
+    if scale is not None:  # what came are the gradients of the product
+        dscale = node_dots(dkeys, keys)
+        dkeys = (dkeys.astype(scale.dtype) * scale[:, :, None]).astype(keys.dtype)
+    nodes = Nodes(dqueries, dkeys, dvalues, dvector, dscale)
+    return PairOperands(None, nodes, dedge, dloop, None)  # type: ignore[arg-type]
+
+
+def composition(
+    how: PairAttention,
+    operands: PairOperands,
+    impl: Impl = None,
+    edge_rows: Float[Array, "num_edges heads features"] | None = None,
+    loop_rows: Float[Array, "nodes heads features"] | None = None,
+) -> Float[Array, "num_receivers heads width"]:
+    """The attention out of operations on edges."""
+    edges, loops = attention_weights(how, operands, impl, edge_rows, loop_rows)
+    return average(operands, edges, loops, impl)
+
+
+attend = attention_rule(kernels.forward, _gradients, composition)
+
+
+def average(
+    operands: PairOperands,
+    edges: Float[Array, "num_edges heads"],
+    loops: Float[Array, "nodes heads"] | None,
+    impl: Impl,
+) -> Float[Array, "num_receivers heads width"]:
+    """The sum of the senders' values by given weights."""
+    values = operands.nodes.averaged
+    dtype = accumulation_dtype(values.dtype)
+    out = spmm(operands.graph, values.astype(dtype), edges, impl=impl)
+    if loops is not None:
+        own = loops[:, :, None] * values[: loops.shape[0]].astype(dtype)
+        out = combine_first(jnp.add, out, own)
+    return out.astype(values.dtype)
+
+
+def attention_weights(
+    how: PairAttention,
+    operands: PairOperands,
+    impl: Impl,
+    edge_rows: Float[Array, "num_edges heads features"] | None = None,
+    loop_rows: Float[Array, "nodes heads features"] | None = None,
+) -> tuple[Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
+    """The weights after dropout of the edges, and of the added self-loops if there are any.
+
+    `edge_rows` and `loop_rows` are GATv2's terms of the edges, inside of the LeakyReLU.
+    """
+    graph, nodes = operands.graph, operands.nodes
+    dtype = accumulation_dtype(nodes.keys.dtype)
+    queries, keys = nodes.queries.astype(dtype), nodes.keys.astype(dtype)
+    if nodes.key_scale is not None:
+        keys = keys * nodes.key_scale[:, :, None]
+
+    def score_rows(rows: Array, more: Array | None) -> Array:
+        assert nodes.vector is not None
+        rows = rows if more is None else rows + more.astype(dtype)
+        return jnp.sum(leaky_relu(rows, how.number) * nodes.vector, axis=-1)
+
+    if how.score == "dot":
+        scores = how.number * sddmm(graph, queries, keys, impl=impl)
+    else:
+        scores = score_rows(gather_edges(graph, keys, queries, "add", impl=impl), edge_rows)
+    if operands.edge_bias is not None:
+        scores = scores + operands.edge_bias
+    loops = None
+    if how.self_loops:
+        count = min(keys.shape[0], queries.shape[0])
+        keys, queries = keys[:count], queries[:count]
+        if how.score == "dot":
+            loops = how.number * jnp.sum(queries * keys, axis=-1)
+        else:
+            loops = score_rows(queries + keys, loop_rows)
+        if operands.loop_bias is not None:
+            loops = loops + operands.loop_bias[:count]
+    return softmax_weights(graph, scores, loops, operands.words, how.drop_below, impl)

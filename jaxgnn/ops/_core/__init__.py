@@ -1,0 +1,1 @@
+"""What the families share: rows, vmap folding, checks, padding, dropout masks."""

@@ -1,0 +1,28 @@
+"""Means: division by the number of edges at one end."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn.graph import Graph
+
+End = Literal["receivers", "senders"]
+
+
+def divide_by_degree(
+    graph: Graph, end: End | None, x: Float[Array, "nodes *features"]
+) -> Float[Array, "nodes *features"]:
+    """$D^{-1} x$ in the accumulation dtype, rounded once; $x$ lies at `end`. `None`: $x$ itself.
+
+    A node without edges is divided by 1.
+    """
+    if end is None:
+        return x
+    dtype = accumulation_dtype(x.dtype)
+    degree = graph.out_degrees if end == "senders" else graph.in_degrees
+    degree = jnp.maximum(degree, 1).astype(dtype).reshape(-1, *(1,) * (x.ndim - 1))
+    return (x.astype(dtype) / degree).astype(x.dtype)

@@ -1,0 +1,151 @@
+"""Dropout by a counter-based generator: what is kept is computed from a key and never stored.
+
+`common/philox.h` computes the same words, so that kernels and this agree bit by bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, UInt, UInt32
+
+from jaxgnn.ops._core import checks
+
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+
+
+def arguments(rate: Any, key: Any) -> tuple[int, UInt32[Array, " 2"] | None]:
+    """An operation's `dropout_rate` and `key`: `threshold`, and the key's words or `None` without.
+
+    Raises:
+        TypeError: the rate is no number, or the key is none.
+        ValueError: the rate is out of range, or there is one and no key.
+    """
+    rate = checks.number(rate, "dropout_rate", 0, 1)
+    if rate == 0:
+        return 0, None
+    if key is None:
+        raise ValueError(f"key: expected a JAX key with dropout_rate={rate}, got None")
+    return threshold(rate), key_words(checks.key(key, "key"))
+
+
+def key_words(key: Any) -> UInt32[Array, " 2"]:
+    """A JAX key, new-style or raw, as two words; longer ones are hashed by JAX's own generator."""
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    words = jax.random.key_data(key) if typed else key
+    return words if words.shape == (2,) else jax.random.bits(key, (2,), jnp.uint32)
+
+
+def threshold(rate: float) -> int:
+    """Words below this are dropped: the rate in steps of $2^{-32}$."""
+    return min(round(rate * 2**32), 2**32 - 1)
+
+
+def keep_factors(
+    words: UInt32[Array, " 2"],
+    first: int,
+    edges: int,
+    heads: int,
+    drop_below: int,
+    dtype: DTypeLike,
+) -> Float[Array, "edges heads"]:
+    r"""0 where an edge's weight is dropped, else $1 / (1 - p)$ with $p$ = `drop_below` $/ 2^{32}$.
+
+    Args:
+        words: the key.
+        first: number of the first edge.
+        edges, heads: how many.
+        drop_below: as `threshold` gives it.
+        dtype: of the result.
+    """
+    dtype = jnp.dtype(dtype)
+    scale = jnp.asarray(keep_scale(drop_below), dtype)
+    kept = dropout_words(words, first, edges, heads) >= jnp.uint32(drop_below)
+    return jnp.where(kept, scale, jnp.zeros((), dtype))
+
+
+def keep_scale(drop_below: int) -> float:
+    """What the kept are multiplied by, so that the mean stays."""
+    return 2**32 / (2**32 - drop_below)
+
+
+def keep_factors_at(
+    words: UInt32[Array, " 2"],
+    columns: UInt[Array, "rows k"],
+    drop_below: int,
+    dtype: DTypeLike,
+) -> Float[Array, "rows k"]:
+    """`keep_factors` of a matrix with rows for edges and columns for heads, at some columns of each
+    row alone."""
+    shape, dtype = columns.shape, jnp.dtype(dtype)
+    columns = columns.astype(jnp.uint32)
+    low, high = _halves(0, shape[0])
+    block = columns // jnp.uint32(4)
+    counter = [jnp.broadcast_to(low, shape), jnp.broadcast_to(high, shape), block]
+    drawn = philox4x32([*counter, jnp.zeros_like(block)], words)
+    lane = columns % jnp.uint32(4)
+    word = drawn[3]
+    for i in range(3):
+        word = jnp.where(lane == jnp.uint32(i), drawn[i], word)
+    scale = jnp.asarray(keep_scale(drop_below), dtype)
+    return jnp.where(word >= jnp.uint32(drop_below), scale, jnp.zeros((), dtype))
+
+
+def dropout_words(
+    words: UInt32[Array, " 2"], first: int, edges: int, heads: int
+) -> UInt32[Array, "edges heads"]:
+    """The random word of each edge and head: word `head % 4` of the block of four that Philox
+    makes of the counter (edge's low half, edge's high half, `head // 4`, 0)."""
+    blocks = -(-heads // 4)
+    low, high = _halves(first, edges)
+    block = jnp.arange(blocks, dtype=jnp.uint32)[None, :]
+    shape = (edges, blocks)
+    counter = [jnp.broadcast_to(c, shape) for c in (low, high, block, jnp.zeros_like(block))]
+    # Fused into what follows, all rounds would be compiled and run again for each use of a word.
+    drawn = jax.lax.optimization_barrier(philox4x32(counter, words))
+    return jnp.stack(drawn, axis=-1).reshape(edges, 4 * blocks)[:, :heads]
+
+
+def _halves(first: int, count: int) -> tuple[UInt32[Array, "count 1"], UInt32[Array, "count 1"]]:
+    """The low and the high words of consecutive numbers."""
+    wide = first + count > 2**32  # so many need 64-bit types anyway
+    number = jnp.arange(count, dtype=jnp.uint64 if wide else jnp.uint32) + jnp.asarray(
+        first, jnp.uint64 if wide else jnp.uint32
+    )
+    low = number.astype(jnp.uint32)[:, None]
+    return low, (number >> 32).astype(jnp.uint32)[:, None] if wide else jnp.zeros_like(low)
+
+
+def philox4x32(
+    counter: list[UInt32[Array, "*shape"]], key: UInt32[Array, " 2"]
+) -> list[UInt32[Array, "*shape"]]:
+    """Philox4x32-10: four words for a counter of four and a key of two.
+
+    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), section 3.3.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key[0], key[1]
+    for _ in range(_ROUNDS):
+        high0, low0 = _multiply(c0, _MULTIPLIERS[0])
+        high1, low1 = _multiply(c2, _MULTIPLIERS[1])
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + jnp.uint32(_WEYL[0]), k1 + jnp.uint32(_WEYL[1])
+    return [c0, c1, c2, c3]
+
+
+def _multiply(a: Array, multiplier: int) -> tuple[Array, Array]:
+    """High and low word of the product, by halves: there may be no 64-bit integers."""
+    low_half = jnp.uint32(0xFFFF)
+    shift = jnp.uint32(16)
+    b_high, b_low = jnp.uint32(multiplier >> 16), jnp.uint32(multiplier & 0xFFFF)
+    a_high, a_low = a >> shift, a & low_half
+    lowest = a_low * b_low
+    middle = a_high * b_low + (lowest >> shift)
+    carry = a_low * b_high + (middle & low_half)
+    high = a_high * b_high + (middle >> shift) + (carry >> shift)
+    return high, a * jnp.uint32(multiplier)

@@ -1,0 +1,87 @@
+"""The rows that kernels walk: of a graph, of its transpose, or the edges of each node."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jaxgnn.graph import Graph
+from jaxgnn.graph._row_chunks import RowChunks
+
+
+class Rows(NamedTuple):
+    """A row structure.
+
+    Attributes:
+        offsets: edges of row $i$ are `offsets[i]:offsets[i + 1]`.
+        columns: which entry each edge reads; `None` for its own.
+        chunks: chunks of the long rows.
+        order: the graph's edge at each place; `None` where that is the place itself.
+        schedule: the order in which a GPU processes the rows; `None` for the original order.
+    """
+
+    offsets: Int[Array, " rows+1"]
+    columns: Int[Array, " edges"] | None
+    chunks: RowChunks
+    order: Int[Array, " edges"] | None
+    schedule: Int[Array, " rows"] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return self.offsets.shape[0] - 1
+
+
+def structure(rows: Rows) -> list[Array]:
+    """What every kernel takes of the rows: an array without elements stands for an absent one."""
+    return [rows.offsets, or_empty(rows.columns), rows.chunks.table]
+
+
+def ordered_structure(rows: Rows) -> list[Array]:
+    """The same, and the order in which a GPU takes the rows."""
+    return [*structure(rows), or_empty(rows.schedule)]
+
+
+def or_empty(numbers: Int[Array, " _"] | None) -> Int[Array, " _"]:
+    """The numbers, or an array without elements, which is made here also where they are one:
+    compiling an argument without elements under `shard_map` crashes jaxlib 0.11."""
+    return jnp.zeros(0, jnp.int32) if numbers is None or numbers.size == 0 else numbers
+
+
+def neighbours(graph: Graph, *, transpose: bool) -> Rows:
+    """Senders of each receiver, or with `transpose` receivers of each sender."""
+    if transpose:
+        return Rows(
+            graph.transpose_row_offsets,
+            graph.transpose_receivers,
+            graph.transpose_row_chunks,
+            graph.transpose_permutation,
+            graph.transpose_row_schedule,
+        )
+    return Rows(graph.row_offsets, graph.senders, graph.row_chunks, None, graph.row_schedule)
+
+
+def edges_of(graph: Graph, *, by_sender: bool) -> Rows:
+    """The edges that end at each receiver, or with `by_sender` that start at each sender."""
+    if by_sender:
+        return Rows(
+            graph.transpose_row_offsets,
+            graph.transpose_permutation,
+            graph.transpose_row_chunks,
+            graph.transpose_permutation,
+        )
+    return Rows(graph.row_offsets, None, graph.row_chunks, None)
+
+
+def in_row_order(rows: Rows, values: Array | None) -> Array | None:
+    """Edge values from the graph's edge order into that of the rows."""
+    return values if values is None or rows.order is None else values[rows.order]
+
+
+def in_graph_order(rows: Rows, values: Array) -> Array:
+    """Edge values from the order of the rows into the graph's."""
+    if rows.order is None:
+        return values
+    # A permutation: every place is written once, so the result does not depend on any order.
+    return jnp.zeros_like(values).at[rows.order].set(values, unique_indices=True)

@@ -1,0 +1,129 @@
+"""Aggregation under Gaussian weights of the edges' coordinates."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from jaxtyping import Array, Float
+
+from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl, use_kernel
+from jaxgnn.graph import Graph
+from jaxgnn.ops._core import checks, padding
+from jaxgnn.ops._gaussian import rule as gaussian_rule
+from jaxgnn.ops._gaussian.kernels import MAX_DIMS, TARGETS, Gaussians, Weighting
+from jaxgnn.ops._gaussian.rule import Operands
+
+
+def gaussian_spmm(
+    graph: Graph,
+    x: Float[Array, "num_senders kernels features"] | Float[Array, "num_senders features"],
+    mu: Float[Array, "kernels dims"],
+    inv_sigma: Float[Array, "kernels dims"],
+    pseudo: Float[Array, "num_edges dims"]
+    | tuple[Float[Array, "num_receivers dims"], Float[Array, "num_senders dims"]],
+    *,
+    reduce: Literal["sum", "mean"] = "sum",
+    activation: Literal["tanh"] | None = None,
+    impl: Impl = None,
+) -> Float[Array, "num_receivers features"] | Float[Array, "num_receivers kernels features"]:
+    r"""Aggregates the senders' features by learnt Gaussians of the edges' coordinates.
+
+    $$y_i = \mathrm{reduce}_{e = (j \to i)} \; \sum_k w_{ek} \, x_{jk}, \qquad
+      w_{ek} = \exp \Big( -\tfrac{1}{2} \sum_d \big( (p_{ed} - \mu_{kd}) \, s_{kd} \big)^2 \Big)$$
+
+    of rows for each kernel; of one row $x_j$ for all kernels there is a result for each,
+    $y_{ik} = \mathrm{reduce}_e \; w_{ek} \, x_j$. Here $s$ = `inv_sigma`, and
+    $p_e = \sigma(\mathrm{pseudo}_e)$, or $p_e = \sigma(u_i + v_j)$ for the pair `pseudo`
+    $= (u, v)$: coordinates that are an affine function of the two ends', as MoNet's, are then made
+    in the kernel. $\sigma$ is `activation`. The kernels are summed, as PyG's `GMMConv` does (its
+    docstring divides by their number; its code does not). A receiver without edges gets 0.
+
+    The weights are computed in the kernels, forward and backward; nothing with an entry for each
+    edge and kernel exists, and nothing of the size of the edges is stored. While the gradients of a
+    pair are computed, `[num_edges, r]` numbers are held if they take at most a quarter of the
+    memory of the rows that there are for each kernel. Weights, sums and the gradients of `mu`,
+    `inv_sigma` and `pseudo` are in float32 for float32, bfloat16 and float16, in float64 for
+    float64. Two runs give the same bits. Derivatives of second order and above are those of the
+    reference, which holds one number for each edge and kernel.
+
+    A linear map to or from the rows of the kernels may stand before the sums or behind them. Where
+    it comes before if it narrows the rows, and behind if it widens them, fewer bytes are gathered.
+
+    `vmap` over `x` alone widens it; other batches run one after the other.
+
+    Args:
+        graph: the graph.
+        x: features of the senders, `[num_senders, K, F]`: a row for each kernel; or
+            `[num_senders, F]`: a row for all of them.
+        mu: the kernels' means, `[K, r]`, with `r` up to 16.
+        inv_sigma: the inverses of their standard deviations, `[K, r]`.
+        pseudo: the edges' coordinates, `[num_edges, r]` in the graph's edge order, or the pair of
+            the receivers' shares `[num_receivers, r]` and the senders' `[num_senders, r]`.
+        reduce: `"sum"` or `"mean"`.
+        activation: `"tanh"`, or `None`.
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+
+    Returns:
+        `[num_receivers, F]`, or `[num_receivers, K, F]` of a row for all kernels, in the dtype of
+        `x`.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, or a dtype is not floating.
+        ValueError: a shape does not fit, or `reduce`, `activation` or `impl` is unknown.
+
+    Source: Monti et al., "Geometric deep learning on graphs and manifolds using mixture model
+    CNNs" (CVPR 2017), section 4, equations 9 to 11; fused and recomputed as in Zhang et al.,
+    "Understanding GNN Computational Graph" (MLSys 2022), sections 4 to 6.
+    """
+    checks.graph_argument(graph)
+    checks.choice(reduce, "reduce", ("sum", "mean"))
+    checks.choice(activation, "activation", (None, "tanh"))
+    x = checks.floating_rows(x, "x", graph.num_senders, "sender")
+    if x.ndim not in (2, 3):
+        raise ValueError(
+            f"x: expected the shape ({graph.num_senders}, kernels, features) or "
+            f"({graph.num_senders}, features), got {x.shape}"
+        )
+    kernels = x.shape[1] if x.ndim == 3 else None
+    by = _weighting(graph, mu, inv_sigma, pseudo, kernels, accumulation_dtype(x.dtype))
+    kernel = use_kernel(impl, *TARGETS)
+    if x.size == 0 or graph.num_receivers == 0 or graph.num_edges == 0:
+        shape = (x.shape[2],) if x.ndim == 3 else (by.mu.shape[0], x.shape[1])
+        return ffi.zeros((graph.num_receivers, *shape), x.dtype, graph, x, by)
+    how = Gaussians(reduce, activation == "tanh")
+    if not kernel:
+        # Where only this one has no kernel, those of its parts run.
+        return gaussian_rule.composition(how, Operands(graph, x, by), impl)
+    rows = padding.lengthened(x, ends=True)
+    out: Array = gaussian_rule.mix(how, Operands(*ffi.unify_varying(graph, rows, by)))
+    return out[..., : x.shape[-1]]
+
+
+def _weighting(
+    graph: Graph, mu: Any, inv_sigma: Any, pseudo: Any, kernels: int | None, dtype: Any
+) -> Weighting:
+    """What the weights are computed from, checked; `kernels` is their number where `x` says it."""
+    mu = checks.floating(mu, "mu")
+    rows, dims = mu.shape if mu.ndim == 2 else (0, 0)
+    count: int = max(rows, 1) if kernels is None else kernels
+    if mu.shape != (count, dims) or not 1 <= dims <= MAX_DIMS:
+        shape = f"({'kernels' if kernels is None else kernels}, dims)"
+        raise ValueError(
+            f"mu: expected the shape {shape} with 1 to {MAX_DIMS} dims, a row for each kernel, "
+            f"got {mu.shape}"
+        )
+    inv_sigma = checks.matrix(inv_sigma, "inv_sigma", count, dims)
+    edges = receivers = senders = None
+    if isinstance(pseudo, tuple | list):
+        if len(pseudo) != 2:
+            raise ValueError(
+                f"pseudo: expected an array or a pair (receivers, senders), "
+                f"got {len(pseudo)} entries"
+            )
+        receivers = checks.matrix(pseudo[0], "pseudo[0]", graph.num_receivers, dims).astype(dtype)
+        senders = checks.matrix(pseudo[1], "pseudo[1]", graph.num_senders, dims).astype(dtype)
+    else:
+        edges = checks.matrix(pseudo, "pseudo", graph.num_edges, dims).astype(dtype)
+    return Weighting(mu.astype(dtype), inv_sigma.astype(dtype), edges, receivers, senders)

@@ -1,0 +1,1 @@
+"""MaxK: the top-k nonlinearity and its sparse aggregation (CBSR)."""

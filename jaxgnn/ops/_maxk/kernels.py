@@ -1,0 +1,398 @@
+"""The kernels on compressed balanced sparse rows, without derivatives: one function for each.
+
+Arrays have a fixed rank. `vmap` of those that only walk rows is one call on more rows; of those
+that walk a graph, one call after the other, as every example has its own positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt, UInt32
+
+from jaxgnn import config
+from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn.graph._windows import Windows
+from jaxgnn.ops._aggregation.kernels import REDUCE
+from jaxgnn.ops._core import padding
+from jaxgnn.ops._core.folding import sequential, with_vmap_rule
+from jaxgnn.ops._core.rows import Rows, structure
+
+# 32-bit words in which CUDA kernels keep the range of the values; forward they also keep the
+# largest value of each sparse row, and a flag for each dense one or part of one.
+_SCRATCH = 8
+_WORDS_UP_TO = 16  # 16-bit values a row, that are read together with their columns
+_SCATTER_BELOW = 48  # values a row, from which on gathering beats scattering them
+
+
+def index_dtype(width: int) -> Any:
+    """The smallest that holds a column: uint8 up to 256 columns, else uint16."""
+    return jnp.dtype(jnp.uint8 if width <= 256 else jnp.uint16)
+
+
+def spgemm(
+    rows: Rows,
+    windows: Windows | None,
+    width: int,
+    values: Float[Array, "columns k"],
+    indices: UInt[Array, "columns k"],
+    weights: Float[Array, " edges"] | None,
+    reduce: str,
+    packed: bool,
+) -> Float[Array, "rows width"]:
+    r"""$y_{r} = \mathrm{reduce}_e \, w_e S(v_{c(e)})$ over the edges of row $r$.
+
+    `weights` are in the order of the rows and in the accumulation dtype, here and below.
+    `windows` are those of the rows; `packed` says that of float32 values 15 bits of the mantissa
+    are all, which a word holds together with a column.
+    """
+
+    def by_rows(rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None) -> Array:
+        accumulator = accumulation_dtype(values.dtype)
+        fixed = config.maxk_accumulation == "auto"  # without scratch CUDA adds in float
+        flags = rows.chunks.table.shape[0] + rows.num_rows
+        out, _, _ = ffi.call(
+            "jaxgnn_maxk_spmm",
+            [*structure(rows), values, indices, _optional(weights, accumulator)],
+            [
+                ((rows.num_rows, width), values.dtype),
+                ((rows.chunks.table.shape[0], width), accumulator),
+                ((_SCRATCH + values.shape[0] + flags if fixed else 0,), jnp.uint32),
+            ],
+            reduce=REDUCE[reduce],
+            split_length=rows.chunks.length,
+        )
+        return out
+
+    def by_windows(
+        rows: Rows, windows: Windows, values: Array, indices: Array, _: Array | None
+    ) -> Array:
+        num_records, k = values.shape
+        # A 16-bit value fits in a word with its column as it is; wider records move more bytes so.
+        in_words = packed if values.dtype == jnp.float32 else k <= _WORDS_UP_TO
+        in_words = in_words and k % 4 == 0
+        num_words = num_records * k if in_words else 0
+        out, _, _ = ffi.call(
+            "jaxgnn_maxk_spmm_windows",
+            [*structure(rows)[:2], *_window_operands(windows), values, indices],
+            [
+                ((rows.num_rows, width), values.dtype),
+                ((windows.num_partials, windows.rows.shape[1], width), jnp.float32),
+                ((_SCRATCH + num_words + num_records + rows.num_rows,), jnp.uint32),
+            ],
+            in_words=int(in_words),
+            reduce=REDUCE[reduce],
+        )
+        return out
+
+    def in_packs(
+        rows: Rows, windows: Windows | None, values: Array, indices: Array, _: Array | None
+    ) -> Array:
+        values = padding.with_zeros(values, _missing(width, indices))
+        indices = _whole_packs(width, indices)
+        if windows is None:
+            return by_rows(rows, None, values, indices, None)
+        return by_windows(rows, windows, values, indices, None)
+
+    values, indices = _visible(width, values, indices)
+    if not _use_windows(windows, width, values.dtype, indices, weights):
+        windows = None
+    kernel = by_rows
+    # Sums in floating point, those of weighted entries too, take a record's entries one by one.
+    in_fixed_point = weights is None and config.maxk_accumulation == "auto"
+    if in_fixed_point and (windows is not None or _missing(width, indices)):
+        kernel = _on_cuda(in_packs, otherwise=by_rows)
+    return sequential(kernel)(rows, windows, values, indices, weights)
+
+
+def sspmm(
+    rows: Rows,
+    dense_rows: Rows,
+    windows: Windows | None,
+    y: Float[Array, "columns width"],
+    indices: UInt[Array, "rows k"],
+    weights: Float[Array, " edges"] | None,
+    dense_weights: Float[Array, " edges"] | None,
+) -> Float[Array, "rows k"]:
+    r"""$z_{rc} = \sum_e w_e \, y_{c(e), I_{rc}}$ over the edges of row $r$.
+
+    `dense_rows` are the same edges by the rows of `y`, `dense_weights` the weights in their
+    order, and `windows` theirs: a GPU that need not be deterministic scatters from there.
+    """
+    k, width = indices.shape[1], y.shape[1]
+    given = indices
+    _, indices = _visible(width, None, given)
+
+    def gathered(operands: _Sspmm) -> Array:
+        accumulator = accumulation_dtype(operands.y.dtype)
+        rows = operands.rows
+        out, _ = ffi.call(
+            "jaxgnn_maxk_sspmm",
+            [
+                *structure(rows),
+                operands.y,
+                operands.indices,
+                _optional(operands.weights, accumulator),
+            ],
+            [
+                ((rows.num_rows, k), operands.y.dtype),
+                ((rows.chunks.table.shape[0], k), accumulator),
+            ],
+            split_length=rows.chunks.length,
+        )
+        return out
+
+    def scattered(operands: _Sspmm) -> Array:
+        rows = operands.dense_rows
+        weights = _optional(operands.dense_weights, jnp.dtype(jnp.float32))
+        out, _ = ffi.call(
+            "jaxgnn_maxk_sspmm_scatter",
+            [*structure(rows), operands.y, operands.indices, weights],
+            _results(operands),
+            split_length=rows.chunks.length,
+        )
+        return out
+
+    def by_windows(operands: _Sspmm) -> Array:
+        assert operands.windows is not None
+        windows = _window_operands(operands.windows)
+        if config.deterministic:
+            rows, columns, _ = structure(operands.rows)
+            out, _, _ = ffi.call(
+                "jaxgnn_maxk_sspmm_windows_exact",
+                [rows, columns, *windows, operands.y, operands.indices],
+                [
+                    (operands.indices.shape, operands.y.dtype),
+                    ((*operands.indices.shape, 2), jnp.uint32),  # 64-bit integers
+                    ((_SCRATCH,), jnp.uint32),
+                ],
+            )
+            return out
+        out, _ = ffi.call(
+            "jaxgnn_maxk_sspmm_windows",
+            [*windows, operands.y, operands.indices],
+            _results(operands),
+        )
+        return out
+
+    def in_packs(kernel: Callable[[_Sspmm], Array]) -> Callable[[_Sspmm], Array]:
+        def run(operands: _Sspmm) -> Array:
+            indices = _whole_packs(width, operands.indices)
+            return kernel(operands._replace(indices=indices))[:, :k]
+
+        return run
+
+    kernel = gathered
+    # Deterministic sums of many entries are 64-bit, so that gathering 16-bit rows is faster.
+    wide = config.deterministic and y.dtype != jnp.float32 and k >= _SCATTER_BELOW
+    if _use_windows(windows, width, y.dtype, indices, weights) and not wide:
+        kernel = _on_cuda(in_packs(by_windows), otherwise=gathered)
+    elif not config.deterministic and y.dtype == jnp.float32 and k < _SCATTER_BELOW:
+        kernel = _on_cuda(in_packs(scattered), otherwise=gathered)
+    operands = _Sspmm(rows, dense_rows, windows, y, indices, weights, dense_weights)
+    out, _ = _visible(width, sequential(kernel)(operands), given)
+    return out
+
+
+class _Sspmm(NamedTuple):
+    """The operands of `sspmm`."""
+
+    rows: Rows
+    dense_rows: Rows
+    windows: Windows | None
+    y: Array
+    indices: Array
+    weights: Array | None
+    dense_weights: Array | None
+
+
+def _missing(width: int, indices: Array) -> int:
+    """How many entries a record is short of whole packs of four, if there are columns for them."""
+    k = indices.shape[1]
+    more = -k % 4
+    return more if k + more <= width else 0
+
+
+def _whole_packs(width: int, indices: UInt[Array, "records k"]) -> UInt[Array, "records more"]:
+    """Records of whole packs, of which a GPU's lanes take one each.
+
+    What is added are columns that the record does not have, so that no two lanes add to one place;
+    others from record to record, so that they do not wait for each other either.
+    """
+    more = _missing(width, indices)
+    if not more:
+        return indices
+    records, k = indices.shape
+    first = jnp.arange(records, dtype=jnp.int32)[:, None]
+    ranks = (first + jnp.arange(more, dtype=jnp.int32)[None, :]) % (width - k)
+    # Columns ascend, so that as many are left out below one as it is ahead of its place.
+    ahead = indices.astype(jnp.int32) - jnp.arange(k, dtype=jnp.int32)[None, :]
+    left_out = ranks + jnp.sum(ahead[:, :, None] <= ranks[:, None, :], axis=1, dtype=jnp.int32)
+    return jnp.concatenate([indices, left_out.astype(indices.dtype)], axis=1)
+
+
+def _results(operands: _Sspmm) -> list[tuple[tuple[int, ...], Any]]:
+    """The result of a scattering kernel, and the float32 sums of another type's."""
+    dtype, shape = operands.y.dtype, operands.indices.shape
+    return [(shape, dtype), (shape if dtype != jnp.float32 else (0, shape[1]), jnp.float32)]
+
+
+def _use_windows(
+    windows: Windows | None, width: int, dtype: Any, indices: Array, weights: Array | None
+) -> bool:
+    """Whether the kernels over windows take these: their rows fit in shared memory, unweighted, and
+    entries are numbered in 32 bits."""
+    records, k = indices.shape
+    fits = width <= 256 and width % 4 == 0 and jnp.dtype(dtype) != jnp.float64
+    fits = fits and records * (k + _missing(width, indices)) < 2**32
+    return windows is not None and weights is None and fits
+
+
+def _window_operands(windows: Windows) -> list[Array]:
+    return [windows.rows, windows.parts, windows.senders, windows.masks]
+
+
+def _on_cuda(kernel: Any, *, otherwise: Any) -> Any:
+    """A kernel that only CUDA has, chosen when XLA knows for which platform it compiles."""
+
+    def choose(*operands: Any) -> Array:
+        return jax.lax.platform_dependent(*operands, cuda=kernel, default=otherwise)
+
+    return choose
+
+
+def cbsr_dot(
+    rows: Rows,
+    values: Float[Array, "columns k"],
+    indices: UInt[Array, "columns k"],
+    y: Float[Array, "rows width"],
+) -> Float[Array, " edges"]:
+    r"""$d_e = \sum_c v_{c(e), c} \, y_{r(e), I_{c(e), c}}$, in the order of the rows."""
+
+    def kernel(rows: Rows, values: Array, indices: Array, y: Array) -> Array:
+        assert rows.columns is not None
+        (out,) = ffi.call(
+            "jaxgnn_maxk_sddmm",
+            [*structure(rows), values, indices, y],
+            [((rows.columns.shape[0], 1), accumulation_dtype(y.dtype))],
+            split_length=rows.chunks.length,
+        )
+        return out[:, 0]
+
+    values, indices = _visible(y.shape[1], values, indices)
+    return sequential(kernel)(rows, values, indices, y)
+
+
+def select(
+    k: int, x: Float[Array, "rows width"]
+) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
+    """Values and positions of the `k` largest entries of each row."""
+
+    def kernel(x: Array) -> tuple[Array, ...]:
+        shape = (x.shape[0], k)
+        results = [(shape, x.dtype), (shape, index_dtype(x.shape[1]))]
+        return tuple(ffi.call("jaxgnn_maxk", [x], results))
+
+    return _by_rows(kernel)(x)
+
+
+def select_transformed(
+    k: int,
+    drop_below: int,
+    x: Float[Array, "rows width"],
+    bias: Float[Array, " width"] | None,
+    words: UInt32[Array, " 2"] | None,
+) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
+    """The same after a bias, in the accumulation dtype, and dropout by the key of `words`."""
+    rows, width = x.shape
+    accumulator = accumulation_dtype(x.dtype)
+    bias = jnp.zeros((0, width), accumulator) if bias is None else bias[None, :]
+    words = jnp.zeros((0, 2), jnp.uint32) if words is None else words[None, :]
+
+    def kernel(x: Array, bias: Array, words: Array) -> tuple[Array, ...]:
+        shape = (x.shape[0], k)
+        return tuple(
+            ffi.call(
+                "jaxgnn_maxk_transformed",
+                [x, bias, words],
+                [(shape, x.dtype), (shape, index_dtype(width))],
+                drop_below=drop_below,
+                rows_per_example=rows,
+            )
+        )
+
+    def rule(call, axis_size, batched, x, bias, words):
+        """More rows, which the kernel counts anew in each example; the bias and the key are one
+        for all, or one for each."""
+        examples = x.shape[-2] // rows
+
+        def of_each(operand: Array, moves: bool) -> Array:
+            if not moves and operand.shape[0] <= 1:
+                return operand
+            if not moves:
+                operand = operand[None]
+            shape = (axis_size, examples, operand.shape[-1])
+            return jnp.broadcast_to(operand, shape).reshape(-1, operand.shape[-1])
+
+        moves_x, moves_bias, moves_words = batched
+        if not moves_x:
+            x = jnp.broadcast_to(x, (axis_size, *x.shape))
+        outs = call(x.reshape(-1, width), of_each(bias, moves_bias), of_each(words, moves_words))
+        return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs)
+
+    return with_vmap_rule(kernel, rule)(x, bias, words)
+
+
+def scatter(
+    width: int, values: Float[Array, "rows k"], indices: UInt[Array, "rows k"]
+) -> Float[Array, "rows width"]:
+    """The values at their positions in rows of zeros."""
+
+    def kernel(values: Array, indices: Array) -> tuple[Array, ...]:
+        results = [((values.shape[0], width), values.dtype)]
+        return tuple(ffi.call("jaxgnn_cbsr_scatter", [values, indices], results))
+
+    return _by_rows(kernel)(*_visible(width, values, indices))[0]
+
+
+def _visible(width: int, values: Any, indices: Array) -> tuple[Any, Array]:
+    """NaN for records with columns beyond the width, which CUDA's kernels would trust.
+
+    The CPU's kernels report such indices. `maxk` makes none.
+    """
+    if width == 2 ** (8 * indices.dtype.itemsize):
+        return values, indices
+
+    def guarded(values: Any, indices: Array) -> tuple[Any, Array]:
+        beyond = indices >= width
+        if values is not None:
+            bad = jnp.any(beyond, axis=1, keepdims=True)
+            values = jnp.where(bad, jnp.full((), jnp.nan, values.dtype), values)
+        return values, jnp.where(beyond, jnp.zeros((), indices.dtype), indices)
+
+    return jax.lax.platform_dependent(
+        values, indices, cuda=guarded, default=lambda *operands: operands
+    )
+
+
+def _by_rows(kernel: Any) -> Any:
+    """Gives a kernel from rows to a tuple of rows its `vmap` rule: more rows."""
+
+    def rule(call, axis_size, batched, *operands):
+        wide = []
+        for operand, moves in zip(operands, batched, strict=True):
+            if not moves:
+                operand = jnp.broadcast_to(operand, (axis_size, *operand.shape))
+            wide.append(operand.reshape(-1, operand.shape[-1]))
+        outs = call(*wide)
+        return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs)
+
+    return with_vmap_rule(kernel, rule)
+
+
+def _optional(weights: Array | None, dtype: Any) -> Array:
+    return jnp.zeros((0, 0), dtype) if weights is None else weights[:, None]

@@ -1,0 +1,330 @@
+"""The MaxK nonlinearity, and the compressed balanced sparse rows that it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, UInt, UInt32
+
+from jaxgnn._core import ffi, platform
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl
+from jaxgnn.ops._core import checks, dropout_mask
+from jaxgnn.ops._maxk import rules
+from jaxgnn.ops._maxk.kernels import index_dtype
+
+MAX_WIDTH = 4096
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["values", "indices"],
+    meta_fields=["width", "packed"],
+)
+@dataclasses.dataclass(frozen=True)
+class CBSR:
+    """Compressed balanced sparse rows: as many entries, `k`, in every row of a matrix.
+
+    `maxk` makes them. Leading axes beyond one are allowed, except in `maxk_spmm`.
+
+    Attributes:
+        values: the entries.
+        indices: their columns, distinct and ascending in each row, below `width`; uint8 for
+            widths up to 256, else uint16.
+        width: the number of columns, static.
+        packed: a promise that float32 values have at most 15 bits of mantissa, static; see `maxk`.
+
+    Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 3.2).
+    """
+
+    values: Float[Array, "*rows k"]
+    indices: UInt[Array, "*rows k"]
+    width: int
+    packed: bool = False
+
+    @staticmethod
+    def from_dense(x: Float[Array, "*rows width"], k: int, *, impl: Impl = None) -> CBSR:
+        """The `k` largest entries of each row: `maxk(x, k)`."""
+        return maxk(x, k, impl=impl)
+
+    @property
+    def k(self) -> int:
+        """Entries in a row."""
+        return self.values.shape[-1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the dense matrix."""
+        return (*self.values.shape[:-1], self.width)
+
+    @property
+    def num_rows(self) -> int:
+        return math.prod(self.values.shape[:-1])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """That of the values."""
+        return self.values.dtype
+
+    def astype(self, dtype: DTypeLike) -> CBSR:
+        """The same entries with values of `dtype`; `packed` only where that rounds none again."""
+        same = jnp.dtype(dtype) == self.dtype
+        return dataclasses.replace(
+            self, values=self.values.astype(dtype), packed=self.packed and same
+        )
+
+    def to_dense(self, *, impl: Impl = None) -> Float[Array, "*rows width"]:
+        """The dense matrix, 0 where there is no entry; its derivative gathers the entries."""
+        cbsr = cbsr_argument(self, "self")
+        if self.values.size == 0:
+            return jnp.zeros(self.shape, self.dtype)
+        dense: Array
+        values = cbsr.values.reshape(self.num_rows, self.k)
+        indices = cbsr.indices.reshape(self.num_rows, self.k)
+        if use_kernel(impl, "jaxgnn_cbsr_scatter", self.dtype):
+            values, indices = ffi.unify_varying(values, indices)
+            dense = rules.scatter(self.width, values, indices)
+        else:
+            dense = scatter_reference(self.width, values, indices)
+        return dense.reshape(self.shape)
+
+
+def maxk(
+    x: Float[Array, "*rows width"],
+    k: int,
+    *,
+    bias: Float[Array, " width"] | None = None,
+    dropout_rate: float = 0.0,
+    key: Any = None,
+    active: Int[Array, ""] | int | None = None,
+    packed: bool = False,
+    impl: Impl = None,
+) -> CBSR:
+    r"""Keeps the `k` largest entries of each row, after a bias and dropout if they are given.
+
+    $$h_{ic} = z_{ic} \text{ if } z_{ic} \text{ is among the } k \text{ largest of } z_i,
+    \text{ else } 0, \qquad z_{ic} = m_{ic} (x_{ic} + b_c)$$
+
+    with $b$ = `bias`, 0 without, and $m$ dropout's mask with its scale $1 / (1 - p)$, 1 without.
+
+    Of equal entries the one with the lower column is kept; -0 equals +0; NaN counts as the
+    largest, so that it stays visible. The derivative passes the kept positions and no other: there
+    the gradient of $x$ is $m$ times that of $h$, and that of $b$ the sum of it over the rows.
+
+    Bias and dropout save the passes over $x$ that they take by themselves: $z$ and $m$ are stored
+    nowhere, and backward computes $m$ again at the kept positions. $z$ is computed in float32
+    (float64 for float64) and rounded once to the dtype of $x$, before the selection. Dropped
+    entries are +0, whatever they were, and may be among the $k$ largest.
+
+    The mask is a function of the key, the row and the column alone (Philox4x32-10), so that all
+    implementations agree: $m_{ic} = 0$ where word $c \bmod 4$ of the block of the counter
+    $(i, \lfloor c / 4 \rfloor)$ is below $2^{32} p$. Rows are numbered over all leading axes; under
+    `vmap` in each example anew, and under `shard_map` on each device, where a key of each device's
+    own (`jax.random.fold_in` of `jax.lax.axis_index`) keeps their masks apart.
+
+    Args:
+        x: rows of at most 4,096 columns, and any number of leading axes.
+        k: entries to keep, from 1 to the width.
+        bias: added to each row, `[width]`, of any floating dtype.
+        dropout_rate: share of the entries dropped, at least 0 and below 1.
+        key: a JAX key, for a `dropout_rate` above 0.
+        active: for a schedule without compiling again at every step: of the `k` entries only the
+            `active` largest keep their values, by the same rule; the others become 0. An integer
+            scalar from 1 to `k`, which may be traced (then it is clipped to that range).
+        packed: round values of float32 to 15 of their 23 bits of mantissa (to nearest, a relative
+            error of at most 2^-16), so that a value and its column fit in 4 bytes, of which
+            `maxk_spmm` over `Graph.with_windows` then reads fewer on a GPU. The derivative is as
+            without rounding. 16-bit values fit as they are.
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+            Rows of float64 run in JAX on a GPU.
+
+    Returns:
+        `CBSR` with values `[..., k]` in the dtype of `x`.
+
+    Raises:
+        TypeError: `x` or `bias` is not floating, `k` or `active` is no integer, or the rate or
+            the key is none.
+        ValueError: `k`, `active` or the rate is out of range, the key is missing, the bias has
+            another shape, a row is wider than 4,096, or `packed` rows are of float64 or wider
+            than 256.
+
+    Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 3.1). The generator: Salmon et al. (SC
+    2011).
+    """
+    x = checks.floating(x, "x")
+    if x.ndim == 0:
+        raise ValueError("x: expected rows of shape (..., width), got a scalar")
+    leading, width = x.shape[:-1], x.shape[-1]
+    if width > MAX_WIDTH:
+        raise ValueError(f"x: expected rows of at most {MAX_WIDTH} entries, got {width}")
+    k = checks.integer(k, "k", 1, width)
+    if packed and (x.dtype == jnp.float64 or width > 256):
+        raise ValueError(
+            "packed: expected rows of at most 256 entries of 32 or 16 bits, "
+            f"got {width} of {x.dtype}"
+        )
+    accumulator = accumulation_dtype(x.dtype)
+    if bias is not None:
+        bias = checks.floating(bias, "bias")
+        if bias.shape != (width,):
+            raise ValueError(f"bias: expected the shape ({width},), got {bias.shape}")
+        bias = bias.astype(accumulator)
+    drop_below, words = dropout_mask.arguments(dropout_rate, key)
+    rows = x.reshape(math.prod(leading), width)
+    selected: tuple[Array, Array]
+    if x.size == 0:
+        selected = jnp.zeros((0, k), x.dtype), jnp.zeros((0, k), index_dtype(width))
+    elif bias is not None or words is not None:
+        if use_kernel(impl, "jaxgnn_maxk_transformed", x.dtype):
+            operands = ffi.unify_varying(rows, bias, words)
+            selected = rules.select_transformed(k, width, drop_below, *operands)
+        else:
+            transformed = transform_reference(drop_below, rows, bias, words)
+            selected = _select(k, transformed, impl)
+    else:
+        selected = _select(k, rows, impl)
+    values, indices = selected
+    if active is not None:
+        values = _keep_active(values, _active_argument(active, k))
+    if packed and values.dtype == jnp.float32:
+        values = _rounded(values)
+    return CBSR(values.reshape(*leading, k), indices.reshape(*leading, k), width, packed)
+
+
+def cbsr_argument(cbsr: Any, name: str) -> CBSR:
+    """Checks that the parts of a `CBSR` fit together.
+
+    Raises:
+        TypeError: it is no `CBSR`, or its values or indices are of another dtype.
+        ValueError: the shapes differ, or there are more entries than columns.
+    """
+    if not isinstance(cbsr, CBSR):
+        raise TypeError(f"{name}: expected a jaxgnn.CBSR, got {type(cbsr).__name__}")
+    values = checks.floating(cbsr.values, f"{name}.values")
+    indices = jnp.asarray(cbsr.indices)
+    if indices.dtype != index_dtype(cbsr.width):
+        raise TypeError(
+            f"{name}.indices: expected {index_dtype(cbsr.width)} for the width {cbsr.width}, "
+            f"got {indices.dtype}"
+        )
+    if values.ndim == 0 or values.shape != indices.shape:
+        raise ValueError(
+            f"{name}: expected values and indices of one shape (..., k), "
+            f"got {values.shape} and {indices.shape}"
+        )
+    if not 1 <= values.shape[-1] <= cbsr.width <= MAX_WIDTH:
+        raise ValueError(
+            f"{name}: expected 1 <= k <= width <= {MAX_WIDTH}, "
+            f"got k = {values.shape[-1]} and the width {cbsr.width}"
+        )
+    return CBSR(values, indices, cbsr.width, cbsr.packed)
+
+
+def _select(
+    k: int, rows: Float[Array, "rows width"], impl: Impl
+) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
+    """The selection without bias and dropout."""
+    if use_kernel(impl, "jaxgnn_maxk", rows.dtype):
+        return rules.select(k, rows.shape[1], rows)
+    return select_reference(k, rows)
+
+
+def select_reference(
+    k: int, x: Float[Array, "rows width"]
+) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
+    """`maxk` in JAX: the positions by their keys, the values gathered and so differentiated."""
+    # top_k puts the lower index first among equal keys.
+    _, kept = jax.lax.top_k(_keys(x), k)
+    kept = jnp.sort(kept, axis=-1)
+    return jnp.take_along_axis(x, kept, axis=-1), kept.astype(index_dtype(x.shape[-1]))
+
+
+def transform_reference(
+    drop_below: int,
+    x: Float[Array, "rows width"],
+    bias: Float[Array, " width"] | None,
+    words: UInt32[Array, " 2"] | None,
+) -> Float[Array, "rows width"]:
+    """What `maxk` selects from, in JAX: `bias` added and entries dropped by the key of `words`."""
+    accumulator = accumulation_dtype(x.dtype)
+    z = x.astype(accumulator)
+    if bias is not None:
+        z = z + bias.astype(accumulator)[None, :]
+    if words is not None:
+        rows, width = x.shape
+        factors = dropout_mask.keep_factors(words, 0, rows, width, drop_below, accumulator)
+        # Not a product with 0, which leaves NaN and -0.
+        zero = jnp.zeros((), accumulator)
+        z = jnp.where(factors > zero, z * factors, zero)
+    return z.astype(x.dtype)
+
+
+def scatter_reference(
+    width: int, values: Float[Array, "rows k"], indices: UInt[Array, "rows k"]
+) -> Float[Array, "rows width"]:
+    """The dense rows in JAX."""
+    rows = jnp.arange(values.shape[0])[:, None]
+    dense = jnp.zeros((values.shape[0], width), values.dtype)
+    return dense.at[rows, indices.astype(jnp.int32)].set(values, unique_indices=True)
+
+
+def use_kernel(impl: Impl, target: str, dtype: np.dtype) -> bool:
+    """`use_kernel` of a MaxK target, which takes float64 on the CPU alone."""
+    if not platform.use_kernel(impl, target):
+        return False
+    return dtype != jnp.float64 or jax.default_backend() == "cpu"
+
+
+def _keys(x: Float[Array, "*rows width"]) -> Int[Array, "*rows width"]:
+    """Integers in the order of the entries: -0 as +0, and every NaN as the largest.
+
+    Made of the bits, so that no treatment of subnormals can change the order.
+    """
+    integer = np.dtype(f"int{8 * x.dtype.itemsize}")
+    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(x), integer)
+    largest = np.array(np.iinfo(integer).max, integer)
+    infinity = np.array(jnp.inf, x.dtype).view(integer)
+    magnitude = bits & largest
+    # Negative numbers: the larger the magnitude, the smaller the key; -0 and +0 are both 0.
+    keys = jnp.where(bits < 0, -magnitude, bits)
+    keys = jnp.where(magnitude > infinity, largest, keys)
+    return keys.astype(jnp.int32) if integer.itemsize < 4 else keys
+
+
+@jax.custom_jvp
+def _rounded(values: Float[Array, "rows k"]) -> Float[Array, "rows k"]:
+    """15 bits of mantissa; the derivative passes through."""
+    return jax.lax.reduce_precision(values, exponent_bits=8, mantissa_bits=15)
+
+
+@_rounded.defjvp
+def _rounded_jvp(primals, tangents):
+    return _rounded(*primals), tangents[0]
+
+
+def _active_argument(active: Any, k: int) -> Int[Array, ""]:
+    if not isinstance(active, Tracer):
+        return jnp.asarray(checks.integer(active, "active", 1, k), jnp.int32)
+    if active.ndim != 0 or not jnp.issubdtype(active.dtype, jnp.integer):
+        raise TypeError(f"active: expected an integer scalar, got {active.dtype}{active.shape}")
+    return jnp.clip(active.astype(jnp.int32), 1, k)
+
+
+def _keep_active(values: Float[Array, "rows k"], active: Int[Array, ""]) -> Array:
+    """Zero for all but the `active` largest entries of each row, lower columns first at ties."""
+    keys = _keys(values)
+    descending = jnp.flip(jnp.sort(keys, axis=-1), axis=-1)
+    threshold = jax.lax.dynamic_index_in_dim(descending, active - 1, axis=-1)
+    above, equal = keys > threshold, keys == threshold
+    # As many of the equal ones, from the left, as there is room for.
+    room = active - jnp.sum(above, axis=-1, keepdims=True, dtype=jnp.int32)
+    kept = above | (equal & (jnp.cumsum(equal, axis=-1, dtype=jnp.int32) <= room))
+    return jnp.where(kept, values, jnp.zeros_like(values))

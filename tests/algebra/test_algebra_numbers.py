@@ -1,0 +1,178 @@
+"""The algebra where numbers are hard: sums in 16 bits, and rows of nodes that have no edges."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxgnn import Graph
+from jaxgnn.algebra import (
+    apply_edge,
+    concat,
+    edge_values,
+    explain,
+    gather,
+    leaky_relu,
+    linear,
+    reduce_scatter,
+    scatter,
+)
+from tests.support.oracle import close
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+
+def times(number, edges):
+    return apply_edge(lambda x: number * x, edges)
+
+
+# Of rows u of 100 (one entry is 101), v and e of -100, a small factor f of the receiver, a weight s
+# of the edge, and a kernel k whose products cancel: parts of these sums are beyond float16, or have
+# more digits than 16 bits; what is left of them has not.
+PARTS = {
+    "sender and edge": ("[spmm({0}) of u] + [segment_reduce({0}) of e]", lambda p: p.u + p.e),
+    "both ends": ("edge_conv({}) of (u + v)", lambda p: p.u + p.v),
+    "terms apart": (
+        "edge_conv({}) of (((<lambda>(u) + <lambda>(v)) + <lambda>(u)) + <lambda>(v))",
+        lambda p: times(512, p.u) + times(512, p.v) + times(512, p.u) + times(512, p.v),
+    ),
+    "linear": ("linear of [spmm({}) of u]", lambda p: linear(p.u, p.k)),
+    "linear twice": (
+        "linear of [linear of [spmm({}) of u]]",
+        lambda p: linear(linear(p.u, p.k), p.k),
+    ),
+    "linear of a sum": (
+        "linear of [edge_conv({}) of (u + v)]",
+        lambda p: linear(p.u + p.v, p.k),
+    ),
+    "receivers' factor": ("v * [spmm({}) of u]", lambda p: p.f * p.u),
+    "receivers' factor of a sum": (
+        "v * [[spmm({0}) of u] + [segment_reduce({0}) of e]]",
+        lambda p: p.f * (p.u + p.e),
+    ),
+    "receivers' factor of any function": (
+        "v * [reference: cos((u + e)) on the edges, segment_reduce({}), recomputed in backward]",
+        lambda p: p.f * apply_edge(jnp.cos, p.u + p.e),
+    ),
+    "rows apart": (
+        "spmm({}) of (u * <lambda>(u)) weighted by e",
+        lambda p: p.s * p.u * times(8, p.u),
+    ),
+    "a number's factor": (
+        "(1000 * [[spmm({0}) of u] + [segment_reduce({0}) of e]])",
+        lambda p: 1000 * (p.u + p.e),
+    ),
+    "a number's factor of terms": (
+        "edge_conv({}) of ((1024 * (u + v)) + v)",
+        lambda p: 1024 * (p.u + p.v) + p.f,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def many():
+    """One receiver of many edges, each of another sender, and one without."""
+    edges = np.arange(4096), np.zeros(4096, int)
+    return Graph.from_edges(*edges, num_senders=4096, num_receivers=2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_a_sum_are_not_rounded_to_16_bits(name, dtype, many):
+    planned, expression = PARTS[name]
+    rows = np.full((4096, 2), 100.0)
+    rows[0, 0] = 101
+    values = {
+        "u": rows,
+        "v": np.full((2, 2), -100),
+        "e": np.full((4096, 2), -100),
+        "f": np.full((2, 2), 2.0**-4),
+        "s": np.full(4096, 2.0**-14),
+        "k": [[1, 0.5], [-1, -0.5]],
+    }
+
+    def message(arrays):
+        ends = {"u": "u", "v": "v", "f": "v"}
+        given = {name: scatter(many, **{end: arrays[name]}) for name, end in ends.items()}
+        given |= {name: edge_values(many, arrays[name]) for name in "es"}
+        return expression(SimpleNamespace(**given, k=arrays["k"]))
+
+    def run(reduce, dtype, **options):
+        def loss(arrays):
+            out = gather(message(arrays), reduce, **options)
+            # Gradients that all have a place in float16.
+            factor = 2.0**5 if reduce == "mean" else 2.0**-7
+            return jnp.sum(out.astype(jnp.float32)) * factor, out
+
+        arrays = {name: jnp.asarray(value, dtype) for name, value in values.items()}
+        assert options or explain(message(arrays), reduce) == planned.format(reduce)
+        return jax.jit(jax.grad(loss, has_aux=True))(arrays)
+
+    for reduce in ("sum", "mean", *(["max"] if "terms" in name else [])):
+        results = run(reduce, dtype), run(reduce, "float32", fuse=False, impl="jax")
+        for ours, exact in zip(*map(jax.tree.leaves, results), strict=True):
+            assert ours.dtype == dtype
+            ours, exact = np.asarray(ours, float), np.asarray(exact, float)
+            tolerance = 2 * float(jnp.finfo(dtype).eps) * np.abs(exact).max()
+            np.testing.assert_allclose(ours, exact, rtol=0, atol=tolerance)
+
+
+# Rows of receivers that come out of a sum, and functions that are computed on the nodes: u and v
+# have rows of no edge, whose values and derivatives are infinite or NaN.
+UNUSED = {
+    "receivers' factor": lambda u, v, k: v * u,
+    "receivers' factors": lambda u, v, k: v * (u * v),
+    "of the senders": lambda u, v, k: apply_edge(jnp.sqrt, u),
+    "of the receivers": lambda u, v, k: apply_edge(jnp.log, v),
+    "one after another": lambda u, v, k: apply_edge(jnp.log, apply_edge(jnp.sqrt, 2 * u)) + v,
+    "of both ends": lambda u, v, k: u / apply_edge(jnp.sqrt, v),
+    "of two of one end": lambda u, v, k: u * apply_edge(jnp.sqrt, u),
+    "linear": lambda u, v, k: apply_edge(jnp.sin, linear(concat(v, u - v), k)),
+    "attention": lambda u, v, k: reduce_scatter(leaky_relu(u + v)) * apply_edge(jnp.sqrt, u),
+    "scores": lambda u, v, k: reduce_scatter(apply_edge(jnp.log, u) - 2 * v) * u,
+}
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_rows_without_edges_do_not_matter(name):
+    """Nor do they to derivatives: those on the edges do not know them."""
+    graph = Graph.from_edges([0, 1, 0], [1, 2, 3], num_senders=3, num_receivers=4)
+    u = jnp.asarray([[4, 1, 2], [2, 3, 1], [0, jnp.inf, jnp.nan]])
+    v = jnp.asarray([[0, jnp.inf, jnp.nan], [1, 5, 2], [3, 2, 4], [6, 1, 3]])
+    arrays = {"u": u, "v": v, "k": jnp.cos(jnp.arange(12.0)).reshape(6, 2)}
+    reduces = ("sum", "mean", "max")
+
+    def run(fuse):
+        def outs(arrays):
+            message = UNUSED[name](*scatter(graph, arrays["u"], arrays["v"]), arrays["k"])
+            return [gather(message, reduce, fuse=fuse) for reduce in reduces]
+
+        def gradient(arrays):
+            return jax.grad(lambda arrays: sum(jnp.sum(jnp.sin(x)) for x in outs(arrays)))(arrays)
+
+        def steepness(arrays):
+            return sum(jnp.sum(x**2) for x in gradient(arrays).values())
+
+        batch = jax.tree.map(lambda x: jnp.stack([x, 0.5 * x]), arrays)
+        return outs(arrays), jax.vmap(gradient)(batch), jax.grad(steepness)(arrays)
+
+    fused, plain = (jax.jit(run, static_argnums=0)(fuse) for fuse in (True, False))
+    for a, b in zip(*map(jax.tree.leaves, (fused, plain)), strict=True):
+        assert np.all(np.isfinite(b))
+        close(a, b, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_functions_of_nodes_without_any_edge(dtype):
+    lonely = Graph.from_edges([], [], num_nodes=3)
+
+    def loss(x, k):
+        u, v = scatter(lonely, x, x)
+        messages = apply_edge(jnp.sqrt, u), v * apply_edge(jnp.log, u), linear(u / v, k)
+        return sum(jnp.sum(gather(m, r)) for m in messages for r in ("sum", "mean", "max"))
+
+    gradients = jax.jit(jax.value_and_grad(loss, (0, 1)))(jnp.zeros((3, 2), dtype), jnp.eye(2))
+    for x in jax.tree.leaves(gradients):
+        np.testing.assert_array_equal(np.asarray(x, float), 0)

@@ -1,0 +1,327 @@
+"""The benchmarks' own parts, and the suites `spmm`, `training` and `graph` once on a tiny graph."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("rich")
+
+from benchmarks import (
+    bars,
+    families,
+    family_jax,
+    graphs,
+    options,
+    oracle,
+    plan,
+    process,
+    quiet,
+    record,
+    spmm,
+    timing,
+    worker,
+)
+from tests.support.benchmark_runs import Notes, compared, needs_kernels, row, run_quick
+
+
+def test_measure_is_the_median_of_one_call():
+    durations = itertools.chain([0.5, 0.3, 0.3], itertools.cycle([0.1, 0.2, 0.9]))
+    timed = timing.measure(lambda count: count * next(durations), repeats=21, warmup=3)
+    assert timed.batch == 1
+    assert timed.ms == pytest.approx(200)
+    assert (timed.p10, timed.p90) == (pytest.approx(100), pytest.approx(900))
+
+
+def test_measure_batches_short_calls():
+    counts = []
+
+    def seconds(count):
+        counts.append(count)
+        return 1e-3 + 1e-4 * count  # a latency that batches hide, and the call itself
+
+    timed = timing.measure(seconds, repeats=5, batch_seconds=0.05)
+    assert counts[-5:] == [timed.batch] * 5
+    assert timed.batch * 1e-4 >= 0.02
+    assert timed.ms < 0.2
+
+
+class FakeFamily:
+    """What `worker._timed` asks of a family; a call says how long it takes."""
+
+    def seconds(self, call, count):
+        return count * call()
+
+
+def test_short_calls_are_timed_in_a_loop_on_the_device():
+    def repeated(steps):
+        return lambda: steps * 5e-5
+
+    family, how = FakeFamily(), {"repeats": 5, "batch_seconds": 0.05}
+    short = families.Candidate(lambda: 3e-4, repeated=repeated)
+    timed, call_ms = worker._timed(family, short, how)
+    assert (timed.ms, call_ms) == (pytest.approx(0.05), pytest.approx(0.3))
+    assert timed.batch * 5e-5 >= 0.02
+    assert all(sample == pytest.approx(0.05) for sample in timed.samples)
+    long = families.Candidate(lambda: 2e-3, repeated=repeated)
+    for candidate in (long, families.Candidate(lambda: 3e-4)):
+        timed, call_ms = worker._timed(family, candidate, how)
+        assert (timed.ms, call_ms) == (pytest.approx(1e3 * candidate.call()), None)
+
+
+def test_repeat_runs_each_step():
+    calls = itertools.count()
+
+    def double(x):
+        def on_host(x):
+            next(calls)
+            return 2 * x
+
+        # Without side effects, as far as XLA knows: free to be taken out of a loop.
+        return jax.pure_callback(on_host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    result = jax.jit(family_jax.repeat(double, 7))(np.ones(3, np.float32))
+    np.testing.assert_array_equal(result, [2, 2, 2])
+    assert next(calls) == 7
+
+
+def test_rounds_join_to_one_row():
+    rounds = [
+        row(plan.OURS, 0, samples=samples, error=error, accurate=error != "not finite")
+        | {"others": share, "repeated": 1, "peak_bytes": peak}
+        for samples, error, share, peak in (
+            ([1.0, 2.0], 1e-7, 0.1, None),
+            ([3.0, 4.0, 5.0], "not finite", None, 10),
+        )
+    ]
+    joined = record.join(*rounds)
+    assert (joined["ms"], joined["repeats"], joined["repeated"]) == (3.0, 5, 2)
+    assert (joined["error"], joined["accurate"]) == ("not finite", False)
+    assert (joined["others"], joined["peak_bytes"]) == (0.1, 10)
+
+
+def test_measure_repeats_what_others_disturbed(monkeypatch):
+    shares = itertools.chain([0.0, 0.7, 0.9], itertools.repeat(0.05))
+    monkeypatch.setattr(quiet, "foreign_share", lambda before, after: next(shares))
+    monkeypatch.setattr(quiet, "wait", lambda allowed, deadline: None)
+    durations = itertools.chain([1.0] * 3, [0.1, 8.0, 9.0], itertools.repeat(0.1))
+    timed = timing.measure(
+        lambda count: next(durations), repeats=5, allowed_others=0.1, patience=60.0
+    )
+    assert (timed.ms, timed.p90, timed.repeated) == (pytest.approx(100), pytest.approx(100), 2)
+    assert timed.others == 0.05
+
+
+def test_peak_resident_bytes_sees_a_temporary():
+    def call():
+        return np.ones(32_000_000, np.uint8)
+
+    peak = timing.peak_resident_bytes(call)
+    if peak is None:
+        pytest.skip("this system does not say")
+    assert 28_000_000 <= peak <= 64_000_000
+
+
+def dense_case():
+    rng = np.random.default_rng(3)
+    dense = rng.random((40, 30)) * (rng.random((40, 30)) < 0.2)
+    dense[7] = 0
+    receivers, senders = np.nonzero(dense)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(receivers, minlength=40))])
+    return dense, offsets, senders, rng.standard_normal((30, 5)).astype(np.float32)
+
+
+def test_oracle_rows_are_the_product():
+    dense, offsets, senders, x = dense_case()
+    weights = dense[np.nonzero(dense)]
+    rows = oracle.sample_rows(offsets, seed=0, count=10, longest=2)
+    assert np.diff(offsets).argmax() in rows
+    got = oracle.product_rows(offsets, senders, x, weights, rows)
+    np.testing.assert_allclose(got, (dense @ x.astype(np.float64))[rows], rtol=1e-12)
+    unweighted = oracle.product_rows(offsets, senders, x, None, rows)
+    np.testing.assert_allclose(unweighted, ((dense != 0) @ x.astype(np.float64))[rows], rtol=1e-12)
+
+
+@pytest.mark.parametrize("place, value", [((3, 2), np.nan), ((7, 1), 1e-9), ((3, 2), 50.0)])
+def test_row_error_sees_one_wrong_element(place, value):
+    _, offsets, senders, x = dense_case()
+    expected = oracle.product_rows(offsets, senders, x, None, np.arange(40))
+    got = expected.astype(np.float32)
+    assert oracle.row_error(got, expected) < oracle.TOLERANCE["float32"]
+    got[place] = value
+    assert oracle.row_error(got, expected) > oracle.TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_oracle_keeps_the_largest_entries(dtype):
+    # Few distinct values, so that nearly every row has ties; zeros of both signs among them.
+    x = np.random.default_rng(0).integers(-3, 4, (9000, 20)).astype(np.float32)
+    x[x == 0] *= np.where(np.arange((x == 0).sum()) % 2, 1, -1)
+    x = oracle.round_to(x, dtype)
+    order = oracle.descending(x)
+    stable = np.argsort(-x.astype(np.float32), axis=1, kind="stable")
+    np.testing.assert_array_equal(order, stable)
+    assert order.dtype == np.uint8
+    for k in (1, 7, 20):
+        np.testing.assert_array_equal(oracle.largest(order, k), np.sort(stable[:, :k], axis=1))
+
+
+def test_oracle_product_of_kept_entries():
+    dense, offsets, senders, x = dense_case()
+    kept = oracle.largest(oracle.descending(x), 2)
+    masked = oracle.keep(x, kept)
+    assert ((masked != 0).sum(axis=1) == 2).all()
+    rows = np.arange(40)
+    got = oracle.kept_product_rows(offsets, senders, x, kept, rows)
+    np.testing.assert_allclose(got, (dense != 0) @ masked.astype(np.float64), rtol=1e-12)
+
+
+def test_bars_are_met_missed_or_not_measured():
+    rows = [
+        row(plan.OURS, 10.0),
+        row(plan.TORCH, 14.0),
+        row(plan.SORTED, 30.0),
+        row(plan.OURS, 10.0, direction="backward"),
+    ]
+    found = {bar["bar"]: bar for bar in bars.evaluate(rows, "spmm", "cpu")}
+    assert found["rmat, F = 64: torch.sparse CSR"]["status"] == "met"
+    assert found["rmat, F = 64: torch.sparse CSR"]["value"] == pytest.approx(1.4)
+    segment_sum = found["rmat, F = 64: JAX gather + sorted segment_sum"]
+    assert (segment_sum["status"], segment_sum["value"]) == ("missed", 3.0)
+    gradient = found["rmat, F = 64: gradient of JAX gather + sorted segment_sum"]
+    assert gradient["status"] == "not measured"
+    scaled = bars.evaluate(rows, "spmm", "cpu", scale=0.5)
+    assert {bar["status"] for bar in scaled} == {"not measured"}
+
+
+def test_bars_take_the_best_accurate_reference_and_the_geometric_mean():
+    rows = []
+    for shape, ours in zip(plan.OTHER_SHAPES, (1.0, 2.0, 4.0, 1.0, 2.0, 4.0), strict=True):
+        fields = {"case": shape, "width": 256}
+        rows += [
+            row(plan.OURS, ours, **fields),
+            row(plan.CUSPARSE[0], 9.0, **fields),
+            row(plan.CUSPARSE[3], 4.0, **fields),
+            row(plan.CUSPARSE[2], 0.1, **fields, accurate=False),
+        ]
+    found = {bar["bar"]: bar for bar in bars.evaluate(rows, "spmm", "gpu")}
+    mean = found["geometric mean of the other shapes: best cuSPARSE float32"]
+    assert (mean["value"], mean["status"]) == (2.0, "met")
+    artist = found["artist, F = 256: best cuSPARSE float32"]
+    assert (artist["value"], artist["status"]) == (1.0, "met")
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_the_plan_measures_what_the_bars_compare(device):
+    planned = {
+        (m.case, m.impl, m.width, m.dtype, m.direction)
+        for m in plan.measurements(device)
+        if not m.weighted
+    }
+    for case, impl, width, pick in compared("spmm", device):
+        assert (case, impl, width, pick.dtype, pick.direction) in planned
+
+
+def test_plan_narrows():
+    few = plan.measurements(
+        "gpu", cases=["dd"], widths=[8], dtypes=["float32"], only=["JAXGNN", "alg3"]
+    )
+    assert {(m.case, m.width, m.dtype) for m in few} == {("dd", 8, "float32")}
+    assert {m.impl for m in few} == {plan.OURS, plan.ORDERED, plan.CUSPARSE[3]}
+    assert not any(m.impl.endswith(plan.FTZ) for m in plan.measurements("gpu"))
+    assert any(m.impl.endswith(plan.FTZ) for m in plan.measurements("gpu", ftz_atomics=True))
+
+
+def test_llvm_option_joins_the_ones_that_are_there():
+    option = "--xla_backend_extra_options="
+    assert process.add_backend_option("", "-a") == option + "-a"
+    assert process.add_backend_option(f"--x=1 {option}-b", "-a") == f"--x=1 {option}-b,-a"
+
+
+def test_baselines_fall_back_to_float32():
+    rows = [row(plan.OURS, 5.0), row(plan.OURS, 2.0, dtype="bfloat16"), row(plan.TORCH, 10.0)]
+    for each in rows:
+        each |= {"baseline": None, "ratio": None}
+    spmm.set_baselines(rows, "cpu")
+    assert [each["ratio"] for each in rows] == [2.0, 5.0, 1.0]
+    assert rows[1]["baseline"] == f"{plan.TORCH} float32"
+
+
+def test_a_worker_that_dies_costs_one_measurement(monkeypatch, tmp_path):
+    wanted = plan.measurements("cpu", widths=[4], only=["scipy", "BCOO"])
+    starts = []
+
+    def dying(module, arguments, env, receive):
+        starts.append(int(arguments[1]))
+        for number in range(starts[-1], len(wanted)):
+            receive({"start": number})
+            if number == 1:
+                return -11
+            receive({"done": number, "row": {"number": number}})
+        return 0
+
+    monkeypatch.setattr(process, "run", dying)
+    notes = Notes()
+    spmm._run_family("scipy", wanted, {}, options.parse(["spmm", "--device=cpu"]), notes, tmp_path)
+    assert starts == [0, 2]
+    assert [each["number"] for each in notes.rows] == [0, *range(2, len(wanted))]
+    assert len(notes.left_out) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["spmm", "--scale", "0"],
+        ["spmm", "--widths", "0"],
+        ["nothing"],
+        ["maxk", "--k", "0"],
+        ["maxk", "--k", "257"],
+        ["training", "--models", "sage", "--activations", "maxk"],
+        ["training", "--activations", "relu"],
+        ["training", "--models", "gat"],
+        ["maxk", "--parts", "steps"],
+    ],
+)
+def test_bad_options_end_with_status_2(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        options.parse(arguments)
+    assert ended.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+@needs_kernels
+def test_stored_graph_round_trip(tmp_path):
+    stored = graphs.load(graphs.store("rmat", tmp_path, scale=2**-9))
+    graph = stored.to_graph()
+    assert graph.num_edges == stored.num_edges == 18 * 512
+    t_offsets, t_receivers = stored.rows(backward=True)
+    senders = np.repeat(np.arange(512), np.diff(t_offsets))
+    receivers = np.repeat(np.arange(512), np.diff(stored.row_offsets))
+    pairs = set(zip(stored.senders.tolist(), receivers.tolist(), strict=True))
+    assert set(zip(senders.tolist(), t_receivers.tolist(), strict=True)) == pairs
+
+
+@needs_kernels
+def test_spmm_quick(tmp_path):
+    result = run_quick("spmm", tmp_path, "--only", "jaxgnn", "segment_sum sorted", "CSR")
+    impls = {entry["impl"] for entry in result["rows"]}
+    assert {plan.OURS, plan.SORTED, plan.SCIPY} <= impls
+    assert {entry["pass"] for entry in result["rows"]} == {"forward", "backward"}
+    # Tiny products: JAX's are timed in a loop on the device, SciPy's are its calls.
+    assert all(entry["call_ms"] is None for entry in result["rows"] if entry["impl"] == plan.SCIPY)
+    assert any(entry["call_ms"] for entry in result["rows"] if entry["impl"] == plan.OURS)
+    assert {bar["status"] for bar in result["bars"]} == {"not measured"}
+
+
+@needs_kernels
+def test_training_quick(tmp_path):
+    result = run_quick("training", tmp_path, "--only", "jaxgnn", "segment_sum")
+    assert {plan.OURS, plan.SORTED} <= {entry["impl"] for entry in result["rows"]}
+
+
+@needs_kernels
+def test_graph_quick(tmp_path):
+    result = run_quick("graph", tmp_path)
+    assert len(result["rows"]) == 2
+    assert all(entry["error"] == 0 for entry in result["rows"])

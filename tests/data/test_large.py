@@ -1,0 +1,267 @@
+"""Readers of the large sets: against PyG's reading of the same files, damage and malice."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from jaxgnn import data
+from jaxgnn.data import DataError
+from jaxgnn.train import score
+from tests.support.large_sets import write_csv, write_graphsaint, write_ogb, write_reddit
+
+
+def edges_of(dataset):
+    return np.stack([np.asarray(dataset.graph.senders), np.asarray(dataset.graph.receivers)])
+
+
+def assert_same_as_pyg(dataset, theirs):
+    np.testing.assert_array_equal(dataset.features, theirs.x.numpy())
+    np.testing.assert_array_equal(dataset.labels, theirs.y.numpy())
+    ours, others = edges_of(dataset), theirs.edge_index.numpy()
+    np.testing.assert_array_equal(ours[:, np.lexsort(ours)], others[:, np.lexsort(others)])
+    split = dataset.split("published")
+    for name in ("train", "val", "test"):
+        np.testing.assert_array_equal(getattr(split, name), theirs[f"{name}_mask"].numpy())
+
+
+@pytest.mark.parametrize("name", ["flickr", "yelp"])
+def test_graphsaint_s_files_are_read_as_by_pyg(tmp_path, name):
+    datasets = pytest.importorskip("torch_geometric.datasets")
+    folder = write_graphsaint(tmp_path / name / "raw", multilabel=name == "yelp")
+    folder.rename(tmp_path / name / "kept")
+    write_graphsaint(folder, multilabel=name == "yelp")
+    theirs = {"flickr": datasets.Flickr, "yelp": datasets.Yelp}[name](str(tmp_path / name))[0]
+    dataset = data.load(tmp_path / name / "kept")
+    assert_same_as_pyg(dataset, theirs)
+    assert dataset.metric == ("micro_f1" if name == "yelp" else "accuracy")
+    assert dataset.num_classes == 3 and dataset.name == "kept"
+
+
+def test_reddit_s_files_are_read_as_by_pyg(tmp_path):
+    datasets = pytest.importorskip("torch_geometric.datasets")
+    write_reddit(tmp_path / "reddit" / "raw")
+    theirs = datasets.Reddit(str(tmp_path / "reddit"))[0]
+    dataset = data.load(tmp_path / "reddit" / "raw")
+    assert_same_as_pyg(dataset, theirs)
+    assert dataset.name == "reddit" and "NeurIPS 2017" in dataset.metadata.citation
+
+
+def test_ogb_s_files(tmp_path):
+    """Products: classes, features of the nodes."""
+    folder = write_ogb(tmp_path / "ogbn_products")
+    dataset = data.load(folder)
+    assert (dataset.name, dataset.metric, dataset.num_classes) == ("ogbn-products", "accuracy", 3)
+    pairs = np.loadtxt(folder / "raw" / "edge.csv.gz", int, delimiter=",")
+    assert dataset.graph.num_edges == 2 * len(pairs)
+    assert {*map(tuple, edges_of(dataset).T)} == {*map(tuple, pairs), *map(tuple, pairs[:, ::-1])}
+    features = np.loadtxt(folder / "raw" / "node-feat.csv.gz", np.float32, delimiter=",")
+    np.testing.assert_array_equal(dataset.features, features)
+    labels = np.loadtxt(folder / "raw" / "node-label.csv.gz", int)
+    np.testing.assert_array_equal(dataset.labels, labels)
+    valid = np.loadtxt(folder / "split" / "some_rule" / "valid.csv.gz", int)
+    assert set(np.flatnonzero(dataset.split().val)) == set(valid)
+    assert data.load(folder, undirected=False).graph.num_edges == len(pairs)
+
+
+def test_ogb_s_proteins_get_the_sums_of_their_edges_features(tmp_path):
+    folder = write_ogb(tmp_path / "ogbn_proteins", features=0, tasks=4)
+    dataset = data.load(folder)
+    assert (dataset.metric, dataset.num_classes, dataset.num_features) == ("roc_auc", 4, 8)
+    pairs = np.loadtxt(folder / "raw" / "edge.csv.gz", int, delimiter=",")
+    values = np.loadtxt(folder / "raw" / "edge-feat.csv.gz", delimiter=",")
+    expected = np.zeros((40, 8))
+    for (a, b), value in zip(pairs, values, strict=True):
+        expected[a] += value
+        expected[b] += value
+    np.testing.assert_allclose(dataset.features, expected, rtol=1e-6)
+
+
+def test_micro_f1():
+    sklearn = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    labels = (rng.random((50, 6)) < 0.3).astype(np.float32)
+    logits, mask = rng.normal(size=(50, 6)), rng.random(50) < 0.5
+    expected = sklearn.f1_score(labels[mask], logits[mask] > 0, average="micro")
+    assert score("micro_f1", labels, logits, mask) == pytest.approx(expected)
+    classes = labels.argmax(axis=1)
+    expected = sklearn.f1_score(classes[mask], logits[mask].argmax(axis=1), average="micro")
+    assert score("micro_f1", classes, logits, mask) == pytest.approx(expected)
+    assert np.isnan(score("micro_f1", 0 * labels, -np.abs(logits), mask))
+
+
+# Damage.
+
+
+def rewrite(path, change):
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def save_matrix(folder, matrix):
+    scipy.sparse.save_npz(folder / "adj_full.npz", matrix)
+
+
+def resave(path, **changes):
+    with np.load(path) as archive:
+        arrays = dict(archive) | changes
+    np.savez(path, **{name: value for name, value in arrays.items() if value is not None})
+
+
+GRAPHSAINT_DAMAGE = {
+    "a missing node": (
+        lambda f: rewrite(f / "class_map.json", lambda m: m.pop("7")),
+        "class_map.json: expected an entry for each of the 40 nodes, got 39",
+    ),
+    "another name": (
+        lambda f: rewrite(f / "class_map.json", lambda m: m.update({"x": m.pop("7")})),
+        "class_map.json: expected an entry for each node, got none for 7",
+    ),
+    "a negative class": (
+        lambda f: rewrite(f / "class_map.json", lambda m: m.update({"7": -1})),
+        "class_map.json: labels: expected classes from 0",
+    ),
+    "mixed labels": (
+        lambda f: rewrite(f / "class_map.json", lambda m: m.update({"0": [1, 0], "1": [1]})),
+        "class_map.json: cannot be read",
+    ),
+    "a name for a class": (
+        lambda f: rewrite(f / "class_map.json", lambda m: m.update({"7": "cat"})),
+        "class_map.json: labels: expected integers",
+    ),
+    "deep nesting": (
+        lambda f: (f / "class_map.json").write_text("[" * 200_000),
+        "class_map.json: cannot be read",
+    ),
+    "a list": (lambda f: (f / "role.json").write_text("[]"), "role.json: expected an object"),
+    "no test nodes' key": (
+        lambda f: rewrite(f / "role.json", lambda m: m.pop("te")),
+        "role.json: expected the nodes of 'te', got tr, va",
+    ),
+    "an unknown node": (
+        lambda f: rewrite(f / "role.json", lambda m: m["va"].append(40)),
+        "role.json: va: expected ids from 0 to 39",
+    ),
+    "shared nodes": (
+        lambda f: rewrite(f / "role.json", lambda m: m["va"].extend(m["tr"])),
+        "role.json: train, val, test: expected disjoint masks",
+    ),
+    "half of the features": (
+        lambda f: np.save(f / "feats.npy", np.zeros((20, 5))),
+        "feats.npy: expected a row for each of the 40 nodes, got 20",
+    ),
+    "pickled features": (
+        lambda f: np.save(f / "feats.npy", np.array([{}], object), allow_pickle=True),
+        "feats.npy: array: holds pickled Python objects",
+    ),
+    "NaN": (
+        lambda f: np.save(f / "feats.npy", np.full((40, 5), np.nan)),
+        "feats.npy: feats: expected finite values",
+    ),
+    "cut features": (
+        lambda f: (f / "feats.npy").write_bytes((f / "feats.npy").read_bytes()[:-3]),
+        "feats.npy: array: a float64",
+    ),
+    "a rectangle": (
+        lambda f: save_matrix(f, scipy.sparse.csr_matrix(np.ones((40, 39)))),
+        "adj_full.npz: shape: expected that of a square matrix, got [40, 39]",
+    ),
+    "columns first": (
+        lambda f: save_matrix(f, scipy.sparse.csc_matrix(np.eye(40))),
+        "adj_full.npz: format: expected a matrix saved as csr or coo, got 'csc'",
+    ),
+    "wild indices": (
+        lambda f: resave(f / "adj_full.npz", indices=np.full(240, 99)),
+        "adj_full.npz: adjacency indices: expected 0 to 39",
+    ),
+    "no zip": (lambda f: (f / "adj_full.npz").write_bytes(b"PK"), "adj_full.npz: cannot be read"),
+}
+
+
+@pytest.mark.parametrize("damage", GRAPHSAINT_DAMAGE)
+def test_damaged_graphsaint_files_are_named(tmp_path, damage):
+    folder = write_graphsaint(tmp_path / "set")
+    change, message = GRAPHSAINT_DAMAGE[damage]
+    change(folder)
+    with pytest.raises(DataError) as error:
+        data.load(folder)
+    assert message in str(error.value) and str(error.value).startswith(str(folder))
+
+
+OGB_DAMAGE = {
+    "a missing row": (
+        lambda f: write_csv(f / "raw" / "node-label.csv.gz", [1] * 39),
+        "node-label.csv.gz: expected 40 rows, got 39",
+    ),
+    "too many rows": (
+        lambda f: write_csv(f / "raw" / "node-label.csv.gz", [1] * 41),
+        "node-label.csv.gz: expected at most 40 rows, got more",
+    ),
+    "half a class": (
+        lambda f: write_csv(f / "raw" / "node-label.csv.gz", [0.5] * 40),
+        "node-label.csv.gz: expected a class for each node",
+    ),
+    "words": (
+        lambda f: write_csv(f / "raw" / "node-feat.csv.gz", ["a,b"] * 40),
+        "node-feat.csv.gz: cannot be read",
+    ),
+    "wild edges": (
+        lambda f: write_csv(f / "raw" / "edge.csv.gz", [[0, 99]] * 120),
+        "edge.csv.gz: expected ids below 40",
+    ),
+    "three ends": (
+        lambda f: write_csv(f / "raw" / "edge.csv.gz", [[0, 1, 2]] * 120),
+        "edge.csv.gz: expected 2 columns, got 3",
+    ),
+    "an endless line": (
+        lambda f: (f / "raw" / "edge.csv.gz").write_bytes(gzip.compress(b"1" * 10_000_000)),
+        "edge.csv.gz: expected lines of less than",
+    ),
+    "two rules": (
+        lambda f: (f / "split" / "another").mkdir(),
+        "split: expected one directory, got 2",
+    ),
+    "no gzip": (
+        lambda f: (f / "raw" / "edge.csv.gz").write_bytes(b"0,1\n"),
+        "edge.csv.gz: cannot be read",
+    ),
+    "a huge promise": (
+        lambda f: write_csv(f / "raw" / "num-node-list.csv.gz", [10**12]),
+        "more than the limit",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", OGB_DAMAGE)
+def test_damaged_ogb_files_are_named(tmp_path, damage):
+    folder = write_ogb(tmp_path / "ogbn_products")
+    change, message = OGB_DAMAGE[damage]
+    change(folder)
+    with pytest.raises(DataError) as error:
+        data.load(folder)
+    assert message in str(error.value) and str(error.value).startswith(str(folder))
+
+
+def test_damaged_reddit_files_are_named(tmp_path):
+    folder = write_reddit(tmp_path / "a")
+    resave(folder / "reddit_data.npz", node_types=np.ones(39, int))
+    with pytest.raises(DataError, match=r"reddit_data.npz: feature, node_types: .* 40 and 39"):
+        data.load(folder)
+    folder = write_reddit(tmp_path / "b")
+    resave(folder / "reddit_graph.npz", row=np.arange(3))
+    with pytest.raises(DataError, match=r"reddit_graph.npz: row, col: expected as many, got 3"):
+        data.load(folder)
+    resave(folder / "reddit_graph.npz", row=np.full(240, -1))
+    with pytest.raises(DataError, match=r"reddit_graph.npz: row: expected ids from 0 to 39"):
+        data.load(folder)
+
+
+def test_what_is_read_is_bounded(tmp_path):
+    writers = {"a": write_graphsaint, "b": write_reddit, "c": write_ogb}
+    for name, writer in writers.items():
+        folder = writer(tmp_path / name)
+        with pytest.raises(DataError, match="more than the limit of 500"):
+            data.load(folder, max_bytes=500)

@@ -1,0 +1,419 @@
+"""Windows of receivers: their structure, and MaxK's products over them.
+
+On a CPU the products ignore the windows; on a GPU these are the tests of the kernels over them.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxgnn import (
+    Graph,
+    config,
+    dot_attention,
+    gat_attention,
+    gatv2_attention,
+    gaussian_spmm,
+    maxk,
+    maxk_spmm,
+    spmm,
+)
+from tests.support.oracle import draw_array, edges
+from tests.support.strategies import examples, graphs, skewed_graph
+
+
+def decoded(graph: Graph) -> np.ndarray:
+    """The edges (receiver, sender) that the windows list, sorted."""
+    assert graph.windows is not None
+    rows, parts, senders, masks = (
+        np.asarray(getattr(graph.windows, name)) for name in ("rows", "parts", "senders", "masks")
+    )
+    found = []
+    for window, begin, end, _ in parts:
+        for e in range(begin, end):
+            bits = [r for r in range(64) if masks[e, r // 32] >> (r % 32) & 1]
+            assert bits
+            found += [(rows[window, r], senders[e]) for r in bits]
+    return np.array(sorted(found), np.int64).reshape(-1, 2)
+
+
+def listed(graph: Graph) -> np.ndarray:
+    senders, receivers = edges(graph)
+    return np.array(sorted(zip(receivers, senders, strict=True)), np.int64).reshape(-1, 2)
+
+
+@given(graphs())
+def test_windows_list_every_edge_once(graph):
+    windowed = graph.with_windows()
+    np.testing.assert_array_equal(decoded(windowed), listed(graph))
+    rows = np.asarray(windowed.windows.rows).ravel()
+    np.testing.assert_array_equal(np.sort(rows[rows >= 0]), np.arange(graph.num_receivers))
+
+
+@pytest.fixture(scope="module")
+def hub_graph() -> Graph:
+    """Windows in several parts: a receiver of 9,000 edges, and repeated ones."""
+    rng = np.random.default_rng(0)
+    senders = rng.integers(6000, size=60_000)
+    receivers = rng.integers(300, size=60_000)
+    receivers[:9000] = 7
+    return Graph.from_edges(senders, receivers, num_nodes=6000).with_windows()
+
+
+def test_long_windows_are_cut(hub_graph):
+    parts = np.asarray(hub_graph.windows.parts)
+    places = parts[:, 3]
+    assert hub_graph.windows.num_partials == (places >= 0).sum() > 1
+    np.testing.assert_array_equal(np.sort(places[places >= 0]), np.arange((places >= 0).sum()))
+    np.testing.assert_array_equal(decoded(hub_graph), listed(hub_graph))
+
+
+def test_new_graphs_drop_the_windows():
+    graph = skewed_graph(20, 60).with_windows()
+    assert graph.drop_edge_permutation().windows is not None
+    assert graph.transpose().windows is None
+
+
+def test_tracing_is_an_error():
+    graph = skewed_graph(20, 60)
+    with pytest.raises(ValueError, match=r"with_windows: call it outside jax\.jit"):
+        jax.jit(lambda g: g.with_windows())(graph)
+
+
+@functools.partial(jax.jit, static_argnames=("k", "reduce", "packed"))
+def products(graph, x, cotangent, k, reduce="sum", packed=False):
+    """`maxk_spmm` and the gradient for x."""
+
+    def product(x):
+        return maxk_spmm(graph, maxk(x, k, packed=packed), reduce=reduce)
+
+    out, vjp = jax.vjp(product, x)
+    return out, vjp(cotangent)[0]
+
+
+reference_maxk = jax.jit(functools.partial(maxk, impl="jax"), static_argnames="k")
+
+
+def expected_products(graph, x, cotangent, k, reduce="sum"):
+    """The same in float64, from the definition; each with the size of its terms."""
+    source, target = edges(graph)
+    shape = (graph.num_receivers, graph.num_senders)
+    # SciPy's products are many times as fast as `np.add.at`.
+    adjacency = scipy.sparse.csr_array((np.ones(len(source)), (target, source)), shape=shape)
+    cbsr = reference_maxk(x, k=k)
+    kept = np.zeros(x.shape, bool)
+    np.put_along_axis(kept, np.asarray(cbsr.indices, np.int64), True, axis=1)
+    x, cotangent = np.asarray(x, np.float64), np.asarray(cotangent, np.float64)
+    degree = np.maximum(np.bincount(target, minlength=graph.num_receivers), 1)[:, None]
+
+    def both(x, cotangent):
+        out = adjacency @ np.where(kept, x, 0)
+        if reduce == "mean":
+            out, cotangent = out / degree, cotangent / degree
+        return out, np.where(kept, adjacency.T @ cotangent, 0)
+
+    return tuple(zip(both(x, cotangent), both(np.abs(x), np.abs(cotangent)), strict=True))
+
+
+def row_error(result, expected) -> float:
+    """The largest error, relative to the size of the terms in its row."""
+    expected, size = expected
+    result = np.asarray(result, np.float64)
+    assert result.shape == expected.shape and np.isfinite(result).all()
+    if not result.size:
+        return 0.0
+    scale = np.maximum(size.max(axis=1, keepdims=True), 1e-300)
+    return float((np.abs(result - expected) / scale).max())
+
+
+def algorithms() -> tuple[bool, ...]:
+    """Of the gradient: fast and deterministic, which are one on the CPU but compile anew."""
+    return (False,) if jax.default_backend() == "cpu" else (False, True)
+
+
+TOLERANCE = {"float32": 2e-6, "bfloat16": 1e-2, "float16": 1.5e-3}
+
+
+@examples(20)
+@given(
+    graph=graphs(),
+    width=st.sampled_from([4, 8, 36, 64, 128, 256]),
+    share=st.floats(0, 1),
+    dtype=st.sampled_from(list(TOLERANCE)),
+    reduce=st.sampled_from(["sum", "mean"]),
+    deterministic=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_products_match_float64(graph, width, share, dtype, reduce, deterministic, seed):
+    rng = np.random.default_rng(seed)
+    k = 1 + int(share * (width - 1))
+    x = draw_array(rng, (graph.num_senders, width), dtype)
+    cotangent = draw_array(rng, (graph.num_receivers, width), dtype)
+    with config.use(deterministic=deterministic):
+        out, dx = products(graph.with_windows(), x, cotangent, k, reduce)
+    expected_out, expected_dx = expected_products(graph, x, cotangent, k, reduce)
+    assert row_error(out, expected_out) < TOLERANCE[dtype]
+    assert row_error(dx, expected_dx) < TOLERANCE[dtype]
+
+
+# One of each mapping to lanes, which are more on a GPU.
+KEPT = [1, 6, 32, 100, 256]
+if jax.default_backend() != "cpu":
+    KEPT += [2, 8, 16, 64, 192]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("k", KEPT, ids=lambda k: f"k-{k}")
+def test_hubs_and_parts(hub_graph, k, dtype):
+    rng = np.random.default_rng(k)
+    x, cotangent = (draw_array(rng, (6000, 256), dtype) for _ in range(2))
+    expected_out, expected_dx = expected_products(hub_graph, x, cotangent, k)
+    for deterministic in algorithms():
+        with config.use(deterministic=deterministic):
+            out, dx = products(hub_graph, x, cotangent, k)
+        assert row_error(out, expected_out) < TOLERANCE[dtype]
+        assert row_error(dx, expected_dx) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-25, 1e-8, 1.0, 1e8, 1e25, 1e33])
+def test_extreme_scales(hub_graph, scale):
+    rng = np.random.default_rng(3)
+    x = jnp.asarray(rng.standard_normal((6000, 64)) * scale, jnp.float32)
+    cotangent = jnp.asarray(rng.standard_normal((6000, 64)) * scale, jnp.float32)
+    expected_out, expected_dx = expected_products(hub_graph, x, cotangent, 8)
+    for deterministic in algorithms():
+        with config.use(deterministic=deterministic):
+            out, dx = products(hub_graph, x, cotangent, 8)
+        assert row_error(out, expected_out) < 2e-6
+        assert row_error(dx, expected_dx) < 2e-6
+
+
+def test_mixed_magnitudes(hub_graph):
+    """Rows of very different size lose nothing to one another's scale."""
+    rng = np.random.default_rng(4)
+    scale = 10.0 ** rng.integers(-6, 7, size=(6000, 1))
+    x = jnp.asarray(np.abs(rng.standard_normal((6000, 64))) * scale, jnp.float32)
+    zeros = jnp.zeros((6000, 64))
+    out, _ = products(hub_graph, x, zeros, 16)
+    expected, _ = expected_products(hub_graph, x, zeros, 16)
+    error = np.abs(np.asarray(out, np.float64) - expected[0]) / np.maximum(expected[0], 1e-300)
+    assert error.max() < 1e-5  # of each element: all terms are positive
+    expected = expected_products(hub_graph, x, x, 16)[1][0]
+    for deterministic in algorithms():
+        with config.use(deterministic=deterministic):
+            _, dx = products(hub_graph, x, x, 16)
+        error = np.abs(np.asarray(dx, np.float64) - expected) / np.maximum(expected, 1e-300)
+        assert error.max() < 1e-5
+
+
+@pytest.mark.parametrize("decades", [1, 2, 4])
+def test_unlike_records_keep_their_digits(hub_graph, decades):
+    """Degree scaling makes records unlike; each element is compared, and all terms are positive."""
+    rng = np.random.default_rng(decades)
+    scale = 10.0 ** -rng.uniform(0, decades, size=(6000, 1))
+    x = jnp.asarray(np.abs(rng.standard_normal((6000, 256))) * scale, jnp.float32)
+    graphs = [hub_graph]
+    if jax.default_backend() != "cpu":  # whose kernels go row by row, windows or not
+        graphs.append(dataclasses.replace(hub_graph, windows=None))
+    for k in (8, 32, 128):
+        expected = expected_products(hub_graph, x, jnp.zeros((6000, 256)), k)[0][0]
+        for graph in graphs:
+            out, _ = products(graph, x, jnp.zeros((6000, 256)), k)
+            error = np.abs(np.asarray(out, np.float64) - expected) / np.maximum(expected, 1e-300)
+            # Of some 200 terms: 16 * 200 / 2^32 of a small record, whose values may be a tenth
+            # of it.
+            assert error.max() < 1e-5
+
+
+@pytest.mark.parametrize("k", [4, 8, 30, 32, 100])
+def test_packed_records(hub_graph, k):
+    rng = np.random.default_rng(k)
+    x = jnp.asarray(rng.standard_normal((6000, 256)), jnp.float32)
+    cotangent = jnp.asarray(rng.standard_normal((6000, 256)), jnp.float32)
+    out, dx = products(hub_graph, x, cotangent, k, packed=True)
+    expected_out, expected_dx = expected_products(hub_graph, x, cotangent, k)
+    assert row_error(dx, expected_dx) < TOLERANCE["float32"]
+    assert 1e-7 < row_error(out, expected_out) < 2**-16
+    cbsr = maxk(x, k, packed=True)
+    again = maxk_spmm(hub_graph, dataclasses.replace(cbsr, packed=False))
+    np.testing.assert_allclose(out, again, rtol=0, atol=2e-6 * float(jnp.abs(again).max()))
+
+
+@pytest.mark.parametrize(("value", "k"), [(np.nan, 64), (np.inf, 64), (-np.inf, 64), (np.inf, 61)])
+def test_what_is_not_finite_stays_visible(hub_graph, value, k):
+    x = np.ones((6000, 64), np.float32)
+    sender = int(hub_graph.senders[0])
+    x[sender, 5] = value
+    out, _ = products(hub_graph, jnp.asarray(x), jnp.zeros((6000, 64)), k)
+    source, target = edges(hub_graph)
+    reached = np.unique(target[source == sender])
+    bad = ~np.isfinite(np.asarray(out))
+    np.testing.assert_array_equal(np.flatnonzero(bad.any(axis=1)), reached)
+    assert bad[:, 5].sum() == bad.sum()
+    for deterministic in algorithms():
+        with config.use(deterministic=deterministic):
+            _, dx = products(hub_graph, jnp.ones((6000, 64)), jnp.asarray(x), k)
+        assert not np.isfinite(np.asarray(dx)[source[target == sender], 5]).any()
+
+
+def test_deterministic_runs_are_equal_bit_for_bit(hub_graph):
+    rng = np.random.default_rng(5)
+    x = jnp.asarray(rng.standard_normal((6000, 256)), jnp.float32)
+    with config.use(deterministic=True):
+        first = products(hub_graph, x, x, 32)
+        for _ in range(5):
+            for a, b in zip(first, products(hub_graph, x, x, 32), strict=True):
+                np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_fixed_point_is_as_good_as_float(hub_graph):
+    rng = np.random.default_rng(6)
+    x = jnp.asarray(rng.standard_normal((6000, 256)), jnp.float32)
+    for k in (4, 32, 128):
+        expected, _ = expected_products(hub_graph, x, x, k)
+        with config.use(maxk_accumulation="float"):
+            in_float = row_error(products(hub_graph, x, x, k)[0], expected)
+        assert row_error(products(hub_graph, x, x, k)[0], expected) <= 2 * in_float
+
+
+def test_vmap_and_second_order(hub_graph):
+    rng = np.random.default_rng(7)
+    x = jnp.asarray(rng.standard_normal((2, 6000, 8)), jnp.float32)
+
+    def loss(x):
+        return jnp.sum(maxk_spmm(hub_graph, maxk(x, 4)) ** 2)
+
+    both = jax.vmap(jax.grad(loss))(x)
+    for i in range(2):
+        np.testing.assert_allclose(both[i], jax.grad(loss)(x[i]), rtol=1e-3, atol=1e-2)
+    second = jax.grad(lambda x: jnp.sum(jax.grad(loss)(x) ** 2))(x[0])
+    assert np.isfinite(np.asarray(second)).all() and np.abs(np.asarray(second)).max() > 0
+
+
+@given(graphs())
+def test_row_orders_hold_every_row_once(graph):
+    ordered = graph.with_row_schedule()
+    for order, rows in (
+        (ordered.row_schedule, graph.num_receivers),
+        (ordered.transpose_row_schedule, graph.num_senders),
+    ):
+        assert order.dtype == jnp.int32
+        np.testing.assert_array_equal(np.sort(order), np.arange(rows))
+
+
+def test_rows_that_share_senders_come_together():
+    """Eight communities whose members are strewn over the numbers."""
+    rng = np.random.default_rng(0)
+    members = rng.permutation(400).reshape(8, 50)
+    senders = rng.permuted(np.repeat(members, 30, axis=1), axis=1).ravel()
+    receivers = np.repeat(members, 30, axis=1).ravel()
+    graph = Graph.from_edges(senders, receivers, num_nodes=400)
+    adjacency = graph.to_scipy().T.tocsr()
+
+    def mean_distinct(order: np.ndarray) -> float:
+        blocks = [order[i : i + 64] for i in range(0, 384, 64)]
+        return float(np.mean([np.unique(adjacency[block].indices).size for block in blocks]))
+
+    order = np.asarray(graph.with_row_schedule().row_schedule)
+    assert mean_distinct(order) < 0.5 * mean_distinct(np.arange(400))
+
+
+def test_short_rows_come_by_falling_length():
+    graph = skewed_graph(300, 1500)
+    ordered = graph.with_row_schedule()
+    for order, degrees in (
+        (ordered.row_schedule, graph.in_degrees),
+        (ordered.transpose_row_schedule, graph.out_degrees),
+    ):
+        found = list(zip(-np.asarray(degrees)[order], np.asarray(order), strict=True))
+        assert found == sorted(found)
+
+
+def test_rows_of_some_length_come_by_steps_of_it():
+    """Two steps to a factor of two, and within each as the rows that share senders come."""
+    graph = skewed_graph(300, 9000)
+    ordered = graph.with_row_schedule()
+    for order, degrees in (
+        (ordered.row_schedule, graph.in_degrees),
+        (ordered.transpose_row_schedule, graph.out_degrees),
+    ):
+        np.testing.assert_array_equal(np.sort(order), np.arange(300))
+        steps = np.floor(2 * np.log2(np.maximum(np.asarray(degrees)[order], 1)))
+        assert np.all(np.diff(steps) <= 0) and len(set(steps)) > 3
+
+
+@pytest.mark.parametrize("edges_a_row", [3, 40, 300], ids=["tiny", "short", "long"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_order_of_rows_changes_no_bit(edges_a_row, dtype):
+    graph = skewed_graph(300, 300 * edges_a_row)
+    ordered = graph.with_row_schedule()
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((graph.num_senders, 2, 40)), dtype)
+    weights = jnp.asarray(rng.standard_normal((graph.num_edges, 2)), jnp.float32)
+
+    @functools.partial(jax.jit, static_argnames="reduce")
+    def both(graph, weights, reduce):
+        out, pull = jax.vjp(lambda x: spmm(graph, x, weights, reduce=reduce), x)
+        return out, pull(out)
+
+    for reduce in ("sum", "mean", "max"):
+        for values in (None, weights):
+            for ours, plain in zip(
+                both(ordered, values, reduce), both(graph, values, reduce), strict=True
+            ):
+                np.testing.assert_array_equal(ours, plain)
+
+
+@pytest.mark.parametrize("edges_a_row", [3, 40, 80], ids=["tiny", "short", "long"])
+def test_order_of_rows_changes_no_bit_of_attention(edges_a_row):
+    """But those of the Gaussians' parameters, which are sums over all rows."""
+    graph = skewed_graph(300, 300 * edges_a_row)
+    rng = np.random.default_rng(0)
+
+    def draw(*shape):
+        return jnp.asarray(rng.standard_normal(shape), jnp.float32)
+
+    q, k = draw(graph.num_receivers, 2, 8), draw(graph.num_senders, 2, 8)
+    operations = {
+        "dot": (dot_attention, (q, k, 2 * k)),
+        "gatv2": (gatv2_attention, (k, q, draw(2, 8))),
+        "gat": (gat_attention, (k, k[..., 0], q[..., 0])),
+        "gaussian": (gaussian_spmm, (k, draw(2, 2), draw(2, 2), (q[:, 0, :2], k[:, 0, :2]))),
+    }
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def both(name, graph):
+        f, operands = operations[name]
+        out, pull = jax.vjp(lambda *operands: f(graph, *operands), *operands)
+        return out, pull(out)
+
+    ordered = graph.with_row_schedule()
+    for name in operations:
+        ours, plain = (jax.tree.leaves(both(name, g)) for g in (ordered, graph))
+        for a, b in zip(ours, plain, strict=True):
+            if b.shape[0] == 2:
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
+            else:
+                np.testing.assert_array_equal(a, b)
+
+
+def test_transpose_keeps_the_orders():
+    rng = np.random.default_rng(0)
+    graph = Graph.from_edges(
+        rng.integers(20, size=60), rng.integers(9, size=60), num_senders=20, num_receivers=9
+    ).with_row_schedule()
+    other = graph.transpose()
+    np.testing.assert_array_equal(other.row_schedule, graph.transpose_row_schedule)
+    np.testing.assert_array_equal(other.transpose_row_schedule, graph.row_schedule)
+
+
+def test_order_outside_jit_alone():
+    with pytest.raises(ValueError, match=r"with_row_schedule: call it outside jax\.jit"):
+        jax.jit(lambda g: g.with_row_schedule())(skewed_graph(20, 60))

@@ -1,0 +1,248 @@
+"""The `jaxgnn` command: its help, its errors, and its smoke tests on real data."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+
+import jaxgnn
+from jaxgnn.cli import main, parse_train
+from jaxgnn.nn import MODELS
+from tests.support.small_sets import small
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def error(capsys, *arguments: str) -> str:
+    """The one line that a user's error gives."""
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("jaxgnn: ")
+    return lines[0]
+
+
+def test_help_and_version(capsys):
+    assert main([]) == main(["--help"]) == 0
+    assert "train [DATASET]" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"jaxgnn {jaxgnn.__version__}\n"
+    assert main(["info", "--help"]) == 0
+    assert "digits" in capsys.readouterr().out
+
+
+def test_help_of_train_explains_every_option_and_names_every_model(capsys):
+    import dataclasses
+
+    from jaxgnn.train.config import TrainConfig, option
+
+    assert main(["train", "--help"]) == 0
+    text = capsys.readouterr().out
+    names = [f.name for f in dataclasses.fields(TrainConfig) if f.name != "dataset"]
+    assert all(option(name) in text for name in names)
+    assert text.count("default:") >= len(names)
+    described = text[text.index("--model") : text.index("--layers")]
+    assert all(model in described for model in MODELS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--model", "perceiver"],
+            f"--model: expected one of {', '.join(sorted(MODELS))}, got 'perceiver'",
+        ),
+        (["no-such-set"], "no-such-set: no such file"),
+        (["/dev/null"], "/dev/null"),
+        (["--layers", "0"], "--layers: expected an integer from 1"),
+        (["--layers", "two"], "--layers"),
+        (["--hidden", "-4"], "--hidden: expected a positive integer, got -4"),
+        (["--dropout", "1"], "--dropout: expected a number from 0 to less than 1, got 1.0"),
+        (["--learning-rate", "nan"], "--learning-rate: expected a finite number above 0, got nan"),
+        (["--lr", "-1"], "--learning-rate: expected a finite number above 0, got -1.0"),
+        (["--weight-decay", "-0.1"], "--weight-decay: expected"),
+        (["--epochs", "0"], "--epochs: expected a positive integer, got 0"),
+        (["--patience", "-1"], "--patience: expected"),
+        (["--dtype", "int8"], "dtype"),
+        (["--seed", "1e3"], "--seed"),
+        (["--activation", "tanh"], "activation"),
+        (["--activation", "maxk", "--k", "65"], "--k: expected at most --hidden, 64, got 65"),
+        (["--activation", "maxk", "--k", "0"], "--k: expected an integer from 1 to 4096, got 0"),
+        (["--k", "16"], "--k: expected --activation maxk with it, got --activation relu"),
+        (["--heads", "2"], "--heads: gcn has no attention heads, got 2"),
+        (["--split", "99"], "--split: digits has 10 splits, numbered from 0, got 99"),
+        (["--bogus", "3"], "--bogus"),
+        (["--epochs"], "--epochs"),
+        (["digits", "cora"], "cora"),
+        (["--resume"], "--resume: expected the directory of a run, got none"),
+        (["--resume", "nowhere"], "--resume: nowhere is no run directory"),
+        (["--run-directory", "/proc/no"], "--run-directory: /proc/no: "),
+        (["--run-directory", "/dev/null"], "--run-directory: /dev/null: "),
+    ],
+)
+def test_a_bad_value_gives_one_line_and_status_2(capsys, arguments, message):
+    assert message in error(capsys, "train", *arguments)
+
+
+def test_bad_commands(capsys):
+    assert "expected train or info, got 'trian'" in error(capsys, "trian")
+    assert "info: expected one dataset" in error(capsys, "info", "a", "b")
+    assert "--bogus" in error(capsys, "info", "--bogus", "3")
+    assert "--k: expected at most --hidden" in error(
+        capsys, "info", "--activation", "maxk", "--k", "80"
+    )
+    assert "no-such-set" in error(capsys, "info", "no-such-set")
+
+
+def test_resume_of_something_else(capsys, tmp_path):
+    (tmp_path / "run").mkdir()
+    for content in ("", "[]", '{"settings": {"layers": "many"}}', '{"settings": {"hue": 3}}'):
+        (tmp_path / "run" / "config.json").write_text(content)
+        assert "config.json" in error(capsys, "train", "--resume", "run")
+    from jaxgnn.train import TrainConfig
+
+    settings = TrainConfig(epochs=3).settings()
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"settings": settings}))
+    message = error(capsys, "train", "--resume", "run", "--hidden", "16")
+    assert "its own settings, got --hidden 16 (the run's: 64)" in message
+    message = error(capsys, "train", "--resume", "run", "--run-directory", "other")
+    assert "--run-directory: a run continues in its own directory, got other" in message
+    assert "the data are not those of run" in error(capsys, "train", "--resume", "run")
+    for arguments in (["--run-directory", "run", "--resume"], ["--resume", "run", "--plain"]):
+        config = parse_train(arguments)
+        assert config is not None
+        assert (config.resume, config.epochs) == ("run", 3)
+
+
+def test_options_reach_the_configuration():
+    config = parse_train(["--dataset", "somewhere", "--lr", "0.5", "--residual"])
+    assert config is not None
+    assert (config.dataset, config.learning_rate, config.residual) == ("somewhere", 0.5, True)
+    assert (config.norm, config.weight_decay) == ("none", 5e-4)
+    assert parse_train(["--dataset=x"]).dataset == parse_train(["x"]).dataset == "x"
+    digits = parse_train(["--hidden", "7"])
+    assert (digits.dataset, digits.norm, digits.hidden) == ("digits", "layer", 7)
+    assert parse_train(["--norm", "none"]).norm == "none"
+
+
+@pytest.mark.parametrize("package", ["tyro", "rich", "orbax.checkpoint", "matplotlib", "optax"])
+def test_without_the_extra_one_line_names_it(package):
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; import jaxgnn.cli as c; sys.exit(c.main())"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code, "train"], capture_output=True, text=True, env=environment()
+    )
+    assert process.returncode == 2
+    assert (
+        process.stderr
+        == f"jaxgnn: train needs {package.split('.')[0]}: pip install 'jaxgnn[train]'\n"
+    )
+
+
+def environment() -> dict[str, str]:
+    root = os.path.dirname(os.path.dirname(os.path.abspath(jaxgnn.__file__)))
+    return {**os.environ, "PYTHONPATH": root}
+
+
+def test_info(capsys):
+    assert main(["info", "digits"]) == 0
+    text = capsys.readouterr().out
+    assert "CPU kernels" in text and "1,797" in text and jaxgnn.build_info().jaxlib in text
+    assert "homophily" in text
+
+
+def test_info_says_which_kernels_a_model_runs(capsys):
+    from jaxgnn._core.platform import kernels_available
+
+    command = "info digits --model gcn --activation maxk --k 16 --input-layer"
+    assert main(command.split()) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "maxk: the 16 largest of 64" in text and "gcn on digits" in text and "1,797" in text
+    if kernels_available("jaxgnn_maxk", "jaxgnn_maxk_spmm"):
+        # On a GPU the graph has windows, as it has in training.
+        name = "maxk_spmm" if jax.default_backend() == "cpu" else "maxk_spmm_windows"
+        assert f"{name} (sparse features, " in text and "│ spmm" not in text
+    else:
+        assert "JAX reference" in text
+    assert main(["info", "--model", "sage"]) == 0
+    text = capsys.readouterr().out
+    assert "sage on digits" in text and "relu" in text and "maxk" not in text
+    assert "homophily" not in text  # no dataset was named
+
+
+def test_diverged_training_gives_one_line_and_status_1(capsys, tmp_path):
+    small(tmp_path / "small.npz")
+    assert main(["train", "small.npz", "--lr", "1e30", "--epochs", "20"]) == 1
+    assert "try a lower --learning-rate" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_terminal_gets_a_live_display(tmp_path, monkeypatch, plain):
+    import io
+
+    from rich.console import Console
+
+    from jaxgnn.train import run
+
+    small(tmp_path / "small.npz")
+    config = parse_train(["small.npz", "--epochs", "25"] + ["--plain"] * plain)
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    assert config is not None
+    summary = run(config, console)
+    text = console.file.getvalue()
+    assert ("\x1b[2K" in text) == (not plain)
+    assert ("epoch  1/25" in text) == plain
+    assert "25/25" in text and "epochs/s" in text and "loss" in text
+    assert f"{100 * summary['test_score']:.2f} %" in text
+    assert os.path.basename(summary["run_directory"]).startswith("small-gcn-")
+
+
+def test_ctrl_c_ends_with_130_and_keeps_the_checkpoint(tmp_path):
+    small(tmp_path / "small.npz")
+    command = (
+        "train small.npz --epochs 1000000 --patience 0 --checkpoint-interval 2 --run-directory run"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jaxgnn.cli", *command.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    deadline = time.monotonic() + 120
+    log = tmp_path / "run" / "metrics.jsonl"
+    while not log.exists() or len(log.read_text().splitlines()) < 9:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.splitlines()[-1].endswith("jaxgnn train --resume run")
+    assert "Traceback" not in stderr
+    assert any(path.name.isdigit() for path in (tmp_path / "run" / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("name", ["cora", "amazon_photo", "dblp", "minesweeper"])
+def test_the_real_sets_train(name, data_directory, capsys):
+    path = data_directory / name
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    arguments = ["train", str(path), "--epochs", "2", "--hidden", "8", "--run-directory", "run"]
+    assert main(arguments) == 0
+    metric = "ROC AUC" if name == "minesweeper" else "accuracy"
+    out = capsys.readouterr().out
+    assert f"test {metric}" in out and "run directory: run" in out
+    with open("run/config.json") as file:
+        settings = json.load(file)["settings"]
+    assert settings["dataset"] == str(path)
