@@ -35,9 +35,26 @@ def _ks(*ks: int) -> dict[str, Spec]:
     return {f"k = {k}": {"k": k} for k in ks}
 
 
-_CPU_SPMM = {"file": "amd-epyc-2-*spmm*", "case": "rmat"}
-_XEON_SPMM = {"file": "intel-*-spmm", "case": "rmat"}
-_TORCH = {"impl": "torch.sparse*"}
+def _cpu_spmm(direction: Spec) -> Table:
+    machines = {"EPYC": {"file": "amd-epyc-2-*spmm*"}, "Xeon": {"file": "intel-*-spmm"}}
+    return Table(
+        "R-MAT",
+        {
+            f"F = {width}, {machine}": {**spec, "width": width}
+            for machine, spec in machines.items()
+            for width in (64, 256)
+        },
+        {
+            "jaxgnn, ms": {},
+            "`torch.sparse` (MKL), ms": {"impl": "torch.sparse*"},
+            "times as fast": {"over": {"impl": "torch.sparse*"}},
+            "plain JAX, ms": {"impl": "jax segment_sum sorted"},
+            "times as fast ": {"over": {"impl": "jax segment_sum sorted"}},
+        },
+        {"case": "rmat", "impl": "jaxgnn", **direction},
+    )
+
+
 _STEPS = {"file": "nvidia-h200-attention-steps*", "impl": "jaxgnn", "pass": "step"}
 _ABLATION = {"file": "nvidia-h200-attention-ablation*", "pass": "step"}
 _BYTES = {"file": "nvidia-h200-attention-bytes", "pass": "step traffic"}
@@ -120,28 +137,10 @@ TABLES = {
         },
         {"file": "nvidia-h200-maxk-sweep*", "impl": MAXK},
     ),
-    "cpu-spmm": Table(
-        "R-MAT",
-        {
-            f"F = {width}, {machine}": {**spec, "width": width}
-            for machine, spec in (("EPYC", _CPU_SPMM), ("Xeon", _XEON_SPMM))
-            for width in (64, 256)
-        },
-        {
-            "jaxgnn, ms": {},
-            "`torch.sparse` (MKL), ms": _TORCH,
-            "times as fast": {"over": _TORCH},
-            "plain JAX, ms": {"impl": "jax segment_sum sorted"},
-            "times as fast ": {"over": {"impl": "jax segment_sum sorted"}},
-        },
-        {"impl": "jaxgnn"},
-    ),
+    "cpu-spmm": _cpu_spmm({}),
     "cpu-steps": Table(
         "model",
-        {
-            model: {"case": f"rmat-dense {model.lower()}"}
-            for model in MODELS
-        },
+        {model: {"case": f"rmat-dense {model.lower()}"} for model in MODELS},
         {
             "jaxgnn, s": {"key": "seconds"},
             "GB": {"key": "peak_bytes"},
@@ -168,6 +167,7 @@ TABLES = {
         },
         {"file": "nvidia-h200-spmm-max", "impl": "jaxgnn max"},
     ),
+    "cpu-spmm-gradient": _cpu_spmm(BACKWARD),
     # docs/kernels/maxk.md
     "maxk": Table(
         "",
@@ -176,7 +176,10 @@ TABLES = {
             "forward, ms": {},
             "over cuSPARSE": {"over": {"impl": CUSPARSE, "k": None}},
             "backward, ms": BACKWARD,
-            "over cuSPARSE ": {**BACKWARD, "over": {"impl": CUSPARSE, "k": None, "pass": "forward"}},
+            "over cuSPARSE ": {
+                **BACKWARD,
+                "over": {"impl": CUSPARSE, "k": None, "pass": "forward"},
+            },
             "bfloat16, ms": BF16,
             "over cuSPARSE in bfloat16": {
                 **BF16,
@@ -333,10 +336,13 @@ _GAT = {"file": "nvidia-h200-attention-memory", "impl": "jaxgnn", "pass": "step"
 _REDDIT = {"file": "nvidia-h200-spmm", "case": "reddit"}
 
 FIGURES = {
+    "step-date": {**_STEP, "key": "date"},
     "step-best": {**_STEP, "over": _OTHERS},
     "step-best-name": {**_STEP, **_OTHERS, "key": "impl"},
     "step-pyg": {**_STEP, "over": {"impl": "PyG*"}},
     "step-pyg-memory": {**_STEP, "key": "peak_bytes", "over": {"impl": "PyG*"}},
+    "sage-maxk": {**_SAGE, "impl": "jaxgnn", "k": 32, "over": {"k": None}},
+    "sage-maxk-bfloat16": {**_SAGE, **BF16, "impl": "jaxgnn", "k": 32, "over": {"k": None}},
     "sage-pyg-ms": {**_SAGE, "impl": "PyG*"},
     "gat-memory": {**_STEPS, "case": "arxiv gat", "key": "peak_bytes"},
     "gat-pyg-memory": {**_STEPS, "case": "arxiv gat", "impl": "PyG*", "key": "peak_bytes"},

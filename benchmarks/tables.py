@@ -33,7 +33,8 @@ CHECKED = ("README.md", "docs/performance.md")
 PAGES = (*CHECKED, *(f"docs/kernels/{name}.md" for name in ("aggregation", "maxk", "attention")))
 _DEFAULTS = {"dtype": "float32", "k": None, "pass": "forward"}
 _REGION = re.compile(r"(<!-- (table|figure): ([\w.-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
-_LOOSE = re.compile(r"\d[\d.,]*\s*(?:ms|µs|s|seconds|[KMGT]i?B(?:/s)?|bytes|x|×|times|%)(?!\w|\s*\d)")
+_UNIT = r"ms|µs|s|seconds|[KMGT]i?B(?:/s)?|bytes|x|×|times|%"
+_LOOSE = re.compile(rf"\d[\d.,]*\s*(?:{_UNIT})(?!\w|\s*\d)")
 
 
 class Result(NamedTuple):
@@ -99,6 +100,8 @@ def figure(spec: dict[str, Any], used: list[Result]) -> Any:
     used.append(result)
     if key.startswith("graph."):
         return next(g for g in result.graphs if g["name"] == row["graph"])[key[6:]]
+    if key == "date":
+        return result.header[key][:10]
     if key == "seconds":
         return row["ms"] / 1e3
     value = row[key]
@@ -119,7 +122,7 @@ def table(spec: Table) -> str:
     used: list[Result] = []
     lines = [f"| {spec.corner} | " + " | ".join(map(str.strip, spec.columns)) + " |"]
     lines.append("| --- |" + " ---: |" * len(spec.columns))
-    files = {spec.base.get("file")}
+    files = set()
     for label, row in spec.rows.items():
         cells = [{**spec.base, **row, **column} for column in spec.columns.values()]
         files |= {cell["file"] for cell in cells}
@@ -131,13 +134,16 @@ def table(spec: Table) -> str:
     dates = sorted({header["date"][:10] for header in headers})
     jaxlibs = ", ".join(sorted({header["jaxlib"] for header in headers}))
     hardware = " and ".join(sorted({header["hardware"] for header in headers}))
-    sources = ", ".join(f"`*-{name}.json`".replace("*.json", "*") for name in sorted(filter(None, files)))
+    sources = ", ".join(
+        f"`*-{name if name[-1] == '*' else name + '.json'}`" for name in sorted(files)
+    )
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     caption = f"<sub>{hardware}; jaxlib {jaxlibs}; {when}. {sources}</sub>"
     lines += ["", textwrap.fill(caption, 118, break_on_hyphens=False)]
     return "\n" + "\n".join(lines) + "\n"
 
 
+@functools.cache
 def generated(kind: str, name: str) -> str:
     """What belongs into a region."""
     if kind == "table":
