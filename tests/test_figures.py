@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks import tables
-from benchmarks.table_specs import FIGURES, TABLES
+from benchmarks.table_specs import FIGURES, TABLES, Table
 
 
 def read(page):
@@ -103,3 +103,13 @@ def test_results_are_the_current_ones_without_samples():
     assert not any("samples" in row for result in tables.results() for row in result.rows)
     commits = {result.header["commit"][:7] for result in tables.results()}
     assert not any(commit in name for commit in commits for name in names)
+
+
+def test_a_row_without_results_is_an_error_unless_it_is_optional():
+    base = {"file": "nvidia-h200-training", "case": "reddit", "pass": "step"}
+    ours, nobody = {"impl": "jaxgnn"}, {"impl": "nobody"}
+    table = Table("x", {"ours": ours, "nobody": nobody}, {"ms": {}}, base)
+    with pytest.raises(ValueError, match="nobody"):
+        tables.table(table)
+    table = table._replace(rows={"ours": ours, "nobody": {**nobody, "optional": True}})
+    assert "ours" in tables.table(table) and "nobody" not in tables.table(table)
