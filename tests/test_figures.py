@@ -100,6 +100,7 @@ def test_the_newest_row_of_each_implementation_counts(tmp_path, monkeypatch):
 def test_results_are_the_current_ones_without_samples():
     names = [path.name for path in tables.RESULTS.iterdir()]
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d-[a-z0-9-]+\.json", name) for name in names)
+    assert len({name[11:] for name in names}) == len(names)  # no older file of the same suite
     assert not any("samples" in row for result in tables.results() for row in result.rows)
     commits = {result.header["commit"][:7] for result in tables.results()}
     assert not any(commit in name for commit in commits for name in names)
