@@ -20,8 +20,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks import maxk, plan
-from benchmarks.bar import Pick, Row
+from benchmarks.harness import plan
+from benchmarks.harness.targets import Pick, Row
+from benchmarks.suites import maxk
 
 Points = list[tuple[int, float]]
 

@@ -8,7 +8,8 @@ pytest.importorskip("rich")
 
 from benchmark_runs import compared, needs_kernels, row, run_quick
 
-from benchmarks import bars, maxk, options, plan, training
+from benchmarks.harness import options, plan, targets
+from benchmarks.suites import maxk, training
 
 
 def test_a_row_with_k_is_not_one_of_dense_rows():
@@ -16,42 +17,46 @@ def test_a_row_with_k_is_not_one_of_dense_rows():
     sparse = row(plan.MAXK, 2.0, **shape)
     sparse["shape"]["k"] = 32
     rows = [sparse, row(plan.OURS, 5.0, **shape)]
-    (bar,) = bars.evaluate(rows, "maxk", "cpu")
-    assert (bar["value"], bar["status"], bar["impl"], bar["ms"]) == (2.5, "met", plan.MAXK, 2.0)
+    (target,) = targets.evaluate(rows, "maxk", "cpu")
+    found = [target[key] for key in ("value", "status", "impl", "ms")]
+    assert found == [2.5, "met", plan.MAXK, 2.0]
     sparse["shape"]["k"] = 16
-    assert bars.evaluate(rows, "maxk", "cpu")[0]["status"] == "not measured"
+    assert targets.evaluate(rows, "maxk", "cpu")[0]["status"] == "not measured"
 
 
-def test_the_plan_of_maxk_measures_what_its_bars_compare():
+def test_the_plan_of_maxk_measures_what_its_targets_compare():
     for device in ("cpu", "gpu"):
-        planned = {
-            (m.case, m.impl, m.width, m.dtype, m.direction, m.k) for m in maxk.measurements(device)
-        }
+        every = maxk.measurements(options.parse(["maxk", f"--device={device}"]))
+        planned = {(m.case, m.impl, m.width, m.dtype, m.direction, m.k) for m in every}
         for case, impl, width, pick in compared("maxk", device):
             key = (case, impl, width, pick.dtype, pick.direction, pick.k)
             assert key in planned, key
 
 
-def test_the_settings_of_training_with_maxk_are_what_its_bars_compare():
+def test_the_settings_of_training_with_maxk_are_what_its_targets_compare():
     models = ["sage", "gcn", "gin"]
     chosen = options.parse(["training", "--device=gpu", "--models", *models])
     oracles, *groups = training.settings(chosen)
     planned = {(s.impl, s.model, s.dtype, s.k) for group in groups for s in group}
-    compared = [bar for bar in bars.BARS if bar.suite == chosen.label]
+    compared = [target for target in targets.table() if target.suite == chosen.label]
     assert len(compared) == 14
-    for bar in compared:
-        assert bar.reference is not None
-        for case, pick in itertools.product(bar.cases, (bar.ours, bar.reference)):
+    for target in compared:
+        assert target.reference is not None
+        for case, pick in itertools.product(target.cases, (target.ours, target.reference)):
             model = case.split()[-1]
             assert (pick.impls[0], model, pick.dtype, pick.k) in planned
     assert {(s.model, s.k) for s in oracles} == set(itertools.product(models, training.KS))
 
 
 def test_sweep_of_maxk():
-    few = maxk.measurements("gpu", cases=["dd"], sweep=True)
+    sweep = ["maxk", "--device=gpu", "--sweep"]
+    few = maxk.measurements(options.parse([*sweep, "--shapes=dd"]))
     assert {m.k for m in few if m.impl == plan.MAXK} == set(maxk.SWEEP)
     assert {m.dtype for m in few} == {"float32"}
-    assert {m.case for m in maxk.measurements("gpu", sweep=True)} == {"reddit", *plan.OTHER_SHAPES}
+    assert {m.case for m in maxk.measurements(options.parse(sweep))} == {
+        "reddit",
+        *plan.OTHER_SHAPES,
+    }
 
 
 @needs_kernels

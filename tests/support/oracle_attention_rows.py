@@ -10,7 +10,6 @@ from jaxtyping import Float, Int
 
 from tests.support import oracle_rows as oracle
 
-
 SLOPE = 0.2
 _SEED = 22
 # A sender's gradient needs the results of all its receivers: so many of these at most.
