@@ -85,28 +85,22 @@ def test_repeat_runs_each_step():
 def test_rounds_join_to_one_row():
     rounds = [
         row(plan.OURS, 0, samples=samples, error=error, accurate=error != "not finite")
-        | {"others": share, "repeated": 1, "peak_bytes": peak}
+        | {"others": share, "peak_bytes": peak}
         for samples, error, share, peak in (
             ([1.0, 2.0], 1e-7, 0.1, None),
             ([3.0, 4.0, 5.0], "not finite", None, 10),
         )
     ]
     joined = record.join(*rounds)
-    assert (joined["ms"], joined["repeats"], joined["repeated"]) == (3.0, 5, 2)
+    assert (joined["ms"], joined["repeats"]) == (3.0, 5)
     assert (joined["error"], joined["accurate"]) == ("not finite", False)
     assert (joined["others"], joined["peak_bytes"]) == (0.1, 10)
 
 
-def test_measure_repeats_what_others_disturbed(monkeypatch):
+def test_measure_says_what_others_used(monkeypatch):
     shares = itertools.chain([0.0, 0.7, 0.9], itertools.repeat(0.05))
     monkeypatch.setattr(timing, "foreign_share", lambda before, after: next(shares))
-    monkeypatch.setattr(timing, "wait_until_quiet", lambda allowed, deadline: None)
-    durations = itertools.chain([1.0] * 3, [0.1, 8.0, 9.0], itertools.repeat(0.1))
-    timed = timing.measure(
-        lambda count: next(durations), repeats=5, allowed_others=0.1, patience=60.0
-    )
-    assert (timed.ms, timed.p90, timed.repeated) == (pytest.approx(100), pytest.approx(100), 2)
-    assert timed.others == 0.05
+    assert timing.measure(lambda count: 0.1, repeats=5).others == 0.05
 
 
 def test_peak_resident_bytes_sees_a_temporary():

@@ -44,10 +44,11 @@ def test_a_target_of_memory_is_a_ratio_of_it():
 
 
 def test_gradients_of_attention_are_measured_beside_those_of_their_layer():
-    expected = {"kernel_0": np.ones(4), "source_0": np.full(4, 1e-9), "loss": 1.0}
-    found = {"kernel_0": np.ones(4), "source_0": np.full(4, 2e-9)}
+    kernel, source = "convs.0.linear.kernel", "convs.0.attention_senders"
+    expected = {kernel: np.ones(4), source: np.full(4, 1e-9), "loss": 1.0}
+    found = {kernel: np.ones(4), source: np.full(4, 2e-9)}
     assert steps.gradient_error(1.0, found, expected) == pytest.approx(2e-8)
-    found["source_0"] = np.full(4, 0.1)
+    found[source] = np.full(4, 0.1)
     assert steps.gradient_error(1.0, found, expected) > 1
 
 

@@ -60,9 +60,7 @@ def test_sweep_of_maxk():
 
 
 @needs_kernels
-def test_maxk_quick_and_its_plot(tmp_path):
-    from benchmarks import plot_maxk
-
+def test_maxk_quick(tmp_path):
     few = ("--dtypes", "float32", "--k", "4", "--only", "jax", "copy")
     maxk_rows = run_quick("maxk", tmp_path, *few)["rows"]
     measured = {(entry["impl"], entry["pass"], entry["shape"].get("k")) for entry in maxk_rows}
@@ -84,27 +82,3 @@ def test_maxk_quick_and_its_plot(tmp_path):
     for entry in steps:
         assert entry["aggregation_ms"] > 0
         assert entry["baseline"] == plan.OURS
-
-    output = tmp_path / "speedup.png"
-    sources = [str(tmp_path / name) for name in ("result.json", "steps.json")]
-    assert plot_maxk.main([sources[0], "--training", sources[1], str(output)]) == 0
-    assert output.stat().st_size > 10_000
-
-
-def test_plot_takes_speedups_from_the_rows():
-    plot_maxk = pytest.importorskip("benchmarks.plot_maxk")
-    shape = {"suite": "maxk", "case": "reddit", "width": 256}
-    rows = [row(plan.CUSPARSE[0], 20.0, **shape), row(plan.CUSPARSE[3], 16.0, **shape)]
-    rows += [row(plan.OURS, 8.0, direction=direction, **shape) for direction in plan.BOTH]
-    for k, impl, ms in ((32, plan.MAXK, 4.0), (32, plan.MAXK_WINDOWS, 2.0), (8, plan.MAXK, 1.0)):
-        rows.append(row(impl, ms, direction="backward", **shape))
-        rows[-1]["shape"]["k"] = k
-    assert plot_maxk.speedups(rows, "reddit", "backward") == ([(8, 16.0), (32, 8.0)], 2.0)
-    assert plot_maxk.speedups(rows, "reddit", "forward") == ([], 2.0)
-    steps = [
-        row(plan.OURS, ms, case="reddit sage", aggregation_ms=aggregation, direction="step")
-        for ms, aggregation in ((100.0, 75.0), (40.0, 15.0))
-    ]
-    steps[1]["shape"]["k"] = 32
-    found = plot_maxk.step_speedups(steps, "reddit sage", "float32")
-    assert found == ([(32, 2.5)], [(32, 2.5)], 4.0)

@@ -13,12 +13,14 @@ pytest.importorskip("rich")
 from benchmark_runs import needs_kernels, row, run_quick
 
 from benchmarks.harness import graphs, options, plan, steps
+from benchmarks.ours import models
 from benchmarks.suites import attention, training
 
 
 def step_of(setting, stored, folder, widths):
     features = steps.load_arrays(folder / "features.npz")
-    inputs = (setting, stored, features, steps.load_arrays(steps.parameters_file(folder, setting)))
+    parameters = models.initial_parameters(setting, list(setting.sizes(widths)))
+    inputs = (setting, stored, features, parameters)
     if setting.impl in (plan.PYG_EDGES, plan.PYG_ADJ, plan.CUSPARSE_STEP):
         from benchmarks.baselines import torch_models
 
@@ -30,7 +32,7 @@ def step_of(setting, stored, folder, widths):
 
 def gradients_of(settings, stored, folder, widths):
     """Those of each setting that runs here, by its name, before and after a step of training."""
-    steps.save_inputs(folder, settings, stored.facts, widths)
+    steps.save_features(folder, stored.facts, widths)
     found = {}
     for setting in settings:
         package = "torch_geometric" if "PyG" in setting.impl else "torch"
@@ -98,9 +100,9 @@ def test_the_published_model_is_the_scripts():
     _, *groups = training.settings(chosen)
     for setting in (s for group in groups for s in group):
         assert setting.regularized and setting.input_layer
-        names = dict(steps._parameters(setting, training.widths(chosen), 5.0))
-        assert {"kernel_in", "kernel_out", "norm_scale_3"} <= names.keys()
-        assert steps.layers_in(names) == 4
+        names = models.initial_parameters(setting, list(training.widths(chosen)))
+        assert {"linear_in.kernel", "linear.kernel", "norms.3.scale"} <= names.keys()
+        assert len(steps.layer_parameters(names)) == 4
 
 
 def test_every_baseline_is_timed_in_each_dtype():
@@ -133,17 +135,14 @@ def test_the_ratio_of_a_step_is_to_the_best_and_pygs_beside_it():
 
 
 @needs_kernels
-def test_layers_of_the_ablation_are_the_same(stored, tmp_path):
+def test_layers_of_the_ablation_are_the_same(stored):
     from benchmarks.baselines import jax_models
-    from benchmarks.ours import models
 
     widths = attention.QUICK_WIDTHS
     x = np.random.default_rng(0).standard_normal((stored.num_nodes, widths[0])).astype(np.float32)
     for model in attention.ABLATION_MODELS:
         own = steps.Setting(plan.STORED, model, heads=4 if model == "gat" else None)
-        steps.save_inputs(tmp_path, [own], stored.facts, widths)
-        parameters = steps.load_arrays(steps.parameters_file(tmp_path, own))
-        parameters = jax_models.layer_parameters(parameters)[0]
+        parameters = steps.layer_parameters(models.initial_parameters(own, list(widths)))[0]
         names = ("gat", "gat_on_edges") if model == "gat" else ("edge_conv_on_nodes", "edge_conv")
         plain = [getattr(jax_models, name) for name in names]
         setting = dataclasses.replace(own, impl=plan.PLAIN)

@@ -58,12 +58,6 @@ class CuSparse:
         if status != 0:
             raise RuntimeError(f"{name} failed with status {status}")
 
-    @property
-    def version(self) -> int:
-        value = c_int()
-        self._call("cusparseGetVersion", self._handle, byref(value))
-        return value.value
-
     def product(
         self,
         row_offsets: torch.Tensor,

@@ -24,7 +24,7 @@ from benchmarks.harness.steps import (
     ORACLE,
     Arrays,
     Setting,
-    layers_in,
+    layer_parameters,
 )
 
 Apply = Callable[[Arrays, Any, Array, Any], Array]
@@ -66,8 +66,8 @@ def _model(
 ) -> Array:
     def after(x: Array, layer: int | None = None) -> Array:
         """Normalization, activation and dropout of hidden rows."""
-        if f"norm_scale_{layer}" in params:
-            x = normalize(x, params[f"norm_scale_{layer}"], params[f"norm_shift_{layer}"])
+        if (scale := f"norms.{layer}.scale") in params:
+            x = normalize(x, params[scale], params[f"norms.{layer}.bias"])
         x = jax.nn.relu(x) if setting.k is None else keep_largest(setting.k, x)
         if key is None:
             return x
@@ -77,25 +77,18 @@ def _model(
 
     if setting.dtype == "bfloat16":
         params = {name: value.astype(jnp.bfloat16) for name, value in params.items()}
-    if "kernel_in" in params:
-        x = after(x @ params["kernel_in"] + params["bias_in"])
+    if "linear_in.kernel" in params:
+        x = after(_dense(x, params, "linear_in"))
     layers = layer_parameters(params)
     for number, own in enumerate(layers):
         x = layer(own, edges, x, setting)
         if setting.model != "agnn" and (setting.input_layer or number < len(layers) - 1):
             x = after(x, number)
-    if "kernel_out" in params:
-        x = x @ params["kernel_out"] + params["bias_out"]
-    return x
+    return _dense(x, params, "linear") if "linear.kernel" in params else x
 
 
-def layer_parameters(params: Arrays) -> list[Arrays]:
-    """The parameters of each convolution, their names without its number."""
-    ends = [f"_{layer}" for layer in range(layers_in(params))]
-    return [
-        {name.removesuffix(end): value for name, value in params.items() if name.endswith(end)}
-        for end in ends
-    ]
+def _dense(x: Array, params: Arrays, name: str) -> Array:
+    return x @ params[f"{name}.kernel"] + params[f"{name}.bias"]
 
 
 def normalize(x: Array, scale: Array, shift: Array) -> Array:
@@ -165,7 +158,11 @@ def sage(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
         degrees = jnp.maximum(edges["degrees"], 1).astype(h.dtype)
         return neighbours_sum(edges, h, setting) / degrees[:, None]
 
-    return _around(mean, own["neighbour"], x) + own["bias"] + x @ own["root"]
+    return (
+        _around(mean, own["linear_neighbours.kernel"], x)
+        + own["linear_neighbours.bias"]
+        + x @ own["linear_root.kernel"]
+    )
 
 
 def gcn(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
@@ -175,60 +172,54 @@ def gcn(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
     def normalised(h: Array) -> Array:
         return scale * (neighbours_sum(edges, scale * h, setting) + scale * h)
 
-    return _around(normalised, own["kernel"], x) + own["bias"]
+    return _around(normalised, own["linear.kernel"], x) + own["linear.bias"]
 
 
 def gin(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
     def total(h: Array) -> Array:
         return neighbours_sum(edges, h, setting) + h
 
-    hidden = _around(total, own["first"], x) + own["first_bias"]
-    hidden = jax.nn.relu(normalize(hidden, own["inner_scale"], own["inner_shift"]))
-    return hidden @ own["second"] + own["bias"]
+    hidden = _around(total, own["nn.linears.0.kernel"], x) + own["nn.linears.0.bias"]
+    hidden = jax.nn.relu(normalize(hidden, own["nn.norms.0.scale"], own["nn.norms.0.bias"]))
+    return _dense(hidden, own, "nn.linears.1")
 
 
 # Models whose messages belong to edges.
 
 
 def gat(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
-    heads, features = own["source"].shape
-    h = (x @ own["kernel"]).reshape(x.shape[0], heads, features)
+    heads, features = own["attention_senders"].shape
+    h = (x @ own["linear.kernel"]).reshape(x.shape[0], heads, features)
 
     def attend(h: Array, source: Array, target: Array) -> Array:
         at_senders, at_receivers = ((h * vector).sum(axis=-1) for vector in (source, target))
         both = at_senders[edges["senders"]] + at_receivers[edges["receivers"]]
         return average(edges, h, jax.nn.leaky_relu(both, 0.2), setting)
 
-    out = _by_heads(attend, setting, (h,), (own["source"], own["target"]))
+    out = _by_heads(attend, setting, (h,), (own["attention_senders"], own["attention_receivers"]))
     return out.reshape(x.shape[0], heads * features) + own["bias"]
 
 
 def gatv2(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
-    heads, features = own["vector"].shape
+    heads, features = own["attention"].shape
 
     def rows(side: str) -> Array:
-        return (x @ own[side] + own[f"{side}_shift"]).reshape(x.shape[0], heads, features)
+        return _dense(x, own, f"linear_{side}").reshape(x.shape[0], heads, features)
 
     def attend(left: Array, right: Array, vector: Array) -> Array:
-        def scores(left: Array, right: Array, vector: Array) -> Array:
-            both = left[edges["senders"]] + right[edges["receivers"]]
-            return (jax.nn.leaky_relu(both, 0.2) * vector).sum(axis=-1)
+        both = left[edges["senders"]] + right[edges["receivers"]]
+        scores = (jax.nn.leaky_relu(both, 0.2) * vector).sum(axis=-1)
+        return average(edges, left, scores, setting)
 
-        total = _by_columns(scores, setting, left, right, vector)
-        return average(edges, left, total, setting)
-
-    out = _by_heads(attend, setting, (rows("left"), rows("right")), (own["vector"],))
+    out = _by_heads(attend, setting, (rows("senders"), rows("receivers")), (own["attention"],))
     return out.reshape(x.shape[0], heads * features) + own["bias"]
 
 
 def agnn(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
     """The average by the softmax of the cosines."""
     unit = x / jnp.sqrt(jnp.maximum((x**2).sum(axis=1, keepdims=True), 1e-24))
-
-    def cosines(unit: Array) -> Array:
-        return (unit[edges["senders"]] * unit[edges["receivers"]]).sum(axis=-1)
-
-    scores = own["beta"] * _by_columns(cosines, setting, unit)
+    cosines = (unit[edges["senders"]] * unit[edges["receivers"]]).sum(axis=-1)
+    scores = own["beta"] * cosines
     return average(edges, x[:, None], scores[:, None], setting)[:, 0]
 
 
@@ -244,23 +235,6 @@ def _by_heads(
     heads = (*(jnp.moveaxis(h, 1, 0)[:, :, None] for h in rows), *(v[:, None] for v in vectors))
     out = jax.lax.map(jax.checkpoint(lambda operands: attend(*operands)[:, 0]), heads)
     return jnp.moveaxis(out, 0, 1)
-
-
-def _by_columns(scores: Callable[..., Array], setting: Setting, *features: Array) -> Array:
-    """Scores that are sums over the features; the oracle's from one feature at a time."""
-    if setting.impl != ORACLE:
-        return scores(*features)
-
-    def of_column(column: tuple[Array, ...]) -> Array:
-        return scores(*(array[..., None] for array in column))
-
-    def add(total: Array, column: tuple[Array, ...]) -> tuple[Array, None]:
-        return total + of_column(column), None
-
-    columns = tuple(jnp.moveaxis(array, -1, 0) for array in features)
-    first = jax.eval_shape(of_column, tuple(array[0] for array in columns))
-    total = jnp.zeros(first.shape, first.dtype)
-    return jax.lax.scan(jax.checkpoint(add), total, columns)[0]
 
 
 def average(
@@ -293,10 +267,10 @@ def average(
 
 def gat_on_edges(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
     """`gat` with its scores on the edges, as its formula has them: of `[h_j, h_i]`."""
-    heads, features = own["source"].shape
-    h = (x @ own["kernel"]).reshape(x.shape[0], heads, features)
+    heads, features = own["attention_senders"].shape
+    h = (x @ own["linear.kernel"]).reshape(x.shape[0], heads, features)
     rows = jnp.concatenate([h[edges["senders"]], h[edges["receivers"]]], axis=2)
-    vector = jnp.concatenate([own["source"], own["target"]], axis=1)
+    vector = jnp.concatenate([own["attention_senders"], own["attention_receivers"]], axis=1)
     scores = jax.nn.leaky_relu((rows * vector).sum(axis=2), 0.2)
     return average(edges, h, scores, setting).reshape(x.shape[0], heads * features) + own["bias"]
 
@@ -305,19 +279,21 @@ def edge_conv(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
     """The maximum over the edges of a projection of `[x_i, x_j - x_i]`."""
     at_receivers = x[edges["receivers"]]
     rows = jnp.concatenate([at_receivers, x[edges["senders"]] - at_receivers], axis=1)
-    return _maximum(edges, rows @ own["kernel"] + own["bias"])
+    return _maximum(edges, _dense(rows, own, "linear"))
 
 
 def edge_conv_on_nodes(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
     """The same with its projections on the nodes: `max_j x_j W_2 + x_i (W_1 - W_2) + b`."""
-    first, second = jnp.split(own["kernel"], 2)
+    first, second = jnp.split(own["linear.kernel"], 2)
 
     def maximum(theta: Array) -> Array:
         return _maximum(edges, theta[edges["senders"]])
 
     theta = x @ second
     out = by_slices(maximum, theta, 8) if setting.impl == ORACLE else maximum(theta)
-    return jnp.where(edges["degrees"][:, None] > 0, out + x @ (first - second) + own["bias"], 0)
+    return jnp.where(
+        edges["degrees"][:, None] > 0, out + x @ (first - second) + own["linear.bias"], 0
+    )
 
 
 def _maximum(edges: Arrays, rows: Array) -> Array:
@@ -329,13 +305,13 @@ def _maximum(edges: Arrays, rows: Array) -> Array:
 def monet(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
     """The mean over the edges of the kernels' projections, by Gaussians of the ends' degrees."""
     senders, receivers = edges["senders"], edges["receivers"]
-    kernels, features = own["mu"].shape[0], own["bias"].shape[0]
+    kernels, features = own["conv.mu"].shape[0], own["conv.bias"].shape[0]
     degrees = edges["degrees"][receivers], edges["out_degrees"][senders]
     ends = jax.lax.rsqrt(jnp.stack(degrees, axis=1).astype(x.dtype))
-    places = jnp.tanh(ends @ own["slope"] + own["shift"])
-    squares = (places[:, None] - own["mu"]) ** 2 / (1e-15 + own["sigma"] ** 2)
+    places = jnp.tanh(_dense(ends, own, "linear"))
+    squares = (places[:, None] - own["conv.mu"]) ** 2 / (1e-15 + own["conv.sigma"] ** 2)
     weights = jnp.exp(-0.5 * squares.sum(axis=-1))
-    h = (x @ own["mixture"]).reshape(x.shape[0], kernels, features)
+    h = (x @ own["conv.linear.kernel"]).reshape(x.shape[0], kernels, features)
 
     def weighted_sum(h: Array) -> Array:
         rows = (weights[:, :, None] * h[senders]).sum(axis=1)
@@ -343,7 +319,7 @@ def monet(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
 
     out = by_slices(weighted_sum, h, 8) if setting.impl == ORACLE else weighted_sum(h)
     degree = jnp.maximum(edges["degrees"], 1).astype(x.dtype)[:, None]
-    return out[:, 0] / degree + x @ own["root"] + own["bias"]
+    return out[:, 0] / degree + x @ own["conv.linear_root.kernel"] + own["conv.bias"]
 
 
 _LAYERS: dict[str, Layer] = {

@@ -28,7 +28,7 @@ class JaxFramework(Framework):
     def __init__(self, device: str, threads: int) -> None:
         super().__init__(device, threads)
         if device == "gpu":
-            # BCOO and BCSR take cuSPARSE only when asked to.
+            # BCOO takes cuSPARSE only when asked to.
             jax.config.update("jax_bcoo_cusparse_lowering", True)
 
     def load(self, graph: StoredGraph) -> None:
@@ -61,26 +61,15 @@ class JaxFramework(Framework):
             return extremum(m, gather_segment_max(nodes), x, edges, edges)
         if m.k is not None:
             return _kept_product(m, x, kept, edges)
-        if impl in (plan.SORTED, plan.UNSORTED, plan.SHUFFLED):
+        if impl in (plan.SORTED, plan.UNSORTED):
             function = gather_segment_sum(nodes, impl == plan.SORTED)
-            operands: Any = (*edges, weights_)
-            if impl == plan.SHUFFLED:  # as an edge list that nobody sorted has them
-                order = np.random.default_rng(0).permutation(self._graph.num_edges)
-                operands = jax.tree.map(lambda o: jax.device_put(np.asarray(o)[order]), operands)
-            return compiled(pullback(function) if backward else function, x, *operands)
+            return compiled(pullback(function) if backward else function, x, *edges, weights_)
         if backward:
             raise Unsupported("jax.experimental.sparse is timed forward only")
-        return compiled(lambda x, matrix: matrix @ x, x, self._matrix(impl, weights_, x.dtype))
-
-    def _matrix(self, impl: str, weights: Array | None, dtype: Any) -> Any:
-        graph = self._graph
-        shape = (graph.num_receivers, graph.num_senders)
-        values = jnp.ones(graph.num_edges, dtype) if weights is None else weights.astype(dtype)
-        if impl == plan.BCSR:
-            operands = (values, graph.senders, graph.row_offsets)
-            return sparse.BCSR(operands, shape=shape, indices_sorted=True)
-        indices = jnp.stack([self._receivers, graph.senders], axis=1)
-        return sparse.BCOO((values, indices), shape=shape, indices_sorted=True)
+        values = jnp.ones(self._graph.num_edges, x.dtype)
+        indices = jnp.stack([self._receivers, self._graph.senders], axis=1)
+        matrix = sparse.BCOO((values, indices), shape=(nodes, nodes), indices_sorted=True)
+        return compiled(lambda x, matrix: matrix @ x, x, matrix)
 
     def _put_dense(self, dense: np.ndarray) -> Array:
         """The matrix on the device, where the last two stay: the features and the cotangent."""

@@ -29,7 +29,7 @@ from benchmarks.harness.steps import (
     Arrays,
     Setting,
     Step,
-    layers_in,
+    layer_parameters,
 )
 
 warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
@@ -42,24 +42,21 @@ class Model(torch.nn.Module):
     def __init__(self, setting: Setting, inputs: Inputs, structure: Any) -> None:
         super().__init__()
         by_hand = setting.impl == plan.CUSPARSE_STEP
-        make, self._places = (_by_hand if by_hand else _pyg_layer)(setting, structure)
-        layers = layers_in(inputs)
-        self.convs = torch.nn.ModuleList(
-            make({kind: inputs[f"{kind}_{layer}"] for kind in self._places})
-            for layer in range(layers)
-        )
+        layers = layer_parameters(inputs)
+        make, self._places = (_by_hand if by_hand else _pyg_layer)(setting, structure, layers[0])
+        self.convs = torch.nn.ModuleList(map(make, layers))
+        norms = [name.split(".")[1] for name in inputs if name.startswith("norms.")]
         self.norms = torch.nn.ModuleDict(
             {
-                str(layer): torch.nn.LayerNorm(inputs[name].shape[0], eps=NORM_EPSILON)
-                for layer in range(layers)
-                if (name := f"norm_scale_{layer}") in inputs
+                layer: torch.nn.LayerNorm(inputs[f"norms.{layer}.scale"].shape, eps=NORM_EPSILON)
+                for layer in dict.fromkeys(norms)
             }
         )
         self.ends = torch.nn.ModuleDict(
             {
                 end: torch.nn.Linear(*inputs[name].shape)
-                for end in ("in", "out")
-                if (name := f"kernel_{end}") in inputs
+                for end in ("linear_in", "linear")
+                if (name := f"{end}.kernel") in inputs
             }
         )
         self._after_convolution = setting.model != "agnn"
@@ -70,28 +67,28 @@ class Model(torch.nn.Module):
     def named(self) -> dict[str, torch.nn.Parameter]:
         """The parameters under the names of the inputs."""
         names = {
-            f"{kind}_{layer}": conv.get_parameter(place)
+            f"convs.{layer}.{kind}": conv.get_parameter(place)
             for layer, conv in enumerate(self.convs)
             for kind, place in self._places.items()
         }
         for layer, norm in self.norms.items():
-            names[f"norm_scale_{layer}"] = norm.get_parameter("weight")
-            names[f"norm_shift_{layer}"] = norm.get_parameter("bias")
+            names[f"norms.{layer}.scale"] = norm.get_parameter("weight")
+            names[f"norms.{layer}.bias"] = norm.get_parameter("bias")
         for end, linear in self.ends.items():
-            names[f"kernel_{end}"] = linear.get_parameter("weight")
-            names[f"bias_{end}"] = linear.get_parameter("bias")
+            names[f"{end}.kernel"] = linear.get_parameter("weight")
+            names[f"{end}.bias"] = linear.get_parameter("bias")
         return names
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         structure = () if self._structure is None else (self._structure,)
         if self.ends:
-            x = self._after(self.ends["in"](x), "in")
+            x = self._after(self.ends["linear_in"](x), "in")
         for layer, conv in enumerate(self.convs):
             x = conv(x, *structure)
             last = layer == len(self.convs) - 1
             if self._after_convolution and (self._after_last or not last):
                 x = self._after(x, str(layer))
-        return self.ends["out"](x) if self.ends else x
+        return self.ends["linear"](x) if self.ends else x
 
     def _after(self, x: torch.Tensor, layer: str) -> torch.Tensor:
         """Normalization, activation and dropout of hidden rows."""
@@ -190,20 +187,19 @@ class _ByHand(torch.nn.Module):
         super().__init__()
         self._model, self._matrices = model, matrices
         for kind, array in inputs.items():
-            self.register_parameter(kind, torch.nn.Parameter(torch.tensor(array)))
+            self.register_parameter(_attribute(kind), torch.nn.Parameter(torch.tensor(array)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         own = {name: value.to(x.dtype) for name, value in self.named_parameters()}
         if self._model == "sage":
-            return torch.addmm(self._around(own["neighbour"], x) + own["bias"], x, own["root"])
+            out = self._around(own["linear_neighbours_kernel"], x) + own["linear_neighbours_bias"]
+            return torch.addmm(out, x, own["linear_root_kernel"])
         if self._model == "gcn":
-            return self._around(own["kernel"], x) + own["bias"]
-        hidden = self._around(own["first"], x) + own["first_bias"]
-        width = own["inner_scale"].shape
-        hidden = functional.layer_norm(
-            hidden, width, own["inner_scale"], own["inner_shift"], NORM_EPSILON
-        )
-        return torch.addmm(own["bias"], hidden.relu(), own["second"])
+            return self._around(own["linear_kernel"], x) + own["linear_bias"]
+        hidden = self._around(own["nn_linears_0_kernel"], x) + own["nn_linears_0_bias"]
+        scale, shift = own["nn_norms_0_scale"], own["nn_norms_0_bias"]
+        hidden = functional.layer_norm(hidden, scale.shape, scale, shift, NORM_EPSILON)
+        return torch.addmm(own["nn_linears_1_bias"], hidden.relu(), own["nn_linears_1_kernel"])
 
     def _around(self, kernel: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The aggregation and the projection, in the cheaper order."""
@@ -216,72 +212,80 @@ class _ByHand(torch.nn.Module):
         return result
 
 
-def _by_hand(setting: Setting, structure: Any) -> tuple[Any, dict[str, str]]:
-    kinds = {
-        "sage": ("neighbour", "root", "bias"),
-        "gcn": ("kernel", "bias"),
-        "gin": ("first", "first_bias", "inner_scale", "inner_shift", "second", "bias"),
-    }[setting.model]
+def _by_hand(setting: Setting, structure: Any, layer: Inputs) -> tuple[Any, dict[str, str]]:
     make = functools.partial(_ByHand, model=setting.model, matrices=structure)
-    return make, {kind: kind for kind in kinds}
+    return make, {kind: _attribute(kind) for kind in layer}
+
+
+def _attribute(kind: str) -> str:
+    return kind.replace(".", "_")
 
 
 # PyG's layers.
 
 
-def _pyg_layer(setting: Setting, structure: Any) -> tuple[Any, dict[str, str]]:
+def _pyg_layer(setting: Setting, structure: Any, layer: Inputs) -> tuple[Any, dict[str, str]]:
     """How a layer is made, and where it keeps the parameters that the inputs name."""
-    del structure
+    del structure, layer
     from torch_geometric import nn
 
     def sage(inputs: Inputs) -> torch.nn.Module:
-        return nn.SAGEConv(*inputs["neighbour"].shape, aggr="mean")
+        return nn.SAGEConv(*inputs["linear_neighbours.kernel"].shape, aggr="mean")
 
     def gat(inputs: Inputs) -> torch.nn.Module:
-        heads, features = inputs["source"].shape
-        width = inputs["kernel"].shape[0]
+        heads, features = inputs["attention_senders"].shape
+        width = inputs["linear.kernel"].shape[0]
         return nn.GATConv(width, features, heads=heads, add_self_loops=False)
 
     def gatv2(inputs: Inputs) -> torch.nn.Module:
-        heads, features = inputs["vector"].shape
-        width = inputs["left"].shape[0]
+        heads, features = inputs["attention"].shape
+        width = inputs["linear_senders.kernel"].shape[0]
         return nn.GATv2Conv(width, features, heads=heads, add_self_loops=False)
 
     def edge_conv(inputs: Inputs) -> torch.nn.Module:
-        return nn.EdgeConv(torch.nn.Linear(*inputs["kernel"].shape), aggr="max")
+        return nn.EdgeConv(torch.nn.Linear(*inputs["linear.kernel"].shape), aggr="max")
 
     layers: dict[str, tuple[Any, dict[str, str]]] = {
         "sage": (
             sage,
-            {"neighbour": "lin_l.weight", "bias": "lin_l.bias", "root": "lin_r.weight"},
+            {
+                "linear_neighbours.kernel": "lin_l.weight",
+                "linear_neighbours.bias": "lin_l.bias",
+                "linear_root.kernel": "lin_r.weight",
+            },
         ),
         "gat": (
             gat,
-            {"kernel": "lin.weight", "source": "att_src", "target": "att_dst", "bias": "bias"},
+            {
+                "linear.kernel": "lin.weight",
+                "attention_senders": "att_src",
+                "attention_receivers": "att_dst",
+                "bias": "bias",
+            },
         ),
         "gatv2": (
             gatv2,
             {
-                "left": "lin_l.weight",
-                "left_shift": "lin_l.bias",
-                "right": "lin_r.weight",
-                "right_shift": "lin_r.bias",
-                "vector": "att",
+                "linear_senders.kernel": "lin_l.weight",
+                "linear_senders.bias": "lin_l.bias",
+                "linear_receivers.kernel": "lin_r.weight",
+                "linear_receivers.bias": "lin_r.bias",
+                "attention": "att",
                 "bias": "bias",
             },
         ),
         "agnn": (lambda inputs: nn.AGNNConv(add_self_loops=False), {"beta": "beta"}),
-        "edgeconv": (edge_conv, {"kernel": "nn.weight", "bias": "nn.bias"}),
+        "edgeconv": (edge_conv, {"linear.kernel": "nn.weight", "linear.bias": "nn.bias"}),
         "monet": (
             _DegreeGMMConv,
             {
-                "mixture": "conv.g",
-                "root": "conv.root.weight",
-                "mu": "conv.mu",
-                "sigma": "conv.sigma",
-                "slope": "linear.weight",
-                "shift": "linear.bias",
-                "bias": "conv.bias",
+                "conv.linear.kernel": "conv.g",
+                "conv.linear_root.kernel": "conv.root.weight",
+                "conv.mu": "conv.mu",
+                "conv.sigma": "conv.sigma",
+                "linear.kernel": "linear.weight",
+                "linear.bias": "linear.bias",
+                "conv.bias": "conv.bias",
             },
         ),
     }
@@ -295,8 +299,8 @@ class _DegreeGMMConv(torch.nn.Module):
         super().__init__()
         from torch_geometric.nn import GMMConv
 
-        kernels, coordinates = inputs["mu"].shape
-        self.conv = GMMConv(*inputs["root"].shape, coordinates, kernels)
+        kernels, coordinates = inputs["conv.mu"].shape
+        self.conv = GMMConv(*inputs["conv.linear_root.kernel"].shape, coordinates, kernels)
         self.linear = torch.nn.Linear(2, coordinates)
         self._ends: torch.Tensor | None = None
 
@@ -399,15 +403,11 @@ def step(
     return Step(seconds, peak_bytes, gradients)
 
 
-# Kinds that PyG's Gaussians keep as the inputs have them.
-_AS_THEY_ARE = ("mixture", "mu", "sigma")
-
-
 def _is_transposed(setting: Setting, name: str) -> bool:
-    """Whether the layer keeps this kernel in PyTorch's layout."""
-    if name.startswith(_AS_THEY_ARE):
+    """Whether the layer keeps this kernel in PyTorch's layout; PyG's Gaussians keep none."""
+    if name.endswith(("conv.linear.kernel", "conv.mu", "conv.sigma")):
         return False
-    return setting.impl != plan.CUSPARSE_STEP or name in ("kernel_in", "kernel_out")
+    return setting.impl != plan.CUSPARSE_STEP or not name.startswith("convs.")
 
 
 def _there(setting: Setting, name: str, array: np.ndarray, ndim: int) -> torch.Tensor:

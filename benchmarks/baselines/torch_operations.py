@@ -45,10 +45,10 @@ class TorchFramework(Framework):
         backward = measurement.direction == "backward"
         offsets, columns = self._graph.rows(backward=backward)
         x = self._put_dense(dense, dtype)
-        if measurement.impl.startswith("PyG"):
+        if measurement.impl == plan.PYG_EDGE_INDEX:
             if weights is not None:
                 raise Unsupported("PyG is timed without weights")
-            return self._pyg(measurement.impl, x, backward)
+            return self._pyg(x, backward)
         values = torch.ones(columns.size, dtype=dtype, device=self._device)
         if weights is not None:
             values = self._put(weights).to(dtype)
@@ -68,39 +68,20 @@ class TorchFramework(Framework):
         product = self._cusparse.product(rows, cols, values, x, out, algorithm)
         return Candidate(product, close=product.close)
 
-    def _pyg(self, impl: str, x: torch.Tensor, backward: bool) -> Candidate:
+    def _pyg(self, x: torch.Tensor, backward: bool) -> Candidate:
         import torch_geometric
-        from torch_geometric.utils import scatter, spmm
 
-        graph = self._graph
-        nodes = graph.num_nodes
-        edges = torch.stack([self._put(graph.receivers), self._put(graph.senders)]).long()
-        if impl == plan.PYG_EDGE_INDEX:
-            edge_index: Any = torch_geometric.EdgeIndex
-            index = edge_index(
-                edges,
-                sparse_size=(nodes, nodes),
-                sort_order="row",
-                is_undirected=graph.facts["symmetric"],
-            )
-            index.fill_cache_()
-
-            def product(x: torch.Tensor) -> torch.Tensor:
-                return index.matmul(x)
-        elif impl == plan.PYG_ADJ:
-            ones = torch.ones(graph.num_edges, dtype=x.dtype, device=self._device)
-            pointers, columns = self._put(graph.row_offsets).long(), edges[1].clone()
-            del edges
-            adjacency = torch.sparse_csr_tensor(pointers, columns, ones, (nodes, nodes))
-            edges = pointers
-
-            def product(x: torch.Tensor) -> torch.Tensor:
-                return spmm(adjacency, x, "sum")
-        else:
-
-            def product(x: torch.Tensor) -> torch.Tensor:
-                return scatter(x[edges[1]], edges[0], dim=0, dim_size=nodes, reduce="sum")
-
+        nodes = self._graph.num_nodes
+        edges = [self._put(self._graph.receivers), self._put(self._graph.senders)]
+        edge_index: Any = torch_geometric.EdgeIndex
+        index = edge_index(
+            torch.stack(edges).long(),
+            sparse_size=(nodes, nodes),
+            sort_order="row",
+            is_undirected=self._graph.facts["symmetric"],
+        )
+        index.fill_cache_()
+        product, edges = index.matmul, index.as_tensor()
         if not backward:
             return self._candidate(torch.inference_mode()(lambda: product(x)), edges, x)
         at = torch.zeros_like(x, requires_grad=True)

@@ -33,25 +33,8 @@ SECTOR = 32
 END, FIRST = 1, 2
 _MARKER = re.compile(r"\bexpand\b")
 
-_UNITS = {
-    "": 1.0,
-    "block": 1.0,
-    "%": 1.0,
-    "sector": 1.0,
-    "byte": 1.0,
-    "Kbyte": 1e3,
-    "Mbyte": 1e6,
-    "Gbyte": 1e9,
-    "Tbyte": 1e12,
-    "nsecond": 1e-9,
-    "usecond": 1e-6,
-    "msecond": 1e-3,
-    "second": 1.0,
-    "ns": 1e-9,
-    "us": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-}
+# Nsight Compute is asked for base units.
+_UNITS = {"": 1.0, "block": 1.0, "%": 1.0, "sector": 1.0, "byte": 1.0, "nsecond": 1e-9, "ns": 1e-9}
 
 
 class NoCounters(Exception):

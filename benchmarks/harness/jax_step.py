@@ -43,7 +43,7 @@ def step(
     facts: dict[str, Any] = {"base_bytes": timing.resident_bytes() if alone else None}
     structure: Any
     if setting.ours:
-        apply, structure = our_models.model_of(setting, parameters, widths), graph.to_graph()
+        apply, structure = our_models.model_of(setting, widths), graph.to_graph()
         if setting.impl == plan.STORED and setting.model == "gat":
             structure = our_models.with_self_loops(structure)
         # Each gets what makes its products fastest.
@@ -98,7 +98,7 @@ def step(
             inputs, precision = features["x"], "highest"
             if setting.impl == plan.OURS:
                 float32 = dataclasses.replace(setting, dtype="float32")
-                checked_apply = our_models.model_of(float32, parameters, widths)
+                checked_apply = our_models.model_of(float32, widths)
         with jax.default_matmul_precision(precision):
             run = jax.jit(jax.value_and_grad(functools.partial(loss, apply=checked_apply)))
             value, found = run(jax.device_put(parameters), structure, inputs, labels, None)

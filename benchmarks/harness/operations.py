@@ -32,20 +32,9 @@ _FRAMEWORKS = {
 
 @dataclasses.dataclass
 class Candidate:
-    """An operation ready to be timed.
-
-    Attributes:
-        call: enqueues it and returns the result.
-        input_bytes: size of what it reads, if the framework does not measure its memory otherwise.
-        peak_bytes: the memory that it needs with its inputs, if the compiler says.
-        repeated: a call that runs that many operations one after the other on the device.
-        close: frees what the garbage collector does not.
-        rows: how rows of the result are read, if not as the framework reads those of a matrix.
-        error: checks the result, in place of a comparison of sampled rows of a product.
-        facts: further fields of the row.
-        selected_from: what a selection selects from, given rows of the matrix and their numbers,
-            if not those themselves.
-    """
+    """An operation ready to be timed: `call` enqueues it, `repeated` makes a call of many on the
+    device. `rows`, `error` and `selected_from` (what a selection selects from, given rows and their
+    numbers) replace the framework's check of a matrix."""
 
     call: Callable[[], Any]
     input_bytes: int = 0

@@ -39,8 +39,6 @@ class Options:
     rounds: int = 1
     batch_seconds: float = 0.05
     threads: int = 2
-    quiet: float = 1.0
-    patience: float = 0.0
     quick: bool = False
     output: Path | None = None
     cache: Path | None = None
@@ -58,12 +56,8 @@ class Options:
 
     def timing(self) -> dict[str, float]:
         """The arguments of `timing.measure`."""
-        return {
-            "repeats": -(-self.repeats // self.rounds),
-            "batch_seconds": self.batch_seconds,
-            "allowed_others": self.quiet,
-            "patience": self.patience,
-        }
+        repeats = -(-self.repeats // self.rounds)
+        return {"repeats": repeats, "batch_seconds": self.batch_seconds}
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
@@ -95,14 +89,6 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--repeats", type=_count, help="timed batches; default 20, 7 with --sweep")
     add("--rounds", type=_count, help="turns of each framework; default 4 on the CPU, 1 on a GPU")
     add("--threads", type=_count, default=2, help="on the CPU; default 2")
-    add(
-        "--quiet",
-        type=_share,
-        default=1.0,
-        metavar="SHARE",
-        help="run a batch again if other processes used more than this share of the CPUs",
-    )
-    add("--patience", type=float, default=60.0, help="... for that many seconds a measurement")
     add("--quick", action="store_true", help="tiny sizes: does everything run?")
     add("--output", type=Path, help="default: benchmarks/results/DATE-HARDWARE-SUITE.json")
     add("--cache", type=Path, help="keep generated graphs in this folder")

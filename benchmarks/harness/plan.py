@@ -13,15 +13,12 @@ ORDERED = "jaxgnn row order"
 SORTED = "jax segment_sum sorted"
 TRANSPOSED = "jax segment_sum sorted, A^T by hand"  # of a step: the gradient is sorted, too
 UNSORTED = "jax segment_sum unsorted"
-SHUFFLED = "jax segment_sum shuffled"
-BCSR = "jax BCSR"
 BCOO = "jax BCOO"
 TORCH = "torch.sparse CSR"
 CUSPARSE = tuple(f"cuSPARSE {name}" for name in ("default", "csr_alg1", "csr_alg2", "csr_alg3"))
 CUSPARSE_STEP = "cuSPARSE A and A^T by hand"  # torch's CSR product on the CPU
 PYG_EDGE_INDEX = "PyG EdgeIndex"
 PYG_ADJ = "PyG adj_t"
-PYG_SCATTER = "PyG gather + scatter"
 PYG_EDGES = "PyG edge_index"
 SCIPY = "SciPy CSR"
 MAX = "jaxgnn max"  # the maximum over neighbours; backward both passes
@@ -47,7 +44,7 @@ STORED = "jaxgnn, values of edges stored"
 # With XLA's fastest flags for scatters (`process.FTZ_ATOMICS`), in a process of its own.
 FTZ = " (ftz atomics)"
 
-_TORCH = (TORCH, *CUSPARSE, PYG_EDGE_INDEX, PYG_ADJ, PYG_SCATTER)
+_TORCH = (TORCH, *CUSPARSE, PYG_EDGE_INDEX)
 
 BIG_SHAPE = "reddit"
 OTHER_SHAPES = ("arxiv", "amazon0601", "artist", "dd", "products", "proteins")

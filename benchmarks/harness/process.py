@@ -130,12 +130,6 @@ def run_each(
     The worker sends `start` with an entry's number, and `done` with its `row`, `skipped` or
     `failed`; `missing` if a package that it needs is not installed. An entry whose process dies is
     noted, and a new process continues behind it.
-
-    Args:
-        task: what the worker reads; its `entries` have the `names`, for people.
-        env: of the process.
-        record: gets the rows (`add`), and what has none (`leave_out`).
-        workspace: a folder for the task's file.
     """
     file = workspace / "task.json"
     file.write_text(json.dumps(task))

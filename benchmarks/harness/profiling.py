@@ -33,20 +33,11 @@ def run(
 ) -> list[Row]:
     """Runs each entry of a task once and returns the rows, with counters in place of times.
 
-    Without Nsight Compute, or where it may not read the counters, entries are left out with the
-    reason.
-
-    Args:
-        task: as `process.run_each` takes it; its `entries` have the `names`.
-        options, record: of the run.
-        workspace: a folder for the task's file and Nsight Compute's output.
-        list_kernels: put each kernel's counters into the row, not their number.
+    Where Nsight Compute may not read the counters, entries are left out with the reason.
+    `list_kernels` puts each kernel's counters into the row, not their number.
     """
     ncu = find(options)
-    if ncu is None:
-        for name in names:
-            record.leave_out(f"counters of {name}", ABSENT, failed=False)
-        return []
+    assert ncu is not None
     file, log = workspace / "task.json", workspace / "counters.csv"
     file.write_text(json.dumps({**task, "profile": True}))
     flags = f"{options.xla_flags} {XLA_FLAGS}".strip()

@@ -10,14 +10,14 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import targets, timing
+from benchmarks.harness import plan, targets, timing
 from benchmarks.harness.options import Options, gpu_facts
 from benchmarks.harness.process import ROOT
 
@@ -55,12 +55,8 @@ class Record:
             self.rows[self.rows.index(same[0])] = row
         else:
             self.rows.append(row)
-        mark = "" if row["accurate"] else "  ABOVE TOLERANCE"
-        self.say(
-            f"{row['case']} {_size(row)} {row['dtype']} {row['pass']} {row['impl']}: "
-            f"{row['ms']:.4g} ms, error {_error(row)}{mark}"
-        )
         self.save()
+        self.say(_line(row))
 
     def note_graph(self, facts: dict[str, Any]) -> None:
         if facts["name"] not in {graph["name"] for graph in self.graphs}:
@@ -98,15 +94,8 @@ class Record:
         """
         self.header["load_average_at_end"] = _load_average()
         self.save()
-        self.console.print(_rows_table(self.rows))
         self.console.print(_targets_table(self.targets))
         inaccurate = [row for row in self.rows if not row["accurate"]]
-        for row in inaccurate:
-            self.console.print(
-                f"above tolerance: {row['case']} {row['dtype']} {row['pass']} {row['impl']}: "
-                f"error {_error(row)}",
-                style="bold red",
-            )
         failed = [entry for entry in self.left_out if entry["failed"]]
         for entry in failed:
             self.console.print(f"failed: {entry['what']}: {entry['reason']}", style="bold red")
@@ -145,11 +134,47 @@ def join(first: Row, second: Row) -> Row:
         **timing.summary(samples),
         "samples": samples,
         "others": max(shares, default=None),
-        "repeated": first["repeated"] + second["repeated"],
         "peak_bytes": max(known, default=None),
         "error": worst["error"],
         "accurate": first["accurate"] and second["accurate"],
     }
+
+
+def compare(
+    row: Row,
+    rows: list[Row],
+    chosen: Callable[[Row], bool],
+    same: Sequence[str],
+    quantity: str = "ms",
+) -> bool:
+    """Writes a row's baseline, and the ratio of the baseline's quantity to its own.
+
+    The baseline is the fastest accurate row that is `chosen` and has the `same` fields; without
+    one nothing is written, and the result is false.
+    """
+    found = [
+        other
+        for other in rows
+        if other["accurate"] and chosen(other) and all(other[key] == row[key] for key in same)
+    ]
+    if not found:
+        return False
+    best = min(found, key=lambda other: other["ms"])
+    if best[quantity] and row[quantity]:
+        row["baseline"] = best["impl"]
+        row["ratio"] = round(best[quantity] / row[quantity], 3)
+    return True
+
+
+def compare_with_pyg(row: Row, rows: list[Row]) -> None:
+    """Writes a step's ratio to PyG, beside that to the best."""
+    pyg = [
+        other["ms"]
+        for other in rows
+        if other["impl"] in (plan.PYG_ADJ, plan.PYG_EDGES)
+        and all(other[key] == row[key] for key in ("case", "dtype", "pass"))
+    ]
+    row["ratio_pyg"] = round(pyg[0] / row["ms"], 3) if pyg else None
 
 
 def header(options: Options) -> dict[str, Any]:
@@ -226,42 +251,20 @@ def _default_path(header: dict[str, Any]) -> Path:
     )
 
 
-def _size(row: Row) -> str:
+def _line(row: Row) -> str:
+    """A row for people."""
     names = {"width": "F", "k": "k"}
     sizes = (f"{name}={row['shape'][key]}" for key, name in names.items() if key in row["shape"])
-    return " ".join(sizes)
-
-
-def _error(row: Row) -> str:
-    return row["error"] if isinstance(row["error"], str) else f"{row['error']:.1e}"
-
-
-def _rows_table(rows: list[Row]) -> Table:
-    table = Table(title="Results (ratio: baseline's time over this one's)")
-    for column in ("case", "dtype", "pass", "implementation"):
-        table.add_column(column)
-    counters = (("l2_bytes", "L2 GB"), ("hbm_bytes", "HBM GB"))
-    sizes = {"peak_bytes": "peak GB", **{k: v for k, v in counters if any(k in r for r in rows)}}
-    for column in ("ms", "p10", "p90", "ratio", *sizes.values(), "error"):
-        table.add_column(column, justify="right")
-    table.add_column("baseline")
-
-    def group_of(row: Row) -> tuple:
-        return row["case"], row["shape"].get("width", 0), row["pass"], row["dtype"]
-
-    ordered = sorted(rows, key=lambda row: (group_of(row), row["ms"]))
-    for row, following in zip(ordered, [*ordered[1:], None], strict=True):
-        table.add_row(
-            *(f"{row['case']} {_size(row)}", row["dtype"], row["pass"], row["impl"]),
-            *(f"{row[key]:.4g}" for key in ("ms", "p10", "p90")),
-            "" if row["ratio"] is None else f"{row['ratio']:.2f}",
-            *("" if row.get(key) is None else f"{row[key] / 1e9:.3f}" for key in sizes),
-            _error(row),
-            row["baseline"] or "",
-            style=None if row["accurate"] else "bold red",
-            end_section=following is not None and group_of(following) != group_of(row),
-        )
-    return table
+    error = row["error"] if isinstance(row["error"], str) else f"{row['error']:.1e}"
+    parts = [row["case"], *sizes, row["dtype"], row["pass"], f"{row['impl']}:"]
+    parts.append(
+        f"{row['ms']:.4g} ms, error {error}{'' if row['accurate'] else ' ABOVE TOLERANCE'}"
+    )
+    if row["peak_bytes"] is not None:
+        parts.append(f", {row['peak_bytes'] / 1e9:.3f} GB")
+    if row["ratio"] is not None:
+        parts.append(f", {row['ratio']:.2f} times as fast as {row['baseline']}")
+    return " ".join(parts).replace(" ,", ",")
 
 
 def _targets_table(results: list[dict[str, Any]]) -> Table:

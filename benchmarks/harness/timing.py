@@ -22,9 +22,8 @@ _BATCH = 50e-3
 class Timing(NamedTuple):
     """Milliseconds of one call: the median over `repeats` batches of `batch` calls, and spread.
 
-    `others` is the median share of the machine's CPUs that other processes used meanwhile, and
-    `repeated` the number of batches run again because it was more than allowed. `samples` joins
-    rounds in memory and is not recorded.
+    `others` is the median share of the machine's CPUs that other processes used meanwhile.
+    `samples` joins rounds in memory and is not recorded.
     """
 
     ms: float
@@ -33,7 +32,6 @@ class Timing(NamedTuple):
     repeats: int
     batch: int
     others: float | None
-    repeated: int
     samples: list[float]
 
     def divided(self, steps: int) -> Timing:
@@ -60,8 +58,6 @@ def measure(
     *,
     warmup: int = 3,
     batch_seconds: float = _BATCH,
-    allowed_others: float = 1.0,
-    patience: float = 0.0,
 ) -> Timing:
     """Times what `seconds(count)` runs: `count` calls, waited for, in seconds of wall or device.
 
@@ -70,9 +66,6 @@ def measure(
         repeats: number of timed batches.
         warmup: untimed calls before, of which the last sets the size of a batch.
         batch_seconds: shortest batch of calls that are themselves short.
-        allowed_others: a batch waits until other processes use no more than this share of the
-            CPUs, and is run again if they did meanwhile,
-        patience: for so many seconds at most.
     """
     for _ in range(max(warmup - 1, 1)):
         seconds(1)
@@ -84,25 +77,16 @@ def measure(
         batch = max(1, math.ceil(batch_seconds * trial / max(seconds(trial), 1e-7)))
     samples: list[float] = []
     shares: list[float] = []
-    repeated = 0
-    deadline = time.monotonic() + (patience if allowed_others < 1 else 0)
-    while len(samples) < repeats:
-        if allowed_others < 1:
-            wait_until_quiet(allowed_others, deadline)
+    for _ in range(repeats):
         before = cpu_snapshot()
-        sample = 1e3 * seconds(batch) / batch
+        samples.append(1e3 * seconds(batch) / batch)
         share = foreign_share(before, cpu_snapshot())
         if share is not None:
-            if allowed_others < share and time.monotonic() < deadline:
-                repeated += 1
-                continue
             shares.append(share)
-        samples.append(sample)
     return Timing(
         **summary(samples),
         batch=batch,
         others=round(statistics.median(shares), 3) if shares else None,
-        repeated=repeated,
         samples=[round(sample, 5) for sample in samples],
     )
 
@@ -175,13 +159,3 @@ def foreign_share(before: Snapshot | None, after: Snapshot | None) -> float | No
     elapsed = (after.clock - before.clock) * (os.cpu_count() or 1)
     foreign = (after.busy - before.busy) - (after.own - before.own)
     return max(foreign, 0.0) / max(elapsed, 1e-9)
-
-
-def wait_until_quiet(allowed: float, deadline: float) -> None:
-    """Returns once others use no more than `allowed`, or at `deadline` on the monotonic clock."""
-    while time.monotonic() < deadline:
-        before = cpu_snapshot()
-        time.sleep(0.3)
-        share = foreign_share(before, cpu_snapshot())
-        if share is None or share <= allowed:
-            return

@@ -16,10 +16,10 @@ import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.harness import graphs, plan, steps
+from benchmarks.harness import graphs, plan, profiling, steps
 from benchmarks.harness.options import EDGE_MODELS, Options
 from benchmarks.harness.plan import Measurement
-from benchmarks.harness.record import Record, Row
+from benchmarks.harness.record import Record, Row, compare, compare_with_pyg
 from benchmarks.harness.steps import Setting
 from benchmarks.suites import spmm
 
@@ -59,6 +59,9 @@ def run(options: Options, record: Record, workspace: Path) -> None:
     if "kernels" in parts:
         together = operator.attrgetter("case")
         spmm.run_plan(kernels(options), options, record, workspace, together)
+    if "bytes" in parts and profiling.find(options) is None:
+        record.leave_out("bytes moved by the ablation", profiling.ABSENT, failed=False)
+        parts = [part for part in parts if part != "bytes"]
     for part in parts:
         # The bytes are those of the ablation's steps.
         planned = step_settings(options, ["ablation" if part == "bytes" else part])
@@ -161,27 +164,14 @@ def set_baselines(rows: list[Row]) -> None:
     HBM's. `ratio_pyg` is a step's ratio to PyG beside it.
     """
     for row in rows:
-        step = row["pass"] in ("step", "step traffic")
-        same = [
-            other
-            for other in rows
-            if other["accurate"]
-            and other["case"] == row["case"]
-            and other["pass"] == (row["pass"] if step else "forward")
-            and other["dtype"] == row["dtype"]
-        ]
-        if not step:
-            chosen = [other for other in same if other["impl"] == plan.OURS]
+        same = ("case", "dtype", "pass")
+        quantity = "hbm_bytes" if row["pass"] == "step traffic" else "ms"
+        if row["pass"] in plan.BOTH:
+            forward = [other for other in rows if other["pass"] == "forward"]
+            compare(row, forward, lambda other: other["impl"] == plan.OURS, same[:2])
         elif row["case"].endswith("ablation"):
-            chosen = [other for other in same if other["impl"] == plan.PLAIN_EDGES]
+            compare(row, rows, lambda other: other["impl"] == plan.PLAIN_EDGES, same, quantity)
         else:
-            others = [other for other in same if other["impl"] != plan.OURS]
-            chosen = others or same
-            pyg = [other for other in others if other["impl"] == plan.PYG_EDGES]
-            row["ratio_pyg"] = round(pyg[0]["ms"] / row["ms"], 3) if pyg else None
-        if chosen:
-            best = min(chosen, key=lambda other: other["ms"])
-            compared = "hbm_bytes" if row["pass"] == "step traffic" else "ms"
-            if best[compared] and row[compared]:
-                row["baseline"] = best["impl"]
-                row["ratio"] = round(best[compared] / row[compared], 3)
+            if not compare(row, rows, lambda other: other["impl"] != plan.OURS, same):
+                compare(row, rows, lambda other: True, same)
+            compare_with_pyg(row, rows)

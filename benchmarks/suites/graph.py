@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.harness import plan, process, timing
 from benchmarks.harness.job import Job, checked
 from benchmarks.harness.options import Options
-from benchmarks.harness.record import Record, Row
+from benchmarks.harness.record import Record, Row, compare
 
 _LEVELS = 20
 _EDGES_PER_NODE = 20_000_000 / 2**_LEVELS
@@ -48,11 +48,8 @@ def run(options: Options, record: Record, workspace: Path) -> None:
 
 def set_baselines(rows: list[Row]) -> None:
     """The baseline is SciPy."""
-    reference = next((row for row in rows if row["impl"] == SCIPY_ROUTE), None)
-    if reference is None:
-        return
     for row in rows:
-        row["baseline"], row["ratio"] = SCIPY_ROUTE, round(reference["ms"] / row["ms"], 3)
+        compare(row, rows, lambda other: other["impl"] == SCIPY_ROUTE, ())
 
 
 def make(task: dict[str, Any], threads: int) -> Builds:
@@ -69,11 +66,13 @@ class Builds:
         self._edges = (np.load(folder / "senders.npy"), np.load(folder / "receivers.npy"))
 
     def prepare(self, entry: dict[str, Any]) -> Job:
-        build = (_ours if entry["impl"] == plan.OURS else _scipy)(*self._edges, self._nodes)
-        result = build()
-        wrong = _wrong(result, *self._edges, self._nodes)
+        build, other = (make(*self._edges, self._nodes) for make in (_ours, _scipy))
+        if entry["impl"] != plan.OURS:
+            build, other = other, build
+        result, expected = build(), other()
+        wrong = sum(not np.array_equal(a, b) for a, b in zip(result, expected, strict=True))
         size = sum(array.nbytes for array in result)
-        del result
+        del result, expected
         peak = timing.peak_resident_bytes(build)
 
         def seconds(count: int) -> float:
@@ -146,16 +145,3 @@ def _scipy(senders: np.ndarray, receivers: np.ndarray, nodes: int) -> Callable[[
         ]
 
     return build
-
-
-def _wrong(result: list, senders: np.ndarray, receivers: np.ndarray, nodes: int) -> int:
-    """Number of edges of the result that are not the user's, or not in their place."""
-    offsets, columns, permutation, t_offsets, t_columns, t_permutation = map(np.asarray, result)
-    rows = np.repeat(np.arange(nodes, dtype=np.int32), np.diff(offsets))
-    t_rows = np.repeat(np.arange(nodes, dtype=np.int32), np.diff(t_offsets))
-    if rows.size != senders.size or t_rows.size != senders.size:
-        return senders.size
-    order = rows.astype(np.int64) * nodes + columns
-    wrong = (rows != receivers[permutation]) | (columns != senders[permutation])
-    wrong |= (t_rows != columns[t_permutation]) | (t_columns != rows[t_permutation])
-    return int(wrong.sum() + (np.diff(order) < 0).sum())

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.harness import plan
 from benchmarks.harness.options import Options
 from benchmarks.harness.plan import Measurement
-from benchmarks.harness.record import Record, Row
+from benchmarks.harness.record import Record, Row, compare
 from benchmarks.suites import spmm
 
 KS = (32, 16, 8, 64)
@@ -97,22 +97,14 @@ def set_baselines(rows: list[Row], device: str) -> None:
     of dense rows in its dtype: cuSPARSE's on a GPU; on the CPU ours, in the same direction.
     """
     for row in rows:
+        same = ("case", "dtype", "pass")
         if row["pass"] == "select":
-            impls, same = (plan.COPY,), ("pass", "dtype")
+            impls = (plan.COPY,)
         elif device == "gpu":
-            impls, same = plan.CUSPARSE, ("dtype",)
+            impls, same = plan.CUSPARSE, ("case", "dtype")
         else:
-            impls, same = (plan.OURS,), ("pass", "dtype")
-        references = [
-            other
-            for other in rows
-            if other["impl"] in impls
-            and "k" not in other["shape"]
-            and other["accurate"]
-            and other["case"] == row["case"]
-            and other["shape"]["width"] == row["shape"]["width"]
-            and all(other[key] == row[key] for key in same)
-        ]
-        if references:
-            best = min(references, key=operator.itemgetter("ms"))
-            row["baseline"], row["ratio"] = best["impl"], round(best["ms"] / row["ms"], 3)
+            impls = (plan.OURS,)
+        width = row["shape"]["width"]
+        dense = [other for other in rows if other["shape"].get("width") == width]
+        dense = [other for other in dense if "k" not in other["shape"]]
+        compare(row, dense, lambda other: other["impl"] in impls, same)  # noqa: B023

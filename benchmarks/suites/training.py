@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.harness import graphs, plan, steps
 from benchmarks.harness.options import Options
-from benchmarks.harness.record import Record, Row
+from benchmarks.harness.record import Record, Row, compare, compare_with_pyg
 from benchmarks.harness.steps import Setting
 
 WIDTHS = (602, 256, 256, 256, 41)
@@ -76,19 +76,10 @@ def set_baselines(rows: list[Row]) -> None:
 
     Of a step with MaxK it is ours with ReLU. `ratio_pyg` is the ratio to PyG beside it.
     """
+    same = ("case", "dtype")
+    dense = [row for row in rows if "k" not in row["shape"]]
     for row in rows:
-        same = [
-            other
-            for other in rows
-            if "k" not in other["shape"]
-            and other["accurate"]
-            and all(other[key] == row[key] for key in ("case", "dtype"))
-        ]
-        others = [other for other in same if other["impl"] != plan.OURS]
-        ours = [other for other in same if other["impl"] == plan.OURS]
-        candidates = ours if "k" in row["shape"] else others or ours
-        if candidates:
-            best = min(candidates, key=lambda other: other["ms"])
-            row["baseline"], row["ratio"] = best["impl"], round(best["ms"] / row["ms"], 3)
-        pyg = [other for other in others if other["impl"] in (plan.PYG_ADJ, plan.PYG_EDGES)]
-        row["ratio_pyg"] = round(pyg[0]["ms"] / row["ms"], 3) if pyg else None
+        sparse = "k" in row["shape"]
+        if sparse or not compare(row, dense, lambda other: other["impl"] != plan.OURS, same):
+            compare(row, dense, lambda other: other["impl"] == plan.OURS, same)
+        compare_with_pyg(row, dense)
