@@ -66,15 +66,14 @@ def _variables(state: Any) -> dict[Any, Any]:
 def initial_parameters(setting: Setting, widths: list[int]) -> Arrays:
     """The model's own by their paths, with noise, so that no bias is 0 and no scale 1."""
     rng = np.random.default_rng(6)
-    return {
-        ".".join(map(str, path)): np.asarray(old[...]) + _noise(rng, old.shape)
-        for path, old in _variables(nnx.split(_module(setting, widths))[1]).items()
-        if isinstance(old, nnx.Param)
-    }
-
-
-def _noise(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return (0.02 * (2 * rng.random(shape) - 1)).astype(np.float32)
+    arrays = {}
+    for path, old in _variables(nnx.split(_module(setting, widths))[1]).items():
+        if isinstance(old, nnx.Param):
+            wide = path[-1] == "kernel" or str(path[-1]).startswith("attention")
+            bound = (6 / sum(old.shape)) ** 0.5 if wide else 4.0 if path[-1] == "beta" else 0.2
+            noise = bound * (2 * rng.random(old.shape) - 1)
+            arrays[".".join(map(str, path))] = np.asarray(old[...]) + noise.astype(np.float32)
+    return arrays
 
 
 def model_of(setting: Setting, widths: list[int]) -> Apply:

@@ -1,4 +1,4 @@
-"""The oracle: rows of the product in float64, and the entries that MaxK keeps, by NumPy."""
+"""Sampled rows of products in float64, and the entries that MaxK keeps, by NumPy alone."""
 
 from __future__ import annotations
 
@@ -78,15 +78,17 @@ def keep(
 
 
 def descending(x: Float[np.ndarray, "rows width"]) -> Int[np.ndarray, "rows width"]:
-    """The columns of each row from its largest entry down, of equal entries the lower one first."""
-    columns = np.arange(x.shape[1])
+    """The columns of each row from its largest entry down, of equal entries the lower one first.
+
+    NaN counts as the largest; -0 equals +0.
+    """
 
     def order(block: np.ndarray) -> np.ndarray:
-        # Adding +0 makes -0 a +0. The bits of a float, its magnitude negated for a negative one,
-        # are integers in the order of the numbers.
-        bits = (block.astype(np.float32) + np.float32(0)).view(np.int32).astype(np.int64)
-        keys = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
-        return np.sort(-keys * x.shape[1] + columns, axis=1) % x.shape[1]
+        block = block.astype(np.float64)
+        missing = np.isnan(block)
+        if missing.any():  # the last key is the first that counts
+            return np.lexsort((-np.where(missing, np.inf, block), ~missing), axis=-1)
+        return np.argsort(-block, axis=-1, kind="stable")
 
     return _by_blocks(order, x, np.empty(x.shape, index_dtype(x.shape[1])))
 
