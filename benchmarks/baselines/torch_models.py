@@ -372,6 +372,8 @@ def step(
         optimizer.step()
         if not first:
             first.append(value.detach())
+            if device == "gpu":  # without what the choice of an algorithm took
+                torch.cuda.reset_peak_memory_stats()
 
     def seconds(count: int) -> float:
         wait = torch.cuda.synchronize if device == "gpu" else lambda: None

@@ -21,12 +21,8 @@ class Job:
         identity: the row's `case`, `impl`, `dtype`, `shape` and `pass`.
         seconds: runs that many calls and returns the time that they took.
         check: the row's `error`, `accurate` and further fields, after the timing.
-        peak_bytes: the peak memory of a call, or `None` where nobody can say.
-        loop: makes a `seconds` whose call is a loop of that many calls on the device, for calls
-            that take the host longer than the device.
-        facts: further fields of the row.
+        loop: makes a `seconds` whose call is a loop of that many calls on the device.
         after: fields that follow from the time of a call in milliseconds.
-        close: frees what the garbage collector does not.
     """
 
     identity: dict[str, Any]

@@ -47,17 +47,9 @@ class Pick:
 class Target:
     """A statement that a run meets or misses.
 
-    Attributes:
-        what: the sentence.
-        suite, device: where it applies.
-        cases: graphs; each must reach `at_least`, or with `geometric_mean` their mean must.
-        ours, reference: the ratio is the time of `reference` over that of `ours`, or another
-            `quantity` of theirs, a field of the row.
-        at_least: the target of that ratio.
-        width: of the features.
-        at_most: without a `reference`, the target of the `quantity` of our row, in `unit`.
-        published_ms: what the kernels of the paper took on the same GPU and graph, to be shown
-            beside ours.
+    The ratio of the reference's `quantity` to ours is `at_least` so much in each case, or with
+    `geometric_mean` in their mean; or, without a reference, our `quantity` in `unit` is `at_most`
+    so much. `published_ms` is what the paper's kernels took on the same GPU and graph.
     """
 
     what: str

@@ -143,7 +143,7 @@ def keep_factors(key, rate, graph, heads, dtype):
 
 def accumulation_dtype(dtype):
     """What sums of this dtype are computed in."""
-    return jnp.promote_types(dtype, jnp.float32)
+    return jnp.dtype("float64" if jnp.dtype(dtype) == "float64" else "float32")
 
 
 # Additive attention.
