@@ -58,7 +58,7 @@ def agree(found, setting):
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    folder = graphs.store("rmat-dense", tmp_path_factory.mktemp("graphs"), scale=2**-9)
+    folder = graphs.store("rmat", tmp_path_factory.mktemp("graphs"), scale=2**-9)
     return graphs.load(folder)
 
 
