@@ -1,7 +1,7 @@
 // The Python module `jaxgnn._cuda`.
 #include <nanobind/nanobind.h>
 
-#include "bindings.h"
+#include "cuda/bindings.h"
 
 NB_MODULE(_cuda, module) {
   module.doc() = "jaxgnn's CUDA kernels.";

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "common/gaussian_limits.h"
 #include "ffi/check.h"
-#include "ffi/gaussian_limits.h"
 
 namespace jaxgnn {
 

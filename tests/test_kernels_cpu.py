@@ -257,7 +257,7 @@ def test_sddmm(dtype, width, heads):
 @pytest.mark.parametrize("offsets", ["int32", "int64"])
 def test_expand_rows(offsets):
     case = Case(0, rows=501, edges=30_000, offsets=offsets)
-    (actual,) = on_cpu("jaxgnn_expand_rows", [case.offsets], [((case.edges,), np.int32)])
+    (actual,) = on_cpu("jaxgnn_csr_row_ids", [case.offsets], [((case.edges,), np.int32)])
     np.testing.assert_array_equal(actual, case.row)
 
 
@@ -274,7 +274,7 @@ def test_empty(rows, edges, width):
         "jaxgnn_sddmm", operands, [((edges, 1), np.float32)], heads=1, split_length=16
     )
     np.testing.assert_array_equal(actual, np.zeros((edges, 1)))
-    (actual,) = on_cpu("jaxgnn_expand_rows", [case.offsets], [((edges,), np.int32)])
+    (actual,) = on_cpu("jaxgnn_csr_row_ids", [case.offsets], [((edges,), np.int32)])
     np.testing.assert_array_equal(actual, case.row)
 
 

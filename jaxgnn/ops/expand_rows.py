@@ -38,6 +38,6 @@ def expand_rows(
 def _kernel(num_edges: int, row_offsets: Array) -> Array:
     @jax.custom_batching.sequential_vmap
     def expand(offsets):
-        return _ffi.call("jaxgnn_expand_rows", [offsets], [((num_edges,), np.int32)])[0]
+        return _ffi.call("jaxgnn_csr_row_ids", [offsets], [((num_edges,), np.int32)])[0]
 
     return expand(row_offsets)

@@ -1,0 +1,42 @@
+// The forward pass: a softmax that is scaled as it goes, in the pass that sums the rows.
+#include "cuda/attention/walk.cuh"
+
+namespace jaxgnn::attention {
+namespace {
+
+template <typename T>
+cudaError_t launch_type(const AttentionForwardArgs& args, bool load, cudaStream_t stream) {
+  using A = typename Accumulator<T>::type;
+  const AttentionArgs& from = args.attention;
+  RowParams<T> p{};
+  p.rows = from.rows;
+  p.scoring = make_scoring<A>(from);
+  p.near = {static_cast<const A*>(args.receiver_scores), nullptr, nullptr, from.heads};
+  p.far = senders_of<A>(from);
+  p.x = static_cast<const T*>(from.values);
+  p.out = static_cast<T*>(args.out);
+  p.log_sum = static_cast<A*>(args.log_sum);
+  p.partials = static_cast<A*>(args.partials);
+  p.partials_stride = from.width + 2 * from.heads;
+  p.width = from.width;
+  p.head_width = static_cast<int>(from.heads > 0 ? from.width / from.heads : 0);
+  p.row_bytes = static_cast<unsigned>(from.width * sizeof(T));
+  return walk_rows<T, Pass::kForward>(p, static_cast<A*>(args.scratch), nullptr, load, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_attention(const AttentionForwardArgs& args, cudaStream_t stream) {
+  if (args.attention.rows.num_rows == 0 || args.attention.width == 0) return cudaSuccess;
+  return with_type(args.attention.type, [&](auto tag) {
+    return launch_type<typename decltype(tag)::type>(args, false, stream);
+  });
+}
+
+cudaError_t load_attention() {
+  return with_each_type([](auto tag) {
+    return launch_type<typename decltype(tag)::type>(AttentionForwardArgs{}, true, nullptr);
+  });
+}
+
+}  // namespace jaxgnn::attention
