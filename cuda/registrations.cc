@@ -1,70 +1,69 @@
 // The XLA FFI handlers of all families, and the loading of their kernels.
-#include <cuda_runtime.h>
-#include <nanobind/nanobind.h>
+#include "cuda/registrations.h"
 
 #include <array>
 #include <atomic>
 
+#include "cuda/aggregation/aggregation.h"
 #include "cuda/bindings.h"
-#include "cuda/core/ffi.h"
+#include "cuda/gaussian/gaussian.h"
+#include "ffi/aggregation.h"
+#include "ffi/gaussian.h"
 
 namespace jaxgnn {
 namespace {
 
-namespace ffi = xla::ffi;
+cudaError_t load_kernels() {
+  const Launch load{nullptr, true};
+  JAXGNN_TRY(aggregation::launch_spmm({}, load));
+  JAXGNN_TRY(aggregation::launch_extremum({}, load));
+  JAXGNN_TRY(aggregation::launch_sddmm({}, load));
+  JAXGNN_TRY(aggregation::launch_csr_row_ids({}, load));
+  JAXGNN_TRY(maxk::load_kernels(load));
+  JAXGNN_TRY(attention::load_kernels(load));
+  JAXGNN_TRY(gaussian::launch_gaussian_spmm({}, load));
+  return gaussian::launch_gaussian_coordinates({}, load);
+}
 
-// Called before each execution of a program, and before it is captured into a CUDA graph: loading a
-// kernel allocates, which a stream capture does not permit. Kernels stay loaded, and asking for
-// each takes longer than a short product, so a device is asked once.
-ffi::Error initialize(ffi::RemainingArgs, ffi::RemainingRets) {
+// Called before each execution of a program, and before it is captured into a CUDA graph. Kernels
+// stay loaded, and asking for each takes longer than a short product, so a device is asked once.
+Error load_on_device(xla::ffi::RemainingArgs, xla::ffi::RemainingRets) {
   static std::array<std::atomic<bool>, 64> loaded{};
+  const Check current("jaxgnn: the current device"), loading("jaxgnn: loading the kernels");
   int device = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
-    return status("jaxgnn: the current device", error);
+    return finish(current, error);
   }
   // Two threads may both load: that is harmless. A device beyond the table loads every time.
   std::atomic<bool>* done =
       device >= 0 && device < static_cast<int>(loaded.size()) ? &loaded[device] : nullptr;
-  if (done != nullptr && done->load(std::memory_order_acquire)) return ffi::Error::Success();
-  for (cudaError_t (*load)() :
-       {aggregation::load_kernels, maxk::load_kernels, attention::load_gat, attention::load_pair,
-        attention::load_cosine, gaussian::load_kernels}) {
-    if (const cudaError_t error = load(); error != cudaSuccess) {
-      return status("jaxgnn: loading the kernels", error);
-    }
-  }
+  if (done != nullptr && done->load(std::memory_order_acquire)) return Error::Success();
+  if (const cudaError_t error = load_kernels(); error != cudaSuccess) return finish(loading, error);
   if (done != nullptr) done->store(true, std::memory_order_release);
-  return ffi::Error::Success();
+  return Error::Success();
 }
-
-XLA_FFI_DEFINE_HANDLER(initialize_handler, initialize,
-                       ffi::Ffi::BindInitialize().RemainingArgs().RemainingRets());
 
 }  // namespace
 
-void add_target(nanobind::dict& targets, const char* name, XLA_FFI_Handler* handler) {
-  namespace nb = nanobind;
-  nb::dict stages;
-  stages["initialize"] = nb::capsule(reinterpret_cast<void*>(initialize_handler));
-  stages["execute"] = nb::capsule(reinterpret_cast<void*>(handler));
-  targets[name] = stages;
+XLA_FFI_Error* initialize(XLA_FFI_CallFrame* frame) {
+  static auto* const bound =
+      xla::ffi::Ffi::BindInitialize().RemainingArgs().RemainingRets().To(load_on_device).release();
+  return bound->Call(frame);
 }
 
 void bind_ffi(nanobind::module_& module) {
-  namespace nb = nanobind;
   module.def(
       "registrations",
       [] {
-        nb::dict targets;
+        CudaTargets targets;
         aggregation::add_targets(targets);
-        maxk::add_targets(targets);
-        attention::add_gat_targets(targets);
-        attention::add_pair_targets(targets);
-        attention::add_cosine_targets(targets);
+        maxk::add_cuda_targets(targets);
+        attention::add_cuda_targets(targets);
         gaussian::add_targets(targets);
-        return targets;
+        return targets.stages;
       },
-      "The XLA FFI handlers by target name: capsules for jax.ffi.register_ffi_target, by stage.");
+      "The XLA FFI handlers by target name and stage, as capsules for "
+      "jax.ffi.register_ffi_target.");
 }
 
 }  // namespace jaxgnn

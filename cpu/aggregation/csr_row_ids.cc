@@ -6,7 +6,7 @@ namespace jaxgnn::aggregation {
 namespace JAXGNN_ISA {
 
 void csr_row_ids(const CsrRowIdsArgs& args, const Executor& executor) {
-  const Csr& csr = args.csr;
+  const Rows& csr = args.rows;
   const int64_t edges = csr.num_edges;
   if (edges == 0) return;
   const int64_t items = item_count(executor, edges, 8);

@@ -1,7 +1,8 @@
 // The row of every edge, from the row offsets.
 #pragma once
 
-#include "cpu/core/csr.h"
+#include "common/aggregation.h"
+#include "cpu/core/executor.h"
 #include "cpu/core/isa_names.h"
 
 namespace jaxgnn::aggregation {

@@ -10,12 +10,12 @@ namespace {
 // All vectors of a slice, for the rows or the part of `work`. Products are compared exactly as
 // spmm computes them: this file is compiled without contraction to fused multiply-adds.
 template <class T, int N, int kVectors, Weighting kWeighting>
-JAXGNN_OUTLINE void run(const SpmmExtremumArgs& args, const Slice& slice, int64_t head_width,
+JAXGNN_OUTLINE void run(const ExtremumArgs& args, const Slice& slice, int64_t head_width,
                         const Work& work) {
   using A = Accumulator<T>;
   using V = Vector<A, N>;
   constexpr int64_t kBytes = int64_t{kVectors} * N * sizeof(T);
-  const Csr& csr = args.csr;
+  const Rows& csr = args.rows;
   const int64_t width = args.width, heads = args.heads;
   const int64_t longest = longest_whole_row(csr);
   // The row's own operand stays put, the other is gathered.
@@ -45,7 +45,7 @@ JAXGNN_OUTLINE void run(const SpmmExtremumArgs& args, const Slice& slice, int64_
     JAXGNN_UNROLL
     for (int k = 0; k < kVectors; ++k) mine[k] = load<N>(own + row * width + features[k]);
     for (int64_t e = begin; e < end; ++e) {
-      const int64_t index = index_of(csr, e) * width;
+      const int64_t index = column_of(csr, e) * width;
       prefetch_ahead<kBytes>(csr, e, other, width);
       prefetch_ahead<kBytes>(csr, e, values, width);
       JAXGNN_UNROLL
@@ -75,8 +75,7 @@ JAXGNN_OUTLINE void run(const SpmmExtremumArgs& args, const Slice& slice, int64_
 }
 
 template <class T, Weighting kWeighting>
-void dispatch(const SpmmExtremumArgs& args, const Slices& cut, const Slice& slice,
-              const Work& work) {
+void dispatch(const ExtremumArgs& args, const Slices& cut, const Slice& slice, const Work& work) {
   with_shape<kWeighting, kLanes<T>, kNarrowVectors<T>>(
       cut.lanes, slice.vectors, [&](auto lanes, auto vectors) {
         run<T, decltype(lanes)::value, decltype(vectors)::value, kWeighting>(args, slice,
@@ -85,12 +84,12 @@ void dispatch(const SpmmExtremumArgs& args, const Slices& cut, const Slice& slic
 }
 
 template <class T>
-void scatter_back(const SpmmExtremumArgs& args, const Executor& executor) {
+void scatter_back(const ExtremumArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
   const Slices cut =
       cut_features<T>(args.width, args.heads, args.weights != nullptr, kNarrowVectors<T>);
   const int64_t edge_bytes = 2 * args.width * static_cast<int64_t>(sizeof(T)) / cut.count;
-  over_rows(args.csr, executor, cut.count, edge_bytes, [&](int64_t s, const Work& work) {
+  over_rows(args.rows, executor, cut.count, edge_bytes, [&](int64_t s, const Work& work) {
     const Slice slice = cut[s];
     switch (cut.weighting) {
       case Weighting::shared:
@@ -101,7 +100,7 @@ void scatter_back(const SpmmExtremumArgs& args, const Executor& executor) {
         return dispatch<T, Weighting::per_feature>(args, cut, slice, work);
     }
   });
-  over_split_rows(args.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_split_rows(args.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     const int64_t width = args.width;
     A* sums = static_cast<A*>(args.partials) + first * width;
     for (int64_t part = first + 1; part < last; ++part) {
@@ -124,8 +123,8 @@ void dots(const SddmmArgs& args, const Executor& executor) {
   const T* extrema = static_cast<const T*>(args.y);
   const A* weights = static_cast<const A*>(args.weights);
   A* out = static_cast<A*>(args.out);
-  const Csr csr = args.csr;
-  over_edges(args.csr, executor, 2 * bytes, [=](int64_t row, int64_t e, int64_t index) {
+  const Rows csr = args.rows;
+  over_edges(args.rows, executor, 2 * bytes, [=](int64_t row, int64_t e, int64_t index) {
     prefetch_ahead(csr, e, other, width, bytes);
     prefetch_ahead(csr, e, senders, width, bytes);
     const T* a = own + row * width;
@@ -149,13 +148,13 @@ void dots(const SddmmArgs& args, const Executor& executor) {
 
 namespace JAXGNN_ISA {
 
-void spmm_extremum(const SpmmExtremumArgs& args, const Executor& executor) {
-  if (args.csr.num_rows == 0 || args.width == 0) return;
+void spmm_extremum(const ExtremumArgs& args, const Executor& executor) {
+  if (args.rows.num_rows == 0 || args.width == 0) return;
   with_type(args.type, [&](auto type) { scatter_back<decltype(type)>(args, executor); });
 }
 
 void sddmm_extremum(const SddmmArgs& args, const Executor& executor) {
-  if (args.csr.num_edges == 0 || args.heads == 0) return;
+  if (args.rows.num_edges == 0 || args.heads == 0) return;
   with_type(args.type, [&](auto type) { dots<decltype(type)>(args, executor); });
 }
 

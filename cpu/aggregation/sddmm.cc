@@ -14,7 +14,7 @@ void dots(const SddmmArgs& args, const Executor& executor) {
   const T* rows = static_cast<const T*>(args.a);
   const T* columns = static_cast<const T*>(args.b);
   A* out = static_cast<A*>(args.out);
-  const Csr csr = args.csr;
+  const Rows csr = args.rows;
   over_edges(csr, executor, bytes, [=](int64_t row, int64_t e, int64_t index) {
     prefetch_ahead(csr, e, columns, width, bytes);
     const T* a = rows + row * width;
@@ -34,7 +34,7 @@ void dots(const SddmmArgs& args, const Executor& executor) {
 namespace JAXGNN_ISA {
 
 void sddmm(const SddmmArgs& args, const Executor& executor) {
-  if (args.csr.num_edges == 0 || args.heads == 0) return;
+  if (args.rows.num_edges == 0 || args.heads == 0) return;
   with_type(args.type, [&](auto type) { dots<decltype(type)>(args, executor); });
 }
 

@@ -1,7 +1,8 @@
 // Sampled dense times dense: the dot product of two feature rows for every edge.
 #pragma once
 
-#include "cpu/core/csr.h"
+#include "common/aggregation.h"
+#include "cpu/core/executor.h"
 #include "cpu/core/isa_names.h"
 
 namespace jaxgnn::aggregation {

@@ -27,13 +27,13 @@ JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_w
   using A = Accumulator<T>;
   using V = Vector<A, N>;
   constexpr int64_t kBytes = int64_t{kVectors} * N * sizeof(T);
-  const Csr& csr = args.csr;
+  const Rows& csr = args.rows;
   const int64_t width = args.width, heads = args.heads;
   const int64_t longest = longest_whole_row(csr);
   const T* x = static_cast<const T*>(args.x) + slice.feature;
   const A* weights =
       args.weights == nullptr ? nullptr : static_cast<const A*>(args.weights) + slice.head;
-  const A sign = args.reduce == Reduce::min ? A{-1} : A{1};
+  const A sign = args.reduce == Reduce::kMin ? A{-1} : A{1};
   int64_t features[kVectors];  // where each vector begins
   int64_t weight_offsets[kVectors];
   JAXGNN_UNROLL
@@ -53,8 +53,8 @@ JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_w
     JAXGNN_UNROLL
     for (int k = 0; k < kVectors; ++k) sums[k] = V{} + start;
     for (int64_t e = begin; e < end; ++e) {
-      const T* from = x + index_of(csr, e) * width;
-      if (csr.indices != nullptr) prefetch_ahead<kBytes>(csr, e, x, width);
+      const T* from = x + column_of(csr, e) * width;
+      if (csr.columns != nullptr) prefetch_ahead<kBytes>(csr, e, x, width);
       JAXGNN_UNROLL
       for (int k = 0; k < kVectors; ++k) {
         const V value = load<N>(from + features[k]);
@@ -87,7 +87,7 @@ JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_w
         store<N>(static_cast<T*>(args.ties) + row * width + feature, ties[k]);
       }
       V result = begin == end ? V{} : sums[k] * sign;
-      if (args.reduce == Reduce::mean && end > begin) result /= static_cast<A>(end - begin);
+      if (args.reduce == Reduce::kMean && end > begin) result /= static_cast<A>(end - begin);
       store<N>(static_cast<T*>(args.out) + row * width + feature, result);
     }
   }
@@ -99,17 +99,17 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
   constexpr int kMax = kKind == Kind::sum ? kMaxVectors : kNarrowVectors<T>;
   const Slices cut = cut_features<T>(args.width, args.heads, args.weights != nullptr, kMax);
   const int64_t edge_bytes = args.width * static_cast<int64_t>(sizeof(T)) / cut.count;
-  over_rows(args.csr, executor, cut.count, edge_bytes, [&](int64_t s, const Work& work) {
+  over_rows(args.rows, executor, cut.count, edge_bytes, [&](int64_t s, const Work& work) {
     const Slice slice = cut[s];
     with_slice<T, kMax>(cut, slice, [&](auto lanes, auto vectors, auto weighting) {
       run<T, decltype(lanes)::value, decltype(vectors)::value, decltype(weighting)::value, kKind>(
           args, slice, cut.head_width, work);
     });
   });
-  over_split_rows(args.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_split_rows(args.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     const int64_t width = args.width;
     A* sums = static_cast<A*>(args.partials) + first * width;
-    A* ties = sums + args.csr.num_splits * width;
+    A* ties = sums + args.rows.num_splits * width;
     for (int64_t part = 1; part < last - first; ++part) {
       const A* more = sums + part * width;
       const A* more_ties = ties + part * width;
@@ -122,11 +122,11 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
     if constexpr (kKind == Kind::ties) {
       store_row(static_cast<T*>(args.ties) + row * width, ties, width);
     }
-    if (args.reduce == Reduce::min) {
+    if (args.reduce == Reduce::kMin) {
       for (int64_t f = 0; f < width; ++f) sums[f] = -sums[f];
     }
-    if (args.reduce == Reduce::mean) {
-      const A count = static_cast<A>(row_begin(args.csr, row + 1) - row_begin(args.csr, row));
+    if (args.reduce == Reduce::kMean) {
+      const A count = static_cast<A>(row_begin(args.rows, row + 1) - row_begin(args.rows, row));
       for (int64_t f = 0; f < width; ++f) sums[f] /= count;
     }
     store_row(static_cast<T*>(args.out) + row * width, sums, width);
@@ -138,10 +138,10 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
 namespace JAXGNN_ISA {
 
 void spmm(const SpmmArgs& args, const Executor& executor) {
-  if (args.csr.num_rows == 0 || args.width == 0) return;
+  if (args.rows.num_rows == 0 || args.width == 0) return;
   with_type(args.type, [&](auto type) {
     using T = decltype(type);
-    if (args.reduce == Reduce::sum || args.reduce == Reduce::mean) {
+    if (args.reduce == Reduce::kSum || args.reduce == Reduce::kMean) {
       reduce<T, Kind::sum>(args, executor);
     } else if (args.ties == nullptr) {
       reduce<T, Kind::max>(args, executor);

@@ -1,7 +1,8 @@
 // Sparse times dense: out[r] = reduce over the edges of row r of weight * x[index].
 #pragma once
 
-#include "cpu/core/csr.h"
+#include "common/aggregation.h"
+#include "cpu/core/executor.h"
 #include "cpu/core/isa_names.h"
 
 namespace jaxgnn::aggregation {

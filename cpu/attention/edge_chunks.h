@@ -53,7 +53,7 @@ struct Rest {
 template <class Pass>
 JAXGNN_OUTLINE bool next_chunk(const AttentionArgs& args, Rest& rest, Chunk& chunk,
                                const Pass& pass) {
-  const Csr& csr = args.csr;
+  const Rows& csr = args.rows;
   chunk.count = 0;
   chunk.place = rest.begin;
   chunk.loop = rest.loop;
@@ -64,7 +64,7 @@ JAXGNN_OUTLINE bool next_chunk(const AttentionArgs& args, Rest& rest, Chunk& chu
   }
   int64_t e = rest.begin;
   for (; e < rest.end && chunk.count < kChunk; ++e) {
-    const int64_t column = index_of(csr, e), edge = edge_number(args, e);
+    const int64_t column = column_of(csr, e), edge = edge_number(args, e);
     if (args.self_loops && column == rest.row) {
       pass(edge);
     } else {
@@ -85,7 +85,7 @@ struct Ignore {
 template <class Body, class Pass>
 JAXGNN_INLINE void over_chunks(const AttentionArgs& args, int64_t row, int64_t begin, int64_t end,
                                const Body& body, const Pass& pass) {
-  const bool first = begin == row_begin(args.csr, row);
+  const bool first = begin == row_begin(args.rows, row);
   Rest rest{row, begin, end, args.self_loops && row < args.num_columns && first};
   Chunk chunk;
   while (next_chunk(args, rest, chunk, pass)) body(chunk);

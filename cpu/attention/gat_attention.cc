@@ -38,7 +38,7 @@ JAXGNN_OUTLINE void run(const AttentionForwardArgs& args, const Slice& slice, in
   using A = Accumulator<T>;
   using V = Vector<A, N>;
   const AttentionArgs& attention = args.attention;
-  const Csr& csr = attention.csr;
+  const Rows& csr = attention.rows;
   const int64_t width = attention.width, heads = attention.heads;
   const int64_t longest = longest_whole_row(csr);
   const SliceShape<N, kVectors, kWeighting> shape(slice, head_width);
@@ -99,13 +99,13 @@ void forward(const AttentionForwardArgs& args, const Executor& executor) {
   const int64_t width = attention.width;
   const Slices cut = cut_features<T>(width, attention.heads, true, kMaxVectors);
   const int64_t edge_bytes = width * static_cast<int64_t>(sizeof(T)) / cut.count;
-  over_rows(attention.csr, executor, cut.count, edge_bytes, [&](int64_t s, const Work& work) {
+  over_rows(attention.rows, executor, cut.count, edge_bytes, [&](int64_t s, const Work& work) {
     with_slice<T, kMaxVectors>(cut, cut[s], [&](auto lanes, auto vectors, auto weighting) {
       run<T, decltype(lanes)::value, decltype(vectors)::value, decltype(weighting)::value>(
           args, cut[s], cut.head_width, work);
     });
   });
-  over_split_rows(attention.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_split_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     join<T>(args, row, first, last);
   });
 }
@@ -115,7 +115,7 @@ void forward(const AttentionForwardArgs& args, const Executor& executor) {
 namespace JAXGNN_ISA {
 
 void attention(const AttentionForwardArgs& args, const Executor& executor) {
-  if (args.attention.csr.num_rows == 0 || args.attention.width == 0) return;
+  if (args.attention.rows.num_rows == 0 || args.attention.width == 0) return;
   with_type(args.attention.type, [&](auto type) { forward<decltype(type)>(args, executor); });
 }
 

@@ -1,7 +1,8 @@
 // Attention with additive scores, and its gradients by the rows of either end.
 #pragma once
 
-#include "cpu/core/csr.h"
+#include "common/attention.h"
+#include "cpu/core/executor.h"
 #include "cpu/core/isa_names.h"
 
 namespace jaxgnn::attention {

@@ -71,7 +71,7 @@ JAXGNN_OUTLINE void run(const AttentionGradientArgs& args, const Slice& slice, i
   using A = Accumulator<T>;
   using V = Vector<A, N>;
   const AttentionArgs& attention = args.attention;
-  const Csr& csr = attention.csr;
+  const Rows& csr = attention.rows;
   const int64_t width = attention.width, heads = attention.heads;
   const int64_t longest = longest_whole_row(csr);
   const SliceShape<N, kVectors, kWeighting> shape(slice, head_width);
@@ -126,7 +126,7 @@ void by_senders(const AttentionGradientArgs& args, const Executor& executor) {
   const Slices cut = cut_features<T>(width, heads, true, kMaxVectors);
   const int64_t groups = cut.count / cut.group_slices;
   const int64_t edge_bytes = width * static_cast<int64_t>(sizeof(T)) / groups;
-  over_rows(attention.csr, executor, groups, edge_bytes, [&](int64_t group, const Work& work) {
+  over_rows(attention.rows, executor, groups, edge_bytes, [&](int64_t group, const Work& work) {
     for (int64_t s = group * cut.group_slices; s < (group + 1) * cut.group_slices; ++s) {
       with_slice<T, kMaxVectors>(cut, cut[s], [&](auto lanes, auto vectors, auto weighting) {
         run<T, decltype(lanes)::value, decltype(vectors)::value, decltype(weighting)::value>(
@@ -134,7 +134,7 @@ void by_senders(const AttentionGradientArgs& args, const Executor& executor) {
       });
     }
   });
-  over_split_rows(attention.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_split_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = sum_parts(static_cast<A*>(args.partials), width + heads, first, last);
     store_row(static_cast<T*>(args.values_gradient) + row * width, sums, width);
     std::memcpy(static_cast<A*>(args.scores_gradient) + row * heads, sums + width,
@@ -150,7 +150,7 @@ void run_receivers(const AttentionGradientArgs& args, int64_t first, int64_t las
                    const Work& work) {
   using A = Accumulator<T>;
   const AttentionArgs& attention = args.attention;
-  const Csr& csr = attention.csr;
+  const Rows& csr = attention.rows;
   const int64_t width = attention.width, heads = attention.heads, head_width = width / heads;
   const int64_t longest = longest_whole_row(csr);
   const int64_t bytes = (last - first) * head_width * static_cast<int64_t>(sizeof(T));
@@ -221,10 +221,10 @@ void by_receivers(const AttentionGradientArgs& args, const Executor& executor) {
   const int64_t heads = attention.heads;
   const int64_t blocks = (heads + kHeadsAtOnce - 1) / kHeadsAtOnce;
   const int64_t bytes = attention.width * static_cast<int64_t>(sizeof(T)) / blocks;
-  over_rows(attention.csr, executor, blocks, bytes, [&](int64_t block, const Work& work) {
+  over_rows(attention.rows, executor, blocks, bytes, [&](int64_t block, const Work& work) {
     run_receivers<T>(args, heads * block / blocks, heads * (block + 1) / blocks, work);
   });
-  over_split_rows(attention.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_split_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     const A* sums = sum_parts(static_cast<A*>(args.partials), heads, first, last);
     std::memcpy(static_cast<A*>(args.scores_gradient) + row * heads, sums,
                 sizeof(A) * static_cast<size_t>(heads));
@@ -236,12 +236,12 @@ void by_receivers(const AttentionGradientArgs& args, const Executor& executor) {
 namespace JAXGNN_ISA {
 
 void attention_senders(const AttentionGradientArgs& args, const Executor& executor) {
-  if (args.attention.csr.num_rows == 0 || args.attention.width == 0) return;
+  if (args.attention.rows.num_rows == 0 || args.attention.width == 0) return;
   with_type(args.attention.type, [&](auto type) { by_senders<decltype(type)>(args, executor); });
 }
 
 void attention_receivers(const AttentionGradientArgs& args, const Executor& executor) {
-  if (args.attention.csr.num_rows == 0 || args.attention.width == 0) return;
+  if (args.attention.rows.num_rows == 0 || args.attention.width == 0) return;
   with_type(args.attention.type, [&](auto type) { by_receivers<decltype(type)>(args, executor); });
 }
 

@@ -2,7 +2,8 @@
 // end: scaled dot products, and GATv2's vector after the LeakyReLU.
 #pragma once
 
-#include "cpu/core/csr.h"
+#include "common/attention.h"
+#include "cpu/core/executor.h"
 #include "cpu/core/isa_names.h"
 
 namespace jaxgnn::attention {

@@ -148,7 +148,7 @@ JAXGNN_INLINE void prefetch_rows(const Chunk& chunk, const T* x, int64_t stride,
 
 // Calls body(row, begin, end) for the rows of a work item.
 template <class Body>
-JAXGNN_INLINE void over_work(const Csr& csr, const Work& work, const Body& body) {
+JAXGNN_INLINE void over_work(const Rows& csr, const Work& work, const Body& body) {
   if (work.part >= 0) return body(work.first, work.begin, work.end);
   const int64_t longest = longest_whole_row(csr);
   for (int64_t row = work.first; row < work.last; ++row) {
@@ -165,7 +165,7 @@ void forward_rows(const PairForwardArgs& args, int64_t head, int64_t piece, cons
   const int64_t width = attention.width, heads = attention.heads;
   const Stretch range = piece_of(ends.G, piece);
   A sums[kFeatures], scores[kChunk];
-  over_work(attention.csr, work, [&](int64_t row, int64_t begin, int64_t end) {
+  over_work(attention.rows, work, [&](int64_t row, int64_t begin, int64_t end) {
     Softmax<A> softmax;
     for (int64_t f = 0; f < range.size(); ++f) sums[f] = 0;
     auto add = [&](const Chunk& chunk) {
@@ -248,7 +248,7 @@ void gradient_rows(const PairGradientArgs& args, int64_t head, int64_t piece, co
   A* loop_gradient = piece == 0 ? static_cast<A*>(args.loop_gradient) : nullptr;
   A firsts[kFeatures], seconds[kFeatures];
   A weights[kChunk], kept[kChunk], log_sums[kChunk], deltas[kChunk], dots[kChunk], ds[kChunk];
-  over_work(attention.csr, work, [&](int64_t row, int64_t begin, int64_t end) {
+  over_work(attention.rows, work, [&](int64_t row, int64_t begin, int64_t end) {
     for (int64_t f = 0; f < range.size(); ++f) firsts[f] = 0;
     for (int64_t f = 0; f < seconds_range.size(); ++f) seconds[f] = 0;
     const T* own_value = ends.near_value + row * width;
@@ -293,7 +293,7 @@ void gradient_rows(const PairGradientArgs& args, int64_t head, int64_t piece, co
     auto pass = [&](int64_t edge) {
       if (edge_gradient != nullptr) edge_gradient[edge * heads + head] = 0;
     };
-    if (loop_gradient != nullptr && begin == row_begin(attention.csr, row)) {
+    if (loop_gradient != nullptr && begin == row_begin(attention.rows, row)) {
       loop_gradient[row * heads + head] = 0;
     }
     over_chunks(attention, row, begin, end, add, pass);
@@ -313,7 +313,7 @@ void gradient_rows(const PairGradientArgs& args, int64_t head, int64_t piece, co
     if constexpr (kHasSecond) {
       using S = std::conditional_t<kSenders, T, A>;
       if (work.part >= 0) {
-        A* more = partials + attention.csr.num_splits * score_width;
+        A* more = partials + attention.rows.num_splits * score_width;
         store_row(more + work.part * second_width + second, seconds, seconds_range.size());
       } else {
         store_row(static_cast<S*>(args.second) + row * second_width + second, seconds,
@@ -330,13 +330,13 @@ void over_heads(const PairArgs& args, const Executor& executor, int64_t widest, 
   const int64_t pieces = max_of((widest + kFeatures - 1) / kFeatures, 1);
   const int64_t bytes =
       (args.head_width + attention.width / attention.heads) * static_cast<int64_t>(sizeof(T));
-  over_rows(attention.csr, executor, attention.heads * pieces, bytes,
+  over_rows(attention.rows, executor, attention.heads * pieces, bytes,
             [&](int64_t slice, const Work& work) { body(slice / pieces, slice % pieces, work); });
 }
 
 // Adds up the parts of each long row, in their order.
 template <class S, class A>
-void join_parts(const Csr& csr, const Executor& executor, A* partials, int64_t width, S* out) {
+void join_parts(const Rows& csr, const Executor& executor, A* partials, int64_t width, S* out) {
   over_split_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = partials + first * width;
     for (int64_t part = first + 1; part < last; ++part) {
@@ -347,7 +347,7 @@ void join_parts(const Csr& csr, const Executor& executor, A* partials, int64_t w
 }
 
 inline bool is_empty(const PairArgs& args) {
-  return args.attention.csr.num_rows == 0 || args.attention.width == 0 || args.head_width == 0;
+  return args.attention.rows.num_rows == 0 || args.attention.width == 0 || args.head_width == 0;
 }
 
 template <class Score>
@@ -360,8 +360,8 @@ void pair_attention(const PairForwardArgs& args, const Executor& executor) {
                   [&](int64_t head, int64_t piece, const Work& work) {
                     forward_rows<Score, T>(args, head, piece, work);
                   });
-    AttentionForwardArgs joined{attention, nullptr, args.out, args.log_sum, args.partials};
-    over_split_rows(attention.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+    AttentionForwardArgs joined{attention, nullptr, args.out, args.log_sum, args.partials, nullptr};
+    over_split_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
       join<T>(joined, row, first, last);
     });
   });
@@ -377,13 +377,13 @@ void gradients_at(const PairGradientArgs& args, const Executor& executor) {
                   gradient_rows<Score, kSenders, T>(args, head, piece, work);
                 });
   A* partials = static_cast<A*>(args.partials);
-  join_parts(attention.csr, executor, partials, score_width, static_cast<T*>(args.first));
-  partials += attention.csr.num_splits * score_width;
+  join_parts(attention.rows, executor, partials, score_width, static_cast<T*>(args.first));
+  partials += attention.rows.num_splits * score_width;
   if constexpr (kSenders && !Score::kSharedRows) {
-    join_parts(attention.csr, executor, partials, width, static_cast<T*>(args.second));
+    join_parts(attention.rows, executor, partials, width, static_cast<T*>(args.second));
   }
   if constexpr (!kSenders && Score::kVector) {
-    join_parts(attention.csr, executor, partials, score_width, static_cast<A*>(args.second));
+    join_parts(attention.rows, executor, partials, score_width, static_cast<A*>(args.second));
   }
 }
 

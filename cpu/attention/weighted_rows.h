@@ -30,7 +30,7 @@ struct SliceShape {
 // sums[s][k] += weights[c][s] x[c's column] for the edges c of a chunk. `x` points at the slice,
 // `weights` are [chunk, kSums, heads].
 template <class T, int N, int kVectors, Weighting kWeighting, int kSums>
-JAXGNN_INLINE void add_rows(const Csr& csr, const Chunk& chunk, const T* x, int64_t width,
+JAXGNN_INLINE void add_rows(const Rows& csr, const Chunk& chunk, const T* x, int64_t width,
                             const SliceShape<N, kVectors, kWeighting>& shape,
                             const Accumulator<T>* weights,
                             Vector<Accumulator<T>, N> (&sums)[kSums][kVectors]) {

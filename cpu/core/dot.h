@@ -56,7 +56,7 @@ JAXGNN_INLINE A sum_terms(int64_t f, int64_t end, const Term& term) {
 
 // Calls edge(row, e, index) for every edge. Edges are shared out evenly, whatever the rows.
 template <class F>
-void over_edges(const Csr& csr, const Executor& executor, int64_t edge_bytes, const F& edge) {
+void over_edges(const Rows& csr, const Executor& executor, int64_t edge_bytes, const F& edge) {
   const int64_t edges = csr.num_edges;
   const int64_t items = item_count(executor, edges, edge_bytes);
   parallel_for(executor, items, [&](int64_t item) {
@@ -64,7 +64,7 @@ void over_edges(const Csr& csr, const Executor& executor, int64_t edge_bytes, co
     const int64_t last = edges * (item + 1) / items;
     for (int64_t row = row_of(csr, e); e < last; ++row) {
       const int64_t end = row + 1 < csr.num_rows ? min_of(row_begin(csr, row + 1), last) : last;
-      for (; e < end; ++e) edge(row, e, index_of(csr, e));
+      for (; e < end; ++e) edge(row, e, column_of(csr, e));
     }
   });
 }

@@ -9,7 +9,7 @@
 #include <memory>
 #include <mutex>
 
-#include "cpu/core/csr.h"
+#include "cpu/core/executor.h"
 
 namespace jaxgnn {
 

@@ -6,7 +6,8 @@
 
 #include <cstdint>
 
-#include "cpu/core/csr.h"
+#include "common/rows.h"
+#include "cpu/core/executor.h"
 #include "cpu/core/simd.h"
 
 namespace jaxgnn {
@@ -14,15 +15,15 @@ namespace {
 
 // Calls f(T{}) for the run-time type.
 template <class F>
-JAXGNN_INLINE void with_type(ValueType type, const F& f) {
+JAXGNN_INLINE void with_type(Type type, const F& f) {
   switch (type) {
-    case ValueType::f32:
+    case Type::kF32:
       return f(float{});
-    case ValueType::bf16:
+    case Type::kBF16:
       return f(bfloat16{});
-    case ValueType::f16:
+    case Type::kF16:
       return f(float16{});
-    case ValueType::f64:
+    case Type::kF64:
       return f(double{});
   }
 }
@@ -40,16 +41,16 @@ void parallel_for(const Executor& executor, int64_t items, const F& body) {
 }
 
 // Offsets are kept within the edges, whatever the operand holds.
-JAXGNN_INLINE int64_t row_begin(const Csr& csr, int64_t row) {
-  const int64_t offset = csr.wide_offsets ? static_cast<const int64_t*>(csr.row_offsets)[row]
-                                          : static_cast<const int32_t*>(csr.row_offsets)[row];
+JAXGNN_INLINE int64_t row_begin(const Rows& csr, int64_t row) {
+  const int64_t offset = csr.wide_offsets ? static_cast<const int64_t*>(csr.offsets)[row]
+                                          : static_cast<const int32_t*>(csr.offsets)[row];
   return min_of(max_of(offset, 0), csr.num_edges);
 }
 
-JAXGNN_INLINE int64_t index_of(const Csr& csr, int64_t edge) {
-  if (csr.indices == nullptr) return edge;
-  return csr.wide_indices ? static_cast<const int64_t*>(csr.indices)[edge]
-                          : static_cast<const int32_t*>(csr.indices)[edge];
+JAXGNN_INLINE int64_t column_of(const Rows& csr, int64_t edge) {
+  if (csr.columns == nullptr) return edge;
+  return csr.wide_columns ? static_cast<const int64_t*>(csr.columns)[edge]
+                          : static_cast<const int32_t*>(csr.columns)[edge];
 }
 
 // The graph's edge at a place of the rows.
@@ -61,12 +62,12 @@ JAXGNN_INLINE int64_t edge_number(const Args& args, int64_t place) {
 }
 
 // Rows longer than this are taken in parts. Without a table, none is.
-JAXGNN_INLINE int64_t longest_whole_row(const Csr& csr) {
+JAXGNN_INLINE int64_t longest_whole_row(const Rows& csr) {
   return csr.num_splits > 0 ? csr.split_length : csr.num_edges;
 }
 
 // The first row that begins at or after `unit`, where every row and every edge is one unit.
-inline int64_t row_at(const Csr& csr, int64_t unit) {
+inline int64_t row_at(const Rows& csr, int64_t unit) {
   int64_t low = 0, high = csr.num_rows;
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
@@ -80,7 +81,7 @@ inline int64_t row_at(const Csr& csr, int64_t unit) {
 }
 
 // The row that holds `edge`: the last one that begins at or before it.
-inline int64_t row_of(const Csr& csr, int64_t edge) {
+inline int64_t row_of(const Rows& csr, int64_t edge) {
   int64_t low = 0, high = csr.num_rows;
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
@@ -114,7 +115,7 @@ struct Work {
 // what the threads gather from at a time is one slice of the features. `edge_bytes` is the cost of
 // an edge in a slice.
 template <class F>
-void over_rows(const Csr& csr, const Executor& executor, int64_t slices, int64_t edge_bytes,
+void over_rows(const Rows& csr, const Executor& executor, int64_t slices, int64_t edge_bytes,
                const F& body) {
   const int64_t units = csr.num_edges + csr.num_rows;
   const int64_t blocks = item_count(executor, units, edge_bytes);
@@ -130,9 +131,9 @@ void over_rows(const Csr& csr, const Executor& executor, int64_t slices, int64_t
       if (first < last) body(slice, Work{first, last, -1, 0, 0});
       return;
     }
-    const int64_t row = csr.splits[2 * part];
+    const int64_t row = csr.splits[part].row;
     if (row < 0 || row >= csr.num_rows) return;  // padding
-    const int64_t begin = row_begin(csr, row) + csr.splits[2 * part + 1] * csr.split_length;
+    const int64_t begin = row_begin(csr, row) + csr.splits[part].part * csr.split_length;
     const int64_t end = min_of(begin + csr.split_length, row_begin(csr, row + 1));
     body(slice, Work{row, row + 1, part, begin, end});
   });
@@ -140,12 +141,12 @@ void over_rows(const Csr& csr, const Executor& executor, int64_t slices, int64_t
 
 // Calls body(row, first, last) for every row that was taken in the parts [first, last).
 template <class F>
-void over_split_rows(const Csr& csr, const Executor& executor, const F& body) {
+void over_split_rows(const Rows& csr, const Executor& executor, const F& body) {
   parallel_for(executor, csr.num_splits, [&](int64_t first) {
-    const int64_t row = csr.splits[2 * first];
-    if (row < 0 || row >= csr.num_rows || csr.splits[2 * first + 1] != 0) return;
+    const int64_t row = csr.splits[first].row;
+    if (row < 0 || row >= csr.num_rows || csr.splits[first].part != 0) return;
     int64_t last = first + 1;
-    while (last < csr.num_splits && csr.splits[2 * last] == row) ++last;
+    while (last < csr.num_splits && csr.splits[last].row == row) ++last;
     body(row, first, last);
   });
 }
@@ -170,28 +171,28 @@ constexpr int64_t prefetch_distance(int64_t edge_bytes) {
 // read, several at once, so that the page table walks which hold up the first touch of a row
 // overlap.
 template <class T>
-JAXGNN_INLINE void prefetch_beginnings(const Csr& csr, int64_t e, int64_t distance, const T* x,
+JAXGNN_INLINE void prefetch_beginnings(const Rows& csr, int64_t e, int64_t distance, const T* x,
                                        int64_t width) {
   constexpr int64_t kTogether = 8;
   const int64_t first = e + distance + kTogether;
   if (e % kTogether != 0 || first + kTogether > csr.num_edges) return;
-  if (csr.wide_indices) {
+  if (csr.wide_columns) {
     for (int64_t i = 0; i < kTogether; ++i)
-      __builtin_prefetch(x + index_of(csr, first + i) * width);
+      __builtin_prefetch(x + column_of(csr, first + i) * width);
     return;
   }
-  const int32_t* indices = static_cast<const int32_t*>(csr.indices) + first;
+  const int32_t* indices = static_cast<const int32_t*>(csr.columns) + first;
   JAXGNN_UNROLL
   for (int64_t i = 0; i < kTogether; ++i) __builtin_prefetch(x + indices[i] * width);
 }
 
 // Edge e is about to be read: prefetches the `bytes` of x that an edge some way on will read.
 template <class T>
-JAXGNN_INLINE void prefetch_ahead(const Csr& csr, int64_t e, const T* x, int64_t width,
+JAXGNN_INLINE void prefetch_ahead(const Rows& csr, int64_t e, const T* x, int64_t width,
                                   int64_t bytes) {
   const int64_t distance = prefetch_distance(bytes);
   prefetch_beginnings(csr, e, distance, x, width);
-  const T* row = x + index_of(csr, min_of(e + distance, csr.num_edges - 1)) * width;
+  const T* row = x + column_of(csr, min_of(e + distance, csr.num_edges - 1)) * width;
   const char* begin = reinterpret_cast<const char*>(row);
   for (int64_t offset = 0; offset < bytes; offset += 64) __builtin_prefetch(begin + offset);
   __builtin_prefetch(begin + bytes - 1);  // the last line, if the row does not begin with one
@@ -199,10 +200,10 @@ JAXGNN_INLINE void prefetch_ahead(const Csr& csr, int64_t e, const T* x, int64_t
 
 // The same for a constant number of bytes, unrolled.
 template <int64_t kBytes, class T>
-JAXGNN_INLINE void prefetch_ahead(const Csr& csr, int64_t e, const T* x, int64_t width) {
+JAXGNN_INLINE void prefetch_ahead(const Rows& csr, int64_t e, const T* x, int64_t width) {
   constexpr int64_t kDistance = prefetch_distance(kBytes);
   prefetch_beginnings(csr, e, kDistance, x, width);
-  const T* row = x + index_of(csr, min_of(e + kDistance, csr.num_edges - 1)) * width;
+  const T* row = x + column_of(csr, min_of(e + kDistance, csr.num_edges - 1)) * width;
   const char* begin = reinterpret_cast<const char*>(row);
   JAXGNN_UNROLL
   for (int64_t offset = 0; offset < kBytes; offset += 64) __builtin_prefetch(begin + offset);

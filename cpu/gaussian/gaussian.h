@@ -4,7 +4,7 @@
 // in an anonymous namespace, so that no two of them share code.
 #pragma once
 
-#include "common/gaussian_limits.h"
+#include "common/gaussian.h"
 #include "cpu/core/exp.h"
 #include "cpu/core/rows.h"
 
@@ -37,14 +37,14 @@ JAXGNN_INLINE Vector<A, N> hyperbolic_tangent(Vector<A, N> x) {
 template <class A>
 JAXGNN_INLINE void load_chunk(const GaussianArgs& args, int64_t row, int64_t begin, int64_t end,
                               Chunk<A>& chunk) {
-  const Csr& csr = args.csr;
+  const Rows& csr = args.rows;
   const int64_t dims = args.dims;
   const A* edges = static_cast<const A*>(args.edges);
   const A* near = static_cast<const A*>(args.near) + (edges == nullptr ? row * dims : 0);
   const A* far = static_cast<const A*>(args.far);
   chunk.count = static_cast<int>(min_of(end - begin, kChunk));
   for (int c = 0; c < chunk.count; ++c) {
-    chunk.columns[c] = index_of(csr, begin + c);
+    chunk.columns[c] = column_of(csr, begin + c);
     chunk.numbers[c] = edge_number(args, begin + c);
   }
   for (int64_t d = 0; d < dims; ++d) {
@@ -94,7 +94,7 @@ struct Stretch {
   int64_t begin, end;
   bool whole, elsewhere;
 
-  JAXGNN_INLINE Stretch(const Csr& csr, const Work& work, int64_t row)
+  JAXGNN_INLINE Stretch(const Rows& csr, const Work& work, int64_t row)
       : begin(work.begin), end(work.end), whole(work.part < 0), elsewhere(false) {
     if (!whole) return;
     begin = row_begin(csr, row);

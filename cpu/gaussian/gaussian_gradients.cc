@@ -63,7 +63,7 @@ template <class T>
 __attribute__((noinline)) void run(const GaussianGradientArgs& args, const Work& work) {
   using A = Accumulator<T>;
   const GaussianArgs& gaussian = args.gaussian;
-  const Csr& csr = gaussian.csr;
+  const Rows& csr = gaussian.rows;
   const int64_t dims = gaussian.dims, kernels = gaussian.kernels;
   const bool recorded = args.mu_gradient != nullptr;
   A* edge_gradient = static_cast<A*>(args.edge_gradient);
@@ -113,7 +113,7 @@ __attribute__((noinline)) void run(const GaussianGradientArgs& args, const Work&
 template <class A>
 void sum_records(const GaussianGradientArgs& args, const Executor& executor) {
   const GaussianArgs& gaussian = args.gaussian;
-  const Csr& csr = gaussian.csr;
+  const Rows& csr = gaussian.rows;
   const int64_t each = gaussian.kernels * gaussian.dims;
   const int64_t records = csr.num_splits + csr.num_rows;
   const int64_t blocks = (records + kRecords - 1) / kRecords;
@@ -125,7 +125,7 @@ void sum_records(const GaussianGradientArgs& args, const Executor& executor) {
     }
   };
   for (int64_t part = 0; part < csr.num_splits; ++part) {  // nobody took the padding
-    const int64_t row = csr.splits[2 * part];
+    const int64_t row = csr.splits[part].row;
     if (row >= 0 && row < csr.num_rows) continue;
     std::memset(record_of<A>(args, part), 0, sizeof(A) * static_cast<size_t>(2 * each));
   }
@@ -146,11 +146,11 @@ void coordinates(const GaussianGradientArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
   const GaussianArgs& gaussian = args.gaussian;
   const int64_t numbers = gaussian.kernels * gaussian.width;
-  over_rows(gaussian.csr, executor, 1, numbers * static_cast<int64_t>(sizeof(T)),
+  over_rows(gaussian.rows, executor, 1, numbers * static_cast<int64_t>(sizeof(T)),
             [&](int64_t, const Work& work) { run<T>(args, work); });
   if (args.near_gradient != nullptr) {
     const int64_t dims = gaussian.dims;
-    over_split_rows(gaussian.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+    over_split_rows(gaussian.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
       const A* sums = sum_parts(static_cast<A*>(args.partials), dims, first, last);
       std::memcpy(static_cast<A*>(args.near_gradient) + row * dims, sums,
                   sizeof(A) * static_cast<size_t>(dims));
@@ -164,7 +164,7 @@ void coordinates(const GaussianGradientArgs& args, const Executor& executor) {
 namespace JAXGNN_ISA {
 
 void gaussian_coordinates(const GaussianGradientArgs& args, const Executor& executor) {
-  if (args.gaussian.csr.num_rows == 0 || args.gaussian.kernels == 0) return;
+  if (args.gaussian.rows.num_rows == 0 || args.gaussian.kernels == 0) return;
   with_type(args.gaussian.type, [&](auto type) { coordinates<decltype(type)>(args, executor); });
 }
 

@@ -82,7 +82,7 @@ __attribute__((noinline)) void run_all(const GaussianSumArgs& args, const Slice&
                                        const Work& work) {
   using A = Accumulator<T>;
   const GaussianArgs& gaussian = args.gaussian;
-  const Csr& csr = gaussian.csr;
+  const Rows& csr = gaussian.rows;
   const int64_t width = gaussian.width, kernels = gaussian.kernels;
   const T* x = static_cast<const T*>(args.x) + slice.feature;
   const int64_t read = (slice.width == width ? kernels * width : slice.width) * sizeof(T);
@@ -124,11 +124,11 @@ void sum_all(const GaussianSumArgs& args, const Executor& executor) {
   const GaussianArgs& gaussian = args.gaussian;
   const int64_t width = gaussian.width, slices = slices_of(width);
   const int64_t edge_bytes = gaussian.kernels * width * static_cast<int64_t>(sizeof(T)) / slices;
-  over_rows(gaussian.csr, executor, slices, edge_bytes,
+  over_rows(gaussian.rows, executor, slices, edge_bytes,
             [&](int64_t slice, const Work& work) { run_all<T>(args, Slice(width, slice), work); });
-  over_split_rows(gaussian.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_split_rows(gaussian.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = sum_parts(static_cast<A*>(args.partials), width, first, last);
-    finish(args, row_begin(gaussian.csr, row + 1) - row_begin(gaussian.csr, row), width, sums);
+    finish(args, row_begin(gaussian.rows, row + 1) - row_begin(gaussian.rows, row), width, sums);
     store_row(static_cast<T*>(args.out) + row * width, sums, width);
   });
 }
@@ -140,7 +140,7 @@ __attribute__((noinline)) void run_each(const GaussianSumArgs& args, int64_t fir
                                         const Slice& slice, const Work& work) {
   using A = Accumulator<T>;
   const GaussianArgs& gaussian = args.gaussian;
-  const Csr& csr = gaussian.csr;
+  const Rows& csr = gaussian.rows;
   const int64_t width = gaussian.width, all = gaussian.kernels * width;
   const int64_t kernels = min_of(gaussian.kernels - first, kKernels);
   const T* x = static_cast<const T*>(args.x) + slice.feature;
@@ -183,19 +183,19 @@ void sum_each(const GaussianSumArgs& args, const Executor& executor) {
   const int64_t slices = slices_of(width);
   const int64_t blocks = (gaussian.kernels + kKernels - 1) / kKernels;
   const int64_t edge_bytes = width * static_cast<int64_t>(sizeof(T)) / slices;
-  over_rows(gaussian.csr, executor, slices * blocks, edge_bytes,
+  over_rows(gaussian.rows, executor, slices * blocks, edge_bytes,
             [&](int64_t slice, const Work& work) {
               run_each<T>(args, slice % blocks * kKernels, Slice(width, slice / blocks), work);
             });
-  over_split_rows(gaussian.csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_split_rows(gaussian.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = sum_parts(static_cast<A*>(args.partials), all, first, last);
-    finish(args, row_begin(gaussian.csr, row + 1) - row_begin(gaussian.csr, row), all, sums);
+    finish(args, row_begin(gaussian.rows, row + 1) - row_begin(gaussian.rows, row), all, sums);
     store_row(static_cast<T*>(args.out) + row * all, sums, all);
   });
 }
 
 bool is_empty(const GaussianArgs& args) {
-  return args.csr.num_rows == 0 || args.width == 0 || args.kernels == 0;
+  return args.rows.num_rows == 0 || args.width == 0 || args.kernels == 0;
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // Sums of rows weighted by Gaussians of the edges' coordinates, and their gradients.
 #pragma once
 
-#include "cpu/core/csr.h"
+#include "common/gaussian.h"
+#include "cpu/core/executor.h"
 #include "cpu/core/isa_names.h"
 
 namespace jaxgnn::gaussian {

@@ -6,13 +6,12 @@
 
 #include <cstdint>
 
-#include "cpu/core/csr.h"
+#include "common/maxk.h"
+#include "cpu/core/executor.h"
 #include "cpu/core/rows.h"
 
 namespace jaxgnn::maxk {
 namespace {
-
-constexpr int64_t kMaxWidth = 4096;  // columns of a row at most
 
 // Calls f(Index{}) for the run-time type of the columns.
 template <class F>

@@ -356,14 +356,14 @@ void maxk(const MaxkArgs& args, const Executor& executor) {
 void cbsr_scatter(const CbsrScatterArgs& args, const Executor& executor) {
   if (args.cbsr.num_rows == 0) return;
   with_type(args.type, [&](auto type) {
-    with_index(args.cbsr.wide_indices,
+    with_index(args.cbsr.width > 256,
                [&](auto index) { scatter_rows<decltype(type), decltype(index)>(args, executor); });
   });
 }
 
 bool cbsr_in_range(const Cbsr& cbsr, const Executor& executor) {
   bool fits = true;
-  with_index(cbsr.wide_indices,
+  with_index(cbsr.width > 256,
              [&](auto index) { fits = in_range<decltype(index)>(cbsr, executor); });
   return fits;
 }

@@ -1,7 +1,8 @@
 // Compressed balanced sparse rows: the selection of the k largest, and the way back.
 #pragma once
 
-#include "cpu/core/csr.h"
+#include "common/maxk.h"
+#include "cpu/core/executor.h"
 #include "cpu/core/isa_names.h"
 
 namespace jaxgnn::maxk {

@@ -19,10 +19,10 @@ class RecordPrefetch {
         distance_(max_of(min_of(2048 / (values_ + indices_), 32), 4)) {}
 
   // Edge e is about to be read.
-  JAXGNN_INLINE void before(const Csr& csr, int64_t e) const {
+  JAXGNN_INLINE void before(const Rows& csr, int64_t e) const {
     prefetch_beginnings(csr, e, distance_, values_of<T>(cbsr_, 0), cbsr_.k);
     prefetch_beginnings(csr, e, distance_, indices_of<Index>(cbsr_, 0), cbsr_.k);
-    const int64_t row = index_of(csr, min_of(e + distance_, csr.num_edges - 1));
+    const int64_t row = column_of(csr, min_of(e + distance_, csr.num_edges - 1));
     lines(values_of<T>(cbsr_, row), values_);
     lines(indices_of<Index>(cbsr_, row), indices_);
   }
@@ -84,14 +84,14 @@ template <class T, class F>
 void reduce_rows(const MaxkProductArgs& args, int64_t width, int64_t edge_bytes,
                  const Executor& executor, const F& add_edges) {
   using A = Accumulator<T>;
-  const Csr& csr = args.csr;
+  const Rows& csr = args.rows;
   const size_t sum_bytes = static_cast<size_t>(width) * sizeof(A);
   const int64_t longest = longest_whole_row(csr);
   T* out = static_cast<T*>(args.out);
   A* partials = static_cast<A*>(args.partials);
   auto store_sums = [&](int64_t row, int64_t edges, const A* sums) {
     T* to = out + row * width;
-    if (args.reduce == Reduce::mean && edges > 1) {
+    if (args.reduce == Reduce::kMean && edges > 1) {
       store_mean(to, sums, width, static_cast<A>(edges));
     } else {
       store_row(to, sums, width);
@@ -126,7 +126,7 @@ void reduce_rows(const MaxkProductArgs& args, int64_t width, int64_t edge_bytes,
 template <class T, class Index>
 void spgemm(const MaxkProductArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
-  const Csr csr = args.csr;
+  const Rows csr = args.rows;
   const Cbsr cbsr = args.cbsr;
   const A* weights = static_cast<const A*>(args.weights);
   const int64_t bytes = cbsr.k * static_cast<int64_t>(sizeof(T) + sizeof(Index));
@@ -135,7 +135,7 @@ void spgemm(const MaxkProductArgs& args, const Executor& executor) {
                  [=](int64_t, int64_t begin, int64_t end, A* sums) {
                    for (int64_t e = begin; e < end; ++e) {
                      prefetch.before(csr, e);
-                     const int64_t column = index_of(csr, e);
+                     const int64_t column = column_of(csr, e);
                      add_record(sums, values_of<T>(cbsr, column), indices_of<Index>(cbsr, column),
                                 cbsr.k, weights == nullptr ? A{1} : weights[e]);
                    }
@@ -146,16 +146,16 @@ template <class T, class Index>
 void sspmm(const MaxkProductArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
   constexpr int kFull = kLanes<T>;
-  const Csr csr = args.csr;
+  const Rows csr = args.rows;
   const Cbsr cbsr = args.cbsr;
   const A* weights = static_cast<const A*>(args.weights);
-  const T* y = static_cast<const T*>(args.y);
+  const T* y = static_cast<const T*>(args.dense);
   const int64_t k = cbsr.k, width = cbsr.width, bytes = width * static_cast<int64_t>(sizeof(T));
   reduce_rows<T>(args, k, bytes, executor, [=](int64_t row, int64_t begin, int64_t end, A* sums) {
     const Index* indices = indices_of<Index>(cbsr, row);
     for (int64_t e = begin; e < end; ++e) {
       prefetch_ahead(csr, e, y, width, bytes);
-      const T* from = y + index_of(csr, e) * width;
+      const T* from = y + column_of(csr, e) * width;
       const A weight = weights == nullptr ? A{1} : weights[e];
       auto add = [&](auto lanes, int64_t c) {
         constexpr int N = decltype(lanes)::value;
@@ -171,9 +171,9 @@ void sspmm(const MaxkProductArgs& args, const Executor& executor) {
 template <class T, class Index>
 void sddmm(const MaxkProductArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
-  const Csr csr = args.csr;
+  const Rows csr = args.rows;
   const Cbsr cbsr = args.cbsr;
-  const T* y = static_cast<const T*>(args.y);
+  const T* y = static_cast<const T*>(args.dense);
   A* out = static_cast<A*>(args.out);
   const int64_t bytes = cbsr.k * static_cast<int64_t>(sizeof(T) + sizeof(Index));
   const RecordPrefetch<T, Index> prefetch(cbsr);
@@ -195,22 +195,22 @@ namespace JAXGNN_ISA {
 
 void maxk_spmm(const MaxkProductArgs& args, const Executor& executor) {
   with_type(args.type, [&](auto type) {
-    with_index(args.cbsr.wide_indices,
+    with_index(args.cbsr.width > 256,
                [&](auto index) { spgemm<decltype(type), decltype(index)>(args, executor); });
   });
 }
 
 void maxk_sspmm(const MaxkProductArgs& args, const Executor& executor) {
   with_type(args.type, [&](auto type) {
-    with_index(args.cbsr.wide_indices,
+    with_index(args.cbsr.width > 256,
                [&](auto index) { sspmm<decltype(type), decltype(index)>(args, executor); });
   });
 }
 
 void maxk_sddmm(const MaxkProductArgs& args, const Executor& executor) {
-  if (args.csr.num_edges == 0) return;
+  if (args.rows.num_edges == 0) return;
   with_type(args.type, [&](auto type) {
-    with_index(args.cbsr.wide_indices,
+    with_index(args.cbsr.width > 256,
                [&](auto index) { sddmm<decltype(type), decltype(index)>(args, executor); });
   });
 }

@@ -1,7 +1,8 @@
 // The products of a graph with compressed balanced sparse rows, one trilinear form's three maps.
 #pragma once
 
-#include "cpu/core/csr.h"
+#include "common/maxk.h"
+#include "cpu/core/executor.h"
 #include "cpu/core/isa_names.h"
 
 namespace jaxgnn::maxk {

@@ -1,5 +1,6 @@
 // The row of each edge: a thread an edge, a binary search in the offsets (which the cache holds).
-#include "cuda/aggregation/csr_row_ids.h"
+#include "cuda/aggregation/aggregation.h"
+#include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/rows.cuh"
 
@@ -30,14 +31,11 @@ __global__ void __launch_bounds__(kThreads) expand(const Rows rows, int32_t* out
 
 }  // namespace
 
-cudaError_t launch_csr_row_ids(const Rows& rows, int32_t* out, cudaStream_t stream) {
-  if (rows.num_edges == 0 || rows.num_rows == 0) return cudaSuccess;
-  const int64_t per_block = kThreads * kEdges;
-  expand<<<static_cast<unsigned>((rows.num_edges + per_block - 1) / per_block), kThreads, 0,
-           stream>>>(rows, out);
-  return cudaGetLastError();
+cudaError_t launch_csr_row_ids(const CsrRowIdsArgs& args, const Launch& launch) {
+  const Rows& rows = args.rows;
+  if (!launch.load && (rows.num_edges == 0 || rows.num_rows == 0)) return cudaSuccess;
+  return launch_kernel(launch, expand, blocks_of(rows.num_edges, kThreads * kEdges), kThreads, 0,
+                       rows, args.out);
 }
-
-cudaError_t load_csr_row_ids() { return load_kernel(expand); }
 
 }  // namespace jaxgnn::aggregation

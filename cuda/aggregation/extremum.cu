@@ -1,6 +1,6 @@
 // The linear maps of the derivative of max and min, gathered as spmm gathers: of each edge the
 // operand that is compared with the row's own, and the values to be added where they are equal.
-#include "cuda/aggregation/extremum.h"
+#include "cuda/aggregation/aggregation.h"
 #include "cuda/aggregation/gathered_rows.cuh"
 #include "cuda/core/reduce.cuh"
 
@@ -131,7 +131,7 @@ struct Selection {
 };
 
 template <typename T>
-cudaError_t launch_type(const ExtremumArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_type(const ExtremumArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
   const Params<T> p{gather_params<T>(args.rows, args.width, args.heads),
                     static_cast<const T*>(args.transpose ? args.x : args.y),
@@ -145,27 +145,21 @@ cudaError_t launch_type(const ExtremumArgs& args, bool load, cudaStream_t stream
   const bool rows_aligned =
       is_aligned(p.own) && is_aligned(p.other) && is_aligned(p.values) && is_aligned(p.out);
   const bool weights_aligned = is_aligned(p.weights) && is_aligned(p.scale);
-  if (load || p.weights != nullptr) {
-    JAXGNN_TRY((launch_rows<Selection<T, true>>(p, rows_aligned, weights_aligned, load, stream)));
+  if (launch.load || p.weights != nullptr) {
+    JAXGNN_TRY((launch_rows<Selection<T, true>>(p, rows_aligned, weights_aligned, launch)));
   }
-  if (load || p.weights == nullptr) {
-    JAXGNN_TRY((launch_rows<Selection<T, false>>(p, rows_aligned, weights_aligned, load, stream)));
+  if (launch.load || p.weights == nullptr) {
+    JAXGNN_TRY((launch_rows<Selection<T, false>>(p, rows_aligned, weights_aligned, launch)));
   }
-  return launch_join<T, Sum>(p.rows, p.partials, p.out, p.width, false, false, load, stream);
+  return launch_join<T, Sum>(p.rows, p.partials, p.out, p.width, false, false, launch);
 }
 
 }  // namespace
 
-cudaError_t launch_extremum(const ExtremumArgs& args, cudaStream_t stream) {
-  if (args.rows.num_rows == 0 || args.width == 0) return cudaSuccess;
-  return with_type(args.type, [&](auto tag) {
-    return launch_type<typename decltype(tag)::type>(args, false, stream);
-  });
-}
-
-cudaError_t load_extremum() {
-  return with_each_type([](auto tag) {
-    return launch_type<typename decltype(tag)::type>(ExtremumArgs{}, true, nullptr);
+cudaError_t launch_extremum(const ExtremumArgs& args, const Launch& launch) {
+  if (!launch.load && (args.rows.num_rows == 0 || args.width == 0)) return cudaSuccess;
+  return with_type(launch, args.type, [&](auto tag) {
+    return launch_type<typename decltype(tag)::type>(args, launch);
   });
 }
 

@@ -319,31 +319,27 @@ __global__ void __launch_bounds__(kGatherThreads) wide_rows(const typename P::Pa
   lane.store(work);
 }
 
-// Launches a kernel of `workers` times `lanes` threads on slices of `slice` features, or with
-// `load` only loads it into the context.
+// Launches a kernel of `workers` times `lanes` threads on slices of `slice` features.
 template <typename Params>
 cudaError_t launch_gather(void (*kernel)(Params), const Params& p, int64_t workers, int lanes,
-                          int64_t slice, bool load, cudaStream_t stream) {
-  if (load) return load_kernel(kernel);
+                          int64_t slice, const Launch& launch) {
   const int64_t per_block = kGatherThreads / lanes;
   const dim3 grid(static_cast<unsigned>((workers + per_block - 1) / per_block),
                   static_cast<unsigned>((p.width + slice - 1) / slice));
-  void* arguments[] = {const_cast<Params*>(&p)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(kGatherThreads),
-                          arguments, 0, stream);
+  return launch_kernel(launch, kernel, grid, kGatherThreads, 0, p);
 }
 
 template <typename P, int V, int kLanes>
-cudaError_t launch_short(const typename P::Params& p, bool load, cudaStream_t stream) {
+cudaError_t launch_short(const typename P::Params& p, const Launch& launch) {
   const int64_t workers =
       p.rows.num_splits + (p.rows.num_rows + p.rows_per_worker - 1) / p.rows_per_worker;
-  if (load || p.rows_per_worker > 1) {
-    JAXGNN_TRY(launch_gather(short_rows<P, V, kLanes, true>, p, workers, kLanes, kLanes * V, load,
-                             stream));
+  if (launch.load || p.rows_per_worker > 1) {
+    JAXGNN_TRY(
+        launch_gather(short_rows<P, V, kLanes, true>, p, workers, kLanes, kLanes * V, launch));
   }
-  if (load || p.rows_per_worker == 1) {
-    JAXGNN_TRY(launch_gather(short_rows<P, V, kLanes, false>, p, workers, kLanes, kLanes * V, load,
-                             stream));
+  if (launch.load || p.rows_per_worker == 1) {
+    JAXGNN_TRY(
+        launch_gather(short_rows<P, V, kLanes, false>, p, workers, kLanes, kLanes * V, launch));
   }
   return cudaSuccess;
 }
@@ -357,35 +353,35 @@ inline bool is_aligned(const void* pointer) {
 // what the edges carry.
 template <typename P>
 cudaError_t launch_rows(const typename P::Params& p, bool rows_aligned, bool weights_aligned,
-                        bool load, cudaStream_t stream) {
+                        const Launch& launch) {
   constexpr int V = 16 / sizeof(typename P::Type);
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
   const bool wide = p.rows.wide_columns || workers > INT32_MAX ||
                     (p.rows.columns == nullptr && p.rows.num_edges > INT32_MAX);
-  if (load || wide) {
-    JAXGNN_TRY(launch_gather(wide_rows<P>, p, workers, 32, 32, load, stream));
-    if (!load) return cudaSuccess;
+  if (launch.load || wide) {
+    JAXGNN_TRY(launch_gather(wide_rows<P>, p, workers, 32, 32, launch));
+    if (!launch.load) return cudaSuccess;
   }
   const bool single = p.head_width % V != 0 || !rows_aligned;
-  if (load || single) {
-    JAXGNN_TRY((launch_short<P, 1, 32>(p, load, stream)));
-    if (!load) return cudaSuccess;
+  if (launch.load || single) {
+    JAXGNN_TRY((launch_short<P, 1, 32>(p, launch)));
+    if (!launch.load) return cudaSuccess;
   }
   const bool is_long = p.rows.num_edges >= kLongRow * p.rows.num_rows &&
                        is_aligned(p.rows.columns) && weights_aligned;
-  if (load || is_long) {
-    JAXGNN_TRY(launch_gather(long_rows<P, V>, p, workers, 32, 8 * V, load, stream));
-    if (!load) return cudaSuccess;
+  if (launch.load || is_long) {
+    JAXGNN_TRY(launch_gather(long_rows<P, V>, p, workers, 32, 8 * V, launch));
+    if (!launch.load) return cudaSuccess;
   }
-  if (load || p.width <= 8 * V) {
-    JAXGNN_TRY((launch_short<P, V, 8>(p, load, stream)));
-    if (!load) return cudaSuccess;
+  if (launch.load || p.width <= 8 * V) {
+    JAXGNN_TRY((launch_short<P, V, 8>(p, launch)));
+    if (!launch.load) return cudaSuccess;
   }
-  if (load || p.width <= 16 * V) {
-    JAXGNN_TRY((launch_short<P, V, 16>(p, load, stream)));
-    if (!load) return cudaSuccess;
+  if (launch.load || p.width <= 16 * V) {
+    JAXGNN_TRY((launch_short<P, V, 16>(p, launch)));
+    if (!launch.load) return cudaSuccess;
   }
-  return launch_short<P, V, 32>(p, load, stream);
+  return launch_short<P, V, 32>(p, launch);
 }
 
 }  // namespace jaxgnn::aggregation

@@ -2,7 +2,7 @@
 // eight lanes takes an edge, so that the receiver's features stay in the L1 cache while the
 // senders' stream by, 16 bytes a lane. A matrix of wide rows that exceeds the L2 cache is taken in
 // slices of its features instead, which add to the result one after the other.
-#include "cuda/aggregation/sddmm.h"
+#include "cuda/aggregation/aggregation.h"
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/reduce.cuh"
 
@@ -130,35 +130,34 @@ bool takes_slices(const SddmmArgs& args, int64_t row_bytes) {
 }
 
 template <typename T, int V>
-cudaError_t launch_slices(const Params<T>& p, bool load, cudaStream_t stream) {
-  if (load) return load_kernel(edge_dots_of_slice<T, V>);
+cudaError_t launch_slices(const Params<T>& p, const Launch& launch) {
+  if (launch.load) return load_kernel(edge_dots_of_slice<T, V>);
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
   const unsigned blocks = static_cast<unsigned>((workers * 32 + kThreads - 1) / kThreads);
   for (int64_t first = 0; first < p.width; first += kLanes * V) {
-    edge_dots_of_slice<T, V><<<blocks, kThreads, 0, stream>>>(p, first);
+    edge_dots_of_slice<T, V><<<blocks, kThreads, 0, launch.stream>>>(p, first);
     JAXGNN_TRY(cudaGetLastError());
   }
   return cudaSuccess;
 }
 
 template <typename T, int V, bool kPattern>
-cudaError_t launch_kernel(const Params<T>& p, bool load, cudaStream_t stream) {
-  if (load) return load_kernel(edge_dots<T, V, kPattern>);
+cudaError_t launch_dots(const Params<T>& p, const Launch& launch) {
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
   const unsigned blocks = static_cast<unsigned>((workers * 32 + kThreads - 1) / kThreads);
-  edge_dots<T, V, kPattern><<<blocks, kThreads, 0, stream>>>(p);
-  return cudaGetLastError();
+  return launch_kernel(launch, edge_dots<T, V, kPattern>, blocks, kThreads, 0, p);
 }
 
 template <typename T>
-cudaError_t launch_type(const SddmmArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_type(const SddmmArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
+  const int64_t width = args.heads > 0 ? args.width / args.heads : 0;  // of a head
   const Params<T> p{args.rows,
                     static_cast<const T*>(args.a),
                     static_cast<const T*>(args.b),
                     static_cast<A*>(args.out),
                     args.heads,
-                    args.width,
+                    width,
                     static_cast<const T*>(args.x),
                     static_cast<const T*>(args.y),
                     static_cast<const A*>(args.weights)};
@@ -166,30 +165,24 @@ cudaError_t launch_type(const SddmmArgs& args, bool load, cudaStream_t stream) {
   const uintptr_t addresses =
       reinterpret_cast<uintptr_t>(args.a) | reinterpret_cast<uintptr_t>(args.b) |
       reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.y);
-  const bool aligned = args.width % V == 0 && addresses % 16 == 0;
+  const bool aligned = width % V == 0 && addresses % 16 == 0;
   const bool pattern = args.x != nullptr;
-  const bool sliced = aligned && takes_slices(args, args.width * int64_t(sizeof(T)));
-  if (load || sliced) JAXGNN_TRY((launch_slices<T, V>(p, load, stream)));
+  const bool sliced = aligned && takes_slices(args, width * int64_t(sizeof(T)));
+  if (launch.load || sliced) JAXGNN_TRY((launch_slices<T, V>(p, launch)));
   if (sliced) return cudaSuccess;
-  if (load || (aligned && pattern)) JAXGNN_TRY((launch_kernel<T, V, true>(p, load, stream)));
-  if (load || (aligned && !pattern)) JAXGNN_TRY((launch_kernel<T, V, false>(p, load, stream)));
-  if (load || (!aligned && pattern)) JAXGNN_TRY((launch_kernel<T, 1, true>(p, load, stream)));
-  if (load || (!aligned && !pattern)) JAXGNN_TRY((launch_kernel<T, 1, false>(p, load, stream)));
+  if (launch.load || (aligned && pattern)) JAXGNN_TRY((launch_dots<T, V, true>(p, launch)));
+  if (launch.load || (aligned && !pattern)) JAXGNN_TRY((launch_dots<T, V, false>(p, launch)));
+  if (launch.load || (!aligned && pattern)) JAXGNN_TRY((launch_dots<T, 1, true>(p, launch)));
+  if (launch.load || (!aligned && !pattern)) JAXGNN_TRY((launch_dots<T, 1, false>(p, launch)));
   return cudaSuccess;
 }
 
 }  // namespace
 
-cudaError_t launch_sddmm(const SddmmArgs& args, cudaStream_t stream) {
-  if (args.rows.num_rows == 0 || args.rows.num_edges == 0) return cudaSuccess;
-  return with_type(args.type, [&](auto tag) {
-    return launch_type<typename decltype(tag)::type>(args, false, stream);
-  });
-}
-
-cudaError_t load_sddmm() {
-  return with_each_type([](auto tag) {
-    return launch_type<typename decltype(tag)::type>(SddmmArgs{}, true, nullptr);
+cudaError_t launch_sddmm(const SddmmArgs& args, const Launch& launch) {
+  if (!launch.load && (args.rows.num_rows == 0 || args.rows.num_edges == 0)) return cudaSuccess;
+  return with_type(launch, args.type, [&](auto tag) {
+    return launch_type<typename decltype(tag)::type>(args, launch);
   });
 }
 

@@ -2,8 +2,8 @@
 // that attained those.
 #include <type_traits>
 
+#include "cuda/aggregation/aggregation.h"
 #include "cuda/aggregation/gathered_rows.cuh"
-#include "cuda/aggregation/spmm.h"
 #include "cuda/core/reduce.cuh"
 
 namespace jaxgnn::aggregation {
@@ -172,53 +172,48 @@ struct Reduction {
 template <typename T, typename A>
 __global__ void join_ties(const Params<T> p) {
   const int64_t first = blockIdx.x;
-  const int2 split = p.rows.splits[first];
-  if (split.x < 0 || split.y != 0) return;
-  const int64_t degree = load_offset(p.rows, split.x + 1) - load_offset(p.rows, split.x);
+  const RowPart split = p.rows.splits[first];
+  if (split.row < 0 || split.part != 0) return;
+  const int64_t degree = load_offset(p.rows, split.row + 1) - load_offset(p.rows, split.row);
   const int64_t parts = (degree + p.rows.split_length - 1) / p.rows.split_length;
   for (int64_t f = threadIdx.x; f < p.width; f += blockDim.x) {
     const A* extrema = p.partials + first * p.width + f;
     const A* counts = extrema + p.rows.num_splits * p.width;
-    const A extremum = widen(p.out[split.x * p.width + f]);
+    const A extremum = widen(p.out[split.row * p.width + f]);
     A sum = A(0);
 #pragma unroll 8
     for (int64_t k = 0; k < parts; ++k) {
       if (extrema[k * p.width] == extremum) sum += counts[k * p.width];
     }
-    p.ties[split.x * p.width + f] = narrow<T, A>(sum);
+    p.ties[split.row * p.width + f] = narrow<T, A>(sum);
   }
 }
 
 template <typename T>
-cudaError_t launch_ties_join(const Params<T>& p, bool load, cudaStream_t stream) {
+cudaError_t launch_ties_join(const Params<T>& p, const Launch& launch) {
   using A = typename Accumulator<T>::type;
-  if (load) return load_kernel(join_ties<T, A>);
-  if (p.rows.num_splits == 0) return cudaSuccess;
-  join_ties<T, A><<<static_cast<unsigned>(p.rows.num_splits), 128, 0, stream>>>(p);
-  return cudaGetLastError();
+  if (!launch.load && p.rows.num_splits == 0) return cudaSuccess;
+  return launch_kernel(launch, join_ties<T, A>, p.rows.num_splits, 128, 0, p);
 }
 
 template <typename T, Kind kKind>
-cudaError_t launch_kind(const Params<T>& p, bool load, cudaStream_t stream) {
+cudaError_t launch_kind(const Params<T>& p, const Launch& launch) {
   const bool rows_aligned = is_aligned(p.x) && is_aligned(p.out) && is_aligned(p.ties);
   const bool weights_aligned = is_aligned(p.weights);
-  if (load || p.weights != nullptr) {
-    JAXGNN_TRY(
-        (launch_rows<Reduction<T, kKind, true>>(p, rows_aligned, weights_aligned, load, stream)));
+  if (launch.load || p.weights != nullptr) {
+    JAXGNN_TRY((launch_rows<Reduction<T, kKind, true>>(p, rows_aligned, weights_aligned, launch)));
   }
-  if (load || p.weights == nullptr) {
-    JAXGNN_TRY(
-        (launch_rows<Reduction<T, kKind, false>>(p, rows_aligned, weights_aligned, load, stream)));
+  if (launch.load || p.weights == nullptr) {
+    JAXGNN_TRY((launch_rows<Reduction<T, kKind, false>>(p, rows_aligned, weights_aligned, launch)));
   }
   using Op = std::conditional_t<kKind == Kind::kSum, Sum, Extremum>;
-  JAXGNN_TRY(
-      (launch_join<T, Op>(p.rows, p.partials, p.out, p.width, p.mean, p.sign < 0, load, stream)));
-  if constexpr (kKind == Kind::kTies) return launch_ties_join<T>(p, load, stream);
+  JAXGNN_TRY((launch_join<T, Op>(p.rows, p.partials, p.out, p.width, p.mean, p.sign < 0, launch)));
+  if constexpr (kKind == Kind::kTies) return launch_ties_join<T>(p, launch);
   return cudaSuccess;
 }
 
 template <typename T>
-cudaError_t launch_type(const SpmmArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_type(const SpmmArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
   const Params<T> p{gather_params<T>(args.rows, args.width, args.heads),
                     static_cast<const T*>(args.x),
@@ -229,28 +224,22 @@ cudaError_t launch_type(const SpmmArgs& args, bool load, cudaStream_t stream) {
                     args.reduce == Reduce::kMin ? A(-1) : A(1),
                     args.reduce == Reduce::kMean};
   const bool sum = args.reduce == Reduce::kSum || args.reduce == Reduce::kMean;
-  if (load || sum) JAXGNN_TRY((launch_kind<T, Kind::kSum>(p, load, stream)));
-  if (load || (!sum && p.ties == nullptr)) {
-    JAXGNN_TRY((launch_kind<T, Kind::kExtremum>(p, load, stream)));
+  if (launch.load || sum) JAXGNN_TRY((launch_kind<T, Kind::kSum>(p, launch)));
+  if (launch.load || (!sum && p.ties == nullptr)) {
+    JAXGNN_TRY((launch_kind<T, Kind::kExtremum>(p, launch)));
   }
-  if (load || (!sum && p.ties != nullptr)) {
-    JAXGNN_TRY((launch_kind<T, Kind::kTies>(p, load, stream)));
+  if (launch.load || (!sum && p.ties != nullptr)) {
+    JAXGNN_TRY((launch_kind<T, Kind::kTies>(p, launch)));
   }
   return cudaSuccess;
 }
 
 }  // namespace
 
-cudaError_t launch_spmm(const SpmmArgs& args, cudaStream_t stream) {
-  if (args.rows.num_rows == 0 || args.width == 0) return cudaSuccess;
-  return with_type(args.type, [&](auto tag) {
-    return launch_type<typename decltype(tag)::type>(args, false, stream);
-  });
-}
-
-cudaError_t load_spmm() {
-  return with_each_type([](auto tag) {
-    return launch_type<typename decltype(tag)::type>(SpmmArgs{}, true, nullptr);
+cudaError_t launch_spmm(const SpmmArgs& args, const Launch& launch) {
+  if (!launch.load && (args.rows.num_rows == 0 || args.width == 0)) return cudaSuccess;
+  return with_type(launch, args.type, [&](auto tag) {
+    return launch_type<typename decltype(tag)::type>(args, launch);
   });
 }
 

@@ -23,41 +23,34 @@ struct Cosine {
 };
 
 template <typename T>
-cudaError_t forward(const CosineForwardArgs& args, bool load, cudaStream_t stream) {
+cudaError_t forward(const CosineForwardArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
   constexpr int V = 16 / sizeof(T);
   PairArgs pair{};
   pair.attention = args.attention;
   pair.queries = pair.keys = args.attention.values;
   pair.key_scale = args.far_scale;
-  pair.head_width = load ? 0 : args.attention.width / args.attention.heads;
+  pair.head_width = launch.load ? 0 : args.attention.width / args.attention.heads;
   PairParams<T> p = pair_params<T>(pair);
   p.near_scale = static_cast<const A*>(args.near_scale);
   p.out = static_cast<T*>(args.out);
   p.log_sum = static_cast<A*>(args.log_sum);
   p.partials = static_cast<A*>(args.partials);
-  if (load || p.F / V <= 8) {
-    JAXGNN_TRY((launch_pairs<Cosine, T, Pass::kForward, V, 1, true, true>(p, load, stream)));
+  if (launch.load || p.F / V <= 8) {
+    JAXGNN_TRY((launch_pairs<Cosine, T, Pass::kForward, V, 1, true, true>(p, launch)));
   }
-  if (load || p.F / V > 8) {
-    JAXGNN_TRY((launch_pairs<Cosine, T, Pass::kForward, V, 2, true, true>(p, load, stream)));
+  if (launch.load || p.F / V > 8) {
+    JAXGNN_TRY((launch_pairs<Cosine, T, Pass::kForward, V, 2, true, true>(p, launch)));
   }
-  return join_forward(p, load, stream);
+  return join_forward(p, launch);
 }
 
 }  // namespace
 
-cudaError_t launch_cosine_attention(const CosineForwardArgs& args, cudaStream_t stream) {
-  if (args.attention.rows.num_rows == 0 || args.attention.width == 0) return cudaSuccess;
-  return with_type(NarrowTypes{}, args.attention.type, [&](auto tag) {
-    return forward<typename decltype(tag)::type>(args, false, stream);
-  });
-}
-
-cudaError_t load_cosine_attention() {
-  return with_each_type(NarrowTypes{}, [](auto tag) {
-    return forward<typename decltype(tag)::type>(CosineForwardArgs{}, true, nullptr);
-  });
+cudaError_t launch_cosine_attention(const CosineForwardArgs& args, const Launch& launch) {
+  if (!launch.load && is_empty(args.attention)) return cudaSuccess;
+  return with_type(NarrowTypes{}, launch, args.attention.type,
+                   [&](auto tag) { return forward<typename decltype(tag)::type>(args, launch); });
 }
 
 }  // namespace jaxgnn::attention

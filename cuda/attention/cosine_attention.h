@@ -2,7 +2,7 @@
 // jaxgnn/ops/cosine_attention.py for the equations.
 #pragma once
 
-#include "cuda/attention/gat_attention.h"
+#include "cuda/attention/attention.h"
 
 namespace jaxgnn::attention {
 
@@ -33,9 +33,7 @@ struct CosineGradientArgs {
   void* partials;           // [num_splits of either, 2 width]
 };
 
-cudaError_t launch_cosine_attention(const CosineForwardArgs& args, cudaStream_t stream);
-cudaError_t launch_cosine_attention_gradients(const CosineGradientArgs& args, cudaStream_t stream);
-cudaError_t load_cosine_attention();
-cudaError_t load_cosine_attention_gradients();
+cudaError_t launch_cosine_attention(const CosineForwardArgs& args, const Launch& launch);
+cudaError_t launch_cosine_attention_gradients(const CosineGradientArgs& args, const Launch& launch);
 
 }  // namespace jaxgnn::attention

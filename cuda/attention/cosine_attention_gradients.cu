@@ -251,9 +251,9 @@ __global__ void join_gradients(const Params<T> p) {
   using A = typename Accumulator<T>::type;
   constexpr bool kStarting = kEdges != Edges::kEnding;
   const int64_t first = blockIdx.x;
-  const int2 split = p.rows.splits[first];
-  if (split.x < 0 || split.y != 0) return;
-  const int64_t row = split.x, width = int64_t(p.heads) * p.F;
+  const RowPart split = p.rows.splits[first];
+  if (split.row < 0 || split.part != 0) return;
+  const int64_t row = split.row, width = int64_t(p.heads) * p.F;
   const int64_t degree = load_offset(p.rows, row + 1) - load_offset(p.rows, row);
   const int64_t parts = (degree + p.rows.split_length - 1) / p.rows.split_length;
   A* sums = p.partials + first * 2 * width;
@@ -295,28 +295,23 @@ __global__ void join_gradients(const Params<T> p) {
 }
 
 template <typename T, Edges kEdges, int P>
-cudaError_t launch_walk_of(Params<T> p, bool load, cudaStream_t stream) {
+cudaError_t launch_walk_of(Params<T> p, const Launch& launch) {
   const auto kernel = cosine_gradients<T, kEdges, P>;
-  if (load) return load_kernel(kernel);
   const dim3 grid = deal_lanes(p, p.F, 16 / static_cast<int>(sizeof(T)) * P, true);
-  void* arguments[] = {&p};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(kPairThreads),
-                          arguments, 0, stream);
+  return launch_kernel(launch, kernel, grid, kPairThreads, 0, p);
 }
 
 template <typename T, Edges kEdges>
-cudaError_t walk(const Params<T>& p, bool load, cudaStream_t stream) {
+cudaError_t walk(const Params<T>& p, const Launch& launch) {
   const int vectors = p.F * static_cast<int>(sizeof(T)) / 16;
-  if (load || vectors <= 8) JAXGNN_TRY((launch_walk_of<T, kEdges, 1>(p, load, stream)));
-  if (load || vectors > 8) JAXGNN_TRY((launch_walk_of<T, kEdges, 2>(p, load, stream)));
-  if (load) return load_kernel(join_gradients<T, kEdges>);
-  if (p.rows.num_splits == 0) return cudaSuccess;
-  join_gradients<T, kEdges><<<p.rows.num_splits, 128, 0, stream>>>(p);
-  return cudaGetLastError();
+  if (launch.load || vectors <= 8) JAXGNN_TRY((launch_walk_of<T, kEdges, 1>(p, launch)));
+  if (launch.load || vectors > 8) JAXGNN_TRY((launch_walk_of<T, kEdges, 2>(p, launch)));
+  if (!launch.load && p.rows.num_splits == 0) return cudaSuccess;
+  return launch_kernel(launch, join_gradients<T, kEdges>, p.rows.num_splits, 128, 0, p);
 }
 
 template <typename T>
-cudaError_t gradients(const CosineGradientArgs& args, bool load, cudaStream_t stream) {
+cudaError_t gradients(const CosineGradientArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
   const AttentionArgs& from = args.attention;
   Params<T> p{};
@@ -334,28 +329,22 @@ cudaError_t gradients(const CosineGradientArgs& args, bool load, cudaStream_t st
   p.F = static_cast<int>(from.heads > 0 ? from.width / from.heads : 0);
   const bool symmetric =
       from.rows.offsets == args.transpose.offsets && from.rows.columns == args.transpose.columns;
-  if (load || symmetric) {
-    JAXGNN_TRY((walk<T, Edges::kEither>(p, load, stream)));
-    if (!load) return cudaSuccess;
+  if (launch.load || symmetric) {
+    JAXGNN_TRY((walk<T, Edges::kEither>(p, launch)));
+    if (!launch.load) return cudaSuccess;
   }
-  JAXGNN_TRY((walk<T, Edges::kEnding>(p, load, stream)));
+  JAXGNN_TRY((walk<T, Edges::kEnding>(p, launch)));
   p.rows = args.transpose;
-  return walk<T, Edges::kStarting>(p, load, stream);
+  return walk<T, Edges::kStarting>(p, launch);
 }
 
 }  // namespace
 
-cudaError_t launch_cosine_attention_gradients(const CosineGradientArgs& args, cudaStream_t stream) {
-  if (args.attention.rows.num_rows == 0 || args.attention.width == 0) return cudaSuccess;
-  return with_type(NarrowTypes{}, args.attention.type, [&](auto tag) {
-    return gradients<typename decltype(tag)::type>(args, false, stream);
-  });
-}
-
-cudaError_t load_cosine_attention_gradients() {
-  return with_each_type(NarrowTypes{}, [](auto tag) {
-    return gradients<typename decltype(tag)::type>(CosineGradientArgs{}, true, nullptr);
-  });
+cudaError_t launch_cosine_attention_gradients(const CosineGradientArgs& args,
+                                              const Launch& launch) {
+  if (!launch.load && is_empty(args.attention)) return cudaSuccess;
+  return with_type(NarrowTypes{}, launch, args.attention.type,
+                   [&](auto tag) { return gradients<typename decltype(tag)::type>(args, launch); });
 }
 
 }  // namespace jaxgnn::attention

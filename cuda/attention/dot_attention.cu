@@ -45,19 +45,17 @@ bool values_are_keys(const PairArgs& args) {
 
 }  // namespace
 
-cudaError_t launch_dot_attention(const PairForwardArgs& args, cudaStream_t stream) {
-  if (values_are_keys(args.pair)) return launch_pair_attention<DotOfValues>(args, stream);
-  return launch_pair_attention<Dot>(args, stream);
+cudaError_t launch_dot_attention(const PairForwardArgs& args, const Launch& launch) {
+  const bool shared = values_are_keys(args.pair);
+  if (launch.load || shared) JAXGNN_TRY(launch_pair_attention<DotOfValues>(args, launch));
+  if (launch.load || !shared) JAXGNN_TRY(launch_pair_attention<Dot>(args, launch));
+  return cudaSuccess;
 }
-cudaError_t launch_dot_attention_gradients(const PairGradientArgs& args, cudaStream_t stream) {
-  if (!args.by_senders && values_are_keys(args.pair)) {
-    return launch_pair_gradients<DotOfValues>(args, stream);
-  }
-  return launch_pair_gradients<Dot>(args, stream);
-}
-cudaError_t load_dot_attention() {
-  JAXGNN_TRY(load_pair_kernels<Dot>());
-  return load_pair_kernels<DotOfValues>();
+cudaError_t launch_dot_attention_gradients(const PairGradientArgs& args, const Launch& launch) {
+  const bool shared = !args.by_senders && values_are_keys(args.pair);
+  if (launch.load || shared) JAXGNN_TRY(launch_pair_gradients<DotOfValues>(args, launch));
+  if (launch.load || !shared) JAXGNN_TRY(launch_pair_gradients<Dot>(args, launch));
+  return cudaSuccess;
 }
 
 }  // namespace jaxgnn::attention

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/philox.h"
-#include "cuda/attention/gat_attention.h"
+#include "cuda/attention/attention.h"
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/rows.cuh"
 
@@ -67,8 +67,8 @@ Scoring<A> make_scoring(const AttentionArgs& args) {
   return {static_cast<const A*>(args.edge_bias),
           static_cast<const A*>(args.loop_bias),
           args.streams,
-          args.order,
-          args.wide_order,
+          args.permutation,
+          args.wide_permutation,
           args.self_loops,
           args.drop_below,
           static_cast<A>(keep_scale(args.drop_below)),

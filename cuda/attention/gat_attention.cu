@@ -5,7 +5,7 @@ namespace jaxgnn::attention {
 namespace {
 
 template <typename T>
-cudaError_t launch_type(const AttentionForwardArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_type(const AttentionForwardArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
   const AttentionArgs& from = args.attention;
   RowParams<T> p{};
@@ -21,21 +21,15 @@ cudaError_t launch_type(const AttentionForwardArgs& args, bool load, cudaStream_
   p.width = from.width;
   p.head_width = static_cast<int>(from.heads > 0 ? from.width / from.heads : 0);
   p.row_bytes = static_cast<unsigned>(from.width * sizeof(T));
-  return walk_rows<T, Pass::kForward>(p, static_cast<A*>(args.scratch), nullptr, load, stream);
+  return walk_rows<T, Pass::kForward>(p, static_cast<A*>(args.scratch), nullptr, launch);
 }
 
 }  // namespace
 
-cudaError_t launch_attention(const AttentionForwardArgs& args, cudaStream_t stream) {
-  if (args.attention.rows.num_rows == 0 || args.attention.width == 0) return cudaSuccess;
-  return with_type(args.attention.type, [&](auto tag) {
-    return launch_type<typename decltype(tag)::type>(args, false, stream);
-  });
-}
-
-cudaError_t load_attention() {
-  return with_each_type([](auto tag) {
-    return launch_type<typename decltype(tag)::type>(AttentionForwardArgs{}, true, nullptr);
+cudaError_t launch_attention(const AttentionForwardArgs& args, const Launch& launch) {
+  if (!launch.load && is_empty(args.attention)) return cudaSuccess;
+  return with_type(launch, args.attention.type, [&](auto tag) {
+    return launch_type<typename decltype(tag)::type>(args, launch);
   });
 }
 

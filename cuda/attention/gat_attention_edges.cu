@@ -1,6 +1,6 @@
 // The gradients of the biases. Those of the edges are wanted edge by edge, so that there is a dot
 // product for each (sddmm.h's), which a second kernel turns into the gradient where it lies.
-#include "cuda/aggregation/sddmm.h"
+#include "cuda/aggregation/aggregation.h"
 #include "cuda/attention/edge_weights.cuh"
 #include "cuda/core/reduce.cuh"
 
@@ -110,45 +110,41 @@ Params<A> make_params(const AttentionGradientArgs& args) {
 }
 
 template <typename T>
-cudaError_t launch_loops(const AttentionGradientArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_loops(const AttentionGradientArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
-  if (load) return load_kernel(loop_gradients<T, A>);
   const AttentionArgs& from = args.attention;
-  const int64_t blocks = (from.rows.num_rows * 32 + kThreads - 1) / kThreads;
-  loop_gradients<T, A><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      make_params<A>(args), static_cast<const T*>(from.values),
-      static_cast<const T*>(args.cotangent), from.width / from.heads);
-  return cudaGetLastError();
+  return launch_kernel(launch, loop_gradients<T, A>, blocks_of(from.rows.num_rows * 32, kThreads),
+                       kThreads, 0, make_params<A>(args), static_cast<const T*>(from.values),
+                       static_cast<const T*>(args.cotangent),
+                       from.heads > 0 ? from.width / from.heads : 0);
 }
 
 template <typename A, int kLanes>
-cudaError_t launch_lanes(const Params<A>& p, bool load, cudaStream_t stream) {
-  if (load) return load_kernel(edge_gradients<A, kLanes>);
+cudaError_t launch_lanes(const Params<A>& p, const Launch& launch) {
   const int64_t threads = (p.rows.num_splits + p.rows.num_rows) * kLanes;
-  edge_gradients<A, kLanes>
-      <<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(p);
-  return cudaGetLastError();
+  return launch_kernel(launch, edge_gradients<A, kLanes>, blocks_of(threads, kThreads), kThreads, 0,
+                       p);
 }
 
 template <typename A>
-cudaError_t launch_edges(const AttentionGradientArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_edges(const AttentionGradientArgs& args, const Launch& launch) {
   const Params<A> p = make_params<A>(args);
   const bool is_long = p.rows.num_edges >= 32 * p.rows.num_rows;
-  if (load || is_long) JAXGNN_TRY((launch_lanes<A, 32>(p, load, stream)));
-  if (load || !is_long) JAXGNN_TRY((launch_lanes<A, 8>(p, load, stream)));
+  if (launch.load || is_long) JAXGNN_TRY((launch_lanes<A, 32>(p, launch)));
+  if (launch.load || !is_long) JAXGNN_TRY((launch_lanes<A, 8>(p, launch)));
   return launch_join<A, Sum>(p.rows, p.partials, p.scores, int64_t(p.scoring.heads), false, false,
-                             load, stream);
+                             launch);
 }
 
 }  // namespace
 
-cudaError_t launch_attention_loops(const AttentionGradientArgs& args, cudaStream_t stream) {
-  return with_type(args.attention.type, [&](auto tag) {
-    return launch_loops<typename decltype(tag)::type>(args, false, stream);
+cudaError_t launch_attention_loops(const AttentionGradientArgs& args, const Launch& launch) {
+  return with_type(launch, args.attention.type, [&](auto tag) {
+    return launch_loops<typename decltype(tag)::type>(args, launch);
   });
 }
 
-cudaError_t launch_attention_edges(const AttentionGradientArgs& args, cudaStream_t stream) {
+cudaError_t launch_attention_edges(const AttentionGradientArgs& args, const Launch& launch) {
   const AttentionArgs& from = args.attention;
   aggregation::SddmmArgs dots{};
   dots.rows = from.rows;
@@ -157,20 +153,13 @@ cudaError_t launch_attention_edges(const AttentionGradientArgs& args, cudaStream
   dots.b = from.values;
   dots.out = args.edge_gradient;
   dots.heads = from.heads;
-  dots.width = from.width / from.heads;
+  dots.width = from.width;
   dots.num_columns = from.num_columns;
-  JAXGNN_TRY(aggregation::launch_sddmm(dots, stream));
-  JAXGNN_TRY(launch_attention_loops(args, stream));
-  if (from.type == Type::kF64) return launch_edges<double>(args, false, stream);
-  return launch_edges<float>(args, false, stream);
-}
-
-cudaError_t load_attention_edges() {
-  JAXGNN_TRY(launch_edges<float>(AttentionGradientArgs{}, true, nullptr));
-  JAXGNN_TRY(launch_edges<double>(AttentionGradientArgs{}, true, nullptr));
-  return with_each_type([](auto tag) {
-    return launch_loops<typename decltype(tag)::type>(AttentionGradientArgs{}, true, nullptr);
-  });
+  JAXGNN_TRY(aggregation::launch_sddmm(dots, launch));
+  JAXGNN_TRY(launch_attention_loops(args, launch));
+  if (launch.load || from.type == Type::kF64) JAXGNN_TRY(launch_edges<double>(args, launch));
+  if (launch.load || from.type != Type::kF64) JAXGNN_TRY(launch_edges<float>(args, launch));
+  return cudaSuccess;
 }
 
 }  // namespace jaxgnn::attention

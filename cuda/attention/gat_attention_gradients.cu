@@ -9,7 +9,7 @@ namespace jaxgnn::attention {
 namespace {
 
 template <typename T, Pass kPass>
-cudaError_t launch_type(const AttentionGradientArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_type(const AttentionGradientArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
   constexpr bool kBySenders = kPass == Pass::kSenders;
   const AttentionArgs& from = args.attention;
@@ -31,37 +31,28 @@ cudaError_t launch_type(const AttentionGradientArgs& args, bool load, cudaStream
   p.width = from.width;
   p.head_width = static_cast<int>(from.heads > 0 ? from.width / from.heads : 0);
   p.row_bytes = static_cast<unsigned>(from.width * sizeof(T));
-  return walk_rows<T, kPass>(p, scratch, static_cast<A*>(args.scores_gradient), load, stream);
-}
-
-bool is_empty(const AttentionGradientArgs& args) {
-  return args.attention.rows.num_rows == 0 || args.attention.width == 0;
+  return walk_rows<T, kPass>(p, scratch, static_cast<A*>(args.scores_gradient), launch);
 }
 
 }  // namespace
 
-cudaError_t launch_attention_senders(const AttentionGradientArgs& args, cudaStream_t stream) {
-  if (is_empty(args)) return cudaSuccess;
-  return with_type(args.attention.type, [&](auto tag) {
-    return launch_type<typename decltype(tag)::type, Pass::kSenders>(args, false, stream);
+cudaError_t launch_attention_senders(const AttentionGradientArgs& args, const Launch& launch) {
+  if (!launch.load && is_empty(args.attention)) return cudaSuccess;
+  return with_type(launch, args.attention.type, [&](auto tag) {
+    return launch_type<typename decltype(tag)::type, Pass::kSenders>(args, launch);
   });
 }
 
-cudaError_t launch_attention_receivers(const AttentionGradientArgs& args, cudaStream_t stream) {
-  if (is_empty(args)) return cudaSuccess;
+cudaError_t launch_attention_receivers(const AttentionGradientArgs& args, const Launch& launch) {
+  if (!launch.load && is_empty(args.attention)) return cudaSuccess;
   // The edges' gradients are made of dot products on edges, and the rows' are sums of them.
-  if (args.edge_gradient != nullptr) return launch_attention_edges(args, stream);
-  if (args.loop_gradient != nullptr) JAXGNN_TRY(launch_attention_loops(args, stream));
-  return with_type(args.attention.type, [&](auto tag) {
-    return launch_type<typename decltype(tag)::type, Pass::kReceivers>(args, false, stream);
-  });
-}
-
-cudaError_t load_attention_gradients() {
-  return with_each_type([](auto tag) {
-    using T = typename decltype(tag)::type;
-    JAXGNN_TRY((launch_type<T, Pass::kSenders>(AttentionGradientArgs{}, true, nullptr)));
-    return launch_type<T, Pass::kReceivers>(AttentionGradientArgs{}, true, nullptr);
+  if (launch.load || args.edge_gradient != nullptr) {
+    JAXGNN_TRY(launch_attention_edges(args, launch));
+    if (!launch.load) return cudaSuccess;
+  }
+  if (args.loop_gradient != nullptr) JAXGNN_TRY(launch_attention_loops(args, launch));
+  return with_type(launch, args.attention.type, [&](auto tag) {
+    return launch_type<typename decltype(tag)::type, Pass::kReceivers>(args, launch);
   });
 }
 

@@ -38,12 +38,11 @@ struct Gatv2 {
 
 }  // namespace
 
-cudaError_t launch_gatv2_attention(const PairForwardArgs& args, cudaStream_t stream) {
-  return launch_pair_attention<Gatv2>(args, stream);
+cudaError_t launch_gatv2_attention(const PairForwardArgs& args, const Launch& launch) {
+  return launch_pair_attention<Gatv2>(args, launch);
 }
-cudaError_t launch_gatv2_attention_gradients(const PairGradientArgs& args, cudaStream_t stream) {
-  return launch_pair_gradients<Gatv2>(args, stream);
+cudaError_t launch_gatv2_attention_gradients(const PairGradientArgs& args, const Launch& launch) {
+  return launch_pair_gradients<Gatv2>(args, launch);
 }
-cudaError_t load_gatv2_attention() { return load_pair_kernels<Gatv2>(); }
 
 }  // namespace jaxgnn::attention

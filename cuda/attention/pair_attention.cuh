@@ -54,33 +54,30 @@ dim3 deal_lanes(P& p, int widest, int features, bool whole) {
 }
 
 template <class Score, typename T, Pass kPass, int V, int P, bool kWhole, bool kPlain>
-cudaError_t launch_pairs(PairParams<T> p, bool load, cudaStream_t stream) {
+cudaError_t launch_pairs(PairParams<T> p, const Launch& launch) {
   const auto kernel = pair_rows<Score, T, kPass, V, P, kWhole, kPlain>;
-  if (load) return load_kernel(kernel);
   const dim3 grid = deal_lanes(p, p.F > p.G ? p.F : p.G, V * P, kWhole);
-  void* arguments[] = {&p};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(kPairThreads),
-                          arguments, 0, stream);
+  return launch_kernel(launch, kernel, grid, kPairThreads, 0, p);
 }
 
 template <class Score, typename T, Pass kPass, int P>
-cudaError_t launch_whole(const PairParams<T>& p, bool load, cudaStream_t stream) {
+cudaError_t launch_whole(const PairParams<T>& p, const Launch& launch) {
   constexpr int V = 16 / sizeof(T);
   const Scoring<typename Accumulator<T>::type>& scoring = p.scoring;
   const bool plain = scoring.edge_bias == nullptr && scoring.loop_bias == nullptr &&
                      scoring.streams == nullptr && !p.rows.wide_columns;
-  if (load || plain) {
-    JAXGNN_TRY((launch_pairs<Score, T, kPass, V, P, true, true>(p, load, stream)));
+  if (launch.load || plain) {
+    JAXGNN_TRY((launch_pairs<Score, T, kPass, V, P, true, true>(p, launch)));
   }
-  if (load || !plain) {
-    JAXGNN_TRY((launch_pairs<Score, T, kPass, V, P, true, false>(p, load, stream)));
+  if (launch.load || !plain) {
+    JAXGNN_TRY((launch_pairs<Score, T, kPass, V, P, true, false>(p, launch)));
   }
   return cudaSuccess;
 }
 
 // The walk that the shape takes: vectors of 16 bytes that hold a head, or single values.
 template <class Score, typename T, Pass kPass>
-cudaError_t walk_pairs(const PairParams<T>& p, bool load, cudaStream_t stream) {
+cudaError_t walk_pairs(const PairParams<T>& p, const Launch& launch) {
   constexpr int V = 16 / sizeof(T);
   if constexpr (sizeof(T) <= 4) {
     const uintptr_t addresses =
@@ -90,22 +87,22 @@ cudaError_t walk_pairs(const PairParams<T>& p, bool load, cudaStream_t stream) {
         (kPass == Pass::kSenders ? reinterpret_cast<uintptr_t>(p.second) : 0);
     const bool aligned = p.F % V == 0 && p.G % V == 0 && addresses % 16 == 0;
     const int vectors = (p.F > p.G ? p.F : p.G) / V;
-    if (load || (aligned && vectors <= 8)) {
-      JAXGNN_TRY((launch_whole<Score, T, kPass, 1>(p, load, stream)));
-      if (!load) return cudaSuccess;
+    if (launch.load || (aligned && vectors <= 8)) {
+      JAXGNN_TRY((launch_whole<Score, T, kPass, 1>(p, launch)));
+      if (!launch.load) return cudaSuccess;
     }
-    if (load || (aligned && vectors <= 64)) {
-      JAXGNN_TRY((launch_whole<Score, T, kPass, 2>(p, load, stream)));
-      if (!load) return cudaSuccess;
+    if (launch.load || (aligned && vectors <= 64)) {
+      JAXGNN_TRY((launch_whole<Score, T, kPass, 2>(p, launch)));
+      if (!launch.load) return cudaSuccess;
     }
     if constexpr (sizeof(T) == 4) {
-      if (load || (aligned && vectors <= 128)) {
-        JAXGNN_TRY((launch_whole<Score, T, kPass, 4>(p, load, stream)));
-        if (!load) return cudaSuccess;
+      if (launch.load || (aligned && vectors <= 128)) {
+        JAXGNN_TRY((launch_whole<Score, T, kPass, 4>(p, launch)));
+        if (!launch.load) return cudaSuccess;
       }
     }
   }
-  return launch_pairs<Score, T, kPass, 1, 4, false, false>(p, load, stream);
+  return launch_pairs<Score, T, kPass, 1, 4, false, false>(p, launch);
 }
 
 template <typename T>
@@ -128,15 +125,14 @@ PairParams<T> pair_params(const PairArgs& args) {
 }
 
 inline bool is_empty(const PairArgs& args) {
-  return args.attention.rows.num_rows == 0 || args.attention.width == 0 || args.head_width == 0;
+  return is_empty(args.attention) || args.head_width == 0;
 }
 
 // Joins the parts of long rows, forward.
 template <typename T>
-cudaError_t join_forward(const PairParams<T>& p, bool load, cudaStream_t stream) {
+cudaError_t join_forward(const PairParams<T>& p, const Launch& launch) {
   using A = typename Accumulator<T>::type;
-  if (load) return load_kernel(join_sums<T, Pass::kForward, A>);
-  if (p.rows.num_splits == 0) return cudaSuccess;
+  if (!launch.load && p.rows.num_splits == 0) return cudaSuccess;
   RowParams<T> joined{};
   joined.rows = p.rows;
   joined.scoring = p.scoring;
@@ -146,23 +142,22 @@ cudaError_t join_forward(const PairParams<T>& p, bool load, cudaStream_t stream)
   joined.width = int64_t(p.heads) * p.G;
   joined.partials_stride = joined.width + 2 * p.heads;
   joined.head_width = p.G;
-  join_sums<T, Pass::kForward, A><<<p.rows.num_splits, 128, 0, stream>>>(joined);
-  return cudaGetLastError();
+  return launch_kernel(launch, join_sums<T, Pass::kForward, A>, p.rows.num_splits, 128, 0, joined);
 }
 
 template <class Score, typename T>
-cudaError_t launch_forward(const PairForwardArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_forward(const PairForwardArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
   PairParams<T> p = pair_params<T>(args.pair);
   p.out = static_cast<T*>(args.out);
   p.log_sum = static_cast<A*>(args.log_sum);
   p.partials = static_cast<A*>(args.partials);
-  JAXGNN_TRY((walk_pairs<Score, T, Pass::kForward>(p, load, stream)));
-  return join_forward(p, load, stream);
+  JAXGNN_TRY((walk_pairs<Score, T, Pass::kForward>(p, launch)));
+  return join_forward(p, launch);
 }
 
 template <class Score, typename T, Pass kPass>
-cudaError_t launch_gradients(const PairGradientArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_gradients(const PairGradientArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
   constexpr bool kSenders = kPass == Pass::kSenders;
   const AttentionArgs& from = args.pair.attention;
@@ -183,50 +178,39 @@ cudaError_t launch_gradients(const PairGradientArgs& args, bool load, cudaStream
   p.loop_gradient = static_cast<A*>(args.loop_gradient);
   p.partials = static_cast<A*>(args.partials);
   p.more = p.partials + from.rows.num_splits * score_width;
-  JAXGNN_TRY((walk_pairs<Score, T, kPass>(p, load, stream)));
-  JAXGNN_TRY(
-      (launch_join<T, Sum>(p.rows, p.partials, p.out, score_width, false, false, load, stream)));
+  JAXGNN_TRY((walk_pairs<Score, T, kPass>(p, launch)));
+  JAXGNN_TRY((launch_join<T, Sum>(p.rows, p.partials, p.out, score_width, false, false, launch)));
   if constexpr (kSenders && !Score::kSharedRows) {
     return launch_join<T, Sum>(p.rows, p.more, static_cast<T*>(p.second), from.width, false, false,
-                               load, stream);
+                               launch);
   }
   if constexpr (!kSenders && Score::kVector) {
     return launch_join<A, Sum>(p.rows, p.more, static_cast<A*>(p.second), score_width, false, false,
-                               load, stream);
+                               launch);
   }
   return cudaSuccess;
 }
 
 template <class Score>
-cudaError_t launch_pair_attention(const PairForwardArgs& args, cudaStream_t stream) {
-  if (is_empty(args.pair)) return cudaSuccess;
-  return with_type(args.pair.attention.type, [&](auto tag) {
-    return launch_forward<Score, typename decltype(tag)::type>(args, false, stream);
+cudaError_t launch_pair_attention(const PairForwardArgs& args, const Launch& launch) {
+  if (!launch.load && is_empty(args.pair)) return cudaSuccess;
+  return with_type(launch, args.pair.attention.type, [&](auto tag) {
+    return launch_forward<Score, typename decltype(tag)::type>(args, launch);
   });
 }
 
 template <class Score>
-cudaError_t launch_pair_gradients(const PairGradientArgs& args, cudaStream_t stream) {
-  if (is_empty(args.pair)) return cudaSuccess;
-  return with_type(args.pair.attention.type, [&](auto tag) {
+cudaError_t launch_pair_gradients(const PairGradientArgs& args, const Launch& launch) {
+  if (!launch.load && is_empty(args.pair)) return cudaSuccess;
+  return with_type(launch, args.pair.attention.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if constexpr (Score::kBySenders) {
-      if (args.by_senders) return launch_gradients<Score, T, Pass::kSenders>(args, false, stream);
+      if (launch.load || args.by_senders) {
+        JAXGNN_TRY((launch_gradients<Score, T, Pass::kSenders>(args, launch)));
+        if (!launch.load) return cudaSuccess;
+      }
     }
-    return launch_gradients<Score, T, Pass::kReceivers>(args, false, stream);
-  });
-}
-
-template <class Score>
-cudaError_t load_pair_kernels() {
-  return with_each_type([](auto tag) {
-    using T = typename decltype(tag)::type;
-    const PairGradientArgs gradients{};
-    JAXGNN_TRY((launch_forward<Score, T>(PairForwardArgs{}, true, nullptr)));
-    if constexpr (Score::kBySenders) {
-      JAXGNN_TRY((launch_gradients<Score, T, Pass::kSenders>(gradients, true, nullptr)));
-    }
-    return launch_gradients<Score, T, Pass::kReceivers>(gradients, true, nullptr);
+    return launch_gradients<Score, T, Pass::kReceivers>(args, launch);
   });
 }
 

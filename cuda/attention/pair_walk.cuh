@@ -9,7 +9,7 @@
 // grid's slow axis: all rows of a head are gathered while its slice of the columns is in L2.
 #pragma once
 
-#include "cuda/attention/pair_attention.h"
+#include "cuda/attention/attention.h"
 #include "cuda/attention/walk.cuh"
 #include "cuda/core/reduce.cuh"
 

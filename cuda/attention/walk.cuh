@@ -14,9 +14,9 @@ namespace jaxgnn::attention {
 template <typename T, Pass kPass, typename A>
 __global__ void join_sums(const RowParams<T> p) {
   const int64_t first = blockIdx.x;
-  const int2 split = p.rows.splits[first];
-  if (split.x < 0 || split.y != 0) return;
-  const int64_t degree = load_offset(p.rows, split.x + 1) - load_offset(p.rows, split.x);
+  const RowPart split = p.rows.splits[first];
+  if (split.row < 0 || split.part != 0) return;
+  const int64_t degree = load_offset(p.rows, split.row + 1) - load_offset(p.rows, split.row);
   const int64_t parts = (degree + p.rows.split_length - 1) / p.rows.split_length;
   const A* partials = p.partials + first * p.partials_stride;
   const int heads = p.scoring.heads;
@@ -37,9 +37,9 @@ __global__ void join_sums(const RowParams<T> p) {
     }
     if (kPass == Pass::kForward) {
       sum *= all.scale();
-      if (f == head * p.head_width) p.log_sum[int64_t(split.x) * heads + head] = all.log_sum();
+      if (f == head * p.head_width) p.log_sum[int64_t(split.row) * heads + head] = all.log_sum();
     }
-    p.out[split.x * p.width + f] = narrow<T, A>(sum);
+    p.out[split.row * p.width + f] = narrow<T, A>(sum);
   }
 }
 
@@ -96,9 +96,9 @@ __global__ void finish_dots(const Rows rows, const A* dots, A* out, int heads, i
   const int64_t head = i % heads;
   int64_t row = i / heads - rows.num_splits, first = row, parts = 1;
   if (row < 0) {
-    const int2 split = rows.splits[i / heads];
-    if (split.x < 0 || split.y != 0) return;
-    row = split.x;
+    const RowPart split = rows.splits[i / heads];
+    if (split.row < 0 || split.part != 0) return;
+    row = split.row;
     first = rows.num_rows + i / heads;
   }
   if (row >= rows.num_rows) return;
@@ -126,60 +126,46 @@ int64_t cut(RowParams<T>& p, int lanes, int V) {
   return groups * p.slices_per_head;
 }
 
-// Launches a kernel of `lanes` lanes a row, or with `load` only loads it into the context.
+// Launches a kernel of `lanes` lanes a row.
 template <typename T>
 cudaError_t launch_walk(void (*kernel)(RowParams<T>), const RowParams<T>& p, int64_t slices,
-                        int threads_per_row, bool load, cudaStream_t stream) {
-  if (load) return load_kernel(kernel);
+                        int threads_per_row, const Launch& launch) {
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
   constexpr int64_t kMost = 32768;
   const dim3 grid(blocks_of(workers, kRowThreads / threads_per_row),
                   static_cast<unsigned>(slices < kMost ? slices : kMost), blocks_of(slices, kMost));
-  void* arguments[] = {const_cast<RowParams<T>*>(&p)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(kRowThreads), arguments,
-                          0, stream);
+  return launch_kernel(launch, kernel, grid, kRowThreads, 0, p);
 }
 
 template <typename T, Pass kPass, int V, int kLanes>
-cudaError_t launch_any(RowParams<T>& p, bool plain, bool load, cudaStream_t stream) {
+cudaError_t launch_any(RowParams<T>& p, bool plain, const Launch& launch) {
   const int needed = (p.head_width + V - 1) / V;
   p.heads_per_slice = needed > 0 && needed < kLanes ? kLanes / needed : 1;
   const int64_t slices = cut(p, kLanes, V);
-  if (load || plain) {
-    JAXGNN_TRY(
-        (launch_walk<T>(any_rows<T, kPass, V, kLanes, true>, p, slices, kLanes, load, stream)));
+  if (launch.load || plain) {
+    JAXGNN_TRY((launch_walk<T>(any_rows<T, kPass, V, kLanes, true>, p, slices, kLanes, launch)));
   }
-  if (load || !plain) {
-    return launch_walk<T>(any_rows<T, kPass, V, kLanes, false>, p, slices, kLanes, load, stream);
+  if (launch.load || !plain) {
+    return launch_walk<T>(any_rows<T, kPass, V, kLanes, false>, p, slices, kLanes, launch);
   }
   return cudaSuccess;
 }
 
 template <typename T, Pass kPass, bool kPlain>
-cudaError_t launch_long(RowParams<T>& p, typename Accumulator<T>::type* table, bool load,
-                        cudaStream_t stream) {
+cudaError_t launch_long(RowParams<T>& p, typename Accumulator<T>::type* table,
+                        const Launch& launch) {
   using A = typename Accumulator<T>::type;
-  if (load) {
-    JAXGNN_TRY((load_kernel(fill_table<A, kPass>)));
-  } else {
-    const int64_t entries = p.scoring.num_columns * p.scoring.heads;
-    fill_table<A, kPass><<<blocks_of(entries, 256), 256, 0, stream>>>(
-        p.far, table, p.scoring.num_columns, p.scoring.heads);
-    JAXGNN_TRY(cudaGetLastError());
-  }
+  const int64_t entries = p.scoring.num_columns * p.scoring.heads;
+  JAXGNN_TRY(launch_kernel(launch, fill_table<A, kPass>, blocks_of(entries, 256), 256, 0, p.far,
+                           table, p.scoring.num_columns, p.scoring.heads));
   if constexpr (kPass == Pass::kReceivers) {
-    if (load) {
-      JAXGNN_TRY((load_kernel(choose_sides<A>)));
-    } else {
-      choose_sides<A><<<blocks_of(p.rows.num_rows * 32, 128), 128, 0, stream>>>(
-          p.rows, p.near, p.far, p.sides, p.scoring.heads);
-      JAXGNN_TRY(cudaGetLastError());
-    }
+    JAXGNN_TRY(launch_kernel(launch, choose_sides<A>, blocks_of(p.rows.num_rows * 32, 128), 128, 0,
+                             p.rows, p.near, p.far, p.sides, p.scoring.heads));
   }
   p.table = table;
   p.heads_per_slice = 1;
   const int64_t slices = cut(p, 8, 16 / static_cast<int>(sizeof(T)));
-  return launch_walk<T>(long_rows<T, kPass, kPlain>, p, slices, 32, load, stream);
+  return launch_walk<T>(long_rows<T, kPass, kPlain>, p, slices, 32, launch);
 }
 
 // Mean row length from which the lanes of a warp find enough edges to weigh.
@@ -189,7 +175,7 @@ constexpr int64_t kLongRow = 64;
 // columns' numbers.
 template <typename T, Pass kPass>
 cudaError_t walk_rows(RowParams<T> p, typename Accumulator<T>::type* table,
-                      typename Accumulator<T>::type* scores, bool load, cudaStream_t stream) {
+                      typename Accumulator<T>::type* scores, const Launch& launch) {
   using A = typename Accumulator<T>::type;
   constexpr int V = 16 / sizeof(T);
   const uintptr_t addresses = reinterpret_cast<uintptr_t>(p.x) |
@@ -202,32 +188,28 @@ cudaError_t walk_rows(RowParams<T> p, typename Accumulator<T>::type* table,
   const bool plain = p.scoring.edge_bias == nullptr && p.scoring.streams == nullptr;
   const bool short_plain = plain && !p.rows.wide_columns;
   const bool narrow = lanes <= 8 && lanes * p.scoring.heads <= 16;
-  if (load || (is_long && plain)) {
-    JAXGNN_TRY((launch_long<T, kPass, true>(p, table, load, stream)));
+  if (launch.load || (is_long && plain)) {
+    JAXGNN_TRY((launch_long<T, kPass, true>(p, table, launch)));
   }
-  if (load || (is_long && !plain)) {
-    JAXGNN_TRY((launch_long<T, kPass, false>(p, table, load, stream)));
+  if (launch.load || (is_long && !plain)) {
+    JAXGNN_TRY((launch_long<T, kPass, false>(p, table, launch)));
   }
-  if (load || (!is_long && aligned && narrow)) {
-    JAXGNN_TRY((launch_any<T, kPass, V, 8>(p, short_plain, load, stream)));
+  if (launch.load || (!is_long && aligned && narrow)) {
+    JAXGNN_TRY((launch_any<T, kPass, V, 8>(p, short_plain, launch)));
   }
-  if (load || (!is_long && aligned && !narrow)) {
-    JAXGNN_TRY((launch_any<T, kPass, V, 32>(p, short_plain, load, stream)));
+  if (launch.load || (!is_long && aligned && !narrow)) {
+    JAXGNN_TRY((launch_any<T, kPass, V, 32>(p, short_plain, launch)));
   }
-  if (load || !aligned) JAXGNN_TRY((launch_any<T, kPass, 1, 32>(p, short_plain, load, stream)));
+  if (launch.load || !aligned) JAXGNN_TRY((launch_any<T, kPass, 1, 32>(p, short_plain, launch)));
   if constexpr (kPass != Pass::kReceivers) {
-    if (load) JAXGNN_TRY((load_kernel(join_sums<T, kPass, A>)));
-    if (!load && p.rows.num_splits > 0) {
-      join_sums<T, kPass, A><<<static_cast<unsigned>(p.rows.num_splits), 128, 0, stream>>>(p);
-      JAXGNN_TRY(cudaGetLastError());
+    if (launch.load || p.rows.num_splits > 0) {
+      JAXGNN_TRY(launch_kernel(launch, join_sums<T, kPass, A>, p.rows.num_splits, 128, 0, p));
     }
   }
   if constexpr (kPass != Pass::kForward) {
-    if (load) return load_kernel(finish_dots<A>);
     const int64_t threads = (p.rows.num_splits + p.rows.num_rows) * p.scoring.heads;
-    finish_dots<A><<<blocks_of(threads, 128), 128, 0, stream>>>(p.rows, p.dots, scores,
-                                                                p.scoring.heads, p.slices_per_head);
-    return cudaGetLastError();
+    return launch_kernel(launch, finish_dots<A>, blocks_of(threads, 128), 128, 0, p.rows, p.dots,
+                         scores, p.scoring.heads, p.slices_per_head);
   }
   return cudaSuccess;
 }

@@ -56,11 +56,11 @@ template <typename T, typename Op, typename A>
 __global__ void join_parts(const Rows rows, const A* partials, T* out, int64_t width, bool mean,
                            bool minimum) {
   const int64_t first = blockIdx.x;
-  const int2 split = rows.splits[first];
-  if (split.x < 0 || split.y != 0) return;
-  const int64_t degree = load_offset(rows, split.x + 1) - load_offset(rows, split.x);
+  const RowPart split = rows.splits[first];
+  if (split.row < 0 || split.part != 0) return;
+  const int64_t degree = load_offset(rows, split.row + 1) - load_offset(rows, split.row);
   const int64_t parts = (degree + rows.split_length - 1) / rows.split_length;
-  const Work whole{split.x, -1, 0, 0, degree};
+  const Work whole{split.row, -1, 0, 0, degree};
   for (int64_t f = threadIdx.x; f < width; f += blockDim.x) {
     A acc[1] = {Op::template identity<A>(minimum)};
     const A* partial = partials + first * width + f;
@@ -74,12 +74,10 @@ __global__ void join_parts(const Rows rows, const A* partials, T* out, int64_t w
 
 template <typename T, typename Op, typename A>
 cudaError_t launch_join(const Rows& rows, const A* partials, T* out, int64_t width, bool mean,
-                        bool minimum, bool load, cudaStream_t stream) {
-  if (load) return load_kernel(join_parts<T, Op, A>);
-  if (rows.num_splits == 0) return cudaSuccess;
-  join_parts<T, Op, A><<<static_cast<unsigned>(rows.num_splits), 128, 0, stream>>>(
-      rows, partials, out, width, mean, minimum);
-  return cudaGetLastError();
+                        bool minimum, const Launch& launch) {
+  if (!launch.load && rows.num_splits == 0) return cudaSuccess;
+  return launch_kernel(launch, join_parts<T, Op, A>, rows.num_splits, 128, 0, rows, partials, out,
+                       width, mean, minimum);
 }
 
 }  // namespace jaxgnn

@@ -4,7 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "cuda/core/rows.h"
+#include "common/rows.h"
 
 namespace jaxgnn {
 
@@ -157,10 +157,10 @@ __device__ inline Work find_work(const Rows& rows, int64_t worker) {
   int64_t part_start = 0;
   int64_t row = worker - rows.num_splits;
   if (row < 0) {
-    const int2 split = rows.splits[worker];
-    if (split.x < 0) return work;
-    row = split.x;
-    part_start = split.y * rows.split_length;
+    const RowPart split = rows.splits[worker];
+    if (split.row < 0) return work;
+    row = split.row;
+    part_start = split.part * rows.split_length;
     work.part = worker;
   }
   if (row >= rows.num_rows) return work;

@@ -5,7 +5,7 @@
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/rows.cuh"
-#include "cuda/gaussian/gaussian_spmm.h"
+#include "cuda/gaussian/gaussian.h"
 
 namespace jaxgnn::gaussian {
 
@@ -162,26 +162,26 @@ inline bool has_long_rows(const Rows& rows) {
   return rows.num_edges >= (rows.num_rows < kFew ? kLongOfFew : kLong) * rows.num_rows;
 }
 
-// Calls launch(team) for short rows that are read 16 bytes a lane, at once if they are of up to 32
+// Calls f(team) for short rows that are read 16 bytes a lane, at once if they are of up to 32
 // lanes.
-template <typename T, typename Launch>
-cudaError_t with_short_team(int64_t width, bool load, const Launch& launch) {
+template <typename T, typename F>
+cudaError_t with_short_team(int64_t width, const Launch& launch, F f) {
   const int64_t vectors = width / (16 / sizeof(T));
-  if (load || vectors <= 8) JAXGNN_TRY(launch(ShortTeam{}));
-  if (load || (vectors > 8 && vectors <= 16)) JAXGNN_TRY(launch(MediumTeam{}));
-  if (load || vectors > 16) JAXGNN_TRY(launch(WideTeam{}));
+  if (launch.load || vectors <= 8) JAXGNN_TRY(f(ShortTeam{}));
+  if (launch.load || (vectors > 8 && vectors <= 16)) JAXGNN_TRY(f(MediumTeam{}));
+  if (launch.load || vectors > 16) JAXGNN_TRY(f(WideTeam{}));
   return cudaSuccess;
 }
 
 // The same for rows of any length; long ones in slices that the L2 cache holds.
-template <typename T, typename Launch>
-cudaError_t with_aligned_team(int64_t width, bool is_long, bool load, const Launch& launch) {
+template <typename T, typename F>
+cudaError_t with_aligned_team(int64_t width, bool is_long, const Launch& launch, F f) {
   constexpr int V = 16 / sizeof(T);
   const bool narrow = width <= NarrowTeam::kLanes * V;
   if constexpr (sizeof(T) < 8) {  // float64 is read one by one
-    if (load || (is_long && narrow)) JAXGNN_TRY(launch(NarrowTeam{}));
-    if (load || (is_long && !narrow)) JAXGNN_TRY(launch(LongTeam{}));
-    if (load || !is_long) JAXGNN_TRY(with_short_team<T>(width, load, launch));
+    if (launch.load || (is_long && narrow)) JAXGNN_TRY(f(NarrowTeam{}));
+    if (launch.load || (is_long && !narrow)) JAXGNN_TRY(f(LongTeam{}));
+    if (launch.load || !is_long) JAXGNN_TRY(with_short_team<T>(width, launch, f));
   }
   return cudaSuccess;
 }

@@ -10,7 +10,7 @@
 // their own.
 #include <type_traits>
 
-#include "common/gaussian_limits.h"
+#include "common/gaussian.h"
 #include "cuda/core/reduce.cuh"
 #include "cuda/gaussian/gaussian_gradients.cuh"
 #include "cuda/gaussian/short_rows.cuh"
@@ -250,9 +250,7 @@ __global__ void __launch_bounds__(kColumns* kStripes)
 }
 
 template <typename A>
-cudaError_t launch_sums(const GaussianGradientArgs& args, int64_t count, bool load,
-                        cudaStream_t stream) {
-  if (load) return load_kernel(sum_records<A>);
+cudaError_t launch_sums(const GaussianGradientArgs& args, int64_t count, const Launch& launch) {
   const GaussianArgs& from = args.gaussian;
   const int entries = static_cast<int>(2 * from.kernels * from.dims);
   const int64_t blocks = (count + kRecords - 1) / kRecords;
@@ -260,36 +258,31 @@ cudaError_t launch_sums(const GaussianGradientArgs& args, int64_t count, bool lo
   const unsigned across = static_cast<unsigned>((entries + kColumns - 1) / kColumns);
   A* records = static_cast<A*>(args.records);
   const A* inv_sigma = static_cast<const A*>(from.inv_sigma);
-  sum_records<A><<<dim3(static_cast<unsigned>(blocks), across), threads, 0, stream>>>(
-      records, count, 1, kRecords, entries, inv_sigma, nullptr, nullptr);
-  JAXGNN_TRY(cudaGetLastError());
-  sum_records<A><<<dim3(1, across), threads, 0, stream>>>(
-      records, count, kRecords, blocks, entries, inv_sigma, static_cast<A*>(args.mu_gradient),
-      static_cast<A*>(args.inv_sigma_gradient));
-  return cudaGetLastError();
+  JAXGNN_TRY(launch_kernel(launch, sum_records<A>, dim3(static_cast<unsigned>(blocks), across),
+                           threads, 0, records, count, 1, kRecords, entries, inv_sigma,
+                           static_cast<A*>(nullptr), static_cast<A*>(nullptr)));
+  return launch_kernel(launch, sum_records<A>, dim3(1, across), threads, 0, records, count,
+                       kRecords, blocks, entries, inv_sigma, static_cast<A*>(args.mu_gradient),
+                       static_cast<A*>(args.inv_sigma_gradient));
 }
 
 template <typename T, bool kStacked, int V, typename Team, int kKernels>
-cudaError_t launch_rows(const CoordinateParams<T>& p, bool load, cudaStream_t stream) {
+cudaError_t launch_rows(const CoordinateParams<T>& p, const Launch& launch) {
   const auto kernel = coordinate_rows<T, kStacked, V, Team, kKernels>;
-  if (load) return load_kernel(kernel);
   const unsigned blocks = blocks_of(count_teams(p.rows), kGaussianThreads / Team::kSize);
   using A = typename Accumulator<T>::type;
   const int64_t own = Moments<A, kKernels>::kNumbers * p.gaussians.dims * kGaussianThreads;
-  kernel<<<blocks, kGaussianThreads, (p.staged + own) * sizeof(A), stream>>>(p);
-  return cudaGetLastError();
+  return launch_kernel(launch, kernel, blocks, kGaussianThreads, (p.staged + own) * sizeof(A), p);
 }
 
 template <typename T, bool kStacked, typename Team, int kKernels>
-cudaError_t launch_short_rows(const CoordinateParams<T>& p, bool load, cudaStream_t stream) {
+cudaError_t launch_short_rows(const CoordinateParams<T>& p, const Launch& launch) {
   const auto kernel = coordinate_short_rows<T, kStacked, 16 / sizeof(T), Team, kKernels>;
-  if (load) return load_kernel(kernel);
   using A = typename Accumulator<T>::type;
   const int64_t numbers = EdgeMoments<A, kKernels>::kNumbers * int64_t(kGaussianThreads);
   const int64_t bytes = p.gaussians.dims * (numbers * sizeof(A) + kKernels * sizeof(Bell<A>));
   const unsigned blocks = blocks_of(count_warps(p.rows), kGaussianThreads / 32);
-  kernel<<<blocks, kGaussianThreads, bytes, stream>>>(p);
-  return cudaGetLastError();
+  return launch_kernel(launch, kernel, blocks, kGaussianThreads, bytes, p);
 }
 
 template <typename T>
@@ -307,22 +300,22 @@ bool takes_short_rows(const CoordinateParams<T>& p) {
 }
 
 template <typename T, bool kStacked, int kKernels>
-cudaError_t launch_pass(const CoordinateParams<T>& p, bool load, cudaStream_t stream) {
+cudaError_t launch_pass(const CoordinateParams<T>& p, const Launch& launch) {
   constexpr int V = 16 / sizeof(T);
   if constexpr (sizeof(T) < 8) {  // float64 is read one by one
     const bool is_short = takes_short_rows(p);
-    if (load || is_short) {
-      JAXGNN_TRY((with_short_team<T>(p.width, load, [&](auto team) {
-        return launch_short_rows<T, kStacked, decltype(team), kKernels>(p, load, stream);
+    if (launch.load || is_short) {
+      JAXGNN_TRY((with_short_team<T>(p.width, launch, [&](auto team) {
+        return launch_short_rows<T, kStacked, decltype(team), kKernels>(p, launch);
       })));
     }
-    if (load || (is_aligned(p) && !is_short)) {
-      JAXGNN_TRY((launch_rows<T, kStacked, V, LongTeam, kKernels>(p, load, stream)));
+    if (launch.load || (is_aligned(p) && !is_short)) {
+      JAXGNN_TRY((launch_rows<T, kStacked, V, LongTeam, kKernels>(p, launch)));
     }
-    if (!load && is_aligned(p)) return cudaSuccess;
+    if (!launch.load && is_aligned(p)) return cudaSuccess;
   }
   if constexpr (kKernels == 1 || (kKernels == 4 && sizeof(T) < 8)) {
-    return launch_rows<T, kStacked, 1, LongTeam, kKernels>(p, load, stream);
+    return launch_rows<T, kStacked, 1, LongTeam, kKernels>(p, launch);
   }
   return cudaSuccess;
 }
@@ -334,7 +327,7 @@ int kernels_of_pass(const CoordinateParams<T>& p) {
 }
 
 template <typename T>
-cudaError_t launch_type(const GaussianGradientArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_type(const GaussianGradientArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
   const GaussianArgs& from = args.gaussian;
   CoordinateParams<T> p{from.rows,
@@ -351,39 +344,34 @@ cudaError_t launch_type(const GaussianGradientArgs& args, bool load, cudaStream_
                         0,
                         0};
   p.staged = staged_numbers(p.gaussians);
-  const int together = load ? 4 : kernels_of_pass(p);
-  for (; load || p.first < from.kernels; p.first += together) {
-    JAXGNN_TRY(with_kernels(together, load, [&](auto tag) {
+  const int together = launch.load ? 4 : kernels_of_pass(p);
+  for (; launch.load || p.first < from.kernels; p.first += together) {
+    JAXGNN_TRY(with_kernels(together, launch.load, [&](auto tag) {
       constexpr int kKernels = decltype(tag)::value;
-      if (load || args.rows_stacked) JAXGNN_TRY((launch_pass<T, true, kKernels>(p, load, stream)));
-      if (load || !args.rows_stacked) return launch_pass<T, false, kKernels>(p, load, stream);
+      if (launch.load || args.rows_stacked) JAXGNN_TRY((launch_pass<T, true, kKernels>(p, launch)));
+      if (launch.load || !args.rows_stacked) return launch_pass<T, false, kKernels>(p, launch);
       return cudaSuccess;
     }));
-    if (load) break;
+    if (launch.load) break;
   }
-  if (load || args.near_gradient != nullptr) {
-    JAXGNN_TRY((launch_join<A, Sum>(p.rows, p.partials, p.near_gradient, from.dims, false, false,
-                                    load, stream)));
+  if (launch.load || args.near_gradient != nullptr) {
+    JAXGNN_TRY((
+        launch_join<A, Sum>(p.rows, p.partials, p.near_gradient, from.dims, false, false, launch)));
   }
-  if (load || args.mu_gradient != nullptr) {
+  if (launch.load || args.mu_gradient != nullptr) {
     const int64_t records = takes_short_rows(p) ? count_warps(p.rows) : count_teams(p.rows);
-    return launch_sums<A>(args, records, load, stream);
+    return launch_sums<A>(args, records, launch);
   }
   return cudaSuccess;
 }
 
 }  // namespace
 
-cudaError_t launch_gaussian_coordinates(const GaussianGradientArgs& args, cudaStream_t stream) {
-  if (args.gaussian.rows.num_rows == 0 || args.gaussian.kernels == 0) return cudaSuccess;
-  return with_type(args.gaussian.type, [&](auto tag) {
-    return launch_type<typename decltype(tag)::type>(args, false, stream);
-  });
-}
-
-cudaError_t load_gaussian_gradients() {
-  return with_each_type([](auto tag) {
-    return launch_type<typename decltype(tag)::type>(GaussianGradientArgs{}, true, nullptr);
+cudaError_t launch_gaussian_coordinates(const GaussianGradientArgs& args, const Launch& launch) {
+  const bool empty = args.gaussian.rows.num_rows == 0 || args.gaussian.kernels == 0;
+  if (!launch.load && empty) return cudaSuccess;
+  return with_type(launch, args.gaussian.type, [&](auto tag) {
+    return launch_type<typename decltype(tag)::type>(args, launch);
   });
 }
 

@@ -242,18 +242,14 @@ __global__ void __launch_bounds__(kGaussianThreads) rows_of_each(const Params<T>
   }
 }
 
-// Launches a kernel for all rows, parts and slices, or with `load` only loads it into the context.
+// Launches a kernel for all rows, parts and slices.
 template <typename T, int V, typename Team>
-cudaError_t launch(void (*kernel)(Params<T>), Params<T> p, int blocks, bool load,
-                   cudaStream_t stream) {
-  if (load) return load_kernel(kernel);
+cudaError_t launch_rows(void (*kernel)(Params<T>), Params<T> p, int blocks, const Launch& launch) {
   constexpr int64_t kSlice = Team::kLanes * V;
   p.slices = static_cast<int>((p.width + kSlice - 1) / kSlice);
   const dim3 grid(blocks_of(p.rows.num_splits + p.rows.num_rows, kGaussianThreads / Team::kSize),
                   static_cast<unsigned>(p.slices * blocks));
-  void* arguments[] = {&p};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(kGaussianThreads),
-                          arguments, 0, stream);
+  return launch_kernel(launch, kernel, grid, kGaussianThreads, 0, p);
 }
 
 // Whether 16-byte loads can read the rows, of which there are so many, by 32-bit numbers.
@@ -264,56 +260,56 @@ bool is_simple(const Params<T>& p, int64_t gathered) {
          gathered <= UINT32_MAX && !p.rows.wide_columns;
 }
 
-// Calls launch(team) for rows that are read one by one.
-template <typename T, typename Launch>
-cudaError_t with_any_team(const Params<T>& p, bool load, const Launch& launch) {
+// Calls f(team) for rows that are read one by one.
+template <typename T, typename F>
+cudaError_t with_any_team(const Params<T>& p, const Launch& launch, F f) {
   const bool few = p.width <= kFewFeatures;
-  if (load || few) JAXGNN_TRY(launch(LongTeam{}));
-  if (load || !few) JAXGNN_TRY(launch(WideTeam{}));
+  if (launch.load || few) JAXGNN_TRY(f(LongTeam{}));
+  if (launch.load || !few) JAXGNN_TRY(f(WideTeam{}));
   return cudaSuccess;
 }
 
 template <typename T>
-cudaError_t launch_mixed(const Params<T>& p, bool simple, bool load, cudaStream_t stream) {
+cudaError_t launch_mixed(const Params<T>& p, bool simple, const Launch& launch) {
   constexpr int V = 16 / sizeof(T);
   const bool is_long = has_long_rows(p.rows);
-  if (load || simple) {
-    JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, load, [&](auto team) {
+  if (launch.load || simple) {
+    JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, launch, [&](auto team) {
       using Team = decltype(team);
-      return launch<T, V, Team>(mixed_rows<T, V, Team, false>, p, 1, load, stream);
+      return launch_rows<T, V, Team>(mixed_rows<T, V, Team, false>, p, 1, launch);
     })));
   }
-  if (load || !simple) {
-    JAXGNN_TRY((with_any_team<T>(p, load, [&](auto team) {
+  if (launch.load || !simple) {
+    JAXGNN_TRY((with_any_team<T>(p, launch, [&](auto team) {
       using Team = decltype(team);
-      return launch<T, 1, Team>(mixed_rows<T, 1, Team, true>, p, 1, load, stream);
+      return launch_rows<T, 1, Team>(mixed_rows<T, 1, Team, true>, p, 1, launch);
     })));
   }
   return cudaSuccess;
 }
 
 template <typename T>
-cudaError_t launch_each(const Params<T>& p, bool simple, bool load, cudaStream_t stream) {
+cudaError_t launch_each(const Params<T>& p, bool simple, const Launch& launch) {
   constexpr int V = 16 / sizeof(T);
   const int64_t kernels = p.gaussians.kernels;
   const bool is_long = has_long_rows(p.rows);
-  const int together = load ? 0 : kernels_together(kernels, !simple);
-  return with_kernels(together, load, [&](auto tag) {
+  const int together = launch.load ? 0 : kernels_together(kernels, !simple);
+  return with_kernels(together, launch.load, [&](auto tag) {
     constexpr int kKernels = decltype(tag)::value;
     const int blocks = static_cast<int>((kernels + kKernels - 1) / kKernels);
-    if (load || simple) {
-      JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, load, [&](auto team) {
+    if (launch.load || simple) {
+      JAXGNN_TRY((with_aligned_team<T>(p.width, is_long, launch, [&](auto team) {
         using Team = decltype(team);
-        return launch<T, V, Team>(rows_of_each<T, V, Team, false, kKernels>, p, blocks, load,
-                                  stream);
+        return launch_rows<T, V, Team>(rows_of_each<T, V, Team, false, kKernels>, p, blocks,
+                                       launch);
       })));
     }
     if constexpr (kKernels == 1 || kKernels == 4) {
-      if (load || !simple) {
-        return with_any_team<T>(p, load, [&](auto team) {
+      if (launch.load || !simple) {
+        return with_any_team<T>(p, launch, [&](auto team) {
           using Team = decltype(team);
-          return launch<T, 1, Team>(rows_of_each<T, 1, Team, true, kKernels>, p, blocks, load,
-                                    stream);
+          return launch_rows<T, 1, Team>(rows_of_each<T, 1, Team, true, kKernels>, p, blocks,
+                                         launch);
         });
       }
     }
@@ -322,7 +318,7 @@ cudaError_t launch_each(const Params<T>& p, bool simple, bool load, cudaStream_t
 }
 
 template <typename T>
-cudaError_t launch_type(const GaussianSumArgs& args, bool load, cudaStream_t stream) {
+cudaError_t launch_type(const GaussianSumArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
   const GaussianArgs& from = args.gaussian;
   const Params<T> p{from.rows,
@@ -335,25 +331,20 @@ cudaError_t launch_type(const GaussianSumArgs& args, bool load, cudaStream_t str
                     1,
                     args.mean};
   const bool simple = is_simple(p, from.num_columns * (args.each ? 1 : from.kernels));
-  if (load || args.each) JAXGNN_TRY(launch_each<T>(p, simple, load, stream));
-  if (load || !args.each) JAXGNN_TRY(launch_mixed<T>(p, simple, load, stream));
+  if (launch.load || args.each) JAXGNN_TRY(launch_each<T>(p, simple, launch));
+  if (launch.load || !args.each) JAXGNN_TRY(launch_mixed<T>(p, simple, launch));
   const int64_t width = args.each ? p.width * from.kernels : p.width;
-  return launch_join<T, Sum>(p.rows, p.partials, p.out, width, p.mean, false, load, stream);
+  return launch_join<T, Sum>(p.rows, p.partials, p.out, width, p.mean, false, launch);
 }
 
 }  // namespace
 
-cudaError_t launch_gaussian_spmm(const GaussianSumArgs& args, cudaStream_t stream) {
+cudaError_t launch_gaussian_spmm(const GaussianSumArgs& args, const Launch& launch) {
   const GaussianArgs& from = args.gaussian;
-  if (from.rows.num_rows == 0 || from.width == 0 || from.kernels == 0) return cudaSuccess;
-  return with_type(from.type, [&](auto tag) {
-    return launch_type<typename decltype(tag)::type>(args, false, stream);
-  });
-}
-
-cudaError_t load_gaussian_spmm() {
-  return with_each_type([](auto tag) {
-    return launch_type<typename decltype(tag)::type>(GaussianSumArgs{}, true, nullptr);
+  const bool empty = from.rows.num_rows == 0 || from.width == 0 || from.kernels == 0;
+  if (!launch.load && empty) return cudaSuccess;
+  return with_type(launch, from.type, [&](auto tag) {
+    return launch_type<typename decltype(tag)::type>(args, launch);
   });
 }
 

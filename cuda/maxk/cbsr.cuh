@@ -1,6 +1,7 @@
 // Device-side helpers of the kernels on compressed balanced sparse rows (CBSR).
 #pragma once
 
+#include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/rows.cuh"
 
@@ -52,17 +53,14 @@ __device__ inline uint32_t to_word(float value, int column) {
   return (__float_as_uint(value) & ~0xffu) | static_cast<uint32_t>(column);
 }
 
-// Calls f(Tag<uint8_t>) or f(Tag<uint16_t>): columns of widths to 256 are bytes.
+// f(Tag<T>{}, Tag<I>{}) for the T of `type` and the I of the width (columns of widths to 256 are
+// bytes), or to load for all of them.
 template <typename F>
-cudaError_t with_index(int64_t width, F f) {
-  return width <= 256 ? f(Tag<uint8_t>{}) : f(Tag<uint16_t>{});
-}
-
-// f(Tag<T>{}, Tag<I>{}) for the T of `type` and the I of the width.
-template <typename F>
-cudaError_t with_types(Type type, int64_t width, F f) {
-  return with_type(NarrowTypes{}, type, [&](auto tag) {
-    return with_index(width, [&](auto index) { return f(tag, index); });
+cudaError_t with_types(const Launch& launch, Type type, int64_t width, F f) {
+  return with_type(NarrowTypes{}, launch, type, [&](auto tag) {
+    if (launch.load || width <= 256) JAXGNN_TRY(f(tag, Tag<uint8_t>{}));
+    if (launch.load || width > 256) JAXGNN_TRY(f(tag, Tag<uint16_t>{}));
+    return cudaSuccess;
   });
 }
 
@@ -76,23 +74,25 @@ struct Share {
   static constexpr int kSpan = kPer * kLanes;
 };
 
-// Calls f(Share<...>{}) for records of k entries; `four` says that four at a time are aligned.
+// Calls f(Share<...>{}) for records of k entries; `four` says that four at a time are aligned. To
+// load, calls it for every share.
 template <typename F>
-cudaError_t with_share(int64_t k, bool four, F f) {
+cudaError_t with_share(const Launch& launch, int64_t k, bool four, F f) {
+  if (launch.load) {
+    JAXGNN_TRY(f(Share<1, 8>{}));
+    JAXGNN_TRY(f(Share<1, 32>{}));
+    JAXGNN_TRY(f(Share<4, 2>{}));
+    JAXGNN_TRY(f(Share<4, 4>{}));
+    JAXGNN_TRY(f(Share<4, 8>{}));
+    JAXGNN_TRY(f(Share<4, 16>{}));
+    return f(Share<4, 32>{});
+  }
   if (!four) return k <= 8 ? f(Share<1, 8>{}) : f(Share<1, 32>{});
   if (k <= 8) return f(Share<4, 2>{});
   if (k <= 16) return f(Share<4, 4>{});
   if (k <= 32) return f(Share<4, 8>{});
   if (k <= 64) return f(Share<4, 16>{});
   return f(Share<4, 32>{});
-}
-
-// The same for every share, up to the first error.
-template <typename F>
-cudaError_t with_each_share(F f) {
-  for (int64_t k : {8, 16, 32, 64, 128}) JAXGNN_TRY(with_share(k, true, f));
-  for (int64_t k : {8, 32}) JAXGNN_TRY(with_share(k, false, f));
-  return cudaSuccess;
 }
 
 }  // namespace jaxgnn::maxk

@@ -1,6 +1,6 @@
 // The dense rows of compressed balanced sparse ones.
 #include "cuda/maxk/cbsr.cuh"
-#include "cuda/maxk/cbsr_scatter.h"
+#include "cuda/maxk/maxk.h"
 
 namespace jaxgnn::maxk {
 namespace {
@@ -44,33 +44,18 @@ __global__ void __launch_bounds__(kThreads) scatter(const Params<T, I> p) {
 
 }  // namespace
 
-cudaError_t launch_cbsr_scatter(const CbsrScatterArgs& args, cudaStream_t stream) {
-  if (args.num_rows == 0 || args.width == 0) return cudaSuccess;
-  return with_types(args.type, args.width, [&](auto tag, auto index) {
+cudaError_t launch_cbsr_scatter(const CbsrScatterArgs& args, const Launch& launch) {
+  const Cbsr& from = args.cbsr;
+  if (!launch.load && (from.num_rows == 0 || from.width == 0)) return cudaSuccess;
+  return with_types(launch, args.type, from.width, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
-    const Params<T, I> p{static_cast<const T*>(args.values), static_cast<const I*>(args.columns),
-                         static_cast<T*>(args.out),          args.num_rows,
-                         static_cast<int>(args.width),       static_cast<int>(args.k)};
+    const Params<T, I> p{static_cast<const T*>(from.values), static_cast<const I*>(from.indices),
+                         static_cast<T*>(args.out),          from.num_rows,
+                         static_cast<int>(from.width),       static_cast<int>(from.k)};
     constexpr int kRows = kThreads / 32;
-    scatter<T, I><<<static_cast<unsigned>((args.num_rows + kRows - 1) / kRows), kThreads,
-                    kRows * args.width * sizeof(T), stream>>>(p);
-    return cudaGetLastError();
-  });
-}
-
-cudaError_t load_cbsr_scatter() {
-  return with_each_type(NarrowTypes{}, [](auto tag) {
-    using T = typename decltype(tag)::type;
-    for (int64_t width : {256, 257}) {
-      JAXGNN_TRY(with_index(width, [](auto index) {
-        const auto kernel = scatter<T, typename decltype(index)::type>;
-        JAXGNN_TRY(load_kernel(kernel));
-        return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024);
-      }));
-    }
-    return cudaSuccess;
+    return launch_large_kernel(launch, scatter<T, I>, blocks_of(from.num_rows, kRows), kThreads,
+                               kRows * from.width * sizeof(T), p);
   });
 }
 

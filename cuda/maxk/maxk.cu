@@ -315,60 +315,56 @@ Candidates candidates_of(int64_t k, int64_t width) {
   return {0, static_cast<double>(k)};
 }
 
-// Calls f(kernel, rows of a block) with the kernel for a width that a warp holds in vectors.
+// Calls f(kernel, rows of a block) with the kernel for a width that a warp holds in vectors, or to
+// load with each of them.
 template <typename T, typename I, bool kTransformed, int kSlots, typename F>
-cudaError_t with_vectors(int64_t width, F f) {
+cudaError_t with_vectors(const Launch& launch, int64_t width, F f) {
   constexpr int V = 16 / sizeof(T);
-  if constexpr (sizeof(I) == 1) {  // widths to 256
-    if (width <= 32 * V) return f(select<T, I, kTransformed, V, 1, 1, kSlots>, 4);
-    return f(select<T, I, kTransformed, V, 8 / V, 1, kSlots>, 4);
-  } else {
-    if (width <= 512) return f(select<T, I, kTransformed, V, 16 / V, 1, kSlots>, 4);
-    return f(select<T, I, kTransformed, V, 32 / V, 1, kSlots>, 4);
-  }
+  constexpr bool kNarrow = sizeof(I) == 1;  // widths to 256
+  constexpr int kFew = kNarrow ? 1 : 16 / V, kMany = kNarrow ? 8 / V : 32 / V;
+  const bool few = width <= (kNarrow ? 32 * V : 512);
+  if (launch.load || few) JAXGNN_TRY(f(select<T, I, kTransformed, V, kFew, 1, kSlots>, 4));
+  if (launch.load || !few) JAXGNN_TRY(f(select<T, I, kTransformed, V, kMany, 1, kSlots>, 4));
+  return cudaSuccess;
 }
 
 // The same for any width; `vectorized` says that 16 bytes are aligned.
 template <typename T, typename I, bool kTransformed, typename F>
-cudaError_t with_select(int64_t width, bool vectorized, int slots, F f) {
+cudaError_t with_select(const Launch& launch, int64_t width, bool vectorized, int slots, F f) {
+  constexpr int V = 16 / sizeof(T);
   if constexpr (sizeof(I) == 1) {
-    if (!vectorized) return f(select<T, I, kTransformed, 1, 8, 1, 0>, 4);
+    if (launch.load || !vectorized) JAXGNN_TRY(f(select<T, I, kTransformed, 1, 8, 1, 0>, 4));
   } else {
-    constexpr int V = 16 / sizeof(T);
-    if (width > 1024) {
-      return vectorized ? f(select<T, I, kTransformed, V, 32 / V, 4, 0>, 1)
-                        : f(select<T, I, kTransformed, 1, 32, 4, 0>, 1);
+    const bool wide = width > 1024;
+    if (launch.load || (wide && vectorized)) {
+      JAXGNN_TRY(f(select<T, I, kTransformed, V, 32 / V, 4, 0>, 1));
     }
-    if (!vectorized) return f(select<T, I, kTransformed, 1, 32, 1, 0>, 4);
+    if (launch.load || (wide && !vectorized)) {
+      JAXGNN_TRY(f(select<T, I, kTransformed, 1, 32, 4, 0>, 1));
+    }
+    if (launch.load || (!wide && !vectorized)) {
+      JAXGNN_TRY(f(select<T, I, kTransformed, 1, 32, 1, 0>, 4));
+    }
+    if (!launch.load && wide) return cudaSuccess;
   }
-  if (slots == 2) return with_vectors<T, I, kTransformed, 2>(width, f);
-  if (slots == 4) return with_vectors<T, I, kTransformed, 4>(width, f);
-  return with_vectors<T, I, kTransformed, 0>(width, f);
-}
-
-template <typename T, typename I, bool kTransformed>
-cudaError_t load_select() {
-  const auto load_one = [](auto kernel, int) { return load_kernel(kernel); };
-  for (int64_t width : {128, 256, 512, 1024, 4096}) {
-    JAXGNN_TRY((with_select<T, I, kTransformed>(width, false, 0, load_one)));
-    for (int slots : {0, 2, 4}) {
-      JAXGNN_TRY((with_select<T, I, kTransformed>(width, true, slots, load_one)));
-    }
+  if (!launch.load && !vectorized) return cudaSuccess;
+  if (launch.load || slots == 2) {
+    JAXGNN_TRY((with_vectors<T, I, kTransformed, 2>(launch, width, f)));
+  }
+  if (launch.load || slots == 4) {
+    JAXGNN_TRY((with_vectors<T, I, kTransformed, 4>(launch, width, f)));
+  }
+  if (launch.load || slots == 0) {
+    JAXGNN_TRY((with_vectors<T, I, kTransformed, 0>(launch, width, f)));
   }
   return cudaSuccess;
 }
 
-template <typename T, typename I>
-cudaError_t load() {
-  JAXGNN_TRY((load_select<T, I, false>()));
-  return load_select<T, I, true>();
-}
-
 }  // namespace
 
-cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream) {
-  if (args.num_rows == 0) return cudaSuccess;
-  return with_types(args.type, args.width, [&](auto tag, auto index) {
+cudaError_t launch_maxk(const MaxkArgs& args, const Launch& launch) {
+  if (!launch.load && args.num_rows == 0) return cudaSuccess;
+  return with_types(launch, args.type, args.width, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
     const auto aligned = [](const void* data) {
@@ -377,7 +373,8 @@ cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream) {
     const bool vectorized =
         args.width % (16 / sizeof(T)) == 0 && aligned(args.x) && aligned(args.bias);
     Candidates candidates{0, 0.0};
-    if (vectorized && args.width <= 1024) candidates = candidates_of(args.k, args.width);
+    if (!launch.load && vectorized && args.width <= 1024)
+      candidates = candidates_of(args.k, args.width);
     int64_t row_bytes = args.k * (sizeof(T) + sizeof(I));
     row_bytes = std::max<int64_t>(row_bytes, candidates.slots * 32 * (sizeof(float) + sizeof(I)));
     row_bytes = (row_bytes + 15) / 16 * 16;
@@ -387,7 +384,7 @@ cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream) {
     const Params<T, I> p{
         static_cast<const T*>(args.x),
         static_cast<T*>(args.values),
-        static_cast<I*>(args.columns),
+        static_cast<I*>(args.indices),
         args.num_rows,
         static_cast<int>(args.width),
         static_cast<int>(args.k),
@@ -397,7 +394,7 @@ cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream) {
         static_cast<float>(low.quantile),
         static_cast<float>(1.0 / (width * low.density)),
         static_cast<int>(row_bytes),
-        args.bias,
+        static_cast<const float*>(args.bias),
         args.keys,
         args.bias_of_each ? static_cast<int>(args.width) : 0,
         args.key_of_each ? 2 : 0,
@@ -405,23 +402,18 @@ cudaError_t launch_maxk(const MaxkArgs& args, cudaStream_t stream) {
         ~uint64_t{0} / static_cast<uint64_t>(std::max<int64_t>(args.rows_per_example, 1)),
         args.drop_below,
         static_cast<float>(keep_scale(args.drop_below))};
-    const auto launch = [&](auto kernel, int rows) {
-      const unsigned blocks = static_cast<unsigned>((args.num_rows + rows - 1) / rows);
-      kernel<<<blocks, kThreads, rows * row_bytes, stream>>>(p);
-      return cudaGetLastError();
+    const auto run = [&](auto kernel, int rows) {
+      return launch_kernel(launch, kernel, blocks_of(args.num_rows, rows), kThreads,
+                           rows * row_bytes, p);
     };
-    if (args.bias == nullptr && args.keys == nullptr) {
-      return with_select<T, I, false>(args.width, vectorized, candidates.slots, launch);
+    const bool plain = args.bias == nullptr && args.keys == nullptr;
+    if (launch.load || plain) {
+      JAXGNN_TRY((with_select<T, I, false>(launch, args.width, vectorized, candidates.slots, run)));
     }
-    return with_select<T, I, true>(args.width, vectorized, candidates.slots, launch);
-  });
-}
-
-cudaError_t load_maxk() {
-  return with_each_type(NarrowTypes{}, [](auto tag) {
-    using T = typename decltype(tag)::type;
-    JAXGNN_TRY((load<T, uint8_t>()));
-    return load<T, uint16_t>();
+    if (launch.load || !plain) {
+      JAXGNN_TRY((with_select<T, I, true>(launch, args.width, vectorized, candidates.slots, run)));
+    }
+    return cudaSuccess;
   });
 }
 

@@ -1,7 +1,7 @@
 // Dot products on edges of a record with a dense row at the record's columns: a warp stages the
 // row in shared memory and its groups take the row's edges in turn.
 #include "cuda/maxk/cbsr.cuh"
-#include "cuda/maxk/maxk_spmm.h"
+#include "cuda/maxk/maxk.h"
 
 namespace jaxgnn::maxk {
 namespace {
@@ -46,34 +46,19 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-cudaError_t launch_maxk_sddmm(const MaxkSddmmArgs& args, cudaStream_t stream) {
-  if (args.rows.num_rows == 0 || args.rows.num_edges == 0) return cudaSuccess;
-  return with_types(args.type, args.width, [&](auto tag, auto index) {
+cudaError_t launch_maxk_sddmm(const MaxkProductArgs& args, const Launch& launch) {
+  const Cbsr& from = args.cbsr;
+  if (!launch.load && (args.rows.num_rows == 0 || args.rows.num_edges == 0)) return cudaSuccess;
+  return with_types(launch, args.type, from.width, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
-    return with_share(args.k, args.k % 4 == 0, [&](auto share) {
+    return with_share(launch, from.k, from.k % 4 == 0, [&](auto share) {
       const int64_t workers = args.rows.num_splits + args.rows.num_rows;
-      record_dots<T, I, decltype(share)><<<static_cast<unsigned>((workers + kWarps - 1) / kWarps),
-                                           kThreads, kWarps * args.width * sizeof(float), stream>>>(
-          args.rows, static_cast<const T*>(args.values), static_cast<const I*>(args.columns),
-          static_cast<const T*>(args.dense), args.out, static_cast<int>(args.width),
-          static_cast<int>(args.k));
-      return cudaGetLastError();
-    });
-  });
-}
-
-cudaError_t load_maxk_sddmm() {
-  return with_each_type(NarrowTypes{}, [](auto tag) {
-    using T = typename decltype(tag)::type;
-    return with_each_share([](auto share) {
-      for (const void* kernel :
-           {reinterpret_cast<const void*>(record_dots<T, uint8_t, decltype(share)>),
-            reinterpret_cast<const void*>(record_dots<T, uint16_t, decltype(share)>)}) {
-        JAXGNN_TRY(
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024));
-      }
-      return cudaSuccess;
+      return launch_large_kernel(
+          launch, record_dots<T, I, decltype(share)>, blocks_of(workers, kWarps), kThreads,
+          kWarps * from.width * sizeof(float), args.rows, static_cast<const T*>(from.values),
+          static_cast<const I*>(from.indices), static_cast<const T*>(args.dense),
+          static_cast<float*>(args.out), static_cast<int>(from.width), static_cast<int>(from.k));
     });
   });
 }

@@ -9,7 +9,7 @@
 #include "cuda/core/reduce.cuh"
 #include "cuda/maxk/cbsr.cuh"
 #include "cuda/maxk/fixed_point.cuh"
-#include "cuda/maxk/maxk_spmm.h"
+#include "cuda/maxk/maxk.h"
 
 namespace jaxgnn::maxk {
 namespace {
@@ -212,9 +212,16 @@ __global__ void __launch_bounds__(256) find_range(const RangeArgs args) {
   if (threadIdx.x < 2) atomicMax(args.range + threadIdx.x, found[threadIdx.x]);
 }
 
-// Calls f(kernel) with the one for rows of k values.
+// Calls f(kernel) with the one for rows of k values, or to load with each of them.
 template <typename T, typename F>
-cudaError_t with_find_range(int64_t k, F f) {
+cudaError_t with_find_range(const Launch& launch, int64_t k, F f) {
+  if (launch.load) {
+    for (const auto kernel :
+         {find_range<T, 1, 8>, find_range<T, 4, 2>, find_range<T, 4, 4>, find_range<T, 4, 8>}) {
+      JAXGNN_TRY(f(kernel));
+    }
+    return cudaSuccess;
+  }
   if (k % 4 != 0) return f(find_range<T, 1, 8>);
   if (k <= 8) return f(find_range<T, 4, 2>);
   if (k <= 16) return f(find_range<T, 4, 4>);
@@ -226,7 +233,12 @@ cudaError_t with_find_range(int64_t k, F f) {
 constexpr int kMaxShared = 48 * 1024;
 
 template <typename T, typename I, typename F>
-cudaError_t with_float_share(int64_t k, int64_t width, F f) {
+cudaError_t with_float_share(const Launch& launch, int64_t k, int64_t width, F f) {
+  if (launch.load) {
+    JAXGNN_TRY(f(Share<1, 8>{}));
+    JAXGNN_TRY(f(Share<1, 16>{}));
+    return f(Share<1, 32>{});
+  }
   const int64_t bytes = kWarps * width * static_cast<int64_t>(sizeof(float));
   if (k <= 8 && 4 * bytes <= kMaxShared) return f(Share<1, 8>{});
   if (k <= 16 && 2 * bytes <= kMaxShared) return f(Share<1, 16>{});
@@ -234,94 +246,64 @@ cudaError_t with_float_share(int64_t k, int64_t width, F f) {
 }
 
 template <typename T, typename I>
-cudaError_t launch_rows(const MaxkSpmmArgs& args, cudaStream_t stream) {
+cudaError_t launch_rows(const MaxkSpmmArgs& args, const Launch& launch) {
+  const Cbsr& from = args.cbsr;
   const Params<T, I> p{args.rows,
-                       static_cast<const T*>(args.values),
-                       static_cast<const I*>(args.columns),
-                       args.weights,
+                       static_cast<const T*>(from.values),
+                       static_cast<const I*>(from.indices),
+                       static_cast<const float*>(args.weights),
                        static_cast<T*>(args.out),
-                       args.partials,
+                       static_cast<float*>(args.partials),
                        args.range,
                        args.sizes,
                        args.flags,
-                       static_cast<int>(args.width),
-                       static_cast<int>(args.k),
-                       args.mean};
-  const int64_t workers = args.rows.num_splits + args.rows.num_rows;
-  const unsigned blocks = static_cast<unsigned>((workers + kWarps - 1) / kWarps);
-  const size_t row_bytes = kWarps * args.width * sizeof(float);
-  if (args.range != nullptr && !args.fallback) {
-    JAXGNN_TRY(with_share(args.k, args.k % 4 == 0, [&](auto share) {
-      fixed_rows<T, I, decltype(share)><<<blocks, kThreads, row_bytes, stream>>>(p);
-      return cudaGetLastError();
+                       static_cast<int>(from.width),
+                       static_cast<int>(from.k),
+                       args.reduce == Reduce::kMean};
+  const unsigned blocks = blocks_of(args.rows.num_splits + args.rows.num_rows, kWarps);
+  const size_t row_bytes = kWarps * from.width * sizeof(float);
+  if (launch.load || (args.range != nullptr && !args.fallback)) {
+    JAXGNN_TRY(with_share(launch, from.k, from.k % 4 == 0, [&](auto share) {
+      return launch_large_kernel(launch, fixed_rows<T, I, decltype(share)>, blocks, kThreads,
+                                 row_bytes, p);
     }));
   }
-  JAXGNN_TRY((with_float_share<T, I>(args.k, args.width, [&](auto share) {
+  JAXGNN_TRY((with_float_share<T, I>(launch, from.k, from.width, [&](auto share) {
     using S = decltype(share);
-    // Where it will probably find nothing to do, a grid that ends at once.
-    const bool left = args.range != nullptr;
-    const unsigned grid = left ? std::min(blocks, kFallbackBlocks) : blocks;
-    const auto kernel = left ? float_rows<T, I, S, true> : float_rows<T, I, S, false>;
-    kernel<<<grid, kThreads, S::kGroups * row_bytes, stream>>>(p);
-    return cudaGetLastError();
+    const size_t bytes = S::kGroups * row_bytes;
+    if (launch.load || args.range == nullptr) {
+      JAXGNN_TRY(
+          launch_large_kernel(launch, float_rows<T, I, S, false>, blocks, kThreads, bytes, p));
+    }
+    if (launch.load || args.range != nullptr) {
+      // It will probably find nothing to do: a grid that ends at once.
+      const unsigned few = std::min(blocks, kFallbackBlocks);
+      JAXGNN_TRY(launch_large_kernel(launch, float_rows<T, I, S, true>, few, kThreads, bytes, p));
+    }
+    return cudaSuccess;
   })));
-  return launch_join<T, Sum>(p.rows, p.partials, p.out, int64_t(p.width), p.mean, false, false,
-                             stream);
-}
-
-template <typename T, typename I>
-cudaError_t load_rows() {
-  JAXGNN_TRY(
-      with_each_share([](auto share) { return load_kernel(fixed_rows<T, I, decltype(share)>); }));
-  constexpr int64_t kNarrow = 256, kWide = 4096;  // each share occurs
-  for (int64_t k : {8, 16, 32}) {
-    JAXGNN_TRY((with_float_share<T, I>(k, k == 32 ? kWide : kNarrow, [](auto share) {
-      using S = decltype(share);
-      for (const auto kernel : {float_rows<T, I, S, false>, float_rows<T, I, S, true>}) {
-        JAXGNN_TRY(load_kernel(kernel));
-        JAXGNN_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                        cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024));
-      }
-      return cudaSuccess;
-    })));
-  }
-  return with_each_share([](auto share) {
-    return cudaFuncSetAttribute(reinterpret_cast<const void*>(fixed_rows<T, I, decltype(share)>),
-                                cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024);
-  });
+  return launch_join<T, Sum>(p.rows, p.partials, p.out, int64_t(p.width), p.mean, false, launch);
 }
 
 }  // namespace
 
-cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, cudaStream_t stream) {
-  if (args.rows.num_rows == 0 || args.width == 0) return cudaSuccess;
-  return with_types(args.type, args.width, [&](auto tag, auto index) {
-    return launch_rows<typename decltype(tag)::type, typename decltype(index)::type>(args, stream);
+cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, const Launch& launch) {
+  if (!launch.load && (args.rows.num_rows == 0 || args.cbsr.width == 0)) return cudaSuccess;
+  return with_types(launch, args.type, args.cbsr.width, [&](auto tag, auto index) {
+    return launch_rows<typename decltype(tag)::type, typename decltype(index)::type>(args, launch);
   });
 }
 
-cudaError_t load_maxk_spmm() {
-  return with_each_type(NarrowTypes{}, [](auto tag) {
-    using T = typename decltype(tag)::type;
-    for (int64_t k : {1, 8, 16, 32}) {
-      JAXGNN_TRY(with_find_range<T>(k, [](auto kernel) { return load_kernel(kernel); }));
-    }
-    JAXGNN_TRY((launch_join<T, Sum>(Rows{}, static_cast<const float*>(nullptr),
-                                    static_cast<T*>(nullptr), 0, false, false, true, nullptr)));
-    JAXGNN_TRY((load_rows<T, uint8_t>()));
-    return load_rows<T, uint16_t>();
-  });
-}
-
-cudaError_t launch_range(const RangeArgs& args, cudaStream_t stream) {
-  JAXGNN_TRY(cudaMemsetAsync(args.range, 0, 2 * sizeof(uint32_t), stream));
+cudaError_t launch_range(const RangeArgs& args, const Launch& launch) {
   const int64_t rows = std::max(args.num_rows, args.num_flags);
-  if (rows == 0) return cudaSuccess;
+  if (!launch.load) {
+    JAXGNN_TRY(cudaMemsetAsync(args.range, 0, 2 * sizeof(uint32_t), launch.stream));
+    if (rows == 0) return cudaSuccess;
+  }
   const unsigned blocks = static_cast<unsigned>(std::min<int64_t>((rows + 31) / 32, 1056));
-  return with_type(NarrowTypes{}, args.type, [&](auto tag) {
-    return with_find_range<typename decltype(tag)::type>(args.width, [&](auto kernel) {
-      kernel<<<blocks, 256, 0, stream>>>(args);
-      return cudaGetLastError();
+  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
+    return with_find_range<typename decltype(tag)::type>(launch, args.width, [&](auto kernel) {
+      return launch_kernel(launch, kernel, blocks, 256, 0, args);
     });
   });
 }

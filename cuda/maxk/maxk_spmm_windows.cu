@@ -142,11 +142,12 @@ __global__ void __launch_bounds__(kWindowThreads) join(const WindowParams<T> p) 
 
 // Calls f(kernel) with each of the two; words are read four at a time.
 template <typename T, typename S, typename F>
-cudaError_t with_forward(bool words, F f) {
+cudaError_t with_forward(const Launch& launch, bool words, F f) {
   if constexpr (S::kPer == 4) {
-    if (words) {
+    if (launch.load || words) {
       JAXGNN_TRY(f(forward<T, S, true, true>));
-      return f(forward<T, S, true, false>);
+      JAXGNN_TRY(f(forward<T, S, true, false>));
+      if (!launch.load) return cudaSuccess;
     }
   }
   JAXGNN_TRY(f(forward<T, S, false, true>));
@@ -155,32 +156,20 @@ cudaError_t with_forward(bool words, F f) {
 
 }  // namespace
 
-cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, cudaStream_t stream) {
-  if (args.windows.num_parts == 0) return cudaSuccess;
-  return with_type(NarrowTypes{}, args.type, [&](auto tag) {
+cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Launch& launch) {
+  const int parts = args.windows.num_parts;
+  if (!launch.load && parts == 0) return cudaSuccess;
+  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const WindowParams<T> p = params<T>(args);
-    const int bytes = static_cast<int>(kWindowRows * args.width * sizeof(int));
-    JAXGNN_TRY(with_share(args.k, args.k % 4 == 0, [&](auto share) {
-      return with_forward<T, decltype(share)>(args.words != nullptr, [&](auto kernel) {
-        return launch_kernel<T>(kernel, p, bytes, stream);
+    const size_t bytes = kWindowRows * args.width * sizeof(int);
+    JAXGNN_TRY(with_share(launch, args.k, args.k % 4 == 0, [&](auto share) {
+      return with_forward<T, decltype(share)>(launch, args.words != nullptr, [&](auto kernel) {
+        return launch_large_kernel(launch, kernel, parts, kWindowThreads, bytes, p);
       });
     }));
-    return args.partials == nullptr ? cudaSuccess : launch_kernel<T>(join<T>, p, 0, stream);
-  });
-}
-
-cudaError_t load_maxk_windows() {
-  return with_each_type(NarrowTypes{}, [](auto tag) {
-    using T = typename decltype(tag)::type;
-    JAXGNN_TRY(load_kernel(join<T>));
-    return with_each_share([](auto share) {
-      for (bool words : {false, true}) {
-        JAXGNN_TRY((
-            with_forward<T, decltype(share)>(words, [](auto kernel) { return allow<T>(kernel); })));
-      }
-      return cudaSuccess;
-    });
+    if (!launch.load && args.partials == nullptr) return cudaSuccess;
+    return launch_kernel(launch, join<T>, parts, kWindowThreads, 0, p);
   });
 }
 

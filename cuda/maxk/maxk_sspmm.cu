@@ -8,7 +8,7 @@
 #include "cuda/core/reduce.cuh"
 #include "cuda/maxk/cbsr.cuh"
 #include "cuda/maxk/fixed_point.cuh"
-#include "cuda/maxk/maxk_spmm.h"
+#include "cuda/maxk/maxk.h"
 #include "cuda/maxk/reduce_to.cuh"
 
 namespace jaxgnn::maxk {
@@ -126,21 +126,28 @@ __global__ void __launch_bounds__(256) round_sums(const float* sums, T* out, int
 }
 
 template <typename T, typename I>
-Params<T, I> params(const MaxkSspmmArgs& args) {
+Params<T, I> params(const MaxkProductArgs& args, const uint32_t* range) {
   return {args.rows,
           static_cast<const T*>(args.dense),
-          static_cast<const I*>(args.columns),
-          args.weights,
+          static_cast<const I*>(args.cbsr.indices),
+          static_cast<const float*>(args.weights),
           static_cast<T*>(args.out),
-          args.partials,
-          static_cast<int>(args.width),
-          static_cast<int>(args.k),
-          args.range};
+          static_cast<float*>(args.partials),
+          static_cast<int>(args.cbsr.width),
+          static_cast<int>(args.cbsr.k),
+          range};
 }
 
-// Calls f(kernel) with the gather kernel for records of k.
+// Calls f(kernel) with the gather kernel for records of k, or to load with each of them.
 template <typename T, typename I, typename F>
-cudaError_t with_gather(int64_t k, F f) {
+cudaError_t with_gather(const Launch& launch, int64_t k, F f) {
+  if (launch.load) {
+    for (const auto kernel : {gather<T, I, 1, 8>, gather<T, I, 1, 16>, gather<T, I, 1, 32>,
+                              gather<T, I, 2, 32>, gather<T, I, 4, 32>}) {
+      JAXGNN_TRY(f(kernel));
+    }
+    return cudaSuccess;
+  }
   if (k <= 8) return f(gather<T, I, 1, 8>);
   if (k <= 16) return f(gather<T, I, 1, 16>);
   if (k <= 32) return f(gather<T, I, 1, 32>);
@@ -148,75 +155,54 @@ cudaError_t with_gather(int64_t k, F f) {
   return f(gather<T, I, 4, 32>);
 }
 
-unsigned blocks_of(const Rows& rows) {
-  return static_cast<unsigned>((rows.num_splits + rows.num_rows + kWarps - 1) / kWarps);
-}
-
-template <typename T, typename I>
-cudaError_t load() {
-  for (int64_t k : {8, 16, 32, 64, 128}) {
-    JAXGNN_TRY((with_gather<T, I>(k, [](auto kernel) { return load_kernel(kernel); })));
-  }
-  return with_each_share([](auto share) {
-    const auto kernel = scatter<T, I, decltype(share)>;
-    JAXGNN_TRY(load_kernel(kernel));
-    return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024);
-  });
+unsigned blocks_of_rows(const Rows& rows) {
+  return blocks_of(rows.num_splits + rows.num_rows, kWarps);
 }
 
 }  // namespace
 
-cudaError_t launch_maxk_sspmm(const MaxkSspmmArgs& args, cudaStream_t stream) {
-  if (args.rows.num_rows == 0) return cudaSuccess;
-  return with_types(args.type, args.width, [&](auto tag, auto index) {
+cudaError_t launch_maxk_sspmm(const MaxkProductArgs& args, const Launch& launch,
+                              const uint32_t* range) {
+  if (!launch.load && args.rows.num_rows == 0) return cudaSuccess;
+  return with_types(launch, args.type, args.cbsr.width, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
-    const Params<T, I> p = params<T, I>(args);
-    JAXGNN_TRY((with_gather<T, I>(args.k, [&](auto kernel) {
+    const Params<T, I> p = params<T, I>(args, range);
+    JAXGNN_TRY((with_gather<T, I>(launch, args.cbsr.k, [&](auto kernel) {
       // Where it will probably find nothing to do, a grid that ends at once.
-      const unsigned blocks = blocks_of(args.rows);
-      const unsigned grid = args.range == nullptr ? blocks : std::min(blocks, kFallbackBlocks);
-      kernel<<<grid, kThreads, 0, stream>>>(p);
-      return cudaGetLastError();
+      const unsigned blocks = blocks_of_rows(args.rows);
+      const unsigned grid = range == nullptr ? blocks : std::min(blocks, kFallbackBlocks);
+      return launch_kernel(launch, kernel, grid, kThreads, 0, p);
     })));
-    return launch_join<T, Sum>(p.rows, p.partials, p.out, args.k, false, false, false, stream);
+    return launch_join<T, Sum>(p.rows, p.partials, p.out, args.cbsr.k, false, false, launch);
   });
 }
 
-cudaError_t launch_maxk_sspmm_scatter(const MaxkSspmmArgs& args, cudaStream_t stream) {
+cudaError_t launch_maxk_sspmm_scatter(const MaxkProductArgs& args, const Launch& launch) {
+  const Cbsr& to = args.cbsr;
   float* sums = static_cast<float*>(args.out);
-  JAXGNN_TRY(cudaMemsetAsync(sums, 0, args.num_records * args.k * sizeof(float), stream));
-  if (args.rows.num_rows == 0) return cudaSuccess;
-  return with_types(args.type, args.width, [&](auto tag, auto index) {
+  if (!launch.load) {
+    const size_t bytes = to.num_rows * to.k * sizeof(float);
+    JAXGNN_TRY(cudaMemsetAsync(sums, 0, bytes, launch.stream));
+    if (args.rows.num_rows == 0) return cudaSuccess;
+  }
+  return with_types(launch, args.type, to.width, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
-    const Params<T, I> p = params<T, I>(args);
-    return with_share(args.k, args.k % 4 == 0, [&](auto share) {
-      const size_t bytes = kWarps * args.width * sizeof(float);
-      scatter<T, I, decltype(share)><<<blocks_of(args.rows), kThreads, bytes, stream>>>(p, sums);
-      return cudaGetLastError();
+    const Params<T, I> p = params<T, I>(args, nullptr);
+    return with_share(launch, to.k, to.k % 4 == 0, [&](auto share) {
+      return launch_large_kernel(launch, scatter<T, I, decltype(share)>, blocks_of_rows(args.rows),
+                                 kThreads, kWarps * to.width * sizeof(float), p, sums);
     });
   });
 }
 
-cudaError_t launch_round(Type type, const float* sums, void* out, int64_t size,
-                         cudaStream_t stream) {
-  if (size == 0) return cudaSuccess;
-  return with_type(NarrowTypes{}, type, [&](auto tag) {
+cudaError_t launch_round(const RoundArgs& args, const Launch& launch) {
+  if (!launch.load && args.size == 0) return cudaSuccess;
+  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    round_sums<T><<<static_cast<unsigned>((size + 255) / 256), 256, 0, stream>>>(
-        sums, static_cast<T*>(out), size);
-    return cudaGetLastError();
-  });
-}
-
-cudaError_t load_maxk_sspmm() {
-  return with_each_type(NarrowTypes{}, [](auto tag) {
-    using T = typename decltype(tag)::type;
-    JAXGNN_TRY(load_kernel(round_sums<T>));
-    JAXGNN_TRY((load<T, uint8_t>()));
-    return load<T, uint16_t>();
+    return launch_kernel(launch, round_sums<T>, blocks_of(args.size, 256), 256, 0, args.sums,
+                         static_cast<T*>(args.out), args.size);
   });
 }
 

@@ -104,48 +104,38 @@ __global__ void __launch_bounds__(256) round_exact(const long long* sums, const 
 }
 
 template <bool kExact>
-cudaError_t launch_backward(const MaxkWindowsArgs& args, cudaStream_t stream) {
+cudaError_t launch_backward(const MaxkWindowsArgs& args, const Launch& launch) {
   const size_t size = args.num_senders * args.k * (kExact ? sizeof(int64_t) : sizeof(float));
-  JAXGNN_TRY(cudaMemsetAsync(args.sums, 0, size, stream));
-  if (args.windows.num_parts == 0) return cudaSuccess;
-  return with_type(NarrowTypes{}, args.type, [&](auto tag) {
+  if (!launch.load) {
+    JAXGNN_TRY(cudaMemsetAsync(args.sums, 0, size, launch.stream));
+    if (args.windows.num_parts == 0) return cudaSuccess;
+  }
+  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return with_share(args.k, args.k % 4 == 0, [&](auto share) {
-      const int bytes = static_cast<int>(kWindowRows * args.width * sizeof(T));
-      return launch_kernel<T>(backward<T, decltype(share), kExact>, params<T>(args), bytes, stream);
+    return with_share(launch, args.k, args.k % 4 == 0, [&](auto share) {
+      return launch_large_kernel(launch, backward<T, decltype(share), kExact>,
+                                 args.windows.num_parts, kWindowThreads,
+                                 kWindowRows * args.width * sizeof(T), params<T>(args));
     });
   });
 }
 
 }  // namespace
 
-cudaError_t launch_maxk_sspmm_windows(const MaxkWindowsArgs& args, cudaStream_t stream) {
-  return launch_backward<false>(args, stream);
+cudaError_t launch_maxk_sspmm_windows(const MaxkWindowsArgs& args, const Launch& launch) {
+  return launch_backward<false>(args, launch);
 }
 
 cudaError_t launch_maxk_sspmm_windows_exact(const MaxkWindowsArgs& args, void* out,
-                                            cudaStream_t stream) {
-  JAXGNN_TRY(launch_backward<true>(args, stream));
+                                            const Launch& launch) {
+  JAXGNN_TRY(launch_backward<true>(args, launch));
   const int64_t size = args.num_senders * args.k;
-  if (size == 0) return cudaSuccess;
-  return with_type(NarrowTypes{}, args.type, [&](auto tag) {
+  if (!launch.load && size == 0) return cudaSuccess;
+  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    round_exact<T><<<static_cast<unsigned>((size + 255) / 256), 256, 0, stream>>>(
-        static_cast<const long long*>(args.sums), args.range, args.num_edges, static_cast<T*>(out),
-        size);
-    return cudaGetLastError();
-  });
-}
-
-cudaError_t load_maxk_windows_gradient() {
-  return with_each_type(NarrowTypes{}, [](auto tag) {
-    using T = typename decltype(tag)::type;
-    JAXGNN_TRY(load_kernel(round_exact<T>));
-    return with_each_share([](auto share) {
-      using S = decltype(share);
-      JAXGNN_TRY((allow<T>(backward<T, S, false>)));
-      return allow<T>(backward<T, S, true>);
-    });
+    return launch_kernel(launch, round_exact<T>, blocks_of(size, 256), 256, 0,
+                         static_cast<const long long*>(args.sums), args.range, args.num_edges,
+                         static_cast<T*>(out), size);
   });
 }
 

@@ -136,13 +136,6 @@ __device__ inline unsigned entry_at(const WindowParams<T>& p, int sender, int c)
 }
 
 template <typename T>
-cudaError_t launch_kernel(void (*kernel)(WindowParams<T>), const WindowParams<T>& p, int bytes,
-                          cudaStream_t stream) {
-  kernel<<<p.windows.num_parts, kWindowThreads, bytes, stream>>>(p);
-  return cudaGetLastError();
-}
-
-template <typename T>
 WindowParams<T> params(const MaxkWindowsArgs& args) {
   return {args.windows,
           args.row_offsets,
@@ -160,14 +153,6 @@ WindowParams<T> params(const MaxkWindowsArgs& args) {
           args.num_edges,
           static_cast<int>(args.width),
           static_cast<int>(args.k)};
-}
-
-// More shared memory than 48 KB a block must be asked for, once a context.
-template <typename T>
-cudaError_t allow(void (*kernel)(WindowParams<T>)) {
-  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              kWindowRows * kWindowWidth * sizeof(float));
 }
 
 }  // namespace jaxgnn::maxk

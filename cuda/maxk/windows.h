@@ -1,7 +1,10 @@
 // MaxK's products over windows of receivers (see cpu/host/windows.h), without edge weights.
 #pragma once
 
-#include "cuda/core/rows.h"
+#include <vector_types.h>
+
+#include "common/rows.h"
+#include "cuda/core/launch.h"
 
 namespace jaxgnn::maxk {
 
@@ -40,18 +43,15 @@ struct MaxkWindowsArgs {
 
 // dense_i = sum over edges of the sender's record, in fixed point; does nothing where `range` says
 // that there is no scale.
-cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, cudaStream_t stream);
+cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Launch& launch);
 
 // sums_jc = sum over edges of dense_i at the record's columns, by reductions in L2. In float the
 // order of the additions, and so the last bits, change from run to run.
-cudaError_t launch_maxk_sspmm_windows(const MaxkWindowsArgs& args, cudaStream_t stream);
+cudaError_t launch_maxk_sspmm_windows(const MaxkWindowsArgs& args, const Launch& launch);
 
 // The same in 64-bit fixed point, then rounded to `out`: the same bits in every run. Does nothing
 // where `range` says that it would lose accuracy.
 cudaError_t launch_maxk_sspmm_windows_exact(const MaxkWindowsArgs& args, void* out,
-                                            cudaStream_t stream);
-
-cudaError_t load_maxk_windows();
-cudaError_t load_maxk_windows_gradient();
+                                            const Launch& launch);
 
 }  // namespace jaxgnn::maxk
