@@ -5,6 +5,8 @@ On a CPU the products ignore the windows; on a GPU these are the tests of the ke
 
 import dataclasses
 import functools
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from jaxgnn import (
     Graph,
+    _ffi,
     config,
     dot_attention,
     gat_attention,
@@ -417,3 +420,28 @@ def test_transpose_keeps_the_orders():
 def test_order_outside_jit_alone():
     with pytest.raises(ValueError, match=r"with_row_order: call it outside jax\.jit"):
         jax.jit(lambda g: g.with_row_order())(skewed_graph(20, 60))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's RLIMIT_AS")
+@pytest.mark.skipif(_ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
+def test_out_of_memory_is_a_memory_error():
+    """In the threads that build the windows too: what they need is four bytes a sender."""
+    program = """
+import resource
+import numpy as np
+from jaxgnn import _ffi
+
+receivers, senders, gigabyte = 4096, 250_000_000, 1 << 30
+offsets = np.arange(receivers + 1, dtype=np.int32)
+columns = np.arange(receivers, dtype=np.int32)
+_ffi.cpu_module.build_windows(offsets, columns, receivers)
+with open("/proc/self/statm") as statm:
+    taken = int(statm.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + gigabyte // 2, resource.RLIM_INFINITY))
+try:
+    _ffi.cpu_module.build_windows(offsets, columns, senders)
+except MemoryError:
+    print("MemoryError")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "MemoryError\n"), done.stderr

@@ -1,13 +1,13 @@
 #include "cpu/host/generate.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 #include <vector>
+
+#include "cpu/host/host_parallel.h"
 
 namespace jaxgnn::host {
 namespace {
@@ -49,19 +49,6 @@ int resolve_threads(int num_threads) {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u));
 }
 
-// Runs task(i) for i < count on several threads. Tasks must not throw.
-template <class Task>
-void parallel(int64_t count, int num_threads, const Task& task) {
-  std::atomic<int64_t> next{0};
-  const auto work = [&] {
-    for (int64_t i = next++; i < count; i = next++) task(i);
-  };
-  std::vector<std::thread> threads;
-  for (int64_t i = 1; i < std::min<int64_t>(num_threads, count); ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
-}
-
 // An edge as one number that sorts by receiver, then sender.
 constexpr uint64_t kNoEdge = std::numeric_limits<uint64_t>::max();
 uint64_t pack(uint64_t receiver, uint64_t sender) { return receiver << 32 | sender; }
@@ -78,7 +65,7 @@ Buffer<uint64_t> sort_distinct(Buffer<uint64_t> keys, int64_t num_nodes, int num
   const auto piece = [&](int64_t i) { return size * i / pieces; };
 
   std::vector<int64_t> place(pieces * buckets);
-  parallel(pieces, num_threads, [&](int64_t p) {
+  parallel_items(pieces, num_threads, [&](int64_t p) {
     int64_t* count = &place[p * buckets];
     for (int64_t i = piece(p); i < piece(p + 1); ++i) {
       if (keys[i] != kNoEdge) ++count[bucket_of(keys[i])];
@@ -95,14 +82,14 @@ Buffer<uint64_t> sort_distinct(Buffer<uint64_t> keys, int64_t num_nodes, int num
   start[buckets] = total;
 
   Buffer<uint64_t> sorted(total);
-  parallel(pieces, num_threads, [&](int64_t p) {
+  parallel_items(pieces, num_threads, [&](int64_t p) {
     int64_t* next = &place[p * buckets];
     for (int64_t i = piece(p); i < piece(p + 1); ++i) {
       if (keys[i] != kNoEdge) sorted[next[bucket_of(keys[i])]++] = keys[i];
     }
   });
   std::vector<int64_t> distinct(buckets + 1);
-  parallel(buckets, num_threads, [&](int64_t b) {
+  parallel_items(buckets, num_threads, [&](int64_t b) {
     uint64_t* first = sorted.data() + start[b];
     uint64_t* last = sorted.data() + start[b + 1];
     std::sort(first, last);
@@ -111,7 +98,7 @@ Buffer<uint64_t> sort_distinct(Buffer<uint64_t> keys, int64_t num_nodes, int num
   for (int64_t b = 0; b < buckets; ++b) distinct[b + 1] += distinct[b];
   keys.reset();
   Buffer<uint64_t> result(distinct[buckets]);
-  parallel(buckets, num_threads, [&](int64_t b) {
+  parallel_items(buckets, num_threads, [&](int64_t b) {
     std::copy_n(sorted.data() + start[b], distinct[b + 1] - distinct[b],
                 result.data() + distinct[b]);
   });
@@ -200,7 +187,7 @@ Edges sample_distinct(const Sampling& s, const Sample& sample) {
     const int64_t draws = static_cast<int64_t>(missing / yield * 1.02) + 1024;
     Buffer<uint64_t> fresh(draws);
     constexpr int64_t kBlock = 1 << 16;
-    parallel((draws + kBlock - 1) / kBlock, num_threads, [&](int64_t block) {
+    parallel_items((draws + kBlock - 1) / kBlock, num_threads, [&](int64_t block) {
       for (int64_t i = block * kBlock; i < std::min(draws, (block + 1) * kBlock); ++i) {
         auto [receiver, sender] = sample(static_cast<uint64_t>(drawn + i));
         if (receiver < 0 || receiver == sender) {
@@ -382,7 +369,7 @@ Edges block_model(const int64_t* block_offsets, int64_t num_blocks, const double
   std::vector<int64_t> starts(n + 1);
   constexpr int64_t kBlock = 256;
   const auto each_row = [&](const auto& task) {
-    parallel((n + kBlock - 1) / kBlock, num_threads, [&](int64_t i) {
+    parallel_items((n + kBlock - 1) / kBlock, num_threads, [&](int64_t i) {
       for (int64_t r = i * kBlock; r < std::min(n, (i + 1) * kBlock); ++r) task(r);
     });
   };

@@ -2,7 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <exception>
+#include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -19,18 +23,39 @@ inline int num_chunks(int64_t size, int64_t grain = kGrain) {
 }
 
 // Calls f(chunk) for each chunk, a thread each; the last runs here. If the system refuses a
-// thread, its chunk runs here too.
+// thread, its chunk runs here too. Throws the first of what the chunks threw, when all have ended.
 template <class F>
 void parallel(int chunks, const F& f) {
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto run = [&](int chunk) noexcept {
+    try {
+      f(chunk);
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (failure == nullptr) failure = std::current_exception();
+    }
+  };
   std::vector<std::thread> workers;
   workers.reserve(static_cast<std::size_t>(chunks));
   int started = 0;
   try {
-    for (; started < chunks - 1; ++started) workers.emplace_back(f, started);
+    for (; started < chunks - 1; ++started) workers.emplace_back(run, started);
   } catch (const std::system_error&) {
+  } catch (const std::bad_alloc&) {
   }
-  for (int chunk = started; chunk < chunks; ++chunk) f(chunk);
+  for (int chunk = started; chunk < chunks; ++chunk) run(chunk);
   for (std::thread& worker : workers) worker.join();
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+// Calls f(item) for each of `items` once, on `threads` threads that take the next one each.
+template <class F>
+void parallel_items(int64_t items, int threads, const F& f) {
+  std::atomic<int64_t> next{0};
+  parallel(static_cast<int>(std::min<int64_t>(threads, items)), [&](int) {
+    for (int64_t item = next++; item < items; item = next++) f(item);
+  });
 }
 
 inline int64_t chunk_begin(int64_t size, int chunk, int chunks) {

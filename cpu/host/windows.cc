@@ -19,25 +19,42 @@ constexpr int64_t kRowGrain = 64;
 constexpr int64_t kLongestPart = 1 << 15;  // entries; a window has about 10^4
 constexpr int64_t kMostTerms = 1 << 12;    // edges of a receiver in a part, and its entries if more
 
-// Counts of the labels (or senders) seen in one place, cleared in the time of their number.
+// Counts of the labels seen in one row: a hash table of at least twice as many places as the row
+// has edges, so that its size is a row's and not the graph's.
 class Counter {
  public:
-  explicit Counter(int64_t size) : count_(static_cast<std::size_t>(size), 0) {}
-  int32_t add(int32_t key) {
-    int32_t& count = count_[static_cast<std::size_t>(key)];
-    if (count == 0) seen_.push_back(key);
-    return ++count;
-  }
-  int32_t count(int32_t key) const { return count_[static_cast<std::size_t>(key)]; }
-  const std::vector<int32_t>& seen() const { return seen_; }
-  void clear() {
-    for (const int32_t key : seen_) count_[static_cast<std::size_t>(key)] = 0;
+  // Forgets what it has counted, and makes room for a row of `degree` edges.
+  void begin(int64_t degree) {
+    for (const std::size_t place : seen_) places_[place] = {kNone, 0};
     seen_.clear();
+    std::size_t size = std::max<std::size_t>(places_.size(), 16);
+    while (static_cast<int64_t>(size) < 2 * degree) size *= 2;
+    if (size > places_.size()) places_.assign(size, {kNone, 0});
+  }
+  void add(int32_t label) {
+    const std::size_t mask = places_.size() - 1;
+    std::size_t i = (static_cast<uint32_t>(label) * uint64_t{0x9E3779B97F4A7C15} >> 32) & mask;
+    while (places_[i].label != label && places_[i].label != kNone) i = (i + 1) & mask;
+    if (places_[i].label == kNone) {
+      places_[i].label = label;
+      seen_.push_back(i);
+    }
+    ++places_[i].count;
+  }
+  // f(label, count) for each label, in the order in which they were first seen.
+  template <class F>
+  void over_labels(const F& f) const {
+    for (const std::size_t i : seen_) f(places_[i].label, places_[i].count);
   }
 
  private:
-  std::vector<int32_t> count_;
-  std::vector<int32_t> seen_;
+  static constexpr int32_t kNone = -1;
+  struct Place {
+    int32_t label;
+    int32_t count;
+  };
+  std::vector<Place> places_;
+  std::vector<std::size_t> seen_;
 };
 
 template <class Index>
@@ -172,7 +189,7 @@ class Builder {
         const int64_t size = std::min<int64_t>(batch, num_receivers_ - first);
         const int chunks = num_chunks(size, kRowGrain);
         parallel_for(size, chunks, [&](int64_t begin, int64_t end, int) {
-          Counter counter(num_receivers_);
+          Counter counter;
           for (int64_t i = first + begin; i < first + end; ++i) {
             next[static_cast<std::size_t>(i)] =
                 best_label(static_cast<int32_t>(i), labels, sizes, counter);
@@ -191,20 +208,20 @@ class Builder {
 
   int32_t best_label(int32_t row, const std::vector<int32_t>& labels,
                      const std::vector<int32_t>& sizes, Counter& counter) const {
+    counter.begin(degree(row));
     for (Index e = offsets_[row]; e < offsets_[row + 1]; ++e) {
       counter.add(labels[static_cast<std::size_t>(senders_[e])]);
     }
     int32_t best = labels[static_cast<std::size_t>(row)];
     double best_score = 0;
-    for (const int32_t label : counter.seen()) {
+    counter.over_labels([&](int32_t label, int32_t count) {
       const int32_t size = std::max(sizes[static_cast<std::size_t>(label)], 1);
-      const double score = counter.count(label) / std::sqrt(static_cast<double>(size));
+      const double score = count / std::sqrt(static_cast<double>(size));
       if (score > best_score) {
         best_score = score;
         best = label;
       }
-    }
-    counter.clear();
+    });
     return best;
   }
 
