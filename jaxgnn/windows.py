@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from jaxgnn.graph import Graph
 
 # Mean row lengths below which rows are ordered by their lengths, and from which they are not: in
-# between, and below, kernels give several rows to a warp (`kSharedRow` of cuda/attention/pair_attention.cuh,
-# `kTinyRow` and `kLongRow` of cuda/aggregation/gathered_rows.cuh).
+# between, and below, kernels give several rows to a warp (`kSharedRow` of pair_attention.cuh in
+# cuda/attention/, `kTinyRow` and `kLongRow` of gathered_rows.cuh in cuda/aggregation/).
 _SHORT_ROWS = 16
 _LONG_ROWS = 256
 # Steps of lengths that count as alike, to each factor of two.
