@@ -22,7 +22,8 @@ F32, I32, U32, U8 = np.float32, np.int32, np.uint32, np.uint8
 
 class Call(NamedTuple):
     """A valid call. `free` are the extents and attributes that may have other values, as
-    "operand 3, axis 0" or "reduce": a gathered operand may have more rows than are gathered."""
+    "x, axis 0", "keys, axis 0, 1" (one alone) or "reduce": a gathered operand may have more rows
+    than are gathered."""
 
     operands: dict[str, np.ndarray]
     results: dict[str, tuple[tuple[int, ...], Any]]
@@ -135,13 +136,16 @@ def maxk(g: Graph) -> Call:
         {"x": g.x(ROWS, FEATURES)},
         {"values": ((ROWS, K), F32), "indices": ((ROWS, K), U8)},
         {},
+        frozenset({"x, axis 1"}),  # the width
     )
 
 
 def maxk_transformed(g: Graph) -> Call:
     x = {"x": g.x(ROWS, FEATURES), "bias": g.x(2, FEATURES), "keys": np.ones((2, 2), U32)}
     attributes = {"drop_below": 1 << 20, "rows_per_example": ROWS // 2}
-    return maxk(g)._replace(operands=x, attributes=attributes, free=frozenset({"drop_below"}))
+    # One bias or key for all examples.
+    free = frozenset({"drop_below", "bias, axis 0, 1", "keys, axis 0, 1"})
+    return maxk(g)._replace(operands=x, attributes=attributes, free=free)
 
 
 def cbsr_scatter(g: Graph) -> Call:
@@ -546,7 +550,8 @@ def mutations(call: Call) -> Iterator[tuple[str, bool, Call]]:
             label = f"{name}, axis {axis}"
             for other in {size - 1, size + 1} - {0}:
                 changed = with_operand(name, resized(array, axis, other))
-                yield f"{label}, {other}", label in call.free, changed
+                may = not call.free.isdisjoint({label, f"{label}, {other}"})
+                yield f"{label}, {other}", may, changed
             # Without elements an operand is absent, which many may be.
             yield f"{label}, 0", True, with_operand(name, resized(array, axis, 0))
     for name, (shape, dtype) in call.results.items():
