@@ -198,6 +198,21 @@ def test_extreme_scales(hub_graph, scale):
         assert row_error(dx, expected_dx) < 2e-6
 
 
+@pytest.mark.parametrize("windows", [False, True])
+def test_tiny_rows_beside_others(windows):
+    """Rows whose sums are bounded by less than 6.3e-30, the least with a finite scale."""
+    rng = np.random.default_rng(4)
+    receivers = np.repeat(np.arange(128), 4)
+    senders = rng.integers(0, 32, 512) + 32 * (receivers >= 64)
+    graph = Graph.from_edges(senders, receivers, num_nodes=128)
+    graph = graph.with_windows() if windows else graph
+    x = rng.standard_normal((128, 64)) * np.where(np.arange(128) < 32, 1e-31, 1e-10)[:, None]
+    x = jnp.asarray(x, jnp.float32)
+    (expected, _) = expected_products(graph, x, x, 8)
+    out, _ = products(graph, x, x, 8)
+    assert row_error(out, expected) < 2e-6
+
+
 def test_mixed_magnitudes(hub_graph):
     """Rows of very different size lose nothing to one another's scale."""
     rng = np.random.default_rng(4)

@@ -58,7 +58,8 @@ __device__ inline float least_size(float bound, int n) {
 // rounding, here and in the bound, is allowed for.
 __device__ inline float fixed_scale(float bound, int n) {
   const float room = static_cast<float>((1u << 31) - 256u - static_cast<unsigned>(n));
-  return bound > 0.0f ? room / bound * (1.0f - 0x1p-16f) : 1.0f;
+  // A bound near the least normal float would have an infinite scale: the quantum is capped there.
+  return bound > 0.0f ? fminf(room / bound * (1.0f - 0x1p-16f), 0x1p126f) : 1.0f;
 }
 
 // The bound for records that are alike.
