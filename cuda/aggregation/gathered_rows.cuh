@@ -27,6 +27,7 @@
 
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/rows.cuh"
+#include "cuda/core/slices.cuh"
 
 namespace jaxgnn::aggregation {
 
@@ -196,7 +197,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kLongBlocks)
   const Work work = find_work(p.rows, (int64_t(blockIdx.x) * kGatherThreads + threadIdx.x) / 32);
   if (work.row < 0) return;
   const int local = threadIdx.x % 32;
-  const int64_t f = (int64_t(blockIdx.y) * RowWalk::kLanes + local % RowWalk::kLanes) * V;
+  const int64_t f = (int64_t(slice_number()) * RowWalk::kLanes + local % RowWalk::kLanes) * V;
   const bool active = f < p.width;  // lanes beyond the width repeat the first ones' work
   typename RowWalk::Lane lane(p, active ? f : 0);
   lane.begin(work.row);
@@ -209,13 +210,13 @@ __global__ void __launch_bounds__(kGatherThreads, P::kLongBlocks)
 
 // Each kLanes lanes take a part of a long row, or a row, or if kSeveral p.rows_per_worker rows one
 // after the other; those follow each other in number, whatever the order of rows is.
-// Numbers of rows fit in 32 bits (launch_rows), and so does the size of a gathered row (a grid has
-// at most 65,535 slices); numbers of edges need not.
+// Numbers of rows fit in 32 bits (launch_rows), and so does the size of a gathered row; numbers of
+// edges need not.
 template <typename P, int V, int kLanes, bool kSeveral>
 __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
     short_rows(const typename P::Params p) {
   constexpr int kSteps = 4;
-  const int f = (blockIdx.y * kLanes + threadIdx.x % kLanes) * V;
+  const int f = (slice_number() * kLanes + static_cast<int>(threadIdx.x % kLanes)) * V;
   if (f >= p.width) return;
   using Lane = typename P::template Lane<V, false>;
   Lane lane(p, f);
@@ -305,7 +306,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
 template <typename P>
 __global__ void __launch_bounds__(kGatherThreads) wide_rows(const typename P::Params p) {
   const Work work = find_work(p.rows, (int64_t(blockIdx.x) * kGatherThreads + threadIdx.x) / 32);
-  const int64_t f = int64_t(blockIdx.y) * 32 + threadIdx.x % 32;
+  const int64_t f = int64_t(slice_number()) * 32 + threadIdx.x % 32;
   if (work.row < 0 || f >= p.width) return;
   using Lane = typename P::template Lane<1, false>;
   Lane lane(p, f);
@@ -324,8 +325,7 @@ template <typename Params>
 cudaError_t launch_gather(void (*kernel)(Params), const Params& p, int64_t workers, int lanes,
                           int64_t slice, const Launch& launch) {
   const int64_t per_block = kGatherThreads / lanes;
-  const dim3 grid(static_cast<unsigned>((workers + per_block - 1) / per_block),
-                  static_cast<unsigned>((p.width + slice - 1) / slice));
+  const dim3 grid = slice_grid(blocks_of(workers, per_block), (p.width + slice - 1) / slice);
   return launch_kernel(launch, kernel, grid, kGatherThreads, 0, p);
 }
 
@@ -357,7 +357,8 @@ cudaError_t launch_rows(const typename P::Params& p, bool rows_aligned, bool wei
   constexpr int V = 16 / sizeof(typename P::Type);
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
   const bool wide = p.rows.wide_columns || workers > INT32_MAX ||
-                    (p.rows.columns == nullptr && p.rows.num_edges > INT32_MAX);
+                    (p.rows.columns == nullptr && p.rows.num_edges > INT32_MAX) ||
+                    p.width > INT32_MAX / int64_t(sizeof(typename P::Type));
   if (launch.load || wide) {
     JAXGNN_TRY(launch_gather(wide_rows<P>, p, workers, 32, 32, launch));
     if (!launch.load) return cudaSuccess;

@@ -44,13 +44,11 @@ dim3 deal_lanes(P& p, int widest, int features, bool whole) {
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
   const int64_t tiles = (p.heads + p.heads_per_worker - 1) / p.heads_per_worker;
   const int64_t slices = tiles * p.pieces;
-  constexpr int64_t kMost = 32768;
   const int lanes = p.lanes * p.heads_per_worker;
   p.groups = share_rows(p.rows, tiles, lanes) ? 32 / lanes : 1;
   const int per_worker = lanes * p.groups;
-  // Whole slices of the grid's z axis: tiles beyond the last have no heads.
-  return dim3(blocks_of(workers * per_worker, kPairThreads),
-              static_cast<unsigned>(slices < kMost ? slices : kMost), blocks_of(slices, kMost));
+  // Tiles beyond the last have no heads.
+  return slice_grid(blocks_of(workers * per_worker, kPairThreads), slices);
 }
 
 template <class Score, typename T, Pass kPass, int V, int P, bool kWhole, bool kPlain>

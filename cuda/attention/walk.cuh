@@ -131,9 +131,7 @@ template <typename T>
 cudaError_t launch_walk(void (*kernel)(RowParams<T>), const RowParams<T>& p, int64_t slices,
                         int threads_per_row, const Launch& launch) {
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
-  constexpr int64_t kMost = 32768;
-  const dim3 grid(blocks_of(workers, kRowThreads / threads_per_row),
-                  static_cast<unsigned>(slices < kMost ? slices : kMost), blocks_of(slices, kMost));
+  const dim3 grid = slice_grid(blocks_of(workers, kRowThreads / threads_per_row), slices);
   return launch_kernel(launch, kernel, grid, kRowThreads, 0, p);
 }
 

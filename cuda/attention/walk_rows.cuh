@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/attention/edge_weights.cuh"
+#include "cuda/core/slices.cuh"
 
 namespace jaxgnn::attention {
 
@@ -40,9 +41,6 @@ struct Place {
   int feature;
   bool active;
 };
-
-// Slices are the grid's y axis, and where there are too many of them z as well.
-__device__ inline int slice_number() { return blockIdx.z * gridDim.y + blockIdx.y; }
 
 template <int V, int kLanes, typename P>
 __device__ inline Place place_of(const P& p, int lane) {

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "cuda/core/reduce.cuh"
+#include "cuda/core/slices.cuh"
 #include "cuda/gaussian/gaussian.cuh"
 
 namespace jaxgnn::gaussian {
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(kGaussianThreads) mixed_rows(const Params<T> p
   const Work work = find_work(p.rows, Team::worker());
   if (Team::kSize == 32 && work.row < 0) return;
   const Gaussians<A>& g = p.gaussians;
-  const int64_t f = (int64_t(blockIdx.y) * Team::kLanes + Team::local()) * V;
+  const int64_t f = (int64_t(slice_number()) * Team::kLanes + Team::local()) * V;
   const bool active = f < p.width;  // lanes beyond the width repeat the first ones' work
   const Tiles tiles{p.x + (active ? f : 0), p.width, p.row_bytes};
   A acc[V] = {};
@@ -192,7 +193,8 @@ __global__ void __launch_bounds__(kGaussianThreads) rows_of_each(const Params<T>
   const Work work = find_work(p.rows, Team::worker());
   if (Team::kSize == 32 && work.row < 0) return;
   const Gaussians<A>& g = p.gaussians;
-  const int slice = blockIdx.y % p.slices, first = blockIdx.y / p.slices * kKernels;
+  const int slice = slice_number() % p.slices, first = slice_number() / p.slices * kKernels;
+  if (first >= g.kernels) return;
   const int64_t f = (int64_t(slice) * Team::kLanes + Team::local()) * V;
   const bool active = f < p.width;
   const Tiles tiles{p.x + (active ? f : 0), p.width, p.row_bytes};
@@ -247,8 +249,9 @@ template <typename T, int V, typename Team>
 cudaError_t launch_rows(void (*kernel)(Params<T>), Params<T> p, int blocks, const Launch& launch) {
   constexpr int64_t kSlice = Team::kLanes * V;
   p.slices = static_cast<int>((p.width + kSlice - 1) / kSlice);
-  const dim3 grid(blocks_of(p.rows.num_splits + p.rows.num_rows, kGaussianThreads / Team::kSize),
-                  static_cast<unsigned>(p.slices * blocks));
+  const int64_t workers = p.rows.num_splits + p.rows.num_rows;
+  const dim3 grid =
+      slice_grid(blocks_of(workers, kGaussianThreads / Team::kSize), int64_t{p.slices} * blocks);
   return launch_kernel(launch, kernel, grid, kGaussianThreads, 0, p);
 }
 
