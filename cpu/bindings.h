@@ -5,13 +5,15 @@
 
 namespace jaxgnn {
 
-// Host preprocessing: sort, transpose, normalise (graph_bindings.cc).
+namespace host {
+// Preprocessing: sort, transpose, normalise (host/graph_bindings.cc).
 void bind_graph(nanobind::module_& module);
 
-// Graph generators (generate_bindings.cc).
+// Graph generators (host/generate_bindings.cc).
 void bind_generate(nanobind::module_& module);
+}  // namespace host
 
-// `registrations()`: the XLA FFI targets (ffi.cc).
+// `registrations()`: the XLA FFI targets (registrations.cc).
 void bind_ffi(nanobind::module_& module);
 
 }  // namespace jaxgnn

@@ -1,14 +1,14 @@
 // The Python module `jaxgnn._cpu`.
 #include <nanobind/nanobind.h>
 
-#include "bindings.h"
-#include "isa.h"
+#include "cpu/bindings.h"
+#include "cpu/core/isa.h"
 
 NB_MODULE(_cpu, module) {
   module.doc() = "jaxgnn's CPU kernels and host preprocessing.";
   module.def("isa", &jaxgnn::isa_name,
              "The instruction set that the kernels run on: 'baseline', 'avx2' or 'avx512'.");
   jaxgnn::bind_ffi(module);
-  jaxgnn::bind_graph(module);
-  jaxgnn::bind_generate(module);
+  jaxgnn::host::bind_graph(module);
+  jaxgnn::host::bind_generate(module);
 }

@@ -1,89 +1,160 @@
-// What the CPU and the CUDA handlers share: shapes of buffers, and checks that return an error
-// (a handler must never throw). Python validates first; these catch what would read out of bounds.
+// Shapes of buffers, and checks that return an error (a handler must never throw). Python validates
+// first; these catch what would read or write out of bounds.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "common/rows.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jaxgnn {
 
 using xla::ffi::AnyBuffer;
+using xla::ffi::DataType;
+using xla::ffi::Error;
 using Result = xla::ffi::Result<AnyBuffer>;
 
 inline int64_t count(const AnyBuffer& buffer) {
   return static_cast<int64_t>(buffer.element_count());
 }
 
+inline size_t rank(const AnyBuffer& buffer) { return buffer.dimensions().size(); }
+
 // Dimension i, or 0 where there is none.
 inline int64_t dim(const AnyBuffer& buffer, size_t i) {
-  return i < buffer.dimensions().size() ? buffer.dimensions()[i] : 0;
+  return i < rank(buffer) ? buffer.dimensions()[i] : 0;
 }
 
-// An absent operand has no elements.
-inline const void* data_or_null(const AnyBuffer& buffer) {
+// An absent operand or result has no elements.
+inline void* data_or_null(const AnyBuffer& buffer) {
   return count(buffer) == 0 ? nullptr : buffer.untyped_data();
 }
 
-inline bool is_value_type(xla::ffi::DataType type) {
+inline bool is_wide(const AnyBuffer& integers) { return integers.element_type() == xla::ffi::S64; }
+
+inline bool is_value_type(DataType type) {
   return type == xla::ffi::F32 || type == xla::ffi::BF16 || type == xla::ffi::F16 ||
          type == xla::ffi::F64;
 }
 
-inline xla::ffi::DataType accumulator(xla::ffi::DataType type) {
+inline DataType accumulator(DataType type) {
   return type == xla::ffi::F64 ? xla::ffi::F64 : xla::ffi::F32;
 }
+
+// Of one for which is_value_type.
+inline Type value_type(DataType type) {
+  switch (type) {
+    case xla::ffi::BF16:
+      return Type::kBF16;
+    case xla::ffi::F16:
+      return Type::kF16;
+    case xla::ffi::F64:
+      return Type::kF64;
+    default:
+      return Type::kF32;
+  }
+}
+
+constexpr int64_t kUnsplit = int64_t{1} << 30;  // a split length that no row reaches
+
+// What makes up the rows of a graph: CSR, the parts of long rows, and the rows' order. Without
+// splits, long rows are whole.
+struct RowOperands {
+  const AnyBuffer& row_offsets;
+  const AnyBuffer& columns;
+  const AnyBuffer* splits = nullptr;
+  int64_t split_length = kUnsplit;
+  const AnyBuffer* row_order = nullptr;
+
+  int64_t num_rows() const { return count(row_offsets) - 1; }
+  int64_t num_edges() const { return count(columns); }
+  int64_t num_splits() const { return splits == nullptr ? 0 : dim(*splits, 0); }
+};
 
 // Collects the first thing found wrong with a call.
 class Check {
  public:
   explicit Check(const char* target) : target_(target) {}
 
+  // Whether nothing has been found wrong.
+  bool passed() const { return message_.empty(); }
+  bool failed() const { return !passed(); }
+  Error error() const { return Error::InvalidArgument(message_); }
+  const char* target() const { return target_; }
+
   void that(bool holds, const char* what) {
     if (!holds && message_.empty()) message_ = std::string(target_) + ": " + what;
   }
   void integers(const AnyBuffer& buffer, const char* what) {
-    that(buffer.element_type() == xla::ffi::S32 || buffer.element_type() == xla::ffi::S64, what);
+    const DataType type = buffer.element_type();
+    that((type == xla::ffi::S32 || type == xla::ffi::S64) && rank(buffer) == 1, what);
   }
-  // A matrix [rows, columns] of `type`.
-  void matrix(const AnyBuffer& buffer, xla::ffi::DataType type, int64_t rows, int64_t columns,
+  // A vector [size] or a matrix [rows, columns] of `type`,
+  void vector(const AnyBuffer& buffer, DataType type, int64_t size, const char* what) {
+    that(buffer.element_type() == type && rank(buffer) == 1 && dim(buffer, 0) == size, what);
+  }
+  void matrix(const AnyBuffer& buffer, DataType type, int64_t rows, int64_t columns,
               const char* what) {
-    that(buffer.element_type() == type && dim(buffer, 0) == rows && dim(buffer, 1) == columns,
+    that(buffer.element_type() == type && rank(buffer) == 2 && dim(buffer, 0) == rows &&
+             dim(buffer, 1) == columns,
          what);
   }
-  // The same, or no elements.
-  void optional_matrix(const AnyBuffer& buffer, xla::ffi::DataType type, int64_t rows,
-                       int64_t columns, const char* what) {
+  // or no elements.
+  void optional_matrix(const AnyBuffer& buffer, DataType type, int64_t rows, int64_t columns,
+                       const char* what) {
     if (count(buffer) > 0) matrix(buffer, type, rows, columns, what);
+  }
+  // That `heads` divide the features of a row. What follows may divide by the number of heads only
+  // if this has passed.
+  void heads(int64_t heads, int64_t width) {
+    that(heads > 0 && width % heads == 0, "the heads must divide the features");
+  }
+  // That there is something to gather from at the edges' other end.
+  void gathered(int64_t rows, int64_t num_edges) {
+    that(rows > 0 || num_edges == 0, "there are edges, but the gathered operand has no rows");
+  }
+  // That edges have rows, for what takes them edge by edge.
+  void has_rows(const Rows& rows) {
+    that(rows.num_rows > 0 || rows.num_edges == 0, "there are edges, but no rows");
   }
   void drop_below(int64_t word) {
     that(word >= 0 && word < int64_t{1} << 32, "drop_below must be a 32-bit word");
   }
-  // Row offsets and columns (perhaps absent),
-  void row_structure(const AnyBuffer& row_offsets, const AnyBuffer& columns) {
-    integers(row_offsets, "row_offsets must be int32 or int64");
-    that(count(row_offsets) >= 1, "row_offsets must have an element more than there are rows");
-    integers(columns, "columns must be int32 or int64");
+  // The number of each edge in the graph's order.
+  void permutation(const AnyBuffer& permutation, int64_t num_edges) {
+    integers(permutation, "the permutation must be int32 or int64 [edges]");
+    that(count(permutation) == num_edges, "the permutation must have a number for each edge");
   }
-  // and the splits of long rows.
-  void row_structure(const AnyBuffer& row_offsets, const AnyBuffer& columns,
-                     const AnyBuffer& splits, int64_t split_length) {
-    row_structure(row_offsets, columns);
-    if (count(splits) > 0) {
-      that(splits.element_type() == xla::ffi::S32 && dim(splits, 1) == 2,
-           "splits must be int32 [parts, 2]");
-      that(split_length > 0, "split_length must be positive");
+
+  Rows rows(const RowOperands& from, int64_t num_edges) {
+    integers(from.row_offsets, "row_offsets must be int32 or int64 [rows + 1]");
+    that(count(from.row_offsets) >= 1, "row_offsets must have an element more than there are rows");
+    integers(from.columns, "columns must be int32 or int64 [edges]");
+    if (from.splits != nullptr) {
+      matrix(*from.splits, xla::ffi::S32, from.num_splits(), 2, "splits must be int32 [parts, 2]");
     }
+    that(from.num_splits() == 0 || from.split_length > 0, "split_length must be positive");
+    that(from.num_splits() <= INT32_MAX, "there must be fewer than 2^31 parts");
+    Rows rows{};
+    rows.offsets = from.row_offsets.untyped_data();
+    rows.columns = data_or_null(from.columns);
+    if (from.num_splits() > 0) {
+      rows.splits = static_cast<const RowPart*>(from.splits->untyped_data());
+    }
+    if (from.row_order != nullptr && count(*from.row_order) > 0) {
+      vector(*from.row_order, xla::ffi::S32, from.num_rows(), "row_order must be int32 [rows]");
+      rows.order = static_cast<const int32_t*>(from.row_order->untyped_data());
+    }
+    rows.wide_offsets = is_wide(from.row_offsets);
+    rows.wide_columns = rows.columns != nullptr && is_wide(from.columns);
+    rows.num_splits = static_cast<int>(from.num_splits());
+    rows.num_rows = from.num_rows();
+    rows.num_edges = num_edges;
+    rows.split_length = from.split_length;
+    return rows;
   }
-  // In which order the rows come, or nothing.
-  void row_order(const AnyBuffer& order, const AnyBuffer& row_offsets) {
-    if (count(order) == 0) return;
-    that(order.element_type() == xla::ffi::S32 && count(order) == count(row_offsets) - 1,
-         "row_order must be int32 [rows]");
-  }
-  bool failed() const { return !message_.empty(); }
-  xla::ffi::Error error() const { return xla::ffi::Error::InvalidArgument(message_); }
+  Rows rows(const RowOperands& from) { return rows(from, from.num_edges()); }
 
  private:
   const char* target_;

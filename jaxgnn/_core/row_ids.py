@@ -14,7 +14,7 @@ from jaxgnn._core import ffi
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.platform import Impl, chosen
 
-_TARGET = "jaxgnn_expand_rows"
+_TARGET = "jaxgnn_csr_row_ids"
 
 
 def csr_row_ids(

@@ -261,5 +261,5 @@ def _call(generator: str, *arguments: object) -> CSR:
         return CSR(*getattr(_module(), generator)(*arguments))
     except DataError:
         raise
-    except (ValueError, MemoryError) as error:
+    except ValueError as error:
         raise DataError(f"{generator}: {error}") from error

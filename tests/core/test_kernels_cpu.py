@@ -80,7 +80,11 @@ def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True, ties
             x,
             absent(x.dtype) if weights is None else weights,
         ],
-        [row] * count + [((count * len(splits), x.shape[1]), accumulation_dtype(x.dtype))],
+        [
+            row,
+            *[(row[0], accumulation_dtype(x.dtype))] * (count - 1),
+            ((count * len(splits), x.shape[1]), accumulation_dtype(x.dtype)),
+        ],
         reduce=["sum", "mean", "max", "min"].index(reduce),
         split_length=length,
     )
@@ -260,7 +264,7 @@ def test_sddmm(dtype, width, heads):
 @pytest.mark.parametrize("offsets", ["int32", "int64"])
 def test_expand_rows(offsets):
     case = Case(0, rows=501, edges=30_000, offsets=offsets)
-    (actual,) = on_cpu("jaxgnn_expand_rows", [case.offsets], [((case.edges,), np.int32)])
+    (actual,) = on_cpu("jaxgnn_csr_row_ids", [case.offsets], [((case.edges,), np.int32)])
     np.testing.assert_array_equal(actual, case.row)
 
 
@@ -277,7 +281,7 @@ def test_empty(rows, edges, width):
         "jaxgnn_sddmm", operands, [((edges, 1), np.float32)], heads=1, split_length=16
     )
     np.testing.assert_array_equal(actual, np.zeros((edges, 1)))
-    (actual,) = on_cpu("jaxgnn_expand_rows", [case.offsets], [((edges,), np.int32)])
+    (actual,) = on_cpu("jaxgnn_csr_row_ids", [case.offsets], [((edges,), np.int32)])
     np.testing.assert_array_equal(actual, case.row)
 
 

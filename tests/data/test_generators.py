@@ -1,5 +1,7 @@
 """The random graphs: exact counts, the distributions they promise, and determinism."""
 
+import subprocess
+import sys
 import zlib
 
 import numpy as np
@@ -273,3 +275,28 @@ def test_synthetic_datasets(name):
     assert np.array_equal(again.graph.senders, dataset.graph.senders)
     other = data.load(name, seed=4, num_splits=2)
     assert not np.array_equal(other.features, dataset.features)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's RLIMIT_AS")
+@pytest.mark.parametrize("megabytes, expected", [(4, "a graph"), (512, "MemoryError")])
+def test_out_of_memory_is_a_memory_error(megabytes, expected):
+    """Without room for another thread's stack a small graph is drawn on one; a large one is an
+    error."""
+    scale, edges = (8, 1000) if expected == "a graph" else (20, 1_000_000_000)
+    program = f"""
+import resource
+from jaxgnn import data
+
+data.rmat(8, 4, seed=1)
+with open("/proc/self/statm") as statm:
+    taken = int(statm.read().split()[0]) * resource.getpagesize()
+limit = taken + {megabytes} * (1 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+try:
+    data.rmat({scale}, {edges} / 2**{scale}, seed=1, num_threads=64)
+    print("a graph")
+except MemoryError:
+    print("MemoryError")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, expected + "\n"), done.stderr

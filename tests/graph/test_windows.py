@@ -5,6 +5,8 @@ On a CPU the products ignore the windows; on a GPU these are the tests of the ke
 
 import dataclasses
 import functools
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +27,7 @@ from jaxgnn import (
     maxk_spmm,
     spmm,
 )
+from jaxgnn._core import ffi
 from tests.support.oracle import draw_array, edges
 from tests.support.strategies import examples, graphs, skewed_graph
 
@@ -193,6 +196,21 @@ def test_extreme_scales(hub_graph, scale):
             out, dx = products(hub_graph, x, cotangent, 8)
         assert row_error(out, expected_out) < 2e-6
         assert row_error(dx, expected_dx) < 2e-6
+
+
+@pytest.mark.parametrize("windows", [False, True])
+def test_tiny_rows_beside_others(windows):
+    """Rows whose sums are bounded by less than 6.3e-30, the least with a finite scale."""
+    rng = np.random.default_rng(4)
+    receivers = np.repeat(np.arange(128), 4)
+    senders = rng.integers(0, 32, 512) + 32 * (receivers >= 64)
+    graph = Graph.from_edges(senders, receivers, num_nodes=128)
+    graph = graph.with_windows() if windows else graph
+    x = rng.standard_normal((128, 64)) * np.where(np.arange(128) < 32, 1e-31, 1e-10)[:, None]
+    x = jnp.asarray(x, jnp.float32)
+    (expected, _) = expected_products(graph, x, x, 8)
+    out, _ = products(graph, x, x, 8)
+    assert row_error(out, expected) < 2e-6
 
 
 def test_mixed_magnitudes(hub_graph):
@@ -417,3 +435,28 @@ def test_transpose_keeps_the_orders():
 def test_order_outside_jit_alone():
     with pytest.raises(ValueError, match=r"with_row_schedule: call it outside jax\.jit"):
         jax.jit(lambda g: g.with_row_schedule())(skewed_graph(20, 60))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's RLIMIT_AS")
+@pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
+def test_out_of_memory_is_a_memory_error():
+    """In the threads that build the windows too: what they need is four bytes a sender."""
+    program = """
+import resource
+import numpy as np
+from jaxgnn._core import ffi
+
+receivers, senders, gigabyte = 4096, 250_000_000, 1 << 30
+offsets = np.arange(receivers + 1, dtype=np.int32)
+columns = np.arange(receivers, dtype=np.int32)
+ffi.cpu_module.build_windows(offsets, columns, receivers)
+with open("/proc/self/statm") as statm:
+    taken = int(statm.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + gigabyte // 2, resource.RLIM_INFINITY))
+try:
+    ffi.cpu_module.build_windows(offsets, columns, senders)
+except MemoryError:
+    print("MemoryError")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "MemoryError\n"), done.stderr

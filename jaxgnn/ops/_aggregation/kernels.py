@@ -57,7 +57,7 @@ def reduce_and_count_rows(
 
     def kernel(rows: Rows, x: Array, weights: Array | None) -> tuple[Array, Array]:
         out, ties, _ = _reduce("jaxgnn_spmm_ties", 2, rows, x, weights, reduce)
-        return out, ties.astype(accumulation_dtype(x.dtype))
+        return out, ties
 
     def choose(rows: Rows, features: list[Array], edges: list[Array]) -> tuple[Array, Array]:
         def otherwise(rows: Rows, x: Array, weights: Array | None) -> tuple[Array, Array]:
@@ -82,7 +82,7 @@ def _reduce(
         target,
         rows,
         [x, optional(weights, accumulator)],
-        [(shape, x.dtype), *[(shape, x.dtype)] * (count - 1), (scratch, accumulator)],
+        [(shape, x.dtype), *[(shape, accumulator)] * (count - 1), (scratch, accumulator)],
         reduce=REDUCE[reduce],
     )
 

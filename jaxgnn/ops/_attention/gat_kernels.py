@@ -209,8 +209,9 @@ def _records(score_dst: Array, log_sum: Array, delta: Array) -> Array:
 
 
 def _gradient_scratch(rows: Rows, gathered: Array, dtype: Any) -> tuple[tuple[int], Any]:
-    """Scratch of CUDA's gradients, as in cuda/gat_attention.h: four numbers a column and head, a
-    dot product for each slice, of 16 features at least, of each row or part, and a number a row."""
+    """Scratch of CUDA's gradients, as in common/attention_scratch.h: four numbers a column and
+    head, a dot product for each slice, of 16 features at least, of each row or part, and a number
+    a row."""
     columns, heads, width = gathered.shape
     parts = rows.num_rows + rows.chunks.table.shape[0]
     return (heads * (4 * columns + parts * -(-width // 16) + rows.num_rows),), dtype

@@ -1,0 +1,20 @@
+// The scratch memory of attention with additive scores, which a GPU needs.
+#pragma once
+
+#include "common/attention.h"
+
+namespace jaxgnn::attention {
+
+// Sizes of scratch, in entries of the accumulation type; jaxgnn/ops/_attention_kernels.py has the
+// same. Forward: the columns' numbers by heads. Gradients: four of those, then for each row or part
+// and head a dot product by slices of at least 16 features, then the row's choice of a side.
+inline int64_t forward_scratch(const AttentionArgs& args) { return args.num_columns * args.heads; }
+inline int64_t sides_offset(const AttentionArgs& args) {
+  const int64_t slices = args.heads == 0 ? 0 : (args.width / args.heads + 15) / 16;
+  return args.heads * (4 * args.num_columns + (args.rows.num_rows + args.rows.num_splits) * slices);
+}
+inline int64_t gradient_scratch(const AttentionArgs& args) {
+  return sides_offset(args) + args.rows.num_rows * args.heads;
+}
+
+}  // namespace jaxgnn::attention

@@ -1,0 +1,44 @@
+// The kernels of the instruction set that this processor runs best.
+#pragma once
+
+#include "common/aggregation.h"
+#include "common/attention.h"
+#include "common/gaussian.h"
+#include "common/maxk.h"
+#include "cpu/core/executor.h"
+
+namespace jaxgnn {
+
+struct Kernels {
+  const char* name;
+  void (*spmm)(const aggregation::SpmmArgs&, const Executor&);
+  void (*spmm_extremum)(const aggregation::ExtremumArgs&, const Executor&);
+  void (*sddmm)(const aggregation::SddmmArgs&, const Executor&);
+  void (*sddmm_extremum)(const aggregation::SddmmArgs&, const Executor&);
+  void (*csr_row_ids)(const aggregation::CsrRowIdsArgs&, const Executor&);
+  void (*maxk)(const maxk::MaxkArgs&, const Executor&);
+  void (*cbsr_scatter)(const maxk::CbsrScatterArgs&, const Executor&);
+  bool (*cbsr_in_range)(const maxk::Cbsr&, const Executor&);
+  void (*maxk_spmm)(const maxk::MaxkProductArgs&, const Executor&);
+  void (*maxk_sspmm)(const maxk::MaxkProductArgs&, const Executor&);
+  void (*maxk_sddmm)(const maxk::MaxkProductArgs&, const Executor&);
+  void (*attention)(const attention::AttentionForwardArgs&, const Executor&);
+  void (*attention_senders)(const attention::AttentionGradientArgs&, const Executor&);
+  void (*attention_receivers)(const attention::AttentionGradientArgs&, const Executor&);
+  void (*dot_attention)(const attention::PairForwardArgs&, const Executor&);
+  void (*dot_attention_gradients)(const attention::PairGradientArgs&, const Executor&);
+  void (*gatv2_attention)(const attention::PairForwardArgs&, const Executor&);
+  void (*gatv2_attention_gradients)(const attention::PairGradientArgs&, const Executor&);
+  void (*gaussian_spmm)(const gaussian::GaussianSumArgs&, const Executor&);
+  void (*gaussian_coordinates)(const gaussian::GaussianGradientArgs&, const Executor&);
+};
+
+// Chosen once: "avx512" (F, BW, VL, DQ), "avx2" (with FMA and F16C) or "baseline" (what the
+// compiler assumes anyway: SSE2 or NEON). The environment variable JAXGNN_CPU_ISA, read at that
+// time, asks for one of them, for tests; one that this processor lacks is refused in favour of the
+// best that it has.
+const Kernels& kernels();
+
+const char* isa_name();
+
+}  // namespace jaxgnn

@@ -1,0 +1,330 @@
+#include "cpu/host/windows.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "cpu/host/host_parallel.h"
+
+namespace jaxgnn::host {
+namespace {
+
+constexpr int kRounds = 4;     // of label propagation; more find few more sharers
+constexpr int kBatches = 256;  // of receivers a round, which see each other's new labels
+constexpr int64_t kRowGrain = 64;
+constexpr int64_t kLongestPart = 1 << 15;  // entries; a window has about 10^4
+constexpr int64_t kMostTerms = 1 << 12;    // edges of a receiver in a part, and its entries if more
+
+// Counts of the labels seen in one row: a hash table of at least twice as many places as the row
+// has edges, so that its size is a row's and not the graph's.
+class Counter {
+ public:
+  // Forgets what it has counted, and makes room for a row of `degree` edges.
+  void begin(int64_t degree) {
+    for (const std::size_t place : seen_) places_[place] = {kNone, 0};
+    seen_.clear();
+    std::size_t size = std::max<std::size_t>(places_.size(), 16);
+    while (static_cast<int64_t>(size) < 2 * degree) size *= 2;
+    if (size > places_.size()) places_.assign(size, {kNone, 0});
+  }
+  void add(int32_t label) {
+    const std::size_t mask = places_.size() - 1;
+    std::size_t i = (static_cast<uint32_t>(label) * uint64_t{0x9E3779B97F4A7C15} >> 32) & mask;
+    while (places_[i].label != label && places_[i].label != kNone) i = (i + 1) & mask;
+    if (places_[i].label == kNone) {
+      places_[i].label = label;
+      seen_.push_back(i);
+    }
+    ++places_[i].count;
+  }
+  // f(label, count) for each label, in the order in which they were first seen.
+  template <class F>
+  void over_labels(const F& f) const {
+    for (const std::size_t i : seen_) f(places_[i].label, places_[i].count);
+  }
+
+ private:
+  static constexpr int32_t kNone = -1;
+  struct Place {
+    int32_t label;
+    int32_t count;
+  };
+  std::vector<Place> places_;
+  std::vector<std::size_t> seen_;
+};
+
+template <class Index>
+class Builder {
+ public:
+  Builder(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
+          int32_t num_senders)
+      : offsets_(row_offsets),
+        senders_(senders),
+        num_receivers_(num_receivers),
+        num_senders_(num_senders),
+        num_windows_((num_receivers + kWindowRows - 1) / kWindowRows) {}
+
+  // See order_rows in the header.
+  Buffer<int32_t> order() {
+    order_rows();
+    std::vector<int64_t> edges(static_cast<std::size_t>(num_windows_), 0);
+    for (int64_t i = 0; i < num_receivers_; ++i) {
+      edges[static_cast<std::size_t>(i / kWindowRows)] +=
+          degree(order_[static_cast<std::size_t>(i)]);
+    }
+    Buffer<int32_t> out(num_receivers_);
+    int32_t* next = out.data();
+    for (const int32_t w : by_falling(edges)) {
+      for (int64_t i = int64_t{w} * kWindowRows;
+           i < std::min<int64_t>((int64_t{w} + 1) * kWindowRows, num_receivers_); ++i) {
+        *next++ = order_[static_cast<std::size_t>(i)];
+      }
+    }
+    return out;
+  }
+
+  Windows build() {
+    order_rows();
+    Windows out;
+    out.rows = Buffer<int32_t>(int64_t{num_windows_} * kWindowRows);
+    const std::vector<int64_t> offsets = sort_windows(out);
+    out.senders = Buffer<int32_t>(offsets.back());
+    out.masks = Buffer<uint32_t>(2 * offsets.back());
+    over_windows([&](int64_t begin, int64_t end) {
+      Window window(num_senders_);
+      for (int64_t w = begin; w < end; ++w) {
+        const int64_t first = offsets[static_cast<std::size_t>(w)];
+        window.collect(*this, out.rows.data() + w * kWindowRows);
+        window.write(out.senders.data() + first, out.masks.data() + 2 * first);
+      }
+    });
+    cut(out, offsets);
+    return out;
+  }
+
+ private:
+  int64_t degree(int32_t row) const { return offsets_[row + 1] - offsets_[row]; }
+
+  template <class F>
+  void over_windows(const F& f) const {
+    const int chunks = num_chunks(num_windows_, 4);
+    parallel_for(num_windows_, chunks, [&](int64_t begin, int64_t end, int) { f(begin, end); });
+  }
+
+  // The entries of one window.
+  class Window {
+   public:
+    explicit Window(int32_t num_senders) : place_(static_cast<std::size_t>(num_senders), -1) {}
+
+    void collect(const Builder& b, const int32_t* rows) {
+      for (const int32_t sender : senders_) place_[static_cast<std::size_t>(sender)] = -1;
+      senders_.clear();
+      masks_.clear();
+      for (int r = 0; r < kWindowRows; ++r) {
+        if (rows[r] < 0) continue;
+        const uint64_t bit = uint64_t{1} << r;
+        for (Index e = b.offsets_[rows[r]]; e < b.offsets_[rows[r] + 1]; ++e) {
+          int32_t& place = place_[static_cast<std::size_t>(b.senders_[e])];
+          // A repeated edge finds its bit set and starts a new entry, which takes the sender over.
+          if (place < 0 || (masks_[static_cast<std::size_t>(place)] & bit) != 0) {
+            place = static_cast<int32_t>(senders_.size());
+            senders_.push_back(b.senders_[e]);
+            masks_.push_back(0);
+          }
+          masks_[static_cast<std::size_t>(place)] |= bit;
+        }
+      }
+    }
+    int64_t size() const { return static_cast<int64_t>(senders_.size()); }
+
+    // By falling number of edges (a counting sort, stable).
+    void write(int32_t* senders, uint32_t* masks) const {
+      std::array<int64_t, kWindowRows + 1> place{};
+      const auto key = [](uint64_t mask) {
+        return static_cast<std::size_t>(kWindowRows - __builtin_popcountll(mask));
+      };
+      for (const uint64_t mask : masks_) ++place[key(mask)];
+      int64_t total = 0;
+      for (int64_t& p : place) total += std::exchange(p, total);
+      for (std::size_t i = 0; i < senders_.size(); ++i) {
+        const int64_t to = place[key(masks_[i])]++;
+        senders[to] = senders_[i];
+        masks[2 * to] = static_cast<uint32_t>(masks_[i]);
+        masks[2 * to + 1] = static_cast<uint32_t>(masks_[i] >> 32);
+      }
+    }
+
+   private:
+    std::vector<int32_t> place_;  // of a sender's entry, or -1
+    std::vector<int32_t> senders_;
+    std::vector<uint64_t> masks_;
+  };
+
+  // Receivers by label, then by falling degree.
+  void order_rows() {
+    const std::vector<int32_t> labels =
+        num_receivers_ == num_senders_ ? propagate_labels() : first_senders();
+    order_.resize(static_cast<std::size_t>(num_receivers_));
+    std::iota(order_.begin(), order_.end(), 0);
+    std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
+      const int32_t la = labels[static_cast<std::size_t>(a)];
+      const int32_t lb = labels[static_cast<std::size_t>(b)];
+      return la != lb ? la < lb : degree(a) > degree(b);
+    });
+  }
+
+  // Each node takes the label that most of its neighbours have, large labels discounted by the
+  // root of their size so that none floods the graph. Raghavan et al., Phys. Rev. E 76 (2007).
+  std::vector<int32_t> propagate_labels() const {
+    const std::size_t n = static_cast<std::size_t>(num_receivers_);
+    std::vector<int32_t> labels(n), next(n), sizes(n, 1);
+    std::iota(labels.begin(), labels.end(), 0);
+    const int64_t batch = std::max<int64_t>((num_receivers_ + kBatches - 1) / kBatches, 1);
+    for (int round = 0; round < kRounds; ++round) {
+      for (int64_t first = 0; first < num_receivers_; first += batch) {
+        const int64_t size = std::min<int64_t>(batch, num_receivers_ - first);
+        const int chunks = num_chunks(size, kRowGrain);
+        parallel_for(size, chunks, [&](int64_t begin, int64_t end, int) {
+          Counter counter;
+          for (int64_t i = first + begin; i < first + end; ++i) {
+            next[static_cast<std::size_t>(i)] =
+                best_label(static_cast<int32_t>(i), labels, sizes, counter);
+          }
+        });
+        for (int64_t i = first; i < first + size; ++i) {
+          int32_t& label = labels[static_cast<std::size_t>(i)];
+          --sizes[static_cast<std::size_t>(label)];
+          label = next[static_cast<std::size_t>(i)];
+          ++sizes[static_cast<std::size_t>(label)];
+        }
+      }
+    }
+    return labels;
+  }
+
+  int32_t best_label(int32_t row, const std::vector<int32_t>& labels,
+                     const std::vector<int32_t>& sizes, Counter& counter) const {
+    counter.begin(degree(row));
+    for (Index e = offsets_[row]; e < offsets_[row + 1]; ++e) {
+      counter.add(labels[static_cast<std::size_t>(senders_[e])]);
+    }
+    int32_t best = labels[static_cast<std::size_t>(row)];
+    double best_score = 0;
+    counter.over_labels([&](int32_t label, int32_t count) {
+      const int32_t size = std::max(sizes[static_cast<std::size_t>(label)], 1);
+      const double score = count / std::sqrt(static_cast<double>(size));
+      if (score > best_score) {
+        best_score = score;
+        best = label;
+      }
+    });
+    return best;
+  }
+
+  // Of a rectangular graph, where no label can travel back: receivers with the same first sender.
+  std::vector<int32_t> first_senders() const {
+    std::vector<int32_t> labels(static_cast<std::size_t>(num_receivers_), -1);
+    for (int32_t i = 0; i < num_receivers_; ++i) {
+      if (degree(i) > 0) labels[static_cast<std::size_t>(i)] = senders_[offsets_[i]];
+    }
+    return labels;
+  }
+
+  // The windows by falling size, equal ones by number.
+  static std::vector<int32_t> by_falling(const std::vector<int64_t>& sizes) {
+    std::vector<int32_t> windows(sizes.size());
+    std::iota(windows.begin(), windows.end(), 0);
+    std::stable_sort(windows.begin(), windows.end(), [&](int32_t a, int32_t b) {
+      return sizes[static_cast<std::size_t>(a)] > sizes[static_cast<std::size_t>(b)];
+    });
+    return windows;
+  }
+
+  // Counts every window's entries and writes the rows in order of falling count, so that the
+  // longest window starts first. Returns where each window's entries begin.
+  std::vector<int64_t> sort_windows(Windows& out) const {
+    const auto rows_of = [&](int64_t w, int32_t* rows) {
+      for (int r = 0; r < kWindowRows; ++r) {
+        const int64_t i = w * kWindowRows + r;
+        rows[r] = i < num_receivers_ ? order_[static_cast<std::size_t>(i)] : -1;
+      }
+    };
+    std::vector<int64_t> sizes(static_cast<std::size_t>(num_windows_));
+    over_windows([&](int64_t begin, int64_t end) {
+      Window window(num_senders_);
+      std::array<int32_t, kWindowRows> rows;
+      for (int64_t w = begin; w < end; ++w) {
+        rows_of(w, rows.data());
+        window.collect(*this, rows.data());
+        sizes[static_cast<std::size_t>(w)] = window.size();
+      }
+    });
+    const std::vector<int32_t> windows = by_falling(sizes);
+    std::vector<int64_t> offsets(1, 0);
+    for (int64_t i = 0; i < num_windows_; ++i) {
+      const int32_t w = windows[static_cast<std::size_t>(i)];
+      rows_of(w, out.rows.data() + i * kWindowRows);
+      offsets.push_back(offsets.back() + sizes[static_cast<std::size_t>(w)]);
+    }
+    if (offsets.back() > std::numeric_limits<int32_t>::max()) {
+      throw std::length_error("build_windows: 2^31 entries or more");
+    }
+    return offsets;
+  }
+
+  void cut(Windows& out, const std::vector<int64_t>& offsets) const {
+    std::vector<int32_t> parts;
+    for (int64_t w = 0; w < num_windows_; ++w) {
+      int64_t most = 0;
+      for (int r = 0; r < kWindowRows; ++r) {
+        const int32_t row = out.rows[w * kWindowRows + r];
+        if (row >= 0) most = std::max(most, degree(row));
+      }
+      const int64_t first = offsets[static_cast<std::size_t>(w)];
+      const int64_t size = offsets[static_cast<std::size_t>(w) + 1] - first;
+      // An entry has at most one edge to a receiver.
+      const int64_t longest = most > kMostTerms ? kMostTerms : kLongestPart;
+      const int64_t count = std::max<int64_t>((size + longest - 1) / longest, 1);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t begin = first + size * i / count, end = first + size * (i + 1) / count;
+        const int32_t place = count == 1 ? -1 : out.num_partials++;
+        for (const int64_t v : {w, begin, end}) parts.push_back(static_cast<int32_t>(v));
+        parts.push_back(place);
+      }
+    }
+    out.parts = Buffer<int32_t>(static_cast<int64_t>(parts.size()));
+    std::copy(parts.begin(), parts.end(), out.parts.data());
+  }
+
+  const Index* offsets_;
+  const int32_t* senders_;
+  const int32_t num_receivers_;
+  const int32_t num_senders_;
+  const int32_t num_windows_;
+  std::vector<int32_t> order_;
+};
+
+}  // namespace
+
+template <class Index>
+Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
+                      int32_t num_senders) {
+  return Builder<Index>(row_offsets, senders, num_receivers, num_senders).build();
+}
+
+template <class Index>
+Buffer<int32_t> order_rows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
+                           int32_t num_senders) {
+  return Builder<Index>(row_offsets, senders, num_receivers, num_senders).order();
+}
+
+template Windows build_windows(const int32_t*, const int32_t*, int32_t, int32_t);
+template Windows build_windows(const int64_t*, const int32_t*, int32_t, int32_t);
+template Buffer<int32_t> order_rows(const int32_t*, const int32_t*, int32_t, int32_t);
+template Buffer<int32_t> order_rows(const int64_t*, const int32_t*, int32_t, int32_t);
+
+}  // namespace jaxgnn::host

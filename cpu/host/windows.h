@@ -1,0 +1,44 @@
+// Receivers in windows of 64, with what each window reads: every sender once, with a mask of the
+// receivers that it has edges to. MaxK's GPU kernels read a sender's record, or reduce into it,
+// once a window instead of once an edge.
+//
+// Plain pointers in, owned buffers out; the same result whatever the number of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/host/graph.h"
+
+namespace jaxgnn::host {
+
+constexpr int kWindowRows = 64;
+
+struct Windows {
+  Buffer<int32_t> rows;     // [num_windows, 64]: the receivers; -1 is padding
+  Buffer<int32_t> parts;    // [num_parts, 4]: window; its entries' begin and end; place among the
+                            // partial results, or -1
+  Buffer<int32_t> senders;  // [num_entries]
+  Buffer<uint32_t> masks;   // [num_entries, 2]: bit r: an edge to the window's receiver r
+  int32_t num_partials = 0;
+};
+
+// Groups receivers that share senders (labels spread over the graph, then by degree), so that a
+// window's edges have few distinct senders. Windows come in order of falling size, a window's
+// entries in order of falling number of edges. A repeated edge is an entry of its own.
+//
+// A window with many entries is cut into parts, consecutive in `parts`, whose results are added up
+// (a window's only part has no place): for balance, and so that no receiver has so many edges in a
+// part that sums in fixed point lose accuracy.
+//
+// Throws std::length_error if there are 2^31 entries or more.
+template <class Index>
+Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
+                      int32_t num_senders);
+
+// The receivers in the order of such groups, the groups by falling number of edges: what runs side
+// by side then reads the same senders, and the longest rows start first.
+template <class Index>
+Buffer<int32_t> order_rows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
+                           int32_t num_senders);
+
+}  // namespace jaxgnn::host

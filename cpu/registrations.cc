@@ -1,0 +1,90 @@
+// The XLA FFI handlers of all families, on the kernels of isa.h.
+#include "cpu/bindings.h"
+#include "cpu/core/ffi.h"
+#include "ffi/aggregation.h"
+#include "ffi/attention.h"
+#include "ffi/gaussian.h"
+#include "ffi/maxk.h"
+
+namespace jaxgnn {
+
+namespace aggregation {
+Error launch_spmm(const SpmmArgs& args, Launch& launch) { return launch(kernels().spmm, args); }
+Error launch_extremum(const ExtremumArgs& args, Launch& launch) {
+  return launch(kernels().spmm_extremum, args);
+}
+Error launch_sddmm(const SddmmArgs& args, Launch& launch) {
+  return launch(args.x == nullptr ? kernels().sddmm : kernels().sddmm_extremum, args);
+}
+Error launch_csr_row_ids(const CsrRowIdsArgs& args, Launch& launch) {
+  return launch(kernels().csr_row_ids, args);
+}
+}  // namespace aggregation
+
+namespace maxk {
+Error launch_maxk(const MaxkArgs& args, Launch& launch) { return launch(kernels().maxk, args); }
+Error launch_cbsr_scatter(const CbsrScatterArgs& args, Launch& launch) {
+  return launch(kernels().cbsr_scatter, args);
+}
+bool columns_in_range(const Cbsr& cbsr, Launch& launch) {
+  return kernels().cbsr_in_range(cbsr, make_executor(launch.pool));
+}
+Error run_maxk_spmm(const Check&, const MaxkProductArgs& args, AnyBuffer&, Launch& launch) {
+  return launch(kernels().maxk_spmm, args);
+}
+Error launch_maxk_sspmm(const MaxkProductArgs& args, Launch& launch) {
+  return launch(kernels().maxk_sspmm, args);
+}
+Error launch_maxk_sddmm(const MaxkProductArgs& args, Launch& launch) {
+  return launch(kernels().maxk_sddmm, args);
+}
+}  // namespace maxk
+
+namespace attention {
+Error launch_attention(const AttentionForwardArgs& args, Launch& launch) {
+  return launch(kernels().attention, args);
+}
+Error launch_attention_senders(const AttentionGradientArgs& args, Launch& launch) {
+  return launch(kernels().attention_senders, args);
+}
+Error launch_attention_receivers(const AttentionGradientArgs& args, Launch& launch) {
+  return launch(kernels().attention_receivers, args);
+}
+Error launch_dot_attention(const PairForwardArgs& args, Launch& launch) {
+  return launch(kernels().dot_attention, args);
+}
+Error launch_dot_attention_gradients(const PairGradientArgs& args, Launch& launch) {
+  return launch(kernels().dot_attention_gradients, args);
+}
+Error launch_gatv2_attention(const PairForwardArgs& args, Launch& launch) {
+  return launch(kernels().gatv2_attention, args);
+}
+Error launch_gatv2_attention_gradients(const PairGradientArgs& args, Launch& launch) {
+  return launch(kernels().gatv2_attention_gradients, args);
+}
+}  // namespace attention
+
+namespace gaussian {
+Error launch_gaussian_spmm(const GaussianSumArgs& args, Launch& launch) {
+  return launch(kernels().gaussian_spmm, args);
+}
+Error launch_gaussian_coordinates(const GaussianGradientArgs& args, Launch& launch) {
+  return launch(kernels().gaussian_coordinates, args);
+}
+}  // namespace gaussian
+
+void bind_ffi(nanobind::module_& module) {
+  module.def(
+      "registrations",
+      [] {
+        Targets<Launch> targets;
+        aggregation::add_targets(targets);
+        maxk::add_targets(targets);
+        attention::add_targets(targets);
+        gaussian::add_targets(targets);
+        return targets.stages;
+      },
+      "The XLA FFI handlers by target name, as capsules for jax.ffi.register_ffi_target.");
+}
+
+}  // namespace jaxgnn

@@ -1,0 +1,39 @@
+// Attention whose scores are cosines of the rows that it averages, and its gradients: see
+// jaxgnn/ops/cosine_attention.py for the equations.
+#pragma once
+
+#include "cuda/attention/attention.h"
+
+namespace jaxgnn::attention {
+
+// Widest heads, in vectors of 16 bytes; jaxgnn/ops/_cosine.py has the same.
+constexpr int64_t kMaxCosineVectors = 64;
+
+// Rows are the receivers', columns of 32 bits, and heads whole vectors of 16 bytes, at most
+// kMaxCosineVectors.
+struct CosineForwardArgs {
+  AttentionArgs attention;  // of the rows; without scores, biases and dropout
+  const void* near_scale;   // [nodes, heads]: beta over the row's norm,
+  const void* far_scale;    // [nodes, heads]: 1 over it
+  void* out;                // [nodes, width]
+  void* log_sum;            // [nodes, heads]
+  void* partials;           // [num_splits, width + 2 heads]
+};
+
+struct CosineGradientArgs {
+  AttentionArgs attention;  // as above
+  Rows transpose;           // the same pointers as `attention.rows` if edges go both ways
+  const void* cotangent;    // [nodes, width]
+  const void* beta;         // [heads]
+  const void* records;      // [nodes, heads, 4]: log_sum, delta, 1 / norm, and 1 / norm^3, or 0
+                            // where the norm is taken for a constant
+  void* out;                // [nodes, width]
+  void* dots;               // [nodes, heads]: each row's share in twice beta's gradient
+  void* carried;            // [nodes, width], scratch
+  void* partials;           // [num_splits of either, 2 width]
+};
+
+cudaError_t launch_cosine_attention(const CosineForwardArgs& args, const Launch& launch);
+cudaError_t launch_cosine_attention_gradients(const CosineGradientArgs& args, const Launch& launch);
+
+}  // namespace jaxgnn::attention

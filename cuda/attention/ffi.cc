@@ -1,0 +1,123 @@
+// The XLA FFI handlers of attention: the scratch of additive scores, and attention by cosines,
+// which only a GPU has kernels of its own for.
+#include "cuda/core/ffi.h"
+
+#include "cuda/attention/attention.h"
+#include "cuda/attention/cosine_attention.h"
+#include "cuda/registrations.h"
+#include "ffi/attention.h"
+
+namespace jaxgnn::attention {
+
+namespace {
+
+// What both handlers take: a square structure, and rows of heads that are whole vectors of 16
+// bytes.
+AttentionArgs take_attention(Check& check, const Rows& rows, const AnyBuffer& x, int64_t heads,
+                             int64_t self_loops) {
+  AttentionArgs args{};
+  const DataType type = x.element_type();
+  const int64_t bytes = type == xla::ffi::F32 ? 4 : 2, width = dim(x, 1);
+  check.that(is_value_type(type) && type != xla::ffi::F64,
+             "x must be float32, bfloat16 or float16");
+  check.matrix(x, type, rows.num_rows, width, "x must have a row for each row of the graph");
+  check.that(!rows.wide_columns, "the columns must be int32");
+  check.heads(heads, width);
+  if (check.failed()) return args;
+  const int64_t head_bytes = width / heads * bytes;
+  check.that(head_bytes % 16 == 0 && head_bytes <= 16 * kMaxCosineVectors,
+             "a head must have a multiple of 16 bytes, at most 1,024");
+  args.rows = rows;
+  args.type = value_type(type);
+  args.heads = heads;
+  args.width = width;
+  args.num_columns = rows.num_rows;
+  args.values = x.untyped_data();
+  args.negative_slope = 1;
+  args.self_loops = self_loops != 0;
+  return args;
+}
+
+Error cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
+                       AnyBuffer splits, AnyBuffer row_order, AnyBuffer x, AnyBuffer near_scale,
+                       AnyBuffer far_scale, Result out, Result log_sum, Result partials,
+                       Int<attr::heads> heads, Int<attr::self_loops> self_loops,
+                       Int<attr::split_length> split_length) {
+  Check check("jaxgnn_cosine_attention");
+  const Rows rows = check.rows({row_offsets, columns, &splits, *split_length, &row_order});
+  CosineForwardArgs args{};
+  args.attention = take_attention(check, rows, x, *heads, *self_loops);
+  check.matrix(near_scale, xla::ffi::F32, rows.num_rows, *heads,
+               "near_scale must be float32 [nodes, heads]");
+  check.matrix(far_scale, xla::ffi::F32, rows.num_rows, *heads,
+               "far_scale must be float32 [nodes, heads]");
+  take_results(check, x.element_type(), rows.num_rows, args.attention, *out, *log_sum, *partials,
+               args);
+  if (check.failed()) return check.error();
+  args.near_scale = near_scale.untyped_data();
+  args.far_scale = far_scale.untyped_data();
+  return finish(check, launch_cosine_attention(args, launch));
+}
+
+Error cosine_attention_gradients(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
+                                 AnyBuffer splits, AnyBuffer row_order,
+                                 AnyBuffer transpose_row_offsets, AnyBuffer transpose_columns,
+                                 AnyBuffer transpose_splits, AnyBuffer transpose_row_order,
+                                 AnyBuffer x, AnyBuffer beta, AnyBuffer records,
+                                 AnyBuffer cotangent, Result out, Result dots, Result carried,
+                                 Result partials, Int<attr::heads> heads,
+                                 Int<attr::self_loops> self_loops,
+                                 Int<attr::split_length> split_length) {
+  Check check("jaxgnn_cosine_attention_gradients");
+  const Rows rows = check.rows({row_offsets, columns, &splits, *split_length, &row_order});
+  CosineGradientArgs args{};
+  args.attention = take_attention(check, rows, x, *heads, *self_loops);
+  args.transpose = check.rows({transpose_row_offsets, transpose_columns, &transpose_splits,
+                               *split_length, &transpose_row_order});
+  check.that(args.transpose.num_rows == rows.num_rows &&
+                 args.transpose.num_edges == rows.num_edges && !args.transpose.wide_columns,
+             "the transpose must be one of the same graph");
+  const int64_t width = dim(x, 1);
+  const DataType type = x.element_type();
+  check.vector(beta, xla::ffi::F32, *heads, "beta must be float32 [heads]");
+  check.matrix(records, xla::ffi::F32, rows.num_rows, 4 * *heads,
+               "records must be float32 [nodes, 4 heads]");
+  check.matrix(cotangent, type, rows.num_rows, width, "the cotangent must be like x");
+  check.matrix(*out, type, rows.num_rows, width, "the gradient must be like x");
+  check.matrix(*dots, xla::ffi::F32, rows.num_rows, *heads, "dots must be float32 [nodes, heads]");
+  check.matrix(*carried, xla::ffi::F32, rows.num_rows, width,
+               "carried must be float32 [nodes, features]");
+  check.matrix(*partials, xla::ffi::F32, int64_t{rows.num_splits} + args.transpose.num_splits,
+               2 * width, "partials must be float32 [parts, twice the features]");
+  if (check.failed()) return check.error();
+  args.cotangent = cotangent.untyped_data();
+  args.beta = beta.untyped_data();
+  args.records = records.untyped_data();
+  args.out = out->untyped_data();
+  args.dots = dots->untyped_data();
+  args.carried = carried->untyped_data();
+  args.partials = partials->untyped_data();
+  return finish(check, launch_cosine_attention_gradients(args, launch));
+}
+
+}  // namespace
+
+void add_cuda_targets(CudaTargets& targets) {
+  add_targets(targets);
+  targets.add<cosine_attention>("jaxgnn_cosine_attention");
+  targets.add<cosine_attention_gradients>("jaxgnn_cosine_attention_gradients");
+}
+
+cudaError_t load_kernels(const Launch& load) {
+  JAXGNN_TRY(launch_attention({}, load));
+  JAXGNN_TRY(launch_attention_senders({}, load));
+  JAXGNN_TRY(launch_attention_receivers({}, load));
+  JAXGNN_TRY(launch_dot_attention({}, load));
+  JAXGNN_TRY(launch_dot_attention_gradients({}, load));
+  JAXGNN_TRY(launch_gatv2_attention({}, load));
+  JAXGNN_TRY(launch_gatv2_attention_gradients({}, load));
+  JAXGNN_TRY(launch_cosine_attention({}, load));
+  return launch_cosine_attention_gradients({}, load);
+}
+
+}  // namespace jaxgnn::attention

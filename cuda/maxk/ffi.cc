@@ -1,0 +1,271 @@
+// The XLA FFI handlers of MaxK: what the forward product in fixed point needs, and the products
+// over windows and by reductions in L2, which only a GPU has.
+#include "cuda/core/ffi.h"
+
+#include <algorithm>
+
+#include "cuda/maxk/maxk.h"
+#include "cuda/maxk/windows.h"
+#include "cuda/registrations.h"
+#include "ffi/maxk.h"
+
+namespace jaxgnn::maxk {
+
+bool columns_in_range(const Cbsr&, const Launch&) { return true; }  // known to the device alone
+
+namespace {
+
+// Scratch memory of a forward product: the range, with `words` a word for each entry, the size of
+// each CBSR row, and with `flags` a flag for each row.
+constexpr int64_t kRangeWords = 8;
+
+struct Scratch {
+  uint32_t* range = nullptr;
+  uint32_t* words = nullptr;
+  float* sizes = nullptr;
+  uint32_t* flags = nullptr;
+};
+
+Scratch lay_out(Check& check, AnyBuffer& buffer, int64_t words, int64_t sizes, int64_t flags) {
+  check.vector(buffer, xla::ffi::U32, kRangeWords + words + sizes + flags,
+               "scratch must be uint32 [8 + words + records + flags]");
+  if (check.failed()) return {};
+  uint32_t* const data = static_cast<uint32_t*>(buffer.untyped_data());
+  uint32_t* const entries = data + kRangeWords;
+  return {data, words == 0 ? nullptr : entries, reinterpret_cast<float*>(entries + words),
+          entries + words + sizes};
+}
+
+RangeArgs range_of(Type type, const void* values, int64_t rows, int64_t width, uint32_t* range) {
+  RangeArgs args{};
+  args.type = type;
+  args.values = values;
+  args.num_rows = rows;
+  args.width = width;
+  args.range = range;
+  return args;
+}
+
+RangeArgs range_of(const MaxkProductArgs& args, const Scratch& scratch, int64_t flags) {
+  const Cbsr& cbsr = args.cbsr;
+  RangeArgs range = range_of(args.type, cbsr.values, cbsr.num_rows, cbsr.k, scratch.range);
+  range.sizes = scratch.sizes;
+  range.flags = scratch.flags;
+  range.num_flags = flags;
+  return range;
+}
+
+}  // namespace
+
+Error run_maxk_spmm(Check& check, const MaxkProductArgs& product, AnyBuffer& scratch,
+                    const Launch& launch) {
+  MaxkSpmmArgs args{product};
+  const int64_t flags = args.rows.num_splits + args.rows.num_rows;
+  if (count(scratch) == 0 || args.weights != nullptr) {  // no bound on weighted sums
+    return finish(check, launch_maxk_spmm(args, launch));
+  }
+  const Scratch parts = lay_out(check, scratch, 0, args.cbsr.num_rows, flags);
+  if (check.failed()) return check.error();
+  args.range = parts.range;
+  args.sizes = parts.sizes;
+  args.flags = parts.flags;
+  cudaError_t error = launch_range(range_of(args, parts, flags), launch);
+  if (error == cudaSuccess) error = launch_maxk_spmm(args, launch);
+  return finish(check, error);
+}
+
+namespace {
+
+struct WindowOperands {
+  const AnyBuffer& rows;
+  const AnyBuffer& parts;
+  const AnyBuffer& senders;
+  const AnyBuffer& masks;
+};
+
+// The windows of the rows of `dense`, of which they hold all.
+MaxkWindowsArgs take_windows(Check& check, const WindowOperands& from, const Cbsr& cbsr, Type type,
+                             int64_t num_receivers) {
+  const int64_t windows = dim(from.rows, 0), width = cbsr.width;
+  check.matrix(from.rows, xla::ffi::S32, windows, kWindowRows,
+               "the windows' rows must be int32 [windows, 64]");
+  check.that(windows == (num_receivers + kWindowRows - 1) / kWindowRows,
+             "the windows must hold the receivers");
+  check.matrix(from.parts, xla::ffi::S32, dim(from.parts, 0), 4,
+               "the windows' parts must be int32 [parts, 4]");
+  check.vector(from.senders, xla::ffi::S32, count(from.senders),
+               "the windows' senders must be int32 [entries]");
+  check.gathered(cbsr.num_rows, count(from.senders));
+  check.matrix(from.masks, xla::ffi::U32, count(from.senders), 2,
+               "the windows' masks must be uint32 [entries, 2]");
+  check.that(width % 4 == 0 && width <= kWindowWidth,
+             "windows need a width that is a multiple of 4, at most 256");
+  check.that(cbsr.num_rows * cbsr.k <= UINT32_MAX, "windows need fewer than 2^32 entries");
+  MaxkWindowsArgs args{};
+  args.windows = {static_cast<const int32_t*>(from.rows.untyped_data()),
+                  static_cast<const int4*>(from.parts.untyped_data()),
+                  static_cast<const int32_t*>(from.senders.untyped_data()),
+                  static_cast<const uint2*>(from.masks.untyped_data()),
+                  static_cast<int>(dim(from.parts, 0))};
+  args.type = type;
+  args.values = cbsr.values;
+  args.columns = static_cast<const uint8_t*>(cbsr.indices);
+  args.num_senders = cbsr.num_rows;
+  args.width = width;
+  args.k = cbsr.k;
+  return args;
+}
+
+Error maxk_spmm_windows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
+                        AnyBuffer window_rows, AnyBuffer window_parts, AnyBuffer window_senders,
+                        AnyBuffer window_masks, AnyBuffer values, AnyBuffer indices, Result out,
+                        Result partials, Result scratch, Int<attr::in_words> in_words,
+                        Int<attr::reduce> reduce) {
+  Check check("jaxgnn_maxk_spmm_windows");
+  // Where fixed point does not hold, whole rows in float, long ones too.
+  MaxkSpmmArgs rows{
+      take_spmm<StreamLaunch>(check, {row_offsets, columns}, values, indices, *out, *reduce)};
+  rows.fallback = true;
+  const int64_t receivers = rows.rows.num_rows;
+  MaxkWindowsArgs args =
+      take_windows(check, {window_rows, window_parts, window_senders, window_masks}, rows.cbsr,
+                   rows.type, receivers);
+  check.that(*in_words == 0 || args.k % 4 == 0, "words need a k that is a multiple of 4");
+  const Scratch parts =
+      lay_out(check, *scratch, *in_words != 0 ? count(values) : 0, args.num_senders, receivers);
+  check.that(partials->element_type() == xla::ffi::F32 &&
+                 count(*partials) % (kWindowRows * std::max<int64_t>(args.width, 1)) == 0,
+             "partials must be float32 [places, 64, width]");
+  if (check.failed()) return check.error();
+  args.row_offsets = rows.rows.offsets;
+  args.wide_offsets = rows.rows.wide_offsets;
+  args.mean = rows.reduce == Reduce::kMean;
+  args.words = parts.words;
+  args.dense = rows.out;
+  args.partials = static_cast<float*>(data_or_null(*partials));
+  args.range = rows.range = parts.range;
+  args.sizes = rows.sizes = parts.sizes;
+  args.flags = rows.flags = parts.flags;
+  RangeArgs range = range_of(rows, parts, receivers);
+  range.columns = args.columns;
+  range.words = parts.words;
+  cudaError_t error = launch_range(range, launch);
+  if (error == cudaSuccess) error = launch_maxk_spmm_windows(args, launch);
+  if (error == cudaSuccess) error = launch_maxk_spmm(rows, launch);
+  return finish(check, error);
+}
+
+// The float sums of a result: itself, if it is float32, else the scratch that is then rounded.
+float* take_sums(Check& check, AnyBuffer& out, AnyBuffer& sums) {
+  const bool own = out.element_type() == xla::ffi::F32;
+  if (!own) {
+    check.matrix(sums, xla::ffi::F32, dim(out, 0), dim(out, 1),
+                 "the sums must be float32 [rows, k]");
+  }
+  return static_cast<float*>(own ? out.untyped_data() : sums.untyped_data());
+}
+
+cudaError_t round_sums(AnyBuffer& out, const float* sums, const Launch& launch) {
+  if (out.element_type() == xla::ffi::F32) return cudaSuccess;
+  return launch_round({value_type(out.element_type()), sums, out.untyped_data(), count(out)},
+                      launch);
+}
+
+Error maxk_sspmm_scatter(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
+                         AnyBuffer splits, AnyBuffer dense, AnyBuffer indices, AnyBuffer weights,
+                         Result out, Result sums, Int<attr::split_length> split_length) {
+  Check check("jaxgnn_maxk_sspmm_scatter");
+  const RowOperands from{row_offsets, columns, &splits, *split_length};
+  MaxkProductArgs args = take_sspmm<StreamLaunch>(check, from, dense, indices, *out);
+  check.that(args.rows.num_rows == dim(dense, 0), "the dense operand must have a row for each row");
+  check.gathered(args.cbsr.num_rows, args.rows.num_edges);
+  args.weights = take_weights(check, weights, dense.element_type(), args.rows.num_edges);
+  float* const target = take_sums(check, *out, *sums);
+  if (check.failed()) return check.error();
+  args.out = target;
+  cudaError_t error = launch_maxk_sspmm_scatter(args, launch);
+  if (error == cudaSuccess) error = round_sums(*out, target, launch);
+  return finish(check, error);
+}
+
+// What both backward products over windows take.
+MaxkWindowsArgs take_backward(Check& check, const WindowOperands& from, const AnyBuffer& dense,
+                              const AnyBuffer& indices, const AnyBuffer& out) {
+  const DataType type = dense.element_type();
+  check_type<StreamLaunch>(check, type);
+  const Cbsr cbsr = take_cbsr(check, nullptr, indices, type, dim(dense, 1));
+  check.matrix(dense, type, dim(dense, 0), cbsr.width, "the dense operand must be a matrix");
+  check.matrix(out, type, cbsr.num_rows, cbsr.k,
+               "the result must have the dense operand's type and be shaped like the indices");
+  MaxkWindowsArgs args = take_windows(check, from, cbsr, value_type(type), dim(dense, 0));
+  args.dense = dense.untyped_data();
+  return args;
+}
+
+Error maxk_sspmm_windows(StreamLaunch launch, AnyBuffer window_rows, AnyBuffer window_parts,
+                         AnyBuffer window_senders, AnyBuffer window_masks, AnyBuffer dense,
+                         AnyBuffer indices, Result out, Result sums) {
+  Check check("jaxgnn_maxk_sspmm_windows");
+  MaxkWindowsArgs args = take_backward(
+      check, {window_rows, window_parts, window_senders, window_masks}, dense, indices, *out);
+  float* const target = take_sums(check, *out, *sums);
+  if (check.failed()) return check.error();
+  args.sums = target;
+  cudaError_t error = launch_maxk_sspmm_windows(args, launch);
+  if (error == cudaSuccess) error = round_sums(*out, target, launch);
+  return finish(check, error);
+}
+
+Error maxk_sspmm_windows_exact(StreamLaunch launch, AnyBuffer transpose_row_offsets,
+                               AnyBuffer transpose_columns, AnyBuffer window_rows,
+                               AnyBuffer window_parts, AnyBuffer window_senders,
+                               AnyBuffer window_masks, AnyBuffer dense, AnyBuffer indices,
+                               Result out, Result sums, Result scratch) {
+  Check check("jaxgnn_maxk_sspmm_windows_exact");
+  MaxkWindowsArgs args = take_backward(
+      check, {window_rows, window_parts, window_senders, window_masks}, dense, indices, *out);
+  // Where fixed point does not hold, whole rows of the transpose in float, long ones too.
+  const MaxkProductArgs rows = take_sspmm<StreamLaunch>(
+      check, {transpose_row_offsets, transpose_columns}, dense, indices, *out);
+  check.that(rows.rows.num_rows == args.num_senders, "the indices must have a row for each row");
+  check.gathered(dim(dense, 0), rows.rows.num_edges);
+  check.that(sums->element_type() == xla::ffi::U32 && count(*sums) == 2 * args.num_senders * args.k,
+             "the sums must be uint32 [rows, k, 2]");
+  check.vector(*scratch, xla::ffi::U32, kRangeWords, "scratch must be uint32 [8]");
+  if (check.failed()) return check.error();
+  args.num_edges = rows.rows.num_edges;
+  args.sums = sums->untyped_data();
+  uint32_t* const range = static_cast<uint32_t*>(scratch->untyped_data());
+  args.range = range;
+  cudaError_t error =
+      launch_range(range_of(args.type, args.dense, dim(dense, 0), args.width, range), launch);
+  if (error == cudaSuccess) error = launch_maxk_sspmm_windows_exact(args, rows.out, launch);
+  if (error == cudaSuccess) error = launch_maxk_sspmm(rows, launch, range);
+  return finish(check, error);
+}
+
+}  // namespace
+
+void add_cuda_targets(CudaTargets& targets) {
+  add_targets(targets);
+  targets.add<maxk_spmm_windows>("jaxgnn_maxk_spmm_windows");
+  targets.add<maxk_sspmm_scatter>("jaxgnn_maxk_sspmm_scatter");
+  targets.add<maxk_sspmm_windows>("jaxgnn_maxk_sspmm_windows");
+  targets.add<maxk_sspmm_windows_exact>("jaxgnn_maxk_sspmm_windows_exact");
+}
+
+cudaError_t load_kernels(const Launch& load) {
+  JAXGNN_TRY(launch_maxk({}, load));
+  JAXGNN_TRY(launch_cbsr_scatter({}, load));
+  JAXGNN_TRY(launch_range({}, load));
+  JAXGNN_TRY(launch_maxk_spmm({}, load));
+  JAXGNN_TRY(launch_maxk_spmm_windows({}, load));
+  JAXGNN_TRY(launch_maxk_sspmm({}, load));
+  JAXGNN_TRY(launch_maxk_sspmm_scatter({}, load));
+  JAXGNN_TRY(launch_maxk_sspmm_windows({}, load));
+  JAXGNN_TRY(launch_maxk_sspmm_windows_exact({}, nullptr, load));
+  JAXGNN_TRY(launch_round({}, load));
+  return launch_maxk_sddmm({}, load);
+}
+
+}  // namespace jaxgnn::maxk

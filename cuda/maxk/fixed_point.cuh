@@ -1,0 +1,85 @@
+// Sums in fixed point: each term is rounded once to an integer multiple of a quantum, and the
+// integers add exactly in any order, by native integer atomics.
+//
+// With a bound B on the magnitude of a sum of n terms, 32-bit sums have the quantum
+// B / (2^31 - n - 256): n terms, each rounded by half a quantum at most, cannot overflow. Rounding
+// errors are of the order of sqrt(n) quanta a sum, below those of adding floats one after the other
+// as long as n is a few thousand (callers cut longer sums) and no term is far smaller than B / n.
+//
+// The size of a record is its largest magnitude. Where all records are alike (their sizes within a
+// factor of 16 of one another; for 16-bit results, which keep fewer bits, within more), B is n
+// times the largest of all. Else B is, for each row, the sum of the sizes of its own records; those
+// far below their average (`least_size`) are added apart, with a bound of their own, or the row is
+// added in float. 64-bit sums keep 24 bits of the size of every row that is added, or are not used.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/core/dispatch.cuh"
+
+namespace jaxgnn::maxk {
+
+// What launch_range leaves: bits of the largest size, and the complement of the bits of the
+// smallest that is not 0 (so that both are found by atomicMax from 0).
+constexpr int kRangeLargest = 0;
+constexpr int kRangeSmallestComplement = 1;
+
+// Bits of a NaN, and above those of every magnitude: the smallest of no records.
+constexpr unsigned kNoSize = 0x7fffffffu;
+
+__device__ inline int exponent_of(uint32_t bits) { return static_cast<int>(bits >> 23) - 127; }
+
+// Whether a scale exists: not with NaN, infinities, or at the ends of float's range.
+__device__ inline bool has_scale(const uint32_t* range) {
+  const int exponent = exponent_of(range[kRangeLargest]);
+  return exponent > -64 && exponent < 64;
+}
+
+// How far apart records that are alike may be, in powers of two.
+template <typename T>
+constexpr int kAlikeBits = kTypeOf<T> == Type::kBF16  ? 9
+                           : kTypeOf<T> == Type::kF16 ? 6
+                                                      : 4;
+
+template <typename T>
+__device__ inline bool records_alike(const uint32_t* range) {
+  const int smallest = exponent_of(~range[kRangeSmallestComplement]);
+  return exponent_of(range[kRangeLargest]) - smallest <= kAlikeBits<T>;
+}
+
+// The least size of a record that is added together with the others of a row: n that sum to
+// `bound`.
+template <typename T>
+__device__ inline float least_size(float bound, int n) {
+  return bound / (static_cast<float>(n) * static_cast<float>(1 << kAlikeBits<T>));
+}
+
+// The inverse quantum of 32-bit sums of n terms, 1 <= n < 2^30, that are at most `bound`; float's
+// rounding, here and in the bound, is allowed for.
+__device__ inline float fixed_scale(float bound, int n) {
+  const float room = static_cast<float>((1u << 31) - 256u - static_cast<unsigned>(n));
+  // A bound near the least normal float would have an infinite scale: the quantum is capped there.
+  return bound > 0.0f ? fminf(room / bound * (1.0f - 0x1p-16f), 0x1p126f) : 1.0f;
+}
+
+// The bound for records that are alike.
+__device__ inline float common_bound(const uint32_t* range, int n) {
+  return static_cast<float>(n) * __uint_as_float(range[kRangeLargest]);
+}
+
+// Whether 64-bit sums of n terms keep 24 bits of each row's largest value.
+__device__ inline bool use_wide_fixed(const uint32_t* range, int64_t n) {
+  const int bits = 64 - __clzll(n);
+  const int smallest = exponent_of(~range[kRangeSmallestComplement]);
+  return has_scale(range) && exponent_of(range[kRangeLargest]) - smallest <= 37 - bits;
+}
+
+// The inverse quantum of 64-bit sums of n terms, a power of two; and the quantum.
+__device__ inline float wide_scale(const uint32_t* range, int64_t n, float& quantum) {
+  const int bits = 64 - __clzll(n);  // 2^bits > n
+  const int exponent = 62 - bits - (exponent_of(range[kRangeLargest]) + 1);
+  quantum = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23);
+  return __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23);
+}
+
+}  // namespace jaxgnn::maxk

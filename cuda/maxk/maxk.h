@@ -1,0 +1,56 @@
+// The launches of MaxK and its products, row by row. float64 runs in JAX on a GPU.
+#pragma once
+
+#include "common/maxk.h"
+#include "cuda/core/launch.h"
+
+namespace jaxgnn::maxk {
+
+cudaError_t launch_maxk(const MaxkArgs& args, const Launch& launch);
+cudaError_t launch_cbsr_scatter(const CbsrScatterArgs& args, const Launch& launch);
+
+struct MaxkSpmmArgs : MaxkProductArgs {
+  const uint32_t* range = nullptr;  // see launch_range; null: never in fixed point
+  const float* sizes = nullptr;     // of the records (see fixed_point.cuh), with range
+  uint32_t* flags = nullptr;        // [num_splits + num_rows], zeros before, with range
+  bool fallback = false;  // another kernel has done this in fixed point but for what is flagged
+};
+cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, const Launch& launch);
+
+struct RangeArgs {
+  Type type;
+  const void* values;  // [num_rows, width]
+  int64_t num_rows;
+  int64_t width;
+  uint32_t* range;         // [2]
+  float* sizes;            // [num_rows], or null
+  const uint8_t* columns;  // [num_rows, width], with words
+  uint32_t* words;         // [num_rows, width], or null; then the width is a multiple of 4
+  uint32_t* flags;         // [num_flags]
+  int64_t num_flags;
+};
+
+// What decides about fixed point: the sizes of rows of values, and their range (fixed_point.cuh).
+// Beside that, each value and its column in one word (cbsr.cuh), and flags set to 0.
+cudaError_t launch_range(const RangeArgs& args, const Launch& launch);
+
+// Gathered over the rows of the transpose, always in the same order. With `range`, does nothing
+// where 64-bit fixed point holds (see fixed_point.cuh), for another kernel has done it;
+cudaError_t launch_maxk_sspmm(const MaxkProductArgs& args, const Launch& launch,
+                              const uint32_t* range = nullptr);
+// or scattered from the rows of the graph, which are those of `dense`, by float reductions in L2,
+// in any order. `out` are float sums, zeroed here.
+cudaError_t launch_maxk_sspmm_scatter(const MaxkProductArgs& args, const Launch& launch);
+
+// Float sums rounded to the type.
+struct RoundArgs {
+  Type type;
+  const float* sums;  // [size]
+  void* out;          // [size]
+  int64_t size;
+};
+cudaError_t launch_round(const RoundArgs& args, const Launch& launch);
+
+cudaError_t launch_maxk_sddmm(const MaxkProductArgs& args, const Launch& launch);
+
+}  // namespace jaxgnn::maxk

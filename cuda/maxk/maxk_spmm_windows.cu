@@ -1,0 +1,176 @@
+// MaxK's forward product over windows: an entry's record is read once, and added to each receiver's
+// row at its columns.
+#include <type_traits>
+
+#include "cuda/maxk/windows_sums.cuh"
+
+namespace jaxgnn::maxk {
+namespace {
+
+// For records that are alike, or for those that are not: either kernel returns at once where the
+// records are the other's. They are two so that the first has its registers for itself: in one
+// kernel ptxas put off the load of the next record until after those of later ones.
+template <typename T, typename S, bool kWords, bool kAlike>
+__global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const WindowParams<T> p) {
+  if (!has_scale(p.range) || records_alike<T>(p.range) != kAlike) return;
+  extern __shared__ int4 sums[];  // [64, width], a quarter as many
+  __shared__ Scales scales;
+  __shared__ std::conditional_t<kAlike, int, Differing> differing;
+  const Part part = load_part(p.windows, blockIdx.x);
+  if (const int r = threadIdx.x; r < kWindowRows) {
+    const int row = receiver_of(p, part, r);
+    const int64_t degree = row < 0 ? 0 : degree_of(p, row);
+    const int n = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
+    scales.scale[r] = fixed_scale(kAlike ? common_bound(p.range, n) : 0.0f, n);
+    const int most = __reduce_max_sync(kFullWarp, n);
+    if (r % 32 == 0) scales.most[r / 32] = most;
+    if constexpr (!kAlike) differing.clear(r, n);
+  }
+  clear_sums(sums, p.width);
+  __syncthreads();
+  if constexpr (!kAlike) bound_rows(p, part, differing, scales);
+
+  using Record = std::conditional_t<kWords, Words, Values<T, S::kPer>>;
+  const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
+  // Walks all entries, for as many times as a record is longer than its lanes' span. Lanes beyond
+  // its end have nothing to do.
+  const auto over_entries = [&](auto load, auto visit) {
+    for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
+      const auto load_here = [&](int sender) { return load(sender, c); };
+      const auto visit_here = [&](const auto& record, int, uint2 mask, int e) {
+        visit(record, mask, e, c);
+      };
+      walk<decltype(load(0, c)), kWindowThreads / S::kLanes>(
+          p.windows, part, threadIdx.x / S::kLanes, load_here, visit_here);
+    }
+  };
+  const auto load = [&](int sender, int c) { return Record::load(p, sender, c); };
+  if constexpr (kAlike && kOneScale<T>) {
+    const int n = max(scales.most[0], scales.most[1]);
+    const float scale = fixed_scale(common_bound(p.range, n), n);
+    if (threadIdx.x < kWindowRows) scales.scale[threadIdx.x] = scale;
+    over_entries(load, [&](const Record& record, uint2 mask, int, int) {
+      const Terms<S::kPer> terms(record, base);
+      int term[S::kPer];
+#pragma unroll
+      for (int i = 0; i < S::kPer; ++i) term[i] = __float2int_rn(terms.value[i] * scale);
+      over_receivers(mask, [&](int r) {
+        const unsigned offset = r * row_bytes;
+#pragma unroll
+        for (int i = 0; i < S::kPer; ++i) add_shared(terms.address[i] + offset, term[i]);
+      });
+    });
+  } else if constexpr (kAlike || !kListsSmall<T>) {
+    over_entries(load, [&](const Record& record, uint2 mask, int, int) {
+      const Terms<S::kPer> terms(record, base);
+      over_receivers(mask, [&](int r) { terms.add(r * row_bytes, scales.scale[r]); });
+    });
+  } else {  // records that are small for a row are listed
+    struct Sized {
+      Record record;
+      float size;
+    };
+    const auto load_sized = [&](int sender, int c) {
+      return Sized{Record::load(p, sender, c), p.sizes[sender]};
+    };
+    SmallEntries& small = differing.small;
+    over_entries(load_sized, [&](const Sized& sized, uint2 mask, int e, int c) {
+      const Terms<S::kPer> terms(sized.record, base);
+      bool found = false;
+      over_receivers(mask, [&](int r) {
+        if (sized.size >= differing.least[r]) {
+          terms.add(r * row_bytes, scales.scale[r]);
+        } else if (sized.size > 0.0f) {
+          small.in_row[r] = true;
+          found = true;
+        }
+      });
+      if (found && c == 0) {  // one of the record's lanes, once
+        const int place = atomicAdd(&small.count, 1);
+        if (place < kMostSmall) small.entry[place] = e;
+      }
+    });
+  }
+  __syncthreads();
+
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+    const int row = receiver_of(p, part, r);
+    if (row < 0) continue;
+    const float unit = 1.0f / scales.scale[r];
+    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
+      const int4 v = sums[(r * p.width + f) / 4];
+      float result[4] = {v.x * unit, v.y * unit, v.z * unit, v.w * unit};
+      if (part.place >= 0) {
+        float* partial = p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
+        store_vector<float, 4, float>(partial + f, result);
+      } else {
+        finish(p, row, f, result);
+      }
+    }
+  }
+  if constexpr (kListsSmall<T> && !kAlike) {
+    if (differing.small.count > 0) add_small<T, S, Record>(p, part, sums, differing, scales);
+  }
+}
+
+// Adds the parts of each window that has several, in their order; a block a part, of which the
+// first of each window does the work.
+template <typename T>
+__global__ void __launch_bounds__(kWindowThreads) join(const WindowParams<T> p) {
+  if (!has_scale(p.range)) return;
+  const Part part = load_part(p.windows, blockIdx.x);
+  const auto window = [&](int i) { return load_part(p.windows, i).window; };
+  const int first = blockIdx.x;
+  if (part.place < 0 || (first > 0 && window(first - 1) == part.window)) return;
+  int count = 1;
+  while (first + count < p.windows.num_parts && window(first + count) == part.window) ++count;
+  const int64_t size = int64_t(kWindowRows) * p.width;
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+    const int row = receiver_of(p, part, r);
+    if (row < 0) continue;
+    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
+      const float* partial = p.partials + part.place * size + int64_t(r) * p.width + f;
+      float result[4] = {};
+      for (int i = 0; i < count; ++i) {
+        const float4 more = *reinterpret_cast<const float4*>(partial + i * size);
+        result[0] += more.x, result[1] += more.y, result[2] += more.z, result[3] += more.w;
+      }
+      finish(p, row, f, result);
+    }
+  }
+}
+
+// Calls f(kernel) with each of the two; words are read four at a time.
+template <typename T, typename S, typename F>
+cudaError_t with_forward(const Launch& launch, bool words, F f) {
+  if constexpr (S::kPer == 4) {
+    if (launch.load || words) {
+      JAXGNN_TRY(f(forward<T, S, true, true>));
+      JAXGNN_TRY(f(forward<T, S, true, false>));
+      if (!launch.load) return cudaSuccess;
+    }
+  }
+  JAXGNN_TRY(f(forward<T, S, false, true>));
+  return f(forward<T, S, false, false>);
+}
+
+}  // namespace
+
+cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Launch& launch) {
+  const int parts = args.windows.num_parts;
+  if (!launch.load && parts == 0) return cudaSuccess;
+  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const WindowParams<T> p = params<T>(args);
+    const size_t bytes = kWindowRows * args.width * sizeof(int);
+    JAXGNN_TRY(with_share(launch, args.k, args.k % 4 == 0, [&](auto share) {
+      return with_forward<T, decltype(share)>(launch, args.words != nullptr, [&](auto kernel) {
+        return launch_large_kernel(launch, kernel, parts, kWindowThreads, bytes, p);
+      });
+    }));
+    if (!launch.load && args.partials == nullptr) return cudaSuccess;
+    return launch_kernel(launch, join<T>, parts, kWindowThreads, 0, p);
+  });
+}
+
+}  // namespace jaxgnn::maxk

@@ -1,0 +1,142 @@
+// The gradient of MaxK's product over windows: the rows' values at a record's columns are added in
+// registers, and reduced into the sender's record once an entry.
+#include "cuda/maxk/reduce_to.cuh"
+#include "cuda/maxk/windows.cuh"
+
+namespace jaxgnn::maxk {
+namespace {
+
+template <typename T>
+__device__ inline T load_shared(unsigned address) {
+  if constexpr (sizeof(T) == 4) {
+    float value;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address));
+    return value;
+  } else {
+    unsigned short bits;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address));
+    return *reinterpret_cast<T*>(&bits);
+  }
+}
+
+// In float, or with kExact in 64-bit fixed point; then a lane's columns lie kLanes apart, so that
+// 8-byte reductions of neighbouring lanes are neighbours too.
+template <typename T, typename S, bool kExact>
+__global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const WindowParams<T> p) {
+  if (kExact && !use_wide_fixed(p.range, p.num_edges)) return;
+  extern __shared__ int4 shared[];
+  T* dense = reinterpret_cast<T*>(shared);  // [64, width]
+  const Part part = load_part(p.windows, blockIdx.x);
+  float quantum;
+  const float scale = kExact ? wide_scale(p.range, p.num_edges, quantum) : 1.0f;
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+    const int row = p.windows.rows[part.window * kWindowRows + r];
+    if (row < 0) continue;
+    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
+      const Vector<T, 4> vector = load_vector<T, 4>(p.dense + int64_t(row) * p.width + f);
+      *reinterpret_cast<decltype(Vector<T, 4>::word)*>(dense + r * p.width + f) = vector.word;
+    }
+  }
+  __syncthreads();
+
+  constexpr int kStride = kExact ? S::kLanes : 1;  // between a lane's columns
+  struct Record {
+    Vector<uint8_t, kExact ? 1 : S::kPer> columns[kExact ? S::kPer : 1];
+    __device__ unsigned column(int i) const {
+      return kExact ? columns[kExact ? i : 0].word : columns[0].word >> 8 * i & 0xffu;
+    }
+  };
+  const unsigned base = shared_address(dense), row_bytes = p.width * unsigned(sizeof(T));
+  for (int first = 0; first < p.k; first += S::kSpan) {
+    const int c = first + threadIdx.x % S::kLanes * (kExact ? 1 : S::kPer);
+    if (c >= p.k) break;
+    const auto load = [&](int sender) {
+      const uint8_t* columns = p.columns + entry_at(p, sender, c);
+      Record record;
+      if constexpr (kExact) {
+#pragma unroll
+        for (int i = 0; i < S::kPer; ++i) {
+          record.columns[i].word = c + i * kStride < p.k ? __ldg(columns + i * kStride) : 0;
+        }
+      } else {
+        record.columns[0] = load_vector<uint8_t, S::kPer>(columns);
+      }
+      return record;
+    };
+    const auto gather = [&](const Record& record, int sender, uint2 mask, int) {
+      float sum[S::kPer] = {};
+      unsigned address[S::kPer];
+#pragma unroll
+      for (int i = 0; i < S::kPer; ++i) {
+        address[i] = base + record.column(i) * unsigned(sizeof(T));
+      }
+      over_receivers(mask, [&](int r) {
+        const unsigned offset = r * row_bytes;
+#pragma unroll
+        for (int i = 0; i < S::kPer; ++i) sum[i] += widen(load_shared<T>(address[i] + offset));
+      });
+      const int64_t at = int64_t(sender) * p.k + c;
+      if constexpr (kExact) {
+#pragma unroll
+        for (int i = 0; i < S::kPer; ++i) {
+          if (c + i * kStride < p.k) {
+            atomicAdd(static_cast<unsigned long long*>(p.sums) + at + i * kStride,
+                      static_cast<unsigned long long>(__float2ll_rn(sum[i] * scale)));
+          }
+        }
+      } else {
+        reduce_to<S::kPer>(static_cast<float*>(p.sums) + at, sum);
+      }
+    };
+    walk<Record, kWindowThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes, load,
+                                             gather);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(256) round_exact(const long long* sums, const uint32_t* range,
+                                                   int64_t num_edges, T* out, int64_t size) {
+  if (!use_wide_fixed(range, num_edges)) return;
+  float quantum;
+  wide_scale(range, num_edges, quantum);
+  const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < size) out[i] = narrow<T, float>(__ll2float_rn(sums[i]) * quantum);
+}
+
+template <bool kExact>
+cudaError_t launch_backward(const MaxkWindowsArgs& args, const Launch& launch) {
+  const size_t size = args.num_senders * args.k * (kExact ? sizeof(int64_t) : sizeof(float));
+  if (!launch.load) {
+    JAXGNN_TRY(cudaMemsetAsync(args.sums, 0, size, launch.stream));
+    if (args.windows.num_parts == 0) return cudaSuccess;
+  }
+  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return with_share(launch, args.k, args.k % 4 == 0, [&](auto share) {
+      return launch_large_kernel(launch, backward<T, decltype(share), kExact>,
+                                 args.windows.num_parts, kWindowThreads,
+                                 kWindowRows * args.width * sizeof(T), params<T>(args));
+    });
+  });
+}
+
+}  // namespace
+
+cudaError_t launch_maxk_sspmm_windows(const MaxkWindowsArgs& args, const Launch& launch) {
+  return launch_backward<false>(args, launch);
+}
+
+cudaError_t launch_maxk_sspmm_windows_exact(const MaxkWindowsArgs& args, void* out,
+                                            const Launch& launch) {
+  JAXGNN_TRY(launch_backward<true>(args, launch));
+  const int64_t size = args.num_senders * args.k;
+  if (!launch.load && size == 0) return cudaSuccess;
+  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return launch_kernel(launch, round_exact<T>, blocks_of(size, 256), 256, 0,
+                         static_cast<const long long*>(args.sums), args.range, args.num_edges,
+                         static_cast<T*>(out), size);
+  });
+}
+
+}  // namespace jaxgnn::maxk

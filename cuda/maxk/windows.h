@@ -1,0 +1,57 @@
+// MaxK's products over windows of receivers (see cpu/host/windows.h), without edge weights.
+#pragma once
+
+#include <vector_types.h>
+
+#include "common/rows.h"
+#include "cuda/core/launch.h"
+
+namespace jaxgnn::maxk {
+
+constexpr int kWindowRows = 64;
+constexpr int64_t kWindowWidth = 256;  // features, at most: a window's rows live in shared memory
+
+struct Windows {
+  const int32_t* rows;     // [windows, 64]; -1 is padding
+  const int4* parts;       // [num_parts]: window, first entry, end, place among the partials or -1
+  const int32_t* senders;  // [entries]
+  const uint2* masks;      // [entries]
+  int num_parts;
+};
+
+// There are fewer than 2^32 entries num_senders * k.
+struct MaxkWindowsArgs {
+  Type type;
+  Windows windows;
+  const void* row_offsets;  // forward: of the receivers, for their degrees
+  bool wide_offsets;
+  bool mean;               // forward
+  const void* values;      // forward: [num_senders, k]
+  const uint32_t* words;   // forward: values and columns in one, read instead of them; or null
+  const uint8_t* columns;  // [num_senders, k]
+  void* dense;             // forward: the result, backward: the operand; [num_receivers, width]
+  float* partials;         // forward: [num_partials, 64, width]
+  const uint32_t* range;   // of the values, or of dense; see fixed_point.cuh
+  const float* sizes;      // forward: of the records
+  uint32_t* flags;         // forward: set for rows to compute again in float; zeros before
+  void* sums;              // backward: [num_senders, k], float or int64; zeroed here
+  int64_t num_senders;
+  int64_t num_edges;
+  int64_t width;
+  int64_t k;
+};
+
+// dense_i = sum over edges of the sender's record, in fixed point; does nothing where `range` says
+// that there is no scale.
+cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Launch& launch);
+
+// sums_jc = sum over edges of dense_i at the record's columns, by reductions in L2. In float the
+// order of the additions, and so the last bits, change from run to run.
+cudaError_t launch_maxk_sspmm_windows(const MaxkWindowsArgs& args, const Launch& launch);
+
+// The same in 64-bit fixed point, then rounded to `out`: the same bits in every run. Does nothing
+// where `range` says that it would lose accuracy.
+cudaError_t launch_maxk_sspmm_windows_exact(const MaxkWindowsArgs& args, void* out,
+                                            const Launch& launch);
+
+}  // namespace jaxgnn::maxk

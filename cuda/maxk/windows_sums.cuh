@@ -1,0 +1,250 @@
+// The forward product over windows: records, and their sums in fixed point.
+#pragma once
+
+#include "cuda/maxk/windows.cuh"
+
+namespace jaxgnn::maxk {
+
+template <typename T>
+__device__ inline int64_t degree_of(const WindowParams<T>& p, int row) {
+  if (p.wide_offsets) {
+    const int64_t* offsets = static_cast<const int64_t*>(p.row_offsets);
+    return offsets[row + 1] - offsets[row];
+  }
+  const int32_t* offsets = static_cast<const int32_t*>(p.row_offsets);
+  return offsets[row + 1] - offsets[row];
+}
+
+// A lane's share of a record as it lies in memory: it waits its turn in few registers so.
+template <typename T, int kPer>
+struct Values {
+  Vector<T, kPer> values;
+  Vector<uint8_t, kPer> columns;
+
+  static __device__ Values load(const WindowParams<T>& p, int sender, int c) {
+    const unsigned at = entry_at(p, sender, c);
+    return {load_vector<T, kPer>(p.values + at), load_vector<uint8_t, kPer>(p.columns + at)};
+  }
+  __device__ float value(int i) const { return unpack(values, i); }
+  __device__ unsigned column(int i) const { return columns.word >> 8 * i & 0xffu; }
+};
+
+// The same of words that hold a value, widened to float32, and its column each.
+struct Words {
+  Vector<float, 4> words;
+
+  template <typename T>
+  static __device__ Words load(const WindowParams<T>& p, int sender, int c) {
+    return {
+        load_vector<float, 4>(reinterpret_cast<const float*>(p.words) + entry_at(p, sender, c))};
+  }
+  __device__ float value(int i) const { return __uint_as_float(words.bits[i] & ~0xffu); }
+  __device__ unsigned column(int i) const { return words.bits[i] & 0xffu; }
+};
+
+// Stores four finished features of a row, divided by its degree for a mean.
+template <typename T>
+__device__ inline void finish(const WindowParams<T>& p, int row, int f, float (&result)[4]) {
+  if (p.mean) {
+    const float degree = static_cast<float>(max(degree_of(p, row), int64_t(1)));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) result[i] = result[i] / degree;
+  }
+  store_vector<T, 4, float>(p.dense + int64_t(row) * p.width + f, result);
+}
+
+// Sums of small records are added to results, which only float32 keeps exactly enough; rows of
+// other types that have any are flagged.
+template <typename T>
+constexpr bool kListsSmall = kTypeOf<T> == Type::kF32;
+
+// Of a part's rows, where records differ in size: a bound on the sums, from the sizes in fixed
+// point and rounded up, and the bits of the smallest size that is not 0.
+struct Bounds {
+  int sum[kWindowRows];
+  unsigned smallest[kWindowRows];
+
+  __device__ void clear(int r) {
+    sum[r] = 0;
+    smallest[r] = kNoSize;
+  }
+};
+
+// Entries with a record that is small for one of its rows.
+constexpr int kMostSmall = 1024;
+struct SmallEntries {
+  int count;  // more than kMostSmall: not all are listed, and all entries are looked through
+  int entry[kMostSmall];
+  bool in_row[kWindowRows];
+};
+
+// The unit of the bounds: the sum of all of a part's records is at most 2^30 and one for each.
+template <typename T>
+__device__ inline float bound_unit(const WindowParams<T>& p, const Part& part) {
+  const float most = 0x1p30f / static_cast<float>(part.end - part.begin);
+  return __uint_as_float(p.range[kRangeLargest]) / most;
+}
+
+// Adds an entry to the bounds of its rows r for which takes(r, size). kSmallest: also finds theirs.
+template <bool kSmallest, typename T, typename Takes>
+__device__ inline void add_bounds(const WindowParams<T>& p, int entry, float unit, Bounds& bounds,
+                                  Takes takes) {
+  const float size = p.sizes[p.windows.senders[entry]];
+  if (size == 0.0f) return;
+  const int bound = __float2int_ru(size * (1.0f / unit));
+  over_receivers(p.windows.masks[entry], [&](int r) {
+    if (!takes(r, size)) return;
+    atomicAdd(bounds.sum + r, bound);
+    if (kSmallest) atomicMin(bounds.smallest + r, __float_as_uint(size));
+  });
+}
+
+__device__ inline void add_shared(unsigned address, int term) {
+  asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(address), "r"(term) : "memory");
+}
+
+// What is added of a lane's share of a record, and where: addresses in the first receiver's row.
+template <int kPer>
+struct Terms {
+  float value[kPer];
+  unsigned address[kPer];
+
+  template <typename Record>
+  __device__ Terms(const Record& record, unsigned sums) {
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      value[i] = record.value(i);
+      address[i] = sums + record.column(i) * unsigned(sizeof(int));
+    }
+  }
+  // To a receiver's row, `offset` bytes from the first.
+  __device__ void add(unsigned offset, float scale) const {
+    int term[kPer];
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) term[i] = __float2int_rn(value[i] * scale);
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) add_shared(address[i] + offset, term[i]);
+  }
+};
+
+// The scales of a part's rows, in shared memory.
+struct Scales {
+  float scale[kWindowRows];
+  int most[kWindowRows / 32];  // terms of a row
+};
+
+// What else is known of the rows where records differ in size.
+struct Differing {
+  float least[kWindowRows];  // size of a record that is not small
+  int terms[kWindowRows];    // at most
+  Bounds bounds;
+  SmallEntries small;
+
+  __device__ void clear(int r, int n) {
+    least[r] = 0.0f;
+    terms[r] = n;
+    bounds.clear(r);
+    small.in_row[r] = false;
+    if (r == 0) small.count = 0;
+  }
+};
+
+__device__ inline void clear_sums(int4* sums, int width) {
+  for (int i = threadIdx.x; i < kWindowRows * width / 4; i += kWindowThreads) {
+    sums[i] = make_int4(0, 0, 0, 0);
+  }
+}
+
+// A part's r-th row; -1: none.
+template <typename T>
+__device__ inline int receiver_of(const WindowParams<T>& p, const Part& part, int r) {
+  return p.windows.rows[part.window * kWindowRows + r];
+}
+
+// Whether rows whose records are alike have one scale, that of the row with most terms: a term is
+// then converted once an entry instead of once an edge. A row of one term keeps 19 bits of the
+// largest record, for parts of rows have at most 2^12 terms: enough for 16-bit results alone.
+template <typename T>
+constexpr bool kOneScale = kTypeOf<T> != Type::kF32;
+
+// Sets the scales of rows whose records differ, and which size is small. Left by all threads
+// together.
+template <typename T>
+__device__ inline void bound_rows(const WindowParams<T>& p, const Part& part, Differing& rows,
+                                  Scales& scales) {
+  const float unit = bound_unit(p, part);
+  for (int e = part.begin + static_cast<int>(threadIdx.x); e < part.end; e += kWindowThreads) {
+    add_bounds<!kListsSmall<T>>(p, e, unit, rows.bounds, [](int, float) { return true; });
+  }
+  __syncthreads();
+  if (const int r = threadIdx.x; r < kWindowRows && rows.terms[r] > 0) {
+    const float bound = static_cast<float>(rows.bounds.sum[r]) * unit;
+    scales.scale[r] = fixed_scale(bound, rows.terms[r]);
+    rows.least[r] = least_size<T>(bound, rows.terms[r]);
+    const bool has_small = __uint_as_float(rows.bounds.smallest[r]) < rows.least[r];
+    if (!kListsSmall<T> && has_small) p.flags[receiver_of(p, part, r)] = 1;
+  }
+  __syncthreads();
+}
+
+// Adds the sums of the small records to the results.
+template <typename T, typename S, typename Record>
+__device__ inline void add_small(const WindowParams<T>& p, const Part& part, int4* sums,
+                                 Differing& rows, Scales& scales) {
+  const SmallEntries& small = rows.small;
+  Bounds& bounds = rows.bounds;
+  const bool listed = small.count <= kMostSmall;
+  const int count = listed ? small.count : part.end - part.begin;
+  const auto entry = [&](int i) { return listed ? small.entry[i] : part.begin + i; };
+  const auto is_small = [&](int r, float size) { return size < rows.least[r]; };
+  __syncthreads();
+  clear_sums(sums, p.width);
+  if (threadIdx.x < kWindowRows) bounds.clear(threadIdx.x);
+  __syncthreads();
+  const float unit = bound_unit(p, part);
+  for (int i = threadIdx.x; i < count; i += kWindowThreads) {
+    add_bounds<true>(p, entry(i), unit, bounds, is_small);
+  }
+  __syncthreads();
+  if (const int r = threadIdx.x; r < kWindowRows && small.in_row[r]) {
+    const float bound = static_cast<float>(bounds.sum[r]) * unit;
+    scales.scale[r] = fixed_scale(bound, rows.terms[r]);
+    if (__uint_as_float(bounds.smallest[r]) < least_size<T>(bound, rows.terms[r])) {
+      p.flags[receiver_of(p, part, r)] = 1;
+    }
+  }
+  __syncthreads();
+  const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
+  for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
+    for (int i = threadIdx.x / S::kLanes; i < count; i += kWindowThreads / S::kLanes) {
+      const int e = entry(i);
+      const int sender = p.windows.senders[e];
+      const Terms<S::kPer> terms(Record::load(p, sender, c), base);
+      const float size = p.sizes[sender];
+      over_receivers(p.windows.masks[e], [&](int r) {
+        if (is_small(r, size)) terms.add(r * row_bytes, scales.scale[r]);
+      });
+    }
+  }
+  __syncthreads();
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+    if (!small.in_row[r]) continue;
+    const int row = receiver_of(p, part, r);
+    const float unit_of_row = 1.0f / scales.scale[r];
+    const bool whole = part.place < 0;
+    const float factor =
+        p.mean && whole ? unit_of_row / static_cast<float>(degree_of(p, row)) : unit_of_row;
+    // The thread that stored a result here adds to it.
+    float* target = whole ? reinterpret_cast<float*>(p.dense) + int64_t(row) * p.width
+                          : p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
+    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
+      const int4 sum = sums[(r * p.width + f) / 4];
+      float4 result = *reinterpret_cast<float4*>(target + f);
+      result.x += sum.x * factor, result.y += sum.y * factor;
+      result.z += sum.z * factor, result.w += sum.w * factor;
+      *reinterpret_cast<float4*>(target + f) = result;
+    }
+  }
+}
+
+}  // namespace jaxgnn::maxk

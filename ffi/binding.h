@@ -1,0 +1,63 @@
+// From functions to XLA's handlers: operands, results and attributes are inferred from a function's
+// signature. Its first parameter is the platform's `Launch`, which the platform's core/ffi.h makes
+// of XLA's context. For a Launch there are
+//   Launch::kCapturable               whether calls may be captured into a CUDA graph
+//   stages_of<Launch>(handler)        what jax.ffi.register_ffi_target takes
+//   expect_writes(launch, result)     told of a large result before it is written
+//   finish(check, outcome)            the error of a launch
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "ffi/check.h"
+
+namespace jaxgnn {
+
+// The attributes' names. `Int<attr::heads>` is an int64 attribute "heads" in a signature.
+namespace attr {
+inline constexpr char activation[] = "activation";
+inline constexpr char by_senders[] = "by_senders";
+inline constexpr char drop_below[] = "drop_below";
+inline constexpr char each[] = "each";
+inline constexpr char heads[] = "heads";
+inline constexpr char in_words[] = "in_words";
+inline constexpr char negative_slope[] = "negative_slope";
+inline constexpr char number[] = "number";
+inline constexpr char reduce[] = "reduce";
+inline constexpr char rows_per_example[] = "rows_per_example";
+inline constexpr char rows_stacked[] = "rows_stacked";
+inline constexpr char score[] = "score";
+inline constexpr char self_loops[] = "self_loops";
+inline constexpr char split_length[] = "split_length";
+inline constexpr char transpose[] = "transpose";
+}  // namespace attr
+
+template <const char* kName>
+using Int = xla::ffi::Attr<int64_t, kName>;
+template <const char* kName>
+using Float = xla::ffi::Attr<double, kName>;
+
+template <class Launch, auto kFunction>
+XLA_FFI_Error* handler(XLA_FFI_CallFrame* frame) {
+  static auto* const bound = [] {
+    if constexpr (Launch::kCapturable) {
+      return xla::ffi::Ffi::BindTo(kFunction, {xla::ffi::Traits::kCmdBufferCompatible}).release();
+    } else {
+      return xla::ffi::Ffi::BindTo(kFunction).release();
+    }
+  }();
+  return bound->Call(frame);
+}
+
+// What `registrations` returns: the handlers by target name.
+template <class Launch>
+struct Targets {
+  nanobind::dict stages;
+
+  template <auto kFunction>
+  void add(const char* name) {
+    stages[name] = stages_of<Launch>(handler<Launch, kFunction>);
+  }
+};
+
+}  // namespace jaxgnn

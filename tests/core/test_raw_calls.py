@@ -1,0 +1,643 @@
+"""Every FFI target called raw, with operands, results and attributes that do not fit: an error each
+time, or a valid call, but never a crash. Each target is called in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from jaxgnn._core import ffi
+from jaxgnn.graph import _row_chunks
+
+ROWS, COLUMNS, FEATURES, HEADS, K, KERNELS, DIMS = 6, 8, 8, 2, 4, 3, 2
+SPLIT_LENGTH = 4
+F32, I32, U32, U8 = np.float32, np.int32, np.uint32, np.uint8
+
+
+class Call(NamedTuple):
+    """A valid call. `free` are the extents and attributes that may have other values, as
+    "x, axis 0", "keys, axis 0, 1" (one alone) or "reduce": a gathered operand may have more rows
+    than are gathered."""
+
+    operands: dict[str, np.ndarray]
+    results: dict[str, tuple[tuple[int, ...], Any]]
+    attributes: dict[str, int | float]
+    free: frozenset[str] = frozenset()
+
+
+class Graph:
+    """A graph from the last columns of which no edge comes. On a GPU its rows are empty: nothing
+    that an operand says is then read out of bounds."""
+
+    def __init__(self, empty: bool):
+        rng = np.random.default_rng(0)
+        degrees = np.array([7, 0, 1, 3, 2, 1])
+        self.edges = int(degrees.sum())
+        self.offsets = np.concatenate([[0], np.cumsum(degrees)]).astype(I32)
+        self.columns = rng.integers(0, ROWS - 2, self.edges).astype(I32)
+        self.splits = _row_chunks.chunk_rows(self.offsets.astype(np.int64), SPLIT_LENGTH).table
+        self.order = rng.permutation(ROWS).astype(I32)
+        self.permutation = rng.permutation(self.edges).astype(I32)
+        if empty:
+            self.offsets *= 0
+            self.columns *= 0
+        self.rng = rng
+        self.parts = len(self.splits)
+
+    def x(self, *shape: int) -> np.ndarray:
+        return self.rng.normal(size=shape).astype(F32)
+
+    def rows(self) -> dict[str, np.ndarray]:
+        return {"row_offsets": self.offsets, "columns": self.columns, "splits": self.splits}
+
+    def ordered(self) -> dict[str, np.ndarray]:
+        return {**self.rows(), "row_order": self.order}
+
+    def indices(self, rows: int) -> np.ndarray:
+        picked = [np.sort(self.rng.choice(FEATURES, K, replace=False)) for _ in range(rows)]
+        return np.array(picked, U8)
+
+    def windows(self, rows: int) -> dict[str, np.ndarray]:
+        """A window without entries."""
+        receivers = np.full((1, 64), -1, I32)
+        receivers[0, :rows] = np.arange(rows)
+        parts = np.array([[0, 0, 0, -1]], I32)
+        senders, masks = np.zeros(5, I32), np.zeros((5, 2), U32)
+        return {"rows": receivers, "parts": parts, "senders": senders, "masks": masks}
+
+
+SPLIT = {"split_length": SPLIT_LENGTH}
+FREE = frozenset({"split_length"})  # any positive one: what is read stays within the row
+BOOLEANS = {"self_loops", "by_senders", "rows_stacked", "each", "transpose", "in_words"}
+
+
+def spmm(g: Graph, ties: bool = False) -> Call:
+    out = ((ROWS, FEATURES), F32)
+    return Call(
+        {**g.ordered(), "x": g.x(COLUMNS, FEATURES), "weights": g.x(g.edges, HEADS)},
+        {
+            "out": out,
+            **({"ties": out} if ties else {}),
+            "partials": (((2 if ties else 1) * g.parts, FEATURES), F32),
+        },
+        {"reduce": 2, **SPLIT},
+        FREE | {"x, axis 0", "weights, axis 1", "reduce"},
+    )
+
+
+def spmm_extremum(g: Graph) -> Call:
+    return Call(
+        {
+            **g.rows(),
+            "x": g.x(COLUMNS, FEATURES),
+            "y": g.x(ROWS, FEATURES),
+            "weights": g.x(g.edges, HEADS),
+            "values": g.x(COLUMNS, FEATURES),
+            "scale": g.x(g.edges, HEADS),
+        },
+        {"out": ((ROWS, FEATURES), F32), "partials": ((g.parts, FEATURES), F32)},
+        {"transpose": 0, **SPLIT},
+        FREE,
+    )
+
+
+def sddmm(g: Graph) -> Call:
+    return Call(
+        {**g.rows(), "a": g.x(ROWS, FEATURES), "b": g.x(COLUMNS, FEATURES)},
+        {"out": ((g.edges, HEADS), F32)},
+        {"heads": HEADS, **SPLIT},
+        FREE | {"b, axis 0", "splits, axis 0"},
+    )
+
+
+def sddmm_extremum(g: Graph) -> Call:
+    call = sddmm(g)
+    more = {
+        "x": g.x(COLUMNS, FEATURES),
+        "y": g.x(ROWS, FEATURES),
+        "weights": g.x(g.edges, HEADS),
+    }
+    return call._replace(operands={**call.operands, **more}, free=FREE | {"splits, axis 0"})
+
+
+def csr_row_ids(g: Graph) -> Call:
+    free = {"row_offsets, axis 0", "out, axis 0"}  # the number of edges, and of rows
+    return Call({"row_offsets": g.offsets}, {"out": ((g.edges,), I32)}, {}, frozenset(free))
+
+
+def maxk(g: Graph) -> Call:
+    return Call(
+        {"x": g.x(ROWS, FEATURES)},
+        {"values": ((ROWS, K), F32), "indices": ((ROWS, K), U8)},
+        {},
+        frozenset({"x, axis 1"}),  # the width
+    )
+
+
+def maxk_transformed(g: Graph) -> Call:
+    x = {"x": g.x(ROWS, FEATURES), "bias": g.x(2, FEATURES), "keys": np.ones((2, 2), U32)}
+    attributes = {"drop_below": 1 << 20, "rows_per_example": ROWS // 2}
+    # One bias or key for all examples.
+    free = frozenset({"drop_below", "bias, axis 0, 1", "keys, axis 0, 1"})
+    return maxk(g)._replace(operands=x, attributes=attributes, free=free)
+
+
+def cbsr_scatter(g: Graph) -> Call:
+    return Call(
+        {"values": g.x(ROWS, K), "indices": g.indices(ROWS)},
+        {"out": ((ROWS, FEATURES), F32)},
+        {},
+        frozenset({"out, axis 1"}),  # the width
+    )
+
+
+def maxk_spmm(g: Graph) -> Call:
+    return Call(
+        {
+            **g.rows(),
+            "values": g.x(COLUMNS, K),
+            "indices": g.indices(COLUMNS),
+            "weights": g.x(g.edges, 1),
+        },
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "partials": ((g.parts, FEATURES), F32),
+            "scratch": ((0,), U32),
+        },
+        {"reduce": 0, **SPLIT},
+        FREE | {"reduce"},
+    )
+
+
+def maxk_sspmm(g: Graph) -> Call:
+    return Call(
+        {
+            **g.rows(),
+            "dense": g.x(COLUMNS, FEATURES),
+            "indices": g.indices(ROWS),
+            "weights": g.x(g.edges, 1),
+        },
+        {"out": ((ROWS, K), F32), "partials": ((g.parts, K), F32)},
+        SPLIT,
+        FREE | {"dense, axis 0", "dense, axis 1"},
+    )
+
+
+def maxk_sddmm(g: Graph) -> Call:
+    return Call(
+        {
+            **g.rows(),
+            "values": g.x(COLUMNS, K),
+            "indices": g.indices(COLUMNS),
+            "dense": g.x(ROWS, FEATURES),
+        },
+        {"out": ((g.edges, 1), F32)},
+        SPLIT,
+        FREE | {"dense, axis 1", "splits, axis 0"},
+    )
+
+
+def maxk_sspmm_scatter(g: Graph) -> Call:
+    return Call(
+        {
+            **g.rows(),
+            "dense": g.x(ROWS, FEATURES),
+            "indices": g.indices(COLUMNS),
+            "weights": g.x(g.edges, 1),
+        },
+        {"out": ((COLUMNS, K), F32), "sums": ((0, 0), F32)},
+        SPLIT,
+        FREE | {"dense, axis 1"},
+    )
+
+
+def maxk_spmm_windows(g: Graph) -> Call:
+    return Call(
+        {
+            "row_offsets": g.offsets,
+            "columns": g.columns,
+            **g.windows(ROWS),
+            "values": g.x(COLUMNS, K),
+            "indices": g.indices(COLUMNS),
+        },
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "partials": ((0, 64, FEATURES), F32),
+            "scratch": ((8 + COLUMNS + ROWS,), U32),
+        },
+        {"in_words": 0, "reduce": 0},
+        frozenset({"columns, axis 0", "parts, axis 0", "reduce"}),
+    )
+
+
+def maxk_sspmm_windows(g: Graph) -> Call:
+    return Call(
+        {**g.windows(ROWS), "dense": g.x(ROWS, FEATURES), "indices": g.indices(COLUMNS)},
+        {"out": ((COLUMNS, K), F32), "sums": ((0, 0), F32)},
+        {},
+        # How many receivers a window's rows are is known to within those that it may hold.
+        frozenset({"parts, axis 0", "dense, axis 0"}),
+    )
+
+
+def maxk_sspmm_windows_exact(g: Graph) -> Call:
+    call = maxk_sspmm_windows(g)
+    offsets = np.zeros(COLUMNS + 1, I32)
+    return Call(
+        {"row_offsets": offsets, "columns": g.columns, **call.operands},
+        {
+            "out": ((COLUMNS, K), F32),
+            "sums": ((COLUMNS, K, 2), U32),
+            "scratch": ((8,), U32),
+        },
+        {},
+        call.free | {"columns, axis 0"},
+    )
+
+
+def scores(g: Graph) -> dict[str, np.ndarray]:
+    return {
+        "edge_bias": g.x(g.edges, HEADS),
+        "loop_bias": g.x(ROWS, HEADS),
+        "streams": np.ones((3, HEADS), U32),
+    }
+
+
+GAT = {"negative_slope": 0.2, "drop_below": 1 << 20, "self_loops": 1, **SPLIT}
+FREE_GAT = FREE | {"drop_below", "self_loops"}
+
+
+def scratch(columns: int) -> tuple[tuple[int, ...], Any]:
+    slices = -(-FEATURES // HEADS // 16)
+    parts = ROWS + len(Graph(False).splits)
+    return (HEADS * (4 * columns + parts * slices + ROWS),), F32
+
+
+def gat_attention(g: Graph) -> Call:
+    return Call(
+        {
+            **g.ordered(),
+            "values": g.x(COLUMNS, FEATURES),
+            "sender_scores": g.x(COLUMNS, HEADS),
+            "receiver_scores": g.x(ROWS, HEADS),
+            **scores(g),
+        },
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "log_sum": ((ROWS, HEADS), F32),
+            "partials": ((g.parts, FEATURES + 2 * HEADS), F32),
+            "scratch": ((COLUMNS * HEADS,), F32),
+        },
+        GAT,
+        FREE_GAT,
+    )
+
+
+def gat_attention_senders(g: Graph) -> Call:
+    """The rows are the senders, and there are fewer of them here than receivers."""
+    return Call(
+        {
+            **g.ordered(),
+            "permutation": g.permutation,
+            "cotangent": g.x(COLUMNS, FEATURES),
+            "values": g.x(ROWS, FEATURES),
+            "sender_scores": g.x(ROWS, HEADS),
+            "receivers": g.x(COLUMNS, 3 * HEADS),
+            **scores(g),
+            "loop_bias": g.x(COLUMNS, HEADS),
+        },
+        {
+            "values_gradient": ((ROWS, FEATURES), F32),
+            "scores_gradient": ((ROWS, HEADS), F32),
+            "partials": ((g.parts, FEATURES + HEADS), F32),
+            "scratch": scratch(COLUMNS),
+        },
+        GAT,
+        FREE_GAT,
+    )
+
+
+def gat_attention_receivers(g: Graph) -> Call:
+    return Call(
+        {
+            **g.ordered(),
+            "cotangent": g.x(ROWS, FEATURES),
+            "values": g.x(COLUMNS, FEATURES),
+            "sender_scores": g.x(COLUMNS, HEADS),
+            "receivers": g.x(ROWS, 3 * HEADS),
+            **scores(g),
+        },
+        {
+            "scores_gradient": ((ROWS, HEADS), F32),
+            "edge_gradient": ((g.edges, HEADS), F32),
+            "loop_gradient": ((ROWS, HEADS), F32),
+            "partials": ((g.parts, HEADS), F32),
+            "scratch": scratch(COLUMNS),
+        },
+        GAT,
+        FREE_GAT,
+    )
+
+
+PAIR = {
+    "score": 0,
+    "number": 0.5,
+    "heads": HEADS,
+    "drop_below": 1 << 20,
+    "self_loops": 1,
+    **SPLIT,
+}
+
+
+def pair_attention(g: Graph) -> Call:
+    return Call(
+        {
+            **g.ordered(),
+            "queries": g.x(ROWS, FEATURES),
+            "keys": g.x(COLUMNS, FEATURES),
+            "values": g.x(COLUMNS, FEATURES),
+            "vector": np.zeros((0, 0), F32),
+            "key_scale": g.x(COLUMNS, HEADS),
+            **scores(g),
+        },
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "log_sum": ((ROWS, HEADS), F32),
+            "partials": ((g.parts, FEATURES + 2 * HEADS), F32),
+        },
+        PAIR,
+        FREE_GAT,
+    )
+
+
+def pair_attention_gradients(g: Graph) -> Call:
+    rows = {**g.ordered(), "permutation": g.permutation}
+    nodes = {
+        "queries": g.x(COLUMNS, FEATURES),
+        "keys": g.x(ROWS, FEATURES),
+        "values": g.x(ROWS, FEATURES),
+        "vector": np.zeros((0, 0), F32),
+        "key_scale": g.x(ROWS, HEADS),
+    }
+    rest = {"cotangent": g.x(COLUMNS, FEATURES), "records": g.x(COLUMNS, 2 * HEADS)}
+    return Call(
+        {**rows, **nodes, **scores(g), "loop_bias": g.x(COLUMNS, HEADS), **rest},
+        {
+            "first": ((ROWS, FEATURES), F32),
+            "second": ((ROWS, FEATURES), F32),
+            "edge_gradient": ((0, 0), F32),
+            "loop_gradient": ((0, 0), F32),
+            "partials": ((g.parts * 2 * FEATURES,), F32),
+        },
+        {"by_senders": 1, **PAIR},
+        FREE_GAT | {"by_senders"},
+    )
+
+
+def cosine_attention(g: Graph) -> Call:
+    return Call(
+        {
+            **g.ordered(),
+            "x": g.x(ROWS, FEATURES),
+            "near_scale": g.x(ROWS, HEADS),
+            "far_scale": g.x(ROWS, HEADS),
+        },
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "log_sum": ((ROWS, HEADS), F32),
+            "partials": ((g.parts, FEATURES + 2 * HEADS), F32),
+        },
+        {"heads": HEADS, "self_loops": 1, **SPLIT},
+        FREE_GAT | {"columns, axis 0"},
+    )
+
+
+def cosine_attention_gradients(g: Graph) -> Call:
+    transpose = {f"transpose_{name}": array for name, array in g.ordered().items()}
+    return Call(
+        {
+            **g.ordered(),
+            **transpose,
+            "x": g.x(ROWS, FEATURES),
+            "beta": g.x(HEADS),
+            "records": g.x(ROWS, 4 * HEADS),
+            "cotangent": g.x(ROWS, FEATURES),
+        },
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "dots": ((ROWS, HEADS), F32),
+            "carried": ((ROWS, FEATURES), F32),
+            "partials": ((2 * g.parts, 2 * FEATURES), F32),
+        },
+        {"heads": HEADS, "self_loops": 1, **SPLIT},
+        FREE_GAT,
+    )
+
+
+def gaussians(g: Graph) -> dict[str, np.ndarray]:
+    return {
+        "near": g.x(ROWS, DIMS),
+        "far": g.x(COLUMNS, DIMS),
+        "edges": np.zeros((0, 0), F32),
+        "mu": g.x(KERNELS, DIMS),
+        "inv_sigma": g.x(KERNELS, DIMS),
+    }
+
+
+def gaussian_spmm(g: Graph) -> Call:
+    return Call(
+        {
+            **g.ordered(),
+            "permutation": g.permutation,
+            "x": g.x(COLUMNS, KERNELS * FEATURES),
+            **gaussians(g),
+        },
+        {"out": ((ROWS, FEATURES), F32), "partials": ((g.parts, FEATURES), F32)},
+        {"reduce": 0, "each": 0, "activation": 1, **SPLIT},
+        FREE | {"reduce", "activation"},
+    )
+
+
+def gaussian_coordinates(g: Graph) -> Call:
+    return Call(
+        {
+            **g.ordered(),
+            "permutation": g.permutation,
+            "single": g.x(COLUMNS, FEATURES),
+            "stacked": g.x(ROWS, KERNELS * FEATURES),
+            **gaussians(g),
+        },
+        {
+            "near_gradient": ((ROWS, DIMS), F32),
+            "edge_gradient": ((g.edges, DIMS), F32),
+            "mu_gradient": ((KERNELS, DIMS), F32),
+            "inv_sigma_gradient": ((KERNELS, DIMS), F32),
+            "partials": ((g.parts, DIMS), F32),
+            "records": ((g.parts + ROWS, 2 * KERNELS * DIMS), F32),
+        },
+        {"rows_stacked": 1, "activation": 1, **SPLIT},
+        FREE | {"activation"},
+    )
+
+
+CALLS: dict[str, Callable[[Graph], Call]] = {
+    "jaxgnn_spmm": spmm,
+    "jaxgnn_spmm_ties": lambda g: spmm(g, ties=True),
+    "jaxgnn_spmm_extremum": spmm_extremum,
+    "jaxgnn_sddmm": sddmm,
+    "jaxgnn_sddmm_extremum": sddmm_extremum,
+    "jaxgnn_csr_row_ids": csr_row_ids,
+    "jaxgnn_maxk": maxk,
+    "jaxgnn_maxk_transformed": maxk_transformed,
+    "jaxgnn_cbsr_scatter": cbsr_scatter,
+    "jaxgnn_maxk_spmm": maxk_spmm,
+    "jaxgnn_maxk_sspmm": maxk_sspmm,
+    "jaxgnn_maxk_sddmm": maxk_sddmm,
+    "jaxgnn_gat_attention": gat_attention,
+    "jaxgnn_gat_attention_senders": gat_attention_senders,
+    "jaxgnn_gat_attention_receivers": gat_attention_receivers,
+    "jaxgnn_pair_attention": pair_attention,
+    "jaxgnn_pair_attention_gradients": pair_attention_gradients,
+    "jaxgnn_gaussian_spmm": gaussian_spmm,
+    "jaxgnn_gaussian_spmm_coordinates": gaussian_coordinates,
+}
+CUDA_CALLS: dict[str, Callable[[Graph], Call]] = {
+    "jaxgnn_maxk_spmm_windows": maxk_spmm_windows,
+    "jaxgnn_maxk_sspmm_scatter": maxk_sspmm_scatter,
+    "jaxgnn_maxk_sspmm_windows": maxk_sspmm_windows,
+    "jaxgnn_maxk_sspmm_windows_exact": maxk_sspmm_windows_exact,
+    "jaxgnn_cosine_attention": cosine_attention,
+    "jaxgnn_cosine_attention_gradients": cosine_attention_gradients,
+}
+
+
+def resized(array: np.ndarray, axis: int, size: int) -> np.ndarray:
+    """Cut, or lengthened by zeros."""
+    cut = np.take(array, np.arange(min(size, array.shape[axis])), axis)
+    missing = [(0, size - cut.shape[axis] if i == axis else 0) for i in range(array.ndim)]
+    return np.pad(cut, missing)
+
+
+def other_dtypes(dtype: Any) -> list[Any]:
+    return [t for t in (F32, np.float16, I32, U8) if t != dtype]
+
+
+def mutations(call: Call) -> Iterator[tuple[str, bool, Call]]:
+    """What was changed, whether the call may be valid nevertheless, and the call."""
+
+    def with_operand(name: str, array: np.ndarray) -> Call:
+        return call._replace(operands={**call.operands, name: array})
+
+    def with_result(name: str, shape: tuple[int, ...], dtype: Any) -> Call:
+        return call._replace(results={**call.results, name: (shape, dtype)})
+
+    for name, array in call.operands.items():
+        if array.size == 0:
+            continue  # an absent operand may have any shape
+        yield f"{name}, rank + 1", False, with_operand(name, array[None])
+        yield f"{name}, rank 0", False, with_operand(name, array.reshape(-1)[0])
+        if array.ndim > 1:
+            yield f"{name}, flat", False, with_operand(name, array.reshape(-1))
+        for dtype in other_dtypes(array.dtype.type):
+            yield f"{name}, {np.dtype(dtype)}", False, with_operand(name, array.astype(dtype))
+        for axis, size in enumerate(array.shape):
+            label = f"{name}, axis {axis}"
+            for other in {size - 1, size + 1} - {0}:
+                changed = with_operand(name, resized(array, axis, other))
+                may = not call.free.isdisjoint({label, f"{label}, {other}"})
+                yield f"{label}, {other}", may, changed
+            # Without elements an operand is absent, which many may be.
+            yield f"{label}, 0", True, with_operand(name, resized(array, axis, 0))
+    for name, (shape, dtype) in call.results.items():
+        if 0 in shape:
+            continue
+        yield f"{name}, rank + 1", False, with_result(name, (1, *shape), dtype)
+        yield f"{name}, rank 0", False, with_result(name, (), dtype)
+        for other_dtype in other_dtypes(dtype):
+            yield f"{name}, {np.dtype(other_dtype)}", False, with_result(name, shape, other_dtype)
+        for axis, size in enumerate(shape):
+            label = f"{name}, axis {axis}"
+            for other in {size - 1, size + 1, 0}:
+                changed = with_result(name, (*shape[:axis], other, *shape[axis + 1 :]), dtype)
+                yield f"{label}, {other}", label in call.free or other == 0, changed
+    for name, value in call.attributes.items():
+        without = {key: v for key, v in call.attributes.items() if key != name}
+        yield f"no {name}", False, call._replace(attributes=without)
+        if isinstance(value, float):
+            continue
+        for other in {value - 1, value + 1, 0, -1, 1 << 40} - {value}:
+            attributes = {**call.attributes, name: other}
+            may = name in BOOLEANS or (name in call.free and other != 1 << 40)
+            may = may or name == "split_length"  # with a long one rows are whole
+            yield f"{name} = {other}", may, call._replace(attributes=attributes)
+
+
+def run(target: str, call: Call, device: jax.Device) -> None:
+    types = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in call.results.values()]
+    typed = {
+        name: np.float64(value) if isinstance(value, float) else np.int64(value)
+        for name, value in call.attributes.items()
+    }
+    operands = jax.device_put(list(call.operands.values()), device)
+    jax.block_until_ready(jax.ffi.ffi_call(target, types)(*operands, **typed))
+
+
+def main(target: str, platform: str) -> None:
+    """Makes all calls of a target; prints each before it is made."""
+    device = jax.devices(platform)[0]
+    call = {**CALLS, **CUDA_CALLS}[target](Graph(empty=platform != "cpu"))
+    print("the valid call", flush=True)
+    run(target, call, device)
+    accepted = []
+    for label, may_be_valid, changed in mutations(call):
+        print(label, flush=True)
+        try:
+            run(target, changed, device)
+        except (ValueError, TypeError, jax.errors.JaxRuntimeError):
+            continue
+        if not may_be_valid:
+            accepted.append(label)
+    if accepted:
+        raise SystemExit(f"accepted: {'; '.join(accepted)}")
+
+
+def check(target: str, platform: str) -> None:
+    command = [sys.executable, __file__, target, platform]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
+    last = done.stdout.splitlines()[-1:]
+    assert done.returncode == 0, f"exit status {done.returncode} at {last}: {done.stderr[-2000:]}"
+
+
+@pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
+def test_every_cpu_target_has_a_call():
+    assert ffi.cpu_module is not None
+    assert set(ffi.cpu_module.registrations()) == set(CALLS)
+
+
+@pytest.mark.skipif(ffi.cuda_module is None, reason="jaxgnn._cuda is not built")
+def test_every_cuda_target_has_a_call():
+    assert ffi.cuda_module is not None
+    assert set(ffi.cuda_module.registrations()) == set(CALLS) | set(CUDA_CALLS)
+
+
+@pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
+@pytest.mark.parametrize("target", CALLS)
+def test_cpu(target):
+    check(target, "cpu")
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
+@pytest.mark.parametrize("target", [*CALLS, *CUDA_CALLS])
+def test_cuda(target):
+    check(target, "gpu")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
