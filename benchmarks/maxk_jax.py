@@ -131,7 +131,7 @@ _KEY = (0, 7)
 
 
 def _dropout_fused(x: Array, k: int, words: Array) -> CBSR:
-    return maxk(x, k, dropout_rate=plan.DROPOUT_RATE, key=words)
+    return maxk(x, k, dropout_rate=plan.DROPOUT_RATE, dropout_rng=words)
 
 
 def _after_bernoulli(x: Array, k: int, words: Array) -> CBSR:

@@ -159,7 +159,7 @@ def _averaged(wanted: Wanted) -> tuple[Edges, Copied, dict[str, Any]] | None:
     weight, x = found
     options = {}
     if isinstance(weight, Across) and weight.name == "dropout":
-        options = {"dropout_rate": weight.parameters[0], "key": weight.parameters[1]}
+        options = {"dropout_rate": weight.parameters[0], "dropout_rng": weight.parameters[1]}
         weight = weight.operand
     if not isinstance(weight, Across) or weight.name != "softmax":
         return None

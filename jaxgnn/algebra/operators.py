@@ -183,7 +183,7 @@ def reduce_scatter(edges: Edges, how: Literal["softmax", "sum", "max"] = "softma
     return Across(edges.graph, edges.features, edges.dtype, how, edges)
 
 
-def dropout(edges: Edges, rate: float, key: Any = None) -> Edges:
+def dropout(edges: Edges, rate: float, dropout_rng: Any = None) -> Edges:
     """Weights `[num_edges, ...]` dropped with this rate, the others scaled so that the mean stays.
 
     The mask is `gat_attention`'s: a function of the key, the edge's place and the head.
@@ -193,10 +193,10 @@ def dropout(edges: Edges, rate: float, key: Any = None) -> Edges:
         ValueError: the rate is not in [0, 1), or there is one and no key.
     """
     same_graph([edges], "dropout")
-    drop_below, words = dropout_mask.arguments(rate, key)
+    drop_below, words = dropout_mask.arguments(rate, dropout_rng)
     if words is None:
         return edges
-    parameters = (rate, key, drop_below, words)
+    parameters = (rate, dropout_rng, drop_below, words)
     return Across(edges.graph, edges.features, edges.dtype, "dropout", edges, parameters)
 
 

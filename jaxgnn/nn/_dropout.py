@@ -26,5 +26,5 @@ def dropout_options(dropout: nnx.Dropout) -> dict[str, Any]:
     """The arguments of an operation that drops by itself: the rate, 0 after `eval()`, and a key."""
     stream = None if dropout.deterministic else dropout.rngs
     if stream is None:
-        return {"dropout_rate": 0.0, "key": None}
-    return {"dropout_rate": dropout.rate, "key": stream()}
+        return {"dropout_rate": 0.0, "dropout_rng": None}
+    return {"dropout_rate": dropout.rate, "dropout_rng": stream()}

@@ -466,7 +466,7 @@ def bad_calls():
         "no function": (lambda: apply_edge(u, u), TypeError, "function: expected a function"),
         "rows": (lambda: apply_edge(lambda x: x[:3], u), ValueError, "apply_edge: expected a row"),
         "closure": (lambda: apply_edge(lambda x: x + z, u), TypeError, "any number of them|shapes"),
-        "key": (lambda: dropout(u, 0.5), ValueError, "key: expected a JAX key"),
+        "key": (lambda: dropout(u, 0.5), ValueError, "dropout_rng: expected a JAX key"),
         "aggregate": (lambda: aggregate(graph), ValueError, "u, v, e: expected at least one"),
     }
 

@@ -561,7 +561,7 @@ def test_own_dropout_comes_before_the_selection_and_follows_train_and_eval():
     bias = jnp.linspace(-1, 1, 24)
     activation = MaxK(5, dropout=0.5, rngs=nnx.Rngs(3))
     key = MaxK(5, dropout=0.5, rngs=nnx.Rngs(3)).dropout.rngs()
-    expected = maxk(x, 5, bias=bias, dropout_rate=0.5, key=key).to_dense()
+    expected = maxk(x, 5, bias=bias, dropout_rate=0.5, dropout_rng=key).to_dense()
     np.testing.assert_array_equal(activation(x, bias), expected)
     assert not np.array_equal(activation(x, bias), expected)  # another mask
     activation.eval()
