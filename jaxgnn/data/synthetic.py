@@ -95,7 +95,7 @@ def rmat_dataset(
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((csr.num_nodes, features), np.float32)
     degree = csr.degrees[:, None] + 1.0
-    mixed = x / np.sqrt(degree) + csr.to_scipy() @ x / degree
+    mixed = x / np.sqrt(degree) + csr.to_scipy().T @ x / degree
     labels = (mixed @ rng.standard_normal((features, classes))).argmax(axis=1).astype(np.int32)
     return _dataset("rmat", csr, x, labels, classes, seed, num_splits)
 

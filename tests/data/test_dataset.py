@@ -163,7 +163,7 @@ def test_knn_against_brute_force(n, dimensions, extent, symmetrise, seed):
         dense[i, np.argsort(distance[i], kind="stable")[:k]] = True
     if symmetrise:
         dense |= dense.T
-    assert np.array_equal(csr.to_scipy().toarray() > 0, dense)
+    assert np.array_equal(csr.to_scipy().T.toarray() > 0, dense)
     assert csr.num_edges == dense.sum()
 
 
@@ -171,6 +171,15 @@ def test_knn_of_coinciding_points():
     csr = data.knn(np.zeros((400, 2)), 3, symmetrise=False)
     assert csr.senders[:6].tolist() == [1, 2, 3, 0, 2, 3]
     assert np.array_equal(csr.senders[12:], np.tile([0, 1, 2], 396))
+
+
+def test_to_scipy_has_senders_as_rows_as_that_of_the_graph():
+    csr = data.rmat(5, 4.0, undirected=False, seed=1)
+    matrix = csr.to_scipy().toarray()
+    assert not np.array_equal(matrix, matrix.T)
+    assert np.array_equal(matrix, csr.to_graph().to_scipy().toarray())
+    edge = csr.senders[0], csr.receivers[0]
+    assert matrix[edge] == 1
 
 
 def test_knn_refuses():
@@ -200,7 +209,7 @@ def test_digits_graph_is_that_of_scikit_learn():
 
     pixels = load_digits().data
     theirs = kneighbors_graph(pixels, 10, mode="distance").toarray()
-    ours = data.knn(pixels, 10, symmetrise=False).to_scipy().toarray()
+    ours = data.knn(pixels, 10, symmetrise=False).to_scipy().T.toarray()
     # Which of equally far points is taken may differ, but not how far they are.
     rows, columns = ours.nonzero()
     distance = np.linalg.norm(pixels[rows] - pixels[columns], axis=1).reshape(-1, 10)
