@@ -40,8 +40,8 @@ _MODELS: dict[str, Callable[..., nn.GNN]] = {
 # Where jaxgnn's convolutions keep the parameters that the inputs name.
 _PLACES: dict[str, dict[str, tuple]] = {
     "sage": {
-        "neighbour": ("linear_neighbours", "kernel"),
-        "bias": ("linear_neighbours", "bias"),
+        "neighbour": ("linear_neighbors", "kernel"),
+        "bias": ("linear_neighbors", "bias"),
         "root": ("linear_root", "kernel"),
     },
     "gcn": {"kernel": ("linear", "kernel"), "bias": ("linear", "bias")},

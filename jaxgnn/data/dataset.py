@@ -217,7 +217,7 @@ def homophily(graph: Graph, labels: Int[np.ndarray, " num_nodes"]) -> float | No
     return float((labels[senders[proper]] == labels[receivers[proper]]).mean())
 
 
-def normalise_features(
+def normalize_features(
     features: Float[np.ndarray, "num_nodes num_features"],
 ) -> Float[np.ndarray, "num_nodes num_features"]:
     """Rows scaled to sum 1, as PyG's `NormalizeFeatures`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from jaxgnn.data.dataset import DataError, Metadata, NodeDataset
-from jaxgnn.data.neighbours import knn
+from jaxgnn.data.neighbors import knn
 from jaxgnn.data.splits import per_class_splits
 
 
@@ -41,7 +41,7 @@ def digits(
     labels = labels.astype(np.int32)
     return NodeDataset(
         name="digits",
-        graph=knn(pixels, k, symmetrise=True).to_graph(),
+        graph=knn(pixels, k, symmetrize=True).to_graph(),
         features=(pixels / 16).astype(np.float32),
         labels=labels,
         num_classes=10,

@@ -113,7 +113,7 @@ def as_matrix(value: Any) -> np.ndarray | scipy.sparse.csr_array:
     return check_csr(data, indices, indptr, (rows, columns), "pickled CSR matrix")
 
 
-def as_neighbour_lists(value: Any) -> tuple[np.ndarray, np.ndarray]:
+def as_neighbor_lists(value: Any) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of each edge of a dict from a node to the list of its neighbours, int64."""
     if not isinstance(value, dict):
         raise DataError(f"expected a pickled dict of neighbour lists, got {_kind(value)}")

@@ -76,7 +76,7 @@ class MLP(nnx.Module):
             )
             for before, after in itertools.pairwise(self.features)
         )
-        self.norms = normalisations(
+        self.norms = norm_layers(
             norm, self.features[1:-1], dtype=dtype, param_dtype=param_dtype, rngs=rngs
         )
         self.dropout = dropout_module(dropout, "dropout", rngs)
@@ -96,7 +96,7 @@ class MLP(nnx.Module):
         return x
 
 
-def normalisations(
+def norm_layers(
     norm: Norm | None,
     widths: Sequence[int],
     *,

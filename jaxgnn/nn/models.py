@@ -30,7 +30,7 @@ from jaxgnn.nn.conv import (
     TransformerConv,
 )
 from jaxgnn.nn.maxk import MaxK, check_activation
-from jaxgnn.nn.mlp import MLP, Activation, Norm, normalisations
+from jaxgnn.nn.mlp import MLP, Activation, Norm, norm_layers
 from jaxgnn.ops import CBSR
 from jaxgnn.ops._core import checks
 
@@ -127,7 +127,7 @@ class GNN(nnx.Module):
             for make, (before, after) in zip(makers, itertools.pairwise(widths), strict=True)
         )
         hidden = widths[1:-1] if jumping is None else widths[1:]
-        self.norms = normalisations(norm, hidden, **types)
+        self.norms = norm_layers(norm, hidden, **types)
         self.skips = nnx.List(
             None if before == after else linear(before, after, use_bias=False, **types)
             for before, after in itertools.pairwise(widths if residual else [])

@@ -11,7 +11,7 @@ import tyro
 
 Activation = Literal["relu", "elu", "maxk"]
 DType = Literal["float32", "bfloat16", "float16", "float64"]
-Features = Literal["auto", "raw", "normalised"]
+Features = Literal["auto", "raw", "normalized"]
 Decay = Literal["l2", "decoupled"]
 DecayLayers = Literal["all", "first"]
 
@@ -117,7 +117,7 @@ class TrainConfig:
     float64)."""
 
     features: Features = "auto"
-    """normalised: each row of the features sums to 1. auto: normalised for Planetoid's sets, raw
+    """normalized: each row of the features sums to 1. auto: normalized for Planetoid's sets, raw
     for the rest."""
 
     split: int = 0
@@ -203,7 +203,7 @@ _KIPF = TrainConfig(
     decay_layers="first",
     epochs=200,
     patience=0,
-    features="normalised",
+    features="normalized",
 )
 PUBLISHED = {
     "kipf": _KIPF,
@@ -220,7 +220,7 @@ PUBLISHED = {
         weight_decay=5e-4,
         epochs=300,
         patience=0,
-        features="normalised",
+        features="normalized",
     ),
 }
 """Published settings for Cora, Citeseer and Pubmed: of the GCN, and of the GAT.

@@ -96,9 +96,9 @@ def test_cora_is_that_of_pyg(data_directory):
 
     from torch_geometric.transforms import NormalizeFeatures
 
-    normalised = data.load(data_directory / "cora", normalize_features=True)
+    normalized = data.load(data_directory / "cora", normalize_features=True)
     np.testing.assert_allclose(
-        normalised.features, NormalizeFeatures()(theirs).x.numpy(), rtol=1e-6, atol=0
+        normalized.features, NormalizeFeatures()(theirs).x.numpy(), rtol=1e-6, atol=0
     )
 
 

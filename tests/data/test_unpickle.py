@@ -51,9 +51,7 @@ def test_neighbour_lists(protocol):
     if protocol < 2:
         lists[0] = [1, 70_000]
     for value in (lists, dict(lists)):
-        sources, targets = unpickle.as_neighbour_lists(
-            unpickle.loads(pickle.dumps(value, protocol))
-        )
+        sources, targets = unpickle.as_neighbor_lists(unpickle.loads(pickle.dumps(value, protocol)))
         assert sources.tolist() == [0, 0, 1, 1, 1]
         assert targets.tolist() == [1, 70_000, 0, 0, 1]
 

@@ -71,7 +71,7 @@ def test_is_brute_force(monkeypatch, loop, block):
     assert_is(graph, Graph.from_edges(senders, receivers, num_nodes=50))
     if not loop:
         assert not np.any(np.asarray(graph.self_loops))
-        host = data.knn(np.asarray(points), 6, symmetrise=False)
+        host = data.knn(np.asarray(points), 6, symmetrize=False)
         np.testing.assert_array_equal(graph.senders, host.senders)
 
 

@@ -76,7 +76,7 @@ def dense_convolution(name, p, graph, x, weights):
         return matrix @ x @ p["linear"]["kernel"] + p["linear"]["bias"]
     if name == "sage":
         degree = jnp.maximum(jnp.diff(graph.row_offsets), 1)[:, None]
-        neighbours, root = p["linear_neighbours"], p["linear_root"]
+        neighbours, root = p["linear_neighbors"], p["linear_root"]
         mean = matrix @ x / degree
         return mean @ neighbours["kernel"] + neighbours["bias"] + x @ root["kernel"]
     x = matrix @ x + x

@@ -123,12 +123,12 @@ class GCNConv(nnx.Module):
         if not self.normalize:
             return aggregate(graph, x, weights)
         if not self.add_self_loops:
-            return normalised_product(graph, x, weights, None)
+            return normalized_aggregate(graph, x, weights, None)
         loop_weight = 2.0 if self.improved and weights is not None else 1.0
-        return normalised_product(graph, x, weights, loop_weight)
+        return normalized_aggregate(graph, x, weights, loop_weight)
 
 
-def normalised_product(
+def normalized_aggregate(
     graph: Graph,
     x: Float[Array, "num_nodes *batch features"] | CBSR,
     weights: Float[Array, " num_edges"] | None,

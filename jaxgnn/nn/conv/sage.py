@@ -92,7 +92,7 @@ class SAGEConv(nnx.Module):
             )
 
         self.linear_project = layer(senders, senders, True) if project else None
-        self.linear_neighbours = layer(senders, out_features, use_bias)
+        self.linear_neighbors = layer(senders, out_features, use_bias)
         self.linear_root = layer(receivers, out_features, False) if root_weight else None
         self.in_features = (senders, receivers)
         self.out_features = out_features
@@ -125,7 +125,7 @@ class SAGEConv(nnx.Module):
         if self.linear_project is not None:
             senders = jax.nn.relu(self.linear_project(dense(senders)))
         out = aggregate_and_transform(
-            self.linear_neighbours,
+            self.linear_neighbors,
             lambda h: aggregate(graph, h, weights, self.aggr),
             senders,
             transform_first=self.transform_first,

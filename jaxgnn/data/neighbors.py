@@ -14,7 +14,7 @@ from jaxgnn.data.dataset import DataError
 _CHUNK_ENTRIES = 1 << 23
 
 
-def knn(points: Float[np.ndarray, "num_points dimensions"], k: int, *, symmetrise: bool) -> CSR:
+def knn(points: Float[np.ndarray, "num_points dimensions"], k: int, *, symmetrize: bool) -> CSR:
     """Graph with an edge to each point from each of its `k` nearest other points.
 
     Distances are Euclidean, in float64; of points equally far, the lower index is nearer, so
@@ -23,7 +23,7 @@ def knn(points: Float[np.ndarray, "num_points dimensions"], k: int, *, symmetris
     Args:
         points: one row a point; finite.
         k: number of neighbours, less than the number of points.
-        symmetrise: also add the reverse of each edge.
+        symmetrize: also add the reverse of each edge.
 
     Raises:
         DataError: `points` is not such an array, or `k` is out of range.
@@ -53,7 +53,7 @@ def knn(points: Float[np.ndarray, "num_points dimensions"], k: int, *, symmetris
     pattern = scipy.sparse.csr_array(
         (np.ones(n * k, bool), (receivers, neighbours.ravel())), shape=(n, n)
     )
-    if symmetrise:
+    if symmetrize:
         pattern = (pattern + pattern.T).tocsr()
     pattern.sort_indices()
     return CSR(pattern.indptr.astype(np.int64), pattern.indices.astype(np.int32))
