@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxgnn.nn import MODELS, MaxK, annealed_k
+from jaxgnn.nn import GAT, MODELS, MaxK, annealed_k
 from jaxgnn.train.config import ConfigError, TrainConfig, option
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss
 
@@ -126,8 +125,7 @@ def build_model(
         "residual": config.residual,
         "jumping": None if config.jumping == "none" else config.jumping,
     }
-    accepted = {name for k in model.__mro__ for name in inspect.signature(k.__init__).parameters}
-    if "heads" in accepted:
+    if issubclass(model, GAT):
         if config.hidden % config.heads:
             raise ConfigError(
                 f"--heads: expected a divisor of --hidden, {config.hidden}, got {config.heads}"
