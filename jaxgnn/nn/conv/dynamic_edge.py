@@ -72,10 +72,10 @@ class DynamicEdgeConv(nnx.Module):
                 f"{self.in_features}), got {x.shape}"
             )
         x = jnp.asarray(x)
-        graph = knn_graph(x, self.k, batch=batch, loop=True)
+        padding_node = batch is not None
+        graph = knn_graph(x, self.k, batch=batch, padding_node=padding_node, loop=True)
         rows = x.reshape(-1, self.in_features)
         if batch is None:
             return self.conv(graph, rows).reshape(*x.shape[:-1], self.out_features)
-        # The node that pads has the edges that are missing, to itself.
         padded = jnp.concatenate([rows, jnp.zeros_like(rows, shape=(1, self.in_features))])
         return self.conv(graph, padded)[:-1]
