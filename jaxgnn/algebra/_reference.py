@@ -14,7 +14,7 @@ from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl
 from jaxgnn.algebra._edges import Across, Applied, Copied, Edges, Given
 from jaxgnn.ops import gather_edges, sddmm, segment_reduce
-from jaxgnn.ops._core.dropout_mask import keep_factors
+from jaxgnn.ops._core import keep_factors
 
 EDGES = "jaxgnn_edges"
 """The name (`jax.ad_checkpoint.checkpoint_name`) of values on edges."""

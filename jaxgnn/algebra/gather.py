@@ -9,6 +9,7 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.platform import Impl, use_kernel
 from jaxgnn.algebra import _reference, _rules
 from jaxgnn.algebra._edges import Edges, same_graph
@@ -17,7 +18,6 @@ from jaxgnn.algebra._rules import Wanted
 from jaxgnn.algebra.operators import edge_values, scatter
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.spmm import Reduce
-from jaxgnn.ops._core import checks
 
 
 def gather(

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.algebra._edges import Across, Applied, Edges, Given, apply, copied, same_graph
 from jaxgnn.algebra._reference import NODES
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.ops._attention.gat_rule import leaky_relu as _leaky_relu
-from jaxgnn.ops._core import checks, dropout_mask
+from jaxgnn.ops._core import dropout_arguments
 
 
 @overload
@@ -42,7 +43,7 @@ def scatter(graph: Graph, u: Any = None, v: Any = None) -> Any:
     Source: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022), section 3, as the
     other operators.
     """
-    checks.graph_argument(graph)
+    graph_argument(graph)
     ends = []
     if u is not None:
         u = checks.floating_rows(u, "u", graph.num_senders, "sender")
@@ -64,7 +65,7 @@ def edge_values(graph: Graph, values: Float[Array, "num_edges *features"]) -> Ed
         TypeError: `graph` is no `Graph`, or `values` are not floating.
         ValueError: `values` do not have a row for each edge.
     """
-    checks.graph_argument(graph)
+    graph_argument(graph)
     values = checks.floating_rows(values, "values", graph.num_edges, "edge")
     return Given(graph, values.shape[1:], values.dtype, values)
 
@@ -193,7 +194,7 @@ def dropout(edges: Edges, rate: float, dropout_rng: Any = None) -> Edges:
         ValueError: the rate is not in [0, 1), or there is one and no key.
     """
     same_graph([edges], "dropout")
-    drop_below, words = dropout_mask.arguments(rate, dropout_rng)
+    drop_below, words = dropout_arguments(rate, dropout_rng)
     if words is None:
         return edges
     parameters = (rate, dropout_rng, drop_below, words)

@@ -6,7 +6,7 @@ from typing import Any
 
 from flax import nnx
 
-from jaxgnn.ops._core import checks
+from jaxgnn._core import checks
 
 
 def dropout_module(rate: float, name: str, rngs: nnx.Rngs | None) -> nnx.Dropout:

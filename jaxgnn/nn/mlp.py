@@ -12,10 +12,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
 from jaxgnn.nn.maxk import check_activation
-from jaxgnn.ops._core import checks
 
 Norm = Literal["batch", "layer"]
 Activation = Callable[[Array], Array]

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.ops import segment_reduce
-from jaxgnn.ops._core import checks
 
 FillValue = float | Literal["mean", "add", "min", "max"]
 

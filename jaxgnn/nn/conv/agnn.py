@@ -7,12 +7,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn.conv import _heads
 from jaxgnn.ops import cosine_attention
-from jaxgnn.ops._core import checks
 
 
 class AGNNConv(nnx.Module):

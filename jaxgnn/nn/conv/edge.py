@@ -11,13 +11,13 @@ from flax.nnx.nn import dtypes
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn.graph import Graph
+from jaxgnn._core import checks
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.ops import edge_conv, gather_edges, segment_reduce
-from jaxgnn.ops._core import checks
 
 EdgeReduce = Literal["max", "mean", "sum"]
 
@@ -117,7 +117,7 @@ class EdgeConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a shape that does not fit, a missing half of the pair, or weights.
         """
-        graph = _inputs.graph_argument(graph)
+        graph = graph_argument(graph)
         if weights is not None:
             raise ValueError("weights: EdgeConv has none, expected None")
         widths = (self.in_features, self.in_features)

@@ -11,8 +11,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
@@ -20,7 +21,6 @@ from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width, 
 from jaxgnn.nn.conv import _heads
 from jaxgnn.ops import gat_attention
 from jaxgnn.ops._attention.gat_attention import gat_attention_with_weights
-from jaxgnn.ops._core import checks
 
 
 class GATConv(nnx.Module):
@@ -161,7 +161,7 @@ class GATConv(nnx.Module):
             ValueError: a shape that does not fit, a missing half of the pair, or `edge_attr`
                 without `edge_dim`.
         """
-        graph = _inputs.graph_argument(graph)
+        graph = graph_argument(graph)
         pair = _inputs.sender_receiver_pair(graph, x, self.in_features, "GATConv")
         receivers = None if pair[1] is None else dense(pair[1])
         v = self._project(self.linear or self.linear_senders, dense(pair[0]))

@@ -11,7 +11,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn.graph import Graph
+from jaxgnn._core import checks
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
@@ -19,7 +20,6 @@ from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width, 
 from jaxgnn.nn.conv import _heads
 from jaxgnn.ops import gatv2_attention
 from jaxgnn.ops._attention.gatv2_attention import gatv2_attention_with_weights
-from jaxgnn.ops._core import checks
 
 
 class GATv2Conv(nnx.Module):
@@ -152,7 +152,7 @@ class GATv2Conv(nnx.Module):
             ValueError: a shape that does not fit, a missing half of the pair, or `edge_attr`
                 without `edge_dim`.
         """
-        graph = _inputs.graph_argument(graph)
+        graph = graph_argument(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "GATv2Conv")
         if receivers is None:
             raise ValueError("x: GATv2Conv expected x[1], got None")

@@ -8,13 +8,13 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph, self_loop_mask
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense, map_values
 from jaxgnn.nn._linear import Initializer, aggregate_and_transform, glorot_kernel, linear
 from jaxgnn.ops import CBSR, segment_reduce
-from jaxgnn.ops._core import checks
 
 
 class GCNConv(nnx.Module):

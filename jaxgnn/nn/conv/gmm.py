@@ -12,14 +12,14 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, promote, width, width_pair
 from jaxgnn.ops import gaussian_spmm
-from jaxgnn.ops._core import checks
-from jaxgnn.ops._core.degree import divide_by_degree
+from jaxgnn.ops._core import divide_by_degree
 
 Mixture = Literal["mean", "sum"]
 Pseudo = Array | tuple[Array, Array]
@@ -146,7 +146,7 @@ class GMMConv(nnx.Module):
             ValueError: a shape that does not fit, a missing half of a pair, or an unknown
                 `activation`.
         """
-        graph = _inputs.graph_argument(graph)
+        graph = graph_argument(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "GMMConv")
         senders = dense(senders)
         batch = senders.shape[1:-1]

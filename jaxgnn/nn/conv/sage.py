@@ -8,8 +8,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense
 from jaxgnn.nn._linear import (
@@ -21,7 +22,6 @@ from jaxgnn.nn._linear import (
 )
 from jaxgnn.ops import CBSR
 from jaxgnn.ops._aggregation.spmm import Reduce
-from jaxgnn.ops._core import checks
 
 
 class SAGEConv(nnx.Module):
@@ -118,7 +118,7 @@ class SAGEConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a shape that does not fit, or a missing half of the pair.
         """
-        graph = _inputs.graph_argument(graph)
+        graph = graph_argument(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "SAGEConv")
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())

@@ -13,6 +13,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module
@@ -21,7 +22,6 @@ from jaxgnn.nn._linear import count, linear, width
 from jaxgnn.nn.maxk import MaxK, check_activation
 from jaxgnn.nn.mlp import Activation, Norm, norm_layers
 from jaxgnn.ops import CBSR
-from jaxgnn.ops._core import checks
 
 Jumping = Literal["last", "cat", "max"]
 
