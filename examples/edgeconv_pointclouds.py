@@ -4,7 +4,7 @@
 
 The data are chairs and monitors of ModelNet10 as voxels of their surfaces; where the directory is
 absent, points on spheres, cubes, cylinders and tori. The network is Dynamic Graph CNN's (Wang et
-al., TOG 2019), small: in each layer the neighbours are found anew among the layer's features.
+al., TOG 2019), small: in each layer the neighbors are found anew among the layer's features.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Options:
     points: int = 128
     """Points drawn of each shape."""
     k: int = 10
-    """Neighbours of each point, itself among them."""
+    """Neighbors of each point, itself among them."""
     hidden: int = 32
     """Width of the layers."""
     layers: int = 3
@@ -55,7 +55,7 @@ class Options:
 
 
 class Clouds(NamedTuple):
-    """Point clouds of one size, centred and within the unit ball."""
+    """Point clouds of one size, centered and within the unit ball."""
 
     points: Float[np.ndarray, "clouds points 3"]
     labels: Int[np.ndarray, " clouds"]

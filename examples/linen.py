@@ -17,7 +17,7 @@ def evaluating(*args, **options) -> GCN:
 
 
 def main(epochs: int = 60) -> float:
-    """Trains on five labelled images a class and returns the accuracy on the test nodes."""
+    """Trains on five labeled images a class and returns the accuracy on the test nodes."""
     digits = data.load("digits")
     split = digits.split()
     graph, x, labels = digits.graph, jnp.asarray(digits.features), jnp.asarray(digits.labels)

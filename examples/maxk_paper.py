@@ -17,7 +17,7 @@ As theirs, the model begins and ends with a product. What is different:
 
 - After the last convolution comes the activation once more, before the last product.
 - GCN and GIN: theirs take the product before the activation and aggregate its result; here it
-  follows the aggregation, and a GIN layer has two. GIN's epsilon is 0 and not learnt.
+  follows the aggregation, and a GIN layer has two. GIN's epsilon is 0 and not learned.
 - GCN gets one self-loop a node everywhere, by its definition; theirs two on flickr, and none on
   ogbn-proteins.
 """

@@ -25,14 +25,14 @@ class Metadata:
     Attributes:
         source: the file or the generator.
         citation: the publication to cite.
-        licence: of the data, as far as their source states one.
+        license: of the data, as far as their source states one.
         notes: what the reader changed or chose.
         metric: the score that the set's publication reports.
     """
 
     source: str = ""
     citation: str = ""
-    licence: str = ""
+    license: str = ""
     notes: str = ""
     metric: Metric = "accuracy"
 
@@ -86,7 +86,7 @@ class NodeDataset:
             where a node may have several.
         num_classes: number of classes.
         splits: masks by name, at least one.
-        metadata: source, citation, licence, notes, metric.
+        metadata: source, citation, license, notes, metric.
 
     Raises:
         DataError: arrays that do not fit together.

@@ -31,7 +31,7 @@ _NAMED: dict[str, Callable[..., NodeDataset]] = {
 }
 
 
-# The files by which a directory is recognised, and what reads it.
+# The files by which a directory is recognized, and what reads it.
 _FOLDERS: tuple[tuple[tuple[str, ...], Callable[..., NodeDataset]], ...] = (
     (GRAPHSAINT_FILES, read_graphsaint),
     (REDDIT_FILES, read_reddit),

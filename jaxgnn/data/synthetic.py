@@ -88,7 +88,7 @@ def rmat_dataset(
     r"""An undirected R-MAT graph, which has no classes: a random one-layer network assigns them.
 
     $y_i = argmax_c (W^T (x_i / \sqrt{d_i + 1} + \sum_j x_j / (d_i + 1)))_c$ with standard normal
-    features and $W$, so that neighbours are needed to predict a class.
+    features and $W$, so that neighbors are needed to predict a class.
     """
     _positive(classes=classes, features=features)
     csr = rmat(scale, edge_factor, undirected=True, seed=seed)
@@ -121,7 +121,7 @@ def _dataset(
         num_classes=classes,
         splits=fraction_splits(csr.num_nodes, 0.5, 0.25, seed=seed, num_splits=num_splits),
         metadata=Metadata(
-            source=f"jaxgnn.data.{name}", licence="none needed", notes=f"synthetic, seed {seed}"
+            source=f"jaxgnn.data.{name}", license="none needed", notes=f"synthetic, seed {seed}"
         ),
     )
 

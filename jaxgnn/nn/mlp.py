@@ -24,7 +24,7 @@ Activation = Callable[[Array], Array]
 class MLP(nnx.Module):
     """Products with an activation between them: nothing follows the last.
 
-    Each of the others is followed by normalisation, activation and dropout.
+    Each of the others is followed by normalization, activation and dropout.
 
     Args:
         features: the widths, from the input's to the output's: at least two.
@@ -41,7 +41,7 @@ class MLP(nnx.Module):
         ValueError: fewer than two widths, `MaxK`'s k above a hidden one, or an option out of
             range.
 
-    Source: PyG's `MLP` (which normalises by batch unless told otherwise; this one does not).
+    Source: PyG's `MLP` (which normalizes by batch unless told otherwise; this one does not).
     """
 
     def __init__(
@@ -104,7 +104,7 @@ def norm_layers(
     param_dtype: DTypeLike,
     rngs: nnx.Rngs,
 ) -> nnx.List | None:
-    """A normalisation for each width, with PyTorch's constants; `None` without one.
+    """A normalization for each width, with PyTorch's constants; `None` without one.
 
     Source: Ioffe and Szegedy, "Batch normalization" (ICML 2015); Ba et al., "Layer
     normalization" (2016).

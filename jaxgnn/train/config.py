@@ -84,7 +84,7 @@ class TrainConfig:
     """Share of the input features dropped in training (0.5 in Kipf and Welling's GCN)."""
 
     norm: str = "none"
-    """Normalisation between layers: none, batch or layer (on digits by default: layer)."""
+    """Normalization between layers: none, batch or layer (on digits by default: layer)."""
 
     residual: bool = False
     """Add each hidden layer's input to its output."""

@@ -184,7 +184,7 @@ class _Interrupt:
 
 
 def load_dataset(config: TrainConfig) -> NodeDataset:
-    """The configured dataset, its features normalised if asked for, or by custom (Planetoid)."""
+    """The configured dataset, its features normalized if asked for, or by custom (Planetoid)."""
     dataset = load(config.dataset)
     planetoid = "public" in dataset.splits
     if config.features == "normalized" or (config.features == "auto" and planetoid):

@@ -315,7 +315,7 @@ def test_what_no_rule_fits_keeps_nothing_on_the_edges(graph):
 
 
 def test_transformations_of_what_no_rule_fits(graph):
-    """A batch, and the gradient of a gradient; also of a learnt module on the edges."""
+    """A batch, and the gradient of a gradient; also of a learned module on the edges."""
     x, z = (operands()[name] for name in "xz")
     mlp = nnx.Linear(WIDTH, 3, rngs=nnx.Rngs(0))
 

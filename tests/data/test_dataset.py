@@ -1,4 +1,4 @@
-"""The dataset shape, splits, nearest neighbours, the digits, and `load` by name."""
+"""The dataset shape, splits, nearest neighbors, the digits, and `load` by name."""
 
 import dataclasses
 
@@ -183,7 +183,7 @@ def test_to_scipy_has_senders_as_rows_as_that_of_the_graph():
 
 
 def test_knn_refuses():
-    with pytest.raises(DataError, match="k: expected 1 to 4 neighbours among 5 points, got 5"):
+    with pytest.raises(DataError, match="k: expected 1 to 4 neighbors among 5 points, got 5"):
         data.knn(np.zeros((5, 2)), 5, symmetrize=False)
     with pytest.raises(DataError, match="points: expected finite"):
         data.knn(np.array([[np.nan], [0.0], [1.0]]), 1, symmetrize=False)

@@ -45,7 +45,7 @@ def test_csr(protocol, container):
 
 
 @pytest.mark.parametrize("protocol", range(5))
-def test_neighbour_lists(protocol):
+def test_neighbor_lists(protocol):
     lists = collections.defaultdict(list, {0: [1, np.int64(70_000)], 3: [], 1: [0, 0, 1]})
     # Protocols 0 and 1 spell NumPy's scalars otherwise.
     if protocol < 2:

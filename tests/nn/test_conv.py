@@ -282,7 +282,7 @@ def test_gcn_normalizes_in_float32():
 
 
 def test_gcn_of_a_hub_is_in_float16_s_range():
-    """Its neighbours' sum is not, before it is divided by the root of its degree."""
+    """Its neighbors' sum is not, before it is divided by the root of its degree."""
     hub = Graph.from_edges(np.arange(1, 5001), np.zeros(5000, int), num_nodes=5001)
     conv = GCNConv(1, 1, dtype=jnp.float16, kernel_init=jax.nn.initializers.ones, rngs=nnx.Rngs(0))
     x = jnp.full((5001, 1), 100, jnp.float16)

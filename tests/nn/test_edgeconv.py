@@ -209,17 +209,17 @@ def test_initial_values_are_pytorch_s():
         assert 0.98 * 0.1 < value.max() <= 0.1  # 1 / sqrt(2 * 50)
 
 
-def test_dynamic_is_the_convolution_on_the_nearest_neighbours():
+def test_dynamic_is_the_convolution_on_the_nearest_neighbors():
     x = normal(30, WIDTH)
     conv = DynamicEdgeConv(WIDTH, OUT, 4, rngs=nnx.Rngs(0))
     graph = jax.jit(lambda x: knn_graph(x, 4, loop=True))(x)
-    assert np.asarray(graph.self_loops).all()  # each point is its own neighbour
+    assert np.asarray(graph.self_loops).all()  # each point is its own neighbor
     close(CALL(conv, x), CALL(conv.conv, graph, x))
 
 
 @pytest.mark.parametrize("kind", ["product", "mlp"])
 def test_dynamic_clouds(kind):
-    """Of one size and of any, with fewer points than neighbours: each is as it is alone."""
+    """Of one size and of any, with fewer points than neighbors: each is as it is alone."""
     mlp = perceptron() if kind == "mlp" else None
     conv = DynamicEdgeConv(WIDTH, OUT, 4, aggr="sum", mlp=mlp, rngs=nnx.Rngs(0))
     x = normal(16, WIDTH)

@@ -76,9 +76,9 @@ def dense_convolution(name, p, graph, x, weights):
         return matrix @ x @ p["linear"]["kernel"] + p["linear"]["bias"]
     if name == "sage":
         degree = jnp.maximum(jnp.diff(graph.row_offsets), 1)[:, None]
-        neighbours, root = p["linear_neighbors"], p["linear_root"]
+        neighbors, root = p["linear_neighbors"], p["linear_root"]
         mean = matrix @ x / degree
-        return mean @ neighbours["kernel"] + neighbours["bias"] + x @ root["kernel"]
+        return mean @ neighbors["kernel"] + neighbors["bias"] + x @ root["kernel"]
     x = matrix @ x + x
     first, last = (p["nn"]["linears"][i] for i in range(2))
     return jax.nn.relu(x @ first["kernel"] + first["bias"]) @ last["kernel"] + last["bias"]

@@ -46,7 +46,7 @@ def loss(model, graph, x, weights):
 
 @pytest.mark.parametrize("name", ["gcn", "sage", "gin"])
 def test_the_ways_to_compile_and_differentiate_agree(name):
-    """nnx.jit and nnx.grad; split and merge under jax.jit; rematerialised; without jit."""
+    """nnx.jit and nnx.grad; split and merge under jax.jit; rematerialized; without jit."""
     graph, x, weights = example()
     model = make(name)
     graphdef, params = nnx.split(model)

@@ -441,7 +441,7 @@ def test_settings_round_trip_through_json():
     with pytest.raises(ConfigError, match=r"--seed 5 \(the run's: 0\)"):
         check_same_settings(saved, dataclasses.replace(config, seed=5))
     with pytest.raises(ConfigError, match="unknown settings"):
-        from_settings({**saved, "colour": "blue"})
+        from_settings({**saved, "color": "blue"})
     with pytest.raises(ConfigError, match="layers: expected int"):
         from_settings({**saved, "layers": "2"})
 

@@ -16,7 +16,7 @@ from jaxgnn.ops import cosine_attention
 
 
 class AGNNConv(nnx.Module):
-    r"""Averages the neighbours' features by an attention with one parameter.
+    r"""Averages the neighbors' features by an attention with one parameter.
 
     $$y_i = \sum_{e = (j \to i)} \alpha_e \, x_j, \qquad
       \alpha_e = \mathrm{softmax}_i \, \big( \beta \cos(x_i, x_j) \big)$$

@@ -23,7 +23,7 @@ EdgeReduce = Literal["max", "mean", "sum"]
 
 
 class EdgeConv(nnx.Module):
-    r"""Convolution over the differences to a node's neighbours.
+    r"""Convolution over the differences to a node's neighbors.
 
     $$y_i = \mathrm{aggr}_{e = (j \to i)} \; h \big( [x_i, \; x_j - x_i] \big)$$
 
@@ -55,7 +55,7 @@ class EdgeConv(nnx.Module):
         ValueError: a width below 1 or not that of `mlp`, or an unknown `aggr`.
 
     Source: Wang et al., "Dynamic Graph CNN for Learning on Point Clouds" (TOG 2019), section 3;
-    PyG's `EdgeConv`. The reorganisation and recomputation: Zhang et al., "Understanding GNN
+    PyG's `EdgeConv`. The reorganization and recomputation: Zhang et al., "Understanding GNN
     Computational Graph" (MLSys 2022), sections 4 and 6.
     """
 

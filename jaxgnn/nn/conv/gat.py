@@ -24,7 +24,7 @@ from jaxgnn.ops._attention.gat_attention import gat_attention_with_weights
 
 
 class GATConv(nnx.Module):
-    r"""Convolution that weighs neighbours by an attention.
+    r"""Convolution that weighs neighbors by an attention.
 
     $$y_i = \Big\Vert_h \sum_{e = (j \to i)} \alpha_{eh} \, x_j W_h + b, \qquad
       \alpha_{eh} = \mathrm{softmax}_i \, \mathrm{LeakyReLU}

@@ -23,7 +23,7 @@ from jaxgnn.ops._attention.gatv2_attention import gatv2_attention_with_weights
 
 
 class GATv2Conv(nnx.Module):
-    r"""Convolution that weighs neighbours by an attention that looks at both ends at once.
+    r"""Convolution that weighs neighbors by an attention that looks at both ends at once.
 
     $$y_i = \Big\Vert_h \sum_{e = (j \to i)} \alpha_{eh} \, l_{jh} + b, \qquad
       \alpha_{eh} = \mathrm{softmax}_i \; a_h^\top \mathrm{LeakyReLU}

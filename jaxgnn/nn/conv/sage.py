@@ -25,7 +25,7 @@ from jaxgnn.ops._aggregation.spmm import Reduce
 
 
 class SAGEConv(nnx.Module):
-    r"""Convolution that keeps a node apart from its neighbours.
+    r"""Convolution that keeps a node apart from its neighbors.
 
     $$y_i = \mathrm{aggr}_{e = (j \to i)} (w_e x_j) \, W_1 + b + x_i W_2$$
 

@@ -23,7 +23,7 @@ from jaxgnn.ops._attention.dot_attention import dot_attention_with_weights
 
 
 class TransformerConv(nnx.Module):
-    r"""Convolution that weighs neighbours by dot products of queries and keys.
+    r"""Convolution that weighs neighbors by dot products of queries and keys.
 
     $$y_i = \Big\Vert_h \sum_{e = (j \to i)} \alpha_{eh} \, (v_{jh} + z_e W_h'') + x_i W_s + b,
       \qquad \alpha_{eh} = \mathrm{softmax}_i \,

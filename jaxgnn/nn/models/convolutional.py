@@ -58,7 +58,7 @@ def _gin_layer(
 class GIN(GNN):
     """`GNN` of `GINConv` layers, whose options it takes.
 
-    Each holds an `MLP` of two linear layers, with the model's normalisation and an activation
+    Each holds an `MLP` of two linear layers, with the model's normalization and an activation
     between. That is the model's, but ReLU where the model's is `MaxK`, whose place is before an
     aggregation.
 
@@ -97,7 +97,7 @@ class EdgeConvNet(GNN):
 
 
 class _DegreeGMMConv(nnx.Module):
-    """A `GMMConv` whose coordinates are a learnt function of the ends' degrees."""
+    """A `GMMConv` whose coordinates are a learned function of the ends' degrees."""
 
     def __init__(
         self,

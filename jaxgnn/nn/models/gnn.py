@@ -29,7 +29,7 @@ Jumping = Literal["last", "cat", "max"]
 class GNN(nnx.Module):
     r"""A stack of graph convolutions.
 
-    Each layer is a convolution (plus the skip connection with `residual`). Normalisation,
+    Each layer is a convolution (plus the skip connection with `residual`). Normalization,
     activation and dropout follow each but the last:
 
     $$x^{(l+1)} = \mathrm{dropout}(\sigma(\mathrm{norm}(\mathrm{conv}_l(x^{(l)}))))$$
