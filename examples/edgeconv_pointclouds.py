@@ -4,7 +4,7 @@
 
 The data are chairs and monitors of ModelNet10 as voxels of their surfaces; where the directory is
 absent, points on spheres, cubes, cylinders and tori. The network is Dynamic Graph CNN's (Wang et
-al., TOG 2019), small: in each layer the neighbors are found anew among the layer's features.
+al., TOG 2019), small: in each layer the neighbors are found again in the layer's features.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Clouds(NamedTuple):
 
 
 class DGCNN(nnx.Module):
-    """Edge convolutions, all layers' features side by side, their maximum over the cloud."""
+    """Edge convolutions, all layers' features concatenated, their maximum over the cloud."""
 
     def __init__(self, classes: int, options: Options, rngs: nnx.Rngs):
         hidden, widths = options.hidden, [3] + [options.hidden] * (options.layers - 1)
@@ -112,10 +112,10 @@ def surface(kind: str, count: int, rng: np.random.Generator) -> Float[np.ndarray
 
 def synthetic(options: Options) -> Clouds:
     """Shapes of the kinds in turn; every fifth round is for the test."""
-    rng, number = np.random.default_rng(options.seed), np.arange(options.shapes)
-    labels = number % len(KINDS)
+    rng, index = np.random.default_rng(options.seed), np.arange(options.shapes)
+    labels = index % len(KINDS)
     points = [normalized(surface(KINDS[label], options.points, rng)) for label in labels]
-    test = number // len(KINDS) % 5 == 4
+    test = index // len(KINDS) % 5 == 4
     return Clouds(np.stack(points).astype(np.float32), labels, test, KINDS)
 
 

@@ -2,7 +2,7 @@
 
 A pickle is a program: `pickle.load` calls whatever it asks for. Here the opcodes are decoded by
 the standard library's `pickletools` and interpreted on plain Python containers. The few globals
-that arrays, SciPy's CSR matrices and neighbor lists need stand for inert records; any other
+that arrays, SciPy's CSR matrices and neighbor lists need become inert records; any other
 global, and any opcode without a place in such a pickle, is refused. Nothing is allocated that
 the file does not itself hold, and arrays are checked before NumPy or SciPy see them.
 """

@@ -1,4 +1,4 @@
-"""What the modules take: checks of graphs and features, and their pairs."""
+"""Argument checks of the modules: graphs, features, and pairs of features."""
 
 from __future__ import annotations
 

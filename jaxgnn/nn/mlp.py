@@ -22,7 +22,7 @@ Activation = Callable[[Array], Array]
 
 
 class MLP(nnx.Module):
-    """Products with an activation between them: nothing follows the last.
+    """Linear layers with an activation between them: nothing follows the last.
 
     Each of the others is followed by normalization, activation and dropout.
 
@@ -31,7 +31,7 @@ class MLP(nnx.Module):
         activation: applied to the hidden values, such as `jax.nn.relu` or `MaxK(32)`.
         norm: `None`, `"batch"` or `"layer"`.
         dropout: share of the hidden values dropped in training.
-        use_bias: whether the products add a bias.
+        use_bias: whether the linear layers add a bias.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
         kernel_init, bias_init: initial values; by default PyTorch's.
@@ -88,7 +88,7 @@ class MLP(nnx.Module):
     def after_first(
         self, x: Float[Array, "*rows hidden_features"]
     ) -> Float[Array, "*rows out_features"]:
-        """What follows the first product (with its bias)."""
+        """What follows the first linear layer (with its bias)."""
         for i, layer in enumerate(self.linears[1:]):
             if self.norms is not None:
                 x = self.norms[i](x)

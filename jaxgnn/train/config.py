@@ -56,8 +56,8 @@ class TrainConfig:
     """Features that maxk keeps, at most --hidden."""
 
     anneal_from: int = 0
-    """Features that maxk keeps at first, from --k to --hidden; 0: --k. Rows of as many are moved
-    all through."""
+    """Features that maxk keeps at first, from --k to --hidden; 0: --k. Rows of that width are
+    moved in every epoch."""
 
     anneal_epochs: int = 100
     """Epochs in which they fall to --k, one step at a time."""
@@ -67,15 +67,15 @@ class TrainConfig:
     take 4 bytes."""
 
     input_layer: bool = False
-    """Begin with a product to the hidden width and the activation, so that every aggregation is
-    one of hidden features."""
+    """Begin with a linear layer to the hidden width and the activation, so that every aggregation
+    is one of hidden features."""
 
     heads: int = 1
-    """Attention heads, in the models that have them: side by side in --hidden, which they must
+    """Attention heads, in the models that have them: concatenated to --hidden, which they must
     divide."""
 
     out_heads: int = 0
-    """Heads of the last layer, which are averaged; 0: as many as --heads."""
+    """Heads of the last layer, which are averaged; 0: the number of --heads."""
 
     dropout: float = 0.5
     """Share of the hidden features dropped in training, and of the weights of an attention."""
@@ -90,8 +90,8 @@ class TrainConfig:
     """Add each hidden layer's input to its output."""
 
     jumping: str = "none"
-    """Join the outputs of all layers before a last product: none, last (that of the
-    last layer alone), cat or max."""
+    """Combine the outputs of all layers before a last linear layer: none, last (that of the last
+    layer alone), cat or max."""
 
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
     """Learning rate of Adam."""
@@ -113,8 +113,8 @@ class TrainConfig:
     """Stop after this many epochs without a better validation score; 0: never."""
 
     dtype: DType = "float32"
-    """Type of the features and of the products. Parameters and sums stay float32 (in float64:
-    float64)."""
+    """Type of the features and of the linear layers' outputs. Parameters and sums stay float32 (in
+    float64: float64)."""
 
     features: Features = "auto"
     """normalized: each row of the features sums to 1. auto: normalized for Planetoid's sets, raw

@@ -21,7 +21,7 @@ class AGNNConv(nnx.Module):
     $$y_i = \sum_{e = (j \to i)} \alpha_e \, x_j, \qquad
       \alpha_e = \mathrm{softmax}_i \, \big( \beta \cos(x_i, x_j) \big)$$
 
-    Self-loops are those of `GATConv`. Nothing of the size of the edges is stored.
+    Self-loops are those of `GATConv`. There are no O(E) intermediates.
 
     Args:
         requires_grad: make $\beta$ a parameter, which begins at 1; else it is 1.

@@ -29,7 +29,7 @@ class GCNConv(nnx.Module):
     the graph is taken as it is, and no normalized edge weights are formed. The normalization
     runs in float32 (float64 for float64) whatever the dtype.
 
-    The product with $W$ comes before the aggregation if it makes the rows narrower. Sparse rows
+    The projection by $W$ comes before the aggregation if it makes the rows narrower. Sparse rows
     (`CBSR`, what `MaxK` leaves) are aggregated first, by `maxk_spmm`.
 
     Args:

@@ -24,14 +24,14 @@ class GINConv(nnx.Module):
 
     $$y_i = h \Big( (1 + \varepsilon) \, x_i + \sum_{e = (j \to i)} w_e x_j \Big)$$
 
-    If $h$ is a `jaxgnn.nn.MLP`, its first product comes before the aggregation if it makes the
+    If $h$ is a `jaxgnn.nn.MLP`, its first layer comes before the aggregation if it makes the
     rows narrower. Sparse rows (`CBSR`, what `MaxK` leaves) are aggregated first, by `maxk_spmm`.
 
     Args:
         nn: $h$, applied to the rows: an `MLP`, any module, or a function.
         eps: $\varepsilon$, or its initial value.
         train_eps: make $\varepsilon$ a parameter.
-        dtype: of the aggregation; by default that of `x` (of $h$'s first product where that
+        dtype: of the aggregation; by default that of `x` (of $h$'s first layer where that
             comes first). `nn` has its own.
         param_dtype: of the parameter $\varepsilon$.
 

@@ -33,7 +33,7 @@ class SAGEConv(nnx.Module):
     edges aggregates to 0. With `project`, $x_j$ is first replaced by
     $\mathrm{relu}(x_j W_3 + b_3)$; with `normalize`, $y_i$ is divided by its length.
 
-    For `"mean"` and `"sum"` the product with $W_1$ comes before the aggregation if it makes the
+    For `"mean"` and `"sum"` the projection by $W_1$ comes before the aggregation if it makes the
     rows narrower. Sparse rows (`CBSR`, what `MaxK` leaves) are then aggregated first, by
     `maxk_spmm`; the other options take their dense form.
 

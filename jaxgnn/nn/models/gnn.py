@@ -224,7 +224,7 @@ class GNN(nnx.Module):
 def _larger(x: Array, y: Array) -> Array:
     """The maximum, whose derivative goes to `x` at ties, as PyTorch's over a new axis does.
 
-    That of `jnp.maximum` asks which operand equals the result, and XLA may have computed that one
-    anew, with other rounding: then neither does.
+    The derivative of `jnp.maximum` compares each operand with the result. XLA may recompute the
+    operand with other rounding, and then neither is equal.
     """
     return jnp.where((x >= y) | jnp.isnan(x), x, y)
