@@ -257,6 +257,11 @@ def test_the_perceptron_ignores_the_graph():
         (lambda r: GCN(6, -8, 3, 2, rngs=r), ValueError, "hidden_features: .* got -8"),
         (lambda r: GCN(6, 12, 3, 2, dropout=1.0, rngs=r), ValueError, "dropout: .* got 1.0"),
         (lambda r: GCN(6, 12, 3, 2, norm="graph", rngs=r), ValueError, "norm: .* got 'graph'"),
+        (
+            lambda r: GNN(6, 12, 3, 2, rngs=r),
+            TypeError,
+            "conv: expected what makes a layer, got None",
+        ),
         (lambda r: GCN(6, 12, 3, 2, jumping="lstm", rngs=r), ValueError, "jumping: .* 'lstm'"),
         (lambda r: GraphSAGE(6, 12, 3, 2, improved=True, rngs=r), TypeError, "improved"),
         (lambda r: MLP([6, 3], dropout=-1, rngs=r), ValueError, "dropout: .* got -1"),
