@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import attention, building, maxk, spmm, training
-from benchmarks.options import parse
-from benchmarks.record import Record
-
-_SUITES = {
-    "spmm": spmm.run,
-    "maxk": maxk.run,
-    "attention": attention.run,
-    "training": training.run,
-    "graph": building.run,
-}
+from benchmarks.harness.options import parse
+from benchmarks.harness.record import Record
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a suite; returns the exit status."""
     options = parse(arguments)
+    suite = importlib.import_module(f"benchmarks.suites.{options.suite}")
     record = Record(options)
     with tempfile.TemporaryDirectory(prefix="jaxgnn-benchmarks-") as workspace:
-        _SUITES[options.suite](options, record, Path(workspace))
+        suite.run(options, record, Path(workspace))
     return record.finish()
 
 

@@ -16,7 +16,7 @@ from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import kernels_available
 from jaxgnn.ops._attention import cosine_rule
 from tests.support.oracle import close, draw_array, edges
-from tests.support.pair_oracle import (
+from tests.support.oracle_attention import (
     check_values_and_gradients,
     dense_pair_attention,
     gradients,

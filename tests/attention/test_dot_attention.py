@@ -14,7 +14,7 @@ from jaxgnn import Graph, dot_attention
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from tests.support.oracle import close, draw_array
-from tests.support.pair_oracle import (
+from tests.support.oracle_attention import (
     check_values_and_gradients,
     dense_pair_attention,
     gradients,

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from jaxgnn import Graph, gat_attention
 from jaxgnn.ops._core import dropout_mask
-from tests.support.gat_oracle import (
+from tests.support.oracle import close
+from tests.support.oracle_attention import (
     KEY,
     dense_attention,
     draw_operands,
-    tolerance,
+    gat_tolerance,
+    gradients,
     values_and_gradients,
 )
-from tests.support.oracle import close
-from tests.support.pair_oracle import gradients
 from tests.support.strategies import examples, graphs, skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -65,7 +65,7 @@ def test_equals_brute_force(graph, heads, width, dtype, biased, loops, slope, im
     expected = dense_attention(
         graph, v, src, dst, bias, slope=slope, loops=added if loops else None
     )
-    close(out, expected, tolerance(dtype))
+    close(out, expected, gat_tolerance(dtype))
 
 
 def test_two_runs_give_the_same_bits():

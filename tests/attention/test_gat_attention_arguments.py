@@ -9,8 +9,7 @@ import pytest
 
 from jaxgnn import Graph, gat_attention
 from jaxgnn._core import ffi
-from tests.support.gat_oracle import KEY, draw_operands
-from tests.support.pair_oracle import WITHOUT_ELEMENTS
+from tests.support.oracle_attention import KEY, WITHOUT_ELEMENTS, draw_operands
 
 pytestmark = pytest.mark.usefixtures("strict")
 

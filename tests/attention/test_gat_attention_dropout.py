@@ -10,8 +10,8 @@ import pytest
 
 from jaxgnn import Graph, gat_attention
 from jaxgnn.ops._core import dropout_mask
-from tests.support.gat_oracle import KEY, dense_attention, draw_operands
 from tests.support.oracle import close
+from tests.support.oracle_attention import KEY, dense_attention, draw_operands
 from tests.support.paths import ROOT
 from tests.support.strategies import skewed_graph
 

@@ -14,15 +14,15 @@ from jax.test_util import check_grads
 from jaxgnn import Graph, gat_attention
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.ops._aggregation import kernels
-from tests.support.gat_oracle import (
+from tests.support.oracle import close, edges
+from tests.support.oracle_attention import (
     KEY,
     dense_attention,
     draw_operands,
-    tolerance,
+    gat_tolerance,
+    gradients,
     values_and_gradients,
 )
-from tests.support.oracle import close, edges
-from tests.support.pair_oracle import gradients
 from tests.support.strategies import examples, skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -99,9 +99,9 @@ def test_long_rows(heads, width, dtype, loops, rate):
         out, ours = unbiased("kernel", loops, rate, graph, operands)
         wide = tuple(a.astype(accumulation_dtype(dtype)) for a in operands)
         expected, theirs = unbiased("jax", loops, rate, graph, wide)
-        close(out, expected, 2 * tolerance(dtype))
+        close(out, expected, 2 * gat_tolerance(dtype))
         for a, b in zip(ours, theirs, strict=True):
-            close(a, b, 20 * tolerance(dtype))
+            close(a, b, 20 * gat_tolerance(dtype))
 
 
 @pytest.mark.parametrize(
@@ -121,17 +121,17 @@ def test_a_row_of_40000_edges(dtype, width):
         )
         operands = draw_operands(graph, 2, width, dtype, scale=3.0)
         out, ours = values_and_gradients("kernel", True, 0.0, graph, operands)
-        close(out, dense_attention(graph, *operands[:4], loops=operands[4]), tolerance(dtype))
+        close(out, dense_attention(graph, *operands[:4], loops=operands[4]), gat_tolerance(dtype))
         wide = tuple(a.astype(accumulation_dtype(dtype)) for a in operands)
         theirs = values_and_gradients("jax", True, 0.0, graph, wide)[1]
         for a, b in zip(ours, theirs, strict=True):
-            close(a, b, 20 * tolerance(dtype))
+            close(a, b, 20 * gat_tolerance(dtype))
         ours, theirs = (
             unbiased(impl, False, 0.0, graph, o[:3])[1]
             for impl, o in (("kernel", operands), ("jax", wide))
         )
         for a, b in zip(ours, theirs, strict=True):
-            close(a, b, 20 * tolerance(dtype))
+            close(a, b, 20 * gat_tolerance(dtype))
 
 
 def test_derivatives_equal_finite_differences(x64):

@@ -10,9 +10,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from jaxgnn import Graph, gat_attention
-from tests.support.gat_oracle import KEY, draw_operands
 from tests.support.oracle import close, draw_array
-from tests.support.pair_oracle import gradients
+from tests.support.oracle_attention import KEY, draw_operands, gradients
 from tests.support.strategies import skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")

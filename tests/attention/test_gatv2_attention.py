@@ -11,7 +11,7 @@ from jax.test_util import check_grads
 from jaxgnn import Graph, gatv2_attention
 from jaxgnn._core.dtypes import accumulation_dtype
 from tests.support.oracle import close, draw_array
-from tests.support.pair_oracle import (
+from tests.support.oracle_attention import (
     WITHOUT_ELEMENTS,
     check_values_and_gradients,
     dense_pair_attention,

@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("rich")
 
-from benchmarks import bars, maxk, options, plan, training
+from benchmarks.harness import options, plan, targets
+from benchmarks.suites import maxk, training
 from tests.support.benchmark_runs import compared, needs_kernels, row, run_quick
 
 
@@ -15,48 +16,50 @@ def test_a_row_with_k_is_not_one_of_dense_rows():
     sparse = row(plan.MAXK, 2.0, **shape)
     sparse["shape"]["k"] = 32
     rows = [sparse, row(plan.OURS, 5.0, **shape)]
-    (bar,) = bars.evaluate(rows, "maxk", "cpu")
-    assert (bar["value"], bar["status"], bar["impl"], bar["ms"]) == (2.5, "met", plan.MAXK, 2.0)
+    (target,) = targets.evaluate(rows, "maxk", "cpu")
+    found = [target[key] for key in ("value", "status", "impl", "ms")]
+    assert found == [2.5, "met", plan.MAXK, 2.0]
     sparse["shape"]["k"] = 16
-    assert bars.evaluate(rows, "maxk", "cpu")[0]["status"] == "not measured"
+    assert targets.evaluate(rows, "maxk", "cpu")[0]["status"] == "not measured"
 
 
-def test_the_plan_of_maxk_measures_what_its_bars_compare():
+def test_the_plan_of_maxk_measures_what_its_targets_compare():
     for device in ("cpu", "gpu"):
-        planned = {
-            (m.case, m.impl, m.width, m.dtype, m.direction, m.k) for m in maxk.measurements(device)
-        }
+        every = maxk.measurements(options.parse(["maxk", f"--device={device}"]))
+        planned = {(m.case, m.impl, m.width, m.dtype, m.direction, m.k) for m in every}
         for case, impl, width, pick in compared("maxk", device):
             key = (case, impl, width, pick.dtype, pick.direction, pick.k)
             assert key in planned, key
 
 
-def test_the_settings_of_training_with_maxk_are_what_its_bars_compare():
+def test_the_settings_of_training_with_maxk_are_what_its_targets_compare():
     models = ["sage", "gcn", "gin"]
     chosen = options.parse(["training", "--device=gpu", "--models", *models])
     oracles, *groups = training.settings(chosen)
     planned = {(s.impl, s.model, s.dtype, s.k) for group in groups for s in group}
-    compared = [bar for bar in bars.BARS if bar.suite == chosen.label]
+    compared = [target for target in targets.table() if target.suite == chosen.label]
     assert len(compared) == 14
-    for bar in compared:
-        assert bar.reference is not None
-        for case, pick in itertools.product(bar.cases, (bar.ours, bar.reference)):
+    for target in compared:
+        assert target.reference is not None
+        for case, pick in itertools.product(target.cases, (target.ours, target.reference)):
             model = case.split()[-1]
             assert (pick.impls[0], model, pick.dtype, pick.k) in planned
     assert {(s.model, s.k) for s in oracles} == set(itertools.product(models, training.KS))
 
 
 def test_sweep_of_maxk():
-    few = maxk.measurements("gpu", cases=["dd"], sweep=True)
+    sweep = ["maxk", "--device=gpu", "--sweep"]
+    few = maxk.measurements(options.parse([*sweep, "--shapes=dd"]))
     assert {m.k for m in few if m.impl == plan.MAXK} == set(maxk.SWEEP)
     assert {m.dtype for m in few} == {"float32"}
-    assert {m.case for m in maxk.measurements("gpu", sweep=True)} == {"reddit", *plan.OTHER_SHAPES}
+    assert {m.case for m in maxk.measurements(options.parse(sweep))} == {
+        "reddit",
+        *plan.OTHER_SHAPES,
+    }
 
 
 @needs_kernels
-def test_maxk_quick_and_its_plot(tmp_path):
-    from benchmarks import plot_maxk
-
+def test_maxk_quick(tmp_path):
     few = ("--dtypes", "float32", "--k", "4", "--only", "jax", "copy")
     maxk_rows = run_quick("maxk", tmp_path, *few)["rows"]
     measured = {(entry["impl"], entry["pass"], entry["shape"].get("k")) for entry in maxk_rows}
@@ -78,27 +81,3 @@ def test_maxk_quick_and_its_plot(tmp_path):
     for entry in steps:
         assert entry["aggregation_ms"] > 0
         assert entry["baseline"] == plan.OURS
-
-    output = tmp_path / "speedup.png"
-    sources = [str(tmp_path / name) for name in ("result.json", "steps.json")]
-    assert plot_maxk.main([sources[0], "--training", sources[1], str(output)]) == 0
-    assert output.stat().st_size > 10_000
-
-
-def test_plot_takes_speedups_from_the_rows():
-    plot_maxk = pytest.importorskip("benchmarks.plot_maxk")
-    shape = {"suite": "maxk", "case": "reddit", "width": 256}
-    rows = [row(plan.CUSPARSE[0], 20.0, **shape), row(plan.CUSPARSE[3], 16.0, **shape)]
-    rows += [row(plan.OURS, 8.0, direction=direction, **shape) for direction in plan.BOTH]
-    for k, impl, ms in ((32, plan.MAXK, 4.0), (32, plan.MAXK_WINDOWS, 2.0), (8, plan.MAXK, 1.0)):
-        rows.append(row(impl, ms, direction="backward", **shape))
-        rows[-1]["shape"]["k"] = k
-    assert plot_maxk.speedups(rows, "reddit", "backward") == ([(8, 16.0), (32, 8.0)], 2.0)
-    assert plot_maxk.speedups(rows, "reddit", "forward") == ([], 2.0)
-    steps = [
-        row(plan.OURS, ms, case="reddit sage", aggregation_ms=aggregation, direction="step")
-        for ms, aggregation in ((100.0, 75.0), (40.0, 15.0))
-    ]
-    steps[1]["shape"]["k"] = 32
-    found = plot_maxk.step_speedups(steps, "reddit sage", "float32")
-    assert found == ([(32, 2.5)], [(32, 2.5)], 4.0)

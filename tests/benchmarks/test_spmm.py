@@ -8,21 +8,20 @@ import pytest
 
 pytest.importorskip("rich")
 
-from benchmarks import (
-    bars,
-    families,
-    family_jax,
+from benchmarks.harness import (
     graphs,
+    jax_programs,
+    job,
     options,
-    oracle,
     plan,
     process,
-    quiet,
     record,
-    spmm,
+    targets,
     timing,
     worker,
 )
+from benchmarks.suites import spmm
+from tests.support import oracle_rows as oracle
 from tests.support.benchmark_runs import Notes, compared, needs_kernels, row, run_quick
 
 
@@ -47,27 +46,23 @@ def test_measure_batches_short_calls():
     assert timed.ms < 0.2
 
 
-class FakeFamily:
-    """What `worker._timed` asks of a family; a call says how long it takes."""
-
-    def seconds(self, call, count):
-        return count * call()
-
-
 def test_short_calls_are_timed_in_a_loop_on_the_device():
-    def repeated(steps):
-        return lambda: steps * 5e-5
+    def loop(steps):
+        return lambda count: count * steps * 5e-5
 
-    family, how = FakeFamily(), {"repeats": 5, "batch_seconds": 0.05}
-    short = families.Candidate(lambda: 3e-4, repeated=repeated)
-    timed, call_ms = worker._timed(family, short, how)
+    def made(call_seconds, loop=None):
+        return job.Job(
+            {}, lambda count: count * call_seconds, dict, peak_bytes=lambda: None, loop=loop
+        )
+
+    config = {"repeats": 5, "batch_seconds": 0.05}
+    timed, call_ms = worker.measure(made(3e-4, loop), config)
     assert (timed.ms, call_ms) == (pytest.approx(0.05), pytest.approx(0.3))
     assert timed.batch * 5e-5 >= 0.02
     assert all(sample == pytest.approx(0.05) for sample in timed.samples)
-    long = families.Candidate(lambda: 2e-3, repeated=repeated)
-    for candidate in (long, families.Candidate(lambda: 3e-4)):
-        timed, call_ms = worker._timed(family, candidate, how)
-        assert (timed.ms, call_ms) == (pytest.approx(1e3 * candidate.call()), None)
+    for call_seconds, own_loop in ((2e-3, loop), (3e-4, None)):
+        timed, call_ms = worker.measure(made(call_seconds, own_loop), config)
+        assert (timed.ms, call_ms) == (pytest.approx(1e3 * call_seconds), None)
 
 
 def test_repeat_runs_each_step():
@@ -81,7 +76,7 @@ def test_repeat_runs_each_step():
         # Without side effects, as far as XLA knows: free to be taken out of a loop.
         return jax.pure_callback(on_host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
-    result = jax.jit(family_jax.repeat(double, 7))(np.ones(3, np.float32))
+    result = jax.jit(jax_programs.repeat(double, 7))(np.ones(3, np.float32))
     np.testing.assert_array_equal(result, [2, 2, 2])
     assert next(calls) == 7
 
@@ -89,28 +84,22 @@ def test_repeat_runs_each_step():
 def test_rounds_join_to_one_row():
     rounds = [
         row(plan.OURS, 0, samples=samples, error=error, accurate=error != "not finite")
-        | {"others": share, "repeated": 1, "peak_bytes": peak}
+        | {"others": share, "peak_bytes": peak}
         for samples, error, share, peak in (
             ([1.0, 2.0], 1e-7, 0.1, None),
             ([3.0, 4.0, 5.0], "not finite", None, 10),
         )
     ]
     joined = record.join(*rounds)
-    assert (joined["ms"], joined["repeats"], joined["repeated"]) == (3.0, 5, 2)
+    assert (joined["ms"], joined["repeats"]) == (3.0, 5)
     assert (joined["error"], joined["accurate"]) == ("not finite", False)
     assert (joined["others"], joined["peak_bytes"]) == (0.1, 10)
 
 
-def test_measure_repeats_what_others_disturbed(monkeypatch):
+def test_measure_says_what_others_used(monkeypatch):
     shares = itertools.chain([0.0, 0.7, 0.9], itertools.repeat(0.05))
-    monkeypatch.setattr(quiet, "foreign_share", lambda before, after: next(shares))
-    monkeypatch.setattr(quiet, "wait", lambda allowed, deadline: None)
-    durations = itertools.chain([1.0] * 3, [0.1, 8.0, 9.0], itertools.repeat(0.1))
-    timed = timing.measure(
-        lambda count: next(durations), repeats=5, allowed_others=0.1, patience=60.0
-    )
-    assert (timed.ms, timed.p90, timed.repeated) == (pytest.approx(100), pytest.approx(100), 2)
-    assert timed.others == 0.05
+    monkeypatch.setattr(timing, "foreign_share", lambda before, after: next(shares))
+    assert timing.measure(lambda count: 0.1, repeats=5).others == 0.05
 
 
 def test_peak_resident_bytes_sees_a_temporary():
@@ -177,25 +166,25 @@ def test_oracle_product_of_kept_entries():
     np.testing.assert_allclose(got, (dense != 0) @ masked.astype(np.float64), rtol=1e-12)
 
 
-def test_bars_are_met_missed_or_not_measured():
+def test_targets_are_met_missed_or_not_measured():
     rows = [
         row(plan.OURS, 10.0),
         row(plan.TORCH, 14.0),
         row(plan.SORTED, 30.0),
         row(plan.OURS, 10.0, direction="backward"),
     ]
-    found = {bar["bar"]: bar for bar in bars.evaluate(rows, "spmm", "cpu")}
+    found = {target["target"]: target for target in targets.evaluate(rows, "spmm", "cpu")}
     assert found["rmat, F = 64: torch.sparse CSR"]["status"] == "met"
     assert found["rmat, F = 64: torch.sparse CSR"]["value"] == pytest.approx(1.4)
     segment_sum = found["rmat, F = 64: JAX gather + sorted segment_sum"]
     assert (segment_sum["status"], segment_sum["value"]) == ("missed", 3.0)
     gradient = found["rmat, F = 64: gradient of JAX gather + sorted segment_sum"]
     assert gradient["status"] == "not measured"
-    scaled = bars.evaluate(rows, "spmm", "cpu", scale=0.5)
-    assert {bar["status"] for bar in scaled} == {"not measured"}
+    scaled = targets.evaluate(rows, "spmm", "cpu", scale=0.5)
+    assert {target["status"] for target in scaled} == {"not measured"}
 
 
-def test_bars_take_the_best_accurate_reference_and_the_geometric_mean():
+def test_targets_take_the_best_accurate_reference_and_the_geometric_mean():
     rows = []
     for shape, ours in zip(plan.OTHER_SHAPES, (1.0, 2.0, 4.0, 1.0, 2.0, 4.0), strict=True):
         fields = {"case": shape, "width": 256}
@@ -205,18 +194,18 @@ def test_bars_take_the_best_accurate_reference_and_the_geometric_mean():
             row(plan.CUSPARSE[3], 4.0, **fields),
             row(plan.CUSPARSE[2], 0.1, **fields, accurate=False),
         ]
-    found = {bar["bar"]: bar for bar in bars.evaluate(rows, "spmm", "gpu")}
-    mean = found["geometric mean of the other shapes: best cuSPARSE float32"]
+    found = {target["target"]: target for target in targets.evaluate(rows, "spmm", "gpu")}
+    mean = found["geometric mean of the other shapes, F = 256: best cuSPARSE float32"]
     assert (mean["value"], mean["status"]) == (2.0, "met")
     artist = found["artist, F = 256: best cuSPARSE float32"]
     assert (artist["value"], artist["status"]) == (1.0, "met")
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_the_plan_measures_what_the_bars_compare(device):
+def test_the_plan_measures_what_the_targets_compare(device):
     planned = {
         (m.case, m.impl, m.width, m.dtype, m.direction)
-        for m in plan.measurements(device)
+        for m in spmm.measurements(options.parse(["spmm", f"--device={device}"]))
         if not m.weighted
     }
     for case, impl, width, pick in compared("spmm", device):
@@ -224,13 +213,14 @@ def test_the_plan_measures_what_the_bars_compare(device):
 
 
 def test_plan_narrows():
-    few = plan.measurements(
-        "gpu", cases=["dd"], widths=[8], dtypes=["float32"], only=["JAXGNN", "alg3"]
-    )
+    narrow = ["--shapes", "dd", "--widths", "8", "--dtypes", "float32", "--only", "JAXGNN", "alg3"]
+    few = spmm.measurements(options.parse(["spmm", "--device=gpu", *narrow]))
     assert {(m.case, m.width, m.dtype) for m in few} == {("dd", 8, "float32")}
     assert {m.impl for m in few} == {plan.OURS, plan.ORDERED, plan.CUSPARSE[3]}
-    assert not any(m.impl.endswith(plan.FTZ) for m in plan.measurements("gpu"))
-    assert any(m.impl.endswith(plan.FTZ) for m in plan.measurements("gpu", ftz_atomics=True))
+    for device in ("cpu", "gpu"):
+        every = spmm.measurements(options.parse(["spmm", f"--device={device}"]))
+        flagged = {m.framework for m in every if m.impl.endswith(plan.FTZ)}
+        assert flagged == ({"jax" + plan.FTZ} if device == "gpu" else set())
 
 
 def test_llvm_option_joins_the_ones_that_are_there():
@@ -249,12 +239,12 @@ def test_baselines_fall_back_to_float32():
 
 
 def test_a_worker_that_dies_costs_one_measurement(monkeypatch, tmp_path):
-    wanted = plan.measurements("cpu", widths=[4], only=["scipy", "BCOO"])
+    names = [f"entry {number}" for number in range(5)]
     starts = []
 
-    def dying(module, arguments, env, receive):
+    def dying(arguments, env, receive):
         starts.append(int(arguments[1]))
-        for number in range(starts[-1], len(wanted)):
+        for number in range(starts[-1], len(names)):
             receive({"start": number})
             if number == 1:
                 return -11
@@ -263,10 +253,10 @@ def test_a_worker_that_dies_costs_one_measurement(monkeypatch, tmp_path):
 
     monkeypatch.setattr(process, "run", dying)
     notes = Notes()
-    spmm._run_family("scipy", wanted, {}, options.parse(["spmm", "--device=cpu"]), notes, tmp_path)
+    process.run_each({"entries": names}, names, {}, notes, tmp_path)
     assert starts == [0, 2]
-    assert [each["number"] for each in notes.rows] == [0, *range(2, len(wanted))]
-    assert len(notes.left_out) == 1
+    assert [each["number"] for each in notes.rows] == [0, 2, 3, 4]
+    assert notes.left_out == [("entry 1", "the process ended with status -11", True)]
 
 
 @pytest.mark.parametrize(
@@ -295,9 +285,11 @@ def test_stored_graph_round_trip(tmp_path):
     stored = graphs.load(graphs.store("rmat", tmp_path, scale=2**-9))
     graph = stored.to_graph()
     assert graph.num_edges == stored.num_edges == 18 * 512
+    assert graph.edge_permutation is None
     t_offsets, t_receivers = stored.rows(backward=True)
     senders = np.repeat(np.arange(512), np.diff(t_offsets))
-    receivers = np.repeat(np.arange(512), np.diff(stored.row_offsets))
+    receivers = stored.receivers
+    assert np.array_equal(receivers, np.repeat(np.arange(512), np.diff(stored.row_offsets)))
     pairs = set(zip(stored.senders.tolist(), receivers.tolist(), strict=True))
     assert set(zip(senders.tolist(), t_receivers.tolist(), strict=True)) == pairs
 
@@ -311,13 +303,17 @@ def test_spmm_quick(tmp_path):
     # Tiny products: JAX's are timed in a loop on the device, SciPy's are its calls.
     assert all(entry["call_ms"] is None for entry in result["rows"] if entry["impl"] == plan.SCIPY)
     assert any(entry["call_ms"] for entry in result["rows"] if entry["impl"] == plan.OURS)
-    assert {bar["status"] for bar in result["bars"]} == {"not measured"}
+    assert {target["status"] for target in result["targets"]} == {"not measured"}
 
 
 @needs_kernels
-def test_training_quick(tmp_path):
-    result = run_quick("training", tmp_path, "--only", "jaxgnn", "segment_sum")
-    assert {plan.OURS, plan.SORTED} <= {entry["impl"] for entry in result["rows"]}
+def test_symmetric_graph_shares_its_buffers(tmp_path):
+    stored = graphs.load(graphs.store("dd", tmp_path, scale=2**-9))
+    assert stored.name == "dd" and stored.facts["symmetric"]
+    assert stored.rows(backward=True)[1] is stored.senders
+    graph = stored.to_graph()
+    assert graph.transpose_receivers is graph.senders
+    assert graph.transpose_row_offsets is graph.row_offsets
 
 
 @needs_kernels

@@ -7,10 +7,13 @@ import pytest
 
 pytest.importorskip("rich")
 
-from benchmarks import bars, run
-from jaxgnn._core import ffi
+import jaxgnn
+from benchmarks import run
+from benchmarks.harness import targets
 
-needs_kernels = pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
+needs_kernels = pytest.mark.skipif(
+    not jaxgnn.build_info().cpu, reason="jaxgnn's CPU module is not built"
+)
 
 COMMON = {"suite": "spmm", "case": "rmat", "accurate": True, "error": 0.0}
 
@@ -23,13 +26,13 @@ def row(impl, ms, *, dtype="float32", direction="forward", width=64, **fields):
 
 
 def compared(suite, device):
-    """The case, implementation, width and pick of all that a suite's bars compare."""
+    """The case, implementation, width and pick of all that a suite's targets compare."""
     found = []
-    for bar in bars.BARS:
-        if (bar.suite, bar.device) == (suite, device):
-            assert bar.reference is not None
-            for case, pick in itertools.product(bar.cases, (bar.ours, bar.reference)):
-                found += [(case, impl, bar.width, pick) for impl in pick.impls]
+    for target in targets.table():
+        if (target.suite, target.device) == (suite, device):
+            picks = (target.ours, target.reference or target.ours)
+            for case, pick in itertools.product(target.cases, picks):
+                found += [(case, impl, target.width, pick) for impl in pick.impls]
     assert found
     return found
 
@@ -69,5 +72,7 @@ def run_quick(suite, tmp_path, *arguments, name="result.json"):
         for key in ("suite", "case", "impl", "dtype", "shape", "ms", "baseline", "ratio"):
             assert key in entry
         assert entry["ms"] > 0
+        assert entry["p10"] <= entry["ms"] <= entry["p90"] and entry["repeats"] >= 1
+        assert "samples" not in entry
         assert "peak_bytes" in entry and "error" in entry
     return result

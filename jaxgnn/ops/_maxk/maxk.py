@@ -192,10 +192,7 @@ def maxk(
     else:
         operands = ffi.unify_varying(rows, bias, words)
         with config.use(impl=impl):
-            if bias is None and words is None:
-                selected = rules.select(k, operands[0])
-            else:
-                selected = rules.select_transformed(k, drop_below, *operands)
+            selected = rules.select(k, drop_below, *operands)
     values, indices = selected
     if active is not None:
         values = _keep_active(values, _active_argument(active, k))

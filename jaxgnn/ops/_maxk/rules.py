@@ -20,10 +20,9 @@ import functools
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, UInt, UInt32
 
+from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.linear_call import Multilinear, instantiate, is_zero
 from jaxgnn.graph import Graph
@@ -147,43 +146,36 @@ gather = Multilinear(
 """`gather(width, indices, dense)`: the entries of dense rows at the positions."""
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def select(
-    k: int, x: Float[Array, "rows width"]
-) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
-    """Values and positions of the `k` largest entries of each row."""
-    return kernels.select(k, x)
-
-
-@select.defjvp
-def _select_jvp(k, primals, tangents):
-    (x,) = primals
-    selected: tuple[Array, Array] = select(k, x)
-    values, indices = selected
-    d_values = gather.linear(0, x.shape[1], indices, tangents[0], like=values)
-    return selected, (d_values, _no_tangent(indices))
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def select_transformed(
     k: int,
     drop_below: int,
     x: Float[Array, "rows width"],
     bias: Float[Array, " width"] | None,
     words: UInt32[Array, " 2"] | None,
 ) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
-    """The same of the rows plus `bias` (in the accumulation dtype), after dropout by a key."""
-    return kernels.select_transformed(k, drop_below, x, bias, words)
+    """Values and positions of the `k` largest entries of each row plus `bias` (in the accumulation
+    dtype), after dropout by a key."""
+    operands = jax.lax.stop_gradient((x, bias))
+    if bias is None and words is None:
+        values, indices = kernels.select(k, operands[0])
+    else:
+        values, indices = kernels.select_transformed(k, drop_below, *operands, words)
+    return _kept(drop_below, (values, indices, words), x, bias), indices
 
 
-def _select_transformed_jvp(k, drop_below, primals, tangents):
-    x, _, words = primals
-    dx, dbias, _ = tangents
-    selected: tuple[Array, Array] = select_transformed(k, drop_below, *primals)
-    values, indices = selected
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _kept(drop_below, selected, x, bias):
+    """The selected values, as a function of the rows and the bias."""
+    return selected[0]
+
+
+def _kept_jvp(drop_below, primals, tangents):
+    (_, indices, words), x, _ = primals
+    values: Array = _kept(drop_below, *primals)  # with the derivative of the outer level
+    _, dx, dbias = tangents
     accumulator = accumulation_dtype(x.dtype)
     if is_zero((dx, dbias)):
-        return selected, (jnp.zeros_like(values), _no_tangent(indices))
+        return values, ffi.zeros(values.shape, values.dtype, values)
     moving = instantiate(dx, x)
     if not is_zero(dbias):
         moving = (moving.astype(accumulator) + dbias[None, :]).astype(x.dtype)
@@ -191,12 +183,7 @@ def _select_transformed_jvp(k, drop_below, primals, tangents):
     if words is not None:
         factors = dropout_mask.keep_factors_at(words, indices, drop_below, accumulator)
         d_values = (d_values.astype(accumulator) * factors).astype(x.dtype)
-    return selected, (d_values, _no_tangent(indices))
+    return values, d_values
 
 
-select_transformed.defjvp(_select_transformed_jvp, symbolic_zeros=True)
-
-
-def _no_tangent(indices: UInt[Array, "rows k"]) -> SymbolicZero:
-    """The tangent of integers; a `float0` array would not vary over a manual mesh axis."""
-    return SymbolicZero(jax.typeof(indices).to_tangent_aval())
+_kept.defjvp(_kept_jvp, symbolic_zeros=True)

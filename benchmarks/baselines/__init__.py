@@ -1,0 +1,1 @@
+"""What jaxgnn is compared with: plain JAX, cuSPARSE, `torch.sparse`, PyG, SciPy."""

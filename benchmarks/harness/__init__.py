@@ -1,0 +1,1 @@
+"""What every suite shares: processes, timing, records, targets, graphs, counters."""

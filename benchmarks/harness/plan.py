@@ -1,0 +1,113 @@
+"""Implementations by name, and the operations to measure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+Pass = Literal["forward", "backward", "select"]
+
+OURS = "jaxgnn"
+ORDERED = "jaxgnn row order"
+SORTED = "jax segment_sum sorted"
+TRANSPOSED = "jax segment_sum sorted, A^T by hand"  # of a step: the gradient is sorted, too
+UNSORTED = "jax segment_sum unsorted"
+BCOO = "jax BCOO"
+TORCH = "torch.sparse CSR"
+CUSPARSE = tuple(f"cuSPARSE {name}" for name in ("default", "csr_alg1", "csr_alg2", "csr_alg3"))
+CUSPARSE_STEP = "cuSPARSE A and A^T by hand"  # torch's CSR product on the CPU
+PYG_EDGE_INDEX = "PyG EdgeIndex"
+PYG_ADJ = "PyG adj_t"
+PYG_EDGES = "PyG edge_index"
+SCIPY = "SciPy CSR"
+MAX = "jaxgnn max"  # the maximum over neighbours; backward both passes
+MAX_SORTED = "jax segment_max sorted"
+MAXK = "jaxgnn maxk"
+MAXK_WINDOWS = "jaxgnn maxk windows"
+MAXK_DETERMINISTIC = "jaxgnn maxk deterministic"
+MAXK_WINDOWS_DETERMINISTIC = "jaxgnn maxk windows deterministic"
+MAXK_FLOAT = "jaxgnn maxk float"
+MAXK_PACKED = "jaxgnn maxk windows packed"
+MAXK_DROPOUT = "jaxgnn maxk dropout"  # in the selection
+MAXK_BERNOULLI = "jaxgnn maxk after bernoulli"  # jax.random's dropout, then the selection
+TOP_K = "jax top_k"
+COPY = "copy of the input"
+GAT = "jaxgnn gat_attention"
+# Of a step whose messages belong to edges: plain JAX, its heads flattened into the features, its
+# projections on the nodes or on the edges; and jaxgnn's operations on edges, composed.
+PLAIN = "jax segment ops sorted"
+PLAIN_FLAT = "jax segment ops sorted, flattened heads"
+PLAIN_NODES = "jax segment ops sorted, products on nodes"
+PLAIN_EDGES = "jax segment ops sorted, products on edges"
+STORED = "jaxgnn, values of edges stored"
+# With XLA's fastest flags for scatters (`process.FTZ_ATOMICS`), in a process of its own.
+FTZ = " (ftz atomics)"
+
+_TORCH = (TORCH, *CUSPARSE, PYG_EDGE_INDEX)
+
+BIG_SHAPE = "reddit"
+OTHER_SHAPES = ("arxiv", "amazon0601", "artist", "dd", "products", "proteins")
+BOTH: tuple[Pass, ...] = ("forward", "backward")
+FORWARD: tuple[Pass, ...] = ("forward",)
+DTYPES = ("float32", "bfloat16", "float16")
+MAXK_WIDTH = 256
+ATTENTION_HEADS = 4
+DROPOUT_RATE = 0.5  # of a selection after dropout, and of the training steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One operation to time; with `k`, of rows that keep that many entries."""
+
+    case: str
+    impl: str
+    width: int
+    dtype: str
+    direction: Pass
+    weighted: bool = False
+    k: int | None = None
+
+    @property
+    def framework(self) -> str:
+        """Whose worker process runs it: two frameworks share neither process nor memory."""
+        if self.impl.endswith(FTZ):
+            return "jax" + FTZ
+        return "torch" if self.impl in _TORCH else "scipy" if self.impl == SCIPY else "jax"
+
+    def __str__(self) -> str:
+        weighted = " weighted" if self.weighted else ""
+        k = "" if self.k is None else f" k={self.k}"
+        return f"{self.case}{weighted} F={self.width}{k} {self.dtype} {self.direction} {self.impl}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A rectangle of measurements."""
+
+    cases: tuple[str, ...]
+    impls: tuple[str, ...]
+    dtypes: tuple[str, ...] = ("float32",)
+    directions: tuple[Pass, ...] = BOTH
+    weighted: bool = False
+
+    def at(self, case: str, width: int) -> Iterator[Measurement]:
+        for dtype in self.dtypes:
+            for direction in self.directions:
+                for impl in self.impls:
+                    yield Measurement(case, impl, width, dtype, direction, self.weighted)
+
+
+def wanted(name: str, only: Sequence[str] | None) -> bool:
+    """Whether `--only` keeps the implementation of this name."""
+    return not only or any(part.lower() in name.lower() for part in only)
+
+
+def narrowed(
+    every: Iterable[Measurement],
+    dtypes: Sequence[str] | None = None,
+    only: Sequence[str] | None = None,
+) -> list[Measurement]:
+    """Each measurement once, as far as the options keep it."""
+    kept = (m for m in every if (not dtypes or m.dtype in dtypes) and wanted(m.impl, only))
+    return list(dict.fromkeys(kept))

@@ -1,0 +1,1 @@
+"""jaxgnn as the benchmarks run it, by public names alone."""

@@ -1,0 +1,199 @@
+"""jaxgnn's operations as candidates; each fails where there is no kernel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from benchmarks.baselines.jax_operations import Edges, extremum, kept_product, scattered_rows
+from benchmarks.harness import plan
+from benchmarks.harness.graphs import StoredGraph
+from benchmarks.harness.jax_programs import compiled, pullback
+from benchmarks.harness.job import Unsupported
+from benchmarks.harness.operations import Candidate
+from benchmarks.harness.plan import Measurement
+from jaxgnn import CBSR, Graph, config, gat_attention, maxk, maxk_spmm, spmm
+from tests.support import oracle_attention_rows, oracle_rows
+
+_SETTINGS = {
+    plan.MAXK_DETERMINISTIC: {"deterministic": True},
+    plan.MAXK_WINDOWS_DETERMINISTIC: {"deterministic": True},
+    plan.MAXK_FLOAT: {"maxk_accumulation": "float"},
+}
+_KEY = (0, 7)  # of dropout
+_SEED = 21  # of attention's scores
+
+
+def preprocessed(graph: Graph, method: str) -> tuple[Graph, dict[str, Any]]:
+    """What a method that makes a graph faster returns, and what that took.
+
+    Raises:
+        Unsupported: graphs have no such method.
+    """
+    make: Callable[[], Graph] | None = getattr(graph, method, None)
+    if make is None:
+        raise Unsupported(f"Graph has no {method}")
+    start = time.perf_counter()
+    made = jax.block_until_ready(make())
+    seconds = time.perf_counter() - start
+    before = {id(leaf) for leaf in jax.tree.leaves(graph)}
+    new = {id(leaf): leaf for leaf in jax.tree.leaves(made) if id(leaf) not in before}
+    return made, {
+        "preprocessing_seconds": round(seconds, 4),
+        "preprocessing_bytes": sum(leaf.nbytes for leaf in new.values()),
+    }
+
+
+class Ours:
+    """The candidates of one graph, its windows and its order of rows once they are asked for."""
+
+    def __init__(self, graph: Graph, stored: StoredGraph) -> None:
+        self._graph = graph
+        self._stored = stored
+        self._made: dict[str, tuple[Graph, dict[str, Any]]] = {}
+
+    def candidate(
+        self,
+        m: Measurement,
+        x: Array,
+        dense: np.ndarray,
+        weights: Array | None,
+        kept: np.ndarray | None,
+        edges: Edges,
+    ) -> Candidate:
+        """Prepares an operation on `x`, which is `dense` on the device."""
+        if m.direction == "select":
+            return _selection(m, x)
+        if m.impl == plan.GAT:
+            return _attention(m, self._graph, self._stored, x, dense)
+        if m.impl == plan.MAX:
+            return extremum(m, _maximum, x, (self._graph,), edges)
+        graph, facts = self._graph, {}
+        for prefix, method in (
+            (plan.ORDERED, "with_row_schedule"),
+            (plan.MAXK_WINDOWS, "with_windows"),
+        ):
+            if m.impl.startswith(prefix):
+                if method not in self._made:
+                    self._made[method] = preprocessed(graph, method)
+                graph, facts = self._made[method]
+        if m.k is None:
+            candidate = compiled(
+                pullback(_spmm) if m.direction == "backward" else _spmm, x, graph, weights
+            )
+        else:
+            candidate = _kept_product(m, x, kept, graph)
+        candidate.facts |= facts
+        return candidate
+
+
+def _spmm(x: Array, graph: Graph, weights: Array | None) -> Array:
+    return spmm(graph, x, weights, impl="kernel")
+
+
+def _maximum(x: Array, graph: Graph) -> Array:
+    return spmm(graph, x, reduce="max", impl="kernel")
+
+
+def _kept_product(m: Measurement, x: Array, kept: np.ndarray | None, graph: Graph) -> Candidate:
+    packed, settings = m.impl == plan.MAXK_PACKED, _SETTINGS.get(m.impl, {})
+
+    def function(values: Array, indices: Array, graph: Graph) -> Array:
+        with config.use(**settings):  # whenever it is traced
+            cbsr = CBSR(values, indices, m.width, packed)
+            return maxk_spmm(graph, cbsr, impl="kernel")
+
+    facts = {"kernel": True}
+    if m.direction == "backward":
+        candidate = kept_product(m, function, x, jnp.asarray(kept), (graph,))
+    else:
+        # What the selection left, and where: on the CPU its results lie in huge pages.
+        cbsr = jax.jit(lambda x: maxk(x, m.k or 0, packed=packed, impl="kernel"))(x)
+        candidate = compiled(function, cbsr.values, cbsr.indices, graph)
+    candidate.facts |= facts
+    return candidate
+
+
+def _selection(m: Measurement, x: Array) -> Candidate:
+    """The selection, after dropout where the implementation says so."""
+    assert m.k is not None
+    k, keep = m.k, 1 - plan.DROPOUT_RATE
+    dropped = m.impl in (plan.MAXK_DROPOUT, plan.MAXK_BERNOULLI)
+    operands = (jnp.asarray(_KEY, jnp.uint32),) if dropped else ()
+
+    def mask(key: Array) -> Array:
+        return jax.random.bernoulli(jax.random.wrap_key_data(key), keep, x.shape)
+
+    def select(x: Array, *key: Array) -> tuple[Array, Array]:
+        if dropped:  # tied to x, or XLA would draw the mask once for all steps of a loop
+            x, key = jax.lax.optimization_barrier((x, key))
+        if m.impl == plan.MAXK_DROPOUT:
+            cbsr = maxk(x, k, dropout_rate=plan.DROPOUT_RATE, dropout_rng=key[0], impl="kernel")
+        else:
+            if dropped:  # what `flax.nnx.Dropout` does
+                x = jnp.where(mask(*key), x / keep, jnp.zeros_like(x))
+            cbsr = maxk(x, k, impl="kernel")
+        return cbsr.values, cbsr.indices
+
+    def selected_from(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        if m.impl == plan.MAXK_BERNOULLI:
+            kept = np.asarray(mask(*operands)[jnp.asarray(rows)])
+        else:
+            kept = oracle_rows.philox_kept(rows, m.width, plan.DROPOUT_RATE, _KEY)
+        return np.where(kept, x / np.float32(keep), np.float32(0))
+
+    return compiled(
+        select,
+        x,
+        *operands,
+        rows=scattered_rows(m.width),
+        selected_from=selected_from if dropped else None,
+        facts={"kernel": True},
+    )
+
+
+def _attention(
+    m: Measurement, graph: Graph, stored: StoredGraph, x: Array, dense: np.ndarray
+) -> Candidate:
+    """Attention of features, or its gradients from a cotangent and what the forward pass left."""
+    rng = np.random.default_rng(_SEED)
+    nodes, width = dense.shape
+    scores = [
+        rng.standard_normal((nodes, plan.ATTENTION_HEADS)).astype(np.float32) for _ in range(2)
+    ]
+    operands = [*map(jax.device_put, scores), graph]
+    facts = {"kernel": True, "heads": plan.ATTENTION_HEADS}
+    if m.direction == "forward":
+        reference = oracle_attention_rows.Oracle(*stored.all_rows(), dense, *scores)
+
+        def error(result: Any) -> float:
+            return reference.forward_error(np.asarray(result))
+
+        return compiled(_attend, x, *operands, error=error, facts=facts)
+    features = rng.random((nodes, width), np.float32) - np.float32(0.5)
+    features = oracle_rows.round_to(features, m.dtype)
+    reference = oracle_attention_rows.Oracle(*stored.all_rows(), features, *scores)
+
+    def linearized(v: Array, source: Array, target: Array, graph: Graph) -> Callable:
+        return jax.vjp(lambda *own: _attend(*own, graph), v, source, target)[1]
+
+    pull = jax.jit(linearized)(jax.device_put(features), *operands)
+
+    def backward_error(result: tuple[Array, Array, Array]) -> float:
+        return reference.backward_error(dense, *map(np.asarray, result))
+
+    return compiled(lambda x, pull: pull(x), x, pull, error=backward_error, facts=facts)
+
+
+def _attend(
+    v: Float[Array, "nodes width"], source: Array, target: Array, graph: Graph
+) -> Float[Array, "nodes width"]:
+    heads = source.shape[1]
+    out = gat_attention(graph, v.reshape(v.shape[0], heads, -1), source, target, impl="kernel")
+    return out.reshape(v.shape)

@@ -1,0 +1,1 @@
+"""The suites: what each of them measures, and what a row is compared with."""

@@ -1,0 +1,168 @@
+"""Training steps of the benchmarks: every implementation of a model has its loss and gradients."""
+
+import dataclasses
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("rich")
+
+from benchmarks.harness import graphs, options, plan, steps
+from benchmarks.ours import models
+from benchmarks.suites import attention, training
+from tests.support.benchmark_runs import needs_kernels, row, run_quick
+
+
+def step_of(setting, stored, folder, widths):
+    features = steps.load_arrays(folder / "features.npz")
+    parameters = models.initial_parameters(setting, list(setting.sizes(widths)))
+    inputs = (setting, stored, features, parameters)
+    if setting.impl in (plan.PYG_EDGES, plan.PYG_ADJ, plan.CUSPARSE_STEP):
+        from benchmarks.baselines import torch_models
+
+        return torch_models.step(*inputs, "cpu", 1)
+    from benchmarks.harness import jax_step
+
+    return jax_step.step(*inputs, list(setting.sizes(widths)), "cpu", False)
+
+
+def gradients_of(settings, stored, folder, widths):
+    """Those of each setting that runs here, by its name, before and after a step of training."""
+    steps.save_features(folder, stored.facts, widths)
+    found = {}
+    for setting in settings:
+        package = "torch_geometric" if "PyG" in setting.impl else "torch"
+        in_torch = setting.impl.startswith(("PyG", "cuSPARSE"))
+        if in_torch and importlib.util.find_spec(package) is None:
+            continue
+        step = step_of(setting, stored, folder, widths)
+        if in_torch:
+            assert step.seconds(1) > 0
+        timed_loss, *found[setting] = step.gradients()
+        assert np.isfinite(timed_loss)
+        if setting.regularized:  # dropout: another loss, but of the same model
+            assert timed_loss != found[setting][0]
+            assert timed_loss == pytest.approx(found[setting][0], rel=0.3)
+    return found
+
+
+def agree(found, setting):
+    loss, gradients = found[setting]
+    expected = {"loss": loss, **gradients}
+    assert all(steps.gradient_error(*own, expected) < 1e-4 for own in found.values())
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    folder = graphs.store("rmat", tmp_path_factory.mktemp("graphs"), scale=2**-9)
+    return graphs.load(folder)
+
+
+@needs_kernels
+@pytest.mark.parametrize("model", options.EDGE_MODELS)
+def test_steps_of_attention_are_the_same_model(model, stored, tmp_path):
+    chosen = options.parse(["attention", "--device=gpu", "--models", model, "--shapes=rmat-dense"])
+    planned = list(attention.step_settings(chosen, ["ablation", "steps"]))
+    every = dict.fromkeys(setting for *_, own in planned for setting in own)
+    settings = [s for s in every if not s.impl.endswith(plan.FTZ)]  # the same program on a CPU
+    found = gradients_of(settings, stored, tmp_path, attention.QUICK_WIDTHS)
+    setting = next(s for s in found if s.impl == plan.PLAIN)
+    impls = {s.impl for s in found}
+    assert {plan.OURS, *attention.plain_steps(model, "cpu")} <= impls
+    if model in attention.ABLATION_MODELS:
+        assert set(attention.ABLATION) <= impls
+    agree(found, setting)
+
+
+@needs_kernels
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("model", ["sage", "gcn", "gin"])
+def test_steps_of_training_are_the_same_model(model, stored, tmp_path):
+    chosen = options.parse(["training", "--quick", "--device=cpu", "--models", model])
+    _, *groups = training.settings(chosen)
+    settings = [s for group in groups for s in group if s.dtype == "float32" and s.k is None]
+    plain = dataclasses.replace(settings[0], impl=plan.SORTED)
+    settings += [plain, dataclasses.replace(plain, impl=plan.TRANSPOSED)]
+    found = gradients_of(settings, stored, tmp_path, training.widths(chosen))
+    assert {plan.OURS, plan.SORTED, plan.TRANSPOSED} <= {s.impl for s in found}
+    agree(found, plain)
+
+
+@needs_kernels
+def test_the_published_model_is_the_scripts():
+    chosen = options.parse(["training", "--device=gpu", "--models", "sage"])
+    assert training.widths(chosen) == (602, 256, 256, 256, 256, 256, 41)
+    assert training.widths(options.parse(["training", "--device=gpu"])) == training.WIDTHS
+    _, *groups = training.settings(chosen)
+    for setting in (s for group in groups for s in group):
+        assert setting.regularized and setting.input_layer
+        names = models.initial_parameters(setting, list(training.widths(chosen)))
+        assert {"linear_in.kernel", "linear.kernel", "norms.3.scale"} <= names.keys()
+        assert len(steps.layer_parameters(names)) == 4
+
+
+def test_every_baseline_is_timed_in_each_dtype():
+    chosen = options.parse(["training", "--device=gpu"])
+    oracles, *groups = training.settings(chosen)
+    planned = {(s.impl, s.dtype) for group in groups for s in group}
+    impls = (plan.OURS, *training.STEP_REFERENCES)
+    assert planned == {(impl, dtype) for impl in impls for dtype in ("float32", "bfloat16")}
+    assert all(len(group) == 1 for group in groups) and len(oracles) == 1
+
+
+def test_the_ratio_of_a_step_is_to_the_best_and_pygs_beside_it():
+    def timed(impl, ms, dtype="float32", **fields):
+        return row(impl, ms, dtype=dtype, direction="step", **fields)
+
+    rows = [timed(plan.OURS, 10.0), timed(plan.PYG_ADJ, 30.0), timed(plan.CUSPARSE_STEP, 20.0)]
+    rows += [timed(plan.SORTED, 5.0, accurate=False), timed(plan.OURS, 5.0, dtype="bfloat16")]
+    rows.append(timed(plan.PYG_ADJ, 15.0, dtype="bfloat16"))
+    rows += [timed(plan.OURS, 2.0)]
+    rows[-1]["shape"]["k"] = 32
+    training.set_baselines(rows)
+    found = {(r["impl"], r["dtype"], r["shape"].get("k")): r for r in rows}
+    ours = found[plan.OURS, "float32", None]
+    expected = (plan.CUSPARSE_STEP, 2, 3)
+    assert (ours["baseline"], ours["ratio"], ours["ratio_pyg"]) == expected
+    half = found[plan.OURS, "bfloat16", None]
+    assert (half["baseline"], half["ratio"]) == (plan.PYG_ADJ, 3)
+    sparse = found[plan.OURS, "float32", 32]
+    assert (sparse["baseline"], sparse["ratio"], sparse["ratio_pyg"]) == (plan.OURS, 5, 15)
+
+
+@needs_kernels
+def test_layers_of_the_ablation_are_the_same(stored):
+    from benchmarks.baselines import jax_models
+
+    widths = attention.QUICK_WIDTHS
+    x = np.random.default_rng(0).standard_normal((stored.num_nodes, widths[0])).astype(np.float32)
+    for model in attention.ABLATION_MODELS:
+        own = steps.Setting(plan.STORED, model, heads=4 if model == "gat" else None)
+        parameters = steps.layer_parameters(models.initial_parameters(own, list(widths)))[0]
+        names = ("gat", "gat_on_edges") if model == "gat" else ("edge_conv_on_nodes", "edge_conv")
+        plain = [getattr(jax_models, name) for name in names]
+        setting = dataclasses.replace(own, impl=plan.PLAIN)
+        edges, graph = jax_models.edges_of(stored, setting), stored.to_graph()
+        if model == "gat":
+            graph = models.with_self_loops(graph)
+
+        def run(parameters, edges, graph, x, plain=plain, setting=setting, model=model):
+            results = [layer(parameters, edges, x, setting) for layer in plain]
+            return *results, models._COMPOSED[model](parameters, graph, x)
+
+        expected, *results = jax.jit(run)(parameters, edges, graph, jnp.asarray(x))
+        for result in results:
+            np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+@needs_kernels
+def test_training_quick(tmp_path):
+    result = run_quick("training", tmp_path, "--only", "jaxgnn", "segment_sum", "cuSPARSE")
+    impls = {(entry["impl"], entry["dtype"]) for entry in result["rows"]}
+    jax_impls = (plan.OURS, plan.SORTED, plan.TRANSPOSED)
+    assert impls >= {(impl, dtype) for impl in jax_impls for dtype in ("float32", "bfloat16")}
+    if importlib.util.find_spec("torch") is not None:
+        assert (plan.CUSPARSE_STEP, "float32") in impls
