@@ -4,7 +4,7 @@
 
 The data are chairs and monitors of ModelNet10 as voxels of their surfaces; where the directory is
 absent, points on spheres, cubes, cylinders and tori. The network is Dynamic Graph CNN's (Wang et
-al., TOG 2019), small: in each layer the neighbours are found anew among the layer's features.
+al., TOG 2019), small: in each layer the neighbors are found again in the layer's features.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Options:
     points: int = 128
     """Points drawn of each shape."""
     k: int = 10
-    """Neighbours of each point, itself among them."""
+    """Neighbors of each point, itself among them."""
     hidden: int = 32
     """Width of the layers."""
     layers: int = 3
@@ -55,7 +55,7 @@ class Options:
 
 
 class Clouds(NamedTuple):
-    """Point clouds of one size, centred and within the unit ball."""
+    """Point clouds of one size, centered and within the unit ball."""
 
     points: Float[np.ndarray, "clouds points 3"]
     labels: Int[np.ndarray, " clouds"]
@@ -64,7 +64,7 @@ class Clouds(NamedTuple):
 
 
 class DGCNN(nnx.Module):
-    """Edge convolutions, all layers' features side by side, their maximum over the cloud."""
+    """Edge convolutions, all layers' features concatenated, their maximum over the cloud."""
 
     def __init__(self, classes: int, options: Options, rngs: nnx.Rngs):
         hidden, widths = options.hidden, [3] + [options.hidden] * (options.layers - 1)
@@ -83,7 +83,7 @@ class DGCNN(nnx.Module):
         return self.head(jnp.max(jnp.concatenate(features, axis=-1), axis=1))
 
 
-def normalised(points: Float[np.ndarray, "points 3"]) -> Float[np.ndarray, "points 3"]:
+def normalized(points: Float[np.ndarray, "points 3"]) -> Float[np.ndarray, "points 3"]:
     """Moved to the origin and scaled into the unit ball."""
     points = points - points.mean(axis=0)
     return points / max(np.linalg.norm(points, axis=1).max(), 1e-9)
@@ -112,10 +112,10 @@ def surface(kind: str, count: int, rng: np.random.Generator) -> Float[np.ndarray
 
 def synthetic(options: Options) -> Clouds:
     """Shapes of the kinds in turn; every fifth round is for the test."""
-    rng, number = np.random.default_rng(options.seed), np.arange(options.shapes)
-    labels = number % len(KINDS)
-    points = [normalised(surface(KINDS[label], options.points, rng)) for label in labels]
-    test = number // len(KINDS) % 5 == 4
+    rng, index = np.random.default_rng(options.seed), np.arange(options.shapes)
+    labels = index % len(KINDS)
+    points = [normalized(surface(KINDS[label], options.points, rng)) for label in labels]
+    test = index // len(KINDS) % 5 == 4
     return Clouds(np.stack(points).astype(np.float32), labels, test, KINDS)
 
 
@@ -132,18 +132,18 @@ def read(path: Path, options: Options) -> Clouds:
     for first, last in itertools.pairwise(ptr):
         drawn = rng.choice(last - first, options.points, replace=last - first < options.points)
         voxels = coords[first + drawn].astype(np.float64)
-        clouds.append(normalised(voxels + rng.uniform(-0.25, 0.25, voxels.shape)))
+        clouds.append(normalized(voxels + rng.uniform(-0.25, 0.25, voxels.shape)))
     return Clouds(np.stack(clouds).astype(np.float32), labels.astype(np.int64), test, names)
 
 
 @nnx.jit
-def train_step(model: DGCNN, optimiser: nnx.Optimizer, points: Array, labels: Array) -> Array:
+def train_step(model: DGCNN, optimizer: nnx.Optimizer, points: Array, labels: Array) -> Array:
     def loss_fn(model: DGCNN) -> Array:
         losses = optax.softmax_cross_entropy_with_integer_labels(model(points), labels)
         return jnp.mean(losses)
 
     loss, gradients = nnx.value_and_grad(loss_fn)(model)
-    optimiser.update(model, gradients)
+    optimizer.update(model, gradients)
     return loss
 
 
@@ -174,13 +174,13 @@ def main(arguments: list[str] | None = None) -> float:
     steps = len(train) // size
     schedule = optax.cosine_decay_schedule(options.learning_rate, options.epochs * steps)
     model = DGCNN(len(clouds.classes), options, nnx.Rngs(options.seed))
-    optimiser = nnx.Optimizer(model, optax.adam(schedule), wrt=nnx.Param)
+    optimizer = nnx.Optimizer(model, optax.adam(schedule), wrt=nnx.Param)
     rng, test = np.random.default_rng(options.seed), 0.0
     for epoch in range(1, options.epochs + 1):
         start, losses = time.perf_counter(), []
         order = rng.permutation(train)[: steps * size].reshape(steps, size)
         for part in order:
-            losses.append(train_step(model, optimiser, clouds.points[part], clouds.labels[part]))
+            losses.append(train_step(model, optimizer, clouds.points[part], clouds.labels[part]))
         loss, seconds = np.mean(losses), time.perf_counter() - start
         test = accuracy(model, clouds, size)
         print(f"epoch {epoch}: loss {loss:.4f}, test {test:.3f}, {seconds:.1f} s")

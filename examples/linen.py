@@ -17,7 +17,7 @@ def evaluating(*args, **options) -> GCN:
 
 
 def main(epochs: int = 60) -> float:
-    """Trains on five labelled images a class and returns the accuracy on the test nodes."""
+    """Trains on five labeled images a class and returns the accuracy on the test nodes."""
     digits = data.load("digits")
     split = digits.split()
     graph, x, labels = digits.graph, jnp.asarray(digits.features), jnp.asarray(digits.labels)
@@ -27,8 +27,8 @@ def main(epochs: int = 60) -> float:
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     params = model.init(keys, graph, x)["params"]
 
-    optimiser = optax.adam(0.01)
-    state = optimiser.init(params)
+    optimizer = optax.adam(0.01)
+    state = optimizer.init(params)
 
     @jax.jit
     def step(params, state, graph, key):
@@ -37,7 +37,7 @@ def main(epochs: int = 60) -> float:
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
             return losses.mean(where=jnp.asarray(split.train))
 
-        updates, state = optimiser.update(jax.grad(loss)(params), state, params)
+        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
         return optax.apply_updates(params, updates), state
 
     for epoch in range(epochs):

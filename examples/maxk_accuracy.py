@@ -50,8 +50,8 @@ SETTINGS: dict[str, TrainConfig] = {
     ),
     "digits": dataclasses.replace(TrainConfig.for_dataset("digits"), hidden=64, patience=50),
 }
-"""Two layers of width 64, with layer normalisation on amazon_photo; on cora PyG's benchmark but for
-the width. On minesweeper three with skip connections and layer normalisation, as in Platonov et
+"""Two layers of width 64, with layer normalization on amazon_photo; on cora PyG's benchmark but for
+the width. On minesweeper three with skip connections and layer normalization, as in Platonov et
 al., "A critical look at the evaluation of GNNs under heterophily" (ICLR 2023), which takes more
 and wider ones."""
 FOR_MODEL: dict[tuple[str, str], dict[str, Any]] = {

@@ -73,7 +73,7 @@ def fit(hidden: int, activation: str, options: Options) -> Fit:
     sigma = MaxK(kept(hidden)) if activation == "maxk" else jax.nn.relu
     x, between = grids(options.points)
     schedule = optax.cosine_decay_schedule(options.learning_rate, options.steps)
-    optimiser = optax.adam(schedule)
+    optimizer = optax.adam(schedule)
 
     def build(seed: Array) -> MLP:
         return MLP([1, hidden, 1], activation=sigma, rngs=nnx.Rngs(seed))
@@ -88,10 +88,10 @@ def fit(hidden: int, activation: str, options: Options) -> Fit:
 
         def step(carry: tuple, _: None) -> tuple:
             params, state = carry
-            updates, state = optimiser.update(jax.grad(loss)(params), state)
+            updates, state = optimizer.update(jax.grad(loss)(params), state)
             return (optax.apply_updates(params, updates), state), None
 
-        carry = params, optimiser.init(params)
+        carry = params, optimizer.init(params)
         (params, _), _ = jax.lax.scan(step, carry, length=options.steps)
         return nnx.merge(graphdef, params)(between)[:, 0]
 

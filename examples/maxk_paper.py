@@ -11,13 +11,13 @@ ogbn-proteins.
 
 The settings are those of the scripts that the authors published with the paper (Peng et al.,
 "MaxK-GNN", ASPLOS 2024; github.com/xiexi51/MaxK-GNN, `scripts_train/*.sh` and `utils/config.py`):
-layers, hidden width, dropout, learning rate, epochs, self-loops, layer normalisation, Adam without
+layers, hidden width, dropout, learning rate, epochs, self-loops, layer normalization, Adam without
 weight decay, seed 97, k from 2 to 128. That Table 3 of the paper says the same was not verified.
-As theirs, the model begins and ends with a product. What is different:
+As theirs, the model begins and ends with a linear layer. What is different:
 
-- After the last convolution comes the activation once more, before the last product.
-- GCN and GIN: theirs take the product before the activation and aggregate its result; here it
-  follows the aggregation, and a GIN layer has two. GIN's epsilon is 0 and not learnt.
+- After the last convolution the activation is applied again, before the last linear layer.
+- GCN and GIN: theirs project before the activation and aggregate its result; here it
+  follows the aggregation, and a GIN layer has two. GIN's epsilon is 0 and not learned.
 - GCN gets one self-loop a node everywhere, by its definition; theirs two on flickr, and none on
   ogbn-proteins.
 """
@@ -93,7 +93,7 @@ class Options:
     seed: int = 97
     """Seed of the parameters and of dropout."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the features and of the products."""
+    """Type of the features and of the linear layers' outputs."""
     slice: int | None = None
     """Train on that many nodes of the data, taken breadth-first; without --data, on a random graph
     with the data's numbers of features and classes."""

@@ -85,7 +85,7 @@ def x64():
 
 
 @pytest.fixture
-def optimised():
+def optimized():
     """XLA's programs as users have them, for tests that run them many times."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield

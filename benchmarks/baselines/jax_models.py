@@ -159,8 +159,8 @@ def sage(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
         return neighbours_sum(edges, h, setting) / degrees[:, None]
 
     return (
-        _around(mean, own["linear_neighbours.kernel"], x)
-        + own["linear_neighbours.bias"]
+        _around(mean, own["linear_neighbors.kernel"], x)
+        + own["linear_neighbors.bias"]
         + x @ own["linear_root.kernel"]
     )
 

@@ -192,7 +192,7 @@ class _ByHand(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         own = {name: value.to(x.dtype) for name, value in self.named_parameters()}
         if self._model == "sage":
-            out = self._around(own["linear_neighbours_kernel"], x) + own["linear_neighbours_bias"]
+            out = self._around(own["linear_neighbors_kernel"], x) + own["linear_neighbors_bias"]
             return torch.addmm(out, x, own["linear_root_kernel"])
         if self._model == "gcn":
             return self._around(own["linear_kernel"], x) + own["linear_bias"]
@@ -230,7 +230,7 @@ def _pyg_layer(setting: Setting, structure: Any, layer: Inputs) -> tuple[Any, di
     from torch_geometric import nn
 
     def sage(inputs: Inputs) -> torch.nn.Module:
-        return nn.SAGEConv(*inputs["linear_neighbours.kernel"].shape, aggr="mean")
+        return nn.SAGEConv(*inputs["linear_neighbors.kernel"].shape, aggr="mean")
 
     def gat(inputs: Inputs) -> torch.nn.Module:
         heads, features = inputs["attention_senders"].shape
@@ -249,8 +249,8 @@ def _pyg_layer(setting: Setting, structure: Any, layer: Inputs) -> tuple[Any, di
         "sage": (
             sage,
             {
-                "linear_neighbours.kernel": "lin_l.weight",
-                "linear_neighbours.bias": "lin_l.bias",
+                "linear_neighbors.kernel": "lin_l.weight",
+                "linear_neighbors.bias": "lin_l.bias",
                 "linear_root.kernel": "lin_r.weight",
             },
         ),

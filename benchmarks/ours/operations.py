@@ -134,7 +134,7 @@ def _selection(m: Measurement, x: Array) -> Candidate:
         if dropped:  # tied to x, or XLA would draw the mask once for all steps of a loop
             x, key = jax.lax.optimization_barrier((x, key))
         if m.impl == plan.MAXK_DROPOUT:
-            cbsr = maxk(x, k, dropout_rate=plan.DROPOUT_RATE, key=key[0], impl="kernel")
+            cbsr = maxk(x, k, dropout_rate=plan.DROPOUT_RATE, dropout_rng=key[0], impl="kernel")
         else:
             if dropped:  # what `flax.nnx.Dropout` does
                 x = jnp.where(mask(*key), x / keep, jnp.zeros_like(x))

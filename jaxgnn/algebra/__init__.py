@@ -1,15 +1,18 @@
-"""Message passing in four operators, for layers of one's own; see `docs/algebra.md`.
+"""Message passing in four operators, for custom layers; see `docs/algebra.md`.
 
 Scatter (`scatter`), ApplyEdge (`apply_edge`, arithmetic and the functions beside it), Gather
-(`gather`) and ApplyVertex (`apply_vertex`), and of them ReduceScatter (`reduce_scatter`) and
+(`gather`) and ApplyVertex (`apply_vertex`), and of them ReduceScatter (`segment_normalize`) and
 Aggregate (`aggregate`). Values on edges are expressions: `gather` finds the operation of
 `jaxgnn.ops` that computes them, and `explain` says which.
+
+The names are those of Zhang et al. (MLSys 2022). `scatter` broadcasts rows of nodes to edges, and
+`gather` reduces values on edges to nodes. PyG and JAX call the reduction a scatter, and the
+broadcast a gather.
 """
 
 from jaxgnn.algebra._edges import Edges
-from jaxgnn.algebra._reference import EDGES, NODES, recompute_edges
-from jaxgnn.algebra.gather import aggregate, evaluate, explain, gather
-from jaxgnn.algebra.operators import (
+from jaxgnn.algebra._gather import aggregate, evaluate, explain, gather
+from jaxgnn.algebra._operators import (
     apply_edge,
     apply_vertex,
     concat,
@@ -18,9 +21,10 @@ from jaxgnn.algebra.operators import (
     edge_values,
     leaky_relu,
     linear,
-    reduce_scatter,
     scatter,
+    segment_normalize,
 )
+from jaxgnn.algebra._reference import EDGES, NODES, recompute_edges
 
 __all__ = [
     "EDGES",
@@ -39,6 +43,6 @@ __all__ = [
     "leaky_relu",
     "linear",
     "recompute_edges",
-    "reduce_scatter",
     "scatter",
+    "segment_normalize",
 ]

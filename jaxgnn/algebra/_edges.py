@@ -1,10 +1,10 @@
-"""Values on edges that are written down, not computed: the algebra's expressions."""
+"""Values on edges, not computed yet: the algebra's expressions."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,16 @@ from jaxgnn.graph import Graph
 Function = Callable[..., Any]
 """Of arrays with a row for each edge (or for each node), each row by itself."""
 
+Normalization = Literal["softmax", "sum", "max"]
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Edges:
     """Values of the edges of a graph, to be computed by `gather` or `evaluate`.
 
-    `+`, `-`, `*` and `/` take two of them, of the same graph, or one and a number. Feature axes are
+    `+`, `-`, `*` and `/` take two of them, of the same graph, or one and a scalar. Feature axes are
     aligned from the first: of two operands the one with fewer axes is a weight of its edge (and
-    head), and the result has the other's dtype; with as many axes the dtypes must be equal.
+    head), and the result has the other's dtype. With equally many axes the dtypes must be equal.
 
     Attributes:
         graph: whose edges.
@@ -38,7 +40,7 @@ class Edges:
 
     @property
     def text(self) -> str:
-        """How it would be written, for `explain`."""
+        """The expression as text, for `explain`."""
         raise NotImplementedError
 
     __array_ufunc__ = None  # NumPy's arrays leave the arithmetic to this class
@@ -77,13 +79,16 @@ class Edges:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Copied(Edges):
-    """The rows of the nodes at one end; `of_edges` if all of them are rows that some edge has."""
+class NodeGather(Edges):
+    """The rows of the nodes at one end, gathered to the edges.
+
+    `all_used`: every row is one that some edge has.
+    """
 
     x: Array
     sender: bool
     label: str
-    of_edges: bool = False
+    all_used: bool = False
 
     @property
     def text(self) -> str:
@@ -91,7 +96,7 @@ class Copied(Edges):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Given(Edges):
+class EdgeInput(Edges):
     """An array with a row for each edge."""
 
     values: Array
@@ -105,36 +110,53 @@ class Given(Edges):
 class Applied(Edges):
     """A function of the edges' rows, each by itself; rules know some by name and parameters.
 
-    `written` has a place for each operand's text.
+    `template` formats the operands' texts.
     """
 
     name: str
-    written: str
+    template: str
     function: Function
     operands: tuple[Edges, ...]
     parameters: tuple[Any, ...] = ()
 
     @property
     def text(self) -> str:
-        return self.written.format(*(operand.text for operand in self.operands))
+        return self.template.format(*(operand.text for operand in self.operands))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Across(Edges):
-    """What needs to know the edge, not its row alone: a normalisation, or dropout's mask."""
+class SegmentNormalize(Edges):
+    """Values normalized over each receiver's edges: a softmax, or divided by a sum or maximum."""
 
-    name: str
+    method: Normalization
     operand: Edges
-    parameters: tuple[Any, ...] = ()
 
     @property
     def text(self) -> str:
-        name = f"share of {self.name}" if self.name in ("sum", "max") else self.name
+        name = "softmax" if self.method == "softmax" else f"normalize by {self.method}"
         return f"{name}({self.operand.text})"
 
 
-def copied(graph: Graph, x: Array, sender: bool, label: str) -> Copied:
-    return Copied(graph, x.shape[1:], x.dtype, x, sender, label)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Dropout(Edges):
+    """Values times dropout's mask, a function of the edge's place and the head.
+
+    `drop_below` and `philox_key` are `rate` and `dropout_rng` as the mask's generator takes them.
+    """
+
+    operand: Edges
+    rate: float
+    dropout_rng: Any
+    drop_below: int
+    philox_key: Array
+
+    @property
+    def text(self) -> str:
+        return f"dropout({self.operand.text})"
+
+
+def node_gather(graph: Graph, x: Array, sender: bool, label: str) -> NodeGather:
+    return NodeGather(graph, x.shape[1:], x.dtype, x, sender, label)
 
 
 def apply(
@@ -142,11 +164,11 @@ def apply(
     function: Function,
     operands: Sequence[Edges],
     parameters: tuple[Any, ...] = (),
-    written: str = "",
+    template: str = "",
 ) -> Applied:
     """`function` of the rows; raises as it does, and where it changes the number of rows."""
     graph = same_graph(operands, name)
-    # Neither the edges' number nor the nodes': who needs those does not act row by row.
+    # Not the number of edges or of nodes: a function that needs those does not act row by row.
     rows = graph.num_edges + max(graph.num_senders, graph.num_receivers) + 1
     try:
         out = jax.eval_shape(
@@ -158,9 +180,9 @@ def apply(
     if getattr(out, "shape", ())[:1] != (rows,):
         got = getattr(out, "shape", type(out).__name__)
         raise ValueError(f"{name}: expected a row for each of {rows} rows, got {got}")
-    written = written or f"{name}({', '.join(['{}'] * len(operands))})"
+    template = template or f"{name}({', '.join(['{}'] * len(operands))})"
     features, operands = out.shape[1:], tuple(operands)
-    return Applied(graph, features, out.dtype, name, written, function, operands, parameters)
+    return Applied(graph, features, out.dtype, name, template, function, operands, parameters)
 
 
 def same_graph(operands: Sequence[Any], name: str) -> Graph:
@@ -181,13 +203,13 @@ def same_graph(operands: Sequence[Any], name: str) -> Graph:
 
 
 def scale(edges: Edges, factor: Any) -> Applied:
-    """The edges' values times one number."""
-    number = jnp.asarray(factor)
+    """The edges' values times one scalar."""
+    scalar = jnp.asarray(factor)
 
     def function(x: Array) -> Array:
-        return x * number.astype(x.dtype)
+        return x * scalar.astype(x.dtype)
 
-    return apply("scale", function, [edges], (number,), f"({_text(factor)} * {{}})")
+    return apply("scale", function, [edges], (scalar,), f"({_scalar_text(factor)} * {{}})")
 
 
 def binary(function: Function, a: Array, b: Array) -> Array:
@@ -195,7 +217,8 @@ def binary(function: Function, a: Array, b: Array) -> Array:
     if a.ndim == b.ndim:
         if a.dtype != b.dtype:
             raise TypeError(
-                f"expected equal dtypes of values with as many axes, got {a.dtype} and {b.dtype}"
+                f"expected equal dtypes of values with equally many axes, got {a.dtype} and "
+                f"{b.dtype}"
             )
         return function(a, b)
     large = a if a.ndim > b.ndim else b
@@ -206,23 +229,23 @@ def binary(function: Function, a: Array, b: Array) -> Array:
 
 def _arithmetic(sign: str, function: Function, a: Any, b: Any) -> Edges:
     edges, other = (a, b) if isinstance(a, Edges) else (b, a)
-    if not _is_number(other):
-        both = f"({{}} {sign} {{}})"
-        return apply(sign, lambda a, b: binary(function, a, b), [a, b], written=both)
+    if not _is_scalar(other):
+        template = f"({{}} {sign} {{}})"
+        return apply(sign, lambda a, b: binary(function, a, b), [a, b], template=template)
     if sign in "*/":
         return scale(edges, other if sign == "*" else 1 / other)
 
-    def with_number(x: Array) -> Array:
-        number = jnp.asarray(other).astype(x.dtype)
-        return function(x, number) if edges is a else function(number, x)
+    def with_scalar(x: Array) -> Array:
+        scalar = jnp.asarray(other).astype(x.dtype)
+        return function(x, scalar) if edges is a else function(scalar, x)
 
-    left, right = ("{}" if operand is edges else _text(operand) for operand in (a, b))
-    return apply("with number", with_number, [edges], written=f"({left} {sign} {right})")
-
-
-def _text(number: Any) -> str:
-    return str(number) if isinstance(number, int | float) else "number"
+    left, right = ("{}" if operand is edges else _scalar_text(operand) for operand in (a, b))
+    return apply("with scalar", with_scalar, [edges], template=f"({left} {sign} {right})")
 
 
-def _is_number(value: Any) -> bool:
+def _scalar_text(scalar: Any) -> str:
+    return str(scalar) if isinstance(scalar, int | float) else "scalar"
+
+
+def _is_scalar(value: Any) -> bool:
     return isinstance(value, int | float | np.number | np.ndarray | Array) and jnp.ndim(value) == 0

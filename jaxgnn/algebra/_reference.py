@@ -1,4 +1,4 @@
-"""Expressions evaluated on the edges, and what backward is to keep of them."""
+"""Expressions evaluated on the edges, and what of them is stored for the backward pass."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl
-from jaxgnn.algebra._edges import Across, Applied, Copied, Edges, Given
+from jaxgnn.algebra._edges import Applied, Dropout, EdgeInput, Edges, NodeGather, SegmentNormalize
 from jaxgnn.ops import gather_edges, sddmm, segment_reduce
-from jaxgnn.ops._core.dropout_mask import keep_factors
+from jaxgnn.ops._core import keep_factors
 
 EDGES = "jaxgnn_edges"
 """The name (`jax.ad_checkpoint.checkpoint_name`) of values on edges."""
@@ -23,31 +23,33 @@ NODES = "jaxgnn_nodes"
 """The name of the results of `gather`, `aggregate` and `apply_vertex`."""
 
 recompute_edges = jax.checkpoint_policies.save_only_these_names(NODES)
-"""A policy for `jax.checkpoint` that keeps the nodes' values and computes the edges' once more."""
+"""A policy for `jax.checkpoint` that stores the nodes' values and recomputes the edges'."""
 
 
 def recomputed(function: Callable[[], Array]) -> Array:
-    """`function()`, of which backward keeps what it closes over, and nothing on the edges."""
+    """`function()`, recomputed in the backward pass, which stores what it closes over alone."""
     return jax.checkpoint(function, policy=recompute_edges)()  # pyright: ignore[reportCallIssue]
 
 
 def on_edges(edges: Edges, impl: Impl, *, fuse: bool) -> Float[Array, "num_edges *features"]:
     """The values, each expression computed once; with `fuse` dot products by `sddmm`."""
-    known: dict[int, Array] = {}
+    computed: dict[int, Array] = {}
 
     def value(e: Edges) -> Array:
-        if id(e) not in known:
-            known[id(e)] = checkpoint_name(compute(e), EDGES)
-        return known[id(e)]
+        if id(e) not in computed:
+            computed[id(e)] = checkpoint_name(compute(e), EDGES)
+        return computed[id(e)]
 
     def compute(e: Edges) -> Array:
-        if isinstance(e, Copied):
+        if isinstance(e, NodeGather):
             ends = (e.x, None) if e.sender else (None, e.x)
             return gather_edges(e.graph, *ends, impl=impl)
-        if isinstance(e, Given):
+        if isinstance(e, EdgeInput):
             return e.values
-        if isinstance(e, Across):
-            return _across(e, value(e.operand), impl)
+        if isinstance(e, Dropout):
+            return _dropped(e, value(e.operand))
+        if isinstance(e, SegmentNormalize):
+            return _normalized(e, value(e.operand), impl)
         assert isinstance(e, Applied)
         ends = dot_ends(e) if fuse else None
         if ends is not None:
@@ -57,29 +59,29 @@ def on_edges(edges: Edges, impl: Impl, *, fuse: bool) -> Float[Array, "num_edges
     return value(edges)
 
 
-def dot_ends(e: Edges) -> tuple[Copied, Copied] | None:
+def dot_ends(e: Edges) -> tuple[NodeGather, NodeGather] | None:
     """Receivers and senders of a dot product of the two ends."""
     if not isinstance(e, Applied) or e.name != "dot":
         return None
-    ends = {o.sender: o for o in e.operands if isinstance(o, Copied)}
+    ends = {o.sender: o for o in e.operands if isinstance(o, NodeGather)}
     return (ends[False], ends[True]) if len(ends) == 2 else None
 
 
-def _across(e: Across, values: Array, impl: Impl) -> Array:
+def _dropped(e: Dropout, values: Array) -> Array:
     shape, dtype = values.shape, accumulation_dtype(values.dtype)
-    if e.name == "dropout":
-        _, _, drop_below, words = e.parameters
-        kept = keep_factors(words, 0, shape[0], math.prod(shape[1:]), drop_below, dtype)
-        return (values.astype(dtype) * kept.reshape(shape)).astype(e.dtype)
-    wide = values.astype(dtype)
-    reduce = e.name
-    if reduce == "softmax":
+    kept = keep_factors(e.philox_key, 0, shape[0], math.prod(shape[1:]), e.drop_below, dtype)
+    return (values.astype(dtype) * kept.reshape(shape)).astype(e.dtype)
+
+
+def _normalized(e: SegmentNormalize, values: Array, impl: Impl) -> Array:
+    wide = values.astype(accumulation_dtype(values.dtype))
+    reduce = "sum" if e.method == "softmax" else e.method
+    if e.method == "softmax":
         largest = segment_reduce(e.graph, jax.lax.stop_gradient(wide), "max", impl=impl)
         # Of a row all of whose edges are masked: no NaN from the difference of two infinities.
         largest = jnp.where(largest == -jnp.inf, jnp.zeros_like(largest), largest)
         wide = jnp.exp(wide - gather_edges(e.graph, receivers=largest, impl=impl))
-        reduce = "sum"
-    total = segment_reduce(e.graph, wide, reduce, impl=impl)  # type: ignore[arg-type]
-    if e.name == "softmax":
+    total = segment_reduce(e.graph, wide, reduce, impl=impl)
+    if e.method == "softmax":
         total = jnp.where(total == 0, jnp.ones_like(total), total)
     return (wide / gather_edges(e.graph, receivers=total, impl=impl)).astype(e.dtype)

@@ -15,7 +15,7 @@ from jaxgnn.data.dataset import (
     Split,
     graph_statistics,
     homophily,
-    normalise_features,
+    normalize_features,
 )
 from jaxgnn.data.digits import digits
 from jaxgnn.data.edges import read_edge_list, read_matrix_market
@@ -28,7 +28,7 @@ from jaxgnn.data.generators import (
     stochastic_block_model,
 )
 from jaxgnn.data.graphsaint import read_graphsaint, read_reddit
-from jaxgnn.data.neighbours import knn
+from jaxgnn.data.neighbors import knn
 from jaxgnn.data.npz import read_heterophilous, read_shchur
 from jaxgnn.data.ogb import read_ogb
 from jaxgnn.data.planetoid import read_planetoid
@@ -55,7 +55,7 @@ __all__ = [
     "knn",
     "load",
     "names",
-    "normalise_features",
+    "normalize_features",
     "per_class_splits",
     "power_law_weights",
     "random_sizes",

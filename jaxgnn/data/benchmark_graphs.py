@@ -61,7 +61,7 @@ def benchmark_graph(name: str, scale: float = 1.0, seed: int = 1, *, num_threads
         name: one of `benchmark_shapes`.
         scale: of the numbers of nodes and of edges alike.
         seed: of the random numbers.
-        num_threads: 0 for as many as the hardware runs; the result does not depend on it.
+        num_threads: 0 for the number that the hardware runs; the result does not depend on it.
 
     Raises:
         DataError: no such name, or a scale out of range.

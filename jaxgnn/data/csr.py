@@ -43,10 +43,13 @@ class CSR(NamedTuple):
         return np.repeat(np.arange(self.num_nodes, dtype=np.int32), self.degrees)
 
     def to_scipy(self) -> scipy.sparse.csr_array:
-        """The pattern as a SciPy matrix of ones, row the receiver."""
+        """The pattern as a SciPy matrix of ones: the entry (j, i) is the edge from j to i.
+
+        As `Graph.to_scipy` of `to_graph()`.
+        """
         ones = np.ones(self.num_edges, np.float32)
         shape = (self.num_nodes, self.num_nodes)
-        return scipy.sparse.csr_array((ones, self.senders, self.row_offsets), shape=shape)
+        return scipy.sparse.csc_array((ones, self.senders, self.row_offsets), shape=shape).tocsr()
 
     def to_graph(self, **options: Any) -> Graph:
         """The `Graph` of these edges; takes the options of `Graph.from_edges`."""

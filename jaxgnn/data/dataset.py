@@ -25,14 +25,14 @@ class Metadata:
     Attributes:
         source: the file or the generator.
         citation: the publication to cite.
-        licence: of the data, as far as their source states one.
+        license: of the data, as far as their source states one.
         notes: what the reader changed or chose.
         metric: the score that the set's publication reports.
     """
 
     source: str = ""
     citation: str = ""
-    licence: str = ""
+    license: str = ""
     notes: str = ""
     metric: Metric = "accuracy"
 
@@ -86,7 +86,7 @@ class NodeDataset:
             where a node may have several.
         num_classes: number of classes.
         splits: masks by name, at least one.
-        metadata: source, citation, licence, notes, metric.
+        metadata: source, citation, license, notes, metric.
 
     Raises:
         DataError: arrays that do not fit together.
@@ -217,7 +217,7 @@ def homophily(graph: Graph, labels: Int[np.ndarray, " num_nodes"]) -> float | No
     return float((labels[senders[proper]] == labels[receivers[proper]]).mean())
 
 
-def normalise_features(
+def normalize_features(
     features: Float[np.ndarray, "num_nodes num_features"],
 ) -> Float[np.ndarray, "num_nodes num_features"]:
     """Rows scaled to sum 1, as PyG's `NormalizeFeatures`.

@@ -1,11 +1,11 @@
-"""The embedded default: scikit-learn's handwritten digits as a nearest-neighbour graph."""
+"""The embedded default: scikit-learn's handwritten digits as a nearest-neighbor graph."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from jaxgnn.data.dataset import DataError, Metadata, NodeDataset
-from jaxgnn.data.neighbours import knn
+from jaxgnn.data.neighbors import knn
 from jaxgnn.data.splits import per_class_splits
 
 
@@ -25,7 +25,7 @@ def digits(
     (1,697 of 1,797).
 
     Args:
-        k: neighbours of a node.
+        k: neighbors of a node.
         labels_per_class, validation_per_class: sizes of the split.
         seed: the splits are drawn with the seeds `seed`, `seed + 1`, ...
         num_splits: how many splits.
@@ -41,7 +41,7 @@ def digits(
     labels = labels.astype(np.int32)
     return NodeDataset(
         name="digits",
-        graph=knn(pixels, k, symmetrise=True).to_graph(),
+        graph=knn(pixels, k, symmetrize=True).to_graph(),
         features=(pixels / 16).astype(np.float32),
         labels=labels,
         num_classes=10,
@@ -52,8 +52,8 @@ def digits(
             source="scikit-learn's load_digits",
             citation="Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, "
             "UCI Machine Learning Repository, 1998",
-            licence="CC BY 4.0 (UCI)",
-            notes=f"kNN graph of the pixels, k = {k}, symmetrised; {labels_per_class} training and "
+            license="CC BY 4.0 (UCI)",
+            notes=f"kNN graph of the pixels, k = {k}, symmetrized; {labels_per_class} training and "
             f"{validation_per_class} validation nodes a class, the rest tested",
         ),
     )

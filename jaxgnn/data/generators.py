@@ -32,7 +32,7 @@ def stochastic_block_model(
         p: probabilities, row the receiver's block; symmetric if `undirected`.
         undirected: draw each pair once and join it both ways.
         seed: of the random numbers.
-        num_threads: 0 for as many as the hardware runs; the result does not depend on it.
+        num_threads: 0 for the number that the hardware runs; the result does not depend on it.
 
     Returns:
         The graph and the block of each node, int32.
@@ -226,10 +226,10 @@ def _offsets(sizes: np.ndarray) -> Int[np.ndarray, " sizes+1"]:
 
 
 def _integer(value: int, name: str) -> int:
-    number = as_integer(value)
-    if number is None:
+    integer = as_integer(value)
+    if integer is None:
         raise DataError(f"{name}: expected an integer, got {value!r}")
-    return number
+    return integer
 
 
 def _seed(seed: int) -> int:

@@ -56,7 +56,7 @@ def read_shchur(
     path: str | os.PathLike[str],
     *,
     undirected: bool = True,
-    binarise: bool = True,
+    binarize: bool = True,
     labels_per_class: int = 20,
     validation_per_class: int = 30,
     seed: int = 0,
@@ -71,7 +71,7 @@ def read_shchur(
     Args:
         path: the `.npz` file.
         undirected: add the reverse of each edge.
-        binarise: set positive features to 1, as PyG does.
+        binarize: set positive features to 1, as PyG does.
         labels_per_class, validation_per_class: sizes of the splits.
         seed: the splits are drawn with the seeds `seed`, `seed + 1`, ...
         num_splits: how many splits.
@@ -91,7 +91,7 @@ def read_shchur(
             raise DataError(f"adj: expected a square matrix, got {n} x {columns}")
         matrix = _csr(arrays, "attr") if sparse else arrays["attr_matrix"]
         features = check_features(matrix, "attr", max_bytes)
-        if binarise:
+        if binarize:
             features[features > 0] = 1
         labels = check_labels(arrays["labels"], n, "labels")
         senders = np.repeat(np.arange(n, dtype=np.int32), np.diff(adjacency.indptr))

@@ -65,7 +65,7 @@ def read_planetoid(
                 unpickle.as_matrix(pickled[part]), "its matrix", max_bytes
             )
     with reading(paths["graph"]):
-        senders, receivers = unpickle.as_neighbour_lists(pickled["graph"])
+        senders, receivers = unpickle.as_neighbor_lists(pickled["graph"])
     with reading(paths["test.index"]):
         ids = paths["test.index"].read_text("ascii").split()
         tested = np.array([int(i) for i in ids], np.int64)

@@ -39,11 +39,11 @@ _CITATIONS = {
 def metadata_of(
     name: str, *, source: str, notes: str = "", metric: Metric = "accuracy"
 ) -> Metadata:
-    """Metadata of a set read from a file; the files themselves state no licence."""
+    """Metadata of a set read from a file; the files themselves state no license."""
     return Metadata(
         source=source,
         citation=_CITATIONS.get(name.lower().replace("-", "_"), ""),
-        licence="see the source of the file",
+        license="see the source of the file",
         notes=notes,
         metric=metric,
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxgnn.data.checks import MAX_BYTES
-from jaxgnn.data.dataset import DataError, NodeDataset, normalise_features
+from jaxgnn.data.dataset import DataError, NodeDataset, normalize_features
 from jaxgnn.data.digits import digits
 from jaxgnn.data.graphsaint import (
     GRAPHSAINT_FILES,
@@ -31,7 +31,7 @@ _NAMED: dict[str, Callable[..., NodeDataset]] = {
 }
 
 
-# The files by which a directory is recognised, and what reads it.
+# The files by which a directory is recognized, and what reads it.
 _FOLDERS: tuple[tuple[tuple[str, ...], Callable[..., NodeDataset]], ...] = (
     (GRAPHSAINT_FILES, read_graphsaint),
     (REDDIT_FILES, read_reddit),
@@ -56,7 +56,7 @@ def load(
 
     Args:
         name_or_path: a name wins over a path: write `./sbm` for a directory of that name.
-        normalize_features: scale the rows of the features to sum 1 (`normalise_features`).
+        normalize_features: scale the rows of the features by `jaxgnn.data.normalize_features`.
         options: those of the reader, such as `seed` and `num_splits` where splits are drawn.
 
     Raises:
@@ -72,8 +72,12 @@ def load(
             raise DataError(f"{text}: no option {option!r}; it has {known}")
     dataset = reader(**arguments, **options)
     if normalize_features:
-        dataset = dataclasses.replace(dataset, features=normalise_features(dataset.features))
+        return _normalized(dataset)
     return dataset
+
+
+def _normalized(dataset: NodeDataset) -> NodeDataset:
+    return dataclasses.replace(dataset, features=normalize_features(dataset.features))
 
 
 def _reader(text: str) -> tuple[Callable[..., NodeDataset], pathlib.Path | None]:

@@ -88,14 +88,14 @@ def rmat_dataset(
     r"""An undirected R-MAT graph, which has no classes: a random one-layer network assigns them.
 
     $y_i = argmax_c (W^T (x_i / \sqrt{d_i + 1} + \sum_j x_j / (d_i + 1)))_c$ with standard normal
-    features and $W$, so that neighbours are needed to predict a class.
+    features and $W$, so that neighbors are needed to predict a class.
     """
     _positive(classes=classes, features=features)
     csr = rmat(scale, edge_factor, undirected=True, seed=seed)
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((csr.num_nodes, features), np.float32)
     degree = csr.degrees[:, None] + 1.0
-    mixed = x / np.sqrt(degree) + csr.to_scipy() @ x / degree
+    mixed = x / np.sqrt(degree) + csr.to_scipy().T @ x / degree
     labels = (mixed @ rng.standard_normal((features, classes))).argmax(axis=1).astype(np.int32)
     return _dataset("rmat", csr, x, labels, classes, seed, num_splits)
 
@@ -121,7 +121,7 @@ def _dataset(
         num_classes=classes,
         splits=fraction_splits(csr.num_nodes, 0.5, 0.25, seed=seed, num_splits=num_splits),
         metadata=Metadata(
-            source=f"jaxgnn.data.{name}", licence="none needed", notes=f"synthetic, seed {seed}"
+            source=f"jaxgnn.data.{name}", license="none needed", notes=f"synthetic, seed {seed}"
         ),
     )
 

@@ -2,7 +2,7 @@
 
 A pickle is a program: `pickle.load` calls whatever it asks for. Here the opcodes are decoded by
 the standard library's `pickletools` and interpreted on plain Python containers. The few globals
-that arrays, SciPy's CSR matrices and neighbour lists need stand for inert records; any other
+that arrays, SciPy's CSR matrices and neighbor lists need become inert records; any other
 global, and any opcode without a place in such a pickle, is refused. Nothing is allocated that
 the file does not itself hold, and arrays are checked before NumPy or SciPy see them.
 """
@@ -113,16 +113,16 @@ def as_matrix(value: Any) -> np.ndarray | scipy.sparse.csr_array:
     return check_csr(data, indices, indptr, (rows, columns), "pickled CSR matrix")
 
 
-def as_neighbour_lists(value: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends of each edge of a dict from a node to the list of its neighbours, int64."""
+def as_neighbor_lists(value: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of each edge of a dict from a node to the list of its neighbors, int64."""
     if not isinstance(value, dict):
-        raise DataError(f"expected a pickled dict of neighbour lists, got {_kind(value)}")
+        raise DataError(f"expected a pickled dict of neighbor lists, got {_kind(value)}")
     sources, targets = [], []
-    for node, neighbours in value.items():
-        if not isinstance(neighbours, list):
-            raise DataError(f"expected a list of neighbours, got {_kind(neighbours)}")
-        sources += [_as_integer(node)] * len(neighbours)
-        targets += [_as_integer(neighbour) for neighbour in neighbours]
+    for node, neighbors in value.items():
+        if not isinstance(neighbors, list):
+            raise DataError(f"expected a list of neighbors, got {_kind(neighbors)}")
+        sources += [_as_integer(node)] * len(neighbors)
+        targets += [_as_integer(neighbor) for neighbor in neighbors]
     return np.array(sources, np.int64), np.array(targets, np.int64)
 
 

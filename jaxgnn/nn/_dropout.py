@@ -1,4 +1,4 @@
-"""Dropout as a module's part: applied to values, or handed on to an operation that applies it."""
+"""Dropout inside a module: applied to values, or passed to an operation that applies it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from flax import nnx
 
-from jaxgnn.ops._core import checks
+from jaxgnn._core import checks
 
 
 def dropout_module(rate: float, name: str, rngs: nnx.Rngs | None) -> nnx.Dropout:
@@ -23,8 +23,8 @@ def dropout_module(rate: float, name: str, rngs: nnx.Rngs | None) -> nnx.Dropout
 
 
 def dropout_options(dropout: nnx.Dropout) -> dict[str, Any]:
-    """The arguments of an operation that drops by itself: the rate, 0 after `eval()`, and a key."""
+    """The arguments of an operation that applies dropout: the rate, 0 after `eval()`, and a key."""
     stream = None if dropout.deterministic else dropout.rngs
     if stream is None:
-        return {"dropout_rate": 0.0, "key": None}
-    return {"dropout_rate": dropout.rate, "key": stream()}
+        return {"dropout_rate": 0.0, "dropout_rng": None}
+    return {"dropout_rate": dropout.rate, "dropout_rng": stream()}

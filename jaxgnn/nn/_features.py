@@ -1,4 +1,4 @@
-"""Features of nodes, dense or sparse: what a layer does to them is written once for both."""
+"""Features of nodes, dense or sparse, and the functions that take both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def dense(x: Features) -> Array:
 
 
 def map_values(function: Callable[[Array], Array], x: Tree) -> Tree:
-    """Applies to every array, of sparse rows to the entries: for what leaves 0 as it is."""
+    """Applies `function`, which maps 0 to 0, to every array, and to the entries of sparse rows."""
 
     def apply(rows: Features) -> Features:
         if isinstance(rows, CBSR):

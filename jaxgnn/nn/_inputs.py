@@ -1,4 +1,4 @@
-"""What the modules take: checks of graphs and features, and their pairs."""
+"""Argument checks of the modules: graphs, features, and pairs of features."""
 
 from __future__ import annotations
 
@@ -8,18 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn._features import Features
 from jaxgnn.ops import CBSR
 
 Pair = tuple[Features, Features | None]
-
-
-def graph_argument(graph: Any) -> Graph:
-    """`graph`, if it is one."""
-    if not isinstance(graph, Graph):
-        raise TypeError(f"graph: expected a jaxgnn.Graph first, got {type(graph).__name__}")
-    return graph
 
 
 def square_graph(graph: Any, module: str) -> Graph:

@@ -1,4 +1,4 @@
-"""Linear maps with PyTorch's initial values, and in which order they meet an aggregation."""
+"""Linear layers with PyTorch's initial values, and their order with an aggregation."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def width_pair(value: Any, name: str) -> tuple[int, int]:
 
 def count(value: Any, name: str, what: str) -> int:
     """A positive integer, checked."""
-    number = as_integer(value)
-    if number is None:
+    integer = as_integer(value)
+    if integer is None:
         raise TypeError(f"{name}: expected a number of {what}, got {value!r}")
-    if number < 1:
-        raise ValueError(f"{name}: expected at least 1, got {number}")
-    return number
+    if integer < 1:
+        raise ValueError(f"{name}: expected at least 1, got {integer}")
+    return integer
 
 
 def promote(layer: nnx.Linear, x: Array) -> Array:
@@ -91,7 +91,7 @@ def promote(layer: nnx.Linear, x: Array) -> Array:
     return x
 
 
-def product(layer: nnx.Linear, x: Array) -> Array:
+def project(layer: nnx.Linear, x: Array) -> Array:
     """$x W$, without the bias."""
     x, kernel = dtypes.promote_dtype((x, layer.kernel[...]), dtype=layer.dtype)
     return jnp.matmul(x, kernel, precision=layer.precision)
@@ -106,23 +106,22 @@ def aggregate_and_transform(
 ) -> Float[Array, "num_receivers *batch out_features"]:
     r"""$\mathrm{aggregate}(x) \, W + b$ for an aggregation that is linear in $x$.
 
-    Then it equals $\mathrm{aggregate}(x W) + b$: aggregation is bound by the bytes of the rows
-    that it gathers, so the order with the narrower rows is the faster one ("propagation
-    postponed"). Its output need not be: a residual of either order is one array of nodes.
-    Sparse rows (`CBSR`) are narrow as they are, and a product would fill them: they are
-    aggregated first.
+    It equals $\mathrm{aggregate}(x W) + b$. Aggregation is bound by the bytes of the rows that it
+    gathers, so the order with the narrower rows is the faster one ("propagation postponed").
+    Either order stores one array of nodes for the backward pass. Sparse rows (`CBSR`) are narrow,
+    and a projection would fill them: they are aggregated first.
 
     Args:
         layer: $W$ and $b$.
         aggregate: the linear map; it is called with rows like `x`.
         x: features, dense or sparse, or a pair of them.
-        transform_first: whether to multiply before the aggregation of dense features.
+        transform_first: whether to project dense features before the aggregation.
 
     Source: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022), section 4.
     """
     if not transform_first or _any_sparse(x):
         return layer(aggregate(map_values(lambda rows: promote(layer, rows), x)))
-    out = aggregate(map_values(lambda rows: product(layer, rows), x))
+    out = aggregate(map_values(lambda rows: project(layer, rows), x))
     if layer.bias is None:
         return out
     bias = layer.bias[...].astype(out.dtype)

@@ -15,7 +15,7 @@ from jaxgnn.ops import CBSR, maxk
 
 
 class ActiveEntries(nnx.Variable):
-    """How many entries of a row an annealed `MaxK` lets through at present."""
+    """The number of entries that an annealed `MaxK` currently keeps of a row."""
 
 
 class MaxK(nnx.Module):
@@ -28,15 +28,14 @@ class MaxK(nnx.Module):
     `jaxgnn.nn` model it hands the entries alone (`sparse`) to the next convolution, which
     aggregates them by `maxk_spmm`.
 
-    With `dropout` entries are dropped in training before the selection, by the same kernel: what
-    would be a pass over the dense rows, and a mask kept for backward, is saved. `eval()` turns it
-    off. (A model's own dropout follows the selection.) A bias given in the call is added before,
-    likewise. That of a product belongs into the product: XLA has it added by cuBLASLt, in the
-    epilogue of the multiplication.
+    With `dropout` entries are dropped in training before the selection, by the same kernel. This
+    saves a pass over the dense rows and a stored mask. `eval()` turns it off. (A model's own
+    dropout follows the selection.) A bias given in the call is added before, likewise. The bias of
+    a linear layer belongs to that layer: XLA has it added by cuBLASLt, in the GEMM's epilogue.
 
     With `anneal` the first `active[...]` of the `k` entries count, and the rest are 0: set it
-    between the steps (`annealed_k`), and nothing is compiled again. Rows of `k` entries are
-    stored and moved whatever it is.
+    between the steps (`annealed_k`) without compiling again. Rows of `k` entries are stored and
+    moved whatever it is.
 
     Args:
         k: entries to keep.

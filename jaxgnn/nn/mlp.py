@@ -12,26 +12,26 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
 from jaxgnn.nn.maxk import check_activation
-from jaxgnn.ops._core import checks
 
 Norm = Literal["batch", "layer"]
 Activation = Callable[[Array], Array]
 
 
 class MLP(nnx.Module):
-    """Products with an activation between them: nothing follows the last.
+    """Linear layers with an activation between them: nothing follows the last.
 
-    Each of the others is followed by normalisation, activation and dropout.
+    Each of the others is followed by normalization, activation and dropout.
 
     Args:
         features: the widths, from the input's to the output's: at least two.
         activation: applied to the hidden values, such as `jax.nn.relu` or `MaxK(32)`.
         norm: `None`, `"batch"` or `"layer"`.
         dropout: share of the hidden values dropped in training.
-        use_bias: whether the products add a bias.
+        use_bias: whether the linear layers add a bias.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
         kernel_init, bias_init: initial values; by default PyTorch's.
@@ -41,7 +41,7 @@ class MLP(nnx.Module):
         ValueError: fewer than two widths, `MaxK`'s k above a hidden one, or an option out of
             range.
 
-    Source: PyG's `MLP` (which normalises by batch unless told otherwise; this one does not).
+    Source: PyG's `MLP` (which normalizes by batch unless told otherwise; this one does not).
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class MLP(nnx.Module):
             )
             for before, after in itertools.pairwise(self.features)
         )
-        self.norms = normalisations(
+        self.norms = norm_layers(
             norm, self.features[1:-1], dtype=dtype, param_dtype=param_dtype, rngs=rngs
         )
         self.dropout = dropout_module(dropout, "dropout", rngs)
@@ -88,7 +88,7 @@ class MLP(nnx.Module):
     def after_first(
         self, x: Float[Array, "*rows hidden_features"]
     ) -> Float[Array, "*rows out_features"]:
-        """What follows the first product (with its bias)."""
+        """What follows the first linear layer (with its bias)."""
         for i, layer in enumerate(self.linears[1:]):
             if self.norms is not None:
                 x = self.norms[i](x)
@@ -96,7 +96,7 @@ class MLP(nnx.Module):
         return x
 
 
-def normalisations(
+def norm_layers(
     norm: Norm | None,
     widths: Sequence[int],
     *,
@@ -104,7 +104,7 @@ def normalisations(
     param_dtype: DTypeLike,
     rngs: nnx.Rngs,
 ) -> nnx.List | None:
-    """A normalisation for each width, with PyTorch's constants; `None` without one.
+    """A normalization for each width, with PyTorch's constants; `None` without one.
 
     Source: Ioffe and Szegedy, "Batch normalization" (ICML 2015); Ba et al., "Layer
     normalization" (2016).

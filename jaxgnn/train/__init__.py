@@ -5,7 +5,7 @@ from jaxgnn.train.config import PUBLISHED, ConfigError, TrainConfig
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
 from jaxgnn.train.runner import run
 from jaxgnn.train.seeds import SeedsResult, train_seeds
-from jaxgnn.train.step import Program, TrainState, build, build_model, build_optimiser
+from jaxgnn.train.step import Program, TrainState, build, build_model, build_optimizer
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "TrainState",
     "build",
     "build_model",
-    "build_optimiser",
+    "build_optimizer",
     "lower",
     "masked_accuracy",
     "masked_loss",

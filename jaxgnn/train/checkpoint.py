@@ -39,7 +39,7 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(self, epoch: int, state: Any, progress: dict[str, Any]) -> None:
-        """Writes a state and its JSON-serialisable progress; returns when they are complete."""
+        """Writes a state and its JSON-serializable progress; returns when they are complete."""
         self._manager.save(
             epoch,
             args=ocp.args.Composite(

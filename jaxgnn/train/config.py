@@ -11,7 +11,7 @@ import tyro
 
 Activation = Literal["relu", "elu", "maxk"]
 DType = Literal["float32", "bfloat16", "float16", "float64"]
-Features = Literal["auto", "raw", "normalised"]
+Features = Literal["auto", "raw", "normalized"]
 Decay = Literal["l2", "decoupled"]
 DecayLayers = Literal["all", "first"]
 
@@ -56,8 +56,8 @@ class TrainConfig:
     """Features that maxk keeps, at most --hidden."""
 
     anneal_from: int = 0
-    """Features that maxk keeps at first, from --k to --hidden; 0: --k. Rows of as many are moved
-    all through."""
+    """Features that maxk keeps at first, from --k to --hidden; 0: --k. Rows of that width are
+    moved in every epoch."""
 
     anneal_epochs: int = 100
     """Epochs in which they fall to --k, one step at a time."""
@@ -67,15 +67,15 @@ class TrainConfig:
     take 4 bytes."""
 
     input_layer: bool = False
-    """Begin with a product to the hidden width and the activation, so that every aggregation is
-    one of hidden features."""
+    """Begin with a linear layer to the hidden width and the activation, so that every aggregation
+    is one of hidden features."""
 
     heads: int = 1
-    """Attention heads, in the models that have them: side by side in --hidden, which they must
+    """Attention heads, in the models that have them: concatenated to --hidden, which they must
     divide."""
 
     out_heads: int = 0
-    """Heads of the last layer, which are averaged; 0: as many as --heads."""
+    """Heads of the last layer, which are averaged; 0: the number of --heads."""
 
     dropout: float = 0.5
     """Share of the hidden features dropped in training, and of the weights of an attention."""
@@ -84,14 +84,14 @@ class TrainConfig:
     """Share of the input features dropped in training (0.5 in Kipf and Welling's GCN)."""
 
     norm: str = "none"
-    """Normalisation between layers: none, batch or layer (on digits by default: layer)."""
+    """Normalization between layers: none, batch or layer (on digits by default: layer)."""
 
     residual: bool = False
     """Add each hidden layer's input to its output."""
 
     jumping: str = "none"
-    """Join the outputs of all layers before a last product: none, last (that of the
-    last layer alone), cat or max."""
+    """Combine the outputs of all layers before a last linear layer: none, last (that of the last
+    layer alone), cat or max."""
 
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
     """Learning rate of Adam."""
@@ -113,11 +113,11 @@ class TrainConfig:
     """Stop after this many epochs without a better validation score; 0: never."""
 
     dtype: DType = "float32"
-    """Type of the features and of the products. Parameters and sums stay float32 (in float64:
-    float64)."""
+    """Type of the features and of the linear layers' outputs. Parameters and sums stay float32 (in
+    float64: float64)."""
 
     features: Features = "auto"
-    """normalised: each row of the features sums to 1. auto: normalised for Planetoid's sets, raw
+    """normalized: each row of the features sums to 1. auto: normalized for Planetoid's sets, raw
     for the rest."""
 
     split: int = 0
@@ -203,7 +203,7 @@ _KIPF = TrainConfig(
     decay_layers="first",
     epochs=200,
     patience=0,
-    features="normalised",
+    features="normalized",
 )
 PUBLISHED = {
     "kipf": _KIPF,
@@ -220,7 +220,7 @@ PUBLISHED = {
         weight_decay=5e-4,
         epochs=300,
         patience=0,
-        features="normalised",
+        features="normalized",
     ),
 }
 """Published settings for Cora, Citeseer and Pubmed: of the GCN, and of the GAT.

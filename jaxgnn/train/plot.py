@@ -68,11 +68,11 @@ def save_plot(
 
 
 def _curves(ax: Axes, rows: list[dict[str, Any]], train: str, val: str, best: int) -> None:
-    for key, label, colour in ((train, "train", _TRAIN), (val, "validation", _VAL)):
+    for key, label, color in ((train, "train", _TRAIN), (val, "validation", _VAL)):
         points = [(row["epoch"], row[key]) for row in rows if key in row]
         if points:
             style = "o-" if len(points) == 1 else "-"
-            ax.plot(*zip(*points, strict=True), style, color=colour, label=label, linewidth=1.6)
+            ax.plot(*zip(*points, strict=True), style, color=color, label=label, linewidth=1.6)
     ax.axvline(best, color=_BEST, linestyle="--", linewidth=1, label=f"selected: epoch {best}")
     ax.set_xlabel("epoch")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -81,7 +81,7 @@ def _curves(ax: Axes, rows: list[dict[str, Any]], train: str, val: str, best: in
 
 
 def _confusion(figure: Figure, ax: Axes, counts: Int[np.ndarray, "classes classes"]) -> None:
-    """Rows scaled to sum 1 in colour, counts in figures."""
+    """Rows scaled to sum 1 in color, counts in figures."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     ax.set(title="Confusion matrix, test nodes", xlabel="predicted class", ylabel="true class")
@@ -91,8 +91,8 @@ def _confusion(figure: Figure, ax: Axes, counts: Int[np.ndarray, "classes classe
         ax.set_yticks(range(classes))
         size = 9 if counts.max() < 1000 and classes <= 10 else 7
         for i, j in np.argwhere(counts):
-            colour = "white" if shares[i, j] > 0.5 else "black"
-            ax.text(j, i, str(counts[i, j]), ha="center", va="center", color=colour, fontsize=size)
+            color = "white" if shares[i, j] > 0.5 else "black"
+            ax.text(j, i, str(counts[i, j]), ha="center", va="center", color=color, fontsize=size)
     else:
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True))

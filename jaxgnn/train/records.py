@@ -31,10 +31,10 @@ def create_run_directory(config: TrainConfig) -> Path:
         name = Path(config.dataset).stem or "graph"
         time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         path = Path("runs") / f"{name}-{config.model}-{time}"
-        number = 2
+        suffix = 2
         while path.exists():
-            path = path.with_name(f"{name}-{config.model}-{time}-{number}")
-            number += 1
+            path = path.with_name(f"{name}-{config.model}-{time}-{suffix}")
+            suffix += 1
     try:
         path.mkdir(parents=True, exist_ok=True)
         occupied = any(path.iterdir())

@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 
 from jaxgnn._core import ffi
-from jaxgnn.data import NodeDataset, Split, load, normalise_features
+from jaxgnn.data import NodeDataset, Split, load, normalize_features
 from jaxgnn.graph import Graph
 from jaxgnn.train import machine
 from jaxgnn.train.checkpoint import Checkpoints
@@ -184,11 +184,11 @@ class _Interrupt:
 
 
 def load_dataset(config: TrainConfig) -> NodeDataset:
-    """The configured dataset, its features normalised if asked for, or by custom (Planetoid)."""
+    """The configured dataset, its features normalized if asked for, or by custom (Planetoid)."""
     dataset = load(config.dataset)
     planetoid = "public" in dataset.splits
-    if config.features == "normalised" or (config.features == "auto" and planetoid):
-        dataset = dataclasses.replace(dataset, features=normalise_features(dataset.features))
+    if config.features == "normalized" or (config.features == "auto" and planetoid):
+        dataset = dataclasses.replace(dataset, features=normalize_features(dataset.features))
     return dataset
 
 

@@ -53,9 +53,9 @@ def train_seeds(
     in_sequence: bool = False,
     dataset: NodeDataset | None = None,
 ) -> SeedsResult:
-    """Trains one model a seed, all in one program: the sparse products run side by side.
+    """Trains one model a seed, all in one program: their aggregations are batched.
 
-    Each is what `run` trains with that seed, up to the rounding of the batched products, except
+    Each is what `run` trains with that seed, up to the rounding of the batched GEMMs, except
     that all run to the last epoch: `patience` must be 0. Only accuracy is selected by. In
     sequence, each is exactly what `run` trains, with any patience and metric; the program is
     compiled once.
@@ -122,7 +122,7 @@ def _one_by_one(
 def _at_once(
     config: TrainConfig, dataset: NodeDataset, seeds: Sequence[int], splits: Sequence[Split]
 ) -> tuple[Sequence[float], Int[np.ndarray, " seeds"]]:
-    """Test scores and selected epochs of models trained side by side."""
+    """Test scores and selected epochs of models trained in one batch."""
     if config.patience:
         raise ValueError(f"patience: expected 0, got {config.patience}")
     if dataset.metric != "accuracy":

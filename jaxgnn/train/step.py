@@ -1,10 +1,9 @@
-"""The training step: model, optimiser and their state as pure functions over pytrees."""
+"""The training step: model, optimizer and their state as pure functions over pytrees."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxgnn.nn import MODELS, MaxK, annealed_k
+from jaxgnn.nn import GAT, MODELS, MaxK, annealed_k
 from jaxgnn.train.config import ConfigError, TrainConfig, option
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss
 
@@ -26,7 +25,7 @@ _ACTIVATIONS = {"relu": jax.nn.relu, "elu": jax.nn.elu}
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["params", "rest", "optimiser"], meta_fields=[]
+    jax.tree_util.register_dataclass, data_fields=["params", "rest", "optimizer"], meta_fields=[]
 )
 @dataclasses.dataclass(frozen=True)
 class TrainState:
@@ -35,20 +34,20 @@ class TrainState:
     Attributes:
         params: the model's parameters.
         rest: the model's other variables (random streams, running statistics).
-        optimiser: Optax's state.
+        optimizer: Optax's state.
     """
 
     params: Any
     rest: Any
-    optimiser: Any
+    optimizer: Any
 
 
 class Program(NamedTuple):
-    """A model and an optimiser, taken apart: static parts, to be closed over by `jax.jit`."""
+    """A model and an optimizer, taken apart: static parts, to be closed over by `jax.jit`."""
 
     training: nnx.GraphDef
     inference: nnx.GraphDef
-    optimiser: optax.GradientTransformation
+    optimizer: optax.GradientTransformation
     loss_scale: float
     active: Callable[[Array], Array] | None = None
     """The entries that an annealed MaxK keeps, by the number of steps done."""
@@ -59,16 +58,16 @@ class Program(NamedTuple):
         def loss(params):
             model = nnx.merge(self.training, params, state.rest, copy=True)
             if self.active is not None:
-                model.activation.active[...] = self.active(steps_done(state.optimiser))
+                model.activation.active[...] = self.active(steps_done(state.optimizer))
             value = masked_loss(task, model(task.graph, task.features), task.train)
             rest = nnx.state(model, nnx.Not(nnx.Param))
             return value * jnp.asarray(self.loss_scale, value.dtype), (value, rest)
 
         gradients, (value, rest) = jax.grad(loss, has_aux=True)(state.params)
         gradients = jax.tree.map(lambda g: g * jnp.asarray(1 / self.loss_scale, g.dtype), gradients)
-        updates, optimiser = self.optimiser.update(gradients, state.optimiser, state.params)
+        updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        return TrainState(params, rest, optimiser), value
+        return TrainState(params, rest, optimizer), value
 
     def logits(self, params: Any, rest: Any, task: Task) -> Float[Array, "nodes classes"]:
         """The model's outputs, without dropout."""
@@ -103,8 +102,8 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
     if config.anneal_from:
         schedule = {"wide": config.anneal_from, "narrow": config.k, "steps": config.anneal_epochs}
         active = functools.partial(annealed_k, **schedule)
-    program = Program(training, inference, build_optimiser(config), scale, active)
-    return program, TrainState(params, rest, program.optimiser.init(params))
+    program = Program(training, inference, build_optimizer(config), scale, active)
+    return program, TrainState(params, rest, program.optimizer.init(params))
 
 
 def build_model(
@@ -126,8 +125,7 @@ def build_model(
         "residual": config.residual,
         "jumping": None if config.jumping == "none" else config.jumping,
     }
-    accepted = {name for k in model.__mro__ for name in inspect.signature(k.__init__).parameters}
-    if "heads" in accepted:
+    if issubclass(model, GAT):
         if config.hidden % config.heads:
             raise ConfigError(
                 f"--heads: expected a divisor of --hidden, {config.hidden}, got {config.heads}"
@@ -161,12 +159,12 @@ def build_activation(config: TrainConfig) -> Callable[[Array], Array]:
     return MaxK(wide or config.k, anneal=wide > 0, packed=config.packed)
 
 
-def steps_done(optimiser: Any) -> Int[Array, ""]:
-    """The steps that Adam, in the state of `build_optimiser`, has counted."""
-    return optax.tree_utils.tree_get(optimiser, "count")
+def steps_done(optimizer: Any) -> Int[Array, ""]:
+    """The steps that Adam, in the state of `build_optimizer`, has counted."""
+    return optax.tree_utils.tree_get(optimizer, "count")
 
 
-def build_optimiser(config: TrainConfig) -> optax.GradientTransformation:
+def build_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     r"""Adam with weight decay.
 
     With L2, $g \leftarrow g + \lambda \theta$ before Adam's moments, biases included, as

@@ -27,8 +27,8 @@ from jaxgnn.algebra import (
     leaky_relu,
     linear,
     recompute_edges,
-    reduce_scatter,
     scatter,
+    segment_normalize,
 )
 from jaxgnn.nn import GATConv
 from jaxgnn.ops._core import dropout_mask
@@ -112,7 +112,7 @@ def shares(d):
 
 
 def attention(s, leave_out=False):
-    scores = reduce_scatter(leaky_relu(s.p - s.q + s.b, 0.1))
+    scores = segment_normalize(leaky_relu(s.p - s.q + s.b, 0.1))
     return (dropout(scores, 0.4, KEY) if leave_out else scores) * s.h
 
 
@@ -124,8 +124,8 @@ def dense_attention(d):
 @functools.cache
 def mask():
     def kept():
-        words, drop_below = dropout_mask.key_words(KEY), dropout_mask.threshold(0.4)
-        return dropout_mask.keep_factors(words, 0, NUM_EDGES, HEADS, drop_below, "float32")
+        philox_key, drop_below = dropout_mask.key_words(KEY), dropout_mask.threshold(0.4)
+        return dropout_mask.keep_factors(philox_key, 0, NUM_EDGES, HEADS, drop_below, "float32")
 
     return np.asarray(jax.jit(kept)(), np.float64)
 
@@ -193,7 +193,7 @@ CASES = {
     "dot attention": (
         ("sum",),
         "dot_attention of u",
-        lambda s: reduce_scatter(0.5 * dot(s.x, s.y) + s.w) * s.x,
+        lambda s: segment_normalize(0.5 * dot(s.x, s.y) + s.w) * s.x,
         lambda d: softmax(0.5 * (d.x * d.y).sum(1) + d.w, d.receivers)[:, None] * d.x,
     ),
     "weights of an expression": (
@@ -204,8 +204,8 @@ CASES = {
     ),
     "shares": (
         ("sum",),
-        "segment_reduce(sum) of share of sum((2 + e)), recomputed in backward",
-        lambda s: reduce_scatter(2 + s.w, "sum"),
+        "segment_reduce(sum) of normalize by sum((2 + e)), recomputed in backward",
+        lambda s: segment_normalize(2 + s.w, "sum"),
         shares,
     ),
     "any function": (
@@ -272,7 +272,7 @@ def test_fused_layers_run_as_one_call_and_form_nothing_on_the_edges(graph):
         s = symbolic(graph, arrays)
         scores = leaky_relu(s.p + s.q)
         theta = linear(concat(s.y, s.x - s.y), s.narrow)
-        return gather(reduce_scatter(scores) * s.h, fuse=fuse), gather(theta, "max", fuse=fuse)
+        return gather(segment_normalize(scores) * s.h, fuse=fuse), gather(theta, "max", fuse=fuse)
 
     def loss(arrays, graph, fuse):
         return sum(jnp.sum(out**2) for out in layers(arrays, graph, fuse))
@@ -315,7 +315,7 @@ def test_what_no_rule_fits_keeps_nothing_on_the_edges(graph):
 
 
 def test_transformations_of_what_no_rule_fits(graph):
-    """A batch, and the gradient of a gradient; also of a learnt module on the edges."""
+    """A batch, and the gradient of a gradient; also of a learned module on the edges."""
     x, z = (operands()[name] for name in "xz")
     mlp = nnx.Linear(WIDTH, 3, rngs=nnx.Rngs(0))
 
@@ -358,7 +358,7 @@ class Attention(nnx.Module):
         own = conv.linear_edges.kernel[...].reshape(-1, *shape) * conv.attention_edges[...][None]
         own = linear(edge_values(graph, z), own.sum(axis=-1))
         source, target = scatter(graph, u, v)
-        weights = reduce_scatter(leaky_relu(source + target + own, conv.negative_slope))
+        weights = segment_normalize(leaky_relu(source + target + own, conv.negative_slope))
         out = gather(weights * scatter(graph, h))
         return out.reshape(x.shape[0], -1) + conv.bias[...][None]
 
@@ -387,7 +387,7 @@ def test_masked_scores_have_no_weight_fused_or_not(graph):
     x, b = operands()["x"], operands()["b"][:, 0]
     receivers = edges(graph)[1]
     mask = jnp.asarray(np.where((receivers < 2) | (np.arange(NUM_EDGES) % 3 == 0), -np.inf, 0))
-    weights = reduce_scatter(edge_values(graph, b + mask.astype(jnp.float32)))
+    weights = segment_normalize(edge_values(graph, b + mask.astype(jnp.float32)))
     assert explain(weights * scatter(graph, x)) == "gat_attention of u"
     message = weights * scatter(graph, x)
     fused, plain = jax.jit(lambda: [gather(message, fuse=fuse) for fuse in (True, False)])()
@@ -417,7 +417,7 @@ def test_values_on_the_edges(graph):
     )
     assert "@jaxgnn_sddmm" in lowered.as_text()
     close(
-        evaluate(reduce_scatter(s.b * s.b, "max"), recompute=False),
+        evaluate(segment_normalize(s.b * s.b, "max"), recompute=False),
         d.b**2 / reduced(graph, d.b**2, "max")[d.receivers],
     )
 
@@ -436,7 +436,7 @@ def test_without_edges_or_nodes():
     for nodes in (3, 0):
         lonely = Graph.from_edges([], [], num_nodes=nodes)
         u, v = scatter(lonely, jnp.ones((nodes, 2)), jnp.ones((nodes, 2)))
-        messages = (u, u - v, reduce_scatter(u) * u, apply_edge(jnp.sin, u * v))
+        messages = (u, u - v, segment_normalize(u) * u, apply_edge(jnp.sin, u * v))
         for out in jax.jit(lambda messages=messages: [gather(message) for message in messages])():
             np.testing.assert_array_equal(out, np.zeros((nodes, 2)))
 
@@ -458,7 +458,7 @@ def bad_calls():
         "reduce": (lambda: gather(u, "median"), ValueError, "reduce: .* got 'median'"),
         "impl": (lambda: explain(u, impl="cuda"), ValueError, "impl"),
         "gather": (lambda: gather(x), TypeError, "edges: expected values on edges"),
-        "how": (lambda: reduce_scatter(u, "mean"), ValueError, "how: .* got 'mean'"),
+        "method": (lambda: segment_normalize(u, "mean"), ValueError, "method: .* got 'mean'"),
         "kernel": (lambda: linear(u, x), ValueError, r"kernel: .*\(3, out_features\)"),
         "bias": (lambda: linear(u, jnp.ones((3, 2)), jnp.ones(3)), ValueError, r"bias: .*\(2,\)"),
         "concat": (lambda: concat(u, edge_values(graph, z[:, 0])), ValueError, "concat: .*last"),
@@ -466,7 +466,7 @@ def bad_calls():
         "no function": (lambda: apply_edge(u, u), TypeError, "function: expected a function"),
         "rows": (lambda: apply_edge(lambda x: x[:3], u), ValueError, "apply_edge: expected a row"),
         "closure": (lambda: apply_edge(lambda x: x + z, u), TypeError, "any number of them|shapes"),
-        "key": (lambda: dropout(u, 0.5), ValueError, "key: expected a JAX key"),
+        "key": (lambda: dropout(u, 0.5), ValueError, "dropout_rng: expected a JAX key"),
         "aggregate": (lambda: aggregate(graph), ValueError, "u, v, e: expected at least one"),
     }
 

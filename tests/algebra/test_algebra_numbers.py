@@ -16,8 +16,8 @@ from jaxgnn.algebra import (
     gather,
     leaky_relu,
     linear,
-    reduce_scatter,
     scatter,
+    segment_normalize,
 )
 from tests.support.oracle import close
 
@@ -130,8 +130,8 @@ UNUSED = {
     "of both ends": lambda u, v, k: u / apply_edge(jnp.sqrt, v),
     "of two of one end": lambda u, v, k: u * apply_edge(jnp.sqrt, u),
     "linear": lambda u, v, k: apply_edge(jnp.sin, linear(concat(v, u - v), k)),
-    "attention": lambda u, v, k: reduce_scatter(leaky_relu(u + v)) * apply_edge(jnp.sqrt, u),
-    "scores": lambda u, v, k: reduce_scatter(apply_edge(jnp.log, u) - 2 * v) * u,
+    "attention": lambda u, v, k: segment_normalize(leaky_relu(u + v)) * apply_edge(jnp.sqrt, u),
+    "scores": lambda u, v, k: segment_normalize(apply_edge(jnp.log, u) - 2 * v) * u,
 }
 
 

@@ -85,7 +85,7 @@ def test_values_and_gradients(heads, features, width, dtype, loops, rate):
                 v,
                 bias,
                 dropout_rate=rate,
-                key=KEY,
+                dropout_rng=KEY,
                 self_loops=loops,
                 loop_bias=loop_bias,
                 impl="kernel",
@@ -160,7 +160,7 @@ def test_derivatives_equal_finite_differences(x64):
     key_scale = draw_array(np.random.default_rng(1), (graph.num_senders, 2), "float64")
 
     def f(q, k, v, bias, loops, scale, key_scale):
-        options = {"dropout_rate": 0.3, "key": KEY, "self_loops": True, "loop_bias": loops}
+        options = {"dropout_rate": 0.3, "dropout_rng": KEY, "self_loops": True, "loop_bias": loops}
         return dot_attention(graph, q, k, v, bias, scale=scale, key_scale=key_scale, **options)
 
     check_grads(jax.jit(f), (*operands, scale, key_scale), order=2, modes=["rev"], eps=1e-6)
@@ -193,7 +193,7 @@ def test_vmap_is_one_call_on_more_heads(graph):
     key_scale = jnp.arange(2.0 * graph.num_senders).reshape(-1, 2) / graph.num_senders
 
     def f(impl, k, bias):
-        options = {"key_scale": key_scale, "dropout_rate": 0.3, "key": KEY}
+        options = {"key_scale": key_scale, "dropout_rate": 0.3, "dropout_rng": KEY}
         return dot_attention(graph, q, k, v, bias, impl=impl, **options)
 
     mapped = jax.jit(jax.vmap(functools.partial(f, "kernel"), (0, None)))
@@ -212,7 +212,7 @@ def test_the_same_bits_and_nothing_of_edges_times_heads():
 
     @jax.jit
     def run(graph, *operands):
-        f = functools.partial(dot_attention, graph, dropout_rate=0.5, key=KEY)
+        f = functools.partial(dot_attention, graph, dropout_rate=0.5, dropout_rng=KEY)
         return f(*operands), gradients(f, operands)
 
     first = jax.tree.leaves(run(graph, *operands))
@@ -244,7 +244,7 @@ def test_bad_arguments():
         ),
         (lambda: f(x, x, x, scale=np.nan), ValueError, "scale: expected a finite number, got nan"),
         (lambda: f(x, x, x, key_scale=x), ValueError, r"key_scale: .* \(3, 2\), got \(3, 2, 4\)"),
-        (lambda: f(x, x, x, dropout_rate=0.5), ValueError, "key: expected a JAX key"),
+        (lambda: f(x, x, x, dropout_rate=0.5), ValueError, "dropout_rng: expected"),
         (lambda: f(x, x, x, impl="cuda"), ValueError, "impl: expected None, 'kernel'"),
     ):
         with pytest.raises(error, match=message):

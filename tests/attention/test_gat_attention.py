@@ -74,7 +74,7 @@ def test_two_runs_give_the_same_bits():
 
     @jax.jit
     def run(graph, *operands):
-        f = functools.partial(gat_attention, graph, dropout_rate=0.5, key=KEY)
+        f = functools.partial(gat_attention, graph, dropout_rate=0.5, dropout_rng=KEY)
         return f(*operands), gradients(f, operands)
 
     first = jax.tree.leaves(run(graph, *operands[:4]))

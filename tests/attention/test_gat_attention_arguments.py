@@ -52,12 +52,20 @@ def bad_calls():
         ),
         "traced": (lambda: f(v, s, s, negative_slope=s), TypeError, "negative_slope: .* number"),
         "rate": (lambda: f(v, s, s, dropout_rate=1), ValueError, "dropout_rate: .* less than 1"),
-        "no key": (lambda: f(v, s, s, dropout_rate=0.5), ValueError, "key: expected a JAX key"),
-        "seed": (lambda: f(v, s, s, dropout_rate=0.5, key=3), TypeError, "key: .* got int"),
-        "keys": (
-            lambda: f(v, s, s, dropout_rate=0.5, key=jax.random.split(KEY)),
+        "no key": (
+            lambda: f(v, s, s, dropout_rate=0.5),
             ValueError,
-            r"key: expected one key, got the shape \(2,\)",
+            "dropout_rng: expected a JAX key",
+        ),
+        "seed": (
+            lambda: f(v, s, s, dropout_rate=0.5, dropout_rng=3),
+            TypeError,
+            "dropout_rng: .* got int",
+        ),
+        "keys": (
+            lambda: f(v, s, s, dropout_rate=0.5, dropout_rng=jax.random.split(KEY)),
+            ValueError,
+            r"dropout_rng: expected one key, got the shape \(2,\)",
         ),
         "impl": (lambda: f(v, s, s, impl="cuda"), ValueError, "impl: expected None, 'kernel'"),
     }

@@ -50,7 +50,7 @@ def test_kernel_and_reference_draw_the_same_mask(heads, loops):
             src,
             dst,
             dropout_rate=0.3,
-            key=KEY,
+            dropout_rng=KEY,
             self_loops=loops,
             loop_bias=loop_bias,
             impl=impl,
@@ -80,7 +80,7 @@ def test_heads_edges_and_keys_are_independent():
 def test_dropout_keeps_the_mean_and_follows_the_key():
     graph = skewed_graph(40, 800)
     operands = draw_operands(graph, 2, 3)[:4]
-    f = jax.jit(lambda key: gat_attention(graph, *operands, dropout_rate=0.5, key=key))
+    f = jax.jit(lambda key: gat_attention(graph, *operands, dropout_rate=0.5, dropout_rng=key))
     outs = jax.vmap(f)(jax.random.split(KEY, 400))
     expected = gat_attention(graph, *operands)
     error = np.asarray(outs.mean(axis=0) - expected) / (np.asarray(outs.std(axis=0)) / 20 + 1e-9)
@@ -104,7 +104,7 @@ def test_dropout_equals_brute_force():
         dst,
         bias,
         dropout_rate=0.6,
-        key=KEY,
+        dropout_rng=KEY,
         self_loops=True,
         loop_bias=loops,
     )

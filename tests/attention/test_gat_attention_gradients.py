@@ -68,7 +68,7 @@ def test_shapes(heads, width):
 def unbiased(impl, loops, rate, graph, operands):
     """The values and the gradients, without biases."""
     f = functools.partial(
-        gat_attention, graph, self_loops=loops, dropout_rate=rate, key=KEY, impl=impl
+        gat_attention, graph, self_loops=loops, dropout_rate=rate, dropout_rng=KEY, impl=impl
     )
     return f(*operands), gradients(f, operands)
 
@@ -138,7 +138,7 @@ def test_derivatives_equal_finite_differences(x64):
     """To second order, with dropout held by its key."""
     graph = skewed_graph(7, 25)
     operands = draw_operands(graph, 2, 3, "float64")
-    f = functools.partial(gat_attention, graph, dropout_rate=0.3, key=KEY, self_loops=True)
+    f = functools.partial(gat_attention, graph, dropout_rate=0.3, dropout_rng=KEY, self_loops=True)
     check_grads(
         jax.jit(lambda v, src, dst, bias, loops: f(v, src, dst, bias, loop_bias=loops)),
         operands,

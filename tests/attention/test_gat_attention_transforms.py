@@ -50,7 +50,9 @@ def test_vmap_is_one_call_on_more_heads(graph, in_axes):
     @functools.partial(jax.jit, static_argnums=0)
     def f(impl, *operands):
         return jnp.sin(
-            gat_attention(graph, *operands[:4], dropout_rate=0.4, key=operands[4], impl=impl)
+            gat_attention(
+                graph, *operands[:4], dropout_rate=0.4, dropout_rng=operands[4], impl=impl
+            )
         )
 
     def looped(*operands):
@@ -86,7 +88,7 @@ def test_vmap_over_graphs_and_of_gradients():
     @jax.jit
     def gradient(graph, v):
         return gradients(
-            lambda *o: gat_attention(graph, *o, dropout_rate=0.2, key=KEY), (v, src, dst)
+            lambda *o: gat_attention(graph, *o, dropout_rate=0.2, dropout_rng=KEY), (v, src, dst)
         )
 
     together = jax.vmap(gradient, (0, None))(stacked, v)
@@ -100,7 +102,7 @@ def test_scan_and_checkpoint(graph):
 
     def layer(v, key, impl):
         out = gat_attention(
-            graph, v, src, dst, bias, dropout_rate=0.3, key=key, self_loops=True, impl=impl
+            graph, v, src, dst, bias, dropout_rate=0.3, dropout_rng=key, self_loops=True, impl=impl
         )
         return jnp.tanh(out)
 
@@ -136,7 +138,7 @@ def test_shard_map():
     words = jax.random.key_data(KEY)
 
     def f(graph, words, *operands):
-        return gat_attention(graph, *operands, dropout_rate=0.3, key=words, self_loops=True)
+        return gat_attention(graph, *operands, dropout_rate=0.3, dropout_rng=words, self_loops=True)
 
     @functools.partial(
         jax.shard_map,
@@ -169,7 +171,7 @@ def test_nothing_of_edges_times_heads_is_made():
 
     def run(graph, v, src, dst):
         return gradients(
-            lambda *o: gat_attention(graph, *o, dropout_rate=0.5, key=KEY), (v, src, dst)
+            lambda *o: gat_attention(graph, *o, dropout_rate=0.5, dropout_rng=KEY), (v, src, dst)
         )
 
     text = jax.jit(run).lower(graph, v, src, dst).as_text()

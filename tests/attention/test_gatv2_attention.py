@@ -91,7 +91,7 @@ def test_values_and_gradients(heads, features, dtype, loops, rate, slope):
                 bias,
                 negative_slope=slope,
                 dropout_rate=rate,
-                key=KEY,
+                dropout_rng=KEY,
                 self_loops=loops,
                 loop_bias=loop_bias,
                 impl="kernel",
@@ -130,7 +130,7 @@ def test_derivatives_equal_finite_differences(x64):
     operands = draw_operands(graph, 2, 3, "float64")
 
     def f(left, right, att, bias, loops):
-        options = {"dropout_rate": 0.3, "key": KEY, "self_loops": True}
+        options = {"dropout_rate": 0.3, "dropout_rng": KEY, "self_loops": True}
         return gatv2_attention(graph, left, right, att, bias, loop_bias=loops, **options)
 
     check_grads(jax.jit(f), operands, order=2, modes=["rev"], eps=1e-6)
@@ -156,7 +156,9 @@ def test_vmap_is_one_call_on_more_heads():
     att = jnp.stack([att, 2 * att, -att])
 
     def f(impl, right, att):
-        return gatv2_attention(graph, left, right, att, dropout_rate=0.3, key=KEY, impl=impl)
+        return gatv2_attention(
+            graph, left, right, att, dropout_rate=0.3, dropout_rng=KEY, impl=impl
+        )
 
     mapped = jax.jit(jax.vmap(functools.partial(f, "kernel"), (None, 0)))
     assert mapped.lower(right, att).as_text().count("@jaxgnn_pair") == 1
@@ -173,7 +175,7 @@ def test_the_same_bits_and_nothing_of_edges_times_heads():
 
     @jax.jit
     def run(graph, *operands):
-        f = functools.partial(gatv2_attention, graph, dropout_rate=0.5, key=KEY)
+        f = functools.partial(gatv2_attention, graph, dropout_rate=0.5, dropout_rng=KEY)
         return f(*operands), gradients(f, operands)
 
     first = jax.tree.leaves(run(graph, *operands))

@@ -1,4 +1,4 @@
-"""The dataset shape, splits, nearest neighbours, the digits, and `load` by name."""
+"""The dataset shape, splits, nearest neighbors, the digits, and `load` by name."""
 
 import dataclasses
 
@@ -112,13 +112,13 @@ def test_split_by_name_and_place():
             dataset.split(place)
 
 
-def test_normalise_features():
+def test_normalize_features():
     x = np.array([[1, 3], [-1, -1], [-1, -0.5]], np.float32)
     # The minimum is -1; sums below 1 are not divided by.
     expected = np.array([[2 / 6, 4 / 6], [0, 0], [0, 0.5]], np.float32)
-    normalised = data.normalise_features(x)
-    assert normalised.dtype == np.float32
-    np.testing.assert_allclose(normalised, expected, rtol=1e-6)
+    normalized = data.normalize_features(x)
+    assert normalized.dtype == np.float32
+    np.testing.assert_allclose(normalized, expected, rtol=1e-6)
 
 
 @given(st.integers(1, 4), st.integers(0, 3), st.integers(0, 2**31))
@@ -152,32 +152,41 @@ def test_split_fractions():
 
 # Small integer coordinates: most distances tie, and points coincide.
 @given(st.integers(2, 60), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.integers(0, 99))
-def test_knn_against_brute_force(n, dimensions, extent, symmetrise, seed):
+def test_knn_against_brute_force(n, dimensions, extent, symmetrize, seed):
     points = np.random.default_rng(seed).integers(0, extent, (n, dimensions)).astype(float)
     k = min(n - 1, 1 + seed % 12)
-    csr = data.knn(points, k, symmetrise=symmetrise)
+    csr = data.knn(points, k, symmetrize=symmetrize)
     distance = ((points[:, None] - points[None]) ** 2).sum(-1)
     np.fill_diagonal(distance, np.inf)
     dense = np.zeros((n, n), bool)
     for i in range(n):
         dense[i, np.argsort(distance[i], kind="stable")[:k]] = True
-    if symmetrise:
+    if symmetrize:
         dense |= dense.T
-    assert np.array_equal(csr.to_scipy().toarray() > 0, dense)
+    assert np.array_equal(csr.to_scipy().T.toarray() > 0, dense)
     assert csr.num_edges == dense.sum()
 
 
 def test_knn_of_coinciding_points():
-    csr = data.knn(np.zeros((400, 2)), 3, symmetrise=False)
+    csr = data.knn(np.zeros((400, 2)), 3, symmetrize=False)
     assert csr.senders[:6].tolist() == [1, 2, 3, 0, 2, 3]
     assert np.array_equal(csr.senders[12:], np.tile([0, 1, 2], 396))
 
 
+def test_to_scipy_has_senders_as_rows_as_that_of_the_graph():
+    csr = data.rmat(5, 4.0, undirected=False, seed=1)
+    matrix = csr.to_scipy().toarray()
+    assert not np.array_equal(matrix, matrix.T)
+    assert np.array_equal(matrix, csr.to_graph().to_scipy().toarray())
+    edge = csr.senders[0], csr.receivers[0]
+    assert matrix[edge] == 1
+
+
 def test_knn_refuses():
-    with pytest.raises(DataError, match="k: expected 1 to 4 neighbours among 5 points, got 5"):
-        data.knn(np.zeros((5, 2)), 5, symmetrise=False)
+    with pytest.raises(DataError, match="k: expected 1 to 4 neighbors among 5 points, got 5"):
+        data.knn(np.zeros((5, 2)), 5, symmetrize=False)
     with pytest.raises(DataError, match="points: expected finite"):
-        data.knn(np.array([[np.nan], [0.0], [1.0]]), 1, symmetrise=False)
+        data.knn(np.array([[np.nan], [0.0], [1.0]]), 1, symmetrize=False)
 
 
 def test_digits():
@@ -200,7 +209,7 @@ def test_digits_graph_is_that_of_scikit_learn():
 
     pixels = load_digits().data
     theirs = kneighbors_graph(pixels, 10, mode="distance").toarray()
-    ours = data.knn(pixels, 10, symmetrise=False).to_scipy().toarray()
+    ours = data.knn(pixels, 10, symmetrize=False).to_scipy().T.toarray()
     # Which of equally far points is taken may differ, but not how far they are.
     rows, columns = ours.nonzero()
     distance = np.linalg.norm(pixels[rows] - pixels[columns], axis=1).reshape(-1, 10)
@@ -235,7 +244,7 @@ def test_load_refuses_other_files(tmp_path):
         data.load(tmp_path)
 
 
-def test_load_normalises_features():
+def test_load_normalizes_features():
     dataset = data.load("digits", normalize_features=True)
     np.testing.assert_allclose(dataset.features.sum(axis=1), 1, rtol=1e-5)
     assert dataclasses.replace(dataset, name="other").name == "other"

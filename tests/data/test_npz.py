@@ -97,7 +97,7 @@ def test_shchur_sets(data_directory, folder, nodes, edges, features, classes, is
 
 def test_shchur_options(data_directory):
     path = data_directory / "dblp" / "dblp.npz"
-    dataset = data.load(path, binarise=False, seed=5, num_splits=1, labels_per_class=2)
+    dataset = data.load(path, binarize=False, seed=5, num_splits=1, labels_per_class=2)
     assert list(dataset.splits) == ["seed5"] and dataset.split().sizes[:2] == (8, 120)
     assert 0 < dataset.features[dataset.features > 0].min() < 0.2
     directed = data.load(data_directory / "amazon_photo", undirected=False)

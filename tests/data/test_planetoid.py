@@ -20,7 +20,7 @@ KNOWN, TESTED, TRAINED, CLASSES, FEATURES = 530, 12, 6, 3, 8
 
 @pytest.fixture
 def citeseer(tmp_path):
-    """A small set in which `test.index` skips ids and neighbour lists repeat themselves."""
+    """A small set in which `test.index` skips ids and neighbor lists repeat themselves."""
     return write_planetoid(tmp_path)
 
 
@@ -96,9 +96,9 @@ def test_cora_is_that_of_pyg(data_directory):
 
     from torch_geometric.transforms import NormalizeFeatures
 
-    normalised = data.load(data_directory / "cora", normalize_features=True)
+    normalized = data.load(data_directory / "cora", normalize_features=True)
     np.testing.assert_allclose(
-        normalised.features, NormalizeFeatures()(theirs).x.numpy(), rtol=1e-6, atol=0
+        normalized.features, NormalizeFeatures()(theirs).x.numpy(), rtol=1e-6, atol=0
     )
 
 
@@ -143,7 +143,7 @@ def test_missing_files(citeseer):
         ({"ally": np.full((KNOWN, CLASSES), 1)}, "one-hot"),
         ({"ally": np.full((KNOWN, CLASSES), 0.5)}, "one-hot"),
         ({"graph": [1, 2]}, r"ind\.citeseer\.graph: expected a pickled dict"),
-        ({"graph": {0: 1}}, "graph: expected a list of neighbours, got int"),
+        ({"graph": {0: 1}}, "graph: expected a list of neighbors, got int"),
         ({"graph": {0: ["a"]}}, "graph: expected an integer, got str"),
         ({"graph": {0: [2**70]}}, r"ind\.citeseer\.graph: cannot be read"),
         ({"graph": {0: [545]}}, "node ids from 0 to 544"),

@@ -45,15 +45,13 @@ def test_csr(protocol, container):
 
 
 @pytest.mark.parametrize("protocol", range(5))
-def test_neighbour_lists(protocol):
+def test_neighbor_lists(protocol):
     lists = collections.defaultdict(list, {0: [1, np.int64(70_000)], 3: [], 1: [0, 0, 1]})
     # Protocols 0 and 1 spell NumPy's scalars otherwise.
     if protocol < 2:
         lists[0] = [1, 70_000]
     for value in (lists, dict(lists)):
-        sources, targets = unpickle.as_neighbour_lists(
-            unpickle.loads(pickle.dumps(value, protocol))
-        )
+        sources, targets = unpickle.as_neighbor_lists(unpickle.loads(pickle.dumps(value, protocol)))
         assert sources.tolist() == [0, 0, 1, 1, 1]
         assert targets.tolist() == [1, 70_000, 0, 0, 1]
 

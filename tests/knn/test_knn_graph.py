@@ -71,7 +71,7 @@ def test_is_brute_force(monkeypatch, loop, block):
     assert_is(graph, Graph.from_edges(senders, receivers, num_nodes=50))
     if not loop:
         assert not np.any(np.asarray(graph.self_loops))
-        host = data.knn(np.asarray(points), 6, symmetrise=False)
+        host = data.knn(np.asarray(points), 6, symmetrize=False)
         np.testing.assert_array_equal(graph.senders, host.senders)
 
 
@@ -87,7 +87,8 @@ def test_clouds_of_any_sizes(monkeypatch, loop, order, block):
     if order == "mixed":
         batch = np.random.default_rng(1).permutation(batch)
     points = grid(50)
-    run = jax.jit(lambda points, batch: knn_graph(points, k, batch=batch, loop=loop))
+    options = {"padding_node": True, "loop": loop}
+    run = jax.jit(lambda points, batch: knn_graph(points, k, batch=batch, **options))
     graph = run(points, batch)
     senders, receivers = brute_force(points, k, batch=batch, loop=loop)
     padding = np.full(50 * k - senders.size, 50)
@@ -108,6 +109,17 @@ def test_clouds_of_any_sizes(monkeypatch, loop, order, block):
     x = jnp.ones((51, 2)).at[50].set(jnp.nan)
     sums = np.asarray(spmm(graph, x))[:50, 0]
     np.testing.assert_array_equal(sums, np.bincount(receivers, minlength=50))
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_clouds_of_enough_points_need_no_padding_node(loop):
+    batch = np.repeat([5, 2, 9], [7, 30, 13])
+    points, k = grid(50), 7 if loop else 6
+    graph = knn_graph(points, k, batch=batch, loop=loop)
+    senders, receivers = brute_force(points, k, batch=batch, loop=loop)
+    assert_is(graph, Graph.from_edges(senders, receivers, num_nodes=50))
+    with pytest.raises(ValueError, match=rf"batch: .* at least {k + 1 + (not loop)} .* one of 7"):
+        knn_graph(points, k + 1, batch=batch, loop=loop)
 
 
 def test_clouds_of_equal_size():
@@ -184,7 +196,9 @@ def test_few_points(points, k, loop, edges):
 
     cloud = grid(points)
     assert counts(cloud) == (points, edges)
-    assert counts(cloud, batch=jnp.zeros(points, jnp.int32)) == (points + 1, edges)
+    batch = np.zeros(points, np.int32)
+    assert counts(cloud, batch=batch) == (points, edges)
+    assert counts(cloud, batch=batch, padding_node=True) == (points + 1, edges)
     assert counts(jnp.stack([cloud] * 2)) == (2 * points, 2 * edges)
 
 
@@ -217,7 +231,9 @@ def test_numbers_of_clouds_are_compared_whole(x64):
     for numbers in (batch, batch.tolist(), jnp.asarray(batch), batch.astype(np.uint64)):
         senders = np.asarray(knn_graph(points, 1, batch=numbers).senders)
         np.testing.assert_array_equal(senders[:4], [1, 0, 3, 2])
-    jitted = jax.jit(lambda points, batch: knn_graph(points, 1, batch=batch).senders)
+    jitted = jax.jit(
+        lambda points, batch: knn_graph(points, 1, batch=batch, padding_node=True).senders
+    )
     np.testing.assert_array_equal(jitted(points, jnp.asarray(batch))[:4], [1, 0, 3, 2])
     assert knn_graph(points[:0], 1, batch=[]).num_edges == 0
 
@@ -237,8 +253,9 @@ def test_float64_is_kept(x64):
 def test_points_that_are_not_finite_give_indices_in_range():
     """Kernels read what indices say."""
     points = grid(20).at[3].set(jnp.nan).at[5].set(jnp.inf)
-    for batch in (None, jnp.repeat(jnp.arange(4), 5)):
-        senders = np.asarray(RUN(points, 4, batch=batch).senders)
+    batch = jnp.repeat(jnp.arange(4), 5)
+    for options in ({}, {"batch": batch}, {"batch": batch, "padding_node": True}):
+        senders = np.asarray(knn_graph(points, 4, **options).senders)
         assert senders.min() >= 0 and senders.max() <= 20
 
 
@@ -248,7 +265,7 @@ def test_under_vmap_and_shard_map(monkeypatch):
     batch = jnp.asarray(np.repeat([0, 1], [5, 7]))
 
     def run(points):
-        graph = knn_graph(points, 3, batch=batch)
+        graph = knn_graph(points, 3, batch=batch, padding_node=True)
         return spmm(graph, jnp.pad(points, ((0, 1), (0, 0))))
 
     single = jax.jit(run)
@@ -284,6 +301,14 @@ def bad_calls():
         "floats": ((points, 3), {"batch": batch / 1.0}, TypeError, "batch: .* got float"),
         "what": ((points, 3), {"batch": "0"}, TypeError, "batch: expected an array, got str"),
         "length": ((points, 3), {"batch": batch[1:]}, ValueError, r"batch: .*\(10,\).* \(9,\)"),
+        "small": ((points, 3), {"batch": batch + (np.arange(10) > 6)}, ValueError, "one of 3"),
+        "traced": (
+            (points, 3),
+            {"batch": batch, "jit": True},
+            ValueError,
+            "padding_node: expected True with a traced batch",
+        ),
+        "padding": ((points, 3), {"padding_node": True}, ValueError, "padding_node: .* batch"),
         "both": ((points[None], 3), {"batch": batch}, ValueError, r"batch: .* got \(1, 10, 3\)"),
     }
 
@@ -291,5 +316,8 @@ def bad_calls():
 @pytest.mark.parametrize("name", bad_calls())
 def test_bad_arguments(name):
     arguments, options, error, message = bad_calls()[name]
+    call = knn_graph
+    if options.pop("jit", False):
+        call = jax.jit(knn_graph, static_argnums=1)
     with pytest.raises(error, match=message):
-        knn_graph(*arguments, **options)
+        call(*arguments, **options)

@@ -71,7 +71,7 @@ def assert_bits(actual, expected):
 
 
 def assert_selects(x, k, bias, rate, impl):
-    cbsr = jitted_maxk(x, k, bias=bias, dropout_rate=rate, key=KEY, impl=impl)
+    cbsr = jitted_maxk(x, k, bias=bias, dropout_rate=rate, dropout_rng=KEY, impl=impl)
     z = transformed(x, bias, rate)
     expected = brute_force_maxk(z, k)
     np.testing.assert_array_equal(cbsr.indices, expected)
@@ -112,12 +112,12 @@ def test_dropped_entries_are_zeros_whatever_they_were():
     for impl in ("kernel", "jax"):
         for value in (np.nan, np.inf, -np.inf, -0.0, -1.0):
             x = jnp.full((4, 64), value, jnp.float32)
-            cbsr = maxk(x, 64, dropout_rate=0.5, key=KEY, impl=impl)
+            cbsr = maxk(x, 64, dropout_rate=0.5, dropout_rng=KEY, impl=impl)
             kept = kept_entries(4, 64, 0.5)
             assert_bits(cbsr.values, np.where(kept, np.float32(2 * value), np.float32(0)))
             assert 0.3 < kept.mean() < 0.7
     # Zeros among the largest: the lower columns first.
-    below = maxk(jnp.full((4, 64), -1.0), 5, dropout_rate=0.9, key=KEY)
+    below = maxk(jnp.full((4, 64), -1.0), 5, dropout_rate=0.9, dropout_rng=KEY)
     zeros = ~kept_entries(4, 64, 0.9)
     np.testing.assert_array_equal(below.indices, [np.flatnonzero(row)[:5] for row in zeros])
     assert not np.asarray(below.values).any()
@@ -126,21 +126,25 @@ def test_dropped_entries_are_zeros_whatever_they_were():
 def test_statistics_of_the_mask():
     x = jnp.ones((2000, 256))
     for rate in (0.1, 0.5, 0.9):
-        z = jitted_maxk(x, 256, dropout_rate=rate, key=jax.random.key(1)).values
+        z = jitted_maxk(x, 256, dropout_rate=rate, dropout_rng=jax.random.key(1)).values
         kept = np.asarray(z) > 0
         deviation = np.sqrt(rate * (1 - rate) / kept.size)
         assert abs(kept.mean() - (1 - rate)) < 4 * deviation
         np.testing.assert_allclose(np.asarray(z)[kept], 1 / (1 - rate), rtol=1e-6)
         assert np.abs(kept.mean(axis=0) - (1 - rate)).max() < 5 * deviation * np.sqrt(256)
         assert np.abs(kept.mean(axis=1) - (1 - rate)).max() < 5 * deviation * np.sqrt(2000)
-        other = np.asarray(jitted_maxk(x, 256, dropout_rate=rate, key=KEY).values) > 0
+        other = np.asarray(jitted_maxk(x, 256, dropout_rate=rate, dropout_rng=KEY).values) > 0
         agreement = np.mean(kept == other)
         assert abs(agreement - (rate**2 + (1 - rate) ** 2)) < 0.01
 
 
 def test_without_bias_and_dropout_it_is_the_plain_selection():
     x = draw_array(np.random.default_rng(0), (5, 40), "float32")
-    text = jax.jit(lambda x: maxk(x, 8, dropout_rate=0, key=KEY, impl="kernel")).lower(x).as_text()
+    text = (
+        jax.jit(lambda x: maxk(x, 8, dropout_rate=0, dropout_rng=KEY, impl="kernel"))
+        .lower(x)
+        .as_text()
+    )
     assert "@jaxgnn_maxk(" in text and "transformed" not in text
     assert_selects(x, 8, None, 0.0, "kernel")
 
@@ -148,7 +152,7 @@ def test_without_bias_and_dropout_it_is_the_plain_selection():
 def test_leading_axes_active_and_packed():
     x = draw_array(np.random.default_rng(1), (2, 3, 64), "float32")
     bias = draw_array(np.random.default_rng(2), 64, "float32")
-    options = {"bias": bias, "dropout_rate": 0.5, "key": KEY}
+    options = {"bias": bias, "dropout_rate": 0.5, "dropout_rng": KEY}
     cbsr = maxk(x, 9, **options)
     flat = maxk(x.reshape(6, 64), 9, **options)
     np.testing.assert_array_equal(cbsr.values.reshape(6, 9), flat.values)
@@ -171,7 +175,7 @@ def test_derivatives_equal_finite_differences(rate):
 
         @jax.jit
         def f(x, bias):
-            values = maxk(x, 8, bias=bias, dropout_rate=rate, key=KEY).values
+            values = maxk(x, 8, bias=bias, dropout_rate=rate, dropout_rng=KEY).values
             return jnp.sin(values) * jnp.arange(1.0, 9)[None, :]
 
         check_grads(f, (x, bias), order=2, modes=["rev"], eps=1e-6)
@@ -185,7 +189,7 @@ def test_gradients_equal_those_of_plain_jax(dtype):
     factors = np.where(kept_entries(20, 72, 0.5), np.float32(2), np.float32(0))
 
     def fused(x, bias, impl):
-        return maxk(x, 20, bias=bias, dropout_rate=0.5, key=KEY, impl=impl)
+        return maxk(x, 20, bias=bias, dropout_rate=0.5, dropout_rng=KEY, impl=impl)
 
     def apart(x, bias, impl):
         z = (x.astype(jnp.float32) + bias[None, :]) * factors
@@ -217,7 +221,7 @@ def test_vmap_gives_each_example_what_it_gets_alone():
     @jax.jit
     def f(x, bias, key):
         def select(x, bias):
-            cbsr = maxk(x, 20, bias=bias, dropout_rate=0.5, key=key, impl="kernel")
+            cbsr = maxk(x, 20, bias=bias, dropout_rate=0.5, dropout_rng=key, impl="kernel")
             return cbsr.values, cbsr.indices
 
         values, pullback, indices = jax.vjp(select, x, bias, has_aux=True)
@@ -246,7 +250,7 @@ def test_nested_vmap_over_different_operands():
     keys = jax.random.split(jax.random.key(3), 2)
 
     def f(x, bias, key):
-        return maxk(x, 20, bias=bias, dropout_rate=0.5, key=key, impl="kernel").indices
+        return maxk(x, 20, bias=bias, dropout_rate=0.5, dropout_rng=key, impl="kernel").indices
 
     jitted = jax.jit(f)
     inner_x = jax.vmap(jax.vmap(f, (0, None, None)), (None, 0, 0))(x, bias, keys)
@@ -265,7 +269,7 @@ def test_scan_over_keys():
 
     def loss(x):
         def step(carry, key):
-            return maxk(carry, 30, dropout_rate=0.5, key=key).to_dense() + x, None
+            return maxk(carry, 30, dropout_rate=0.5, dropout_rng=key).to_dense() + x, None
 
         return jnp.sum(jax.lax.scan(step, x, keys)[0] ** 2)
 
@@ -287,7 +291,7 @@ def test_shard_map_over_rows():
     bias = draw_array(np.random.default_rng(13), 32, "float32")
 
     def dense(x, bias, key):
-        return maxk(x, 10, bias=bias, dropout_rate=0.5, key=key).to_dense()
+        return maxk(x, 10, bias=bias, dropout_rate=0.5, dropout_rng=key).to_dense()
 
     def shard(x, bias, key):
         return dense(x, bias, jax.random.fold_in(key, jax.lax.axis_index("d")))
@@ -319,12 +323,36 @@ X = jnp.ones((3, 4))
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"dropout_rate": 1.0, "key": KEY}, ValueError, "dropout_rate: expected .* less than 1"),
-        ({"dropout_rate": -0.1, "key": KEY}, ValueError, "dropout_rate: expected .* from 0"),
-        ({"dropout_rate": "half", "key": KEY}, TypeError, "dropout_rate: expected a number"),
-        ({"dropout_rate": 0.5}, ValueError, "key: expected a JAX key with dropout_rate=0.5"),
-        ({"dropout_rate": 0.5, "key": 3}, TypeError, "key: expected a JAX key, got int"),
-        ({"dropout_rate": 0.5, "key": X}, TypeError, "key: expected a JAX key, got an array"),
+        (
+            {"dropout_rate": 1.0, "dropout_rng": KEY},
+            ValueError,
+            "dropout_rate: expected .* less than 1",
+        ),
+        (
+            {"dropout_rate": -0.1, "dropout_rng": KEY},
+            ValueError,
+            "dropout_rate: expected .* from 0",
+        ),
+        (
+            {"dropout_rate": "half", "dropout_rng": KEY},
+            TypeError,
+            "dropout_rate: expected a number",
+        ),
+        (
+            {"dropout_rate": 0.5},
+            ValueError,
+            "dropout_rng: expected a JAX key with dropout_rate=0.5",
+        ),
+        (
+            {"dropout_rate": 0.5, "dropout_rng": 3},
+            TypeError,
+            "dropout_rng: expected a JAX key, got int",
+        ),
+        (
+            {"dropout_rate": 0.5, "dropout_rng": X},
+            TypeError,
+            "dropout_rng: expected a JAX key, got an array",
+        ),
         ({"bias": jnp.ones(3)}, ValueError, r"bias: expected the shape \(4,\), got \(3,\)"),
         ({"bias": jnp.ones((1, 4))}, ValueError, r"bias: expected the shape \(4,\), got \(1, 4\)"),
         ({"bias": jnp.ones(4, int)}, TypeError, "bias: expected float32.*got int32"),
@@ -338,9 +366,11 @@ def test_bad_arguments(options, error, message):
 
 def test_raw_and_other_keys():
     x = draw_array(np.random.default_rng(14), (3, 40), "float32")
-    typed, raw = (maxk(x, 9, dropout_rate=0.5, key=key) for key in (KEY, jax.random.PRNGKey(7)))
+    typed, raw = (
+        maxk(x, 9, dropout_rate=0.5, dropout_rng=key) for key in (KEY, jax.random.PRNGKey(7))
+    )
     np.testing.assert_array_equal(typed.indices, raw.indices)
-    longer = maxk(x, 9, dropout_rate=0.5, key=jax.random.key(7, impl="rbg"))
+    longer = maxk(x, 9, dropout_rate=0.5, dropout_rng=jax.random.key(7, impl="rbg"))
     assert longer.indices.shape == (3, 9)
 
 

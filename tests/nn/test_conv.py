@@ -33,7 +33,7 @@ def weighted_graphs(draw):
 
 
 def dense_gcn(graph, weights, fill):
-    """The normalised matrix in float64, one self-loop a node."""
+    """The normalized matrix in float64, one self-loop a node."""
     senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
     values = np.ones(graph.num_edges) if weights is None else np.asarray(weights, np.float64)
     matrix = dense_adjacency(graph, np.where(senders == receivers, 0, values))
@@ -74,11 +74,11 @@ def test_gcn_is_the_dense_formula(drawn, improved, out_features):
 
 @examples(15)
 @given(weighted_graphs())
-def test_gcn_agrees_with_the_host_normalisation(drawn):
+def test_gcn_agrees_with_the_host_normalization(drawn):
     graph, x, weights = drawn
     conv = GCNConv(WIDTH, 3, use_bias=False, rngs=nnx.Rngs(1))
-    normalised = gcn_norm(graph, weights)
-    expected = spmm(normalised[0], jnp.asarray(x) @ conv.linear.kernel[...], normalised[1])
+    normalized = gcn_norm(graph, weights)
+    expected = spmm(normalized[0], jnp.asarray(x) @ conv.linear.kernel[...], normalized[1])
     close(CALL(conv, graph, x, weights), expected)
 
 
@@ -96,7 +96,7 @@ def test_sage_is_the_dense_formula(aggr, drawn, out_features):
     aggregated = np.zeros_like(wide)
     for node in np.unique(receivers):
         aggregated[node] = reduce(messages[receivers == node], axis=0)
-    kernel, bias = parameters(conv.linear_neighbours)
+    kernel, bias = parameters(conv.linear_neighbors)
     expected = aggregated @ kernel + bias + wide @ parameters(conv.linear_root)[0]
     close(CALL(conv, graph, x, weights), expected)
 
@@ -168,12 +168,12 @@ def test_rectangular_graphs(first):
     matrix = dense_adjacency(graph, weights)
     conv = SAGEConv((6, 12), 3, aggr="sum", rngs=nnx.Rngs(0))
     conv.transform_first = first
-    kernel, bias = parameters(conv.linear_neighbours)
+    kernel, bias = parameters(conv.linear_neighbors)
     expected = matrix @ np.asarray(x[0]) @ kernel + bias + x[1] @ conv.linear_root.kernel[...]
     close(conv(graph, x, weights), expected)
 
     conv = SAGEConv((6, 12), 3, aggr="sum", root_weight=False, rngs=nnx.Rngs(0))
-    kernel, bias = parameters(conv.linear_neighbours)
+    kernel, bias = parameters(conv.linear_neighbors)
     close(conv(graph, (x[0], None), weights), matrix @ np.asarray(x[0]) @ kernel + bias)
 
     conv = GINConv(MLP([6, 3, 3], rngs=nnx.Rngs(0)))
@@ -198,8 +198,8 @@ def test_gcn_options():
     close(conv(graph, x, weights), spmm(graph, x @ conv.linear.kernel[...], weights))
     conv = GCNConv(6, 3, add_self_loops=False, rngs=nnx.Rngs(0))
     for w in (None, weights):
-        normalised = gcn_norm(graph, w, add_self_loops=False)
-        expected = spmm(normalised[0], x @ conv.linear.kernel[...], normalised[1])
+        normalized = gcn_norm(graph, w, add_self_loops=False)
+        expected = spmm(normalized[0], x @ conv.linear.kernel[...], normalized[1])
         close(conv(graph, x, w), expected)
 
 
@@ -270,7 +270,7 @@ def test_low_precision(name, widths, dtype):
     close(out, CALL(wide, graph, x, weights), 8 * float(jnp.finfo(dtype).eps))
 
 
-def test_gcn_normalises_in_float32():
+def test_gcn_normalizes_in_float32():
     """A degree of 1,001 has no bfloat16: rounded, the rows would not sum to 1."""
     star = np.arange(1001)
     graph = Graph.from_edges(np.repeat(star, 2), np.stack([star, 0 * star], 1).ravel())
@@ -282,7 +282,7 @@ def test_gcn_normalises_in_float32():
 
 
 def test_gcn_of_a_hub_is_in_float16_s_range():
-    """Its neighbours' sum is not, before it is divided by the root of its degree."""
+    """Its neighbors' sum is not, before it is divided by the root of its degree."""
     hub = Graph.from_edges(np.arange(1, 5001), np.zeros(5000, int), num_nodes=5001)
     conv = GCNConv(1, 1, dtype=jnp.float16, kernel_init=jax.nn.initializers.ones, rngs=nnx.Rngs(0))
     x = jnp.full((5001, 1), 100, jnp.float16)
@@ -309,7 +309,7 @@ def test_float64(x64):
     np.testing.assert_allclose(np.asarray(out), expected, atol=1e-12)
 
 
-def test_sage_normalises_rows():
+def test_sage_normalizes_rows():
     graph, x = random_graph(square=True), normal(40, 6).at[7].set(0)
     conv = SAGEConv(6, 3, normalize=True, use_bias=False, rngs=nnx.Rngs(0))
     out = conv(graph, x)
@@ -331,7 +331,7 @@ def test_initial_values_are_pyg_s():
     assert not np.any(np.asarray(gcn.linear.bias[...]))
     sage = SAGEConv((300, 200), 1000, project=True, rngs=rngs)
     for layer, width in (
-        (sage.linear_neighbours, 300),
+        (sage.linear_neighbors, 300),
         (sage.linear_root, 200),
         (sage.linear_project, 300),
     ):
@@ -340,7 +340,7 @@ def test_initial_values_are_pyg_s():
             value = np.abs(np.asarray(value))
             assert 0.98 * bound < value.max() <= bound
             assert abs(value.mean() - bound / 2) < 0.1 * bound
-    assert sage.linear_root.bias is None and sage.linear_neighbours.bias is not None
+    assert sage.linear_root.bias is None and sage.linear_neighbors.bias is not None
 
 
 def bad_calls():

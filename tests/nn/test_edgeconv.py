@@ -48,7 +48,7 @@ def on_edges(graph, x, function, aggr):
     return out
 
 
-def product(layer):
+def linear_map(layer):
     kernel = np.asarray(layer.kernel[...], np.float64)
     bias = 0.0 if layer.bias is None else np.asarray(layer.bias[...], np.float64)
     return lambda rows: rows @ kernel + bias
@@ -63,24 +63,24 @@ def test_a_product_is_the_formula_on_the_edges(aggr):
     graph, x = skewed_graph(NODES, EDGES), normal(NODES, WIDTH)
     conv = make(aggr=aggr, use_bias=aggr != "mean")
     assert conv.linear.kernel.shape == (2 * WIDTH, OUT)
-    close(CALL(conv, graph, x), on_edges(graph, x, product(conv.linear), aggr))
+    close(CALL(conv, graph, x), on_edges(graph, x, linear_map(conv.linear), aggr))
 
 
 @pytest.mark.parametrize("aggr", ["max", "sum"])
-@pytest.mark.parametrize("kind", ["mlp", "linear", "one product"])
+@pytest.mark.parametrize("kind", ["mlp", "linear", "one layer"])
 def test_modules_on_the_edges(kind, aggr):
-    """An MLP, whose first product moves to the nodes; any module; an MLP that is a product."""
+    """An MLP, whose first layer is hoisted to the nodes; any module; an MLP of one layer."""
     graph, x = skewed_graph(NODES, EDGES), normal(NODES, WIDTH)
     if kind == "mlp":
         module = perceptron()
-        first, second = map(product, module.linears)
+        first, second = map(linear_map, module.linears)
         function = lambda rows: second(np.tanh(first(rows)))  # noqa: E731
     elif kind == "linear":
         module = nnx.Linear(2 * WIDTH, OUT, rngs=nnx.Rngs(1))
-        function = product(module)
+        function = linear_map(module)
     else:
         module = MLP([2 * WIDTH, OUT], rngs=nnx.Rngs(1))
-        function = product(module.linears[0])
+        function = linear_map(module.linears[0])
     conv = make(aggr=aggr, mlp=module)
     assert conv.linear is None
     close(CALL(conv, graph, x), on_edges(graph, x, function, aggr))
@@ -96,7 +96,7 @@ def test_pairs_and_further_axes():
         out = CALL(conv, graph, pair)
         assert out.shape == (7, 2, OUT)
         close(out[:, 1], CALL(conv, graph, (pair[0][:, 1], pair[1][:, 1])))
-    expected = on_edges(graph, pair, product(make().linear), "max")
+    expected = on_edges(graph, pair, linear_map(make().linear), "max")
     close(CALL(make(), graph, pair), expected)
 
 
@@ -111,14 +111,14 @@ def shapes_kept(conv, graph, x):
     return [leaf.shape for leaf in jax.tree.leaves(pullback)]
 
 
-@pytest.mark.parametrize("kind", ["product", "mlp", "linear"])
+@pytest.mark.parametrize("kind", ["linear_map", "mlp", "linear"])
 def test_nothing_of_the_edges_size_is_kept(kind):
     graph, x = skewed_graph(NODES, 61), normal(NODES, WIDTH)
     mlp = {"mlp": perceptron, "linear": lambda: nnx.Linear(2 * WIDTH, OUT, rngs=nnx.Rngs(1))}
     conv = make(mlp=mlp[kind]() if kind in mlp else None)
     wide = [shape for shape in shapes_kept(conv, graph, x) if len(shape) > 1]
     assert wide and not any(shape[0] == 61 for shape in wide)
-    if kind == "product":  # nor is it formed
+    if kind == "linear_map":  # nor is it formed
         gradient = jax.grad(lambda x: jnp.sum(conv(graph, x) ** 2))
         text = jax.jit(lambda x, graph: gradient(x)).lower(x, graph).as_text()
         assert not re.search(r"tensor<61x\d+x?\w*f32>", text)
@@ -209,17 +209,17 @@ def test_initial_values_are_pytorch_s():
         assert 0.98 * 0.1 < value.max() <= 0.1  # 1 / sqrt(2 * 50)
 
 
-def test_dynamic_is_the_convolution_on_the_nearest_neighbours():
+def test_dynamic_is_the_convolution_on_the_nearest_neighbors():
     x = normal(30, WIDTH)
     conv = DynamicEdgeConv(WIDTH, OUT, 4, rngs=nnx.Rngs(0))
     graph = jax.jit(lambda x: knn_graph(x, 4, loop=True))(x)
-    assert np.asarray(graph.self_loops).all()  # each point is its own neighbour
+    assert np.asarray(graph.self_loops).all()  # each point is its own neighbor
     close(CALL(conv, x), CALL(conv.conv, graph, x))
 
 
-@pytest.mark.parametrize("kind", ["product", "mlp"])
+@pytest.mark.parametrize("kind", ["linear_map", "mlp"])
 def test_dynamic_clouds(kind):
-    """Of one size and of any, with fewer points than neighbours: each is as it is alone."""
+    """Of one size and of any, with fewer points than neighbors: each is as it is alone."""
     mlp = perceptron() if kind == "mlp" else None
     conv = DynamicEdgeConv(WIDTH, OUT, 4, aggr="sum", mlp=mlp, rngs=nnx.Rngs(0))
     x = normal(16, WIDTH)

@@ -76,9 +76,9 @@ def dense_convolution(name, p, graph, x, weights):
         return matrix @ x @ p["linear"]["kernel"] + p["linear"]["bias"]
     if name == "sage":
         degree = jnp.maximum(jnp.diff(graph.row_offsets), 1)[:, None]
-        neighbours, root = p["linear_neighbours"], p["linear_root"]
+        neighbors, root = p["linear_neighbors"], p["linear_root"]
         mean = matrix @ x / degree
-        return mean @ neighbours["kernel"] + neighbours["bias"] + x @ root["kernel"]
+        return mean @ neighbors["kernel"] + neighbors["bias"] + x @ root["kernel"]
     x = matrix @ x + x
     first, last = (p["nn"]["linears"][i] for i in range(2))
     return jax.nn.relu(x @ first["kernel"] + first["bias"]) @ last["kernel"] + last["bias"]
@@ -561,7 +561,7 @@ def test_own_dropout_comes_before_the_selection_and_follows_train_and_eval():
     bias = jnp.linspace(-1, 1, 24)
     activation = MaxK(5, dropout=0.5, rngs=nnx.Rngs(3))
     key = MaxK(5, dropout=0.5, rngs=nnx.Rngs(3)).dropout.rngs()
-    expected = maxk(x, 5, bias=bias, dropout_rate=0.5, key=key).to_dense()
+    expected = maxk(x, 5, bias=bias, dropout_rate=0.5, dropout_rng=key).to_dense()
     np.testing.assert_array_equal(activation(x, bias), expected)
     assert not np.array_equal(activation(x, bias), expected)  # another mask
     activation.eval()

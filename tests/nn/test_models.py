@@ -46,7 +46,7 @@ def loss(model, graph, x, weights):
 
 @pytest.mark.parametrize("name", ["gcn", "sage", "gin"])
 def test_the_ways_to_compile_and_differentiate_agree(name):
-    """nnx.jit and nnx.grad; split and merge under jax.jit; rematerialised; without jit."""
+    """nnx.jit and nnx.grad; split and merge under jax.jit; rematerialized; without jit."""
     graph, x, weights = example()
     model = make(name)
     graphdef, params = nnx.split(model)
@@ -257,6 +257,11 @@ def test_the_perceptron_ignores_the_graph():
         (lambda r: GCN(6, -8, 3, 2, rngs=r), ValueError, "hidden_features: .* got -8"),
         (lambda r: GCN(6, 12, 3, 2, dropout=1.0, rngs=r), ValueError, "dropout: .* got 1.0"),
         (lambda r: GCN(6, 12, 3, 2, norm="graph", rngs=r), ValueError, "norm: .* got 'graph'"),
+        (
+            lambda r: GNN(6, 12, 3, 2, rngs=r),
+            TypeError,
+            "conv: expected what makes a layer, got None",
+        ),
         (lambda r: GCN(6, 12, 3, 2, jumping="lstm", rngs=r), ValueError, "jumping: .* 'lstm'"),
         (lambda r: GraphSAGE(6, 12, 3, 2, improved=True, rngs=r), TypeError, "improved"),
         (lambda r: MLP([6, 3], dropout=-1, rngs=r), ValueError, "dropout: .* got -1"),

@@ -80,7 +80,7 @@ def test_the_models():
     assert all(conv.dropout.rate == 0.5 and conv.linear_beta for conv in model.convs)
 
 
-def test_nothing_follows_a_propagation_but_a_normalisation_and_its_activation():
+def test_nothing_follows_a_propagation_but_a_normalization_and_its_activation():
     graph, x = skewed_graph(NODES, EDGES), normal(NODES, WIDTH)
 
     @nnx.jit

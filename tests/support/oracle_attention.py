@@ -188,7 +188,7 @@ def values_and_gradients(impl, loops, rate, graph, operands):
     def f(v, src, dst, bias, loop_bias):
         options = {"self_loops": True, "loop_bias": loop_bias} if loops else {}
         return gat_attention(
-            graph, v, src, dst, bias, dropout_rate=rate, key=KEY, impl=impl, **options
+            graph, v, src, dst, bias, dropout_rate=rate, dropout_rng=KEY, impl=impl, **options
         )
 
     return f(*operands), gradients(f, operands)

@@ -20,7 +20,7 @@ _OF_ENDS = {"lin_l": "linear_senders", "lin_r": "linear_receivers"}
 # PyTorch's names, where they differ; `lin` depends on the module.
 _NAMES = {
     "lins": "linears",
-    "lin_l": "linear_neighbours",
+    "lin_l": "linear_neighbors",
     "lin_r": "linear_root",
     "lin_src": "linear_senders",
     "lin_dst": "linear_receivers",

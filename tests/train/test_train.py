@@ -286,7 +286,7 @@ def test_kernel_calls_counts():
     assert kernel_calls(text + " stablehlo.custom_call @Sharding(%2)") == {"spmm": 2}
 
 
-# The optimiser.
+# The optimizer.
 
 
 def test_l2_decay_of_the_first_layer_alone():
@@ -441,7 +441,7 @@ def test_settings_round_trip_through_json():
     with pytest.raises(ConfigError, match=r"--seed 5 \(the run's: 0\)"):
         check_same_settings(saved, dataclasses.replace(config, seed=5))
     with pytest.raises(ConfigError, match="unknown settings"):
-        from_settings({**saved, "colour": "blue"})
+        from_settings({**saved, "color": "blue"})
     with pytest.raises(ConfigError, match="layers: expected int"):
         from_settings({**saved, "layers": "2"})
 
@@ -479,7 +479,7 @@ def test_annealing_narrows_with_the_steps():
     assert kept == [8, 6, 4, 2, 2]
     # From then on it is the model whose MaxK keeps 2, in training and in evaluation.
     narrow, own = build(dataclasses.replace(config, anneal_from=0), task)
-    own = dataclasses.replace(own, params=state.params, optimiser=state.optimiser)
+    own = dataclasses.replace(own, params=state.params, optimizer=state.optimizer)
     expected, expected_loss = jax.jit(narrow.step)(own, task)
     state, loss = step(state, task)
     assert loss == pytest.approx(float(expected_loss), rel=1e-6)
@@ -502,7 +502,7 @@ def test_decay_of_the_first_layer_is_that_of_an_input_layer():
     config = dataclasses.replace(SMALL, decay_layers="first", input_layer=True)
     program, state = build(config, task)
     zero = jax.tree.map(jnp.zeros_like, state.params)
-    updates, _ = program.optimiser.update(zero, state.optimiser, state.params)
+    updates, _ = program.optimizer.update(zero, state.optimizer, state.params)
     moved = {
         jax.tree_util.keystr(path[:1], simple=True): bool(np.any(leaf))
         for path, leaf in jax.tree_util.tree_leaves_with_path(updates)

@@ -199,7 +199,7 @@ def on_graphs(graph, x):
     return spmm(dataclasses.replace(graph, row_offsets=offsets), x)
 
 
-DROPOUT = {"dropout_rate": 0.5, "key": np.array([1, 2], np.uint32)}
+DROPOUT = {"dropout_rate": 0.5, "dropout_rng": np.array([1, 2], np.uint32)}
 # Of rows [NODES, 2, 4]: each rule of `vmap` by what needs it.
 ON_ROWS = {
     "spmm": spmm,

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.ops import segment_reduce
-from jaxgnn.ops._core import checks
 
 FillValue = float | Literal["mean", "add", "min", "max"]
 
@@ -21,7 +21,7 @@ class AttentionWeights(NamedTuple):
     """The weights by which a layer averaged, after dropout.
 
     Attributes:
-        edges: of the edges, in the graph's order; 0 for self-loops that were passed over.
+        edges: of the edges, in the graph's order; 0 for self-loops that were skipped.
         loops: of the added self-loops, of the nodes that are both sender and receiver; `None`
             without.
     """
@@ -31,18 +31,18 @@ class AttentionWeights(NamedTuple):
 
 
 def project(layer: nnx.Linear, x: Array, heads: int) -> Float[Array, "nodes *batch heads features"]:
-    """The product, cut into heads."""
+    """The linear projection, split into heads."""
     out = layer(x)
     return out.reshape(*out.shape[:-1], heads, out.shape[-1] // heads)
 
 
 def fold(rows: Float[Array, "nodes *batch heads features"]) -> Float[Array, "nodes _ features"]:
-    """The axes between the nodes and the heads, multiplied into the heads."""
+    """The axes between the nodes and the heads, folded into the heads."""
     return rows.reshape(rows.shape[0], math.prod(rows.shape[1:-1]), rows.shape[-1])
 
 
 def join(out: Float[Array, "nodes *batch heads features"], concat: bool) -> Array:
-    """The heads side by side, or their mean."""
+    """The heads concatenated, or their mean."""
     if concat:
         return out.reshape(*out.shape[:-2], out.shape[-2] * out.shape[-1])
     return jnp.mean(out, axis=-2)
@@ -87,7 +87,7 @@ def loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Arra
         return jnp.full(shape, fill_value, edge_attr.dtype)
     kept = (graph.senders != graph.receivers)[:, None]
     dtype, edge_attr = edge_attr.dtype, edge_attr.astype(accumulation_dtype(edge_attr.dtype))
-    number = segment_reduce(graph, kept.astype(edge_attr.dtype))
+    degree = segment_reduce(graph, kept.astype(edge_attr.dtype))
     neutral = {"min": jnp.inf, "max": -jnp.inf}.get(fill_value, 0)
     values = jnp.where(kept, edge_attr, jnp.full_like(edge_attr, neutral))
     if fill_value in ("min", "max"):
@@ -95,5 +95,5 @@ def loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Arra
     else:
         reduced = segment_reduce(graph, values)
     if fill_value == "mean":
-        reduced = reduced / jnp.maximum(number, 1)
-    return jnp.where(number > 0, reduced, jnp.zeros_like(reduced)).astype(dtype)
+        reduced = reduced / jnp.maximum(degree, 1)
+    return jnp.where(degree > 0, reduced, jnp.zeros_like(reduced)).astype(dtype)

@@ -7,21 +7,21 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn.conv import _heads
 from jaxgnn.ops import cosine_attention
-from jaxgnn.ops._core import checks
 
 
 class AGNNConv(nnx.Module):
-    r"""Averages the neighbours' features by an attention with one parameter.
+    r"""Averages the neighbors' features by an attention with one parameter.
 
     $$y_i = \sum_{e = (j \to i)} \alpha_e \, x_j, \qquad
       \alpha_e = \mathrm{softmax}_i \, \big( \beta \cos(x_i, x_j) \big)$$
 
-    Self-loops are those of `GATConv`. Nothing of the size of the edges is stored.
+    Self-loops are those of `GATConv`. There are no O(E) intermediates.
 
     Args:
         requires_grad: make $\beta$ a parameter, which begins at 1; else it is 1.

@@ -1,4 +1,4 @@
-"""The edge convolution on the nearest neighbours in the space of the features."""
+"""The edge convolution on the nearest neighbors in the space of the features."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from jaxgnn.ops import knn_graph
 
 
 class DynamicEdgeConv(nnx.Module):
-    r"""`EdgeConv` on the graph of the `k` nearest neighbours of each point's features.
+    r"""`EdgeConv` on the graph of the `k` nearest neighbors of each point's features.
 
     The graph is made in the call (`jaxgnn.knn_graph`, on the device), from the features as they
-    are then; a point is one of its own neighbours, as in PyG. No gradient flows through the
-    choice of the neighbours.
+    are then; a point is one of its own neighbors, as in PyG. No gradient flows through the
+    choice of the neighbors.
 
     Args:
         in_features: width of $x$.
         out_features: width of $y$.
-        k: number of neighbours.
+        k: number of neighbors.
         options: those of `EdgeConv`: `aggr`, `mlp`, `use_bias`, `dtype`, `param_dtype`,
             `kernel_init`, `bias_init`, `rngs`.
 
@@ -39,7 +39,7 @@ class DynamicEdgeConv(nnx.Module):
     """
 
     def __init__(self, in_features: int, out_features: int, k: int, **options: Any):
-        self.k = count(k, "k", "neighbours")
+        self.k = count(k, "k", "neighbors")
         self.conv = EdgeConv(in_features, out_features, **options)
         self.in_features = in_features
         self.out_features = out_features
@@ -72,10 +72,10 @@ class DynamicEdgeConv(nnx.Module):
                 f"{self.in_features}), got {x.shape}"
             )
         x = jnp.asarray(x)
-        graph = knn_graph(x, self.k, batch=batch, loop=True)
+        padding_node = batch is not None
+        graph = knn_graph(x, self.k, batch=batch, padding_node=padding_node, loop=True)
         rows = x.reshape(-1, self.in_features)
         if batch is None:
             return self.conv(graph, rows).reshape(*x.shape[:-1], self.out_features)
-        # The node that pads has the edges that are missing, to itself.
         padded = jnp.concatenate([rows, jnp.zeros_like(rows, shape=(1, self.in_features))])
         return self.conv(graph, padded)[:-1]

@@ -11,38 +11,38 @@ from flax.nnx.nn import dtypes
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn.graph import Graph
+from jaxgnn._core import checks
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.ops import edge_conv, gather_edges, segment_reduce
-from jaxgnn.ops._core import checks
 
 EdgeReduce = Literal["max", "mean", "sum"]
 
 
 class EdgeConv(nnx.Module):
-    r"""Convolution over the differences to a node's neighbours.
+    r"""Convolution over the differences to a node's neighbors.
 
     $$y_i = \mathrm{aggr}_{e = (j \to i)} \; h \big( [x_i, \; x_j - x_i] \big)$$
 
-    A node without incoming edges gets 0. Without `mlp`, $h$ is a product and a bias:
+    A node without incoming edges gets 0. Without `mlp`, $h$ is a linear layer:
     $x_i W_1 + (x_j - x_i) W_2 + b$ is then $\theta_j + \varphi_i$ with $\theta_j = x_j W_2$ and
-    $\varphi_i = x_i (W_1 - W_2) + b$, two products over the nodes and one aggregation
-    (`jaxgnn.edge_conv`): nothing of the size of the edges is formed.
+    $\varphi_i = x_i (W_1 - W_2) + b$, two projections on the nodes and one aggregation
+    (`jaxgnn.edge_conv`), without O(E) intermediates.
 
-    With `mlp`, $h$ is that module. Its values on the edges are needed, `[num_edges, ...]` of each
-    of its widths at a time; backward computes them once more, so that between the two passes only
-    arrays of the nodes' size are kept. Of a `jaxgnn.nn.MLP` the first product moves to the nodes
-    as above; any other module gets the rows $[x_i, x_j - x_i]$ of the edges.
+    With `mlp`, $h$ is that module. It computes values on the edges, `[num_edges, ...]` of each of
+    its widths at a time. They are recomputed in the backward pass, so that only arrays of the
+    nodes' size are stored. The first layer of a `jaxgnn.nn.MLP` is hoisted to the nodes as above;
+    any other module gets the rows $[x_i, x_j - x_i]$ of the edges.
 
     Args:
         in_features: width of $x$.
         out_features: width of $y$.
         aggr: `"max"`, `"mean"` or `"sum"`.
-        mlp: $h$, a module from `2 * in_features` to `out_features`; a product if not given, and
-            the options below are for that.
+        mlp: $h$, a module from `2 * in_features` to `out_features`; a linear layer if not given,
+            and the options below are for that.
         use_bias: whether to add $b$.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
@@ -55,7 +55,7 @@ class EdgeConv(nnx.Module):
         ValueError: a width below 1 or not that of `mlp`, or an unknown `aggr`.
 
     Source: Wang et al., "Dynamic Graph CNN for Learning on Point Clouds" (TOG 2019), section 3;
-    PyG's `EdgeConv`. The reorganisation and recomputation: Zhang et al., "Understanding GNN
+    PyG's `EdgeConv`. The reorganization and recomputation: Zhang et al., "Understanding GNN
     Computational Graph" (MLSys 2022), sections 4 and 6.
     """
 
@@ -82,9 +82,9 @@ class EdgeConv(nnx.Module):
                 f"mlp: expected one from 2 * in_features = {widths[0]} to out_features = "
                 f"{widths[1]}, got the widths {mlp.features}"
             )
-        product = None
+        layer = None
         if mlp is None:
-            product = linear(
+            layer = linear(
                 *widths,
                 use_bias=use_bias,
                 dtype=dtype,
@@ -93,7 +93,7 @@ class EdgeConv(nnx.Module):
                 bias_init=bias_init,
                 rngs=rngs,
             )
-        self.linear = product
+        self.linear = layer
         self.mlp = mlp
         self.aggr: EdgeReduce = aggr
         self.in_features = in_features
@@ -117,7 +117,7 @@ class EdgeConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a shape that does not fit, a missing half of the pair, or weights.
         """
-        graph = _inputs.graph_argument(graph)
+        graph = graph_argument(graph)
         if weights is not None:
             raise ValueError("weights: EdgeConv has none, expected None")
         widths = (self.in_features, self.in_features)
@@ -141,7 +141,7 @@ class EdgeConv(nnx.Module):
 
 
 def _node_terms(layer: nnx.Linear, senders: Array, receivers: Array) -> tuple[Array, Array]:
-    r"""$\theta$ and $\varphi$ of the product $[x_i, x_j - x_i] W + b$."""
+    r"""$\theta$ and $\varphi$ of the projection $[x_i, x_j - x_i] W + b$."""
     own, difference = jnp.split(layer.kernel[...], 2)
     bias = None if layer.bias is None else layer.bias[...]
     # The kernels are subtracted in their own dtype, which may be the wider one.
@@ -158,11 +158,11 @@ def _node_terms(layer: nnx.Linear, senders: Array, receivers: Array) -> tuple[Ar
 def _recomputed(
     mlp: nnx.Module, graph: Graph, senders: Array, receivers: Array, aggr: EdgeReduce
 ) -> Array:
-    """`_on_edges`, computed once more in backward.
+    """`_on_edges`, recomputed in the backward pass.
 
     The module goes through `jax.checkpoint` as a copy, and the variables that it set come back,
-    such as running statistics. With `nnx.remat` all would come back, which Flax refuses where they
-    are constants of a transformation of JAX's, and the module is in pieces then.
+    such as running statistics. `nnx.remat` returns all variables, which Flax refuses where they
+    are constants of an enclosing transformation of JAX.
     """
     graphdef, state = nnx.split(mlp)
 
@@ -183,22 +183,22 @@ def _recomputed(
 def _changed(before: nnx.State, after: nnx.State) -> nnx.State:
     """The variables of `after` that hold other arrays than before."""
 
-    def held(variable: Any) -> list[int]:
+    def leaf_ids(variable: Any) -> list[int]:
         return [id(leaf) for leaf in jax.tree.leaves(variable)]
 
-    known = dict(nnx.to_flat_state(before))
+    old = dict(nnx.to_flat_state(before))
     return nnx.from_flat_state(
         (path, variable)
         for path, variable in nnx.to_flat_state(after)
-        if path not in known or held(variable) != held(known[path])
+        if path not in old or leaf_ids(variable) != leaf_ids(old[path])
     )
 
 
 def _on_edges(
     mlp: nnx.Module, graph: Graph, senders: Array, receivers: Array, aggr: EdgeReduce
 ) -> Array:
-    """The module on every edge, reduced. Recomputed in backward with the reduction inside, as
-    the derivative of a maximum needs the values that it is taken of."""
+    """The module on every edge, reduced. The reduction is recomputed too, as the derivative of a
+    maximum needs its operands."""
     if isinstance(mlp, MLP):
         theta, phi = _node_terms(mlp.linears[0], senders, receivers)
         messages = mlp.after_first(gather_edges(graph, theta, phi, "add"))

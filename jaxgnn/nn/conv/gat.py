@@ -11,8 +11,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
@@ -20,42 +21,41 @@ from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width, 
 from jaxgnn.nn.conv import _heads
 from jaxgnn.ops import gat_attention
 from jaxgnn.ops._attention.gat_attention import gat_attention_with_weights
-from jaxgnn.ops._core import checks
 
 
 class GATConv(nnx.Module):
-    r"""Convolution that weighs neighbours by an attention.
+    r"""Convolution that weighs neighbors by an attention.
 
     $$y_i = \Big\Vert_h \sum_{e = (j \to i)} \alpha_{eh} \, x_j W_h + b, \qquad
       \alpha_{eh} = \mathrm{softmax}_i \, \mathrm{LeakyReLU}
       \big( a_h^\top x_j W_h + a_h'^\top x_i W_h + a_h''^\top z_e W_h'' \big)$$
 
-    with the heads side by side, or their mean without `concat`; $z_e$ are features of the edges,
+    with the heads concatenated, or their mean without `concat`; $z_e$ are features of the edges,
     with `edge_dim`. Dropout acts on $\alpha$. With `residual`, $x_i W_r$ is added.
 
-    With `add_self_loops` the graph's self-loops are passed over and each node gets one (of a
-    rectangular graph, those that are both sender and receiver by their number), whose features are
-    `fill_value`. This happens in the call: the graph is taken as it is. A node without edges gets
-    $b$ (and its residual).
+    With `add_self_loops` the graph's self-loops are skipped and each node gets one, whose features
+    are `fill_value` (in a rectangular graph, each index that is both a sender's and a receiver's).
+    This happens in the call: the graph is taken as it is. A node without edges gets $b$ (and its
+    residual).
 
-    The edges' scores are formed as $z_e (W_h'' a_h'')$: a product of `edge_dim` by heads instead
-    of one of the width of the features. Nothing else of the size of the edges is stored.
+    The edges' scores are computed as $z_e (W_h'' a_h'')$: a projection from `edge_dim` to the heads
+    instead of to the features. There are no other O(E) intermediates.
 
     In training dropout is on, as after `train()`; `eval()` turns it off.
 
     Args:
         in_features: width of $x$, or the pair of the senders' and the receivers', which then have
-            products of their own.
+            projections of their own.
         out_features: width of a head.
         heads: their number.
-        concat: put the heads side by side, else take their mean.
+        concat: concatenate the heads, else take their mean.
         negative_slope: of the LeakyReLU.
         dropout: share of the weights $\alpha$ dropped in training.
         add_self_loops: one self-loop a node.
         edge_dim: width of the features of the edges, if there are any.
         fill_value: the features of the added self-loops: a number, or the `"mean"`, sum (`"add"`),
             `"min"` or `"max"` of those of the edges that end at the node (self-loops aside).
-        residual: add a product of the receivers' features.
+        residual: add a linear projection of the receivers' features.
         use_bias: whether to add $b$.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
@@ -67,7 +67,7 @@ class GATConv(nnx.Module):
         ValueError: a width or `heads` below 1, or an option out of range.
 
     Source: Velickovic et al., "Graph Attention Networks" (ICLR 2018), section 2.1; PyG's
-    `GATConv`. The order of the products: Zhang et al., "Understanding GNN Computational Graph"
+    `GATConv`. The order of the projections: Zhang et al., "Understanding GNN Computational Graph"
     (MLSys 2022), section 4.
     """
 
@@ -94,11 +94,11 @@ class GATConv(nnx.Module):
         heads = count(heads, "heads", "heads")
         out_features = width(out_features, "out_features")
         _heads.check_fill_value(fill_value)
-        own_products = isinstance(in_features, tuple | list)
+        separate_ends = isinstance(in_features, tuple | list)
         senders, receivers = width_pair(in_features, "in_features")
         total = heads * out_features
 
-        def product(in_features: int, out_features: int = total) -> nnx.Linear:
+        def projection(in_features: int, out_features: int = total) -> nnx.Linear:
             return linear(
                 in_features,
                 out_features,
@@ -112,15 +112,15 @@ class GATConv(nnx.Module):
         def attention() -> nnx.Param:
             return nnx.Param(kernel_init(rngs.params(), (heads, out_features), param_dtype))
 
-        self.linear = None if own_products else product(senders)
-        self.linear_senders = product(senders) if own_products else None
-        self.linear_receivers = product(receivers) if own_products else None
+        self.linear = None if separate_ends else projection(senders)
+        self.linear_senders = projection(senders) if separate_ends else None
+        self.linear_receivers = projection(receivers) if separate_ends else None
         self.attention_senders = attention()
         self.attention_receivers = attention()
-        self.linear_edges = None if edge_dim is None else product(width(edge_dim, "edge_dim"))
+        self.linear_edges = None if edge_dim is None else projection(width(edge_dim, "edge_dim"))
         self.attention_edges = None if edge_dim is None else attention()
         joined = total if concat else out_features
-        self.linear_residual = product(receivers, joined) if residual else None
+        self.linear_residual = projection(receivers, joined) if residual else None
         bias = nnx.Param(bias_init(rngs.params(), (joined,), param_dtype)) if use_bias else None
         self.bias = bias
         self.dropout = dropout_module(dropout, "dropout", rngs)
@@ -161,7 +161,7 @@ class GATConv(nnx.Module):
             ValueError: a shape that does not fit, a missing half of the pair, or `edge_attr`
                 without `edge_dim`.
         """
-        graph = _inputs.graph_argument(graph)
+        graph = graph_argument(graph)
         pair = _inputs.sender_receiver_pair(graph, x, self.in_features, "GATConv")
         receivers = None if pair[1] is None else dense(pair[1])
         v = self._project(self.linear or self.linear_senders, dense(pair[0]))
@@ -230,23 +230,28 @@ class GATConv(nnx.Module):
 def _dot(rows: Array, vectors: nnx.Param) -> Array:
     """The dot product of each head with its vector, in the accumulation dtype.
 
-    On the CPU it is a matrix product, with the vectors as diagonal blocks: there XLA would write
-    the vectors out for every row, and the terms of the sums, before adding them up. What is not
-    finite in one head of a row then shows in all of its heads.
+    On the CPU it is a GEMM, with the vectors as diagonal blocks: XLA would materialize the vectors
+    for every row, and the terms of the sums, before the reduction. A value that is not finite in
+    one head of a row then shows in all heads of the row.
     """
     dtype = accumulation_dtype(rows.dtype)
-    rows = rows.astype(dtype)
-    values = vectors[...].astype(dtype)
-    if jax.default_backend() == "cpu":
-        heads, features = values.shape
-        blocks = jnp.eye(heads, dtype=dtype)[:, None, :] * values[:, :, None]
-        flat = rows.reshape(*rows.shape[:-2], heads * features)
-        blocks = blocks.reshape(heads * features, heads)
-        return jnp.dot(flat, blocks, precision=jax.lax.Precision.HIGHEST)
-    values = values.reshape((1,) * (rows.ndim - 2) + values.shape)
-    return jnp.sum(rows * values, axis=-1)
+    rows, values = rows.astype(dtype), vectors[...].astype(dtype)
+    return jax.lax.platform_dependent(rows, values, cpu=_dot_by_gemm, default=_dot_by_sum)
+
+
+def _dot_by_gemm(rows: Array, vectors: Array) -> Array:
+    heads, features = vectors.shape
+    blocks = jnp.eye(heads, dtype=vectors.dtype)[:, None, :] * vectors[:, :, None]
+    flat = rows.reshape(*rows.shape[:-2], heads * features)
+    blocks = blocks.reshape(heads * features, heads)
+    return jnp.dot(flat, blocks, precision=jax.lax.Precision.HIGHEST)
+
+
+def _dot_by_sum(rows: Array, vectors: Array) -> Array:
+    vectors = vectors.reshape((1,) * (rows.ndim - 2) + vectors.shape)
+    return jnp.sum(rows * vectors, axis=-1)
 
 
 def _fold(scores: Array) -> Array:
-    """The axes between the nodes and the heads, multiplied into the heads."""
+    """The axes between the nodes and the heads, folded into the heads."""
     return scores.reshape(scores.shape[0], math.prod(scores.shape[1:]))

@@ -11,7 +11,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn.graph import Graph
+from jaxgnn._core import checks
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
@@ -19,36 +20,35 @@ from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width, 
 from jaxgnn.nn.conv import _heads
 from jaxgnn.ops import gatv2_attention
 from jaxgnn.ops._attention.gatv2_attention import gatv2_attention_with_weights
-from jaxgnn.ops._core import checks
 
 
 class GATv2Conv(nnx.Module):
-    r"""Convolution that weighs neighbours by an attention that looks at both ends at once.
+    r"""Convolution that weighs neighbors by an attention that looks at both ends at once.
 
     $$y_i = \Big\Vert_h \sum_{e = (j \to i)} \alpha_{eh} \, l_{jh} + b, \qquad
       \alpha_{eh} = \mathrm{softmax}_i \; a_h^\top \mathrm{LeakyReLU}
       (l_{jh} + r_{ih} + z_e W_h''), \qquad
       l_j = x_j W + c, \quad r_i = x_i W' + c'$$
 
-    with the heads side by side, or their mean without `concat`; $z_e$ are features of the edges,
+    with the heads concatenated, or their mean without `concat`; $z_e$ are features of the edges,
     with `edge_dim`. Dropout acts on $\alpha$. With `residual`, $x_i W_r$ is added. Self-loops are
     those of `GATConv`.
 
-    Nothing of the size of the edges is stored, but with features of the edges: then their products
-    and the scores' terms are, of edges times heads times features.
+    There are no O(E) intermediates, except with features of the edges: then their projections and
+    the scores' terms are stored, `[num_edges, heads, features]` each.
 
     Args:
         in_features: width of $x$, or the pair of the senders' and the receivers'.
         out_features: width of a head.
         heads: their number.
-        concat: put the heads side by side, else take their mean.
+        concat: concatenate the heads, else take their mean.
         negative_slope: of the LeakyReLU.
         dropout: share of the weights $\alpha$ dropped in training.
         add_self_loops: one self-loop a node.
         edge_dim: width of the features of the edges, if there are any.
         fill_value: the features of the added self-loops, as in `GATConv`.
-        share_weights: one product for both ends.
-        residual: add a product of the receivers' features.
+        share_weights: one linear projection for both ends.
+        residual: add a linear projection of the receivers' features.
         use_bias: whether to add $b$, $c$ and $c'$.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
@@ -96,7 +96,7 @@ class GATv2Conv(nnx.Module):
         total = heads * out_features
         joined = total if concat else out_features
 
-        def product(in_features: int, out_features: int, use_bias: bool = False) -> nnx.Linear:
+        def projection(in_features: int, out_features: int, use_bias: bool = False) -> nnx.Linear:
             return linear(
                 in_features,
                 out_features,
@@ -107,12 +107,14 @@ class GATv2Conv(nnx.Module):
                 rngs=rngs,
             )
 
-        self.linear_senders = product(senders, total, use_bias)
-        self.linear_receivers = None if share_weights else product(receivers, total, use_bias)
+        self.linear_senders = projection(senders, total, use_bias)
+        self.linear_receivers = None if share_weights else projection(receivers, total, use_bias)
         self.attention = nnx.Param(kernel_init(rngs.params(), (heads, out_features), param_dtype))
-        edged = None if edge_dim is None else product(width(edge_dim, "edge_dim"), total)
-        self.linear_edges = edged
-        self.linear_residual = product(receivers, joined) if residual else None
+        edge_projection = (
+            None if edge_dim is None else projection(width(edge_dim, "edge_dim"), total)
+        )
+        self.linear_edges = edge_projection
+        self.linear_residual = projection(receivers, joined) if residual else None
         bias = nnx.Param(bias_init(rngs.params(), (joined,), param_dtype)) if use_bias else None
         self.bias = bias
         self.dropout = dropout_module(dropout, "dropout", rngs)
@@ -152,7 +154,7 @@ class GATv2Conv(nnx.Module):
             ValueError: a shape that does not fit, a missing half of the pair, or `edge_attr`
                 without `edge_dim`.
         """
-        graph = _inputs.graph_argument(graph)
+        graph = graph_argument(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "GATv2Conv")
         if receivers is None:
             raise ValueError("x: GATv2Conv expected x[1], got None")

@@ -8,28 +8,28 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph, self_loop_mask
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense, map_values
 from jaxgnn.nn._linear import Initializer, aggregate_and_transform, glorot_kernel, linear
 from jaxgnn.ops import CBSR, segment_reduce
-from jaxgnn.ops._core import checks
 
 
 class GCNConv(nnx.Module):
-    r"""Graph convolution with symmetric normalisation.
+    r"""Graph convolution with symmetric normalization.
 
     $$y_i = \sum_{e = (j \to i)} \frac{w_e}{\sqrt{d_j d_i}} \, x_j W + b,
       \qquad d_i = \sum_{e \to i} w_e$$
 
     over the edges with exactly one self-loop at each node: a node without one gets a loop of
-    weight 1; of several, the last in the edge order stays. Both ends are normalised by their
+    weight 1; of several, the last in the edge order stays. Both ends are normalized by their
     *in*-degree; a degree of 0 gives 0. All of this happens in the call, on arrays of the nodes:
-    the graph is taken as it is, and no normalised edge weights are formed. The normalisation
+    the graph is taken as it is, and no normalized edge weights are formed. The normalization
     runs in float32 (float64 for float64) whatever the dtype.
 
-    The product with $W$ comes before the aggregation if it makes the rows narrower. Sparse rows
+    The projection by $W$ comes before the aggregation if it makes the rows narrower. Sparse rows
     (`CBSR`, what `MaxK` leaves) are aggregated first, by `maxk_spmm`.
 
     Args:
@@ -123,18 +123,18 @@ class GCNConv(nnx.Module):
         if not self.normalize:
             return aggregate(graph, x, weights)
         if not self.add_self_loops:
-            return normalised_product(graph, x, weights, None)
+            return normalized_aggregate(graph, x, weights, None)
         loop_weight = 2.0 if self.improved and weights is not None else 1.0
-        return normalised_product(graph, x, weights, loop_weight)
+        return normalized_aggregate(graph, x, weights, loop_weight)
 
 
-def normalised_product(
+def normalized_aggregate(
     graph: Graph,
     x: Float[Array, "num_nodes *batch features"] | CBSR,
     weights: Float[Array, " num_edges"] | None,
     loop_weight: float | None,
 ) -> Float[Array, "num_nodes *batch features"]:
-    r"""$D^{-1/2} \hat A D^{-1/2} x$ without forming the normalised weights.
+    r"""$D^{-1/2} \hat A D^{-1/2} x$ without forming the normalized weights.
 
     $\hat A$ differs from $A$ on its diagonal only. With $\ell_i$ the difference and
     $s = d^{-1/2}$,
@@ -170,7 +170,7 @@ def normalised_product(
     scale = _column(jnp.where(isolated, jnp.zeros_like(degree), scale), len(x.shape))
     x = map_values(lambda rows: (scale * rows.astype(dtype)).astype(rows.dtype), x)
     if x.dtype == jnp.float16:
-        # The sum of a hub's neighbours is in range only after the receiver's factor.
+        # The sum of a hub's neighbors is in range only after the receiver's factor.
         out = aggregate(graph, x, weights, "mean").astype(dtype)
         out = out * _column(graph.in_degrees.astype(dtype), out.ndim)
     else:
@@ -183,7 +183,7 @@ def normalised_product(
 def _repeated_self_loop(graph: Graph) -> Array:
     """Which edges are self-loops that another one of the same node follows.
 
-    Equal edges are neighbours in the edge order.
+    Equal edges are neighbors in the edge order.
     """
     if graph.num_edges == 0:
         return jnp.zeros(0, bool)

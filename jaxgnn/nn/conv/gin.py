@@ -9,14 +9,14 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense, map_values
 from jaxgnn.nn._linear import aggregate_and_transform
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.ops import CBSR
-from jaxgnn.ops._core import checks
 
 
 class GINConv(nnx.Module):
@@ -24,14 +24,14 @@ class GINConv(nnx.Module):
 
     $$y_i = h \Big( (1 + \varepsilon) \, x_i + \sum_{e = (j \to i)} w_e x_j \Big)$$
 
-    If $h$ is a `jaxgnn.nn.MLP`, its first product comes before the aggregation if it makes the
+    If $h$ is a `jaxgnn.nn.MLP`, its first layer comes before the aggregation if it makes the
     rows narrower. Sparse rows (`CBSR`, what `MaxK` leaves) are aggregated first, by `maxk_spmm`.
 
     Args:
         nn: $h$, applied to the rows: an `MLP`, any module, or a function.
         eps: $\varepsilon$, or its initial value.
         train_eps: make $\varepsilon$ a parameter.
-        dtype: of the aggregation; by default that of `x` (of $h$'s first product where that
+        dtype: of the aggregation; by default that of `x` (of $h$'s first layer where that
             comes first). `nn` has its own.
         param_dtype: of the parameter $\varepsilon$.
 
@@ -79,7 +79,7 @@ class GINConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a shape that does not fit.
         """
-        graph = _inputs.graph_argument(graph)
+        graph = graph_argument(graph)
         width = self.nn.features[0] if isinstance(self.nn, MLP) else None
         pair = _inputs.sender_receiver_pair(graph, x, (width, width), "GINConv")
         if pair[1] is not None and pair[0].shape[1:] != pair[1].shape[1:]:

@@ -12,14 +12,14 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, promote, width, width_pair
 from jaxgnn.ops import gaussian_spmm
-from jaxgnn.ops._core import checks
-from jaxgnn.ops._core.degree import divide_by_degree
+from jaxgnn.ops._core import divide_by_degree
 
 Mixture = Literal["mean", "sum"]
 Pseudo = Array | tuple[Array, Array]
@@ -40,16 +40,15 @@ class GMMConv(nnx.Module):
       \frac{(p_d - \mu_{kd})^2}{\sigma_{kd}^2 + 10^{-15}} \Big)$$
 
     The kernels are summed, as PyG's code does (its docstring divides by their number). The
-    coordinates $p_e$ are given for each edge, or made of the two ends' shares, for which nothing of
-    the size of the edges is stored. The products with $G_k$ come before the aggregation
-    (`jaxgnn.gaussian_spmm`), which stores nothing with an entry for each edge and kernel, or behind
-    it if `out_features` is not below `in_features`: then the rows that it gathers are the inputs,
-    one for all kernels.
+    coordinates $p_e$ are given for each edge, or are sums of terms of the two ends, which need no
+    O(E) intermediates. The projections by $G_k$ come before the aggregation
+    (`jaxgnn.gaussian_spmm`, which stores no value for each edge and kernel), or after it if
+    `out_features` is not below `in_features`: then it gathers the inputs, one row for all kernels.
 
-    With `separate_gaussians` each pair of an input and an output feature has Gaussians of its own.
-    Then the output features are made one after the other, each by an aggregation of one feature
-    under `in_features * kernel_size` kernels, computed once more for the gradients: what is held
-    is `[num_senders, in_features * kernel_size]`, and the time is that of
+    With `separate_gaussians` each pair of an input and an output feature has its own Gaussians.
+    The output features are computed one after the other, each by an aggregation of one feature
+    under `in_features * kernel_size` kernels, recomputed in the backward pass. The memory is
+    `[num_senders, in_features * kernel_size]`, and the time that of
     `in_features * out_features * kernel_size` exponentials an edge.
 
     Args:
@@ -138,7 +137,7 @@ class GMMConv(nnx.Module):
             x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
                 receivers' (`None` without `root_weight`).
             pseudo: the coordinates `[num_edges, dim]`, in the graph's edge order, or the pair of
-                the receivers' and the senders' shares, whose sums they are.
+                the receivers' and the senders' terms, whose sums they are.
             activation: `"tanh"`: what the coordinates go through first.
 
         Raises:
@@ -146,25 +145,25 @@ class GMMConv(nnx.Module):
             ValueError: a shape that does not fit, a missing half of a pair, or an unknown
                 `activation`.
         """
-        graph = _inputs.graph_argument(graph)
+        graph = graph_argument(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "GMMConv")
         senders = dense(senders)
         batch = senders.shape[1:-1]
         if self.separate_gaussians:
             out = self._separate(graph, senders, pseudo, activation)
         else:
-            by = self.mu[...], self._inv_sigma(), pseudo
+            gaussians = self.mu[...], self._inv_sigma(), pseudo
             aggregate = functools.partial(gaussian_spmm, graph, activation=activation)
             if self.in_features[0] <= self.out_features:
                 flat = self._flat(senders)
-                # Sums are divided behind the product, where rows are narrower, in backward as well;
-                # in 16 bits they might not be finite.
-                later = self.aggr == "mean" and flat.dtype.itemsize >= 4
-                sums = aggregate(flat, *by, reduce="sum" if later else self.aggr)
+                # Sums are divided after the projection, where rows are narrower, also in the
+                # backward pass. In 16 bits the sums might overflow.
+                divide_last = self.aggr == "mean" and flat.dtype.itemsize >= 4
+                sums = aggregate(flat, *gaussians, reduce="sum" if divide_last else self.aggr)
                 out = self._transformed(sums, batch)
-                out = divide_by_degree(graph, "receivers" if later else None, out)
+                out = divide_by_degree(graph, "receivers" if divide_last else None, out)
             else:
-                out = aggregate(self._by_kernel(senders), *by, reduce=self.aggr)
+                out = aggregate(self._by_kernel(senders), *gaussians, reduce=self.aggr)
         out = out.reshape(graph.num_receivers, *batch, self.out_features)
         if self.linear_root is not None:
             if receivers is None:
@@ -175,11 +174,11 @@ class GMMConv(nnx.Module):
         return out
 
     def _flat(self, x: Array) -> Array:
-        """The features of all examples side by side, in the dtype of the computation."""
+        """The features of all examples concatenated, in the dtype of the computation."""
         return promote(self.linear, x).reshape(x.shape[0], math.prod(x.shape[1:]))
 
     def _transformed(self, sums: Array, batch: tuple[int, ...]) -> Array:
-        """The products of the kernels' sums of inputs, added up."""
+        """The sum over the kernels of the projected sums of inputs."""
         pair = (self.kernel_size, self.in_features[0])
         sums = sums.reshape(sums.shape[0], self.kernel_size, *batch, self.in_features[0])
         sums = jnp.moveaxis(sums, 1, -2).reshape(sums.shape[0], *batch, math.prod(pair))
@@ -189,7 +188,7 @@ class GMMConv(nnx.Module):
         return jnp.matmul(sums, kernel, precision=self.linear.precision)
 
     def _by_kernel(self, x: Array) -> Array:
-        """The products of the inputs, `[num_senders, kernel_size, *batch * out_features]`."""
+        """The projected inputs, `[num_senders, kernel_size, *batch * out_features]`."""
         rows = self.linear(x)
         rows = rows.reshape(*rows.shape[:-1], self.kernel_size, self.out_features)
         rows = jnp.moveaxis(rows, -2, 1)
@@ -201,7 +200,7 @@ class GMMConv(nnx.Module):
         return jax.lax.rsqrt(sigma * sigma + _EPSILON)
 
     def _separate(self, graph: Graph, x: Array, pseudo: Pseudo, activation: Any) -> Array:
-        """The aggregation of every output feature for itself, `[num_receivers, *batch, out]`."""
+        """The aggregation of each output feature, `[num_receivers, *batch, out]`."""
         x = promote(self.linear, x)
         x = jnp.moveaxis(x, -1, 1).reshape(x.shape[0], x.shape[-1], 1, -1)
         pairs = (self.in_features[0], self.out_features, self.kernel_size)
@@ -211,8 +210,10 @@ class GMMConv(nnx.Module):
             weights, mu, inv_sigma = parameters  # [in_features, kernel_size] and [..., dim]
             rows = x * weights[None, :, :, None]
             rows = rows.reshape(x.shape[0], -1, x.shape[-1])
-            by = mu.reshape(-1, self.dim), inv_sigma.reshape(-1, self.dim)
-            return gaussian_spmm(graph, rows, *by, pseudo, reduce=self.aggr, activation=activation)
+            means, inv_sigmas = mu.reshape(-1, self.dim), inv_sigma.reshape(-1, self.dim)
+            return gaussian_spmm(
+                graph, rows, means, inv_sigmas, pseudo, reduce=self.aggr, activation=activation
+            )
 
         kernel = self.linear.kernel[...].astype(x.dtype).reshape(pairs)
         parameters = kernel, self.mu[...], self._inv_sigma()

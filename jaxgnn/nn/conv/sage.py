@@ -8,8 +8,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense
 from jaxgnn.nn._linear import (
@@ -21,11 +22,10 @@ from jaxgnn.nn._linear import (
 )
 from jaxgnn.ops import CBSR
 from jaxgnn.ops._aggregation.spmm import Reduce
-from jaxgnn.ops._core import checks
 
 
 class SAGEConv(nnx.Module):
-    r"""Convolution that keeps a node apart from its neighbours.
+    r"""Convolution that keeps a node apart from its neighbors.
 
     $$y_i = \mathrm{aggr}_{e = (j \to i)} (w_e x_j) \, W_1 + b + x_i W_2$$
 
@@ -33,7 +33,7 @@ class SAGEConv(nnx.Module):
     edges aggregates to 0. With `project`, $x_j$ is first replaced by
     $\mathrm{relu}(x_j W_3 + b_3)$; with `normalize`, $y_i$ is divided by its length.
 
-    For `"mean"` and `"sum"` the product with $W_1$ comes before the aggregation if it makes the
+    For `"mean"` and `"sum"` the projection by $W_1$ comes before the aggregation if it makes the
     rows narrower. Sparse rows (`CBSR`, what `MaxK` leaves) are then aggregated first, by
     `maxk_spmm`; the other options take their dense form.
 
@@ -92,7 +92,7 @@ class SAGEConv(nnx.Module):
             )
 
         self.linear_project = layer(senders, senders, True) if project else None
-        self.linear_neighbours = layer(senders, out_features, use_bias)
+        self.linear_neighbors = layer(senders, out_features, use_bias)
         self.linear_root = layer(receivers, out_features, False) if root_weight else None
         self.in_features = (senders, receivers)
         self.out_features = out_features
@@ -118,14 +118,14 @@ class SAGEConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a shape that does not fit, or a missing half of the pair.
         """
-        graph = _inputs.graph_argument(graph)
+        graph = graph_argument(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "SAGEConv")
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())
         if self.linear_project is not None:
             senders = jax.nn.relu(self.linear_project(dense(senders)))
         out = aggregate_and_transform(
-            self.linear_neighbours,
+            self.linear_neighbors,
             lambda h: aggregate(graph, h, weights, self.aggr),
             senders,
             transform_first=self.transform_first,

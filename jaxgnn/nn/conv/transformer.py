@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
@@ -23,31 +23,31 @@ from jaxgnn.ops._attention.dot_attention import dot_attention_with_weights
 
 
 class TransformerConv(nnx.Module):
-    r"""Convolution that weighs neighbours by dot products of queries and keys.
+    r"""Convolution that weighs neighbors by dot products of queries and keys.
 
     $$y_i = \Big\Vert_h \sum_{e = (j \to i)} \alpha_{eh} \, (v_{jh} + z_e W_h'') + x_i W_s + b,
       \qquad \alpha_{eh} = \mathrm{softmax}_i \,
       \frac{\langle q_{ih}, k_{jh} + z_e W_h'' \rangle}{\sqrt{F}}$$
 
-    with queries, keys and values that are products of the nodes' features, the heads side by side,
-    or their mean without `concat`; $z_e$ are features of the edges, with `edge_dim`. Dropout acts
-    on $\alpha$. With `beta`, a gate $g = \sigma([m, r, m - r] w)$ joins the sum $m$ and
-    $r = x_i W_s + b$: $g r + (1 - g) m$.
+    with queries, keys and values that are linear projections of the nodes' features, and the heads
+    concatenated, or their mean without `concat`; $z_e$ are features of the edges, with `edge_dim`.
+    Dropout acts on $\alpha$. With `beta`, a gate $g = \sigma([m, r, m - r] w)$ joins the sum $m$
+    and $r = x_i W_s + b$: $g r + (1 - g) m$.
 
-    Nothing of the size of the edges is stored without features of the edges. With them the weights
-    are, a number for each edge and head, and products of a head's weights with the features; but
-    none of the width of a head: $\langle q_i, z_e W'' \rangle = \langle q_i W''^\top, z_e \rangle$
-    and $\sum_e \alpha_e z_e W'' = (\sum_e \alpha_e z_e) W''$.
+    Without features of the edges there are no O(E) intermediates. With them the weights,
+    `[num_edges, heads]`, and each head's weights times the features are stored, but nothing of the
+    width of a head: $\langle q_i, z_e W'' \rangle = \langle q_i W''^\top, z_e \rangle$ and
+    $\sum_e \alpha_e z_e W'' = (\sum_e \alpha_e z_e) W''$.
 
     Args:
         in_features: width of $x$, or the pair of the senders' and the receivers'.
         out_features: width of a head, $F$.
         heads: their number.
-        concat: put the heads side by side, else take their mean.
+        concat: concatenate the heads, else take their mean.
         beta: join by a gate.
         dropout: share of the weights $\alpha$ dropped in training.
         edge_dim: width of the features of the edges, if there are any.
-        use_bias: whether products of the nodes' features have one.
+        use_bias: whether the projections of the nodes' features have a bias.
         root_weight: add $x_i W_s + b$; without it there is no gate.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
@@ -85,7 +85,7 @@ class TransformerConv(nnx.Module):
         total = heads * out_features
         joined = total if concat else out_features
 
-        def product(before: int, after: int = total, use_bias: bool = use_bias) -> nnx.Linear:
+        def projection(before: int, after: int = total, use_bias: bool = use_bias) -> nnx.Linear:
             return linear(
                 before,
                 after,
@@ -96,14 +96,16 @@ class TransformerConv(nnx.Module):
                 rngs=rngs,
             )
 
-        self.linear_key = product(senders)
-        self.linear_query = product(receivers)
-        self.linear_value = product(senders)
-        edged = None if edge_dim is None else product(width(edge_dim, "edge_dim"), use_bias=False)
-        self.linear_edges = edged
-        self.linear_skip = product(receivers, joined) if root_weight else None
+        self.linear_key = projection(senders)
+        self.linear_query = projection(receivers)
+        self.linear_value = projection(senders)
+        edge_projection = (
+            None if edge_dim is None else projection(width(edge_dim, "edge_dim"), use_bias=False)
+        )
+        self.linear_edges = edge_projection
+        self.linear_skip = projection(receivers, joined) if root_weight else None
         gated = beta and root_weight
-        self.linear_beta = product(3 * joined, 1, use_bias=False) if gated else None
+        self.linear_beta = projection(3 * joined, 1, use_bias=False) if gated else None
         self.dropout = dropout_module(dropout, "dropout", rngs)
         self.in_features = (senders, receivers)
         self.out_features = out_features
@@ -127,7 +129,7 @@ class TransformerConv(nnx.Module):
                 receivers'.
             edge_attr: features of the edges, `[num_edges, edge_dim]` in the graph's order, or
                 `[num_edges]` for an `edge_dim` of 1.
-            return_attention_weights: also return the weights, a number for each edge and head.
+            return_attention_weights: also return the weights, one for each edge and head.
 
         Returns:
             `[num_receivers, ..., heads * out_features]`, or `[..., out_features]` without
@@ -138,7 +140,7 @@ class TransformerConv(nnx.Module):
             ValueError: a shape that does not fit, a missing half of the pair, or `edge_attr`
                 without `edge_dim`.
         """
-        graph = _inputs.graph_argument(graph)
+        graph = graph_argument(graph)
         pair = _inputs.sender_receiver_pair(graph, x, self.in_features, "TransformerConv")
         if pair[1] is None:
             raise ValueError("x: TransformerConv expected x[1], got None")
@@ -179,7 +181,7 @@ class TransformerConv(nnx.Module):
     def _edge_scores(
         self, graph: Graph, query: Float[Array, "num_receivers _ features"], edge_attr: Array
     ) -> Float[Array, "num_edges _"]:
-        """The edges' share of the scores, one copy of a head after the other."""
+        """The edges' terms of the scores, one copy of a head after the other."""
         dtype = accumulation_dtype(query.dtype)
         kernel, edge_attr = self._edge_kernel(dtype), edge_attr.astype(dtype)
         scale = 1 / math.sqrt(self.out_features)
@@ -193,7 +195,7 @@ class TransformerConv(nnx.Module):
     def _edge_values(
         self, graph: Graph, weights: Float[Array, "num_edges _"], edge_attr: Array
     ) -> Float[Array, "num_receivers _ features"]:
-        """The edges' share of the sums."""
+        """The edges' terms of the sums."""
         kernel, edge_attr = self._edge_kernel(weights.dtype), edge_attr.astype(weights.dtype)
 
         def of_head(head: int) -> Array:

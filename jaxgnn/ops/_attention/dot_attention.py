@@ -29,7 +29,7 @@ def dot_attention(
     scale: float | Float[Array, " heads"] | None = None,
     key_scale: Float[Array, "num_senders heads"] | None = None,
     dropout_rate: float = 0.0,
-    key: Any = None,
+    dropout_rng: Any = None,
     self_loops: bool = False,
     loop_bias: Float[Array, "num_receivers heads"] | None = None,
     impl: Impl = None,
@@ -63,7 +63,7 @@ def dot_attention(
         key_scale: of the keys, `[num_senders, heads]`. Keys that are multiples of the values, as
             where scores are cosines, are then the array `v` itself, and each row is read once.
         dropout_rate: share of the weights dropped, at least 0 and below 1.
-        key: a JAX key, for a `dropout_rate` above 0.
+        dropout_rng: a JAX key, for a `dropout_rate` above 0.
         self_loops: one self-loop for each node, in place of the graph's.
         loop_bias: added to its score, `[num_receivers, heads]`.
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
@@ -91,7 +91,7 @@ def dot_attention(
         scale=scale,
         key_scale=key_scale,
         dropout_rate=dropout_rate,
-        key=key,
+        dropout_rng=dropout_rng,
         self_loops=self_loops,
         loop_bias=loop_bias,
     )
@@ -118,7 +118,7 @@ def dot_arguments(
     scale: Any = None,
     key_scale: Any = None,
     dropout_rate: float = 0.0,
-    key: Any = None,
+    dropout_rng: Any = None,
     self_loops: bool = False,
     loop_bias: Any = None,
 ) -> tuple[PairAttention, PairOperands]:
@@ -146,7 +146,7 @@ def dot_arguments(
         number = checks.number(scale, "scale", -math.inf, math.inf)
     nodes = Nodes(q, k, v, None, key_scale)
     return pair_arguments(
-        graph, nodes, "dot", number, edge_bias, dropout_rate, key, self_loops, loop_bias
+        graph, nodes, "dot", number, edge_bias, dropout_rate, dropout_rng, self_loops, loop_bias
     )
 
 
@@ -169,7 +169,7 @@ def pair_arguments(
     number: float,
     edge_bias: Any,
     dropout_rate: Any,
-    key: Any,
+    dropout_rng: Any,
     self_loops: bool,
     loop_bias: Any,
 ) -> tuple[PairAttention, PairOperands]:
@@ -181,7 +181,7 @@ def pair_arguments(
 
     if loop_bias is not None and not self_loops:
         raise ValueError("loop_bias: expected self_loops=True with it, got False")
-    drop_below, words = dropout_mask.arguments(dropout_rate, key)
+    drop_below, words = dropout_mask.arguments(dropout_rate, dropout_rng)
     operands = PairOperands(
         graph,
         nodes,

@@ -29,7 +29,7 @@ def gat_attention(
     *,
     negative_slope: float = 0.2,
     dropout_rate: float = 0.0,
-    key: Any = None,
+    dropout_rng: Any = None,
     self_loops: bool = False,
     loop_bias: Float[Array, "num_receivers heads"] | None = None,
     impl: Impl = None,
@@ -68,7 +68,7 @@ def gat_attention(
         edge_bias: the edges' share, `[num_edges, heads]` in the graph's edge order; 0 if not given.
         negative_slope: of the LeakyReLU, a number from 0.
         dropout_rate: share of the weights dropped, at least 0 and below 1.
-        key: a JAX key, for a `dropout_rate` above 0.
+        dropout_rng: a JAX key, for a `dropout_rate` above 0.
         self_loops: one self-loop for each node, in place of the graph's.
         loop_bias: its share of the scores, `[num_receivers, heads]`; 0 if not given.
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
@@ -93,7 +93,7 @@ def gat_attention(
         edge_bias,
         negative_slope=negative_slope,
         dropout_rate=dropout_rate,
-        key=key,
+        dropout_rng=dropout_rng,
         self_loops=self_loops,
         loop_bias=loop_bias,
     )
@@ -132,7 +132,7 @@ def attention_arguments(
     *,
     negative_slope: float = 0.2,
     dropout_rate: float = 0.0,
-    key: Any = None,
+    dropout_rng: Any = None,
     self_loops: bool = False,
     loop_bias: Any = None,
 ) -> tuple[Attention, Operands]:
@@ -151,7 +151,7 @@ def attention_arguments(
     if loop_bias is not None and not self_loops:
         raise ValueError("loop_bias: expected self_loops=True with it, got False")
     slope = checks.number(negative_slope, "negative_slope", 0, math.inf)
-    drop_below, words = dropout_mask.arguments(dropout_rate, key)
+    drop_below, words = dropout_mask.arguments(dropout_rate, dropout_rng)
     operands = Operands(
         graph,
         v,

@@ -31,7 +31,7 @@ def gatv2_attention(
     loop_edge: Float[Array, "num_receivers heads features"] | None = None,
     negative_slope: float = 0.2,
     dropout_rate: float = 0.0,
-    key: Any = None,
+    dropout_rng: Any = None,
     self_loops: bool = False,
     loop_bias: Float[Array, "num_receivers heads"] | None = None,
     impl: Impl = None,
@@ -63,7 +63,7 @@ def gatv2_attention(
         loop_edge: the same of the added self-loops, `[num_receivers, heads, F]`; 0 if not given.
         negative_slope: of the LeakyReLU, a number from 0.
         dropout_rate: share of the weights dropped, at least 0 and below 1.
-        key: a JAX key, for a `dropout_rate` above 0.
+        dropout_rng: a JAX key, for a `dropout_rate` above 0.
         self_loops: one self-loop for each node, in place of the graph's.
         loop_bias: added to its score, `[num_receivers, heads]`.
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
@@ -90,7 +90,7 @@ def gatv2_attention(
         loop_edge=loop_edge,
         negative_slope=negative_slope,
         dropout_rate=dropout_rate,
-        key=key,
+        dropout_rng=dropout_rng,
         self_loops=self_loops,
         loop_bias=loop_bias,
     )
@@ -123,7 +123,7 @@ def gatv2_arguments(
     loop_edge: Any = None,
     negative_slope: float = 0.2,
     dropout_rate: float = 0.0,
-    key: Any = None,
+    dropout_rng: Any = None,
     self_loops: bool = False,
     loop_bias: Any = None,
 ) -> tuple[PairAttention, PairOperands, Array | None, Array | None]:
@@ -158,7 +158,7 @@ def gatv2_arguments(
         slope,
         edge_bias,
         dropout_rate,
-        key,
+        dropout_rng,
         self_loops,
         loop_bias,
     )

@@ -19,8 +19,9 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 
 
-def arguments(rate: Any, key: Any) -> tuple[int, UInt32[Array, " 2"] | None]:
-    """An operation's `dropout_rate` and `key`: `threshold`, and the key's words or `None` without.
+def arguments(rate: Any, dropout_rng: Any) -> tuple[int, UInt32[Array, " 2"] | None]:
+    """The `threshold` of an operation's `dropout_rate`, and the words of its `dropout_rng` (`None`
+    without dropout).
 
     Raises:
         TypeError: the rate is no number, or the key is none.
@@ -29,9 +30,9 @@ def arguments(rate: Any, key: Any) -> tuple[int, UInt32[Array, " 2"] | None]:
     rate = checks.number(rate, "dropout_rate", 0, 1)
     if rate == 0:
         return 0, None
-    if key is None:
-        raise ValueError(f"key: expected a JAX key with dropout_rate={rate}, got None")
-    return threshold(rate), key_words(checks.key(key, "key"))
+    if dropout_rng is None:
+        raise ValueError(f"dropout_rng: expected a JAX key with dropout_rate={rate}, got None")
+    return threshold(rate), key_words(checks.key(dropout_rng, "dropout_rng"))
 
 
 def key_words(key: Any) -> UInt32[Array, " 2"]:

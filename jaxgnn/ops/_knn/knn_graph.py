@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxgnn.graph import Graph, _device_csr
@@ -22,6 +23,7 @@ def knn_graph(
     k: int,
     *,
     batch: Int[Array, " num_points"] | None = None,
+    padding_node: bool = False,
     loop: bool = False,
 ) -> Graph:
     r"""Graph with an edge to each point from each of its `k` nearest points.
@@ -37,13 +39,14 @@ def knn_graph(
     - `[num_points, dimensions]`: a graph of `num_points` nodes of `k` edges each.
     - `[clouds, num_points, dimensions]`: point clouds of one size. The graph is their disjoint
       union: point `i` of cloud `b` is node `b * num_points + i`.
-    - With `batch`, clouds of any sizes, whose number each point names. A cloud may have too few
-      points, so the graph has **one node more**, `num_points`, which pads as those of
-      `jaxgnn.batch.pad` do: the edges that are missing are its self-loops. Give it a row of
-      features (zeros, say) and drop its result; `graph.receivers < num_points` masks the edges,
-      whose number is that of points times `k`.
+    - With `batch`, clouds of any sizes, whose number each point names. Each must have `k` other
+      points (with `loop`, `k` points).
+    - With `batch` and `padding_node`, clouds may have fewer, and `batch` may be traced. The number
+      of edges stays that of points times `k`. The graph has one node more, `num_points`, which pads
+      as those of `jaxgnn.batch.pad` do: the missing edges are its self-loops. Give it a row of
+      features (zeros, say) and drop its result; `graph.receivers < num_points` masks the edges.
 
-    Without `batch`, a `k` above the number of candidates gives all of them. Each row's senders are
+    A `k` above the number of candidates among all points gives all of them. Each row's senders are
     sorted, as in any `Graph`; `edge_permutation` counts the edges point by point, nearest first,
     so that `graph.sort_edge_data` takes arrays of that order.
 
@@ -51,15 +54,17 @@ def knn_graph(
         points: finite, and so must be their squared distances.
         k: number of neighbours, at least 1.
         batch: the cloud of each point, integers; sorted, many clouds take little more time than
-            one, as blocks of distances between other clouds are passed over.
+            one, as blocks of distances between other clouds are skipped.
+        padding_node: add a node that takes the edges missing in clouds of too few points.
         loop: whether a point is one of its own neighbours (at distance 0). Without, it never is:
             PyG drops it afterwards, and so has an edge more where over `k` other points coincide
             with it.
 
     Raises:
         TypeError: `points` is not floating, `batch` not of integers, or `k` no integer.
-        ValueError: a shape that does not fit, `k` below 1, `batch` with clouds of equal size, or
-            2**31 edges or more.
+        ValueError: a shape that does not fit, `k` below 1, `batch` with clouds of equal size,
+            2**31 edges or more; without `padding_node`, a cloud of too few points or a traced
+            `batch`; with it, no `batch`.
 
     Source: PyG's `knn_graph`; Wang et al., "Dynamic Graph CNN for Learning on Point Clouds"
     (TOG 2019), section 3.3.
@@ -81,18 +86,24 @@ def knn_graph(
     k = max(min(k, size if loop else size - 1), 0)
     if total * k >= 2**31:
         raise ValueError(f"k: expected fewer than 2**31 edges, got {k} for {total} points")
-    batch = None if batch is None else _cloud_numbers(batch, points)
-    return _graph_of(points, batch, k, loop)
+    if batch is not None:
+        numbers = _cloud_numbers(batch, points)
+        if not padding_node:
+            _check_sizes(batch, k, loop)
+        batch = numbers
+    elif padding_node:
+        raise ValueError("padding_node: expected a batch with it, got None")
+    return _graph_of(points, batch, k, loop, padding_node)
 
 
 # One program also for calls outside `jit`, where each operation would be compiled for itself.
-@functools.partial(jax.jit, static_argnames=("k", "loop"))
-def _graph_of(points: Array, batch: Array | None, k: int, loop: bool) -> Graph:
+@functools.partial(jax.jit, static_argnames=("k", "loop", "padding_node"))
+def _graph_of(points: Array, batch: Array | None, k: int, loop: bool, padding_node: bool) -> Graph:
     """The graph of arguments that fit, `k` not above the number of candidates."""
-    if batch is not None:
-        return _of_batch(points, batch, k, loop)
+    if batch is not None and padding_node:
+        return _padded(points, batch, k, loop)
     if points.ndim == 2:
-        senders, _ = nearest(points, None, k, loop)
+        senders, _ = nearest(points, batch, k, loop)
     else:
         senders = _of_clouds(points, k, loop)
     total = math.prod(points.shape[:-1])
@@ -132,6 +143,21 @@ def _cloud_numbers(batch: Any, points: Array) -> Int[Array, " num_points"]:
     return numbers
 
 
+def _check_sizes(batch: Any, k: int, loop: bool) -> None:
+    """Raises if a cloud has fewer than `k` candidates, or if that is not known yet."""
+    if isinstance(batch, Tracer):
+        raise ValueError(
+            "padding_node: expected True with a traced batch, whose clouds may have too few "
+            "points, got False"
+        )
+    smallest = np.unique(np.asarray(batch), return_counts=True)[1].min(initial=2**31)
+    if smallest < k + (not loop):
+        raise ValueError(
+            f"batch: expected clouds of at least {k + (not loop)} points (or padding_node=True), "
+            f"got one of {smallest}"
+        )
+
+
 def _of_clouds(
     points: Float[Array, "clouds size dimensions"], k: int, loop: bool
 ) -> Int[Array, "clouds size k"]:
@@ -145,7 +171,7 @@ def _of_clouds(
     return own + (jnp.arange(clouds, dtype=jnp.int32) * size)[:, None, None]
 
 
-def _of_batch(
+def _padded(
     points: Float[Array, "num_points dimensions"],
     batch: Int[Array, " num_points"],
     k: int,

@@ -107,7 +107,7 @@ def maxk(
     *,
     bias: Float[Array, " width"] | None = None,
     dropout_rate: float = 0.0,
-    key: Any = None,
+    dropout_rng: Any = None,
     active: Int[Array, ""] | int | None = None,
     packed: bool = False,
     impl: Impl = None,
@@ -139,7 +139,7 @@ def maxk(
         k: entries to keep, from 1 to the width.
         bias: added to each row, `[width]`, of any floating dtype.
         dropout_rate: share of the entries dropped, at least 0 and below 1.
-        key: a JAX key, for a `dropout_rate` above 0.
+        dropout_rng: a JAX key, for a `dropout_rate` above 0.
         active: for a schedule without compiling again at every step: of the `k` entries only the
             `active` largest keep their values, by the same rule; the others become 0. An integer
             scalar from 1 to `k`, which may be traced (then it is clipped to that range).
@@ -181,7 +181,7 @@ def maxk(
         if bias.shape != (width,):
             raise ValueError(f"bias: expected the shape ({width},), got {bias.shape}")
         bias = bias.astype(accumulator)
-    drop_below, words = dropout_mask.arguments(dropout_rate, key)
+    drop_below, words = dropout_mask.arguments(dropout_rate, dropout_rng)
     rows = x.reshape(math.prod(leading), width)
     impl = chosen(impl)
     selected: tuple[Array, Array]

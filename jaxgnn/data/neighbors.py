@@ -1,4 +1,4 @@
-"""Graphs of the nearest neighbours of points."""
+"""Graphs of the nearest neighbors of points."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxgnn.data.dataset import DataError
 _CHUNK_ENTRIES = 1 << 23
 
 
-def knn(points: Float[np.ndarray, "num_points dimensions"], k: int, *, symmetrise: bool) -> CSR:
+def knn(points: Float[np.ndarray, "num_points dimensions"], k: int, *, symmetrize: bool) -> CSR:
     """Graph with an edge to each point from each of its `k` nearest other points.
 
     Distances are Euclidean, in float64; of points equally far, the lower index is nearer, so
@@ -22,8 +22,8 @@ def knn(points: Float[np.ndarray, "num_points dimensions"], k: int, *, symmetris
 
     Args:
         points: one row a point; finite.
-        k: number of neighbours, less than the number of points.
-        symmetrise: also add the reverse of each edge.
+        k: number of neighbors, less than the number of points.
+        symmetrize: also add the reverse of each edge.
 
     Raises:
         DataError: `points` is not such an array, or `k` is out of range.
@@ -33,9 +33,9 @@ def knn(points: Float[np.ndarray, "num_points dimensions"], k: int, *, symmetris
         raise DataError(f"points: expected finite [points, dimensions], got {points.shape}")
     n = len(points)
     if not 1 <= k < n:
-        raise DataError(f"k: expected 1 to {n - 1} neighbours among {n} points, got {k}")
+        raise DataError(f"k: expected 1 to {n - 1} neighbors among {n} points, got {k}")
     tree = KDTree(points)
-    neighbours = np.empty((n, k), np.int32)
+    neighbors = np.empty((n, k), np.int32)
     pending = np.arange(n)
     width = k + 9
     while pending.size:
@@ -45,15 +45,15 @@ def knn(points: Float[np.ndarray, "num_points dimensions"], k: int, *, symmetris
         for start in range(0, pending.size, step):
             rows = pending[start : start + step]
             nearest, resolved = _nearest(tree, points, rows, k, width)
-            neighbours[rows[resolved]] = nearest[resolved]
+            neighbors[rows[resolved]] = nearest[resolved]
             unresolved.append(rows[~resolved])
         pending = np.concatenate(unresolved)
         width *= 4
     receivers = np.repeat(np.arange(n, dtype=np.int32), k)
     pattern = scipy.sparse.csr_array(
-        (np.ones(n * k, bool), (receivers, neighbours.ravel())), shape=(n, n)
+        (np.ones(n * k, bool), (receivers, neighbors.ravel())), shape=(n, n)
     )
-    if symmetrise:
+    if symmetrize:
         pattern = (pattern + pattern.T).tocsr()
     pattern.sort_indices()
     return CSR(pattern.indptr.astype(np.int64), pattern.indices.astype(np.int32))

@@ -9,15 +9,15 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.platform import Impl, chosen, kernels_available
 from jaxgnn.algebra import _reference, _rules
 from jaxgnn.algebra._edges import Edges, same_graph
-from jaxgnn.algebra._moves import moved
-from jaxgnn.algebra._rules import Wanted
-from jaxgnn.algebra.operators import edge_values, scatter
+from jaxgnn.algebra._hoist import hoist_to_nodes
+from jaxgnn.algebra._operators import edge_values, scatter
+from jaxgnn.algebra._rules import Request
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.spmm import Reduce
-from jaxgnn.ops._core import checks
 
 
 def gather(
@@ -30,16 +30,18 @@ def gather(
 ) -> Float[Array, "num_receivers *features"]:
     r"""Gather: $y_i = \mathrm{reduce}_{e \to i} \, m_e$, by a fused operation where one fits.
 
-    A receiver without edges gets 0. `explain` says what runs. What no rule fits is computed on the
-    edges; backward then computes it once more, so that nothing of the edges' size is kept but the
-    arrays that `edge_values` was given. All derivatives and transformations of the operations hold.
+    The values on edges are reduced to the receivers, what PyG and JAX call a scatter. A receiver
+    without edges gets 0. `explain` says what runs. What no rule fits is computed on the edges and
+    recomputed in the backward pass, so that no O(E) intermediates are stored but the arrays that
+    `edge_values` was given. All derivatives and transformations of the operations hold.
 
     Args:
         edges: $m$.
         reduce: `"sum"`, `"mean"`, `"max"` or `"min"`.
-        fuse: whether to move work to the nodes and to look for a fused operation; without, the
-            expression is evaluated on the edges as it was written.
-        recompute: whether backward computes values on the edges once more; without, they are kept.
+        fuse: whether to hoist work to the nodes and to look for a fused operation; without, the
+            expression is evaluated on the edges as written.
+        recompute: whether the backward pass recomputes values on the edges; without, they are
+            stored.
         impl: `None` (our kernels where the platform has them, else JAX), `"kernel"` or `"jax"`.
 
     Returns:
@@ -50,10 +52,10 @@ def gather(
         ValueError: `reduce` or `impl` is unknown.
 
     Source: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022): the operators in
-    section 3, reorganisation, fusion and recomputation in sections 4 to 6.
+    section 3, reorganization, fusion and recomputation in sections 4 to 6.
     """
-    wanted = _wanted(edges, reduce, recompute, impl)
-    plan = _rules.plan(wanted) if fuse else _rules.reference(wanted, fuse=False)
+    request = _request(edges, reduce, recompute, impl)
+    plan = _rules.plan(request) if fuse else _rules.reference(request, fuse=False)
     return checkpoint_name(plan.run(), _reference.NODES)
 
 
@@ -80,12 +82,12 @@ def aggregate(
     Raises:
         As `scatter`, `edge_values` and `gather` do.
     """
-    given = [scatter(graph, u)] if u is not None else []
-    given += [scatter(graph, v=v)] if v is not None else []
-    given += [edge_values(graph, e)] if e is not None else []
-    if not given:
+    inputs = [scatter(graph, u)] if u is not None else []
+    inputs += [scatter(graph, v=v)] if v is not None else []
+    inputs += [edge_values(graph, e)] if e is not None else []
+    if not inputs:
         raise ValueError("u, v, e: expected at least one of them, got none")
-    return gather(message(*given), reduce, **options)
+    return gather(message(*inputs), reduce, **options)
 
 
 def evaluate(
@@ -93,13 +95,13 @@ def evaluate(
 ) -> Float[Array, "num_edges *features"]:
     """The values themselves, an array with a row for each edge: scores, to look at or to rank by.
 
-    Dot products of the two ends run as `sddmm`. Backward computes what lies between once more.
+    Dot products of the two ends run as `sddmm`. The backward pass recomputes intermediates.
 
     Raises:
         TypeError: `edges` are no values on edges.
         ValueError: `impl` is unknown.
     """
-    edges = moved(_wanted(edges, "sum", recompute, impl).edges)
+    edges = hoist_to_nodes(_request(edges, "sum", recompute, impl).edges)
 
     def run() -> Array:
         return _reference.on_edges(edges, impl, fuse=True)
@@ -116,20 +118,20 @@ def explain(
     impl: Impl = None,
 ) -> str:
     """What `gather` with the same arguments would run, in one line; nothing is computed."""
-    wanted = _wanted(edges, reduce, recompute, impl)
+    request = _request(edges, reduce, recompute, impl)
     texts = []
 
-    def look() -> None:
-        plan = _rules.plan(wanted) if fuse else _rules.reference(wanted, fuse=False)
+    def trace() -> None:
+        plan = _rules.plan(request) if fuse else _rules.reference(request, fuse=False)
         texts.append(plan.text)
 
-    jax.eval_shape(look)  # what plans prepare on the nodes is traced and dropped
+    jax.eval_shape(trace)  # what plans prepare on the nodes is traced and dropped
     plain = chosen(impl) == "jax" or not kernels_available()
     return f"{texts[0]} (in plain JAX)" if plain else texts[0]
 
 
-def _wanted(edges: Edges, reduce: Reduce, recompute: bool, impl: Impl) -> Wanted:
+def _request(edges: Edges, reduce: Reduce, recompute: bool, impl: Impl) -> Request:
     same_graph([edges], "edges")
     checks.choice(reduce, "reduce", ("sum", "mean", "max", "min"))
     chosen(impl)
-    return Wanted(edges, reduce, edges.dtype, recompute, impl)
+    return Request(edges, reduce, edges.dtype, recompute, impl)

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.algebra._edges import Across, Applied, Edges, Given, apply, copied, same_graph
+from jaxgnn.algebra._edges import (
+    Applied,
+    Dropout,
+    EdgeInput,
+    Edges,
+    Normalization,
+    SegmentNormalize,
+    apply,
+    node_gather,
+    same_graph,
+)
 from jaxgnn.algebra._reference import NODES
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.ops._attention.gat_rule import leaky_relu as _leaky_relu
-from jaxgnn.ops._core import checks, dropout_mask
+from jaxgnn.ops._core import dropout_arguments
 
 
 @overload
@@ -30,6 +41,8 @@ def scatter(graph: Graph, u: Array, v: Array) -> tuple[Edges, Edges]: ...
 def scatter(graph: Graph, u: Any = None, v: Any = None) -> Any:
     r"""Scatter: $m_e = u_j$ or $m_e = v_i$ for each edge $e = (j \to i)$; with both, the pair.
 
+    The rows of nodes are broadcast to their edges; the reduction to nodes is `gather`.
+
     Args:
         graph: the graph.
         u: features of the senders, `[num_senders, ...]`.
@@ -42,14 +55,14 @@ def scatter(graph: Graph, u: Any = None, v: Any = None) -> Any:
     Source: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022), section 3, as the
     other operators.
     """
-    checks.graph_argument(graph)
+    graph_argument(graph)
     ends = []
     if u is not None:
         u = checks.floating_rows(u, "u", graph.num_senders, "sender")
-        ends.append(copied(graph, u, True, "u"))
+        ends.append(node_gather(graph, u, True, "u"))
     if v is not None:
         v = checks.floating_rows(v, "v", graph.num_receivers, "receiver")
-        ends.append(copied(graph, v, False, "v"))
+        ends.append(node_gather(graph, v, False, "v"))
     if not ends:
         raise ValueError(
             "u, v: expected features of the senders, the receivers or both, got neither"
@@ -58,15 +71,15 @@ def scatter(graph: Graph, u: Any = None, v: Any = None) -> Any:
 
 
 def edge_values(graph: Graph, values: Float[Array, "num_edges *features"]) -> Edges:
-    """An array over the edges, in the graph's edge order, to be calculated with.
+    """An array over the edges, in the graph's edge order, as an operand of expressions.
 
     Raises:
         TypeError: `graph` is no `Graph`, or `values` are not floating.
         ValueError: `values` do not have a row for each edge.
     """
-    checks.graph_argument(graph)
+    graph_argument(graph)
     values = checks.floating_rows(values, "values", graph.num_edges, "edge")
-    return Given(graph, values.shape[1:], values.dtype, values)
+    return EdgeInput(graph, values.shape[1:], values.dtype, values)
 
 
 def apply_edge(function: Callable[..., Array], *edges: Edges) -> Edges:
@@ -86,8 +99,8 @@ def apply_edge(function: Callable[..., Array], *edges: Edges) -> Edges:
         raise TypeError(f"function: expected a function, got {type(function).__name__}")
     same_graph(edges, "apply_edge")
     name = getattr(function, "__name__", type(function).__name__)
-    written = f"{name}({', '.join(['{}'] * len(edges))})"
-    return apply("apply_edge", function, edges, written=written)
+    template = f"{name}({', '.join(['{}'] * len(edges))})"
+    return apply("apply_edge", function, edges, template=template)
 
 
 def leaky_relu(edges: Edges, negative_slope: float = 0.2) -> Edges:
@@ -103,8 +116,8 @@ def linear(
 ) -> Edges:
     r"""$m'_e = m_e W + b$ on the last axis, as a function that rules know to be linear.
 
-    It moves from the edges to the nodes: before the scatter, or after a sum or mean, whichever has
-    the narrower rows.
+    It is hoisted from the edges to the nodes: before the scatter, or deferred behind a sum or mean,
+    whichever has the narrower rows.
 
     Raises:
         TypeError: `edges` are no values on edges, or a dtype is not floating.
@@ -137,7 +150,7 @@ def linear_map(edges: Edges, kernel: Array, bias: Array | None) -> Applied:
 
 
 def concat(*edges: Edges) -> Edges:
-    """The values side by side on the last axis; the axes before are equal."""
+    """The values concatenated on the last axis; the axes before it are equal."""
     same_graph(edges, "concat")
     if not all(e.features and e.features[:-1] == edges[0].features[:-1] for e in edges):
         shapes = ", ".join(str(e.features) for e in edges)
@@ -166,8 +179,8 @@ def dot(a: Edges, b: Edges) -> Edges:
     return apply("dot", function, [a, b])
 
 
-def reduce_scatter(edges: Edges, how: Literal["softmax", "sum", "max"] = "softmax") -> Edges:
-    r"""ReduceScatter: each value divided by a reduction over its receiver's edges.
+def segment_normalize(edges: Edges, method: Normalization = "softmax") -> Edges:
+    r"""ReduceScatter of the paper: each value divided by a reduction over its receiver's edges.
 
     $$m'_e = \frac{m_e}{\mathrm{reduce}_{e' \to i} \, m_{e'}}, \qquad
       \mathrm{softmax}: \; m'_e = \frac{\exp m_e}{\sum_{e' \to i} \exp m_{e'}}$$
@@ -176,14 +189,14 @@ def reduce_scatter(edges: Edges, how: Literal["softmax", "sum", "max"] = "softma
 
     Raises:
         TypeError: `edges` are no values on edges.
-        ValueError: `how` is unknown.
+        ValueError: `method` is unknown.
     """
-    same_graph([edges], "reduce_scatter")
-    checks.choice(how, "how", ("softmax", "sum", "max"))
-    return Across(edges.graph, edges.features, edges.dtype, how, edges)
+    same_graph([edges], "segment_normalize")
+    checks.choice(method, "method", ("softmax", "sum", "max"))
+    return SegmentNormalize(edges.graph, edges.features, edges.dtype, method, edges)
 
 
-def dropout(edges: Edges, rate: float, key: Any = None) -> Edges:
+def dropout(edges: Edges, rate: float, dropout_rng: Any = None) -> Edges:
     """Weights `[num_edges, ...]` dropped with this rate, the others scaled so that the mean stays.
 
     The mask is `gat_attention`'s: a function of the key, the edge's place and the head.
@@ -193,11 +206,11 @@ def dropout(edges: Edges, rate: float, key: Any = None) -> Edges:
         ValueError: the rate is not in [0, 1), or there is one and no key.
     """
     same_graph([edges], "dropout")
-    drop_below, words = dropout_mask.arguments(rate, key)
-    if words is None:
+    drop_below, philox_key = dropout_arguments(rate, dropout_rng)
+    if philox_key is None:
         return edges
-    parameters = (rate, key, drop_below, words)
-    return Across(edges.graph, edges.features, edges.dtype, "dropout", edges, parameters)
+    form = edges.graph, edges.features, edges.dtype
+    return Dropout(*form, edges, rate, dropout_rng, drop_below, philox_key)
 
 
 def apply_vertex(function: Callable[..., Any], *nodes: Any) -> Any:

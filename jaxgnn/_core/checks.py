@@ -1,0 +1,94 @@
+"""Argument checks: what was expected, what came."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxgnn._core.arguments import as_integer
+
+_FLOATS = tuple(np.dtype(t) for t in (jnp.float32, jnp.bfloat16, jnp.float16, jnp.float64))
+
+
+def choice(value: Any, name: str, allowed: Collection[str | None]) -> None:
+    if value not in allowed:
+        options = ", ".join(repr(option) for option in allowed)
+        raise ValueError(f"{name}: expected one of {options}, got {value!r}")
+
+
+def floating_rows(x: Any, name: str, rows: int, what: str) -> Array:
+    """`x` as an array of a supported floating dtype whose first axis has `rows` entries."""
+    array = floating(x, name)
+    if array.ndim == 0 or array.shape[0] != rows:
+        raise ValueError(
+            f"{name}: expected the shape ({rows}, ...), a row for each {what}, got {array.shape}"
+        )
+    return array
+
+
+def edge_weights(weights: Any, edges: int, leading: tuple[int, ...]) -> Array:
+    """`weights` of shape `[edges, *prefix]`, where `prefix` begins `x`'s axes before the last."""
+    array = floating(weights, "weights")
+    fits = array.ndim >= 1 and array.shape[0] == edges
+    if not fits or array.shape[1:] != leading[: array.ndim - 1]:
+        shapes = ", ".join(str((edges, *leading[:n])) for n in range(len(leading) + 1))
+        raise ValueError(f"weights: expected a shape of {shapes}, got {array.shape}")
+    return array
+
+
+def floating(x: Any, name: str) -> Array:
+    """`x` as an array of a supported floating dtype."""
+    if not isinstance(x, jax.Array | np.ndarray | np.generic | float | int | list | tuple):
+        raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
+    array = jnp.asarray(x)
+    if array.dtype not in _FLOATS:
+        raise TypeError(
+            f"{name}: expected float32, bfloat16, float16 or float64, got {array.dtype}"
+        )
+    return array
+
+
+def integer(value: Any, name: str, least: int, most: int) -> int:
+    """`value` as an integer from `least` to `most`, known when a function is traced."""
+    number = as_integer(value)
+    if number is None:
+        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
+    if not least <= number <= most:
+        raise ValueError(f"{name}: expected an integer from {least} to {most}, got {number}")
+    return number
+
+
+def matrix(x: Any, name: str, rows: int, columns: int) -> Array:
+    """`x` as an array of a supported floating dtype and exactly this shape."""
+    array = floating(x, name)
+    if array.shape != (rows, columns):
+        raise ValueError(f"{name}: expected the shape ({rows}, {columns}), got {array.shape}")
+    return array
+
+
+def number(value: Any, name: str, least: float, below: float) -> float:
+    """`value` as a finite number in `[least, below)`, known when a function is traced."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
+    if not (least <= value < below and value != -np.inf):
+        limits = "" if least == -np.inf else f" from {least}"
+        limits += "" if below == np.inf else f" to less than {below}"
+        raise ValueError(f"{name}: expected a finite number{limits}, got {value}")
+    return float(value)
+
+
+def key(value: Any, name: str) -> Array:
+    """`value` as one key of JAX's, new-style or of raw words."""
+    if not isinstance(value, jax.Array | np.ndarray):
+        raise TypeError(f"{name}: expected a JAX key, got {type(value).__name__}")
+    typed = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    if not typed and value.dtype != jnp.uint32:
+        raise TypeError(f"{name}: expected a JAX key, got an array of {value.dtype}")
+    if value.ndim != (0 if typed else 1):
+        raise ValueError(f"{name}: expected one key, got the shape {value.shape}")
+    return jnp.asarray(value)

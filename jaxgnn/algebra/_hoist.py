@@ -1,0 +1,176 @@
+"""Expressions of one end alone, and linear maps, hoisted from the edges to the nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn.algebra._edges import (
+    Applied,
+    Dropout,
+    Edges,
+    NodeGather,
+    SegmentNormalize,
+    apply,
+    node_gather,
+)
+from jaxgnn.algebra._operators import linear_map
+
+
+def hoist_to_nodes(edges: Edges) -> Edges:
+    """Equal values, up to rounding; what can be computed on nodes is computed there."""
+    hoisted: dict[int, Edges] = {}
+
+    def hoist(e: Edges) -> Edges:
+        if id(e) not in hoisted:
+            hoisted[id(e)] = _hoist(e)
+        return hoisted[id(e)]
+
+    def _hoist(e: Edges) -> Edges:
+        if isinstance(e, SegmentNormalize | Dropout):
+            return dataclasses.replace(e, operand=hoist(e.operand))
+        if not isinstance(e, Applied):
+            return e
+        e = dataclasses.replace(e, operands=tuple(map(hoist, e.operands)))
+        special = {"linear": _distribute_linear, "scale": _distribute_scale}
+        return special.get(e.name, on_nodes)(e)
+
+    return hoist(edges)
+
+
+def on_nodes(e: Applied) -> Edges:
+    """A function of values from one end, computed before the scatter.
+
+    On the edges it does not see the rows of nodes without edges, so they must not matter here
+    either: a derivative that is infinite or NaN, times their cotangent 0, would be NaN.
+    """
+    ends = {o.sender if isinstance(o, NodeGather) else None for o in e.operands}
+    if len(ends) != 1 or None in ends:
+        return e
+    nodes = [o for o in e.operands if isinstance(o, NodeGather)]
+    if e.graph.num_edges == 0:
+        x = jnp.zeros((nodes[0].x.shape[0], *e.features), e.dtype)
+    else:
+        x = e.function(*map(_used_rows, nodes))
+    out = node_gather(e.graph, x, nodes[0].sender, e.text)
+    return dataclasses.replace(out, all_used=True)
+
+
+def _used_rows(nodes: NodeGather) -> Array:
+    """The rows; those of nodes without edges are replaced by a row that some edge has."""
+    if nodes.all_used:
+        return nodes.x
+    graph, x = nodes.graph, nodes.x
+    used = (graph.out_degrees if nodes.sender else graph.in_degrees) > 0
+    # It gets no gradient from where it stands in.
+    other = jax.lax.stop_gradient(x[jnp.argmax(used)])[None]
+    return jnp.where(used.reshape(-1, *(1,) * (x.ndim - 1)), x, other)
+
+
+def _distribute_scale(e: Applied) -> Edges:
+    """A scalar factor goes to the terms of a sum, and to the wider factor of a product.
+
+    In 16 bits not to the terms of a sum, which may cancel: `terms` has their products unrounded.
+    """
+    (inner,) = e.operands
+    if not isinstance(inner, Applied) or inner.name not in ("+", "-", "*"):
+        return on_nodes(e)
+    if inner.name != "*" and e.dtype != accumulation_dtype(e.dtype):
+        return e
+
+    def scaled(operand: Edges) -> Edges:
+        form = {"features": operand.features, "dtype": operand.dtype}
+        return _distribute_scale(dataclasses.replace(e, **form, operands=(operand,)))
+
+    left, right = inner.operands
+    if inner.name == "*":
+        wide = max(inner.operands, key=lambda o: (len(o.features), isinstance(o, NodeGather)))
+        operands = (scaled(left), right) if wide is left else (left, scaled(right))
+    else:
+        operands = scaled(left), scaled(right)
+    return dataclasses.replace(inner, operands=operands)
+
+
+def _distribute_linear(e: Applied) -> Edges:
+    """$(a + b) W = a W + b W$, each term hoisted to its nodes; equal nodes are projected once."""
+    kernel, bias = e.parameters
+    parts: dict[object, tuple[Edges, Array]] = {}
+    for part, block in _linear_terms(e.operands[0], kernel):
+        key = (part.sender, id(part.x)) if isinstance(part, NodeGather) else id(part)
+        parts[key] = (part, block if key not in parts else parts[key][1] + block)
+    edge_width = sum(w.shape[0] for part, w in parts.values() if not isinstance(part, NodeGather))
+    if edge_width > kernel.shape[0] or all(
+        not isinstance(part, NodeGather) for part, _ in parts.values()
+    ):
+        return e  # nothing to gain
+    out: Edges | None = None
+    for part, block in sorted(parts.values(), key=lambda p: not isinstance(p[0], NodeGather)):
+        projected = on_nodes(linear_map(part, block, bias if out is None else None))
+        if out is None:
+            out = projected
+        else:
+            out = on_nodes(apply("+", jnp.add, [out, projected], template="({} + {})"))
+    assert out is not None
+    return out
+
+
+def _linear_terms(e: Edges, kernel: Array) -> Iterator[tuple[Edges, Array]]:
+    """Values and blocks of the kernel whose projections sum to that of `e`."""
+    name, operands = (e.name, list(e.operands)) if isinstance(e, Applied) else (None, [])
+    if name in ("+", "-") and operands[0].features == operands[1].features:
+        yield from _linear_terms(operands[0], kernel)
+        yield from _linear_terms(operands[1], kernel if name == "+" else -kernel)
+    elif name == "scale":
+        assert isinstance(e, Applied)
+        yield from _linear_terms(operands[0], kernel * e.parameters[0].astype(kernel.dtype))
+    elif name == "concat":
+        start = 0
+        for operand in operands:
+            stop = start + operand.features[-1]
+            yield from _linear_terms(operand, kernel[start:stop])
+            start = stop
+    else:
+        yield e, kernel
+
+
+def terms(e: Edges, sign: int = 1) -> Iterator[tuple[int, Edges]]:
+    """Signs and values whose sum is `e`; in 16 bits some have the accumulation dtype."""
+    if isinstance(e, Applied) and e.name in ("+", "-"):
+        left, right = e.operands
+        yield from terms(left, sign)
+        yield from terms(right, sign if e.name == "+" else -sign)
+        return
+    inner = list(terms(e.operands[0])) if isinstance(e, Applied) and e.name == "scale" else []
+    if len(inner) < 2:
+        yield sign, e
+        return
+    assert isinstance(e, Applied)
+    for inner_sign, term in inner:
+        yield sign * inner_sign, _scale_term(e, term)
+
+
+def _scale_term(e: Applied, term: Edges) -> Edges:
+    """A term times the scalar of `e`: unrounded, except for a product that rules must recognize."""
+    if isinstance(term, Applied) and term.name == "*":
+        form = {"features": term.features, "dtype": term.dtype}
+        return _distribute_scale(dataclasses.replace(e, **form, operands=(term,)))
+    wide = accumulation_dtype(term.dtype)
+
+    def function(x: Array) -> Array:
+        return e.function(x.astype(wide))
+
+    return on_nodes(apply("scale", function, [term], e.parameters, e.template))
+
+
+def factors(e: Edges) -> Iterator[Edges]:
+    """Values whose product is `e`."""
+    if isinstance(e, Applied) and e.name == "*":
+        for operand in e.operands:
+            yield from factors(operand)
+    else:
+        yield e

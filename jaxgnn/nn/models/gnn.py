@@ -1,0 +1,230 @@
+"""The model that all others are: a stack of graph convolutions."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from jaxgnn._core import checks
+from jaxgnn.graph import Graph
+from jaxgnn.nn import _inputs
+from jaxgnn.nn._dropout import dropout_module
+from jaxgnn.nn._features import Features, dense, map_values
+from jaxgnn.nn._linear import count, linear, width
+from jaxgnn.nn.maxk import MaxK, check_activation
+from jaxgnn.nn.mlp import Activation, Norm, norm_layers
+from jaxgnn.ops import CBSR
+
+Jumping = Literal["last", "cat", "max"]
+
+
+class GNN(nnx.Module):
+    r"""A stack of graph convolutions.
+
+    Each layer is a convolution (plus the skip connection with `residual`). Normalization,
+    activation and dropout follow each but the last:
+
+    $$x^{(l+1)} = \mathrm{dropout}(\sigma(\mathrm{norm}(\mathrm{conv}_l(x^{(l)}))))$$
+
+    With `input_layer` a linear layer and $\mathrm{dropout} \circ \sigma$ come before the first
+    convolution, so that every convolution aggregates hidden rows.
+
+    Where $\sigma$ is `MaxK`, the convolutions get the kept entries alone (`CBSR`), after dropout,
+    and aggregate them by `maxk_spmm`. A layer without the attribute `accepts_sparse = True` gets
+    the dense rows. Dropout before the selection is `MaxK`'s own.
+
+    The last convolution's output is the model's. With `jumping` every layer is a hidden one, and
+    a linear layer follows. It takes the last layer's output, all layers' outputs concatenated, or
+    their elementwise maximum. A skip connection adds the layer's input to the convolution's
+    output, through a linear projection without bias where the widths differ.
+
+    Every model is one of these. A subclass names its convolution, and maps the model's options to
+    those of its layers where they differ (`_layer_options`).
+
+    In training dropout and batch statistics are on, as after `model.train()`; `model.eval()`
+    turns them off.
+
+    Args:
+        in_features, hidden_features, out_features: widths.
+        num_layers: number of convolutions.
+        conv: makes a layer; called as `conv(in_features, out_features, dtype=..., param_dtype=...,
+            rngs=..., **conv_options)`, it gives a module called as `layer(graph, x, weights)`.
+            Required of `GNN`; the other models have their own.
+        last_conv: makes the layer whose output is the model's, if that is not `conv`.
+        activation: $\sigma$, such as `jax.nn.relu` or `MaxK(32)`.
+        dropout: share of the hidden values dropped in training.
+        input_dropout: share of the input features dropped in training.
+        norm: `None`, `"batch"` (over the nodes) or `"layer"` (over a node's features).
+        residual: add skip connections.
+        jumping: `None`, `"last"`, `"cat"` or `"max"`.
+        input_layer: begin with a linear layer from `in_features` to `hidden_features`.
+        dtype: of the computation; by default that of `x` and the parameters, promoted.
+        param_dtype: of the parameters.
+        rngs: `params` is used, and `dropout` if there is any.
+        conv_options: passed on to `conv`.
+
+    Raises:
+        TypeError: a width or `num_layers` is no integer, or `conv` cannot be called.
+        ValueError: an option out of range, or `MaxK`'s k above `hidden_features`.
+
+    Source: PyG's `BasicGNN`; the skip connection as in Luo et al., "Classic GNNs are strong
+    baselines" (NeurIPS 2024); jumping knowledge: Xu et al. (ICML 2018);
+    `MaxK` and the input layer: Peng et al., "MaxK-GNN" (ASPLOS 2024).
+    """
+
+    _conv: ClassVar[Callable[..., Any] | None] = None
+    """A subclass's `conv`."""
+
+    _propagates_only: ClassVar[bool] = False
+    """Its layers keep the width of their input: `input_layer`, and `jumping="last"` if not given.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        num_layers: int,
+        *,
+        conv: Callable[..., Any] | None = None,
+        last_conv: Callable[..., Any] | None = None,
+        activation: Activation = jax.nn.relu,
+        dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        norm: Norm | None = None,
+        residual: bool = False,
+        jumping: Jumping | None = None,
+        input_layer: bool = False,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+        **conv_options: Any,
+    ):
+        in_features = width(in_features, "in_features")
+        hidden_features = width(hidden_features, "hidden_features")
+        out_features = width(out_features, "out_features")
+        num_layers = count(num_layers, "num_layers", "layers")
+        checks.choice(jumping, "jumping", (None, "last", "cat", "max"))
+        conv = self._conv if conv is None else conv
+        if not callable(conv):
+            raise TypeError(f"conv: expected what makes a layer, got {type(conv).__name__}")
+        if self._propagates_only:
+            input_layer, jumping = True, "last" if jumping is None else jumping
+        hidden_options, last_options = self._layer_options(
+            hidden_features, activation=activation, dropout=dropout, norm=norm, **conv_options
+        )
+        check_activation(activation, [hidden_features])
+        types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        first = hidden_features if input_layer else in_features
+        last = out_features if jumping is None else hidden_features
+        widths = [first, *[hidden_features] * (num_layers - 1), last]
+        self.linear_in = linear(in_features, first, **types) if input_layer else None
+        layers = [functools.partial(conv, **hidden_options)] * num_layers
+        if jumping is None:
+            layers[-1] = functools.partial(last_conv or conv, **last_options)
+        self.convs = nnx.List(
+            layer(before, after, **types)
+            for layer, (before, after) in zip(layers, itertools.pairwise(widths), strict=True)
+        )
+        hidden = widths[1:-1] if jumping is None else widths[1:]
+        self.norms = norm_layers(norm, hidden, **types)
+        self.skips = nnx.List(
+            None if before == after else linear(before, after, use_bias=False, **types)
+            for before, after in itertools.pairwise(widths if residual else [])
+        )
+        joined = hidden_features * (num_layers if jumping == "cat" else 1)
+        self.linear = None if jumping is None else linear(joined, out_features, **types)
+        self.input_dropout = dropout_module(input_dropout, "input_dropout", rngs)
+        self.dropout = dropout_module(dropout, "dropout", rngs)
+        self.activation = activation
+        self.residual = residual
+        self.jumping = jumping
+        self.in_features = in_features
+        self.hidden_features = hidden_features
+        self.out_features = out_features
+        self.num_layers = num_layers
+
+    @classmethod
+    def _layer_options(
+        cls,
+        hidden_features: int,
+        *,
+        activation: Activation,
+        dropout: float,
+        norm: Norm | None,
+        **conv_options: Any,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The options of a layer, and of the layer whose output is the model's."""
+        del hidden_features, activation, dropout, norm
+        return conv_options, conv_options
+
+    def __call__(
+        self,
+        graph: Graph,
+        x: Float[Array, "num_nodes *batch in_features"] | CBSR,
+        weights: Float[Array, " num_edges"] | None = None,
+    ) -> Float[Array, "num_nodes *batch out_features"]:
+        """The outputs of a square graph's nodes.
+
+        Args:
+            graph: a square graph.
+            x: features `[num_nodes, ..., in_features]`, or sparse rows of them.
+            weights: of the edges, in the graph's order; 1 if not given. `GAT`, `GATv2` and
+                `Transformer` take features of the edges instead, `[num_edges, edge_dim]`.
+
+        Raises:
+            TypeError: `graph` is no `Graph`, or a dtype is not floating.
+            ValueError: a rectangular graph, or a shape that does not fit.
+        """
+        graph = _inputs.square_graph(graph, type(self).__name__)
+        if isinstance(x, tuple | list):
+            raise ValueError(f"x: {type(self).__name__} expected one array, got a pair")
+        x = _inputs.features(x, "x", graph.num_senders, "node", self.in_features)
+        x = map_values(self.input_dropout, x)
+        if self.linear_in is not None:
+            x = self._activate(self.linear_in(dense(x)))
+        outputs = []
+        for i, conv in enumerate(self.convs):
+            rows = x if getattr(conv, "accepts_sparse", False) else dense(x)
+            out: Array = conv(graph, rows, weights)
+            if self.residual:
+                skip, before = self.skips[i], dense(x)
+                out = out + (before.astype(out.dtype) if skip is None else skip(before))
+            if self.linear is None and i == self.num_layers - 1:
+                return out
+            if self.norms is not None:
+                out = self.norms[i](out)
+            x = self._after_layer(out)
+            outputs.append(x)
+        assert self.linear is not None
+        if self.jumping == "cat":
+            return self.linear(jnp.concatenate([dense(rows) for rows in outputs], axis=-1))
+        if self.jumping == "max":
+            return self.linear(functools.reduce(_larger, map(dense, outputs)))
+        return self.linear(dense(x))
+
+    def _after_layer(self, out: Array) -> Features:
+        return self._activate(out)
+
+    def _activate(self, x: Array) -> Features:
+        """Activation and dropout. `MaxK` gives sparse rows where they have kernels: without
+        further axes."""
+        sparse = isinstance(self.activation, MaxK) and x.ndim == 2
+        return map_values(self.dropout, self.activation.sparse(x) if sparse else self.activation(x))
+
+
+def _larger(x: Array, y: Array) -> Array:
+    """The maximum, whose derivative goes to `x` at ties, as PyTorch's over a new axis does.
+
+    The derivative of `jnp.maximum` compares each operand with the result. XLA may recompute the
+    operand with other rounding, and then neither is equal.
+    """
+    return jnp.where((x >= y) | jnp.isnan(x), x, y)
