@@ -2,20 +2,23 @@
 
 import gc
 import os
+import random
 import sys
 from pathlib import Path
 
-# On the CPU, unless a GPU was asked for: two devices for shard_map, and half the time to compile.
-# JAX reads this when it starts.
-if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
+# On the CPU unless JAX_PLATFORMS asks for a GPU. JAX reads XLA_FLAGS when it starts.
+ON_CPU = os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu")
+# On a CPU most of the tests' time is compilation of programs that run once: most of XLA's
+# optimizations are off, and on with JAXGNN_TEST_OPTIMIZED=1, as users have them.
+QUICK_COMPILES = ON_CPU and os.environ.get("JAXGNN_TEST_OPTIMIZED", "0") != "1"
+if ON_CPU:
+    added = ["--xla_force_host_platform_device_count=2"]  # for shard_map
+    if QUICK_COMPILES:
+        added.append("--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters")
+        added.append("--xla_cpu_parallel_codegen_split_count=1")
     flags = os.environ.get("XLA_FLAGS", "").split()
-    for flag in (
-        "--xla_force_host_platform_device_count=2",
-        "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters",
-        "--xla_cpu_parallel_codegen_split_count=1",
-    ):
-        if not any(given.startswith(flag.split("=")[0]) for given in flags):
-            flags.append(flag)
+    given = {flag.split("=")[0] for flag in flags}
+    flags += [flag for flag in added if flag.split("=")[0] not in given]
     os.environ["XLA_FLAGS"] = " ".join(flags)
 
 # Threads of PyTorch and of OpenBLAS would spin for each other, beside those of XLA.
@@ -30,28 +33,59 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
+import jaxgnn
 from tests.support import strategies
 
 # On a GPU, JAX's default products are TF32, three digits short of what these tests compare.
 jax.config.update("jax_default_matmul_precision", "highest")
 
-# On a CPU most of the tests' time is compiling, for programs that run once: here and, by the
-# variable, in processes that tests start.
-QUICK_COMPILES = os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu")
+# Here and, by the variable, in processes that tests start.
 jax.config.update("jax_disable_most_optimizations", QUICK_COMPILES)
 if QUICK_COMPILES:
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
-# HYPOTHESIS_PROFILE=full draws twice as many examples (`strategies.examples`).
+# "quick": the same examples in every run. "ci": twice as many, new ones in every run.
 for profile, share in strategies.SHARES.items():
+    new_examples = profile == "ci"
     settings.register_profile(
         profile,
         deadline=None,
-        derandomize=True,
+        derandomize=not new_examples,
+        print_blob=new_examples,
+        database=None,
         max_examples=int(40 * share),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     )
 settings.load_profile(strategies.PROFILE)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    """One seed of hypothesis for all workers of a run, chosen before its plugin reads the option.
+
+    `--hypothesis-seed`, else HYPOTHESIS_SEED, else a random one in the profile "ci".
+    """
+    if config.option.hypothesis_seed is None:
+        new = str(random.randrange(2**32)) if strategies.PROFILE == "ci" else None
+        config.option.hypothesis_seed = os.environ.get("HYPOTHESIS_SEED") or new
+
+
+def pytest_report_header(config):
+    seed, profile = config.option.hypothesis_seed, strategies.PROFILE
+    repeat = f"; repeat with HYPOTHESIS_PROFILE={profile} --hypothesis-seed={seed}"
+    return [
+        f"hypothesis: profile {profile}{repeat if profile == 'ci' else ''}",
+        f"XLA: {'most optimizations off' if QUICK_COMPILES else 'optimizations on'}",
+    ]
+
+
+def pytest_collection_modifyitems(items):
+    """Tests marked `gpu` are skipped, with the reason, where no GPU runs the kernels."""
+    if jax.default_backend() == "gpu" and jaxgnn.build_info().cuda:
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU with jaxgnn._cuda"))
 
 
 def pytest_collection_finish():
@@ -85,8 +119,8 @@ def x64():
 
 
 @pytest.fixture
-def optimised():
-    """XLA's programs as users have them, for tests that run them many times."""
+def optimized():
+    """XLA's optimizations, for tests that run a program many times."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", QUICK_COMPILES)

@@ -7,7 +7,7 @@ import pytest
 from jaxgnn.train import TrainConfig, train_seeds
 from jaxgnn.train.config import PUBLISHED
 
-pytestmark = pytest.mark.usefixtures("optimised")
+pytestmark = pytest.mark.usefixtures("optimized")
 
 
 def test_gcn_on_cora_reaches_the_published_accuracy(data_directory):
