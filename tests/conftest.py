@@ -6,19 +6,20 @@ import random
 import sys
 from pathlib import Path
 
-# On the CPU unless JAX_PLATFORMS asks for a GPU. JAX reads XLA_FLAGS when it starts.
-ON_CPU = os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu")
-# On a CPU most of the tests' time is compilation of programs that run once: most of XLA's
-# optimizations are off, and on with JAXGNN_TEST_OPTIMIZED=1, as users have them.
-QUICK_COMPILES = ON_CPU and os.environ.get("JAXGNN_TEST_OPTIMIZED", "0") != "1"
-if ON_CPU:
-    added = ["--xla_force_host_platform_device_count=2"]  # for shard_map
-    if QUICK_COMPILES:
+# On the CPU, unless a GPU was asked for: two devices for shard_map. There most of the tests' time
+# is compilation of programs that run once, so that most of XLA's optimizations are off, here and
+# in processes that tests start. With JAXGNN_TEST_OPTIMIZED=1 they are on, as users have them.
+# JAX reads these variables when it starts.
+if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    added = ["--xla_force_host_platform_device_count=2"]
+    if os.environ.get("JAXGNN_TEST_OPTIMIZED", "0") != "1":
+        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         added.append("--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters")
         added.append("--xla_cpu_parallel_codegen_split_count=1")
-    flags = os.environ.get("XLA_FLAGS", "").split()
-    given = {flag.split("=")[0] for flag in flags}
-    flags += [flag for flag in added if flag.split("=")[0] not in given]
+    for flag in added:
+        if not any(given.startswith(flag.split("=")[0]) for given in flags):
+            flags.append(flag)
     os.environ["XLA_FLAGS"] = " ".join(flags)
 
 # Threads of PyTorch and of OpenBLAS would spin for each other, beside those of XLA.
@@ -39,10 +40,7 @@ from tests.support import strategies
 # On a GPU, JAX's default products are TF32, three digits short of what these tests compare.
 jax.config.update("jax_default_matmul_precision", "highest")
 
-# Here and, by the variable, in processes that tests start.
-jax.config.update("jax_disable_most_optimizations", QUICK_COMPILES)
-if QUICK_COMPILES:
-    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+QUICK_COMPILES = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0") == "1"
 
 # "quick": the same examples in every run. "ci": twice as many, new ones in every run.
 for profile, share in strategies.SHARES.items():

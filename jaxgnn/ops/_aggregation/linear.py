@@ -58,8 +58,6 @@ def _aggregate_fwd(linear_map, graph, x, weights):
 
 
 def _aggregate_bwd(linear_map, residuals, cotangent):
-    from jaxgnn.ops._aggregation.sddmm import edge_dot
-
     graph, x, weights = residuals
     dx = aggregate(linear_map.adjoint(), graph, cotangent, weights)
     if weights is None:
