@@ -13,6 +13,7 @@ from jax.test_util import check_grads
 
 from jaxgnn import maxk
 from jaxgnn._core.platform import kernels_available
+from tests.support.devices import two_devices
 from tests.support.oracle import brute_force_maxk, draw_array
 from tests.support.strategies import rows_with_ties
 
@@ -279,10 +280,9 @@ def test_scan_over_keys():
     np.testing.assert_allclose(ours, expected, rtol=1e-5)
 
 
-@pytest.mark.skipif(jax.device_count() < 2, reason="needs two devices")
 def test_shard_map_over_rows():
     """Rows and keys are sharded, the bias replicated: its gradient is a sum."""
-    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = two_devices()
     x = draw_array(np.random.default_rng(12), (8, 32), "float32")
     bias = draw_array(np.random.default_rng(13), 32, "float32")
 
