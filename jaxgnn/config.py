@@ -3,6 +3,7 @@
 | setting | values | environment at import | meaning |
 | --- | --- | --- | --- |
 | `deterministic` | `False` (default), `True` | `JAXGNN_DETERMINISTIC=0`, `1` | every operation gives the same bits in every run |
+| `impl` | `None` (default), `"kernel"`, `"jax"` | `JAXGNN_IMPL=kernel`, `jax` | what runs where an operation's `impl` is not given: our kernel if the platform has one, our kernel or an error, the JAX reference |
 | `maxk_accumulation` | `"auto"` (default), `"float"` | `JAXGNN_MAXK_ACCUMULATION` | how `maxk_spmm` adds on a GPU: `"auto"` also in fixed point, where a bound on the sums holds; `"float"` in floating point alone |
 
 On the CPU every operation is deterministic anyway. A setting is part of the key under which
@@ -11,6 +12,8 @@ for when the setting comes back.
 
     jaxgnn.config.update("deterministic", True)     # for all threads, from now on
     with jaxgnn.config.use(deterministic=True):     # for this thread, in the block
+        ...
+    with jaxgnn.config.use(impl="jax"):             # every operation and module by its reference
         ...
     jaxgnn.config.deterministic                     # what holds here
 """  # noqa: E501
@@ -27,6 +30,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 
 deterministic: bool
+impl: Literal["kernel", "jax"] | None
 maxk_accumulation: Literal["auto", "float"]
 
 
@@ -47,6 +51,7 @@ def _from_environment(name: str, values: dict[str, Any], default: Any) -> _Setti
 
 _SETTINGS = {
     "deterministic": _from_environment("deterministic", {"0": False, "1": True}, False),
+    "impl": _from_environment("impl", {"kernel": "kernel", "jax": "jax", "": None}, None),
     "maxk_accumulation": _from_environment(
         "maxk_accumulation", {"auto": "auto", "float": "float"}, "auto"
     ),

@@ -1,13 +1,15 @@
-"""Which implementation runs: a kernel where the platform has one, else the JAX reference."""
+"""What this installation has: its kernels, and which platforms they serve."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 from typing import Literal
 
 import jax
 
+from jaxgnn import config
 from jaxgnn._core import ffi
 
 Impl = Literal["kernel", "jax"] | None
@@ -22,7 +24,7 @@ class BuildInfo:
         cpu_error: why not.
         cpu_isa: the instruction set that the CPU kernels chose.
         cuda: whether the CUDA kernels are loaded.
-        cuda_error: why not.
+        cuda_error: why not, or why they cannot run on this GPU with this driver.
         cuda_architectures: the GPU architectures they were compiled for.
         jax, jaxlib: versions.
     """
@@ -44,44 +46,51 @@ def build_info() -> BuildInfo:
         cpu_error=ffi.cpu_error,
         cpu_isa=None if ffi.cpu_module is None else ffi.cpu_module.isa(),
         cuda=ffi.cuda_module is not None,
-        cuda_error=ffi.cuda_error,
+        cuda_error=why_not("cuda"),
         cuda_architectures=None if ffi.cuda_module is None else ffi.cuda_module.architectures(),
         jax=jax.__version__,
         jaxlib=importlib.metadata.version("jaxlib"),
     )
 
 
+@functools.cache
+def _cuda_problem() -> str | None:
+    """Why the CUDA module cannot run on this machine's GPU with its driver, or `None`."""
+    return None if ffi.cuda_module is None else ffi.cuda_module.why_not() or None
+
+
+def why_not(platform: str) -> str | None:
+    """Why a platform, by the name that JAX lowers for, has no kernels; `None` if it has."""
+    if platform == "cpu":
+        return None if ffi.cpu_module is not None else ffi.cpu_error or "not built"
+    if platform == "cuda":
+        if ffi.cuda_module is None:
+            return ffi.cuda_error or "not built"
+        return _cuda_problem()
+    return "jaxgnn has kernels for CPUs and for NVIDIA GPUs"
+
+
+def serves(platform: str, *targets: str) -> bool:
+    """Whether a platform, by the name that JAX lowers for, has these targets' kernels."""
+    registered = ffi.targets.get({"cuda": "CUDA"}.get(platform, platform), set())
+    return why_not(platform) is None and registered.issuperset(targets)
+
+
 def kernels_available(*targets: str) -> bool:
     """Whether the platform that JAX computes on by default has our kernels, `targets` among them.
 
-    Decided when a function is traced: XLA then picks the target registered for the platform
-    that it compiles for. A GPU without the CUDA module, and a TPU, run the JAX reference.
+    For reports: which implementation runs is decided at lowering (`_core.dispatch`).
     """
     platform = jax.default_backend()
-    if platform == "cpu":
-        return ffi.cpu_module is not None and ffi.targets["cpu"].issuperset(targets)
-    if platform in ("gpu", "cuda"):
-        loaded = ffi.cuda_module is not None and ffi.cpu_module is not None
-        return loaded and ffi.targets["CUDA"].issuperset(targets)
-    return False
+    return serves("cuda" if platform == "gpu" else platform, *targets)
 
 
-def use_kernel(impl: Impl, *targets: str) -> bool:
-    """Resolves an operation's `impl` argument; `targets` are those that it is going to call.
+def chosen(impl: Impl) -> Impl:
+    """The `impl` that an operation was given, else the setting `jaxgnn.config.impl`.
 
     Raises:
         ValueError: not one of `None`, `"kernel"`, `"jax"`.
-        RuntimeError: `"kernel"` where this platform has none.
     """
-    if impl is None:
-        return kernels_available(*targets)
-    if impl == "jax":
-        return False
-    if impl != "kernel":
+    if impl not in (None, "kernel", "jax"):
         raise ValueError(f"impl: expected None, 'kernel' or 'jax', got {impl!r}")
-    if not kernels_available(*targets):
-        raise RuntimeError(
-            f"impl='kernel': jaxgnn has no kernels for the platform {jax.default_backend()!r} "
-            f"(_cpu: {ffi.cpu_error or 'loaded'}; _cuda: {ffi.cuda_error or 'loaded'})"
-        )
-    return True
+    return config.impl if impl is None else impl

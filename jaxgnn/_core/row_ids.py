@@ -9,8 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from jaxgnn import config
 from jaxgnn._core import ffi
-from jaxgnn._core.platform import Impl, use_kernel
+from jaxgnn._core.dispatch import dispatch
+from jaxgnn._core.platform import Impl, chosen
+
+_TARGET = "jaxgnn_expand_rows"
 
 
 def csr_row_ids(
@@ -26,11 +30,16 @@ def csr_row_ids(
     Returns:
         int32 rows, ascending.
     """
-    kernel = use_kernel(impl)
+    impl = chosen(impl)
     if num_edges == 0:
         return jnp.zeros(0, jnp.int32)
-    if kernel:
+    if impl == "jax":
+        return _reference(num_edges, row_offsets)
+    with config.use(impl=impl):
         return _kernel(num_edges, row_offsets)
+
+
+def _reference(num_edges: int, row_offsets: Array) -> Array:
     rows = jnp.arange(row_offsets.shape[0] - 1, dtype=jnp.int32)
     return jnp.repeat(rows, jnp.diff(row_offsets), total_repeat_length=num_edges)
 
@@ -39,6 +48,11 @@ def csr_row_ids(
 def _kernel(num_edges: int, row_offsets: Array) -> Array:
     @jax.custom_batching.sequential_vmap
     def row_ids(offsets):
-        return ffi.call("jaxgnn_expand_rows", [offsets], [((num_edges,), np.int32)])[0]
+        return dispatch(
+            (_TARGET,),
+            lambda offsets: ffi.call(_TARGET, [offsets], [((num_edges,), np.int32)])[0],
+            functools.partial(_reference, num_edges),
+            offsets,
+        )
 
     return row_ids(row_offsets)

@@ -9,7 +9,7 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
-from jaxgnn._core.platform import Impl, use_kernel
+from jaxgnn._core.platform import Impl, chosen, kernels_available
 from jaxgnn.algebra import _reference, _rules
 from jaxgnn.algebra._edges import Edges, same_graph
 from jaxgnn.algebra._moves import moved
@@ -124,11 +124,12 @@ def explain(
         texts.append(plan.text)
 
     jax.eval_shape(look)  # what plans prepare on the nodes is traced and dropped
-    return texts[0] if use_kernel(impl) else f"{texts[0]} (in plain JAX)"
+    plain = chosen(impl) == "jax" or not kernels_available()
+    return f"{texts[0]} (in plain JAX)" if plain else texts[0]
 
 
 def _wanted(edges: Edges, reduce: Reduce, recompute: bool, impl: Impl) -> Wanted:
     same_graph([edges], "edges")
     checks.choice(reduce, "reduce", ("sum", "mean", "max", "min"))
-    use_kernel(impl)
+    chosen(impl)
     return Wanted(edges, reduce, edges.dtype, recompute, impl)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -14,6 +15,7 @@ from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._core import checks
 
 
+@jax.named_scope("jaxgnn.edge_conv")
 def edge_conv(
     graph: Graph,
     theta: Float[Array, "num_senders *features"],
@@ -82,6 +84,7 @@ def edge_conv(
     return jnp.where(degree > 0, shifted, jnp.zeros_like(shifted))
 
 
+@jax.named_scope("jaxgnn.edge_conv_max")
 def edge_conv_max(
     graph: Graph,
     theta: Float[Array, "num_senders *features"],

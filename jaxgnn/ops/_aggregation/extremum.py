@@ -1,10 +1,10 @@
-"""The elementwise maximum and minimum over neighbours, and the linear maps of their derivative.
+"""The maximum or minimum over neighbours, and the linear maps of their derivative.
 
 Where the extremum is attained, its derivative is the selection of the attaining edges, shared
-equally at ties. Which edges those are is recomputed from input and output, so the residuals are
-of the nodes' size. The selection is linear in the selected values, its transpose is a selection
-too, and so derivatives of every order are made of the same two kernels. How many edges tie is
-counted with the reduction, if that is differentiated.
+equally at ties. Which edges those are is recomputed from input and output, so there are no O(E)
+intermediates. The selection is linear in the selected values, its transpose is a selection too,
+and so derivatives of every order are made of the same two kernels. How many edges tie is counted
+with the reduction, if that is differentiated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.linear_call import Multilinear, is_zero
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.kernels import (
     dot_rows,
@@ -27,129 +29,123 @@ from jaxgnn.ops._aggregation.kernels import (
 from jaxgnn.ops._core.rows import in_graph_order, in_row_order, neighbours
 
 
+class Extremum(NamedTuple):
+    """What is static: over the transpose, and `"max"` or `"min"`."""
+
+    transpose: bool
+    reduce: str
+
+
 class Pattern(NamedTuple):
     """What was reduced and what came out: an edge attained the extremum if `weights * x == y`."""
 
+    graph: Graph
     x: Float[Array, "_ heads width"]
     y: Float[Array, "_ heads width"]
     weights: Float[Array, "num_edges heads"] | None
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def extremum(
-    how: tuple[bool, str],
+    how: Extremum,
     graph: Graph,
     x: Float[Array, "_ heads width"],
     weights: Float[Array, "num_edges heads"] | None,
 ) -> Float[Array, "_ heads width"]:
-    """`how` is (over the transpose?, `"max"` or `"min"`)."""
-    transpose, reduce = how
-    rows = neighbours(graph, transpose=transpose)
-    return reduce_rows(rows, x, in_row_order(rows, weights), reduce)
+    """The maximum or minimum of the weighted rows."""
+    rows = neighbours(graph, transpose=how.transpose)
+    return reduce_rows(rows, x, in_row_order(rows, weights), how.reduce)
 
 
-def _extremum_fwd(how, graph, x, weights):
-    both: tuple[Array, Array] = _extremum_and_ties(how, graph, x, weights)
-    y, ties = both
-    return y, (graph, Pattern(x, y, weights), ties)
-
-
-def _extremum_bwd(how, residuals, cotangent):
-    graph, pattern, ties = residuals
-    transpose, _ = how
-    shares = _share(cotangent, ties)
-    dx = _select((transpose, False), graph, pattern, shares, pattern.weights)
-    dweights = None
-    if pattern.weights is not None:
-        dweights = _select_dot(transpose, graph, pattern, shares, pattern.x)
-    return None, dx, dweights
-
-
-extremum.defvjp(_extremum_fwd, _extremum_bwd)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _extremum_and_ties(
-    how: tuple[bool, str],
+    how: Extremum,
     graph: Graph,
     x: Float[Array, "_ heads width"],
     weights: Float[Array, "num_edges heads"] | None,
 ) -> tuple[Float[Array, "_ heads width"], Float[Array, "_ heads width"]]:
     """`extremum`, and the number of edges that attained it, which is piecewise constant."""
-    transpose, reduce = how
-    rows = neighbours(graph, transpose=transpose)
-    return reduce_and_count_rows(rows, x, in_row_order(rows, weights), reduce)
+    rows = neighbours(graph, transpose=how.transpose)
+    return reduce_and_count_rows(rows, x, in_row_order(rows, weights), how.reduce)
 
 
-def _extremum_and_ties_fwd(how, graph, x, weights):
-    y, residuals = _extremum_fwd(how, graph, x, weights)
-    return (y, residuals[-1]), residuals
+def _extremum_and_ties_jvp(how, primals, tangents):
+    graph, x, weights = primals
+    _, dx, dweights = tangents
+    results: tuple[Array, Array] = _extremum_and_ties(how, *primals)
+    y, ties = results
+    pattern = jax.lax.stop_gradient(Pattern(graph, x, y, weights))
+    static = (how.transpose, True)
+    terms = []
+    if not is_zero(dx):
+        terms.append(_select.linear(0, static, pattern, dx, weights, like=y))
+    if not is_zero(dweights):
+        terms.append(_select.linear(1, static, pattern, x, dweights, like=y))
+    total = sum((_share(term, ties) for term in terms), ffi.zeros(y.shape, y.dtype, y))
+    return (y, ties), (total, ffi.zeros(ties.shape, ties.dtype, ties))
 
 
-def _extremum_and_ties_bwd(how, residuals, cotangents):
-    return _extremum_bwd(how, residuals, cotangents[0])
+def _extremum_jvp(how, primals, tangents):
+    out, d_out = _extremum_and_ties_jvp(how, primals, tangents)
+    return out[0], d_out[0]
 
 
-_extremum_and_ties.defvjp(_extremum_and_ties_fwd, _extremum_and_ties_bwd)
+extremum.defjvp(_extremum_jvp, symbolic_zeros=True)
+_extremum_and_ties.defjvp(_extremum_and_ties_jvp, symbolic_zeros=True)
 
 
-def _share(cotangent: Array, ties: Array) -> Array:
-    """The cotangent of each output divided by the number of edges that attained it."""
-    dtype = accumulation_dtype(cotangent.dtype)
-    # Rows without edges, and those with NaN, count 0: they select nothing. More than float16 can
-    # count are its largest number.
-    most = jnp.asarray(jnp.finfo(ties.dtype).max, dtype)
-    ties = jnp.clip(jax.lax.stop_gradient(ties).astype(dtype), jnp.ones((), dtype), most)
-    return (cotangent.astype(dtype) / ties).astype(cotangent.dtype)
+def _share(values: Array, ties: Array) -> Array:
+    """Each value divided by the number of edges that attained the extremum there."""
+    dtype = accumulation_dtype(values.dtype)
+    # Rows without edges, and those with NaN, count 0: they select nothing.
+    ties = jnp.maximum(jax.lax.stop_gradient(ties).astype(dtype), jnp.ones((), dtype))
+    return (values.astype(dtype) / ties).astype(values.dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _select(how, graph, pattern, values, scale):
+def _select_rows(
+    how: tuple[bool, bool],
+    pattern: Pattern,
+    values: Float[Array, "_ heads width"],
+    scale: Float[Array, "num_edges heads"] | None,
+) -> Float[Array, "_ heads width"]:
     """Sums `scale * values` over attaining edges; `how` is (over the transpose?, along?)."""
     transpose, along = how
-    rows = neighbours(graph, transpose=transpose == along)
-    weights = in_row_order(rows, pattern.weights)
-    scale = in_row_order(rows, scale)
+    rows = neighbours(pattern.graph, transpose=transpose == along)
+    weights, scale = in_row_order(rows, pattern.weights), in_row_order(rows, scale)
     return select_rows(rows, pattern.x, pattern.y, weights, values, scale, along=along)
 
 
-def _select_fwd(how, graph, pattern, values, scale):
-    return _select(how, graph, pattern, values, scale), (graph, pattern, values, scale)
-
-
-def _select_bwd(how, residuals, cotangent):
-    graph, pattern, values, scale = residuals
+def _select_transpose_values(how, pattern, cotangent, scale):
     transpose, along = how
-    dvalues = _select((transpose, not along), graph, pattern, cotangent, scale)
-    dscale = None
-    if scale is not None:
-        beside_y, beside_x = (cotangent, values) if along else (values, cotangent)
-        dscale = _select_dot(transpose, graph, pattern, beside_y, beside_x)
-    return None, None, dvalues, dscale
+    return _select((transpose, not along), pattern, cotangent, scale)
 
 
-_select.defvjp(_select_fwd, _select_bwd)
+def _select_transpose_scale(how, pattern, values, cotangent):
+    transpose, along = how
+    beside_y, beside_x = (cotangent, values) if along else (values, cotangent)
+    return _select_dot(transpose, pattern, beside_y, beside_x)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _select_dot(transpose, graph, pattern, beside_y, beside_x):
+_select = Multilinear(_select_rows, (_select_transpose_values, _select_transpose_scale))
+
+
+def _select_dot_rows(
+    transpose: bool,
+    pattern: Pattern,
+    beside_y: Float[Array, "_ heads width"],
+    beside_x: Float[Array, "_ heads width"],
+) -> Float[Array, "num_edges heads"]:
     """Per edge and head, the dot product over the features that attained the extremum."""
-    rows = neighbours(graph, transpose=transpose)
+    rows = neighbours(pattern.graph, transpose=transpose)
     weights = in_row_order(rows, pattern.weights)
     out = dot_rows(rows, beside_y, beside_x, (pattern.x, pattern.y, weights))
     return in_graph_order(rows, out)
 
 
-def _select_dot_fwd(transpose, graph, pattern, beside_y, beside_x):
-    out = _select_dot(transpose, graph, pattern, beside_y, beside_x)
-    return out, (graph, pattern, beside_y, beside_x)
-
-
-def _select_dot_bwd(transpose, residuals, cotangent):
-    graph, pattern, beside_y, beside_x = residuals
-    d_y = _select((transpose, True), graph, pattern, beside_x, cotangent)
-    d_x = _select((transpose, False), graph, pattern, beside_y, cotangent)
-    return None, None, d_y, d_x
-
-
-_select_dot.defvjp(_select_dot_fwd, _select_dot_bwd)
+_select_dot = Multilinear(
+    _select_dot_rows,
+    (
+        lambda transpose, pattern, ct, beside_x: _select((transpose, True), pattern, beside_x, ct),
+        lambda transpose, pattern, beside_y, ct: _select((transpose, False), pattern, beside_y, ct),
+    ),
+)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxgnn import config
 from jaxgnn._core import ffi
-from jaxgnn._core.platform import Impl, use_kernel
+from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.incidence import EdgeEnd, broadcast_to_edges
 from jaxgnn.ops._core import checks
 
 
+@jax.named_scope("jaxgnn.gather_edges")
 def gather_edges(
     graph: Graph,
     senders: Float[Array, "num_senders *features"] | None = None,
@@ -48,7 +51,7 @@ def gather_edges(
     if len(given) != (1 if op == "copy" else 2):
         needed = "exactly one of senders and receivers" if op == "copy" else "both"
         raise ValueError(f"op={op!r}: expected {needed}, got {' and '.join(given) or 'neither'}")
-    kernel = use_kernel(impl)
+    impl = chosen(impl)
     u = v = None
     if senders is not None:
         u = checks.floating_rows(senders, "senders", graph.num_senders, "sender")
@@ -63,8 +66,8 @@ def gather_edges(
                 "receivers: expected the feature axes of senders"
                 f"{' but the last' if cut else ''}, {u.shape[1:]}, got {v.shape[1:]}"
             )
-    u_edges = None if u is None else _take(graph, u, True, kernel)
-    v_edges = None if v is None else _take(graph, v, False, kernel)
+    u_edges = None if u is None else _take(graph, u, True, impl)
+    v_edges = None if v is None else _take(graph, v, False, impl)
     if u_edges is None or v_edges is None:
         out = v_edges if u_edges is None else u_edges
         assert out is not None
@@ -74,14 +77,15 @@ def gather_edges(
     return {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply}[op](u_edges, v_edges)
 
 
-def _take(graph: Graph, x: Array, sender: bool, kernel: bool) -> Array:
+def _take(graph: Graph, x: Array, sender: bool, impl: Impl) -> Array:
     shape = (graph.num_edges, *x.shape[1:])
     if x.size == 0 or graph.num_edges == 0:
         return ffi.zeros(shape, x.dtype, graph, x)
-    if not kernel:
+    if impl == "jax":
         return x[graph.senders if sender else graph.receivers]
     graph, x = ffi.unify_varying(graph, x)
-    edges: Array = broadcast_to_edges(
-        EdgeEnd(sender), graph, x.reshape(x.shape[0], math.prod(x.shape[1:]))
-    )
+    with config.use(impl=impl):
+        edges: Array = broadcast_to_edges(
+            EdgeEnd(sender), graph, x.reshape(x.shape[0], math.prod(x.shape[1:]))
+        )
     return edges.reshape(shape)

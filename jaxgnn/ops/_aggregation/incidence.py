@@ -1,4 +1,4 @@
-"""From nodes to edges and back: the incidence map and its transpose, closed under derivatives."""
+"""From nodes to edges and back: the incidence map and its transpose, and extrema of edges."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.linear_call import Multilinear, is_zero, linear_call
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.kernels import reduce_rows
 from jaxgnn.ops._core.degree import divide_by_degree
@@ -23,46 +24,29 @@ class EdgeEnd(NamedTuple):
     mean: bool = False
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def broadcast_to_edges(
+def _broadcast(
     end: EdgeEnd, graph: Graph, x: Float[Array, "nodes width"]
 ) -> Float[Array, "num_edges width"]:
-    """Copies each node's row to its edges, divided by their number if `end.mean`."""
     if end.mean:
         x = divide_by_degree(graph, "senders" if end.sender else "receivers", x)
     return x[graph.senders if end.sender else graph.receivers]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def reduce_to_nodes(
+def _reduce(
     end: EdgeEnd, graph: Graph, data: Float[Array, "num_edges width"]
 ) -> Float[Array, "nodes width"]:
-    """Sums the rows of each node's edges, or takes their mean if `end.mean`."""
     rows = edges_of(graph, by_sender=end.sender)
     return reduce_rows(rows, data[:, None, :], None, "mean" if end.mean else "sum")[:, 0, :]
 
 
-def _broadcast_fwd(end, graph, x):
-    return broadcast_to_edges(end, graph, x), graph
+broadcast_to_edges = Multilinear(_broadcast, (lambda *arguments: reduce_to_nodes(*arguments),))
+"""`broadcast_to_edges(end, graph, x)`: each node's row to its edges, divided for a mean."""
+
+reduce_to_nodes = Multilinear(_reduce, (broadcast_to_edges,))
+"""`reduce_to_nodes(end, graph, data)`: the sum of the rows of each node's edges, or their mean."""
 
 
-def _broadcast_bwd(end, graph, cotangent):
-    return None, reduce_to_nodes(end, graph, cotangent)
-
-
-def _reduce_fwd(end, graph, data):
-    return reduce_to_nodes(end, graph, data), graph
-
-
-def _reduce_bwd(end, graph, cotangent):
-    return None, broadcast_to_edges(end, graph, cotangent)
-
-
-broadcast_to_edges.defvjp(_broadcast_fwd, _broadcast_bwd)
-reduce_to_nodes.defvjp(_reduce_fwd, _reduce_bwd)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def reduce_extremum_to_nodes(
     how: tuple[EdgeEnd, str], graph: Graph, data: Float[Array, "num_edges width"]
 ) -> Float[Array, "nodes width"]:
@@ -72,21 +56,36 @@ def reduce_extremum_to_nodes(
     return reduce_rows(rows, data[:, None, :], None, reduce)[:, 0, :]
 
 
-def _reduce_extremum_fwd(how, graph, data):
-    out = reduce_extremum_to_nodes(how, graph, data)
-    return out, (graph, data, out)
-
-
-def _reduce_extremum_bwd(how, residuals, cotangent):
-    graph, data, out = residuals
+@functools.partial(reduce_extremum_to_nodes.defjvp, symbolic_zeros=True)
+def _reduce_extremum_jvp(how, primals, tangents):
+    graph, data = primals
+    out = reduce_extremum_to_nodes(how, *primals)
+    if is_zero(tangents[1]):
+        return out, jnp.zeros_like(out)
     end = EdgeEnd(how[0].sender)
-    dtype = accumulation_dtype(data.dtype)
-    attained = data == jax.lax.stop_gradient(broadcast_to_edges(end, graph, out))
-    ties = jnp.maximum(reduce_to_nodes(end, graph, attained.astype(dtype)), jnp.ones((), dtype))
-    shares = (cotangent.astype(dtype) / ties).astype(cotangent.dtype)
-    return None, jnp.where(
-        attained, broadcast_to_edges(end, graph, shares), jnp.zeros((), data.dtype)
-    )
+    residuals = jax.lax.stop_gradient((graph, data, out))
+    function, transpose = functools.partial(_mean_of_ties, end), functools.partial(_share, end)
+    return out, linear_call(function, transpose, residuals, tangents[1], out)
 
 
-reduce_extremum_to_nodes.defvjp(_reduce_extremum_fwd, _reduce_extremum_bwd)
+def _mean_of_ties(end: EdgeEnd, residuals: tuple[Graph, Array, Array], tangent: Array) -> Array:
+    """The mean of the tangents of the edges that attained the extremum."""
+    graph, data, _ = residuals
+    attained, ties = _attained(end, *residuals)
+    total = reduce_to_nodes(end, graph, jnp.where(attained, tangent, jnp.zeros((), data.dtype)))
+    return (total.astype(ties.dtype) / ties).astype(data.dtype)
+
+
+def _share(end: EdgeEnd, residuals: tuple[Graph, Array, Array], cotangent: Array) -> Array:
+    """Equal shares of a node's cotangent for the edges that attained the extremum."""
+    graph, data, _ = residuals
+    attained, ties = _attained(end, *residuals)
+    shares = (cotangent.astype(ties.dtype) / ties).astype(cotangent.dtype)
+    return jnp.where(attained, broadcast_to_edges(end, graph, shares), jnp.zeros((), data.dtype))
+
+
+def _attained(end: EdgeEnd, graph: Graph, data: Array, out: Array) -> tuple[Array, Array]:
+    """Which edges attained the extremum, and how many at each node, at least 1."""
+    attained = data == broadcast_to_edges(end, graph, out)
+    counts = reduce_to_nodes(end, graph, attained.astype(accumulation_dtype(data.dtype)))
+    return attained, jnp.maximum(counts, jnp.ones((), counts.dtype))

@@ -1,4 +1,7 @@
-"""Aggregation's kernels, without derivatives: sums, extrema and dot products over rows."""
+"""Aggregation's kernels, without derivatives: sums, extrema and dot products over rows.
+
+`vmap` is one call on a wider array. Platforms without a kernel run the reference.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxgnn._core import ffi
+from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph._row_chunks import no_chunks
+from jaxgnn.ops._aggregation import reference
 from jaxgnn.ops._core.folding import foldable
-from jaxgnn.ops._core.rows import Rows, ordered_structure, structure
+from jaxgnn.ops._core.row_call import optional, row_call
+from jaxgnn.ops._core.rows import Rows
 
 REDUCE = {"sum": 0, "mean": 1, "max": 2, "min": 3}
 
@@ -27,8 +32,19 @@ def reduce_rows(
 
     `weights` are in the order of the rows and in the accumulation dtype.
     """
-    (out,) = _reduce(rows, x, weights, reduce, ties=False)
-    return out
+
+    def kernel(rows: Rows, x: Array, weights: Array | None) -> Array:
+        out, _ = _reduce("jaxgnn_spmm", 1, rows, x, weights, reduce)
+        return out
+
+    def choose(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
+        def otherwise(rows: Rows, x: Array, weights: Array | None) -> Array:
+            return reference.reduce_rows(rows, x, weights, reduce)
+
+        weights = edges[0] if edges else None
+        return dispatch(("jaxgnn_spmm",), kernel, otherwise, rows, features[0], weights)
+
+    return foldable(choose)(rows, [x], [] if weights is None else [weights])
 
 
 def reduce_and_count_rows(
@@ -38,36 +54,37 @@ def reduce_and_count_rows(
     reduce: str,
 ) -> tuple[Float[Array, "rows heads width"], Float[Array, "rows heads width"]]:
     """The same for `"max"` or `"min"`, and how many edges attained it: 0 where it is NaN."""
-    out, counts = _reduce(rows, x, weights, reduce, ties=True)
-    return out, counts
+
+    def kernel(rows: Rows, x: Array, weights: Array | None) -> tuple[Array, Array]:
+        out, ties, _ = _reduce("jaxgnn_spmm_ties", 2, rows, x, weights, reduce)
+        return out, ties.astype(accumulation_dtype(x.dtype))
+
+    def choose(rows: Rows, features: list[Array], edges: list[Array]) -> tuple[Array, Array]:
+        def otherwise(rows: Rows, x: Array, weights: Array | None) -> tuple[Array, Array]:
+            return reference.reduce_and_count_rows(rows, x, weights, reduce)
+
+        weights = edges[0] if edges else None
+        return dispatch(("jaxgnn_spmm_ties",), kernel, otherwise, rows, features[0], weights)
+
+    out: tuple[Array, Array] = foldable(choose)(rows, [x], [] if weights is None else [weights])
+    return out
 
 
 def _reduce(
-    rows: Rows, x: Array, weights: Array | None, reduce: str, *, ties: bool
-) -> tuple[Array, ...]:
-    """The result, and with `ties` their numbers, of its shape and dtype."""
-    target, count = ("jaxgnn_spmm_ties", 2) if ties else ("jaxgnn_spmm", 1)
-
-    def kernel(rows: Rows, features: list[Array], edges: list[Array]) -> tuple[Array, ...]:
-        (x,) = features
-        _, heads, width = x.shape
-        accumulator = accumulation_dtype(x.dtype)
-        flat = heads * width
-        *out, _ = ffi.call(
-            target,
-            [
-                *ordered_structure(rows),
-                _flat(x),
-                _optional(edges, 0, accumulator),
-            ],
-            [((rows.num_rows, flat), x.dtype)] * count
-            + [((count * rows.chunks.table.shape[0], flat), accumulator)],
-            reduce=REDUCE[reduce],
-            split_length=rows.chunks.length,
-        )
-        return tuple(result.reshape(rows.num_rows, heads, width) for result in out)
-
-    return foldable(kernel)(rows, [x], [] if weights is None else [weights])
+    target: str, count: int, rows: Rows, x: Array, weights: Array | None, reduce: str
+) -> list[Array]:
+    """The extremum or sum, with `count` 2 also the number of ties, and scratch."""
+    _, heads, width = x.shape
+    accumulator = accumulation_dtype(x.dtype)
+    shape = (rows.num_rows, heads, width)
+    scratch = (count * rows.chunks.table.shape[0], heads * width)
+    return row_call(
+        target,
+        rows,
+        [x, optional(weights, accumulator)],
+        [(shape, x.dtype), *[(shape, x.dtype)] * (count - 1), (scratch, accumulator)],
+        reduce=REDUCE[reduce],
+    )
 
 
 def select_rows(
@@ -90,27 +107,32 @@ def select_rows(
 
     def kernel(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
         x, y, values = features
+        weights, scale = edges or (None, None)
         _, heads, width = x.shape
-        flat = heads * width
         accumulator = accumulation_dtype(x.dtype)
-        out, _ = ffi.call(
+        out, _ = row_call(
             "jaxgnn_spmm_extremum",
+            rows,
+            [x, y, optional(weights, accumulator), values, optional(scale, accumulator)],
             [
-                *structure(rows),
-                _flat(x),
-                _flat(y),
-                _optional(edges, 0, accumulator),
-                _flat(values),
-                _optional(edges, 1, accumulator),
+                ((rows.num_rows, heads, width), x.dtype),
+                ((rows.chunks.table.shape[0], heads * width), accumulator),
             ],
-            [((rows.num_rows, flat), x.dtype), ((rows.chunks.table.shape[0], flat), accumulator)],
+            scheduled=False,
             transpose=0 if along else 1,
-            split_length=rows.chunks.length,
         )
-        return out.reshape(rows.num_rows, heads, width)
+        return out
+
+    def otherwise(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
+        x, y, values = features
+        weights, scale = edges or (None, None)
+        return reference.select_rows(rows, x, y, weights, values, scale, along=along)
+
+    def choose(*operands: Any) -> Array:
+        return dispatch(("jaxgnn_spmm_extremum",), kernel, otherwise, *operands)
 
     edges = [v for v in (weights, scale) if v is not None]
-    return foldable(kernel)(rows, [x, y, values], edges)
+    return foldable(choose)(rows, [x, y, values], edges)
 
 
 def dot_rows(
@@ -124,30 +146,38 @@ def dot_rows(
     With `pattern = (x, y, weights)` only the terms that attained the extremum (`select_rows`,
     along the rows) count.
     """
-    weights = None if pattern is None else pattern[2]
+    target = "jaxgnn_sddmm" if pattern is None else "jaxgnn_sddmm_extremum"
 
     def kernel(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
-        a, b, *rest = features
         assert rows.columns is not None
-        _, heads, _ = a.shape
-        accumulator = accumulation_dtype(a.dtype)
-        operands = [*structure(rows), _flat(a), _flat(b)]
-        target = "jaxgnn_sddmm"
-        if rest:
-            target = "jaxgnn_sddmm_extremum"
-            operands += [_flat(rest[0]), _flat(rest[1]), _optional(edges, 0, accumulator)]
-        (out,) = ffi.call(
+        heads = features[0].shape[1]
+        accumulator = accumulation_dtype(features[0].dtype)
+        operands = features
+        if pattern is not None:
+            operands = [*features, optional(edges[0] if edges else None, accumulator)]
+        (out,) = row_call(
             target,
+            rows,
             operands,
             [((rows.columns.shape[0], heads), accumulator)],
+            scheduled=False,
             heads=heads,
-            split_length=rows.chunks.length,
         )
         return out
 
-    features = [a, b] + ([] if pattern is None else list(pattern[:2]))
-    edges = [] if weights is None else [weights]
-    return foldable(kernel, edges_out=True)(rows, features, edges)
+    def otherwise(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
+        a, b, *rest = features
+        attained = (rest[0], rest[1], edges[0] if edges else None) if rest else None
+        return reference.dot_rows(rows, a, b, attained)
+
+    def choose(*operands: Any) -> Array:
+        return dispatch((target,), kernel, otherwise, *operands)
+
+    features, edges = [a, b], []
+    if pattern is not None:
+        features += pattern[:2]
+        edges = [] if pattern[2] is None else [pattern[2]]
+    return foldable(choose, edges_out=True)(rows, features, edges)
 
 
 def node_dots(
@@ -157,17 +187,14 @@ def node_dots(
 
     On the CPU by a kernel, each node an edge to itself: XLA would write the products out there.
     """
-    if jax.default_backend() == "cpu":
+
+    def kernel(a: Array, b: Array) -> Array:
         offsets = jnp.arange(a.shape[0] + 1, dtype=jnp.int32)
         return dot_rows(Rows(offsets, offsets[:-1], no_chunks(), None), a, b)
-    dtype = accumulation_dtype(a.dtype)
-    # A kernel of its own: one that writes the sums into a longer record takes XLA twice as long.
-    return jax.lax.optimization_barrier(jnp.sum(a.astype(dtype) * b.astype(dtype), axis=-1))
 
+    def otherwise(a: Array, b: Array) -> Array:
+        dtype = accumulation_dtype(a.dtype)
+        # A kernel of its own: one that writes the sums beside others takes XLA twice as long.
+        return jax.lax.optimization_barrier(jnp.sum(a.astype(dtype) * b.astype(dtype), axis=-1))
 
-def _flat(x: Array) -> Array:
-    return x.reshape(x.shape[0], x.shape[1] * x.shape[2])
-
-
-def _optional(edges: list[Array], place: int, dtype: Any) -> Array:
-    return edges[place] if len(edges) > place else jnp.zeros((0, 0), dtype)
+    return dispatch(("jaxgnn_sddmm",), kernel, otherwise, a, b, platforms=("cpu",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import jax
 from jaxtyping import Array, Float
 
 from jaxgnn._core.platform import Impl
@@ -12,6 +13,7 @@ from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._core import checks
 
 
+@jax.named_scope("jaxgnn.readout")
 def readout(
     membership: Graph,
     x: Float[Array, "num_nodes *features"],

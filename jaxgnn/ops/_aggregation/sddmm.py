@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 
-import jax.numpy as jnp
+import jax
 from jaxtyping import Array, Float
 
+from jaxgnn import config
 from jaxgnn._core import ffi
-from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl, use_kernel
+from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
+from jaxgnn.ops._aggregation import reference
 from jaxgnn.ops._aggregation.linear import edge_dot
 from jaxgnn.ops._core import checks
+from jaxgnn.ops._core.rows import neighbours
 
 
+@jax.named_scope("jaxgnn.sddmm")
 def sddmm(
     graph: Graph,
     a: Float[Array, "num_receivers *heads features"],
@@ -54,16 +57,15 @@ def sddmm(
             f"got {a.shape} and {b.shape}"
         )
     heads, width = a.shape[1:-1], a.shape[-1]
-    kernel = use_kernel(impl)
+    impl = chosen(impl)
     if a.size == 0 or b.size == 0 or graph.num_edges == 0:
         return ffi.zeros((graph.num_edges, *heads), a.dtype, graph, a, b)
     a = a.reshape(graph.num_receivers, math.prod(heads), width)
     b = b.reshape(graph.num_senders, math.prod(heads), width)
-    if kernel:
-        graph, a, b = ffi.unify_varying(graph, a, b)
-        out = edge_dot(graph, a, b)
+    if impl == "jax":
+        out = reference.dot_rows(neighbours(graph, transpose=False), a, b)
     else:
-        dtype = accumulation_dtype(a.dtype)
-        left = a[graph.receivers].astype(dtype)
-        out = jnp.sum(left * b[graph.senders].astype(dtype), axis=-1)
+        graph, a, b = ffi.unify_varying(graph, a, b)
+        with config.use(impl=impl):
+            out = edge_dot(None, graph, a, b)
     return out.astype(a.dtype).reshape(graph.num_edges, *heads)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import jax
 from jaxtyping import Array, Float
 
+from jaxgnn import config
 from jaxgnn._core import ffi
-from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl, use_kernel
-from jaxgnn._core.row_ids import csr_row_ids
+from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
+from jaxgnn.ops._aggregation import reference
 from jaxgnn.ops._aggregation.incidence import EdgeEnd, reduce_extremum_to_nodes, reduce_to_nodes
-from jaxgnn.ops._aggregation.spmm import Reduce, segment_reference
+from jaxgnn.ops._aggregation.spmm import Reduce
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._core.rows import edges_of
 
 
+@jax.named_scope("jaxgnn.segment_reduce")
 def segment_reduce(
     graph: Graph,
     data: Float[Array, "num_edges *features"],
@@ -54,23 +56,19 @@ def segment_reduce(
     end = EdgeEnd(by == "senders", reduce == "mean")
     nodes = graph.num_senders if end.sender else graph.num_receivers
     shape = (nodes, *data.shape[1:])
-    kernel = use_kernel(impl)
+    impl = chosen(impl)
     if data.size == 0 or nodes == 0:
         return ffi.zeros(shape, data.dtype, graph, data)
     flat = data.reshape(graph.num_edges, math.prod(data.shape[1:]))
     out: Array
-    if kernel:
-        graph, flat = ffi.unify_varying(graph, flat)
+    if impl == "jax":
+        rows = edges_of(graph, by_sender=end.sender)
+        out = reference.reduce_rows(rows, flat[:, None, :], None, reduce)
+        return out.reshape(shape)
+    graph, flat = ffi.unify_varying(graph, flat)
+    with config.use(impl=impl):
         if reduce in ("max", "min"):
             out = reduce_extremum_to_nodes((end, reduce), graph, flat)
         else:
             out = reduce_to_nodes(end, graph, flat)
-    else:
-        rows = edges_of(graph, by_sender=end.sender)
-        if rows.order is not None:
-            flat = flat[rows.order]
-        if reduce in ("sum", "mean"):
-            flat = flat.astype(accumulation_dtype(data.dtype))
-        segments = csr_row_ids(rows.offsets, graph.num_edges, impl="jax")
-        out = segment_reference(flat, segments, rows.offsets, reduce)
-    return out.astype(data.dtype).reshape(shape)
+    return out.reshape(shape)

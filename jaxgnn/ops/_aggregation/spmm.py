@@ -6,15 +6,15 @@ import math
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
+from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl, use_kernel
-from jaxgnn._core.row_ids import csr_row_ids
+from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
-from jaxgnn.ops._aggregation.extremum import extremum
+from jaxgnn.ops._aggregation import reference
+from jaxgnn.ops._aggregation.extremum import Extremum, extremum
 from jaxgnn.ops._aggregation.linear import LinearMap, aggregate
 from jaxgnn.ops._core import checks, padding
 from jaxgnn.ops._core.rows import in_row_order, neighbours
@@ -22,6 +22,7 @@ from jaxgnn.ops._core.rows import in_row_order, neighbours
 Reduce = Literal["sum", "mean", "max", "min"]
 
 
+@jax.named_scope("jaxgnn.spmm")
 def spmm(
     graph: Graph,
     x: Float[Array, "num_senders *features"],
@@ -77,58 +78,22 @@ def spmm(
         heads = math.prod(weights.shape[1:])
         weights = weights.reshape(graph.num_edges, heads)
         weights = weights.astype(accumulation_dtype(x.dtype))
-    kernel = use_kernel(impl)
+    impl = chosen(impl)
     if x.size == 0 or outputs == 0 or graph.num_edges == 0:
         return ffi.zeros(shape, x.dtype, graph, x, weights)
     x = x.reshape(inputs, heads, math.prod(x.shape[1:]) // heads)
     out: Array
-    if not kernel:
-        out = _reference(graph, x, weights, reduce, transpose)
-    else:
-        width = x.shape[-1]
-        graph, x, weights = ffi.unify_varying(graph, padding.lengthened(x), weights)
+    if impl == "jax":
+        rows = neighbours(graph, transpose=transpose)
+        out = reference.reduce_rows(rows, x, in_row_order(rows, weights), reduce)
+        return out.reshape(shape)
+    width = x.shape[-1]
+    graph, x, weights = ffi.unify_varying(graph, padding.lengthened(x), weights)
+    with config.use(impl=impl):
         if reduce in ("max", "min"):
-            out = extremum((transpose, reduce), graph, x, weights)
+            out = extremum(Extremum(transpose, reduce), graph, x, weights)
         else:
             rows = "senders" if transpose else "receivers"
             linear_map = LinearMap(transpose, rows if reduce == "mean" else None)
             out = aggregate(linear_map, graph, x, weights)
-        out = out[..., :width]
-    return out.reshape(shape)
-
-
-def _reference(
-    graph: Graph, x: Array, weights: Array | None, reduce: str, transpose: bool
-) -> Array:
-    """Gather and segment reduction, differentiated by JAX."""
-    rows = neighbours(graph, transpose=transpose)
-    assert rows.columns is not None
-    dtype = accumulation_dtype(x.dtype)
-    messages = x[rows.columns].astype(dtype)
-    weights = in_row_order(rows, weights)
-    if weights is not None:
-        messages = messages * weights[:, :, None]
-    segments = csr_row_ids(rows.offsets, graph.num_edges, impl="jax")
-    if reduce in ("max", "min"):
-        messages = messages.astype(x.dtype)
-    return segment_reference(messages, segments, rows.offsets, reduce).astype(x.dtype)
-
-
-def segment_reference(
-    data: Float[Array, "edges *features"],
-    segments: Int[Array, " edges"],
-    offsets: Int[Array, " rows+1"],
-    reduce: str,
-) -> Float[Array, "rows *features"]:
-    """Sorted segment reduction by `jax.ops`, 0 for empty segments, the mean by edge count."""
-    rows = offsets.shape[0] - 1
-    function = {"max": jax.ops.segment_max, "min": jax.ops.segment_min}.get(
-        reduce, jax.ops.segment_sum
-    )
-    out = function(data, segments, rows, indices_are_sorted=True)
-    degree = jnp.diff(offsets).reshape(rows, *(1,) * (data.ndim - 1))
-    if reduce == "mean":
-        out = out / jnp.maximum(degree, 1).astype(out.dtype)
-    if reduce in ("max", "min"):
-        out = jnp.where(degree > 0, out, jnp.zeros_like(out))
-    return out
+    return out[..., :width].reshape(shape)

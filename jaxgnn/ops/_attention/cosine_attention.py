@@ -10,17 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl, kernels_available, use_kernel
+from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._attention import cosine_rule
-from jaxgnn.ops._attention import pair_kernels as pairs
 from jaxgnn.ops._attention.cosine_rule import Cosine, CosineOperands
 from jaxgnn.ops._attention.dot_attention import node_rows
 from jaxgnn.ops._core import checks, padding
 
 
+@jax.named_scope("jaxgnn.cosine_attention")
 def cosine_attention(
     graph: Graph,
     x: Float[Array, "num_nodes heads features"],
@@ -72,18 +73,16 @@ def cosine_attention(
     x = node_rows(x, "x", graph.num_senders, "node")
     operands = CosineOperands(graph, x, _beta_of(beta, x))
     how = Cosine(bool(self_loops))
-    # `use_kernel` is for what the operation is by dot products, which CPUs have kernels for.
-    fused = use_kernel(impl, *pairs.TARGETS) and kernels_available(*cosine_rule.TARGETS)
+    impl = chosen(impl)
+    # Only CUDA has these kernels: without them the dot products' own rule keeps more of the work.
+    fused = impl != "jax" and ffi.targets["CUDA"].issuperset(cosine_rule.TARGETS)
+    padded = operands._replace(x=padding.lengthened(x))
     without_edges = graph.num_edges == 0 and not self_loops
-    if not fused or 0 in x.shape or without_edges:
+    if not fused or 0 in x.shape or without_edges or not cosine_rule.takes(graph, padded.x):
         return cosine_rule.by_dots(how, operands, impl)
-    longer = operands._replace(x=padding.lengthened(x))
-    if not cosine_rule.takes(graph, longer.x):
-        return cosine_rule.by_dots(how, operands, impl)
-    results: tuple[Array, Array] = cosine_rule.attend(
-        how, CosineOperands(*ffi.unify_varying(*longer))
-    )
-    return results[0][..., : x.shape[2]]
+    with config.use(impl=impl):
+        out, _ = cosine_rule.attend(how, CosineOperands(*ffi.unify_varying(*padded)))
+    return out[..., : x.shape[2]]
 
 
 def _beta_of(beta: Any, x: Float[Array, "num_nodes heads features"]) -> Float[Array, "1 heads"]:

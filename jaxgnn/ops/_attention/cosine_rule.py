@@ -17,8 +17,8 @@ from jaxgnn.ops._attention import pair_rule
 from jaxgnn.ops._attention.gat_kernels import flat
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention
 from jaxgnn.ops._attention.pair_rule import PairOperands
-from jaxgnn.ops._attention.rule import attention_rule
 from jaxgnn.ops._core.folding import foldable_heads
+from jaxgnn.ops._core.recomputed import recomputed
 from jaxgnn.ops._core.rows import Rows, neighbours, ordered_structure
 
 TARGETS = ("jaxgnn_cosine_attention", "jaxgnn_cosine_attention_gradients")
@@ -172,7 +172,7 @@ def by_dots(
     return pair_rule.pair_attention(pair, pairs, impl)
 
 
-attend = attention_rule(_forward, _gradients, by_dots)
+attend = recomputed(TARGETS, lambda how, operands: _forward(how, *operands), _gradients, by_dots)
 
 
 def _attributes(how: Cosine, rows: Rows, heads: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from jaxgnn.ops._attention.pair_rule import PairOperands
 from jaxgnn.ops._core import checks, dropout_mask
 
 
+@jax.named_scope("jaxgnn.dot_attention")
 def dot_attention(
     graph: Graph,
     q: Float[Array, "num_receivers heads features"],

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax
 from jaxtyping import Array, Float
 
+from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl, use_kernel
+from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._attention import gat_rule
-from jaxgnn.ops._attention.gat_kernels import TARGETS, Attention
+from jaxgnn.ops._attention.gat_kernels import Attention
 from jaxgnn.ops._attention.gat_rule import Operands
 from jaxgnn.ops._core import checks, dropout_mask, padding
 
 
+@jax.named_scope("jaxgnn.gat_attention")
 def gat_attention(
     graph: Graph,
     v: Float[Array, "num_senders heads features"],
@@ -94,16 +97,16 @@ def gat_attention(
         self_loops=self_loops,
         loop_bias=loop_bias,
     )
-    kernel = use_kernel(impl, *TARGETS)
+    impl = chosen(impl)
     v = operands.v
     if v.size == 0 or graph.num_receivers == 0 or (graph.num_edges == 0 and not self_loops):
         return ffi.zeros((graph.num_receivers, *v.shape[1:]), v.dtype, operands)
-    if not kernel:
-        # Where only this one has no kernel, those of its parts run.
+    if impl == "jax":
         return gat_rule.composition(how, operands, impl)
     operands = Operands(*ffi.unify_varying(*operands._replace(v=padding.lengthened(v, ends=True))))
-    results: tuple[Array, Array] = gat_rule.attend(how, operands)
-    return results[0][..., : v.shape[2]]
+    with config.use(impl=impl):
+        out, _ = gat_rule.attend(how, operands)
+    return out[..., : v.shape[2]]
 
 
 def gat_attention_with_weights(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
@@ -14,12 +12,12 @@ from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.gather_edges import gather_edges
 from jaxgnn.ops._aggregation.kernels import node_dots
-from jaxgnn.ops._aggregation.segment_reduce import segment_reduce
+from jaxgnn.ops._aggregation.segment_softmax import combine_first, edge_softmax
 from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._attention import gat_kernels as kernels
 from jaxgnn.ops._attention.gat_kernels import Attention
-from jaxgnn.ops._attention.rule import attention_rule
 from jaxgnn.ops._core.dropout_mask import keep_factors
+from jaxgnn.ops._core.recomputed import recomputed
 
 
 class Operands(NamedTuple):
@@ -75,7 +73,9 @@ def composition(
     return average(operands, *attention_weights(how, operands, impl), impl)
 
 
-attend = attention_rule(kernels.forward, _gradients, composition)
+attend = recomputed(
+    kernels.TARGETS, lambda how, operands: kernels.forward(how, *operands), _gradients, composition
+)
 
 
 def average(
@@ -119,27 +119,11 @@ def softmax_weights(
     impl: Impl,
 ) -> tuple[Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
     """The softmax over each receiver's edges, after dropout; with `loops`, the scores of added
-    self-loops, the graph's own are passed over."""
+    self-loops, the graph's own are skipped."""
     if loops is not None:
         own = (graph.senders == graph.receivers)[:, None]
         scores = jnp.where(own, jnp.full_like(scores, -jnp.inf), scores)
-    largest = segment_reduce(graph, jax.lax.stop_gradient(scores), "max", impl=impl)
-    lowest = jnp.full_like(largest, -jnp.inf)
-    largest = jnp.where(graph.in_degrees[:, None] > 0, largest, lowest)
-    if loops is not None:
-        own = jax.lax.stop_gradient(loops)
-        largest = combine_first(jnp.maximum, largest, own)
-    # A row whose edges are all masked: 0, without NaN from the difference of two infinities.
-    largest = jnp.where(largest == -jnp.inf, jnp.zeros_like(largest), largest)
-    scores = jnp.exp(scores - gather_edges(graph, receivers=largest, impl=impl))
-    total = segment_reduce(graph, scores, impl=impl)
-    if loops is not None:
-        loops = jnp.exp(loops - largest[: loops.shape[0]])
-        total = combine_first(jnp.add, total, loops)
-    total = jnp.where(total == 0, jnp.ones_like(total), total)
-    edges = scores / gather_edges(graph, receivers=total, impl=impl)
-    if loops is not None:
-        loops = loops / total[: loops.shape[0]]
+    edges, loops = edge_softmax(graph, scores, loops, impl=impl)
     if words is not None:
 
         def keep(first: int, weights: Array) -> Array:
@@ -149,18 +133,6 @@ def softmax_weights(
         edges = edges * keep(0, edges)
         loops = None if loops is None else loops * keep(graph.num_edges, loops)
     return edges, loops
-
-
-def combine_first(combine: Callable[[Array, Array], Array], array: Array, first: Array) -> Array:
-    """`array`, its first rows combined with `first`, which may be all of them.
-
-    `array.at[:n]` of all rows is a scatter by an index without elements, and compiling that under
-    `shard_map` over several CPU devices crashes jaxlib 0.11.
-    """
-    count = first.shape[0]
-    if count == array.shape[0]:
-        return combine(array, first)
-    return jnp.concatenate([combine(array[:count], first), array[count:]])
 
 
 def leaky_relu(scores: Array, slope: float) -> Array:

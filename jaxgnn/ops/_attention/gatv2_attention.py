@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax
 from jaxtyping import Array, Float
 
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl, use_kernel
+from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._attention import pair_rule
 from jaxgnn.ops._attention.dot_attention import node_rows, pair_arguments
@@ -18,6 +19,7 @@ from jaxgnn.ops._attention.pair_rule import PairOperands
 from jaxgnn.ops._core import checks
 
 
+@jax.named_scope("jaxgnn.gatv2_attention")
 def gatv2_attention(
     graph: Graph,
     left: Float[Array, "num_senders heads features"],
@@ -94,7 +96,7 @@ def gatv2_attention(
     )
     if edge is None and loop_edge is None:
         return pair_rule.pair_attention(how, operands, impl)
-    use_kernel(impl)
+    impl = chosen(impl)
     if operands.nodes.keys.size == 0 or graph.num_receivers == 0:
         return ffi.zeros(right.shape, left.dtype, operands, edge, loop_edge)
     return pair_rule.composition(how, operands, impl, edge, loop_edge)

@@ -9,19 +9,21 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
+from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl, use_kernel
+from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.gather_edges import gather_edges
 from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._aggregation.sddmm import sddmm
+from jaxgnn.ops._aggregation.segment_softmax import combine_first
 from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._attention import pair_kernels as kernels
-from jaxgnn.ops._attention.gat_rule import combine_first, leaky_relu, softmax_weights
+from jaxgnn.ops._attention.gat_rule import leaky_relu, softmax_weights
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention
-from jaxgnn.ops._attention.rule import attention_rule
 from jaxgnn.ops._core import padding
+from jaxgnn.ops._core.recomputed import recomputed
 
 
 class PairOperands(NamedTuple):
@@ -44,18 +46,18 @@ class PairOperands(NamedTuple):
 
 def pair_attention(how: PairAttention, operands: PairOperands, impl: Impl) -> Array:
     """The attention by the kernels where there are some, else by the composition."""
-    kernel = use_kernel(impl, *kernels.TARGETS)
+    impl = chosen(impl)
     graph, nodes = operands.graph, operands.nodes
     shape = (graph.num_receivers, *nodes.averaged.shape[1:])
     without_edges = graph.num_edges == 0 and not how.self_loops
     if 0 in shape or graph.num_senders == 0 or without_edges:
         return ffi.zeros(shape, nodes.keys.dtype, operands)
-    if not kernel or nodes.keys.shape[2] == 0:
-        # Where only this one has no kernel, those of its parts run.
+    if impl == "jax" or nodes.keys.shape[2] == 0:
         return composition(how, operands, impl)
     operands = operands._replace(nodes=_lengthened(nodes))
-    results: tuple[Array, Array] = attend(how, PairOperands(*ffi.unify_varying(*operands)))
-    return results[0][..., : shape[2]]
+    with config.use(impl=impl):
+        out, _ = attend(how, PairOperands(*ffi.unify_varying(*operands)))
+    return out[..., : shape[2]]
 
 
 def _lengthened(nodes: Nodes) -> Nodes:
@@ -112,7 +114,9 @@ def composition(
     return average(operands, edges, loops, impl)
 
 
-attend = attention_rule(kernels.forward, _gradients, composition)
+attend = recomputed(
+    kernels.TARGETS, lambda how, operands: kernels.forward(how, *operands), _gradients, composition
+)
 
 
 def average(

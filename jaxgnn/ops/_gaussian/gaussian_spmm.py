@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import jax
 from jaxtyping import Array, Float
 
+from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl, use_kernel
+from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._core import checks, padding
 from jaxgnn.ops._gaussian import rule as gaussian_rule
-from jaxgnn.ops._gaussian.kernels import MAX_DIMS, TARGETS, Gaussians, Weighting
+from jaxgnn.ops._gaussian.kernels import MAX_DIMS, Gaussians, Weighting
 from jaxgnn.ops._gaussian.rule import Operands
 
 
+@jax.named_scope("jaxgnn.gaussian_spmm")
 def gaussian_spmm(
     graph: Graph,
     x: Float[Array, "num_senders kernels features"] | Float[Array, "num_senders features"],
@@ -88,16 +91,17 @@ def gaussian_spmm(
         )
     kernels = x.shape[1] if x.ndim == 3 else None
     by = _weighting(graph, mu, inv_sigma, pseudo, kernels, accumulation_dtype(x.dtype))
-    kernel = use_kernel(impl, *TARGETS)
+    impl = chosen(impl)
     if x.size == 0 or graph.num_receivers == 0 or graph.num_edges == 0:
         shape = (x.shape[2],) if x.ndim == 3 else (by.mu.shape[0], x.shape[1])
         return ffi.zeros((graph.num_receivers, *shape), x.dtype, graph, x, by)
     how = Gaussians(reduce, activation == "tanh")
-    if not kernel:
-        # Where only this one has no kernel, those of its parts run.
+    if impl == "jax":
         return gaussian_rule.composition(how, Operands(graph, x, by), impl)
     rows = padding.lengthened(x, ends=True)
-    out: Array = gaussian_rule.mix(how, Operands(*ffi.unify_varying(graph, rows, by)))
+    with config.use(impl=impl):
+        operands = Operands(*ffi.unify_varying(graph, rows, by))
+        out, _ = gaussian_rule.gaussian_aggregate(how, operands)
     return out[..., : x.shape[-1]]
 
 

@@ -3,10 +3,8 @@ operations."""
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -14,8 +12,8 @@ from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.gather_edges import gather_edges
 from jaxgnn.ops._aggregation.spmm import spmm
-from jaxgnn.ops._core import second_order
 from jaxgnn.ops._core.degree import divide_by_degree
+from jaxgnn.ops._core.recomputed import recomputed
 from jaxgnn.ops._gaussian import kernels
 from jaxgnn.ops._gaussian.kernels import Gaussians, Weighting
 
@@ -34,28 +32,14 @@ class Operands(NamedTuple):
     by: Weighting
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def mix(how: Gaussians, operands: Operands) -> Array:
-    """The sums, or means, of the weighted rows: `[num_receivers, width]` over the kernels, too, of
-    rows for each; `[num_receivers, kernels, width]` of a row for all."""
-    return kernels.sums(how, *operands, transpose=False)
+def _forward(how: Gaussians, operands: Operands) -> tuple[Array, tuple[()]]:
+    return kernels.sums(how, *operands, transpose=False), ()
 
 
-def _mix_fwd(how, operands):
-    return mix(how, operands), operands
-
-
-def _mix_bwd(how, operands, cotangent):
-    gradients: tuple[Array, Weighting] = mix_gradients(how, operands, cotangent)
-    return (Operands(None, *gradients),)  # type: ignore[arg-type]
-
-
-mix.defvjp(_mix_fwd, _mix_bwd)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def mix_gradients(how: Gaussians, operands: Operands, cotangent: Array) -> tuple[Array, Weighting]:
-    r"""The gradients of `mix`, from weights computed once more.
+def _gradients(
+    how: Gaussians, operands: Operands, out: Array, residuals: tuple[()], cotangent: Array
+) -> tuple[Array, Weighting]:
+    r"""The gradients, from weights recomputed in the backward pass.
 
     With $g_{ek} = w_{ek} \langle dy_i, x_{jk} \rangle$ and $s_k$ = `inv_sigma`, by coordinate,
 
@@ -64,33 +48,16 @@ def mix_gradients(how: Gaussians, operands: Operands, cotangent: Array) -> tuple
       ds_k = -\sum_e g_{ek} (p_e - \mu_k)^2 s_k,$$
 
     of a mean with $dy_i$ divided by the number of edges. Of a row for all kernels it is
-    $g_{ek} = w_{ek} \langle dy_{ik}, x_j \rangle$ and $dx_j = \sum_{ek} w_{ek} \, dy_{ik}$. Its own
-    derivative is that of the composition's gradients.
+    $g_{ek} = w_{ek} \langle dy_{ik}, x_j \rangle$ and $dx_j = \sum_{ek} w_{ek} \, dy_{ik}$.
     """
+    del out, residuals
     graph, x, by = operands
     cotangent = divide_by_degree(graph, "receivers" if how.reduce == "mean" else None, cotangent)
     dx = kernels.sums(how, graph, cotangent, by, transpose=True)
     return dx, kernels.weighting_gradients(how, graph, x, cotangent, by)
 
 
-def _mix_gradients_fwd(how, operands, cotangent):
-    return mix_gradients(how, operands, cotangent), (operands, cotangent)
-
-
-def _mix_gradients_bwd(how, residuals, cotangents):
-    (graph, *values), cotangent = residuals
-
-    def value(values):
-        return composition(how, Operands(graph, *values), None)
-
-    dvalues, dcotangent = second_order.of_gradients(value, values, cotangent, list(cotangents))
-    return Operands(None, *dvalues), dcotangent  # type: ignore[arg-type]
-
-
-mix_gradients.defvjp(_mix_gradients_fwd, _mix_gradients_bwd)
-
-
-def composition(how: Gaussians, operands: Operands, impl: Impl) -> Array:
+def composition(how: Gaussians, operands: Operands, impl: Impl = None) -> Array:
     """The sums out of operations on edges, which it holds one number a kernel of."""
     graph, x, by = operands
     places = by.edges
@@ -107,3 +74,8 @@ def composition(how: Gaussians, operands: Operands, impl: Impl) -> Array:
         rows = jnp.broadcast_to(rows[:, None], (x.shape[0], by.mu.shape[0], x.shape[1]))
     out = spmm(graph, rows, weights, reduce=reduce, impl=impl)
     return (out if each else jnp.sum(out, axis=1)).astype(x.dtype)
+
+
+gaussian_aggregate = recomputed(kernels.TARGETS, _forward, _gradients, composition)
+"""The sums, or means, of the weighted rows: `[num_receivers, width]` over the kernels, too, of rows
+for each; `[num_receivers, kernels, width]` of a row for all."""

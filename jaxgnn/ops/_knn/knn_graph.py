@@ -16,6 +16,7 @@ from jaxgnn.ops._core import checks
 from jaxgnn.ops._knn.nearest import nearest
 
 
+@jax.named_scope("jaxgnn.knn_graph")
 def knn_graph(
     points: Float[Array, "num_points dimensions"] | Float[Array, "clouds num_points dimensions"],
     k: int,

@@ -6,6 +6,7 @@ that walk a graph, one call after the other, as every example has its own positi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,23 +16,22 @@ from jaxtyping import Array, Float, UInt, UInt32
 
 from jaxgnn import config
 from jaxgnn._core import ffi
+from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph._windows import Windows
 from jaxgnn.ops._aggregation.kernels import REDUCE
 from jaxgnn.ops._core import padding
 from jaxgnn.ops._core.folding import sequential, with_vmap_rule
+from jaxgnn.ops._core.row_call import row_call
 from jaxgnn.ops._core.rows import Rows, structure
+from jaxgnn.ops._maxk import reference
+from jaxgnn.ops._maxk.reference import index_dtype
 
 # 32-bit words in which CUDA kernels keep the range of the values; forward they also keep the
 # largest value of each sparse row, and a flag for each dense one or part of one.
 _SCRATCH = 8
 _WORDS_UP_TO = 16  # 16-bit values a row, that are read together with their columns
 _SCATTER_BELOW = 48  # values a row, from which on gathering beats scattering them
-
-
-def index_dtype(width: int) -> Any:
-    """The smallest that holds a column: uint8 up to 256 columns, else uint16."""
-    return jnp.dtype(jnp.uint8 if width <= 256 else jnp.uint16)
 
 
 def spgemm(
@@ -55,16 +55,17 @@ def spgemm(
         accumulator = accumulation_dtype(values.dtype)
         fixed = config.maxk_accumulation == "auto"  # without scratch CUDA adds in float
         flags = rows.chunks.table.shape[0] + rows.num_rows
-        out, _, _ = ffi.call(
+        out, _, _ = row_call(
             "jaxgnn_maxk_spmm",
-            [*structure(rows), values, indices, _optional(weights, accumulator)],
+            rows,
+            [values, indices, _optional(weights, accumulator)],
             [
                 ((rows.num_rows, width), values.dtype),
                 ((rows.chunks.table.shape[0], width), accumulator),
                 ((_SCRATCH + values.shape[0] + flags if fixed else 0,), jnp.uint32),
             ],
+            scheduled=False,
             reduce=REDUCE[reduce],
-            split_length=rows.chunks.length,
         )
         return out
 
@@ -102,11 +103,18 @@ def spgemm(
     if not _use_windows(windows, width, values.dtype, indices, weights):
         windows = None
     kernel = by_rows
-    # Sums in floating point, those of weighted entries too, take a record's entries one by one.
+    # Sums in floating point, those of weighted entries too, load an entry at a time.
     in_fixed_point = weights is None and config.maxk_accumulation == "auto"
     if in_fixed_point and (windows is not None or _missing(width, indices)):
         kernel = _on_cuda(in_packs, otherwise=by_rows)
-    return sequential(kernel)(rows, windows, values, indices, weights)
+
+    def otherwise(
+        rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None
+    ) -> Array:
+        return reference.spgemm(rows, width, values, indices, weights, reduce)
+
+    choose = _choose("jaxgnn_maxk_spmm", kernel, otherwise, values.dtype)
+    return sequential(choose)(rows, windows, values, indices, weights)
 
 
 def sspmm(
@@ -130,30 +138,27 @@ def sspmm(
     def gathered(operands: _Sspmm) -> Array:
         accumulator = accumulation_dtype(operands.y.dtype)
         rows = operands.rows
-        out, _ = ffi.call(
+        out, _ = row_call(
             "jaxgnn_maxk_sspmm",
-            [
-                *structure(rows),
-                operands.y,
-                operands.indices,
-                _optional(operands.weights, accumulator),
-            ],
+            rows,
+            [operands.y, operands.indices, _optional(operands.weights, accumulator)],
             [
                 ((rows.num_rows, k), operands.y.dtype),
                 ((rows.chunks.table.shape[0], k), accumulator),
             ],
-            split_length=rows.chunks.length,
+            scheduled=False,
         )
         return out
 
     def scattered(operands: _Sspmm) -> Array:
         rows = operands.dense_rows
         weights = _optional(operands.dense_weights, jnp.dtype(jnp.float32))
-        out, _ = ffi.call(
+        out, _ = row_call(
             "jaxgnn_maxk_sspmm_scatter",
-            [*structure(rows), operands.y, operands.indices, weights],
+            rows,
+            [operands.y, operands.indices, weights],
             _results(operands),
-            split_length=rows.chunks.length,
+            scheduled=False,
         )
         return out
 
@@ -193,8 +198,13 @@ def sspmm(
         kernel = _on_cuda(in_packs(by_windows), otherwise=gathered)
     elif not config.deterministic and y.dtype == jnp.float32 and k < _SCATTER_BELOW:
         kernel = _on_cuda(in_packs(scattered), otherwise=gathered)
+
+    def otherwise(operands: _Sspmm) -> Array:
+        return reference.sspmm(operands.rows, operands.y, operands.indices, operands.weights)
+
+    choose = _choose("jaxgnn_maxk_sspmm", kernel, otherwise, y.dtype)
     operands = _Sspmm(rows, dense_rows, windows, y, indices, weights, dense_weights)
-    out, _ = _visible(width, sequential(kernel)(operands), given)
+    out, _ = _visible(width, sequential(choose)(operands), given)
     return out
 
 
@@ -257,12 +267,15 @@ def _window_operands(windows: Windows) -> list[Array]:
 
 
 def _on_cuda(kernel: Any, *, otherwise: Any) -> Any:
-    """A kernel that only CUDA has, chosen when XLA knows for which platform it compiles."""
+    """A kernel that only CUDA has."""
+    target = "jaxgnn_maxk_sspmm_scatter"
+    return functools.partial(dispatch, (target,), kernel, otherwise, platforms=("cuda",))
 
-    def choose(*operands: Any) -> Array:
-        return jax.lax.platform_dependent(*operands, cuda=kernel, default=otherwise)
 
-    return choose
+def _choose(target: str, kernel: Any, otherwise: Any, dtype: Any) -> Any:
+    """A kernel or its reference; the CPU alone has kernels for float64."""
+    platforms = ("cpu",) if dtype == jnp.float64 else ("cpu", "cuda")
+    return functools.partial(dispatch, (target,), kernel, otherwise, platforms=platforms)
 
 
 def cbsr_dot(
@@ -275,16 +288,18 @@ def cbsr_dot(
 
     def kernel(rows: Rows, values: Array, indices: Array, y: Array) -> Array:
         assert rows.columns is not None
-        (out,) = ffi.call(
+        (out,) = row_call(
             "jaxgnn_maxk_sddmm",
-            [*structure(rows), values, indices, y],
+            rows,
+            [values, indices, y],
             [((rows.columns.shape[0], 1), accumulation_dtype(y.dtype))],
-            split_length=rows.chunks.length,
+            scheduled=False,
         )
         return out[:, 0]
 
     values, indices = _visible(y.shape[1], values, indices)
-    return sequential(kernel)(rows, values, indices, y)
+    choose = _choose("jaxgnn_maxk_sddmm", kernel, reference.cbsr_dot, y.dtype)
+    return sequential(choose)(rows, values, indices, y)
 
 
 def select(
@@ -297,7 +312,8 @@ def select(
         results = [(shape, x.dtype), (shape, index_dtype(x.shape[1]))]
         return tuple(ffi.call("jaxgnn_maxk", [x], results))
 
-    return _by_rows(kernel)(x)
+    otherwise = functools.partial(reference.select, k)
+    return _by_rows(_choose("jaxgnn_maxk", kernel, otherwise, x.dtype))(x)
 
 
 def select_transformed(
@@ -344,7 +360,21 @@ def select_transformed(
         outs = call(x.reshape(-1, width), of_each(bias, moves_bias), of_each(words, moves_words))
         return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs)
 
-    return with_vmap_rule(kernel, rule)(x, bias, words)
+    def otherwise(x: Array, bias: Array, words: Array) -> tuple[Array, ...]:
+        def of_example(x: Array, bias: Array | None, words: Array | None) -> tuple[Array, ...]:
+            return reference.select(k, reference.transform(drop_below, x, bias, words))
+
+        examples = x.shape[0] // rows
+        axes = [None if a.shape[0] == 0 else 0 for a in (bias, words)]
+        given = [
+            None if a.shape[0] == 0 else jnp.broadcast_to(a, (examples, a.shape[1]))
+            for a in (bias, words)
+        ]
+        out = jax.vmap(of_example, in_axes=(0, *axes))(x.reshape(examples, rows, width), *given)
+        return tuple(array.reshape(-1, k) for array in out)
+
+    choose = _choose("jaxgnn_maxk_transformed", kernel, otherwise, x.dtype)
+    return with_vmap_rule(choose, rule)(x, bias, words)
 
 
 def scatter(
@@ -356,7 +386,11 @@ def scatter(
         results = [((values.shape[0], width), values.dtype)]
         return tuple(ffi.call("jaxgnn_cbsr_scatter", [values, indices], results))
 
-    return _by_rows(kernel)(*_visible(width, values, indices))[0]
+    def otherwise(values: Array, indices: Array) -> tuple[Array, ...]:
+        return (reference.scatter(width, values, indices),)
+
+    choose = _choose("jaxgnn_cbsr_scatter", kernel, otherwise, values.dtype)
+    return _by_rows(choose)(*_visible(width, values, indices))[0]
 
 
 def _visible(width: int, values: Any, indices: Array) -> tuple[Any, Array]:
@@ -374,9 +408,7 @@ def _visible(width: int, values: Any, indices: Array) -> tuple[Any, Array]:
             values = jnp.where(bad, jnp.full((), jnp.nan, values.dtype), values)
         return values, jnp.where(beyond, jnp.zeros((), indices.dtype), indices)
 
-    return jax.lax.platform_dependent(
-        values, indices, cuda=guarded, default=lambda *operands: operands
-    )
+    return _on_cuda(guarded, otherwise=lambda *operands: operands)(values, indices)
 
 
 def _by_rows(kernel: Any) -> Any:

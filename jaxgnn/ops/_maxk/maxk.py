@@ -12,14 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, UInt, UInt32
+from jaxtyping import Array, Float, Int, UInt
 
-from jaxgnn._core import ffi, platform
+from jaxgnn import config
+from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl
+from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.ops._core import checks, dropout_mask
-from jaxgnn.ops._maxk import rules
-from jaxgnn.ops._maxk.kernels import index_dtype
+from jaxgnn.ops._maxk import reference, rules
+from jaxgnn.ops._maxk.reference import index_dtype
 
 MAX_WIDTH = 4096
 
@@ -89,14 +90,17 @@ class CBSR:
         dense: Array
         values = cbsr.values.reshape(self.num_rows, self.k)
         indices = cbsr.indices.reshape(self.num_rows, self.k)
-        if use_kernel(impl, "jaxgnn_cbsr_scatter", self.dtype):
-            values, indices = ffi.unify_varying(values, indices)
-            dense = rules.scatter(self.width, values, indices)
+        impl = chosen(impl)
+        if impl == "jax":
+            dense = reference.scatter(self.width, values, indices)
         else:
-            dense = scatter_reference(self.width, values, indices)
+            values, indices = ffi.unify_varying(values, indices)
+            with config.use(impl=impl):
+                dense = rules.scatter(self.width, indices, values)
         return dense.reshape(self.shape)
 
 
+@jax.named_scope("jaxgnn.maxk")
 def maxk(
     x: Float[Array, "*rows width"],
     k: int,
@@ -179,18 +183,19 @@ def maxk(
         bias = bias.astype(accumulator)
     drop_below, words = dropout_mask.arguments(dropout_rate, key)
     rows = x.reshape(math.prod(leading), width)
+    impl = chosen(impl)
     selected: tuple[Array, Array]
     if x.size == 0:
         selected = jnp.zeros((0, k), x.dtype), jnp.zeros((0, k), index_dtype(width))
-    elif bias is not None or words is not None:
-        if use_kernel(impl, "jaxgnn_maxk_transformed", x.dtype):
-            operands = ffi.unify_varying(rows, bias, words)
-            selected = rules.select_transformed(k, width, drop_below, *operands)
-        else:
-            transformed = transform_reference(drop_below, rows, bias, words)
-            selected = _select(k, transformed, impl)
+    elif impl == "jax":
+        selected = reference.select(k, reference.transform(drop_below, rows, bias, words))
     else:
-        selected = _select(k, rows, impl)
+        operands = ffi.unify_varying(rows, bias, words)
+        with config.use(impl=impl):
+            if bias is None and words is None:
+                selected = rules.select(k, operands[0])
+            else:
+                selected = rules.select_transformed(k, drop_below, *operands)
     values, indices = selected
     if active is not None:
         values = _keep_active(values, _active_argument(active, k))
@@ -228,77 +233,6 @@ def cbsr_argument(cbsr: Any, name: str) -> CBSR:
     return CBSR(values, indices, cbsr.width, cbsr.packed)
 
 
-def _select(
-    k: int, rows: Float[Array, "rows width"], impl: Impl
-) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
-    """The selection without bias and dropout."""
-    if use_kernel(impl, "jaxgnn_maxk", rows.dtype):
-        return rules.select(k, rows.shape[1], rows)
-    return select_reference(k, rows)
-
-
-def select_reference(
-    k: int, x: Float[Array, "rows width"]
-) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
-    """`maxk` in JAX: the positions by their keys, the values gathered and so differentiated."""
-    # top_k puts the lower index first among equal keys.
-    _, kept = jax.lax.top_k(_keys(x), k)
-    kept = jnp.sort(kept, axis=-1)
-    return jnp.take_along_axis(x, kept, axis=-1), kept.astype(index_dtype(x.shape[-1]))
-
-
-def transform_reference(
-    drop_below: int,
-    x: Float[Array, "rows width"],
-    bias: Float[Array, " width"] | None,
-    words: UInt32[Array, " 2"] | None,
-) -> Float[Array, "rows width"]:
-    """What `maxk` selects from, in JAX: `bias` added and entries dropped by the key of `words`."""
-    accumulator = accumulation_dtype(x.dtype)
-    z = x.astype(accumulator)
-    if bias is not None:
-        z = z + bias.astype(accumulator)[None, :]
-    if words is not None:
-        rows, width = x.shape
-        factors = dropout_mask.keep_factors(words, 0, rows, width, drop_below, accumulator)
-        # Not a product with 0, which leaves NaN and -0.
-        zero = jnp.zeros((), accumulator)
-        z = jnp.where(factors > zero, z * factors, zero)
-    return z.astype(x.dtype)
-
-
-def scatter_reference(
-    width: int, values: Float[Array, "rows k"], indices: UInt[Array, "rows k"]
-) -> Float[Array, "rows width"]:
-    """The dense rows in JAX."""
-    rows = jnp.arange(values.shape[0])[:, None]
-    dense = jnp.zeros((values.shape[0], width), values.dtype)
-    return dense.at[rows, indices.astype(jnp.int32)].set(values, unique_indices=True)
-
-
-def use_kernel(impl: Impl, target: str, dtype: np.dtype) -> bool:
-    """`use_kernel` of a MaxK target, which takes float64 on the CPU alone."""
-    if not platform.use_kernel(impl, target):
-        return False
-    return dtype != jnp.float64 or jax.default_backend() == "cpu"
-
-
-def _keys(x: Float[Array, "*rows width"]) -> Int[Array, "*rows width"]:
-    """Integers in the order of the entries: -0 as +0, and every NaN as the largest.
-
-    Made of the bits, so that no treatment of subnormals can change the order.
-    """
-    integer = np.dtype(f"int{8 * x.dtype.itemsize}")
-    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(x), integer)
-    largest = np.array(np.iinfo(integer).max, integer)
-    infinity = np.array(jnp.inf, x.dtype).view(integer)
-    magnitude = bits & largest
-    # Negative numbers: the larger the magnitude, the smaller the key; -0 and +0 are both 0.
-    keys = jnp.where(bits < 0, -magnitude, bits)
-    keys = jnp.where(magnitude > infinity, largest, keys)
-    return keys.astype(jnp.int32) if integer.itemsize < 4 else keys
-
-
 @jax.custom_jvp
 def _rounded(values: Float[Array, "rows k"]) -> Float[Array, "rows k"]:
     """15 bits of mantissa; the derivative passes through."""
@@ -320,7 +254,7 @@ def _active_argument(active: Any, k: int) -> Int[Array, ""]:
 
 def _keep_active(values: Float[Array, "rows k"], active: Int[Array, ""]) -> Array:
     """Zero for all but the `active` largest entries of each row, lower columns first at ties."""
-    keys = _keys(values)
+    keys = reference.sort_keys(values)
     descending = jnp.flip(jnp.sort(keys, axis=-1), axis=-1)
     threshold = jax.lax.dynamic_index_in_dim(descending, active - 1, axis=-1)
     above, equal = keys > threshold, keys == threshold

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Literal
 
+import jax
 from jaxtyping import Array, Float
 
+from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl
+from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.linear import LinearMap
 from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._core import checks
-from jaxgnn.ops._maxk import rules
-from jaxgnn.ops._maxk.maxk import CBSR, cbsr_argument, scatter_reference, use_kernel
+from jaxgnn.ops._maxk import reference, rules
+from jaxgnn.ops._maxk.maxk import CBSR, cbsr_argument
 
 
+@jax.named_scope("jaxgnn.maxk_spmm")
 def maxk_spmm(
     graph: Graph,
     cbsr: CBSR,
@@ -76,13 +79,15 @@ def maxk_spmm(
     if weights is not None:
         weights = checks.edge_weights(weights, graph.num_edges, ())
         weights = weights.astype(accumulation_dtype(values.dtype))
-    kernel = use_kernel(impl, "jaxgnn_maxk_spmm", values.dtype)
+    impl = chosen(impl)
     if graph.num_edges == 0:
         return ffi.zeros((outputs, width), values.dtype, graph, values, indices, weights)
-    if not kernel:
-        dense = scatter_reference(width, values, indices)
-        return spmm(graph, dense, weights, reduce=reduce, transpose=transpose, impl="jax")
+    if impl == "jax":
+        dense = reference.scatter(width, values, indices)
+        return spmm(graph, dense, weights, reduce=reduce, transpose=transpose, impl=impl)
     graph, values, indices, weights = ffi.unify_varying(graph, values, indices, weights)
     rows = "senders" if transpose else "receivers"
     linear_map = LinearMap(transpose, rows if reduce == "mean" else None)
-    return rules.spgemm(linear_map, width, cbsr.packed, graph, values, indices, weights)
+    static = rules.Spgemm(linear_map, width, cbsr.packed)
+    with config.use(impl=impl):
+        return rules.spgemm(static, (graph, indices), values, weights)

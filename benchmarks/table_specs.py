@@ -1,0 +1,371 @@
+"""What the pages' tables and figures show: see `benchmarks.tables`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+Spec = dict[str, Any]
+
+
+class Table(NamedTuple):
+    """The head of the first column, rows and columns by their heads, and what all cells share.
+
+    A row that is `optional` is left out where no file has it; any other is an error then.
+    """
+
+    corner: str
+    rows: dict[str, Spec]
+    columns: dict[str, Spec]
+    base: Spec
+
+
+OURS = ("jaxgnn", "jaxgnn row *")  # rows in their original order, or by a row schedule
+SCHEDULED = "jaxgnn row *"
+CUSPARSE = "cuSPARSE*"
+PLAIN = "jax segment ops sorted*"
+MAXK = ("jaxgnn maxk", "jaxgnn maxk windows")
+MODELS = ("GAT", "GATv2", "AGNN", "MoNet", "EdgeConv")
+SHAPES = ("reddit", "proteins", "products", "arxiv", "amazon0601", "artist", "dd")
+BF16 = {"dtype": "bfloat16"}
+BACKWARD = {"pass": "backward"}
+
+
+def _cases(names: tuple[str, ...]) -> dict[str, Spec]:
+    return {name: {"case": name} for name in names}
+
+
+def _ks(*ks: int) -> dict[str, Spec]:
+    return {f"k = {k}": {"k": k} for k in ks}
+
+
+def _cpu_spmm(direction: Spec) -> Table:
+    machines = {"EPYC": {"file": "amd-epyc-2-*spmm*"}, "Xeon": {"file": "intel-*-spmm"}}
+    return Table(
+        "R-MAT",
+        {
+            f"F = {width}, {machine}": {**spec, "width": width}
+            for machine, spec in machines.items()
+            for width in (64, 256)
+        },
+        {
+            "jaxgnn, ms": {},
+            "`torch.sparse` (MKL), ms": {"impl": "torch.sparse*"},
+            "times as fast": {"over": {"impl": "torch.sparse*"}},
+            "plain JAX, ms": {"impl": "jax segment_sum sorted"},
+            "times as fast ": {"over": {"impl": "jax segment_sum sorted"}},
+        },
+        {"case": "rmat", "impl": "jaxgnn", **direction},
+    )
+
+
+_STEPS = {"file": "nvidia-h200-attention-steps*", "impl": "jaxgnn", "pass": "step"}
+_ABLATION = {"file": "nvidia-h200-attention-ablation*", "pass": "step"}
+_BYTES = {"file": "nvidia-h200-attention-bytes", "pass": "step traffic"}
+_STAGES = {
+    "projections on the edges, plain JAX": {"impl": "jax*, products on edges"},
+    "reorganized: on the nodes": {"impl": "jax*, products on nodes"},
+    "fused, edge values stored": {"impl": "jaxgnn, values of edges stored"},
+    "fused, recomputed": {"impl": "jaxgnn"},
+}
+
+TABLES = {
+    # docs/performance.md
+    "training": Table(
+        "4-layer GraphSAGE, full batch",
+        {
+            "jaxgnn": {"impl": "jaxgnn"},
+            "cuSPARSE on A and its transpose, by hand": {"impl": "cuSPARSE*", "optional": True},
+            "PyG 2.8, `torch.sparse` adjacency": {"impl": "PyG*"},
+            "plain JAX, gather + sorted `segment_sum`": {"impl": "jax segment_sum sorted*"},
+        },
+        {"ms": {}, "peak memory, GB": {"key": "peak_bytes"}},
+        {"file": "nvidia-h200-training", "case": "reddit", "pass": "step"},
+    ),
+    "training-maxk": Table(
+        "model",
+        {
+            f"{model}{', bfloat16' if dtype else ''}": {"case": f"reddit {case}", **dtype}
+            for model, case in (("GraphSAGE", "sage"), ("GCN", "gcn"), ("GIN", "gin"))
+            for dtype in ({}, BF16)
+        },
+        {
+            "ReLU, ms": {},
+            "MaxK 32, ms": {"k": 32},
+            "times as fast": {"k": 32, "over": {"k": None}},
+            "MaxK 16, ms": {"k": 16},
+            "times as fast ": {"k": 16, "over": {"k": None}},
+        },
+        {"file": "nvidia-h200-training-maxk-*", "impl": "jaxgnn", "pass": "step"},
+    ),
+    "attention-steps": Table(
+        "model",
+        {model: {"model": model.lower()} for model in MODELS},
+        {
+            head: {**spec, "graph": shape}
+            for shape in ("arxiv", "amazon0601", "artist")
+            for head, spec in (
+                (f"{shape}, ms", {}),
+                (f"× PyG{' ' * len(shape)}", {"over": {"impl": "PyG*"}}),
+                (f"× JAX{' ' * len(shape)}", {"over": {"impl": PLAIN}}),
+            )
+        },
+        _STEPS,
+    ),
+    "spmm": Table(
+        "graph",
+        {
+            **_cases(SHAPES),
+            "reddit, bfloat16": {"case": "reddit", **BF16},
+            "reddit, weighted": {"case": "reddit weighted"},
+            "reddit, weighted, bfloat16": {"case": "reddit weighted", **BF16},
+        },
+        {
+            "nodes": {"key": "graph.nodes"},
+            "mean degree": {"key": "graph.mean_degree"},
+            "original order, ms": {"impl": "jaxgnn"},
+            "row schedule, ms": {"impl": SCHEDULED},
+            "cuSPARSE's best, ms": {"impl": CUSPARSE},
+            "times as fast": {"impl": OURS, "over": {"impl": CUSPARSE}},
+        },
+        {"file": "nvidia-h200-spmm*", "impl": "jaxgnn"},
+    ),
+    "maxk-shapes": Table(
+        "forward",
+        _cases(SHAPES),
+        {
+            "dense, ms": {"impl": (*OURS, CUSPARSE), "k": None},
+            **{
+                name: {**spec, "over": {"impl": (*OURS, CUSPARSE), "k": None}}
+                for name, spec in _ks(8, 16, 32, 64, 96, 128).items()
+            },
+        },
+        {"file": "nvidia-h200-maxk-sweep*", "impl": MAXK},
+    ),
+    "cpu-spmm": _cpu_spmm({}),
+    "cpu-steps": Table(
+        "model",
+        {model: {"case": f"rmat-dense {model.lower()}"} for model in MODELS},
+        {
+            "jaxgnn, s": {"key": "seconds"},
+            "GB": {"key": "peak_bytes"},
+            "plain JAX, s": {"impl": PLAIN, "key": "seconds"},
+            "GB ": {"impl": PLAIN, "key": "peak_bytes"},
+            "times as fast": {"over": {"impl": PLAIN}},
+        },
+        {"file": "amd-epyc-2-threads-attention-steps*", "impl": "jaxgnn", "pass": "step"},
+    ),
+    # docs/kernels/aggregation.md
+    "maximum": Table(
+        "F = 256",
+        {
+            f"{shape}{', bfloat16' if dtype else ''}": {"case": shape, **dtype}
+            for shape in ("reddit", "arxiv", "amazon0601")
+            for dtype in ({}, BF16)
+        },
+        {
+            "sum, ms": {"impl": "jaxgnn", "file": "nvidia-h200-spmm*"},
+            "maximum, ms": {},
+            "with its gradient, ms": BACKWARD,
+            "plain JAX: maximum, ms": {"impl": "jax segment_max*"},
+            "with its gradient, ms ": {**BACKWARD, "impl": "jax segment_max*"},
+        },
+        {"file": "nvidia-h200-spmm-max", "impl": "jaxgnn max"},
+    ),
+    "cpu-spmm-gradient": _cpu_spmm(BACKWARD),
+    # docs/kernels/maxk.md
+    "maxk": Table(
+        "",
+        _ks(8, 16, 32, 64),
+        {
+            "forward, ms": {},
+            "over cuSPARSE": {"over": {"impl": CUSPARSE, "k": None}},
+            "backward, ms": BACKWARD,
+            "over cuSPARSE ": {
+                **BACKWARD,
+                "over": {"impl": CUSPARSE, "k": None, "pass": "forward"},
+            },
+            "bfloat16, ms": BF16,
+            "over cuSPARSE in bfloat16": {
+                **BF16,
+                "over": {"impl": CUSPARSE, "k": None, "file": "nvidia-h200-spmm*"},
+            },
+        },
+        {"file": "nvidia-h200-maxk", "case": "reddit", "impl": "jaxgnn maxk windows"},
+    ),
+    "maxk-kernels": Table(
+        "ms",
+        {
+            "forward, windows, packed float32": {"impl": "jaxgnn maxk windows packed"},
+            "forward, rows": {"impl": "jaxgnn maxk"},
+            "forward in floating point alone": {"impl": "jaxgnn maxk float"},
+            "backward, reductions without windows": {"impl": "jaxgnn maxk", **BACKWARD},
+            "deterministic, windows (64-bit fixed point)": {
+                "impl": "jaxgnn maxk windows deterministic",
+                **BACKWARD,
+            },
+            "deterministic, gathered": {"impl": "jaxgnn maxk deterministic", **BACKWARD},
+            "the same, bfloat16": {"impl": "jaxgnn maxk deterministic", **BACKWARD, **BF16},
+            "selection": {"impl": "jaxgnn maxk", "pass": "select"},
+        },
+        _ks(32, 16, 8, 64),
+        {"file": "nvidia-h200-maxk", "case": "reddit"},
+    ),
+    "maxk-traffic": Table(
+        "kernel",
+        {
+            "dense SpMM": {"impl": "jaxgnn"},
+            "dense SpMM, bfloat16": {"impl": "jaxgnn", **BF16},
+            **{
+                f"forward{', bfloat16' if dtype else ''}, k = {k}: {how}": {
+                    "impl": impl,
+                    "k": k,
+                    **dtype,
+                }
+                for k, dtype in ((32, {}), (8, {}), (32, BF16))
+                for how, impl in (("rows", MAXK[0]), ("windows", MAXK[1]))
+            },
+            "backward, k = 32: reductions": {"impl": MAXK[0], "k": 32, **BACKWARD},
+            "backward, k = 32: windows": {"impl": MAXK[1], "k": 32, **BACKWARD},
+            "deterministic, k = 32: gathered": {
+                "impl": "jaxgnn maxk deterministic",
+                "k": 32,
+                **BACKWARD,
+            },
+            "deterministic, k = 32: windows": {
+                "impl": "jaxgnn maxk windows deterministic",
+                "k": 32,
+                **BACKWARD,
+            },
+            "selection, k = 32": {"impl": MAXK[0], "k": 32, "pass": "select"},
+        },
+        {
+            "ms": {},
+            "L2, GB": {"key": "l2_bytes"},
+            "HBM, GB": {"key": "hbm_bytes"},
+            "L1 hits, %": {"key": "l1_hit_percent"},
+            "L2 hits, %": {"key": "l2_hit_percent"},
+        },
+        {"file": "nvidia-h200-traffic", "case": "reddit"},
+    ),
+    "maxk-any-k": Table(
+        "over windows, ms",
+        {
+            "reddit, forward": {"case": "reddit"},
+            "reddit, backward": {"case": "reddit", **BACKWARD},
+            "arxiv, forward": {"case": "arxiv"},
+        },
+        _ks(2, 3, 5, 6, 10, 15, 30, 50, 99),
+        {"file": "nvidia-h200-maxk-any-k", "impl": "jaxgnn maxk windows"},
+    ),
+    "maxk-shapes-backward": Table(
+        "backward",
+        _cases(SHAPES),
+        {
+            "dense, ms": {"impl": OURS, "k": None},
+            **{
+                name: {**spec, "over": {"impl": OURS, "k": None}}
+                for name, spec in _ks(8, 16, 32, 64, 96, 128).items()
+            },
+        },
+        {"file": "nvidia-h200-maxk-sweep*", "impl": MAXK, **BACKWARD},
+    ),
+    "training-shares": Table(
+        "aggregation's share of a step, %",
+        {
+            model: {"case": f"reddit {case}"}
+            for model, case in (("GraphSAGE", "sage"), ("GCN", "gcn"), ("GIN", "gin"))
+        },
+        {"ReLU": {"k": None}, "MaxK 32": {"k": 32}, "MaxK 16": {"k": 16}},
+        {
+            "file": "nvidia-h200-training-maxk-*",
+            "impl": "jaxgnn",
+            "pass": "step",
+            "key": "aggregation_share",
+        },
+    ),
+    # docs/kernels/attention.md
+    "attention-kernels": Table(
+        "4 heads of 64 features",
+        {
+            f"{name}{', bfloat16' if dtype else ''}": {**direction, **dtype}
+            for name, direction in (("forward", {}), ("backward", BACKWARD))
+            for dtype in ({}, BF16)
+        },
+        {
+            "`spmm` of 256 features, ms": {"impl": "jaxgnn"},
+            "`gat_attention`, ms": {},
+            "its multiple of `spmm`": {"impl": "jaxgnn", "over": {"impl": "jaxgnn gat_attention"}},
+        },
+        {"file": "nvidia-h200-attention-kernels", "case": "reddit", "impl": "jaxgnn gat_attention"},
+    ),
+    "attention-baselines": Table(
+        "model, graph",
+        {
+            f"{model}, {shape}": {"graph": shape, "model": model.lower()}
+            for model in MODELS
+            for shape in ("arxiv", "amazon0601", "artist")
+        },
+        {
+            "jaxgnn, GB": {"key": "peak_bytes"},
+            "plain JAX, ms": {"impl": PLAIN},
+            "GB": {"impl": PLAIN, "key": "peak_bytes"},
+            "PyG, ms": {"impl": "PyG*"},
+            "GB ": {"impl": "PyG*", "key": "peak_bytes"},
+        },
+        _STEPS,
+    ),
+    "ablation": Table(
+        "arxiv",
+        {
+            f"{model}: {stage}": {"case": f"arxiv {case} ablation", **spec}
+            for model, case in (("GAT", "gat"), ("EdgeConv", "edgeconv"))
+            for stage, spec in _STAGES.items()
+        },
+        {
+            "ms": _ABLATION,
+            "peak memory, GB": {**_ABLATION, "key": "peak_bytes"},
+            "through L2, GB": {**_BYTES, "key": "l2_bytes"},
+            "through HBM, GB": {**_BYTES, "key": "hbm_bytes"},
+        },
+        {},
+    ),
+}
+
+_STEP = {"file": "nvidia-h200-training", "case": "reddit", "pass": "step", "impl": "jaxgnn"}
+_BUILD = {"file": "*-graph", "case": "rmat20m", "dtype": "int32", "pass": "build", "impl": "jaxgnn"}
+_CPU_MAXK = {"file": "amd-epyc-2-threads-maxk", "case": "rmat", "impl": "jaxgnn maxk", "k": 32}
+_OTHERS = {"impl": ("PyG*", "jax *", "torch*", "cuSPARSE*")}
+_SAGE = {"file": "nvidia-h200-training-maxk-sage", "case": "reddit sage", "pass": "step"}
+_GAT = {"file": "nvidia-h200-attention-memory", "impl": "jaxgnn", "pass": "step"}
+_REDDIT = {"file": "nvidia-h200-spmm", "case": "reddit"}
+
+FIGURES = {
+    "step-date": {**_STEP, "key": "date"},
+    "step-best": {**_STEP, "over": _OTHERS},
+    "step-best-name": {**_STEP, **_OTHERS, "key": "impl"},
+    "step-pyg": {**_STEP, "over": {"impl": "PyG*"}},
+    "step-pyg-memory": {**_STEP, "key": "peak_bytes", "over": {"impl": "PyG*"}},
+    "sage-maxk": {**_SAGE, "impl": "jaxgnn", "k": 32, "over": {"k": None}},
+    "sage-maxk-bfloat16": {**_SAGE, **BF16, "impl": "jaxgnn", "k": 32, "over": {"k": None}},
+    "sage-pyg-ms": {**_SAGE, "impl": "PyG*"},
+    "gat-memory": {**_STEPS, "case": "arxiv gat", "key": "peak_bytes"},
+    "gat-pyg-memory": {**_STEPS, "case": "arxiv gat", "impl": "PyG*", "key": "peak_bytes"},
+    "gat4-ms": {**_GAT, "case": "reddit gat 4 layers"},
+    "gat4-memory": {**_GAT, "case": "reddit gat 4 layers", "key": "peak_bytes"},
+    "spmm-jax-ms": {**_REDDIT, "impl": "jax segment_sum sorted"},
+    "spmm-jax-gradient-ms": {**_REDDIT, "impl": "jax segment_sum sorted", **BACKWARD},
+    "spmm-jax-unsorted-ms": {**_REDDIT, "impl": "jax segment_sum unsorted"},
+    "row-schedule-seconds": {**_STEP, "key": "preprocessing_seconds"},
+    "windows-seconds": {
+        "file": "nvidia-h200-maxk",
+        "case": "reddit",
+        "impl": "jaxgnn maxk windows",
+        "k": 32,
+        "key": "preprocessing_seconds",
+    },
+    "build-seconds": {**_BUILD, "key": "seconds"},
+    "build-scipy": {**_BUILD, "over": {"impl": "SciPy*"}},
+    "build-memory": {**_BUILD, "key": "memory_ratio"},
+    "cpu-maxk-ms": _CPU_MAXK,
+    "cpu-maxk-dense": {**_CPU_MAXK, "over": {"impl": "jaxgnn", "k": None}},
+}

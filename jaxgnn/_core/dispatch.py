@@ -1,0 +1,128 @@
+"""Which implementation runs: decided at lowering, for the platform that XLA compiles for.
+
+As `jax.lax.platform_dependent`, but only the implementation that is lowered gets traced a second
+time, and without a `cond`: programs compile as fast as with the kernel alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.core import Tracer
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from jaxgnn import config
+from jaxgnn._core import platform
+
+_dispatch_p = Primitive("jaxgnn_dispatch")
+_dispatch_p.multiple_results = True
+
+
+def dispatch(
+    targets: tuple[str, ...],
+    kernel: Callable[..., Any],
+    reference: Callable[..., Any],
+    *operands: Any,
+    platforms: tuple[str, ...] = ("cpu", "cuda"),
+) -> Any:
+    """`kernel(*operands)` where the platform serves its targets, else `reference(*operands)`.
+
+    Has no derivative: it belongs inside a derivative rule.
+
+    Args:
+        targets: the FFI targets that `kernel` calls.
+        kernel, reference: of the same operands, with results of the same types.
+        operands: pytrees of arrays.
+        platforms: those that `kernel` is written for.
+
+    Raises:
+        RuntimeError: one of `platforms` does not serve the targets, or the platform is a third one,
+            and the setting `impl` is `"kernel"`.
+    """
+    params = {"targets": targets, "platforms": platforms, "required": config.impl == "kernel"}
+    leaves, tree = jax.tree.flatten(operands)
+    if not any(isinstance(leaf, Tracer) for leaf in leaves):
+        name = _platform_of(leaves)
+        return (kernel if _serves(name, **params) else reference)(*operands)
+    jaxpr, shapes = jax.make_jaxpr(kernel, return_shape=True)(*operands)
+
+    def flat(function: Callable[..., Any]) -> Callable[..., list[Any]]:
+        return lambda *leaves: jax.tree.leaves(function(*jax.tree.unflatten(tree, leaves)))
+
+    out = _dispatch_p.bind(
+        *leaves,
+        kernel=flat(kernel),
+        reference=flat(reference),
+        types=tuple(jaxpr.out_avals),
+        **params,
+    )
+    return jax.tree.unflatten(jax.tree.structure(shapes), out)
+
+
+def _serves(name: str, targets: Any, platforms: Any, required: bool) -> bool:
+    if name in platforms and platform.serves(name, *targets):
+        return True
+    excluded = name in ("cpu", "cuda") and name not in platforms
+    if required and not excluded:
+        raise RuntimeError(
+            f"impl='kernel': jaxgnn has no kernels for {targets[0]} on the platform {name!r}: "
+            f"{platform.why_not(name)}"
+        )
+    return False
+
+
+def _platform_of(leaves: list[Any]) -> str:
+    """Where concrete arrays lie, by the names that lowering uses."""
+    for leaf in leaves:
+        if isinstance(leaf, jax.Array):
+            name = next(iter(leaf.devices())).platform
+            return "cuda" if name == "gpu" else name
+    name = jax.default_backend()
+    return "cuda" if name == "gpu" else name
+
+
+def _run(
+    *args: Any, kernel: Any, reference: Any, targets: Any, platforms: Any, required: Any, **_: Any
+) -> Any:
+    served = _serves(_platform_of(list(args)), targets, platforms, required)
+    return (kernel if served else reference)(*args)
+
+
+def _lower(name: str | None) -> Any:
+    def rule(
+        ctx: Any,
+        *args: Any,
+        kernel: Any,
+        reference: Any,
+        targets: Any,
+        platforms: Any,
+        required: Any,
+        **_: Any,
+    ) -> Any:
+        served = _serves(name or ctx.module_context.platforms[0], targets, platforms, required)
+        return mlir.lower_fun(kernel if served else reference, multiple_results=True)(ctx, *args)
+
+    return rule
+
+
+def _batch(args: Any, axes: Any, *, kernel: Any, reference: Any, types: Any, **params: Any) -> Any:
+    size = next(a.shape[axis] for a, axis in zip(args, axes, strict=True) if axis is not None)
+    out = _dispatch_p.bind(
+        *args,
+        kernel=jax.vmap(kernel, in_axes=tuple(axes), axis_size=size),
+        reference=jax.vmap(reference, in_axes=tuple(axes), axis_size=size),
+        types=tuple(t.update(shape=(size, *t.shape)) for t in types),
+        **params,
+    )
+    return out, [0] * len(out)
+
+
+_dispatch_p.def_impl(_run)
+_dispatch_p.def_abstract_eval(lambda *_, types, **__: list(types))
+batching.primitive_batchers[_dispatch_p] = _batch
+mlir.register_lowering(_dispatch_p, _lower(None))
+mlir.register_lowering(_dispatch_p, _lower("cpu"), platform="cpu")
+mlir.register_lowering(_dispatch_p, _lower("cuda"), platform="cuda")

@@ -1,0 +1,116 @@
+"""What aggregation's kernels compute, in JAX: on platforms without them, and as their reference."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.row_ids import csr_row_ids
+from jaxgnn.ops._core.rows import Rows
+
+
+def reduce_rows(
+    rows: Rows,
+    x: Float[Array, "columns heads width"],
+    weights: Float[Array, "edges heads"] | None,
+    reduce: str,
+) -> Float[Array, "rows heads width"]:
+    """Gather and segment reduction; differentiated by JAX, it shares a gradient at ties."""
+    messages = _messages(rows, x, weights)
+    if reduce in ("max", "min"):
+        # What is compared is rounded; in the wider dtype ties are counted exactly.
+        messages = messages.astype(x.dtype).astype(messages.dtype)
+    return segment_reduce(messages, row_ids(rows, x), rows.offsets, reduce).astype(x.dtype)
+
+
+def reduce_and_count_rows(
+    rows: Rows,
+    x: Float[Array, "columns heads width"],
+    weights: Float[Array, "edges heads"] | None,
+    reduce: str,
+) -> tuple[Float[Array, "rows heads width"], Float[Array, "rows heads width"]]:
+    """The same, and how many edges attained the extremum, in the accumulation dtype."""
+    out = reduce_rows(rows, x, weights, reduce)
+    ids = row_ids(rows, x)
+    attained = _messages(rows, x, weights).astype(x.dtype) == out[ids]
+    counts = attained.astype(accumulation_dtype(x.dtype))
+    return out, segment_reduce(counts, ids, rows.offsets, "sum")
+
+
+def select_rows(
+    rows: Rows,
+    x: Float[Array, "_ heads width"],
+    y: Float[Array, "_ heads width"],
+    weights: Float[Array, "edges heads"] | None,
+    values: Float[Array, "columns heads width"],
+    scale: Float[Array, "edges heads"] | None,
+    *,
+    along: bool,
+) -> Float[Array, "rows heads width"]:
+    """The sum of `scale * values` over the edges that attained the extremum."""
+    attained = _attained(rows, x, y, weights, along=along)
+    terms = jnp.where(attained, _messages(rows, values, scale), 0)
+    return segment_reduce(terms, row_ids(rows, values), rows.offsets, "sum").astype(values.dtype)
+
+
+def dot_rows(
+    rows: Rows,
+    a: Float[Array, "rows heads width"],
+    b: Float[Array, "columns heads width"],
+    pattern: tuple[Array, Array, Array | None] | None = None,
+) -> Float[Array, "edges heads"]:
+    """The dot product of both ends of each edge, of the terms that attained the extremum."""
+    dtype = accumulation_dtype(a.dtype)
+    terms = a[row_ids(rows, b)].astype(dtype) * b[rows.columns].astype(dtype)
+    if pattern is not None:
+        terms = jnp.where(_attained(rows, *pattern, along=True), terms, 0)
+    return jnp.sum(terms, axis=-1)
+
+
+def segment_reduce(
+    data: Float[Array, "edges *features"],
+    segments: Int[Array, " edges"],
+    offsets: Int[Array, " rows+1"],
+    reduce: str,
+) -> Float[Array, "rows *features"]:
+    """Sorted segment reduction by `jax.ops`, 0 for empty segments, the mean by edge count."""
+    rows = offsets.shape[0] - 1
+    function = {"max": jax.ops.segment_max, "min": jax.ops.segment_min}.get(
+        reduce, jax.ops.segment_sum
+    )
+    out = function(data, segments, rows, indices_are_sorted=True)
+    degree = jnp.diff(offsets).reshape(rows, *(1,) * (data.ndim - 1))
+    if reduce == "mean":
+        out = out / jnp.maximum(degree, 1).astype(out.dtype)
+    if reduce in ("max", "min"):
+        out = jnp.where(degree > 0, out, jnp.zeros_like(out))
+    return out
+
+
+def row_ids(rows: Rows, x: Array) -> Int[Array, " edges"]:
+    """The row of each edge; without `columns` each row of `x` is an edge."""
+    edges = x.shape[0] if rows.columns is None else rows.columns.shape[0]
+    return csr_row_ids(rows.offsets, edges, impl="jax")
+
+
+def _messages(
+    rows: Rows, x: Float[Array, "columns heads width"], weights: Float[Array, "edges heads"] | None
+) -> Float[Array, "edges heads width"]:
+    """$w_e x_{c(e)}$ in the accumulation dtype."""
+    gathered = x if rows.columns is None else x[rows.columns]
+    messages = gathered.astype(accumulation_dtype(x.dtype))
+    return messages if weights is None else messages * weights[:, :, None]
+
+
+def _attained(
+    rows: Rows, x: Array, y: Array, weights: Array | None, *, along: bool
+) -> Bool[Array, "edges heads width"]:
+    """Whether $w_e x = y$; with `along` the rows are those of $y$, else those of $x$."""
+    if along:
+        return _messages(rows, x, weights).astype(x.dtype) == y[row_ids(rows, x)]
+    own = x[row_ids(rows, y)].astype(accumulation_dtype(x.dtype))
+    if weights is not None:
+        own = own * weights[:, :, None]
+    return own.astype(x.dtype) == (y if rows.columns is None else y[rows.columns])
