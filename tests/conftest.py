@@ -21,6 +21,9 @@ if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
         if not any(given.startswith(flag.split("=")[0]) for given in flags):
             flags.append(flag)
     os.environ["XLA_FLAGS"] = " ".join(flags)
+else:
+    # The workers of a run share the GPU.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 # Threads of PyTorch and of OpenBLAS would spin for each other, beside those of XLA.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
