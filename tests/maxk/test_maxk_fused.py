@@ -20,7 +20,7 @@ from tests.support.strategies import rows_with_ties
 pytestmark = pytest.mark.usefixtures("strict")
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-# Packs of 16 bytes and not, candidates and not, one warp a row and several.
+# Vectors of 16 bytes and scalar loads, candidates and not, one warp a row and several.
 SHAPES = [(1, 1), (7, 3), (64, 32), (256, 32), (255, 40), (300, 17), (520, 16), (1000, 8)]
 WIDE = [(128, 128), (256, 5), (512, 60), (1024, 30), (1024, 900), (2000, 130), (4093, 7)]
 RATES = (0.0, 0.5, 0.9)
