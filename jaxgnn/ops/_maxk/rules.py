@@ -155,16 +155,13 @@ def select(
     return kernels.select(k, x)
 
 
+@select.defjvp
 def _select_jvp(k, primals, tangents):
     (x,) = primals
     selected: tuple[Array, Array] = select(k, x)
     values, indices = selected
-    moving = instantiate(tangents[0], x)
-    d_values = gather.linear(0, x.shape[1], indices, moving, like=values)
+    d_values = gather.linear(0, x.shape[1], indices, tangents[0], like=values)
     return selected, (d_values, _no_tangent(indices))
-
-
-select.defjvp(_select_jvp, symbolic_zeros=True)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
