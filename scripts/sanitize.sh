@@ -2,7 +2,7 @@
 # Runs the CUDA kernels under compute-sanitizer (memory errors, then races in shared memory), on
 # the tests that cover every mapping, split rows and the derivatives. Needs a GPU and jaxgnn._cuda.
 #
-#   scripts/sanitize.sh [PYTHON [TOOLS [TESTS]]]
+#   scripts/sanitize.sh [PYTHON [TOOLS [TESTS]]]     (TESTS: files or folders below tests/)
 #
 # Every test is a process of its own, JOBS of them at a time (default: 4), tried ATTEMPTS times at
 # most (default: 3): where a process compiles many programs the sanitizer itself ends with a
@@ -14,8 +14,10 @@ set -eu
 cd "$(dirname "$0")/.."
 python=${1:-python3}
 tools=${2:-memcheck racecheck}
-tests=${3:-spmm sddmm edges windows maxk_kernels maxk_fused gat_attention gat_attention_gradients dot_attention \
-cosine_attention gatv2_attention gaussian_spmm extremum}
+tests=${3:-aggregation/test_spmm.py aggregation/test_sddmm.py aggregation/test_edges.py aggregation/test_extremum.py \
+graph/test_windows.py maxk/test_maxk_kernels.py maxk/test_maxk_fused.py attention/test_gat_attention.py \
+attention/test_gat_attention_gradients.py attention/test_dot_attention.py attention/test_cosine_attention.py \
+attention/test_gatv2_attention.py gaussian/test_gaussian_spmm.py}
 # One allocation a buffer, so that an access past its end is seen.
 export XLA_PYTHON_CLIENT_ALLOCATOR=platform JAX_PLATFORMS=cuda,cpu
 export pytest="$python -m pytest -q -o addopts= -p no:cacheprovider -p no:benchmark -p no:xdist"
@@ -29,7 +31,7 @@ export results
 # shellcheck disable=SC2016,SC2086  # $1 is the inner shell's; $pytest is a command with arguments
 # The first test of each file, then the second of each: a run that is cut off has seen all kernels.
 for test in $tests; do
-  $pytest --collect-only "tests/test_$test.py" -k "$chosen" | grep '::' | cat -n
+  $pytest --collect-only "tests/$test" -k "$chosen" | grep '::' | cat -n
 done | sort -n -s | cut -f 2 >"$results/tests"
 for tool in $tools; do
   sed "s/^/$tool /" "$results/tests"

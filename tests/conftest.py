@@ -2,21 +2,28 @@
 
 import gc
 import os
+import random
 import sys
 from pathlib import Path
 
-# On the CPU, unless a GPU was asked for: two devices for shard_map, and half the time to compile.
-# JAX reads this when it starts.
+# On the CPU, unless a GPU was asked for: two devices for shard_map. There most of the tests' time
+# is compilation of programs that run once, so that most of XLA's optimizations are off, here and
+# in processes that tests start. With JAXGNN_TEST_OPTIMIZED=1 they are on, as users have them.
+# JAX reads these variables when it starts.
 if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
     flags = os.environ.get("XLA_FLAGS", "").split()
-    for flag in (
-        "--xla_force_host_platform_device_count=2",
-        "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters",
-        "--xla_cpu_parallel_codegen_split_count=1",
-    ):
+    added = ["--xla_force_host_platform_device_count=2"]
+    if os.environ.get("JAXGNN_TEST_OPTIMIZED", "0") != "1":
+        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        added.append("--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters")
+        added.append("--xla_cpu_parallel_codegen_split_count=1")
+    for flag in added:
         if not any(given.startswith(flag.split("=")[0]) for given in flags):
             flags.append(flag)
     os.environ["XLA_FLAGS"] = " ".join(flags)
+else:
+    # The workers of a run share the GPU.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 # Threads of PyTorch and of OpenBLAS would spin for each other, beside those of XLA.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -30,28 +37,56 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
+import jaxgnn
 from tests.support import strategies
 
 # On a GPU, JAX's default products are TF32, three digits short of what these tests compare.
 jax.config.update("jax_default_matmul_precision", "highest")
 
-# On a CPU most of the tests' time is compiling, for programs that run once: here and, by the
-# variable, in processes that tests start.
-QUICK_COMPILES = os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu")
-jax.config.update("jax_disable_most_optimizations", QUICK_COMPILES)
-if QUICK_COMPILES:
-    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+QUICK_COMPILES = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0") == "1"
 
-# HYPOTHESIS_PROFILE=full draws twice as many examples (`strategies.examples`).
+# "quick": the same examples in every run. "ci": twice as many, new ones in every run.
 for profile, share in strategies.SHARES.items():
+    new_examples = profile == "ci"
     settings.register_profile(
         profile,
         deadline=None,
-        derandomize=True,
+        derandomize=not new_examples,
+        print_blob=new_examples,
+        database=None,
         max_examples=int(40 * share),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     )
 settings.load_profile(strategies.PROFILE)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    """One seed of hypothesis for all workers of a run, chosen before its plugin reads the option.
+
+    `--hypothesis-seed`, else HYPOTHESIS_SEED, else a random one in the profile "ci".
+    """
+    if config.option.hypothesis_seed is None:
+        new = str(random.randrange(2**32)) if strategies.PROFILE == "ci" else None
+        config.option.hypothesis_seed = os.environ.get("HYPOTHESIS_SEED") or new
+
+
+def pytest_report_header(config):
+    seed, profile = config.option.hypothesis_seed, strategies.PROFILE
+    repeat = f"; repeat with HYPOTHESIS_PROFILE={profile} --hypothesis-seed={seed}"
+    return [
+        f"hypothesis: profile {profile}{repeat if profile == 'ci' else ''}",
+        f"XLA: {'most optimizations off' if QUICK_COMPILES else 'optimizations on'}",
+    ]
+
+
+def pytest_collection_modifyitems(items):
+    """Tests marked `gpu` are skipped, with the reason, where no GPU runs the kernels."""
+    if jax.default_backend() == "gpu" and jaxgnn.build_info().cuda:
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU with jaxgnn._cuda"))
 
 
 def pytest_collection_finish():
@@ -86,7 +121,7 @@ def x64():
 
 @pytest.fixture
 def optimized():
-    """XLA's programs as users have them, for tests that run them many times."""
+    """XLA's optimizations, for tests that run a program many times."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", QUICK_COMPILES)

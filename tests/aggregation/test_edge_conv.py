@@ -12,6 +12,7 @@ from jax.test_util import check_grads
 
 from jaxgnn import Graph, edge_conv, edge_conv_max, gather_edges, segment_reduce
 from tests.support import oracle
+from tests.support.devices import two_devices
 from tests.support.oracle import draw_array, edges
 from tests.support.strategies import skewed_graph
 
@@ -149,9 +150,7 @@ def test_vmap_is_one_call():
 @pytest.mark.parametrize("replicated", ["theta", "phi"])
 def test_shard_map(replicated):
     """Features are sharded; or one operand is replicated, whose gradient is a sum."""
-    if len(jax.devices()) < 2:
-        pytest.skip("needs two devices")
-    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = two_devices()
     graph = skewed_graph(NODES, EDGES)
     theta, phi = (jnp.stack(draw(graph, 4, seed=seed)) for seed in range(2))
     operands = (theta[0], phi) if replicated == "theta" else (theta, phi[0])

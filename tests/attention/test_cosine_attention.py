@@ -13,7 +13,6 @@ from jax.test_util import check_grads
 from jaxgnn import Graph, cosine_attention
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import kernels_available
 from jaxgnn.ops._attention import cosine_rule
 from tests.support.oracle import close, draw_array, edges
 from tests.support.oracle_attention import (
@@ -292,9 +291,7 @@ def test_bad_arguments():
             call()
 
 
-@pytest.mark.skipif(
-    not kernels_available(*cosine_rule.TARGETS), reason="GPUs alone have these targets"
-)
+@pytest.mark.gpu
 @pytest.mark.parametrize("place", range(12))
 def test_operands_that_do_not_fit_are_an_error(place):
     """Below the public operation: the target itself reads nothing out of bounds."""

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from jaxgnn import Graph, gat_attention
+from tests.support.devices import two_devices
 from tests.support.oracle import close, draw_array
 from tests.support.oracle_attention import KEY, draw_operands, gradients
 from tests.support.strategies import skewed_graph
@@ -127,9 +128,7 @@ def test_scan_and_checkpoint(graph):
 
 def test_shard_map():
     """Each device has a graph of its own; features, scores and key are replicated."""
-    if len(jax.devices()) < 2:
-        pytest.skip("needs two devices")
-    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = two_devices()
     graphs = [
         Graph.from_edges(np.roll(np.arange(6), i), np.arange(6) // 2, num_nodes=6) for i in range(2)
     ]

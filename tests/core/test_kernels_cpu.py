@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +13,7 @@ from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import _row_chunks
 from tests.support.paths import ROOT
+from tests.support.processes import run_python
 
 pytestmark = pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
 
@@ -354,15 +353,7 @@ def digest() -> str:
 
 
 def in_child(code: str, **environment: str) -> str:
-    child = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == 0, child.stdout + child.stderr
-    return child.stdout.strip()
+    return run_python("-c", code, directory=ROOT, JAX_PLATFORMS="cpu", **environment).stdout.strip()
 
 
 DIGEST = """
@@ -391,7 +382,6 @@ import pytest, sys
 which = "spmm or sddmm or survives or nearest"
 options = ["-q", "-x", "-n0", "-p", "no:cacheprovider", {os.path.abspath(__file__)!r}]
 status = pytest.main([*options, "-k", which])
-from tests.support.paths import ROOT
 from jaxgnn._core import ffi
 print(ffi.cpu_module.isa())
 sys.exit(status)

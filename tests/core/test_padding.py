@@ -1,4 +1,4 @@
-"""Rows that are lengthened for the kernels: results and gradients are those without."""
+"""Features that are padded for the kernels: results and gradients are those without."""
 
 import functools
 

@@ -2,8 +2,6 @@
 
 import dataclasses
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -16,6 +14,7 @@ from hypothesis import strategies as st
 from jaxgnn import Graph
 from jaxgnn.graph import _csr, _row_chunks, self_loop_mask
 from tests.support.paths import ROOT
+from tests.support.processes import run_python
 from tests.support.strategies import (
     EdgeList,
     dense_adjacency,
@@ -430,7 +429,6 @@ def test_documentation_runs():
 
 MEASURE = """
 import numpy as np
-from tests.support.paths import ROOT
 from jaxgnn.graph import _csr
 
 def memory(field):
@@ -451,7 +449,4 @@ print((memory("VmHWM:") - before + senders.nbytes + receivers.nbytes) / result)
 @pytest.mark.skipif(_csr.cpu_module is None, reason="jaxgnn._cpu is not built")
 def test_building_takes_no_more_than_three_times_the_result():
     """The peak of memory while building, the user's 64-bit lists included."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True
-    )
-    assert float(done.stdout) <= 3.0
+    assert float(run_python("-c", MEASURE).stdout) <= 3.0

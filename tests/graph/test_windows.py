@@ -1,6 +1,7 @@
 """Windows of receivers: their structure, and MaxK's products over them.
 
-On a CPU the products ignore the windows; on a GPU these are the tests of the kernels over them.
+On a CPU the products ignore windows, row schedules and the choice of algorithm; on a GPU these are
+the tests of the kernels that heed them, and what differs there alone is marked `gpu`.
 """
 
 import dataclasses
@@ -136,11 +137,12 @@ def row_error(result, expected) -> float:
     return float((np.abs(result - expected) / scale).max())
 
 
-def algorithms() -> tuple[bool, ...]:
-    """Of the gradient: fast and deterministic, which are one on the CPU but compile anew."""
-    return (False,) if jax.default_backend() == "cpu" else (False, True)
-
-
+# Of the gradient: fast and deterministic, which are one algorithm on the CPU.
+both_algorithms = pytest.mark.parametrize(
+    "deterministic",
+    [False, pytest.param(True, marks=pytest.mark.gpu)],
+    ids=["fast", "deterministic"],
+)
 TOLERANCE = {"float32": 2e-6, "bfloat16": 1e-2, "float16": 1.5e-3}
 
 
@@ -167,35 +169,34 @@ def test_products_match_float64(graph, width, share, dtype, reduce, deterministi
 
 
 # One of each mapping to lanes, which are more on a GPU.
-KEPT = [1, 6, 32, 100, 256]
-if jax.default_backend() != "cpu":
-    KEPT += [2, 8, 16, 64, 192]
+KEPT = [pytest.param(k, id=f"k-{k}") for k in (1, 6, 32, 100, 256)]
+KEPT += [pytest.param(k, id=f"k-{k}", marks=pytest.mark.gpu) for k in (2, 8, 16, 64, 192)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("k", KEPT, ids=lambda k: f"k-{k}")
-def test_hubs_and_parts(hub_graph, k, dtype):
+@pytest.mark.parametrize("k", KEPT)
+@both_algorithms
+def test_hubs_and_parts(hub_graph, deterministic, k, dtype):
     rng = np.random.default_rng(k)
     x, cotangent = (draw_array(rng, (6000, 256), dtype) for _ in range(2))
     expected_out, expected_dx = expected_products(hub_graph, x, cotangent, k)
-    for deterministic in algorithms():
-        with config.use(deterministic=deterministic):
-            out, dx = products(hub_graph, x, cotangent, k)
-        assert row_error(out, expected_out) < TOLERANCE[dtype]
-        assert row_error(dx, expected_dx) < TOLERANCE[dtype]
+    with config.use(deterministic=deterministic):
+        out, dx = products(hub_graph, x, cotangent, k)
+    assert row_error(out, expected_out) < TOLERANCE[dtype]
+    assert row_error(dx, expected_dx) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-25, 1e-8, 1.0, 1e8, 1e25, 1e33])
-def test_extreme_scales(hub_graph, scale):
+@both_algorithms
+def test_extreme_scales(hub_graph, deterministic, scale):
     rng = np.random.default_rng(3)
     x = jnp.asarray(rng.standard_normal((6000, 64)) * scale, jnp.float32)
     cotangent = jnp.asarray(rng.standard_normal((6000, 64)) * scale, jnp.float32)
     expected_out, expected_dx = expected_products(hub_graph, x, cotangent, 8)
-    for deterministic in algorithms():
-        with config.use(deterministic=deterministic):
-            out, dx = products(hub_graph, x, cotangent, 8)
-        assert row_error(out, expected_out) < 2e-6
-        assert row_error(dx, expected_dx) < 2e-6
+    with config.use(deterministic=deterministic):
+        out, dx = products(hub_graph, x, cotangent, 8)
+    assert row_error(out, expected_out) < 2e-6
+    assert row_error(dx, expected_dx) < 2e-6
 
 
 @pytest.mark.parametrize("windows", [False, True])
@@ -213,7 +214,8 @@ def test_tiny_rows_beside_others(windows):
     assert row_error(out, expected) < 2e-6
 
 
-def test_mixed_magnitudes(hub_graph):
+@both_algorithms
+def test_mixed_magnitudes(hub_graph, deterministic):
     """Rows of very different size lose nothing to one another's scale."""
     rng = np.random.default_rng(4)
     scale = 10.0 ** rng.integers(-6, 7, size=(6000, 1))
@@ -224,34 +226,34 @@ def test_mixed_magnitudes(hub_graph):
     error = np.abs(np.asarray(out, np.float64) - expected[0]) / np.maximum(expected[0], 1e-300)
     assert error.max() < 1e-5  # of each element: all terms are positive
     expected = expected_products(hub_graph, x, x, 16)[1][0]
-    for deterministic in algorithms():
-        with config.use(deterministic=deterministic):
-            _, dx = products(hub_graph, x, x, 16)
-        error = np.abs(np.asarray(dx, np.float64) - expected) / np.maximum(expected, 1e-300)
-        assert error.max() < 1e-5
+    with config.use(deterministic=deterministic):
+        _, dx = products(hub_graph, x, x, 16)
+    error = np.abs(np.asarray(dx, np.float64) - expected) / np.maximum(expected, 1e-300)
+    assert error.max() < 1e-5
 
 
 @pytest.mark.parametrize("decades", [1, 2, 4])
-def test_unlike_records_keep_their_digits(hub_graph, decades):
-    """Degree scaling makes records unlike; each element is compared, and all terms are positive."""
+@pytest.mark.parametrize(
+    "windows",
+    [True, pytest.param(False, marks=pytest.mark.gpu)],  # on the CPU windows change nothing
+    ids=["windows", "rows"],
+)
+def test_unlike_rows_keep_their_digits(hub_graph, windows, decades):
+    """Rows of unlike scales, as degrees make them: each element is compared, all are positive."""
     rng = np.random.default_rng(decades)
     scale = 10.0 ** -rng.uniform(0, decades, size=(6000, 1))
     x = jnp.asarray(np.abs(rng.standard_normal((6000, 256))) * scale, jnp.float32)
-    graphs = [hub_graph]
-    if jax.default_backend() != "cpu":  # whose kernels go row by row, windows or not
-        graphs.append(dataclasses.replace(hub_graph, windows=None))
+    graph = hub_graph if windows else dataclasses.replace(hub_graph, windows=None)
     for k in (8, 32, 128):
         expected = expected_products(hub_graph, x, jnp.zeros((6000, 256)), k)[0][0]
-        for graph in graphs:
-            out, _ = products(graph, x, jnp.zeros((6000, 256)), k)
-            error = np.abs(np.asarray(out, np.float64) - expected) / np.maximum(expected, 1e-300)
-            # Of some 200 terms: 16 * 200 / 2^32 of a small record, whose values may be a tenth
-            # of it.
-            assert error.max() < 1e-5
+        out, _ = products(graph, x, jnp.zeros((6000, 256)), k)
+        error = np.abs(np.asarray(out, np.float64) - expected) / np.maximum(expected, 1e-300)
+        # Of some 200 terms: 16 * 200 / 2^32 of a small row, whose values may be a tenth of it.
+        assert error.max() < 1e-5
 
 
 @pytest.mark.parametrize("k", [4, 8, 30, 32, 100])
-def test_packed_records(hub_graph, k):
+def test_packed_rows(hub_graph, k):
     rng = np.random.default_rng(k)
     x = jnp.asarray(rng.standard_normal((6000, 256)), jnp.float32)
     cotangent = jnp.asarray(rng.standard_normal((6000, 256)), jnp.float32)
@@ -265,7 +267,8 @@ def test_packed_records(hub_graph, k):
 
 
 @pytest.mark.parametrize(("value", "k"), [(np.nan, 64), (np.inf, 64), (-np.inf, 64), (np.inf, 61)])
-def test_what_is_not_finite_stays_visible(hub_graph, value, k):
+@both_algorithms
+def test_what_is_not_finite_stays_visible(hub_graph, deterministic, value, k):
     x = np.ones((6000, 64), np.float32)
     sender = int(hub_graph.senders[0])
     x[sender, 5] = value
@@ -275,10 +278,9 @@ def test_what_is_not_finite_stays_visible(hub_graph, value, k):
     bad = ~np.isfinite(np.asarray(out))
     np.testing.assert_array_equal(np.flatnonzero(bad.any(axis=1)), reached)
     assert bad[:, 5].sum() == bad.sum()
-    for deterministic in algorithms():
-        with config.use(deterministic=deterministic):
-            _, dx = products(hub_graph, jnp.ones((6000, 64)), jnp.asarray(x), k)
-        assert not np.isfinite(np.asarray(dx)[source[target == sender], 5]).any()
+    with config.use(deterministic=deterministic):
+        _, dx = products(hub_graph, jnp.ones((6000, 64)), jnp.asarray(x), k)
+    assert not np.isfinite(np.asarray(dx)[source[target == sender], 5]).any()
 
 
 def test_deterministic_runs_are_equal_bit_for_bit(hub_graph):
@@ -291,6 +293,7 @@ def test_deterministic_runs_are_equal_bit_for_bit(hub_graph):
                 np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
+@pytest.mark.gpu  # the CPU's kernel adds in floating point alone
 def test_fixed_point_is_as_good_as_float(hub_graph):
     rng = np.random.default_rng(6)
     x = jnp.asarray(rng.standard_normal((6000, 256)), jnp.float32)
@@ -367,6 +370,7 @@ def test_rows_of_some_length_come_by_steps_of_it():
         assert np.all(np.diff(steps) <= 0) and len(set(steps)) > 3
 
 
+@pytest.mark.gpu  # the CPU's kernels heed no row schedule
 @pytest.mark.parametrize("edges_a_row", [3, 40, 300], ids=["tiny", "short", "long"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_order_of_rows_changes_no_bit(edges_a_row, dtype):
@@ -389,6 +393,7 @@ def test_order_of_rows_changes_no_bit(edges_a_row, dtype):
                 np.testing.assert_array_equal(ours, plain)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("edges_a_row", [3, 40, 80], ids=["tiny", "short", "long"])
 def test_order_of_rows_changes_no_bit_of_attention(edges_a_row):
     """But those of the Gaussians' parameters, which are sums over all rows."""

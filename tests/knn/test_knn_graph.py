@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from jaxgnn import Graph, data, gather_edges, knn_graph, spmm
 from jaxgnn.graph import _device_csr, _row_chunks
 from jaxgnn.ops._knn import nearest
+from tests.support.devices import two_devices
 from tests.support.strategies import skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -271,12 +272,10 @@ def test_under_vmap_and_shard_map(monkeypatch):
     single = jax.jit(run)
     expected = jnp.stack([single(points) for points in clouds])
     np.testing.assert_allclose(jax.jit(jax.vmap(run))(clouds), expected, rtol=1e-6)
-    if len(jax.devices()) > 1:
-        mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
-        sharded = functools.partial(
-            jax.shard_map, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=True
-        )(lambda points: run(points[0])[None])
-        np.testing.assert_allclose(jax.jit(sharded)(clouds), expected, rtol=1e-6)
+    sharded = functools.partial(
+        jax.shard_map, mesh=two_devices(), in_specs=P("d"), out_specs=P("d"), check_vma=True
+    )(lambda points: run(points[0])[None])
+    np.testing.assert_allclose(jax.jit(sharded)(clouds), expected, rtol=1e-6)
 
 
 def test_no_gradient_through_the_choice():

@@ -243,9 +243,8 @@ def test_bad_arguments(call, error, message):
         call()
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the CPU's kernel checks indices")
 def test_the_cpu_kernel_refuses_an_index_beyond_the_width():
-    if jax.default_backend() != "cpu":
-        pytest.skip("checked on the CPU alone")
     cbsr = CBSR(jnp.ones((100, 2)), jnp.full((100, 2), 7, jnp.uint8).at[99, 1].set(9), 9)
     with pytest.raises(Exception, match="jaxgnn_cbsr_scatter: an index lies beyond the width"):
         jax.block_until_ready(cbsr.to_dense(impl="kernel"))
@@ -264,8 +263,10 @@ def test_packed_rounds_the_values_and_passes_the_gradient():
     half = maxk(x.astype(jnp.bfloat16), 7, packed=True)
     np.testing.assert_array_equal(half.values, maxk(x.astype(jnp.bfloat16), 7).values)
     assert half.packed and not half.astype(jnp.float32).packed
-    for rows in (jnp.zeros((2, 257)), np.zeros((2, 8))):
-        if rows.dtype == jnp.float64 and not jax.config.jax_enable_x64:
-            continue
-        with pytest.raises(ValueError, match="packed: expected rows of at most 256"):
-            maxk(rows, 3, packed=True)
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(257, "float32"), (8, "float64")])
+def test_packed_takes_neither_wide_rows_nor_64_bits(width, dtype, x64):
+    assert maxk(jnp.zeros((2, 256), "float32"), 3, packed=True).packed
+    with pytest.raises(ValueError, match=r"packed: .* at most 256 entries of 32 or 16 bits"):
+        maxk(jnp.zeros((2, width), dtype), 3, packed=True)

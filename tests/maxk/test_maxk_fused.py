@@ -13,13 +13,14 @@ from jax.test_util import check_grads
 
 from jaxgnn import maxk
 from jaxgnn._core.platform import kernels_available
+from tests.support.devices import two_devices
 from tests.support.oracle import brute_force_maxk, draw_array
 from tests.support.strategies import rows_with_ties
 
 pytestmark = pytest.mark.usefixtures("strict")
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-# Packs of 16 bytes and not, candidates and not, one warp a row and several.
+# Vectors of 16 bytes and scalar loads, candidates and not, one warp a row and several.
 SHAPES = [(1, 1), (7, 3), (64, 32), (256, 32), (255, 40), (300, 17), (520, 16), (1000, 8)]
 WIDE = [(128, 128), (256, 5), (512, 60), (1024, 30), (1024, 900), (2000, 130), (4093, 7)]
 RATES = (0.0, 0.5, 0.9)
@@ -283,10 +284,9 @@ def test_scan_over_keys():
     np.testing.assert_allclose(ours, expected, rtol=1e-5)
 
 
-@pytest.mark.skipif(jax.device_count() < 2, reason="needs two devices")
 def test_shard_map_over_rows():
     """Rows and keys are sharded, the bias replicated: its gradient is a sum."""
-    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = two_devices()
     x = draw_array(np.random.default_rng(12), (8, 32), "float32")
     bias = draw_array(np.random.default_rng(13), 32, "float32")
 

@@ -14,8 +14,8 @@ from tests.support.strategies import skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
 
-# (width, k): each way to share a record among lanes, bytes and 16-bit columns, one warp a row and
-# several, packs of 16 bytes and not.
+# (width, k): each way to share a CBSR row among lanes, bytes and 16-bit columns, one warp a row and
+# several, vectors of 16 bytes and scalar loads.
 SHAPES = [(7, 3), (40, 12), (256, 5), (256, 64), (300, 33), (520, 16), (1000, 8), (2000, 130)]
 
 
@@ -57,28 +57,36 @@ def product_and_gradients(graph, cbsr, weights, cotangent, impl):
     return jax.tree.leaves((out, vjp(cotangent)))
 
 
+# The CPU's kernels heed neither setting, so that on the CPU one of the four says all.
+SETTINGS = [
+    pytest.param("auto", False, id="auto"),
+    pytest.param("float", True, id="float-deterministic", marks=pytest.mark.gpu),
+    pytest.param("auto", True, id="auto-deterministic", marks=pytest.mark.gpu),
+    pytest.param("float", False, id="float", marks=pytest.mark.gpu),
+]
+
+
+@pytest.mark.parametrize(("accumulation", "deterministic"), SETTINGS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("width", "k"), SHAPES)
-def test_sanitized_products_equal_the_reference(graph, width, k, weighted):
+def test_sanitized_products_equal_the_reference(
+    graph, width, k, weighted, accumulation, deterministic
+):
     rng = np.random.default_rng(k)
     cbsr = jitted_maxk(draw_array(rng, (400, width), "float32"), k, impl="jax")
     weights = draw_array(rng, graph.num_edges, "float32") if weighted else None
     cotangent = draw_array(rng, (400, width), "float32")
     reference = product_and_gradients(graph, cbsr, weights, cotangent, "jax")
-    settings = [("auto", False), ("float", True), ("auto", True), ("float", False)]
-    if jax.default_backend() == "cpu":  # whose kernels heed neither, but each is compiled anew
-        settings = settings[:1]
-    for accumulation, deterministic in settings:
-        with config.use(maxk_accumulation=accumulation, deterministic=deterministic):
-            results = product_and_gradients(graph, cbsr, weights, cotangent, None)
-        for ours, expected in zip(results, reference, strict=True):
-            scale = float(np.abs(expected).max())
-            np.testing.assert_allclose(ours, expected, rtol=0, atol=2e-5 * scale + 1e-6)
+    with config.use(maxk_accumulation=accumulation, deterministic=deterministic):
+        results = product_and_gradients(graph, cbsr, weights, cotangent, None)
+    for ours, expected in zip(results, reference, strict=True):
+        scale = float(np.abs(expected).max())
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=2e-5 * scale + 1e-6)
 
 
 @pytest.mark.parametrize(("width", "k"), [(4, 1), (7, 3), (9, 6), (256, 2), (256, 253), (300, 33)])
-def test_records_grow_to_whole_packs_by_columns_that_they_lack(width, k):
-    """What a GPU's kernels take: a column twice in a record would be a race."""
+def test_rows_are_padded_to_the_vector_width_by_absent_columns(width, k):
+    """What a GPU's kernels take: a column twice in a row would be a race."""
     rng = np.random.default_rng(k)
     kept = np.sort(rng.permuted(np.tile(np.arange(width), (50, 1)), axis=1)[:, :k], axis=1)
     kept[0], kept[1] = np.arange(k), np.arange(width - k, width)
@@ -93,7 +101,7 @@ def test_records_grow_to_whole_packs_by_columns_that_they_lack(width, k):
 
 
 @pytest.mark.parametrize(("width", "k"), [(256, 8), (7, 5), (2, 1)])
-def test_records_without_columns_for_a_whole_pack_stay(width, k):
+def test_rows_without_columns_for_padding_stay(width, k):
     indices = jnp.zeros((3, k), jnp.uint8)
     assert kernels._whole_packs(width, indices) is indices
     assert kernels._missing(width, indices) == 0

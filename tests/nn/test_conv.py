@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jaxgnn import Graph, spmm
 from jaxgnn.graph.transform import gcn_norm
 from jaxgnn.nn import GAT, MLP, GCNConv, GINConv, SAGEConv
+from tests.support.arrays import normal
 from tests.support.strategies import dense_adjacency, examples
 
 # Widths are 3, 6 or 12: each shape of initial values is a program to compile.
@@ -121,10 +122,6 @@ def random_graph(num_senders=40, num_receivers=30, edges=150, seed=0, square=Fal
         counts = {"num_nodes": num_senders}
     ends = rng.integers(num_senders, size=edges), rng.integers(num_receivers, size=edges)
     return Graph.from_edges(*ends, **counts)
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
 CONVS = {

@@ -12,6 +12,7 @@ from flax import nnx
 from jaxgnn import Graph, knn_graph
 from jaxgnn.nn import MLP, DynamicEdgeConv, EdgeConv
 from tests.support import oracle
+from tests.support.arrays import normal
 from tests.support.oracle import edges
 from tests.support.strategies import skewed_graph
 
@@ -19,10 +20,6 @@ pytestmark = pytest.mark.usefixtures("strict")
 
 NODES, EDGES, WIDTH, OUT = 12, 60, 3, 5
 REDUCE = {"max": np.max, "mean": np.mean, "sum": np.sum}
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
 def make(in_features=WIDTH, out_features=OUT, **options):

@@ -14,16 +14,13 @@ from jaxgnn.graph.transform import add_self_loops, remove_self_loops
 from jaxgnn.nn import GAT, GATConv
 from jaxgnn.nn.conv import gat
 from jaxgnn.nn.conv._heads import loop_features
+from tests.support.arrays import normal
 from tests.support.oracle import close, edges
 from tests.support.strategies import skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
 
 NODES, EDGES, WIDTH = 12, 60, 6
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
 def make(in_features=WIDTH, out_features=4, *, heads=3, seed=0, **options):

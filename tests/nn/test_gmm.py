@@ -10,16 +10,13 @@ from flax import nnx
 
 from jaxgnn import Graph
 from jaxgnn.nn import GMMConv, MoNet
+from tests.support.arrays import normal
 from tests.support.oracle import close, edges
 from tests.support.strategies import skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
 
 NODES, EDGES, WIDTH = 12, 60, 6
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
 def make(out_features=4, **options):

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxgnn import Graph
 from jaxgnn.nn import GCN, GIN, GNN, MLP, MODELS, GCNConv, GraphSAGE, NodeMLP
+from tests.support.devices import two_devices
 from tests.support.paths import ROOT
 
 NODES, WIDTH, CLASSES = 30, 6, 3
@@ -101,9 +102,7 @@ def test_vmap_over_an_ensemble(name):
 
 def test_data_parallel_under_shard_map():
     """Two devices, a graph each, one set of parameters: the gradient is the sum of the two."""
-    if jax.device_count() < 2:
-        pytest.skip("needs two devices")
-    mesh = jax.make_mesh((2,), ("data",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    mesh = two_devices()
     # A hub that sends and receives 400 edges, so that its row is split; renamed in the second.
     ends = np.random.default_rng(0).integers(NODES, size=(2, 1200))
     ends[0, :400] = ends[1, 400:800] = 0
@@ -121,11 +120,9 @@ def test_data_parallel_under_shard_map():
 
     def local(params, batch):
         graph, x, weights = jax.tree.map(lambda leaf: leaf[0], batch)
-        return jax.lax.psum(value(params, graph, x, weights), "data")
+        return jax.lax.psum(value(params, graph, x, weights), "d")
 
-    sharded = jax.shard_map(
-        local, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=True
-    )
+    sharded = jax.shard_map(local, mesh=mesh, in_specs=(P(), P("d")), out_specs=P(), check_vma=True)
     together = jax.jit(jax.value_and_grad(sharded))(params, stacked)
     single = jax.jit(jax.value_and_grad(value))
     alone = [single(params, *e) for e in examples]

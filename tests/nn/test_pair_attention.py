@@ -9,15 +9,12 @@ import pytest
 from flax import nnx
 
 from jaxgnn.nn import AGNN, AGNNConv, GATv2Conv, Transformer, TransformerConv
+from tests.support.arrays import normal
 from tests.support.strategies import skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
 
 NODES, EDGES, WIDTH = 12, 60, 6
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
 CALL = nnx.jit(lambda conv, graph, *arguments: conv(graph, *arguments))

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def small(path, nodes: int = 200) -> None:
-    """A set in the layout of the heterophilous sets."""
+    """Writes a data set in the layout of the heterophilous sets."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, nodes)
     part = np.tile(np.arange(nodes) % 4, (10, 1))

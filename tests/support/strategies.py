@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from jaxgnn import Graph
 
 # The share of the examples that each profile draws.
-SHARES = {"full": 1.0, "half": 0.5}
-PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "half")
+SHARES = {"ci": 1.0, "quick": 0.5}
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
 
 
 def examples(count: int) -> settings:
-    """So many examples in the profile `full`, and a share of them in the other."""
+    """`count` examples in the profile `ci`, half of them in `quick`."""
     return settings(max_examples=int(count * SHARES[PROFILE]))
 
 

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import jax
@@ -13,6 +11,7 @@ import pytest
 import jaxgnn
 from jaxgnn.cli import main, parse_train
 from jaxgnn.nn import MODELS
+from tests.support.processes import run_python, start_python
 from tests.support.small_sets import small
 
 
@@ -140,19 +139,8 @@ def test_without_the_extra_one_line_names_it(package):
     code = (
         f"import sys; sys.modules[{package!r}] = None; import jaxgnn.cli as c; sys.exit(c.main())"
     )
-    process = subprocess.run(
-        [sys.executable, "-c", code, "train"], capture_output=True, text=True, env=environment()
-    )
-    assert process.returncode == 2
-    assert (
-        process.stderr
-        == f"jaxgnn: train needs {package.split('.')[0]}: pip install 'jaxgnn[train]'\n"
-    )
-
-
-def environment() -> dict[str, str]:
-    root = os.path.dirname(os.path.dirname(os.path.abspath(jaxgnn.__file__)))
-    return {**os.environ, "PYTHONPATH": root}
+    stderr = run_python("-c", code, "train", status=2).stderr
+    assert stderr == f"jaxgnn: train needs {package.split('.')[0]}: pip install 'jaxgnn[train]'\n"
 
 
 def test_info(capsys):
@@ -213,13 +201,7 @@ def test_ctrl_c_ends_with_130_and_keeps_the_checkpoint(tmp_path):
     command = (
         "train small.npz --epochs 1000000 --patience 0 --checkpoint-interval 2 --run-directory run"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jaxgnn.cli", *command.split()],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
+    process = start_python("-m", "jaxgnn.cli", *command.split())
     deadline = time.monotonic() + 120
     log = tmp_path / "run" / "metrics.jsonl"
     while not log.exists() or len(log.read_text().splitlines()) < 9:

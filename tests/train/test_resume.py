@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,12 +11,12 @@ import jax
 import numpy as np
 import pytest
 
-import jaxgnn
 from jaxgnn.cli import main
 from jaxgnn.train import Best, Checkpoints, Task, TrainConfig, build
 from jaxgnn.train.loop import copy
 from jaxgnn.train.records import fingerprint, lock
 from jaxgnn.train.runner import choose_split, load_dataset
+from tests.support.processes import start_python
 from tests.support.small_sets import small
 
 EPOCHS = 100
@@ -34,25 +33,17 @@ def start(directory: Path, *arguments: str, first: bool = False) -> subprocess.P
 
     On a GPU MaxK's gradients are those of the deterministic kernels.
     """
-    root = os.path.dirname(os.path.dirname(os.path.abspath(jaxgnn.__file__)))
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(directory / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0" if first else "1e9",
     }
-    return subprocess.Popen(
-        [sys.executable, "-m", "jaxgnn.cli", "train", *arguments],
-        cwd=directory,
-        env={
-            **os.environ,
-            **cache,
-            "PYTHONPATH": root,
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
-            "JAXGNN_DETERMINISTIC": "1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    return start_python(
+        *["-m", "jaxgnn.cli", "train", *arguments],
+        directory=directory,
+        JAX_DISABLE_MOST_OPTIMIZATIONS="0",
+        JAXGNN_DETERMINISTIC="1",
+        **cache,
     )
 
 

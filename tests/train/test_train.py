@@ -1,7 +1,6 @@
 """The training loop, its parts, and the files of a run."""
 
 import dataclasses
-import functools
 import json
 import math
 
@@ -12,18 +11,11 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from sklearn.metrics import roc_auc_score
 
-from jaxgnn.data import NodeDataset, Split
-from jaxgnn.data.dataset import Metadata
-from jaxgnn.graph import Graph
+from jaxgnn.data import Split
 from jaxgnn.nn import MODELS
 from jaxgnn.train import (
-    Best,
-    CheckpointError,
-    Checkpoints,
-    Compiled,
     ConfigError,
     DivergenceError,
-    Progress,
     Task,
     TrainConfig,
     build,
@@ -31,14 +23,13 @@ from jaxgnn.train import (
     masked_loss,
     run,
     score,
-    train,
     train_seeds,
 )
 from jaxgnn.train.config import check_same_settings, from_settings
 from jaxgnn.train.loop import copy, kernel_calls
-from jaxgnn.train.records import MetricsLog, fingerprint
 from jaxgnn.train.runner import prepared
 from jaxgnn.train.step import build_activation
+from tests.support.training import NODES, SMALL, fit, prepare, toy
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,63 +46,6 @@ def cache_of_programs(tmp_path_factory):
     keep(str(tmp_path_factory.mktemp("programs")), 0.05)
     yield
     keep(*before)
-
-
-NODES = 60
-SMALL = TrainConfig(hidden=8, epochs=8, patience=0, dropout=0.3)
-
-
-def toy(
-    classes: int = 3, *, multilabel: bool = False, metric="accuracy", validation: bool = True
-) -> NodeDataset:
-    """A ring of communities, whose features betray the class."""
-    rng = np.random.default_rng(0)
-    labels = (np.arange(NODES) % classes).astype(np.int32)
-    senders = rng.integers(0, NODES, 4 * NODES)
-    receivers = (senders + classes * rng.integers(0, 5, senders.size)) % NODES
-    features = np.eye(classes, dtype=np.float32)[labels]
-    features = features + rng.normal(0, 0.5, features.shape).astype(np.float32)
-    part = np.arange(NODES) // classes % 4
-    if multilabel:
-        labels = (rng.random((NODES, classes)) < 0.5).astype(np.float32)
-    return NodeDataset(
-        name="toy",
-        graph=Graph.from_edges(senders, receivers, num_nodes=NODES, undirected=True),
-        features=features,
-        labels=labels,
-        num_classes=classes,
-        splits={"only": Split(part == 0, (part == 1) & validation, part >= 2)},
-        metadata=Metadata(metric=metric),
-    )
-
-
-@functools.cache
-def compile_once(options: tuple, config: TrainConfig):
-    dataset = toy(**dict(options))
-    task = Task.from_dataset(dataset, dataset.split(0), config.dtype)
-    program, state = build(config, task)
-    return program, state, Compiled(program, state, task)
-
-
-def prepare(config: TrainConfig = SMALL, **options):
-    """A task, its program, a first state that may be donated, and the compiled program."""
-    # Neither changes the program.
-    key = dataclasses.replace(config, epochs=1, patience=0)
-    program, state, compiled = compile_once(tuple(sorted(options.items())), key)
-    dataset = toy(**options)
-    task = Task.from_dataset(dataset, dataset.split(0), config.dtype)
-    return task, program, copy(state), compiled
-
-
-def fit(config: TrainConfig = SMALL, *, labels=None, data: dict | None = None, **options):
-    task, _, state, compiled = prepare(config, **(data or {}))
-    if labels is not None:
-        task = dataclasses.replace(task, labels=jnp.asarray(labels))
-    rows: list[dict] = []
-    best = Best(copy(state.params), copy(state.rest))
-    options = {"epochs": config.epochs, "patience": config.patience, **options}
-    result = train(compiled, task, state, best, Progress(), on_epoch=rows.append, **options)
-    return *result, rows
 
 
 def test_graphs_are_prepared_for_a_gpu(monkeypatch):
@@ -313,88 +247,6 @@ def test_decoupled_decay_shrinks_before_the_step():
     plain = free[3].step(free[2], task)[0].params
     expected = jax.tree.map(lambda p, q: p - config.learning_rate * 0.5 * q, plain, before)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), after, expected)
-
-
-# Checkpoints and logs.
-
-
-def test_checkpoints_keep_every_bit_and_the_random_streams(tmp_path):
-    task, _, state, compiled = prepare()
-    state, _ = compiled.step(state, task)
-    first = Checkpoints(tmp_path / "c")
-    first.save(1, state, Progress(epoch=1, best_score=0.1).to_json())
-    first.close()
-    again = Checkpoints(tmp_path / "c")
-    restored, values = again.restore(again.latest(), prepare()[2])
-    again.close()
-    assert Progress.from_json(values) == Progress(epoch=1, best_score=0.1)
-    for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
-        if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
-            one, other = jax.random.key_data(one), jax.random.key_data(other)
-        assert one.dtype == other.dtype
-        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
-    one, other = compiled.step(state, task)[1], compiled.step(restored, task)[1]
-    assert float(one) == float(other)
-
-
-def test_a_damaged_or_foreign_checkpoint_is_refused(tmp_path):
-    _, _, state, _ = prepare()
-    checkpoints = Checkpoints(tmp_path / "c")
-    checkpoints.save(3, state, {})
-
-    def doubled(leaf):
-        return jax.device_put(np.repeat(leaf, 2, axis=0)) if leaf.ndim else leaf
-
-    with pytest.raises(CheckpointError):
-        checkpoints.restore(3, jax.tree.map(doubled, state))
-    for file in (tmp_path / "c" / "3" / "state").rglob("*"):
-        if file.is_file():
-            file.write_bytes(b"")
-    with pytest.raises(CheckpointError, match="cannot be restored"):
-        checkpoints.restore(3, state)
-    checkpoints.close()
-
-
-def test_the_metrics_log_is_cut_at_the_checkpoint(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    with MetricsLog(path) as log:
-        for epoch in range(1, 6):
-            log.append({"epoch": epoch, "loss": 1 / epoch})
-    path.write_text(path.read_text()[:-4])  # killed in the middle of a line
-    with MetricsLog(path, 3) as log:
-        log.append({"epoch": 4, "loss": 0.5})
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
-    assert rows[2]["loss"] == 1 / 3
-    with pytest.raises(CheckpointError, match="expected 9 epochs, got 4"):
-        MetricsLog(path, 9)
-    path.write_text("{}\n")
-    with pytest.raises(CheckpointError, match="damaged"):
-        MetricsLog(path, 1)
-
-
-def test_the_fingerprint_sees_every_array():
-    dataset = toy()
-    split = dataset.split(0)
-    changed_split = Split(
-        split.train, split.val & (np.arange(NODES) != split.val.argmax()), split.test
-    )
-    features = dataset.features.copy()
-    features[3, 1] += 1
-    labels = dataset.labels.copy()
-    labels[5] = (labels[5] + 1) % 3
-    rotated = Graph.from_edges(
-        (np.asarray(dataset.graph.senders) + 1) % NODES, dataset.graph.receivers, num_nodes=NODES
-    )
-    prints = [
-        fingerprint(dataset, split),
-        fingerprint(dataset, changed_split),
-        fingerprint(dataclasses.replace(dataset, features=features), split),
-        fingerprint(dataclasses.replace(dataset, labels=labels), split),
-        fingerprint(dataclasses.replace(dataset, graph=rotated), split),
-    ]
-    assert len(set(prints)) == len(prints)
-    assert fingerprint(toy(), toy().split(0)) == prints[0]
 
 
 # The configuration.

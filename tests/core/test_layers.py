@@ -1,0 +1,86 @@
+"""The import rules of `docs/architecture.md`: layers, families, no cycles, what stays lazy."""
+
+import copy
+import graphlib
+
+import grimp
+import pytest
+from grimp import Layer
+
+from tests.support.processes import run_python
+
+# Each may import from the layers below it; those of one line may import each other.
+LAYERS = [
+    Layer("cli"),
+    Layer("train"),
+    Layer("data", "nn", "algebra", independent=False),
+    Layer("ops"),
+    Layer("graph"),
+    Layer("config", "_core", independent=False),
+]
+# The families above aggregation do not know each other.
+FAMILIES = [
+    Layer("_maxk", "_attention", "_gaussian", "_knn", independent=True),
+    Layer("_aggregation"),
+    Layer("_core"),
+]
+
+
+@pytest.fixture(scope="module")
+def imports() -> grimp.ImportGraph:
+    return grimp.build_graph("jaxgnn", exclude_type_checking_imports=True, cache_dir=None)
+
+
+def test_the_rules_name_every_package(imports):
+    def children(package):
+        return {module.removeprefix(f"{package}.") for module in imports.find_children(package)}
+
+    assert children("jaxgnn") == {name for layer in LAYERS for name in layer.module_tails}
+    assert children("jaxgnn.ops") == {name for layer in FAMILIES for name in layer.module_tails}
+
+
+def test_no_import_cycles(imports):
+    below = {
+        module: imports.find_modules_directly_imported_by(module) for module in imports.modules
+    }
+    try:
+        graphlib.TopologicalSorter(below).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(reversed(error.args[1])))
+
+
+@pytest.mark.parametrize(
+    ("container", "layers"), [("jaxgnn", LAYERS), ("jaxgnn.ops", FAMILIES)], ids=["all", "ops"]
+)
+def test_layers_import_from_below_alone(imports, container, layers):
+    # A package's __init__ re-exports: what imports it need not import all that it re-exports.
+    imports = copy.deepcopy(imports)
+    for module in imports.find_modules_directly_imported_by(container):
+        imports.remove_import(importer=container, imported=module)
+    illegal = [
+        " -> ".join([sorted(route.heads)[0], *route.middle, sorted(route.tails)[0]])
+        for dependency in imports.find_illegal_dependencies_for_layers(layers, {container})
+        for route in dependency.routes
+    ]
+    assert not illegal
+
+
+def test_modules_and_the_algebra_do_not_know_the_kernels(imports):
+    def kernels(module):
+        return module == "jaxgnn._core.ffi" or (
+            module.startswith("jaxgnn.ops._") and module.endswith("kernels")
+        )
+
+    known = {module for module in imports.modules if kernels(module)}
+    assert len(known) > 3
+    for package in ("jaxgnn.nn", "jaxgnn.algebra"):
+        for importer in {package, *imports.find_descendants(package)}:
+            assert not known & imports.find_modules_directly_imported_by(importer), importer
+
+
+def test_import_jaxgnn_leaves_the_modules_and_the_data_for_later():
+    code = "import jaxgnn, sys; print(*sys.modules)"
+    loaded = set(run_python("-c", code).stdout.split())
+    assert {"jaxgnn", "jaxgnn.ops", "jax"} <= loaded
+    later = {"jaxgnn.nn", "jaxgnn.data", "jaxgnn.train", "flax", "optax", "rich", "sklearn"}
+    assert not later & loaded
