@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgnn import Graph, gat_attention
-from jaxgnn.ops import _dropout
+from jaxgnn.ops._core import dropout_mask
 from tests.support.oracle import close, draw_array, edges
 
 KEY = jax.random.key(7)
@@ -132,12 +132,12 @@ def keep_factors(key, rate, graph, heads, dtype):
     if rate == 0:
         return 1.0
     return np.asarray(
-        _dropout.keep_factors(
-            _dropout.key_words(key),
+        dropout_mask.keep_factors(
+            dropout_mask.key_words(key),
             0,
             graph.num_edges + graph.num_receivers,
             heads,
-            _dropout.threshold(rate),
+            dropout_mask.threshold(rate),
             accumulation_dtype(dtype),
         )
     )
