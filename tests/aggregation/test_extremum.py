@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgnn import Graph, spmm
+from jaxgnn import Graph, segment_reduce, spmm
 from tests.support.oracle import draw_array, edges
 from tests.support.strategies import skewed_graph
 
@@ -123,3 +123,21 @@ def test_nan_selects_nothing_and_infinities_tie(reduce):
     np.testing.assert_array_equal(out, [[np.nan, worst], [2, 3], [1, worst], [0, 0]])
     # Row 1 takes its sender twice, a half each; the others share between two senders.
     np.testing.assert_array_equal(dx, [[0.5, 1.0], [0.0, 0.5], [1.0, 1.0], [0.5, 0.5]])
+
+
+@pytest.mark.parametrize("impl", ["kernel", "jax"])
+@pytest.mark.parametrize(
+    ("dtype", "ties"),
+    [("bfloat16", 1000), ("bfloat16", 60_000), ("float16", 1001), ("float16", 131_008)],
+)
+def test_shares_of_many_ties_sum_to_one(dtype, ties, impl):
+    """ReLU's zeros at a hub: 16 bits count neither them nor the sum of their shares."""
+    hub = Graph.from_edges(np.arange(ties), np.zeros(ties, int), num_senders=ties, num_receivers=1)
+    x = jnp.zeros((ties, 1), dtype)
+    for total in (
+        lambda x: spmm(hub, x, reduce="max", impl=impl).astype(jnp.float32).sum(),
+        lambda x: segment_reduce(hub, x, "max", impl=impl).astype(jnp.float32).sum(),
+    ):
+        shares = jax.grad(total)(x)
+        assert shares.dtype == x.dtype
+        np.testing.assert_allclose(np.asarray(shares, np.float64).sum(), 1, rtol=5e-3)

@@ -1,5 +1,6 @@
 """Aggregation against dense float64, its derivatives against JAX's own, and its errors."""
 
+import dataclasses
 import functools
 
 import jax
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from jaxgnn import Graph, spmm
+from jaxgnn.graph import _row_chunks
 from tests.support.oracle import assert_close, brute_force_spmm, draw_array
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
 
@@ -199,3 +201,13 @@ def test_bad_arguments(arguments, error, message):
     graph = Graph.from_edges([0, 1], [2, 2], num_nodes=3)
     with pytest.raises(error, match=message):
         arguments(graph, jnp.ones((3, 4)))
+
+
+@pytest.mark.parametrize("length", [16, 300, 4096])
+def test_chunks_of_any_length(length):
+    """The length travels with the table: no row is left unwritten."""
+    graph = skewed_graph(30, 900)
+    chunks = _row_chunks.chunk_rows(np.asarray(graph.row_offsets), length)
+    other = dataclasses.replace(graph, row_chunks=jax.tree.map(jnp.asarray, chunks))
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((30, 8)), jnp.float32)
+    np.testing.assert_allclose(jax.jit(spmm)(other, x), spmm(graph, x), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,101 @@
+"""Forward mode: jvp, linearize, jacfwd and hessian, against the JAX reference's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxgnn
+from jaxgnn import Graph, config
+
+NODES, EDGES = 8, 30
+
+
+def draw(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return Graph.from_edges(
+        *np.random.default_rng(0).integers(NODES, size=(2, EDGES)), num_nodes=NODES
+    )
+
+
+X, W = (NODES, 2, 5), (EDGES, 2)
+MU = draw(2, 3, seed=3)
+# A function of the graph and one operand of that shape.
+OPERATIONS = {
+    "spmm sum": (X, lambda g, x: jaxgnn.spmm(g, x, draw(*W))),
+    "spmm mean": (X, lambda g, x: jaxgnn.spmm(g, x, draw(*W), reduce="mean")),
+    "spmm max": (X, lambda g, x: jaxgnn.spmm(g, x, draw(*W), reduce="max")),
+    "spmm min": (X, lambda g, x: jaxgnn.spmm(g, x, reduce="min", transpose=True)),
+    "spmm weights": (W, lambda g, w: jaxgnn.spmm(g, draw(*X), w, reduce="mean")),
+    "spmm max weights": (W, lambda g, w: jaxgnn.spmm(g, draw(*X), w, reduce="max")),
+    "spmm both": (X, lambda g, x: jaxgnn.spmm(g, x, x[g.senders, :, 0])),
+    "sddmm": (X, lambda g, x: jaxgnn.sddmm(g, x, jnp.cos(x))),
+    "gather_edges": (X, lambda g, x: jaxgnn.gather_edges(g, x, x[::-1], "mul")),
+    "segment_reduce": (W, lambda g, w: jaxgnn.segment_reduce(g, w, "mean", by="senders")),
+    "segment_reduce max": (W, lambda g, w: jaxgnn.segment_reduce(g, w, "max")),
+    "segment_softmax": (W, lambda g, w: jaxgnn.segment_softmax(g, w)),
+    "edge_conv": (X, lambda g, x: jaxgnn.edge_conv(g, x, x)),
+    "maxk": (X, lambda g, x: jaxgnn.maxk(x, 2).to_dense()),
+    "maxk bias": (X[2:], lambda g, b: jaxgnn.maxk(draw(*X), 2, bias=b).values),
+    "maxk_spmm": (X, lambda g, x: jaxgnn.maxk_spmm(g, jaxgnn.maxk(x[:, 0], 2), x[g.senders, 1, 0])),
+    "gat_attention": (X, lambda g, x: jaxgnn.gat_attention(g, x, x[:, :, 0], x[:, :, 1])),
+    "gatv2_attention": (X, lambda g, x: jaxgnn.gatv2_attention(g, x, x * 2, x[0])),
+    "dot_attention": (X, lambda g, x: jaxgnn.dot_attention(g, x, x * 2, x + 1)),
+    "cosine_attention": (X, lambda g, x: jaxgnn.cosine_attention(g, x, 1.5, self_loops=True)),
+    "gaussian_spmm": (X, lambda g, x: jaxgnn.gaussian_spmm(g, x, MU, MU, x[g.senders, 0, :3])),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_both_modes_agree_with_the_reference(graph, name):
+    shape, function = OPERATIONS[name]
+    x, tangent = draw(*shape), draw(*shape, seed=1)
+
+    def f(x):
+        return function(graph, x)
+
+    def scalar(x):
+        return jnp.sum(jnp.sin(f(x)))
+
+    with config.use(impl="jax"):
+        jacobian, hessian = jax.jacrev(f)(x), jax.jacfwd(jax.grad(scalar))(x)
+    close = dict(rtol=2e-3, atol=3e-4)
+    expected = jnp.tensordot(jacobian, tangent, x.ndim)
+    np.testing.assert_allclose(jax.jvp(f, (x,), (tangent,))[1], expected, **close)
+    np.testing.assert_allclose(jax.linearize(f, x)[1](tangent), expected, **close)
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(f))(x), jacobian, **close)
+    np.testing.assert_allclose(jax.hessian(scalar)(x), hessian, **close)
+    np.testing.assert_allclose(jax.jacrev(jax.grad(scalar))(x), hessian, **close)
+
+
+def test_a_linear_map_s_forward_mode_is_its_own_kernel(graph):
+    """No gather of every edge's features: the tangent goes through the same custom call."""
+    x = draw(NODES, 64)
+    text = jax.jit(jax.linearize(lambda x: jaxgnn.spmm(graph, x), x)[1]).lower(x).as_text()
+    assert text.count("jaxgnn_spmm") == 1 and f"{EDGES}x64" not in text
+
+
+def test_linear_transpose(graph):
+    x, y = draw(NODES, 4), draw(NODES, 4, seed=1)
+    pushforward = jax.linearize(lambda x: jaxgnn.spmm(graph, x, reduce="mean"), x)[1]
+    (transposed,) = jax.linear_transpose(pushforward, x)(y)
+    np.testing.assert_allclose(jnp.vdot(pushforward(x), y), jnp.vdot(x, transposed), rtol=1e-5)
+
+
+def test_forward_over_reverse_in_a_loop(graph):
+    """A Hessian-vector product, as second-order optimizers and implicit layers take it."""
+    x, tangent = draw(NODES, 6), draw(NODES, 6, seed=1)
+
+    def loss(x):
+        for _ in range(3):
+            x = jnp.tanh(jaxgnn.spmm(graph, x, reduce="mean"))
+        return jnp.sum(x**2)
+
+    product = jax.jit(lambda x: jax.jvp(jax.grad(loss), (x,), (tangent,))[1])(x)
+    with config.use(impl="jax"):
+        expected = jax.jvp(jax.grad(loss), (x,), (tangent,))[1]
+    np.testing.assert_allclose(product, expected, rtol=1e-4, atol=1e-5)
