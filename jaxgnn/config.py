@@ -21,10 +21,11 @@ for when the setting comes back.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -86,6 +87,19 @@ def use(**settings: Any) -> Iterator[None]:
         for context in contexts:
             stack.enter_context(context)
         yield
+
+
+def pinned(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the settings that hold now, whenever it is called: JAX traces some functions
+    only when a program is transposed or lowered."""
+    settings = {name: setting.context.value for name, setting in _SETTINGS.items()}
+
+    @functools.wraps(function)
+    def run(*arguments: Any) -> Any:
+        with use(**settings):
+            return function(*arguments)
+
+    return run
 
 
 class _Module(types.ModuleType):

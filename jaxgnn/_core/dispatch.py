@@ -50,7 +50,10 @@ def dispatch(
     jaxpr, shapes = jax.make_jaxpr(kernel, return_shape=True)(*operands)
 
     def flat(function: Callable[..., Any]) -> Callable[..., list[Any]]:
-        return lambda *leaves: jax.tree.leaves(function(*jax.tree.unflatten(tree, leaves)))
+        def run(*leaves: Any) -> list[Any]:
+            return jax.tree.leaves(function(*jax.tree.unflatten(tree, leaves)))
+
+        return config.pinned(run)
 
     out = _dispatch_p.bind(
         *leaves,

@@ -26,6 +26,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
+from jaxgnn import config
 from jaxgnn._core import ffi
 
 _linear_call_p = Primitive("jaxgnn_linear_call")
@@ -141,7 +142,7 @@ def _flatten(function: Callable[[Any, Any], Any], residual_tree: Any, operand_tr
         )
         return jax.tree.leaves(out)
 
-    return flat
+    return config.pinned(flat)
 
 
 def _run(*args: Any, function: Any, num_residuals: int, **_: Any) -> list[Any]:

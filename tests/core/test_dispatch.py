@@ -131,3 +131,31 @@ def test_platforms_without_kernels_agree(graph, reduce, monkeypatch):
         reference = jax.grad(function, (0, 1))(x, weights, "jax")
         for a, b in zip(rule, reference, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_settings_of_the_trace_hold_in_what_is_traced_later(graph):
+    """Kernels, their references and transposes are traced again at lowering, outside of `use`."""
+    seen = []
+
+    def kernel(x):
+        seen.append(config.deterministic)
+        return x
+
+    def traced(x):
+        with config.use(deterministic=True):
+            return dispatch(SERVED, kernel, kernel, x)
+
+    jax.jit(traced).lower(jnp.ones(3))
+    assert len(seen) >= 2 and all(seen)
+
+    def differentiated(x):
+        with config.use(impl="jax"):
+            return jnp.sum(jaxgnn.gather_edges(graph, x) ** 2)
+
+    assert "jaxgnn_" not in jax.jit(jax.grad(differentiated)).lower(jnp.ones((3, 4))).as_text()
+
+    def required(x):
+        return jnp.sum(jaxgnn.spmm(graph, x, impl="kernel") ** 2)
+
+    with pytest.raises(RuntimeError, match="impl='kernel'"):
+        jax.jit(jax.grad(required)).trace(jnp.ones((3, 4))).lower(lowering_platforms=("tpu",))
