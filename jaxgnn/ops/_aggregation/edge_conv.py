@@ -1,4 +1,4 @@
-"""Edge convolution whose linear part lies on the nodes: neighbours reduced, then shifted."""
+"""Edge convolution whose linear part lies on the nodes: neighbors reduced, then shifted."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def edge_conv(
         ValueError: a shape does not fit, or `reduce` or `impl` is unknown.
 
     Source: Wang et al., "Dynamic Graph CNN for Learning on Point Clouds" (TOG 2019), section 3.2;
-    the reorganisation: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022),
+    the reorganization: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022),
     section 4.
     """
     checks.graph_argument(graph)

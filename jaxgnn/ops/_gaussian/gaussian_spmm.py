@@ -31,7 +31,7 @@ def gaussian_spmm(
     activation: Literal["tanh"] | None = None,
     impl: Impl = None,
 ) -> Float[Array, "num_receivers features"] | Float[Array, "num_receivers kernels features"]:
-    r"""Aggregates the senders' features by learnt Gaussians of the edges' coordinates.
+    r"""Aggregates the senders' features by learned Gaussians of the edges' coordinates.
 
     $$y_i = \mathrm{reduce}_{e = (j \to i)} \; \sum_k w_{ek} \, x_{jk}, \qquad
       w_{ek} = \exp \Big( -\tfrac{1}{2} \sum_d \big( (p_{ed} - \mu_{kd}) \, s_{kd} \big)^2 \Big)$$
@@ -90,18 +90,18 @@ def gaussian_spmm(
             f"({graph.num_senders}, features), got {x.shape}"
         )
     kernels = x.shape[1] if x.ndim == 3 else None
-    by = _weighting(graph, mu, inv_sigma, pseudo, kernels, accumulation_dtype(x.dtype))
+    weighting = _weighting(graph, mu, inv_sigma, pseudo, kernels, accumulation_dtype(x.dtype))
     impl = chosen(impl)
     if x.size == 0 or graph.num_receivers == 0 or graph.num_edges == 0:
-        shape = (x.shape[2],) if x.ndim == 3 else (by.mu.shape[0], x.shape[1])
-        return ffi.zeros((graph.num_receivers, *shape), x.dtype, graph, x, by)
-    how = Gaussians(reduce, activation == "tanh")
+        shape = (x.shape[2],) if x.ndim == 3 else (weighting.mu.shape[0], x.shape[1])
+        return ffi.zeros((graph.num_receivers, *shape), x.dtype, graph, x, weighting)
+    static = Gaussians(reduce, activation == "tanh")
     if impl == "jax":
-        return gaussian_rule.composition(how, Operands(graph, x, by), impl)
-    rows = padding.lengthened(x, ends=True)
+        return gaussian_rule.composition(static, Operands(graph, x, weighting), impl)
+    rows = padding.pad_features(x, ends=True)
     with config.use(impl=impl):
-        operands = Operands(*ffi.unify_varying(graph, rows, by))
-        out, _ = gaussian_rule.gaussian_aggregate(how, operands)
+        operands = Operands(*ffi.unify_varying(graph, rows, weighting))
+        out, _ = gaussian_rule.gaussian_aggregate(static, operands)
     return out[..., : x.shape[-1]]
 
 

@@ -181,16 +181,16 @@ def maxk(
         if bias.shape != (width,):
             raise ValueError(f"bias: expected the shape ({width},), got {bias.shape}")
         bias = bias.astype(accumulator)
-    drop_below, words = dropout_mask.arguments(dropout_rate, dropout_rng)
+    drop_below, philox_key = dropout_mask.arguments(dropout_rate, dropout_rng)
     rows = x.reshape(math.prod(leading), width)
     impl = chosen(impl)
     selected: tuple[Array, Array]
     if x.size == 0:
         selected = jnp.zeros((0, k), x.dtype), jnp.zeros((0, k), index_dtype(width))
     elif impl == "jax":
-        selected = reference.select(k, reference.transform(drop_below, rows, bias, words))
+        selected = reference.select(k, reference.transform(drop_below, rows, bias, philox_key))
     else:
-        operands = ffi.unify_varying(rows, bias, words)
+        operands = ffi.unify_varying(rows, bias, philox_key)
         with config.use(impl=impl):
             selected = rules.select(k, drop_below, *operands)
     values, indices = selected
