@@ -6,7 +6,8 @@
 
 namespace jaxgnn::gaussian {
 
-// The Gaussians and the coordinates of the edges: `edges`, or `near` of rows and `far` of columns.
+// The Gaussians and the coordinates of the edges: `edges`, or the terms of the rows (`near`) and of
+// the columns (`far`).
 struct GaussianOperands {
   const AnyBuffer& near;
   const AnyBuffer& far;

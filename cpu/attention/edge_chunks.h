@@ -48,8 +48,8 @@ struct Rest {
   bool loop;
 };
 
-// Takes the next chunk: the self-loop by itself, then edges. False if there are none left.
-// pass(e) is called for each of the graph's self-loops that is passed over.
+// Takes the next chunk: the self-loop by itself, then edges. False at the end of the row. pass(e)
+// is called for each of the graph's self-loops that is skipped.
 template <class Pass>
 JAXGNN_OUTLINE bool next_chunk(const AttentionArgs& args, Rest& rest, Chunk& chunk,
                                const Pass& pass) {
@@ -75,7 +75,7 @@ JAXGNN_OUTLINE bool next_chunk(const AttentionArgs& args, Rest& rest, Chunk& chu
   return chunk.count > 0;
 }
 
-// What most do with a self-loop of the graph that is passed over.
+// The default action for a skipped self-loop of the graph: none.
 struct Ignore {
   JAXGNN_INLINE void operator()(int64_t) const {}
 };

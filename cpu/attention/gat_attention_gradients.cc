@@ -30,7 +30,7 @@ JAXGNN_INLINE void weigh(int count, A slope, Scored<A>& edges) {
 }
 
 // By senders: the weights of a chunk's edges before and after the multiplication by the LeakyReLU's
-// slope, [edges, 2, heads of the slice]. Adds the edges' numbers to `deltas`.
+// slope, [edges, 2, heads of the slice]. Adds the edges' terms to `deltas`.
 template <class A>
 JAXGNN_OUTLINE void weigh_chunk(const AttentionGradientArgs& args, const Chunk& chunk, int64_t row,
                                 int64_t first, int64_t count, A* deltas, A* weights) {

@@ -19,7 +19,7 @@ inline void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] size
   constexpr uintptr_t kHugePage = uintptr_t(2) << 20;
   constexpr size_t kLarge = 2 * kHugePage;  // below, the call costs more than it saves
   if (bytes < kLarge) return;
-  // Whole huge pages only: neighbours in the heap keep theirs as they are.
+  // Whole huge pages only: adjacent heap blocks keep their pages.
   const uintptr_t address = reinterpret_cast<uintptr_t>(data);
   const uintptr_t begin = (address + kHugePage - 1) / kHugePage * kHugePage;
   const uintptr_t end = (address + bytes) / kHugePage * kHugePage;

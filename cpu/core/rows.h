@@ -151,7 +151,7 @@ void over_split_rows(const Rows& csr, const Executor& executor, const F& body) {
   });
 }
 
-// The sum of the parts [first, last) of a row, of so many numbers each, in the first of them.
+// Adds the partial sums [first, last) of a row, each of `width` values, into the first one.
 template <class A>
 A* sum_parts(A* parts, int64_t width, int64_t first, int64_t last) {
   A* sums = parts + first * width;
@@ -161,8 +161,8 @@ A* sum_parts(A* parts, int64_t width, int64_t first, int64_t last) {
   return sums;
 }
 
-// How many edges ahead to prefetch, of so many bytes each: 8 KiB under way hide the memory's
-// latency and leave most of the first-level cache alone.
+// Prefetch distance in edges of `bytes` each: 8 KiB in flight hide the memory latency and leave
+// most of the L1 cache free.
 constexpr int64_t prefetch_distance(int64_t edge_bytes) {
   return edge_bytes >= 2048 ? 4 : edge_bytes <= 256 ? 32 : 8192 / edge_bytes;
 }
@@ -186,7 +186,7 @@ JAXGNN_INLINE void prefetch_beginnings(const Rows& csr, int64_t e, int64_t dista
   for (int64_t i = 0; i < kTogether; ++i) __builtin_prefetch(x + indices[i] * width);
 }
 
-// Edge e is about to be read: prefetches the `bytes` of x that an edge some way on will read.
+// Called before edge e is read: prefetches the `bytes` of x of an edge at the prefetch distance.
 template <class T>
 JAXGNN_INLINE void prefetch_ahead(const Rows& csr, int64_t e, const T* x, int64_t width,
                                   int64_t bytes) {

@@ -26,7 +26,8 @@ struct Chunk {
   A coordinates[kMaxDims][kChunk];
 };
 
-// Near 0 the error is that of the numbers near 1, as it is in a coordinate's difference to a mean.
+// For x close to 0 the absolute error is that of values close to 1, as in a coordinate's difference
+// to a mean.
 template <class A, int N>
 JAXGNN_INLINE Vector<A, N> hyperbolic_tangent(Vector<A, N> x) {
   constexpr A kMost = A{20};  // 1 from there on

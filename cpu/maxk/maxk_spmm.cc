@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kLine = 64;  // of a cache
 
-// Prefetches the lines of the records that edges some way on will read.
+// Prefetches the cache lines of the CBSR rows that later edges will read.
 template <class T, class Index>
 class RecordPrefetch {
  public:

@@ -1,5 +1,5 @@
-// Sums of gathered rows, weighted by an attention that is computed on the way, for the forward pass
-// and both gradients: which walk a shape takes, what comes before it and after it.
+// Sums of gathered rows, weighted by attention computed online, for the forward pass and both
+// gradients: the choice of the walk for a shape, and the kernels before and after it.
 // docs/performance.md has the measurements behind the choices.
 #pragma once
 
@@ -43,8 +43,8 @@ __global__ void join_sums(const RowParams<T> p) {
   }
 }
 
-// Which side of the LeakyReLU's bend has fewer edges, judged by 64 of a row: any answer is right.
-// A warp a row; parts of a row go by its first one.
+// The smaller side of the LeakyReLU's kink, estimated from 64 edges of a row; either answer gives
+// correct results. One warp a row; the chunks of a row use the first chunk's answer.
 template <typename A>
 __global__ void choose_sides(const Rows rows, End<A> near, End<A> far, int* sides, int heads) {
   constexpr int kSamples = 64;
@@ -71,7 +71,7 @@ __global__ void choose_sides(const Rows rows, End<A> near, End<A> far, int* side
   }
 }
 
-// The columns' numbers by heads, so that those of neighbouring columns share a sector.
+// The columns' terms, head-major, so that those of adjacent columns share a sector.
 template <typename A, Pass kPass>
 __global__ void fill_table(End<A> far, A* table, int64_t num_columns, int heads) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -169,8 +169,8 @@ cudaError_t launch_long(RowParams<T>& p, typename Accumulator<T>::type* table,
 // Mean row length from which the lanes of a warp find enough edges to weigh.
 constexpr int64_t kLongRow = 64;
 
-// The walk, and where `scores` is not null the rows' sums of dot products. `table` has room for the
-// columns' numbers.
+// The walk, and where `scores` is not null the rows' sums of dot products. `table` is scratch for
+// the columns' terms.
 template <typename T, Pass kPass>
 cudaError_t walk_rows(RowParams<T> p, typename Accumulator<T>::type* table,
                       typename Accumulator<T>::type* scores, const Launch& launch) {

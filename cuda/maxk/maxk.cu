@@ -117,7 +117,7 @@ __device__ inline void apply(const Params<T, I>& p, const RowTransform& row, int
 }
 
 // Chooses among candidates, at most kSlots for each lane, and writes the row. False, with nothing
-// written, if no pivot was found that between k and as many reach.
+// written, if no pivot was found that at least k and at most 32 kSlots candidates reach.
 template <int kSlots, int V, int kVectors, typename T, typename I>
 __device__ bool select_candidates(const Params<T, I>& p, const Team<1>& team, int64_t row,
                                   const float (&value)[kVectors * V], float mean, float deviation,
