@@ -35,7 +35,7 @@ constexpr int most_vectors(int max_vectors) {
 }
 
 // The vector counts that kernels are compiled for: 1, 2, 4, 6, 8, 12 and 16. Other slices use the
-// next count, with overlapping last vectors.
+// next count, with the last vectors clamped to the end of the slice (they overlap).
 constexpr int next_vectors(int vectors) {
   return vectors < 2 ? vectors + 1 : vectors < 8 ? vectors + 2 : vectors + 4;
 }

@@ -17,7 +17,7 @@
 //     so that a slice of all that is gathered stays in the L2 cache while every edge reads it; the
 //     slices are the grid's y axis, hence run one after the other. The warp's four groups take
 //     every fourth chunk of four edges and add up at the end. A chunk's column indices are one
-//     aligned 16-byte load: fetched one by one they cost the same number of L1 wavefronts as the rows.
+//     aligned 16-byte load: scalar loads would cost the same number of L1 wavefronts as the rows.
 //   short rows: 32 lanes (8 or 16 if a row is that narrow) walk a row alone. If rows are tiny,
 //     several one after the other, for the start of a block costs more than a row of five edges.
 //     The indices of the next four edges, also across the end of a row, are loaded behind the rows.

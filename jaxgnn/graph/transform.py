@@ -62,7 +62,7 @@ def add_remaining_self_loops(
     keep = senders != receivers
     loops = np.flatnonzero(~keep)
     at = receivers[loops]
-    # The last loop of each node: edges are sorted, so a node's loops are neighbors.
+    # The last loop of each node: edges are sorted, so a node's loops are adjacent.
     keep[loops[np.append(at[1:] != at[:-1], True)[: loops.size]]] = True
     missing = np.ones(graph.num_receivers, bool)
     missing[at] = False
@@ -274,7 +274,7 @@ def mean_weights(graph: Graph) -> Float[Array, " num_edges"]:
 def reorder(
     graph: Graph, method: Literal["rcm", "degree"] = "rcm"
 ) -> tuple[Graph, Int[np.ndarray, " num_nodes"]]:
-    """Renumbers the nodes so that those that are read together lie together.
+    """Reorders the nodes so that nodes that are read together are close in memory.
 
     `"rcm"` is the reverse Cuthill–McKee order (of the graph made undirected): neighbors get
     near numbers. `"degree"` puts the nodes that most edges end at first.

@@ -39,13 +39,13 @@ def cosine_attention(
     A norm below $10^{-12}$ counts as that. A node without edges gets 0. Scores and sums are in
     float32 for float32, bfloat16 and float16, in float64 for float64.
 
-    Nothing with an entry for each edge and head is stored, as in `dot_attention`, which computes
-    the same from two arrays and which this is on the CPU. On a GPU rows are read as they are and
-    the norms' gradients are summed on the way; where the edges go both ways (the graph and its
-    transpose share their arrays, see `Graph`), backward gathers once, two rows an edge, for the
-    three of two gathers. Two runs give the same bits. Derivatives of second order and above are
-    those of the composition of `sddmm`, a softmax and `spmm`, and hold one number for each edge
-    and head.
+    No intermediates of `[num_edges, heads]` are stored, as in `dot_attention`, which computes the
+    same from two arrays and which serves the CPU. On a GPU the rows are read unscaled and the
+    gradients of the norms are accumulated online. If the edges go both ways (the graph and its
+    transpose share their arrays, see `Graph`), the backward pass is one gather of two rows an edge
+    instead of two gathers of three rows in total. Results are bitwise reproducible. Derivatives of second
+    order and above are those of the composition of `sddmm`, a softmax and `spmm`, which
+    materializes `[num_edges, heads]` arrays.
 
     Args:
         graph: a square graph.

@@ -163,7 +163,7 @@ def by_dots(
     norms."""
     graph, x, beta, _ = operands
     reciprocals, _ = reciprocal_norms(x)
-    # One number a row, so that beta's gradient is a sum of what the norms' gradient needs, too.
+    # One scale a row: the gradient of beta then sums terms that the norms' gradient needs too.
     scale = (beta * reciprocals)[:, :, None]
     queries = (x.astype(beta.dtype) * scale).astype(x.dtype)
     nodes = Nodes(queries, x, x, None, reciprocals)

@@ -46,11 +46,11 @@ def dot_attention(
     Scores and sums are in float32 for float32, bfloat16 and float16, in float64 for float64.
     Self-loops and dropout are those of `gat_attention`.
 
-    Nothing with an entry for each edge and head is stored: residuals are the operands, the result
-    and the logarithm of each row's sum of exponentials. Backward recomputes the scores and
-    gathers twice, over the transpose for `k` and `v`, over the graph for `q` and the biases. Two
-    runs give the same bits. Derivatives of second order and above are those of the composition of
-    `sddmm`, a softmax and `spmm`, and hold one number for each edge and head.
+    No intermediates of `[num_edges, heads]` are stored. The residuals are the operands, the result
+    and each row's log-sum-exp. The backward pass recomputes the scores and gathers twice: over the
+    transpose for `k` and `v`, and over the graph for `q` and the biases. Results are bitwise
+    reproducible. Derivatives of second order and above are those of the composition of `sddmm`, a
+    softmax and `spmm`, which materializes `[num_edges, heads]` arrays.
 
     Args:
         graph: the graph.

@@ -44,21 +44,21 @@ def gat_attention(
     scale, 1 without. A receiver without edges gets 0. An edge whose sum is $-\infty$, such as one
     with a bias of $-\infty$, is masked: its weight is 0, and so is the result of a receiver all of
     whose edges are masked, and their gradients. NaN and $+\infty$ show in the result, but a
-    kernel may pass over the features of edges that dropout drops. Scores and sums are in float32
+    kernel may skip the features of edges that dropout drops. Scores and sums are in float32
     for float32, bfloat16 and float16, in float64 for float64.
 
-    With `self_loops` the graph's own self-loops (edges between equal numbers) are passed over, and
-    each node that is both a sender and a receiver has one more edge, to itself, with the bias
-    `loop_bias`: PyG's rule for GAT, without another graph.
+    With `self_loops` the graph's own self-loops (edges with equal endpoint indices) are skipped.
+    Each node that is both a sender and a receiver gets one edge to itself, with the bias
+    `loop_bias`. This is PyG's rule for GAT, without another graph.
 
-    Nothing with an entry for each edge and head is stored: residuals are the operands, the result
-    and the logarithm of each row's sum of exponentials. Backward recomputes the scores and
-    gathers twice, over the transpose for `v` and `score_src`, and over the graph for `score_dst`
-    and the bias. Two runs give the same bits. Derivatives of second order and above are those of
-    the reference, and hold one number for each edge and head.
+    No intermediates of `[num_edges, heads]` are stored. The residuals are the operands, the result
+    and each row's log-sum-exp. The backward pass recomputes the scores and gathers twice: over the
+    transpose for `v` and `score_src`, and over the graph for `score_dst` and the bias. Results are
+    bitwise reproducible. Derivatives of second order and above are those of the reference, which
+    materializes `[num_edges, heads]` arrays.
 
-    Dropout's mask is a function of the key, the edge's place in the graph's order and the head
-    alone (Philox4x32-10), so that backward computes it again and all implementations agree.
+    The dropout mask depends only on the key, the edge's index in the graph's order and the head
+    (Philox4x32-10). The backward pass recomputes it, and all implementations agree.
 
     Args:
         graph: the graph.

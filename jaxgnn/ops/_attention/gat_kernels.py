@@ -44,7 +44,7 @@ class Scores(NamedTuple):
     Attributes:
         edge_bias: `[num_edges, heads]`, in the graph's order.
         loop_bias: `[num_receivers, heads]`.
-        streams: `[3, heads]`, the key's two words and the head's number.
+        streams: `[3, heads]`, the key's two words and the head's index.
     """
 
     edge_bias: Float[Array, "num_edges heads"] | None
@@ -204,14 +204,13 @@ def flat(x: Array) -> Array:
 
 
 def _receiver_terms(score_dst: Array, log_sum: Array, delta: Array) -> Array:
-    """A receiver's terms side by side, so that an edge reads them at one address."""
+    """A receiver's terms, contiguous, so that an edge reads them at one address."""
     return jnp.concatenate([score_dst, log_sum, delta], axis=1)
 
 
 def _gradient_scratch(rows: Rows, gathered: Array, dtype: Any) -> tuple[tuple[int], Any]:
-    """Scratch of CUDA's gradients, as in common/attention_scratch.h: four numbers a column and
-    head, a dot product for each slice, of 16 features at least, of each row or part, and a number
-    a row."""
+    """Scratch of CUDA's gradients, as in common/attention_scratch.h: four terms a column and head;
+    a dot product a slice (of at least 16 features), row or chunk, and head; one term a row."""
     columns, heads, width = gathered.shape
     parts = rows.num_rows + rows.chunks.table.shape[0]
     return (heads * (4 * columns + parts * -(-width // 16) + rows.num_rows),), dtype

@@ -69,7 +69,7 @@ def _gradients(
 def composition(
     static: Attention, operands: Operands, impl: Impl = None
 ) -> Float[Array, "num_receivers heads width"]:
-    """The attention out of operations on edges, which it holds one number a head of."""
+    """The attention composed of edge operations; it materializes `[num_edges, heads]` arrays."""
     return average(operands, *attention_weights(static, operands, impl), impl)
 
 

@@ -47,11 +47,11 @@ def gatv2_attention(
     Scores and sums are in float32 for float32, bfloat16 and float16, in float64 for float64.
     Self-loops and dropout are those of `gat_attention`.
 
-    Without `edge` nothing with an entry for each edge and head is stored: backward computes the
-    scores once more and gathers twice, over the transpose for `left` (as a key and as a value), and
-    over the graph for `right`, `att` and the biases. Two runs give the same bits. With `edge`, and
-    for derivatives of second order, the attention is composed of operations on edges, and the
-    terms of the scores, E times heads times features numbers, are held as `edge` itself is.
+    Without `edge` no intermediates of `[num_edges, heads]` are stored. The backward pass recomputes
+    the scores and gathers twice: over the transpose for `left` (as a key and as a value), and over
+    the graph for `right`, `att` and the biases. Results are bitwise reproducible. With `edge`, and
+    for derivatives of second order, the attention is composed of operations on edges. These
+    materialize the terms of the scores, `[num_edges, heads, F]` like `edge` itself.
 
     Args:
         graph: the graph.

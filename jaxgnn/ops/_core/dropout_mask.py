@@ -59,8 +59,8 @@ def keep_factors(
 
     Args:
         philox_key: the key.
-        first: number of the first edge.
-        edges, heads: how many.
+        first: index of the first edge.
+        edges, heads: their counts.
         drop_below: as `threshold` gives it.
         dtype: of the result.
     """

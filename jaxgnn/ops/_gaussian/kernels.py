@@ -73,9 +73,10 @@ def sums(
 ) -> Float[Array, "rows width"] | Float[Array, "rows kernels width"]:
     """The sums or means over a receiver's edges of the senders' weighted rows.
 
-    Of rows for each kernel one sum over the kernels, too; of a row for all kernels a sum for each
-    of them. With `transpose` the sums, never means, over a sender's edges of the receivers' rows:
-    of one of these maps that is the transpose of the other.
+    If each kernel has its own rows, the result is one sum over edges and kernels. If all kernels
+    share one row, the result is one sum for each kernel. With `transpose` the sums (never means)
+    run over a sender's edges and gather the receivers' rows. The shared map with `transpose` is the
+    transpose of the per-kernel map, and vice versa.
     """
 
     def kernel(rows: Rows, x: Array, weighting: Weighting) -> Array:

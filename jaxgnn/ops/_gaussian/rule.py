@@ -58,7 +58,7 @@ def _gradients(
 
 
 def composition(static: Gaussians, operands: Operands, impl: Impl = None) -> Array:
-    """The sums out of operations on edges, which it holds one number a kernel of."""
+    """The sums composed of operations on edges; it materializes `[num_edges, kernels]` weights."""
     graph, x, weighting = operands
     places = weighting.edges
     if places is None:

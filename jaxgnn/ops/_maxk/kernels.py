@@ -47,8 +47,8 @@ def spgemm(
     r"""$y_{r} = \mathrm{reduce}_e \, w_e S(v_{c(e)})$ over the edges of row $r$.
 
     `weights` are in the order of the rows and in the accumulation dtype, here and below.
-    `windows` are those of the rows; `packed` says that of float32 values 15 bits of the mantissa
-    are all, which a word holds together with a column.
+    `windows` are those of the rows. `packed` promises that float32 values have at most 15 bits of
+    mantissa, so that one 32-bit word holds a value and its column.
     """
 
     def by_rows(rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None) -> Array:

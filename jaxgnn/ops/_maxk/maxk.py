@@ -32,7 +32,7 @@ MAX_WIDTH = 4096
 )
 @dataclasses.dataclass(frozen=True)
 class CBSR:
-    """Compressed balanced sparse rows: as many entries, `k`, in every row of a matrix.
+    """Compressed balanced sparse rows: the same number of entries, `k`, in every row of a matrix.
 
     `maxk` makes them. Leading axes beyond one are allowed, except in `maxk_spmm`.
 
@@ -123,8 +123,8 @@ def maxk(
     largest, so that it stays visible. The derivative passes the kept positions and no other: there
     the gradient of $x$ is $m$ times that of $h$, and that of $b$ the sum of it over the rows.
 
-    Bias and dropout save the passes over $x$ that they take by themselves: $z$ and $m$ are stored
-    nowhere, and backward computes $m$ again at the kept positions. $z$ is computed in float32
+    Bias and dropout are fused, which saves their passes over $x$: $z$ and $m$ are never stored, and
+    the backward pass recomputes $m$ at the kept positions. $z$ is computed in float32
     (float64 for float64) and rounded once to the dtype of $x$, before the selection. Dropped
     entries are +0, whatever they were, and may be among the $k$ largest.
 
