@@ -43,8 +43,8 @@ def cosine_attention(
     same from two arrays and which serves the CPU. On a GPU the rows are read unscaled and the
     gradients of the norms are accumulated online. If the edges go both ways (the graph and its
     transpose share their arrays, see `Graph`), the backward pass is one gather of two rows an edge
-    instead of two gathers of three rows in total. Results are bitwise reproducible. Derivatives of second
-    order and above are those of the composition of `sddmm`, a softmax and `spmm`, which
+    instead of two gathers of three rows in total. Results are bitwise reproducible. Derivatives of
+    second order and above are those of the composition of `sddmm`, a softmax and `spmm`, which
     materializes `[num_edges, heads]` arrays.
 
     Args:
