@@ -1,4 +1,4 @@
-// The arguments of attention. H heads of F features side by side; jaxgnn/ops has the equations.
+// The arguments of attention. H contiguous heads of F features; jaxgnn/ops has the equations.
 #pragma once
 
 #include "common/rows.h"

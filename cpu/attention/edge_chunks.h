@@ -12,7 +12,7 @@
 namespace jaxgnn::attention {
 namespace {
 
-// Edges whose weights are computed together: whole vectors of any kind.
+// Edges whose weights are computed together: a multiple of every vector width.
 constexpr int kChunk = 32;
 
 // Heads whose weights are held at a time.
@@ -116,7 +116,7 @@ JAXGNN_INLINE V slopes_of(V sums, A slope) {
   return sums > A{0} ? V{} + A{1} : V{} + slope;
 }
 
-// The LeakyReLU, which keeps -inf whatever its slope.
+// The LeakyReLU, which keeps -inf for any slope.
 template <class V, class A>
 JAXGNN_INLINE V leaky_relu(V sums, A slope) {
   return sums == -kInfinity<A> ? sums : sums * slopes_of(sums, slope);

@@ -164,7 +164,7 @@ JAXGNN_INLINE void with_slice(const Slices& cut, const Slice& slice, const F& f)
   }
 }
 
-// Where, in an edge's row of weights from the slice's head on, the weight of a vector lies.
+// The offset of a vector's weight in an edge's row of weights, from the slice's first head on.
 template <Weighting kWeighting>
 JAXGNN_INLINE int64_t weight_at(const Slice& slice, int64_t feature, int64_t head_width) {
   if (kWeighting == Weighting::shared) return 0;

@@ -11,7 +11,7 @@
 namespace jaxgnn::gaussian {
 namespace {
 
-// Edges whose weights are computed together: whole vectors of any kind.
+// Edges whose weights are computed together: a multiple of every vector width.
 constexpr int kChunk = 32;
 
 // Kernels whose weights are held at a time.
@@ -90,7 +90,7 @@ JAXGNN_INLINE void weigh(const GaussianArgs& args, const Chunk<A>& chunk, int64_
   }
 }
 
-// The edges that a worker takes of a row; none of a whole row that is taken in parts.
+// The edges of a row for one worker; none for a whole row that is processed in chunks.
 struct Stretch {
   int64_t begin, end;
   bool whole, elsewhere;

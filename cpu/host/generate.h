@@ -1,8 +1,8 @@
 // Random graphs of exact size, sampled in parallel.
 //
-// Every random number is a hash of (seed, purpose, counter), so that a graph is a function of its
-// arguments alone, whatever the number of threads. No Python here: plain pointers in, owned buffers
-// out. Arguments that would be unsafe throw std::invalid_argument.
+// Every random number is a hash of (seed, purpose, counter), so that a graph depends only on its
+// arguments and not on the number of threads. No Python here: plain pointers in, owned buffers out.
+// Arguments that would be unsafe throw std::invalid_argument.
 #pragma once
 
 #include <cstdint>

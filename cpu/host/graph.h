@@ -1,7 +1,7 @@
 // Host-side graph preprocessing: sorted edges, their transpose and normalization.
 //
 // No Python and no XLA here: plain pointers in, owned buffers out. Everything runs on std::thread
-// and gives the same result whatever the number of threads.
+// and gives the same result for any number of threads.
 #pragma once
 
 #include <cstddef>

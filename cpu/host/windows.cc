@@ -234,7 +234,7 @@ class Builder {
     return labels;
   }
 
-  // The windows by falling size, equal ones by number.
+  // The windows sorted by descending size, ties by index.
   static std::vector<int32_t> by_falling(const std::vector<int64_t>& sizes) {
     std::vector<int32_t> windows(sizes.size());
     std::iota(windows.begin(), windows.end(), 0);

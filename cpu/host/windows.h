@@ -2,7 +2,7 @@
 // receivers that it has edges to. MaxK's GPU kernels read a sender's CBSR row, or reduce into it,
 // once a window instead of once an edge.
 //
-// Plain pointers in, owned buffers out; the same result whatever the number of threads.
+// Plain pointers in, owned buffers out; the same result for any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ template <class Index>
 Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
                       int32_t num_senders);
 
-// The receivers in the order of such groups, the groups by falling number of edges: what runs side
-// by side then reads the same senders, and the longest rows start first.
+// The receivers grouped in this way, the groups sorted by descending number of edges: rows that run
+// concurrently then read the same senders, and the longest rows start first.
 template <class Index>
 Buffer<int32_t> order_rows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
                            int32_t num_senders);

@@ -21,8 +21,8 @@
 //   short rows: 32 lanes (8 or 16 if a row is that narrow) walk a row alone. If rows are tiny,
 //     several one after the other, for the start of a block costs more than a row of five edges.
 //     The indices of the next four edges, also across the end of a row, are loaded behind the rows.
-// Rows over the split length are taken in parts; another kernel adds the parts in their order.
-// docs/performance.md has the measurements behind these choices.
+// Rows longer than the split length are processed in chunks; another kernel adds the chunks in
+// order. docs/performance.md has the measurements behind these choices.
 #pragma once
 
 #include "cuda/core/dispatch.cuh"
@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
 }
 
 // Columns or rows that do not fit in 32 bits (2^31 edges or more, read through a permutation or in
-// their order): right, not fast.
+// order): correct, not fast.
 template <typename P>
 __global__ void __launch_bounds__(kGatherThreads) wide_rows(const typename P::Params p) {
   const Work work = find_work(p.rows, (int64_t(blockIdx.x) * kGatherThreads + threadIdx.x) / 32);

@@ -1,7 +1,7 @@
-// Dot products on edges. A warp walks a row (or a part of a long one); each of its four groups of
-// eight lanes takes an edge, so that the receiver's features stay in the L1 cache while the
-// senders' stream by, 16 bytes a lane. A matrix of wide rows that exceeds the L2 cache is taken in
-// slices of its features instead, which add to the result one after the other.
+// Dot products on edges. A warp walks a row (or a chunk of a long one). Each of its four groups of
+// eight lanes processes an edge, so that the receiver's features stay in the L1 cache while the
+// senders' features stream through, 16 bytes a lane. A matrix of wide rows that exceeds the L2
+// cache is processed in slices of its features, which add to the result in sequence.
 #include "cuda/aggregation/aggregation.h"
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/reduce.cuh"

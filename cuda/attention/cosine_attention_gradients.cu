@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(kPairThreads, 8) cosine_gradients(const Params
   }
 }
 
-// Joins the parts of each long row in their order; a block a part, of which the first of each row
+// Combines the chunks of each long row in order. One block a chunk; the first block of each row
 // does the work.
 template <typename T, Edges kEdges>
 __global__ void join_gradients(const Params<T> p) {

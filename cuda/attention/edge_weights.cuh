@@ -125,7 +125,7 @@ __device__ inline A keep_factor(const Scoring<A>& s, int64_t number, int head) {
   return (stream & 2 ? high : low) >= s.drop_below ? s.keep_scale : A(0);
 }
 
-// An edge's score before and after the LeakyReLU, which keeps -inf whatever its slope.
+// An edge's score before and after the LeakyReLU, which keeps -inf for any slope.
 template <typename A>
 struct Score {
   A sum;

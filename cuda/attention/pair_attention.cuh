@@ -125,7 +125,7 @@ inline bool is_empty(const PairArgs& args) {
   return is_empty(args.attention) || args.head_width == 0;
 }
 
-// Joins the parts of long rows, forward.
+// Combines the chunks of long rows in the forward pass.
 template <typename T>
 cudaError_t join_forward(const PairParams<T>& p, const Launch& launch) {
   using A = typename Accumulator<T>::type;

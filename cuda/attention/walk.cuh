@@ -9,8 +9,8 @@
 
 namespace jaxgnn::attention {
 
-// Joins the parts of each long row in their order; a block a part, of which the first of each row
-// does the work. Forward, each part's sums are relative to a reference of its own.
+// Combines the chunks of each long row in order. One block a chunk; the first block of each row
+// does the work. In the forward pass each chunk's sums have their own reference score.
 template <typename T, Pass kPass, typename A>
 __global__ void join_sums(const RowParams<T> p) {
   const int64_t first = blockIdx.x;
@@ -88,8 +88,8 @@ __global__ void fill_table(End<A> far, A* table, int64_t num_columns, int heads)
   *to = from.score;
 }
 
-// The sum of a row's dot products of one head, over its slices and its parts in their order. A
-// thread a row and head, or a first part and head.
+// The sum of a row's dot products of one head, over its slices and its chunks in order. One thread
+// for each row (or first chunk) and head.
 template <typename A>
 __global__ void finish_dots(const Rows rows, const A* dots, A* out, int heads, int slices) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -166,7 +166,7 @@ cudaError_t launch_long(RowParams<T>& p, typename Accumulator<T>::type* table,
   return launch_walk<T>(long_rows<T, kPass, kPlain>, p, slices, 32, launch);
 }
 
-// Mean row length from which the lanes of a warp find enough edges to weigh.
+// The mean row length from which a row has enough edges for the lanes of a warp.
 constexpr int64_t kLongRow = 64;
 
 // The walk, and where `scores` is not null the rows' sums of dot products. `table` is scratch for

@@ -1,9 +1,9 @@
 // Long rows: a warp a row and 128 bytes of one head, a slice that stays in the L2 cache while every
-// edge reads it. The edges come in tiles of 32, of which each lane weighs one; then the four groups
-// of eight lanes read the rows of every fourth edge, whose column and weights they get by shuffles.
-// Columns are loaded two tiles ahead, scores one: else a tile would wait for three loads, one after
-// the other. Where edges may be left out, those that are not wait in shared memory until there are
-// 32.
+// edge reads it. The edges are processed in tiles of 32: each lane computes the weight of one edge;
+// then each of the four groups of eight lanes reads the rows of every fourth edge, whose column and
+// weights it gets by shuffles. Columns are loaded two tiles ahead and scores one tile ahead, else a
+// tile would wait for three dependent loads. Where edges may be skipped, the remaining ones are
+// queued in shared memory until there are 32.
 #pragma once
 
 #include <type_traits>
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kRowThreads) long_rows(const RowParams<T> p) {
             {},
             {}};
   walk.run(work.count);
-  // Computed anew, these take no registers meanwhile.
+  // Recomputed to save registers.
   asm volatile("" ::: "memory");
   work = find_work(p.rows, worker);
   if constexpr (kPass == Pass::kSenders) {

@@ -156,8 +156,8 @@ using WideTeam = Team<32, 1>;
 // Features up to which eight lanes read them one by one.
 constexpr int64_t kFewFeatures = 16;
 
-// Whether rows are long: the lanes of a warp find enough edges to weigh, or there are too few rows
-// for a team each.
+// Whether rows are long: a row has enough edges for the lanes of a warp, or there are too few rows
+// for one team each.
 inline bool has_long_rows(const Rows& rows) {
   constexpr int64_t kLong = 256, kLongOfFew = 32, kFew = 16384;
   return rows.num_edges >= (rows.num_rows < kFew ? kLongOfFew : kLong) * rows.num_rows;

@@ -1,12 +1,12 @@
 // The gradients of the coordinates and of the Gaussians' parameters, by the rows of either end.
 //
-// Here are the walk over rows that are long, or not read 16 bytes a lane, and what is the same for
-// short ones, whose walk is in short_rows.cuh. A team takes a part of a long row or some whole
-// rows, one after the other, and all features: its groups make the dot products of the two ends'
-// rows, eight edges at a time, and the lane that weighs an edge keeps those of up to four kernels.
-// From then on an edge is one lane's, and what it adds to sums over a row, or over all edges, are
-// the lane's own sums until the rows are done. The parameters' are written team by team, in partial
-// sums that two more kernels add in a fixed order. More kernels than four take passes of their own.
+// This file has the walk over rows that are long, or not read as 16-byte vectors, and the code
+// shared with short rows, whose walk is in short_rows.cuh. A team processes a chunk of a long row,
+// or several whole rows in sequence, and all features: its groups compute the dot products of the
+// two ends' rows, eight edges at a time, and the lane that owns an edge stores those of up to four
+// kernels. Contributions of an edge to sums over a row, or over all edges, accumulate in the owning
+// lane until the rows are done. The parameters' sums are written team by team, in partial sums that
+// two more kernels add in a fixed order. More than four kernels need further passes.
 #include <type_traits>
 
 #include "common/gaussian.h"
@@ -48,7 +48,7 @@ __device__ inline void dot_edges(const CoordinateParams<T>& p, int64_t row, int6
   A sums[kKernels][kEdges] = {};
 #pragma unroll 1
   for (int64_t f = Team::local() * V; f < p.width; f += Team::kLanes * V) {
-    // Beyond the last kernel its row is read again, for a number that nobody uses.
+    // Beyond the last kernel its row is read again; the result is unused.
     const auto at = [&](int k) { return min(k, last) * p.width + f; };
     Vector<T, V> near[kStacked ? kKernels : 1];
 #pragma unroll

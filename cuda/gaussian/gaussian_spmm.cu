@@ -34,9 +34,8 @@ struct Params {
 constexpr int kInFlight = 4;       // rows of a group that are read together
 constexpr int kShortInFlight = 8;  // of a team of one group; half of it at the end
 
-// Whether rows are read at once, by one group, by 16-byte loads. Then the last edge's column is
-// repeated for edges that are not there, which are not added: loads that depend on a condition end
-// in copies, which wait for them.
+// Whether rows are read at once, by one group, by 16-byte loads. Then absent edges repeat the last
+// edge's column and are not added: conditional loads would become copies, which wait for them.
 template <typename Team, bool kWide>
 constexpr bool kReadAtOnce = Team::kGroups == 1 && !kWide;
 

@@ -64,9 +64,8 @@ cudaError_t with_types(const Launch& launch, Type type, int64_t width, F f) {
   });
 }
 
-// How a warp shares out CBSR rows: kPer consecutive entries a lane, kLanes lanes a CBSR row, and
-// the other lanes on other CBSR rows. CBSR rows longer than a warp's span are taken in several
-// steps.
+// The mapping of CBSR rows to a warp: kPer consecutive entries a lane, kLanes lanes a CBSR row, and
+// the other lanes on other CBSR rows. CBSR rows longer than a warp's span need several steps.
 template <int kPerLane, int kLanesPerRecord>
 struct Share {
   static constexpr int kPer = kPerLane;

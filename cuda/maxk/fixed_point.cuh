@@ -64,7 +64,7 @@ __device__ inline float fixed_scale(float bound, int n) {
   return bound > 0.0f ? fminf(room / bound * (1.0f - 0x1p-16f), 0x1p126f) : 1.0f;
 }
 
-// The bound for CBSR rows that are alike.
+// The bound for similar CBSR rows.
 __device__ inline float common_bound(const uint32_t* range, int n) {
   return static_cast<float>(n) * __uint_as_float(range[kRangeLargest]);
 }

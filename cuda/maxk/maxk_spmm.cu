@@ -1,9 +1,9 @@
 // Row-wise SpGEMM: a warp adds the CBSR rows of a row's edges into a row of sums in shared memory.
 //
 // In fixed point (see fixed_point.cuh) the groups of a warp share one row of integers, which they
-// add to by the shared memory's native atomics; in floating point each group has a row of its own,
-// for which no atomics are needed, and the rows are added at the end in a fixed order. Both are
-// launched, and which one works is decided on the device by the range of the values.
+// add to by the shared memory's native atomics; in floating point each group has its own row, which
+// needs no atomics, and the rows are added at the end in a fixed order. Both kernels are launched;
+// the range of the values decides on the device which one runs.
 #include <algorithm>
 
 #include "cuda/core/reduce.cuh"

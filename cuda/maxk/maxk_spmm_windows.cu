@@ -7,9 +7,9 @@
 namespace jaxgnn::maxk {
 namespace {
 
-// For CBSR rows that are alike, or for those that are not: either kernel returns at once where the
-// CBSR rows are the other's. They are two so that the first has its registers for itself: in one
-// kernel ptxas put off the load of the next CBSR row until after those of later ones.
+// For similar CBSR rows, or for dissimilar ones: each kernel returns at once if the other one
+// applies. Two kernels keep the register use of the first low: in a single kernel ptxas delayed the
+// load of the next CBSR row until after later loads.
 template <typename T, typename S, bool kWords, bool kAlike>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const WindowParams<T> p) {
   if (!has_scale(p.range) || records_alike<T>(p.range) != kAlike) return;
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
   }
 }
 
-// Adds the parts of each window that has several, in their order; a block a part, of which the
-// first of each window does the work.
+// Adds the parts of each split window in order. One block a part; the first block of each window
+// does the work.
 template <typename T>
 __global__ void __launch_bounds__(kWindowThreads) join(const WindowParams<T> p) {
   if (!has_scale(p.range)) return;

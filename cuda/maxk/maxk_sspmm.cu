@@ -1,8 +1,8 @@
 // SSpMM: the dense rows' sums at the kept columns alone.
 //
-// Gathered: a warp owns a CBSR row's sums and walks the row's edges in their order, each lane
-// reading its columns of the dense row. Scattered: a warp stages a dense row in shared memory and
-// walks its edges, adding the row's values at each CBSR row's columns to the CBSR row's sums in L2.
+// Gathered: a warp owns a CBSR row's sums and walks the row's edges in order, each lane reading its
+// columns of the dense row. Scattered: a warp stages a dense row in shared memory and walks its
+// edges, adding the row's values at each CBSR row's columns to the CBSR row's sums in L2.
 #include <algorithm>
 
 #include "cuda/core/reduce.cuh"

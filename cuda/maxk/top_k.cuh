@@ -1,4 +1,4 @@
-// How the threads of a row find its k largest values, which lie in their registers: see maxk.cu.
+// How the threads of a row find its k largest values, held in their registers: see maxk.cu.
 #pragma once
 
 #include <climits>

@@ -37,7 +37,7 @@ struct WindowParams {
   int k;
 };
 
-// The receivers of an entry's mask, one after the other. The mask is not empty.
+// Iterates over the receivers of an entry's mask. The mask is not empty.
 class Receivers {
  public:
   __device__ explicit Receivers(uint2 mask)
@@ -73,7 +73,7 @@ __device__ inline void over_receivers(uint2 mask, F f) {
 }
 
 // A 32-bit address in shared memory, computed once: of a generic pointer, and without the empty
-// statement, the compiler computes it anew at each use.
+// statement, the compiler recomputes it at each use.
 __device__ inline unsigned shared_address(const void* pointer) {
   unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
   asm volatile("" : "+r"(address));
@@ -96,7 +96,7 @@ __device__ inline Part load_part(const Windows& windows, int i) {
 // Walks the entries of a part that fall to this thread's group: load(sender) returns a packed CBSR
 // row, and visit(record, sender, mask, entry) consumes it. CBSR rows and masks are loaded one visit
 // ahead, senders two. The loop is unrolled by two to avoid copies between iterations, which would
-// wait for the latest loads. (A loop of its own for entries with a single edge was slower.)
+// wait for the latest loads. (A separate loop for entries with a single edge was slower.)
 template <typename Record, int kGroups, typename Load, typename Visit>
 __device__ inline void walk(const Windows& windows, const Part& part, int group, Load load,
                             Visit visit) {
