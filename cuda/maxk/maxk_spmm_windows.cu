@@ -8,8 +8,8 @@ namespace jaxgnn::maxk {
 namespace {
 
 // For similar CBSR rows, or for dissimilar ones: each kernel returns at once if the other one
-// applies. Two kernels keep the register use of the first low: in a single kernel ptxas delayed the
-// load of the next CBSR row until after later loads.
+// applies. Two kernels give the first one its own register allocation: in a single kernel ptxas
+// delayed the load of the next CBSR row until after later loads.
 template <typename T, typename S, bool kWords, bool kAlike>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const WindowParams<T> p) {
   if (!has_scale(p.range) || records_alike<T>(p.range) != kAlike) return;
