@@ -17,7 +17,7 @@ struct SpmmArgs {
   const void* weights;  // A[E, H], or null for ones
   void* out;            // T[R, F]
   void* ties;           // A[R, F], how many edges attained a max or min, or null
-  void* partials;       // A[num_splits, F], and as many more with ties, scratch
+  void* partials;       // A[num_splits, F], twice that with ties; scratch
 };
 
 // The linear map of the derivative of max and min. An edge between r (its end in y) and j (its end

@@ -1,4 +1,4 @@
-// The arguments of attention. H heads of F features side by side; jaxgnn/ops has the equations.
+// The arguments of attention. H contiguous heads of F features; jaxgnn/ops has the equations.
 #pragma once
 
 #include "common/rows.h"
@@ -21,7 +21,7 @@ struct AttentionArgs {
   const uint32_t* streams;    // [3, H]: keys and numbers of the heads; null without dropout
   uint32_t drop_below;
   double negative_slope;
-  bool self_loops;          // pass over the graph's, give one to each row that is also a column
+  bool self_loops;          // skip the graph's, add one to each row that is a column too
   const void* permutation;  // [E], the graph's edge at each place; null where that is the place
   bool wide_permutation;
 };

@@ -5,9 +5,10 @@
 
 namespace jaxgnn::attention {
 
-// Sizes of scratch, in entries of the accumulation type; jaxgnn/ops/_attention_kernels.py has the
-// same. Forward: the columns' numbers by heads. Gradients: four of those, then for each row or part
-// and head a dot product by slices of at least 16 features, then the row's choice of a side.
+// Sizes of scratch, in entries of the accumulation type; the same as in
+// jaxgnn/ops/_attention/gat_kernels.py. Forward: one term for each column and head. Gradients: four
+// such terms, then for each row or chunk and head one dot product a slice of at least 16 features,
+// then the side chosen for the row.
 inline int64_t forward_scratch(const AttentionArgs& args) { return args.num_columns * args.heads; }
 inline int64_t sides_offset(const AttentionArgs& args) {
   const int64_t slices = args.heads == 0 ? 0 : (args.width / args.heads + 15) / 16;

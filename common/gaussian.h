@@ -1,6 +1,7 @@
 // The arguments of Gaussian weights. Of the edges e of a row, K of them on r coordinates:
 //   w[e, k] = exp(-1/2 sum_d ((p[e, d] - mu[k, d]) inv_sigma[k, d])^2)
-// with p[e] = edges[e], or near[row] + far[column], through tanh where that is asked for.
+// with p[e] = edges[e], or near[row] + far[column] (`near`: terms of the rows, `far`: of the
+// columns), through tanh if `activation` is set.
 #pragma once
 
 #include "common/rows.h"

@@ -11,7 +11,7 @@ enum class Type { kF32, kBF16, kF16, kF64 };
 // By their FFI attribute.
 enum class Reduce : int64_t { kSum, kMean, kMax, kMin };
 
-// One part of a long row. Row -1 is padding.
+// One chunk of a long row. Row -1 is padding.
 struct alignas(8) RowPart {
   int32_t row;
   int32_t part;

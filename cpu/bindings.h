@@ -6,7 +6,7 @@
 namespace jaxgnn {
 
 namespace host {
-// Preprocessing: sort, transpose, normalise (host/graph_bindings.cc).
+// Preprocessing: sort, transpose, normalize (host/graph_bindings.cc).
 void bind_graph(nanobind::module_& module);
 
 // Graph generators (host/generate_bindings.cc).

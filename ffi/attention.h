@@ -6,7 +6,7 @@
 
 namespace jaxgnn::attention {
 
-// What every kind of attention may take besides its rows and scores.
+// Optional operands that all attentions share.
 struct EdgeOperands {
   const AnyBuffer& edge_bias;
   const AnyBuffer& loop_bias;
@@ -15,8 +15,8 @@ struct EdgeOperands {
   int64_t self_loops;
 };
 
-// The arguments that all kinds of attention have. `num_rows` and `num_columns` are the nodes of the
-// rows' end and of the other; args.heads and args.width are known.
+// The arguments that all attentions share. `num_rows` and `num_columns` count the nodes at the
+// rows' end and at the other; args.heads and args.width are set.
 inline void take_common(Check& check, const RowOperands& rows, const EdgeOperands& edges,
                         DataType type, int64_t num_receivers, int64_t num_rows, int64_t num_columns,
                         AttentionArgs& args) {

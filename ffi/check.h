@@ -58,8 +58,8 @@ inline Type value_type(DataType type) {
 
 constexpr int64_t kUnsplit = int64_t{1} << 30;  // a split length that no row reaches
 
-// What makes up the rows of a graph: CSR, the parts of long rows, and the rows' order. Without
-// splits, long rows are whole.
+// The rows of a graph: CSR, the chunks of long rows, and the row schedule. Without splits, long
+// rows are whole.
 struct RowOperands {
   const AnyBuffer& row_offsets;
   const AnyBuffer& columns;

@@ -6,7 +6,8 @@
 
 namespace jaxgnn::gaussian {
 
-// The Gaussians and the coordinates of the edges: `edges`, or `near` of rows and `far` of columns.
+// The Gaussians and the coordinates of the edges: `edges`, or the terms of the rows (`near`) and of
+// the columns (`far`).
 struct GaussianOperands {
   const AnyBuffer& near;
   const AnyBuffer& far;
@@ -16,8 +17,8 @@ struct GaussianOperands {
   int64_t activation;
 };
 
-// What both handlers take. `stacked` are rows of the kernels' features side by side, and `single`
-// those of one, or of all alike. `num_columns` rows lie at the edges' other end.
+// Operands of both handlers. `stacked` has the contiguous features of all kernels in a row,
+// `single` one row shared by all kernels. `num_columns` counts the rows at the edges' other end.
 inline GaussianArgs take_gaussian(Check& check, const RowOperands& rows,
                                   const GaussianOperands& from, const AnyBuffer& permutation,
                                   const AnyBuffer& stacked, const AnyBuffer& single,

@@ -12,7 +12,7 @@
 namespace jaxgnn::attention {
 namespace {
 
-// Edges whose weights are computed together: whole vectors of any kind.
+// Edges whose weights are computed together: a multiple of every vector width.
 constexpr int kChunk = 32;
 
 // Heads whose weights are held at a time.
@@ -48,8 +48,8 @@ struct Rest {
   bool loop;
 };
 
-// Takes the next chunk: the self-loop by itself, then edges. False if there are none left.
-// pass(e) is called for each of the graph's self-loops that is passed over.
+// Takes the next chunk: the self-loop by itself, then edges. False at the end of the row. pass(e)
+// is called for each of the graph's self-loops that is skipped.
 template <class Pass>
 JAXGNN_OUTLINE bool next_chunk(const AttentionArgs& args, Rest& rest, Chunk& chunk,
                                const Pass& pass) {
@@ -75,7 +75,7 @@ JAXGNN_OUTLINE bool next_chunk(const AttentionArgs& args, Rest& rest, Chunk& chu
   return chunk.count > 0;
 }
 
-// What most do with a self-loop of the graph that is passed over.
+// The default action for a skipped self-loop of the graph: none.
 struct Ignore {
   JAXGNN_INLINE void operator()(int64_t) const {}
 };
@@ -116,7 +116,7 @@ JAXGNN_INLINE V slopes_of(V sums, A slope) {
   return sums > A{0} ? V{} + A{1} : V{} + slope;
 }
 
-// The LeakyReLU, which keeps -inf whatever its slope.
+// The LeakyReLU, which keeps -inf for any slope.
 template <class V, class A>
 JAXGNN_INLINE V leaky_relu(V sums, A slope) {
   return sums == -kInfinity<A> ? sums : sums * slopes_of(sums, slope);

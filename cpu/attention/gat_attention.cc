@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kMaxVectors = kRegisters / 2;
 
-// The weights of a chunk's edges, [edges, heads of the slice], and what earlier ones are to be
-// multiplied by. Returns whether one of those factors is not 1.
+// The weights of a chunk's edges, [edges, heads of the slice], and the factors that rescale the
+// earlier sums. Returns whether any factor is not 1.
 template <class A>
 JAXGNN_OUTLINE bool weigh_chunk(const AttentionForwardArgs& args, const Chunk& chunk, int64_t row,
                                 int64_t first, int64_t count, Softmax<A>* softmax, A* factors,

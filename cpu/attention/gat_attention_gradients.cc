@@ -30,7 +30,7 @@ JAXGNN_INLINE void weigh(int count, A slope, Scored<A>& edges) {
 }
 
 // By senders: the weights of a chunk's edges before and after the multiplication by the LeakyReLU's
-// slope, [edges, 2, heads of the slice]. Adds the edges' numbers to `deltas`.
+// slope, [edges, 2, heads of the slice]. Adds the edges' terms to `deltas`.
 template <class A>
 JAXGNN_OUTLINE void weigh_chunk(const AttentionGradientArgs& args, const Chunk& chunk, int64_t row,
                                 int64_t first, int64_t count, A* deltas, A* weights) {
@@ -102,7 +102,7 @@ JAXGNN_OUTLINE void run(const AttentionGradientArgs& args, const Slice& slice, i
       }
       std::memcpy(products + shape.features[k], &sums[1][k], sizeof(V));
     }
-    // The slices of a head come one after the other: the first one begins its sum.
+    // The slices of a head run in sequence: the first one initializes its sum.
     A* scores = whole ? static_cast<A*>(args.scores_gradient) + row * heads : partial + width;
     const T* values = static_cast<const T*>(attention.values) + row * width + slice.feature;
     for (int64_t h = 0; h < shape.count; ++h) {

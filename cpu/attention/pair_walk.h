@@ -1,8 +1,9 @@
 // The walks over the rows of an attention whose scores need both feature rows of an edge, for a
 // policy `Score`: its terms are symmetric in the two rows, so that one walk serves either end.
 //
-// A walk takes one head, and of very wide ones some features at a time. Of 32 edges it computes the
-// scores, then the weights by vectors, then adds up the rows, which are in the cache by then.
+// A walk processes one head, and a piece of the features if the head is very wide. For 32 edges at
+// a time it computes the scores, then the vectorized weights, then adds the rows, which are in the
+// cache by then.
 //
 // Included by translation units that are compiled for several instruction sets: everything here is
 // in an anonymous namespace, so that no two of them share code.
@@ -31,7 +32,7 @@ JAXGNN_INLINE Stretch piece_of(int64_t width, int64_t piece) {
 }
 
 // Calls body(Constant<lanes>, Constant<vectors>, feature) for all features: four vectors, so that
-// additions overlap, then one, then parts of one.
+// additions overlap, then one vector, then narrower ones.
 template <int N, class Body>
 JAXGNN_INLINE void over_features(int64_t f, int64_t end, const Body& body) {
   for (; f + 4 * N <= end; f += 4 * N) body(Constant<N>{}, Constant<4>{}, f);
@@ -62,7 +63,8 @@ JAXGNN_INLINE void add_weighted(const Chunk& chunk, const Accumulator<T>* weight
   });
 }
 
-// What a walk of one head reads: the rows of its own end and those at the edges' other end.
+// What a walk of one head reads: the rows it walks (`near`) and those at the edges' other end
+// (`far`).
 template <class T>
 struct Ends {
   using A = Accumulator<T>;
@@ -72,7 +74,7 @@ struct Ends {
   const T* far_value;   // [columns, heads, G]
   const A* vector;      // [F], or null
   const A* key_scale;   // [senders, heads], or null
-  bool by_senders;      // these are the near end
+  bool by_senders;      // whether the rows are the senders
   int64_t head, heads;
   int64_t F, G;
   A number;
@@ -334,7 +336,7 @@ void over_heads(const PairArgs& args, const Executor& executor, int64_t widest, 
             [&](int64_t slice, const Work& work) { body(slice / pieces, slice % pieces, work); });
 }
 
-// Adds up the parts of each long row, in their order.
+// Combines the chunks of each long row in order.
 template <class S, class A>
 void join_parts(const Rows& csr, const Executor& executor, A* partials, int64_t width, S* out) {
   over_split_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {

@@ -13,8 +13,8 @@ namespace {
 JAXGNN_INLINE float logarithm(float x) { return __builtin_logf(x); }
 JAXGNN_INLINE double logarithm(double x) { return __builtin_log(x); }
 
-// The softmax over the edges that were met so far: the largest score, and the sum of the
-// exponentials of the differences to it.
+// Online softmax over the edges so far: the maximum score, and the sum of the exponentials of the
+// differences to it.
 template <class A>
 struct Softmax {
   A largest = -kInfinity<A>;

@@ -54,7 +54,8 @@ JAXGNN_INLINE A sum_terms(int64_t f, int64_t end, const Term& term) {
   return f < end ? sum + sum_tail<A, N>(f, end, term) : sum;
 }
 
-// Calls edge(row, e, index) for every edge. Edges are shared out evenly, whatever the rows.
+// Calls edge(row, e, index) for every edge. Edges are distributed evenly among workers, independent
+// of the rows.
 template <class F>
 void over_edges(const Rows& csr, const Executor& executor, int64_t edge_bytes, const F& edge) {
   const int64_t edges = csr.num_edges;

@@ -35,8 +35,8 @@ struct Kernels {
 
 // Chosen once: "avx512" (F, BW, VL, DQ), "avx2" (with FMA and F16C) or "baseline" (what the
 // compiler assumes anyway: SSE2 or NEON). The environment variable JAXGNN_CPU_ISA, read at that
-// time, asks for one of them, for tests; one that this processor lacks is refused in favour of the
-// best that it has.
+// time, asks for one of them, for tests; an instruction set that this processor lacks is refused
+// and the best available one is used.
 const Kernels& kernels();
 
 const char* isa_name();

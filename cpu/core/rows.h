@@ -40,7 +40,7 @@ void parallel_for(const Executor& executor, int64_t items, const F& body) {
   }
 }
 
-// Offsets are kept within the edges, whatever the operand holds.
+// Offsets are clamped to the edges, whatever the operand holds.
 JAXGNN_INLINE int64_t row_begin(const Rows& csr, int64_t row) {
   const int64_t offset = csr.wide_offsets ? static_cast<const int64_t*>(csr.offsets)[row]
                                           : static_cast<const int32_t*>(csr.offsets)[row];
@@ -61,7 +61,7 @@ JAXGNN_INLINE int64_t edge_number(const Args& args, int64_t place) {
                                : static_cast<const int32_t*>(args.permutation)[place];
 }
 
-// Rows longer than this are taken in parts. Without a table, none is.
+// Rows longer than this are processed in chunks. Without a table, none is.
 JAXGNN_INLINE int64_t longest_whole_row(const Rows& csr) {
   return csr.num_splits > 0 ? csr.split_length : csr.num_edges;
 }
@@ -95,7 +95,7 @@ inline int64_t row_of(const Rows& csr, int64_t edge) {
 }
 
 // The number of items to cut `units` into, each of which costs `unit_bytes`: at most 8,192 units
-// for balance, at least some 10 microseconds' worth, so that handing it out costs nothing.
+// for balance, at least about 10 microseconds each, so that the scheduling overhead is negligible.
 inline int64_t item_count(const Executor& executor, int64_t units, int64_t unit_bytes) {
   const int64_t least = max_of((int64_t{1} << 17) / max_of(unit_bytes, 1), 64);
   const int64_t share = units / (16 * max_of(executor.threads, 1));
@@ -103,8 +103,8 @@ inline int64_t item_count(const Executor& executor, int64_t units, int64_t unit_
   return max_of((units + grain - 1) / grain, 1);
 }
 
-// One work item of a row reduction: the rows [first, last) without those taken in parts, or the one
-// row `first` with its edges [begin, end) to be reduced into partials[part].
+// One work item of a row reduction: the rows [first, last) without those processed in chunks, or
+// the chunk [begin, end) of the row `first`, to be reduced into partials[part].
 struct Work {
   int64_t first, last;
   int64_t part;  // -1: whole rows
@@ -151,7 +151,7 @@ void over_split_rows(const Rows& csr, const Executor& executor, const F& body) {
   });
 }
 
-// The sum of the parts [first, last) of a row, of so many numbers each, in the first of them.
+// Adds the partial sums [first, last) of a row, each of `width` values, into the first one.
 template <class A>
 A* sum_parts(A* parts, int64_t width, int64_t first, int64_t last) {
   A* sums = parts + first * width;
@@ -161,15 +161,14 @@ A* sum_parts(A* parts, int64_t width, int64_t first, int64_t last) {
   return sums;
 }
 
-// How many edges ahead to prefetch, of so many bytes each: 8 KiB under way hide the memory's
-// latency and leave most of the first-level cache alone.
+// Prefetch distance in edges of `bytes` each: 8 KiB in flight hide the memory latency and leave
+// most of the L1 cache free.
 constexpr int64_t prefetch_distance(int64_t edge_bytes) {
   return edge_bytes >= 2048 ? 4 : edge_bytes <= 256 ? 32 : 8192 / edge_bytes;
 }
 
-// Now and then prefetches the beginnings of the rows of x that some edges on from e + distance will
-// read, several at once, so that the page table walks which hold up the first touch of a row
-// overlap.
+// Periodically prefetches the beginnings of the rows of x that several edges from e + distance on
+// will read, at once, so that their TLB misses overlap.
 template <class T>
 JAXGNN_INLINE void prefetch_beginnings(const Rows& csr, int64_t e, int64_t distance, const T* x,
                                        int64_t width) {
@@ -186,7 +185,7 @@ JAXGNN_INLINE void prefetch_beginnings(const Rows& csr, int64_t e, int64_t dista
   for (int64_t i = 0; i < kTogether; ++i) __builtin_prefetch(x + indices[i] * width);
 }
 
-// Edge e is about to be read: prefetches the `bytes` of x that an edge some way on will read.
+// Called before edge e is read: prefetches the `bytes` of x of an edge at the prefetch distance.
 template <class T>
 JAXGNN_INLINE void prefetch_ahead(const Rows& csr, int64_t e, const T* x, int64_t width,
                                   int64_t bytes) {

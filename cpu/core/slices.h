@@ -34,14 +34,14 @@ constexpr int most_vectors(int max_vectors) {
   return kManyVectors<T> ? max_vectors : kNarrowVectors<T>;
 }
 
-// The numbers of vectors that kernels are compiled for: 1, 2, 4, 6, 8, 12 and 16. A slice of others
-// is taken as the next of these, its last vectors being the same.
+// The vector counts that kernels are compiled for: 1, 2, 4, 6, 8, 12 and 16. Other slices use the
+// next count, with the last vectors clamped to the end of the slice (they overlap).
 constexpr int next_vectors(int vectors) {
   return vectors < 2 ? vectors + 1 : vectors < 8 ? vectors + 2 : vectors + 4;
 }
 
-// Where vector k of a slice of so many features begins. The first are whole in every slice that
-// takes so many: their places are constants.
+// The offset of vector k in a slice of this many features. The first vectors are full in every
+// slice of this count: their offsets are constants.
 template <int N, int kVectors>
 JAXGNN_INLINE int64_t vector_begin(int k, int64_t width) {
   constexpr int kSpare = kVectors > 8 ? 4 : 2;
@@ -96,7 +96,7 @@ Slices cut_for(Weighting weighting, int64_t width, int64_t head_width, int max_v
   return cut;
 }
 
-// `width` and `heads` are positive; `max_vectors` is one of the numbers from 2 on.
+// `width` and `heads` are positive; `max_vectors` is one of the compiled counts, >= 2.
 template <class T>
 Slices cut_features(int64_t width, int64_t heads, bool weighted, int max_vectors) {
   max_vectors = most_vectors<T>(max_vectors);
@@ -122,7 +122,7 @@ JAXGNN_INLINE void with_vectors(int vectors, const F& f) {
   }
 }
 
-// Calls f(Constant<lanes>, Constant<vectors>) for the run-time numbers that cut_features gives.
+// Calls f(Constant<lanes>, Constant<vectors>) for the run-time counts of cut_features.
 template <Weighting kWeighting, int kLaneCount, int kMaxVectors, class F>
 JAXGNN_INLINE void with_shape(int lanes, int vectors, const F& f) {
   // There are two heads at least, of four features at least.
@@ -164,7 +164,7 @@ JAXGNN_INLINE void with_slice(const Slices& cut, const Slice& slice, const F& f)
   }
 }
 
-// Where, in an edge's row of weights from the slice's head on, the weight of a vector lies.
+// The offset of a vector's weight in an edge's row of weights, from the slice's first head on.
 template <Weighting kWeighting>
 JAXGNN_INLINE int64_t weight_at(const Slice& slice, int64_t feature, int64_t head_width) {
   if (kWeighting == Weighting::shared) return 0;

@@ -11,7 +11,7 @@
 namespace jaxgnn::gaussian {
 namespace {
 
-// Edges whose weights are computed together: whole vectors of any kind.
+// Edges whose weights are computed together: a multiple of every vector width.
 constexpr int kChunk = 32;
 
 // Kernels whose weights are held at a time.
@@ -26,7 +26,8 @@ struct Chunk {
   A coordinates[kMaxDims][kChunk];
 };
 
-// Near 0 the error is that of the numbers near 1, as it is in a coordinate's difference to a mean.
+// For x close to 0 the absolute error is that of values close to 1, as in a coordinate's difference
+// to a mean.
 template <class A, int N>
 JAXGNN_INLINE Vector<A, N> hyperbolic_tangent(Vector<A, N> x) {
   constexpr A kMost = A{20};  // 1 from there on
@@ -89,7 +90,7 @@ JAXGNN_INLINE void weigh(const GaussianArgs& args, const Chunk<A>& chunk, int64_
   }
 }
 
-// The edges that a worker takes of a row; none of a whole row that is taken in parts.
+// The edges of a row for one worker; none for a whole row that is processed in chunks.
 struct Stretch {
   int64_t begin, end;
   bool whole, elsewhere;

@@ -7,7 +7,7 @@
 namespace jaxgnn::gaussian {
 namespace {
 
-// Rows whose records are added up by one worker, whatever the number of workers is.
+// Rows whose partial sums one worker adds, independent of the number of workers.
 constexpr int64_t kRecords = 1024;
 
 // A row's sums over its edges of g (p - mu), and then of g (p - mu)^2, by kernel and coordinate.
@@ -36,7 +36,7 @@ JAXGNN_INLINE void add_dots(const GaussianGradientArgs& args, const Chunk<A>& ch
   }
 }
 
-// Takes g of a kernel to the gradients of the coordinates, and to the row's record, or null.
+// Adds a kernel's g to the gradients of the coordinates, and to the row's partial sums if not null.
 template <class A>
 JAXGNN_INLINE void add_kernel(const GaussianArgs& args, const Chunk<A>& chunk, int64_t k,
                               const A* g, A (*coordinates)[kChunk], A* record) {
@@ -109,7 +109,7 @@ __attribute__((noinline)) void run(const GaussianGradientArgs& args, const Work&
   }
 }
 
-// The parameters' gradients: the records' sum, block by block and then over the blocks.
+// The parameters' gradients: the rows' partial sums, added block by block and then over the blocks.
 template <class A>
 void sum_records(const GaussianGradientArgs& args, const Executor& executor) {
   const GaussianArgs& gaussian = args.gaussian;

@@ -1,5 +1,5 @@
-// The sums of a row stay in the first-level cache, a slice of the features at a time: several rows
-// that are gathered, or several kernels' sums, are under way between a load and a store of them.
+// The sums of a row stay in the L1 cache, one slice of the features at a time. Several gathered
+// rows, or the sums of several kernels, are accumulated between a load and a store of them.
 #include "cpu/gaussian/gaussian_spmm.h"
 
 #include "cpu/gaussian/gaussian.h"

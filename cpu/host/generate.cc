@@ -149,8 +149,8 @@ Edges to_csr(const Buffer<uint64_t>& keys, int64_t num_nodes, bool undirected) {
     if (undirected) ++edges.row_offsets[sender_of(keys[i]) + 1];
   }
   for (int64_t i = 0; i < num_nodes; ++i) edges.row_offsets[i + 1] += edges.row_offsets[i];
-  // A row's smaller neighbours are the senders of its own keys, and come first; the larger ones
-  // are the receivers of other rows' keys, and these rows come later: every row fills in order.
+  // A row's smaller neighbors are the senders of its own keys, and come first; the larger ones are
+  // the receivers of other rows' keys, and these rows come later: every row fills in order.
   std::vector<int64_t> next(edges.row_offsets.data(), edges.row_offsets.data() + num_nodes);
   for (int64_t i = 0; i < keys.size(); ++i) {
     const int64_t receiver = receiver_of(keys[i]);
@@ -165,7 +165,8 @@ void check(bool condition, const char* message) {
   if (!condition) throw std::invalid_argument(message);
 }
 
-// Draws edges until there are as many distinct ones as wanted. sample(i) is a pair of node ids.
+// Draws edges until the requested number of distinct edges is reached. sample(i) is a pair of node
+// ids.
 template <class Sample>
 Edges sample_distinct(const Sampling& s, const Sample& sample) {
   const int64_t n = s.num_nodes;

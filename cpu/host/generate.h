@@ -1,8 +1,8 @@
 // Random graphs of exact size, sampled in parallel.
 //
-// Every random number is a hash of (seed, purpose, counter), so that a graph is a function of its
-// arguments alone, whatever the number of threads. No Python here: plain pointers in, owned buffers
-// out. Arguments that would be unsafe throw std::invalid_argument.
+// Every random number is a hash of (seed, purpose, counter), so that a graph depends only on its
+// arguments and not on the number of threads. No Python here: plain pointers in, owned buffers out.
+// Arguments that would be unsafe throw std::invalid_argument.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ struct Sampling {
   bool undirected = false;  // then num_edges is even
   uint64_t seed = 0;
   const int32_t* relabel = nullptr;  // new ids of the nodes, or null
-  int num_threads = 0;               // 0: as many as the hardware runs
+  int num_threads = 0;               // 0: the number of hardware threads
 };
 
 // Both ends of an edge are drawn in proportion to `weights`: the first among all nodes, the second
 // with probability `intra_share` among the first one's community, else among all. Communities are
-// the ranges between consecutive `community_offsets` (before relabelling).
+// the ranges between consecutive `community_offsets` (before relabeling).
 Edges chung_lu(const int64_t* weights, const int64_t* community_offsets, int64_t num_communities,
                double intra_share, const Sampling& sampling);
 

@@ -206,7 +206,7 @@ void sort_edges(Edges<Index>& edges, const BuildOptions& options) {
   sort_by(&Edges<Index>::receiver, &Edges<Index>::sender, options.num_receivers);
 }
 
-// Keeps the first of equal neighbours.
+// Keeps the first of equal adjacent edges.
 template <class Index>
 void drop_duplicates(Edges<Index>& edges) {
   const int64_t size = edges.sender.size();

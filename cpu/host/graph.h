@@ -1,7 +1,7 @@
-// Host-side graph preprocessing: sorted edges, their transpose and normalisation.
+// Host-side graph preprocessing: sorted edges, their transpose and normalization.
 //
 // No Python and no XLA here: plain pointers in, owned buffers out. Everything runs on std::thread
-// and gives the same result whatever the number of threads.
+// and gives the same result for any number of threads.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ struct FreeMemory {
   void operator()(void* memory) const;
 };
 
-// Uninitialised memory, aligned to a cache line so that JAX can take it over without a copy (and,
-// when large, to a huge page: the sort scatters over the whole of it).
+// Uninitialized memory, aligned to a cache line so that JAX can adopt it without a copy. Large
+// arrays are aligned to a huge page, as the sort scatters over the whole array.
 void* allocate(std::size_t bytes);
 
 template <class T>

@@ -19,8 +19,8 @@ constexpr int64_t kRowGrain = 64;
 constexpr int64_t kLongestPart = 1 << 15;  // entries; a window has about 10^4
 constexpr int64_t kMostTerms = 1 << 12;    // edges of a receiver in a part, and its entries if more
 
-// Counts of the labels seen in one row: a hash table of at least twice as many places as the row
-// has edges, so that its size is a row's and not the graph's.
+// Counts of the labels seen in one row: a hash table with at least two slots for each edge of the
+// row, so its size depends on the row and not on the graph.
 class Counter {
  public:
   // Forgets what it has counted, and makes room for a row of `degree` edges.
@@ -177,8 +177,8 @@ class Builder {
     });
   }
 
-  // Each node takes the label that most of its neighbours have, large labels discounted by the
-  // root of their size so that none floods the graph. Raghavan et al., Phys. Rev. E 76 (2007).
+  // Each node takes the label that most of its neighbors have, large labels discounted by the root
+  // of their size so that none floods the graph. Raghavan et al., Phys. Rev. E 76 (2007).
   std::vector<int32_t> propagate_labels() const {
     const std::size_t n = static_cast<std::size_t>(num_receivers_);
     std::vector<int32_t> labels(n), next(n), sizes(n, 1);
@@ -234,7 +234,7 @@ class Builder {
     return labels;
   }
 
-  // The windows by falling size, equal ones by number.
+  // The windows sorted by descending size, ties by index.
   static std::vector<int32_t> by_falling(const std::vector<int64_t>& sizes) {
     std::vector<int32_t> windows(sizes.size());
     std::iota(windows.begin(), windows.end(), 0);
@@ -244,8 +244,8 @@ class Builder {
     return windows;
   }
 
-  // Counts every window's entries and writes the rows in order of falling count, so that the
-  // longest window starts first. Returns where each window's entries begin.
+  // Counts every window's entries and writes the rows by descending count, so that the longest
+  // window starts first. Returns where each window's entries begin.
   std::vector<int64_t> sort_windows(Windows& out) const {
     const auto rows_of = [&](int64_t w, int32_t* rows) {
       for (int r = 0; r < kWindowRows; ++r) {

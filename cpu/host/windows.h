@@ -1,8 +1,8 @@
 // Receivers in windows of 64, with what each window reads: every sender once, with a mask of the
-// receivers that it has edges to. MaxK's GPU kernels read a sender's record, or reduce into it,
+// receivers that it has edges to. MaxK's GPU kernels read a sender's CBSR row, or reduce into it,
 // once a window instead of once an edge.
 //
-// Plain pointers in, owned buffers out; the same result whatever the number of threads.
+// Plain pointers in, owned buffers out; the same result for any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -23,20 +23,20 @@ struct Windows {
 };
 
 // Groups receivers that share senders (labels spread over the graph, then by degree), so that a
-// window's edges have few distinct senders. Windows come in order of falling size, a window's
-// entries in order of falling number of edges. A repeated edge is an entry of its own.
+// window's edges have few distinct senders. Windows are sorted by descending size, a window's
+// entries by descending number of edges. A repeated edge is a separate entry.
 //
-// A window with many entries is cut into parts, consecutive in `parts`, whose results are added up
-// (a window's only part has no place): for balance, and so that no receiver has so many edges in a
-// part that sums in fixed point lose accuracy.
+// A window with many entries is split into parts, consecutive in `parts`, whose results are added
+// (the only part of a window has no slot). This balances the load and bounds a receiver's edges in
+// a part, which keeps fixed-point sums accurate.
 //
 // Throws std::length_error if there are 2^31 entries or more.
 template <class Index>
 Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
                       int32_t num_senders);
 
-// The receivers in the order of such groups, the groups by falling number of edges: what runs side
-// by side then reads the same senders, and the longest rows start first.
+// The receivers grouped in this way, the groups sorted by descending number of edges: rows that run
+// concurrently then read the same senders, and the longest rows start first.
 template <class Index>
 Buffer<int32_t> order_rows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
                            int32_t num_senders);

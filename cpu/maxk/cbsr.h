@@ -1,4 +1,5 @@
-// How the kernels read compressed balanced sparse rows: a record is one row's values and columns.
+// How the kernels read compressed balanced sparse rows: a CBSR row holds the values and columns of
+// one node.
 //
 // Included by translation units that are compiled for several instruction sets: everything here is
 // in an anonymous namespace, so that no two of them share code.

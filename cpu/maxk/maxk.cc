@@ -52,7 +52,7 @@ JAXGNN_INLINE Keys<Key> load_keys(const Key* from) {
   return keys;
 }
 
-// Integers in the order of the numbers: -0 as +0, and every NaN as the largest.
+// Integer keys in the order of the values: -0 as +0, and every NaN as the largest.
 template <class T, class Key = typename Bits<T>::type>
 JAXGNN_INLINE Keys<Key> keys_of(Keys<Key> bits) {
   constexpr Key kLargest = std::numeric_limits<Key>::max();

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kLine = 64;  // of a cache
 
-// Prefetches the lines of the records that edges some way on will read.
+// Prefetches the cache lines of the CBSR rows that later edges will read.
 template <class T, class Index>
 class RecordPrefetch {
  public:
@@ -38,8 +38,8 @@ class RecordPrefetch {
   const int64_t values_, indices_, distance_;
 };
 
-// sums[indices[c]] += weight * values[c], one after the other, a store a cycle. Scatters, and
-// expansions of the values into registers by masks, take longer.
+// sums[indices[c]] += weight * values[c], in sequence, one store a cycle. Scatter instructions and
+// masked expansions into registers are slower.
 template <int N, class T, class Index, class A>
 JAXGNN_INLINE void add_terms(A* sums, const T* values, const Index* indices, A weight) {
   JAXGNN_UNROLL

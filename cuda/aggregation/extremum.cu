@@ -27,7 +27,7 @@ struct Selection {
   using Params = aggregation::Params<T>;
   static constexpr bool kWeighted = kHasWeights, kFloat = sizeof(T) == 4;
   static constexpr InFlight kInFlight = kWeighted ? InFlight::kOneChunk : InFlight::kNextChunk;
-  // As many blocks a multiprocessor as the registers allow without spilling (on sm_90).
+  // The maximum number of blocks a multiprocessor without register spills (on sm_90).
   static constexpr int kLongBlocks = kWeighted || sizeof(T) == 2 ? 8 : 10;
   static constexpr int kShortBlocks = kWeighted ? (kFloat ? 12 : 10) : kFloat ? 16 : 12;
 

@@ -17,12 +17,12 @@
 //     so that a slice of all that is gathered stays in the L2 cache while every edge reads it; the
 //     slices are the grid's y axis, hence run one after the other. The warp's four groups take
 //     every fourth chunk of four edges and add up at the end. A chunk's column indices are one
-//     aligned 16-byte load: fetched one by one they cost as many L1 wavefronts as the rows.
+//     aligned 16-byte load: scalar loads would cost the same number of L1 wavefronts as the rows.
 //   short rows: 32 lanes (8 or 16 if a row is that narrow) walk a row alone. If rows are tiny,
 //     several one after the other, for the start of a block costs more than a row of five edges.
 //     The indices of the next four edges, also across the end of a row, are loaded behind the rows.
-// Rows over the split length are taken in parts; another kernel adds the parts in their order.
-// docs/performance.md has the measurements behind these choices.
+// Rows longer than the split length are processed in chunks; another kernel adds the chunks in
+// order. docs/performance.md has the measurements behind these choices.
 #pragma once
 
 #include "cuda/core/dispatch.cuh"
@@ -208,10 +208,10 @@ __global__ void __launch_bounds__(kGatherThreads, P::kLongBlocks)
   if (local < RowWalk::kLanes && active) lane.store(work);
 }
 
-// Each kLanes lanes take a part of a long row, or a row, or if kSeveral p.rows_per_worker rows one
-// after the other; those follow each other in number, whatever the order of rows is.
-// Numbers of rows fit in 32 bits (launch_rows), and so does the size of a gathered row; numbers of
-// edges need not.
+// A group of kLanes lanes processes a chunk of a long row, or a row, or with kSeveral
+// p.rows_per_worker rows in sequence; these have consecutive indices under any row schedule. Row
+// indices fit in 32 bits (launch_rows), and so does the size of a gathered row; edge indices may
+// not.
 template <typename P, int V, int kLanes, bool kSeveral>
 __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
     short_rows(const typename P::Params p) {
@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
 }
 
 // Columns or rows that do not fit in 32 bits (2^31 edges or more, read through a permutation or in
-// their order): right, not fast.
+// order): correct, not fast.
 template <typename P>
 __global__ void __launch_bounds__(kGatherThreads) wide_rows(const typename P::Params p) {
   const Work work = find_work(p.rows, (int64_t(blockIdx.x) * kGatherThreads + threadIdx.x) / 32);

@@ -1,7 +1,7 @@
-// Dot products on edges. A warp walks a row (or a part of a long one); each of its four groups of
-// eight lanes takes an edge, so that the receiver's features stay in the L1 cache while the
-// senders' stream by, 16 bytes a lane. A matrix of wide rows that exceeds the L2 cache is taken in
-// slices of its features instead, which add to the result one after the other.
+// Dot products on edges. A warp walks a row (or a chunk of a long one). Each of its four groups of
+// eight lanes processes an edge, so that the receiver's features stay in the L1 cache while the
+// senders' features stream through, 16 bytes a lane. A matrix of wide rows that exceeds the L2
+// cache is processed in slices of its features, which add to the result in sequence.
 #include "cuda/aggregation/aggregation.h"
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/reduce.cuh"
@@ -118,9 +118,9 @@ __global__ void __launch_bounds__(kThreads) edge_dots_of_slice(const Params<T> p
   }
 }
 
-// Whether slices are worth reading the columns and the results once more for each: where a row is
-// of several, is read by many edges, and all rows together are not held by the L2 cache. The
-// results of several heads lie side by side: a slice would move all of them.
+// Whether slicing pays for another read of the columns and the results in each slice: if a row has
+// several slices, is read by many edges, and the rows exceed the L2 cache. The results of several
+// heads are contiguous: a slice would move all of them.
 bool takes_slices(const SddmmArgs& args, int64_t row_bytes) {
   constexpr int64_t kCacheBytes = 32 << 20;
   constexpr int64_t kMeanDegree = 16;

@@ -43,8 +43,8 @@ __device__ inline void store_ties(const Work& work, A* out, A* partials, int64_t
   }
 }
 
-// As many blocks a multiprocessor as the registers allow without spilling (on sm_90; weighted ties
-// of float16 spill 28 bytes in short rows).
+// The maximum number of blocks a multiprocessor without register spills (on sm_90; weighted ties of
+// float16 spill 28 bytes in short rows).
 template <typename T>
 constexpr int long_blocks(Kind kind, bool weighted) {
   if (kind == Kind::kTies) return weighted ? 8 : sizeof(T) == 4 ? 12 : 10;

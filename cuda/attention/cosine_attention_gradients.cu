@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kPairThreads, 8) cosine_gradients(const Params
   using A = typename Accumulator<T>::type;
   constexpr int V = 16 / sizeof(T);
   constexpr bool kEnding = kEdges != Edges::kStarting, kStarting = kEdges != Edges::kEnding;
-  // Edges whose rows are under way together: as many as there are registers for.
+  // Edges whose rows are in flight at once, limited by the registers.
   constexpr bool kHalves = sizeof(T) == 2;
   constexpr int kSteps = kStarting ? (kHalves ? 3 : 4) / P : kHalves && P == 2 ? 2 : 4;
 
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(kPairThreads, 8) cosine_gradients(const Params
   }
 }
 
-// Joins the parts of each long row in their order; a block a part, of which the first of each row
+// Combines the chunks of each long row in order. One block a chunk; the first block of each row
 // does the work.
 template <typename T, Edges kEdges>
 __global__ void join_gradients(const Params<T> p) {

@@ -12,14 +12,14 @@ namespace jaxgnn::attention {
 // that after dropout and c the LeakyReLU's slope:
 //   forward:   sum w x, and sum alpha, both not yet divided by the sum of exponentials;
 //   senders:   sum w x, sum c w x, and sum c alpha delta;
-//   receivers: sum w x, and sum alpha, over the edges on one side of the LeakyReLU's bend.
+//   receivers: sum w x, and sum alpha, over the edges on one side of the LeakyReLU's kink.
 // The last is enough as the row's other edges have the rest of known sums. With + the edges of
 // slope 1 and s the other slope, sum alpha = 1 and sum w <dy, x> = delta give
 //   dscore = <dy, sum c w x> - delta sum c alpha = (1 - s) (<dy, sum+ w x> - delta sum+ alpha),
-// and the same with the other sign and the other edges: the fewer ones need to be gathered.
+// and the same with the other sign and the other edges: only the smaller side needs to be gathered.
 enum class Pass { kForward, kSenders, kReceivers };
 
-// The numbers of one end's nodes, heads side by side.
+// The score terms of the nodes at one end of the edges, heads contiguous.
 template <typename A>
 struct End {
   const A* score;
@@ -44,7 +44,7 @@ struct Scoring {
   int64_t num_columns;
 };
 
-// One edge's numbers, of one head, as they are in memory.
+// The score terms of one edge and head, as stored in memory.
 template <typename A>
 struct Gathered {
   A score;
@@ -125,7 +125,7 @@ __device__ inline A keep_factor(const Scoring<A>& s, int64_t number, int head) {
   return (stream & 2 ? high : low) >= s.drop_below ? s.keep_scale : A(0);
 }
 
-// An edge's score before and after the LeakyReLU, which keeps -inf whatever its slope.
+// An edge's score before and after the LeakyReLU, which keeps -inf for any slope.
 template <typename A>
 struct Score {
   A sum;
@@ -154,8 +154,8 @@ __device__ inline Terms<A> weigh(const Scoring<A>& s, const Score<A>& score, A b
   return {weight, A(0), alpha};
 }
 
-// The softmax over the edges that were met so far: the largest score, or one that is not much less,
-// and the sum of the exponentials of the differences to it.
+// Online softmax over the edges so far: the maximum score, or one slightly below it, and the sum of
+// the exponentials of the differences to it.
 template <typename A>
 struct Softmax {
   A largest = A(-INFINITY);

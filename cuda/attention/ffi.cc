@@ -1,5 +1,5 @@
-// The XLA FFI handlers of attention: the scratch of additive scores, and attention by cosines,
-// which only a GPU has kernels of its own for.
+// The XLA FFI handlers of attention: the scratch of additive scores, and cosine attention, which
+// has its own kernels only on a GPU.
 #include "cuda/core/ffi.h"
 
 #include "cuda/attention/attention.h"

@@ -1,5 +1,5 @@
-// The gradients of the biases. Those of the edges are wanted edge by edge, so that there is a dot
-// product for each (sddmm.h's), which a second kernel turns into the gradient where it lies.
+// The gradients of the biases. The edge bias needs one value for each edge: SDDMM computes the dot
+// products, and a second kernel turns them into the gradient in place.
 #include "cuda/aggregation/aggregation.h"
 #include "cuda/attention/edge_weights.cuh"
 #include "cuda/core/reduce.cuh"

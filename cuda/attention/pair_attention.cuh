@@ -14,10 +14,9 @@ constexpr int64_t kAlwaysSharedRow = 256;
 // Lanes that are at work at once: 16 warps on each of 132 multiprocessors, about.
 constexpr int64_t kLanesAtOnce = 65536;
 
-// Whether the groups of a warp share a row. Rows in an order are about as long as their neighbours,
-// so that groups with a row each do not wait for one another; but on a small graph they would for
-// that with the longest row, or part of one, when there is nothing else to do
-// (docs/performance.md).
+// Whether the groups of a warp share a row. Adjacent rows of a row schedule have similar lengths,
+// so groups with one row each stay balanced. On a small graph they would idle while one group
+// processes the longest row or chunk (docs/performance.md).
 inline bool share_rows(const Rows& rows, int64_t tiles, int64_t lanes) {
   if (rows.num_edges < kSharedRow * rows.num_rows) return false;
   if (rows.order == nullptr || rows.num_edges >= kAlwaysSharedRow * rows.num_rows) return true;
@@ -126,7 +125,7 @@ inline bool is_empty(const PairArgs& args) {
   return is_empty(args.attention) || args.head_width == 0;
 }
 
-// Joins the parts of long rows, forward.
+// Combines the chunks of long rows in the forward pass.
 template <typename T>
 cudaError_t join_forward(const PairParams<T>& p, const Launch& launch) {
   using A = typename Accumulator<T>::type;

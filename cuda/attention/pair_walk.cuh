@@ -1,12 +1,12 @@
 // The walks over the rows of an attention whose scores need both feature rows of an edge, for a
 // policy `Score`: its terms are symmetric in the two rows, so that one walk serves either end.
 //
-// A group of lanes takes a row (or a part of a long one) and a head, 16 bytes a lane and one to
-// four times; where heads are narrow, neighbouring groups take neighbouring heads of the row. Of
-// several edges the rows are loaded before any is used, and the columns of the next ones behind
-// them. Groups of a warp step together, so that sums over a group are plain shuffles; where rows
-// are long, all of a warp's groups share one and join what they have at its end. Heads are the
-// grid's slow axis: all rows of a head are gathered while its slice of the columns is in L2.
+// A group of lanes processes a row (or a chunk of a long one) and a head, with one to four vectors
+// of 16 bytes a lane; where heads are narrow, adjacent groups process adjacent heads of the row.
+// The rows of several edges are loaded before the first is used, then the columns of the next
+// edges. The groups of a warp run in lockstep, so that sums over a group are plain shuffles. Where
+// rows are long, all groups of a warp share one row and combine their results at its end. Heads are
+// the grid's slow axis: all rows of a head are gathered while its slice of the columns is in L2.
 #pragma once
 
 #include "cuda/attention/attention.h"
@@ -67,8 +67,8 @@ __device__ inline PairPlace pair_place(const P& p, int64_t thread) {
   return place;
 }
 
-// As many blocks a multiprocessor as the registers allow: on sm_90 without spilling, but for a few
-// words in float32 where there are biases, or four vectors a lane.
+// The maximum number of blocks a multiprocessor: on sm_90 without register spills, except a few
+// words in float32 with biases, or with four vectors a lane.
 template <typename T, Pass kPass>
 constexpr int kPairBlocks = kPass == Pass::kForward || sizeof(T) == 4 ? 8 : 6;
 
@@ -83,8 +83,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
   constexpr bool kReceivers = kPass == Pass::kReceivers;
   constexpr bool kOneFar = Score::kSharedRows && !kSenders;  // values and keys are the same rows
   constexpr bool kOneNear = Score::kSharedRows && kSenders;
-  // Edges whose rows are under way together: more where an edge has one row and there are
-  // registers.
+  // Edges whose rows are in flight at once: more if an edge has one row and registers are left.
   constexpr bool kLight = kOneFar && kPlain && !Score::kVector && sizeof(T) == 4;
   constexpr int kSteps = kWhole && P < 4 ? (kLight ? 4 : 4 / P) : 1;
 

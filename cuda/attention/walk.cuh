@@ -1,5 +1,5 @@
-// Sums of gathered rows, weighted by an attention that is computed on the way, for the forward pass
-// and both gradients: which walk a shape takes, what comes before it and after it.
+// Sums of gathered rows, weighted by attention computed online, for the forward pass and both
+// gradients: the choice of the walk for a shape, and the kernels before and after it.
 // docs/performance.md has the measurements behind the choices.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace jaxgnn::attention {
 
-// Joins the parts of each long row in their order; a block a part, of which the first of each row
-// does the work. Forward, each part's sums are relative to a reference of its own.
+// Combines the chunks of each long row in order. One block a chunk; the first block of each row
+// does the work. In the forward pass each chunk's sums have their own reference score.
 template <typename T, Pass kPass, typename A>
 __global__ void join_sums(const RowParams<T> p) {
   const int64_t first = blockIdx.x;
@@ -43,8 +43,8 @@ __global__ void join_sums(const RowParams<T> p) {
   }
 }
 
-// Which side of the LeakyReLU's bend has fewer edges, judged by 64 of a row: any answer is right.
-// A warp a row; parts of a row go by its first one.
+// The smaller side of the LeakyReLU's kink, estimated from 64 edges of a row; either answer gives
+// correct results. One warp a row; the chunks of a row use the first chunk's answer.
 template <typename A>
 __global__ void choose_sides(const Rows rows, End<A> near, End<A> far, int* sides, int heads) {
   constexpr int kSamples = 64;
@@ -71,7 +71,7 @@ __global__ void choose_sides(const Rows rows, End<A> near, End<A> far, int* side
   }
 }
 
-// The columns' numbers by heads, so that those of neighbouring columns share a sector.
+// The columns' terms, head-major, so that those of adjacent columns share a sector.
 template <typename A, Pass kPass>
 __global__ void fill_table(End<A> far, A* table, int64_t num_columns, int heads) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -88,8 +88,8 @@ __global__ void fill_table(End<A> far, A* table, int64_t num_columns, int heads)
   *to = from.score;
 }
 
-// The sum of a row's dot products of one head, over its slices and its parts in their order. A
-// thread a row and head, or a first part and head.
+// The sum of a row's dot products of one head, over its slices and its chunks in order. One thread
+// for each row (or first chunk) and head.
 template <typename A>
 __global__ void finish_dots(const Rows rows, const A* dots, A* out, int heads, int slices) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -166,11 +166,11 @@ cudaError_t launch_long(RowParams<T>& p, typename Accumulator<T>::type* table,
   return launch_walk<T>(long_rows<T, kPass, kPlain>, p, slices, 32, launch);
 }
 
-// Mean row length from which the lanes of a warp find enough edges to weigh.
+// The mean row length from which a row has enough edges for the lanes of a warp.
 constexpr int64_t kLongRow = 64;
 
-// The walk, and where `scores` is not null the rows' sums of dot products. `table` has room for the
-// columns' numbers.
+// The walk, and where `scores` is not null the rows' sums of dot products. `table` is scratch for
+// the columns' terms.
 template <typename T, Pass kPass>
 cudaError_t walk_rows(RowParams<T> p, typename Accumulator<T>::type* table,
                       typename Accumulator<T>::type* scores, const Launch& launch) {

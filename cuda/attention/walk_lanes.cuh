@@ -1,5 +1,5 @@
-// Other rows: 8 or 32 lanes a row, each of which weighs all edges for its own head. That repeats
-// work, but needs no tile to be full, and heads may be narrower than a slice.
+// Other rows: 8 or 32 lanes a row, each of which computes the weights of all edges for its own
+// head. This repeats work, but needs no full tiles, and heads may be narrower than a slice.
 #pragma once
 
 #include <type_traits>

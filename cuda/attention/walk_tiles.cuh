@@ -1,9 +1,9 @@
 // Long rows: a warp a row and 128 bytes of one head, a slice that stays in the L2 cache while every
-// edge reads it. The edges come in tiles of 32, of which each lane weighs one; then the four groups
-// of eight lanes read the rows of every fourth edge, whose column and weights they get by shuffles.
-// Columns are loaded two tiles ahead, scores one: else a tile would wait for three loads, one after
-// the other. Where edges may be left out, those that are not wait in shared memory until there are
-// 32.
+// edge reads it. The edges are processed in tiles of 32: each lane computes the weight of one edge;
+// then each of the four groups of eight lanes reads the rows of every fourth edge, whose column and
+// weights it gets by shuffles. Columns are loaded two tiles ahead and scores one tile ahead, else a
+// tile would wait for three dependent loads. Where edges may be skipped, the remaining ones are
+// queued in shared memory until there are 32.
 #pragma once
 
 #include <type_traits>
@@ -63,7 +63,7 @@ struct Tiles {
   // The lane's edge in a tile: lane u of a group has the group's u-th one.
   __device__ static int slot() { return lane() % kLanes * kGroups + lane() / kLanes; }
 
-  // The numbers of the column and of the lane's edge in the current tile or the next one.
+  // The terms of the column and of the lane's edge in the current tile or the next one.
   __device__ Gathered<A> gather(int column, int ahead, bool valid) const {
     Gathered<A> far{A(0), A(0), A(0), A(0), 0};
     if constexpr (kPass == Pass::kSenders) {
@@ -86,8 +86,8 @@ struct Tiles {
     return far;
   }
 
-  // What the lane's edge contributes: nothing if it is not `valid`, as those on the wrong side of
-  // the bend are not.
+  // The contribution of the lane's edge: 0 unless `valid`. Edges on the wrong side of the kink are
+  // not valid.
   template <bool kBiased>
   __device__ Terms<A> terms_of(const Gathered<A>& far, bool& valid) {
     Score<A> score = score_of<!kBiased>(p.scoring, far, near.score);
@@ -153,7 +153,7 @@ struct Tiles {
     if constexpr (kSums == 2) queue->weights[1][at] = terms.second;
   }
 
-  // Queues the lanes' edges that are wanted, and adds a tile's when they are so many.
+  // Queues the lanes' selected edges, and processes a tile once the queue holds one.
   __device__ void enqueue(int column, const Terms<A>& terms, bool wanted) {
     const unsigned lanes = __ballot_sync(kFullWarp, wanted);
     if (wanted) to_queue(queued + __popc(lanes & ((1u << lane()) - 1)), column, terms);
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kRowThreads) long_rows(const RowParams<T> p) {
             {},
             {}};
   walk.run(work.count);
-  // Computed anew, these take no registers meanwhile.
+  // Recomputed to save registers.
   asm volatile("" ::: "memory");
   work = find_work(p.rows, worker);
   if constexpr (kPass == Pass::kSenders) {
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(kRowThreads) long_rows(const RowParams<T> p) {
   if constexpr (kPass == Pass::kForward) {
     walk.softmax.total = warp_sum(walk.softmax.total);
   } else {
-    // The slice's dot product; the first of a head takes the sum of numbers off.
+    // The slice's dot product; the first slice of a head subtracts the sum of the terms.
     A number = walk.softmax.total;
     if (kPass == Pass::kReceivers) number *= walk.near.delta;
     A dot = place.slice == 0 ? -number : A(0);

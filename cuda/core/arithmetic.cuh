@@ -1,4 +1,4 @@
-// Functions of numbers, sums over a warp and of rows, and numbers of blocks.
+// Scalar functions, sums over a warp and of rows, and block counts.
 #pragma once
 
 #include "cuda/core/rows.cuh"
@@ -12,8 +12,8 @@ __device__ inline A warp_sum(A v) {
   return v;
 }
 
-// Sums each of the values over the kLanes lanes of a group, neighbours in `mask`, of which this one
-// is the local-th; lane u gets the u-th one's. Half of the sums change hands at each step.
+// Sums each of the values over the kLanes adjacent lanes of a group in `mask`; this is lane
+// `local`, and lane u gets sum u. Each step exchanges half of the sums.
 template <int kLanes, typename A>
 __device__ inline A scatter_sums(A (&values)[kLanes], int local, unsigned mask) {
 #pragma unroll

@@ -50,7 +50,7 @@ __device__ inline void store_row(const Work& work, T* out, A* partials, int64_t 
   store_vector<T, V, A>(out + work.row * width + f, acc);
 }
 
-// Joins the parts of each long row in their order; a block a part, of which the first of each row
+// Combines the chunks of each long row in order. One block a chunk; the first block of each row
 // does the work.
 template <typename T, typename Op, typename A>
 __global__ void join_parts(const Rows rows, const A* partials, T* out, int64_t width, bool mean,

@@ -123,8 +123,9 @@ __device__ inline void store_vector(T* address, const A (&values)[V]) {
   __stcs(reinterpret_cast<decltype(vector.word)*>(address), vector.word);
 }
 
-// A stretch of edges for one worker (a warp, or a group of its lanes): a whole short row, or one
-// part of a long row. Workers 0 .. num_splits - 1 take the parts, so that long rows start first.
+// A range of edges for one worker (a warp, or a group of its lanes): a whole short row, or one
+// chunk of a long row. Workers 0 .. num_splits - 1 process the chunks, so that long rows start
+// first.
 struct Work {
   int64_t row;   // -1: nothing to do
   int64_t part;  // place among the partial results, or -1 for a whole row

@@ -64,7 +64,8 @@ __device__ inline Gaussians<A> stage(const Gaussians<A>& g, A* shared) {
   return staged;
 }
 
-// Near 0 the error is that of the numbers near 1, as it is in a coordinate's difference to a mean.
+// For x close to 0 the absolute error is that of values close to 1, as in a coordinate's difference
+// to a mean.
 __device__ inline float hyperbolic_tangent(float x) {
   return 1.0f - __fdividef(2.0f, exponential(fminf(x, 20.0f) * 2.0f) + 1.0f);
 }
@@ -113,9 +114,9 @@ __device__ inline void weigh(const Gaussians<A>& g, const Coordinates<A>& at, in
   for (int k = 0; k < kCount; ++k) weights[k] = exponential(sums[k] * A(-0.5));
 }
 
-// A worker: kGroups groups of kLanes lanes, that take a row or a part of one. In a tile each lane
-// weighs one edge; then the groups take turns, and lane u of a group has weighed the group's u-th.
-// Teams narrower than a warp step together: shuffles of all lanes need no check of who takes part.
+// A team: kGroups groups of kLanes lanes that process a row or a chunk of one. In a tile each lane
+// computes the weight of one edge; lane u of a group has the weight of the group's edge u. Teams
+// narrower than a warp run in lockstep: full-warp shuffles need no participation mask.
 template <int kLanesOf, int kGroupsOf>
 struct Team {
   static constexpr int kLanes = kLanesOf, kGroups = kGroupsOf, kSize = kLanes * kGroups;
@@ -155,8 +156,8 @@ using WideTeam = Team<32, 1>;
 // Features up to which eight lanes read them one by one.
 constexpr int64_t kFewFeatures = 16;
 
-// Whether rows are long: the lanes of a warp find enough edges to weigh, or there are too few rows
-// for a team each.
+// Whether rows are long: a row has enough edges for the lanes of a warp, or there are too few rows
+// for one team each.
 inline bool has_long_rows(const Rows& rows) {
   constexpr int64_t kLong = 256, kLongOfFew = 32, kFew = 16384;
   return rows.num_edges >= (rows.num_rows < kFew ? kLongOfFew : kLong) * rows.num_rows;
@@ -186,8 +187,8 @@ cudaError_t with_aligned_team(int64_t width, bool is_long, const Launch& launch,
   return cudaSuccess;
 }
 
-// Kernels that are taken together: up to four, of more as many at a time; where rows are read one
-// by one, one or four.
+// Gaussians processed together: up to four in one pass; where rows are read one by one, one or
+// four.
 inline int kernels_together(int64_t kernels, bool one_by_one) {
   if (one_by_one) return kernels == 1 ? 1 : 4;
   const int64_t blocks = (kernels + 3) / 4;

@@ -1,13 +1,12 @@
 // The gradients of the coordinates and of the Gaussians' parameters, by the rows of either end.
 //
-// Here are the walk over rows that are long, or not read 16 bytes a lane, and what is the same for
-// short ones, whose walk is in short_rows.cuh. A team takes a part of a long row or some
-// whole rows, one after the other, and all features: its groups make the dot products of the two
-// ends' rows, eight edges at a time, and the lane that weighs an edge keeps those of up to four
-// kernels. From then on an edge is one lane's, and what it adds to sums over a row, or over all
-// edges, are the lane's own sums until the rows are done. The parameters' are written team by team,
-// in records that two more kernels add up in a fixed order. More kernels than four take passes of
-// their own.
+// This file has the walk over rows that are long, or not read as 16-byte vectors, and the code
+// shared with short rows, whose walk is in short_rows.cuh. A team processes a chunk of a long row,
+// or several whole rows in sequence, and all features: its groups compute the dot products of the
+// two ends' rows, eight edges at a time, and the lane that owns an edge stores those of up to four
+// kernels. Contributions of an edge to sums over a row, or over all edges, accumulate in the owning
+// lane until the rows are done. The parameters' sums are written team by team, in partial sums that
+// two more kernels add in a fixed order. More than four kernels need further passes.
 #include <type_traits>
 
 #include "common/gaussian.h"
@@ -49,7 +48,7 @@ __device__ inline void dot_edges(const CoordinateParams<T>& p, int64_t row, int6
   A sums[kKernels][kEdges] = {};
 #pragma unroll 1
   for (int64_t f = Team::local() * V; f < p.width; f += Team::kLanes * V) {
-    // Beyond the last kernel its row is read again, for a number that nobody uses.
+    // Beyond the last kernel its row is read again; the result is unused.
     const auto at = [&](int k) { return min(k, last) * p.width + f; };
     Vector<T, V> near[kStacked ? kKernels : 1];
 #pragma unroll
@@ -77,8 +76,7 @@ __device__ inline void dot_edges(const CoordinateParams<T>& p, int64_t row, int6
   }
 }
 
-// What a lane has of the sums over its edges, in shared memory: registers are better spent on rows
-// under way.
+// A lane's partial sums over its edges, in shared memory: the registers hold rows in flight.
 template <typename A, int kKernels>
 struct Moments {
   static constexpr int kNumbers = 1 + 2 * kKernels;  // of a coordinate
@@ -210,13 +208,13 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
   }
 }
 
-// Teams of a pass: one for each part, and for as many rows as one takes.
+// Teams of a pass: one for each chunk, and one for each group of rows that a team processes.
 int64_t count_teams(const Rows& rows) {
   return rows.num_splits + (rows.num_rows + kRowsEach - 1) / kRowsEach;
 }
 
-// Adds up records, `step` apart, in a fixed order: a block `each` of them, into the first one.
-// With `final` there is one block, which makes the parameters' gradients of the sum.
+// Adds partial sums, `step` apart, in a fixed order: each block adds `each` of them into the first
+// one. With `final` there is one block, which makes the parameters' gradients of the sum.
 constexpr int kColumns = 32, kStripes = 8, kRecords = 1024;
 
 template <typename A>

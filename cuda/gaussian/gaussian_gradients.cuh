@@ -28,7 +28,7 @@ __device__ inline void add_product(const Vector<T, V>& a, const Vector<T, V>& b,
   for (int i = 0; i < V; ++i) sum += unpack(a, i) * unpack(b, i);
 }
 
-// Blocks a multiprocessor: registers for eight rows under way are worth more than more warps.
+// Blocks a multiprocessor: registers for eight rows in flight pay more than additional warps.
 constexpr int kLeastBlocks = 8;
 
 }  // namespace jaxgnn::gaussian

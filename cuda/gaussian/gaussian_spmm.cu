@@ -1,14 +1,13 @@
 // Sums of gathered rows under Gaussian weights: one of rows for each kernel, or one for each
 // kernel.
 //
-// A team takes a row, or a part of a long one, and a slice of the features, 16 bytes a lane. The
-// edges come in tiles of as many as the team has lanes, of which each lane weighs one while the
-// rows of the tile before are read; or of this tile, where rows are short and mostly of one. For
-// one sum a tile is of pairs of an edge and a kernel, so that a weight is computed once a slice,
-// and a column's rows of all kernels, which lie side by side, are read one after the other. For a
-// sum of each kernel the row that is gathered is the same for all: a lane weighs its edge under
-// each of up to four of them. Rows over the split length are taken in parts; a second kernel adds
-// the parts in their order.
+// A team processes a row, or a chunk of a long one, and a slice of the features, 16 bytes a lane.
+// The edges are processed in tiles of one edge a lane. Each lane computes one weight while the rows
+// of the previous tile are read, or those of this tile where most rows fit in one tile. For one sum
+// over all kernels a tile holds (edge, kernel) pairs, so that a weight is computed once a slice,
+// and the contiguous rows of a column are read in sequence. For one sum a kernel all kernels share
+// the gathered row: a lane computes the weights of its edge under up to four of them. Rows longer
+// than the split length are processed in chunks; a second kernel adds the chunks in order.
 #include <type_traits>
 
 #include "cuda/core/reduce.cuh"
@@ -33,11 +32,10 @@ struct Params {
 };
 
 constexpr int kInFlight = 4;       // rows of a group that are read together
-constexpr int kShortInFlight = 8;  // of a team of one group, and at the end half as many
+constexpr int kShortInFlight = 8;  // of a team of one group; half of it at the end
 
-// Whether rows are read at once, by one group, by 16-byte loads. Then the last edge's column is
-// repeated for edges that are not there, which are not added: loads that depend on a condition end
-// in copies, which wait for them.
+// Whether rows are read at once, by one group, by 16-byte loads. Then absent edges repeat the last
+// edge's column and are not added: conditional loads would become copies, which wait for them.
 template <typename Team, bool kWide>
 constexpr bool kReadAtOnce = Team::kGroups == 1 && !kWide;
 
@@ -255,7 +253,7 @@ cudaError_t launch_rows(void (*kernel)(Params<T>), Params<T> p, int blocks, cons
   return launch_kernel(launch, kernel, grid, kGaussianThreads, 0, p);
 }
 
-// Whether 16-byte loads can read the rows, of which there are so many, by 32-bit numbers.
+// Whether the rows allow 16-byte vector loads at 32-bit indices.
 template <typename T>
 bool is_simple(const Params<T>& p, int64_t gathered) {
   const uintptr_t addresses = reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.out);

@@ -1,12 +1,12 @@
 // The gradients of the coordinates and of the Gaussians' parameters by short rows, which are read
 // 16 bytes a lane.
 //
-// Eight lanes take a row, or a part of a long one, in tiles of eight edges, of which each lane has
-// one: it weighs the edge and keeps what the edge adds to sums. The features are read by as many
-// lanes as hold a row of them, which serve their rows in turn: the rows at the other ends of a
-// tile's edges are under way together, and each dot product ends in the lane that has the edge.
-// Where no more than four edges are left, half of the loads and products are spared. All lanes of a
-// warp step together: shuffles of a warp need no check of who takes part.
+// Eight lanes process a row, or a chunk of a long one, in tiles of eight edges, one edge a lane:
+// the lane computes the edge's weight and stores its contribution to the sums. The lanes that span
+// one row of features serve their rows in sequence: the columns' rows of a tile are in flight at
+// once, and each dot product ends in the lane of its edge. For the last <= 4 edges half of the
+// loads and products are skipped. All lanes of a warp run in lockstep: full-warp shuffles need no
+// participation mask.
 #pragma once
 
 #include "cuda/gaussian/gaussian_gradients.cuh"
@@ -30,7 +30,7 @@ inline int64_t count_warps(const Rows& rows) { return int64_t(part_warps(rows)) 
 // The dot products of up to kEdges edges of a row under the kernels from p.first on, for the lanes
 // that have the edges, of any row: lane u of each eight has the u-th column. `own` is what the row
 // has of features, from the first of these kernels on with kStacked. The kernels beyond the last
-// are that again, for numbers that nobody uses.
+// repeat it; their results are unused.
 template <bool kStacked, int kEdges, int V, typename Team, int kKernels, typename T, typename A>
 __device__ inline void dot_tile(const CoordinateParams<T>& p, const T* own, unsigned column,
                                 A (&dots)[kKernels]) {
@@ -101,7 +101,7 @@ __device__ inline void stage_bells(const Gaussians<A>& g, int first, Bell<A>* be
   __syncthreads();
 }
 
-// What a lane has of its edges, in shared memory: registers are better spent on rows under way.
+// A lane's terms of its edges, in shared memory: the registers hold rows in flight.
 template <typename A, int kKernels>
 struct EdgeMoments {
   static constexpr int kNumbers = 2 + 2 * kKernels;  // of a coordinate
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
     const int64_t place = begin + min(at + slot, count - 1);
     return static_cast<unsigned>(__ldg(static_cast<const int32_t*>(p.rows.columns) + place));
   };
-  // The graph's numbers of the edges, where anything is by them.
+  // The graph's edge indices, where an operand or a result uses them.
   const bool numbered = g.edges != nullptr || p.edge_gradient != nullptr;
   const int32_t* order = numbered ? static_cast<const int32_t*>(g.order) : nullptr;
 

@@ -11,7 +11,7 @@ namespace jaxgnn::maxk {
 // is launched in case another one could not do it.
 constexpr unsigned kFallbackBlocks = 2048;
 
-// kPer column indices of a record of k, from entry c on; 0 from k on.
+// kPer column indices of a CBSR row of k, from entry c on; 0 from k on.
 template <typename I, int kPer>
 __device__ inline void load_columns(const I* columns, int c, int k, int (&column)[kPer]) {
   if constexpr (kPer == 4) {  // k is a multiple of 4
@@ -64,8 +64,8 @@ cudaError_t with_types(const Launch& launch, Type type, int64_t width, F f) {
   });
 }
 
-// How a warp shares out records: kPer consecutive entries a lane, kLanes lanes a record, and the
-// other lanes on other records. Records longer than a warp's span are taken in several steps.
+// The mapping of CBSR rows to a warp: kPer consecutive entries a lane, kLanes lanes a CBSR row, and
+// the other lanes on other CBSR rows. CBSR rows longer than a warp's span need several steps.
 template <int kPerLane, int kLanesPerRecord>
 struct Share {
   static constexpr int kPer = kPerLane;
@@ -74,7 +74,7 @@ struct Share {
   static constexpr int kSpan = kPer * kLanes;
 };
 
-// Calls f(Share<...>{}) for records of k entries; `four` says that four at a time are aligned. To
+// Calls f(Share<...>{}) for CBSR rows of k entries; `four` says that four at a time are aligned. To
 // load, calls it for every share.
 template <typename F>
 cudaError_t with_share(const Launch& launch, int64_t k, bool four, F f) {

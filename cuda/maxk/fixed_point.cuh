@@ -1,16 +1,17 @@
 // Sums in fixed point: each term is rounded once to an integer multiple of a quantum, and the
 // integers add exactly in any order, by native integer atomics.
 //
-// With a bound B on the magnitude of a sum of n terms, 32-bit sums have the quantum
-// B / (2^31 - n - 256): n terms, each rounded by half a quantum at most, cannot overflow. Rounding
-// errors are of the order of sqrt(n) quanta a sum, below those of adding floats one after the other
-// as long as n is a few thousand (callers cut longer sums) and no term is far smaller than B / n.
+// With a bound B on the magnitude of a sum of n terms, 32-bit sums have the quantum B / (2^31 - n -
+// 256): n terms, each rounded by half a quantum at most, cannot overflow. Rounding errors are of
+// the order of sqrt(n) quanta a sum, below those of a sequential float sum as long as n is a few
+// thousand (callers split longer sums) and no term is much smaller than B / n.
 //
-// The size of a record is its largest magnitude. Where all records are alike (their sizes within a
-// factor of 16 of one another; for 16-bit results, which keep fewer bits, within more), B is n
-// times the largest of all. Else B is, for each row, the sum of the sizes of its own records; those
-// far below their average (`least_size`) are added apart, with a bound of their own, or the row is
-// added in float. 64-bit sums keep 24 bits of the size of every row that is added, or are not used.
+// The size of a CBSR row is its largest magnitude. Where all CBSR rows are similar (their sizes
+// within a factor of 16 of one another; for 16-bit results, which keep fewer bits, within more), B
+// is n times the largest of all. Else B is, for each row, the sum of the sizes of its own CBSR
+// rows; those far below the average (`least_size`) are added separately, with their own bound, or
+// the row is added in float. 64-bit sums keep 24 bits of the size of every row that is added, or
+// are not used.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ namespace jaxgnn::maxk {
 constexpr int kRangeLargest = 0;
 constexpr int kRangeSmallestComplement = 1;
 
-// Bits of a NaN, and above those of every magnitude: the smallest of no records.
+// Bits of a NaN, and above those of every magnitude: the smallest of no CBSR rows.
 constexpr unsigned kNoSize = 0x7fffffffu;
 
 __device__ inline int exponent_of(uint32_t bits) { return static_cast<int>(bits >> 23) - 127; }
@@ -35,7 +36,7 @@ __device__ inline bool has_scale(const uint32_t* range) {
   return exponent > -64 && exponent < 64;
 }
 
-// How far apart records that are alike may be, in powers of two.
+// The largest ratio of the sizes of similar CBSR rows, as a power of two.
 template <typename T>
 constexpr int kAlikeBits = kTypeOf<T> == Type::kBF16  ? 9
                            : kTypeOf<T> == Type::kF16 ? 6
@@ -47,7 +48,7 @@ __device__ inline bool records_alike(const uint32_t* range) {
   return exponent_of(range[kRangeLargest]) - smallest <= kAlikeBits<T>;
 }
 
-// The least size of a record that is added together with the others of a row: n that sum to
+// The least size of a CBSR row that is added together with the others of a row: n that sum to
 // `bound`.
 template <typename T>
 __device__ inline float least_size(float bound, int n) {
@@ -58,11 +59,12 @@ __device__ inline float least_size(float bound, int n) {
 // rounding, here and in the bound, is allowed for.
 __device__ inline float fixed_scale(float bound, int n) {
   const float room = static_cast<float>((1u << 31) - 256u - static_cast<unsigned>(n));
-  // A bound near the least normal float would have an infinite scale: the quantum is capped there.
+  // A bound close to the smallest normal float would have an infinite scale: the quantum is capped
+  // there.
   return bound > 0.0f ? fminf(room / bound * (1.0f - 0x1p-16f), 0x1p126f) : 1.0f;
 }
 
-// The bound for records that are alike.
+// The bound for similar CBSR rows.
 __device__ inline float common_bound(const uint32_t* range, int n) {
   return static_cast<float>(n) * __uint_as_float(range[kRangeLargest]);
 }

@@ -1,9 +1,9 @@
-// The k largest of each row, which lies in registers: search for a pivot that exactly k values
-// reach. The first pivot is where a normal distribution of the row's mean and variance would have
-// it, the next by Newton's rule; between a bound below and one above, by linear interpolation of
-// their counts; and once one or a few values are missing, at the next lower value. That is four or
-// five counts for common rows. Where it does not end (NaN, infinities, wild distributions) integer
-// keys in the order of the values are bisected, which always does.
+// The k largest values of each row, held in registers: a search for a pivot that exactly k values
+// reach. The first pivot assumes a normal distribution of the row's mean and variance, the next by
+// Newton's rule; between a bound below and one above, by linear interpolation of their counts; and
+// once one or a few values are missing, at the next lower value. Common rows need four or five
+// counts. If the search does not converge (NaN, infinities, extreme distributions), bisection of
+// order-preserving integer keys does.
 //
 // Where k is small, counts over whole rows are what takes the time. So the first pivot is set a
 // little low, and what reaches it, the candidates, are put together in shared memory: a few for
@@ -117,7 +117,7 @@ __device__ inline void apply(const Params<T, I>& p, const RowTransform& row, int
 }
 
 // Chooses among candidates, at most kSlots for each lane, and writes the row. False, with nothing
-// written, if no pivot was found that between k and as many reach.
+// written, if no pivot was found that at least k and at most 32 kSlots candidates reach.
 template <int kSlots, int V, int kVectors, typename T, typename I>
 __device__ bool select_candidates(const Params<T, I>& p, const Team<1>& team, int64_t row,
                                   const float (&value)[kVectors * V], float mean, float deviation,

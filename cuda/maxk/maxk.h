@@ -11,7 +11,7 @@ cudaError_t launch_cbsr_scatter(const CbsrScatterArgs& args, const Launch& launc
 
 struct MaxkSpmmArgs : MaxkProductArgs {
   const uint32_t* range = nullptr;  // see launch_range; null: never in fixed point
-  const float* sizes = nullptr;     // of the records (see fixed_point.cuh), with range
+  const float* sizes = nullptr;     // of the CBSR rows (see fixed_point.cuh), with range
   uint32_t* flags = nullptr;        // [num_splits + num_rows], zeros before, with range
   bool fallback = false;  // another kernel has done this in fixed point but for what is flagged
 };

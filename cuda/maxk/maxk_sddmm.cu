@@ -1,5 +1,5 @@
-// Dot products on edges of a record with a dense row at the record's columns: a warp stages the
-// row in shared memory and its groups take the row's edges in turn.
+// Dot products on edges of a CBSR row with a dense row at the CBSR row's columns: a warp stages the
+// dense row in shared memory and its groups iterate over the row's edges.
 #include "cuda/maxk/cbsr.cuh"
 #include "cuda/maxk/maxk.h"
 

@@ -1,9 +1,9 @@
-// Row-wise SpGEMM: a warp adds the records of a row's edges into a row of sums in shared memory.
+// Row-wise SpGEMM: a warp adds the CBSR rows of a row's edges into a row of sums in shared memory.
 //
 // In fixed point (see fixed_point.cuh) the groups of a warp share one row of integers, which they
-// add to by the shared memory's native atomics; in floating point each group has a row of its own,
-// for which no atomics are needed, and the rows are added at the end in a fixed order. Both are
-// launched, and which one works is decided on the device by the range of the values.
+// add to by the shared memory's native atomics; in floating point each group has its own row, which
+// needs no atomics, and the rows are added at the end in a fixed order. Both kernels are launched;
+// the range of the values decides on the device which one runs.
 #include <algorithm>
 
 #include "cuda/core/reduce.cuh"
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-constexpr int kSteps = 4;  // records of a group in flight
+constexpr int kSteps = 4;  // CBSR rows of a group in flight
 
 template <typename T, typename I>
 struct Params {
@@ -27,7 +27,7 @@ struct Params {
   T* out;
   float* partials;
   const uint32_t* range;
-  const float* sizes;  // of the records
+  const float* sizes;  // of the CBSR rows
   uint32_t* flags;     // set for work that is left to float_rows
   int width;
   int k;
@@ -96,7 +96,7 @@ __device__ inline void add_in_float(const Params<T, I>& p, const Work& work, flo
   }
 }
 
-// Of a row's records: the sum of their sizes, a bound on the row's sums; and the smallest that is
+// Of a row's CBSR rows: the sum of their sizes, a bound on the row's sums; and the smallest that is
 // not 0, NaN if there is none.
 struct Sizes {
   float sum;

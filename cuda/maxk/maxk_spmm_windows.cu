@@ -1,5 +1,5 @@
-// MaxK's forward product over windows: an entry's record is read once, and added to each receiver's
-// row at its columns.
+// MaxK's forward product over windows: an entry's CBSR row is read once, and added to each
+// receiver's row at its columns.
 #include <type_traits>
 
 #include "cuda/maxk/windows_sums.cuh"
@@ -7,13 +7,13 @@
 namespace jaxgnn::maxk {
 namespace {
 
-// For records that are alike, or for those that are not: either kernel returns at once where the
-// records are the other's. They are two so that the first has its registers for itself: in one
-// kernel ptxas put off the load of the next record until after those of later ones.
+// For similar CBSR rows, or for dissimilar ones: each kernel returns at once if the other one
+// applies. Two kernels give the first one its own register allocation: in a single kernel ptxas
+// delayed the load of the next CBSR row until after later loads.
 template <typename T, typename S, bool kWords, bool kAlike>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const WindowParams<T> p) {
   if (!has_scale(p.range) || records_alike<T>(p.range) != kAlike) return;
-  extern __shared__ int4 sums[];  // [64, width], a quarter as many
+  extern __shared__ int4 sums[];  // [64, width] int, four to an int4
   __shared__ Scales scales;
   __shared__ std::conditional_t<kAlike, int, Differing> differing;
   const Part part = load_part(p.windows, blockIdx.x);
@@ -32,8 +32,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
 
   using Record = std::conditional_t<kWords, Words, Values<T, S::kPer>>;
   const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
-  // Walks all entries, for as many times as a record is longer than its lanes' span. Lanes beyond
-  // its end have nothing to do.
+  // Walks all entries once for each span of lanes in a CBSR row. Lanes beyond its end are idle.
   const auto over_entries = [&](auto load, auto visit) {
     for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
       const auto load_here = [&](int sender) { return load(sender, c); };
@@ -65,7 +64,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
       const Terms<S::kPer> terms(record, base);
       over_receivers(mask, [&](int r) { terms.add(r * row_bytes, scales.scale[r]); });
     });
-  } else {  // records that are small for a row are listed
+  } else {  // CBSR rows that are small for a row are listed
     struct Sized {
       Record record;
       float size;
@@ -85,7 +84,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
           found = true;
         }
       });
-      if (found && c == 0) {  // one of the record's lanes, once
+      if (found && c == 0) {  // one of the CBSR row's lanes, once
         const int place = atomicAdd(&small.count, 1);
         if (place < kMostSmall) small.entry[place] = e;
       }
@@ -113,8 +112,8 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
   }
 }
 
-// Adds the parts of each window that has several, in their order; a block a part, of which the
-// first of each window does the work.
+// Adds the parts of each split window in order. One block a part; the first block of each window
+// does the work.
 template <typename T>
 __global__ void __launch_bounds__(kWindowThreads) join(const WindowParams<T> p) {
   if (!has_scale(p.range)) return;

@@ -1,8 +1,8 @@
 // SSpMM: the dense rows' sums at the kept columns alone.
 //
-// Gathered: a warp owns a record's sums and walks the row's edges in their order, each lane reading
-// its columns of the dense row. Scattered: a warp stages a dense row in shared memory and walks its
-// edges, adding the row's values at each record's columns to the record's sums in L2.
+// Gathered: a warp owns a CBSR row's sums and walks the row's edges in order, each lane reading its
+// columns of the dense row. Scattered: a warp stages a dense row in shared memory and walks its
+// edges, adding the row's values at each CBSR row's columns to the CBSR row's sums in L2.
 #include <algorithm>
 
 #include "cuda/core/reduce.cuh"
@@ -31,7 +31,7 @@ struct Params {
   const uint32_t* range;
 };
 
-// kPer sums a lane, kLanes apart, for k > 32; else the warp's groups take edges in turn.
+// kPer sums a lane, kLanes apart, for k > 32; else the warp's groups iterate over the edges.
 template <int kPer, int kLanes, typename T, typename I>
 __device__ inline void gather_row(const Params<T, I>& p, const Work& work) {
   constexpr int kGroups = 32 / kLanes;
@@ -138,7 +138,7 @@ Params<T, I> params(const MaxkProductArgs& args, const uint32_t* range) {
           range};
 }
 
-// Calls f(kernel) with the gather kernel for records of k, or to load with each of them.
+// Calls f(kernel) with the gather kernel for CBSR rows of k, or to load with each of them.
 template <typename T, typename I, typename F>
 cudaError_t with_gather(const Launch& launch, int64_t k, F f) {
   if (launch.load) {

@@ -1,5 +1,5 @@
-// The gradient of MaxK's product over windows: the rows' values at a record's columns are added in
-// registers, and reduced into the sender's record once an entry.
+// The gradient of MaxK's product over windows: the rows' values at a CBSR row's columns are added
+// in registers, and reduced into the sender's CBSR row once an entry.
 #include "cuda/maxk/reduce_to.cuh"
 #include "cuda/maxk/windows.cuh"
 
@@ -20,7 +20,7 @@ __device__ inline T load_shared(unsigned address) {
 }
 
 // In float, or with kExact in 64-bit fixed point; then a lane's columns lie kLanes apart, so that
-// 8-byte reductions of neighbouring lanes are neighbours too.
+// the 8-byte reductions of adjacent lanes are contiguous.
 template <typename T, typename S, bool kExact>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const WindowParams<T> p) {
   if (kExact && !use_wide_fixed(p.range, p.num_edges)) return;

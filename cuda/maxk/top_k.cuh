@@ -1,4 +1,4 @@
-// How the threads of a row find its k largest values, which lie in their registers: see maxk.cu.
+// How the threads of a row find its k largest values, held in their registers: see maxk.cu.
 #pragma once
 
 #include <climits>
@@ -94,8 +94,8 @@ struct Team {
   }
 };
 
-// Which of a thread's values are kept, a bit each: all of `above`, and of `equal` as many of the
-// row's as `spare` says, from the left.
+// The bit mask of a thread's selected values: all of `above`, and the first `spare` of the row's
+// `equal`, from the left.
 struct Choice {
   unsigned above;
   unsigned equal;

@@ -1,9 +1,9 @@
 // What MaxK's products over windows of 64 receivers share.
 //
-// A block holds a window's 64 rows in shared memory and walks its entries: a sender and the mask
-// of the receivers that it has edges to. A group of lanes takes an entry, four of the record's
-// values and columns a lane. Entries come in order of falling number of edges, so that the groups
-// of a warp take equally long.
+// A block holds a window's 64 rows in shared memory and walks its entries: a sender and the mask of
+// the receivers that it has edges to. A group of lanes processes an entry, with four values and
+// columns of the CBSR row a lane. Entries are sorted by descending number of edges, which balances
+// the groups of a warp.
 #pragma once
 
 #include "cuda/maxk/cbsr.cuh"
@@ -12,8 +12,8 @@
 
 namespace jaxgnn::maxk {
 
-// Two blocks a multiprocessor, not three of 512 threads: every record under way takes lines of the
-// L1 cache, which is what the blocks' shared memory leaves.
+// Two blocks a multiprocessor, not three of 512 threads: every CBSR row in flight occupies lines of
+// the L1 cache, the part that shared memory leaves.
 constexpr int kWindowThreads = 768;
 constexpr int kWindowBlocks = 2;
 
@@ -37,7 +37,7 @@ struct WindowParams {
   int k;
 };
 
-// The receivers of an entry's mask, one after the other. The mask is not empty.
+// Iterates over the receivers of an entry's mask. The mask is not empty.
 class Receivers {
  public:
   __device__ explicit Receivers(uint2 mask)
@@ -73,7 +73,7 @@ __device__ inline void over_receivers(uint2 mask, F f) {
 }
 
 // A 32-bit address in shared memory, computed once: of a generic pointer, and without the empty
-// statement, the compiler computes it anew at each use.
+// statement, the compiler recomputes it at each use.
 __device__ inline unsigned shared_address(const void* pointer) {
   unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
   asm volatile("" : "+r"(address));
@@ -93,11 +93,10 @@ __device__ inline Part load_part(const Windows& windows, int i) {
   return {part.x, part.y, part.z, part.w};
 }
 
-// Walks the entries of a part that fall to this thread's group: load(sender) gives a record, and
-// visit(record, sender, mask, entry) takes it. Records and masks are loaded one visit ahead,
-// senders two. The walk goes by twos so that nothing is copied from one turn to the next, for a
-// copy waits for what has only just been asked for. (A loop of its own for entries with a single
-// edge was slower.)
+// Walks the entries of a part that fall to this thread's group: load(sender) returns a packed CBSR
+// row, and visit(record, sender, mask, entry) consumes it. CBSR rows and masks are loaded one visit
+// ahead, senders two. The loop is unrolled by two to avoid copies between iterations, which would
+// wait for the latest loads. (A separate loop for entries with a single edge was slower.)
 template <typename Record, int kGroups, typename Load, typename Visit>
 __device__ inline void walk(const Windows& windows, const Part& part, int group, Load load,
                             Visit visit) {
@@ -128,8 +127,8 @@ __device__ inline void walk(const Windows& windows, const Part& part, int group,
   }
 }
 
-// The place of a record's entry c. There are fewer than 2^32 of them (windows.h): addresses of
-// 64 bits, computed from the start, take registers that the loops do not have.
+// The place of a CBSR row's entry c. There are fewer than 2^32 of them (windows.h): addresses of 64
+// bits, computed from the start, take registers that the loops do not have.
 template <typename T>
 __device__ inline unsigned entry_at(const WindowParams<T>& p, int sender, int c) {
   return static_cast<unsigned>(sender) * static_cast<unsigned>(p.k) + static_cast<unsigned>(c);

@@ -32,7 +32,7 @@ struct MaxkWindowsArgs {
   void* dense;             // forward: the result, backward: the operand; [num_receivers, width]
   float* partials;         // forward: [num_partials, 64, width]
   const uint32_t* range;   // of the values, or of dense; see fixed_point.cuh
-  const float* sizes;      // forward: of the records
+  const float* sizes;      // forward: of the CBSR rows
   uint32_t* flags;         // forward: set for rows to compute again in float; zeros before
   void* sums;              // backward: [num_senders, k], float or int64; zeroed here
   int64_t num_senders;
@@ -41,11 +41,11 @@ struct MaxkWindowsArgs {
   int64_t k;
 };
 
-// dense_i = sum over edges of the sender's record, in fixed point; does nothing where `range` says
-// that there is no scale.
+// dense_i = sum over edges of the sender's CBSR row, in fixed point; does nothing where `range`
+// says that there is no scale.
 cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Launch& launch);
 
-// sums_jc = sum over edges of dense_i at the record's columns, by reductions in L2. In float the
+// sums_jc = sum over edges of dense_i at the CBSR row's columns, by reductions in L2. In float the
 // order of the additions, and so the last bits, change from run to run.
 cudaError_t launch_maxk_sspmm_windows(const MaxkWindowsArgs& args, const Launch& launch);
 

@@ -1,4 +1,4 @@
-// The forward product over windows: records, and their sums in fixed point.
+// The forward product over windows: CBSR rows, and their sums in fixed point.
 #pragma once
 
 #include "cuda/maxk/windows.cuh"
@@ -15,7 +15,7 @@ __device__ inline int64_t degree_of(const WindowParams<T>& p, int row) {
   return offsets[row + 1] - offsets[row];
 }
 
-// A lane's share of a record as it lies in memory: it waits its turn in few registers so.
+// A lane's share of a CBSR row as stored in memory, which occupies few registers while in flight.
 template <typename T, int kPer>
 struct Values {
   Vector<T, kPer> values;
@@ -53,12 +53,12 @@ __device__ inline void finish(const WindowParams<T>& p, int row, int f, float (&
   store_vector<T, 4, float>(p.dense + int64_t(row) * p.width + f, result);
 }
 
-// Sums of small records are added to results, which only float32 keeps exactly enough; rows of
+// Sums of small CBSR rows are added to results, which only float32 keeps exactly enough; rows of
 // other types that have any are flagged.
 template <typename T>
 constexpr bool kListsSmall = kTypeOf<T> == Type::kF32;
 
-// Of a part's rows, where records differ in size: a bound on the sums, from the sizes in fixed
+// Of a part's rows, where CBSR rows differ in size: a bound on the sums, from the sizes in fixed
 // point and rounded up, and the bits of the smallest size that is not 0.
 struct Bounds {
   int sum[kWindowRows];
@@ -70,7 +70,7 @@ struct Bounds {
   }
 };
 
-// Entries with a record that is small for one of its rows.
+// Entries with a CBSR row that is small for one of its rows.
 constexpr int kMostSmall = 1024;
 struct SmallEntries {
   int count;  // more than kMostSmall: not all are listed, and all entries are looked through
@@ -78,7 +78,7 @@ struct SmallEntries {
   bool in_row[kWindowRows];
 };
 
-// The unit of the bounds: the sum of all of a part's records is at most 2^30 and one for each.
+// The unit of the bounds: the sum of all of a part's CBSR rows is at most 2^30 and one for each.
 template <typename T>
 __device__ inline float bound_unit(const WindowParams<T>& p, const Part& part) {
   const float most = 0x1p30f / static_cast<float>(part.end - part.begin);
@@ -103,7 +103,7 @@ __device__ inline void add_shared(unsigned address, int term) {
   asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(address), "r"(term) : "memory");
 }
 
-// What is added of a lane's share of a record, and where: addresses in the first receiver's row.
+// What is added of a lane's share of a CBSR row, and where: addresses in the first receiver's row.
 template <int kPer>
 struct Terms {
   float value[kPer];
@@ -133,9 +133,9 @@ struct Scales {
   int most[kWindowRows / 32];  // terms of a row
 };
 
-// What else is known of the rows where records differ in size.
+// What else is known of the rows where CBSR rows differ in size.
 struct Differing {
-  float least[kWindowRows];  // size of a record that is not small
+  float least[kWindowRows];  // size of a CBSR row that is not small
   int terms[kWindowRows];    // at most
   Bounds bounds;
   SmallEntries small;
@@ -161,13 +161,13 @@ __device__ inline int receiver_of(const WindowParams<T>& p, const Part& part, in
   return p.windows.rows[part.window * kWindowRows + r];
 }
 
-// Whether rows whose records are alike have one scale, that of the row with most terms: a term is
+// Whether rows whose CBSR rows are alike have one scale, that of the row with most terms: a term is
 // then converted once an entry instead of once an edge. A row of one term keeps 19 bits of the
-// largest record, for parts of rows have at most 2^12 terms: enough for 16-bit results alone.
+// largest CBSR row, for parts of rows have at most 2^12 terms: enough for 16-bit results alone.
 template <typename T>
 constexpr bool kOneScale = kTypeOf<T> != Type::kF32;
 
-// Sets the scales of rows whose records differ, and which size is small. Left by all threads
+// Sets the scales of rows whose CBSR rows differ, and which size is small. Left by all threads
 // together.
 template <typename T>
 __device__ inline void bound_rows(const WindowParams<T>& p, const Part& part, Differing& rows,
@@ -187,7 +187,7 @@ __device__ inline void bound_rows(const WindowParams<T>& p, const Part& part, Di
   __syncthreads();
 }
 
-// Adds the sums of the small records to the results.
+// Adds the sums of the small CBSR rows to the results.
 template <typename T, typename S, typename Record>
 __device__ inline void add_small(const WindowParams<T>& p, const Part& part, int4* sums,
                                  Differing& rows, Scales& scales) {

@@ -334,8 +334,8 @@ class Graph:
         """The graph with a `row_schedule` and that of the transpose: `spmm` and attention are then
         faster on a GPU.
 
-        Receivers that share senders are processed side by side, and find them in the cache. Nodes
-        and edges keep their numbers. Results keep their bits, except for rounding in attention
+        Receivers that share senders are processed together, which then hit the cache. Nodes and
+        edges keep their indices. Results keep their bits, except for rounding in attention
         whose scores depend on both ends: its sums may be added up in another order. Below a mean
         degree of 256, receivers of about the same degree come together first, for several of them
         share a warp and wait for the longest, most of all in attention and `gaussian_spmm`; below

@@ -20,7 +20,7 @@ _BUCKETS = 2
 def build(
     row_offsets: Int[np.ndarray, " rows+1"], columns: Int[np.ndarray, " edges"], num_columns: int
 ) -> Int[Array, " rows"]:
-    """The rows in an order in which neighbours share columns, or have about the same length.
+    """A row schedule in which adjacent rows share columns, or have similar lengths.
 
     Rows are grouped as windows are (`_windows.build`).
 

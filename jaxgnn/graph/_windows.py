@@ -24,7 +24,7 @@ class Windows:
 
     Attributes:
         rows: the receivers of each window; -1 is padding.
-        parts: each window, cut where it has many entries: window, first entry, end, place among
+        parts: the windows, those with many entries split: window, first entry, end, index among
             the partial results or -1.
         senders: the sender of each entry. A window has an entry for each of its senders.
         masks: which of the window's receivers the sender has an edge to, a bit each.

@@ -348,7 +348,7 @@ def _assemble(
 
 
 def _membership(sizes: Int[np.ndarray, " graphs"], nodes: int) -> Graph:
-    """An edge to each graph from as many of the nodes as it has, one graph's after the other's."""
+    """An edge from each node to its graph; the graphs' nodes are consecutive."""
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     columns = np.arange(offsets[-1], dtype=np.int32)
     csr = _csr.build_from_csr(offsets, columns, num_senders=nodes)

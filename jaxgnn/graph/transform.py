@@ -1,4 +1,4 @@
-r"""Transforms of a graph and its edge weights: self-loops, symmetry, normalisation, node order.
+r"""Transforms of a graph and its edge weights: self-loops, symmetry, normalization, node order.
 
 They run on the host, once, outside `jax.jit`. Each takes `(graph, weights)` with the weights in
 the graph's edge order, `[E]` or `[E, ...]`, and returns `(graph, weights)`; no weights stay none.
@@ -62,7 +62,7 @@ def add_remaining_self_loops(
     keep = senders != receivers
     loops = np.flatnonzero(~keep)
     at = receivers[loops]
-    # The last loop of each node: edges are sorted, so a node's loops are neighbours.
+    # The last loop of each node: edges are sorted, so a node's loops are adjacent.
     keep[loops[np.append(at[1:] != at[:-1], True)[: loops.size]]] = True
     missing = np.ones(graph.num_receivers, bool)
     missing[at] = False
@@ -208,7 +208,7 @@ def _merged_integers(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> 
     return merged.astype(dtype)
 
 
-# Normalisation.
+# Normalization.
 
 
 def gcn_norm(
@@ -219,11 +219,11 @@ def gcn_norm(
     add_self_loops: bool = True,
     fill_value: float | None = None,
 ) -> tuple[Graph, Float[Array, "num_edges ..."]]:
-    r"""The GCN's symmetric normalisation, after adding the remaining self-loops.
+    r"""The GCN's symmetric normalization, after adding the remaining self-loops.
 
     $$ w'_{ij} = d_j^{-1/2} \, w_{ij} \, d_i^{-1/2}, \qquad d_i = \sum_j w_{ij} $$
 
-    over the edges from $j$ to $i$: in a directed graph too, both ends are normalised by their
+    over the edges from $j$ to $i$: in a directed graph too, both ends are normalized by their
     weighted *in*-degree, and a degree of 0 gives 0. PyG 2.8's rule, of
     `torch_geometric.nn.conv.gcn_conv.gcn_norm`.
 
@@ -251,16 +251,16 @@ def gcn_norm(
     if add_self_loops:
         graph, looped = add_remaining_self_loops(graph, values, fill_value=fill_value)
         values = np.asarray(looped)
-    normalised = _csr.gcn_normalize(
+    normalized = _csr.gcn_normalize(
         np.asarray(graph.row_offsets), np.asarray(graph.senders), values
     )
-    return graph, device_array(normalised)
+    return graph, device_array(normalized)
 
 
 def mean_weights(graph: Graph) -> Float[Array, " num_edges"]:
     """The weight 1 / in-degree of its receiver for each edge, float32.
 
-    `spmm(graph, x, mean_weights(graph))` is the mean over the neighbours.
+    `spmm(graph, x, mean_weights(graph))` is the mean over the neighbors.
     """
     _, receivers, _ = _host(graph, None)
     degrees = np.diff(np.asarray(graph.row_offsets))
@@ -274,9 +274,9 @@ def mean_weights(graph: Graph) -> Float[Array, " num_edges"]:
 def reorder(
     graph: Graph, method: Literal["rcm", "degree"] = "rcm"
 ) -> tuple[Graph, Int[np.ndarray, " num_nodes"]]:
-    """Renumbers the nodes so that those that are read together lie together.
+    """Reorders the nodes so that nodes that are read together are close in memory.
 
-    `"rcm"` is the reverse Cuthill–McKee order (of the graph made undirected): neighbours get
+    `"rcm"` is the reverse Cuthill–McKee order (of the graph made undirected): neighbors get
     near numbers. `"degree"` puts the nodes that most edges end at first.
 
     Returns:

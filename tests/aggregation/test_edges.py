@@ -27,7 +27,7 @@ jitted_readout = jax.jit(readout, static_argnames=("reduce", "impl"))
 jitted_expand = jax.jit(csr_row_ids, static_argnums=1, static_argnames="impl")
 
 
-def as_neighbours(graph: Graph, by: str) -> Graph:
+def as_neighbors(graph: Graph, by: str) -> Graph:
     """The rectangular graph from the edges (as senders) to the nodes at one of their ends."""
     senders, receivers = edges(graph)
     ends, count = (
@@ -50,7 +50,7 @@ def test_segment_reduce(graph, shape, reduce, by, dtype, impl, seed):
     data = draw_array(np.random.default_rng(seed), (graph.num_edges, *shape), dtype)
     out = jitted_reduce(graph, data, reduce, by=by, impl=impl)
     assert out.dtype == data.dtype
-    assert_close(out, *brute_force_spmm(as_neighbours(graph, by), data, None, reduce, False))
+    assert_close(out, *brute_force_spmm(as_neighbors(graph, by), data, None, reduce, False))
 
 
 @given(graph=graphs(), op=st.sampled_from(["add", "sub", "mul", "concat"]), impl=impls, seed=seeds)
@@ -100,7 +100,7 @@ def test_long_rows_are_split():
     data = draw_array(np.random.default_rng(0), (18_000, 9), "float32")
     for by in ("receivers", "senders"):
         for reduce in ("sum", "mean", "max", "min"):
-            expected = brute_force_spmm(as_neighbours(graph, by), data, None, reduce, False)
+            expected = brute_force_spmm(as_neighbors(graph, by), data, None, reduce, False)
             assert_close(segment_reduce(graph, data, reduce, by=by), *expected)
 
 

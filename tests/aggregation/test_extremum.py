@@ -1,4 +1,4 @@
-"""The derivative of the maximum and minimum over neighbours against loops over edges in float64."""
+"""The derivative of the maximum and minimum over neighbors against loops over edges in float64."""
 
 import functools
 

@@ -83,8 +83,8 @@ def dense(graph, x, beta, *, self_loops=False, derive=False):
     return out, (dx + dvalues, dbeta)
 
 
-# Whole heads, of one pack and more, heads side by side, rows that are lengthened, and heads that
-# are too wide for kernels of their own.
+# Aligned heads of one vector and more, several heads in a row, padded heads, and heads that are too
+# wide for the fused kernels.
 SHAPES = [
     (1, 64, "float32"),
     (3, 7, "float32"),

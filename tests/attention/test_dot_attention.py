@@ -1,4 +1,4 @@
-"""Dot-product attention over neighbours against dense float64: values, derivatives, transforms."""
+"""Dot-product attention over neighbors against dense float64: values, derivatives, transforms."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Attention over neighbours against dense float64: values, masks, numbers that are not finite."""
+"""Attention over neighbors against dense float64: values, masks, numbers that are not finite."""
 
 import dataclasses
 import functools

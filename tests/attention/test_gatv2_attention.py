@@ -1,4 +1,4 @@
-"""GATv2's attention over neighbours against dense float64: values, derivatives, transforms."""
+"""GATv2's attention over neighbors against dense float64: values, derivatives, transforms."""
 
 import functools
 

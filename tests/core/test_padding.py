@@ -68,15 +68,15 @@ def test_results_and_gradients(monkeypatch, graph, name, width, dtype):
         else draw_array(rng, (*shape, width), dtype)
         for shape in operands
     ]
-    lengthened = []
+    pad_widths = []
 
-    def results(pack):
-        def missing(x, ends):
-            more = -x.shape[-1] % pack
-            lengthened.append(more)
+    def results(lanes):
+        def pad_width(x, ends):
+            more = -x.shape[-1] % lanes
+            pad_widths.append(more)
             return more
 
-        monkeypatch.setattr(padding, "missing", missing)
+        monkeypatch.setattr(padding, "pad_width", pad_width)
 
         @jax.jit
         def both(graph, *arrays):
@@ -86,22 +86,22 @@ def test_results_and_gradients(monkeypatch, graph, name, width, dtype):
         return jax.tree.leaves(both(graph, *arrays))
 
     expected = results(1)
-    assert not any(lengthened)
+    assert not any(pad_widths)
     ours = results(8)
-    assert any(lengthened)
+    assert any(pad_widths)
     tolerance = 1e-5 if dtype == "float32" else 1e-2
     for a, b in zip(ours, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * float(jnp.abs(b).max()))
 
 
-@pytest.mark.parametrize(("dtype", "pack"), [("float32", 4), ("bfloat16", 8)])
-def test_lengths(dtype, pack):
+@pytest.mark.parametrize(("dtype", "lanes"), [("float32", 4), ("bfloat16", 8)])
+def test_lengths(dtype, lanes):
     for width in range(1, 40):
-        plain = longer = -(-width // pack) * pack
+        aligned = padded = -(-width // lanes) * lanes
         if jax.default_backend() == "cpu":
             whole, end = width // 16 * 16, width % 16
-            plain, longer = width, whole + min(n for n in (0, 1, 2, 4, 8, 16) if n >= end)
-        for ends, expected in ((False, plain), (True, longer)):
-            rows = padding.lengthened(jnp.ones((3, 2, width), dtype), ends=ends)
+            aligned, padded = width, whole + min(n for n in (0, 1, 2, 4, 8, 16) if n >= end)
+        for ends, expected in ((False, aligned), (True, padded)):
+            rows = padding.pad_features(jnp.ones((3, 2, width), dtype), ends=ends)
             assert rows.shape == (3, 2, expected) and rows.dtype == dtype
             assert float(rows.sum()) == 6 * width

@@ -519,7 +519,7 @@ CUDA_CALLS: dict[str, Callable[[Graph], Call]] = {
 
 
 def resized(array: np.ndarray, axis: int, size: int) -> np.ndarray:
-    """Cut, or lengthened by zeros."""
+    """Cut, or padded with zeros."""
     cut = np.take(array, np.arange(min(size, array.shape[axis])), axis)
     missing = [(0, size - cut.shape[axis] if i == axis else 0) for i in range(array.ndim)]
     return np.pad(cut, missing)

@@ -198,7 +198,7 @@ def test_gcn_norm(data, weighted, loops, compiled):
 
 
 def test_gcn_norm_by_hand():
-    """Directed: both ends are normalised by their in-degree; node 0 has none, so gets 0."""
+    """Directed: both ends are normalized by their in-degree; node 0 has none, so gets 0."""
     graph = Graph.from_edges([0, 0, 1], [1, 2, 2])
     _, weights = transform.gcn_norm(graph, np.array([1.0, 3.0, 1.0]), add_self_loops=False)
     np.testing.assert_allclose(weights, [0, 0, 1 / np.sqrt(1 * 4)], rtol=1e-6)
@@ -288,7 +288,7 @@ def test_reorder(data, method):
 
 
 def test_rcm_finds_the_band():
-    """A shuffled path comes out with neighbours next to each other."""
+    """A shuffled path comes out with neighbors next to each other."""
     order = np.random.default_rng(0).permutation(200)
     graph = Graph.from_edges(order[:-1], order[1:])
     renumbered, permutation = transform.reorder(graph, "rcm")

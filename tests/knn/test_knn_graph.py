@@ -1,4 +1,4 @@
-"""The nearest neighbours' graph against brute force: sorted, padded, on the device."""
+"""The nearest neighbors' graph against brute force: sorted, padded, on the device."""
 
 import functools
 
@@ -203,7 +203,7 @@ def test_few_points(points, k, loop, edges):
     assert counts(jnp.stack([cloud] * 2)) == (2 * points, 2 * edges)
 
 
-def test_fewer_points_than_neighbours():
+def test_fewer_points_than_neighbors():
     alone = jax.jit(lambda points: knn_graph(points, 3))(grid(1))
     assert alone.num_edges == 0
     np.testing.assert_array_equal(spmm(alone, jnp.ones((1, 2))), jnp.zeros((1, 2)))

@@ -91,8 +91,8 @@ def test_rows_are_padded_to_the_vector_width_by_absent_columns(width, k):
     kept = np.sort(rng.permuted(np.tile(np.arange(width), (50, 1)), axis=1)[:, :k], axis=1)
     kept[0], kept[1] = np.arange(k), np.arange(width - k, width)
     indices = jnp.asarray(kept, kernels.index_dtype(width))
-    grown = kernels._whole_packs(width, indices)
-    more = kernels._missing(width, indices)
+    grown = kernels._pad_indices(width, indices)
+    more = kernels._pad_width(width, indices)
     assert grown.shape == (50, k + more) and (k + more) % 4 == 0 and 0 < more < 4
     assert grown.dtype == indices.dtype
     np.testing.assert_array_equal(grown[:, :k], indices)
@@ -103,5 +103,5 @@ def test_rows_are_padded_to_the_vector_width_by_absent_columns(width, k):
 @pytest.mark.parametrize(("width", "k"), [(256, 8), (7, 5), (2, 1)])
 def test_rows_without_columns_for_padding_stay(width, k):
     indices = jnp.zeros((3, k), jnp.uint8)
-    assert kernels._whole_packs(width, indices) is indices
-    assert kernels._missing(width, indices) == 0
+    assert kernels._pad_indices(width, indices) is indices
+    assert kernels._pad_width(width, indices) == 0

@@ -17,7 +17,7 @@ _RECEIVERS = 512
 
 
 class Oracle:
-    """Additive attention with a LeakyReLU over the neighbours, head by head."""
+    """Additive attention with a LeakyReLU over the neighbors, head by head."""
 
     def __init__(
         self,

@@ -61,9 +61,9 @@ def kept_product_rows(
     """`product_rows` of `x` with zeros where an entry is not kept."""
     out = np.zeros((rows.size, x.shape[1]))
     for place, row in enumerate(rows):
-        neighbours = columns[int(row_offsets[row]) : int(row_offsets[row + 1])]
-        entries = kept[neighbours]
-        values = x[neighbours[:, None], entries].astype(np.float64)
+        neighbors = columns[int(row_offsets[row]) : int(row_offsets[row + 1])]
+        entries = kept[neighbors]
+        values = x[neighbors[:, None], entries].astype(np.float64)
         out[place] = np.bincount(entries.ravel(), values.ravel(), minlength=x.shape[1])
     return out
 

@@ -78,9 +78,9 @@ def path_here(name: str, lin: str = "linear", own_bias: bool = False) -> tuple[A
         return "linear", "kernel"
     if parts[0] == "nn" and (len(parts) == 2 or lin != "linear"):
         parts[0] = lin  # EdgeConv's one product, or its `mlp`
-    normalisation = "norms" in parts
+    normalization = "norms" in parts
     if parts[-1] == "weight":
-        parts[-1] = "scale" if normalisation else "kernel"
+        parts[-1] = "scale" if normalization else "kernel"
     of_product = len(parts) == 1 or parts[-3:-2] == ["convs"]
     if parts[-1] == "bias" and of_product and not own_bias:
         parts.insert(-1, "linear")
@@ -168,7 +168,7 @@ def assert_parity(
     in the user's order. `forward(reference, x, edge_index, weights)` replaces PyG's call where
     its layer takes no weights. Edges marked by `skip_weights` do not count in the gradient of
     the weights. Parameters whose path matches `vanishing` have the derivative 0 (a bias before
-    batch normalisation): both sides' rounding is held against the largest gradient instead.
+    batch normalization): both sides' rounding is held against the largest gradient instead.
     """
     copy_weights(reference, module, lin)
     pair = isinstance(x, tuple)

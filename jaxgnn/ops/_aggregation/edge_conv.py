@@ -1,4 +1,4 @@
-"""Edge convolution whose linear part lies on the nodes: neighbours reduced, then shifted."""
+"""Edge convolution whose linear part lies on the nodes: neighbors reduced, then shifted."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ def edge_conv(
 
     A receiver without edges gets 0. $\varphi_i$ is the same for all edges of a row, so it comes out
     of the reduction: $\varphi_i + \max_j \theta_j$, and with the mean alike; the sum has it once
-    for each edge. What remains is `spmm` of $\theta$: nothing with an entry for each edge is
-    formed, forward or backward. Rounding keeps the order of numbers, so the maximum has the very
-    bits that the sums on the edges would have had.
+    for each edge. What remains is `spmm` of $\theta$: no O(E) intermediates, forward or backward.
+    Rounding is monotonic, so the maximum is bitwise equal to that of the sums on the edges.
 
     EdgeConv's message $x_i \Phi + (x_j - x_i) \Theta$ is of this form, with
-    $\theta_j = x_j \Theta$ and $\varphi_i = x_i (\Phi - \Theta)$: two products over the nodes in
-    place of one over the edges.
+    $\theta_j = x_j \Theta$ and $\varphi_i = x_i (\Phi - \Theta)$: two node-wise
+    projections instead of an edge-wise one.
 
     Derivatives, of any order: those of `spmm`, which keeps $\theta$, the maxima and how many edges
     attained them (arrays of the nodes' size) and shares the gradient equally at ties; for
@@ -57,7 +56,7 @@ def edge_conv(
         ValueError: a shape does not fit, or `reduce` or `impl` is unknown.
 
     Source: Wang et al., "Dynamic Graph CNN for Learning on Point Clouds" (TOG 2019), section 3.2;
-    the reorganisation: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022),
+    the reorganization: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022),
     section 4.
     """
     checks.graph_argument(graph)

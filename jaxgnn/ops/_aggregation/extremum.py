@@ -1,4 +1,4 @@
-"""The maximum or minimum over neighbours, and the linear maps of their derivative.
+"""The maximum or minimum over neighbors, and the linear maps of their derivative.
 
 Where the extremum is attained, its derivative is the selection of the attaining edges, shared
 equally at ties. Which edges those are is recomputed from input and output, so there are no O(E)
@@ -26,7 +26,7 @@ from jaxgnn.ops._aggregation.kernels import (
     reduce_rows,
     select_rows,
 )
-from jaxgnn.ops._core.rows import in_graph_order, in_row_order, neighbours
+from jaxgnn.ops._core.rows import in_graph_order, in_row_order, neighbors
 
 
 class Extremum(NamedTuple):
@@ -47,46 +47,46 @@ class Pattern(NamedTuple):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def extremum(
-    how: Extremum,
+    static: Extremum,
     graph: Graph,
     x: Float[Array, "_ heads width"],
     weights: Float[Array, "num_edges heads"] | None,
 ) -> Float[Array, "_ heads width"]:
     """The maximum or minimum of the weighted rows."""
-    rows = neighbours(graph, transpose=how.transpose)
-    return reduce_rows(rows, x, in_row_order(rows, weights), how.reduce)
+    rows = neighbors(graph, transpose=static.transpose)
+    return reduce_rows(rows, x, in_row_order(rows, weights), static.reduce)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _extremum_and_ties(
-    how: Extremum,
+    static: Extremum,
     graph: Graph,
     x: Float[Array, "_ heads width"],
     weights: Float[Array, "num_edges heads"] | None,
 ) -> tuple[Float[Array, "_ heads width"], Float[Array, "_ heads width"]]:
     """`extremum`, and the number of edges that attained it, which is piecewise constant."""
-    rows = neighbours(graph, transpose=how.transpose)
-    return reduce_and_count_rows(rows, x, in_row_order(rows, weights), how.reduce)
+    rows = neighbors(graph, transpose=static.transpose)
+    return reduce_and_count_rows(rows, x, in_row_order(rows, weights), static.reduce)
 
 
-def _extremum_and_ties_jvp(how, primals, tangents):
+def _extremum_and_ties_jvp(static, primals, tangents):
     graph, x, weights = primals
     _, dx, dweights = tangents
-    results: tuple[Array, Array] = _extremum_and_ties(how, *primals)
+    results: tuple[Array, Array] = _extremum_and_ties(static, *primals)
     y, ties = results
     pattern = jax.lax.stop_gradient(Pattern(graph, x, y, weights))
-    static = (how.transpose, True)
+    selection = (static.transpose, True)
     terms = []
     if not is_zero(dx):
-        terms.append(_select.linear(0, static, pattern, dx, weights, like=y))
+        terms.append(_select.linear(0, selection, pattern, dx, weights, like=y))
     if not is_zero(dweights):
-        terms.append(_select.linear(1, static, pattern, x, dweights, like=y))
+        terms.append(_select.linear(1, selection, pattern, x, dweights, like=y))
     total = sum((_share(term, ties) for term in terms), ffi.zeros(y.shape, y.dtype, y))
     return (y, ties), (total, ffi.zeros(ties.shape, ties.dtype, ties))
 
 
-def _extremum_jvp(how, primals, tangents):
-    out, d_out = _extremum_and_ties_jvp(how, primals, tangents)
+def _extremum_jvp(static, primals, tangents):
+    out, d_out = _extremum_and_ties_jvp(static, primals, tangents)
     return out[0], d_out[0]
 
 
@@ -103,25 +103,25 @@ def _share(values: Array, ties: Array) -> Array:
 
 
 def _select_rows(
-    how: tuple[bool, bool],
+    direction: tuple[bool, bool],
     pattern: Pattern,
     values: Float[Array, "_ heads width"],
     scale: Float[Array, "num_edges heads"] | None,
 ) -> Float[Array, "_ heads width"]:
-    """Sums `scale * values` over attaining edges; `how` is (over the transpose?, along?)."""
-    transpose, along = how
-    rows = neighbours(pattern.graph, transpose=transpose == along)
+    """Sums `scale * values` over attaining edges; `direction` is (over the transpose?, along?)."""
+    transpose, along = direction
+    rows = neighbors(pattern.graph, transpose=transpose == along)
     weights, scale = in_row_order(rows, pattern.weights), in_row_order(rows, scale)
     return select_rows(rows, pattern.x, pattern.y, weights, values, scale, along=along)
 
 
-def _select_transpose_values(how, pattern, cotangent, scale):
-    transpose, along = how
+def _select_transpose_values(direction, pattern, cotangent, scale):
+    transpose, along = direction
     return _select((transpose, not along), pattern, cotangent, scale)
 
 
-def _select_transpose_scale(how, pattern, values, cotangent):
-    transpose, along = how
+def _select_transpose_scale(direction, pattern, values, cotangent):
+    transpose, along = direction
     beside_y, beside_x = (cotangent, values) if along else (values, cotangent)
     return _select_dot(transpose, pattern, beside_y, beside_x)
 
@@ -136,7 +136,7 @@ def _select_dot_rows(
     beside_x: Float[Array, "_ heads width"],
 ) -> Float[Array, "num_edges heads"]:
     """Per edge and head, the dot product over the features that attained the extremum."""
-    rows = neighbours(pattern.graph, transpose=transpose)
+    rows = neighbors(pattern.graph, transpose=transpose)
     weights = in_row_order(rows, pattern.weights)
     out = dot_rows(rows, beside_y, beside_x, (pattern.x, pattern.y, weights))
     return in_graph_order(rows, out)

@@ -48,21 +48,21 @@ reduce_to_nodes = Multilinear(_reduce, (broadcast_to_edges,))
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def reduce_extremum_to_nodes(
-    how: tuple[EdgeEnd, str], graph: Graph, data: Float[Array, "num_edges width"]
+    static: tuple[EdgeEnd, str], graph: Graph, data: Float[Array, "num_edges width"]
 ) -> Float[Array, "nodes width"]:
     """Elementwise `"max"` or `"min"` of the rows of each node's edges; 0 where there are none."""
-    end, reduce = how
+    end, reduce = static
     rows = edges_of(graph, by_sender=end.sender)
     return reduce_rows(rows, data[:, None, :], None, reduce)[:, 0, :]
 
 
 @functools.partial(reduce_extremum_to_nodes.defjvp, symbolic_zeros=True)
-def _reduce_extremum_jvp(how, primals, tangents):
+def _reduce_extremum_jvp(static, primals, tangents):
     graph, data = primals
-    out = reduce_extremum_to_nodes(how, *primals)
+    out = reduce_extremum_to_nodes(static, *primals)
     if is_zero(tangents[1]):
         return out, jnp.zeros_like(out)
-    end = EdgeEnd(how[0].sender)
+    end = EdgeEnd(static[0].sender)
     residuals = jax.lax.stop_gradient((graph, data, out))
     function, transpose = functools.partial(_mean_of_ties, end), functools.partial(_share, end)
     return out, linear_call(function, transpose, residuals, tangents[1], out)

@@ -15,7 +15,7 @@ from jaxgnn._core.linear_call import Multilinear
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.kernels import dot_rows, reduce_rows
 from jaxgnn.ops._core.degree import End, divide_by_degree
-from jaxgnn.ops._core.rows import in_row_order, neighbours
+from jaxgnn.ops._core.rows import in_row_order, neighbors
 
 
 class LinearMap(NamedTuple):
@@ -40,7 +40,7 @@ def _aggregate(
     x: Float[Array, "_ heads width"],
     weights: Float[Array, "num_edges heads"] | None,
 ) -> Float[Array, "_ heads width"]:
-    rows = neighbours(graph, transpose=linear_map.transpose)
+    rows = neighbors(graph, transpose=linear_map.transpose)
     at_rows = "senders" if linear_map.transpose else "receivers"
     if linear_map.divide != at_rows:
         x = divide_by_degree(graph, linear_map.divide, x)
@@ -63,7 +63,7 @@ def _aggregate_transpose_weights(linear_map, graph, x, cotangent):
 
 
 aggregate = Multilinear(_aggregate, (_aggregate_transpose_x, _aggregate_transpose_weights))
-"""`aggregate(linear_map, graph, x, weights)`: the weighted sum or mean over neighbours."""
+"""`aggregate(linear_map, graph, x, weights)`: the weighted sum or mean over neighbors."""
 
 
 def _edge_dot(
@@ -72,7 +72,7 @@ def _edge_dot(
     at_receivers: Float[Array, "num_receivers heads width"],
     at_senders: Float[Array, "num_senders heads width"],
 ) -> Float[Array, "num_edges heads"]:
-    return dot_rows(neighbours(graph, transpose=False), at_receivers, at_senders)
+    return dot_rows(neighbors(graph, transpose=False), at_receivers, at_senders)
 
 
 edge_dot = Multilinear(

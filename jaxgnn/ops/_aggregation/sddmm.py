@@ -14,7 +14,7 @@ from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation import reference
 from jaxgnn.ops._aggregation.linear import edge_dot
 from jaxgnn.ops._core import checks
-from jaxgnn.ops._core.rows import neighbours
+from jaxgnn.ops._core.rows import neighbors
 
 
 @jax.named_scope("jaxgnn.sddmm")
@@ -63,7 +63,7 @@ def sddmm(
     a = a.reshape(graph.num_receivers, math.prod(heads), width)
     b = b.reshape(graph.num_senders, math.prod(heads), width)
     if impl == "jax":
-        out = reference.dot_rows(neighbours(graph, transpose=False), a, b)
+        out = reference.dot_rows(neighbors(graph, transpose=False), a, b)
     else:
         graph, a, b = ffi.unify_varying(graph, a, b)
         with config.use(impl=impl):

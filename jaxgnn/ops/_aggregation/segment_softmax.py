@@ -21,7 +21,7 @@ from jaxgnn.ops._core import checks
 def segment_softmax(
     graph: Graph, logits: Float[Array, "num_edges *heads"], *, impl: Impl = None
 ) -> Float[Array, "num_edges *heads"]:
-    r"""Normalises the scores of each receiver's edges (the edge softmax).
+    r"""Normalizes the scores of each receiver's edges (the edge softmax).
 
     $$\alpha_e = \frac{\exp(s_e - m_i)}{\sum_{e' \to i} \exp(s_{e'} - m_i)}, \qquad
       m_i = \max_{e' \to i} s_{e'}$$

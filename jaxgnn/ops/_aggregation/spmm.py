@@ -1,4 +1,4 @@
-"""Aggregation over neighbours: sparse matrix times dense features."""
+"""Aggregation over neighbors: sparse matrix times dense features."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxgnn.ops._aggregation import reference
 from jaxgnn.ops._aggregation.extremum import Extremum, extremum
 from jaxgnn.ops._aggregation.linear import LinearMap, aggregate
 from jaxgnn.ops._core import checks, padding
-from jaxgnn.ops._core.rows import in_row_order, neighbours
+from jaxgnn.ops._core.rows import in_row_order, neighbors
 
 Reduce = Literal["sum", "mean", "max", "min"]
 
@@ -84,11 +84,11 @@ def spmm(
     x = x.reshape(inputs, heads, math.prod(x.shape[1:]) // heads)
     out: Array
     if impl == "jax":
-        rows = neighbours(graph, transpose=transpose)
+        rows = neighbors(graph, transpose=transpose)
         out = reference.reduce_rows(rows, x, in_row_order(rows, weights), reduce)
         return out.reshape(shape)
     width = x.shape[-1]
-    graph, x, weights = ffi.unify_varying(graph, padding.lengthened(x), weights)
+    graph, x, weights = ffi.unify_varying(graph, padding.pad_features(x), weights)
     with config.use(impl=impl):
         if reduce in ("max", "min"):
             out = extremum(Extremum(transpose, reduce), graph, x, weights)

@@ -1,4 +1,4 @@
-"""Attention by cosines over neighbours: norms, scores, softmax and aggregation in one operation."""
+"""Attention by cosines over neighbors: norms, scores, softmax and aggregation in one operation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cosine_attention(
     self_loops: bool = False,
     impl: Impl = None,
 ) -> Float[Array, "num_nodes heads features"]:
-    r"""Averages the neighbours' rows by an attention whose scores are cosines of the ends.
+    r"""Averages the neighbors' rows by an attention whose scores are cosines of the ends.
 
     $$y_{ih} = \sum_{e = (j \to i)} \alpha_{eh} \, x_{jh}, \qquad
       \alpha_{eh} = \frac{\exp s_{eh}}{\sum_{e' \to i} \exp s_{e'h}}, \qquad
@@ -39,13 +39,13 @@ def cosine_attention(
     A norm below $10^{-12}$ counts as that. A node without edges gets 0. Scores and sums are in
     float32 for float32, bfloat16 and float16, in float64 for float64.
 
-    Nothing with an entry for each edge and head is stored, as in `dot_attention`, which computes
-    the same from two arrays and which this is on the CPU. On a GPU rows are read as they are and
-    the norms' gradients are summed on the way; where the edges go both ways (the graph and its
-    transpose share their arrays, see `Graph`), backward gathers once, two rows an edge, for the
-    three of two gathers. Two runs give the same bits. Derivatives of second order and above are
-    those of the composition of `sddmm`, a softmax and `spmm`, and hold one number for each edge
-    and head.
+    No intermediates of `[num_edges, heads]` are stored, as in `dot_attention`, which computes the
+    same from two arrays and which serves the CPU. On a GPU the rows are read unscaled and the
+    gradients of the norms are accumulated online. If the edges go both ways (the graph and its
+    transpose share their arrays, see `Graph`), the backward pass is one gather of two rows an edge
+    instead of two gathers of three rows in total. Results are bitwise reproducible. Derivatives of
+    second order and above are those of the composition of `sddmm`, a softmax and `spmm`, which
+    materializes `[num_edges, heads]` arrays.
 
     Args:
         graph: a square graph.
@@ -72,16 +72,16 @@ def cosine_attention(
         )
     x = node_rows(x, "x", graph.num_senders, "node")
     operands = CosineOperands(graph, x, _beta_of(beta, x))
-    how = Cosine(bool(self_loops))
+    static = Cosine(bool(self_loops))
     impl = chosen(impl)
     # Only CUDA has these kernels: without them the dot products' own rule keeps more of the work.
     fused = impl != "jax" and ffi.targets["CUDA"].issuperset(cosine_rule.TARGETS)
-    padded = operands._replace(x=padding.lengthened(x))
+    padded = operands._replace(x=padding.pad_features(x))
     without_edges = graph.num_edges == 0 and not self_loops
     if not fused or 0 in x.shape or without_edges or not cosine_rule.takes(graph, padded.x):
-        return cosine_rule.by_dots(how, operands, impl)
+        return cosine_rule.by_dots(static, operands, impl)
     with config.use(impl=impl):
-        out, _ = cosine_rule.attend(how, CosineOperands(*ffi.unify_varying(*padded)))
+        out, _ = cosine_rule.attend(static, CosineOperands(*ffi.unify_varying(*padded)))
     return out[..., : x.shape[2]]
 
 

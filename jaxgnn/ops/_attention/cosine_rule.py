@@ -19,7 +19,7 @@ from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention
 from jaxgnn.ops._attention.pair_rule import PairOperands
 from jaxgnn.ops._core.folding import foldable_heads
 from jaxgnn.ops._core.recomputed import recomputed
-from jaxgnn.ops._core.rows import Rows, neighbours, ordered_structure
+from jaxgnn.ops._core.rows import Rows, neighbors, ordered_structure
 
 TARGETS = ("jaxgnn_cosine_attention", "jaxgnn_cosine_attention_gradients")
 # PyTorch's bound of a norm, squared: a row of zeros stays one.
@@ -41,17 +41,17 @@ class CosineOperands(NamedTuple):
         graph: a square graph.
         x: the nodes' rows.
         beta: of each head, in the accumulation dtype.
-        words: there is no dropout: `None`.
+        philox_key: there is no dropout: `None`.
     """
 
     graph: Graph
     x: Float[Array, "num_nodes heads features"]
     beta: Float[Array, "1 heads"]
-    words: None = None
+    philox_key: None = None
 
 
 def takes(graph: Graph, x: Float[Array, "num_nodes heads features"]) -> bool:
-    """Whether the kernels take such rows: whole packs of 16 bytes, of nodes that 32 bits count."""
+    """Whether the kernels take such rows: whole vectors of 16 bytes, 32-bit node indices."""
     bytes_of_head = x.shape[2] * x.dtype.itemsize
     narrow = graph.senders.dtype == graph.transpose_receivers.dtype == jnp.int32
     fits = bytes_of_head % 16 == 0 and bytes_of_head <= _MOST_BYTES
@@ -67,43 +67,43 @@ def reciprocal_norms(
 
 
 def _forward(
-    how: Cosine,
+    static: Cosine,
     graph: Graph,
     x: Float[Array, "num_nodes heads features"],
     beta: Float[Array, "1 heads"],
-    words: None,
+    philox_key: None,
 ) -> tuple[Float[Array, "num_nodes heads features"], Float[Array, "num_nodes heads"]]:
     """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
-    del words
+    del philox_key
 
     def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array]:
-        x, near_scale, far_scale = arrays
+        x, row_scale, column_scale = arrays
         nodes, heads, features = x.shape
         out, log_sum, _ = ffi.call(
             TARGETS[0],
-            [*ordered_structure(rows), flat(x), near_scale, far_scale],
+            [*ordered_structure(rows), flat(x), row_scale, column_scale],
             [
                 ((nodes, heads * features), x.dtype),
-                ((nodes, heads), far_scale.dtype),
-                ((rows.chunks.table.shape[0], heads * (features + 2)), far_scale.dtype),
+                ((nodes, heads), column_scale.dtype),
+                ((rows.chunks.table.shape[0], heads * (features + 2)), column_scale.dtype),
             ],
-            **_attributes(how, rows, heads),
+            **_attributes(static, rows, heads),
         )
         return out.reshape(x.shape), log_sum
 
     reciprocals, _ = reciprocal_norms(x)
     arrays = (x, beta * reciprocals, reciprocals)
-    return foldable_heads(kernel)(neighbours(graph, transpose=False), arrays)
+    return foldable_heads(kernel)(neighbors(graph, transpose=False), arrays)
 
 
 def _gradients(
-    how: Cosine,
+    static: Cosine,
     operands: CosineOperands,
     out: Float[Array, "num_nodes heads features"],
     log_sum: Float[Array, "num_nodes heads"],
     cotangent: Float[Array, "num_nodes heads features"],
 ) -> CosineOperands:
-    r"""The gradients of the averages, from scores computed once more.
+    r"""The gradients of the averages, from scores recomputed in the backward pass.
 
     With $c = 1 / |x|$, $s_e = \beta c_i c_j \langle x_i, x_j \rangle$,
     $\alpha_e = \exp(s_e - \mathrm{lse}_i)$ and $\delta_i = \langle dy_i, y_i \rangle$,
@@ -115,11 +115,11 @@ def _gradients(
       d\beta = \tfrac{1}{2} \sum_n c_n \langle x_n, u_n \rangle,$$
 
     as each edge's $ds_e$ is in both of its nodes' sums. Where edges go both ways, all of a node's
-    sums are over the same neighbours.
+    sums are over the same neighbors.
     """
 
     def kernel(both: tuple[Rows, Rows], arrays: Any) -> tuple[Array, Array]:
-        x, beta, records, cotangent = arrays
+        x, beta, node_terms, cotangent = arrays
         rows, transpose = both
         nodes, heads, features = x.shape
         dtype, width = beta.dtype, heads * features
@@ -131,7 +131,7 @@ def _gradients(
                 *ordered_structure(transpose),
                 flat(x),
                 beta[0],
-                flat(records),
+                flat(node_terms),
                 flat(cotangent),
             ],
             [
@@ -140,7 +140,7 @@ def _gradients(
                 ((nodes, width), dtype),
                 ((parts, 2 * width), dtype),
             ],
-            **_attributes(how, rows, heads),
+            **_attributes(static, rows, heads),
         )
         return dx.reshape(x.shape), dots
 
@@ -149,36 +149,38 @@ def _gradients(
     # A norm at its bound is a constant.
     cubes = jnp.where(squares > _SMALLEST_SQUARE, reciprocals**3, 0)
     delta = node_dots(cotangent, out)
-    records = jnp.stack([log_sum, delta, reciprocals, cubes], axis=-1)
-    both = neighbours(graph, transpose=False), neighbours(graph, transpose=True)
-    dx, dots = foldable_heads(kernel)(both, (x, beta, records, cotangent))
+    node_terms = jnp.stack([log_sum, delta, reciprocals, cubes], axis=-1)
+    both = neighbors(graph, transpose=False), neighbors(graph, transpose=True)
+    dx, dots = foldable_heads(kernel)(both, (x, beta, node_terms, cotangent))
     dbeta = jnp.sum(dots, axis=0, keepdims=True) / 2
     return CosineOperands(None, dx, dbeta)  # type: ignore[arg-type]
 
 
 def by_dots(
-    how: Cosine, operands: CosineOperands, impl: Impl = None
+    static: Cosine, operands: CosineOperands, impl: Impl = None
 ) -> Float[Array, "num_nodes heads features"]:
     """The same by the attention of dot products, whose queries are rows scaled by beta over their
     norms."""
     graph, x, beta, _ = operands
     reciprocals, _ = reciprocal_norms(x)
-    # One number a row, so that beta's gradient is a sum of what the norms' gradient needs, too.
+    # One scale a row: the gradient of beta then sums terms that the norms' gradient needs too.
     scale = (beta * reciprocals)[:, :, None]
     queries = (x.astype(beta.dtype) * scale).astype(x.dtype)
     nodes = Nodes(queries, x, x, None, reciprocals)
-    pair = PairAttention("dot", 1.0, 0, how.self_loops)
+    pair = PairAttention("dot", 1.0, 0, static.self_loops)
     pairs = PairOperands(graph, nodes, None, None, None)
     return pair_rule.pair_attention(pair, pairs, impl)
 
 
-attend = recomputed(TARGETS, lambda how, operands: _forward(how, *operands), _gradients, by_dots)
+attend = recomputed(
+    TARGETS, lambda static, operands: _forward(static, *operands), _gradients, by_dots
+)
 
 
-def _attributes(how: Cosine, rows: Rows, heads: int) -> dict[str, Any]:
+def _attributes(static: Cosine, rows: Rows, heads: int) -> dict[str, Any]:
     assert rows.columns is not None
     return {
         "heads": heads,
-        "self_loops": how.self_loops,
+        "self_loops": static.self_loops,
         "split_length": rows.chunks.length,
     }

@@ -1,4 +1,4 @@
-"""Dot-product attention over neighbours: scores, softmax and aggregation in one operation."""
+"""Dot-product attention over neighbors: scores, softmax and aggregation in one operation."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def dot_attention(
     Scores and sums are in float32 for float32, bfloat16 and float16, in float64 for float64.
     Self-loops and dropout are those of `gat_attention`.
 
-    Nothing with an entry for each edge and head is stored: residuals are the operands, the result
-    and the logarithm of each row's sum of exponentials. Backward computes the scores once more and
-    gathers twice, over the transpose for `k` and `v`, over the graph for `q` and the biases. Two
-    runs give the same bits. Derivatives of second order and above are those of the composition of
-    `sddmm`, a softmax and `spmm`, and hold one number for each edge and head.
+    No intermediates of `[num_edges, heads]` are stored. The residuals are the operands, the result
+    and each row's log-sum-exp. The backward pass recomputes the scores and gathers twice: over the
+    transpose for `k` and `v`, and over the graph for `q` and the biases. Results are bitwise
+    reproducible. Derivatives of second order and above are those of the composition of `sddmm`, a
+    softmax and `spmm`, which materializes `[num_edges, heads]` arrays.
 
     Args:
         graph: the graph.
@@ -82,7 +82,7 @@ def dot_attention(
     goes and the gradient from the sum's logarithm: Dao et al., "FlashAttention" (NeurIPS 2022),
     section 3.1.
     """
-    how, operands = dot_arguments(
+    static, operands = dot_arguments(
         graph,
         q,
         k,
@@ -95,7 +95,7 @@ def dot_attention(
         self_loops=self_loops,
         loop_bias=loop_bias,
     )
-    return pair_rule.pair_attention(how, operands, impl)
+    return pair_rule.pair_attention(static, operands, impl)
 
 
 def dot_attention_with_weights(
@@ -103,8 +103,8 @@ def dot_attention_with_weights(
 ) -> tuple[Array, Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
     r"""`dot_attention`, and the weights $m \alpha$ that it averages by, of the edges and of the
     added self-loops: an entry for each edge and head."""
-    how, operands = dot_arguments(*arguments, **options)
-    edges, loops = pair_rule.attention_weights(how, operands, impl)
+    static, operands = dot_arguments(*arguments, **options)
+    edges, loops = pair_rule.attention_weights(static, operands, impl)
     return pair_rule.average(operands, edges, loops, impl), edges, loops
 
 
@@ -135,18 +135,18 @@ def dot_arguments(
     if key_scale is not None:
         key_scale = checks.matrix(key_scale, "key_scale", graph.num_senders, k.shape[1])
         key_scale = key_scale.astype(accumulation_dtype(k.dtype))
-    number = 1 / math.sqrt(max(k.shape[2], 1))
+    dot_scale = 1 / math.sqrt(max(k.shape[2], 1))
     if isinstance(scale, jax.Array | np.ndarray) and scale.ndim > 0:
         scale = checks.floating(scale, "scale")
         if scale.shape != k.shape[1:2]:
             raise ValueError(f"scale: expected a number or {k.shape[1:2]}, got {scale.shape}")
-        dtype, number = accumulation_dtype(q.dtype), 1.0
+        dtype, dot_scale = accumulation_dtype(q.dtype), 1.0
         q = (q.astype(dtype) * scale.astype(dtype)[None, :, None]).astype(q.dtype)
     elif scale is not None:
-        number = checks.number(scale, "scale", -math.inf, math.inf)
+        dot_scale = checks.number(scale, "scale", -math.inf, math.inf)
     nodes = Nodes(q, k, v, None, key_scale)
     return pair_arguments(
-        graph, nodes, "dot", number, edge_bias, dropout_rate, dropout_rng, self_loops, loop_bias
+        graph, nodes, "dot", dot_scale, edge_bias, dropout_rate, dropout_rng, self_loops, loop_bias
     )
 
 
@@ -166,7 +166,7 @@ def pair_arguments(
     graph: Graph,
     nodes: Nodes,
     score: Any,
-    number: float,
+    scale_or_slope: float,
     edge_bias: Any,
     dropout_rate: Any,
     dropout_rng: Any,
@@ -181,12 +181,12 @@ def pair_arguments(
 
     if loop_bias is not None and not self_loops:
         raise ValueError("loop_bias: expected self_loops=True with it, got False")
-    drop_below, words = dropout_mask.arguments(dropout_rate, dropout_rng)
+    drop_below, philox_key = dropout_mask.arguments(dropout_rate, dropout_rng)
     operands = PairOperands(
         graph,
         nodes,
         bias(edge_bias, "edge_bias", graph.num_edges),
         bias(loop_bias, "loop_bias", graph.num_receivers),
-        words,
+        philox_key,
     )
-    return PairAttention(score, number, drop_below, bool(self_loops)), operands
+    return PairAttention(score, scale_or_slope, drop_below, bool(self_loops)), operands

@@ -1,4 +1,4 @@
-"""Additive attention over neighbours: scores, softmax and aggregation in one operation."""
+"""Additive attention over neighbors: scores, softmax and aggregation in one operation."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def gat_attention(
     scale, 1 without. A receiver without edges gets 0. An edge whose sum is $-\infty$, such as one
     with a bias of $-\infty$, is masked: its weight is 0, and so is the result of a receiver all of
     whose edges are masked, and their gradients. NaN and $+\infty$ show in the result, but a
-    kernel may pass over the features of edges that dropout drops. Scores and sums are in float32
+    kernel may skip the features of edges that dropout drops. Scores and sums are in float32
     for float32, bfloat16 and float16, in float64 for float64.
 
-    With `self_loops` the graph's own self-loops (edges between equal numbers) are passed over, and
-    each node that is both a sender and a receiver has one more edge, to itself, with the bias
-    `loop_bias`: PyG's rule for GAT, without another graph.
+    With `self_loops` the graph's own self-loops (edges with equal endpoint indices) are skipped.
+    Each node that is both a sender and a receiver gets one edge to itself, with the bias
+    `loop_bias`. This is PyG's rule for GAT, without another graph.
 
-    Nothing with an entry for each edge and head is stored: residuals are the operands, the result
-    and the logarithm of each row's sum of exponentials. Backward computes the scores once more and
-    gathers twice, over the transpose for `v` and `score_src`, and over the graph for `score_dst`
-    and the bias. Two runs give the same bits. Derivatives of second order and above are those of
-    the reference, and hold one number for each edge and head.
+    No intermediates of `[num_edges, heads]` are stored. The residuals are the operands, the result
+    and each row's log-sum-exp. The backward pass recomputes the scores and gathers twice: over the
+    transpose for `v` and `score_src`, and over the graph for `score_dst` and the bias. Results are
+    bitwise reproducible. Derivatives of second order and above are those of the reference, which
+    materializes `[num_edges, heads]` arrays.
 
-    Dropout's mask is a function of the key, the edge's place in the graph's order and the head
-    alone (Philox4x32-10), so that backward computes it again and all implementations agree.
+    The dropout mask depends only on the key, the edge's index in the graph's order and the head
+    (Philox4x32-10). The backward pass recomputes it, and all implementations agree.
 
     Args:
         graph: the graph.
@@ -85,7 +85,7 @@ def gat_attention(
     recomputed as in Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022), sections
     4 to 6; the generator: Salmon et al. (SC 2011).
     """
-    how, operands = attention_arguments(
+    static, operands = attention_arguments(
         graph,
         v,
         score_src,
@@ -102,10 +102,12 @@ def gat_attention(
     if v.size == 0 or graph.num_receivers == 0 or (graph.num_edges == 0 and not self_loops):
         return ffi.zeros((graph.num_receivers, *v.shape[1:]), v.dtype, operands)
     if impl == "jax":
-        return gat_rule.composition(how, operands, impl)
-    operands = Operands(*ffi.unify_varying(*operands._replace(v=padding.lengthened(v, ends=True))))
+        return gat_rule.composition(static, operands, impl)
+    operands = Operands(
+        *ffi.unify_varying(*operands._replace(v=padding.pad_features(v, ends=True)))
+    )
     with config.use(impl=impl):
-        out, _ = gat_rule.attend(how, operands)
+        out, _ = gat_rule.attend(static, operands)
     return out[..., : v.shape[2]]
 
 
@@ -118,8 +120,8 @@ def gat_attention_with_weights(
 ]:
     r"""`gat_attention`, and the weights $m \alpha$ that it averages by, of the edges and of the
     added self-loops: for looking at them, as they are an entry for each edge and head."""
-    how, operands = attention_arguments(*arguments, **options)
-    edges, loops = gat_rule.attention_weights(how, operands, impl)
+    static, operands = attention_arguments(*arguments, **options)
+    edges, loops = gat_rule.attention_weights(static, operands, impl)
     return gat_rule.average(operands, edges, loops, impl), edges, loops
 
 
@@ -151,7 +153,7 @@ def attention_arguments(
     if loop_bias is not None and not self_loops:
         raise ValueError("loop_bias: expected self_loops=True with it, got False")
     slope = checks.number(negative_slope, "negative_slope", 0, math.inf)
-    drop_below, words = dropout_mask.arguments(dropout_rate, dropout_rng)
+    drop_below, philox_key = dropout_mask.arguments(dropout_rate, dropout_rng)
     operands = Operands(
         graph,
         v,
@@ -159,6 +161,6 @@ def attention_arguments(
         scores(score_dst, "score_dst", graph.num_receivers),
         None if edge_bias is None else scores(edge_bias, "edge_bias", graph.num_edges),
         None if loop_bias is None else scores(loop_bias, "loop_bias", graph.num_receivers),
-        words,
+        philox_key,
     )
     return Attention(slope, drop_below, bool(self_loops)), operands

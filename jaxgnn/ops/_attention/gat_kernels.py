@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, UInt32
 from jaxgnn._core import ffi
 from jaxgnn.graph import Graph
 from jaxgnn.ops._core.folding import foldable_heads
-from jaxgnn.ops._core.rows import Rows, neighbours, or_empty, ordered_structure
+from jaxgnn.ops._core.rows import Rows, neighbors, or_empty, ordered_structure
 
 TARGETS = (
     "jaxgnn_gat_attention",
@@ -29,8 +29,8 @@ class Attention(NamedTuple):
     Attributes:
         negative_slope: of the LeakyReLU.
         drop_below: random words below this drop an edge.
-        self_loops: pass over the graph's self-loops, and give one to each node that is both a
-            sender and a receiver; its edge number is that of edges plus the node's.
+        self_loops: skip the graph's self-loops, and add one to each node that is both a sender
+            and a receiver; its edge index is the number of edges plus the node's index.
     """
 
     negative_slope: float
@@ -44,7 +44,7 @@ class Scores(NamedTuple):
     Attributes:
         edge_bias: `[num_edges, heads]`, in the graph's order.
         loop_bias: `[num_receivers, heads]`.
-        streams: `[3, heads]`, the key's two words and the head's number.
+        streams: `[3, heads]`, the key's two words and the head's index.
     """
 
     edge_bias: Float[Array, "num_edges heads"] | None
@@ -53,13 +53,13 @@ class Scores(NamedTuple):
 
     @classmethod
     def of(
-        cls, edge_bias: Array | None, loop_bias: Array | None, words: Array | None, heads: int
+        cls, edge_bias: Array | None, loop_bias: Array | None, philox_key: Array | None, heads: int
     ) -> Scores:
-        if words is None:
+        if philox_key is None:
             return cls(edge_bias, loop_bias, None)
-        number = jnp.arange(heads, dtype=jnp.uint32)
-        keys = jnp.broadcast_to(words[:, None], (2, heads))
-        return cls(edge_bias, loop_bias, jnp.concatenate([keys, number[None]]))
+        head = jnp.arange(heads, dtype=jnp.uint32)
+        keys = jnp.broadcast_to(philox_key[:, None], (2, heads))
+        return cls(edge_bias, loop_bias, jnp.concatenate([keys, head[None]]))
 
     def operands(self, dtype: Any) -> list[Array]:
         """Arrays of two axes, without elements where absent."""
@@ -71,14 +71,14 @@ class Scores(NamedTuple):
 
 
 def forward(
-    how: Attention,
+    static: Attention,
     graph: Graph,
     v: Float[Array, "num_senders heads width"],
     score_src: Float[Array, "num_senders heads"],
     score_dst: Float[Array, "num_receivers heads"],
     edge_bias: Array | None,
     loop_bias: Array | None,
-    words: Array | None,
+    philox_key: Array | None,
 ) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
     """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
 
@@ -95,24 +95,24 @@ def forward(
                 ((rows.chunks.table.shape[0], heads * (width + 2)), dtype),
                 ((v.shape[0] * heads,), dtype),
             ],
-            **_attributes(how, rows),
+            **_attributes(static, rows),
         )
         return out.reshape(rows.num_rows, heads, width), log_sum
 
-    scores = Scores.of(edge_bias, loop_bias, words, v.shape[1])
-    rows = neighbours(graph, transpose=False)
+    scores = Scores.of(edge_bias, loop_bias, philox_key, v.shape[1])
+    rows = neighbors(graph, transpose=False)
     return foldable_heads(kernel)(rows, (v, score_src, score_dst, scores))
 
 
 def sender_gradients(
-    how: Attention,
+    static: Attention,
     graph: Graph,
     v: Float[Array, "num_senders heads width"],
     score_src: Float[Array, "num_senders heads"],
     score_dst: Float[Array, "num_receivers heads"],
     edge_bias: Array | None,
     loop_bias: Array | None,
-    words: Array | None,
+    philox_key: Array | None,
     log_sum: Float[Array, "num_receivers heads"],
     delta: Float[Array, "num_receivers heads"],
     cotangent: Float[Array, "num_receivers heads width"],
@@ -131,7 +131,7 @@ def sender_gradients(
                 flat(cotangent),
                 flat(v),
                 score_src,
-                _records(score_dst, log_sum, delta),
+                _receiver_terms(score_dst, log_sum, delta),
                 *scores.operands(dtype),
             ],
             [
@@ -140,25 +140,25 @@ def sender_gradients(
                 ((rows.chunks.table.shape[0], heads * (width + 1)), dtype),
                 _gradient_scratch(rows, cotangent, dtype),
             ],
-            **_attributes(how, rows),
+            **_attributes(static, rows),
         )
         return dv.reshape(rows.num_rows, heads, width), dsrc
 
-    scores = Scores.of(edge_bias, loop_bias, words, v.shape[1])
-    rows = neighbours(graph, transpose=True)
+    scores = Scores.of(edge_bias, loop_bias, philox_key, v.shape[1])
+    rows = neighbors(graph, transpose=True)
     arrays = (cotangent, v, score_src, score_dst, log_sum, delta, scores)
     return foldable_heads(kernel)(rows, arrays)
 
 
 def receiver_gradients(
-    how: Attention,
+    static: Attention,
     graph: Graph,
     v: Float[Array, "num_senders heads width"],
     score_src: Float[Array, "num_senders heads"],
     score_dst: Float[Array, "num_receivers heads"],
     edge_bias: Array | None,
     loop_bias: Array | None,
-    words: Array | None,
+    philox_key: Array | None,
     log_sum: Float[Array, "num_receivers heads"],
     delta: Float[Array, "num_receivers heads"],
     cotangent: Float[Array, "num_receivers heads width"],
@@ -176,7 +176,7 @@ def receiver_gradients(
                 flat(cotangent),
                 flat(v),
                 score_src,
-                _records(score_dst, log_sum, delta),
+                _receiver_terms(score_dst, log_sum, delta),
                 *scores.operands(dtype),
             ],
             [
@@ -185,7 +185,7 @@ def receiver_gradients(
                 ((rows.chunks.table.shape[0], heads), dtype),
                 _gradient_scratch(rows, v, dtype),
             ],
-            **_attributes(how, rows),
+            **_attributes(static, rows),
         )
         return (
             ddst,
@@ -193,8 +193,8 @@ def receiver_gradients(
             None if scores.loop_bias is None else dloop,
         )
 
-    scores = Scores.of(edge_bias, loop_bias, words, v.shape[1])
-    rows = neighbours(graph, transpose=False)
+    scores = Scores.of(edge_bias, loop_bias, philox_key, v.shape[1])
+    rows = neighbors(graph, transpose=False)
     arrays = (cotangent, v, score_src, score_dst, log_sum, delta, scores)
     return foldable_heads(kernel)(rows, arrays)
 
@@ -203,25 +203,24 @@ def flat(x: Array) -> Array:
     return x.reshape(x.shape[0], x.shape[1] * x.shape[2])
 
 
-def _records(score_dst: Array, log_sum: Array, delta: Array) -> Array:
-    """A receiver's numbers side by side, so that an edge reads one place."""
+def _receiver_terms(score_dst: Array, log_sum: Array, delta: Array) -> Array:
+    """A receiver's terms, contiguous, so that an edge reads them at one address."""
     return jnp.concatenate([score_dst, log_sum, delta], axis=1)
 
 
 def _gradient_scratch(rows: Rows, gathered: Array, dtype: Any) -> tuple[tuple[int], Any]:
-    """Scratch of CUDA's gradients, as in common/attention_scratch.h: four numbers a column and
-    head, a dot product for each slice, of 16 features at least, of each row or part, and a number
-    a row."""
+    """Scratch of CUDA's gradients, as in common/attention_scratch.h: four terms a column and head;
+    a dot product a slice (of at least 16 features), row or chunk, and head; one term a row."""
     columns, heads, width = gathered.shape
     parts = rows.num_rows + rows.chunks.table.shape[0]
     return (heads * (4 * columns + parts * -(-width // 16) + rows.num_rows),), dtype
 
 
-def _attributes(how: Attention, rows: Rows) -> dict[str, Any]:
+def _attributes(static: Attention, rows: Rows) -> dict[str, Any]:
     assert rows.columns is not None
     return {
-        "negative_slope": float(how.negative_slope),
-        "drop_below": how.drop_below,
-        "self_loops": how.self_loops,
+        "negative_slope": float(static.negative_slope),
+        "drop_below": static.drop_below,
+        "self_loops": static.self_loops,
         "split_length": rows.chunks.length,
     }

@@ -29,7 +29,7 @@ class Operands(NamedTuple):
         score_src, score_dst: the two ends' shares of the scores.
         edge_bias: the edges' share, or `None`.
         loop_bias: the added self-loops' share, or `None`.
-        words: the key of dropout, or `None` without.
+        philox_key: the key of dropout, or `None` without.
     """
 
     graph: Graph
@@ -38,17 +38,17 @@ class Operands(NamedTuple):
     score_dst: Float[Array, "num_receivers heads"]
     edge_bias: Float[Array, "num_edges heads"] | None
     loop_bias: Float[Array, "num_receivers heads"] | None
-    words: UInt32[Array, " 2"] | None
+    philox_key: UInt32[Array, " 2"] | None
 
 
 def _gradients(
-    how: Attention,
+    static: Attention,
     operands: Operands,
     out: Float[Array, "num_receivers heads width"],
     log_sum: Float[Array, "num_receivers heads"],
     cotangent: Float[Array, "num_receivers heads width"],
 ) -> Operands:
-    r"""The gradients of the averages, from scores computed once more.
+    r"""The gradients of the averages, from scores recomputed in the backward pass.
 
     With $\alpha_e = \exp(s_e - \mathrm{lse}_i)$, the mask $m_e$ of dropout with its scale, and
     $\delta_i = \langle dy_i, y_i \rangle = \sum_e \alpha_e m_e \langle dy_i, v_j \rangle$,
@@ -61,20 +61,23 @@ def _gradients(
     the composition's gradients.
     """
     delta = node_dots(cotangent, out)
-    dv, dsrc = kernels.sender_gradients(how, *operands, log_sum, delta, cotangent)
-    ddst, dedge, dloop = kernels.receiver_gradients(how, *operands, log_sum, delta, cotangent)
+    dv, dsrc = kernels.sender_gradients(static, *operands, log_sum, delta, cotangent)
+    ddst, dedge, dloop = kernels.receiver_gradients(static, *operands, log_sum, delta, cotangent)
     return Operands(None, dv, dsrc, ddst, dedge, dloop, None)  # type: ignore[arg-type]
 
 
 def composition(
-    how: Attention, operands: Operands, impl: Impl = None
+    static: Attention, operands: Operands, impl: Impl = None
 ) -> Float[Array, "num_receivers heads width"]:
-    """The attention out of operations on edges, which it holds one number a head of."""
-    return average(operands, *attention_weights(how, operands, impl), impl)
+    """The attention composed of edge operations; it materializes `[num_edges, heads]` arrays."""
+    return average(operands, *attention_weights(static, operands, impl), impl)
 
 
 attend = recomputed(
-    kernels.TARGETS, lambda how, operands: kernels.forward(how, *operands), _gradients, composition
+    kernels.TARGETS,
+    lambda static, operands: kernels.forward(static, *operands),
+    _gradients,
+    composition,
 )
 
 
@@ -95,7 +98,7 @@ def average(
 
 
 def attention_weights(
-    how: Attention, operands: Operands, impl: Impl
+    static: Attention, operands: Operands, impl: Impl
 ) -> tuple[Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
     """The weights after dropout of the edges, and of the added self-loops if there are any.
 
@@ -105,16 +108,16 @@ def attention_weights(
     scores = gather_edges(graph, operands.score_src, operands.score_dst, "add", impl=impl)
     if operands.edge_bias is not None:
         scores = scores + operands.edge_bias
-    scores = leaky_relu(scores, how.negative_slope)
-    loops = _loop_scores(how, operands) if how.self_loops else None
-    return softmax_weights(graph, scores, loops, operands.words, how.drop_below, impl)
+    scores = leaky_relu(scores, static.negative_slope)
+    loops = _loop_scores(static, operands) if static.self_loops else None
+    return softmax_weights(graph, scores, loops, operands.philox_key, static.drop_below, impl)
 
 
 def softmax_weights(
     graph: Graph,
     scores: Float[Array, "num_edges heads"],
     loops: Float[Array, "nodes heads"] | None,
-    words: UInt32[Array, " 2"] | None,
+    philox_key: UInt32[Array, " 2"] | None,
     drop_below: int,
     impl: Impl,
 ) -> tuple[Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
@@ -124,11 +127,11 @@ def softmax_weights(
         own = (graph.senders == graph.receivers)[:, None]
         scores = jnp.where(own, jnp.full_like(scores, -jnp.inf), scores)
     edges, loops = edge_softmax(graph, scores, loops, impl=impl)
-    if words is not None:
+    if philox_key is not None:
 
         def keep(first: int, weights: Array) -> Array:
             edges, heads = weights.shape
-            return keep_factors(words, first, edges, heads, drop_below, weights.dtype)
+            return keep_factors(philox_key, first, edges, heads, drop_below, weights.dtype)
 
         edges = edges * keep(0, edges)
         loops = None if loops is None else loops * keep(graph.num_edges, loops)
@@ -142,9 +145,9 @@ def leaky_relu(scores: Array, slope: float) -> Array:
     return jnp.where(kept, scores, scores * slope)
 
 
-def _loop_scores(how: Attention, operands: Operands) -> Array:
+def _loop_scores(static: Attention, operands: Operands) -> Array:
     nodes = min(operands.score_src.shape[0], operands.score_dst.shape[0])
     scores = operands.score_src[:nodes] + operands.score_dst[:nodes]
     if operands.loop_bias is not None:
         scores = scores + operands.loop_bias[:nodes]
-    return leaky_relu(scores, how.negative_slope)
+    return leaky_relu(scores, static.negative_slope)

@@ -1,4 +1,4 @@
-"""GATv2's attention over neighbours: scores, softmax and aggregation in one operation."""
+"""GATv2's attention over neighbors: scores, softmax and aggregation in one operation."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def gatv2_attention(
     Scores and sums are in float32 for float32, bfloat16 and float16, in float64 for float64.
     Self-loops and dropout are those of `gat_attention`.
 
-    Without `edge` nothing with an entry for each edge and head is stored: backward computes the
-    scores once more and gathers twice, over the transpose for `left` (as a key and as a value), and
-    over the graph for `right`, `att` and the biases. Two runs give the same bits. With `edge`, and
-    for derivatives of second order, the attention is composed of operations on edges, and the
-    terms of the scores, E times heads times features numbers, are held as `edge` itself is.
+    Without `edge` no intermediates of `[num_edges, heads]` are stored. The backward pass recomputes
+    the scores and gathers twice: over the transpose for `left` (as a key and as a value), and over
+    the graph for `right`, `att` and the biases. Results are bitwise reproducible. With `edge`, and
+    for derivatives of second order, the attention is composed of operations on edges. These
+    materialize the terms of the scores, `[num_edges, heads, F]` like `edge` itself.
 
     Args:
         graph: the graph.
@@ -80,7 +80,7 @@ def gatv2_attention(
     Source: Brody et al., "How attentive are graph attention networks?" (ICLR 2022), section 3.2;
     recomputed as in Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022), section 6.
     """
-    how, operands, edge, loop_edge = gatv2_arguments(
+    static, operands, edge, loop_edge = gatv2_arguments(
         graph,
         left,
         right,
@@ -95,11 +95,11 @@ def gatv2_attention(
         loop_bias=loop_bias,
     )
     if edge is None and loop_edge is None:
-        return pair_rule.pair_attention(how, operands, impl)
+        return pair_rule.pair_attention(static, operands, impl)
     impl = chosen(impl)
     if operands.nodes.keys.size == 0 or graph.num_receivers == 0:
         return ffi.zeros(right.shape, left.dtype, operands, edge, loop_edge)
-    return pair_rule.composition(how, operands, impl, edge, loop_edge)
+    return pair_rule.composition(static, operands, impl, edge, loop_edge)
 
 
 def gatv2_attention_with_weights(
@@ -107,8 +107,8 @@ def gatv2_attention_with_weights(
 ) -> tuple[Array, Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
     r"""`gatv2_attention`, and the weights $m \alpha$ that it averages by, of the edges and of the
     added self-loops."""
-    how, operands, edge, loop_edge = gatv2_arguments(*arguments, **options)
-    edges, loops = pair_rule.attention_weights(how, operands, impl, edge, loop_edge)
+    static, operands, edge, loop_edge = gatv2_arguments(*arguments, **options)
+    edges, loops = pair_rule.attention_weights(static, operands, impl, edge, loop_edge)
     return pair_rule.average(operands, edges, loops, impl), edges, loops
 
 
@@ -151,7 +151,7 @@ def gatv2_arguments(
     loop_edge = term(loop_edge, "loop_edge", graph.num_receivers)
     if loop_edge is not None:
         loop_edge = loop_edge[: min(graph.num_senders, graph.num_receivers)]
-    how, operands = pair_arguments(
+    static, operands = pair_arguments(
         graph,
         Nodes(right, left, None, vector),
         "gatv2",
@@ -162,4 +162,4 @@ def gatv2_arguments(
         self_loops,
         loop_bias,
     )
-    return how, operands, edge, loop_edge
+    return static, operands, edge, loop_edge

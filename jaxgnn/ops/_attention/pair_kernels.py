@@ -1,6 +1,6 @@
 """The kernels of attention whose scores need both feature rows of an edge, without derivatives.
 
-Every array has its heads at axis 1, as in `_attention_kernels`: `vmap` over a graph multiplies
+Every array has its heads at axis 1, as in `gat_kernels`: `vmap` over a graph multiplies
 the heads.
 """
 
@@ -16,7 +16,7 @@ from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.ops._attention.gat_kernels import Scores, flat
 from jaxgnn.ops._core.folding import foldable_heads
-from jaxgnn.ops._core.rows import Rows, neighbours, or_empty, ordered_structure
+from jaxgnn.ops._core.rows import Rows, neighbors, or_empty, ordered_structure
 
 TARGETS = ("jaxgnn_pair_attention", "jaxgnn_pair_attention_gradients")
 
@@ -26,13 +26,13 @@ class PairAttention(NamedTuple):
 
     Attributes:
         score: `"dot"`, or `"gatv2"`, whose values are the keys and whose score has a vector.
-        number: the dot product's scale, or the LeakyReLU's slope.
+        scale_or_slope: the dot product's scale, or the LeakyReLU's slope.
         drop_below: random words below this drop an edge.
         self_loops: as in `Attention`.
     """
 
     score: Literal["dot", "gatv2"]
-    number: float
+    scale_or_slope: float
     drop_below: int
     self_loops: bool
 
@@ -71,12 +71,12 @@ class Nodes(NamedTuple):
 
 
 def forward(
-    how: PairAttention,
+    static: PairAttention,
     graph: Graph,
     nodes: Nodes,
     edge_bias: Array | None,
     loop_bias: Array | None,
-    words: Array | None,
+    philox_key: Array | None,
 ) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
     """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
 
@@ -92,21 +92,21 @@ def forward(
                 ((rows.num_rows, heads), dtype),
                 ((rows.chunks.table.shape[0], heads * (width + 2)), dtype),
             ],
-            **_attributes(how, rows, heads),
+            **_attributes(static, rows, heads),
         )
         return out.reshape(rows.num_rows, heads, width), log_sum
 
-    scores = Scores.of(edge_bias, loop_bias, words, nodes.keys.shape[1])
-    return foldable_heads(kernel)(neighbours(graph, transpose=False), (nodes, scores))
+    scores = Scores.of(edge_bias, loop_bias, philox_key, nodes.keys.shape[1])
+    return foldable_heads(kernel)(neighbors(graph, transpose=False), (nodes, scores))
 
 
 def gradients(
-    how: PairAttention,
+    static: PairAttention,
     graph: Graph,
     nodes: Nodes,
     edge_bias: Array | None,
     loop_bias: Array | None,
-    words: Array | None,
+    philox_key: Array | None,
     log_sum: Float[Array, "num_receivers heads"],
     delta: Float[Array, "num_receivers heads"],
     cotangent: Float[Array, "num_receivers heads width"],
@@ -142,7 +142,7 @@ def gradients(
                 ((rows.chunks.table.shape[0] * (heads * features + width),), dtype),
             ],
             by_senders=by_senders,
-            **_attributes(how, rows, heads),
+            **_attributes(static, rows, heads),
         )
         return (
             first.reshape(rows.num_rows, heads, features),
@@ -151,18 +151,18 @@ def gradients(
             None if by_senders or scores.loop_bias is None else dloop,
         )
 
-    scores = Scores.of(edge_bias, loop_bias, words, nodes.keys.shape[1])
+    scores = Scores.of(edge_bias, loop_bias, philox_key, nodes.keys.shape[1])
     arrays = (nodes, scores, log_sum, delta, cotangent)
-    return foldable_heads(kernel)(neighbours(graph, transpose=by_senders), arrays)
+    return foldable_heads(kernel)(neighbors(graph, transpose=by_senders), arrays)
 
 
-def _attributes(how: PairAttention, rows: Rows, heads: int) -> dict[str, Any]:
+def _attributes(static: PairAttention, rows: Rows, heads: int) -> dict[str, Any]:
     assert rows.columns is not None
     return {
-        "score": 1 if how.score == "gatv2" else 0,
-        "number": float(how.number),
+        "score": 1 if static.score == "gatv2" else 0,
+        "number": float(static.scale_or_slope),
         "heads": heads,
-        "drop_below": how.drop_below,
-        "self_loops": how.self_loops,
+        "drop_below": static.drop_below,
+        "self_loops": static.self_loops,
         "split_length": rows.chunks.length,
     }

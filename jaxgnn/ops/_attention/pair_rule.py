@@ -34,51 +34,51 @@ class PairOperands(NamedTuple):
         nodes: the nodes' rows, of one dtype; the vector in the accumulation dtype.
         edge_bias: the edges' share of the scores, in that too, or `None`.
         loop_bias: the added self-loops' share, or `None`.
-        words: the key of dropout, or `None` without.
+        philox_key: the key of dropout, or `None` without.
     """
 
     graph: Graph
     nodes: Nodes
     edge_bias: Float[Array, "num_edges heads"] | None
     loop_bias: Float[Array, "num_receivers heads"] | None
-    words: UInt32[Array, " 2"] | None
+    philox_key: UInt32[Array, " 2"] | None
 
 
-def pair_attention(how: PairAttention, operands: PairOperands, impl: Impl) -> Array:
+def pair_attention(static: PairAttention, operands: PairOperands, impl: Impl) -> Array:
     """The attention by the kernels where there are some, else by the composition."""
     impl = chosen(impl)
     graph, nodes = operands.graph, operands.nodes
     shape = (graph.num_receivers, *nodes.averaged.shape[1:])
-    without_edges = graph.num_edges == 0 and not how.self_loops
+    without_edges = graph.num_edges == 0 and not static.self_loops
     if 0 in shape or graph.num_senders == 0 or without_edges:
         return ffi.zeros(shape, nodes.keys.dtype, operands)
     if impl == "jax" or nodes.keys.shape[2] == 0:
-        return composition(how, operands, impl)
-    operands = operands._replace(nodes=_lengthened(nodes))
+        return composition(static, operands, impl)
+    operands = operands._replace(nodes=_pad_features(nodes))
     with config.use(impl=impl):
-        out, _ = attend(how, PairOperands(*ffi.unify_varying(*operands)))
+        out, _ = attend(static, PairOperands(*ffi.unify_varying(*operands)))
     return out[..., : shape[2]]
 
 
-def _lengthened(nodes: Nodes) -> Nodes:
-    """The rows lengthened, by zeros that no score and no average sees."""
-    keys, values, vector = padding.lengthened(nodes.keys, ends=True), nodes.values, nodes.vector
+def _pad_features(nodes: Nodes) -> Nodes:
+    """The features padded, by zeros that change no score and no average."""
+    keys, values, vector = padding.pad_features(nodes.keys, ends=True), nodes.values, nodes.vector
     if values is not None:  # kernels read an array that is both once
-        values = keys if values is nodes.keys else padding.lengthened(values, ends=True)
+        values = keys if values is nodes.keys else padding.pad_features(values, ends=True)
     if vector is not None:
-        vector = padding.with_zeros(vector, padding.missing(nodes.keys, ends=True))
-    queries = padding.lengthened(nodes.queries, ends=True)
+        vector = padding.pad_by(vector, padding.pad_width(nodes.keys, ends=True))
+    queries = padding.pad_features(nodes.queries, ends=True)
     return nodes._replace(queries=queries, keys=keys, values=values, vector=vector)
 
 
 def _gradients(
-    how: PairAttention,
+    static: PairAttention,
     operands: PairOperands,
     out: Float[Array, "num_receivers heads width"],
     log_sum: Float[Array, "num_receivers heads"],
     cotangent: Float[Array, "num_receivers heads width"],
 ) -> PairOperands:
-    r"""The gradients of the averages, from scores computed once more.
+    r"""The gradients of the averages, from scores recomputed in the backward pass.
 
     With $\alpha_e = \exp(s_e - \mathrm{lse}_i)$, the mask $m_e$ of dropout with its scale, and
     $\delta_i = \langle dy_i, y_i \rangle$,
@@ -90,7 +90,7 @@ def _gradients(
     own derivative is that of the composition's gradients.
     """
     delta = node_dots(cotangent, out)
-    gradients = functools.partial(kernels.gradients, how, *operands, log_sum, delta, cotangent)
+    gradients = functools.partial(kernels.gradients, static, *operands, log_sum, delta, cotangent)
     dkeys, dvalues, _, _ = gradients(by_senders=True)
     dqueries, shares, dedge, dloop = gradients(by_senders=False)
     dvector = None if shares is None else jnp.sum(shares, axis=0, keepdims=True)
@@ -103,19 +103,22 @@ def _gradients(
 
 
 def composition(
-    how: PairAttention,
+    static: PairAttention,
     operands: PairOperands,
     impl: Impl = None,
     edge_rows: Float[Array, "num_edges heads features"] | None = None,
     loop_rows: Float[Array, "nodes heads features"] | None = None,
 ) -> Float[Array, "num_receivers heads width"]:
     """The attention out of operations on edges."""
-    edges, loops = attention_weights(how, operands, impl, edge_rows, loop_rows)
+    edges, loops = attention_weights(static, operands, impl, edge_rows, loop_rows)
     return average(operands, edges, loops, impl)
 
 
 attend = recomputed(
-    kernels.TARGETS, lambda how, operands: kernels.forward(how, *operands), _gradients, composition
+    kernels.TARGETS,
+    lambda static, operands: kernels.forward(static, *operands),
+    _gradients,
+    composition,
 )
 
 
@@ -136,7 +139,7 @@ def average(
 
 
 def attention_weights(
-    how: PairAttention,
+    static: PairAttention,
     operands: PairOperands,
     impl: Impl,
     edge_rows: Float[Array, "num_edges heads features"] | None = None,
@@ -155,22 +158,22 @@ def attention_weights(
     def score_rows(rows: Array, more: Array | None) -> Array:
         assert nodes.vector is not None
         rows = rows if more is None else rows + more.astype(dtype)
-        return jnp.sum(leaky_relu(rows, how.number) * nodes.vector, axis=-1)
+        return jnp.sum(leaky_relu(rows, static.scale_or_slope) * nodes.vector, axis=-1)
 
-    if how.score == "dot":
-        scores = how.number * sddmm(graph, queries, keys, impl=impl)
+    if static.score == "dot":
+        scores = static.scale_or_slope * sddmm(graph, queries, keys, impl=impl)
     else:
         scores = score_rows(gather_edges(graph, keys, queries, "add", impl=impl), edge_rows)
     if operands.edge_bias is not None:
         scores = scores + operands.edge_bias
     loops = None
-    if how.self_loops:
+    if static.self_loops:
         count = min(keys.shape[0], queries.shape[0])
         keys, queries = keys[:count], queries[:count]
-        if how.score == "dot":
-            loops = how.number * jnp.sum(queries * keys, axis=-1)
+        if static.score == "dot":
+            loops = static.scale_or_slope * jnp.sum(queries * keys, axis=-1)
         else:
             loops = score_rows(queries + keys, loop_rows)
         if operands.loop_bias is not None:
             loops = loops + operands.loop_bias[:count]
-    return softmax_weights(graph, scores, loops, operands.words, how.drop_below, impl)
+    return softmax_weights(graph, scores, loops, operands.philox_key, static.drop_below, impl)

@@ -38,8 +38,8 @@ def arguments(rate: Any, dropout_rng: Any) -> tuple[int, UInt32[Array, " 2"] | N
 def key_words(key: Any) -> UInt32[Array, " 2"]:
     """A JAX key, new-style or raw, as two words; longer ones are hashed by JAX's own generator."""
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    words = jax.random.key_data(key) if typed else key
-    return words if words.shape == (2,) else jax.random.bits(key, (2,), jnp.uint32)
+    philox_key = jax.random.key_data(key) if typed else key
+    return philox_key if philox_key.shape == (2,) else jax.random.bits(key, (2,), jnp.uint32)
 
 
 def threshold(rate: float) -> int:
@@ -48,7 +48,7 @@ def threshold(rate: float) -> int:
 
 
 def keep_factors(
-    words: UInt32[Array, " 2"],
+    philox_key: UInt32[Array, " 2"],
     first: int,
     edges: int,
     heads: int,
@@ -58,15 +58,15 @@ def keep_factors(
     r"""0 where an edge's weight is dropped, else $1 / (1 - p)$ with $p$ = `drop_below` $/ 2^{32}$.
 
     Args:
-        words: the key.
-        first: number of the first edge.
-        edges, heads: how many.
+        philox_key: the key.
+        first: index of the first edge.
+        edges, heads: their counts.
         drop_below: as `threshold` gives it.
         dtype: of the result.
     """
     dtype = jnp.dtype(dtype)
     scale = jnp.asarray(keep_scale(drop_below), dtype)
-    kept = dropout_words(words, first, edges, heads) >= jnp.uint32(drop_below)
+    kept = dropout_words(philox_key, first, edges, heads) >= jnp.uint32(drop_below)
     return jnp.where(kept, scale, jnp.zeros((), dtype))
 
 
@@ -76,7 +76,7 @@ def keep_scale(drop_below: int) -> float:
 
 
 def keep_factors_at(
-    words: UInt32[Array, " 2"],
+    philox_key: UInt32[Array, " 2"],
     columns: UInt[Array, "rows k"],
     drop_below: int,
     dtype: DTypeLike,
@@ -88,7 +88,7 @@ def keep_factors_at(
     low, high = _halves(0, shape[0])
     block = columns // jnp.uint32(4)
     counter = [jnp.broadcast_to(low, shape), jnp.broadcast_to(high, shape), block]
-    drawn = philox4x32([*counter, jnp.zeros_like(block)], words)
+    drawn = philox4x32([*counter, jnp.zeros_like(block)], philox_key)
     lane = columns % jnp.uint32(4)
     word = drawn[3]
     for i in range(3):
@@ -98,7 +98,7 @@ def keep_factors_at(
 
 
 def dropout_words(
-    words: UInt32[Array, " 2"], first: int, edges: int, heads: int
+    philox_key: UInt32[Array, " 2"], first: int, edges: int, heads: int
 ) -> UInt32[Array, "edges heads"]:
     """The random word of each edge and head: word `head % 4` of the block of four that Philox
     makes of the counter (edge's low half, edge's high half, `head // 4`, 0)."""
@@ -108,7 +108,7 @@ def dropout_words(
     shape = (edges, blocks)
     counter = [jnp.broadcast_to(c, shape) for c in (low, high, block, jnp.zeros_like(block))]
     # Fused into what follows, all rounds would be compiled and run again for each use of a word.
-    drawn = jax.lax.optimization_barrier(philox4x32(counter, words))
+    drawn = jax.lax.optimization_barrier(philox4x32(counter, philox_key))
     return jnp.stack(drawn, axis=-1).reshape(edges, 4 * blocks)[:, :heads]
 
 

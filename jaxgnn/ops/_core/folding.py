@@ -60,7 +60,7 @@ def with_vmap_rule(kernel: Any, rule: Any) -> Any:
     """Gives `kernel` its `vmap` rule, `rule(call, axis_size, in_batched, *operands)`.
 
     The rule calls `call`, which is what is returned here, and its results are all batched. It is
-    not asked about a batch of no examples: rules divide by their number.
+    not called for an empty batch: rules divide by the batch size.
     """
     call = custom_vmap(kernel)
 

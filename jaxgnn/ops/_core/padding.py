@@ -1,8 +1,8 @@
-"""Rows as long as kernels like them.
+"""Padding of the feature axis to the vector width of the kernels.
 
-A GPU's load features 16 bytes at a time, or one by one where not every row begins at a multiple of
-that. A CPU's attentions and Gaussians take the end of a row by ever shorter vectors. Operations
-lengthen the rows before their derivative rules and cut the results, forward and backward at once.
+A GPU loads aligned vectors of 16 bytes, or scalars where the rows are misaligned. A CPU kernel
+handles the tail of a row by ever shorter vectors. Operations pad their features before the
+derivative rules and slice the results, so that the forward and the backward pass both gain.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_PACK = 16  # bytes
+_VECTOR_BYTES = 16
 _LANES = 16
 
 
-def lengthened(
+def pad_features(
     x: Float[Array, "*rows width"], *, ends: bool = False
-) -> Float[Array, "*rows longer"]:
-    """`x` with zeros behind each row where that is faster.
+) -> Float[Array, "*rows padded"]:
+    """`x` with zeros appended to each row where that is faster.
 
-    On a GPU rows become whole packs; on a CPU, if `ends`, what is left of a row behind the last
-    whole vector becomes one shorter vector.
+    On a GPU the feature axis becomes a multiple of the vector width. On a CPU, if `ends`, the tail
+    after the last full vector becomes one shorter vector.
     """
-    return with_zeros(x, missing(x, ends))
+    return pad_by(x, pad_width(x, ends))
 
 
-def missing(x: Array, ends: bool) -> int:
-    """By how many zeros."""
+def pad_width(x: Array, ends: bool) -> int:
+    """The number of zeros that `pad_features` appends to each row."""
     width = x.shape[-1]
     if jax.default_backend() != "cpu":
-        return -width % (_PACK // x.dtype.itemsize)
+        return -width % (_VECTOR_BYTES // x.dtype.itemsize)
     end = width % _LANES
     return (1 << (end - 1).bit_length()) - end if ends and end else 0
 
 
-def with_zeros(x: Array, more: int) -> Array:
-    """`x` with as many zeros behind each row."""
-    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)]) if more else x
+def pad_by(x: Array, width: int) -> Array:
+    """`x` with `width` zeros appended to each row."""
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width)]) if width else x

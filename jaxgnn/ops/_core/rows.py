@@ -49,7 +49,7 @@ def or_empty(numbers: Int[Array, " _"] | None) -> Int[Array, " _"]:
     return jnp.zeros(0, jnp.int32) if numbers is None or numbers.size == 0 else numbers
 
 
-def neighbours(graph: Graph, *, transpose: bool) -> Rows:
+def neighbors(graph: Graph, *, transpose: bool) -> Rows:
     """Senders of each receiver, or with `transpose` receivers of each sender."""
     if transpose:
         return Rows(

@@ -31,7 +31,7 @@ def gaussian_spmm(
     activation: Literal["tanh"] | None = None,
     impl: Impl = None,
 ) -> Float[Array, "num_receivers features"] | Float[Array, "num_receivers kernels features"]:
-    r"""Aggregates the senders' features by learnt Gaussians of the edges' coordinates.
+    r"""Aggregates the senders' features by learned Gaussians of the edges' coordinates.
 
     $$y_i = \mathrm{reduce}_{e = (j \to i)} \; \sum_k w_{ek} \, x_{jk}, \qquad
       w_{ek} = \exp \Big( -\tfrac{1}{2} \sum_d \big( (p_{ed} - \mu_{kd}) \, s_{kd} \big)^2 \Big)$$
@@ -43,16 +43,15 @@ def gaussian_spmm(
     in the kernel. $\sigma$ is `activation`. The kernels are summed, as PyG's `GMMConv` does (its
     docstring divides by their number; its code does not). A receiver without edges gets 0.
 
-    The weights are computed in the kernels, forward and backward; nothing with an entry for each
-    edge and kernel exists, and nothing of the size of the edges is stored. While the gradients of a
-    pair are computed, `[num_edges, r]` numbers are held if they take at most a quarter of the
-    memory of the rows that there are for each kernel. Weights, sums and the gradients of `mu`,
-    `inv_sigma` and `pseudo` are in float32 for float32, bfloat16 and float16, in float64 for
-    float64. Two runs give the same bits. Derivatives of second order and above are those of the
-    reference, which holds one number for each edge and kernel.
+    The kernels compute the weights, forward and backward. No `[num_edges, K]` array exists, and no
+    O(E) intermediates are stored. The gradients of a pair materialize a temporary `[num_edges, r]`
+    array if it takes at most a quarter of the memory of the per-kernel rows. Weights, sums
+    and the gradients of `mu`, `inv_sigma` and `pseudo` are in float32 for float32, bfloat16 and
+    float16, in float64 for float64. Results are bitwise reproducible. Derivatives of second order
+    and above are those of the reference, which materializes `[num_edges, K]` weights.
 
-    A linear map to or from the rows of the kernels may stand before the sums or behind them. Where
-    it comes before if it narrows the rows, and behind if it widens them, fewer bytes are gathered.
+    A linear projection to or from the kernels' rows may come before or after the aggregation. To
+    gather fewer bytes, apply it before if it narrows the rows and after if it widens them.
 
     `vmap` over `x` alone widens it; other batches run one after the other.
 
@@ -90,25 +89,25 @@ def gaussian_spmm(
             f"({graph.num_senders}, features), got {x.shape}"
         )
     kernels = x.shape[1] if x.ndim == 3 else None
-    by = _weighting(graph, mu, inv_sigma, pseudo, kernels, accumulation_dtype(x.dtype))
+    weighting = _weighting(graph, mu, inv_sigma, pseudo, kernels, accumulation_dtype(x.dtype))
     impl = chosen(impl)
     if x.size == 0 or graph.num_receivers == 0 or graph.num_edges == 0:
-        shape = (x.shape[2],) if x.ndim == 3 else (by.mu.shape[0], x.shape[1])
-        return ffi.zeros((graph.num_receivers, *shape), x.dtype, graph, x, by)
-    how = Gaussians(reduce, activation == "tanh")
+        shape = (x.shape[2],) if x.ndim == 3 else (weighting.mu.shape[0], x.shape[1])
+        return ffi.zeros((graph.num_receivers, *shape), x.dtype, graph, x, weighting)
+    static = Gaussians(reduce, activation == "tanh")
     if impl == "jax":
-        return gaussian_rule.composition(how, Operands(graph, x, by), impl)
-    rows = padding.lengthened(x, ends=True)
+        return gaussian_rule.composition(static, Operands(graph, x, weighting), impl)
+    rows = padding.pad_features(x, ends=True)
     with config.use(impl=impl):
-        operands = Operands(*ffi.unify_varying(graph, rows, by))
-        out, _ = gaussian_rule.gaussian_aggregate(how, operands)
+        operands = Operands(*ffi.unify_varying(graph, rows, weighting))
+        out, _ = gaussian_rule.gaussian_aggregate(static, operands)
     return out[..., : x.shape[-1]]
 
 
 def _weighting(
     graph: Graph, mu: Any, inv_sigma: Any, pseudo: Any, kernels: int | None, dtype: Any
 ) -> Weighting:
-    """What the weights are computed from, checked; `kernels` is their number where `x` says it."""
+    """The operands of the weights, checked; `kernels` is their number if `x` determines it."""
     mu = checks.floating(mu, "mu")
     rows, dims = mu.shape if mu.ndim == 2 else (0, 0)
     count: int = max(rows, 1) if kernels is None else kernels

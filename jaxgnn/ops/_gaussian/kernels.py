@@ -16,14 +16,14 @@ from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.incidence import EdgeEnd, reduce_to_nodes
 from jaxgnn.ops._aggregation.kernels import REDUCE
 from jaxgnn.ops._core.folding import fold, one_by_one, sequential, unfold, with_vmap_rule
-from jaxgnn.ops._core.rows import Rows, neighbours, or_empty, ordered_structure
+from jaxgnn.ops._core.rows import Rows, neighbors, or_empty, ordered_structure
 
 TARGETS = ("jaxgnn_gaussian_spmm", "jaxgnn_gaussian_spmm_coordinates")
 MAX_DIMS = 16
 """Coordinates that the kernels take, as in ffi/gaussian_limits.h."""
 
 EDGE_SHARE = 4
-"""A pair's gradients of the edges are held if the kernels' rows take so many times the memory."""
+"""A pair's edge gradients are materialized if the kernels' rows take this many times the memory."""
 
 
 class Gaussians(NamedTuple):
@@ -44,7 +44,7 @@ class Weighting(NamedTuple):
     Attributes:
         mu, inv_sigma: the kernels' means and inverse deviations.
         edges: the edges' coordinates, in the graph's order, or `None`:
-        receivers, senders: the ends' shares, whose sum they are.
+        receivers, senders: the terms of both ends, which are summed.
     """
 
     mu: Float[Array, "kernels dims"]
@@ -54,34 +54,34 @@ class Weighting(NamedTuple):
     senders: Float[Array, "num_senders dims"] | None
 
     def operands(self, *, by_senders: bool) -> list[Array]:
-        """Those of the rows, of the columns and of the edges, without elements where absent, and
-        the kernels'."""
+        """The terms of rows, columns and edges (empty where absent), then the parameters."""
         empty = jnp.zeros((0, 0), self.mu.dtype)
-        near, far = self.receivers, self.senders
+        rows, columns = self.receivers, self.senders
         if by_senders:
-            near, far = far, near
-        places = (empty if array is None else array for array in (near, far, self.edges))
-        return [*places, self.mu, self.inv_sigma]
+            rows, columns = columns, rows
+        terms = (empty if array is None else array for array in (rows, columns, self.edges))
+        return [*terms, self.mu, self.inv_sigma]
 
 
 def sums(
-    how: Gaussians,
+    static: Gaussians,
     graph: Graph,
     x: Float[Array, "columns kernels width"] | Float[Array, "columns width"],
-    by: Weighting,
+    weighting: Weighting,
     *,
     transpose: bool,
 ) -> Float[Array, "rows width"] | Float[Array, "rows kernels width"]:
     """The sums or means over a receiver's edges of the senders' weighted rows.
 
-    Of rows for each kernel one sum over the kernels, too; of a row for all kernels a sum for each
-    of them. With `transpose` the sums, never means, over a sender's edges of the receivers' rows:
-    of one of these maps that is the transpose of the other.
+    If each kernel has its own rows, the result is one sum over edges and kernels. If all kernels
+    share one row, the result is one sum for each kernel. With `transpose` the sums (never means)
+    run over a sender's edges and gather the receivers' rows. The shared map with `transpose` is the
+    transpose of the per-kernel map, and vice versa.
     """
 
-    def kernel(rows: Rows, x: Array, by: Weighting) -> Array:
-        each, kernels, width = x.ndim == 2, by.mu.shape[0], x.shape[-1]
-        shape = (kernels, width) if each else (width,)
+    def kernel(rows: Rows, x: Array, weighting: Weighting) -> Array:
+        shared_input, kernels, width = x.ndim == 2, weighting.mu.shape[0], x.shape[-1]
+        shape = (kernels, width) if shared_input else (width,)
         flat = math.prod(shape)
         out, _ = ffi.call(
             TARGETS[0],
@@ -89,52 +89,61 @@ def sums(
                 *ordered_structure(rows),
                 or_empty(rows.order),
                 _flat(x),
-                *by.operands(by_senders=transpose),
+                *weighting.operands(by_senders=transpose),
             ],
-            [((rows.num_rows, flat), x.dtype), ((rows.chunks.table.shape[0], flat), by.mu.dtype)],
-            reduce=REDUCE["sum" if transpose else how.reduce],
-            each=each,
-            **_attributes(how, rows),
+            [
+                ((rows.num_rows, flat), x.dtype),
+                ((rows.chunks.table.shape[0], flat), weighting.mu.dtype),
+            ],
+            reduce=REDUCE["sum" if transpose else static.reduce],
+            each=shared_input,
+            **_attributes(static, rows),
         )
         return out.reshape(rows.num_rows, *shape)
 
-    return _foldable(kernel)(neighbours(graph, transpose=transpose), x, by)
+    return _foldable(kernel)(neighbors(graph, transpose=transpose), x, weighting)
 
 
 def weighting_gradients(
-    how: Gaussians, graph: Graph, x: Array, cotangent: Array, by: Weighting
+    static: Gaussians, graph: Graph, x: Array, cotangent: Array, weighting: Weighting
 ) -> Weighting:
     """The gradients of what the weights are computed from, given that of the sums.
 
-    A pass over the rows of that end whose features are those of every kernel gathers the other
-    end's one row an edge, for all but the other end's coordinates. Those are sums of the edges'
-    gradients, which are held for a moment where they are small beside the rows; else another pass,
-    which gathers the rows of every kernel, computes them again.
+    The pass over the end whose features have a row for each kernel gathers one row of the other
+    end for each edge. It yields every gradient except that of the other end's coordinates, which
+    is a sum of the edges' gradients. These are materialized where they are small beside the
+    rows. Otherwise a second pass, which gathers the rows of every kernel, recomputes them.
     """
     by_senders = x.ndim == 3
-    pair = by.edges is None
-    coordinates = functools.partial(_coordinates, how, graph, x, cotangent, by)
+    pair = weighting.edges is None
+    coordinates = functools.partial(_coordinates, static, graph, x, cotangent, weighting)
     stacked = x if by_senders else cotangent
-    edge_bytes = graph.num_edges * by.mu.shape[1] * by.mu.dtype.itemsize
-    held = not pair or EDGE_SHARE * edge_bytes <= stacked.size * stacked.dtype.itemsize
-    near, edges, mu, inv_sigma = coordinates(transpose=by_senders, with_edges=held)
+    edge_bytes = graph.num_edges * weighting.mu.shape[1] * weighting.mu.dtype.itemsize
+    materialize_edge_grads = (
+        not pair or EDGE_SHARE * edge_bytes <= stacked.size * stacked.dtype.itemsize
+    )
+    row_gradient, edges, mu, inv_sigma = coordinates(
+        transpose=by_senders, with_edges=materialize_edge_grads
+    )
     if not pair:
         return Weighting(mu, inv_sigma, edges, None, None)
-    far: Array
-    if held:
-        far = reduce_to_nodes(EdgeEnd(not by_senders, False), graph, edges)
+    column_gradient: Array
+    if materialize_edge_grads:
+        column_gradient = reduce_to_nodes(EdgeEnd(not by_senders, False), graph, edges)
     else:
-        far = coordinates(transpose=not by_senders, with_edges=False)[0]
-    senders, receivers = (near, far) if by_senders else (far, near)
+        column_gradient = coordinates(transpose=not by_senders, with_edges=False)[0]
+    receivers, senders = row_gradient, column_gradient
+    if by_senders:
+        receivers, senders = senders, receivers
     return Weighting(mu, inv_sigma, None, receivers, senders)
 
 
 def _coordinates(
-    how: Gaussians,
+    static: Gaussians,
     graph: Graph,
     x: Array,
     cotangent: Array,
-    by: Weighting,
+    weighting: Weighting,
     *,
     transpose: bool,
     with_edges: bool,
@@ -142,24 +151,24 @@ def _coordinates(
     """The gradients of the rows' coordinates, if pairs have them; of the edges' in the graph's
     order, if asked for; and where the rows have features for each kernel, the parameters'."""
 
-    def kernel(rows: Rows, x: Array, cotangent: Array, by: Weighting) -> list[Array]:
-        dtype = by.mu.dtype
-        kernels, dims = by.mu.shape
+    def kernel(rows: Rows, x: Array, cotangent: Array, weighting: Weighting) -> list[Array]:
+        dtype = weighting.mu.dtype
+        kernels, dims = weighting.mu.shape
         assert rows.columns is not None
         edges, parts = rows.columns.shape[0], rows.chunks.table.shape[0]
         stacked = x.ndim == 3
         rows_stacked = stacked == transpose
-        parameters = by.mu.shape if rows_stacked else (0, 0)
+        parameters = weighting.mu.shape if rows_stacked else (0, 0)
         *results, _, _ = ffi.call(
             TARGETS[1],
             [
                 *ordered_structure(rows),
                 or_empty(rows.order),
                 *map(_flat, (cotangent, x) if stacked else (x, cotangent)),
-                *by.operands(by_senders=transpose),
+                *weighting.operands(by_senders=transpose),
             ],
             [
-                ((rows.num_rows, dims) if by.edges is None else (0, 0), dtype),
+                ((rows.num_rows, dims) if weighting.edges is None else (0, 0), dtype),
                 ((edges, dims) if with_edges else (0, 0), dtype),
                 (parameters, dtype),
                 (parameters, dtype),
@@ -167,24 +176,27 @@ def _coordinates(
                 ((parts + rows.num_rows, 2 * kernels * dims) if rows_stacked else (0, 0), dtype),
             ],
             rows_stacked=rows_stacked,
-            **_attributes(how, rows),
+            **_attributes(static, rows),
         )
         return results
 
-    rows = neighbours(graph, transpose=transpose)
-    results: list[Array] = sequential(kernel)(rows, x, cotangent, by)
+    rows = neighbors(graph, transpose=transpose)
+    results: list[Array] = sequential(kernel)(rows, x, cotangent, weighting)
     return results
 
 
 def _foldable(kernel: Any) -> Any:
-    """Gives `kernel(rows, x, by)` its `vmap` rule: a batch of `x` alone widens its last axis, as
-    the weights hold for every example; else the examples run one after the other."""
+    """Gives `kernel(rows, x, weighting)` its `vmap` rule.
 
-    def rule(call, axis_size, in_batched, rows, x, by):
+    A batch of `x` alone widens its last axis, as all examples share the weights. Otherwise the
+    examples run one after the other.
+    """
+
+    def rule(call, axis_size, in_batched, rows, x, weighting):
         rows_batched, x_batched, by_batched = in_batched
         if any(jax.tree.leaves((rows_batched, by_batched))):
-            return one_by_one(call, in_batched, (rows, x, by))
-        out = call(rows, fold(x, x_batched, axis_size, x.ndim - 2), by)
+            return one_by_one(call, in_batched, (rows, x, weighting))
+        out = call(rows, fold(x, x_batched, axis_size, x.ndim - 2), weighting)
         return unfold(out, axis_size, out.ndim - 1)
 
     return with_vmap_rule(kernel, rule)
@@ -194,9 +206,9 @@ def _flat(x: Array) -> Array:
     return x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
-def _attributes(how: Gaussians, rows: Rows) -> dict[str, Any]:
+def _attributes(static: Gaussians, rows: Rows) -> dict[str, Any]:
     assert rows.columns is not None
     return {
-        "activation": how.tanh,
+        "activation": static.tanh,
         "split_length": rows.chunks.length,
     }

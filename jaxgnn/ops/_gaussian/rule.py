@@ -24,20 +24,20 @@ class Operands(NamedTuple):
     Attributes:
         graph: the graph.
         x: what is summed: rows for each kernel, or a row for all of them.
-        by: what the weights are computed from.
+        weighting: what the weights are computed from.
     """
 
     graph: Graph
     x: Float[Array, "num_senders kernels width"] | Float[Array, "num_senders width"]
-    by: Weighting
+    weighting: Weighting
 
 
-def _forward(how: Gaussians, operands: Operands) -> tuple[Array, tuple[()]]:
-    return kernels.sums(how, *operands, transpose=False), ()
+def _forward(static: Gaussians, operands: Operands) -> tuple[Array, tuple[()]]:
+    return kernels.sums(static, *operands, transpose=False), ()
 
 
 def _gradients(
-    how: Gaussians, operands: Operands, out: Array, residuals: tuple[()], cotangent: Array
+    static: Gaussians, operands: Operands, out: Array, residuals: tuple[()], cotangent: Array
 ) -> tuple[Array, Weighting]:
     r"""The gradients, from weights recomputed in the backward pass.
 
@@ -51,29 +51,29 @@ def _gradients(
     $g_{ek} = w_{ek} \langle dy_{ik}, x_j \rangle$ and $dx_j = \sum_{ek} w_{ek} \, dy_{ik}$.
     """
     del out, residuals
-    graph, x, by = operands
-    cotangent = divide_by_degree(graph, "receivers" if how.reduce == "mean" else None, cotangent)
-    dx = kernels.sums(how, graph, cotangent, by, transpose=True)
-    return dx, kernels.weighting_gradients(how, graph, x, cotangent, by)
+    graph, x, weighting = operands
+    cotangent = divide_by_degree(graph, "receivers" if static.reduce == "mean" else None, cotangent)
+    dx = kernels.sums(static, graph, cotangent, weighting, transpose=True)
+    return dx, kernels.weighting_gradients(static, graph, x, cotangent, weighting)
 
 
-def composition(how: Gaussians, operands: Operands, impl: Impl = None) -> Array:
-    """The sums out of operations on edges, which it holds one number a kernel of."""
-    graph, x, by = operands
-    places = by.edges
+def composition(static: Gaussians, operands: Operands, impl: Impl = None) -> Array:
+    """The sums composed of operations on edges; it materializes `[num_edges, kernels]` weights."""
+    graph, x, weighting = operands
+    places = weighting.edges
     if places is None:
-        places = gather_edges(graph, by.senders, by.receivers, "add", impl=impl)
-    if how.tanh:
+        places = gather_edges(graph, weighting.senders, weighting.receivers, "add", impl=impl)
+    if static.tanh:
         places = jnp.tanh(places)
-    distances = (places[:, None, :] - by.mu[None]) * by.inv_sigma[None]
+    distances = (places[:, None, :] - weighting.mu[None]) * weighting.inv_sigma[None]
     weights = jnp.exp(-0.5 * jnp.sum(distances * distances, axis=-1))
-    reduce = "mean" if how.reduce == "mean" else "sum"
-    each = x.ndim == 2
-    rows = x.astype(by.mu.dtype)
-    if each:
-        rows = jnp.broadcast_to(rows[:, None], (x.shape[0], by.mu.shape[0], x.shape[1]))
+    reduce = "mean" if static.reduce == "mean" else "sum"
+    shared_input = x.ndim == 2
+    rows = x.astype(weighting.mu.dtype)
+    if shared_input:
+        rows = jnp.broadcast_to(rows[:, None], (x.shape[0], weighting.mu.shape[0], x.shape[1]))
     out = spmm(graph, rows, weights, reduce=reduce, impl=impl)
-    return (out if each else jnp.sum(out, axis=1)).astype(x.dtype)
+    return (out if shared_input else jnp.sum(out, axis=1)).astype(x.dtype)
 
 
 gaussian_aggregate = recomputed(kernels.TARGETS, _forward, _gradients, composition)

@@ -1,4 +1,4 @@
-"""The graph of nearest neighbours, built on the device."""
+"""The graph of nearest neighbors, built on the device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def knn_graph(
 ) -> Graph:
     r"""Graph with an edge to each point from each of its `k` nearest points.
 
-    Edges run from the neighbour to the point, PyG's `source_to_target`. Distances are Euclidean,
+    Edges run from the neighbor to the point, PyG's `source_to_target`. Distances are Euclidean,
     the sums of squared differences in float32 (float64 for float64); of points equally far the
     lower index is nearer. No gradient flows from the graph to the points.
 
@@ -52,11 +52,11 @@ def knn_graph(
 
     Args:
         points: finite, and so must be their squared distances.
-        k: number of neighbours, at least 1.
+        k: number of neighbors, at least 1.
         batch: the cloud of each point, integers; sorted, many clouds take little more time than
             one, as blocks of distances between other clouds are skipped.
         padding_node: add a node that takes the edges missing in clouds of too few points.
-        loop: whether a point is one of its own neighbours (at distance 0). Without, it never is:
+        loop: whether a point is one of its own neighbors (at distance 0). Without, it never is:
             PyG drops it afterwards, and so has an edge more where over `k` other points coincide
             with it.
 

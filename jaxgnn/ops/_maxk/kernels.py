@@ -27,10 +27,10 @@ from jaxgnn.ops._core.rows import Rows, structure
 from jaxgnn.ops._maxk import reference
 from jaxgnn.ops._maxk.reference import index_dtype
 
-# 32-bit words in which CUDA kernels keep the range of the values; forward they also keep the
-# largest value of each sparse row, and a flag for each dense one or part of one.
+# 32-bit words of scratch in which CUDA kernels store the range of the values. The forward pass
+# adds the largest value of each CBSR row, and a flag for each dense row or chunk of one.
 _SCRATCH = 8
-_WORDS_UP_TO = 16  # 16-bit values a row, that are read together with their columns
+_PACKED_UP_TO = 16  # 16-bit values a row that are packed with their columns
 _SCATTER_BELOW = 48  # values a row, from which on gathering beats scattering them
 
 
@@ -47,8 +47,8 @@ def spgemm(
     r"""$y_{r} = \mathrm{reduce}_e \, w_e S(v_{c(e)})$ over the edges of row $r$.
 
     `weights` are in the order of the rows and in the accumulation dtype, here and below.
-    `windows` are those of the rows; `packed` says that of float32 values 15 bits of the mantissa
-    are all, which a word holds together with a column.
+    `windows` are those of the rows. `packed` promises that float32 values have at most 15 bits of
+    mantissa, so that one 32-bit word holds a value and its column.
     """
 
     def by_rows(rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None) -> Array:
@@ -72,29 +72,30 @@ def spgemm(
     def by_windows(
         rows: Rows, windows: Windows, values: Array, indices: Array, _: Array | None
     ) -> Array:
-        num_records, k = values.shape
-        # A 16-bit value fits in a word with its column as it is; wider records move more bytes so.
-        in_words = packed if values.dtype == jnp.float32 else k <= _WORDS_UP_TO
+        num_cbsr_rows, k = values.shape
+        # One 32-bit word holds a 16-bit value and its column. Longer CBSR rows would move more
+        # bytes this way.
+        in_words = packed if values.dtype == jnp.float32 else k <= _PACKED_UP_TO
         in_words = in_words and k % 4 == 0
-        num_words = num_records * k if in_words else 0
+        num_packed = num_cbsr_rows * k if in_words else 0
         out, _, _ = ffi.call(
             "jaxgnn_maxk_spmm_windows",
             [*structure(rows)[:2], *_window_operands(windows), values, indices],
             [
                 ((rows.num_rows, width), values.dtype),
                 ((windows.num_partials, windows.rows.shape[1], width), jnp.float32),
-                ((_SCRATCH + num_words + num_records + rows.num_rows,), jnp.uint32),
+                ((_SCRATCH + num_packed + num_cbsr_rows + rows.num_rows,), jnp.uint32),
             ],
             in_words=int(in_words),
             reduce=REDUCE[reduce],
         )
         return out
 
-    def in_packs(
+    def pad_rows(
         rows: Rows, windows: Windows | None, values: Array, indices: Array, _: Array | None
     ) -> Array:
-        values = padding.with_zeros(values, _missing(width, indices))
-        indices = _whole_packs(width, indices)
+        values = padding.pad_by(values, _pad_width(width, indices))
+        indices = _pad_indices(width, indices)
         if windows is None:
             return by_rows(rows, None, values, indices, None)
         return by_windows(rows, windows, values, indices, None)
@@ -105,8 +106,8 @@ def spgemm(
     kernel = by_rows
     # Sums in floating point, those of weighted entries too, load an entry at a time.
     in_fixed_point = weights is None and config.maxk_accumulation == "auto"
-    if in_fixed_point and (windows is not None or _missing(width, indices)):
-        kernel = _on_cuda(in_packs, otherwise=by_rows)
+    if in_fixed_point and (windows is not None or _pad_width(width, indices)):
+        kernel = _on_cuda(pad_rows, otherwise=by_rows)
 
     def otherwise(
         rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None
@@ -184,9 +185,9 @@ def sspmm(
         )
         return out
 
-    def in_packs(kernel: Callable[[_Sspmm], Array]) -> Callable[[_Sspmm], Array]:
+    def pad_rows(kernel: Callable[[_Sspmm], Array]) -> Callable[[_Sspmm], Array]:
         def run(operands: _Sspmm) -> Array:
-            indices = _whole_packs(width, operands.indices)
+            indices = _pad_indices(width, operands.indices)
             return kernel(operands._replace(indices=indices))[:, :k]
 
         return run
@@ -195,9 +196,9 @@ def sspmm(
     # Deterministic sums of many entries are 64-bit, so that gathering 16-bit rows is faster.
     wide = config.deterministic and y.dtype != jnp.float32 and k >= _SCATTER_BELOW
     if _use_windows(windows, width, y.dtype, indices, weights) and not wide:
-        kernel = _on_cuda(in_packs(by_windows), otherwise=gathered)
+        kernel = _on_cuda(pad_rows(by_windows), otherwise=gathered)
     elif not config.deterministic and y.dtype == jnp.float32 and k < _SCATTER_BELOW:
-        kernel = _on_cuda(in_packs(scattered), otherwise=gathered)
+        kernel = _on_cuda(pad_rows(scattered), otherwise=gathered)
 
     def otherwise(operands: _Sspmm) -> Array:
         return reference.sspmm(operands.rows, operands.y, operands.indices, operands.weights)
@@ -220,29 +221,29 @@ class _Sspmm(NamedTuple):
     dense_weights: Array | None
 
 
-def _missing(width: int, indices: Array) -> int:
-    """How many entries a record is short of whole packs of four, if there are columns for them."""
+def _pad_width(width: int, indices: Array) -> int:
+    """The padding of a CBSR row to a multiple of four entries; 0 where too few columns are left."""
     k = indices.shape[1]
     more = -k % 4
     return more if k + more <= width else 0
 
 
-def _whole_packs(width: int, indices: UInt[Array, "records k"]) -> UInt[Array, "records more"]:
-    """Records of whole packs, of which a GPU's lanes take one each.
+def _pad_indices(width: int, indices: UInt[Array, "rows k"]) -> UInt[Array, "rows padded"]:
+    """CBSR rows padded to a multiple of four entries, one vector for each lane of a GPU.
 
-    What is added are columns that the record does not have, so that no two lanes add to one place;
-    others from record to record, so that they do not wait for each other either.
+    The padding consists of columns that the row does not have, so that no two lanes add to one
+    address. It differs between consecutive rows, which avoids contention.
     """
-    more = _missing(width, indices)
+    more = _pad_width(width, indices)
     if not more:
         return indices
-    records, k = indices.shape
-    first = jnp.arange(records, dtype=jnp.int32)[:, None]
+    rows, k = indices.shape
+    first = jnp.arange(rows, dtype=jnp.int32)[:, None]
     ranks = (first + jnp.arange(more, dtype=jnp.int32)[None, :]) % (width - k)
-    # Columns ascend, so that as many are left out below one as it is ahead of its place.
-    ahead = indices.astype(jnp.int32) - jnp.arange(k, dtype=jnp.int32)[None, :]
-    left_out = ranks + jnp.sum(ahead[:, :, None] <= ranks[:, None, :], axis=1, dtype=jnp.int32)
-    return jnp.concatenate([indices, left_out.astype(indices.dtype)], axis=1)
+    # Columns ascend: a column minus its position is the number of absent columns below it.
+    absent_below = indices.astype(jnp.int32) - jnp.arange(k, dtype=jnp.int32)[None, :]
+    absent = ranks + jnp.sum(absent_below[:, :, None] <= ranks[:, None, :], axis=1, dtype=jnp.int32)
+    return jnp.concatenate([indices, absent.astype(indices.dtype)], axis=1)
 
 
 def _results(operands: _Sspmm) -> list[tuple[tuple[int, ...], Any]]:
@@ -254,11 +255,11 @@ def _results(operands: _Sspmm) -> list[tuple[tuple[int, ...], Any]]:
 def _use_windows(
     windows: Windows | None, width: int, dtype: Any, indices: Array, weights: Array | None
 ) -> bool:
-    """Whether the kernels over windows take these: their rows fit in shared memory, unweighted, and
-    entries are numbered in 32 bits."""
-    records, k = indices.shape
+    """Whether the window kernels take these operands: unweighted, rows that fit in shared memory,
+    and entries with 32-bit indices."""
+    rows, k = indices.shape
     fits = width <= 256 and width % 4 == 0 and jnp.dtype(dtype) != jnp.float64
-    fits = fits and records * (k + _missing(width, indices)) < 2**32
+    fits = fits and rows * (k + _pad_width(width, indices)) < 2**32
     return windows is not None and weights is None and fits
 
 
@@ -321,27 +322,27 @@ def select_transformed(
     drop_below: int,
     x: Float[Array, "rows width"],
     bias: Float[Array, " width"] | None,
-    words: UInt32[Array, " 2"] | None,
+    philox_key: UInt32[Array, " 2"] | None,
 ) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
-    """The same after a bias, in the accumulation dtype, and dropout by the key of `words`."""
+    """The same after a bias, in the accumulation dtype, and dropout by the key of `philox_key`."""
     rows, width = x.shape
     accumulator = accumulation_dtype(x.dtype)
     bias = jnp.zeros((0, width), accumulator) if bias is None else bias[None, :]
-    words = jnp.zeros((0, 2), jnp.uint32) if words is None else words[None, :]
+    philox_key = jnp.zeros((0, 2), jnp.uint32) if philox_key is None else philox_key[None, :]
 
-    def kernel(x: Array, bias: Array, words: Array) -> tuple[Array, ...]:
+    def kernel(x: Array, bias: Array, philox_key: Array) -> tuple[Array, ...]:
         shape = (x.shape[0], k)
         return tuple(
             ffi.call(
                 "jaxgnn_maxk_transformed",
-                [x, bias, words],
+                [x, bias, philox_key],
                 [(shape, x.dtype), (shape, index_dtype(width))],
                 drop_below=drop_below,
                 rows_per_example=rows,
             )
         )
 
-    def rule(call, axis_size, batched, x, bias, words):
+    def rule(call, axis_size, batched, x, bias, philox_key):
         """More rows, which the kernel counts anew in each example; the bias and the key are one
         for all, or one for each."""
         examples = x.shape[-2] // rows
@@ -354,27 +355,27 @@ def select_transformed(
             shape = (axis_size, examples, operand.shape[-1])
             return jnp.broadcast_to(operand, shape).reshape(-1, operand.shape[-1])
 
-        moves_x, moves_bias, moves_words = batched
+        moves_x, moves_bias, moves_key = batched
         if not moves_x:
             x = jnp.broadcast_to(x, (axis_size, *x.shape))
-        outs = call(x.reshape(-1, width), of_each(bias, moves_bias), of_each(words, moves_words))
+        outs = call(x.reshape(-1, width), of_each(bias, moves_bias), of_each(philox_key, moves_key))
         return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs)
 
-    def otherwise(x: Array, bias: Array, words: Array) -> tuple[Array, ...]:
-        def of_example(x: Array, bias: Array | None, words: Array | None) -> tuple[Array, ...]:
-            return reference.select(k, reference.transform(drop_below, x, bias, words))
+    def otherwise(x: Array, bias: Array, philox_key: Array) -> tuple[Array, ...]:
+        def of_example(x: Array, bias: Array | None, philox_key: Array | None) -> tuple[Array, ...]:
+            return reference.select(k, reference.transform(drop_below, x, bias, philox_key))
 
         examples = x.shape[0] // rows
-        axes = [None if a.shape[0] == 0 else 0 for a in (bias, words)]
+        axes = [None if a.shape[0] == 0 else 0 for a in (bias, philox_key)]
         given = [
             None if a.shape[0] == 0 else jnp.broadcast_to(a, (examples, a.shape[1]))
-            for a in (bias, words)
+            for a in (bias, philox_key)
         ]
         out = jax.vmap(of_example, in_axes=(0, *axes))(x.reshape(examples, rows, width), *given)
         return tuple(array.reshape(-1, k) for array in out)
 
     choose = _choose("jaxgnn_maxk_transformed", kernel, otherwise, x.dtype)
-    return with_vmap_rule(choose, rule)(x, bias, words)
+    return with_vmap_rule(choose, rule)(x, bias, philox_key)
 
 
 def scatter(
@@ -394,7 +395,7 @@ def scatter(
 
 
 def _visible(width: int, values: Any, indices: Array) -> tuple[Any, Array]:
-    """NaN for records with columns beyond the width, which CUDA's kernels would trust.
+    """NaN for CBSR rows with columns beyond the width, which CUDA's kernels would trust.
 
     The CPU's kernels report such indices. `maxk` makes none.
     """

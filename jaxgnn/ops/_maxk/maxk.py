@@ -32,7 +32,7 @@ MAX_WIDTH = 4096
 )
 @dataclasses.dataclass(frozen=True)
 class CBSR:
-    """Compressed balanced sparse rows: as many entries, `k`, in every row of a matrix.
+    """Compressed balanced sparse rows: the same number of entries, `k`, in every row of a matrix.
 
     `maxk` makes them. Leading axes beyond one are allowed, except in `maxk_spmm`.
 
@@ -123,8 +123,8 @@ def maxk(
     largest, so that it stays visible. The derivative passes the kept positions and no other: there
     the gradient of $x$ is $m$ times that of $h$, and that of $b$ the sum of it over the rows.
 
-    Bias and dropout save the passes over $x$ that they take by themselves: $z$ and $m$ are stored
-    nowhere, and backward computes $m$ again at the kept positions. $z$ is computed in float32
+    Bias and dropout are fused, which saves their passes over $x$: $z$ and $m$ are never stored, and
+    the backward pass recomputes $m$ at the kept positions. $z$ is computed in float32
     (float64 for float64) and rounded once to the dtype of $x$, before the selection. Dropped
     entries are +0, whatever they were, and may be among the $k$ largest.
 
@@ -181,16 +181,16 @@ def maxk(
         if bias.shape != (width,):
             raise ValueError(f"bias: expected the shape ({width},), got {bias.shape}")
         bias = bias.astype(accumulator)
-    drop_below, words = dropout_mask.arguments(dropout_rate, dropout_rng)
+    drop_below, philox_key = dropout_mask.arguments(dropout_rate, dropout_rng)
     rows = x.reshape(math.prod(leading), width)
     impl = chosen(impl)
     selected: tuple[Array, Array]
     if x.size == 0:
         selected = jnp.zeros((0, k), x.dtype), jnp.zeros((0, k), index_dtype(width))
     elif impl == "jax":
-        selected = reference.select(k, reference.transform(drop_below, rows, bias, words))
+        selected = reference.select(k, reference.transform(drop_below, rows, bias, philox_key))
     else:
-        operands = ffi.unify_varying(rows, bias, words)
+        operands = ffi.unify_varying(rows, bias, philox_key)
         with config.use(impl=impl):
             selected = rules.select(k, drop_below, *operands)
     values, indices = selected

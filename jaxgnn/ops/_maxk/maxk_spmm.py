@@ -1,4 +1,4 @@
-"""Aggregation of compressed balanced sparse rows over neighbours."""
+"""Aggregation of compressed balanced sparse rows over neighbors."""
 
 from __future__ import annotations
 

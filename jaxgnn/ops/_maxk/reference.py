@@ -32,16 +32,16 @@ def transform(
     drop_below: int,
     x: Float[Array, "rows width"],
     bias: Float[Array, " width"] | None,
-    words: UInt32[Array, " 2"] | None,
+    philox_key: UInt32[Array, " 2"] | None,
 ) -> Float[Array, "rows width"]:
-    """What `maxk` selects from: `bias` added and entries dropped by the key of `words`."""
+    """What `maxk` selects from: `bias` added and entries dropped by the key of `philox_key`."""
     accumulator = accumulation_dtype(x.dtype)
     z = x.astype(accumulator)
     if bias is not None:
         z = z + bias.astype(accumulator)[None, :]
-    if words is not None:
+    if philox_key is not None:
         rows, width = x.shape
-        factors = dropout_mask.keep_factors(words, 0, rows, width, drop_below, accumulator)
+        factors = dropout_mask.keep_factors(philox_key, 0, rows, width, drop_below, accumulator)
         # Not a product with 0, which leaves NaN and -0.
         zero = jnp.zeros((), accumulator)
         z = jnp.where(factors > zero, z * factors, zero)

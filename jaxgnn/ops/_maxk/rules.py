@@ -29,7 +29,7 @@ from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.linear import LinearMap
 from jaxgnn.ops._core import dropout_mask
 from jaxgnn.ops._core.degree import divide_by_degree
-from jaxgnn.ops._core.rows import in_graph_order, in_row_order, neighbours
+from jaxgnn.ops._core.rows import in_graph_order, in_row_order, neighbors
 from jaxgnn.ops._maxk import kernels, reference
 
 
@@ -55,7 +55,7 @@ def _spgemm(
 ) -> Float[Array, "dense width"]:
     graph, indices = fixed
     linear_map = static.linear_map
-    rows = neighbours(graph, transpose=linear_map.transpose)
+    rows = neighbors(graph, transpose=linear_map.transpose)
     reduce = "sum" if linear_map.divide is None else "mean"
     windows = None if linear_map.transpose else graph.windows
     weights = in_row_order(rows, weights)
@@ -72,8 +72,8 @@ def _sspmm(
 ) -> Float[Array, "sparse k"]:
     graph, indices = fixed
     linear_map = static.linear_map
-    rows = neighbours(graph, transpose=not linear_map.transpose)
-    dense_rows = neighbours(graph, transpose=linear_map.transpose)
+    rows = neighbors(graph, transpose=not linear_map.transpose)
+    dense_rows = neighbors(graph, transpose=linear_map.transpose)
     windows = None if linear_map.transpose else graph.windows
     return kernels.sspmm(
         rows,
@@ -94,7 +94,7 @@ def _cbsr_dot(
 ) -> Float[Array, " num_edges"]:
     graph, indices = fixed
     linear_map = static.linear_map
-    rows = neighbours(graph, transpose=linear_map.transpose)
+    rows = neighbors(graph, transpose=linear_map.transpose)
     y = divide_by_degree(graph, linear_map.divide, y)
     return in_graph_order(rows, kernels.cbsr_dot(rows, values, indices, y))
 
@@ -151,16 +151,16 @@ def select(
     drop_below: int,
     x: Float[Array, "rows width"],
     bias: Float[Array, " width"] | None,
-    words: UInt32[Array, " 2"] | None,
+    philox_key: UInt32[Array, " 2"] | None,
 ) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
     """Values and positions of the `k` largest entries of each row plus `bias` (in the accumulation
     dtype), after dropout by a key."""
     operands = jax.lax.stop_gradient((x, bias))
-    if bias is None and words is None:
+    if bias is None and philox_key is None:
         values, indices = kernels.select(k, operands[0])
     else:
-        values, indices = kernels.select_transformed(k, drop_below, *operands, words)
-    return _kept(drop_below, (values, indices, words), x, bias), indices
+        values, indices = kernels.select_transformed(k, drop_below, *operands, philox_key)
+    return _kept(drop_below, (values, indices, philox_key), x, bias), indices
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -170,7 +170,7 @@ def _kept(drop_below, selected, x, bias):
 
 
 def _kept_jvp(drop_below, primals, tangents):
-    (_, indices, words), x, _ = primals
+    (_, indices, philox_key), x, _ = primals
     values: Array = _kept(drop_below, *primals)  # with the derivative of the outer level
     _, dx, dbias = tangents
     accumulator = accumulation_dtype(x.dtype)
@@ -180,8 +180,8 @@ def _kept_jvp(drop_below, primals, tangents):
     if not is_zero(dbias):
         moving = (moving.astype(accumulator) + dbias[None, :]).astype(x.dtype)
     d_values = gather.linear(0, x.shape[1], indices, moving, like=values)
-    if words is not None:
-        factors = dropout_mask.keep_factors_at(words, indices, drop_below, accumulator)
+    if philox_key is not None:
+        factors = dropout_mask.keep_factors_at(philox_key, indices, drop_below, accumulator)
         d_values = (d_values.astype(accumulator) * factors).astype(x.dtype)
     return values, d_values
 
