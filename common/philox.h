@@ -1,7 +1,7 @@
 // Philox4x32-10, a counter-based generator (Salmon et al., SC 2011, section 3.3): four random words
 // for a counter of four words and a key of two. What is drawn for an edge, or for an entry of a
-// matrix, depends on nothing else, so that it need not be stored, and jaxgnn/ops/_dropout.py draws
-// the same.
+// matrix, depends on nothing else, so that it need not be stored, and
+// jaxgnn/ops/_core/dropout_mask.py draws the same.
 //
 // Free of any platform's types: CPU and CUDA kernels include this file. In an anonymous namespace,
 // as the CPU's are compiled for several instruction sets.

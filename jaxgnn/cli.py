@@ -315,6 +315,8 @@ def _print_build(console: Console) -> None:
     cpu = f"loaded, {info.cpu_isa}" if info.cpu else f"not loaded: {info.cpu_error}"
     table.add_row("CPU kernels", cpu)
     cuda = f"loaded, {info.cuda_architectures}" if info.cuda else f"not loaded: {info.cuda_error}"
+    if info.cuda and info.cuda_error:
+        cuda = f"loaded, but not used: {info.cuda_error}"
     table.add_row("CUDA kernels", cuda)
     table.add_row("jax, jaxlib", f"{info.jax}, {info.jaxlib}")
     table.add_row("Python", sys.version.split()[0])

@@ -21,7 +21,7 @@ attention/test_gatv2_attention.py gaussian/test_gaussian_spmm.py}
 # One allocation a buffer, so that an access past its end is seen.
 export XLA_PYTHON_CLIENT_ALLOCATOR=platform JAX_PLATFORMS=cuda,cpu
 export pytest="$python -m pytest -q -o addopts= -p no:cacheprovider -p no:benchmark -p no:xdist"
-chosen="(long_rows and not float16) or finite_differences or expand_rows or order_of_rows \
+chosen="(long_rows and not float16) or finite_differences or csr_row_ids or row_schedule \
 or beyond_the_cache or large_scores or -6-float32 or -32-float32 or -100-bfloat16 or short_rows or sanitized"
 
 results=$(mktemp -d)

@@ -6,7 +6,7 @@
 
 namespace jaxgnn::attention {
 
-// Widest heads, in vectors of 16 bytes; jaxgnn/ops/_cosine.py has the same.
+// Widest heads, in vectors of 16 bytes; jaxgnn/ops/_attention/cosine_rule.py has the same.
 constexpr int64_t kMaxCosineVectors = 64;
 
 // Rows are the receivers', columns of 32 bits, and heads whole vectors of 16 bytes, at most

@@ -47,7 +47,7 @@ def unify_varying(*trees: Any) -> Any:
 
     Inside `shard_map(check_vma=True)` every operand of a custom call, and its result, must vary
     over the same axes; the cast's own transpose is the sum that a replicated operand's gradient
-    needs, so it belongs before the `custom_vjp`. Outside `shard_map` this does nothing.
+    needs, so it belongs before the derivative rule. Outside `shard_map` this does nothing.
     """
 
     def axes(array: Array) -> frozenset:

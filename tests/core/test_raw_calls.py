@@ -214,7 +214,7 @@ def maxk_sspmm_scatter(g: Graph) -> Call:
         },
         {"out": ((COLUMNS, K), F32), "sums": ((0, 0), F32)},
         SPLIT,
-        FREE | {"dense, axis 1"},
+        FREE | {"dense, axis 1", "splits, axis 0"},  # no scratch says how many chunks there are
     )
 
 
@@ -258,7 +258,7 @@ def maxk_sspmm_windows_exact(g: Graph) -> Call:
             "scratch": ((8,), U32),
         },
         {},
-        call.free | {"columns, axis 0"},
+        call.free | {"columns, axis 0", "sums, rank + 1"},  # scratch is counted by its elements
     )
 
 
@@ -558,7 +558,8 @@ def mutations(call: Call) -> Iterator[tuple[str, bool, Call]]:
     for name, (shape, dtype) in call.results.items():
         if 0 in shape:
             continue
-        yield f"{name}, rank + 1", False, with_result(name, (1, *shape), dtype)
+        more_axes = f"{name}, rank + 1"
+        yield more_axes, more_axes in call.free, with_result(name, (1, *shape), dtype)
         yield f"{name}, rank 0", False, with_result(name, (), dtype)
         for other_dtype in other_dtypes(dtype):
             yield f"{name}, {np.dtype(other_dtype)}", False, with_result(name, shape, other_dtype)

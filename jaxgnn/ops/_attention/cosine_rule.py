@@ -173,7 +173,7 @@ def by_dots(
 
 
 attend = recomputed(
-    TARGETS, lambda static, operands: _forward(static, *operands), _gradients, by_dots
+    TARGETS, lambda static, operands: _forward(static, *operands), _gradients, by_dots, ("cuda",)
 )
 
 

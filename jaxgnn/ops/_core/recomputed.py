@@ -24,6 +24,7 @@ def recomputed(
     forward: Callable[[Any, Any], tuple[Array, Any]],
     gradients: Callable[..., Any],
     reference: Callable[[Any, Any], Array],
+    platforms: tuple[str, ...] = ("cpu", "cuda"),
 ) -> Callable[[Any, Any], tuple[Array, Any]]:
     """The differentiable `operation(static, operands)`, which returns what `forward` does.
 
@@ -36,6 +37,7 @@ def recomputed(
         gradients: of what is static, the operands, the result, the residuals and the result's
             cotangent, a pytree whose leaves are the cotangents of the operands' floating leaves.
         reference: the result out of operations that have derivatives.
+        platforms: those that the kernels are written for.
     """
 
     @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -47,7 +49,7 @@ def recomputed(
             absent = jax.tree.map(lambda r: ffi.zeros(r.shape, r.dtype, operands), residuals)
             return reference(static, operands), absent
 
-        return dispatch(targets, kernel, otherwise, operands)
+        return dispatch(targets, kernel, otherwise, operands, platforms=platforms)
 
     def operation_jvp(static, primals, tangents):
         (operands,) = primals
@@ -85,7 +87,7 @@ def recomputed(
             value = functools.partial(_with_values, reference, static, operands)
             return jax.vjp(value, floating(operands))[1](cotangent)[0]
 
-        return dispatch(targets, kernel, otherwise, saved, cotangent)
+        return dispatch(targets, kernel, otherwise, saved, cotangent, platforms=platforms)
 
     def operation_gradients_jvp(static, primals, tangents):
         # The result and the residuals are functions of the operands: the derivative by these is

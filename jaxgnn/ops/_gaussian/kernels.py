@@ -20,7 +20,7 @@ from jaxgnn.ops._core.rows import Rows, neighbors, or_empty, ordered_structure
 
 TARGETS = ("jaxgnn_gaussian_spmm", "jaxgnn_gaussian_spmm_coordinates")
 MAX_DIMS = 16
-"""Coordinates that the kernels take, as in ffi/gaussian_limits.h."""
+"""Coordinates that the kernels take, as in common/gaussian.h."""
 
 EDGE_SHARE = 4
 """A pair's edge gradients are materialized if the kernels' rows take this many times the memory."""

@@ -188,7 +188,9 @@ def maxk(
     if x.size == 0:
         selected = jnp.zeros((0, k), x.dtype), jnp.zeros((0, k), index_dtype(width))
     elif impl == "jax":
-        selected = reference.select(k, reference.transform(drop_below, rows, bias, philox_key))
+        if bias is not None or philox_key is not None:  # else NaN would lose their payload
+            rows = reference.transform(drop_below, rows, bias, philox_key)
+        selected = reference.select(k, rows)
     else:
         operands = ffi.unify_varying(rows, bias, philox_key)
         with config.use(impl=impl):
