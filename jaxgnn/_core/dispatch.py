@@ -1,7 +1,7 @@
 """Which implementation runs: decided at lowering, for the platform that XLA compiles for.
 
-As `jax.lax.platform_dependent`, but only the implementation that is lowered gets traced a second
-time, and without a `cond`: programs compile as fast as with the kernel alone.
+As `jax.lax.platform_dependent`, but the reference is traced only where it is lowered, and without a
+`cond`: programs compile as fast as with the kernel alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.extend.core import Primitive
+from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
 from jaxgnn import config
@@ -49,16 +49,13 @@ def dispatch(
         return (kernel if _serves(name, **params) else reference)(*operands)
     jaxpr, shapes = jax.make_jaxpr(kernel, return_shape=True)(*operands)
 
-    def flat(function: Callable[..., Any]) -> Callable[..., list[Any]]:
-        def run(*leaves: Any) -> list[Any]:
-            return jax.tree.leaves(function(*jax.tree.unflatten(tree, leaves)))
-
-        return config.pinned(run)
+    def flat_reference(*leaves: Any) -> list[Any]:
+        return jax.tree.leaves(reference(*jax.tree.unflatten(tree, leaves)))
 
     out = _dispatch_p.bind(
         *leaves,
-        kernel=flat(kernel),
-        reference=flat(reference),
+        kernel=jaxpr_as_fun(jaxpr),
+        reference=config.pinned(flat_reference),
         types=tuple(jaxpr.out_avals),
         **params,
     )
