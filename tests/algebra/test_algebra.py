@@ -124,8 +124,8 @@ def dense_attention(d):
 @functools.cache
 def mask():
     def kept():
-        philox_key, drop_below = dropout_mask.key_words(KEY), dropout_mask.threshold(0.4)
-        return dropout_mask.keep_factors(philox_key, 0, NUM_EDGES, HEADS, drop_below, "float32")
+        words, drop_below = dropout_mask.key_words(KEY), dropout_mask.threshold(0.4)
+        return dropout_mask.keep_factors(words, 0, NUM_EDGES, HEADS, drop_below, "float32")
 
     return np.asarray(jax.jit(kept)(), np.float64)
 

@@ -235,21 +235,16 @@ def _dot(rows: Array, vectors: nnx.Param) -> Array:
     one head of a row then shows in all heads of the row.
     """
     dtype = accumulation_dtype(rows.dtype)
-    rows, values = rows.astype(dtype), vectors[...].astype(dtype)
-    return jax.lax.platform_dependent(rows, values, cpu=_dot_by_gemm, default=_dot_by_sum)
-
-
-def _dot_by_gemm(rows: Array, vectors: Array) -> Array:
-    heads, features = vectors.shape
-    blocks = jnp.eye(heads, dtype=vectors.dtype)[:, None, :] * vectors[:, :, None]
-    flat = rows.reshape(*rows.shape[:-2], heads * features)
-    blocks = blocks.reshape(heads * features, heads)
-    return jnp.dot(flat, blocks, precision=jax.lax.Precision.HIGHEST)
-
-
-def _dot_by_sum(rows: Array, vectors: Array) -> Array:
-    vectors = vectors.reshape((1,) * (rows.ndim - 2) + vectors.shape)
-    return jnp.sum(rows * vectors, axis=-1)
+    rows = rows.astype(dtype)
+    values = vectors[...].astype(dtype)
+    if jax.default_backend() == "cpu":
+        heads, features = values.shape
+        blocks = jnp.eye(heads, dtype=dtype)[:, None, :] * values[:, :, None]
+        flat = rows.reshape(*rows.shape[:-2], heads * features)
+        blocks = blocks.reshape(heads * features, heads)
+        return jnp.dot(flat, blocks, precision=jax.lax.Precision.HIGHEST)
+    values = values.reshape((1,) * (rows.ndim - 2) + values.shape)
+    return jnp.sum(rows * values, axis=-1)
 
 
 def _fold(scores: Array) -> Array:
