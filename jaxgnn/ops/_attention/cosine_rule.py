@@ -8,17 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._attention import pair_rule
-from jaxgnn.ops._attention.gat_kernels import flat
-from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention
-from jaxgnn.ops._attention.pair_rule import PairOperands
+from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._core.folding import foldable_heads
 from jaxgnn.ops._core.recomputed import recomputed
+from jaxgnn.ops._core.row_call import row_call
 from jaxgnn.ops._core.rows import Rows, neighbors, ordered_structure
 
 TARGETS = ("jaxgnn_cosine_attention", "jaxgnn_cosine_attention_gradients")
@@ -67,30 +65,28 @@ def reciprocal_norms(
 
 
 def _forward(
-    static: Cosine,
-    graph: Graph,
-    x: Float[Array, "num_nodes heads features"],
-    beta: Float[Array, "1 heads"],
-    philox_key: None,
+    static: Cosine, operands: CosineOperands
 ) -> tuple[Float[Array, "num_nodes heads features"], Float[Array, "num_nodes heads"]]:
     """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
-    del philox_key
 
     def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array]:
         x, row_scale, column_scale = arrays
         nodes, heads, features = x.shape
-        out, log_sum, _ = ffi.call(
+        out, log_sum, _ = row_call(
             TARGETS[0],
-            [*ordered_structure(rows), flat(x), row_scale, column_scale],
+            rows,
+            [x, row_scale, column_scale],
             [
-                ((nodes, heads * features), x.dtype),
+                (x.shape, x.dtype),
                 ((nodes, heads), column_scale.dtype),
                 ((rows.chunks.table.shape[0], heads * (features + 2)), column_scale.dtype),
             ],
-            **_attributes(static, rows, heads),
+            heads=heads,
+            self_loops=static.self_loops,
         )
-        return out.reshape(x.shape), log_sum
+        return out, log_sum
 
+    graph, x, beta, _ = operands
     reciprocals, _ = reciprocal_norms(x)
     arrays = (x, beta * reciprocals, reciprocals)
     return foldable_heads(kernel)(neighbors(graph, transpose=False), arrays)
@@ -124,25 +120,20 @@ def _gradients(
         nodes, heads, features = x.shape
         dtype, width = beta.dtype, heads * features
         parts = rows.chunks.table.shape[0] + transpose.chunks.table.shape[0]
-        dx, dots, _, _ = ffi.call(
+        dx, dots, _, _ = row_call(
             TARGETS[1],
+            rows,
+            [*ordered_structure(transpose), x, beta[0], node_terms, cotangent],
             [
-                *ordered_structure(rows),
-                *ordered_structure(transpose),
-                flat(x),
-                beta[0],
-                flat(node_terms),
-                flat(cotangent),
-            ],
-            [
-                ((nodes, width), x.dtype),
+                (x.shape, x.dtype),
                 ((nodes, heads), dtype),
                 ((nodes, width), dtype),
                 ((parts, 2 * width), dtype),
             ],
-            **_attributes(static, rows, heads),
+            heads=heads,
+            self_loops=static.self_loops,
         )
-        return dx.reshape(x.shape), dots
+        return dx, dots
 
     graph, x, beta, _ = operands
     reciprocals, squares = reciprocal_norms(x)
@@ -172,15 +163,4 @@ def by_dots(
     return pair_rule.pair_attention(pair, pairs, impl)
 
 
-attend = recomputed(
-    TARGETS, lambda static, operands: _forward(static, *operands), _gradients, by_dots, ("cuda",)
-)
-
-
-def _attributes(static: Cosine, rows: Rows, heads: int) -> dict[str, Any]:
-    assert rows.columns is not None
-    return {
-        "heads": heads,
-        "self_loops": static.self_loops,
-        "split_length": rows.chunks.length,
-    }
+attend = recomputed(TARGETS, _forward, _gradients, by_dots, platforms=("cuda",))

@@ -13,8 +13,7 @@ from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph
 from jaxgnn.ops._attention import pair_rule
-from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention
-from jaxgnn.ops._attention.pair_rule import PairOperands
+from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._core import checks, dropout_mask
 
 

@@ -14,8 +14,7 @@ from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._attention import gat_rule
-from jaxgnn.ops._attention.gat_kernels import Attention
-from jaxgnn.ops._attention.gat_rule import Operands
+from jaxgnn.ops._attention.gat_kernels import Attention, Operands
 from jaxgnn.ops._core import checks, dropout_mask, padding
 
 

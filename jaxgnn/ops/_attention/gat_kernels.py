@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
-from jaxgnn._core import ffi
 from jaxgnn.graph import Graph
 from jaxgnn.ops._core.folding import foldable_heads
-from jaxgnn.ops._core.rows import Rows, neighbors, or_empty, ordered_structure
+from jaxgnn.ops._core.row_call import row_call
+from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
 
 TARGETS = (
     "jaxgnn_gat_attention",
@@ -36,6 +36,27 @@ class Attention(NamedTuple):
     negative_slope: float
     drop_below: int
     self_loops: bool
+
+
+class Operands(NamedTuple):
+    """What the attention is computed from; all but `v` in the accumulation dtype.
+
+    Attributes:
+        graph: the graph.
+        v: what is averaged.
+        score_src, score_dst: the two ends' shares of the scores.
+        edge_bias: the edges' share, or `None`.
+        loop_bias: the added self-loops' share, or `None`.
+        philox_key: the key of dropout, or `None` without.
+    """
+
+    graph: Graph
+    v: Float[Array, "num_senders heads width"]
+    score_src: Float[Array, "num_senders heads"]
+    score_dst: Float[Array, "num_receivers heads"]
+    edge_bias: Float[Array, "num_edges heads"] | None
+    loop_bias: Float[Array, "num_receivers heads"] | None
+    philox_key: UInt32[Array, " 2"] | None
 
 
 class Scores(NamedTuple):
@@ -71,14 +92,7 @@ class Scores(NamedTuple):
 
 
 def forward(
-    static: Attention,
-    graph: Graph,
-    v: Float[Array, "num_senders heads width"],
-    score_src: Float[Array, "num_senders heads"],
-    score_dst: Float[Array, "num_receivers heads"],
-    edge_bias: Array | None,
-    loop_bias: Array | None,
-    philox_key: Array | None,
+    static: Attention, operands: Operands
 ) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
     """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
 
@@ -86,33 +100,27 @@ def forward(
         v, score_src, score_dst, scores = arrays
         _, heads, width = v.shape
         dtype = score_src.dtype
-        out, log_sum, *_ = ffi.call(
+        out, log_sum, *_ = row_call(
             TARGETS[0],
-            [*ordered_structure(rows), flat(v), score_src, score_dst, *scores.operands(dtype)],
+            rows,
+            [v, score_src, score_dst, *scores.operands(dtype)],
             [
-                ((rows.num_rows, heads * width), v.dtype),
+                ((rows.num_rows, heads, width), v.dtype),
                 ((rows.num_rows, heads), dtype),
                 ((rows.chunks.table.shape[0], heads * (width + 2)), dtype),
                 ((v.shape[0] * heads,), dtype),
             ],
-            **_attributes(static, rows),
+            **_attributes(static),
         )
-        return out.reshape(rows.num_rows, heads, width), log_sum
+        return out, log_sum
 
-    scores = Scores.of(edge_bias, loop_bias, philox_key, v.shape[1])
-    rows = neighbors(graph, transpose=False)
-    return foldable_heads(kernel)(rows, (v, score_src, score_dst, scores))
+    rows = neighbors(operands.graph, transpose=False)
+    return foldable_heads(kernel)(rows, _arrays(operands))
 
 
 def sender_gradients(
     static: Attention,
-    graph: Graph,
-    v: Float[Array, "num_senders heads width"],
-    score_src: Float[Array, "num_senders heads"],
-    score_dst: Float[Array, "num_receivers heads"],
-    edge_bias: Array | None,
-    loop_bias: Array | None,
-    philox_key: Array | None,
+    operands: Operands,
     log_sum: Float[Array, "num_receivers heads"],
     delta: Float[Array, "num_receivers heads"],
     cotangent: Float[Array, "num_receivers heads width"],
@@ -120,45 +128,37 @@ def sender_gradients(
     """Gradients of `v` and `score_src`, by a pass over the transpose that gathers `cotangent`."""
 
     def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array]:
-        cotangent, v, score_src, score_dst, log_sum, delta, scores = arrays
+        (v, score_src, score_dst, scores), log_sum, delta, cotangent = arrays
         _, heads, width = v.shape
         dtype = score_src.dtype
-        dv, dsrc, *_ = ffi.call(
+        dv, dsrc, *_ = row_call(
             TARGETS[1],
+            rows,
             [
-                *ordered_structure(rows),
-                *([] if rows.order is None else [or_empty(rows.order)]),
-                flat(cotangent),
-                flat(v),
+                or_empty(rows.order),
+                cotangent,
+                v,
                 score_src,
                 _receiver_terms(score_dst, log_sum, delta),
                 *scores.operands(dtype),
             ],
             [
-                ((rows.num_rows, heads * width), v.dtype),
+                ((rows.num_rows, heads, width), v.dtype),
                 ((rows.num_rows, heads), dtype),
                 ((rows.chunks.table.shape[0], heads * (width + 1)), dtype),
                 _gradient_scratch(rows, cotangent, dtype),
             ],
-            **_attributes(static, rows),
+            **_attributes(static),
         )
-        return dv.reshape(rows.num_rows, heads, width), dsrc
+        return dv, dsrc
 
-    scores = Scores.of(edge_bias, loop_bias, philox_key, v.shape[1])
-    rows = neighbors(graph, transpose=True)
-    arrays = (cotangent, v, score_src, score_dst, log_sum, delta, scores)
-    return foldable_heads(kernel)(rows, arrays)
+    rows = neighbors(operands.graph, transpose=True)
+    return foldable_heads(kernel)(rows, (_arrays(operands), log_sum, delta, cotangent))
 
 
 def receiver_gradients(
     static: Attention,
-    graph: Graph,
-    v: Float[Array, "num_senders heads width"],
-    score_src: Float[Array, "num_senders heads"],
-    score_dst: Float[Array, "num_receivers heads"],
-    edge_bias: Array | None,
-    loop_bias: Array | None,
-    philox_key: Array | None,
+    operands: Operands,
     log_sum: Float[Array, "num_receivers heads"],
     delta: Float[Array, "num_receivers heads"],
     cotangent: Float[Array, "num_receivers heads width"],
@@ -166,15 +166,15 @@ def receiver_gradients(
     """Gradients of `score_dst` and of the biases that are there, by a pass that gathers `v`."""
 
     def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array | None, Array | None]:
-        cotangent, v, score_src, score_dst, log_sum, delta, scores = arrays
+        (v, score_src, score_dst, scores), log_sum, delta, cotangent = arrays
         heads, dtype = v.shape[1], score_src.dtype
         biases = scores.operands(dtype)[:2]
-        ddst, dedge, dloop, *_ = ffi.call(
+        ddst, dedge, dloop, *_ = row_call(
             TARGETS[2],
+            rows,
             [
-                *ordered_structure(rows),
-                flat(cotangent),
-                flat(v),
+                cotangent,
+                v,
                 score_src,
                 _receiver_terms(score_dst, log_sum, delta),
                 *scores.operands(dtype),
@@ -185,7 +185,7 @@ def receiver_gradients(
                 ((rows.chunks.table.shape[0], heads), dtype),
                 _gradient_scratch(rows, v, dtype),
             ],
-            **_attributes(static, rows),
+            **_attributes(static),
         )
         return (
             ddst,
@@ -193,14 +193,14 @@ def receiver_gradients(
             None if scores.loop_bias is None else dloop,
         )
 
-    scores = Scores.of(edge_bias, loop_bias, philox_key, v.shape[1])
-    rows = neighbors(graph, transpose=False)
-    arrays = (cotangent, v, score_src, score_dst, log_sum, delta, scores)
-    return foldable_heads(kernel)(rows, arrays)
+    rows = neighbors(operands.graph, transpose=False)
+    return foldable_heads(kernel)(rows, (_arrays(operands), log_sum, delta, cotangent))
 
 
-def flat(x: Array) -> Array:
-    return x.reshape(x.shape[0], x.shape[1] * x.shape[2])
+def _arrays(operands: Operands) -> tuple[Array, Array, Array, Scores]:
+    """What has its heads at axis 1."""
+    _, v, score_src, score_dst, edge_bias, loop_bias, philox_key = operands
+    return v, score_src, score_dst, Scores.of(edge_bias, loop_bias, philox_key, v.shape[1])
 
 
 def _receiver_terms(score_dst: Array, log_sum: Array, delta: Array) -> Array:
@@ -216,11 +216,9 @@ def _gradient_scratch(rows: Rows, gathered: Array, dtype: Any) -> tuple[tuple[in
     return (heads * (4 * columns + parts * -(-width // 16) + rows.num_rows),), dtype
 
 
-def _attributes(static: Attention, rows: Rows) -> dict[str, Any]:
-    assert rows.columns is not None
+def _attributes(static: Attention) -> dict[str, Any]:
     return {
         "negative_slope": float(static.negative_slope),
         "drop_below": static.drop_below,
         "self_loops": static.self_loops,
-        "split_length": rows.chunks.length,
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
@@ -15,30 +13,9 @@ from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._aggregation.segment_softmax import combine_first, edge_softmax
 from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._attention import gat_kernels as kernels
-from jaxgnn.ops._attention.gat_kernels import Attention
+from jaxgnn.ops._attention.gat_kernels import Attention, Operands
 from jaxgnn.ops._core.dropout_mask import keep_factors
 from jaxgnn.ops._core.recomputed import recomputed
-
-
-class Operands(NamedTuple):
-    """What the attention is computed from; all but `v` in the accumulation dtype.
-
-    Attributes:
-        graph: the graph.
-        v: what is averaged.
-        score_src, score_dst: the two ends' shares of the scores.
-        edge_bias: the edges' share, or `None`.
-        loop_bias: the added self-loops' share, or `None`.
-        philox_key: the key of dropout, or `None` without.
-    """
-
-    graph: Graph
-    v: Float[Array, "num_senders heads width"]
-    score_src: Float[Array, "num_senders heads"]
-    score_dst: Float[Array, "num_receivers heads"]
-    edge_bias: Float[Array, "num_edges heads"] | None
-    loop_bias: Float[Array, "num_receivers heads"] | None
-    philox_key: UInt32[Array, " 2"] | None
 
 
 def _gradients(
@@ -61,8 +38,8 @@ def _gradients(
     the composition's gradients.
     """
     delta = node_dots(cotangent, out)
-    dv, dsrc = kernels.sender_gradients(static, *operands, log_sum, delta, cotangent)
-    ddst, dedge, dloop = kernels.receiver_gradients(static, *operands, log_sum, delta, cotangent)
+    dv, dsrc = kernels.sender_gradients(static, operands, log_sum, delta, cotangent)
+    ddst, dedge, dloop = kernels.receiver_gradients(static, operands, log_sum, delta, cotangent)
     return Operands(None, dv, dsrc, ddst, dedge, dloop, None)  # type: ignore[arg-type]
 
 
@@ -73,12 +50,7 @@ def composition(
     return average(operands, *attention_weights(static, operands, impl), impl)
 
 
-attend = recomputed(
-    kernels.TARGETS,
-    lambda static, operands: kernels.forward(static, *operands),
-    _gradients,
-    composition,
-)
+attend = recomputed(kernels.TARGETS, kernels.forward, _gradients, composition)
 
 
 def average(

@@ -14,8 +14,7 @@ from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._attention import pair_rule
 from jaxgnn.ops._attention.dot_attention import node_rows, pair_arguments
-from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention
-from jaxgnn.ops._attention.pair_rule import PairOperands
+from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._core import checks
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, UInt32
 
-from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
-from jaxgnn.ops._attention.gat_kernels import Scores, flat
+from jaxgnn.ops._attention.gat_kernels import Scores
 from jaxgnn.ops._core.folding import foldable_heads
-from jaxgnn.ops._core.rows import Rows, neighbors, or_empty, ordered_structure
+from jaxgnn.ops._core.row_call import row_call
+from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
 
 TARGETS = ("jaxgnn_pair_attention", "jaxgnn_pair_attention_gradients")
 
@@ -59,24 +59,37 @@ class Nodes(NamedTuple):
         return self.keys if self.values is None else self.values
 
     def operands(self) -> list[Array]:
-        """Arrays of two axes, without elements where absent."""
+        """Arrays without elements where absent."""
         dtype = accumulation_dtype(self.keys.dtype)
         return [
-            flat(self.queries),
-            flat(self.keys),
-            jnp.zeros((0, 0), self.keys.dtype) if self.values is None else flat(self.values),
+            self.queries,
+            self.keys,
+            jnp.zeros((0, 0), self.keys.dtype) if self.values is None else self.values,
             jnp.zeros((0, 0), dtype) if self.vector is None else self.vector[0],
             jnp.zeros((0, 0), dtype) if self.key_scale is None else self.key_scale,
         ]
 
 
+class PairOperands(NamedTuple):
+    """What the attention is computed from.
+
+    Attributes:
+        graph: the graph.
+        nodes: the nodes' rows, of one dtype; the vector in the accumulation dtype.
+        edge_bias: the edges' share of the scores, in that too, or `None`.
+        loop_bias: the added self-loops' share, or `None`.
+        philox_key: the key of dropout, or `None` without.
+    """
+
+    graph: Graph
+    nodes: Nodes
+    edge_bias: Float[Array, "num_edges heads"] | None
+    loop_bias: Float[Array, "num_receivers heads"] | None
+    philox_key: UInt32[Array, " 2"] | None
+
+
 def forward(
-    static: PairAttention,
-    graph: Graph,
-    nodes: Nodes,
-    edge_bias: Array | None,
-    loop_bias: Array | None,
-    philox_key: Array | None,
+    static: PairAttention, operands: PairOperands
 ) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
     """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
 
@@ -84,29 +97,26 @@ def forward(
         nodes, scores = arrays
         _, heads, width = nodes.averaged.shape
         dtype = accumulation_dtype(nodes.keys.dtype)
-        out, log_sum, _ = ffi.call(
+        out, log_sum, _ = row_call(
             TARGETS[0],
-            [*ordered_structure(rows), *nodes.operands(), *scores.operands(dtype)],
+            rows,
+            [*nodes.operands(), *scores.operands(dtype)],
             [
-                ((rows.num_rows, heads * width), nodes.keys.dtype),
+                ((rows.num_rows, heads, width), nodes.keys.dtype),
                 ((rows.num_rows, heads), dtype),
                 ((rows.chunks.table.shape[0], heads * (width + 2)), dtype),
             ],
-            **_attributes(static, rows, heads),
+            **_attributes(static, heads),
         )
-        return out.reshape(rows.num_rows, heads, width), log_sum
+        return out, log_sum
 
-    scores = Scores.of(edge_bias, loop_bias, philox_key, nodes.keys.shape[1])
-    return foldable_heads(kernel)(neighbors(graph, transpose=False), (nodes, scores))
+    rows = neighbors(operands.graph, transpose=False)
+    return foldable_heads(kernel)(rows, _arrays(operands))
 
 
 def gradients(
     static: PairAttention,
-    graph: Graph,
-    nodes: Nodes,
-    edge_bias: Array | None,
-    loop_bias: Array | None,
-    philox_key: Array | None,
+    operands: PairOperands,
     log_sum: Float[Array, "num_receivers heads"],
     delta: Float[Array, "num_receivers heads"],
     cotangent: Float[Array, "num_receivers heads width"],
@@ -118,51 +128,54 @@ def gradients(
     biases."""
 
     def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array | None, Array | None, Array | None]:
-        nodes, scores, log_sum, delta, cotangent = arrays
+        (nodes, scores), log_sum, delta, cotangent = arrays
         _, heads, features = nodes.keys.shape
         dtype = accumulation_dtype(nodes.keys.dtype)
         second: Array | None = nodes.values if by_senders else nodes.vector
         width = 0 if second is None else heads * second.shape[2]
         second_dtype = nodes.keys.dtype if by_senders else dtype
         biases = [bias.shape for bias in scores.operands(dtype)[:2]]
-        first, more, dedge, dloop, _ = ffi.call(
+        first, more, dedge, dloop, _ = row_call(
             TARGETS[1],
+            rows,
             [
-                *ordered_structure(rows),
                 or_empty(rows.order),
                 *nodes.operands(),
                 *scores.operands(dtype),
-                flat(cotangent),
+                cotangent,
                 jnp.concatenate([log_sum, delta], axis=1),
             ],
             [
-                ((rows.num_rows, heads * features), nodes.keys.dtype),
+                ((rows.num_rows, heads, features), nodes.keys.dtype),
                 ((rows.num_rows, width) if width else (0, 0), second_dtype),
                 *(((0, 0) if by_senders else bias, dtype) for bias in biases),
                 ((rows.chunks.table.shape[0] * (heads * features + width),), dtype),
             ],
             by_senders=by_senders,
-            **_attributes(static, rows, heads),
+            **_attributes(static, heads),
         )
         return (
-            first.reshape(rows.num_rows, heads, features),
+            first,
             None if second is None else more.reshape(rows.num_rows, heads, second.shape[2]),
             None if by_senders or scores.edge_bias is None else dedge,
             None if by_senders or scores.loop_bias is None else dloop,
         )
 
-    scores = Scores.of(edge_bias, loop_bias, philox_key, nodes.keys.shape[1])
-    arrays = (nodes, scores, log_sum, delta, cotangent)
-    return foldable_heads(kernel)(neighbors(graph, transpose=by_senders), arrays)
+    rows = neighbors(operands.graph, transpose=by_senders)
+    return foldable_heads(kernel)(rows, (_arrays(operands), log_sum, delta, cotangent))
 
 
-def _attributes(static: PairAttention, rows: Rows, heads: int) -> dict[str, Any]:
-    assert rows.columns is not None
+def _arrays(operands: PairOperands) -> tuple[Nodes, Scores]:
+    """What has its heads at axis 1."""
+    _, nodes, edge_bias, loop_bias, philox_key = operands
+    return nodes, Scores.of(edge_bias, loop_bias, philox_key, nodes.keys.shape[1])
+
+
+def _attributes(static: PairAttention, heads: int) -> dict[str, Any]:
     return {
         "score": 1 if static.score == "gatv2" else 0,
         "number": float(static.scale_or_slope),
         "heads": heads,
         "drop_below": static.drop_below,
         "self_loops": static.self_loops,
-        "split_length": rows.chunks.length,
     }

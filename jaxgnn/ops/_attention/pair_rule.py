@@ -4,16 +4,14 @@ composition of simpler operations."""
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float
 
 from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
-from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.gather_edges import gather_edges
 from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._aggregation.sddmm import sddmm
@@ -21,27 +19,9 @@ from jaxgnn.ops._aggregation.segment_softmax import combine_first
 from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._attention import pair_kernels as kernels
 from jaxgnn.ops._attention.gat_rule import leaky_relu, softmax_weights
-from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention
+from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._core import padding
 from jaxgnn.ops._core.recomputed import recomputed
-
-
-class PairOperands(NamedTuple):
-    """What the attention is computed from.
-
-    Attributes:
-        graph: the graph.
-        nodes: the nodes' rows, of one dtype; the vector in the accumulation dtype.
-        edge_bias: the edges' share of the scores, in that too, or `None`.
-        loop_bias: the added self-loops' share, or `None`.
-        philox_key: the key of dropout, or `None` without.
-    """
-
-    graph: Graph
-    nodes: Nodes
-    edge_bias: Float[Array, "num_edges heads"] | None
-    loop_bias: Float[Array, "num_receivers heads"] | None
-    philox_key: UInt32[Array, " 2"] | None
 
 
 def pair_attention(static: PairAttention, operands: PairOperands, impl: Impl) -> Array:
@@ -90,7 +70,7 @@ def _gradients(
     own derivative is that of the composition's gradients.
     """
     delta = node_dots(cotangent, out)
-    gradients = functools.partial(kernels.gradients, static, *operands, log_sum, delta, cotangent)
+    gradients = functools.partial(kernels.gradients, static, operands, log_sum, delta, cotangent)
     dkeys, dvalues, _, _ = gradients(by_senders=True)
     dqueries, shares, dedge, dloop = gradients(by_senders=False)
     dvector = None if shares is None else jnp.sum(shares, axis=0, keepdims=True)
@@ -114,12 +94,7 @@ def composition(
     return average(operands, edges, loops, impl)
 
 
-attend = recomputed(
-    kernels.TARGETS,
-    lambda static, operands: kernels.forward(static, *operands),
-    _gradients,
-    composition,
-)
+attend = recomputed(kernels.TARGETS, kernels.forward, _gradients, composition)
 
 
 def average(

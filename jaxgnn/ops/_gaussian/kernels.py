@@ -4,19 +4,18 @@ them."""
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxgnn._core import ffi
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.incidence import EdgeEnd, reduce_to_nodes
 from jaxgnn.ops._aggregation.kernels import REDUCE
 from jaxgnn.ops._core.folding import fold, one_by_one, sequential, unfold, with_vmap_rule
-from jaxgnn.ops._core.rows import Rows, neighbors, or_empty, ordered_structure
+from jaxgnn.ops._core.row_call import row_call
+from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
 
 TARGETS = ("jaxgnn_gaussian_spmm", "jaxgnn_gaussian_spmm_coordinates")
 MAX_DIMS = 16
@@ -82,24 +81,23 @@ def sums(
     def kernel(rows: Rows, x: Array, weighting: Weighting) -> Array:
         shared_input, kernels, width = x.ndim == 2, weighting.mu.shape[0], x.shape[-1]
         shape = (kernels, width) if shared_input else (width,)
-        flat = math.prod(shape)
-        out, _ = ffi.call(
+        out, _ = row_call(
             TARGETS[0],
+            rows,
             [
-                *ordered_structure(rows),
                 or_empty(rows.order),
-                _flat(x),
+                x,
                 *weighting.operands(by_senders=transpose),
             ],
             [
-                ((rows.num_rows, flat), x.dtype),
-                ((rows.chunks.table.shape[0], flat), weighting.mu.dtype),
+                ((rows.num_rows, *shape), x.dtype),
+                ((rows.chunks.table.shape[0], *shape), weighting.mu.dtype),
             ],
             reduce=REDUCE["sum" if transpose else static.reduce],
             each=shared_input,
-            **_attributes(static, rows),
+            activation=static.tanh,
         )
-        return out.reshape(rows.num_rows, *shape)
+        return out
 
     return _foldable(kernel)(neighbors(graph, transpose=transpose), x, weighting)
 
@@ -159,12 +157,12 @@ def _coordinates(
         stacked = x.ndim == 3
         rows_stacked = stacked == transpose
         parameters = weighting.mu.shape if rows_stacked else (0, 0)
-        *results, _, _ = ffi.call(
+        *results, _, _ = row_call(
             TARGETS[1],
+            rows,
             [
-                *ordered_structure(rows),
                 or_empty(rows.order),
-                *map(_flat, (cotangent, x) if stacked else (x, cotangent)),
+                *((cotangent, x) if stacked else (x, cotangent)),
                 *weighting.operands(by_senders=transpose),
             ],
             [
@@ -176,7 +174,7 @@ def _coordinates(
                 ((parts + rows.num_rows, 2 * kernels * dims) if rows_stacked else (0, 0), dtype),
             ],
             rows_stacked=rows_stacked,
-            **_attributes(static, rows),
+            activation=static.tanh,
         )
         return results
 
@@ -200,15 +198,3 @@ def _foldable(kernel: Any) -> Any:
         return unfold(out, axis_size, out.ndim - 1)
 
     return with_vmap_rule(kernel, rule)
-
-
-def _flat(x: Array) -> Array:
-    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
-
-
-def _attributes(static: Gaussians, rows: Rows) -> dict[str, Any]:
-    assert rows.columns is not None
-    return {
-        "activation": static.tanh,
-        "split_length": rows.chunks.length,
-    }
