@@ -43,7 +43,7 @@ def spmm(
 
     Derivatives: for $x$ the product with the transpose, for $w$ the sampled product (`sddmm`);
     at a tie of `max` or `min` the gradient is shared equally, as in `jax.ops.segment_max`.
-    Nothing of the size of the messages is stored.
+    There are no O(E) intermediates.
 
     Args:
         graph: the graph; edge values are in its edge order.
