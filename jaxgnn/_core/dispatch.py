@@ -6,19 +6,16 @@ As `jax.lax.platform_dependent`, but the reference is traced only where it is lo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
 from jaxgnn import config
 from jaxgnn._core import platform
-
-_dispatch_p = Primitive("jaxgnn_dispatch")
-_dispatch_p.multiple_results = True
 
 
 def dispatch(
@@ -47,12 +44,14 @@ def dispatch(
     if not any(isinstance(leaf, Tracer) for leaf in leaves):
         name = _platform_of(leaves)
         return (kernel if _serves(name, **params) else reference)(*operands)
+    from jax.extend.core import jaxpr_as_fun
+
     jaxpr, shapes = jax.make_jaxpr(kernel, return_shape=True)(*operands)
 
     def flat_reference(*leaves: Any) -> list[Any]:
         return jax.tree.leaves(reference(*jax.tree.unflatten(tree, leaves)))
 
-    out = _dispatch_p.bind(
+    out = _primitive().bind(
         *leaves,
         kernel=jaxpr_as_fun(jaxpr),
         reference=config.pinned(flat_reference),
@@ -110,7 +109,7 @@ def _lower(name: str | None) -> Any:
 
 def _batch(args: Any, axes: Any, *, kernel: Any, reference: Any, types: Any, **params: Any) -> Any:
     size = next(a.shape[axis] for a, axis in zip(args, axes, strict=True) if axis is not None)
-    out = _dispatch_p.bind(
+    out = _primitive().bind(
         *args,
         kernel=jax.vmap(kernel, in_axes=tuple(axes), axis_size=size),
         reference=jax.vmap(reference, in_axes=tuple(axes), axis_size=size),
@@ -120,9 +119,16 @@ def _batch(args: Any, axes: Any, *, kernel: Any, reference: Any, types: Any, **p
     return out, [0] * len(out)
 
 
-_dispatch_p.def_impl(_run)
-_dispatch_p.def_abstract_eval(lambda *_, types, **__: list(types))
-batching.primitive_batchers[_dispatch_p] = _batch
-mlir.register_lowering(_dispatch_p, _lower(None))
-mlir.register_lowering(_dispatch_p, _lower("cpu"), platform="cpu")
-mlir.register_lowering(_dispatch_p, _lower("cuda"), platform="cuda")
+@functools.cache
+def _primitive() -> Any:
+    from jax.extend.core import Primitive  # imports Pallas, which `import jaxgnn` need not wait for
+
+    primitive = Primitive("jaxgnn_dispatch")
+    primitive.multiple_results = True
+    primitive.def_impl(_run)
+    primitive.def_abstract_eval(lambda *_, types, **__: list(types))
+    batching.primitive_batchers[primitive] = _batch
+    mlir.register_lowering(primitive, _lower(None))
+    mlir.register_lowering(primitive, _lower("cpu"), platform="cpu")
+    mlir.register_lowering(primitive, _lower("cuda"), platform="cuda")
+    return primitive

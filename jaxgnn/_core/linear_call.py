@@ -22,15 +22,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
 from jaxgnn import config
 from jaxgnn._core import ffi
-
-_linear_call_p = Primitive("jaxgnn_linear_call")
-_linear_call_p.multiple_results = True
 
 
 def linear_call(
@@ -52,7 +48,7 @@ def linear_call(
     flat_residuals, residual_tree = jax.tree.flatten(residuals)
     flat_operands, operand_tree = jax.tree.flatten(operands)
     results, result_tree = jax.tree.flatten(like)
-    out = _linear_call_p.bind(
+    out = _primitive().bind(
         *flat_residuals,
         *flat_operands,
         function=_flatten(function, residual_tree, operand_tree),
@@ -151,7 +147,7 @@ def _run(*args: Any, function: Any, num_residuals: int, **_: Any) -> list[Any]:
 
 def _jvp(primals: Any, tangents: Any, *, function: Any, num_residuals: int, **params: Any) -> Any:
     bind = functools.partial(
-        _linear_call_p.bind, function=function, num_residuals=num_residuals, **params
+        _primitive().bind, function=function, num_residuals=num_residuals, **params
     )
     residuals, operands = primals[:num_residuals], tuple(primals[num_residuals:])
     d_residuals, d_operands = tangents[:num_residuals], tangents[num_residuals:]
@@ -181,7 +177,7 @@ def _transpose(
     residuals, operands = args[:num_residuals], args[num_residuals:]
     unknown = [ad.is_undefined_primal(operand) for operand in operands]
     cotangents = map(ad.instantiate_zeros, cotangents)
-    out = _linear_call_p.bind(
+    out = _primitive().bind(
         *residuals,
         *cotangents,
         function=transpose,
@@ -207,7 +203,7 @@ def _batch(
             operands.append(jnp.broadcast_to(operand, (size, *operand.shape)))
         else:
             operands.append(jnp.moveaxis(operand, axis, 0))
-    out = _linear_call_p.bind(
+    out = _primitive().bind(
         *args[:num_residuals],
         *operands,
         function=jax.vmap(function, in_axes=(residual_axes, 0), axis_size=size),
@@ -218,9 +214,16 @@ def _batch(
     return out, [0] * len(out)
 
 
-_linear_call_p.def_impl(_run)
-_linear_call_p.def_abstract_eval(lambda *_, types, **__: list(types))
-ad.primitive_jvps[_linear_call_p] = _jvp
-ad.primitive_transposes[_linear_call_p] = _transpose
-batching.primitive_batchers[_linear_call_p] = _batch
-mlir.register_lowering(_linear_call_p, mlir.lower_fun(_run, multiple_results=True))
+@functools.cache
+def _primitive() -> Any:
+    from jax.extend.core import Primitive  # imports Pallas, which `import jaxgnn` need not wait for
+
+    primitive = Primitive("jaxgnn_linear_call")
+    primitive.multiple_results = True
+    primitive.def_impl(_run)
+    primitive.def_abstract_eval(lambda *_, types, **__: list(types))
+    ad.primitive_jvps[primitive] = _jvp
+    ad.primitive_transposes[primitive] = _transpose
+    batching.primitive_batchers[primitive] = _batch
+    mlir.register_lowering(primitive, mlir.lower_fun(_run, multiple_results=True))
+    return primitive
