@@ -70,6 +70,11 @@ def zeros(shape: tuple[int, ...], dtype: DTypeLike, *trees: Any) -> Array:
     return unify_varying(jnp.zeros(shape, dtype), *trees)[0]
 
 
+def zeros_like(array: Array) -> Array:
+    """Zeros of the array's type, which vary as it does."""
+    return zeros(array.shape, array.dtype, array)
+
+
 def call(
     target: str,
     operands: Sequence[Array],

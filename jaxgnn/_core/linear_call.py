@@ -68,7 +68,7 @@ def instantiate(tangent: Any, primal: Array) -> Array:
     """The tangent, as an array of zeros if it is a symbolic one."""
     if not isinstance(tangent, SymbolicZero):
         return tangent
-    return ffi.zeros(primal.shape, primal.dtype, primal)
+    return ffi.zeros_like(primal)
 
 
 class Multilinear:
@@ -120,7 +120,7 @@ class Multilinear:
             if not is_zero(tangent)
         ]
         if not terms:
-            return out, ffi.zeros(out.shape, out.dtype, out)
+            return out, ffi.zeros_like(out)
         return out, functools.reduce(jnp.add, terms)
 
 

@@ -81,8 +81,8 @@ def _extremum_and_ties_jvp(static, primals, tangents):
         terms.append(_select.linear(0, selection, pattern, dx, weights, like=y))
     if not is_zero(dweights):
         terms.append(_select.linear(1, selection, pattern, x, dweights, like=y))
-    total = sum((_share(term, ties) for term in terms), ffi.zeros(y.shape, y.dtype, y))
-    return (y, ties), (total, ffi.zeros(ties.shape, ties.dtype, ties))
+    total = sum((_share(term, ties) for term in terms), ffi.zeros_like(y))
+    return (y, ties), (total, ffi.zeros_like(ties))
 
 
 def _extremum_jvp(static, primals, tangents):

@@ -54,9 +54,9 @@ def recomputed(
     def operation_jvp(static, primals, tangents):
         (operands,) = primals
         out, residuals = operation(static, operands)
-        d_residuals = jax.tree.map(_zeros_like, residuals)
+        d_residuals = jax.tree.map(ffi.zeros_like, residuals)
         if is_zero(tangents):
-            return (out, residuals), (_zeros_like(out), d_residuals)
+            return (out, residuals), (ffi.zeros_like(out), d_residuals)
 
         def pushforward(saved, d_values):
             operands, _, _ = saved
@@ -105,10 +105,6 @@ def recomputed(
 
     operation_gradients.defjvp(operation_gradients_jvp, symbolic_zeros=True)
     return operation
-
-
-def _zeros_like(array: Array) -> Array:
-    return ffi.zeros(array.shape, array.dtype, array)
 
 
 def floating(operands: Any) -> list[Array]:

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from jaxgnn._core import ffi
-from jaxgnn.ops._core.rows import Rows, or_empty
+from jaxgnn.ops._core.rows import Rows, ordered_structure, structure
 
 
 def row_call(
@@ -32,12 +32,10 @@ def row_call(
         scheduled: whether the target takes the row schedule after the structure.
         attributes: further attributes.
     """
-    structure = [rows.offsets, or_empty(rows.columns), rows.chunks.table]
-    if scheduled:
-        structure.append(or_empty(rows.schedule))
+    first = ordered_structure(rows) if scheduled else structure(rows)
     out = ffi.call(
         target,
-        [*structure, *(operand.reshape(_merged(operand.shape)) for operand in operands)],
+        [*first, *(operand.reshape(_merged(operand.shape)) for operand in operands)],
         [(_merged(shape), dtype) for shape, dtype in results],
         split_length=rows.chunks.length,
         **attributes,

@@ -22,7 +22,7 @@ from jaxgnn.graph._windows import Windows
 from jaxgnn.ops._aggregation.kernels import REDUCE
 from jaxgnn.ops._core import padding
 from jaxgnn.ops._core.folding import sequential, with_vmap_rule
-from jaxgnn.ops._core.row_call import row_call
+from jaxgnn.ops._core.row_call import optional, row_call
 from jaxgnn.ops._core.rows import Rows, structure
 from jaxgnn.ops._maxk import reference
 from jaxgnn.ops._maxk.reference import index_dtype
@@ -428,4 +428,4 @@ def _by_rows(kernel: Any) -> Any:
 
 
 def _optional(weights: Array | None, dtype: Any) -> Array:
-    return jnp.zeros((0, 0), dtype) if weights is None else weights[:, None]
+    return optional(None if weights is None else weights[:, None], dtype)

@@ -175,7 +175,7 @@ def _kept_jvp(drop_below, primals, tangents):
     _, dx, dbias = tangents
     accumulator = accumulation_dtype(x.dtype)
     if is_zero((dx, dbias)):
-        return values, ffi.zeros(values.shape, values.dtype, values)
+        return values, ffi.zeros_like(values)
     moving = instantiate(dx, x)
     if not is_zero(dbias):
         moving = (moving.astype(accumulator) + dbias[None, :]).astype(x.dtype)
