@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-Spec = dict[str, Any]
+from benchmarks.harness import plan
+from benchmarks.harness.rows import Spec
 
 
 class Table(NamedTuple):
-    """The head of the first column, rows and columns by their heads, and what all cells share.
-
-    A row that is `optional` is left out where no file has it; any other is an error then.
-    """
+    """The head of the first column, rows and columns by their heads, and what all cells share."""
 
     corner: str
     rows: dict[str, Spec]
@@ -23,19 +21,25 @@ OURS = ("jaxgnn", "jaxgnn row *")  # rows in their original order, or by a row s
 SCHEDULED = "jaxgnn row *"
 CUSPARSE = "cuSPARSE*"
 PLAIN = "jax segment ops sorted*"
-MAXK = ("jaxgnn maxk", "jaxgnn maxk windows")
+MAXK = (plan.MAXK, plan.MAXK_WINDOWS)
 MODELS = ("GAT", "GATv2", "AGNN", "MoNet", "EdgeConv")
 SHAPES = ("reddit", "proteins", "products", "arxiv", "amazon0601", "artist", "dd")
 BF16 = {"dtype": "bfloat16"}
 BACKWARD = {"pass": "backward"}
 
 
-def _cases(names: tuple[str, ...]) -> dict[str, Spec]:
+def _cases(*names: str) -> dict[str, Spec]:
     return {name: {"case": name} for name in names}
 
 
-def _ks(*ks: int) -> dict[str, Spec]:
-    return {f"k = {k}": {"k": k} for k in ks}
+def _dtypes(rows: dict[str, Spec]) -> dict[str, Spec]:
+    """Each row in float32, and beside it in bfloat16."""
+    names = {"": {}, ", bfloat16": BF16}
+    return {row + name: {**rows[row], **names[name]} for row in rows for name in names}
+
+
+def _ks(*ks: int, **fields: Any) -> dict[str, Spec]:
+    return {f"k = {k}": {"k": k, **fields} for k in ks}
 
 
 def _cpu_spmm(direction: Spec) -> Table:
@@ -59,8 +63,16 @@ def _cpu_spmm(direction: Spec) -> Table:
 
 
 _STEPS = {"file": "nvidia-h200-attention-steps*", "impl": "jaxgnn", "pass": "step"}
+_MAXK_STEPS = {"file": "nvidia-h200-training-maxk-*", "impl": "jaxgnn", "pass": "step"}
 _ABLATION = {"file": "nvidia-h200-attention-ablation*", "pass": "step"}
 _BYTES = {"file": "nvidia-h200-attention-bytes", "pass": "step traffic"}
+_PUBLISHED = {
+    name: {"case": f"reddit {model}"}
+    for name, model in (("GraphSAGE", "sage"), ("GCN", "gcn"), ("GIN", "gin"))
+}
+_DENSE = {"impl": CUSPARSE, "k": None}
+_GATHERED = {"impl": plan.MAXK_DETERMINISTIC}
+_FIXED_POINT = {"impl": plan.MAXK_WINDOWS_DETERMINISTIC}
 _STAGES = {
     "projections on the edges, plain JAX": {"impl": "jax*, products on edges"},
     "reorganized: on the nodes": {"impl": "jax*, products on nodes"},
@@ -74,20 +86,21 @@ TABLES = {
         "4-layer GraphSAGE, full batch",
         {
             "jaxgnn": {"impl": "jaxgnn"},
-            "cuSPARSE on A and its transpose, by hand": {"impl": "cuSPARSE*", "optional": True},
+            "cuSPARSE on A and its transpose, by hand": {"impl": "cuSPARSE*"},
             "PyG 2.8, `torch.sparse` adjacency": {"impl": "PyG*"},
-            "plain JAX, gather + sorted `segment_sum`": {"impl": "jax segment_sum sorted*"},
+            "plain JAX, the backward pass a sorted `segment_sum` too, by hand": {
+                "impl": plan.TRANSPOSED + "*"
+            },
+            "plain JAX, gather + sorted `segment_sum`": {
+                "impl": (plan.SORTED, plan.SORTED + plan.FTZ)
+            },
         },
-        {"ms": {}, "peak memory, GB": {"key": "peak_bytes"}},
+        {"ms": {}, "bfloat16, ms": {"dtype": "bfloat16"}, "peak memory, GB": {"key": "peak_bytes"}},
         {"file": "nvidia-h200-training", "case": "reddit", "pass": "step"},
     ),
     "training-maxk": Table(
         "model",
-        {
-            f"{model}{', bfloat16' if dtype else ''}": {"case": f"reddit {case}", **dtype}
-            for model, case in (("GraphSAGE", "sage"), ("GCN", "gcn"), ("GIN", "gin"))
-            for dtype in ({}, BF16)
-        },
+        _dtypes(_PUBLISHED),
         {
             "ReLU, ms": {},
             "MaxK 32, ms": {"k": 32},
@@ -95,7 +108,7 @@ TABLES = {
             "MaxK 16, ms": {"k": 16},
             "times as fast ": {"k": 16, "over": {"k": None}},
         },
-        {"file": "nvidia-h200-training-maxk-*", "impl": "jaxgnn", "pass": "step"},
+        _MAXK_STEPS,
     ),
     "attention-steps": Table(
         "model",
@@ -114,10 +127,9 @@ TABLES = {
     "spmm": Table(
         "graph",
         {
-            **_cases(SHAPES),
+            **_cases(*SHAPES),
             "reddit, bfloat16": {"case": "reddit", **BF16},
-            "reddit, weighted": {"case": "reddit weighted"},
-            "reddit, weighted, bfloat16": {"case": "reddit weighted", **BF16},
+            **_dtypes({"reddit, weighted": {"case": "reddit weighted"}}),
         },
         {
             "nodes": {"key": "graph.nodes"},
@@ -131,13 +143,10 @@ TABLES = {
     ),
     "maxk-shapes": Table(
         "forward",
-        _cases(SHAPES),
+        _cases(*SHAPES),
         {
             "dense, ms": {"impl": (*OURS, CUSPARSE), "k": None},
-            **{
-                name: {**spec, "over": {"impl": (*OURS, CUSPARSE), "k": None}}
-                for name, spec in _ks(8, 16, 32, 64, 96, 128).items()
-            },
+            **_ks(8, 16, 32, 64, 96, 128, over={"impl": (*OURS, CUSPARSE), "k": None}),
         },
         {"file": "nvidia-h200-maxk-sweep*", "impl": MAXK},
     ),
@@ -157,11 +166,7 @@ TABLES = {
     # docs/kernels/aggregation.md
     "maximum": Table(
         "F = 256",
-        {
-            f"{shape}{', bfloat16' if dtype else ''}": {"case": shape, **dtype}
-            for shape in ("reddit", "arxiv", "amazon0601")
-            for dtype in ({}, BF16)
-        },
+        _dtypes(_cases("reddit", "arxiv", "amazon0601")),
         {
             "sum, ms": {"impl": "jaxgnn", "file": "nvidia-h200-spmm*"},
             "maximum, ms": {},
@@ -178,34 +183,25 @@ TABLES = {
         _ks(8, 16, 32, 64),
         {
             "forward, ms": {},
-            "over cuSPARSE": {"over": {"impl": CUSPARSE, "k": None}},
+            "over cuSPARSE": {"over": _DENSE},
             "backward, ms": BACKWARD,
-            "over cuSPARSE ": {
-                **BACKWARD,
-                "over": {"impl": CUSPARSE, "k": None, "pass": "forward"},
-            },
+            "over cuSPARSE ": {**BACKWARD, "over": {**_DENSE, "pass": "forward"}},
             "bfloat16, ms": BF16,
-            "over cuSPARSE in bfloat16": {
-                **BF16,
-                "over": {"impl": CUSPARSE, "k": None, "file": "nvidia-h200-spmm*"},
-            },
+            "over cuSPARSE in bfloat16": {**BF16, "over": {**_DENSE, "file": "nvidia-h200-spmm*"}},
         },
-        {"file": "nvidia-h200-maxk", "case": "reddit", "impl": "jaxgnn maxk windows"},
+        {"file": "nvidia-h200-maxk", "case": "reddit", "impl": plan.MAXK_WINDOWS},
     ),
     "maxk-kernels": Table(
         "ms",
         {
-            "forward, windows, packed float32": {"impl": "jaxgnn maxk windows packed"},
-            "forward, rows": {"impl": "jaxgnn maxk"},
-            "forward in floating point alone": {"impl": "jaxgnn maxk float"},
-            "backward, reductions without windows": {"impl": "jaxgnn maxk", **BACKWARD},
-            "deterministic, windows (64-bit fixed point)": {
-                "impl": "jaxgnn maxk windows deterministic",
-                **BACKWARD,
-            },
-            "deterministic, gathered": {"impl": "jaxgnn maxk deterministic", **BACKWARD},
-            "the same, bfloat16": {"impl": "jaxgnn maxk deterministic", **BACKWARD, **BF16},
-            "selection": {"impl": "jaxgnn maxk", "pass": "select"},
+            "forward, windows, packed float32": {"impl": plan.MAXK_PACKED},
+            "forward, rows": {"impl": plan.MAXK},
+            "forward in floating point alone": {"impl": plan.MAXK_FLOAT},
+            "backward, reductions without windows": {"impl": plan.MAXK, **BACKWARD},
+            "deterministic, windows (64-bit fixed point)": {**_FIXED_POINT, **BACKWARD},
+            "deterministic, gathered": {**_GATHERED, **BACKWARD},
+            "the same, bfloat16": {**_GATHERED, **BACKWARD, **BF16},
+            "selection": {"impl": plan.MAXK, "pass": "select"},
         },
         _ks(32, 16, 8, 64),
         {"file": "nvidia-h200-maxk", "case": "reddit"},
@@ -216,26 +212,14 @@ TABLES = {
             "dense SpMM": {"impl": "jaxgnn"},
             "dense SpMM, bfloat16": {"impl": "jaxgnn", **BF16},
             **{
-                f"forward{', bfloat16' if dtype else ''}, k = {k}: {how}": {
-                    "impl": impl,
-                    "k": k,
-                    **dtype,
-                }
-                for k, dtype in ((32, {}), (8, {}), (32, BF16))
-                for how, impl in (("rows", MAXK[0]), ("windows", MAXK[1]))
+                f"forward{dtype}, k = {k}: {rows}": {"impl": impl, "k": k, **spec}
+                for dtype, k, spec in (("", 32, {}), ("", 8, {}), (", bfloat16", 32, BF16))
+                for rows, impl in zip(("rows", "windows"), MAXK, strict=True)
             },
             "backward, k = 32: reductions": {"impl": MAXK[0], "k": 32, **BACKWARD},
             "backward, k = 32: windows": {"impl": MAXK[1], "k": 32, **BACKWARD},
-            "deterministic, k = 32: gathered": {
-                "impl": "jaxgnn maxk deterministic",
-                "k": 32,
-                **BACKWARD,
-            },
-            "deterministic, k = 32: windows": {
-                "impl": "jaxgnn maxk windows deterministic",
-                "k": 32,
-                **BACKWARD,
-            },
+            "deterministic, k = 32: gathered": {**_GATHERED, "k": 32, **BACKWARD},
+            "deterministic, k = 32: windows": {**_FIXED_POINT, "k": 32, **BACKWARD},
             "selection, k = 32": {"impl": MAXK[0], "k": 32, "pass": "select"},
         },
         {
@@ -255,42 +239,27 @@ TABLES = {
             "arxiv, forward": {"case": "arxiv"},
         },
         _ks(2, 3, 5, 6, 10, 15, 30, 50, 99),
-        {"file": "nvidia-h200-maxk-any-k", "impl": "jaxgnn maxk windows"},
+        {"file": "nvidia-h200-maxk-any-k", "impl": plan.MAXK_WINDOWS},
     ),
     "maxk-shapes-backward": Table(
         "backward",
-        _cases(SHAPES),
+        _cases(*SHAPES),
         {
             "dense, ms": {"impl": OURS, "k": None},
-            **{
-                name: {**spec, "over": {"impl": OURS, "k": None}}
-                for name, spec in _ks(8, 16, 32, 64, 96, 128).items()
-            },
+            **_ks(8, 16, 32, 64, 96, 128, over={"impl": OURS, "k": None}),
         },
         {"file": "nvidia-h200-maxk-sweep*", "impl": MAXK, **BACKWARD},
     ),
     "training-shares": Table(
         "aggregation's share of a step, %",
-        {
-            model: {"case": f"reddit {case}"}
-            for model, case in (("GraphSAGE", "sage"), ("GCN", "gcn"), ("GIN", "gin"))
-        },
+        _PUBLISHED,
         {"ReLU": {"k": None}, "MaxK 32": {"k": 32}, "MaxK 16": {"k": 16}},
-        {
-            "file": "nvidia-h200-training-maxk-*",
-            "impl": "jaxgnn",
-            "pass": "step",
-            "key": "aggregation_share",
-        },
+        {**_MAXK_STEPS, "key": "aggregation_share"},
     ),
     # docs/kernels/attention.md
     "attention-kernels": Table(
         "4 heads of 64 features",
-        {
-            f"{name}{', bfloat16' if dtype else ''}": {**direction, **dtype}
-            for name, direction in (("forward", {}), ("backward", BACKWARD))
-            for dtype in ({}, BF16)
-        },
+        _dtypes({"forward": {}, "backward": BACKWARD}),
         {
             "`spmm` of 256 features, ms": {"impl": "jaxgnn"},
             "`gat_attention`, ms": {},
@@ -333,7 +302,8 @@ TABLES = {
 
 _STEP = {"file": "nvidia-h200-training", "case": "reddit", "pass": "step", "impl": "jaxgnn"}
 _BUILD = {"file": "*-graph", "case": "rmat20m", "dtype": "int32", "pass": "build", "impl": "jaxgnn"}
-_CPU_MAXK = {"file": "amd-epyc-2-threads-maxk", "case": "rmat", "impl": "jaxgnn maxk", "k": 32}
+_CPU_MAXK = {"file": "amd-epyc-2-threads-maxk", "case": "rmat", "impl": plan.MAXK, "k": 32}
+_GPU_MAXK = {"file": "nvidia-h200-maxk", "case": "reddit", "impl": plan.MAXK_WINDOWS, "k": 32}
 _OTHERS = {"impl": ("PyG*", "jax *", "torch*", "cuSPARSE*")}
 _SAGE = {"file": "nvidia-h200-training-maxk-sage", "case": "reddit sage", "pass": "step"}
 _GAT = {"file": "nvidia-h200-attention-memory", "impl": "jaxgnn", "pass": "step"}
@@ -356,13 +326,7 @@ FIGURES = {
     "spmm-jax-gradient-ms": {**_REDDIT, "impl": "jax segment_sum sorted", **BACKWARD},
     "spmm-jax-unsorted-ms": {**_REDDIT, "impl": "jax segment_sum unsorted"},
     "row-schedule-seconds": {**_STEP, "key": "preprocessing_seconds"},
-    "windows-seconds": {
-        "file": "nvidia-h200-maxk",
-        "case": "reddit",
-        "impl": "jaxgnn maxk windows",
-        "k": 32,
-        "key": "preprocessing_seconds",
-    },
+    "windows-seconds": {**_GPU_MAXK, "key": "preprocessing_seconds"},
     "build-seconds": {**_BUILD, "key": "seconds"},
     "build-scipy": {**_BUILD, "over": {"impl": "SciPy*"}},
     "build-memory": {**_BUILD, "key": "memory_ratio"},

@@ -6,15 +6,15 @@ A page marks what is generated, a table or a figure within a sentence, and names
     <!-- end -->
 
 The command rewrites what stands between the marks; with `--check` it changes nothing, names what
-differs and ends with status 1. A specification is a dict of what a result's row must have (`impl`
-and `file` with wildcards). Of each implementation the newest accurate row counts, of several
-implementations the fastest. `key` is the field shown, and with `over` the ratio of another row's
-field to it. A cell of a table merges the specifications of its `base`, row and column.
+differs and ends with status 1. A specification is a dict of what a result's row must have (see
+`benchmarks.harness.rows`; `file` has wildcards). Of each implementation the newest accurate row
+counts, of several implementations the fastest. `key` is the field shown, and with `over` the ratio
+of another row's field to it. A cell of a table merges the specifications of its `base`, row and
+column.
 """
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
 import functools
 import json
@@ -24,6 +24,7 @@ import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.harness.rows import Row, Spec, flat, matching
 from benchmarks.table_specs import FIGURES, TABLES, Table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,7 +32,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 # Pages whose every figure is generated, and pages that have generated tables beside trials.
 CHECKED = ("README.md", "docs/performance.md")
 PAGES = (*CHECKED, *(f"docs/kernels/{name}.md" for name in ("aggregation", "maxk", "attention")))
-_DEFAULTS = {"dtype": "float32", "k": None, "pass": "forward"}
 _REGION = re.compile(r"(<!-- (table|figure): ([\w.-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 _UNIT = r"ms|µs|s|seconds|[KMGT]i?B(?:/s)?|bytes|x|×|times|%"
 _LOOSE = re.compile(rf"\d[\d.,]*\s*(?:{_UNIT})(?!\w|\s*\d)")
@@ -43,7 +43,7 @@ class Result(NamedTuple):
     name: str
     header: dict[str, Any]
     graphs: list[dict[str, Any]]
-    rows: list[dict[str, Any]]
+    rows: list[Row]
 
 
 @functools.cache
@@ -53,40 +53,25 @@ def results() -> list[Result]:
     for path in RESULTS.glob("*.json"):
         content = json.loads(path.read_text())
         if "rows" in content:
-            rows = [_flat(row) for row in content["rows"]]
+            rows = [flat(row) for row in content["rows"]]
             read.append(Result(path.stem[11:], content["header"], content["graphs"], rows))
     return sorted(read, key=lambda result: result.header["date"], reverse=True)
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with its shape's fields; a case such as `arxiv gat` is also a graph and a model."""
-    graph, _, model = row["case"].partition(" ")
-    return {"k": None, "graph": graph, "model": model, **row, **row["shape"]}
-
-
-def find(spec: dict[str, Any]) -> tuple[Result, dict[str, Any]] | None:
+def find(spec: Spec) -> tuple[Result, Row] | None:
     """The fastest of the implementations that match, each by its newest row, and its file."""
-    wanted = {**_DEFAULTS, **spec}
-    file, impl = wanted.pop("file"), wanted.pop("impl")
-    impls = (impl,) if isinstance(impl, str) else impl
-    newest: dict[str, tuple[Result, dict[str, Any]]] = {}
+    fields = {key: value for key, value in spec.items() if key != "file"}
+    newest: dict[str, tuple[Result, Row]] = {}
     for result in results():
-        if not fnmatch.fnmatchcase(result.name, file):
-            continue
-        rows = [
-            row
-            for row in result.rows
-            if row["accurate"]
-            and all(row.get(key) == value for key, value in wanted.items())
-            and any(fnmatch.fnmatchcase(row["impl"], pattern) for pattern in impls)
-        ]
-        if len({row["impl"] for row in rows}) < len(rows):
-            raise ValueError(f"{spec}: several rows of one implementation in {result.name}")
-        newest = {row["impl"]: (result, row) for row in rows} | newest
+        if fnmatch.fnmatchcase(result.name, spec["file"]):
+            rows = matching(result.rows, fields)
+            if len({row["impl"] for row in rows}) < len(rows):
+                raise ValueError(f"{spec}: several rows of one implementation in {result.name}")
+            newest = {row["impl"]: (result, row) for row in rows} | newest
     return min(newest.values(), key=lambda found: found[1]["ms"], default=None)
 
 
-def figure(spec: dict[str, Any], used: list[Result]) -> Any:
+def figure(spec: Spec, used: list[Result]) -> Any:
     """The figure of a specification, or `None` if no file has it; `used` gets the files."""
     spec = dict(spec)
     key, over = spec.pop("key", "ms"), spec.pop("over", None)
@@ -104,10 +89,9 @@ def figure(spec: dict[str, Any], used: list[Result]) -> Any:
         return result.header[key][:10]
     if key == "seconds":
         return row["ms"] / 1e3
-    value = row[key]
     if key.endswith("bytes"):
-        return value / 1e9
-    return 100 * value if key.endswith("share") else value
+        return row[key] / 1e9
+    return 100 * row[key] if key.endswith("share") else row[key]
 
 
 def shown(value: Any) -> str:
@@ -124,14 +108,10 @@ def table(spec: Table) -> str:
     lines.append("| --- |" + " ---: |" * len(spec.columns))
     files = set()
     for label, row in spec.rows.items():
-        optional = row.get("optional", False)
-        row = {key: value for key, value in row.items() if key != "optional"}
         cells = [{**spec.base, **row, **column} for column in spec.columns.values()]
         files |= {cell["file"] for cell in cells}
         texts = [shown(figure(cell, used)) for cell in cells]
-        if all(text == "–" for text in texts):
-            if optional:
-                continue
+        if set(texts) == {"–"}:
             raise ValueError(f"no result file has the row {label!r} of {spec.corner!r}")
         lines.append(f"| {label} | " + " | ".join(texts) + " |")
     headers = [result.header for result in used]
@@ -176,10 +156,8 @@ def problems(text: str, every_figure: bool) -> list[str]:
     return found
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing, name what differs")
-    check = parser.parse_args(arguments).check
+def main(check: bool = False) -> int:
+    """Writes what is generated into the pages; with `check` only names what differs."""
     failed = False
     for page in PAGES:
         path = ROOT / page
@@ -194,4 +172,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    import tyro
+
+    sys.exit(tyro.cli(main))

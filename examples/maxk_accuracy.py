@@ -25,7 +25,7 @@ import numpy as np
 import tyro
 
 from jaxgnn.data import DataError
-from jaxgnn.train import PUBLISHED, ConfigError, SeedsResult, TrainConfig, train_seeds
+from jaxgnn.train import PRESETS, ConfigError, SeedsResult, TrainConfig, train_seeds
 from jaxgnn.train.machine import environment
 from jaxgnn.train.runner import load_dataset
 
@@ -35,7 +35,7 @@ Activation = Literal["relu", "maxk/8", "maxk/4", "packed/4", "annealed/8"]
 
 _TWO_LAYERS = TrainConfig(hidden=64, dropout=0.5, learning_rate=0.01, weight_decay=5e-4)
 SETTINGS: dict[str, TrainConfig] = {
-    "cora": dataclasses.replace(PUBLISHED["pyg"], hidden=64),
+    "cora": dataclasses.replace(PRESETS["gcn-pyg"], hidden=64),
     "amazon_photo": dataclasses.replace(_TWO_LAYERS, norm="layer", epochs=80, patience=20),
     "dblp": dataclasses.replace(_TWO_LAYERS, epochs=50, patience=15),
     "minesweeper": TrainConfig(

@@ -6,9 +6,9 @@ The matrices are torch tensors on the GPU; all dense ones are row-major.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
-import os
 import sys
 from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
 
@@ -26,18 +26,12 @@ _ROW_MAJOR = 2
 
 
 def _load() -> ctypes.CDLL:
-    """The library that torch has loaded, else one on the search path or among the packages."""
-    names = ["libcusparse.so.12", "libcusparse.so.13", "libcusparse.so.11", "libcusparse.so"]
-    for folder in sys.path:
-        names += sorted(glob.glob(os.path.join(folder, "nvidia", "*", "lib", "libcusparse.so.*")))
-    for root in (os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
-        if root:
-            names += sorted(glob.glob(os.path.join(root, "lib64", "libcusparse.so.*")))
-    for name in names:
-        try:
+    """The library that torch has loaded, else one among the packages or of the toolkit."""
+    places = (*(f"{folder}/nvidia/*/lib" for folder in sys.path), "/usr/local/cuda/lib64")
+    found = [path for place in places for path in sorted(glob.glob(f"{place}/libcusparse.so.*"))]
+    for name in ("libcusparse.so.12", "libcusparse.so.13", "libcusparse.so", *found):
+        with contextlib.suppress(OSError):
             return ctypes.CDLL(name)
-        except OSError:
-            continue
     raise OSError("libcusparse: found neither in the process nor beside the CUDA packages")
 
 
@@ -45,72 +39,62 @@ class CuSparse:
     """A handle of the library on torch's current stream."""
 
     def __init__(self) -> None:
-        self._library = _load()
-        self._handle = c_void_p()
-        self._call("cusparseCreate", byref(self._handle))
+        self.library = _load()
+        self.handle = c_void_p()
+        self.call("cusparseCreate", byref(self.handle))
         stream = c_void_p(torch.cuda.current_stream().cuda_stream)
-        self._call("cusparseSetStream", self._handle, stream)
+        self.call("cusparseSetStream", self.handle, stream)
 
-    def _call(self, name: str, *arguments: object) -> None:
-        function = getattr(self._library, name)
+    def call(self, name: str, *arguments: object) -> None:
+        function = getattr(self.library, name)
         function.restype = c_int
         status = function(*arguments)
         if status != 0:
             raise RuntimeError(f"{name} failed with status {status}")
 
-    def product(
+
+class Product:
+    """A prepared product `out = A x`; calling it enqueues one.
+
+    The preprocessing of the algorithm is done here, untimed.
+    """
+
+    def __init__(
         self,
+        cusparse: CuSparse,
         row_offsets: torch.Tensor,
         columns: torch.Tensor,
         values: torch.Tensor,
         x: torch.Tensor,
         out: torch.Tensor,
         algorithm: str,
-    ) -> Product:
-        """Prepares `out = A x`; the preprocessing of the algorithm is done here, untimed."""
-        return Product(self, row_offsets, columns, values, x, out, ALGORITHMS[algorithm])
-
-
-class Product:
-    """A prepared product; calling it enqueues one."""
-
-    def __init__(self, library, row_offsets, columns, values, x, out, algorithm) -> None:
-        rows, width = out.shape
+    ) -> None:
         if not (x.is_contiguous() and out.is_contiguous() and row_offsets.dtype == torch.int32):
             raise ValueError("x, out: expected contiguous rows, and int32 row offsets")
-        self._library = library
+        self._cusparse = cusparse
         self._keep = (row_offsets, columns, values, x)
         self.out = out
         value_type = _VALUE_TYPE[x.dtype]
         self._matrix, self._x, self._out = c_void_p(), c_void_p(), c_void_p()
-        library._call(
+        cusparse.call(
             "cusparseCreateCsr",
             byref(self._matrix),
-            c_int64(rows),
-            c_int64(x.shape[0]),
-            c_int64(columns.numel()),
-            c_void_p(row_offsets.data_ptr()),
-            c_void_p(columns.data_ptr()),
-            c_void_p(values.data_ptr()),
-            c_int(_INDEX_32),
-            c_int(_INDEX_32),
-            c_int(_BASE_ZERO),
-            c_int(value_type),
+            *map(c_int64, (out.shape[0], x.shape[0], columns.numel())),
+            *(c_void_p(array.data_ptr()) for array in (row_offsets, columns, values)),
+            *map(c_int, (_INDEX_32, _INDEX_32, _BASE_ZERO, value_type)),
         )
         for descriptor, dense in ((self._x, x), (self._out, out)):
-            library._call(
+            rows, width = dense.shape
+            cusparse.call(
                 "cusparseCreateDnMat",
                 byref(descriptor),
-                c_int64(dense.shape[0]),
-                c_int64(width),
-                c_int64(width),
+                *map(c_int64, (rows, width, width)),
                 c_void_p(dense.data_ptr()),
-                c_int(value_type),
-                c_int(_ROW_MAJOR),
+                *map(c_int, (value_type, _ROW_MAJOR)),
             )
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
         self._arguments = (
-            library._handle,
+            cusparse.handle,
             c_int(_NON_TRANSPOSE),
             c_int(_NON_TRANSPOSE),
             byref(self._one),
@@ -119,14 +103,14 @@ class Product:
             byref(self._zero),
             self._out,
             c_int(_COMPUTE_FLOAT32),
-            c_int(algorithm),
+            c_int(ALGORITHMS[algorithm]),
         )
         size = c_size_t()
-        library._call("cusparseSpMM_bufferSize", *self._arguments, byref(size))
+        cusparse.call("cusparseSpMM_bufferSize", *self._arguments, byref(size))
         self._buffer = torch.empty(max(size.value, 1), dtype=torch.uint8, device=x.device)
         self._pointer = c_void_p(self._buffer.data_ptr())
-        library._call("cusparseSpMM_preprocess", *self._arguments, self._pointer)
-        self._spmm = library._library.cusparseSpMM
+        cusparse.call("cusparseSpMM_preprocess", *self._arguments, self._pointer)
+        self._spmm = cusparse.library.cusparseSpMM
 
     def __call__(self) -> torch.Tensor:
         status = self._spmm(*self._arguments, self._pointer)
@@ -140,12 +124,12 @@ class Product:
         self.out, self._keep = torch.empty_like(x), self._keep[:3]
         for descriptor, dense in ((self._x, x), (self._out, self.out)):
             pointer = c_void_p(dense.data_ptr())
-            self._library._call("cusparseDnMatSetValues", descriptor, pointer)
+            self._cusparse.call("cusparseDnMatSetValues", descriptor, pointer)
         out, self.out = self(), None
         return out
 
     def close(self) -> None:
         """Frees the descriptors; the tensors go with the object."""
-        self._library._call("cusparseDestroySpMat", self._matrix)
-        self._library._call("cusparseDestroyDnMat", self._x)
-        self._library._call("cusparseDestroyDnMat", self._out)
+        self._cusparse.call("cusparseDestroySpMat", self._matrix)
+        self._cusparse.call("cusparseDestroyDnMat", self._x)
+        self._cusparse.call("cusparseDestroyDnMat", self._out)

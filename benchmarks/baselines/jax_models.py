@@ -17,15 +17,8 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from benchmarks.harness import plan
-from benchmarks.harness.graphs import StoredGraph
-from benchmarks.harness.steps import (
-    LOOPED_MODELS,
-    NORM_EPSILON,
-    ORACLE,
-    Arrays,
-    Setting,
-    layer_parameters,
-)
+from benchmarks.harness.graphs import StoredGraph, row_ids
+from benchmarks.harness.steps import NORM_EPSILON, ORACLE, Arrays, Setting, layer_parameters
 
 Apply = Callable[[Arrays, Any, Array, Any], Array]
 """Of parameters, the graph, features and dropout's key, or `None` for no dropout."""
@@ -35,8 +28,6 @@ Layer = Callable[[Arrays, Arrays, Array, Setting], Array]
 def model_of(setting: Setting, graph: StoredGraph) -> tuple[Apply, Arrays]:
     """The model, and its edges on the device."""
     layer: Layer = _LAYERS[setting.model]
-    if setting.model == "gat" and setting.variant == plan.PLAIN_EDGES:
-        layer = gat_on_edges
     if setting.model == "edgeconv" and setting.variant in (ORACLE, plan.PLAIN_NODES):
         layer = edge_conv_on_nodes
     return functools.partial(_model, layer, setting), edges_of(graph, setting)
@@ -44,20 +35,15 @@ def model_of(setting: Setting, graph: StoredGraph) -> tuple[Apply, Arrays]:
 
 def edges_of(graph: StoredGraph, setting: Setting) -> Arrays:
     """The edges sorted by receiver and the degrees; the attentions' self-loops are among them."""
-    looped = setting.model in LOOPED_MODELS
-    nodes = np.arange(graph.num_nodes, dtype=np.int32)
-    offsets, senders = graph.with_self_loops() if looped else graph.rows(backward=False)
-    degrees = np.diff(offsets).astype(np.int32)
-    edges = {
-        "senders": np.asarray(senders),
-        "receivers": np.repeat(nodes, degrees),
-        "degrees": degrees,
-    }
+    offsets, senders = graph.rows(loops=setting.model in plan.LOOPED_MODELS)
+    edges = {"senders": np.asarray(senders), "receivers": row_ids(offsets)}
+    edges["degrees"] = np.diff(offsets).astype(np.int32)
     if setting.model == "monet":
-        edges["out_degrees"] = np.bincount(senders, minlength=nodes.size).astype(np.int32)
+        out_degrees = np.bincount(senders, minlength=graph.num_nodes)
+        edges["out_degrees"] = out_degrees.astype(np.int32)
     if setting.variant == plan.TRANSPOSED:
         offsets, edges["transpose_receivers"] = map(np.asarray, graph.rows(backward=True))
-        edges["transpose_senders"] = np.repeat(nodes, np.diff(offsets))
+        edges["transpose_senders"] = row_ids(offsets)
     return jax.device_put(edges)
 
 
@@ -115,11 +101,13 @@ def _reduce(operation: Callable[..., Any], edges: Arrays, rows: Array) -> Array:
 
 def neighbours_sum(edges: Arrays, h: Array, setting: Setting) -> Array:
     """The sum by gather and sorted segment sum."""
-    if setting.impl == ORACLE:
-        return by_slices(lambda h: _reduce(jax.ops.segment_sum, edges, h[edges["senders"]]), h)
     if setting.variant == plan.TRANSPOSED:
         return _sum_with_transpose(edges, h)
-    return _reduce(jax.ops.segment_sum, edges, h[edges["senders"]])
+
+    def total(h: Array) -> Array:
+        return _reduce(jax.ops.segment_sum, edges, h[edges["senders"]])
+
+    return by_slices(total, h, setting)
 
 
 @jax.custom_vjp
@@ -137,8 +125,10 @@ def _pull(edges: Arrays, cotangent: Array) -> tuple[None, Array]:
 _sum_with_transpose.defvjp(lambda edges, h: (_sum_with_transpose(edges, h), edges), _pull)
 
 
-def by_slices(function: Callable[[Array], Array], h: Array, width: int = 32) -> Array:
-    """A function of columns on a few of them at a time, recomputed in the backward pass."""
+def by_slices(function: Callable[[Array], Array], h: Array, setting: Setting, width=32) -> Array:
+    """A function of columns; the oracle's on a few at a time, recomputed in the backward pass."""
+    if setting.impl != ORACLE:
+        return function(h)
     *nodes, features = h.shape
     slices = -(-features // width)
     padded = jnp.pad(h, [(0, 0)] * len(nodes) + [(0, slices * width - features)])
@@ -196,8 +186,8 @@ def gat(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
         both = at_senders[edges["senders"]] + at_receivers[edges["receivers"]]
         return average(edges, h, jax.nn.leaky_relu(both, 0.2), setting)
 
-    out = _by_heads(attend, setting, (h,), (own["attention_senders"], own["attention_receivers"]))
-    return out.reshape(x.shape[0], heads * features) + own["bias"]
+    vectors = (own["attention_senders"], own["attention_receivers"])
+    return _by_heads(attend, setting, (h,), vectors) + own["bias"]
 
 
 def gatv2(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
@@ -211,8 +201,8 @@ def gatv2(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
         scores = (jax.nn.leaky_relu(both, 0.2) * vector).sum(axis=-1)
         return average(edges, left, scores, setting)
 
-    out = _by_heads(attend, setting, (rows("senders"), rows("receivers")), (own["attention"],))
-    return out.reshape(x.shape[0], heads * features) + own["bias"]
+    ends = (rows("senders"), rows("receivers"))
+    return _by_heads(attend, setting, ends, (own["attention"],)) + own["bias"]
 
 
 def agnn(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
@@ -228,13 +218,15 @@ def _by_heads(
     setting: Setting,
     rows: tuple[Float[Array, "nodes heads features"], ...],
     vectors: tuple[Float[Array, "heads features"], ...],
-) -> Float[Array, "nodes heads features"]:
+) -> Array:
     """Attention by all heads at once; the oracle's head after head, recomputed in backward."""
-    if setting.impl != ORACLE:
-        return attend(*rows, *vectors)
-    heads = (*(jnp.moveaxis(h, 1, 0)[:, :, None] for h in rows), *(v[:, None] for v in vectors))
-    out = jax.lax.map(jax.checkpoint(lambda operands: attend(*operands)[:, 0]), heads)
-    return jnp.moveaxis(out, 0, 1)
+    if setting.impl == ORACLE:
+        heads = (*(jnp.moveaxis(h, 1, 0)[:, :, None] for h in rows), *(v[:, None] for v in vectors))
+        out = jax.lax.map(jax.checkpoint(lambda operands: attend(*operands)[:, 0]), heads)
+        out = jnp.moveaxis(out, 0, 1)
+    else:
+        out = attend(*rows, *vectors)
+    return out.reshape(out.shape[0], -1)
 
 
 def average(
@@ -255,27 +247,15 @@ def average(
     def weighted_sum(h: Array) -> Array:
         return _reduce(jax.ops.segment_sum, edges, weights[:, :, None] * h[senders])
 
-    if setting.impl == ORACLE:
-        out = by_slices(weighted_sum, h, 8)
-    elif setting.variant == plan.PLAIN_FLAT:  # rows of one axis are summed faster
+    if setting.variant == plan.PLAIN_FLAT:  # rows of one axis are summed faster
         flat = jnp.repeat(weights, h.shape[2], axis=1) * h.reshape(h.shape[0], -1)[senders]
         out = _reduce(jax.ops.segment_sum, edges, flat).reshape(h.shape)
     else:
-        out = weighted_sum(h)
+        out = by_slices(weighted_sum, h, setting, 8)
     return out / _reduce(jax.ops.segment_sum, edges, weights)[:, :, None]
 
 
-def gat_on_edges(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
-    """`gat` with its scores on the edges, as its formula has them: of `[h_j, h_i]`."""
-    heads, features = own["attention_senders"].shape
-    h = (x @ own["linear.kernel"]).reshape(x.shape[0], heads, features)
-    rows = jnp.concatenate([h[edges["senders"]], h[edges["receivers"]]], axis=2)
-    vector = jnp.concatenate([own["attention_senders"], own["attention_receivers"]], axis=1)
-    scores = jax.nn.leaky_relu((rows * vector).sum(axis=2), 0.2)
-    return average(edges, h, scores, setting).reshape(x.shape[0], heads * features) + own["bias"]
-
-
-def edge_conv(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
+def edgeconv(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
     """The maximum over the edges of a projection of `[x_i, x_j - x_i]`."""
     at_receivers = x[edges["receivers"]]
     rows = jnp.concatenate([at_receivers, x[edges["senders"]] - at_receivers], axis=1)
@@ -289,11 +269,8 @@ def edge_conv_on_nodes(own: Arrays, edges: Arrays, x: Array, setting: Setting) -
     def maximum(theta: Array) -> Array:
         return _maximum(edges, theta[edges["senders"]])
 
-    theta = x @ second
-    out = by_slices(maximum, theta, 8) if setting.impl == ORACLE else maximum(theta)
-    return jnp.where(
-        edges["degrees"][:, None] > 0, out + x @ (first - second) + own["linear.bias"], 0
-    )
+    out = by_slices(maximum, x @ second, setting, 8) + x @ (first - second) + own["linear.bias"]
+    return jnp.where(edges["degrees"][:, None] > 0, out, 0)
 
 
 def _maximum(edges: Arrays, rows: Array) -> Array:
@@ -317,20 +294,13 @@ def monet(own: Arrays, edges: Arrays, x: Array, setting: Setting) -> Array:
         rows = (weights[:, :, None] * h[senders]).sum(axis=1)
         return _reduce(jax.ops.segment_sum, edges, rows)[:, None]  # an axis as `by_slices` has it
 
-    out = by_slices(weighted_sum, h, 8) if setting.impl == ORACLE else weighted_sum(h)
+    out = by_slices(weighted_sum, h, setting, 8)
     degree = jnp.maximum(edges["degrees"], 1).astype(x.dtype)[:, None]
     return out[:, 0] / degree + x @ own["conv.linear_root.kernel"] + own["conv.bias"]
 
 
 _LAYERS: dict[str, Layer] = {
-    "sage": sage,
-    "gcn": gcn,
-    "gin": gin,
-    "gat": gat,
-    "gatv2": gatv2,
-    "agnn": agnn,
-    "edgeconv": edge_conv,
-    "monet": monet,
+    layer.__name__: layer for layer in (sage, gcn, gin, gat, gatv2, agnn, edgeconv, monet)
 }
 
 
@@ -351,8 +321,6 @@ def float64_gradients(
         return cross_entropy(apply(params, edges, x, None), labels)
 
     params = {name: jnp.asarray(value, jnp.float64) for name, value in parameters.items()}
-    x = jnp.asarray(features["x"], jnp.float64)
-    value, gradients = jax.jit(jax.value_and_grad(loss))(
-        params, edges, x, jnp.asarray(features["labels"])
-    )
+    x, labels = jnp.asarray(features["x"], jnp.float64), jnp.asarray(features["labels"])
+    value, gradients = jax.jit(jax.value_and_grad(loss))(params, edges, x, labels)
     return float(value), {name: np.asarray(gradient) for name, gradient in gradients.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +15,9 @@ from benchmarks.harness import plan
 from benchmarks.harness.graphs import StoredGraph
 from benchmarks.harness.jax_programs import call_seconds, compiled, float32_rows, pullback
 from benchmarks.harness.job import Unsupported
-from benchmarks.harness.operations import Candidate, Framework
+from benchmarks.harness.operations import Candidate, Framework, Inputs
 from benchmarks.harness.plan import Measurement
+from tests.support.oracle_rows import row_error
 
 Edges = tuple[Int[Array, " edges"], Int[Array, " edges"]]
 
@@ -39,31 +39,24 @@ class JaxFramework(Framework):
         self._receivers = jax.device_put(graph.receivers)
         self._ours = Ours(self._graph, graph)
 
-    def candidate(
-        self,
-        measurement: Measurement,
-        dense: np.ndarray,
-        weights: np.ndarray | None,
-        kept: np.ndarray | None,
-    ) -> Candidate:
-        m, x = measurement, self._put_dense(dense)
-        weights_ = None if weights is None else jax.device_put(weights)
-        if weights is not None and m.direction == "backward":
+    def candidate(self, m: Measurement, inputs: Inputs) -> Candidate:
+        x, backward = self._put_dense(inputs.dense), m.direction == "backward"
+        if inputs.weights is not None and backward:
             raise Unsupported("the weighted product is timed forward only")
+        weights = None if inputs.weights is None else jax.device_put(inputs.weights)
         edges = (self._graph.senders, self._receivers)
         if m.impl.startswith(plan.OURS):
-            return self._ours.candidate(m, x, dense, weights_, kept, edges)
+            return self._ours.candidate(m, x, inputs, weights, edges)
         if m.direction == "select":
             return _selection(m, x)
-        backward, nodes = m.direction == "backward", self._graph.num_receivers
-        impl = m.impl.removesuffix(plan.FTZ)
+        nodes, impl = self._graph.num_receivers, m.impl.removesuffix(plan.FTZ)
         if impl == plan.MAX_SORTED:
             return extremum(m, gather_segment_max(nodes), x, edges, edges)
         if m.k is not None:
-            return _kept_product(m, x, kept, edges)
+            return _kept_product(m, x, inputs.kept, edges)
         if impl in (plan.SORTED, plan.UNSORTED):
             function = gather_segment_sum(nodes, impl == plan.SORTED)
-            return compiled(pullback(function) if backward else function, x, *edges, weights_)
+            return compiled(pullback(function) if backward else function, x, *edges, weights)
         if backward:
             raise Unsupported("jax.experimental.sparse is timed forward only")
         values = jnp.ones(self._graph.num_edges, x.dtype)
@@ -94,14 +87,12 @@ class JaxFramework(Framework):
         return float32_rows(result, rows)
 
 
-def gather_segment_sum(num_receivers: int, indices_are_sorted: bool) -> Callable:
+def gather_segment_sum(nodes: int, is_sorted: bool = True) -> Callable:
     def function(x, senders, receivers, weights=None):
         messages = x[senders]
         if weights is not None:
             messages = messages * weights[:, None].astype(x.dtype)
-        return jax.ops.segment_sum(
-            messages, receivers, num_receivers, indices_are_sorted=indices_are_sorted
-        )
+        return jax.ops.segment_sum(messages, receivers, nodes, indices_are_sorted=is_sorted)
 
     return function
 
@@ -126,20 +117,14 @@ def extremum(
     nodes = x.shape[0]
     reference: Callable = gather_segment_max(nodes)
     if m.direction == "backward":
-        maximum, reference = function, _shared_gradient(nodes, m.dtype)
-
-        def function(cotangent, *operands):
-            at = cotangent[::-1]
-            return jax.vjp(lambda x: maximum(x, *operands), at)[1](cotangent)[0]
-
+        reference = _shared_gradient(nodes, m.dtype)
+        function = pullback(function, at=lambda cotangent: cotangent[::-1])
         x = jnp.abs(x)
 
     def error(result: Array) -> float:
-        from tests.support import oracle_rows as oracle
-
         few = x[:, :4].astype(jnp.float32)
         expected = np.asarray(jax.jit(reference)(few, *edges), np.float64)
-        return oracle.row_error(np.asarray(result[:, :4].astype(jnp.float32)), expected)
+        return row_error(np.asarray(result[:, :4].astype(jnp.float32)), expected)
 
     return compiled(function, x, *operands, error=error)
 
@@ -166,8 +151,8 @@ def _selection(m: Measurement, x: Array) -> Candidate:
         # A copy with its signs changed: XLA would leave a plain one out of a loop.
         return compiled(jnp.negative, x, rows=lambda result, rows: -float32_rows(result, rows))
     assert m.k is not None
-    top_k = functools.partial(jax.lax.top_k, k=m.k)
-    return compiled(lambda x: tuple(top_k(x)), x, rows=scattered_rows(m.width))
+    k = m.k
+    return compiled(lambda x: tuple(jax.lax.top_k(x, k)), x, rows=scattered_rows(m.width))
 
 
 def scattered_rows(width: int) -> Callable[[tuple[Array, Array], np.ndarray], np.ndarray]:
@@ -186,7 +171,7 @@ def _kept_product(m: Measurement, x: Array, kept: np.ndarray | None, edges: Edge
     """Dense rows with zeros, their gather over the edges, a sorted segment sum."""
     assert kept is not None
     indices, nodes = jnp.asarray(kept), x.shape[0]
-    total = gather_segment_sum(nodes, indices_are_sorted=True)
+    total = gather_segment_sum(nodes)
 
     def function(values: Float[Array, "nodes k"], indices: Array, *edges: Array) -> Array:
         at = jnp.arange(nodes)[:, None], indices.astype(jnp.int32)
@@ -202,9 +187,5 @@ def kept_product(
     if m.direction == "forward":
         values = jnp.take_along_axis(x, indices.astype(jnp.int32), axis=1)
         return compiled(function, values, indices, *operands)
-
-    def gradient(cotangent: Array, indices: Array, *operands: Any) -> Array:
-        at = jnp.zeros(indices.shape, cotangent.dtype)
-        return jax.vjp(lambda values: function(values, indices, *operands), at)[1](cotangent)[0]
-
+    gradient = pullback(function, at=lambda cotangent: jnp.zeros(indices.shape, cotangent.dtype))
     return compiled(gradient, x, indices, *operands)

@@ -9,7 +9,7 @@ import scipy.sparse
 
 from benchmarks.harness.graphs import StoredGraph
 from benchmarks.harness.job import Unsupported
-from benchmarks.harness.operations import Candidate, Framework
+from benchmarks.harness.operations import Candidate, Framework, Inputs
 from benchmarks.harness.plan import Measurement
 
 
@@ -19,16 +19,11 @@ class ScipyFramework(Framework):
     def load(self, graph: StoredGraph) -> None:
         self._graph = graph
 
-    def candidate(
-        self,
-        measurement: Measurement,
-        dense: np.ndarray,
-        weights: np.ndarray | None,
-        kept: np.ndarray | None,
-    ) -> Candidate:
-        if measurement.dtype != "float32":
-            raise Unsupported(f"SciPy has no {measurement.dtype}")
-        offsets, columns = self._graph.rows(backward=measurement.direction == "backward")
+    def candidate(self, m: Measurement, inputs: Inputs) -> Candidate:
+        if m.dtype != "float32":
+            raise Unsupported(f"SciPy has no {m.dtype}")
+        dense, weights = inputs.dense, inputs.weights
+        offsets, columns = self._graph.rows(backward=m.direction == "backward")
         values = np.ones(columns.size, np.float32) if weights is None else weights
         matrix = scipy.sparse.csr_array(
             (values, np.array(columns), np.array(offsets)), shape=(self._graph.num_nodes,) * 2

@@ -9,7 +9,6 @@ the CPU), around the narrower side of a layer, as jaxgnn has it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 import warnings
 from collections.abc import Callable
@@ -19,21 +18,48 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from benchmarks.baselines.torch_operations import gpu_seconds
 from benchmarks.harness import plan, timing
-from benchmarks.harness.graphs import StoredGraph
-from benchmarks.harness.job import Unsupported
-from benchmarks.harness.steps import (
-    EDGE_MODELS,
-    LOOPED_MODELS,
-    NORM_EPSILON,
-    Arrays,
-    Setting,
-    Step,
-    layer_parameters,
-)
+from benchmarks.harness.graphs import StoredGraph, row_ids
+from benchmarks.harness.job import Job, Unsupported
+from benchmarks.harness.steps import NORM_EPSILON, Arrays, Setting, layer_parameters
 
 warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
 Inputs = dict[str, np.ndarray]
+
+# Where PyG's layers keep the parameters that the inputs name.
+_PLACES = {
+    "sage": {
+        "linear_neighbors.kernel": "lin_l.weight",
+        "linear_neighbors.bias": "lin_l.bias",
+        "linear_root.kernel": "lin_r.weight",
+    },
+    "gat": {
+        "linear.kernel": "lin.weight",
+        "attention_senders": "att_src",
+        "attention_receivers": "att_dst",
+        "bias": "bias",
+    },
+    "gatv2": {
+        "linear_senders.kernel": "lin_l.weight",
+        "linear_senders.bias": "lin_l.bias",
+        "linear_receivers.kernel": "lin_r.weight",
+        "linear_receivers.bias": "lin_r.bias",
+        "attention": "att",
+        "bias": "bias",
+    },
+    "agnn": {"beta": "beta"},
+    "edgeconv": {"linear.kernel": "nn.weight", "linear.bias": "nn.bias"},
+    "monet": {
+        "conv.linear.kernel": "conv.g",
+        "conv.linear_root.kernel": "conv.root.weight",
+        "conv.mu": "conv.mu",
+        "conv.sigma": "conv.sigma",
+        "linear.kernel": "linear.weight",
+        "linear.bias": "linear.bias",
+        "conv.bias": "conv.bias",
+    },
+}
 
 
 class Model(torch.nn.Module):
@@ -41,28 +67,27 @@ class Model(torch.nn.Module):
 
     def __init__(self, setting: Setting, inputs: Inputs, structure: Any) -> None:
         super().__init__()
-        by_hand = setting.impl == plan.CUSPARSE_STEP
+        self._setting, self._inputs, self._structure = setting, inputs, structure
         layers = layer_parameters(inputs)
-        make, self._places = (_by_hand if by_hand else _pyg_layer)(setting, structure, layers[0])
-        self.convs = torch.nn.ModuleList(map(make, layers))
-        norms = [name.split(".")[1] for name in inputs if name.startswith("norms.")]
-        self.norms = torch.nn.ModuleDict(
-            {
-                layer: torch.nn.LayerNorm(inputs[f"norms.{layer}.scale"].shape, eps=NORM_EPSILON)
-                for layer in dict.fromkeys(norms)
-            }
-        )
-        self.ends = torch.nn.ModuleDict(
-            {
-                end: torch.nn.Linear(*inputs[name].shape)
-                for end in ("linear_in", "linear")
-                if (name := f"{end}.kernel") in inputs
-            }
-        )
-        self._after_convolution = setting.model != "agnn"
-        self._after_last = setting.input_layer
-        self._rate = plan.DROPOUT_RATE if setting.regularized else 0.0
-        self._structure = None if by_hand else structure
+        self._by_hand = setting.impl == plan.CUSPARSE_STEP
+        if self._by_hand:
+            convs = [_ByHand(own, setting.model) for own in layers]
+            self._places = {kind: kind.replace(".", "_") for kind in layers[0]}
+        else:
+            convs = [_pyg_layer(setting.model, own) for own in layers]
+            self._places = _PLACES[setting.model]
+        self.convs = torch.nn.ModuleList(convs)
+        self.norms, self.ends = torch.nn.ModuleDict(), torch.nn.ModuleDict()
+        for name, value in inputs.items():
+            parts = name.split(".")
+            if parts[0] == "norms" and parts[2] == "scale":
+                self.norms[parts[1]] = torch.nn.LayerNorm(value.shape, eps=NORM_EPSILON)
+            if name in ("linear_in.kernel", "linear.kernel"):
+                self.ends[parts[0]] = torch.nn.Linear(*value.shape)
+        with torch.no_grad():
+            for name, parameter in self.named().items():
+                value = self._layout(name, torch.from_numpy(inputs[name]))
+                parameter.copy_(value.reshape(parameter.shape))
 
     def named(self) -> dict[str, torch.nn.Parameter]:
         """The parameters under the names of the inputs."""
@@ -71,22 +96,34 @@ class Model(torch.nn.Module):
             for layer, conv in enumerate(self.convs)
             for kind, place in self._places.items()
         }
-        for layer, norm in self.norms.items():
-            names[f"norms.{layer}.scale"] = norm.get_parameter("weight")
-            names[f"norms.{layer}.bias"] = norm.get_parameter("bias")
-        for end, linear in self.ends.items():
-            names[f"{end}.kernel"] = linear.get_parameter("weight")
-            names[f"{end}.bias"] = linear.get_parameter("bias")
+        for prefix, kind, modules in (("norms.", "scale", self.norms), ("", "kernel", self.ends)):
+            for name, module in modules.items():
+                names[f"{prefix}{name}.{kind}"] = module.get_parameter("weight")
+                names[f"{prefix}{name}.bias"] = module.get_parameter("bias")
         return names
 
+    def gradients(self) -> Arrays:
+        """Those of the parameters, in the layout of the inputs."""
+        found = {}
+        for name, parameter in self.named().items():
+            assert parameter.grad is not None
+            value = self._layout(name, parameter.grad.cpu())
+            found[name] = value.reshape(self._inputs[name].shape).numpy()
+        return found
+
+    def _layout(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """Kernels are transposed, but for those by hand and of PyG's Gaussians."""
+        own = self._by_hand and name.startswith("convs.")
+        kernel = name.endswith("kernel") and not name.endswith("conv.linear.kernel")
+        return value.T if kernel and not own else value
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        structure = () if self._structure is None else (self._structure,)
         if self.ends:
             x = self._after(self.ends["linear_in"](x), "in")
         for layer, conv in enumerate(self.convs):
-            x = conv(x, *structure)
-            last = layer == len(self.convs) - 1
-            if self._after_convolution and (self._after_last or not last):
+            x = conv(x, self._structure)
+            hidden = self._setting.input_layer or layer < len(self.convs) - 1
+            if hidden and self._setting.model != "agnn":
                 x = self._after(x, str(layer))
         return self.ends["linear"](x) if self.ends else x
 
@@ -94,7 +131,8 @@ class Model(torch.nn.Module):
         """Normalization, activation and dropout of hidden rows."""
         if layer in self.norms:
             x = self.norms[layer](x).to(x.dtype)  # autocast leaves it in float32
-        return functional.dropout(x.relu(), self._rate, self.training)
+        rate = plan.DROPOUT_RATE if self._setting.regularized else 0.0
+        return functional.dropout(x.relu(), rate, self.training)
 
 
 # The aggregation by hand.
@@ -124,13 +162,8 @@ class Matrices:
         self._parts, self._prepared, self._cusparse = [], {}, None
         degrees = np.diff(graph.row_offsets).astype(np.float32)
         for backward in (False, True):
-            looped = model in ("gcn", "gin")
-            offsets, columns = (
-                graph.with_self_loops(backward=backward)
-                if looped
-                else graph.rows(backward=backward)
-            )
-            rows = np.repeat(np.arange(graph.num_nodes), np.diff(offsets))
+            offsets, columns = graph.rows(backward=backward, loops=model in ("gcn", "gin"))
+            rows = row_ids(offsets)
             if model == "sage":  # divided by the degrees of the receivers
                 values = 1 / np.maximum(degrees, 1)[columns if backward else rows]
             elif model == "gcn":
@@ -159,20 +192,13 @@ class Matrices:
             return lambda x: matrix @ x
         from benchmarks.baselines import cusparse
 
-        if self._cusparse is None:
-            self._cusparse = cusparse.CuSparse()
+        self._cusparse = self._cusparse or cusparse.CuSparse()
         x, products = x.contiguous(), {}
         for algorithm in cusparse.ALGORITHMS:
-            out = torch.empty_like(x)
-            product = self._cusparse.product(offsets, columns, values, x, out, algorithm)
+            parts = (offsets, columns, values, x, torch.empty_like(x))
+            product = cusparse.Product(self._cusparse, *parts, algorithm)
             product()
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            for _ in range(3):
-                product()
-            end.record()
-            end.synchronize()
-            products[product] = start.elapsed_time(end)
+            products[product] = gpu_seconds(product, 3)
         best = min(products, key=products.__getitem__)
         for product in products:
             if product is not best:
@@ -183,113 +209,51 @@ class Matrices:
 class _ByHand(torch.nn.Module):
     """A convolution whose aggregation is one sparse product, of the narrower of its two sides."""
 
-    def __init__(self, inputs: Inputs, model: str, matrices: Matrices) -> None:
+    def __init__(self, inputs: Inputs, model: str) -> None:
         super().__init__()
-        self._model, self._matrices = model, matrices
+        self._model = model
         for kind, array in inputs.items():
-            self.register_parameter(_attribute(kind), torch.nn.Parameter(torch.tensor(array)))
+            self.register_parameter(kind.replace(".", "_"), torch.nn.Parameter(torch.tensor(array)))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, matrices: Matrices) -> torch.Tensor:
         own = {name: value.to(x.dtype) for name, value in self.named_parameters()}
+
+        def around(kernel: torch.Tensor) -> Any:
+            """The aggregation and the projection, in the cheaper order."""
+            if kernel.shape[1] < kernel.shape[0]:
+                return _Product.apply(x @ kernel, matrices)
+            return _Product.apply(x, matrices) @ kernel
+
         if self._model == "sage":
-            out = self._around(own["linear_neighbors_kernel"], x) + own["linear_neighbors_bias"]
+            out = around(own["linear_neighbors_kernel"]) + own["linear_neighbors_bias"]
             return torch.addmm(out, x, own["linear_root_kernel"])
         if self._model == "gcn":
-            return self._around(own["linear_kernel"], x) + own["linear_bias"]
-        hidden = self._around(own["nn_linears_0_kernel"], x) + own["nn_linears_0_bias"]
+            return around(own["linear_kernel"]) + own["linear_bias"]
+        hidden = around(own["nn_linears_0_kernel"]) + own["nn_linears_0_bias"]
         scale, shift = own["nn_norms_0_scale"], own["nn_norms_0_bias"]
         hidden = functional.layer_norm(hidden, scale.shape, scale, shift, NORM_EPSILON)
         return torch.addmm(own["nn_linears_1_bias"], hidden.relu(), own["nn_linears_1_kernel"])
-
-    def _around(self, kernel: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """The aggregation and the projection, in the cheaper order."""
-        if kernel.shape[1] < kernel.shape[0]:
-            return self._aggregate(x @ kernel)
-        return self._aggregate(x) @ kernel
-
-    def _aggregate(self, x: torch.Tensor) -> torch.Tensor:
-        result: Any = _Product.apply(x, self._matrices)
-        return result
-
-
-def _by_hand(setting: Setting, structure: Any, layer: Inputs) -> tuple[Any, dict[str, str]]:
-    make = functools.partial(_ByHand, model=setting.model, matrices=structure)
-    return make, {kind: _attribute(kind) for kind in layer}
-
-
-def _attribute(kind: str) -> str:
-    return kind.replace(".", "_")
 
 
 # PyG's layers.
 
 
-def _pyg_layer(setting: Setting, structure: Any, layer: Inputs) -> tuple[Any, dict[str, str]]:
-    """How a layer is made, and where it keeps the parameters that the inputs name."""
-    del structure, layer
+def _pyg_layer(model: str, inputs: Inputs) -> torch.nn.Module:
     from torch_geometric import nn
 
-    def sage(inputs: Inputs) -> torch.nn.Module:
+    if model == "sage":
         return nn.SAGEConv(*inputs["linear_neighbors.kernel"].shape, aggr="mean")
-
-    def gat(inputs: Inputs) -> torch.nn.Module:
+    if model == "gat":
         heads, features = inputs["attention_senders"].shape
         width = inputs["linear.kernel"].shape[0]
         return nn.GATConv(width, features, heads=heads, add_self_loops=False)
-
-    def gatv2(inputs: Inputs) -> torch.nn.Module:
+    if model == "gatv2":
         heads, features = inputs["attention"].shape
         width = inputs["linear_senders.kernel"].shape[0]
         return nn.GATv2Conv(width, features, heads=heads, add_self_loops=False)
-
-    def edge_conv(inputs: Inputs) -> torch.nn.Module:
+    if model == "edgeconv":
         return nn.EdgeConv(torch.nn.Linear(*inputs["linear.kernel"].shape), aggr="max")
-
-    layers: dict[str, tuple[Any, dict[str, str]]] = {
-        "sage": (
-            sage,
-            {
-                "linear_neighbors.kernel": "lin_l.weight",
-                "linear_neighbors.bias": "lin_l.bias",
-                "linear_root.kernel": "lin_r.weight",
-            },
-        ),
-        "gat": (
-            gat,
-            {
-                "linear.kernel": "lin.weight",
-                "attention_senders": "att_src",
-                "attention_receivers": "att_dst",
-                "bias": "bias",
-            },
-        ),
-        "gatv2": (
-            gatv2,
-            {
-                "linear_senders.kernel": "lin_l.weight",
-                "linear_senders.bias": "lin_l.bias",
-                "linear_receivers.kernel": "lin_r.weight",
-                "linear_receivers.bias": "lin_r.bias",
-                "attention": "att",
-                "bias": "bias",
-            },
-        ),
-        "agnn": (lambda inputs: nn.AGNNConv(add_self_loops=False), {"beta": "beta"}),
-        "edgeconv": (edge_conv, {"linear.kernel": "nn.weight", "linear.bias": "nn.bias"}),
-        "monet": (
-            _DegreeGMMConv,
-            {
-                "conv.linear.kernel": "conv.g",
-                "conv.linear_root.kernel": "conv.root.weight",
-                "conv.mu": "conv.mu",
-                "conv.sigma": "conv.sigma",
-                "linear.kernel": "linear.weight",
-                "linear.bias": "linear.bias",
-                "conv.bias": "conv.bias",
-            },
-        ),
-    }
-    return layers[setting.model]
+    return _DegreeGMMConv(inputs) if model == "monet" else nn.AGNNConv(add_self_loops=False)
 
 
 class _DegreeGMMConv(torch.nn.Module):
@@ -316,18 +280,15 @@ def _structure(setting: Setting, graph: StoredGraph, where: torch.device) -> Any
     dtype = getattr(torch, setting.dtype)
     if setting.impl == plan.CUSPARSE_STEP:
         return Matrices(graph, setting.model, dtype, where)
-    if setting.model not in EDGE_MODELS:
+    if setting.model not in plan.EDGE_MODELS:
         pointers, columns = (
-            torch.from_numpy(array.astype(np.int64)).to(where)
-            for array in graph.rows(backward=False)
+            torch.from_numpy(array.astype(np.int64)).to(where) for array in graph.rows()
         )
         values = torch.ones(graph.num_edges, dtype=dtype, device=where)
         return torch.sparse_csr_tensor(pointers, columns, values, (graph.num_nodes,) * 2)
     # A layer that adds the attention's self-loops does so in each call: they are among the edges.
-    looped = setting.model in LOOPED_MODELS
-    offsets, senders = graph.with_self_loops() if looped else graph.rows(backward=False)
-    receivers = np.repeat(np.arange(graph.num_nodes), np.diff(offsets))
-    return torch.from_numpy(np.stack([senders, receivers]).astype(np.int64)).to(where)
+    offsets, senders = graph.rows(loops=setting.model in plan.LOOPED_MODELS)
+    return torch.from_numpy(np.stack([senders, row_ids(offsets)]).astype(np.int64)).to(where)
 
 
 def step(
@@ -337,7 +298,7 @@ def step(
     parameters: Arrays,
     device: str,
     threads: int,
-) -> Step:
+) -> Job:
     """The training step on the CPU or the GPU; bfloat16 by autocast, as PyTorch's users have it."""
     torch.set_num_threads(threads)
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -347,17 +308,13 @@ def step(
     labels = torch.from_numpy(features["labels"]).long().to(where)
     structure = _structure(setting, graph, where)
 
-    def make() -> Any:
-        model = Model(setting, parameters, structure)
-        with torch.no_grad():
-            for name, parameter in model.named().items():
-                parameter.copy_(_there(setting, name, parameters[name], parameter.ndim))
-        return model.to(where)
+    def make() -> Model:
+        return Model(setting, parameters, structure).to(where)
 
     model = make()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
-    def loss(model: Any) -> torch.Tensor:
+    def loss(model: Model) -> torch.Tensor:
         narrow = setting.dtype != "float32"
         cast = torch.autocast(where.type, dtype) if narrow else contextlib.nullcontext()
         with cast:
@@ -387,7 +344,7 @@ def step(
     def peak_bytes() -> int | None:
         if device == "gpu":
             return torch.cuda.max_memory_allocated()
-        return timing.peak_process_bytes()
+        return timing.process_bytes("VmHWM")
 
     def gradients() -> tuple[float, float, Arrays]:
         # Of a model that is not continuous, the gradients of float32 products.
@@ -396,32 +353,6 @@ def step(
         fresh.eval()
         value = loss(fresh)
         value.backward()
-        found = {}
-        for name, parameter in fresh.named().items():
-            assert parameter.grad is not None
-            found[name] = _here(setting, name, parameter.grad.cpu()).numpy()
-        return first[0].item() if first else value.item(), value.item(), found
+        return first[0].item() if first else value.item(), value.item(), fresh.gradients()
 
-    return Step(seconds, peak_bytes, gradients)
-
-
-def _is_transposed(setting: Setting, name: str) -> bool:
-    """Whether the layer keeps this kernel in PyTorch's layout; PyG's Gaussians keep none."""
-    if name.endswith(("conv.linear.kernel", "conv.mu", "conv.sigma")):
-        return False
-    return setting.impl != plan.CUSPARSE_STEP or not name.startswith("convs.")
-
-
-def _there(setting: Setting, name: str, array: np.ndarray, ndim: int) -> torch.Tensor:
-    """An input in PyTorch's layout: kernels transposed, one axis more for attention's vectors."""
-    value = torch.from_numpy(array)
-    if value.ndim == 2 and _is_transposed(setting, name):
-        return value[None] if ndim == 3 else value.T
-    return value
-
-
-def _here(setting: Setting, name: str, value: torch.Tensor) -> torch.Tensor:
-    """The inverse of `_there`."""
-    if value.ndim == 3:
-        return value[0]
-    return value.T if value.ndim == 2 and _is_transposed(setting, name) else value
+    return Job(seconds, peak_bytes, gradients=gradients)

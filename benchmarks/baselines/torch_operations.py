@@ -13,10 +13,24 @@ import torch
 from benchmarks.harness import plan
 from benchmarks.harness.graphs import StoredGraph
 from benchmarks.harness.job import Unsupported
-from benchmarks.harness.operations import Candidate, Framework
+from benchmarks.harness.operations import Candidate, Framework, Inputs
 from benchmarks.harness.plan import Measurement
 
 warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
+
+
+def gpu_seconds(call: Callable[[], Any], count: int) -> float:
+    """The time of `count` calls between two events on the stream."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    start.record()
+    for _ in range(count):
+        call()
+    end.record()
+    end.synchronize()
+    # Events around one short call see the gap before it: never more than the wall clock.
+    return min(start.elapsed_time(end) / 1e3, time.perf_counter() - begin)
 
 
 class TorchFramework(Framework):
@@ -28,24 +42,18 @@ class TorchFramework(Framework):
         self._device = torch.device("cuda" if device == "gpu" else "cpu")
         self._cusparse: Any = None
         self._dense: torch.Tensor | None = None
-        self._dense_of: tuple[np.ndarray | None, torch.dtype | None] = (None, None)
+        self._dense_of: Any = None
 
     def load(self, graph: StoredGraph) -> None:
         self._graph = graph
         self._dense = None
 
-    def candidate(
-        self,
-        measurement: Measurement,
-        dense: np.ndarray,
-        weights: np.ndarray | None,
-        kept: np.ndarray | None,
-    ) -> Candidate:
-        dtype = getattr(torch, measurement.dtype)
-        backward = measurement.direction == "backward"
+    def candidate(self, m: Measurement, inputs: Inputs) -> Candidate:
+        dtype, weights = getattr(torch, m.dtype), inputs.weights
+        backward = m.direction == "backward"
         offsets, columns = self._graph.rows(backward=backward)
-        x = self._put_dense(dense, dtype)
-        if measurement.impl == plan.PYG_EDGE_INDEX:
+        x = self._put_dense(inputs.dense, dtype)
+        if m.impl == plan.PYG_EDGE_INDEX:
             if weights is not None:
                 raise Unsupported("PyG is timed without weights")
             return self._pyg(x, backward)
@@ -53,19 +61,18 @@ class TorchFramework(Framework):
         if weights is not None:
             values = self._put(weights).to(dtype)
         rows, cols = self._put(offsets), self._put(columns)
-        if measurement.impl == plan.TORCH:
+        if m.impl == plan.TORCH:
             # 32-bit indices: with 64-bit ones MKL's interface converts them in every call.
             matrix = torch.sparse_csr_tensor(rows, cols, values, (self._graph.num_nodes,) * 2)
             return self._candidate(lambda: matrix @ x, rows, cols, values, x)
         if self.device != "gpu":
             raise Unsupported("cuSPARSE runs on the GPU only")
-        if self._cusparse is None:
-            from benchmarks.baselines.cusparse import CuSparse
+        from benchmarks.baselines import cusparse
 
-            self._cusparse = CuSparse()
+        self._cusparse = self._cusparse or cusparse.CuSparse()
         out = torch.full_like(x, torch.nan)  # the products are square
-        algorithm = measurement.impl.removeprefix("cuSPARSE ")
-        product = self._cusparse.product(rows, cols, values, x, out, algorithm)
+        algorithm = m.impl.removeprefix("cuSPARSE ")
+        product = cusparse.Product(self._cusparse, rows, cols, values, x, out, algorithm)
         return Candidate(product, close=product.close)
 
     def _pyg(self, x: torch.Tensor, backward: bool) -> Candidate:
@@ -97,11 +104,11 @@ class TorchFramework(Framework):
         return torch.from_numpy(np.array(array)).to(self._device)
 
     def _put_dense(self, dense: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-        if self._dense is None or self._dense_of[0] is not dense or self._dense_of[1] != dtype:
+        if self._dense is None or self._dense_of is not dense:
             self._dense = None
             # torch does not read NumPy's bfloat16; the float32 of such a value is exact.
             self._dense = self._put(dense.astype(np.float32)).to(dtype)
-            self._dense_of = (dense, dtype)
+            self._dense_of = dense
         return self._dense
 
     def poison(self, shape: tuple[int, int], dtype: str) -> None:
@@ -114,18 +121,7 @@ class TorchFramework(Framework):
     def seconds(self, call: Callable[[], Any], count: int) -> float:
         if self.device == "cpu":
             return super().seconds(call, count)
-        start = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        start.record()
-        for _ in range(count):
-            call()
-        end.record()
-        end.synchronize()
-        elapsed = start.elapsed_time(end) / 1e3
-        # Events around one short call see the gap before it: never more than the wall clock.
-        return min(elapsed, time.perf_counter() - begin)
+        return gpu_seconds(call, count)
 
     def peak_bytes(self, candidate: Candidate) -> int | None:
         if self.device == "cpu":
@@ -136,10 +132,6 @@ class TorchFramework(Framework):
         torch.cuda.synchronize()
         del result
         return torch.cuda.max_memory_allocated()
-
-    def clear(self) -> None:
-        if self.device == "gpu":
-            torch.cuda.empty_cache()
 
     def rows(self, result: Any, rows: np.ndarray) -> np.ndarray:
         place = torch.from_numpy(rows).to(result.device)

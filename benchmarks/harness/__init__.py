@@ -1,1 +1,1 @@
-"""What every suite shares: processes, timing, records, targets, graphs, counters."""
+"""What every suite shares: processes, timing, records, targets, graphs."""

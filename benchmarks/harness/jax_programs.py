@@ -45,14 +45,15 @@ def repeat(function: Callable, steps: int) -> Callable:
     return run
 
 
-def pullback(function: Callable) -> Callable:
-    """The gradient for `x` of a linear, square map: the cotangent takes the place of `x`."""
+def pullback(function: Callable, at: Callable[[Any], Any] = jnp.zeros_like) -> Callable:
+    """The gradient of `function` for `x` as a function of the cotangent, at `at(cotangent)`.
+
+    Where a linear map is differentiated does not matter: unused results of the forward pass are
+    not computed.
+    """
 
     def gradient(cotangent, *operands):
-        # Linear: where it is differentiated does not matter, and unused results of the forward
-        # pass are not computed.
-        at = jnp.zeros_like(cotangent)
-        return jax.vjp(lambda x: function(x, *operands), at)[1](cotangent)[0]
+        return jax.vjp(lambda x: function(x, *operands), at(cotangent))[1](cotangent)[0]
 
     return gradient
 

@@ -18,8 +18,9 @@ from benchmarks.baselines import jax_models
 from benchmarks.baselines.jax_models import Apply, cross_entropy
 from benchmarks.harness import plan, timing
 from benchmarks.harness.graphs import StoredGraph
-from benchmarks.harness.jax_programs import call_seconds, program_bytes
-from benchmarks.harness.steps import Arrays, Setting, Step
+from benchmarks.harness.jax_programs import call_seconds, program_bytes, pullback
+from benchmarks.harness.job import Job
+from benchmarks.harness.steps import Arrays, Setting
 from benchmarks.ours import models as our_models
 from benchmarks.ours.operations import preprocessed
 from jaxgnn import CBSR, Graph, maxk, maxk_spmm, spmm
@@ -35,20 +36,19 @@ def step(
     widths: list[int],
     device: str,
     alone: bool,
-) -> Step:
+) -> Job:
     """The training step, compiled, its state donated.
 
     `alone`: no other step was run in this process, whose peak of memory is then this one's.
     """
-    facts: dict[str, Any] = {"base_bytes": timing.resident_bytes() if alone else None}
+    facts: dict[str, Any] = {"base_bytes": timing.process_bytes() if alone else None}
     structure: Any
-    if setting.ours:
-        apply, structure = our_models.model_of(setting, widths), graph.to_graph()
-        if setting.impl == plan.STORED and setting.model == "gat":
-            structure = our_models.with_self_loops(structure)
+    ours = setting.impl == plan.OURS
+    if ours:
         # Each gets what makes its products fastest.
         method = "with_row_schedule" if setting.k is None else "with_windows"
-        structure, preprocessing = preprocessed(structure, method)
+        apply = our_models.model_of(setting, widths)
+        structure, preprocessing = preprocessed(graph.to_graph(), method)
         facts |= preprocessing
     else:
         apply, structure = jax_models.model_of(setting, graph)
@@ -86,7 +86,7 @@ def step(
         if not alone:
             return program_bytes(compiled)
         stats = jax.devices()[0].memory_stats()
-        return timing.peak_process_bytes() if stats is None else stats["peak_bytes_in_use"]
+        return timing.process_bytes("VmHWM") if stats is None else stats["peak_bytes_in_use"]
 
     def gradients() -> tuple[float, float, Arrays]:
         if setting.continuous and not setting.regularized:
@@ -96,7 +96,7 @@ def step(
             # Rounding decides which entries MaxK keeps, or which edge has the maximum, and each
             # counts whole: the gradients of the same model in float32 are checked.
             inputs, precision = features["x"], "highest"
-            if setting.impl == plan.OURS:
+            if ours:
                 float32 = dataclasses.replace(setting, dtype="float32")
                 checked_apply = our_models.model_of(float32, widths)
         with jax.default_matmul_precision(precision):
@@ -105,14 +105,13 @@ def step(
         return float(first_loss), float(value), jax.device_get(found)
 
     def after(ms: float) -> dict[str, Any]:
-        if setting.impl != plan.OURS or not setting.regularized:
+        if not (ours and setting.regularized):
             return {}
         own = aggregation_ms(setting, structure, widths, device)
         return {"aggregation_ms": round(own, 4), "aggregation_share": round(own / ms, 4)}
 
-    return Step(
-        lambda count: call_seconds(call, count, device), peak_bytes, gradients, facts, after
-    )
+    seconds = functools.partial(call_seconds, call, device=device)
+    return Job(seconds, peak_bytes, facts=facts, after=after, gradients=gradients)
 
 
 def aggregation_ms(setting: Setting, graph: Graph, widths: list[int], device: str) -> float:
@@ -122,14 +121,11 @@ def aggregation_ms(setting: Setting, graph: Graph, widths: list[int], device: st
     rows = collections.Counter(
         before if setting.k is not None else min(before, after) for before, after in pairs
     )
-    return sum(
-        count * one
-        for width, count in rows.items()
-        for one in _aggregation_ms(setting, graph, width, device)
-    )
+    one = functools.partial(_aggregation_ms, setting, graph, device)
+    return sum(count * one(width) for width, count in rows.items())
 
 
-def _aggregation_ms(setting: Setting, graph: Graph, width: int, device: str) -> tuple[float, float]:
+def _aggregation_ms(setting: Setting, graph: Graph, device: str, width: int) -> float:
     """The time of one aggregation, forward and backward."""
     reduce = "mean" if setting.model == "sage" else "sum"
     key = jax.random.key(0)
@@ -144,17 +140,13 @@ def _aggregation_ms(setting: Setting, graph: Graph, width: int, device: str) -> 
             return spmm(graph, x, reduce=reduce)
         return maxk_spmm(graph, CBSR(x, indices, width), reduce=reduce)
 
-    def backward(cotangent: Array, indices: Array | None, graph: Graph) -> Array:
-        at = jnp.zeros(x.shape, x.dtype)
-        return jax.vjp(lambda x: forward(x, indices, graph), at)[1](cotangent)[0]
+    backward = pullback(forward, at=lambda cotangent: jnp.zeros(x.shape, x.dtype))
+    cotangent = jax.random.normal(key, (graph.num_receivers, width), x.dtype)
 
     def milliseconds(function: Any, operand: Array) -> float:
-        compiled = jax.jit(function).lower(operand, indices, graph).compile()
-
-        def seconds(count: int) -> float:
-            return call_seconds(lambda: compiled(operand, indices, graph), count, device)
-
+        program = jax.jit(function).lower(operand, indices, graph).compile()
+        call = functools.partial(program, operand, indices, graph)
+        seconds = functools.partial(call_seconds, call, device=device)
         return timing.measure(seconds, repeats=5, batch_seconds=0.02).ms
 
-    cotangent = jax.random.normal(key, (graph.num_receivers, width), x.dtype)
-    return milliseconds(forward, x), milliseconds(backward, cotangent)
+    return milliseconds(forward, x) + milliseconds(backward, cotangent)

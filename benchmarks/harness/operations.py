@@ -1,4 +1,4 @@
-"""The jobs of single operations: the suites `spmm`, `maxk` and `traffic`, attention's kernels.
+"""The jobs of single operations: the suites `spmm` and `maxk`, attention's kernels.
 
 A framework holds one graph and one dense matrix at a time and makes of a `Measurement` a
 `Candidate`: a call without arguments that enqueues one operation.
@@ -23,11 +23,16 @@ from benchmarks.harness.plan import Measurement
 from tests.support import oracle_rows as oracle
 
 _SEED = 20
-_FRAMEWORKS = {
-    "jax": ("benchmarks.baselines.jax_operations", "JaxFramework"),
-    "torch": ("benchmarks.baselines.torch_operations", "TorchFramework"),
-    "scipy": ("benchmarks.baselines.scipy_operations", "ScipyFramework"),
-}
+_FRAMEWORKS = {"jax": "JaxFramework", "torch": "TorchFramework", "scipy": "ScipyFramework"}
+
+
+@dataclasses.dataclass
+class Inputs:
+    """What an operation reads."""
+
+    dense: np.ndarray  # the features, or the cotangent of a backward pass, in the dtype
+    weights: np.ndarray | None  # float32 values of that dtype, in the edges' order
+    kept: np.ndarray | None  # the columns of the k entries kept, ascending in each row
 
 
 @dataclasses.dataclass
@@ -52,26 +57,14 @@ class Framework(abc.ABC):
 
     def __init__(self, device: str, threads: int) -> None:
         self.device = device
-        self.threads = threads
 
     @abc.abstractmethod
     def load(self, graph: StoredGraph) -> None:
         """Puts a graph on the device, in place of the one before."""
 
     @abc.abstractmethod
-    def candidate(
-        self,
-        measurement: Measurement,
-        dense: np.ndarray,
-        weights: np.ndarray | None,
-        kept: np.ndarray | None,
-    ) -> Candidate:
-        """Prepares the product of the graph (or its transpose) with `dense`.
-
-        `dense` is in the measurement's dtype; `weights` are float32 values of that dtype, in the
-        order of the edges of `StoredGraph.rows`; `kept` are the columns of the entries that a
-        measurement with `k` keeps, ascending in each row.
-        """
+    def candidate(self, m: Measurement, inputs: Inputs) -> Candidate:
+        """Prepares the product of the graph (or its transpose) with the dense input."""
 
     @abc.abstractmethod
     def poison(self, shape: tuple[int, int], dtype: str) -> None:
@@ -104,15 +97,13 @@ class Framework(abc.ABC):
         peak = timing.peak_resident_bytes(call)
         return None if peak is None else peak + candidate.input_bytes
 
-    def clear(self) -> None:  # noqa: B027
-        """Gives memory back to the system between candidates."""
 
-
-def make(task: dict[str, Any], threads: int) -> Operations:
-    """The jobs of a task; imports its framework."""
-    module, name = _FRAMEWORKS[task["framework"].split()[0]]
-    framework = getattr(importlib.import_module(module), name)(task["device"], threads)
-    return Operations(framework, {name: Path(path) for name, path in task["graphs"].items()})
+def make(task: dict[str, Any], threads: int) -> Callable[[dict[str, Any]], Job]:
+    """What makes the job of a measurement; imports the task's framework."""
+    name = Measurement(**task["entries"][0]).framework.split()[0]
+    module = importlib.import_module(f"benchmarks.baselines.{name}_operations")
+    framework = getattr(module, _FRAMEWORKS[name])(task["device"], threads)
+    return Operations(framework, {name: Path(path) for name, path in task["graphs"].items()}).job
 
 
 class Operations:
@@ -121,15 +112,20 @@ class Operations:
     def __init__(self, framework: Framework, folders: dict[str, Path]) -> None:
         self._framework = framework
         self._folders = folders
-        self._graph_key: str | None = None
-        self._dense_key: tuple | None = None
+        self._case: str | None = None
+        self._key: tuple | None = None
+        self._made: dict[Any, np.ndarray] = {}
 
-    def prepare(self, entry: dict[str, Any]) -> Job:
+    def job(self, entry: dict[str, Any]) -> Job:
         """The job of a measurement."""
         m, framework = Measurement(**entry), self._framework
-        graph = self._load(m.case)
-        dense, weights, kept = self._inputs(m), self._weights(m), self._kept(m)
-        candidate = framework.candidate(m, dense, weights, kept)
+        if m.case != self._case:
+            self._graph = graphs.load(self._folders[m.case])
+            framework.load(self._graph)
+            self._case = m.case
+        graph = self._graph
+        inputs = Inputs(self._dense(m, m.direction == "backward"), self._weights(m), self._kept(m))
+        candidate = framework.candidate(m, inputs)
 
         def loop(steps: int) -> Callable[[int], float]:
             assert candidate.repeated is not None
@@ -144,66 +140,53 @@ class Operations:
             if candidate.error is not None:
                 error = candidate.error(result)
             else:
-                rows, expected = self._expected(m, dense, weights, kept, candidate)
-                got = (candidate.rows or framework.rows)(result, rows)
-                error = oracle.row_error(got, expected)
+                rows, expected = self._expected(m, inputs, candidate)
+                error = oracle.row_error((candidate.rows or framework.rows)(result, rows), expected)
             return checked(error, oracle.TOLERANCE[m.dtype])
 
         shape = {"nodes": graph.num_nodes, "edges": graph.num_edges, "width": m.width}
+        identity = {
+            "case": m.case + (" weighted" if m.weighted else ""),
+            "impl": m.impl,
+            "dtype": m.dtype,
+            "shape": shape if m.k is None else {**shape, "k": m.k},
+            "pass": m.direction,
+        }
         return Job(
-            {
-                "case": m.case + (" weighted" if m.weighted else ""),
-                "impl": m.impl,
-                "dtype": m.dtype,
-                "shape": shape if m.k is None else {**shape, "k": m.k},
-                "pass": m.direction,
-            },
-            seconds=lambda count: framework.seconds(candidate.call, count),
-            check=check,
-            peak_bytes=lambda: framework.peak_bytes(candidate),
+            lambda count: framework.seconds(candidate.call, count),
+            lambda: framework.peak_bytes(candidate),
+            identity,
+            check,
             loop=None if candidate.repeated is None else loop,
             facts=candidate.facts,
             close=candidate.close,
         )
 
-    def clear(self) -> None:
-        self._framework.clear()
+    def _once(self, m: Measurement, name: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """What is made once for all measurements of a graph, width and dtype."""
+        if (m.case, m.width, m.dtype) != self._key:
+            self._made, self._key = {}, (m.case, m.width, m.dtype)
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
 
-    def _load(self, case: str) -> StoredGraph:
-        if case != self._graph_key:
-            self._dense_key = None
-            self._graph = graphs.load(self._folders[case])
-            self._framework.load(self._graph)
-            self._graph_key = case
-        return self._graph
-
-    def _inputs(self, m: Measurement) -> np.ndarray:
+    def _dense(self, m: Measurement, backward: bool) -> np.ndarray:
         """The features, or the cotangent of a backward pass."""
-        key = (m.case, m.width, m.dtype)
-        if key != self._dense_key:
-            self._dense: dict[bool, np.ndarray] = {}
-            self._products: dict[tuple, np.ndarray] = {}
-            self._order: np.ndarray | None = None
-            self._last_kept: tuple[int, np.ndarray] | None = None
-            self._dense_key = key
-        backward = m.direction == "backward"
-        if backward not in self._dense:
+
+        def draw() -> np.ndarray:
             rng = np.random.default_rng([_SEED, backward])
             values = rng.random((self._graph.num_nodes, m.width), np.float32)
-            self._dense[backward] = oracle.round_to(values - np.float32(0.5), m.dtype)
-        return self._dense[backward]
+            return oracle.round_to(values - np.float32(0.5), m.dtype)
+
+        return self._once(m, ("dense", backward), draw)
 
     def _kept(self, m: Measurement) -> np.ndarray | None:
         """The columns of each row's `k` largest features, ascending."""
-        if m.k is None:
+        k = m.k
+        if k is None:
             return None
-        if self._order is None:
-            self._order = oracle.descending(
-                self._inputs(dataclasses.replace(m, direction="forward"))
-            )
-        if self._last_kept is None or self._last_kept[0] != m.k:
-            self._last_kept = m.k, oracle.largest(self._order, m.k)
-        return self._last_kept[1]
+        order = self._once(m, "order", lambda: oracle.descending(self._dense(m, False)))
+        return self._once(m, ("kept", k), lambda: oracle.largest(order, k))
 
     def _weights(self, m: Measurement) -> np.ndarray | None:
         if not m.weighted:
@@ -213,15 +196,10 @@ class Operations:
         return oracle.round_to(values, m.dtype).astype(np.float32)
 
     def _expected(
-        self,
-        m: Measurement,
-        dense: np.ndarray,
-        weights: np.ndarray | None,
-        kept: np.ndarray | None,
-        candidate: Candidate,
+        self, m: Measurement, inputs: Inputs, candidate: Candidate
     ) -> tuple[np.ndarray, np.ndarray]:
         """The sampled rows, and what they should be."""
-        backward = m.direction == "backward"
+        backward, dense, kept = m.direction == "backward", inputs.dense, inputs.kept
         offsets, columns = self._graph.rows(backward=backward)
         rows = oracle.sample_rows(offsets, seed=_SEED)
         if m.direction == "select":
@@ -233,10 +211,11 @@ class Operations:
             return rows, (x if own is None else oracle.keep(x, own)).astype(np.float64)
         if kept is not None and not backward:
             return rows, oracle.kept_product_rows(offsets, columns, dense, kept, rows)
-        key = (backward, m.weighted)
-        if key not in self._products:
-            self._products[key] = oracle.product_rows(offsets, columns, dense, weights, rows)
-        product = self._products[key]
+        product = self._once(
+            m,
+            ("product", backward, m.weighted),
+            lambda: oracle.product_rows(offsets, columns, dense, inputs.weights, rows),
+        )
         if kept is not None:
             product = np.take_along_axis(product, kept[rows].astype(np.int64), axis=1)
         return rows, product

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-Pass = Literal["forward", "backward", "select"]
+Pass = Literal["forward", "backward", "select", "build"]
 
 OURS = "jaxgnn"
 ORDERED = "jaxgnn row order"
@@ -21,6 +22,7 @@ PYG_EDGE_INDEX = "PyG EdgeIndex"
 PYG_ADJ = "PyG adj_t"
 PYG_EDGES = "PyG edge_index"
 SCIPY = "SciPy CSR"
+SCIPY_BUILD = "SciPy tocsr + tocsc"
 MAX = "jaxgnn max"  # the maximum over neighbours; backward both passes
 MAX_SORTED = "jax segment_max sorted"
 MAXK = "jaxgnn maxk"
@@ -34,23 +36,22 @@ MAXK_BERNOULLI = "jaxgnn maxk after bernoulli"  # jax.random's dropout, then the
 TOP_K = "jax top_k"
 COPY = "copy of the input"
 GAT = "jaxgnn gat_attention"
-# Of a step whose messages belong to edges: plain JAX, its heads flattened into the features, its
-# projections on the nodes or on the edges; and jaxgnn's operations on edges, composed.
+# Steps of edge models in plain JAX: heads flattened into the features, projections on the nodes.
 PLAIN = "jax segment ops sorted"
 PLAIN_FLAT = "jax segment ops sorted, flattened heads"
 PLAIN_NODES = "jax segment ops sorted, products on nodes"
-PLAIN_EDGES = "jax segment ops sorted, products on edges"
-STORED = "jaxgnn, values of edges stored"
 # With XLA's fastest flags for scatters (`process.FTZ_ATOMICS`), in a process of its own.
 FTZ = " (ftz atomics)"
-
-_TORCH = (TORCH, *CUSPARSE, PYG_EDGE_INDEX)
 
 BIG_SHAPE = "reddit"
 OTHER_SHAPES = ("arxiv", "amazon0601", "artist", "dd", "products", "proteins")
 BOTH: tuple[Pass, ...] = ("forward", "backward")
 FORWARD: tuple[Pass, ...] = ("forward",)
-DTYPES = ("float32", "bfloat16", "float16")
+HALF_TOO = ("float32", "bfloat16")
+DTYPES = (*HALF_TOO, "float16")
+# Models whose messages belong to edges, and those whose attention has a self-loop for each node.
+EDGE_MODELS = ("gat", "gatv2", "agnn", "edgeconv", "monet")
+LOOPED_MODELS = ("gat", "gatv2", "agnn")
 MAXK_WIDTH = 256
 ATTENTION_HEADS = 4
 DROPOUT_RATE = 0.5  # of a selection after dropout, and of the training steps
@@ -71,9 +72,10 @@ class Measurement:
     @property
     def framework(self) -> str:
         """Whose worker process runs it: two frameworks share neither process nor memory."""
-        if self.impl.endswith(FTZ):
-            return "jax" + FTZ
-        return "torch" if self.impl in _TORCH else "scipy" if self.impl == SCIPY else "jax"
+        library = self.impl.split()[0]
+        if library in ("jax", "jaxgnn", "copy"):
+            return "jax" + FTZ if self.impl.endswith(FTZ) else "jax"
+        return "scipy" if library == "SciPy" else "torch"
 
     def __str__(self) -> str:
         weighted = " weighted" if self.weighted else ""
@@ -92,21 +94,18 @@ class Block:
     weighted: bool = False
 
     def at(self, case: str, width: int) -> Iterator[Measurement]:
-        for dtype in self.dtypes:
-            for direction in self.directions:
-                for impl in self.impls:
-                    yield Measurement(case, impl, width, dtype, direction, self.weighted)
+        every = itertools.product(self.dtypes, self.directions, self.impls)
+        for dtype, direction, impl in every:
+            yield Measurement(case, impl, width, dtype, direction, self.weighted)
 
 
-def wanted(name: str, only: Sequence[str] | None) -> bool:
+def wanted(name: str, only: Sequence[str]) -> bool:
     """Whether `--only` keeps the implementation of this name."""
     return not only or any(part.lower() in name.lower() for part in only)
 
 
 def narrowed(
-    every: Iterable[Measurement],
-    dtypes: Sequence[str] | None = None,
-    only: Sequence[str] | None = None,
+    every: Iterable[Measurement], dtypes: Sequence[str] = (), only: Sequence[str] = ()
 ) -> list[Measurement]:
     """Each measurement once, as far as the options keep it."""
     kept = (m for m in every if (not dtypes or m.dtype in dtypes) and wanted(m.impl, only))

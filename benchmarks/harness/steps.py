@@ -7,6 +7,7 @@ starts from the same parameters; its gradients are compared with those of a floa
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import graphs, plan, process, profiling
+from benchmarks.harness import graphs, plan, process
 from benchmarks.harness.job import Job, checked
-from benchmarks.harness.options import EDGE_MODELS, Options
-from benchmarks.harness.record import Record, Row
+from benchmarks.harness.options import Options
+from benchmarks.harness.record import Record
 
 ORACLE = "float64"
-# Those whose attention has a self-loop for each node.
-LOOPED_MODELS = ("gat", "gatv2", "agnn")
 NORM_EPSILON = 1e-5
 # What only attention's scores depend on: GAT's vectors, GATv2's vector and its receivers'
 # projection.
@@ -33,28 +32,18 @@ Arrays = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One step to time, or its oracle.
-
-    Attributes:
-        impl: whose it is.
-        model: `"sage"`, `"gcn"`, `"gin"`, or one of `EDGE_MODELS`.
-        k: MaxK's, or `None` for ReLU.
-        dtype: of the computation; parameters are float32.
-        input_layer: as the published script has it, a linear projection before the first
-            convolution, and another after the last one's activation.
-        heads: of `"gat"` and `"gatv2"`; the last layer has one.
-        hidden: width of the hidden rows, if not the task's.
-        label: tells its rows from those of the same model in other sizes.
-    """
+    """One step to time, or its oracle."""
 
     impl: str
-    model: str = "sage"
-    k: int | None = None
-    dtype: str = "float32"
+    model: str = "sage"  # or gcn, gin, one of `plan.EDGE_MODELS`
+    k: int | None = None  # of MaxK; without it ReLU
+    dtype: str = "float32"  # of the computation; parameters are float32
+    # As in the published script, a linear projection before the first convolution, and another
+    # after the last one's activation.
     input_layer: bool = False
-    heads: int | None = None
-    hidden: int | None = None
-    label: str = ""
+    heads: int | None = None  # of gat and gatv2; the last layer has one
+    hidden: int | None = None  # width of the hidden rows, if not the task's
+    label: str = ""  # tells its rows from those of the same model in other sizes
 
     def __str__(self) -> str:
         activation = "ReLU" if self.k is None else f"MaxK {self.k}"
@@ -62,7 +51,7 @@ class Setting:
 
     def case(self, graph: str) -> str:
         """The case of its row on this graph."""
-        named = self.input_layer or self.model in EDGE_MODELS
+        named = self.input_layer or self.model in plan.EDGE_MODELS
         return f"{graph} {self.model}{self.label}" if named else graph
 
     def sizes(self, widths: Sequence[int]) -> tuple[int, ...]:
@@ -76,13 +65,9 @@ class Setting:
         return self.impl.removesuffix(plan.FTZ)
 
     @property
-    def ours(self) -> bool:
-        return self.impl in (plan.OURS, plan.STORED)
-
-    @property
     def regularized(self) -> bool:
         """Whether layer normalization and dropout follow the layers, as in the published script."""
-        return self.model not in EDGE_MODELS
+        return self.model not in plan.EDGE_MODELS
 
     @property
     def oracle(self) -> Setting:
@@ -108,149 +93,82 @@ class Setting:
         return 2e-2 if device == "gpu" else 1e-3
 
 
-def with_oracles(groups: Iterable[list[Setting]], options: Options) -> list[list[Setting]]:
-    """The groups that share a process, narrowed by `--only`, and before them their oracles."""
-    chosen = [[s for s in group if plan.wanted(s.impl, options.only)] for group in groups]
-    chosen = [group for group in chosen if group]
-    oracles = dict.fromkeys(setting.oracle for group in chosen for setting in group)
-    return [list(oracles), *chosen] if chosen else []
-
-
 def run_groups(
-    groups: list[list[Setting]],
-    folder: Path,
+    groups: Iterable[Sequence[Setting]],
+    case: str,
     widths: Sequence[int],
     options: Options,
     record: Record,
     workspace: Path,
-    *,
-    profile: bool = False,
-) -> list[Row]:
-    """Runs settings on the graph in `folder`, a process for each group; the first: the oracles.
+) -> None:
+    """Runs settings on a graph, a process for each group; before them, in one, their oracles.
 
     Features, parameters and the oracles' gradients go to `workspace`, which is this call's own.
-    With `profile` the last group is profiled, not timed, and its rows are returned.
     """
+    chosen = [[s for s in group if plan.wanted(s.impl, options.only)] for group in groups]
+    oracles = dict.fromkeys(setting.oracle for group in chosen for setting in group)
+    if not oracles:
+        return
+    cache = options.cache or workspace.parent
+    folder = graphs.store_all([case], cache, options.scale)[case]
     facts = graphs.read_facts(folder)
     record.note_graph(facts)
     workspace.mkdir(parents=True, exist_ok=True)
     save_features(workspace, facts, widths)
-    task = {
-        "kind": "steps",
-        "suite": options.label,
-        "device": options.device,
-        "threads": options.threads,
-        "graph": str(folder),
-        "workspace": str(workspace),
-        "timing": options.timing(),
-        "widths": list(widths),
+    task = {"module": __name__, "graph": str(folder), "workspace": str(workspace)}
+    for group in filter(None, [list(oracles), *chosen]):
+        process.run_each({**task, "widths": list(widths)}, group, options, record, workspace)
+
+
+def make(task: dict[str, Any], threads: int) -> Callable[[dict[str, Any]], Job | None]:
+    """What makes the job of a setting."""
+    return functools.partial(_prepare, task, threads)
+
+
+def _prepare(task: dict[str, Any], threads: int, entry: dict[str, Any]) -> Job | None:
+    """The job of a setting; an oracle writes its file instead."""
+    setting, workspace, device = Setting(**entry), Path(task["workspace"]), task["device"]
+    graph = graphs.load(Path(task["graph"]))
+    widths = list(setting.sizes(task["widths"]))
+    file = workspace / f"parameters-{setting.model}.npz"
+    oracle_file = workspace / f"oracle-{setting.model}-{setting.k}.npz"
+    if not file.exists():  # the oracles are the first
+        from benchmarks.ours import models
+
+        np.savez(file, **models.initial_parameters(setting, widths))
+    inputs = (setting, graph, load_arrays(workspace / "features.npz"), load_arrays(file))
+    if setting.impl == ORACLE:
+        from benchmarks.baselines import jax_models
+
+        loss, gradients = jax_models.float64_gradients(*inputs)
+        np.savez(oracle_file, **{"loss": np.array(loss), **gradients})
+        return None
+    if setting.impl.startswith(("PyG", "cuSPARSE")):
+        from benchmarks.baselines import torch_models
+
+        job = torch_models.step(*inputs, device, threads)
+    else:
+        from benchmarks.harness import jax_step
+
+        job = jax_step.step(*inputs, widths, device, alone=len(task["entries"]) == 1)
+
+    def check() -> dict[str, Any]:
+        timed_loss, loss, gradients = job.gradients()
+        error = gradient_error(loss, gradients, load_arrays(oracle_file))
+        error = error if np.isfinite(timed_loss) else float("inf")
+        return {**checked(error, setting.tolerance(device)), "loss": timed_loss}
+
+    shape = {"nodes": graph.num_nodes, "edges": graph.num_edges, "widths": widths}
+    sizes = {"k": setting.k, "heads": setting.heads}
+    job.check = check
+    job.identity = {
+        "case": setting.case(graph.facts["name"]),
+        "impl": setting.impl,
+        "dtype": setting.dtype,
+        "shape": shape | {name: value for name, value in sizes.items() if value is not None},
+        "pass": "step",
     }
-    for group in groups:
-        entries = {"entries": [dataclasses.asdict(setting) for setting in group]}
-        names = [str(setting) for setting in group]
-        if profile and group is groups[-1]:
-            return profiling.run(task | entries, names, options, record, workspace)
-        env = process.environment(
-            options.device,
-            options.threads,
-            options.xla_flags,
-            ftz_atomics=group[0].impl.endswith(plan.FTZ),
-        )
-        process.run_each(task | entries, names, env, record, workspace)
-    return []
-
-
-def make(task: dict[str, Any], threads: int) -> Steps:
-    """The jobs of a task of settings."""
-    return Steps(task, threads)
-
-
-@dataclasses.dataclass
-class Step:
-    """What an implementation makes of a setting.
-
-    Attributes:
-        seconds, peak_bytes, facts, after: as in `Job`.
-        gradients: the loss of the timed program, the loss and the gradients without dropout by
-            parameter name; called after the timing.
-    """
-
-    seconds: Callable[[int], float]
-    peak_bytes: Callable[[], int | None]
-    gradients: Callable[[], tuple[float, float, dict[str, np.ndarray]]]
-    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
-    after: Callable[[float], dict[str, Any]] = lambda ms: {}
-
-
-class Steps:
-    """Makes the jobs of training steps, and runs their oracles."""
-
-    def __init__(self, task: dict[str, Any], threads: int) -> None:
-        self._task = task
-        self._threads = threads
-        self._graph = graphs.load(Path(task["graph"]))
-        self._workspace = Path(task["workspace"])
-        self._features = load_arrays(self._workspace / "features.npz")
-
-    def prepare(self, entry: dict[str, Any]) -> Job | None:
-        """The job of a setting; an oracle writes its file instead."""
-        setting, task = Setting(**entry), self._task
-        widths = list(setting.sizes(task["widths"]))
-        file = self._workspace / f"parameters-{setting.model}.npz"
-        if not file.exists():  # the oracles are the first
-            from benchmarks.ours import models
-
-            np.savez(file, **models.initial_parameters(setting, widths))
-        inputs = (setting, self._graph, self._features, load_arrays(file))
-        if setting.impl == ORACLE:
-            from benchmarks.baselines import jax_models
-
-            loss, gradients = jax_models.float64_gradients(*inputs)
-            arrays: dict[str, Any] = {"loss": loss, **gradients}
-            np.savez(oracle_file(self._workspace, setting), **arrays)
-            return None
-        if setting.impl in (plan.PYG_ADJ, plan.PYG_EDGES, plan.CUSPARSE_STEP):
-            from benchmarks.baselines import torch_models
-
-            step = torch_models.step(*inputs, task["device"], self._threads)
-        else:
-            from benchmarks.harness import jax_step
-
-            alone = len(task["entries"]) == 1
-            step = jax_step.step(*inputs, widths, task["device"], alone)
-
-        def check() -> dict[str, Any]:
-            timed_loss, loss, gradients = step.gradients()
-            expected = load_arrays(oracle_file(self._workspace, setting))
-            error = gradient_error(loss, gradients, expected)
-            if not np.isfinite(timed_loss):
-                error = float("inf")
-            fields = checked(error, setting.tolerance(task["device"]))
-            return {**fields, "loss": timed_loss}
-
-        sizes = {"k": setting.k, "heads": setting.heads}
-        return Job(
-            {
-                "case": setting.case(self._graph.name),
-                "impl": setting.impl,
-                "dtype": setting.dtype,
-                "shape": {
-                    "nodes": self._graph.num_nodes,
-                    "edges": self._graph.num_edges,
-                    "widths": widths,
-                    **{name: value for name, value in sizes.items() if value is not None},
-                },
-                "pass": "step",
-            },
-            step.seconds,
-            check,
-            step.peak_bytes,
-            facts=step.facts,
-            after=step.after,
-        )
-
-    def clear(self) -> None:
-        pass
+    return job
 
 
 def gradient_error(
@@ -277,11 +195,7 @@ def gradient_error(
 def load_arrays(path: Path) -> Arrays:
     """What `numpy.savez` wrote, loaded."""
     with np.load(path) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
-def oracle_file(workspace: Path, setting: Setting) -> Path:
-    return workspace / f"oracle-{setting.model}-{setting.k}.npz"
+        return dict(archive)
 
 
 def layer_parameters(params: Arrays) -> list[Arrays]:

@@ -4,237 +4,189 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
+import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from benchmarks.harness import plan
-from benchmarks.harness.options import EDGE_MODELS
-
-Row = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Pick:
-    """Which rows: all given fields equal; `impls` lists alternatives, the fastest counts.
-
-    Without `k` those of dense rows.
-    """
-
-    impls: tuple[str, ...]
-    dtype: str = "float32"
-    direction: str = "forward"
-    k: int | None = None
-
-    def best(self, rows: Sequence[Row], suite: str, case: str, width: int | None) -> Row | None:
-        """The fastest such row that is accurate."""
-        found = [
-            row
-            for row in rows
-            if row["suite"] == suite
-            and row["case"] == case
-            and row["impl"] in self.impls
-            and row["dtype"] == self.dtype
-            and row["pass"] == self.direction
-            and row["shape"].get("k") == self.k
-            and (width is None or row["shape"].get("width") == width)
-            and row["accurate"]
-        ]
-        return min(found, key=lambda row: row["ms"], default=None)
+from benchmarks.harness.rows import Row, Spec, fastest
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
     """A statement that a run meets or misses.
 
-    The ratio of the reference's `quantity` to ours is `at_least` so much in each case, or with
-    `geometric_mean` in their mean; or, without a reference, our `quantity` in `unit` is `at_most`
-    so much. `published_ms` is what the paper's kernels took on the same GPU and graph.
+    `ours` and `over` are specifications of rows, `over` beside what it shares with `ours`. The
+    ratio of the quantity of `over` to ours is `at_least` so much; with several `cases` their
+    geometric mean is. Without `over`, our quantity in `unit` is `at_most` so much.
+    `published_ms` is what the paper's kernels took on the same GPU and graph.
     """
 
     what: str
     suite: str
-    device: Literal["cpu", "gpu"] | None
-    cases: tuple[str, ...]
-    ours: Pick
-    reference: Pick | None = None
+    device: str | None
+    ours: Spec
+    over: Spec | None = None
     at_least: float | None = None
-    width: int | None = None
-    geometric_mean: bool = False
+    at_most: float | None = None
     quantity: str = "ms"
     unit: float = 1.0
-    at_most: float | None = None
+    cases: tuple[str, ...] = ()
     published_ms: float | None = None
 
 
-_OURS = (plan.OURS, plan.ORDERED)
+_OURS = {"impl": (plan.OURS,)}
+_SPMM = {"impl": (plan.OURS, plan.ORDERED)}
 _MAXK = (plan.MAXK, plan.MAXK_WINDOWS)
 _DETERMINISTIC = (plan.MAXK_DETERMINISTIC, plan.MAXK_WINDOWS_DETERMINISTIC)
-_HALF = "bfloat16"
-_SORTED = (plan.SORTED,)
-_FASTEST_SORTED = (plan.SORTED + plan.FTZ,)  # with XLA's fastest flags
+_CUSPARSE = {"impl": plan.CUSPARSE}
+_FORWARD, _BACKWARD, _SELECT = ({"pass": name} for name in ("forward", "backward", "select"))
+_HALF = {"dtype": "bfloat16"}
+_DENSE = {"k": None}
 
 
 def _spmm() -> Iterator[Target]:
-    def target(
-        device: Literal["cpu", "gpu"], case: str, width: int, what: str, *picks: Any, **more: Any
-    ) -> Target:
-        cases = more.pop("cases", (case,))
-        what = f"{case}, F = {width}: {what}"
-        return Target(what, "spmm", device, cases, *picks, width=width, **more)
-
-    ours, back = Pick((plan.OURS,)), Pick((plan.OURS,), direction="backward")
-    for width, against_jax in ((64, 3.5), (256, 4.0)):
-        at = ("cpu", "rmat", width)
-        segment_sum = "JAX gather + sorted segment_sum"
-        yield target(*at, "torch.sparse CSR", ours, Pick((plan.TORCH,)), 1.3)
-        yield target(*at, segment_sum, ours, Pick((plan.SORTED,)), against_jax)
-        jax_back = Pick((plan.SORTED,), direction="backward")
-        yield target(*at, f"gradient of {segment_sum}", back, jax_back, 5.0)
-    at = ("gpu", plan.BIG_SHAPE, 256)
-    ours, half, back = Pick(_OURS), Pick(_OURS, _HALF), Pick(_OURS, direction="backward")
-    half_back = Pick(_OURS, _HALF, "backward")
-    cusparse = Pick(plan.CUSPARSE)
-    jax_back = Pick(_SORTED, direction="backward")
-    yield target(*at, "best cuSPARSE float32", ours, cusparse, 1.2)
-    yield target(*at, "bfloat16: best cuSPARSE bfloat16", half, Pick(plan.CUSPARSE, _HALF), 1.0)
-    yield target(*at, "backward within 15 % of forward", back, ours, 1 / 1.15)
-    yield target(*at, "bfloat16 backward within 15 % of forward", half_back, half, 1 / 1.15)
-    yield target(*at, "JAX sorted segment_sum", ours, Pick(_SORTED), 1.4)
-    yield target(*at, "gradient of JAX sorted segment_sum", back, jax_back, 4.0)
-    yield target(*at, "JAX unsorted segment_sum", ours, Pick((plan.UNSORTED,)), 15.0)
-    for ours_, direction in ((ours, "forward"), (back, "backward")):
-        flagged = Pick(_FASTEST_SORTED, direction=direction)
-        yield target(*at, f"{direction}: JAX with its fastest flags", ours_, flagged, 1.0)
+    segment_sum = "JAX gather + sorted segment_sum"
+    for width, times in ((64, 3.5), (256, 4.0)):
+        for what, fields, impl, at_least in (
+            ("torch.sparse CSR", {}, plan.TORCH, 1.3),
+            (segment_sum, {}, plan.SORTED, times),
+            (f"gradient of {segment_sum}", _BACKWARD, plan.SORTED, 5.0),
+        ):
+            ours = {**_OURS, "case": "rmat", "width": width, **fields}
+            what = f"rmat, F = {width}: {what}"
+            yield Target(what, "spmm", "cpu", ours, {"impl": (impl,)}, at_least)
+    plain, flagged = {"impl": (plan.SORTED,)}, {"impl": (plan.SORTED + plan.FTZ,)}
+    for what, fields, over, at_least in (
+        ("best cuSPARSE float32", {}, _CUSPARSE, 1.2),
+        ("bfloat16: best cuSPARSE bfloat16", _HALF, _CUSPARSE, 1.0),
+        ("backward within 15 % of forward", _BACKWARD, _FORWARD, 1 / 1.15),
+        ("bfloat16 backward within 15 % of forward", {**_HALF, **_BACKWARD}, _FORWARD, 1 / 1.15),
+        ("JAX sorted segment_sum", {}, plain, 1.4),
+        ("gradient of JAX sorted segment_sum", _BACKWARD, plain, 4.0),
+        ("JAX unsorted segment_sum", {}, {"impl": (plan.UNSORTED,)}, 15.0),
+        ("forward: JAX with its fastest flags", {}, flagged, 1.0),
+        ("backward: JAX with its fastest flags", _BACKWARD, flagged, 1.0),
+    ):
+        ours = {**_SPMM, "case": plan.BIG_SHAPE, "width": 256, **fields}
+        yield Target(f"{plan.BIG_SHAPE}, F = 256: {what}", "spmm", "gpu", ours, over, at_least)
+    ours, what = {**_SPMM, "width": 256}, "F = 256: best cuSPARSE float32"
     for shape in plan.OTHER_SHAPES:
-        yield target("gpu", shape, 256, "best cuSPARSE float32", ours, cusparse, 1.0)
-    yield target(
-        *("gpu", "geometric mean of the other shapes", 256, "best cuSPARSE float32"),
-        *(ours, cusparse, 1.3),
-        cases=plan.OTHER_SHAPES,
-        geometric_mean=True,
-    )
+        one = {**ours, "case": shape}
+        yield Target(f"{shape}, {what}", "spmm", "gpu", one, _CUSPARSE, 1.0)
+    what = f"geometric mean of the other shapes, {what}"
+    yield Target(what, "spmm", "gpu", ours, _CUSPARSE, 1.3, cases=plan.OTHER_SHAPES)
 
 
 def _maxk() -> Iterator[Target]:
-    dense = Pick((plan.OURS,))
-    at: Any = ("maxk", "cpu", ("rmat",))
-    yield Target("rmat, k = 32: our dense spmm", *at, Pick(_MAXK, k=32), dense, 2.0, 256)
-
-    def target(what: str, ours: Pick, reference: Pick, at_least: float, **more: Any) -> Target:
-        what = f"{plan.BIG_SHAPE}, k = {ours.k}: {what}"
-        at: Any = ("maxk", "gpu", (plan.BIG_SHAPE,))
-        return Target(what, *at, ours, reference, at_least, plan.MAXK_WIDTH, **more)
-
-    # k, times as fast as cuSPARSE's best product of dense rows in that dtype, the paper's ms.
-    tables = (
-        ("forward", "float32", _MAXK, ((32, 4.6, 7.24), (16, 8.0, 4.95), (8, 10.0, 5.06))),
-        ("forward", _HALF, _MAXK, ((32, 2.2, None), (16, 3.9, None), (8, 5.7, None))),
-        (
-            *("backward", "float32", (*_MAXK, *_DETERMINISTIC)),
-            ((32, 4.0, 6.79), (16, 7.5, 2.79), (8, 11.0, 2.21)),
-        ),
-    )
-    for direction, dtype, impls, rows in tables:
-        for k, at_least, published_ms in rows:
-            what = f"{direction}, {dtype}: best cuSPARSE {dtype}"
-            ours, cusparse = Pick(impls, dtype, direction, k), Pick(plan.CUSPARSE, dtype)
-            yield target(what, ours, cusparse, at_least, published_ms=published_ms)
-    for k, at_least in ((32, 5.5), (16, 9.5), (8, 14.0)):
-        what = "forward, packed float32: best cuSPARSE float32"
-        yield target(what, Pick((plan.MAXK_PACKED,), k=k), Pick(plan.CUSPARSE), at_least)
-    for dtype, at_least in (("float32", 2.5), (_HALF, 1.35)):
-        for direction in plan.BOTH:
-            what = f"{direction}, {dtype}: our dense spmm"
-            ours = Pick(_MAXK, dtype, direction, 32)
-            yield target(what, ours, Pick(_OURS, dtype, direction), at_least)
-    what = "deterministic backward, bfloat16: our dense spmm"
-    yield target(what, Pick(_DETERMINISTIC, _HALF, "backward", 32), Pick(_OURS, _HALF), 1.0)
-    select = Pick((plan.MAXK,), direction="select", k=32)
-    copy, top_k = (
-        Pick((plan.COPY,), direction="select"),
-        Pick((plan.TOP_K,), "float32", "select", 32),
-    )
-    what = "select, float32: copy of the input"
-    yield target(what, select, copy, 1 / 1.2, published_ms=0.28)
-    yield target("select, float32: jax.lax.top_k", select, top_k, 15.0)
+    ours = {"impl": _MAXK, "case": "rmat", "width": 256, "k": 32}
+    yield Target("rmat, k = 32: our dense spmm", "maxk", "cpu", ours, {**_OURS, **_DENSE}, 2.0)
+    cusparse, dense = {**_CUSPARSE, **_FORWARD, **_DENSE}, {**_SPMM, **_DENSE}
+    both, half = {"impl": _MAXK}, {"impl": _MAXK, **_HALF}
+    either = {"impl": (*_MAXK, *_DETERMINISTIC), **_BACKWARD}
+    deterministic = "deterministic backward, bfloat16: our dense spmm"
+    by_rows = {"impl": _DETERMINISTIC, **_HALF, **_BACKWARD}
+    packed = "forward, packed float32: best cuSPARSE float32"
+    select = {"impl": (plan.MAXK,), **_SELECT}
+    copy, top_k = {"impl": (plan.COPY,), **_DENSE}, {"impl": (plan.TOP_K,)}
+    forward, backward = (f"{way}, float32: best cuSPARSE float32" for way in plan.BOTH)
+    published = {
+        forward: {32: 7.24, 16: 4.95, 8: 5.06},
+        backward: {32: 6.79, 16: 2.79, 8: 2.21},
+        "select, float32: copy of the input": {32: 0.28},
+    }
+    for what, fields, over, bounds in (
+        (forward, both, cusparse, {32: 4.6, 16: 8.0, 8: 10.0}),
+        ("forward, bfloat16: best cuSPARSE bfloat16", half, cusparse, {32: 2.2, 16: 3.9, 8: 5.7}),
+        (backward, either, cusparse, {32: 4.0, 16: 7.5, 8: 11.0}),
+        (packed, {"impl": (plan.MAXK_PACKED,)}, cusparse, {32: 5.5, 16: 9.5, 8: 14.0}),
+        ("forward, float32: our dense spmm", both, dense, {32: 2.5}),
+        ("backward, float32: our dense spmm", {**both, **_BACKWARD}, dense, {32: 2.5}),
+        ("forward, bfloat16: our dense spmm", half, dense, {32: 1.35}),
+        ("backward, bfloat16: our dense spmm", {**half, **_BACKWARD}, dense, {32: 1.35}),
+        (deterministic, by_rows, {**dense, **_FORWARD}, {32: 1.0}),
+        ("select, float32: copy of the input", select, copy, {32: 1 / 1.2}),
+        ("select, float32: jax.lax.top_k", select, top_k, {32: 15.0}),
+    ):
+        for k, at_least in bounds.items():
+            ours = {**fields, "case": plan.BIG_SHAPE, "width": plan.MAXK_WIDTH, "k": k}
+            ms = published.get(what, {}).get(k)
+            name = f"{plan.BIG_SHAPE}, k = {k}: {what}"
+            yield Target(name, "maxk", "gpu", ours, over, at_least, published_ms=ms)
 
 
 def _attention() -> Iterator[Target]:
     from benchmarks.suites.attention import CPU_SHAPE, DEEP, STEP_SHAPES, plain_steps
 
-    gpu: Any = ("attention", "gpu")
     for dtype, (direction, times) in itertools.product(
-        ("float32", _HALF), (("forward", 1.4), ("backward", 2.2))
+        ("float32", "bfloat16"), (("forward", 1.4), ("backward", 2.2))
     ):
         what = f"4 heads of 64, {direction}, {dtype}: within {times} times our spmm"
-        picks = Pick((plan.GAT,), dtype, direction), Pick((plan.OURS,), dtype), 1 / times
-        yield Target(f"{plan.BIG_SHAPE}, {what}", *gpu, (plan.BIG_SHAPE,), *picks, 256)
-    time, memory, pyg = "ms", "peak_bytes", (plan.PYG_EDGES,)
-    ours = Pick((plan.OURS,), direction="step")
-    steps = [("gpu", shape, model) for model in EDGE_MODELS for shape in STEP_SHAPES]
-    steps += [("cpu", CPU_SHAPE, model) for model in EDGE_MODELS]
-    for device, shape, model in steps:
-        case, plain = f"{shape} {model}", plain_steps(model, device)
-        fastest = ("plain JAX", plain, 5.0 if device == "gpu" else 2.0, time)
-        compared = [fastest, ("peak memory of plain JAX", (plan.PLAIN,), 10.0, memory)]
-        if device == "gpu":
-            compared = [("PyG", pyg, 3.0, time), ("peak memory of PyG", pyg, 4.0, memory), fastest]
-        for name, impls, at_least, quantity in compared:
-            what, reference = f"{case} step: {name}", Pick(impls, direction="step")
-            at: Any = ("attention", device, (case,))
-            yield Target(what, *at, ours, reference, at_least, quantity=quantity)
-    two, four = (f"{plan.BIG_SHAPE} gat{deep.label}" for deep in DEEP)
-    for case, dtype, quantity, unit, at_most in (
-        (two, "float32", memory, 1e9, 3.9),
-        (four, "float32", time, 1.0, 230.0),
-        (four, _HALF, time, 1.0, 130.0),
-        (four, "float32", memory, 1e9, 8.0),
+        ours = {"impl": (plan.GAT,), "case": plan.BIG_SHAPE, "width": 256}
+        ours |= {"dtype": dtype, "pass": direction}
+        over = {**_OURS, **_FORWARD}
+        yield Target(f"{plan.BIG_SHAPE}, {what}", "attention", "gpu", ours, over, 1 / times)
+    step, memory, pyg = {**_OURS, "pass": "step"}, "peak_bytes", (plan.PYG_EDGES,)
+    for model in plan.EDGE_MODELS:
+        for shape in (*STEP_SHAPES, CPU_SHAPE):
+            device = "cpu" if shape == CPU_SHAPE else "gpu"
+            plain = plain_steps(model, device)
+            bounds = [("plain JAX", plain, 2.0, "ms")]
+            bounds += [("peak memory of plain JAX", (plan.PLAIN,), 10.0, memory)]
+            if device == "gpu":
+                bounds = [("PyG", pyg, 3.0, "ms"), ("peak memory of PyG", pyg, 4.0, memory)]
+                bounds += [("plain JAX", plain, 5.0, "ms")]
+            for what, impls, at_least, quantity in bounds:
+                ours, what = {**step, "case": f"{shape} {model}"}, f"{shape} {model} step: {what}"
+                at: Any = ("attention", device, ours, {"impl": impls}, at_least)
+                yield Target(what, *at, quantity=quantity)
+    two, four = (f"{plan.BIG_SHAPE} gat{label}" for label in DEEP)
+    milliseconds, gigabytes = ("milliseconds", "ms", 1.0), ("peak memory in GB", memory, 1e9)
+    for case, dtype, (what, quantity, unit), at_most in (
+        (two, "float32", gigabytes, 3.9),
+        (four, "float32", milliseconds, 230.0),
+        (four, "bfloat16", milliseconds, 130.0),
+        (four, "float32", gigabytes, 8.0),
     ):
-        what = "milliseconds" if quantity == time else "peak memory in GB"
-        limits: Any = {"quantity": quantity, "unit": unit, "at_most": at_most}
-        ours = Pick((plan.OURS,), dtype, "step")
-        yield Target(f"{case} step, {dtype}: {what}", *gpu, (case,), ours, **limits)
+        ours, what = {**step, "case": case, "dtype": dtype}, f"{case} step, {dtype}: {what}"
+        limit: Any = {"at_most": at_most, "quantity": quantity, "unit": unit}
+        yield Target(what, "attention", "gpu", ours, **limit)
 
 
-def _steps() -> Iterator[Target]:
+def _training() -> Iterator[Target]:
     from benchmarks.suites.training import STEP_REFERENCES
 
-    ours, case = Pick((plan.OURS,), direction="step"), (plan.BIG_SHAPE,)
-    at: Any = ("training", "gpu", case, ours)
+    step = {**_OURS, "pass": "step"}
+    ours = {**step, "case": plan.BIG_SHAPE}
     for what, impls, at_least in (
         ("the best of all others", STEP_REFERENCES, 1.3),
         ("PyG's best path", (plan.PYG_ADJ,), 2.0),
         ("plain JAX", (plan.SORTED,), 2.7),
     ):
-        reference = Pick(impls, direction="step")
-        yield Target(f"GraphSAGE step: {what}", *at, reference, at_least)
-    limits: Any = {"quantity": "peak_bytes", "unit": 1e9, "at_most": 7.5}
-    yield Target("GraphSAGE step: peak memory in GB", *at, **limits)
-    relu = {"float32": {32: 2.2, 16: 3.0}, _HALF: {32: 1.35, 16: 1.9}}
-    for model, dtype in itertools.product(("sage", "gcn", "gin"), relu):
-        at = ("training-maxk", "gpu", (f"{plan.BIG_SHAPE} {model}",))
-        for k, at_least in relu[dtype].items():
-            what = f"{model}, MaxK {k}, {dtype}: our ReLU model"
-            picks = Pick((plan.OURS,), dtype, "step", k), Pick((plan.OURS,), dtype, "step")
-            yield Target(what, *at, *picks, at_least)
-    at = ("training-maxk", "gpu", (f"{plan.BIG_SHAPE} sage",))
+        yield Target(f"GraphSAGE step: {what}", "training", "gpu", ours, {"impl": impls}, at_least)
+    limit: Any = {"at_most": 7.5, "quantity": "peak_bytes", "unit": 1e9}
+    yield Target("GraphSAGE step: peak memory in GB", "training", "gpu", ours, **limit)
+    at = ("training-maxk", "gpu")
+    bounds = {"float32": {32: 2.2, 16: 3.0}, "bfloat16": {32: 1.35, 16: 1.9}}
+    for model, dtype, k in itertools.product(("sage", "gcn", "gin"), bounds, (32, 16)):
+        ours = {**step, "case": f"{plan.BIG_SHAPE} {model}", "dtype": dtype, "k": k}
+        what = f"{model}, MaxK {k}, {dtype}: our ReLU model"
+        yield Target(what, *at, ours, _DENSE, bounds[dtype][k])
     for k, at_least in ((32, 5.0), (16, 7.0)):
-        picks = Pick((plan.OURS,), direction="step", k=k), Pick((plan.PYG_ADJ,), direction="step")
-        yield Target(f"sage, MaxK {k}, float32: PyG", *at, *picks, at_least)
+        ours, over = {**step, "case": f"{plan.BIG_SHAPE} sage", "k": k}, {"impl": (plan.PYG_ADJ,)}
+        yield Target(f"sage, MaxK {k}, float32: PyG", *at, ours, {**over, **_DENSE}, at_least)
 
 
 def table() -> list[Target]:
     """All targets."""
-    build = Pick((plan.OURS,), "int32", "build")
-    limits: Any = {"quantity": "memory_ratio", "at_most": 3.0}
+    build = {**_OURS, "case": "rmat20m", "dtype": "int32", "pass": "build"}
     what = "building 20 M edges: peak memory over the result's"
-    graph = Target(what, "graph", None, ("rmat20m",), build, **limits)
-    return [*_spmm(), *_maxk(), *_attention(), *_steps(), graph]
+    graph = Target(what, "graph", None, build, at_most=3.0, quantity="memory_ratio")
+    return [*_spmm(), *_maxk(), *_attention(), *_training(), graph]
 
 
 def evaluate(
-    rows: Sequence[Row], suite: str, device: str, scale: float = 1.0
+    rows: Sequence[Row], suite: str, device: str | None, scale: float | None = 1.0
 ) -> list[dict[str, Any]]:
     """Each target of a suite and device with its value and `met`, `missed` or `not measured`.
 
@@ -248,35 +200,27 @@ def evaluate(
 
 
 def _evaluate(target: Target, rows: Sequence[Row]) -> dict[str, Any]:
-    values = [_value(target, rows, case) for case in target.cases]
-    result: dict[str, Any] = {
-        "target": target.what,
-        "at_least": target.at_least,
-        "at_most": target.at_most,
-    }
+    bounds = {"at_least": target.at_least, "at_most": target.at_most}
+    result = {"target": target.what, **bounds}
     if target.published_ms is not None:
         result["published_ms"] = target.published_ms
-    if len(target.cases) == 1:
-        best = target.ours.best(rows, target.suite, target.cases[0], target.width)
+    if not target.cases:
+        best = fastest(rows, target.ours)
         result |= {"impl": best and best["impl"], "ms": best and best["ms"]}
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    ours = [{**target.ours, "case": case} for case in target.cases] or [target.ours]
+    values = [_value(target, one, rows) for one in ours]
+    if None in values:
         return {**result, "value": None, "status": "not measured"}
-    if target.geometric_mean:
-        value = math.exp(sum(map(math.log, known)) / len(known))
-    else:
-        value = min(known) if target.at_least is not None else max(known)
-    met = (
-        value >= target.at_least if target.at_least is not None else value <= (target.at_most or 0)
-    )
+    value = statistics.geometric_mean(values) if target.cases else values[0]
+    lower, upper = target.at_least, target.at_most
+    met = value <= upper if lower is None else value >= lower
     return {**result, "value": round(value, 3), "status": "met" if met else "missed"}
 
 
-def _value(target: Target, rows: Sequence[Row], case: str) -> float | None:
-    ours = target.ours.best(rows, target.suite, case, target.width)
-    value = None if ours is None else ours.get(target.quantity)
-    if value is None or target.reference is None:
-        return None if value is None else value / target.unit
-    reference = target.reference.best(rows, target.suite, case, target.width)
-    compared = None if reference is None else reference.get(target.quantity)
-    return None if compared is None else compared / value
+def _value(target: Target, ours: Spec, rows: Sequence[Row]) -> Any:
+    """The quantity of ours in its unit, or its ratio; `None` where there is no row or figure."""
+    specs = (ours,) if target.over is None else (ours, {**ours, **target.over})
+    found = [(fastest(rows, spec) or {}).get(target.quantity) for spec in specs]
+    if None in found:
+        return None
+    return found[0] / target.unit if target.over is None else found[1] / found[0]

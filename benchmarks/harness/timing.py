@@ -11,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 # A call shorter than this, in milliseconds, may have taken the host longer than the device.
 SHORT_CALL = 1.0
 # A call shorter than this is timed in batches, so that the clock and the dispatch of the first
 # call of a batch do not count.
-_LONG_CALL = 50e-3
 _BATCH = 50e-3
+_WARMUP = 3
 
 
 class Timing(NamedTuple):
@@ -42,58 +44,34 @@ class Timing(NamedTuple):
 
 def summary(samples: list[float]) -> dict[str, Any]:
     """The median and the spread."""
-    ordered = sorted(samples)
-    last = len(ordered) - 1
-    return {
-        "ms": round(statistics.median(ordered), 5),
-        "p10": round(ordered[round(0.1 * last)], 5),
-        "p90": round(ordered[round(0.9 * last)], 5),
-        "repeats": len(ordered),
-    }
+    p10, p90 = np.quantile(samples, (0.1, 0.9), method="nearest").round(5).tolist()
+    ms = round(statistics.median(samples), 5)
+    return {"ms": ms, "p10": p10, "p90": p90, "repeats": len(samples)}
 
 
 def measure(
-    seconds: Callable[[int], float],
-    repeats: int,
-    *,
-    warmup: int = 3,
-    batch_seconds: float = _BATCH,
+    seconds: Callable[[int], float], repeats: int, *, batch_seconds: float = _BATCH
 ) -> Timing:
-    """Times what `seconds(count)` runs: `count` calls, waited for, in seconds of wall or device.
+    """Times `repeats` batches of `count` calls that `seconds(count)` runs, waits for and times.
 
-    Args:
-        seconds: runs a batch and says how long it took.
-        repeats: number of timed batches.
-        warmup: untimed calls before, of which the last sets the size of a batch.
-        batch_seconds: shortest batch of calls that are themselves short.
+    The last call of the warm-up sets the size of a batch: calls that are short are batched to
+    `batch_seconds`.
     """
-    for _ in range(max(warmup - 1, 1)):
+    for _ in range(_WARMUP - 1):
         seconds(1)
-    once = seconds(1)
-    batch = 1
-    if once < min(_LONG_CALL, batch_seconds):
+    once, batch = seconds(1), 1
+    if once < min(_BATCH, batch_seconds):
         # The single call includes the full latency: measure again at a size where it does not.
         trial = max(1, min(64, math.ceil(batch_seconds / max(once, 1e-7))))
         batch = max(1, math.ceil(batch_seconds * trial / max(seconds(trial), 1e-7)))
-    samples: list[float] = []
-    shares: list[float] = []
+    samples, shares = [], []
     for _ in range(repeats):
         before = cpu_snapshot()
-        samples.append(1e3 * seconds(batch) / batch)
-        share = foreign_share(before, cpu_snapshot())
-        if share is not None:
-            shares.append(share)
-    return Timing(
-        **summary(samples),
-        batch=batch,
-        others=round(statistics.median(shares), 3) if shares else None,
-        samples=[round(sample, 5) for sample in samples],
-    )
-
-
-def steps_in(call: Timing, seconds: float = _BATCH) -> int:
-    """The number of calls that fill this time, and at least 64: a loop's start must not count."""
-    return min(max(math.ceil(1e3 * seconds / call.ms), 64), 4096)
+        samples.append(round(1e3 * seconds(batch) / batch, 5))
+        shares.append(foreign_share(before, cpu_snapshot()))
+    known = [share for share in shares if share is not None]
+    others = round(statistics.median(known), 3) if known else None
+    return Timing(**summary(samples), batch=batch, others=others, samples=samples)
 
 
 def peak_resident_bytes(call: Callable[[], object]) -> int | None:
@@ -104,43 +82,27 @@ def peak_resident_bytes(call: Callable[[], object]) -> int | None:
     """
     try:
         Path("/proc/self/clear_refs").write_text("5")
-        before = _status("VmRSS")
-        result = call()
-        peak = _status("VmHWM")
-        del result
     except OSError:
         return None
+    before = process_bytes()
+    result = call()
+    peak = process_bytes("VmHWM")
+    del result
     return None if before is None or peak is None else max(peak - before, 0)
 
 
-def peak_process_bytes() -> int | None:
-    """The process's own high-water mark."""
-    return _status("VmHWM")
-
-
-def resident_bytes() -> int | None:
-    """What the process holds now, or `None` where nobody can say."""
+def process_bytes(field: str = "VmRSS") -> int | None:
+    """What the process holds now, or with `VmHWM` at its peak; `None` where nobody can say."""
     try:
-        return _status("VmRSS")
+        status = Path("/proc/self/status").read_text()
     except OSError:
         return None
-
-
-def _status(field: str) -> int | None:
-    match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    match = re.search(rf"^{field}:\s+(\d+) kB", status, re.M)
     return None if match is None else 1024 * int(match[1])
 
 
-class Snapshot(NamedTuple):
-    """Seconds so far: of the clock, of all CPUs at work, and of this process."""
-
-    clock: float
-    busy: float
-    own: float
-
-
-def cpu_snapshot() -> Snapshot | None:
-    """Now, or `None` where the system does not say (it is Linux that does)."""
+def cpu_snapshot() -> np.ndarray | None:
+    """Seconds so far: of the clock, of all CPUs at work, of this process; `None` without /proc."""
     try:
         line = Path("/proc/stat").read_text().split("\n", 1)[0]
     except OSError:
@@ -149,13 +111,12 @@ def cpu_snapshot() -> Snapshot | None:
     # or time that a neighbour of this virtual machine took.
     ticks = [int(field) for field in line.split()[1:9]]
     busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
-    return Snapshot(time.perf_counter(), busy, time.process_time())
+    return np.array([time.perf_counter(), busy, time.process_time()])
 
 
-def foreign_share(before: Snapshot | None, after: Snapshot | None) -> float | None:
+def foreign_share(before: np.ndarray | None, after: np.ndarray | None) -> float | None:
     """The share of all CPUs' time in between that others used."""
     if before is None or after is None:
         return None
-    elapsed = (after.clock - before.clock) * (os.cpu_count() or 1)
-    foreign = (after.busy - before.busy) - (after.own - before.own)
-    return max(foreign, 0.0) / max(elapsed, 1e-9)
+    elapsed, busy, own = after - before
+    return float(max(busy - own, 0.0) / max(elapsed * (os.cpu_count() or 1), 1e-9))

@@ -1,8 +1,7 @@
 """The worker of all suites: `python -m benchmarks.harness.worker TASK.json [FIRST]`.
 
 Runs the task's entries from number FIRST on, with a message before and after each, so that a
-parent can continue behind an entry that takes the process down. With `profile` in the task each
-job runs once between two markers, which alone the profiler around this process is to see.
+parent can continue behind an entry that takes the process down.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import math
 import sys
 import time
 import traceback
@@ -17,65 +17,56 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import process, timing
-from benchmarks.harness.job import Job, Unsupported, Workshop, device_lost, out_of_memory
+from benchmarks.harness.job import Job, Unsupported
 
-# The module whose `make(task, threads)` prepares the jobs of a kind of task. It imports the
-# framework, after the threads are limited.
-_WORKSHOPS = {
-    "operations": "benchmarks.harness.operations",
-    "steps": "benchmarks.harness.steps",
-    "graph": "benchmarks.suites.graph",
-}
+_LOST = ("CUDA error", "CUDA_ERROR", "INTERNAL", "illegal")  # the GPU may be in any state
 
 
 def main(task_file: str, first: str = "0") -> int:
     task = json.loads(Path(task_file).read_text())
     threads = process.limit_threads(task["device"], task["threads"])
-    marker: Any = None
     try:
-        module = importlib.import_module(_WORKSHOPS[task["kind"]])
-        workshop: Workshop = module.make(task, threads)
-        if task.get("profile"):
-            from benchmarks.harness.marker import Marker
-
-            marker = Marker(profiler_calls=task["device"] == "gpu")
+        # What makes the job of an entry, or `None` where that leaves a file in place of a row. Its
+        # module imports the framework, after the threads are limited.
+        prepare = importlib.import_module(task["module"]).make(task, threads)
     except ImportError as error:
         process.send({"missing": str(error)})
         return 0
-    for number, entry in enumerate(task["entries"]):
-        if number < int(first):
-            continue
+    for number, entry in list(enumerate(task["entries"]))[int(first) :]:
         process.send({"start": number})
         try:
             began = time.perf_counter()
-            job = workshop.prepare(entry)
+            job = prepare(entry)
             if job is None:
                 process.send({"done": number})
             else:
-                row = _timed(job, task) if marker is None else _profiled(job, marker, number)
+                row = {"suite": task["suite"], **_timed(job, task["timing"])}
                 row["seconds_in_all"] = round(time.perf_counter() - began, 2)
-                process.send({"done": number, "row": {"suite": task["suite"], **row}})
+                process.send({"done": number, "row": row})
                 job.close()
                 del job
         except (Unsupported, ImportError) as error:
             process.send({"done": number, "skipped": str(error)})
         except Exception as error:
             reason = f"{type(error).__name__}: {str(error)[:300]}"
-            if out_of_memory(error) and not entry["impl"].startswith("jaxgnn"):
+            full = "out of memory" in str(error).lower() or "RESOURCE_EXHAUSTED" in str(error)
+            if full and not entry["impl"].startswith("jaxgnn"):
                 process.send({"done": number, "skipped": reason})
             else:
                 traceback.print_exc()
                 process.send({"done": number, "failed": reason})
-            if device_lost(error, task["device"]):
+            lost = not full and any(sign in str(error) for sign in _LOST)
+            if lost and task["device"] == "gpu":
                 return 3  # the parent starts a new process
         gc.collect()
-        workshop.clear()
+        if task["device"] == "gpu" and "torch" in sys.modules:
+            sys.modules["torch"].cuda.empty_cache()
     return 0
 
 
-def _timed(job: Job, task: dict[str, Any]) -> dict[str, Any]:
+def _timed(job: Job, config: dict[str, Any]) -> dict[str, Any]:
     """The row of a job. The peak is read before the check, whose memory is not the job's."""
-    timed, call_ms = measure(job, task["timing"])
+    timed, call_ms = measure(job, config)
     peak = job.peak_bytes()
     return {
         **job.identity,
@@ -95,17 +86,9 @@ def measure(job: Job, config: dict[str, Any]) -> tuple[timing.Timing, float | No
     call = timing.measure(job.seconds, **config)
     if job.loop is None or call.ms >= timing.SHORT_CALL:
         return call, None
-    steps = timing.steps_in(call, config["batch_seconds"])
+    # Steps that fill a batch, and at least 64: a loop's start must not count.
+    steps = min(max(math.ceil(1e3 * config["batch_seconds"] / call.ms), 64), 4096)
     return timing.measure(job.loop(steps), **config).divided(steps), call.ms
-
-
-def _profiled(job: Job, marker: Any, number: int) -> dict[str, Any]:
-    """The row of a job without times, run once more after it was compiled and checked."""
-    checks = job.check()
-    job.seconds(1)
-    with marker.case(number):
-        job.seconds(1)
-    return {**job.identity, "baseline": None, "ratio": None, **checks, **job.facts}
 
 
 if __name__ == "__main__":

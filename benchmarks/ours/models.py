@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,17 +13,8 @@ from jaxtyping import Array
 
 from benchmarks.baselines.jax_models import Apply
 from benchmarks.harness import plan
-from benchmarks.harness.steps import Arrays, Setting, layer_parameters
-from jaxgnn import (
-    Graph,
-    build_info,
-    gather_edges,
-    nn,
-    segment_reduce,
-    segment_softmax,
-    spmm,
-    transform,
-)
+from benchmarks.harness.steps import Arrays, Setting
+from jaxgnn import build_info, nn
 
 _MODELS: dict[str, Callable[..., nn.GNN]] = {
     "sage": nn.GraphSAGE,
@@ -50,7 +40,7 @@ def _module(setting: Setting, widths: list[int]) -> nn.GNN:
         widths[0],
         widths[1],
         widths[-1],
-        len(widths) - (3 if setting.input_layer else 1),
+        num_layers=len(widths) - (3 if setting.input_layer else 1),
         activation=jax.nn.relu if setting.k is None else nn.MaxK(setting.k),
         input_layer=setting.input_layer,
         dtype=None if setting.dtype in ("float32", "float64") else jnp.dtype(setting.dtype),
@@ -81,8 +71,6 @@ def model_of(setting: Setting, widths: list[int]) -> Apply:
     info = build_info()
     if not (info.cpu if jax.default_backend() == "cpu" else info.cuda):
         raise RuntimeError(f"no kernels for {jax.default_backend()}: {info}")
-    if setting.impl == plan.STORED:
-        return functools.partial(_composed, _COMPOSED[setting.model])
     module = _module(setting, widths)
     module.train()
     training, state = nnx.split(module)
@@ -102,50 +90,3 @@ def model_of(setting: Setting, widths: list[int]) -> Apply:
         return nnx.merge(definition, nnx.from_flat_state(flat), copy=True)(structure, x)
 
     return apply
-
-
-# Models composed of operations on edges, whose values are stored for the backward pass: the
-# ablation's step before fusion. Projections are on the nodes, sums over neighbours in one kernel.
-
-
-def with_self_loops(graph: Graph) -> Graph:
-    """The graph of the composed attention."""
-    return transform.add_remaining_self_loops(graph)[0]
-
-
-def _composed(
-    layer: Callable[[Arrays, Graph, Array], Array],
-    params: Arrays,
-    graph: Graph,
-    x: Array,
-    key: Any = None,
-) -> Array:
-    del key
-    layers = layer_parameters(params)
-    for number, own in enumerate(layers):
-        x = layer(own, graph, x)
-        if number < len(layers) - 1:
-            x = jax.nn.relu(x)
-    return x
-
-
-def composed_gat(own: Arrays, graph: Graph, x: Array) -> Array:
-    """Scores and weights of edges and heads are stored."""
-    heads, features = own["attention_senders"].shape
-    h = (x @ own["linear.kernel"]).reshape(x.shape[0], heads, features)
-    source, target = (
-        (h * own[end]).sum(axis=-1) for end in ("attention_senders", "attention_receivers")
-    )
-    scores = jax.nn.leaky_relu(gather_edges(graph, source, target, "add"), 0.2)
-    out = spmm(graph, h, segment_softmax(graph, scores))
-    return out.reshape(x.shape[0], heads * features) + own["bias"]
-
-
-def composed_edge_conv(own: Arrays, graph: Graph, x: Array) -> Array:
-    """Messages are stored."""
-    first, second = jnp.split(own["linear.kernel"], 2)
-    theta, phi = x @ second, x @ (first - second) + own["linear.bias"]
-    return segment_reduce(graph, gather_edges(graph, theta, phi, "add"), "max")
-
-
-_COMPOSED = {"gat": composed_gat, "edgeconv": composed_edge_conv}

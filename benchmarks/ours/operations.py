@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from benchmarks.baselines.jax_operations import Edges, extremum, kept_product, scattered_rows
 from benchmarks.harness import plan
 from benchmarks.harness.graphs import StoredGraph
 from benchmarks.harness.jax_programs import compiled, pullback
-from benchmarks.harness.job import Unsupported
-from benchmarks.harness.operations import Candidate
+from benchmarks.harness.operations import Candidate, Inputs
 from benchmarks.harness.plan import Measurement
 from jaxgnn import CBSR, Graph, config, gat_attention, maxk, maxk_spmm, spmm
 from tests.support import oracle_attention_rows, oracle_rows
@@ -31,16 +29,9 @@ _SEED = 21  # of attention's scores
 
 
 def preprocessed(graph: Graph, method: str) -> tuple[Graph, dict[str, Any]]:
-    """What a method that makes a graph faster returns, and what that took.
-
-    Raises:
-        Unsupported: graphs have no such method.
-    """
-    make: Callable[[], Graph] | None = getattr(graph, method, None)
-    if make is None:
-        raise Unsupported(f"Graph has no {method}")
+    """What a method that makes a graph faster returns, and what that took."""
     start = time.perf_counter()
-    made = jax.block_until_ready(make())
+    made = jax.block_until_ready(getattr(graph, method)())
     seconds = time.perf_counter() - start
     before = {id(leaf) for leaf in jax.tree.leaves(graph)}
     new = {id(leaf): leaf for leaf in jax.tree.leaves(made) if id(leaf) not in before}
@@ -59,36 +50,27 @@ class Ours:
         self._made: dict[str, tuple[Graph, dict[str, Any]]] = {}
 
     def candidate(
-        self,
-        m: Measurement,
-        x: Array,
-        dense: np.ndarray,
-        weights: Array | None,
-        kept: np.ndarray | None,
-        edges: Edges,
+        self, m: Measurement, x: Array, inputs: Inputs, weights: Array | None, edges: Edges
     ) -> Candidate:
-        """Prepares an operation on `x`, which is `dense` on the device."""
+        """Prepares an operation on `x`, the dense input on the device."""
         if m.direction == "select":
             return _selection(m, x)
         if m.impl == plan.GAT:
-            return _attention(m, self._graph, self._stored, x, dense)
+            return _attention(m, self._graph, self._stored, x, inputs.dense)
         if m.impl == plan.MAX:
             return extremum(m, _maximum, x, (self._graph,), edges)
         graph, facts = self._graph, {}
-        for prefix, method in (
-            (plan.ORDERED, "with_row_schedule"),
-            (plan.MAXK_WINDOWS, "with_windows"),
-        ):
+        methods = {plan.ORDERED: "with_row_schedule", plan.MAXK_WINDOWS: "with_windows"}
+        for prefix, method in methods.items():
             if m.impl.startswith(prefix):
                 if method not in self._made:
                     self._made[method] = preprocessed(graph, method)
                 graph, facts = self._made[method]
         if m.k is None:
-            candidate = compiled(
-                pullback(_spmm) if m.direction == "backward" else _spmm, x, graph, weights
-            )
+            function = pullback(_spmm) if m.direction == "backward" else _spmm
+            candidate = compiled(function, x, graph, weights)
         else:
-            candidate = _kept_product(m, x, kept, graph)
+            candidate = _kept_product(m, x, inputs.kept, graph)
         candidate.facts |= facts
         return candidate
 
@@ -109,21 +91,19 @@ def _kept_product(m: Measurement, x: Array, kept: np.ndarray | None, graph: Grap
             cbsr = CBSR(values, indices, m.width, packed)
             return maxk_spmm(graph, cbsr, impl="kernel")
 
-    facts = {"kernel": True}
     if m.direction == "backward":
         candidate = kept_product(m, function, x, jnp.asarray(kept), (graph,))
     else:
         # What the selection left, and where: on the CPU its results lie in huge pages.
         cbsr = jax.jit(lambda x: maxk(x, m.k or 0, packed=packed, impl="kernel"))(x)
         candidate = compiled(function, cbsr.values, cbsr.indices, graph)
-    candidate.facts |= facts
+    candidate.facts["kernel"] = True
     return candidate
 
 
 def _selection(m: Measurement, x: Array) -> Candidate:
     """The selection, after dropout where the implementation says so."""
-    assert m.k is not None
-    k, keep = m.k, 1 - plan.DROPOUT_RATE
+    k, keep = m.k or 0, 1 - plan.DROPOUT_RATE
     dropped = m.impl in (plan.MAXK_DROPOUT, plan.MAXK_BERNOULLI)
     operands = (jnp.asarray(_KEY, jnp.uint32),) if dropped else ()
 
@@ -148,13 +128,9 @@ def _selection(m: Measurement, x: Array) -> Candidate:
             kept = oracle_rows.philox_kept(rows, m.width, plan.DROPOUT_RATE, _KEY)
         return np.where(kept, x / np.float32(keep), np.float32(0))
 
+    fields = {"rows": scattered_rows(m.width), "facts": {"kernel": True}}
     return compiled(
-        select,
-        x,
-        *operands,
-        rows=scattered_rows(m.width),
-        selected_from=selected_from if dropped else None,
-        facts={"kernel": True},
+        select, x, *operands, selected_from=selected_from if dropped else None, **fields
     )
 
 
@@ -169,31 +145,29 @@ def _attention(
     ]
     operands = [*map(jax.device_put, scores), graph]
     facts = {"kernel": True, "heads": plan.ATTENTION_HEADS}
-    if m.direction == "forward":
-        reference = oracle_attention_rows.Oracle(*stored.all_rows(), dense, *scores)
+    backward, features = m.direction == "backward", dense
+    if backward:
+        features = rng.random((nodes, width), np.float32) - np.float32(0.5)
+        features = oracle_rows.round_to(features, m.dtype)
+    rows = (*stored.rows(), *stored.rows(backward=True))
+    reference = oracle_attention_rows.Oracle(*rows, features, *scores)
 
-        def error(result: Any) -> float:
-            return reference.forward_error(np.asarray(result))
+    def error(result: Any) -> float:
+        if backward:
+            return reference.backward_error(dense, *map(np.asarray, result))
+        return reference.forward_error(np.asarray(result))
 
+    if not backward:
         return compiled(_attend, x, *operands, error=error, facts=facts)
-    features = rng.random((nodes, width), np.float32) - np.float32(0.5)
-    features = oracle_rows.round_to(features, m.dtype)
-    reference = oracle_attention_rows.Oracle(*stored.all_rows(), features, *scores)
 
-    def linearized(v: Array, source: Array, target: Array, graph: Graph) -> Callable:
+    def linearized(v: Array, source: Array, target: Array, graph: Graph) -> Any:
         return jax.vjp(lambda *own: _attend(*own, graph), v, source, target)[1]
 
     pull = jax.jit(linearized)(jax.device_put(features), *operands)
-
-    def backward_error(result: tuple[Array, Array, Array]) -> float:
-        return reference.backward_error(dense, *map(np.asarray, result))
-
-    return compiled(lambda x, pull: pull(x), x, pull, error=backward_error, facts=facts)
+    return compiled(lambda x, pull: pull(x), x, pull, error=error, facts=facts)
 
 
-def _attend(
-    v: Float[Array, "nodes width"], source: Array, target: Array, graph: Graph
-) -> Float[Array, "nodes width"]:
-    heads = source.shape[1]
-    out = gat_attention(graph, v.reshape(v.shape[0], heads, -1), source, target, impl="kernel")
-    return out.reshape(v.shape)
+def _attend(v: Array, source: Array, target: Array, graph: Graph) -> Array:
+    """Attention of rows `[nodes, width]`, whose heads are slices of the width."""
+    heads = v.reshape(v.shape[0], source.shape[1], -1)
+    return gat_attention(graph, heads, source, target, impl="kernel").reshape(v.shape)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import dataclasses
+import functools
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,20 @@ import numpy as np
 from benchmarks.harness import plan, process, timing
 from benchmarks.harness.job import Job, checked
 from benchmarks.harness.options import Options
-from benchmarks.harness.record import Record, Row, compare
+from benchmarks.harness.plan import Measurement
+from benchmarks.harness.record import Record
+from benchmarks.harness.rows import Row, compare
 
 _LEVELS = 20
 _EDGES_PER_NODE = 20_000_000 / 2**_LEVELS
-SCIPY_ROUTE = "SciPy tocsr + tocsc"
+_FIELDS = (
+    *("row_offsets", "senders", "edge_permutation"),
+    *("transpose_row_offsets", "transpose_receivers", "transpose_permutation"),
+)
 
 
 def run(options: Options, record: Record, workspace: Path) -> None:
-    """Times `Graph.from_edges` and SciPy's conversions, a process for each."""
+    """Times `Graph.from_edges` and SciPy's conversions on the CPU, a process for each."""
     from jaxgnn import data
 
     record.compare = set_baselines
@@ -29,77 +36,47 @@ def run(options: Options, record: Record, workspace: Path) -> None:
     order = np.random.default_rng(0).permutation(csr.num_edges)
     np.save(workspace / "senders.npy", csr.senders[order])
     np.save(workspace / "receivers.npy", csr.receivers[order])
-    task = {
-        "kind": "graph",
-        "suite": options.suite,
-        "device": "cpu",
-        "folder": str(workspace),
-        "nodes": csr.num_nodes,
-        "threads": options.threads,
-        "timing": options.timing(),
-    }
+    task = {"module": __name__, "folder": str(workspace), "nodes": csr.num_nodes}
     del csr, order
-    env = process.environment("cpu", options.threads)
-    for impl in (plan.OURS, SCIPY_ROUTE):
+    on_cpu = dataclasses.replace(options, device="cpu")
+    for impl in (plan.OURS, plan.SCIPY_BUILD):
         if plan.wanted(impl, options.only):
-            own = task | {"entries": [{"impl": impl}]}
-            process.run_each(own, [impl], env, record, workspace)
+            entry = Measurement("rmat20m", impl, 0, "int32", "build")
+            process.run_each(task, [entry], on_cpu, record, workspace)
 
 
 def set_baselines(rows: list[Row]) -> None:
     """The baseline is SciPy."""
     for row in rows:
-        compare(row, rows, lambda other: other["impl"] == SCIPY_ROUTE, ())
+        compare(row, rows, {"impl": plan.SCIPY_BUILD}, ("dtype", "pass"))
 
 
-def make(task: dict[str, Any], threads: int) -> Builds:
-    """The jobs of a task."""
-    return Builds(task)
+def make(task: dict[str, Any], threads: int) -> Callable[[dict[str, Any]], Job]:
+    """What makes the job of a build."""
+    return functools.partial(_prepare, task)
 
 
-class Builds:
-    """Makes the builds of one list of shuffled edges."""
+def _prepare(task: dict[str, Any], entry: dict[str, Any]) -> Job:
+    m, folder = Measurement(**entry), Path(task["folder"])
+    edges = (np.load(folder / "senders.npy"), np.load(folder / "receivers.npy"))
+    build, other = (make(*edges, task["nodes"]) for make in (_ours, _scipy))
+    if m.impl != plan.OURS:
+        build, other = other, build
+    result, expected = build(), other()
+    wrong = sum(not np.array_equal(a, b) for a, b in zip(result, expected, strict=True))
+    size = sum(array.nbytes for array in result)
+    del result, expected
+    peak = timing.peak_resident_bytes(build)
 
-    def __init__(self, task: dict[str, Any]) -> None:
-        folder = Path(task["folder"])
-        self._nodes = task["nodes"]
-        self._edges = (np.load(folder / "senders.npy"), np.load(folder / "receivers.npy"))
-
-    def prepare(self, entry: dict[str, Any]) -> Job:
-        build, other = (make(*self._edges, self._nodes) for make in (_ours, _scipy))
-        if entry["impl"] != plan.OURS:
-            build, other = other, build
-        result, expected = build(), other()
-        wrong = sum(not np.array_equal(a, b) for a, b in zip(result, expected, strict=True))
-        size = sum(array.nbytes for array in result)
-        del result, expected
-        peak = timing.peak_resident_bytes(build)
-
-        def seconds(count: int) -> float:
-            start = time.perf_counter()
-            for _ in range(count):
-                build()
-            return time.perf_counter() - start
-
-        return Job(
-            {
-                "case": "rmat20m",
-                "impl": entry["impl"],
-                "dtype": "int32",
-                "shape": {"nodes": self._nodes, "edges": int(self._edges[0].size)},
-                "pass": "build",
-            },
-            seconds,
-            check=lambda: checked(float(wrong), 0.0),
-            peak_bytes=lambda: peak,
-            facts={
-                "result_bytes": size,
-                "memory_ratio": None if peak is None else round(peak / size, 3),
-            },
-        )
-
-    def clear(self) -> None:
-        pass
+    shape = {"nodes": task["nodes"], "edges": int(edges[0].size)}
+    identity = {"case": m.case, "impl": m.impl, "dtype": m.dtype, "pass": m.direction}
+    return Job(
+        lambda count: timeit.timeit(build, number=count),
+        peak_bytes=lambda: peak,
+        identity=identity | {"shape": shape},
+        check=lambda: checked(float(wrong), 0.0),
+        facts={"result_bytes": size, "memory_ratio": peak and round(peak / size, 3)},
+    )
 
 
 def _ours(senders: np.ndarray, receivers: np.ndarray, nodes: int) -> Callable[[], list]:
@@ -112,14 +89,7 @@ def _ours(senders: np.ndarray, receivers: np.ndarray, nodes: int) -> Callable[[]
     def build() -> list:
         graph = Graph.from_edges(senders, receivers, num_nodes=nodes)
         jax.block_until_ready(graph)
-        return [
-            graph.row_offsets,
-            graph.senders,
-            graph.edge_permutation,
-            graph.transpose_row_offsets,
-            graph.transpose_receivers,
-            graph.transpose_permutation,
-        ]
+        return [getattr(graph, field) for field in _FIELDS]
 
     return build
 
@@ -135,13 +105,7 @@ def _scipy(senders: np.ndarray, receivers: np.ndarray, nodes: int) -> Callable[[
         permutation = rows.data
         ordered = (np.arange(senders.size, dtype=np.int32), rows.indices, rows.indptr)
         columns = scipy.sparse.csr_array(ordered, shape=rows.shape).tocsc()
-        return [
-            rows.indptr,
-            rows.indices,
-            permutation,
-            columns.indptr,
-            columns.indices,
-            columns.data,
-        ]
+        by_sender = [columns.indptr, columns.indices, columns.data]
+        return [rows.indptr, rows.indices, permutation, *by_sender]
 
     return build

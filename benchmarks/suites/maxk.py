@@ -7,29 +7,28 @@ Beside them, in the same run: the dense product that they take the place of (cuS
 from __future__ import annotations
 
 import functools
-import operator
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.harness import plan
 from benchmarks.harness.options import Options
 from benchmarks.harness.plan import Measurement
-from benchmarks.harness.record import Record, Row, compare
+from benchmarks.harness.record import Record
+from benchmarks.harness.rows import Row, compare
 from benchmarks.suites import spmm
 
 KS = (32, 16, 8, 64)
 SWEEP = (2, 4, 8, 16, 32, 48, 64, 96, 128, 192)
-DTYPES = ("float32", "bfloat16")
-
 OURS = (plan.MAXK, plan.MAXK_WINDOWS)
+DETERMINISTIC = (plan.MAXK_DETERMINISTIC, plan.MAXK_WINDOWS_DETERMINISTIC)
 DROPPING = (plan.MAXK_DROPOUT, plan.MAXK_BERNOULLI)
 
 
 def run(options: Options, record: Record, workspace: Path) -> None:
     """Runs the plan, a worker process for each framework."""
     record.compare = functools.partial(set_baselines, device=options.device)
-    chosen = measurements(options)
-    spmm.run_plan(chosen, options, record, workspace, operator.attrgetter("case"))
+    spmm.run_plan(measurements(options), options, record, workspace)
 
 
 def measurements(options: Options) -> list[Measurement]:
@@ -41,7 +40,7 @@ def measurements(options: Options) -> list[Measurement]:
     cases: Sequence[str] = options.shapes or ("rmat",)
     if not options.shapes and device == "gpu":
         cases = (plan.BIG_SHAPE, *(plan.OTHER_SHAPES if sweep else ()))
-    dtypes = options.dtypes or (DTYPES[:1] if sweep else DTYPES)
+    dtypes = options.dtypes or (("float32",) if sweep else plan.HALF_TOO)
     ks = options.ks or (SWEEP if sweep else KS)
     every = (
         measurement
@@ -53,41 +52,35 @@ def measurements(options: Options) -> list[Measurement]:
 
 
 def _case(
-    device: str, case: str, width: int, dtypes: Sequence[str], ks: Sequence[int], sweep: bool
+    device: str | None, case: str, width: int, dtypes: Sequence[str], ks: Sequence[int], sweep: bool
 ) -> Iterator[Measurement]:
-    def make(impl: str, dtype: str, direction: plan.Pass, k: int | None = None) -> Measurement:
-        return Measurement(case, impl, width, dtype, direction, k=k)
+    gpu = device == "gpu"
 
-    for dtype in ("float32",) if device == "cpu" else dtypes:
-        for impl in (plan.TORCH,) if device == "cpu" else plan.CUSPARSE:
-            yield make(impl, dtype, "forward")
+    def block(
+        dtype: str, impls: Sequence[str], directions: Sequence[plan.Pass], k: int | None = None
+    ) -> list[Measurement]:
+        pairs = itertools.product(directions, impls)
+        return [Measurement(case, impl, width, dtype, way, k=k) for way, impl in pairs]
+
+    for dtype in dtypes if gpu else ("float32",):
+        yield from block(dtype, plan.CUSPARSE if gpu else (plan.TORCH,), plan.FORWARD)
     for dtype in dtypes:
-        for direction in plan.BOTH:
-            yield make(plan.OURS, dtype, direction)
-            if device == "gpu":
-                yield make(plan.ORDERED, dtype, direction)
+        yield from block(dtype, (plan.OURS, plan.ORDERED) if gpu else (plan.OURS,), plan.BOTH)
         if not sweep:
-            yield make(plan.COPY, dtype, "select")
+            yield from block(dtype, (plan.COPY,), ("select",))
         for k in ks:
-            for direction in plan.BOTH:
-                for impl in OURS:
-                    yield make(impl, dtype, direction, k)
+            yield from block(dtype, OURS, plan.BOTH, k)
             if sweep:
                 continue
-            yield make(plan.MAXK_DETERMINISTIC, dtype, "backward", k)
-            yield make(plan.MAXK_WINDOWS_DETERMINISTIC, dtype, "backward", k)
-            yield make(plan.MAXK_FLOAT, dtype, "forward", k)
-            if dtype == "float32":
-                yield make(plan.MAXK_PACKED, dtype, "forward", k)
-            yield make(plan.MAXK, dtype, "select", k)
+            yield from block(dtype, DETERMINISTIC, ("backward",), k)
+            packed = (plan.MAXK_PACKED,) if dtype == "float32" else ()
+            yield from block(dtype, (plan.MAXK_FLOAT, *packed), plan.FORWARD, k)
+            yield from block(dtype, (plan.MAXK,), ("select",), k)
             # These do not get faster as k falls: one k tells all.
             if k == ks[0] and dtype == "float32":
-                for impl in (*DROPPING, plan.TOP_K):
-                    yield make(impl, dtype, "select", k)
-                for direction in plan.BOTH:
-                    yield make(plan.SORTED, dtype, direction, k)
-                    if device == "gpu":
-                        yield make(plan.SORTED + plan.FTZ, dtype, direction, k)
+                yield from block(dtype, (*DROPPING, plan.TOP_K), ("select",), k)
+                plain = (plan.SORTED, plan.SORTED + plan.FTZ) if gpu else (plan.SORTED,)
+                yield from block(dtype, plain, plan.BOTH, k)
 
 
 def set_baselines(rows: list[Row], device: str) -> None:
@@ -97,14 +90,10 @@ def set_baselines(rows: list[Row], device: str) -> None:
     of dense rows in its dtype: cuSPARSE's on a GPU; on the CPU ours, in the same direction.
     """
     for row in rows:
-        same = ("case", "dtype", "pass")
+        own = ("case", "dtype", "width")
         if row["pass"] == "select":
-            impls = (plan.COPY,)
+            compare(row, rows, {"impl": plan.COPY}, (*own, "pass"))
         elif device == "gpu":
-            impls, same = plan.CUSPARSE, ("case", "dtype")
+            compare(row, rows, {"impl": plan.CUSPARSE}, own)
         else:
-            impls = (plan.OURS,)
-        width = row["shape"]["width"]
-        dense = [other for other in rows if other["shape"].get("width") == width]
-        dense = [other for other in dense if "k" not in other["shape"]]
-        compare(row, dense, lambda other: other["impl"] in impls, same)  # noqa: B023
+            compare(row, rows, {"impl": plan.OURS}, (*own, "pass"))

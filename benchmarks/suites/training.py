@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.harness import graphs, plan, steps
+from benchmarks.harness import plan, steps
 from benchmarks.harness.options import Options
-from benchmarks.harness.record import Record, Row, compare, compare_with_pyg
+from benchmarks.harness.record import Record
+from benchmarks.harness.rows import compare_steps
 from benchmarks.harness.steps import Setting
 
 WIDTHS = (602, 256, 256, 256, 41)
 QUICK_WIDTHS = (24, 16, 16, 16, 7)
-KS = (None, 32, 16)  # None: ReLU
-QUICK_KS = (None, 4)
-DTYPES = ("float32", "bfloat16")
+ACTIVATIONS = ("relu", "maxk32", "maxk16")
+QUICK_ACTIVATIONS = ("relu", "maxk4")
 
 # Plain JAX as its users write it, and its strongest: by hand, with XLA's fastest flags on a GPU.
 _PLAIN = (plan.SORTED, plan.SORTED + plan.FTZ, plan.TRANSPOSED, plan.TRANSPOSED + plan.FTZ)
@@ -28,12 +28,10 @@ STEP_REFERENCES = (plan.CUSPARSE_STEP, plan.PYG_ADJ, *_PLAIN)
 
 def run(options: Options, record: Record, workspace: Path) -> None:
     """Runs the oracles and then each implementation, in processes of their own."""
-    record.compare = set_baselines
-    case = (options.shapes or [plan.BIG_SHAPE])[0]
-    groups = settings(options)
-    if groups:
-        folder = graphs.store_all([case], options.cache or workspace, options.scale)[case]
-        steps.run_groups(groups, folder, widths(options), options, record, workspace)
+    record.compare = compare_steps
+    case = (options.shapes or (plan.BIG_SHAPE,))[0]
+    own = workspace / "steps"
+    steps.run_groups(settings(options), case, widths(options), options, record, own)
 
 
 def widths(options: Options) -> tuple[int, ...]:
@@ -43,43 +41,26 @@ def widths(options: Options) -> tuple[int, ...]:
 
 
 def settings(options: Options) -> list[list[Setting]]:
-    """What to run, those that share a process together; the oracles first."""
-    dtypes = options.dtypes or DTYPES
-    groups: list[list[Setting]] = []
-    if options.models:
-        ks = options.activations or (QUICK_KS if options.quick else KS)
-        groups.append(
-            [
-                Setting(plan.OURS, model, k, dtype, input_layer=True)
-                for model in options.models
-                for dtype in dtypes
-                for k in ks
-            ]
-        )
-        for model in options.models:
-            # PyG where it has the model as its users have it.
-            others = (plan.CUSPARSE_STEP, *((plan.PYG_ADJ,) if model == "sage" else ()))
-            groups += [
-                [Setting(impl, model, None, dtype, input_layer=True)]
-                for impl in others
-                for dtype in dtypes
-            ]
-    else:
-        for impl in (plan.OURS, *STEP_REFERENCES):
-            if options.device == "gpu" or not impl.endswith(plan.FTZ):
-                groups += [[Setting(impl, dtype=dtype)] for dtype in dtypes]
-    return steps.with_oracles(groups, options)
+    """What to run, those that share a process together."""
+    dtypes = options.dtypes or plan.HALF_TOO
+    if not options.models:
+        impls = [plan.OURS, *STEP_REFERENCES]
+        if options.device == "cpu":
+            impls = [impl for impl in impls if not impl.endswith(plan.FTZ)]
+        return [[Setting(impl, dtype=dtype)] for impl in impls for dtype in dtypes]
+    names = options.activations or (QUICK_ACTIVATIONS if options.quick else ACTIVATIONS)
+    ks = [None if name == "relu" else int(name.removeprefix("maxk")) for name in names]
 
+    def make(impl: str, model: str, dtype: str, k: int | None = None) -> Setting:
+        return Setting(impl, model, k, dtype, input_layer=True)
 
-def set_baselines(rows: list[Row]) -> None:
-    """The baseline is the fastest other implementation in the row's dtype, else ours with ReLU.
-
-    Of a step with MaxK it is ours with ReLU. `ratio_pyg` is the ratio to PyG beside it.
-    """
-    same = ("case", "dtype")
-    dense = [row for row in rows if "k" not in row["shape"]]
-    for row in rows:
-        sparse = "k" in row["shape"]
-        if sparse or not compare(row, dense, lambda other: other["impl"] != plan.OURS, same):
-            compare(row, dense, lambda other: other["impl"] == plan.OURS, same)
-        compare_with_pyg(row, dense)
+    ours = [
+        make(plan.OURS, model, dtype, k) for model in options.models for dtype in dtypes for k in ks
+    ]
+    return [ours] + [
+        [make(impl, model, dtype)]
+        for model in options.models
+        # PyG where it has the model as its users have it.
+        for impl in (plan.CUSPARSE_STEP, *((plan.PYG_ADJ,) if model == "sage" else ()))
+        for dtype in dtypes
+    ]

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-pytest.importorskip("rich")
+pytest.importorskip("tyro")
 
 from benchmarks.harness import graphs, options, plan, steps, targets
 from benchmarks.suites import attention
@@ -23,8 +23,8 @@ def test_the_plan_of_attention_measures_what_its_targets_compare():
             planned |= {(s.case(case), s.impl, s.dtype, "step") for s in settings}
         mine = [t for t in targets.table() if (t.suite, t.device) == ("attention", device)]
         assert len(mine) == count
-        for case, impl, _, pick in compared("attention", device):
-            assert (case, impl, pick.dtype, pick.direction) in planned
+        for spec in compared("attention", device):
+            assert tuple(spec[key] for key in ("case", "impl", "dtype", "pass")) in planned
 
 
 def test_a_target_of_memory_is_a_ratio_of_it():
@@ -57,7 +57,9 @@ def test_oracle_of_attention(tmp_path):
     rng = np.random.default_rng(0)
     features, cotangent = rng.standard_normal((2, stored.num_nodes, 12)).astype(np.float32)
     scores = rng.standard_normal((2, stored.num_nodes, 4)).astype(np.float32)
-    reference = oracle_attention_rows.Oracle(*stored.all_rows(), features, *scores)
+    reference = oracle_attention_rows.Oracle(
+        *stored.rows(backward=False), *stored.rows(backward=True), features, *scores
+    )
 
     def forward(v, source, target):
         heads = v.reshape(-1, 4, 3)
@@ -72,25 +74,6 @@ def test_oracle_of_attention(tmp_path):
     assert reference.forward_error(out) > 1e-3
     gradients[2][row, 1] += 0.1
     assert reference.backward_error(cotangent, *gradients) > 1e-3
-
-
-def test_an_ablation_is_compared_with_what_is_on_the_edges():
-    chosen = options.parse(["attention", "--device=gpu", "--parts=ablation", "--shapes=arxiv"])
-    ((case, widths, settings),) = attention.step_settings(chosen, chosen.parts)
-    assert (case, widths) == ("arxiv", attention.STEP_WIDTHS)
-    names = [(s.case(case), s.impl) for s in settings]
-    assert names == [
-        (f"arxiv {model} ablation", impl)
-        for model in attention.ABLATION_MODELS
-        for impl in attention.ABLATION
-    ]
-    rows = [
-        row(impl, 8.0 / place, case=name, direction="step")
-        for place, (name, impl) in enumerate(names[:4], 1)
-    ]
-    attention.set_baselines(rows)
-    assert [entry["ratio"] for entry in rows] == [1, 2, 3, 4]
-    assert {entry["baseline"] for entry in rows} == {plan.PLAIN_EDGES}
 
 
 @needs_kernels

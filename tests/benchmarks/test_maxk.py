@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-pytest.importorskip("rich")
+pytest.importorskip("tyro")
 
 from benchmarks.harness import options, plan, targets
 from benchmarks.suites import maxk, training
@@ -27,24 +27,21 @@ def test_the_plan_of_maxk_measures_what_its_targets_compare():
     for device in ("cpu", "gpu"):
         every = maxk.measurements(options.parse(["maxk", f"--device={device}"]))
         planned = {(m.case, m.impl, m.width, m.dtype, m.direction, m.k) for m in every}
-        for case, impl, width, pick in compared("maxk", device):
-            key = (case, impl, width, pick.dtype, pick.direction, pick.k)
-            assert key in planned, key
+        for spec in compared("maxk", device):
+            keys = ("case", "impl", "width", "dtype", "pass", "k")
+            assert tuple(spec[key] for key in keys) in planned, spec
 
 
 def test_the_settings_of_training_with_maxk_are_what_its_targets_compare():
     models = ["sage", "gcn", "gin"]
     chosen = options.parse(["training", "--device=gpu", "--models", *models])
-    oracles, *groups = training.settings(chosen)
+    groups = training.settings(chosen)
     planned = {(s.impl, s.model, s.dtype, s.k) for group in groups for s in group}
-    compared = [target for target in targets.table() if target.suite == chosen.label]
-    assert len(compared) == 14
-    for target in compared:
-        assert target.reference is not None
-        for case, pick in itertools.product(target.cases, (target.ours, target.reference)):
-            model = case.split()[-1]
-            assert (pick.impls[0], model, pick.dtype, pick.k) in planned
-    assert {(s.model, s.k) for s in oracles} == set(itertools.product(models, training.KS))
+    assert len([target for target in targets.table() if target.suite == chosen.label]) == 14
+    for spec in compared(chosen.label, "gpu"):
+        assert (spec["impl"], spec["case"].split()[-1], spec["dtype"], spec["k"]) in planned
+    ours = {(s.model, s.k) for s in groups[0]}
+    assert ours == set(itertools.product(models, (None, 32, 16)))
 
 
 def test_sweep_of_maxk():
