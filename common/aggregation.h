@@ -6,6 +6,11 @@
 
 namespace jaxgnn::aggregation {
 
+// One of the ties, the edges that attained an extremum. They are counted in units of 2^14, so that
+// float16 holds 1 (its smallest normal number) to 10^9 of them.
+inline constexpr float kTie = 1.0f / 16384;
+inline constexpr float kMostTies = 65504;  // float16's largest number
+
 // out[r, f] = reduce over edges e of row r of weights[e, h(f)] x[column(e), f]
 struct SpmmArgs {
   Rows rows;
@@ -16,7 +21,8 @@ struct SpmmArgs {
   const void* x;        // T[N, F]
   const void* weights;  // A[E, H], or null for ones
   void* out;            // T[R, F]
-  void* ties;           // A[R, F], how many edges attained a max or min, or null
+  void* ties;           // [R, F], how many edges attained a max or min, in float16 where T has 16
+                        // bits, else in T; or null
   void* partials;       // A[num_splits, F], twice that with ties; scratch
 };
 

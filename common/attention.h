@@ -54,7 +54,7 @@ struct AttentionGradientArgs {
 struct PairArgs {
   AttentionArgs attention;  // of the values, which may be the keys; without sender_scores
   int64_t head_width;       // of queries and keys
-  double number;            // the scale, or the LeakyReLU's slope
+  double score_parameter;   // the scale, or the LeakyReLU's slope
   const void* queries;      // T[receivers, H head_width]
   const void* keys;         // T[senders, H head_width]
   const void* vector;       // A[H, head_width], or null
@@ -74,9 +74,9 @@ struct PairForwardArgs {
 struct PairGradientArgs {
   PairArgs pair;
   bool by_senders;
-  const void* cotangent;  // T[receivers, width]
-  const void* records;    // A[receivers, 2 H]: log_sum, delta
-  void* first;            // T[rows, H head_width], the gradient of scaled keys or of queries
+  const void* cotangent;   // T[receivers, width]
+  const void* node_terms;  // A[receivers, 2 H]: log_sum, delta
+  void* first;             // T[rows, H head_width], the gradient of scaled keys or of queries
   void* second;
   void* edge_gradient;  // by receivers: A[E, H], or null
   void* loop_gradient;  // by receivers: A[receivers, H], or null

@@ -1,7 +1,7 @@
 // The arguments of Gaussian weights. Of the edges e of a row, K of them on r coordinates:
 //   w[e, k] = exp(-1/2 sum_d ((p[e, d] - mu[k, d]) inv_sigma[k, d])^2)
-// with p[e] = edges[e], or near[row] + far[column] (`near`: terms of the rows, `far`: of the
-// columns), through tanh if `activation` is set.
+// with p[e] = edges[e], or row_terms[row] + column_terms[column] (`row_terms`: terms of the rows,
+// `column_terms`: of the columns), through tanh if `activation` is set.
 #pragma once
 
 #include "common/rows.h"
@@ -22,19 +22,19 @@ struct GaussianArgs {
   const void* permutation;  // [E], the graph's edge at each place; null where that is the place
   bool wide_permutation;
   bool tanh;
-  const void* near;       // A[rows, r], or null
-  const void* far;        // A[columns, r], with near
-  const void* edges;      // A[E, r] in the graph's order, or null
-  const void* mu;         // A[K, r]
-  const void* inv_sigma;  // A[K, r]
+  const void* row_terms;     // A[rows, r], or null
+  const void* column_terms;  // A[columns, r], with row_terms
+  const void* edges;         // A[E, r] in the graph's order, or null
+  const void* mu;            // A[K, r]
+  const void* inv_sigma;     // A[K, r]
 };
 
 // Sums or means over the edges of row i:
-//   out[i] = sum_k sum_e w[e, k] x[j, k], or with `each` out[i, k] = sum_e w[e, k] x[j].
+//   out[i] = sum_k sum_e w[e, k] x[j, k], or with `shared_input` out[i, k] = sum_e w[e, k] x[j].
 struct GaussianSumArgs {
   GaussianArgs gaussian;
   bool mean;
-  bool each;
+  bool shared_input;
   const void* x;   // T[columns, K F], or T[columns, F]
   void* out;       // T[R, F], or T[R, K F]
   void* partials;  // A[num_splits, as out], scratch
@@ -48,12 +48,12 @@ struct GaussianGradientArgs {
   bool rows_stacked;         // the rows are those of `stacked`, the columns those of `single`
   const void* single;        // T[nodes, F]
   const void* stacked;       // T[nodes, K F]
-  void* near_gradient;       // A[R, r], or null
+  void* row_terms_gradient;  // A[R, r], or null
   void* edge_gradient;       // A[E, r] in the graph's order, or null
   void* mu_gradient;         // A[K, r], or null
   void* inv_sigma_gradient;  // A[K, r], with mu_gradient
   void* partials;            // A[num_splits, r], scratch
-  void* records;             // A[num_splits + R, 2 K r] with mu_gradient, scratch
+  void* block_sums;          // A[num_splits + R, 2 K r] with mu_gradient, scratch
 };
 
 }  // namespace jaxgnn::gaussian

@@ -11,6 +11,9 @@ void bind_graph(nanobind::module_& module);
 
 // Graph generators (host/generate_bindings.cc).
 void bind_generate(nanobind::module_& module);
+
+// Parsers of text files (host/text_bindings.cc).
+void bind_text(nanobind::module_& module);
 }  // namespace host
 
 // `registrations()`: the XLA FFI targets (registrations.cc).

@@ -11,4 +11,5 @@ NB_MODULE(_cpu, module) {
   jaxgnn::bind_ffi(module);
   jaxgnn::host::bind_graph(module);
   jaxgnn::host::bind_generate(module);
+  jaxgnn::host::bind_text(module);
 }

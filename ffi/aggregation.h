@@ -32,8 +32,9 @@ Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const A
   check.that(reduce >= (ties == nullptr ? 0 : 2) && reduce <= 3,
              "reduce must be 0, 1, 2 or 3; with ties, 2 or 3");
   if (ties != nullptr) {
-    check.matrix(*ties, sums, args.rows.num_rows, args.width,
-                 "ties must be like the result, in the type of sums");
+    const DataType counts = sums == xla::ffi::F32 && type != sums ? xla::ffi::F16 : type;
+    check.matrix(*ties, counts, args.rows.num_rows, args.width,
+                 "ties must be like the result, float16 where x has 16 bits");
   }
   if (check.failed()) return check.error();
   args.x = x.untyped_data();

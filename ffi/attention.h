@@ -227,7 +227,7 @@ struct PairOperands {
   const AnyBuffer& vector;
   const AnyBuffer& key_scale;
   int64_t score;
-  double number;
+  double score_parameter;
   int64_t heads;
 
   DataType type() const { return keys.element_type(); }
@@ -268,7 +268,7 @@ inline PairArgs take_pair(Check& check, const RowOperands& rows, const EdgeOpera
   args.queries = from.queries.untyped_data();
   args.keys = from.keys.untyped_data();
   args.vector = data_or_null(from.vector);
-  args.number = from.number;
+  args.score_parameter = from.score_parameter;
   return args;
 }
 
@@ -277,13 +277,15 @@ Error pair_attention(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, An
                      AnyBuffer row_order, AnyBuffer queries, AnyBuffer keys, AnyBuffer values,
                      AnyBuffer vector, AnyBuffer key_scale, AnyBuffer edge_bias,
                      AnyBuffer loop_bias, AnyBuffer streams, Result out, Result log_sum,
-                     Result partials, Int<attr::score> score, Float<attr::number> number,
-                     Int<attr::heads> heads, Int<attr::drop_below> drop_below,
-                     Int<attr::self_loops> self_loops, Int<attr::split_length> split_length) {
+                     Result partials, Int<attr::score> score,
+                     Float<attr::score_parameter> score_parameter, Int<attr::heads> heads,
+                     Int<attr::drop_below> drop_below, Int<attr::self_loops> self_loops,
+                     Int<attr::split_length> split_length) {
   Check check("jaxgnn_pair_attention");
   const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
   const EdgeOperands edges{edge_bias, loop_bias, streams, *drop_below, *self_loops};
-  const PairOperands from{queries, keys, values, vector, key_scale, *score, *number, *heads};
+  const PairOperands from{queries,   keys,   values,           vector,
+                          key_scale, *score, *score_parameter, *heads};
   PairForwardArgs args{};
   args.pair = take_pair(check, rows, edges, from, false);
   take_results(check, from.type(), from.num_receivers(), args.pair.attention, *out, *log_sum,
@@ -295,18 +297,22 @@ Error pair_attention(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, An
 }
 
 template <class Launch>
-Error pair_attention_gradients(
-    Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits, AnyBuffer row_order,
-    AnyBuffer permutation, AnyBuffer queries, AnyBuffer keys, AnyBuffer values, AnyBuffer vector,
-    AnyBuffer key_scale, AnyBuffer edge_bias, AnyBuffer loop_bias, AnyBuffer streams,
-    AnyBuffer cotangent, AnyBuffer records, Result first, Result second, Result edge_gradient,
-    Result loop_gradient, Result partials, Int<attr::by_senders> by_senders, Int<attr::score> score,
-    Float<attr::number> number, Int<attr::heads> heads, Int<attr::drop_below> drop_below,
-    Int<attr::self_loops> self_loops, Int<attr::split_length> split_length) {
+Error pair_attention_gradients(Launch launch, AnyBuffer row_offsets, AnyBuffer columns,
+                               AnyBuffer splits, AnyBuffer row_order, AnyBuffer permutation,
+                               AnyBuffer queries, AnyBuffer keys, AnyBuffer values,
+                               AnyBuffer vector, AnyBuffer key_scale, AnyBuffer edge_bias,
+                               AnyBuffer loop_bias, AnyBuffer streams, AnyBuffer cotangent,
+                               AnyBuffer node_terms, Result first, Result second,
+                               Result edge_gradient, Result loop_gradient, Result partials,
+                               Int<attr::by_senders> by_senders, Int<attr::score> score,
+                               Float<attr::score_parameter> score_parameter, Int<attr::heads> heads,
+                               Int<attr::drop_below> drop_below, Int<attr::self_loops> self_loops,
+                               Int<attr::split_length> split_length) {
   Check check("jaxgnn_pair_attention_gradients");
   const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
   const EdgeOperands edges{edge_bias, loop_bias, streams, *drop_below, *self_loops};
-  const PairOperands from{queries, keys, values, vector, key_scale, *score, *number, *heads};
+  const PairOperands from{queries,   keys,   values,           vector,
+                          key_scale, *score, *score_parameter, *heads};
   const DataType type = from.type(), sums = accumulator(type);
   PairGradientArgs args{};
   args.by_senders = *by_senders != 0;
@@ -320,8 +326,8 @@ Error pair_attention_gradients(
   if (args.by_senders) take_permutation(check, permutation, common);
   check.matrix(cotangent, type, from.num_receivers(), common.width,
                "the cotangent must have the values' type and a row for each receiver");
-  check.matrix(records, sums, from.num_receivers(), 2 * common.heads,
-               "records must be [receivers, 2 heads] of the accumulation type");
+  check.matrix(node_terms, sums, from.num_receivers(), 2 * common.heads,
+               "node_terms must be [receivers, 2 heads] of the accumulation type");
   check.matrix(*first, type, num_rows, from.score_width(), "the gradient must be like the rows");
   if (second_width > 0) {
     check.matrix(*second, has_values ? type : sums, num_rows, second_width,
@@ -333,7 +339,7 @@ Error pair_attention_gradients(
                "partials must have the numbers of a row for each part");
   if (check.failed()) return check.error();
   args.cotangent = cotangent.untyped_data();
-  args.records = records.untyped_data();
+  args.node_terms = node_terms.untyped_data();
   args.first = first->untyped_data();
   args.second = data_or_null(*second);
   args.partials = partials->untyped_data();

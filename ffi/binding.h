@@ -18,17 +18,18 @@ namespace attr {
 inline constexpr char activation[] = "activation";
 inline constexpr char by_senders[] = "by_senders";
 inline constexpr char drop_below[] = "drop_below";
-inline constexpr char each[] = "each";
 inline constexpr char heads[] = "heads";
-inline constexpr char in_words[] = "in_words";
 inline constexpr char negative_slope[] = "negative_slope";
-inline constexpr char number[] = "number";
+inline constexpr char packed[] = "packed";
 inline constexpr char reduce[] = "reduce";
 inline constexpr char rows_per_example[] = "rows_per_example";
 inline constexpr char rows_stacked[] = "rows_stacked";
 inline constexpr char score[] = "score";
+inline constexpr char score_parameter[] = "score_parameter";
 inline constexpr char self_loops[] = "self_loops";
+inline constexpr char shared_input[] = "shared_input";
 inline constexpr char split_length[] = "split_length";
+inline constexpr char symmetric[] = "symmetric";
 inline constexpr char transpose[] = "transpose";
 }  // namespace attr
 

@@ -6,11 +6,11 @@
 
 namespace jaxgnn::gaussian {
 
-// The Gaussians and the coordinates of the edges: `edges`, or the terms of the rows (`near`) and of
-// the columns (`far`).
+// The Gaussians and the coordinates of the edges: `edges`, or the terms of the rows (`row_terms`)
+// and of the columns (`column_terms`).
 struct GaussianOperands {
-  const AnyBuffer& near;
-  const AnyBuffer& far;
+  const AnyBuffer& row_terms;
+  const AnyBuffer& column_terms;
   const AnyBuffer& edges;
   const AnyBuffer& mu;
   const AnyBuffer& inv_sigma;
@@ -45,17 +45,17 @@ inline GaussianArgs take_gaussian(Check& check, const RowOperands& rows,
   check.optional_matrix(from.edges, sums, args.rows.num_edges, args.dims,
                         "edges must be [edges, coordinates] of the accumulation type");
   if (count(from.edges) == 0) {
-    check.matrix(from.near, sums, args.rows.num_rows, args.dims,
-                 "near must be [rows, coordinates] of the accumulation type");
-    check.matrix(from.far, sums, num_columns, args.dims,
-                 "far must be [columns, coordinates] of the accumulation type");
+    check.matrix(from.row_terms, sums, args.rows.num_rows, args.dims,
+                 "row_terms must be [rows, coordinates] of the accumulation type");
+    check.matrix(from.column_terms, sums, num_columns, args.dims,
+                 "column_terms must be [columns, coordinates] of the accumulation type");
   }
   if (count(permutation) > 0) check.permutation(permutation, args.rows.num_edges);
   check.that(from.activation == 0 || from.activation == 1, "activation must be 0 or 1");
   args.permutation = data_or_null(permutation);
   args.wide_permutation = is_wide(permutation);
-  args.near = data_or_null(from.near);
-  args.far = data_or_null(from.far);
+  args.row_terms = data_or_null(from.row_terms);
+  args.column_terms = data_or_null(from.column_terms);
   args.edges = data_or_null(from.edges);
   args.mu = from.mu.untyped_data();
   args.inv_sigma = from.inv_sigma.untyped_data();
@@ -65,18 +65,19 @@ inline GaussianArgs take_gaussian(Check& check, const RowOperands& rows,
 
 template <class Launch>
 Error gaussian_spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
-                    AnyBuffer row_order, AnyBuffer permutation, AnyBuffer x, AnyBuffer near,
-                    AnyBuffer far, AnyBuffer edges, AnyBuffer mu, AnyBuffer inv_sigma, Result out,
-                    Result partials, Int<attr::reduce> reduce, Int<attr::each> each,
-                    Int<attr::activation> activation, Int<attr::split_length> split_length) {
+                    AnyBuffer row_order, AnyBuffer permutation, AnyBuffer x, AnyBuffer row_terms,
+                    AnyBuffer column_terms, AnyBuffer edges, AnyBuffer mu, AnyBuffer inv_sigma,
+                    Result out, Result partials, Int<attr::reduce> reduce,
+                    Int<attr::shared_input> shared_input, Int<attr::activation> activation,
+                    Int<attr::split_length> split_length) {
   Check check("jaxgnn_gaussian_spmm");
   const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
-  const GaussianOperands from{near, far, edges, mu, inv_sigma, *activation};
+  const GaussianOperands from{row_terms, column_terms, edges, mu, inv_sigma, *activation};
   GaussianSumArgs args{};
   args.mean = *reduce == 1;
-  args.each = *each != 0;
-  args.gaussian = take_gaussian(check, rows, from, permutation, args.each ? *out : x,
-                                args.each ? x : *out, dim(x, 0));
+  args.shared_input = *shared_input != 0;
+  args.gaussian = take_gaussian(check, rows, from, permutation, args.shared_input ? *out : x,
+                                args.shared_input ? x : *out, dim(x, 0));
   check.that(*reduce == 0 || *reduce == 1, "reduce must be 0 or 1");
   check.that(dim(*out, 0) == rows.num_rows(), "the result must have a row for each row");
   check.matrix(*partials, accumulator(x.element_type()), rows.num_splits(), dim(*out, 1),
@@ -93,14 +94,15 @@ Error gaussian_spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, Any
 template <class Launch>
 Error gaussian_coordinates(Launch launch, AnyBuffer row_offsets, AnyBuffer columns,
                            AnyBuffer splits, AnyBuffer row_order, AnyBuffer permutation,
-                           AnyBuffer single, AnyBuffer stacked, AnyBuffer near, AnyBuffer far,
-                           AnyBuffer edges, AnyBuffer mu, AnyBuffer inv_sigma, Result near_gradient,
-                           Result edge_gradient, Result mu_gradient, Result inv_sigma_gradient,
-                           Result partials, Result records, Int<attr::rows_stacked> rows_stacked,
+                           AnyBuffer single, AnyBuffer stacked, AnyBuffer row_terms,
+                           AnyBuffer column_terms, AnyBuffer edges, AnyBuffer mu,
+                           AnyBuffer inv_sigma, Result row_terms_gradient, Result edge_gradient,
+                           Result mu_gradient, Result inv_sigma_gradient, Result partials,
+                           Result block_sums, Int<attr::rows_stacked> rows_stacked,
                            Int<attr::activation> activation, Int<attr::split_length> split_length) {
   Check check("jaxgnn_gaussian_spmm_coordinates");
   const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
-  const GaussianOperands from{near, far, edges, mu, inv_sigma, *activation};
+  const GaussianOperands from{row_terms, column_terms, edges, mu, inv_sigma, *activation};
   GaussianGradientArgs args{};
   args.rows_stacked = *rows_stacked != 0;
   const AnyBuffer& at_row = args.rows_stacked ? stacked : single;
@@ -110,7 +112,8 @@ Error gaussian_coordinates(Launch launch, AnyBuffer row_offsets, AnyBuffer colum
   const DataType sums = accumulator(stacked.element_type());
   const int64_t num_rows = rows.num_rows(), dims = gaussian.dims;
   check.that(dim(at_row, 0) == num_rows, "the rows must be the nodes of their end");
-  check.optional_matrix(*near_gradient, sums, num_rows, dims, "near's gradient must be like it");
+  check.optional_matrix(*row_terms_gradient, sums, num_rows, dims,
+                        "row_terms's gradient must be like it");
   check.optional_matrix(*edge_gradient, sums, gaussian.rows.num_edges, dims,
                         "the edges' gradient must be [edges, coordinates]");
   check.optional_matrix(*mu_gradient, sums, gaussian.kernels, dims,
@@ -121,18 +124,18 @@ Error gaussian_coordinates(Launch launch, AnyBuffer row_offsets, AnyBuffer colum
              "mu and inv_sigma must both have a gradient, or neither");
   check.matrix(*partials, sums, rows.num_splits(), dims, "partials must be [parts, coordinates]");
   if (count(*mu_gradient) > 0) {
-    check.matrix(*records, sums, rows.num_splits() + num_rows, 2 * gaussian.kernels * dims,
-                 "records must be [parts and rows, two numbers a kernel and coordinate]");
+    check.matrix(*block_sums, sums, rows.num_splits() + num_rows, 2 * gaussian.kernels * dims,
+                 "block_sums must be [parts and rows, two numbers a kernel and coordinate]");
   }
   if (check.failed()) return check.error();
   args.single = single.untyped_data();
   args.stacked = stacked.untyped_data();
-  args.near_gradient = data_or_null(*near_gradient);
+  args.row_terms_gradient = data_or_null(*row_terms_gradient);
   args.edge_gradient = data_or_null(*edge_gradient);
   args.mu_gradient = data_or_null(*mu_gradient);
   args.inv_sigma_gradient = data_or_null(*inv_sigma_gradient);
   args.partials = partials->untyped_data();
-  args.records = data_or_null(*records);
+  args.block_sums = data_or_null(*block_sums);
   return finish(check, launch_gaussian_coordinates(args, launch));
 }
 

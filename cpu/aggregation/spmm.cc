@@ -1,5 +1,8 @@
 #include "cpu/aggregation/spmm.h"
 
+#include <algorithm>
+#include <type_traits>
+
 #include "cpu/core/rows.h"
 #include "cpu/core/slices.h"
 
@@ -9,6 +12,9 @@ namespace {
 // Sums that stay in registers: up to 256 floats with AVX-512. Fewer, in more passes, gather less
 // at a time than the caches and the page tables are good at.
 constexpr int kMaxVectors = kRegisters / 2;
+
+template <class T>
+using Ties = std::conditional_t<sizeof(T) == 2, float16, T>;
 
 // min is the max of the negated products, negated. `ties` counts the edges that attained it.
 enum class Kind { sum, max, ties };
@@ -60,7 +66,7 @@ JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_w
         const V value = load<N>(from + features[k]);
         auto take = [&](V term) {
           if constexpr (kKind == Kind::max) sums[k] = maximum(sums[k], term * sign);
-          if constexpr (kKind == Kind::ties) unite(sums[k], ties[k], term * sign, V{} + A{1});
+          if constexpr (kKind == Kind::ties) unite(sums[k], ties[k], term * sign, V{} + A{kTie});
         };
         if (kWeighting == Weighting::shared && weights == nullptr) {
           if constexpr (kKind == Kind::sum) sums[k] += value;
@@ -84,7 +90,7 @@ JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_w
         continue;
       }
       if constexpr (kKind == Kind::ties) {
-        store<N>(static_cast<A*>(args.ties) + row * width + feature, ties[k]);
+        store<N>(static_cast<Ties<T>*>(args.ties) + row * width + feature, ties[k]);
       }
       V result = begin == end ? V{} : sums[k] * sign;
       if (args.reduce == Reduce::kMean && end > begin) result /= static_cast<A>(end - begin);
@@ -120,7 +126,8 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
       }
     }
     if constexpr (kKind == Kind::ties) {
-      store_row(static_cast<A*>(args.ties) + row * width, ties, width);
+      for (int64_t f = 0; f < width; ++f) ties[f] = std::min(ties[f], A{kMostTies});
+      store_row(static_cast<Ties<T>*>(args.ties) + row * width, ties, width);
     }
     if (args.reduce == Reduce::kMin) {
       for (int64_t f = 0; f < width; ++f) sums[f] = -sums[f];

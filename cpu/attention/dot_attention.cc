@@ -4,15 +4,15 @@
 namespace jaxgnn::attention {
 namespace {
 
-// scale key_scale <near, far>.
+// scale key_scale <at_row, at_column>.
 struct Dot {
   static constexpr bool kScalesKeys = true;
   static constexpr bool kVector = false;      // no parameter of its own
   static constexpr bool kSharedRows = false;  // values are not the keys
 
   template <class V, class A>
-  static JAXGNN_INLINE V term(V near, V far, V, A) {
-    return near * far;
+  static JAXGNN_INLINE V term(V at_row, V at_column, V, A) {
+    return at_row * at_column;
   }
   template <class A>
   static JAXGNN_INLINE A score(A sum, A scale) {
@@ -20,8 +20,8 @@ struct Dot {
   }
   // The derivative of a term, but for `factor`.
   template <class V, class A>
-  static JAXGNN_INLINE V derivative(V, V far, A) {
-    return far;
+  static JAXGNN_INLINE V derivative(V, V at_column, A) {
+    return at_column;
   }
   template <class V, class A>
   static JAXGNN_INLINE V factor(V, A scale) {

@@ -45,9 +45,9 @@ JAXGNN_OUTLINE void weigh_chunk(const AttentionGradientArgs& args, const Chunk& 
     sum_scores(attention, chunk, head, receivers, 3 * heads, own[head], edges.scores);
     for (int c = 0; c < kChunk; ++c) edges.log_sums[c] = edges.deltas[c] = 0;
     for (int c = 0; c < chunk.count; ++c) {
-      const A* record = receivers + chunk.columns[c] * 3 * heads + head;
-      edges.log_sums[c] = record[heads];
-      edges.deltas[c] = record[2 * heads];
+      const A* of_node = receivers + chunk.columns[c] * 3 * heads + head;
+      edges.log_sums[c] = of_node[heads];
+      edges.deltas[c] = of_node[2 * heads];
     }
     weigh(chunk.count, slope, edges);
     for (int c = 0; c < chunk.count; ++c) {

@@ -4,7 +4,7 @@
 namespace jaxgnn::attention {
 namespace {
 
-// <vector, LeakyReLU(near + far)>; what is averaged are the keys.
+// <vector, LeakyReLU(at_row + at_column)>; what is averaged are the keys.
 struct Gatv2 {
   static constexpr bool kScalesKeys = false;
   static constexpr bool kVector = true;
@@ -12,21 +12,21 @@ struct Gatv2 {
 
   // The LeakyReLU of the sum, by which the vector is multiplied.
   template <class V, class A>
-  static JAXGNN_INLINE V activation(V near, V far, A slope) {
-    const V sum = near + far;
+  static JAXGNN_INLINE V activation(V at_row, V at_column, A slope) {
+    const V sum = at_row + at_column;
     return sum * slopes_of(sum, slope);
   }
   template <class V, class A>
-  static JAXGNN_INLINE V term(V near, V far, V vector, A slope) {
-    return vector * activation(near, far, slope);
+  static JAXGNN_INLINE V term(V at_row, V at_column, V vector, A slope) {
+    return vector * activation(at_row, at_column, slope);
   }
   template <class A>
   static JAXGNN_INLINE A score(A sum, A) {
     return sum;
   }
   template <class V, class A>
-  static JAXGNN_INLINE V derivative(V near, V far, A slope) {
-    return slopes_of(near + far, slope);
+  static JAXGNN_INLINE V derivative(V at_row, V at_column, A slope) {
+    return slopes_of(at_row + at_column, slope);
   }
   template <class V, class A>
   static JAXGNN_INLINE V factor(V vector, A) {

@@ -63,21 +63,21 @@ JAXGNN_INLINE void add_weighted(const Chunk& chunk, const Accumulator<T>* weight
   });
 }
 
-// What a walk of one head reads: the rows it walks (`near`) and those at the edges' other end
-// (`far`).
+// What a walk of one head reads: the rows it walks (`at_row`) and those at the edges' other end
+// (`at_column`).
 template <class T>
 struct Ends {
   using A = Accumulator<T>;
-  const T* near;        // [rows, heads, F]
-  const T* far;         // [columns, heads, F]
-  const T* near_value;  // [rows, heads, G], or null
-  const T* far_value;   // [columns, heads, G]
-  const A* vector;      // [F], or null
-  const A* key_scale;   // [senders, heads], or null
-  bool by_senders;      // whether the rows are the senders
+  const T* at_row;        // [rows, heads, F]
+  const T* at_column;     // [columns, heads, F]
+  const T* row_value;     // [rows, heads, G], or null
+  const T* column_value;  // [columns, heads, G]
+  const A* vector;        // [F], or null
+  const A* key_scale;     // [senders, heads], or null
+  bool by_senders;        // whether the rows are the senders
   int64_t head, heads;
   int64_t F, G;
-  A number;
+  A score_parameter;
 };
 
 template <class T>
@@ -92,11 +92,13 @@ Ends<T> ends_of(const PairArgs& args, bool by_senders, const void* cotangent, in
   const A* vector =
       args.vector == nullptr ? nullptr : static_cast<const A*>(args.vector) + head * F;
   const A* scale = static_cast<const A*>(args.key_scale);
-  const A number = static_cast<A>(args.number);
+  const A score_parameter = static_cast<A>(args.score_parameter);
   if (by_senders) {
-    return {keys, queries, values, gradient, vector, scale, true, head, heads, F, G, number};
+    return {keys, queries, values, gradient, vector, scale,
+            true, head,    heads,  F,        G,      score_parameter};
   }
-  return {queries, keys, gradient, values, vector, scale, false, head, heads, F, G, number};
+  return {queries, keys, gradient, values, vector, scale,
+          false,   head, heads,    F,      G,      score_parameter};
 }
 
 template <class Score, int N, class A>
@@ -124,15 +126,15 @@ template <class Score, class T>
 JAXGNN_INLINE void pair_scores(const AttentionArgs& args, const Ends<T>& ends, const Chunk& chunk,
                                int64_t row, Accumulator<T>* scores) {
   using A = Accumulator<T>;
-  const T* near = ends.near + row * ends.heads * ends.F;
+  const T* at_row = ends.at_row + row * ends.heads * ends.F;
   for (int c = 0; c < chunk.count; ++c) {
-    const T* far = ends.far + chunk.columns[c] * ends.heads * ends.F;
+    const T* at_column = ends.at_column + chunk.columns[c] * ends.heads * ends.F;
     const A sum = sum_terms<A, kLanes<T>>(0, ends.F, [&](auto lanes, int64_t f) {
       constexpr int N = decltype(lanes)::value;
-      return Score::term(load<N>(near + f), load<N>(far + f),
-                         load_vector<Score, N, A>(ends.vector, f), ends.number);
+      return Score::term(load<N>(at_row + f), load<N>(at_column + f),
+                         load_vector<Score, N, A>(ends.vector, f), ends.score_parameter);
     });
-    scores[c] = Score::score(sum, ends.number);
+    scores[c] = Score::score(sum, ends.score_parameter);
   }
   if constexpr (Score::kScalesKeys) scale_keys(ends, chunk, row, scores);
   add_biases(args, chunk, ends.head, scores);
@@ -171,11 +173,11 @@ void forward_rows(const PairForwardArgs& args, int64_t head, int64_t piece, cons
     Softmax<A> softmax;
     for (int64_t f = 0; f < range.size(); ++f) sums[f] = 0;
     auto add = [&](const Chunk& chunk) {
-      prefetch_rows(chunk, ends.far, heads * ends.F, ends.F);
+      prefetch_rows(chunk, ends.at_column, heads * ends.F, ends.F);
       pair_scores<Score>(attention, ends, chunk, row, scores);
       const A factor = add_scores(softmax, chunk.count, A{1}, scores);
       drop(attention, chunk, head, scores);
-      add_weighted(chunk, scores, ends.far_value, width, range, factor, sums);
+      add_weighted(chunk, scores, ends.column_value, width, range, factor, sums);
     };
     over_chunks(attention, row, begin, end, add, Ignore{});
     const int64_t feature = head * ends.G + range.first;
@@ -200,7 +202,7 @@ JAXGNN_INLINE void add_derivatives(const Ends<T>& ends, const Chunk& chunk, int6
                                    const Accumulator<T>* ds, const Stretch& range,
                                    Accumulator<T>* firsts, Accumulator<T>* seconds) {
   using A = Accumulator<T>;
-  const T* near = ends.near + row * ends.heads * ends.F;
+  const T* at_row = ends.at_row + row * ends.heads * ends.F;
   over_features<kLanes<T>>(range.first, range.last, [&](auto lanes, auto vectors, int64_t f) {
     constexpr int N = decltype(lanes)::value, K = decltype(vectors)::value;
     using V = Vector<A, N>;
@@ -208,18 +210,18 @@ JAXGNN_INLINE void add_derivatives(const Ends<T>& ends, const Chunk& chunk, int6
     const int64_t at = f - range.first;
     JAXGNN_UNROLL
     for (int k = 0; k < K; ++k) {
-      own[k] = load<N>(near + f + k * N);
+      own[k] = load<N>(at_row + f + k * N);
       acc[k] = load<N>(firsts + at + k * N);
       if constexpr (Score::kVector && !kSenders) more[k] = load<N>(seconds + at + k * N);
     }
     for (int c = 0; c < chunk.count; ++c) {
-      const T* far = ends.far + chunk.columns[c] * ends.heads * ends.F + f;
+      const T* at_column = ends.at_column + chunk.columns[c] * ends.heads * ends.F + f;
       JAXGNN_UNROLL
       for (int k = 0; k < K; ++k) {
-        const V other = load<N>(far + k * N);
-        acc[k] += ds[c] * Score::derivative(own[k], other, ends.number);
+        const V other = load<N>(at_column + k * N);
+        acc[k] += ds[c] * Score::derivative(own[k], other, ends.score_parameter);
         if constexpr (Score::kVector && !kSenders) {
-          more[k] += ds[c] * Score::activation(own[k], other, ends.number);
+          more[k] += ds[c] * Score::activation(own[k], other, ends.score_parameter);
         }
       }
     }
@@ -242,7 +244,7 @@ void gradient_rows(const PairGradientArgs& args, int64_t head, int64_t piece, co
   const Ends<T> ends = ends_of<T>(args.pair, kSenders, args.cotangent, head);
   const int64_t width = attention.width, heads = attention.heads;
   const int64_t score_width = heads * ends.F;
-  const A* records = static_cast<const A*>(args.records) + head;
+  const A* node_terms = static_cast<const A*>(args.node_terms) + head;
   const Stretch range = piece_of(ends.F, piece);
   const Stretch seconds_range = kSenders ? piece_of(ends.G, piece) : range;
   const int64_t second_width = kSenders ? width : score_width;
@@ -253,19 +255,19 @@ void gradient_rows(const PairGradientArgs& args, int64_t head, int64_t piece, co
   over_work(attention.rows, work, [&](int64_t row, int64_t begin, int64_t end) {
     for (int64_t f = 0; f < range.size(); ++f) firsts[f] = 0;
     for (int64_t f = 0; f < seconds_range.size(); ++f) seconds[f] = 0;
-    const T* own_value = ends.near_value + row * width;
+    const T* own_value = ends.row_value + row * width;
     auto add = [&](const Chunk& chunk) {
-      prefetch_rows(chunk, ends.far, score_width, ends.F);
+      prefetch_rows(chunk, ends.at_column, score_width, ends.F);
       pair_scores<Score>(attention, ends, chunk, row, weights);
       for (int c = 0; c < kChunk; ++c) {
         const int64_t receiver = kSenders && c < chunk.count ? chunk.columns[c] : row;
         const bool there = !kSenders || c < chunk.count;
-        log_sums[c] = there ? records[receiver * 2 * heads] : A{0};
-        deltas[c] = there ? records[receiver * 2 * heads + heads] : A{0};
+        log_sums[c] = there ? node_terms[receiver * 2 * heads] : A{0};
+        deltas[c] = there ? node_terms[receiver * 2 * heads + heads] : A{0};
         dots[c] = 0;
       }
       for (int c = 0; c < chunk.count; ++c) {
-        const T* value = ends.far_value + chunk.columns[c] * width;
+        const T* value = ends.column_value + chunk.columns[c] * width;
         dots[c] = sum_terms<A, kLanes<T>>(0, ends.G, [&](auto lanes, int64_t f) {
           constexpr int kCount = decltype(lanes)::value;
           return load<kCount>(own_value + f) * load<kCount>(value + f);
@@ -289,7 +291,7 @@ void gradient_rows(const PairGradientArgs& args, int64_t head, int64_t piece, co
       if constexpr (Score::kScalesKeys && !kSenders) scale_keys(ends, chunk, row, ds);
       add_derivatives<Score, kSenders>(ends, chunk, row, ds, range, firsts, seconds);
       if constexpr (kSenders) {
-        add_weighted(chunk, weights, ends.far_value, width, seconds_range, A{1}, seconds);
+        add_weighted(chunk, weights, ends.column_value, width, seconds_range, A{1}, seconds);
       }
     };
     auto pass = [&](int64_t edge) {
@@ -301,7 +303,7 @@ void gradient_rows(const PairGradientArgs& args, int64_t head, int64_t piece, co
     over_chunks(attention, row, begin, end, add, pass);
     for (int64_t f = 0; f < range.size(); ++f) {
       const Vector<A, 1> vector = load_vector<Score, 1, A>(ends.vector, range.first + f);
-      firsts[f] *= Score::factor(vector, ends.number)[0];
+      firsts[f] *= Score::factor(vector, ends.score_parameter)[0];
       if constexpr (kSenders && Score::kSharedRows) firsts[f] += seconds[f];
     }
     A* partials = static_cast<A*>(args.partials);

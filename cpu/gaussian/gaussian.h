@@ -41,8 +41,8 @@ JAXGNN_INLINE void load_chunk(const GaussianArgs& args, int64_t row, int64_t beg
   const Rows& csr = args.rows;
   const int64_t dims = args.dims;
   const A* edges = static_cast<const A*>(args.edges);
-  const A* near = static_cast<const A*>(args.near) + (edges == nullptr ? row * dims : 0);
-  const A* far = static_cast<const A*>(args.far);
+  const A* row_terms = static_cast<const A*>(args.row_terms) + (edges == nullptr ? row * dims : 0);
+  const A* column_terms = static_cast<const A*>(args.column_terms);
   chunk.count = static_cast<int>(min_of(end - begin, kChunk));
   for (int c = 0; c < chunk.count; ++c) {
     chunk.columns[c] = column_of(csr, begin + c);
@@ -52,7 +52,7 @@ JAXGNN_INLINE void load_chunk(const GaussianArgs& args, int64_t row, int64_t beg
     A* to = chunk.coordinates[d];
     for (int c = 0; c < chunk.count; ++c) {
       to[c] = edges != nullptr ? edges[chunk.numbers[c] * dims + d]
-                               : near[d] + far[chunk.columns[c] * dims + d];
+                               : row_terms[d] + column_terms[chunk.columns[c] * dims + d];
     }
     for (int c = chunk.count; c < kChunk; ++c) to[c] = 0;
     constexpr int N = kLanes<A>;

@@ -8,12 +8,12 @@ namespace jaxgnn::gaussian {
 namespace {
 
 // Rows whose partial sums one worker adds, independent of the number of workers.
-constexpr int64_t kRecords = 1024;
+constexpr int64_t kBlockSums = 1024;
 
 // A row's sums over its edges of g (p - mu), and then of g (p - mu)^2, by kernel and coordinate.
 template <class A>
-JAXGNN_INLINE A* record_of(const GaussianGradientArgs& args, int64_t number) {
-  return static_cast<A*>(args.records) + number * 2 * args.gaussian.kernels * args.gaussian.dims;
+JAXGNN_INLINE A* block_sum_of(const GaussianGradientArgs& args, int64_t number) {
+  return static_cast<A*>(args.block_sums) + number * 2 * args.gaussian.kernels * args.gaussian.dims;
 }
 
 // g of a chunk's edges under the kernels [first, first + some), from their weights.
@@ -39,7 +39,7 @@ JAXGNN_INLINE void add_dots(const GaussianGradientArgs& args, const Chunk<A>& ch
 // Adds a kernel's g to the gradients of the coordinates, and to the row's partial sums if not null.
 template <class A>
 JAXGNN_INLINE void add_kernel(const GaussianArgs& args, const Chunk<A>& chunk, int64_t k,
-                              const A* g, A (*coordinates)[kChunk], A* record) {
+                              const A* g, A (*coordinates)[kChunk], A* block_sum) {
   constexpr int N = kLanes<A>;
   for (int64_t d = 0; d < args.dims; ++d) {
     const A mu = static_cast<const A*>(args.mu)[k * args.dims + d];
@@ -53,9 +53,9 @@ JAXGNN_INLINE void add_kernel(const GaussianArgs& args, const Chunk<A>& chunk, i
       squares += product * distance;
       store<N>(coordinates[d] + c, load<N>(coordinates[d] + c) + product * scale);
     }
-    if (record == nullptr) continue;
-    record[k * args.dims + d] += sum_lanes<A, N>(sums);
-    record[(args.kernels + k) * args.dims + d] += sum_lanes<A, N>(squares);
+    if (block_sum == nullptr) continue;
+    block_sum[k * args.dims + d] += sum_lanes<A, N>(sums);
+    block_sum[(args.kernels + k) * args.dims + d] += sum_lanes<A, N>(squares);
   }
 }
 
@@ -74,10 +74,10 @@ __attribute__((noinline)) void run(const GaussianGradientArgs& args, const Work&
 
   for (int64_t row = work.first; row < work.last; ++row) {
     const Stretch stretch(csr, work, row);
-    A* record = nullptr;
+    A* block_sum = nullptr;
     if (recorded) {
-      record = record_of<A>(args, stretch.whole ? csr.num_splits + row : work.part);
-      std::memset(record, 0, sizeof(A) * static_cast<size_t>(2 * kernels * dims));
+      block_sum = block_sum_of<A>(args, stretch.whole ? csr.num_splits + row : work.part);
+      std::memset(block_sum, 0, sizeof(A) * static_cast<size_t>(2 * kernels * dims));
     }
     if (stretch.elsewhere) continue;
     for (int64_t d = 0; d < dims; ++d) totals[d] = 0;
@@ -90,7 +90,7 @@ __attribute__((noinline)) void run(const GaussianGradientArgs& args, const Work&
         add_dots<T>(args, chunk, row, first, some, g);
         for (int64_t k = 0; k < some; ++k) {
           for (int c = chunk.count; c < kChunk; ++c) g[k][c] = 0;
-          add_kernel(gaussian, chunk, first + k, g[k], coordinates, record);
+          add_kernel(gaussian, chunk, first + k, g[k], coordinates, block_sum);
         }
       }
       for (int64_t d = 0; d < dims; ++d) {
@@ -102,8 +102,8 @@ __attribute__((noinline)) void run(const GaussianGradientArgs& args, const Work&
         }
       }
     });
-    if (args.near_gradient == nullptr) continue;
-    A* to = stretch.whole ? static_cast<A*>(args.near_gradient) + row * dims
+    if (args.row_terms_gradient == nullptr) continue;
+    A* to = stretch.whole ? static_cast<A*>(args.row_terms_gradient) + row * dims
                           : static_cast<A*>(args.partials) + work.part * dims;
     for (int64_t d = 0; d < dims; ++d) to[d] = totals[d];
   }
@@ -111,29 +111,29 @@ __attribute__((noinline)) void run(const GaussianGradientArgs& args, const Work&
 
 // The parameters' gradients: the rows' partial sums, added block by block and then over the blocks.
 template <class A>
-void sum_records(const GaussianGradientArgs& args, const Executor& executor) {
+void add_block_sums(const GaussianGradientArgs& args, const Executor& executor) {
   const GaussianArgs& gaussian = args.gaussian;
   const Rows& csr = gaussian.rows;
   const int64_t each = gaussian.kernels * gaussian.dims;
-  const int64_t records = csr.num_splits + csr.num_rows;
-  const int64_t blocks = (records + kRecords - 1) / kRecords;
+  const int64_t count = csr.num_splits + csr.num_rows;
+  const int64_t blocks = (count + kBlockSums - 1) / kBlockSums;
   auto add = [&](int64_t first, int64_t last, int64_t step) {
-    A* sums = record_of<A>(args, first);
+    A* sums = block_sum_of<A>(args, first);
     for (int64_t i = first + step; i < last; i += step) {
-      const A* more = record_of<A>(args, i);
+      const A* more = block_sum_of<A>(args, i);
       for (int64_t n = 0; n < 2 * each; ++n) sums[n] += more[n];
     }
   };
   for (int64_t part = 0; part < csr.num_splits; ++part) {  // nobody took the padding
     const int64_t row = csr.splits[part].row;
     if (row >= 0 && row < csr.num_rows) continue;
-    std::memset(record_of<A>(args, part), 0, sizeof(A) * static_cast<size_t>(2 * each));
+    std::memset(block_sum_of<A>(args, part), 0, sizeof(A) * static_cast<size_t>(2 * each));
   }
   parallel_for(executor, blocks, [&](int64_t block) {
-    add(block * kRecords, min_of((block + 1) * kRecords, records), 1);
+    add(block * kBlockSums, min_of((block + 1) * kBlockSums, count), 1);
   });
-  add(0, records, kRecords);
-  const A* sums = record_of<A>(args, 0);
+  add(0, count, kBlockSums);
+  const A* sums = block_sum_of<A>(args, 0);
   const A* inv_sigma = static_cast<const A*>(gaussian.inv_sigma);
   for (int64_t n = 0; n < each; ++n) {
     static_cast<A*>(args.mu_gradient)[n] = sums[n] * inv_sigma[n] * inv_sigma[n];
@@ -148,15 +148,15 @@ void coordinates(const GaussianGradientArgs& args, const Executor& executor) {
   const int64_t numbers = gaussian.kernels * gaussian.width;
   over_rows(gaussian.rows, executor, 1, numbers * static_cast<int64_t>(sizeof(T)),
             [&](int64_t, const Work& work) { run<T>(args, work); });
-  if (args.near_gradient != nullptr) {
+  if (args.row_terms_gradient != nullptr) {
     const int64_t dims = gaussian.dims;
     over_split_rows(gaussian.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
       const A* sums = sum_parts(static_cast<A*>(args.partials), dims, first, last);
-      std::memcpy(static_cast<A*>(args.near_gradient) + row * dims, sums,
+      std::memcpy(static_cast<A*>(args.row_terms_gradient) + row * dims, sums,
                   sizeof(A) * static_cast<size_t>(dims));
     });
   }
-  if (args.mu_gradient != nullptr) sum_records<A>(args, executor);
+  if (args.mu_gradient != nullptr) add_block_sums<A>(args, executor);
 }
 
 }  // namespace

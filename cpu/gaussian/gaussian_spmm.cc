@@ -206,7 +206,7 @@ void gaussian_spmm(const GaussianSumArgs& args, const Executor& executor) {
   if (is_empty(args.gaussian)) return;
   with_type(args.gaussian.type, [&](auto type) {
     using T = decltype(type);
-    args.each ? sum_each<T>(args, executor) : sum_all<T>(args, executor);
+    args.shared_input ? sum_each<T>(args, executor) : sum_all<T>(args, executor);
   });
 }
 

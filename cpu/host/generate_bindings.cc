@@ -9,22 +9,10 @@
 
 #include "cpu/bindings.h"
 #include "cpu/host/generate.h"
-
-namespace nb = nanobind;
+#include "cpu/host/numpy.h"
 
 namespace jaxgnn::host {
 namespace {
-
-template <class T>
-using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <class T>
-nb::object to_numpy(Buffer<T> buffer) {
-  const std::size_t size = static_cast<std::size_t>(buffer.size());
-  T* data = buffer.release();
-  nb::capsule owner(data, [](void* memory) noexcept { FreeMemory()(memory); });
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {size}, owner));
-}
 
 template <class Generator>
 nb::tuple generate(const Generator& generator) {

@@ -350,8 +350,8 @@ std::pair<In, In> extent(const In* values, int64_t size) {
 }
 
 template <class Index, class T>
-void gcn_normalise(const Index* row_offsets, const int32_t* senders, const T* weights,
-                   int64_t num_nodes, T* normalised) {
+void gcn_normalize(const Index* row_offsets, const int32_t* senders, const T* weights,
+                   int64_t num_nodes, T* normalized) {
   Buffer<T> scale(num_nodes);
   const int64_t num_edges = row_offsets[num_nodes];
   const int chunks = num_chunks(num_edges);
@@ -378,7 +378,7 @@ void gcn_normalise(const Index* row_offsets, const int32_t* senders, const T* we
   over_rows([&](int64_t row) {
     for (int64_t e = row_offsets[row]; e < row_offsets[row + 1]; ++e) {
       const T weight = weights != nullptr ? weights[e] : T(1);
-      normalised[e] = scale[senders[e]] * weight * scale[row];
+      normalized[e] = scale[senders[e]] * weight * scale[row];
     }
   });
 }
@@ -389,9 +389,9 @@ template Csr<int64_t> build_csr(const int32_t*, const int32_t*, int64_t, const B
 template Csr<int64_t> build_csr(const int64_t*, const int64_t*, int64_t, const BuildOptions&);
 template std::pair<int32_t, int32_t> extent(const int32_t*, int64_t);
 template std::pair<int64_t, int64_t> extent(const int64_t*, int64_t);
-template void gcn_normalise(const int32_t*, const int32_t*, const float*, int64_t, float*);
-template void gcn_normalise(const int32_t*, const int32_t*, const double*, int64_t, double*);
-template void gcn_normalise(const int64_t*, const int32_t*, const float*, int64_t, float*);
-template void gcn_normalise(const int64_t*, const int32_t*, const double*, int64_t, double*);
+template void gcn_normalize(const int32_t*, const int32_t*, const float*, int64_t, float*);
+template void gcn_normalize(const int32_t*, const int32_t*, const double*, int64_t, double*);
+template void gcn_normalize(const int64_t*, const int32_t*, const float*, int64_t, float*);
+template void gcn_normalize(const int64_t*, const int32_t*, const double*, int64_t, double*);
 
 }  // namespace jaxgnn::host

@@ -81,7 +81,7 @@ std::pair<In, In> extent(const In* values, int64_t size);
 // w'[e] = d[sender(e)]^(-1/2) w[e] d[receiver(e)]^(-1/2), d the sum of w over a receiver's edges,
 // d^(-1/2) = 0 where d = 0. `weights` null: ones. Degrees are summed in double.
 template <class Index, class T>
-void gcn_normalise(const Index* row_offsets, const int32_t* senders, const T* weights,
-                   int64_t num_nodes, T* normalised);
+void gcn_normalize(const Index* row_offsets, const int32_t* senders, const T* weights,
+                   int64_t num_nodes, T* normalized);
 
 }  // namespace jaxgnn::host

@@ -11,25 +11,14 @@
 
 #include "cpu/bindings.h"
 #include "cpu/host/graph.h"
+#include "cpu/host/numpy.h"
 #include "cpu/host/windows.h"
-
-namespace nb = nanobind;
 
 namespace jaxgnn::host {
 namespace {
 
 template <class T>
-using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <class T>
 using Out = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-
-template <class T>
-nb::object to_numpy(Buffer<T> buffer) {
-  const std::size_t size = static_cast<std::size_t>(buffer.size());
-  T* data = buffer.release();
-  nb::capsule owner(data, [](void* memory) noexcept { FreeMemory()(memory); });
-  return nb::cast(Out<T>(data, {size}, owner));
-}
 
 template <class Index, class T>
 nb::tuple build(const In<T>& senders, const In<T>& receivers, const BuildOptions& options) {
@@ -79,22 +68,22 @@ std::pair<T, T> extent_of(const In<T>& values) {
 }
 
 template <class Index, class T>
-nb::object normalise(const In<Index>& row_offsets, const In<int32_t>& senders,
+nb::object normalize(const In<Index>& row_offsets, const In<int32_t>& senders,
                      const In<T>& weights) {
   const int64_t num_nodes = static_cast<int64_t>(row_offsets.shape(0)) - 1;
   const std::size_t num_edges = senders.shape(0);
   if (num_nodes < 0 || static_cast<std::size_t>(row_offsets.data()[num_nodes]) != num_edges ||
       (weights.shape(0) != num_edges && weights.shape(0) != 0)) {
-    throw std::invalid_argument("gcn_normalise: inconsistent arguments");
+    throw std::invalid_argument("gcn_normalize: inconsistent arguments");
   }
-  Buffer<T> normalised(static_cast<int64_t>(num_edges));
+  Buffer<T> normalized(static_cast<int64_t>(num_edges));
   {
     nb::gil_scoped_release release;
-    gcn_normalise(row_offsets.data(), senders.data(),
+    gcn_normalize(row_offsets.data(), senders.data(),
                   weights.shape(0) == num_edges ? weights.data() : nullptr, num_nodes,
-                  normalised.data());
+                  normalized.data());
   }
-  return to_numpy(std::move(normalised));
+  return to_numpy(std::move(normalized));
 }
 
 template <class T>
@@ -164,10 +153,10 @@ void bind_edges(nb::module_& m) {
 }
 
 template <class Index, class T>
-void bind_normalise(nb::module_& m) {
-  m.def("gcn_normalise", &normalise<Index, T>, nb::arg("row_offsets").noconvert(),
+void bind_normalize(nb::module_& m) {
+  m.def("gcn_normalize", &normalize<Index, T>, nb::arg("row_offsets").noconvert(),
         nb::arg("senders").noconvert(), nb::arg("weights").noconvert(),
-        "Symmetric normalisation by the weighted in-degree; no weights: ones.");
+        "Symmetric normalization by the weighted in-degree; no weights: ones.");
 }
 
 }  // namespace
@@ -177,10 +166,10 @@ void bind_graph(nb::module_& m) {
   bind_edges<int64_t>(m);
   bind_windows<int32_t>(m);
   bind_windows<int64_t>(m);
-  bind_normalise<int32_t, float>(m);
-  bind_normalise<int32_t, double>(m);
-  bind_normalise<int64_t, float>(m);
-  bind_normalise<int64_t, double>(m);
+  bind_normalize<int32_t, float>(m);
+  bind_normalize<int32_t, double>(m);
+  bind_normalize<int64_t, float>(m);
+  bind_normalize<int64_t, double>(m);
 }
 
 }  // namespace jaxgnn::host

@@ -10,9 +10,9 @@ constexpr int64_t kLine = 64;  // of a cache
 
 // Prefetches the cache lines of the CBSR rows that later edges will read.
 template <class T, class Index>
-class RecordPrefetch {
+class CbsrPrefetch {
  public:
-  explicit RecordPrefetch(const Cbsr& cbsr)
+  explicit CbsrPrefetch(const Cbsr& cbsr)
       : cbsr_(cbsr),
         values_(cbsr.k * static_cast<int64_t>(sizeof(T))),
         indices_(cbsr.k * static_cast<int64_t>(sizeof(Index))),
@@ -47,8 +47,8 @@ JAXGNN_INLINE void add_terms(A* sums, const T* values, const Index* indices, A w
 }
 
 template <class T, class Index, class A>
-JAXGNN_INLINE void add_record(A* __restrict sums, const T* values, const Index* indices, int64_t k,
-                              A weight) {
+JAXGNN_INLINE void add_cbsr_row(A* __restrict sums, const T* values, const Index* indices,
+                                int64_t k, A weight) {
   int64_t c = 0;
   for (; c + 8 <= k; c += 8) add_terms<8>(sums, values + c, indices + c, weight);
   for (; c < k; ++c) add_terms<1>(sums, values + c, indices + c, weight);
@@ -130,14 +130,14 @@ void spgemm(const MaxkProductArgs& args, const Executor& executor) {
   const Cbsr cbsr = args.cbsr;
   const A* weights = static_cast<const A*>(args.weights);
   const int64_t bytes = cbsr.k * static_cast<int64_t>(sizeof(T) + sizeof(Index));
-  const RecordPrefetch<T, Index> prefetch(cbsr);
+  const CbsrPrefetch<T, Index> prefetch(cbsr);
   reduce_rows<T>(args, cbsr.width, bytes, executor,
                  [=](int64_t, int64_t begin, int64_t end, A* sums) {
                    for (int64_t e = begin; e < end; ++e) {
                      prefetch.before(csr, e);
                      const int64_t column = column_of(csr, e);
-                     add_record(sums, values_of<T>(cbsr, column), indices_of<Index>(cbsr, column),
-                                cbsr.k, weights == nullptr ? A{1} : weights[e]);
+                     add_cbsr_row(sums, values_of<T>(cbsr, column), indices_of<Index>(cbsr, column),
+                                  cbsr.k, weights == nullptr ? A{1} : weights[e]);
                    }
                  });
 }
@@ -176,7 +176,7 @@ void sddmm(const MaxkProductArgs& args, const Executor& executor) {
   const T* y = static_cast<const T*>(args.dense);
   A* out = static_cast<A*>(args.out);
   const int64_t bytes = cbsr.k * static_cast<int64_t>(sizeof(T) + sizeof(Index));
-  const RecordPrefetch<T, Index> prefetch(cbsr);
+  const CbsrPrefetch<T, Index> prefetch(cbsr);
   over_edges(csr, executor, bytes, [=](int64_t row, int64_t e, int64_t column) {
     prefetch.before(csr, e);
     const T* from = y + row * cbsr.width;

@@ -10,38 +10,21 @@ namespace jaxgnn::aggregation {
 namespace {
 
 template <typename T>
+using Ties = std::conditional_t<sizeof(T) == 2, __half, T>;
+
+template <typename T>
 struct Params : GatherParams {
   using A = typename Accumulator<T>::type;
   const T* x;
   const A* weights;
   T* out;
-  A* ties;      // of the shape of `out`
-  A* partials;  // those of the ties follow those of the result
-  A sign;       // a minimum is the maximum of the negated terms, negated
+  Ties<T>* ties;  // of the shape of `out`
+  A* partials;    // those of the ties follow those of the result
+  A sign;         // a minimum is the maximum of the negated terms, negated
   bool mean;
 };
 
 enum class Kind { kSum, kExtremum, kTies };
-
-// How many edges tied: exact in the accumulation dtype, whose vectors may be wider than 16 bytes.
-template <typename A, int V>
-__device__ inline void store_ties(const Work& work, A* out, A* partials, int64_t width, int64_t f,
-                                  const A (&ties)[V]) {
-  constexpr int kWidest = 16 / sizeof(A);
-  constexpr int kValues = V < kWidest ? V : kWidest;
-#pragma unroll
-  for (int first = 0; first < V; first += kValues) {
-    A values[kValues];
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) values[i] = ties[first + i];
-    if (work.part >= 0) {
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) partials[work.part * width + f + first + i] = values[i];
-    } else {
-      store_vector<A, kValues, A>(out + work.row * width + f + first, values);
-    }
-  }
-}
 
 // The maximum number of blocks a multiprocessor without register spills (on sm_90; weighted ties of
 // float16 spill 28 bytes in short rows).
@@ -153,7 +136,7 @@ struct Reduction {
           if (!(acc[i] == most)) ties[i] = A(0);  // NaN ties with nothing
 #pragma unroll
           for (int u = 0; u < N; ++u) {
-            if (valid(u) && terms[u] == most) ties[i] += A(1);
+            if (valid(u) && terms[u] == most) ties[i] += A(kTie);
           }
           acc[i] = most;
         }
@@ -180,7 +163,8 @@ struct Reduction {
       }
       store_row<T, V>(work, p.out, p.partials, p.width, f, kKind == Kind::kSum && p.mean, acc);
       if (kKind == Kind::kTies) {
-        store_ties<A, V>(work, p.ties, p.partials + p.rows.num_splits * p.width, p.width, f, ties);
+        A* partials = p.partials + p.rows.num_splits * p.width;
+        store_row<Ties<T>, V>(work, p.ties, partials, p.width, f, false, ties);
       }
     }
   };
@@ -204,7 +188,7 @@ __global__ void join_ties(const Params<T> p) {
     for (int64_t k = 0; k < parts; ++k) {
       if (extrema[k * p.width] == extremum) sum += counts[k * p.width];
     }
-    p.ties[split.row * p.width + f] = sum;
+    p.ties[split.row * p.width + f] = narrow<Ties<T>, A>(sum < A(kMostTies) ? sum : A(kMostTies));
   }
 }
 
@@ -238,7 +222,7 @@ cudaError_t launch_type(const SpmmArgs& args, const Launch& launch) {
                     static_cast<const T*>(args.x),
                     static_cast<const A*>(args.weights),
                     static_cast<T*>(args.out),
-                    static_cast<A*>(args.ties),
+                    static_cast<Ties<T>*>(args.ties),
                     static_cast<A*>(args.partials),
                     args.reduce == Reduce::kMin ? A(-1) : A(1),
                     args.reduce == Reduce::kMean};

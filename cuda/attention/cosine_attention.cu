@@ -5,7 +5,7 @@
 namespace jaxgnn::attention {
 namespace {
 
-// near_scale key_scale <near, far>.
+// row_scale key_scale <at_row, at_column>.
 struct Cosine {
   static constexpr bool kScalesKeys = true;
   static constexpr bool kScalesRows = true;
@@ -13,8 +13,8 @@ struct Cosine {
   static constexpr bool kSharedRows = true;
 
   template <typename A>
-  __device__ static A term(A near, A far, A, A) {
-    return near * far;
+  __device__ static A term(A at_row, A at_column, A, A) {
+    return at_row * at_column;
   }
   template <typename A>
   __device__ static A score(A sum, A) {
@@ -29,10 +29,10 @@ cudaError_t forward(const CosineForwardArgs& args, const Launch& launch) {
   PairArgs pair{};
   pair.attention = args.attention;
   pair.queries = pair.keys = args.attention.values;
-  pair.key_scale = args.far_scale;
+  pair.key_scale = args.column_scale;
   pair.head_width = launch.load ? 0 : args.attention.width / args.attention.heads;
   PairParams<T> p = pair_params<T>(pair);
-  p.near_scale = static_cast<const A*>(args.near_scale);
+  p.row_scale = static_cast<const A*>(args.row_scale);
   p.out = static_cast<T*>(args.out);
   p.log_sum = static_cast<A*>(args.log_sum);
   p.partials = static_cast<A*>(args.partials);

@@ -12,25 +12,26 @@ constexpr int64_t kMaxCosineVectors = 64;
 // Rows are the receivers', columns of 32 bits, and heads whole vectors of 16 bytes, at most
 // kMaxCosineVectors.
 struct CosineForwardArgs {
-  AttentionArgs attention;  // of the rows; without scores, biases and dropout
-  const void* near_scale;   // [nodes, heads]: beta over the row's norm,
-  const void* far_scale;    // [nodes, heads]: 1 over it
-  void* out;                // [nodes, width]
-  void* log_sum;            // [nodes, heads]
-  void* partials;           // [num_splits, width + 2 heads]
+  AttentionArgs attention;   // of the rows; without scores, biases and dropout
+  const void* row_scale;     // [nodes, heads]: beta over the row's norm,
+  const void* column_scale;  // [nodes, heads]: 1 over it
+  void* out;                 // [nodes, width]
+  void* log_sum;             // [nodes, heads]
+  void* partials;            // [num_splits, width + 2 heads]
 };
 
 struct CosineGradientArgs {
   AttentionArgs attention;  // as above
-  Rows transpose;           // the same pointers as `attention.rows` if edges go both ways
+  bool symmetric;           // edges go both ways: `attention.rows` is its own transpose
+  Rows transpose;           // not read if symmetric
   const void* cotangent;    // [nodes, width]
   const void* beta;         // [heads]
-  const void* records;      // [nodes, heads, 4]: log_sum, delta, 1 / norm, and 1 / norm^3, or 0
+  const void* node_terms;   // [nodes, heads, 4]: log_sum, delta, 1 / norm, and 1 / norm^3, or 0
                             // where the norm is taken for a constant
   void* out;                // [nodes, width]
   void* dots;               // [nodes, heads]: each row's share in twice beta's gradient
-  void* carried;            // [nodes, width], scratch
-  void* partials;           // [num_splits of either, 2 width]
+  void* carried;            // [nodes, width], scratch; null if symmetric
+  void* partials;           // [num_splits of all that is read, 2 width]
 };
 
 cudaError_t launch_cosine_attention(const CosineForwardArgs& args, const Launch& launch);

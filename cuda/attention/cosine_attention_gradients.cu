@@ -25,14 +25,14 @@ struct Params {
   using A = typename Accumulator<T>::type;
   Rows rows;
   Scoring<A> scoring;
-  const T* x;          // [nodes, heads, F]
-  const T* cotangent;  // [nodes, heads, F]
-  const A* beta;       // [heads]
-  const A* records;    // [nodes, heads, 4]: log_sum, delta, c, and c^3 or 0
-  T* out;              // [nodes, heads, F]
-  A* dots;             // [nodes, heads]
-  A* carried;          // [nodes, heads, F]
-  A* partials;         // [parts, 2, heads, F]: U, V
+  const T* x;           // [nodes, heads, F]
+  const T* cotangent;   // [nodes, heads, F]
+  const A* beta;        // [heads]
+  const A* node_terms;  // [nodes, heads, 4]: log_sum, delta, c, and c^3 or 0
+  T* out;               // [nodes, heads, F]
+  A* dots;              // [nodes, heads]
+  A* carried;           // [nodes, heads, F]
+  A* partials;          // [parts, 2, heads, F]: U, V
   int heads;
   int F;
   int lanes;
@@ -42,19 +42,19 @@ struct Params {
 };
 
 template <typename A>
-struct Record {
+struct NodeTerms {
   A log_sum, delta, reciprocal, cube;
 };
 
 template <typename P>
-__device__ inline Record<float> load_record(const P& p, int64_t node, int head) {
-  const float4 four = __ldg(reinterpret_cast<const float4*>(p.records) + node * p.heads + head);
+__device__ inline NodeTerms<float> load_node_terms(const P& p, int64_t node, int head) {
+  const float4 four = __ldg(reinterpret_cast<const float4*>(p.node_terms) + node * p.heads + head);
   return {four.x, four.y, four.z, four.w};
 }
 
 // beta (c U - c^3 <x, U> x) + V.
 template <typename A>
-__device__ inline A gradient(A beta, const Record<A>& own, A dot, A x, A u, A v) {
+__device__ inline A gradient(A beta, const NodeTerms<A>& own, A dot, A x, A u, A v) {
   return v + beta * (own.reciprocal * u - own.cube * dot * x);
 }
 
@@ -80,16 +80,16 @@ __global__ void __launch_bounds__(kPairThreads, 8) cosine_gradients(const Params
   const unsigned row_bytes = static_cast<unsigned>(width * sizeof(T));
 
   const auto feature = [&](int q) { return (q * p.lanes + place.lane) * V; };
-  Vector<T, V> near[P], near_cotangent[P];
+  Vector<T, V> at_row[P], row_cotangent[P];
 #pragma unroll
   for (int q = 0; q < P; ++q) {
-    near[q].word = near_cotangent[q].word = {};
+    at_row[q].word = row_cotangent[q].word = {};
     if (feature(q) >= p.F) continue;
-    near[q] = load_vector<T, V>(row_of(x, row, row_bytes) + feature(q));
+    at_row[q] = load_vector<T, V>(row_of(x, row, row_bytes) + feature(q));
     if (kEnding)
-      near_cotangent[q] = load_vector<T, V>(row_of(cotangent, row, row_bytes) + feature(q));
+      row_cotangent[q] = load_vector<T, V>(row_of(cotangent, row, row_bytes) + feature(q));
   }
-  const Record<A> own = load_record(p, row, place.head);
+  const NodeTerms<A> own = load_node_terms(p, row, place.head);
   const A beta = __ldg(p.beta + place.head), own_scale = beta * own.reciprocal;
 
   const bool loop = working && has_loop(p.scoring, p.rows, work);
@@ -111,24 +111,24 @@ __global__ void __launch_bounds__(kPairThreads, 8) cosine_gradients(const Params
   for (int start = 0; start < steps; start += kSteps * p.groups) {
     const int i = start + place.group * kSteps;
     bool valid[kSteps];
-    Vector<T, V> far[kSteps][P], far_cotangent[kSteps][P];
-    Record<A> other[kSteps];
+    Vector<T, V> at_column[kSteps][P], column_cotangent[kSteps][P];
+    NodeTerms<A> other[kSteps];
     A score[kSteps], ending[kSteps], starting[kSteps];
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) {
       const int column = next[u];
       const bool is_edge = i + u < work.count;
       valid[u] = i + u < length && !(is_edge && p.scoring.self_loops && column == row);
-      const T* far_row = row_of(x, column, row_bytes);
-      const T* far_cotangent_row = row_of(cotangent, column, row_bytes);
+      const T* column_features = row_of(x, column, row_bytes);
+      const T* column_cotangent_features = row_of(cotangent, column, row_bytes);
 #pragma unroll
       for (int q = 0; q < P; ++q) {
         // Beyond the head any of its features, as what they are multiplied by is 0 there.
         const int f = feature(q) < p.F ? feature(q) : 0;
-        far[u][q] = load_vector<T, V>(far_row + f);
-        if (kStarting) far_cotangent[u][q] = load_vector<T, V>(far_cotangent_row + f);
+        at_column[u][q] = load_vector<T, V>(column_features + f);
+        if (kStarting) column_cotangent[u][q] = load_vector<T, V>(column_cotangent_features + f);
       }
-      other[u] = load_record(p, column, place.head);
+      other[u] = load_node_terms(p, column, place.head);
     }
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) next[u] = column_at(i + kSteps * p.groups + u);
@@ -139,10 +139,10 @@ __global__ void __launch_bounds__(kPairThreads, 8) cosine_gradients(const Params
       for (int q = 0; q < P; ++q) {
 #pragma unroll
         for (int k = 0; k < V; ++k) {
-          const A x_near = unpack(near[q], k), x_far = unpack(far[u][q], k);
-          score[u] += x_near * x_far;
-          if (kEnding) ending[u] += unpack(near_cotangent[q], k) * x_far;
-          if (kStarting) starting[u] += x_near * unpack(far_cotangent[u][q], k);
+          const A x_row = unpack(at_row[q], k), x_column = unpack(at_column[u][q], k);
+          score[u] += x_row * x_column;
+          if (kEnding) ending[u] += unpack(row_cotangent[q], k) * x_column;
+          if (kStarting) starting[u] += x_row * unpack(column_cotangent[u][q], k);
         }
       }
     }
@@ -170,8 +170,8 @@ __global__ void __launch_bounds__(kPairThreads, 8) cosine_gradients(const Params
       for (int q = 0; q < P; ++q) {
 #pragma unroll
         for (int k = 0; k < V; ++k) {
-          us[q][k] += pull * unpack(far[u][q], k);
-          if (kStarting) vs[q][k] += alpha * unpack(far_cotangent[u][q], k);
+          us[q][k] += pull * unpack(at_column[u][q], k);
+          if (kStarting) vs[q][k] += alpha * unpack(column_cotangent[u][q], k);
         }
       }
     }
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kPairThreads, 8) cosine_gradients(const Params
 #pragma unroll
     for (int q = 0; q < P; ++q) {
 #pragma unroll
-      for (int k = 0; k < V; ++k) dot += unpack(near[q], k) * us[q][k];
+      for (int k = 0; k < V; ++k) dot += unpack(at_row[q], k) * us[q][k];
     }
     for (int offset = p.lanes / 2; offset > 0; offset /= 2) {
       dot += __shfl_xor_sync(kFullWarp, dot, offset);
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kPairThreads, 8) cosine_gradients(const Params
     } else if constexpr (kStarting) {
 #pragma unroll
       for (int k = 0; k < V; ++k) {
-        vs[q][k] = gradient(beta, own, dot, unpack(near[q], k), us[q][k], vs[q][k]);
+        vs[q][k] = gradient(beta, own, dot, unpack(at_row[q], k), us[q][k], vs[q][k]);
       }
       store_vector<T, V, A>(p.out + at + f, vs[q]);
     } else {
@@ -283,7 +283,7 @@ __global__ void join_gradients(const Params<T> p) {
       for (int offset = 16; offset > 0; offset /= 2) {
         dot += __shfl_xor_sync(kFullWarp, dot, offset);
       }
-      const Record<A> own = load_record(p, row, head);
+      const NodeTerms<A> own = load_node_terms(p, row, head);
       for (int f = lane; f < p.F; f += 32) {
         const A u = sums[begin + f], v = sums[width + begin + f];
         p.out[row * width + begin + f] =
@@ -320,16 +320,14 @@ cudaError_t gradients(const CosineGradientArgs& args, const Launch& launch) {
   p.x = static_cast<const T*>(from.values);
   p.cotangent = static_cast<const T*>(args.cotangent);
   p.beta = static_cast<const A*>(args.beta);
-  p.records = static_cast<const A*>(args.records);
+  p.node_terms = static_cast<const A*>(args.node_terms);
   p.out = static_cast<T*>(args.out);
   p.dots = static_cast<A*>(args.dots);
   p.carried = static_cast<A*>(args.carried);
   p.partials = static_cast<A*>(args.partials);
   p.heads = static_cast<int>(from.heads);
   p.F = static_cast<int>(from.heads > 0 ? from.width / from.heads : 0);
-  const bool symmetric =
-      from.rows.offsets == args.transpose.offsets && from.rows.columns == args.transpose.columns;
-  if (launch.load || symmetric) {
+  if (launch.load || args.symmetric) {
     JAXGNN_TRY((walk<T, Edges::kEither>(p, launch)));
     if (!launch.load) return cudaSuccess;
   }

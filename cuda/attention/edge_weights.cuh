@@ -84,9 +84,9 @@ End<A> senders_of(const AttentionArgs& args) {
 }
 template <typename A>
 End<A> receivers_of(const AttentionGradientArgs& args) {
-  const A* records = static_cast<const A*>(args.receivers);
+  const A* node_terms = static_cast<const A*>(args.receivers);
   const int64_t heads = args.attention.heads;
-  return {records, records + heads, records + 2 * heads, 3 * heads};
+  return {node_terms, node_terms + heads, node_terms + 2 * heads, 3 * heads};
 }
 
 template <typename A>
@@ -134,9 +134,9 @@ struct Score {
 };
 
 template <bool kPlain, typename A>
-__device__ inline Score<A> score_of(const Scoring<A>& s, const Gathered<A>& far, A near) {
-  A sum = far.score + near;
-  if (!kPlain) sum += far.bias;
+__device__ inline Score<A> score_of(const Scoring<A>& s, const Gathered<A>& at_column, A at_row) {
+  A sum = at_column.score + at_row;
+  if (!kPlain) sum += at_column.bias;
   return {sum, sum > A(0) || is_masked(sum) ? sum : sum * s.slope};
 }
 
@@ -144,12 +144,12 @@ __device__ inline Score<A> score_of(const Scoring<A>& s, const Gathered<A>& far,
 // Without biases and dropout (kPlain) nothing of them is computed.
 template <Pass kPass, bool kPlain, typename A>
 __device__ inline Terms<A> weigh(const Scoring<A>& s, const Score<A>& score, A base,
-                                 const Gathered<A>& far, int head) {
+                                 const Gathered<A>& at_column, int head) {
   const A alpha = exponential(score.score - base);
-  const A weight = kPlain ? alpha : alpha * keep_factor(s, far.number, head);
+  const A weight = kPlain ? alpha : alpha * keep_factor(s, at_column.number, head);
   if constexpr (kPass == Pass::kSenders) {
     const A slope = score.positive() ? A(1) : s.slope;
-    return {weight, slope * weight, slope * alpha * far.delta};
+    return {weight, slope * weight, slope * alpha * at_column.delta};
   }
   return {weight, A(0), alpha};
 }
@@ -186,10 +186,10 @@ __device__ inline const A* numbers_of(const A* numbers, int node, int64_t stride
 }
 
 template <Pass kPass, typename A, typename Index>
-__device__ inline Gathered<A> load_node(const End<A>& end, Index node, int head, bool near) {
+__device__ inline Gathered<A> load_node(const End<A>& end, Index node, int head, bool at_row) {
   Gathered<A> numbers{__ldg(numbers_of(end.score + head, node, end.stride)), A(0), A(0), A(0), 0};
   // Receivers have these, and only the gradients need them.
-  if (kPass == (near ? Pass::kReceivers : Pass::kSenders)) {
+  if (kPass == (at_row ? Pass::kReceivers : Pass::kSenders)) {
     numbers.log_sum = __ldg(numbers_of(end.log_sum + head, node, end.stride));
     numbers.delta = __ldg(numbers_of(end.delta + head, node, end.stride));
   }

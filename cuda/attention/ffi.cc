@@ -39,23 +39,23 @@ AttentionArgs take_attention(Check& check, const Rows& rows, const AnyBuffer& x,
 }
 
 Error cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
-                       AnyBuffer splits, AnyBuffer row_order, AnyBuffer x, AnyBuffer near_scale,
-                       AnyBuffer far_scale, Result out, Result log_sum, Result partials,
+                       AnyBuffer splits, AnyBuffer row_order, AnyBuffer x, AnyBuffer row_scale,
+                       AnyBuffer column_scale, Result out, Result log_sum, Result partials,
                        Int<attr::heads> heads, Int<attr::self_loops> self_loops,
                        Int<attr::split_length> split_length) {
   Check check("jaxgnn_cosine_attention");
   const Rows rows = check.rows({row_offsets, columns, &splits, *split_length, &row_order});
   CosineForwardArgs args{};
   args.attention = take_attention(check, rows, x, *heads, *self_loops);
-  check.matrix(near_scale, xla::ffi::F32, rows.num_rows, *heads,
-               "near_scale must be float32 [nodes, heads]");
-  check.matrix(far_scale, xla::ffi::F32, rows.num_rows, *heads,
-               "far_scale must be float32 [nodes, heads]");
+  check.matrix(row_scale, xla::ffi::F32, rows.num_rows, *heads,
+               "row_scale must be float32 [nodes, heads]");
+  check.matrix(column_scale, xla::ffi::F32, rows.num_rows, *heads,
+               "column_scale must be float32 [nodes, heads]");
   take_results(check, x.element_type(), rows.num_rows, args.attention, *out, *log_sum, *partials,
                args);
   if (check.failed()) return check.error();
-  args.near_scale = near_scale.untyped_data();
-  args.far_scale = far_scale.untyped_data();
+  args.row_scale = row_scale.untyped_data();
+  args.column_scale = column_scale.untyped_data();
   return finish(check, launch_cosine_attention(args, launch));
 }
 
@@ -63,10 +63,10 @@ Error cosine_attention_gradients(StreamLaunch launch, AnyBuffer row_offsets, Any
                                  AnyBuffer splits, AnyBuffer row_order,
                                  AnyBuffer transpose_row_offsets, AnyBuffer transpose_columns,
                                  AnyBuffer transpose_splits, AnyBuffer transpose_row_order,
-                                 AnyBuffer x, AnyBuffer beta, AnyBuffer records,
+                                 AnyBuffer x, AnyBuffer beta, AnyBuffer node_terms,
                                  AnyBuffer cotangent, Result out, Result dots, Result carried,
                                  Result partials, Int<attr::heads> heads,
-                                 Int<attr::self_loops> self_loops,
+                                 Int<attr::self_loops> self_loops, Int<attr::symmetric> symmetric,
                                  Int<attr::split_length> split_length) {
   Check check("jaxgnn_cosine_attention_gradients");
   const Rows rows = check.rows({row_offsets, columns, &splits, *split_length, &row_order});
@@ -80,22 +80,26 @@ Error cosine_attention_gradients(StreamLaunch launch, AnyBuffer row_offsets, Any
   const int64_t width = dim(x, 1);
   const DataType type = x.element_type();
   check.vector(beta, xla::ffi::F32, *heads, "beta must be float32 [heads]");
-  check.matrix(records, xla::ffi::F32, rows.num_rows, 4 * *heads,
-               "records must be float32 [nodes, 4 heads]");
+  check.matrix(node_terms, xla::ffi::F32, rows.num_rows, 4 * *heads,
+               "node_terms must be float32 [nodes, 4 heads]");
   check.matrix(cotangent, type, rows.num_rows, width, "the cotangent must be like x");
   check.matrix(*out, type, rows.num_rows, width, "the gradient must be like x");
   check.matrix(*dots, xla::ffi::F32, rows.num_rows, *heads, "dots must be float32 [nodes, heads]");
-  check.matrix(*carried, xla::ffi::F32, rows.num_rows, width,
-               "carried must be float32 [nodes, features]");
-  check.matrix(*partials, xla::ffi::F32, int64_t{rows.num_splits} + args.transpose.num_splits,
-               2 * width, "partials must be float32 [parts, twice the features]");
+  args.symmetric = *symmetric != 0;
+  if (!args.symmetric) {
+    check.matrix(*carried, xla::ffi::F32, rows.num_rows, width,
+                 "carried must be float32 [nodes, features]");
+  }
+  const int64_t parts = rows.num_splits + int64_t{args.symmetric ? 0 : args.transpose.num_splits};
+  check.matrix(*partials, xla::ffi::F32, parts, 2 * width,
+               "partials must be float32 [parts, twice the features]");
   if (check.failed()) return check.error();
   args.cotangent = cotangent.untyped_data();
   args.beta = beta.untyped_data();
-  args.records = records.untyped_data();
+  args.node_terms = node_terms.untyped_data();
   args.out = out->untyped_data();
   args.dots = dots->untyped_data();
-  args.carried = carried->untyped_data();
+  args.carried = data_or_null(*carried);
   args.partials = partials->untyped_data();
   return finish(check, launch_cosine_attention_gradients(args, launch));
 }

@@ -11,8 +11,8 @@ cudaError_t launch_type(const AttentionForwardArgs& args, const Launch& launch) 
   RowParams<T> p{};
   p.rows = from.rows;
   p.scoring = make_scoring<A>(from);
-  p.near = {static_cast<const A*>(args.receiver_scores), nullptr, nullptr, from.heads};
-  p.far = senders_of<A>(from);
+  p.at_row = {static_cast<const A*>(args.receiver_scores), nullptr, nullptr, from.heads};
+  p.at_column = senders_of<A>(from);
   p.x = static_cast<const T*>(from.values);
   p.out = static_cast<T*>(args.out);
   p.log_sum = static_cast<A*>(args.log_sum);

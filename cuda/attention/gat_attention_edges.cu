@@ -23,11 +23,11 @@ struct Params {
 
 // The gradient of an edge's score before the LeakyReLU.
 template <typename A>
-__device__ inline A score_gradient(const Scoring<A>& s, const Gathered<A>& far,
-                                   const Gathered<A>& near, int head, A dot) {
-  const Score<A> score = score_of<false>(s, far, near.score);
-  const Terms<A> terms = weigh<Pass::kReceivers, false>(s, score, near.log_sum, far, head);
-  const A gradient = terms.weight * dot - terms.number * near.delta;
+__device__ inline A score_gradient(const Scoring<A>& s, const Gathered<A>& at_column,
+                                   const Gathered<A>& at_row, int head, A dot) {
+  const Score<A> score = score_of<false>(s, at_column, at_row.score);
+  const Terms<A> terms = weigh<Pass::kReceivers, false>(s, score, at_row.log_sum, at_column, head);
+  const A gradient = terms.weight * dot - terms.number * at_row.delta;
   return score.positive() ? gradient : gradient * s.slope;
 }
 
@@ -48,11 +48,11 @@ __global__ void __launch_bounds__(kThreads)
         dot += widen(cotangent[f]) * widen(values[f]);
       }
       dot = warp_sum(dot);
-      const Gathered<A> near = load_node<Pass::kReceivers>(p.receivers, row, head, true);
-      Gathered<A> far = load_node<Pass::kReceivers>(p.senders, row, head, false);
-      far.bias = loop_bias(s, row, head);
-      far.number = s.num_edges + row;
-      gradient = score_gradient(s, far, near, head, dot);
+      const Gathered<A> at_row = load_node<Pass::kReceivers>(p.receivers, row, head, true);
+      Gathered<A> at_column = load_node<Pass::kReceivers>(p.senders, row, head, false);
+      at_column.bias = loop_bias(s, row, head);
+      at_column.number = s.num_edges + row;
+      gradient = score_gradient(s, at_column, at_row, head, dot);
     }
     if (lane == 0) p.loops[row * s.heads + head] = gradient;
   }
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) edge_gradients(const Params<A> p) {
   for (int head = 0; head < s.heads; ++head) {
     A sum = A(0);
     if (working) {
-      const Gathered<A> near = load_node<Pass::kReceivers>(p.receivers, work.row, head, true);
+      const Gathered<A> at_row = load_node<Pass::kReceivers>(p.receivers, work.row, head, true);
       if (lane == 0 && has_loop(s, p.rows, work)) sum = p.loops[work.row * s.heads + head];
       for (int i = lane; i < work.count; i += kLanes) {
         const int64_t edge = work.begin + i;
@@ -76,10 +76,10 @@ __global__ void __launch_bounds__(kThreads) edge_gradients(const Params<A> p) {
         A* place = p.edges + edge * s.heads + head;
         A gradient = A(0);
         if (!(s.self_loops && column == work.row)) {
-          Gathered<A> far = load_node<Pass::kReceivers>(p.senders, column, head, false);
-          far.number = edge_number(s, edge);
-          far.bias = edge_bias(s, far.number, head);
-          gradient = score_gradient(s, far, near, head, *place);
+          Gathered<A> at_column = load_node<Pass::kReceivers>(p.senders, column, head, false);
+          at_column.number = edge_number(s, edge);
+          at_column.bias = edge_bias(s, at_column.number, head);
+          gradient = score_gradient(s, at_column, at_row, head, *place);
         }
         *place = gradient;
         sum += gradient;

@@ -19,8 +19,8 @@ cudaError_t launch_type(const AttentionGradientArgs& args, const Launch& launch)
   RowParams<T> p{};
   p.rows = from.rows;
   p.scoring = make_scoring<A>(from);
-  p.near = kBySenders ? senders : receivers;
-  p.far = kBySenders ? receivers : senders;
+  p.at_row = kBySenders ? senders : receivers;
+  p.at_column = kBySenders ? receivers : senders;
   p.x = static_cast<const T*>(kBySenders ? args.cotangent : from.values);
   p.own = static_cast<const T*>(kBySenders ? from.values : args.cotangent);
   p.out = static_cast<T*>(args.values_gradient);

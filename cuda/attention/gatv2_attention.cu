@@ -4,31 +4,30 @@
 namespace jaxgnn::attention {
 namespace {
 
-// <vector, LeakyReLU(near + far)>; what is averaged are the keys.
+// <vector, LeakyReLU(at_row + at_column)>; what is averaged are the keys.
 struct Gatv2 {
   static constexpr bool kScalesKeys = false;
   static constexpr bool kScalesRows = false;
   static constexpr bool kVector = true;
   static constexpr bool kSharedRows = true;
-  static constexpr bool kBySenders = true;
 
   // The LeakyReLU of the sum, by which the vector is multiplied.
   template <typename A>
-  __device__ static A activation(A near, A far, A slope) {
-    const A sum = near + far;
+  __device__ static A activation(A at_row, A at_column, A slope) {
+    const A sum = at_row + at_column;
     return sum > A(0) ? sum : sum * slope;
   }
   template <typename A>
-  __device__ static A term(A near, A far, A vector, A slope) {
-    return vector * activation(near, far, slope);
+  __device__ static A term(A at_row, A at_column, A vector, A slope) {
+    return vector * activation(at_row, at_column, slope);
   }
   template <typename A>
   __device__ static A score(A sum, A) {
     return sum;
   }
   template <typename A>
-  __device__ static A derivative(A near, A far, A slope) {
-    return near + far > A(0) ? A(1) : slope;
+  __device__ static A derivative(A at_row, A at_column, A slope) {
+    return at_row + at_column > A(0) ? A(1) : slope;
   }
   template <typename A>
   __device__ static A factor(A vector, A) {

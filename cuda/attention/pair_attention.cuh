@@ -78,8 +78,8 @@ cudaError_t walk_pairs(const PairParams<T>& p, const Launch& launch) {
   constexpr int V = 16 / sizeof(T);
   if constexpr (sizeof(T) <= 4) {
     const uintptr_t addresses =
-        reinterpret_cast<uintptr_t>(p.near) | reinterpret_cast<uintptr_t>(p.far) |
-        reinterpret_cast<uintptr_t>(p.near_value) | reinterpret_cast<uintptr_t>(p.far_value) |
+        reinterpret_cast<uintptr_t>(p.at_row) | reinterpret_cast<uintptr_t>(p.at_column) |
+        reinterpret_cast<uintptr_t>(p.row_value) | reinterpret_cast<uintptr_t>(p.column_value) |
         reinterpret_cast<uintptr_t>(p.out) |
         (kPass == Pass::kSenders ? reinterpret_cast<uintptr_t>(p.second) : 0);
     const bool aligned = p.F % V == 0 && p.G % V == 0 && addresses % 16 == 0;
@@ -109,12 +109,12 @@ PairParams<T> pair_params(const PairArgs& args) {
   PairParams<T> p{};
   p.rows = from.rows;
   p.scoring = make_scoring<A>(from);
-  p.near = static_cast<const T*>(args.queries);
-  p.far = static_cast<const T*>(args.keys);
-  p.far_value = static_cast<const T*>(from.values);
+  p.at_row = static_cast<const T*>(args.queries);
+  p.at_column = static_cast<const T*>(args.keys);
+  p.column_value = static_cast<const T*>(from.values);
   p.vector = static_cast<const A*>(args.vector);
   p.key_scale = static_cast<const A*>(args.key_scale);
-  p.number = static_cast<A>(args.number);
+  p.score_parameter = static_cast<A>(args.score_parameter);
   p.heads = static_cast<int>(from.heads);
   p.F = static_cast<int>(args.head_width);
   p.G = static_cast<int>(from.heads > 0 ? from.width / from.heads : 0);
@@ -160,15 +160,15 @@ cudaError_t launch_gradients(const PairGradientArgs& args, const Launch& launch)
   const AttentionArgs& from = args.pair.attention;
   PairParams<T> p = pair_params<T>(args.pair);
   const T* cotangent = static_cast<const T*>(args.cotangent);
-  p.near_value = kSenders ? p.far_value : cotangent;
+  p.row_value = kSenders ? p.column_value : cotangent;
   if (kSenders) {
-    const T* keys = p.far;
-    p.far = p.near;
-    p.near = keys;
-    p.far_value = cotangent;
+    const T* keys = p.at_column;
+    p.at_column = p.at_row;
+    p.at_row = keys;
+    p.column_value = cotangent;
   }
   const int64_t score_width = from.heads * args.pair.head_width;
-  p.records = static_cast<const A*>(args.records);
+  p.node_terms = static_cast<const A*>(args.node_terms);
   p.out = static_cast<T*>(args.first);
   p.second = args.second;
   p.edge_gradient = static_cast<A*>(args.edge_gradient);
@@ -201,11 +201,9 @@ cudaError_t launch_pair_gradients(const PairGradientArgs& args, const Launch& la
   if (!launch.load && is_empty(args.pair)) return cudaSuccess;
   return with_type(launch, args.pair.attention.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if constexpr (Score::kBySenders) {
-      if (launch.load || args.by_senders) {
-        JAXGNN_TRY((launch_gradients<Score, T, Pass::kSenders>(args, launch)));
-        if (!launch.load) return cudaSuccess;
-      }
+    if (launch.load || args.by_senders) {
+      JAXGNN_TRY((launch_gradients<Score, T, Pass::kSenders>(args, launch)));
+      if (!launch.load) return cudaSuccess;
     }
     return launch_gradients<Score, T, Pass::kReceivers>(args, launch);
   });

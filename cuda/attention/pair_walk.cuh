@@ -22,22 +22,22 @@ struct PairParams {
   using A = typename Accumulator<T>::type;
   Rows rows;
   Scoring<A> scoring;
-  const T* near;        // [rows, heads, F], of the end whose rows these are
-  const T* far;         // [columns, heads, F]
-  const T* near_value;  // [rows, heads, G], of the gradients
-  const T* far_value;   // [columns, heads, G]
-  const A* vector;      // [heads, F], or null
-  const A* key_scale;   // [senders, heads], or null
-  const A* near_scale;  // [rows, heads], if Score::kScalesRows
-  const A* records;     // [receivers, 2, heads]: log_sum, delta
-  T* out;               // [rows, heads, G] forward, else [rows, heads, F]
-  void* second;         // by senders T, by receivers A: what PairGradientArgs says
-  A* log_sum;           // [rows, heads], forward
+  const T* at_row;        // [rows, heads, F], of the end whose rows these are
+  const T* at_column;     // [columns, heads, F]
+  const T* row_value;     // [rows, heads, G], of the gradients
+  const T* column_value;  // [columns, heads, G]
+  const A* vector;        // [heads, F], or null
+  const A* key_scale;     // [senders, heads], or null
+  const A* row_scale;     // [rows, heads], if Score::kScalesRows
+  const A* node_terms;    // [receivers, 2, heads]: log_sum, delta
+  T* out;                 // [rows, heads, G] forward, else [rows, heads, F]
+  void* second;           // by senders T, by receivers A: what PairGradientArgs says
+  A* log_sum;             // [rows, heads], forward
   A* edge_gradient;
   A* loop_gradient;
   A* partials;  // forward [parts, width + 2 heads], else [parts, heads F]
   A* more;      // [parts, width of `second`]
-  A number;
+  A score_parameter;
   int heads;
   int F, G;
   int lanes;  // of a head, a power of two
@@ -81,10 +81,10 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
   using A = typename Accumulator<T>::type;
   constexpr bool kForward = kPass == Pass::kForward, kSenders = kPass == Pass::kSenders;
   constexpr bool kReceivers = kPass == Pass::kReceivers;
-  constexpr bool kOneFar = Score::kSharedRows && !kSenders;  // values and keys are the same rows
-  constexpr bool kOneNear = Score::kSharedRows && kSenders;
+  constexpr bool kOneColumn = Score::kSharedRows && !kSenders;  // values and keys are the same rows
+  constexpr bool kOneRow = Score::kSharedRows && kSenders;
   // Edges whose rows are in flight at once: more if an edge has one row and registers are left.
-  constexpr bool kLight = kOneFar && kPlain && !Score::kVector && sizeof(T) == 4;
+  constexpr bool kLight = kOneColumn && kPlain && !Score::kVector && sizeof(T) == 4;
   constexpr int kSteps = kWhole && P < 4 ? (kLight ? 4 : 4 / P) : 1;
 
   const int64_t thread = int64_t(blockIdx.x) * kPairThreads + threadIdx.x;
@@ -95,11 +95,11 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
   const Scoring<A>& scoring = p.scoring;
   const int64_t stride = int64_t(p.heads) * p.F, value_stride = int64_t(p.heads) * p.G;
   const int64_t row = work.row;
-  const T* far = p.far + int64_t(place.head) * p.F;
-  const T* far_value = p.far_value + int64_t(place.head) * p.G;
-  const T* near_row = p.near + row * stride + int64_t(place.head) * p.F;
-  const T* near_value_row =
-      kForward ? nullptr : p.near_value + row * value_stride + int64_t(place.head) * p.G;
+  const T* at_column = p.at_column + int64_t(place.head) * p.F;
+  const T* column_value = p.column_value + int64_t(place.head) * p.G;
+  const T* own_features = p.at_row + row * stride + int64_t(place.head) * p.F;
+  const T* row_value_features =
+      kForward ? nullptr : p.row_value + row * value_stride + int64_t(place.head) * p.G;
   const A* vector_row = Score::kVector ? p.vector + int64_t(place.head) * p.F : nullptr;
 
   const auto feature = [&](int q) { return ((place.piece * P + q) * p.lanes + place.lane) * V; };
@@ -118,10 +118,10 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
       if (feature(q) < width) vectors[q] = load_vector<T, V>(at + feature(q));
     }
   };
-  Vector<T, V> near[P], near_value[P];
+  Vector<T, V> at_row[P], row_value[P];
   A vector[P][V] = {};
-  load_own(near_row, p.F, near);
-  if constexpr (!kForward && !kOneNear) load_own(near_value_row, p.G, near_value);
+  load_own(own_features, p.F, at_row);
+  if constexpr (!kForward && !kOneRow) load_own(row_value_features, p.G, row_value);
   if constexpr (Score::kVector) {
 #pragma unroll
     for (int q = 0; q < P; ++q) {
@@ -132,12 +132,12 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
     }
   }
   const auto own_value = [&](int q, int i) {
-    return kOneNear ? unpack(near[q], i) : unpack(near_value[q], i);
+    return kOneRow ? unpack(at_row[q], i) : unpack(row_value[q], i);
   };
   A log_sum = A(0), delta = A(0);  // by receivers: the row's
   if (kReceivers && working) {
-    log_sum = __ldg(p.records + row * 2 * p.heads + place.head);
-    delta = __ldg(p.records + row * 2 * p.heads + p.heads + place.head);
+    log_sum = __ldg(p.node_terms + row * 2 * p.heads + place.head);
+    delta = __ldg(p.node_terms + row * 2 * p.heads + p.heads + place.head);
   }
 
   const auto key_scale_at = [&](int64_t sender) {
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
   };
   A own_scale = A(1);
   if constexpr (kSenders) own_scale = key_scale_at(row);
-  if constexpr (Score::kScalesRows) own_scale = __ldg(p.near_scale + row * p.heads + place.head);
+  if constexpr (Score::kScalesRows) own_scale = __ldg(p.row_scale + row * p.heads + place.head);
 
   A first[P][V] = {}, sums[P][V] = {};
   Softmax<A> softmax;
@@ -171,12 +171,12 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
   for (int u = 0; u < kSteps; ++u) next[u] = column_at(place.group * kSteps + u);
   const int length = work.count + (loop ? 1 : 0);
   const int steps = __reduce_max_sync(kFullWarp, length);
-  const unsigned far_bytes = static_cast<unsigned>(stride * sizeof(T));
-  const unsigned far_value_bytes = static_cast<unsigned>(value_stride * sizeof(T));
+  const unsigned column_bytes = static_cast<unsigned>(stride * sizeof(T));
+  const unsigned column_value_bytes = static_cast<unsigned>(value_stride * sizeof(T));
   for (int start = 0; start < steps; start += kSteps * p.groups) {
     const int i = start + place.group * kSteps;
     bool valid[kSteps];
-    Vector<T, V> far_vectors[kSteps][P], value_vectors[kSteps][P];
+    Vector<T, V> column_vectors[kSteps][P], value_vectors[kSteps][P];
     A score[kSteps], dot[kSteps], bias[kSteps], reference[kSteps], difference[kSteps];
     A scale[kSteps];  // of the keys
 #pragma unroll
@@ -184,17 +184,17 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
       const int column = next[u];
       const bool is_edge = i + u < work.count;
       valid[u] = i + u < length && !(is_edge && scoring.self_loops && column == row);
-      const T* far_row = row_of(far, column, far_bytes);
-      const T* far_value_row = row_of(far_value, column, far_value_bytes);
-      load_vectors(far_row, p.F, far_vectors[u]);
-      if constexpr (!kOneFar) load_vectors(far_value_row, p.G, value_vectors[u]);
+      const T* column_features = row_of(at_column, column, column_bytes);
+      const T* column_value_features = row_of(column_value, column, column_value_bytes);
+      load_vectors(column_features, p.F, column_vectors[u]);
+      if constexpr (!kOneColumn) load_vectors(column_value_features, p.G, value_vectors[u]);
       scale[u] = kSenders ? own_scale : own_scale * key_scale_at(column);
       reference[u] = log_sum;
       difference[u] = delta;
       if constexpr (kSenders) {
-        const A* record = p.records + int64_t(column) * 2 * p.heads + place.head;
-        reference[u] = __ldg(record);
-        difference[u] = __ldg(record + p.heads);
+        const A* of_node = p.node_terms + int64_t(column) * 2 * p.heads + place.head;
+        reference[u] = __ldg(of_node);
+        difference[u] = __ldg(of_node + p.heads);
       }
       bias[u] = A(0);
       if constexpr (!kPlain) {
@@ -208,12 +208,12 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
       if constexpr (!kWhole) {
         if (valid[u]) {
           for (int f = place.lane; f < p.F; f += p.lanes) {
-            score[u] += Score::term(widen(near_row[f]), widen(far_row[f]),
-                                    Score::kVector ? vector_row[f] : A(0), p.number);
+            score[u] += Score::term(widen(own_features[f]), widen(column_features[f]),
+                                    Score::kVector ? vector_row[f] : A(0), p.score_parameter);
           }
           if constexpr (!kForward) {
             for (int f = place.lane; f < p.G; f += p.lanes) {
-              dot[u] += widen(near_value_row[f]) * widen(far_value_row[f]);
+              dot[u] += widen(row_value_features[f]) * widen(column_value_features[f]);
             }
           }
         }
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) next[u] = column_at(i + kSteps * p.groups + u);
     const auto value = [&](int u, int q, int k) {
-      return kOneFar ? unpack(far_vectors[u][q], k) : unpack(value_vectors[u][q], k);
+      return kOneColumn ? unpack(column_vectors[u][q], k) : unpack(value_vectors[u][q], k);
     };
     if constexpr (kWhole) {
 #pragma unroll
@@ -231,8 +231,8 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
         for (int q = 0; q < P; ++q) {
 #pragma unroll
           for (int k = 0; k < V; ++k) {
-            score[u] += Score::term(unpack(near[q], k), unpack(far_vectors[u][q], k), vector[q][k],
-                                    p.number);
+            score[u] += Score::term(unpack(at_row[q], k), unpack(column_vectors[u][q], k),
+                                    vector[q][k], p.score_parameter);
             if constexpr (!kForward) dot[u] += own_value(q, k) * value(u, q, k);
           }
         }
@@ -268,7 +268,8 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
     A most = A(-INFINITY);
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) {
-      score[u] = valid[u] ? Score::score(score[u], p.number) * scale[u] + bias[u] : A(-INFINITY);
+      score[u] =
+          valid[u] ? Score::score(score[u], p.score_parameter) * scale[u] + bias[u] : A(-INFINITY);
       if (score[u] > most) most = score[u];
     }
     if constexpr (kForward) {
@@ -300,11 +301,12 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
       for (int q = 0; q < P; ++q) {
 #pragma unroll
         for (int k = 0; k < V; ++k) {
-          const A own = unpack(near[q], k), other = unpack(far_vectors[u][q], k);
+          const A own = unpack(at_row[q], k), other = unpack(column_vectors[u][q], k);
           if constexpr (!kReceivers) sums[q][k] += weight * value(u, q, k);
-          if constexpr (!kForward) first[q][k] += pull * Score::derivative(own, other, p.number);
+          if constexpr (!kForward)
+            first[q][k] += pull * Score::derivative(own, other, p.score_parameter);
           if constexpr (kReceivers && Score::kVector) {
-            sums[q][k] += ds * Score::activation(own, other, p.number);
+            sums[q][k] += ds * Score::activation(own, other, p.score_parameter);
           }
         }
       }
@@ -368,8 +370,8 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
     } else {
 #pragma unroll
       for (int k = 0; k < V; ++k) {
-        first[q][k] *= Score::factor(vector[q][k], p.number);
-        if constexpr (kOneNear) first[q][k] += sums[q][k];
+        first[q][k] *= Score::factor(vector[q][k], p.score_parameter);
+        if constexpr (kOneRow) first[q][k] += sums[q][k];
       }
       if (f < p.F) store(p.out, p.partials, stride, at, first[q]);
       if constexpr (kSenders && !Score::kSharedRows) {

@@ -46,7 +46,8 @@ __global__ void join_sums(const RowParams<T> p) {
 // The smaller side of the LeakyReLU's kink, estimated from 64 edges of a row; either answer gives
 // correct results. One warp a row; the chunks of a row use the first chunk's answer.
 template <typename A>
-__global__ void choose_sides(const Rows rows, End<A> near, End<A> far, int* sides, int heads) {
+__global__ void choose_sides(const Rows rows, End<A> at_row, End<A> at_column, int* sides,
+                             int heads) {
   constexpr int kSamples = 64;
   const int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   const int lane = threadIdx.x % 32;
@@ -60,11 +61,12 @@ __global__ void choose_sides(const Rows rows, End<A> near, End<A> far, int* side
     column[u] = sample < samples ? load_column(rows, begin + sample * degree / samples) : -1;
   }
   for (int head = 0; head < heads; ++head) {
-    const A own = near.score[row * near.stride + head];
+    const A own = at_row.score[row * at_row.stride + head];
     int positive = 0;
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
-      const bool above = column[u] >= 0 && far.score[column[u] * far.stride + head] + own > A(0);
+      const bool above =
+          column[u] >= 0 && at_column.score[column[u] * at_column.stride + head] + own > A(0);
       positive += __popc(__ballot_sync(kFullWarp, above));
     }
     if (lane == 0) sides[row * heads + head] = 2 * positive <= samples;
@@ -73,11 +75,11 @@ __global__ void choose_sides(const Rows rows, End<A> near, End<A> far, int* side
 
 // The columns' terms, head-major, so that those of adjacent columns share a sector.
 template <typename A, Pass kPass>
-__global__ void fill_table(End<A> far, A* table, int64_t num_columns, int heads) {
+__global__ void fill_table(End<A> at_column, A* table, int64_t num_columns, int heads) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= num_columns * heads) return;
   const int64_t node = i / heads, head = i % heads;
-  const Gathered<A> from = load_node<kPass>(far, node, static_cast<int>(head), false);
+  const Gathered<A> from = load_node<kPass>(at_column, node, static_cast<int>(head), false);
   A* to = table + head * num_columns + node;
   if constexpr (kPass == Pass::kSenders) {
     to = table + 4 * (head * num_columns + node);
@@ -154,11 +156,11 @@ cudaError_t launch_long(RowParams<T>& p, typename Accumulator<T>::type* table,
                         const Launch& launch) {
   using A = typename Accumulator<T>::type;
   const int64_t entries = p.scoring.num_columns * p.scoring.heads;
-  JAXGNN_TRY(launch_kernel(launch, fill_table<A, kPass>, blocks_of(entries, 256), 256, 0, p.far,
-                           table, p.scoring.num_columns, p.scoring.heads));
+  JAXGNN_TRY(launch_kernel(launch, fill_table<A, kPass>, blocks_of(entries, 256), 256, 0,
+                           p.at_column, table, p.scoring.num_columns, p.scoring.heads));
   if constexpr (kPass == Pass::kReceivers) {
     JAXGNN_TRY(launch_kernel(launch, choose_sides<A>, blocks_of(p.rows.num_rows * 32, 128), 128, 0,
-                             p.rows, p.near, p.far, p.sides, p.scoring.heads));
+                             p.rows, p.at_row, p.at_column, p.sides, p.scoring.heads));
   }
   p.table = table;
   p.heads_per_slice = 1;

@@ -19,11 +19,11 @@ __global__ void __launch_bounds__(kRowThreads) any_rows(const RowParams<T> p) {
   const Place place = place_of<V, kLanes>(p, lane);
   const bool working = work.row >= 0 && place.active;  // others only take part in shuffles
   const Scoring<A>& scoring = p.scoring;
-  Gathered<A> near{};
+  Gathered<A> at_row{};
   A acc[kSums][V] = {};
   Softmax<A> softmax;  // its total: the sum of numbers, in every pass
   if (working) {
-    near = load_node<kPass>(p.near, work.row, place.head, true);
+    at_row = load_node<kPass>(p.at_row, work.row, place.head, true);
     const T* x = p.x + place.feature;
     const auto features = [&](Index column) {
       if constexpr (kPlain) return load_vector<T, V>(row_of(x, column, p.row_bytes));
@@ -34,13 +34,13 @@ __global__ void __launch_bounds__(kRowThreads) any_rows(const RowParams<T> p) {
 #pragma unroll
       for (int i = 0; i < V; ++i) acc[0][i] *= factor;
     };
-    const auto add = [&](const Gathered<A>& far, const Score<A>& score,
+    const auto add = [&](const Gathered<A>& at_column, const Score<A>& score,
                          const Vector<T, V>& vector) {
       if (kPass == Pass::kReceivers && !score.positive()) return;
       const A base = kPass == Pass::kForward   ? softmax.base()
-                     : kPass == Pass::kSenders ? far.log_sum
-                                               : near.log_sum;
-      const Terms<A> terms = weigh<kPass, kPlain>(scoring, score, base, far, place.head);
+                     : kPass == Pass::kSenders ? at_column.log_sum
+                                               : at_row.log_sum;
+      const Terms<A> terms = weigh<kPass, kPlain>(scoring, score, base, at_column, place.head);
       softmax.total += terms.number;
       add_scaled(terms.weight, vector, acc[0]);
       if constexpr (kSums == 2) add_scaled(terms.second, vector, acc[1]);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kRowThreads) any_rows(const RowParams<T> p) {
     load_next(0);
     for (int i = 0; i < work.count; i += kSteps) {
       bool valid[kSteps];
-      Gathered<A> far[kSteps];
+      Gathered<A> at_column[kSteps];
       Score<A> score[kSteps];
       Vector<T, V> vectors[kSteps];
 #pragma unroll
@@ -70,10 +70,10 @@ __global__ void __launch_bounds__(kRowThreads) any_rows(const RowParams<T> p) {
         valid[u] = next[u] >= 0 && !(scoring.self_loops && next[u] == work.row);
         if (!valid[u]) continue;
         vectors[u] = features(next[u]);
-        far[u] = load_node<kPass>(p.far, next[u], place.head, false);
+        at_column[u] = load_node<kPass>(p.at_column, next[u], place.head, false);
         if constexpr (!kPlain) {
-          far[u].number = edge_number(scoring, work.begin + i + u);
-          far[u].bias = edge_bias(scoring, far[u].number, place.head);
+          at_column[u].number = edge_number(scoring, work.begin + i + u);
+          at_column[u].bias = edge_bias(scoring, at_column[u].number, place.head);
         }
       }
       load_next(i + kSteps);
@@ -81,29 +81,29 @@ __global__ void __launch_bounds__(kRowThreads) any_rows(const RowParams<T> p) {
 #pragma unroll
       for (int u = 0; u < kSteps; ++u) {
         if (!valid[u]) continue;
-        score[u] = score_of<kPlain>(scoring, far[u], near.score);
+        score[u] = score_of<kPlain>(scoring, at_column[u], at_row.score);
         if (score[u].score > most) most = score[u].score;
       }
       if (kPass == Pass::kForward && most > softmax.largest) raise(most);
 #pragma unroll
       for (int u = 0; u < kSteps; ++u) {
-        if (valid[u]) add(far[u], score[u], vectors[u]);
+        if (valid[u]) add(at_column[u], score[u], vectors[u]);
       }
     }
     if (has_loop(scoring, p.rows, work)) {
-      Gathered<A> far = load_node<kPass>(p.far, work.row, place.head, false);
-      far.bias = loop_bias(scoring, work.row, place.head);
-      far.number = scoring.num_edges + work.row;
-      const Score<A> score = score_of<false>(scoring, far, near.score);
+      Gathered<A> at_column = load_node<kPass>(p.at_column, work.row, place.head, false);
+      at_column.bias = loop_bias(scoring, work.row, place.head);
+      at_column.number = scoring.num_edges + work.row;
+      const Score<A> score = score_of<false>(scoring, at_column, at_row.score);
       if (kPass == Pass::kForward && score.score > softmax.largest) raise(score.score);
-      add(far, score, load_vector<T, V>(x + work.row * p.width));
+      add(at_column, score, load_vector<T, V>(x + work.row * p.width));
     }
   }
   if constexpr (kPass != Pass::kForward) {
     A dot = A(0);
     if (working) {
       A number = softmax.total;
-      if (kPass == Pass::kReceivers) number *= near.delta;
+      if (kPass == Pass::kReceivers) number *= at_row.delta;
       if (place.slice == 0 && place.local == 0) dot = -number;
       const Vector<T, V> own = load_vector<T, V>(p.own + work.row * p.width + place.feature);
 #pragma unroll

@@ -13,16 +13,16 @@ struct RowParams {
   using A = typename Accumulator<T>::type;
   Rows rows;
   Scoring<A> scoring;
-  End<A> near;     // the rows' numbers
-  End<A> far;      // the columns' numbers,
-  const A* table;  // and the same by heads, [heads, columns] or with kSenders [heads, columns, 4]
-  const T* x;      // [columns, width], what is gathered
-  const T* own;    // [rows, width], what the sums' dot products are with
-  T* out;          // [rows, width], or null
-  A* log_sum;      // [rows, heads], forward
-  A* partials;     // [parts, partials_stride]: sums, and forward a reference and a total a head
-  A* dots;         // [rows + parts, heads * slices_per_head]
-  int* sides;      // [rows, heads], with kReceivers: 1 where the edges of slope 1 are the fewer
+  End<A> at_row;     // the rows' numbers
+  End<A> at_column;  // the columns' numbers,
+  const A* table;    // and the same by heads, [heads, columns] or with kSenders [heads, columns, 4]
+  const T* x;        // [columns, width], what is gathered
+  const T* own;      // [rows, width], what the sums' dot products are with
+  T* out;            // [rows, width], or null
+  A* log_sum;        // [rows, heads], forward
+  A* partials;       // [parts, partials_stride]: sums, and forward a reference and a total a head
+  A* dots;           // [rows + parts, heads * slices_per_head]
+  int* sides;        // [rows, heads], with kReceivers: 1 where the edges of slope 1 are the fewer
   int64_t partials_stride;
   int64_t width;
   int head_width;

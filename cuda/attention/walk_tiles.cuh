@@ -53,7 +53,7 @@ struct Tiles {
   int64_t place;           // of the lane's edge of the current tile, among all edges
   int row, head;
   bool positive;  // see takes_positive
-  Gathered<A> near;
+  Gathered<A> at_row;
   Waiting* queue;  // the warp's
   int queued;
   A acc[kSums][V];
@@ -65,32 +65,32 @@ struct Tiles {
 
   // The terms of the column and of the lane's edge in the current tile or the next one.
   __device__ Gathered<A> gather(int column, int ahead, bool valid) const {
-    Gathered<A> far{A(0), A(0), A(0), A(0), 0};
+    Gathered<A> at_column{A(0), A(0), A(0), A(0), 0};
     if constexpr (kPass == Pass::kSenders) {
       constexpr int kPer = 16 / sizeof(A);
       const Vector<A, kPer> first = load_vector<A, kPer>(table + int64_t(column) * 4);
-      far.score = unpack(first, 0);
-      far.log_sum = unpack(first, 1);
+      at_column.score = unpack(first, 0);
+      at_column.log_sum = unpack(first, 1);
       if constexpr (kPer == 4) {
-        far.delta = unpack(first, 2);
+        at_column.delta = unpack(first, 2);
       } else {
-        far.delta = __ldg(table + int64_t(column) * 4 + 2);
+        at_column.delta = __ldg(table + int64_t(column) * 4 + 2);
       }
     } else {
-      far.score = __ldg(table + column);
+      at_column.score = __ldg(table + column);
     }
     if (!kPlain && valid) {
-      far.number = edge_number(p.scoring, place + ahead);
-      far.bias = edge_bias(p.scoring, far.number, head);
+      at_column.number = edge_number(p.scoring, place + ahead);
+      at_column.bias = edge_bias(p.scoring, at_column.number, head);
     }
-    return far;
+    return at_column;
   }
 
   // The contribution of the lane's edge: 0 unless `valid`. Edges on the wrong side of the kink are
   // not valid.
   template <bool kBiased>
-  __device__ Terms<A> terms_of(const Gathered<A>& far, bool& valid) {
-    Score<A> score = score_of<!kBiased>(p.scoring, far, near.score);
+  __device__ Terms<A> terms_of(const Gathered<A>& at_column, bool& valid) {
+    Score<A> score = score_of<!kBiased>(p.scoring, at_column, at_row.score);
     if constexpr (kPass == Pass::kForward) {
       if (!valid) score.score = A(-INFINITY);
       if (__any_sync(kFullWarp, !(score.score <= softmax.largest + kSlack))) {
@@ -105,9 +105,9 @@ struct Tiles {
     }
     if (kPass == Pass::kReceivers && score.positive() != positive) valid = false;
     const A base = kPass == Pass::kForward   ? softmax.base()
-                   : kPass == Pass::kSenders ? far.log_sum
-                                             : near.log_sum;
-    const Terms<A> terms = weigh<kPass, kPlain>(p.scoring, score, base, far, head);
+                   : kPass == Pass::kSenders ? at_column.log_sum
+                                             : at_row.log_sum;
+    const Terms<A> terms = weigh<kPass, kPlain>(p.scoring, score, base, at_column, head);
     return valid ? terms : Terms<A>{A(0), A(0), A(0)};
   }
 
@@ -176,17 +176,17 @@ struct Tiles {
   __device__ void run(int left) {
     int column = slot() < left ? __ldg(columns) : 0;
     int next = slot() + 32 < left ? __ldg(columns + 32) : 0;
-    Gathered<A> far = gather(column, 0, slot() < left);
+    Gathered<A> at_column = gather(column, 0, slot() < left);
     for (; left > 0; left -= 32, place += 32) {
       bool valid = slot() < left && !(p.scoring.self_loops && column == row);
-      const Terms<A> terms = terms_of<!kPlain>(far, valid);
+      const Terms<A> terms = terms_of<!kPlain>(at_column, valid);
       softmax.total += terms.number;
       const int current = column;
       column = next;
       columns += 32;
       next = slot() + 64 < left ? __ldg(columns + 32) : 0;
       if constexpr (kQueued) {
-        far = gather(column, 32, slot() + 32 < left);
+        at_column = gather(column, 32, slot() + 32 < left);
         // A weight of 0 that dropout made: its row is not read.
         const bool dropped = terms.weight == A(0) && terms.number != A(0);
         enqueue(current, terms, valid && !dropped);
@@ -194,7 +194,7 @@ struct Tiles {
 #pragma unroll
         for (int first = 0; first < kLanes; first += kInFlight) {
           batch<true>(first, current, terms, left, [&] {
-            if (first == 0) far = gather(column, 32, slot() + 32 < left);
+            if (first == 0) at_column = gather(column, 32, slot() + 32 < left);
           });
         }
       } else {
@@ -212,11 +212,11 @@ struct Tiles {
 
   // The self-loop: one lane's number, one group's row.
   __device__ void loop() {
-    Gathered<A> far = gather(row, 0, false);
-    far.bias = loop_bias(p.scoring, row, head);
-    far.number = p.scoring.num_edges + row;
+    Gathered<A> at_column = gather(row, 0, false);
+    at_column.bias = loop_bias(p.scoring, row, head);
+    at_column.number = p.scoring.num_edges + row;
     bool valid = true;
-    const Terms<A> terms = terms_of<true>(far, valid);
+    const Terms<A> terms = terms_of<true>(at_column, valid);
     if (lane() == 0) softmax.total += terms.number;
     if (lane() >= kLanes || !valid) return;
     const Vector<T, V> vector = load_vector<T, V>(row_of(x, row, p.row_bytes));
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(kRowThreads) long_rows(const RowParams<T> p) {
             static_cast<int>(work.row),
             head,
             kPass != Pass::kReceivers || takes_positive(p, work.row, head),
-            load_node<kPass>(p.near, work.row, head, true),
+            load_node<kPass>(p.at_row, work.row, head, true),
             waiting + threadIdx.x / 32,
             0,
             {},
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(kRowThreads) long_rows(const RowParams<T> p) {
   } else {
     // The slice's dot product; the first slice of a head subtracts the sum of the terms.
     A number = walk.softmax.total;
-    if (kPass == Pass::kReceivers) number *= walk.near.delta;
+    if (kPass == Pass::kReceivers) number *= walk.at_row.delta;
     A dot = place.slice == 0 ? -number : A(0);
     if (place.active) {
       const Vector<T, V> own = load_vector<T, V>(p.own + work.row * p.width + place.feature);

@@ -13,8 +13,8 @@ constexpr int kGaussianThreads = 64;  // small blocks: a finished row frees its 
 
 template <typename A>
 struct Gaussians {
-  const A* near;
-  const A* far;
+  const A* row_terms;
+  const A* column_terms;
   const A* edges;
   const A* mu;
   const A* inv_sigma;
@@ -27,8 +27,8 @@ struct Gaussians {
 
 template <typename A>
 Gaussians<A> make_gaussians(const GaussianArgs& args) {
-  return {static_cast<const A*>(args.near),
-          static_cast<const A*>(args.far),
+  return {static_cast<const A*>(args.row_terms),
+          static_cast<const A*>(args.column_terms),
           static_cast<const A*>(args.edges),
           static_cast<const A*>(args.mu),
           static_cast<const A*>(args.inv_sigma),
@@ -81,7 +81,7 @@ struct Coordinates {
   __device__ Coordinates(const A* first, const A* second, bool tanh)
       : first(first), second(second), tanh(tanh) {}
   __device__ Coordinates(const Gaussians<A>& g, int64_t row, int64_t column, int64_t place)
-      : first(g.near + row * g.dims), second(g.far + column * g.dims), tanh(g.tanh) {
+      : first(g.row_terms + row * g.dims), second(g.column_terms + column * g.dims), tanh(g.tanh) {
     if (g.edges == nullptr) return;
     first = g.edges + edge_number(g, place) * g.dims;
     second = nullptr;

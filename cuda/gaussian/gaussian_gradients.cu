@@ -33,7 +33,7 @@ __device__ inline void dot_edges(const CoordinateParams<T>& p, int64_t row, int6
   const int64_t of_kernels = p.gaussians.kernels * p.width;
   const T* own =
       kStacked ? p.stacked + row * of_kernels + p.first * p.width : p.single + row * p.width;
-  const T* far = kStacked ? p.single : p.stacked + p.first * p.width;
+  const T* column_terms = kStacked ? p.single : p.stacked + p.first * p.width;
   Index others[kEdges];
 #pragma unroll
   for (int u = 0; u < kEdges; ++u) {
@@ -50,22 +50,23 @@ __device__ inline void dot_edges(const CoordinateParams<T>& p, int64_t row, int6
   for (int64_t f = Team::local() * V; f < p.width; f += Team::kLanes * V) {
     // Beyond the last kernel its row is read again; the result is unused.
     const auto at = [&](int k) { return min(k, last) * p.width + f; };
-    Vector<T, V> near[kStacked ? kKernels : 1];
+    Vector<T, V> row_terms[kStacked ? kKernels : 1];
 #pragma unroll
-    for (int k = 0; k < (kStacked ? kKernels : 1); ++k) near[k] = load_vector<T, V>(own + at(k));
+    for (int k = 0; k < (kStacked ? kKernels : 1); ++k)
+      row_terms[k] = load_vector<T, V>(own + at(k));
 #pragma unroll
     for (int k = 0; k < (kStacked ? 1 : kKernels); ++k) {
       Vector<T, V> vectors[kEdges];
 #pragma unroll
       for (int u = 0; u < kEdges; ++u)
-        vectors[u] = load_vector<T, V>(other(far + at(k), others[u]));
+        vectors[u] = load_vector<T, V>(other(column_terms + at(k), others[u]));
 #pragma unroll
       for (int u = 0; u < kEdges; ++u) {
         if constexpr (kStacked) {
 #pragma unroll
-          for (int i = 0; i < kKernels; ++i) add_product(near[i], vectors[u], sums[i][u]);
+          for (int i = 0; i < kKernels; ++i) add_product(row_terms[i], vectors[u], sums[i][u]);
         } else {
-          add_product(near[0], vectors[u], sums[k][u]);
+          add_product(row_terms[0], vectors[u], sums[k][u]);
         }
       }
     }
@@ -87,7 +88,7 @@ struct Moments {
 #pragma unroll 1
     for (int i = 0; i < dims * kNumbers; ++i) own[i * kGaussianThreads] = A(0);
   }
-  __device__ A& near(int d) const { return own[d * kNumbers * kGaussianThreads]; }
+  __device__ A& row_terms(int d) const { return own[d * kNumbers * kGaussianThreads]; }
   // Of the edges of all rows.
   __device__ A& first(int d, int k) const { return own[(d * kNumbers + 1 + k) * kGaussianThreads]; }
   __device__ A& second(int d, int k) const {
@@ -115,7 +116,7 @@ struct Moments {
         second(d, k) += product * distance;
       }
       if (g.tanh) gradient *= A(1) - coordinate * coordinate;
-      near(d) += gradient;
+      row_terms(d) += gradient;
       if (edge_gradient != nullptr) {
         edge_gradient[d] = from > 0 ? edge_gradient[d] + gradient : gradient;
       }
@@ -150,12 +151,12 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
       moments.add(g, p.first, Coordinates<A>(g, work.row, column, place), dots, edge_gradient);
     }
     __syncwarp(kFullWarp);
-    if (p.near_gradient == nullptr) return;
-    A* to = work.part < 0 ? p.near_gradient + work.row * dims : p.partials + work.part * dims;
+    if (p.row_terms_gradient == nullptr) return;
+    A* to = work.part < 0 ? p.row_terms_gradient + work.row * dims : p.partials + work.part * dims;
 #pragma unroll 1
     for (int d = 0; d < dims; ++d) {
-      const A sum = Team::template sum<1, Team::kSize>(moments.near(d));
-      moments.near(d) = A(0);
+      const A sum = Team::template sum<1, Team::kSize>(moments.row_terms(d));
+      moments.row_terms(d) = A(0);
       if (Team::lane() == 0) to[d] = p.first > 0 ? to[d] + sum : sum;
     }
   };
@@ -193,8 +194,8 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
     }
   }
   const bool beyond = (team - parts) * kRowsEach >= p.rows.num_rows;  // teams that fill a block
-  if (p.records == nullptr || beyond) return;
-  A* record = p.records + team * 2 * g.kernels * dims + p.first * dims;
+  if (p.block_sums == nullptr || beyond) return;
+  A* block_sum = p.block_sums + team * 2 * g.kernels * dims + p.first * dims;
 #pragma unroll 1
   for (int d = 0; d < dims; ++d) {
 #pragma unroll
@@ -202,8 +203,8 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
       const A first = Team::template sum<1, Team::kSize>(moments.first(d, k));
       const A second = Team::template sum<1, Team::kSize>(moments.second(d, k));
       if (Team::lane() > 0 || p.first + k >= g.kernels) continue;
-      record[k * dims + d] = first;
-      record[(g.kernels + k) * dims + d] = second;
+      block_sum[k * dims + d] = first;
+      block_sum[(g.kernels + k) * dims + d] = second;
     }
   }
 }
@@ -215,12 +216,12 @@ int64_t count_teams(const Rows& rows) {
 
 // Adds partial sums, `step` apart, in a fixed order: each block adds `each` of them into the first
 // one. With `final` there is one block, which makes the parameters' gradients of the sum.
-constexpr int kColumns = 32, kStripes = 8, kRecords = 1024;
+constexpr int kColumns = 32, kStripes = 8, kBlockSums = 1024;
 
 template <typename A>
 __global__ void __launch_bounds__(kColumns* kStripes)
-    sum_records(A* records, int64_t count, int64_t step, int64_t each, int entries,
-                const A* inv_sigma, A* mu_gradient, A* inv_sigma_gradient) {
+    add_block_sums(A* block_sums, int64_t count, int64_t step, int64_t each, int entries,
+                   const A* inv_sigma, A* mu_gradient, A* inv_sigma_gradient) {
   __shared__ A stripes[kStripes][kColumns];
   const int column = blockIdx.y * kColumns + threadIdx.x;
   const int64_t first = blockIdx.x * each * step;
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(kColumns* kStripes)
   A sum = A(0);
   if (column < entries) {
     for (int64_t i = first + threadIdx.y * step; i < last; i += kStripes * step) {
-      sum += records[i * entries + column];
+      sum += block_sums[i * entries + column];
     }
   }
   stripes[threadIdx.y][threadIdx.x] = sum;
@@ -238,7 +239,7 @@ __global__ void __launch_bounds__(kColumns* kStripes)
 #pragma unroll
   for (int i = 0; i < kStripes; ++i) sum += stripes[i][threadIdx.x];
   if (mu_gradient == nullptr) {
-    records[first * entries + column] = sum;
+    block_sums[first * entries + column] = sum;
   } else if (column < entries / 2) {
     mu_gradient[column] = sum * inv_sigma[column] * inv_sigma[column];
   } else {
@@ -251,16 +252,16 @@ template <typename A>
 cudaError_t launch_sums(const GaussianGradientArgs& args, int64_t count, const Launch& launch) {
   const GaussianArgs& from = args.gaussian;
   const int entries = static_cast<int>(2 * from.kernels * from.dims);
-  const int64_t blocks = (count + kRecords - 1) / kRecords;
+  const int64_t blocks = (count + kBlockSums - 1) / kBlockSums;
   const dim3 threads(kColumns, kStripes);
   const unsigned across = static_cast<unsigned>((entries + kColumns - 1) / kColumns);
-  A* records = static_cast<A*>(args.records);
+  A* block_sums = static_cast<A*>(args.block_sums);
   const A* inv_sigma = static_cast<const A*>(from.inv_sigma);
-  JAXGNN_TRY(launch_kernel(launch, sum_records<A>, dim3(static_cast<unsigned>(blocks), across),
-                           threads, 0, records, count, 1, kRecords, entries, inv_sigma,
+  JAXGNN_TRY(launch_kernel(launch, add_block_sums<A>, dim3(static_cast<unsigned>(blocks), across),
+                           threads, 0, block_sums, count, 1, kBlockSums, entries, inv_sigma,
                            static_cast<A*>(nullptr), static_cast<A*>(nullptr)));
-  return launch_kernel(launch, sum_records<A>, dim3(1, across), threads, 0, records, count,
-                       kRecords, blocks, entries, inv_sigma, static_cast<A*>(args.mu_gradient),
+  return launch_kernel(launch, add_block_sums<A>, dim3(1, across), threads, 0, block_sums, count,
+                       kBlockSums, blocks, entries, inv_sigma, static_cast<A*>(args.mu_gradient),
                        static_cast<A*>(args.inv_sigma_gradient));
 }
 
@@ -332,10 +333,10 @@ cudaError_t launch_type(const GaussianGradientArgs& args, const Launch& launch) 
                         make_gaussians<A>(from),
                         static_cast<const T*>(args.single),
                         static_cast<const T*>(args.stacked),
-                        static_cast<A*>(args.near_gradient),
+                        static_cast<A*>(args.row_terms_gradient),
                         static_cast<A*>(args.edge_gradient),
                         static_cast<A*>(args.partials),
-                        args.mu_gradient == nullptr ? nullptr : static_cast<A*>(args.records),
+                        args.mu_gradient == nullptr ? nullptr : static_cast<A*>(args.block_sums),
                         from.width,
                         static_cast<unsigned>(from.width * sizeof(T)),
                         static_cast<unsigned>(from.kernels * from.width * sizeof(T)),
@@ -352,13 +353,13 @@ cudaError_t launch_type(const GaussianGradientArgs& args, const Launch& launch) 
     }));
     if (launch.load) break;
   }
-  if (launch.load || args.near_gradient != nullptr) {
-    JAXGNN_TRY((
-        launch_join<A, Sum>(p.rows, p.partials, p.near_gradient, from.dims, false, false, launch)));
+  if (launch.load || args.row_terms_gradient != nullptr) {
+    JAXGNN_TRY((launch_join<A, Sum>(p.rows, p.partials, p.row_terms_gradient, from.dims, false,
+                                    false, launch)));
   }
   if (launch.load || args.mu_gradient != nullptr) {
-    const int64_t records = takes_short_rows(p) ? count_warps(p.rows) : count_teams(p.rows);
-    return launch_sums<A>(args, records, launch);
+    const int64_t count = takes_short_rows(p) ? count_warps(p.rows) : count_teams(p.rows);
+    return launch_sums<A>(args, count, launch);
   }
   return cudaSuccess;
 }

@@ -12,10 +12,10 @@ struct CoordinateParams {
   Gaussians<A> gaussians;
   const T* single;   // a row for all kernels
   const T* stacked;  // rows for each of them, side by side
-  A* near_gradient;
+  A* row_terms_gradient;
   A* edge_gradient;
   A* partials;
-  A* records;  // [teams or warps, 2 * kernels * dims], or null
+  A* block_sums;  // [teams or warps, 2 * kernels * dims], or null
   int64_t width;
   unsigned single_bytes, stacked_bytes;  // of a row
   int64_t staged;                        // numbers in shared memory before the lanes' own

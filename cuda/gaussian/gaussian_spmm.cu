@@ -331,10 +331,10 @@ cudaError_t launch_type(const GaussianSumArgs& args, const Launch& launch) {
                     static_cast<unsigned>(from.width * sizeof(T)),
                     1,
                     args.mean};
-  const bool simple = is_simple(p, from.num_columns * (args.each ? 1 : from.kernels));
-  if (launch.load || args.each) JAXGNN_TRY(launch_each<T>(p, simple, launch));
-  if (launch.load || !args.each) JAXGNN_TRY(launch_mixed<T>(p, simple, launch));
-  const int64_t width = args.each ? p.width * from.kernels : p.width;
+  const bool simple = is_simple(p, from.num_columns * (args.shared_input ? 1 : from.kernels));
+  if (launch.load || args.shared_input) JAXGNN_TRY(launch_each<T>(p, simple, launch));
+  if (launch.load || !args.shared_input) JAXGNN_TRY(launch_mixed<T>(p, simple, launch));
+  const int64_t width = args.shared_input ? p.width * from.kernels : p.width;
   return launch_join<T, Sum>(p.rows, p.partials, p.out, width, p.mean, false, launch);
 }
 

@@ -46,24 +46,25 @@ __device__ inline void dot_tile(const CoordinateParams<T>& p, const T* own, unsi
   for (int u = 0; u < kEdges; ++u) columns[u] = __shfl_sync(kFullWarp, column, u, kTileEdges);
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
-    const T* far = kStacked ? p.single : of_kernel(p.stacked + p.first * p.width, turn);
+    const T* column_terms = kStacked ? p.single : of_kernel(p.stacked + p.first * p.width, turn);
     A sums[kTogether][kEdges] = {};
     const auto add_slice = [&](int from, bool active) {
-      Vector<T, V> near[kTogether], vectors[kEdges];
+      Vector<T, V> row_terms[kTogether], vectors[kEdges];
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
-        near[k].word = {};  // beyond the width: any features, as they are multiplied by 0
-        if (active) near[k] = load_vector<T, V>(kStacked ? of_kernel(own + from, k) : own + from);
+        row_terms[k].word = {};  // beyond the width: any features, as they are multiplied by 0
+        if (active)
+          row_terms[k] = load_vector<T, V>(kStacked ? of_kernel(own + from, k) : own + from);
       }
       const unsigned bytes = kStacked ? p.single_bytes : p.stacked_bytes;
 #pragma unroll
       for (int u = 0; u < kEdges; ++u) {
-        vectors[u] = load_vector<T, V>(row_of(far + from, columns[u], bytes));
+        vectors[u] = load_vector<T, V>(row_of(column_terms + from, columns[u], bytes));
       }
 #pragma unroll
       for (int u = 0; u < kEdges; ++u) {
 #pragma unroll
-        for (int k = 0; k < kTogether; ++k) add_product(near[k], vectors[u], sums[k][u]);
+        for (int k = 0; k < kTogether; ++k) add_product(row_terms[k], vectors[u], sums[k][u]);
       }
     };
     add_slice(f < width ? f : 0, f < width);
@@ -118,8 +119,8 @@ struct EdgeMoments {
     for (int i = 0; i < dims * kNumbers; ++i) own[i * kGaussianThreads] = A(0);
   }
   __device__ A& number(int d, int i) const { return own[(d * kNumbers + i) * kGaussianThreads]; }
-  __device__ A& place(int d) const { return number(d, 0); }  // of the edge at hand
-  __device__ A& near(int d) const { return number(d, 1); }   // of the row
+  __device__ A& place(int d) const { return number(d, 0); }      // of the edge at hand
+  __device__ A& row_terms(int d) const { return number(d, 1); }  // of the row
   // Of the edges of all rows.
   __device__ A& first(int d, int k) const { return number(d, 2 + k); }
   __device__ A& second(int d, int k) const { return number(d, 2 + kKernels + k); }
@@ -158,7 +159,7 @@ struct EdgeMoments {
         second(d, k) += product * distance;
       }
       if (tanh) gradient *= A(1) - coordinate * coordinate;
-      near(d) += gradient;
+      row_terms(d) += gradient;
       if (edge_gradient != nullptr) {
         edge_gradient[d] = adds ? edge_gradient[d] + gradient : gradient;
       }
@@ -253,16 +254,16 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
       }
       const int64_t edge = order == nullptr ? place : ordered;
       const unsigned bytes = static_cast<unsigned>(dims * sizeof(A));
-      const A* near = nullptr;
-      const A* far = nullptr;
+      const A* row_terms = nullptr;
+      const A* column_terms = nullptr;
       if (g.edges == nullptr) {
-        near = row_of(g.near, static_cast<unsigned>(row.number), bytes);
-        far = row_of(g.far, column, bytes);
+        row_terms = row_of(g.row_terms, static_cast<unsigned>(row.number), bytes);
+        column_terms = row_of(g.column_terms, column, bytes);
       } else {
-        near = g.edges + (there ? edge : 0) * dims;
+        row_terms = g.edges + (there ? edge : 0) * dims;
       }
       A weights[kKernels];
-      moments.weigh(Coordinates<A>(near, far, g.tanh), there, weights);
+      moments.weigh(Coordinates<A>(row_terms, column_terms, g.tanh), there, weights);
 #pragma unroll
       for (int k = 0; k < kKernels; ++k) {
         dots[k] = there && k < kernels ? dots[k] * weights[k] : A(0);
@@ -271,33 +272,33 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
       moments.add(dots, g.tanh, stores ? p.edge_gradient + edge * dims : nullptr, p.first > 0);
       column = ahead;
     }
-    if (p.near_gradient != nullptr) {
+    if (p.row_terms_gradient != nullptr) {
       A* to = warp < of_parts ? p.partials + int64_t(part) * dims
-                              : p.near_gradient + int64_t(row.number) * dims;
+                              : p.row_terms_gradient + int64_t(row.number) * dims;
 #pragma unroll 2
       for (int d = 0; d < dims; ++d) {
-        A sum = moments.near(d);
+        A sum = moments.row_terms(d);
 #pragma unroll
         for (int offset = 1; offset < kTileEdges; offset *= 2) {
           sum += __shfl_xor_sync(kFullWarp, sum, offset);
         }
-        moments.near(d) = A(0);
+        moments.row_terms(d) = A(0);
         if (slot == 0 && row.count >= 0) to[d] = p.first > 0 ? to[d] + sum : sum;
       }
     }
     row = next;
     next.count = -1;
   }
-  if (p.records == nullptr || beyond) return;
-  A* record = p.records + int64_t(warp) * 2 * g.kernels * dims + p.first * dims;
+  if (p.block_sums == nullptr || beyond) return;
+  A* block_sum = p.block_sums + int64_t(warp) * 2 * g.kernels * dims + p.first * dims;
 #pragma unroll 1
   for (int d = 0; d < dims; ++d) {
 #pragma unroll
     for (int k = 0; k < kKernels; ++k) {
       const A first = warp_sum(moments.first(d, k)), second = warp_sum(moments.second(d, k));
       if (lane > 0 || k >= kernels) continue;
-      record[k * dims + d] = first;
-      record[(g.kernels + k) * dims + d] = second;
+      block_sum[k * dims + d] = first;
+      block_sum[(g.kernels + k) * dims + d] = second;
     }
   }
 }

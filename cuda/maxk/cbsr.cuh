@@ -66,10 +66,10 @@ cudaError_t with_types(const Launch& launch, Type type, int64_t width, F f) {
 
 // The mapping of CBSR rows to a warp: kPer consecutive entries a lane, kLanes lanes a CBSR row, and
 // the other lanes on other CBSR rows. CBSR rows longer than a warp's span need several steps.
-template <int kPerLane, int kLanesPerRecord>
+template <int kPerLane, int kLanesPerCbsrRow>
 struct Share {
   static constexpr int kPer = kPerLane;
-  static constexpr int kLanes = kLanesPerRecord;
+  static constexpr int kLanes = kLanesPerCbsrRow;
   static constexpr int kGroups = 32 / kLanes;
   static constexpr int kSpan = kPer * kLanes;
 };

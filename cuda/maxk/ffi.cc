@@ -119,7 +119,7 @@ MaxkWindowsArgs take_windows(Check& check, const WindowOperands& from, const Cbs
 Error maxk_spmm_windows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
                         AnyBuffer window_rows, AnyBuffer window_parts, AnyBuffer window_senders,
                         AnyBuffer window_masks, AnyBuffer values, AnyBuffer indices, Result out,
-                        Result partials, Result scratch, Int<attr::in_words> in_words,
+                        Result partials, Result scratch, Int<attr::packed> packed,
                         Int<attr::reduce> reduce) {
   Check check("jaxgnn_maxk_spmm_windows");
   // Where fixed point does not hold, whole rows in float, long ones too.
@@ -130,9 +130,9 @@ Error maxk_spmm_windows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer co
   MaxkWindowsArgs args =
       take_windows(check, {window_rows, window_parts, window_senders, window_masks}, rows.cbsr,
                    rows.type, receivers);
-  check.that(*in_words == 0 || args.k % 4 == 0, "words need a k that is a multiple of 4");
+  check.that(*packed == 0 || args.k % 4 == 0, "words need a k that is a multiple of 4");
   const Scratch parts =
-      lay_out(check, *scratch, *in_words != 0 ? count(values) : 0, args.num_senders, receivers);
+      lay_out(check, *scratch, *packed != 0 ? count(values) : 0, args.num_senders, receivers);
   check.that(partials->element_type() == xla::ffi::F32 &&
                  count(*partials) % (kWindowRows * std::max<int64_t>(args.width, 1)) == 0,
              "partials must be float32 [places, 64, width]");

@@ -11,8 +11,8 @@ constexpr int kWarps = kThreads / 32;
 
 template <typename T, typename I, typename S>
 __global__ void __launch_bounds__(kThreads)
-    record_dots(const Rows rows, const T* values, const I* columns, const T* dense, float* out,
-                int width, int k) {
+    cbsr_dots(const Rows rows, const T* values, const I* columns, const T* dense, float* out,
+              int width, int k) {
   extern __shared__ float staged[];
   const Work work = find_work(rows, int64_t(blockIdx.x) * kWarps + threadIdx.x / 32);
   if (work.row < 0) return;
@@ -55,7 +55,7 @@ cudaError_t launch_maxk_sddmm(const MaxkProductArgs& args, const Launch& launch)
     return with_share(launch, from.k, from.k % 4 == 0, [&](auto share) {
       const int64_t workers = args.rows.num_splits + args.rows.num_rows;
       return launch_large_kernel(
-          launch, record_dots<T, I, decltype(share)>, blocks_of(workers, kWarps), kThreads,
+          launch, cbsr_dots<T, I, decltype(share)>, blocks_of(workers, kWarps), kThreads,
           kWarps * from.width * sizeof(float), args.rows, static_cast<const T*>(from.values),
           static_cast<const I*>(from.indices), static_cast<const T*>(args.dense),
           static_cast<float*>(args.out), static_cast<int>(from.width), static_cast<int>(from.k));

@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p)
   if (work.row < 0) return;
   const int lane = threadIdx.x % 32;
   float bound = common_bound(p.range, work.count);
-  if (!records_alike<T>(p.range)) {
+  if (!rows_alike<T>(p.range)) {
     const Sizes sizes = find_sizes(p, work);
     bound = sizes.sum;
     if (sizes.smallest < least_size<T>(bound, work.count)) {
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p)
 template <typename T, typename I, typename S, bool kLeft>
 __global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p) {
   const bool flagged = kLeft && has_scale(p.range);
-  if (flagged && records_alike<T>(p.range)) return;
+  if (flagged && rows_alike<T>(p.range)) return;
   extern __shared__ float float_sums[];
   // The grid may be smaller than the work: see launch_rows.
   for (int64_t worker = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;

@@ -12,7 +12,7 @@ namespace {
 // delayed the load of the next CBSR row until after later loads.
 template <typename T, typename S, bool kWords, bool kAlike>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const WindowParams<T> p) {
-  if (!has_scale(p.range) || records_alike<T>(p.range) != kAlike) return;
+  if (!has_scale(p.range) || rows_alike<T>(p.range) != kAlike) return;
   extern __shared__ int4 sums[];  // [64, width] int, four to an int4
   __shared__ Scales scales;
   __shared__ std::conditional_t<kAlike, int, Differing> differing;
@@ -30,26 +30,26 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
   __syncthreads();
   if constexpr (!kAlike) bound_rows(p, part, differing, scales);
 
-  using Record = std::conditional_t<kWords, Words, Values<T, S::kPer>>;
+  using CbsrRow = std::conditional_t<kWords, Words, Values<T, S::kPer>>;
   const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
   // Walks all entries once for each span of lanes in a CBSR row. Lanes beyond its end are idle.
   const auto over_entries = [&](auto load, auto visit) {
     for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
       const auto load_here = [&](int sender) { return load(sender, c); };
-      const auto visit_here = [&](const auto& record, int, uint2 mask, int e) {
-        visit(record, mask, e, c);
+      const auto visit_here = [&](const auto& cbsr_row, int, uint2 mask, int e) {
+        visit(cbsr_row, mask, e, c);
       };
       walk<decltype(load(0, c)), kWindowThreads / S::kLanes>(
           p.windows, part, threadIdx.x / S::kLanes, load_here, visit_here);
     }
   };
-  const auto load = [&](int sender, int c) { return Record::load(p, sender, c); };
+  const auto load = [&](int sender, int c) { return CbsrRow::load(p, sender, c); };
   if constexpr (kAlike && kOneScale<T>) {
     const int n = max(scales.most[0], scales.most[1]);
     const float scale = fixed_scale(common_bound(p.range, n), n);
     if (threadIdx.x < kWindowRows) scales.scale[threadIdx.x] = scale;
-    over_entries(load, [&](const Record& record, uint2 mask, int, int) {
-      const Terms<S::kPer> terms(record, base);
+    over_entries(load, [&](const CbsrRow& cbsr_row, uint2 mask, int, int) {
+      const Terms<S::kPer> terms(cbsr_row, base);
       int term[S::kPer];
 #pragma unroll
       for (int i = 0; i < S::kPer; ++i) term[i] = __float2int_rn(terms.value[i] * scale);
@@ -60,21 +60,21 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
       });
     });
   } else if constexpr (kAlike || !kListsSmall<T>) {
-    over_entries(load, [&](const Record& record, uint2 mask, int, int) {
-      const Terms<S::kPer> terms(record, base);
+    over_entries(load, [&](const CbsrRow& cbsr_row, uint2 mask, int, int) {
+      const Terms<S::kPer> terms(cbsr_row, base);
       over_receivers(mask, [&](int r) { terms.add(r * row_bytes, scales.scale[r]); });
     });
   } else {  // CBSR rows that are small for a row are listed
     struct Sized {
-      Record record;
+      CbsrRow cbsr_row;
       float size;
     };
     const auto load_sized = [&](int sender, int c) {
-      return Sized{Record::load(p, sender, c), p.sizes[sender]};
+      return Sized{CbsrRow::load(p, sender, c), p.sizes[sender]};
     };
     SmallEntries& small = differing.small;
     over_entries(load_sized, [&](const Sized& sized, uint2 mask, int e, int c) {
-      const Terms<S::kPer> terms(sized.record, base);
+      const Terms<S::kPer> terms(sized.cbsr_row, base);
       bool found = false;
       over_receivers(mask, [&](int r) {
         if (sized.size >= differing.least[r]) {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
     }
   }
   if constexpr (kListsSmall<T> && !kAlike) {
-    if (differing.small.count > 0) add_small<T, S, Record>(p, part, sums, differing, scales);
+    if (differing.small.count > 0) add_small<T, S, CbsrRow>(p, part, sums, differing, scales);
   }
 }
 

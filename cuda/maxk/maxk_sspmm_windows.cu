@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
   __syncthreads();
 
   constexpr int kStride = kExact ? S::kLanes : 1;  // between a lane's columns
-  struct Record {
+  struct CbsrRow {
     Vector<uint8_t, kExact ? 1 : S::kPer> columns[kExact ? S::kPer : 1];
     __device__ unsigned column(int i) const {
       return kExact ? columns[kExact ? i : 0].word : columns[0].word >> 8 * i & 0xffu;
@@ -52,23 +52,23 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
     if (c >= p.k) break;
     const auto load = [&](int sender) {
       const uint8_t* columns = p.columns + entry_at(p, sender, c);
-      Record record;
+      CbsrRow cbsr_row;
       if constexpr (kExact) {
 #pragma unroll
         for (int i = 0; i < S::kPer; ++i) {
-          record.columns[i].word = c + i * kStride < p.k ? __ldg(columns + i * kStride) : 0;
+          cbsr_row.columns[i].word = c + i * kStride < p.k ? __ldg(columns + i * kStride) : 0;
         }
       } else {
-        record.columns[0] = load_vector<uint8_t, S::kPer>(columns);
+        cbsr_row.columns[0] = load_vector<uint8_t, S::kPer>(columns);
       }
-      return record;
+      return cbsr_row;
     };
-    const auto gather = [&](const Record& record, int sender, uint2 mask, int) {
+    const auto gather = [&](const CbsrRow& cbsr_row, int sender, uint2 mask, int) {
       float sum[S::kPer] = {};
       unsigned address[S::kPer];
 #pragma unroll
       for (int i = 0; i < S::kPer; ++i) {
-        address[i] = base + record.column(i) * unsigned(sizeof(T));
+        address[i] = base + cbsr_row.column(i) * unsigned(sizeof(T));
       }
       over_receivers(mask, [&](int r) {
         const unsigned offset = r * row_bytes;
@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
         reduce_to<S::kPer>(static_cast<float*>(p.sums) + at, sum);
       }
     };
-    walk<Record, kWindowThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes, load,
-                                             gather);
+    walk<CbsrRow, kWindowThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes, load,
+                                              gather);
   }
 }
 

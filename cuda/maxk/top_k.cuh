@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kPivots = 16;       // tried before the keys are bisected
-constexpr int kNear = 4;          // values missing, from which on the next lower one is tried;
+constexpr int kRow = 4;           // values missing, from which on the next lower one is tried;
 constexpr int kPatience = 4;      // in the first rounds if one is missing
 constexpr int kAbsent = INT_MIN;  // below every key
 
@@ -143,7 +143,7 @@ __device__ bool choose_by_value(const Team<kWarps>& team, const float (&value)[k
       high = pivot;
       above = count;
     }
-    next = count < k && k - count <= (n < kPatience ? 1 : kNear);
+    next = count < k && k - count <= (n < kPatience ? 1 : kRow);
     if (next) {
       float largest = -INFINITY;
 #pragma unroll

@@ -94,14 +94,14 @@ __device__ inline Part load_part(const Windows& windows, int i) {
 }
 
 // Walks the entries of a part that fall to this thread's group: load(sender) returns a packed CBSR
-// row, and visit(record, sender, mask, entry) consumes it. CBSR rows and masks are loaded one visit
-// ahead, senders two. The loop is unrolled by two to avoid copies between iterations, which would
-// wait for the latest loads. (A separate loop for entries with a single edge was slower.)
-template <typename Record, int kGroups, typename Load, typename Visit>
+// row, and visit(cbsr_row, sender, mask, entry) consumes it. CBSR rows and masks are loaded one
+// visit ahead, senders two. The loop is unrolled by two to avoid copies between iterations, which
+// would wait for the latest loads. (A separate loop for entries with a single edge was slower.)
+template <typename CbsrRow, int kGroups, typename Load, typename Visit>
 __device__ inline void walk(const Windows& windows, const Part& part, int group, Load load,
                             Visit visit) {
   struct Entry {
-    Record record;
+    CbsrRow cbsr_row;
     int sender;
     uint2 mask;
   };
@@ -117,11 +117,11 @@ __device__ inline void walk(const Windows& windows, const Part& part, int group,
   Entry even = load_next(e);
   while (true) {
     const Entry odd = load_next(e + kGroups);
-    visit(even.record, even.sender, even.mask, e);
+    visit(even.cbsr_row, even.sender, even.mask, e);
     e += kGroups;
     if (e >= part.end) return;
     even = load_next(e + kGroups);
-    visit(odd.record, odd.sender, odd.mask, e);
+    visit(odd.cbsr_row, odd.sender, odd.mask, e);
     e += kGroups;
     if (e >= part.end) return;
   }

@@ -109,12 +109,12 @@ struct Terms {
   float value[kPer];
   unsigned address[kPer];
 
-  template <typename Record>
-  __device__ Terms(const Record& record, unsigned sums) {
+  template <typename CbsrRow>
+  __device__ Terms(const CbsrRow& cbsr_row, unsigned sums) {
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
-      value[i] = record.value(i);
-      address[i] = sums + record.column(i) * unsigned(sizeof(int));
+      value[i] = cbsr_row.value(i);
+      address[i] = sums + cbsr_row.column(i) * unsigned(sizeof(int));
     }
   }
   // To a receiver's row, `offset` bytes from the first.
@@ -188,7 +188,7 @@ __device__ inline void bound_rows(const WindowParams<T>& p, const Part& part, Di
 }
 
 // Adds the sums of the small CBSR rows to the results.
-template <typename T, typename S, typename Record>
+template <typename T, typename S, typename CbsrRow>
 __device__ inline void add_small(const WindowParams<T>& p, const Part& part, int4* sums,
                                  Differing& rows, Scales& scales) {
   const SmallEntries& small = rows.small;
@@ -219,7 +219,7 @@ __device__ inline void add_small(const WindowParams<T>& p, const Part& part, int
     for (int i = threadIdx.x / S::kLanes; i < count; i += kWindowThreads / S::kLanes) {
       const int e = entry(i);
       const int sender = p.windows.senders[e];
-      const Terms<S::kPer> terms(Record::load(p, sender, c), base);
+      const Terms<S::kPer> terms(CbsrRow::load(p, sender, c), base);
       const float size = p.sizes[sender];
       over_receivers(p.windows.masks[e], [&](int r) {
         if (is_small(r, size)) terms.add(r * row_bytes, scales.scale[r]);

@@ -5,8 +5,16 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+
+
+def unwrap(value: Any) -> Any:
+    """The array of what has `__jax_array__`, such as an `nnx.Param`; else `value` itself."""
+    if isinstance(value, jax.Array) or not hasattr(value, "__jax_array__"):
+        return value
+    return value.__jax_array__()
 
 
 def as_integer(value: Any) -> int | None:

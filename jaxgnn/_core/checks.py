@@ -10,23 +10,29 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxgnn._core.arguments import as_integer
+from jaxgnn._core.arguments import as_integer, unwrap
 
 _FLOATS = tuple(np.dtype(t) for t in (jnp.float32, jnp.bfloat16, jnp.float16, jnp.float64))
+
+EDGE_ORDER = " (edge data is in the graph's edge order: see Graph.sort_edge_data)"
+"""What an error about edge data of a wrong length adds."""
 
 
 def choice(value: Any, name: str, allowed: Collection[str | None]) -> None:
     if value not in allowed:
         options = ", ".join(repr(option) for option in allowed)
-        raise ValueError(f"{name}: expected one of {options}, got {value!r}")
+        hint = ": PyG's 'add' is 'sum'" if value == "add" and "sum" in allowed else ""
+        raise ValueError(f"{name}: expected one of {options}, got {value!r}{hint}")
 
 
 def floating_rows(x: Any, name: str, rows: int, what: str) -> Array:
     """`x` as an array of a supported floating dtype whose first axis has `rows` entries."""
     array = floating(x, name)
     if array.ndim == 0 or array.shape[0] != rows:
+        order = EDGE_ORDER if what == "edge" else ""
         raise ValueError(
             f"{name}: expected the shape ({rows}, ...), a row for each {what}, got {array.shape}"
+            f"{order}"
         )
     return array
 
@@ -37,12 +43,13 @@ def edge_weights(weights: Any, edges: int, leading: tuple[int, ...]) -> Array:
     fits = array.ndim >= 1 and array.shape[0] == edges
     if not fits or array.shape[1:] != leading[: array.ndim - 1]:
         shapes = ", ".join(str((edges, *leading[:n])) for n in range(len(leading) + 1))
-        raise ValueError(f"weights: expected a shape of {shapes}, got {array.shape}")
+        raise ValueError(f"weights: expected a shape of {shapes}, got {array.shape}{EDGE_ORDER}")
     return array
 
 
 def floating(x: Any, name: str) -> Array:
     """`x` as an array of a supported floating dtype."""
+    x = unwrap(x)
     if not isinstance(x, jax.Array | np.ndarray | np.generic | float | int | list | tuple):
         raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
     array = jnp.asarray(x)
@@ -84,6 +91,7 @@ def number(value: Any, name: str, least: float, below: float) -> float:
 
 def key(value: Any, name: str) -> Array:
     """`value` as one key of JAX's, new-style or of raw words."""
+    value = unwrap(value)
     if not isinstance(value, jax.Array | np.ndarray):
         raise TypeError(f"{name}: expected a JAX key, got {type(value).__name__}")
     typed = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)

@@ -12,10 +12,11 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.interpreters import batching, mlir
+from jax.interpreters import mlir
 
 from jaxgnn import config
 from jaxgnn._core import platform
+from jaxgnn._core.primitive import make_primitive
 
 
 def dispatch(
@@ -77,10 +78,8 @@ def _platform_of(leaves: list[Any]) -> str:
     """Where concrete arrays lie, by the names that lowering uses."""
     for leaf in leaves:
         if isinstance(leaf, jax.Array):
-            name = next(iter(leaf.devices())).platform
-            return "cuda" if name == "gpu" else name
-    name = jax.default_backend()
-    return "cuda" if name == "gpu" else name
+            return platform.of_device(next(iter(leaf.devices())))
+    return platform.of_device()
 
 
 def _run(
@@ -121,13 +120,7 @@ def _batch(args: Any, axes: Any, *, kernel: Any, reference: Any, types: Any, **p
 
 @functools.cache
 def _primitive() -> Any:
-    from jax.extend.core import Primitive  # imports Pallas, which `import jaxgnn` need not wait for
-
-    primitive = Primitive("jaxgnn_dispatch")
-    primitive.multiple_results = True
-    primitive.def_impl(_run)
-    primitive.def_abstract_eval(lambda *_, types, **__: list(types))
-    batching.primitive_batchers[primitive] = _batch
+    primitive = make_primitive("jaxgnn_dispatch", _run, _batch)
     mlir.register_lowering(primitive, _lower(None))
     mlir.register_lowering(primitive, _lower("cpu"), platform="cpu")
     mlir.register_lowering(primitive, _lower("cuda"), platform="cuda")

@@ -14,21 +14,23 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 
-def _load(name: str, platform: str) -> tuple[ModuleType | None, str | None]:
-    """Imports a compiled module and registers its targets, or says why it is not there."""
+def _load(platform: str) -> tuple[ModuleType | None, str | None]:
+    """Imports a platform's compiled module and registers its targets, or says why it is missing."""
     try:
-        module = importlib.import_module(f"jaxgnn.{name}")
+        module = importlib.import_module(f"jaxgnn._{platform}")
     except ImportError as error:
         return None, str(error)
     for target, handler in module.registrations().items():
-        jax.ffi.register_ffi_target(target, handler, platform=platform)
+        jax.ffi.register_ffi_target(target, handler, platform=_XLA_NAMES[platform])
         targets[platform].add(target)
     return module, None
 
 
-targets: dict[str, set[str]] = {"cpu": set(), "CUDA": set()}
-cpu_module, cpu_error = _load("_cpu", "cpu")
-cuda_module, cuda_error = _load("_cuda", "CUDA")
+_XLA_NAMES = {"cpu": "cpu", "cuda": "CUDA"}
+# By the platform's name in lowering.
+targets: dict[str, set[str]] = {platform: set() for platform in _XLA_NAMES}
+cpu_module, cpu_error = _load("cpu")
+cuda_module, cuda_error = _load("cuda")
 
 
 def host_module(what: str) -> ModuleType:

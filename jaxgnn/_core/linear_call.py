@@ -22,11 +22,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, mlir
 from jaxtyping import Array
 
 from jaxgnn import config
 from jaxgnn._core import ffi
+from jaxgnn._core.primitive import make_primitive
 
 
 def linear_call(
@@ -216,14 +217,8 @@ def _batch(
 
 @functools.cache
 def _primitive() -> Any:
-    from jax.extend.core import Primitive  # imports Pallas, which `import jaxgnn` need not wait for
-
-    primitive = Primitive("jaxgnn_linear_call")
-    primitive.multiple_results = True
-    primitive.def_impl(_run)
-    primitive.def_abstract_eval(lambda *_, types, **__: list(types))
+    primitive = make_primitive("jaxgnn_linear_call", _run, _batch)
     ad.primitive_jvps[primitive] = _jvp
     ad.primitive_transposes[primitive] = _transpose
-    batching.primitive_batchers[primitive] = _batch
     mlir.register_lowering(primitive, mlir.lower_fun(_run, multiple_results=True))
     return primitive

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 
@@ -72,8 +72,14 @@ def why_not(platform: str) -> str | None:
 
 def serves(platform: str, *targets: str) -> bool:
     """Whether a platform, by the name that JAX lowers for, has these targets' kernels."""
-    registered = ffi.targets.get({"cuda": "CUDA"}.get(platform, platform), set())
+    registered = ffi.targets.get(platform, set())
     return why_not(platform) is None and registered.issuperset(targets)
+
+
+def of_device(device: Any = None) -> str:
+    """The platform of a device, or of the default one, by the name that JAX lowers for."""
+    name = jax.default_backend() if device is None else device.platform
+    return "cuda" if name == "gpu" else name
 
 
 def kernels_available(*targets: str) -> bool:
@@ -81,8 +87,7 @@ def kernels_available(*targets: str) -> bool:
 
     For reports: which implementation runs is decided at lowering (`_core.dispatch`).
     """
-    platform = jax.default_backend()
-    return serves("cuda" if platform == "gpu" else platform, *targets)
+    return serves(of_device(), *targets)
 
 
 def chosen(impl: Impl) -> Impl:

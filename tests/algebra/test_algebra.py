@@ -453,7 +453,7 @@ def bad_calls():
         "two graphs": (lambda: u + scatter(other, x), ValueError, "one graph, got two"),
         "array": (lambda: u * z, TypeError, "got ArrayImpl: wrap an array .* edge_values"),
         "numpy": (lambda: np.ones((9, 3)) * u, TypeError, "got ndarray: wrap an array"),
-        "no array": (lambda: np.asarray(u), TypeError, "apply_edge applies a function"),
+        "no array": (lambda: np.asarray(u), TypeError, "applies a function"),
         "dtypes": (lambda: u + half, TypeError, "equal dtypes"),
         "reduce": (lambda: gather(u, "median"), ValueError, "reduce: .* got 'median'"),
         "impl": (lambda: explain(u, impl="cuda"), ValueError, "impl"),

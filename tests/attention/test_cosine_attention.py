@@ -1,6 +1,8 @@
 """Attention by cosines against dense float64: values, derivatives, transforms."""
 
+import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from jaxgnn import Graph, cosine_attention
-from jaxgnn._core import ffi
+from jaxgnn._core import ffi, platform
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.ops._attention import cosine_rule
 from tests.support.oracle import close, draw_array, edges
@@ -27,8 +29,14 @@ pytestmark = pytest.mark.usefixtures("strict")
 
 
 def both_ways(graph):
-    """The graph with each edge's reverse."""
-    symmetric = Graph.from_edges(*edges(graph), num_nodes=graph.num_receivers, undirected=True)
+    """The graph with each edge's reverse; repeated edges stay."""
+    senders, receivers = edges(graph)
+    other = senders != receivers
+    symmetric = Graph.from_edges(
+        np.append(senders, receivers[other]),
+        np.append(receivers, senders[other]),
+        num_nodes=graph.num_receivers,
+    )
     assert symmetric.transpose_receivers is symmetric.senders
     return symmetric
 
@@ -253,10 +261,11 @@ def test_the_same_bits_and_nothing_of_edges_times_heads(symmetric):
     assert str(3 * number) not in text
 
 
-def test_a_transpose_of_its_own():
-    """A symmetric graph whose transpose is a copy: one walk or two, the same derivatives."""
+def test_one_walk_or_two():
+    """A graph that is not said to be symmetric is walked by either end: the same derivatives."""
     graph = mixed_graph(True)
-    copied = jax.tree.map(jnp.copy, graph)
+    assert graph.symmetric
+    copied = dataclasses.replace(graph, symmetric=False)
     x = draw_array(np.random.default_rng(0), (37, 2, 16), "float32")
 
     @jax.jit
@@ -266,6 +275,17 @@ def test_a_transpose_of_its_own():
     beta = jnp.asarray([1.0, -2.0])
     for a, b in zip(run(graph, x, beta), run(copied, x, beta), strict=True):
         close(a, b, 1e-5)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_what_is_said_of_a_graph_survives_a_copy(symmetric, monkeypatch):
+    """As a checkpoint or `device_put` does, which give each array a buffer of its own."""
+    monkeypatch.setattr(platform, "serves", lambda *_: True)
+    monkeypatch.setitem(ffi.targets, "cuda", set(cosine_rule.TARGETS))
+    graph = jax.tree.map(jnp.copy, mixed_graph(symmetric))
+    run = jax.jit(jax.grad(lambda x, graph: jnp.sum(cosine_attention(graph, x) ** 2)))
+    lowered = run.trace(jnp.ones((37, 2, 16)), graph).lower(lowering_platforms=("cuda",))
+    assert re.findall(r"symmetric = (\d)", lowered.as_text()) == [str(int(symmetric))]
 
 
 def test_bad_arguments():
@@ -304,7 +324,6 @@ def test_operands_that_do_not_fit_are_an_error(place):
     results = [((3, 8), jnp.float32), ((3, 2), jnp.float32), ((3, 8), jnp.float32)]
     results.append(((2 * graph.row_chunks.table.shape[0], 16), jnp.float32))
     with pytest.raises(Exception, match="jaxgnn_cosine_attention_gradients: "):
-        out = ffi.call(
-            cosine_rule.TARGETS[1], operands, results, heads=2, self_loops=1, split_length=8
-        )
+        attributes = {"heads": 2, "self_loops": 1, "symmetric": 0, "split_length": 8}
+        out = ffi.call(cosine_rule.TARGETS[1], operands, results, **attributes)
         jax.block_until_ready(out)

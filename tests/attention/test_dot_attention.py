@@ -273,7 +273,13 @@ def test_operands_that_do_not_fit_are_an_error(place):
     else:
         wrong = operands[place]
         operands[place] = wrong.astype(jnp.float32 if wrong.dtype != jnp.float32 else jnp.int32)
-    attributes = {"number": 0.2, "heads": 2, "drop_below": 0, "self_loops": 1, "split_length": 8}
+    attributes = {
+        "score_parameter": 0.2,
+        "heads": 2,
+        "drop_below": 0,
+        "self_loops": 1,
+        "split_length": 8,
+    }
     with pytest.raises(Exception, match="jaxgnn_pair_attention: "):
         out = ffi.call(
             "jaxgnn_pair_attention", operands, results, score=int(place == 7), **attributes

@@ -46,9 +46,9 @@ def bad_calls():
             "loop_bias: expected self_loops=True",
         ),
         "slope": (
-            lambda: f(v, s, s, negative_slope=-0.1),
+            lambda: f(v, s, s, negative_slope=float("nan")),
             ValueError,
-            "negative_slope: expected a finite number from 0, got -0.1",
+            "negative_slope: expected a finite number, got nan",
         ),
         "traced": (lambda: f(v, s, s, negative_slope=s), TypeError, "negative_slope: .* number"),
         "rate": (lambda: f(v, s, s, dropout_rate=1), ValueError, "dropout_rate: .* less than 1"),

@@ -210,7 +210,7 @@ def test_bad_arguments():
         (lambda: f(x, x, s), ValueError, r"att: .* \(2, 4\), got \(3, 2\)"),
         (lambda: f(x, x, a, edge=x), ValueError, r"edge: .* \(2, 2, 4\), got \(3, 2, 4\)"),
         (lambda: f(x, x, a, loop_edge=x), ValueError, "loop_edge: expected self_loops=True"),
-        (lambda: f(x, x, a, negative_slope=-1), ValueError, "negative_slope: .* got -1"),
+        (lambda: f(x, x, a, negative_slope=-np.inf), ValueError, "negative_slope: .* got -inf"),
         (lambda: f(x, x, a, dropout_rate=1), ValueError, "dropout_rate: .* less than 1"),
     ):
         with pytest.raises(error, match=message):

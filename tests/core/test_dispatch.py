@@ -74,7 +74,7 @@ def test_a_gpu_that_the_module_cannot_serve(graph, monkeypatch):
             return "90"
 
     monkeypatch.setattr(ffi, "cuda_module", Module)
-    monkeypatch.setitem(ffi.targets, "CUDA", set(SERVED))
+    monkeypatch.setitem(ffi.targets, "cuda", set(SERVED))
     platform._cuda_problem.cache_clear()
     try:
         assert not platform.serves("cuda", *SERVED)

@@ -12,6 +12,7 @@ import pytest
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import _row_chunks
+from jaxgnn.ops._aggregation.reference import TIES_UNIT, ties_dtype
 from tests.support.paths import ROOT
 from tests.support.processes import run_python
 
@@ -81,7 +82,7 @@ def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True, ties
         ],
         [
             row,
-            *[(row[0], accumulation_dtype(x.dtype))] * (count - 1),
+            *[(row[0], ties_dtype(x.dtype))] * (count - 1),
             ((count * len(splits), x.shape[1]), accumulation_dtype(x.dtype)),
         ],
         reduce=["sum", "mean", "max", "min"].index(reduce),
@@ -160,7 +161,8 @@ def test_spmm_extrema_are_exact(dtype, width, heads, reduce):
         again, ties = spmm(case, x, weights, reduce, length=length, padding=2, ties=True)
         np.testing.assert_array_equal(again, actual)
         attained = per_edge == expected[case.row]
-        np.testing.assert_array_equal(ties.astype(np.float64), reduced(case, attained, "sum"))
+        counts = ties.astype(np.float64) * TIES_UNIT
+        np.testing.assert_array_equal(counts, reduced(case, attained, "sum"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

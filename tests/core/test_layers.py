@@ -11,7 +11,6 @@ from tests.support.processes import run_python
 
 # Each may import from the layers below it; those of one line may import each other.
 LAYERS = [
-    Layer("cli"),
     Layer("train"),
     Layer("data", "nn", "algebra", independent=False),
     Layer("ops"),
@@ -63,6 +62,13 @@ def test_layers_import_from_below_alone(imports, container, layers):
         for route in dependency.routes
     ]
     assert not illegal
+
+
+def test_the_library_does_not_know_the_command():
+    both = grimp.build_graph("jaxgnn", "jaxgnn_cli", cache_dir=None)
+    for module in both.find_descendants("jaxgnn"):
+        below = both.find_modules_directly_imported_by(module)
+        assert not any(name.startswith("jaxgnn_cli") for name in below), module
 
 
 def test_modules_and_the_algebra_do_not_know_the_kernels(imports):

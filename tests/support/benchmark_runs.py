@@ -1,11 +1,10 @@
 """What the tests of the benchmarks share: a row of a result, and a quick run of a suite."""
 
-import itertools
 import json
 
 import pytest
 
-pytest.importorskip("rich")
+pytest.importorskip("tyro")
 
 import jaxgnn
 from benchmarks import run
@@ -26,13 +25,15 @@ def row(impl, ms, *, dtype="float32", direction="forward", width=64, **fields):
 
 
 def compared(suite, device):
-    """The case, implementation, width and pick of all that a suite's targets compare."""
+    """The fields of all rows that a suite's targets compare, an implementation each."""
     found = []
     for target in targets.table():
         if (target.suite, target.device) == (suite, device):
-            picks = (target.ours, target.reference or target.ours)
-            for case, pick in itertools.product(target.cases, picks):
-                found += [(case, impl, target.width, pick) for impl in pick.impls]
+            for case in target.cases or (target.ours["case"],):
+                for over in {}, target.over or {}:
+                    spec = {"dtype": "float32", "pass": "forward", "k": None}
+                    spec |= {**target.ours, "case": case, **over}
+                    found += [{**spec, "impl": impl} for impl in spec["impl"]]
     assert found
     return found
 

@@ -63,7 +63,7 @@ def write_reddit(folder, *, nodes=40, features=5, classes=3, seed=0):
 def write_csv(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(",".join(str(value) for value in np.atleast_1d(row)) + "\n" for row in rows)
-    path.write_bytes(gzip.compress(text.encode()))
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def write_ogb(folder, *, nodes=40, features=5, classes=3, tasks=1, seed=0):

@@ -1,11 +1,18 @@
 """Python in child processes."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import jaxgnn
+
+# A shell's background processes ignore Ctrl-C, and so would those that they start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Where `jaxgnn` was imported from, for children that start in another directory.
 PACKAGES = str(Path(jaxgnn.__file__).resolve().parents[1])
@@ -32,12 +39,33 @@ def run_python(
 
 
 def start_python(
-    *arguments: str, directory: Path | None = None, **environment: str
+    *arguments: str,
+    directory: Path | None = None,
+    stdin: int | None = None,
+    stderr: int | None = subprocess.PIPE,
+    **environment: str,
 ) -> subprocess.Popen[str]:
     """Starts the same, for a test that watches it or ends it."""
+    return start(
+        sys.executable, *arguments, directory=directory, stdin=stdin, stderr=stderr, **environment
+    )
+
+
+def start(
+    *command: str,
+    directory: Path | None = None,
+    stdin: int | None = None,
+    stdout: int | IO[str] = subprocess.PIPE,
+    stderr: int | None = subprocess.PIPE,
+    preexec_fn: Callable[[], None] | None = None,
+    **environment: str,
+) -> subprocess.Popen[str]:
+    """Starts any program in the same environment."""
     return subprocess.Popen(
-        [sys.executable, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        preexec_fn=preexec_fn,
         **_options(directory, environment),
     )

@@ -6,32 +6,22 @@ import numpy as np
 import pytest
 
 import jaxgnn
-from jaxgnn import Graph, config
+from jaxgnn import config
+from tests.support.arrays import normal
 
 NODES, EDGES = 8, 30
 
 
-def draw(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
-
-
-@pytest.fixture(scope="module")
-def graph():
-    return Graph.from_edges(
-        *np.random.default_rng(0).integers(NODES, size=(2, EDGES)), num_nodes=NODES
-    )
-
-
 X, W = (NODES, 2, 5), (EDGES, 2)
-MU = draw(2, 3, seed=3)
+MU = normal(2, 3, seed=3)
 # A function of the graph and one operand of that shape.
 OPERATIONS = {
-    "spmm sum": (X, lambda g, x: jaxgnn.spmm(g, x, draw(*W))),
-    "spmm mean": (X, lambda g, x: jaxgnn.spmm(g, x, draw(*W), reduce="mean")),
-    "spmm max": (X, lambda g, x: jaxgnn.spmm(g, x, draw(*W), reduce="max")),
+    "spmm sum": (X, lambda g, x: jaxgnn.spmm(g, x, normal(*W))),
+    "spmm mean": (X, lambda g, x: jaxgnn.spmm(g, x, normal(*W), reduce="mean")),
+    "spmm max": (X, lambda g, x: jaxgnn.spmm(g, x, normal(*W), reduce="max")),
     "spmm min": (X, lambda g, x: jaxgnn.spmm(g, x, reduce="min", transpose=True)),
-    "spmm weights": (W, lambda g, w: jaxgnn.spmm(g, draw(*X), w, reduce="mean")),
-    "spmm max weights": (W, lambda g, w: jaxgnn.spmm(g, draw(*X), w, reduce="max")),
+    "spmm weights": (W, lambda g, w: jaxgnn.spmm(g, normal(*X), w, reduce="mean")),
+    "spmm max weights": (W, lambda g, w: jaxgnn.spmm(g, normal(*X), w, reduce="max")),
     "spmm both": (X, lambda g, x: jaxgnn.spmm(g, x, x[g.senders, :, 0])),
     "sddmm": (X, lambda g, x: jaxgnn.sddmm(g, x, jnp.cos(x))),
     "gather_edges": (X, lambda g, x: jaxgnn.gather_edges(g, x, x[::-1], "mul")),
@@ -40,7 +30,7 @@ OPERATIONS = {
     "segment_softmax": (W, lambda g, w: jaxgnn.segment_softmax(g, w)),
     "edge_conv": (X, lambda g, x: jaxgnn.edge_conv(g, x, x)),
     "maxk": (X, lambda g, x: jaxgnn.maxk(x, 2).to_dense()),
-    "maxk bias": (X[2:], lambda g, b: jaxgnn.maxk(draw(*X), 2, bias=b).values),
+    "maxk bias": (X[2:], lambda g, b: jaxgnn.maxk(normal(*X), 2, bias=b).values),
     "maxk_spmm": (X, lambda g, x: jaxgnn.maxk_spmm(g, jaxgnn.maxk(x[:, 0], 2), x[g.senders, 1, 0])),
     "gat_attention": (X, lambda g, x: jaxgnn.gat_attention(g, x, x[:, :, 0], x[:, :, 1])),
     "gatv2_attention": (X, lambda g, x: jaxgnn.gatv2_attention(g, x, x * 2, x[0])),
@@ -53,7 +43,7 @@ OPERATIONS = {
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_both_modes_agree_with_the_reference(graph, name):
     shape, function = OPERATIONS[name]
-    x, tangent = draw(*shape), draw(*shape, seed=1)
+    x, tangent = normal(*shape), normal(*shape, seed=1)
 
     def f(x):
         return function(graph, x)
@@ -74,13 +64,13 @@ def test_both_modes_agree_with_the_reference(graph, name):
 
 def test_a_linear_map_s_forward_mode_is_its_own_kernel(graph):
     """No gather of every edge's features: the tangent goes through the same custom call."""
-    x = draw(NODES, 64)
+    x = normal(NODES, 64)
     text = jax.jit(jax.linearize(lambda x: jaxgnn.spmm(graph, x), x)[1]).lower(x).as_text()
     assert text.count("jaxgnn_spmm") == 1 and f"{EDGES}x64" not in text
 
 
 def test_linear_transpose(graph):
-    x, y = draw(NODES, 4), draw(NODES, 4, seed=1)
+    x, y = normal(NODES, 4), normal(NODES, 4, seed=1)
     pushforward = jax.linearize(lambda x: jaxgnn.spmm(graph, x, reduce="mean"), x)[1]
     (transposed,) = jax.linear_transpose(pushforward, x)(y)
     np.testing.assert_allclose(jnp.vdot(pushforward(x), y), jnp.vdot(x, transposed), rtol=1e-5)
@@ -88,7 +78,7 @@ def test_linear_transpose(graph):
 
 def test_forward_over_reverse_in_a_loop(graph):
     """A Hessian-vector product, as second-order optimizers and implicit layers take it."""
-    x, tangent = draw(NODES, 6), draw(NODES, 6, seed=1)
+    x, tangent = normal(NODES, 6), normal(NODES, 6, seed=1)
 
     def loss(x):
         for _ in range(3):

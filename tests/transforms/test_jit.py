@@ -16,16 +16,10 @@ from jaxgnn import (
 )
 from jaxgnn._core.row_ids import csr_row_ids
 from tests.support.arrays import normal
-from tests.support.strategies import skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
 
 NODES, EDGES = 12, 60
-
-
-@pytest.fixture(scope="module")
-def graph():
-    return skewed_graph(NODES, EDGES)
 
 
 def test_the_graph_is_an_operand_and_the_kernel_is_called(graph):

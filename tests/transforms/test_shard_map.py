@@ -26,16 +26,10 @@ from jaxgnn import (
 )
 from tests.support.arrays import normal
 from tests.support.devices import two_devices
-from tests.support.strategies import skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
 
 NODES, EDGES = 12, 60
-
-
-@pytest.fixture(scope="module")
-def graph():
-    return skewed_graph(NODES, EDGES)
 
 
 def shares(x):

@@ -26,16 +26,10 @@ from jaxgnn import (
     spmm,
 )
 from tests.support.arrays import normal
-from tests.support.strategies import skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
 
 NODES, EDGES = 12, 60
-
-
-@pytest.fixture(scope="module")
-def graph():
-    return skewed_graph(NODES, EDGES)
 
 
 def custom_calls(f, *arguments) -> int:

@@ -26,6 +26,7 @@ from jaxgnn.ops._aggregation.kernels import (
     reduce_rows,
     select_rows,
 )
+from jaxgnn.ops._aggregation.reference import TIES_UNIT
 from jaxgnn.ops._core.rows import in_graph_order, in_row_order, neighbors
 
 
@@ -64,7 +65,7 @@ def _extremum_and_ties(
     x: Float[Array, "_ heads width"],
     weights: Float[Array, "num_edges heads"] | None,
 ) -> tuple[Float[Array, "_ heads width"], Float[Array, "_ heads width"]]:
-    """`extremum`, and the number of edges that attained it, which is piecewise constant."""
+    """`extremum`, and its ties, which are piecewise constant."""
     rows = neighbors(graph, transpose=static.transpose)
     return reduce_and_count_rows(rows, x, in_row_order(rows, weights), static.reduce)
 
@@ -98,7 +99,8 @@ def _share(values: Array, ties: Array) -> Array:
     """Each value divided by the number of edges that attained the extremum there."""
     dtype = accumulation_dtype(values.dtype)
     # Rows without edges, and those with NaN, count 0: they select nothing.
-    ties = jnp.maximum(jax.lax.stop_gradient(ties).astype(dtype), jnp.ones((), dtype))
+    ties = jax.lax.stop_gradient(ties).astype(dtype) * dtype.type(TIES_UNIT)
+    ties = jnp.maximum(ties, jnp.ones((), dtype))
     return (values.astype(dtype) / ties).astype(values.dtype)
 
 

@@ -35,7 +35,8 @@ def gather_edges(
     The gradient is a row-wise sum without atomics, where that of a plain gather is a scatter.
 
     Args:
-        graph: the graph; the result is in its edge order.
+        graph: the graph; the result is in its edge order, not the user's
+            (`Graph.unsort_edge_data`).
         senders: $u$; may be left out for `copy`.
         receivers: $v$; may be left out for `copy`. `copy` takes exactly one of the two.
         op: how to combine them.

@@ -53,7 +53,10 @@ def reduce_and_count_rows(
     weights: Float[Array, "edges heads"] | None,
     reduce: str,
 ) -> tuple[Float[Array, "rows heads width"], Float[Array, "rows heads width"]]:
-    """The same for `"max"` or `"min"`, and how many edges attained it: 0 where it is NaN."""
+    """The same for `"max"` or `"min"`, and the ties: how many edges attained it, 0 where it is NaN.
+
+    They are in units of `reference.TIES_UNIT` and in `reference.ties_dtype`.
+    """
 
     def kernel(rows: Rows, x: Array, weights: Array | None) -> tuple[Array, Array]:
         out, ties, _ = _reduce("jaxgnn_spmm_ties", 2, rows, x, weights, reduce)
@@ -73,16 +76,17 @@ def reduce_and_count_rows(
 def _reduce(
     target: str, count: int, rows: Rows, x: Array, weights: Array | None, reduce: str
 ) -> list[Array]:
-    """The extremum or sum, with `count` 2 also the number of ties, and scratch."""
+    """The extremum or sum, with `count` 2 also the ties, and scratch."""
     _, heads, width = x.shape
     accumulator = accumulation_dtype(x.dtype)
     shape = (rows.num_rows, heads, width)
+    ties = [(shape, reference.ties_dtype(x.dtype))] * (count - 1)
     scratch = (count * rows.chunks.table.shape[0], heads * width)
     return row_call(
         target,
         rows,
         [x, optional(weights, accumulator)],
-        [(shape, x.dtype), *[(shape, accumulator)] * (count - 1), (scratch, accumulator)],
+        [(shape, x.dtype), *ties, (scratch, accumulator)],
         reduce=REDUCE[reduce],
     )
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.row_ids import csr_row_ids
 from jaxgnn.ops._core.rows import Rows
+
+# In these units float16 holds 1 (its smallest normal number) to 10^9.
+TIES_UNIT = 2.0**14
+
+
+def ties_dtype(dtype: DTypeLike) -> np.dtype:
+    """In which ties are kept: float16 for bfloat16, which counts to 256 alone, else the same."""
+    return np.dtype(np.float16) if jnp.dtype(dtype).itemsize == 2 else np.dtype(dtype)
 
 
 def reduce_rows(
@@ -31,12 +41,14 @@ def reduce_and_count_rows(
     weights: Float[Array, "edges heads"] | None,
     reduce: str,
 ) -> tuple[Float[Array, "rows heads width"], Float[Array, "rows heads width"]]:
-    """The same, and how many edges attained the extremum, in the accumulation dtype."""
+    """The same, and the ties: how many edges attained the extremum."""
     out = reduce_rows(rows, x, weights, reduce)
     ids = row_ids(rows, x)
     attained = _messages(rows, x, weights).astype(x.dtype) == out[ids]
-    counts = attained.astype(accumulation_dtype(x.dtype))
-    return out, segment_reduce(counts, ids, rows.offsets, "sum")
+    counts = attained.astype(accumulation_dtype(x.dtype)) / TIES_UNIT
+    dtype = ties_dtype(x.dtype)
+    ties = jnp.minimum(segment_reduce(counts, ids, rows.offsets, "sum"), np.finfo(np.float16).max)
+    return out, ties.astype(dtype)
 
 
 def select_rows(

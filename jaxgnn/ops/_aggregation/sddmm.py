@@ -34,7 +34,8 @@ def sddmm(
     transpose (`spmm`), weighted by the cotangent.
 
     Args:
-        graph: the graph; the result is in its edge order.
+        graph: the graph; the result is in its edge order, not the user's
+            (`Graph.unsort_edge_data`).
         a: features of the receivers.
         b: features of the senders, of the same dtype and trailing shape.
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.

@@ -37,7 +37,7 @@ def segment_reduce(
 
     Args:
         graph: the graph.
-        data: values in its edge order, `[num_edges, ...]`.
+        data: values in its edge order, not the user's (`Graph.sort_edge_data`), `[num_edges, ...]`.
         reduce: `"sum"`, `"mean"`, `"max"` or `"min"`.
         by: over the edges that end at each receiver, or that start at each sender.
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.

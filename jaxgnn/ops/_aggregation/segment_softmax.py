@@ -31,7 +31,8 @@ def segment_softmax(
 
     Args:
         graph: the graph.
-        logits: scores in its edge order, `[num_edges, ...]`.
+        logits: scores in its edge order, not the user's (`Graph.sort_edge_data`),
+            `[num_edges, ...]`.
         impl: `None` (our kernels where the platform has them, else JAX), `"kernel"` or `"jax"`.
 
     Returns:

@@ -46,7 +46,8 @@ def spmm(
     There are no O(E) intermediates.
 
     Args:
-        graph: the graph; edge values are in its edge order.
+        graph: the graph; edge values are in its edge order, not the user's
+            (`Graph.sort_edge_data`).
         x: features `[num_senders, ..., F]`.
         weights: `[num_edges]`, or with further axes that equal the leading feature axes of `x`:
             `[num_edges, heads]` for `x` of `[num_senders, heads, F]`.

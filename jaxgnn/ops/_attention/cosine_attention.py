@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn import config
 from jaxgnn._core import ffi
+from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
@@ -75,7 +76,7 @@ def cosine_attention(
     static = Cosine(bool(self_loops))
     impl = chosen(impl)
     # Only CUDA has these kernels: without them the dot products' own rule keeps more of the work.
-    fused = impl != "jax" and ffi.targets["CUDA"].issuperset(cosine_rule.TARGETS)
+    fused = impl != "jax" and ffi.targets["cuda"].issuperset(cosine_rule.TARGETS)
     padded = operands._replace(x=padding.pad_features(x))
     without_edges = graph.num_edges == 0 and not self_loops
     if not fused or 0 in x.shape or without_edges or not cosine_rule.takes(graph, padded.x):
@@ -87,6 +88,7 @@ def cosine_attention(
 
 def _beta_of(beta: Any, x: Float[Array, "num_nodes heads features"]) -> Float[Array, "1 heads"]:
     heads, dtype = x.shape[1], accumulation_dtype(x.dtype)
+    beta = unwrap(beta)
     if not isinstance(beta, jax.Array | np.ndarray):
         beta = np.asarray(checks.number(beta, "beta", -math.inf, math.inf), dtype)
     beta = checks.floating(beta, "beta")

@@ -119,7 +119,9 @@ def _gradients(
         rows, transpose = both
         nodes, heads, features = x.shape
         dtype, width = beta.dtype, heads * features
-        parts = rows.chunks.table.shape[0] + transpose.chunks.table.shape[0]
+        parts = rows.chunks.table.shape[0]
+        if not graph.symmetric:
+            parts += transpose.chunks.table.shape[0]
         dx, dots, _, _ = row_call(
             TARGETS[1],
             rows,
@@ -127,11 +129,12 @@ def _gradients(
             [
                 (x.shape, x.dtype),
                 ((nodes, heads), dtype),
-                ((nodes, width), dtype),
+                ((0, 0) if graph.symmetric else (nodes, width), dtype),
                 ((parts, 2 * width), dtype),
             ],
             heads=heads,
             self_loops=static.self_loops,
+            symmetric=graph.symmetric,
         )
         return dx, dots
 
@@ -141,7 +144,7 @@ def _gradients(
     cubes = jnp.where(squares > _SMALLEST_SQUARE, reciprocals**3, 0)
     delta = node_dots(cotangent, out)
     node_terms = jnp.stack([log_sum, delta, reciprocals, cubes], axis=-1)
-    both = neighbors(graph, transpose=False), neighbors(graph, transpose=True)
+    both = neighbors(graph, transpose=False), neighbors(graph, transpose=not graph.symmetric)
     dx, dots = foldable_heads(kernel)(both, (x, beta, node_terms, cotangent))
     dbeta = jnp.sum(dots, axis=0, keepdims=True) / 2
     return CosineOperands(None, dx, dbeta)  # type: ignore[arg-type]

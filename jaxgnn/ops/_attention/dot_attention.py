@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph
@@ -56,11 +57,12 @@ def dot_attention(
         q: queries of the receivers, `[num_receivers, heads, F]`.
         k: keys of the senders, `[num_senders, heads, F]`.
         v: values of the senders, `[num_senders, heads, G]`; all three of one dtype.
-        edge_bias: added to the scores, `[num_edges, heads]` in the graph's edge order.
+        edge_bias: added to the scores, `[num_edges, heads]` in the graph's edge order, not the
+            user's (`Graph.sort_edge_data`).
         scale: a number, or one for each head as an array, which has a derivative and is multiplied
             into `q`; $1 / \sqrt{F}$ if not given.
         key_scale: of the keys, `[num_senders, heads]`. Keys that are multiples of the values, as
-            where scores are cosines, are then the array `v` itself, and each row is read once.
+            where scores are cosines, are then the array `v` itself.
         dropout_rate: share of the weights dropped, at least 0 and below 1.
         dropout_rng: a JAX key, for a `dropout_rate` above 0.
         self_loops: one self-loop for each node, in place of the graph's.
@@ -135,6 +137,7 @@ def dot_arguments(
         key_scale = checks.matrix(key_scale, "key_scale", graph.num_senders, k.shape[1])
         key_scale = key_scale.astype(accumulation_dtype(k.dtype))
     dot_scale = 1 / math.sqrt(max(k.shape[2], 1))
+    scale = unwrap(scale)
     if isinstance(scale, jax.Array | np.ndarray) and scale.ndim > 0:
         scale = checks.floating(scale, "scale")
         if scale.shape != k.shape[1:2]:

@@ -64,8 +64,9 @@ def gat_attention(
         v: features of the senders, `[num_senders, heads, F]`.
         score_src: the senders' share of the scores, `[num_senders, heads]`.
         score_dst: the receivers' share, `[num_receivers, heads]`.
-        edge_bias: the edges' share, `[num_edges, heads]` in the graph's edge order; 0 if not given.
-        negative_slope: of the LeakyReLU, a number from 0.
+        edge_bias: the edges' share, `[num_edges, heads]` in the graph's edge order, not the user's
+            (`Graph.sort_edge_data`); 0 if not given.
+        negative_slope: of the LeakyReLU, a finite number.
         dropout_rate: share of the weights dropped, at least 0 and below 1.
         dropout_rng: a JAX key, for a `dropout_rate` above 0.
         self_loops: one self-loop for each node, in place of the graph's.
@@ -151,7 +152,7 @@ def attention_arguments(
 
     if loop_bias is not None and not self_loops:
         raise ValueError("loop_bias: expected self_loops=True with it, got False")
-    slope = checks.number(negative_slope, "negative_slope", 0, math.inf)
+    slope = checks.number(negative_slope, "negative_slope", -math.inf, math.inf)
     drop_below, philox_key = dropout_mask.arguments(dropout_rate, dropout_rng)
     operands = Operands(
         graph,

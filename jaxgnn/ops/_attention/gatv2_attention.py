@@ -57,10 +57,11 @@ def gatv2_attention(
         left: features of the senders, `[num_senders, heads, F]`.
         right: features of the receivers, `[num_receivers, heads, F]`, of the same dtype.
         att: the scores' vectors, `[heads, F]`.
-        edge_bias: added to the scores, `[num_edges, heads]` in the graph's edge order.
+        edge_bias: added to the scores, `[num_edges, heads]` in the graph's edge order, not the
+            user's (`Graph.sort_edge_data`).
         edge: added to the features of the two ends, `[num_edges, heads, F]` in that order.
         loop_edge: the same of the added self-loops, `[num_receivers, heads, F]`; 0 if not given.
-        negative_slope: of the LeakyReLU, a number from 0.
+        negative_slope: of the LeakyReLU, a finite number.
         dropout_rate: share of the weights dropped, at least 0 and below 1.
         dropout_rng: a JAX key, for a `dropout_rate` above 0.
         self_loops: one self-loop for each node, in place of the graph's.
@@ -132,7 +133,7 @@ def gatv2_arguments(
     right = node_rows(right, "right", graph.num_receivers, "receiver", left)
     att = checks.matrix(att, "att", *left.shape[1:])
     vector = att.astype(accumulation_dtype(left.dtype))[None]
-    slope = checks.number(negative_slope, "negative_slope", 0, math.inf)
+    slope = checks.number(negative_slope, "negative_slope", -math.inf, math.inf)
 
     def term(array: Any, name: str, rows: int) -> Array | None:
         if array is None:

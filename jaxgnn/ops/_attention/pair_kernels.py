@@ -174,7 +174,7 @@ def _arrays(operands: PairOperands) -> tuple[Nodes, Scores]:
 def _attributes(static: PairAttention, heads: int) -> dict[str, Any]:
     return {
         "score": 1 if static.score == "gatv2" else 0,
-        "number": float(static.scale_or_slope),
+        "score_parameter": float(static.scale_or_slope),
         "heads": heads,
         "drop_below": static.drop_below,
         "self_loops": static.self_loops,

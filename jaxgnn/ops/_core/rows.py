@@ -7,8 +7,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from jaxgnn import config
 from jaxgnn.graph import Graph
 from jaxgnn.graph._row_chunks import RowChunks
+from jaxgnn.graph._windows import Windows
+from jaxgnn.ops._core.checked import check_rows, check_windows
 
 
 class Rows(NamedTuple):
@@ -52,26 +55,42 @@ def or_empty(numbers: Int[Array, " _"] | None) -> Int[Array, " _"]:
 def neighbors(graph: Graph, *, transpose: bool) -> Rows:
     """Senders of each receiver, or with `transpose` receivers of each sender."""
     if transpose:
-        return Rows(
+        rows = Rows(
             graph.transpose_row_offsets,
             graph.transpose_receivers,
             graph.transpose_row_chunks,
             graph.transpose_permutation,
             graph.transpose_row_schedule,
         )
-    return Rows(graph.row_offsets, graph.senders, graph.row_chunks, None, graph.row_schedule)
+        return _checked(rows, graph.num_receivers, graph)
+    rows = Rows(graph.row_offsets, graph.senders, graph.row_chunks, None, graph.row_schedule)
+    return _checked(rows, graph.num_senders, graph)
 
 
 def edges_of(graph: Graph, *, by_sender: bool) -> Rows:
     """The edges that end at each receiver, or with `by_sender` that start at each sender."""
     if by_sender:
-        return Rows(
+        rows = Rows(
             graph.transpose_row_offsets,
             graph.transpose_permutation,
             graph.transpose_row_chunks,
             graph.transpose_permutation,
         )
-    return Rows(graph.row_offsets, None, graph.row_chunks, None)
+    else:
+        rows = Rows(graph.row_offsets, None, graph.row_chunks, None)
+    return _checked(rows, graph.num_edges, graph)
+
+
+def windows_of(graph: Graph) -> Windows | None:
+    """The graph's windows, if it has any."""
+    windows = graph.windows
+    if windows is None or not config.check_graphs:
+        return windows
+    return check_windows(windows, graph.num_receivers, graph.num_senders)
+
+
+def _checked(rows: Rows, num_columns: int, graph: Graph) -> Rows:
+    return check_rows(rows, num_columns, graph.num_edges) if config.check_graphs else rows
 
 
 def in_row_order(rows: Rows, values: Array | None) -> Array | None:

@@ -61,8 +61,9 @@ def gaussian_spmm(
             `[num_senders, F]`: a row for all of them.
         mu: the kernels' means, `[K, r]`, with `r` up to 16.
         inv_sigma: the inverses of their standard deviations, `[K, r]`.
-        pseudo: the edges' coordinates, `[num_edges, r]` in the graph's edge order, or the pair of
-            the receivers' shares `[num_receivers, r]` and the senders' `[num_senders, r]`.
+        pseudo: the edges' coordinates, `[num_edges, r]` in the graph's edge order, not the user's
+            (`Graph.sort_edge_data`), or the pair of the receivers' shares `[num_receivers, r]` and
+            the senders' `[num_senders, r]`.
         reduce: `"sum"` or `"mean"`.
         activation: `"tanh"`, or `None`.
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.

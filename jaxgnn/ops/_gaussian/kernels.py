@@ -94,7 +94,7 @@ def sums(
                 ((rows.chunks.table.shape[0], *shape), weighting.mu.dtype),
             ],
             reduce=REDUCE["sum" if transpose else static.reduce],
-            each=shared_input,
+            shared_input=shared_input,
             activation=static.tanh,
         )
         return out

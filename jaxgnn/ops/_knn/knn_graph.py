@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
+from jaxgnn._core.arguments import unwrap
 from jaxgnn.graph import Graph, _device_csr
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._knn.nearest import nearest
@@ -122,6 +123,7 @@ def _cloud_numbers(batch: Any, points: Array) -> Int[Array, " num_points"]:
     """`batch` as an array that fits."""
     if points.ndim != 2:
         raise ValueError(f"batch: expected points of two axes with it, got {points.shape}")
+    batch = unwrap(batch)
     if not isinstance(batch, jax.Array | np.ndarray | list | tuple):
         raise TypeError(f"batch: expected an array, got {type(batch).__name__}")
     if not isinstance(batch, jax.Array):

@@ -75,9 +75,9 @@ def spgemm(
         num_cbsr_rows, k = values.shape
         # One 32-bit word holds a 16-bit value and its column. Longer CBSR rows would move more
         # bytes this way.
-        in_words = packed if values.dtype == jnp.float32 else k <= _PACKED_UP_TO
-        in_words = in_words and k % 4 == 0
-        num_packed = num_cbsr_rows * k if in_words else 0
+        packs = packed if values.dtype == jnp.float32 else k <= _PACKED_UP_TO
+        packs = packs and k % 4 == 0
+        num_packed = num_cbsr_rows * k if packs else 0
         out, _, _ = ffi.call(
             "jaxgnn_maxk_spmm_windows",
             [*structure(rows)[:2], *_window_operands(windows), values, indices],
@@ -86,7 +86,7 @@ def spgemm(
                 ((windows.num_partials, windows.rows.shape[1], width), jnp.float32),
                 ((_SCRATCH + num_packed + num_cbsr_rows + rows.num_rows,), jnp.uint32),
             ],
-            in_words=int(in_words),
+            packed=int(packs),
             reduce=REDUCE[reduce],
         )
         return out

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, UInt
 
 from jaxgnn import config
 from jaxgnn._core import ffi
+from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.ops._core import checks, dropout_mask
@@ -244,6 +245,7 @@ def _rounded_jvp(primals, tangents):
 
 
 def _active_argument(active: Any, k: int) -> Int[Array, ""]:
+    active = unwrap(active)
     if not isinstance(active, Tracer):
         return jnp.asarray(checks.integer(active, "active", 1, k), jnp.int32)
     if active.ndim != 0 or not jnp.issubdtype(active.dtype, jnp.integer):

@@ -48,7 +48,8 @@ def maxk_spmm(
     `with_windows` is faster there.
 
     Args:
-        graph: the graph; the weights are in its edge order.
+        graph: the graph; the weights are in its edge order, not the user's
+            (`Graph.sort_edge_data`).
         cbsr: the features of the senders, `[num_senders, width]` with `k` entries a row (`maxk`).
         weights: one for each edge.
         reduce: `"sum"` or `"mean"`.

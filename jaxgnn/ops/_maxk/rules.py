@@ -29,7 +29,7 @@ from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.linear import LinearMap
 from jaxgnn.ops._core import dropout_mask
 from jaxgnn.ops._core.degree import divide_by_degree
-from jaxgnn.ops._core.rows import in_graph_order, in_row_order, neighbors
+from jaxgnn.ops._core.rows import in_graph_order, in_row_order, neighbors, windows_of
 from jaxgnn.ops._maxk import kernels, reference
 
 
@@ -57,7 +57,7 @@ def _spgemm(
     linear_map = static.linear_map
     rows = neighbors(graph, transpose=linear_map.transpose)
     reduce = "sum" if linear_map.divide is None else "mean"
-    windows = None if linear_map.transpose else graph.windows
+    windows = None if linear_map.transpose else windows_of(graph)
     weights = in_row_order(rows, weights)
     return kernels.spgemm(
         rows, windows, static.width, values, indices, weights, reduce, static.packed
@@ -74,7 +74,7 @@ def _sspmm(
     linear_map = static.linear_map
     rows = neighbors(graph, transpose=not linear_map.transpose)
     dense_rows = neighbors(graph, transpose=linear_map.transpose)
-    windows = None if linear_map.transpose else graph.windows
+    windows = None if linear_map.transpose else windows_of(graph)
     return kernels.sspmm(
         rows,
         dense_rows,

@@ -1,0 +1,98 @@
+"""`jaxgnn.config.check_graphs`: no kernel reads outside of a graph's arrays.
+
+Transformations of pytrees may alter a graph in any way. What its arrays say is known only when a
+program runs: the arrays go through a callback on the host, which raises an error in place of what
+would be read.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool
+
+from jaxgnn.graph._row_chunks import RowChunks
+from jaxgnn.graph._windows import Windows
+
+
+def check_rows(rows: Any, num_columns: int, num_edges: int) -> Any:
+    """The `Rows`, if their indices lie within `num_columns` and `num_edges`."""
+    offsets, columns, chunks, order, schedule = rows
+    return _guarded(
+        rows,
+        {
+            "row offsets": _rise(offsets, num_edges),
+            "columns": _within(columns, num_columns),
+            "row chunks": _are_chunks(chunks, jnp.diff(offsets)),
+            "edge order": _within(order, num_edges),
+            "row schedule": _within(schedule, rows.num_rows),
+        },
+    )
+
+
+def check_windows(windows: Windows, num_receivers: int, num_senders: int) -> Windows:
+    """The windows, if their indices lie within the nodes and the entries."""
+    window, first, end, partial = windows.parts.T
+    entries = windows.senders.shape[0]
+    inside = (first >= 0) & (first <= end) & (end <= entries) & (partial < windows.num_partials)
+    inside &= window < windows.rows.shape[0]
+    return _guarded(
+        windows,
+        {
+            "windows' rows": _within(windows.rows, num_receivers, -1),
+            "windows' parts": jnp.all(inside | (window < 0)),
+            "windows' senders": _within(windows.senders, num_senders),
+        },
+    )
+
+
+def _guarded(tree: Any, conditions: Mapping[str, Bool[Array, ""]]) -> Any:
+    names = tuple(conditions)
+    flags = jnp.stack(list(conditions.values()))
+    if not isinstance(flags, Tracer):
+        _raise_unless(names, flags)
+        return tree
+    holds = jax.pure_callback(
+        functools.partial(_raise_unless, names),
+        jax.ShapeDtypeStruct((), np.bool_),
+        flags,
+        vmap_method="sequential",
+    )
+    return jax.tree.map(lambda array: jnp.where(holds, array, jnp.zeros_like(array)), tree)
+
+
+def _raise_unless(names: tuple[str, ...], flags: Any) -> np.ndarray:
+    wrong = [name for name, flag in zip(names, np.asarray(flags), strict=True) if not flag]
+    if wrong:
+        raise ValueError(
+            f"graph: {', '.join(wrong)} out of range, see Graph.validate() "
+            "(found as jaxgnn.config.check_graphs is set)"
+        )
+    return np.asarray(True)
+
+
+def _within(values: Array | None, bound: int, least: int = 0) -> Bool[Array, ""]:
+    if values is None:
+        return jnp.asarray(True)
+    return jnp.all((values >= least) & (values < bound))
+
+
+def _rise(offsets: Array, num_edges: int) -> Bool[Array, ""]:
+    return (offsets[0] == 0) & (offsets[-1] == num_edges) & jnp.all(jnp.diff(offsets) >= 0)
+
+
+def _are_chunks(chunks: RowChunks, lengths: Array) -> Bool[Array, ""]:
+    """Each entry is padding or a chunk that its row has."""
+    row, chunk = chunks.table.T
+    if lengths.size == 0:
+        return jnp.all(row < 0)
+    counts = -(-lengths // chunks.length)
+    known = jnp.clip(row, 0, lengths.size - 1)
+    has = (row < lengths.size) & (chunk >= 0) & (chunk < counts[known])
+    return jnp.all((row < 0) | has)
