@@ -8,7 +8,6 @@ from jaxgnn.data.benchmark_graphs import (
 )
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.dataset import (
-    DataError,
     Metadata,
     Metric,
     NodeDataset,
@@ -28,6 +27,7 @@ from jaxgnn.data.generators import (
     stochastic_block_model,
 )
 from jaxgnn.data.graphsaint import read_graphsaint, read_reddit
+from jaxgnn.data.limits import DataError
 from jaxgnn.data.neighbors import knn
 from jaxgnn.data.npz import read_heterophilous, read_shchur
 from jaxgnn.data.ogb import read_ogb

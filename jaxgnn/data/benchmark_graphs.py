@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 
 from jaxgnn.data.csr import CSR
-from jaxgnn.data.dataset import DataError
 from jaxgnn.data.generators import chains, chung_lu, power_law_weights, random_sizes
+from jaxgnn.data.limits import DataError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,99 +1,140 @@
-"""Checks of what a file holds, made before anything trusts it."""
+"""Checks of what a file holds, made before anything trusts it.
+
+Those of shapes and dtypes take an array or what the file claims of it (`archive.Header`).
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse
 from jaxtyping import Float, Int
 
-from jaxgnn.data.dataset import DataError
+from jaxgnn.data.limits import Budget, DataError, quote
 
-# The most that a reader allocates for one file's arrays unless told otherwise.
-MAX_BYTES = 2 << 30
-
-
-@contextlib.contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns whatever goes wrong while a file is read into a `DataError` that names the file."""
-    name = os.fspath(path)
-    try:
-        yield
-    except DataError as error:
-        message = str(error)
-        raise DataError(message if message.startswith(name) else f"{name}: {message}") from error
-    # Damaged bytes make the standard library, NumPy and SciPy raise almost anything.
-    except Exception as error:
-        reason = str(error) or type(error).__name__
-        raise DataError(f"{name}: cannot be read: {reason}") from error
+_BLOCK = 1 << 20
 
 
-def check_size(num_bytes: int, what: str, max_bytes: int) -> None:
-    """Refuses an allocation of more than `max_bytes`."""
-    if num_bytes > max_bytes:
-        raise DataError(
-            f"{what} would take {num_bytes:,} bytes, more than the limit of {max_bytes:,} "
-            "(option max_bytes)"
-        )
+class ArrayLike(Protocol):
+    """An array, or a claim of one."""
+
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def size(self) -> int: ...
 
 
-def check_integers(values: np.ndarray, what: str, ndim: int = 1) -> Int[np.ndarray, "..."]:
-    """The array as int64, if it holds integers and has `ndim` axes."""
+def check_kind(values: ArrayLike, what: str, ndim: int = 1) -> None:
+    """Refuses what is not of integers, or has not `ndim` axes."""
     if values.dtype.kind not in "iu" or values.ndim != ndim:
         raise DataError(
-            f"{what}: expected integers with {ndim} axes, got {values.dtype}{list(values.shape)}"
+            f"{what}: expected integers with {ndim} axes, got {values.dtype}{quote(values.shape)}"
         )
+
+
+def check_vector(values: ArrayLike, size: int, what: str) -> None:
+    """Refuses what is not a vector of `size` integers."""
+    check_kind(values, what)
+    if values.size != size:
+        raise DataError(f"{what}: expected {size} entries, one a node, got {values.size}")
+
+
+def check_integers(
+    values: np.ndarray, what: str, budget: Budget, ndim: int = 1
+) -> Int[np.ndarray, "..."]:
+    """The array as int64, if it holds integers and has `ndim` axes."""
+    check_kind(values, what, ndim)
     if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
         raise DataError(f"{what}: expected 64-bit signed integers, got {values.max()}")
-    return values.astype(np.int64)
+    return _cast(values, np.int64, what, budget)
 
 
-def check_csr(
-    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int], what: str
-) -> scipy.sparse.csr_array:
-    """A SciPy matrix of arrays that are consistent: SciPy's own code trusts them."""
+def check_ids(
+    values: np.ndarray, num_nodes: int, what: str, budget: Budget
+) -> Int[np.ndarray, "..."]:
+    """Integers from 0 to `num_nodes - 1`, as int32."""
+    if values.size and not 0 <= int(values.min()) <= int(values.max()) < num_nodes:
+        raise DataError(
+            f"{what}: expected 0 to {num_nodes - 1}, got {values.min()} to {values.max()}"
+        )
+    return _cast(values, np.int32, what, budget)
+
+
+def check_csr_claims(
+    data: ArrayLike, indices: ArrayLike, indptr: ArrayLike, shape: tuple[int, int], what: str
+) -> None:
+    """Refuses arrays whose dtypes and sizes are not those of a CSR matrix."""
     rows, columns = shape
     if not (0 <= rows < 1 << 31 and 0 <= columns < 1 << 31):
-        raise DataError(f"{what}: expected a shape from 0 to 2**31 - 1, got {rows} x {columns}")
-    indices, indptr = (
-        check_integers(indices, f"{what} indices"),
-        check_integers(indptr, f"{what} indptr"),
-    )
+        raise DataError(
+            f"{what}: expected a shape from 0 to 2**31 - 1, got {quote(rows)} x {quote(columns)}"
+        )
+    check_kind(indices, f"{what} indices")
+    check_kind(indptr, f"{what} indptr")
     if data.dtype.kind not in "fiub" or data.ndim != 1:
-        raise DataError(f"{what} data: expected numbers, got {data.dtype}{list(data.shape)}")
+        raise DataError(f"{what} data: expected numbers, got {data.dtype}{quote(data.shape)}")
     if indptr.size != rows + 1:
         raise DataError(f"{what} indptr: expected {rows + 1} entries, got {indptr.size}")
     if data.size != indices.size:
         raise DataError(
             f"{what}: expected as many values as indices, got {data.size}, {indices.size}"
         )
-    if indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
+
+
+def check_csr_structure(
+    indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int], what: str, budget: Budget
+) -> tuple[np.ndarray, np.ndarray]:
+    """The indices as int32 and the offsets as integers, consistent with each other."""
+    with budget.scope():
+        budget.charge(indptr.size, f"{what} indptr")
+        ascends = not (indptr[1:] < indptr[:-1]).any()
+    if indptr[0] != 0 or indptr[-1] != indices.size or not ascends:
         raise DataError(f"{what} indptr: expected an ascent from 0 to {indices.size}")
-    if indices.size and not 0 <= indices.min() <= indices.max() < columns:
-        raise DataError(
-            f"{what} indices: expected 0 to {columns - 1}, got {indices.min()} to {indices.max()}"
-        )
+    wide = np.int32 if indices.size < 1 << 31 else np.int64
+    return check_ids(indices, shape[1], f"{what} indices", budget), _cast(
+        indptr, wide, what, budget
+    )
+
+
+def check_csr(
+    data: np.ndarray,
+    indices: np.ndarray,
+    indptr: np.ndarray,
+    shape: tuple[int, int],
+    what: str,
+    budget: Budget,
+) -> scipy.sparse.csr_array:
+    """A SciPy matrix of arrays that are consistent: SciPy's own code trusts them."""
+    check_csr_claims(data, indices, indptr, shape, what)
+    indices, indptr = check_csr_structure(indices, indptr, shape, what, budget)
+    if indptr.dtype != indices.dtype:
+        indices = _cast(indices, indptr.dtype, what, budget)
     return scipy.sparse.csr_array((data, indices, indptr), shape=shape)
 
 
 def check_features(
-    matrix: np.ndarray | scipy.sparse.csr_array, what: str, max_bytes: int
+    matrix: np.ndarray | scipy.sparse.csr_array, what: str, budget: Budget
 ) -> Float[np.ndarray, "num_nodes num_features"]:
-    """Features as a dense float32 matrix of finite values."""
+    """Features as a dense float32 matrix of finite values; a float32 array is not copied."""
     sparse = isinstance(matrix, scipy.sparse.csr_array)
     values = matrix.data if sparse else matrix
     if values.dtype.kind not in "fiub" or matrix.ndim != 2:
-        raise DataError(f"{what}: expected a matrix of numbers, got {matrix.dtype} {matrix.shape}")
+        raise DataError(
+            f"{what}: expected a matrix of numbers, got {matrix.dtype}{quote(matrix.shape)}"
+        )
     rows, columns = (int(count) for count in matrix.shape or ())
-    check_size(
-        4 * max(rows, 1) * max(columns, 1), f"{what} of {rows} x {columns} floats", max_bytes
-    )
-    with np.errstate(over="ignore"):
-        converted = values.astype(np.float32)
-    if not np.isfinite(converted).all():
+    if sparse or values.dtype != np.float32:
+        budget.charge(4 * max(rows, 1) * max(columns, 1), f"{what} of {rows} x {columns} floats")
+    if sparse:
+        budget.charge(4 * values.size, what)
+    converted = values.astype(np.float32, copy=False)
+    if not all_finite(converted):
         raise DataError(f"{what}: expected finite values, got NaN or infinity (or beyond float32)")
     if not sparse:
         return converted
@@ -102,14 +143,63 @@ def check_features(
     return scipy.sparse.csr_array(parts, shape=(rows, columns)).toarray()
 
 
-def check_labels(values: np.ndarray, num_nodes: int, what: str) -> Int[np.ndarray, " num_nodes"]:
+def read_features(
+    read: Callable[[], np.ndarray | scipy.sparse.csr_array], what: str, budget: Budget
+) -> Float[np.ndarray, "num_nodes num_features"]:
+    """`check_features` of what `read` returns, which is not kept."""
+    with budget.scope():
+        features = check_features(read(), what, budget)
+    budget.charge(features.nbytes, what)
+    return features
+
+
+def check_labels(
+    values: np.ndarray, num_nodes: int, what: str, budget: Budget
+) -> Int[np.ndarray, " num_nodes"]:
     """One class a node from 0, int32; fewer classes than nodes."""
-    labels = check_integers(values, what)
-    if labels.size != num_nodes:
-        raise DataError(f"{what}: expected {num_nodes} entries, one a node, got {labels.size}")
-    if labels.size and not 0 <= labels.min() <= labels.max() < num_nodes:
+    check_vector(values, num_nodes, what)
+    if values.size and not 0 <= int(values.min()) <= int(values.max()) < num_nodes:
         raise DataError(
             f"{what}: expected classes from 0, fewer than nodes, "
-            f"got {labels.min()} to {labels.max()}"
+            f"got {values.min()} to {values.max()}"
         )
-    return labels.astype(np.int32)
+    return _cast(values, np.int32, what, budget)
+
+
+def charge_graph(
+    budget: Budget, num_nodes: int, num_edges: int, *, undirected: bool = False
+) -> None:
+    """Counts what `Graph.from_edges` takes at its peak, beside its arguments."""
+    num_edges *= 1 + undirected
+    # Of an edge: both ends, its place and their copies while they are sorted.
+    width = 8 if num_edges >= 1 << 31 else 4
+    budget.charge(
+        num_edges * (5 * 4 + 5 * width) + num_nodes * (4 + 4 * width),
+        f"a graph of {num_nodes:,} nodes and {num_edges:,} edges",
+    )
+
+
+def charge_splits(budget: Budget, num_nodes: int, num_splits: int = 1) -> None:
+    """Counts masks of the nodes and what it takes to draw them."""
+    budget.charge(num_nodes * (3 * max(num_splits, 1) + 32), f"{num_splits} splits")
+
+
+def all_finite(values: np.ndarray) -> bool:
+    """Whether no value is NaN or infinite."""
+    rows = row_blocks(values)
+    return all(bool(np.isfinite(values[begin:end]).all()) for begin, end in rows)
+
+
+def row_blocks(values: np.ndarray) -> list[tuple[int, int]]:
+    """Ranges of rows of about a million values, so that temporaries of them are small."""
+    if not values.size:
+        return []
+    width = max(1, values[:1].size)
+    step = max(1, _BLOCK // width)
+    return [(begin, min(begin + step, len(values))) for begin in range(0, len(values), step)]
+
+
+def _cast(values: np.ndarray, dtype: Any, what: str, budget: Budget) -> np.ndarray:
+    if values.dtype != dtype:
+        budget.charge(values.size * np.dtype(dtype).itemsize, what)
+    return values.astype(dtype, copy=False)

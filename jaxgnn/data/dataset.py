@@ -9,13 +9,11 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from jaxgnn.data.checks import row_blocks
+from jaxgnn.data.limits import DataError
 from jaxgnn.graph import Graph
 
 Metric = Literal["accuracy", "roc_auc", "micro_f1"]
-
-
-class DataError(ValueError):
-    """A file or an array that is not the data it should be; the message names it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +26,7 @@ class Metadata:
         license: of the data, as far as their source states one.
         notes: what the reader changed or chose.
         metric: the score that the set's publication reports.
+        positions: whether the features are points' positions, and edges join near ones.
     """
 
     source: str = ""
@@ -35,6 +34,7 @@ class Metadata:
     license: str = ""
     notes: str = ""
     metric: Metric = "accuracy"
+    positions: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,12 +109,14 @@ class NodeDataset:
             raise DataError(f"features: expected float32[{n}, num_features], got {_describe(x)}")
         if x.shape[1] == 0:
             raise DataError("features: expected at least one a node, got none")
-        finite = np.isfinite(x)
-        if not finite.all():
-            node, column = np.unravel_index(int(finite.argmin()), x.shape)
-            raise DataError(
-                f"features: expected finite values, got {x[node, column]} at node {node}"
-            )
+        for begin, end in row_blocks(x):
+            finite = np.isfinite(x[begin:end])
+            if not finite.all():
+                row, column = np.unravel_index(int(finite.argmin()), finite.shape)
+                raise DataError(
+                    f"features: expected finite values, got {x[begin + row, column]} "
+                    f"at node {begin + row}"
+                )
         _check_labels(self.labels, n, self.num_classes)
         if not self.splits:
             raise DataError("splits: expected at least one split, got none")
@@ -224,10 +226,24 @@ def normalize_features(
 
     $x' = x - min(x)$ over the whole matrix, then $x'_i / max(1, sum_k x'_{ik})$.
     """
+    normalized = features.copy()
+    normalize_in_place(normalized)
+    return normalized
+
+
+def normalize_in_place(features: Float[np.ndarray, "num_nodes num_features"]) -> None:
+    """`normalize_features`, with temporaries of some rows."""
     if not features.size:
-        return features
-    shifted = features - features.min()
-    return shifted / np.maximum(shifted.sum(axis=1, keepdims=True), 1, dtype=np.float32)
+        return
+    least = features.min()
+    for begin, end in row_blocks(features):
+        rows = features[begin:end]
+        with np.errstate(over="ignore"):
+            rows -= least
+            sums = rows.sum(axis=1, keepdims=True)
+        if not np.isfinite(sums).all():
+            raise DataError("normalize_features: expected rows whose sum float32 can hold")
+        rows /= np.maximum(sums, 1, dtype=np.float32)
 
 
 def _check_labels(labels: np.ndarray, num_nodes: int, num_classes: int) -> None:
@@ -236,7 +252,8 @@ def _check_labels(labels: np.ndarray, num_nodes: int, num_classes: int) -> None:
             raise DataError(
                 f"labels: expected float32[{num_nodes}, {num_classes}], got {_describe(labels)}"
             )
-        if not np.isin(labels, (0, 1)).all():
+        blocks = row_blocks(labels)
+        if not all(np.isin(labels[begin:end], (0, 1)).all() for begin, end in blocks):
             raise DataError("labels: expected zeros and ones where nodes have several labels")
         return
     if (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxgnn.data.dataset import DataError, Metadata, NodeDataset
+from jaxgnn.data.dataset import Metadata, NodeDataset
+from jaxgnn.data.limits import DataError
 from jaxgnn.data.neighbors import knn
 from jaxgnn.data.splits import per_class_splits
 
@@ -55,5 +56,6 @@ def digits(
             license="CC BY 4.0 (UCI)",
             notes=f"kNN graph of the pixels, k = {k}, symmetrized; {labels_per_class} training and "
             f"{validation_per_class} validation nodes a class, the rest tested",
+            positions=True,
         ),
     )

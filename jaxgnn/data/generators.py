@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 
 from jaxgnn._core.arguments import as_integer
 from jaxgnn.data.csr import CSR
-from jaxgnn.data.dataset import DataError
+from jaxgnn.data.limits import DataError
+from jaxgnn.data.native import native_module
 
 
 def stochastic_block_model(
@@ -218,7 +219,7 @@ def random_sizes(
 
 def permutation(size: int, *, seed: int) -> Int[np.ndarray, " size"]:
     """A random permutation, int32, the same on every platform and NumPy."""
-    return _module().permutation(size, _seed(seed))
+    return native_module("the generators").permutation(size, _seed(seed))
 
 
 def _offsets(sizes: np.ndarray) -> Int[np.ndarray, " sizes+1"]:
@@ -246,19 +247,9 @@ def _edge_count(num_edges: float, undirected: bool) -> int:
     return count // 2 * 2 if undirected else count
 
 
-def _module():
-    from jaxgnn._core import ffi, platform
-
-    if ffi.cpu_module is None:
-        raise DataError(
-            f"the generators need jaxgnn._cpu, which is not built: {platform.build_info()}"
-        )
-    return ffi.cpu_module
-
-
 def _call(generator: str, *arguments: object) -> CSR:
     try:
-        return CSR(*getattr(_module(), generator)(*arguments))
+        return CSR(*getattr(native_module("the generators"), generator)(*arguments))
     except DataError:
         raise
     except ValueError as error:

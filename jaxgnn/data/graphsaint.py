@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from jaxgnn.data.archive import npz_keys, read_npy, read_npz
+from jaxgnn.data.archive import Header, open_npy, open_npz
 from jaxgnn.data.checks import (
-    MAX_BYTES,
-    check_csr,
-    check_features,
-    check_integers,
+    charge_graph,
+    charge_splits,
+    check_csr_claims,
+    check_csr_structure,
+    check_ids,
+    check_kind,
     check_labels,
-    check_size,
-    reading,
+    check_vector,
+    read_features,
 )
-from jaxgnn.data.dataset import DataError, NodeDataset, Split
+from jaxgnn.data.dataset import NodeDataset, Split
+from jaxgnn.data.limits import Budget, DataError, quote, reading
 from jaxgnn.data.provenance import metadata_of
 from jaxgnn.graph import Graph
 
@@ -27,7 +30,7 @@ GRAPHSAINT_FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
 REDDIT_FILES = ("reddit_data.npz", "reddit_graph.npz")
 
 
-def read_graphsaint(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> NodeDataset:
+def read_graphsaint(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> NodeDataset:
     """A set in GraphSAINT's layout: `adj_full.npz`, `feats.npy`, `class_map.json`, `role.json`.
 
     Edges, features and masks are the files', as PyG's `Flickr` and `Yelp` and DGL's read them.
@@ -35,26 +38,26 @@ def read_graphsaint(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES)
 
     Args:
         path: the directory; its name is the set's.
-        max_bytes: refuse a file that holds more.
+        max_bytes: refuse to take more memory, all together; by default 1,024 bytes for each of
+            the files, at least 256 MiB and at most 16 GiB.
 
     Raises:
         DataError: a file is missing or damaged, or they don't fit together.
     """
     folder = pathlib.Path(path)
-    with reading(folder / "adj_full.npz"):
-        senders, receivers, n = _adjacency(folder / "adj_full.npz", max_bytes)
-    with reading(folder / "feats.npy"):
-        matrix = read_npy(folder / "feats.npy", max_bytes=max_bytes)
-        features = check_features(matrix, "feats", max_bytes)
-        if len(features) != n:
-            raise DataError(f"expected a row for each of the {n} nodes, got {len(features)}")
+    budget = Budget(max_bytes)
+    senders, receivers, n = _adjacency(folder / "adj_full.npz", budget)
+    with open_npy(folder / "feats.npy", budget) as array:
+        _check_rows(array.header(), n)
+        features = read_features(array.read, "feats", budget)
     with reading(folder / "class_map.json"):
-        labels = _class_map(_read_json(folder / "class_map.json", max_bytes), n)
+        labels = _class_map(folder / "class_map.json", n, budget)
     with reading(folder / "role.json"):
-        split = _roles(_read_json(folder / "role.json", max_bytes), n)
+        split = _roles(folder / "role.json", n, budget)
     with reading(folder):
         several = labels.ndim == 2
         name = folder.resolve().name
+        charge_graph(budget, n, senders.size)
         return NodeDataset(
             name=name,
             graph=Graph.from_edges(senders, receivers, num_nodes=n),
@@ -68,7 +71,7 @@ def read_graphsaint(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES)
         )
 
 
-def read_reddit(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> NodeDataset:
+def read_reddit(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> NodeDataset:
     """GraphSAGE's Reddit: `reddit_data.npz` and `reddit_graph.npz`, 114.6 million edges.
 
     The files that PyG's `Reddit` and DGL's `RedditDataset` download; GraphSAINT's Reddit is a
@@ -76,25 +79,29 @@ def read_reddit(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> 
 
     Args:
         path: the directory.
-        max_bytes: refuse a file whose arrays take more.
+        max_bytes: as of `read_graphsaint`.
 
     Raises:
         DataError: a file is missing or damaged, or they don't fit together.
     """
     folder = pathlib.Path(path)
-    with reading(folder / "reddit_graph.npz"):
-        senders, receivers, n = _adjacency(folder / "reddit_graph.npz", max_bytes)
-    with reading(folder / "reddit_data.npz"):
-        keys = ("feature", "label", "node_types")
-        arrays = read_npz(folder / "reddit_data.npz", keys, max_bytes=max_bytes)
-        features = check_features(arrays["feature"], "feature", max_bytes)
-        labels = check_labels(arrays["label"], n, "label")
-        roles = check_integers(arrays["node_types"], "node_types")
-        if len(features) != n or roles.size != n:
+    budget = Budget(max_bytes)
+    senders, receivers, n = _adjacency(folder / "reddit_graph.npz", budget)
+    with open_npz(folder / "reddit_data.npz", budget) as archive:
+        claims = [archive.header(key) for key in ("feature", "node_types")]
+        rows, roles = (claim.shape[0] if claim.ndim else 0 for claim in claims)
+        if rows != n or roles != n:
             raise DataError(
                 f"feature, node_types: expected a row for each of the {n} nodes, "
-                f"got {len(features)} and {roles.size}"
+                f"got {rows} and {roles}"
             )
+        check_vector(claims[1], n, "node_types")
+        check_vector(archive.header("label"), n, "label")
+        features = read_features(lambda: archive.read("feature"), "feature", budget)
+        labels = check_labels(archive.read("label"), n, "label", budget)
+        roles = archive.read("node_types")
+        charge_splits(budget, n)
+        charge_graph(budget, n, senders.size)
         return NodeDataset(
             name="reddit",
             graph=Graph.from_edges(senders, receivers, num_nodes=n),
@@ -106,71 +113,128 @@ def read_reddit(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> 
         )
 
 
-def _adjacency(path: pathlib.Path, max_bytes: int) -> tuple[np.ndarray, np.ndarray, int]:
+def _adjacency(path: pathlib.Path, budget: Budget) -> tuple[np.ndarray, np.ndarray, int]:
     """Senders, receivers and the number of nodes of a square SciPy matrix, saved as CSR or COO.
 
     The values are not read: an entry is an edge, from its row to its column.
     """
-    compressed = "indptr" in npz_keys(path)
-    names = ("indices", "indptr") if compressed else ("row", "col")
-    arrays = read_npz(path, (*names, "shape", "format"), max_bytes=max_bytes)
-    kind = bytes(arrays["format"].astype("S")).decode("ascii", "replace")
-    if kind != ("csr" if compressed else "coo"):
-        raise DataError(f"format: expected a matrix saved as csr or coo, got {kind!r:.40}")
-    shape = check_integers(arrays["shape"], "shape")
-    if shape.size != 2 or shape[0] != shape[1]:
-        raise DataError(f"shape: expected that of a square matrix, got {shape.tolist()}")
-    n = int(shape[0])
-    if compressed:
-        indices = arrays["indices"]
-        ones = np.broadcast_to(np.ones((), np.int8), indices.shape)
-        matrix = check_csr(ones, indices, arrays["indptr"], (n, n), "adjacency")
-        senders = np.repeat(np.arange(n, dtype=np.int32), np.diff(matrix.indptr))
-        return senders, matrix.indices.astype(np.int32, copy=False), n
-    ends = []
-    for name in names:
-        values = check_integers(arrays.pop(name), name)
-        if not 0 <= n < 1 << 31 or (values.size and not 0 <= values.min() <= values.max() < n):
-            raise DataError(f"{name}: expected ids from 0 to {n - 1}")
-        ends.append(values.astype(np.int32))
-    if ends[0].size != ends[1].size:
-        raise DataError(f"row, col: expected as many, got {ends[0].size} and {ends[1].size}")
-    return ends[0], ends[1], n
+    with open_npz(path, budget) as archive:
+        compressed = "indptr" in archive.keys
+        names = ("indices", "indptr") if compressed else ("row", "col")
+        claim = archive.header("format")
+        if claim.dtype.kind not in "SU" or claim.nbytes > 100:
+            raise DataError(f"format: expected text, got {claim.dtype}{quote(claim.shape)}")
+        kind = bytes(archive.read("format").astype("S")).rstrip(b"\0").decode("ascii", "replace")
+        if kind != ("csr" if compressed else "coo"):
+            raise DataError(f"format: expected a matrix saved as csr or coo, got {quote(kind)}")
+        check_kind(archive.header("shape"), "shape")
+        sizes = archive.read("shape").tolist() if archive.header("shape").size == 2 else []
+        if len(sizes) != 2 or sizes[0] != sizes[1]:
+            raise DataError(f"shape: expected that of a square matrix, got {quote(sizes)}")
+        n = sizes[0]
+        if not 0 <= n < 1 << 31:
+            raise DataError(f"shape: expected 0 to 2**31 - 1 nodes, got {n}")
+        claims = [archive.header(name) for name in names]
+        if compressed:
+            check_csr_claims(claims[0], claims[0], claims[1], (n, n), "adjacency")
+            indices, indptr = (archive.read(name) for name in names)
+            indices, indptr = check_csr_structure(indices, indptr, (n, n), "adjacency", budget)
+            budget.charge(4 * indices.size + 12 * n, "the senders")
+            return np.repeat(np.arange(n, dtype=np.int32), np.diff(indptr)), indices, n
+        for name, claim in zip(names, claims, strict=True):
+            check_kind(claim, name)
+        if claims[0].size != claims[1].size:
+            raise DataError(
+                f"row, col: expected as many, got {claims[0].size} and {claims[1].size}"
+            )
+        rows, columns = (check_ids(archive.read(name), n, name, budget) for name in names)
+        return rows, columns, n
 
 
-def _read_json(path: pathlib.Path, max_bytes: int) -> dict[str, Any]:
-    check_size(path.stat().st_size, "the file", max_bytes)
-    value = json.loads(path.read_bytes())
+def _check_rows(claim: Header, num_nodes: int) -> None:
+    rows = claim.shape[0] if claim.ndim else 0
+    if rows != num_nodes:
+        raise DataError(f"expected a row for each of the {num_nodes} nodes, got {rows}")
+
+
+# Bytes of Python's objects at most: a list, a dict, a value and its place, and a text, which as a
+# key stands in two dicts that grow.
+_JSON_BYTES = {b"[": 120, b"{": 240, b",": 48, b'"': 150}
+
+
+def _read_json(path: pathlib.Path, budget: Budget) -> dict[str, Any]:
+    """A JSON object. The caller frees it, and what is charged for it."""
+    text = budget.read(path)
+    objects = sum(size * (1 + text.count(sign)) for sign, size in _JSON_BYTES.items())
+    budget.charge(len(text) * (2 if text.isascii() else 8) + objects, "the objects in it")
+    value = json.loads(text)
     if not isinstance(value, dict):
         raise DataError(f"expected an object, got {type(value).__name__}")
     return value
 
 
-def _class_map(entries: dict[str, Any], num_nodes: int) -> np.ndarray:
+def _integers(values: list[Any], what: str, budget: Budget) -> np.ndarray:
+    """A list of integers, as int64: NumPy would make texts of the longest's size of others."""
+    budget.charge(8 * len(values), what)
+    for value in values:
+        if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+            raise DataError(f"{what}: expected integers, got {quote(value)}")
+    return np.fromiter(values, np.int64, len(values))
+
+
+def _class_map(path: pathlib.Path, num_nodes: int, budget: Budget) -> np.ndarray:
     """The class of each node, or zeros and ones `[num_nodes, num_classes]`."""
-    if len(entries) != num_nodes:
-        raise DataError(f"expected an entry for each of the {num_nodes} nodes, got {len(entries)}")
-    missing = next((i for i in range(num_nodes) if str(i) not in entries), None)
-    if missing is not None:
-        raise DataError(f"expected an entry for each node, got none for {missing}")
-    values = [entries[str(i)] for i in range(num_nodes)]
-    if values and isinstance(values[0], list):
-        # Whoever mixes rows of different lengths gets NumPy's error.
-        return check_integers(np.asarray(values), "labels", ndim=2).astype(np.float32)
-    return check_labels(np.asarray(values), num_nodes, "labels")
-
-
-def _roles(roles: dict[str, Any], num_nodes: int) -> Split:
-    masks = []
-    for name in ("tr", "va", "te"):
-        if name not in roles:
-            raise DataError(f"expected the nodes of {name!r}, got {', '.join(roles):.100}")
-        ids = check_integers(np.asarray(roles[name] or np.zeros(0, int)), name)
-        if ids.size and not 0 <= ids.min() <= ids.max() < num_nodes:
+    with budget.scope():
+        entries = _read_json(path, budget)
+        if len(entries) != num_nodes:
             raise DataError(
-                f"{name}: expected ids from 0 to {num_nodes - 1}, got {ids.min()} to {ids.max()}"
+                f"expected an entry for each of the {num_nodes} nodes, got {len(entries)}"
             )
-        mask = np.zeros(num_nodes, bool)
-        mask[ids] = True
-        masks.append(mask)
+        missing = next((i for i in range(num_nodes) if str(i) not in entries), None)
+        if missing is not None:
+            raise DataError(f"expected an entry for each node, got none for {missing}")
+        values = [entries[str(i)] for i in range(num_nodes)]
+        if values and isinstance(values[0], list):
+            labels = _label_rows(values, budget)
+        else:
+            labels = check_labels(_integers(values, "labels", budget), num_nodes, "labels", budget)
+    budget.charge(labels.nbytes, "labels")
+    return labels
+
+
+def _label_rows(values: list[Any], budget: Budget) -> np.ndarray:
+    """Rows of zeros and ones, float32."""
+    width = len(values[0])
+    budget.charge(4 * len(values) * width, "labels")
+    labels = np.empty((len(values), width), np.float32)
+    for row, value in enumerate(values):
+        if not isinstance(value, list) or len(value) != width:
+            raise DataError(f"labels: expected {width} for each node, got others for {row}")
+        if not all(type(item) is int and item in (0, 1) for item in value):
+            raise DataError(f"labels: expected zeros and ones, got others for node {row}")
+        labels[row] = value
+    return labels
+
+
+def _roles(path: pathlib.Path, num_nodes: int, budget: Budget) -> Split:
+    charge_splits(budget, num_nodes)
+    masks = []
+    with budget.scope():
+        roles = _read_json(path, budget)
+        for name in ("tr", "va", "te"):
+            if name not in roles:
+                raise DataError(
+                    f"expected the nodes of {name!r}, got {quote(', '.join(list(roles)[:9]))}"
+                )
+            if not isinstance(roles[name], list):
+                raise DataError(f"{name}: expected a list of nodes, got {quote(roles[name])}")
+            ids = _integers(roles[name], name, budget)
+            if ids.size and not 0 <= ids.min() <= ids.max() < num_nodes:
+                raise DataError(
+                    f"{name}: expected ids from 0 to {num_nodes - 1}, got {ids.min()} to "
+                    f"{ids.max()}"
+                )
+            mask = np.zeros(num_nodes, bool)
+            mask[ids] = True
+            masks.append(mask)
     return Split(*masks)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from scipy.spatial import KDTree
 
 from jaxgnn.data.csr import CSR
-from jaxgnn.data.dataset import DataError
+from jaxgnn.data.limits import DataError
 
 # Rows of candidates held at once: bounds the memory of a query with many ties.
 _CHUNK_ENTRIES = 1 << 23

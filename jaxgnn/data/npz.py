@@ -8,16 +8,22 @@ import pathlib
 import numpy as np
 import scipy.sparse
 
-from jaxgnn.data.archive import npz_keys, read_npz
+from jaxgnn.data.archive import Npz, npz_keys, open_npz
 from jaxgnn.data.checks import (
-    MAX_BYTES,
+    charge_graph,
+    charge_splits,
     check_csr,
-    check_features,
-    check_integers,
+    check_csr_claims,
+    check_csr_structure,
+    check_ids,
+    check_kind,
     check_labels,
-    reading,
+    check_vector,
+    read_features,
+    row_blocks,
 )
-from jaxgnn.data.dataset import DataError, NodeDataset, Split
+from jaxgnn.data.dataset import NodeDataset, Split
+from jaxgnn.data.limits import Budget, DataError, display_path, quote
 from jaxgnn.data.provenance import metadata_of
 from jaxgnn.data.splits import per_class_splits
 from jaxgnn.graph import Graph
@@ -47,8 +53,9 @@ def layout_of(path: str | os.PathLike[str]) -> str:
     if set(_HETEROPHILOUS) <= keys:
         return "heterophilous"
     raise DataError(
-        f"{os.fspath(path)}: expected the arrays of shchur's gnn-benchmark ({_ADJACENCY[0]}, ...) "
-        f"or of a heterophilous set ({_HETEROPHILOUS[0]}, ...), got {', '.join(sorted(keys)):.200}"
+        f"{display_path(path)}: expected the arrays of shchur's gnn-benchmark "
+        f"({_ADJACENCY[0]}, ...) or of a heterophilous set ({_HETEROPHILOUS[0]}, ...), "
+        f"got {quote(', '.join(sorted(keys)))}"
     )
 
 
@@ -61,7 +68,7 @@ def read_shchur(
     validation_per_class: int = 30,
     seed: int = 0,
     num_splits: int = 10,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int | None = None,
 ) -> NodeDataset:
     """A set in the layout of shchur's gnn-benchmark, as PyG's `Amazon` and `CitationFull` read it.
 
@@ -75,31 +82,44 @@ def read_shchur(
         labels_per_class, validation_per_class: sizes of the splits.
         seed: the splits are drawn with the seeds `seed`, `seed + 1`, ...
         num_splits: how many splits.
-        max_bytes: refuse a file whose arrays, or dense features, take more.
+        max_bytes: refuse to take more memory, all together; by default 1,024 bytes for each of
+            the file, at least 256 MiB and at most 16 GiB.
 
     Raises:
         DataError: the file is damaged or its arrays don't fit together.
     """
     name = pathlib.Path(path).stem
-    with reading(path):
-        sparse = "attr_data" in npz_keys(path)
-        attributes = _ATTRIBUTES if sparse else ("attr_matrix",)
-        arrays = read_npz(path, (*_ADJACENCY, *attributes, "labels"), max_bytes=max_bytes)
-        adjacency = _csr(arrays, "adj")
-        n, columns = (int(count) for count in adjacency.shape or ())
+    budget = Budget(max_bytes)
+    with open_npz(path, budget) as archive:
+        sparse = "attr_data" in archive.keys
+        n, columns = _shape(archive, "adj")
         if columns != n:
             raise DataError(f"adj: expected a square matrix, got {n} x {columns}")
-        matrix = _csr(arrays, "attr") if sparse else arrays["attr_matrix"]
-        features = check_features(matrix, "attr", max_bytes)
+        _check_csr_headers(archive, (n, n), "adj")
+        check_vector(archive.header("labels"), n, "labels")
+        indices, indptr = (archive.read(f"adj_{part}") for part in ("indices", "indptr"))
+        indices, indptr = check_csr_structure(indices, indptr, (n, n), "adj", budget)
+        features = read_features(
+            lambda: _csr(archive, "attr", budget) if sparse else archive.read("attr_matrix"),
+            "attr",
+            budget,
+        )
+        if len(features) != n:
+            raise DataError(f"attr: expected a row for each of the {n} nodes, got {len(features)}")
         if binarize:
-            features[features > 0] = 1
-        labels = check_labels(arrays["labels"], n, "labels")
-        senders = np.repeat(np.arange(n, dtype=np.int32), np.diff(adjacency.indptr))
+            for begin, end in row_blocks(features):
+                block = features[begin:end]
+                block[block > 0] = 1
+        labels = check_labels(archive.read("labels"), n, "labels", budget)
+        budget.charge(4 * indices.size, "the senders")
+        senders = np.repeat(np.arange(n, dtype=np.int32), np.diff(indptr))
+        charge_graph(budget, n, indices.size, undirected=undirected)
+        charge_splits(budget, n, num_splits)
         return NodeDataset(
             name=name,
             graph=Graph.from_edges(
                 senders,
-                adjacency.indices.astype(np.int32),
+                indices,
                 num_nodes=n,
                 undirected=undirected,
                 deduplicate=True,
@@ -121,7 +141,7 @@ def read_shchur(
 
 
 def read_heterophilous(
-    path: str | os.PathLike[str], *, undirected: bool = True, max_bytes: int = MAX_BYTES
+    path: str | os.PathLike[str], *, undirected: bool = True, max_bytes: int | None = None
 ) -> NodeDataset:
     """A heterophilous set of Platonov et al. with its (usually 10) splits.
 
@@ -136,32 +156,46 @@ def read_heterophilous(
         DataError: the file is damaged or its arrays don't fit together.
     """
     name = pathlib.Path(path).stem
-    with reading(path):
-        arrays = read_npz(path, _HETEROPHILOUS, max_bytes=max_bytes)
-        features = check_features(arrays["node_features"], "node_features", max_bytes)
-        n = len(features)
-        labels = check_labels(arrays["node_labels"], n, "node_labels")
-        edges = check_integers(arrays["edges"], "edges", ndim=2)
-        if edges.shape[1] != 2:
-            raise DataError(f"edges: expected the shape [edges, 2], got {list(edges.shape)}")
+    budget = Budget(max_bytes)
+    with open_npz(path, budget) as archive:
+        claims = {key: archive.header(key) for key in _HETEROPHILOUS}
+        if claims["node_features"].ndim != 2:
+            raise DataError(
+                f"node_features: expected a matrix, got {quote(claims['node_features'].shape)}"
+            )
+        n = claims["node_features"].shape[0]
+        check_vector(claims["node_labels"], n, "node_labels")
+        check_kind(claims["edges"], "edges", ndim=2)
+        if claims["edges"].shape[1] != 2:
+            raise DataError(
+                f"edges: expected the shape [edges, 2], got {quote(claims['edges'].shape)}"
+            )
+        masks = [f"{part}_masks" for part in ("train", "val", "test")]
+        num_splits = claims[masks[0]].shape[:1]
+        for key in masks:
+            if claims[key].dtype != np.bool_ or claims[key].shape != (*num_splits, n):
+                raise DataError(
+                    f"masks: expected bool[splits, {n}], "
+                    f"got {claims[key].dtype}{quote(claims[key].shape)}"
+                )
+        features = read_features(lambda: archive.read("node_features"), "node_features", budget)
+        labels = check_labels(archive.read("node_labels"), n, "node_labels", budget)
+        edges = archive.read("edges")
         if edges.size and not 0 <= edges.min() <= edges.max() < n:
             raise DataError(f"edges: expected ids below {n}, got {edges.min()} to {edges.max()}")
-        masks = [arrays[f"{part}_masks"] for part in ("train", "val", "test")]
-        for mask in masks:
-            if mask.dtype != np.bool_ or mask.shape != (len(masks[0]), n):
-                raise DataError(
-                    f"masks: expected bool[splits, {n}], got {mask.dtype}{list(mask.shape)}"
-                )
+        budget.charge(4 * edges.size, "edges")
+        ends = [check_ids(column, n, "edges", budget) for column in edges.T]
+        charge_graph(budget, n, len(edges), undirected=undirected)
+        parts = zip(*(archive.read(key) for key in masks), strict=True)
+        charge_splits(budget, n)
         num_classes = int(labels.max(initial=0)) + 1
         return NodeDataset(
             name=name,
-            graph=Graph.from_edges(
-                edges[:, 0], edges[:, 1], num_nodes=n, undirected=undirected, deduplicate=True
-            ),
+            graph=Graph.from_edges(*ends, num_nodes=n, undirected=undirected, deduplicate=True),
             features=features,
             labels=labels,
             num_classes=num_classes,
-            splits={f"split{i}": Split(*parts) for i, parts in enumerate(zip(*masks, strict=True))},
+            splits={f"split{i}": Split(*masks) for i, masks in enumerate(parts)},
             metadata=metadata_of(
                 name,
                 source=os.fspath(path),
@@ -170,9 +204,22 @@ def read_heterophilous(
         )
 
 
-def _csr(arrays: dict[str, np.ndarray], prefix: str) -> scipy.sparse.csr_array:
-    data, indices, indptr, shape = (arrays[f"{prefix}_{part}"] for part in _CSR_PARTS)
-    shape = check_integers(shape, f"{prefix}_shape")
-    if shape.size != 2:
-        raise DataError(f"{prefix}_shape: expected two numbers, got {shape.size}")
-    return check_csr(data, indices, indptr, (int(shape[0]), int(shape[1])), prefix)
+def _shape(archive: Npz, prefix: str) -> tuple[int, int]:
+    """The shape that a CSR matrix claims."""
+    check_kind(archive.header(f"{prefix}_shape"), f"{prefix}_shape")
+    if (size := archive.header(f"{prefix}_shape").size) != 2:
+        raise DataError(f"{prefix}_shape: expected two numbers, got {size}")
+    rows, columns = archive.read(f"{prefix}_shape").tolist()
+    return rows, columns
+
+
+def _csr(archive: Npz, prefix: str, budget: Budget) -> scipy.sparse.csr_array:
+    shape = _shape(archive, prefix)
+    _check_csr_headers(archive, shape, prefix)
+    values, indices, indptr = (archive.read(f"{prefix}_{part}") for part in _CSR_PARTS[:3])
+    return check_csr(values, indices, indptr, shape, prefix, budget)
+
+
+def _check_csr_headers(archive: Npz, shape: tuple[int, int], prefix: str) -> None:
+    values, indices, indptr = (archive.header(f"{prefix}_{part}") for part in _CSR_PARTS[:3])
+    check_csr_claims(values, indices, indptr, shape, prefix)

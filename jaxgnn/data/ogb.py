@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import pathlib
-from collections.abc import Iterator
 
 import numpy as np
 
-from jaxgnn.data.checks import (
-    MAX_BYTES,
-    check_features,
-    check_labels,
-    check_size,
-    reading,
-)
-from jaxgnn.data.dataset import DataError, NodeDataset, Split
+from jaxgnn.data.checks import charge_graph, charge_splits, check_features, check_labels
+from jaxgnn.data.dataset import NodeDataset, Split
+from jaxgnn.data.edges import parse
+from jaxgnn.data.limits import Budget, DataError, reading
+from jaxgnn.data.native import native_module
 from jaxgnn.data.provenance import metadata_of
 from jaxgnn.graph import Graph
 
-_LONGEST_LINE = 1 << 16
-
 
 def read_ogb(
-    path: str | os.PathLike[str], *, undirected: bool = True, max_bytes: int = MAX_BYTES
+    path: str | os.PathLike[str], *, undirected: bool = True, max_bytes: int | None = None
 ) -> NodeDataset:
     """A node set of the OGB, unpacked: `raw/edge.csv.gz`, ..., `split/NAME/train.csv.gz`, ...
 
@@ -36,7 +29,8 @@ def read_ogb(
         path: the directory, such as `ogbn_products/`; its name is the set's.
         undirected: add the reverse of each edge (the files of the undirected sets, products and
             proteins among them, list each once).
-        max_bytes: refuse an array of more.
+        max_bytes: refuse to take more memory, all together; by default 1,024 bytes for each of
+            the files, at least 256 MiB and at most 16 GiB.
 
     Raises:
         DataError: a file is missing or damaged, or they don't fit together.
@@ -44,63 +38,109 @@ def read_ogb(
     folder = pathlib.Path(path)
     name = folder.resolve().name.replace("_", "-")
     raw = folder / "raw"
-    n, edges = (int(_table(raw / f"num-{what}-list.csv.gz", np.int64, 1, max_bytes)[0, 0])
-                for what in ("node", "edge"))  # fmt: skip
-    ends = _table(raw / "edge.csv.gz", np.int64, edges, max_bytes, columns=2)
-    with reading(raw / "edge.csv.gz"):
-        if ends.size and not 0 <= ends.min() <= ends.max() < n:
-            raise DataError(f"expected ids below {n}, got {ends.min()} to {ends.max()}")
+    budget = Budget(max_bytes)
+    n, num_edges = (_count(raw / f"num-{what}-list.csv.gz", budget) for what in ("node", "edge"))
+    # Before anything has a row for each node: that there are as many.
+    labels = _labels(raw / "node-label.csv.gz", n, budget)
+    senders, receivers = _edges(raw / "edge.csv.gz", n, num_edges, budget)
     if (raw / "node-feat.csv.gz").exists():
-        features = _table(raw / "node-feat.csv.gz", np.float32, n, max_bytes)
+        features = _table(raw / "node-feat.csv.gz", np.float32, n, budget)
     else:
-        values = _table(raw / "edge-feat.csv.gz", np.float32, edges, max_bytes)
-        features = _sums_at_ends(ends, values, n, undirected)
-    labels = _table(raw / "node-label.csv.gz", np.float32, n, max_bytes)
-    several = labels.shape[1] > 1
-    with reading(raw / "node-label.csv.gz"):
-        if not several:
-            classes = labels[:, 0].astype(np.int64)
-            if (classes != labels[:, 0]).any():
-                raise DataError("expected a class for each node, as an integer")
-            labels = check_labels(classes, n, "labels")
+        with budget.scope():
+            values = _table(raw / "edge-feat.csv.gz", np.float32, num_edges, budget)
+            features = _sums_at_ends(senders, receivers, values, n, undirected, budget)
+            del values
+        budget.charge(features.nbytes, "features")
+    several = labels.ndim == 2
     with reading(folder):
+        split = _split(folder / "split", n, budget)
+        charge_graph(budget, n, num_edges, undirected=undirected)
         return NodeDataset(
             name=name,
-            graph=Graph.from_edges(ends[:, 0], ends[:, 1], num_nodes=n, undirected=undirected),
-            features=check_features(features, "features", max_bytes),
+            graph=Graph.from_edges(senders, receivers, num_nodes=n, undirected=undirected),
+            features=check_features(features, "features", budget),
             labels=labels,
             num_classes=labels.shape[1] if several else int(labels.max(initial=0)) + 1,
-            splits={"published": _split(folder / "split", n, max_bytes)},
+            splits={"published": split},
             metadata=metadata_of(
                 name, source=os.fspath(path), metric="roc_auc" if several else "accuracy"
             ),
         )
 
 
-def _sums_at_ends(ends: np.ndarray, values: np.ndarray, n: int, undirected: bool) -> np.ndarray:
+def _count(path: pathlib.Path, budget: Budget) -> int:
+    """The one number of a file."""
+    count = int(_table(path, np.int64, 1, budget, columns=1)[0, 0])
+    if not 0 <= count < 1 << 31:
+        raise DataError(f"{path}: expected a number from 0 to 2**31 - 1, got {count}")
+    return count
+
+
+def _labels(path: pathlib.Path, n: int, budget: Budget) -> np.ndarray:
+    """A class a node, int32, or several binary labels, float32."""
+    labels = _table(path, np.float32, n, budget)
+    with reading(path):
+        if labels.shape[1] > 1:
+            return labels
+        budget.charge(8 * n, "labels")
+        classes = labels[:, 0].astype(np.int64)
+        if (classes != labels[:, 0]).any():
+            raise DataError("expected a class for each node, as an integer")
+        return check_labels(classes, n, "labels", budget)
+
+
+def _edges(
+    path: pathlib.Path, n: int, num_edges: int, budget: Budget
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of each edge, int32."""
+    with reading(path):
+        parser = native_module("the readers of text").EdgeListParser(0, strict=True)
+        parse(parser, path, budget)
+        senders, receivers = parser.take()
+        budget.charge(senders.nbytes + receivers.nbytes, "the edges")
+        if senders.size != num_edges:
+            raise DataError(f"expected {num_edges} rows, got {senders.size}")
+        if parser.max_id >= n:
+            raise DataError(f"expected ids below {n}, got {parser.max_id}")
+        return senders, receivers
+
+
+def _sums_at_ends(
+    senders: np.ndarray,
+    receivers: np.ndarray,
+    values: np.ndarray,
+    n: int,
+    undirected: bool,
+    budget: Budget,
+) -> np.ndarray:
     """For each node the sum of the features of the edges that end at it."""
-    columns = [
-        sum(np.bincount(ends[:, end], column, n) for end in ((0, 1) if undirected else (1,)))
-        for column in values.T
-    ]
-    return np.stack(columns, axis=1).astype(np.float32)
+    # A column's weights and ids in the types of bincount, two sums in double.
+    budget.charge(4 * n * values.shape[1] + 16 * len(values) + 24 * n, "the sums at the nodes")
+    sums = np.empty((n, values.shape[1]), np.float32)
+    for column, weights in enumerate(values.T):
+        total = np.bincount(receivers, weights, n)
+        if undirected:
+            total += np.bincount(senders, weights, n)
+        sums[:, column] = total
+    return sums
 
 
-def _split(folder: pathlib.Path, n: int, max_bytes: int) -> Split:
+def _split(folder: pathlib.Path, n: int, budget: Budget) -> Split:
     """The masks of the one published split."""
     found = sorted(entry for entry in folder.iterdir() if entry.is_dir())
     if len(found) != 1:
         raise DataError(f"{folder}: expected one directory, got {len(found)}")
     masks = []
+    charge_splits(budget, n)
     for part in ("train", "valid", "test"):
         path = found[0] / f"{part}.csv.gz"
-        ids = _table(path, np.int64, None, max_bytes, columns=1, most=n)[:, 0]
-        with reading(path):
+        with reading(path), budget.scope():
+            ids = _table(path, np.int64, None, budget, columns=1, most=n)[:, 0]
             if ids.size and not 0 <= ids.min() <= ids.max() < n:
                 raise DataError(f"expected ids below {n}, got {ids.min()} to {ids.max()}")
-        mask = np.zeros(n, bool)
-        mask[ids] = True
-        masks.append(mask)
+            mask = np.zeros(n, bool)
+            mask[ids] = True
+            masks.append(mask)
     return Split(*masks)
 
 
@@ -108,37 +148,22 @@ def _table(
     path: pathlib.Path,
     dtype: type,
     rows: int | None,
-    max_bytes: int,
+    budget: Budget,
     *,
     columns: int | None = None,
     most: int = 0,
 ) -> np.ndarray:
     """A `.csv.gz` of numbers: exactly `rows` rows, or if that is None at most `most`."""
     with reading(path):
-        limit = most if rows is None else rows
-        with gzip.open(path) as stream:
-            first = stream.readline(_LONGEST_LINE)
-        width = first.count(b",") + 1
-        check_size(np.dtype(dtype).itemsize * width * max(limit, 0), f"{rows} rows", max_bytes)
-        with gzip.open(path) as stream:
-            values = np.loadtxt(_lines(stream, limit), dtype, delimiter=",", ndmin=2, comments=None)
-        if not first.strip():
-            values = np.zeros((0, columns or 1), dtype)
-        if rows is not None and len(values) != rows:
-            raise DataError(f"expected {rows} rows, got {len(values)}")
-        if columns is not None and values.shape[1] != columns:
-            raise DataError(f"expected {columns} columns, got {values.shape[1]}")
-        return values
-
-
-def _lines(stream: gzip.GzipFile, most: int) -> Iterator[bytes]:
-    """Lines of bounded number and length, however much the file would inflate to."""
-    for _ in range(most):
-        line = stream.readline(_LONGEST_LINE)
-        if not line:
-            return
-        if not line.endswith(b"\n") and len(line) == _LONGEST_LINE:
-            raise DataError(f"expected lines of less than {_LONGEST_LINE} bytes")
-        yield line
-    if stream.readline(_LONGEST_LINE).strip():
-        raise DataError(f"expected at most {most} rows, got more")
+        module = native_module("the readers of text")
+        kind = module.FloatTableParser if dtype is np.float32 else module.IntegerTableParser
+        parser = kind(most if rows is None else rows)
+        parse(parser, path, budget)
+        if rows is not None and parser.rows != rows:
+            raise DataError(f"expected {rows} rows, got {parser.rows}")
+        width = parser.columns if parser.rows else columns or 1
+        if columns is not None and width != columns:
+            raise DataError(f"expected {columns} columns, got {width}")
+        values = parser.take()
+        budget.charge(values.nbytes, "the table")
+        return values.reshape(-1, width)

@@ -8,13 +8,17 @@ import pathlib
 import numpy as np
 
 from jaxgnn.data import unpickle
-from jaxgnn.data.checks import MAX_BYTES, check_features, check_size, reading
-from jaxgnn.data.dataset import DataError, NodeDataset, Split
+from jaxgnn.data.checks import charge_graph, charge_splits, read_features, row_blocks
+from jaxgnn.data.dataset import NodeDataset, Split
+from jaxgnn.data.edges import parse
+from jaxgnn.data.limits import Budget, DataError, display_path, reading
+from jaxgnn.data.native import native_module
 from jaxgnn.data.provenance import metadata_of
 from jaxgnn.graph import Graph
 
 PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 _VALIDATION_NODES = 500
+_MOST_TESTED = 2**31 - 1
 
 
 def find_planetoid(folder: str | os.PathLike[str]) -> list[str]:
@@ -26,7 +30,7 @@ def find_planetoid(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def read_planetoid(
-    folder: str | os.PathLike[str], name: str | None = None, *, max_bytes: int = MAX_BYTES
+    folder: str | os.PathLike[str], name: str | None = None, *, max_bytes: int | None = None
 ) -> NodeDataset:
     """Cora, Citeseer or Pubmed with the public split, as PyG's `Planetoid` reads them.
 
@@ -38,7 +42,8 @@ def read_planetoid(
     Args:
         folder: the directory of the files `ind.NAME.x`, `.y`, `.tx`, ...
         name: the NAME, where there are several.
-        max_bytes: refuse a feature matrix of more.
+        max_bytes: refuse to take more memory, all together; by default 1,024 bytes for each of
+            the files, at least 256 MiB and at most 16 GiB.
 
     Raises:
         DataError: a file is missing, damaged or holds anything but the arrays it should.
@@ -48,33 +53,29 @@ def read_planetoid(
         found = find_planetoid(folder)
         if len(found) != 1:
             raise DataError(
-                f"{folder}: expected one set of Planetoid files (ind.NAME.graph), "
-                f"got {', '.join(found) or 'none'}"
+                f"{display_path(folder)}: expected one set of Planetoid files (ind.NAME.graph), "
+                f"got {', '.join(found[:9]) or 'none'}"
             )
         name = found[0]
     paths = {part: folder / f"ind.{name}.{part}" for part in PARTS}
-    missing = [path.name for path in paths.values() if not path.is_file()]
+    missing = [path.name for path in paths.values() if not path.exists()]
     if missing:
-        raise DataError(f"{folder}: no {', '.join(missing)}")
+        raise DataError(f"{display_path(folder)}: no {', '.join(missing)}")
 
-    pickled = {part: _unpickle(path) for part, path in paths.items() if part != "test.index"}
-    matrices = {}
-    for part in ("x", "tx", "allx", "y", "ty", "ally"):
-        with reading(paths[part]):
-            matrices[part] = check_features(
-                unpickle.as_matrix(pickled[part]), "its matrix", max_bytes
-            )
-    with reading(paths["graph"]):
-        senders, receivers = unpickle.as_neighbor_lists(pickled["graph"])
-    with reading(paths["test.index"]):
-        ids = paths["test.index"].read_text("ascii").split()
-        tested = np.array([int(i) for i in ids], np.int64)
+    budget = Budget(max_bytes)
+    senders, receivers = _neighbor_lists(paths["graph"], budget)
+    matrices = {
+        part: _matrix(paths[part], budget) for part in ("x", "tx", "allx", "y", "ty", "ally")
+    }
+    tested = _test_index(paths["test.index"], budget)
 
     with reading(folder / f"ind.{name}.*"):
         _check_shapes(matrices, tested)
         n = int(tested.max()) + 1
-        width = matrices["allx"].shape[1]
-        check_size(4 * n * max(width, 1), f"features of {n} nodes", max_bytes)
+        width = matrices["allx"].shape[1] + matrices["ally"].shape[1]
+        budget.charge(4 * n * width, f"features of {n} nodes")
+        charge_graph(budget, n, senders.size)
+        charge_splits(budget, n)
         if senders.size and not (
             min(senders.min(), receivers.min()) >= 0 and max(senders.max(), receivers.max()) < n
         ):
@@ -94,9 +95,38 @@ def read_planetoid(
         )
 
 
-def _unpickle(path: pathlib.Path):
+def _matrix(path: pathlib.Path, budget: Budget) -> np.ndarray:
+    """The dense matrix of one file."""
+
+    def read():
+        data = budget.read(path)
+        return unpickle.as_matrix(unpickle.loads(data, budget), budget)
+
     with reading(path):
-        return unpickle.loads(path.read_bytes())
+        return read_features(read, "its matrix", budget)
+
+
+def _neighbor_lists(path: pathlib.Path, budget: Budget) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of each edge."""
+    with reading(path):
+        with budget.scope():
+            data = budget.read(path)
+            lists = unpickle.loads(data, budget)
+            senders, receivers = unpickle.as_neighbor_lists(lists, len(data), budget)
+        budget.charge(senders.nbytes + receivers.nbytes, "the edges")
+        return senders, receivers
+
+
+def _test_index(path: pathlib.Path, budget: Budget) -> np.ndarray:
+    """The ids of the test nodes, one a line."""
+    with reading(path):
+        parser = native_module("the readers of text").IntegerTableParser(_MOST_TESTED)
+        parse(parser, path, budget)
+        if parser.columns > 1:
+            raise DataError(f"expected one id a line, got {parser.columns}")
+        tested = parser.take()
+        budget.charge(6 * tested.nbytes, "the ids")  # and their distinct ones
+        return tested
 
 
 def _check_shapes(matrices: dict[str, np.ndarray], tested: np.ndarray) -> None:
@@ -136,9 +166,13 @@ def _assemble(
 
 
 def _classes(one_hot: np.ndarray) -> np.ndarray:
-    if not np.isin(one_hot, (0, 1)).all() or (one_hot.sum(axis=1) > 1).any():
-        raise DataError("ally, ty: expected one-hot rows")
-    return one_hot.argmax(axis=1).astype(np.int32)
+    classes = np.empty(len(one_hot), np.int32)
+    for begin, end in row_blocks(one_hot):
+        rows = one_hot[begin:end]
+        if not np.isin(rows, (0, 1)).all() or (rows.sum(axis=1) > 1).any():
+            raise DataError("ally, ty: expected one-hot rows")
+        classes[begin:end] = rows.argmax(axis=1)
+    return classes
 
 
 def _public_split(num_train: int, tested: np.ndarray, num_nodes: int) -> Split:

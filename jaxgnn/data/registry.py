@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from jaxgnn.data.checks import MAX_BYTES
-from jaxgnn.data.dataset import DataError, NodeDataset, normalize_features
+from jaxgnn.data.csr import CSR
+from jaxgnn.data.dataset import NodeDataset, normalize_in_place
 from jaxgnn.data.digits import digits
+from jaxgnn.data.edges import read_edge_list, read_matrix_market
 from jaxgnn.data.graphsaint import (
     GRAPHSAINT_FILES,
     REDDIT_FILES,
     read_graphsaint,
     read_reddit,
 )
+from jaxgnn.data.limits import DataError, display_path
 from jaxgnn.data.npz import layout_of, read_heterophilous, read_shchur
 from jaxgnn.data.ogb import read_ogb
 from jaxgnn.data.planetoid import PARTS, find_planetoid, read_planetoid
@@ -30,6 +31,8 @@ _NAMED: dict[str, Callable[..., NodeDataset]] = {
     "chung_lu": chung_lu_dataset,
 }
 
+
+_EDGE_LISTS = (".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el")
 
 # The files by which a directory is recognized, and what reads it.
 _FOLDERS: tuple[tuple[tuple[str, ...], Callable[..., NodeDataset]], ...] = (
@@ -69,23 +72,41 @@ def load(
     for option in options:
         if option not in accepted or option in arguments:
             known = ", ".join([*sorted(set(accepted) - set(arguments)), "normalize_features"])
-            raise DataError(f"{text}: no option {option!r}; it has {known}")
+            raise DataError(f"{display_path(text)}: no option {option!r}; it has {known}")
     dataset = reader(**arguments, **options)
     if normalize_features:
-        return _normalized(dataset)
+        normalize_in_place(dataset.features)
     return dataset
 
 
-def _normalized(dataset: NodeDataset) -> NodeDataset:
-    return dataclasses.replace(dataset, features=normalize_features(dataset.features))
+def load_bare_graph(path: str | os.PathLike[str], max_bytes: int | None = None) -> CSR | None:
+    """The graph of a Matrix Market file or an edge list, by its name; None of any other."""
+    reader = _bare_graph_reader(pathlib.Path(path))
+    return None if reader is None else reader(path, max_bytes=max_bytes)
+
+
+def _bare_graph_reader(path: pathlib.Path) -> Callable[..., CSR] | None:
+    name = path.name.lower().removesuffix(".gz")
+    if not path.is_file() or name.startswith("ind."):
+        return None
+    if name.endswith(".mtx"):
+        return read_matrix_market
+    return read_edge_list if name.endswith(_EDGE_LISTS) else None
 
 
 def _reader(text: str) -> tuple[Callable[..., NodeDataset], pathlib.Path | None]:
     """Which function reads it, and from where; no path if it is a name."""
+    name = display_path(text)
     if text in _NAMED:
         return _NAMED[text], None
     path = pathlib.Path(text)
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+        path.exists()
+    except (OSError, ValueError) as error:  # a name that is too long, or with a NUL
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{name}: cannot be read: {reason}") from error
+    if is_folder:
         if find_planetoid(path):
             return _planetoid_folder, path
         for files, reader in _FOLDERS:
@@ -94,16 +115,22 @@ def _reader(text: str) -> tuple[Callable[..., NodeDataset], pathlib.Path | None]
         archives = sorted(path.glob("*.npz"))
         if len(archives) != 1:
             raise DataError(
-                f"{text}: expected Planetoid's raw files (ind.NAME.graph, ...) or one .npz file "
+                f"{name}: expected Planetoid's raw files (ind.NAME.graph, ...) or one .npz file "
                 f"in this directory, got {len(archives)} .npz files"
             )
         return _archive_reader(archives[0]), archives[0]
-    if path.is_file():
+    if path.exists():
+        bare = _bare_graph_reader(path)
+        if bare is not None:
+            raise DataError(
+                f"{display_path(path)}: a graph without features and labels: read it with "
+                f"jaxgnn.data.{bare.__name__}, or see its statistics with jaxgnn info"
+            )
         if path.name.startswith("ind."):
             return _planetoid_file, path
         return _archive_reader(path), path
     raise DataError(
-        f"{text}: no such file or directory, and no dataset of that name ({', '.join(_NAMED)})"
+        f"{name}: no such file or directory, and no dataset of that name ({', '.join(_NAMED)})"
     )
 
 
@@ -112,12 +139,12 @@ def _archive_reader(path: pathlib.Path) -> Callable[..., NodeDataset]:
 
 
 def _planetoid_folder(
-    path: pathlib.Path, name: str | None = None, max_bytes: int = MAX_BYTES
+    path: pathlib.Path, name: str | None = None, max_bytes: int | None = None
 ) -> NodeDataset:
     return read_planetoid(path, name, max_bytes=max_bytes)
 
 
-def _planetoid_file(path: pathlib.Path, max_bytes: int = MAX_BYTES) -> NodeDataset:
+def _planetoid_file(path: pathlib.Path, max_bytes: int | None = None) -> NodeDataset:
     name = path.name.removeprefix("ind.")
     for part in PARTS:
         name = name.removesuffix(f".{part}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int
 
-from jaxgnn.data.dataset import DataError, Split
+from jaxgnn.data.dataset import Split
+from jaxgnn.data.limits import DataError
 
 
 def split_per_class(

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxgnn.data.csr import CSR
-from jaxgnn.data.dataset import DataError, Metadata, NodeDataset
+from jaxgnn.data.dataset import Metadata, NodeDataset
 from jaxgnn.data.generators import (
     chung_lu,
     power_law_weights,
@@ -14,6 +14,7 @@ from jaxgnn.data.generators import (
     rmat,
     stochastic_block_model,
 )
+from jaxgnn.data.limits import DataError
 from jaxgnn.data.splits import fraction_splits
 
 

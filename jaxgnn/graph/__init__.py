@@ -1,8 +1,16 @@
 """The graph, its transforms, and batches of graphs."""
 
 from jaxgnn.graph import batch, transform
-from jaxgnn.graph._argument import graph_argument
+from jaxgnn.graph._argument import graph_argument, own_closure
 from jaxgnn.graph._graph import Graph, self_loop_mask
 from jaxgnn.graph.batch import GraphBatch
 
-__all__ = ["Graph", "GraphBatch", "batch", "graph_argument", "self_loop_mask", "transform"]
+__all__ = [
+    "Graph",
+    "GraphBatch",
+    "batch",
+    "graph_argument",
+    "own_closure",
+    "self_loop_mask",
+    "transform",
+]

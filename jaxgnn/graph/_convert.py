@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import numbers
+import reprlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from jaxgnn.graph._csr import row_ids
+from jaxgnn.graph._edge_list import check_concrete
 
 if TYPE_CHECKING:
     import networkx
     import scipy.sparse
 
     from jaxgnn.graph._graph import Graph
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Edges = dict[str, Any]  # the arguments of `Graph.from_edges`
 
@@ -66,6 +71,7 @@ def to_scipy(
     """
     import scipy.sparse
 
+    check_concrete(graph.senders, "to_scipy", "a graph is converted")
     values = _edge_values(graph, weights)
     if values is None:
         values = np.ones(graph.num_edges, np.float32)
@@ -86,13 +92,18 @@ def edges_of_networkx(
 ) -> tuple[Edges, Float[np.ndarray, " edges"] | None]:
     """Edges, and the edge attribute `weight` if named, of a NetworkX graph of any kind.
 
+    Edges are the arguments of `_csr.build`, and whether they are directed.
+
     Node number $i$ is the $i$-th of `graph.nodes`. Each edge of an undirected graph becomes two
     (a self-loop stays one). Edges without the attribute weigh 1. `edge_permutation` refers to
     the order of `graph.edges`.
 
     Raises:
-        TypeError: an attribute that is not a number.
+        TypeError: something else than a NetworkX graph, or an attribute that is not a number.
+        ValueError: an attribute that float32 does not hold.
     """
+    if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
+        raise TypeError(f"graph: expected a NetworkX graph, got {type(graph).__name__}")
     number = {node: i for i, node in enumerate(graph.nodes)}
     ends = np.array(
         [(number[source], number[target]) for source, target in graph.edges()], np.int32
@@ -101,7 +112,7 @@ def edges_of_networkx(
         "senders": ends[:, 0],
         "receivers": ends[:, 1],
         "num_nodes": len(number),
-        "undirected": not graph.is_directed(),
+        "directed": graph.is_directed(),
     }
     if weight is None:
         return edges, None
@@ -111,6 +122,12 @@ def edges_of_networkx(
             raise TypeError(
                 f"weight: expected numbers, got {value!r} as {weight!r} of the edge "
                 f"{(source, target)!r}"
+            )
+        # Infinities and NaN are kept. As integers: they may be beyond every float.
+        if value == value and abs(value) != math.inf and abs(value) > _FLOAT32_MAX:
+            raise ValueError(
+                f"weight: expected numbers within float32, got {reprlib.repr(value)} as "
+                f"{weight!r} of the edge {(source, target)!r}"
             )
         values[e] = value
     return edges, values
@@ -129,6 +146,7 @@ def to_networkx(
         import networkx
     except ImportError as error:
         raise ImportError("to_networkx needs NetworkX: pip install 'jaxgnn[networkx]'") from error
+    check_concrete(graph.senders, "to_networkx", "a graph is converted")
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got {graph}")
     values = _edge_values(graph, weights)

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxgnn._core.ffi import cpu_module
+from jaxgnn.graph._edge_list import SELF_LOOPS, as_indices, check_edges
 from jaxgnn.graph._row_chunks import RowChunks, chunk_rows, pad_chunks
 
-_SELF_LOOPS = ("keep", "add", "add_remaining", "remove")  # the order of C++'s enum
-_MAX_NODES = 2**31 - 1
 _WIDE_FROM = 2**31  # edges that no int32 counts
 
 
@@ -35,6 +34,9 @@ class HostCSR(NamedTuple):
     num_receivers: int
     num_edges: int
     symmetric: bool
+    num_input_edges: int | None = None
+    merges_edges: bool = False
+    edge_positions: np.ndarray | None = None
 
     def pad_chunks(self) -> HostCSR:
         """The same arrays, the chunks' tables padded to shapes that the counts alone decide."""
@@ -61,27 +63,20 @@ def build(
     self_loops: str = "keep",
     wide: bool | None = None,
 ) -> HostCSR:
-    """Arrays of `Graph.from_edges`, which see. `wide` forces 64-bit edge counts (for tests)."""
-    senders = as_indices(senders, "senders")
-    receivers = as_indices(receivers, "receivers")
-    if senders.shape != receivers.shape:
-        raise ValueError(
-            f"receivers: expected as many as senders ({senders.size}), got {receivers.size}"
-        )
-    if senders.dtype != receivers.dtype:
-        senders, receivers = senders.astype(np.int64), receivers.astype(np.int64)
-    if self_loops not in _SELF_LOOPS:
-        raise ValueError(f"self_loops: expected one of {_SELF_LOOPS}, got {self_loops!r}")
+    """Arrays of `Graph.from_edges`, but `undirected` merges nothing: edges merge by `deduplicate`.
 
-    num_senders, num_receivers, square = _counts(
-        senders, receivers, num_nodes, num_senders, num_receivers
+    `wide` forces 64-bit edge counts (for tests).
+    """
+    senders, receivers, num_senders, num_receivers, square = check_edges(
+        senders,
+        receivers,
+        undirected,
+        self_loops,
+        num_nodes=num_nodes,
+        num_senders=num_senders,
+        num_receivers=num_receivers,
     )
-    if not square and (undirected or self_loops != "keep"):
-        option = "undirected=True" if undirected else f"self_loops={self_loops!r}"
-        raise ValueError(
-            f"{option}: expected a square graph (give num_nodes), got num_senders or num_receivers"
-        )
-
+    forward = senders.size
     added = num_receivers if self_loops.startswith("add") else 0
     forced = wide is not None
     if wide is None:
@@ -95,7 +90,7 @@ def build(
         square,
         undirected,
         deduplicate,
-        _SELF_LOOPS.index(self_loops),
+        SELF_LOOPS.index(self_loops),
         wide,
     )
     num_edges, symmetric = columns.size, t_columns is columns
@@ -119,6 +114,8 @@ def build(
         num_receivers=num_receivers,
         num_edges=num_edges,
         symmetric=symmetric,
+        num_input_edges=forward,
+        merges_edges=deduplicate,
     )
 
 
@@ -152,6 +149,13 @@ def row_ids(row_offsets: np.ndarray) -> np.ndarray:
     return np.repeat(np.arange(row_offsets.size - 1, dtype=np.int32), np.diff(row_offsets))
 
 
+def first_of_equal(senders: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Which of sorted edges begin a group of equal ones."""
+    first = np.ones(senders.size, bool)
+    first[1:] = (senders[1:] != senders[:-1]) | (rows[1:] != rows[:-1])
+    return first
+
+
 def gcn_normalize(row_offsets: np.ndarray, senders: np.ndarray, weights: np.ndarray) -> np.ndarray:
     r"""$d_j^{-1/2} w_{ij} d_i^{-1/2}$ with $d_i = \sum_j w_{ij}$ in double; 0 where $d = 0$.
 
@@ -159,7 +163,7 @@ def gcn_normalize(row_offsets: np.ndarray, senders: np.ndarray, weights: np.ndar
     """
     native = weights.ndim == 1 and weights.dtype in (np.float32, np.float64)
     if native and cpu_module is not None:
-        return cpu_module.gcn_normalise(row_offsets, senders, np.ascontiguousarray(weights))
+        return cpu_module.gcn_normalize(row_offsets, senders, np.ascontiguousarray(weights))
     receivers = row_ids(row_offsets)
     degrees = np.zeros((row_offsets.size - 1, *weights.shape[1:]))
     np.add.at(degrees, receivers, weights.astype(np.float64))
@@ -169,90 +173,6 @@ def gcn_normalize(row_offsets: np.ndarray, senders: np.ndarray, weights: np.ndar
         scale = degrees.astype(dtype) ** dtype(-0.5)
     scale[np.isposinf(scale)] = 0
     return (scale[senders] * weights.astype(dtype) * scale[receivers]).astype(weights.dtype)
-
-
-# Checks of what comes in.
-
-
-def as_indices(values: Any, name: str) -> np.ndarray:
-    """`values` as a contiguous int32 or int64 vector; a copy only if they are something else.
-
-    Raises:
-        TypeError: not integers.
-        ValueError: not one-dimensional.
-    """
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise ValueError(f"{name}: expected a vector of indices, got the shape {array.shape}")
-    if array.size == 0 and array.dtype == np.float64:
-        array = array.astype(np.int32)  # what NumPy makes of an empty list
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name}: expected integers, got {array.dtype}")
-    if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
-        place = int(array.argmax())
-        raise ValueError(
-            f"{name}: expected indices below 2**31, got {name}[{place}] = {array[place]}"
-        )
-    fits = np.can_cast(array.dtype, np.int32)
-    return np.ascontiguousarray(array, dtype=np.int32 if fits else np.int64)
-
-
-def _counts(
-    senders: np.ndarray,
-    receivers: np.ndarray,
-    num_nodes: int | None,
-    num_senders: int | None,
-    num_receivers: int | None,
-) -> tuple[int, int, bool]:
-    """Senders, receivers and whether they are one set, with all indices checked against them."""
-    if num_senders is None and num_receivers is None:
-        count = _check_count(num_nodes, "num_nodes")
-        highest = max(
-            _check_range(senders, count, "senders", "num_nodes"),
-            _check_range(receivers, count, "receivers", "num_nodes"),
-        )
-        count = highest + 1 if count is None else count
-        return count, count, True
-    if num_nodes is not None:
-        raise ValueError(
-            "num_nodes: expected it alone (a square graph) or num_senders and num_receivers "
-            "(a rectangular one), got both"
-        )
-
-    def resolve(indices: np.ndarray, count: int | None, name: str) -> int:
-        count = _check_count(count, f"num_{name}")
-        highest = _check_range(indices, count, name, f"num_{name}")
-        return highest + 1 if count is None else count
-
-    return (
-        resolve(senders, num_senders, "senders"),
-        resolve(receivers, num_receivers, "receivers"),
-        False,
-    )
-
-
-def _check_count(count: Any, name: str) -> int | None:
-    if count is None:
-        return None
-    if isinstance(count, (bool, np.bool_)) or not isinstance(count, (int, np.integer)):
-        raise TypeError(f"{name}: expected an integer, got {count!r}")
-    if not 0 <= count <= _MAX_NODES:
-        raise ValueError(f"{name}: expected 0 to 2**31 - 1, got {count}")
-    return int(count)
-
-
-def _check_range(indices: np.ndarray, count: int | None, name: str, count_name: str) -> int:
-    """The largest index (-1 if there are none), all of them being in [0, count)."""
-    if cpu_module is not None:
-        low, high = cpu_module.extent(indices)
-    else:
-        low, high = (int(indices.min()), int(indices.max())) if indices.size else (0, -1)
-    limit = _MAX_NODES if count is None else count
-    if low < 0 or high >= limit:
-        place = int(np.argmax((indices < 0) | (indices >= limit)))
-        expected = f"0 to {count_name} - 1 = {limit - 1}" if count is not None else "0 to 2**31 - 2"
-        raise ValueError(f"{name}: expected {expected}, got {name}[{place}] = {indices[place]}")
-    return high
 
 
 # The same in NumPy: for installations without the compiled module, and the oracle of the tests.
@@ -275,13 +195,13 @@ def _build_numpy(
     is_loop = senders == receivers
     nodes = np.arange(num_receivers, dtype=senders.dtype)
     parts = [(senders, receivers, ids)]
-    if _SELF_LOOPS[self_loops] == "remove":
+    if SELF_LOOPS[self_loops] == "remove":
         parts = [(senders[~is_loop], receivers[~is_loop], ids[~is_loop])]
     if undirected:
         parts.append((receivers[~is_loop], senders[~is_loop], ids[~is_loop]))
-    if _SELF_LOOPS[self_loops] == "add_remaining":
+    if SELF_LOOPS[self_loops] == "add_remaining":
         nodes = np.setdiff1d(nodes, receivers[is_loop])
-    if _SELF_LOOPS[self_loops].startswith("add"):
+    if SELF_LOOPS[self_loops].startswith("add"):
         parts.append((nodes, nodes, np.full(nodes.size, -1, index)))
     s, r, ids = (np.concatenate(part) for part in zip(*parts, strict=True))
 

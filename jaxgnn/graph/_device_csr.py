@@ -44,4 +44,5 @@ def square_graph(
         num_receivers=nodes,
         num_edges=edges,
         symmetric=False,
+        num_input_edges=None if edge_permutation is None else edges,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +12,17 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
-from jaxgnn._core.arguments import check_fill_value
 from jaxgnn._core.device import device_array
 from jaxgnn._core.row_ids import csr_row_ids
-from jaxgnn.graph import _convert, _csr, _row_schedule, _windows
+from jaxgnn.graph import _convert, _csr, _edge_data, _edge_list, _row_schedule, _windows
+from jaxgnn.graph._edge_data import Reduce
 from jaxgnn.graph._row_chunks import RowChunks
+from jaxgnn.graph._validate import problem
 
 if TYPE_CHECKING:
     import networkx
     import scipy.sparse
+    from jaxtyping import PyTree  # imports its pretty printer
 
 SelfLoops = Literal["keep", "add", "add_remaining", "remove"]
 
@@ -37,14 +39,22 @@ _ARRAYS = (
     "windows",
     "row_schedule",
     "transpose_row_schedule",
+    "edge_positions",
 )
-_STATIC = ("num_senders", "num_receivers", "num_edges", "symmetric")
+_STATIC = (
+    "num_senders",
+    "num_receivers",
+    "num_edges",
+    "symmetric",
+    "num_input_edges",
+    "merges_edges",
+)
 
 
 @functools.partial(
     jax.tree_util.register_dataclass, data_fields=list(_ARRAYS), meta_fields=list(_STATIC)
 )
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Graph:
     r"""A directed graph, stored for aggregation in both directions.
 
@@ -52,14 +62,17 @@ class Graph:
     different sets of nodes (a *rectangular* graph); where they are one set, both counts agree.
 
     **Edge order.** Edges are sorted by receiver, then by sender; duplicates keep the order in
-    which the user gave them. Every array over edges (weights, scores) is in this order:
-    `graph.sort_edge_data(data)` brings the user's arrays into it, and
+    which the user gave them. Every array over edges (weights, features, labels, scores) is in
+    *this* order, and not in that of the user's list: an operation cannot tell the two apart, and
+    takes an array in the wrong order for weights of other edges. `Graph.from_edges(...,
+    edge_data=data)` returns the graph and the data in its order, `graph.sort_edge_data(data)`
+    brings further data into it, and `graph.unsort_edge_data(values)` brings results back.
     `graph.edge_permutation[e]` names the user's edge at place `e` (-1 for an edge that the
-    constructor added, such as a self-loop).
+    constructor added, such as a self-loop; the first of edges that were merged).
 
     Build one with `Graph.from_edges` or one of the other `from_...` constructors, outside
     `jax.jit`, and pass it to jitted functions as an *argument*: closed over, XLA would fold it
-    into the program as a constant.
+    into the program as a constant. `==` and `hash` are those of the object.
 
     Attributes:
         row_offsets: edges of receiver $i$ are `row_offsets[i]:row_offsets[i + 1]`. int32;
@@ -74,9 +87,14 @@ class Graph:
         windows: groups of receivers that share senders, or `None`; see `with_windows`.
         row_schedule, transpose_row_schedule: the order in which GPU kernels process the rows, or
             `None` for the original order; see `with_row_schedule`.
+        edge_positions: position in the graph of each of the user's edges (-1: it was removed) and,
+            of `undirected` graphs, of its reverse. Kept with `edge_data` where edges were merged.
         num_senders, num_receivers, num_edges: static counts.
         symmetric: static; the structure equals its transpose, and shares its buffers where it was
             built.
+        num_input_edges: static; the number of edges in the user's list, `None` where the graph was
+            made of other graphs.
+        merges_edges: static; repeated edges of the user's list were merged.
     """
 
     row_offsets: Int[Array, " num_receivers+1"]
@@ -95,9 +113,21 @@ class Graph:
     windows: _windows.Windows | None = None
     row_schedule: Int[Array, " num_receivers"] | None = None
     transpose_row_schedule: Int[Array, " num_senders"] | None = None
+    edge_positions: Int[Array, "directions input_edges"] | None = None
+    num_input_edges: int | None = None
+    merges_edges: bool = False
+
+    def __new__(cls, *arguments: Any, **fields: Any) -> Graph:
+        if arguments or (fields and "row_offsets" not in fields):
+            raise TypeError(
+                "Graph: build one with Graph.from_edges(senders, receivers), "
+                "Graph.from_edge_index(edge_index) or another of the from_... constructors"
+            )
+        return super().__new__(cls)
 
     # Constructors.
 
+    @overload
     @classmethod
     def from_edges(
         cls,
@@ -110,8 +140,45 @@ class Graph:
         undirected: bool = False,
         deduplicate: bool = False,
         self_loops: SelfLoops = "keep",
-    ) -> Graph:
-        """Graph of an edge list.
+        edge_data: None = None,
+    ) -> Graph: ...
+    @overload
+    @classmethod
+    def from_edges(
+        cls,
+        senders: Int[ArrayLike, " edges"],
+        receivers: Int[ArrayLike, " edges"],
+        *,
+        num_nodes: int | None = None,
+        num_senders: int | None = None,
+        num_receivers: int | None = None,
+        undirected: bool = False,
+        deduplicate: bool = False,
+        self_loops: SelfLoops = "keep",
+        edge_data: PyTree[Shaped[ArrayLike, "edges ..."]],
+        reduce: Reduce = "sum",
+        fill_value: float = 1.0,
+    ) -> tuple[Graph, Any]: ...
+    @classmethod
+    def from_edges(
+        cls,
+        senders: Any,
+        receivers: Any,
+        *,
+        num_nodes: int | None = None,
+        num_senders: int | None = None,
+        num_receivers: int | None = None,
+        undirected: bool = False,
+        deduplicate: bool = False,
+        self_loops: SelfLoops = "keep",
+        edge_data: Any = None,
+        reduce: Reduce = "sum",
+        fill_value: float = 1.0,
+    ) -> Any:
+        """Graph of an edge list; with `edge_data` the pair of it and the data in its edge order.
+
+        Operations take edge data in the graph's order, and cannot tell if they are given the
+        user's: hand it over here (or to `sort_edge_data`).
 
         Args:
             senders, receivers: the two ends of each edge, integers from 0.
@@ -119,28 +186,42 @@ class Graph:
                 the largest index + 1 if no count is given).
             num_senders, num_receivers: the two counts of a rectangular graph. Giving either
                 makes it rectangular, even if the counts agree: it then has no self-loops.
-            undirected: also add the reverse of each edge that is not a self-loop.
-            deduplicate: keep the first of equal edges.
+            undirected: also add the reverse of each edge, then merge repeated edges, as PyG's
+                `to_undirected` does.
+            deduplicate: merge repeated edges.
             self_loops: keep them as they are, `"add"` one to each node, `"add_remaining"` to
-                each node without one, or `"remove"` all.
+                each node without one, or `"remove"` all. Where edges are merged, `"add"` adds
+                to no node that has one.
+            edge_data: arrays `[edges, ...]` over the edges as they are listed (weights, features,
+                labels), or a pytree of them.
+            reduce: how the data of merged edges combine: `"sum"` (PyG's default), `"mean"`,
+                `"max"` or `"min"`. An edge and its reverse are two: with `undirected`, the data of
+                an edge that is listed both ways are the sum of both, and a self-loop counts twice.
+            fill_value: the data of added self-loops.
+
+        Returns:
+            The graph, or with `edge_data` the pair of the graph and the data, arrays
+            `[num_edges, ...]` in the graph's edge order.
 
         Raises:
-            TypeError: `senders` or `receivers` are not integers.
-            ValueError: shapes that differ, an index out of range, or an option that needs a
-                square graph on a rectangular one.
+            TypeError: `senders` or `receivers` are not integers, or are being traced.
+            ValueError: shapes that differ, an index out of range, an option that needs a
+                square graph on a rectangular one, data without a row for each listed edge, or
+                `self_loops="add"` with data where edges are merged.
         """
-        return cls._from_host(
-            _csr.build(
-                senders,
-                receivers,
-                num_nodes=num_nodes,
-                num_senders=num_senders,
-                num_receivers=num_receivers,
-                undirected=undirected,
-                deduplicate=deduplicate,
-                self_loops=self_loops,
-            )
-        )
+        options = {
+            "num_nodes": num_nodes,
+            "num_senders": num_senders,
+            "num_receivers": num_receivers,
+            "undirected": undirected,
+            "deduplicate": deduplicate,
+            "self_loops": self_loops,
+        }
+        if edge_data is None:
+            options["deduplicate"] = deduplicate or undirected
+            return cls._from_host(_csr.build(senders, receivers, **options))
+        graph = cls._from_host(_edge_data.build(senders, receivers, **options))
+        return graph, graph.sort_edge_data(edge_data, fill_value=fill_value, reduce=reduce)
 
     @classmethod
     def from_csr(
@@ -152,7 +233,8 @@ class Graph:
     ) -> Graph:
         """Graph of compressed sparse rows by receiver.
 
-        Rows whose senders are not sorted get sorted; `edge_permutation` says how.
+        Rows whose senders are not sorted get sorted; `sort_edge_data` takes data in the order of
+        the given rows.
 
         Args:
             row_offsets: edges of receiver $i$ are `row_offsets[i]:row_offsets[i + 1]`.
@@ -196,14 +278,33 @@ class Graph:
             num_receivers=csr.num_receivers,
             num_edges=csr.num_edges,
             symmetric=csr.symmetric,
+            edge_positions=(
+                None
+                if csr.edge_positions is None
+                else _device_array(csr.edge_positions, "edge_positions")
+            ),
+            num_input_edges=csr.num_input_edges,
+            merges_edges=csr.merges_edges,
         )
 
+    @overload
     @classmethod
-    def from_edge_index(cls, edge_index: Int[ArrayLike, "2 edges"], **options: Any) -> Graph:
+    def from_edge_index(
+        cls, edge_index: Int[ArrayLike, "2 edges"], *, edge_data: None = None, **options: Any
+    ) -> Graph: ...
+    @overload
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Int[ArrayLike, "2 edges"], *, edge_data: PyTree, **options: Any
+    ) -> tuple[Graph, Any]: ...
+    @classmethod
+    def from_edge_index(cls, edge_index: Any, **options: Any) -> Any:
         """Graph of PyG's `edge_index` (row 0 the sources, row 1 the targets).
 
-        Takes the options of `from_edges`.
+        Takes the options of `from_edges`; so `Graph.from_edge_index(edge_index,
+        edge_data=edge_attr)` returns the graph and the attributes in its edge order.
         """
+        _edge_list.check_concrete(edge_index, "edge_index")
         index = np.asarray(edge_index)
         if index.ndim != 2 or index.shape[0] != 2:
             raise ValueError(f"edge_index: expected the shape (2, num_edges), got {index.shape}")
@@ -228,10 +329,12 @@ class Graph:
     ) -> tuple[Graph, Float[Array, " num_edges"] | None]:
         """Graph, and the edge attribute `weight` if named, of a NetworkX graph.
 
-        Nodes are numbered in NetworkX's order; each edge of an undirected graph becomes two.
+        Nodes are numbered in NetworkX's order; each edge of an undirected graph becomes two, and
+        the parallel edges of a multigraph stay apart.
         """
         edges, values = _convert.edges_of_networkx(graph, weight)
-        result = cls.from_edges(**edges)
+        build = _csr.build if edges.pop("directed") else _edge_data.build_both_ways
+        result = cls._from_host(build(**edges))
         if values is None:
             return result, None
         return result, device_array(values[np.asarray(result.edge_permutation)])
@@ -246,13 +349,19 @@ class Graph:
     def to_scipy(
         self, weights: Float[ArrayLike, " num_edges"] | None = None
     ) -> scipy.sparse.csr_array:
-        """SciPy CSR array of shape `(num_senders, num_receivers)`; inverse of `from_scipy`."""
+        """SciPy CSR array of shape `(num_senders, num_receivers)`; inverse of `from_scipy`.
+
+        `weights` are in the graph's edge order, not the user's (`sort_edge_data`).
+        """
         return _convert.to_scipy(self, weights)
 
     def to_networkx(
         self, weights: Float[ArrayLike, " num_edges"] | None = None
     ) -> networkx.MultiDiGraph:
-        """NetworkX `MultiDiGraph` (a square graph's), with the attribute `weight` if given."""
+        """NetworkX `MultiDiGraph` (a square graph's), with the attribute `weight` if given.
+
+        `weights` are in the graph's edge order, not the user's (`sort_edge_data`).
+        """
         return _convert.to_networkx(self, weights)
 
     # Views.
@@ -273,6 +382,31 @@ class Graph:
         return jnp.diff(self.transpose_row_offsets).astype(jnp.int32)
 
     @property
+    def edge_index(self) -> Int[Array, "2 num_edges"]:
+        """PyG's `edge_index`, in the graph's edge order: the senders, then the receivers."""
+        return jnp.stack([self.senders, self.receivers])
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of a square graph.
+
+        Raises:
+            AttributeError: the graph is rectangular.
+        """
+        if not self.is_square:
+            raise AttributeError(
+                f"num_nodes: a rectangular graph has num_senders ({self.num_senders}) and "
+                f"num_receivers ({self.num_receivers})"
+            )
+        return self.num_receivers
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the graph's arrays; an array that two fields share counts once."""
+        leaves = {id(leaf): leaf for leaf in jax.tree.leaves(self)}
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves.values())
+
+    @property
     def is_square(self) -> bool:
         """Whether senders and receivers are one set of nodes."""
         return self.self_loops is not None
@@ -280,13 +414,16 @@ class Graph:
     def transpose(self) -> Graph:
         """The graph with every edge reversed.
 
-        Edge data follow as `data[graph.transpose_permutation]`. `edge_permutation` follows too.
+        Edge data follow as `data[graph.transpose_permutation]`. `edge_permutation` and
+        `sort_edge_data` follow too.
         """
         inverse = jnp.zeros_like(self.transpose_permutation)
         inverse = inverse.at[self.transpose_permutation].set(
             jnp.arange(self.num_edges, dtype=inverse.dtype), unique_indices=True
         )
-        edges = self.edge_permutation
+        edges, positions = self.edge_permutation, self.edge_positions
+        if positions is not None and self.num_edges:
+            positions = jnp.where(positions < 0, positions, inverse[positions])
         return Graph(
             row_offsets=self.transpose_row_offsets,
             senders=self.transpose_receivers,
@@ -303,11 +440,15 @@ class Graph:
             symmetric=self.symmetric,
             row_schedule=self.transpose_row_schedule,
             transpose_row_schedule=self.row_schedule,
+            edge_positions=positions,
+            num_input_edges=self.num_input_edges,
+            merges_edges=self.merges_edges,
         )
 
     def drop_edge_permutation(self) -> Graph:
-        """The graph without `edge_permutation`, for those who need the 4 bytes an edge."""
-        return dataclasses.replace(self, edge_permutation=None)
+        """The graph without `edge_permutation` and `edge_positions`, for those who need their 4
+        bytes an edge."""
+        return dataclasses.replace(self, edge_permutation=None, edge_positions=None)
 
     def with_windows(self) -> Graph:
         """The graph with `windows`, which make `maxk_spmm` and its gradient faster on a GPU.
@@ -361,42 +502,72 @@ class Graph:
             )
         return dataclasses.replace(self, row_schedule=schedule, transpose_row_schedule=transpose)
 
+    def validate(self) -> Graph:
+        """The graph, if no kernel would read outside of its arrays or leave out a row.
+
+        Constructors make such graphs; `jax.tree.map` or `dataclasses.replace` may not.
+        With `jaxgnn.config.check_graphs` every operation checks its graph, under `jax.jit` too.
+
+        Raises:
+            ValueError: an array is not what the others ask for; it is named.
+        """
+        _check_concrete(self, "validate")
+        if (found := problem(self)) is not None:
+            raise ValueError(f"graph: {found}")
+        return self
+
     # Edge data.
 
     def sort_edge_data(
-        self, data: Shaped[ArrayLike, "edges ..."], *, fill_value: float = 1.0
-    ) -> Shaped[Array, "num_edges ..."]:
-        """Brings an array over the user's edges into the graph's edge order.
+        self,
+        data: PyTree[Shaped[ArrayLike, "edges ..."]],
+        *,
+        fill_value: float = 1.0,
+        reduce: Reduce = "sum",
+    ) -> Any:
+        """Brings arrays over the user's edges into the graph's edge order.
 
-        Edges that the constructor added get `fill_value`; the reverse edges of
-        `undirected=True` get their edge's value.
+        Data that is sorted already must not be sorted again: nothing tells it from other data.
+
+        Args:
+            data: an array with a row for each of the user's edges, or a pytree of them.
+            fill_value: the data of edges that the constructor added.
+            reduce: how the data of merged edges combine, as in `from_edges`.
 
         Raises:
-            ValueError: `edge_permutation` was dropped, `data` has fewer rows than the edge
-                list had, or is of integers without `fill_value`.
+            ValueError: `edge_permutation` was dropped, `data` does not have as many rows as the
+                edge list had, is of integers without `fill_value`, or edges were merged in a graph
+                that was not built with `edge_data`.
         """
-        if self.edge_permutation is None:
-            raise ValueError("sort_edge_data: this graph's edge_permutation was dropped")
-        data = jnp.asarray(data)
-        if data.ndim == 0:
-            raise ValueError("data: expected an array over the edges, got a scalar")
-        if not isinstance(self.edge_permutation, Tracer) and self.num_edges:
-            with jax.ensure_compile_time_eval():  # in a function that closes over the graph
-                largest = int(self.edge_permutation.max())
-            if largest >= data.shape[0]:
-                raise ValueError(
-                    f"data: expected at least {largest + 1} rows (the user's edges), "
-                    f"got {data.shape[0]}"
-                )
-        check_fill_value(fill_value, data.dtype)
-        if data.shape[0] == 0:
-            return jnp.full((self.num_edges, *data.shape[1:]), fill_value, data.dtype)
-        values = data[jnp.maximum(self.edge_permutation, 0)]
-        added = self.edge_permutation < 0
-        added = added.reshape(added.shape + (1,) * (data.ndim - 1))
-        return jnp.where(added, jnp.asarray(fill_value, data.dtype), values)
+        return _edge_data.map_arrays(
+            lambda array: _edge_data.sort(self, array, fill_value, reduce), data
+        )
+
+    def unsort_edge_data(
+        self, values: PyTree[Shaped[ArrayLike, "num_edges ..."]], *, fill_value: float = 0.0
+    ) -> Any:
+        """Brings arrays over the graph's edges back into the order of the user's list.
+
+        Each of the user's edges gets the values of the edge that it became: of the one that it was
+        merged into, of `undirected` graphs of that in its own direction.
+
+        Args:
+            values: an array with a row for each edge of the graph (scores of `sddmm`, say), or a
+                pytree of them.
+            fill_value: the values of edges that the constructor removed.
+
+        Raises:
+            ValueError: `edge_permutation` was dropped, `values` does not have `num_edges` rows, is
+                of integers without `fill_value`, edges were merged in a graph that was not built
+                with `edge_data`, or the graph was made of other graphs.
+        """
+        return _edge_data.map_arrays(
+            lambda array: _edge_data.unsort(self, array, fill_value), values
+        )
 
     def __repr__(self) -> str:
+        if self.is_square:
+            return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges})"
         return (
             f"Graph(num_senders={self.num_senders}, num_receivers={self.num_receivers}, "
             f"num_edges={self.num_edges})"

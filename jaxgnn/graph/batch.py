@@ -12,16 +12,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Int, Shaped
 
 from jaxgnn._core.arguments import as_integer, check_fill_value
 from jaxgnn._core.device import device_array
-from jaxgnn.graph import _csr
+from jaxgnn.graph import _csr, _edge_list
 from jaxgnn.graph._graph import Graph
 
 _ARRAYS = (
@@ -34,12 +36,13 @@ _ARRAYS = (
     "graph_mask",
 )
 _COUNTS = ("num_graphs",)
+_MAX_EDGES = 2**40  # more than a machine holds
 
 
 @functools.partial(
     jax.tree_util.register_dataclass, data_fields=list(_ARRAYS), meta_fields=list(_COUNTS)
 )
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class GraphBatch:
     """Disjoint graphs as one graph, with the masks of what is not padding.
 
@@ -66,6 +69,9 @@ class GraphBatch:
     graph_mask: Bool[Array, " num_graphs"]
     num_graphs: int
 
+    def __repr__(self) -> str:
+        return f"GraphBatch(num_graphs={self.num_graphs}, graph={self.graph})"
+
 
 def disjoint_union(graphs: Sequence[Graph]) -> GraphBatch:
     """Batch of graphs, all square or all rectangular, without padding.
@@ -82,6 +88,11 @@ def disjoint_union(graphs: Sequence[Graph]) -> GraphBatch:
             raise ValueError(
                 "graphs: expected all square or all rectangular, got "
                 f"graphs[0] = {graphs[0]} and graphs[{i}] = {graph}"
+            )
+        if isinstance(graph.senders, Tracer):
+            raise TypeError(
+                f"graphs[{i}]: batches are made outside jax.jit, and are arguments of the jitted "
+                f"function; got a {graph} that is being traced"
             )
     first_sender = _starts([graph.num_senders for graph in graphs])
     first_receiver = _starts([graph.num_receivers for graph in graphs])
@@ -125,8 +136,8 @@ def pad(
         num_senders: senders afterwards, of rectangular graphs; default: as before.
 
     Raises:
-        ValueError: a count is too small; edges are to be padded but not nodes; nodes are to be
-            padded but not graphs.
+        ValueError: a count is too small or too large; edges are to be padded but not nodes; nodes
+            are to be padded but not graphs.
     """
     batch = _batch_argument(batch)
     graph = batch.graph
@@ -138,7 +149,7 @@ def pad(
         if graph.is_square
         else _target(num_senders, graph.num_senders, "num_senders")
     )
-    edges_count = _target(num_edges, graph.num_edges, "num_edges")
+    edges_count = _target(num_edges, graph.num_edges, "num_edges", _MAX_EDGES)
     new_nodes = receivers_count - graph.num_receivers
     new_senders = senders_count - graph.num_senders
     new_edges = edges_count - graph.num_edges
@@ -192,12 +203,18 @@ def bucket_size(size: int, *, base: float = 2.0, minimum: int = 8) -> int:
     log(n / minimum) / log(base) + 1 buckets.
 
     Raises:
-        ValueError: `size` is negative, `base` not above 1 or `minimum` not positive.
+        TypeError: `size` or `minimum` is no integer.
+        ValueError: `size` is negative, `base` not above 1 or `minimum` not positive, or any of
+            them too large.
     """
-    if size < 0 or not base > 1 or minimum < 1:
+    for name, value in (("size", size), ("minimum", minimum)):
+        if as_integer(value) is None:
+            raise TypeError(f"bucket_size: {name}: expected an integer, got {reprlib.repr(value)}")
+    if not (0 <= size <= _MAX_EDGES and 1 < base <= _MAX_EDGES and 1 <= minimum <= _MAX_EDGES):
         raise ValueError(
-            "bucket_size: expected size >= 0, base > 1 and minimum >= 1, got "
-            f"size={size}, base={base}, minimum={minimum}"
+            "bucket_size: expected size >= 0, base > 1 and minimum >= 1, all at most 2**40, got "
+            f"size={reprlib.repr(size)}, base={reprlib.repr(base)}, "
+            f"minimum={reprlib.repr(minimum)}"
         )
     bucket, step = minimum, 0
     while bucket < size:
@@ -229,7 +246,10 @@ def pad_to_bucket(batch: GraphBatch | Graph, *, base: float = 2.0, minimum: int 
 def union_edge_data(
     batch: GraphBatch, data: Sequence[Shaped[ArrayLike, "edges ..."]], *, fill_value: float = 0.0
 ) -> Shaped[Array, "num_edges ..."]:
-    """Edge data of each graph, in its edge order, as one array over the batch's edges."""
+    """Edge data of each graph, in its edge order, as one array over the batch's edges.
+
+    The order is the graph's, not the user's (`Graph.sort_edge_data`).
+    """
     batch = _batch_argument(batch)
     ends = np.asarray(batch.graph.row_offsets)[np.asarray(batch.membership.row_offsets)]
     _check_parts(batch, data, np.diff(ends), "edges")
@@ -336,7 +356,10 @@ def _assemble(
 
     node_mask = mask(real_receivers, num_receivers)
     return GraphBatch(
-        graph=Graph._from_host(csr._replace(edge_permutation=permutation).pad_chunks()),
+        # How many edges are real is no static count: batches of one shape share a program.
+        graph=Graph._from_host(
+            csr._replace(edge_permutation=permutation, num_input_edges=None).pad_chunks()
+        ),
         membership=membership,
         sender_membership=membership if square else _membership(sender_sizes, num_senders),
         node_mask=node_mask,
@@ -378,10 +401,14 @@ def _batch_argument(batch: Any) -> GraphBatch:
         batch = disjoint_union([batch])
     if not isinstance(batch, GraphBatch):
         raise TypeError(f"batch: expected a GraphBatch or a Graph, got {type(batch).__name__}")
+    if isinstance(batch.graph.senders, Tracer):
+        raise TypeError(
+            "batch: batches are padded outside jax.jit, and are arguments of the jitted function"
+        )
     return batch
 
 
-def _target(count: int | None, current: int, name: str) -> int:
+def _target(count: int | None, current: int, name: str, most: int = _edge_list.MAX_NODES) -> int:
     if count is None:
         return current
     number = as_integer(count)
@@ -389,4 +416,7 @@ def _target(count: int | None, current: int, name: str) -> int:
         raise TypeError(f"{name}: expected an integer, got {type(count).__name__}")
     if number < current:
         raise ValueError(f"{name}: expected at least the batch's {current}, got {number}")
+    if number > most:
+        bound = "2**40" if most == _MAX_EDGES else "2**31 - 1"
+        raise ValueError(f"{name}: expected at most {bound}, got {reprlib.repr(number)}")
     return number

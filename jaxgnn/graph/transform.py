@@ -1,13 +1,15 @@
 r"""Transforms of a graph and its edge weights: self-loops, symmetry, normalization, node order.
 
 They run on the host, once, outside `jax.jit`. Each takes `(graph, weights)` with the weights in
-the graph's edge order, `[E]` or `[E, ...]`, and returns `(graph, weights)`; no weights stay none.
-`edge_permutation` of the result still names the user's edges: -1 for an edge that a transform
-added, the first of them for one that it merged.
+the graph's edge order, not the user's (`Graph.sort_edge_data`), `[E]` or `[E, ...]`, and returns
+`(graph, weights)`; no weights stay none. `edge_permutation` of the result still names the user's
+edges: -1 for an edge that a transform added, the first of them for one that it merged. Weights may
+be traced, and are differentiable; the graph may not be traced.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal
 
 import jax
@@ -18,10 +20,13 @@ from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
 from jaxgnn._core.arguments import check_fill_value
 from jaxgnn._core.device import device_array
-from jaxgnn.graph import _csr
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn.graph import _csr, _edge_data, _edge_list
+from jaxgnn.graph._argument import graph_argument
+from jaxgnn.graph._edge_data import Reduce
 from jaxgnn.graph._graph import Graph
 
-Reduce = Literal["sum", "mean", "max", "min"]
+Values = Any  # a NumPy array on the host, or a traced one of JAX
 Weighted = tuple[Graph, Shaped[Array, "num_edges ..."] | None]
 
 
@@ -35,6 +40,8 @@ def add_self_loops(
     fill_value: float = 1.0,
 ) -> Weighted:
     """Adds a self-loop of weight `fill_value` to every node, also to one that has a loop already.
+
+    `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
 
     Raises:
         ValueError: the graph is rectangular, or the weights are not of its edges.
@@ -54,6 +61,8 @@ def add_remaining_self_loops(
 
     Of several self-loops at a node the last one's weight stays: PyG's rule, of
     `torch_geometric.utils.add_remaining_self_loops`.
+
+    `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
 
     Raises:
         ValueError: the graph is rectangular, or the weights are not of its edges.
@@ -75,6 +84,8 @@ def remove_self_loops(
 ) -> Weighted:
     """Removes every self-loop.
 
+    `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
+
     Raises:
         ValueError: the graph is rectangular, or the weights are not of its edges.
     """
@@ -85,7 +96,7 @@ def remove_self_loops(
 
 def _append_loops(
     graph: Graph,
-    values: np.ndarray | None,
+    values: Values | None,
     keep: np.ndarray,
     missing: np.ndarray,
     fill_value: float,
@@ -113,6 +124,8 @@ def coalesce(
 ) -> Weighted:
     """Merges repeated edges into one, of the sum (mean, largest, smallest) of their weights.
 
+    `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
+
     Raises:
         ValueError: unknown `reduce`, or the weights are not of the graph's edges.
     """
@@ -130,6 +143,8 @@ def to_undirected(
 
     PyG's rule, of `torch_geometric.utils.to_undirected`: with `reduce="sum"`, two edges that
     are each other's reverse both get the sum of their weights, and a self-loop twice its own.
+
+    `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
 
     Raises:
         ValueError: unknown `reduce`, the graph is rectangular, or the weights are not of its
@@ -154,7 +169,7 @@ def _coalesce(
     graph: Graph,
     senders: np.ndarray,
     receivers: np.ndarray,
-    values: np.ndarray | None,
+    values: Values | None,
     sources: np.ndarray,
     reduce: Reduce,
 ) -> Weighted:
@@ -165,12 +180,15 @@ def _coalesce(
     order = csr.edge_permutation
     assert order is not None
     rows = _csr.row_ids(csr.row_offsets)
-    first = np.ones(csr.num_edges, bool)
-    first[1:] = (csr.senders[1:] != csr.senders[:-1]) | (rows[1:] != rows[:-1])
+    first = _csr.first_of_equal(csr.senders, rows)
     starts = np.flatnonzero(first)
-    result, _ = _rebuild(graph, csr.senders[starts], rows[starts], None, sources[order[starts]])
+    bare = dataclasses.replace(graph, edge_positions=None, merges_edges=True)
+    result, _ = _rebuild(bare, csr.senders[starts], rows[starts], None, sources[order[starts]])
     if values is None:
         return result, None
+    if isinstance(values, Tracer):
+        groups = np.cumsum(first) - 1
+        return result, _edge_data.merge_rows(values[sources[order]], groups, starts.size, reduce)[0]
     merge = _merged if jnp.issubdtype(values.dtype, jnp.floating) else _merged_integers
     return result, device_array(merge(values[sources[order]], starts, reduce))
 
@@ -229,7 +247,8 @@ def gcn_norm(
 
     Args:
         graph: a square graph.
-        weights: of the edges; ones if not given. Integers become float32.
+        weights: of the edges, in the graph's edge order, not the user's (`Graph.sort_edge_data`);
+            ones if not given. Integers become float32.
         improved: the added loops weigh 2, not 1 ($\hat A = A + 2 I$). Only if `weights` are
             given: without, PyG makes the loops of weight 1 too, and so does this.
         add_self_loops: `add_remaining_self_loops` first.
@@ -250,11 +269,26 @@ def gcn_norm(
         values = values.astype(np.float32)
     if add_self_loops:
         graph, looped = add_remaining_self_loops(graph, values, fill_value=fill_value)
-        values = np.asarray(looped)
+        assert looped is not None
+        values = looped if isinstance(looped, Tracer) else np.asarray(looped)
+    if isinstance(values, Tracer):
+        return graph, _gcn_normalized(graph, values)
     normalized = _csr.gcn_normalize(
         np.asarray(graph.row_offsets), np.asarray(graph.senders), values
     )
     return graph, device_array(normalized)
+
+
+def _gcn_normalized(graph: Graph, weights: Array) -> Array:
+    """`_csr.gcn_normalize` of traced weights, summed in the accumulation dtype."""
+    senders, receivers, _ = _host(graph, None)
+    wide = weights.astype(accumulation_dtype(weights.dtype))
+    degrees = jax.ops.segment_sum(wide, receivers, graph.num_receivers, indices_are_sorted=True)
+    # The inner `where` keeps the derivative at degree 0 finite.
+    isolated = degrees == 0
+    scale = jax.lax.rsqrt(jnp.where(isolated, jnp.ones_like(degrees), degrees))
+    scale = jnp.where(isolated, jnp.zeros_like(scale), scale)
+    return (scale[senders] * wide * scale[receivers]).astype(weights.dtype)
 
 
 def mean_weights(graph: Graph) -> Float[Array, " num_edges"]:
@@ -324,12 +358,14 @@ def permute_nodes(
 ) -> Weighted:
     """Renumbers the nodes: the new node $i$ is the old node `permutation[i]`.
 
+    `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
+
     Raises:
         ValueError: the graph is rectangular, `permutation` is none of its nodes, or the weights
             are not of its edges.
     """
     senders, receivers, values = _host(graph, weights, square=True)
-    permutation = _csr.as_indices(permutation, "permutation")
+    permutation = _edge_list.as_indices(permutation, "permutation")
     nodes = np.arange(graph.num_receivers, dtype=np.int32)
     if not np.array_equal(np.sort(permutation), nodes):
         raise ValueError(
@@ -344,31 +380,31 @@ def permute_nodes(
 # Between the device and the host.
 
 
-def _array(values: Any, name: str) -> np.ndarray:
-    if isinstance(values, Tracer):
-        raise TypeError(f"{name}: transforms run outside jax.jit, on concrete arrays; got {values}")
-    return np.asarray(values)
-
-
 def _host(
     graph: Graph, weights: Any, *, square: bool = False
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Senders, receivers and weights in NumPy, checked."""
-    if not isinstance(graph, Graph):
-        raise TypeError(f"graph: expected a jaxgnn.Graph, got {type(graph).__name__}")
+) -> tuple[np.ndarray, np.ndarray, Values | None]:
+    """Senders, receivers and weights in NumPy, checked; weights that are traced stay so."""
+    graph = graph_argument(graph)
     if square and not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got the rectangular {graph}")
-    receivers = _csr.row_ids(_array(graph.row_offsets, "graph"))
-    senders = _array(graph.senders, "graph")
+    if isinstance(graph.senders, Tracer):
+        raise TypeError(
+            "graph: transforms run outside jax.jit, on the graph itself; give its result to the "
+            "jitted function"
+        )
+    receivers = _csr.row_ids(np.asarray(graph.row_offsets))
+    senders = np.asarray(graph.senders)
     if weights is None:
         return senders, receivers, None
-    values = _array(weights, "weights")
+    if hasattr(weights, "__jax_array__"):
+        weights = jnp.asarray(weights)
+    values = weights if isinstance(weights, Tracer) else np.asarray(weights)
     if values.ndim == 0 or values.shape[0] != graph.num_edges:
         raise ValueError(
             f"weights: expected one for each of the {graph.num_edges} edges, "
             f"got the shape {values.shape}"
         )
-    if values.dtype == np.float64:
+    if isinstance(values, np.ndarray) and values.dtype == np.float64:
         values = values.astype(jax.dtypes.canonicalize_dtype(np.float64), copy=False)
     return senders, receivers, values
 
@@ -387,7 +423,7 @@ def _rebuild(
     graph: Graph,
     senders: np.ndarray,
     receivers: np.ndarray,
-    values: np.ndarray | None,
+    values: Values | None,
     sources: np.ndarray,
     fill_value: float = 1.0,
 ) -> Weighted:
@@ -401,22 +437,35 @@ def _rebuild(
     assert order is not None
     sources = sources[order]
     added = sources < 0
-    users: np.ndarray | None = None
+    users = positions = None
     if graph.edge_permutation is not None:
         users = _take(np.asarray(graph.edge_permutation), sources, added, -1)
-    result = Graph._from_host(csr._replace(edge_permutation=users))
+    if graph.edge_positions is not None:
+        new = np.full(graph.num_edges + 1, -1, order.dtype)  # the last place is that of none
+        new[sources[~added]] = np.flatnonzero(~added)
+        positions = new[np.asarray(graph.edge_positions)]
+    result = Graph._from_host(
+        csr._replace(
+            edge_permutation=users,
+            edge_positions=positions,
+            num_input_edges=graph.num_input_edges,
+            merges_edges=graph.merges_edges,
+        )
+    )
     if values is None:
         return result, None
-    return result, device_array(_take(values, sources, added, fill_value))
+    taken = _take(values, sources, added, fill_value)
+    return result, device_array(taken) if isinstance(taken, np.ndarray) else taken
 
 
-def _take(
-    values: np.ndarray, sources: np.ndarray, added: np.ndarray, fill_value: float
-) -> np.ndarray:
+def _take(values: Any, sources: np.ndarray, added: np.ndarray, fill_value: float) -> Any:
     """`values[sources]`, and `fill_value` where `added`."""
     if not added.any():
         return values[sources]
     check_fill_value(fill_value, values.dtype)
+    if isinstance(values, Tracer):
+        result = jnp.full((sources.size, *values.shape[1:]), fill_value, values.dtype)
+        return result.at[np.flatnonzero(~added)].set(values[sources[~added]], unique_indices=True)
     result = np.full((sources.size, *values.shape[1:]), fill_value, values.dtype)
     result[~added] = values[sources[~added]]
     return result

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn.data import DataError, unpickle
-from jaxgnn.data.checks import reading
+from jaxgnn.data.limits import reading
 
 DTYPES = ("f4", "f8", "f2", "i1", "i4", "i8", "u1", "u2", "b1", ">f4", ">i8")
 

@@ -1,5 +1,7 @@
 """Disjoint unions and padding: structure, masks, and one trace a bucket."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -303,3 +305,27 @@ def test_batch_is_a_pytree():
     back = jax.jit(lambda b: b)(padded)
     assert jax.tree.structure(back) == jax.tree.structure(padded)
     assert back.num_graphs == 8 and int(back.graph_mask.sum()) == 1
+
+
+@pytest.mark.parametrize("name", ["num_nodes", "num_edges", "num_graphs"])
+def test_pad_to_what_no_machine_holds(name):
+    graph = Graph.from_edges([0], [1], num_nodes=2)
+    with pytest.raises(ValueError, match=rf"{name}: expected at most 2\*\*.*, got 1000"):
+        batch.pad(graph, **{"num_nodes": 3, name: 10**20})
+
+
+@pytest.mark.parametrize("wrong", [math.inf, math.nan, 2.5, "8", None])
+def test_bucket_size_of_no_integer(wrong):
+    with pytest.raises(TypeError, match=r"bucket_size: (size|minimum): expected an integer, got"):
+        batch.bucket_size(wrong)
+    with pytest.raises(TypeError, match="bucket_size: minimum: expected an integer"):
+        batch.bucket_size(8, minimum=wrong)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"size": 10**400}, {"size": 8, "base": math.inf}, {"size": 8, "base": math.nan}],
+)
+def test_bucket_size_out_of_range(options):
+    with pytest.raises(ValueError, match="bucket_size: expected size >= 0"):
+        batch.bucket_size(**options)

@@ -1,6 +1,7 @@
 """Conversions from and to SciPy, NetworkX and jraph."""
 
 import builtins
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -224,3 +225,20 @@ def test_two_complete_graphs_from_jraph():
     graph = Graph.from_jraph(source)
     assert graph.is_square and graph.num_edges == 12
     np.testing.assert_array_equal(dense_adjacency(graph), np.kron(np.eye(2), 1 - np.eye(3)))
+
+
+def test_from_networkx_of_something_else():
+    for other in ([(0, 1)], None, "graph", np.eye(2)):
+        with pytest.raises(TypeError, match="graph: expected a NetworkX graph, got "):
+            Graph.from_networkx(other)
+
+
+@pytest.mark.parametrize("value", [1e300, -1e39, 10**400], ids=["above", "below", "integer"])
+def test_from_networkx_of_weights_beyond_float32(value):
+    networkx = pytest.importorskip("networkx")
+    source = networkx.Graph()
+    source.add_edge("a", "b", weight=value)
+    with pytest.raises(ValueError, match=r"weight: expected numbers within float32, got "):
+        Graph.from_networkx(source, weight="weight")
+    source.add_edge("a", "b", weight=math.inf)
+    assert np.isinf(Graph.from_networkx(source, weight="weight")[1]).all()

@@ -1,6 +1,8 @@
 """Graph and its host building, against plain Python and NumPy."""
 
+import copy
 import dataclasses
+import pickle
 import re
 from pathlib import Path
 
@@ -8,11 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgnn import Graph
-from jaxgnn.graph import _csr, _row_chunks, self_loop_mask
+from jaxgnn import Graph, algebra, batch, spmm, transform
+from jaxgnn.graph import _argument, _csr, _row_chunks, self_loop_mask
+from jaxgnn.nn import MLP, EdgeConv, GMMConv
 from tests.support.paths import ROOT
 from tests.support.processes import run_python
 from tests.support.strategies import (
@@ -264,6 +268,99 @@ def test_transpose(graph):
     )
 
 
+def test_views_of_counts():
+    """`num_nodes`, `edge_index`, `nbytes` and `repr`."""
+    graph = Graph.from_edges([0, 1, 1], [1, 0, 2])
+    assert graph.num_nodes == 3
+    np.testing.assert_array_equal(graph.edge_index, [graph.senders, graph.receivers])
+    again = Graph.from_edge_index(graph.edge_index)
+    np.testing.assert_array_equal(again.senders, graph.senders)
+    assert graph.nbytes == sum(leaf.nbytes for leaf in jax.tree.leaves(graph))
+    symmetric = Graph.from_edges([0, 1], [1, 0])  # whose transpose shares three arrays
+    shared = symmetric.row_offsets, symmetric.senders, symmetric.row_chunks.table
+    leaves = sum(leaf.nbytes for leaf in jax.tree.leaves(symmetric))
+    assert symmetric.nbytes == leaves - sum(leaf.nbytes for leaf in shared)
+    sizes = []
+    jax.jit(lambda graph: sizes.append(graph.nbytes))(graph)
+    assert sizes == [graph.nbytes]
+    block = Graph.from_edges([0, 4], [0, 1], num_senders=5, num_receivers=2)
+    with pytest.raises(AttributeError, match=r"num_senders \(5\) and num_receivers \(2\)"):
+        block.num_nodes  # noqa: B018
+    assert repr(block) == "Graph(num_senders=5, num_receivers=2, num_edges=2)"
+
+
+def test_equality_is_identity():
+    graph, other = Graph.from_edges([0, 1], [1, 0]), Graph.from_edges([0, 1], [1, 0])
+    assert graph == graph and graph != other and len({graph, other, graph}) == 2
+    whole, another = batch.disjoint_union([graph]), batch.disjoint_union([other])
+    assert whole == whole and whole != another and len({whole, another}) == 2
+    assert repr(whole) == "GraphBatch(num_graphs=1, graph=Graph(num_nodes=2, num_edges=2))"
+    traces = []
+    apply = jax.jit(lambda graph: traces.append(graph) or graph.num_edges)
+    assert apply(graph) == apply(other) == 2 and len(traces) == 1
+    copied = [copy.copy(graph), copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))]
+    for one in copied:
+        np.testing.assert_array_equal(one.senders, graph.senders)
+
+
+def test_graphs_are_not_built_of_what_they_are_not():
+    index = np.array([[0, 1], [1, 0]])
+    for wrong in (
+        lambda: Graph(index),
+        lambda: Graph(index, index),
+        lambda: Graph(edge_index=index),
+        lambda: Graph(num_nodes=2),
+    ):
+        with pytest.raises(TypeError, match=r"Graph\.from_edge_index"):
+            wrong()
+    for build in (
+        lambda i: Graph.from_edges(i[0], i[1]),
+        lambda i: Graph.from_edge_index(i),
+        lambda i: Graph.from_csr(i[0], i[1]),
+    ):
+        with pytest.raises(TypeError, match=r"a graph is built .* outside jax\.jit"):
+            jax.jit(build)(index)
+    graph = Graph.from_edges(*index)
+    for use in (
+        lambda g: batch.disjoint_union([g]).graph,
+        lambda g: batch.pad_to_bucket(g).graph,
+        lambda g: g.to_scipy(),
+        lambda g: transform.add_self_loops(g)[0],
+    ):
+        with pytest.raises((TypeError, ValueError), match=r"outside jax.jit"):
+            jax.jit(use)(graph)
+
+
+def test_a_large_graph_closed_over_warns_once(monkeypatch):
+    monkeypatch.setattr(_argument, "LARGE", 5)
+    monkeypatch.setattr(_argument, "_warned", False)
+    senders = np.arange(6)
+    graph, x = Graph.from_edges(senders, senders[::-1]), jnp.ones((6, 2))
+    small = Graph.from_edges([0], [0])
+
+    def silent():
+        """What is no constant of a compiled program."""
+        spmm(graph, x)
+        jax.jit(spmm)(graph, x)
+        jax.jit(lambda x: spmm(small, x))(x[:1])
+        jax.grad(lambda x: spmm(graph, x).sum())(x)
+        jax.vmap(lambda x: spmm(graph, x))(x[None])
+        jax.jacfwd(lambda x: spmm(graph, x))(x)
+        jax.grad(lambda x: algebra.gather(algebra.scatter(graph, jnp.exp(x))).sum())(x)
+        source, target = algebra.scatter(graph, x, x)
+        jax.grad(lambda s: algebra.gather(algebra.apply_edge(jnp.tanh, source + target) * s).sum())
+        algebra.evaluate(algebra.apply_edge(jnp.tanh, source + target))
+        algebra.gather(algebra.apply_edge(jnp.tanh, source + target))
+        GMMConv(2, 2, 1, 2, separate_gaussians=True, rngs=nnx.Rngs(0))(graph, x, jnp.ones((6, 1)))
+        mlp = MLP([4, 4, 2], rngs=nnx.Rngs(0))
+        EdgeConv(2, 2, mlp=mlp, rngs=nnx.Rngs(0))(graph, x)
+
+    silent()
+    with pytest.warns(UserWarning, match=r"Graph\(.*closes over.*as an argument"):
+        jax.jit(lambda x: spmm(graph, x))(x)
+    jax.jit(lambda x: 2 * spmm(graph, x))(x)  # once
+
+
 def test_symmetric_graph_shares_its_buffers():
     graph = Graph.from_edges([0, 1, 1, 2], [1, 0, 2, 1])
     assert graph.transpose_receivers is graph.senders
@@ -277,24 +374,23 @@ def test_graph_passes_through_jit_and_tree_map():
     graph = Graph.from_edges([0, 1, 2], [1, 2, 0])
     out = jax.jit(lambda g: g)(graph)
     assert jax.tree.structure(out) == jax.tree.structure(graph)
-    assert repr(out) == "Graph(num_senders=3, num_receivers=3, num_edges=3)"
+    assert repr(out) == "Graph(num_nodes=3, num_edges=3)"
     assert graph.drop_edge_permutation().edge_permutation is None
 
 
 @examples(10)
 @given(
     edges=edge_lists(square=True),
-    undirected=st.booleans(),
     self_loops=st.sampled_from(SELF_LOOPS),
     columns=st.sampled_from([(), (3,)]),
 )
-def test_sort_edge_data(edges, undirected, self_loops, columns):
-    graph = edges.graph(undirected=undirected, self_loops=self_loops)
+def test_sort_edge_data(edges, self_loops, columns):
+    graph = edges.graph(self_loops=self_loops)
     size = edges.senders.size
     data = np.arange(1, size * (columns or (1,))[0] + 1, dtype=np.float32)
     data = data.reshape(size, *columns)
     result = np.asarray(graph.sort_edge_data(data, fill_value=-7.0))
-    expected = expected_edges(edges, undirected, False, self_loops)
+    expected = expected_edges(edges, False, False, self_loops)
     assert result.shape == (len(expected), *columns) and result.dtype == np.float32
     for row, (_, _, user) in zip(result, expected, strict=True):
         np.testing.assert_array_equal(row, data[user] if user >= 0 else -7.0)
@@ -302,7 +398,7 @@ def test_sort_edge_data(edges, undirected, self_loops, columns):
 
 def test_sort_edge_data_errors():
     graph = Graph.from_edges([0, 1], [1, 0])
-    with pytest.raises(ValueError, match="data: expected at least 2 rows"):
+    with pytest.raises(ValueError, match="data: expected 2 rows"):
         graph.sort_edge_data(np.zeros(1))
     with pytest.raises(ValueError, match="scalar"):
         graph.sort_edge_data(1.0)
@@ -372,7 +468,7 @@ def test_rectangular_needs_explicit_counts():
 
 
 def test_empty_lists_and_any_integer_type(core):
-    assert repr(Graph.from_edges([], [])) == "Graph(num_senders=0, num_receivers=0, num_edges=0)"
+    assert repr(Graph.from_edges([], [])) == "Graph(num_nodes=0, num_edges=0)"
     for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.uint64, ">i4"):
         graph = Graph.from_edges(np.array([0, 2], dtype), np.array([1, 0], np.int64))
         np.testing.assert_array_equal(graph.senders, [2, 0])

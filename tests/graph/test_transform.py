@@ -339,8 +339,78 @@ def test_errors():
             transform.add_self_loops(graph, np.ones(2, dtype), fill_value=value)
     with pytest.raises(TypeError, match=r"transforms run outside jax.jit"):
         jax.jit(lambda g: transform.gcn_norm(g)[1])(graph)
-    with pytest.raises(TypeError, match=r"weights: transforms run outside jax.jit"):
-        jax.jit(lambda w: transform.gcn_norm(graph, w)[1])(jnp.ones(2))
+
+
+def transforms_of(permutation):
+    return [
+        transform.gcn_norm,
+        lambda g, w: transform.gcn_norm(g, w, improved=True),
+        lambda g, w: transform.gcn_norm(g, w, add_self_loops=False),
+        transform.add_self_loops,
+        lambda g, w: transform.add_remaining_self_loops(g, w, fill_value=3.0),
+        transform.remove_self_loops,
+        *(
+            lambda g, w, merge=merge, reduce=reduce: merge(g, w, reduce=reduce)
+            for merge in (transform.coalesce, transform.to_undirected)
+            for reduce in ("sum", "mean", "max", "min")
+        ),
+        lambda g, w: transform.permute_nodes(g, permutation, w),
+    ]
+
+
+@pytest.mark.parametrize("columns", [(), (2,)])
+def test_transforms_are_differentiable_in_the_weights(x64, columns):
+    rng = np.random.default_rng(0)
+    senders, receivers = rng.integers(7, size=(2, 30))
+    graph, weights = Graph.from_edges(
+        senders, receivers, num_nodes=8, edge_data=rng.random((30, *columns))
+    )
+    tangent = rng.standard_normal(weights.shape)
+    for function in transforms_of(rng.permutation(8)):
+
+        def values(w, function=function):
+            return function(graph, w)[1]
+
+        expected = values(weights)
+        np.testing.assert_allclose(jax.jit(values)(weights), expected, rtol=1e-12)
+        value, slope = jax.jvp(values, (weights,), (tangent,))
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+        step = 1e-6 * tangent
+        difference = (values(weights + step) - values(weights - step)) / 2e-6
+        np.testing.assert_allclose(slope, difference, rtol=0, atol=1e-7 * np.abs(slope).max())
+        back = jax.vjp(values, weights)[1](slope)[0]
+        np.testing.assert_allclose((back * tangent).sum(), (slope**2).sum(), rtol=1e-12)
+
+
+def test_gcn_norm_has_finite_derivatives_at_degree_0(x64):
+    graph = Graph.from_edges([0], [1], num_nodes=3)
+    gradient = jax.grad(lambda w: transform.gcn_norm(graph, w, add_self_loops=False)[1].sum())(
+        jnp.ones(1)
+    )
+    assert np.isfinite(gradient).all()
+
+
+def test_gcn_norm_is_pygs_with_its_gradient(x64):
+    torch = pytest.importorskip("torch")
+    pyg = pytest.importorskip("torch_geometric.nn.conv.gcn_conv")
+    rng = np.random.default_rng(1)
+    index, weights = rng.integers(9, size=(2, 40)), rng.random(40)
+    index = np.unique(index, axis=1)
+    index, weights = index[:, index[0] != index[1]], weights[: (index[0] != index[1]).sum()]
+    graph, ours = Graph.from_edge_index(index, num_nodes=9, edge_data=weights)
+    scale = rng.standard_normal((9, 9))
+
+    def loss(w):
+        looped, normalized = transform.gcn_norm(graph, w)
+        return jnp.sum(normalized * scale[looped.senders, looped.receivers])
+
+    theirs = torch.tensor(weights, requires_grad=True)
+    new, normalized = pyg.gcn_norm(torch.from_numpy(index), theirs, 9)
+    total = (normalized * torch.from_numpy(scale)[new[0], new[1]]).sum()
+    total.backward()
+    value, gradient = jax.value_and_grad(loss)(ours)
+    np.testing.assert_allclose(value, total.item(), rtol=1e-13)
+    np.testing.assert_allclose(graph.unsort_edge_data(gradient), theirs.grad, atol=1e-13)
 
 
 # PyTorch Geometric.

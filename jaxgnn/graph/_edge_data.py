@@ -1,0 +1,255 @@
+"""Edge data between the user's order and the graph's, and the builder that keeps the way back.
+
+A graph that merges no edges has one edge at most for each of the user's, which `edge_permutation`
+names: a gather sorts, a scatter brings back. Where edges merge, `edge_positions` has the position
+of each of the user's edges, and of its reverse: a scatter reduces, a gather brings back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Int
+
+from jaxgnn._core.arguments import check_fill_value
+from jaxgnn._core.checks import choice
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn.graph import _csr, _edge_list
+
+if TYPE_CHECKING:
+    from jaxgnn.graph._graph import Graph
+
+Reduce = Literal["sum", "mean", "max", "min"]
+REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+def build(
+    senders: Any, receivers: Any, *, undirected: bool, deduplicate: bool, self_loops: str, **counts
+) -> _csr.HostCSR:
+    """Arrays of `Graph.from_edges` with `edge_data`: `_csr.build`'s, with positions if edges merge.
+
+    The edges are sorted twice: all of them, to see which are equal, and those that remain.
+    """
+    options = {"undirected": undirected, "deduplicate": deduplicate, "self_loops": self_loops}
+    if not undirected and not deduplicate:
+        return _csr.build(senders, receivers, **options, **counts)
+    edges = _edge_list.check_edges(senders, receivers, undirected, self_loops, **counts)
+    if self_loops == "add":
+        option = "undirected=True" if undirected else "deduplicate=True"
+        raise ValueError(
+            f"self_loops='add': expected 'add_remaining' with edge_data and {option}, which leaves "
+            "one edge at most between two nodes"
+        )
+    if self_loops == "remove":
+        kept = np.flatnonzero(edges.senders != edges.receivers)
+        ends = edges.senders[kept], edges.receivers[kept]
+    else:
+        kept = np.arange(edges.senders.size)
+        ends = edges.senders, edges.receivers
+    if undirected:
+        ends = np.concatenate(ends), np.concatenate(ends[::-1])
+    full = _csr.build(*ends, **edges.counts)
+    order = full.edge_permutation
+    assert order is not None
+    rows = _csr.row_ids(full.row_offsets)
+    first = _csr.first_of_equal(full.senders, rows)
+    starts = np.flatnonzero(first)
+    loops = self_loops if self_loops.startswith("add") else "keep"
+    merged = _csr.build(full.senders[starts], rows[starts], self_loops=loops, **edges.counts)
+    source = merged.edge_permutation  # which of the different edges; -1: an added self-loop
+    assert source is not None
+    position = np.empty(starts.size, source.dtype)
+    position[source[source >= 0]] = np.flatnonzero(source >= 0)
+    of_sorted = position[np.cumsum(first) - 1] if starts.size else position
+    positions = np.full((1 + undirected, edges.senders.size), -1, source.dtype)
+    placed = np.empty(order.size, source.dtype)
+    placed[order] = of_sorted
+    positions[:, kept] = placed.reshape(1 + undirected, kept.size)
+    users = np.full(source.size, -1, source.dtype)
+    users[source >= 0] = kept[order[starts] % max(kept.size, 1)][source[source >= 0]]
+    return merged._replace(
+        edge_permutation=users,
+        edge_positions=positions,
+        num_input_edges=edges.senders.size,
+        merges_edges=True,
+    )
+
+
+def build_both_ways(senders: np.ndarray, receivers: np.ndarray, *, num_nodes: int) -> _csr.HostCSR:
+    """Arrays of a multigraph whose edges go both ways (self-loops once), with positions."""
+    size = senders.size
+    reverse = np.flatnonzero(senders != receivers)
+    csr = _csr.build(
+        np.concatenate([senders, receivers[reverse]]),
+        np.concatenate([receivers, senders[reverse]]),
+        num_nodes=num_nodes,
+    )
+    order = csr.edge_permutation
+    assert order is not None
+    placed = np.empty_like(order)
+    placed[order] = np.arange(order.size, dtype=order.dtype)
+    positions = np.full((2, size), -1, order.dtype)
+    positions[0], positions[1, reverse] = placed[:size], placed[size:]
+    return csr._replace(
+        edge_permutation=np.concatenate([np.arange(size), reverse]).astype(order.dtype)[order],
+        edge_positions=positions,
+        num_input_edges=size,
+        merges_edges=True,
+    )
+
+
+# Pytrees of arrays.
+
+
+def map_arrays(function: Callable[[Any], Array], data: Any) -> Any:
+    """`function` of each array of a pytree, where lists of numbers are arrays too."""
+
+    def is_array(node: Any) -> bool:
+        if not isinstance(node, list | tuple):
+            return hasattr(node, "__jax_array__")  # Flax's variables are pytrees, too
+        leaves = jax.tree.leaves(node)
+        return bool(leaves) and all(isinstance(leaf, bool | int | float) for leaf in leaves)
+
+    return jax.tree.map(function, data, is_leaf=is_array)
+
+
+# Both ways.
+
+
+def sort(graph: Graph, data: Any, fill_value: float, reduce: Reduce) -> Array:
+    """One array over the user's edges in the graph's edge order."""
+    choice(reduce, "reduce", REDUCTIONS)
+    if graph.edge_permutation is None:
+        raise ValueError("sort_edge_data: this graph's edge_permutation was dropped")
+    _check_positions(graph, "sort_edge_data")
+    data = _rows(data, "data")
+    size = graph.num_input_edges
+    if size is None:
+        _check_largest(graph, data)
+    elif data.shape[0] != size:
+        hint = ""
+        if data.shape[0] == graph.num_edges:
+            hint = (
+                f"; data of the graph's {graph.num_edges} edges is in its order already, "
+                "where operations take it"
+            )
+        raise ValueError(
+            f"data: expected {size} rows, one for each edge of the list that the graph was built "
+            f"from, got {data.shape[0]}{hint}"
+        )
+    if graph.edge_positions is not None:
+        return _merge(graph, data, fill_value, reduce)
+    check_fill_value(fill_value, data.dtype)
+    if data.shape[0] == 0:
+        return jnp.full((graph.num_edges, *data.shape[1:]), fill_value, data.dtype)
+    values = data[jnp.maximum(graph.edge_permutation, 0)]
+    return _filled(graph.edge_permutation >= 0, values, fill_value)
+
+
+def unsort(graph: Graph, values: Any, fill_value: float) -> Array:
+    """One array over the graph's edges in the user's edge order."""
+    if graph.edge_permutation is None:
+        raise ValueError("unsort_edge_data: this graph's edge_permutation was dropped")
+    _check_positions(graph, "unsort_edge_data")
+    values = _rows(values, "values")
+    if values.shape[0] != graph.num_edges:
+        raise ValueError(
+            f"values: expected {graph.num_edges} rows, one for each edge of the graph, "
+            f"got {values.shape[0]}"
+        )
+    size = graph.num_input_edges
+    if size is None:
+        raise ValueError(
+            "unsort_edge_data: this graph does not know how many edges it was built from; "
+            "edges of a batch are masked by GraphBatch.edge_mask"
+        )
+    check_fill_value(fill_value, values.dtype)
+    if graph.num_edges == 0:
+        return jnp.full((size, *values.shape[1:]), fill_value, values.dtype)
+    if graph.edge_positions is not None:
+        positions = graph.edge_positions[0]
+        return _filled(positions >= 0, values[jnp.maximum(positions, 0)], fill_value)
+    places = jnp.where(graph.edge_permutation < 0, size, graph.edge_permutation)
+    out = jnp.full((size, *values.shape[1:]), fill_value, values.dtype)
+    return out.at[places].set(values, mode="drop")
+
+
+def _merge(graph: Graph, data: Array, fill_value: float, reduce: Reduce) -> Array:
+    """The reduction of the data of the user's edges at each position."""
+    positions = graph.edge_positions
+    assert positions is not None
+    index = jnp.where(positions < 0, graph.num_edges, positions).reshape(-1)
+    rows = jnp.concatenate([data] * positions.shape[0])
+    merged, counts = merge_rows(rows, index, graph.num_edges, reduce)
+    check_fill_value(fill_value, merged.dtype)
+    return _filled(counts > 0, merged, fill_value)
+
+
+def merge_rows(
+    rows: Array, index: Any, size: int, reduce: Reduce
+) -> tuple[Array, Int[Array, " size"]]:
+    """The reduction of the rows of each index below `size`, and how many they are.
+
+    Means of integers are float32; other results of booleans and narrow integers int32.
+    """
+    dtype = rows.dtype
+    if jnp.issubdtype(dtype, jnp.floating):
+        wide = accumulation_dtype(dtype)
+    elif reduce == "mean":
+        dtype = wide = jnp.dtype(jnp.float32)
+    else:
+        narrow = dtype == jnp.bool_ or dtype.itemsize < 4
+        dtype = wide = jnp.dtype(jnp.int32) if narrow else dtype
+    rows = rows.astype(wide)
+    counts = jnp.zeros(size, jnp.int32).at[index].add(jnp.int32(1), mode="drop")
+    if reduce in ("sum", "mean"):
+        out = jnp.zeros((size, *rows.shape[1:]), wide).at[index].add(rows, mode="drop")
+    else:
+        segments = jax.ops.segment_max if reduce == "max" else jax.ops.segment_min
+        out = segments(rows, index, size, mode="drop")
+    if reduce == "mean":
+        divisor = jnp.maximum(counts, 1).astype(wide)
+        out = out / divisor.reshape(size, *(1,) * (rows.ndim - 1))
+    return out.astype(dtype), counts
+
+
+def _filled(kept: Array, values: Array, fill_value: float) -> Array:
+    """`values`, and `fill_value` in the rows that are not `kept`."""
+    kept = kept.reshape(kept.shape + (1,) * (values.ndim - 1))
+    return jnp.where(kept, values, jnp.asarray(fill_value, values.dtype))
+
+
+def _rows(values: Any, name: str) -> Array:
+    array = jnp.asarray(values)
+    if array.ndim == 0:
+        raise ValueError(f"{name}: expected an array over the edges, got a scalar")
+    return array
+
+
+def _check_positions(graph: Graph, method: str) -> None:
+    if graph.merges_edges and graph.edge_positions is None:
+        raise ValueError(
+            f"{method}: edges of this graph were merged, and it does not know which; give the data "
+            "as edge_data to Graph.from_edges ({} if there is none yet), or as weights to the "
+            "transform"
+        )
+
+
+def _check_largest(graph: Graph, data: Array) -> None:
+    """Raises if an edge comes from behind the data, as far as that is known: of a padded batch the
+    static counts are those of the padding, too."""
+    permutation = graph.edge_permutation
+    if isinstance(permutation, Tracer) or not graph.num_edges:
+        return
+    assert permutation is not None
+    with jax.ensure_compile_time_eval():  # in a function that closes over the graph
+        largest = int(permutation.max())
+    if largest >= data.shape[0]:
+        raise ValueError(
+            f"data: expected at least {largest + 1} rows (the user's edges), got {data.shape[0]}"
+        )

@@ -1,0 +1,89 @@
+"""Whether a graph's arrays are those of a graph, on the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
+from jaxgnn.graph._windows import Windows
+
+if TYPE_CHECKING:
+    from jaxgnn.graph._graph import Graph
+
+
+def problem(graph: Graph) -> str | None:
+    """What a kernel would read out of bounds or leave out, in one line; `None` if nothing.
+
+    Time is linear in the number of edges.
+    """
+    edges, receivers, senders = graph.num_edges, graph.num_receivers, graph.num_senders
+    checks = (
+        _offsets(graph.row_offsets, "row_offsets", receivers, edges),
+        _offsets(graph.transpose_row_offsets, "transpose_row_offsets", senders, edges),
+        _indices(graph.senders, "senders", edges, senders),
+        _indices(graph.transpose_receivers, "transpose_receivers", edges, receivers),
+        _permutation(graph.transpose_permutation, "transpose_permutation", edges),
+        _permutation(graph.row_schedule, "row_schedule", receivers),
+        _permutation(graph.transpose_row_schedule, "transpose_row_schedule", senders),
+        _indices(graph.self_loops, "self_loops", receivers, edges + 1),
+    )
+    found = next(filter(None, checks), None)
+    if found is not None:
+        return found
+    return (
+        _chunks(graph.row_chunks, "row_chunks", graph.row_offsets)
+        or _chunks(graph.transpose_row_chunks, "transpose_row_chunks", graph.transpose_row_offsets)
+        or (None if graph.windows is None else _windows(graph.windows, receivers, senders))
+    )
+
+
+def _offsets(offsets: Any, name: str, rows: int, edges: int) -> str | None:
+    offsets = np.asarray(offsets)
+    if offsets.shape != (rows + 1,):
+        return f"{name}: expected the shape ({rows + 1},), got {offsets.shape}"
+    if offsets[0] != 0 or offsets[-1] != edges or (np.diff(offsets) < 0).any():
+        return f"{name}: expected numbers that rise from 0 to the number of edges, {edges}"
+    return None
+
+
+def _indices(values: Any, name: str, size: int, bound: int, least: int = 0) -> str | None:
+    if values is None:
+        return None
+    values = np.asarray(values)
+    if values.shape != (size,):
+        return f"{name}: expected the shape ({size},), got {values.shape}"
+    wrong = (values < least) | (values >= bound)
+    if wrong.any():
+        place = int(wrong.argmax())
+        return f"{name}: expected {least} to {bound - 1}, got {name}[{place}] = {values[place]}"
+    return None
+
+
+def _permutation(values: Any, name: str, size: int) -> str | None:
+    found = _indices(values, name, size, size)
+    if found is None and values is not None and np.unique(np.asarray(values)).size != size:
+        return f"{name}: expected each of 0 to {size - 1} once"
+    return found
+
+
+def _chunks(chunks: RowChunks, name: str, offsets: Any) -> str | None:
+    table = np.asarray(chunks.table)
+    expected = chunk_rows(np.asarray(offsets), chunks.length).table
+    if not np.array_equal(table[table[:, 0] >= 0], expected[expected[:, 0] >= 0]):
+        return f"{name}: expected the chunks of the rows longer than {chunks.length} edges"
+    return None
+
+
+def _windows(windows: Windows, receivers: int, senders: int) -> str | None:
+    entries = np.asarray(windows.senders)
+    rows, parts = np.asarray(windows.rows), np.asarray(windows.parts)
+    window, first, end, partial = parts.T
+    inside = (window < len(rows)) & (partial < windows.num_partials)
+    inside &= (first >= 0) & (first <= end) & (end <= len(entries))
+    if not inside[window >= 0].all() or np.asarray(windows.masks).shape != (len(entries), 2):
+        return "windows: expected parts within the entries"
+    return _indices(rows.ravel(), "windows.rows", rows.size, receivers, -1) or _indices(
+        entries, "windows.senders", len(entries), senders
+    )

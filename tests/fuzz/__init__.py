@@ -1,0 +1,1 @@
+"""Mutated files for the readers: `python -m tests.fuzz READER --files N --seed S`."""
