@@ -1,15 +1,17 @@
 """Training: the loop behind `jaxgnn train`, and its parts. Needs `pip install 'jaxgnn[train]'`."""
 
 from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
-from jaxgnn.train.config import PUBLISHED, ConfigError, TrainConfig
+from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
+from jaxgnn.train.presets import PRESETS, preset
+from jaxgnn.train.recovery import Recovery, RunError, RunWarning
 from jaxgnn.train.runner import run
 from jaxgnn.train.seeds import SeedsResult, train_seeds
 from jaxgnn.train.step import Program, TrainState, build, build_model, build_optimizer
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
 
 __all__ = [
-    "PUBLISHED",
+    "PRESETS",
     "Best",
     "CheckpointError",
     "Checkpoints",
@@ -18,6 +20,9 @@ __all__ = [
     "DivergenceError",
     "Program",
     "Progress",
+    "Recovery",
+    "RunError",
+    "RunWarning",
     "SeedsResult",
     "Task",
     "TrainConfig",
@@ -28,6 +33,7 @@ __all__ = [
     "lower",
     "masked_accuracy",
     "masked_loss",
+    "preset",
     "run",
     "score",
     "train",

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
+import shutil
 import sys
+import threading
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
+
+from jaxgnn._core.text import printable
+from jaxgnn.train.recovery import os_error
 
 
 class CheckpointError(ValueError):
@@ -26,65 +35,104 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path):
-        for name in ("absl", "orbax"):  # their warnings would break the live display
-            logging.getLogger(name).setLevel(logging.ERROR)
+        """Opens a directory of checkpoints, and makes it if it is not there.
+
+        Raises:
+            OSError: it cannot be read or made.
+        """
         self._directory = directory.absolute()
         options = ocp.CheckpointManagerOptions(
             max_to_keep=2, enable_async_checkpointing=False, create=True
         )
-        self._manager = ocp.CheckpointManager(self._directory, options=options)
+        with self._os_errors(), _quiet():
+            self._manager = ocp.CheckpointManager(self._directory, options=options)
 
-    def latest(self) -> int | None:
-        """The epoch of the last complete checkpoint, if there is one."""
-        return self._manager.latest_step()
+    def epochs(self) -> list[int]:
+        """The epochs of the complete checkpoints, the newest first."""
+        return sorted(self._manager.all_steps(), reverse=True)
 
     def save(self, epoch: int, state: Any, progress: dict[str, Any]) -> None:
-        """Writes a state and its JSON-serializable progress; returns when they are complete."""
-        self._manager.save(
-            epoch,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(_flatten(state)),
-                progress=ocp.args.JsonSave(progress),
-            ),
-        )
+        """Writes a state and its JSON-serializable progress; returns when they are complete.
 
-    def restore(self, epoch: int, like: Any) -> tuple[Any, dict[str, Any]]:
+        Raises:
+            OSError: a full disk, say; the checkpoints before are as they were.
+        """
+        flat = _flatten(state)
+        with self._os_errors(), _quiet():
+            try:
+                self._manager.save(
+                    epoch,
+                    args=ocp.args.Composite(
+                        state=ocp.args.StandardSave(flat),
+                        progress=ocp.args.JsonSave(
+                            {"progress": progress, "checksum": _checksum(flat)}
+                        ),
+                    ),
+                )
+            except Exception:
+                for path in self._directory.glob(f"{epoch}.*tmp*"):
+                    shutil.rmtree(path, ignore_errors=True)
+                raise
+
+    def restore(self, epoch: int, like: Any) -> tuple[Any, Any]:
         """The state of an epoch, in the structure of `like`, and its progress.
 
         Raises:
             CheckpointError: an unreadable checkpoint, or one of a different structure.
         """
+        where = printable(self._directory / str(epoch))
         template = _flatten(like)
         arguments = ocp.args.Composite(
             state=ocp.args.StandardRestore(template), progress=ocp.args.JsonRestore()
         )
         restored, reason = self._try_restore(epoch, arguments)
         if reason:
-            raise CheckpointError(f"{self._directory / str(epoch)}: cannot be restored ({reason})")
+            raise CheckpointError(f"{where}: cannot be restored ({reason})")
         for name, leaf in template.items():
             found = restored.state[name]
             if found.shape != leaf.shape or found.dtype != leaf.dtype:
                 raise CheckpointError(
-                    f"{self._directory / str(epoch)}: {name}: expected "
+                    f"{where}: {name}: expected "
                     f"{leaf.dtype}{list(leaf.shape)}, got {found.dtype}{list(found.shape)}"
                 )
-        return _unflatten(restored.state, like), restored.progress
+        record = restored.progress
+        if not isinstance(record, dict) or record.keys() != {"progress", "checksum"}:
+            raise CheckpointError(f"{where}: expected the keys progress and checksum")
+        if record["checksum"] != _checksum(restored.state):
+            raise CheckpointError(f"{where}: its checksum is not that of its arrays")
+        return _unflatten(restored.state, like), record["progress"]
+
+    def set_aside(self, epoch: int) -> Path:
+        """Moves a checkpoint out of the way, beside the directory; returns where to."""
+        parent = self._directory.parent
+        target, number = parent / f"damaged-{epoch}", 2
+        while target.exists():
+            target, number = parent / f"damaged-{epoch}-{number}", number + 1
+        (self._directory / str(epoch)).rename(target)
+        self._manager.reload()
+        return target
 
     def _try_restore(self, epoch: int, arguments: ocp.args.Composite) -> tuple[Any, str]:
         """What Orbax restores, or why it does not."""
-        hook = sys.unraisablehook
-        # Reads that fail beside the first one end as coroutines that nobody awaits.
-        sys.unraisablehook = lambda _: None
-        try:
+        with _quiet():
             try:
                 return self._manager.restore(epoch, args=arguments), ""
+            except MemoryError:
+                raise
             except Exception as error:  # Orbax and TensorStore raise what they like
                 first = next(iter(str(error).splitlines()), "")
-                reason = f"{type(error).__name__}: {first[:100]}"
+                reason = f"{type(error).__name__}: {printable(first)[:100]}"
             gc.collect()
             return None, reason
-        finally:
-            sys.unraisablehook = hook
+
+    @contextlib.contextmanager
+    def _os_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise os_error(error, self._directory) from error
 
     def __enter__(self) -> Self:
         return self
@@ -94,7 +142,32 @@ class Checkpoints:
 
     def close(self) -> None:
         """Releases Orbax's threads."""
-        self._manager.close()
+        with _quiet():
+            self._manager.close()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps Orbax from printing: an error ends its threads and coroutines with tracebacks, beside
+    the exception that it raises."""
+    for name in ("absl", "orbax"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    hooks = sys.unraisablehook, threading.excepthook
+    sys.unraisablehook = threading.excepthook = lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook, threading.excepthook = hooks
+
+
+def _checksum(flat: dict[str, Any]) -> str:
+    """CRC-32 of all arrays: what a flipped bit on the disk would change."""
+    crc = 0
+    for name in sorted(flat):
+        array = np.ascontiguousarray(flat[name])
+        crc = zlib.crc32(f"{name} {array.shape} {array.dtype}".encode(), crc)
+        crc = zlib.crc32(array.reshape(-1).view(np.uint8).data, crc)
+    return f"{crc:08x}"
 
 
 def _is_key(leaf: Any) -> bool:

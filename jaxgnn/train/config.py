@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import reprlib
 from typing import Annotated, Any, Literal, get_args
 
 import tyro
+
+from jaxgnn._core.text import printable
 
 Activation = Literal["relu", "elu", "maxk"]
 DType = Literal["float32", "bfloat16", "float16", "float64"]
@@ -17,6 +20,9 @@ DecayLayers = Literal["all", "first"]
 
 # Options that say how a run is watched and kept, not what it computes: free to change on resume.
 _PRESENTATION = ("resume", "run_directory", "checkpoint_interval", "plain")
+
+# Options that may be raised on resume: the epochs before are the same.
+_EXTENDABLE = ("epochs", "patience")
 
 
 def _directory(hint: str) -> Any:
@@ -155,8 +161,10 @@ class TrainConfig:
             value = getattr(self, name)
             if "integer" in expected and not isinstance(value, int):
                 raise ConfigError(f"{option(name)}: expected {expected}, got {value!r}")
-            if not (math.isfinite(value) and low <= value <= high):
-                raise ConfigError(f"{option(name)}: expected {expected}, got {value}")
+            # In this order: an integer beyond every float is out of every range of integers.
+            if not (low <= value <= high and (isinstance(value, int) or math.isfinite(value))):
+                got = reprlib.repr(value)
+                raise ConfigError(f"{option(name)}: expected {expected}, got {got}")
         for name, kind in _CHOICES.items():
             value = getattr(self, name)
             if value not in kind:
@@ -194,84 +202,55 @@ class TrainConfig:
         return values
 
 
-_KIPF = TrainConfig(
-    hidden=16,
-    dropout=0.5,
-    input_dropout=0.5,
-    learning_rate=0.01,
-    weight_decay=5e-4,
-    decay_layers="first",
-    epochs=200,
-    patience=0,
-    features="normalized",
-)
-PUBLISHED = {
-    "kipf": _KIPF,
-    "pyg": dataclasses.replace(_KIPF, input_dropout=0.0, decay_layers="all"),
-    "gat": TrainConfig(
-        model="gat",
-        hidden=64,
-        heads=8,
-        out_heads=1,
-        activation="elu",
-        dropout=0.6,
-        input_dropout=0.6,
-        learning_rate=0.005,
-        weight_decay=5e-4,
-        epochs=300,
-        patience=0,
-        features="normalized",
-    ),
-}
-"""Published settings for Cora, Citeseer and Pubmed: of the GCN, and of the GAT.
-
-`"kipf"`: Kipf and Welling, "Semi-supervised classification with graph convolutional networks"
-(ICLR 2017), section 5.2: Cora 81.5 %. `"pyg"`: the benchmark of Fey and Lenssen, "Fast graph
-representation learning with PyTorch Geometric" (2019), without dropout of the input: 81.5 %.
-`"gat"`: Velickovic et al., "Graph Attention Networks" (ICLR 2018), section 3.3: Cora 83.0 %, with 8
-heads of 8 features and one of the classes (on Pubmed 8 there, and twice the weight decay).
-All stop early by the validation loss; here every epoch runs and the validation accuracy selects.
-"""
-
-
 def option(name: str) -> str:
     """The command line's spelling of a field."""
     return "--" + name.replace("_", "-")
 
 
 def check_same_settings(saved: dict[str, Any], given: TrainConfig) -> None:
-    """Refuses to resume a run with settings other than its own.
+    """Refuses to resume a run with settings other than its own; a run may be made longer.
 
     Raises:
         ConfigError: naming the options that differ.
     """
     settings = given.settings()
     differing = [
-        f"{option(name)} {settings[name]} (the run's: {saved[name]})"
+        f"{option(name)} {printable(settings[name])} (the run's: {printable(saved[name])})"
         for name in settings
-        if name in saved and settings[name] != saved[name]
+        if name in saved and settings[name] != saved[name] and name not in _EXTENDABLE
     ]
     if differing:
         raise ConfigError(
             f"--resume: a run continues with its own settings, got {', '.join(differing)}"
         )
+    # A shorter patience might have ended the run before.
+    patience = saved.get("patience", given.patience)
+    if given.patience and (not patience or given.patience < patience):
+        expected = f"0 or at least the run's, {patience}" if patience else "the run's, 0"
+        raise ConfigError(f"--patience: expected {expected}, got {given.patience}")
 
 
 def from_settings(saved: dict[str, Any]) -> TrainConfig:
     """The configuration of a saved `settings()`.
 
     Raises:
-        ConfigError: unknown or ill-typed settings.
+        ConfigError: missing, unknown or ill-typed settings.
     """
-    fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
-    unknown = sorted(set(saved) - set(fields))
-    if unknown:
-        raise ConfigError(f"config.json: unknown settings {', '.join(unknown)}")
+    fields = {
+        field.name: field
+        for field in dataclasses.fields(TrainConfig)
+        if field.name not in _PRESENTATION
+    }
+    for what, names in (("unknown", set(saved) - set(fields)), ("no", set(fields) - set(saved))):
+        if names:
+            listed = printable(reprlib.repr(sorted(names)))
+            raise ConfigError(f"config.json: {what} settings {listed}")
     for name, value in saved.items():
         kind = type(fields[name].default)
         accepted = (int, float) if kind is float else (kind,)
-        if type(value) not in accepted:
-            raise ConfigError(f"config.json: {name}: expected {kind.__name__}, got {value!r}")
+        if type(value) not in accepted or (isinstance(value, str) and "\0" in value):
+            got = printable(reprlib.repr(value))
+            raise ConfigError(f"config.json: {name}: expected {kind.__name__}, got {got}")
     return TrainConfig(**saved).check()
 
 
@@ -284,18 +263,19 @@ _DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
     "digits": {"norm": "layer", "weight_decay": 5e-3},
 }
 _BELOW_1 = math.nextafter(1, 0)
+_FLOAT32_MAX = math.ldexp(2 - 2**-23, 127)
 _RANGES: dict[str, tuple[float, float, str]] = {
     "layers": (1, 1000, "an integer from 1 to 1000"),
     "hidden": (1, 1 << 20, "a positive integer"),
     "k": (1, 4096, "an integer from 1 to 4096"),
     "anneal_from": (0, 4096, "an integer from 0 to 4096"),
     "anneal_epochs": (1, 1 << 30, "a positive integer"),
-    "heads": (1, 1 << 16, "a positive integer"),
-    "out_heads": (0, 1 << 16, "an integer from 0"),
+    "heads": (1, 1024, "an integer from 1 to 1024"),
+    "out_heads": (0, 1024, "an integer from 0 to 1024"),
     "dropout": (0, _BELOW_1, "a number from 0 to less than 1"),
     "input_dropout": (0, _BELOW_1, "a number from 0 to less than 1"),
-    "learning_rate": (math.ulp(0), math.inf, "a finite number above 0"),
-    "weight_decay": (0, math.inf, "a finite number from 0"),
+    "learning_rate": (math.ulp(0), _FLOAT32_MAX, "a finite number above 0"),
+    "weight_decay": (0, _FLOAT32_MAX, "a finite number from 0"),
     "epochs": (1, 1 << 31, "a positive integer"),
     "patience": (0, 1 << 31, "an integer from 0"),
     "split": (0, 1 << 31, "an integer from 0"),

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from jaxgnn._core.text import printable
+from jaxgnn.data import NodeDataset, Split
+from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.task import METRIC_NAMES
 
 
@@ -57,7 +62,7 @@ class Lines(Silent):
         text = [f"epoch {epoch:>{len(str(self._epochs))}}/{self._epochs}"]
         text += [f"{name} {value}" for name, value in columns(row, self._metric)]
         text += [f"best {best_epoch}", f"{rate:.1f} epochs/s"]
-        self._console.print("  ".join(text), soft_wrap=True, highlight=False)
+        print_line(self._console, "  ".join(text))
 
 
 class Bar(Silent):
@@ -97,7 +102,7 @@ class Bar(Silent):
         values = columns(self._row, self._metric) if self._row else []
         if self._best:
             values.append(("best epoch", str(self._best)))
-        grid.add_row("  ".join(f"[dim]{name}[/dim] {value}" for name, value in values))
+        grid.add_row(Text("  ").join(Text.assemble((name, "dim"), " ", v) for name, v in values))
         return grid
 
 
@@ -156,10 +161,11 @@ def make_display(
 def summary_table(summary: dict[str, Any]) -> Table:
     """The table at the end of a run."""
     metric = METRIC_NAMES[summary["metric"]]
-    table = Table(title=f"{summary['model']} on {summary['dataset']}", title_justify="left")
+    title = Text(printable(f"{summary['model']} on {summary['dataset']}"))
+    table = Table(title=title, title_justify="left")
     table.add_column("result")
     table.add_column("value", justify="right")
-    table.add_row(f"[bold]test {metric}", f"[bold]{percent(summary['test_score'])}")
+    table.add_row(Text(f"test {metric}", "bold"), Text(percent(summary["test_score"]), "bold"))
     if summary["val_score"] is not None:
         table.add_row(f"validation {metric}", percent(summary["val_score"]))
     stop = " (patience ran out)" if summary["stopped"] else ""
@@ -169,11 +175,33 @@ def summary_table(summary: dict[str, Any]) -> Table:
     table.add_row("epoch time (median)", f"{1e3 * summary['epoch_seconds']:.2f} ms")
     table.add_row("compile time", f"{summary['compile_seconds']:.1f} s")
     table.add_row(f"peak memory ({summary['memory_of']})", size(summary["peak_bytes"]))
-    table.add_row("device", summary["device"])
-    table.add_row("kernels", summary["kernels"])
+    table.add_row("device", Text(printable(summary["device"])))
+    table.add_row("kernels", Text(printable(summary["kernels"])))
     return table
 
 
 def median_seconds(rows: list[dict[str, Any]]) -> float:
     """Median time of an epoch."""
     return statistics.median(row["seconds"] for row in rows)
+
+
+def print_line(console: Console, text: str) -> None:
+    """A line of text that may hold a name: neither markup nor control characters count in it."""
+    console.print(Text(printable(text)), soft_wrap=True, highlight=False)
+
+
+def print_head(
+    console: Console, config: TrainConfig, dataset: NodeDataset, split: Split, directory: Path
+) -> None:
+    """What is trained, on what, and where it is written."""
+    train_nodes, val_nodes, test_nodes = split.sizes
+    print_line(
+        console,
+        f"{dataset.name}: {dataset.num_nodes:,} nodes, {dataset.graph.num_edges:,} edges, "
+        f"{dataset.num_features:,} features, {dataset.num_classes} classes; "
+        f"{train_nodes:,} training, {val_nodes:,} validation, {test_nodes:,} test nodes",
+    )
+    settings = {k: v for k, v in config.settings().items() if k not in ("dataset", "model")}
+    listed = ", ".join(f"{name} {value}" for name, value in settings.items())
+    print_line(console, f"{config.model}: {listed}")
+    print_line(console, f"writing to {directory}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -45,8 +46,28 @@ class Progress:
         return {k: None if v in (math.inf, -math.inf) else v for k, v in values.items()}
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Progress:
-        """The inverse."""
+    def from_json(cls, values: Any, epoch: int) -> Progress:
+        """The inverse.
+
+        Args:
+            values: what `to_json` made of the progress after `epoch` epochs.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        if not isinstance(values, dict) or values.keys() != fields.keys():
+            raise ValueError(f"expected the keys {', '.join(fields)}")
+        for name, value in values.items():
+            kind = type(fields[name].default)
+            # Only the scores, which begin as infinities, may be null.
+            if type(value) is not kind and not (kind is float and value is None):
+                raise ValueError(f"{name}: expected {kind.__name__}, got {reprlib.repr(value)}")
+        if values["epoch"] != epoch or not 0 <= values["best_epoch"] <= epoch:
+            raise ValueError(
+                f"expected epoch {epoch} and a best epoch up to it, got {values['epoch']} and "
+                f"{values['best_epoch']}"
+            )
         return cls(**{name: value for name, value in values.items() if value is not None})
 
 
@@ -112,6 +133,7 @@ def train(
     on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
     checkpoint: Callable[[TrainState, Best, Progress], None] = lambda *_: None,
     checkpoint_interval: int = 1,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> tuple[TrainState, Best, Progress]:
     """Trains to the last epoch, or until patience runs out.
 
@@ -122,6 +144,7 @@ def train(
         patience: epochs without a better validation score after which to stop; 0: never.
         on_epoch: called with each epoch's metrics.
         checkpoint: called every `checkpoint_interval` epochs, and at the end.
+        interrupted: asked after each epoch; where it says so, training ends with a checkpoint.
 
     Raises:
         DivergenceError: a loss is not finite.
@@ -146,6 +169,7 @@ def train(
         finished = progress.stopped or progress.epoch >= epochs
         row["seconds"] = round(time.perf_counter() - start, 6)
         on_epoch(row)
+        finished = finished or interrupted()
         if finished or progress.epoch % checkpoint_interval == 0:
             checkpoint(state, best, progress)
     return state, best, progress

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from jaxgnn._core.text import printable
+from jaxgnn.train.recovery import naming
 from jaxgnn.train.task import METRIC_NAMES
 
 _TRAIN, _VAL, _BEST = "#3b6fb6", "#d9762b", "#7a7a7a"
@@ -61,10 +65,17 @@ def save_plot(
         ax.legend(loc=place, frameon=True, framealpha=0.9)
     if confusion is not None:
         _confusion(figure, axes[2], confusion)
-    figure.suptitle(f"{summary['model']} on {summary['dataset']}")
+    title = printable(f"{summary['model']} on {summary['dataset']}")
+    figure.suptitle(title if len(title) <= 100 else title[:99] + "…", parse_math=False)
     temporary = path.with_name(path.name + ".tmp")
-    figure.savefig(temporary, format="png")
-    temporary.replace(path)
+    try:
+        with naming(path), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            figure.savefig(temporary, format="png")
+            temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _curves(ax: Axes, rows: list[dict[str, Any]], train: str, val: str, best: int) -> None:

@@ -4,47 +4,105 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import json
+import math
 import os
+import reprlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 import numpy as np
 
+from jaxgnn._core.text import printable
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.train.checkpoint import CheckpointError
 from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.recovery import describe, naming
+
+_LOCK = "lock"
+
+
+# What is wrong with the path that was given, not with the disk.
+_BAD_PATHS = (
+    errno.EEXIST,
+    errno.EINVAL,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+)
 
 
 def create_run_directory(config: TrainConfig) -> Path:
-    """Makes a new run's directory.
+    """Makes a new run's directory, if it is not there.
 
     Raises:
-        ConfigError: it exists and is not empty, or cannot be made.
+        ConfigError: a path that cannot be one.
+        OSError: it cannot be made: a full disk, say.
     """
-    if config.run_directory is not None:
-        path = Path(config.run_directory)
-    else:
-        name = Path(config.dataset).stem or "graph"
-        time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        path = Path("runs") / f"{name}-{config.model}-{time}"
-        suffix = 2
-        while path.exists():
-            path = path.with_name(f"{name}-{config.model}-{time}-{suffix}")
-            suffix += 1
+    if config.run_directory is None:
+        return _create_named(config)
+    path = Path(config.run_directory)
+    check_path(path, "--run-directory")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        occupied = any(path.iterdir())
     except OSError as error:
-        raise ConfigError(f"--run-directory: {path}: {error.strerror or error}") from error
-    if occupied:
+        if error.errno not in _BAD_PATHS:
+            raise
+        raise ConfigError(f"--run-directory: {printable(path)}: {error.strerror}") from error
+    return path
+
+
+def _create_named(config: TrainConfig) -> Path:
+    """A directory below `runs` that no other process makes."""
+    # At most 100 bytes of the data's name: file systems allow 255 in all.
+    stem = printable(Path(config.dataset).stem).replace("\\", "-")
+    stem = stem.encode("utf-8", "replace")[:100].decode("utf-8", "ignore").strip() or "graph"
+    time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    name, suffix = f"{stem}-{config.model}-{time}", 2
+    path = Path("runs") / name
+    check_path(path, "--run-directory")
+    while True:
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+            path, suffix = path.with_name(f"{name}-{suffix}"), suffix + 1
+
+
+def check_path(path: Path, name: str) -> None:
+    """Refuses what checkpoints cannot be written to.
+
+    Raises:
+        ConfigError: a path with backslashes, or one that is not UTF-8.
+    """
+    text = str(path.absolute())
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name}: expected a path in UTF-8, got {printable(text)}") from None
+    if "\\" in text or "\0" in text:
+        raise ConfigError(f"{name}: expected a path without backslashes, got {printable(text)}")
+
+
+def check_vacant(directory: Path) -> None:
+    """Refuses a directory, locked by now, that holds anything else.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if any(path.name != _LOCK for path in directory.iterdir()):
+        path = printable(directory)
         raise ConfigError(
             f"--run-directory: {path} is not empty; continue its run with --resume {path}"
         )
-    return path
 
 
 @contextlib.contextmanager
@@ -54,23 +112,40 @@ def lock(directory: Path) -> Iterator[None]:
     Raises:
         ConfigError: another process holds it.
     """
-    with (directory / "lock").open("w") as file:
+    path = directory / _LOCK
+    with path.open("a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"{directory}: another process is training there") from None
+            with naming(path):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{printable(directory)}: another process is training there"
+            ) from None
         yield
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Writes a file whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    with _replacing(path) as file:
         json.dump(value, file, indent=2)
         file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[TextIO]:
+    """A file to write, which takes the place of `path` when all of it is on the disk."""
+    temporary = path.with_name(path.name + ".tmp")
+    with naming(path):
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -79,17 +154,20 @@ def read_config(directory: Path) -> dict[str, Any]:
     Raises:
         ConfigError: there is none, or it is not one.
     """
+    shown = printable(directory)
     path = directory / "config.json"
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"--resume: {directory} is no run directory (no config.json)") from None
+        raise ConfigError(f"--resume: {shown} is no run directory (no config.json)") from None
     except NotADirectoryError:
-        raise ConfigError(f"--resume: {directory} is no directory") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--resume: {path}: {error}") from error
+        raise ConfigError(f"--resume: {shown} is no directory") from None
+    except OSError as error:
+        raise ConfigError(f"--resume: {describe(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--resume: {printable(path)}: {printable(error)[:200]}") from error
     if not isinstance(value, dict) or not isinstance(value.get("settings"), dict):
-        raise ConfigError(f"--resume: {path}: expected an object with settings")
+        raise ConfigError(f"--resume: {printable(path)}: expected an object with settings")
     return value
 
 
@@ -118,27 +196,30 @@ class MetricsLog:
     All but `seconds` (the epoch's time) is a function of the configuration and the data.
     """
 
-    def __init__(self, path: Path, epochs: int = 0):
-        """Opens the log at the end of an epoch, dropping the lines that a killed run wrote after
+    def __init__(self, path: Path, rows: Sequence[dict[str, Any]] = ()):
+        """Opens the log at the end of `rows`, dropping the lines that a killed run wrote after
         the checkpoint it continues from.
 
         Raises:
-            CheckpointError: lines before that are missing.
+            OSError: it cannot be written.
         """
-        self.rows: list[dict[str, Any]] = []
-        if epochs:
-            self.rows = _read_rows(path, epochs)
-        temporary = path.with_name(path.name + ".tmp")
-        with temporary.open("w", encoding="utf-8") as file:
+        self.rows = list(rows)
+        self._path = path
+        with _replacing(path) as file:
             file.writelines(_line(row) for row in self.rows)
-        temporary.replace(path)
         self._file = path.open("a", encoding="utf-8")
 
     def append(self, row: dict[str, Any]) -> None:
         """Adds an epoch."""
         self.rows.append(row)
-        self._file.write(_line(row))
-        self._file.flush()
+        with naming(self._path):
+            self._file.write(_line(row))
+            self._file.flush()
+
+    def sync(self) -> None:
+        """Waits until all epochs are on the disk."""
+        with naming(self._path):
+            os.fsync(self._file.fileno())
 
     def __enter__(self) -> Self:
         return self
@@ -147,27 +228,44 @@ class MetricsLog:
         self.close()
 
     def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+        """Closes the file; what `append` could not write is lost."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(row) + "\n"
 
 
-def _read_rows(path: Path, epochs: int) -> list[dict[str, Any]]:
+def read_rows(path: Path, epochs: int) -> list[dict[str, Any]]:
+    """The first lines of a log.
+
+    Raises:
+        CheckpointError: lines of these epochs that are missing or damaged.
+    """
     rows: list[dict[str, Any]] = []
     try:
         with path.open(encoding="utf-8") as file:
-            for line in file:
-                if len(rows) == epochs:
-                    break
+            while len(rows) < epochs and (line := file.readline()):
                 row = json.loads(line)
-                if row["epoch"] != len(rows) + 1:
-                    raise ValueError(f"expected epoch {len(rows) + 1}, got {row['epoch']}")
+                _check_row(row, len(rows) + 1)
                 rows.append(row)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged before epoch {epochs} ({error})") from error
+    except OSError as error:
+        raise CheckpointError(describe(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{printable(path)}: damaged before epoch {epochs} ({printable(error)[:200]})"
+        ) from error
     if len(rows) < epochs:
-        raise CheckpointError(f"{path}: expected {epochs} epochs, got {len(rows)}")
+        raise CheckpointError(f"{printable(path)}: expected {epochs} epochs, got {len(rows)}")
     return rows
+
+
+def _check_row(row: Any, epoch: int) -> None:
+    if not isinstance(row, dict) or not {"epoch", "loss", "seconds"} <= row.keys():
+        raise ValueError("expected an object with epoch, loss and seconds")
+    for name, value in row.items():
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ValueError(f"{name}: expected a finite number, got {reprlib.repr(value)}")
+    if row["epoch"] != epoch:
+        raise ValueError(f"expected epoch {epoch}, got {reprlib.repr(row['epoch'])}")

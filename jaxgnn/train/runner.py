@@ -4,46 +4,63 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
-import signal
-import threading
+import reprlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
 from rich.console import Console
 
 from jaxgnn._core import ffi
+from jaxgnn._core.text import printable
 from jaxgnn.data import NodeDataset, Split, load, normalize_features
 from jaxgnn.graph import Graph
 from jaxgnn.train import machine
 from jaxgnn.train.checkpoint import Checkpoints
-from jaxgnn.train.config import ConfigError, TrainConfig
-from jaxgnn.train.display import make_display, median_seconds, summary_table
+from jaxgnn.train.config import ConfigError, TrainConfig, check_same_settings
+from jaxgnn.train.display import (
+    make_display,
+    median_seconds,
+    print_head,
+    print_line,
+    summary_table,
+)
+from jaxgnn.train.interrupt import PostponedInterrupt
 from jaxgnn.train.loop import Best, Compiled, Progress, copy, train
-from jaxgnn.train.plot import save_plot
 from jaxgnn.train.records import (
     MetricsLog,
+    check_path,
+    check_vacant,
     create_run_directory,
     fingerprint,
     lock,
     read_config,
     write_json,
 )
+from jaxgnn.train.recovery import Recovery, describe
+from jaxgnn.train.resume import Position, restore_newest
 from jaxgnn.train.step import TrainState, build
 from jaxgnn.train.task import Task, score
 
 
 def run(
-    config: TrainConfig, console: Console | None = None, *, dataset: NodeDataset | None = None
+    config: TrainConfig,
+    console: Console | None = None,
+    *,
+    dataset: NodeDataset | None = None,
+    recovery: Recovery | None = None,
 ) -> dict[str, Any]:
     """Trains as configured, or continues a run, and writes its files.
 
     Args:
-        config: the options; with `resume` set, those of that run (see `resume_config`).
+        config: the options; with `resume` set, those of that run, or more epochs.
         console: where to show progress and the results; nowhere if None.
         dataset: the data; by default those of `config.dataset`.
+        recovery: is told what has been written, and what the run goes on without.
 
     Returns:
         The content of `summary.json`, with `run_directory`.
@@ -51,31 +68,40 @@ def run(
     Raises:
         ConfigError, DataError, CheckpointError: options, data or files that cannot be.
         DivergenceError: the loss is not finite.
+        RunError: a disk that is full or read-only, or memory that ran out.
+        KeyboardInterrupt: Ctrl-C, after the checkpoint of the epoch that it waited for.
     """
-    config.check()
+    recovery = Recovery() if recovery is None else recovery
+    with recovery.errors():
+        return _run(config.check(), console, dataset, recovery)
+
+
+def _run(
+    config: TrainConfig, console: Console | None, dataset: NodeDataset | None, recovery: Recovery
+) -> dict[str, Any]:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
     if config.dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise ConfigError("--dtype: float64 needs jax.config.update('jax_enable_x64', True)")
+    if config.resume is not None:
+        check_path(Path(config.resume), "--resume")
     if dataset is None:
         dataset = load_dataset(config)
+    _warn_without_positions(config, dataset, recovery)
     split = choose_split(dataset, config.split)
     task = make_task(config, dataset, split)
     program, state = build(config, task)
     record = {
         "settings": config.settings(),
         "data": {"name": dataset.name, "fingerprint": fingerprint(dataset, split)},
+        "environment": machine.environment(),
     }
-    if config.resume is None:
-        directory = create_run_directory(config)
-        write_json(directory / "config.json", record | {"environment": machine.environment()})
-    else:
-        directory = Path(config.resume)
-        _check_data(directory, record)
-    with lock(directory):
+    with _run_directory(config, record, recovery) as directory:
         if console is not None:
-            _print_head(console, config, dataset, split, directory)
+            print_head(console, config, dataset, split, directory)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         compiled = Compiled(program, state, task)
-        best, progress, rows = _train(config, console, directory, compiled, task, state)
+        best, progress, rows = _train(config, console, directory, compiled, task, state, recovery)
         logits = np.asarray(jax.device_get(compiled.evaluate(best.params, best.rest, task)[0]))
         summary = {
             "dataset": dataset.name,
@@ -95,12 +121,34 @@ def run(
             **machine.peak_memory(),
         }
         write_json(directory / "summary.json", summary)
-        counts = confusion(dataset, logits, split.test)
-        save_plot(directory / "curves.png", rows, summary, counts)
+        _plot(directory / "curves.png", rows, summary, confusion(dataset, logits, split), recovery)
     if console is not None:
         console.print(summary_table(summary))
-        console.print(f"run directory: {directory}", soft_wrap=True, highlight=False)
+        print_line(console, f"run directory: {directory}")
     return summary | {"run_directory": str(directory)}
+
+
+@contextlib.contextmanager
+def _run_directory(
+    config: TrainConfig, record: dict[str, Any], recovery: Recovery
+) -> Iterator[Path]:
+    """The run's directory, locked before anything is read from it or written to it."""
+    if config.resume is None:
+        directory = create_run_directory(config)
+        with lock(directory):
+            check_vacant(directory)
+            write_json(directory / "config.json", record)
+            recovery.directory = directory
+            yield directory
+        return
+    directory = Path(config.resume)
+    read_config(directory)  # before a lock is made in what is no run
+    with lock(directory):
+        saved = read_config(directory)
+        check_same_settings(saved["settings"], config)
+        _check_data(directory, saved.get("data"), record["data"])
+        recovery.directory = directory
+        yield directory
 
 
 def _train(
@@ -110,31 +158,38 @@ def _train(
     compiled: Compiled,
     task: Task,
     state: TrainState,
+    recovery: Recovery,
 ) -> tuple[Best, Progress, list[dict[str, Any]]]:
     """Trains from the start or from the last checkpoint; also the metrics of all epochs."""
-    best, progress = Best(copy(state.params), copy(state.rest)), Progress()
+    position = Position((state, Best(copy(state.params), copy(state.rest))))
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(directory / "checkpoints"))
+        metrics = directory / "metrics.jsonl"
         if config.resume is not None:
-            epoch = checkpoints.latest()
-            if epoch is not None:
-                (state, best), values = checkpoints.restore(epoch, (state, best))
-                progress = Progress.from_json(values)
+            position = restore_newest(checkpoints, metrics, position.state, config, recovery)
+            _extend(directory, config)
             if console is not None:
-                console.print(f"continuing after epoch {progress.epoch}", highlight=False)
-        log = stack.enter_context(MetricsLog(directory / "metrics.jsonl", progress.epoch))
+                print_line(console, f"continuing after epoch {position.progress.epoch}")
+        (state, best), progress = position.state, position.progress
+        if progress.stopped and progress.epoch < config.epochs and config.resume is not None:
+            recovery.warn(
+                f"patience ran out after epoch {progress.epoch}: --patience 0 goes on to "
+                f"--epochs {config.epochs}"
+            )
+        log = stack.enter_context(MetricsLog(metrics, position.rows))
         options = {"epochs": config.epochs, "metric": task.metric, "done": progress.epoch}
         display = stack.enter_context(make_display(console, plain=config.plain, **options))
-
-        interrupt = stack.enter_context(_Interrupt(directory))
+        interrupt = stack.enter_context(PostponedInterrupt())
 
         def on_epoch(row: dict[str, Any]) -> None:
-            interrupt.check(row["epoch"])
+            interrupt.epoch = row["epoch"]
             log.append(row)
             display.epoch(row, progress.best_epoch)
 
         def checkpoint(state: TrainState, best: Best, progress: Progress) -> None:
+            log.sync()
             checkpoints.save(progress.epoch, (state, best), progress.to_json())
+            recovery.epoch = progress.epoch
 
         state, best, progress = train(
             compiled,
@@ -147,40 +202,41 @@ def _train(
             on_epoch=on_epoch,
             checkpoint=checkpoint,
             checkpoint_interval=config.checkpoint_interval,
+            interrupted=lambda: interrupt.requested,
         )
     return best, progress, log.rows
 
 
-class _Interrupt:
-    """Puts Ctrl-C off to the end of the epoch, so that it cannot break into a checkpoint.
+def _extend(directory: Path, config: TrainConfig) -> None:
+    """Records that a run is made longer, so that it is continued to its new end."""
+    saved = read_config(directory)
+    if saved["settings"] != config.settings():
+        write_json(directory / "config.json", saved | {"settings": config.settings()})
 
-    A second one is not put off.
-    """
 
-    def __init__(self, directory: Path):
-        self._directory, self._requested = directory, False
+def _plot(
+    path: Path,
+    rows: list[dict[str, Any]],
+    summary: dict[str, Any],
+    counts: np.ndarray | None,
+    recovery: Recovery,
+) -> None:
+    """Draws the run; without a disk that takes the plot, goes on without it."""
+    try:
+        # Matplotlib writes a cache of fonts when it is imported.
+        from jaxgnn.train.plot import save_plot
 
-    def __enter__(self) -> Self:
-        self._main = threading.current_thread() is threading.main_thread()
-        if self._main:
-            self._handler = signal.signal(signal.SIGINT, self._request)
-        return self
+        save_plot(path, rows, summary, counts)
+    except OSError as error:
+        recovery.warn(f"no plot: {describe(error)}; all else is written")
 
-    def __exit__(self, *exception: object) -> None:
-        if self._main:
-            signal.signal(signal.SIGINT, self._handler)
 
-    def _request(self, *_: object) -> None:
-        self._requested = True
-        signal.signal(signal.SIGINT, self._handler)
-
-    def check(self, epoch: int) -> None:
-        """Raises KeyboardInterrupt, saying how to go on, if there was one."""
-        if self._requested:
-            raise KeyboardInterrupt(
-                f"interrupted in epoch {epoch}: continue from the last checkpoint with "
-                f"jaxgnn train --resume {self._directory}"
-            )
+def _warn_without_positions(config: TrainConfig, dataset: NodeDataset, recovery: Recovery) -> None:
+    if config.model == "edgeconv" and not dataset.metadata.positions:
+        recovery.warn(
+            f"edgeconv is made for points, whose features are positions: {dataset.name} has none, "
+            "expect a low score"
+        )
 
 
 def load_dataset(config: TrainConfig) -> NodeDataset:
@@ -238,8 +294,9 @@ def describe_activation(config: TrainConfig) -> str:
     return text + ", packed" * config.packed
 
 
-def confusion(dataset: NodeDataset, logits: np.ndarray, mask: np.ndarray) -> np.ndarray | None:
-    """Counts by true and predicted class, where a node has one class."""
+def confusion(dataset: NodeDataset, logits: np.ndarray, split: Split) -> np.ndarray | None:
+    """Counts of the test nodes by true and predicted class, where a node has one class."""
+    mask = split.test
     if dataset.is_multilabel:
         return None
     from sklearn.metrics import confusion_matrix
@@ -257,27 +314,9 @@ def _score_or_none(dataset: NodeDataset, logits: np.ndarray, mask: np.ndarray) -
     return value if np.isfinite(value) else None
 
 
-def _check_data(directory: Path, record: dict[str, Any]) -> None:
-    saved = read_config(directory).get("data")
-    if saved != record["data"]:
+def _check_data(directory: Path, saved: Any, data: dict[str, str]) -> None:
+    if saved != data:
         raise ConfigError(
-            f"--resume: the data are not those of {directory}: expected {json.dumps(saved)}, "
-            f"got {json.dumps(record['data'])}"
+            f"--resume: the data are not those of {printable(directory)}: expected "
+            f"{printable(reprlib.repr(saved))}, got {json.dumps(data)}"
         )
-
-
-def _print_head(
-    console: Console, config: TrainConfig, dataset: NodeDataset, split: Split, directory: Path
-) -> None:
-    train_nodes, val_nodes, test_nodes = split.sizes
-    console.print(
-        f"{dataset.name}: {dataset.num_nodes:,} nodes, {dataset.graph.num_edges:,} edges, "
-        f"{dataset.num_features:,} features, {dataset.num_classes} classes; "
-        f"{train_nodes:,} training, {val_nodes:,} validation, {test_nodes:,} test nodes",
-        highlight=False,
-        soft_wrap=True,
-    )
-    settings = {k: v for k, v in config.settings().items() if k not in ("dataset", "model")}
-    listed = ", ".join(f"{name} {value}" for name, value in settings.items())
-    console.print(f"{config.model}: {listed}", highlight=False, soft_wrap=True)
-    console.print(f"writing to {directory}", highlight=False, soft_wrap=True)

@@ -143,7 +143,7 @@ def build_model(
         in_features,
         config.hidden,
         num_classes,
-        config.layers,
+        num_layers=config.layers,
         dtype=jnp.dtype(config.dtype),
         param_dtype=jnp.dtype(jnp.float64 if wide else jnp.float32),
         rngs=rngs,

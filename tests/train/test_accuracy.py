@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from jaxgnn.train import TrainConfig, train_seeds
-from jaxgnn.train.config import PUBLISHED
+from jaxgnn.train import PRESETS, TrainConfig, train_seeds
 
 pytestmark = pytest.mark.usefixtures("optimized")
 
@@ -14,7 +13,7 @@ def test_gcn_on_cora_reaches_the_published_accuracy(data_directory):
     path = data_directory / "cora"
     if not path.exists():
         pytest.skip(f"no {path}")
-    result = train_seeds(dataclasses.replace(PUBLISHED["pyg"], dataset=str(path)), range(10))
+    result = train_seeds(dataclasses.replace(PRESETS["gcn-pyg"], dataset=str(path)), range(10))
     print(result)
     assert 80.5 <= 100 * result.scores.mean() <= 82.5
 

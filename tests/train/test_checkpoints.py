@@ -15,7 +15,7 @@ from jaxgnn.train import (
     Checkpoints,
     Progress,
 )
-from jaxgnn.train.records import MetricsLog, fingerprint
+from jaxgnn.train.records import MetricsLog, fingerprint, read_rows
 from tests.support.training import NODES, prepare, toy
 
 
@@ -26,9 +26,9 @@ def test_checkpoints_keep_every_bit_and_the_random_streams(tmp_path):
     first.save(1, state, Progress(epoch=1, best_score=0.1).to_json())
     first.close()
     again = Checkpoints(tmp_path / "c")
-    restored, values = again.restore(again.latest(), prepare()[2])
+    restored, values = again.restore(again.epochs()[0], prepare()[2])
     again.close()
-    assert Progress.from_json(values) == Progress(epoch=1, best_score=0.1)
+    assert Progress.from_json(values, 1) == Progress(epoch=1, best_score=0.1)
     for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
         if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
             one, other = jax.random.key_data(one), jax.random.key_data(other)
@@ -48,6 +48,10 @@ def test_a_damaged_or_foreign_checkpoint_is_refused(tmp_path):
 
     with pytest.raises(CheckpointError):
         checkpoints.restore(3, jax.tree.map(doubled, state))
+    for content in (b"{}", b"[" * 100_000, b'{"progress": {}, "checksum": "00000000"}'):
+        (tmp_path / "c" / "3" / "progress" / "metadata").write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"c/3: (cannot be restored|expected|its check)"):
+            checkpoints.restore(3, state)
     for file in (tmp_path / "c" / "3" / "state").rglob("*"):
         if file.is_file():
             file.write_bytes(b"")
@@ -60,18 +64,63 @@ def test_the_metrics_log_is_cut_at_the_checkpoint(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with MetricsLog(path) as log:
         for epoch in range(1, 6):
-            log.append({"epoch": epoch, "loss": 1 / epoch})
+            log.append({"epoch": epoch, "loss": 1 / epoch, "seconds": 0.1})
     path.write_text(path.read_text()[:-4])  # killed in the middle of a line
-    with MetricsLog(path, 3) as log:
-        log.append({"epoch": 4, "loss": 0.5})
+    with MetricsLog(path, read_rows(path, 3)) as log:
+        log.append({"epoch": 4, "loss": 0.5, "seconds": 0.1})
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
     assert rows[2]["loss"] == 1 / 3
     with pytest.raises(CheckpointError, match="expected 9 epochs, got 4"):
-        MetricsLog(path, 9)
-    path.write_text("{}\n")
-    with pytest.raises(CheckpointError, match="damaged"):
-        MetricsLog(path, 1)
+        read_rows(path, 9)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}",
+        "[]",
+        "7",
+        "[" * 100_000,
+        '{"epoch": 1, "loss": "low", "seconds": 1}',
+        '{"epoch": 1, "loss": NaN, "seconds": 1}',
+        '{"epoch": 1, "loss": 1, "seconds": [1]}',
+        '{"epoch": 2, "loss": 1, "seconds": 1}',
+        '{"epoch": true, "loss": 1, "seconds": 1}',
+        "\x1b[31m",
+    ],
+)
+def test_a_damaged_log_is_refused(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: damaged before") as caught:
+        read_rows(path, 1)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 400
+
+
+PROGRESS = Progress(epoch=4, best_epoch=3, best_score=0.5, best_loss=1.0).to_json()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "expected the keys epoch, best_epoch"),
+        (None, "expected the keys"),
+        ([4], "expected the keys"),
+        (PROGRESS | {"extra": 1}, "expected the keys"),
+        ({k: v for k, v in PROGRESS.items() if k != "stopped"}, "expected the keys"),
+        (PROGRESS | {"epoch": "4"}, "epoch: expected int, got '4'"),
+        (PROGRESS | {"epoch": None}, "epoch: expected int, got None"),
+        (PROGRESS | {"stopped": 0}, "stopped: expected bool, got 0"),
+        (PROGRESS | {"best_score": [[0.5]]}, "best_score: expected float"),
+        (PROGRESS | {"epoch": 5}, "expected epoch 4"),
+        (PROGRESS | {"best_epoch": 5}, "a best epoch up to it"),
+    ],
+)
+def test_a_damaged_progress_is_refused(values, message):
+    assert Progress.from_json(PROGRESS, 4).best_epoch == 3
+    with pytest.raises(ValueError, match=message):
+        Progress.from_json(values, 4)
 
 
 def test_the_fingerprint_sees_every_array():

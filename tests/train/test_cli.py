@@ -2,16 +2,16 @@
 
 import json
 import os
-import signal
-import time
+import sys
 
 import jax
 import pytest
 
 import jaxgnn
-from jaxgnn.cli import main, parse_train
 from jaxgnn.nn import MODELS
-from tests.support.processes import run_python, start_python
+from jaxgnn_cli import main
+from jaxgnn_cli.options import parse_train
+from tests.support.processes import run_python, start
 from tests.support.small_sets import small
 
 
@@ -69,7 +69,14 @@ def test_help_of_train_explains_every_option_and_names_every_model(capsys):
         (["--dropout", "1"], "--dropout: expected a number from 0 to less than 1, got 1.0"),
         (["--learning-rate", "nan"], "--learning-rate: expected a finite number above 0, got nan"),
         (["--lr", "-1"], "--learning-rate: expected a finite number above 0, got -1.0"),
+        (["--lr", "1e39"], "--learning-rate: expected a finite number above 0, got 1e+39"),
         (["--weight-decay", "-0.1"], "--weight-decay: expected"),
+        (["--weight-decay", "1e300"], "--weight-decay: expected a finite number from 0, got"),
+        (["--epochs", "9" * 400], "--epochs: expected a positive integer, got 9999"),
+        (["--out-heads", "65536"], "--out-heads: expected an integer from 0 to 1024, got 65536"),
+        (["--preset", "gpt"], "--preset: expected one of agnn, edgeconv, gat, gatv2, gcn"),
+        (["x" * 300], "xxx: cannot be read: File name too long"),
+        (["no\x1b[31m\udcff[/b].npz"], r"no\x1b[31m\xff[/b].npz: no such file"),
         (["--epochs", "0"], "--epochs: expected a positive integer, got 0"),
         (["--patience", "-1"], "--patience: expected"),
         (["--dtype", "int8"], "dtype"),
@@ -105,12 +112,23 @@ def test_bad_commands(capsys):
 
 def test_resume_of_something_else(capsys, tmp_path):
     (tmp_path / "run").mkdir()
-    for content in ("", "[]", '{"settings": {"layers": "many"}}', '{"settings": {"hue": 3}}'):
-        (tmp_path / "run" / "config.json").write_text(content)
-        assert "config.json" in error(capsys, "train", "--resume", "run")
     from jaxgnn.train import TrainConfig
 
     settings = TrainConfig(epochs=3).settings()
+    damaged = [
+        {key: value for key, value in settings.items() if key != "layers"},
+        settings | {"layers": "many"},
+        settings | {"hue": 3},
+        settings | {"epochs": 10**400},
+        settings | {"dataset": "a\0b"},
+        {},
+    ]
+    contents = [json.dumps({"settings": values}) for values in damaged]
+    for content in ("", "[]", "[" * 100_000, "\0", *contents):
+        (tmp_path / "run" / "config.json").write_text(content)
+        message = error(capsys, "train", "--resume", "run")
+        assert "config.json" in message or "--epochs: expected" in message
+        assert len(message) < 400
     (tmp_path / "run" / "config.json").write_text(json.dumps({"settings": settings}))
     message = error(capsys, "train", "--resume", "run", "--hidden", "16")
     assert "its own settings, got --hidden 16 (the run's: 64)" in message
@@ -121,6 +139,35 @@ def test_resume_of_something_else(capsys, tmp_path):
         config = parse_train(arguments)
         assert config is not None
         assert (config.resume, config.epochs) == ("run", 3)
+
+
+def test_a_run_is_made_longer_but_not_shorter(capsys, tmp_path):
+    from jaxgnn.train import TrainConfig
+
+    (tmp_path / "run").mkdir()
+    settings = TrainConfig(epochs=3, patience=7).settings()
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"settings": settings}))
+    for epochs, patience in ((9, 7), (9, 8), (3, 0)):
+        given = ["--resume", "run", "--epochs", str(epochs), "--patience", str(patience)]
+        config = parse_train(given)
+        assert config is not None
+        assert (config.epochs, config.patience) == (epochs, patience)
+    message = error(capsys, "train", "--resume", "run", "--patience", "6")
+    assert "--patience: expected 0 or at least the run's, 7, got 6" in message
+    message = error(capsys, "train", "--resume", "run", "--preset", "gat")
+    assert "--preset: a run continues with its own settings, got 'gat'" in message
+
+
+def test_presets():
+    from jaxgnn.train import PRESETS
+
+    assert set(MODELS) <= set(PRESETS)
+    for name, config in PRESETS.items():
+        assert config.model == name.partition("-")[0]
+        assert parse_train(["--preset", name]) == config.check()
+    given = parse_train(["somewhere", "--preset", "gat", "--heads", "4"])
+    assert given is not None
+    assert (given.dataset, given.heads, given.dropout) == ("somewhere", 4, 0.6)
 
 
 def test_options_reach_the_configuration():
@@ -137,10 +184,36 @@ def test_options_reach_the_configuration():
 @pytest.mark.parametrize("package", ["tyro", "rich", "orbax.checkpoint", "matplotlib", "optax"])
 def test_without_the_extra_one_line_names_it(package):
     code = (
-        f"import sys; sys.modules[{package!r}] = None; import jaxgnn.cli as c; sys.exit(c.main())"
+        f"import sys; sys.modules[{package!r}] = None; import jaxgnn_cli as c; sys.exit(c.main())"
     )
     stderr = run_python("-c", code, "train", status=2).stderr
     assert stderr == f"jaxgnn: train needs {package.split('.')[0]}: pip install 'jaxgnn[train]'\n"
+
+
+def test_the_command_starts_before_jax_is_imported():
+    code = "import jaxgnn_cli, sys; jaxgnn_cli.main(['--help']); print('\\n', *sys.modules)"
+    loaded = set(run_python("-c", code).stdout.splitlines()[-1].split())
+    assert "jaxgnn_cli.interrupts" in loaded and not {"jax", "jaxgnn", "numpy"} & loaded
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "message"),
+    [
+        ("> /dev/full", 1, "jaxgnn: standard output: No space left on device\n"),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        ("> /dev/full 2> /dev/full", 1, ""),
+        ("| true", 141, ""),
+    ],
+)
+def test_output_that_is_full_or_closed(redirection, status, message):
+    # A pipe's reader that is gone for certain, and the status of what is before it.
+    pipe = redirection.startswith("|")
+    command = f"(sleep 0.5; exec {sys.executable} -m jaxgnn_cli --help) {redirection}"
+    script = f"set -o pipefail; {command}" if pipe else command.replace("sleep 0.5; ", "")
+    process = start("bash", "-c", script)
+    assert process.communicate()[1] == message
+    assert process.returncode == status
 
 
 def test_info(capsys):
@@ -172,7 +245,8 @@ def test_info_says_which_kernels_a_model_runs(capsys):
 def test_diverged_training_gives_one_line_and_status_1(capsys, tmp_path):
     small(tmp_path / "small.npz")
     assert main(["train", "small.npz", "--lr", "1e30", "--epochs", "20"]) == 1
-    assert "try a lower --learning-rate" in capsys.readouterr().err.splitlines()[-1]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "try a lower --learning-rate" in line
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -190,29 +264,10 @@ def test_a_terminal_gets_a_live_display(tmp_path, monkeypatch, plain):
     summary = run(config, console)
     text = console.file.getvalue()
     assert ("\x1b[2K" in text) == (not plain)
-    assert ("epoch  1/25" in text) == plain
+    assert ("epoch  1/25  loss" in text) == plain
     assert "25/25" in text and "epochs/s" in text and "loss" in text
     assert f"{100 * summary['test_score']:.2f} %" in text
     assert os.path.basename(summary["run_directory"]).startswith("small-gcn-")
-
-
-def test_ctrl_c_ends_with_130_and_keeps_the_checkpoint(tmp_path):
-    small(tmp_path / "small.npz")
-    command = (
-        "train small.npz --epochs 1000000 --patience 0 --checkpoint-interval 2 --run-directory run"
-    )
-    process = start_python("-m", "jaxgnn.cli", *command.split())
-    deadline = time.monotonic() + 120
-    log = tmp_path / "run" / "metrics.jsonl"
-    while not log.exists() or len(log.read_text().splitlines()) < 9:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert stderr.splitlines()[-1].endswith("jaxgnn train --resume run")
-    assert "Traceback" not in stderr
-    assert any(path.name.isdigit() for path in (tmp_path / "run" / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize("name", ["cora", "amazon_photo", "dblp", "minesweeper"])

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxgnn.cli import main
 from jaxgnn.train import Best, Checkpoints, Task, TrainConfig, build
 from jaxgnn.train.loop import copy
 from jaxgnn.train.records import fingerprint, lock
 from jaxgnn.train.runner import choose_split, load_dataset
+from jaxgnn_cli import main
 from tests.support.processes import start_python
 from tests.support.small_sets import small
 
@@ -39,7 +39,7 @@ def start(directory: Path, *arguments: str, first: bool = False) -> subprocess.P
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0" if first else "1e9",
     }
     return start_python(
-        *["-m", "jaxgnn.cli", "train", *arguments],
+        *["-m", "jaxgnn_cli", "train", *arguments],
         directory=directory,
         JAX_DISABLE_MOST_OPTIMIZATIONS="0",
         JAXGNN_DETERMINISTIC="1",
@@ -86,7 +86,7 @@ def final_state(run: Path) -> list[np.ndarray]:
     task = Task.from_dataset(dataset, choose_split(dataset, 0))
     _, state = build(config, task)
     checkpoints = Checkpoints(run / "checkpoints")
-    assert checkpoints.latest() == EPOCHS
+    assert checkpoints.epochs()[0] == EPOCHS
     like = (state, Best(copy(state.params), copy(state.rest)))
     restored, _ = checkpoints.restore(EPOCHS, like)
     checkpoints.close()

@@ -1,0 +1,85 @@
+"""Where a run continues: at its newest checkpoint that is whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from jaxgnn._core.text import printable
+from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
+from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.loop import Progress
+from jaxgnn.train.records import read_rows
+from jaxgnn.train.recovery import Recovery
+
+
+@dataclasses.dataclass
+class Position:
+    """Where a run is.
+
+    Attributes:
+        state: what `Checkpoints` keep.
+        progress: the epochs done and what they came to.
+        rows: the metrics of each.
+    """
+
+    state: Any
+    progress: Progress = dataclasses.field(default_factory=Progress)
+    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+
+def restore_newest(
+    checkpoints: Checkpoints, log: Path, start: Any, config: TrainConfig, recovery: Recovery
+) -> Position:
+    """The newest checkpoint that can be restored and whose epochs the log has.
+
+    Newer ones are moved aside, with a warning that says so: training writes them anew.
+
+    Args:
+        checkpoints: those of the run.
+        log: the metrics of its epochs.
+        start: the state that the run begins with, if it has no checkpoint.
+        config: what is to be trained.
+        recovery: what is told of the checkpoint, and of those that are damaged.
+
+    Raises:
+        CheckpointError: there are checkpoints, but none can be restored.
+        ConfigError: the configuration ends before the checkpoint does.
+    """
+    damaged: list[tuple[int, str]] = []
+    for epoch in checkpoints.epochs():
+        try:
+            state, values = checkpoints.restore(epoch, start)
+            position = Position(state, _progress(values, epoch), read_rows(log, epoch))
+        except CheckpointError as error:
+            damaged.append((epoch, str(error)))
+            continue
+        _check_length(config, position.progress)
+        for newer, reason in damaged:
+            moved = printable(checkpoints.set_aside(newer))
+            recovery.warn(f"{reason}; continuing from epoch {epoch}, the damaged one is {moved}")
+        recovery.epoch = epoch
+        return position
+    if damaged:
+        reason = damaged[0][1]
+        raise CheckpointError(f"{reason}; no older one is whole, start a new run")
+    return Position(start)
+
+
+def _progress(values: Any, epoch: int) -> Progress:
+    try:
+        return Progress.from_json(values, epoch)
+    except ValueError as error:
+        raise CheckpointError(f"the progress of epoch {epoch} is damaged: {error}") from error
+
+
+def _check_length(config: TrainConfig, progress: Progress) -> None:
+    """Refuses fewer epochs than are done; a longer patience lets a stopped run go on."""
+    if config.epochs < progress.epoch:
+        raise ConfigError(
+            f"--epochs: expected at least the {progress.epoch} that the run has, got "
+            f"{config.epochs}"
+        )
+    waited = progress.epoch - progress.best_epoch
+    progress.stopped = 0 < config.patience <= waited

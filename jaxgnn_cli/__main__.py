@@ -1,0 +1,5 @@
+"""`python -m jaxgnn_cli`."""
+
+from jaxgnn_cli import process
+
+process()

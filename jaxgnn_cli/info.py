@@ -1,0 +1,148 @@
+"""`jaxgnn info`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from jaxgnn._core.text import printable
+from jaxgnn_cli.status import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jaxgnn.data import CSR, NodeDataset
+
+
+def info(arguments: list[str]) -> None:
+    """Prints the build, and what is asked for of a dataset and a model."""
+    from rich.console import Console
+
+    from jaxgnn.data import load, names
+    from jaxgnn.data.registry import load_bare_graph
+
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(
+            "usage: jaxgnn info [DATASET] [OPTIONS OF TRAIN]\n\n"
+            "Prints what this installation consists of; of a dataset, the graph's statistics; and\n"
+            "with options of jaxgnn train, such as --model gcn --activation maxk --k 32, that\n"
+            "model's size and the kernels it would run (on the digits without DATASET).\n"
+            f"DATASET: a name ({', '.join(names())}) or the path of Planetoid's raw files, of an "
+            ".npz file, or of a bare graph (a Matrix Market file or an edge list, .gz too)."
+        )
+        return
+    if any(argument.startswith("-") for argument in arguments):
+        return _info_of_model(arguments)
+    if len(arguments) > 1:
+        raise UsageError(f"info: expected one dataset, got {' '.join(arguments)}")
+    bare_graph = load_bare_graph(arguments[0]) if arguments else None
+    dataset = load(arguments[0]) if arguments and bare_graph is None else None
+    console = Console()
+    _print_build(console)
+    _print_statistics(console, dataset)
+    if bare_graph is not None:
+        _print_bare_graph(console, os.path.basename(arguments[0]), bare_graph)
+
+
+def _info_of_model(arguments: list[str]) -> None:
+    """What `jaxgnn train` would run with these options: nothing is compiled or run."""
+    import jax
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from jaxgnn.train import Recovery, build, lower
+    from jaxgnn.train.runner import (
+        choose_split,
+        describe_activation,
+        describe_kernels,
+        load_dataset,
+        make_task,
+    )
+    from jaxgnn_cli.options import names_a_dataset, parse_train
+
+    config = parse_train(arguments, "info")
+    if config is None:
+        return
+    if config.dtype == "float64":
+        jax.config.update("jax_enable_x64", True)
+    dataset = load_dataset(config)
+    task = make_task(config, dataset, choose_split(dataset, config.split))
+    with Recovery().errors():
+        program, state = build(config, task)
+        kernels = lower(program, state, task)[2]
+    console = Console()
+    _print_build(console)
+    if names_a_dataset(arguments):
+        _print_statistics(console, dataset)
+    title = Text(printable(f"{config.model} on {dataset.name}"))
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_row("layers, hidden width", f"{config.layers}, {config.hidden}")
+    table.add_row("activation", describe_activation(config))
+    table.add_row("parameters", f"{sum(p.size for p in jax.tree.leaves(state.params)):,}")
+    table.add_row("kernels", Text(describe_kernels(config, kernels)))
+    console.print(table)
+
+
+def _print_statistics(console: Console, dataset: NodeDataset | None) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    if dataset is not None:
+        table = Table(title=Text(printable(dataset.name)), title_justify="left", show_header=False)
+        for name, value in dataset.statistics().items():
+            table.add_row(name, _format(value))
+        table.add_row("training, validation, test nodes", _sizes(dataset))
+        table.add_row("metric", dataset.metric)
+        for field in dataclasses.fields(dataset.metadata):
+            value = getattr(dataset.metadata, field.name)
+            if value and field.name != "metric":
+                table.add_row(field.name, Text("yes" if value is True else printable(value)))
+        console.print(table)
+
+
+def _print_bare_graph(console: Console, name: str, csr: CSR) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from jaxgnn.data import graph_statistics
+
+    table = Table(title=Text(printable(name)), title_justify="left", show_header=False)
+    for key, value in graph_statistics(csr.to_graph()).items():
+        table.add_row(key, _format(value))
+    console.print(table)
+
+
+def _print_build(console: Console) -> None:
+    import jax
+    from rich.table import Table
+    from rich.text import Text
+
+    import jaxgnn
+
+    info = jaxgnn.build_info()
+    table = Table(title=f"jaxgnn {jaxgnn.__version__}", title_justify="left", show_header=False)
+    cpu = f"loaded, {info.cpu_isa}" if info.cpu else f"not loaded: {info.cpu_error}"
+    table.add_row("CPU kernels", Text(cpu))
+    cuda = f"loaded, {info.cuda_architectures}" if info.cuda else f"not loaded: {info.cuda_error}"
+    if info.cuda and info.cuda_error:
+        cuda = f"loaded, but not used: {info.cuda_error}"
+    table.add_row("CUDA kernels", Text(cuda))
+    table.add_row("jax, jaxlib", f"{info.jax}, {info.jaxlib}")
+    table.add_row("Python", sys.version.split()[0])
+    table.add_row("devices", ", ".join(str(device) for device in jax.devices()))
+    console.print(table)
+
+
+def _sizes(dataset: Any) -> str:
+    return ", ".join(f"{count:,}" for count in dataset.split(0).sizes)
+
+
+def _format(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

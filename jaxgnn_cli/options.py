@@ -1,0 +1,142 @@
+"""The options of `jaxgnn train`, as the command line gives them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from jaxgnn.train.config import (
+    ConfigError,
+    TrainConfig,
+    check_same_settings,
+    from_settings,
+)
+from jaxgnn.train.presets import preset
+from jaxgnn.train.records import read_config
+from jaxgnn_cli.status import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(TrainConfig):
+    __doc__ = TrainConfig.__doc__
+
+    preset: str = ""
+    """Begin with a model's published settings: agnn, edgeconv, gat, gatv2, gcn, gcn-pyg, gin, mlp,
+    monet, sage or transformer. Other options replace single ones."""
+
+    def config(self) -> TrainConfig:
+        """Without what only the command line has."""
+        return TrainConfig(**_fields(self))
+
+
+def parse_train(arguments: list[str], name: str = "train") -> TrainConfig | None:
+    """The options of `jaxgnn train`; with `--resume`, over those of that run.
+
+    Returns None if help was asked for, and printed.
+
+    Raises:
+        UsageError, ConfigError: options that cannot be.
+    """
+    arguments = _rewrite(arguments)
+    options = _parse(arguments, name, Options())
+    if options is None:
+        return None
+    if options.resume is not None:
+        return _resumed(arguments, options)
+    if options.preset:
+        base = preset(options.preset, options.dataset)
+    else:
+        base = TrainConfig.for_dataset(options.dataset)
+    options = _parse(arguments, name, Options(**_fields(base)))
+    assert options is not None
+    return options.config().check()
+
+
+def names_a_dataset(arguments: list[str]) -> bool:
+    """Whether one is given, beside the options."""
+    options = _parse(_rewrite(arguments), "info", Options(dataset=""))
+    return options is None or bool(options.dataset)
+
+
+def _resumed(arguments: list[str], options: Options) -> TrainConfig:
+    """The settings of the run that is continued."""
+    resume = options.resume or options.run_directory
+    if resume is None:
+        raise ConfigError("--resume: expected the directory of a run, got none")
+    if options.run_directory not in (None, resume):
+        raise ConfigError(
+            f"--run-directory: a run continues in its own directory, got {options.run_directory}"
+        )
+    if options.preset:
+        raise ConfigError(
+            f"--preset: a run continues with its own settings, got {options.preset!r}"
+        )
+    saved = read_config(Path(resume))["settings"]
+    given = _parse(arguments, "train", Options(**_fields(from_settings(saved))))
+    assert given is not None
+    config = given.config()
+    check_same_settings(saved, config.check())
+    return dataclasses.replace(config, resume=resume, run_directory=resume)
+
+
+def _fields(config: TrainConfig) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
+
+
+def _rewrite(arguments: list[str]) -> list[str]:
+    """Makes `--dataset X` positional, and gives a `--resume` without a value an empty one."""
+    rewritten: list[str] = []
+    for i, argument in enumerate(arguments):
+        following = arguments[i + 1] if i + 1 < len(arguments) else None
+        if argument == "--dataset" and following is not None:
+            continue
+        if argument.startswith("--dataset="):
+            argument = argument.partition("=")[2]
+        rewritten.append(argument)
+        if argument == "--resume" and (following is None or following.startswith("--")):
+            rewritten.append("")
+    return rewritten
+
+
+def _parse(arguments: list[str], name: str, default: Options) -> Options | None:
+    """tyro's parse, its errors as a `UsageError` of one line; None after `--help`."""
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            return tyro.cli(
+                Options,
+                prog=f"jaxgnn {name}",
+                args=arguments,
+                default=default,
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            return None
+        message = _plain_message(errors.getvalue())
+        raise UsageError(f"{message} (see jaxgnn {name} --help)") from None
+
+
+def _plain_message(text: str) -> str:
+    """The message inside tyro's box, between its title and its further rulers.
+
+    The title is in the box's upper border, or where that is not drawn, above a ruler.
+    """
+    sections: list[list[str]] = [[]]
+    bordered = False
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
+        line = line.strip().strip("│|").strip()
+        if line.startswith(("╭", "╰", "+-")):
+            bordered = True
+        elif line and not line.strip("─-"):
+            sections.append([])
+        else:
+            sections[-1].append(line)
+    message = sections[0] if bordered or len(sections) == 1 else sections[1]
+    return " ".join(message).strip().rstrip(".") or "arguments that cannot be parsed"
