@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 
@@ -18,6 +19,10 @@ Function = Callable[..., Any]
 """Of arrays with a row for each edge (or for each node), each row by itself."""
 
 Normalization = Literal["softmax", "sum", "max"]
+
+
+def _no_array(*parts: Any) -> Any:
+    raise TypeError("expressions over edges have no parts")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -69,9 +74,15 @@ class Edges:
     def __neg__(self) -> Edges:
         return scale(self, -1)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        # The functions of jax.numpy and jax.nn flatten their arguments before they look at them.
+        super().__init_subclass__(**options)
+        jax.tree_util.register_pytree_node(cls, cls.__array__, _no_array)
+
     def __array__(self, *arguments: Any, **options: Any) -> Any:
         raise TypeError(
-            f"{self!r} is no array: apply_edge applies a function, evaluate computes it"
+            f"{self!r} is no array: algebra.apply_edge(function, edges) applies a function such as "
+            "jax.nn.sigmoid, algebra.evaluate(edges) computes the values"
         )
 
     def __repr__(self) -> str:
@@ -228,6 +239,7 @@ def binary(function: Function, a: Array, b: Array) -> Array:
 
 
 def _arithmetic(sign: str, function: Function, a: Any, b: Any) -> Edges:
+    a, b = (x if isinstance(x, Edges) else unwrap(x) for x in (a, b))
     edges, other = (a, b) if isinstance(a, Edges) else (b, a)
     if not _is_scalar(other):
         template = f"({{}} {sign} {{}})"

@@ -16,7 +16,7 @@ from jaxgnn.algebra._edges import Edges, same_graph
 from jaxgnn.algebra._hoist import hoist_to_nodes
 from jaxgnn.algebra._operators import edge_values, scatter
 from jaxgnn.algebra._rules import Request
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, own_closure
 from jaxgnn.ops._aggregation.spmm import Reduce
 
 
@@ -75,7 +75,8 @@ def aggregate(
     Args:
         graph: the graph.
         u, v, e: features of the senders, the receivers and the edges, of which `message` gets those
-            that there are, as values on edges.
+            that there are, as values on edges. `e` is in the graph's edge order, not the user's
+            (`Graph.sort_edge_data`).
         message: $f$, an expression; the copy if not given.
         reduce: as `gather`'s, like the further options.
 
@@ -122,7 +123,8 @@ def explain(
     texts = []
 
     def trace() -> None:
-        plan = _rules.plan(request) if fuse else _rules.reference(request, fuse=False)
+        with own_closure():
+            plan = _rules.plan(request) if fuse else _rules.reference(request, fuse=False)
         texts.append(plan.text)
 
     jax.eval_shape(trace)  # what plans prepare on the nodes is traced and dropped

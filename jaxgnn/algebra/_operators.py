@@ -71,7 +71,9 @@ def scatter(graph: Graph, u: Any = None, v: Any = None) -> Any:
 
 
 def edge_values(graph: Graph, values: Float[Array, "num_edges *features"]) -> Edges:
-    """An array over the edges, in the graph's edge order, as an operand of expressions.
+    """An array over the edges as an operand of expressions.
+
+    It is in the graph's edge order, not the user's (`Graph.sort_edge_data`).
 
     Raises:
         TypeError: `graph` is no `Graph`, or `values` are not floating.
@@ -105,7 +107,7 @@ def apply_edge(function: Callable[..., Array], *edges: Edges) -> Edges:
 
 def leaky_relu(edges: Edges, negative_slope: float = 0.2) -> Edges:
     r"""LeakyReLU as a function that rules know; $-\infty$ stays, so that it masks."""
-    slope = checks.number(negative_slope, "negative_slope", 0, math.inf)
+    slope = checks.number(negative_slope, "negative_slope", -math.inf, math.inf)
     return apply("leaky_relu", lambda x: _leaky_relu(x, slope), [edges], (slope,))
 
 

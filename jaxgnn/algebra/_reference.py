@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl
 from jaxgnn.algebra._edges import Applied, Dropout, EdgeInput, Edges, NodeGather, SegmentNormalize
+from jaxgnn.graph import own_closure
 from jaxgnn.ops import gather_edges, sddmm, segment_reduce
 from jaxgnn.ops._core import keep_factors
 
@@ -28,7 +29,12 @@ recompute_edges = jax.checkpoint_policies.save_only_these_names(NODES)
 
 def recomputed(function: Callable[[], Array]) -> Array:
     """`function()`, recomputed in the backward pass, which stores what it closes over alone."""
-    return jax.checkpoint(function, policy=recompute_edges)()  # pyright: ignore[reportCallIssue]
+
+    def run() -> Array:
+        with own_closure():
+            return function()
+
+    return jax.checkpoint(run, policy=recompute_edges)()  # pyright: ignore[reportCallIssue]
 
 
 def on_edges(edges: Edges, impl: Impl, *, fuse: bool) -> Float[Array, "num_edges *features"]:

@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxgnn._core.arguments import unwrap
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn._features import Features
 from jaxgnn.ops import CBSR
 
 Pair = tuple[Features, Features | None]
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def named_arguments(
+    call: Callable[Concatenate[Any, Parameters], Result],
+) -> Callable[Concatenate[Any, Parameters], Result]:
+    """A module's `__call__` that names its own arguments where it is given PyG's."""
+    known = inspect.signature(call).parameters
+    own = next((name for name in ("weights", "edge_attr", "pseudo") if name in known), None)
+
+    def hint(name: str) -> str:
+        if name == "edge_index":
+            return "the graph is the first argument, made by Graph.from_edge_index(edge_index)"
+        if name in ("edge_weight", "edge_weights", "edge_attr", "weights") and own is not None:
+            return (
+                f"edge data is its argument {own!r}, in the graph's edge order "
+                "(Graph.from_edges(..., edge_data=...))"
+            )
+        return f"it takes {', '.join(list(known)[1:])}"
+
+    @functools.wraps(call)
+    def checked(self: Any, *arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        for name in named:
+            if name not in known:
+                kind = type(self).__name__
+                raise TypeError(f"{kind}: got an unknown argument {name!r}; {hint(name)}")
+        return call(self, *arguments, **named)
+
+    return checked
 
 
 def square_graph(graph: Any, module: str) -> Graph:
@@ -25,6 +59,7 @@ def square_graph(graph: Any, module: str) -> Graph:
 
 def features(x: Any, name: str, rows: int, what: str, width: int | None = None) -> Features:
     """`x` as an array `[rows, ..., width]`, or as the sparse rows of one `[rows, width]`."""
+    x = unwrap(x)
     if not isinstance(x, jax.Array | np.ndarray | CBSR):
         raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
     fits = len(x.shape) >= 2 and x.shape[0] == rows and width in (None, x.shape[-1])

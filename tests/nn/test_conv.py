@@ -359,7 +359,6 @@ def bad_calls():
         "one": (lambda: sage(rectangle, x), ValueError, "rectangular graph expected a pair"),
         "three": (lambda: gin(graph, (x, x, x)), ValueError, "got 3 entries"),
         "receivers": (lambda: sage(rectangle, (x, x)), ValueError, r"x\[1\].*\(30, ..., 6\)"),
-        "root": (lambda: sage(rectangle, (x, None)), ValueError, "root_weight"),
         "two widths": (
             lambda: SAGEConv((6, 12), 3, rngs=rngs)(graph, x),
             ValueError,
@@ -391,7 +390,7 @@ def test_numbers_may_be_of_numpy():
     for module in (
         GCNConv(three, three, rngs=rngs),
         SAGEConv((three, np.int32(3)), three, rngs=rngs),
-        GAT(three, np.int16(6), three, np.uint8(2), heads=three, rngs=rngs),
+        GAT(three, np.int16(6), three, num_layers=np.uint8(2), heads=three, rngs=rngs),
     ):
         assert module(graph, x).shape == (3, 3)
     assert type(module.num_layers) is int

@@ -89,7 +89,7 @@ def test_starts_as_glorot():
 def test_monet_s_coordinates_are_of_the_degrees():
     ends = np.random.default_rng(0).integers(NODES, size=(2, 40))
     graph, x = Graph.from_edges(*ends, num_nodes=NODES), normal(NODES, WIDTH)
-    model = MoNet(WIDTH, 5, 4, 1, dim=3, aggr="sum", rngs=nnx.Rngs(0))
+    model = MoNet(WIDTH, 5, 4, num_layers=1, dim=3, aggr="sum", rngs=nnx.Rngs(0))
     layer = model.convs[0]
     layer.linear.bias[...] = normal(3)
     senders, receivers = edges(graph)
@@ -115,17 +115,12 @@ def test_monet_s_coordinates_are_of_the_degrees():
             "kernel_size: expected at least 1, got 0",
         ),
         (
-            lambda g, x: make()(g, (x, None), normal(EDGES, 2)),
-            ValueError,
-            "x: GMMConv with root_weight=True expected x[1], got None",
-        ),
-        (
             lambda g, x: make()(g, x, normal(EDGES, 3)),
             ValueError,
             f"pseudo: expected the shape ({EDGES}, 2), got ({EDGES}, 3)",
         ),
         (
-            lambda g, x: MoNet(WIDTH, 5, 4, 1, rngs=nnx.Rngs(0))(g, x, normal(EDGES)),
+            lambda g, x: MoNet(WIDTH, 5, 4, num_layers=1, rngs=nnx.Rngs(0))(g, x, normal(EDGES)),
             ValueError,
             "weights: MoNet has none, expected None",
         ),

@@ -42,7 +42,7 @@ def example(seed=0):
 
 def make(name, layers=4, hidden=HIDDEN, k=K, **options):
     options = {"activation": MaxK(k), "rngs": nnx.Rngs(0), **options}
-    return MODELS[name](WIDTH, hidden, CLASSES, layers, **options)
+    return MODELS[name](WIDTH, hidden, CLASSES, num_layers=layers, **options)
 
 
 def single(example):
@@ -195,7 +195,7 @@ def test_every_convolution_of_hidden_rows_gets_sparse_ones(input_layer):
     graph, x, _ = single(example())
     seen = []
     model = GNN(
-        WIDTH, HIDDEN, CLASSES, 4, conv=Recorder, log=seen.append, activation=MaxK(K),
+        WIDTH, HIDDEN, CLASSES, num_layers=4, conv=Recorder, log=seen.append, activation=MaxK(K),
         input_layer=input_layer, rngs=nnx.Rngs(0),
     )  # fmt: skip
     model(graph, x)
@@ -229,7 +229,7 @@ def test_a_layer_that_knows_no_sparse_rows_gets_dense_ones():
 
     graph, x, weights = single(example())
     options = {"activation": MaxK(K)}
-    plain = GNN(WIDTH, HIDDEN, CLASSES, 3, conv=Plain, rngs=nnx.Rngs(0), **options)
+    plain = GNN(WIDTH, HIDDEN, CLASSES, num_layers=3, conv=Plain, rngs=nnx.Rngs(0), **options)
     close(plain(graph, x, weights), make("gcn", 3)(graph, x, weights), 1e-6)
 
 
@@ -325,7 +325,9 @@ def test_further_axes_of_the_features_take_the_dense_form():
 def test_dropout_acts_on_the_kept_entries():
     nodes, width = 3000, 20
     graph = Graph.from_edges([], [], num_nodes=nodes)
-    model = NodeMLP(width, width, width, 2, dropout=0.25, activation=MaxK(5), rngs=nnx.Rngs(0))
+    model = NodeMLP(
+        width, width, width, num_layers=2, dropout=0.25, activation=MaxK(5), rngs=nnx.Rngs(0)
+    )
     for conv in model.convs:
         conv.linear.kernel[...] = jnp.eye(width)
         conv.linear.bias[...] = jnp.zeros(width)
@@ -380,7 +382,9 @@ def test_vmap_over_an_ensemble():
 
     @nnx.vmap(in_axes=0, out_axes=0)
     def create(key):
-        return GraphSAGE(WIDTH, HIDDEN, CLASSES, 2, activation=MaxK(2), rngs=nnx.Rngs(key))
+        return GraphSAGE(
+            WIDTH, HIDDEN, CLASSES, num_layers=2, activation=MaxK(2), rngs=nnx.Rngs(key)
+        )
 
     graphdef, states = nnx.split(create(jax.random.split(jax.random.key(0), 3)))
 
@@ -397,7 +401,7 @@ def test_vmap_over_an_ensemble():
 def test_linen():
     graph, x, weights = single(example())
     options = {"activation": MaxK(K), "dropout": 0.5, "input_layer": True}
-    linen = nnx.bridge.to_linen(GCN, WIDTH, HIDDEN, CLASSES, 2, **options)
+    linen = nnx.bridge.to_linen(GCN, WIDTH, HIDDEN, CLASSES, num_layers=2, **options)
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     variables = linen.init(keys, graph, x, weights)
 
@@ -411,7 +415,7 @@ def test_linen():
     model = make("gcn", 2, input_layer=True)
     nnx.update(model, variables["params"])
     plain = nnx.bridge.to_linen(
-        GCN, WIDTH, HIDDEN, CLASSES, 2, activation=MaxK(K), input_layer=True
+        GCN, WIDTH, HIDDEN, CLASSES, num_layers=2, activation=MaxK(K), input_layer=True
     )
     close(plain.apply(variables, graph, x, weights), model(graph, x, weights), 1e-6)
 
@@ -456,12 +460,14 @@ def test_gin_keeps_relu_in_its_perceptrons_unless_told_otherwise():
         (lambda r: MaxK(2, dropout=1.0, rngs=r), ValueError, "dropout: .* to less than 1, got 1.0"),
         (lambda r: MaxK(2, dropout=0.5), ValueError, "rngs: expected nnx.Rngs with dropout=0.5"),
         (
-            lambda r: GCN(6, 12, 3, 2, activation=MaxK(13), rngs=r),
+            lambda r: GCN(6, 12, 3, num_layers=2, activation=MaxK(13), rngs=r),
             ValueError,
             "activation: expected MaxK's k to be at most the width 12 .* got 13",
         ),
         (
-            lambda r: GIN(6, 12, 3, 2, activation=MaxK(8), mlp_activation=MaxK(4), rngs=r),
+            lambda r: GIN(
+                6, 12, 3, num_layers=2, activation=MaxK(8), mlp_activation=MaxK(4), rngs=r
+            ),
             ValueError,
             "at most the width 3 .* got 4",
         ),

@@ -26,7 +26,7 @@ def example(seed=0):
 
 
 def make(name, layers=2, hidden=12, **options):
-    return MODELS[name](WIDTH, hidden, CLASSES, layers, rngs=nnx.Rngs(0), **options)
+    return MODELS[name](WIDTH, hidden, CLASSES, num_layers=layers, rngs=nnx.Rngs(0), **options)
 
 
 def shapes(name, **options):
@@ -83,7 +83,7 @@ def test_vmap_over_an_ensemble(name):
 
     @nnx.vmap(in_axes=0, out_axes=0)
     def create(key):
-        return MODELS[name](WIDTH, 4, CLASSES, 2, rngs=nnx.Rngs(key))
+        return MODELS[name](WIDTH, 4, CLASSES, num_layers=2, rngs=nnx.Rngs(key))
 
     models = create(jax.random.split(jax.random.key(0), 3))
     graphdef, params = nnx.split(models)
@@ -151,7 +151,7 @@ def test_dropout_and_batch_statistics_follow_train_and_eval():
 
 def test_dropout_drops_the_share_that_it_should():
     graph, x = Graph.from_edges([], [], num_nodes=4000), jnp.ones((4000, 4))
-    model = NodeMLP(4, 50, 50, 1, input_dropout=0.25, dropout=0.9, rngs=nnx.Rngs(0))
+    model = NodeMLP(4, 50, 50, num_layers=1, input_dropout=0.25, dropout=0.9, rngs=nnx.Rngs(0))
     model.convs[0].linear.kernel[...] = jnp.eye(4, 50)
     model.convs[0].linear.bias[...] = jnp.zeros(50)
     values = np.asarray(model(graph, x))[:, :4]
@@ -235,7 +235,7 @@ def test_any_layer_makes_a_model():
             return x
 
     graph, x, weights = example()
-    model = GNN(WIDTH, 12, CLASSES, 2, conv=conv, hops=2, rngs=nnx.Rngs(0))
+    model = GNN(WIDTH, 12, CLASSES, num_layers=2, conv=conv, hops=2, rngs=nnx.Rngs(0))
     assert model(graph, x, weights).shape == (NODES, CLASSES)
 
 
@@ -246,21 +246,34 @@ def test_the_perceptron_ignores_the_graph():
     close(model(graph, x, weights), model(empty, x), 0)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_what_follows_the_widths_is_named(name):
+    """In PyG's order, the number of layers third, these were three layers with two outputs."""
+    with pytest.raises(TypeError, match="takes 4 positional arguments but 5"):
+        MODELS[name](6, 16, 2, 3, rngs=nnx.Rngs(0))
+    with pytest.raises(TypeError, match="num_layers"):
+        MODELS[name](6, 16, 3, rngs=nnx.Rngs(0))
+
+
+def new(model, rngs, num_layers=2, **options):
+    return model(6, 12, 3, num_layers=num_layers, rngs=rngs, **options)
+
+
 @pytest.mark.parametrize(
     ("create", "error", "message"),
     [
-        (lambda r: GCN(6, 12, 3, 0, rngs=r), ValueError, "num_layers: expected at least 1, got 0"),
-        (lambda r: GCN(6, 12, 3, 2.5, rngs=r), TypeError, "num_layers: .* got 2.5"),
-        (lambda r: GCN(6, -8, 3, 2, rngs=r), ValueError, "hidden_features: .* got -8"),
-        (lambda r: GCN(6, 12, 3, 2, dropout=1.0, rngs=r), ValueError, "dropout: .* got 1.0"),
-        (lambda r: GCN(6, 12, 3, 2, norm="graph", rngs=r), ValueError, "norm: .* got 'graph'"),
+        (lambda r: new(GCN, r, num_layers=0), ValueError, "num_layers: expected at least 1, got 0"),
+        (lambda r: new(GCN, r, num_layers=2.5), TypeError, "num_layers: .* got 2.5"),
+        (lambda r: GCN(6, -8, 3, num_layers=2, rngs=r), ValueError, "hidden_features: .* got -8"),
+        (lambda r: new(GCN, r, dropout=1.0), ValueError, "dropout: .* got 1.0"),
+        (lambda r: new(GCN, r, norm="graph"), ValueError, "norm: .* got 'graph'"),
         (
-            lambda r: GNN(6, 12, 3, 2, rngs=r),
+            lambda r: GNN(6, 12, 3, num_layers=2, rngs=r),
             TypeError,
             "conv: expected what makes a layer, got None",
         ),
-        (lambda r: GCN(6, 12, 3, 2, jumping="lstm", rngs=r), ValueError, "jumping: .* 'lstm'"),
-        (lambda r: GraphSAGE(6, 12, 3, 2, improved=True, rngs=r), TypeError, "improved"),
+        (lambda r: new(GCN, r, jumping="lstm"), ValueError, "jumping: .* 'lstm'"),
+        (lambda r: new(GraphSAGE, r, improved=True), TypeError, "improved"),
         (lambda r: MLP([6, 3], dropout=-1, rngs=r), ValueError, "dropout: .* got -1"),
     ],
 )
@@ -286,7 +299,7 @@ def test_bad_input_is_named():
 def test_linen():
     """The bridge's variables are the NNX module's; dropout and statistics pass through."""
     graph, x, weights = example()
-    linen = nnx.bridge.to_linen(GIN, WIDTH, 12, CLASSES, 2, dropout=0.5, norm="batch")
+    linen = nnx.bridge.to_linen(GIN, WIDTH, 12, CLASSES, num_layers=2, dropout=0.5, norm="batch")
     rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     variables = linen.init(rngs, graph, x, weights)
 
@@ -302,7 +315,7 @@ def test_linen():
     before, after = variables["batch_stats"], changed["batch_stats"]
     assert not np.allclose(before["norms"][0]["mean"], after["norms"][0]["mean"])
 
-    linen = nnx.bridge.to_linen(GCN, WIDTH, 12, CLASSES, 2)
+    linen = nnx.bridge.to_linen(GCN, WIDTH, 12, CLASSES, num_layers=2)
     variables = linen.init(jax.random.key(0), graph, x, weights)
     model = make("gcn")
     nnx.update(model, variables["params"])

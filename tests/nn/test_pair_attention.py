@@ -64,11 +64,13 @@ def test_low_precision():
 
 
 def test_the_models():
-    agnn = nnx.eval_shape(lambda: AGNN(WIDTH, 16, 3, 4, rngs=nnx.Rngs(0)))
+    agnn = nnx.eval_shape(lambda: AGNN(WIDTH, 16, 3, num_layers=4, rngs=nnx.Rngs(0)))
     assert len(agnn.convs) == 4 and agnn.linear_in.kernel.shape == (WIDTH, 16)
     assert agnn.linear.kernel.shape == (16, 3)
     model = nnx.eval_shape(
-        lambda: Transformer(WIDTH, 16, 3, 2, heads=4, dropout=0.5, beta=True, rngs=nnx.Rngs(0))
+        lambda: Transformer(
+            WIDTH, 16, 3, num_layers=2, heads=4, dropout=0.5, beta=True, rngs=nnx.Rngs(0)
+        )
     )
     assert [(c.heads, c.out_features, c.concat) for c in model.convs] == [
         (4, 4, True),
@@ -90,7 +92,7 @@ def test_nothing_follows_a_propagation_but_a_normalization_and_its_activation():
         return model.linear(x)
 
     for norm in (None, "layer"):
-        model = AGNN(WIDTH, 8, 3, 2, activation=jnp.tanh, norm=norm, rngs=nnx.Rngs(0))
+        model = AGNN(WIDTH, 8, 3, num_layers=2, activation=jnp.tanh, norm=norm, rngs=nnx.Rngs(0))
         close = {"rtol": 1e-5, "atol": 1e-6}
         np.testing.assert_allclose(CALL(model, graph, x), by_hand(model, graph, x), **close)
 

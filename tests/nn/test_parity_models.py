@@ -49,7 +49,9 @@ def pair(name, layers=2, *, jumping=None, norm=None, width=16, **options):
         options_there["norm_kwargs"] = {"mode": "node"}
     reference = theirs(width, 12, layers, 7, jk=jumping, norm=norm, **options_there)
     options |= {"jumping": jumping, "norm": norm}
-    return reference, empty(lambda rngs: ours(width, 12, 7, layers, rngs=rngs, **options))
+    return reference, empty(
+        lambda rngs: ours(width, 12, 7, num_layers=layers, rngs=rngs, **options)
+    )
 
 
 @pytest.mark.parametrize("graph", ["cora", "amazon_photo", "p2p_gnutella31"])

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxgnn._core import checks
+from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.ops import segment_reduce
 
-FillValue = float | Literal["mean", "add", "min", "max"]
+FillValue = float | ArrayLike | Literal["mean", "add", "mul", "min", "max"]
 
 
 class AttentionWeights(NamedTuple):
@@ -72,24 +75,40 @@ def edge_rows(
     return checks.matrix(edge_attr, "edge_attr", graph.num_edges, layer.kernel[...].shape[0])
 
 
-def check_fill_value(fill_value: Any) -> None:
-    """Raises unless it is a number or the name of a reduction."""
+class LoopFeatures(nnx.Variable):
+    """Given features of added self-loops: no parameter."""
+
+
+def checked_fill_value(fill_value: Any) -> float | str | LoopFeatures:
+    """A number, the name of a reduction, or a variable that holds an array, as an attribute."""
     if isinstance(fill_value, str):
-        checks.choice(fill_value, "fill_value", ("mean", "add", "min", "max"))
-    else:
-        checks.number(fill_value, "fill_value", -math.inf, math.inf)
+        checks.choice(fill_value, "fill_value", ("mean", "add", "mul", "min", "max"))
+        return fill_value
+    fill_value = unwrap(fill_value)
+    if isinstance(fill_value, jax.Array | np.ndarray | list | tuple):
+        array = checks.floating(fill_value, "fill_value")
+        if array.ndim > 2:
+            raise ValueError(f"fill_value: expected one row or one a node, got {array.shape}")
+        return LoopFeatures(array)
+    return checks.number(fill_value, "fill_value", -math.inf, math.inf)
+
+
+def fill_value(stored: float | str | LoopFeatures) -> FillValue:
+    """What `checked_fill_value` made an attribute of."""
+    return stored[...] if isinstance(stored, LoopFeatures) else stored  # pyright: ignore
 
 
 def loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Array:
     """The features of each receiver's added self-loop."""
     if not isinstance(fill_value, str):
-        shape = (graph.num_receivers, edge_attr.shape[1])
-        return jnp.full(shape, fill_value, edge_attr.dtype)
+        return _given_features(graph, edge_attr, jnp.asarray(fill_value, edge_attr.dtype))
     kept = (graph.senders != graph.receivers)[:, None]
     dtype, edge_attr = edge_attr.dtype, edge_attr.astype(accumulation_dtype(edge_attr.dtype))
-    degree = segment_reduce(graph, kept.astype(edge_attr.dtype))
-    neutral = {"min": jnp.inf, "max": -jnp.inf}.get(fill_value, 0)
+    neutral = {"min": jnp.inf, "max": -jnp.inf, "mul": 1}.get(fill_value, 0)
     values = jnp.where(kept, edge_attr, jnp.full_like(edge_attr, neutral))
+    if fill_value == "mul":
+        return _row_products(graph, values).astype(dtype)
+    degree = segment_reduce(graph, kept.astype(edge_attr.dtype))
     if fill_value in ("min", "max"):
         reduced = segment_reduce(graph, values, fill_value)
     else:
@@ -97,3 +116,34 @@ def loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Arra
     if fill_value == "mean":
         reduced = reduced / jnp.maximum(degree, 1)
     return jnp.where(degree > 0, reduced, jnp.zeros_like(reduced)).astype(dtype)
+
+
+def _given_features(graph: Graph, edge_attr: Array, given: Array) -> Array:
+    """`given` for each receiver: one number, one row, or a row for each loop, as PyG takes them."""
+    width, loops = edge_attr.shape[1], min(graph.num_senders, graph.num_receivers)
+    if given.ndim == 1 and width == 1:
+        given = given[:, None]  # of edges with one feature, a number for each loop
+    rows = given.shape[0] if given.ndim == 2 else 1
+    if given.ndim and (given.shape[-1] not in (1, width) or rows not in (1, loops)):
+        raise ValueError(
+            f"fill_value: expected the shape ({width},) or ({loops}, {width}), got {given.shape}"
+        )
+    given = jnp.broadcast_to(given.reshape(rows, -1), (loops, width))
+    return jnp.pad(given, ((0, graph.num_receivers - loops), (0, 0)))
+
+
+def _row_products(graph: Graph, values: Array) -> Array:
+    """The product of the values of each receiver's edges, 1 without any: a segmented scan, which
+    is differentiable where values are 0, too."""
+    if graph.num_edges == 0:
+        return jnp.ones((graph.num_receivers, values.shape[1]), values.dtype)
+    receivers = graph.receivers
+    first = jnp.concatenate([jnp.ones(1, bool), receivers[1:] != receivers[:-1]])[:, None]
+
+    def multiply(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
+        (begins, product), (begins_again, factor) = left, right
+        return begins | begins_again, jnp.where(begins_again, factor, product * factor)
+
+    products = jax.lax.associative_scan(multiply, (first, values))[1]
+    ends = products[jnp.maximum(graph.row_offsets[1:] - 1, 0)]
+    return jnp.where((graph.in_degrees > 0)[:, None], ends, jnp.ones_like(ends))

@@ -45,6 +45,7 @@ class AGNNConv(nnx.Module):
         self.add_self_loops = add_self_loops
         self.dtype = dtype
 
+    @_inputs.named_arguments
     def __call__(
         self, graph: Graph, x: Float[Array, "num_nodes *batch features"], weights: None = None
     ) -> Float[Array, "num_nodes *batch features"]:

@@ -10,6 +10,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxgnn._core.arguments import unwrap
+from jaxgnn.nn import _inputs
 from jaxgnn.nn._linear import count
 from jaxgnn.nn.conv.edge import EdgeConv
 from jaxgnn.ops import knn_graph
@@ -44,6 +46,7 @@ class DynamicEdgeConv(nnx.Module):
         self.in_features = in_features
         self.out_features = out_features
 
+    @_inputs.named_arguments
     def __call__(
         self,
         x: Float[Array, "num_points in_features"] | Float[Array, "clouds num_points in_features"],
@@ -64,6 +67,7 @@ class DynamicEdgeConv(nnx.Module):
             TypeError: `x` is not floating, or `batch` not of integers.
             ValueError: a shape that does not fit.
         """
+        x = unwrap(x)
         if not isinstance(x, jax.Array | np.ndarray):
             raise TypeError(f"x: expected an array, got {type(x).__name__}")
         if x.ndim not in (2, 3) or x.shape[-1] != self.in_features:

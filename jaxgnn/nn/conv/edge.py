@@ -99,6 +99,7 @@ class EdgeConv(nnx.Module):
         self.in_features = in_features
         self.out_features = out_features
 
+    @_inputs.named_arguments
     def __call__(
         self,
         graph: Graph,

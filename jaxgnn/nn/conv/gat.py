@@ -53,8 +53,10 @@ class GATConv(nnx.Module):
         dropout: share of the weights $\alpha$ dropped in training.
         add_self_loops: one self-loop a node.
         edge_dim: width of the features of the edges, if there are any.
-        fill_value: the features of the added self-loops: a number, or the `"mean"`, sum (`"add"`),
-            `"min"` or `"max"` of those of the edges that end at the node (self-loops aside).
+        fill_value: the features of the added self-loops: a number, an array (`[edge_dim]`, or a row
+            for each loop), or the `"mean"`, sum (`"add"`), product (`"mul"`), `"min"` or `"max"` of
+            those of the edges that end at the node (self-loops aside; at a node without any 0, of
+            the product 1).
         residual: add a linear projection of the receivers' features.
         use_bias: whether to add $b$.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
@@ -93,7 +95,7 @@ class GATConv(nnx.Module):
     ):
         heads = count(heads, "heads", "heads")
         out_features = width(out_features, "out_features")
-        _heads.check_fill_value(fill_value)
+        stored_fill_value = _heads.checked_fill_value(fill_value)
         separate_ends = isinstance(in_features, tuple | list)
         senders, receivers = width_pair(in_features, "in_features")
         total = heads * out_features
@@ -128,11 +130,12 @@ class GATConv(nnx.Module):
         self.out_features = out_features
         self.heads = heads
         self.concat = concat
-        self.negative_slope = checks.number(negative_slope, "negative_slope", 0, math.inf)
+        self.negative_slope = checks.number(negative_slope, "negative_slope", -math.inf, math.inf)
         self.add_self_loops = add_self_loops
         self.edge_dim = edge_dim
-        self.fill_value: _heads.FillValue = fill_value
+        self.fill_value = stored_fill_value
 
+    @_inputs.named_arguments
     def __call__(
         self,
         graph: Graph,
@@ -146,9 +149,9 @@ class GATConv(nnx.Module):
         Args:
             graph: the graph.
             x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
-                receivers' (`None`: scores of the senders alone).
-            edge_attr: features of the edges, `[num_edges, edge_dim]` in the graph's order, or
-                `[num_edges]` for an `edge_dim` of 1.
+                receivers' (`None`: scores of the senders alone, and no residual).
+            edge_attr: features of the edges, `[num_edges, edge_dim]`, or `[num_edges]` for an
+                `edge_dim` of 1, in the graph's edge order, not the user's (`Graph.sort_edge_data`).
             return_attention_weights: also return the weights, which hold a number for each edge
                 and head.
 
@@ -158,8 +161,7 @@ class GATConv(nnx.Module):
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
-            ValueError: a shape that does not fit, a missing half of the pair, or `edge_attr`
-                without `edge_dim`.
+            ValueError: a shape that does not fit, or `edge_attr` without `edge_dim`.
         """
         graph = graph_argument(graph)
         pair = _inputs.sender_receiver_pair(graph, x, self.in_features, "GATConv")
@@ -192,9 +194,7 @@ class GATConv(nnx.Module):
         else:
             out = gat_attention(*arguments, **options)
         out = _heads.join(out.reshape(out.shape[0], *v.shape[1:]), self.concat)
-        if self.linear_residual is not None:
-            if receivers is None:
-                raise ValueError("x: GATConv with residual=True expected x[1], got None")
+        if self.linear_residual is not None and receivers is not None:
             out = out + self.linear_residual(receivers).astype(out.dtype)
         if self.bias is not None:
             out = out + self.bias[...].astype(out.dtype).reshape((1,) * (out.ndim - 1) + (-1,))
@@ -221,9 +221,8 @@ class GATConv(nnx.Module):
         edge_attr = edge_attr.astype(dtype)
         loops = None
         if self.add_self_loops:
-            loops = jnp.tile(
-                _heads.loop_features(graph, edge_attr, self.fill_value) @ folded, copies
-            )
+            fill_value = _heads.fill_value(self.fill_value)
+            loops = jnp.tile(_heads.loop_features(graph, edge_attr, fill_value) @ folded, copies)
         return jnp.tile(edge_attr @ folded, copies), loops
 
 

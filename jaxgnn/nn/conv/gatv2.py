@@ -87,7 +87,7 @@ class GATv2Conv(nnx.Module):
     ):
         heads = count(heads, "heads", "heads")
         out_features = width(out_features, "out_features")
-        _heads.check_fill_value(fill_value)
+        stored_fill_value = _heads.checked_fill_value(fill_value)
         senders, receivers = width_pair(in_features, "in_features")
         if share_weights and senders != receivers:
             raise ValueError(
@@ -122,11 +122,12 @@ class GATv2Conv(nnx.Module):
         self.out_features = out_features
         self.heads = heads
         self.concat = concat
-        self.negative_slope = checks.number(negative_slope, "negative_slope", 0, math.inf)
+        self.negative_slope = checks.number(negative_slope, "negative_slope", -math.inf, math.inf)
         self.add_self_loops = add_self_loops
         self.edge_dim = edge_dim
-        self.fill_value: _heads.FillValue = fill_value
+        self.fill_value = stored_fill_value
 
+    @_inputs.named_arguments
     def __call__(
         self,
         graph: Graph,
@@ -141,8 +142,8 @@ class GATv2Conv(nnx.Module):
             graph: the graph.
             x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
                 receivers'.
-            edge_attr: features of the edges, `[num_edges, edge_dim]` in the graph's order, or
-                `[num_edges]` for an `edge_dim` of 1.
+            edge_attr: features of the edges, `[num_edges, edge_dim]`, or `[num_edges]` for an
+                `edge_dim` of 1, in the graph's edge order, not the user's (`Graph.sort_edge_data`).
             return_attention_weights: also return the weights, a number for each edge and head.
 
         Returns:
@@ -203,5 +204,6 @@ class GATv2Conv(nnx.Module):
 
         loops = None
         if self.add_self_loops:
-            loops = terms(_heads.loop_features(graph, edge_attr, self.fill_value))
+            fill_value = _heads.fill_value(self.fill_value)
+            loops = terms(_heads.loop_features(graph, edge_attr, fill_value))
         return terms(edge_attr), loops

@@ -89,6 +89,7 @@ class GCNConv(nnx.Module):
         self.normalize = normalize
         self.transform_first = out_features < in_features
 
+    @_inputs.named_arguments
     def __call__(
         self,
         graph: Graph,
@@ -100,7 +101,8 @@ class GCNConv(nnx.Module):
         Args:
             graph: a square graph.
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them.
-            weights: of the edges, in the graph's order; 1 if not given.
+            weights: of the edges, in the graph's edge order, not the user's
+                (`Graph.sort_edge_data`); 1 if not given.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.

@@ -60,6 +60,7 @@ class GINConv(nnx.Module):
         self.dtype = dtype
         self.transform_first = isinstance(nn, MLP) and nn.features[1] < nn.features[0]
 
+    @_inputs.named_arguments
     def __call__(
         self,
         graph: Graph,
@@ -73,7 +74,8 @@ class GINConv(nnx.Module):
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them, or the pair of
                 the senders' and the receivers' of the same width (`None`: the sum over the
                 edges alone).
-            weights: of the edges, in the graph's order; 1 if not given.
+            weights: of the edges, in the graph's edge order, not the user's
+                (`Graph.sort_edge_data`); 1 if not given.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.graph import Graph, graph_argument, own_closure
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, promote, width, width_pair
@@ -121,6 +121,7 @@ class GMMConv(nnx.Module):
         self.separate_gaussians = separate_gaussians
         self.aggr: Mixture = aggr
 
+    @_inputs.named_arguments
     def __call__(
         self,
         graph: Graph,
@@ -135,15 +136,15 @@ class GMMConv(nnx.Module):
         Args:
             graph: the graph.
             x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
-                receivers' (`None` without `root_weight`).
-            pseudo: the coordinates `[num_edges, dim]`, in the graph's edge order, or the pair of
-                the receivers' and the senders' terms, whose sums they are.
+                receivers' (`None`: without $x_i R$).
+            pseudo: the coordinates `[num_edges, dim]`, in the graph's edge order, not the user's
+                (`Graph.sort_edge_data`), or the pair of the receivers' and the senders' terms,
+                whose sums they are.
             activation: `"tanh"`: what the coordinates go through first.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
-            ValueError: a shape that does not fit, a missing half of a pair, or an unknown
-                `activation`.
+            ValueError: a shape that does not fit, or an unknown `activation`.
         """
         graph = graph_argument(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "GMMConv")
@@ -165,9 +166,7 @@ class GMMConv(nnx.Module):
             else:
                 out = aggregate(self._by_kernel(senders), *gaussians, reduce=self.aggr)
         out = out.reshape(graph.num_receivers, *batch, self.out_features)
-        if self.linear_root is not None:
-            if receivers is None:
-                raise ValueError("x: GMMConv with root_weight=True expected x[1], got None")
+        if self.linear_root is not None and receivers is not None:
             out = out + self.linear_root(dense(receivers))
         if self.bias is not None:
             out = out + self.bias[...].astype(out.dtype).reshape((1,) * (out.ndim - 1) + (-1,))
@@ -202,18 +201,20 @@ class GMMConv(nnx.Module):
     def _separate(self, graph: Graph, x: Array, pseudo: Pseudo, activation: Any) -> Array:
         """The aggregation of each output feature, `[num_receivers, *batch, out]`."""
         x = promote(self.linear, x)
-        x = jnp.moveaxis(x, -1, 1).reshape(x.shape[0], x.shape[-1], 1, -1)
+        x = jnp.moveaxis(x, -1, 1)
+        x = x.reshape(*x.shape[:2], 1, math.prod(x.shape[2:]))
         pairs = (self.in_features[0], self.out_features, self.kernel_size)
 
         @jax.checkpoint
         def feature(parameters):
             weights, mu, inv_sigma = parameters  # [in_features, kernel_size] and [..., dim]
             rows = x * weights[None, :, :, None]
-            rows = rows.reshape(x.shape[0], -1, x.shape[-1])
+            rows = rows.reshape(x.shape[0], weights.size, x.shape[-1])
             means, inv_sigmas = mu.reshape(-1, self.dim), inv_sigma.reshape(-1, self.dim)
-            return gaussian_spmm(
-                graph, rows, means, inv_sigmas, pseudo, reduce=self.aggr, activation=activation
-            )
+            with own_closure():
+                return gaussian_spmm(
+                    graph, rows, means, inv_sigmas, pseudo, reduce=self.aggr, activation=activation
+                )
 
         kernel = self.linear.kernel[...].astype(x.dtype).reshape(pairs)
         parameters = kernel, self.mu[...], self._inv_sigma()

@@ -100,6 +100,7 @@ class SAGEConv(nnx.Module):
         self.normalize = normalize
         self.transform_first = aggr in ("mean", "sum") and out_features < senders
 
+    @_inputs.named_arguments
     def __call__(
         self,
         graph: Graph,
@@ -111,12 +112,13 @@ class SAGEConv(nnx.Module):
         Args:
             graph: the graph.
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them, or the pair of
-                the senders' and the receivers' (`None` without `root_weight`).
-            weights: of the edges, in the graph's order; 1 if not given.
+                the senders' and the receivers' (`None`: without $x_i W_2$).
+            weights: of the edges, in the graph's edge order, not the user's
+                (`Graph.sort_edge_data`); 1 if not given.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
-            ValueError: a shape that does not fit, or a missing half of the pair.
+            ValueError: a shape that does not fit.
         """
         graph = graph_argument(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "SAGEConv")
@@ -130,9 +132,7 @@ class SAGEConv(nnx.Module):
             senders,
             transform_first=self.transform_first,
         )
-        if self.linear_root is not None:
-            if receivers is None:
-                raise ValueError("x: SAGEConv with root_weight=True expected x[1], got None")
+        if self.linear_root is not None and receivers is not None:
             out = out + self.linear_root(dense(receivers))
         return _unit_rows(out) if self.normalize else out
 

@@ -113,6 +113,7 @@ class TransformerConv(nnx.Module):
         self.concat = concat
         self.edge_dim = edge_dim
 
+    @_inputs.named_arguments
     def __call__(
         self,
         graph: Graph,
@@ -127,8 +128,8 @@ class TransformerConv(nnx.Module):
             graph: the graph.
             x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
                 receivers'.
-            edge_attr: features of the edges, `[num_edges, edge_dim]` in the graph's order, or
-                `[num_edges]` for an `edge_dim` of 1.
+            edge_attr: features of the edges, `[num_edges, edge_dim]`, or `[num_edges]` for an
+                `edge_dim` of 1, in the graph's edge order, not the user's (`Graph.sort_edge_data`).
             return_attention_weights: also return the weights, one for each edge and head.
 
         Returns:
@@ -137,8 +138,8 @@ class TransformerConv(nnx.Module):
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
-            ValueError: a shape that does not fit, a missing half of the pair, or `edge_attr`
-                without `edge_dim`.
+            ValueError: a shape that does not fit, a missing half of the pair, `edge_attr`
+                without `edge_dim`, or the other way round.
         """
         graph = graph_argument(graph)
         pair = _inputs.sender_receiver_pair(graph, x, self.in_features, "TransformerConv")
@@ -150,6 +151,11 @@ class TransformerConv(nnx.Module):
         query = _heads.project(self.linear_query, receivers, self.heads).astype(key.dtype)
         flat = _heads.fold(query)
         shape = value.shape[1:]
+        if edge_attr is None and self.edge_dim is not None:
+            raise ValueError(
+                f"edge_attr: TransformerConv with edge_dim={self.edge_dim} expected features of "
+                "the edges, got None"
+            )
         edge_attr = _heads.edge_rows(graph, edge_attr, self.linear_edges, "TransformerConv")
         bias = None if edge_attr is None else self._edge_scores(graph, flat, edge_attr)
         arguments = (graph, flat, _heads.fold(key), _heads.fold(value), bias)

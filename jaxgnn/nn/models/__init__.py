@@ -17,7 +17,7 @@ MODELS: dict[str, type[GNN]] = {
     "mlp": NodeMLP,
 }
 """Models by name; each is called as `MODELS[name](in_features, hidden_features, out_features,
-num_layers, *, dropout=..., ..., rngs=rngs)`."""
+*, num_layers=..., dropout=..., ..., rngs=rngs)`."""
 
 __all__ = [
     "AGNN",

@@ -53,7 +53,8 @@ class GNN(nnx.Module):
     turns them off.
 
     Args:
-        in_features, hidden_features, out_features: widths.
+        in_features, hidden_features, out_features: widths (PyG has the number of layers second to
+            last). All that follows is named.
         num_layers: number of convolutions.
         conv: makes a layer; called as `conv(in_features, out_features, dtype=..., param_dtype=...,
             rngs=..., **conv_options)`, it gives a module called as `layer(graph, x, weights)`.
@@ -92,8 +93,8 @@ class GNN(nnx.Module):
         in_features: int,
         hidden_features: int,
         out_features: int,
-        num_layers: int,
         *,
+        num_layers: int,
         conv: Callable[..., Any] | None = None,
         last_conv: Callable[..., Any] | None = None,
         activation: Activation = jax.nn.relu,
@@ -166,6 +167,7 @@ class GNN(nnx.Module):
         del hidden_features, activation, dropout, norm
         return conv_options, conv_options
 
+    @_inputs.named_arguments
     def __call__(
         self,
         graph: Graph,
@@ -177,8 +179,9 @@ class GNN(nnx.Module):
         Args:
             graph: a square graph.
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them.
-            weights: of the edges, in the graph's order; 1 if not given. `GAT`, `GATv2` and
-                `Transformer` take features of the edges instead, `[num_edges, edge_dim]`.
+            weights: of the edges, in the graph's edge order, not the user's
+                (`Graph.sort_edge_data`); 1 if not given. `GAT`, `GATv2` and `Transformer` take
+                features of the edges instead, `[num_edges, edge_dim]`.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
