@@ -106,11 +106,9 @@ def test_results_are_the_current_ones_without_samples():
     assert not any(commit in name for commit in commits for name in names)
 
 
-def test_a_row_without_results_is_an_error_unless_it_is_optional():
+def test_a_row_without_results_is_an_error():
     base = {"file": "nvidia-h200-training", "case": "reddit", "pass": "step"}
     ours, nobody = {"impl": "jaxgnn"}, {"impl": "nobody"}
     table = Table("x", {"ours": ours, "nobody": nobody}, {"ms": {}}, base)
     with pytest.raises(ValueError, match="nobody"):
         tables.table(table)
-    table = table._replace(rows={"ours": ours, "nobody": {**nobody, "optional": True}})
-    assert "ours" in tables.table(table) and "nobody" not in tables.table(table)
