@@ -69,8 +69,8 @@ struct PairForwardArgs {
 };
 
 // The gradients of the rows at one end. `second` is T[senders, width], the values' gradient, by
-// senders and where the values are not the keys; by receivers A[receivers, H head_width], each
-// row's share in the gradient of the vector, where there is one.
+// senders and where the values are not the keys; by receivers A[receivers, H head_width], where
+// there is a vector: rows whose sum is its gradient.
 struct PairGradientArgs {
   PairArgs pair;
   bool by_senders;

@@ -8,27 +8,20 @@ namespace {
 
 constexpr int kMaxVectors = kRegisters / 2;
 
-// The weights of a chunk's edges, [edges, heads of the slice], and the factors that rescale the
-// earlier sums. Returns whether any factor is not 1.
+// The weights of a chunk's edges, and the factors that rescale the earlier sums. Returns whether
+// any factor is not 1.
 template <class A>
 JAXGNN_OUTLINE bool weigh_chunk(const AttentionForwardArgs& args, const Chunk& chunk, int64_t row,
-                                int64_t first, int64_t count, Softmax<A>* softmax, A* factors,
+                                const Heads<A>& heads, Softmax<A>& softmax, A* factors,
                                 A* weights) {
   const AttentionArgs& attention = args.attention;
-  const int64_t heads = attention.heads;
+  const int64_t all = attention.heads;
   const A* senders = static_cast<const A*>(attention.sender_scores);
-  const A* own = static_cast<const A*>(args.receiver_scores) + row * heads;
+  const A* own = static_cast<const A*>(args.receiver_scores) + row * all;
   const A slope = static_cast<A>(attention.negative_slope);
-  A scores[kChunk];
-  bool rescale = false;
-  for (int64_t h = 0; h < count; ++h) {
-    const int64_t head = first + h;
-    sum_scores(attention, chunk, head, senders, heads, own[head], scores);
-    factors[h] = add_scores(softmax[h], chunk.count, slope, scores);
-    rescale = rescale || factors[h] != 1;
-    drop(attention, chunk, head, scores);
-    for (int c = 0; c < chunk.count; ++c) weights[c * count + h] = scores[c];
-  }
+  sum_scores(attention, chunk, heads, senders, all, own, weights);
+  const bool rescale = add_scores(heads, chunk.count, slope, softmax, weights, factors);
+  drop(attention, chunk, heads, weights);
   return rescale;
 }
 
@@ -39,12 +32,13 @@ JAXGNN_OUTLINE void run(const AttentionForwardArgs& args, const Slice& slice, in
   using V = Vector<A, N>;
   const AttentionArgs& attention = args.attention;
   const Rows& csr = attention.rows;
-  const int64_t width = attention.width, heads = attention.heads;
+  const int64_t width = attention.width, num_heads = attention.heads;
   const int64_t longest = longest_whole_row(csr);
   const SliceShape<N, kVectors, kWeighting> shape(slice, head_width);
+  const Heads<A> heads(shape.first, shape.count);
   const T* values = static_cast<const T*>(attention.values) + slice.feature;
   A weights[kChunk * kMaxHeads], factors[kMaxHeads];
-  Softmax<A> softmax[kMaxHeads];
+  Softmax<A> softmax;
 
   for (int64_t row = work.first; row < work.last; ++row) {
     const bool whole = work.part < 0;
@@ -52,31 +46,30 @@ JAXGNN_OUTLINE void run(const AttentionForwardArgs& args, const Slice& slice, in
     const int64_t end = whole ? row_begin(csr, row + 1) : work.end;
     if (whole && end - begin > longest) continue;
     V sums[1][kVectors] = {};
-    for (int64_t h = 0; h < shape.count; ++h) softmax[h] = {};
+    softmax.clear(heads);
     auto add = [&](const Chunk& chunk) {
-      const bool rescale =
-          weigh_chunk<A>(args, chunk, row, shape.first, shape.count, softmax, factors, weights);
-      if (rescale) {
+      if (weigh_chunk<A>(args, chunk, row, heads, softmax, factors, weights)) {
         JAXGNN_UNROLL
         for (int k = 0; k < kVectors; ++k) {
           sums[0][k] *= load_weight<N, kWeighting>(factors + shape.weights[k]);
         }
       }
-      add_rows(csr, chunk, values, width, shape, weights, sums);
+      add_rows(csr, chunk, values, width, shape, heads.stride, {weights}, sums);
     };
     over_chunks(attention, row, begin, end, add, Ignore{});
+    add_lanes(heads, softmax.total);
 
     // A head's softmax is written by the slice in which the head begins.
     const int64_t skipped = slice.feature > shape.first * head_width ? 1 : 0;
     if (!whole) {
-      A* partial = static_cast<A*>(args.partials) + work.part * (width + 2 * heads);
+      A* partial = static_cast<A*>(args.partials) + work.part * (width + 2 * num_heads);
       JAXGNN_UNROLL
       for (int k = 0; k < kVectors; ++k) {
         std::memcpy(partial + slice.feature + shape.features[k], &sums[0][k], sizeof(V));
       }
       for (int64_t h = skipped; h < shape.count; ++h) {
         partial[width + shape.first + h] = softmax[h].largest;
-        partial[width + heads + shape.first + h] = softmax[h].total;
+        partial[width + num_heads + shape.first + h] = softmax[h].total;
       }
       continue;
     }
@@ -88,7 +81,7 @@ JAXGNN_OUTLINE void run(const AttentionForwardArgs& args, const Slice& slice, in
                sums[0][k] / divisor);
     }
     for (int64_t h = skipped; h < shape.count; ++h) {
-      static_cast<A*>(args.log_sum)[row * heads + shape.first + h] = softmax[h].log_sum();
+      static_cast<A*>(args.log_sum)[row * num_heads + shape.first + h] = softmax[h].log_sum();
     }
   }
 }

@@ -7,58 +7,55 @@ namespace {
 
 constexpr int kMaxVectors = kRegisters / 4;  // two sums a feature
 
-// What the gradients of a chunk's scores are made of, by edge, for one head.
-template <class A>
+// What the gradients of a chunk's scores are made of, [edges, stride of the heads].
+template <class A, int kHeads>
 struct Scored {
-  A scores[kChunk];  // before the LeakyReLU, then the softmax's weights
-  A log_sums[kChunk];
-  A deltas[kChunk];
-  A slopes[kChunk];
+  A weights[kChunk * kHeads];  // first the scores before the LeakyReLU
+  A log_sums[kChunk * kHeads];
+  A deltas[kChunk * kHeads];
+  A slopes[kChunk * kHeads];
 };
 
-// From scores to weights and slopes.
-template <class A>
-JAXGNN_INLINE void weigh(int count, A slope, Scored<A>& edges) {
+// From scores to weights and slopes. Calls body(i, j, weights, slopes) for each vector i, of the
+// heads from j on.
+template <class A, int kHeads, class Body>
+JAXGNN_INLINE void weigh(const Heads<A>& heads, int64_t edges, A slope, Scored<A, kHeads>& scored,
+                         const Body& body) {
   constexpr int N = kLanes<A>;
   using V = Vector<A, N>;
-  for (int c = 0; c < count; c += N) {
-    const V sum = load<N>(edges.scores + c);
-    const V score = leaky_relu(sum, slope);
-    store<N>(edges.slopes + c, slopes_of(sum, slope));
-    store<N>(edges.scores + c, exponential<A, N>(score - load<N>(edges.log_sums + c)));
+  for (int64_t i = 0, j = 0; i < heads.padded(edges); i += N) {
+    const V sum = load<N>(scored.weights + i);
+    const V slopes = slopes_of(sum, slope);
+    const V log_sum = load<N>(scored.log_sums + i);
+    const V weights = exponential<A, N>(leaky_relu(sum, slope) - log_sum);
+    store<N>(scored.slopes + i, slopes);
+    store<N>(scored.weights + i, weights);
+    body(i, j, weights, slopes);
+    j = j + N < heads.period ? j + N : 0;
   }
 }
 
-// By senders: the weights of a chunk's edges before and after the multiplication by the LeakyReLU's
-// slope, [edges, 2, heads of the slice]. Adds the edges' terms to `deltas`.
+// By senders: the weights of a chunk's edges, and their products with the LeakyReLU's slopes, in
+// place of the slopes. Adds the edges' terms to `deltas`, in their lanes.
 template <class A>
 JAXGNN_OUTLINE void weigh_chunk(const AttentionGradientArgs& args, const Chunk& chunk, int64_t row,
-                                int64_t first, int64_t count, A* deltas, A* weights) {
+                                const Heads<A>& heads, A* deltas, Scored<A, kMaxHeads>& scored) {
+  constexpr int N = kLanes<A>;
   const AttentionArgs& attention = args.attention;
-  const int64_t heads = attention.heads;
+  const int64_t all = attention.heads;
   const A* receivers = static_cast<const A*>(args.receivers);
-  const A* own = static_cast<const A*>(attention.sender_scores) + row * heads;
+  const A* own = static_cast<const A*>(attention.sender_scores) + row * all;
   const A slope = static_cast<A>(attention.negative_slope);
-  Scored<A> edges;
-  for (int64_t h = 0; h < count; ++h) {
-    const int64_t head = first + h;
-    sum_scores(attention, chunk, head, receivers, 3 * heads, own[head], edges.scores);
-    for (int c = 0; c < kChunk; ++c) edges.log_sums[c] = edges.deltas[c] = 0;
-    for (int c = 0; c < chunk.count; ++c) {
-      const A* of_node = receivers + chunk.columns[c] * 3 * heads + head;
-      edges.log_sums[c] = of_node[heads];
-      edges.deltas[c] = of_node[2 * heads];
-    }
-    weigh(chunk.count, slope, edges);
-    for (int c = 0; c < chunk.count; ++c) {
-      deltas[h] += edges.slopes[c] * edges.scores[c] * edges.deltas[c];
-    }
-    drop(attention, chunk, head, edges.scores);
-    for (int c = 0; c < chunk.count; ++c) {
-      A* pair = weights + c * 2 * count + h;
-      pair[0] = edges.scores[c];
-      pair[count] = edges.scores[c] * edges.slopes[c];
-    }
+  sum_scores(attention, chunk, heads, receivers, 3 * all, own, scored.weights);
+  gather(chunk, heads, receivers + all, 3 * all, A{0}, scored.log_sums);
+  gather(chunk, heads, receivers + 2 * all, 3 * all, A{0}, scored.deltas);
+  weigh(heads, chunk.count, slope, scored, [&](int64_t i, int64_t j, auto weights, auto slopes) {
+    const auto delta = slopes * weights * load<N>(scored.deltas + i);
+    store<N>(deltas + j, load<N>(deltas + j) + delta);
+  });
+  drop(attention, chunk, heads, scored.weights);
+  for (int64_t i = 0; i < heads.padded(chunk.count); i += N) {
+    store<N>(scored.slopes + i, load<N>(scored.weights + i) * load<N>(scored.slopes + i));
   }
 }
 
@@ -72,11 +69,13 @@ JAXGNN_OUTLINE void run(const AttentionGradientArgs& args, const Slice& slice, i
   using V = Vector<A, N>;
   const AttentionArgs& attention = args.attention;
   const Rows& csr = attention.rows;
-  const int64_t width = attention.width, heads = attention.heads;
+  const int64_t width = attention.width, num_heads = attention.heads;
   const int64_t longest = longest_whole_row(csr);
   const SliceShape<N, kVectors, kWeighting> shape(slice, head_width);
+  const Heads<A> heads(shape.first, shape.count);
   const T* cotangent = static_cast<const T*>(args.cotangent) + slice.feature;
-  A weights[kChunk * 2 * kMaxHeads], deltas[kMaxHeads], products[kVectors * N + 4 * kLanes<T>];
+  Scored<A, kMaxHeads> scored;
+  A deltas[kMaxHeads], products[kVectors * N + 4 * kLanes<T>];
 
   for (int64_t row = work.first; row < work.last; ++row) {
     const bool whole = work.part < 0;
@@ -84,14 +83,16 @@ JAXGNN_OUTLINE void run(const AttentionGradientArgs& args, const Slice& slice, i
     const int64_t end = whole ? row_begin(csr, row + 1) : work.end;
     if (whole && end - begin > longest) continue;
     V sums[2][kVectors] = {};
-    for (int64_t h = 0; h < shape.count; ++h) deltas[h] = 0;
+    for (int64_t h = 0; h < heads.period; ++h) deltas[h] = 0;
     auto add = [&](const Chunk& chunk) {
-      weigh_chunk<A>(args, chunk, row, shape.first, shape.count, deltas, weights);
-      add_rows(csr, chunk, cotangent, width, shape, weights, sums);
+      weigh_chunk<A>(args, chunk, row, heads, deltas, scored);
+      add_rows(csr, chunk, cotangent, width, shape, heads.stride, {scored.weights, scored.slopes},
+               sums);
     };
     over_chunks(attention, row, begin, end, add, Ignore{});
+    add_lanes(heads, deltas);
 
-    A* partial = whole ? nullptr : static_cast<A*>(args.partials) + work.part * (width + heads);
+    A* partial = whole ? nullptr : static_cast<A*>(args.partials) + work.part * (width + num_heads);
     JAXGNN_UNROLL
     for (int k = 0; k < kVectors; ++k) {
       const int64_t feature = slice.feature + shape.features[k];
@@ -103,7 +104,7 @@ JAXGNN_OUTLINE void run(const AttentionGradientArgs& args, const Slice& slice, i
       std::memcpy(products + shape.features[k], &sums[1][k], sizeof(V));
     }
     // The slices of a head run in sequence: the first one initializes its sum.
-    A* scores = whole ? static_cast<A*>(args.scores_gradient) + row * heads : partial + width;
+    A* scores = whole ? static_cast<A*>(args.scores_gradient) + row * num_heads : partial + width;
     const T* values = static_cast<const T*>(attention.values) + row * width + slice.feature;
     for (int64_t h = 0; h < shape.count; ++h) {
       const int64_t head = shape.first + h, feature = head * head_width - slice.feature;
@@ -151,7 +152,9 @@ void run_receivers(const AttentionGradientArgs& args, int64_t first, int64_t las
   using A = Accumulator<T>;
   const AttentionArgs& attention = args.attention;
   const Rows& csr = attention.rows;
-  const int64_t width = attention.width, heads = attention.heads, head_width = width / heads;
+  const int64_t width = attention.width, num_heads = attention.heads;
+  const int64_t head_width = width / num_heads;
+  const Heads<A> heads(first, last - first);
   const int64_t longest = longest_whole_row(csr);
   const int64_t bytes = (last - first) * head_width * static_cast<int64_t>(sizeof(T));
   const T* values = static_cast<const T*>(attention.values);
@@ -159,30 +162,28 @@ void run_receivers(const AttentionGradientArgs& args, int64_t first, int64_t las
   const A slope = static_cast<A>(attention.negative_slope);
   A* edge_gradient = static_cast<A*>(args.edge_gradient);
   A* loop_gradient = static_cast<A*>(args.loop_gradient);
-  Scored<A> edges[kHeadsAtOnce];
-  A kept[kHeadsAtOnce][kChunk], totals[kHeadsAtOnce];
+  Scored<A, kHeadsAtOnce> scored;
+  A* kept = scored.deltas;
+  A totals[kHeadsAtOnce];
 
   for (int64_t row = work.first; row < work.last; ++row) {
     const bool whole = work.part < 0;
     const int64_t begin = whole ? row_begin(csr, row) : work.begin;
     const int64_t end = whole ? row_begin(csr, row + 1) : work.end;
     if (whole && end - begin > longest) continue;
-    const A* own = static_cast<const A*>(args.receivers) + row * 3 * heads;
+    const A* own = static_cast<const A*>(args.receivers) + row * 3 * num_heads;
     const T* cotangent = static_cast<const T*>(args.cotangent) + row * width;
     for (int64_t h = first; h < last; ++h) totals[h - first] = 0;
     auto add = [&](const Chunk& chunk) {
-      for (int64_t h = first; h < last; ++h) {
-        Scored<A>& scored = edges[h - first];
-        sum_scores(attention, chunk, h, senders, heads, own[h], scored.scores);
-        for (int c = 0; c < kChunk; ++c) scored.log_sums[c] = own[heads + h];
-        weigh(chunk.count, slope, scored);
-        for (int c = 0; c < kChunk; ++c) kept[h - first][c] = 1;
-        drop(attention, chunk, h, kept[h - first]);
-      }
-      A* gradient = chunk.loop ? loop_gradient : edge_gradient;
+      sum_scores(attention, chunk, heads, senders, num_heads, own, scored.weights);
+      gather(chunk, heads, own + num_heads, 0, A{0}, scored.log_sums);  // the same at each edge
+      weigh(heads, chunk.count, slope, scored, [](int64_t, int64_t, auto, auto) {});
+      for (int64_t i = 0; i < heads.padded(chunk.count); ++i) kept[i] = 1;
+      drop(attention, chunk, heads, kept);
       for (int c = 0; c < chunk.count; ++c) {
+        A* gradient = c < chunk.loops ? loop_gradient : edge_gradient;
         const T* column = values + chunk.columns[c] * width;
-        if (!chunk.loop) {
+        if (c >= chunk.loops) {
           prefetch_ahead(csr, chunk.place + c, values + first * head_width, width, bytes);
         }
         for (int64_t h = first; h < last; ++h) {
@@ -191,25 +192,25 @@ void run_receivers(const AttentionGradientArgs& args, int64_t first, int64_t las
                 constexpr int kCount = decltype(lanes)::value;
                 return load<kCount>(cotangent + f) * load<kCount>(column + f);
               });
-          const Scored<A>& scored = edges[h - first];
-          const A difference = kept[h - first][c] * dot - own[2 * heads + h];
-          const A ds = scored.scores[c] * difference * scored.slopes[c];
+          const int64_t i = c * heads.stride + h - first;
+          const A difference = kept[i] * dot - own[2 * num_heads + h];
+          const A ds = scored.weights[i] * difference * scored.slopes[i];
           totals[h - first] += ds;
-          if (gradient != nullptr) gradient[chunk.edges[c] * heads + h] = ds;
+          if (gradient != nullptr) gradient[chunk.edges[c] * num_heads + h] = ds;
         }
       }
     };
     auto pass = [&](int64_t edge) {
       if (edge_gradient == nullptr) return;
-      for (int64_t h = first; h < last; ++h) edge_gradient[edge * heads + h] = 0;
+      for (int64_t h = first; h < last; ++h) edge_gradient[edge * num_heads + h] = 0;
     };
     over_chunks(attention, row, begin, end, add, pass);
-    A* scores = whole ? static_cast<A*>(args.scores_gradient) + row * heads
-                      : static_cast<A*>(args.partials) + work.part * heads;
+    A* scores = whole ? static_cast<A*>(args.scores_gradient) + row * num_heads
+                      : static_cast<A*>(args.partials) + work.part * num_heads;
     for (int64_t h = first; h < last; ++h) scores[h] = totals[h - first];
     const bool beginning = begin == row_begin(csr, row);
     if (loop_gradient != nullptr && row >= attention.num_columns && beginning) {
-      for (int64_t h = first; h < last; ++h) loop_gradient[row * heads + h] = 0;
+      for (int64_t h = first; h < last; ++h) loop_gradient[row * num_heads + h] = 0;
     }
   }
 }

@@ -5,6 +5,8 @@
 // in an anonymous namespace, so that no two of them share code.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/attention/edge_chunks.h"
 
 namespace jaxgnn::attention {
@@ -13,48 +15,83 @@ namespace {
 JAXGNN_INLINE float logarithm(float x) { return __builtin_logf(x); }
 JAXGNN_INLINE double logarithm(double x) { return __builtin_log(x); }
 
-// Online softmax over the edges so far: the maximum score, and the sum of the exponentials of the
-// differences to it.
+// What is subtracted from scores: not the difference of two infinities where all is masked.
+template <class V>
+JAXGNN_INLINE V base_of(V largest) {
+  using A = std::remove_reference_t<decltype(largest[0])>;
+  return largest == -kInfinity<A> ? V{} : largest;
+}
+
+// One head's sum of the exponentials of the differences to the maximum score.
 template <class A>
-struct Softmax {
+struct HeadSoftmax {
   A largest = -kInfinity<A>;
   A total = 0;
 
-  // What is subtracted: not the difference of two infinities where all is masked.
   A base() const { return largest == -kInfinity<A> ? A{0} : largest; }
   // The result's divisor: 0 / 1 where there is no edge.
   A divisor() const { return total == 0 ? A{1} : total; }
   A log_sum() const { return total == 0 ? A{0} : base() + logarithm(total); }
 };
 
-// Takes a chunk's scores in, given before the LeakyReLU, and makes weights of them. Returns what
-// earlier weights are to be multiplied by.
+// Online softmax of some heads over the edges so far; each lane has the sum of its own edges.
 template <class A>
-JAXGNN_INLINE A add_scores(Softmax<A>& softmax, int count, A slope, A* scores) {
+struct Softmax {
+  A largest[kMaxHeads];
+  A total[kMaxHeads];
+  bool empty;
+
+  JAXGNN_INLINE void clear(const Heads<A>& heads) {
+    constexpr int N = kLanes<A>;
+    for (int64_t j = 0; j < heads.period; j += N) {
+      store<N>(largest + j, Vector<A, N>{} - kInfinity<A>);
+      store<N>(total + j, Vector<A, N>{});
+    }
+    empty = true;
+  }
+  // After add_lanes(heads, total).
+  HeadSoftmax<A> operator[](int64_t h) const { return {largest[h], total[h]}; }
+};
+
+// Takes a chunk's scores in, given before the LeakyReLU, and makes weights of them. Returns whether
+// earlier weights are to be multiplied by `factors`.
+template <class A>
+JAXGNN_INLINE bool add_scores(const Heads<A>& heads, int64_t edges, A slope, Softmax<A>& softmax,
+                              A* scores, A* factors) {
   constexpr int N = kLanes<A>;
   using V = Vector<A, N>;
-  V most = V{} - kInfinity<A>;
-  for (int c = 0; c < count; c += N) {
-    const V score = leaky_relu(load<N>(scores + c), slope);
-    most = maximum(most, score);
-    store<N>(scores + c, score);
+  const int64_t size = heads.padded(edges), period = heads.period;
+  bool rescale = false;
+  for (int64_t j = 0; j < period; j += N) {
+    V most = V{} - kInfinity<A>;
+    for (int64_t i = j; i < size; i += period) {
+      const V score = leaky_relu(load<N>(scores + i), slope);
+      most = maximum(most, score);
+      store<N>(scores + i, score);
+    }
+    const auto larger = [](auto a, auto b) { return maximum(a, b); };
+    const V before = load<N>(softmax.largest + j);
+    const V largest = maximum(before, over_lanes<A, N>(most, heads.stride, larger));
+    const V base = base_of(largest);
+    V total = load<N>(softmax.total + j);
+    if (!softmax.empty && std::memcmp(&before, &largest, sizeof(V)) != 0) {
+      const V factor = exponential<A, N>(before - base);
+      total *= factor;
+      store<N>(factors + j, factor);
+      rescale = true;
+    } else {
+      store<N>(factors + j, V{} + A{1});
+    }
+    for (int64_t i = j; i < size; i += period) {
+      const V weight = exponential<A, N>(load<N>(scores + i) - base);
+      total += weight;
+      store<N>(scores + i, weight);
+    }
+    store<N>(softmax.largest + j, largest);
+    store<N>(softmax.total + j, total);
   }
-  const A before = softmax.largest;
-  for (int lane = 0; lane < N; ++lane) {
-    softmax.largest = maximum(softmax.largest, static_cast<A>(most[lane]));
-  }
-  const A base = softmax.base();
-  V sums = {};
-  for (int c = 0; c < count; c += N) {
-    const V weight = exponential<A, N>(load<N>(scores + c) - base);
-    sums += weight;
-    store<N>(scores + c, weight);
-  }
-  const A factor = softmax.largest == before ? A{1} : exponential<A>(before - base);
-  A total = softmax.total * factor;
-  for (int lane = 0; lane < N; ++lane) total += sums[lane];
-  softmax.total = total;
-  return factor;
+  softmax.empty = false;
+  return rescale;
 }
 
 // Joins the parts of a row, in the first of them, and stores it.
@@ -66,7 +103,7 @@ void join(const AttentionForwardArgs& args, int64_t row, int64_t first, int64_t 
   A* parts = static_cast<A*>(args.partials);
   A* sums = parts + first * stride;
   for (int64_t h = 0; h < heads; ++h) {
-    Softmax<A> all;
+    HeadSoftmax<A> all;
     for (int64_t part = first; part < last; ++part) {
       all.largest = maximum(all.largest, parts[part * stride + width + h]);
     }

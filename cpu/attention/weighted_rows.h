@@ -27,24 +27,24 @@ struct SliceShape {
   }
 };
 
-// sums[s][k] += weights[c][s] x[c's column] for the edges c of a chunk. `x` points at the slice,
-// `weights` are [chunk, kSums, heads].
+// sums[s][k] += weights[s][c] x[c's column] for the edges c of a chunk. `x` points at the slice,
+// the weights are [chunk, stride].
 template <class T, int N, int kVectors, Weighting kWeighting, int kSums>
 JAXGNN_INLINE void add_rows(const Rows& csr, const Chunk& chunk, const T* x, int64_t width,
-                            const SliceShape<N, kVectors, kWeighting>& shape,
-                            const Accumulator<T>* weights,
+                            const SliceShape<N, kVectors, kWeighting>& shape, int64_t stride,
+                            const Accumulator<T>* const (&weights)[kSums],
                             Vector<Accumulator<T>, N> (&sums)[kSums][kVectors]) {
   constexpr int64_t kBytes = int64_t{kVectors} * N * sizeof(T);
-  for (int c = 0; c < chunk.count; ++c, weights += kSums * shape.count) {
+  for (int c = 0; c < chunk.count; ++c) {
     const T* from = x + chunk.columns[c] * width;
-    if (!chunk.loop) prefetch_ahead<kBytes>(csr, chunk.place + c, x, width);
+    if (c >= chunk.loops) prefetch_ahead<kBytes>(csr, chunk.place + c, x, width);
     JAXGNN_UNROLL
     for (int k = 0; k < kVectors; ++k) {
       const auto value = load<N>(from + shape.features[k]);
       JAXGNN_UNROLL
       for (int s = 0; s < kSums; ++s) {
-        sums[s][k] +=
-            load_weight<N, kWeighting>(weights + s * shape.count + shape.weights[k]) * value;
+        const Accumulator<T>* weight = weights[s] + c * stride + shape.weights[k];
+        sums[s][k] += load_weight<N, kWeighting>(weight) * value;
       }
     }
   }

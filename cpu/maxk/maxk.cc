@@ -4,12 +4,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "common/philox.h"
+#include "cpu/core/philox.h"
 #include "cpu/maxk/cbsr.h"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 namespace jaxgnn::maxk {
 namespace {
@@ -180,20 +176,6 @@ void select_row(const T* x, int64_t width, int64_t k, bool zeros, T* values, Ind
   }
 }
 
-// The low halves of 64-bit lanes times a 32-bit number.
-using Wide = Vector<uint64_t, kVectorBytes / 8>;
-JAXGNN_INLINE Wide multiply_low(Wide v, uint32_t by) {
-#if defined(__AVX512F__)
-  return (Wide)_mm512_maskz_mul_epu32(0xff, (__m512i)v, _mm512_set1_epi64(by));
-#elif defined(__AVX2__)
-  return (Wide)_mm256_mul_epu32((__m256i)v, _mm256_set1_epi64x(by));
-#elif defined(__SSE2__)
-  return (Wide)_mm_mul_epu32((__m128i)v, _mm_set1_epi64x(by));
-#else
-  return (v & 0xffffffffu) * uint64_t{by};
-#endif
-}
-
 // Writes the even lanes of both, in pairs, and then the odd ones.
 JAXGNN_INLINE void store_pairs(uint32_t* to, Wide first, Wide second) {
 #if defined(__AVX512F__)
@@ -209,30 +191,18 @@ JAXGNN_INLINE void store_pairs(uint32_t* to, Wide first, Wide second) {
 #endif
 }
 
-// Dropout's words of a row, rounded up to whole vectors: a block of four columns in each lane, of
-// which the low half counts (see common/philox.h).
-constexpr int kBlocks = static_cast<int>(sizeof(Wide) / sizeof(uint64_t));
-constexpr int64_t kDrawn = 4 * kBlocks;
+// Dropout's words of a row, rounded up to whole vectors: a block of four columns in each lane.
+constexpr int64_t kDrawn = kColumnsPerBlock * kCounters;
 
 void draw_words(uint64_t row, const uint32_t* key, int64_t width, uint32_t* words) {
   Wide lane;  // the first half of the blocks in the even lanes: the order of store_pairs
-  for (int i = 0; i < kBlocks; ++i) lane[i] = static_cast<uint64_t>(i / 2 + i % 2 * kBlocks / 2);
+  for (int i = 0; i < kCounters; ++i) {
+    lane[i] = static_cast<uint64_t>(i / 2 + i % 2 * kCounters / 2);
+  }
   for (int64_t f = 0; f < width; f += kDrawn) {
-    Wide c0 = Wide{} + row, c1 = Wide{} + (row >> 32);
-    Wide c2 = lane + static_cast<uint64_t>(f / 4), c3 = {};
-    uint32_t key0 = key[0], key1 = key[1];
-    for (int round = 0; round < 10; ++round) {
-      const Wide product0 = multiply_low(c0, 0xD2511F53u);
-      const Wide product1 = multiply_low(c2, 0xCD9E8D57u);
-      c0 = (product1 >> 32) ^ c1 ^ key0;
-      c1 = product1;
-      c2 = (product0 >> 32) ^ c3 ^ key1;
-      c3 = product0;
-      key0 += 0x9E3779B9u;
-      key1 += 0xBB67AE85u;
-    }
-    constexpr uint64_t kLow = 0xffffffff;
-    store_pairs(words + f, (c0 & kLow) | (c1 << 32), (c2 & kLow) | (c3 << 32));
+    const Wide block = lane + static_cast<uint64_t>(f / kColumnsPerBlock);
+    const PhiloxPairs drawn = philox_pairs(Wide{} + row, block, key[0], key[1]);
+    store_pairs(words + f, drawn.first, drawn.second);
   }
 }
 

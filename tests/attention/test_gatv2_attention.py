@@ -1,6 +1,7 @@
 """GATv2's attention over neighbors against dense float64: values, derivatives, transforms."""
 
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from tests.support.oracle_attention import (
     keep_factors,
     mixed_graph,
 )
+from tests.support.processes import run_python
 from tests.support.strategies import skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -184,6 +186,34 @@ def test_the_same_bits_and_nothing_of_edges_times_heads():
     text = run.lower(graph, *operands).as_text()
     assert text.count("@jaxgnn_pair_attention_gradients") == 2
     assert "20000x3" not in text and "60000" not in text
+
+
+ON_SOME_CORES = """
+import os, sys
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
+import hashlib, jax
+from jaxgnn import Graph, gatv2_attention
+
+edges = jax.random.randint(jax.random.key(0), (2, 9000), 0, 3000)
+graph = Graph.from_edges(*edges, num_nodes=3000)
+left, right, att = (
+    jax.random.normal(jax.random.key(1 + i), shape)
+    for i, shape in enumerate([(3000, 8, 8), (3000, 8, 8), (8, 8)])
+)
+step = jax.jit(jax.value_and_grad(lambda *x: gatv2_attention(graph, *x).sum(), (0, 1, 2)))
+for x in step(left, right, att)[1]:
+    print(hashlib.sha256(x.tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core"
+)
+def test_gradients_are_those_of_any_number_of_cores():
+    """The vector's is a sum over all nodes, which XLA cuts by its threads."""
+    as_users = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+    one, two = (run_python("-c", ON_SOME_CORES, count, **as_users).stdout for count in "12")
+    assert one == two and len(one.split()) == 3
 
 
 def test_arrays_without_elements():
