@@ -163,7 +163,7 @@ void run_receivers(const AttentionGradientArgs& args, int64_t first, int64_t las
   A* edge_gradient = static_cast<A*>(args.edge_gradient);
   A* loop_gradient = static_cast<A*>(args.loop_gradient);
   Scored<A, kHeadsAtOnce> scored;
-  A* kept = scored.deltas;
+  A* kept = scored.deltas;  // delta is one for the row here
   A totals[kHeadsAtOnce];
 
   for (int64_t row = work.first; row < work.last; ++row) {
