@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -114,16 +114,17 @@ class Checkpoints:
 
     def _try_restore(self, epoch: int, arguments: ocp.args.Composite) -> tuple[Any, str]:
         """What Orbax restores, or why it does not."""
-        with _quiet():
-            try:
+        try:
+            with _quiet():
                 return self._manager.restore(epoch, args=arguments), ""
-            except MemoryError:
-                raise
-            except Exception as error:  # Orbax and TensorStore raise what they like
-                first = next(iter(str(error).splitlines()), "")
-                reason = f"{type(error).__name__}: {printable(first)[:100]}"
+        except MemoryError:
+            raise
+        except Exception as error:  # Orbax and TensorStore raise what they like
+            first = next(iter(str(error).splitlines()), "")
+            reason = f"{type(error).__name__}: {printable(first)[:100]}"
+        with _quiet():
             gc.collect()
-            return None, reason
+        return None, reason
 
     @contextlib.contextmanager
     def _os_errors(self) -> Iterator[None]:
@@ -152,12 +153,31 @@ def _quiet() -> Iterator[None]:
     the exception that it raises."""
     for name in ("absl", "orbax"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    hooks = sys.unraisablehook, threading.excepthook
+    unraisable, of_threads = sys.unraisablehook, threading.excepthook
     sys.unraisablehook = threading.excepthook = lambda _: None
     try:
         yield
+    except BaseException:
+        unraisable = _LateCallbacks.dropped_from(unraisable)
+        raise
     finally:
-        sys.unraisablehook, threading.excepthook = hooks
+        sys.unraisablehook, threading.excepthook = unraisable, of_threads
+
+
+class _LateCallbacks:
+    """A hook that drops TensorStore's calls into an event loop that Orbax has closed: after an
+    error its threads make them at any time, until the process ends."""
+
+    def __init__(self, hook: Callable[[Any], object]):
+        self._hook = hook
+
+    @classmethod
+    def dropped_from(cls, hook: Callable[[Any], object]) -> _LateCallbacks:
+        return hook if isinstance(hook, cls) else cls(hook)
+
+    def __call__(self, unraisable: Any, /) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            self._hook(unraisable)
 
 
 def _checksum(flat: dict[str, Any]) -> str:
