@@ -18,6 +18,7 @@ struct SpmmArgs {
   Reduce reduce;
   int64_t width;        // F
   int64_t heads;        // H, divides F
+  bool narrow_slices;   // on a GPU features are cut into slices of 128 bytes also for short rows
   const void* x;        // T[N, F]
   const void* weights;  // A[E, H], or null for ones
   void* out;            // T[R, F]

@@ -1,10 +1,12 @@
-// The XLA FFI handlers of all families, on the kernels of isa.h.
+// The XLA FFI handlers of all families, on the kernels of isa.h, and of sampling on its own.
 #include "cpu/bindings.h"
 #include "cpu/core/ffi.h"
+#include "cpu/sampling/sampling.h"
 #include "ffi/aggregation.h"
 #include "ffi/attention.h"
 #include "ffi/gaussian.h"
 #include "ffi/maxk.h"
+#include "ffi/sampling.h"
 
 namespace jaxgnn {
 
@@ -73,6 +75,20 @@ Error launch_gaussian_coordinates(const GaussianGradientArgs& args, Launch& laun
 }
 }  // namespace gaussian
 
+namespace sampling {
+Error launch_sample_edges(const SampleArgs& args, Launch& launch) {
+  return launch(sample_edges, args);
+}
+Error launch_mark_edges(const MarkArgs& args, Launch& launch) { return launch(mark_edges, args); }
+Error launch_drop_edges(const DropArgs& args, Launch& launch) { return launch(drop_edges, args); }
+Error launch_permute_bits(const PermuteArgs& args, Launch& launch) {
+  return launch(permute_bits, args);
+}
+Error launch_compact_edges(const CompactArgs& args, Launch& launch) {
+  return launch(compact_edges, args);
+}
+}  // namespace sampling
+
 void bind_ffi(nanobind::module_& module) {
   module.def(
       "registrations",
@@ -82,6 +98,7 @@ void bind_ffi(nanobind::module_& module) {
         maxk::add_targets(targets);
         attention::add_targets(targets);
         gaussian::add_targets(targets);
+        sampling::add_targets(targets);
         return targets.stages;
       },
       "The XLA FFI handlers by target name, as capsules for jax.ffi.register_ffi_target.");

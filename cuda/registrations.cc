@@ -8,8 +8,10 @@
 #include "cuda/aggregation/aggregation.h"
 #include "cuda/bindings.h"
 #include "cuda/gaussian/gaussian.h"
+#include "cuda/sampling/sampling.h"
 #include "ffi/aggregation.h"
 #include "ffi/gaussian.h"
+#include "ffi/sampling.h"
 
 namespace jaxgnn {
 namespace {
@@ -23,7 +25,12 @@ cudaError_t load_kernels() {
   JAXGNN_TRY(maxk::load_kernels(load));
   JAXGNN_TRY(attention::load_kernels(load));
   JAXGNN_TRY(gaussian::launch_gaussian_spmm({}, load));
-  return gaussian::launch_gaussian_coordinates({}, load);
+  JAXGNN_TRY(gaussian::launch_gaussian_coordinates({}, load));
+  JAXGNN_TRY(sampling::launch_sample_edges({}, load));
+  JAXGNN_TRY(sampling::launch_mark_edges({}, load));
+  JAXGNN_TRY(sampling::launch_drop_edges({}, load));
+  JAXGNN_TRY(sampling::launch_permute_bits({}, load));
+  return sampling::launch_compact_edges({}, load);
 }
 
 // Called before each execution of a program, and before it is captured into a CUDA graph. Kernels
@@ -69,6 +76,7 @@ void bind_ffi(nanobind::module_& module) {
         maxk::add_cuda_targets(targets);
         attention::add_cuda_targets(targets);
         gaussian::add_targets(targets);
+        sampling::add_targets(targets);
         return targets.stages;
       },
       "The XLA FFI handlers by target name and stage, as capsules for "

@@ -10,7 +10,7 @@ namespace jaxgnn::aggregation {
 template <class Launch>
 Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const AnyBuffer& x,
                   const AnyBuffer& weights, AnyBuffer& out, AnyBuffer* ties, AnyBuffer& partials,
-                  int64_t reduce) {
+                  int64_t reduce, bool narrow_slices) {
   const DataType type = x.element_type(), sums = accumulator(type);
   const int64_t edges = from.num_edges() > 0 ? from.num_edges() : dim(x, 0);
   SpmmArgs args{};
@@ -19,6 +19,7 @@ Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const A
   args.reduce = static_cast<Reduce>(reduce);
   args.width = dim(x, 1);
   args.heads = count(weights) > 0 ? dim(weights, 1) : 1;
+  args.narrow_slices = narrow_slices;
   check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
   check.matrix(x, type, dim(x, 0), args.width, "x must be [nodes, features]");
   check.gathered(dim(x, 0), edges);
@@ -50,10 +51,12 @@ Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const A
 template <class Launch>
 Error spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
            AnyBuffer row_order, AnyBuffer x, AnyBuffer weights, Result out, Result partials,
-           Int<attr::reduce> reduce, Int<attr::split_length> split_length) {
+           Int<attr::narrow_slices> narrow_slices, Int<attr::reduce> reduce,
+           Int<attr::split_length> split_length) {
   Check check("jaxgnn_spmm");
   const RowOperands from{row_offsets, columns, &splits, *split_length, &row_order};
-  return reduce_rows(check, launch, from, x, weights, *out, nullptr, *partials, *reduce);
+  return reduce_rows(check, launch, from, x, weights, *out, nullptr, *partials, *reduce,
+                     *narrow_slices != 0);
 }
 
 template <class Launch>
@@ -62,7 +65,7 @@ Error spmm_ties(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuff
                 Result partials, Int<attr::reduce> reduce, Int<attr::split_length> split_length) {
   Check check("jaxgnn_spmm_ties");
   const RowOperands from{row_offsets, columns, &splits, *split_length, &row_order};
-  return reduce_rows(check, launch, from, x, weights, *out, &*ties, *partials, *reduce);
+  return reduce_rows(check, launch, from, x, weights, *out, &*ties, *partials, *reduce, false);
 }
 
 template <class Launch>

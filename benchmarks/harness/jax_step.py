@@ -91,7 +91,8 @@ def step(
     def gradients() -> tuple[float, float, Arrays]:
         if setting.continuous and not setting.regularized:
             return float(first_loss), float(first_loss), exact
-        checked_apply, inputs, precision = apply, x, None
+        checked_apply, inputs = apply, x
+        precision = jax.config.jax_default_matmul_precision
         if not setting.continuous:
             # Rounding decides which entries MaxK keeps, or which edge has the maximum, and each
             # counts whole: the gradients of the same model in float32 are checked.

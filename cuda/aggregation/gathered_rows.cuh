@@ -350,10 +350,11 @@ inline bool is_aligned(const void* pointer) {
 
 // The policy's kernels on all rows but the join of the parts. `rows_aligned` says whether all
 // feature rows begin at multiples of 16 bytes, but for the width; `weights_aligned` the same of
-// what the edges carry.
+// what the edges carry. With `narrow_slices` short rows, too, are walked a slice of 128 bytes after
+// the other, by groups of eight lanes.
 template <typename P>
 cudaError_t launch_rows(const typename P::Params& p, bool rows_aligned, bool weights_aligned,
-                        const Launch& launch) {
+                        const Launch& launch, bool narrow_slices = false) {
   constexpr int V = 16 / sizeof(typename P::Type);
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
   const bool wide = p.rows.wide_columns || workers > INT32_MAX ||
@@ -374,7 +375,7 @@ cudaError_t launch_rows(const typename P::Params& p, bool rows_aligned, bool wei
     JAXGNN_TRY(launch_gather(long_rows<P, V>, p, workers, 32, 8 * V, launch));
     if (!launch.load) return cudaSuccess;
   }
-  if (launch.load || p.width <= 8 * V) {
+  if (launch.load || p.width <= 8 * V || narrow_slices) {
     JAXGNN_TRY((launch_short<P, V, 8>(p, launch)));
     if (!launch.load) return cudaSuccess;
   }

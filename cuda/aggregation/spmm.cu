@@ -200,14 +200,16 @@ cudaError_t launch_ties_join(const Params<T>& p, const Launch& launch) {
 }
 
 template <typename T, Kind kKind>
-cudaError_t launch_kind(const Params<T>& p, const Launch& launch) {
+cudaError_t launch_kind(const Params<T>& p, bool narrow_slices, const Launch& launch) {
   const bool rows_aligned = is_aligned(p.x) && is_aligned(p.out) && is_aligned(p.ties);
   const bool weights_aligned = is_aligned(p.weights);
   if (launch.load || p.weights != nullptr) {
-    JAXGNN_TRY((launch_rows<Reduction<T, kKind, true>>(p, rows_aligned, weights_aligned, launch)));
+    JAXGNN_TRY((launch_rows<Reduction<T, kKind, true>>(p, rows_aligned, weights_aligned, launch,
+                                                       narrow_slices)));
   }
   if (launch.load || p.weights == nullptr) {
-    JAXGNN_TRY((launch_rows<Reduction<T, kKind, false>>(p, rows_aligned, weights_aligned, launch)));
+    JAXGNN_TRY((launch_rows<Reduction<T, kKind, false>>(p, rows_aligned, weights_aligned, launch,
+                                                        narrow_slices)));
   }
   using Op = std::conditional_t<kKind == Kind::kSum, Sum, Extremum>;
   JAXGNN_TRY((launch_join<T, Op>(p.rows, p.partials, p.out, p.width, p.mean, p.sign < 0, launch)));
@@ -227,12 +229,12 @@ cudaError_t launch_type(const SpmmArgs& args, const Launch& launch) {
                     args.reduce == Reduce::kMin ? A(-1) : A(1),
                     args.reduce == Reduce::kMean};
   const bool sum = args.reduce == Reduce::kSum || args.reduce == Reduce::kMean;
-  if (launch.load || sum) JAXGNN_TRY((launch_kind<T, Kind::kSum>(p, launch)));
+  if (launch.load || sum) JAXGNN_TRY((launch_kind<T, Kind::kSum>(p, args.narrow_slices, launch)));
   if (launch.load || (!sum && p.ties == nullptr)) {
-    JAXGNN_TRY((launch_kind<T, Kind::kExtremum>(p, launch)));
+    JAXGNN_TRY((launch_kind<T, Kind::kExtremum>(p, args.narrow_slices, launch)));
   }
   if (launch.load || (!sum && p.ties != nullptr)) {
-    JAXGNN_TRY((launch_kind<T, Kind::kTies>(p, launch)));
+    JAXGNN_TRY((launch_kind<T, Kind::kTies>(p, args.narrow_slices, launch)));
   }
   return cudaSuccess;
 }

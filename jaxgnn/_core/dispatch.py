@@ -28,7 +28,7 @@ def dispatch(
 ) -> Any:
     """`kernel(*operands)` where the platform serves its targets, else `reference(*operands)`.
 
-    Has no derivative: it belongs inside a derivative rule.
+    With the setting `impl` `"jax"` the reference runs everywhere. Has no derivative: it belongs inside a derivative rule.
 
     Args:
         targets: the FFI targets that `kernel` calls.
@@ -40,6 +40,8 @@ def dispatch(
         RuntimeError: one of `platforms` does not serve the targets, or the platform is a third one,
             and the setting `impl` is `"kernel"`.
     """
+    if config.impl == "jax":
+        return reference(*operands)
     params = {"targets": targets, "platforms": platforms, "required": config.impl == "kernel"}
     leaves, tree = jax.tree.flatten(operands)
     if not any(isinstance(leaf, Tracer) for leaf in leaves):

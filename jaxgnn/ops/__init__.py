@@ -16,6 +16,8 @@ from jaxgnn.ops._gaussian.gaussian_spmm import gaussian_spmm
 from jaxgnn.ops._knn.knn_graph import knn_graph
 from jaxgnn.ops._maxk.maxk import CBSR, maxk
 from jaxgnn.ops._maxk.maxk_spmm import maxk_spmm
+from jaxgnn.ops._sampling.sampled_edges import sampled_edges
+from jaxgnn.ops._sampling.sampled_spmm import sampled_spmm
 
 __all__ = [
     "CBSR",
@@ -32,6 +34,8 @@ __all__ = [
     "maxk",
     "maxk_spmm",
     "readout",
+    "sampled_edges",
+    "sampled_spmm",
     "sddmm",
     "segment_reduce",
     "segment_softmax",

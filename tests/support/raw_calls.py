@@ -68,7 +68,15 @@ class Graph:
 
 SPLIT = {"split_length": SPLIT_LENGTH}
 FREE = frozenset({"split_length"})  # any positive one: what is read stays within the row
-BOOLEANS = {"self_loops", "by_senders", "rows_stacked", "shared_input", "transpose", "packed"}
+BOOLEANS = {
+    "self_loops",
+    "by_senders",
+    "narrow_slices",
+    "rows_stacked",
+    "shared_input",
+    "transpose",
+    "packed",
+}
 
 
 def spmm(g: Graph, ties: bool = False) -> Call:
@@ -80,7 +88,7 @@ def spmm(g: Graph, ties: bool = False) -> Call:
             **({"ties": out} if ties else {}),
             "partials": (((2 if ties else 1) * g.parts, FEATURES), F32),
         },
-        {"reduce": 2, **SPLIT},
+        {"reduce": 2, **({} if ties else {"narrow_slices": 0}), **SPLIT},
         FREE | {"x, axis 0", "weights, axis 1", "reduce"},
     )
 
@@ -480,6 +488,65 @@ def gaussian_coordinates(g: Graph) -> Call:
     )
 
 
+def sample_edges(g: Graph) -> Call:
+    listed = ((8,), I32)
+    return Call(
+        {
+            "row_offsets": g.offsets,
+            "columns": g.columns,
+            "places": np.array([0, 3, 0], I32),
+            "offsets": np.array([0, 2, 4, 6], I32),
+            "key": np.ones(2, U32),
+        },
+        {"edges": listed, "sampled_columns": listed},
+        {"strategy": 2, "sample_size": 2, "sample_rate": 1 << 32},
+        frozenset(
+            {"row_offsets, axis 0", "columns, axis 0", "strategy", "sample_size", "sample_rate"}
+        ),
+    )
+
+
+def mark_edges(g: Graph) -> Call:
+    return Call(
+        {"edges": np.array([0, 3, 99, -1], I32)},
+        {"bits": ((1,), U32)},
+        {"num_edges": g.edges},
+        frozenset({"edges, axis 0", "num_edges"}),  # as many words hold some more bits
+    )
+
+
+def drop_edges(g: Graph) -> Call:
+    return Call(
+        {"row_offsets": g.offsets, "columns": g.columns, "key": np.ones(2, U32)},
+        {"bits": ((1,), U32)},
+        {"sample_rate": 1 << 31},
+        frozenset({"row_offsets, axis 0", "columns, axis 0", "sample_rate"}),
+    )
+
+
+def permute_bits(g: Graph) -> Call:
+    return Call(
+        {"bits": np.array([0b1011], U32), "permutation": g.permutation},
+        {"out": ((1,), U32), "counts": ((1,), I32)},
+        {"num_edges": g.edges},
+    )
+
+
+def compact_edges(g: Graph) -> Call:
+    listed = ((5,), I32)
+    return Call(
+        {
+            "row_offsets": g.offsets,
+            "columns": g.columns,
+            "permutation": g.permutation,
+            "bits": np.array([0b1011], U32),
+            "ranks": np.array([0, 3], I32),
+        },
+        {"offsets": ((ROWS + 1,), I32), "kept_columns": listed, "edges": listed},
+        {},
+    )
+
+
 CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_spmm": spmm,
     "jaxgnn_spmm_ties": lambda g: spmm(g, ties=True),
@@ -500,6 +567,11 @@ CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_pair_attention_gradients": pair_attention_gradients,
     "jaxgnn_gaussian_spmm": gaussian_spmm,
     "jaxgnn_gaussian_spmm_coordinates": gaussian_coordinates,
+    "jaxgnn_sample_edges": sample_edges,
+    "jaxgnn_mark_edges": mark_edges,
+    "jaxgnn_drop_edges": drop_edges,
+    "jaxgnn_permute_bits": permute_bits,
+    "jaxgnn_compact_edges": compact_edges,
 }
 CUDA_CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_maxk_spmm_windows": maxk_spmm_windows,

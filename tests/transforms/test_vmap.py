@@ -20,6 +20,7 @@ from jaxgnn import (
     gaussian_spmm,
     maxk,
     maxk_spmm,
+    sampled_spmm,
     sddmm,
     segment_reduce,
     segment_softmax,
@@ -229,3 +230,27 @@ def test_vmap_over_no_examples(graph, name):
         for array, example in zip(mapped(jnp.zeros((*batch, *x.shape))), one, strict=True):
             assert array.shape == (*batch, *example.shape)
             assert array.dtype == example.dtype
+
+
+@pytest.mark.parametrize("in_axes", [(0, None), (None, 0), (0, 0)], ids=lambda axes: str(axes))
+def test_vmap_of_samples(graph, in_axes):
+    """One sample for all examples is drawn once; keys that differ one after the other."""
+    x = normal(*((3,) if in_axes[0] == 0 else ()), NODES, 4)
+    key = jax.random.key(0)
+    keys = jax.random.split(key, 3) if in_axes[1] == 0 else key
+
+    def f(x, key):
+        def loss(x):
+            out = sampled_spmm(graph, x, sample_size=2, strategy="random", key=key)
+            return jnp.sum(jnp.sin(out)), out
+
+        return jax.grad(loss, has_aux=True)(x)
+
+    for i in range(3):
+        expected = f(x[i] if in_axes[0] == 0 else x, keys[i] if in_axes[1] == 0 else keys)
+        mapped = jax.tree.map(lambda a, i=i: a[i], jax.vmap(f, in_axes)(x, keys))
+        for a, b in zip(mapped, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    if in_axes == (0, None):
+        single = custom_calls(f, x[0], key)
+        assert custom_calls(jax.vmap(f, in_axes), x, key) == single

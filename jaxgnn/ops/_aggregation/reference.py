@@ -75,7 +75,8 @@ def dot_rows(
 ) -> Float[Array, "edges heads"]:
     """The dot product of both ends of each edge, of the terms that attained the extremum."""
     dtype = accumulation_dtype(a.dtype)
-    terms = a[row_ids(rows, b)].astype(dtype) * b[rows.columns].astype(dtype)
+    at_rows = a.at[row_ids(rows, b)].get(mode="clip")
+    terms = at_rows.astype(dtype) * b[rows.columns].astype(dtype)
     if pattern is not None:
         terms = jnp.where(_attained(rows, *pattern, along=True), terms, 0)
     return jnp.sum(terms, axis=-1)
@@ -102,9 +103,14 @@ def segment_reduce(
 
 
 def row_ids(rows: Rows, x: Array) -> Int[Array, " edges"]:
-    """The row of each edge; without `columns` each row of `x` is an edge."""
+    """The row of each edge; without `columns` each row of `x` is an edge.
+
+    Edges beyond the last offset, which those of a sample have, are in the row `num_rows`.
+    """
     edges = x.shape[0] if rows.columns is None else rows.columns.shape[0]
-    return csr_row_ids(rows.offsets, edges, impl="jax")
+    ids = csr_row_ids(rows.offsets, edges, impl="jax")
+    beyond = jnp.arange(edges, dtype=rows.offsets.dtype) >= rows.offsets[-1]
+    return jnp.where(beyond, jnp.int32(rows.num_rows), ids)
 
 
 def _messages(

@@ -13,10 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, UInt, UInt32
 
 from jaxgnn.ops._core import checks
-
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
+from jaxgnn.ops._core.philox import key_words, philox4x32
 
 
 def arguments(rate: Any, dropout_rng: Any) -> tuple[int, UInt32[Array, " 2"] | None]:
@@ -33,13 +30,6 @@ def arguments(rate: Any, dropout_rng: Any) -> tuple[int, UInt32[Array, " 2"] | N
     if dropout_rng is None:
         raise ValueError(f"dropout_rng: expected a JAX key with dropout_rate={rate}, got None")
     return threshold(rate), key_words(checks.key(dropout_rng, "dropout_rng"))
-
-
-def key_words(key: Any) -> UInt32[Array, " 2"]:
-    """A JAX key, new-style or raw, as two words; longer ones are hashed by JAX's own generator."""
-    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    philox_key = jax.random.key_data(key) if typed else key
-    return philox_key if philox_key.shape == (2,) else jax.random.bits(key, (2,), jnp.uint32)
 
 
 def threshold(rate: float) -> int:
@@ -120,33 +110,3 @@ def _halves(first: int, count: int) -> tuple[UInt32[Array, "count 1"], UInt32[Ar
     )
     low = number.astype(jnp.uint32)[:, None]
     return low, (number >> 32).astype(jnp.uint32)[:, None] if wide else jnp.zeros_like(low)
-
-
-def philox4x32(
-    counter: list[UInt32[Array, "*shape"]], key: UInt32[Array, " 2"]
-) -> list[UInt32[Array, "*shape"]]:
-    """Philox4x32-10: four words for a counter of four and a key of two.
-
-    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), section 3.3.
-    """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key[0], key[1]
-    for _ in range(_ROUNDS):
-        high0, low0 = _multiply(c0, _MULTIPLIERS[0])
-        high1, low1 = _multiply(c2, _MULTIPLIERS[1])
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = k0 + jnp.uint32(_WEYL[0]), k1 + jnp.uint32(_WEYL[1])
-    return [c0, c1, c2, c3]
-
-
-def _multiply(a: Array, multiplier: int) -> tuple[Array, Array]:
-    """High and low word of the product, by halves: there may be no 64-bit integers."""
-    low_half = jnp.uint32(0xFFFF)
-    shift = jnp.uint32(16)
-    b_high, b_low = jnp.uint32(multiplier >> 16), jnp.uint32(multiplier & 0xFFFF)
-    a_high, a_low = a >> shift, a & low_half
-    lowest = a_low * b_low
-    middle = a_high * b_low + (lowest >> shift)
-    carry = a_low * b_high + (middle & low_half)
-    high = a_high * b_high + (middle >> shift) + (carry >> shift)
-    return high, a * jnp.uint32(multiplier)

@@ -1,0 +1,162 @@
+// The arguments of the sampling kernels, and which edges of a row each strategy takes.
+//
+// CPU and CUDA kernels include this file, and jaxgnn/ops/_sampling/reference.py takes the same
+// edges. The functions are in an anonymous namespace, as those of common/philox.h.
+#pragma once
+
+#include "common/philox.h"
+#include "common/rows.h"
+
+namespace jaxgnn::sampling {
+
+// By their FFI attribute. kBucket, kFastRand and kStride take the edges (first + step j) mod d of a
+// row of d edges.
+enum class Strategy : int64_t { kBucket, kFastRand, kStride, kRandom, kReplace };
+
+constexpr int64_t kMostEdges = 4096;             // of a row, by kRandom
+constexpr int64_t kAllEdges = int64_t{1} << 32;  // the rate 1
+
+// Which edges the rows take: at most `size`, and at most the share rate / 2^32 of a row, rounded
+// up.
+struct Sample {
+  Strategy strategy;
+  int64_t size;
+  int64_t rate;         // at most kAllEdges
+  const uint32_t* key;  // two words, or null
+};
+
+// The sampled edges of each place. Place i is the row places[i], or the row i; an index out of
+// range is a row without edges. Its edges go to [offsets[i], offsets[i + 1]) of `edges` and
+// `columns`, which must be what `edges_taken` says or more; the rest of it, and of the capacity, is
+// filled with the edge rows.num_edges and the column 0.
+struct SampleArgs {
+  Rows rows;
+  Sample sample;
+  const int32_t* places;  // [num_places], or null for all rows
+  int64_t num_places;
+  const int32_t* offsets;  // [num_places + 1]
+  int64_t capacity;
+  void* edges;  // int32 or, with wide_edges, int64 [capacity]
+  bool wide_edges;
+  int32_t* columns;  // [capacity], or null
+};
+
+// A bit for each edge: edge e is bit e % 32 of word e / 32. Bits beyond the edges are 0.
+constexpr int64_t kEdgesPerWord = 32;
+// Compaction counts the bits of each group.
+constexpr int64_t kWordsPerGroup = 32;
+constexpr int64_t kEdgesPerGroup = kWordsPerGroup * kEdgesPerWord;
+
+// The bits of the edges of a list. Numbers beyond the edges are skipped.
+struct MarkArgs {
+  const void* edges;  // int32 or, with wide_edges, int64 [count]
+  bool wide_edges;
+  int64_t count;
+  int64_t num_edges;
+  uint32_t* bits;  // [words]
+};
+
+// The bits of the edges that are kept, each with the probability rate / 2^32.
+struct DropArgs {
+  Rows rows;
+  const uint32_t* key;
+  int64_t rate;
+  uint32_t* bits;
+};
+
+// The bits in another order, out bit t = bit permutation[t], and the number of those in each group.
+struct PermuteArgs {
+  const uint32_t* bits;
+  const void* permutation;  // int32 or int64 [num_edges], or null for the same order
+  bool wide_permutation;
+  int64_t num_edges;
+  uint32_t* out;    // [words]
+  int32_t* counts;  // [groups]
+};
+
+// The rows that the edges with a bit make.
+struct CompactArgs {
+  Rows rows;
+  const uint32_t* bits;     // by place in the rows
+  const int32_t* ranks;     // [groups + 1], how many bits are before each group, and in all
+  const void* permutation;  // the graph's edge of each place, or null for the place itself
+  bool wide_permutation;
+  int64_t capacity;
+  int32_t* offsets;  // [num_rows + 1]
+  int32_t* columns;  // [capacity]; beyond the last edge 0
+  void* edges;       // the graph's edges, [capacity]; beyond the last rows.num_edges
+  bool wide_edges;
+};
+
+namespace {
+
+JAXGNN_PHILOX int64_t words_of(int64_t edges) {
+  return (edges + kEdgesPerWord - 1) / kEdgesPerWord;
+}
+JAXGNN_PHILOX int64_t groups_of(int64_t edges) {
+  return (edges + kEdgesPerGroup - 1) / kEdgesPerGroup;
+}
+
+// The word number `draw` of the row (or place) `id`.
+JAXGNN_PHILOX uint32_t draw_word(uint32_t id, uint32_t draw, const uint32_t* key) {
+  const PhiloxWords block = philox4x32({{id, draw / 4, 0, 1}}, key[0], key[1]);
+  const uint32_t low = draw & 1 ? block.words[1] : block.words[0];
+  const uint32_t high = draw & 1 ? block.words[3] : block.words[2];
+  return draw & 2 ? high : low;
+}
+
+// A word as an integer below `bound`.
+JAXGNN_PHILOX uint32_t below(uint32_t word, uint32_t bound) {
+  return static_cast<uint32_t>((uint64_t{word} * bound) >> 32);
+}
+
+// How many edges a row of d takes.
+JAXGNN_PHILOX uint32_t edges_taken(const Sample& sample, uint32_t d) {
+  if (sample.strategy == Strategy::kReplace) return d > 0 ? static_cast<uint32_t>(sample.size) : 0;
+  const uint64_t share = (static_cast<uint64_t>(sample.rate) * d + (kAllEdges - 1)) >> 32;
+  return static_cast<uint32_t>(share < static_cast<uint64_t>(sample.size) ? share : sample.size);
+}
+
+// The first number from `from` on that has no common divisor with d; at most d + 1.
+JAXGNN_PHILOX uint32_t coprime_from(uint32_t from, uint32_t d) {
+  for (;; ++from) {
+    uint32_t a = from, b = d;
+    while (b != 0) {
+      const uint32_t rest = a % b;
+      a = b;
+      b = rest;
+    }
+    if (a == 1) return from;
+  }
+}
+
+struct Steps {
+  uint32_t first, step;  // below d
+};
+
+// Of a row of d >= 2 edges, of which some are not taken.
+JAXGNN_PHILOX Steps steps_of(const Sample& sample, uint32_t id, uint32_t d) {
+  switch (sample.strategy) {
+    case Strategy::kFastRand:
+      return {0, 577 % d};
+    case Strategy::kStride: {
+      if (sample.key == nullptr) {
+        const uint32_t golden = static_cast<uint32_t>((uint64_t{40503} * d) >> 16);
+        return {0, coprime_from(1 + golden, d) % d};
+      }
+      const PhiloxWords block = philox4x32({{id, 0, 0, 1}}, sample.key[0], sample.key[1]);
+      return {below(block.words[0], d), coprime_from(1 + below(block.words[1], d - 1), d) % d};
+    }
+    default:
+      return {0, 1};
+  }
+}
+
+// (first + step j) mod d.
+JAXGNN_PHILOX uint32_t step_to(const Steps& steps, uint32_t j, uint32_t d) {
+  const uint64_t at = uint64_t{steps.step} * j + steps.first;
+  return at >> 32 ? static_cast<uint32_t>(at % d) : static_cast<uint32_t>(at) % d;
+}
+
+}  // namespace
+}  // namespace jaxgnn::sampling

@@ -1,0 +1,138 @@
+// Which edges each row takes. Integer arithmetic alone: compiled once, for no instruction set.
+#include <algorithm>
+
+#include "cpu/core/rows.h"
+#include "cpu/sampling/sampling.h"
+
+namespace jaxgnn::sampling {
+namespace {
+
+struct Output {
+  const SampleArgs& args;
+  int64_t begin;  // of the row
+
+  void put(int64_t place, int64_t edge) const {
+    const int64_t e = begin + edge;
+    if (args.wide_edges) {
+      static_cast<int64_t*>(args.edges)[place] = e;
+    } else {
+      static_cast<int32_t*>(args.edges)[place] = static_cast<int32_t>(e);
+    }
+    if (args.columns != nullptr) {
+      args.columns[place] = static_cast<int32_t>(column_of(args.rows, e));
+    }
+  }
+};
+
+void fill(const SampleArgs& args, int64_t first, int64_t last) {
+  if (args.columns != nullptr) std::fill(args.columns + first, args.columns + last, 0);
+  if (args.wide_edges) {
+    int64_t* edges = static_cast<int64_t*>(args.edges);
+    std::fill(edges + first, edges + last, args.rows.num_edges);
+  } else {
+    int32_t* edges = static_cast<int32_t*>(args.edges);
+    std::fill(edges + first, edges + last, static_cast<int32_t>(args.rows.num_edges));
+  }
+}
+
+// Floyd's algorithm: for j = d - k ... d - 1 a number below j + 1, or j if that is taken. Source:
+// Bentley and Floyd, "A sample of brilliance" (CACM 30, 1987).
+class Floyd {
+ public:
+  Floyd() { std::fill(table_, table_ + kSlots, kFree); }
+
+  void take(const Sample& sample, uint32_t id, uint32_t d, uint32_t k, const Output& out,
+            int64_t place) {
+    for (uint32_t i = 0; i < k; ++i) {
+      const uint32_t j = d - k + i;
+      const uint32_t t = below(draw_word(id, i, sample.key), j + 1);
+      const uint32_t edge = insert(t) ? t : j;
+      if (edge != t) insert(j);
+      taken_[i] = edge;
+      out.put(place + i, edge);
+    }
+    for (uint32_t i = 0; i < k; ++i) remove(taken_[i]);
+  }
+
+ private:
+  static constexpr uint32_t kSlots = 2 * kMostEdges;
+  static constexpr uint32_t kFree = 0xffffffffu;
+
+  static uint32_t slot_of(uint32_t value) { return (value * 0x9E3779B1u) >> 19; }
+  static_assert(kSlots == 1u << 13, "slot_of has 13 bits");
+
+  // Whether it was not there.
+  bool insert(uint32_t value) {
+    uint32_t slot = slot_of(value);
+    while (table_[slot] != kFree) {
+      if (table_[slot] == value) return false;
+      slot = (slot + 1) % kSlots;
+    }
+    table_[slot] = value;
+    return true;
+  }
+
+  // All are removed together: chains need not be kept.
+  void remove(uint32_t value) {
+    uint32_t slot = slot_of(value);
+    for (uint32_t tries = 0; table_[slot] != value; ++tries, slot = (slot + 1) % kSlots) {
+      if (tries == kSlots) return;
+    }
+    table_[slot] = kFree;
+  }
+
+  uint32_t table_[kSlots];
+  uint32_t taken_[kMostEdges];
+};
+
+void sample_place(const SampleArgs& args, int64_t place, Floyd* floyd) {
+  const Rows& rows = args.rows;
+  const Sample& sample = args.sample;
+  const int64_t first = args.offsets[place], last = args.offsets[place + 1];
+  if (first < 0 || last > args.capacity || first > last) return;
+  const int64_t row = args.places == nullptr ? place : args.places[place];
+  const bool inside = row >= 0 && row < rows.num_rows;
+  const int64_t begin = inside ? row_begin(rows, row) : 0;
+  const int64_t end = inside ? row_begin(rows, row + 1) : 0;
+  const uint32_t d = static_cast<uint32_t>(max_of(end - begin, 0));
+  const uint32_t taken = static_cast<uint32_t>(min_of(edges_taken(sample, d), last - first));
+  const uint32_t id = static_cast<uint32_t>(place);
+  const Output out{args, begin};
+  if (sample.strategy == Strategy::kReplace) {
+    for (uint32_t j = 0; j < taken; ++j) {
+      out.put(first + j, below(draw_word(id, j, sample.key), d));
+    }
+  } else if (taken == d) {
+    for (uint32_t j = 0; j < taken; ++j) out.put(first + j, j);
+  } else if (sample.strategy == Strategy::kRandom) {
+    floyd->take(sample, id, d, taken, out, first);
+  } else {
+    const Steps steps = steps_of(sample, id, d);
+    uint32_t edge = steps.first;
+    for (uint32_t j = 0; j < taken; ++j) {
+      out.put(first + j, edge);
+      edge = edge >= d - steps.step ? edge - (d - steps.step) : edge + steps.step;
+    }
+  }
+  fill(args, first + taken, last);
+}
+
+}  // namespace
+
+void sample_edges(const SampleArgs& args, const Executor& executor) {
+  const int64_t places = args.num_places;
+  const int64_t items = item_count(executor, places, 64);
+  parallel_for(executor, items, [&](int64_t item) {
+    const int64_t first = places * item / items, last = places * (item + 1) / items;
+    if (args.sample.strategy == Strategy::kRandom) {
+      Floyd floyd;
+      for (int64_t place = first; place < last; ++place) sample_place(args, place, &floyd);
+    } else {
+      for (int64_t place = first; place < last; ++place) sample_place(args, place, nullptr);
+    }
+  });
+  const int64_t used = places > 0 ? args.offsets[places] : 0;
+  fill(args, min_of(max_of(used, 0), args.capacity), args.capacity);
+}
+
+}  // namespace jaxgnn::sampling

@@ -1,0 +1,179 @@
+// Which edges each row takes.
+//
+// A thread finds the steps of a row, then the warp writes the edges of its 32 rows one row after
+// the other, a lane an edge: finding steps is a chain of divisions that takes as long for a warp as
+// for a lane, and edges are written side by side. Random edges without replacement take a warp a
+// row and a table in shared memory.
+#include "cuda/core/arithmetic.cuh"
+#include "cuda/core/dispatch.cuh"
+#include "cuda/sampling/sampling.h"
+
+namespace jaxgnn::sampling {
+namespace {
+
+constexpr int kThreads = 128;
+
+// A place's row, and where its edges go.
+struct Place {
+  int64_t begin;  // the row's first edge
+  uint32_t degree;
+  uint32_t taken;
+  int32_t first, last;  // the range of the output
+};
+
+__device__ inline Place find_place(const SampleArgs& args, int64_t place) {
+  Place found{0, 0, 0, 0, 0};
+  if (place >= args.num_places) return found;
+  const int32_t first = args.offsets[place], last = args.offsets[place + 1];
+  if (first < 0 || first > last || last > args.capacity) return found;
+  const int64_t row = args.places == nullptr ? place : args.places[place];
+  found.first = first;
+  found.last = last;
+  if (row < 0 || row >= args.rows.num_rows) return found;
+  const int64_t begin = load_offset(args.rows, row), end = load_offset(args.rows, row + 1);
+  if (begin < 0 || end > args.rows.num_edges || begin > end) return found;
+  found.begin = begin;
+  found.degree = static_cast<uint32_t>(end - begin);
+  found.taken = min(edges_taken(args.sample, found.degree), static_cast<uint32_t>(last - first));
+  return found;
+}
+
+__device__ inline void put(const SampleArgs& args, int64_t place, int64_t edge, bool valid) {
+  const int64_t e = valid ? edge : args.rows.num_edges;
+  if (args.wide_edges) {
+    static_cast<int64_t*>(args.edges)[place] = e;
+  } else {
+    static_cast<int32_t*>(args.edges)[place] = static_cast<int32_t>(e);
+  }
+  if (args.columns != nullptr) {
+    args.columns[place] = valid ? static_cast<int32_t>(load_column(args.rows, e)) : 0;
+  }
+}
+
+// What is left of the capacity beyond the last place.
+__global__ void __launch_bounds__(kThreads) fill_tail(const SampleArgs args) {
+  const int64_t used = args.num_places > 0 ? args.offsets[args.num_places] : 0;
+  const int64_t stride = int64_t(gridDim.x) * kThreads;
+  int64_t place = (used > 0 ? used : 0) + int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  for (; place < args.capacity; place += stride) put(args, place, 0, false);
+}
+
+__global__ void __launch_bounds__(kThreads) stepped_edges(const SampleArgs args) {
+  const int lane = threadIdx.x % 32;
+  const int64_t own = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  const Place mine = find_place(args, own);
+  const bool all = mine.taken == mine.degree;
+  const bool replace = args.sample.strategy == Strategy::kReplace;
+  Steps steps{0, 1};
+  if (!all && !replace) steps = steps_of(args.sample, static_cast<uint32_t>(own), mine.degree);
+#pragma unroll 1
+  for (int i = 0; i < 32; ++i) {
+    Place place;
+    place.first = __shfl_sync(kFullWarp, mine.first, i);
+    place.last = __shfl_sync(kFullWarp, mine.last, i);
+    if (place.first == place.last) continue;
+    place.begin = __shfl_sync(kFullWarp, mine.begin, i);
+    place.degree = __shfl_sync(kFullWarp, mine.degree, i);
+    place.taken = __shfl_sync(kFullWarp, mine.taken, i);
+    const Steps now{__shfl_sync(kFullWarp, steps.first, i), __shfl_sync(kFullWarp, steps.step, i)};
+    const uint32_t id = static_cast<uint32_t>(own - lane + i);
+    const uint32_t room = static_cast<uint32_t>(place.last - place.first);
+    for (uint32_t j = lane; j < room; j += 32) {
+      const bool valid = j < place.taken;
+      uint32_t edge = 0;
+      if (valid) {
+        edge = replace ? below(draw_word(id, j, args.sample.key), place.degree)
+                       : step_to(now, j, place.degree);
+      }
+      put(args, place.first + int64_t(j), place.begin + edge, valid);
+    }
+  }
+}
+
+// Floyd's algorithm for a whole row at once: number i draws t below j + 1, j = d - k + i, and takes
+// t, or j if t is taken. After number i, t is taken either way, and j where that collided. So t is
+// taken already if an earlier number drew it (the table has the first that drew each value), or if
+// it is the j of an earlier number that collided.
+__global__ void random_edges(const SampleArgs args, uint32_t slots) {
+  extern __shared__ uint32_t shared[];
+  const uint32_t size = static_cast<uint32_t>(args.sample.size);
+  const int lane = threadIdx.x % 32;
+  const int64_t own = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  uint32_t* table = shared + (threadIdx.x / 32) * (slots + 2 * size);
+  uint32_t* drawn = table + slots;
+  uint32_t* collided = drawn + size;
+  constexpr uint32_t kFree = 0xffffffffu;
+  const Place place = find_place(args, own);
+  const uint32_t id = static_cast<uint32_t>(own);
+  const uint32_t d = place.degree, k = place.taken, base = d - k;
+  const uint32_t room = static_cast<uint32_t>(place.last - place.first);
+  if (k < d) {
+    for (uint32_t slot = lane; slot < slots; slot += 32) table[slot] = kFree;
+    for (uint32_t i = lane; i < k; i += 32) {
+      drawn[i] = below(draw_word(id, i, args.sample.key), base + i + 1);
+    }
+    __syncwarp();
+    const auto slot_of = [&](uint32_t value) { return (value * 0x9E3779B1u) >> 16 & (slots - 1); };
+    for (uint32_t i = lane; i < k; i += 32) {
+      const uint32_t t = drawn[i];
+      for (uint32_t slot = slot_of(t);; slot = (slot + 1) & (slots - 1)) {
+        const uint32_t old = atomicCAS(table + slot, kFree, i);
+        if (old == kFree) break;
+        if (drawn[old] == t) {
+          atomicMin(table + slot, i);
+          break;
+        }
+      }
+    }
+    __syncwarp();
+    for (uint32_t i = lane; i < k; i += 32) {
+      const uint32_t t = drawn[i];
+      uint32_t slot = slot_of(t);
+      while (drawn[table[slot]] != t) slot = (slot + 1) & (slots - 1);
+      collided[i] = table[slot] < i;
+    }
+    __syncwarp();
+    // Those before a chunk of 32 are final: chains within it are followed.
+    for (uint32_t chunk = 0; chunk < k; chunk += 32) {
+      const uint32_t i = chunk + lane;
+      const bool linked = i < k && drawn[i] >= base && drawn[i] - base < i;
+      bool changed = true;
+      while (changed) {
+        const bool follows = linked && collided[i] == 0 && collided[drawn[i] - base] != 0;
+        __syncwarp();
+        if (follows) collided[i] = 1;
+        changed = __any_sync(kFullWarp, follows);
+        __syncwarp();
+      }
+    }
+  }
+  for (uint32_t i = lane; i < room; i += 32) {
+    uint32_t edge = i;
+    if (i < k && k < d) edge = collided[i] != 0 ? base + i : drawn[i];
+    put(args, place.first + int64_t(i), place.begin + edge, i < k);
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_sample_edges(const SampleArgs& args, const Launch& launch) {
+  if (!launch.load && args.capacity == 0) return cudaSuccess;
+  JAXGNN_TRY(launch_kernel(launch, fill_tail, 264, kThreads, 0, args));
+  if (!launch.load && args.num_places == 0) return cudaSuccess;
+  const bool random = args.sample.strategy == Strategy::kRandom;
+  if (launch.load || !random) {
+    JAXGNN_TRY(launch_kernel(launch, stepped_edges, blocks_of(args.num_places, kThreads), kThreads,
+                             0, args));
+  }
+  if (launch.load || random) {
+    uint32_t slots = 64;
+    while (slots < 2 * args.sample.size) slots *= 2;
+    const size_t bytes = (slots + 2 * args.sample.size) * sizeof(uint32_t);
+    const unsigned warps = bytes > 8192 ? 1 : 4;
+    JAXGNN_TRY(launch_large_kernel(launch, random_edges, blocks_of(args.num_places, warps),
+                                   32 * warps, warps * bytes, args, slots));
+  }
+  return cudaSuccess;
+}
+
+}  // namespace jaxgnn::sampling

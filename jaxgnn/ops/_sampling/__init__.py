@@ -1,0 +1,1 @@
+"""Aggregation over a sample of each row's edges."""

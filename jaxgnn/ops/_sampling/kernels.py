@@ -1,0 +1,152 @@
+"""Sampling's kernels: the edges of each place, and the rows that marked edges make.
+
+Platforms without a kernel run the reference. Under `vmap` samples of other keys or graphs are drawn
+one after the other.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from jaxgnn._core import ffi
+from jaxgnn._core.dispatch import dispatch
+from jaxgnn.ops._core.folding import sequential
+from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
+from jaxgnn.ops._sampling import reference
+from jaxgnn.ops._sampling.sample import Places, Sample
+
+_STRATEGY = {"bucket": 0, "fastrand": 1, "stride": 2, "random": 3}
+_REPLACE = 4
+_EDGES_PER_WORD, _EDGES_PER_GROUP = 32, 1024  # common/sampling.h
+
+
+def row_bounds(places: Places) -> tuple[Int[Array, " places"], Int[Array, " places"]]:
+    """The first edge of each place's row, and its degree; 0 where there is no such row."""
+    offsets = neighbors(places.graph, transpose=False).offsets
+    if places.rows is None:
+        return offsets[:-1], jnp.diff(offsets).astype(jnp.int32)
+    inside = (places.rows >= 0) & (places.rows < places.graph.num_receivers)
+    row = jnp.where(inside, places.rows, 0)
+    if places.graph.num_receivers == 0:
+        return jnp.zeros(row.shape, offsets.dtype), jnp.zeros(row.shape, jnp.int32)
+    begins = offsets[row]
+    return begins, jnp.where(inside, offsets[row + 1] - begins, 0).astype(jnp.int32)
+
+
+def sample_edges(
+    sample: Sample, places: Places, offsets: Int[Array, " places+1"], capacity: int
+) -> tuple[Int[Array, " capacity"], Int[Array, " capacity"]]:
+    """The edges of each place and their senders, from the place's offset on.
+
+    What the edges leave free holds the edge `num_edges` and the sender 0.
+    """
+    rows = neighbors(places.graph, transpose=False)
+    num_edges = places.graph.num_edges
+
+    def kernel(rows: Rows, places: Places, offsets: Array) -> tuple[Array, Array]:
+        key = jnp.zeros(0, jnp.uint32) if places.key is None else places.key
+        edges, columns = ffi.call(
+            "jaxgnn_sample_edges",
+            [rows.offsets, or_empty(rows.columns), or_empty(places.rows), offsets, key],
+            [((capacity,), rows.offsets.dtype), ((capacity,), np.int32)],
+            strategy=_REPLACE if sample.replace else _STRATEGY[sample.strategy],
+            sample_size=sample.size,
+            sample_rate=sample.rate,
+        )
+        return edges, columns
+
+    def otherwise(rows: Rows, places: Places, offsets: Array) -> tuple[Array, Array]:
+        begins, degrees = row_bounds(places)
+        edges = reference.sample_edges(
+            sample, begins, degrees, places.key, offsets, num_edges, capacity
+        )
+        assert rows.columns is not None
+        return edges, jnp.where(edges < num_edges, rows.columns[edges], 0)
+
+    def choose(rows: Rows, places: Places, offsets: Array) -> tuple[Array, Array]:
+        return dispatch(("jaxgnn_sample_edges",), kernel, otherwise, rows, places, offsets)
+
+    return sequential(choose)(rows, places, offsets)
+
+
+def compact_edges(
+    sample: Sample,
+    places: Places,
+    edges: Int[Array, " capacity"] | None,
+    capacity: int,
+    *,
+    transpose: bool,
+) -> tuple[Int[Array, " rows+1"], Int[Array, " capacity"], Int[Array, " capacity"]]:
+    """The rows, or those of the transpose, of the edges in a list, or that `"dropedge"` keeps.
+
+    Returns:
+        Offsets, columns and the graph's edges, as `sample_edges` has them.
+    """
+    graph = places.graph
+    num_edges = graph.num_edges
+    source, rows = neighbors(graph, transpose=False), neighbors(graph, transpose=transpose)
+
+    def kernel(
+        source: Rows, rows: Rows, key: Array | None, edges: Array | None
+    ) -> tuple[Array, Array, Array]:
+        words, groups = -(-num_edges // _EDGES_PER_WORD), -(-num_edges // _EDGES_PER_GROUP)
+        bit_words = ((words,), np.uint32)
+        if edges is not None:
+            (bits,) = ffi.call("jaxgnn_mark_edges", [edges], [bit_words], num_edges=num_edges)
+        else:
+            assert key is not None
+            operands = [source.offsets, or_empty(source.columns), key]
+            (bits,) = ffi.call("jaxgnn_drop_edges", operands, [bit_words], sample_rate=sample.rate)
+        order = or_empty(rows.order)
+        bits, counts = ffi.call(
+            "jaxgnn_permute_bits",
+            [bits, order],
+            [bit_words, ((groups,), np.int32)],
+            num_edges=num_edges,
+        )
+        listed = ((capacity,), np.int32)
+        offsets, columns, kept = ffi.call(
+            "jaxgnn_compact_edges",
+            [rows.offsets, or_empty(rows.columns), order, bits, offsets_of(counts)],
+            [((rows.num_rows + 1,), np.int32), listed, ((capacity,), rows.offsets.dtype)],
+        )
+        return offsets, columns, kept
+
+    def otherwise(
+        source: Rows, rows: Rows, key: Array | None, edges: Array | None
+    ) -> tuple[Array, Array, Array]:
+        if edges is not None:
+            kept = jnp.zeros(num_edges, bool).at[edges].set(True, mode="drop")
+        else:
+            assert key is not None
+            kept = reference.kept_edges(sample, source.offsets, key, num_edges)
+        return _compact(rows, kept, num_edges, capacity)
+
+    targets = ("jaxgnn_mark_edges", "jaxgnn_drop_edges", "jaxgnn_permute_bits")
+
+    def choose(source: Rows, rows: Rows, key: Array | None, edges: Array | None):
+        return dispatch(
+            (*targets, "jaxgnn_compact_edges"), kernel, otherwise, source, rows, key, edges
+        )
+
+    return sequential(choose)(source, rows, places.key, edges)
+
+
+def _compact(
+    rows: Rows, kept: Bool[Array, " edges"], num_edges: int, capacity: int
+) -> tuple[Array, Array, Array]:
+    order = jnp.arange(num_edges, dtype=rows.offsets.dtype) if rows.order is None else rows.order
+    kept = kept[order]
+    ranks = offsets_of(kept.astype(jnp.int32))
+    slot = jnp.where(kept, ranks[:-1], capacity)
+    assert rows.columns is not None
+    columns = jnp.zeros(capacity, jnp.int32).at[slot].set(rows.columns, mode="drop")
+    free = jnp.full(capacity, num_edges, rows.offsets.dtype)
+    return ranks[rows.offsets], columns, free.at[slot].set(order.astype(free.dtype), mode="drop")
+
+
+def offsets_of(counts: Int[Array, " rows"]) -> Int[Array, " rows+1"]:
+    """Where rows of these lengths begin, one after the other."""
+    return jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(counts, dtype=jnp.int32)])

@@ -1,0 +1,147 @@
+"""Which edges a sample takes, in JAX: on platforms without kernels, and as their reference."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, UInt32
+
+from jaxgnn._core.row_ids import csr_row_ids
+from jaxgnn.ops._core.philox import multiply_words, philox4x32
+from jaxgnn.ops._sampling.sample import ALL, Sample
+
+Words = UInt32[Array, "*shape"]
+
+
+def edges_taken(sample: Sample, degrees: Int[Array, " places"]) -> Int[Array, " places"]:
+    r"""How many edges a row of $d$ takes: $\min(S, \lceil r d \rceil)$, $S$ with replacement."""
+    if sample.replace:
+        return jnp.where(degrees > 0, sample.size, 0).astype(jnp.int32)
+    share = degrees
+    if sample.rate < ALL:
+        high, low = multiply_words(degrees.astype(jnp.uint32), sample.rate)
+        share = (high + (low > 0).astype(jnp.uint32)).astype(jnp.int32)
+    return jnp.minimum(share, jnp.int32(sample.size))
+
+
+def sample_edges(
+    sample: Sample,
+    begins: Int[Array, " places"],
+    degrees: Int[Array, " places"],
+    key: UInt32[Array, " 2"] | None,
+    offsets: Int[Array, " places+1"],
+    num_edges: int,
+    capacity: int,
+) -> Int[Array, " capacity"]:
+    """The edges of each place, from its offset on; what they leave free holds `num_edges`."""
+    slots = jnp.arange(capacity, dtype=jnp.int32)
+    place = csr_row_ids(offsets, capacity, impl="jax")
+    taken, d = edges_taken(sample, degrees)[place], degrees[place].astype(jnp.uint32)
+    number = slots - offsets[place]
+    valid = (number < taken) & (slots < offsets[-1])
+    j = jnp.where(valid, number, 0).astype(jnp.uint32)
+    d = jnp.maximum(d, jnp.uint32(1))
+    if sample.replace:
+        assert key is not None
+        edge = below(draw_words(place.astype(jnp.uint32), j, key), d)
+    else:
+        if sample.strategy == "random":
+            assert key is not None
+            edge = _floyd(sample, degrees, key)[place, jnp.minimum(j, jnp.uint32(sample.size - 1))]
+        else:
+            first, step = _steps(sample, degrees, key)
+            edge = _step_to(first[place], step[place], j, d)
+        edge = jnp.where(taken.astype(jnp.uint32) == d, j, edge)
+    edges = begins[place] + edge.astype(begins.dtype)
+    return jnp.where(valid, edges, jnp.asarray(num_edges, begins.dtype))
+
+
+def kept_edges(
+    sample: Sample, row_offsets: Int[Array, " rows+1"], key: UInt32[Array, " 2"], num_edges: int
+) -> Bool[Array, " edges"]:
+    """Which edges `"dropedge"` keeps."""
+    if sample.rate == ALL:
+        return jnp.ones(num_edges, bool)
+    row = csr_row_ids(row_offsets, num_edges, impl="jax")
+    number = jnp.arange(num_edges, dtype=row_offsets.dtype) - row_offsets[row]
+    words = draw_words(row.astype(jnp.uint32), number.astype(jnp.uint32), key)
+    return words < jnp.uint32(sample.rate)
+
+
+def draw_words(ids: Words, draws: Words, key: UInt32[Array, " 2"]) -> Words:
+    """The word of each number of a draw: word `draw % 4` of the block of four that Philox makes of
+    the counter (id, `draw // 4`, 0, 1); dropout's counters end in 0."""
+    zero = jnp.zeros_like(ids)
+    block = [ids, draws // jnp.uint32(4), zero, zero + jnp.uint32(1)]
+    # Fused into what follows, all rounds would be compiled and run again for each use of a word.
+    words = jax.lax.optimization_barrier(philox4x32(block, key))
+    lane = draws % jnp.uint32(4)
+    return jnp.select([lane == jnp.uint32(i) for i in range(4)], words)
+
+
+def below(words: Words, bounds: Words) -> Words:
+    """Words as integers below their bounds: the high word of the product."""
+    return multiply_words(words, bounds)[0]
+
+
+def _steps(
+    sample: Sample, degrees: Int[Array, " places"], key: Array | None
+) -> tuple[Words, Words]:
+    """Edge j of a row is (first + step j) mod d."""
+    d = jnp.maximum(degrees, 1).astype(jnp.uint32)
+    zero = jnp.zeros_like(d)
+    if sample.strategy == "bucket":
+        return zero, zero + jnp.uint32(1)
+    if sample.strategy == "fastrand":
+        return zero, jnp.uint32(577) % d
+    if key is None:
+        golden, _ = multiply_words(d, 40503 << 16)
+        return zero, _coprime_from(golden + jnp.uint32(1), d) % d
+    ids = jnp.arange(d.shape[0], dtype=jnp.uint32)
+    first = below(draw_words(ids, zero, key), d)
+    start = below(draw_words(ids, zero + jnp.uint32(1), key), d - jnp.uint32(1))
+    return first, _coprime_from(start + jnp.uint32(1), d) % d
+
+
+def _coprime_from(start: Words, d: Words) -> Words:
+    """The first number from `start` on that has no common divisor with d."""
+
+    def divides(a: Words) -> Bool[Array, "*shape"]:
+        return jnp.gcd(a.astype(jnp.int32), d.astype(jnp.int32)) != 1
+
+    return jax.lax.while_loop(
+        lambda a: jnp.any(divides(a)), lambda a: a + divides(a).astype(jnp.uint32), start
+    )
+
+
+def _step_to(first: Words, step: Words, j: Words, d: Words) -> Words:
+    """(first + step j) mod d without a 64-bit product: one bit of j after the other."""
+
+    def double(i: Int[Array, ""], product: Words) -> Words:
+        product = (product + product) % d
+        bit = (j >> (30 - i).astype(jnp.uint32)) & jnp.uint32(1)
+        return jnp.where(bit == 1, (product + step) % d, product)
+
+    product = jax.lax.fori_loop(0, 31, double, jnp.zeros_like(j))
+    return (product + first) % d
+
+
+def _floyd(
+    sample: Sample, degrees: Int[Array, " places"], key: UInt32[Array, " 2"]
+) -> UInt32[Array, "places size"]:
+    """Floyd's algorithm: for j = d - k ... d - 1 a number below j + 1, or j if that is taken.
+
+    Source: Bentley and Floyd, "A sample of brilliance" (Communications of the ACM 30, 1987).
+    """
+    taken = edges_taken(sample, degrees)
+    number = jnp.arange(sample.size, dtype=jnp.uint32)[None]
+    last = (degrees - taken).astype(jnp.uint32)[:, None] + number
+    shape = last.shape
+    ids = jnp.broadcast_to(jnp.arange(shape[0], dtype=jnp.uint32)[:, None], shape)
+    drawn = below(draw_words(ids, jnp.broadcast_to(number, shape), key), last + jnp.uint32(1))
+
+    def take(i: Int[Array, ""], edges: Words) -> Words:
+        seen = jnp.any((edges == drawn[:, i][:, None]) & (number < i.astype(jnp.uint32)), axis=1)
+        return edges.at[:, i].set(jnp.where(seen, last[:, i], drawn[:, i]))
+
+    return jax.lax.fori_loop(0, sample.size, take, jnp.zeros_like(drawn))

@@ -1,0 +1,104 @@
+"""The sampled edges as rows: by place, and by sender for the backward pass.
+
+Nothing is kept for the backward pass: it draws the same sample again.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jaxgnn._core.row_ids import csr_row_ids
+from jaxgnn.graph._row_chunks import RowChunks, chunk_length, chunk_rows_on_device, no_chunks
+from jaxgnn.ops._core.rows import Rows
+from jaxgnn.ops._sampling import kernels, reference
+from jaxgnn.ops._sampling.sample import Places, Sample, capacity
+
+
+def sampled_rows(sample: Sample, places: Places) -> Rows:
+    """The senders of the sampled edges of each place.
+
+    The arrays over edges are of the sample's capacity: entries beyond the last offset belong to no
+    row, and `order` holds `num_edges` there.
+    """
+    size = capacity(sample, places)
+    if sample.strategy == "dropedge":
+        offsets, columns, edges = kernels.compact_edges(sample, places, None, size, transpose=False)
+    else:
+        offsets = _offsets(sample, places)
+        edges, columns = kernels.sample_edges(sample, places, offsets, size)
+    return Rows(offsets, columns, _chunks(offsets, size, sample.size), edges)
+
+
+def sampled_rows_by_sender(
+    sample: Sample, places: Places
+) -> tuple[Rows, Int[Array, " capacity"] | None]:
+    """The places of the sampled edges of each sender, and how often each edge was taken.
+
+    `None`: once each.
+    """
+    size = capacity(sample, places)
+    if places.rows is not None:
+        return _sorted_by_sender(sample, places, size), None
+    edges = None
+    if sample.strategy != "dropedge":
+        edges, _ = kernels.sample_edges(sample, places, _offsets(sample, places), size)
+    offsets, columns, order = kernels.compact_edges(sample, places, edges, size, transpose=True)
+    rows = Rows(offsets, columns, _chunks(offsets, size), order)
+    if edges is None or not sample.repeats:
+        return rows, None
+    return rows, times_taken(edges, places.graph.num_edges)[order]
+
+
+def times_taken(edges: Int[Array, " capacity"], num_edges: int) -> Int[Array, " num_edges"]:
+    """How often each edge is in the list."""
+    return jnp.zeros(num_edges, jnp.int32).at[edges].add(1, mode="drop")
+
+
+def taken_counts(sample: Sample, places: Places) -> Int[Array, " places"]:
+    """How many edges each place takes."""
+    if sample.strategy == "dropedge":
+        return jnp.diff(sampled_rows(sample, places).offsets)
+    return reference.edges_taken(sample, kernels.row_bounds(places)[1])
+
+
+def rows_by_edge(rows: Rows, num_edges: int) -> Rows:
+    """Which entries of the sampled `rows` each edge of the graph has."""
+    assert rows.order is not None
+    edges, entries = _sort_entries(rows.order)
+    return Rows(_sorted_offsets(edges, num_edges), entries, no_chunks(), None)
+
+
+def _sorted_by_sender(sample: Sample, places: Places, size: int) -> Rows:
+    """The transpose by a stable sort, where a place is no row of the graph."""
+    rows = sampled_rows(sample, places)
+    graph = places.graph
+    assert rows.columns is not None and rows.order is not None
+    free = rows.order >= graph.num_edges
+    senders, entries = _sort_entries(jnp.where(free, graph.num_senders, rows.columns))
+    place = csr_row_ids(rows.offsets, size)[entries]
+    offsets = _sorted_offsets(senders, graph.num_senders)
+    return Rows(offsets, place, _chunks(offsets, size), rows.order[entries])
+
+
+def _sort_entries(keys: Int[Array, " entries"]) -> tuple[Array, Int[Array, " entries"]]:
+    """The keys in order, and where each was; equal ones keep theirs."""
+    return tuple(jax.lax.sort((keys, jnp.arange(keys.shape[0], dtype=jnp.int32)), num_keys=1))
+
+
+def _sorted_offsets(keys: Int[Array, " entries"], count: int) -> Int[Array, " count+1"]:
+    values = jnp.arange(count + 1, dtype=keys.dtype)
+    return jnp.searchsorted(keys, values).astype(jnp.int32)
+
+
+def _offsets(sample: Sample, places: Places) -> Int[Array, " places+1"]:
+    _, degrees = kernels.row_bounds(places)
+    return kernels.offsets_of(reference.edges_taken(sample, degrees))
+
+
+def _chunks(offsets: Int[Array, " rows+1"], size: int, longest: int | None = None) -> RowChunks:
+    """The chunks of long rows, where a row can be that long."""
+    if longest is not None and longest <= chunk_length(size, offsets.shape[0] - 1):
+        return no_chunks()
+    return chunk_rows_on_device(offsets, size)

@@ -1,0 +1,166 @@
+"""What is to be sampled: the static part, checked, and how many edges that can be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Int, UInt32
+
+from jaxgnn._core.arguments import unwrap
+from jaxgnn.graph import Graph
+from jaxgnn.ops._core import checks
+from jaxgnn.ops._core.philox import key_words
+
+Strategy = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
+
+STRATEGIES = ("bucket", "fastrand", "stride", "random", "dropedge")
+LARGEST = 4096
+"""The most edges of a row that `sample_size` may ask for."""
+ALL = 2**32
+"""The rate 1, in steps of $2^{-32}$."""
+NO_LIMIT = 2**31 - 1
+MOST_PLACES = 2**31 - 1
+
+
+class Sample(NamedTuple):
+    """Which edges each row takes; static.
+
+    Attributes:
+        strategy: its name.
+        size: the most edges of a row.
+        rate: the largest share of a row, in steps of $2^{-32}$; of `"dropedge"` the probability.
+        replace: whether edges are drawn with replacement.
+    """
+
+    strategy: Strategy
+    size: int
+    rate: int
+    replace: bool
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a row may take an edge twice."""
+        return self.replace or self.strategy == "fastrand"
+
+
+class Places(NamedTuple):
+    """Where edges are sampled: the operands without derivatives.
+
+    Attributes:
+        graph: the graph.
+        rows: the receivers whose edges are sampled, out of range for none; `None`: all of them.
+        key: the words of the key, or `None`.
+    """
+
+    graph: Graph
+    rows: Int[Array, " places"] | None
+    key: UInt32[Array, " 2"] | None
+
+    @property
+    def count(self) -> int:
+        return self.graph.num_receivers if self.rows is None else self.rows.shape[0]
+
+
+def arguments(
+    graph: Any,
+    sample_size: Any,
+    sample_rate: Any,
+    strategy: Any,
+    key: Any,
+    replace: Any,
+    rows: Any,
+) -> tuple[Sample, Places]:
+    """The arguments that sampling operations share, checked."""
+    checks.graph_argument(graph)
+    checks.choice(strategy, "strategy", STRATEGIES)
+    if not isinstance(replace, bool | np.bool_):
+        raise TypeError(f"replace: expected True or False, got {replace!r}")
+    if replace and strategy != "random":
+        raise ValueError(f"replace: expected False with strategy={strategy!r}, got True")
+    size, rate = NO_LIMIT, ALL
+    if sample_size is not None:
+        size = checks.integer(sample_size, "sample_size", 1, LARGEST)
+    if sample_rate is not None:
+        rate = _rate(sample_rate)
+    _check_limits(sample_size, sample_rate, strategy, replace, rows)
+    if key is None and strategy in ("random", "dropedge"):
+        raise ValueError(f"key: expected a JAX key with strategy={strategy!r}, got None")
+    if key is not None and strategy in ("bucket", "fastrand"):
+        raise ValueError(f"key: expected None with strategy={strategy!r}, which draws nothing")
+    words = None if key is None else key_words(checks.key(key, "key"))
+    sample = Sample(strategy, size, rate, bool(replace))
+    places = Places(graph, _rows(rows, graph.num_receivers), words)
+    if capacity(sample, places) > MOST_PLACES:
+        raise ValueError(
+            f"sample_size: expected fewer than 2^31 sampled edges in all, got {places.count} rows "
+            f"of {sample_size}"
+        )
+    return sample, places
+
+
+def _rate(value: Any) -> int:
+    rate = checks.number(value, "sample_rate", 0, np.inf)
+    if not 0 < rate <= 1:
+        raise ValueError(f"sample_rate: expected a number above 0 and at most 1, got {value}")
+    # Rounded down: ceil(r d) is 1 for r = 0.1 and d = 10, although 0.1 is a little more than that.
+    return max(int(rate * ALL), 1)
+
+
+def _check_limits(size: Any, rate: Any, strategy: str, replace: bool, rows: Any) -> None:
+    """That there is what a strategy needs of the two, and nothing that it does not heed."""
+    if strategy == "dropedge":
+        if rate is None or size is not None or rows is not None:
+            raise ValueError(
+                "sample_rate: strategy='dropedge' expected it, the probability to keep an edge, "
+                "without sample_size and rows"
+            )
+    elif size is None and rate is None:
+        raise ValueError("sample_size: expected it or sample_rate, got neither")
+    elif size is None and (strategy == "random" or rows is not None):
+        reason = "strategy='random'" if strategy == "random" else "rows"
+        raise ValueError(f"sample_size: expected an integer with {reason}, got None")
+    elif replace and rate is not None:
+        raise ValueError("sample_rate: expected None with replace=True")
+
+
+def _rows(rows: Any, num_receivers: int) -> Int[Array, " places"] | None:
+    """The receivers as int32; those that are known are checked, -1 is padding."""
+    if rows is None:
+        return None
+    rows = unwrap(rows)
+    if not isinstance(rows, Tracer):
+        rows = np.asarray(rows)
+        if rows.ndim == 1 and rows.size == 0 and rows.dtype == np.float64:
+            rows = rows.astype(np.int32)  # an empty list
+    if not jnp.issubdtype(rows.dtype, jnp.integer):
+        raise TypeError(f"rows: expected integers, got {rows.dtype}")
+    if rows.ndim != 1:
+        raise ValueError(f"rows: expected the shape (rows,), got {rows.shape}")
+    if not isinstance(rows, Tracer) and rows.size > 0:
+        if rows.min() < -1 or rows.max() >= num_receivers:
+            wrong = rows.min() if rows.min() < -1 else rows.max()
+            raise ValueError(
+                f"rows: expected receivers below {num_receivers}, or -1 for padding, got {wrong}"
+            )
+    if rows.dtype.itemsize > 4 or rows.dtype == np.uint32:
+        # Out of range before and after.
+        rows = jnp.where((rows < 0) | (rows >= num_receivers), -1, rows)
+    return jnp.asarray(rows, jnp.int32)
+
+
+def capacity(sample: Sample, places: Places) -> int:
+    """The most edges that can be taken in all: a static bound."""
+    edges, count = places.graph.num_edges, places.count
+    if edges == 0:
+        return 0
+    if sample.strategy == "dropedge":
+        return edges
+    if sample.replace or places.rows is not None:
+        return count * sample.size
+    # A row of d edges takes at most ceil(r d) < r d + 1.
+    share = min(edges, math.floor(edges * sample.rate / ALL) + count)
+    return min(share, count * sample.size)

@@ -1,0 +1,74 @@
+"""The list of the sampled edges."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, ArrayLike, Int
+
+from jaxgnn import config
+from jaxgnn._core import ffi
+from jaxgnn._core.platform import Impl, chosen
+from jaxgnn.graph import Graph
+from jaxgnn.ops._sampling.rows import sampled_rows
+from jaxgnn.ops._sampling.sample import MOST_PLACES, NO_LIMIT, Sample, Strategy, arguments
+
+
+@jax.named_scope("jaxgnn.sampled_edges")
+def sampled_edges(
+    graph: Graph,
+    *,
+    sample_size: int | None = None,
+    sample_rate: float | None = None,
+    strategy: Strategy = "stride",
+    key: Array | None = None,
+    replace: bool = False,
+    rows: Int[ArrayLike, " rows"] | None = None,
+    impl: Impl = None,
+) -> tuple[Int[Array, "rows size"], Int[Array, " rows"]]:
+    """The edges that `sampled_spmm` sums with the same arguments, in the order in which it does.
+
+    Args:
+        graph: the graph.
+        sample_size, sample_rate, strategy, key, replace, rows, impl: as those of `sampled_spmm`.
+
+    Returns:
+        `[rows, size]`, places in the graph's edge order, -1 where a row takes fewer than `size`
+        edges; and `[rows]`, how many each row takes. `size` is `sample_size`, else the largest
+        in-degree, which is not known under `jit`.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, or an argument has a wrong type.
+        ValueError: an argument is out of range, a key is missing or useless, or `size` is not
+            known under `jit`.
+    """
+    sample, places = arguments(graph, sample_size, sample_rate, strategy, key, replace, rows)
+    width = _width(graph, sample)
+    if places.count * width > MOST_PLACES:
+        raise ValueError(
+            f"sample_size: expected fewer than 2^31 entries, got {places.count} rows of {width}"
+        )
+    dtype = graph.row_offsets.dtype
+    if places.count == 0 or graph.num_edges == 0:
+        empty = ffi.zeros((places.count, width), dtype, places) - jnp.ones((), dtype)
+        return empty, ffi.zeros((places.count,), np.int32, places)
+    with config.use(impl=chosen(impl)):
+        listed = sampled_rows(sample, ffi.unify_varying(places)[0])
+    assert listed.order is not None
+    counts = jnp.diff(listed.offsets)
+    number = jnp.arange(width, dtype=jnp.int32)[None]
+    edges = listed.order.at[listed.offsets[:-1, None] + number].get(mode="clip")
+    return jnp.where(number < counts[:, None], edges, -jnp.ones((), dtype)), counts
+
+
+def _width(graph: Graph, sample: Sample) -> int:
+    """The most edges that a row may take."""
+    if sample.size != NO_LIMIT:
+        return sample.size
+    if isinstance(graph.row_offsets, Tracer):
+        raise ValueError(
+            "sample_size: expected it under jit, where the largest in-degree is not known"
+        )
+    return int(jnp.max(graph.in_degrees, initial=0))
