@@ -36,7 +36,7 @@ struct SampleArgs {
   int64_t num_places;
   const int32_t* offsets;  // [num_places + 1]
   int64_t capacity;
-  void* edges;  // int32 or, with wide_edges, int64 [capacity]
+  void* edges;  // int32 or, with wide_edges, int64 [capacity]; or null
   bool wide_edges;
   int32_t* columns;  // [capacity], or null
 };
@@ -47,10 +47,13 @@ constexpr int64_t kEdgesPerWord = 32;
 constexpr int64_t kWordsPerGroup = 32;
 constexpr int64_t kEdgesPerGroup = kWordsPerGroup * kEdgesPerWord;
 
-// The bits of the edges of a list. Numbers beyond the edges are skipped.
+// The bits of the edges of a list, or of permutation[e] for an edge e. Numbers beyond the edges are
+// skipped.
 struct MarkArgs {
   const void* edges;  // int32 or, with wide_edges, int64 [count]
   bool wide_edges;
+  const void* permutation;  // int32 or int64 [num_edges], or null
+  bool wide_permutation;
   int64_t count;
   int64_t num_edges;
   uint32_t* bits;  // [words]
@@ -84,7 +87,7 @@ struct CompactArgs {
   int64_t capacity;
   int32_t* offsets;  // [num_rows + 1]
   int32_t* columns;  // [capacity]; beyond the last edge 0
-  void* edges;       // the graph's edges, [capacity]; beyond the last rows.num_edges
+  void* edges;       // the graph's edges, [capacity], or null; beyond the last rows.num_edges
   bool wide_edges;
 };
 

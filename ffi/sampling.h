@@ -30,7 +30,7 @@ Error sample_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyB
   SampleArgs args{};
   args.rows = check.rows(from);
   args.num_places = count(offsets) - 1;
-  args.capacity = dim(*edges, 0);
+  args.capacity = dim(count(*edges) > 0 ? *edges : *sampled_columns, 0);
   args.sample = {static_cast<Strategy>(*strategy), *size, *rate, key_words(check, key)};
   check.that(*strategy >= 0 && *strategy <= 4, "strategy must be from 0 to 4");
   const bool drawn = *strategy >= static_cast<int64_t>(Strategy::kRandom);
@@ -47,26 +47,35 @@ Error sample_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyB
     check.that(args.num_places == 0 || args.num_places == args.rows.num_rows,
                "without places there must be an offset for each row");
   }
-  edge_numbers(check, *edges, args.capacity, from);
+  if (count(*edges) > 0) {
+    edge_numbers(check, *edges, args.capacity, from);
+    args.edges = edges->untyped_data();
+    args.wide_edges = is_wide(*edges);
+  }
   if (count(*sampled_columns) > 0) {
     check.vector(*sampled_columns, xla::ffi::S32, args.capacity, "columns must be like edges");
     args.columns = static_cast<int32_t*>(sampled_columns->untyped_data());
   }
   if (check.failed()) return check.error();
   args.offsets = static_cast<const int32_t*>(offsets.untyped_data());
-  args.edges = edges->untyped_data();
-  args.wide_edges = is_wide(*edges);
   return finish(check, launch_sample_edges(args, launch));
 }
 
 template <class Launch>
-Error mark_edges(Launch launch, AnyBuffer edges, Result bits, Int<attr::num_edges> num_edges) {
+Error mark_edges(Launch launch, AnyBuffer edges, AnyBuffer permutation, Result bits,
+                 Int<attr::num_edges> num_edges) {
   Check check("jaxgnn_mark_edges");
   check.integers(edges, "edges must be int32 or int64 [capacity]");
   check.that(*num_edges >= 0, "num_edges must not be negative");
+  if (count(permutation) > 0) check.permutation(permutation, *num_edges);
   check.vector(*bits, xla::ffi::U32, words_of(*num_edges), "bits must be uint32, a bit an edge");
   if (check.failed()) return check.error();
-  const MarkArgs args{edges.untyped_data(), is_wide(edges), count(edges), *num_edges,
+  const MarkArgs args{edges.untyped_data(),
+                      is_wide(edges),
+                      data_or_null(permutation),
+                      is_wide(permutation),
+                      count(edges),
+                      *num_edges,
                       static_cast<uint32_t*>(bits->untyped_data())};
   return finish(check, launch_mark_edges(args, launch));
 }
@@ -118,7 +127,7 @@ Error compact_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, Any
   const RowOperands from{row_offsets, columns};
   CompactArgs args{};
   args.rows = check.rows(from);
-  args.capacity = dim(*edges, 0);
+  args.capacity = dim(*kept_columns, 0);
   const int64_t num_edges = args.rows.num_edges;
   if (count(permutation) > 0) check.permutation(permutation, num_edges);
   check.vector(bits, xla::ffi::U32, words_of(num_edges), "bits must be uint32, a bit an edge");
@@ -126,7 +135,7 @@ Error compact_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, Any
   check.vector(*offsets, xla::ffi::S32, args.rows.num_rows + 1,
                "the result's offsets must be int32 [rows + 1]");
   check.vector(*kept_columns, xla::ffi::S32, args.capacity, "columns must be int32 [capacity]");
-  edge_numbers(check, *edges, args.capacity, from);
+  if (count(*edges) > 0) edge_numbers(check, *edges, args.capacity, from);
   if (check.failed()) return check.error();
   args.bits = static_cast<const uint32_t*>(bits.untyped_data());
   args.ranks = static_cast<const int32_t*>(ranks.untyped_data());
@@ -134,7 +143,7 @@ Error compact_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, Any
   args.wide_permutation = is_wide(permutation);
   args.offsets = static_cast<int32_t*>(offsets->untyped_data());
   args.columns = static_cast<int32_t*>(kept_columns->untyped_data());
-  args.edges = edges->untyped_data();
+  args.edges = data_or_null(*edges);
   args.wide_edges = is_wide(*edges);
   return finish(check, launch_compact_edges(args, launch));
 }

@@ -23,6 +23,7 @@ int32_t rank_of(const CompactArgs& args, int64_t e) {
 
 void put(const CompactArgs& args, int64_t place, int64_t edge, int32_t column) {
   args.columns[place] = column;
+  if (args.edges == nullptr) return;
   if (args.wide_edges) {
     static_cast<int64_t*>(args.edges)[place] = edge;
   } else {
@@ -43,8 +44,12 @@ void mark_edges(const MarkArgs& args, const Executor& executor) {
   parallel_for(executor, items, [&](int64_t item) {
     const int64_t last = args.count * (item + 1) / items;
     for (int64_t i = args.count * item / items; i < last; ++i) {
-      const int64_t e = number_at(args.edges, args.wide_edges, i);
+      int64_t e = number_at(args.edges, args.wide_edges, i);
       if (e < 0 || e >= args.num_edges) continue;
+      if (args.permutation != nullptr) {
+        e = number_at(args.permutation, args.wide_permutation, e);
+        if (e < 0 || e >= args.num_edges) continue;
+      }
       const uint32_t bit = 1u << (e % kEdgesPerWord);
       __atomic_fetch_or(args.bits + e / kEdgesPerWord, bit, __ATOMIC_RELAXED);
     }
@@ -114,8 +119,8 @@ void compact_edges(const CompactArgs& args, const Executor& executor) {
       for (uint32_t word = args.bits[w]; word != 0; word &= word - 1, ++place) {
         const int64_t t = w * kEdgesPerWord + __builtin_ctz(word);
         if (place < 0 || place >= args.capacity || t >= rows.num_edges) break;
-        const int64_t edge =
-            args.permutation == nullptr ? t : number_at(args.permutation, args.wide_permutation, t);
+        const bool same = args.permutation == nullptr || args.edges == nullptr;
+        const int64_t edge = same ? t : number_at(args.permutation, args.wide_permutation, t);
         put(args, place, edge, static_cast<int32_t>(column_of(rows, t)));
       }
     }

@@ -13,19 +13,21 @@ struct Output {
 
   void put(int64_t place, int64_t edge) const {
     const int64_t e = begin + edge;
+    if (args.columns != nullptr) {
+      args.columns[place] = static_cast<int32_t>(column_of(args.rows, e));
+    }
+    if (args.edges == nullptr) return;
     if (args.wide_edges) {
       static_cast<int64_t*>(args.edges)[place] = e;
     } else {
       static_cast<int32_t*>(args.edges)[place] = static_cast<int32_t>(e);
-    }
-    if (args.columns != nullptr) {
-      args.columns[place] = static_cast<int32_t>(column_of(args.rows, e));
     }
   }
 };
 
 void fill(const SampleArgs& args, int64_t first, int64_t last) {
   if (args.columns != nullptr) std::fill(args.columns + first, args.columns + last, 0);
+  if (args.edges == nullptr) return;
   if (args.wide_edges) {
     int64_t* edges = static_cast<int64_t*>(args.edges);
     std::fill(edges + first, edges + last, args.rows.num_edges);

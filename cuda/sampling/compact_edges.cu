@@ -17,8 +17,12 @@ __device__ inline int64_t number_at(const void* numbers, bool wide, int64_t i) {
 __global__ void __launch_bounds__(kThreads) mark(const MarkArgs args) {
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= args.count) return;
-  const int64_t e = number_at(args.edges, args.wide_edges, i);
+  int64_t e = number_at(args.edges, args.wide_edges, i);
   if (e < 0 || e >= args.num_edges) return;
+  if (args.permutation != nullptr) {
+    e = number_at(args.permutation, args.wide_permutation, e);
+    if (e < 0 || e >= args.num_edges) return;
+  }
   atomicOr(args.bits + e / kEdgesPerWord, 1u << (e % kEdgesPerWord));
 }
 
@@ -81,6 +85,7 @@ __global__ void __launch_bounds__(kThreads) permute(const PermuteArgs args) {
 __device__ inline void put(const CompactArgs& args, int64_t place, int64_t edge, int32_t column) {
   if (place < 0 || place >= args.capacity) return;
   args.columns[place] = column;
+  if (args.edges == nullptr) return;
   if (args.wide_edges) {
     static_cast<int64_t*>(args.edges)[place] = edge;
   } else {
@@ -102,8 +107,8 @@ __global__ void __launch_bounds__(kThreads) compact(const CompactArgs args) {
     const uint32_t word = __shfl_sync(kFullWarp, own, w);
     const int64_t t = first + w * kEdgesPerWord + lane;
     if (word >> lane & 1u && t < rows.num_edges) {
-      const int64_t edge =
-          args.permutation == nullptr ? t : number_at(args.permutation, args.wide_permutation, t);
+      const bool same = args.permutation == nullptr || args.edges == nullptr;
+      const int64_t edge = same ? t : number_at(args.permutation, args.wide_permutation, t);
       put(args, place + __popc(word & ((1u << lane) - 1)), edge,
           static_cast<int32_t>(load_column(rows, t)));
     }

@@ -1,9 +1,8 @@
 // Which edges each row takes.
 //
-// A thread finds the steps of a row, then the warp writes the edges of its 32 rows one row after
-// the other, a lane an edge: finding steps is a chain of divisions that takes as long for a warp as
-// for a lane, and edges are written side by side. Random edges without replacement take a warp a
-// row and a table in shared memory.
+// A thread finds the steps of a row, then the warp writes the edges of its 32 rows, a lane an edge:
+// finding steps is a chain of divisions that takes as long for a warp as for a lane. Random edges
+// without replacement take a warp a row and a table in shared memory.
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/sampling/sampling.h"
@@ -38,15 +37,25 @@ __device__ inline Place find_place(const SampleArgs& args, int64_t place) {
   return found;
 }
 
-__device__ inline void put(const SampleArgs& args, int64_t place, int64_t edge, bool valid) {
-  const int64_t e = valid ? edge : args.rows.num_edges;
+// An entry's edge, and its column.
+struct Entry {
+  int64_t edge;
+  int32_t column;
+};
+
+__device__ inline Entry read_entry(const SampleArgs& args, int64_t edge, bool valid) {
+  if (!valid) return {args.rows.num_edges, 0};
+  const bool wanted = args.columns != nullptr;
+  return {edge, wanted ? static_cast<int32_t>(load_column(args.rows, edge)) : 0};
+}
+
+__device__ inline void write_entry(const SampleArgs& args, int64_t at, const Entry& entry) {
+  if (args.columns != nullptr) args.columns[at] = entry.column;
+  if (args.edges == nullptr) return;
   if (args.wide_edges) {
-    static_cast<int64_t*>(args.edges)[place] = e;
+    static_cast<int64_t*>(args.edges)[at] = entry.edge;
   } else {
-    static_cast<int32_t*>(args.edges)[place] = static_cast<int32_t>(e);
-  }
-  if (args.columns != nullptr) {
-    args.columns[place] = valid ? static_cast<int32_t>(load_column(args.rows, e)) : 0;
+    static_cast<int32_t*>(args.edges)[at] = static_cast<int32_t>(entry.edge);
   }
 }
 
@@ -55,37 +64,56 @@ __global__ void __launch_bounds__(kThreads) fill_tail(const SampleArgs args) {
   const int64_t used = args.num_places > 0 ? args.offsets[args.num_places] : 0;
   const int64_t stride = int64_t(gridDim.x) * kThreads;
   int64_t place = (used > 0 ? used : 0) + int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  for (; place < args.capacity; place += stride) put(args, place, 0, false);
+  for (; place < args.capacity; place += stride) {
+    write_entry(args, place, {args.rows.num_edges, 0});
+  }
 }
 
+// The edges of 32 places, whose ranges of the output adjoin. A lane finds the place of an entry
+// among the ends of the ranges; several entries a lane are in flight.
 __global__ void __launch_bounds__(kThreads) stepped_edges(const SampleArgs args) {
+  constexpr int kInFlight = 4;
   const int lane = threadIdx.x % 32;
   const int64_t own = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  const Place mine = find_place(args, own);
-  const bool all = mine.taken == mine.degree;
+  if (own - lane >= args.num_places) return;
+  Place mine = find_place(args, own);
+  if (own >= args.num_places) mine.last = args.offsets[args.num_places];
   const bool replace = args.sample.strategy == Strategy::kReplace;
   Steps steps{0, 1};
-  if (!all && !replace) steps = steps_of(args.sample, static_cast<uint32_t>(own), mine.degree);
-#pragma unroll 1
-  for (int i = 0; i < 32; ++i) {
-    Place place;
-    place.first = __shfl_sync(kFullWarp, mine.first, i);
-    place.last = __shfl_sync(kFullWarp, mine.last, i);
-    if (place.first == place.last) continue;
-    place.begin = __shfl_sync(kFullWarp, mine.begin, i);
-    place.degree = __shfl_sync(kFullWarp, mine.degree, i);
-    place.taken = __shfl_sync(kFullWarp, mine.taken, i);
-    const Steps now{__shfl_sync(kFullWarp, steps.first, i), __shfl_sync(kFullWarp, steps.step, i)};
-    const uint32_t id = static_cast<uint32_t>(own - lane + i);
-    const uint32_t room = static_cast<uint32_t>(place.last - place.first);
-    for (uint32_t j = lane; j < room; j += 32) {
-      const bool valid = j < place.taken;
-      uint32_t edge = 0;
-      if (valid) {
-        edge = replace ? below(draw_word(id, j, args.sample.key), place.degree)
-                       : step_to(now, j, place.degree);
+  if (mine.taken < mine.degree && !replace) {
+    steps = steps_of(args.sample, static_cast<uint32_t>(own), mine.degree);
+  }
+  const int32_t begin = __shfl_sync(kFullWarp, mine.first, 0);
+  const int64_t end = min(int64_t(__shfl_sync(kFullWarp, mine.last, 31)), args.capacity);
+  for (int64_t base = begin; base < end; base += 32 * kInFlight) {
+    Entry entries[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int64_t at = base + 32 * u + lane;
+      int i = 0;  // the first place whose range ends beyond the entry
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) {
+        if (__shfl_sync(kFullWarp, mine.last, i + step - 1) <= at) i += step;
       }
-      put(args, place.first + int64_t(j), place.begin + edge, valid);
+      const int64_t row = __shfl_sync(kFullWarp, mine.begin, i);
+      const uint32_t degree = __shfl_sync(kFullWarp, mine.degree, i);
+      const uint32_t taken = __shfl_sync(kFullWarp, mine.taken, i);
+      const uint32_t j = static_cast<uint32_t>(at - __shfl_sync(kFullWarp, mine.first, i));
+      const Steps now{__shfl_sync(kFullWarp, steps.first, i),
+                      __shfl_sync(kFullWarp, steps.step, i)};
+      const bool valid = at < end && j < taken;
+      uint32_t edge = 0;
+      if (valid && replace) {
+        edge = below(draw_word(static_cast<uint32_t>(own - lane + i), j, args.sample.key), degree);
+      } else if (valid) {
+        edge = step_to(now, j, degree);
+      }
+      entries[u] = read_entry(args, row + edge, valid);
+    }
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int64_t at = base + 32 * u + lane;
+      if (at < end) write_entry(args, at, entries[u]);
     }
   }
 }
@@ -150,7 +178,7 @@ __global__ void random_edges(const SampleArgs args, uint32_t slots) {
   for (uint32_t i = lane; i < room; i += 32) {
     uint32_t edge = i;
     if (i < k && k < d) edge = collided[i] != 0 ? base + i : drawn[i];
-    put(args, place.first + int64_t(i), place.begin + edge, i < k);
+    write_entry(args, place.first + int64_t(i), read_entry(args, place.begin + edge, i < k));
   }
 }
 

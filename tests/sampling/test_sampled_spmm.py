@@ -124,6 +124,28 @@ def test_gradients_equal_those_of_the_reference(graph, name, normalize, weighted
         np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_gradients_on_symmetric_graphs(name, weighted):
+    """Kernels find the transpose's edges by the graph's own permutation; edges are repeated."""
+    rng = np.random.default_rng(4)
+    a, b = rng.integers(15, size=(2, 90))
+    senders, receivers = np.append(a, b), np.append(b, a)
+    graph = Graph.from_edges(senders, receivers, num_nodes=15)
+    assert graph.symmetric
+    x = draw_array(rng, (15, 5), "float32")
+    weights = draw_array(rng, (180,), "float32") if weighted else None
+
+    def gradient(impl):
+        def loss(x):
+            out = sampled_spmm(graph, x, weights, impl=impl, **SAMPLINGS[name].arguments())
+            return jnp.sum(jnp.sin(out))
+
+        return jax.grad(loss)(x)
+
+    np.testing.assert_allclose(gradient("kernel"), gradient("jax"), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("with_rows", [False, True])
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_derivatives_equal_those_of_the_masked_matrix(name, with_rows):

@@ -508,10 +508,10 @@ def sample_edges(g: Graph) -> Call:
 
 def mark_edges(g: Graph) -> Call:
     return Call(
-        {"edges": np.array([0, 3, 99, -1], I32)},
+        {"edges": np.array([0, 3, 99, -1], I32), "permutation": g.permutation},
         {"bits": ((1,), U32)},
         {"num_edges": g.edges},
-        frozenset({"edges, axis 0", "num_edges"}),  # as many words hold some more bits
+        frozenset({"edges, axis 0"}),
     )
 
 

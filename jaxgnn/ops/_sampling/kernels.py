@@ -36,39 +36,48 @@ def row_bounds(places: Places) -> tuple[Int[Array, " places"], Int[Array, " plac
 
 
 def sample_edges(
-    sample: Sample, places: Places, offsets: Int[Array, " places+1"], capacity: int
-) -> tuple[Int[Array, " capacity"], Int[Array, " capacity"]]:
-    """The edges of each place and their senders, from the place's offset on.
+    sample: Sample,
+    places: Places,
+    offsets: Int[Array, " places+1"],
+    capacity: int,
+    *,
+    edges: bool = True,
+    columns: bool = True,
+) -> tuple[Int[Array, " capacity"] | None, Int[Array, " capacity"] | None]:
+    """The edges of each place and their senders, from the place's offset on, if asked for.
 
     What the edges leave free holds the edge `num_edges` and the sender 0.
     """
+    wanted = (edges, columns)
     rows = neighbors(places.graph, transpose=False)
     num_edges = places.graph.num_edges
 
     def kernel(rows: Rows, places: Places, offsets: Array) -> tuple[Array, Array]:
         key = jnp.zeros(0, jnp.uint32) if places.key is None else places.key
-        edges, columns = ffi.call(
+        listed = ffi.call(
             "jaxgnn_sample_edges",
             [rows.offsets, or_empty(rows.columns), or_empty(places.rows), offsets, key],
-            [((capacity,), rows.offsets.dtype), ((capacity,), np.int32)],
+            [((capacity * edges,), rows.offsets.dtype), ((capacity * columns,), np.int32)],
             strategy=_REPLACE if sample.replace else _STRATEGY[sample.strategy],
             sample_size=sample.size,
             sample_rate=sample.rate,
         )
-        return edges, columns
+        return listed[0], listed[1]
 
     def otherwise(rows: Rows, places: Places, offsets: Array) -> tuple[Array, Array]:
         begins, degrees = row_bounds(places)
-        edges = reference.sample_edges(
+        taken = reference.sample_edges(
             sample, begins, degrees, places.key, offsets, num_edges, capacity
         )
         assert rows.columns is not None
-        return edges, jnp.where(edges < num_edges, rows.columns[edges], 0)
+        senders = jnp.where(taken < num_edges, rows.columns[taken], 0)
+        return taken[: capacity * edges], senders[: capacity * columns]
 
     def choose(rows: Rows, places: Places, offsets: Array) -> tuple[Array, Array]:
         return dispatch(("jaxgnn_sample_edges",), kernel, otherwise, rows, places, offsets)
 
-    return sequential(choose)(rows, places, offsets)
+    listed = sequential(choose)(rows, places, offsets)
+    return tuple(array if asked else None for array, asked in zip(listed, wanted, strict=True))
 
 
 def compact_edges(
@@ -78,11 +87,13 @@ def compact_edges(
     capacity: int,
     *,
     transpose: bool,
-) -> tuple[Int[Array, " rows+1"], Int[Array, " capacity"], Int[Array, " capacity"]]:
+    order: bool = True,
+) -> tuple[Int[Array, " rows+1"], Int[Array, " capacity"], Int[Array, " capacity"] | None]:
     """The rows, or those of the transpose, of the edges in a list, or that `"dropedge"` keeps.
 
     Returns:
-        Offsets, columns and the graph's edges, as `sample_edges` has them.
+        Offsets, columns and, if asked for by `order`, the graph's edges, as `sample_edges` has
+        them.
     """
     graph = places.graph
     num_edges = graph.num_edges
@@ -93,24 +104,32 @@ def compact_edges(
     ) -> tuple[Array, Array, Array]:
         words, groups = -(-num_edges // _EDGES_PER_WORD), -(-num_edges // _EDGES_PER_GROUP)
         bit_words = ((words,), np.uint32)
+        permutation = or_empty(rows.order)
+        # Where the graph is its own transpose the permutation is its own inverse: the bits of the
+        # few edges are set at once where they belong, and not gathered for every edge.
+        direct = transpose and graph.symmetric and edges is not None
         if edges is not None:
-            (bits,) = ffi.call("jaxgnn_mark_edges", [edges], [bit_words], num_edges=num_edges)
+            (bits,) = ffi.call(
+                "jaxgnn_mark_edges",
+                [edges, permutation if direct else or_empty(None)],
+                [bit_words],
+                num_edges=num_edges,
+            )
         else:
             assert key is not None
             operands = [source.offsets, or_empty(source.columns), key]
             (bits,) = ffi.call("jaxgnn_drop_edges", operands, [bit_words], sample_rate=sample.rate)
-        order = or_empty(rows.order)
         bits, counts = ffi.call(
             "jaxgnn_permute_bits",
-            [bits, order],
+            [bits, or_empty(None) if direct else permutation],
             [bit_words, ((groups,), np.int32)],
             num_edges=num_edges,
         )
         listed = ((capacity,), np.int32)
         offsets, columns, kept = ffi.call(
             "jaxgnn_compact_edges",
-            [rows.offsets, or_empty(rows.columns), order, bits, offsets_of(counts)],
-            [((rows.num_rows + 1,), np.int32), listed, ((capacity,), rows.offsets.dtype)],
+            [rows.offsets, or_empty(rows.columns), permutation, bits, offsets_of(counts)],
+            [((rows.num_rows + 1,), np.int32), listed, ((capacity * order,), rows.offsets.dtype)],
         )
         return offsets, columns, kept
 
@@ -122,7 +141,8 @@ def compact_edges(
         else:
             assert key is not None
             kept = reference.kept_edges(sample, source.offsets, key, num_edges)
-        return _compact(rows, kept, num_edges, capacity)
+        offsets, columns, listed = _compact(rows, kept, num_edges, capacity)
+        return offsets, columns, listed[: capacity * order]
 
     targets = ("jaxgnn_mark_edges", "jaxgnn_drop_edges", "jaxgnn_permute_bits")
 
@@ -131,7 +151,8 @@ def compact_edges(
             (*targets, "jaxgnn_compact_edges"), kernel, otherwise, source, rows, key, edges
         )
 
-    return sequential(choose)(source, rows, places.key, edges)
+    offsets, columns, listed = sequential(choose)(source, rows, places.key, edges)
+    return offsets, columns, listed if order else None
 
 
 def _compact(

@@ -49,10 +49,10 @@ def _aggregate(
     weights: Float[Array, "num_edges heads"] | None,
 ) -> Float[Array, "_ heads width"]:
     if not linear_map.transpose:
-        rows = sampled_rows(linear_map.sample, places)
+        rows = sampled_rows(linear_map.sample, places, order=weights is not None)
         reduce = "mean" if linear_map.mean else "sum"
-        return reduce_rows(rows, x, in_row_order(rows, weights), reduce)
-    rows, times = sampled_rows_by_sender(linear_map.sample, places)
+        return reduce_rows(rows, x, in_row_order(rows, weights), reduce, narrow_slices=True)
+    rows, times = sampled_rows_by_sender(linear_map.sample, places, order=weights is not None)
     weights = in_row_order(rows, weights)
     if times is not None:
         dtype = accumulation_dtype(x.dtype)
@@ -60,7 +60,7 @@ def _aggregate(
         weights = factor if weights is None else factor * weights
     if linear_map.mean:
         x = _divide(linear_map.sample, places, x)
-    return reduce_rows(rows, x, weights, "sum")
+    return reduce_rows(rows, x, weights, "sum", narrow_slices=True)
 
 
 def _divide(

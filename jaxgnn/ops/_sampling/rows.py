@@ -16,39 +16,44 @@ from jaxgnn.ops._sampling import kernels, reference
 from jaxgnn.ops._sampling.sample import Places, Sample, capacity
 
 
-def sampled_rows(sample: Sample, places: Places) -> Rows:
+def sampled_rows(sample: Sample, places: Places, *, order: bool = True) -> Rows:
     """The senders of the sampled edges of each place.
 
     The arrays over edges are of the sample's capacity: entries beyond the last offset belong to no
-    row, and `order` holds `num_edges` there.
+    row, and `order`, which is there if asked for, holds `num_edges`.
     """
     size = capacity(sample, places)
     if sample.strategy == "dropedge":
-        offsets, columns, edges = kernels.compact_edges(sample, places, None, size, transpose=False)
+        offsets, columns, edges = kernels.compact_edges(
+            sample, places, None, size, transpose=False, order=order
+        )
     else:
         offsets = _offsets(sample, places)
-        edges, columns = kernels.sample_edges(sample, places, offsets, size)
+        edges, columns = kernels.sample_edges(sample, places, offsets, size, edges=order)
     return Rows(offsets, columns, _chunks(offsets, size, sample.size), edges)
 
 
 def sampled_rows_by_sender(
-    sample: Sample, places: Places
+    sample: Sample, places: Places, *, order: bool = True
 ) -> tuple[Rows, Int[Array, " capacity"] | None]:
     """The places of the sampled edges of each sender, and how often each edge was taken.
 
-    `None`: once each.
+    `None`: once each. The rows have their `order` if it is asked for.
     """
     size = capacity(sample, places)
     if places.rows is not None:
         return _sorted_by_sender(sample, places, size), None
     edges = None
     if sample.strategy != "dropedge":
-        edges, _ = kernels.sample_edges(sample, places, _offsets(sample, places), size)
-    offsets, columns, order = kernels.compact_edges(sample, places, edges, size, transpose=True)
-    rows = Rows(offsets, columns, _chunks(offsets, size), order)
-    if edges is None or not sample.repeats:
+        starts = _offsets(sample, places)
+        edges, _ = kernels.sample_edges(sample, places, starts, size, columns=False)
+    offsets, columns, listed = kernels.compact_edges(
+        sample, places, edges, size, transpose=True, order=order or sample.repeats
+    )
+    rows = Rows(offsets, columns, _chunks(offsets, size), listed)
+    if edges is None or listed is None or not sample.repeats:
         return rows, None
-    return rows, times_taken(edges, places.graph.num_edges)[order]
+    return rows, times_taken(edges, places.graph.num_edges)[listed]
 
 
 def times_taken(edges: Int[Array, " capacity"], num_edges: int) -> Int[Array, " num_edges"]:
