@@ -145,11 +145,12 @@ class Operations:
             return checked(error, oracle.TOLERANCE[m.dtype])
 
         shape = {"nodes": graph.num_nodes, "edges": graph.num_edges, "width": m.width}
+        shape |= {name: n for name, n in (("k", m.k), ("S", m.sample)) if n is not None}
         identity = {
             "case": m.case + (" weighted" if m.weighted else ""),
             "impl": m.impl,
             "dtype": m.dtype,
-            "shape": shape if m.k is None else {**shape, "k": m.k},
+            "shape": shape,
             "pass": m.direction,
         }
         return Job(

@@ -23,7 +23,9 @@ MODELS = {"training": ("sage", "gcn", "gin"), "attention": plan.EDGE_MODELS}
 class Options:
     """Times jaxgnn against the alternatives; see docs/benchmarks.md."""
 
-    suite: tyro.conf.Positional[Literal["spmm", "maxk", "attention", "training", "graph"]]
+    suite: tyro.conf.Positional[
+        Literal["spmm", "maxk", "attention", "sampling", "training", "graph"]
+    ]
     device: Literal["cpu", "gpu"] | None = None  # default: a GPU if JAX has one
     shapes: tuple[str, ...] = ()  # graphs, by name; default: the suite's
     scale: float | None = None  # of the graphs, in (0, 1]; default 1
@@ -31,6 +33,7 @@ class Options:
     dtypes: tuple[Literal["float32", "bfloat16", "float16"], ...] = ()  # dtypes to keep
     only: tuple[str, ...] = ()  # implementations to keep, by part of the name
     ks: Annotated[tuple[int, ...], tyro.conf.arg(name="k")] = ()  # entries kept, in maxk
+    sample_sizes: tuple[int, ...] = ()  # edges of a row, in sampling
     sweep: bool = False  # maxk for k from 2 to 192 on all shapes, in float32
     models: tuple[str, ...] = ()  # of training (sage gcn gin, with an input layer) or attention
     activations: tuple[str, ...] = ()  # of training --models; default relu maxk32 maxk16
@@ -61,7 +64,14 @@ class Options:
 
     def problem(self) -> str | None:
         """What is wrong with the values, in one line."""
-        counts = (*self.widths, *self.ks, self.repeats, self.rounds, self.threads)
+        counts = (
+            *self.widths,
+            *self.ks,
+            *self.sample_sizes,
+            self.repeats,
+            self.rounds,
+            self.threads,
+        )
         known = MODELS.get(self.suite, ())
         checks = {
             "--scale: expected a number in (0, 1]": self.scale is None or 0 < self.scale <= 1,
@@ -86,7 +96,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     given = tyro.cli(Options, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
     quick, suite = given.quick, given.suite
     device = given.device or default_device()
-    in_rounds = device == "cpu" and suite in ("spmm", "maxk") and not (quick or given.sweep)
+    in_rounds = (
+        device == "cpu" and suite in ("spmm", "maxk", "sampling") and not (quick or given.sweep)
+    )
     defaults: dict[str, Any] = {
         "device": device,
         "repeats": 3 if quick else 7 if given.sweep else 20,
@@ -94,7 +106,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         "scale": 1.0 if not quick else 1e-3 if suite == "graph" else 2**-9,
     }
     if quick:
-        defaults |= {"widths": (16,), "ks": (4, 2)}
+        defaults |= {"widths": (16,), "ks": (4, 2), "sample_sizes": (4,)}
         if device == "cpu" and suite == "training":
             defaults["shapes"] = ("rmat",)
     unset = {name: value for name, value in defaults.items() if getattr(given, name) in (None, ())}

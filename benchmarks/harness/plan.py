@@ -36,6 +36,8 @@ MAXK_BERNOULLI = "jaxgnn maxk after bernoulli"  # jax.random's dropout, then the
 TOP_K = "jax top_k"
 COPY = "copy of the input"
 GAT = "jaxgnn gat_attention"
+SAMPLED = "jaxgnn sampled "  # and the strategy
+PRESAMPLED = "jaxgnn spmm of the sample"  # which was drawn beforehand
 # Steps of edge models in plain JAX: heads flattened into the features, projections on the nodes.
 PLAIN = "jax segment ops sorted"
 PLAIN_FLAT = "jax segment ops sorted, flattened heads"
@@ -59,7 +61,8 @@ DROPOUT_RATE = 0.5  # of a selection after dropout, and of the training steps
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """One operation to time; with `k`, of rows that keep that many entries."""
+    """One operation to time; with `k`, of rows that keep that many entries; with `sample`, over at
+    most that many edges of each row."""
 
     case: str
     impl: str
@@ -68,6 +71,7 @@ class Measurement:
     direction: Pass
     weighted: bool = False
     k: int | None = None
+    sample: int | None = None
 
     @property
     def framework(self) -> str:
@@ -80,6 +84,7 @@ class Measurement:
     def __str__(self) -> str:
         weighted = " weighted" if self.weighted else ""
         k = "" if self.k is None else f" k={self.k}"
+        k += "" if self.sample is None else f" S={self.sample}"
         return f"{self.case}{weighted} F={self.width}{k} {self.dtype} {self.direction} {self.impl}"
 
 

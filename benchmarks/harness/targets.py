@@ -115,6 +115,33 @@ def _maxk() -> Iterator[Target]:
             yield Target(name, "maxk", "gpu", ours, over, at_least, published_ms=ms)
 
 
+def _sampling() -> Iterator[Target]:
+    whole = {**_CUSPARSE, **_FORWARD, "dtype": "float32", "S": None}
+    stride, bucket, fastrand = (
+        {"impl": (plan.SAMPLED + name,)} for name in ("stride", "bucket", "fastrand")
+    )
+    over = "best cuSPARSE float32 of all edges"
+    sizes = (16, 32, 64, 128, 256)
+    for case, ours, bounds in (
+        (plan.BIG_SHAPE, stride, (28, 15.5, 8.5, 4.9, 2.9)),
+        (plan.BIG_SHAPE, fastrand, (28, 15.5, 8.5, 4.9, 2.9)),
+        (plan.BIG_SHAPE, bucket, (32, 20.5, 10.5, 6.1, 3.3)),
+        (plan.BIG_SHAPE, {**stride, **_HALF}, (52, 29, 16, 9.2, 5.6)),
+        ("proteins", stride, (26, 14, 7.6, 4.1, 2.2)),
+    ):
+        for size, at_least in zip(sizes, bounds, strict=True):
+            own = {**ours, "case": case, "width": 256, "S": size}
+            name = f"{ours['impl'][0]} {ours.get('dtype', 'float32')}"
+            what = f"{case}, S = {size}, {name}: {over}"
+            yield Target(what, "sampling", "gpu", own, whole, at_least)
+    for size in sizes:
+        own = {**stride, "case": plan.BIG_SHAPE, "width": 256, "S": size}
+        what = f"{plan.BIG_SHAPE}, S = {size}: within 1.1 times spmm of the sample"
+        yield Target(what, "sampling", "gpu", own, {"impl": (plan.PRESAMPLED,)}, 1 / 1.1)
+    own = {**stride, **_BACKWARD, "case": plan.BIG_SHAPE, "width": 256, "S": 64}
+    yield Target(f"{plan.BIG_SHAPE}, S = 64, gradient: {over}", "sampling", "gpu", own, whole, 6.0)
+
+
 def _attention() -> Iterator[Target]:
     from benchmarks.suites.attention import CPU_SHAPE, DEEP, STEP_SHAPES, plain_steps
 
@@ -182,7 +209,7 @@ def table() -> list[Target]:
     build = {**_OURS, "case": "rmat20m", "dtype": "int32", "pass": "build"}
     what = "building 20 M edges: peak memory over the result's"
     graph = Target(what, "graph", None, build, at_most=3.0, quantity="memory_ratio")
-    return [*_spmm(), *_maxk(), *_attention(), *_training(), graph]
+    return [*_spmm(), *_maxk(), *_sampling(), *_attention(), *_training(), graph]
 
 
 def evaluate(

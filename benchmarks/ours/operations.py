@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -13,10 +14,20 @@ from jaxtyping import Array
 from benchmarks.baselines.jax_operations import Edges, extremum, kept_product, scattered_rows
 from benchmarks.harness import plan
 from benchmarks.harness.graphs import StoredGraph
-from benchmarks.harness.jax_programs import compiled, pullback
+from benchmarks.harness.jax_programs import compiled, float32_rows, pullback
 from benchmarks.harness.operations import Candidate, Inputs
 from benchmarks.harness.plan import Measurement
-from jaxgnn import CBSR, Graph, config, gat_attention, maxk, maxk_spmm, spmm
+from jaxgnn import (
+    CBSR,
+    Graph,
+    config,
+    gat_attention,
+    maxk,
+    maxk_spmm,
+    sampled_edges,
+    sampled_spmm,
+    spmm,
+)
 from tests.support import oracle_attention_rows, oracle_rows
 
 _SETTINGS = {
@@ -57,6 +68,8 @@ class Ours:
             return _selection(m, x)
         if m.impl == plan.GAT:
             return _attention(m, self._graph, self._stored, x, inputs.dense)
+        if m.sample is not None:
+            return _sampled(m, self._graph, self._stored, x, inputs.dense)
         if m.impl == plan.MAX:
             return extremum(m, _maximum, x, (self._graph,), edges)
         graph, facts = self._graph, {}
@@ -81,6 +94,48 @@ def _spmm(x: Array, graph: Graph, weights: Array | None) -> Array:
 
 def _maximum(x: Array, graph: Graph) -> Array:
     return spmm(graph, x, reduce="max", impl="kernel")
+
+
+def _sampled(
+    m: Measurement, graph: Graph, stored: StoredGraph, x: Array, dense: np.ndarray
+) -> Candidate:
+    """The sum over a sample of each row's edges, or `spmm` of a graph that has these alone."""
+    assert m.sample is not None
+    strategy = "stride" if m.impl == plan.PRESAMPLED else m.impl.removeprefix(plan.SAMPLED)
+    options: dict[str, Any] = {"sample_size": m.sample, "strategy": strategy}
+    if strategy == "random":
+        options["key"] = jax.random.key(_SEED)
+    backward = m.direction == "backward"
+    listed, counts = map(np.asarray, sampled_edges(graph, impl="jax", **options))
+    taken = listed[listed >= 0]
+    senders = np.asarray(graph.senders)[taken]
+
+    def error(result: Any) -> float:
+        offsets, _ = stored.rows(backward=backward)
+        rows = oracle_rows.sample_rows(offsets, seed=_SEED)
+        receivers = np.repeat(np.arange(graph.num_receivers), counts)
+        source, target = (receivers, senders) if backward else (senders, receivers)
+        mine = np.flatnonzero(np.isin(target, rows))
+        expected = np.zeros((graph.num_receivers, m.width))
+        np.add.at(expected, target[mine], dense[source[mine]].astype(np.float64))
+        return oracle_rows.row_error(float32_rows(result, rows), expected[rows])
+
+    if m.impl == plan.PRESAMPLED:
+        row_offsets = np.concatenate([[0], np.cumsum(counts)])
+        sample = Graph.from_csr(row_offsets, senders, num_senders=graph.num_senders)
+        return compiled(_spmm, x, sample, None, error=error)
+
+    def function(x: Array, graph: Graph) -> Array:
+        return sampled_spmm(graph, x, impl="kernel", **options)
+
+    run = pullback(function) if backward else function
+
+    def drawn_anew(x: Array, graph: Graph) -> Array:
+        # Tied to x, or XLA would draw the sample once for all steps of a loop.
+        x, offsets = jax.lax.optimization_barrier((x, graph.row_offsets))
+        return run(x, dataclasses.replace(graph, row_offsets=offsets))
+
+    return compiled(drawn_anew, x, graph, error=error)
 
 
 def _kept_product(m: Measurement, x: Array, kept: np.ndarray | None, graph: Graph) -> Candidate:

@@ -28,7 +28,8 @@ def dispatch(
 ) -> Any:
     """`kernel(*operands)` where the platform serves its targets, else `reference(*operands)`.
 
-    With the setting `impl` `"jax"` the reference runs everywhere. Has no derivative: it belongs inside a derivative rule.
+    With the setting `impl` `"jax"` the reference runs everywhere. Has no derivative: it belongs
+    inside a derivative rule.
 
     Args:
         targets: the FFI targets that `kernel` calls.

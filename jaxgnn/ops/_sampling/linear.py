@@ -1,7 +1,7 @@
 r"""Sampled aggregation and its derivatives: three maps that differentiate into each other.
 
-For a given sample $T$, $(x, w) \mapsto \sum_{e \in T(i)} w_e x_{j(e)}$ is linear in the features and
-in the weights, as `spmm` is (`jaxgnn/ops/_aggregation/linear.py`).
+For a given sample $T$, $(x, w) \mapsto \sum_{e \in T(i)} w_e x_{j(e)}$ is linear in the features
+and in the weights, as `spmm` is (`jaxgnn/ops/_aggregation/linear.py`).
 """
 
 from __future__ import annotations
@@ -119,4 +119,4 @@ edge_dot = Multilinear(
         ),
     ),
 )
-"""`edge_dot(sample, places, at_places, at_senders)`: the dot products of the sampled edges' ends."""
+"""`edge_dot(sample, places, at_places, at_senders)`: dot products of the sampled edges' ends."""

@@ -140,12 +140,11 @@ def _rows(rows: Any, num_receivers: int) -> Int[Array, " places"] | None:
         raise TypeError(f"rows: expected integers, got {rows.dtype}")
     if rows.ndim != 1:
         raise ValueError(f"rows: expected the shape (rows,), got {rows.shape}")
-    if not isinstance(rows, Tracer) and rows.size > 0:
-        if rows.min() < -1 or rows.max() >= num_receivers:
-            wrong = rows.min() if rows.min() < -1 else rows.max()
-            raise ValueError(
-                f"rows: expected receivers below {num_receivers}, or -1 for padding, got {wrong}"
-            )
+    known = rows if not isinstance(rows, Tracer) else np.zeros(0, np.int32)
+    for wrong in known[(known < -1) | (known >= num_receivers)][:1]:
+        raise ValueError(
+            f"rows: expected receivers below {num_receivers}, or -1 for padding, got {wrong}"
+        )
     if rows.dtype.itemsize > 4 or rows.dtype == np.uint32:
         # Out of range before and after.
         rows = jnp.where((rows < 0) | (rows >= num_receivers), -1, rows)

@@ -47,13 +47,13 @@ def sampled_spmm(
     $T(i)$ are $S_i = \min(S, \lceil r d_i \rceil)$ of the $d_i$ edges of receiver $i$, all of them
     where that is $d_i$. Edges are numbered within the row from 0; place $j < S_i$ takes
 
-    | strategy | edge |
-    | --- | --- |
-    | `"bucket"` | $j$ |
-    | `"fastrand"` | $577 j \bmod d$: never beyond $577 (S - 1)$, and repeats where 577 divides $d$ |
-    | `"stride"` | $(b + a j) \bmod d$, $a$ coprime with $d$; without a key $b = 0$ and $a$ is the first from $0.618 d + 1$ on; with a key both are drawn, each edge has probability $S_i / d$ |
-    | `"random"` | all subsets alike (Floyd's algorithm); needs a key; `replace`: $S$ draws a row, also where $d \le S$ |
-    | `"dropedge"` | each edge with probability $r$ = `sample_rate`; needs a key |
+    - `"bucket"`: $j$.
+    - `"fastrand"`: $577 j \bmod d$: never beyond $577 (S - 1)$; where 577 divides $d$ it repeats.
+    - `"stride"`: $(b + a j) \bmod d$ with $a$ coprime with $d$. Without a key $b = 0$ and $a$ is the
+      first from $0.618 d + 1$ on. With a key both are drawn: each edge has probability $S_i / d$.
+    - `"random"`: all subsets alike (Floyd's algorithm); needs a key. With `replace` a row draws $S$
+      edges, also where $d \le S$.
+    - `"dropedge"`: each edge with probability $r$ = `sample_rate`; needs a key.
 
     The same key takes the same edges on every platform, whatever the number of threads. Only the
     sampled edges are read. Nothing of the sample is stored for the backward pass, which draws it
@@ -72,10 +72,10 @@ def sampled_spmm(
         rows: the receivers to aggregate, repeats allowed, each with a sample of its own; -1, or
             where the values are traced any number out of range, is padding without edges. `None`:
             all receivers.
-        normalize: $s_i$. `None`: 1. `"mean"`: $1 / S_i$. `"rescale"`: $d_i / S_i$, which makes the
-            sum unbiased (with `"dropedge"` $S_i$ is the number that was kept). `"gcn"`: `"rescale"`,
-            and the weights are multiplied by $1 / \sqrt{d_j d_i}$ with in-degrees (of square
-            graphs; self-loops as they are).
+        normalize: $s_i$. `None`: 1. `"mean"`: $1 / S_i$. `"rescale"`: $d_i / S_i$, so that the sum
+            is unbiased where edges are drawn alike (with `"dropedge"` $S_i$ edges were kept).
+            `"gcn"`: the same, and the weights are multiplied by $1 / \sqrt{d_j d_i}$ with
+            in-degrees (of square graphs; self-loops as they are).
         impl: `None` (our kernels where the platform has them, else JAX), `"kernel"` or `"jax"`.
 
     Returns:
