@@ -106,19 +106,20 @@ def _sampled(
     if strategy == "random":
         options["key"] = jax.random.key(_SEED)
     backward = m.direction == "backward"
-    listed, counts = map(np.asarray, sampled_edges(graph, impl="jax", **options))
-    taken = listed[listed >= 0]
-    senders = np.asarray(graph.senders)[taken]
+    listed, counts = map(np.asarray, sampled_edges(graph, **options))
+    senders = stored.rows()[1][listed[listed >= 0]]
 
     def error(result: Any) -> float:
         offsets, _ = stored.rows(backward=backward)
         rows = oracle_rows.sample_rows(offsets, seed=_SEED)
         receivers = np.repeat(np.arange(graph.num_receivers), counts)
         source, target = (receivers, senders) if backward else (senders, receivers)
-        mine = np.flatnonzero(np.isin(target, rows))
-        expected = np.zeros((graph.num_receivers, m.width))
-        np.add.at(expected, target[mine], dense[source[mine]].astype(np.float64))
-        return oracle_rows.row_error(float32_rows(result, rows), expected[rows])
+        place = np.full(graph.num_receivers, -1)
+        place[rows] = np.arange(rows.size)
+        mine = np.flatnonzero(place[target] >= 0)
+        expected = np.zeros((rows.size, m.width))
+        np.add.at(expected, place[target[mine]], dense[source[mine]].astype(np.float64))
+        return oracle_rows.row_error(float32_rows(result, rows), expected)
 
     if m.impl == plan.PRESAMPLED:
         row_offsets = np.concatenate([[0], np.cumsum(counts)])

@@ -49,8 +49,8 @@ def sampled_spmm(
 
     - `"bucket"`: $j$.
     - `"fastrand"`: $577 j \bmod d$: never beyond $577 (S - 1)$; where 577 divides $d$ it repeats.
-    - `"stride"`: $(b + a j) \bmod d$ with $a$ coprime with $d$. Without a key $b = 0$ and $a$ is the
-      first from $0.618 d + 1$ on. With a key both are drawn: each edge has probability $S_i / d$.
+    - `"stride"`: $(b + a j) \bmod d$ with $a$ coprime with $d$. Without a key $b = 0$ and $a$ is
+      the first from $0.618 d + 1$ on. With one both are drawn: each edge has probability $S_i / d$.
     - `"random"`: all subsets alike (Floyd's algorithm); needs a key. With `replace` a row draws $S$
       edges, also where $d \le S$.
     - `"dropedge"`: each edge with probability $r$ = `sample_rate`; needs a key.
