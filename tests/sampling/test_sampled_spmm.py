@@ -96,7 +96,7 @@ def test_rows(name, normalize, impl):
     assert not out[3].any()
 
 
-@examples(10)
+@examples(4)
 @given(
     graph=graphs(max_edges=60),
     name=st.sampled_from(list(SAMPLINGS)),

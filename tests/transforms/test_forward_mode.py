@@ -14,7 +14,6 @@ NODES, EDGES = 8, 30
 
 X, W = (NODES, 2, 5), (EDGES, 2)
 MU = normal(2, 3, seed=3)
-KEY = jax.random.key(5)
 # A function of the graph and one operand of that shape.
 OPERATIONS = {
     "spmm sum": (X, lambda g, x: jaxgnn.spmm(g, x, normal(*W))),
@@ -37,13 +36,6 @@ OPERATIONS = {
     "gatv2_attention": (X, lambda g, x: jaxgnn.gatv2_attention(g, x, x * 2, x[0])),
     "dot_attention": (X, lambda g, x: jaxgnn.dot_attention(g, x, x * 2, x + 1)),
     "cosine_attention": (X, lambda g, x: jaxgnn.cosine_attention(g, x, 1.5, self_loops=True)),
-    "sampled_spmm": (X, lambda g, x: jaxgnn.sampled_spmm(g, x, x[g.senders, :, 0], sample_size=2)),
-    "sampled_spmm of rows": (
-        X,
-        lambda g, x: jaxgnn.sampled_spmm(
-            g, x, sample_size=3, strategy="random", key=KEY, replace=True, rows=[1, 0, 1]
-        ),
-    ),
     "gaussian_spmm": (X, lambda g, x: jaxgnn.gaussian_spmm(g, x, MU, MU, x[g.senders, 0, :3])),
 }
 

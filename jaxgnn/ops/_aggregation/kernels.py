@@ -38,8 +38,9 @@ def reduce_rows(
     """
 
     def kernel(rows: Rows, x: Array, weights: Array | None) -> Array:
-        slices = {"narrow_slices": int(narrow_slices)}
-        out, _ = _reduce("jaxgnn_spmm", 1, rows, x, weights, reduce, **slices)
+        out, _ = _reduce(
+            "jaxgnn_spmm", 1, rows, x, weights, reduce, {"narrow_slices": int(narrow_slices)}
+        )
         return out
 
     def choose(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
@@ -64,7 +65,7 @@ def reduce_and_count_rows(
     """
 
     def kernel(rows: Rows, x: Array, weights: Array | None) -> tuple[Array, Array]:
-        out, ties, _ = _reduce("jaxgnn_spmm_ties", 2, rows, x, weights, reduce)
+        out, ties, _ = _reduce("jaxgnn_spmm_ties", 2, rows, x, weights, reduce, {})
         return out, ties
 
     def choose(rows: Rows, features: list[Array], edges: list[Array]) -> tuple[Array, Array]:
@@ -85,7 +86,7 @@ def _reduce(
     x: Array,
     weights: Array | None,
     reduce: str,
-    **attributes: int,
+    attributes: dict[str, int],
 ) -> list[Array]:
     """The extremum or sum, with `count` 2 also the ties, and scratch."""
     _, heads, width = x.shape
@@ -98,6 +99,7 @@ def _reduce(
         rows,
         [x, optional(weights, accumulator)],
         [(shape, x.dtype), *ties, (scratch, accumulator)],
+        scheduled=True,
         reduce=REDUCE[reduce],
         **attributes,
     )

@@ -43,11 +43,11 @@ def multiply_words(
 ) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
     """High and low word of the product, by halves: there may be no 64-bit integers."""
     low_half, shift = np.uint32(0xFFFF), np.uint32(16)
-    b = np.uint32(b) if isinstance(b, int) else b
-    b_high, b_low = b >> shift, b & low_half
+    other = np.uint32(b) if isinstance(b, int) else b
+    b_high, b_low = other >> shift, other & low_half
     a_high, a_low = a >> shift, a & low_half
     lowest = a_low * b_low
     middle = a_high * b_low + (lowest >> shift)
     carry = a_low * b_high + (middle & low_half)
     high = a_high * b_high + (middle >> shift) + (carry >> shift)
-    return high, a * b
+    return high, a * other

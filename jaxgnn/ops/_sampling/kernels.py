@@ -48,7 +48,6 @@ def sample_edges(
 
     What the edges leave free holds the edge `num_edges` and the sender 0.
     """
-    wanted = (edges, columns)
     rows = neighbors(places.graph, transpose=False)
     num_edges = places.graph.num_edges
 
@@ -76,8 +75,8 @@ def sample_edges(
     def choose(rows: Rows, places: Places, offsets: Array) -> tuple[Array, Array]:
         return dispatch(("jaxgnn_sample_edges",), kernel, otherwise, rows, places, offsets)
 
-    listed = sequential(choose)(rows, places, offsets)
-    return tuple(array if asked else None for array, asked in zip(listed, wanted, strict=True))
+    taken, senders = sequential(choose)(rows, places, offsets)
+    return taken if edges else None, senders if columns else None
 
 
 def compact_edges(

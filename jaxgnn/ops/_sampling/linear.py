@@ -16,6 +16,8 @@ from jaxgnn._core.linear_call import Multilinear
 from jaxgnn.ops._aggregation.kernels import dot_rows, reduce_rows
 from jaxgnn.ops._core.rows import in_row_order
 from jaxgnn.ops._sampling.rows import (
+    fits_in_cache,
+    rows_are_even,
     rows_by_edge,
     sampled_rows,
     sampled_rows_by_sender,
@@ -51,7 +53,8 @@ def _aggregate(
     if not linear_map.transpose:
         rows = sampled_rows(linear_map.sample, places, order=weights is not None)
         reduce = "mean" if linear_map.mean else "sum"
-        return reduce_rows(rows, x, in_row_order(rows, weights), reduce, narrow_slices=True)
+        narrow = rows_are_even(linear_map.sample, places)
+        return reduce_rows(rows, x, in_row_order(rows, weights), reduce, narrow_slices=narrow)
     rows, times = sampled_rows_by_sender(linear_map.sample, places, order=weights is not None)
     weights = in_row_order(rows, weights)
     if times is not None:
@@ -60,7 +63,8 @@ def _aggregate(
         weights = factor if weights is None else factor * weights
     if linear_map.mean:
         x = _divide(linear_map.sample, places, x)
-    return reduce_rows(rows, x, weights, "sum", narrow_slices=True)
+    narrow = rows_are_even(linear_map.sample, places) and fits_in_cache(places.count)
+    return reduce_rows(rows, x, weights, "sum", narrow_slices=narrow)
 
 
 def _divide(

@@ -30,7 +30,11 @@ def sampled_rows(sample: Sample, places: Places, *, order: bool = True) -> Rows:
     else:
         offsets = _offsets(sample, places)
         edges, columns = kernels.sample_edges(sample, places, offsets, size, edges=order)
-    return Rows(offsets, columns, _chunks(offsets, size, sample.size), edges)
+    if places.rows is None:
+        chunks = _chunks_left(places.graph.row_chunks, offsets, sample.size)
+    else:
+        chunks = _chunks(offsets, size, sample.size)
+    return Rows(offsets, columns, chunks, edges)
 
 
 def sampled_rows_by_sender(
@@ -50,7 +54,8 @@ def sampled_rows_by_sender(
     offsets, columns, listed = kernels.compact_edges(
         sample, places, edges, size, transpose=True, order=order or sample.repeats
     )
-    rows = Rows(offsets, columns, _chunks(offsets, size), listed)
+    chunks = _chunks_left(places.graph.transpose_row_chunks, offsets)
+    rows = Rows(offsets, columns, chunks, listed)
     if edges is None or listed is None or not sample.repeats:
         return rows, None
     return rows, times_taken(edges, places.graph.num_edges)[listed]
@@ -59,6 +64,16 @@ def sampled_rows_by_sender(
 def times_taken(edges: Int[Array, " capacity"], num_edges: int) -> Int[Array, " num_edges"]:
     """How often each edge is in the list."""
     return jnp.zeros(num_edges, jnp.int32).at[edges].add(1, mode="drop")
+
+
+def rows_are_even(sample: Sample, places: Places) -> bool:
+    """Whether most places take `sample_size` edges: a GPU's narrow slices pay then."""
+    return places.count * sample.size < places.graph.num_edges
+
+
+def fits_in_cache(rows: int) -> bool:
+    """Whether a slice of 128 bytes of so many rows stays in a GPU's L2 cache (about 40 MB)."""
+    return rows * 128 <= 40_000_000
 
 
 def taken_counts(sample: Sample, places: Places) -> Int[Array, " places"]:
@@ -89,7 +104,9 @@ def _sorted_by_sender(sample: Sample, places: Places, size: int) -> Rows:
 
 def _sort_entries(keys: Int[Array, " entries"]) -> tuple[Array, Int[Array, " entries"]]:
     """The keys in order, and where each was; equal ones keep theirs."""
-    return tuple(jax.lax.sort((keys, jnp.arange(keys.shape[0], dtype=jnp.int32)), num_keys=1))
+    entries = jnp.arange(keys.shape[0], dtype=jnp.int32)
+    in_order, moved = jax.lax.sort((keys, entries), num_keys=1)
+    return in_order, moved
 
 
 def _sorted_offsets(keys: Int[Array, " entries"], count: int) -> Int[Array, " count+1"]:
@@ -100,6 +117,23 @@ def _sorted_offsets(keys: Int[Array, " entries"], count: int) -> Int[Array, " co
 def _offsets(sample: Sample, places: Places) -> Int[Array, " places+1"]:
     _, degrees = kernels.row_bounds(places)
     return kernels.offsets_of(reference.edges_taken(sample, degrees))
+
+
+def _chunks_left(
+    chunks: RowChunks, offsets: Int[Array, " rows+1"], longest: int | None = None
+) -> RowChunks:
+    """Those of all edges' chunks that rows of the same graph still have: they have become shorter.
+
+    `longest`, if known: the most edges of a row.
+    """
+    if longest is not None and longest <= chunks.length:
+        return no_chunks()
+    row, chunk = chunks.table.T
+    known = jnp.maximum(row, 0)
+    length = offsets[known + 1] - offsets[known]
+    left = (row >= 0) & (length > chunks.length) & (chunk * chunks.length < length)
+    padding = jnp.asarray([[-1, 0]], jnp.int32)
+    return RowChunks(jnp.where(left[:, None], chunks.table, padding), chunks.length)
 
 
 def _chunks(offsets: Int[Array, " rows+1"], size: int, longest: int | None = None) -> RowChunks:

@@ -77,7 +77,7 @@ def arguments(
     """The arguments that sampling operations share, checked."""
     checks.graph_argument(graph)
     checks.choice(strategy, "strategy", STRATEGIES)
-    if not isinstance(replace, bool | np.bool_):
+    if not isinstance(replace, bool):
         raise TypeError(f"replace: expected True or False, got {replace!r}")
     if replace and strategy != "random":
         raise ValueError(f"replace: expected False with strategy={strategy!r}, got True")
@@ -92,7 +92,7 @@ def arguments(
     if key is not None and strategy in ("bucket", "fastrand"):
         raise ValueError(f"key: expected None with strategy={strategy!r}, which draws nothing")
     words = None if key is None else key_words(checks.key(key, "key"))
-    sample = Sample(strategy, size, rate, bool(replace))
+    sample = Sample(strategy, size, rate, replace)
     places = Places(graph, _rows(rows, graph.num_receivers), words)
     if capacity(sample, places) > MOST_PLACES:
         raise ValueError(
