@@ -80,7 +80,29 @@ _STAGES = {
     "fused, recomputed": {"impl": "jaxgnn"},
 }
 
+
+def _sampled(name: str, **fields: Any) -> dict[str, Spec]:
+    own = {"impl": plan.SAMPLED + name, **fields}
+    whole = {"impl": CUSPARSE, "S": None, "dtype": "float32", "pass": "forward"}
+    label = f"`{name}`" + ("".join(f", {value}" for value in fields.values()))
+    return {f"{label}, ms": own, f"× whole, {label}": {**own, "over": whole}}
+
+
 TABLES = {
+    # docs/kernels/sampling.md
+    "sampling": Table(
+        "edges of a row",
+        {f"S = {size}": {"S": size} for size in (16, 32, 64, 128, 256)},
+        {
+            **_sampled("stride"),
+            **_sampled("stride", dtype="bfloat16"),
+            **_sampled("bucket"),
+            **_sampled("random"),
+            "`spmm` of the sample, ms": {"impl": plan.PRESAMPLED},
+            **_sampled("stride", **{"pass": "backward"}),
+        },
+        {"file": "nvidia-h200-sampling", "case": "reddit"},
+    ),
     # docs/performance.md
     "training": Table(
         "4-layer GraphSAGE, full batch",

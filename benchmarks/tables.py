@@ -31,7 +31,10 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 # Pages whose every figure is generated, and pages that have generated tables beside trials.
 CHECKED = ("README.md", "docs/performance.md")
-PAGES = (*CHECKED, *(f"docs/kernels/{name}.md" for name in ("aggregation", "maxk", "attention")))
+PAGES = (
+    *CHECKED,
+    *(f"docs/kernels/{name}.md" for name in ("aggregation", "maxk", "attention", "sampling")),
+)
 _REGION = re.compile(r"(<!-- (table|figure): ([\w.-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 _UNIT = r"ms|µs|s|seconds|[KMGT]i?B(?:/s)?|bytes|x|×|times|%"
 _LOOSE = re.compile(rf"\d[\d.,]*\s*(?:{_UNIT})(?!\w|\s*\d)")
