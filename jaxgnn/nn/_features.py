@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 from jaxtyping import Array, Float
 
 from jaxgnn.graph import Graph
-from jaxgnn.ops import CBSR, maxk_spmm, spmm
+from jaxgnn.ops import CBSR, maxk_spmm, sampled_spmm, spmm
 from jaxgnn.ops._aggregation.spmm import Reduce
 
 Features = Array | CBSR
@@ -41,8 +41,15 @@ def aggregate(
     x: Features,
     weights: Float[Array, " num_edges"] | None = None,
     reduce: Reduce = "sum",
+    sample: dict[str, Any] | None = None,
 ) -> Float[Array, "num_receivers *batch features"]:
-    """`spmm`, or of sparse rows `maxk_spmm` where the reduction is linear."""
+    """`spmm`, or of sparse rows `maxk_spmm` where the reduction is linear.
+
+    With `sample`, arguments of `sampled_spmm`, the mean over that sample, or the rescaled sum.
+    """
+    if sample is not None:
+        normalize = "mean" if reduce == "mean" else "rescale"
+        return sampled_spmm(graph, dense(x), weights, normalize=normalize, **sample)
     if isinstance(x, CBSR) and (reduce == "sum" or reduce == "mean"):
         return maxk_spmm(graph, x, weights, reduce=reduce)
     return spmm(graph, dense(x), weights, reduce=reduce)

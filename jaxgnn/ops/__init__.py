@@ -16,11 +16,13 @@ from jaxgnn.ops._gaussian.gaussian_spmm import gaussian_spmm
 from jaxgnn.ops._knn.knn_graph import knn_graph
 from jaxgnn.ops._maxk.maxk import CBSR, maxk
 from jaxgnn.ops._maxk.maxk_spmm import maxk_spmm
+from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE
 from jaxgnn.ops._sampling.sampled_edges import sampled_edges
 from jaxgnn.ops._sampling.sampled_spmm import sampled_spmm
 
 __all__ = [
     "CBSR",
+    "LARGEST_SAMPLE",
     "cosine_attention",
     "csr_row_ids",
     "dot_attention",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -14,6 +16,7 @@ from jaxgnn.graph import Graph, self_loop_mask
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense, map_values
 from jaxgnn.nn._linear import Initializer, aggregate_and_transform, glorot_kernel, linear
+from jaxgnn.nn._sampling import EdgeSample, Strategy
 from jaxgnn.ops import CBSR, segment_reduce
 
 
@@ -38,11 +41,15 @@ class GCNConv(nnx.Module):
             1 too, and so does this.
         add_self_loops: make the self-loops one a node; the default is `normalize`.
         normalize: divide by the degrees; else $y_i = \sum_e w_e x_j W + b$.
+        sample_size: the most edges of a node that are aggregated, from 1 to 4,096, the sum
+            rescaled (`jaxgnn.sampled_spmm`); `None` for all.
+        strategy: which: `"bucket"`, `"fastrand"`, `"stride"` or `"random"`. In training the last
+            two draw other edges in every call; after `eval()` `"stride"` takes the same ones.
         use_bias: whether to add $b$.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
         kernel_init, bias_init: initial values; by default PyG's (Glorot, zeros).
-        rngs: `params` is used.
+        rngs: `params` is used, and `sampling` if edges are drawn.
 
     Raises:
         ValueError: a width below 1, or `add_self_loops` without `normalize`.
@@ -61,6 +68,8 @@ class GCNConv(nnx.Module):
         improved: bool = False,
         add_self_loops: bool | None = None,
         normalize: bool = True,
+        sample_size: int | None = None,
+        strategy: Strategy = "stride",
         use_bias: bool = True,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -82,6 +91,7 @@ class GCNConv(nnx.Module):
             bias_init=bias_init,
             rngs=rngs,
         )
+        self.sample = EdgeSample(sample_size, strategy, rngs)
         self.in_features = in_features
         self.out_features = out_features
         self.improved = improved
@@ -95,6 +105,10 @@ class GCNConv(nnx.Module):
         graph: Graph,
         x: Float[Array, "num_nodes *batch in_features"] | CBSR,
         weights: Float[Array, " num_edges"] | None = None,
+        *,
+        sample_size: int | None = None,
+        strategy: Strategy | None = None,
+        key: Array | None = None,
     ) -> Float[Array, "num_nodes *batch out_features"]:
         """Convolves the features of a square graph's nodes.
 
@@ -103,6 +117,8 @@ class GCNConv(nnx.Module):
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them.
             weights: of the edges, in the graph's edge order, not the user's
                 (`Graph.sort_edge_data`); 1 if not given.
+            sample_size, strategy: in place of the module's.
+            key: of the sample, in place of the one that `rngs` draws.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -114,20 +130,23 @@ class GCNConv(nnx.Module):
         x = _inputs.features(x, "x", graph.num_senders, "node", self.in_features)
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())
+        sample = self.sample.options(sample_size, strategy, key)
         return aggregate_and_transform(
             self.linear,
-            lambda h: self._aggregate(graph, h, weights),
+            lambda h: self._aggregate(graph, h, weights, sample),
             x,
             transform_first=self.transform_first,
         )
 
-    def _aggregate(self, graph: Graph, x: Features, weights: Array | None) -> Array:
+    def _aggregate(
+        self, graph: Graph, x: Features, weights: Array | None, sample: dict[str, Any] | None
+    ) -> Array:
         if not self.normalize:
-            return aggregate(graph, x, weights)
+            return aggregate(graph, x, weights, sample=sample)
         if not self.add_self_loops:
-            return normalized_aggregate(graph, x, weights, None)
+            return normalized_aggregate(graph, x, weights, None, sample)
         loop_weight = 2.0 if self.improved and weights is not None else 1.0
-        return normalized_aggregate(graph, x, weights, loop_weight)
+        return normalized_aggregate(graph, x, weights, loop_weight, sample)
 
 
 def normalized_aggregate(
@@ -135,6 +154,7 @@ def normalized_aggregate(
     x: Float[Array, "num_nodes *batch features"] | CBSR,
     weights: Float[Array, " num_edges"] | None,
     loop_weight: float | None,
+    sample: dict[str, Any] | None = None,
 ) -> Float[Array, "num_nodes *batch features"]:
     r"""$D^{-1/2} \hat A D^{-1/2} x$ without forming the normalized weights.
 
@@ -149,6 +169,7 @@ def normalized_aggregate(
         weights: of the edges; 1 if not given.
         loop_weight: weight of the self-loop of a node that has none; `None` leaves the graph's
             self-loops as they are.
+        sample: of the edges, as for `aggregate`; the self-loop that is added is not among them.
     """
     dtype = accumulation_dtype(x.dtype)
     difference = None
@@ -173,10 +194,10 @@ def normalized_aggregate(
     x = map_values(lambda rows: (scale * rows.astype(dtype)).astype(rows.dtype), x)
     if x.dtype == jnp.float16:
         # The sum of a hub's neighbors is in range only after the receiver's factor.
-        out = aggregate(graph, x, weights, "mean").astype(dtype)
+        out = aggregate(graph, x, weights, "mean", sample).astype(dtype)
         out = out * _column(graph.in_degrees.astype(dtype), out.ndim)
     else:
-        out = aggregate(graph, x, weights).astype(dtype)
+        out = aggregate(graph, x, weights, sample=sample).astype(dtype)
     if difference is not None:
         out = out + _column(difference, out.ndim) * dense(x).astype(dtype)
     return (scale * out).astype(x.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
@@ -15,6 +16,7 @@ from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense, map_values
 from jaxgnn.nn._linear import aggregate_and_transform
+from jaxgnn.nn._sampling import EdgeSample, Strategy
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.ops import CBSR
 
@@ -31,9 +33,14 @@ class GINConv(nnx.Module):
         nn: $h$, applied to the rows: an `MLP`, any module, or a function.
         eps: $\varepsilon$, or its initial value.
         train_eps: make $\varepsilon$ a parameter.
+        sample_size: the most edges of a node that are aggregated, from 1 to 4,096, the sum
+            rescaled (`jaxgnn.sampled_spmm`); `None` for all.
+        strategy: which: `"bucket"`, `"fastrand"`, `"stride"` or `"random"`. In training the last
+            two draw other edges in every call; after `eval()` `"stride"` takes the same ones.
         dtype: of the aggregation; by default that of `x` (of $h$'s first layer where that
             comes first). `nn` has its own.
         param_dtype: of the parameter $\varepsilon$.
+        rngs: `sampling` is used, if edges are drawn.
 
     Raises:
         TypeError: `nn` cannot be called.
@@ -50,13 +57,17 @@ class GINConv(nnx.Module):
         *,
         eps: float = 0.0,
         train_eps: bool = False,
+        sample_size: int | None = None,
+        strategy: Strategy = "stride",
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs | None = None,
     ):
         if not callable(nn):
             raise TypeError(f"nn: expected a module or a function, got {type(nn).__name__}")
         self.nn = nn
         self.eps = nnx.Param(jnp.asarray(eps, param_dtype)) if train_eps else float(eps)
+        self.sample = EdgeSample(sample_size, strategy, rngs)
         self.dtype = dtype
         self.transform_first = isinstance(nn, MLP) and nn.features[1] < nn.features[0]
 
@@ -66,6 +77,10 @@ class GINConv(nnx.Module):
         graph: Graph,
         x: Float[Array, "num_nodes *batch in_features"] | CBSR | tuple[Features, Features | None],
         weights: Float[Array, " num_edges"] | None = None,
+        *,
+        sample_size: int | None = None,
+        strategy: Strategy | None = None,
+        key: Array | None = None,
     ) -> Float[Array, "num_receivers *batch out_features"]:
         """Convolves the features of the nodes.
 
@@ -76,6 +91,8 @@ class GINConv(nnx.Module):
                 edges alone).
             weights: of the edges, in the graph's edge order, not the user's
                 (`Graph.sort_edge_data`); 1 if not given.
+            sample_size, strategy: in place of the module's.
+            key: of the sample, in place of the one that `rngs` draws.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -91,24 +108,30 @@ class GINConv(nnx.Module):
             )
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())
+        sample = self.sample.options(sample_size, strategy, key)
         # One array for both ends stays one, to be multiplied once.
         rows = pair[0] if pair[1] is pair[0] else pair
         if not isinstance(self.nn, MLP):
-            return self.nn(self._aggregate(graph, rows, weights))
+            return self.nn(self._aggregate(graph, rows, weights, sample))
         hidden = aggregate_and_transform(
             self.nn.linears[0],
-            lambda h: self._aggregate(graph, h, weights),
+            lambda h: self._aggregate(graph, h, weights, sample),
             rows,
             transform_first=self.transform_first,
         )
         return self.nn.after_first(hidden)
 
     def _aggregate(
-        self, graph: Graph, x: Features | tuple[Features, Features | None], weights: Array | None
+        self,
+        graph: Graph,
+        x: Features | tuple[Features, Features | None],
+        weights: Array | None,
+        sample: dict[str, Any] | None,
     ) -> Array:
         senders, receivers = x if isinstance(x, tuple) else (x, x)
         dtype = senders.dtype if self.dtype is None else self.dtype
-        out = aggregate(graph, map_values(lambda rows: rows.astype(dtype), senders), weights)
+        senders = map_values(lambda rows: rows.astype(dtype), senders)
+        out = aggregate(graph, senders, weights, sample=sample)
         if receivers is None:
             return out
         wide = accumulation_dtype(out.dtype)

@@ -20,6 +20,7 @@ from jaxgnn.nn._linear import (
     linear,
     width_pair,
 )
+from jaxgnn.nn._sampling import EdgeSample, Strategy
 from jaxgnn.ops import CBSR
 from jaxgnn.ops._aggregation.spmm import Reduce
 
@@ -44,15 +45,20 @@ class SAGEConv(nnx.Module):
         root_weight: whether to add $x_i W_2$.
         normalize: divide each row of $y$ by its Euclidean length (at least $10^{-12}$).
         project: transform the senders' features first.
+        sample_size: the most edges of a node that are aggregated, from 1 to 4,096, as by
+            `jaxgnn.sampled_spmm`; `None` for all.
+        strategy: which: `"bucket"`, `"fastrand"`, `"stride"` or `"random"`. In training the last
+            two draw other edges in every call; after `eval()` `"stride"` takes the same ones.
         use_bias: whether to add $b$.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
         kernel_init, bias_init: initial values; by default PyG's, uniform on
             $\pm 1 / \sqrt{F_\mathrm{in}}$.
-        rngs: `params` is used.
+        rngs: `params` is used, and `sampling` if edges are drawn.
 
     Raises:
-        ValueError: a width below 1, or an unknown `aggr`.
+        ValueError: a width below 1, or an unknown `aggr` or `strategy`, or a `sample_size` with a
+            maximum.
 
     Source: Hamilton et al., "Inductive representation learning on large graphs" (NeurIPS 2017),
     algorithm 1; PyG's `SAGEConv`.
@@ -69,6 +75,8 @@ class SAGEConv(nnx.Module):
         root_weight: bool = True,
         normalize: bool = False,
         project: bool = False,
+        sample_size: int | None = None,
+        strategy: Strategy = "stride",
         use_bias: bool = True,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -94,6 +102,7 @@ class SAGEConv(nnx.Module):
         self.linear_project = layer(senders, senders, True) if project else None
         self.linear_neighbors = layer(senders, out_features, use_bias)
         self.linear_root = layer(receivers, out_features, False) if root_weight else None
+        self.sample = EdgeSample(sample_size, strategy, rngs, aggr)
         self.in_features = (senders, receivers)
         self.out_features = out_features
         self.aggr: Reduce = aggr
@@ -106,6 +115,10 @@ class SAGEConv(nnx.Module):
         graph: Graph,
         x: Float[Array, "num_nodes *batch in_features"] | CBSR | tuple[Features, Features | None],
         weights: Float[Array, " num_edges"] | None = None,
+        *,
+        sample_size: int | None = None,
+        strategy: Strategy | None = None,
+        key: Array | None = None,
     ) -> Float[Array, "num_receivers *batch out_features"]:
         """Convolves the features of the nodes.
 
@@ -115,6 +128,8 @@ class SAGEConv(nnx.Module):
                 the senders' and the receivers' (`None`: without $x_i W_2$).
             weights: of the edges, in the graph's edge order, not the user's
                 (`Graph.sort_edge_data`); 1 if not given.
+            sample_size, strategy: in place of the module's.
+            key: of the sample, in place of the one that `rngs` draws.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -124,11 +139,12 @@ class SAGEConv(nnx.Module):
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "SAGEConv")
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())
+        sample = self.sample.options(sample_size, strategy, key)
         if self.linear_project is not None:
             senders = jax.nn.relu(self.linear_project(dense(senders)))
         out = aggregate_and_transform(
             self.linear_neighbors,
-            lambda h: aggregate(graph, h, weights, self.aggr),
+            lambda h: aggregate(graph, h, weights, self.aggr, sample),
             senders,
             transform_first=self.transform_first,
         )

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from jaxgnn.graph import Graph
 from jaxgnn.nn._linear import kaiming_kernel, linear
+from jaxgnn.nn._sampling import Strategy
 from jaxgnn.nn.conv import EdgeConv, GCNConv, GINConv, GMMConv, SAGEConv
 from jaxgnn.nn.maxk import MaxK
 from jaxgnn.nn.mlp import MLP, Activation, Norm
@@ -38,6 +39,8 @@ def _gin_layer(
     norm: Norm | None,
     eps: float = 0.0,
     train_eps: bool = False,
+    sample_size: int | None = None,
+    strategy: Strategy = "stride",
     dtype: DTypeLike | None,
     param_dtype: DTypeLike,
     rngs: nnx.Rngs,
@@ -52,7 +55,16 @@ def _gin_layer(
         rngs=rngs,
         **options,
     )
-    return GINConv(mlp, eps=eps, train_eps=train_eps, dtype=dtype, param_dtype=param_dtype)
+    return GINConv(
+        mlp,
+        eps=eps,
+        train_eps=train_eps,
+        sample_size=sample_size,
+        strategy=strategy,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        rngs=rngs,
+    )
 
 
 class GIN(GNN):

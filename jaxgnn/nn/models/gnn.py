@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -19,6 +19,7 @@ from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._features import Features, dense, map_values
 from jaxgnn.nn._linear import count, linear, width
+from jaxgnn.nn._sampling import SampleSize, Strategy, calls_of_layers, of_layers
 from jaxgnn.nn.maxk import MaxK, check_activation
 from jaxgnn.nn.mlp import Activation, Norm, norm_layers
 from jaxgnn.ops import CBSR
@@ -70,7 +71,7 @@ class GNN(nnx.Module):
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
         rngs: `params` is used, and `dropout` if there is any.
-        conv_options: passed on to `conv`.
+        conv_options: passed on to `conv`; a `sample_size` may be a sequence, one a layer.
 
     Raises:
         TypeError: a width or `num_layers` is no integer, or `conv` cannot be called.
@@ -131,6 +132,12 @@ class GNN(nnx.Module):
         layers = [functools.partial(conv, **hidden_options)] * num_layers
         if jumping is None:
             layers[-1] = functools.partial(last_conv or conv, **last_options)
+        if isinstance(conv_options.get("sample_size"), Sequence):
+            sizes = of_layers(conv_options["sample_size"], num_layers)
+            layers = [
+                functools.partial(layer, sample_size=size)
+                for layer, size in zip(layers, sizes, strict=True)
+            ]
         self.convs = nnx.List(
             layer(before, after, **types)
             for layer, (before, after) in zip(layers, itertools.pairwise(widths), strict=True)
@@ -173,6 +180,10 @@ class GNN(nnx.Module):
         graph: Graph,
         x: Float[Array, "num_nodes *batch in_features"] | CBSR,
         weights: Float[Array, " num_edges"] | None = None,
+        *,
+        sample_size: SampleSize = None,
+        strategy: Strategy | None = None,
+        key: Array | None = None,
     ) -> Float[Array, "num_nodes *batch out_features"]:
         """The outputs of a square graph's nodes.
 
@@ -182,6 +193,9 @@ class GNN(nnx.Module):
             weights: of the edges, in the graph's edge order, not the user's
                 (`Graph.sort_edge_data`); 1 if not given. `GAT`, `GATv2` and `Transformer` take
                 features of the edges instead, `[num_edges, edge_dim]`.
+            sample_size: of each layer, one for all or one a layer, where its convolution takes it;
+                by default what the model was made with.
+            strategy, key: of the samples, likewise.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -194,10 +208,11 @@ class GNN(nnx.Module):
         x = map_values(self.input_dropout, x)
         if self.linear_in is not None:
             x = self._activate(self.linear_in(dense(x)))
+        calls = calls_of_layers(self.convs, sample_size, strategy, key)
         outputs = []
         for i, conv in enumerate(self.convs):
             rows = x if getattr(conv, "accepts_sparse", False) else dense(x)
-            out: Array = conv(graph, rows, weights)
+            out: Array = conv(graph, rows, weights, **calls[i])
             if self.residual:
                 skip, before = self.skips[i], dense(x)
                 out = out + (before.astype(out.dtype) if skip is None else skip(before))

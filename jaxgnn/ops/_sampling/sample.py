@@ -18,7 +18,7 @@ from jaxgnn.ops._core.philox import key_words
 Strategy = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 
 STRATEGIES = ("bucket", "fastrand", "stride", "random", "dropedge")
-LARGEST = 4096
+LARGEST_SAMPLE = 4096
 """The most edges of a row that `sample_size` may ask for."""
 ALL = 2**32
 """The rate 1, in steps of $2^{-32}$."""
@@ -83,7 +83,7 @@ def arguments(
         raise ValueError(f"replace: expected False with strategy={strategy!r}, got True")
     size, rate = NO_LIMIT, ALL
     if sample_size is not None:
-        size = checks.integer(sample_size, "sample_size", 1, LARGEST)
+        size = checks.integer(sample_size, "sample_size", 1, LARGEST_SAMPLE)
     if sample_rate is not None:
         rate = _rate(sample_rate)
     _check_limits(sample_size, sample_rate, strategy, replace, rows)
