@@ -47,7 +47,10 @@ def reference(
     drawn = _neighbors(graph, nodes, jax.random.fold_in(key, 0), children)
     found = _neighbors(graph, drawn.reshape(-1), jax.random.fold_in(key, 1), leaves)
     # A leaf after the other: not all rows of all leaves at once.
-    means = sum(features[column] for column in found.T) / leaves
+    total = np.zeros((found.shape[0], features.shape[1]))
+    for column in found.T:
+        total += features[column]
+    means = total / leaves
     of_children = _layer(features[drawn.reshape(-1)], means, weights["Wf1"], weights["Wa1"])
     of_sources = _layer(features[nodes], features[drawn].mean(1), weights["Wf1"], weights["Wa1"])
     around = of_children.reshape(*drawn.shape, -1).mean(1)

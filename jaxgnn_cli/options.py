@@ -115,16 +115,12 @@ def parse_options(
 ) -> T | None:
     """tyro's parse, its errors as a `UsageError` of one line; None after `--help`."""
     errors = io.StringIO()
-    defaults = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(errors):
-            return tyro.cli(
-                kind,
-                prog=f"jaxgnn {name}",
-                args=arguments,
-                config=(tyro.conf.FlagCreatePairsOff,),
-                **defaults,
-            )
+            prog, flags = f"jaxgnn {name}", (tyro.conf.FlagCreatePairsOff,)
+            if default is None:
+                return tyro.cli(kind, prog=prog, args=arguments, config=flags)
+            return tyro.cli(kind, prog=prog, args=arguments, default=default, config=flags)
     except SystemExit as stop:
         if not stop.code:
             return None
