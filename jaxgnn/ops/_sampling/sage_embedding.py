@@ -103,8 +103,9 @@ def sage_embedding(
         aggr: `"mean"`, `"sum"` or `"max"`.
         activation: $\sigma$, elementwise.
         replace: draw with replacement. Without, a node takes all of its edges if they are fewer.
-        weights: `[num_edges]` in the graph's edge order; multiply the rows that are aggregated. A
-            mean is still divided by the number of draws. A node that draws itself has weight 1.
+        weights: `[num_edges]` in the graph's edge order (`Graph.sort_edge_data`); multiply the rows
+            that are aggregated. A mean is still divided by the number of draws. A node that draws
+            itself has weight 1.
         batch_size: how many sources are embedded at once, which bounds the memory: about
             `batch_size * num_children * (f1 + a1)` numbers.
         impl: `None` (our kernels where the platform has them, else JAX), `"kernel"` or `"jax"`.
