@@ -7,7 +7,7 @@ import dataclasses
 import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tyro
 
@@ -20,6 +20,8 @@ from jaxgnn.train.config import (
 from jaxgnn.train.presets import preset
 from jaxgnn.train.records import read_config
 from jaxgnn_cli.status import UsageError
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,17 +107,20 @@ def _rewrite(arguments: list[str]) -> list[str]:
 
 
 def _parse(arguments: list[str], name: str, default: Options) -> Options | None:
+    return parse_options(Options, arguments, name, default)
+
+
+def parse_options(
+    kind: type[T], arguments: list[str], name: str, default: T | None = None
+) -> T | None:
     """tyro's parse, its errors as a `UsageError` of one line; None after `--help`."""
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            return tyro.cli(
-                Options,
-                prog=f"jaxgnn {name}",
-                args=arguments,
-                default=default,
-                config=(tyro.conf.FlagCreatePairsOff,),
-            )
+            prog, flags = f"jaxgnn {name}", (tyro.conf.FlagCreatePairsOff,)
+            if default is None:
+                return tyro.cli(kind, prog=prog, args=arguments, config=flags)
+            return tyro.cli(kind, prog=prog, args=arguments, default=default, config=flags)
     except SystemExit as stop:
         if not stop.code:
             return None

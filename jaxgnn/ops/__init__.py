@@ -16,6 +16,7 @@ from jaxgnn.ops._gaussian.gaussian_spmm import gaussian_spmm
 from jaxgnn.ops._knn.knn_graph import knn_graph
 from jaxgnn.ops._maxk.maxk import CBSR, maxk
 from jaxgnn.ops._maxk.maxk_spmm import maxk_spmm
+from jaxgnn.ops._sampling.sage_embedding import sage_embedding
 from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE
 from jaxgnn.ops._sampling.sampled_edges import sampled_edges
 from jaxgnn.ops._sampling.sampled_spmm import sampled_spmm
@@ -36,6 +37,7 @@ __all__ = [
     "maxk",
     "maxk_spmm",
     "readout",
+    "sage_embedding",
     "sampled_edges",
     "sampled_spmm",
     "sddmm",

@@ -90,6 +90,13 @@ def rows_by_edge(rows: Rows, num_edges: int) -> Rows:
     return Rows(_sorted_offsets(edges, num_edges), entries, no_chunks(), None)
 
 
+def rows_by_node(nodes: Int[Array, " places"], num_nodes: int) -> Rows:
+    """Which places each node has; `num_nodes` stands for none."""
+    in_order, places = _sort_entries(nodes)
+    offsets = _sorted_offsets(in_order, num_nodes)
+    return Rows(offsets, places, _chunks(offsets, nodes.shape[0]), None)
+
+
 def _sorted_by_sender(sample: Sample, places: Places, size: int) -> Rows:
     """The transpose by a stable sort, where a place is no row of the graph."""
     rows = sampled_rows(sample, places)

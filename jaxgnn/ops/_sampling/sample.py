@@ -93,7 +93,7 @@ def arguments(
         raise ValueError(f"key: expected None with strategy={strategy!r}, which draws nothing")
     words = None if key is None else key_words(checks.key(key, "key"))
     sample = Sample(strategy, size, rate, replace)
-    places = Places(graph, _rows(rows, graph.num_receivers), words)
+    places = Places(graph, receivers(rows, graph.num_receivers), words)
     if capacity(sample, places) > MOST_PLACES:
         raise ValueError(
             f"sample_size: expected fewer than 2^31 sampled edges in all, got {places.count} rows "
@@ -127,7 +127,7 @@ def _check_limits(size: Any, rate: Any, strategy: str, replace: bool, rows: Any)
         raise ValueError("sample_rate: expected None with replace=True")
 
 
-def _rows(rows: Any, num_receivers: int) -> Int[Array, " places"] | None:
+def receivers(rows: Any, num_receivers: int, name: str = "rows") -> Int[Array, " places"] | None:
     """The receivers as int32; those that are known are checked, -1 is padding."""
     if rows is None:
         return None
@@ -137,13 +137,13 @@ def _rows(rows: Any, num_receivers: int) -> Int[Array, " places"] | None:
         if rows.ndim == 1 and rows.size == 0 and rows.dtype == np.float64:
             rows = rows.astype(np.int32)  # an empty list
     if not jnp.issubdtype(rows.dtype, jnp.integer):
-        raise TypeError(f"rows: expected integers, got {rows.dtype}")
+        raise TypeError(f"{name}: expected integers, got {rows.dtype}")
     if rows.ndim != 1:
-        raise ValueError(f"rows: expected the shape (rows,), got {rows.shape}")
+        raise ValueError(f"{name}: expected the shape ({name},), got {rows.shape}")
     known = rows if not isinstance(rows, Tracer) else np.zeros(0, np.int32)
     for wrong in known[(known < -1) | (known >= num_receivers)][:1]:
         raise ValueError(
-            f"rows: expected receivers below {num_receivers}, or -1 for padding, got {wrong}"
+            f"{name}: expected receivers below {num_receivers}, or -1 for padding, got {wrong}"
         )
     if rows.dtype.itemsize > 4 or rows.dtype == np.uint32:
         # Out of range before and after.

@@ -1,0 +1,151 @@
+"""Sampled neighbors of nodes that draw themselves where they have none."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn.graph import Graph
+from jaxgnn.ops._sampling.gather import gather_nodes
+from jaxgnn.ops._sampling.sampled_edges import sampled_edges
+from jaxgnn.ops._sampling.sampled_spmm import sampled_spmm
+
+Aggregation = Literal["mean", "sum", "max"]
+
+_MAXIMUM_NUMBERS = 1 << 24
+"""The most numbers that a maximum gathers at once."""
+
+
+class Draw(NamedTuple):
+    """How neighbors are drawn and reduced; static."""
+
+    aggr: Aggregation
+    replace: bool
+
+
+class Operands(NamedTuple):
+    """The graph, its weights, and which nodes have no neighbors."""
+
+    graph: Graph
+    weights: Float[Array, " num_edges"] | None
+    isolated: Bool[Array, " num_nodes"]
+    any_isolated: Bool[Array, ""]
+
+
+def operands(graph: Graph, weights: Float[Array, " num_edges"] | None) -> Operands:
+    isolated = graph.in_degrees == 0
+    return Operands(graph, weights, isolated, jnp.any(isolated))
+
+
+def isolated_rows(given: Operands, nodes: Int[Array, " places"]) -> Int[Array, " places"]:
+    """The nodes without neighbors, -1 for the others."""
+    alone = given.isolated.at[jnp.maximum(nodes, 0)].get(mode="clip")
+    return jnp.where(alone & (nodes >= 0), nodes, -1)
+
+
+def draw_neighbors(
+    draw: Draw, given: Operands, nodes: Int[Array, " places"], key: Array, size: int
+) -> tuple[Int[Array, "places size"], Float[Array, "places size"] | None]:
+    """The neighbors, -1 where a node has fewer, and the weights of their edges."""
+    graph = given.graph
+    number = jnp.arange(size, dtype=jnp.int32)[None]
+    alone = isolated_rows(given, nodes)[:, None]
+    itself = alone if draw.replace else jnp.where(number == 0, alone, -1)
+    if graph.num_edges == 0:
+        return jnp.broadcast_to(itself, (nodes.shape[0], size)), None
+    edges, _ = sampled_edges(
+        graph, sample_size=size, strategy="random", key=key, replace=draw.replace, rows=nodes
+    )
+    taken = jnp.maximum(edges, 0)
+    drawn = jnp.where(edges >= 0, graph.senders[taken], itself)
+    if given.weights is None:
+        return drawn, None
+    weights = gather_nodes(edges, given.weights[:, None])[..., 0]
+    return drawn, jnp.where(edges >= 0, weights, jnp.ones((), weights.dtype))
+
+
+def aggregate_drawn(
+    draw: Draw,
+    drawn: Int[Array, "places size"],
+    weights: Float[Array, "places size"] | None,
+    values: Float[Array, "places size width"],
+) -> Float[Array, "places width"]:
+    """The reduction of a value for each neighbor drawn, in the accumulation dtype."""
+    values = values.astype(accumulation_dtype(values.dtype))
+    there = (drawn >= 0)[..., None]
+    if weights is not None:
+        values = values * weights[..., None].astype(values.dtype)
+    if draw.aggr == "max":
+        largest = jnp.max(jnp.where(there, values, -jnp.inf), axis=1)
+        return jnp.where(jnp.any(there, axis=1), largest, 0)
+    total = jnp.sum(jnp.where(there, values, 0), axis=1)
+    if draw.aggr == "sum":
+        return total
+    return total / jnp.maximum(jnp.sum(there, axis=1), 1).astype(values.dtype)
+
+
+def aggregate_sampled(
+    draw: Draw,
+    given: Operands,
+    x: Float[Array, "num_nodes width"],
+    nodes: Int[Array, " places"],
+    key: Array,
+    size: int,
+) -> Float[Array, "places width"]:
+    """`aggregate_drawn` of the rows of `x`, in its dtype; sums never list the neighbors' rows."""
+    if draw.aggr == "max":
+        drawn, weights = draw_neighbors(draw, given, nodes, key, size)
+        return _maximum(draw, drawn, weights, x)
+    out = sampled_spmm(
+        given.graph,
+        x,
+        given.weights,
+        sample_size=size,
+        strategy="random",
+        key=key,
+        replace=draw.replace,
+        rows=nodes,
+        normalize="mean" if draw.aggr == "mean" else None,
+    )
+    times = size if draw.replace and draw.aggr == "sum" else 1
+    alone = isolated_rows(given, nodes)
+    # The rows of isolated nodes are read only where there are some.
+    x, alone, any_isolated = ffi.unify_varying(x, alone, given.any_isolated)
+    itself = jax.lax.cond(
+        any_isolated,
+        lambda x, alone: gather_nodes(alone, x),
+        lambda x, alone: ffi.zeros((alone.shape[0], x.shape[1]), x.dtype, x, alone),
+        x,
+        alone,
+    )
+    return out + itself * jnp.asarray(times, x.dtype)
+
+
+def _maximum(
+    draw: Draw,
+    drawn: Int[Array, "places size"],
+    weights: Float[Array, "places size"] | None,
+    x: Float[Array, "num_nodes width"],
+) -> Float[Array, "places width"]:
+    """The maximum, block by block of places, so that the gathered rows stay few."""
+    places, size = drawn.shape
+    block = max(1, _MAXIMUM_NUMBERS // max(1, size * x.shape[1]))
+
+    @jax.checkpoint
+    def one(block: tuple[Array, Array | None]) -> Array:
+        nodes, factors = block
+        return aggregate_drawn(draw, nodes, factors, gather_nodes(nodes, x)).astype(x.dtype)
+
+    if places <= block:
+        return one((drawn, weights))
+    extra = -places % block
+    drawn = jnp.pad(drawn, ((0, extra), (0, 0)), constant_values=-1).reshape(-1, block, size)
+    if weights is not None:
+        weights = jnp.pad(weights, ((0, extra), (0, 0))).reshape(-1, block, size)
+    out = jax.lax.map(one, (drawn, weights))
+    return out.reshape(-1, x.shape[1])[:places]

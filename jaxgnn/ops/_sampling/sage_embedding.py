@@ -1,0 +1,263 @@
+"""GraphSAGE's embedding of two sampled hops, in one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from jaxgnn import config
+from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl, chosen
+from jaxgnn.graph import Graph
+from jaxgnn.ops._core import checks
+from jaxgnn.ops._sampling.gather import gather_nodes
+from jaxgnn.ops._sampling.neighbors import (
+    Aggregation,
+    Draw,
+    Operands,
+    aggregate_drawn,
+    aggregate_sampled,
+    draw_neighbors,
+    operands,
+)
+from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE, MOST_PLACES, receivers
+
+
+class _Weights(NamedTuple):
+    """The four matrices: of a node itself (f) and of its neighbors (a), in both layers."""
+
+    Wf1: Float[Array, "features f1"]
+    Wa1: Float[Array, "features a1"]
+    Wf2: Float[Array, "f1+a1 f2"]
+    Wa2: Float[Array, "f1+a1 a2"]
+
+
+class _Plan(NamedTuple):
+    """What is static: the draws, and which projections are made once a node beforehand."""
+
+    draw: Draw
+    num_children: int
+    num_leaves: int
+    activation: Callable[[Array], Array]
+    project_self: bool
+    project_neighbors: bool
+
+
+class _Tables(NamedTuple):
+    """A row a node: what a node's own row, and its neighbors', are gathered from."""
+
+    itself: Float[Array, "num_nodes _"]
+    neighbors: Float[Array, "num_nodes _"]
+
+
+@jax.named_scope("jaxgnn.sage_embedding")
+def sage_embedding(
+    graph: Graph,
+    features: Float[Array, "num_nodes features"],
+    params: Mapping[str, Any] | Any,
+    key: Array,
+    *,
+    num_children: int = 10,
+    num_leaves: int | None = None,
+    sources: Int[ArrayLike, " sources"] | None = None,
+    aggr: Aggregation = "mean",
+    activation: Callable[[Array], Array] = jax.nn.relu,
+    replace: bool = True,
+    weights: Float[Array, " num_edges"] | None = None,
+    batch_size: int = 65536,
+    impl: Impl = None,
+) -> Float[Array, "sources width"]:
+    r"""Embeds nodes by two GraphSAGE layers over sampled neighbors, with rows of length 1.
+
+    With $n(v) = v / |v|$, 0 where $v = 0$, each source $s$ draws children $c \in C(s)$ among its
+    neighbors and each child leaves $l \in L(c)$ among its own:
+
+    $$h_c = n(\sigma([x_c W_{f1} ; \mathrm{aggr}_{l \in L(c)} x_l \, W_{a1}]))$$
+    $$h_s = n(\sigma([x_s W_{f1} ; \mathrm{aggr}_{c \in C(s)} x_c \, W_{a1}]))$$
+    $$z_s = n(\sigma([h_s W_{f2} ; \mathrm{aggr}_{c \in C(s)} h_c \, W_{a2}]))$$
+
+    A node without neighbors draws itself. The leaves are summed where they are drawn and never
+    listed, but with `"max"`. Products with $W_{f1}$ and $W_{a1}$ are made once a node where that
+    takes less work. The backward pass draws again.
+
+    Batch $b$ of `batch_size` sources draws its children with the key `fold_in(fold_in(key, b), 0)`
+    and its leaves with `fold_in(fold_in(key, b), 1)`, as `sampled_edges` with
+    `strategy="random"` does. So a `batch_size` below the number of sources is part of what
+    determines the draws.
+
+    Args:
+        graph: the graph, square; neighbors are a node's senders.
+        features: `[num_nodes, F]`.
+        params: a mapping or an object with `Wf1` `[F, f1]`, `Wa1` `[F, a1]`, `Wf2`
+            `[f1 + a1, f2]` and `Wa2` `[f1 + a1, a2]`, which are cast to the dtype of `features`.
+        key: a JAX key. A training step has a fresh one.
+        num_children: children of a source, from 1 to 4,096.
+        num_leaves: leaves of a child; `None`: `num_children`.
+        sources: the nodes to embed, repeats allowed, each with draws of its own; -1, or where the
+            values are traced any number out of range, is padding. `None`: all nodes.
+        aggr: `"mean"`, `"sum"` or `"max"`.
+        activation: $\sigma$, elementwise.
+        replace: draw with replacement. Without, a node takes all of its edges if they are fewer.
+        weights: `[num_edges]` in the graph's edge order (`Graph.sort_edge_data`); multiply the rows
+            that are aggregated. A mean is still divided by the number of draws. A node that draws
+            itself has weight 1.
+        batch_size: how many sources are embedded at once, which bounds the memory: about
+            `batch_size * num_children * (f1 + a1)` numbers.
+        impl: `None` (our kernels where the platform has them, else JAX), `"kernel"` or `"jax"`.
+
+    Returns:
+        `[sources, f2 + a2]` in the dtype of `features`. Padding is 0.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, or an argument has a wrong type.
+        ValueError: the graph is not square, a shape does not fit, or a number is out of range.
+
+    Source: Hamilton et al., "GraphSAGE" (NeurIPS 2017), algorithm 1 and appendix A; the two fused
+    hops: Gunrock's GraphSAGE application (2018).
+    """
+    checks.graph_argument(graph)
+    if not graph.is_square:
+        raise ValueError(f"graph: expected a square graph, got {graph}")
+    x = checks.floating_rows(features, "features", graph.num_senders, "node")
+    if x.ndim != 2:
+        raise ValueError(f"features: expected the shape (num_nodes, F), got {x.shape}")
+    matrices = _matrices(params, x)
+    key = checks.key(key, "key")
+    num_children = checks.integer(num_children, "num_children", 1, LARGEST_SAMPLE)
+    if num_leaves is None:
+        num_leaves = num_children
+    num_leaves = checks.integer(num_leaves, "num_leaves", 1, LARGEST_SAMPLE)
+    checks.choice(aggr, "aggr", ("mean", "sum", "max"))
+    if not isinstance(replace, bool):
+        raise TypeError(f"replace: expected True or False, got {replace!r}")
+    if not callable(activation):
+        raise TypeError(f"activation: expected a function, got {activation!r}")
+    batch_size = checks.integer(batch_size, "batch_size", 1, MOST_PLACES)
+    if weights is not None:
+        weights = checks.edge_weights(weights, graph.num_edges, ())
+        weights = weights.astype(accumulation_dtype(x.dtype))
+    if sources is None:
+        sources = jnp.arange(graph.num_senders, dtype=jnp.int32)
+    nodes = receivers(sources, graph.num_senders, "sources")
+    assert nodes is not None
+    batch_size = min(batch_size, max(1, nodes.shape[0]))
+    if batch_size * num_children * num_leaves > MOST_PLACES:
+        raise ValueError(
+            f"batch_size: expected fewer than 2^31 leaves in a batch, got {batch_size} x "
+            f"{num_children} x {num_leaves}"
+        )
+    impl = chosen(impl)
+    width = matrices.Wf2.shape[1] + matrices.Wa2.shape[1]
+    if nodes.shape[0] == 0 or width == 0 or graph.num_senders == 0:
+        return ffi.zeros((nodes.shape[0], width), x.dtype, graph, x, matrices, nodes, weights)
+    fewer_nodes = graph.num_senders < nodes.shape[0] * (num_children + 1)
+    narrower = matrices.Wa1.shape[1] <= x.shape[1]
+    plan = _Plan(
+        Draw(aggr, replace),
+        num_children,
+        num_leaves,
+        activation,
+        project_self=fewer_nodes,
+        project_neighbors=fewer_nodes and narrower and aggr != "max",
+    )
+    with config.use(impl=impl):
+        return _embed(plan, graph, x, matrices, weights, key, nodes, batch_size)
+
+
+def _matrices(params: Any, x: Array) -> _Weights:
+    """The four matrices, checked, in the dtype of the features."""
+    found = []
+    for name in _Weights._fields:
+        value = params.get(name) if isinstance(params, Mapping) else getattr(params, name, None)
+        if value is None:
+            raise ValueError(f"params: expected Wf1, Wa1, Wf2 and Wa2, got none of name {name}")
+        matrix = checks.floating(value, f"params.{name}")
+        hidden = sum(m.shape[1] for m in found[:2])
+        rows = x.shape[1] if len(found) < 2 else hidden
+        if matrix.ndim != 2 or matrix.shape[0] != rows:
+            raise ValueError(
+                f"params.{name}: expected the shape ({rows}, width), got {matrix.shape}"
+            )
+        found.append(matrix)
+    return _Weights(*(matrix.astype(x.dtype) for matrix in found))
+
+
+def _embed(
+    plan: _Plan,
+    graph: Graph,
+    x: Array,
+    matrices: _Weights,
+    weights: Array | None,
+    key: Array,
+    nodes: Int[Array, " sources"],
+    batch_size: int,
+) -> Array:
+    graph, x, matrices, weights, nodes = ffi.unify_varying(graph, x, matrices, weights, nodes)
+    given = operands(graph, weights)
+    tables = _Tables(
+        _project(x, matrices.Wf1).astype(x.dtype) if plan.project_self else x,
+        _project(x, matrices.Wa1).astype(x.dtype) if plan.project_neighbors else x,
+    )
+
+    @jax.checkpoint
+    def one(given: Operands, tables: _Tables, matrices: _Weights, batch: Array, nodes: Array):
+        return _embed_batch(plan, given, tables, matrices, jax.random.fold_in(key, batch), nodes)
+
+    count = -(-nodes.shape[0] // batch_size)
+    if count == 1:
+        return one(given, tables, matrices, jnp.int32(0), nodes)
+    padded = jnp.pad(nodes, (0, count * batch_size - nodes.shape[0]), constant_values=-1)
+    batches = (jnp.arange(count, dtype=jnp.int32), padded.reshape(count, batch_size))
+    out = jax.lax.map(lambda batch: one(given, tables, matrices, *batch), batches)
+    return out.reshape(count * batch_size, -1)[: nodes.shape[0]]
+
+
+def _embed_batch(
+    plan: _Plan,
+    given: Operands,
+    tables: _Tables,
+    matrices: _Weights,
+    key: Array,
+    nodes: Int[Array, " batch"],
+) -> Float[Array, "batch width"]:
+    dtype = tables.itself.dtype
+    nodes = jnp.where(nodes < given.graph.num_receivers, nodes, -1)
+    keys = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
+    children, child_weights = draw_neighbors(plan.draw, given, nodes, keys[0], plan.num_children)
+
+    def first_layer(nodes: Int[Array, " places"], key: Array, size: int) -> Array:
+        itself = gather_nodes(nodes, tables.itself)
+        if not plan.project_self:
+            itself = _project(itself, matrices.Wf1)
+        around = aggregate_sampled(plan.draw, given, tables.neighbors, nodes, key, size)
+        if not plan.project_neighbors:
+            around = _project(around, matrices.Wa1)
+        return _normalize(plan, itself, around).astype(dtype)
+
+    of_children = first_layer(children.reshape(-1), keys[1], plan.num_leaves)
+    of_sources = first_layer(nodes, keys[0], plan.num_children)
+    of_children = of_children.reshape(*children.shape, of_children.shape[-1])
+    around = aggregate_drawn(plan.draw, children, child_weights, of_children).astype(dtype)
+    out = _normalize(plan, _project(of_sources, matrices.Wf2), _project(around, matrices.Wa2))
+    return jnp.where((nodes >= 0)[:, None], out, 0).astype(dtype)
+
+
+def _project(x: Array, matrix: Array) -> Array:
+    """The product, in the accumulation dtype."""
+    return jnp.matmul(x, matrix, preferred_element_type=accumulation_dtype(x.dtype))
+
+
+def _normalize(plan: _Plan, itself: Array, around: Array) -> Array:
+    """The activation of the two side by side, each row divided by its length."""
+    dtype = accumulation_dtype(around.dtype)
+    h = plan.activation(jnp.concatenate([itself.astype(dtype), around.astype(dtype)], axis=-1))
+    # Squares of values far from 1 are out of range: the length does not depend on the scale.
+    scale = jax.lax.stop_gradient(jnp.max(jnp.abs(h), axis=-1, keepdims=True, initial=0))
+    h = h / jnp.where(scale > 0, scale, 1)
+    squares = jnp.sum(h * h, axis=-1, keepdims=True)
+    return h / jnp.sqrt(jnp.where(squares > 0, squares, 1))

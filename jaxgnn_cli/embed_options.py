@@ -1,0 +1,135 @@
+"""The options of `jaxgnn embed`, with Gunrock's names and defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from jaxgnn_cli.options import parse_options
+from jaxgnn_cli.status import UsageError
+
+_WIDEST = 65536
+_File = Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(random)")]
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbedOptions:
+    """Embed the nodes of a graph by two GraphSAGE layers over sampled neighbors.
+
+    Prints the degrees, the time of each run, and how far the result is from float64. Several
+    numbers such as 10,25 run all combinations.
+    """
+
+    graph: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="GRAPH")]
+    """A Matrix Market file or an edge list, gzipped or not."""
+
+    undirected: bool = False
+    """Add the reverse of each edge."""
+
+    feature_column: int = 64
+    """Width of random features."""
+
+    num_children_per_source: str = "10"
+    """Neighbors drawn for each node, with replacement."""
+
+    num_leafs_per_child: str = "-1"
+    """Neighbors drawn for each child; -1: the number of children."""
+
+    batch_size: str = "65536"
+    """Nodes embedded at once."""
+
+    features: _File = None
+    """A row a node: a .npy file, or text with numbers split by blanks."""
+
+    Wf1: _File = None
+    """Weights of a node's own row in layer 1, features x width."""
+
+    Wa1: _File = None
+    """Weights of its neighbors' mean in layer 1, features x width."""
+
+    Wf2: _File = None
+    """Weights of a node's own row in layer 2."""
+
+    Wa2: _File = None
+    """Weights of its neighbors' mean in layer 2."""
+
+    Wf1_dim1: int = 128
+    """Width of a random Wf1."""
+
+    Wa1_dim1: int = 128
+    """Width of a random Wa1."""
+
+    Wf2_dim1: int = 128
+    """Width of a random Wf2."""
+
+    Wa2_dim1: int = 128
+    """Width of a random Wa2."""
+
+    rand_seed: int = 0
+    """Seed of the draws and of what is random."""
+
+    num_runs: int = 10
+    """Timed runs, after one that is not timed."""
+
+    output: Annotated[
+        str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")
+    ] = None
+    """Where to write the embedding, as .npy; of several combinations the last one's."""
+
+
+def parse_embed(arguments: list[str]) -> EmbedOptions | None:
+    """The options, checked; None if help was asked for, and printed."""
+    options = parse_options(EmbedOptions, arguments, "embed")
+    if options is None:
+        return None
+    integers(options.num_children_per_source, "--num-children-per-source", 1, 4096)
+    leaves = integers(options.num_leafs_per_child, "--num-leafs-per-child", -1, 4096)
+    if 0 in leaves:
+        raise UsageError("--num-leafs-per-child: expected a positive integer or -1, got 0")
+    integers(options.batch_size, "--batch-size", 1, 2**31 - 1)
+    for name in ("feature_column", "Wf1_dim1", "Wa1_dim1", "Wf2_dim1", "Wa2_dim1"):
+        _between(getattr(options, name), name, 1, _WIDEST)
+    _between(options.num_runs, "num_runs", 1, 10**6)
+    _between(options.rand_seed, "rand_seed", 0, 2**31 - 1)
+    return options
+
+
+def integers(text: str, name: str, least: int, most: int) -> list[int]:
+    """The numbers of a list such as 10,25."""
+    numbers = []
+    for part in text.split(","):
+        sign, digits = ("-", part[1:]) if part[:1] == "-" else ("", part)
+        known = digits.isascii() and digits.isdigit() and len(digits) < 12
+        if not known or not least <= int(sign + digits) <= most:
+            raise UsageError(f"{name}: expected integers from {least} to {most}, got {text!r}")
+        numbers.append(int(sign + digits))
+    return numbers
+
+
+def _between(value: int, field: str, least: int, most: int) -> None:
+    if not least <= value <= most:
+        name = "--" + field.replace("_", "-")
+        raise UsageError(f"{name}: expected an integer from {least} to {most}, got {value}")
+
+
+def read_matrix(path: str, name: str, rows: int) -> np.ndarray:
+    """A matrix of finite numbers with so many rows, as float32."""
+    try:
+        if path.endswith(".npy"):
+            found = np.load(path, allow_pickle=False)
+        else:
+            found = np.loadtxt(path, dtype=np.float32, ndmin=2)
+    except (OSError, ValueError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{name}: {path}: {reason}") from None
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
+        raise UsageError(f"{name}: {path}: expected a matrix of real numbers")
+    if found.ndim != 2 or found.shape[0] != rows or found.shape[1] == 0:
+        raise UsageError(f"{name}: {path}: expected {rows} rows, got the shape {found.shape}")
+    found = found.astype(np.float32)
+    if not np.isfinite(found).all():
+        raise UsageError(f"{name}: {path}: expected finite numbers")
+    return found
