@@ -12,21 +12,22 @@ from jaxtyping import Array
 from jaxgnn._core import checks
 from jaxgnn.ops import LARGEST_SAMPLE
 
-Strategy = Literal["bucket", "fastrand", "stride", "random"]
+Strategy = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 SampleSize = int | None | Sequence[int | None]
-STRATEGIES = ("bucket", "fastrand", "stride", "random")
+STRATEGIES = ("bucket", "fastrand", "stride", "random", "dropedge")
 
 
 class EdgeSample(nnx.Module):
-    """What a convolution's `sample_size` and `strategy` are kept in.
+    """What a convolution's `sample_size`, `sample_rate` and `strategy` are kept in.
 
     In training `"stride"` and `"random"` draw other edges in every call, from the stream `sampling`
-    of `rngs`. After `eval()` `"stride"` takes the same ones always.
+    of `rngs`, and so does `"dropedge"`, which keeps an edge with probability `sample_rate`. After
+    `eval()` `"stride"` takes the same ones always, and `"dropedge"` all edges.
 
     Raises:
-        TypeError: `sample_size` is no integer.
-        ValueError: an option is out of range, `"random"` has no `rngs`, or `aggr`, the
-            convolution's reduction, is neither a sum nor a mean.
+        TypeError: `sample_size` is no integer, or `sample_rate` no number.
+        ValueError: an option is out of range, `"random"` or `"dropedge"` has no `rngs`, or `aggr`,
+            the convolution's reduction, is neither a sum nor a mean.
     """
 
     def __init__(
@@ -35,42 +36,74 @@ class EdgeSample(nnx.Module):
         strategy: Strategy,
         rngs: nnx.Rngs | None,
         aggr: str = "sum",
+        sample_rate: float | None = None,
     ):
-        checks.choice(strategy, "strategy", STRATEGIES)
-        self.sample_size = _checked(sample_size, aggr)
+        _check(sample_size, sample_rate, strategy, aggr)
+        self.sample_size = sample_size
+        self.sample_rate = sample_rate
         self.strategy: Strategy = strategy
         self.aggr = aggr
         self.deterministic = False
-        draws = sample_size is not None and strategy in ("stride", "random")
-        if draws and strategy == "random" and rngs is None:
-            raise ValueError("rngs: expected nnx.Rngs with strategy='random', got None")
+        draws = self.samples and strategy in ("stride", "random", "dropedge")
+        if draws and strategy != "stride" and rngs is None:
+            raise ValueError(f"rngs: expected nnx.Rngs with strategy={strategy!r}, got None")
         self.rngs = rngs["sampling"].fork() if draws and rngs is not None else nnx.data(None)
 
+    @property
+    def samples(self) -> bool:
+        """Whether it was made with a sample."""
+        return self.sample_size is not None or self.sample_rate is not None
+
     def options(
-        self, sample_size: int | None, strategy: Strategy | None, key: Array | None
+        self,
+        sample_size: int | None,
+        sample_rate: float | None,
+        strategy: Strategy | None,
+        key: Array | None,
     ) -> dict[str, Any] | None:
         """The arguments of `sampled_spmm`, a call's before the module's; `None` for all edges."""
-        if sample_size is None:
-            sample_size = self.sample_size
-        if sample_size is None:
+        if sample_size is None and sample_rate is None:
+            sample_size, sample_rate = self.sample_size, self.sample_rate
+            own = strategy is None or strategy == self.strategy
+            if own and self.strategy == "dropedge" and self.deterministic and self.samples:
+                return None
+        if sample_size is None and sample_rate is None:
             unused = "strategy" if strategy is not None else "key" if key is not None else None
             if unused is not None:
                 raise ValueError(f"{unused}: expected None without a sample_size")
             return None
         strategy = self.strategy if strategy is None else strategy
-        checks.choice(strategy, "strategy", STRATEGIES)
-        draws = strategy == "random" or (strategy == "stride" and not self.deterministic)
+        _check(sample_size, sample_rate, strategy, self.aggr)
+        draws = strategy in ("random", "dropedge") or (
+            strategy == "stride" and not self.deterministic
+        )
         if key is None and self.rngs is not None and draws:
             key = self.rngs()
-        return {"sample_size": _checked(sample_size, self.aggr), "strategy": strategy, "key": key}
+        return {
+            "sample_size": sample_size,
+            "sample_rate": sample_rate,
+            "strategy": strategy,
+            "key": key,
+        }
 
 
-def _checked(sample_size: int | None, aggr: str) -> int | None:
-    if sample_size is None:
-        return None
-    if aggr not in ("sum", "mean"):
-        raise ValueError(f"sample_size: expected None with aggr={aggr!r}, got {sample_size}")
-    return checks.integer(sample_size, "sample_size", 1, LARGEST_SAMPLE)
+def _check(sample_size: Any, sample_rate: Any, strategy: Any, aggr: str) -> None:
+    """That `sampled_spmm` will take them, under this reduction."""
+    checks.choice(strategy, "strategy", STRATEGIES)
+    for name, value in (("sample_size", sample_size), ("sample_rate", sample_rate)):
+        if value is not None and aggr not in ("sum", "mean"):
+            raise ValueError(f"{name}: expected None with aggr={aggr!r}, got {value}")
+    if sample_size is not None:
+        checks.integer(sample_size, "sample_size", 1, LARGEST_SAMPLE)
+    if sample_rate is not None and not 0 < checks.number(sample_rate, "sample_rate", 0, 1) <= 1:
+        raise ValueError(f"sample_rate: expected a number above 0 and at most 1, got {sample_rate}")
+    if strategy == "dropedge" and (sample_rate is None or sample_size is not None):
+        raise ValueError(
+            "sample_rate: strategy='dropedge' expected it, the probability to keep an edge, "
+            "without sample_size"
+        )
+    if strategy == "random" and sample_size is None and sample_rate is not None:
+        raise ValueError("sample_size: expected an integer with strategy='random', got None")
 
 
 def of_layers(sample_size: SampleSize, num_layers: int) -> list[int | None]:
@@ -87,6 +120,7 @@ def of_layers(sample_size: SampleSize, num_layers: int) -> list[int | None]:
 def calls_of_layers(
     convs: Sequence[nnx.Module],
     sample_size: SampleSize,
+    sample_rate: float | None,
     strategy: Strategy | None,
     key: Array | None,
 ) -> list[dict[str, Any]]:
@@ -98,9 +132,9 @@ def calls_of_layers(
     sizes = of_layers(sample_size, len(convs))
     for layer, (conv, size) in enumerate(zip(convs, sizes, strict=True)):
         given: dict[str, Any] = {}
-        own = getattr(getattr(conv, "sample", None), "sample_size", None)
-        if size is not None or own is not None:
-            given = {"sample_size": size, "strategy": strategy}
+        own = getattr(getattr(conv, "sample", None), "samples", False)
+        if size is not None or sample_rate is not None or own:
+            given = {"sample_size": size, "sample_rate": sample_rate, "strategy": strategy}
             given["key"] = None if key is None else jax.random.fold_in(key, layer)
         calls.append({name: value for name, value in given.items() if value is not None})
     if not any(calls) and (strategy is not None or key is not None):

@@ -70,6 +70,30 @@ def test_training_draws_anew_and_stride_does_not_after_eval(graph, name, strateg
     assert equal == (strategy == "stride")
 
 
+@pytest.mark.parametrize("name", CONVS)
+def test_dropedge_drops_in_training_alone(graph, name):
+    x = normal(NODES, 6)
+    conv = make(name, sample_rate=0.5, strategy="dropedge")
+    assert not np.array_equal(conv(graph, x), conv(graph, x))
+    given = {"sample_rate": 0.5, "strategy": "dropedge", "key": KEY}
+    expected = make(name)(graph, x, **given)
+    np.testing.assert_allclose(conv(graph, x, key=KEY), expected, rtol=1e-6)
+    conv.eval()
+    np.testing.assert_array_equal(conv(graph, x), make(name)(graph, x))
+    np.testing.assert_allclose(conv(graph, x, **given), expected, rtol=1e-6)
+
+
+def test_a_models_dropedge_is_that_of_its_layers(graph):
+    x, rngs = normal(NODES, 6), {"params": 0, "sampling": 1}
+    options = {"sample_rate": 0.5, "strategy": "dropedge"}
+    model = nn.GIN(6, 8, 3, num_layers=2, rngs=nnx.Rngs(**rngs), **options)
+    full = nn.GIN(6, 8, 3, num_layers=2, rngs=nnx.Rngs(**rngs))
+    expected = full(graph, x, key=KEY, **options)
+    np.testing.assert_allclose(model(graph, x, key=KEY), expected, rtol=1e-6)
+    model.eval()
+    np.testing.assert_array_equal(model(graph, x), full(graph, x))
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_models_have_a_size_for_each_layer(graph, name):
     x, rngs = normal(NODES, 6), nnx.Rngs(params=0, sampling=1)
@@ -127,7 +151,8 @@ def test_a_module_without_a_sample_has_no_state_for_it():
     [
         (lambda g, x: make("sage", sample_size=0), ValueError, "sample_size: .* got 0"),
         (lambda g, x: make("sage", sample_size="all"), TypeError, "sample_size"),
-        (lambda g, x: make("sage", strategy="dropedge"), ValueError, "strategy: "),
+        (lambda g, x: make("sage", strategy="dropedge"), ValueError, "sample_rate: "),
+        (lambda g, x: make("sage", sample_rate=1.5), ValueError, "sample_rate: .* got 1.5"),
         (lambda g, x: make("sage", sample_size=2, aggr="max"), ValueError, "aggr='max'"),
         (
             lambda g, x: nn.GINConv(jnp.sin, sample_size=2, strategy="random"),

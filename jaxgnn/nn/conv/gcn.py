@@ -43,8 +43,11 @@ class GCNConv(nnx.Module):
         normalize: divide by the degrees; else $y_i = \sum_e w_e x_j W + b$.
         sample_size: the most edges of a node that are aggregated, from 1 to 4,096, the sum
             rescaled (`jaxgnn.sampled_spmm`); `None` for all.
-        strategy: which: `"bucket"`, `"fastrand"`, `"stride"` or `"random"`. In training the last
-            two draw other edges in every call; after `eval()` `"stride"` takes the same ones.
+        sample_rate: the largest share of a node's edges, above 0 and at most 1; with `"dropedge"`
+            the probability to keep an edge.
+        strategy: which: `"bucket"`, `"fastrand"`, `"stride"`, `"random"` or `"dropedge"`. In
+            training the last three draw other edges in every call; after `eval()` `"stride"` takes
+            the same ones, and `"dropedge"` all edges.
         use_bias: whether to add $b$.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
@@ -69,6 +72,7 @@ class GCNConv(nnx.Module):
         add_self_loops: bool | None = None,
         normalize: bool = True,
         sample_size: int | None = None,
+        sample_rate: float | None = None,
         strategy: Strategy = "stride",
         use_bias: bool = True,
         dtype: DTypeLike | None = None,
@@ -91,7 +95,7 @@ class GCNConv(nnx.Module):
             bias_init=bias_init,
             rngs=rngs,
         )
-        self.sample = EdgeSample(sample_size, strategy, rngs)
+        self.sample = EdgeSample(sample_size, strategy, rngs, sample_rate=sample_rate)
         self.in_features = in_features
         self.out_features = out_features
         self.improved = improved
@@ -107,6 +111,7 @@ class GCNConv(nnx.Module):
         weights: Float[Array, " num_edges"] | None = None,
         *,
         sample_size: int | None = None,
+        sample_rate: float | None = None,
         strategy: Strategy | None = None,
         key: Array | None = None,
     ) -> Float[Array, "num_nodes *batch out_features"]:
@@ -117,7 +122,7 @@ class GCNConv(nnx.Module):
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them.
             weights: of the edges, in the graph's edge order, not the user's
                 (`Graph.sort_edge_data`); 1 if not given.
-            sample_size, strategy: in place of the module's.
+            sample_size, sample_rate, strategy: in place of the module's.
             key: of the sample, in place of the one that `rngs` draws.
 
         Raises:
@@ -130,7 +135,7 @@ class GCNConv(nnx.Module):
         x = _inputs.features(x, "x", graph.num_senders, "node", self.in_features)
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())
-        sample = self.sample.options(sample_size, strategy, key)
+        sample = self.sample.options(sample_size, sample_rate, strategy, key)
         return aggregate_and_transform(
             self.linear,
             lambda h: self._aggregate(graph, h, weights, sample),

@@ -35,8 +35,11 @@ class GINConv(nnx.Module):
         train_eps: make $\varepsilon$ a parameter.
         sample_size: the most edges of a node that are aggregated, from 1 to 4,096, the sum
             rescaled (`jaxgnn.sampled_spmm`); `None` for all.
-        strategy: which: `"bucket"`, `"fastrand"`, `"stride"` or `"random"`. In training the last
-            two draw other edges in every call; after `eval()` `"stride"` takes the same ones.
+        sample_rate: the largest share of a node's edges, above 0 and at most 1; with `"dropedge"`
+            the probability to keep an edge.
+        strategy: which: `"bucket"`, `"fastrand"`, `"stride"`, `"random"` or `"dropedge"`. In
+            training the last three draw other edges in every call; after `eval()` `"stride"` takes
+            the same ones, and `"dropedge"` all edges.
         dtype: of the aggregation; by default that of `x` (of $h$'s first layer where that
             comes first). `nn` has its own.
         param_dtype: of the parameter $\varepsilon$.
@@ -58,6 +61,7 @@ class GINConv(nnx.Module):
         eps: float = 0.0,
         train_eps: bool = False,
         sample_size: int | None = None,
+        sample_rate: float | None = None,
         strategy: Strategy = "stride",
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -67,7 +71,7 @@ class GINConv(nnx.Module):
             raise TypeError(f"nn: expected a module or a function, got {type(nn).__name__}")
         self.nn = nn
         self.eps = nnx.Param(jnp.asarray(eps, param_dtype)) if train_eps else float(eps)
-        self.sample = EdgeSample(sample_size, strategy, rngs)
+        self.sample = EdgeSample(sample_size, strategy, rngs, sample_rate=sample_rate)
         self.dtype = dtype
         self.transform_first = isinstance(nn, MLP) and nn.features[1] < nn.features[0]
 
@@ -79,6 +83,7 @@ class GINConv(nnx.Module):
         weights: Float[Array, " num_edges"] | None = None,
         *,
         sample_size: int | None = None,
+        sample_rate: float | None = None,
         strategy: Strategy | None = None,
         key: Array | None = None,
     ) -> Float[Array, "num_receivers *batch out_features"]:
@@ -91,7 +96,7 @@ class GINConv(nnx.Module):
                 edges alone).
             weights: of the edges, in the graph's edge order, not the user's
                 (`Graph.sort_edge_data`); 1 if not given.
-            sample_size, strategy: in place of the module's.
+            sample_size, sample_rate, strategy: in place of the module's.
             key: of the sample, in place of the one that `rngs` draws.
 
         Raises:
@@ -108,7 +113,7 @@ class GINConv(nnx.Module):
             )
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())
-        sample = self.sample.options(sample_size, strategy, key)
+        sample = self.sample.options(sample_size, sample_rate, strategy, key)
         # One array for both ends stays one, to be multiplied once.
         rows = pair[0] if pair[1] is pair[0] else pair
         if not isinstance(self.nn, MLP):

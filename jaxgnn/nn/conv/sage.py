@@ -47,8 +47,11 @@ class SAGEConv(nnx.Module):
         project: transform the senders' features first.
         sample_size: the most edges of a node that are aggregated, from 1 to 4,096, as by
             `jaxgnn.sampled_spmm`; `None` for all.
-        strategy: which: `"bucket"`, `"fastrand"`, `"stride"` or `"random"`. In training the last
-            two draw other edges in every call; after `eval()` `"stride"` takes the same ones.
+        sample_rate: the largest share of a node's edges, above 0 and at most 1; with `"dropedge"`
+            the probability to keep an edge.
+        strategy: which: `"bucket"`, `"fastrand"`, `"stride"`, `"random"` or `"dropedge"`. In
+            training the last three draw other edges in every call; after `eval()` `"stride"` takes
+            the same ones, and `"dropedge"` all edges.
         use_bias: whether to add $b$.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
@@ -76,6 +79,7 @@ class SAGEConv(nnx.Module):
         normalize: bool = False,
         project: bool = False,
         sample_size: int | None = None,
+        sample_rate: float | None = None,
         strategy: Strategy = "stride",
         use_bias: bool = True,
         dtype: DTypeLike | None = None,
@@ -102,7 +106,7 @@ class SAGEConv(nnx.Module):
         self.linear_project = layer(senders, senders, True) if project else None
         self.linear_neighbors = layer(senders, out_features, use_bias)
         self.linear_root = layer(receivers, out_features, False) if root_weight else None
-        self.sample = EdgeSample(sample_size, strategy, rngs, aggr)
+        self.sample = EdgeSample(sample_size, strategy, rngs, aggr, sample_rate)
         self.in_features = (senders, receivers)
         self.out_features = out_features
         self.aggr: Reduce = aggr
@@ -117,6 +121,7 @@ class SAGEConv(nnx.Module):
         weights: Float[Array, " num_edges"] | None = None,
         *,
         sample_size: int | None = None,
+        sample_rate: float | None = None,
         strategy: Strategy | None = None,
         key: Array | None = None,
     ) -> Float[Array, "num_receivers *batch out_features"]:
@@ -128,7 +133,7 @@ class SAGEConv(nnx.Module):
                 the senders' and the receivers' (`None`: without $x_i W_2$).
             weights: of the edges, in the graph's edge order, not the user's
                 (`Graph.sort_edge_data`); 1 if not given.
-            sample_size, strategy: in place of the module's.
+            sample_size, sample_rate, strategy: in place of the module's.
             key: of the sample, in place of the one that `rngs` draws.
 
         Raises:
@@ -139,7 +144,7 @@ class SAGEConv(nnx.Module):
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "SAGEConv")
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())
-        sample = self.sample.options(sample_size, strategy, key)
+        sample = self.sample.options(sample_size, sample_rate, strategy, key)
         if self.linear_project is not None:
             senders = jax.nn.relu(self.linear_project(dense(senders)))
         out = aggregate_and_transform(

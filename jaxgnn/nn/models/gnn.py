@@ -182,6 +182,7 @@ class GNN(nnx.Module):
         weights: Float[Array, " num_edges"] | None = None,
         *,
         sample_size: SampleSize = None,
+        sample_rate: float | None = None,
         strategy: Strategy | None = None,
         key: Array | None = None,
     ) -> Float[Array, "num_nodes *batch out_features"]:
@@ -195,7 +196,7 @@ class GNN(nnx.Module):
                 features of the edges instead, `[num_edges, edge_dim]`.
             sample_size: of each layer, one for all or one a layer, where its convolution takes it;
                 by default what the model was made with.
-            strategy, key: of the samples, likewise.
+            sample_rate, strategy, key: of the samples, likewise, for all layers.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -208,7 +209,7 @@ class GNN(nnx.Module):
         x = map_values(self.input_dropout, x)
         if self.linear_in is not None:
             x = self._activate(self.linear_in(dense(x)))
-        calls = calls_of_layers(self.convs, sample_size, strategy, key)
+        calls = calls_of_layers(self.convs, sample_size, sample_rate, strategy, key)
         outputs = []
         for i, conv in enumerate(self.convs):
             rows = x if getattr(conv, "accepts_sparse", False) else dense(x)
