@@ -88,9 +88,8 @@ def _sampled(name: str, **fields: Any) -> dict[str, Spec]:
     return {f"{label}, ms": own, f"× whole, {label}": {**own, "over": whole}}
 
 
-TABLES = {
-    # docs/kernels/sampling.md
-    "sampling": Table(
+def _sampling_table(case: str, file: str) -> Table:
+    return Table(
         "edges of a row",
         {f"S = {size}": {"S": size} for size in (16, 32, 64, 128, 256)},
         {
@@ -101,8 +100,14 @@ TABLES = {
             "`spmm` of the sample, ms": {"impl": plan.PRESAMPLED},
             **_sampled("stride", **{"pass": "backward"}),
         },
-        {"file": "nvidia-h200-sampling", "case": "reddit"},
-    ),
+        {"file": file, "case": case},
+    )
+
+
+TABLES = {
+    # docs/kernels/sampling.md
+    "sampling": _sampling_table("reddit", "nvidia-h200-sampling"),
+    "sampling-proteins": _sampling_table("proteins", "nvidia-h200-sampling-proteins"),
     # docs/performance.md
     "training": Table(
         "4-layer GraphSAGE, full batch",

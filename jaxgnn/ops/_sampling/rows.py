@@ -54,8 +54,7 @@ def sampled_rows_by_sender(
     offsets, columns, listed = kernels.compact_edges(
         sample, places, edges, size, transpose=True, order=order or sample.repeats
     )
-    chunks = _chunks_left(places.graph.transpose_row_chunks, offsets)
-    rows = Rows(offsets, columns, chunks, listed)
+    rows = Rows(offsets, columns, _chunks(offsets, size), listed)
     if edges is None or listed is None or not sample.repeats:
         return rows, None
     return rows, times_taken(edges, places.graph.num_edges)[listed]
@@ -126,14 +125,12 @@ def _offsets(sample: Sample, places: Places) -> Int[Array, " places+1"]:
     return kernels.offsets_of(reference.edges_taken(sample, degrees))
 
 
-def _chunks_left(
-    chunks: RowChunks, offsets: Int[Array, " rows+1"], longest: int | None = None
-) -> RowChunks:
+def _chunks_left(chunks: RowChunks, offsets: Int[Array, " rows+1"], longest: int) -> RowChunks:
     """Those of all edges' chunks that rows of the same graph still have: they have become shorter.
 
-    `longest`, if known: the most edges of a row.
+    `longest`: the most edges of a row.
     """
-    if longest is not None and longest <= chunks.length:
+    if longest <= chunks.length:
         return no_chunks()
     row, chunk = chunks.table.T
     known = jnp.maximum(row, 0)
