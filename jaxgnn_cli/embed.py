@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import Any
 
 import numpy as np
 
 from jaxgnn._core.text import printable
-from jaxgnn_cli.embed_options import EmbedOptions, integers, parse_embed, read_matrix
+from jaxgnn_cli.embed_options import EmbedOptions, parse_embed, read_matrix
 from jaxgnn_cli.status import UsageError
 
 _CHECKED_ROWS = 1000
@@ -45,23 +44,13 @@ def embed(arguments: list[str]) -> None:
     )
     _print_degrees(console, np.asarray(graph.in_degrees))
     out = None
-    for children, leaves, batch_size in _combinations(options):
+    for children, leaves, batch_size in options.combinations():
         out = _run(console, options, graph, x, params, children, leaves, batch_size)
     if options.output is not None:
         assert out is not None
         with open(options.output, "wb") as file:
             np.save(file, np.asarray(out))
         console.print(f"wrote {printable(options.output)}", markup=False, soft_wrap=True)
-
-
-def _combinations(options: EmbedOptions) -> list[tuple[int, int, int]]:
-    """All combinations of children, leaves and batch sizes; leaves -1: the children."""
-    combinations = itertools.product(
-        integers(options.num_children_per_source, "--num-children-per-source", 1, 4096),
-        integers(options.num_leafs_per_child, "--num-leafs-per-child", -1, 4096),
-        integers(options.batch_size, "--batch-size", 1, 2**31 - 1),
-    )
-    return [(c, c if leaves == -1 else leaves, b) for c, leaves, b in combinations]
 
 
 def _matrices(options: EmbedOptions, num_nodes: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:

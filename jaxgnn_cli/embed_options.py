@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Annotated
 
 import numpy as np
@@ -79,17 +80,27 @@ class EmbedOptions:
     ] = None
     """Where to write the embedding, as .npy; of several combinations the last one's."""
 
+    def combinations(self) -> list[tuple[int, int, int]]:
+        """All combinations of children, leaves (for -1 as many as children) and batch sizes.
+
+        Raises:
+            UsageError: a list has something else than such numbers.
+        """
+        children = integers(self.num_children_per_source, "--num-children-per-source", 1, 4096)
+        leaves = integers(self.num_leafs_per_child, "--num-leafs-per-child", -1, 4096)
+        if 0 in leaves:
+            raise UsageError("--num-leafs-per-child: expected a positive integer or -1, got 0")
+        batch_sizes = integers(self.batch_size, "--batch-size", 1, 2**31 - 1)
+        every = itertools.product(children, leaves, batch_sizes)
+        return [(c, c if own == -1 else own, size) for c, own, size in every]
+
 
 def parse_embed(arguments: list[str]) -> EmbedOptions | None:
     """The options, checked; None if help was asked for, and printed."""
     options = parse_options(EmbedOptions, arguments, "embed")
     if options is None:
         return None
-    integers(options.num_children_per_source, "--num-children-per-source", 1, 4096)
-    leaves = integers(options.num_leafs_per_child, "--num-leafs-per-child", -1, 4096)
-    if 0 in leaves:
-        raise UsageError("--num-leafs-per-child: expected a positive integer or -1, got 0")
-    integers(options.batch_size, "--batch-size", 1, 2**31 - 1)
+    options.combinations()
     for name in ("feature_column", "Wf1_dim1", "Wa1_dim1", "Wf2_dim1", "Wa2_dim1"):
         _between(getattr(options, name), name, 1, _WIDEST)
     _between(options.num_runs, "num_runs", 1, 10**6)
