@@ -11,6 +11,7 @@ import tyro
 
 from jaxgnn_cli.options import parse_options
 from jaxgnn_cli.status import UsageError
+from jaxgnn_cli.values import check_between, integers
 
 _WIDEST = 65536
 _File = Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(random)")]
@@ -102,28 +103,10 @@ def parse_embed(arguments: list[str]) -> EmbedOptions | None:
         return None
     options.combinations()
     for name in ("feature_column", "Wf1_dim1", "Wa1_dim1", "Wf2_dim1", "Wa2_dim1"):
-        _between(getattr(options, name), name, 1, _WIDEST)
-    _between(options.num_runs, "num_runs", 1, 10**6)
-    _between(options.rand_seed, "rand_seed", 0, 2**31 - 1)
+        check_between(getattr(options, name), name, 1, _WIDEST)
+    check_between(options.num_runs, "num_runs", 1, 10**6)
+    check_between(options.rand_seed, "rand_seed", 0, 2**31 - 1)
     return options
-
-
-def integers(text: str, name: str, least: int, most: int) -> list[int]:
-    """The numbers of a list such as 10,25."""
-    numbers = []
-    for part in text.split(","):
-        sign, digits = ("-", part[1:]) if part[:1] == "-" else ("", part)
-        known = digits.isascii() and digits.isdigit() and len(digits) < 12
-        if not known or not least <= int(sign + digits) <= most:
-            raise UsageError(f"{name}: expected integers from {least} to {most}, got {text!r}")
-        numbers.append(int(sign + digits))
-    return numbers
-
-
-def _between(value: int, field: str, least: int, most: int) -> None:
-    if not least <= value <= most:
-        name = "--" + field.replace("_", "-")
-        raise UsageError(f"{name}: expected an integer from {least} to {most}, got {value}")
 
 
 def read_matrix(path: str, name: str, rows: int) -> np.ndarray:

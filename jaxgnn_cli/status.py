@@ -18,6 +18,7 @@ commands:
   train [DATASET]   train a model (the default dataset: handwritten digits)
   info [DATASET]    print what this installation consists of, a graph's statistics, and with the
                     options of train the kernels that a model runs
+  evaluate RUN      measure a trained model's inference with a part of the edges
   embed GRAPH       embed the nodes of a graph file by GraphSAGE over sampled neighbors
 
 options:
@@ -114,10 +115,16 @@ def _dispatch(arguments: list[str]) -> int:
         from jaxgnn_cli.info import info
 
         info(rest)
+    elif command == "evaluate":
+        from jaxgnn_cli.evaluate import evaluate
+
+        evaluate(rest)
     elif command == "embed":
         from jaxgnn_cli.embed import embed
 
         embed(rest)
     else:
-        raise UsageError(f"expected train, info or embed, got {command!r} (see jaxgnn --help)")
+        raise UsageError(
+            f"expected train, info, evaluate or embed, got {command!r} (see jaxgnn --help)"
+        )
     return 0

@@ -2,9 +2,11 @@
 
 from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.evaluation import InferenceSample, evaluate
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
 from jaxgnn.train.presets import PRESETS, preset
 from jaxgnn.train.recovery import Recovery, RunError, RunWarning
+from jaxgnn.train.restored import RestoredRun, restore_run, saved_config
 from jaxgnn.train.runner import run
 from jaxgnn.train.seeds import SeedsResult, train_seeds
 from jaxgnn.train.step import Program, TrainState, build, build_model, build_optimizer
@@ -18,9 +20,11 @@ __all__ = [
     "Compiled",
     "ConfigError",
     "DivergenceError",
+    "InferenceSample",
     "Program",
     "Progress",
     "Recovery",
+    "RestoredRun",
     "RunError",
     "RunWarning",
     "SeedsResult",
@@ -30,11 +34,14 @@ __all__ = [
     "build",
     "build_model",
     "build_optimizer",
+    "evaluate",
     "lower",
     "masked_accuracy",
     "masked_loss",
     "preset",
+    "restore_run",
     "run",
+    "saved_config",
     "score",
     "train",
     "train_seeds",

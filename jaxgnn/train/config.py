@@ -17,9 +17,13 @@ DType = Literal["float32", "bfloat16", "float16", "float64"]
 Features = Literal["auto", "raw", "normalized"]
 Decay = Literal["l2", "decoupled"]
 DecayLayers = Literal["all", "first"]
+Sampling = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 
 # Options that say how a run is watched and kept, not what it computes: free to change on resume.
 _PRESENTATION = ("resume", "run_directory", "checkpoint_interval", "plain")
+
+# Options that runs of older versions lack: those have the defaults.
+_LATER = ("sample_size", "sample_rate", "strategy", "fixed_sample")
 
 # Options that may be raised on resume: the epochs before are the same.
 _EXTENDABLE = ("epochs", "patience")
@@ -98,6 +102,21 @@ class TrainConfig:
     jumping: str = "none"
     """Combine the outputs of all layers before a last linear layer: none, last (that of the last
     layer alone), cat or max."""
+
+    sample_size: int = 0
+    """The most edges of a node that a training step aggregates, at most 4096; 0: all. Validation
+    and test take all edges."""
+
+    sample_rate: float = 0.0
+    """The largest share of a node's edges that a training step aggregates; with --strategy
+    dropedge the probability to keep an edge; 0: all."""
+
+    strategy: Sampling = "stride"
+    """Which edges those are. stride, random and dropedge draw others in each step, bucket and
+    fastrand take the same ones always."""
+
+    fixed_sample: bool = False
+    """Take the same edges in each step, with --strategy stride too."""
 
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
     """Learning rate of Adam."""
@@ -191,7 +210,33 @@ class TrainConfig:
                 f"--packed: expected --hidden of at most 256 and 32 or 16 bits, got {self.hidden} "
                 f"and {self.dtype}"
             )
+        self._check_sample()
         return self
+
+    @property
+    def samples(self) -> bool:
+        """Whether a training step aggregates a sample of the edges."""
+        return bool(self.sample_size or self.sample_rate)
+
+    def _check_sample(self) -> None:
+        if not self.samples:
+            for name in ("strategy", "fixed_sample"):
+                if getattr(self, name) != getattr(TrainConfig, name):
+                    raise ConfigError(
+                        f"{option(name)}: expected --sample-size or --sample-rate with it, got none"
+                    )
+        elif self.strategy == "dropedge" and (self.sample_size or not self.sample_rate):
+            raise ConfigError(
+                "--strategy: dropedge expected --sample-rate, the share of edges kept, without "
+                f"--sample-size, got {self.sample_rate} and {self.sample_size}"
+            )
+        elif self.strategy == "random" and not self.sample_size:
+            raise ConfigError("--strategy: random expected --sample-size with it, got none")
+        if self.fixed_sample and self.strategy in ("random", "dropedge"):
+            raise ConfigError(
+                f"--fixed-sample: expected --strategy bucket, fastrand or stride with it, got "
+                f"--strategy {self.strategy}"
+            )
 
     def settings(self) -> dict[str, Any]:
         """The options that decide the result, for `config.json`; paths absolute."""
@@ -213,6 +258,7 @@ def check_same_settings(saved: dict[str, Any], given: TrainConfig) -> None:
     Raises:
         ConfigError: naming the options that differ.
     """
+    saved = _with_later(saved)
     settings = given.settings()
     differing = [
         f"{option(name)} {printable(settings[name])} (the run's: {printable(saved[name])})"
@@ -241,6 +287,7 @@ def from_settings(saved: dict[str, Any]) -> TrainConfig:
         for field in dataclasses.fields(TrainConfig)
         if field.name not in _PRESENTATION
     }
+    saved = _with_later(saved)
     for what, names in (("unknown", set(saved) - set(fields)), ("no", set(fields) - set(saved))):
         if names:
             listed = printable(reprlib.repr(sorted(names)))
@@ -252,6 +299,11 @@ def from_settings(saved: dict[str, Any]) -> TrainConfig:
             got = printable(reprlib.repr(value))
             raise ConfigError(f"config.json: {name}: expected {kind.__name__}, got {got}")
     return TrainConfig(**saved).check()
+
+
+def _with_later(saved: dict[str, Any]) -> dict[str, Any]:
+    """Saved settings with those that came later, which an older run did without."""
+    return {name: getattr(TrainConfig, name) for name in _LATER} | saved
 
 
 def _absolute(dataset: str) -> str:
@@ -274,6 +326,8 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "out_heads": (0, 1024, "an integer from 0 to 1024"),
     "dropout": (0, _BELOW_1, "a number from 0 to less than 1"),
     "input_dropout": (0, _BELOW_1, "a number from 0 to less than 1"),
+    "sample_size": (0, 4096, "an integer from 0 to 4096"),
+    "sample_rate": (0, 1, "a number from 0 to 1"),
     "learning_rate": (math.ulp(0), _FLOAT32_MAX, "a finite number above 0"),
     "weight_decay": (0, _FLOAT32_MAX, "a finite number from 0"),
     "epochs": (1, 1 << 31, "a positive integer"),
@@ -288,6 +342,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "features": get_args(Features),
     "decay": get_args(Decay),
     "decay_layers": get_args(DecayLayers),
+    "strategy": get_args(Sampling),
     "norm": ("none", "batch", "layer"),
     "jumping": ("none", "last", "cat", "max"),
 }

@@ -180,6 +180,58 @@ def summary_table(summary: dict[str, Any]) -> Table:
     return table
 
 
+def evaluation_table(evaluation: dict[str, Any]) -> Table:
+    """The table of `jaxgnn evaluate`: a row a sample, all edges first."""
+    metric = METRIC_NAMES[evaluation["metric"]]
+    title = Text(
+        printable(
+            f"{evaluation['model']} on {evaluation['dataset']}, epoch {evaluation['best_epoch']}; "
+            f"score: {metric}; aggregation: of {evaluation['aggregated_width']} features"
+        )
+    )
+    # Narrow enough for 80 columns: the file has all digits.
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table.caption = Text(printable(evaluation["device"]))
+    table.add_column("taken", no_wrap=True)
+    for name in (
+        "edges,\n%",
+        "test,\n%",
+        "points",
+        "valida-\ntion, %",
+        "aggrega-\ntion, ms",
+        "×",
+        "infer-\nence, ms",
+        "×",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in evaluation["rows"]:
+        table.add_row(
+            _name_of_sample(row),
+            f"{100 * row['edge_share']:.1f}",
+            _score(row, "test"),
+            "-" if row["test_difference"] is None else f"{100 * row['test_difference']:+.1f}",
+            _score(row, "val"),
+            f"{1e3 * row['aggregation_seconds']:.3g}",
+            f"{row['aggregation_speedup']:.2f}",
+            f"{1e3 * row['inference_seconds']:.3g}",
+            f"{row['inference_speedup']:.2f}",
+        )
+    return table
+
+
+def _name_of_sample(row: dict[str, Any]) -> str:
+    if row["drop_rate"] is not None:
+        return f"drop {row['drop_rate']:g}"
+    return row["strategy"] + ("" if row["sample_size"] is None else f" {row['sample_size']}")
+
+
+def _score(row: dict[str, Any], name: str) -> str:
+    value, deviation = row[f"{name}_score"], row[f"{name}_std"]
+    if value is None:
+        return "-"
+    return f"{100 * value:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
+
+
 def median_seconds(rows: list[dict[str, Any]]) -> float:
     """Median time of an epoch."""
     return statistics.median(row["seconds"] for row in rows)

@@ -65,7 +65,12 @@ def save_plot(
         ax.legend(loc=place, frameon=True, framealpha=0.9)
     if confusion is not None:
         _confusion(figure, axes[2], confusion)
-    title = printable(f"{summary['model']} on {summary['dataset']}")
+    save_figure(figure, path, f"{summary['model']} on {summary['dataset']}")
+
+
+def save_figure(figure: Figure, path: Path, title: str) -> None:
+    """Writes a figure as PNG, whole or not at all; its title may hold any name."""
+    title = printable(title)
     figure.suptitle(title if len(title) <= 100 else title[:99] + "…", parse_math=False)
     temporary = path.with_name(path.name + ".tmp")
     try:

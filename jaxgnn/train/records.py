@@ -49,13 +49,24 @@ def create_run_directory(config: TrainConfig) -> Path:
         return _create_named(config)
     path = Path(config.run_directory)
     check_path(path, "--run-directory")
+    make_directory(path, "--run-directory")
+    return path
+
+
+def make_directory(path: Path, name: str) -> None:
+    """Makes the directory that the option `name` gave, if it is not there.
+
+    Raises:
+        ConfigError: a path that cannot be one.
+        OSError: it cannot be made: a full disk, say.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno not in _BAD_PATHS:
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno not in _BAD_PATHS:
             raise
-        raise ConfigError(f"--run-directory: {printable(path)}: {error.strerror}") from error
-    return path
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{name}: {printable(path)}: {reason}") from error
 
 
 def _create_named(config: TrainConfig) -> Path:
@@ -148,8 +159,8 @@ def _replacing(path: Path) -> Iterator[TextIO]:
             raise
 
 
-def read_config(directory: Path) -> dict[str, Any]:
-    """The `config.json` of a run.
+def read_config(directory: Path, name: str = "--resume") -> dict[str, Any]:
+    """The `config.json` of a run; `name` is the option that gave its directory.
 
     Raises:
         ConfigError: there is none, or it is not one.
@@ -159,16 +170,29 @@ def read_config(directory: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"--resume: {shown} is no run directory (no config.json)") from None
+        raise ConfigError(f"{name}: {shown} is no run directory (no config.json)") from None
     except NotADirectoryError:
-        raise ConfigError(f"--resume: {shown} is no directory") from None
+        raise ConfigError(f"{name}: {shown} is no directory") from None
     except OSError as error:
-        raise ConfigError(f"--resume: {describe(error)}") from error
+        raise ConfigError(f"{name}: {describe(error)}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"--resume: {printable(path)}: {printable(error)[:200]}") from error
+        raise ConfigError(f"{name}: {printable(path)}: {printable(error)[:200]}") from error
     if not isinstance(value, dict) or not isinstance(value.get("settings"), dict):
-        raise ConfigError(f"--resume: {printable(path)}: expected an object with settings")
+        raise ConfigError(f"{name}: {printable(path)}: expected an object with settings")
     return value
+
+
+def check_data(directory: Path, saved: Any, data: dict[str, str], name: str = "--resume") -> None:
+    """Refuses data that are not those which a run recorded.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if saved != data:
+        raise ConfigError(
+            f"{name}: the data are not those of {printable(directory)}: expected "
+            f"{printable(reprlib.repr(saved))}, got {json.dumps(data)}"
+        )
 
 
 def fingerprint(dataset: NodeDataset, split: Split) -> str:

@@ -55,16 +55,26 @@ class Recovery:
     def errors(self) -> Iterator[None]:
         """Turns what disks and memory raise into a `RunError`."""
         try:
-            yield
+            with memory_errors():
+                yield
         except OSError as error:
             raise RunError(f"{describe(error)}; {self.advice()}") from error
-        except (MemoryError, jax.errors.JaxRuntimeError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            first = next(iter(str(error).splitlines()), "") or "the process has no more"
+        except MemoryError as error:
             raise RunError(
-                f"out of memory: {printable(first)[:200]}; {self.advice()}, or use a smaller model"
+                f"out of memory: {error}; {self.advice()}, or use a smaller model"
             ) from error
+
+
+@contextlib.contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turns what JAX raises where memory runs out into a `MemoryError` of one line."""
+    try:
+        yield
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        first = next(iter(str(error).splitlines()), "") or "the process has no more"
+        raise MemoryError(printable(first)[:200]) from error
 
 
 def describe(error: OSError) -> str:

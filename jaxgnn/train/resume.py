@@ -51,7 +51,7 @@ def restore_newest(
     for epoch in checkpoints.epochs():
         try:
             state, values = checkpoints.restore(epoch, start)
-            position = Position(state, _progress(values, epoch), read_rows(log, epoch))
+            position = Position(state, read_progress(values, epoch), read_rows(log, epoch))
         except CheckpointError as error:
             damaged.append((epoch, str(error)))
             continue
@@ -67,7 +67,12 @@ def restore_newest(
     return Position(start)
 
 
-def _progress(values: Any, epoch: int) -> Progress:
+def read_progress(values: Any, epoch: int) -> Progress:
+    """The progress that the checkpoint of an epoch holds.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
     try:
         return Progress.from_json(values, epoch)
     except ValueError as error:

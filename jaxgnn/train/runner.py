@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-import json
-import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import numpy as np
 from rich.console import Console
 
 from jaxgnn._core import ffi
-from jaxgnn._core.text import printable
 from jaxgnn.data import NodeDataset, Split, load, normalize_features
 from jaxgnn.graph import Graph
 from jaxgnn.train import machine
@@ -33,6 +30,7 @@ from jaxgnn.train.interrupt import PostponedInterrupt
 from jaxgnn.train.loop import Best, Compiled, Progress, copy, train
 from jaxgnn.train.records import (
     MetricsLog,
+    check_data,
     check_path,
     check_vacant,
     create_run_directory,
@@ -81,8 +79,7 @@ def _run(
 ) -> dict[str, Any]:
     if importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
-    if config.dtype == "float64" and not jax.config.read("jax_enable_x64"):
-        raise ConfigError("--dtype: float64 needs jax.config.update('jax_enable_x64', True)")
+    check_wide(config)
     if config.resume is not None:
         check_path(Path(config.resume), "--resume")
     if dataset is None:
@@ -108,8 +105,8 @@ def _run(
             "model": config.model,
             "activation": describe_activation(config),
             "metric": task.metric,
-            "test_score": _score_or_none(dataset, logits, split.test),
-            "val_score": _score_or_none(dataset, logits, split.val),
+            "test_score": score_or_none(dataset, logits, split.test),
+            "val_score": score_or_none(dataset, logits, split.val),
             "epochs": progress.epoch,
             "best_epoch": progress.best_epoch,
             "stopped": progress.stopped,
@@ -146,7 +143,7 @@ def _run_directory(
     with lock(directory):
         saved = read_config(directory)
         check_same_settings(saved["settings"], config)
-        _check_data(directory, saved.get("data"), record["data"])
+        check_data(directory, saved.get("data"), record["data"])
         recovery.directory = directory
         yield directory
 
@@ -239,6 +236,17 @@ def _warn_without_positions(config: TrainConfig, dataset: NodeDataset, recovery:
         )
 
 
+def check_wide(config: TrainConfig) -> TrainConfig:
+    """Returns it.
+
+    Raises:
+        ConfigError: it computes in float64, and JAX does not.
+    """
+    if config.dtype == "float64" and not jax.config.read("jax_enable_x64"):
+        raise ConfigError("--dtype: float64 needs jax.config.update('jax_enable_x64', True)")
+    return config
+
+
 def load_dataset(config: TrainConfig) -> NodeDataset:
     """The configured dataset, its features normalized if asked for, or by custom (Planetoid)."""
     dataset = load(config.dataset)
@@ -307,16 +315,9 @@ def confusion(dataset: NodeDataset, logits: np.ndarray, split: Split) -> np.ndar
     return confusion_matrix(dataset.labels[mask], logits[mask].argmax(axis=-1), labels=labels)
 
 
-def _score_or_none(dataset: NodeDataset, logits: np.ndarray, mask: np.ndarray) -> float | None:
+def score_or_none(dataset: NodeDataset, logits: np.ndarray, mask: np.ndarray) -> float | None:
+    """The dataset's score over a mask; `None` where there is none."""
     if not mask.any():
         return None
     value = score(dataset.metric, dataset.labels, logits, mask)
     return value if np.isfinite(value) else None
-
-
-def _check_data(directory: Path, saved: Any, data: dict[str, str]) -> None:
-    if saved != data:
-        raise ConfigError(
-            f"--resume: the data are not those of {printable(directory)}: expected "
-            f"{printable(reprlib.repr(saved))}, got {json.dumps(data)}"
-        )

@@ -13,13 +13,16 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxgnn.nn import GAT, MODELS, MaxK, annealed_k
+from jaxgnn.nn import GAT, GCN, GIN, GNN, MODELS, GraphSAGE, MaxK, annealed_k
 from jaxgnn.train.config import ConfigError, TrainConfig, option
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss
 
 # Gradients of a mean over many nodes leave float16's normal range: scaled by a power of two they
 # are exact again.
 _FLOAT16_LOSS_SCALE = 1024.0
+
+SAMPLING_MODELS = tuple(n for n, m in MODELS.items() if issubclass(m, (GCN, GraphSAGE, GIN)))
+"""The models whose layers aggregate a sample of the edges if asked to."""
 
 _ACTIVATIONS = {"relu": jax.nn.relu, "elu": jax.nn.elu}
 
@@ -89,13 +92,22 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
     Raises:
         ConfigError: an unknown model, or an option that the model does not have.
     """
-    # "params" and "dropout" are streams of their own: the initial parameters do not depend on
-    # the dropout rate.
-    rngs = nnx.Rngs(params=config.seed, dropout=config.seed ^ 0x9E3779B9)
+    # Streams of their own: the initial parameters depend neither on the dropout rate nor on the
+    # sample.
+    rngs = nnx.Rngs(
+        params=config.seed,
+        dropout=config.seed ^ 0x9E3779B9,
+        sampling=config.seed ^ 0x85EBCA6B,
+    )
     model = build_model(config, task.features.shape[1], task.num_classes, rngs)
     model.train()
+    if config.fixed_sample:
+        for conv in model.convs:
+            conv.sample.eval()
     training, params, rest = nnx.split(model, nnx.Param, ...)
     model.eval()
+    # As dropout, sampling is for training: scores are those of all edges.
+    model.set_attributes(sample_size=None, sample_rate=None, raise_if_not_found=False)
     inference = nnx.split(model, nnx.Param, ...)[0]
     scale = _FLOAT16_LOSS_SCALE if config.dtype == "float16" else 1.0
     active = None
@@ -106,9 +118,7 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
     return program, TrainState(params, rest, program.optimizer.init(params))
 
 
-def build_model(
-    config: TrainConfig, in_features: int, num_classes: int, rngs: nnx.Rngs
-) -> nnx.Module:
+def build_model(config: TrainConfig, in_features: int, num_classes: int, rngs: nnx.Rngs) -> GNN:
     """The configuration's model from `jaxgnn.nn.MODELS`."""
     if config.model not in MODELS:
         raise ConfigError(
@@ -139,6 +149,12 @@ def build_model(
                 raise ConfigError(
                     f"{option(name)}: {config.model} has no attention heads, got {value}"
                 )
+    if config.samples:
+        name = "sample_size" if config.sample_size else "sample_rate"
+        check_samples(config.model, option(name))
+        arguments["sample_size"] = config.sample_size or None
+        arguments["sample_rate"] = config.sample_rate or None
+        arguments["strategy"] = config.strategy
     return model(
         in_features,
         config.hidden,
@@ -149,6 +165,17 @@ def build_model(
         rngs=rngs,
         **arguments,
     )
+
+
+def check_samples(model: str, name: str) -> None:
+    """Refuses a model that cannot aggregate a part of the edges; `name` is what asked for it.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if model not in SAMPLING_MODELS:
+        listed = ", ".join(SAMPLING_MODELS)
+        raise ConfigError(f"{name}: expected a model that samples edges ({listed}), got {model}")
 
 
 def build_activation(config: TrainConfig) -> Callable[[Array], Array]:

@@ -1,0 +1,219 @@
+"""Inference with a part of the edges: score and time of a trained model, sample by sample."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Int
+from rich.console import Console
+from rich.progress import track
+
+from jaxgnn._core import checks
+from jaxgnn.ops import sampled_spmm, spmm
+from jaxgnn.train import machine
+from jaxgnn.train.restored import RestoredRun
+from jaxgnn.train.runner import score_or_none
+from jaxgnn.train.step import check_samples
+
+STRATEGIES = ("bucket", "fastrand", "stride", "random")
+"""Those that take a number of edges."""
+
+
+@dataclasses.dataclass(frozen=True)
+class InferenceSample:
+    """The edges that inference takes: all of them as it is made without arguments.
+
+    Attributes:
+        strategy: one of `jaxgnn.sampled_spmm`.
+        sample_size: the most edges of a node.
+        drop_rate: with `"dropedge"`, the probability to drop an edge.
+    """
+
+    strategy: str = "all"
+    sample_size: int | None = None
+    drop_rate: float | None = None
+
+    @property
+    def draws(self) -> bool:
+        """Whether each key gives other edges."""
+        return self.strategy in ("random", "dropedge")
+
+    def options(self) -> dict[str, Any]:
+        """The arguments of `sampled_spmm`; none for all edges."""
+        if self.drop_rate is not None:
+            return {"strategy": "dropedge", "sample_rate": _kept(self.drop_rate)}
+        if self.sample_size is not None:
+            return {"strategy": self.strategy, "sample_size": self.sample_size}
+        return {}
+
+    def edge_share(self, degrees: Int[np.ndarray, " nodes"]) -> float:
+        r"""Share of the edges that are taken, as ES-SpMM counts it.
+
+        $$\sum_i \min(d_i, S) / \sum_i d_i$$
+
+        An edge that `"fastrand"` takes several times counts as often. With `"dropedge"` it is the
+        expected share.
+        """
+        if self.drop_rate is not None:
+            return _kept(self.drop_rate)
+        if self.sample_size is None or not degrees.any():
+            return 1.0
+        return float(np.minimum(degrees, self.sample_size).sum() / degrees.sum(dtype=np.int64))
+
+
+def _kept(drop_rate: float) -> float:
+    """The probability to keep an edge, as the decimal fraction that is meant."""
+    return round(1 - drop_rate, 12)
+
+
+def evaluate(
+    run: RestoredRun,
+    samples: Sequence[InferenceSample],
+    *,
+    num_runs: int = 10,
+    num_draws: int = 5,
+    seed: int = 0,
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Scores and times a trained model's inference, with all edges and with each sample of them.
+
+    The parameters are those that training selected. A time is the median of `num_runs` calls of a
+    compiled program, each waited for. `aggregation_seconds` is that of one aggregation of rows of
+    the hidden width; `inference_seconds` that of the whole model on all nodes. Where edges are
+    drawn, scores are means and standard deviations over `num_draws` keys.
+
+    Args:
+        run: a run, as `restore_run` gives it.
+        samples: what to measure beside all edges.
+        num_runs: calls to time.
+        num_draws: keys to score with, where edges are drawn.
+        seed: of the keys.
+        console: where to show progress; nowhere if None.
+
+    Returns:
+        `rows`, an object a sample, that of all edges first, and what was measured: run, dataset,
+        model, metric, device.
+
+    Raises:
+        ConfigError: a model that cannot aggregate a sample.
+        ValueError: `num_runs` or `num_draws` below 1, or an option of a sample out of range.
+
+    Source: Liao et al., "ES-SpMM" (2021), whose evaluation this repeats.
+    """
+    checks.integer(num_runs, "num_runs", 1, 10**6)
+    checks.integer(num_draws, "num_draws", 1, 10**6)
+    check_samples(run.config.model, "run")
+    measure = _Measurement(run, num_runs, num_draws, seed)
+    wanted = [InferenceSample(), *samples]
+    if console is not None and console.is_terminal:
+        shown = track(wanted, "measuring", console=console, transient=True)
+        rows = [measure(sample) for sample in shown]
+    else:
+        rows = [measure(sample) for sample in wanted]
+    for row in rows:
+        _compare(row, rows[0])
+    return {
+        "run": str(run.directory.absolute()),
+        "dataset": run.dataset.name,
+        "model": run.config.model,
+        "metric": run.task.metric,
+        "num_nodes": run.dataset.num_nodes,
+        "num_edges": run.dataset.graph.num_edges,
+        "aggregated_width": run.config.hidden,
+        "dtype": run.config.dtype,
+        "epochs": run.progress.epoch,
+        "best_epoch": run.progress.best_epoch,
+        "num_runs": num_runs,
+        "num_draws": num_draws,
+        "seed": seed,
+        "device": machine.describe_device(),
+        "environment": machine.environment(),
+        "rows": rows,
+    }
+
+
+class _Measurement:
+    """Measures one sample after the other."""
+
+    def __init__(self, run: RestoredRun, num_runs: int, num_draws: int, seed: int):
+        self._run, self._num_runs = run, num_runs
+        self._keys = jax.random.split(jax.random.key(seed), num_draws)
+        task = run.task
+        self._degrees = np.asarray(task.graph.in_degrees)
+        shape = (task.graph.num_senders, run.config.hidden)
+        self._x = jax.random.normal(jax.random.key(seed), shape, task.features.dtype)
+        model = nnx.merge(run.program.inference, run.best.params, run.best.rest, copy=True)
+        self._is_mean = model.convs[0].sample.aggr == "mean"
+
+    def __call__(self, sample: InferenceSample) -> dict[str, Any]:
+        options, keys = sample.options(), self._keys if sample.draws else [None]
+        row: dict[str, Any] = dataclasses.asdict(sample)
+        row["edge_share"] = sample.edge_share(self._degrees)
+        row |= self._inference(options, keys)
+        row["aggregation_seconds"] = self._aggregation(options, keys[0])
+        return row
+
+    def _inference(self, options: dict[str, Any], keys: Any) -> dict[str, Any]:
+        """The scores and the time of the whole model."""
+        run = self._run
+
+        def logits(params, rest, task, key):
+            model = nnx.merge(run.program.inference, params, rest, copy=True)
+            return model(task.graph, task.features, key=key, **options)
+
+        operands = (run.best.params, run.best.rest, run.task)
+        program = jax.jit(logits).lower(*operands, keys[0]).compile()
+        outputs = [np.asarray(jax.device_get(program(*operands, key))) for key in keys]
+        row: dict[str, Any] = {}
+        for name in ("test", "val"):
+            mask = getattr(run.split, name)
+            scores = [score_or_none(run.dataset, output, mask) for output in outputs]
+            known = [score for score in scores if score is not None]
+            whole = len(known) == len(scores)
+            row[f"{name}_score"] = statistics.fmean(known) if whole else None
+            row[f"{name}_std"] = statistics.pstdev(known) if whole and len(known) > 1 else None
+        row["inference_seconds"] = self._seconds(lambda: program(*operands, keys[0]))
+        return row
+
+    def _aggregation(self, options: dict[str, Any], key: Any) -> float:
+        """The time of one aggregation, as a layer of the model has it."""
+
+        def aggregation(graph, x, key):
+            if not options:
+                return spmm(graph, x, reduce="mean" if self._is_mean else "sum")
+            normalize = "mean" if self._is_mean else "rescale"
+            return sampled_spmm(graph, x, key=key, normalize=normalize, **options)
+
+        operands = (self._run.task.graph, self._x, key)
+        program = jax.jit(aggregation).lower(*operands).compile()
+        return self._seconds(lambda: program(*operands))
+
+    def _seconds(self, call: Callable[[], Any]) -> float:
+        """The median time of a call, after as many for up to 50 ms, and one at least."""
+        first = time.perf_counter()
+        for _ in range(self._num_runs):
+            jax.block_until_ready(call())
+            if time.perf_counter() - first > 0.05:
+                break
+        times = []
+        for _ in range(self._num_runs):
+            start = time.perf_counter()
+            jax.block_until_ready(call())
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+
+def _compare(row: dict[str, Any], everything: dict[str, Any]) -> None:
+    """Adds how much better and faster than all edges a sample is."""
+    for name in ("test", "val"):
+        one, other = row[f"{name}_score"], everything[f"{name}_score"]
+        row[f"{name}_difference"] = None if one is None or other is None else one - other
+    for name in ("aggregation", "inference"):
+        row[f"{name}_speedup"] = everything[f"{name}_seconds"] / row[f"{name}_seconds"]

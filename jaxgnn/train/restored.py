@@ -1,0 +1,107 @@
+"""A training run that is read, not continued."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxgnn._core.text import printable
+from jaxgnn.data import NodeDataset, Split
+from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
+from jaxgnn.train.config import ConfigError, TrainConfig, from_settings
+from jaxgnn.train.loop import Best, Progress
+from jaxgnn.train.records import check_data, check_path, fingerprint, read_config
+from jaxgnn.train.resume import read_progress
+from jaxgnn.train.runner import check_wide, choose_split, load_dataset, make_task
+from jaxgnn.train.step import Program, build
+from jaxgnn.train.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class RestoredRun:
+    """A run and the parameters that it selected.
+
+    Attributes:
+        directory: the run directory.
+        config: the settings.
+        dataset, split, task: the data.
+        program: the model, taken apart.
+        best: its selected parameters and other variables.
+        progress: the epochs done, and the selected one.
+    """
+
+    directory: Path
+    config: TrainConfig
+    dataset: NodeDataset
+    split: Split
+    task: Task
+    program: Program
+    best: Best
+    progress: Progress
+
+
+def saved_config(directory: Path, name: str = "run") -> TrainConfig:
+    """The settings of a run; `name` is the argument that gave its directory.
+
+    Raises:
+        ConfigError: it is no run directory.
+    """
+    return from_settings(read_config(directory, name)["settings"])
+
+
+def restore_run(
+    directory: Path,
+    name: str = "run",
+    *,
+    dataset: NodeDataset | None = None,
+    warn: Callable[[str], None],
+) -> RestoredRun:
+    """Restores the newest checkpoint of a run that is whole; nothing is written to the run.
+
+    Args:
+        directory: the run directory.
+        name: the argument that gave it.
+        dataset: the data; by default those of the run's settings.
+        warn: told of checkpoints that are damaged.
+
+    Raises:
+        ConfigError, DataError: no run directory, or other data.
+        CheckpointError: no checkpoint, or none that can be restored.
+    """
+    config = check_wide(saved_config(directory, name))
+    check_path(directory, name)
+    checkpoints = directory / "checkpoints"
+    if not checkpoints.is_dir():  # `Checkpoints` would make it
+        raise ConfigError(f"{name}: {printable(directory)} has no checkpoint yet")
+    if dataset is None:
+        dataset = load_dataset(config)
+    split = choose_split(dataset, config.split)
+    data = {"name": dataset.name, "fingerprint": fingerprint(dataset, split)}
+    check_data(directory, read_config(directory, name).get("data"), data, name)
+    task = make_task(config, dataset, split)
+    program, state = build(config, task)
+    start = (state, Best(state.params, state.rest))
+    (_, best), progress = _newest(checkpoints, name, start, warn)
+    return RestoredRun(directory, config, dataset, split, task, program, best, progress)
+
+
+def _newest(
+    directory: Path, name: str, start: Any, warn: Callable[[str], None]
+) -> tuple[Any, Progress]:
+    damaged: list[str] = []
+    with Checkpoints(directory) as checkpoints:
+        for epoch in checkpoints.epochs():
+            try:
+                state, values = checkpoints.restore(epoch, start)
+                progress = read_progress(values, epoch)
+            except CheckpointError as error:
+                damaged.append(str(error))
+                continue
+            for reason in damaged:
+                warn(f"{reason}; the checkpoint of epoch {epoch} is read")
+            return state, progress
+    if damaged:
+        raise CheckpointError(f"{damaged[0]}; no older one is whole")
+    raise ConfigError(f"{name}: {printable(directory.parent)} has no checkpoint yet")
