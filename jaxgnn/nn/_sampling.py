@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -95,7 +96,9 @@ def _check(sample_size: Any, sample_rate: Any, strategy: Any, aggr: str) -> None
             raise ValueError(f"{name}: expected None with aggr={aggr!r}, got {value}")
     if sample_size is not None:
         checks.integer(sample_size, "sample_size", 1, LARGEST_SAMPLE)
-    if sample_rate is not None and not 0 < checks.number(sample_rate, "sample_rate", 0, 1) <= 1:
+    if sample_rate is not None and not (
+        0 < checks.number(sample_rate, "sample_rate", -math.inf, math.inf) <= 1
+    ):
         raise ValueError(f"sample_rate: expected a number above 0 and at most 1, got {sample_rate}")
     if strategy == "dropedge" and (sample_rate is None or sample_size is not None):
         raise ValueError(
