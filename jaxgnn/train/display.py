@@ -183,15 +183,11 @@ def summary_table(summary: dict[str, Any]) -> Table:
 def evaluation_table(evaluation: dict[str, Any]) -> Table:
     """The table of `jaxgnn evaluate`: a row a sample, all edges first."""
     metric = METRIC_NAMES[evaluation["metric"]]
-    title = Text(
-        printable(
-            f"{evaluation['model']} on {evaluation['dataset']}, epoch {evaluation['best_epoch']}; "
-            f"score: {metric}; aggregation: of {evaluation['aggregated_width']} features"
-        )
-    )
+    title = Text(printable(f"{evaluation['model']} on {evaluation['dataset']}"))
+    width, device = evaluation["aggregated_width"], evaluation["device"]
     # Narrow enough for 80 columns: the file has all digits.
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
-    table.caption = Text(printable(evaluation["device"]))
+    table.caption = Text(printable(f"{metric}; aggregation of {width} features; {device}"))
     table.add_column("taken", no_wrap=True)
     for name in (
         "edges,\n%",

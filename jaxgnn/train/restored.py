@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig, from_settings
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.records import check_data, check_path, fingerprint, read_config
+from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.resume import read_progress
 from jaxgnn.train.runner import check_wide, choose_split, load_dataset, make_task
 from jaxgnn.train.step import Program, build
@@ -42,21 +44,21 @@ class RestoredRun:
     progress: Progress
 
 
-def saved_config(directory: Path, name: str = "run") -> TrainConfig:
+def saved_config(directory: str | os.PathLike[str], name: str = "run") -> TrainConfig:
     """The settings of a run; `name` is the argument that gave its directory.
 
     Raises:
         ConfigError: it is no run directory.
     """
-    return from_settings(read_config(directory, name)["settings"])
+    return from_settings(read_config(Path(directory), name)["settings"])
 
 
 def restore_run(
-    directory: Path,
+    directory: str | os.PathLike[str],
     name: str = "run",
     *,
     dataset: NodeDataset | None = None,
-    warn: Callable[[str], None],
+    warn: Callable[[str], None] | None = None,
 ) -> RestoredRun:
     """Restores the newest checkpoint of a run that is whole; nothing is written to the run.
 
@@ -64,12 +66,13 @@ def restore_run(
         directory: the run directory.
         name: the argument that gave it.
         dataset: the data; by default those of the run's settings.
-        warn: told of checkpoints that are damaged.
+        warn: called with one line for each checkpoint that is damaged; by default a `RunWarning`.
 
     Raises:
         ConfigError, DataError: no run directory, or other data.
         CheckpointError: no checkpoint, or none that can be restored.
     """
+    directory = Path(directory)
     config = check_wide(saved_config(directory, name))
     check_path(directory, name)
     checkpoints = directory / "checkpoints"
@@ -83,7 +86,7 @@ def restore_run(
     task = make_task(config, dataset, split)
     program, state = build(config, task)
     start = (state, Best(state.params, state.rest))
-    (_, best), progress = _newest(checkpoints, name, start, warn)
+    (_, best), progress = _newest(checkpoints, name, start, warn or Recovery().warn)
     return RestoredRun(directory, config, dataset, split, task, program, best, progress)
 
 

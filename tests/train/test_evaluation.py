@@ -14,6 +14,7 @@ from jaxgnn import Graph
 from jaxgnn.train import (
     ConfigError,
     InferenceSample,
+    RunWarning,
     TrainConfig,
     build,
     build_model,
@@ -159,6 +160,8 @@ def test_a_damaged_checkpoint_is_passed_by(trained, tmp_path):
     warnings: list[str] = []
     assert restore_run(copied, warn=warnings.append).progress.epoch == 2
     assert len(warnings) == 1 and "the checkpoint of epoch 2 is read" in warnings[0]
+    with pytest.warns(RunWarning, match="epoch 2 is read"):
+        restore_run(str(copied))
     assert sorted(p.name for p in (copied / "checkpoints").iterdir()) == ["2", "4"]
 
 
