@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxgnn import algebra, config
 from jaxgnn._core.platform import BuildInfo, build_info
-from jaxgnn.graph import Graph, GraphBatch, batch, transform
+from jaxgnn.graph import Blocks, Graph, GraphBatch, batch, transform
 from jaxgnn.ops import (
     CBSR,
     cosine_attention,
@@ -26,6 +26,7 @@ from jaxgnn.ops import (
     maxk_spmm,
     readout,
     sage_embedding,
+    sample_neighbors,
     sampled_edges,
     sampled_spmm,
     sddmm,
@@ -42,6 +43,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CBSR",
     "BuildInfo",
+    "Blocks",
     "Graph",
     "GraphBatch",
     "algebra",
@@ -63,6 +65,7 @@ __all__ = [
     "nn",
     "readout",
     "sage_embedding",
+    "sample_neighbors",
     "sampled_edges",
     "sampled_spmm",
     "sddmm",

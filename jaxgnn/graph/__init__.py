@@ -2,15 +2,18 @@
 
 from jaxgnn.graph import batch, transform
 from jaxgnn.graph._argument import graph_argument, own_closure
+from jaxgnn.graph._blocks import Blocks, squared
 from jaxgnn.graph._graph import Graph, self_loop_mask
 from jaxgnn.graph.batch import GraphBatch
 
 __all__ = [
+    "Blocks",
     "Graph",
     "GraphBatch",
     "batch",
     "graph_argument",
     "own_closure",
     "self_loop_mask",
+    "squared",
     "transform",
 ]

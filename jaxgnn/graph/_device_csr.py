@@ -24,10 +24,7 @@ def square_graph(
     Nothing is checked: the kernels trust indices, so the caller answers for them.
     """
     nodes, edges = row_offsets.shape[0] - 1, senders.shape[0]
-    # Stable: each sender's edges stay in the order of their receivers.
-    permutation = jnp.argsort(senders, stable=True).astype(jnp.int32)
-    first = jnp.arange(nodes + 1, dtype=jnp.int32)
-    transpose_row_offsets = jnp.searchsorted(senders[permutation], first).astype(jnp.int32)
+    transpose_row_offsets, permutation = transpose_order(senders, nodes)
     loops = jnp.cumsum(senders == receivers, dtype=jnp.int32)
     loops = jnp.concatenate([jnp.zeros(1, jnp.int32), loops])
     return Graph(
@@ -46,3 +43,13 @@ def square_graph(
         symmetric=False,
         num_input_edges=None if edge_permutation is None else edges,
     )
+
+
+def transpose_order(
+    senders: Int[Array, " num_edges"], num_senders: int
+) -> tuple[Int[Array, " num_senders+1"], Int[Array, " num_edges"]]:
+    """The transpose's row offsets, and the edge at each of its places."""
+    # Stable: each sender's edges stay in the order of their receivers.
+    permutation = jnp.argsort(senders, stable=True).astype(jnp.int32)
+    first = jnp.arange(num_senders + 1, dtype=jnp.int32)
+    return jnp.searchsorted(senders[permutation], first).astype(jnp.int32), permutation

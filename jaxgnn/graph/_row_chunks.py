@@ -78,7 +78,7 @@ def chunk_rows_on_device(row_offsets: Int[Array, " rows+1"], num_edges: int) -> 
     length = chunk_length(num_edges, rows)
     places = jnp.arange(chunk_capacity(num_edges, rows), dtype=jnp.int32)
     if rows == 0:
-        return RowChunks(jnp.array([[-1, 0]], jnp.int32), length)
+        return RowChunks(padding_chunk(), length)
     lengths = jnp.diff(row_offsets)
     chunks = jnp.where(lengths > length, -(-lengths // length), 0)
     end = jnp.cumsum(chunks, dtype=jnp.int32)
@@ -89,6 +89,11 @@ def chunk_rows_on_device(row_offsets: Int[Array, " rows+1"], num_edges: int) -> 
     used = places < end[-1]
     table = jnp.stack([jnp.where(used, row, -1), jnp.where(used, chunk, 0)], axis=1)
     return RowChunks(table, length)
+
+
+def padding_chunk() -> Int[Array, "1 2"]:
+    """The table of rows of which none is long."""
+    return jnp.array([[-1, 0]], jnp.int32)
 
 
 def no_chunks() -> RowChunks:

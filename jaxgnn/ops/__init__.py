@@ -18,6 +18,7 @@ from jaxgnn.ops._maxk.maxk import CBSR, maxk
 from jaxgnn.ops._maxk.maxk_spmm import maxk_spmm
 from jaxgnn.ops._sampling.sage_embedding import sage_embedding
 from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE
+from jaxgnn.ops._sampling.sample_neighbors import sample_neighbors
 from jaxgnn.ops._sampling.sampled_edges import sampled_edges
 from jaxgnn.ops._sampling.sampled_spmm import sampled_spmm
 
@@ -38,6 +39,7 @@ __all__ = [
     "maxk_spmm",
     "readout",
     "sage_embedding",
+    "sample_neighbors",
     "sampled_edges",
     "sampled_spmm",
     "sddmm",

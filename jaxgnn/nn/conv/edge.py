@@ -59,6 +59,8 @@ class EdgeConv(nnx.Module):
     Computational Graph" (MLSys 2022), sections 4 and 6.
     """
 
+    accepts_pair = True
+
     def __init__(
         self,
         in_features: int,

@@ -73,6 +73,8 @@ class GATConv(nnx.Module):
     (MLSys 2022), section 4.
     """
 
+    accepts_pair = True
+
     def __init__(
         self,
         in_features: int | tuple[int, int],

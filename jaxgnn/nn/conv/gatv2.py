@@ -64,6 +64,8 @@ class GATv2Conv(nnx.Module):
     PyG's `GATv2Conv`.
     """
 
+    accepts_pair = True
+
     def __init__(
         self,
         in_features: int | tuple[int, int],

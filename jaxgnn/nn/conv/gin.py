@@ -52,6 +52,7 @@ class GINConv(nnx.Module):
     `GINConv`.
     """
 
+    accepts_pair = True
     accepts_sparse = True
 
     def __init__(

@@ -74,6 +74,8 @@ class GMMConv(nnx.Module):
     CNNs" (CVPR 2017), section 4; PyG's `GMMConv`.
     """
 
+    accepts_pair = True
+
     def __init__(
         self,
         in_features: int | tuple[int, int],

@@ -67,6 +67,7 @@ class SAGEConv(nnx.Module):
     algorithm 1; PyG's `SAGEConv`.
     """
 
+    accepts_pair = True
     accepts_sparse = True
 
     def __init__(

@@ -62,6 +62,8 @@ class TransformerConv(nnx.Module):
     classification" (IJCAI 2021), section 3.1; PyG's `TransformerConv`.
     """
 
+    accepts_pair = True
+
     def __init__(
         self,
         in_features: int | tuple[int, int],

@@ -14,8 +14,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Blocks, Graph
 from jaxgnn.nn import _inputs
+from jaxgnn.nn._blocks import convolve, first_rows, layer_graphs, normalize
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._features import Features, dense, map_values
 from jaxgnn.nn._linear import count, linear, width
@@ -177,7 +178,7 @@ class GNN(nnx.Module):
     @_inputs.named_arguments
     def __call__(
         self,
-        graph: Graph,
+        graph: Graph | Blocks,
         x: Float[Array, "num_nodes *batch in_features"] | CBSR,
         weights: Float[Array, " num_edges"] | None = None,
         *,
@@ -186,26 +187,31 @@ class GNN(nnx.Module):
         strategy: Strategy | None = None,
         key: Array | None = None,
     ) -> Float[Array, "num_nodes *batch out_features"]:
-        """The outputs of a square graph's nodes.
+        """The outputs of a square graph's nodes, or of the seeds of sampled blocks.
 
         Args:
-            graph: a square graph.
-            x: features `[num_nodes, ..., in_features]`, or sparse rows of them.
+            graph: a square graph, or `Blocks` of as many hops as there are layers.
+            x: features `[num_nodes, ..., in_features]`, or sparse rows of them; of blocks
+                `blocks.take(features)`.
             weights: of the edges, in the graph's edge order, not the user's
                 (`Graph.sort_edge_data`); 1 if not given. `GAT`, `GATv2` and `Transformer` take
-                features of the edges instead, `[num_edges, edge_dim]`.
+                features of the edges instead, `[num_edges, edge_dim]`. Of blocks
+                `blocks.take_edges(weights)`.
             sample_size: of each layer, one for all or one a layer, where its convolution takes it;
                 by default what the model was made with.
             sample_rate, strategy, key: of the samples, likewise, for all layers.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
-            ValueError: a rectangular graph, or a shape that does not fit.
+            ValueError: a rectangular graph, blocks of another number of hops, or a shape that does
+                not fit.
         """
-        graph = _inputs.square_graph(graph, type(self).__name__)
+        graphs = layer_graphs(graph, weights, self.convs, type(self).__name__)
+        mask = graph.node_mask if isinstance(graph, Blocks) else None
+        outputs_of = graph.num_seeds if isinstance(graph, Blocks) else graphs[-1].num_receivers
         if isinstance(x, tuple | list):
             raise ValueError(f"x: {type(self).__name__} expected one array, got a pair")
-        x = _inputs.features(x, "x", graph.num_senders, "node", self.in_features)
+        x = _inputs.features(x, "x", graphs[0].num_senders, "node", self.in_features)
         x = map_values(self.input_dropout, x)
         if self.linear_in is not None:
             x = self._activate(self.linear_in(dense(x)))
@@ -213,22 +219,22 @@ class GNN(nnx.Module):
         outputs = []
         for i, conv in enumerate(self.convs):
             rows = x if getattr(conv, "accepts_sparse", False) else dense(x)
-            out: Array = conv(graph, rows, weights, **calls[i])
+            out = convolve(conv, graphs[i], rows, weights, **calls[i])
             if self.residual:
-                skip, before = self.skips[i], dense(x)
+                skip, before = self.skips[i], dense(first_rows(x, graphs[i].num_receivers))
                 out = out + (before.astype(out.dtype) if skip is None else skip(before))
             if self.linear is None and i == self.num_layers - 1:
-                return out
+                return out[:outputs_of]
             if self.norms is not None:
-                out = self.norms[i](out)
+                out = normalize(self.norms[i], out, mask)
             x = self._after_layer(out)
-            outputs.append(x)
+            outputs.append(first_rows(x, outputs_of))
         assert self.linear is not None
         if self.jumping == "cat":
             return self.linear(jnp.concatenate([dense(rows) for rows in outputs], axis=-1))
         if self.jumping == "max":
             return self.linear(functools.reduce(_larger, map(dense, outputs)))
-        return self.linear(dense(x))
+        return self.linear(dense(outputs[-1]))
 
     def _after_layer(self, out: Array) -> Features:
         return self._activate(out)

@@ -1,0 +1,190 @@
+"""Neighbor sampling: the blocks of some seeds, hop by hop, in fixed shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jaxtyping import Array, ArrayLike, Int
+
+from jaxgnn import config
+from jaxgnn._core import ffi
+from jaxgnn._core.platform import Impl, chosen
+from jaxgnn.graph import Blocks, Graph
+from jaxgnn.ops._core import checks
+from jaxgnn.ops._core.philox import key_words
+from jaxgnn.ops._sampling.hops import Hop, Level, blocks_of, padded
+from jaxgnn.ops._sampling.kernels import offsets_of, row_bounds, sample_edges
+from jaxgnn.ops._sampling.sample import (
+    ALL,
+    LARGEST_SAMPLE,
+    MOST_PLACES,
+    Places,
+    Sample,
+    receivers,
+)
+from jaxgnn.ops._sampling.unique_nodes import number_nodes
+
+
+@jax.named_scope("jaxgnn.sample_neighbors")
+def sample_neighbors(
+    graph: Graph,
+    seeds: Int[ArrayLike, " seeds"],
+    num_neighbors: Sequence[int],
+    key: Array,
+    *,
+    replace: bool = False,
+    deduplicate: bool = False,
+    capacity: Sequence[int | None] | None = None,
+    impl: Impl = None,
+) -> Blocks:
+    r"""The sampled neighborhood of some nodes, a rectangular graph a layer.
+
+    Hop $h$ draws, for each node that hop $h - 1$ added (first the seeds), `num_neighbors[h - 1]`
+    of the edges that enter it, all alike, or takes them all if there are no more:
+
+    $$S_h(i) \subseteq N(i), \qquad |S_h(i)| = \min(|N(i)|, k_h).$$
+
+    With `replace` it draws $k_h$ times wherever there is an edge. A node keeps the edges drawn for
+    it in all layers, as in PyG: the first layer's graph has the edges of all hops, the last layer's
+    those of the first hop.
+
+    What is drawn depends on the key and on the place, or with `deduplicate` on the node: not on
+    threads, platform or padding. Nothing has to come back to the host: it may be part of a jitted
+    training step, and of a `jax.lax.scan` over batches.
+
+    Args:
+        graph: a square graph.
+        seeds: nodes, `[num_seeds]`; -1 for padding. Each has a place of its own, repeated or not.
+        num_neighbors: the most edges of a node, hop by hop from the seeds, as in PyG (DGL's order
+            is reversed). 1 to 4,096 each.
+        key: a JAX key.
+        replace: draw with replacement.
+        deduplicate: give each node one place, in the order of first occurrence. By default every
+            edge has a place of its own (a tree): there are more rows of features, but the gradient
+            needs no sum over them, and nothing has to be searched for.
+        capacity: with `deduplicate`, places for the new nodes of each hop; by default for as many
+            as there can be. Where they are too few, it is an error, or under `jit` the blocks'
+            `overflow` is set.
+        impl: as for `sampled_spmm`.
+
+    Returns:
+        `Blocks`, whose shapes depend on the numbers of seeds and neighbors, and on `capacity`.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, or an argument has a wrong type.
+        ValueError: a rectangular graph, a number out of range, a seed that is no node, 2^31 places
+            or more, or a `capacity` without `deduplicate`, or too small.
+
+    Source: Hamilton et al., "Inductive representation learning on large graphs" (NeurIPS 2017),
+    section 3.1 and appendix A; without replacement by Bentley and Floyd, "A sample of brilliance"
+    (CACM 30, 1987). PyG's `NeighborLoader` has the same edges a hop: without replacement,
+    `disjoint=True` is the tree and the default is `deduplicate=True`.
+    """
+    checks.graph_argument(graph)
+    if not graph.is_square:
+        raise ValueError(f"graph: expected a square graph, got {graph}")
+    for name, value in (("replace", replace), ("deduplicate", deduplicate)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}: expected True or False, got {value!r}")
+    sizes = _numbers(num_neighbors, "num_neighbors", LARGEST_SAMPLE)
+    limits = _capacities(capacity, len(sizes), deduplicate)
+    key = checks.key(key, "key")
+    nodes = receivers(seeds, graph.num_nodes, "seeds")
+    if nodes is None:
+        raise TypeError("seeds: expected integers, got None")
+    levels = _level_sizes(graph, nodes.shape[0], sizes, limits, deduplicate)
+    with config.use(impl=chosen(impl)):
+        graph, nodes, key = ffi.unify_varying(graph, nodes, key)
+        blocks = _sample(graph, nodes, sizes, key, replace, levels if deduplicate else None)
+    if deduplicate and not isinstance(blocks.overflow, Tracer) and bool(blocks.overflow):
+        raise ValueError(f"capacity: expected room for all new nodes of each hop, got {limits}")
+    return blocks
+
+
+def _sample(
+    graph: Graph,
+    seeds: Int[Array, " seeds"],
+    sizes: list[int],
+    key: Array,
+    replace: bool,
+    capacities: list[int] | None,
+) -> Blocks:
+    levels = [Level(padded(seeds), 0)]
+    hops: list[Hop] = []
+    overflow = jnp.zeros((), bool)
+    table = None
+    for h, size in enumerate(sizes):
+        level = levels[-1]
+        words = key_words(jax.random.fold_in(key, h))
+        ids = None if capacities is None else level.nodes.astype(jnp.uint32)
+        places = Places(graph, level.nodes, words, ids)
+        sample = Sample("random", size, ALL, replace)
+        most = 0 if graph.num_edges == 0 else (level.count - 1) * size
+        if most == 0:
+            offsets = jnp.zeros(level.count + 1, jnp.int32)
+            edges, senders = jnp.zeros(0, graph.row_offsets.dtype), jnp.zeros(0, jnp.int32)
+        else:
+            _, degrees = row_bounds(places)
+            taken = size * (degrees > 0) if replace else jnp.minimum(degrees, size)
+            offsets = offsets_of(taken.astype(jnp.int32))
+            edges, senders = sample_edges(sample, places, offsets, most)
+            assert edges is not None and senders is not None
+        used = jnp.arange(most, dtype=jnp.int32) < offsets[-1]
+        first = level.first + level.count
+        nodes = jnp.where(used, senders, -1)
+        columns = first + jnp.arange(most, dtype=jnp.int32)
+        if capacities is not None:
+            table, columns, nodes, over = number_nodes(
+                graph.num_nodes, table, levels, nodes, first, capacities[h]
+            )
+            overflow = overflow | over
+        hops.append(Hop(offsets, columns, jnp.where(used, edges, -1), size))
+        levels.append(Level(padded(nodes), first))
+    return blocks_of(levels, hops, overflow, tree=capacities is None, num_seeds=seeds.shape[0])
+
+
+def _numbers(values: Any, name: str, largest: int) -> list[int]:
+    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+        raise TypeError(f"{name}: expected a number for each hop, such as [15, 10], got {values!r}")
+    return [checks.integer(value, f"{name}[{i}]", 1, largest) for i, value in enumerate(values)]
+
+
+def _capacities(capacity: Any, hops: int, deduplicate: bool) -> list[int | None]:
+    if capacity is None:
+        return [None] * hops
+    if not deduplicate:
+        raise ValueError(f"capacity: expected None without deduplicate, got {capacity!r}")
+    if not isinstance(capacity, Sequence) or len(capacity) != hops:
+        raise ValueError(f"capacity: expected one for each of {hops} hops, got {capacity!r}")
+    return [
+        None if value is None else checks.integer(value, f"capacity[{i}]", 0, MOST_PLACES)
+        for i, value in enumerate(capacity)
+    ]
+
+
+def _level_sizes(
+    graph: Graph,
+    num_seeds: int,
+    sizes: list[int],
+    limits: list[int | None],
+    deduplicate: bool,
+) -> list[int]:
+    """The most new nodes of each hop, that is, its places without the padding's."""
+    counts, before, total = [], num_seeds, num_seeds + 1
+    for h, (size, limit) in enumerate(zip(sizes, limits, strict=True)):
+        most = before * size if graph.num_edges > 0 else 0
+        total += most + 1
+        if total > MOST_PLACES:
+            raise ValueError(
+                f"num_neighbors: expected fewer than 2^31 places in all, got {num_seeds} seeds "
+                f"and {sizes[: h + 1]}"
+            )
+        if deduplicate:
+            most = min(most, graph.num_nodes, MOST_PLACES if limit is None else limit)
+        counts.append(most)
+        before = most
+    return counts
