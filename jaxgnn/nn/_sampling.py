@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from flax import nnx
 from jaxtyping import Array
 
 from jaxgnn._core import checks
-from jaxgnn.ops import LARGEST_SAMPLE
+from jaxgnn.ops._sampling.sample import STRATEGIES, Strategy, limits
 
-Strategy = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 SampleSize = int | None | Sequence[int | None]
-STRATEGIES = ("bucket", "fastrand", "stride", "random", "dropedge")
 
 
 class EdgeSample(nnx.Module):
@@ -94,19 +91,9 @@ def _check(sample_size: Any, sample_rate: Any, strategy: Any, aggr: str) -> None
     for name, value in (("sample_size", sample_size), ("sample_rate", sample_rate)):
         if value is not None and aggr not in ("sum", "mean"):
             raise ValueError(f"{name}: expected None with aggr={aggr!r}, got {value}")
-    if sample_size is not None:
-        checks.integer(sample_size, "sample_size", 1, LARGEST_SAMPLE)
-    if sample_rate is not None and not (
-        0 < checks.number(sample_rate, "sample_rate", -math.inf, math.inf) <= 1
-    ):
-        raise ValueError(f"sample_rate: expected a number above 0 and at most 1, got {sample_rate}")
-    if strategy == "dropedge" and (sample_rate is None or sample_size is not None):
-        raise ValueError(
-            "sample_rate: strategy='dropedge' expected it, the probability to keep an edge, "
-            "without sample_size"
-        )
-    if strategy == "random" and sample_size is None and sample_rate is not None:
-        raise ValueError("sample_size: expected an integer with strategy='random', got None")
+    # Without either all edges are aggregated; `"dropedge"` has no such default.
+    if sample_size is not None or sample_rate is not None or strategy == "dropedge":
+        limits(sample_size, sample_rate, strategy)
 
 
 def of_layers(sample_size: SampleSize, num_layers: int) -> list[int | None]:

@@ -13,7 +13,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxgnn.nn import GAT, GCN, GIN, GNN, MODELS, GraphSAGE, MaxK, annealed_k
+from jaxgnn.nn import GAT, GCN, GIN, GNN, MODELS, GraphSAGE, MaxK, MoNet, annealed_k
 from jaxgnn.train.config import ConfigError, TrainConfig, option
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss
 
@@ -21,7 +21,7 @@ from jaxgnn.train.task import Task, masked_accuracy, masked_loss
 # are exact again.
 _FLOAT16_LOSS_SCALE = 1024.0
 
-SAMPLING_MODELS = tuple(n for n, m in MODELS.items() if issubclass(m, (GCN, GraphSAGE, GIN)))
+SAMPLING_MODELS = tuple(n for n, m in MODELS.items() if issubclass(m, (GCN, GraphSAGE, GIN, MoNet)))
 """The models whose layers aggregate a sample of the edges if asked to."""
 
 _ACTIVATIONS = {"relu": jax.nn.relu, "elu": jax.nn.elu}

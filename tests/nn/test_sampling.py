@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxgnn import Graph, nn, sampled_spmm
+from jaxgnn import Graph, nn, sampled_edges, sampled_spmm
 from tests.support.arrays import normal
+from tests.support.oracle import close, edges
 from tests.support.strategies import skewed_graph
 
 NODES, EDGES = 30, 600
@@ -16,8 +17,9 @@ CONVS = {
     "sage": lambda **o: nn.SAGEConv(6, 4, **o),
     "gcn": lambda **o: nn.GCNConv(6, 4, **o),
     "gin": lambda **o: nn.GINConv(nn.MLP([6, 4, 4], rngs=nnx.Rngs(1)), **o),
+    "monet": lambda **o: nn.MoNet(6, 8, 4, num_layers=1, **o),
 }
-MODELS = {"sage": nn.GraphSAGE, "gcn": nn.GCN, "gin": nn.GIN}
+MODELS = {"sage": nn.GraphSAGE, "gcn": nn.GCN, "gin": nn.GIN, "monet": nn.MoNet}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def make(name, **options):
 @pytest.mark.parametrize("name", CONVS)
 def test_a_sample_of_all_edges_is_the_convolution(graph, name):
     x, weights = normal(NODES, 6), jnp.abs(normal(EDGES))
-    for w in (None, weights):
+    for w in (None,) if name == "monet" else (None, weights):
         expected = make(name)(graph, x, w)
         conv = make(name, sample_size=EDGES)
         np.testing.assert_allclose(conv(graph, x, w), expected, rtol=2e-5, atol=2e-5)
@@ -55,6 +57,106 @@ def test_gcn_is_the_sum_under_the_full_graphs_weights(graph):
     # A sender without edges of its own has the factor 0 in GCN, and 1 in `normalize="gcn"`.
     assert (np.asarray(graph.in_degrees) > 0).all()
     np.testing.assert_allclose(conv(graph, x), expected, rtol=1e-5, atol=1e-5)
+
+
+def sample_factors(graph, aggr, sample):
+    """What each edge's term is multiplied by: 0 if `sampled_edges` does not list it."""
+    taken, counts = map(np.asarray, sampled_edges(graph, **sample))
+    factor = np.zeros(graph.num_edges, np.float32)
+    np.add.at(factor, taken[taken >= 0], 1.0)
+    rescaled = np.asarray(graph.in_degrees) if aggr == "sum" else 1.0
+    return factor * (rescaled / np.maximum(counts, 1))[edges(graph)[1]].astype(np.float32)
+
+
+def masked_gmm(conv, graph, x, pseudo, activation, factor):
+    """`GMMConv` with the term of each edge times its factor."""
+    senders, receivers = edges(graph)
+    if isinstance(pseudo, tuple):
+        pseudo = pseudo[0][receivers] + pseudo[1][senders]
+    places = jnp.tanh(pseudo) if activation else pseudo
+    pairs = (1, 1) if not conv.separate_gaussians else conv.mu.shape[:2]
+    mu, sigma = (p[...].reshape(*pairs, 3, 2) for p in (conv.mu, conv.sigma))
+    distances = (places[:, None, None, None] - mu) ** 2 / (1e-15 + sigma**2)
+    weights = jnp.exp(-0.5 * jnp.sum(distances, axis=-1)) * factor[:, None, None, None]
+    weights = jnp.broadcast_to(weights, (graph.num_edges, 6, conv.out_features, 3))
+    kernel = conv.linear.kernel[...]
+    if conv.separate_gaussians:
+        kernel = kernel.reshape(6, conv.out_features, 3)
+    else:
+        kernel = jnp.moveaxis(kernel.reshape(6, 3, conv.out_features), 1, 2)
+    messages = jnp.einsum("eiok,ei,iok->eo", weights, x[senders], kernel)
+    out = jax.ops.segment_sum(messages, receivers, graph.num_receivers)
+    return out + conv.linear_root(x) + conv.bias[...]
+
+
+GAUSSIANS = {
+    "narrowing": (4, {}, False),
+    "widening": (7, {"aggr": "sum"}, True),
+    "narrowing-sum": (4, {"aggr": "sum"}, True),
+    "widening-mean": (7, {}, False),
+    "separate": (2, {"separate_gaussians": True}, True),
+}
+
+
+@pytest.mark.parametrize("name", GAUSSIANS)
+def test_gmm_is_the_dense_formula_over_the_sampled_edges(graph, name):
+    """Results, gradients and second derivatives."""
+    out_features, options, of_ends = GAUSSIANS[name]
+    conv = nn.GMMConv(6, out_features, 2, 3, rngs=nnx.Rngs(0), **options)
+    pseudo = normal(EDGES, 2, seed=1)
+    if of_ends:
+        pseudo = normal(NODES, 2, seed=1), normal(NODES, 2, seed=2)
+    activation = "tanh" if of_ends else None
+    sample = {"sample_size": 3, "strategy": "random", "key": KEY}
+
+    def layer(conv, x, pseudo):
+        return conv(graph, x, pseudo, activation=activation, **sample)
+
+    factor = sample_factors(graph, conv.aggr, sample)
+    assert (factor == 0).any() and (factor != 0).any()
+
+    def masked(conv, x, pseudo):
+        return masked_gmm(conv, graph, x, pseudo, activation, factor)
+
+    x, cotangent = normal(NODES, 6), normal(NODES, out_features, seed=4)
+    graphdef, state = nnx.split(conv)
+    results = []
+    for function in (layer, masked):
+
+        def loss(arguments, function=function):
+            state, x, pseudo = arguments
+            return jnp.sum(jnp.sin(function(nnx.merge(graphdef, state), x, pseudo)) * cotangent)
+
+        def derivatives(arguments, loss=loss):
+            tangents = jax.tree.map(jnp.ones_like, arguments)
+            return jax.jvp(jax.grad(loss), (arguments,), (tangents,))
+
+        arguments = (state, x, pseudo)
+        results.append((function(conv, x, pseudo), *jax.jit(derivatives)(arguments)))
+    for actual, expected in zip(*map(jax.tree.leaves, results), strict=True):
+        close(actual, expected, 2e-5)
+
+
+def test_gmm_samples_blocks_further_axes_and_16_bits(graph):
+    options = {"sample_size": 3, "strategy": "bucket"}
+    conv = nn.GMMConv(6, 4, 2, 3, **options, rngs=nnx.Rngs(0))
+    x, pseudo = normal(NODES, 2, 6), normal(EDGES, 2, seed=1)
+    expected = jnp.stack([conv(graph, x[:, i], pseudo) for i in range(2)], axis=1)
+    close(conv(graph, x, pseudo), expected)
+    half = nn.GMMConv(6, 4, 2, 3, **options, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))(graph, x, pseudo)
+    assert half.dtype == jnp.bfloat16
+    close(half, expected, 0.03)
+    # A rectangular graph whose last receivers have no edges.
+    ends = np.asarray(graph.senders), edges(graph)[1] // 2
+    block = Graph.from_edges(*ends, num_senders=NODES, num_receivers=20)
+    out = conv(block, (x, None), pseudo)
+    assert out.shape == (20, 2, 4) and not out[15:].any() and np.isfinite(out).all()
+
+
+def test_gmm_without_edges_is_the_root():
+    graph = Graph.from_edges([], [], num_nodes=4)
+    conv, x = nn.GMMConv(6, 4, 2, 3, sample_size=3, rngs=nnx.Rngs(0)), normal(4, 6)
+    np.testing.assert_allclose(conv(graph, x, jnp.zeros((0, 2))), conv.linear_root(x), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", CONVS)
@@ -147,12 +249,37 @@ def test_a_module_without_a_sample_has_no_state_for_it():
 
 
 @pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"sample_size": 0}, ValueError),
+        ({"sample_size": "all"}, TypeError),
+        ({"sample_rate": 0}, ValueError),
+        ({"sample_rate": 1.5}, ValueError),
+        ({"sample_size": 2, "strategy": "first"}, ValueError),
+        ({"sample_rate": 0.5, "strategy": "random"}, ValueError),
+        ({"sample_size": 2, "sample_rate": 0.5, "strategy": "dropedge"}, ValueError),
+    ],
+)
+def test_modules_raise_what_the_operation_raises(graph, options, error):
+    x = normal(NODES, 6)
+    with pytest.raises(error) as of_the_operation:
+        sampled_spmm(graph, x, key=KEY, **options)
+    for call in (lambda: make("sage", **options), lambda: make("sage")(graph, x, **options)):
+        with pytest.raises(error) as of_the_module:
+            call()
+        assert str(of_the_module.value) == str(of_the_operation.value)
+
+
+def test_a_rate_of_1_is_all_edges(graph):
+    x = normal(NODES, 6)
+    out = make("sage", sample_rate=1)(graph, x)
+    np.testing.assert_allclose(out, make("sage")(graph, x), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda g, x: make("sage", sample_size=0), ValueError, "sample_size: .* got 0"),
-        (lambda g, x: make("sage", sample_size="all"), TypeError, "sample_size"),
         (lambda g, x: make("sage", strategy="dropedge"), ValueError, "sample_rate: "),
-        (lambda g, x: make("sage", sample_rate=1.5), ValueError, "sample_rate: .* got 1.5"),
         (lambda g, x: make("sage", sample_size=2, aggr="max"), ValueError, "aggr='max'"),
         (
             lambda g, x: nn.GINConv(jnp.sin, sample_size=2, strategy="random"),
@@ -166,6 +293,22 @@ def test_a_module_without_a_sample_has_no_state_for_it():
             ValueError,
             "aggr='max'",
         ),
+        (
+            lambda g, x: nn.GMMConv(6, 4, 2, 3, sample_size=2, aggr="max", rngs=nnx.Rngs(0)),
+            ValueError,
+            "aggr: expected one of 'mean', 'sum'",
+        ),
+        (
+            lambda g, x: nn.GMMConv(6, 4, 2, 3, sample_size=2, rngs=nnx.Rngs(0))(g, x, x[:, :2]),
+            ValueError,
+            r"pseudo: expected the shape \(600, 2\), got \(30, 2\)",
+        ),
+        (
+            lambda g, x: make("monet", sample_size=2)(g, x, normal(EDGES)),
+            ValueError,
+            "weights: MoNet has none",
+        ),
+        (lambda g, x: make("monet")(g, x, key=KEY), ValueError, "key: .*sample_size"),
         (
             lambda g, x: make("gin")(g, x, sample_size=2, strategy="random"),
             ValueError,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -18,8 +19,10 @@ from jaxgnn.graph import Graph, graph_argument, own_closure
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, promote, width, width_pair
-from jaxgnn.ops import gaussian_spmm
+from jaxgnn.nn._sampling import EdgeSample, Strategy
+from jaxgnn.ops import gaussian_spmm, sampled_spmm
 from jaxgnn.ops._core import divide_by_degree
+from jaxgnn.ops._gaussian.weights import edge_weights, weighting_argument
 
 Mixture = Literal["mean", "sum"]
 Pseudo = Array | tuple[Array, Array]
@@ -51,6 +54,11 @@ class GMMConv(nnx.Module):
     `[num_senders, in_features * kernel_size]`, and the time that of
     `in_features * out_features * kernel_size` exponentials an edge.
 
+    With a sample (`sample_size` or `sample_rate`) the mean is over the sampled edges, and a sum is
+    rescaled. The weights of all edges, `[num_edges, kernel_size]`, are then materialized, and
+    recomputed in the backward pass (with `separate_gaussians` `[num_edges, in_features *
+    kernel_size]`). Rows are gathered for the sampled edges alone.
+
     Args:
         in_features: width of $x$, or the pair of the senders' and the receivers'.
         out_features: width of $y$.
@@ -59,16 +67,24 @@ class GMMConv(nnx.Module):
         separate_gaussians: whether each pair of features has its own.
         aggr: `"mean"` or `"sum"`.
         root_weight: whether to add $x_i R$.
+        sample_size: the most edges of a node that are aggregated, from 1 to 4,096, as by
+            `jaxgnn.sampled_spmm`; `None` for all.
+        sample_rate: the largest share of a node's edges, above 0 and at most 1; with `"dropedge"`
+            the probability to keep an edge.
+        strategy: which: `"bucket"`, `"fastrand"`, `"stride"`, `"random"` or `"dropedge"`. In
+            training the last three draw other edges in every call; after `eval()` `"stride"` takes
+            the same ones, and `"dropedge"` all edges.
         use_bias: whether to add $b$.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
         kernel_init, bias_init: initial values of $G$ and $R$, and of $b$; by default PyG's
             (Glorot, zeros). $\mu$ and $\sigma$ start by Glorot's too.
-        rngs: `params` is used.
+        rngs: `params` is used, and `sampling` if edges are drawn.
 
     Raises:
         TypeError: a width or a number is no integer.
-        ValueError: a width or a number below 1, too many coordinates, or an unknown `aggr`.
+        ValueError: a width or a number below 1, too many coordinates, an unknown `aggr` or
+            `strategy`, or a `sample_size` or `sample_rate` out of range.
 
     Source: Monti et al., "Geometric deep learning on graphs and manifolds using mixture model
     CNNs" (CVPR 2017), section 4; PyG's `GMMConv`.
@@ -86,6 +102,9 @@ class GMMConv(nnx.Module):
         separate_gaussians: bool = False,
         aggr: Mixture = "mean",
         root_weight: bool = True,
+        sample_size: int | None = None,
+        sample_rate: float | None = None,
+        strategy: Strategy = "stride",
         use_bias: bool = True,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -116,6 +135,7 @@ class GMMConv(nnx.Module):
         shape = (out_features,)
         bias = nnx.Param(bias_init(rngs.params(), shape, param_dtype)) if use_bias else None
         self.bias = bias
+        self.sample = EdgeSample(sample_size, strategy, rngs, aggr, sample_rate)
         self.in_features = (senders, receivers)
         self.out_features = out_features
         self.dim = dim
@@ -132,6 +152,10 @@ class GMMConv(nnx.Module):
         | tuple[Float[Array, "num_receivers dim"], Float[Array, "num_senders dim"]],
         *,
         activation: Literal["tanh"] | None = None,
+        sample_size: int | None = None,
+        sample_rate: float | None = None,
+        strategy: Strategy | None = None,
+        key: Array | None = None,
     ) -> Float[Array, "num_receivers *batch out_features"]:
         """Convolves the features of the nodes.
 
@@ -143,6 +167,8 @@ class GMMConv(nnx.Module):
                 (`Graph.sort_edge_data`), or the pair of the receivers' and the senders' terms,
                 whose sums they are.
             activation: `"tanh"`: what the coordinates go through first.
+            sample_size, sample_rate, strategy: in place of the module's.
+            key: of the sample, in place of the one that `rngs` draws.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -152,16 +178,20 @@ class GMMConv(nnx.Module):
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "GMMConv")
         senders = dense(senders)
         batch = senders.shape[1:-1]
+        sample = self.sample.options(sample_size, sample_rate, strategy, key)
+        operation = gaussian_spmm
+        if sample is not None:
+            operation = functools.partial(_sampled_gaussian_spmm, sample=sample)
+        aggregate = functools.partial(operation, graph, activation=activation)
         if self.separate_gaussians:
-            out = self._separate(graph, senders, pseudo, activation)
+            out = self._separate(aggregate, senders, pseudo)
         else:
             gaussians = self.mu[...], self._inv_sigma(), pseudo
-            aggregate = functools.partial(gaussian_spmm, graph, activation=activation)
             if self.in_features[0] <= self.out_features:
                 flat = self._flat(senders)
                 # Sums are divided after the projection, where rows are narrower, also in the
                 # backward pass. In 16 bits the sums might overflow.
-                divide_last = self.aggr == "mean" and flat.dtype.itemsize >= 4
+                divide_last = self.aggr == "mean" and flat.dtype.itemsize >= 4 and sample is None
                 sums = aggregate(flat, *gaussians, reduce="sum" if divide_last else self.aggr)
                 out = self._transformed(sums, batch)
                 out = divide_by_degree(graph, "receivers" if divide_last else None, out)
@@ -200,7 +230,7 @@ class GMMConv(nnx.Module):
         sigma = sigma.astype(accumulation_dtype(sigma.dtype))
         return jax.lax.rsqrt(sigma * sigma + _EPSILON)
 
-    def _separate(self, graph: Graph, x: Array, pseudo: Pseudo, activation: Any) -> Array:
+    def _separate(self, aggregate: Callable[..., Array], x: Array, pseudo: Pseudo) -> Array:
         """The aggregation of each output feature, `[num_receivers, *batch, out]`."""
         x = promote(self.linear, x)
         x = jnp.moveaxis(x, -1, 1)
@@ -214,11 +244,43 @@ class GMMConv(nnx.Module):
             rows = rows.reshape(x.shape[0], weights.size, x.shape[-1])
             means, inv_sigmas = mu.reshape(-1, self.dim), inv_sigma.reshape(-1, self.dim)
             with own_closure():
-                return gaussian_spmm(
-                    graph, rows, means, inv_sigmas, pseudo, reduce=self.aggr, activation=activation
-                )
+                return aggregate(rows, means, inv_sigmas, pseudo, reduce=self.aggr)
 
         kernel = self.linear.kernel[...].astype(x.dtype).reshape(pairs)
         parameters = kernel, self.mu[...], self._inv_sigma()
         out = jax.lax.map(feature, jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), parameters))
         return jnp.moveaxis(out, 0, -1)
+
+
+def _sampled_gaussian_spmm(
+    graph: Graph,
+    x: Array,
+    mu: Array,
+    inv_sigma: Array,
+    pseudo: Pseudo,
+    *,
+    reduce: Mixture,
+    activation: Literal["tanh"] | None,
+    sample: dict[str, Any],
+) -> Array:
+    """`gaussian_spmm` over a sample: the mean over it, or the rescaled sum."""
+    checks.choice(activation, "activation", (None, "tanh"))
+    shared_input = x.ndim == 2
+    kernels = mu.shape[0]
+    dtype = accumulation_dtype(x.dtype)
+    weighting = weighting_argument(graph, mu, inv_sigma, pseudo, kernels, dtype)
+    normalize = "mean" if reduce == "mean" else "rescale"
+
+    @jax.checkpoint
+    def aggregate(x: Array, weighting: Any) -> Array:
+        with own_closure():
+            weights = edge_weights(graph, weighting, tanh=activation == "tanh")
+            if shared_input:
+                rows = jnp.broadcast_to(x[:, None], (x.shape[0], kernels, x.shape[1]))
+                return sampled_spmm(graph, rows, weights, normalize=normalize, **sample)
+            # The kernels' results are summed before they are rounded.
+            rows = x.astype(dtype)
+            out = sampled_spmm(graph, rows, weights, normalize=normalize, **sample)
+            return jnp.sum(out, axis=1).astype(x.dtype)
+
+    return aggregate(x, weighting)

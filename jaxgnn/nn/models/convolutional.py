@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from jaxgnn.graph import Graph
 from jaxgnn.nn._linear import kaiming_kernel, linear
-from jaxgnn.nn._sampling import Strategy
+from jaxgnn.nn._sampling import EdgeSample, Strategy
 from jaxgnn.nn.conv import EdgeConv, GCNConv, GINConv, GMMConv, SAGEConv
 from jaxgnn.nn.maxk import MaxK
 from jaxgnn.nn.mlp import MLP, Activation, Norm
@@ -131,7 +131,11 @@ class _DegreeGMMConv(nnx.Module):
             in_features, out_features, dim, kernel_size, dtype=dtype, **types, **options
         )
 
-    def __call__(self, graph: Graph, x: Array, weights: None = None) -> Array:
+    @property
+    def sample(self) -> EdgeSample:
+        return self.conv.sample
+
+    def __call__(self, graph: Graph, x: Array, weights: None = None, **sample: Any) -> Array:
         if weights is not None:
             raise ValueError("weights: MoNet has none, expected None")
         of_receivers, of_senders = self.linear.kernel[...]
@@ -144,7 +148,7 @@ class _DegreeGMMConv(nnx.Module):
 
         receivers = coordinates(graph.in_degrees, of_receivers) + bias[...][None]
         pseudo = receivers, coordinates(graph.out_degrees, of_senders)
-        return self.conv(graph, x, pseudo, activation="tanh")
+        return self.conv(graph, x, pseudo, activation="tanh", **sample)
 
 
 class MoNet(GNN):
@@ -152,8 +156,8 @@ class MoNet(GNN):
 
     The coordinates of an edge are $\tanh(A (d_i^{-1/2}, d_j^{-1/2}) + b)$ with $A$ and $b$ of each
     layer, $d_i$ the edges that end at the receiver and $d_j$ those that start at the sender: sums
-    of a term of each end, so that there are no O(E) intermediates. It takes no weights of the
-    edges.
+    of a term of each end, so that there are no O(E) intermediates without a sample. It takes no
+    weights of the edges.
 
     Args:
         dim: number of coordinates, 2 if not given.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 from jaxtyping import Array, Float
@@ -14,8 +14,9 @@ from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._core import checks, padding
 from jaxgnn.ops._gaussian import rule as gaussian_rule
-from jaxgnn.ops._gaussian.kernels import MAX_DIMS, Gaussians, Weighting
+from jaxgnn.ops._gaussian.kernels import Gaussians
 from jaxgnn.ops._gaussian.rule import Operands
+from jaxgnn.ops._gaussian.weights import weighting_argument
 
 
 @jax.named_scope("jaxgnn.gaussian_spmm")
@@ -90,7 +91,8 @@ def gaussian_spmm(
             f"({graph.num_senders}, features), got {x.shape}"
         )
     kernels = x.shape[1] if x.ndim == 3 else None
-    weighting = _weighting(graph, mu, inv_sigma, pseudo, kernels, accumulation_dtype(x.dtype))
+    dtype = accumulation_dtype(x.dtype)
+    weighting = weighting_argument(graph, mu, inv_sigma, pseudo, kernels, dtype)
     impl = chosen(impl)
     if x.size == 0 or graph.num_receivers == 0 or graph.num_edges == 0:
         shape = (x.shape[2],) if x.ndim == 3 else (weighting.mu.shape[0], x.shape[1])
@@ -103,31 +105,3 @@ def gaussian_spmm(
         operands = Operands(*ffi.unify_varying(graph, rows, weighting))
         out, _ = gaussian_rule.gaussian_aggregate(static, operands)
     return out[..., : x.shape[-1]]
-
-
-def _weighting(
-    graph: Graph, mu: Any, inv_sigma: Any, pseudo: Any, kernels: int | None, dtype: Any
-) -> Weighting:
-    """The operands of the weights, checked; `kernels` is their number if `x` determines it."""
-    mu = checks.floating(mu, "mu")
-    rows, dims = mu.shape if mu.ndim == 2 else (0, 0)
-    count: int = max(rows, 1) if kernels is None else kernels
-    if mu.shape != (count, dims) or not 1 <= dims <= MAX_DIMS:
-        shape = f"({'kernels' if kernels is None else kernels}, dims)"
-        raise ValueError(
-            f"mu: expected the shape {shape} with 1 to {MAX_DIMS} dims, a row for each kernel, "
-            f"got {mu.shape}"
-        )
-    inv_sigma = checks.matrix(inv_sigma, "inv_sigma", count, dims)
-    edges = receivers = senders = None
-    if isinstance(pseudo, tuple | list):
-        if len(pseudo) != 2:
-            raise ValueError(
-                f"pseudo: expected an array or a pair (receivers, senders), "
-                f"got {len(pseudo)} entries"
-            )
-        receivers = checks.matrix(pseudo[0], "pseudo[0]", graph.num_receivers, dims).astype(dtype)
-        senders = checks.matrix(pseudo[1], "pseudo[1]", graph.num_senders, dims).astype(dtype)
-    else:
-        edges = checks.matrix(pseudo, "pseudo", graph.num_edges, dims).astype(dtype)
-    return Weighting(mu.astype(dtype), inv_sigma.astype(dtype), edges, receivers, senders)

@@ -10,12 +10,12 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph
-from jaxgnn.ops._aggregation.gather_edges import gather_edges
 from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._core.degree import divide_by_degree
 from jaxgnn.ops._core.recomputed import recomputed
 from jaxgnn.ops._gaussian import kernels
 from jaxgnn.ops._gaussian.kernels import Gaussians, Weighting
+from jaxgnn.ops._gaussian.weights import edge_weights
 
 
 class Operands(NamedTuple):
@@ -60,13 +60,7 @@ def _gradients(
 def composition(static: Gaussians, operands: Operands, impl: Impl = None) -> Array:
     """The sums composed of operations on edges; it materializes `[num_edges, kernels]` weights."""
     graph, x, weighting = operands
-    places = weighting.edges
-    if places is None:
-        places = gather_edges(graph, weighting.senders, weighting.receivers, "add", impl=impl)
-    if static.tanh:
-        places = jnp.tanh(places)
-    distances = (places[:, None, :] - weighting.mu[None]) * weighting.inv_sigma[None]
-    weights = jnp.exp(-0.5 * jnp.sum(distances * distances, axis=-1))
+    weights = edge_weights(graph, weighting, tanh=static.tanh, impl=impl)
     reduce = "mean" if static.reduce == "mean" else "sum"
     shared_input = x.ndim == 2
     rows = x.astype(weighting.mu.dtype)

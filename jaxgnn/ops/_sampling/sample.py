@@ -81,12 +81,7 @@ def arguments(
         raise TypeError(f"replace: expected True or False, got {replace!r}")
     if replace and strategy != "random":
         raise ValueError(f"replace: expected False with strategy={strategy!r}, got True")
-    size, rate = NO_LIMIT, ALL
-    if sample_size is not None:
-        size = checks.integer(sample_size, "sample_size", 1, LARGEST_SAMPLE)
-    if sample_rate is not None:
-        rate = _rate(sample_rate)
-    _check_limits(sample_size, sample_rate, strategy, replace, rows)
+    size, rate = limits(sample_size, sample_rate, strategy, replace, rows)
     if key is None and strategy in ("random", "dropedge"):
         raise ValueError(f"key: expected a JAX key with strategy={strategy!r}, got None")
     if key is not None and strategy in ("bucket", "fastrand"):
@@ -102,29 +97,35 @@ def arguments(
     return sample, places
 
 
-def _rate(value: Any) -> int:
-    rate = checks.number(value, "sample_rate", 0, np.inf)
-    if not 0 < rate <= 1:
-        raise ValueError(f"sample_rate: expected a number above 0 and at most 1, got {value}")
-    # Rounded down: ceil(r d) is 1 for r = 0.1 and d = 10, although 0.1 is a little more than that.
-    return max(int(rate * ALL), 1)
-
-
-def _check_limits(size: Any, rate: Any, strategy: str, replace: bool, rows: Any) -> None:
-    """That there is what a strategy needs of the two, and nothing that it does not heed."""
+def limits(
+    sample_size: Any, sample_rate: Any, strategy: str, replace: bool = False, rows: Any = None
+) -> tuple[int, int]:
+    """`Sample.size` and `Sample.rate`, checked: what the strategy needs, and nothing unused."""
+    size, rate = NO_LIMIT, ALL
+    if sample_size is not None:
+        size = checks.integer(sample_size, "sample_size", 1, LARGEST_SAMPLE)
+    if sample_rate is not None:
+        share = checks.number(sample_rate, "sample_rate", 0, np.inf)
+        if not 0 < share <= 1:
+            raise ValueError(
+                f"sample_rate: expected a number above 0 and at most 1, got {sample_rate}"
+            )
+        # Rounded down: ceil(r d) is 1 for r = 0.1 and d = 10, although 0.1 is a little more.
+        rate = max(int(share * ALL), 1)
     if strategy == "dropedge":
-        if rate is None or size is not None or rows is not None:
+        if sample_rate is None or sample_size is not None or rows is not None:
             raise ValueError(
                 "sample_rate: strategy='dropedge' expected it, the probability to keep an edge, "
                 "without sample_size and rows"
             )
-    elif size is None and rate is None:
+    elif sample_size is None and sample_rate is None:
         raise ValueError("sample_size: expected it or sample_rate, got neither")
-    elif size is None and (strategy == "random" or rows is not None):
+    elif sample_size is None and (strategy == "random" or rows is not None):
         reason = "strategy='random'" if strategy == "random" else "rows"
         raise ValueError(f"sample_size: expected an integer with {reason}, got None")
-    elif replace and rate is not None:
+    elif replace and sample_rate is not None:
         raise ValueError("sample_rate: expected None with replace=True")
+    return size, rate
 
 
 def receivers(rows: Any, num_receivers: int, name: str = "rows") -> Int[Array, " places"] | None:
