@@ -33,6 +33,7 @@ struct SampleArgs {
   Rows rows;
   Sample sample;
   const int32_t* places;  // [num_places], or null for all rows
+  const uint32_t* ids;    // [num_places], what each place draws by, or null for its own number
   int64_t num_places;
   const int32_t* offsets;  // [num_places + 1]
   int64_t capacity;
@@ -98,6 +99,11 @@ JAXGNN_PHILOX int64_t words_of(int64_t edges) {
 }
 JAXGNN_PHILOX int64_t groups_of(int64_t edges) {
   return (edges + kEdgesPerGroup - 1) / kEdgesPerGroup;
+}
+
+// What a place draws by: places of the same id draw the same words.
+JAXGNN_PHILOX uint32_t id_of(const SampleArgs& args, int64_t place) {
+  return args.ids == nullptr ? static_cast<uint32_t>(place) : args.ids[place];
 }
 
 // The word number `draw` of the row (or place) `id`.

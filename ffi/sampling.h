@@ -22,9 +22,9 @@ inline void edge_numbers(Check& check, const AnyBuffer& edges, int64_t capacity,
 
 template <class Launch>
 Error sample_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer places,
-                   AnyBuffer offsets, AnyBuffer key, Result edges, Result sampled_columns,
-                   Int<attr::strategy> strategy, Int<attr::sample_size> size,
-                   Int<attr::sample_rate> rate) {
+                   AnyBuffer offsets, AnyBuffer key, AnyBuffer ids, Result edges,
+                   Result sampled_columns, Int<attr::strategy> strategy,
+                   Int<attr::sample_size> size, Int<attr::sample_rate> rate) {
   Check check("jaxgnn_sample_edges");
   const RowOperands from{row_offsets, columns};
   SampleArgs args{};
@@ -46,6 +46,10 @@ Error sample_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyB
   } else {
     check.that(args.num_places == 0 || args.num_places == args.rows.num_rows,
                "without places there must be an offset for each row");
+  }
+  if (count(ids) > 0) {
+    check.vector(ids, xla::ffi::U32, args.num_places, "ids must be uint32 [places]");
+    args.ids = static_cast<const uint32_t*>(ids.untyped_data());
   }
   if (count(*edges) > 0) {
     edge_numbers(check, *edges, args.capacity, from);

@@ -98,7 +98,7 @@ void sample_place(const SampleArgs& args, int64_t place, Floyd* floyd) {
   const int64_t end = inside ? row_begin(rows, row + 1) : 0;
   const uint32_t d = static_cast<uint32_t>(max_of(end - begin, 0));
   const uint32_t taken = static_cast<uint32_t>(min_of(edges_taken(sample, d), last - first));
-  const uint32_t id = static_cast<uint32_t>(place);
+  const uint32_t id = id_of(args, place);
   const Output out{args, begin};
   if (sample.strategy == Strategy::kReplace) {
     for (uint32_t j = 0; j < taken; ++j) {

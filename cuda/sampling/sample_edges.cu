@@ -81,8 +81,9 @@ __global__ void __launch_bounds__(kThreads) stepped_edges(const SampleArgs args)
   const bool replace = args.sample.strategy == Strategy::kReplace;
   Steps steps{0, 1};
   if (mine.taken < mine.degree && !replace) {
-    steps = steps_of(args.sample, static_cast<uint32_t>(own), mine.degree);
+    steps = steps_of(args.sample, id_of(args, own), mine.degree);
   }
+  const uint32_t id = replace && own < args.num_places ? id_of(args, own) : 0;
   const int32_t begin = __shfl_sync(kFullWarp, mine.first, 0);
   const int64_t end = min(int64_t(__shfl_sync(kFullWarp, mine.last, 31)), args.capacity);
   for (int64_t base = begin; base < end; base += 32 * kInFlight) {
@@ -101,10 +102,11 @@ __global__ void __launch_bounds__(kThreads) stepped_edges(const SampleArgs args)
       const uint32_t j = static_cast<uint32_t>(at - __shfl_sync(kFullWarp, mine.first, i));
       const Steps now{__shfl_sync(kFullWarp, steps.first, i),
                       __shfl_sync(kFullWarp, steps.step, i)};
+      const uint32_t id_now = replace ? __shfl_sync(kFullWarp, id, i) : 0;
       const bool valid = at < end && j < taken;
       uint32_t edge = 0;
       if (valid && replace) {
-        edge = below(draw_word(static_cast<uint32_t>(own - lane + i), j, args.sample.key), degree);
+        edge = below(draw_word(id_now, j, args.sample.key), degree);
       } else if (valid) {
         edge = step_to(now, j, degree);
       }
@@ -132,7 +134,7 @@ __global__ void random_edges(const SampleArgs args, uint32_t slots) {
   uint32_t* collided = drawn + size;
   constexpr uint32_t kFree = 0xffffffffu;
   const Place place = find_place(args, own);
-  const uint32_t id = static_cast<uint32_t>(own);
+  const uint32_t id = own < args.num_places ? id_of(args, own) : 0;
   const uint32_t d = place.degree, k = place.taken, base = d - k;
   const uint32_t room = static_cast<uint32_t>(place.last - place.first);
   if (k < d) {

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, sampled_edges
+from jaxgnn.ops._sampling.sample import arguments
+from jaxgnn.ops._sampling.sampled_edges import list_edges
 from tests.support.oracle_sampling import Sampling, philox, taken_edges
 from tests.support.strategies import examples, graphs
 
@@ -42,8 +44,8 @@ def graph_of_degrees(degrees, num_senders: int = 50, seed: int = 0) -> Graph:
     return Graph.from_edges(senders, receivers, num_senders=num_senders, num_receivers=len(degrees))
 
 
-def assert_takes(graph, sampling, edges, counts, rows=None):
-    expected = taken_edges(graph, sampling, rows)
+def assert_takes(graph, sampling, edges, counts, rows=None, ids=None):
+    expected = taken_edges(graph, sampling, rows, ids)
     assert counts.tolist() == [len(taken) for taken in expected]
     padded = np.full(edges.shape, -1)
     for place, taken in enumerate(expected):
@@ -88,6 +90,34 @@ def test_rows_are_places_of_their_own(impl, name):
         graph, rows=jnp.array([2, 2, 4, 99, 0, 1, 2]), impl=impl, **sampling.arguments()
     )
     np.testing.assert_array_equal(traced[0], edges)
+
+
+@functools.partial(jax.jit, static_argnames=("sampling", "impl"))
+def drawn_by_id(graph, rows, ids, *, sampling, impl):
+    sample, places = arguments(
+        graph, sampling.sample_size, None, sampling.strategy, KEY, sampling.replace, rows
+    )
+    return list_edges(sample, places._replace(ids=ids), impl)
+
+
+@pytest.mark.parametrize("name", ["stride with a key", "random", "random, 40", "replace"])
+@pytest.mark.parametrize("impl", ["kernel", "jax"])
+def test_places_draw_by_their_ids(impl, name):
+    """Nothing but the id decides what a place draws: with its id it moves anywhere."""
+    graph = graph_of_degrees([5, 0, 90, 7, 45])
+    sampling = SIZED[name.split(",")[0]]._replace(sample_size=40 if "40" in name else 4)
+    rows = np.array([2, 2, 4, -1, 0, 1, 2, 3] * 5, np.int32)
+    numbers = np.arange(rows.size, dtype=np.uint32)
+    ids = np.where(numbers % 3 == 0, numbers + 2**31, 7 * numbers).astype(np.uint32)
+    ids[[1, 6]] = 2**32 - 1
+    draw = functools.partial(drawn_by_id, sampling=sampling._replace(key=None), impl=impl)
+    edges, counts = draw(graph, rows, ids)
+    assert_takes(graph, sampling, edges, counts, rows, ids)
+    np.testing.assert_array_equal(edges[1], edges[6])
+    assert edges[0].tolist() != edges[1].tolist()
+    np.testing.assert_array_equal(draw(graph, rows, numbers)[0], draw(graph, rows, None)[0])
+    moved = np.random.default_rng(0).permutation(rows.size)
+    np.testing.assert_array_equal(draw(graph, rows[moved], ids[moved])[0], edges[moved])
 
 
 @given(

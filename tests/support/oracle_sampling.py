@@ -74,14 +74,15 @@ def places_of_row(sampling: Sampling, place: int, degree: int) -> list[int]:
     return [(first + step * j) % d for j in range(k)]
 
 
-def taken_edges(graph: Graph, sampling: Sampling, rows=None) -> list[list[int]]:
-    """The edges that each place takes, in order."""
+def taken_edges(graph: Graph, sampling: Sampling, rows=None, ids=None) -> list[list[int]]:
+    """The edges that each place takes, in order; it draws by its id, or by its own number."""
     offsets = np.asarray(graph.row_offsets).tolist()
     taken = []
     for place, row in enumerate(range(graph.num_receivers) if rows is None else rows):
         inside = 0 <= row < graph.num_receivers
         begin, end = offsets[row : row + 2] if inside else (0, 0)
-        taken.append([begin + p for p in places_of_row(sampling, place, end - begin)])
+        own = place if ids is None else int(ids[place])
+        taken.append([begin + p for p in places_of_row(sampling, own, end - begin)])
     return taken
 
 

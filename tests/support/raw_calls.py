@@ -497,6 +497,7 @@ def sample_edges(g: Graph) -> Call:
             "places": np.array([0, 3, 0], I32),
             "offsets": np.array([0, 2, 4, 6], I32),
             "key": np.ones(2, U32),
+            "ids": np.array([7, 7, 2**32 - 1], U32),
         },
         {"edges": listed, "sampled_columns": listed},
         {"strategy": 2, "sample_size": 2, "sample_rate": 1 << 32},

@@ -53,9 +53,10 @@ def sample_edges(
 
     def kernel(rows: Rows, places: Places, offsets: Array) -> tuple[Array, Array]:
         key = jnp.zeros(0, jnp.uint32) if places.key is None else places.key
+        listed_rows = rows.offsets, or_empty(rows.columns)
         listed = ffi.call(
             "jaxgnn_sample_edges",
-            [rows.offsets, or_empty(rows.columns), or_empty(places.rows), offsets, key],
+            [*listed_rows, or_empty(places.rows), offsets, key, or_empty(places.ids)],
             [((capacity * edges,), rows.offsets.dtype), ((capacity * columns,), np.int32)],
             strategy=_REPLACE if sample.replace else _STRATEGY[sample.strategy],
             sample_size=sample.size,
@@ -66,7 +67,7 @@ def sample_edges(
     def otherwise(rows: Rows, places: Places, offsets: Array) -> tuple[Array, Array]:
         begins, degrees = row_bounds(places)
         taken = reference.sample_edges(
-            sample, begins, degrees, places.key, offsets, num_edges, capacity
+            sample, begins, degrees, places.key, places.ids, offsets, num_edges, capacity
         )
         assert rows.columns is not None
         senders = jnp.where(taken < num_edges, rows.columns[taken], 0)

@@ -29,11 +29,17 @@ def sample_edges(
     begins: Int[Array, " places"],
     degrees: Int[Array, " places"],
     key: UInt32[Array, " 2"] | None,
+    ids: UInt32[Array, " places"] | None,
     offsets: Int[Array, " places+1"],
     num_edges: int,
     capacity: int,
 ) -> Int[Array, " capacity"]:
-    """The edges of each place, from its offset on; what they leave free holds `num_edges`."""
+    """The edges of each place, from its offset on; what they leave free holds `num_edges`.
+
+    `ids`: what each place draws by; `None`: its own number.
+    """
+    if ids is None:
+        ids = jnp.arange(degrees.shape[0], dtype=jnp.uint32)
     slots = jnp.arange(capacity, dtype=jnp.int32)
     place = csr_row_ids(offsets, capacity, impl="jax")
     taken, d = edges_taken(sample, degrees)[place], degrees[place].astype(jnp.uint32)
@@ -43,13 +49,14 @@ def sample_edges(
     d = jnp.maximum(d, jnp.uint32(1))
     if sample.replace:
         assert key is not None
-        edge = below(draw_words(place.astype(jnp.uint32), j, key), d)
+        edge = below(draw_words(ids[place], j, key), d)
     else:
         if sample.strategy == "random":
             assert key is not None
-            edge = _floyd(sample, degrees, key)[place, jnp.minimum(j, jnp.uint32(sample.size - 1))]
+            taken_edges = _floyd(sample, degrees, key, ids)
+            edge = taken_edges[place, jnp.minimum(j, jnp.uint32(sample.size - 1))]
         else:
-            first, step = _steps(sample, degrees, key)
+            first, step = _steps(sample, degrees, key, ids)
             edge = _step_to(first[place], step[place], j, d)
         edge = jnp.where(taken.astype(jnp.uint32) == d, j, edge)
     edges = begins[place] + edge.astype(begins.dtype)
@@ -85,7 +92,7 @@ def below(words: Words, bounds: Words) -> Words:
 
 
 def _steps(
-    sample: Sample, degrees: Int[Array, " places"], key: Array | None
+    sample: Sample, degrees: Int[Array, " places"], key: Array | None, ids: Words
 ) -> tuple[Words, Words]:
     """Edge j of a row is (first + step j) mod d."""
     d = jnp.maximum(degrees, 1).astype(jnp.uint32)
@@ -97,7 +104,6 @@ def _steps(
     if key is None:
         golden, _ = multiply_words(d, 40503 << 16)
         return zero, _coprime_from(golden + jnp.uint32(1), d) % d
-    ids = jnp.arange(d.shape[0], dtype=jnp.uint32)
     first = below(draw_words(ids, zero, key), d)
     start = below(draw_words(ids, zero + jnp.uint32(1), key), d - jnp.uint32(1))
     return first, _coprime_from(start + jnp.uint32(1), d) % d
@@ -127,7 +133,7 @@ def _step_to(first: Words, step: Words, j: Words, d: Words) -> Words:
 
 
 def _floyd(
-    sample: Sample, degrees: Int[Array, " places"], key: UInt32[Array, " 2"]
+    sample: Sample, degrees: Int[Array, " places"], key: UInt32[Array, " 2"], ids: Words
 ) -> UInt32[Array, "places size"]:
     """Floyd's algorithm: for j = d - k ... d - 1 a number below j + 1, or j if that is taken.
 
@@ -137,8 +143,8 @@ def _floyd(
     number = jnp.arange(sample.size, dtype=jnp.uint32)[None]
     last = (degrees - taken).astype(jnp.uint32)[:, None] + number
     shape = last.shape
-    ids = jnp.broadcast_to(jnp.arange(shape[0], dtype=jnp.uint32)[:, None], shape)
-    drawn = below(draw_words(ids, jnp.broadcast_to(number, shape), key), last + jnp.uint32(1))
+    draws = jnp.broadcast_to(ids[:, None], shape), jnp.broadcast_to(number, shape)
+    drawn = below(draw_words(*draws, key), last + jnp.uint32(1))
 
     def take(i: Int[Array, ""], edges: Words) -> Words:
         seen = jnp.any((edges == drawn[:, i][:, None]) & (number < i.astype(jnp.uint32)), axis=1)

@@ -54,11 +54,14 @@ class Places(NamedTuple):
         graph: the graph.
         rows: the receivers whose edges are sampled, out of range for none; `None`: all of them.
         key: the words of the key, or `None`.
+        ids: what each place draws by; places of the same id draw the same words. `None`: the
+            place's own number. `"dropedge"`, which keeps edges of the graph, has no use for them.
     """
 
     graph: Graph
     rows: Int[Array, " places"] | None
     key: UInt32[Array, " 2"] | None
+    ids: UInt32[Array, " places"] | None = None
 
     @property
     def count(self) -> int:

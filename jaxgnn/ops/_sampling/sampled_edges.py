@@ -13,7 +13,14 @@ from jaxgnn._core import ffi
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._sampling.rows import sampled_rows
-from jaxgnn.ops._sampling.sample import MOST_PLACES, NO_LIMIT, Sample, Strategy, arguments
+from jaxgnn.ops._sampling.sample import (
+    MOST_PLACES,
+    NO_LIMIT,
+    Places,
+    Sample,
+    Strategy,
+    arguments,
+)
 
 
 @jax.named_scope("jaxgnn.sampled_edges")
@@ -45,6 +52,14 @@ def sampled_edges(
             known under `jit`.
     """
     sample, places = arguments(graph, sample_size, sample_rate, strategy, key, replace, rows)
+    return list_edges(sample, places, impl)
+
+
+def list_edges(
+    sample: Sample, places: Places, impl: Impl = None
+) -> tuple[Int[Array, "places size"], Int[Array, " places"]]:
+    """`sampled_edges` of checked arguments, where places may draw by ids."""
+    graph = places.graph
     width = _width(graph, sample)
     if places.count * width > MOST_PLACES:
         raise ValueError(
