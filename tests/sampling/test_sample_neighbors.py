@@ -1,0 +1,285 @@
+"""`sample_neighbors`: which edges, in which shapes, and what models make of the blocks."""
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from scipy import stats
+
+import jaxgnn
+from jaxgnn import nn
+from jaxgnn.graph import squared
+
+MODES = {"tree": {}, "replace": {"replace": True}, "unique": {"deduplicate": True}}
+
+
+def random_graph(nodes=60, edges=400, seed=0, loops=True):
+    rng = np.random.default_rng(seed)
+    senders, receivers = rng.integers(0, nodes, edges), rng.integers(0, max(nodes - 5, 1), edges)
+    keep = senders != receivers if not loops else slice(None)
+    return jaxgnn.Graph.from_edges(senders[keep], receivers[keep], num_nodes=nodes)
+
+
+def check_structure(graph, blocks, seeds, sizes, *, unique):
+    """Everything but the probabilities."""
+    nodes, edges = np.asarray(blocks.nodes), np.asarray(blocks.edges)
+    first = blocks.graphs[0]
+    senders, receivers = np.asarray(first.senders), np.asarray(first.receivers)
+    real = edges >= 0
+    # Edges are those of the graph, between the places of their nodes; padding joins padding.
+    np.testing.assert_array_equal(np.asarray(graph.senders)[edges[real]], nodes[senders[real]])
+    np.testing.assert_array_equal(np.asarray(graph.receivers)[edges[real]], nodes[receivers[real]])
+    assert (nodes[senders[~real]] == -1).all()
+    assert (nodes[receivers[~real]] == -1).all()
+    np.testing.assert_array_equal(nodes[: len(seeds)], seeds)
+    # A place takes min(d, k) edges, those of the last level none.
+    degrees = np.append(np.asarray(graph.in_degrees), 0)[nodes]
+    taken = np.bincount(receivers[real], minlength=len(nodes))
+    begin = 0
+    for layer, size in zip(blocks.graphs[::-1], sizes, strict=True):
+        level = slice(begin, layer.num_receivers)
+        np.testing.assert_array_equal(taken[level], np.minimum(degrees[level], size))
+        begin = layer.num_receivers
+    assert not taken[begin:].any()
+    if unique:
+        added = nodes[len(seeds) :]
+        added = added[added >= 0]
+        assert len(set(added)) == len(added)
+        assert not set(added) & set(seeds)
+    # No edge twice at a place, and every place but the seeds' is some edge's sender.
+    pairs = np.stack([receivers[real], edges[real]])
+    assert np.unique(pairs, axis=1).shape == pairs.shape
+    used = np.flatnonzero(nodes >= 0)
+    assert set(used[used >= len(seeds)]) <= set(senders[real])
+    for graph_of_layer, deeper in zip(blocks.graphs[1:], blocks.graphs, strict=False):
+        assert graph_of_layer.num_senders == deeper.num_receivers
+        count = graph_of_layer.num_edges
+        np.testing.assert_array_equal(graph_of_layer.senders, deeper.senders[:count])
+        np.testing.assert_array_equal(graph_of_layer.receivers, deeper.receivers[:count])
+
+
+@hypothesis.settings(max_examples=10, deadline=None)
+@hypothesis.given(
+    nodes=st.integers(1, 30),
+    edges=st.integers(0, 120),
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=3),
+    seeds=st.lists(st.integers(-1, 29), max_size=5),
+    unique=st.booleans(),
+)
+def test_structure(nodes, edges, sizes, seeds, unique):
+    graph = random_graph(nodes, edges)
+    seeds = np.asarray([min(seed, nodes - 1) for seed in seeds], np.int32)
+    blocks = jaxgnn.sample_neighbors(graph, seeds, sizes, jax.random.key(1), deduplicate=unique)
+    check_structure(graph, blocks, seeds, sizes, unique=unique)
+    for layer in blocks.graphs:
+        layer.validate()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_kernel_the_reference_and_jit_take_the_same(mode):
+    graph = random_graph()
+    seeds = np.array([3, -1, 3, 7])
+
+    def sample(graph, impl):
+        return jaxgnn.sample_neighbors(
+            graph, seeds, [4, 3], jax.random.key(0), impl=impl, **MODES[mode]
+        )
+
+    expected = sample(graph, "jax")
+    for blocks in (sample(graph, None), jax.jit(sample, static_argnums=1)(graph, None)):
+        jax.tree.map(np.testing.assert_array_equal, blocks, expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_padding_seeds_change_nothing(mode):
+    graph, key = random_graph(), jax.random.key(0)
+    few = jaxgnn.sample_neighbors(graph, np.array([3, 7]), [4], key, **MODES[mode])
+    more = jaxgnn.sample_neighbors(graph, np.array([3, 7, -1, -1]), [4], key, **MODES[mode])
+    edges = few.edges[few.edge_mask]
+    np.testing.assert_array_equal(more.edges[: len(edges)], edges)
+    assert more.edge_mask.sum() == len(edges)
+
+
+def test_a_node_draws_the_same_in_every_place_if_it_is_the_id():
+    graph, key = random_graph(edges=900), jax.random.key(0)
+    blocks = jaxgnn.sample_neighbors(graph, np.array([3, 9, 3]), [4], key, deduplicate=True)
+    rows = np.asarray(blocks.edges)[:12].reshape(3, 4)
+    np.testing.assert_array_equal(rows[0], rows[2])
+    tree = np.asarray(jaxgnn.sample_neighbors(graph, np.array([3, 9, 3]), [4], key).edges)
+    assert (tree[:4] != tree[8:12]).any()
+
+
+def test_every_edge_is_as_likely():
+    # One receiver with 7 edges, of which each place draws 3.
+    graph = jaxgnn.Graph.from_edges(np.arange(7), np.zeros(7, int), num_nodes=7)
+    seeds = jnp.zeros(20_000, jnp.int32)
+    for replace in (False, True):
+        blocks = jaxgnn.sample_neighbors(graph, seeds, [3], jax.random.key(5), replace=replace)
+        counts = np.bincount(np.asarray(blocks.edges), minlength=7)
+        # Without replacement counts vary less than chi-squared assumes: by (d - k) / (d - 1).
+        expected = np.full(7, 20_000 * 3 / 7)
+        statistic = ((counts - expected) ** 2 / expected).sum() * (1 if replace else 6 / 4)
+        assert stats.chi2.sf(statistic, 6) > 1e-4
+
+
+def test_hops_draw_apart():
+    # A cycle in which each node has 50 edges from itself: both hops draw from the same row.
+    graph = jaxgnn.Graph.from_edges(np.zeros(50, int), np.zeros(50, int), num_nodes=1)
+    blocks = jaxgnn.sample_neighbors(graph, np.array([0]), [5, 5], jax.random.key(0))
+    edges = np.asarray(blocks.edges).reshape(6, 5)
+    assert len(np.unique(edges, axis=0)) == 6
+
+
+MODELS = ["GraphSAGE", "GAT", "EdgeConvNet"]
+
+
+@pytest.mark.parametrize("mode", ["tree", "unique"])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_on_all_neighbors(name, mode):
+    """With all edges of each node, blocks give what the whole graph gives."""
+    graph = random_graph(loops=False)
+    x = jax.random.normal(jax.random.key(0), (graph.num_nodes, 5))
+    seeds, size = np.array([3, 59, 3, 7, -1]), int(graph.in_degrees.max())
+    blocks = jaxgnn.sample_neighbors(graph, seeds, [size] * 2, jax.random.key(0), **MODES[mode])
+    model = getattr(nn, name)(
+        5, 8, 3, num_layers=2, norm="batch", residual=True, jumping="cat", rngs=nnx.Rngs(0)
+    )
+    model.eval()
+    out = model(blocks, blocks.take(x))
+    assert out.shape == (5, 3)
+    np.testing.assert_allclose(out[:4], model(graph, x)[seeds[:4]], rtol=1e-5, atol=1e-5)
+
+    def of_blocks(x):
+        return jnp.sum(model(blocks, blocks.take(x))[:4] ** 2)
+
+    def of_graph(x):
+        return jnp.sum(model(graph, x)[seeds[:4]] ** 2)
+
+    np.testing.assert_allclose(jax.grad(of_blocks)(x), jax.grad(of_graph)(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gcn_is_that_of_the_square_graph(mode, weighted):
+    graph = random_graph()
+    blocks = jaxgnn.sample_neighbors(
+        graph, np.array([3, 59, 7]), [3, 2], jax.random.key(0), **MODES[mode]
+    )
+    x = blocks.take(jax.random.normal(jax.random.key(0), (graph.num_nodes, 5)))
+    weights = None
+    if weighted:
+        weights = blocks.take_edges(jax.random.uniform(jax.random.key(1), (graph.num_edges,)))
+    model = nn.GCN(5, 4, 2, num_layers=2, rngs=nnx.Rngs(0))
+    out = x
+    for i, (conv, layer) in enumerate(zip(model.convs, blocks.graphs, strict=True)):
+        own = None if weights is None else np.asarray(weights)[: layer.num_edges]
+        # The layer's graph built anew, on the host, from its edges.
+        edges = np.asarray(layer.senders), np.asarray(layer.receivers)
+        new, data = jaxgnn.Graph.from_edges(
+            *edges,
+            num_nodes=layer.num_senders,
+            edge_data=np.ones(len(edges[0])) if own is None else own,
+        )
+        np.testing.assert_array_equal(squared(layer).self_loops, new.self_loops)
+        out = conv(new, out, None if own is None else jnp.asarray(data))[: layer.num_receivers]
+        out = jax.nn.relu(out) if i == 0 else out
+    np.testing.assert_allclose(model(blocks, x, weights), out[:3], rtol=1e-5, atol=1e-5)
+
+
+def test_batch_norm_leaves_padding_out():
+    graph = random_graph()
+    model = nn.GraphSAGE(5, 8, 3, num_layers=2, norm="batch", rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(0), (graph.num_nodes, 5))
+    outs = []
+    for seeds in (np.array([3, 7, 9]), np.array([3, 7, 9, -1, -1, -1])):
+        blocks = jaxgnn.sample_neighbors(graph, seeds, [9, 9], jax.random.key(0))
+        outs.append(model(blocks, blocks.take(x))[:3])
+    np.testing.assert_allclose(outs[0], outs[1], rtol=1e-4, atol=1e-5)
+
+
+def test_capacity():
+    graph = random_graph()
+    seeds, key = np.array([3, 7, 9]), jax.random.key(0)
+    whole = jaxgnn.sample_neighbors(graph, seeds, [4, 4], key, deduplicate=True)
+    sizes = [int(np.sum(np.asarray(whole.nodes)[4:16] >= 0)), 30]
+
+    def sample(capacity):
+        return jaxgnn.sample_neighbors(
+            graph, seeds, [4, 4], key, deduplicate=True, capacity=capacity
+        )
+
+    exact = sample(sizes)
+    check_structure(graph, exact, seeds, [4, 4], unique=True)
+    assert not exact.overflow
+    np.testing.assert_array_equal(
+        np.sort(exact.edges[exact.edge_mask]), np.sort(whole.edges[whole.edge_mask])
+    )
+    small = [sizes[0] - 1, 30]
+    with pytest.raises(ValueError, match="capacity: expected room"):
+        sample(small)
+    assert jax.jit(lambda: sample(small).overflow)()
+
+
+def test_vmap_and_scan_over_keys():
+    graph = random_graph()
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    def sample(key):
+        return jaxgnn.sample_neighbors(graph, np.array([3, 7]), [4, 2], key).edges
+
+    expected = np.stack([sample(key) for key in keys])
+    np.testing.assert_array_equal(jax.vmap(sample)(keys), expected)
+    _, scanned = jax.lax.scan(lambda carry, key: (carry, sample(key)), None, keys)
+    np.testing.assert_array_equal(scanned, expected)
+
+
+def test_more_neighbors_than_a_chunk():
+    graph = jaxgnn.Graph.from_edges(np.zeros(5000, int), np.zeros(5000, int), num_nodes=2)
+    blocks = jaxgnn.sample_neighbors(graph, np.array([0, 1]), [3000], jax.random.key(0))
+    out = jaxgnn.spmm(blocks.graphs[0], blocks.node_mask.astype(jnp.float32)[:, None])
+    np.testing.assert_array_equal(out[:, 0], [3000, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_neighbors": [4, -1]}, r"num_neighbors\[1\]: expected"),
+        ({"num_neighbors": []}, "num_neighbors: expected a number for each hop"),
+        ({"num_neighbors": 4}, "num_neighbors: expected a number for each hop"),
+        ({"seeds": np.array([60])}, "seeds: expected receivers below 60"),
+        ({"seeds": np.array([0.5])}, "seeds: expected integers"),
+        ({"key": None}, "key: expected a JAX key"),
+        ({"replace": 1}, "replace: expected True or False"),
+        ({"capacity": [4]}, "capacity: expected None without deduplicate"),
+        ({"capacity": [4, 4], "deduplicate": True}, "capacity: expected one for each of 1 hops"),
+        ({"num_neighbors": [4096] * 3}, "num_neighbors: expected fewer than 2"),
+        ({"graph": "rectangular"}, "graph: expected a square graph"),
+    ],
+)
+def test_errors(change, message):
+    arguments = {
+        "graph": random_graph(),
+        "seeds": np.array([3]),
+        "num_neighbors": [4],
+        "key": jax.random.key(0),
+        **change,
+    }
+    if change.get("graph") == "rectangular":
+        arguments["graph"] = jaxgnn.Graph.from_edges([0], [0], num_senders=3, num_receivers=60)
+    with pytest.raises((TypeError, ValueError), match=message):
+        jaxgnn.sample_neighbors(**arguments)
+
+
+def test_models_name_what_does_not_fit():
+    graph = random_graph()
+    blocks = jaxgnn.sample_neighbors(graph, np.array([3]), [4], jax.random.key(0))
+    model = nn.GCN(5, 4, 2, num_layers=2, rngs=nnx.Rngs(0))
+    x = jnp.ones((blocks.nodes.shape[0], 5))
+    with pytest.raises(ValueError, match="expected blocks of 2 layers"):
+        model(blocks, x)
+    model = nn.GCN(5, 4, 2, num_layers=1, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"weights: expected the shape \(4, ...\)"):
+        model(blocks, x, jnp.ones(graph.num_edges))
