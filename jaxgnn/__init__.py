@@ -42,8 +42,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CBSR",
-    "BuildInfo",
     "Blocks",
+    "BuildInfo",
     "Graph",
     "GraphBatch",
     "algebra",

@@ -4,6 +4,7 @@ from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.evaluation import InferenceSample, evaluate
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
+from jaxgnn.train.neighbor_loader import Batch, NeighborLoader
 from jaxgnn.train.presets import PRESETS, preset
 from jaxgnn.train.recovery import Recovery, RunError, RunWarning
 from jaxgnn.train.restored import RestoredRun, restore_run, saved_config
@@ -14,6 +15,7 @@ from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
 
 __all__ = [
     "PRESETS",
+    "Batch",
     "Best",
     "CheckpointError",
     "Checkpoints",
@@ -21,6 +23,7 @@ __all__ = [
     "ConfigError",
     "DivergenceError",
     "InferenceSample",
+    "NeighborLoader",
     "Program",
     "Progress",
     "Recovery",

@@ -1,0 +1,334 @@
+"""`NeighborLoader`: mini-batches of sampled neighborhoods, made on the device."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
+
+from jaxgnn._core import checks
+from jaxgnn.graph import Blocks, Graph, graph_argument
+from jaxgnn.ops import sample_neighbors
+
+State = TypeVar("State")
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["blocks", "features", "labels", "seeds"],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The seeds of one step, their neighborhood, and its data.
+
+    Attributes:
+        blocks: the sampled neighborhood.
+        features: of each place of the blocks, 0 for padding; `None` where the loader has none.
+        labels: of each seed, 0 for padding; `None` where the loader has none.
+        seeds: the nodes, -1 for padding: the last batch of an epoch may have fewer.
+    """
+
+    blocks: Blocks
+    features: Float[Array, "places features"] | None
+    labels: Shaped[Array, "batch_size *rest"] | None
+    seeds: Int[Array, " batch_size"]
+
+    @property
+    def mask(self) -> Bool[Array, " batch_size"]:
+        """Which seeds are no padding."""
+        return self.seeds >= 0
+
+
+class _Data(NamedTuple):
+    """What batches are cut from; an argument of every program, never closed over."""
+
+    graph: Graph
+    features: Array | None
+    labels: Array | None
+    input_nodes: Int[Array, " inputs"]
+    key: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The static part of a program."""
+
+    num_neighbors: tuple[int, ...]
+    batch_size: int
+    num_batches: int
+    shuffle: bool
+    replace: bool
+    deduplicate: bool
+    capacity: tuple[int | None, ...] | None
+
+
+class NeighborLoader:
+    """Mini-batches of nodes with sampled neighborhoods, sampled where the graph lies.
+
+    Iterating goes through the rest of one epoch. `scan` runs many steps as one program: sampling,
+    gathering and the step itself, without the host. Both go on from the same place, `state`, and
+    all batches have the same shapes, the last of an epoch included: every program is compiled once.
+
+    Batch $b$ of epoch $e$ depends on the seed, $e$ and $b$ alone: a loader that is given the state
+    of another one yields the same batches.
+
+    Args:
+        graph: a square graph.
+        features: of the nodes, `[num_nodes, ...]`; `None` for batches without.
+        labels: of the nodes, `[num_nodes, ...]`; `None` for batches without.
+        num_neighbors: the most edges of a node, hop by hop from the seeds.
+        input_nodes: the nodes to go through: numbers, or a mask `[num_nodes]`; all of them if not
+            given.
+        batch_size: seeds of a batch.
+        shuffle: in an order of its own in each epoch.
+        drop_last: leave out the last batch of an epoch if it is not full.
+        seed: of the order and of the samples.
+        replace, deduplicate: as for `sample_neighbors`.
+        capacity: as for `sample_neighbors`. A step whose new nodes are too many is done again with
+            twice the places, from then on: nothing is dropped.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, or an argument has a wrong type.
+        ValueError: an argument is out of range, or does not fit the graph.
+
+    Source: Hamilton et al., "Inductive representation learning on large graphs" (NeurIPS 2017),
+    algorithm 2. The arguments are those of PyG's `NeighborLoader`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        features: Float[ArrayLike, "num_nodes *rest"] | None,
+        labels: Shaped[ArrayLike, "num_nodes *rest"] | None,
+        num_neighbors: Sequence[int],
+        *,
+        input_nodes: Int[ArrayLike, " inputs"] | Bool[ArrayLike, " num_nodes"] | None = None,
+        batch_size: int = 1024,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        seed: int = 0,
+        replace: bool = False,
+        deduplicate: bool = False,
+        capacity: Sequence[int | None] | None = None,
+    ):
+        graph = graph_argument(graph)
+        batch_size = checks.integer(batch_size, "batch_size", 1, 2**31 - 2)
+        for name, value in (("shuffle", shuffle), ("drop_last", drop_last)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name}: expected True or False, got {value!r}")
+        nodes = _input_nodes(input_nodes, graph.num_nodes)
+        whole = nodes.size // batch_size if drop_last else -(-nodes.size // batch_size)
+        if whole == 0:
+            raise ValueError(
+                f"input_nodes: expected at least {batch_size if drop_last else 1}, got {nodes.size}"
+            )
+        self._data = _Data(
+            graph,
+            _rows(features, "features", graph.num_nodes),
+            _rows(labels, "labels", graph.num_nodes),
+            jnp.asarray(nodes),
+            jax.random.key(checks.integer(seed, "seed", 0, 2**32 - 1)),
+        )
+        self._options = _Options(
+            tuple(num_neighbors),
+            batch_size,
+            whole,
+            shuffle,
+            replace,
+            deduplicate,
+            None if capacity is None else tuple(capacity),
+        )
+        self._epoch = self._position = 0
+        jax.eval_shape(functools.partial(_sample, self._options), self._data, *self._at())
+
+    def __len__(self) -> int:
+        """The batches of an epoch."""
+        return self._options.num_batches
+
+    @property
+    def state(self) -> dict[str, int]:
+        """The place in the sequence of batches, for a checkpoint; may be assigned."""
+        return {"epoch": self._epoch, "position": self._position}
+
+    @state.setter
+    def state(self, state: dict[str, int]) -> None:
+        epoch = checks.integer(state["epoch"], "epoch", 0, 2**31 - 1)
+        self._position = checks.integer(state["position"], "position", 0, len(self) - 1)
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The rest of the epoch."""
+        epoch = self._epoch
+        order = _order_of(self._options, self._data, jnp.int32(epoch))
+        while self._epoch == epoch:
+            batch = _batch(self._options, self._data, order, *self._at())
+            if self._options.capacity is not None and bool(batch.blocks.overflow):
+                self._grow()
+                continue
+            self._advance(1)
+            yield batch
+
+    def scan(
+        self,
+        step: Callable[[State, Batch], tuple[State, Any]],
+        state: State,
+        steps: int,
+    ) -> tuple[State, Any]:
+        """`jax.lax.scan` of `step` over the next batches, as one program.
+
+        Args:
+            step: `step(state, batch) -> (state, output)`, jittable. The same function object in
+                each call, or it is compiled again.
+            state: a pytree, such as the parameters and the optimizer's state.
+            steps: how many; epochs may end among them.
+
+        Returns:
+            The state, and the outputs of all steps, stacked.
+        """
+        steps = checks.integer(steps, "steps", 1, 2**31 - 1)
+        outputs = []
+        while steps > 0:
+            state, stacked, done = _scan(self._options, step, steps, self._data, state, *self._at())
+            # The one value that the host waits for, where it has to know.
+            count = steps if self._options.capacity is None else int(done)
+            outputs.append(jax.tree.map(lambda rows, count=count: rows[:count], stacked))
+            self._advance(count)
+            steps -= count
+            if steps > 0:
+                self._grow()
+        if len(outputs) == 1:
+            return state, outputs[0]
+        return state, jax.tree.map(lambda *rows: jnp.concatenate(rows), *outputs)
+
+    def _at(self) -> tuple[Array, Array]:
+        return jnp.int32(self._epoch), jnp.int32(self._position)
+
+    def _advance(self, steps: int) -> None:
+        epochs, self._position = divmod(self._position + steps, len(self))
+        self._epoch += epochs
+
+    def _grow(self) -> None:
+        assert self._options.capacity is not None
+        larger = tuple(
+            None if size is None else max(2 * size, 1) for size in self._options.capacity
+        )
+        self._options = dataclasses.replace(self._options, capacity=larger)
+
+
+def _input_nodes(nodes: Any, num_nodes: int) -> np.ndarray:
+    if nodes is None:
+        return np.arange(num_nodes, dtype=np.int32)
+    nodes = np.asarray(nodes)
+    if nodes.ndim != 1:
+        raise ValueError(f"input_nodes: expected one axis, got the shape {nodes.shape}")
+    if nodes.dtype == bool:
+        if nodes.size != num_nodes:
+            raise ValueError(f"input_nodes: expected a mask of {num_nodes}, got {nodes.size}")
+        return np.flatnonzero(nodes).astype(np.int32)
+    if not np.issubdtype(nodes.dtype, np.integer):
+        raise TypeError(f"input_nodes: expected integers or a mask, got {nodes.dtype}")
+    for wrong in nodes[(nodes < 0) | (nodes >= num_nodes)][:1]:
+        raise ValueError(f"input_nodes: expected nodes below {num_nodes}, got {wrong}")
+    return nodes.astype(np.int32)
+
+
+def _rows(values: Any, name: str, num_nodes: int) -> Array | None:
+    if values is None:
+        return None
+    values = jnp.asarray(values)
+    if values.ndim == 0 or values.shape[0] != num_nodes:
+        raise ValueError(f"{name}: expected the shape ({num_nodes}, ...), got {values.shape}")
+    return values
+
+
+def _order(options: _Options, data: _Data, epoch: Array) -> Int[Array, "batches batch_size"]:
+    """The seeds of each batch of an epoch."""
+    nodes = data.input_nodes
+    if options.shuffle:
+        nodes = jax.random.permutation(jax.random.fold_in(data.key, epoch), nodes)
+    size = options.num_batches * options.batch_size
+    nodes = jnp.concatenate([nodes, jnp.full(max(size - nodes.size, 0), -1, jnp.int32)])
+    return nodes[:size].reshape(options.num_batches, options.batch_size)
+
+
+def _cut(options: _Options, data: _Data, order: Array, epoch: Array, position: Array) -> Batch:
+    seeds = jax.lax.dynamic_index_in_dim(order, position, keepdims=False)
+    # Apart from the order's key, which has the epoch folded in and nothing else.
+    number = epoch.astype(jnp.uint32) * jnp.uint32(options.num_batches)
+    key = jax.random.fold_in(jax.random.fold_in(data.key, np.uint32(2**31)), number + position)
+    blocks = sample_neighbors(
+        data.graph,
+        seeds,
+        options.num_neighbors,
+        key,
+        replace=options.replace,
+        deduplicate=options.deduplicate,
+        capacity=options.capacity,
+    )
+    of_seeds = jnp.where(seeds < 0, data.graph.num_nodes, seeds)
+    return Batch(
+        blocks,
+        None if data.features is None else blocks.take(data.features),
+        None if data.labels is None else data.labels.at[of_seeds].get(mode="fill", fill_value=0),
+        seeds,
+    )
+
+
+def _sample(options: _Options, data: _Data, epoch: Array, position: Array) -> Batch:
+    return _cut(options, data, _order(options, data, epoch), epoch, position)
+
+
+_order_of = jax.jit(_order, static_argnums=0)
+_batch = jax.jit(_cut, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _scan(
+    options: _Options,
+    step: Callable[[Any, Batch], tuple[Any, Any]],
+    steps: int,
+    data: _Data,
+    state: Any,
+    epoch: Array,
+    position: Array,
+) -> tuple[Any, Any, Array]:
+    """The state, the outputs, and the steps done before one had too many nodes."""
+
+    def body(carry: Any, _: None) -> tuple[Any, Any]:
+        state, order, epoch, position, done = carry
+        batch = _cut(options, data, order, epoch, position)
+        if options.capacity is None:
+            state, output = step(state, batch)
+            fits = jnp.ones((), bool)
+        else:
+            fits = ~batch.blocks.overflow & (done >= 0)
+            shapes = jax.eval_shape(step, state, batch)[1]
+            state, output = jax.lax.cond(
+                fits,
+                step,
+                lambda state, _: (
+                    state,
+                    jax.tree.map(lambda of: jnp.zeros(of.shape, of.dtype), shapes),
+                ),
+                state,
+                batch,
+            )
+        # Negative once a step was left out: then all that follow are.
+        done = jnp.where(done < 0, done, jnp.where(fits, done + 1, -done - 1))
+        position = position + 1
+        ends = position == options.num_batches
+        epoch, position = jnp.where(ends, epoch + 1, epoch), jnp.where(ends, 0, position)
+        if options.shuffle:
+            order = jax.lax.cond(ends, lambda: _order(options, data, epoch), lambda: order)
+        return (state, order, epoch, position, done), output
+
+    start = state, _order(options, data, epoch), epoch, position, jnp.int32(0)
+    (state, _, _, _, done), outputs = jax.lax.scan(body, start, None, length=steps)
+    return state, outputs, jnp.where(done < 0, -done - 1, done)
