@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 import tyro
 
 from jaxgnn._core.text import printable
+from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE
 
 Activation = Literal["relu", "elu", "maxk"]
 DType = Literal["float32", "bfloat16", "float16", "float64"]
@@ -23,7 +24,16 @@ Sampling = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 _PRESENTATION = ("resume", "run_directory", "checkpoint_interval", "plain")
 
 # Options that runs of older versions lack: those have the defaults.
-_LATER = ("sample_size", "sample_rate", "strategy", "fixed_sample")
+_LATER = (
+    "sample_size",
+    "sample_rate",
+    "strategy",
+    "fixed_sample",
+    "num_neighbors",
+    "batch_size",
+    "replace",
+    "deduplicate",
+)
 
 # Options that may be raised on resume: the epochs before are the same.
 _EXTENDABLE = ("epochs", "patience")
@@ -118,6 +128,20 @@ class TrainConfig:
     fixed_sample: bool = False
     """Take the same edges in each step, with --strategy stride too."""
 
+    num_neighbors: Annotated[str, tyro.conf.arg(metavar="INT,INT,...")] = ""
+    """Train on mini-batches of sampled neighborhoods: the most edges of a node, hop by hop from the
+    seeds, as many numbers as --layers, such as 15,10,5. Validation and test take the whole
+    graph."""
+
+    batch_size: int = 1024
+    """Training nodes of a mini-batch."""
+
+    replace: bool = False
+    """Draw a node's neighbors of a mini-batch with replacement."""
+
+    deduplicate: bool = False
+    """Let a node that several others of a mini-batch sampled occur, and be computed, once."""
+
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
     """Learning rate of Adam."""
 
@@ -132,7 +156,7 @@ class TrainConfig:
     """The layers that decay; "first" is Kipf and Welling's setting."""
 
     epochs: int = 200
-    """The most epochs (one step on the whole graph each)."""
+    """The most epochs (one step on the whole graph each, or one on each mini-batch)."""
 
     patience: int = 100
     """Stop after this many epochs without a better validation score; 0: never."""
@@ -211,12 +235,47 @@ class TrainConfig:
                 f"and {self.dtype}"
             )
         self._check_sample()
+        self._check_batches()
         return self
 
     @property
     def samples(self) -> bool:
         """Whether a training step aggregates a sample of the edges."""
         return bool(self.sample_size or self.sample_rate)
+
+    @property
+    def neighbors(self) -> tuple[int, ...]:
+        """The numbers of `num_neighbors`.
+
+        Raises:
+            ConfigError: they are no integers in range.
+        """
+        parts = self.num_neighbors.split(",") if self.num_neighbors else []
+        values = [int(p) if p.strip().isdecimal() and len(p) < 10 else 0 for p in parts]
+        if not all(1 <= value <= LARGEST_SAMPLE for value in values):
+            raise ConfigError(
+                f"--num-neighbors: expected integers from 1 to {LARGEST_SAMPLE} with commas "
+                f"between, got {printable(reprlib.repr(self.num_neighbors))}"
+            )
+        return tuple(values)
+
+    def _check_batches(self) -> None:
+        neighbors = self.neighbors
+        if not neighbors:
+            for name in ("batch_size", "replace", "deduplicate"):
+                if getattr(self, name) != getattr(TrainConfig, name):
+                    raise ConfigError(f"{option(name)}: expected --num-neighbors with it, got none")
+            return
+        if len(neighbors) != self.layers:
+            raise ConfigError(
+                f"--num-neighbors: expected one for each of {self.layers} layers, got "
+                f"{len(neighbors)}"
+            )
+        if self.samples:
+            raise ConfigError(
+                "--num-neighbors: expected no --sample-size and no --sample-rate with it, got "
+                f"{self.sample_size} and {self.sample_rate}"
+            )
 
     def _check_sample(self) -> None:
         if not self.samples:
@@ -328,6 +387,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "input_dropout": (0, _BELOW_1, "a number from 0 to less than 1"),
     "sample_size": (0, 4096, "an integer from 0 to 4096"),
     "sample_rate": (0, 1, "a number from 0 to 1"),
+    "batch_size": (1, 1 << 30, "a positive integer"),
     "learning_rate": (math.ulp(0), _FLOAT32_MAX, "a finite number above 0"),
     "weight_decay": (0, _FLOAT32_MAX, "a finite number from 0"),
     "epochs": (1, 1 << 31, "a positive integer"),

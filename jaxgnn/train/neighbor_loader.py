@@ -285,6 +285,36 @@ def _sample(options: _Options, data: _Data, epoch: Array, position: Array) -> Ba
     return _cut(options, data, _order(options, data, epoch), epoch, position)
 
 
+def scan_epoch(
+    step: Callable[[State, Batch], tuple[State, Any]],
+    state: State,
+    epoch: Array,
+    graph: Graph,
+    features: Array,
+    labels: Array,
+    input_nodes: Int[Array, " inputs"],
+    key: Array,
+    *,
+    num_neighbors: tuple[int, ...],
+    batch_size: int,
+    replace: bool,
+    deduplicate: bool,
+) -> tuple[State, Any]:
+    """`jax.lax.scan` of `step` over the shuffled batches of an epoch, as a part of a program.
+
+    The batches are those of a `NeighborLoader` with these arguments; nodes of -1 are padding.
+    """
+    batches = -(-input_nodes.shape[0] // batch_size)
+    data = _Data(graph, features, labels, input_nodes, key)
+    options = _Options(num_neighbors, batch_size, batches, True, replace, deduplicate, None)
+    order = _order(options, data, epoch)
+
+    def body(state: State, position: Array) -> tuple[State, Any]:
+        return step(state, _cut(options, data, order, epoch, position))
+
+    return jax.lax.scan(body, state, jnp.arange(batches, dtype=jnp.int32))
+
+
 _order_of = jax.jit(_order, static_argnums=0)
 _batch = jax.jit(_cut, static_argnums=0)
 

@@ -16,7 +16,7 @@ from jaxgnn.data import NodeDataset, Split
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, copy, train
 from jaxgnn.train.runner import choose_split, load_dataset, make_task
-from jaxgnn.train.step import Program, TrainState, build
+from jaxgnn.train.step import MiniBatches, Program, TrainState, build
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
 
 
@@ -69,8 +69,8 @@ def train_seeds(
 
     Raises:
         ConfigError, DataError: options or data that cannot be.
-        ValueError: no seeds or not as many splits; at once, a patience, or a dataset that is not
-            scored by accuracy.
+        ValueError: no seeds or not as many splits; at once, a patience, mini-batches, or a dataset
+            that is not scored by accuracy.
         DivergenceError: a loss is not finite.
     """
     splits = [config.split] * len(seeds) if splits is None else splits
@@ -95,6 +95,7 @@ def _one_by_one(
     """Test scores and selected epochs of models trained by the ordinary loop."""
     first = make_task(config, dataset, splits[0])
     compiled: Compiled | None = None
+    batches: MiniBatches | None = None
     scores: list[float] = []
     epochs: list[int] = []
     for seed, split in zip(seeds, splits, strict=True):
@@ -102,7 +103,8 @@ def _one_by_one(
             first, train=jnp.asarray(split.train), val=jnp.asarray(split.val)
         )
         program, state = build(dataclasses.replace(config, seed=seed).check(), task)
-        compiled = compiled or Compiled(program, state, task)
+        if compiled is None or program.batches != batches:
+            compiled, batches = Compiled(program, state, task), program.batches
         start = Best(copy(state.params), copy(state.rest))
         _, best, progress = train(
             compiled,
@@ -125,6 +127,10 @@ def _at_once(
     """Test scores and selected epochs of models trained in one batch."""
     if config.patience:
         raise ValueError(f"patience: expected 0, got {config.patience}")
+    if config.num_neighbors:
+        raise ValueError(
+            f"num_neighbors: expected none without in_sequence=True, got {config.num_neighbors!r}"
+        )
     if dataset.metric != "accuracy":
         raise ValueError(f"dataset: expected one scored by accuracy, got {dataset.metric}")
     task = make_task(config, dataset, splits[0])

@@ -14,8 +14,10 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxgnn.nn import GAT, GCN, GIN, GNN, MODELS, GraphSAGE, MaxK, MoNet, annealed_k
+from jaxgnn.ops import sample_neighbors
 from jaxgnn.train.config import ConfigError, TrainConfig, option
-from jaxgnn.train.task import Task, masked_accuracy, masked_loss
+from jaxgnn.train.neighbor_loader import Batch, scan_epoch
+from jaxgnn.train.task import Task, masked_accuracy, masked_loss, mean_loss
 
 # Gradients of a mean over many nodes leave float16's normal range: scaled by a power of two they
 # are exact again.
@@ -28,7 +30,9 @@ _ACTIVATIONS = {"relu": jax.nn.relu, "elu": jax.nn.elu}
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["params", "rest", "optimizer"], meta_fields=[]
+    jax.tree_util.register_dataclass,
+    data_fields=["params", "rest", "optimizer", "seed"],
+    meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
 class TrainState:
@@ -38,11 +42,33 @@ class TrainState:
         params: the model's parameters.
         rest: the model's other variables (random streams, running statistics).
         optimizer: Optax's state.
+        seed: of the mini-batches, which no step changes; `None` where there are none.
     """
 
     params: Any
     rest: Any
     optimizer: Any
+    seed: Array | None = None
+
+
+class MiniBatches(NamedTuple):
+    """How the training nodes are cut into batches.
+
+    Attributes:
+        num_seeds: the training nodes.
+        batch_size, num_neighbors, replace, deduplicate: as for `NeighborLoader`.
+    """
+
+    num_seeds: int
+    batch_size: int
+    num_neighbors: tuple[int, ...]
+    replace: bool
+    deduplicate: bool
+
+    @property
+    def steps(self) -> int:
+        """The batches of an epoch."""
+        return -(-self.num_seeds // self.batch_size)
 
 
 class Program(NamedTuple):
@@ -53,16 +79,66 @@ class Program(NamedTuple):
     optimizer: optax.GradientTransformation
     loss_scale: float
     active: Callable[[Array], Array] | None = None
-    """The entries that an annealed MaxK keeps, by the number of steps done."""
+    """The entries that an annealed MaxK keeps, by the number of epochs done."""
+    batches: MiniBatches | None = None
 
     def step(self, state: TrainState, task: Task) -> tuple[TrainState, Float[Array, ""]]:
-        """One step of gradient descent on the training nodes, and the loss before it."""
+        """One epoch: a step of gradient descent on all training nodes, and the loss before it; or
+        one on each mini-batch, and the mean loss of their seeds, each before its step."""
+        if self.batches is not None:
+            return self._step_on_batches(self.batches, state, task)
 
+        def loss(model):
+            return masked_loss(task, model(task.graph, task.features), task.train)
+
+        return self._descend(state, loss)
+
+    def step_on(self, state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, ""]]:
+        """One step of gradient descent on the seeds of a batch, and the loss before it."""
+
+        def loss(model):
+            return mean_loss(batch.labels, model(batch.blocks, batch.features), batch.mask)
+
+        return self._descend(state, loss)
+
+    def _step_on_batches(
+        self, batches: MiniBatches, state: TrainState, task: Task
+    ) -> tuple[TrainState, Float[Array, ""]]:
+        def step(state: TrainState, batch: Batch):
+            state, loss = self.step_on(state, batch)
+            count = batch.mask.sum().astype(loss.dtype)
+            return state, (loss * count, count)
+
+        # The epoch, and with it each batch, follows from the state: a run that is continued
+        # draws what it would have drawn.
+        state, (losses, counts) = scan_epoch(
+            step,
+            state,
+            self._epochs_done(state),
+            task.graph,
+            task.features,
+            task.labels,
+            jnp.flatnonzero(task.train, size=batches.num_seeds, fill_value=-1).astype(jnp.int32),
+            jax.random.key(state.seed),
+            num_neighbors=batches.num_neighbors,
+            batch_size=batches.batch_size,
+            replace=batches.replace,
+            deduplicate=batches.deduplicate,
+        )
+        return state, losses.sum() / jnp.maximum(counts.sum(), 1)
+
+    def _epochs_done(self, state: TrainState) -> Int[Array, ""]:
+        steps = steps_done(state.optimizer)
+        return steps if self.batches is None else steps // self.batches.steps
+
+    def _descend(
+        self, state: TrainState, loss_of: Callable[[Any], Array]
+    ) -> tuple[TrainState, Float[Array, ""]]:
         def loss(params):
             model = nnx.merge(self.training, params, state.rest, copy=True)
             if self.active is not None:
-                model.activation.active[...] = self.active(steps_done(state.optimizer))
-            value = masked_loss(task, model(task.graph, task.features), task.train)
+                model.activation.active[...] = self.active(self._epochs_done(state))
+            value = loss_of(model)
             rest = nnx.state(model, nnx.Not(nnx.Param))
             return value * jnp.asarray(self.loss_scale, value.dtype), (value, rest)
 
@@ -70,7 +146,7 @@ class Program(NamedTuple):
         gradients = jax.tree.map(lambda g: g * jnp.asarray(1 / self.loss_scale, g.dtype), gradients)
         updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        return TrainState(params, rest, optimizer), value
+        return TrainState(params, rest, optimizer, state.seed), value
 
     def logits(self, params: Any, rest: Any, task: Task) -> Float[Array, "nodes classes"]:
         """The model's outputs, without dropout."""
@@ -114,8 +190,44 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
     if config.anneal_from:
         schedule = {"wide": config.anneal_from, "narrow": config.k, "steps": config.anneal_epochs}
         active = functools.partial(annealed_k, **schedule)
-    program = Program(training, inference, build_optimizer(config), scale, active)
-    return program, TrainState(params, rest, program.optimizer.init(params))
+    batches = build_batches(config, task)
+    program = Program(training, inference, build_optimizer(config), scale, active, batches)
+    seed = None if batches is None else jnp.uint32(config.seed)
+    return program, TrainState(params, rest, program.optimizer.init(params), seed)
+
+
+def build_batches(config: TrainConfig, task: Task) -> MiniBatches | None:
+    """The configuration's mini-batches; `None` where a step takes the whole graph.
+
+    Raises:
+        ConfigError: a model without aggregation, or batches of too many places.
+    """
+    if not config.num_neighbors:
+        return None
+    if config.model == "mlp":
+        raise ConfigError("--num-neighbors: expected a model that looks at the graph, got mlp")
+    num_seeds = max(int(jnp.sum(task.train)), 1)
+    batches = MiniBatches(
+        num_seeds,
+        min(config.batch_size, num_seeds),
+        config.neighbors,
+        config.replace,
+        config.deduplicate,
+    )
+    sample = functools.partial(
+        sample_neighbors, replace=batches.replace, deduplicate=batches.deduplicate
+    )
+    seeds = jax.ShapeDtypeStruct((batches.batch_size,), jnp.int32)
+    try:
+        jax.eval_shape(
+            lambda graph, seeds, key: sample(graph, seeds, batches.num_neighbors, key),
+            task.graph,
+            seeds,
+            jax.random.key(0),
+        )
+    except ValueError as error:
+        raise ConfigError(f"--num-neighbors: {error}") from error
+    return batches
 
 
 def build_model(config: TrainConfig, in_features: int, num_classes: int, rngs: nnx.Rngs) -> GNN:

@@ -70,12 +70,21 @@ def masked_loss(
 ) -> Float[Array, ""]:
     """Mean cross entropy over a mask, in float32 or float64: softmax, or sigmoid if several
     labels a node are possible; 0 for an empty mask."""
+    return mean_loss(task.labels, logits, mask)
+
+
+def mean_loss(
+    labels: Int[Array, " nodes"] | Float[Array, "nodes classes"],
+    logits: Float[Array, "nodes classes"],
+    mask: Bool[Array, " nodes"],
+) -> Float[Array, ""]:
+    """`masked_loss` with the labels of any nodes, such as a batch's seeds."""
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    if task.labels.ndim == 2:
-        labels = task.labels.astype(logits.dtype)
+    if labels.ndim == 2:
+        labels = labels.astype(logits.dtype)
         losses = optax.sigmoid_binary_cross_entropy(logits, labels).mean(axis=-1)
     else:
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, task.labels)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return _masked_mean(losses, mask)
 
 
