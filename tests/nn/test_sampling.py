@@ -99,6 +99,7 @@ GAUSSIANS = {
 
 
 @pytest.mark.parametrize("name", GAUSSIANS)
+@jax.default_matmul_precision("highest")
 def test_gmm_is_the_dense_formula_over_the_sampled_edges(graph, name):
     """Results, gradients and second derivatives."""
     out_features, options, of_ends = GAUSSIANS[name]
