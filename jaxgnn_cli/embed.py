@@ -132,7 +132,7 @@ def _run(
         markup=False,
         soft_wrap=True,
     )
-    rows = min(_CHECKED_ROWS, graph.num_nodes, batch_size)
+    rows = min(_CHECKED_ROWS, graph.num_nodes)
     worst, error, zeros = check_embedding(graph, x, params, key, out, children, leaves, rows)
     console.print(
         f"  lengths within {worst:.1e} of 1, {zeros:,} rows all zero; "

@@ -24,7 +24,12 @@ __global__ void __launch_bounds__(kThreads) expand(const Rows rows, int32_t* out
     }
   }
   for (int64_t e = begin; e < rows.num_edges && e < begin + kEdges; ++e) {
-    while (low + 1 < rows.num_rows && load_offset(rows, low + 1) <= e) ++low;
+    // By growing steps, then by shrinking ones: many empty rows may lie between two edges.
+    int64_t step = 1;
+    for (; low + step < rows.num_rows && load_offset(rows, low + step) <= e; step *= 2) low += step;
+    for (step /= 2; step > 0; step /= 2) {
+      if (low + step < rows.num_rows && load_offset(rows, low + step) <= e) low += step;
+    }
     out[e] = static_cast<int32_t>(low);
   }
 }

@@ -2,7 +2,8 @@
 //
 // A thread finds the steps of a row, then the warp writes the edges of its 32 rows, a lane an edge:
 // finding steps is a chain of divisions that takes as long for a warp as for a lane. Random edges
-// without replacement take a warp a row and a table in shared memory.
+// without replacement take a few lanes a row, a lane an edge; or, beyond 32, a warp a row and a
+// table in shared memory.
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/sampling/sampling.h"
@@ -11,6 +12,7 @@ namespace jaxgnn::sampling {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int64_t kFewEdges = 32;  // of a row, within a warp
 
 // A place's row, and where its edges go.
 struct Place {
@@ -120,10 +122,35 @@ __global__ void __launch_bounds__(kThreads) stepped_edges(const SampleArgs args)
   }
 }
 
-// Floyd's algorithm for a whole row at once: number i draws t below j + 1, j = d - k + i, and takes
-// t, or j if t is taken. After number i, t is taken either way, and j where that collided. So t is
-// taken already if an earlier number drew it (the table has the first that drew each value), or if
-// it is the j of an earlier number that collided.
+// Floyd's algorithm for rows of at most kLanes edges: number i draws t below j + 1, j = d - k + i,
+// and takes t, or j if t is taken. kLanes lanes a row, a lane a number: what a number takes is
+// final once the earlier ones have sent theirs. Rows of a warp differ in d and k: all send `size`
+// numbers, and those from k on change nothing before them.
+template <int kLanes>
+__global__ void __launch_bounds__(kThreads) few_random_edges(const SampleArgs args) {
+  static_assert(kLanes <= 32 && kThreads % 32 == 0, "a row is within a warp");
+  const int64_t own = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kLanes;
+  const uint32_t i = threadIdx.x % kLanes;
+  const Place place = find_place(args, own);
+  const uint32_t d = place.degree, k = place.taken, base = d - k;
+  const uint32_t room = static_cast<uint32_t>(place.last - place.first);
+  const uint32_t size = static_cast<uint32_t>(args.sample.size);
+  uint32_t edge = i;
+  if (i < k && k < d) edge = below(draw_word(id_of(args, own), i, args.sample.key), base + i + 1);
+#pragma unroll 4
+  for (uint32_t earlier = 0; earlier + 1 < size; ++earlier) {
+    const uint32_t taken = __shfl_sync(kFullWarp, edge, earlier, kLanes);
+    if (earlier < i && taken == edge) edge = base + i;
+  }
+  for (uint32_t at = i; at < room; at += kLanes) {
+    write_entry(args, place.first + int64_t(at), read_entry(args, place.begin + edge, at < k));
+  }
+}
+
+// Floyd's algorithm for a whole row at once, with a warp: number i draws t below j + 1, j = d - k +
+// i, and takes t, or j if t is taken. After number i, t is taken either way, and j where that
+// collided. So t is taken already if an earlier number drew it (the table has the first that drew
+// each value), or if it is the j of an earlier number that collided.
 __global__ void random_edges(const SampleArgs args, uint32_t slots) {
   extern __shared__ uint32_t shared[];
   const uint32_t size = static_cast<uint32_t>(args.sample.size);
@@ -184,6 +211,20 @@ __global__ void random_edges(const SampleArgs args, uint32_t slots) {
   }
 }
 
+// The fewest lanes a row that have a lane for each of `size` edges; to load, all of them.
+cudaError_t launch_few_random_edges(const SampleArgs& args, const Launch& launch) {
+  const auto start = [&](auto kernel, int lanes) {
+    return launch_kernel(launch, kernel, blocks_of(args.num_places, kThreads / lanes), kThreads, 0,
+                         args);
+  };
+  const int64_t size = args.sample.size;
+  if (launch.load || size <= 4) JAXGNN_TRY(start(few_random_edges<4>, 4));
+  if (launch.load || (size > 4 && size <= 8)) JAXGNN_TRY(start(few_random_edges<8>, 8));
+  if (launch.load || (size > 8 && size <= 16)) JAXGNN_TRY(start(few_random_edges<16>, 16));
+  if (launch.load || size > 16) JAXGNN_TRY(start(few_random_edges<32>, 32));
+  return cudaSuccess;
+}
+
 }  // namespace
 
 cudaError_t launch_sample_edges(const SampleArgs& args, const Launch& launch) {
@@ -191,11 +232,13 @@ cudaError_t launch_sample_edges(const SampleArgs& args, const Launch& launch) {
   JAXGNN_TRY(launch_kernel(launch, fill_tail, 264, kThreads, 0, args));
   if (!launch.load && args.num_places == 0) return cudaSuccess;
   const bool random = args.sample.strategy == Strategy::kRandom;
+  const bool few = args.sample.size <= kFewEdges;
   if (launch.load || !random) {
     JAXGNN_TRY(launch_kernel(launch, stepped_edges, blocks_of(args.num_places, kThreads), kThreads,
                              0, args));
   }
-  if (launch.load || random) {
+  if (launch.load || (random && few)) JAXGNN_TRY(launch_few_random_edges(args, launch));
+  if (launch.load || (random && !few)) {
     uint32_t slots = 64;
     while (slots < 2 * args.sample.size) slots *= 2;
     const size_t bytes = (slots + 2 * args.sample.size) * sizeof(uint32_t);

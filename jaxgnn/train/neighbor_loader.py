@@ -146,7 +146,8 @@ class NeighborLoader:
             None if capacity is None else tuple(capacity),
         )
         self._epoch = self._position = 0
-        jax.eval_shape(functools.partial(_sample, self._options), self._data, *self._at())
+        order = _order_of(self._options, self._data, jnp.int32(0))
+        jax.eval_shape(functools.partial(_batch, self._options), self._data, order, *self._at())
 
     def __len__(self) -> int:
         """The batches of an epoch."""
@@ -195,13 +196,17 @@ class NeighborLoader:
         steps = checks.integer(steps, "steps", 1, 2**31 - 1)
         outputs = []
         while steps > 0:
-            state, stacked, done = _scan(self._options, step, steps, self._data, state, *self._at())
+            # An epoch's length at most, so that two orders of the seeds serve a program.
+            length = min(steps, len(self))
+            state, stacked, done = _scan(
+                self._options, step, length, self._data, state, *self._at()
+            )
             # The one value that the host waits for, where it has to know.
-            count = steps if self._options.capacity is None else int(done)
+            count = length if self._options.capacity is None else int(done)
             outputs.append(jax.tree.map(lambda rows, count=count: rows[:count], stacked))
             self._advance(count)
             steps -= count
-            if steps > 0:
+            if count < length:
                 self._grow()
         if len(outputs) == 1:
             return state, outputs[0]
@@ -258,11 +263,12 @@ def _order(options: _Options, data: _Data, epoch: Array) -> Int[Array, "batches 
     return nodes[:size].reshape(options.num_batches, options.batch_size)
 
 
-def _cut(options: _Options, data: _Data, order: Array, epoch: Array, position: Array) -> Batch:
-    seeds = jax.lax.dynamic_index_in_dim(order, position, keepdims=False)
+def _cut(options: _Options, data: _Data, seeds: Array, epoch: Array, position: Array) -> Batch:
+    """The batch of these seeds; a position beyond the epoch's last is of the next epoch."""
     # Apart from the order's key, which has the epoch folded in and nothing else.
     number = epoch.astype(jnp.uint32) * jnp.uint32(options.num_batches)
-    key = jax.random.fold_in(jax.random.fold_in(data.key, np.uint32(2**31)), number + position)
+    number = number + position.astype(jnp.uint32)
+    key = jax.random.fold_in(jax.random.fold_in(data.key, np.uint32(2**31)), number)
     blocks = sample_neighbors(
         data.graph,
         seeds,
@@ -281,8 +287,10 @@ def _cut(options: _Options, data: _Data, order: Array, epoch: Array, position: A
     )
 
 
-def _sample(options: _Options, data: _Data, epoch: Array, position: Array) -> Batch:
-    return _cut(options, data, _order(options, data, epoch), epoch, position)
+@functools.partial(jax.jit, static_argnums=0)
+def _batch(options: _Options, data: _Data, order: Array, epoch: Array, position: Array) -> Batch:
+    seeds = jax.lax.dynamic_index_in_dim(order, position, keepdims=False)
+    return _cut(options, data, seeds, epoch, position)
 
 
 def scan_epoch(
@@ -316,7 +324,6 @@ def scan_epoch(
 
 
 _order_of = jax.jit(_order, static_argnums=0)
-_batch = jax.jit(_cut, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -331,34 +338,29 @@ def _scan(
 ) -> tuple[Any, Any, Array]:
     """The state, the outputs, and the steps done before one had too many nodes."""
 
-    def body(carry: Any, _: None) -> tuple[Any, Any]:
-        state, order, epoch, position, done = carry
-        batch = _cut(options, data, order, epoch, position)
+    epochs = epoch + jnp.arange(2, dtype=jnp.int32)
+    # Both orders that the steps can need: a choice within the loop would have to reach the host.
+    orders = jnp.stack([_order(options, data, epochs[0]), _order(options, data, epochs[1])])
+    first = orders.reshape(-1, options.batch_size)
+    seeds = jax.lax.dynamic_slice_in_dim(first, position, steps)
+    numbers = position + jnp.arange(steps, dtype=jnp.int32)
+
+    def body(carry: tuple[Any, Array], batch: tuple[Array, Array]) -> tuple[Any, Any]:
+        state, done = carry
+        cut = _cut(options, data, batch[0], epoch, batch[1])
         if options.capacity is None:
-            state, output = step(state, batch)
-            fits = jnp.ones((), bool)
-        else:
-            fits = ~batch.blocks.overflow & (done >= 0)
-            shapes = jax.eval_shape(step, state, batch)[1]
-            state, output = jax.lax.cond(
-                fits,
-                step,
-                lambda state, _: (
-                    state,
-                    jax.tree.map(lambda of: jnp.zeros(of.shape, of.dtype), shapes),
-                ),
-                state,
-                batch,
-            )
+            state, output = step(state, cut)
+            return (state, done), output
+        fits = ~cut.blocks.overflow & (done >= 0)
+        shapes = jax.eval_shape(step, state, cut)[1]
+
+        def leave_out(state: Any, _: Batch) -> tuple[Any, Any]:
+            return state, jax.tree.map(lambda of: jnp.zeros(of.shape, of.dtype), shapes)
+
+        state, output = jax.lax.cond(fits, step, leave_out, state, cut)
         # Negative once a step was left out: then all that follow are.
         done = jnp.where(done < 0, done, jnp.where(fits, done + 1, -done - 1))
-        position = position + 1
-        ends = position == options.num_batches
-        epoch, position = jnp.where(ends, epoch + 1, epoch), jnp.where(ends, 0, position)
-        if options.shuffle:
-            order = jax.lax.cond(ends, lambda: _order(options, data, epoch), lambda: order)
-        return (state, order, epoch, position, done), output
+        return (state, done), output
 
-    start = state, _order(options, data, epoch), epoch, position, jnp.int32(0)
-    (state, _, _, _, done), outputs = jax.lax.scan(body, start, None, length=steps)
+    (state, done), outputs = jax.lax.scan(body, (state, jnp.int32(0)), (seeds, numbers))
     return state, outputs, jnp.where(done < 0, -done - 1, done)

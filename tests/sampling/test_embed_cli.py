@@ -46,7 +46,7 @@ def test_the_embedding_is_written_and_all_combinations_run(files, capsys):
     assert text.count("rows within") == 2 and "children 2, leaves 2, batch 4" in text
     graph = Graph.from_edges([1, 2, 3, 0, 0], [0, 1, 2, 3, 4], num_nodes=6, undirected=True)
     expected = brute_force_embedding(
-        graph, files["x"], files, jax.random.key(4), num_children=3, num_leaves=3, batch_size=4
+        graph, files["x"], files, jax.random.key(4), num_children=3, num_leaves=3
     )
     np.testing.assert_allclose(np.load("out.npy"), expected, atol=1e-5)
 

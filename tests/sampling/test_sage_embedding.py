@@ -64,13 +64,38 @@ def test_sources_and_batches(graph, batch_size, widths):
     """Few sources: products at the places; wide Wa1: after the aggregation."""
     x, params = normal(NODES, WIDTH, seed=9), matrices(widths)
     for sources in ([3, 3, -1, 20], [*range(NODES), 3, -1, 3]):
-        options = SIZES | {"sources": sources, "batch_size": batch_size}
-        out = jax.jit(lambda x, o=options: sage_embedding(graph, x, params, KEY, **o))(x)
+        options = SIZES | {"sources": sources}
+
+        @jax.jit
+        def embed(x, options=options):
+            return sage_embedding(graph, x, params, KEY, batch_size=batch_size, **options)
+
+        out = embed(x)
         expected = brute_force_embedding(graph, x, params, KEY, **options)
         np.testing.assert_allclose(out, expected, atol=3e-6)
         assert not out[sources.index(-1)].any() and out[0].any()
         lengths = np.linalg.norm(np.asarray(out, np.float64), axis=1)
         assert np.all((np.abs(lengths - 1) < 1e-6) | (lengths == 0))
+
+
+@pytest.mark.parametrize(("aggr", "replace"), [("mean", True), ("max", False)])
+def test_batches_draw_what_the_whole_does(graph, aggr, replace):
+    """The result and, drawn again, the gradient; 7 divides no number of sources here."""
+    x, params = normal(NODES, WIDTH, seed=9), matrices()
+    sources = jnp.asarray([*range(NODES), 3, -1, 3], jnp.int32)
+    options = SIZES | {"sources": sources, "aggr": aggr, "replace": replace}
+
+    @functools.partial(jax.jit, static_argnames="batch_size")
+    def embed(x, batch_size):
+        embed = functools.partial(sage_embedding, batch_size=batch_size, **options)
+        out, pull = jax.vjp(lambda x: embed(graph, x, params, KEY), x)
+        return out, pull(jnp.sin(out))[0]
+
+    whole = embed(x, 65536)
+    assert np.abs(whole[0][3] - whole[0][NODES]).max() > 1e-3  # of one node, at two places
+    for batch_size in (7, 1):
+        for found, expected in zip(embed(x, batch_size), whole, strict=True):
+            np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_a_batch_is_compiled_once(graph):

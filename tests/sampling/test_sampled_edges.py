@@ -143,6 +143,18 @@ def test_long_rows(impl, name):
         assert_takes(graph, sampling, edges, counts)
 
 
+@pytest.mark.parametrize("rate", [None, 0.9])
+def test_every_small_size(rate):
+    """A GPU gives a row 4, 8, 16 or 32 lanes, and beyond that a warp and a table."""
+    rows = np.random.default_rng(0).integers(-1, 9, size=70)
+    for size in range(1, 34):
+        # Chains of collisions are likeliest where d is little above S.
+        graph = graph_of_degrees([0, 1, size, size + 1, size + 2, size + 5, 2 * size, 400, 9000])
+        sampling = SIZED["random"]._replace(sample_size=size, sample_rate=rate)
+        edges, counts = jitted(graph, rows=rows, **sampling.arguments())
+        assert_takes(graph, sampling, edges, counts, rows.tolist())
+
+
 def test_both_limits_bound_a_row():
     graph = graph_of_degrees([3, 10, 100])
     for name in ("stride", "random"):

@@ -27,7 +27,7 @@ def normalized(v):
 
 def brute_force_embedding(
     graph, x, params, key, *, num_children, num_leaves, sources=None, aggr="mean", replace=True,
-    weights=None, batch_size=65536,
+    weights=None,
 ):  # fmt: skip
     """From the equation and the lists of what is drawn; the activation is ReLU."""
     x, w1, wa1, w2, wa2 = (
@@ -46,24 +46,22 @@ def brute_force_embedding(
         return normalized(np.maximum(np.concatenate([itself, around]), 0))
 
     sources = np.arange(graph.num_receivers) if sources is None else np.asarray(sources)
-    batch_size, out = min(batch_size, max(1, len(sources))), []
-    for number, begin in enumerate(range(0, len(sources), batch_size)):
-        batch = sources[begin : begin + batch_size]
-        keys = [jax.random.fold_in(jax.random.fold_in(key, number), hop) for hop in (0, 1)]
-        children = drawn(graph, batch, keys[0], num_children, replace)
-        places = np.full((len(batch), num_children), -1)
-        for place, pairs in enumerate(children):
-            places[place, : len(pairs)] = [node for node, _ in pairs]
-        leaves = drawn(graph, places.reshape(-1), keys[1], num_leaves, replace)
-        for place, (source, pairs) in enumerate(zip(batch, children, strict=True)):
-            if source < 0:
-                out.append(np.zeros(w2.shape[1] + wa2.shape[1]))
-                continue
-            hidden = []
-            for i, (child, _) in enumerate(pairs):
-                found = leaves[place * num_children + i]
-                around = reduce(found, x[[leaf for leaf, _ in found]])
-                hidden.append(layer(x[child] @ w1, around @ wa1))
-            of_source = layer(x[source] @ w1, reduce(pairs, x[[child for child, _ in pairs]]) @ wa1)
-            out.append(layer(of_source @ w2, reduce(pairs, np.asarray(hidden)) @ wa2))
+    out = []
+    keys = [jax.random.fold_in(key, hop) for hop in (0, 1)]
+    children = drawn(graph, sources, keys[0], num_children, replace)
+    places = np.full((len(sources), num_children), -1)
+    for place, pairs in enumerate(children):
+        places[place, : len(pairs)] = [node for node, _ in pairs]
+    leaves = drawn(graph, places.reshape(-1), keys[1], num_leaves, replace)
+    for place, (source, pairs) in enumerate(zip(sources, children, strict=True)):
+        if source < 0:
+            out.append(np.zeros(w2.shape[1] + wa2.shape[1]))
+            continue
+        hidden = []
+        for i, (child, _) in enumerate(pairs):
+            found = leaves[place * num_children + i]
+            around = reduce(found, x[[leaf for leaf, _ in found]])
+            hidden.append(layer(x[child] @ w1, around @ wa1))
+        of_source = layer(x[source] @ w1, reduce(pairs, x[[child for child, _ in pairs]]) @ wa1)
+        out.append(layer(of_source @ w2, reduce(pairs, np.asarray(hidden)) @ wa2))
     return np.asarray(out)

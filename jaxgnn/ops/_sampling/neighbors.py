@@ -6,14 +6,15 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.ops._sampling.gather import gather_nodes
-from jaxgnn.ops._sampling.sampled_edges import sampled_edges
-from jaxgnn.ops._sampling.sampled_spmm import sampled_spmm
+from jaxgnn.ops._sampling.sample import Places, Sample, arguments
+from jaxgnn.ops._sampling.sampled_edges import list_edges
+from jaxgnn.ops._sampling.sampled_spmm import aggregate_places
 
 Aggregation = Literal["mean", "sum", "max"]
 
@@ -48,19 +49,31 @@ def isolated_rows(given: Operands, nodes: Int[Array, " places"]) -> Int[Array, "
     return jnp.where(alone & (nodes >= 0), nodes, -1)
 
 
+class Nodes(NamedTuple):
+    """Nodes that draw `size` neighbors each, by a key and their own ids."""
+
+    nodes: Int[Array, " places"]
+    ids: UInt32[Array, " places"]
+    key: Array
+    size: int
+
+
+def _sample(draw: Draw, graph: Graph, at: Nodes) -> tuple[Sample, Places]:
+    sample, places = arguments(graph, at.size, None, "random", at.key, draw.replace, at.nodes)
+    return sample, places._replace(ids=at.ids)
+
+
 def draw_neighbors(
-    draw: Draw, given: Operands, nodes: Int[Array, " places"], key: Array, size: int
+    draw: Draw, given: Operands, at: Nodes
 ) -> tuple[Int[Array, "places size"], Float[Array, "places size"] | None]:
     """The neighbors, -1 where a node has fewer, and the weights of their edges."""
     graph = given.graph
-    number = jnp.arange(size, dtype=jnp.int32)[None]
-    alone = isolated_rows(given, nodes)[:, None]
+    number = jnp.arange(at.size, dtype=jnp.int32)[None]
+    alone = isolated_rows(given, at.nodes)[:, None]
     itself = alone if draw.replace else jnp.where(number == 0, alone, -1)
     if graph.num_edges == 0:
-        return jnp.broadcast_to(itself, (nodes.shape[0], size)), None
-    edges, _ = sampled_edges(
-        graph, sample_size=size, strategy="random", key=key, replace=draw.replace, rows=nodes
-    )
+        return jnp.broadcast_to(itself, (at.nodes.shape[0], at.size)), None
+    edges, _ = list_edges(*_sample(draw, graph, at))
     taken = jnp.maximum(edges, 0)
     drawn = jnp.where(edges >= 0, graph.senders[taken], itself)
     if given.weights is None:
@@ -93,27 +106,16 @@ def aggregate_sampled(
     draw: Draw,
     given: Operands,
     x: Float[Array, "num_nodes width"],
-    nodes: Int[Array, " places"],
-    key: Array,
-    size: int,
+    at: Nodes,
 ) -> Float[Array, "places width"]:
     """`aggregate_drawn` of the rows of `x`, in its dtype; sums never list the neighbors' rows."""
     if draw.aggr == "max":
-        drawn, weights = draw_neighbors(draw, given, nodes, key, size)
+        drawn, weights = draw_neighbors(draw, given, at)
         return _maximum(draw, drawn, weights, x)
-    out = sampled_spmm(
-        given.graph,
-        x,
-        given.weights,
-        sample_size=size,
-        strategy="random",
-        key=key,
-        replace=draw.replace,
-        rows=nodes,
-        normalize="mean" if draw.aggr == "mean" else None,
-    )
-    times = size if draw.replace and draw.aggr == "sum" else 1
-    alone = isolated_rows(given, nodes)
+    normalize = "mean" if draw.aggr == "mean" else None
+    out = aggregate_places(*_sample(draw, given.graph, at), x, given.weights, normalize)
+    times = at.size if draw.replace and draw.aggr == "sum" else 1
+    alone = isolated_rows(given, at.nodes)
     # The rows of isolated nodes are read only where there are some.
     x, alone, any_isolated = ffi.unify_varying(x, alone, given.any_isolated)
     itself = jax.lax.cond(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int, UInt32
 
 from jaxgnn import config
 from jaxgnn._core import ffi
@@ -19,6 +19,7 @@ from jaxgnn.ops._sampling.gather import gather_nodes
 from jaxgnn.ops._sampling.neighbors import (
     Aggregation,
     Draw,
+    Nodes,
     Operands,
     aggregate_drawn,
     aggregate_sampled,
@@ -85,10 +86,10 @@ def sage_embedding(
     listed, but with `"max"`. Products with $W_{f1}$ and $W_{a1}$ are made once a node where that
     takes less work. The backward pass draws again.
 
-    Batch $b$ of `batch_size` sources draws its children with the key `fold_in(fold_in(key, b), 0)`
-    and its leaves with `fold_in(fold_in(key, b), 1)`, as `sampled_edges` with
-    `strategy="random"` does. So a `batch_size` below the number of sources is part of what
-    determines the draws.
+    Children are those that `sampled_edges` with `strategy="random"` draws for `rows=sources` with
+    the key `fold_in(key, 0)`, leaves those for all sources' children, -1 where there are fewer,
+    with `fold_in(key, 1)`. So what a source draws depends on its place in `sources` and not on
+    `batch_size`. Places of leaves count modulo $2^{32}$.
 
     Args:
         graph: the graph, square; neighbors are a node's senders.
@@ -205,14 +206,15 @@ def _embed(
     )
 
     @jax.checkpoint
-    def one(given: Operands, tables: _Tables, matrices: _Weights, batch: Array, nodes: Array):
-        return _embed_batch(plan, given, tables, matrices, jax.random.fold_in(key, batch), nodes)
+    def one(given: Operands, tables: _Tables, matrices: _Weights, first: Array, nodes: Array):
+        return _embed_batch(plan, given, tables, matrices, key, first, nodes)
 
     count = -(-nodes.shape[0] // batch_size)
     if count == 1:
-        return one(given, tables, matrices, jnp.int32(0), nodes)
+        return one(given, tables, matrices, jnp.uint32(0), nodes)
     padded = jnp.pad(nodes, (0, count * batch_size - nodes.shape[0]), constant_values=-1)
-    batches = (jnp.arange(count, dtype=jnp.int32), padded.reshape(count, batch_size))
+    firsts = jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(batch_size)
+    batches = (firsts, padded.reshape(count, batch_size))
     out = jax.lax.map(lambda batch: one(given, tables, matrices, *batch), batches)
     return out.reshape(count * batch_size, -1)[: nodes.shape[0]]
 
@@ -223,24 +225,30 @@ def _embed_batch(
     tables: _Tables,
     matrices: _Weights,
     key: Array,
+    first: UInt32[Array, ""],
     nodes: Int[Array, " batch"],
 ) -> Float[Array, "batch width"]:
+    """The embedding of the sources from place `first` on, which draw by their place in all."""
     dtype = tables.itself.dtype
     nodes = jnp.where(nodes < given.graph.num_receivers, nodes, -1)
     keys = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
-    children, child_weights = draw_neighbors(plan.draw, given, nodes, keys[0], plan.num_children)
+    ids = first + jnp.arange(nodes.shape[0], dtype=jnp.uint32)
+    sources = Nodes(nodes, ids, keys[0], plan.num_children)
+    children, child_weights = draw_neighbors(plan.draw, given, sources)
+    slots = jnp.arange(plan.num_children, dtype=jnp.uint32)
+    child_ids = (ids[:, None] * jnp.uint32(plan.num_children) + slots[None]).reshape(-1)
 
-    def first_layer(nodes: Int[Array, " places"], key: Array, size: int) -> Array:
-        itself = gather_nodes(nodes, tables.itself)
+    def first_layer(at: Nodes) -> Array:
+        itself = gather_nodes(at.nodes, tables.itself)
         if not plan.project_self:
             itself = _project(itself, matrices.Wf1)
-        around = aggregate_sampled(plan.draw, given, tables.neighbors, nodes, key, size)
+        around = aggregate_sampled(plan.draw, given, tables.neighbors, at)
         if not plan.project_neighbors:
             around = _project(around, matrices.Wa1)
         return _normalize(plan, itself, around).astype(dtype)
 
-    of_children = first_layer(children.reshape(-1), keys[1], plan.num_leaves)
-    of_sources = first_layer(nodes, keys[0], plan.num_children)
+    of_children = first_layer(Nodes(children.reshape(-1), child_ids, keys[1], plan.num_leaves))
+    of_sources = first_layer(sources)
     of_children = of_children.reshape(*children.shape, of_children.shape[-1])
     around = aggregate_drawn(plan.draw, children, child_weights, of_children).astype(dtype)
     out = _normalize(plan, _project(of_sources, matrices.Wf2), _project(around, matrices.Wa2))

@@ -90,6 +90,19 @@ def sampled_spmm(
     et al., "DropEdge" (ICLR 2020), section 2.
     """
     sample, places = arguments(graph, sample_size, sample_rate, strategy, key, replace, rows)
+    return aggregate_places(sample, places, x, weights, normalize, impl)
+
+
+def aggregate_places(
+    sample: Sample,
+    places: Places,
+    x: Float[Array, "num_senders *rest"],
+    weights: Float[Array, "num_edges *heads"] | None = None,
+    normalize: Normalize | None = None,
+    impl: Impl = None,
+) -> Float[Array, "places *rest"]:
+    """`sampled_spmm` of a checked sample, where places may draw by ids."""
+    graph = places.graph
     checks.choice(normalize, "normalize", (None, "mean", "rescale", "gcn"))
     x = checks.floating_rows(x, "x", graph.num_senders, "sender")
     dtype = accumulation_dtype(x.dtype)
