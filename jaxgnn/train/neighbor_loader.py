@@ -317,10 +317,10 @@ def scan_epoch(
     options = _Options(num_neighbors, batch_size, batches, True, replace, deduplicate, None)
     order = _order(options, data, epoch)
 
-    def body(state: State, position: Array) -> tuple[State, Any]:
-        return step(state, _cut(options, data, order, epoch, position))
+    def body(state: State, batch: tuple[Array, Array]) -> tuple[State, Any]:
+        return step(state, _cut(options, data, batch[0], epoch, batch[1]))
 
-    return jax.lax.scan(body, state, jnp.arange(batches, dtype=jnp.int32))
+    return jax.lax.scan(body, state, (order, jnp.arange(batches, dtype=jnp.int32)))
 
 
 _order_of = jax.jit(_order, static_argnums=0)

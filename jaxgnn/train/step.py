@@ -96,8 +96,11 @@ class Program(NamedTuple):
     def step_on(self, state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, ""]]:
         """One step of gradient descent on the seeds of a batch, and the loss before it."""
 
+        labels = batch.labels
+        assert labels is not None
+
         def loss(model):
-            return mean_loss(batch.labels, model(batch.blocks, batch.features), batch.mask)
+            return mean_loss(labels, model(batch.blocks, batch.features), batch.mask)
 
         return self._descend(state, loss)
 
@@ -109,6 +112,7 @@ class Program(NamedTuple):
             count = batch.mask.sum().astype(loss.dtype)
             return state, (loss * count, count)
 
+        assert state.seed is not None
         # The epoch, and with it each batch, follows from the state: a run that is continued
         # draws what it would have drawn.
         state, (losses, counts) = scan_epoch(

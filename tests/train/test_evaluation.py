@@ -28,7 +28,10 @@ from jaxgnn_cli import main
 from tests.support.small_sets import small
 from tests.support.training import SMALL, prepare, toy
 
-LATER = ("sample_size", "sample_rate", "strategy", "fixed_sample")
+LATER = (
+    *("sample_size", "sample_rate", "strategy", "fixed_sample"),
+    *("num_neighbors", "batch_size", "replace", "deduplicate"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,116 @@
+"""Training on mini-batches: an epoch's steps, its batches, continued runs, and what is refused."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxgnn.train import ConfigError, NeighborLoader, Task, TrainConfig, build
+from jaxgnn.train.step import steps_done
+from jaxgnn_cli import main
+from tests.support.small_sets import small
+from tests.support.training import NODES, toy
+
+CONFIG = TrainConfig(
+    model="sage", hidden=8, layers=2, norm="batch", num_neighbors="4,3", batch_size=6, dropout=0.3
+)
+
+
+def task_of(dataset) -> Task:
+    return Task.from_dataset(dataset, dataset.splits["only"])
+
+
+def test_an_epoch_is_a_step_on_each_batch_of_the_loader():
+    """As by a loader over the training nodes, and the mean loss of their seeds."""
+    task = task_of(toy())
+    program, state = build(CONFIG, task)
+    seeds = int(task.train.sum())
+    assert seeds % 6 != 0
+    step = jax.jit(program.step)
+    state, loss = step(state, task)
+    assert steps_done(state.optimizer) == -(-seeds // 6)
+
+    loader = NeighborLoader(
+        *(task.graph, task.features, task.labels, [4, 3]),
+        input_nodes=np.asarray(task.train),
+        batch_size=6,
+        seed=CONFIG.seed,
+    )
+    _, expected = build(CONFIG, task)
+    total = 0.0
+    for epoch in range(2):
+        for batch in loader:
+            expected, of_batch = jax.jit(program.step_on)(expected, batch)
+            total += float(of_batch) * int(batch.mask.sum())
+        if epoch == 0:
+            np.testing.assert_allclose(loss, total / seeds, rtol=1e-5)
+    state, _ = step(state, task)
+    for actual, wanted in zip(*map(jax.tree.leaves, (state.params, expected.params)), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "float16", "deduplicate": True},
+        {"model": "gat", "heads": 2, "replace": True},
+        {"model": "gcn", "activation": "maxk", "k": 3, "input_layer": True, "batch_size": 1024},
+    ],
+)
+def test_models_learn(changes):
+    task = task_of(toy())
+    program, state = build(dataclasses.replace(CONFIG, learning_rate=0.02, **changes), task)
+    step = jax.jit(program.step)
+    losses = []
+    for _ in range(30):
+        state, loss = step(state, task)
+        losses.append(float(loss))
+    assert np.mean(losses[-5:]) < 0.6 * losses[0]
+    logits = program.logits(state.params, state.rest, task)
+    assert logits.shape == (NODES, 3)
+    assert jnp.mean(jnp.argmax(logits, -1) == task.labels) > 0.8
+
+
+def test_a_run_goes_on_as_it_would_have(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small(tmp_path / "small.npz")
+    options = ["--num-neighbors", "4,3", "--batch-size", "3", "--patience", "0", "--epochs", "8"]
+    options += ["--model", "sage", "--hidden", "8", "--layers", "2", "--checkpoint-interval", "4"]
+    assert main(["train", "small.npz", *options, "--run-directory", "whole"]) == 0
+    shutil.copytree("whole", "part")
+    shutil.rmtree(max((tmp_path / "part" / "checkpoints").iterdir(), key=lambda path: path.name))
+    (tmp_path / "part" / "summary.json").unlink()
+    assert main(["train", "--run-directory", "part", "--resume"]) == 0
+
+    def losses(run):
+        lines = (tmp_path / run / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line)["loss"] for line in lines]
+
+    assert len(losses("whole")) == 8
+    assert losses("part") == losses("whole")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_neighbors": "4"}, "--num-neighbors: expected one for each of 2 layers, got 1"),
+        ({"num_neighbors": "4,-1"}, "--num-neighbors: expected integers from 1 to 4096"),
+        ({"num_neighbors": ""}, "--batch-size: expected --num-neighbors with it, got none"),
+        ({"sample_size": 3}, "--num-neighbors: expected no --sample-size"),
+        ({"model": "mlp"}, "--num-neighbors: expected a model that looks at the graph"),
+        ({"num_neighbors": "4096,4096", "batch_size": 1024}, None),
+    ],
+)
+def test_what_does_not_fit_is_named(changes, message):
+    def attempt():
+        return build(dataclasses.replace(CONFIG, **changes).check(), task_of(toy()))
+
+    if message is None:  # the batch is cut to the training nodes
+        assert attempt()[0].batches.batch_size == int(task_of(toy()).train.sum())
+    else:
+        with pytest.raises(ConfigError, match=message):
+            attempt()
