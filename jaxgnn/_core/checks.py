@@ -70,6 +70,13 @@ def integer(value: Any, name: str, least: int, most: int) -> int:
     return number
 
 
+def boolean(value: Any, name: str) -> bool:
+    """`value` as it is: a number in its place is most often another argument's."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: expected True or False, got {value!r}")
+    return value
+
+
 def matrix(x: Any, name: str, rows: int, columns: int) -> Array:
     """`x` as an array of a supported floating dtype and exactly this shape."""
     array = floating(x, name)

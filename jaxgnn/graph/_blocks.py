@@ -61,30 +61,37 @@ class Blocks:
 
     def take(self, values: Shaped[Array, "num_nodes *rest"]) -> Shaped[Array, "places *rest"]:
         """The rows of each place's node, 0 for padding."""
-        return _take(values, self.nodes)
+        return take_rows(values, self.nodes)
 
     def take_edges(self, values: Shaped[Array, "num_edges *rest"]) -> Shaped[Array, "edges *rest"]:
         """The rows of each edge, of data in the graph's edge order; 0 for padding."""
-        return _take(values, self.edges)
+        return take_rows(values, self.edges)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{graph.num_receivers} <- {graph.num_senders}" for graph in self.graphs)
         return f"Blocks(num_seeds={self.num_seeds}, layers=[{sizes}])"
 
 
-def _take(values: Array, rows: Int[Array, " rows"]) -> Array:
+def take_rows(
+    values: Shaped[Array, "count *rest"], rows: Int[Array, " rows"]
+) -> Shaped[Array, "rows *rest"]:
+    """`values[rows]`, 0 for padding."""
     values = jnp.asarray(values)
-    # Not the number -1: it would be the last row.
-    rows = jnp.where(rows < 0, values.shape[0], rows)
-    return values.at[rows].get(mode="fill", fill_value=0)
+    return values.at[padding_outside(rows, values.shape[0])].get(mode="fill", fill_value=0)
+
+
+def padding_outside(rows: Int[Array, " rows"], count: int) -> Int[Array, " rows"]:
+    """Padding out of range: -1 would be the last of `count`."""
+    return jnp.where(rows < 0, count, rows)
 
 
 def squared(graph: Graph) -> Graph:
     """A layer's graph as a square one: the senders that receive nothing are receivers, too."""
     more = graph.num_senders - graph.num_receivers
     end = jnp.full(more, graph.num_edges, graph.row_offsets.dtype)
-    loops = (graph.senders == graph.receivers).astype(jnp.int32)
-    loops = jnp.zeros(graph.num_senders, jnp.int32).at[graph.receivers].add(loops)
+    receivers = graph.receivers
+    loops = (graph.senders == receivers).astype(jnp.int32)
+    loops = jnp.zeros(graph.num_senders, jnp.int32).at[receivers].add(loops)
     return dataclasses.replace(
         graph,
         row_offsets=jnp.concatenate([graph.row_offsets, end]),

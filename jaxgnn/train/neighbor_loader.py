@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
 from jaxgnn._core import checks
 from jaxgnn.graph import Blocks, Graph, graph_argument
+from jaxgnn.graph._blocks import take_rows
 from jaxgnn.ops import sample_neighbors
 
 State = TypeVar("State")
@@ -120,9 +121,8 @@ class NeighborLoader:
     ):
         graph = graph_argument(graph)
         batch_size = checks.integer(batch_size, "batch_size", 1, 2**31 - 2)
-        for name, value in (("shuffle", shuffle), ("drop_last", drop_last)):
-            if not isinstance(value, bool):
-                raise TypeError(f"{name}: expected True or False, got {value!r}")
+        checks.boolean(shuffle, "shuffle")
+        checks.boolean(drop_last, "drop_last")
         nodes = _input_nodes(input_nodes, graph.num_nodes)
         whole = nodes.size // batch_size if drop_last else -(-nodes.size // batch_size)
         if whole == 0:
@@ -137,13 +137,13 @@ class NeighborLoader:
             jax.random.key(checks.integer(seed, "seed", 0, 2**32 - 1)),
         )
         self._options = _Options(
-            tuple(num_neighbors),
+            _static(num_neighbors),
             batch_size,
             whole,
             shuffle,
             replace,
             deduplicate,
-            None if capacity is None else tuple(capacity),
+            _static(capacity),
         )
         self._epoch = self._position = 0
         order = _order_of(self._options, self._data, jnp.int32(0))
@@ -244,6 +244,11 @@ def _input_nodes(nodes: Any, num_nodes: int) -> np.ndarray:
     return nodes.astype(np.int32)
 
 
+def _static(values: Any) -> Any:
+    """A sequence as a part of a static argument; `sample_neighbors` names what is none."""
+    return tuple(values) if isinstance(values, Sequence) and not isinstance(values, str) else values
+
+
 def _rows(values: Any, name: str, num_nodes: int) -> Array | None:
     if values is None:
         return None
@@ -278,11 +283,10 @@ def _cut(options: _Options, data: _Data, seeds: Array, epoch: Array, position: A
         deduplicate=options.deduplicate,
         capacity=options.capacity,
     )
-    of_seeds = jnp.where(seeds < 0, data.graph.num_nodes, seeds)
     return Batch(
         blocks,
         None if data.features is None else blocks.take(data.features),
-        None if data.labels is None else data.labels.at[of_seeds].get(mode="fill", fill_value=0),
+        None if data.labels is None else take_rows(data.labels, seeds),
         seeds,
     )
 
@@ -291,6 +295,64 @@ def _cut(options: _Options, data: _Data, seeds: Array, epoch: Array, position: A
 def _batch(options: _Options, data: _Data, order: Array, epoch: Array, position: Array) -> Batch:
     seeds = jax.lax.dynamic_index_in_dim(order, position, keepdims=False)
     return _cut(options, data, seeds, epoch, position)
+
+
+_order_of = jax.jit(_order, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _scan(
+    options: _Options,
+    step: Callable[[Any, Batch], tuple[Any, Any]],
+    steps: int,
+    data: _Data,
+    state: Any,
+    epoch: Array,
+    position: Array,
+) -> tuple[Any, Any, Array]:
+    """The state, the outputs, and the steps done before one had too many nodes."""
+    # Both orders that the steps can need: a choice within the loop would have to reach the host.
+    orders = jnp.concatenate([_order(options, data, epoch), _order(options, data, epoch + 1)])
+    seeds = jax.lax.dynamic_slice_in_dim(orders, position, steps)
+    numbers = position + jnp.arange(steps, dtype=jnp.int32)
+
+    if options.capacity is None:
+        state, outputs = _scan_batches(options, step, data, state, epoch, seeds, numbers)
+        return state, outputs, jnp.int32(steps)
+
+    def body(carry: tuple[Any, Array], batch: tuple[Array, Array]) -> tuple[Any, Any]:
+        state, done = carry
+        cut = _cut(options, data, batch[0], epoch, batch[1])
+        fits = ~cut.blocks.overflow & (done >= 0)
+        shapes = jax.eval_shape(step, state, cut)[1]
+
+        def leave_out(state: Any, _: Batch) -> tuple[Any, Any]:
+            return state, jax.tree.map(lambda of: jnp.zeros(of.shape, of.dtype), shapes)
+
+        state, output = jax.lax.cond(fits, step, leave_out, state, cut)
+        # Negative once a step was left out: then all that follow are.
+        done = jnp.where(done < 0, done, jnp.where(fits, done + 1, -done - 1))
+        return (state, done), output
+
+    (state, done), outputs = jax.lax.scan(body, (state, jnp.int32(0)), (seeds, numbers))
+    return state, outputs, jnp.where(done < 0, -done - 1, done)
+
+
+def _scan_batches(
+    options: _Options,
+    step: Callable[[State, Batch], tuple[State, Any]],
+    data: _Data,
+    state: State,
+    epoch: Array,
+    seeds: Int[Array, "steps batch_size"],
+    numbers: Int[Array, " steps"],
+) -> tuple[State, Any]:
+    """`jax.lax.scan` of `step` over the batches of these seeds and numbers."""
+
+    def body(state: State, batch: tuple[Array, Array]) -> tuple[State, Any]:
+        return step(state, _cut(options, data, batch[0], epoch, batch[1]))
+
+    return jax.lax.scan(body, state, (seeds, numbers))
 
 
 def scan_epoch(
@@ -315,52 +377,5 @@ def scan_epoch(
     batches = -(-input_nodes.shape[0] // batch_size)
     data = _Data(graph, features, labels, input_nodes, key)
     options = _Options(num_neighbors, batch_size, batches, True, replace, deduplicate, None)
-    order = _order(options, data, epoch)
-
-    def body(state: State, batch: tuple[Array, Array]) -> tuple[State, Any]:
-        return step(state, _cut(options, data, batch[0], epoch, batch[1]))
-
-    return jax.lax.scan(body, state, (order, jnp.arange(batches, dtype=jnp.int32)))
-
-
-_order_of = jax.jit(_order, static_argnums=0)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _scan(
-    options: _Options,
-    step: Callable[[Any, Batch], tuple[Any, Any]],
-    steps: int,
-    data: _Data,
-    state: Any,
-    epoch: Array,
-    position: Array,
-) -> tuple[Any, Any, Array]:
-    """The state, the outputs, and the steps done before one had too many nodes."""
-
-    epochs = epoch + jnp.arange(2, dtype=jnp.int32)
-    # Both orders that the steps can need: a choice within the loop would have to reach the host.
-    orders = jnp.stack([_order(options, data, epochs[0]), _order(options, data, epochs[1])])
-    first = orders.reshape(-1, options.batch_size)
-    seeds = jax.lax.dynamic_slice_in_dim(first, position, steps)
-    numbers = position + jnp.arange(steps, dtype=jnp.int32)
-
-    def body(carry: tuple[Any, Array], batch: tuple[Array, Array]) -> tuple[Any, Any]:
-        state, done = carry
-        cut = _cut(options, data, batch[0], epoch, batch[1])
-        if options.capacity is None:
-            state, output = step(state, cut)
-            return (state, done), output
-        fits = ~cut.blocks.overflow & (done >= 0)
-        shapes = jax.eval_shape(step, state, cut)[1]
-
-        def leave_out(state: Any, _: Batch) -> tuple[Any, Any]:
-            return state, jax.tree.map(lambda of: jnp.zeros(of.shape, of.dtype), shapes)
-
-        state, output = jax.lax.cond(fits, step, leave_out, state, cut)
-        # Negative once a step was left out: then all that follow are.
-        done = jnp.where(done < 0, done, jnp.where(fits, done + 1, -done - 1))
-        return (state, done), output
-
-    (state, done), outputs = jax.lax.scan(body, (state, jnp.int32(0)), (seeds, numbers))
-    return state, outputs, jnp.where(done < 0, -done - 1, done)
+    numbers = jnp.arange(batches, dtype=jnp.int32)
+    return _scan_batches(options, step, data, state, epoch, _order(options, data, epoch), numbers)

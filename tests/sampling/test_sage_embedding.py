@@ -213,7 +213,7 @@ def test_graphs_without_edges_nodes_or_signal():
         ({"num_leaves": -1}, ValueError, "num_leaves: expected an integer from 1"),
         ({"batch_size": 0}, ValueError, "batch_size: expected"),
         ({"num_children": 4096, "num_leaves": 4096, "sources": [0] * 200}, ValueError, "2\\^31"),
-        ({"sources": [NODES]}, ValueError, "sources: expected receivers below 24"),
+        ({"sources": [NODES]}, ValueError, "sources: expected nodes below 24"),
         ({"replace": 1}, TypeError, "replace: expected True or False, got 1"),
         ({"activation": "relu"}, TypeError, "activation: expected a function, got 'relu'"),
         ({"key": 3}, TypeError, "key: expected a JAX key"),

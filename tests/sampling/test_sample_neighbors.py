@@ -254,7 +254,7 @@ def test_more_neighbors_than_a_chunk():
         ({"num_neighbors": [4, -1]}, r"num_neighbors\[1\]: expected"),
         ({"num_neighbors": []}, "num_neighbors: expected a number for each hop"),
         ({"num_neighbors": 4}, "num_neighbors: expected a number for each hop"),
-        ({"seeds": np.array([60])}, "seeds: expected receivers below 60"),
+        ({"seeds": np.array([60])}, "seeds: expected nodes below 60"),
         ({"seeds": np.array([0.5])}, "seeds: expected integers"),
         ({"key": None}, "key: expected a JAX key"),
         ({"replace": 1}, "replace: expected True or False"),

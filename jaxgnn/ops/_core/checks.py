@@ -1,6 +1,7 @@
 """Argument checks shared by the operations: those of every layer, and of the graph."""
 
 from jaxgnn._core.checks import (
+    boolean,
     choice,
     edge_weights,
     floating,
@@ -13,6 +14,7 @@ from jaxgnn._core.checks import (
 from jaxgnn.graph import graph_argument
 
 __all__ = [
+    "boolean",
     "choice",
     "edge_weights",
     "floating",

@@ -134,8 +134,7 @@ def sage_embedding(
         num_leaves = num_children
     num_leaves = checks.integer(num_leaves, "num_leaves", 1, LARGEST_SAMPLE)
     checks.choice(aggr, "aggr", ("mean", "sum", "max"))
-    if not isinstance(replace, bool):
-        raise TypeError(f"replace: expected True or False, got {replace!r}")
+    checks.boolean(replace, "replace")
     if not callable(activation):
         raise TypeError(f"activation: expected a function, got {activation!r}")
     batch_size = checks.integer(batch_size, "batch_size", 1, MOST_PLACES)

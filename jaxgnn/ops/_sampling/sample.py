@@ -80,8 +80,7 @@ def arguments(
     """The arguments that sampling operations share, checked."""
     checks.graph_argument(graph)
     checks.choice(strategy, "strategy", STRATEGIES)
-    if not isinstance(replace, bool):
-        raise TypeError(f"replace: expected True or False, got {replace!r}")
+    checks.boolean(replace, "replace")
     if replace and strategy != "random":
         raise ValueError(f"replace: expected False with strategy={strategy!r}, got True")
     size, rate = limits(sample_size, sample_rate, strategy, replace, rows)
@@ -147,7 +146,7 @@ def receivers(rows: Any, num_receivers: int, name: str = "rows") -> Int[Array, "
     known = rows if not isinstance(rows, Tracer) else np.zeros(0, np.int32)
     for wrong in known[(known < -1) | (known >= num_receivers)][:1]:
         raise ValueError(
-            f"{name}: expected receivers below {num_receivers}, or -1 for padding, got {wrong}"
+            f"{name}: expected nodes below {num_receivers}, or -1 for padding, got {wrong}"
         )
     if rows.dtype.itemsize > 4 or rows.dtype == np.uint32:
         # Out of range before and after.

@@ -87,9 +87,8 @@ def sample_neighbors(
     checks.graph_argument(graph)
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got {graph}")
-    for name, value in (("replace", replace), ("deduplicate", deduplicate)):
-        if not isinstance(value, bool):
-            raise TypeError(f"{name}: expected True or False, got {value!r}")
+    checks.boolean(replace, "replace")
+    checks.boolean(deduplicate, "deduplicate")
     sizes = _numbers(num_neighbors, "num_neighbors", LARGEST_SAMPLE)
     limits = _capacities(capacity, len(sizes), deduplicate)
     key = checks.key(key, "key")

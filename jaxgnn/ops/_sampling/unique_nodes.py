@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from jaxgnn.graph._blocks import padding_outside
+
 if TYPE_CHECKING:
     from jaxgnn.ops._sampling.hops import Level
 
@@ -46,9 +48,9 @@ def number_nodes(
         table = jnp.full(num_nodes, _UNSEEN, jnp.int32)
         for level in levels:
             place = level.first + jnp.arange(level.count, dtype=jnp.int32)
-            table = table.at[_inside(level.nodes, num_nodes)].min(place, mode="drop")
+            table = table.at[padding_outside(level.nodes, num_nodes)].min(place, mode="drop")
     met = first + jnp.arange(nodes.shape[0], dtype=jnp.int32)
-    at = _inside(nodes, num_nodes)
+    at = padding_outside(nodes, num_nodes)
     # Old nodes have smaller places than any that is met now.
     table = table.at[at].min(met, mode="drop")
     new = (nodes >= 0) & (table.at[at].get(mode="fill", fill_value=-1) == met)
@@ -60,8 +62,3 @@ def number_nodes(
     added = jnp.full(capacity, -1, jnp.int32)
     added = added.at[jnp.where(new, rank, capacity)].set(nodes, mode="drop")
     return table, columns, added, jnp.sum(new, dtype=jnp.int32) > capacity
-
-
-def _inside(nodes: Array, num_nodes: int) -> Array:
-    """Padding out of range: -1 would be the last node."""
-    return jnp.where(nodes < 0, num_nodes, nodes)
