@@ -5,15 +5,26 @@
 #pragma once
 
 #include "common/philox.h"
+#include "common/race.h"
 #include "common/rows.h"
 
 namespace jaxgnn::sampling {
 
 // By their FFI attribute. kBucket, kFastRand and kStride take the edges (first + step j) mod d of a
-// row of d edges.
-enum class Strategy : int64_t { kBucket, kFastRand, kStride, kRandom, kReplace };
+// row of d edges. kLabor and kRace take the k smallest of a row by a word of each edge: kLabor by
+// the sender's, kRace by the time of a race. kWeighted draws with replacement by prefix sums.
+enum class Strategy : int64_t {
+  kBucket,
+  kFastRand,
+  kStride,
+  kRandom,
+  kReplace,
+  kLabor,
+  kRace,
+  kWeighted
+};
 
-constexpr int64_t kMostEdges = 4096;             // of a row, by kRandom
+constexpr int64_t kMostEdges = 4096;             // of a row, from kRandom on
 constexpr int64_t kAllEdges = int64_t{1} << 32;  // the rate 1
 
 // Which edges the rows take: at most `size`, and at most the share rate / 2^32 of a row, rounded
@@ -32,8 +43,10 @@ struct Sample {
 struct SampleArgs {
   Rows rows;
   Sample sample;
-  const int32_t* places;  // [num_places], or null for all rows
-  const uint32_t* ids;    // [num_places], what each place draws by, or null for its own number
+  const int32_t* places;       // [num_places], or null for all rows
+  const uint32_t* ids;         // [num_places], what each place draws by, or null for its own number
+  const int32_t* log_weights;  // [num_edges], of kRace: fixed_log2, or kZeroWeight
+  const uint64_t* weights_up_to;  // [num_edges], of kWeighted: the sums of all weights so far
   int64_t num_places;
   const int32_t* offsets;  // [num_places + 1]
   int64_t capacity;
@@ -119,11 +132,49 @@ JAXGNN_PHILOX uint32_t below(uint32_t word, uint32_t bound) {
   return static_cast<uint32_t>((uint64_t{word} * bound) >> 32);
 }
 
-// How many edges a row of d takes.
+JAXGNN_PHILOX bool with_replacement(const Sample& sample) {
+  return sample.strategy == Strategy::kReplace || sample.strategy == Strategy::kWeighted;
+}
+
+JAXGNN_PHILOX bool takes_smallest(const Sample& sample) {
+  return sample.strategy == Strategy::kLabor || sample.strategy == Strategy::kRace;
+}
+
+// How many edges a row of d takes. Of kRace and kWeighted, which skip edges of weight 0: at most.
 JAXGNN_PHILOX uint32_t edges_taken(const Sample& sample, uint32_t d) {
-  if (sample.strategy == Strategy::kReplace) return d > 0 ? static_cast<uint32_t>(sample.size) : 0;
+  if (with_replacement(sample)) return d > 0 ? static_cast<uint32_t>(sample.size) : 0;
   const uint64_t share = (static_cast<uint64_t>(sample.rate) * d + (kAllEdges - 1)) >> 32;
   return static_cast<uint32_t>(share < static_cast<uint64_t>(sample.size) ? share : sample.size);
+}
+
+// Draw number `draw` of a row of d > 0 edges from `begin` on, with replacement.
+JAXGNN_PHILOX uint32_t replaced_edge(const SampleArgs& args, uint32_t id, uint32_t draw,
+                                     int64_t begin, uint32_t d) {
+  const uint32_t word = draw_word(id, draw, args.sample.key);
+  if (args.sample.strategy == Strategy::kReplace) return below(word, d);
+  // The first edge whose sum is beyond the word's share of the row's. Sums wrap, differences do
+  // not.
+  const uint64_t* sums = args.weights_up_to + begin;
+  const uint64_t before = begin > 0 ? sums[-1] : 0;
+  const uint64_t total = sums[d - 1] - before;
+  const uint64_t at = (total >> 32) * word + (((total & 0xffffffffu) * word) >> 32);
+  uint32_t low = 0, high = d - 1;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (sums[middle] - before > at) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+// What edge j of a row is ordered by, kNever if it is not to be taken; `sender` is for kLabor.
+JAXGNN_PHILOX uint32_t order_word(const SampleArgs& args, uint32_t id, uint32_t j, int64_t begin,
+                                  uint32_t sender) {
+  if (args.sample.strategy == Strategy::kLabor) return draw_word(sender, 0, args.sample.key);
+  return race_time(draw_word(id, j, args.sample.key), args.log_weights[begin + j]);
 }
 
 // The first number from `from` on that has no common divisor with d; at most d + 1.

@@ -22,7 +22,7 @@ inline void edge_numbers(Check& check, const AnyBuffer& edges, int64_t capacity,
 
 template <class Launch>
 Error sample_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer places,
-                   AnyBuffer offsets, AnyBuffer key, AnyBuffer ids, Result edges,
+                   AnyBuffer offsets, AnyBuffer key, AnyBuffer ids, AnyBuffer weights, Result edges,
                    Result sampled_columns, Int<attr::strategy> strategy,
                    Int<attr::sample_size> size, Int<attr::sample_rate> rate) {
   Check check("jaxgnn_sample_edges");
@@ -32,7 +32,7 @@ Error sample_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyB
   args.num_places = count(offsets) - 1;
   args.capacity = dim(count(*edges) > 0 ? *edges : *sampled_columns, 0);
   args.sample = {static_cast<Strategy>(*strategy), *size, *rate, key_words(check, key)};
-  check.that(*strategy >= 0 && *strategy <= 4, "strategy must be from 0 to 4");
+  check.that(*strategy >= 0 && *strategy <= 7, "strategy must be from 0 to 7");
   const bool drawn = *strategy >= static_cast<int64_t>(Strategy::kRandom);
   check.that(*size >= 1 && *size <= INT32_MAX, "sample_size must be a positive 32-bit number");
   check.that(!drawn || *size <= kMostEdges, "sample_size must be at most 4096 for random edges");
@@ -50,6 +50,14 @@ Error sample_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyB
   if (count(ids) > 0) {
     check.vector(ids, xla::ffi::U32, args.num_places, "ids must be uint32 [places]");
     args.ids = static_cast<const uint32_t*>(ids.untyped_data());
+  }
+  if (args.sample.strategy == Strategy::kRace) {
+    check.vector(weights, xla::ffi::S32, args.rows.num_edges, "weights must be int32 [num_edges]");
+    args.log_weights = static_cast<const int32_t*>(weights.untyped_data());
+  } else if (args.sample.strategy == Strategy::kWeighted) {
+    check.vector(weights, xla::ffi::U32, 2 * args.rows.num_edges,
+                 "weights must be uint32 [2 * num_edges]");
+    args.weights_up_to = static_cast<const uint64_t*>(weights.untyped_data());
   }
   if (count(*edges) > 0) {
     edge_numbers(check, *edges, args.capacity, from);

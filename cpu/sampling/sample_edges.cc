@@ -87,7 +87,45 @@ class Floyd {
   uint32_t taken_[kMostEdges];
 };
 
-void sample_place(const SampleArgs& args, int64_t place, Floyd* floyd) {
+// The k edges of a row whose words are the smallest, of equal ones the first: a heap of those so
+// far with the largest on top. They come in the order of the row.
+class Smallest {
+ public:
+  uint32_t take(const SampleArgs& args, uint32_t id, int64_t begin, uint32_t d, uint32_t k,
+                const Output& out, int64_t place) {
+    uint32_t count = 0;
+    for (uint32_t j = 0; j < d; ++j) {
+      const bool labor = args.sample.strategy == Strategy::kLabor;
+      const uint32_t sender = labor ? static_cast<uint32_t>(column_of(args.rows, begin + j)) : 0;
+      const uint32_t word = order_word(args, id, j, begin, sender);
+      if (word == kNever && !labor) continue;
+      const uint64_t entry = uint64_t{word} << 32 | j;
+      if (count < k) {
+        heap_[count++] = entry;
+        std::push_heap(heap_, heap_ + count);
+      } else if (entry < heap_[0]) {
+        std::pop_heap(heap_, heap_ + count);
+        heap_[count - 1] = entry;
+        std::push_heap(heap_, heap_ + count);
+      }
+    }
+    std::sort(heap_, heap_ + count,
+              [](uint64_t a, uint64_t b) { return uint32_t(a) < uint32_t(b); });
+    for (uint32_t i = 0; i < count; ++i) out.put(place + i, uint32_t(heap_[i]));
+    return count;
+  }
+
+ private:
+  uint64_t heap_[kMostEdges];
+};
+
+// What the rows of an item share.
+struct Scratch {
+  Floyd floyd;
+  Smallest smallest;
+};
+
+void sample_place(const SampleArgs& args, int64_t place, Scratch* scratch) {
   const Rows& rows = args.rows;
   const Sample& sample = args.sample;
   const int64_t first = args.offsets[place], last = args.offsets[place + 1];
@@ -97,17 +135,19 @@ void sample_place(const SampleArgs& args, int64_t place, Floyd* floyd) {
   const int64_t begin = inside ? row_begin(rows, row) : 0;
   const int64_t end = inside ? row_begin(rows, row + 1) : 0;
   const uint32_t d = static_cast<uint32_t>(max_of(end - begin, 0));
-  const uint32_t taken = static_cast<uint32_t>(min_of(edges_taken(sample, d), last - first));
+  uint32_t taken = static_cast<uint32_t>(min_of(edges_taken(sample, d), last - first));
   const uint32_t id = id_of(args, place);
   const Output out{args, begin};
-  if (sample.strategy == Strategy::kReplace) {
+  if (with_replacement(sample)) {
     for (uint32_t j = 0; j < taken; ++j) {
-      out.put(first + j, below(draw_word(id, j, sample.key), d));
+      out.put(first + j, replaced_edge(args, id, j, begin, d));
     }
   } else if (taken == d) {
     for (uint32_t j = 0; j < taken; ++j) out.put(first + j, j);
   } else if (sample.strategy == Strategy::kRandom) {
-    floyd->take(sample, id, d, taken, out, first);
+    scratch->floyd.take(sample, id, d, taken, out, first);
+  } else if (takes_smallest(sample)) {
+    taken = taken > 0 ? scratch->smallest.take(args, id, begin, d, taken, out, first) : 0;
   } else {
     const Steps steps = steps_of(sample, id, d);
     uint32_t edge = steps.first;
@@ -126,9 +166,9 @@ void sample_edges(const SampleArgs& args, const Executor& executor) {
   const int64_t items = item_count(executor, places, 64);
   parallel_for(executor, items, [&](int64_t item) {
     const int64_t first = places * item / items, last = places * (item + 1) / items;
-    if (args.sample.strategy == Strategy::kRandom) {
-      Floyd floyd;
-      for (int64_t place = first; place < last; ++place) sample_place(args, place, &floyd);
+    if (args.sample.strategy == Strategy::kRandom || takes_smallest(args.sample)) {
+      Scratch scratch;
+      for (int64_t place = first; place < last; ++place) sample_place(args, place, &scratch);
     } else {
       for (int64_t place = first; place < last; ++place) sample_place(args, place, nullptr);
     }

@@ -3,7 +3,8 @@
 // A thread finds the steps of a row, then the warp writes the edges of its 32 rows, a lane an edge:
 // finding steps is a chain of divisions that takes as long for a warp as for a lane. Random edges
 // without replacement take a few lanes a row, a lane an edge; or, beyond 32, a warp a row and a
-// table in shared memory.
+// table in shared memory. The edges with the smallest words take a warp a row,
+// which finds the largest word that is taken, digit by digit.
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/sampling/sampling.h"
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) stepped_edges(const SampleArgs args)
   if (own - lane >= args.num_places) return;
   Place mine = find_place(args, own);
   if (own >= args.num_places) mine.last = args.offsets[args.num_places];
-  const bool replace = args.sample.strategy == Strategy::kReplace;
+  const bool replace = with_replacement(args.sample);
   Steps steps{0, 1};
   if (mine.taken < mine.degree && !replace) {
     steps = steps_of(args.sample, id_of(args, own), mine.degree);
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) stepped_edges(const SampleArgs args)
       const bool valid = at < end && j < taken;
       uint32_t edge = 0;
       if (valid && replace) {
-        edge = below(draw_word(id_now, j, args.sample.key), degree);
+        edge = replaced_edge(args, id_now, j, row, degree);
       } else if (valid) {
         edge = step_to(now, j, degree);
       }
@@ -211,6 +212,81 @@ __global__ void random_edges(const SampleArgs args, uint32_t slots) {
   }
 }
 
+// The k edges of a row whose words are the smallest, of equal ones the first, with a warp: a radix
+// select from the highest digit of eight bits to the lowest finds the k-th smallest word, and one
+// more pass writes the edges below it and the first ones that equal it, in the order of the row.
+// Words are drawn anew in each pass.
+__global__ void __launch_bounds__(kThreads) smallest_edges(const SampleArgs args) {
+  constexpr int kDigits = 256, kDigitsPerLane = kDigits / 32;
+  __shared__ uint32_t histograms[kThreads / 32][kDigits];
+  const int lane = threadIdx.x % 32;
+  uint32_t* histogram = histograms[threadIdx.x / 32];
+  const int64_t own = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  const Place place = find_place(args, own);
+  const uint32_t d = place.degree, k = place.taken;
+  const uint32_t room = static_cast<uint32_t>(place.last - place.first);
+  const uint32_t id = own < args.num_places ? id_of(args, own) : 0;
+  const bool labor = args.sample.strategy == Strategy::kLabor;
+  const auto word_of = [&](uint32_t j) {
+    const uint32_t sender =
+        labor ? static_cast<uint32_t>(load_column(args.rows, place.begin + j)) : 0;
+    return order_word(args, id, j, place.begin, sender);
+  };
+  uint32_t limit = 0;   // the digits of the k-th smallest word that are known
+  uint32_t equals = k;  // how many words that begin with these digits are taken
+  if (k > 0 && k < d) {
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      for (int digit = lane; digit < kDigits; digit += 32) histogram[digit] = 0;
+      __syncwarp();
+      for (uint32_t j = lane; j < d; j += 32) {
+        const uint32_t word = word_of(j);
+        const bool fits = shift == 24 || word >> (shift + 8) == limit >> (shift + 8);
+        if (fits) atomicAdd(histogram + (word >> shift & (kDigits - 1)), 1);
+      }
+      __syncwarp();
+      uint32_t counts[kDigitsPerLane], sum = 0;
+      for (int i = 0; i < kDigitsPerLane; ++i) {
+        counts[i] = histogram[lane * kDigitsPerLane + i];
+        sum += counts[i];
+      }
+      uint32_t up_to = sum;
+      for (int step = 1; step < 32; step *= 2) {
+        const uint32_t other = __shfl_up_sync(kFullWarp, up_to, step);
+        if (lane >= step) up_to += other;
+      }
+      // The first lane in whose digits the count is reached; the others' results are not used.
+      const int owner = __ffs(__ballot_sync(kFullWarp, up_to >= equals)) - 1;
+      uint32_t left = equals - (up_to - sum);
+      int digit = 0;
+      while (digit + 1 < kDigitsPerLane && counts[digit] < left) left -= counts[digit++];
+      const uint32_t found = lane * kDigitsPerLane + digit;
+      limit |= __shfl_sync(kFullWarp, found, owner) << shift;
+      equals = __shfl_sync(kFullWarp, left, owner);
+      __syncwarp();
+    }
+  }
+  const uint32_t before = (1u << lane) - 1;
+  uint32_t written = 0;
+  for (uint32_t base = 0; base < d && k > 0; base += 32) {
+    const uint32_t j = base + lane;
+    const uint32_t word = j < d && k < d ? word_of(j) : 0;
+    const bool equal = j < d && k < d && word == limit && (labor || word != kNever);
+    const unsigned all_equal = __ballot_sync(kFullWarp, equal);
+    const bool first = equal && __popc(all_equal & before) < equals;
+    const bool take = j < d && (k == d || word < limit || first);
+    const unsigned all_taken = __ballot_sync(kFullWarp, take);
+    const uint32_t at = written + __popc(all_taken & before);
+    if (take && at < room) {
+      write_entry(args, place.first + int64_t(at), read_entry(args, place.begin + j, true));
+    }
+    written += __popc(all_taken);
+    equals -= min(equals, static_cast<uint32_t>(__popc(all_equal)));
+  }
+  for (uint32_t at = written + lane; at < room; at += 32) {
+    write_entry(args, place.first + int64_t(at), {args.rows.num_edges, 0});
+  }
+}
+
 // The fewest lanes a row that have a lane for each of `size` edges; to load, all of them.
 cudaError_t launch_few_random_edges(const SampleArgs& args, const Launch& launch) {
   const auto start = [&](auto kernel, int lanes) {
@@ -233,7 +309,12 @@ cudaError_t launch_sample_edges(const SampleArgs& args, const Launch& launch) {
   if (!launch.load && args.num_places == 0) return cudaSuccess;
   const bool random = args.sample.strategy == Strategy::kRandom;
   const bool few = args.sample.size <= kFewEdges;
-  if (launch.load || !random) {
+  const bool smallest = takes_smallest(args.sample);
+  if (launch.load || smallest) {
+    JAXGNN_TRY(launch_kernel(launch, smallest_edges, blocks_of(args.num_places, kThreads / 32),
+                             kThreads, 0, args));
+  }
+  if (launch.load || !(random || smallest)) {
     JAXGNN_TRY(launch_kernel(launch, stepped_edges, blocks_of(args.num_places, kThreads), kThreads,
                              0, args));
   }

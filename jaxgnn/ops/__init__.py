@@ -16,6 +16,7 @@ from jaxgnn.ops._gaussian.gaussian_spmm import gaussian_spmm
 from jaxgnn.ops._knn.knn_graph import knn_graph
 from jaxgnn.ops._maxk.maxk import CBSR, maxk
 from jaxgnn.ops._maxk.maxk_spmm import maxk_spmm
+from jaxgnn.ops._sampling.importance import importance_weights
 from jaxgnn.ops._sampling.sage_embedding import sage_embedding
 from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE
 from jaxgnn.ops._sampling.sample_neighbors import sample_neighbors
@@ -34,6 +35,7 @@ __all__ = [
     "gather_edges",
     "gatv2_attention",
     "gaussian_spmm",
+    "importance_weights",
     "knn_graph",
     "maxk",
     "maxk_spmm",

@@ -18,6 +18,7 @@ DType = Literal["float32", "bfloat16", "float16", "float64"]
 Features = Literal["auto", "raw", "normalized"]
 Decay = Literal["l2", "decoupled"]
 DecayLayers = Literal["all", "first"]
+Method = Literal["uniform", "labor"]
 Sampling = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 
 # Options that say how a run is watched and kept, not what it computes: free to change on resume.
@@ -32,6 +33,7 @@ _LATER = (
     "num_neighbors",
     "batch_size",
     "replace",
+    "method",
     "deduplicate",
 )
 
@@ -138,6 +140,10 @@ class TrainConfig:
 
     replace: bool = False
     """Draw a node's neighbors of a mini-batch with replacement."""
+
+    method: Method = "uniform"
+    """How they are drawn: uniform, each node apart; labor, so that nodes share neighbors and a
+    mini-batch has fewer of them, with --deduplicate."""
 
     deduplicate: bool = False
     """Let a node that several others of a mini-batch sampled occur, and be computed, once."""
@@ -262,7 +268,7 @@ class TrainConfig:
     def _check_batches(self) -> None:
         neighbors = self.neighbors
         if not neighbors:
-            for name in ("batch_size", "replace", "deduplicate"):
+            for name in ("batch_size", "replace", "method", "deduplicate"):
                 if getattr(self, name) != getattr(TrainConfig, name):
                     raise ConfigError(f"{option(name)}: expected --num-neighbors with it, got none")
             return
@@ -271,6 +277,8 @@ class TrainConfig:
                 f"--num-neighbors: expected one for each of {self.layers} layers, got "
                 f"{len(neighbors)}"
             )
+        if self.replace and self.method != "uniform":
+            raise ConfigError(f"--method: expected uniform with --replace, got {self.method}")
         if self.samples:
             raise ConfigError(
                 "--num-neighbors: expected no --sample-size and no --sample-rate with it, got "

@@ -16,6 +16,8 @@ from jaxgnn._core import checks
 from jaxgnn.graph import Blocks, Graph, graph_argument
 from jaxgnn.graph._blocks import take_rows
 from jaxgnn.ops import sample_neighbors
+from jaxgnn.ops._sampling.sample_neighbors import Method
+from jaxgnn.ops._sampling.weighted import DrawWeights, draw_weights
 
 State = TypeVar("State")
 
@@ -55,6 +57,7 @@ class _Data(NamedTuple):
     labels: Array | None
     input_nodes: Int[Array, " inputs"]
     key: Array
+    weights: DrawWeights | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +71,7 @@ class _Options:
     replace: bool
     deduplicate: bool
     capacity: tuple[int | None, ...] | None
+    method: Method = "uniform"
 
 
 class NeighborLoader:
@@ -91,7 +95,7 @@ class NeighborLoader:
         shuffle: in an order of its own in each epoch.
         drop_last: leave out the last batch of an epoch if it is not full.
         seed: of the order and of the samples.
-        replace, deduplicate: as for `sample_neighbors`.
+        replace, weights, method, deduplicate: as for `sample_neighbors`.
         capacity: as for `sample_neighbors`. A step whose new nodes are too many is done again with
             twice the places, from then on: nothing is dropped.
 
@@ -116,6 +120,8 @@ class NeighborLoader:
         drop_last: bool = False,
         seed: int = 0,
         replace: bool = False,
+        weights: Float[ArrayLike, " num_edges"] | None = None,
+        method: Method = "uniform",
         deduplicate: bool = False,
         capacity: Sequence[int | None] | None = None,
     ):
@@ -135,6 +141,7 @@ class NeighborLoader:
             _rows(labels, "labels", graph.num_nodes),
             jnp.asarray(nodes),
             jax.random.key(checks.integer(seed, "seed", 0, 2**32 - 1)),
+            draw_weights(graph, weights, replace),
         )
         self._options = _Options(
             _static(num_neighbors),
@@ -144,6 +151,7 @@ class NeighborLoader:
             replace,
             deduplicate,
             _static(capacity),
+            method,
         )
         self._epoch = self._position = 0
         order = _order_of(self._options, self._data, jnp.int32(0))
@@ -280,6 +288,8 @@ def _cut(options: _Options, data: _Data, seeds: Array, epoch: Array, position: A
         options.num_neighbors,
         key,
         replace=options.replace,
+        weights=data.weights,
+        method=options.method,
         deduplicate=options.deduplicate,
         capacity=options.capacity,
     )
@@ -368,6 +378,7 @@ def scan_epoch(
     num_neighbors: tuple[int, ...],
     batch_size: int,
     replace: bool,
+    method: Method,
     deduplicate: bool,
 ) -> tuple[State, Any]:
     """`jax.lax.scan` of `step` over the shuffled batches of an epoch, as a part of a program.
@@ -376,6 +387,6 @@ def scan_epoch(
     """
     batches = -(-input_nodes.shape[0] // batch_size)
     data = _Data(graph, features, labels, input_nodes, key)
-    options = _Options(num_neighbors, batch_size, batches, True, replace, deduplicate, None)
+    options = _Options(num_neighbors, batch_size, batches, True, replace, deduplicate, None, method)
     numbers = jnp.arange(batches, dtype=jnp.int32)
     return _scan_batches(options, step, data, state, epoch, _order(options, data, epoch), numbers)

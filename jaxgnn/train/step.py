@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgnn.nn import GAT, GCN, GIN, GNN, MODELS, GraphSAGE, MaxK, MoNet, annealed_k
 from jaxgnn.ops import sample_neighbors
-from jaxgnn.train.config import ConfigError, TrainConfig, option
+from jaxgnn.train.config import ConfigError, Method, TrainConfig, option
 from jaxgnn.train.neighbor_loader import Batch, scan_epoch
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, mean_loss
 
@@ -56,13 +56,14 @@ class MiniBatches(NamedTuple):
 
     Attributes:
         num_seeds: the training nodes.
-        batch_size, num_neighbors, replace, deduplicate: as for `NeighborLoader`.
+        batch_size, num_neighbors, replace, method, deduplicate: as for `NeighborLoader`.
     """
 
     num_seeds: int
     batch_size: int
     num_neighbors: tuple[int, ...]
     replace: bool
+    method: Method
     deduplicate: bool
 
     @property
@@ -127,6 +128,7 @@ class Program(NamedTuple):
             num_neighbors=batches.num_neighbors,
             batch_size=batches.batch_size,
             replace=batches.replace,
+            method=batches.method,
             deduplicate=batches.deduplicate,
         )
         return state, losses.sum() / jnp.maximum(counts.sum(), 1)
@@ -216,10 +218,14 @@ def build_batches(config: TrainConfig, task: Task) -> MiniBatches | None:
         min(config.batch_size, num_seeds),
         config.neighbors,
         config.replace,
+        config.method,
         config.deduplicate,
     )
     sample = functools.partial(
-        sample_neighbors, replace=batches.replace, deduplicate=batches.deduplicate
+        sample_neighbors,
+        replace=batches.replace,
+        method=batches.method,
+        deduplicate=batches.deduplicate,
     )
     seeds = jax.ShapeDtypeStruct((batches.batch_size,), jnp.int32)
     try:

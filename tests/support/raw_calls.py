@@ -498,9 +498,10 @@ def sample_edges(g: Graph) -> Call:
             "offsets": np.array([0, 2, 4, 6], I32),
             "key": np.ones(2, U32),
             "ids": np.array([7, 7, 2**32 - 1], U32),
+            "weights": np.zeros(g.edges, I32),
         },
         {"edges": listed, "sampled_columns": listed},
-        {"strategy": 2, "sample_size": 2, "sample_rate": 1 << 32},
+        {"strategy": 6, "sample_size": 2, "sample_rate": 1 << 32},
         frozenset(
             {"row_offsets, axis 0", "columns, axis 0", "strategy", "sample_size", "sample_rate"}
         ),

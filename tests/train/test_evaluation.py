@@ -30,7 +30,7 @@ from tests.support.training import SMALL, prepare, toy
 
 LATER = (
     *("sample_size", "sample_rate", "strategy", "fixed_sample"),
-    *("num_neighbors", "batch_size", "replace", "deduplicate"),
+    *("num_neighbors", "batch_size", "replace", "method", "deduplicate"),
 )
 
 

@@ -56,7 +56,7 @@ def test_an_epoch_is_a_step_on_each_batch_of_the_loader():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"dtype": "float16", "deduplicate": True},
+        {"dtype": "float16", "deduplicate": True, "method": "labor"},
         {"model": "gat", "heads": 2, "replace": True},
         {"model": "gcn", "activation": "maxk", "k": 3, "input_layer": True, "batch_size": 1024},
     ],
@@ -100,6 +100,7 @@ def test_a_run_goes_on_as_it_would_have(tmp_path, monkeypatch):
         ({"num_neighbors": "4"}, "--num-neighbors: expected one for each of 2 layers, got 1"),
         ({"num_neighbors": "4,-1"}, "--num-neighbors: expected integers from 1 to 4096"),
         ({"num_neighbors": ""}, "--batch-size: expected --num-neighbors with it, got none"),
+        ({"method": "labor", "replace": True}, "--method: expected uniform with --replace"),
         ({"sample_size": 3}, "--num-neighbors: expected no --sample-size"),
         ({"model": "mlp"}, "--num-neighbors: expected a model that looks at the graph"),
         ({"num_neighbors": "4096,4096", "batch_size": 1024}, None),

@@ -17,8 +17,8 @@ from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
 from jaxgnn.ops._sampling import reference
 from jaxgnn.ops._sampling.sample import Places, Sample
 
-_STRATEGY = {"bucket": 0, "fastrand": 1, "stride": 2, "random": 3}
-_REPLACE = 4
+_STRATEGY = {"bucket": 0, "fastrand": 1, "stride": 2, "random": 3, "labor": 5, "weighted": 6}
+_WITH_REPLACEMENT = {"random": 4, "weighted": 7}
 _EDGES_PER_WORD, _EDGES_PER_GROUP = 32, 1024  # common/sampling.h
 
 
@@ -54,22 +54,23 @@ def sample_edges(
     def kernel(rows: Rows, places: Places, offsets: Array) -> tuple[Array, Array]:
         key = jnp.zeros(0, jnp.uint32) if places.key is None else places.key
         listed_rows = rows.offsets, or_empty(rows.columns)
+        weights = or_empty(places.weights)
         listed = ffi.call(
             "jaxgnn_sample_edges",
-            [*listed_rows, or_empty(places.rows), offsets, key, or_empty(places.ids)],
+            [*listed_rows, or_empty(places.rows), offsets, key, or_empty(places.ids), weights],
             [((capacity * edges,), rows.offsets.dtype), ((capacity * columns,), np.int32)],
-            strategy=_REPLACE if sample.replace else _STRATEGY[sample.strategy],
+            strategy=(_WITH_REPLACEMENT if sample.replace else _STRATEGY)[sample.strategy],
             sample_size=sample.size,
             sample_rate=sample.rate,
         )
         return listed[0], listed[1]
 
     def otherwise(rows: Rows, places: Places, offsets: Array) -> tuple[Array, Array]:
+        assert rows.columns is not None
         begins, degrees = row_bounds(places)
         taken = reference.sample_edges(
-            sample, begins, degrees, places.key, places.ids, offsets, num_edges, capacity
+            sample, places, begins, degrees, rows.columns, offsets, num_edges, capacity
         )
-        assert rows.columns is not None
         senders = jnp.where(taken < num_edges, rows.columns[taken], 0)
         return taken[: capacity * edges], senders[: capacity * columns]
 

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, UInt32
 
 from jaxgnn._core.row_ids import csr_row_ids
-from jaxgnn.ops._core.philox import multiply_words, philox4x32
-from jaxgnn.ops._sampling.sample import ALL, Sample
-
-Words = UInt32[Array, "*shape"]
+from jaxgnn.ops._core.philox import multiply_words
+from jaxgnn.ops._sampling.draws import Words, below, draw_words
+from jaxgnn.ops._sampling.sample import ALL, Places, Sample
+from jaxgnn.ops._sampling.smallest import smallest_edges
+from jaxgnn.ops._sampling.weighted import edges_by_sums
 
 
 def edges_taken(sample: Sample, degrees: Int[Array, " places"]) -> Int[Array, " places"]:
@@ -26,32 +27,39 @@ def edges_taken(sample: Sample, degrees: Int[Array, " places"]) -> Int[Array, " 
 
 def sample_edges(
     sample: Sample,
+    places: Places,
     begins: Int[Array, " places"],
     degrees: Int[Array, " places"],
-    key: UInt32[Array, " 2"] | None,
-    ids: UInt32[Array, " places"] | None,
+    senders: Int[Array, " num_edges"],
     offsets: Int[Array, " places+1"],
     num_edges: int,
     capacity: int,
 ) -> Int[Array, " capacity"]:
-    """The edges of each place, from its offset on; what they leave free holds `num_edges`.
-
-    `ids`: what each place draws by; `None`: its own number.
-    """
+    """The edges of each place, from its offset on; what they leave free holds `num_edges`."""
+    key, ids = places.key, places.ids
     if ids is None:
         ids = jnp.arange(degrees.shape[0], dtype=jnp.uint32)
     slots = jnp.arange(capacity, dtype=jnp.int32)
     place = csr_row_ids(offsets, capacity, impl="jax")
-    taken, d = edges_taken(sample, degrees)[place], degrees[place].astype(jnp.uint32)
+    # Edges of weight 0 have no room.
+    rows_taken = jnp.minimum(edges_taken(sample, degrees), jnp.diff(offsets))
+    taken, d = rows_taken[place], degrees[place].astype(jnp.uint32)
     number = slots - offsets[place]
     valid = (number < taken) & (slots < offsets[-1])
     j = jnp.where(valid, number, 0).astype(jnp.uint32)
     d = jnp.maximum(d, jnp.uint32(1))
     if sample.replace:
         assert key is not None
-        edge = below(draw_words(ids[place], j, key), d)
+        words = draw_words(ids[place], j, key)
+        if places.weights is None:
+            edge = below(words, d)
+        else:
+            edge = edges_by_sums(places.weights, begins[place], d, words)
     else:
-        if sample.strategy == "random":
+        if sample.strategy in ("labor", "weighted"):
+            smallest = smallest_edges(sample, places, begins, degrees, senders, ids)
+            edge = smallest[place, jnp.minimum(j, jnp.uint32(sample.size - 1))]
+        elif sample.strategy == "random":
             assert key is not None
             taken_edges = _floyd(sample, degrees, key, ids)
             edge = taken_edges[place, jnp.minimum(j, jnp.uint32(sample.size - 1))]
@@ -73,22 +81,6 @@ def kept_edges(
     number = jnp.arange(num_edges, dtype=row_offsets.dtype) - row_offsets[row]
     words = draw_words(row.astype(jnp.uint32), number.astype(jnp.uint32), key)
     return words < jnp.uint32(sample.rate)
-
-
-def draw_words(ids: Words, draws: Words, key: UInt32[Array, " 2"]) -> Words:
-    """The word of each number of a draw: word `draw % 4` of the block of four that Philox makes of
-    the counter (id, `draw // 4`, 0, 1); dropout's counters end in 0."""
-    zero = jnp.zeros_like(ids)
-    block = [ids, draws // jnp.uint32(4), zero, zero + jnp.uint32(1)]
-    # Fused into what follows, all rounds would be compiled and run again for each use of a word.
-    words = jax.lax.optimization_barrier(philox4x32(block, key))
-    lane = draws % jnp.uint32(4)
-    return jnp.select([lane == jnp.uint32(i) for i in range(4)], words)
-
-
-def below(words: Words, bounds: Words) -> Words:
-    """Words as integers below their bounds: the high word of the product."""
-    return multiply_words(words, bounds)[0]
 
 
 def _steps(

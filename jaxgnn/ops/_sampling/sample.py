@@ -30,13 +30,13 @@ class Sample(NamedTuple):
     """Which edges each row takes; static.
 
     Attributes:
-        strategy: its name.
+        strategy: its name; two more than users of `sampled_spmm` may ask for.
         size: the most edges of a row.
         rate: the largest share of a row, in steps of $2^{-32}$; of `"dropedge"` the probability.
         replace: whether edges are drawn with replacement.
     """
 
-    strategy: Strategy
+    strategy: Strategy | Literal["labor", "weighted"]
     size: int
     rate: int
     replace: bool
@@ -56,12 +56,14 @@ class Places(NamedTuple):
         key: the words of the key, or `None`.
         ids: what each place draws by; places of the same id draw the same words. `None`: the
             place's own number. `"dropedge"`, which keeps edges of the graph, has no use for them.
+        weights: the table of `DrawWeights`, of `"weighted"` alone.
     """
 
     graph: Graph
     rows: Int[Array, " places"] | None
     key: UInt32[Array, " 2"] | None
     ids: UInt32[Array, " places"] | None = None
+    weights: Array | None = None
 
     @property
     def count(self) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from jaxgnn import config
 from jaxgnn._core import ffi
@@ -27,6 +27,10 @@ from jaxgnn.ops._sampling.sample import (
     receivers,
 )
 from jaxgnn.ops._sampling.unique_nodes import number_nodes
+from jaxgnn.ops._sampling.weighted import DrawWeights, draw_weights
+
+Method = Literal["uniform", "labor"]
+METHODS = ("uniform", "labor")
 
 
 @jax.named_scope("jaxgnn.sample_neighbors")
@@ -37,6 +41,8 @@ def sample_neighbors(
     key: Array,
     *,
     replace: bool = False,
+    weights: Float[ArrayLike, " num_edges"] | DrawWeights | None = None,
+    method: Method = "uniform",
     deduplicate: bool = False,
     capacity: Sequence[int | None] | None = None,
     impl: Impl = None,
@@ -52,6 +58,15 @@ def sample_neighbors(
     it in all layers, as in PyG: the first layer's graph has the edges of all hops, the last layer's
     those of the first hop.
 
+    With `weights` $w$ each draw takes edge $e$ of those left in the row with probability
+    $w_e / \sum_{e'} w_{e'}$. Without replacement this is a race, $k_h$ edges with the smallest
+    $-\log(u_e) / w_e$: the probability that an edge is among them is not proportional to its
+    weight. An edge of weight 0 is never drawn.
+
+    With `method="labor"` each hop draws one number $r_j$ a sender, and a row takes the $k_h$ edges
+    with the smallest: of one row alone all subsets are alike, but rows share senders, so that there
+    are fewer distinct nodes.
+
     What is drawn depends on the key and on the place, or with `deduplicate` on the node: not on
     threads, platform or padding. Nothing has to come back to the host: it may be part of a jitted
     training step, and of a `jax.lax.scan` over batches.
@@ -63,6 +78,11 @@ def sample_neighbors(
             is reversed). 1 to 4,096 each.
         key: a JAX key.
         replace: draw with replacement.
+        weights: of the edges, `[num_edges]`, in the graph's edge order (`Graph.sort_edge_data`),
+            finite and at least 0; where they are traced, others count as 0. They have no gradient.
+            Each call makes them ready in O(edges), `NeighborLoader` once.
+        method: `"uniform"`, or `"labor"`, for which neither `replace` nor `weights` is to be had.
+            It pays with `deduplicate`; in a tree, places of one node take the same edges.
         deduplicate: give each node one place, in the order of first occurrence. By default every
             edge has a place of its own (a tree): there are more rows of features, but the gradient
             needs no sum over them, and nothing has to be searched for.
@@ -76,19 +96,27 @@ def sample_neighbors(
 
     Raises:
         TypeError: `graph` is no `Graph`, or an argument has a wrong type.
-        ValueError: a rectangular graph, a number out of range, a seed that is no node, 2^31 places
-            or more, or a `capacity` without `deduplicate`, or too small.
+        ValueError: a rectangular graph, a number out of range, a seed that is no node, a weight
+            that is negative or not finite, 2^31 places or more, a method that does not go with
+            `replace` or `weights`, or a `capacity` without `deduplicate`, or too small.
 
     Source: Hamilton et al., "Inductive representation learning on large graphs" (NeurIPS 2017),
     section 3.1 and appendix A; without replacement by Bentley and Floyd, "A sample of brilliance"
-    (CACM 30, 1987). PyG's `NeighborLoader` has the same edges a hop: without replacement,
-    `disjoint=True` is the tree and the default is `deduplicate=True`.
+    (CACM 30, 1987), with weights by Efraimidis and Spirakis, "Weighted random sampling with a
+    reservoir" (IPL 97, 2006); LABOR-0 with a fixed number of edges: Balin and Çatalyürek,
+    "Layer-neighbor sampling" (NeurIPS 2023), appendix A.3. PyG's `NeighborLoader` has the same
+    edges a hop: without replacement, `disjoint=True` is the tree and the default is
+    `deduplicate=True`.
     """
     checks.graph_argument(graph)
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got {graph}")
     checks.boolean(replace, "replace")
     checks.boolean(deduplicate, "deduplicate")
+    checks.choice(method, "method", METHODS)
+    if method == "labor" and (replace or weights is not None):
+        given = "replace=True" if replace else "weights"
+        raise ValueError(f"method: expected 'uniform' with {given}, got 'labor'")
     sizes = _numbers(num_neighbors, "num_neighbors", LARGEST_SAMPLE)
     limits = _capacities(capacity, len(sizes), deduplicate)
     key = checks.key(key, "key")
@@ -97,19 +125,24 @@ def sample_neighbors(
         raise TypeError("seeds: expected integers, got None")
     levels = _level_sizes(graph, nodes.shape[0], sizes, limits, deduplicate)
     with config.use(impl=chosen(impl)):
-        graph, nodes, key = ffi.unify_varying(graph, nodes, key)
-        blocks = _sample(graph, nodes, sizes, key, replace, levels if deduplicate else None)
+        drawn_by = draw_weights(graph, weights, replace)
+        graph, nodes, key, drawn_by = ffi.unify_varying(graph, nodes, key, drawn_by)
+        strategy = "labor" if method == "labor" else "random" if weights is None else "weighted"
+        sample = Sample(strategy, LARGEST_SAMPLE, ALL, replace)
+        capacities = levels if deduplicate else None
+        blocks = _sample(sample, graph, nodes, sizes, key, drawn_by, capacities)
     if deduplicate and not isinstance(blocks.overflow, Tracer) and bool(blocks.overflow):
         raise ValueError(f"capacity: expected room for all new nodes of each hop, got {limits}")
     return blocks
 
 
 def _sample(
+    sample: Sample,
     graph: Graph,
     seeds: Int[Array, " seeds"],
     sizes: list[int],
     key: Array,
-    replace: bool,
+    weights: DrawWeights | None,
     capacities: list[int] | None,
 ) -> Blocks:
     levels = [Level(padded(seeds), 0)]
@@ -120,15 +153,18 @@ def _sample(
         level = levels[-1]
         words = key_words(jax.random.fold_in(key, h))
         ids = None if capacities is None else level.nodes.astype(jnp.uint32)
-        places = Places(graph, level.nodes, words, ids)
-        sample = Sample("random", size, ALL, replace)
+        places = Places(graph, level.nodes, words, ids, None if weights is None else weights.table)
+        sample = sample._replace(size=size)
         most = 0 if graph.num_edges == 0 else (level.count - 1) * size
         if most == 0:
             offsets = jnp.zeros(level.count + 1, jnp.int32)
             edges, senders = jnp.zeros(0, graph.row_offsets.dtype), jnp.zeros(0, jnp.int32)
         else:
             _, degrees = row_bounds(places)
-            taken = size * (degrees > 0) if replace else jnp.minimum(degrees, size)
+            if weights is not None:
+                positive = weights.counts[jnp.maximum(level.nodes, 0)]
+                degrees = jnp.where(degrees > 0, positive, 0)
+            taken = size * (degrees > 0) if sample.replace else jnp.minimum(degrees, size)
             offsets = offsets_of(taken.astype(jnp.int32))
             edges, senders = sample_edges(sample, places, offsets, most)
             assert edges is not None and senders is not None
