@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
 from jaxgnn.graph._graph import Graph
+from jaxgnn.graph._node_rows import NodeRows
+from jaxgnn.graph._take import take_rows
 
 
 @functools.partial(
@@ -63,6 +65,13 @@ class Blocks:
         """The rows of each place's node, 0 for padding."""
         return take_rows(values, self.nodes)
 
+    def rows(self, values: Shaped[Array, "num_nodes *rest"]) -> NodeRows:
+        """The same, gathered where they are used: a model that aggregates first never writes them.
+
+        As `take`, without a check: `values` has a row for each node of the graph.
+        """
+        return NodeRows(jnp.asarray(values), self.nodes)
+
     def take_edges(self, values: Shaped[Array, "num_edges *rest"]) -> Shaped[Array, "edges *rest"]:
         """The rows of each edge, of data in the graph's edge order; 0 for padding."""
         return take_rows(values, self.edges)
@@ -70,19 +79,6 @@ class Blocks:
     def __repr__(self) -> str:
         sizes = ", ".join(f"{graph.num_receivers} <- {graph.num_senders}" for graph in self.graphs)
         return f"Blocks(num_seeds={self.num_seeds}, layers=[{sizes}])"
-
-
-def take_rows(
-    values: Shaped[Array, "count *rest"], rows: Int[Array, " rows"]
-) -> Shaped[Array, "rows *rest"]:
-    """`values[rows]`, 0 for padding."""
-    values = jnp.asarray(values)
-    return values.at[padding_outside(rows, values.shape[0])].get(mode="fill", fill_value=0)
-
-
-def padding_outside(rows: Int[Array, " rows"], count: int) -> Int[Array, " rows"]:
-    """Padding out of range: -1 would be the last of `count`."""
-    return jnp.where(rows < 0, count, rows)
 
 
 def squared(graph: Graph) -> Graph:

@@ -14,7 +14,9 @@ from jaxtyping import Array, Int
 Table = TypeVar("Table", np.ndarray, Array)
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["table"], meta_fields=["length"])
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["table"], meta_fields=["length", "longest"]
+)
 @dataclasses.dataclass(frozen=True)
 class RowChunks(Generic[Table]):
     """The rows longer than `length`, cut into chunks of `length` edges.
@@ -27,10 +29,12 @@ class RowChunks(Generic[Table]):
             one entry: jaxlib 0.11.2 crashes on arrays without elements among the arguments of
             `shard_map`.
         length: edges of a chunk, static.
+        longest: a bound on the edges of any row, static; `None` where none is known when traced.
     """
 
     table: Table
     length: int
+    longest: int | None = None
 
 
 def chunk_length(num_edges: int, num_rows: int) -> int:

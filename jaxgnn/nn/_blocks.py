@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool
 
 from jaxgnn._core.arguments import unwrap
+from jaxgnn._core.linear_call import linear_call
 from jaxgnn.graph import Blocks, Graph, squared
 from jaxgnn.nn import _inputs
-from jaxgnn.nn._features import Features
+from jaxgnn.nn._features import Features, first_rows
 
 
 def layer_graphs(graph: Any, weights: Any, convs: Sequence[Any], model: str) -> list[Graph]:
@@ -42,13 +44,34 @@ def convolve(
     if weights is not None:
         weights = unwrap(weights)[: graph.num_edges]
     if getattr(conv, "accepts_pair", False):
-        return conv(graph, (x, first_rows(x, graph.num_receivers)), weights, **call)
+        return conv(graph, _both_ends(graph, x), weights, **call)
     return conv(squared(graph), x, weights, **call)[: graph.num_receivers]
 
 
-def first_rows(x: Features, count: int) -> Features:
-    """The first rows, which are those of a layer's receivers."""
-    return jax.tree.map(lambda array: array[:count], x)
+def _both_ends(graph: Graph, x: Features) -> tuple[Features, Features]:
+    """The senders' rows, and the receivers', which are the first of them.
+
+    As one linear map, so that its transpose need not pad the receivers' gradient to all rows. What
+    the senders' gradient is made of decides: rows that a kernel wrote are added to in place, those
+    that XLA gathers are fused with the sum.
+    """
+    count = graph.num_receivers
+    if not isinstance(x, jax.Array) or count == 0:
+        return x, first_rows(x, count)
+    gathers = graph.transpose_row_chunks.longest == 1
+
+    def split(_: None, x: Array) -> tuple[Array, Array]:
+        return x, x[:count]
+
+    def add(_: None, cotangents: tuple[Array, Array]) -> Array:
+        senders, receivers = cotangents
+        if gathers:
+            row = jnp.arange(senders.shape[0])
+            return senders + receivers.at[row].get(mode="fill", fill_value=0)
+        first = senders[:count] + receivers
+        return jax.lax.dynamic_update_slice_in_dim(senders, first, 0, axis=0)
+
+    return linear_call(split, add, None, x, (x, x[:count]))
 
 
 def normalize(norm: nnx.Module, x: Array, mask: Bool[Array, " places"] | None) -> Array:

@@ -1,4 +1,4 @@
-"""Features of nodes, dense or sparse, and the functions that take both."""
+"""Features of nodes, dense, sparse or not gathered yet, and the functions that take them all."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, NodeRows
 from jaxgnn.ops import CBSR, maxk_spmm, sampled_spmm, spmm
 from jaxgnn.ops._aggregation.spmm import Reduce
+from jaxgnn.ops._sampling.gather import aggregate_nodes
 
-Features = Array | CBSR
-"""An array `[num_nodes, ..., width]`, or the sparse rows of one `[num_nodes, width]`."""
+Features = Array | CBSR | NodeRows
+"""An array `[num_nodes, ..., width]`, the sparse rows of one `[num_nodes, width]`, or the rows of
+blocks' nodes."""
 
 Tree = TypeVar("Tree")
 """`Features`, or a pair of them of which one may be `None`."""
@@ -22,7 +25,14 @@ Tree = TypeVar("Tree")
 
 def dense(x: Features) -> Array:
     """The array."""
+    if isinstance(x, NodeRows):
+        return x.__jax_array__()
     return x.to_dense() if isinstance(x, CBSR) else x
+
+
+def gathered(x: Features) -> Array | CBSR:
+    """Nodes' rows as the array, all else as it is."""
+    return dense(x) if isinstance(x, NodeRows) else x
 
 
 def map_values(function: Callable[[Array], Array], x: Tree) -> Tree:
@@ -31,9 +41,21 @@ def map_values(function: Callable[[Array], Array], x: Tree) -> Tree:
     def apply(rows: Features) -> Features:
         if isinstance(rows, CBSR):
             return dataclasses.replace(rows, values=function(rows.values))
-        return function(rows)
+        return function(dense(rows))
 
-    return jax.tree.map(apply, x, is_leaf=lambda leaf: isinstance(leaf, CBSR))
+    return jax.tree.map(apply, x, is_leaf=lambda leaf: isinstance(leaf, CBSR | NodeRows))
+
+
+def cast(x: Features, dtype: DTypeLike) -> Features:
+    """The features in a dtype. Those that have it are left as they are."""
+    return x if x.dtype == dtype else map_values(lambda rows: rows.astype(dtype), x)
+
+
+def first_rows(x: Features, count: int) -> Features:
+    """The first rows, which are those of a layer's receivers."""
+    if isinstance(x, NodeRows):
+        return x.first(count)
+    return jax.tree.map(lambda array: array[:count], x)
 
 
 def aggregate(
@@ -43,7 +65,7 @@ def aggregate(
     reduce: Reduce = "sum",
     sample: dict[str, Any] | None = None,
 ) -> Float[Array, "num_receivers *batch features"]:
-    """`spmm`, or of sparse rows `maxk_spmm` where the reduction is linear.
+    """`spmm`, or where the reduction is linear that of sparse rows or of nodes' rows.
 
     With `sample`, arguments of `sampled_spmm`, the mean over that sample, or the rescaled sum.
     """
@@ -52,4 +74,6 @@ def aggregate(
         return sampled_spmm(graph, dense(x), weights, normalize=normalize, **sample)
     if isinstance(x, CBSR) and (reduce == "sum" or reduce == "mean"):
         return maxk_spmm(graph, x, weights, reduce=reduce)
+    if isinstance(x, NodeRows) and (reduce == "sum" or reduce == "mean"):
+        return aggregate_nodes(graph, x, weights, mean=reduce == "mean")
     return spmm(graph, dense(x), weights, reduce=reduce)

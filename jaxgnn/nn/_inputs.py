@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgnn._core.arguments import unwrap
-from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.graph import Graph, NodeRows, graph_argument
 from jaxgnn.nn._features import Features
 from jaxgnn.ops import CBSR
 
@@ -59,8 +59,8 @@ def square_graph(graph: Any, module: str) -> Graph:
 
 def features(x: Any, name: str, rows: int, what: str, width: int | None = None) -> Features:
     """`x` as an array `[rows, ..., width]`, or as the sparse rows of one `[rows, width]`."""
-    x = unwrap(x)
-    if not isinstance(x, jax.Array | np.ndarray | CBSR):
+    x = x if isinstance(x, NodeRows) else unwrap(x)
+    if not isinstance(x, jax.Array | np.ndarray | CBSR | NodeRows):
         raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
     fits = len(x.shape) >= 2 and x.shape[0] == rows and width in (None, x.shape[-1])
     if isinstance(x, CBSR) and len(x.shape) > 2:
@@ -71,7 +71,7 @@ def features(x: Any, name: str, rows: int, what: str, width: int | None = None) 
             f"{name}: expected the shape ({rows}, ..., {last}), a row for each {what}, "
             f"got {x.shape}"
         )
-    return x if isinstance(x, CBSR) else jnp.asarray(x)
+    return x if isinstance(x, CBSR | NodeRows) else jnp.asarray(x)
 
 
 def sender_receiver_pair(

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
 from jaxgnn._core import checks
-from jaxgnn.graph import Blocks, Graph, graph_argument
-from jaxgnn.graph._blocks import take_rows
+from jaxgnn.graph import Blocks, Graph, NodeRows, graph_argument
+from jaxgnn.graph._take import take_rows
 from jaxgnn.ops import sample_neighbors
 from jaxgnn.ops._sampling.sample_neighbors import Method
 from jaxgnn.ops._sampling.weighted import DrawWeights, draw_weights
@@ -33,13 +33,14 @@ class Batch:
 
     Attributes:
         blocks: the sampled neighborhood.
-        features: of each place of the blocks, 0 for padding; `None` where the loader has none.
+        features: of each place of the blocks, 0 for padding, gathered where they are used
+            (`NodeRows`; `jnp.asarray` makes the array); `None` where the loader has none.
         labels: of each seed, 0 for padding; `None` where the loader has none.
         seeds: the nodes, -1 for padding: the last batch of an epoch may have fewer.
     """
 
     blocks: Blocks
-    features: Float[Array, "places features"] | None
+    features: NodeRows | None
     labels: Shaped[Array, "batch_size *rest"] | None
     seeds: Int[Array, " batch_size"]
 
@@ -177,7 +178,7 @@ class NeighborLoader:
         epoch = self._epoch
         order = _order_of(self._options, self._data, jnp.int32(epoch))
         while self._epoch == epoch:
-            batch = _batch(self._options, self._data, order, *self._at())
+            batch = self._batch(order)
             if self._options.capacity is not None and bool(batch.blocks.overflow):
                 self._grow()
                 continue
@@ -219,6 +220,14 @@ class NeighborLoader:
         if len(outputs) == 1:
             return state, outputs[0]
         return state, jax.tree.map(lambda *rows: jnp.concatenate(rows), *outputs)
+
+    def _batch(self, order: Array) -> Batch:
+        # Without the features: a program would copy what it returns.
+        data = self._data._replace(features=None)
+        batch = _batch(self._options, data, order, *self._at())
+        if self._data.features is None:
+            return batch
+        return dataclasses.replace(batch, features=batch.blocks.rows(self._data.features))
 
     def _at(self) -> tuple[Array, Array]:
         return jnp.int32(self._epoch), jnp.int32(self._position)
@@ -295,7 +304,7 @@ def _cut(options: _Options, data: _Data, seeds: Array, epoch: Array, position: A
     )
     return Batch(
         blocks,
-        None if data.features is None else blocks.take(data.features),
+        None if data.features is None else blocks.rows(data.features),
         None if data.labels is None else take_rows(data.labels, seeds),
         seeds,
     )

@@ -14,7 +14,7 @@ from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph, self_loop_mask
 from jaxgnn.nn import _inputs
-from jaxgnn.nn._features import Features, aggregate, dense, map_values
+from jaxgnn.nn._features import aggregate, dense, gathered, map_values
 from jaxgnn.nn._linear import Initializer, aggregate_and_transform, glorot_kernel, linear
 from jaxgnn.nn._sampling import EdgeSample, Strategy
 from jaxgnn.ops import CBSR, segment_reduce
@@ -132,7 +132,7 @@ class GCNConv(nnx.Module):
         graph = _inputs.square_graph(graph, "GCNConv")
         if isinstance(x, tuple | list):
             raise ValueError("x: GCNConv expected one array, got a pair; see SAGEConv or GINConv")
-        x = _inputs.features(x, "x", graph.num_senders, "node", self.in_features)
+        x = gathered(_inputs.features(x, "x", graph.num_senders, "node", self.in_features))
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())
         sample = self.sample.options(sample_size, sample_rate, strategy, key)
@@ -144,7 +144,7 @@ class GCNConv(nnx.Module):
         )
 
     def _aggregate(
-        self, graph: Graph, x: Features, weights: Array | None, sample: dict[str, Any] | None
+        self, graph: Graph, x: Array | CBSR, weights: Array | None, sample: dict[str, Any] | None
     ) -> Array:
         if not self.normalize:
             return aggregate(graph, x, weights, sample=sample)

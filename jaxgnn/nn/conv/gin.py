@@ -14,7 +14,7 @@ from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
-from jaxgnn.nn._features import Features, aggregate, dense, map_values
+from jaxgnn.nn._features import Features, aggregate, cast, dense
 from jaxgnn.nn._linear import aggregate_and_transform
 from jaxgnn.nn._sampling import EdgeSample, Strategy
 from jaxgnn.nn.mlp import MLP
@@ -54,6 +54,7 @@ class GINConv(nnx.Module):
 
     accepts_pair = True
     accepts_sparse = True
+    accepts_node_rows = True
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class GINConv(nnx.Module):
     ) -> Array:
         senders, receivers = x if isinstance(x, tuple) else (x, x)
         dtype = senders.dtype if self.dtype is None else self.dtype
-        senders = map_values(lambda rows: rows.astype(dtype), senders)
+        senders = cast(senders, dtype)
         out = aggregate(graph, senders, weights, sample=sample)
         if receivers is None:
             return out

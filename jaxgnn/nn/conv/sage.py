@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.graph import Graph, NodeRows, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense
 from jaxgnn.nn._linear import (
@@ -18,6 +18,8 @@ from jaxgnn.nn._linear import (
     aggregate_and_transform,
     kaiming_kernel,
     linear,
+    linear_pair,
+    promoted,
     width_pair,
 )
 from jaxgnn.nn._sampling import EdgeSample, Strategy
@@ -69,6 +71,7 @@ class SAGEConv(nnx.Module):
 
     accepts_pair = True
     accepts_sparse = True
+    accepts_node_rows = True
 
     def __init__(
         self,
@@ -148,14 +151,23 @@ class SAGEConv(nnx.Module):
         sample = self.sample.options(sample_size, sample_rate, strategy, key)
         if self.linear_project is not None:
             senders = jax.nn.relu(self.linear_project(dense(senders)))
+        root = None if receivers is None else self.linear_root
+        neighbors = self.linear_neighbors
+        if root is not None and isinstance(senders, NodeRows) and not self.transform_first:
+            # Both ends' rows are written here: as one array.
+            around = aggregate(graph, promoted(neighbors, senders), weights, self.aggr, sample)
+            assert receivers is not None
+            out = linear_pair(neighbors, root, around, dense(receivers))
+            return _unit_rows(out) if self.normalize else out
         out = aggregate_and_transform(
-            self.linear_neighbors,
+            neighbors,
             lambda h: aggregate(graph, h, weights, self.aggr, sample),
             senders,
             transform_first=self.transform_first,
         )
-        if self.linear_root is not None and receivers is not None:
-            out = out + self.linear_root(dense(receivers))
+        if root is not None:
+            assert receivers is not None
+            out = out + root(dense(receivers))
         return _unit_rows(out) if self.normalize else out
 
 

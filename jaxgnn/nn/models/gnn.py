@@ -14,11 +14,12 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
-from jaxgnn.graph import Blocks, Graph
+from jaxgnn.graph import Blocks, Graph, NodeRows
 from jaxgnn.nn import _inputs
-from jaxgnn.nn._blocks import convolve, first_rows, layer_graphs, normalize
+from jaxgnn.nn._activation import activate
+from jaxgnn.nn._blocks import convolve, layer_graphs, normalize
 from jaxgnn.nn._dropout import dropout_module
-from jaxgnn.nn._features import Features, dense, map_values
+from jaxgnn.nn._features import Features, dense, first_rows, map_values
 from jaxgnn.nn._linear import count, linear, width
 from jaxgnn.nn._sampling import SampleSize, Strategy, calls_of_layers, of_layers
 from jaxgnn.nn.maxk import MaxK, check_activation
@@ -179,7 +180,7 @@ class GNN(nnx.Module):
     def __call__(
         self,
         graph: Graph | Blocks,
-        x: Float[Array, "num_nodes *batch in_features"] | CBSR,
+        x: Float[Array, "num_nodes *batch in_features"] | CBSR | NodeRows,
         weights: Float[Array, " num_edges"] | None = None,
         *,
         sample_size: SampleSize = None,
@@ -192,7 +193,7 @@ class GNN(nnx.Module):
         Args:
             graph: a square graph, or `Blocks` of as many hops as there are layers.
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them; of blocks
-                `blocks.take(features)`.
+                `blocks.take(features)`, or `blocks.rows(features)`.
             weights: of the edges, in the graph's edge order, not the user's
                 (`Graph.sort_edge_data`); 1 if not given. `GAT`, `GATv2` and `Transformer` take
                 features of the edges instead, `[num_edges, edge_dim]`. Of blocks
@@ -212,13 +213,15 @@ class GNN(nnx.Module):
         if isinstance(x, tuple | list):
             raise ValueError(f"x: {type(self).__name__} expected one array, got a pair")
         x = _inputs.features(x, "x", graphs[0].num_senders, "node", self.in_features)
-        x = map_values(self.input_dropout, x)
+        if self.input_dropout.rate > 0:
+            x = map_values(self.input_dropout, x)
         if self.linear_in is not None:
             x = self._activate(self.linear_in(dense(x)))
         calls = calls_of_layers(self.convs, sample_size, sample_rate, strategy, key)
         outputs = []
         for i, conv in enumerate(self.convs):
-            rows = x if getattr(conv, "accepts_sparse", False) else dense(x)
+            kind = "accepts_node_rows" if isinstance(x, NodeRows) else "accepts_sparse"
+            rows = x if getattr(conv, kind, False) else dense(x)
             out = convolve(conv, graphs[i], rows, weights, **calls[i])
             if self.residual:
                 skip, before = self.skips[i], dense(first_rows(x, graphs[i].num_receivers))
@@ -243,7 +246,8 @@ class GNN(nnx.Module):
         """Activation and dropout. `MaxK` gives sparse rows where they have kernels: without
         further axes."""
         sparse = isinstance(self.activation, MaxK) and x.ndim == 2
-        return map_values(self.dropout, self.activation.sparse(x) if sparse else self.activation(x))
+        out = self.activation.sparse(x) if sparse else activate(self.activation, x)
+        return map_values(self.dropout, out)
 
 
 def _larger(x: Array, y: Array) -> Array:

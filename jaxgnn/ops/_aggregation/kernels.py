@@ -35,6 +35,9 @@ def reduce_rows(
     `weights` are in the order of the rows and in the accumulation dtype. With `narrow_slices` a GPU
     cuts the features into slices of 128 bytes also for short rows: faster for rows of equal length
     whose senders' slices fit in the L2 cache.
+
+    On a GPU rows of at most one edge, such as the transpose of a sampled tree, are a gather that
+    XLA fuses with what follows, an activation's derivative and the gradient of receivers' rows.
     """
 
     def kernel(rows: Rows, x: Array, weights: Array | None) -> Array:
@@ -43,12 +46,19 @@ def reduce_rows(
         )
         return out
 
-    def choose(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
-        def otherwise(rows: Rows, x: Array, weights: Array | None) -> Array:
-            return reference.reduce_rows(rows, x, weights, reduce)
+    gathers = rows.chunks.longest == 1 and rows.columns is not None
 
+    def otherwise(rows: Rows, x: Array, weights: Array | None) -> Array:
+        if gathers:
+            return reference.gather_rows(rows, x, weights)
+        return reference.reduce_rows(rows, x, weights, reduce)
+
+    platforms = ("cpu",) if gathers else ("cpu", "cuda")
+
+    def choose(rows: Rows, features: list[Array], edges: list[Array]) -> Array:
         weights = edges[0] if edges else None
-        return dispatch(("jaxgnn_spmm",), kernel, otherwise, rows, features[0], weights)
+        operands = rows, features[0], weights
+        return dispatch(("jaxgnn_spmm",), kernel, otherwise, *operands, platforms=platforms)
 
     return foldable(choose)(rows, [x], [] if weights is None else [weights])
 

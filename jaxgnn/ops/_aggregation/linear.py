@@ -52,7 +52,8 @@ def _aggregate_transpose_x(linear_map, graph, cotangent, weights):
     return aggregate(linear_map.adjoint(), graph, cotangent, weights)
 
 
-def _aggregate_transpose_weights(linear_map, graph, x, cotangent):
+def edge_dot_of(linear_map, graph, x, cotangent):
+    """The transpose of `aggregate` for the weights."""
     # The end that the degrees belong to is the same for the map and its adjoint.
     at_receivers, at_senders = (x, cotangent) if linear_map.transpose else (cotangent, x)
     if linear_map.divide == "receivers":
@@ -62,7 +63,7 @@ def _aggregate_transpose_weights(linear_map, graph, x, cotangent):
     return edge_dot(None, graph, at_receivers, at_senders)
 
 
-aggregate = Multilinear(_aggregate, (_aggregate_transpose_x, _aggregate_transpose_weights))
+aggregate = Multilinear(_aggregate, (_aggregate_transpose_x, edge_dot_of))
 """`aggregate(linear_map, graph, x, weights)`: the weighted sum or mean over neighbors."""
 
 

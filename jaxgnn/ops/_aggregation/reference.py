@@ -35,6 +35,25 @@ def reduce_rows(
     return segment_reduce(messages, row_ids(rows, x), rows.offsets, reduce).astype(x.dtype)
 
 
+def gather_rows(
+    rows: Rows,
+    x: Float[Array, "columns heads width"],
+    weights: Float[Array, "edges heads"] | None,
+) -> Float[Array, "rows heads width"]:
+    """`reduce_rows` of rows of at most one edge, whatever the reduction."""
+    assert rows.columns is not None
+    begins = rows.offsets[:-1]
+    edge = jnp.minimum(begins, rows.columns.shape[0] - 1)
+    found = rows.offsets[1:] > begins
+    # Out of range for none, so that the gather alone writes the zeros.
+    column = jnp.where(found, rows.columns[edge], x.shape[0])
+    out = x.at[column].get(mode="fill", fill_value=0)
+    if weights is None:
+        return out
+    factors = jnp.where(found[:, None], weights[edge], 0)
+    return (out.astype(weights.dtype) * factors[..., None]).astype(x.dtype)
+
+
 def reduce_and_count_rows(
     rows: Rows,
     x: Float[Array, "columns heads width"],

@@ -1,9 +1,9 @@
 """Sampled hops as the graphs of a model's layers.
 
-The places of a level are those that one hop added, and a padding place at their end. The edges of
+The places of a level are those that one hop added, and padding places at their end. The edges of
 the hop are sorted by the receivers' places, so the rows of all hops follow one another, and the
-graph of any layer is a prefix of the first layer's: its last row is the padding place's, which has
-the hop's padding edges.
+graph of any layer is a prefix of the first layer's: the row of a level's last padding place has the
+hop's padding edges.
 """
 
 from __future__ import annotations
@@ -24,17 +24,23 @@ from jaxgnn.graph._row_chunks import (
     padding_chunk,
 )
 
+MOST_PADDING = 128
+"""The most padding places of a level, whose rows are a multiple of it: XLA copies the operands of a
+GEMM that sums over another number of rows."""
+
 
 class Level(NamedTuple):
     """The places that a hop added, the seeds' to begin with.
 
     Attributes:
-        nodes: of each place, -1 for padding, as the last one always is.
+        nodes: of each place, -1 for padding.
         first: the number of the first place; static.
+        padding: how many places at the end are padding in any case; static.
     """
 
     nodes: Int[Array, " places"]
     first: int
+    padding: int
 
     @property
     def count(self) -> int:
@@ -61,9 +67,12 @@ class Hop(NamedTuple):
         return self.columns.shape[0]
 
 
-def padded(nodes: Int[Array, " places"]) -> Int[Array, " places+1"]:
-    """With a padding place at the end."""
-    return jnp.concatenate([nodes, jnp.full(1, -1, jnp.int32)])
+def level_of(nodes: Int[Array, " nodes"], first: int) -> Level:
+    """The level of these nodes and a padding place, or as many as align the rows of large ones."""
+    end = first + nodes.shape[0] + 1
+    padding = 1 + (-end % MOST_PADDING if nodes.shape[0] >= 8 * MOST_PADDING else 0)
+    places = jnp.concatenate([nodes, jnp.full(padding, -1, jnp.int32)])
+    return Level(places, first, padding)
 
 
 def blocks_of(
@@ -139,12 +148,13 @@ def _tree_transpose(
     """Each place but the seeds' and the padding's has one edge, in the places' order."""
     offsets = [jnp.zeros(levels[0].count, jnp.int32)]
     for level, begin in zip(levels[1:], begins, strict=False):
-        # The padding place's row is empty, so that the next level begins where this one ends.
-        offsets.append(begin + jnp.arange(level.count, dtype=jnp.int32))
+        # The rows of padding places are empty, so that the next level begins where this one ends.
+        place = jnp.arange(level.count, dtype=jnp.int32)
+        offsets.append(begin + jnp.minimum(place, level.count - level.padding))
     offsets.append(jnp.full(1, columns.shape[0], jnp.int32))
     length = chunk_length(columns.shape[0], num_senders)
     permutation = jnp.arange(columns.shape[0], dtype=jnp.int32)
-    return jnp.concatenate(offsets), permutation, RowChunks(padding_chunk(), length)
+    return jnp.concatenate(offsets), permutation, RowChunks(padding_chunk(), length, longest=1)
 
 
 def _sorted_transpose(

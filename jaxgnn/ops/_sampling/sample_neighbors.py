@@ -16,7 +16,7 @@ from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Blocks, Graph
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._core.philox import key_words
-from jaxgnn.ops._sampling.hops import Hop, Level, blocks_of, padded
+from jaxgnn.ops._sampling.hops import MOST_PADDING, Hop, blocks_of, level_of
 from jaxgnn.ops._sampling.kernels import offsets_of, row_bounds, sample_edges
 from jaxgnn.ops._sampling.sample import (
     ALL,
@@ -145,7 +145,7 @@ def _sample(
     weights: DrawWeights | None,
     capacities: list[int] | None,
 ) -> Blocks:
-    levels = [Level(padded(seeds), 0)]
+    levels = [level_of(seeds, 0)]
     hops: list[Hop] = []
     overflow = jnp.zeros((), bool)
     table = None
@@ -155,7 +155,7 @@ def _sample(
         ids = None if capacities is None else level.nodes.astype(jnp.uint32)
         places = Places(graph, level.nodes, words, ids, None if weights is None else weights.table)
         sample = sample._replace(size=size)
-        most = 0 if graph.num_edges == 0 else (level.count - 1) * size
+        most = 0 if graph.num_edges == 0 else (level.count - level.padding) * size
         if most == 0:
             offsets = jnp.zeros(level.count + 1, jnp.int32)
             edges, senders = jnp.zeros(0, graph.row_offsets.dtype), jnp.zeros(0, jnp.int32)
@@ -178,7 +178,7 @@ def _sample(
             )
             overflow = overflow | over
         hops.append(Hop(offsets, columns, jnp.where(used, edges, -1), size))
-        levels.append(Level(padded(nodes), first))
+        levels.append(level_of(nodes, first))
     return blocks_of(levels, hops, overflow, tree=capacities is None, num_seeds=seeds.shape[0])
 
 
@@ -209,10 +209,10 @@ def _level_sizes(
     deduplicate: bool,
 ) -> list[int]:
     """The most new nodes of each hop, that is, its places without the padding's."""
-    counts, before, total = [], num_seeds, num_seeds + 1
+    counts, before, total = [], num_seeds, num_seeds + MOST_PADDING
     for h, (size, limit) in enumerate(zip(sizes, limits, strict=True)):
         most = before * size if graph.num_edges > 0 else 0
-        total += most + 1
+        total += most + MOST_PADDING
         if total > MOST_PLACES:
             raise ValueError(
                 f"num_neighbors: expected fewer than 2^31 places in all, got {num_seeds} seeds "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from jaxgnn.graph._blocks import padding_outside
+from jaxgnn.graph._take import padding_outside
 
 if TYPE_CHECKING:
     from jaxgnn.ops._sampling.hops import Level
