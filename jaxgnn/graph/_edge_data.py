@@ -20,6 +20,7 @@ from jaxgnn._core.arguments import check_fill_value
 from jaxgnn._core.checks import choice
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import _csr, _edge_list
+from jaxgnn.graph._ordered_sum import sum_rows, take_rows
 
 if TYPE_CHECKING:
     from jaxgnn.graph._graph import Graph
@@ -173,7 +174,12 @@ def unsort(graph: Graph, values: Any, fill_value: float) -> Array:
         return jnp.full((size, *values.shape[1:]), fill_value, values.dtype)
     if graph.edge_positions is not None:
         positions = graph.edge_positions[0]
-        return _filled(positions >= 0, values[jnp.maximum(positions, 0)], fill_value)
+        if jnp.issubdtype(values.dtype, jnp.floating):
+            places = jnp.where(positions < 0, graph.num_edges, positions)
+            taken = take_rows(values, places)
+        else:
+            taken = values[jnp.maximum(positions, 0)]
+        return _filled(positions >= 0, taken, fill_value)
     places = jnp.where(graph.edge_permutation < 0, size, graph.edge_permutation)
     out = jnp.full((size, *values.shape[1:]), fill_value, values.dtype)
     return out.at[places].set(values, mode="drop")
@@ -195,7 +201,8 @@ def merge_rows(
 ) -> tuple[Array, Int[Array, " size"]]:
     """The reduction of the rows of each index below `size`, and how many they are.
 
-    Means of integers are float32; other results of booleans and narrow integers int32.
+    Means of integers are float32; other results of booleans and narrow integers int32. Sums of
+    floats are in the order of the rows.
     """
     dtype = rows.dtype
     if jnp.issubdtype(dtype, jnp.floating):
@@ -208,7 +215,7 @@ def merge_rows(
     rows = rows.astype(wide)
     counts = jnp.zeros(size, jnp.int32).at[index].add(jnp.int32(1), mode="drop")
     if reduce in ("sum", "mean"):
-        out = jnp.zeros((size, *rows.shape[1:]), wide).at[index].add(rows, mode="drop")
+        out = _sum_rows(rows, index, size)
     else:
         segments = jax.ops.segment_max if reduce == "max" else jax.ops.segment_min
         out = segments(rows, index, size, mode="drop")
@@ -216,6 +223,12 @@ def merge_rows(
         divisor = jnp.maximum(counts, 1).astype(wide)
         out = out / divisor.reshape(size, *(1,) * (rows.ndim - 1))
     return out.astype(dtype), counts
+
+
+def _sum_rows(rows: Array, index: Any, size: int) -> Array:
+    if jnp.issubdtype(rows.dtype, jnp.floating):
+        return sum_rows(rows, index, size)
+    return jnp.zeros((size, *rows.shape[1:]), rows.dtype).at[index].add(rows, mode="drop")
 
 
 def _filled(kept: Array, values: Array, fill_value: float) -> Array:

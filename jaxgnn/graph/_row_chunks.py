@@ -92,7 +92,7 @@ def chunk_rows_on_device(row_offsets: Int[Array, " rows+1"], num_edges: int) -> 
     chunk = places - (end[known] - chunks[known])
     used = places < end[-1]
     table = jnp.stack([jnp.where(used, row, -1), jnp.where(used, chunk, 0)], axis=1)
-    return RowChunks(table, length)
+    return RowChunks(table.astype(jnp.int32), length)
 
 
 def padding_chunk() -> Int[Array, "1 2"]:

@@ -19,12 +19,14 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
 from jaxgnn._core.arguments import check_fill_value
+from jaxgnn._core.checks import choice
 from jaxgnn._core.device import device_array
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import _csr, _edge_data, _edge_list
 from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._edge_data import Reduce
 from jaxgnn.graph._graph import Graph
+from jaxgnn.graph._ordered_sum import sum_rows, take_rows
 
 Values = Any  # a NumPy array on the host, or a traced one of JAX
 Weighted = tuple[Graph, Shaped[Array, "num_edges ..."] | None]
@@ -162,9 +164,6 @@ def to_undirected(
     )
 
 
-_REDUCTIONS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
-
-
 def _coalesce(
     graph: Graph,
     senders: np.ndarray,
@@ -174,8 +173,7 @@ def _coalesce(
     reduce: Reduce,
 ) -> Weighted:
     """Merges equal edges; edge number e carries the weight `values[sources[e]]`."""
-    if reduce not in _REDUCTIONS:
-        raise ValueError(f"reduce: expected one of {tuple(_REDUCTIONS)}, got {reduce!r}")
+    choice(reduce, "reduce", _edge_data.REDUCTIONS)
     csr = _csr.build(senders, receivers, **_counts(graph))
     order = csr.edge_permutation
     assert order is not None
@@ -199,14 +197,25 @@ def _merged(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> np.ndarra
         return values
     # bfloat16 and float16 are summed in float32.
     narrow = jnp.issubdtype(values.dtype, jnp.floating) and values.dtype.itemsize < 4
-    merged = _REDUCTIONS[reduce].reduceat(
-        values.astype(np.float32) if narrow else values, starts, axis=0
-    )
+    wide = values.astype(np.float32) if narrow else values
+    counts = np.diff(np.append(starts, values.shape[0]))
+    if reduce in ("max", "min"):
+        merged = (np.maximum if reduce == "max" else np.minimum).reduceat(wide, starts, axis=0)
+    else:
+        merged = _sum_in_order(wide, starts, counts)
     if reduce == "mean":
-        counts = np.diff(np.append(starts, values.shape[0]))
-        counts = counts.reshape(-1, *[1] * (values.ndim - 1))
-        merged = merged / counts.astype(merged.dtype)
+        merged = merged / counts.reshape(-1, *[1] * (values.ndim - 1)).astype(merged.dtype)
     return merged.astype(values.dtype)
+
+
+def _sum_in_order(values: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The sum of each group from its first row on; `np.add.reduceat` adds in pairs."""
+    sums = values[starts]
+    groups, place = np.arange(starts.size), 1
+    while (groups := groups[counts[groups] > place]).size:
+        sums[groups] += values[starts[groups] + place]
+        place += 1
+    return sums
 
 
 def _merged_integers(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> np.ndarray:
@@ -283,12 +292,13 @@ def _gcn_normalized(graph: Graph, weights: Array) -> Array:
     """`_csr.gcn_normalize` of traced weights, summed in the accumulation dtype."""
     senders, receivers, _ = _host(graph, None)
     wide = weights.astype(accumulation_dtype(weights.dtype))
-    degrees = jax.ops.segment_sum(wide, receivers, graph.num_receivers, indices_are_sorted=True)
+    degrees = sum_rows(wide, receivers, graph.num_receivers)
     # The inner `where` keeps the derivative at degree 0 finite.
     isolated = degrees == 0
     scale = jax.lax.rsqrt(jnp.where(isolated, jnp.ones_like(degrees), degrees))
     scale = jnp.where(isolated, jnp.zeros_like(scale), scale)
-    return (scale[senders] * wide * scale[receivers]).astype(weights.dtype)
+    terms = take_rows(scale, senders) * wide * take_rows(scale, receivers)
+    return terms.astype(weights.dtype)
 
 
 def mean_weights(graph: Graph) -> Float[Array, " num_edges"]:

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.folding import foldable_heads
 from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._attention import pair_rule
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
-from jaxgnn.ops._core.folding import foldable_heads
 from jaxgnn.ops._core.recomputed import recomputed
 from jaxgnn.ops._core.row_call import row_call
 from jaxgnn.ops._core.rows import Rows, neighbors, ordered_structure

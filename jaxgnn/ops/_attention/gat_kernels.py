@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
+from jaxgnn._core.folding import foldable_heads
 from jaxgnn.graph import Graph
-from jaxgnn.ops._core.folding import foldable_heads
 from jaxgnn.ops._core.row_call import row_call
 from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
 from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.folding import foldable_heads
 from jaxgnn.graph import Graph
 from jaxgnn.ops._attention.gat_kernels import Scores
-from jaxgnn.ops._core.folding import foldable_heads
 from jaxgnn.ops._core.row_call import row_call
 from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
 

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxgnn._core.folding import fold, one_by_one, sequential, unfold, with_vmap_rule
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.incidence import EdgeEnd, reduce_to_nodes
 from jaxgnn.ops._aggregation.kernels import REDUCE
-from jaxgnn.ops._core.folding import fold, one_by_one, sequential, unfold, with_vmap_rule
 from jaxgnn.ops._core.row_call import row_call
 from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
 

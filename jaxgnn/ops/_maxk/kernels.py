@@ -18,10 +18,10 @@ from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.folding import sequential, with_vmap_rule
 from jaxgnn.graph._windows import Windows
 from jaxgnn.ops._aggregation.kernels import REDUCE
 from jaxgnn.ops._core import padding
-from jaxgnn.ops._core.folding import sequential, with_vmap_rule
 from jaxgnn.ops._core.row_call import optional, row_call
 from jaxgnn.ops._core.rows import Rows, structure
 from jaxgnn.ops._maxk import reference

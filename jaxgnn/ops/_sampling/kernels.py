@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int
 
 from jaxgnn._core import ffi
 from jaxgnn._core.dispatch import dispatch
-from jaxgnn.ops._core.folding import sequential
+from jaxgnn._core.folding import sequential
 from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
 from jaxgnn.ops._sampling import reference
 from jaxgnn.ops._sampling.sample import Places, Sample
