@@ -14,6 +14,9 @@ void bind_generate(nanobind::module_& module);
 
 // Parsers of text files (host/text_bindings.cc).
 void bind_text(nanobind::module_& module);
+
+// Sparse graph translation (tiles/translate_bindings.cc).
+void bind_tiles(nanobind::module_& module);
 }  // namespace host
 
 // `registrations()`: the XLA FFI targets (registrations.cc).

@@ -12,4 +12,5 @@ NB_MODULE(_cpu, module) {
   jaxgnn::host::bind_graph(module);
   jaxgnn::host::bind_generate(module);
   jaxgnn::host::bind_text(module);
+  jaxgnn::host::bind_tiles(module);
 }

@@ -1,8 +1,9 @@
 """Graph neural networks for JAX whose aggregation runs in XLA custom calls.
 
 The layers: `jaxgnn.ops` (operations, re-exported here), `jaxgnn.algebra` (operators for custom
-message passing), `jaxgnn.nn` (Flax NNX modules), `jaxgnn.transform` and `jaxgnn.batch` (graph
-preprocessing), `jaxgnn.data` (data sets), `jaxgnn.train` (training runs; needs `jaxgnn[train]`).
+message passing), `jaxgnn.nn` (Flax NNX modules), `jaxgnn.transform`, `jaxgnn.batch` and
+`jaxgnn.tiles` (graph preprocessing), `jaxgnn.data` (data sets), `jaxgnn.train` (training runs;
+needs `jaxgnn[train]`).
 """
 
 import importlib
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxgnn import algebra, config
 from jaxgnn._core.platform import BuildInfo, build_info
-from jaxgnn.graph import Blocks, Graph, GraphBatch, batch, transform
+from jaxgnn.graph import Blocks, Graph, GraphBatch, batch, tiles, transform
 from jaxgnn.ops import (
     CBSR,
     cosine_attention,
@@ -74,6 +75,7 @@ __all__ = [
     "segment_reduce",
     "segment_softmax",
     "spmm",
+    "tiles",
     "train",
     "transform",
 ]

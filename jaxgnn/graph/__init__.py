@@ -1,6 +1,6 @@
 """The graph, its transforms, and batches of graphs."""
 
-from jaxgnn.graph import batch, transform
+from jaxgnn.graph import batch, tiles, transform
 from jaxgnn.graph._argument import graph_argument, own_closure
 from jaxgnn.graph._blocks import Blocks, squared
 from jaxgnn.graph._graph import Graph, self_loop_mask
@@ -17,5 +17,6 @@ __all__ = [
     "own_closure",
     "self_loop_mask",
     "squared",
+    "tiles",
     "transform",
 ]

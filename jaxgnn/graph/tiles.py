@@ -1,0 +1,242 @@
+r"""Tiles: windows of rows whose columns are condensed, so that a window reads a column once.
+
+`translate` is TC-GNN's *sparse graph translation*. It runs on the host, once, outside `jax.jit`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Int
+
+from jaxgnn._core.arguments import as_integer
+from jaxgnn._core.device import device_array
+from jaxgnn._core.ffi import cpu_module
+from jaxgnn.graph import _csr
+from jaxgnn.graph._graph import Graph
+
+_MOST = 1024  # rows and columns of a block
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=[
+        "window_blocks",
+        "window_blocks_before",
+        "edge_columns",
+        "edge_offsets",
+        "column_offsets",
+        "columns",
+        "edge_histogram",
+    ],
+    meta_fields=["block_shape", "num_edges", "num_entries", "num_blocks", "num_blocks_before"],
+)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Translation:
+    """A graph whose windows of rows have condensed columns; see `translate`.
+
+    A *window* is `block_shape[0]` consecutive rows, the last one possibly fewer. Its *columns* are
+    the distinct ones of its edges. A *block* is a window by `block_shape[1]` of its columns.
+
+    Attributes:
+        window_blocks: number of blocks of each window (TC-GNN's `winPartition`), 0 without edges.
+        window_blocks_before: the same without the translation; see `translate`.
+        edge_columns: rank of each edge's column among its window's columns (TC-GNN's
+            `edgeToCol`), so its block is `edge_columns // block_shape[1]`.
+        edge_offsets: edges of window $w$ are `edge_offsets[w]:edge_offsets[w + 1]`.
+        columns: the columns of each window, ascending.
+        column_offsets: those of window $w$ begin at `column_offsets[w]`.
+        edge_histogram: number of columns by their number of edges; the last entry counts the
+            columns with `block_shape[0]` edges or more.
+        block_shape: static; rows and columns of a block.
+        num_edges, num_entries: static; the edges, and the distinct pairs of row and column.
+        num_blocks, num_blocks_before: static; of all windows.
+    """
+
+    window_blocks: Int[Array, " num_windows"]
+    window_blocks_before: Int[Array, " num_windows"]
+    edge_columns: Int[Array, " num_edges"]
+    edge_offsets: Int[Array, " num_windows+1"]
+    column_offsets: Int[Array, " num_windows+1"]
+    columns: Int[Array, " num_columns"]
+    edge_histogram: Int[Array, " rows+1"]
+    block_shape: tuple[int, int]
+    num_edges: int
+    num_entries: int
+    num_blocks: int
+    num_blocks_before: int
+
+    @property
+    def num_windows(self) -> int:
+        """Number of windows, those without edges included."""
+        return self.window_blocks.size
+
+    @property
+    def reduction(self) -> float:
+        """Share of the blocks that the translation saves, 0 if there are none."""
+        return 1 - self.num_blocks / self.num_blocks_before if self.num_blocks_before else 0.0
+
+    @property
+    def density(self) -> float:
+        """Share of the blocks' entries that have an edge, 0 if there are no blocks."""
+        size = self.num_blocks * self.block_shape[0] * self.block_shape[1]
+        return self.num_entries / size if size else 0.0
+
+    @property
+    def edges_per_column(self) -> float:
+        """Mean number of edges of a window's column, 0 without edges.
+
+        The factor by which the loads of senders fall if a window loads each of its columns once.
+        """
+        return self.num_edges / self.columns.size if self.num_edges else 0.0
+
+    def restore(self) -> Int[Array, " num_edges"]:
+        """The column of each edge, from its window, its rank and the list of distinct columns.
+
+        Equal to `graph.senders` of the translated graph, or if its transpose was translated to
+        `graph.transpose_receivers`. Runs on the host, as `translate` does.
+        """
+        first = np.repeat(np.asarray(self.column_offsets)[:-1], np.diff(self.edge_offsets))
+        return device_array(np.asarray(self.columns)[first + np.asarray(self.edge_columns)])
+
+    def __repr__(self) -> str:
+        rows, columns = self.block_shape
+        return (
+            f"Translation({self.num_windows} windows, {self.num_blocks_before} -> "
+            f"{self.num_blocks} blocks of {rows}x{columns}, "
+            f"{self.edges_per_column:.2f} edges a column)"
+        )
+
+
+def translate(
+    graph: Graph, rows: int = 16, columns: int = 8, *, transpose: bool = False
+) -> Translation:
+    r"""Condenses the columns that each window of `rows` rows reads: sparse graph translation.
+
+    With $C_w$ the set of columns $j$ that have an edge to a row of window $w$, an edge from $j$
+    gets the rank of $j$, and the window gets as many blocks as the ranks fill:
+
+    $$c(e) = |\{k \in C_w : k < j\}|, \qquad b_w = \lceil |C_w| / \mathtt{columns} \rceil$$
+
+    Without it, blocks lie where the columns are: each begins at the first column that the blocks
+    to its left do not cover, which are the fewest blocks of consecutive columns
+    (`window_blocks_before`).
+
+    Rows are the receivers, columns the senders. Repeated edges have one rank. Edges keep their
+    order. Runs on the host, in parallel, in $O(E \log \mathtt{rows})$.
+
+    Args:
+        graph: any graph, also a rectangular one.
+        rows, columns: of a block, 1 to 1,024. TC-GNN has 16 by 8 for products with the features,
+            16 by 16 for products on the edges.
+        transpose: translate the transpose: rows are the senders, columns the receivers, and edges
+            are in the order of `graph.transpose_permutation`.
+
+    Returns:
+        The translation, 4 bytes an edge and 4 a window's column.
+
+    Raises:
+        MemoryError: the host has not enough memory.
+        TypeError: `graph` is no `Graph`.
+        ValueError: `rows` or `columns` out of range, the graph is being traced, or a window has
+            2^32 edges or more.
+
+    Source: Wang et al., TC-GNN: Bridging Sparse GNN Computation and Dense Tensor Cores on GPUs,
+    USENIX ATC 2023, Algorithm 1.
+    """
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph: expected a jaxgnn.Graph, got {type(graph).__name__}")
+    shape = _extent(rows, "rows"), _extent(columns, "columns")
+    if isinstance(graph.senders, Tracer):
+        raise ValueError("translate: call it outside jax.jit, on the graph itself")
+    if transpose:
+        offsets, edge_columns = graph.transpose_row_offsets, graph.transpose_receivers
+    else:
+        offsets, edge_columns = graph.row_offsets, graph.senders
+    offsets, edge_columns = np.asarray(offsets), np.asarray(edge_columns)
+    core: Any = _translate_numpy if cpu_module is None else cpu_module.translate
+    parts = HostTranslation(*core(offsets, edge_columns, *shape))
+    num_windows = parts.window_blocks.size
+    bounds = np.minimum(np.arange(num_windows + 1) * shape[0], offsets.size - 1)
+    return Translation(
+        window_blocks=device_array(parts.window_blocks),
+        window_blocks_before=device_array(parts.window_blocks_before),
+        edge_columns=device_array(parts.edge_columns),
+        edge_offsets=device_array(offsets[bounds]),
+        column_offsets=device_array(parts.column_offsets),
+        columns=device_array(parts.columns),
+        edge_histogram=device_array(parts.edge_histogram),
+        block_shape=shape,
+        num_edges=edge_columns.size,
+        num_entries=parts.num_entries,
+        num_blocks=int(parts.window_blocks.sum(dtype=np.int64)),
+        num_blocks_before=int(parts.window_blocks_before.sum(dtype=np.int64)),
+    )
+
+
+def _extent(value: int, name: str) -> int:
+    extent = as_integer(value)
+    if extent is None or not 1 <= extent <= _MOST:
+        raise ValueError(f"{name}: expected an integer from 1 to {_MOST}, got {value!r}")
+    return extent
+
+
+class HostTranslation(NamedTuple):
+    """What both implementations return: arrays of `Translation`, in NumPy."""
+
+    window_blocks: np.ndarray
+    window_blocks_before: np.ndarray
+    edge_columns: np.ndarray
+    column_offsets: np.ndarray
+    columns: np.ndarray
+    edge_histogram: np.ndarray
+    num_entries: int
+
+
+# The same in NumPy: for installations without the compiled module, and the oracle of the tests.
+
+
+def _translate_numpy(
+    row_offsets: np.ndarray, edge_columns: np.ndarray, rows: int, columns: int
+) -> HostTranslation:
+    """What C++'s `translate` does, in its argument order."""
+    index = row_offsets.dtype
+    num_windows = -(-(row_offsets.size - 1) // rows)
+    width = int(edge_columns.max(initial=0)) + 1
+    row = _csr.row_ids(row_offsets).astype(np.int64)
+    keys, inverse, edges = np.unique(
+        row // rows * width + edge_columns, return_inverse=True, return_counts=True
+    )
+    window = keys // width
+    distinct = np.bincount(window, minlength=num_windows)
+    offsets = np.concatenate([[0], np.cumsum(distinct)])
+    return HostTranslation(
+        window_blocks=(-(-distinct // columns)).astype(np.int32),
+        window_blocks_before=_blocks_in_place(keys, offsets, columns),
+        edge_columns=(inverse - offsets[row // rows]).astype(np.int32),
+        column_offsets=offsets.astype(index),
+        columns=(keys % width).astype(np.int32),
+        edge_histogram=np.bincount(np.minimum(edges, rows), minlength=rows + 1).astype(index),
+        num_entries=np.unique(row * width + edge_columns).size,
+    )
+
+
+def _blocks_in_place(keys: np.ndarray, offsets: np.ndarray, columns: int) -> np.ndarray:
+    """The blocks of each window before its columns are condensed.
+
+    Round by round, each window that has columns left places its next block.
+    """
+    place, end = offsets[:-1].copy(), offsets[1:]
+    blocks = np.zeros(place.size, np.int32)
+    left = np.flatnonzero(place < end)
+    while left.size:
+        blocks[left] += 1
+        covered = np.searchsorted(keys, keys[place[left]] + columns)
+        place[left] = np.minimum(covered, end[left])
+        left = left[place[left] < end[left]]
+    return blocks
