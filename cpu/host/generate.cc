@@ -185,9 +185,11 @@ Edges sample_distinct(const Sampling& s, const Sample& sample, int64_t first_dra
     const double missing = static_cast<double>(target - keys.size());
     check(static_cast<double>(drawn) < 100.0 * static_cast<double>(target) + 1e6,
           "num_edges: too many for this distribution, whose likely edges are used up");
+    // Edges to spare cost a trim of any of them: few where the first round's are those wanted.
+    const int64_t spare = first_draws > 0 ? 16 : 1024;
     const int64_t draws = drawn == 0 && first_draws > 0
                               ? first_draws
-                              : static_cast<int64_t>(missing / yield * 1.02) + 1024;
+                              : static_cast<int64_t>(missing / yield * 1.02) + spare;
     Buffer<uint64_t> fresh(draws);
     constexpr int64_t kBlock = 1 << 16;
     parallel_items((draws + kBlock - 1) / kBlock, num_threads, [&](int64_t block) {
