@@ -136,21 +136,16 @@ def test_the_loss_in_float64_is_the_models(tmp_path):
 def test_sampling_quick(tmp_path):
     result = run_quick(
         "sampling", tmp_path, "--parts", "neighbors", "embedding", "steps",
-        "--only", "jaxgnn tree", "jaxgnn deduplicated, labor", "jax Floyd", "jax gather", "ready",
+        "--only", "jaxgnn tree, replace", "deduplicated, labor", "jax Floyd", "jax gather", "ready",
         plan.LEAVES, "--dtypes", "float32", "--repeats", "1",
     )  # fmt: skip
     rows = {(entry["impl"], entry["pass"]): entry for entry in result["rows"]}
     drawn = [entry for entry in result["rows"] if entry["pass"] == "sample"]
     assert all(0 < e["sampled_edges"] <= 32 * (15 + 150 + 750) for e in drawn)
     assert all(e["giga_edges_per_second"] > 0 and e["error"] == 0 for e in drawn)
-    ours = [plan.TREE + variant for variant in plan.VARIANTS]
     assert {e["impl"] for e in drawn} == {
-        *ours, plan.DEDUPLICATED + ", labor", plan.FLOYD, plan.FLOYD_RBG
+        plan.TREE + ", replace", plan.DEDUPLICATED + ", labor", plan.FLOYD, plan.FLOYD_RBG
     }  # fmt: skip
-    # As many edges by two implementations of one distribution, on other random numbers.
-    assert rows[plan.TREE, "sample"]["sampled_edges"] == pytest.approx(
-        rows[plan.FLOYD, "sample"]["sampled_edges"], rel=0.2
-    )
     assert {(plan.LEAVES, "batch"), (plan.GATHERED, "batch")} <= rows.keys()
     assert all((impl, "step") in rows for impl in sampling.PLAIN_STEPS)
     if importlib.util.find_spec("torch_geometric") is not None:
