@@ -104,8 +104,62 @@ def _sampling_table(case: str, file: str) -> Table:
     )
 
 
+_DRAWN = {"file": "nvidia-h200-sampling-neighbors*", "case": "products", "pass": "sample"}
+_DRAWN |= {"dtype": "int32"}
+_FLOYD = {"impl": (plan.FLOYD, plan.FLOYD_RBG)}
+_EMBEDDED = {"file": "nvidia-h200-sampling-embedding*", "impl": "jaxgnn", "pass": "batch"}
+_EPOCH = {"pass": "epoch"}
+
+
+def _edges_per_second(seeds: int) -> dict[str, Spec]:
+    own, rate = {"seeds": seeds}, {"key": "giga_edges_per_second"}
+    return {
+        f"{seeds:,} seeds: ms": own,
+        f"G edges/s{' ' * (seeds > 1024)}": {**own, **rate},
+        f"× Floyd in JAX{' ' * (seeds > 1024)}": {**own, "over": _FLOYD},
+    }
+
+
 TABLES = {
     # docs/kernels/sampling.md
+    "neighbors": Table(
+        "products, [15, 10, 5]",
+        {
+            f"{places}{variant}": {"impl": f"jaxgnn {places}{variant}"}
+            for places in ("tree", "deduplicated")
+            for variant in plan.VARIANTS
+        },
+        {**_edges_per_second(1024), **_edges_per_second(65_536)},
+        _DRAWN,
+    ),
+    "embedding": Table(
+        "children and leaves",
+        {
+            f"{case}, C = {children}": {"case": case, "children": children}
+            for case, sizes in (("pokec", (10, 25, 100)), ("europe_osm", (10,)))
+            for children in sizes
+        },
+        {
+            "65,536 sources, ms": {},
+            "`spmm` of the leaves, ms": {"impl": plan.LEAVES},
+            "plain JAX, ms": {"impl": plan.GATHERED},
+            "all nodes, ms": _EPOCH,
+            "all nodes, bfloat16, ms": {**_EPOCH, **BF16},
+        },
+        _EMBEDDED,
+    ),
+    "minibatch-step": Table(
+        "3 layers of 256, [15, 10, 5], 1,024 seeds",
+        {
+            "jaxgnn": {"impl": plan.OURS},
+            "plain JAX, `segment_sum`": {"impl": plan.BATCH_SEGMENTS},
+            "plain JAX, children as an axis": {"impl": plan.BATCH_ROWS},
+            "PyG on ready batches": {"impl": plan.PYG_READY},
+            "PyG on ready batches, trimmed": {"impl": plan.PYG_TRIMMED},
+        },
+        {"ms a step": {}, "GB": {"key": "peak_bytes"}},
+        {"file": "nvidia-h200-sampling-steps*", "case": "products", "pass": "step"},
+    ),
     "sampling": _sampling_table("reddit", "nvidia-h200-sampling"),
     "sampling-proteins": _sampling_table("proteins", "nvidia-h200-sampling-proteins"),
     # docs/performance.md

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ class Job:
     check: Callable[[], dict[str, Any]] = dict  # `error`, `accurate` and more, after the timing
     # Makes a `seconds` whose call is a loop of that many calls on the device.
     loop: Callable[[int], Callable[[int], float]] | None = None
+    loop_steps: int | None = None  # of each loop, which then is timed however long a call takes
+    long_call: float = math.inf  # seconds from which on a call is timed three times at most
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     after: Callable[[float], dict[str, Any]] = lambda ms: {}  # fields that follow from a call's ms
     close: Callable[[], None] = lambda: None

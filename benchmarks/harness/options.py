@@ -15,7 +15,11 @@ import tyro
 
 from benchmarks.harness import plan
 
-Part = Literal["kernels", "steps", "memory"]
+Part = Literal["kernels", "steps", "memory", "neighbors", "embedding"]
+PARTS = {
+    "attention": ("kernels", "steps", "memory"),
+    "sampling": ("kernels", "neighbors", "embedding", "steps"),
+}
 MODELS = {"training": ("sage", "gcn", "gin"), "attention": plan.EDGE_MODELS}
 
 
@@ -34,10 +38,12 @@ class Options:
     only: tuple[str, ...] = ()  # implementations to keep, by part of the name
     ks: Annotated[tuple[int, ...], tyro.conf.arg(name="k")] = ()  # entries kept, in maxk
     sample_sizes: tuple[int, ...] = ()  # edges of a row, in sampling
+    children: tuple[int, ...] = ()  # of a source, in sampling's embedding
+    seeds: tuple[int, ...] = ()  # of a mini-batch, in sampling
     sweep: bool = False  # maxk for k from 2 to 192 on all shapes, in float32
     models: tuple[str, ...] = ()  # of training (sage gcn gin, with an input layer) or attention
     activations: tuple[str, ...] = ()  # of training --models; default relu maxk32 maxk16
-    parts: tuple[Part, ...] = ()  # of the suite attention
+    parts: tuple[Part, ...] = ()  # of the suites attention and sampling
     repeats: int | None = None  # timed batches; default 20, 7 with --sweep
     rounds: int | None = None  # turns of each framework; default 4 on the CPU, 1 on a GPU
     threads: int = 2  # on the CPU
@@ -68,6 +74,8 @@ class Options:
             *self.widths,
             *self.ks,
             *self.sample_sizes,
+            *self.children,
+            *self.seeds,
             self.repeats,
             self.rounds,
             self.threads,
@@ -81,7 +89,8 @@ class Options:
             "--activations: expected relu, or maxk and a number": all(
                 name == "relu" or name.removeprefix("maxk").isdecimal() for name in self.activations
             ),
-            "--parts: expected the suite attention": self.suite == "attention" or not self.parts,
+            f"--parts: expected some of {PARTS.get(self.suite, ())}": set(self.parts)
+            <= set(PARTS.get(self.suite, ())),
             "--k: expected at most the width": max(self.ks, default=1)
             <= min(self.widths, default=plan.MAXK_WIDTH),
         }

@@ -38,6 +38,23 @@ COPY = "copy of the input"
 GAT = "jaxgnn gat_attention"
 SAMPLED = "jaxgnn sampled "  # and the strategy
 PRESAMPLED = "jaxgnn spmm of the sample"  # which was drawn beforehand
+# Neighborhoods of seeds.
+TREE = "jaxgnn tree"
+DEDUPLICATED = "jaxgnn deduplicated"
+VARIANTS = ("", ", replace", ", labor", ", weighted", ", weighted, replace")
+FLOYD = "jax Floyd"
+FLOYD_RBG = "jax Floyd rbg"  # jax.random's fastest generator
+PYG_LOADER = "PyG NeighborLoader"
+DGL_SAMPLER = "DGL NeighborSampler"
+# Embeddings of two hops.
+LEAVES = "jaxgnn spmm of the leaves"  # which were drawn beforehand
+GATHERED = "jax gather and mean"
+# Mini-batch steps.
+BATCH_SEGMENTS = "jax Floyd, segment_sum"
+BATCH_ROWS = "jax Floyd, rows"  # the tree's fixed number of children as an axis
+PYG_READY = "PyG on ready batches"
+PYG_TRIMMED = "PyG on ready batches, trimmed"  # a layer computes what the next ones read
+PYG_STEP = "PyG NeighborLoader and step"
 # Steps of edge models in plain JAX: heads flattened into the features, projections on the nodes.
 PLAIN = "jax segment ops sorted"
 PLAIN_FLAT = "jax segment ops sorted, flattened heads"

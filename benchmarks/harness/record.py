@@ -199,7 +199,7 @@ def _default_path(header: dict[str, Any]) -> Path:
 
 def _line(row: Row) -> str:
     """A row for people."""
-    names = {"width": "F", "k": "k"}
+    names = {"width": "F", "k": "k", "seeds": "seeds", "children": "C", "sources": "sources"}
     sizes = [f"{name}={row['shape'][key]}" for key, name in names.items() if key in row["shape"]]
     error = row["error"] if isinstance(row["error"], str) else f"{row['error']:.1e}"
     error += "" if row["accurate"] else " ABOVE TOLERANCE"

@@ -9,12 +9,13 @@ from typing import Any
 Row = dict[str, Any]
 Spec = dict[str, Any]
 _DEFAULTS = {"dtype": "float32", "pass": "forward", "k": None, "S": None}
+_ABSENT = {"k": None, "S": None, "seeds": None, "children": None, "sources": None}
 
 
 def flat(row: Row) -> Row:
     """A row with its shape's fields; a case such as `arxiv gat` is also a graph and a model."""
     graph, _, model = row["case"].partition(" ")
-    return {"k": None, "S": None, "graph": graph, "model": model, **row, **row["shape"]}
+    return {**_ABSENT, "graph": graph, "model": model, **row, **row["shape"]}
 
 
 def matching(rows: Sequence[Row], spec: Spec) -> list[Row]:

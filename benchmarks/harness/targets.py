@@ -19,7 +19,8 @@ class Target:
     `ours` and `over` are specifications of rows, `over` beside what it shares with `ours`. The
     ratio of the quantity of `over` to ours is `at_least` so much; with several `cases` their
     geometric mean is. Without `over`, our quantity in `unit` is `at_most` so much.
-    `published_ms` is what the paper's kernels took on the same GPU and graph.
+    `published_ms` is what the paper's kernels took on the same GPU and graph; of embeddings, on a
+    V100 and on the set of which the graph is a stand-in.
     """
 
     what: str
@@ -142,6 +143,54 @@ def _sampling() -> Iterator[Target]:
     yield Target(f"{plan.BIG_SHAPE}, S = 64, gradient: {over}", "sampling", "gpu", own, whole, 6.0)
 
 
+def _neighbors() -> Iterator[Target]:
+    """Of mini-batches: sampling, and the training step."""
+    rate: Any = {"quantity": "giga_edges_per_second"}
+    drawn = {"case": "products", "dtype": "int32", "pass": "sample"}
+    for seeds, at_least in ((1024, 8.0), (65_536, 30.0)):
+        ours = {**drawn, "impl": (plan.TREE,), "seeds": seeds}
+        what = f"products, {seeds} seeds: G sampled edges/s"
+        yield Target(what, "sampling", "gpu", ours, at_least=at_least, **rate)
+        floyd = {"impl": (plan.FLOYD, plan.FLOYD_RBG)}
+        yield Target(f"products, {seeds} seeds: Floyd in JAX", "sampling", "gpu", ours, floyd, 3.0)
+    step = {**_OURS, "case": "products", "pass": "step"}
+    what = "products, mini-batch step: milliseconds"
+    yield Target(what, "sampling", "gpu", step, at_most=1.0)
+    for what, impls, at_least in (
+        ("PyG's loader and step", (plan.PYG_STEP,), 15.0),
+        ("PyG on ready batches", (plan.PYG_READY, plan.PYG_TRIMMED), 3.0),
+        ("plain JAX", (plan.BATCH_SEGMENTS, plan.BATCH_ROWS), 1.3),
+    ):
+        what, over = f"products, mini-batch step: {what}", {"impl": impls}
+        yield Target(what, "sampling", "gpu", step, over, at_least)
+
+
+def _embedding() -> Iterator[Target]:
+    pokec, road = ({**_OURS, "case": case} for case in ("pokec", "europe_osm"))
+    batch, epoch = {"pass": "batch"}, {"pass": "epoch"}
+    over: Any = {"impl": (plan.GATHERED,)}
+    v100 = {10: 602.0, 25: 1379.0, 100: 6793.0}
+    for children, times, most in ((10, 2.2, 18.0), (25, 1.6, 70.0), (100, 1.4, 600.0)):
+        one, name = {"children": children}, f"pokec, C = {children}"
+        leaves = {"impl": (plan.LEAVES,)}
+        own = {**pokec, **batch, **one}
+        what = f"{name}: within {times} times spmm of the leaves"
+        yield Target(what, "sampling", "gpu", own, leaves, 1 / times)
+        yield Target(f"{name}: plain JAX", "sampling", "gpu", own, over, 2.0)
+        own, what = {**pokec, **epoch, **one}, f"{name}, all nodes: milliseconds"
+        limit: Any = {"at_most": most, "published_ms": v100[children]}
+        yield Target(what, "sampling", "gpu", own, **limit)
+        half, what = {**own, **_HALF}, f"{name}, all nodes, bfloat16: float32"
+        yield Target(what, "sampling", "gpu", half, {"dtype": "float32"}, 1.4)
+    own = {**road, **epoch, "children": 10}
+    limit = {"at_most": 350.0, "published_ms": 18_440.0}
+    yield Target("europe_osm, C = 10, all nodes: milliseconds", "sampling", "gpu", own, **limit)
+    own = {**pokec, **batch, "children": 10}
+    yield Target("pokec, C = 10: plain JAX", "sampling", "cpu", own, over, 3.0)
+    own, limit = {**pokec, **epoch, "children": 10}, {"at_most": 30.0, "unit": 1e3}
+    yield Target("pokec, C = 10, all nodes: seconds", "sampling", "cpu", own, **limit)
+
+
 def _attention() -> Iterator[Target]:
     from benchmarks.suites.attention import CPU_SHAPE, DEEP, STEP_SHAPES, plain_steps
 
@@ -209,7 +258,8 @@ def table() -> list[Target]:
     build = {**_OURS, "case": "rmat20m", "dtype": "int32", "pass": "build"}
     what = "building 20 M edges: peak memory over the result's"
     graph = Target(what, "graph", None, build, at_most=3.0, quantity="memory_ratio")
-    return [*_spmm(), *_maxk(), *_sampling(), *_attention(), *_training(), graph]
+    sampling = [*_sampling(), *_neighbors(), *_embedding()]
+    return [*_spmm(), *_maxk(), *sampling, *_attention(), *_training(), graph]
 
 
 def evaluate(

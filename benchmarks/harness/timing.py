@@ -50,16 +50,23 @@ def summary(samples: list[float]) -> dict[str, Any]:
 
 
 def measure(
-    seconds: Callable[[int], float], repeats: int, *, batch_seconds: float = _BATCH
+    seconds: Callable[[int], float],
+    repeats: int,
+    *,
+    batch_seconds: float = _BATCH,
+    long_call: float = math.inf,
 ) -> Timing:
     """Times `repeats` batches of `count` calls that `seconds(count)` runs, waits for and times.
 
     The last call of the warm-up sets the size of a batch: calls that are short are batched to
-    `batch_seconds`.
+    `batch_seconds`. Calls of `long_call` seconds or more are warmed up once and timed 3 times.
     """
-    for _ in range(_WARMUP - 1):
-        seconds(1)
     once, batch = seconds(1), 1
+    if once < long_call:
+        for _ in range(_WARMUP - 1):
+            once = seconds(1)
+    else:
+        repeats = min(repeats, 3)
     if once < min(_BATCH, batch_seconds):
         # The single call includes the full latency: measure again at a size where it does not.
         trial = max(1, min(64, math.ceil(batch_seconds / max(once, 1e-7))))

@@ -83,11 +83,13 @@ def _timed(job: Job, config: dict[str, Any]) -> dict[str, Any]:
 
 def measure(job: Job, config: dict[str, Any]) -> tuple[timing.Timing, float | None]:
     """The time of a call, and that of a call from Python where it was timed in a loop."""
-    call = timing.measure(job.seconds, **config)
-    if job.loop is None or call.ms >= timing.SHORT_CALL:
+    call = timing.measure(job.seconds, **config, long_call=job.long_call)
+    steps = job.loop_steps
+    if job.loop is None or (steps is None and call.ms >= timing.SHORT_CALL):
         return call, None
-    # Steps that fill a batch, and at least 64: a loop's start must not count.
-    steps = min(max(math.ceil(1e3 * config["batch_seconds"] / call.ms), 64), 4096)
+    if steps is None:
+        # Steps that fill a batch, and at least 64: a loop's start must not count.
+        steps = min(max(math.ceil(1e3 * config["batch_seconds"] / call.ms), 64), 4096)
     return timing.measure(job.loop(steps), **config).divided(steps), call.ms
 
 

@@ -166,9 +166,9 @@ void check(bool condition, const char* message) {
 }
 
 // Draws edges until the requested number of distinct edges is reached. sample(i) is a pair of node
-// ids.
+// ids. The first round has `first_draws` draws, or with 0 a few more than edges are wanted.
 template <class Sample>
-Edges sample_distinct(const Sampling& s, const Sample& sample) {
+Edges sample_distinct(const Sampling& s, const Sample& sample, int64_t first_draws = 0) {
   const int64_t n = s.num_nodes;
   check(n >= 2 && n < int64_t{1} << 31, "num_nodes: expected 2 to 2**31 - 1");
   const int64_t target = s.undirected ? s.num_edges / 2 : s.num_edges;
@@ -185,7 +185,11 @@ Edges sample_distinct(const Sampling& s, const Sample& sample) {
     const double missing = static_cast<double>(target - keys.size());
     check(static_cast<double>(drawn) < 100.0 * static_cast<double>(target) + 1e6,
           "num_edges: too many for this distribution, whose likely edges are used up");
-    const int64_t draws = static_cast<int64_t>(missing / yield * 1.02) + 1024;
+    // Edges to spare cost a trim of any of them: few where the first round's are those wanted.
+    const int64_t spare = first_draws > 0 ? 16 : 1024;
+    const int64_t draws = drawn == 0 && first_draws > 0
+                              ? first_draws
+                              : static_cast<int64_t>(missing / yield * 1.02) + spare;
     Buffer<uint64_t> fresh(draws);
     constexpr int64_t kBlock = 1 << 16;
     parallel_items((draws + kBlock - 1) / kBlock, num_threads, [&](int64_t block) {
@@ -208,6 +212,7 @@ Edges sample_distinct(const Sampling& s, const Sample& sample) {
     const int64_t before = keys.size();
     keys = before == 0 ? std::move(fresh) : merge_distinct(keys, fresh);
     yield = std::max(0.05, static_cast<double>(keys.size() - before) / static_cast<double>(draws));
+    if (before == 0 && first_draws > 0) yield = 1;  // of other draws than those that follow
   }
   keys = trim(std::move(keys), target, s.seed);
   return to_csr(keys, n, s.undirected);
@@ -252,6 +257,33 @@ class Weighted {
   uint64_t width_ = 1;
 };
 
+// A permutation of the numbers below `size`, one number at a time: a Feistel network on the next
+// power of four, walked until it is below `size` (Black and Rogaway, 2002).
+class Permutation {
+ public:
+  Permutation(uint64_t size, uint64_t seed) : size_(size), round_(seed, 5) {
+    while (size > uint64_t{1} << 2 * half_) ++half_;
+  }
+  uint64_t operator()(uint64_t x) const {
+    const uint64_t mask = (uint64_t{1} << half_) - 1;
+    do {
+      uint64_t left = x >> half_, right = x & mask;
+      for (uint64_t round = 0; round < 6; ++round) {
+        const uint64_t next = left ^ (round_(right << 3 | round) & mask);
+        left = right;
+        right = next;
+      }
+      x = left << half_ | right;
+    } while (x >= size_);
+    return x;
+  }
+
+ private:
+  uint64_t size_;
+  Stream round_;
+  int half_ = 1;
+};
+
 void check_offsets(const int64_t* offsets, int64_t count, int64_t num_nodes, const char* message) {
   check(count >= 1 && offsets[0] == 0 && offsets[count] == num_nodes, message);
   for (int64_t i = 0; i < count; ++i) check(offsets[i] <= offsets[i + 1], message);
@@ -286,6 +318,48 @@ Edges chung_lu(const int64_t* weights, const int64_t* community_offsets, int64_t
     }
     return {u, weighted(from + below(second(i), to - from))};
   });
+}
+
+Edges configuration(const int64_t* degrees, const Sampling& sampling) {
+  const Weighted stubs(degrees, sampling.num_nodes);
+  check(sampling.undirected && stubs.total() == static_cast<uint64_t>(sampling.num_edges),
+        "degrees: expected a sum of num_edges");
+  const Permutation order(stubs.total(), sampling.seed);
+  const Stream first(sampling.seed, 1), second(sampling.seed, 2);
+  const uint64_t pairs = stubs.total() / 2;
+  const auto sample = [&](uint64_t i) -> Pair {
+    if (i < pairs) return {stubs(order(2 * i)), stubs(order(2 * i + 1))};
+    return {stubs(below(first(i), stubs.total())), stubs(below(second(i), stubs.total()))};
+  };
+  return sample_distinct(sampling, sample, static_cast<int64_t>(pairs));
+}
+
+Edges roads(double junction_share, const Sampling& sampling) {
+  check(junction_share > 0 && junction_share < 1, "junction_share: expected more than 0, below 1");
+  const int64_t n = sampling.num_nodes;
+  const Stream end(sampling.seed, 1), from(sampling.seed, 2), far(sampling.seed, 3);
+  const uint64_t junction = threshold(junction_share);
+  const auto drawn = [&](int64_t u) { return end(static_cast<uint64_t>(u)) >> 32 < junction; };
+  // A road has two nodes or more.
+  const auto ends = [&](int64_t u) {
+    return u + 1 >= n || (u > 0 && u + 2 < n && drawn(u) && !drawn(u - 1));
+  };
+  const auto sample = [&](uint64_t i) -> Pair {
+    if (i < static_cast<uint64_t>(n)) {
+      const int64_t u = static_cast<int64_t>(i);
+      return ends(u) ? kNoPair : Pair{u, u + 1};
+    }
+    // From either end of a road to another node, more likely a near one.
+    int64_t u = static_cast<int64_t>(below(from(i), static_cast<uint64_t>(n)));
+    while (!ends(u)) ++u;
+    if (i & 1 && u + 1 < n) ++u;
+    const uint64_t random = far(i);
+    const double reach = std::exp2(1 + 15 * unit(mix(random)));
+    const int64_t distance = static_cast<int64_t>(reach);
+    const int64_t v = random & 1 ? u + distance : u - distance;
+    return v >= 0 && v < n ? Pair{u, v} : kNoPair;
+  };
+  return sample_distinct(sampling, sample, n);
 }
 
 Edges rmat(int levels, double a, double b, double c, const Sampling& sampling) {

@@ -32,6 +32,16 @@ struct Sampling {
 Edges chung_lu(const int64_t* weights, const int64_t* community_offsets, int64_t num_communities,
                double intra_share, const Sampling& sampling);
 
+// Node i has degrees[i] ends of edges, which are joined at random, so that nearly every node has
+// its degree: self-loops and duplicates, of which there are few, are replaced by edges between
+// nodes drawn by degree. Undirected; sampling.num_edges is the degrees' sum.
+Edges configuration(const int64_t* degrees, const Sampling& sampling);
+
+// A network of roads: nodes in order along roads of two nodes or more, which end with probability
+// `junction_share` after each node; the other edges join ends of roads with nodes at a distance d <
+// 2^16 in that order, P(d) ~ 1 / d. Undirected.
+Edges roads(double junction_share, const Sampling& sampling);
+
 // Recursive matrix: `levels` times, the quadrant of an edge is drawn with probabilities a, b, c and
 // 1 - a - b - c. sampling.num_nodes is 2^levels.
 Edges rmat(int levels, double a, double b, double c, const Sampling& sampling);

@@ -52,6 +52,20 @@ nb::tuple bound_chung_lu(const In<int64_t>& weights, const In<int64_t>& communit
   });
 }
 
+nb::tuple bound_configuration(const In<int64_t>& degrees, int64_t num_edges, uint64_t seed,
+                              const std::optional<In<int32_t>>& relabel, int num_threads) {
+  const Sampling sampling = make_sampling(static_cast<int64_t>(degrees.shape(0)), num_edges, true,
+                                          seed, relabel, num_threads);
+  return generate([&] { return configuration(degrees.data(), sampling); });
+}
+
+nb::tuple bound_roads(int64_t num_nodes, double junction_share, int64_t num_edges, uint64_t seed,
+                      int num_threads) {
+  const Sampling sampling =
+      make_sampling(num_nodes, num_edges, true, seed, std::nullopt, num_threads);
+  return generate([&] { return roads(junction_share, sampling); });
+}
+
 nb::tuple bound_rmat(int scale, double a, double b, double c, int64_t num_edges, bool undirected,
                      uint64_t seed, const std::optional<In<int32_t>>& relabel, int num_threads) {
   if (scale < 1 || scale > 30) throw std::invalid_argument("scale: expected 1 to 30");
@@ -99,6 +113,10 @@ void bind_generate(nb::module_& m) {
   m.def("chung_lu", &bound_chung_lu, "weights"_a.noconvert(), "community_offsets"_a.noconvert(),
         "intra_share"_a, "num_edges"_a, "undirected"_a, "seed"_a, "relabel"_a.none(),
         "num_threads"_a, "Edges between nodes drawn by weight, some within communities.");
+  m.def("configuration", &bound_configuration, "degrees"_a.noconvert(), "num_edges"_a, "seed"_a,
+        "relabel"_a.none(), "num_threads"_a, "Edges that join nodes of given degrees.");
+  m.def("roads", &bound_roads, "num_nodes"_a, "junction_share"_a, "num_edges"_a, "seed"_a,
+        "num_threads"_a, "Edges along roads and between their ends.");
   m.def("rmat", &bound_rmat, "scale"_a, "a"_a, "b"_a, "c"_a, "num_edges"_a, "undirected"_a,
         "seed"_a, "relabel"_a.none(), "num_threads"_a, "Edges of a recursive matrix.");
   m.def("chains", &bound_chains, "chain_offsets"_a.noconvert(), "num_edges"_a, "seed"_a,

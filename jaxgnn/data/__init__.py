@@ -21,9 +21,11 @@ from jaxgnn.data.edges import read_edge_list, read_matrix_market
 from jaxgnn.data.generators import (
     chains,
     chung_lu,
+    configuration,
     power_law_weights,
     random_sizes,
     rmat,
+    roads,
     stochastic_block_model,
 )
 from jaxgnn.data.graphsaint import read_graphsaint, read_reddit
@@ -48,6 +50,7 @@ __all__ = [
     "benchmark_shapes",
     "chains",
     "chung_lu",
+    "configuration",
     "digits",
     "fraction_splits",
     "graph_statistics",
@@ -68,6 +71,7 @@ __all__ = [
     "read_reddit",
     "read_shchur",
     "rmat",
+    "roads",
     "split_fractions",
     "split_per_class",
     "stochastic_block_model",

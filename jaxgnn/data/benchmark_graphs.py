@@ -5,9 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from jaxtyping import Int
 
 from jaxgnn.data.csr import CSR
-from jaxgnn.data.generators import chains, chung_lu, power_law_weights, random_sizes
+from jaxgnn.data.generators import (
+    chains,
+    chung_lu,
+    configuration,
+    power_law_weights,
+    random_sizes,
+    roads,
+)
 from jaxgnn.data.limits import DataError
 
 
@@ -22,6 +30,9 @@ class BenchmarkShape:
         shuffle: whether ids are in random order (else sorted by community).
         undirected: whether the graph is symmetric.
         chains: number of graphs, of a set of many small ones (the other fields have no meaning).
+        degree_shares: shares of the nodes with degree 1, 2 to 3, 4 to 7 and so on, in place of the
+            fields on degrees and communities.
+        roads: whether it is a network of roads, in place of the same fields.
     """
 
     num_nodes: int
@@ -34,6 +45,8 @@ class BenchmarkShape:
     shuffle: bool = True
     undirected: bool = True
     chains: int = 0
+    degree_shares: tuple[float, ...] = ()
+    roads: bool = False
 
 
 _SHAPES = {
@@ -46,6 +59,12 @@ _SHAPES = {
     ),
     "artist": BenchmarkShape(50_515, 1_638_396, 0.55, 0.70, 45, 100, 0.50),
     "dd": BenchmarkShape(334_925, 1_686_092, chains=1178),
+    "pokec": BenchmarkShape(
+        1_632_803,
+        44_603_928,
+        degree_shares=(10.0, 12.3, 14.6, 16.7, 18.3, 16.2, 9.1, 2.4, 0.3),
+    ),
+    "europe_osm": BenchmarkShape(50_912_018, 108_109_320, shuffle=False, roads=True),
 }
 
 
@@ -86,6 +105,14 @@ def benchmark_communities(
         count = max(1, round(shape.chains * n / shape.num_nodes))
         sizes = random_sizes(n, count, rng, low=0.15, high=12)
         return chains(sizes, num_edges, seed=seed, num_threads=num_threads)
+    if shape.roads or shape.degree_shares:
+        one = np.zeros(n, np.int32)
+        if shape.roads:
+            return roads(n, num_edges, seed=seed, num_threads=num_threads), one
+        degrees = degrees_of_shares(n, num_edges, shape.degree_shares)
+        # In random order: a permutation of the degrees is one of the nodes.
+        degrees = degrees[rng.permutation(n)]
+        return configuration(degrees, seed=seed, num_threads=num_threads), one
     weights = power_law_weights(
         n,
         exponent=shape.exponent,
@@ -104,3 +131,31 @@ def benchmark_communities(
         seed=seed,
         num_threads=num_threads,
     )
+
+
+def degrees_of_shares(
+    num_nodes: int, num_edges: int, shares: tuple[float, ...]
+) -> Int[np.ndarray, " num_nodes"]:
+    """Ascending degrees, of even sum `num_edges`, of which `shares` are in [2^i, 2^(i + 1)).
+
+    Within a class their logarithms follow one power law, whose exponent makes the sum.
+    """
+    ends = np.rint(np.cumsum(shares) / np.sum(shares) * num_nodes).astype(np.int64)
+    counts = np.diff(ends, prepend=0)
+    classes = np.repeat(np.arange(len(shares)), counts)
+    ranks = np.concatenate([(np.arange(count) + 0.5) / count for count in counts if count])
+
+    def degrees(log_exponent: float) -> np.ndarray:
+        return np.floor(np.exp2(classes + ranks ** np.exp(log_exponent))).astype(np.int64)
+
+    wanted = num_edges // 2 * 2
+    low, high = 5.0, -5.0  # exponents for few edges and for many
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if degrees(middle).sum() <= wanted else (low, middle)
+    found = degrees(low)
+    # What is missing, few edges, goes to the largest degrees that have room in their class.
+    room = np.flatnonzero(found + 1 < np.exp2(classes + 1))[::-1]
+    missing = max(wanted - int(found.sum()), 0)
+    found[room[:missing]] += 1
+    return found

@@ -1,4 +1,4 @@
-"""Random graphs of exact size: block model, R-MAT, Chung-Lu with communities, chains.
+"""Random graphs of exact size: block model, R-MAT, Chung-Lu, given degrees, chains, roads.
 
 The work is done in C++, in parallel; a graph is a function of the arguments and the seed alone,
 whatever the number of threads.
@@ -175,6 +175,66 @@ def chains(
         raise DataError(f"chain_sizes: expected at least one count of nodes, got {sizes!r:.80}")
     csr = _call("chains", _offsets(sizes), _edge_count(num_edges, True), _seed(seed), num_threads)
     return csr, np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
+
+
+def configuration(
+    degrees: Int[np.ndarray, " num_nodes"],
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    num_threads: int = 0,
+) -> CSR:
+    """Undirected graph of given degrees: the ends of edges are joined at random (Bollobás, 1980).
+
+    There are exactly `degrees.sum()` edges, both directions counted. Self-loops and duplicates, few
+    where the degrees are small beside the number of nodes, are replaced by edges between nodes
+    drawn by degree: these nodes' degrees differ from the given ones.
+
+    Args:
+        degrees: non-negative integers of even sum.
+        shuffle: renumber the nodes at random.
+        seed, num_threads: as in `stochastic_block_model`.
+
+    Raises:
+        DataError: an argument out of range, or more edges than the distribution yields.
+    """
+    degrees = np.ascontiguousarray(degrees)
+    if degrees.ndim != 1 or degrees.dtype.kind not in "iu" or not (degrees >= 0).all():
+        raise DataError(f"degrees: expected non-negative integers, got {degrees!r:.80}")
+    total = int(degrees.sum())
+    if total % 2:
+        raise DataError(f"degrees: expected an even sum, got {total}")
+    relabel = permutation(degrees.size, seed=seed) if shuffle else None
+    return _call(
+        "configuration", degrees.astype(np.int64), total, _seed(seed), relabel, num_threads
+    )
+
+
+def roads(
+    num_nodes: int,
+    num_edges: int,
+    *,
+    junction_share: float = 0.1,
+    seed: int = 0,
+    num_threads: int = 0,
+) -> CSR:
+    """Undirected graph like a network of roads: most nodes have two neighbors, nearby ones.
+
+    Nodes are numbered along roads of at least two, which end with probability `junction_share`
+    after each node. The other edges join an end of a road with a node $d < 2^{16}$ places away,
+    with probability proportional to $1/d$.
+
+    Args:
+        num_nodes: number of nodes.
+        num_edges: number of edges, both directions counted.
+        junction_share: probability that a road ends at a node.
+        seed, num_threads: as in `stochastic_block_model`.
+
+    Raises:
+        DataError: an argument out of range, or more edges than the distribution yields.
+    """
+    arguments = (_integer(num_nodes, "num_nodes"), float(junction_share))
+    return _call("roads", *arguments, _edge_count(num_edges, True), _seed(seed), num_threads)
 
 
 def power_law_weights(

@@ -186,6 +186,36 @@ REFERENCE = {
 }
 
 
+def test_benchmark_graphs_of_given_degrees_and_of_roads():
+    shape = data.benchmark_shapes()["pokec"]
+    csr = data.benchmark_graph("pokec", 0.02)
+    assert_simple(csr, True)
+    assert csr.num_edges == int(shape.num_edges * 0.02) // 2 * 2
+    shares = np.bincount(np.frexp(csr.degrees)[1], minlength=10) / csr.num_nodes
+    expected = np.array([0, *shape.degree_shares]) / sum(shape.degree_shares)
+    assert shares == pytest.approx(expected, abs=2e-3)
+
+    degrees = np.random.default_rng(0).integers(1, 9, 20_000)
+    degrees[0] += degrees.sum() % 2
+    graphs = [data.configuration(degrees, seed=2, num_threads=threads) for threads in (1, 3)]
+    assert np.array_equal(graphs[0].senders, graphs[1].senders)
+    # But for the ends of the few loops and duplicates.
+    assert (graphs[0].degrees != degrees).mean() < 5e-3
+    with pytest.raises(DataError, match="degrees: expected an even sum, got 3"):
+        data.configuration([1, 2])
+
+    shape = data.benchmark_shapes()["europe_osm"]
+    csr = data.benchmark_graph("europe_osm", 2e-3)
+    assert_simple(csr, True)
+    assert csr.num_edges == int(shape.num_edges * 2e-3) // 2 * 2
+    shares = np.bincount(csr.degrees) / csr.num_nodes
+    assert shares[2] > 0.7 and shares[0] < 1e-3 and csr.degrees.max() < 25
+    near = np.abs(csr.senders - csr.receivers.astype(np.int64))
+    assert (near == 1).mean() > 0.8 and near.max() <= 2**16
+    with pytest.raises(DataError, match="junction_share: expected more than 0"):
+        data.roads(100, 200, junction_share=0.0)
+
+
 @pytest.mark.parametrize("name", REFERENCE)
 def test_benchmark_graphs(name):
     shape = data.benchmark_shapes()[name]

@@ -1,0 +1,152 @@
+"""The suite `sampling`: its plans, checks and references, and a run of its parts on tiny graphs."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tyro")
+
+import jax
+
+from benchmarks.harness import graphs, minibatch, neighbors, options, plan, targets
+from benchmarks.harness.neighbors import Hop
+from benchmarks.suites import sampling
+from tests.support.benchmark_runs import compared, needs_kernels, row, run_quick
+
+_KEYS = ("case", "impl", "dtype", "pass", "S", "seeds", "children")
+
+
+def test_the_plan_of_sampling_measures_what_its_targets_compare():
+    for device, count in (("gpu", 52), ("cpu", 2)):
+        chosen = options.parse(["sampling", f"--device={device}"])
+        planned = {
+            (m.case, m.impl, m.dtype, m.direction, m.sample, None, None)
+            for m in sampling.measurements(chosen)
+        }
+        for d in sampling.draws(chosen):
+            planned.add((d.case, d.impl, "int32", "sample", None, d.seeds, None))
+        for e in sampling.embeddings(chosen):
+            name = "epoch" if e.whole else "batch"
+            planned.add((e.case, e.impl, e.dtype, name, None, None, e.children))
+        for s in sampling.steps(chosen):
+            planned.add((s.case, s.impl, "float32", "step", None, None, None))
+        mine = [t for t in targets.table() if (t.suite, t.device) == ("sampling", device)]
+        assert len(mine) == count
+        for spec in compared("sampling", device):
+            assert tuple(spec.get(key) for key in _KEYS) in planned, spec
+
+
+def test_baselines_and_targets_of_mini_batches():
+    drawn = {"suite": "sampling", "case": "products", "dtype": "int32", "direction": "sample"}
+    rows = [row(plan.TREE, 0.1, giga_edges_per_second=9.0, **drawn), row(plan.FLOYD, 0.2, **drawn)]
+    for entry in rows:
+        entry["shape"]["seeds"] = 1024
+    sampling.set_baselines(rows, "gpu")
+    assert (rows[0]["baseline"], rows[0]["ratio"]) == (plan.FLOYD, 2)
+    found = {t["target"]: t for t in targets.evaluate(rows, "sampling", "gpu")}
+    rate, floyd = (
+        found[f"products, 1024 seeds: {n}"] for n in ("G sampled edges/s", "Floyd in JAX")
+    )
+    assert (rate["value"], rate["status"]) == (9.0, "met")
+    assert (floyd["value"], floyd["status"]) == (2.0, "missed")
+    batch = {"suite": "sampling", "case": "pokec", "direction": "batch"}
+    times = {plan.OURS: 4.0, plan.LEAVES: 2.0, plan.GATHERED: 16.0}
+    rows = [row(impl, ms, **batch) for impl, ms in times.items()]
+    for entry in rows:
+        entry["shape"]["children"] = 10
+    sampling.set_baselines(rows, "gpu")
+    assert (rows[0]["baseline"], rows[0]["ratio"]) == (plan.GATHERED, 4)
+    assert rows[0]["multiple_of_spmm"] == 2
+
+
+def test_long_calls_are_timed_three_times():
+    from benchmarks.harness import timing
+
+    calls = []
+
+    def seconds(count):
+        calls.append(count)
+        return 5.0 * count
+
+    measured = timing.measure(seconds, 20, long_call=2.0)
+    assert (measured.repeats, measured.ms, calls) == (3, 5000.0, [1, 1, 1, 1])
+
+
+@needs_kernels
+def test_the_check_of_neighborhoods_sees_mistakes(tmp_path):
+    stored = graphs.load(graphs.store("arxiv", tmp_path, scale=2**-6))
+    offsets, senders = np.asarray(stored.row_offsets), np.asarray(stored.senders)
+    receivers = np.append(np.argsort(-np.diff(offsets))[:200], -1)
+    degrees = np.append(np.diff(offsets)[receivers[:-1]], 0)
+    counts = np.minimum(degrees, 3)
+    rng = np.random.default_rng(0)
+    edges = np.concatenate(
+        [
+            offsets[node] + rng.permutation(degree)[:3]
+            for node, degree in zip(receivers[:-1], degrees[:-1], strict=True)
+        ]
+    )
+
+    def mistakes(edges=edges, counts=counts, named=None, size=3):
+        named = senders[edges] if named is None else named
+        return neighbors.mistakes(stored, Hop(receivers, counts, edges, named), size, set())
+
+    assert mistakes() == 0
+    assert mistakes(size=2) > 0
+    assert mistakes(named=np.roll(senders[edges], 1)) > 0
+    twice = edges.copy()
+    twice[1] = twice[0]
+    assert mistakes(twice) > 0
+    foreign = edges.copy()
+    foreign[0] = offsets[receivers[1]]
+    assert mistakes(foreign) > 0
+    first = np.concatenate([offsets[node] + np.arange(3) for node in receivers[:-1]])
+    assert mistakes(first) == 1  # all at the beginning of their rows
+
+
+@needs_kernels
+def test_the_loss_in_float64_is_the_models(tmp_path):
+    from benchmarks.ours import minibatch as ours
+
+    stored = graphs.load(graphs.store("arxiv", tmp_path, scale=2**-8))
+    step = minibatch.Step(plan.OURS, "arxiv", 16, (4, 3, 2), (6, 8, 8, 5))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((stored.num_nodes, 6)).astype(np.float32)
+    labels = rng.integers(0, 5, stored.num_nodes).astype(np.int32)
+    seeds = np.arange(stored.num_nodes, dtype=np.int32)[:64]
+    data = minibatch.Data(stored, x, labels, seeds, tmp_path, "cpu", 1)
+    ours.write_batches(step, data)
+    with jax.default_matmul_precision("highest"):
+        loss, batch = ours.trainer(step, data).loss()
+    expected = minibatch.float64_loss(data.parameters, x, labels, batch)
+    assert loss == pytest.approx(expected, rel=1e-5)
+    wrong = batch._replace(senders=np.roll(batch.senders, 1))
+    assert abs(minibatch.float64_loss(data.parameters, x, labels, wrong) - loss) > 1e-4 * loss
+    with np.load(tmp_path / "batches.npz") as written:
+        counts = written["0.nodes_of_hops"], written["0.edges_of_hops"]
+        assert [part.sum() for part in counts] == [
+            written["0.nodes"].size,
+            written["0.edges"].shape[1],
+        ]
+        assert counts[0][0] == 16
+
+
+@needs_kernels
+def test_sampling_quick(tmp_path):
+    result = run_quick(
+        "sampling", tmp_path, "--parts", "neighbors", "embedding", "steps",
+        "--only", "jaxgnn tree, replace", "deduplicated, labor", "jax Floyd", "jax gather", "ready",
+        plan.LEAVES, "--dtypes", "float32", "--repeats", "1",
+    )  # fmt: skip
+    rows = {(entry["impl"], entry["pass"]): entry for entry in result["rows"]}
+    drawn = [entry for entry in result["rows"] if entry["pass"] == "sample"]
+    assert all(0 < e["sampled_edges"] <= 32 * (15 + 150 + 750) for e in drawn)
+    assert all(e["giga_edges_per_second"] > 0 and e["error"] == 0 for e in drawn)
+    assert {e["impl"] for e in drawn} == {
+        plan.TREE + ", replace", plan.DEDUPLICATED + ", labor", plan.FLOYD, plan.FLOYD_RBG
+    }  # fmt: skip
+    assert {(plan.LEAVES, "batch"), (plan.GATHERED, "batch")} <= rows.keys()
+    assert all((impl, "step") in rows for impl in sampling.PLAIN_STEPS)
+    if importlib.util.find_spec("torch_geometric") is not None:
+        assert all((impl, "step") in rows for impl in sampling.READY_STEPS)
