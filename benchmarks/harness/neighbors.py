@@ -90,12 +90,12 @@ def make(task: dict[str, Any], threads: int) -> Callable[[dict[str, Any]], Job]:
             stored = graphs.load(Path(task["graphs"][draw.case]))
             held[draw.case] = (stored, module.Samplers(stored, task["device"], threads))
         stored, samplers = held[draw.case]
-        return _job(draw, stored, samplers.sampler(draw))
+        return _job(draw, stored, samplers.sampler(draw), task["device"])
 
     return prepare
 
 
-def _job(draw: Draw, graph: StoredGraph, sampler: Sampler) -> Job:
+def _job(draw: Draw, graph: StoredGraph, sampler: Sampler, device: str) -> Job:
     def check() -> dict[str, Any]:
         wrong = sum(
             mistakes(graph, hop, size, draw.traits, middle=draw.framework == "jax")
@@ -126,6 +126,8 @@ def _job(draw: Draw, graph: StoredGraph, sampler: Sampler) -> Job:
         after=after,
         close=sampler.close,
         long_call=2.0,
+        # A call from Python hands over dozens of arrays, which a training loop never does.
+        loop_steps=max(8, 2**16 // draw.seeds) if device == "gpu" else None,
     )
 
 

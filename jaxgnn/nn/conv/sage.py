@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph, NodeRows, graph_argument
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense
 from jaxgnn.nn._linear import (
@@ -153,8 +153,13 @@ class SAGEConv(nnx.Module):
             senders = jax.nn.relu(self.linear_project(dense(senders)))
         root = None if receivers is None else self.linear_root
         neighbors = self.linear_neighbors
-        if root is not None and isinstance(senders, NodeRows) and not self.transform_first:
-            # Both ends' rows are written here: as one array.
+        sparse = isinstance(senders, CBSR) or isinstance(receivers, CBSR)
+        if (
+            root is not None
+            and isinstance(x, tuple | list)
+            and not (self.transform_first or sparse)
+        ):
+            # Both ends' rows are few beside the edges, or written here: as one array.
             around = aggregate(graph, promoted(neighbors, senders), weights, self.aggr, sample)
             assert receivers is not None
             out = linear_pair(neighbors, root, around, dense(receivers))
