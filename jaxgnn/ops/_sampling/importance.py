@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -85,30 +85,17 @@ def importance_weights(
     checks.choice(kind, "kind", IMPORTANCES)
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got {graph}")
-    if kind == "walks":
-        if key is None:
-            raise ValueError("key: expected a JAX key with kind='walks', got None")
-        key = checks.key(key, "key")
-        walks = _number(num_walks, "num_walks", 100)
-        length = _number(walk_length, "walk_length", 3)
-        if walks * length > MOST_STEPS:
-            raise ValueError(
-                f"num_walks: expected at most 2^24 steps in all, got {walks} walks of {length}"
-            )
-        ends = checks.number(0.5 if restart is None else restart, "restart", 0, 1)
-    else:
-        given = {"num_walks": num_walks, "walk_length": walk_length, "restart": restart}
-        for name, value in given.items():
+    options = {"num_walks": num_walks, "walk_length": walk_length, "restart": restart}
+    with config.use(impl=chosen(impl)):
+        if kind == "walks":
+            return _by_walks(graph, key, **options)
+        for name, value in options.items():
             if value is not None:
                 raise ValueError(f"{name}: expected None with kind={kind!r}, got {value!r}")
         if key is not None:
             raise ValueError(f"key: expected None with kind={kind!r}, which draws nothing")
-    with config.use(impl=chosen(impl)):
         if graph.num_edges == 0:
             return jnp.zeros(0, jnp.float32)
-        if kind == "walks":
-            graph, key = ffi.unify_varying(graph, key)
-            return visit_shares(graph, key, walks, length, int(ends * ALL))
         importance = graph.in_degrees.astype(jnp.float32)
         if kind == "fastgcn":
             importance = _column_norms(graph)
@@ -116,7 +103,26 @@ def importance_weights(
         return importance[graph.senders]
 
 
-def _number(value: int | None, name: str, default: int) -> int:
+def _by_walks(
+    graph: Graph, key: Any, num_walks: Any, walk_length: Any, restart: Any
+) -> Float[Array, " num_edges"]:
+    if key is None:
+        raise ValueError("key: expected a JAX key with kind='walks', got None")
+    key = checks.key(key, "key")
+    walks = _number(num_walks, "num_walks", 100)
+    length = _number(walk_length, "walk_length", 3)
+    if walks * length > MOST_STEPS:
+        raise ValueError(
+            f"num_walks: expected at most 2^24 steps in all, got {walks} walks of {length}"
+        )
+    ends = checks.number(0.5 if restart is None else restart, "restart", 0, 1)
+    if graph.num_edges == 0:
+        return jnp.zeros(0, jnp.float32)
+    graph, key = ffi.unify_varying(graph, key)
+    return visit_shares(graph, key, walks, length, int(ends * ALL))
+
+
+def _number(value: Any, name: str, default: int) -> int:
     return default if value is None else checks.integer(value, name, 1, MOST_STEPS)
 
 
