@@ -130,6 +130,8 @@ class NeighborLoader:
         capacity: Sequence[int | None] | None = None,
     ):
         graph = graph_argument(graph)
+        if not graph.is_square:
+            raise ValueError(f"graph: expected a square graph, got {graph}")
         batch_size = checks.integer(batch_size, "batch_size", 1, 2**31 - 2)
         checks.boolean(shuffle, "shuffle")
         checks.boolean(drop_last, "drop_last")

@@ -4,17 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
-
-import jaxgnn
-from jaxgnn.data import load_dataset
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch_geometric")
-
+import torch
 import torch_geometric.typing
+from scipy import stats
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
+
+import jaxgnn
+from jaxgnn.data import load
 
 pytestmark = pytest.mark.skipif(
     not (torch_geometric.typing.WITH_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE),
@@ -28,7 +25,7 @@ BATCHES = 40
 @pytest.fixture(scope="module")
 def graph(data_directory):
     """Cora and a node without edges, the last one."""
-    cora = load_dataset(data_directory / "cora").graph
+    cora = load(data_directory / "cora").graph
     return jaxgnn.Graph.from_edges(cora.senders, cora.receivers, num_nodes=cora.num_nodes + 1)
 
 

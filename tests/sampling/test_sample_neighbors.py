@@ -103,6 +103,11 @@ def test_padding_seeds_change_nothing(mode):
     edges = few.edges[few.edge_mask]
     np.testing.assert_array_equal(more.edges[: len(edges)], edges)
     assert more.edge_mask.sum() == len(edges)
+    # Traced, numbers of no node are padding.
+    traced = jax.jit(lambda seeds: jaxgnn.sample_neighbors(graph, seeds, [4], key, **MODES[mode]))(
+        jnp.array([3, 7, 60, -(2**31)])
+    )
+    jax.tree.map(np.testing.assert_array_equal, traced, more)
 
 
 def test_a_node_draws_the_same_in_every_place_if_it_is_the_id():

@@ -277,6 +277,7 @@ def test_vmap_over_keys(count):
         ({"sample_size": 2, "rows": [-2]}, ValueError, "rows: .* got -2"),
         ({"sample_size": 2, "rows": [0.5]}, TypeError, "rows: expected integers"),
         ({"sample_size": 2, "rows": [[0]]}, ValueError, r"rows: expected the shape \(rows,\)"),
+        ({"sample_size": 4096, "rows": np.zeros(2**19, int)}, ValueError, r"sample_size: .* 2\^31"),
         ({"sample_size": 2, "impl": "fast"}, ValueError, "impl"),
     ],
 )

@@ -176,5 +176,8 @@ def test_training(graph):
 def test_errors(graph, change, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make(graph, **change)
+    rectangular = jaxgnn.Graph.from_edges([0], [0], num_senders=3, num_receivers=2)
+    with pytest.raises(ValueError, match="graph: expected a square graph"):
+        NeighborLoader(rectangular, None, None, [4])
     with pytest.raises(ValueError, match=r"features: expected the shape \(40, ...\)"):
         NeighborLoader(graph, jnp.ones((3, 2)), None, [4])
