@@ -10,7 +10,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from jaxgnn._core import checks, ffi
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph, self_loop_mask
 from jaxgnn.nn import _inputs
@@ -221,8 +221,9 @@ def _repeated_self_loop(graph: Graph) -> Bool[Array, " num_edges"]:
     sorted_loops = jnp.sum(followed, dtype=repeats.dtype) == repeats
 
     def not_the_last(graph: Graph, loops: Array) -> Array:
+        assert graph.self_loops is not None
         edges = jnp.arange(graph.num_edges, dtype=graph.row_offsets.dtype)
-        last = ffi.zeros((graph.num_senders,), edges.dtype, graph)
+        last = (graph.self_loops * 0).astype(edges.dtype)  # varies over a mesh as the graph does
         at = jnp.where(loops, graph.senders, graph.num_senders)
         last = last.at[at].max(edges, mode="drop")
         return loops & (edges != last[graph.senders])
