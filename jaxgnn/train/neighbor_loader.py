@@ -16,6 +16,7 @@ from jaxgnn._core import checks
 from jaxgnn.graph import Blocks, Graph, NodeRows, graph_argument
 from jaxgnn.graph._take import take_rows
 from jaxgnn.ops import sample_neighbors
+from jaxgnn.ops._sampling.custom import OwnMethod
 from jaxgnn.ops._sampling.sample_neighbors import Method
 from jaxgnn.ops._sampling.weighted import DrawWeights, draw_weights
 
@@ -59,6 +60,7 @@ class _Data(NamedTuple):
     input_nodes: Int[Array, " inputs"]
     key: Array
     weights: DrawWeights | None = None
+    method: jax.tree_util.Partial | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +98,8 @@ class NeighborLoader:
         shuffle: in an order of its own in each epoch.
         drop_last: leave out the last batch of an epoch if it is not full.
         seed: of the order and of the samples.
-        replace, weights, method, deduplicate: as for `sample_neighbors`.
+        replace, weights, method, deduplicate: as for `sample_neighbors`. A function as `method` is
+            traced with the program: pass the same object, or it is compiled again.
         capacity: as for `sample_neighbors`. A step whose new nodes are too many is done again with
             twice the places, from then on: nothing is dropped.
 
@@ -122,11 +125,13 @@ class NeighborLoader:
         seed: int = 0,
         replace: bool = False,
         weights: Float[ArrayLike, " num_edges"] | None = None,
-        method: Method = "uniform",
+        method: Method | OwnMethod = "uniform",
         deduplicate: bool = False,
         capacity: Sequence[int | None] | None = None,
     ):
         graph = graph_argument(graph)
+        if not graph.is_square:
+            raise ValueError(f"graph: expected a square graph, got {graph}")
         batch_size = checks.integer(batch_size, "batch_size", 1, 2**31 - 2)
         checks.boolean(shuffle, "shuffle")
         checks.boolean(drop_last, "drop_last")
@@ -143,6 +148,7 @@ class NeighborLoader:
             jnp.asarray(nodes),
             jax.random.key(checks.integer(seed, "seed", 0, 2**32 - 1)),
             draw_weights(graph, weights, replace),
+            _partial(method),
         )
         self._options = _Options(
             _static(num_neighbors),
@@ -152,7 +158,7 @@ class NeighborLoader:
             replace,
             deduplicate,
             _static(capacity),
-            method,
+            "uniform" if callable(method) else method,
         )
         self._epoch = self._position = 0
         order = _order_of(self._options, self._data, jnp.int32(0))
@@ -266,6 +272,13 @@ def _static(values: Any) -> Any:
     return tuple(values) if isinstance(values, Sequence) and not isinstance(values, str) else values
 
 
+def _partial(method: Any) -> jax.tree_util.Partial | None:
+    """A function as a pytree: itself static, the arrays of a `Partial` arguments of the program."""
+    if not callable(method):
+        return None
+    return method if isinstance(method, jax.tree_util.Partial) else jax.tree_util.Partial(method)
+
+
 def _rows(values: Any, name: str, num_nodes: int) -> Array | None:
     if values is None:
         return None
@@ -298,7 +311,7 @@ def _cut(options: _Options, data: _Data, seeds: Array, epoch: Array, position: A
         key,
         replace=options.replace,
         weights=data.weights,
-        method=options.method,
+        method=options.method if data.method is None else data.method,
         deduplicate=options.deduplicate,
         capacity=options.capacity,
     )

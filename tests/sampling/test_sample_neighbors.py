@@ -1,5 +1,7 @@
 """`sample_neighbors`: which edges, in which shapes, and what models make of the blocks."""
 
+import itertools
+
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -101,6 +103,11 @@ def test_padding_seeds_change_nothing(mode):
     edges = few.edges[few.edge_mask]
     np.testing.assert_array_equal(more.edges[: len(edges)], edges)
     assert more.edge_mask.sum() == len(edges)
+    # Traced, numbers of no node are padding.
+    traced = jax.jit(lambda seeds: jaxgnn.sample_neighbors(graph, seeds, [4], key, **MODES[mode]))(
+        jnp.array([3, 7, 60, -(2**31)])
+    )
+    jax.tree.map(np.testing.assert_array_equal, traced, more)
 
 
 def test_a_node_draws_the_same_in_every_place_if_it_is_the_id():
@@ -115,14 +122,14 @@ def test_a_node_draws_the_same_in_every_place_if_it_is_the_id():
 def test_every_edge_is_as_likely():
     # One receiver with 7 edges, of which each place draws 3.
     graph = jaxgnn.Graph.from_edges(np.arange(7), np.zeros(7, int), num_nodes=7)
-    seeds = jnp.zeros(20_000, jnp.int32)
+    seeds = jnp.zeros(333_334, jnp.int32)
     for replace in (False, True):
         blocks = jaxgnn.sample_neighbors(graph, seeds, [3], jax.random.key(5), replace=replace)
         counts = np.bincount(np.asarray(blocks.edges), minlength=7)
         # Without replacement counts vary less than chi-squared assumes: by (d - k) / (d - 1).
-        expected = np.full(7, 20_000 * 3 / 7)
+        expected = np.full(7, 333_334 * 3 / 7)
         statistic = ((counts - expected) ** 2 / expected).sum() * (1 if replace else 6 / 4)
-        assert stats.chi2.sf(statistic, 6) > 1e-4
+        assert 1e-6 < stats.chi2.sf(statistic, 6) < 1 - 1e-6
 
 
 def test_hops_draw_apart():
@@ -166,13 +173,29 @@ def test_models_on_all_neighbors(name, mode):
     assert of_blocks(graph, blocks, x).shape == (4, 3)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("weighted", [False, True])
+def loops_apart(layer):
+    """How many self-loops have another edge of their row between them and the next one."""
+    receivers = np.asarray(layer.receivers)
+    loops = np.flatnonzero(np.asarray(layer.senders) == receivers)
+    return np.sum((np.diff(receivers[loops]) == 0) & (np.diff(loops) > 1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "weighted"),
+    [*itertools.product(MODES, [False, True]), ("loops", True), ("loops, replace", True)],
+)
 def test_gcn_is_that_of_the_square_graph(mode, weighted):
-    graph = random_graph()
+    graph, sizes = random_graph(), [3, 2]
+    more = {"deduplicate": True, "replace": "replace" in mode}
+    options = MODES.get(mode, more)
+    if "loops" in mode:  # three or four of the six edges of each node
+        senders = (np.arange(60)[:, None] + [0, 0, 1, 0, 2, 60]) % 62 % 60
+        graph = jaxgnn.Graph.from_edges(senders.ravel(), np.repeat(np.arange(60), 6), num_nodes=60)
+        sizes = [5, 4]
     blocks = jaxgnn.sample_neighbors(
-        graph, np.array([3, 59, 7]), [3, 2], jax.random.key(0), **MODES[mode]
+        graph, np.array([3, 59, 7]), sizes, jax.random.key(0), **options
     )
+    assert ("loops" in mode) == bool(loops_apart(blocks.graphs[0]))
     x = blocks.take(jax.random.normal(jax.random.key(0), (graph.num_nodes, 5)))
     weights = None
     if weighted:

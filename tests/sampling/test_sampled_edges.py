@@ -196,6 +196,9 @@ def test_every_edge_is_as_likely(name, size, degree):
     share = 1.0 if sampling.replace else (degree - size) / (degree - 1)
     statistic = np.sum((counts - expected) ** 2) / (expected * share)
     assert 1e-6 < scipy.stats.chi2.sf(statistic, degree - 1) < 1 - 1e-6
+    # The ends of a row alone, which an error by one in a bound would miss or prefer.
+    deviation = np.sqrt(expected * (1 - (1 if sampling.replace else size) / degree))
+    assert (np.abs(counts[[0, -1]] - expected) < 5 * deviation).all()
 
 
 def test_all_pairs_are_as_likely():
@@ -274,6 +277,7 @@ def test_vmap_over_keys(count):
         ({"sample_size": 2, "rows": [-2]}, ValueError, "rows: .* got -2"),
         ({"sample_size": 2, "rows": [0.5]}, TypeError, "rows: expected integers"),
         ({"sample_size": 2, "rows": [[0]]}, ValueError, r"rows: expected the shape \(rows,\)"),
+        ({"sample_size": 4096, "rows": np.zeros(2**19, int)}, ValueError, r"sample_size: .* 2\^31"),
         ({"sample_size": 2, "impl": "fast"}, ValueError, "impl"),
     ],
 )

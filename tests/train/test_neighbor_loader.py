@@ -1,5 +1,9 @@
 """`NeighborLoader`: which seeds, the same by iteration and by scan, resumed, and training on it."""
 
+import gc
+import os
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,6 +103,36 @@ def test_too_small_a_capacity_grows_and_drops_nothing(graph):
     assert scanned.state == {"epoch": 1, "position": 0}
 
 
+def resident_bytes():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("more", [{}, {"deduplicate": True, "capacity": [400, 400]}])
+def test_memory_is_flat(more):
+    """480 batches whose features take 3 MB or, deduplicated, 0.9 MB, once they are gathered."""
+    rng = np.random.default_rng(0)
+    ends = rng.integers(0, 400, (2, 4000))
+    graph = jaxgnn.Graph.from_edges(*ends, num_nodes=400)
+    features = jnp.ones((400, 256))
+    loader = NeighborLoader(graph, features, None, [10, 5], batch_size=50, **more)
+
+    def settled(epochs):
+        for _ in range(epochs):
+            for batch in loader:
+                jax.block_until_ready((batch, jnp.asarray(batch.features)))
+        gc.collect()
+        return resident_bytes(), len(jax.live_arrays())
+
+    settled(10)
+    size, arrays = settled(15)
+    for _ in range(2):
+        larger, more_arrays = settled(30)
+        assert more_arrays <= arrays
+        assert larger - size < 16 << 20
+
+
 def test_training(graph):
     """A label that the neighbors' mean decides is learned, in one program of 300 steps."""
     features = jax.random.normal(jax.random.key(0), (NODES, 4))
@@ -142,5 +176,8 @@ def test_training(graph):
 def test_errors(graph, change, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make(graph, **change)
+    rectangular = jaxgnn.Graph.from_edges([0], [0], num_senders=3, num_receivers=2)
+    with pytest.raises(ValueError, match="graph: expected a square graph"):
+        NeighborLoader(rectangular, None, None, [4])
     with pytest.raises(ValueError, match=r"features: expected the shape \(40, ...\)"):
         NeighborLoader(graph, jnp.ones((3, 2)), None, [4])

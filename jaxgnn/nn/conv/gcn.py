@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
@@ -208,16 +208,27 @@ def normalized_aggregate(
     return (scale * out).astype(x.dtype)
 
 
-def _repeated_self_loop(graph: Graph) -> Array:
-    """Which edges are self-loops that another one of the same node follows.
-
-    Equal edges are neighbors in the edge order.
-    """
+def _repeated_self_loop(graph: Graph) -> Bool[Array, " num_edges"]:
+    """Which edges are self-loops that another one of the same node follows in its row."""
     if graph.num_edges == 0:
         return jnp.zeros(0, bool)
+    assert graph.self_loops is not None
     loops = self_loop_mask(graph)
+    # Equal edges are neighbors in the edge order, except for those of sampled blocks.
     again = loops[1:] & (graph.senders[1:] == graph.senders[:-1])
-    return jnp.append(loops[:-1] & again, jnp.zeros(1, bool))
+    followed = jnp.append(loops[:-1] & again, jnp.zeros(1, bool))
+    repeats = jnp.sum(jnp.maximum(graph.self_loops - 1, 0))
+    sorted_loops = jnp.sum(followed, dtype=repeats.dtype) == repeats
+
+    def not_the_last(graph: Graph, loops: Array) -> Array:
+        assert graph.self_loops is not None
+        edges = jnp.arange(graph.num_edges, dtype=graph.row_offsets.dtype)
+        last = (graph.self_loops * 0).astype(edges.dtype)  # varies over a mesh as the graph does
+        at = jnp.where(loops, graph.senders, graph.num_senders)
+        last = last.at[at].max(edges, mode="drop")
+        return loops & (edges != last[graph.senders])
+
+    return jax.lax.cond(sorted_loops, lambda *_: followed, not_the_last, graph, loops)
 
 
 def _column(values: Array, ndim: int) -> Array:

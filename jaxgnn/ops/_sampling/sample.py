@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import DTypeLike
 from jaxtyping import Array, Int, UInt32
 
 from jaxgnn._core.arguments import unwrap
@@ -133,7 +134,8 @@ def limits(
 
 
 def receivers(rows: Any, num_receivers: int, name: str = "rows") -> Int[Array, " places"] | None:
-    """The receivers as int32; those that are known are checked, -1 is padding."""
+    """The receivers as int32, -1 for padding: if known they are checked, else what is out of range
+    is padding."""
     if rows is None:
         return None
     rows = unwrap(rows)
@@ -150,10 +152,20 @@ def receivers(rows: Any, num_receivers: int, name: str = "rows") -> Int[Array, "
         raise ValueError(
             f"{name}: expected nodes below {num_receivers}, or -1 for padding, got {wrong}"
         )
-    if rows.dtype.itemsize > 4 or rows.dtype == np.uint32:
-        # Out of range before and after.
-        rows = jnp.where((rows < 0) | (rows >= num_receivers), -1, rows)
+    if isinstance(rows, Tracer):
+        return numbers_below(rows, num_receivers, np.int32)
     return jnp.asarray(rows, jnp.int32)
+
+
+def numbers_below(
+    values: Int[Array | np.ndarray, "*shape"], count: int, dtype: DTypeLike
+) -> Int[Array, "*shape"]:
+    """Numbers from 0 to `count - 1` in the dtype, -1 for all others, before they are converted."""
+    values = values if values.dtype.itemsize >= 4 else values.astype(np.int32)
+    inside = values >= 0
+    if count <= jnp.iinfo(values.dtype).max:
+        inside = inside & (values < count)
+    return jnp.where(inside, jnp.asarray(values).astype(dtype), -1)
 
 
 def capacity(sample: Sample, places: Places) -> int:

@@ -16,6 +16,7 @@ from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Blocks, Graph
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._core.philox import key_words
+from jaxgnn.ops._sampling.custom import OwnMethod, chosen_edges
 from jaxgnn.ops._sampling.hops import MOST_PADDING, Hop, blocks_of, level_of
 from jaxgnn.ops._sampling.kernels import offsets_of, row_bounds, sample_edges
 from jaxgnn.ops._sampling.sample import (
@@ -42,7 +43,7 @@ def sample_neighbors(
     *,
     replace: bool = False,
     weights: Float[ArrayLike, " num_edges"] | DrawWeights | None = None,
-    method: Method = "uniform",
+    method: Method | OwnMethod = "uniform",
     deduplicate: bool = False,
     capacity: Sequence[int | None] | None = None,
     impl: Impl = None,
@@ -67,9 +68,15 @@ def sample_neighbors(
     with the smallest: of one row alone all subsets are alike, but rows share senders, so that there
     are fewer distinct nodes.
 
+    A function as `method` chooses the edges itself: `method(graph, nodes, size, key)` is called
+    once a hop with the nodes of its places, `[places]`, -1 for padding, the most edges of a node
+    and a key of the hop's own. It returns numbers of the graph's edges, integers
+    `[places, size]`, -1 for none anywhere in a row; an edge may be there several times. It has to
+    be jittable.
+
     What is drawn depends on the key and on the place, or with `deduplicate` on the node: not on
-    threads, platform or padding. Nothing has to come back to the host: it may be part of a jitted
-    training step, and of a `jax.lax.scan` over batches.
+    threads, platform or padding (a function answers for its own draws). Nothing has to come back to
+    the host: it may be part of a jitted training step, and of a `jax.lax.scan` over batches.
 
     Args:
         graph: a square graph.
@@ -81,8 +88,12 @@ def sample_neighbors(
         weights: of the edges, `[num_edges]`, in the graph's edge order (`Graph.sort_edge_data`),
             finite and at least 0; where they are traced, others count as 0. They have no gradient.
             Each call makes them ready in O(edges), `NeighborLoader` once.
-        method: `"uniform"`, or `"labor"`, for which neither `replace` nor `weights` is to be had.
-            It pays with `deduplicate`; in a tree, places of one node take the same edges.
+        method: `"uniform"`, `"labor"`, or a function; for the last two neither `replace` nor
+            `weights` is to be had. `"labor"` pays with `deduplicate`; in a tree, places of one node
+            take the same edges. Edges that a function returns and that do not enter the row's node
+            are an error, or count as -1 where they are traced. Arrays that it needs are arguments
+            of the program with `jax.tree_util.Partial(function, name=array)`, constants in a
+            closure.
         deduplicate: give each node one place, in the order of first occurrence. By default every
             edge has a place of its own (a tree): there are more rows of features, but the gradient
             needs no sum over them, and nothing has to be searched for.
@@ -95,10 +106,12 @@ def sample_neighbors(
         `Blocks`, whose shapes depend on the numbers of seeds and neighbors, and on `capacity`.
 
     Raises:
-        TypeError: `graph` is no `Graph`, or an argument has a wrong type.
+        TypeError: `graph` is no `Graph`, or an argument, or what a function returns, has a wrong
+            type.
         ValueError: a rectangular graph, a number out of range, a seed that is no node, a weight
             that is negative or not finite, 2^31 places or more, a method that does not go with
-            `replace` or `weights`, or a `capacity` without `deduplicate`, or too small.
+            `replace` or `weights`, what a function returns has another shape or an edge of
+            another node, or a `capacity` without `deduplicate`, or too small.
 
     Source: Hamilton et al., "Inductive representation learning on large graphs" (NeurIPS 2017),
     section 3.1 and appendix A; without replacement by Bentley and Floyd, "A sample of brilliance"
@@ -113,10 +126,12 @@ def sample_neighbors(
         raise ValueError(f"graph: expected a square graph, got {graph}")
     checks.boolean(replace, "replace")
     checks.boolean(deduplicate, "deduplicate")
-    checks.choice(method, "method", METHODS)
-    if method == "labor" and (replace or weights is not None):
+    own = method if callable(method) else None
+    if own is None:
+        checks.choice(method, "method", METHODS)
+    if method != "uniform" and (replace or weights is not None):
         given = "replace=True" if replace else "weights"
-        raise ValueError(f"method: expected 'uniform' with {given}, got 'labor'")
+        raise ValueError(f"method: expected 'uniform' with {given}, got {method!r}")
     sizes = _numbers(num_neighbors, "num_neighbors", LARGEST_SAMPLE)
     limits = _capacities(capacity, len(sizes), deduplicate)
     key = checks.key(key, "key")
@@ -130,7 +145,7 @@ def sample_neighbors(
         strategy = "labor" if method == "labor" else "random" if weights is None else "weighted"
         sample = Sample(strategy, LARGEST_SAMPLE, ALL, replace)
         capacities = levels if deduplicate else None
-        blocks = _sample(sample, graph, nodes, sizes, key, drawn_by, capacities)
+        blocks = _sample(sample, graph, nodes, sizes, key, drawn_by, own, capacities)
     if deduplicate and not isinstance(blocks.overflow, Tracer) and bool(blocks.overflow):
         raise ValueError(f"capacity: expected room for all new nodes of each hop, got {limits}")
     return blocks
@@ -143,6 +158,7 @@ def _sample(
     sizes: list[int],
     key: Array,
     weights: DrawWeights | None,
+    own: OwnMethod | None,
     capacities: list[int] | None,
 ) -> Blocks:
     levels = [level_of(seeds, 0)]
@@ -151,14 +167,17 @@ def _sample(
     table = None
     for h, size in enumerate(sizes):
         level = levels[-1]
-        words = key_words(jax.random.fold_in(key, h))
+        hop_key = jax.random.fold_in(key, h)
         ids = None if capacities is None else level.nodes.astype(jnp.uint32)
-        places = Places(graph, level.nodes, words, ids, None if weights is None else weights.table)
+        table_of = None if weights is None else weights.table
+        places = Places(graph, level.nodes, key_words(hop_key), ids, table_of)
         sample = sample._replace(size=size)
         most = 0 if graph.num_edges == 0 else (level.count - level.padding) * size
         if most == 0:
             offsets = jnp.zeros(level.count + 1, jnp.int32)
             edges, senders = jnp.zeros(0, graph.row_offsets.dtype), jnp.zeros(0, jnp.int32)
+        elif own is not None:
+            offsets, edges, senders = chosen_edges(own, places, hop_key, size, most)
         else:
             _, degrees = row_bounds(places)
             if weights is not None:

@@ -1,0 +1,24 @@
+"""The page on mini-batches runs as it stands."""
+
+import re
+
+import numpy as np
+
+from tests.support.paths import ROOT
+
+
+def test_the_page_runs():
+    text = (ROOT / "docs" / "minibatches.md").read_text(encoding="utf-8")
+    names: dict = {}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
+        exec(block, names)
+    assert names["losses"].shape == (40,) and np.isfinite(names["losses"]).all()
+    assert names["out"].shape == (3, 3)
+    # The strategy of the page takes the latest edges of the seeds.
+    recent, times = names["recent"], np.asarray(names["times"])
+    receivers, edges = np.asarray(names["graph"].receivers), np.asarray(recent.edges)
+    for place, node in enumerate([3, 7]):
+        own = np.flatnonzero(receivers == node)
+        taken = edges[np.asarray(recent.graphs[0].receivers) == place]
+        assert set(taken) == set(own[np.argsort(-times[own])][:10])
+    assert len(next(iter(names["by_time"])).seeds) == 64
