@@ -22,11 +22,10 @@ from jaxgnn._core.arguments import check_fill_value
 from jaxgnn._core.checks import choice
 from jaxgnn._core.device import device_array
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import _csr, _edge_data, _edge_list
+from jaxgnn.graph import _csr, _edge_data, _edge_list, _ordered_sum
 from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._edge_data import Reduce
 from jaxgnn.graph._graph import Graph
-from jaxgnn.graph._ordered_sum import sum_rows, take_rows
 
 Values = Any  # a NumPy array on the host, or a traced one of JAX
 Weighted = tuple[Graph, Shaped[Array, "num_edges ..."] | None]
@@ -292,12 +291,12 @@ def _gcn_normalized(graph: Graph, weights: Array) -> Array:
     """`_csr.gcn_normalize` of traced weights, summed in the accumulation dtype."""
     senders, receivers, _ = _host(graph, None)
     wide = weights.astype(accumulation_dtype(weights.dtype))
-    degrees = sum_rows(wide, receivers, graph.num_receivers)
+    degrees = _ordered_sum.sum_rows(wide, receivers, graph.num_receivers)
     # The inner `where` keeps the derivative at degree 0 finite.
     isolated = degrees == 0
     scale = jax.lax.rsqrt(jnp.where(isolated, jnp.ones_like(degrees), degrees))
     scale = jnp.where(isolated, jnp.zeros_like(scale), scale)
-    terms = take_rows(scale, senders) * wide * take_rows(scale, receivers)
+    terms = _ordered_sum.take_rows(scale, senders) * wide * _ordered_sum.take_rows(scale, receivers)
     return terms.astype(weights.dtype)
 
 
