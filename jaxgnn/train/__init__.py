@@ -2,14 +2,14 @@
 
 from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig
-from jaxgnn.train.evaluation import InferenceSample, evaluate
+from jaxgnn.train.evaluation import InferenceSample, evaluate, sampled_logits
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
 from jaxgnn.train.neighbor_loader import Batch, NeighborLoader
 from jaxgnn.train.presets import PRESETS, preset
 from jaxgnn.train.recovery import Recovery, RunError, RunWarning
 from jaxgnn.train.restored import RestoredRun, restore_run, saved_config
 from jaxgnn.train.runner import run
-from jaxgnn.train.seeds import SeedsResult, train_seeds
+from jaxgnn.train.seeds import SeedRun, SeedsResult, train_in_sequence, train_seeds
 from jaxgnn.train.step import Program, TrainState, build, build_model, build_optimizer
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
 
@@ -30,6 +30,7 @@ __all__ = [
     "RestoredRun",
     "RunError",
     "RunWarning",
+    "SeedRun",
     "SeedsResult",
     "Task",
     "TrainConfig",
@@ -44,8 +45,10 @@ __all__ = [
     "preset",
     "restore_run",
     "run",
+    "sampled_logits",
     "saved_config",
     "score",
     "train",
+    "train_in_sequence",
     "train_seeds",
 ]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
-from jaxtyping import Int
+from jaxtyping import Array, Float, Int
 from rich.console import Console
 from rich.progress import track
 
@@ -20,7 +21,8 @@ from jaxgnn.ops import sampled_spmm, spmm
 from jaxgnn.train import machine
 from jaxgnn.train.restored import RestoredRun
 from jaxgnn.train.runner import score_or_none
-from jaxgnn.train.step import check_samples
+from jaxgnn.train.step import Program, check_samples
+from jaxgnn.train.task import Task
 
 STRATEGIES = ("bucket", "fastrand", "stride", "random")
 """Those that take a number of edges."""
@@ -71,6 +73,27 @@ class InferenceSample:
 def _kept(drop_rate: float) -> float:
     """The probability to keep an edge, as the decimal fraction that is meant."""
     return round(1 - drop_rate, 12)
+
+
+def sampled_logits(
+    program: Program,
+    options: Mapping[str, Any],
+    params: Any,
+    rest: Any,
+    task: Task,
+    key: Array | None = None,
+) -> Float[Array, "nodes classes"]:
+    """A model's outputs from a sample of the edges, without dropout.
+
+    Args:
+        program: the model, taken apart.
+        options: those of an `InferenceSample`.
+        params, rest: its parameters and other variables.
+        task: the graph and the features.
+        key: of the sample, where edges are drawn.
+    """
+    model = nnx.merge(program.inference, params, rest, copy=True)
+    return model(task.graph, task.features, key=key, **options)
 
 
 def evaluate(
@@ -163,12 +186,8 @@ class _Measurement:
     def _inference(self, options: dict[str, Any], keys: Any) -> dict[str, Any]:
         """The scores and the time of the whole model."""
         run = self._run
-
-        def logits(params, rest, task, key):
-            model = nnx.merge(run.program.inference, params, rest, copy=True)
-            return model(task.graph, task.features, key=key, **options)
-
         operands = (run.best.params, run.best.rest, run.task)
+        logits = functools.partial(sampled_logits, run.program, options)
         program = jax.jit(logits).lower(*operands, keys[0]).compile()
         outputs = [np.asarray(jax.device_get(program(*operands, key))) for key in keys]
         row: dict[str, Any] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +34,28 @@ class SeedsResult(NamedTuple):
     scores: Float[np.ndarray, " seeds"]
     epochs: Int[np.ndarray, " seeds"]
     seconds: float
+
+
+class SeedRun(NamedTuple):
+    """A model that `train_in_sequence` trained.
+
+    Attributes:
+        seed: its seed.
+        split: the nodes that it was trained, selected and is tested on.
+        task: what it was trained on.
+        program: the model, taken apart.
+        best: its selected parameters and other variables.
+        progress: the epochs done, and the selected one.
+        test_score: of the selected parameters, from all edges.
+    """
+
+    seed: int
+    split: Split
+    task: Task
+    program: Program
+    best: Best
+    progress: Progress
+    test_score: float
 
 
 class _Selected(NamedTuple):
@@ -73,32 +95,41 @@ def train_seeds(
             that is not scored by accuracy.
         DivergenceError: a loss is not finite.
     """
-    splits = [config.split] * len(seeds) if splits is None else splits
-    if not seeds or len(splits) != len(seeds):
-        raise ValueError(
-            f"seeds, splits: expected at least one, and as many, got {len(seeds)}, {len(splits)}"
-        )
-    config.check()
     start = time.perf_counter()
-    if dataset is None:
-        dataset = load_dataset(config)
-    chosen = [choose_split(dataset, index) for index in splits]
-    method = _one_by_one if in_sequence else _at_once
-    scores, epochs = method(config, dataset, seeds, chosen)
+    if in_sequence:
+        runs = train_in_sequence(config, seeds, splits=splits, dataset=dataset)
+        results = [(run.test_score, run.progress.best_epoch) for run in runs]
+        scores, epochs = zip(*results, strict=True)
+    else:
+        dataset, chosen = _data(config, seeds, splits, dataset)
+        scores, epochs = _at_once(config, dataset, seeds, chosen)
     seconds = time.perf_counter() - start
     return SeedsResult(np.asarray(seeds), np.asarray(scores), np.asarray(epochs), seconds)
 
 
-def _one_by_one(
-    config: TrainConfig, dataset: NodeDataset, seeds: Sequence[int], splits: Sequence[Split]
-) -> tuple[Sequence[float], Sequence[int]]:
-    """Test scores and selected epochs of models trained by the ordinary loop."""
-    first = make_task(config, dataset, splits[0])
+def train_in_sequence(
+    config: TrainConfig,
+    seeds: Sequence[int],
+    *,
+    splits: Sequence[int] | None = None,
+    dataset: NodeDataset | None = None,
+) -> Iterator[SeedRun]:
+    """Trains one model a seed, one after the other, and yields each: what `run` trains, in memory.
+
+    The step and the evaluation are compiled once, if all splits have as many training nodes or
+    there are no mini-batches.
+
+    Args:
+        config, seeds, splits, dataset: as for `train_seeds`.
+
+    Raises:
+        ConfigError, DataError, ValueError, DivergenceError: as `train_seeds`.
+    """
+    dataset, chosen = _data(config, seeds, splits, dataset)
+    first = make_task(config, dataset, chosen[0])
     compiled: Compiled | None = None
     batches: MiniBatches | None = None
-    scores: list[float] = []
-    epochs: list[int] = []
-    for seed, split in zip(seeds, splits, strict=True):
+    for seed, split in zip(seeds, chosen, strict=True):
         task = dataclasses.replace(
             first, train=jnp.asarray(split.train), val=jnp.asarray(split.val)
         )
@@ -116,9 +147,26 @@ def _one_by_one(
             patience=config.patience,
         )
         logits = np.asarray(compiled.evaluate(best.params, best.rest, task)[0])
-        scores.append(score(task.metric, dataset.labels, logits, split.test))
-        epochs.append(progress.best_epoch)
-    return scores, epochs
+        test_score = score(task.metric, dataset.labels, logits, split.test)
+        yield SeedRun(seed, split, task, program, best, progress, test_score)
+
+
+def _data(
+    config: TrainConfig,
+    seeds: Sequence[int],
+    splits: Sequence[int] | None,
+    dataset: NodeDataset | None,
+) -> tuple[NodeDataset, list[Split]]:
+    """The data, and the split of each seed."""
+    splits = [config.split] * len(seeds) if splits is None else splits
+    if not seeds or len(splits) != len(seeds):
+        raise ValueError(
+            f"seeds, splits: expected at least one, and as many, got {len(seeds)}, {len(splits)}"
+        )
+    config.check()
+    if dataset is None:
+        dataset = load_dataset(config)
+    return dataset, [choose_split(dataset, index) for index in splits]
 
 
 def _at_once(
