@@ -25,7 +25,8 @@ class EvaluateOptions:
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """The directory of a run of jaxgnn train, with a model gcn, sage, gin or monet."""
+    """The directory of a run of jaxgnn train, with a model gcn, sage,
+    sage_embedding, gin or monet."""
 
     sample_size: str = "16,32,64,128,256,512"
     """The most edges of a node, from 1 to 4096."""

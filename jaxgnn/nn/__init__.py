@@ -27,6 +27,7 @@ from jaxgnn.nn.models import (
     GraphSAGE,
     MoNet,
     NodeMLP,
+    SAGEEmbedding,
     Transformer,
 )
 
@@ -54,6 +55,7 @@ __all__ = [
     "MoNet",
     "NodeMLP",
     "SAGEConv",
+    "SAGEEmbedding",
     "Transformer",
     "TransformerConv",
     "annealed_k",

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph, NodeRows
 from jaxgnn.ops import CBSR, maxk_spmm, sampled_spmm, spmm
 from jaxgnn.ops._aggregation.spmm import Reduce
@@ -77,3 +79,13 @@ def aggregate(
     if isinstance(x, NodeRows) and (reduce == "sum" or reduce == "mean"):
         return aggregate_nodes(graph, x, weights, mean=reduce == "mean")
     return spmm(graph, dense(x), weights, reduce=reduce)
+
+
+def unit_rows(x: Array) -> Array:
+    """Each row divided by its Euclidean length, or by 1e-12 if that is more."""
+    wide = x.astype(accumulation_dtype(x.dtype))
+    squares = jnp.sum(wide * wide, axis=-1, keepdims=True)
+    # The maximum is taken of the squares: the root's derivative at 0 is infinite.
+    return (wide * jax.lax.rsqrt(jnp.maximum(squares, jnp.full_like(squares, 1e-24)))).astype(
+        x.dtype
+    )

@@ -61,8 +61,8 @@ class TrainConfig:
     .npz file. Also as --dataset."""
 
     model: str = "gcn"
-    """The architecture: gcn, sage, gin, gat, gatv2, agnn, transformer, edgeconv or monet; or mlp,
-    which does not look at the graph."""
+    """The architecture: gcn, sage, sage_embedding (whose matrices `jaxgnn embed` takes), gin, gat,
+    gatv2, agnn, transformer, edgeconv or monet; or mlp, which does not look at the graph."""
 
     layers: int = 2
     """Number of message-passing layers."""

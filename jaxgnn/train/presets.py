@@ -37,6 +37,9 @@ PRESETS = {
     "sage": TrainConfig(
         model="sage", hidden=256, dropout=0.0, weight_decay=0.0, epochs=200, patience=0
     ),
+    "sage_embedding": TrainConfig(
+        model="sage_embedding", hidden=64, dropout=0.5, weight_decay=5e-4, epochs=200, patience=0
+    ),
     "gin": TrainConfig(
         model="gin",
         layers=5,

@@ -13,7 +13,18 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxgnn.nn import GAT, GCN, GIN, GNN, MODELS, GraphSAGE, MaxK, MoNet, annealed_k
+from jaxgnn.nn import (
+    GAT,
+    GCN,
+    GIN,
+    GNN,
+    MODELS,
+    GraphSAGE,
+    MaxK,
+    MoNet,
+    SAGEEmbedding,
+    annealed_k,
+)
 from jaxgnn.ops import sample_neighbors
 from jaxgnn.train.config import ConfigError, Method, TrainConfig, option
 from jaxgnn.train.neighbor_loader import Batch, scan_epoch
@@ -23,7 +34,8 @@ from jaxgnn.train.task import Task, masked_accuracy, masked_loss, mean_loss
 # are exact again.
 _FLOAT16_LOSS_SCALE = 1024.0
 
-SAMPLING_MODELS = tuple(n for n, m in MODELS.items() if issubclass(m, (GCN, GraphSAGE, GIN, MoNet)))
+_SAMPLING = (GCN, GraphSAGE, SAGEEmbedding, GIN, MoNet)
+SAMPLING_MODELS = tuple(name for name, model in MODELS.items() if issubclass(model, _SAMPLING))
 """The models whose layers aggregate a sample of the edges if asked to."""
 
 _ACTIVATIONS = {"relu": jax.nn.relu, "elu": jax.nn.elu}

@@ -146,8 +146,9 @@ def test_runs_that_cannot_be_evaluated(trained, tmp_path, capsys):
         path.write_text(json.dumps(record | changed | {"settings": record["settings"] | settings}))
         return error(capsys, "evaluate", str(tmp_path))
 
-    assert "expected a model that samples edges (gcn, sage, gin, monet), got gat" in message(
-        {"model": "gat"}
+    assert (
+        "expected a model that samples edges (gcn, sage, sage_embedding, gin, monet), got gat"
+        in message({"model": "gat"})
     )
     assert "has no checkpoint yet" in message({})
     assert list(tmp_path.iterdir()) == [path]

@@ -9,10 +9,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
-from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import _inputs
-from jaxgnn.nn._features import Features, aggregate, dense
+from jaxgnn.nn._features import Features, aggregate, dense, unit_rows
 from jaxgnn.nn._linear import (
     Initializer,
     aggregate_and_transform,
@@ -163,7 +162,7 @@ class SAGEConv(nnx.Module):
             around = aggregate(graph, promoted(neighbors, senders), weights, self.aggr, sample)
             assert receivers is not None
             out = linear_pair(neighbors, root, around, dense(receivers))
-            return _unit_rows(out) if self.normalize else out
+            return unit_rows(out) if self.normalize else out
         out = aggregate_and_transform(
             neighbors,
             lambda h: aggregate(graph, h, weights, self.aggr, sample),
@@ -173,14 +172,4 @@ class SAGEConv(nnx.Module):
         if root is not None:
             assert receivers is not None
             out = out + root(dense(receivers))
-        return _unit_rows(out) if self.normalize else out
-
-
-def _unit_rows(x: Array) -> Array:
-    """Each row divided by its Euclidean length, or by 1e-12 if that is more."""
-    wide = x.astype(accumulation_dtype(x.dtype))
-    squares = jnp.sum(wide * wide, axis=-1, keepdims=True)
-    # The maximum is taken of the squares: the root's derivative at 0 is infinite.
-    return (wide * jax.lax.rsqrt(jnp.maximum(squares, jnp.full_like(squares, 1e-24)))).astype(
-        x.dtype
-    )
+        return unit_rows(out) if self.normalize else out

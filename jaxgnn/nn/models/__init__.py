@@ -2,11 +2,13 @@
 
 from jaxgnn.nn.models.attention import AGNN, GAT, GATv2, Transformer
 from jaxgnn.nn.models.convolutional import GCN, GIN, EdgeConvNet, GraphSAGE, MoNet, NodeMLP
+from jaxgnn.nn.models.embedding import SAGEEmbedding
 from jaxgnn.nn.models.gnn import GNN
 
 MODELS: dict[str, type[GNN]] = {
     "gcn": GCN,
     "sage": GraphSAGE,
+    "sage_embedding": SAGEEmbedding,
     "gin": GIN,
     "gat": GAT,
     "gatv2": GATv2,
@@ -31,5 +33,6 @@ __all__ = [
     "GraphSAGE",
     "MoNet",
     "NodeMLP",
+    "SAGEEmbedding",
     "Transformer",
 ]

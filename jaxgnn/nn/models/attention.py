@@ -112,6 +112,7 @@ class AGNN(GNN):
 
     _conv = staticmethod(_agnn_layer)
     _propagates_only = True
+    _default_jumping = "last"
 
     def _after_layer(self, out: Array) -> Features:
         # Averages of what ReLU left are at least 0: another ReLU would only read and write them.

@@ -88,8 +88,10 @@ class GNN(nnx.Module):
     """A subclass's `conv`."""
 
     _propagates_only: ClassVar[bool] = False
-    """Its layers keep the width of their input: `input_layer`, and `jumping="last"` if not given.
-    """
+    """Its layers keep the width of their input: `input_layer`."""
+
+    _default_jumping: ClassVar[Jumping | None] = None
+    """`jumping` if not given."""
 
     def __init__(
         self,
@@ -120,8 +122,8 @@ class GNN(nnx.Module):
         conv = self._conv if conv is None else conv
         if not callable(conv):
             raise TypeError(f"conv: expected what makes a layer, got {type(conv).__name__}")
-        if self._propagates_only:
-            input_layer, jumping = True, "last" if jumping is None else jumping
+        input_layer = input_layer or self._propagates_only
+        jumping = self._default_jumping if jumping is None else jumping
         hidden_options, last_options = self._layer_options(
             hidden_features, activation=activation, dropout=dropout, norm=norm, **conv_options
         )
