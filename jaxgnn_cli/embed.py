@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 import time
+from collections.abc import Iterator
+from io import FileIO
 from typing import Any
 
 import numpy as np
 
 from jaxgnn._core.text import printable
-from jaxgnn_cli.embed_options import EmbedOptions, parse_embed, read_matrix
+from jaxgnn_cli.embed_options import MATRICES, EmbedOptions, parse_embed, read_matrix
+from jaxgnn_cli.output import print_error
 from jaxgnn_cli.status import UsageError
 
 _CHECKED_ROWS = 1000
@@ -19,6 +25,11 @@ def embed(arguments: list[str]) -> None:
     options = parse_embed(arguments)
     if options is None:
         return
+    with _output(options.output) as file:
+        _embed(options, file)
+
+
+def _embed(options: EmbedOptions, file: FileIO | None) -> None:
     import jax
     from rich.console import Console
 
@@ -26,6 +37,7 @@ def embed(arguments: list[str]) -> None:
 
     console = Console()
     start = time.perf_counter()
+    trained = None if options.checkpoint is None else _trained(options.checkpoint)
     csr = load_bare_graph(options.graph)
     if csr is None:
         raise UsageError(
@@ -34,7 +46,7 @@ def embed(arguments: list[str]) -> None:
     graph = csr.to_graph(undirected=options.undirected)
     if graph.num_nodes == 0:
         raise UsageError(f"{options.graph}: expected a graph with nodes")
-    features, params = _matrices(options, graph.num_nodes)
+    features, params = _matrices(options, graph.num_nodes, trained)
     graph, x, params = jax.block_until_ready(jax.device_put((graph, features, params)))
     console.print(
         f"{printable(options.graph)}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, "
@@ -46,15 +58,77 @@ def embed(arguments: list[str]) -> None:
     out = None
     for children, leaves, batch_size in options.combinations():
         out = _run(console, options, graph, x, params, children, leaves, batch_size)
-    if options.output is not None:
-        assert out is not None
-        with open(options.output, "wb") as file:
+    if file is not None:
+        assert out is not None and options.output is not None
+        try:
             np.save(file, np.asarray(out))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise OSError(error.errno, reason, options.output) from error
         console.print(f"wrote {printable(options.output)}", markup=False, soft_wrap=True)
 
 
-def _matrices(options: EmbedOptions, num_nodes: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The features and the four weights: from files, else random from the seed."""
+@contextlib.contextmanager
+def _output(path: str | None) -> Iterator[FileIO | None]:
+    """The file to write at the end, opened at once: a path that cannot be written ends the command
+    before the runs. What a file held stays until then, and a new file goes if the command fails.
+    """
+    if path is None:
+        yield None
+        return
+    is_new = not os.path.lexists(path)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"--output: {printable(path)}: {reason}") from None
+    try:
+        # Not buffered: what a full disk refuses would be written again when the file is closed.
+        with open(descriptor, "wb", buffering=0) as file:
+            yield file
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                file.truncate()
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        raise
+
+
+def _trained(run: str) -> dict[str, np.ndarray]:
+    """The matrices of a run of `jaxgnn train`, of the parameters that it selected."""
+    import jax
+    from flax import nnx
+
+    from jaxgnn.nn import SAGEEmbedding
+    from jaxgnn.train import restore_run, saved_config
+
+    config = saved_config(run, "--checkpoint")
+    name = printable(run)
+    if config.model != "sage_embedding":
+        raise UsageError(
+            f"--checkpoint: {name}: expected a run of --model sage_embedding, got {config.model}"
+        )
+    if config.activation != "relu":
+        raise UsageError(
+            f"--checkpoint: {name}: expected a run with ReLU, got --activation {config.activation}"
+        )
+    if config.dtype == "float64":
+        jax.config.update("jax_enable_x64", True)
+    restored = restore_run(run, "--checkpoint", warn=print_error)
+    model = nnx.merge(restored.program.inference, restored.best.params, restored.best.rest)
+    assert isinstance(model, SAGEEmbedding)
+    try:
+        found = model.matrices()
+    except ValueError as error:
+        raise UsageError(f"--checkpoint: {name}: {error}") from None
+    return {name: np.asarray(matrix, np.float32) for name, matrix in found.items()}
+
+
+def _matrices(
+    options: EmbedOptions, num_nodes: int, trained: dict[str, np.ndarray] | None
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The features and the four weights: a run's, or from files, else random from the seed."""
     rng = np.random.default_rng(options.rand_seed)
 
     def matrix(name: str, rows: int, columns: int) -> np.ndarray:
@@ -65,12 +139,20 @@ def _matrices(options: EmbedOptions, num_nodes: int) -> tuple[np.ndarray, dict[s
 
     features = matrix("features", num_nodes, options.feature_column)
     width = features.shape[1]
+    if trained is not None:
+        expected = trained["Wf1"].shape[0]
+        if width != expected:
+            raise UsageError(
+                f"--features: expected {expected} columns, as the run of --checkpoint has "
+                f"features, got {width}"
+            )
+        return features, trained
     wf1 = matrix("Wf1", width, options.Wf1_dim1)
     wa1 = matrix("Wa1", width, options.Wa1_dim1)
     hidden = wf1.shape[1] + wa1.shape[1]
     wf2 = matrix("Wf2", hidden, options.Wf2_dim1)
     wa2 = matrix("Wa2", hidden, options.Wa2_dim1)
-    return features, {"Wf1": wf1, "Wa1": wa1, "Wf2": wf2, "Wa2": wa2}
+    return features, dict(zip(MATRICES, (wf1, wa1, wf2, wa2), strict=True))
 
 
 def _print_degrees(console: Any, degrees: np.ndarray) -> None:

@@ -13,6 +13,8 @@ from jaxgnn_cli.options import parse_options
 from jaxgnn_cli.status import UsageError
 from jaxgnn_cli.values import check_between, integers
 
+MATRICES = ("Wf1", "Wa1", "Wf2", "Wa2")
+
 _WIDEST = 65536
 _File = Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(random)")]
 
@@ -58,6 +60,12 @@ class EmbedOptions:
     Wa2: _File = None
     """Weights of its neighbors' mean in layer 2."""
 
+    checkpoint: Annotated[
+        str | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="(optional)")
+    ] = None
+    """The directory of a run of jaxgnn train with the model sage_embedding, whose matrices to take
+    in place of these four."""
+
     Wf1_dim1: int = 128
     """Width of a random Wf1."""
 
@@ -102,8 +110,14 @@ def parse_embed(arguments: list[str]) -> EmbedOptions | None:
     if options is None:
         return None
     options.combinations()
-    for name in ("feature_column", "Wf1_dim1", "Wa1_dim1", "Wf2_dim1", "Wa2_dim1"):
+    for name in ("feature_column", *(f"{name}_dim1" for name in MATRICES)):
         check_between(getattr(options, name), name, 1, _WIDEST)
+    if options.checkpoint is not None:
+        given = [f"--{name}" for name in MATRICES if getattr(options, name) is not None]
+        if given:
+            raise UsageError(f"--checkpoint: expected no {given[0]} with it, got both")
+        if options.features is None:
+            raise UsageError("--checkpoint: expected --features with it, got none")
     check_between(options.num_runs, "num_runs", 1, 10**6)
     check_between(options.rand_seed, "rand_seed", 0, 2**31 - 1)
     return options

@@ -1,13 +1,18 @@
 """`jaxgnn embed`: what it prints and writes, and its errors."""
 
+import json
+import os
+
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxgnn import Graph
-from jaxgnn.train import RunError
+from jaxgnn.train import RunError, TrainConfig, restore_run, run
 from jaxgnn_cli import embed_check, main
 from tests.support.oracle_embedding import brute_force_embedding
+from tests.support.small_sets import small
 
 GRAPH = """%%MatrixMarket matrix coordinate pattern general
 6 6 5
@@ -51,6 +56,87 @@ def test_the_embedding_is_written_and_all_combinations_run(files, capsys):
     np.testing.assert_allclose(np.load("out.npy"), expected, atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs of the model that embeds, of one that does not, and of a form that has no matrices."""
+    folder = tmp_path_factory.mktemp("runs")
+    small(folder / "small.npz")
+    base = {"dataset": str(folder / "small.npz"), "model": "sage_embedding", "hidden": 6}
+    for name, options in (("right", {}), ("norm", {"norm": "layer"})):
+        run(TrainConfig(**base, **options, epochs=1, run_directory=str(folder / name)))
+    for name, changed in (("gcn", {"model": "gcn"}), ("elu", {"activation": "elu"})):
+        record = json.loads((folder / "right" / "config.json").read_text())
+        (folder / name).mkdir()
+        record["settings"] |= changed
+        (folder / name / "config.json").write_text(json.dumps(record))
+    return folder
+
+
+def test_a_run_s_matrices_embed(files, runs, capsys):
+    given = ["--features", "x.npy", "--checkpoint", str(runs / "right"), "--num-runs", "1"]
+    with open("out.npy", "wb") as file:
+        file.write(b"longer than what is written" * 100)
+    assert main(["embed", "graph.mtx", *given, "--output", "out.npy"]) == 0
+    assert "rows within" in capsys.readouterr().out
+    restored = restore_run(runs / "right")
+    best = restored.best
+    model = nnx.merge(restored.program.inference, best.params, best.rest)
+    graph = Graph.from_edges([0, 1, 2, 3, 4], [1, 2, 3, 0, 0], num_nodes=6)
+    expected = brute_force_embedding(
+        *(graph, files["x"], model.matrices(), jax.random.key(0)), num_children=10, num_leaves=10
+    )
+    np.testing.assert_allclose(np.load("out.npy"), expected, atol=1e-5)
+    assert os.path.getsize("out.npy") == 128 + 6 * 6 * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "--checkpoint: nowhere is no run directory"),
+        (["RUNS/gcn"], "/gcn: expected a run of --model sage_embedding, got gcn"),
+        (["RUNS/elu"], "/elu: expected a run with ReLU, got --activation elu"),
+        (["RUNS/norm"], "/norm: norm: expected None of an embedding, got LayerNorm"),
+        (["RUNS/right", "--Wa2", "Wa2.npy"], "--checkpoint: expected no --Wa2 with it, got both"),
+        (["RUNS/right", "--features", "wide.npy"], "--features: expected 3 columns, as the run of"),
+    ],
+)
+def test_runs_that_cannot_be_taken(runs, capsys, arguments, message):
+    np.save("wide.npy", np.ones((6, 4), np.float32))
+    run, *rest = (part.replace("RUNS", str(runs)) for part in arguments)
+    given = ["--features", "x.npy", "--checkpoint", run, "--output", "out.npy"]
+    assert message in refused(capsys, "graph.mtx", *given, *rest)
+    assert not os.path.exists("out.npy")  # which is opened first
+
+
+def test_an_output_that_cannot_be_written_is_found_before_the_runs(monkeypatch, capsys):
+    def fail(*_):
+        raise AssertionError("it ran")
+
+    monkeypatch.setattr("jaxgnn_cli.embed._embed", fail)
+    for path, reason in ((".", "Is a directory"), ("none/out.npy", "No such file or directory")):
+        message = refused(capsys, "graph.mtx", "--output", path)
+        assert message.endswith(f"--output: {path}: {reason}\n")
+    np.save("old.npy", np.arange(3))
+    with pytest.raises(AssertionError, match="it ran"):
+        main(["embed", "graph.mtx", "--output", "old.npy"])
+    np.testing.assert_array_equal(np.load("old.npy"), np.arange(3))
+
+
+def test_a_disk_that_is_full_gives_its_path_and_status_1(capsys):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    assert main(["embed", "graph.mtx", "--num-runs", "1", "--output", "/dev/full"]) == 1
+    assert capsys.readouterr().err == "jaxgnn: /dev/full: No space left on device\n"
+
+
+def refused(capsys, *arguments: str) -> str:
+    """The line of a command that ends with status 2 and has printed nothing else."""
+    assert main(["embed", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and len(captured.err.splitlines()) == 1
+    return captured.err
+
+
 def test_a_wrong_embedding_is_refused(files):
     graph = Graph.from_edges([1, 2], [0, 1], num_nodes=6)
     arguments = (graph, files["x"], files, jax.random.key(0))
@@ -72,6 +158,7 @@ def test_a_wrong_embedding_is_refused(files):
         (["graph.mtx", "--num-runs", "0"], "--num-runs: expected an integer from 1"),
         (["graph.mtx", "--Wf1-dim1", "-3"], "--Wf1-dim1: expected an integer from 1"),
         (["graph.mtx", "--bogus", "3"], "--bogus"),
+        (["graph.mtx", "--checkpoint", "run"], "--checkpoint: expected --features with it, got"),
         (["graph.mtx", "--features", "none.npy"], "--features: none.npy: No such file"),
         (["graph.mtx", "--features", "Wf1.npy"], "--features: Wf1.npy: expected 6 rows"),
         (["graph.mtx", "--features", "graph.mtx"], "--features: graph.mtx: "),
@@ -79,10 +166,7 @@ def test_a_wrong_embedding_is_refused(files):
     ],
 )
 def test_a_bad_value_gives_one_line_and_status_2(capsys, arguments, message):
-    assert main(["embed", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and len(captured.err.splitlines()) == 1
-    assert message in captured.err
+    assert message in refused(capsys, *arguments)
 
 
 def test_help(capsys):
