@@ -5,6 +5,8 @@ A page marks what is generated, a table or a figure within a sentence, and names
     <!-- table: NAME -->                <!-- figure: NAME -->2.85<!-- end -->
     <!-- end -->
 
+`<!-- accuracy: NAME -->` is a table of `examples/sampling_accuracy.py`, by its name there.
+
 The command rewrites what stands between the marks; with `--check` it changes nothing, names what
 differs and ends with status 1. A specification is a dict of what a result's row must have (see
 `benchmarks.harness.rows`; `file` has wildcards). Of each implementation the newest accurate row
@@ -19,6 +21,7 @@ import fnmatch
 import functools
 import json
 import re
+import runpy
 import sys
 import textwrap
 from pathlib import Path
@@ -34,8 +37,10 @@ CHECKED = ("README.md", "docs/performance.md")
 PAGES = (
     *CHECKED,
     *(f"docs/kernels/{name}.md" for name in ("aggregation", "maxk", "attention", "sampling")),
+    "docs/sampling.md",
+    "docs/minibatches.md",
 )
-_REGION = re.compile(r"(<!-- (table|figure): ([\w.-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
+_REGION = re.compile(r"(<!-- (table|figure|accuracy): ([\w.-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 _UNIT = r"ms|µs|s|seconds|[KMGT]i?B(?:/s)?|bytes|x|×|times|%"
 _LOOSE = re.compile(rf"\d[\d.,]*\s*(?:{_UNIT})(?!\w|\s*\d)")
 
@@ -131,10 +136,28 @@ def table(spec: Table) -> str:
 
 
 @functools.cache
+def accuracy_tables() -> dict[str, str]:
+    """The tables of the newest results of `examples/sampling_accuracy.py`, by name."""
+    path = max(RESULTS.glob("*-sampling-accuracy.json"))
+    result = json.loads(path.read_text())
+    example = runpy.run_path(str(ROOT / "examples" / "sampling_accuracy.py"))
+    jaxlib = result["environment"]["jaxlib"]
+    caption = (
+        f"<sub>Means and standard deviations over the seeds, differences to all edges in points. "
+        f"{result['hardware']}; jaxlib {jaxlib}; {result['date']}. `*-{path.stem[11:]}.json`</sub>"
+    )
+    caption = textwrap.fill(caption, 118, break_on_hyphens=False)
+    found = example["tables"](result["records"])
+    return {name: f"\n{table}\n{caption}\n" for name, table in found.items()}
+
+
+@functools.cache
 def generated(kind: str, name: str) -> str:
     """What belongs into a region."""
     if kind == "table":
         return table(TABLES[name])
+    if kind == "accuracy":
+        return accuracy_tables()[name]
     value = figure(FIGURES[name], [])
     if value is None:
         raise ValueError(f"no result file has the figure {name!r}")

@@ -25,7 +25,9 @@ def test_every_figure_is_that_of_a_result_file(page):
 def test_every_specification_is_on_one_page():
     # A figure stands once.
     shown = sorted((match[2], match[3]) for _, match in regions())
-    assert shown == sorted([("table", t) for t in TABLES] + [("figure", f) for f in FIGURES])
+    accuracy = [("accuracy", name) for name in tables.accuracy_tables()]
+    expected = [("table", t) for t in TABLES] + [("figure", f) for f in FIGURES] + accuracy
+    assert shown == sorted(expected)
 
 
 @pytest.mark.parametrize("page", tables.PAGES)
@@ -69,7 +71,7 @@ def test_an_unknown_region_is_an_error():
 def test_every_mark_is_closed():
     for page in tables.PAGES:
         text = read(page)
-        marks = len(re.findall(r"<!-- (?:table|figure):", text))
+        marks = len(re.findall(r"<!-- (?:table|figure|accuracy):", text))
         assert marks == len(tables._REGION.findall(text)) == text.count("<!-- end -->")
 
 
