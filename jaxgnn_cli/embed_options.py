@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
+import warnings
 from typing import Annotated
 
 import numpy as np
@@ -125,19 +127,29 @@ def parse_embed(arguments: list[str]) -> EmbedOptions | None:
 
 def read_matrix(path: str, name: str, rows: int) -> np.ndarray:
     """A matrix of finite numbers with so many rows, as float32."""
+    from jaxgnn.data.archive import open_npy
+    from jaxgnn.data.limits import Budget, DataError, reading
+
     try:
         if path.endswith(".npy"):
-            found = np.load(path, allow_pickle=False)
+            with open_npy(path, Budget(1 << 62)) as file:  # an array has the size of its file
+                found = file.read()
         else:
-            found = np.loadtxt(path, dtype=np.float32, ndmin=2)
-    except (OSError, ValueError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{name}: {path}: {reason}") from None
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
+            budget, text = Budget(), bytearray()
+            with reading(path), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a text without numbers
+                for block in budget.blocks(path):
+                    budget.charge(len(block), "the text")
+                    text += block
+                found = np.loadtxt(io.BytesIO(text), dtype=np.float32, ndmin=2)
+    except DataError as error:
+        raise UsageError(f"{name}: {error}") from None
+    if found.dtype.kind not in "fiu":
         raise UsageError(f"{name}: {path}: expected a matrix of real numbers")
     if found.ndim != 2 or found.shape[0] != rows or found.shape[1] == 0:
         raise UsageError(f"{name}: {path}: expected {rows} rows, got the shape {found.shape}")
-    found = found.astype(np.float32)
+    with np.errstate(over="ignore"):  # infinite then
+        found = found.astype(np.float32)
     if not np.isfinite(found).all():
         raise UsageError(f"{name}: {path}: expected finite numbers")
     return found

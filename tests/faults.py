@@ -14,6 +14,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import resource
 import shlex
 import shutil
@@ -63,6 +64,7 @@ class Outcome:
             self.expect(0, *["no plot: ", reason] * bool(self.err))
             return "no plot" if self.err else "all written"
         self.expect(1, reason)
+        assert re.match(rf"jaxgnn: [^:]*[^: ]: {reason}; ", self.err), f"no path: {self.err}"
         for text in ("nothing was trained", "no checkpoint yet, start over", "is safe, continue"):
             if text in self.err:
                 return text

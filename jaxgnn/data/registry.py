@@ -82,12 +82,15 @@ def load(
 def load_bare_graph(path: str | os.PathLike[str], max_bytes: int | None = None) -> CSR | None:
     """The graph of a Matrix Market file or an edge list, by its name; None of any other."""
     reader = _bare_graph_reader(pathlib.Path(path))
-    return None if reader is None else reader(path, max_bytes=max_bytes)
+    if reader is None or os.path.isdir(path):
+        return None
+    return reader(path, max_bytes=max_bytes)
 
 
 def _bare_graph_reader(path: pathlib.Path) -> Callable[..., CSR] | None:
+    """By the name alone: the reader says why what is there is no file."""
     name = path.name.lower().removesuffix(".gz")
-    if not path.is_file() or name.startswith("ind."):
+    if name.startswith("ind."):
         return None
     if name.endswith(".mtx"):
         return read_matrix_market
@@ -121,7 +124,7 @@ def _reader(text: str) -> tuple[Callable[..., NodeDataset], pathlib.Path | None]
         return _archive_reader(archives[0]), archives[0]
     if path.exists():
         bare = _bare_graph_reader(path)
-        if bare is not None:
+        if bare is not None and path.is_file():
             raise DataError(
                 f"{display_path(path)}: a graph without features and labels: read it with "
                 f"jaxgnn.data.{bare.__name__}, or see its statistics with jaxgnn info"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import re
 import shutil
 import sys
 import threading
@@ -48,8 +49,14 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(self._directory, options=options)
 
     def epochs(self) -> list[int]:
-        """The epochs of the complete checkpoints, the newest first."""
-        return sorted(self._manager.all_steps(), reverse=True)
+        """The epochs of the complete checkpoints, the newest first.
+
+        Files in the place of checkpoints are among them: Orbax passes over those, and a run would
+        go on from an older one without a word.
+        """
+        files = (path for path in self._directory.iterdir() if path.is_file())
+        replaced = {int(path.name) for path in files if re.fullmatch("[0-9]{1,9}", path.name)}
+        return sorted({*self._manager.all_steps(), *replaced}, reverse=True)
 
     def save(self, epoch: int, state: Any, progress: dict[str, Any]) -> None:
         """Writes a state and its JSON-serializable progress; returns when they are complete.

@@ -98,9 +98,12 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def os_error(error: Exception, path: Path) -> OSError:
-    """What Orbax and TensorStore raise for an error of the operating system, as that error."""
+    """What Orbax and TensorStore raise for an error of the operating system, as that error, with a
+    path: `path` if the error names none."""
     if isinstance(error, OSError):
-        return error
+        if error.filename is not None or error.errno is None:
+            return error
+        return OSError(error.errno, error.strerror or os.strerror(error.errno), os.fspath(path))
     text = str(error)
     code = re.search(r"os_error_code='(\d+)'", text)
     named = re.search(r'"(/[^"]*)": (?:Failed to|Error)', text)

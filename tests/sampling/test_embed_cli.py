@@ -36,6 +36,10 @@ def files(tmp_path, monkeypatch):
     np.savetxt("x.txt", found["x"])
     (tmp_path / "graph.mtx").write_text(GRAPH)
     (tmp_path / "data.bin").write_text("1")
+    os.mkfifo("fifo.mtx")
+    os.mkfifo("fifo.npy")
+    os.symlink("/dev/zero", "zero.txt")
+    np.save("large.npy", np.full((6, 3), 1e300))  # float32 has no such number
     return found
 
 
@@ -150,7 +154,7 @@ def test_a_wrong_embedding_is_refused(files):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.mtx"], "nowhere.mtx: expected a Matrix Market file"),
+        (["nowhere.mtx"], "nowhere.mtx: cannot be read: No such file"),
         (["data.bin"], "data.bin: expected a Matrix Market file"),
         (["graph.mtx", "--batch-size", "0"], "--batch-size: expected integers from 1"),
         (["graph.mtx", "--num-children-per-source", "10,x"], "--num-children-per-source: expected"),
@@ -159,7 +163,11 @@ def test_a_wrong_embedding_is_refused(files):
         (["graph.mtx", "--Wf1-dim1", "-3"], "--Wf1-dim1: expected an integer from 1"),
         (["graph.mtx", "--bogus", "3"], "--bogus"),
         (["graph.mtx", "--checkpoint", "run"], "--checkpoint: expected --features with it, got"),
-        (["graph.mtx", "--features", "none.npy"], "--features: none.npy: No such file"),
+        (["graph.mtx", "--features", "none.npy"], "none.npy: cannot be read: No such file"),
+        (["fifo.mtx"], "fifo.mtx: cannot be read: expected a regular file, got a FIFO"),
+        (["graph.mtx", "--features", "fifo.npy"], "expected a regular file, got a FIFO"),
+        (["graph.mtx", "--features", "zero.txt"], "regular file, got a character device"),
+        (["graph.mtx", "--features", "large.npy"], "large.npy: expected finite numbers"),
         (["graph.mtx", "--features", "Wf1.npy"], "--features: Wf1.npy: expected 6 rows"),
         (["graph.mtx", "--features", "graph.mtx"], "--features: graph.mtx: "),
         ([], "GRAPH"),

@@ -98,6 +98,11 @@ def replace_by_a_directory(checkpoint: Path) -> None:
     path.mkdir()
 
 
+def replace_by_a_file(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint)
+    checkpoint.write_text("x")
+
+
 def change_an_array(checkpoint: Path) -> None:
     """The arrays of the checkpoint before: whole, but not this one's."""
     shutil.rmtree(checkpoint / "state")
@@ -113,6 +118,7 @@ DAMAGES = {
     "a mistyped key": write_progress(best_score="high"),
     "another epoch": write_progress(epoch=0),
     "a directory": replace_by_a_directory,
+    "a file": replace_by_a_file,
 }
 
 
@@ -123,7 +129,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(copied, whole, damage
         resume(copied)
     assert len(warned) == 1 and str(warned[0].message).isprintable()
     assert result(copied) == result(whole)
-    assert (copied / "damaged-8").is_dir()
+    assert (copied / "damaged-8").exists()
 
 
 def test_the_log_may_end_before_the_newest_checkpoint(copied, whole):
@@ -207,9 +213,10 @@ LIMITED = (
         (ValueError(FULL), "/disk/d/1: No space left on device"),
         (ValueError(LIMITED), "/disk/d/1: File too large"),
         (OSError(errno.EROFS, "Read-only file system", "/disk"), "/disk: Read-only file system"),
+        (OSError(errno.EFBIG, "File too large"), "run/checkpoints: File too large"),
         (RuntimeError("x\x1b[31m\nmore"), r"checkpoints: RuntimeError: x\x1b[31m"),
     ],
-    ids=["full", "limited", "read-only", "unknown"],
+    ids=["full", "limited", "read-only", "unnamed", "unknown"],
 )
 def test_a_checkpoint_that_cannot_be_written(monkeypatch, error, reason):
     from orbax.checkpoint import CheckpointManager
