@@ -70,6 +70,8 @@ def _read(
 ) -> np.ndarray:
     low, high = address.tolist()
     memory = ctypes.c_uint8 * (num_rows * width * np.dtype(dtype).itemsize)
-    matrix = np.frombuffer(memory.from_address(low | high << 32), dtype).reshape(num_rows, width)
+    matrix = np.frombuffer(memoryview(memory.from_address(low | high << 32)), dtype).reshape(
+        num_rows, width
+    )
     inside = (nodes >= 0) & (nodes < num_rows)
     return np.where(inside[:, None], matrix[np.where(inside, nodes, 0)], np.zeros((), dtype))
