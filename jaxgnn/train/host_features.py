@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import threading
 import weakref
 from typing import Any, Self
 
@@ -26,7 +27,8 @@ class HostFeatures:
 
     A pytree whose leaves are an address and the cache: an argument of `jit`, `lax.scan` and
     `vmap`. It has no gradient. On a GPU it unlocks the memory when it is gone: keep it as long as
-    programs read it, or see `keep_until`, which loaders call. Writing to the array later changes
+    programs read it, or see `keep_until`, which loaders call. Objects of the same array share its
+    lock; CUDA refuses arrays that overlap otherwise. Writing to the array later changes
     what is read, the rows of the cache excepted.
 
     Args:
@@ -66,9 +68,11 @@ class HostFeatures:
         locks = platform.of_device() == "cuda" and platform.serves("cuda", TARGET)
         self._pending: list[Array] = []
         if locks and features.size:
-            features = _locked(features)
+            features = _lockable(features)
+            registration = _register(features)
             # Not at exit: the system takes all memory back.
-            weakref.finalize(self, _unlock, features, self._pending).atexit = False
+            end = weakref.finalize(self, _unlock, features, registration, self._pending)
+            end.atexit = False
         self._shape, self._dtype = features.shape, features.dtype
         self._rows = HostRows(_address(features), slots, cache)
 
@@ -168,25 +172,69 @@ def _address(matrix: np.ndarray) -> Array:
     return jax.device_put(words)
 
 
-def _locked(features: np.ndarray) -> np.ndarray:
-    """The features in page-locked memory."""
-    assert ffi.cuda_module is not None
+def _lockable(features: np.ndarray) -> np.ndarray:
+    """The features in memory that can be page-locked."""
     if isinstance(features, np.memmap) or not features.flags.writeable:
         # Pages of a file cannot be locked. Whole pages, so that rows begin where lines do.
         pages = np.frombuffer(mmap.mmap(-1, features.nbytes), features.dtype)
         pages = pages.reshape(features.shape)
         np.copyto(pages, features)
         features = pages
-    try:
-        ffi.cuda_module.pin(features.ctypes.data, features.nbytes)
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"features: {features.nbytes} bytes of host memory cannot be locked: {error}"
-        ) from error
     return features
 
 
-def _unlock(features: np.ndarray, pending: list[Array]) -> None:
-    assert ffi.cuda_module is not None
+class _Registration:
+    """Memory that CUDA knows as page-locked, once for all objects that read it.
+
+    A finalizer may run within these methods, but never between the two halves of `count += 1`: what
+    is counted stays locked.
+    """
+
+    def __init__(self, address: int, size: int):
+        self.address, self.size = address, size
+        self.count, self.locked = 0, False
+
+    def add(self) -> None:
+        """Locks the memory if nobody had it locked."""
+        assert ffi.cuda_module is not None
+        with _changing:
+            self.count += 1
+            try:
+                if not self.locked:
+                    ffi.cuda_module.pin(self.address, self.size)
+                    self.locked = True
+            except RuntimeError as error:
+                self.count -= 1
+                raise RuntimeError(
+                    f"features: {self.size} bytes of host memory cannot be locked: {error}"
+                ) from error
+
+    def remove(self) -> None:
+        """Unlocks the memory if nobody else needs it."""
+        assert ffi.cuda_module is not None
+        with _changing:
+            self.count -= 1
+            if self.count == 0:
+                ffi.cuda_module.unpin(self.address)
+                self.locked = False
+
+
+_changing = threading.RLock()
+_registrations: weakref.WeakValueDictionary[tuple[int, int], _Registration] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def _register(features: np.ndarray) -> _Registration:
+    """Locks the memory of the features, once where several objects read the same array."""
+    key = (features.ctypes.data, features.nbytes)
+    with _changing:
+        registration = _registrations.setdefault(key, _Registration(*key))
+        registration.add()
+    return registration
+
+
+def _unlock(features: np.ndarray, registration: _Registration, pending: list[Array]) -> None:
+    del features  # kept so far: its memory must outlive the registration
     jax.block_until_ready([array for array in pending if not array.is_deleted()])
-    ffi.cuda_module.unpin(features.ctypes.data)
+    registration.remove()

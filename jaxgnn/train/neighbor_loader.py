@@ -36,13 +36,14 @@ class Batch:
     Attributes:
         blocks: the sampled neighborhood.
         features: of each place of the blocks, 0 for padding, gathered where they are used
-            (`NodeRows`; `jnp.asarray` makes the array); `None` where the loader has none.
+            (`NodeRows`; `jnp.asarray` makes the array), or of `HostFeatures` the array itself;
+            `None` where the loader has none.
         labels: of each seed, 0 for padding; `None` where the loader has none.
         seeds: the nodes, -1 for padding: the last batch of an epoch may have fewer.
     """
 
     blocks: Blocks
-    features: NodeRows | None
+    features: NodeRows | Array | None
     labels: Shaped[Array, "batch_size *rest"] | None
     seeds: Int[Array, " batch_size"]
 

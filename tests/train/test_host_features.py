@@ -103,7 +103,10 @@ def test_rows_of_the_cache_come_from_there():
 def test_empty_features():
     assert HostFeatures(matrix(0)).take(places()).shape == (300, 0)
     assert not HostFeatures(np.zeros((0, 3), np.float32)).take(places()).any()
-    assert HostFeatures(matrix(3)).take(np.zeros((2, 0), np.int32)).shape == (2, 0, 3)
+    host = HostFeatures(matrix(3))
+    assert host.take(np.zeros((2, 0), np.int32)).shape == (2, 0, 3)
+    with pytest.raises(TypeError, match="nodes: expected integers, got float32"):
+        host.take(jnp.ones(3))
 
 
 def test_no_gradient():
@@ -158,8 +161,12 @@ def test_a_loader_reads_a_file(tmp_path):
         for batch, from_host in zip(batches, other, strict=True):
             np.testing.assert_array_equal(batch.features, from_host.features)
             np.testing.assert_array_equal(batch.blocks.nodes, from_host.blocks.nodes)
-        _, sums = scanned.scan(lambda n, batch: (n, batch.features.sum()), 0, len(batches))
-        np.testing.assert_allclose(sums, [b.features.sum() for b in batches], rtol=1e-4, atol=1e-4)
+        _, sums = scanned.scan(
+            lambda n, batch: (n, jnp.sum(jnp.asarray(batch.features))), 0, len(batches)
+        )
+        np.testing.assert_allclose(
+            sums, [jnp.sum(jnp.asarray(b.features)) for b in batches], rtol=1e-4, atol=1e-4
+        )
     with pytest.raises(ValueError, match=r"features: expected the shape \(50, ...\), got \(49, 6"):
         NeighborLoader(graph, HostFeatures(mapped[:49]), None, [4])
 
@@ -183,38 +190,66 @@ def test_errors(features, options, message):
         pytest.skip("float64 is one of the types")
     with pytest.raises((TypeError, ValueError), match=message):
         HostFeatures(features, **options)
-    with pytest.raises(TypeError, match="nodes: expected integers, got float32"):
-        HostFeatures(matrix(2)).take(jnp.ones(3))
 
 
-def test_memory_that_cannot_be_locked_is_named(monkeypatch):
-    """With CUDA's words, and the locked memory of a platform that has some is unlocked."""
+@pytest.fixture
+def pinned(monkeypatch):
+    """What a CUDA module that refuses memory twice has locked: sizes by address."""
     from jaxgnn.train import host_features
 
-    locked = []
+    locked = {}
 
     class Module:
         def pin(self, address, size):
-            if locked:
+            if size > 1000:
                 raise RuntimeError("cudaHostRegister: out of memory")
-            locked.append(address)
+            assert address not in locked, "CUDA refuses to register the same memory twice"
+            locked[address] = size
 
         def unpin(self, address):
-            locked.remove(address)
+            del locked[address]
 
+    gc.collect()  # what a GPU's tests locked is unlocked by the module that locked it
     monkeypatch.setattr(host_features.platform, "of_device", lambda: "cuda")
     monkeypatch.setattr(host_features.platform, "serves", lambda *_: True)
     monkeypatch.setattr(ffi, "cuda_module", Module())
+    yield locked
+    gc.collect()
+    assert locked == {}
+
+
+def test_memory_that_cannot_be_locked_is_named(pinned):
+    """With CUDA's words; a copy in pages of its own stands for a read-only array."""
+    features = matrix(20)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"features: 4000 bytes .* cudaHostRegister: out of"):
+            HostFeatures(features)
+    assert pinned == {}
     features = matrix(2)
+    features.flags.writeable = False
     host = HostFeatures(features)
-    assert locked == [features.ctypes.data]
-    with pytest.raises(RuntimeError, match=r"features: 400 bytes .* cudaHostRegister: out of mem"):
-        HostFeatures(features)
+    (address,) = pinned
+    assert address % 4096 == 0 and address != features.ctypes.data
     del host
     gc.collect()
-    assert locked == []
-    features.flags.writeable = False  # a copy in pages of its own is locked
-    host = HostFeatures(features)
-    assert locked[0] % 4096 == 0
-    del host
+    assert pinned == {}
+
+
+def test_objects_of_the_same_array_share_its_lock(pinned):
+    features, other = matrix(2), matrix(4)
+    first, second, third = HostFeatures(features), HostFeatures(features), HostFeatures(other)
+    both = {features.ctypes.data: 400, other.ctypes.data: 800}
+    assert pinned == both
+    del first
     gc.collect()
+    assert pinned == both
+    first = HostFeatures(features)
+    del second, third
+    gc.collect()
+    assert pinned == {features.ctypes.data: 400}
+    del first
+    gc.collect()
+    assert pinned == {}
+    again = HostFeatures(features)
+    assert pinned == {features.ctypes.data: 400}
+    del again
