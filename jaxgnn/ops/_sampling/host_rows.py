@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from jaxgnn._core import ffi
 from jaxgnn._core.dispatch import dispatch
-from jaxgnn.ops._core.folding import one_by_one, with_vmap_rule
+from jaxgnn._core.folding import one_by_one, with_vmap_rule
 from jaxgnn.ops._core.rows import or_empty
 
 TARGET = "jaxgnn_gather_host_rows"
