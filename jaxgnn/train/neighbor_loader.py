@@ -238,7 +238,7 @@ class NeighborLoader:
         batch = _batch(self._options, data, order, *self._at())
         if self._data.features is None:
             return batch
-        return dataclasses.replace(batch, features=batch.blocks.rows(self._data.features))
+        return dataclasses.replace(batch, features=_features(self._data, batch.blocks))
 
     def _at(self) -> tuple[Array, Array]:
         return jnp.int32(self._epoch), jnp.int32(self._position)
