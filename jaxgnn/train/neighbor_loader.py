@@ -418,13 +418,17 @@ def scan_epoch(
     replace: bool,
     method: Method,
     deduplicate: bool,
+    steps: int,
+    first: Array | int = 0,
 ) -> tuple[State, Any]:
-    """`jax.lax.scan` of `step` over the shuffled batches of an epoch, as a part of a program.
+    """`jax.lax.scan` of `step` over shuffled batches of an epoch, as a part of a program.
 
-    The batches are those of a `NeighborLoader` with these arguments; nodes of -1 are padding.
+    The batches are those of a `NeighborLoader` with these arguments, `steps` of them from number
+    `first` on; nodes of -1 are padding.
     """
     batches = -(-input_nodes.shape[0] // batch_size)
     data = _Data(graph, features, labels, input_nodes, key)
     options = _Options(num_neighbors, batch_size, batches, True, replace, deduplicate, None, method)
-    numbers = jnp.arange(batches, dtype=jnp.int32)
-    return _scan_batches(options, step, data, state, epoch, _order(options, data, epoch), numbers)
+    seeds = jax.lax.dynamic_slice_in_dim(_order(options, data, epoch), first, steps)
+    numbers = first + jnp.arange(steps, dtype=jnp.int32)
+    return _scan_batches(options, step, data, state, epoch, seeds, numbers)
