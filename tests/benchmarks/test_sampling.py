@@ -149,10 +149,8 @@ def test_sampling_quick(tmp_path):
         plan.TREE + ", replace", plan.DEDUPLICATED + ", labor", plan.FLOYD, plan.FLOYD_RBG
     }  # fmt: skip
     of_host = [entry for entry in result["rows"] if entry["pass"] == "host"]
-    assert [(e["impl"], e["shape"]["width"]) for e in of_host] == [
-        (impl, width) for width in sampling.HOST_WIDTHS for impl in (plan.HOST_COPY, plan.HOST_ROWS)
-    ]
-    assert all(e["gigabytes_per_second"] > 0 and e["ratio"] is not None for e in of_host[1::2])
+    assert [e["impl"] for e in of_host] == [plan.HOST_COPY, plan.HOST_ROWS]
+    assert all(e["gigabytes_per_second"] > 0 and e["ratio"] is not None for e in of_host)
     assert {(plan.LEAVES, "batch"), (plan.GATHERED, "batch")} <= rows.keys()
     assert all((impl, "step") in rows for impl in sampling.PLAIN_STEPS)
     if importlib.util.find_spec("torch_geometric") is not None:
