@@ -105,7 +105,38 @@ struct CompactArgs {
   bool wide_edges;
 };
 
+// Rows of a matrix in host memory, which a GPU reads by its address, and copies in device memory of
+// those that are read most. Bytes are copied, whatever they are. A number out of range is a row of
+// zeros.
+struct HostRowsArgs {
+  const uint32_t* address;  // of the matrix [num_rows, row_bytes]: its low word, its high one
+  int64_t num_rows;
+  int64_t row_bytes;
+  const int32_t* nodes;  // [num_places]
+  int64_t num_places;
+  const int32_t* slots;  // [num_rows], the row of the cache, or out of range; or null
+  const char* cache;     // [num_slots, row_bytes]
+  int64_t num_slots;
+  char* out;  // [num_places, row_bytes]
+};
+
 namespace {
+
+// Where the row of a place is; null for zeros.
+JAXGNN_PHILOX const char* row_of_place(const HostRowsArgs& args, const char* matrix,
+                                       int64_t place) {
+  const int64_t node = args.nodes[place];
+  if (node < 0 || node >= args.num_rows) return nullptr;
+  const int64_t slot = args.slots == nullptr ? -1 : args.slots[node];
+  if (slot >= 0 && slot < args.num_slots) return args.cache + slot * args.row_bytes;
+  return matrix + node * args.row_bytes;
+}
+
+// An address is in device memory, so that another matrix is no other program.
+JAXGNN_PHILOX const char* matrix_of(const HostRowsArgs& args) {
+  return reinterpret_cast<const char*>(static_cast<uintptr_t>(args.address[0]) |
+                                       static_cast<uintptr_t>(args.address[1]) << 32);
+}
 
 JAXGNN_PHILOX int64_t words_of(int64_t edges) {
   return (edges + kEdgesPerWord - 1) / kEdgesPerWord;

@@ -87,6 +87,9 @@ Error launch_permute_bits(const PermuteArgs& args, Launch& launch) {
 Error launch_compact_edges(const CompactArgs& args, Launch& launch) {
   return launch(compact_edges, args);
 }
+Error launch_gather_host_rows(const HostRowsArgs& args, Launch& launch) {
+  return launch(gather_host_rows, args);
+}
 }  // namespace sampling
 
 void bind_ffi(nanobind::module_& module) {

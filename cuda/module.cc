@@ -11,4 +11,5 @@ NB_MODULE(_cuda, module) {
   module.def("why_not", &jaxgnn::why_not,
              "Why the current device or its driver cannot run the kernels; empty if they can.");
   jaxgnn::bind_ffi(module);
+  jaxgnn::bind_pinned_memory(module);
 }

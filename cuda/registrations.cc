@@ -30,7 +30,8 @@ cudaError_t load_kernels() {
   JAXGNN_TRY(sampling::launch_mark_edges({}, load));
   JAXGNN_TRY(sampling::launch_drop_edges({}, load));
   JAXGNN_TRY(sampling::launch_permute_bits({}, load));
-  return sampling::launch_compact_edges({}, load);
+  JAXGNN_TRY(sampling::launch_compact_edges({}, load));
+  return sampling::launch_gather_host_rows({}, load);
 }
 
 // Called before each execution of a program, and before it is captured into a CUDA graph. Kernels

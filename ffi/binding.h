@@ -22,6 +22,7 @@ inline constexpr char heads[] = "heads";
 inline constexpr char negative_slope[] = "negative_slope";
 inline constexpr char narrow_slices[] = "narrow_slices";
 inline constexpr char num_edges[] = "num_edges";
+inline constexpr char num_rows[] = "num_rows";
 inline constexpr char packed[] = "packed";
 inline constexpr char reduce[] = "reduce";
 inline constexpr char rows_per_example[] = "rows_per_example";

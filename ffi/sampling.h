@@ -161,12 +161,41 @@ Error compact_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, Any
 }
 
 template <class Launch>
+Error gather_host_rows(Launch launch, AnyBuffer address, AnyBuffer nodes, AnyBuffer slots,
+                       AnyBuffer cache, Result out, Int<attr::num_rows> num_rows) {
+  Check check("jaxgnn_gather_host_rows");
+  const DataType type = out->element_type();
+  HostRowsArgs args{};
+  args.num_rows = *num_rows;
+  args.num_places = dim(*out, 0);
+  check.that(*num_rows >= 0 && *num_rows <= INT32_MAX, "num_rows must be a 32-bit number");
+  check.vector(address, xla::ffi::U32, 2, "the address must be uint32 [2]");
+  check.that(is_value_type(type), "the result must be floating-point numbers");
+  check.matrix(*out, type, args.num_places, dim(*out, 1), "the result must be [places, features]");
+  check.vector(nodes, xla::ffi::S32, args.num_places, "nodes must be int32 [places]");
+  if (count(slots) > 0) {
+    check.vector(slots, xla::ffi::S32, *num_rows, "slots must be int32 [num_rows]");
+    check.matrix(cache, type, dim(cache, 0), dim(*out, 1), "the cache must be [slots, features]");
+    args.slots = static_cast<const int32_t*>(slots.untyped_data());
+    args.cache = static_cast<const char*>(cache.untyped_data());
+    args.num_slots = dim(cache, 0);
+  }
+  if (check.failed()) return check.error();
+  args.row_bytes = dim(*out, 1) * static_cast<int64_t>(xla::ffi::ByteWidth(type));
+  args.address = static_cast<const uint32_t*>(address.untyped_data());
+  args.nodes = static_cast<const int32_t*>(nodes.untyped_data());
+  args.out = static_cast<char*>(out->untyped_data());
+  return finish(check, launch_gather_host_rows(args, launch));
+}
+
+template <class Launch>
 void add_targets(Targets<Launch>& targets) {
   targets.template add<sample_edges<Launch>>("jaxgnn_sample_edges");
   targets.template add<mark_edges<Launch>>("jaxgnn_mark_edges");
   targets.template add<drop_edges<Launch>>("jaxgnn_drop_edges");
   targets.template add<permute_bits<Launch>>("jaxgnn_permute_bits");
   targets.template add<compact_edges<Launch>>("jaxgnn_compact_edges");
+  targets.template add<gather_host_rows<Launch>>("jaxgnn_gather_host_rows");
 }
 
 }  // namespace jaxgnn::sampling

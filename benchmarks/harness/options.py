@@ -15,10 +15,10 @@ import tyro
 
 from benchmarks.harness import plan
 
-Part = Literal["kernels", "steps", "memory", "neighbors", "embedding"]
+Part = Literal["kernels", "steps", "memory", "neighbors", "embedding", "host"]
 PARTS = {
     "attention": ("kernels", "steps", "memory"),
-    "sampling": ("kernels", "neighbors", "embedding", "steps"),
+    "sampling": ("kernels", "neighbors", "embedding", "steps", "host"),
 }
 MODELS = {"training": ("sage", "gcn", "gin"), "attention": plan.EDGE_MODELS}
 

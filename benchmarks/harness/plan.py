@@ -10,6 +10,8 @@ from typing import Literal
 Pass = Literal["forward", "backward", "select", "build"]
 
 OURS = "jaxgnn"
+HOST_ROWS = "jaxgnn HostFeatures"
+HOST_COPY = "jax copy of pinned memory"  # as many bytes, to the device
 ORDERED = "jaxgnn row order"
 SORTED = "jax segment_sum sorted"
 TRANSPOSED = "jax segment_sum sorted, A^T by hand"  # of a step: the gradient is sorted, too

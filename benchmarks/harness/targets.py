@@ -144,7 +144,7 @@ def _sampling() -> Iterator[Target]:
 
 
 def _neighbors() -> Iterator[Target]:
-    """Of mini-batches: sampling, and the training step."""
+    """Of mini-batches: sampling, the training step, and features on the host."""
     rate: Any = {"quantity": "giga_edges_per_second"}
     drawn = {"case": "products", "dtype": "int32", "pass": "sample"}
     for seeds, at_least in ((1024, 8.0), (65_536, 30.0)):
@@ -163,6 +163,11 @@ def _neighbors() -> Iterator[Target]:
     ):
         what, over = f"products, mini-batch step: {what}", {"impl": impls}
         yield Target(what, "sampling", "gpu", step, over, at_least)
+    for width in (100, 256):
+        what = f"features on the host, rows of {4 * width} bytes: rate of a copy"
+        own = {"case": "host", "pass": "host", "width": width}
+        over = {"impl": (plan.HOST_COPY,)}
+        yield Target(what, "sampling", "gpu", {**own, "impl": (plan.HOST_ROWS,)}, over, 0.8)
 
 
 def _embedding() -> Iterator[Target]:

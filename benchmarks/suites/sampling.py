@@ -2,7 +2,8 @@
 
 Parts: `kernels`, aggregation over a sample of each row's edges and its gradient, beside the product
 of the whole graph and `spmm` of the sampled graph; `neighbors`, the neighborhoods of seeds, hop by
-hop; `embedding`, GraphSAGE's embedding of two sampled hops; `steps`, a mini-batch training step.
+hop; `embedding`, GraphSAGE's embedding of two sampled hops; `steps`, a mini-batch training step;
+`host`, features of nodes in host memory, beside a copy of as many bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import graphs, minibatch, plan, process
+from benchmarks.harness.host_reads import HostRead
 from benchmarks.harness.minibatch import Step
 from benchmarks.harness.neighbors import Draw
 from benchmarks.harness.options import Options
@@ -22,7 +24,7 @@ from benchmarks.harness.record import Record
 from benchmarks.harness.rows import Row, compare
 from benchmarks.suites import spmm
 
-PARTS = ("kernels", "neighbors", "embedding", "steps")
+PARTS = ("kernels", "neighbors", "embedding", "steps", "host")
 SIZES = (16, 32, 64, 128, 256)
 STRATEGIES = tuple(plan.SAMPLED + name for name in ("stride", "bucket", "fastrand", "random"))
 GRADIENT_SIZES = (16, 64)
@@ -34,6 +36,8 @@ WIDTHS = (100, 256, 256, 47)
 LOADERS = (plan.PYG_LOADER, plan.DGL_SAMPLER)
 PLAIN_STEPS = (plan.BATCH_SEGMENTS, plan.BATCH_ROWS)
 READY_STEPS = (plan.PYG_READY, plan.PYG_TRIMMED)
+# Of features in host memory, float32.
+HOST_WIDTHS = (100, 256)
 # Of embeddings.
 CHILDREN = (10, 25, 100)
 EMBEDDED = ("pokec", "europe_osm")
@@ -48,6 +52,9 @@ def run(options: Options, record: Record, workspace: Path) -> None:
     for part, settings in (("neighbors", draws), ("embedding", embeddings), ("steps", steps)):
         if part in parts:
             _run(settings(options), options, record, workspace)
+    if "host" in parts and (entries := host_reads(options)):
+        task = {"module": "benchmarks.harness.host_reads"}
+        process.run_each(task, entries, options, record, workspace)
 
 
 def _run(settings: Sequence[Any], options: Options, record: Record, workspace: Path) -> None:
@@ -126,6 +133,19 @@ def steps(options: Options) -> list[Step]:
     ]
 
 
+def host_reads(options: Options) -> list[HostRead]:
+    """The part `host`: a gigabyte of rows of 400 and 1,024 bytes, of a matrix of 8 GB."""
+    gpu = options.device == "gpu"
+    matrix, read = (2**20, 2**16) if options.quick else (8 * 10**9 if gpu else 5 * 10**8, 10**9)
+    read = min(read, matrix // 4)
+    return [
+        HostRead(impl, width, matrix // (4 * width), read // (4 * width))
+        for width in options.widths or HOST_WIDTHS
+        for impl in (plan.HOST_COPY, plan.HOST_ROWS)
+        if plan.wanted(impl, options.only)
+    ]
+
+
 def measurements(options: Options) -> list[Measurement]:
     """The plan in the order in which it runs: the whole graph's products first."""
     gpu = options.device == "gpu"
@@ -158,7 +178,7 @@ def _case(case: str, width: int, options: Options) -> Iterator[Measurement]:
 def set_baselines(rows: list[Row], device: str) -> None:
     """The baseline is the float32 product of the whole graph by the library for it; beside it the
     ratio to `spmm` of the sample. Of neighborhoods it is the faster of Floyd's algorithm in JAX, of
-    embeddings plain JAX, of steps the fastest other one."""
+    embeddings plain JAX, of steps the fastest other one, of rows on the host the copy."""
     products = plan.CUSPARSE if device == "gpu" else (plan.TORCH,)
     for row in rows:
         if row["pass"] == "sample":
@@ -170,6 +190,8 @@ def set_baselines(rows: list[Row], device: str) -> None:
             compare(row, rows, {"impl": plan.GATHERED}, same)
         elif row["pass"] == "step":
             compare(row, rows, {"impl": (*PLAIN_STEPS, *READY_STEPS, plan.PYG_STEP)}, _SAME)
+        elif row["pass"] == "host":
+            compare(row, rows, {"impl": plan.HOST_COPY}, ("case", "width", "pass"))
         else:
             spec = {"impl": plan.PRESAMPLED}
             if compare(row, rows, spec, ("case", "width", "dtype", "pass", "S")):

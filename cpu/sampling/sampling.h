@@ -11,5 +11,6 @@ void mark_edges(const MarkArgs& args, const Executor& executor);
 void drop_edges(const DropArgs& args, const Executor& executor);
 void permute_bits(const PermuteArgs& args, const Executor& executor);
 void compact_edges(const CompactArgs& args, const Executor& executor);
+void gather_host_rows(const HostRowsArgs& args, const Executor& executor);
 
 }  // namespace jaxgnn::sampling

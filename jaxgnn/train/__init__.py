@@ -3,6 +3,7 @@
 from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.evaluation import InferenceSample, evaluate, sampled_logits
+from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
 from jaxgnn.train.neighbor_loader import Batch, NeighborLoader
 from jaxgnn.train.presets import PRESETS, preset
@@ -22,6 +23,7 @@ __all__ = [
     "Compiled",
     "ConfigError",
     "DivergenceError",
+    "HostFeatures",
     "InferenceSample",
     "NeighborLoader",
     "Program",

@@ -22,7 +22,7 @@ Method = Literal["uniform", "labor"]
 Sampling = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 
 # Options that say how a run is watched and kept, not what it computes: free to change on resume.
-_PRESENTATION = ("resume", "run_directory", "checkpoint_interval", "plain")
+_PRESENTATION = ("resume", "run_directory", "checkpoint_interval", "steps_per_call", "plain")
 
 # Options that runs of older versions lack: those have the defaults.
 _LATER = (
@@ -148,6 +148,10 @@ class TrainConfig:
     deduplicate: bool = False
     """Let a node that several others of a mini-batch sampled occur, and be computed, once."""
 
+    steps_per_call: int = 0
+    """The most mini-batches that are trained on between two looks at Ctrl-C; 0: an epoch. The
+    results are the same."""
+
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
     """Learning rate of Adam."""
 
@@ -268,7 +272,7 @@ class TrainConfig:
     def _check_batches(self) -> None:
         neighbors = self.neighbors
         if not neighbors:
-            for name in ("batch_size", "replace", "method", "deduplicate"):
+            for name in ("batch_size", "replace", "method", "deduplicate", "steps_per_call"):
                 if getattr(self, name) != getattr(TrainConfig, name):
                     raise ConfigError(f"{option(name)}: expected --num-neighbors with it, got none")
             return
@@ -396,6 +400,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "sample_size": (0, 4096, "an integer from 0 to 4096"),
     "sample_rate": (0, 1, "a number from 0 to 1"),
     "batch_size": (1, 1 << 30, "a positive integer"),
+    "steps_per_call": (0, 1 << 30, "an integer from 0"),
     "learning_rate": (math.ulp(0), _FLOAT32_MAX, "a finite number above 0"),
     "weight_decay": (0, _FLOAT32_MAX, "a finite number from 0"),
     "epochs": (1, 1 << 31, "a positive integer"),

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgnn.data import Metric
-from jaxgnn.train.step import Program, TrainState
+from jaxgnn.train.step import Program, TrainState, mean_of, no_loss
 from jaxgnn.train.task import Task, score
 
 
@@ -93,9 +93,35 @@ class Compiled:
     def __init__(self, program: Program, state: TrainState, task: Task):
         start = time.perf_counter()
         step, evaluate, self.kernels = lower(program, state, task)
-        self.step = step.compile()
+        self._calls = [] if program.batches is None else program.batches.calls
+        if len(self._calls) > 1:
+            steps = jax.jit(program.step_on_batches, static_argnums=0, donate_argnums=1)
+            self._steps = {
+                length: steps.lower(length, state, no_loss(task), task).compile()
+                for length in set(self._calls)
+            }
+        else:
+            self._step = step.compile()
         self.evaluate = evaluate.compile()
         self.seconds = time.perf_counter() - start
+
+    def step(
+        self, state: TrainState, task: Task, interrupted: Callable[[], bool] = lambda: False
+    ) -> tuple[TrainState, Any]:
+        """One epoch, as `Program.step`, in one call or several.
+
+        Raises:
+            KeyboardInterrupt: `interrupted`, which is asked between two calls, says so.
+        """
+        if len(self._calls) < 2:
+            return self._step(state, task)
+        sums = no_loss(task)
+        for number, length in enumerate(self._calls):
+            if number and interrupted():
+                raise KeyboardInterrupt("interrupted within an epoch")
+            state, sums = self._steps[length](state, sums, task)
+            jax.block_until_ready(sums)  # nothing waits in line when Ctrl-C comes
+        return state, mean_of(sums)
 
 
 def lower(
@@ -145,6 +171,7 @@ def train(
         on_epoch: called with each epoch's metrics.
         checkpoint: called every `checkpoint_interval` epochs, and at the end.
         interrupted: asked after each epoch; where it says so, training ends with a checkpoint.
+            Between two calls of an epoch it ends at once.
 
     Raises:
         DivergenceError: a loss is not finite.
@@ -154,7 +181,7 @@ def train(
     finished = progress.stopped or progress.epoch >= epochs
     while not finished:
         start = time.perf_counter()
-        state, loss = compiled.step(state, task)
+        state, loss = compiled.step(state, task, interrupted)
         logits, metrics = compiled.evaluate(state.params, state.rest, task)
         row = _row(progress.epoch + 1, loss, metrics, has_validation)
         if host is not None:

@@ -29,7 +29,7 @@ def describe_device() -> str:
 
 
 def describe_kernels(calls: dict[str, int], *, maxk: bool = False) -> str:
-    """Which kernels a program ran, where, and how often an epoch; `maxk`: it contains MaxK."""
+    """Which kernels a program has, how many calls of each, and where; `maxk`: it contains MaxK."""
     info = jaxgnn.build_info()
     if jax.default_backend() == "cpu":
         place, missing = f"cpu ({info.cpu_isa})", f"jaxgnn._cpu: {info.cpu_error or 'loaded'}"
@@ -38,8 +38,8 @@ def describe_kernels(calls: dict[str, int], *, maxk: bool = False) -> str:
     if not calls:
         return f"none: JAX reference ({missing})"
     listed = ", ".join(
-        f"{name} ({'sparse features, ' * name.startswith('maxk_')}{calls[name]} an epoch)"
-        for name in sorted(calls)
+        f"{name} ({'sparse features, ' * name.startswith('maxk_')}{count} call{'s' * (count != 1)})"
+        for name, count in sorted(calls.items())
     )
     reference = maxk and not any(name.startswith("maxk") for name in calls)
     return f"{listed}: {place}{'; MaxK: JAX reference' * reference}"

@@ -19,6 +19,7 @@ from jaxgnn.ops import sample_neighbors
 from jaxgnn.ops._sampling.custom import OwnMethod
 from jaxgnn.ops._sampling.sample_neighbors import Method
 from jaxgnn.ops._sampling.weighted import DrawWeights, draw_weights
+from jaxgnn.train.host_features import HostFeatures
 
 State = TypeVar("State")
 
@@ -35,13 +36,14 @@ class Batch:
     Attributes:
         blocks: the sampled neighborhood.
         features: of each place of the blocks, 0 for padding, gathered where they are used
-            (`NodeRows`; `jnp.asarray` makes the array); `None` where the loader has none.
+            (`NodeRows`; `jnp.asarray` makes the array), or of `HostFeatures` the array itself;
+            `None` where the loader has none.
         labels: of each seed, 0 for padding; `None` where the loader has none.
         seeds: the nodes, -1 for padding: the last batch of an epoch may have fewer.
     """
 
     blocks: Blocks
-    features: NodeRows | None
+    features: NodeRows | Array | None
     labels: Shaped[Array, "batch_size *rest"] | None
     seeds: Int[Array, " batch_size"]
 
@@ -55,7 +57,7 @@ class _Data(NamedTuple):
     """What batches are cut from; an argument of every program, never closed over."""
 
     graph: Graph
-    features: Array | None
+    features: Array | HostFeatures | None
     labels: Array | None
     input_nodes: Int[Array, " inputs"]
     key: Array
@@ -89,7 +91,8 @@ class NeighborLoader:
 
     Args:
         graph: a square graph.
-        features: of the nodes, `[num_nodes, ...]`; `None` for batches without.
+        features: of the nodes, `[num_nodes, ...]`, on the device; or `HostFeatures`, of which a
+            batch reads its rows; `None` for batches without.
         labels: of the nodes, `[num_nodes, ...]`; `None` for batches without.
         num_neighbors: the most edges of a node, hop by hop from the seeds.
         input_nodes: the nodes to go through: numbers, or a mask `[num_nodes]`; all of them if not
@@ -114,7 +117,7 @@ class NeighborLoader:
     def __init__(
         self,
         graph: Graph,
-        features: Float[ArrayLike, "num_nodes *rest"] | None,
+        features: Float[ArrayLike, "num_nodes *rest"] | HostFeatures | None,
         labels: Shaped[ArrayLike, "num_nodes *rest"] | None,
         num_neighbors: Sequence[int],
         *,
@@ -189,6 +192,7 @@ class NeighborLoader:
                 self._grow()
                 continue
             self._advance(1)
+            self._keep_features(batch.seeds)
             yield batch
 
     def scan(
@@ -216,6 +220,7 @@ class NeighborLoader:
             state, stacked, done = _scan(
                 self._options, step, length, self._data, state, *self._at()
             )
+            self._keep_features(done)
             # The one value that the host waits for, where it has to know.
             count = length if self._options.capacity is None else int(done)
             outputs.append(jax.tree.map(lambda rows, count=count: rows[:count], stacked))
@@ -233,10 +238,14 @@ class NeighborLoader:
         batch = _batch(self._options, data, order, *self._at())
         if self._data.features is None:
             return batch
-        return dataclasses.replace(batch, features=batch.blocks.rows(self._data.features))
+        return dataclasses.replace(batch, features=_features(self._data, batch.blocks))
 
     def _at(self) -> tuple[Array, Array]:
         return jnp.int32(self._epoch), jnp.int32(self._position)
+
+    def _keep_features(self, result: Array) -> None:
+        if isinstance(self._data.features, HostFeatures):
+            self._data.features.keep_until(result)
 
     def _advance(self, steps: int) -> None:
         epochs, self._position = divmod(self._position + steps, len(self))
@@ -279,11 +288,12 @@ def _partial(method: Any) -> jax.tree_util.Partial | None:
     return method if isinstance(method, jax.tree_util.Partial) else jax.tree_util.Partial(method)
 
 
-def _rows(values: Any, name: str, num_nodes: int) -> Array | None:
+def _rows(values: Any, name: str, num_nodes: int) -> Any:
     if values is None:
         return None
-    values = jnp.asarray(values)
-    if values.ndim == 0 or values.shape[0] != num_nodes:
+    if not isinstance(values, HostFeatures):
+        values = jnp.asarray(values)
+    if len(values.shape) == 0 or values.shape[0] != num_nodes:
         raise ValueError(f"{name}: expected the shape ({num_nodes}, ...), got {values.shape}")
     return values
 
@@ -317,10 +327,16 @@ def _cut(options: _Options, data: _Data, seeds: Array, epoch: Array, position: A
     )
     return Batch(
         blocks,
-        None if data.features is None else blocks.rows(data.features),
+        _features(data, blocks),
         None if data.labels is None else take_rows(data.labels, seeds),
         seeds,
     )
+
+
+def _features(data: _Data, blocks: Blocks) -> NodeRows | Array | None:
+    if isinstance(data.features, HostFeatures):
+        return data.features.take(blocks.nodes)
+    return None if data.features is None else blocks.rows(data.features)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -392,7 +408,7 @@ def scan_epoch(
     state: State,
     epoch: Array,
     graph: Graph,
-    features: Array,
+    features: Array | HostFeatures,
     labels: Array,
     input_nodes: Int[Array, " inputs"],
     key: Array,
@@ -402,13 +418,17 @@ def scan_epoch(
     replace: bool,
     method: Method,
     deduplicate: bool,
+    steps: int,
+    first: Array | int = 0,
 ) -> tuple[State, Any]:
-    """`jax.lax.scan` of `step` over the shuffled batches of an epoch, as a part of a program.
+    """`jax.lax.scan` of `step` over shuffled batches of an epoch, as a part of a program.
 
-    The batches are those of a `NeighborLoader` with these arguments; nodes of -1 are padding.
+    The batches are those of a `NeighborLoader` with these arguments, `steps` of them from number
+    `first` on; nodes of -1 are padding.
     """
     batches = -(-input_nodes.shape[0] // batch_size)
     data = _Data(graph, features, labels, input_nodes, key)
     options = _Options(num_neighbors, batch_size, batches, True, replace, deduplicate, None, method)
-    numbers = jnp.arange(batches, dtype=jnp.int32)
-    return _scan_batches(options, step, data, state, epoch, _order(options, data, epoch), numbers)
+    seeds = jax.lax.dynamic_slice_in_dim(_order(options, data, epoch), first, steps)
+    numbers = first + jnp.arange(steps, dtype=jnp.int32)
+    return _scan_batches(options, step, data, state, epoch, seeds, numbers)

@@ -69,6 +69,7 @@ class MiniBatches(NamedTuple):
     Attributes:
         num_seeds: the training nodes.
         batch_size, num_neighbors, replace, method, deduplicate: as for `NeighborLoader`.
+        steps_per_call: the most steps of a call from the host; 0: an epoch's.
     """
 
     num_seeds: int
@@ -77,11 +78,33 @@ class MiniBatches(NamedTuple):
     replace: bool
     method: Method
     deduplicate: bool
+    steps_per_call: int = 0
 
     @property
     def steps(self) -> int:
         """The batches of an epoch."""
         return -(-self.num_seeds // self.batch_size)
+
+    @property
+    def calls(self) -> list[int]:
+        """The steps of each call of an epoch."""
+        whole = self.steps_per_call or self.steps
+        return [min(whole, self.steps - first) for first in range(0, self.steps, whole)]
+
+
+LossSums = tuple[Float[Array, ""], Float[Array, ""]]
+"""The losses of an epoch's batches so far, times their seeds, and the number of these."""
+
+
+def no_loss(task: Task) -> LossSums:
+    """The sums before the first batch."""
+    zero = jnp.zeros((), jnp.promote_types(task.features.dtype, jnp.float32))
+    return zero, zero
+
+
+def mean_of(sums: LossSums) -> Float[Array, ""]:
+    """The mean loss of the seeds."""
+    return sums[0] / jnp.maximum(sums[1], 1)
 
 
 class Program(NamedTuple):
@@ -99,7 +122,8 @@ class Program(NamedTuple):
         """One epoch: a step of gradient descent on all training nodes, and the loss before it; or
         one on each mini-batch, and the mean loss of their seeds, each before its step."""
         if self.batches is not None:
-            return self._step_on_batches(self.batches, state, task)
+            state, sums = self.step_on_batches(self.batches.steps, state, no_loss(task), task)
+            return state, mean_of(sums)
 
         def loss(model):
             return masked_loss(task, model(task.graph, task.features), task.train)
@@ -117,20 +141,26 @@ class Program(NamedTuple):
 
         return self._descend(state, loss)
 
-    def _step_on_batches(
-        self, batches: MiniBatches, state: TrainState, task: Task
-    ) -> tuple[TrainState, Float[Array, ""]]:
-        def step(state: TrainState, batch: Batch):
-            state, loss = self.step_on(state, batch)
-            count = batch.mask.sum().astype(loss.dtype)
-            return state, (loss * count, count)
+    def step_on_batches(
+        self, steps: int, state: TrainState, sums: LossSums, task: Task
+    ) -> tuple[TrainState, LossSums]:
+        """One step on each of so many mini-batches, the next ones of the epoch; its losses, added
+        in their order: they do not depend on where an epoch is cut into calls."""
 
-        assert state.seed is not None
+        def step(carry: tuple[TrainState, LossSums], batch: Batch):
+            state, (total, seeds) = carry
+            state, loss = self.step_on(state, batch)
+            count = batch.mask.sum().astype(total.dtype)
+            return (state, (total + loss * count, seeds + count)), None
+
+        batches = self.batches
+        assert state.seed is not None and batches is not None
+        done = steps_done(state.optimizer)
         # The epoch, and with it each batch, follows from the state: a run that is continued
         # draws what it would have drawn.
-        state, (losses, counts) = scan_epoch(
+        return scan_epoch(
             step,
-            state,
+            (state, sums),
             self._epochs_done(state),
             task.graph,
             task.features,
@@ -142,8 +172,9 @@ class Program(NamedTuple):
             replace=batches.replace,
             method=batches.method,
             deduplicate=batches.deduplicate,
-        )
-        return state, losses.sum() / jnp.maximum(counts.sum(), 1)
+            steps=steps,
+            first=0 if steps == batches.steps else done % batches.steps,
+        )[0]
 
     def _epochs_done(self, state: TrainState) -> Int[Array, ""]:
         steps = steps_done(state.optimizer)
@@ -232,6 +263,7 @@ def build_batches(config: TrainConfig, task: Task) -> MiniBatches | None:
         config.replace,
         config.method,
         config.deduplicate,
+        config.steps_per_call,
     )
     sample = functools.partial(
         sample_neighbors,

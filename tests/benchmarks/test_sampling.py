@@ -18,7 +18,7 @@ _KEYS = ("case", "impl", "dtype", "pass", "S", "seeds", "children")
 
 
 def test_the_plan_of_sampling_measures_what_its_targets_compare():
-    for device, count in (("gpu", 52), ("cpu", 2)):
+    for device, count in (("gpu", 54), ("cpu", 2)):
         chosen = options.parse(["sampling", f"--device={device}"])
         planned = {
             (m.case, m.impl, m.dtype, m.direction, m.sample, None, None)
@@ -31,6 +31,8 @@ def test_the_plan_of_sampling_measures_what_its_targets_compare():
             planned.add((e.case, e.impl, e.dtype, name, None, None, e.children))
         for s in sampling.steps(chosen):
             planned.add((s.case, s.impl, "float32", "step", None, None, None))
+        for h in sampling.host_reads(chosen):
+            planned.add(("host", h.impl, "float32", "host", None, None, None))
         mine = [t for t in targets.table() if (t.suite, t.device) == ("sampling", device)]
         assert len(mine) == count
         for spec in compared("sampling", device):
@@ -135,9 +137,9 @@ def test_the_loss_in_float64_is_the_models(tmp_path):
 @needs_kernels
 def test_sampling_quick(tmp_path):
     result = run_quick(
-        "sampling", tmp_path, "--parts", "neighbors", "embedding", "steps",
+        "sampling", tmp_path, "--parts", "neighbors", "embedding", "steps", "host",
         "--only", "jaxgnn tree, replace", "deduplicated, labor", "jax Floyd", "jax gather", "ready",
-        plan.LEAVES, "--dtypes", "float32", "--repeats", "1",
+        plan.LEAVES, plan.HOST_ROWS, plan.HOST_COPY, "--dtypes", "float32", "--repeats", "1",
     )  # fmt: skip
     rows = {(entry["impl"], entry["pass"]): entry for entry in result["rows"]}
     drawn = [entry for entry in result["rows"] if entry["pass"] == "sample"]
@@ -146,6 +148,9 @@ def test_sampling_quick(tmp_path):
     assert {e["impl"] for e in drawn} == {
         plan.TREE + ", replace", plan.DEDUPLICATED + ", labor", plan.FLOYD, plan.FLOYD_RBG
     }  # fmt: skip
+    of_host = [entry for entry in result["rows"] if entry["pass"] == "host"]
+    assert [e["impl"] for e in of_host] == [plan.HOST_COPY, plan.HOST_ROWS]
+    assert all(e["gigabytes_per_second"] > 0 and e["ratio"] is not None for e in of_host)
     assert {(plan.LEAVES, "batch"), (plan.GATHERED, "batch")} <= rows.keys()
     assert all((impl, "step") in rows for impl in sampling.PLAIN_STEPS)
     if importlib.util.find_spec("torch_geometric") is not None:

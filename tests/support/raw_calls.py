@@ -549,6 +549,21 @@ def compact_edges(g: Graph) -> Call:
     )
 
 
+def gather_host_rows(g: Graph) -> Call:
+    """Of no nodes: nothing is read at the address."""
+    return Call(
+        {
+            "address": np.array([64, 0], U32),
+            "nodes": np.array([-1, -1, -1], I32),
+            "slots": np.full(COLUMNS, -1, I32),
+            "cache": g.x(ROWS, FEATURES),
+        },
+        {"out": ((3, FEATURES), F32)},
+        {"num_rows": COLUMNS},
+        frozenset({"cache, axis 0"}),
+    )
+
+
 CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_spmm": spmm,
     "jaxgnn_spmm_ties": lambda g: spmm(g, ties=True),
@@ -574,6 +589,7 @@ CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_drop_edges": drop_edges,
     "jaxgnn_permute_bits": permute_bits,
     "jaxgnn_compact_edges": compact_edges,
+    "jaxgnn_gather_host_rows": gather_host_rows,
 }
 CUDA_CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_maxk_spmm_windows": maxk_spmm_windows,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxgnn.train import ConfigError, NeighborLoader, Task, TrainConfig, build
+from jaxgnn.train.loop import Compiled
 from jaxgnn.train.step import steps_done
 from jaxgnn_cli import main
 from tests.support.small_sets import small
@@ -75,6 +76,29 @@ def test_models_learn(changes):
     assert jnp.mean(jnp.argmax(logits, -1) == task.labels) > 0.8
 
 
+def test_an_epoch_in_several_calls_has_the_same_bits():
+    """Whatever their steps; an interrupt comes between two of them."""
+    task, wanted = task_of(toy()), None
+    config = dataclasses.replace(CONFIG, batch_size=4)
+    for steps in (0, 1, 3):
+        program, state = build(dataclasses.replace(config, steps_per_call=steps), task)
+        compiled = Compiled(program, state, task)
+        assert sum(program.batches.calls) == program.batches.steps > 3
+        losses = []
+        for _ in range(3):
+            state, loss = compiled.step(state, task)
+            losses.append(loss)
+        found = [
+            jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+            for x in jax.tree.leaves((losses, state.params, state.rest, state.optimizer))
+        ]
+        wanted = wanted or found
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
+    with pytest.raises(KeyboardInterrupt, match="within an epoch"):
+        compiled.step(state, task, lambda: True)
+
+
 def test_a_run_goes_on_as_it_would_have(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small(tmp_path / "small.npz")
@@ -84,7 +108,7 @@ def test_a_run_goes_on_as_it_would_have(tmp_path, monkeypatch):
     shutil.copytree("whole", "part")
     shutil.rmtree(max((tmp_path / "part" / "checkpoints").iterdir(), key=lambda path: path.name))
     (tmp_path / "part" / "summary.json").unlink()
-    assert main(["train", "--run-directory", "part", "--resume"]) == 0
+    assert main(["train", "--run-directory", "part", "--resume", "--steps-per-call", "2"]) == 0
 
     def losses(run):
         lines = (tmp_path / run / "metrics.jsonl").read_text().splitlines()

@@ -208,9 +208,7 @@ def test_a_summary_says_which_kernels_are_sparse():
     from jaxgnn.train.machine import describe_kernels
 
     text = describe_kernels({"spmm": 1, "maxk_spmm": 2, "maxk": 2}, maxk=True)
-    assert text.startswith(
-        "maxk (2 an epoch), maxk_spmm (sparse features, 2 an epoch), spmm (1 an epoch): "
-    )
+    assert text.startswith("maxk (2 calls), maxk_spmm (sparse features, 2 calls), spmm (1 call): ")
     assert describe_kernels({"spmm": 1}, maxk=True).endswith("; MaxK: JAX reference")
     assert describe_kernels({}).startswith("none: JAX reference")
 
