@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.ops._sampling.gather import gather_nodes
@@ -35,12 +34,10 @@ class Operands(NamedTuple):
     graph: Graph
     weights: Float[Array, " num_edges"] | None
     isolated: Bool[Array, " num_nodes"]
-    any_isolated: Bool[Array, ""]
 
 
 def operands(graph: Graph, weights: Float[Array, " num_edges"] | None) -> Operands:
-    isolated = graph.in_degrees == 0
-    return Operands(graph, weights, isolated, jnp.any(isolated))
+    return Operands(graph, weights, graph.in_degrees == 0)
 
 
 def isolated_rows(given: Operands, nodes: Int[Array, " places"]) -> Int[Array, " places"]:
@@ -116,15 +113,8 @@ def aggregate_sampled(
     out = aggregate_places(*_sample(draw, given.graph, at), x, given.weights, normalize)
     times = at.size if draw.replace and draw.aggr == "sum" else 1
     alone = isolated_rows(given, at.nodes)
-    # The rows of isolated nodes are read only where there are some.
-    x, alone, any_isolated = ffi.unify_varying(x, alone, given.any_isolated)
-    itself = jax.lax.cond(
-        any_isolated,
-        lambda x, alone: gather_nodes(alone, x),
-        lambda x, alone: ffi.zeros((alone.shape[0], x.shape[1]), x.dtype, x, alone),
-        x,
-        alone,
-    )
+    # Out of range for all others, whose rows the gather does not read.
+    itself = gather_nodes(alone, x)
     return out + itself * jnp.asarray(times, x.dtype)
 
 

@@ -27,6 +27,7 @@ from jaxgnn.ops._sampling.neighbors import (
     operands,
 )
 from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE, MOST_PLACES, receivers
+from jaxgnn.ops._sampling.unit_rows import unit_rows
 
 
 class _Weights(NamedTuple):
@@ -263,8 +264,4 @@ def _normalize(plan: _Plan, itself: Array, around: Array) -> Array:
     """The activation of the two side by side, each row divided by its length."""
     dtype = accumulation_dtype(around.dtype)
     h = plan.activation(jnp.concatenate([itself.astype(dtype), around.astype(dtype)], axis=-1))
-    # Squares of values far from 1 are out of range: the length does not depend on the scale.
-    scale = jax.lax.stop_gradient(jnp.max(jnp.abs(h), axis=-1, keepdims=True, initial=0))
-    h = h / jnp.where(scale > 0, scale, 1)
-    squares = jnp.sum(h * h, axis=-1, keepdims=True)
-    return h / jnp.sqrt(jnp.where(squares > 0, squares, 1))
+    return unit_rows(h)
