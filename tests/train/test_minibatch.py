@@ -1,6 +1,7 @@
 """Training on mini-batches: an epoch's steps, its batches, continued runs, and what is refused."""
 
 import dataclasses
+import functools
 import json
 import shutil
 
@@ -77,7 +78,13 @@ def test_models_learn(changes):
 
 
 def test_an_epoch_in_several_calls_has_the_same_bits():
-    """Whatever their steps; an interrupt comes between two of them."""
+    """Whatever their steps; an interrupt comes between two of them.
+
+    On a GPU XLA chooses the algorithms of each program's GEMMs: there the results are close.
+    """
+    same = np.testing.assert_array_equal
+    if jax.default_backend() == "gpu":
+        same = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     task, wanted = task_of(toy()), None
     config = dataclasses.replace(CONFIG, batch_size=4)
     for steps in (0, 1, 3):
@@ -94,7 +101,7 @@ def test_an_epoch_in_several_calls_has_the_same_bits():
         ]
         wanted = wanted or found
         for one, other in zip(found, wanted, strict=True):
-            np.testing.assert_array_equal(one, other)
+            same(one, other)
     with pytest.raises(KeyboardInterrupt, match="within an epoch"):
         compiled.step(state, task, lambda: True)
 
