@@ -118,8 +118,8 @@ def sample_neighbors(
     (CACM 30, 1987), with weights by Efraimidis and Spirakis, "Weighted random sampling with a
     reservoir" (IPL 97, 2006); LABOR-0 with a fixed number of edges: Balin and Çatalyürek,
     "Layer-neighbor sampling" (NeurIPS 2023), appendix A.3. PyG's `NeighborLoader` has the same
-    edges a hop: without replacement, `disjoint=True` is the tree and the default is
-    `deduplicate=True`.
+    edges a hop; its default is `deduplicate=True`, and with `disjoint=True` a node has one place a
+    seed, where a tree has one an edge.
     """
     checks.graph_argument(graph)
     if not graph.is_square:
