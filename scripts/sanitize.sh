@@ -18,13 +18,15 @@ tests=${3:-aggregation/test_spmm.py aggregation/test_sddmm.py aggregation/test_e
 graph/test_windows.py maxk/test_maxk_kernels.py maxk/test_maxk_fused.py attention/test_gat_attention.py \
 attention/test_gat_attention_gradients.py attention/test_dot_attention.py attention/test_cosine_attention.py \
 attention/test_gatv2_attention.py gaussian/test_gaussian_spmm.py sampling/test_sampled_edges.py \
-sampling/test_sampled_spmm.py sampling/test_sample_neighbors.py}
+sampling/test_sampled_spmm.py sampling/test_sample_neighbors.py sampling/test_weighted_neighbors.py \
+train/test_host_features.py}
 # One allocation a buffer, so that an access past its end is seen.
 export XLA_PYTHON_CLIENT_ALLOCATOR=platform JAX_PLATFORMS=cuda,cpu
 export pytest="$python -m pytest -q -o addopts= -p no:cacheprovider -p no:benchmark -p no:xdist"
 chosen="(long_rows and not float16) or finite_differences or csr_row_ids or row_schedule \
 or beyond_the_cache or large_scores or -6-float32 or -32-float32 or -100-bfloat16 or short_rows or sanitized \
-or (many_degrees and float32) or on_symmetric_graphs or of_the_masked_matrix or take_the_same"
+or (many_degrees and float32) or on_symmetric_graphs or of_the_masked_matrix or take_the_same \
+or (test_rows and float32)"
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
