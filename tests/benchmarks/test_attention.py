@@ -77,6 +77,7 @@ def test_oracle_of_attention(tmp_path):
 
 
 @needs_kernels
+@pytest.mark.system
 def test_attention_quick(tmp_path):
     result = run_quick(
         "attention", tmp_path, "--dtypes", "float32", "--models", "gat", "--only", "jaxgnn"

@@ -56,6 +56,7 @@ def test_sweep_of_maxk():
 
 
 @needs_kernels
+@pytest.mark.system
 def test_maxk_quick(tmp_path):
     few = ("--dtypes", "float32", "--k", "4", "--only", "jax", "copy")
     maxk_rows = run_quick("maxk", tmp_path, *few)["rows"]

@@ -135,6 +135,7 @@ def test_the_loss_in_float64_is_the_models(tmp_path):
 
 
 @needs_kernels
+@pytest.mark.system
 def test_sampling_quick(tmp_path):
     result = run_quick(
         "sampling", tmp_path, "--parts", "neighbors", "embedding", "steps", "host",

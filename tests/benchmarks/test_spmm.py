@@ -293,6 +293,7 @@ def test_stored_graph_round_trip(tmp_path):
 
 
 @needs_kernels
+@pytest.mark.system
 def test_spmm_quick(tmp_path):
     result = run_quick("spmm", tmp_path, "--only", "jaxgnn", "segment_sum sorted", "CSR")
     impls = {entry["impl"] for entry in result["rows"]}

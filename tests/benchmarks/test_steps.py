@@ -140,6 +140,7 @@ def test_the_ratio_of_a_step_is_to_the_best_and_pygs_beside_it():
 
 
 @needs_kernels
+@pytest.mark.system
 def test_training_quick(tmp_path):
     result = run_quick("training", tmp_path, "--only", "jaxgnn", "segment_sum", "cuSPARSE")
     impls = {(entry["impl"], entry["dtype"]) for entry in result["rows"]}

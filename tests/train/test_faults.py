@@ -4,6 +4,8 @@ import pytest
 
 from tests import faults
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory) -> faults.Runs:

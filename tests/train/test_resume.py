@@ -105,6 +105,7 @@ def directory(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.system
 def test_killed_at_several_moments(directory):
     whole, run = directory / "whole", directory / "killed"
     finish(start(directory, *MODEL, *OPTIONS, "--run-directory", "whole", first=True))
