@@ -150,7 +150,7 @@ class TrainConfig:
 
     steps_per_call: int = 0
     """The most mini-batches that are trained on between two looks at Ctrl-C; 0: an epoch. The
-    results are the same, on a CPU to the bit."""
+    results are the same but for rounding."""
 
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
     """Learning rate of Adam."""

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 import shutil
 
 import jax
@@ -77,14 +78,14 @@ def test_models_learn(changes):
     assert jnp.mean(jnp.argmax(logits, -1) == task.labels) > 0.8
 
 
-def test_an_epoch_in_several_calls_has_the_same_bits():
+def test_an_epoch_in_several_calls_is_the_same():
     """Whatever their steps; an interrupt comes between two of them.
 
-    On a GPU XLA chooses the algorithms of each program's GEMMs: there the results are close.
+    XLA's optimizations may round each program's sums in another way, and Adam divides by small
+    moments: the bits are the same without them.
     """
-    same = np.testing.assert_array_equal
-    if jax.default_backend() == "gpu":
-        same = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    optimized = jax.default_backend() == "gpu" or os.environ.get("JAXGNN_TEST_OPTIMIZED")
+    same = functools.partial(np.testing.assert_allclose, atol=1e-3 if optimized else 0, rtol=0)
     task, wanted = task_of(toy()), None
     config = dataclasses.replace(CONFIG, batch_size=4)
     for steps in (0, 1, 3):
