@@ -1,4 +1,4 @@
-"""A function of one's own that chooses the edges: `method=`."""
+"""A custom function that chooses the edges: `method=`."""
 
 import itertools
 
