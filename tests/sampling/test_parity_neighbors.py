@@ -4,17 +4,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-import torch_geometric.typing
 from scipy import stats
-from torch_geometric.data import Data
-from torch_geometric.loader import NeighborLoader
 
 import jaxgnn
 from jaxgnn.data import load
 
+torch = pytest.importorskip("torch")
+pyg = pytest.importorskip("torch_geometric")
+typing = pytest.importorskip("torch_geometric.typing")
+loader = pytest.importorskip("torch_geometric.loader")
+
 pytestmark = pytest.mark.skipif(
-    not (torch_geometric.typing.WITH_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE),
+    not (typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE),
     reason="PyG samples with pyg-lib or torch-sparse, and has neither here",
 )
 
@@ -32,8 +33,8 @@ def graph(data_directory):
 def pyg_batches(graph, nodes, sizes, *, replace=False, batch_size=None):
     torch.manual_seed(0)
     index = torch.from_numpy(np.asarray(graph.edge_index).astype(np.int64))
-    data = Data(edge_index=index, num_nodes=graph.num_nodes)
-    return NeighborLoader(
+    data = pyg.data.Data(edge_index=index, num_nodes=graph.num_nodes)
+    return loader.NeighborLoader(
         data,
         num_neighbors=sizes,
         input_nodes=torch.from_numpy(np.asarray(nodes).astype(np.int64)),
