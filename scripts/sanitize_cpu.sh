@@ -24,7 +24,7 @@ cp "$copy"/build/cpu/_cpu*.so "$copy/jaxgnn/"
 # Leaks: Python and XLA free nothing at their end. The first error ends the process, and so the run.
 compiler=${CXX:-c++}
 export LD_PRELOAD="$("$compiler" -print-file-name=libasan.so) $("$compiler" -print-file-name=libubsan.so)"
-export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export PYTHONPATH="$copy${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu
 export PYTHONSAFEPATH=1  # not the checkout's package
 "$python" -c "import sys, jaxgnn._cpu as m; sys.exit(not m.__file__.startswith('$copy'))"
