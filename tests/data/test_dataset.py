@@ -250,3 +250,16 @@ def test_load_normalizes_features():
     dataset = data.load("digits", normalize_features=True)
     np.testing.assert_allclose(dataset.features.sum(axis=1), 1, rtol=1e-5)
     assert dataclasses.replace(dataset, name="other").name == "other"
+
+
+def test_names_of_nodes_and_classes():
+    whole = small_dataset()
+    nodes = tuple(f"n{i}" for i in range(whole.num_nodes))
+    classes = tuple("abcdefghij"[: whole.num_classes])
+    named = dataclasses.replace(whole, node_names=nodes, class_names=classes)
+    assert named.node_names == nodes and named.class_names == classes
+    for bad in (nodes[:-1], nodes[:-1] + nodes[:1], list(nodes)):
+        with pytest.raises(DataError, match="node_names: expected"):
+            dataclasses.replace(whole, node_names=bad)
+    with pytest.raises(DataError, match="class_names: expected"):
+        dataclasses.replace(whole, class_names=("a",))
