@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxgnn.data.checks import row_blocks
+from jaxgnn.data.checks import check_rows, row_blocks
 from jaxgnn.data.limits import DataError, quote
 from jaxgnn.graph import Graph
 
@@ -35,6 +35,9 @@ class Metadata:
     notes: str = ""
     metric: Metric = "accuracy"
     positions: bool = False
+
+
+NO_METADATA = Metadata()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,6 +93,8 @@ class NodeDataset:
         node_names: the ids that the source gives its nodes, where they are not 0 to n - 1.
         class_names: the names that the source gives its classes, where they are not numbers
             from 0.
+        weights: of the edges, float32, in the graph's edge order, where the source has them.
+        edge_features: likewise. `jaxgnn train` uses neither.
 
     Raises:
         DataError: arrays that do not fit together.
@@ -101,9 +106,11 @@ class NodeDataset:
     labels: Int[np.ndarray, " num_nodes"] | Float[np.ndarray, "num_nodes num_classes"]
     num_classes: int
     splits: Mapping[str, Split]
-    metadata: Metadata = Metadata()
+    metadata: Metadata = NO_METADATA
     node_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    weights: Float[np.ndarray, " num_edges"] | None = None
+    edge_features: Float[np.ndarray, "num_edges num_edge_features"] | None = None
 
     def __post_init__(self) -> None:
         if not self.graph.is_square:
@@ -125,6 +132,8 @@ class NodeDataset:
         _check_labels(self.labels, n, self.num_classes)
         check_names(self.node_names, n, "node_names")
         check_names(self.class_names, self.num_classes, "class_names")
+        check_rows(self.weights, self.graph.num_edges, 1, "weights")
+        check_rows(self.edge_features, self.graph.num_edges, 2, "edge_features")
         if not self.splits:
             raise DataError("splits: expected at least one split, got none")
         for name, split in self.splits.items():

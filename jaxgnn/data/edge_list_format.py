@@ -8,10 +8,9 @@ from jaxgnn.data.limits import DataError, quote
 
 _DELIMITERS = "\t,;|"
 _LARGEST_ID = 2**31 - 2
-_HEADERS = frozenset(
-    ("source", "target", "src", "dst", "sender", "receiver", "from", "to", "head", "tail")
-    + ("fromnodeid", "tonodeid", "source_id", "target_id", "u", "v", "node1", "node2", "id1", "id2")
-)
+_WORDS = "source src sender from head fromnodeid source_id u node1 id1"
+_WORDS += " target dst receiver to tail tonodeid target_id v node2 id2"
+_HEADERS = frozenset(_WORDS.split())
 
 
 class EdgeListFormat(NamedTuple):

@@ -191,7 +191,7 @@ def read_edges(
         values = parser.take_weights() if weights else None
         budget.charge(senders.nbytes + receivers.nbytes, "the edges")
         n = parser.max_id + 1 if num_nodes is None else num_nodes
-        node_names = _names(*parser.take_names(), budget) if named else None
+        node_names = _names(parser.take_names(), budget) if named else None
         if named:
             pass
         elif num_nodes is None:
@@ -251,7 +251,8 @@ def plain_graph(
     )
 
 
-def _names(text: np.ndarray, ends: np.ndarray, budget: Budget) -> tuple[str, ...]:
+def _names(arena: tuple[np.ndarray, np.ndarray], budget: Budget) -> tuple[str, ...]:
+    text, ends = arena
     budget.charge(100 * ends.size + 4 * text.size, "the names of the nodes")
     whole, begin, names = text.tobytes(), 0, []
     for end in ends.tolist():

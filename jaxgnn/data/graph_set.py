@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxgnn.data.dataset import Metadata, Split, check_names
+from jaxgnn.data.checks import check_offsets, check_rows
+from jaxgnn.data.dataset import NO_METADATA, Metadata, Split, check_names
 from jaxgnn.data.limits import DataError, quote
-from jaxgnn.data.plain_graph import PlainGraph, check_offsets, check_rows
+from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.graph import Graph
 
 
@@ -50,7 +51,7 @@ class GraphSet:
     labels: Int[np.ndarray, " num_graphs"] | Float[np.ndarray, "num_graphs targets"] | None = None
     num_classes: int | None = None
     splits: Mapping[str, Split] = dataclasses.field(default_factory=dict)
-    metadata: Metadata = Metadata()
+    metadata: Metadata = NO_METADATA
     graph_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
 

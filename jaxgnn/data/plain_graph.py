@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from jaxgnn.data.checks import all_finite
-from jaxgnn.data.dataset import Metadata, check_names, graph_statistics
-from jaxgnn.data.limits import DataError, quote
+from jaxgnn.data.checks import check_rows
+from jaxgnn.data.dataset import NO_METADATA, Metadata, check_names, graph_statistics
+from jaxgnn.data.limits import DataError
 from jaxgnn.graph import Graph
 
 
@@ -21,7 +20,7 @@ class PlainGraph:
     Attributes:
         name: short name.
         graph: the graph, with as many senders as receivers.
-        weights: one a edge, in the graph's edge order.
+        weights: one an edge, in the graph's edge order.
         features: of the nodes.
         positions: of the nodes, points in space.
         edge_features: in the graph's edge order.
@@ -41,7 +40,7 @@ class PlainGraph:
     edge_features: Float[np.ndarray, "num_edges num_edge_features"] | None = None
     label: int | Float[np.ndarray, " targets"] | None = None
     node_names: tuple[str, ...] | None = None
-    metadata: Metadata = Metadata()
+    metadata: Metadata = NO_METADATA
 
     def __post_init__(self) -> None:
         if not self.graph.is_square:
@@ -80,31 +79,3 @@ class PlainGraph:
             f"PlainGraph({self.name!r}, num_nodes={self.num_nodes}, num_edges={self.num_edges}"
             f"{beside})"
         )
-
-
-def check_rows(values: Any, rows: int, ndim: int, what: str) -> None:
-    """Refuses what is neither None nor `rows` rows of finite float32 numbers."""
-    if values is None:
-        return
-    if not isinstance(values, np.ndarray) or values.dtype != np.float32:
-        raise DataError(f"{what}: expected float32, got {getattr(values, 'dtype', quote(values))}")
-    if values.ndim != ndim or len(values) != rows:
-        raise DataError(
-            f"{what}: expected {rows} rows and {ndim} axes, got the shape {quote(values.shape)}"
-        )
-    if not all_finite(values):
-        raise DataError(f"{what}: expected finite values, got NaN or infinity")
-
-
-def check_offsets(offsets: Int[np.ndarray, " n+1"], total: int, what: str) -> None:
-    """Refuses what is not an ascent from 0 to `total`."""
-    if not (
-        isinstance(offsets, np.ndarray)
-        and offsets.ndim == 1
-        and offsets.size
-        and offsets.dtype.kind == "i"
-        and offsets[0] == 0
-        and offsets[-1] == total
-        and (offsets[1:] >= offsets[:-1]).all()
-    ):
-        raise DataError(f"{what}: expected an ascent from 0 to {total}")

@@ -7,11 +7,17 @@ import os
 import numpy as np
 
 from jaxgnn.data.archive import Npz, open_npy, open_npz
-from jaxgnn.data.checks import charge_graph, check_integers, check_kind, read_features
+from jaxgnn.data.checks import (
+    charge_graph,
+    check_integers,
+    check_kind,
+    check_offsets,
+    read_features,
+)
 from jaxgnn.data.dataset import Metadata, Split
 from jaxgnn.data.graph_set import GraphSet
 from jaxgnn.data.limits import Budget, DataError, quote, reading, stem_of
-from jaxgnn.data.plain_graph import PlainGraph, check_offsets
+from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.graph import Graph
 
 _POSITIONS = ("positions", "pos", "points", "coords", "xyz")
@@ -48,7 +54,7 @@ def read_points(
     """
     budget = Budget(max_bytes)
     with reading(path):
-        if _is_npy(path):
+        if not _is_archive(path):
             with open_npy(path, budget) as file:
                 _check_dimensions(file.header().shape)
                 points = read_features(lambda: _flat(file.read()), "points", budget)
@@ -57,9 +63,9 @@ def read_points(
             return _from_archive(path, archive, budget)
 
 
-def _is_npy(path: str | os.PathLike[str]) -> bool:
+def _is_archive(path: str | os.PathLike[str]) -> bool:
     with Budget().open(path) as file:
-        return file.read(6) == b"\x93NUMPY"
+        return file.read(2) == b"PK"
 
 
 def _flat(points: np.ndarray) -> np.ndarray:

@@ -16,6 +16,12 @@ from jaxgnn.data.native import native_module
 from jaxgnn.data.splits import fold_splits
 
 _CITATION = "Morris et al., TUDataset: A collection of benchmark datasets, 2020"
+_NEEDED = ("graph_indicator", "A")
+_PARTS = (
+    *_NEEDED,
+    *("graph_labels", "graph_attributes"),
+    *("node_labels", "node_attributes", "edge_labels", "edge_attributes"),
+)
 _MOST_ROWS = 2**31 - 1
 _MOST_CLASSES = 4096  # of a node or an edge: they become one-hot columns
 
@@ -67,7 +73,7 @@ def read_tudataset(
     paths = {
         part: path
         for part in _PARTS
-        if (path := folder / f"{name}_{part}.txt").exists() or part in _PARTS[:2]
+        if (path := folder / f"{name}_{part}.txt").exists() or part in _NEEDED
     }
     indicator = _integers(paths["graph_indicator"], budget, columns=1)[:, 0]
     edges = _integers(paths["A"], budget, columns=2)
@@ -93,7 +99,11 @@ def read_tudataset(
             [[0], np.cumsum(np.bincount(graphs - 1, minlength=count))]
         ).astype(np.int64)
         splits = {}
-        if num_classes and np.bincount(labels, minlength=num_classes).min() >= folds:
+        if (
+            labels is not None
+            and num_classes
+            and np.bincount(labels, minlength=num_classes).min() >= folds
+        ):
             budget.charge(3 * folds * count, "the folds")
             splits = fold_splits(labels, folds, seed=seed)
         return GraphSet(
@@ -110,12 +120,6 @@ def read_tudataset(
             class_names=class_names,
             metadata=Metadata(source=os.fspath(folder), citation=_CITATION),
         )
-
-
-_PARTS = (
-    ("graph_indicator", "A", "graph_labels", "graph_attributes")
-    + ("node_labels", "node_attributes", "edge_labels", "edge_attributes")
-)  # fmt: skip
 
 
 def _table(path: pathlib.Path, kind: str, budget: Budget) -> np.ndarray:
@@ -177,7 +181,7 @@ def _beside(
             else:
                 values = _table(paths[part], "FloatTableParser", budget)
             if len(values) != rows:
-                raise DataError(f"expected {rows} rows, one a {of}, got {len(values)}")
+                raise DataError(f"expected {rows} rows, one for each {of}, got {len(values)}")
             parts.append(check_features(values, part, budget))
     if not parts:
         return None

@@ -236,13 +236,13 @@ def test_load_refuses():
 
 
 def test_load_refuses_other_files(tmp_path):
-    with pytest.raises(DataError, match=r"expected Planetoid's .* got 0 \.npz files"):
+    with pytest.raises(DataError, match=r"expected a known layout .* got 0 files"):
         data.load(tmp_path)
     (tmp_path / "a.npz").write_bytes(b"")
     with pytest.raises(DataError, match=r"a\.npz: expected an .npz file, a zip archive"):
         data.load(tmp_path)
     (tmp_path / "b.npz").write_bytes(b"")
-    with pytest.raises(DataError, match=r"got 2 \.npz files"):
+    with pytest.raises(DataError, match=r"got 2 files: a\.npz, b\.npz"):
         data.load(tmp_path)
 
 
