@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from jaxgnn_cli.status import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jaxgnn.data import CSR, NodeDataset
+    from jaxgnn.data import GraphSet, NodeDataset, PlainGraph
 
 
 def info(arguments: list[str]) -> None:
@@ -21,7 +20,6 @@ def info(arguments: list[str]) -> None:
     from rich.console import Console
 
     from jaxgnn.data import load, names
-    from jaxgnn.data.registry import load_bare_graph
 
     if arguments and arguments[0] in ("-h", "--help"):
         print(
@@ -29,21 +27,18 @@ def info(arguments: list[str]) -> None:
             "Prints what this installation consists of; of a dataset, the graph's statistics; and\n"
             "with options of jaxgnn train, such as --model gcn --activation maxk --k 32, that\n"
             "model's size and the kernels it would run (on the digits without DATASET).\n"
-            f"DATASET: a name ({', '.join(names())}) or the path of Planetoid's raw files, of an "
-            ".npz file, or of a bare graph (a Matrix Market file or an edge list, .gz too)."
+            f"DATASET: a name ({', '.join(names())}) or the path of a directory or a file in\n"
+            "one of the layouts of docs/data.md: a set of nodes, of graphs, or a graph alone."
         )
         return
     if any(argument.startswith("-") for argument in arguments):
         return _info_of_model(arguments)
     if len(arguments) > 1:
         raise UsageError(f"info: expected one dataset, got {' '.join(arguments)}")
-    bare_graph = load_bare_graph(arguments[0]) if arguments else None
-    dataset = load(arguments[0]) if arguments and bare_graph is None else None
+    dataset = load(arguments[0]) if arguments else None
     console = Console()
     _print_build(console)
     _print_statistics(console, dataset)
-    if bare_graph is not None:
-        _print_bare_graph(console, os.path.basename(arguments[0]), bare_graph)
 
 
 def _info_of_model(arguments: list[str]) -> None:
@@ -86,33 +81,26 @@ def _info_of_model(arguments: list[str]) -> None:
     console.print(table)
 
 
-def _print_statistics(console: Console, dataset: NodeDataset | None) -> None:
+def _print_statistics(
+    console: Console, dataset: NodeDataset | GraphSet | PlainGraph | None
+) -> None:
     from rich.table import Table
     from rich.text import Text
+
+    from jaxgnn.data import NodeDataset
 
     if dataset is not None:
         table = Table(title=Text(printable(dataset.name)), title_justify="left", show_header=False)
         for name, value in dataset.statistics().items():
             table.add_row(name, _format(value))
-        table.add_row("training, validation, test nodes", _sizes(dataset))
-        table.add_row("metric", dataset.metric)
+        if isinstance(dataset, NodeDataset):
+            table.add_row("training, validation, test nodes", _sizes(dataset))
+            table.add_row("metric", dataset.metric)
         for field in dataclasses.fields(dataset.metadata):
             value = getattr(dataset.metadata, field.name)
             if value and field.name != "metric":
                 table.add_row(field.name, Text("yes" if value is True else printable(value)))
         console.print(table)
-
-
-def _print_bare_graph(console: Console, name: str, csr: CSR) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from jaxgnn.data import graph_statistics
-
-    table = Table(title=Text(printable(name)), title_justify="left", show_header=False)
-    for key, value in graph_statistics(csr.to_graph()).items():
-        table.add_row(key, _format(value))
-    console.print(table)
 
 
 def _print_build(console: Console) -> None:

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <new>
+#include <random>
 #include <type_traits>
 
 #include "cpu/host/host_parallel.h"
@@ -117,6 +119,9 @@ bool parse_number(std::string_view token, float* value) {
   char text[kLongestNumber + 1];
   std::memcpy(text, token.data(), token.size());
   text[token.size()] = '\0';
+  for (std::size_t i = 0; i < token.size(); ++i) {
+    if (text[i] == 'd' || text[i] == 'D') text[i] = 'e';  // Fortran's exponents
+  }
   char* end = nullptr;
   *value = static_cast<float>(std::strtod(text, &end));  // in double, as NumPy and pandas do
   return end == text + token.size();
@@ -149,6 +154,60 @@ T* GrowingArray<T>::release() {
 template class GrowingArray<int32_t>;
 template class GrowingArray<int64_t>;
 template class GrowingArray<float>;
+template class GrowingArray<char>;
+
+NameTable::NameTable(Allowance& allowance)
+    : text(allowance), ends(allowance), allowance_(&allowance) {
+  std::random_device device;
+  seed_ = uint64_t{device()} << 32 | device();
+}
+
+uint64_t NameTable::hash(std::string_view name) const {
+  uint64_t state = seed_ ^ name.size();
+  while (!name.empty()) {
+    uint64_t word = 0;
+    const std::size_t size = std::min<std::size_t>(8, name.size());
+    std::memcpy(&word, name.data(), size);
+    name.remove_prefix(size);
+    // The finalizer of splitmix64, a round for each word.
+    state += word + 0x9e3779b97f4a7c15;
+    state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9;
+    state = (state ^ (state >> 27)) * 0x94d049bb133111eb;
+    state ^= state >> 31;
+  }
+  return state;
+}
+
+std::string_view NameTable::name(int32_t number) const {
+  const int64_t begin = number == 0 ? 0 : ends[number - 1];
+  return {text.data() + begin, static_cast<std::size_t>(ends[number] - begin)};
+}
+
+int32_t NameTable::number(std::string_view wanted) {
+  if (2 * static_cast<std::size_t>(ends.size() + 1) > slots_.size()) rehash();
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t place = hash(wanted) & mask;
+  for (; slots_[place] >= 0; place = (place + 1) & mask) {
+    if (name(slots_[place]) == wanted) return slots_[place];
+  }
+  if (ends.size() == kMaxNodes) return -1;
+  for (const char c : wanted) text.push(c);
+  ends.push(text.size());
+  return slots_[place] = static_cast<int32_t>(ends.size() - 1);
+}
+
+void NameTable::rehash() {
+  const std::size_t size = std::max<std::size_t>(256, 2 * slots_.size());
+  allowance_->take(static_cast<int64_t>(size * sizeof(int32_t)));
+  std::vector<int32_t> slots(size, -1);
+  for (int64_t i = 0; i < ends.size(); ++i) {
+    std::size_t place = hash(name(static_cast<int32_t>(i))) & (size - 1);
+    while (slots[place] >= 0) place = (place + 1) & (size - 1);
+    slots[place] = static_cast<int32_t>(i);
+  }
+  allowance_->give(static_cast<int64_t>(slots_.size() * sizeof(int32_t)));
+  slots_ = std::move(slots);
+}
 
 void LineParser::refuse(const std::string& expected, std::string_view got) const {
   throw FormatError("line " + std::to_string(line_) + ": expected " + expected + ", got " +
@@ -192,19 +251,49 @@ void LineParser::finish() {
   rest_.clear();
 }
 
+// The next column of any but the default delimiter, without the blanks around it.
+std::string_view EdgeListParser::next_column(std::string_view& line) const {
+  if (format_.delimiter == ' ') return next_token(line);
+  const std::size_t end = std::min(line.find(format_.delimiter), line.size());
+  std::string_view column = line.substr(0, end);
+  line.remove_prefix(std::min(end + 1, line.size()));
+  while (!column.empty() && is_blank(column.front())) column.remove_prefix(1);
+  while (!column.empty() && is_blank(column.back())) column.remove_suffix(1);
+  return column;
+}
+
+int64_t EdgeListParser::parse_id(std::string_view token) {
+  if (!format_.names) return parse_count(token, kMaxNodes - 1);
+  return token.empty() ? -1 : names.number(token);
+}
+
 void EdgeListParser::parse_line(std::string_view line) {
   std::string_view left = line;
-  const char first = line.empty() ? '\0' : line.front();
-  if (!strict_ && (line.empty() || first == '#' || first == '%')) return;
-  const int64_t sender = parse_count(next_token(left, ','), kMaxNodes - 1);
-  skip_separator(left, ',');
-  const int64_t receiver = parse_count(next_token(left, ','), kMaxNodes - 1);
-  if (sender < 0 || receiver < 0) refuse("two ids from 0 to 2147483646", line);
-  if (strict_ && !left.empty()) refuse("two columns", line);
-  for (const char c : left) {
-    const unsigned byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\t') || byte >= 0x7f) refuse("text", line);
+  if (!format_.strict) {
+    if (line_ == 1 && left.substr(0, 3) == "\xef\xbb\xbf") left.remove_prefix(3);
+    if (left.empty() || format_.comments.find(left.front()) != std::string::npos) return;
   }
+  std::string_view tokens[3];
+  const int columns = format_.weights ? 3 : 2;
+  for (int i = 0; i < columns; ++i) {
+    if (format_.delimiter != '\0') {
+      tokens[i] = next_column(left);
+      continue;
+    }
+    if (i > 0) skip_separator(left, ',');
+    tokens[i] = next_token(left, ',');
+  }
+  for (const char c : format_.names ? line : left) {
+    const unsigned byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\t') || byte == 0x7f || (byte > 0x7f && !format_.names)) {
+      refuse("text", line);
+    }
+  }
+  const int64_t sender = parse_id(tokens[0]), receiver = parse_id(tokens[1]);
+  if (sender < 0 || receiver < 0) {
+    refuse(format_.names ? "two names" : "two ids from 0 to 2147483646", line);
+  }
+  if (format_.strict && !left.empty()) refuse("two columns", line);
   const int32_t larger = static_cast<int32_t>(std::max(sender, receiver));
   if (senders.size() == 0) {
     first_line = line_;
@@ -214,6 +303,12 @@ void EdgeListParser::parse_line(std::string_view line) {
   max_id = std::max(max_id, larger);
   senders.push(static_cast<int32_t>(sender));
   receivers.push(static_cast<int32_t>(receiver));
+  if (!format_.weights) return;
+  float weight = 0;
+  if (!parse_number(tokens[2], &weight) || !std::isfinite(weight)) {
+    refuse("a weight that float32 holds in the third column", line);
+  }
+  weights.push(weight);
 }
 
 void MatrixMarketParser::parse_line(std::string_view line) {
@@ -280,12 +375,23 @@ void MatrixMarketParser::parse_sizes(std::string_view line) {
   }
 }
 
-void MatrixMarketParser::add(int64_t row, int64_t column) {
+void MatrixMarketParser::add(int64_t row, int64_t column, float value) {
   senders.push(static_cast<int32_t>(row));
   receivers.push(static_cast<int32_t>(column));
+  if (keep_values_) values.push(value);
   if (symmetry_ == Symmetry::kGeneral || row == column) return;
   senders.push(static_cast<int32_t>(column));
   receivers.push(static_cast<int32_t>(row));
+  if (keep_values_) values.push(symmetry_ == Symmetry::kSkew ? -value : value);
+}
+
+float MatrixMarketParser::value_of(std::string_view token) const {
+  float value = 1;
+  if (!keep_values_ || pattern_) return value;
+  if (!parse_number(token, &value) || !std::isfinite(value)) {
+    refuse("a value that float32 holds", token);
+  }
+  return value;
 }
 
 void MatrixMarketParser::parse_entry(std::string_view line) {
@@ -297,21 +403,23 @@ void MatrixMarketParser::parse_entry(std::string_view line) {
                std::to_string(columns),
            line);
   }
-  if (!pattern_ && classify(next_token(left), integer_) == Number::kNone) {
+  const std::string_view token = pattern_ ? std::string_view() : next_token(left);
+  if (!pattern_ && classify(token, integer_) == Number::kNone) {
     refuse(integer_ ? "an integer value" : "a value", line);
   }
   if (!next_token(left).empty()) refuse(pattern_ ? "two columns" : "three columns", line);
   if (symmetry_ == Symmetry::kSkew && row == column) {
     refuse("nothing on the diagonal of a skew-symmetric matrix", line);
   }
-  add(row - 1, column - 1);
+  add(row - 1, column - 1, value_of(token));
 }
 
 void MatrixMarketParser::parse_element(std::string_view line) {
   std::string_view left = line;
-  const Number value = classify(next_token(left), integer_);
+  const std::string_view token = next_token(left);
+  const Number value = classify(token, integer_);
   if (value == Number::kNone || !next_token(left).empty()) refuse("one value", line);
-  if (value == Number::kNonzero) add(row_, column_);
+  if (value == Number::kNonzero) add(row_, column_, value_of(token));
   if (++row_ == rows) {
     ++column_;
     row_ = symmetry_ == Symmetry::kGeneral ? 0 : column_ + (symmetry_ == Symmetry::kSkew);

@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "cpu/host/graph.h"
 
@@ -51,6 +53,7 @@ class GrowingArray {
   }
   int64_t size() const { return size_; }
   T operator[](int64_t i) const { return data_[i]; }
+  const T* data() const { return data_; }
 
   // The array, without the part that was not used. The caller frees it.
   T* release();
@@ -91,30 +94,68 @@ class LineParser {
   std::string rest_;  // the start of a line whose end is in the next block
 };
 
-// An edge a line: two ids from 0, split by blanks or a comma. Lines that start with # or % are
-// comments.
+// Numbers names from 0 in the order in which they come.
+class NameTable {
+ public:
+  explicit NameTable(Allowance& allowance);
+
+  // The number of a name, which is added if it is new; -1 if there are 2**31 - 1 others.
+  int32_t number(std::string_view name);
+
+  GrowingArray<char> text;     // all names, one after the other
+  GrowingArray<int64_t> ends;  // where each ends
+
+ private:
+  void rehash();
+  uint64_t hash(std::string_view name) const;
+  std::string_view name(int32_t number) const;
+
+  Allowance* allowance_;
+  uint64_t seed_;               // drawn anew: a file cannot choose names that collide
+  std::vector<int32_t> slots_;  // -1, or the number of a name; a power of two of them
+};
+
+// How the columns of an edge list are split and read.
+struct EdgeListFormat {
+  bool strict = false;          // two columns, no comments, no empty lines
+  char delimiter = '\0';        // 0: blanks or a comma; ' ': blanks; others: that alone
+  std::string comments = "#%";  // a line that starts with one of these is no edge
+  bool names = false;           // ids are any text, numbered as they come
+  bool weights = false;         // the third column is a number
+};
+
+// An edge a line: two ids from 0, by default split by blanks or a comma. Columns beyond those that
+// are asked for are not read.
 class EdgeListParser : public LineParser {
  public:
-  // `strict`: two columns, no comments, no empty lines; otherwise further columns are not read.
-  EdgeListParser(int64_t skip_lines, bool strict) : LineParser(skip_lines), strict_(strict) {}
+  EdgeListParser(int64_t skip_lines, EdgeListFormat format)
+      : LineParser(skip_lines), format_(std::move(format)) {}
 
   GrowingArray<int32_t> senders{allowance_}, receivers{allowance_};
+  GrowingArray<float> weights{allowance_};
+  NameTable names{allowance_};
   int32_t max_id = -1;        // of all edges
   int32_t max_later_id = -1;  // of all but the first
   int64_t first_line = 0;     // the line of the first edge
 
  private:
   void parse_line(std::string_view line) override;
+  std::string_view next_column(std::string_view& line) const;
+  int64_t parse_id(std::string_view token);
 
-  bool strict_;
+  EdgeListFormat format_;
 };
 
 // The pattern of a matrix of the coordinate or the array format. Its row is the edge's sender.
 class MatrixMarketParser : public LineParser {
  public:
+  // `keep_values`: also the entries, 1 of a pattern.
+  explicit MatrixMarketParser(bool keep_values) : keep_values_(keep_values) {}
+
   void finish() override;
 
   GrowingArray<int32_t> senders{allowance_}, receivers{allowance_};
+  GrowingArray<float> values{allowance_};
   int64_t rows = -1, columns = -1;
 
  private:
@@ -125,8 +166,10 @@ class MatrixMarketParser : public LineParser {
   void parse_sizes(std::string_view line);
   void parse_entry(std::string_view line);
   void parse_element(std::string_view line);
-  void add(int64_t row, int64_t column);
+  void add(int64_t row, int64_t column, float value);
+  float value_of(std::string_view token) const;
 
+  bool keep_values_;
   bool banner_ = false, array_ = false, pattern_ = false, integer_ = false;
   Symmetry symmetry_ = Symmetry::kGeneral;
   int64_t expected_ = 0, entries_ = 0;

@@ -1,10 +1,13 @@
 // Python bindings of text.h. They release the GIL while they parse.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <new>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "cpu/bindings.h"
@@ -76,16 +79,33 @@ nb::tuple pattern(const In<int32_t>& senders, const In<int32_t>& receivers, int6
 
 void bind_text(nb::module_& m) {
   bind_parser<EdgeListParser>(m, "EdgeListParser")
-      .def(nb::init<int64_t, bool>(), nb::arg("skip_lines"), nb::arg("strict"))
+      .def(
+          "__init__",
+          [](EdgeListParser* parser, int64_t skip_lines, bool strict, char delimiter,
+             std::string comments, bool names, bool weights) {
+            new (parser) EdgeListParser(skip_lines,
+                                        {strict, delimiter, std::move(comments), names, weights});
+          },
+          nb::arg("skip_lines") = 0, nb::kw_only(), nb::arg("strict") = false,
+          nb::arg("delimiter") = '\0', nb::arg("comments") = "#%", nb::arg("names") = false,
+          nb::arg("weights") = false)
       .def_ro("max_id", &EdgeListParser::max_id)
       .def_ro("max_later_id", &EdgeListParser::max_later_id)
       .def_ro("first_line", &EdgeListParser::first_line)
-      .def("take", &edges_of<EdgeListParser>, "Senders and receivers.");
+      .def("take", &edges_of<EdgeListParser>, "Senders and receivers.")
+      .def("take_weights", [](EdgeListParser& parser) { return to_numpy(parser.weights); })
+      .def(
+          "take_names",
+          [](EdgeListParser& parser) {
+            return nb::make_tuple(to_numpy(parser.names.text), to_numpy(parser.names.ends));
+          },
+          "The bytes of all names, and where each ends.");
   bind_parser<MatrixMarketParser>(m, "MatrixMarketParser")
-      .def(nb::init<>())
+      .def(nb::init<bool>(), nb::arg("keep_values") = false)
       .def_ro("rows", &MatrixMarketParser::rows)
       .def_ro("columns", &MatrixMarketParser::columns)
-      .def("take", &edges_of<MatrixMarketParser>, "Rows (senders) and columns (receivers).");
+      .def("take", &edges_of<MatrixMarketParser>, "Rows (senders) and columns (receivers).")
+      .def("take_values", [](MatrixMarketParser& parser) { return to_numpy(parser.values); });
   bind_table<int64_t>(m, "IntegerTableParser");
   bind_table<float>(m, "FloatTableParser");
   m.def("build_pattern", &pattern, nb::arg("senders").noconvert(), nb::arg("receivers").noconvert(),

@@ -1,4 +1,4 @@
-"""Node data: one dataset shape, readers of the usual files, generators of graphs."""
+"""Datasets of nodes, of graphs, and graphs without a task: readers of files, and generators."""
 
 from jaxgnn.data.benchmark_graphs import (
     BenchmarkShape,
@@ -17,7 +17,12 @@ from jaxgnn.data.dataset import (
     normalize_features,
 )
 from jaxgnn.data.digits import digits
-from jaxgnn.data.edges import read_edge_list, read_matrix_market
+from jaxgnn.data.edges import (
+    read_edge_list,
+    read_edges,
+    read_matrix_market,
+    read_weighted_matrix_market,
+)
 from jaxgnn.data.generators import (
     chains,
     chung_lu,
@@ -28,22 +33,39 @@ from jaxgnn.data.generators import (
     roads,
     stochastic_block_model,
 )
+from jaxgnn.data.graph_set import GraphSet
+from jaxgnn.data.graphml import read_graphml
 from jaxgnn.data.graphsaint import read_graphsaint, read_reddit
+from jaxgnn.data.label_sets import read_label_sets
 from jaxgnn.data.limits import DataError
+from jaxgnn.data.matrices import read_mat, read_scipy
+from jaxgnn.data.meshes import read_obj, read_off
 from jaxgnn.data.neighbors import knn
 from jaxgnn.data.npz import read_heterophilous, read_shchur
 from jaxgnn.data.ogb import read_ogb
+from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.data.planetoid import read_planetoid
-from jaxgnn.data.registry import load, names
-from jaxgnn.data.splits import fraction_splits, per_class_splits, split_fractions, split_per_class
+from jaxgnn.data.point_clouds import read_points
+from jaxgnn.data.registry import load, load_nodes, names
+from jaxgnn.data.splits import (
+    fold_splits,
+    fraction_splits,
+    per_class_splits,
+    split_fractions,
+    split_per_class,
+)
+from jaxgnn.data.tables import read_tables
+from jaxgnn.data.tudataset import read_tudataset
 
 __all__ = [
     "CSR",
     "BenchmarkShape",
     "DataError",
+    "GraphSet",
     "Metadata",
     "Metric",
     "NodeDataset",
+    "PlainGraph",
     "Split",
     "benchmark_communities",
     "benchmark_graph",
@@ -52,24 +74,37 @@ __all__ = [
     "chung_lu",
     "configuration",
     "digits",
+    "fold_splits",
     "fraction_splits",
     "graph_statistics",
     "homophily",
     "knn",
     "load",
+    "load_nodes",
     "names",
     "normalize_features",
     "per_class_splits",
     "power_law_weights",
     "random_sizes",
     "read_edge_list",
+    "read_edges",
+    "read_graphml",
     "read_graphsaint",
     "read_heterophilous",
+    "read_label_sets",
+    "read_mat",
     "read_matrix_market",
+    "read_obj",
+    "read_off",
     "read_ogb",
     "read_planetoid",
+    "read_points",
     "read_reddit",
+    "read_scipy",
     "read_shchur",
+    "read_tables",
+    "read_tudataset",
+    "read_weighted_matrix_market",
     "rmat",
     "roads",
     "split_fractions",

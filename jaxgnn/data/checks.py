@@ -166,6 +166,34 @@ def check_labels(
     return _cast(values, np.int32, what, budget)
 
 
+def check_rows(values: Any, rows: int, ndim: int, what: str) -> None:
+    """Refuses what is neither None nor `rows` rows of finite float32 numbers."""
+    if values is None:
+        return
+    if not isinstance(values, np.ndarray) or values.dtype != np.float32:
+        raise DataError(f"{what}: expected float32, got {getattr(values, 'dtype', quote(values))}")
+    if values.ndim != ndim or len(values) != rows:
+        raise DataError(
+            f"{what}: expected {rows} rows and {ndim} axes, got the shape {quote(values.shape)}"
+        )
+    if not all_finite(values):
+        raise DataError(f"{what}: expected finite values, got NaN or infinity")
+
+
+def check_offsets(offsets: Int[np.ndarray, " n+1"], total: int, what: str) -> None:
+    """Refuses what is not an ascent from 0 to `total`."""
+    if not (
+        isinstance(offsets, np.ndarray)
+        and offsets.ndim == 1
+        and offsets.size
+        and offsets.dtype.kind == "i"
+        and offsets[0] == 0
+        and offsets[-1] == total
+        and (offsets[1:] >= offsets[:-1]).all()
+    ):
+        raise DataError(f"{what}: expected an ascent from 0 to {total}")
+
+
 def charge_graph(
     budget: Budget, num_nodes: int, num_edges: int, *, undirected: bool = False
 ) -> None:

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxgnn.data.checks import row_blocks
-from jaxgnn.data.limits import DataError
+from jaxgnn.data.checks import check_rows, row_blocks
+from jaxgnn.data.limits import DataError, quote
 from jaxgnn.graph import Graph
 
 Metric = Literal["accuracy", "roc_auc", "micro_f1"]
@@ -35,6 +35,9 @@ class Metadata:
     notes: str = ""
     metric: Metric = "accuracy"
     positions: bool = False
+
+
+NO_METADATA = Metadata()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,6 +90,11 @@ class NodeDataset:
         num_classes: number of classes.
         splits: masks by name, at least one.
         metadata: source, citation, license, notes, metric.
+        node_names: the ids that the source gives its nodes, where they are not 0 to n - 1.
+        class_names: the names that the source gives its classes, where they are not numbers
+            from 0.
+        weights: of the edges, float32, in the graph's edge order, where the source has them.
+        edge_features: likewise. `jaxgnn train` uses neither.
 
     Raises:
         DataError: arrays that do not fit together.
@@ -98,7 +106,11 @@ class NodeDataset:
     labels: Int[np.ndarray, " num_nodes"] | Float[np.ndarray, "num_nodes num_classes"]
     num_classes: int
     splits: Mapping[str, Split]
-    metadata: Metadata = Metadata()
+    metadata: Metadata = NO_METADATA
+    node_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    weights: Float[np.ndarray, " num_edges"] | None = None
+    edge_features: Float[np.ndarray, "num_edges num_edge_features"] | None = None
 
     def __post_init__(self) -> None:
         if not self.graph.is_square:
@@ -118,6 +130,10 @@ class NodeDataset:
                     f"at node {begin + row}"
                 )
         _check_labels(self.labels, n, self.num_classes)
+        check_names(self.node_names, n, "node_names")
+        check_names(self.class_names, self.num_classes, "class_names")
+        check_rows(self.weights, self.graph.num_edges, 1, "weights")
+        check_rows(self.edge_features, self.graph.num_edges, 2, "edge_features")
         if not self.splits:
             raise DataError("splits: expected at least one split, got none")
         for name, split in self.splits.items():
@@ -244,6 +260,19 @@ def normalize_in_place(features: Float[np.ndarray, "num_nodes num_features"]) ->
         if not np.isfinite(sums).all():
             raise DataError("normalize_features: expected rows whose sum float32 can hold")
         rows /= np.maximum(sums, 1, dtype=np.float32)
+
+
+def check_names(names: tuple[str, ...] | None, count: int, what: str) -> None:
+    """Refuses names that are not `count` different strings."""
+    if names is None:
+        return
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{what}: expected a tuple of strings or None, got {quote(names)}")
+    if len(names) != count or len(set(names)) != count:
+        raise DataError(
+            f"{what}: expected {count} different names, got {len(names)}, {len(set(names))} of "
+            "them different"
+        )
 
 
 def _check_labels(labels: np.ndarray, num_nodes: int, num_classes: int) -> None:

@@ -11,9 +11,14 @@ from typing import Any
 import numpy as np
 
 from jaxgnn._core.arguments import as_integer
+from jaxgnn.data.checks import charge_graph
 from jaxgnn.data.csr import CSR
-from jaxgnn.data.limits import Budget, DataError, quote, reading
+from jaxgnn.data.dataset import Metadata
+from jaxgnn.data.edge_list_format import check_delimiter, edge_list_format
+from jaxgnn.data.limits import Budget, DataError, head_of, quote, reading, stem_of
 from jaxgnn.data.native import native_module
+from jaxgnn.data.plain_graph import PlainGraph
+from jaxgnn.graph import Graph
 
 _MOST_NODES = 2**31 - 1
 # A graph with more nodes than this has an edge for each hundred of them, unless the number of nodes
@@ -79,7 +84,7 @@ def read_edge_list(
     if num_nodes is not None:
         num_nodes = _count(num_nodes, "num_nodes")
     with reading(path):
-        parser = native_module("the readers of text").EdgeListParser(skip_lines, strict=False)
+        parser = native_module("the readers of text").EdgeListParser(skip_lines)
         parse(parser, path, budget)
         senders, receivers = parser.take()
         budget.charge(senders.nbytes + receivers.nbytes, "the edges")
@@ -90,6 +95,170 @@ def read_edge_list(
         elif parser.max_id >= n:
             raise DataError(f"expected ids from 0 to {n - 1}, got {parser.max_id}")
         return _pattern(senders, receivers, n, undirected, budget)
+
+
+def read_weighted_matrix_market(
+    path: str | os.PathLike[str],
+    *,
+    weights: bool = False,
+    undirected: bool = False,
+    max_bytes: int | None = None,
+) -> PlainGraph:
+    """A square Matrix Market matrix as `read_matrix_market` reads it, with its values if wanted.
+
+    Args:
+        path: the file.
+        weights: keep the values; those of repeated entries are summed, as SciPy does. Explicit
+            zeros are edges of weight 0.
+        undirected: add the reverse of each edge.
+        max_bytes: as of `read_matrix_market`.
+
+    Raises:
+        DataError: as of `read_matrix_market`, or a value that float32 does not hold.
+    """
+    budget = Budget(max_bytes)
+    with reading(path):
+        parser = native_module("the readers of text").MatrixMarketParser(keep_values=weights)
+        parse(parser, path, budget)
+        rows, columns = parser.rows, parser.columns
+        if rows != columns:
+            raise DataError(f"expected a square matrix, got {rows} x {columns}")
+        senders, receivers = parser.take()
+        values = parser.take_values() if weights else None
+        budget.charge(senders.nbytes + receivers.nbytes, "the edges")
+        _check_density(rows, senders.size, "")
+        return plain_graph(
+            path, senders, receivers, rows, budget, weights=values, undirected=undirected
+        )
+
+
+def read_edges(
+    path: str | os.PathLike[str],
+    *,
+    num_nodes: int | None = None,
+    undirected: bool = False,
+    weights: bool = False,
+    names: bool | None = None,
+    delimiter: str | None = None,
+    comments: str = "#%",
+    skip_lines: int | None = None,
+    max_bytes: int | None = None,
+) -> PlainGraph:
+    """The graph of a text file with an edge a line: sender, receiver and perhaps a weight.
+
+    A file may be gzipped, and start with a byte order mark. Repeated edges are merged, and their
+    weights summed.
+
+    Args:
+        path: the file.
+        num_nodes: number of nodes; the largest id + 1 by default. Not with `names`.
+        undirected: add the reverse of each edge.
+        weights: read the third column; otherwise further columns are ignored.
+        names: whether ids are any text, numbered from 0 in the order in which they come, and kept
+            as `node_names`; by default, unless both ids of the first edge are integers from 0
+            below 2**31 - 1.
+        delimiter: one character between the columns; `" "` stands for any blanks. By default the
+            first edge decides: a tab, comma, semicolon or `|` in it, else blanks.
+        comments: characters; a line that starts with one of them is no edge.
+        skip_lines: number of lines at the start that are not read. By default a header is skipped:
+            a first line of words that is followed by integers, or of words such as `source`.
+        max_bytes: as of `read_matrix_market`.
+
+    Raises:
+        DataError: not such a file, damaged, an id out of range, a weight that is not finite, or a
+            line of counts (of nodes and edges) in place of the first edge.
+    """
+    budget = Budget(max_bytes)
+    if num_nodes is not None:
+        num_nodes = _count(num_nodes, "num_nodes")
+    if skip_lines is not None:
+        skip_lines = _count(skip_lines, "skip_lines")
+    check_delimiter(delimiter, comments)
+    with reading(path):
+        found = edge_list_format(head_of(path), delimiter, comments, skip_lines)
+        named = found.names if names is None else names
+        if named and num_nodes is not None:
+            raise DataError("num_nodes: expected none where ids are names")
+        parser = native_module("the readers of text").EdgeListParser(
+            found.skip_lines,
+            delimiter=found.delimiter,
+            comments=comments,
+            names=named,
+            weights=weights,
+        )
+        parse(parser, path, budget)
+        senders, receivers = parser.take()
+        values = parser.take_weights() if weights else None
+        budget.charge(senders.nbytes + receivers.nbytes, "the edges")
+        n = parser.max_id + 1 if num_nodes is None else num_nodes
+        node_names = _names(parser.take_names(), budget) if named else None
+        if named:
+            pass
+        elif num_nodes is None:
+            _check_first_line(parser, senders, receivers)
+            _check_density(n, senders.size, "; give num_nodes if so, or names=True")
+        elif parser.max_id >= n:
+            raise DataError(f"expected ids from 0 to {n - 1}, got {parser.max_id}")
+        return plain_graph(
+            path,
+            senders,
+            receivers,
+            n,
+            budget,
+            weights=values,
+            undirected=undirected,
+            node_names=node_names,
+        )
+
+
+def plain_graph(
+    path: str | os.PathLike[str],
+    senders: np.ndarray,
+    receivers: np.ndarray,
+    num_nodes: int,
+    budget: Budget,
+    *,
+    weights: np.ndarray | None = None,
+    undirected: bool = False,
+    node_names: tuple[str, ...] | None = None,
+    **fields: Any,
+) -> PlainGraph:
+    """The graph of int32 edges, each once; the weights of merged ones are summed."""
+    if weights is None:
+        csr = _pattern(senders, receivers, num_nodes, undirected, budget)
+        charge_graph(budget, num_nodes, csr.num_edges)
+        graph, values = csr.to_graph(), None
+    else:
+        edges = senders.size * (1 + undirected)
+        budget.charge(5 * weights.nbytes * (1 + undirected), "the weights")
+        charge_graph(budget, num_nodes, edges)
+        graph, values = Graph.from_edges(
+            senders,
+            receivers,
+            num_nodes=num_nodes,
+            undirected=undirected,
+            deduplicate=True,
+            edge_data=weights.astype(np.float32, copy=False),
+        )
+        values = np.asarray(values)
+    return PlainGraph(
+        name=stem_of(path),
+        graph=graph,
+        weights=values,
+        node_names=node_names,
+        metadata=Metadata(source=os.fspath(path)),
+        **fields,
+    )
+
+
+def _names(arena: tuple[np.ndarray, np.ndarray], budget: Budget) -> tuple[str, ...]:
+    text, ends = arena
+    budget.charge(100 * ends.size + 4 * text.size, "the names of the nodes")
+    whole, begin, names = text.tobytes(), 0, []
+    for end in ends.tolist():
+        names.append(whole[begin:end].decode())
+        begin = end
+    return tuple(names)
 
 
 def parse(parser: Any, path: str | os.PathLike[str], budget: Budget) -> None:

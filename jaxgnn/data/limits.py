@@ -71,6 +71,12 @@ def display_path(path: str | os.PathLike[str]) -> str:
     return name if len(name) <= _PATH_LENGTH else f"...{name[3 - _PATH_LENGTH :]}"
 
 
+def stem_of(path: str | os.PathLike[str]) -> str:
+    """The name of a file without its endings."""
+    name = os.path.basename(os.path.normpath(path)).removesuffix(".gz")
+    return os.path.splitext(name)[0] or name
+
+
 @contextlib.contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turns whatever goes wrong while a file is read into a `DataError` that names the file."""
@@ -166,6 +172,13 @@ class Budget:
             with gzip.GzipFile(fileobj=file) if magic == b"\x1f\x8b" else file as stream:
                 while block := stream.read(_BLOCK):
                     yield block
+
+
+def head_of(path: str | os.PathLike[str], size: int = 1 << 16) -> bytes:
+    """The first bytes of a file, or of what a gzip file decompresses to."""
+    for block in Budget().blocks(path):
+        return block[:size]
+    return b""
 
 
 class BoundedFile(io.RawIOBase):

@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import scipy.sparse
 
-from jaxgnn.data.archive import Npz, npz_keys, open_npz
+from jaxgnn.data.archive import Npz, open_npz
 from jaxgnn.data.checks import (
     charge_graph,
     charge_splits,
@@ -23,7 +23,7 @@ from jaxgnn.data.checks import (
     row_blocks,
 )
 from jaxgnn.data.dataset import NodeDataset, Split
-from jaxgnn.data.limits import Budget, DataError, display_path, quote
+from jaxgnn.data.limits import Budget, DataError, quote
 from jaxgnn.data.provenance import metadata_of
 from jaxgnn.data.splits import per_class_splits
 from jaxgnn.graph import Graph
@@ -41,22 +41,14 @@ _HETEROPHILOUS = (
 )
 
 
-def layout_of(path: str | os.PathLike[str]) -> str:
-    """`"shchur"` or `"heterophilous"`, by the names of the arrays in the file.
+def is_shchur(keys: set[str]) -> bool:
+    """Whether a file with these arrays is in the layout of shchur's gnn-benchmark."""
+    return {*_ADJACENCY, "labels"} <= keys
 
-    Raises:
-        DataError: neither, or not an `.npz` file.
-    """
-    keys = npz_keys(path)
-    if {*_ADJACENCY, "labels"} <= keys:
-        return "shchur"
-    if set(_HETEROPHILOUS) <= keys:
-        return "heterophilous"
-    raise DataError(
-        f"{display_path(path)}: expected the arrays of shchur's gnn-benchmark "
-        f"({_ADJACENCY[0]}, ...) or of a heterophilous set ({_HETEROPHILOUS[0]}, ...), "
-        f"got {quote(', '.join(sorted(keys)))}"
-    )
+
+def is_heterophilous(keys: set[str]) -> bool:
+    """Whether a file with these arrays is in the layout of the heterophilous sets."""
+    return set(_HETEROPHILOUS) <= keys
 
 
 def read_shchur(

@@ -94,7 +94,7 @@ def _edges(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of each edge, int32."""
     with reading(path):
-        parser = native_module("the readers of text").EdgeListParser(0, strict=True)
+        parser = native_module("the readers of text").EdgeListParser(strict=True)
         parse(parser, path, budget)
         senders, receivers = parser.take()
         budget.charge(senders.nbytes + receivers.nbytes, "the edges")

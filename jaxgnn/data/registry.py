@@ -6,22 +6,14 @@ import inspect
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, overload
 
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.dataset import NodeDataset, normalize_in_place
 from jaxgnn.data.digits import digits
 from jaxgnn.data.edges import read_edge_list, read_matrix_market
-from jaxgnn.data.graphsaint import (
-    GRAPHSAINT_FILES,
-    REDDIT_FILES,
-    read_graphsaint,
-    read_reddit,
-)
 from jaxgnn.data.limits import DataError, display_path
-from jaxgnn.data.npz import layout_of, read_heterophilous, read_shchur
-from jaxgnn.data.ogb import read_ogb
-from jaxgnn.data.planetoid import PARTS, find_planetoid, read_planetoid
+from jaxgnn.data.recognize import Loaded, Reader, reader_of
 from jaxgnn.data.synthetic import chung_lu_dataset, rmat_dataset, sbm_dataset
 
 _NAMED: dict[str, Callable[..., NodeDataset]] = {
@@ -32,14 +24,7 @@ _NAMED: dict[str, Callable[..., NodeDataset]] = {
 }
 
 
-_EDGE_LISTS = (".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el")
-
-# The files by which a directory is recognized, and what reads it.
-_FOLDERS: tuple[tuple[tuple[str, ...], Callable[..., NodeDataset]], ...] = (
-    (GRAPHSAINT_FILES, read_graphsaint),
-    (REDDIT_FILES, read_reddit),
-    (("raw/edge.csv.gz", "split"), read_ogb),
-)
+_EDGE_LISTS = (".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".ungraph")
 
 
 def names() -> tuple[str, ...]:
@@ -47,36 +32,62 @@ def names() -> tuple[str, ...]:
     return tuple(_NAMED)
 
 
+@overload
+def load(
+    name_or_path: Literal["digits", "sbm", "rmat", "chung_lu"],
+    *,
+    normalize_features: bool = False,
+    **options: Any,
+) -> NodeDataset: ...
+@overload
 def load(
     name_or_path: str | os.PathLike[str], *, normalize_features: bool = False, **options: Any
-) -> NodeDataset:
-    """A dataset by name, or read from a directory or a file.
+) -> Loaded: ...
+def load(
+    name_or_path: str | os.PathLike[str], *, normalize_features: bool = False, **options: Any
+) -> Loaded:
+    """A dataset by name, or what is read from a directory or a file.
 
-    Names: `"digits"`, and the synthetic `"sbm"`, `"rmat"`, `"chung_lu"`. A path is a directory
-    or file of Planetoid's raw files (`ind.NAME.x`, ...), or an `.npz` file (or a directory that
-    holds one) in the layout of shchur's gnn-benchmark or of the heterophilous sets, or a
-    directory in the layout of GraphSAINT, of GraphSAGE's Reddit or of an unpacked OGB node set.
+    Names: `"digits"`, and the synthetic `"sbm"`, `"rmat"`, `"chung_lu"`. A path is recognized by
+    what is in it: the files of a directory, the first bytes of a file. `docs/data.md` lists the
+    layouts and formats, and the reader of each.
 
     Args:
         name_or_path: a name wins over a path: write `./sbm` for a directory of that name.
         normalize_features: scale the rows of the features by `jaxgnn.data.normalize_features`.
         options: those of the reader, such as `seed` and `num_splits` where splits are drawn.
 
+    Returns:
+        A `NodeDataset` of nodes with labels, a `GraphSet` of many graphs, or a `PlainGraph`.
+
     Raises:
         DataError: no such name or path, a file that is not such data, or an unknown option.
     """
     text = os.fspath(name_or_path)
     reader, found = _reader(text)
-    arguments = {} if found is None else {"path": found}
     accepted = inspect.signature(reader).parameters
     for option in options:
-        if option not in accepted or option in arguments:
-            known = ", ".join([*sorted(set(accepted) - set(arguments)), "normalize_features"])
+        if option not in accepted or option in found:
+            known = ", ".join([*sorted(set(accepted) - set(found)), "normalize_features"])
             raise DataError(f"{display_path(text)}: no option {option!r}; it has {known}")
-    dataset = reader(**arguments, **options)
+    loaded = reader(**found, **options)
     if normalize_features:
-        normalize_in_place(dataset.features)
-    return dataset
+        if loaded.features is None:
+            raise DataError(f"{display_path(text)}: normalize_features: it has no features")
+        normalize_in_place(loaded.features)
+    return loaded
+
+
+def load_nodes(name_or_path: str | os.PathLike[str], **options: Any) -> NodeDataset:
+    """`load` of a set of nodes with labels.
+
+    Raises:
+        DataError: as of `load`, or it is a `GraphSet` or a `PlainGraph`.
+    """
+    loaded = load(name_or_path, **options)
+    if not isinstance(loaded, NodeDataset):
+        raise DataError(f"{display_path(name_or_path)}: expected nodes with labels, got {loaded!r}")
+    return loaded
 
 
 def load_bare_graph(path: str | os.PathLike[str], max_bytes: int | None = None) -> CSR | None:
@@ -97,58 +108,20 @@ def _bare_graph_reader(path: pathlib.Path) -> Callable[..., CSR] | None:
     return read_edge_list if name.endswith(_EDGE_LISTS) else None
 
 
-def _reader(text: str) -> tuple[Callable[..., NodeDataset], pathlib.Path | None]:
-    """Which function reads it, and from where; no path if it is a name."""
-    name = display_path(text)
+def _reader(text: str) -> tuple[Reader, dict[str, Any]]:
+    """Which function reads it, and the arguments that name it."""
     if text in _NAMED:
-        return _NAMED[text], None
-    path = pathlib.Path(text)
+        return _NAMED[text], {}
+    name, path = display_path(text), pathlib.Path(text)
     try:
-        is_folder = path.is_dir()
-        path.exists()
+        exists = path.exists()
+        if exists:
+            return reader_of(path)
+    except DataError:
+        raise
     except (OSError, ValueError) as error:  # a name that is too long, or with a NUL
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{name}: cannot be read: {reason}") from error
-    if is_folder:
-        if find_planetoid(path):
-            return _planetoid_folder, path
-        for files, reader in _FOLDERS:
-            if all((path / name).exists() for name in files):
-                return reader, path
-        archives = sorted(path.glob("*.npz"))
-        if len(archives) != 1:
-            raise DataError(
-                f"{name}: expected Planetoid's raw files (ind.NAME.graph, ...) or one .npz file "
-                f"in this directory, got {len(archives)} .npz files"
-            )
-        return _archive_reader(archives[0]), archives[0]
-    if path.exists():
-        bare = _bare_graph_reader(path)
-        if bare is not None and path.is_file():
-            raise DataError(
-                f"{display_path(path)}: a graph without features and labels: read it with "
-                f"jaxgnn.data.{bare.__name__}, or see its statistics with jaxgnn info"
-            )
-        if path.name.startswith("ind."):
-            return _planetoid_file, path
-        return _archive_reader(path), path
     raise DataError(
         f"{name}: no such file or directory, and no dataset of that name ({', '.join(_NAMED)})"
     )
-
-
-def _archive_reader(path: pathlib.Path) -> Callable[..., NodeDataset]:
-    return read_shchur if layout_of(path) == "shchur" else read_heterophilous
-
-
-def _planetoid_folder(
-    path: pathlib.Path, name: str | None = None, max_bytes: int | None = None
-) -> NodeDataset:
-    return read_planetoid(path, name, max_bytes=max_bytes)
-
-
-def _planetoid_file(path: pathlib.Path, max_bytes: int | None = None) -> NodeDataset:
-    name = path.name.removeprefix("ind.")
-    for part in PARTS:
-        name = name.removesuffix(f".{part}")
-    return read_planetoid(path.parent, name, max_bytes=max_bytes)

@@ -85,3 +85,27 @@ def _seeds(seed: int, num_splits: int) -> range:
     if seed < 0 or num_splits < 1:
         raise DataError(f"seed, num_splits: expected at least 0 and 1, got {seed} and {num_splits}")
     return range(seed, seed + num_splits)
+
+
+def fold_splits(
+    labels: Int[np.ndarray, " num_items"], folds: int, *, seed: int
+) -> dict[str, Split]:
+    """Splits named `"fold<i>"`, stratified by class: fold i tests, the next validates.
+
+    Raises:
+        DataError: fewer than three folds.
+    """
+    if folds < 3 or seed < 0:
+        raise DataError(f"folds, seed: expected at least 3 and 0, got {folds} and {seed}")
+    rng = np.random.default_rng(seed)
+    fold, dealt = np.empty(labels.size, np.int64), 0
+    for label in np.unique(labels):
+        items = rng.permutation(np.flatnonzero(labels == label))
+        # Dealt on from where the last class ended, so that the folds differ by at most one.
+        fold[items] = (dealt + np.arange(items.size)) % folds
+        dealt += items.size
+    splits = {}
+    for i in range(folds):
+        test, val = fold == i, fold == (i + 1) % folds
+        splits[f"fold{i}"] = Split(train=~(test | val), val=val, test=test)
+    return splits

@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from jaxgnn._core import ffi
-from jaxgnn.data import NodeDataset, Split, load, normalize_features
+from jaxgnn.data import NodeDataset, Split, load_nodes, normalize_features
 from jaxgnn.graph import Graph
 from jaxgnn.train import machine
 from jaxgnn.train.checkpoint import Checkpoints
@@ -249,7 +249,7 @@ def check_wide(config: TrainConfig) -> TrainConfig:
 
 def load_dataset(config: TrainConfig) -> NodeDataset:
     """The configured dataset, its features normalized if asked for, or by custom (Planetoid)."""
-    dataset = load(config.dataset)
+    dataset = load_nodes(config.dataset)
     planetoid = "public" in dataset.splits
     if config.features == "normalized" or (config.features == "auto" and planetoid):
         dataset = dataclasses.replace(dataset, features=normalize_features(dataset.features))

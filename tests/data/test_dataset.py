@@ -236,13 +236,13 @@ def test_load_refuses():
 
 
 def test_load_refuses_other_files(tmp_path):
-    with pytest.raises(DataError, match=r"expected Planetoid's .* got 0 \.npz files"):
+    with pytest.raises(DataError, match=r"expected a known layout .* got 0 files"):
         data.load(tmp_path)
     (tmp_path / "a.npz").write_bytes(b"")
     with pytest.raises(DataError, match=r"a\.npz: expected an .npz file, a zip archive"):
         data.load(tmp_path)
     (tmp_path / "b.npz").write_bytes(b"")
-    with pytest.raises(DataError, match=r"got 2 \.npz files"):
+    with pytest.raises(DataError, match=r"got 2 files: a\.npz, b\.npz"):
         data.load(tmp_path)
 
 
@@ -250,3 +250,16 @@ def test_load_normalizes_features():
     dataset = data.load("digits", normalize_features=True)
     np.testing.assert_allclose(dataset.features.sum(axis=1), 1, rtol=1e-5)
     assert dataclasses.replace(dataset, name="other").name == "other"
+
+
+def test_names_of_nodes_and_classes():
+    whole = small_dataset()
+    nodes = tuple(f"n{i}" for i in range(whole.num_nodes))
+    classes = tuple("abcdefghij"[: whole.num_classes])
+    named = dataclasses.replace(whole, node_names=nodes, class_names=classes)
+    assert named.node_names == nodes and named.class_names == classes
+    for bad in (nodes[:-1], nodes[:-1] + nodes[:1], list(nodes)):
+        with pytest.raises(DataError, match="node_names: expected"):
+            dataclasses.replace(whole, node_names=bad)
+    with pytest.raises(DataError, match="class_names: expected"):
+        dataclasses.replace(whole, class_names=("a",))

@@ -185,7 +185,7 @@ def test_shchur_refuses(tmp_path, capfd, changes, message):
         ({"train_masks": np.ones((2, N), int)}, r"masks: expected bool\[splits, 220\], got int64"),
         ({"val_masks": np.ones((1, N), bool)}, r"masks: expected bool\[splits, 220\]"),
         ({"val_masks": np.ones((2, N), bool)}, "expected disjoint masks"),
-        ({"test_masks": None}, "or of a heterophilous set"),
+        ({"test_masks": None}, "of a heterophilous set"),
     ],
 )
 def test_heterophilous_refuses(tmp_path, changes, message):
