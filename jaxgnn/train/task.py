@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -66,8 +67,15 @@ class Task:
         )
 
 
+class Labelled(Protocol):
+    """A task whose logits are scored row by row against its labels."""
+
+    @property
+    def labels(self) -> Array: ...
+
+
 def masked_loss(
-    task: Task, logits: Float[Array, "nodes classes"], mask: Bool[Array, " nodes"]
+    task: Labelled, logits: Float[Array, "nodes classes"], mask: Bool[Array, " nodes"]
 ) -> Float[Array, ""]:
     """Mean cross entropy over a mask, in float32 or float64: softmax, or sigmoid if several
     labels a node are possible; 0 for an empty mask."""
@@ -90,7 +98,7 @@ def mean_loss(
 
 
 def masked_accuracy(
-    task: Task, logits: Float[Array, "nodes classes"], mask: Bool[Array, " nodes"]
+    task: Labelled, logits: Float[Array, "nodes classes"], mask: Bool[Array, " nodes"]
 ) -> Float[Array, ""]:
     """Share of the mask's nodes (of their labels, if several) that are right."""
     dtype = jnp.promote_types(logits.dtype, jnp.float32)
@@ -107,7 +115,7 @@ def _masked_mean(values: Float[Array, " nodes"], mask: Bool[Array, " nodes"]) ->
 
 
 def score(
-    metric: Metric,
+    metric: Metric | Literal["macro_f1"],
     labels: np.ndarray,
     logits: Float[np.ndarray, "nodes classes"],
     mask: Bool[np.ndarray, " nodes"],
@@ -124,8 +132,8 @@ def score(
         return float(_roc_auc(labels, logits))
     predictions = logits > 0 if labels.ndim == 2 else logits.argmax(axis=-1)
     true = labels > 0 if labels.ndim == 2 else labels
-    function = metrics.micro_f1 if metric == "micro_f1" else metrics.accuracy
-    return float(function(true, predictions))
+    functions = {"micro_f1": metrics.micro_f1, "macro_f1": metrics.macro_f1}
+    return float(functions.get(metric, metrics.accuracy)(true, predictions))
 
 
 def _roc_auc(labels: np.ndarray, logits: np.ndarray) -> metrics.Score:
@@ -142,4 +150,8 @@ METRIC_NAMES: Mapping[str, str] = {
     "accuracy": "accuracy",
     "roc_auc": "ROC AUC",
     "micro_f1": "micro F1",
+    "macro_f1": "macro F1",
+    "average_precision": "average precision",
+    "hits_at_20": "hits@20",
+    "hits_at_100": "hits@100",
 }
