@@ -2,14 +2,14 @@
 
 The layers: `jaxgnn.ops` (operations, re-exported here), `jaxgnn.algebra` (operators for custom
 message passing), `jaxgnn.nn` (Flax NNX modules), `jaxgnn.transform`, `jaxgnn.batch` and
-`jaxgnn.tiles` (graph preprocessing), `jaxgnn.data` (data sets), `jaxgnn.train` (training runs;
-needs `jaxgnn[train]`).
+`jaxgnn.tiles` (graph preprocessing), `jaxgnn.metrics` (scores), `jaxgnn.data` (data sets),
+`jaxgnn.train` (training runs; needs `jaxgnn[train]`).
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxgnn import algebra, config
+from jaxgnn import algebra, config, metrics
 from jaxgnn._core.platform import BuildInfo, build_info
 from jaxgnn.graph import Blocks, Graph, GraphBatch, batch, tiles, transform
 from jaxgnn.ops import (
@@ -26,6 +26,7 @@ from jaxgnn.ops import (
     knn_graph,
     maxk,
     maxk_spmm,
+    negative_edges,
     readout,
     sage_embedding,
     sample_neighbors,
@@ -65,6 +66,8 @@ __all__ = [
     "knn_graph",
     "maxk",
     "maxk_spmm",
+    "metrics",
+    "negative_edges",
     "nn",
     "readout",
     "sage_embedding",

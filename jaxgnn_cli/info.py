@@ -48,7 +48,7 @@ def _info_of_model(arguments: list[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from jaxgnn.train import Recovery, build, lower
+    from jaxgnn.train import ConfigError, Recovery, build, lower
     from jaxgnn.train.runner import (
         choose_split,
         describe_activation,
@@ -63,6 +63,8 @@ def _info_of_model(arguments: list[str]) -> None:
         return
     if config.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
+    if config.task != "node":
+        raise ConfigError(f"--task: jaxgnn info expected node, got {config.task}")
     dataset = load_dataset(config)
     task = make_task(config, dataset, choose_split(dataset, config.split))
     with Recovery().errors():

@@ -26,6 +26,22 @@ from jaxgnn.graph import _csr, _edge_data, _edge_list, _ordered_sum
 from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._edge_data import Reduce
 from jaxgnn.graph._graph import Graph
+from jaxgnn.graph._links import LinkPart, LinkSplit, link_split
+
+__all__ = [
+    "LinkPart",
+    "LinkSplit",
+    "add_remaining_self_loops",
+    "add_self_loops",
+    "coalesce",
+    "gcn_norm",
+    "link_split",
+    "mean_weights",
+    "permute_nodes",
+    "remove_self_loops",
+    "reorder",
+    "to_undirected",
+]
 
 Values = Any  # a NumPy array on the host, or a traced one of JAX
 Weighted = tuple[Graph, Shaped[Array, "num_edges ..."] | None]

@@ -13,6 +13,7 @@ from jaxgnn.nn.conv import (
     SAGEConv,
     TransformerConv,
 )
+from jaxgnn.nn.links import DotDecoder, MLPDecoder, NodeEmbedding
 from jaxgnn.nn.maxk import MaxK, annealed_k
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.nn.models import (
@@ -41,6 +42,7 @@ __all__ = [
     "MODELS",
     "AGNNConv",
     "AttentionWeights",
+    "DotDecoder",
     "DynamicEdgeConv",
     "EdgeConv",
     "EdgeConvNet",
@@ -51,8 +53,10 @@ __all__ = [
     "GINConv",
     "GMMConv",
     "GraphSAGE",
+    "MLPDecoder",
     "MaxK",
     "MoNet",
+    "NodeEmbedding",
     "NodeMLP",
     "SAGEConv",
     "SAGEEmbedding",

@@ -17,6 +17,7 @@ from jaxgnn.ops._knn.knn_graph import knn_graph
 from jaxgnn.ops._maxk.maxk import CBSR, maxk
 from jaxgnn.ops._maxk.maxk_spmm import maxk_spmm
 from jaxgnn.ops._sampling.importance import importance_weights
+from jaxgnn.ops._sampling.negative_edges import NegativeEdges, negative_edges
 from jaxgnn.ops._sampling.sage_embedding import sage_embedding
 from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE
 from jaxgnn.ops._sampling.sample_neighbors import sample_neighbors
@@ -26,6 +27,7 @@ from jaxgnn.ops._sampling.sampled_spmm import sampled_spmm
 __all__ = [
     "CBSR",
     "LARGEST_SAMPLE",
+    "NegativeEdges",
     "cosine_attention",
     "csr_row_ids",
     "dot_attention",
@@ -39,6 +41,7 @@ __all__ = [
     "knn_graph",
     "maxk",
     "maxk_spmm",
+    "negative_edges",
     "readout",
     "sage_embedding",
     "sample_neighbors",

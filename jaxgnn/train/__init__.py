@@ -4,6 +4,7 @@ from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.evaluation import InferenceSample, evaluate, sampled_logits
 from jaxgnn.train.host_features import HostFeatures
+from jaxgnn.train.links import LinkData
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
 from jaxgnn.train.neighbor_loader import Batch, NeighborLoader
 from jaxgnn.train.presets import PRESETS, preset
@@ -25,6 +26,7 @@ __all__ = [
     "DivergenceError",
     "HostFeatures",
     "InferenceSample",
+    "LinkData",
     "NeighborLoader",
     "Program",
     "Progress",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 import tyro
 
 from jaxgnn._core.text import printable
+from jaxgnn.ops._sampling.negative_edges import NegativeMethod
 from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE
 
 Activation = Literal["relu", "elu", "maxk"]
@@ -19,10 +20,15 @@ Features = Literal["auto", "raw", "normalized"]
 Decay = Literal["l2", "decoupled"]
 DecayLayers = Literal["all", "first"]
 Method = Literal["uniform", "labor"]
+TaskName = Literal["node", "link"]
+Decoder = Literal["dot", "mlp"]
 Sampling = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 
 # Options that say how a run is watched and kept, not what it computes: free to change on resume.
 _PRESENTATION = ("resume", "run_directory", "checkpoint_interval", "steps_per_call", "plain")
+
+# Options of links alone.
+_LINK = ("decoder", "negatives", "val_share", "test_share", "disjoint_train", "directed")
 
 # Options that runs of older versions lack: those have the defaults.
 _LATER = (
@@ -35,6 +41,8 @@ _LATER = (
     "replace",
     "method",
     "deduplicate",
+    "task",
+    *_LINK,
 )
 
 # Options that may be raised on resume: the epochs before are the same.
@@ -51,7 +59,7 @@ class ConfigError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """Train a graph neural network to classify the nodes of a graph.
+    """Train a graph neural network to classify the nodes of a graph, or to predict its edges.
 
     Writes a checkpoint, the metrics of each epoch, a plot and a summary into a run directory.
     """
@@ -59,6 +67,10 @@ class TrainConfig:
     dataset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")] = "digits"
     """The data: a name (see `jaxgnn info --help`), or the path of Planetoid's raw files or of an
     .npz file. Also as --dataset."""
+
+    task: TaskName = "node"
+    """node: classify the nodes. link: predict the edges, also of a bare graph (an edge list or a
+    Matrix Market file), whose nodes get a learned embedding of width --hidden."""
 
     model: str = "gcn"
     """The architecture: gcn, sage, sage_embedding (whose matrices `jaxgnn embed` takes), gin, gat,
@@ -152,6 +164,27 @@ class TrainConfig:
     """The most mini-batches that are trained on between two looks at Ctrl-C; 0: an epoch. The
     results are the same but for rounding."""
 
+    decoder: Decoder = "dot"
+    """What scores a link by the outputs of its ends: their dot product, or mlp, a perceptron of
+    their elementwise product."""
+
+    negatives: NegativeMethod = "uniform"
+    """How training draws pairs without an edge, anew in each step: uniform; structured, with the
+    senders of edges; degree, with the ends of edges."""
+
+    val_share: float = 0.05
+    """Share of the links to select on."""
+
+    test_share: float = 0.1
+    """Share of the links to test."""
+
+    disjoint_train: float = 0.0
+    """Share of the training links that pass no messages in training; 0: all are links and pass
+    messages."""
+
+    directed: bool = False
+    """Keep the directions of edges; else links join both ways."""
+
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
     """Learning rate of Adam."""
 
@@ -180,7 +213,7 @@ class TrainConfig:
     for the rest."""
 
     split: int = 0
-    """Which of the dataset's splits."""
+    """Which of the dataset's splits; of links the seed of the split."""
 
     seed: int = 0
     """Seed of the initial parameters and of dropout."""
@@ -246,6 +279,7 @@ class TrainConfig:
             )
         self._check_sample()
         self._check_batches()
+        self._check_links()
         return self
 
     @property
@@ -287,6 +321,28 @@ class TrainConfig:
             raise ConfigError(
                 "--num-neighbors: expected no --sample-size and no --sample-rate with it, got "
                 f"{self.sample_size} and {self.sample_rate}"
+            )
+
+    def _check_links(self) -> None:
+        if self.task != "link":
+            for name in _LINK:
+                if getattr(self, name) != getattr(TrainConfig, name):
+                    raise ConfigError(
+                        f"{option(name)}: expected --task link with it, got --task {self.task}"
+                    )
+            return
+        if self.val_share + self.test_share >= 1:
+            raise ConfigError(
+                "--val-share, --test-share: expected shares that sum to less than 1, got "
+                f"{self.val_share} and {self.test_share}"
+            )
+        if self.num_neighbors:
+            raise ConfigError(
+                f"--num-neighbors: expected --task node with it, got {self.num_neighbors!r}"
+            )
+        if self.decay_layers != "all":
+            raise ConfigError(
+                f"--decay-layers: expected all with --task link, got {self.decay_layers}"
             )
 
     def _check_sample(self) -> None:
@@ -399,6 +455,9 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "input_dropout": (0, _BELOW_1, "a number from 0 to less than 1"),
     "sample_size": (0, 4096, "an integer from 0 to 4096"),
     "sample_rate": (0, 1, "a number from 0 to 1"),
+    "val_share": (0, _BELOW_1, "a number from 0 to less than 1"),
+    "test_share": (0, _BELOW_1, "a number from 0 to less than 1"),
+    "disjoint_train": (0, _BELOW_1, "a number from 0 to less than 1"),
     "batch_size": (1, 1 << 30, "a positive integer"),
     "steps_per_call": (0, 1 << 30, "an integer from 0"),
     "learning_rate": (math.ulp(0), _FLOAT32_MAX, "a finite number above 0"),
@@ -416,6 +475,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "decay": get_args(Decay),
     "decay_layers": get_args(DecayLayers),
     "strategy": get_args(Sampling),
+    "task": get_args(TaskName),
+    "decoder": get_args(Decoder),
+    "negatives": get_args(NegativeMethod),
     "norm": ("none", "batch", "layer"),
     "jumping": ("none", "last", "cat", "max"),
 }

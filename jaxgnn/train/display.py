@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxgnn._core.text import printable
-from jaxgnn.data import NodeDataset, Split
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.task import METRIC_NAMES
 
@@ -166,6 +165,9 @@ def summary_table(summary: dict[str, Any]) -> Table:
     table.add_column("result")
     table.add_column("value", justify="right")
     table.add_row(Text(f"test {metric}", "bold"), Text(percent(summary["test_score"]), "bold"))
+    for name, value in summary["test_scores"].items():
+        if name != summary["metric"]:
+            table.add_row(f"test {METRIC_NAMES[name]}", percent(value))
     if summary["val_score"] is not None:
         table.add_row(f"validation {metric}", percent(summary["val_score"]))
     stop = " (patience ran out)" if summary["stopped"] else ""
@@ -238,17 +240,9 @@ def print_line(console: Console, text: str) -> None:
     console.print(Text(printable(text)), soft_wrap=True, highlight=False)
 
 
-def print_head(
-    console: Console, config: TrainConfig, dataset: NodeDataset, split: Split, directory: Path
-) -> None:
+def print_head(console: Console, config: TrainConfig, data: str, directory: Path) -> None:
     """What is trained, on what, and where it is written."""
-    train_nodes, val_nodes, test_nodes = split.sizes
-    print_line(
-        console,
-        f"{dataset.name}: {dataset.num_nodes:,} nodes, {dataset.graph.num_edges:,} edges, "
-        f"{dataset.num_features:,} features, {dataset.num_classes} classes; "
-        f"{train_nodes:,} training, {val_nodes:,} validation, {test_nodes:,} test nodes",
-    )
+    print_line(console, data)
     settings = {k: v for k, v in config.settings().items() if k not in ("dataset", "model")}
     listed = ", ".join(f"{name} {value}" for name, value in settings.items())
     print_line(console, f"{config.model}: {listed}")

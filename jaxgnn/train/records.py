@@ -197,17 +197,20 @@ def check_data(directory: Path, saved: Any, data: dict[str, str], name: str = "-
 
 def fingerprint(dataset: NodeDataset, split: Split) -> str:
     """A checksum of all that a run reads, so that it is not resumed on other data."""
+    return checksum(*data_arrays(dataset, split))
+
+
+def data_arrays(dataset: NodeDataset, split: Split) -> list[Any]:
+    """All that a run reads."""
     graph = dataset.graph
+    masks = split.train, split.val, split.test
+    return [graph.row_offsets, graph.senders, dataset.features, dataset.labels, *masks]
+
+
+def checksum(*arrays: Any) -> str:
+    """A checksum of arrays, their shapes and dtypes."""
     crc = 0
-    for array in (
-        graph.row_offsets,
-        graph.senders,
-        dataset.features,
-        dataset.labels,
-        split.train,
-        split.val,
-        split.test,
-    ):
+    for array in arrays:
         array = np.ascontiguousarray(array)
         crc = zlib.crc32(repr((array.shape, array.dtype.str)).encode(), crc)
         crc = zlib.crc32(array.reshape(-1).view(np.uint8).data, crc)

@@ -74,6 +74,8 @@ def restore_run(
     """
     directory = Path(directory)
     config = check_wide(saved_config(directory, name))
+    if config.task != "node":
+        raise ConfigError(f"{name}: expected a run of --task node, got --task {config.task}")
     check_path(directory, name)
     checkpoints = directory / "checkpoints"
     if not checkpoints.is_dir():  # `Checkpoints` would make it

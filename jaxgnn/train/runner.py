@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from rich.console import Console
 
 from jaxgnn._core import ffi
 from jaxgnn.data import NodeDataset, Split, load_nodes, normalize_features
-from jaxgnn.graph import Graph
+from jaxgnn.data.registry import load_bare_graph
+from jaxgnn.graph import Graph, transform
 from jaxgnn.train import machine
 from jaxgnn.train.checkpoint import Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig, check_same_settings
@@ -27,21 +28,23 @@ from jaxgnn.train.display import (
     summary_table,
 )
 from jaxgnn.train.interrupt import PostponedInterrupt
+from jaxgnn.train.links import LinkData, LinkProblem
 from jaxgnn.train.loop import Best, Compiled, Progress, copy, train
 from jaxgnn.train.records import (
     MetricsLog,
     check_data,
     check_path,
     check_vacant,
+    checksum,
     create_run_directory,
-    fingerprint,
+    data_arrays,
     lock,
     read_config,
     write_json,
 )
 from jaxgnn.train.recovery import Recovery, describe
 from jaxgnn.train.resume import Position, restore_newest
-from jaxgnn.train.step import TrainState, build
+from jaxgnn.train.step import Program, TrainState, build
 from jaxgnn.train.task import Task, score
 
 
@@ -49,7 +52,7 @@ def run(
     config: TrainConfig,
     console: Console | None = None,
     *,
-    dataset: NodeDataset | None = None,
+    dataset: NodeDataset | LinkData | None = None,
     recovery: Recovery | None = None,
 ) -> dict[str, Any]:
     """Trains as configured, or continues a run, and writes its files.
@@ -57,7 +60,8 @@ def run(
     Args:
         config: the options; with `resume` set, those of that run, or more epochs.
         console: where to show progress and the results; nowhere if None.
-        dataset: the data; by default those of `config.dataset`.
+        dataset: the data; by default those of `config.dataset`. With `--task link` a `LinkData`
+            is a graph with or without features.
         recovery: is told what has been written, and what the run goes on without.
 
     Returns:
@@ -74,39 +78,124 @@ def run(
         return _run(config.check(), console, dataset, recovery)
 
 
+class NodeProblem:
+    """Nodes to classify: what a run trains on and is scored by.
+
+    Attributes:
+        name: of the data.
+        task: what training sees.
+    """
+
+    def __init__(self, config: TrainConfig, dataset: NodeDataset):
+        self._config, self._dataset, self.name = config, dataset, dataset.name
+        self._split = choose_split(dataset, config.split)
+        self.task = make_task(config, dataset, self._split)
+
+    def arrays(self) -> list[Any]:
+        """All that a run reads."""
+        return data_arrays(self._dataset, self._split)
+
+    def describe(self) -> str:
+        """What is trained on, in a line."""
+        dataset = self._dataset
+        train_nodes, val_nodes, test_nodes = self._split.sizes
+        return (
+            f"{dataset.name}: {dataset.num_nodes:,} nodes, {dataset.graph.num_edges:,} edges, "
+            f"{dataset.num_features:,} features, {dataset.num_classes} classes; "
+            f"{train_nodes:,} training, {val_nodes:,} validation, {test_nodes:,} test nodes"
+        )
+
+    def build(self) -> tuple[Program, TrainState]:
+        """The program, and the state it starts from."""
+        return build(self._config, self.task)
+
+    def results(
+        self, program: Program, evaluate: Callable[..., Any], params: Any, rest: Any
+    ) -> dict[str, Any]:
+        """The scores of validation and test, and the confusion of the test nodes."""
+        dataset, split = self._dataset, self._split
+        logits = np.asarray(jax.device_get(evaluate(params, rest, self.task)[0]))
+        test = score_or_none(dataset, logits, split.test)
+        scores = {} if test is None else {dataset.metric: test}
+        if scores and dataset.metric == "micro_f1":
+            scores["macro_f1"] = score("macro_f1", dataset.labels, logits, split.test)
+        return {
+            "test_score": test,
+            "val_score": score_or_none(dataset, logits, split.val),
+            "test_scores": scores,
+            "confusion": confusion(dataset, logits, split),
+        }
+
+
+def make_problem(
+    config: TrainConfig, dataset: NodeDataset | LinkData | None, recovery: Recovery
+) -> NodeProblem | LinkProblem:
+    """What `--task` asks for, of the data given or of those of `config.dataset`.
+
+    Raises:
+        ConfigError, DataError: options or data that cannot be.
+    """
+    if config.task == "link":
+        data = load_link_data(config) if dataset is None else _as_link_data(config, dataset)
+        return LinkProblem(config, data, prepared)
+    if dataset is None:
+        dataset = load_dataset(config)
+    if isinstance(dataset, LinkData):
+        raise ConfigError("--task: expected link with a graph without labels, got node")
+    _warn_without_positions(config, dataset, recovery)
+    return NodeProblem(config, dataset)
+
+
+def load_link_data(config: TrainConfig) -> LinkData:
+    """The configured graph: a bare one, or that of a dataset with its features."""
+    bare = load_bare_graph(config.dataset)
+    if bare is None:
+        return _as_link_data(config, load_dataset(config))
+    name = Path(config.dataset).name
+    return LinkData(name, bare.to_graph(undirected=not config.directed), None)
+
+
+def _as_link_data(config: TrainConfig, data: NodeDataset | LinkData) -> LinkData:
+    graph = data.graph
+    if not config.directed and not graph.symmetric:
+        graph, _ = transform.to_undirected(graph)
+    return LinkData(data.name, graph, data.features)
+
+
 def _run(
-    config: TrainConfig, console: Console | None, dataset: NodeDataset | None, recovery: Recovery
+    config: TrainConfig,
+    console: Console | None,
+    dataset: NodeDataset | LinkData | None,
+    recovery: Recovery,
 ) -> dict[str, Any]:
     if importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
     check_wide(config)
     if config.resume is not None:
         check_path(Path(config.resume), "--resume")
-    if dataset is None:
-        dataset = load_dataset(config)
-    _warn_without_positions(config, dataset, recovery)
-    split = choose_split(dataset, config.split)
-    task = make_task(config, dataset, split)
-    program, state = build(config, task)
+    problem = make_problem(config, dataset, recovery)
+    program, state = problem.build()
     record = {
         "settings": config.settings(),
-        "data": {"name": dataset.name, "fingerprint": fingerprint(dataset, split)},
+        "data": {"name": problem.name, "fingerprint": checksum(*problem.arrays())},
         "environment": machine.environment(),
     }
+    task: Any = problem.task
     with _run_directory(config, record, recovery) as directory:
         if console is not None:
-            print_head(console, config, dataset, split, directory)
+            print_head(console, config, problem.describe(), directory)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         compiled = Compiled(program, state, task)
         best, progress, rows = _train(config, console, directory, compiled, task, state, recovery)
-        logits = np.asarray(jax.device_get(compiled.evaluate(best.params, best.rest, task)[0]))
+        results = problem.results(program, compiled.evaluate, best.params, best.rest)
+        counts = results.pop("confusion", None)
         summary = {
-            "dataset": dataset.name,
+            "dataset": problem.name,
+            "task": config.task,
             "model": config.model,
             "activation": describe_activation(config),
             "metric": task.metric,
-            "test_score": score_or_none(dataset, logits, split.test),
-            "val_score": score_or_none(dataset, logits, split.val),
+            **results,
             "epochs": progress.epoch,
             "best_epoch": progress.best_epoch,
             "stopped": progress.stopped,
@@ -118,7 +207,7 @@ def _run(
             **machine.peak_memory(),
         }
         write_json(directory / "summary.json", summary)
-        _plot(directory / "curves.png", rows, summary, confusion(dataset, logits, split), recovery)
+        _plot(directory / "curves.png", rows, summary, counts, recovery)
     if console is not None:
         console.print(summary_table(summary))
         print_line(console, f"run directory: {directory}")

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxgnn.data import NodeDataset, Split
-from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, copy, train
 from jaxgnn.train.runner import choose_split, load_dataset, make_task
 from jaxgnn.train.step import MiniBatches, Program, TrainState, build
@@ -164,6 +164,8 @@ def _data(
             f"seeds, splits: expected at least one, and as many, got {len(seeds)}, {len(splits)}"
         )
     config.check()
+    if config.task != "node":
+        raise ConfigError(f"--task: expected node for many seeds, got {config.task}")
     if dataset is None:
         dataset = load_dataset(config)
     return dataset, [choose_split(dataset, index) for index in splits]

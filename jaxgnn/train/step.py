@@ -217,6 +217,26 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
     Raises:
         ConfigError: an unknown model, or an option that the model does not have.
     """
+    program, state = program_of(
+        config,
+        lambda rngs: build_model(config, task.features.shape[1], task.num_classes, rngs),
+        lambda model: model,
+    )
+    batches = build_batches(config, task)
+    seed = None if batches is None else jnp.uint32(config.seed)
+    return program._replace(batches=batches), dataclasses.replace(state, seed=seed)
+
+
+def program_of(
+    config: TrainConfig, make: Callable[[nnx.Rngs], Any], encoder_of: Callable[[Any], GNN]
+) -> tuple[Program, TrainState]:
+    """The program of a model of one's own, and the state it starts from, without mini-batches.
+
+    Args:
+        config: the options.
+        make: makes the model.
+        encoder_of: its stack of convolutions.
+    """
     # Streams of their own: the initial parameters depend neither on the dropout rate nor on the
     # sample.
     rngs = nnx.Rngs(
@@ -224,10 +244,10 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
         dropout=config.seed ^ 0x9E3779B9,
         sampling=config.seed ^ 0x85EBCA6B,
     )
-    model = build_model(config, task.features.shape[1], task.num_classes, rngs)
+    model = make(rngs)
     model.train()
     if config.fixed_sample:
-        for conv in model.convs:
+        for conv in encoder_of(model).convs:
             conv.sample.eval()
     training, params, rest = nnx.split(model, nnx.Param, ...)
     model.eval()
@@ -239,10 +259,8 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
     if config.anneal_from:
         schedule = {"wide": config.anneal_from, "narrow": config.k, "steps": config.anneal_epochs}
         active = functools.partial(annealed_k, **schedule)
-    batches = build_batches(config, task)
-    program = Program(training, inference, build_optimizer(config), scale, active, batches)
-    seed = None if batches is None else jnp.uint32(config.seed)
-    return program, TrainState(params, rest, program.optimizer.init(params), seed)
+    program = Program(training, inference, build_optimizer(config), scale, active)
+    return program, TrainState(params, rest, program.optimizer.init(params))
 
 
 def build_batches(config: TrainConfig, task: Task) -> MiniBatches | None:

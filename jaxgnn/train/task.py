@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import optax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxgnn import metrics
 from jaxgnn.data import Metric, NodeDataset, Split
 from jaxgnn.graph import Graph
 
@@ -65,8 +67,15 @@ class Task:
         )
 
 
+class Labelled(Protocol):
+    """A task whose logits are scored row by row against its labels."""
+
+    @property
+    def labels(self) -> Array: ...
+
+
 def masked_loss(
-    task: Task, logits: Float[Array, "nodes classes"], mask: Bool[Array, " nodes"]
+    task: Labelled, logits: Float[Array, "nodes classes"], mask: Bool[Array, " nodes"]
 ) -> Float[Array, ""]:
     """Mean cross entropy over a mask, in float32 or float64: softmax, or sigmoid if several
     labels a node are possible; 0 for an empty mask."""
@@ -89,7 +98,7 @@ def mean_loss(
 
 
 def masked_accuracy(
-    task: Task, logits: Float[Array, "nodes classes"], mask: Bool[Array, " nodes"]
+    task: Labelled, logits: Float[Array, "nodes classes"], mask: Bool[Array, " nodes"]
 ) -> Float[Array, ""]:
     """Share of the mask's nodes (of their labels, if several) that are right."""
     dtype = jnp.promote_types(logits.dtype, jnp.float32)
@@ -106,45 +115,43 @@ def _masked_mean(values: Float[Array, " nodes"], mask: Bool[Array, " nodes"]) ->
 
 
 def score(
-    metric: Metric,
+    metric: Metric | Literal["macro_f1"],
     labels: np.ndarray,
     logits: Float[np.ndarray, "nodes classes"],
     mask: Bool[np.ndarray, " nodes"],
 ) -> float:
     """The dataset's metric over a mask, on the host.
 
-    ROC AUC is scikit-learn's: of the second class if there are two, else the mean over the
+    ROC AUC (`jaxgnn.metrics.roc_auc`): of the second class if there are two, else the mean over the
     classes, each against the rest. NaN where it is undefined (a class that the mask lacks).
     The micro-averaged F1 counts the labels of all nodes together; with one label a node it is
     the accuracy.
     """
     labels, logits = labels[mask], np.asarray(logits, np.float64)[mask]
-    if metric == "micro_f1" and labels.ndim == 2:
-        predicted, true = logits > 0, labels > 0
-        total = int(predicted.sum()) + int(true.sum())
-        return 2 * int((predicted & true).sum()) / total if total else float("nan")
-    if metric != "roc_auc":
-        if labels.ndim == 2:
-            return float(((logits > 0) == (labels > 0)).mean())
-        return float((logits.argmax(axis=-1) == labels).mean())
-    from sklearn.metrics import roc_auc_score
+    if metric == "roc_auc":
+        return float(_roc_auc(labels, logits))
+    predictions = logits > 0 if labels.ndim == 2 else logits.argmax(axis=-1)
+    true = labels > 0 if labels.ndim == 2 else labels
+    functions = {"micro_f1": metrics.micro_f1, "macro_f1": metrics.macro_f1}
+    return float(functions.get(metric, metrics.accuracy)(true, predictions))
 
-    if labels.ndim == 1 and logits.shape[1] == 2:
-        margin = logits[:, 1] - logits[:, 0]
-        if np.unique(labels).size < 2:
-            return float("nan")
-        return float(roc_auc_score(labels, margin))
-    one_hot = labels if labels.ndim == 2 else labels[:, None] == np.arange(logits.shape[1])
-    usable = (one_hot > 0).any(axis=0) & (one_hot == 0).any(axis=0)
-    if not usable.any():
-        return float("nan")
-    shares = logits - logits.max(axis=1, keepdims=True)
-    shares = logits if labels.ndim == 2 else np.exp(shares) / np.exp(shares).sum(1, keepdims=True)
-    return float(roc_auc_score(one_hot[:, usable], shares[:, usable], average="macro"))
+
+def _roc_auc(labels: np.ndarray, logits: np.ndarray) -> metrics.Score:
+    if labels.ndim == 2:
+        return metrics.roc_auc(labels, logits)
+    if logits.shape[1] == 2:
+        return metrics.roc_auc(labels, logits[:, 1] - logits[:, 0])
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return metrics.roc_auc(labels[:, None] == np.arange(logits.shape[1]), shares)
 
 
 METRIC_NAMES: Mapping[str, str] = {
     "accuracy": "accuracy",
     "roc_auc": "ROC AUC",
     "micro_f1": "micro F1",
+    "macro_f1": "macro F1",
+    "average_precision": "average precision",
+    "hits_at_20": "hits@20",
+    "hits_at_100": "hits@100",
 }

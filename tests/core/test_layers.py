@@ -15,6 +15,7 @@ LAYERS = [
     Layer("data", "nn", "algebra", independent=False),
     Layer("ops"),
     Layer("graph"),
+    Layer("metrics"),
     Layer("config", "_core", independent=False),
 ]
 # The families above aggregation do not know each other.

@@ -1,0 +1,165 @@
+"""Links: scores of pairs of nodes, and learned features for graphs without any."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from jaxgnn._core.arguments import unwrap
+from jaxgnn.nn._linear import Initializer, count, width
+from jaxgnn.nn.mlp import MLP, Activation
+
+NodeOutputs = (
+    Float[Array, "num_nodes features"]
+    | tuple[Float[Array, "num_senders features"], Float[Array, "num_receivers features"]]
+)
+
+
+class NodeEmbedding(nnx.Embed):
+    r"""A learned row for each node: the features of graphs that have none.
+
+    Called without nodes it gives the whole table, `[num_nodes, features]`, as `x` of a model.
+
+    Args:
+        num_nodes, features: the shape of the table.
+        dtype: of the result; by default `param_dtype`.
+        param_dtype: of the table.
+        embedding_init: initial values; by default normal of the variance $1 / \text{features}$, so
+            that rows have about the length 1.
+        rngs: `params` is used.
+
+    Raises:
+        TypeError, ValueError: a number or width that is none.
+
+    Source: Flax's `nnx.Embed`, of which it is one.
+    """
+
+    def __init__(
+        self,
+        num_nodes: int,
+        features: int,
+        *,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        embedding_init: Initializer | None = None,
+        rngs: nnx.Rngs,
+    ):
+        features = width(features, "features")
+        super().__init__(
+            count(num_nodes, "num_nodes", "nodes"),
+            features,
+            dtype=param_dtype if dtype is None else dtype,
+            param_dtype=param_dtype,
+            embedding_init=embedding_init or jax.nn.initializers.normal(features**-0.5),
+            rngs=rngs,
+        )
+
+    def __call__(
+        self, nodes: Int[Array, "*batch"] | None = None
+    ) -> Float[Array, "*batch features"]:
+        """The rows of some nodes, or of all."""
+        if nodes is None:
+            return self.embedding[...].astype(self.dtype)
+        return super().__call__(nodes)
+
+
+class DotDecoder(nnx.Module):
+    r"""The score of a link from $j$ to $i$: the inner product of its ends' outputs.
+
+    $$s_{ji} = x_j \cdot x_i$$
+
+    It has no parameters, and does not know directions. Under 16 bits the sum is in float32.
+
+    Source: Kipf and Welling, "Variational graph auto-encoders" (2016).
+    """
+
+    def __call__(
+        self, x: NodeOutputs, senders: Int[Array, " links"], receivers: Int[Array, " links"]
+    ) -> Float[Array, " links"]:
+        """The scores (logits) of links.
+
+        Args:
+            x: the outputs of a model, or a pair (senders', receivers').
+            senders, receivers: the ends of each link; out of range gives NaN.
+
+        Raises:
+            ValueError: shapes that do not fit.
+        """
+        one, other = _ends(x, senders, receivers)
+        wide = jnp.promote_types(one.dtype, jnp.float32)
+        return jnp.sum(one * other, axis=-1, dtype=wide).astype(one.dtype)
+
+
+class MLPDecoder(nnx.Module):
+    r"""The score of a link from $j$ to $i$: a perceptron of its ends' elementwise product.
+
+    $$s_{ji} = \mathrm{MLP}(x_j \odot x_i)$$
+
+    It does not know directions.
+
+    Args:
+        features: width of the nodes' outputs.
+        hidden_features: of the perceptron's hidden layers.
+        num_layers: its linear layers, at least 1.
+        activation, dropout: of its hidden layers.
+        dtype: of the computation; by default that of `x` and the parameters, promoted.
+        param_dtype: of the parameters.
+        rngs: `params` is used, and `dropout` if there is any.
+
+    Raises:
+        TypeError, ValueError: an option out of range.
+
+    Source: the `LinkPredictor` of OGB's examples (Hu et al., NeurIPS 2020).
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hidden_features: int,
+        *,
+        num_layers: int = 2,
+        activation: Activation = jax.nn.relu,
+        dropout: float = 0.0,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        hidden = [hidden_features] * (count(num_layers, "num_layers", "layers") - 1)
+        self.mlp = MLP(
+            [features, *hidden, 1],
+            activation=activation,
+            dropout=dropout,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            rngs=rngs,
+        )
+
+    def __call__(
+        self, x: NodeOutputs, senders: Int[Array, " links"], receivers: Int[Array, " links"]
+    ) -> Float[Array, " links"]:
+        """The scores (logits) of links: as of `DotDecoder`."""
+        one, other = _ends(x, senders, receivers)
+        return self.mlp(one * other)[:, 0]
+
+
+def _ends(x: NodeOutputs, senders: Array, receivers: Array) -> tuple[Array, Array]:
+    """The outputs of both ends of each link."""
+    ends = x if isinstance(x, tuple | list) else (x, x)
+    shapes = [jnp.shape(unwrap(rows)) for rows in ends]
+    if len(ends) != 2 or any(len(shape) != 2 for shape in shapes) or shapes[0][1] != shapes[1][1]:
+        raise ValueError(f"x: expected rows (nodes, features), or a pair of them, got {shapes}")
+    senders, receivers = jnp.asarray(senders), jnp.asarray(receivers)
+    if senders.ndim != 1 or senders.shape != receivers.shape:
+        raise ValueError(
+            "senders, receivers: expected two vectors of one length, got "
+            f"{senders.shape} and {receivers.shape}"
+        )
+    rows = (jnp.asarray(unwrap(rows)) for rows in ends)
+    one, other = (
+        array.at[nodes].get(mode="fill", wrap_negative_indices=False)
+        for array, nodes in zip(rows, (senders, receivers), strict=True)
+    )
+    return one, other
