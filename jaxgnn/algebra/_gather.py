@@ -118,18 +118,23 @@ def explain(
     recompute: bool = True,
     impl: Impl = None,
 ) -> str:
-    """What `gather` with the same arguments would run, in one line; nothing is computed."""
+    """What `gather` with the same arguments would run; nothing is computed.
+
+    The first line has the operations. The further ones, indented, are the rewritings: what was
+    moved to the nodes, and what the backward pass recomputes or reads back.
+    """
     request = _request(edges, reduce, recompute, impl)
     texts = []
 
     def trace() -> None:
         with own_closure():
             plan = _rules.plan(request) if fuse else _rules.reference(request, fuse=False)
-        texts.append(plan.text)
+        texts.extend((plan.text, plan.notes))
 
     jax.eval_shape(trace)  # what plans prepare on the nodes is traced and dropped
     plain = chosen(impl) == "jax" or not kernels_available()
-    return f"{texts[0]} (in plain JAX)" if plain else texts[0]
+    text, notes = texts
+    return "\n  ".join((f"{text} (in plain JAX)" if plain else text, *notes))
 
 
 def _request(edges: Edges, reduce: Reduce, recompute: bool, impl: Impl) -> Request:

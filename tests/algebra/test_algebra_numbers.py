@@ -107,7 +107,9 @@ def test_parts_of_a_sum_are_not_rounded_to_16_bits(name, dtype, many):
             return jnp.sum(out.astype(jnp.float32)) * factor, out
 
         arrays = {name: jnp.asarray(value, dtype) for name, value in values.items()}
-        assert options or explain(message(arrays), reduce) == planned.format(reduce)
+        if not options:
+            text = explain(message(arrays), reduce).splitlines()[0]
+            assert text == planned.format(reduce)
         return jax.jit(jax.grad(loss, has_aux=True))(arrays)
 
     for reduce in ("sum", "mean", *(["max"] if "terms" in name else [])):
