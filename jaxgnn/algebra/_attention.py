@@ -205,4 +205,4 @@ def _bias(request: Request, own: list[Edges], scores: Edges) -> Array | None:
 def _with_bias(request: Request, own: list[Edges], scores: Edges, fused: Plan) -> Plan:
     """`fused`, which stores its operands; a bias that is computed is recomputed instead."""
     stored = all(isinstance(e, EdgeInput) and e.features == scores.features for e in own)
-    return fused if stored and len(own) < 2 else maybe_recomputed(request, fused)
+    return fused if stored and len(own) < 2 else maybe_recomputed(request, fused, own)

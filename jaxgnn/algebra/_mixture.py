@@ -61,7 +61,7 @@ def gaussian_mixture(request: Request) -> Plan | None:
     text = f"gaussian_spmm({request.reduce}) of {x.text} under gaussian({through})"
     found = Plan(text, run, ("in backward the kernel recomputes: Gaussians",))
     computed = rest and not isinstance(coordinates, EdgeInput)
-    return maybe_recomputed(request, found) if computed else found
+    return maybe_recomputed(request, found, [coordinates]) if computed else found
 
 
 def _match(e: Edges) -> tuple[Applied, NodeGather, Array] | None:

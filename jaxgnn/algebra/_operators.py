@@ -198,22 +198,22 @@ def dot_with_vector(edges: Edges, vector: Array) -> Applied:
     return apply("dot_with_vector", lambda x: _dot(x, vector[None]), [edges], parameters, "dot({})")
 
 
-def weighted_sum(weights: Edges, edges: Edges) -> Edges:
+def weighted_sum(coefficients: Edges, edges: Edges) -> Edges:
     r"""$m_e = \sum_k w_{ek} \, x_{ek}$ over the first feature axis, as MoNet's over its kernels.
 
     Args:
-        weights: $w$, of the features `(kernels,)`.
+        coefficients: $w$, of the features `(kernels,)`.
         edges: $x$, of the features `(kernels, ...)`, whose dtype the result has.
 
     Raises:
         TypeError: an operand is no value on edges.
         ValueError: features that do not fit.
     """
-    same_graph([weights, edges], "weighted_sum")
-    if len(weights.features) != 1 or edges.features[:1] != weights.features:
+    same_graph([coefficients, edges], "weighted_sum")
+    if len(coefficients.features) != 1 or edges.features[:1] != coefficients.features:
         raise ValueError(
             "weighted_sum: expected the features (kernels,) and (kernels, ...), got "
-            f"{weights.features} and {edges.features}"
+            f"{coefficients.features} and {edges.features}"
         )
 
     def function(w: Array, x: Array) -> Array:
@@ -221,7 +221,7 @@ def weighted_sum(weights: Edges, edges: Edges) -> Edges:
         w = w.astype(dtype).reshape(w.shape + (1,) * (x.ndim - 2))
         return jnp.sum(w * x.astype(dtype), axis=1).astype(x.dtype)
 
-    return apply("weighted_sum", function, [weights, edges])
+    return apply("weighted_sum", function, [coefficients, edges])
 
 
 def gaussian(

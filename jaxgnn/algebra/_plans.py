@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl
+from jaxgnn.algebra import _cost
 from jaxgnn.algebra._edges import (
     Applied,
     Dropout,
@@ -26,8 +27,10 @@ from jaxgnn.algebra._edges import (
 )
 from jaxgnn.algebra._hoist import factors, on_nodes, terms
 from jaxgnn.algebra._operators import dot_with_vector
-from jaxgnn.algebra._reference import on_edges, recomputed
+from jaxgnn.algebra._reference import on_edges, recompute_edges, recomputed
 from jaxgnn.ops._aggregation.spmm import Reduce
+
+Recompute = bool | Literal["cost"]
 
 
 class Request(NamedTuple):
@@ -41,7 +44,8 @@ class Request(NamedTuple):
     edges: Edges
     reduce: Reduce
     dtype: np.dtype
-    recompute: bool
+    recompute: Recompute
+    budget: int | None
     impl: Impl
 
     def values(self, edges: Edges) -> Array:
@@ -82,11 +86,33 @@ def node_texts(e: Edges) -> list[str]:
     return list(dict.fromkeys(text for part in parts for text in node_texts(part)))
 
 
-def maybe_recomputed(request: Request, plan: Plan) -> Plan:
+def maybe_recomputed(request: Request, plan: Plan, evaluated: Sequence[Edges]) -> Plan:
+    """The plan, whose backward pass recomputes the evaluated expressions, or some of them."""
     if not request.recompute:
         return plan._replace(text=f"{plan.text}, stored for backward")
-    run = functools.partial(recomputed, plan.run)
-    return plan._replace(text=f"{plan.text}, recomputed in backward", run=run)
+    policy, notes = recompute_policy(request, evaluated)
+    run = functools.partial(recomputed, plan.run, policy)
+    text = f"{plan.text}, recomputed in backward"
+    return plan._replace(text=text, run=run, notes=merged(plan.notes, notes))
+
+
+def recompute_policy(
+    request: Request, evaluated: Sequence[Edges]
+) -> tuple[_cost.Policy, tuple[str, ...]]:
+    """What is stored for the backward pass, and notes of it."""
+    if request.recompute is True:
+        return recompute_edges, ()
+    candidates = _cost.candidates(evaluated)
+    threshold = _cost.threshold(candidates, request.budget)
+    notes = [
+        f"kept if a derivative needs it: {c.text}, {c.nbytes:,} bytes, "
+        f"{c.cost:.3g} operations a byte"
+        for c in candidates
+        if c.cost > threshold
+    ]
+    if request.budget is not None:
+        notes.append(f"within a budget of {request.budget:,} bytes")
+    return _cost.policy(request.edges.graph.num_edges, threshold), tuple(notes)
 
 
 def match_weighted_rows(request: Request) -> tuple[Edges | None, NodeGather] | None:

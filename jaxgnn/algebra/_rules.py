@@ -59,7 +59,7 @@ def reference(request: Request, *, fuse: bool) -> Plan:
         return segment_reduce(request.edges.graph, values, request.reduce, impl=request.impl)
 
     text = f"reference: {request.edges.text} on the edges, segment_reduce({request.reduce})"
-    return maybe_recomputed(request, Plan(text, run))
+    return maybe_recomputed(request, Plan(text, run), [request.edges])
 
 
 def _fused(request: Request) -> Plan | None:
@@ -88,7 +88,7 @@ def weighted_rows(request: Request) -> Plan | None:
     if weight is None:
         return Plan(text, run)
     fused = Plan(f"{text} weighted by {weight.text}", run)
-    return fused if isinstance(weight, EdgeInput) else maybe_recomputed(request, fused)
+    return fused if isinstance(weight, EdgeInput) else maybe_recomputed(request, fused, [weight])
 
 
 def sum_of_ends(request: Request) -> Plan | None:
@@ -130,7 +130,7 @@ def edge_inputs_only(request: Request) -> Plan | None:
         return segment_reduce(e.graph, values, request.reduce, impl=request.impl)
 
     found = Plan(f"segment_reduce({request.reduce}) of {e.text}", run)
-    return found if isinstance(e, EdgeInput) else maybe_recomputed(request, found)
+    return found if isinstance(e, EdgeInput) else maybe_recomputed(request, found, [e])
 
 
 def factor_out_receivers(request: Request) -> Plan | None:

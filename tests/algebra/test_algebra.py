@@ -444,6 +444,61 @@ def test_what_no_rule_fits_keeps_nothing_on_the_edges(graph):
     assert kept[names].count(on_edges) > 1
 
 
+def test_what_costs_much_to_recompute_is_kept(graph):
+    """A product with a matrix is, elementwise functions of it are not."""
+    wide, rng = 16, np.random.default_rng(5)
+    rows = {"x": SENDERS, "y": RECEIVERS, "z": NUM_EDGES, "kernel": wide}
+    arrays = {n: draw_array(rng, (size, wide), "float32") for n, size in rows.items()}
+    mlp = nnx.Sequential(
+        nnx.Linear(wide, wide, rngs=nnx.Rngs(0)), nnx.relu, nnx.Linear(wide, wide, rngs=nnx.Rngs(1))
+    )
+
+    def projected(arrays):
+        u, z = scatter(graph, arrays["x"]), edge_values(graph, arrays["z"])
+        return apply_edge(jnp.tanh, linear(apply_edge(jnp.sin, u + z), arrays["kernel"]))
+
+    def by_module(arrays):
+        return apply_edge(jnp.sin, apply_edge(mlp, projected(arrays)))
+
+    def by_dot(arrays):
+        u, v = scatter(graph, arrays["x"], arrays["y"])
+        return apply_edge(jnp.tanh, dot(u, v)) * edge_values(graph, arrays["z"])
+
+    def kept(expression, **options):
+        """Values on the edges, beside `z`."""
+        shapes = residuals(lambda arrays: gather(expression(arrays), "max", **options), arrays)
+        return sum(shape[:1] == (NUM_EDGES,) for shape in shapes) - 1
+
+    size = 4 * NUM_EDGES * wide
+    assert kept(projected) == 1
+    assert [kept(projected, budget=budget) for budget in (0, size - 1, size)] == [0, 0, 1]
+    assert kept(projected, budget=100 * size) > 1
+    assert kept(projected, recompute=True) == 0
+    assert kept(projected, recompute=False) > 1
+    assert kept(by_module) == 3
+    assert kept(by_dot) == 1
+    text = explain(projected(arrays), "max").splitlines()
+    assert text[1:] == [
+        "  kept if a derivative needs it: linear(sin((u + e))), 2,624 bytes, 8 operations a byte"
+    ]
+    assert explain(projected(arrays), "max", budget=8).splitlines()[1:] == [
+        "  within a budget of 8 bytes"
+    ]
+
+    @jax.jit
+    def gradients(arrays):
+        def of(**options):
+            def loss(arrays):
+                return jnp.sum(jnp.sin(gather(by_module(arrays), "max", **options)))
+
+            return jax.grad(loss)(arrays)
+
+        return of(), of(recompute=False)
+
+    for ours, stored in zip(*map(jax.tree.leaves, gradients(arrays)), strict=True):
+        close(ours, stored)
+
+
 def test_transformations_of_what_no_rule_fits(graph):
     """A batch, and the gradient of a gradient; also of a learned module on the edges."""
     x, z = (operands()[name] for name in "xz")
@@ -587,6 +642,17 @@ def bad_calls():
         "dtypes": (lambda: u + half, TypeError, "equal dtypes"),
         "reduce": (lambda: gather(u, "median"), ValueError, "reduce: .* got 'median'"),
         "impl": (lambda: explain(u, impl="cuda"), ValueError, "impl"),
+        "recompute": (lambda: gather(u, recompute="all"), ValueError, "recompute: .* got 'all'"),
+        "budget": (lambda: gather(u, budget=-1), ValueError, "budget: .* got -1"),
+        "budget alone": (lambda: gather(u, recompute=True, budget=1), ValueError, "budget: .*True"),
+        "vector": (lambda: dot(u, jnp.ones(4)), ValueError, r"dot: .*\(3,\) of a row, got \(4,\)"),
+        "gaussian": (lambda: gaussian(u, x[:, :2], x[:, :2]), ValueError, r"mu: .*\(4, 2\)"),
+        "inv_sigma": (lambda: gaussian(u, x, x[:3]), ValueError, r"inv_sigma: .*\(4, 3\)"),
+        "kernels": (
+            lambda: weighted_sum(u, edge_values(graph, z[:, :2])),
+            ValueError,
+            r"weighted_sum: .*\(3,\) and \(2,\)",
+        ),
         "gather": (lambda: gather(x), TypeError, "edges: expected values on edges"),
         "method": (lambda: segment_normalize(u, "std"), ValueError, "method: .* got 'std'"),
         "kernel": (lambda: linear(u, x), ValueError, r"kernel: .*\(3, out_features\)"),
