@@ -17,7 +17,7 @@ As theirs, the model begins and ends with a linear layer. What is different:
 
 - After the last convolution the activation is applied again, before the last linear layer.
 - GCN and GIN: theirs project before the activation and aggregate its result; here it
-  follows the aggregation, and a GIN layer has two. GIN's epsilon is 0 and not learned.
+  follows the aggregation, and a GIN layer has two.
 - GCN gets one self-loop a node everywhere, by its definition; theirs two on flickr, and none on
   ogbn-proteins.
 """
@@ -117,6 +117,7 @@ def configuration(options: Options) -> TrainConfig:
         hidden=experiment.hidden,
         activation=options.activation,
         k=options.k if options.activation == "maxk" else TrainConfig.k,
+        train_eps=options.model == "gin",
         input_layer=True,
         jumping="last",
         norm="layer",

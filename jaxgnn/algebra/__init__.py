@@ -19,10 +19,12 @@ from jaxgnn.algebra._operators import (
     dot,
     dropout,
     edge_values,
+    gaussian,
     leaky_relu,
     linear,
     scatter,
     segment_normalize,
+    weighted_sum,
 )
 from jaxgnn.algebra._reference import EDGES, NODES, recompute_edges
 
@@ -40,9 +42,11 @@ __all__ = [
     "evaluate",
     "explain",
     "gather",
+    "gaussian",
     "leaky_relu",
     "linear",
     "recompute_edges",
     "scatter",
     "segment_normalize",
+    "weighted_sum",
 ]

@@ -18,7 +18,7 @@ from jaxgnn.graph import Graph
 Function = Callable[..., Any]
 """Of arrays with a row for each edge (or for each node), each row by itself."""
 
-Normalization = Literal["softmax", "sum", "max"]
+Normalization = Literal["softmax", "sum", "mean", "max", "min"]
 
 
 def _no_array(*parts: Any) -> Any:
@@ -137,7 +137,7 @@ class Applied(Edges):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SegmentNormalize(Edges):
-    """Values normalized over each receiver's edges: a softmax, or divided by a sum or maximum."""
+    """Values normalized over each receiver's edges: a softmax, or divided by a reduction."""
 
     method: Normalization
     operand: Edges

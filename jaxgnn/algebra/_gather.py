@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from jaxgnn.algebra import _reference, _rules
 from jaxgnn.algebra._edges import Edges, same_graph
 from jaxgnn.algebra._hoist import hoist_to_nodes
 from jaxgnn.algebra._operators import edge_values, scatter
-from jaxgnn.algebra._rules import Request
+from jaxgnn.algebra._plans import Recompute, Request, recompute_policy
 from jaxgnn.graph import Graph, own_closure
 from jaxgnn.ops._aggregation.spmm import Reduce
 
@@ -25,7 +26,8 @@ def gather(
     reduce: Reduce = "sum",
     *,
     fuse: bool = True,
-    recompute: bool = True,
+    recompute: Recompute = "cost",
+    budget: int | None = None,
     impl: Impl = None,
 ) -> Float[Array, "num_receivers *features"]:
     r"""Gather: $y_i = \mathrm{reduce}_{e \to i} \, m_e$, by a fused operation where one fits.
@@ -33,15 +35,19 @@ def gather(
     The values on edges are reduced to the receivers, what PyG and JAX call a scatter. A receiver
     without edges gets 0. `explain` says what runs. What no rule fits is computed on the edges and
     recomputed in the backward pass, so that no O(E) intermediates are stored but the arrays that
-    `edge_values` was given. All derivatives and transformations of the operations hold.
+    `edge_values` was given, and what is costly to recompute. All derivatives and transformations of
+    the operations hold.
 
     Args:
         edges: $m$.
         reduce: `"sum"`, `"mean"`, `"max"` or `"min"`.
         fuse: whether to hoist work to the nodes and to look for a fused operation; without, the
             expression is evaluated on the edges as written.
-        recompute: whether the backward pass recomputes values on the edges; without, they are
-            stored.
+        recompute: what the backward pass recomputes of the values on the edges. `"cost"`: all but
+            those for which this takes more than 4 operations a byte, as products with a matrix of
+            more than 8 rows in float32; `True`: all; `False`: none, they are stored.
+        budget: with `"cost"` the bytes that such values may take, in place of the rule: those that
+            cost most a byte are kept, as long as they fit.
         impl: `None` (our kernels where the platform has them, else JAX), `"kernel"` or `"jax"`.
 
     Returns:
@@ -49,12 +55,13 @@ def gather(
 
     Raises:
         TypeError: `edges` are no values on edges.
-        ValueError: `reduce` or `impl` is unknown.
+        ValueError: `reduce`, `recompute` or `impl` is unknown, or a budget is negative or without
+            `"cost"`.
 
     Source: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022): the operators in
     section 3, reorganization, fusion and recomputation in sections 4 to 6.
     """
-    request = _request(edges, reduce, recompute, impl)
+    request = _request(edges, reduce, recompute, budget, impl)
     plan = _rules.plan(request) if fuse else _rules.reference(request, fuse=False)
     return checkpoint_name(plan.run(), _reference.NODES)
 
@@ -92,7 +99,7 @@ def aggregate(
 
 
 def evaluate(
-    edges: Edges, *, recompute: bool = True, impl: Impl = None
+    edges: Edges, *, recompute: Recompute = "cost", budget: int | None = None, impl: Impl = None
 ) -> Float[Array, "num_edges *features"]:
     """The values themselves, an array with a row for each edge: scores, to look at or to rank by.
 
@@ -102,12 +109,16 @@ def evaluate(
         TypeError: `edges` are no values on edges.
         ValueError: `impl` is unknown.
     """
-    edges = hoist_to_nodes(_request(edges, "sum", recompute, impl).edges)
+    request = _request(edges, "sum", recompute, budget, impl)
+    edges = hoist_to_nodes(edges)
 
     def run() -> Array:
         return _reference.on_edges(edges, impl, fuse=True)
 
-    return checkpoint_name(_reference.recomputed(run) if recompute else run(), _reference.EDGES)
+    if recompute:
+        policy, _ = recompute_policy(request, [edges])
+        return checkpoint_name(_reference.recomputed(run, policy), _reference.EDGES)
+    return checkpoint_name(run(), _reference.EDGES)
 
 
 def explain(
@@ -115,25 +126,39 @@ def explain(
     reduce: Reduce = "sum",
     *,
     fuse: bool = True,
-    recompute: bool = True,
+    recompute: Recompute = "cost",
+    budget: int | None = None,
     impl: Impl = None,
 ) -> str:
-    """What `gather` with the same arguments would run, in one line; nothing is computed."""
-    request = _request(edges, reduce, recompute, impl)
+    """What `gather` with the same arguments would run; nothing is computed.
+
+    The first line has the operations. The further ones, indented, are the rewritings: what was
+    moved to the nodes, and what the backward pass recomputes or reads back.
+    """
+    request = _request(edges, reduce, recompute, budget, impl)
     texts = []
 
     def trace() -> None:
         with own_closure():
             plan = _rules.plan(request) if fuse else _rules.reference(request, fuse=False)
-        texts.append(plan.text)
+        texts.extend((plan.text, plan.notes))
 
     jax.eval_shape(trace)  # what plans prepare on the nodes is traced and dropped
     plain = chosen(impl) == "jax" or not kernels_available()
-    return f"{texts[0]} (in plain JAX)" if plain else texts[0]
+    text, notes = texts
+    return "\n  ".join((f"{text} (in plain JAX)" if plain else text, *notes))
 
 
-def _request(edges: Edges, reduce: Reduce, recompute: bool, impl: Impl) -> Request:
+def _request(
+    edges: Edges, reduce: Reduce, recompute: Recompute, budget: int | None, impl: Impl
+) -> Request:
     same_graph([edges], "edges")
     checks.choice(reduce, "reduce", ("sum", "mean", "max", "min"))
+    if not isinstance(recompute, bool) and recompute != "cost":
+        raise ValueError(f"recompute: expected 'cost', True or False, got {recompute!r}")
+    if budget is not None:
+        budget = checks.integer(budget, "budget", 0, sys.maxsize)
+        if recompute != "cost":
+            raise ValueError(f"budget: expected recompute='cost' with it, got {recompute}")
     chosen(impl)
-    return Request(edges, reduce, edges.dtype, recompute, impl)
+    return Request(edges, reduce, edges.dtype, recompute, budget, impl)

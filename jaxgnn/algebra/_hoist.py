@@ -19,17 +19,31 @@ from jaxgnn.algebra._edges import (
     apply,
     node_gather,
 )
-from jaxgnn.algebra._operators import linear_map
+from jaxgnn.algebra._operators import dot_with_vector, linear_map
 
 
 def hoist_to_nodes(edges: Edges) -> Edges:
-    """Equal values, up to rounding; what can be computed on nodes is computed there."""
+    """Equal values, up to rounding; what can be computed on nodes is computed there.
+
+    The same projection of the same rows is computed once: rules compare arrays by identity, and
+    GATv2's keys and values are one projection.
+    """
     hoisted: dict[int, Edges] = {}
+    projected: dict[object, tuple[Applied, Edges]] = {}
 
     def hoist(e: Edges) -> Edges:
         if id(e) not in hoisted:
             hoisted[id(e)] = _hoist(e)
         return hoisted[id(e)]
+
+    def projection(e: Applied) -> Edges:
+        (x,) = e.operands
+        if not isinstance(x, NodeGather):
+            return _distribute_linear(e)
+        key = (x.sender, id(x.x), *map(id, e.parameters))
+        if key not in projected:
+            projected[key] = e, _distribute_linear(e)  # `e` keeps the arrays, and so their ids
+        return projected[key][1]
 
     def _hoist(e: Edges) -> Edges:
         if isinstance(e, SegmentNormalize | Dropout):
@@ -37,7 +51,11 @@ def hoist_to_nodes(edges: Edges) -> Edges:
         if not isinstance(e, Applied):
             return e
         e = dataclasses.replace(e, operands=tuple(map(hoist, e.operands)))
-        special = {"linear": _distribute_linear, "scale": _distribute_scale}
+        special = {
+            "linear": projection,
+            "dot_with_vector": _distribute_linear,
+            "scale": _distribute_scale,
+        }
         return special.get(e.name, on_nodes)(e)
 
     return hoist(edges)
@@ -97,20 +115,27 @@ def _distribute_scale(e: Applied) -> Edges:
 
 
 def _distribute_linear(e: Applied) -> Edges:
-    """$(a + b) W = a W + b W$, each term hoisted to its nodes; equal nodes are projected once."""
-    kernel, bias = e.parameters
+    """$(a + b) W = a W + b W$, each term hoisted to its nodes; equal nodes are projected once.
+
+    Of `linear`, and of dot products with a vector.
+    """
+    kernel, bias = e.parameters if e.name == "linear" else (*e.parameters, None)
+    axis = 0 if e.name == "linear" else kernel.ndim - 1
     parts: dict[object, tuple[Edges, Array]] = {}
-    for part, block in _linear_terms(e.operands[0], kernel):
+    for part, block in _linear_terms(e.operands[0], kernel, axis):
         key = (part.sender, id(part.x)) if isinstance(part, NodeGather) else id(part)
         parts[key] = (part, block if key not in parts else parts[key][1] + block)
-    edge_width = sum(w.shape[0] for part, w in parts.values() if not isinstance(part, NodeGather))
-    if edge_width > kernel.shape[0] or all(
-        not isinstance(part, NodeGather) for part, _ in parts.values()
-    ):
+    blocks = [block for part, block in parts.values() if not isinstance(part, NodeGather)]
+    edge_width = sum(block.shape[axis] for block in blocks)
+    if edge_width > kernel.shape[axis] or len(blocks) == len(parts):
         return e  # nothing to gain
     out: Edges | None = None
     for part, block in sorted(parts.values(), key=lambda p: not isinstance(p[0], NodeGather)):
-        projected = on_nodes(linear_map(part, block, bias if out is None else None))
+        if e.name == "linear":
+            mapped = linear_map(part, block, bias if out is None else None)
+        else:
+            mapped = dot_with_vector(part, block)
+        projected = on_nodes(mapped)
         if out is None:
             out = projected
         else:
@@ -119,20 +144,22 @@ def _distribute_linear(e: Applied) -> Edges:
     return out
 
 
-def _linear_terms(e: Edges, kernel: Array) -> Iterator[tuple[Edges, Array]]:
-    """Values and blocks of the kernel whose projections sum to that of `e`."""
+def _linear_terms(e: Edges, kernel: Array, axis: int) -> Iterator[tuple[Edges, Array]]:
+    """Values and blocks of the kernel, along its input `axis`, whose projections sum to that of
+    `e`."""
     name, operands = (e.name, list(e.operands)) if isinstance(e, Applied) else (None, [])
     if name in ("+", "-") and operands[0].features == operands[1].features:
-        yield from _linear_terms(operands[0], kernel)
-        yield from _linear_terms(operands[1], kernel if name == "+" else -kernel)
+        yield from _linear_terms(operands[0], kernel, axis)
+        yield from _linear_terms(operands[1], kernel if name == "+" else -kernel, axis)
     elif name == "scale":
         assert isinstance(e, Applied)
-        yield from _linear_terms(operands[0], kernel * e.parameters[0].astype(kernel.dtype))
+        yield from _linear_terms(operands[0], kernel * e.parameters[0].astype(kernel.dtype), axis)
     elif name == "concat":
         start = 0
         for operand in operands:
             stop = start + operand.features[-1]
-            yield from _linear_terms(operand, kernel[start:stop])
+            block = jax.lax.slice_in_dim(kernel, start, stop, axis=axis)
+            yield from _linear_terms(operand, block, axis)
             start = stop
     else:
         yield e, kernel

@@ -160,25 +160,108 @@ def concat(*edges: Edges) -> Edges:
     return apply("concat", lambda *rows: jnp.concatenate(rows, axis=-1), edges)
 
 
-def dot(a: Edges, b: Edges) -> Edges:
+def dot(a: Edges, b: Edges | Float[Array, "*features"]) -> Edges:
     r"""$m_e = \langle a_e, b_e \rangle$ over the last axis, summed in float32 (or float64).
 
+    With an array of the shape of a row, such as an attention's vector of each head, it is
+    $\langle a_e, b \rangle$. That is a linear map, and is hoisted to the nodes as `linear` is.
+
     Raises:
-        TypeError: an operand is no value on edges.
+        TypeError: `a` is no value on edges, or `b` neither that nor a floating array.
         ValueError: features or dtypes that differ, or values without features.
     """
+    if not isinstance(b, Edges):
+        same_graph([a], "dot")
+        vector = checks.floating(b, "b")
+        if not a.features or vector.shape != a.features:
+            raise ValueError(
+                f"dot: expected an array of the shape {a.features} of a row, got {vector.shape}"
+            )
+        return dot_with_vector(a, vector)
     same_graph([a, b], "dot")
     if not a.features or a.features != b.features or a.dtype != b.dtype:
         raise ValueError(
             f"dot: expected equal features and dtypes, got {a.features} {a.dtype} and "
             f"{b.features} {b.dtype}"
         )
+    return apply("dot", _dot, [a, b])
 
-    def function(a: Array, b: Array) -> Array:
-        dtype = accumulation_dtype(a.dtype)
-        return jnp.sum(a.astype(dtype) * b.astype(dtype), axis=-1).astype(a.dtype)
 
-    return apply("dot", function, [a, b])
+def _dot(a: Array, b: Array) -> Array:
+    dtype = accumulation_dtype(a.dtype)
+    return jnp.sum(a.astype(dtype) * b.astype(dtype), axis=-1).astype(a.dtype)
+
+
+def dot_with_vector(edges: Edges, vector: Array) -> Applied:
+    """`dot` with a checked array."""
+    parameters = (vector,)
+    return apply("dot_with_vector", lambda x: _dot(x, vector[None]), [edges], parameters, "dot({})")
+
+
+def weighted_sum(coefficients: Edges, edges: Edges) -> Edges:
+    r"""$m_e = \sum_k w_{ek} \, x_{ek}$ over the first feature axis, as MoNet's over its kernels.
+
+    Args:
+        coefficients: $w$, of the features `(kernels,)`.
+        edges: $x$, of the features `(kernels, ...)`, whose dtype the result has.
+
+    Raises:
+        TypeError: an operand is no value on edges.
+        ValueError: features that do not fit.
+    """
+    same_graph([coefficients, edges], "weighted_sum")
+    if len(coefficients.features) != 1 or edges.features[:1] != coefficients.features:
+        raise ValueError(
+            "weighted_sum: expected the features (kernels,) and (kernels, ...), got "
+            f"{coefficients.features} and {edges.features}"
+        )
+
+    def function(w: Array, x: Array) -> Array:
+        dtype = accumulation_dtype(x.dtype)
+        w = w.astype(dtype).reshape(w.shape + (1,) * (x.ndim - 2))
+        return jnp.sum(w * x.astype(dtype), axis=1).astype(x.dtype)
+
+    return apply("weighted_sum", function, [coefficients, edges])
+
+
+def gaussian(
+    edges: Edges, mu: Float[Array, "kernels dims"], inv_sigma: Float[Array, "kernels dims"]
+) -> Edges:
+    r"""Gaussians of coordinates, as a function that rules know: `[dims]` to `[kernels]`.
+
+    $$w_{ek} = \exp \Big( -\tfrac{1}{2} \sum_d \big( (p_{ed} - \mu_{kd}) \, s_{kd} \big)^2 \Big)$$
+
+    Computed in float32 (or float64).
+
+    Args:
+        edges: the coordinates $p$, of the features `(dims,)`.
+        mu: the kernels' means.
+        inv_sigma: $s$, the inverses of their standard deviations.
+
+    Raises:
+        TypeError: `edges` are no values on edges, or a dtype is not floating.
+        ValueError: a shape does not fit.
+
+    Source: Monti et al., "Geometric deep learning on graphs and manifolds using mixture model
+    CNNs" (CVPR 2017), equation 11.
+    """
+    same_graph([edges], "gaussian")
+    mu, inv_sigma = checks.floating(mu, "mu"), checks.floating(inv_sigma, "inv_sigma")
+    if len(edges.features) != 1 or mu.ndim != 2 or mu.shape[1:] != edges.features:
+        raise ValueError(
+            f"mu: expected the shape (kernels, dims) for features (dims,), got {mu.shape} and "
+            f"{edges.features}"
+        )
+    if inv_sigma.shape != mu.shape:
+        raise ValueError(f"inv_sigma: expected the shape {mu.shape}, got {inv_sigma.shape}")
+
+    def function(x: Array) -> Array:
+        dtype = accumulation_dtype(x.dtype)
+        means, scales = (array.astype(dtype)[None] for array in (mu, inv_sigma))
+        distances = (x.astype(dtype)[:, None, :] - means) * scales
+        return jnp.exp(-0.5 * jnp.sum(distances * distances, axis=-1)).astype(x.dtype)
+
+    return apply("gaussian", function, [edges], (mu, inv_sigma))
 
 
 def segment_normalize(edges: Edges, method: Normalization = "softmax") -> Edges:
@@ -187,14 +270,15 @@ def segment_normalize(edges: Edges, method: Normalization = "softmax") -> Edges:
     $$m'_e = \frac{m_e}{\mathrm{reduce}_{e' \to i} \, m_{e'}}, \qquad
       \mathrm{softmax}: \; m'_e = \frac{\exp m_e}{\sum_{e' \to i} \exp m_{e'}}$$
 
-    A softmax's values of $-\infty$ are masked, and have the weight 0.
+    with `"sum"`, `"mean"`, `"max"` or `"min"` as the reduction. A softmax's values of $-\infty$ are
+    masked, and have the weight 0.
 
     Raises:
         TypeError: `edges` are no values on edges.
         ValueError: `method` is unknown.
     """
     same_graph([edges], "segment_normalize")
-    checks.choice(method, "method", ("softmax", "sum", "max"))
+    checks.choice(method, "method", ("softmax", "sum", "mean", "max", "min"))
     return SegmentNormalize(edges.graph, edges.features, edges.dtype, method, edges)
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl
+from jaxgnn.algebra import _cost
 from jaxgnn.algebra._edges import Applied, Dropout, EdgeInput, Edges, NodeGather, SegmentNormalize
 from jaxgnn.graph import own_closure
 from jaxgnn.ops import gather_edges, sddmm, segment_reduce
@@ -20,21 +21,22 @@ from jaxgnn.ops._core import keep_factors
 EDGES = "jaxgnn_edges"
 """The name (`jax.ad_checkpoint.checkpoint_name`) of values on edges."""
 
-NODES = "jaxgnn_nodes"
+NODES = _cost.NODES
 """The name of the results of `gather`, `aggregate` and `apply_vertex`."""
 
 recompute_edges = jax.checkpoint_policies.save_only_these_names(NODES)
 """A policy for `jax.checkpoint` that stores the nodes' values and recomputes the edges'."""
 
 
-def recomputed(function: Callable[[], Array]) -> Array:
-    """`function()`, recomputed in the backward pass, which stores what it closes over alone."""
+def recomputed(function: Callable[[], Array], policy: _cost.Policy = recompute_edges) -> Array:
+    """`function()`, recomputed in the backward pass, which stores what it closes over, and what the
+    policy says."""
 
     def run() -> Array:
         with own_closure():
             return function()
 
-    return jax.checkpoint(run, policy=recompute_edges)()  # pyright: ignore[reportCallIssue]
+    return jax.checkpoint(run, policy=policy)()  # pyright: ignore[reportCallIssue]
 
 
 def on_edges(edges: Edges, impl: Impl, *, fuse: bool) -> Float[Array, "num_edges *features"]:
@@ -44,6 +46,8 @@ def on_edges(edges: Edges, impl: Impl, *, fuse: bool) -> Float[Array, "num_edges
     def value(e: Edges) -> Array:
         if id(e) not in computed:
             computed[id(e)] = checkpoint_name(compute(e), EDGES)
+            if isinstance(e, Applied):
+                computed[id(e)] = checkpoint_name(computed[id(e)], _cost.cost_name(e))
         return computed[id(e)]
 
     def compute(e: Edges) -> Array:
@@ -86,8 +90,10 @@ def _normalized(e: SegmentNormalize, values: Array, impl: Impl) -> Array:
         largest = segment_reduce(e.graph, jax.lax.stop_gradient(wide), "max", impl=impl)
         # Of a row all of whose edges are masked: no NaN from the difference of two infinities.
         largest = jnp.where(largest == -jnp.inf, jnp.zeros_like(largest), largest)
+        largest = checkpoint_name(largest, NODES)
         wide = jnp.exp(wide - gather_edges(e.graph, receivers=largest, impl=impl))
     total = segment_reduce(e.graph, wide, reduce, impl=impl)
     if e.method == "softmax":
         total = jnp.where(total == 0, jnp.ones_like(total), total)
+    total = checkpoint_name(total, NODES)
     return (wide / gather_edges(e.graph, receivers=total, impl=impl)).astype(e.dtype)

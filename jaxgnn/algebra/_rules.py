@@ -7,66 +7,35 @@ that fits is taken. Expressions reach the rules hoisted to the nodes as far as p
 from __future__ import annotations
 
 import functools
-import math
 import operator
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
-from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl
-from jaxgnn.algebra._edges import (
-    Applied,
-    Dropout,
-    EdgeInput,
-    Edges,
-    NodeGather,
-    SegmentNormalize,
-    apply,
-    binary,
-    node_gather,
+from jaxgnn.algebra._attention import (
+    additive_attention,
+    dot_product_attention,
+    gatv2,
+    mean_of_attention,
 )
-from jaxgnn.algebra._hoist import factors, hoist_to_nodes, on_nodes, terms
-from jaxgnn.algebra._reference import on_edges, recomputed
-from jaxgnn.ops import dot_attention, edge_conv, gat_attention, segment_reduce, spmm
-from jaxgnn.ops._aggregation.spmm import Reduce
-
-
-class Request(NamedTuple):
-    """A gather: the expression, the reduction, the result's dtype, and `gather`'s options.
-
-    `dtype` is that of `edges`, except for a sum (or mean) that is a part of the result: that one
-    has the accumulation dtype. In 16 bits it would lose the digits that remain when parts cancel,
-    or overflow float16.
-    """
-
-    edges: Edges
-    reduce: Reduce
-    dtype: np.dtype
-    recompute: bool
-    impl: Impl
-
-    def values(self, edges: Edges) -> Array:
-        """An expression's values on the edges."""
-        return on_edges(edges, self.impl, fuse=True)
-
-    @property
-    def wide(self) -> np.dtype:
-        """The dtype of the parts of the result."""
-        return accumulation_dtype(self.dtype)
-
-
-class Plan(NamedTuple):
-    """A description of what runs, and a function that runs it."""
-
-    text: str
-    run: Callable[[], Array]
-
-
-Rule = Callable[[Request], Plan | None]
+from jaxgnn.algebra._edges import Applied, EdgeInput, NodeGather, SegmentNormalize
+from jaxgnn.algebra._hoist import factors, hoist_to_nodes, terms
+from jaxgnn.algebra._mixture import gaussian_mixture
+from jaxgnn.algebra._plans import (
+    Plan,
+    Request,
+    Rule,
+    broadcast_features,
+    is_edge_inputs_only,
+    match_weighted_rows,
+    maybe_recomputed,
+    merged,
+    multiply,
+    node_texts,
+    split_by_end,
+)
+from jaxgnn.algebra._reference import on_edges
+from jaxgnn.ops import edge_conv, segment_reduce, spmm
 
 
 def plan(request: Request) -> Plan:
@@ -75,7 +44,11 @@ def plan(request: Request) -> Plan:
     if found is not None:
         return found
     request = request._replace(edges=hoist_to_nodes(request.edges))
-    return _fused(request) or reference(request, fuse=True)
+    found = _fused(request) or reference(request, fuse=True)
+    hoisted = [text for text in node_texts(request.edges) if text not in ("u", "v")]
+    if not hoisted:
+        return found
+    return found._replace(notes=merged((f"on the nodes: {', '.join(hoisted)}",), found.notes))
 
 
 def reference(request: Request, *, fuse: bool) -> Plan:
@@ -86,7 +59,7 @@ def reference(request: Request, *, fuse: bool) -> Plan:
         return segment_reduce(request.edges.graph, values, request.reduce, impl=request.impl)
 
     text = f"reference: {request.edges.text} on the edges, segment_reduce({request.reduce})"
-    return _maybe_recomputed(request, Plan(text, run))
+    return maybe_recomputed(request, Plan(text, run), [request.edges])
 
 
 def _fused(request: Request) -> Plan | None:
@@ -97,122 +70,9 @@ def _fused(request: Request) -> Plan | None:
     return None
 
 
-def _maybe_recomputed(request: Request, plan: Plan) -> Plan:
-    if not request.recompute:
-        return Plan(f"{plan.text}, stored for backward", plan.run)
-    return Plan(f"{plan.text}, recomputed in backward", lambda: recomputed(plan.run))
-
-
-def additive_attention(request: Request) -> Plan | None:
-    r"""$\sum_e \mathrm{softmax}_i(\mathrm{LeakyReLU}(p_j + q_i + b_e)) \, x_j$: `gat_attention`."""
-    found = _softmax_average(request)
-    if found is None:
-        return None
-    scores, x, options = found
-    slope, graph, features = 1.0, x.graph, scores.features
-    if isinstance(scores, Applied) and scores.name == "leaky_relu":
-        slope, scores = scores.parameters[0], scores.operands[0]
-    source, target, own = _split_by_end(scores, accumulation_dtype(scores.dtype))
-    if not all(map(_is_edge_inputs_only, own)):
-        return None
-
-    def run() -> Array:
-        def node_scores(scores: Array | None, nodes: int) -> Array:
-            heads = math.prod(features)
-            return jnp.zeros((nodes, heads)) if scores is None else scores.reshape(nodes, heads)
-
-        p, q = node_scores(source, graph.num_senders), node_scores(target, graph.num_receivers)
-        v, bias = _flatten_heads(x.x, features), _bias(request, own, scores)
-        out = gat_attention(
-            graph, v, p, q, bias, negative_slope=slope, impl=request.impl, **options
-        )
-        return out.reshape(graph.num_receivers, *x.features).astype(request.dtype)
-
-    return _with_bias(request, own, scores, Plan(f"gat_attention of {x.text}", run))
-
-
-def dot_product_attention(request: Request) -> Plan | None:
-    r"""$\sum_e \mathrm{softmax}_i(\langle q_i, k_j \rangle + b_e) \, x_j$: `dot_attention`."""
-    found = _softmax_average(request)
-    if found is None:
-        return None
-    scores, x, options = found
-    dots, rest = [], []
-    for sign, term in terms(scores):
-        product = _as_dot(term) if sign > 0 and term.features == scores.features else None
-        if product is None:
-            rest.append(term if sign > 0 else -term)
-        else:
-            dots.append(product)
-    if len(dots) != 1 or not all(map(_is_edge_inputs_only, rest)):
-        return None
-    ((scale, q, k),) = dots
-    if x.dtype not in (q.dtype, accumulation_dtype(q.dtype)):
-        return None
-    graph, features = x.graph, scores.features
-
-    def run() -> Array:
-        query, key, value = (_flatten_heads(end.x.astype(x.dtype), features) for end in (q, k, x))
-        heads = jnp.full(math.prod(features), scale)
-        bias = _bias(request, rest, scores)
-        out = dot_attention(
-            graph, query, key, value, bias, scale=heads, impl=request.impl, **options
-        )
-        return out.reshape(graph.num_receivers, *x.features).astype(request.dtype)
-
-    return _with_bias(request, rest, scores, Plan(f"dot_attention of {x.text}", run))
-
-
-def _softmax_average(request: Request) -> tuple[Edges, NodeGather, dict[str, Any]] | None:
-    """The scores, the rows, and dropout's options, of rows averaged by a softmax."""
-    found = _match_weighted_rows(request)
-    if request.reduce != "sum" or found is None:
-        return None
-    weight, x = found
-    options = {}
-    if isinstance(weight, Dropout):
-        options = {"dropout_rate": weight.rate, "dropout_rng": weight.dropout_rng}
-        weight = weight.operand
-    if not isinstance(weight, SegmentNormalize) or weight.method != "softmax":
-        return None
-    return weight.operand, x, options
-
-
-def _as_dot(e: Edges) -> tuple[Array | float, NodeGather, NodeGather] | None:
-    """A scalar, the receivers' rows and the senders', if `e` is that times their dot products."""
-    if not isinstance(e, Applied):
-        return None
-    if e.name == "scale":
-        inner = _as_dot(e.operands[0])
-        return None if inner is None else (e.parameters[0] * inner[0], *inner[1:])
-    ends = {o.sender: o for o in e.operands if isinstance(o, NodeGather)}
-    return (1.0, ends[False], ends[True]) if e.name == "dot" and len(ends) == 2 else None
-
-
-def _flatten_heads(x: Array, heads: tuple[int, ...]) -> Array:
-    """Rows whose first feature axes are those of the heads, as `[nodes, heads, features]`."""
-    return x.reshape(x.shape[0], math.prod(heads), math.prod(x.shape[1 + len(heads) :]))
-
-
-def _bias(request: Request, own: list[Edges], scores: Edges) -> Array | None:
-    """The terms of the edges, `[num_edges, heads]`."""
-    if not own:
-        return None
-    dtype = scores.dtype if len(own) == 1 else accumulation_dtype(scores.dtype)
-    values = (_broadcast_features(request.values(e), scores.features, dtype) for e in own)
-    bias = functools.reduce(operator.add, values)
-    return bias.reshape(bias.shape[0], math.prod(scores.features))
-
-
-def _with_bias(request: Request, own: list[Edges], scores: Edges, fused: Plan) -> Plan:
-    """`fused`, which stores its operands; a bias that is computed is recomputed instead."""
-    stored = all(isinstance(e, EdgeInput) and e.features == scores.features for e in own)
-    return fused if stored and len(own) < 2 else _maybe_recomputed(request, fused)
-
-
 def weighted_rows(request: Request) -> Plan | None:
     r"""$\mathrm{reduce}_e \, w_e x_j$: `spmm`."""
-    found = _match_weighted_rows(request)
+    found = match_weighted_rows(request)
     if found is None:
         return None
     weight, x = found
@@ -228,7 +88,7 @@ def weighted_rows(request: Request) -> Plan | None:
     if weight is None:
         return Plan(text, run)
     fused = Plan(f"{text} weighted by {weight.text}", run)
-    return fused if isinstance(weight, EdgeInput) else _maybe_recomputed(request, fused)
+    return fused if isinstance(weight, EdgeInput) else maybe_recomputed(request, fused, [weight])
 
 
 def sum_of_ends(request: Request) -> Plan | None:
@@ -238,7 +98,7 @@ def sum_of_ends(request: Request) -> Plan | None:
     # An extremum of one rounded term from each end has the same bits in the narrow dtype.
     rounded = len(own) < 3 and all(term.dtype == request.dtype for term in own)
     narrow = reduce in ("max", "min") and rounded
-    u, v, rest = _split_by_end(request.edges, request.dtype if narrow else request.wide)
+    u, v, rest = split_by_end(request.edges, request.dtype if narrow else request.wide)
     if rest or v is None:
         return None
     if u is None:
@@ -262,7 +122,7 @@ def sum_of_ends(request: Request) -> Plan | None:
 def edge_inputs_only(request: Request) -> Plan | None:
     r"""$\mathrm{reduce}_e \, d_e$ of arrays over the edges alone: `segment_reduce`."""
     e = request.edges
-    if not _is_edge_inputs_only(e):
+    if not is_edge_inputs_only(e):
         return None
 
     def run() -> Array:
@@ -270,7 +130,7 @@ def edge_inputs_only(request: Request) -> Plan | None:
         return segment_reduce(e.graph, values, request.reduce, impl=request.impl)
 
     found = Plan(f"segment_reduce({request.reduce}) of {e.text}", run)
-    return found if isinstance(e, EdgeInput) else _maybe_recomputed(request, found)
+    return found if isinstance(e, EdgeInput) else maybe_recomputed(request, found, [e])
 
 
 def factor_out_receivers(request: Request) -> Plan | None:
@@ -280,19 +140,70 @@ def factor_out_receivers(request: Request) -> Plan | None:
     if request.reduce not in ("sum", "mean") or not outside or len(outside) == len(own):
         return None
     features, wide = request.edges.features, request.wide
-    v = _multiply(*outside)
-    inside = _multiply(*(f for f in own if f not in outside))
+    v = multiply(*outside)
+    inside = multiply(*(f for f in own if f not in outside))
     found = plan(request._replace(edges=inside, dtype=wide))
 
     def run() -> Array:
         assert isinstance(v, NodeGather)
-        factor, total = (_broadcast_features(x, features, wide) for x in (v.x, found.run()))
+        factor, total = (broadcast_features(x, features, wide) for x in (v.x, found.run()))
         # A receiver without edges gets 0, also where its factor is infinite.
         degree = request.edges.graph.in_degrees.reshape(-1, *(1,) * len(features))
         factor = jnp.where(degree > 0, factor, jnp.zeros_like(factor))
         return (factor * total).astype(request.dtype)
 
-    return Plan(f"{v.text} * [{found.text}]", run)
+    return Plan(f"{v.text} * [{found.text}]", run, found.notes)
+
+
+def normalize_on_nodes(request: Request) -> Plan | None:
+    r"""$\sum_e \frac{m_e}{R_i} x_j = \frac{1}{R_i} \sum_e m_e x_j$ with the reduction $R$ of the
+    receiver's edges: no normalized weights on the edges.
+
+    Where $m$ is of one end or given: else it is computed once, on the edges.
+    """
+    own = list(factors(request.edges))
+    divided = [f for f in own if isinstance(f, SegmentNormalize) and f.method != "softmax"]
+    if request.reduce not in ("sum", "mean") or len(divided) != 1 or len(own) == 1:
+        return None
+    (normalized,) = divided
+    weight, graph, features = normalized.operand, normalized.graph, request.edges.features
+    if not isinstance(weight, NodeGather) and not is_edge_inputs_only(weight):
+        return None
+    wide = request.wide
+    inside = multiply(*(weight if f is normalized else f for f in own))
+    total = _fused(request._replace(edges=inside, dtype=wide))
+    assert normalized.method != "softmax"
+    parts = request._replace(edges=weight, reduce=normalized.method, dtype=wide)
+    divisor = _fused(parts)
+    if total is None or divisor is None or inside.features != features:
+        return None
+
+    def run() -> Array:
+        over, under = (broadcast_features(p.run(), features, wide) for p in (total, divisor))
+        # A receiver without edges gets 0, and its divisor no gradient.
+        degree = graph.in_degrees.reshape(-1, *(1,) * len(features))
+        return (over / jnp.where(degree > 0, under, jnp.ones_like(under))).astype(request.dtype)
+
+    notes = merged(total.notes, divisor.notes)
+    return Plan(f"[{total.text}] / [{divisor.text}]", run, notes)
+
+
+def sum_over_kernels(request: Request) -> Plan | None:
+    r"""$\sum_e \sum_k w_{ek} x_{ek} = \sum_k \sum_e w_{ek} x_{ek}$: the inner sum on the nodes."""
+    e = request.edges
+    if not isinstance(e, Applied) or e.name != "weighted_sum":
+        return None
+    if request.reduce not in ("sum", "mean"):
+        return None
+    product = multiply(*e.operands)
+    found = _fused(request._replace(edges=product, dtype=request.wide))
+    if found is None or len(product.features) != len(e.features) + 1:
+        return None
+
+    def run() -> Array:
+        return jnp.sum(found.run(), axis=1).astype(request.dtype)
+
+    return Plan(f"sum over kernels of [{found.text}]", run, found.notes)
 
 
 def term_by_term(request: Request) -> Plan | None:
@@ -307,19 +218,24 @@ def term_by_term(request: Request) -> Plan | None:
     plans = [plan for plan in found if plan is not None]
 
     def run() -> Array:
-        values = [_broadcast_features(plan.run(), features, wide) for plan in plans]
+        values = [broadcast_features(plan.run(), features, wide) for plan in plans]
         signed = (v if sign > 0 else -v for v, (sign, _) in zip(values, own, strict=True))
         return functools.reduce(operator.add, signed).astype(request.dtype)
 
     signs = ("-" if sign < 0 else "+" for sign, _ in own)
     text = " ".join(f"{s} [{p.text}]" for s, p in zip(signs, plans, strict=True))
-    return Plan(text.removeprefix("+ "), run)
+    return Plan(text.removeprefix("+ "), run, merged(*(p.notes for p in plans)))
 
 
 RULES: list[Rule] = [
     factor_out_receivers,
+    normalize_on_nodes,
     additive_attention,
     dot_product_attention,
+    gatv2,
+    mean_of_attention,
+    gaussian_mixture,
+    sum_over_kernels,
     weighted_rows,
     sum_of_ends,
     edge_inputs_only,
@@ -347,68 +263,5 @@ def defer_linear(request: Request) -> Plan | None:
         return None
     found = plan(request._replace(edges=inner, dtype=request.wide))
     text = template.format(f"[{found.text}]")
-    return Plan(text, lambda: e.function(found.run()).astype(request.dtype))
-
-
-def _match_weighted_rows(request: Request) -> tuple[Edges | None, NodeGather] | None:
-    """Rows of the senders times a weight of the edge, or of each of its first axes."""
-    e = request.edges
-    own = list(factors(e))
-    rows = [f for f in own if isinstance(f, NodeGather) and f.sender]
-    rest = [f for f in own if f not in rows]
-    if not rows:
-        return None
-    x = _multiply(*rows)
-    assert isinstance(x, NodeGather)
-    # A product of rows that were apart is not rounded for itself.
-    dtype = request.dtype if len(rows) == 1 else request.wide
-    x = node_gather(x.graph, x.x.astype(dtype), True, x.text)
-    if not rest:
-        return None, x
-    weight = _multiply(*rest)
-    if len(weight.features) == len(x.features) and weight.features[-1:] == (1,):
-        weight = apply("squeeze", lambda w: w[..., 0], [weight], template="{}")
-    return (weight, x) if weight.features == x.features[: len(weight.features)] else None
-
-
-def _multiply(*factors: Edges) -> Edges:
-    """The product. Of several factors it has the accumulation dtype, since any order must fit."""
-    if len(factors) == 1:
-        return factors[0]
-    wide = functools.reduce(jnp.promote_types, (accumulation_dtype(f.dtype) for f in factors))
-
-    def function(a: Array, b: Array) -> Array:
-        return binary(jnp.multiply, a.astype(wide), b.astype(wide))
-
-    def multiply(a: Edges, b: Edges) -> Edges:
-        return on_nodes(apply("*", function, [a, b], template="({} * {})"))
-
-    return functools.reduce(multiply, factors)
-
-
-def _split_by_end(e: Edges, dtype: np.dtype) -> tuple[Array | None, Array | None, list[Edges]]:
-    """`e` as a sum: the senders' terms, the receivers', both of `dtype`, and the rest."""
-    ends: dict[bool, Array] = {}
-    rest = []
-    for sign, term in terms(e):
-        signed = term if sign > 0 else -term
-        if not isinstance(term, NodeGather):
-            rest.append(signed)
-            continue
-        x = _broadcast_features(term.x if sign > 0 else -term.x, e.features, dtype)
-        ends[term.sender] = ends[term.sender] + x if term.sender in ends else x
-    return ends.get(True), ends.get(False), rest
-
-
-def _is_edge_inputs_only(e: Edges) -> bool:
-    if isinstance(e, Applied):
-        return all(map(_is_edge_inputs_only, e.operands))
-    if isinstance(e, SegmentNormalize | Dropout):
-        return _is_edge_inputs_only(e.operand)
-    return isinstance(e, EdgeInput)
-
-
-def _broadcast_features(x: Array, features: tuple[int, ...], dtype: np.dtype) -> Array:
-    """`x` with all feature axes, aligned from the first."""
-    x = x.reshape(x.shape + (1,) * (1 + len(features) - x.ndim))
-    return jnp.broadcast_to(x, (x.shape[0], *features)).astype(dtype)
+    notes = merged((f"on the nodes, after the {request.reduce}: {e.name}",), found.notes)
+    return Plan(text, lambda: e.function(found.run()).astype(request.dtype), notes)

@@ -111,6 +111,15 @@ class TrainConfig:
     out_heads: int = 0
     """Heads of the last layer, which are averaged; 0: the number of --heads."""
 
+    kernel_size: int = 3
+    """Gaussians of monet."""
+
+    dim: int = 2
+    """Coordinates of its edges, learned functions of the degrees at both ends."""
+
+    train_eps: bool = False
+    """Learn the weight of a node's own row, 1 + epsilon, in gin."""
+
     dropout: float = 0.5
     """Share of the hidden features dropped in training, and of the weights of an attention."""
 
@@ -451,6 +460,8 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "anneal_epochs": (1, 1 << 30, "a positive integer"),
     "heads": (1, 1024, "an integer from 1 to 1024"),
     "out_heads": (0, 1024, "an integer from 0 to 1024"),
+    "kernel_size": (1, 1024, "an integer from 1 to 1024"),
+    "dim": (1, 16, "an integer from 1 to 16"),
     "dropout": (0, _BELOW_1, "a number from 0 to less than 1"),
     "input_dropout": (0, _BELOW_1, "a number from 0 to less than 1"),
     "sample_size": (0, 4096, "an integer from 0 to 4096"),

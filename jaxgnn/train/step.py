@@ -35,6 +35,7 @@ from jaxgnn.train.task import Task, masked_accuracy, masked_loss, mean_loss
 _FLOAT16_LOSS_SCALE = 1024.0
 
 _SAMPLING = (GCN, GraphSAGE, SAGEEmbedding, GIN, MoNet)
+_OPTIONS_OF_A_MODEL = {"kernel_size": "monet", "dim": "monet", "train_eps": "gin"}
 SAMPLING_MODELS = tuple(name for name, model in MODELS.items() if issubclass(model, _SAMPLING))
 """The models whose layers aggregate a sample of the edges if asked to."""
 
@@ -333,6 +334,14 @@ def build_model(config: TrainConfig, in_features: int, num_classes: int, rngs: n
                 raise ConfigError(
                     f"{option(name)}: {config.model} has no attention heads, got {value}"
                 )
+    for name, owner in _OPTIONS_OF_A_MODEL.items():
+        value = getattr(config, name)
+        if config.model == owner:
+            arguments[name] = value
+        elif value != getattr(TrainConfig, name):
+            raise ConfigError(
+                f"{option(name)}: expected --model {owner} with it, got --model {config.model}"
+            )
     if config.samples:
         name = "sample_size" if config.sample_size else "sample_rate"
         check_samples(config.model, option(name))

@@ -24,11 +24,13 @@ from jaxgnn.algebra import (
     evaluate,
     explain,
     gather,
+    gaussian,
     leaky_relu,
     linear,
     recompute_edges,
     scatter,
     segment_normalize,
+    weighted_sum,
 )
 from jaxgnn.nn import GATConv
 from jaxgnn.ops._core import dropout_mask
@@ -64,6 +66,16 @@ def operands():
         "narrow": (2 * WIDTH, 3),
         "wide": (WIDTH, 6),
         "bias": (3,),
+        "r": (RECEIVERS, HEADS, 3),
+        "ends": (2 * WIDTH, 1),
+        "column": (6, 1),
+        "one": (1,),
+        "head_ends": (HEADS, 6),
+        "att": (HEADS, 3),
+        "mu": (HEADS, 3),
+        "inv": (HEADS, 3),
+        "centers": (3, WIDTH),
+        "scales": (3, WIDTH),
     }
     return {name: draw_array(rng, shape, "float32") for name, shape in shapes.items()}
 
@@ -71,7 +83,7 @@ def operands():
 def symbolic(graph, arrays):
     """The operands as values on edges: of the senders, the receivers, the edges."""
     given = dict(arrays)
-    ends = {"x": "u", "h": "u", "p": "u", "y": "v", "q": "v"}
+    ends = {"x": "u", "h": "u", "p": "u", "y": "v", "q": "v", "r": "v"}
     for name, array in arrays.items():
         if name in ends:
             given[name] = scatter(graph, **{ends[name]: array})
@@ -85,7 +97,7 @@ def dense(graph, arrays):
     senders, receivers = edges(graph)
     given = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
     given |= {name: given[name][senders] for name in "xhp"}
-    given |= {name: given[name][receivers] for name in "yq"}
+    given |= {name: given[name][receivers] for name in "yqr"}
     return SimpleNamespace(**given, receivers=receivers)
 
 
@@ -104,11 +116,12 @@ def softmax(scores, receivers):
     return out
 
 
-def shares(d):
-    out = 2 + d.w
-    for row in np.unique(d.receivers):
-        out[d.receivers == row] /= out[d.receivers == row].sum()
-    return out
+def leaky(x, slope=0.2):
+    return np.where(x > 0, x, slope * x)
+
+
+def gaussians(places, mu, inv):
+    return np.exp(-0.5 * (((places[:, None] - mu) * inv) ** 2).sum(-1))
 
 
 def attention(s, leave_out=False):
@@ -118,7 +131,55 @@ def attention(s, leave_out=False):
 
 def dense_attention(d):
     scores = d.p - d.q + d.b
-    return softmax(np.where(scores > 0, scores, 0.1 * scores), d.receivers)[..., None] * d.h
+    return softmax(leaky(scores, 0.1), d.receivers)[..., None] * d.h
+
+
+def gat_as_written(s):
+    """Velickovic et al., equation 3, of one head: the column's axis of 1 stays."""
+    return segment_normalize(leaky_relu(linear(concat(s.y, s.x), s.ends, s.one))) * s.x
+
+
+def gat_heads_as_written(s):
+    return segment_normalize(leaky_relu(dot(concat(s.r, s.h), s.head_ends))) * s.h
+
+
+def gatv2(s):
+    scores = dot(leaky_relu(s.h + s.r), s.att)
+    return dropout(segment_normalize(0.5 * scores + s.b), 0.4, KEY) * s.h
+
+
+def dense_gatv2(d):
+    scores = 0.5 * (leaky(d.h + d.r) * d.att).sum(-1) + d.b
+    return mask()[..., None] * softmax(scores, d.receivers)[..., None] * d.h
+
+
+def gatv2_of_one_head(s):
+    """Keys and values are one projection, written twice."""
+    ends = linear(s.x, s.wide) + linear(s.y, s.wide)
+    weights = segment_normalize(linear(leaky_relu(ends), s.column, s.one))
+    return weights * linear(s.x, s.wide)
+
+
+def dense_gatv2_of_one_head(d):
+    scores = leaky(d.x @ d.wide + d.y @ d.wide) @ d.column + d.one
+    return softmax(scores, d.receivers) * (d.x @ d.wide)
+
+
+def monet(s):
+    places = apply_edge(jnp.tanh, linear(concat(s.y, s.x), s.narrow, s.bias))
+    return weighted_sum(gaussian(places, s.mu, s.inv), s.h)
+
+
+def dense_monet(d):
+    places = np.tanh(np.concatenate([d.y, d.x], 1) @ d.narrow + d.bias)
+    return (gaussians(places, d.mu, d.inv)[..., None] * d.h).sum(1)
+
+
+def divided(weights, d, reduce):
+    out = np.array(weights)
+    for row in np.unique(d.receivers):
+        out[d.receivers == row] /= getattr(np, reduce)(out[d.receivers == row], axis=0)
+    return out
 
 
 @functools.cache
@@ -196,6 +257,67 @@ CASES = {
         lambda s: segment_normalize(0.5 * dot(s.x, s.y) + s.w) * s.x,
         lambda d: softmax(0.5 * (d.x * d.y).sum(1) + d.w, d.receivers)[:, None] * d.x,
     ),
+    "mean of an attention": (
+        ("mean",),
+        "[gat_attention of u] / degree",
+        attention,
+        dense_attention,
+    ),
+    "GAT as written": (
+        ("sum",),
+        "gat_attention of u",
+        gat_as_written,
+        lambda d: softmax(leaky(np.concatenate([d.y, d.x], 1) @ d.ends + d.one), d.receivers) * d.x,
+    ),
+    "GAT's heads as written": (
+        ("sum",),
+        "gat_attention of u",
+        gat_heads_as_written,
+        lambda d: (
+            softmax(leaky((np.concatenate([d.r, d.h], -1) * d.head_ends).sum(-1)), d.receivers)[
+                ..., None
+            ]
+            * d.h
+        ),
+    ),
+    "GATv2": (("sum",), "gatv2_attention of u", gatv2, dense_gatv2),
+    "GATv2 of one head": (
+        ("sum",),
+        "gatv2_attention of linear(u)",
+        gatv2_of_one_head,
+        dense_gatv2_of_one_head,
+    ),
+    "MoNet": (
+        ("sum", "mean"),
+        "gaussian_spmm({}) of u under gaussian(tanh((linear(v) + linear(u))))",
+        monet,
+        dense_monet,
+    ),
+    "Gaussians of the edges": (
+        ("mean",),
+        "gaussian_spmm(mean) of <lambda>(u) under gaussian(e)",
+        lambda s: gaussian(s.z, s.centers, s.scales) * apply_edge(lambda x: x[:, None], s.x),
+        lambda d: gaussians(d.z, d.centers, d.scales)[..., None] * d.x[:, None],
+    ),
+    "weights by kernel": (
+        ("sum",),
+        "sum over kernels of [spmm(sum) of u weighted by e]",
+        lambda s: weighted_sum(s.b, s.h),
+        lambda d: (d.b[..., None] * d.h).sum(1),
+    ),
+    "normalized by the mean": (
+        ("sum",),
+        "[spmm(sum) of u weighted by exp(e), recomputed in backward] / "
+        "[segment_reduce(mean) of exp(e), recomputed in backward]",
+        lambda s: segment_normalize(apply_edge(jnp.exp, s.w), "mean") * s.x,
+        lambda d: divided(np.exp(d.w), d, "mean")[:, None] * d.x,
+    ),
+    "normalized by the minimum": (
+        ("mean",),
+        "[spmm(mean) of (exp(u) * u)] / [spmm(min) of exp(u)]",
+        lambda s: segment_normalize(apply_edge(jnp.exp, s.p), "min") * s.h,
+        lambda d: divided(np.exp(d.p), d, "min")[..., None] * d.h,
+    ),
     "weights of an expression": (
         ("sum",),
         "spmm(sum) of u weighted by dot(u, v), recomputed in backward",
@@ -206,7 +328,7 @@ CASES = {
         ("sum",),
         "segment_reduce(sum) of normalize by sum((2 + e)), recomputed in backward",
         lambda s: segment_normalize(2 + s.w, "sum"),
-        shares,
+        lambda d: divided(2 + d.w, d, "sum"),
     ),
     "any function": (
         ("max",),
@@ -245,7 +367,8 @@ def test_a_rule_gives_what_its_messages_add_up_to(name, graph, results):
     on_edges = messages(dense(graph, operands()))
     for reduce, out in zip(reduces, outputs, strict=True):
         close(out, reduced(graph, on_edges, reduce))
-        assert explain(expression(symbolic(graph, operands())), reduce) == planned.format(reduce)
+        text = explain(expression(symbolic(graph, operands())), reduce)
+        assert text.splitlines()[0] == planned.format(reduce)
     close(plain, reduced(graph, on_edges, reduces[0]))
 
     def loss(arrays):
@@ -272,13 +395,20 @@ def test_fused_layers_run_as_one_call_and_form_nothing_on_the_edges(graph):
         s = symbolic(graph, arrays)
         scores = leaky_relu(s.p + s.q)
         theta = linear(concat(s.y, s.x - s.y), s.narrow)
-        return gather(segment_normalize(scores) * s.h, fuse=fuse), gather(theta, "max", fuse=fuse)
+        written = [gat_as_written(s), gat_heads_as_written(s), gatv2_of_one_head(s), monet(s)]
+        messages = [segment_normalize(scores) * s.h, *written]
+        return *(gather(m, fuse=fuse) for m in messages), gather(theta, "max", fuse=fuse)
 
     def loss(arrays, graph, fuse):
         return sum(jnp.sum(out**2) for out in layers(arrays, graph, fuse))
 
     forward = jax.jit(layers, static_argnums=2).lower(arrays, graph, True).as_text()
-    assert re.findall(r"@(jaxgnn_\w+)\(", forward) == ["jaxgnn_gat_attention", "jaxgnn_spmm"]
+    assert re.findall(r"@(jaxgnn_\w+)\(", forward) == [
+        *3 * ["jaxgnn_gat_attention"],
+        "jaxgnn_pair_attention",
+        "jaxgnn_gaussian_spmm",
+        "jaxgnn_spmm",
+    ]
     gradient = jax.jit(jax.grad(loss), static_argnums=2)
     backward = {fuse: gradient.lower(arrays, graph, fuse).as_text() for fuse in (True, False)}
     assert not arrays_of_the_edges(graph, forward) + arrays_of_the_edges(graph, backward[True])
@@ -312,6 +442,61 @@ def test_what_no_rule_fits_keeps_nothing_on_the_edges(graph):
     assert kept[recompute_edges].count(on_edges) == 1
     assert (SENDERS, WIDTH) in kept[recompute_edges]  # apply_vertex's, beside the argument
     assert kept[names].count(on_edges) > 1
+
+
+def test_what_costs_much_to_recompute_is_kept(graph):
+    """A product with a matrix is, elementwise functions of it are not."""
+    wide, rng = 16, np.random.default_rng(5)
+    rows = {"x": SENDERS, "y": RECEIVERS, "z": NUM_EDGES, "kernel": wide}
+    arrays = {n: draw_array(rng, (size, wide), "float32") for n, size in rows.items()}
+    mlp = nnx.Sequential(
+        nnx.Linear(wide, wide, rngs=nnx.Rngs(0)), nnx.relu, nnx.Linear(wide, wide, rngs=nnx.Rngs(1))
+    )
+
+    def projected(arrays):
+        u, z = scatter(graph, arrays["x"]), edge_values(graph, arrays["z"])
+        return apply_edge(jnp.tanh, linear(apply_edge(jnp.sin, u + z), arrays["kernel"]))
+
+    def by_module(arrays):
+        return apply_edge(jnp.sin, apply_edge(mlp, projected(arrays)))
+
+    def by_dot(arrays):
+        u, v = scatter(graph, arrays["x"], arrays["y"])
+        return apply_edge(jnp.tanh, dot(u, v)) * edge_values(graph, arrays["z"])
+
+    def kept(expression, **options):
+        """Values on the edges, beside `z`."""
+        shapes = residuals(lambda arrays: gather(expression(arrays), "max", **options), arrays)
+        return sum(shape[:1] == (NUM_EDGES,) for shape in shapes) - 1
+
+    size = 4 * NUM_EDGES * wide
+    assert kept(projected) == 1
+    assert [kept(projected, budget=budget) for budget in (0, size - 1, size)] == [0, 0, 1]
+    assert kept(projected, budget=100 * size) > 1
+    assert kept(projected, recompute=True) == 0
+    assert kept(projected, recompute=False) > 1
+    assert kept(by_module) == 3
+    assert kept(by_dot) == 1
+    text = explain(projected(arrays), "max").splitlines()
+    assert text[1:] == [
+        "  kept if a derivative needs it: linear(sin((u + e))), 2,624 bytes, 8 operations a byte"
+    ]
+    assert explain(projected(arrays), "max", budget=8).splitlines()[1:] == [
+        "  within a budget of 8 bytes"
+    ]
+
+    @jax.jit
+    def gradients(arrays):
+        def of(**options):
+            def loss(arrays):
+                return jnp.sum(jnp.sin(gather(by_module(arrays), "max", **options)))
+
+            return jax.grad(loss)(arrays)
+
+        return of(), of(recompute=False)
+
+    for ours, stored in zip(*map(jax.tree.leaves, gradients(arrays)), strict=True):
+        close(ours, stored)
 
 
 def test_transformations_of_what_no_rule_fits(graph):
@@ -388,7 +573,7 @@ def test_masked_scores_have_no_weight_fused_or_not(graph):
     receivers = edges(graph)[1]
     mask = jnp.asarray(np.where((receivers < 2) | (np.arange(NUM_EDGES) % 3 == 0), -np.inf, 0))
     weights = segment_normalize(edge_values(graph, b + mask.astype(jnp.float32)))
-    assert explain(weights * scatter(graph, x)) == "gat_attention of u"
+    assert explain(weights * scatter(graph, x)).startswith("gat_attention of u\n")
     message = weights * scatter(graph, x)
     fused, plain = jax.jit(lambda: [gather(message, fuse=fuse) for fuse in (True, False)])()
     close(fused, plain)
@@ -457,8 +642,19 @@ def bad_calls():
         "dtypes": (lambda: u + half, TypeError, "equal dtypes"),
         "reduce": (lambda: gather(u, "median"), ValueError, "reduce: .* got 'median'"),
         "impl": (lambda: explain(u, impl="cuda"), ValueError, "impl"),
+        "recompute": (lambda: gather(u, recompute="all"), ValueError, "recompute: .* got 'all'"),
+        "budget": (lambda: gather(u, budget=-1), ValueError, "budget: .* got -1"),
+        "budget alone": (lambda: gather(u, recompute=True, budget=1), ValueError, "budget: .*True"),
+        "vector": (lambda: dot(u, jnp.ones(4)), ValueError, r"dot: .*\(3,\) of a row, got \(4,\)"),
+        "gaussian": (lambda: gaussian(u, x[:, :2], x[:, :2]), ValueError, r"mu: .*\(4, 2\)"),
+        "inv_sigma": (lambda: gaussian(u, x, x[:3]), ValueError, r"inv_sigma: .*\(4, 3\)"),
+        "kernels": (
+            lambda: weighted_sum(u, edge_values(graph, z[:, :2])),
+            ValueError,
+            r"weighted_sum: .*\(3,\) and \(2,\)",
+        ),
         "gather": (lambda: gather(x), TypeError, "edges: expected values on edges"),
-        "method": (lambda: segment_normalize(u, "mean"), ValueError, "method: .* got 'mean'"),
+        "method": (lambda: segment_normalize(u, "std"), ValueError, "method: .* got 'std'"),
         "kernel": (lambda: linear(u, x), ValueError, r"kernel: .*\(3, out_features\)"),
         "bias": (lambda: linear(u, jnp.ones((3, 2)), jnp.ones(3)), ValueError, r"bias: .*\(2,\)"),
         "concat": (lambda: concat(u, edge_values(graph, z[:, 0])), ValueError, "concat: .*last"),

@@ -11,6 +11,7 @@ from jaxgnn import Graph
 from jaxgnn.algebra import (
     apply_edge,
     concat,
+    dot,
     edge_values,
     explain,
     gather,
@@ -107,7 +108,9 @@ def test_parts_of_a_sum_are_not_rounded_to_16_bits(name, dtype, many):
             return jnp.sum(out.astype(jnp.float32)) * factor, out
 
         arrays = {name: jnp.asarray(value, dtype) for name, value in values.items()}
-        assert options or explain(message(arrays), reduce) == planned.format(reduce)
+        if not options:
+            text = explain(message(arrays), reduce).splitlines()[0]
+            assert text == planned.format(reduce)
         return jax.jit(jax.grad(loss, has_aux=True))(arrays)
 
     for reduce in ("sum", "mean", *(["max"] if "terms" in name else [])):
@@ -131,6 +134,8 @@ UNUSED = {
     "of two of one end": lambda u, v, k: u * apply_edge(jnp.sqrt, u),
     "linear": lambda u, v, k: apply_edge(jnp.sin, linear(concat(v, u - v), k)),
     "attention": lambda u, v, k: segment_normalize(leaky_relu(u + v)) * apply_edge(jnp.sqrt, u),
+    "normalized": lambda u, v, k: segment_normalize(apply_edge(jnp.sqrt, u), "mean") * u,
+    "gatv2": lambda u, v, k: segment_normalize(dot(leaky_relu(u + v), k[:3, 0])) * u,
     "scores": lambda u, v, k: segment_normalize(apply_edge(jnp.log, u) - 2 * v) * u,
 }
 

@@ -373,6 +373,29 @@ def test_heads_need_a_model_with_attention():
         build(dataclasses.replace(SMALL, model="gatv3"), task)
 
 
+def test_options_of_one_model():
+    """MoNet's Gaussians and coordinates, in the settings of Zhang et al., and GIN's epsilon."""
+    dataset = toy()
+    task = Task.from_dataset(dataset, dataset.split(0))
+
+    def shapes(**options):
+        params = build(dataclasses.replace(SMALL, **options).check(), task)[1].params
+        leaves = jax.tree_util.tree_leaves_with_path(params)
+        return {jax.tree_util.keystr(p, simple=True, separator="/"): x.shape for p, x in leaves}
+
+    for kernels, dim in [(3, 2), (3, 3), (2, 1)]:
+        found = shapes(model="monet", kernel_size=kernels, dim=dim)
+        assert {s for name, s in found.items() if "/mu" in name} == {(kernels, dim)}
+    learned = shapes(model="gin", train_eps=True)
+    assert () in learned.values() and () not in shapes(model="gin").values()
+    with pytest.raises(ConfigError, match=r"--kernel-size: expected --model monet .* gcn"):
+        shapes(kernel_size=2)
+    with pytest.raises(ConfigError, match="--dim: expected an integer from 1 to 16, got 17"):
+        shapes(model="monet", dim=17)
+    with pytest.raises(ConfigError, match=r"--train-eps: expected --model gin .* gcn"):
+        shapes(train_eps=True)
+
+
 # Whole runs.
 
 

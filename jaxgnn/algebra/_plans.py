@@ -1,0 +1,215 @@
+"""What a rule gets and gives, and what rules share: products of rows and weights, sums by end."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.platform import Impl
+from jaxgnn.algebra import _cost
+from jaxgnn.algebra._edges import (
+    Applied,
+    Dropout,
+    EdgeInput,
+    Edges,
+    NodeGather,
+    SegmentNormalize,
+    apply,
+    binary,
+    node_gather,
+)
+from jaxgnn.algebra._hoist import factors, on_nodes, terms
+from jaxgnn.algebra._operators import dot_with_vector
+from jaxgnn.algebra._reference import on_edges, recompute_edges, recomputed
+from jaxgnn.ops._aggregation.spmm import Reduce
+
+Recompute = bool | Literal["cost"]
+
+
+class Request(NamedTuple):
+    """A gather: the expression, the reduction, the result's dtype, and `gather`'s options.
+
+    `dtype` is that of `edges`, except for a sum (or mean) that is a part of the result: that one
+    has the accumulation dtype. In 16 bits it would lose the digits that remain when parts cancel,
+    or overflow float16.
+    """
+
+    edges: Edges
+    reduce: Reduce
+    dtype: np.dtype
+    recompute: Recompute
+    budget: int | None
+    impl: Impl
+
+    def values(self, edges: Edges) -> Array:
+        """An expression's values on the edges."""
+        return on_edges(edges, self.impl, fuse=True)
+
+    @property
+    def wide(self) -> np.dtype:
+        """The dtype of the parts of the result."""
+        return accumulation_dtype(self.dtype)
+
+
+class Plan(NamedTuple):
+    """A description of what runs, a function that runs it, and what else was rewritten."""
+
+    text: str
+    run: Callable[[], Array]
+    notes: tuple[str, ...] = ()
+
+
+Rule = Callable[[Request], Plan | None]
+
+
+def merged(*notes: tuple[str, ...]) -> tuple[str, ...]:
+    """Each note once."""
+    return tuple(dict.fromkeys(note for some in notes for note in some))
+
+
+def node_texts(e: Edges) -> list[str]:
+    """The rows of nodes that an expression gathers, each once."""
+    if isinstance(e, NodeGather):
+        return [e.text]
+    parts: tuple[Edges, ...] = ()
+    if isinstance(e, Applied):
+        parts = e.operands
+    elif isinstance(e, SegmentNormalize | Dropout):
+        parts = (e.operand,)
+    return list(dict.fromkeys(text for part in parts for text in node_texts(part)))
+
+
+def maybe_recomputed(request: Request, plan: Plan, evaluated: Sequence[Edges]) -> Plan:
+    """The plan, whose backward pass recomputes the evaluated expressions, or some of them."""
+    if not request.recompute:
+        return plan._replace(text=f"{plan.text}, stored for backward")
+    policy, notes = recompute_policy(request, evaluated)
+    run = functools.partial(recomputed, plan.run, policy)
+    text = f"{plan.text}, recomputed in backward"
+    return plan._replace(text=text, run=run, notes=merged(plan.notes, notes))
+
+
+def recompute_policy(
+    request: Request, evaluated: Sequence[Edges]
+) -> tuple[_cost.Policy, tuple[str, ...]]:
+    """What is stored for the backward pass, and notes of it."""
+    if request.recompute is True:
+        return recompute_edges, ()
+    candidates = _cost.candidates(evaluated)
+    threshold = _cost.threshold(candidates, request.budget)
+    notes = [
+        f"kept if a derivative needs it: {c.text}, {c.nbytes:,} bytes, "
+        f"{c.cost:.3g} operations a byte"
+        for c in candidates
+        if c.cost > threshold
+    ]
+    if request.budget is not None:
+        notes.append(f"within a budget of {request.budget:,} bytes")
+    return _cost.policy(request.edges.graph.num_edges, threshold), tuple(notes)
+
+
+def match_weighted_rows(request: Request) -> tuple[Edges | None, NodeGather] | None:
+    """Rows of the senders times a weight of the edge, or of each of its first axes."""
+    e = request.edges
+    own = list(factors(e))
+    rows = [f for f in own if isinstance(f, NodeGather) and f.sender]
+    rest = [f for f in own if f not in rows]
+    if not rows:
+        return None
+    x = multiply(*rows)
+    assert isinstance(x, NodeGather)
+    # A product of rows that were apart is not rounded for itself.
+    dtype = request.dtype if len(rows) == 1 else request.wide
+    if x.dtype != dtype:  # else the array itself, which rules compare by identity
+        x = node_gather(x.graph, x.x.astype(dtype), True, x.text)
+    if not rest:
+        return None, x
+    weight = multiply(*rest)
+    if len(weight.features) == len(x.features) and weight.features[-1:] == (1,):
+        weight = squeeze(weight)
+    return (weight, x) if weight.features == x.features[: len(weight.features)] else None
+
+
+def squeeze(e: Edges, *, shift_free: bool = False) -> Edges:
+    """`e` without its last feature axis, of size 1; rules see what is computed without it, too.
+
+    With `shift_free` a constant that is added does not matter, as before a softmax.
+    """
+    features = e.features[:-1]
+    if isinstance(e, NodeGather):
+        return dataclasses.replace(e, features=features, x=e.x[..., 0])
+    if isinstance(e, EdgeInput):
+        return dataclasses.replace(e, features=features, values=e.values[..., 0])
+    if isinstance(e, SegmentNormalize):
+        operand = squeeze(e.operand, shift_free=e.method == "softmax")
+        return dataclasses.replace(e, features=features, operand=operand)
+    if isinstance(e, Dropout):
+        return dataclasses.replace(e, features=features, operand=squeeze(e.operand))
+    assert isinstance(e, Applied)
+    if e.name in ("leaky_relu", "scale", "with scalar"):
+        return dataclasses.replace(e, features=features, operands=(squeeze(e.operands[0]),))
+    if e.name == "linear":
+        kernel, bias = e.parameters
+        (inner,) = e.operands
+        out = dot_with_vector(inner, jnp.broadcast_to(kernel[:, 0], inner.features))
+        out = dataclasses.replace(out, template=e.template)
+        if bias is None or shift_free:
+            return out
+        return apply("with scalar", lambda x: x + bias.astype(x.dtype), [out], template="{}")
+    if e.name in ("+", "-", "*", "/") and len({operand.dtype for operand in e.operands}) == 1:
+        axes, free = len(e.features), shift_free and e.name in ("+", "-")
+        operands = (
+            squeeze(o, shift_free=free) if len(o.features) == axes else o for o in e.operands
+        )
+        return dataclasses.replace(e, features=features, operands=tuple(operands))
+    return apply("squeeze", lambda x: x[..., 0], [e], template="{}")
+
+
+def multiply(*factors: Edges) -> Edges:
+    """The product. Of several factors it has the accumulation dtype, since any order must fit."""
+    if len(factors) == 1:
+        return factors[0]
+    wide = functools.reduce(jnp.promote_types, (accumulation_dtype(f.dtype) for f in factors))
+
+    def function(a: Array, b: Array) -> Array:
+        return binary(jnp.multiply, a.astype(wide), b.astype(wide))
+
+    def product(a: Edges, b: Edges) -> Edges:
+        return on_nodes(apply("*", function, [a, b], template="({} * {})"))
+
+    return functools.reduce(product, factors)
+
+
+def split_by_end(e: Edges, dtype: np.dtype) -> tuple[Array | None, Array | None, list[Edges]]:
+    """`e` as a sum: the senders' terms, the receivers', both of `dtype`, and the rest."""
+    ends: dict[bool, Array] = {}
+    rest = []
+    for sign, term in terms(e):
+        signed = term if sign > 0 else -term
+        if not isinstance(term, NodeGather):
+            rest.append(signed)
+            continue
+        x = broadcast_features(term.x if sign > 0 else -term.x, e.features, dtype)
+        ends[term.sender] = ends[term.sender] + x if term.sender in ends else x
+    return ends.get(True), ends.get(False), rest
+
+
+def is_edge_inputs_only(e: Edges) -> bool:
+    if isinstance(e, Applied):
+        return all(map(is_edge_inputs_only, e.operands))
+    if isinstance(e, SegmentNormalize | Dropout):
+        return is_edge_inputs_only(e.operand)
+    return isinstance(e, EdgeInput)
+
+
+def broadcast_features(x: Array, features: tuple[int, ...], dtype: np.dtype) -> Array:
+    """`x` with all feature axes, aligned from the first."""
+    x = x.reshape(x.shape + (1,) * (1 + len(features) - x.ndim))
+    return jnp.broadcast_to(x, (x.shape[0], *features)).astype(dtype)
