@@ -1,10 +1,11 @@
-r"""Transforms of a graph and its edge weights: self-loops, symmetry, normalization, node order.
+r"""Transforms of a graph and its edge weights, and features of nodes and edges from the graph.
 
 They run on the host, once, outside `jax.jit`. Each takes `(graph, weights)` with the weights in
 the graph's edge order, not the user's (`Graph.sort_edge_data`), `[E]` or `[E, ...]`, and returns
 `(graph, weights)`; no weights stay none. `edge_permutation` of the result still names the user's
 edges: -1 for an edge that a transform added, the first of them for one that it merged. Weights may
-be traced, and are differentiable; the graph may not be traced.
+be traced, and are differentiable; the graph may not be traced. Features (`degree_features`,
+`laplacian_pe`, `random_walk_pe`, `cartesian`, `distance`) are NumPy arrays.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Float, Int, Shaped
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
 from jaxgnn._core.arguments import check_fill_value
 from jaxgnn._core.checks import choice
@@ -25,6 +26,12 @@ from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import _csr, _edge_data, _edge_list, _ordered_sum
 from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._edge_data import Reduce
+from jaxgnn.graph._encodings import degree_features as degree_features
+from jaxgnn.graph._encodings import laplacian_pe as laplacian_pe
+from jaxgnn.graph._encodings import random_walk_pe as random_walk_pe
+from jaxgnn.graph._geometry import cartesian as cartesian
+from jaxgnn.graph._geometry import distance as distance
+from jaxgnn.graph._geometry import radius_graph as radius_graph
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._links import LinkPart, LinkSplit, link_split
 
@@ -402,6 +409,69 @@ def permute_nodes(
     return _rebuild(graph, new[senders], new[receivers], values, _edge_numbers(senders.size))
 
 
+# Parts of a graph.
+
+
+def subgraph(
+    graph: Graph,
+    nodes: Int[ArrayLike, " kept"] | Bool[ArrayLike, " num_nodes"],
+    weights: Shaped[ArrayLike, "num_edges ..."] | None = None,
+) -> Weighted:
+    """The edges among some nodes: the new node $i$ is the old node `nodes[i]`.
+
+    PyG's `torch_geometric.utils.subgraph` with `relabel_nodes=True`. What belongs to nodes follows
+    as `features[nodes]`. `weights` are in the graph's edge order, not the user's
+    (`Graph.sort_edge_data`).
+
+    Args:
+        graph: a square graph.
+        nodes: different numbers of nodes, or a mask of them.
+        weights: of the edges.
+
+    Raises:
+        ValueError: the graph is rectangular, `nodes` are none of it, or the weights are not of its
+            edges.
+    """
+    senders, receivers, values = _host(graph, weights, square=True)
+    chosen = np.asarray(nodes)
+    if chosen.dtype == np.bool_ and chosen.shape == (graph.num_receivers,):
+        chosen = np.flatnonzero(chosen)
+    chosen = _edge_list.as_indices(chosen, "nodes")
+    if chosen.size and not 0 <= chosen.min() <= chosen.max() < graph.num_receivers:
+        raise ValueError(
+            f"nodes: expected numbers from 0 to {graph.num_receivers - 1}, got {chosen.min()} to "
+            f"{chosen.max()}"
+        )
+    new = np.full(graph.num_receivers, -1, np.int32)
+    new[chosen] = np.arange(chosen.size, dtype=np.int32)
+    if np.count_nonzero(new >= 0) != chosen.size:
+        raise ValueError("nodes: expected different numbers, got one of them twice")
+    keep = np.flatnonzero((new[senders] >= 0) & (new[receivers] >= 0))
+    ends = new[senders[keep]], new[receivers[keep]]
+    return _rebuild(graph, *ends, values, keep, counts={"num_nodes": chosen.size})
+
+
+def largest_component(graph: Graph) -> tuple[Graph, Int[np.ndarray, " kept"]]:
+    """The weakly connected component with the most nodes; of several, that of the lowest node.
+
+    PyG's `LargestConnectedComponents`.
+
+    Returns:
+        The graph, and the old number of each of its nodes, ascending. What belongs to nodes
+        follows as `features[nodes]`; weights by `subgraph(graph, nodes, weights)`.
+
+    Raises:
+        ValueError: the graph is rectangular.
+    """
+    import scipy.sparse.csgraph
+
+    _host(graph, None, square=True)
+    _, component = scipy.sparse.csgraph.connected_components(graph.to_scipy(), connection="weak")
+    nodes = np.flatnonzero(component == np.bincount(component).argmax()) if component.size else []
+    nodes = np.asarray(nodes, np.int32)
+    return subgraph(graph, nodes)[0], nodes
+
+
 # Between the device and the host.
 
 
@@ -451,13 +521,15 @@ def _rebuild(
     values: Values | None,
     sources: np.ndarray,
     fill_value: float = 1.0,
+    *,
+    counts: dict[str, Any] | None = None,
 ) -> Weighted:
-    """Graph of new edges between the same nodes.
+    """Graph of new edges between the same nodes, or between as many as `counts` says.
 
     `sources[e]` is the old edge that the new edge e comes from, or -1; weights and the user's
     edge numbers are taken from there.
     """
-    csr = _csr.build(senders, receivers, **_counts(graph))
+    csr = _csr.build(senders, receivers, **(counts or _counts(graph)))
     order = csr.edge_permutation
     assert order is not None
     sources = sources[order]

@@ -14,7 +14,15 @@ pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), rea
 FILES = 200
 
 
-@pytest.mark.parametrize("reader", READERS)
+# The others run apart, to keep the tests of the README short.
+SHORT = ("edge_list", "matrix_market", "planetoid", "shchur", "heterophilous", "graphsaint")
+SHORT += ("graphsaint_multilabel", "reddit", "ogb", "ogb_edges", "tables")
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [name if name in SHORT else pytest.param(name, marks=pytest.mark.system) for name in READERS],
+)
 def test_mutated_files(tmp_path, request, reader):
     seed = int(request.config.option.hypothesis_seed or 0)  # a new one in every run of CI
     options = Options(reader, FILES, seed, workers=1, seconds=60.0, failures=tmp_path)

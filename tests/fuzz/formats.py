@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.io
 import scipy.sparse
 
 from jaxgnn import data
@@ -108,6 +109,105 @@ def _planetoid(rng: np.random.Generator) -> Files:
     return files | {"ind.small.test.index": ids.encode()}
 
 
+def _named_edges(rng: np.random.Generator) -> Files:
+    text = "".join(f"n{a}\tm {b}\t{a / 7}\n" for a, b in _edges(rng)).encode()
+    ids = "".join(f"{a};{b};-1.5e3\n" for a, b in _edges(rng))
+    header = f"\ufeffsource;target;w\r\n{ids}".encode()
+    return {"a.tsv": text, "b.csv": header, "packed.tsv.gz": gzip.compress(text, mtime=0)}
+
+
+def _label_sets(rng: np.random.Generator) -> Files:
+    edges = "".join(f"{a} {b}\n" for a, b in _edges(rng))
+    sets = "".join(f"{' '.join(map(str, rng.integers(0, 20, 5)))}\n" for _ in range(6))
+    return {"a.ungraph": f"{edges}{_NODES - 1} 0\n".encode(), "a.cmty": sets.encode()}
+
+
+def _meshes(rng: np.random.Generator) -> Files:
+    points = "\n".join(f"{x:.3f} {y:.3f} {z:.3f}" for x, y, z in rng.normal(size=(40, 3)))
+    faces = rng.integers(0, 40, (60, 3))
+    off = "\n".join(["OFF", "40 60 0", points, *(f"3 {a} {b} {c}" for a, b, c in faces), ""])
+    vertices = "\n".join(f"v {line}" for line in points.split("\n"))
+    obj = "\n".join([vertices, *(f"f {a + 1}/1 {b + 1} -{c + 1}" for a, b, c in faces), ""])
+    return {"a.off": off.encode(), "b.obj": obj.encode()}
+
+
+def _points(rng: np.random.Generator) -> Files:
+    points, stream = rng.normal(size=(90, 3)), io.BytesIO()
+    np.save(stream, points.reshape(3, 30, 3))
+    arrays = dict(
+        coords=points.astype(np.float32),
+        ptr=np.array([0, 20, 20, 60, 90]),
+        label=np.array([0, 1, 0, 1]),
+        class_names=np.array(["a", "b"]),
+        test_mask=np.array([True, False, False, False]),
+    )
+    files = {"a.npz": _npz(arrays, np.savez_compressed), "b.npz": _npz(arrays, np.savez)}
+    return {**files, "c.npy": stream.getvalue()}
+
+
+def _scipy(rng: np.random.Generator) -> Files:
+    matrix = scipy.sparse.random_array((_NODES, _NODES), density=0.1, rng=rng)
+    files = {}
+    for kind in ("csr", "csc", "coo"):
+        scipy.sparse.save_npz(stream := io.BytesIO(), matrix.asformat(kind), kind == "csc")
+        files[f"{kind}.npz"] = stream.getvalue()
+    return files
+
+
+def _mat(rng: np.random.Generator) -> Files:
+    matrix = scipy.sparse.random_array((_NODES, _NODES), density=0.1, rng=rng)
+    group = scipy.sparse.csc_matrix(np.eye(4)[rng.integers(0, 4, _NODES)])
+    sparse = scipy.sparse.csc_matrix(matrix)
+    contents = {
+        "sparse": {"A": sparse, "text": "words"},
+        "full": {"A": np.round(sparse.toarray(), 1)},
+        "sets": {"network": sparse, "group": group},
+    }
+    files = {}
+    for name, variables in contents.items():
+        for compressed in (False, True):
+            scipy.io.savemat(stream := io.BytesIO(), variables, do_compression=compressed)
+            files[f"{name}-{compressed}.mat"] = stream.getvalue()
+    return files
+
+
+def _graphml(rng: np.random.Generator) -> Files:
+    import networkx
+
+    graph = networkx.DiGraph(map(tuple, _edges(rng)[:40].tolist()))
+    for _, _, values in graph.edges(data=True):
+        values["weight"] = 1.5
+    networkx.write_graphml(graph, stream := io.BytesIO())
+    return {"a.graphml": stream.getvalue()}
+
+
+def _tudataset(rng: np.random.Generator) -> Files:
+    ends = np.sort(rng.integers(1, 31, (80, 2)), axis=0)
+    ends = ends[(ends[:, 0] > 15) == (ends[:, 1] > 15)]
+    columns = {
+        "A": ends.tolist(),
+        "graph_indicator": [[1 + (i >= 15)] for i in range(30)],
+        "graph_labels": [[1], [2]],
+        "node_labels": rng.integers(0, 3, (30, 1)).tolist(),
+        "node_attributes": np.round(rng.normal(size=(30, 2)), 3).tolist(),
+        "edge_labels": rng.integers(0, 2, (len(ends), 1)).tolist(),
+    }
+    return {
+        f"T_{part}.txt": "".join(", ".join(map(str, row)) + "\n" for row in rows).encode()
+        for part, rows in columns.items()
+    }
+
+
+def _tables(rng: np.random.Generator) -> Files:
+    parts = ("train", "val", "test", "")
+    nodes = [f'"n {i}",{i / 3:.2f},{"ab"[i % 2]},{parts[i % 4]}\r\n' for i in range(_NODES)]
+    edges = [f"n {a},n {b},{a}.5\n" for a, b in _edges(rng)]
+    return {
+        "nodes.csv": "".join(["id,x,label,split\r\n", *nodes]).encode(),
+        "edges.csv": "".join(["source,target,weight\n", *edges]).encode(),
+    }
+
+
 def _folder(write: Callable[[Path], Path], rng: np.random.Generator) -> Files:
     with tempfile.TemporaryDirectory() as temporary:
         folder = write(Path(temporary) / "set")
@@ -139,6 +239,24 @@ READERS: dict[str, tuple[Callable[..., Files], Callable[[Path, str], Any]]] = {
         _of_folder(data.read_graphsaint),
     ),
     "reddit": (functools.partial(_folder, write_reddit), _of_folder(data.read_reddit)),
+    "edges": (_named_edges, _of_file(functools.partial(data.read_edges, weights=True))),
+    "weighted_matrix_market": (
+        _matrix_market,
+        _of_file(functools.partial(data.read_weighted_matrix_market, weights=True)),
+    ),
+    "label_sets": (
+        _label_sets,
+        lambda folder, file: data.read_label_sets(
+            folder / "a.ungraph", folder / "a.cmty", max_bytes=MAX_BYTES
+        ),
+    ),
+    "meshes": (_meshes, _of_file(data.load)),  # recognized by what is left of it
+    "points": (_points, _of_file(data.read_points)),
+    "scipy": (_scipy, _of_file(functools.partial(data.read_scipy, weights=True))),
+    "mat": (_mat, _of_file(data.read_mat)),
+    "graphml": (_graphml, _of_file(functools.partial(data.read_graphml, weight="weight"))),
+    "tudataset": (_tudataset, _of_folder(data.read_tudataset)),
+    "tables": (_tables, _of_folder(data.read_tables)),
     "ogb": (functools.partial(_folder, write_ogb), _of_folder(data.read_ogb)),
     "ogb_edges": (
         functools.partial(_folder, functools.partial(write_ogb, features=0, tasks=3)),

@@ -62,6 +62,10 @@ def _status(name: str) -> int:
 
 def _check(result: Any) -> None:
     """Fails if what was read is not a graph, or the arrays do not fit each other."""
+    if isinstance(result, data.GraphSet):
+        for graph in result:
+            _check(graph)
+        return
     graph = result if isinstance(result, data.CSR) else result.graph
     offsets, senders = np.asarray(graph.row_offsets), np.asarray(graph.senders)
     assert offsets[0] == 0 and offsets[-1] == senders.size and (np.diff(offsets) >= 0).all()
