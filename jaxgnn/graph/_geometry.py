@@ -88,7 +88,7 @@ def radius_graph(
     Raises:
         ValueError: `points` are not such an array, or an option is out of range.
     """
-    from scipy.spatial import cKDTree
+    from scipy.spatial import KDTree
 
     points = _positions(points, None)
     if not np.isfinite(radius) or radius < 0:
@@ -97,7 +97,7 @@ def radius_graph(
     if max_neighbors is not None and (most is None or most < 1):
         raise ValueError(f"max_neighbors: expected an integer from 1, got {max_neighbors!r}")
     n = len(points)
-    pairs = cKDTree(points).query_pairs(radius, output_type="ndarray") if n else np.zeros((0, 2))
+    pairs = KDTree(points).query_pairs(radius, output_type="ndarray") if n else np.zeros((0, 2))
     pairs = pairs.astype(np.int32)
     senders, receivers = np.concatenate([pairs, pairs[:, ::-1]]).T
     if most is not None:
