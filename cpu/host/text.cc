@@ -227,6 +227,10 @@ void LineParser::take_line(std::string_view line) {
 void LineParser::feed(const char* data, std::size_t size) {
   std::string_view block(data, size);
   while (!block.empty()) {
+    if (rest_.empty() && line_ >= skip_lines_) {
+      block.remove_prefix(parse_plain_lines(block));
+      if (block.empty()) return;
+    }
     const std::size_t end = block.find('\n');
     if (end == std::string_view::npos) {
       // What is beyond the longest line need not be kept to be refused.
@@ -265,6 +269,49 @@ std::string_view EdgeListParser::next_column(std::string_view& line) const {
 int64_t EdgeListParser::parse_id(std::string_view token) {
   if (!format_.names) return parse_count(token, kMaxNodes - 1);
   return token.empty() ? -1 : names.number(token);
+}
+
+// Two ids of at most nine digits, split by one blank or comma (or the delimiter).
+std::size_t EdgeListParser::parse_plain_lines(std::string_view block) {
+  constexpr int kMostDigits = 9;
+  const bool plain = !format_.names && !format_.weights && senders.size() > 0 &&
+                     std::none_of(format_.comments.begin(), format_.comments.end(), is_digit);
+  const std::size_t last = plain ? block.rfind('\n') : std::string_view::npos;
+  if (last == std::string_view::npos) return 0;
+  const char* const begin = block.data();
+  const char* const end = begin + last;  // a newline, at which the loops stop
+  const auto parse_digits = [](const char*& place, int32_t* value) {
+    const char* const first = place;
+    uint32_t sum = 0;
+    while (is_digit(*place)) sum = 10 * sum + static_cast<uint32_t>(*place++ - '0');
+    *value = static_cast<int32_t>(sum);
+    return place != first && place - first <= kMostDigits;
+  };
+  const char* line = begin;
+  int32_t largest = max_later_id;
+  int64_t lines = 0;
+  while (line <= end) {
+    const char* place = line;
+    int32_t sender, receiver;
+    if (!parse_digits(place, &sender)) break;
+    const bool separated = format_.delimiter == '\0'  ? is_blank(*place) || *place == ','
+                           : format_.delimiter == ' ' ? is_blank(*place)
+                                                      : *place == format_.delimiter;
+    if (!separated || *place == '\n') break;
+    ++place;
+    if (!parse_digits(place, &receiver)) break;
+    if (*place == '\r') ++place;
+    if (*place != '\n') break;
+    senders.push(sender);
+    receivers.push(receiver);
+    largest = std::max(largest, std::max(sender, receiver));
+    line = place + 1;
+    ++lines;
+  }
+  line_ += lines;
+  max_later_id = largest;
+  max_id = std::max(max_id, largest);
+  return static_cast<std::size_t>(line - begin);
 }
 
 void EdgeListParser::parse_line(std::string_view line) {

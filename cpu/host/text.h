@@ -81,6 +81,10 @@ class LineParser {
   // One line, without its end. Trailing blanks and the \r of other systems are cut off.
   virtual void parse_line(std::string_view line) = 0;
 
+  // Parses whole lines of the commonest form from the start of a block, and counts them in `line_`;
+  // returns the bytes that it took, up to the first line that is of any other form.
+  virtual std::size_t parse_plain_lines(std::string_view) { return 0; }
+
   // Refuses the current line: "line 7: expected two ids, got 'a b'".
   [[noreturn]] void refuse(const std::string& expected, std::string_view got) const;
 
@@ -140,6 +144,7 @@ class EdgeListParser : public LineParser {
 
  private:
   void parse_line(std::string_view line) override;
+  std::size_t parse_plain_lines(std::string_view block) override;
   std::string_view next_column(std::string_view& line) const;
   int64_t parse_id(std::string_view token);
 

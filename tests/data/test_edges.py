@@ -10,6 +10,9 @@ import scipy.sparse
 
 from jaxgnn import data
 from jaxgnn.data import DataError
+from jaxgnn.data.edges import parse
+from jaxgnn.data.limits import Budget
+from jaxgnn.data.native import native_module
 
 MATRIX = """%%MatrixMarket matrix coordinate {kind}
 % a comment
@@ -327,3 +330,33 @@ def test_info_prints_the_statistics_of_a_bare_graph(tmp_path, capsys):
     path.write_bytes(b"%%MatrixMarket\n")
     assert main(["info", str(path)]) == 2
     assert re.fullmatch(r"jaxgnn: .*a\.mtx\.gz: line 1: expected .*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("end", ("\n", "\r\n"))
+def test_plain_lines_between_others(tmp_path, end):
+    """Lines of two short ids are parsed by a loop of their own; the others are not."""
+    rng = np.random.default_rng(0)
+    pairs = rng.integers(0, 2**31 - 1, (50_000, 2)) >> rng.integers(0, 31, (50_000, 1))
+    forms = (
+        "{}\t{}",
+        "{} {}",
+        "{},{}",
+        " {}  {} ",
+        "{} , {}, 0.5",
+        "{} {} x",
+        "# c" + end + "{} {}",
+    )
+    lines = [
+        forms[kind].format(*pair) for kind, pair in zip(rng.choice(7, 50_000), pairs, strict=True)
+    ]
+    path = write_lines(tmp_path / "a.txt", end.join(lines) + end)
+    parser = native_module("").EdgeListParser(0)
+    parse(parser, path, Budget())
+    np.testing.assert_array_equal(np.stack(parser.take(), axis=1), pairs)
+    assert parser.max_id == pairs.max()
+    assert parser.max_later_id == pairs[1:].max() and parser.first_line in (1, 2)
+    number = len(end.join(lines).split("\n")) + 1
+    for bad in ("1 2147483647", "1 99999999999999999999", "1", "1 2 \0", "1;2"):
+        write_lines(path, end.join([*lines, bad]) + end)
+        with pytest.raises(DataError, match=rf"line {number}: expected "):
+            data.read_edge_list(path)
