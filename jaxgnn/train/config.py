@@ -69,8 +69,8 @@ class TrainConfig:
     .npz file. Also as --dataset."""
 
     task: TaskName = "node"
-    """node: classify the nodes. link: predict the edges, also of a bare graph (an edge list or a
-    Matrix Market file), whose nodes get a learned embedding of width --hidden."""
+    """node: classify the nodes. link: predict the edges, also of a graph without labels (an edge
+    list, say); where nodes have no features they get a learned embedding of width --hidden."""
 
     model: str = "gcn"
     """The architecture: gcn, sage, sage_embedding (whose matrices `jaxgnn embed` takes), gin, gat,

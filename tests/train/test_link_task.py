@@ -130,7 +130,7 @@ def test_the_command_trains_on_an_edge_list(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = ["train", "ring.txt", "--task", "link", "--epochs", "2", "--hidden", "8"]
     assert main([*arguments, "--run-directory", "run"]) == 0
-    assert "ring.txt: 60 nodes" in capsys.readouterr().out
+    assert "ring: 60 nodes" in capsys.readouterr().out
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["task"] == "link" and summary["metric"] == "roc_auc"
     assert set(summary["test_scores"]) == {
