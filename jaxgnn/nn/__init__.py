@@ -1,6 +1,7 @@
 """Flax NNX modules: graph convolutions and models of them."""
 
 from jaxgnn.nn.conv import (
+    APPNP,
     AGNNConv,
     AttentionWeights,
     DynamicEdgeConv,
@@ -9,10 +10,12 @@ from jaxgnn.nn.conv import (
     GATv2Conv,
     GCNConv,
     GINConv,
+    GINEConv,
     GMMConv,
     SAGEConv,
     TransformerConv,
 )
+from jaxgnn.nn.graph_norm import GraphNorm
 from jaxgnn.nn.links import DotDecoder, MLPDecoder, NodeEmbedding
 from jaxgnn.nn.maxk import MaxK, annealed_k
 from jaxgnn.nn.mlp import MLP
@@ -34,6 +37,7 @@ from jaxgnn.nn.models import (
 
 __all__ = [
     "AGNN",
+    "APPNP",
     "GAT",
     "GCN",
     "GIN",
@@ -51,7 +55,9 @@ __all__ = [
     "GATv2Conv",
     "GCNConv",
     "GINConv",
+    "GINEConv",
     "GMMConv",
+    "GraphNorm",
     "GraphSAGE",
     "MLPDecoder",
     "MaxK",

@@ -16,7 +16,7 @@ from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE
 
 Activation = Literal["relu", "elu", "maxk"]
 DType = Literal["float32", "bfloat16", "float16", "float64"]
-Features = Literal["auto", "raw", "normalized"]
+Features = Literal["auto", "raw", "normalized", "embedding"]
 Decay = Literal["l2", "decoupled"]
 DecayLayers = Literal["all", "first"]
 Method = Literal["uniform", "labor"]
@@ -69,8 +69,8 @@ class TrainConfig:
     .npz file. Also as --dataset."""
 
     task: TaskName = "node"
-    """node: classify the nodes. link: predict the edges, also of a bare graph (an edge list or a
-    Matrix Market file), whose nodes get a learned embedding of width --hidden."""
+    """node: classify the nodes. link: predict the edges, also of a graph without labels (an edge
+    list, say); where nodes have no features they get a learned embedding of width --hidden."""
 
     model: str = "gcn"
     """The architecture: gcn, sage, sage_embedding (whose matrices `jaxgnn embed` takes), gin, gat,
@@ -219,7 +219,7 @@ class TrainConfig:
 
     features: Features = "auto"
     """normalized: each row of the features sums to 1. auto: normalized for Planetoid's sets, raw
-    for the rest."""
+    for the rest. embedding: a learned row a node, of width --hidden, in place of the features."""
 
     split: int = 0
     """Which of the dataset's splits; of links the seed of the split."""
@@ -326,6 +326,8 @@ class TrainConfig:
             )
         if self.replace and self.method != "uniform":
             raise ConfigError(f"--method: expected uniform with --replace, got {self.method}")
+        if self.features == "embedding":
+            raise ConfigError("--features: expected the data's with --num-neighbors, got embedding")
         if self.samples:
             raise ConfigError(
                 "--num-neighbors: expected no --sample-size and no --sample-rate with it, got "

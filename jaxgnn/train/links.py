@@ -17,13 +17,15 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxgnn import metrics
 from jaxgnn.data import Metric
 from jaxgnn.graph import Graph, transform
-from jaxgnn.nn import GNN, DotDecoder, MLPDecoder, NodeEmbedding
+from jaxgnn.nn import DotDecoder, MLPDecoder
 from jaxgnn.ops import NegativeEdges, negative_edges
 from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.step import (
+    EmbeddedModel,
     Program,
     TrainState,
     build_model,
+    param_dtype,
     program_of,
     steps_done,
 )
@@ -112,27 +114,32 @@ class LinkModel(nnx.Module):
     """An encoder of the nodes, over their features or an embedding, and a decoder of pairs."""
 
     def __init__(self, config: TrainConfig, task: LinkTask, rngs: nnx.Rngs):
-        types: dict[str, Any] = {
-            "dtype": jnp.dtype(config.dtype),
-            "param_dtype": jnp.dtype(jnp.float64 if config.dtype == "float64" else jnp.float32),
-            "rngs": rngs,
-        }
         width = config.hidden
-        bare = task.features is None
-        self.embedding = NodeEmbedding(task.graph.num_nodes, width, **types) if bare else None
-        inputs = width if task.features is None else task.features.shape[1]
-        self.encoder: GNN = build_model(config, inputs, width, rngs)
+        if task.features is None:
+            self.encoder = EmbeddedModel(config, task.graph.num_nodes, width, rngs)
+        else:
+            self.encoder = build_model(config, task.features.shape[1], width, rngs)
         self.decoder: DotDecoder | MLPDecoder = DotDecoder()
         if config.decoder == "mlp":
-            self.decoder = MLPDecoder(width, width, dropout=config.dropout, **types)
+            types = {"dtype": jnp.dtype(config.dtype), "param_dtype": param_dtype(config)}
+            self.decoder = MLPDecoder(width, width, dropout=config.dropout, **types, rngs=rngs)
 
     def encode(
         self, graph: Graph, features: Float[Array, "nodes features"] | None
     ) -> Float[Array, "nodes hidden"]:
         """The nodes' outputs."""
-        x = features if self.embedding is None else self.embedding()
-        assert x is not None
-        return self.encoder(graph, x)
+        encoder: Any = self.encoder
+        return encoder(graph, features)
+
+    @property
+    def convs(self) -> Any:
+        """The encoder's layers."""
+        return self.encoder.convs
+
+    @property
+    def activation(self) -> Any:
+        """The encoder's nonlinearity."""
+        return self.encoder.activation
 
 
 class LinkProgram(Program):
@@ -212,7 +219,7 @@ class LinkProblem:
         if not train.labels.size:
             raise ConfigError(f"--task: link expected edges to learn from, {data.name} has none")
         known = prepare(val.graph, config.activation)
-        features = data.features
+        features = None if config.features == "embedding" else data.features
         empty = jnp.zeros(0, jnp.int32)
         start = LinkTask(
             graph=known if train.graph is val.graph else prepare(train.graph, config.activation),
@@ -288,8 +295,6 @@ def build_links(config: TrainConfig, task: LinkTask) -> tuple[Program, TrainStat
     Raises:
         ConfigError: an unknown model, or an option that the model does not have.
     """
-    program, state = program_of(
-        config, lambda rngs: LinkModel(config, task, rngs), lambda model: model.encoder
-    )
+    program, state = program_of(config, lambda rngs: LinkModel(config, task, rngs))
     seed = jnp.uint32(config.seed ^ _STREAM)
     return LinkProgram(*program), dataclasses.replace(state, seed=seed)

@@ -14,8 +14,8 @@ import numpy as np
 from rich.console import Console
 
 from jaxgnn._core import ffi
-from jaxgnn.data import NodeDataset, Split, load_nodes, normalize_features
-from jaxgnn.data.registry import load_bare_graph
+from jaxgnn._core.text import printable
+from jaxgnn.data import GraphSet, NodeDataset, Split, load, load_nodes, normalize_features
 from jaxgnn.graph import Graph, transform
 from jaxgnn.train import machine
 from jaxgnn.train.checkpoint import Checkpoints
@@ -147,12 +147,21 @@ def make_problem(
 
 
 def load_link_data(config: TrainConfig) -> LinkData:
-    """The configured graph: a bare one, or that of a dataset with its features."""
-    bare = load_bare_graph(config.dataset)
-    if bare is None:
-        return _as_link_data(config, load_dataset(config))
-    name = Path(config.dataset).name
-    return LinkData(name, bare.to_graph(undirected=not config.directed), None)
+    """The configured graph, with the features that its data have.
+
+    Raises:
+        ConfigError: the data are many graphs.
+        DataError: they cannot be read.
+    """
+    loaded = load(config.dataset)
+    if isinstance(loaded, GraphSet):
+        raise ConfigError(f"--task: link expected one graph, got {printable(loaded)}")
+    if isinstance(loaded, NodeDataset):
+        return _as_link_data(config, _with_features(config, loaded))
+    features = loaded.features
+    if features is not None and config.features == "normalized":
+        features = normalize_features(features)
+    return _as_link_data(config, LinkData(loaded.name, loaded.graph, features))
 
 
 def _as_link_data(config: TrainConfig, data: NodeDataset | LinkData) -> LinkData:
@@ -338,7 +347,10 @@ def check_wide(config: TrainConfig) -> TrainConfig:
 
 def load_dataset(config: TrainConfig) -> NodeDataset:
     """The configured dataset, its features normalized if asked for, or by custom (Planetoid)."""
-    dataset = load_nodes(config.dataset)
+    return _with_features(config, load_nodes(config.dataset))
+
+
+def _with_features(config: TrainConfig, dataset: NodeDataset) -> NodeDataset:
     planetoid = "public" in dataset.splits
     if config.features == "normalized" or (config.features == "auto" and planetoid):
         dataset = dataclasses.replace(dataset, features=normalize_features(dataset.features))

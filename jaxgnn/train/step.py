@@ -22,6 +22,7 @@ from jaxgnn.nn import (
     GraphSAGE,
     MaxK,
     MoNet,
+    NodeEmbedding,
     SAGEEmbedding,
     annealed_k,
 )
@@ -220,23 +221,53 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
     """
     program, state = program_of(
         config,
-        lambda rngs: build_model(config, task.features.shape[1], task.num_classes, rngs),
-        lambda model: model,
+        lambda rngs: _node_model(config, task, rngs),
     )
     batches = build_batches(config, task)
     seed = None if batches is None else jnp.uint32(config.seed)
     return program._replace(batches=batches), dataclasses.replace(state, seed=seed)
 
 
-def program_of(
-    config: TrainConfig, make: Callable[[nnx.Rngs], Any], encoder_of: Callable[[Any], GNN]
-) -> tuple[Program, TrainState]:
+def _node_model(config: TrainConfig, task: Task, rngs: nnx.Rngs) -> Any:
+    if config.features == "embedding":
+        return EmbeddedModel(config, task.graph.num_nodes, task.num_classes, rngs)
+    return build_model(config, task.features.shape[1], task.num_classes, rngs)
+
+
+class EmbeddedModel(nnx.Module):
+    """A model over a learned embedding of the nodes, called as the model: features are not read."""
+
+    def __init__(self, config: TrainConfig, num_nodes: int, out_features: int, rngs: nnx.Rngs):
+        types = {"dtype": jnp.dtype(config.dtype), "param_dtype": param_dtype(config)}
+        self.embedding = NodeEmbedding(num_nodes, config.hidden, **types, rngs=rngs)
+        self.encoder = build_model(config, config.hidden, out_features, rngs)
+
+    def __call__(self, graph: Any, x: Any, weights: Any = None, **call: Any) -> Array:
+        """The encoder's outputs."""
+        return self.encoder(graph, self.embedding(), weights, **call)
+
+    @property
+    def convs(self) -> Any:
+        """The encoder's layers."""
+        return self.encoder.convs
+
+    @property
+    def activation(self) -> Any:
+        """The encoder's nonlinearity."""
+        return self.encoder.activation
+
+
+def param_dtype(config: TrainConfig) -> Any:
+    """The dtype of a configuration's parameters."""
+    return jnp.dtype(jnp.float64 if config.dtype == "float64" else jnp.float32)
+
+
+def program_of(config: TrainConfig, make: Callable[[nnx.Rngs], Any]) -> tuple[Program, TrainState]:
     """The program of a model of one's own, and the state it starts from, without mini-batches.
 
     Args:
         config: the options.
-        make: makes the model.
-        encoder_of: its stack of convolutions.
+        make: makes the model, with the `convs` and the `activation` of its encoder.
     """
     # Streams of their own: the initial parameters depend neither on the dropout rate nor on the
     # sample.
@@ -248,7 +279,7 @@ def program_of(
     model = make(rngs)
     model.train()
     if config.fixed_sample:
-        for conv in encoder_of(model).convs:
+        for conv in model.convs:
             conv.sample.eval()
     training, params, rest = nnx.split(model, nnx.Param, ...)
     model.eval()
@@ -310,7 +341,6 @@ def build_model(config: TrainConfig, in_features: int, num_classes: int, rngs: n
             f"--model: expected one of {', '.join(sorted(MODELS))}, got {config.model!r}"
         )
     model = MODELS[config.model]
-    wide = config.dtype == "float64"
     arguments: dict[str, Any] = {
         "activation": build_activation(config),
         "input_layer": config.input_layer,
@@ -354,7 +384,7 @@ def build_model(config: TrainConfig, in_features: int, num_classes: int, rngs: n
         num_classes,
         num_layers=config.layers,
         dtype=jnp.dtype(config.dtype),
-        param_dtype=jnp.dtype(jnp.float64 if wide else jnp.float32),
+        param_dtype=param_dtype(config),
         rngs=rngs,
         **arguments,
     )
@@ -402,7 +432,7 @@ def _first_layer(params: Any) -> Any:
     """Marks the parameters of the first of the layers: the input layer's, or without one those
     whose path's first index is 0."""
     inputs = jax.tree_util.tree_map_with_path(
-        lambda path, _: getattr(path[0], "key", None) == "linear_in", params
+        lambda path, _: any(getattr(key, "key", None) == "linear_in" for key in path), params
     )
     if any(jax.tree.leaves(inputs)):
         return inputs

@@ -6,12 +6,23 @@ import json
 import jax
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 from jaxgnn import Graph
-from jaxgnn.train import Best, Compiled, ConfigError, LinkData, Progress, TrainConfig, train
+from jaxgnn.train import (
+    Best,
+    Compiled,
+    ConfigError,
+    LinkData,
+    Progress,
+    Recovery,
+    TrainConfig,
+    train,
+)
 from jaxgnn.train.config import from_settings
 from jaxgnn.train.links import LinkProblem
 from jaxgnn.train.loop import copy
+from jaxgnn.train.runner import make_problem
 from jaxgnn_cli import main
 from tests.support.training import toy
 
@@ -72,6 +83,9 @@ def test_features_perceptron_and_all_edges_for_training():
         test_share=0.0,
         disjoint_train=0.3,
         dtype="bfloat16",
+        activation="maxk",
+        k=4,
+        anneal_from=8,
     )
     dataset = toy()
     problem = problem_of(config, dataset.features, dataset.graph)
@@ -84,6 +98,31 @@ def test_features_perceptron_and_all_edges_for_training():
     assert results == {"test_score": None, "val_score": None, "test_scores": {}}
 
 
+def test_nodes_are_classified_by_a_learned_embedding():
+    config = dataclasses.replace(
+        SMALL, task="node", val_share=0.05, features="embedding", decay_layers="first", hidden=8
+    )
+    dataset = toy(multilabel=True, metric="micro_f1")
+    problem = make_problem(config.check(), dataset, Recovery())
+    program, state = problem.build()
+    assert state.params["embedding"]["embedding"].shape == (60, 8)
+    assert state.params["encoder"]["convs"][0]["linear"]["kernel"].shape == (8, 8)
+    step = jax.jit(program.step)
+    losses = []
+    for _ in range(30):
+        state, loss = step(state, problem.task)
+        losses.append(float(loss))
+    assert losses[-1] < 0.8 * losses[0]
+    scores = problem.results(program, program.evaluate, state.params, state.rest)["test_scores"]
+    logits = np.asarray(program.logits(state.params, state.rest, problem.task))
+    test = dataset.split(0).test
+    for name, average in (("micro_f1", "micro"), ("macro_f1", "macro")):
+        expected = f1_score(dataset.labels[test], logits[test] > 0, average=average)
+        assert scores[name] == pytest.approx(expected)
+    with pytest.raises(ConfigError, match="--features: expected the data's with --num-neighbors"):
+        dataclasses.replace(config, num_neighbors="5,5").check()
+
+
 def test_the_command_trains_on_an_edge_list(tmp_path, monkeypatch, capsys):
     graph = ring()
     lines = [f"{j} {i}\n" for j, i in zip(graph.senders, graph.receivers, strict=True) if j < i]
@@ -91,7 +130,7 @@ def test_the_command_trains_on_an_edge_list(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = ["train", "ring.txt", "--task", "link", "--epochs", "2", "--hidden", "8"]
     assert main([*arguments, "--run-directory", "run"]) == 0
-    assert "ring.txt: 60 nodes" in capsys.readouterr().out
+    assert "ring: 60 nodes" in capsys.readouterr().out
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["task"] == "link" and summary["metric"] == "roc_auc"
     assert set(summary["test_scores"]) == {

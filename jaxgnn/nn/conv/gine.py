@@ -1,0 +1,128 @@
+"""GIN with features of the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from jaxgnn import algebra
+from jaxgnn._core import checks
+from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.nn import _inputs
+from jaxgnn.nn._features import dense
+from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear
+from jaxgnn.nn.mlp import MLP
+
+
+class GINEConv(nnx.Module):
+    r"""`GINConv` whose messages add the features of the edges.
+
+    $$y_i = h \Big( (1 + \varepsilon) \, x_i + \sum_{e = (j \to i)} \mathrm{ReLU}(x_j + z_e) \Big)$$
+
+    With `edge_dim` $z_e$ is a linear projection of the edge's features to the width of $x$;
+    without, they have that width. The messages are computed on the edges, and again in the backward
+    pass (`jaxgnn.algebra`).
+
+    Args:
+        nn: $h$, applied to the rows: an `MLP`, any module, or a function.
+        eps: $\varepsilon$, or its initial value.
+        train_eps: make $\varepsilon$ a parameter.
+        edge_dim: width of the edges' features, to be projected.
+        in_features: width of $x$; needed with `edge_dim` where `nn` is no `MLP`.
+        dtype: of the projection and the messages; by default that of `x`.
+        param_dtype: of the parameters.
+        kernel_init: initial values of the projection; by default PyTorch's.
+        rngs: `params` is used, with `edge_dim`.
+
+    Raises:
+        TypeError: `nn` cannot be called.
+        ValueError: `edge_dim` without `in_features` or `rngs`.
+
+    Source: Hu et al., "Strategies for pre-training graph neural networks" (ICLR 2020); PyG's
+    `GINEConv`.
+    """
+
+    def __init__(
+        self,
+        nn: Callable[[Array], Array],
+        *,
+        eps: float = 0.0,
+        train_eps: bool = False,
+        edge_dim: int | None = None,
+        in_features: int | None = None,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: Initializer = kaiming_kernel,
+        rngs: nnx.Rngs | None = None,
+    ):
+        if not callable(nn):
+            raise TypeError(f"nn: expected a module or a function, got {type(nn).__name__}")
+        if in_features is None and isinstance(nn, MLP):
+            in_features = nn.features[0]
+        if edge_dim is not None and (in_features is None or rngs is None):
+            raise ValueError("edge_dim: expected in_features (or an MLP) and rngs with it")
+        self.nn = nn
+        self.eps = nnx.Param(jnp.asarray(eps, param_dtype)) if train_eps else float(eps)
+        self.linear = None
+        if edge_dim is not None and in_features is not None and rngs is not None:
+            projection = linear(
+                edge_dim,
+                in_features,
+                dtype=dtype,
+                param_dtype=param_dtype,
+                kernel_init=kernel_init,
+                rngs=rngs,
+            )
+            self.linear = nnx.data(projection)
+        self.in_features, self.edge_dim, self.dtype = in_features, edge_dim, dtype
+
+    @_inputs.named_arguments
+    def __call__(
+        self,
+        graph: Graph,
+        x: Float[Array, "num_nodes in_features"] | tuple[Array, Array | None],
+        edge_attr: Float[Array, "num_edges edge_features"],
+    ) -> Float[Array, "num_receivers out_features"]:
+        """Convolves the features of the nodes.
+
+        Args:
+            graph: the graph.
+            x: features `[num_nodes, in_features]`, or the pair of the senders' and the receivers'
+                of the same width (`None`: the sum over the edges alone).
+            edge_attr: features of the edges, in the graph's edge order, not the user's
+                (`Graph.sort_edge_data`).
+
+        Raises:
+            TypeError: `graph` is no `Graph`, or a dtype is not floating.
+            ValueError: a shape that does not fit.
+        """
+        graph = graph_argument(graph)
+        pair = _inputs.sender_receiver_pair(
+            graph, x, (self.in_features, self.in_features), "GINEConv"
+        )
+        senders = dense(pair[0])
+        dtype = senders.dtype if self.dtype is None else jnp.dtype(self.dtype)
+        senders = senders.astype(dtype)
+        width = senders.shape[-1] if self.edge_dim is None else self.edge_dim
+        edges = checks.floating(edge_attr, "edge_attr")
+        if senders.ndim != 2 or edges.shape != (graph.num_edges, width):
+            raise ValueError(
+                f"x, edge_attr: expected the shapes (nodes, features) and ({graph.num_edges}, "
+                f"{width}){checks.EDGE_ORDER}, got {senders.shape} and {edges.shape}"
+            )
+        values = algebra.edge_values(graph, edges.astype(dtype))
+        if self.linear is not None:
+            kernel, bias = self.linear.kernel[...], self.linear.bias
+            assert bias is not None
+            values = algebra.linear(values, kernel.astype(dtype), bias[...].astype(dtype))
+        message = algebra.apply_edge(jax.nn.relu, algebra.scatter(graph, senders) + values)
+        total = algebra.gather(message)
+        if pair[1] is not None:
+            factor = jnp.asarray(1 + jnp.asarray(self.eps), total.dtype)
+            total = total + factor * dense(pair[1]).astype(total.dtype)
+        return self.nn(total)

@@ -1,0 +1,116 @@
+"""GINEConv, APPNP and GraphNorm against PyG, on graphs with self-loops and isolated nodes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+torch = pytest.importorskip("torch")
+pyg = pytest.importorskip("torch_geometric")
+
+from torch_geometric.nn import MLP as TorchMLP  # noqa: E402
+
+from jaxgnn import Graph, batch  # noqa: E402
+from jaxgnn.nn import APPNP, MLP, GINEConv, GraphNorm  # noqa: E402
+from tests.support.pyg_parity import Edges, assert_parity, empty, error  # noqa: E402
+
+
+@functools.cache
+def awkward() -> tuple[Edges, np.ndarray, np.random.Generator]:
+    """Directed, with self-loops (one a node at most), repeated edges and isolated nodes."""
+    rng = np.random.default_rng(3)
+    senders, receivers = rng.integers(30, size=(2, 200))
+    proper = senders != receivers
+    senders, receivers = senders[proper], receivers[proper]
+    senders = np.concatenate([senders, senders[:9], [1, 5, 7]])
+    receivers = np.concatenate([receivers, receivers[:9], [1, 5, 7]])
+    return Edges.of(senders, receivers, 36), rng.normal(size=(36, 6)).astype(np.float32), rng
+
+
+@pytest.mark.parametrize("edge_dim", [None, 4])
+def test_gine(edge_dim):
+    edges, x, rng = awkward()
+    attributes = rng.normal(size=(edges.senders.size, edge_dim or 6)).astype(np.float32)
+    widths = [6, 8, 5]
+    reference = pyg.nn.GINEConv(
+        TorchMLP(widths, norm=None), eps=0.3, train_eps=True, edge_dim=edge_dim
+    )
+    ours = empty(
+        lambda rngs: GINEConv(
+            MLP(widths, rngs=rngs), eps=0.3, train_eps=True, edge_dim=edge_dim, rngs=rngs
+        )
+    )
+    assert_parity(
+        reference,
+        ours,
+        edges,
+        x,
+        attributes,
+        forward=lambda conv, x, index, attributes: conv(x, index, edge_attr=attributes),
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_appnp(weighted):
+    edges, x, rng = awkward()
+    weights = rng.uniform(0.2, 2, edges.senders.size).astype(np.float32) if weighted else None
+    options = {} if weighted else {"normalize": False, "add_self_loops": False}
+    steps = 10 if weighted else 2
+    reference = pyg.nn.APPNP(K=steps, alpha=0.1, **options)
+    assert_parity(reference, APPNP(steps, 0.1, **options), edges, x, weights)
+
+
+def test_graph_norm():
+    rng = np.random.default_rng(0)
+    graphs = [Graph.from_edges([0], [0], num_nodes=n) for n in (4, 1, 7)]
+    union = batch.pad(batch.disjoint_union(graphs), num_nodes=16, num_edges=8, num_graphs=5)
+    rows = [rng.normal(3, 2, (n, 5)).astype(np.float32) for n in (4, 1, 7)]
+    x, given = batch.union_node_data(union, rows), np.concatenate(rows)
+    reference = pyg.nn.GraphNorm(5)
+    parameters = rng.uniform(0.5, 1.5, (3, 5)).astype(np.float32)
+    names = ("weight", "bias", "mean_scale")
+    with torch.no_grad():
+        for name, value in zip(names, parameters, strict=True):
+            getattr(reference, name).copy_(torch.from_numpy(value))
+    module = GraphNorm(5)
+    module.scale[...], module.bias[...], module.mean_scale[...] = map(jnp.asarray, parameters)
+    cotangent = rng.normal(size=(12, 5)).astype(np.float32)
+
+    @jax.jit
+    def run(module, x, membership, cotangent):
+        graphdef, params = nnx.split(module)
+        padding = jnp.zeros((x.shape[0] - 12, 5))
+        cotangent = jnp.concatenate([cotangent, padding])
+        call = lambda params, x: nnx.merge(graphdef, params)(x, membership)  # noqa: E731
+        out, pullback = jax.vjp(call, params, x)
+        whole = nnx.merge(graphdef, params)(x[5:12])
+        narrow = nnx.merge(graphdef, params)(x.astype(jnp.bfloat16), membership)
+        return out, pullback(cotangent), whole, narrow
+
+    out, (of_parameters, of_x), whole, narrow = run(module, x, union.membership, cotangent)
+    tensor = torch.from_numpy(given).requires_grad_()
+    expected = reference(tensor, torch.tensor([0] * 4 + [1] + [2] * 7))
+    expected.backward(torch.from_numpy(cotangent))
+    assert error(out[:12], expected.detach()) < 1e-5 and np.isfinite(out).all()
+    assert error(whole, expected.detach()[5:]) < 1e-5
+    assert narrow.dtype == jnp.bfloat16 and error(narrow[:12], expected.detach()) < 0.02
+    assert error(of_x[:12], tensor.grad) < 2e-5
+    for ours, name in zip(("scale", "bias", "mean_scale"), names, strict=True):
+        assert error(of_parameters[ours][...], getattr(reference, name).grad) < 1e-5, name
+
+
+def test_refusals():
+    graph = awkward()[0].graph
+    with pytest.raises(ValueError, match="add_self_loops: expected normalize=True"):
+        APPNP(2, 0.1, normalize=False, add_self_loops=True)
+    with pytest.raises(ValueError, match=r"alpha: expected"):
+        APPNP(2, 1.5)
+    with pytest.raises(ValueError, match="edge_dim: expected in_features"):
+        GINEConv(jax.nn.relu, edge_dim=3)
+    with pytest.raises(ValueError, match=r"x, edge_attr: expected the shapes .* got \(36, 6\)"):
+        GINEConv(jax.nn.relu)(graph, jnp.ones((36, 6)), jnp.ones((graph.num_edges, 5)))
+    with pytest.raises(ValueError, match=r"x: expected the shape \(36, 4\), got \(36, 6\)"):
+        GraphNorm(4)(jnp.ones((36, 6)))
