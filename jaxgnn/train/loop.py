@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgnn.data import Metric
+from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.step import Program, TrainState, mean_of, no_loss
 from jaxgnn.train.task import Task, score
 
@@ -183,6 +184,8 @@ def train(
         start = time.perf_counter()
         state, loss = compiled.step(state, task, interrupted)
         logits, metrics = compiled.evaluate(state.params, state.rest, task)
+        if isinstance(task.features, HostFeatures):
+            task.features.keep_until(logits)
         row = _row(progress.epoch + 1, loss, metrics, has_validation)
         if host is not None:
             row = host.scores(row, logits)

@@ -364,7 +364,9 @@ def choose_split(dataset: NodeDataset, index: int) -> Split:
 def make_task(config: TrainConfig, dataset: NodeDataset, split: Split) -> Task:
     """What the configured model is trained on."""
     graph = prepared(dataset.graph, config.activation)
-    return Task.from_dataset(dataset, split, config.dtype, graph=graph)
+    return Task.from_dataset(
+        dataset, split, config.dtype, graph=graph, features_on=config.features_on
+    )
 
 
 def prepared(graph: Graph, activation: str) -> Graph:
