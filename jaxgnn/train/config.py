@@ -214,6 +214,7 @@ class TrainConfig:
 
     directed: bool = False
     """Keep the directions of edges; else links join both ways."""
+
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
     """Learning rate of Adam."""
 
