@@ -88,11 +88,10 @@ class MiniBatches(NamedTuple):
         """The batches of an epoch."""
         return -(-self.num_seeds // self.batch_size)
 
-    @property
-    def calls(self) -> list[int]:
-        """The steps of each call of an epoch."""
+    def calls(self, done: int = 0) -> list[int]:
+        """The steps of each call of an epoch, of which some steps are done."""
         whole = self.steps_per_call or self.steps
-        return [min(whole, self.steps - first) for first in range(0, self.steps, whole)]
+        return [min(whole, self.steps - first) for first in range(done, self.steps, whole)]
 
 
 LossSums = tuple[Float[Array, ""], Float[Array, ""]]

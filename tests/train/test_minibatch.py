@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgnn.train import ConfigError, HostFeatures, NeighborLoader, Task, TrainConfig, build
-from jaxgnn.train.loop import Compiled
+from jaxgnn.train import ConfigError, HostFeatures, NeighborLoader, Task, TrainConfig, build, runner
+from jaxgnn.train.interrupt import PostponedInterrupt
+from jaxgnn.train.loop import Compiled, UnfinishedEpoch, copy
 from jaxgnn.train.step import steps_done
 from jaxgnn_cli import main
 from tests.support.small_sets import small
@@ -91,7 +92,7 @@ def test_an_epoch_in_several_calls_is_the_same():
     for steps in (0, 1, 3):
         program, state = build(dataclasses.replace(config, steps_per_call=steps), task)
         compiled = Compiled(program, state, task)
-        assert sum(program.batches.calls) == program.batches.steps > 3
+        assert sum(program.batches.calls()) == program.batches.steps > 3
         losses = []
         for _ in range(3):
             state, loss = compiled.step(state, task)
@@ -103,8 +104,14 @@ def test_an_epoch_in_several_calls_is_the_same():
         wanted = wanted or found
         for one, other in zip(found, wanted, strict=True):
             same(one, other)
-    with pytest.raises(KeyboardInterrupt, match="within an epoch"):
+    whole = compiled.step(copy(state), task)
+    with pytest.raises(UnfinishedEpoch, match="within an epoch") as stop:
         compiled.step(state, task, lambda: True)
+    assert int(steps_done(stop.value.state.optimizer)) % program.batches.steps == 3
+    rest = compiled.step(stop.value.state, task, sums=stop.value.sums)
+    for one, other in zip(*map(jax.tree.leaves, (rest[0].params, whole[0].params)), strict=True):
+        same(one, other)
+    same(rest[1], whole[1])
 
 
 def test_features_on_the_host_give_the_same_bits():
@@ -129,7 +136,19 @@ def test_features_on_the_host_give_the_same_bits():
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_run_goes_on_as_it_would_have(tmp_path, monkeypatch):
+class InterruptWithin(PostponedInterrupt):
+    """A Ctrl-C in the second epoch: the run asks for it after each call of the first, too."""
+
+    asked = 0
+
+    def _requested(self) -> bool:
+        self.asked += 1
+        return self.asked > 12
+
+    requested = property(_requested, lambda self, value: None)
+
+
+def test_a_run_goes_on_as_it_would_have(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small(tmp_path / "small.npz")
     options = ["--num-neighbors", "4,3", "--batch-size", "3", "--patience", "0", "--epochs", "8"]
@@ -147,6 +166,18 @@ def test_a_run_goes_on_as_it_would_have(tmp_path, monkeypatch):
 
     assert len(losses("whole")) == 8
     assert losses("part") == losses("whole")
+
+    options += ["--steps-per-call", "2", "--run-directory", "cut"]
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "PostponedInterrupt", InterruptWithin)
+        capsys.readouterr()
+        assert main(["train", "small.npz", *options]) == 130
+    assert "the checkpoint within epoch 2 is safe, continue with" in capsys.readouterr().err
+    assert losses("cut") == losses("whole")[:1]
+    assert [path.name for path in (tmp_path / "cut" / "unfinished").iterdir()] == ["25"]  # 17 + 8
+    assert main(["train", "--resume", "cut", "--steps-per-call", "2"]) == 0
+    assert "continuing within the epoch after epoch 1" in capsys.readouterr().out
+    assert losses("cut") == losses("whole")
 
 
 @pytest.mark.parametrize(
