@@ -4,6 +4,7 @@ from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.evaluation import InferenceSample, evaluate, sampled_logits
 from jaxgnn.train.host_features import HostFeatures
+from jaxgnn.train.layerwise import layerwise_inference
 from jaxgnn.train.links import LinkData
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
 from jaxgnn.train.neighbor_loader import Batch, NeighborLoader
@@ -43,6 +44,7 @@ __all__ = [
     "build_model",
     "build_optimizer",
     "evaluate",
+    "layerwise_inference",
     "lower",
     "masked_accuracy",
     "masked_loss",

@@ -22,6 +22,7 @@ DecayLayers = Literal["all", "first"]
 Method = Literal["uniform", "labor"]
 TaskName = Literal["node", "link"]
 Decoder = Literal["dot", "mlp"]
+FeaturesOn = Literal["device", "host"]
 Sampling = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 
 # Options that say how a run is watched and kept, not what it computes: free to change on resume.
@@ -43,6 +44,19 @@ _LATER = (
     "deduplicate",
     "task",
     *_LINK,
+    "features_on",
+    "evaluation_batch_size",
+)
+
+# Options that need `num_neighbors`.
+_OF_MINI_BATCHES = (
+    "batch_size",
+    "replace",
+    "method",
+    "deduplicate",
+    "steps_per_call",
+    "features_on",
+    "evaluation_batch_size",
 )
 
 # Options that may be raised on resume: the epochs before are the same.
@@ -153,8 +167,7 @@ class TrainConfig:
 
     num_neighbors: Annotated[str, tyro.conf.arg(metavar="INT,INT,...")] = ""
     """Train on mini-batches of sampled neighborhoods: the most edges of a node, hop by hop from the
-    seeds, as many numbers as --layers, such as 15,10,5. Validation and test take the whole
-    graph."""
+    seeds, as many numbers as --layers, such as 15,10,5. Validation and test take all neighbors."""
 
     batch_size: int = 1024
     """Training nodes of a mini-batch."""
@@ -172,6 +185,14 @@ class TrainConfig:
     steps_per_call: int = 0
     """The most mini-batches that are trained on between two looks at Ctrl-C; 0: an epoch. The
     results are the same but for rounding."""
+
+    features_on: FeaturesOn = "device"
+    """Where the features are, with --num-neighbors: in the device's memory, or in the host's, of
+    which a mini-batch, and a batch of the evaluation, reads its rows. The results are the same."""
+
+    evaluation_batch_size: int = 65536
+    """Nodes of a batch where a model trained with --num-neighbors is evaluated: one layer after the
+    other, each in batches of nodes with all of their neighbors. Fewer take less memory."""
 
     decoder: Decoder = "dot"
     """What scores a link by the outputs of its ends: their dot product, or mlp, a perceptron of
@@ -315,7 +336,7 @@ class TrainConfig:
     def _check_batches(self) -> None:
         neighbors = self.neighbors
         if not neighbors:
-            for name in ("batch_size", "replace", "method", "deduplicate", "steps_per_call"):
+            for name in _OF_MINI_BATCHES:
                 if getattr(self, name) != getattr(TrainConfig, name):
                     raise ConfigError(f"{option(name)}: expected --num-neighbors with it, got none")
             return
@@ -473,6 +494,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "disjoint_train": (0, _BELOW_1, "a number from 0 to less than 1"),
     "batch_size": (1, 1 << 30, "a positive integer"),
     "steps_per_call": (0, 1 << 30, "an integer from 0"),
+    "evaluation_batch_size": (1, 1 << 30, "a positive integer"),
     "learning_rate": (math.ulp(0), _FLOAT32_MAX, "a finite number above 0"),
     "weight_decay": (0, _FLOAT32_MAX, "a finite number from 0"),
     "epochs": (1, 1 << 31, "a positive integer"),
@@ -485,6 +507,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "activation": get_args(Activation),
     "dtype": get_args(DType),
     "features": get_args(Features),
+    "features_on": get_args(FeaturesOn),
     "decay": get_args(Decay),
     "decay_layers": get_args(DecayLayers),
     "strategy": get_args(Sampling),

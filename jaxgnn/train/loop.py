@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgnn.data import Metric
-from jaxgnn.train.step import Program, TrainState, mean_of, no_loss
+from jaxgnn.train.host_features import HostFeatures
+from jaxgnn.train.step import LossSums, Program, TrainState, mean_of, no_loss, steps_done
 from jaxgnn.train.task import Task, score
 
 
@@ -82,6 +83,19 @@ class Best:
 jax.tree_util.register_dataclass(Best, data_fields=["params", "rest"], meta_fields=[])
 
 
+class UnfinishedEpoch(KeyboardInterrupt):
+    """An interrupt between two calls of an epoch.
+
+    Attributes:
+        state: after the last call.
+        sums: the losses of the epoch's batches so far.
+    """
+
+    def __init__(self, state: TrainState, sums: LossSums):
+        super().__init__("interrupted within an epoch")
+        self.state, self.sums = state, sums
+
+
 class Compiled:
     """The step and the evaluation of a task, compiled ahead of the first epoch.
 
@@ -93,32 +107,49 @@ class Compiled:
     def __init__(self, program: Program, state: TrainState, task: Task):
         start = time.perf_counter()
         step, evaluate, self.kernels = lower(program, state, task)
-        self._calls = [] if program.batches is None else program.batches.calls
-        if len(self._calls) > 1:
-            steps = jax.jit(program.step_on_batches, static_argnums=0, donate_argnums=1)
-            self._steps = {
-                length: steps.lower(length, state, no_loss(task), task).compile()
-                for length in set(self._calls)
-            }
+        self._program = program
+        self._steps: dict[int, jax.stages.Compiled] = {}
+        calls = [] if program.batches is None else program.batches.calls()
+        self._in_calls = len(calls) > 1
+        if self._in_calls:
+            for length in set(calls):
+                self._compile_steps(length, state, task)
         else:
             self._step = step.compile()
         self.evaluate = evaluate.compile()
         self.seconds = time.perf_counter() - start
 
+    def _compile_steps(self, length: int, state: TrainState, task: Task) -> None:
+        steps = jax.jit(self._program.step_on_batches, static_argnums=0, donate_argnums=1)
+        self._steps[length] = steps.lower(length, state, no_loss(task), task).compile()
+
     def step(
-        self, state: TrainState, task: Task, interrupted: Callable[[], bool] = lambda: False
+        self,
+        state: TrainState,
+        task: Task,
+        interrupted: Callable[[], bool] = lambda: False,
+        sums: LossSums | None = None,
     ) -> tuple[TrainState, Any]:
-        """One epoch, as `Program.step`, in one call or several.
+        """One epoch, as `Program.step`, in one call or several; or the rest of one.
+
+        Args:
+            state, task: what to train, on what.
+            interrupted: asked between two calls.
+            sums: those of an `UnfinishedEpoch`, whose state `state` is.
 
         Raises:
-            KeyboardInterrupt: `interrupted`, which is asked between two calls, says so.
+            UnfinishedEpoch: `interrupted` says so.
         """
-        if len(self._calls) < 2:
+        batches = self._program.batches
+        if batches is None or (sums is None and not self._in_calls):
             return self._step(state, task)
-        sums = no_loss(task)
-        for number, length in enumerate(self._calls):
+        done = 0 if sums is None else int(steps_done(state.optimizer)) % batches.steps
+        sums = no_loss(task) if sums is None else sums
+        for number, length in enumerate(batches.calls(done)):
             if number and interrupted():
-                raise KeyboardInterrupt("interrupted within an epoch")
+                raise UnfinishedEpoch(state, sums)
+            if length not in self._steps:
+                self._compile_steps(length, state, task)
             state, sums = self._steps[length](state, sums, task)
             jax.block_until_ready(sums)  # nothing waits in line when Ctrl-C comes
         return state, mean_of(sums)
@@ -160,6 +191,8 @@ def train(
     checkpoint: Callable[[TrainState, Best, Progress], None] = lambda *_: None,
     checkpoint_interval: int = 1,
     interrupted: Callable[[], bool] = lambda: False,
+    sums: LossSums | None = None,
+    checkpoint_within: Callable[[TrainState, Best, Progress, LossSums], None] = lambda *_: None,
 ) -> tuple[TrainState, Best, Progress]:
     """Trains to the last epoch, or until patience runs out.
 
@@ -172,8 +205,11 @@ def train(
         checkpoint: called every `checkpoint_interval` epochs, and at the end.
         interrupted: asked after each epoch; where it says so, training ends with a checkpoint.
             Between two calls of an epoch it ends at once.
+        sums: of the epoch that `state` is within, if it is.
+        checkpoint_within: called where training ends between two calls.
 
     Raises:
+        UnfinishedEpoch: it did.
         DivergenceError: a loss is not finite.
     """
     has_validation = bool(jax.device_get(task.val).any())
@@ -181,8 +217,15 @@ def train(
     finished = progress.stopped or progress.epoch >= epochs
     while not finished:
         start = time.perf_counter()
-        state, loss = compiled.step(state, task, interrupted)
+        try:
+            state, loss = compiled.step(state, task, interrupted, sums)
+        except UnfinishedEpoch as stop:
+            checkpoint_within(stop.state, best, progress, stop.sums)
+            raise
+        sums = None
         logits, metrics = compiled.evaluate(state.params, state.rest, task)
+        if isinstance(task.features, HostFeatures):
+            task.features.keep_until(logits)
         row = _row(progress.epoch + 1, loss, metrics, has_validation)
         if host is not None:
             row = host.scores(row, logits)

@@ -34,12 +34,14 @@ class Recovery:
     Attributes:
         directory: the run directory, once it can be resumed.
         epoch: that of the last complete checkpoint.
+        within: the epoch that a later checkpoint is within, if there is one.
         warn: called with one line; by default a `RunWarning`.
     """
 
     def __init__(self, warn: Callable[[str], None] = _warn):
         self.directory: Path | None = None
         self.epoch: int | None = None
+        self.within: int | None = None
         self.warn = warn
 
     def advice(self) -> str:
@@ -47,6 +49,8 @@ class Recovery:
         if self.directory is None:
             return "nothing was trained"
         command = printable(f"jaxgnn train --resume {shlex.quote(str(self.directory))}")
+        if self.within is not None:
+            return f"the checkpoint within epoch {self.within} is safe, continue with {command}"
         if self.epoch is None:
             return f"there is no checkpoint yet, start over with {command}"
         return f"the checkpoint of epoch {self.epoch} is safe, continue with {command}"

@@ -85,7 +85,8 @@ def restore_run(
     split = choose_split(dataset, config.split)
     data = {"name": dataset.name, "fingerprint": fingerprint(dataset, split)}
     check_data(directory, read_config(directory, name).get("data"), data, name)
-    task = make_task(config, dataset, split)
+    # What reads a run takes the whole graph at once.
+    task = make_task(dataclasses.replace(config, features_on="device"), dataset, split)
     program, state = build(config, task)
     start = (state, Best(state.params, state.rest))
     (_, best), progress = _newest(checkpoints, name, start, warn or Recovery().warn)

@@ -12,6 +12,7 @@ from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.loop import Progress
 from jaxgnn.train.records import read_rows
 from jaxgnn.train.recovery import Recovery
+from jaxgnn.train.step import LossSums
 
 
 @dataclasses.dataclass
@@ -22,11 +23,13 @@ class Position:
         state: what `Checkpoints` keep.
         progress: the epochs done and what they came to.
         rows: the metrics of each.
+        sums: of the epoch that the state is within, `None` between two.
     """
 
     state: Any
     progress: Progress = dataclasses.field(default_factory=Progress)
     rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    sums: LossSums | None = None
 
 
 def restore_newest(
@@ -65,6 +68,47 @@ def restore_newest(
         reason = damaged[0][1]
         raise CheckpointError(f"{reason}; no older one is whole, start a new run")
     return Position(start)
+
+
+def restore_within(
+    directory: Path,
+    log: Path,
+    position: Position,
+    sums: LossSums,
+    config: TrainConfig,
+    recovery: Recovery,
+) -> Position:
+    """The position within an epoch where the run was interrupted, if that is not before this one.
+
+    Args:
+        directory: of the checkpoints within epochs, by the steps done.
+        log: the metrics of the epochs.
+        position: what `restore_newest` found.
+        sums: of no batches.
+        config: what is to be trained.
+        recovery: is told of the epoch, and of what is damaged.
+
+    Raises:
+        ConfigError: the configuration ends before the epoch.
+    """
+    if not directory.is_dir():
+        return position
+    with Checkpoints(directory) as checkpoints:
+        for steps in checkpoints.epochs():
+            try:
+                (state, best, found), values = checkpoints.restore(steps, (*position.state, sums))
+                epoch = values.get("epoch") if isinstance(values, dict) else None
+                progress = read_progress(values, epoch if isinstance(epoch, int) else -1)
+                if progress.epoch < position.progress.epoch:
+                    break
+                rows = read_rows(log, progress.epoch)
+            except CheckpointError as error:
+                recovery.warn(f"{error}; the epoch that it is within begins anew")
+                continue
+            _check_length(config, progress)
+            recovery.within = progress.epoch + 1
+            return Position((state, best), progress, rows, found)
+    return position
 
 
 def read_progress(values: Any, epoch: int) -> Progress:

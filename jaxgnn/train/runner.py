@@ -43,8 +43,8 @@ from jaxgnn.train.records import (
     write_json,
 )
 from jaxgnn.train.recovery import Recovery, describe
-from jaxgnn.train.resume import Position, restore_newest
-from jaxgnn.train.step import Program, TrainState, build
+from jaxgnn.train.resume import Position, restore_newest, restore_within
+from jaxgnn.train.step import LossSums, Program, TrainState, build, no_loss, steps_done
 from jaxgnn.train.task import Task, score
 
 
@@ -259,12 +259,17 @@ def _train(
     position = Position((state, Best(copy(state.params), copy(state.rest))))
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(directory / "checkpoints"))
-        metrics = directory / "metrics.jsonl"
+        metrics, unfinished = directory / "metrics.jsonl", directory / "unfinished"
         if config.resume is not None:
             position = restore_newest(checkpoints, metrics, position.state, config, recovery)
+            if config.num_neighbors:
+                position = restore_within(
+                    unfinished, metrics, position, no_loss(task), config, recovery
+                )
             _extend(directory, config)
             if console is not None:
-                print_line(console, f"continuing after epoch {position.progress.epoch}")
+                where = "after" if position.sums is None else "within the epoch after"
+                print_line(console, f"continuing {where} epoch {position.progress.epoch}")
         (state, best), progress = position.state, position.progress
         if progress.stopped and progress.epoch < config.epochs and config.resume is not None:
             recovery.warn(
@@ -284,7 +289,16 @@ def _train(
         def checkpoint(state: TrainState, best: Best, progress: Progress) -> None:
             log.sync()
             checkpoints.save(progress.epoch, (state, best), progress.to_json())
-            recovery.epoch = progress.epoch
+            recovery.epoch, recovery.within = progress.epoch, None
+
+        def checkpoint_within(
+            state: TrainState, best: Best, progress: Progress, sums: LossSums
+        ) -> None:
+            log.sync()
+            with Checkpoints(unfinished) as within:
+                steps = int(steps_done(state.optimizer))
+                within.save(steps, (state, best, sums), progress.to_json())
+            recovery.within = progress.epoch + 1
 
         state, best, progress = train(
             compiled,
@@ -298,6 +312,8 @@ def _train(
             checkpoint=checkpoint,
             checkpoint_interval=config.checkpoint_interval,
             interrupted=lambda: interrupt.requested,
+            sums=position.sums,
+            checkpoint_within=checkpoint_within,
         )
     return best, progress, log.rows
 
@@ -376,7 +392,9 @@ def choose_split(dataset: NodeDataset, index: int) -> Split:
 def make_task(config: TrainConfig, dataset: NodeDataset, split: Split) -> Task:
     """What the configured model is trained on."""
     graph = prepared(dataset.graph, config.activation)
-    return Task.from_dataset(dataset, split, config.dtype, graph=graph)
+    return Task.from_dataset(
+        dataset, split, config.dtype, graph=graph, features_on=config.features_on
+    )
 
 
 def prepared(graph: Graph, activation: str) -> Graph:

@@ -28,6 +28,8 @@ from jaxgnn.nn import (
 )
 from jaxgnn.ops import sample_neighbors
 from jaxgnn.train.config import ConfigError, Method, TrainConfig, option
+from jaxgnn.train.host_features import HostFeatures
+from jaxgnn.train.layerwise import NodeBatches, outputs_by_layer
 from jaxgnn.train.neighbor_loader import Batch, scan_epoch
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, mean_loss
 
@@ -87,11 +89,10 @@ class MiniBatches(NamedTuple):
         """The batches of an epoch."""
         return -(-self.num_seeds // self.batch_size)
 
-    @property
-    def calls(self) -> list[int]:
-        """The steps of each call of an epoch."""
+    def calls(self, done: int = 0) -> list[int]:
+        """The steps of each call of an epoch, of which some steps are done."""
         whole = self.steps_per_call or self.steps
-        return [min(whole, self.steps - first) for first in range(0, self.steps, whole)]
+        return [min(whole, self.steps - first) for first in range(done, self.steps, whole)]
 
 
 LossSums = tuple[Float[Array, ""], Float[Array, ""]]
@@ -119,6 +120,8 @@ class Program(NamedTuple):
     active: Callable[[Array], Array] | None = None
     """The entries that an annealed MaxK keeps, by the number of epochs done."""
     batches: MiniBatches | None = None
+    evaluation: NodeBatches | None = None
+    """How the nodes are cut where the model is evaluated layer by layer; `None`: all at once."""
 
     def step(self, state: TrainState, task: Task) -> tuple[TrainState, Float[Array, ""]]:
         """One epoch: a step of gradient descent on all training nodes, and the loss before it; or
@@ -201,7 +204,13 @@ class Program(NamedTuple):
 
     def logits(self, params: Any, rest: Any, task: Task) -> Float[Array, "nodes classes"]:
         """The model's outputs, without dropout."""
-        return nnx.merge(self.inference, params, rest)(task.graph, task.features)
+        model = nnx.merge(self.inference, params, rest)
+        if self.evaluation is not None:
+            return outputs_by_layer(model, self.evaluation, task.graph, task.features)
+        features = task.features
+        if isinstance(features, HostFeatures):
+            features = features.take(jnp.arange(task.graph.num_nodes))
+        return model(task.graph, features)
 
     def evaluate(self, params: Any, rest: Any, task: Task) -> tuple[Array, dict[str, Array]]:
         """The logits, and losses and accuracies on the training and validation nodes."""
@@ -225,7 +234,11 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
     )
     batches = build_batches(config, task)
     seed = None if batches is None else jnp.uint32(config.seed)
-    return program._replace(batches=batches), dataclasses.replace(state, seed=seed)
+    evaluation = None
+    if batches is not None and task.graph.num_nodes > config.evaluation_batch_size:
+        evaluation = NodeBatches.of(task.graph, config.evaluation_batch_size)
+    program = program._replace(batches=batches, evaluation=evaluation)
+    return program, dataclasses.replace(state, seed=seed)
 
 
 def _node_model(config: TrainConfig, task: Task, rngs: nnx.Rngs) -> Any:

@@ -17,6 +17,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxgnn import metrics
 from jaxgnn.data import Metric, NodeDataset, Split
 from jaxgnn.graph import Graph
+from jaxgnn.train.config import FeaturesOn
+from jaxgnn.train.host_features import HostFeatures
 
 
 @functools.partial(
@@ -29,14 +31,14 @@ class Task:
     """What a training step sees: never the test mask.
 
     Attributes:
-        graph, features, labels: the dataset's, on the device.
+        graph, features, labels: the dataset's, on the device; features may be in host memory.
         train, val: masks of the nodes to learn from and to select on; `val` may be empty.
         num_classes: number of outputs.
         metric: `"accuracy"`, `"roc_auc"` or `"micro_f1"`.
     """
 
     graph: Graph
-    features: Float[Array, "nodes features"]
+    features: Float[Array, "nodes features"] | HostFeatures
     labels: Int[Array, " nodes"] | Float[Array, "nodes classes"]
     train: Bool[Array, " nodes"]
     val: Bool[Array, " nodes"]
@@ -51,14 +53,21 @@ class Task:
         dtype: DTypeLike = jnp.float32,
         *,
         graph: Graph | None = None,
+        features_on: FeaturesOn = "device",
     ) -> Task:
-        """Moves a dataset to the default device, its features in `dtype`.
+        """Moves a dataset to the default device, its features in `dtype`; or all but these.
 
         `graph` takes the place of the dataset's: the same with windows or an order of its rows.
         """
+        features: Array | HostFeatures
+        if features_on == "host":
+            rows = np.asarray(dataset.features).astype(jnp.dtype(dtype), copy=False)
+            features = HostFeatures(np.ascontiguousarray(rows))
+        else:
+            features = jnp.asarray(dataset.features, dtype)
         return cls(
             graph=dataset.graph if graph is None else graph,
-            features=jnp.asarray(dataset.features, dtype),
+            features=features,
             labels=jnp.asarray(dataset.labels),
             train=jnp.asarray(split.train),
             val=jnp.asarray(split.val),

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgnn.train import ConfigError, NeighborLoader, Task, TrainConfig, build
-from jaxgnn.train.loop import Compiled
+from jaxgnn.train import ConfigError, HostFeatures, NeighborLoader, Task, TrainConfig, build, runner
+from jaxgnn.train.interrupt import PostponedInterrupt
+from jaxgnn.train.loop import Compiled, UnfinishedEpoch, copy
 from jaxgnn.train.step import steps_done
 from jaxgnn_cli import main
 from tests.support.small_sets import small
@@ -91,7 +92,7 @@ def test_an_epoch_in_several_calls_is_the_same():
     for steps in (0, 1, 3):
         program, state = build(dataclasses.replace(config, steps_per_call=steps), task)
         compiled = Compiled(program, state, task)
-        assert sum(program.batches.calls) == program.batches.steps > 3
+        assert sum(program.batches.calls()) == program.batches.steps > 3
         losses = []
         for _ in range(3):
             state, loss = compiled.step(state, task)
@@ -103,15 +104,56 @@ def test_an_epoch_in_several_calls_is_the_same():
         wanted = wanted or found
         for one, other in zip(found, wanted, strict=True):
             same(one, other)
-    with pytest.raises(KeyboardInterrupt, match="within an epoch"):
+    whole = compiled.step(copy(state), task)
+    with pytest.raises(UnfinishedEpoch, match="within an epoch") as stop:
         compiled.step(state, task, lambda: True)
+    assert int(steps_done(stop.value.state.optimizer)) % program.batches.steps == 3
+    rest = compiled.step(stop.value.state, task, sums=stop.value.sums)
+    for one, other in zip(*map(jax.tree.leaves, (rest[0].params, whole[0].params)), strict=True):
+        same(one, other)
+    same(rest[1], whole[1])
 
 
-def test_a_run_goes_on_as_it_would_have(tmp_path, monkeypatch):
+def test_features_on_the_host_give_the_same_bits():
+    """Training and evaluation, layer by layer; and that is the whole graph's but for rounding."""
+    config = dataclasses.replace(CONFIG, input_dropout=0.2, evaluation_batch_size=16)
+    dataset, results = toy(), []
+    for where in ("device", "host"):
+        task = Task.from_dataset(dataset, dataset.splits["only"], features_on=where)
+        assert isinstance(task.features, HostFeatures) == (where == "host")
+        program, state = build(dataclasses.replace(config, features_on=where).check(), task)
+        compiled = Compiled(program, state, task)
+        losses = []
+        for _ in range(3):
+            state, loss = compiled.step(state, task)
+            losses.append(loss)
+        logits, metrics = compiled.evaluate(state.params, state.rest, task)
+        results.append(jax.tree.leaves((losses, state.params, logits, metrics)))
+        assert program.evaluation.count > 3
+        whole = jax.jit(program._replace(evaluation=None).logits)
+        np.testing.assert_allclose(logits, whole(state.params, state.rest, task), rtol=0, atol=1e-5)
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+class InterruptWithin(PostponedInterrupt):
+    """A Ctrl-C in the second epoch: the run asks for it after each call of the first, too."""
+
+    asked = 0
+
+    def _requested(self) -> bool:
+        self.asked += 1
+        return self.asked > 12
+
+    requested = property(_requested, lambda self, value: None)
+
+
+def test_a_run_goes_on_as_it_would_have(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small(tmp_path / "small.npz")
     options = ["--num-neighbors", "4,3", "--batch-size", "3", "--patience", "0", "--epochs", "8"]
     options += ["--model", "sage", "--hidden", "8", "--layers", "2", "--checkpoint-interval", "4"]
+    options += ["--features-on", "host", "--evaluation-batch-size", "64"]
     assert main(["train", "small.npz", *options, "--run-directory", "whole"]) == 0
     shutil.copytree("whole", "part")
     shutil.rmtree(max((tmp_path / "part" / "checkpoints").iterdir(), key=lambda path: path.name))
@@ -125,6 +167,18 @@ def test_a_run_goes_on_as_it_would_have(tmp_path, monkeypatch):
     assert len(losses("whole")) == 8
     assert losses("part") == losses("whole")
 
+    options += ["--steps-per-call", "2", "--run-directory", "cut"]
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "PostponedInterrupt", InterruptWithin)
+        capsys.readouterr()
+        assert main(["train", "small.npz", *options]) == 130
+    assert "the checkpoint within epoch 2 is safe, continue with" in capsys.readouterr().err
+    assert losses("cut") == losses("whole")[:1]
+    assert [path.name for path in (tmp_path / "cut" / "unfinished").iterdir()] == ["25"]  # 17 + 8
+    assert main(["train", "--resume", "cut", "--steps-per-call", "2"]) == 0
+    assert "continuing within the epoch after epoch 1" in capsys.readouterr().out
+    assert losses("cut") == losses("whole")
+
 
 @pytest.mark.parametrize(
     ("changes", "message"),
@@ -132,6 +186,12 @@ def test_a_run_goes_on_as_it_would_have(tmp_path, monkeypatch):
         ({"num_neighbors": "4"}, "--num-neighbors: expected one for each of 2 layers, got 1"),
         ({"num_neighbors": "4,-1"}, "--num-neighbors: expected integers from 1 to 4096"),
         ({"num_neighbors": ""}, "--batch-size: expected --num-neighbors with it, got none"),
+        (
+            {"num_neighbors": "", "batch_size": 1024, "features_on": "host"},
+            "--features-on: expected --num-neighbors with it, got none",
+        ),
+        ({"features_on": "gpu"}, "--features-on: expected one of device, host, got 'gpu'"),
+        ({"evaluation_batch_size": 0}, "--evaluation-batch-size: expected a positive integer"),
         ({"method": "labor", "replace": True}, "--method: expected uniform with --replace"),
         ({"sample_size": 3}, "--num-neighbors: expected no --sample-size"),
         ({"model": "mlp"}, "--num-neighbors: expected a model that looks at the graph"),

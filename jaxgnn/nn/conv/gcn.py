@@ -114,6 +114,7 @@ class GCNConv(nnx.Module):
         sample_rate: float | None = None,
         strategy: Strategy | None = None,
         key: Array | None = None,
+        scale: Float[Array, " num_nodes"] | None = None,
     ) -> Float[Array, "num_nodes *batch out_features"]:
         """Convolves the features of a square graph's nodes.
 
@@ -124,6 +125,8 @@ class GCNConv(nnx.Module):
                 (`Graph.sort_edge_data`); 1 if not given.
             sample_size, sample_rate, strategy: in place of the module's.
             key: of the sample, in place of the one that `rngs` draws.
+            scale: $d^{-1/2}$ of each node, in place of the graph's own degrees: for a part of a
+                larger graph, whose `node_scale` has it.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -138,20 +141,37 @@ class GCNConv(nnx.Module):
         sample = self.sample.options(sample_size, sample_rate, strategy, key)
         return aggregate_and_transform(
             self.linear,
-            lambda h: self._aggregate(graph, h, weights, sample),
+            lambda h: self._aggregate(graph, h, weights, sample, scale),
             x,
             transform_first=self.transform_first,
         )
 
+    def node_scale(
+        self, graph: Graph, weights: Float[Array, " num_edges"] | None, dtype: DTypeLike
+    ) -> Float[Array, " num_nodes"] | None:
+        r"""$d^{-1/2}$ of each node of a square graph, `None` without `normalize`; in the dtype of
+        the sums over rows of this dtype."""
+        if not self.normalize:
+            return None
+        dtype = accumulation_dtype(jnp.promote_types(dtype, self.linear.kernel.dtype))
+        return _normalization(graph, weights, self._loop_weight(weights), dtype)[2]
+
+    def _loop_weight(self, weights: Array | None) -> float | None:
+        if not self.add_self_loops:
+            return None
+        return 2.0 if self.improved and weights is not None else 1.0
+
     def _aggregate(
-        self, graph: Graph, x: Array | CBSR, weights: Array | None, sample: dict[str, Any] | None
+        self,
+        graph: Graph,
+        x: Array | CBSR,
+        weights: Array | None,
+        sample: dict[str, Any] | None,
+        scale: Array | None,
     ) -> Array:
         if not self.normalize:
             return aggregate(graph, x, weights, sample=sample)
-        if not self.add_self_loops:
-            return normalized_aggregate(graph, x, weights, None, sample)
-        loop_weight = 2.0 if self.improved and weights is not None else 1.0
-        return normalized_aggregate(graph, x, weights, loop_weight, sample)
+        return normalized_aggregate(graph, x, weights, self._loop_weight(weights), sample, scale)
 
 
 def normalized_aggregate(
@@ -160,6 +180,7 @@ def normalized_aggregate(
     weights: Float[Array, " num_edges"] | None,
     loop_weight: float | None,
     sample: dict[str, Any] | None = None,
+    scale: Float[Array, " num_nodes"] | None = None,
 ) -> Float[Array, "num_nodes *batch features"]:
     r"""$D^{-1/2} \hat A D^{-1/2} x$ without forming the normalized weights.
 
@@ -175,8 +196,34 @@ def normalized_aggregate(
         loop_weight: weight of the self-loop of a node that has none; `None` leaves the graph's
             self-loops as they are.
         sample: of the edges, as for `aggregate`; the self-loop that is added is not among them.
+        scale: $s$, if it is not the graph's.
     """
     dtype = accumulation_dtype(x.dtype)
+    weights, difference, own = _normalization(graph, weights, loop_weight, dtype)
+    scale = _column(own if scale is None else scale.astype(dtype), len(x.shape))
+    x = map_values(lambda rows: (scale * rows.astype(dtype)).astype(rows.dtype), x)
+    if x.dtype == jnp.float16:
+        # The sum of a hub's neighbors is in range only after the receiver's factor.
+        out = aggregate(graph, x, weights, "mean", sample).astype(dtype)
+        out = out * _column(graph.in_degrees.astype(dtype), out.ndim)
+    else:
+        out = aggregate(graph, x, weights, sample=sample).astype(dtype)
+    if difference is not None:
+        out = out + _column(difference, out.ndim) * dense(x).astype(dtype)
+    return (scale * out).astype(x.dtype)
+
+
+def _normalization(
+    graph: Graph,
+    weights: Float[Array, " num_edges"] | None,
+    loop_weight: float | None,
+    dtype: DTypeLike,
+) -> tuple[
+    Float[Array, " num_edges"] | None,
+    Float[Array, " num_nodes"] | None,
+    Float[Array, " num_nodes"],
+]:
+    r"""The weights of $\hat A$ off the loops that are replaced, $\ell$ (`None`: 0) and $s$."""
     difference = None
     if weights is not None:
         weights = weights.astype(dtype)
@@ -195,17 +242,7 @@ def normalized_aggregate(
     # The inner `where` keeps the derivative at degree 0 finite.
     isolated = degree == 0
     scale = jax.lax.rsqrt(jnp.where(isolated, jnp.ones_like(degree), degree))
-    scale = _column(jnp.where(isolated, jnp.zeros_like(degree), scale), len(x.shape))
-    x = map_values(lambda rows: (scale * rows.astype(dtype)).astype(rows.dtype), x)
-    if x.dtype == jnp.float16:
-        # The sum of a hub's neighbors is in range only after the receiver's factor.
-        out = aggregate(graph, x, weights, "mean", sample).astype(dtype)
-        out = out * _column(graph.in_degrees.astype(dtype), out.ndim)
-    else:
-        out = aggregate(graph, x, weights, sample=sample).astype(dtype)
-    if difference is not None:
-        out = out + _column(difference, out.ndim) * dense(x).astype(dtype)
-    return (scale * out).astype(x.dtype)
+    return weights, difference, jnp.where(isolated, jnp.zeros_like(degree), scale)
 
 
 def _repeated_self_loop(graph: Graph) -> Bool[Array, " num_edges"]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from jaxgnn.graph import Graph
 from jaxgnn.nn._linear import kaiming_kernel, linear
@@ -135,7 +135,22 @@ class _DegreeGMMConv(nnx.Module):
     def sample(self) -> EdgeSample:
         return self.conv.sample
 
-    def __call__(self, graph: Graph, x: Array, weights: None = None, **sample: Any) -> Array:
+    def node_scale(
+        self, graph: Graph, weights: None, dtype: DTypeLike
+    ) -> tuple[Int[Array, " num_nodes"], Int[Array, " num_nodes"]]:
+        """The degrees of each node, as receiver and as sender."""
+        del weights, dtype
+        return graph.in_degrees, graph.out_degrees
+
+    def __call__(
+        self,
+        graph: Graph,
+        x: Array,
+        weights: None = None,
+        *,
+        scale: tuple[Array, Array] | None = None,
+        **sample: Any,
+    ) -> Array:
         if weights is not None:
             raise ValueError("weights: MoNet has none, expected None")
         of_receivers, of_senders = self.linear.kernel[...]
@@ -146,8 +161,9 @@ class _DegreeGMMConv(nnx.Module):
             degree = jnp.maximum(degree, 1).astype(row.dtype)
             return jax.lax.rsqrt(degree)[:, None] * row[None]
 
-        receivers = coordinates(graph.in_degrees, of_receivers) + bias[...][None]
-        pseudo = receivers, coordinates(graph.out_degrees, of_senders)
+        in_degrees, out_degrees = (graph.in_degrees, graph.out_degrees) if scale is None else scale
+        receivers = coordinates(in_degrees, of_receivers) + bias[...][None]
+        pseudo = receivers, coordinates(out_degrees, of_senders)
         return self.conv(graph, x, pseudo, activation="tanh", **sample)
 
 

@@ -11,16 +11,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core import checks
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Blocks, Graph, NodeRows
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._activation import activate
 from jaxgnn.nn._blocks import convolve, layer_graphs, normalize
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._features import Features, dense, first_rows, map_values
-from jaxgnn.nn._linear import count, linear, width
+from jaxgnn.nn._linear import count, linear, promote, width
 from jaxgnn.nn._sampling import SampleSize, Strategy, calls_of_layers, of_layers
 from jaxgnn.nn.maxk import MaxK, check_activation
 from jaxgnn.nn.mlp import Activation, Norm, norm_layers
@@ -215,31 +216,69 @@ class GNN(nnx.Module):
         if isinstance(x, tuple | list):
             raise ValueError(f"x: {type(self).__name__} expected one array, got a pair")
         x = _inputs.features(x, "x", graphs[0].num_senders, "node", self.in_features)
-        if self.input_dropout.rate > 0:
-            x = map_values(self.input_dropout, x)
-        if self.linear_in is not None:
-            x = self._activate(self.linear_in(dense(x)))
+        x = self._before_layers(x)
         calls = calls_of_layers(self.convs, sample_size, sample_rate, strategy, key)
         outputs = []
-        for i, conv in enumerate(self.convs):
-            kind = "accepts_node_rows" if isinstance(x, NodeRows) else "accepts_sparse"
-            rows = x if getattr(conv, kind, False) else dense(x)
-            out = convolve(conv, graphs[i], rows, weights, **calls[i])
-            if self.residual:
-                skip, before = self.skips[i], dense(first_rows(x, graphs[i].num_receivers))
-                out = out + (before.astype(out.dtype) if skip is None else skip(before))
-            if self.linear is None and i == self.num_layers - 1:
-                return out[:outputs_of]
-            if self.norms is not None:
-                out = normalize(self.norms[i], out, mask)
-            x = self._after_layer(out)
+        for i, layer_graph in enumerate(graphs):
+            x = self._layer(i, layer_graph, x, weights, mask, **calls[i])
             outputs.append(first_rows(x, outputs_of))
-        assert self.linear is not None
+        if self.linear is None:
+            return dense(outputs[-1])
         if self.jumping == "cat":
             return self.linear(jnp.concatenate([dense(rows) for rows in outputs], axis=-1))
         if self.jumping == "max":
             return self.linear(functools.reduce(_larger, map(dense, outputs)))
         return self.linear(dense(outputs[-1]))
+
+    def _before_layers(self, x: Features) -> Features:
+        """What the first layer takes."""
+        if self.input_dropout.rate > 0:
+            x = map_values(self.input_dropout, x)
+        if self.linear_in is not None:
+            x = self._activate(self.linear_in(dense(x)))
+        return x
+
+    def _layer(
+        self,
+        i: int,
+        graph: Graph,
+        x: Features,
+        weights: Any = None,
+        mask: Bool[Array, " places"] | None = None,
+        **call: Any,
+    ) -> Features:
+        """The receivers' rows after a layer: the next one's input, or the model's output."""
+        conv = self.convs[i]
+        kind = "accepts_node_rows" if isinstance(x, NodeRows) else "accepts_sparse"
+        rows = x if getattr(conv, kind, False) else dense(x)
+        out = convolve(conv, graph, rows, weights, **call)
+        if self.residual:
+            skip, before = self.skips[i], dense(first_rows(x, graph.num_receivers))
+            out = out + (before.astype(out.dtype) if skip is None else skip(before))
+        if self.linear is None and i == self.num_layers - 1:
+            return out
+        if self.norms is not None:
+            out = normalize(self.norms[i], out, mask)
+        return self._after_layer(out)
+
+    def _join(self, i: int, before: Array | None, x: Features) -> Array:
+        """The outputs of the layers up to this one, as far as `jumping` needs them: with the last
+        layer the model's output. `"cat"` adds the layers' terms of the linear layer."""
+        last = i == self.num_layers - 1
+        rows = dense(x)
+        if self.linear is None:
+            return rows
+        if self.jumping == "cat":
+            joined = _linear_term(self.linear, i, rows)
+            joined = joined if before is None else before + joined
+            if not last:
+                return joined
+            dtype = promote(self.linear, rows).dtype
+            assert self.linear.bias is not None
+            return (joined + self.linear.bias[...].astype(joined.dtype)).astype(dtype)
+        if self.jumping == "max" and before is not None:
+            rows = _larger(before, rows)
+        return self.linear(rows) if last else rows
 
     def _after_layer(self, out: Array) -> Features:
         return self._activate(out)
@@ -250,6 +289,18 @@ class GNN(nnx.Module):
         sparse = isinstance(self.activation, MaxK) and x.ndim == 2
         out = self.activation.sparse(x) if sparse else activate(self.activation, x)
         return map_values(self.dropout, out)
+
+
+def _linear_term(
+    layer: nnx.Linear, i: int, rows: Float[Array, "*rows width"]
+) -> Float[Array, "*rows out_features"]:
+    """The term of the `i`-th of several arrays that a linear layer takes concatenated, in the
+    accumulation dtype."""
+    rows = promote(layer, rows)
+    width = rows.shape[-1]
+    kernel = layer.kernel[...].astype(rows.dtype)[i * width : (i + 1) * width]
+    dtype = accumulation_dtype(rows.dtype)
+    return jnp.matmul(rows, kernel, precision=layer.precision, preferred_element_type=dtype)
 
 
 def _larger(x: Array, y: Array) -> Array:
