@@ -91,5 +91,9 @@ def edge_conv_max(
     *,
     impl: Impl = None,
 ) -> Float[Array, "num_receivers *features"]:
-    r"""`edge_conv` with the maximum: $y_i = \varphi_i + \max_{e = (j \to i)} \theta_j$."""
+    r"""`edge_conv` with the maximum: $y_i = \varphi_i + \max_{e = (j \to i)} \theta_j$.
+
+    Raises:
+        TypeError, ValueError: as `edge_conv` does.
+    """
     return edge_conv(graph, theta, phi, reduce="max", impl=impl)
