@@ -144,15 +144,15 @@ class Compiled:
         if batches is None or (sums is None and not self._in_calls):
             return self._step(state, task)
         done = 0 if sums is None else int(steps_done(state.optimizer)) % batches.steps
-        sums = no_loss(task) if sums is None else sums
+        total = no_loss(task) if sums is None else sums
         for number, length in enumerate(batches.calls(done)):
             if number and interrupted():
-                raise UnfinishedEpoch(state, sums)
+                raise UnfinishedEpoch(state, total)
             if length not in self._steps:
                 self._compile_steps(length, state, task)
-            state, sums = self._steps[length](state, sums, task)
-            jax.block_until_ready(sums)  # nothing waits in line when Ctrl-C comes
-        return state, mean_of(sums)
+            state, total = self._steps[length](state, total, task)
+            jax.block_until_ready(total)  # nothing waits in line when Ctrl-C comes
+        return state, mean_of(total)
 
 
 def lower(
