@@ -73,7 +73,7 @@ def _case(
             if sweep:
                 continue
             yield from block(dtype, DETERMINISTIC, ("backward",), k)
-            packed = (plan.MAXK_PACKED,) if dtype == "float32" else ()
+            packed = (plan.MAXK_PACKED,) if dtype == "float32" and width <= 256 else ()
             yield from block(dtype, (plan.MAXK_FLOAT, *packed), plan.FORWARD, k)
             yield from block(dtype, (plan.MAXK,), ("select",), k)
             # These do not get faster as k falls: one k tells all.

@@ -38,6 +38,46 @@ class CbsrPrefetch {
   const int64_t values_, indices_, distance_;
 };
 
+// Prefetches what later edges of a row gather from rows of y: their lines with the row's columns,
+// if those are fewer than the lines of a row. Else, and beyond the row's end, the whole rows.
+template <class T, class Index>
+class GatherPrefetch {
+ public:
+  GatherPrefetch(const Rows& csr, const T* y, int64_t width, const Index* indices, int64_t k,
+                 int64_t end)
+      : csr_(csr), y_(y), width_(width), bytes_(width * static_cast<int64_t>(sizeof(T))) {
+    if (k >= bytes_ / kLine) return;
+    last_ = end - prefetch_distance(bytes_);
+    for (int64_t c = 0; c < k; ++c) {
+      const int64_t start = indices[c] / kInLine * kInLine;
+      if (count_ == 0 || starts_[count_ - 1] != start)
+        starts_[count_++] = static_cast<uint16_t>(start);
+    }
+  }
+
+  // Edge e is about to be read.
+  JAXGNN_INLINE void before(int64_t e) const {
+    if (e >= last_) {
+      prefetch_ahead(csr_, e, y_, width_, bytes_);
+      return;
+    }
+    const int64_t distance = prefetch_distance(bytes_);
+    prefetch_beginnings(csr_, e, distance, y_, width_);
+    const T* row = y_ + column_of(csr_, e + distance) * width_;
+    for (int64_t i = 0; i < count_; ++i) __builtin_prefetch(row + starts_[i]);
+  }
+
+ private:
+  static constexpr int64_t kInLine = kLine / static_cast<int64_t>(sizeof(T));
+
+  const Rows& csr_;
+  const T* y_;
+  const int64_t width_, bytes_;
+  int64_t last_ = 0;  // from this edge on, whole rows
+  int64_t count_ = 0;
+  uint16_t starts_[kMaxWidth / kInLine];
+};
+
 // sums[indices[c]] += weight * values[c], in sequence, one store a cycle. Scatter instructions and
 // masked expansions into registers are slower.
 template <int N, class T, class Index, class A>
@@ -153,8 +193,9 @@ void sspmm(const MaxkProductArgs& args, const Executor& executor) {
   const int64_t k = cbsr.k, width = cbsr.width, bytes = width * static_cast<int64_t>(sizeof(T));
   reduce_rows<T>(args, k, bytes, executor, [=](int64_t row, int64_t begin, int64_t end, A* sums) {
     const Index* indices = indices_of<Index>(cbsr, row);
+    const GatherPrefetch<T, Index> prefetch(csr, y, width, indices, k, end);
     for (int64_t e = begin; e < end; ++e) {
-      prefetch_ahead(csr, e, y, width, bytes);
+      prefetch.before(e);
       const T* from = y + column_of(csr, e) * width;
       const A weight = weights == nullptr ? A{1} : weights[e];
       auto add = [&](auto lanes, int64_t c) {
