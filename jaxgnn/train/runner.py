@@ -20,6 +20,7 @@ from jaxgnn.graph import Graph, transform
 from jaxgnn.train import machine
 from jaxgnn.train.checkpoint import Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig, check_same_settings
+from jaxgnn.train.description import DatasetDescription
 from jaxgnn.train.display import (
     make_display,
     median_seconds,
@@ -86,14 +87,20 @@ class NodeProblem:
         task: what training sees.
     """
 
-    def __init__(self, config: TrainConfig, dataset: NodeDataset):
+    def __init__(self, config: TrainConfig, dataset: NodeDataset, *, normalized: bool = False):
         self._config, self._dataset, self.name = config, dataset, dataset.name
+        self._normalized = normalized
         self._split = choose_split(dataset, config.split)
         self.task = make_task(config, dataset, self._split)
 
     def arrays(self) -> list[Any]:
         """All that a run reads."""
         return data_arrays(self._dataset, self._split)
+
+    def record(self) -> dict[str, Any]:
+        """What `config.json` says of the data, for a model without them."""
+        description = DatasetDescription.of(self._dataset, normalized=self._normalized)
+        return {"dataset": description.to_json()}
 
     def describe(self) -> str:
         """What is trained on, in a line."""
@@ -138,12 +145,14 @@ def make_problem(
     if config.task == "link":
         data = load_link_data(config) if dataset is None else _as_link_data(config, dataset)
         return LinkProblem(config, data, prepared)
+    normalized = False  # data that the caller gives are taken as they are
     if dataset is None:
         dataset = load_dataset(config)
+        normalized = normalizes_features(config, dataset)
     if isinstance(dataset, LinkData):
         raise ConfigError("--task: expected link with a graph without labels, got node")
     _warn_without_positions(config, dataset, recovery)
-    return NodeProblem(config, dataset)
+    return NodeProblem(config, dataset, normalized=normalized)
 
 
 def load_link_data(config: TrainConfig) -> LinkData:
@@ -187,6 +196,7 @@ def _run(
     record = {
         "settings": config.settings(),
         "data": {"name": problem.name, "fingerprint": checksum(*problem.arrays())},
+        **problem.record(),
         "environment": machine.environment(),
     }
     task: Any = problem.task
@@ -367,10 +377,15 @@ def load_dataset(config: TrainConfig) -> NodeDataset:
 
 
 def _with_features(config: TrainConfig, dataset: NodeDataset) -> NodeDataset:
-    planetoid = "public" in dataset.splits
-    if config.features == "normalized" or (config.features == "auto" and planetoid):
+    if normalizes_features(config, dataset):
         dataset = dataclasses.replace(dataset, features=normalize_features(dataset.features))
     return dataset
+
+
+def normalizes_features(config: TrainConfig, dataset: NodeDataset) -> bool:
+    """Whether the rows of a dataset's features are scaled to sum 1."""
+    planetoid = "public" in dataset.splits
+    return config.features == "normalized" or (config.features == "auto" and planetoid)
 
 
 def choose_split(dataset: NodeDataset, index: int) -> Split:
