@@ -23,6 +23,8 @@ commands:
   predict RUN [DATASET] --output FILE
                     write a trained model's classes and probabilities, as .csv or .npz
   compare RUN...    compare runs: the settings that differ, means over seeds
+  export RUN --output DIRECTORY
+                    write a trained model as a program that needs no training code
   embed GRAPH       embed the nodes of a graph file by GraphSAGE over sampled neighbors
 
 options:
@@ -131,13 +133,17 @@ def _dispatch(arguments: list[str]) -> int:
         from jaxgnn_cli.compare import compare
 
         compare(rest)
+    elif command == "export":
+        from jaxgnn_cli.export import export
+
+        export(rest)
     elif command == "embed":
         from jaxgnn_cli.embed import embed
 
         embed(rest)
     else:
         raise UsageError(
-            "expected train, info, evaluate, predict, compare or embed, got "
+            "expected train, info, evaluate, predict, compare, export or embed, got "
             f"{command!r} (see jaxgnn --help)"
         )
     return 0
