@@ -201,10 +201,10 @@ def test_the_command_and_a_fresh_process(tmp_path, capsys):
     small(tmp_path / "small.npz")
     small(tmp_path / "other.npz", nodes=100)
     path = str(tmp_path / "run")
-    run(TrainConfig(str(tmp_path / "small.npz"), "gin", hidden=8, epochs=2, run_directory=path))
+    data = str(tmp_path / "small.npz")
+    run(TrainConfig(data, model="gin", hidden=8, epochs=2, run_directory=path))
     directory, portable = str(tmp_path / "exported"), str(tmp_path / "portable")
-    same = ["--graph", str(tmp_path / "small.npz")]
-    assert main(["export", path, "--output", directory, *same]) == 0
+    assert main(["export", path, "--output", directory, "--graph", data]) == 0
     sizes = ["--nodes", "150", "--edges", "1000"]
     assert main(["export", path, "--output", portable, *sizes, "--portable"]) == 0
     assert "graphs of 151 nodes and 1,000 edges, cpu, portable" in capsys.readouterr().out

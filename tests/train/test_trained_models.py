@@ -75,19 +75,10 @@ def test_predictions_are_the_runs(trained, tmp_path, capsys):
     np.testing.assert_array_equal(found["class"], out.argmax(axis=1))
 
 
-@dataclasses.dataclass(frozen=True)
-class Named:
-    """Data whose nodes have names."""
-
-    graph: object
-    features: np.ndarray
-    node_names: tuple[str, ...]
-
-
 def test_names_and_several_labels(trained, tmp_path):
     loaded = load_run(trained)
     data = load(trained.parent / "other.npz")
-    named = Named(data.graph, data.features, tuple(f"node, {i}" for i in range(120)))
+    named = dataclasses.replace(data, node_names=tuple(f"node, {i}" for i in range(120)))
     description = dataclasses.replace(loaded.dataset, class_names=("a", 'b"', "c"))
     found = predict(dataclasses.replace(loaded, dataset=description), named)
     found.save(tmp_path / "p.csv")
@@ -148,6 +139,10 @@ def test_what_cannot_be_predicted(trained, tmp_path, capsys):
         dataset = record["dataset"] | changed
         (tmp_path / "run" / "config.json").write_text(json.dumps(record | {"dataset": dataset}))
         assert "config.json: dataset: " in error(capsys, "predict", str(tmp_path / "run"), *output)
+    settings = record["settings"] | {"task": "link", "num_neighbors": ""}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record | {"settings": settings}))
+    found = error(capsys, "predict", str(tmp_path / "run"), *output)
+    assert "RUN: expected a run of --task node, got --task link" in found
     # Runs that recorded no description of their data are described by these.
     del record["dataset"]
     (tmp_path / "run" / "config.json").write_text(json.dumps(record))
