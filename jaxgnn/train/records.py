@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import datetime
 import errno
 import fcntl
@@ -220,6 +221,15 @@ def checksum(*arrays: Any) -> str:
         crc = zlib.crc32(repr((array.shape, array.dtype.str)).encode(), crc)
         crc = zlib.crc32(array.reshape(-1).view(np.uint8).data, crc)
     return f"{crc:08x}"
+
+
+def write_metrics(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Writes `metrics.csv`: a line an epoch, empty where an epoch lacks a metric."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with replacing(path) as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 class MetricsLog:

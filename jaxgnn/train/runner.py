@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from jaxgnn.train.display import (
 from jaxgnn.train.interrupt import PostponedInterrupt
 from jaxgnn.train.links import LinkData, LinkProblem
 from jaxgnn.train.loop import Best, Compiled, Progress, copy, train
+from jaxgnn.train.profile import Profile
 from jaxgnn.train.records import (
     MetricsLog,
     check_data,
@@ -42,6 +43,7 @@ from jaxgnn.train.records import (
     lock,
     read_config,
     write_json,
+    write_metrics,
 )
 from jaxgnn.train.recovery import Recovery, describe
 from jaxgnn.train.resume import Position, restore_newest, restore_within
@@ -55,6 +57,7 @@ def run(
     *,
     dataset: NodeDataset | LinkData | None = None,
     recovery: Recovery | None = None,
+    callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
 ) -> dict[str, Any]:
     """Trains as configured, or continues a run, and writes its files.
 
@@ -64,6 +67,8 @@ def run(
         dataset: the data; by default those of `config.dataset`. With `--task link` a `LinkData`
             is a graph with or without features.
         recovery: is told what has been written, and what the run goes on without.
+        callbacks: each is called with the metrics of each epoch, as they are in `metrics.jsonl`,
+            after the epoch; what it raises ends the run.
 
     Returns:
         The content of `summary.json`, with `run_directory`.
@@ -76,7 +81,7 @@ def run(
     """
     recovery = Recovery() if recovery is None else recovery
     with recovery.errors():
-        return _run(config.check(), console, dataset, recovery)
+        return _run(config.check(), console, dataset, recovery, callbacks)
 
 
 class NodeProblem:
@@ -185,6 +190,7 @@ def _run(
     console: Console | None,
     dataset: NodeDataset | LinkData | None,
     recovery: Recovery,
+    callbacks: Sequence[Callable[[dict[str, Any]], object]],
 ) -> dict[str, Any]:
     if importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
@@ -200,12 +206,17 @@ def _run(
         "environment": machine.environment(),
     }
     task: Any = problem.task
+    profile = Profile(config.profile)
     with _run_directory(config, record, recovery) as directory:
         if console is not None:
             print_head(console, config, problem.describe(), directory)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         compiled = Compiled(program, state, task)
-        best, progress, rows = _train(config, console, directory, compiled, task, state, recovery)
+        with profile:
+            told = (*callbacks, lambda row: profile.epoch())
+            best, progress, rows = _train(
+                config, console, directory, compiled, task, state, recovery, told
+            )
         results = problem.results(program, compiled.evaluate, best.params, best.rest)
         counts = results.pop("confusion", None)
         summary = {
@@ -225,6 +236,7 @@ def _run(
             "device": machine.describe_device(),
             **machine.peak_memory(),
         }
+        write_metrics(directory / "metrics.csv", rows)
         write_json(directory / "summary.json", summary)
         _plot(directory / "curves.png", rows, summary, counts, recovery)
     if console is not None:
@@ -264,6 +276,7 @@ def _train(
     task: Task,
     state: TrainState,
     recovery: Recovery,
+    callbacks: Sequence[Callable[[dict[str, Any]], object]],
 ) -> tuple[Best, Progress, list[dict[str, Any]]]:
     """Trains from the start or from the last checkpoint; also the metrics of all epochs."""
     position = Position((state, Best(copy(state.params), copy(state.rest))))
@@ -295,6 +308,8 @@ def _train(
             interrupt.epoch = row["epoch"]
             log.append(row)
             display.epoch(row, progress.best_epoch)
+            for callback in callbacks:
+                callback(dict(row))
 
         def checkpoint(state: TrainState, best: Best, progress: Progress) -> None:
             log.sync()

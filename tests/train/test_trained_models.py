@@ -30,7 +30,10 @@ def trained(tmp_path_factory) -> Path:
         num_neighbors="3,3",
         run_directory=str(directory / "run"),
     )
-    run(config)
+    rows: list[dict] = []
+    run(config, callbacks=[rows.append])
+    log = (directory / "run" / "metrics.jsonl").read_text().splitlines()
+    assert rows == [json.loads(line) for line in log] and len(rows) == 4
     return directory / "run"
 
 
@@ -73,6 +76,29 @@ def test_predictions_are_the_runs(trained, tmp_path, capsys):
         found["probabilities"], np.exp(out) / np.exp(out).sum(1, keepdims=True), atol=1e-6
     )
     np.testing.assert_array_equal(found["class"], out.argmax(axis=1))
+
+
+def test_metrics_as_csv_and_a_trace(trained, tmp_path, capsys):
+    with (trained / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    log = (trained / "metrics.jsonl").read_text().splitlines()
+    found = [{name: float(value) for name, value in row.items()} for row in rows]
+    assert found == [json.loads(line) for line in log]
+
+    def stop(row):
+        raise RuntimeError(f"epoch {row['epoch']}")
+
+    # The trace is written although the run ends early, and the run can be continued.
+    longer = TrainConfig(**json.loads((trained / "config.json").read_text())["settings"])
+    shutil.copytree(trained, tmp_path / "run")
+    changes = {"resume": str(tmp_path / "run"), "epochs": 6, "profile": str(tmp_path / "trace")}
+    with pytest.raises(RuntimeError, match="epoch 5"):
+        run(dataclasses.replace(longer, **changes), callbacks=[stop])
+    (trace,) = (tmp_path / "trace").rglob("*.xplane.pb")
+    text = trace.read_bytes()
+    assert b"layer_0_SAGEConv" in text and b"epoch" in text
+    settings = ["--epochs", "1", "--profile", "/dev/null/x"]
+    assert "--profile: /dev/null/x: " in error(capsys, "train", *settings)
 
 
 def test_names_and_several_labels(trained, tmp_path):
