@@ -5,15 +5,46 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jaxgnn_cli.evaluate_options import parse_evaluate
+from jaxgnn_cli.evaluate_options import EvaluateOptions, parse_evaluate
 from jaxgnn_cli.output import print_error
+from jaxgnn_cli.predict import load
 
 
 def evaluate(arguments: list[str]) -> None:
-    """Measures a trained model's inference with parts of the edges, or prints the help."""
+    """Scores a trained model, or measures its inference with parts of the edges, or prints the
+    help."""
     options = parse_evaluate(arguments)
     if options is None:
         return
+    if options.takes_a_part:
+        _measure(options)
+    else:
+        _score(options)
+
+
+def _score(options: EvaluateOptions) -> None:
+    from rich.console import Console
+
+    from jaxgnn.train import evaluate_scores
+    from jaxgnn.train.display import print_line, scores_table
+    from jaxgnn.train.records import make_directory, write_json
+    from jaxgnn.train.recovery import memory_errors
+
+    output = None if options.output is None else Path(options.output)
+    with memory_errors():
+        run = load(options.run)
+        data = run.own_data("RUN") if options.dataset is None else run.load_data(options.dataset)
+        scores = evaluate_scores(run, data, options.split)
+    console = Console()
+    if output is not None:
+        make_directory(output, "--output")
+        write_json(output / "evaluation.json", scores)
+    console.print(scores_table(scores))
+    if output is not None:
+        print_line(console, f"wrote {output / 'evaluation.json'}")
+
+
+def _measure(options: EvaluateOptions) -> None:
     import jax
     from rich.console import Console
 

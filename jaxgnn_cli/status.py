@@ -18,7 +18,13 @@ commands:
   train [DATASET]   train a model (the default dataset: handwritten digits)
   info [DATASET]    print what this installation consists of, a graph's statistics, and with the
                     options of train the kernels that a model runs
-  evaluate RUN      measure a trained model's inference with a part of the edges
+  evaluate RUN [DATASET]
+                    score a trained model; or measure its inference with a part of the edges
+  predict RUN [DATASET] --output FILE
+                    write a trained model's classes and probabilities, as .csv or .npz
+  compare RUN...    compare runs: the settings that differ, means over seeds
+  export RUN --output DIRECTORY
+                    write a trained model as a program that needs no training code
   embed GRAPH       embed the nodes of a graph file by GraphSAGE over sampled neighbors
 
 options:
@@ -119,12 +125,25 @@ def _dispatch(arguments: list[str]) -> int:
         from jaxgnn_cli.evaluate import evaluate
 
         evaluate(rest)
+    elif command == "predict":
+        from jaxgnn_cli.predict import predict
+
+        predict(rest)
+    elif command == "compare":
+        from jaxgnn_cli.compare import compare
+
+        compare(rest)
+    elif command == "export":
+        from jaxgnn_cli.export import export
+
+        export(rest)
     elif command == "embed":
         from jaxgnn_cli.embed import embed
 
         embed(rest)
     else:
         raise UsageError(
-            f"expected train, info, evaluate or embed, got {command!r} (see jaxgnn --help)"
+            "expected train, info, evaluate, predict, compare, export or embed, got "
+            f"{command!r} (see jaxgnn --help)"
         )
     return 0

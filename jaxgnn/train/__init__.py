@@ -1,13 +1,17 @@
 """Training: the loop behind `jaxgnn train`, and its parts. Needs `pip install 'jaxgnn[train]'`."""
 
 from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
+from jaxgnn.train.comparison import ComparedRuns, Comparison, compare
 from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.description import DatasetDescription
 from jaxgnn.train.evaluation import InferenceSample, evaluate, sampled_logits
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.layerwise import layerwise_inference
 from jaxgnn.train.links import LinkData
+from jaxgnn.train.loaded import LoadedRun, evaluate_scores, load_run
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
 from jaxgnn.train.neighbor_loader import Batch, NeighborLoader
+from jaxgnn.train.predictions import Predictions, predict
 from jaxgnn.train.presets import PRESETS, preset
 from jaxgnn.train.recovery import Recovery, RunError, RunWarning
 from jaxgnn.train.restored import RestoredRun, restore_run, saved_config
@@ -22,13 +26,18 @@ __all__ = [
     "Best",
     "CheckpointError",
     "Checkpoints",
+    "ComparedRuns",
+    "Comparison",
     "Compiled",
     "ConfigError",
+    "DatasetDescription",
     "DivergenceError",
     "HostFeatures",
     "InferenceSample",
     "LinkData",
+    "LoadedRun",
     "NeighborLoader",
+    "Predictions",
     "Program",
     "Progress",
     "Recovery",
@@ -43,11 +52,15 @@ __all__ = [
     "build",
     "build_model",
     "build_optimizer",
+    "compare",
     "evaluate",
+    "evaluate_scores",
     "layerwise_inference",
+    "load_run",
     "lower",
     "masked_accuracy",
     "masked_loss",
+    "predict",
     "preset",
     "restore_run",
     "run",

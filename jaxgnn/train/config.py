@@ -26,7 +26,9 @@ FeaturesOn = Literal["device", "host"]
 Sampling = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 
 # Options that say how a run is watched and kept, not what it computes: free to change on resume.
-_PRESENTATION = ("resume", "run_directory", "checkpoint_interval", "steps_per_call", "plain")
+_PRESENTATION = (
+    *("resume", "run_directory", "checkpoint_interval", "steps_per_call", "plain", "profile"),
+)
 
 # Options of links alone.
 _LINK = ("decoder", "negatives", "val_share", "test_share", "disjoint_train", "directed")
@@ -260,6 +262,9 @@ class TrainConfig:
 
     plain: bool = False
     """Print lines instead of a live display (the default where the output is no terminal)."""
+
+    profile: Annotated[str | None, _directory("(optional)")] = None
+    """Write a trace of the first ten epochs by JAX's profiler."""
 
     @classmethod
     def for_dataset(cls, dataset: str) -> TrainConfig:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxgnn._core.text import printable
+from jaxgnn.train.comparison import Comparison
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.task import METRIC_NAMES
 
@@ -182,8 +183,33 @@ def summary_table(summary: dict[str, Any]) -> Table:
     return table
 
 
+def scores_table(scores: dict[str, Any]) -> Table:
+    """The table of `jaxgnn evaluate`: a row for the training, validation and test nodes."""
+    title = Text(printable(f"{scores['model']} on {scores['dataset']}, split {scores['split']}"))
+    table = Table(title=title, title_justify="left")
+    table.add_column("nodes")
+    for name in ("number", METRIC_NAMES[scores["metric"]], "loss"):
+        table.add_column(name, justify="right")
+    for row in scores["rows"]:
+        loss = "-" if row["loss"] is None else f"{row['loss']:.4f}"
+        table.add_row(row["nodes_of"], f"{row['nodes']:,}", percent(row["score"]), loss)
+    return table
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """The table of `jaxgnn compare`: a row for runs that differ in the seed alone."""
+    metrics = ", ".join(dict.fromkeys(METRIC_NAMES[row.metric] for row in comparison.rows))
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.caption = Text(f"{metrics} in %, mean ± standard deviation over the runs")
+    for name in comparison.columns():
+        table.add_column(Text(name), justify="right")
+    for cells in comparison.cells():
+        table.add_row(*map(Text, cells))
+    return table
+
+
 def evaluation_table(evaluation: dict[str, Any]) -> Table:
-    """The table of `jaxgnn evaluate`: a row a sample, all edges first."""
+    """The table of `jaxgnn evaluate` with a part of the edges: a row a sample, all edges first."""
     metric = METRIC_NAMES[evaluation["metric"]]
     title = Text(printable(f"{evaluation['model']} on {evaluation['dataset']}"))
     width, device = evaluation["aggregated_width"], evaluation["device"]

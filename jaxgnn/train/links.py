@@ -243,6 +243,10 @@ class LinkProblem:
         found = [graph.row_offsets, graph.senders]
         return found if features is None else [*found, features]
 
+    def record(self) -> dict[str, Any]:
+        """What `config.json` says of the data, for a model without them: nothing."""
+        return {}
+
     def describe(self) -> str:
         """What is trained on, in a line."""
         graph, features = self._data.graph, self._data.features

@@ -218,7 +218,8 @@ def train(
     while not finished:
         start = time.perf_counter()
         try:
-            state, loss = compiled.step(state, task, interrupted, sums)
+            with jax.profiler.StepTraceAnnotation("epoch", step_num=progress.epoch + 1):
+                state, loss = compiled.step(state, task, interrupted, sums)
         except UnfinishedEpoch as stop:
             checkpoint_within(stop.state, best, progress, stop.sums)
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import datetime
 import errno
 import fcntl
@@ -13,7 +14,7 @@ import reprlib
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
 import numpy as np
 
@@ -137,18 +138,23 @@ def lock(directory: Path) -> Iterator[None]:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Writes a file whole or not at all."""
-    with _replacing(path) as file:
+    with replacing(path) as file:
         json.dump(value, file, indent=2)
         file.write("\n")
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[TextIO]:
-    """A file to write, which takes the place of `path` when all of it is on the disk."""
+def replacing(path: Path, *, binary: bool = False) -> Iterator[Any]:
+    """A file to write, of text in UTF-8 or binary, which takes the place of `path` when all of it
+    is on the disk."""
     temporary = path.with_name(path.name + ".tmp")
     with naming(path):
         try:
-            with temporary.open("w", encoding="utf-8") as file:
+            with (
+                temporary.open("wb")
+                if binary
+                else temporary.open("w", encoding="utf-8", newline="") as file
+            ):
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -217,6 +223,15 @@ def checksum(*arrays: Any) -> str:
     return f"{crc:08x}"
 
 
+def write_metrics(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Writes `metrics.csv`: a line an epoch, empty where an epoch lacks a metric."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with replacing(path) as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 class MetricsLog:
     """`metrics.jsonl`: an object a line, an epoch each, written as it happens.
 
@@ -232,7 +247,7 @@ class MetricsLog:
         """
         self.rows = list(rows)
         self._path = path
-        with _replacing(path) as file:
+        with replacing(path) as file:
             file.writelines(_line(row) for row in self.rows)
         self._file = path.open("a", encoding="utf-8")
 

@@ -77,9 +77,7 @@ def restore_run(
     if config.task != "node":
         raise ConfigError(f"{name}: expected a run of --task node, got --task {config.task}")
     check_path(directory, name)
-    checkpoints = directory / "checkpoints"
-    if not checkpoints.is_dir():  # `Checkpoints` would make it
-        raise ConfigError(f"{name}: {printable(directory)} has no checkpoint yet")
+    check_checkpoints(directory, name)
     if dataset is None:
         dataset = load_dataset(config)
     split = choose_split(dataset, config.split)
@@ -89,15 +87,37 @@ def restore_run(
     task = make_task(dataclasses.replace(config, features_on="device"), dataset, split)
     program, state = build(config, task)
     start = (state, Best(state.params, state.rest))
-    (_, best), progress = _newest(checkpoints, name, start, warn or Recovery().warn)
+    (_, best), progress = newest_checkpoint(directory, name, start, warn or Recovery().warn)
     return RestoredRun(directory, config, dataset, split, task, program, best, progress)
 
 
-def _newest(
+def check_checkpoints(directory: Path, name: str) -> None:
+    """Refuses a run without checkpoints, whose folder `Checkpoints` would make.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if not (directory / "checkpoints").is_dir():
+        raise _no_checkpoint(directory, name)
+
+
+def newest_checkpoint(
     directory: Path, name: str, start: Any, warn: Callable[[str], None]
 ) -> tuple[Any, Progress]:
+    """The newest checkpoint of a run that is whole, and its progress.
+
+    Args:
+        directory: the run directory.
+        name: the argument that gave it.
+        start: a state of the same structure.
+        warn: called with one line for each newer checkpoint, which is damaged.
+
+    Raises:
+        CheckpointError: none can be restored.
+        ConfigError: there is none.
+    """
     damaged: list[str] = []
-    with Checkpoints(directory) as checkpoints:
+    with Checkpoints(directory / "checkpoints") as checkpoints:
         for epoch in checkpoints.epochs():
             try:
                 state, values = checkpoints.restore(epoch, start)
@@ -110,4 +130,8 @@ def _newest(
             return state, progress
     if damaged:
         raise CheckpointError(f"{damaged[0]}; no older one is whole")
-    raise ConfigError(f"{name}: {printable(directory.parent)} has no checkpoint yet")
+    raise _no_checkpoint(directory, name)
+
+
+def _no_checkpoint(directory: Path, name: str) -> ConfigError:
+    return ConfigError(f"{name}: {printable(directory)} has no checkpoint yet")

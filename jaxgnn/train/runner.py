@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from jaxgnn.graph import Graph, transform
 from jaxgnn.train import machine
 from jaxgnn.train.checkpoint import Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig, check_same_settings
+from jaxgnn.train.description import DatasetDescription
 from jaxgnn.train.display import (
     make_display,
     median_seconds,
@@ -30,6 +31,7 @@ from jaxgnn.train.display import (
 from jaxgnn.train.interrupt import PostponedInterrupt
 from jaxgnn.train.links import LinkData, LinkProblem
 from jaxgnn.train.loop import Best, Compiled, Progress, copy, train
+from jaxgnn.train.profile import Profile
 from jaxgnn.train.records import (
     MetricsLog,
     check_data,
@@ -41,6 +43,7 @@ from jaxgnn.train.records import (
     lock,
     read_config,
     write_json,
+    write_metrics,
 )
 from jaxgnn.train.recovery import Recovery, describe
 from jaxgnn.train.resume import Position, restore_newest, restore_within
@@ -54,6 +57,7 @@ def run(
     *,
     dataset: NodeDataset | LinkData | None = None,
     recovery: Recovery | None = None,
+    callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
 ) -> dict[str, Any]:
     """Trains as configured, or continues a run, and writes its files.
 
@@ -63,6 +67,8 @@ def run(
         dataset: the data; by default those of `config.dataset`. With `--task link` a `LinkData`
             is a graph with or without features.
         recovery: is told what has been written, and what the run goes on without.
+        callbacks: each is called with the metrics of each epoch, as they are in `metrics.jsonl`,
+            after the epoch; what it raises ends the run.
 
     Returns:
         The content of `summary.json`, with `run_directory`.
@@ -75,7 +81,7 @@ def run(
     """
     recovery = Recovery() if recovery is None else recovery
     with recovery.errors():
-        return _run(config.check(), console, dataset, recovery)
+        return _run(config.check(), console, dataset, recovery, callbacks)
 
 
 class NodeProblem:
@@ -86,14 +92,20 @@ class NodeProblem:
         task: what training sees.
     """
 
-    def __init__(self, config: TrainConfig, dataset: NodeDataset):
+    def __init__(self, config: TrainConfig, dataset: NodeDataset, *, normalized: bool = False):
         self._config, self._dataset, self.name = config, dataset, dataset.name
+        self._normalized = normalized
         self._split = choose_split(dataset, config.split)
         self.task = make_task(config, dataset, self._split)
 
     def arrays(self) -> list[Any]:
         """All that a run reads."""
         return data_arrays(self._dataset, self._split)
+
+    def record(self) -> dict[str, Any]:
+        """What `config.json` says of the data, for a model without them."""
+        description = DatasetDescription.of(self._dataset, normalized=self._normalized)
+        return {"dataset": description.to_json()}
 
     def describe(self) -> str:
         """What is trained on, in a line."""
@@ -138,12 +150,14 @@ def make_problem(
     if config.task == "link":
         data = load_link_data(config) if dataset is None else _as_link_data(config, dataset)
         return LinkProblem(config, data, prepared)
+    normalized = False  # data that the caller gives are taken as they are
     if dataset is None:
         dataset = load_dataset(config)
+        normalized = normalizes_features(config, dataset)
     if isinstance(dataset, LinkData):
         raise ConfigError("--task: expected link with a graph without labels, got node")
     _warn_without_positions(config, dataset, recovery)
-    return NodeProblem(config, dataset)
+    return NodeProblem(config, dataset, normalized=normalized)
 
 
 def load_link_data(config: TrainConfig) -> LinkData:
@@ -176,6 +190,7 @@ def _run(
     console: Console | None,
     dataset: NodeDataset | LinkData | None,
     recovery: Recovery,
+    callbacks: Sequence[Callable[[dict[str, Any]], object]],
 ) -> dict[str, Any]:
     if importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
@@ -187,15 +202,21 @@ def _run(
     record = {
         "settings": config.settings(),
         "data": {"name": problem.name, "fingerprint": checksum(*problem.arrays())},
+        **problem.record(),
         "environment": machine.environment(),
     }
     task: Any = problem.task
+    profile = Profile(config.profile)
     with _run_directory(config, record, recovery) as directory:
         if console is not None:
             print_head(console, config, problem.describe(), directory)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         compiled = Compiled(program, state, task)
-        best, progress, rows = _train(config, console, directory, compiled, task, state, recovery)
+        with profile:
+            told = (*callbacks, lambda row: profile.epoch())
+            best, progress, rows = _train(
+                config, console, directory, compiled, task, state, recovery, told
+            )
         results = problem.results(program, compiled.evaluate, best.params, best.rest)
         counts = results.pop("confusion", None)
         summary = {
@@ -215,6 +236,7 @@ def _run(
             "device": machine.describe_device(),
             **machine.peak_memory(),
         }
+        write_metrics(directory / "metrics.csv", rows)
         write_json(directory / "summary.json", summary)
         _plot(directory / "curves.png", rows, summary, counts, recovery)
     if console is not None:
@@ -254,6 +276,7 @@ def _train(
     task: Task,
     state: TrainState,
     recovery: Recovery,
+    callbacks: Sequence[Callable[[dict[str, Any]], object]],
 ) -> tuple[Best, Progress, list[dict[str, Any]]]:
     """Trains from the start or from the last checkpoint; also the metrics of all epochs."""
     position = Position((state, Best(copy(state.params), copy(state.rest))))
@@ -285,6 +308,8 @@ def _train(
             interrupt.epoch = row["epoch"]
             log.append(row)
             display.epoch(row, progress.best_epoch)
+            for callback in callbacks:
+                callback(dict(row))
 
         def checkpoint(state: TrainState, best: Best, progress: Progress) -> None:
             log.sync()
@@ -367,10 +392,15 @@ def load_dataset(config: TrainConfig) -> NodeDataset:
 
 
 def _with_features(config: TrainConfig, dataset: NodeDataset) -> NodeDataset:
-    planetoid = "public" in dataset.splits
-    if config.features == "normalized" or (config.features == "auto" and planetoid):
+    if normalizes_features(config, dataset):
         dataset = dataclasses.replace(dataset, features=normalize_features(dataset.features))
     return dataset
+
+
+def normalizes_features(config: TrainConfig, dataset: NodeDataset) -> bool:
+    """Whether the rows of a dataset's features are scaled to sum 1."""
+    planetoid = "public" in dataset.splits
+    return config.features == "normalized" or (config.features == "auto" and planetoid)
 
 
 def choose_split(dataset: NodeDataset, index: int) -> Split:

@@ -11,7 +11,7 @@ from tests.support.processes import run_python
 
 # Each may import from the layers below it; those of one line may import each other.
 LAYERS = [
-    Layer("train"),
+    Layer("train", "export", independent=True),
     Layer("data", "nn", "algebra", independent=False),
     Layer("ops"),
     Layer("graph"),
@@ -89,5 +89,14 @@ def test_import_jaxgnn_leaves_the_modules_and_the_data_for_later():
     code = "import jaxgnn, sys; print(*sys.modules)"
     loaded = set(run_python("-c", code).stdout.split())
     assert {"jaxgnn", "jaxgnn.ops", "jax"} <= loaded
-    later = {"jaxgnn.nn", "jaxgnn.data", "jaxgnn.train", "flax", "optax", "rich", "sklearn"}
+    later = {
+        "jaxgnn.nn",
+        "jaxgnn.data",
+        "jaxgnn.train",
+        "jaxgnn.export",
+        "flax",
+        "optax",
+        "rich",
+        "sklearn",
+    }
     assert not later & loaded

@@ -124,7 +124,9 @@ def test_shares_of_the_edges():
         (["RUN", "--drop-edge", "1"], "--drop-edge: expected numbers from 0 to less than 1, got"),
         (["RUN", "--drop-edge", "nan"], "--drop-edge: expected numbers from 0 to less than 1, got"),
         (["RUN", "--num-draws", "0"], "--num-draws: expected an integer from 1 to"),
-        (["RUN", "--output", "/dev/null"], "--output: /dev/null: "),
+        (["RUN", "--sample-size", "2", "--output", "/dev/null"], "--output: /dev/null: "),
+        (["RUN", "--split", "1", "--strategy", "stride"], "--split: a part of the edges is meas"),
+        (["RUN", "sbm", "--drop-edge", "0"], "DATASET: a part of the edges is measured on the run"),
     ],
 )
 def test_a_bad_value_gives_one_line_and_status_2(trained, capsys, arguments, message):
@@ -144,7 +146,7 @@ def test_runs_that_cannot_be_evaluated(trained, tmp_path, capsys):
 
     def message(settings, **changed):
         path.write_text(json.dumps(record | changed | {"settings": record["settings"] | settings}))
-        return error(capsys, "evaluate", str(tmp_path))
+        return error(capsys, "evaluate", str(tmp_path), "--sample-size", "2")
 
     assert (
         "expected a model that samples edges (gcn, sage, sage_embedding, gin, monet), got gat"

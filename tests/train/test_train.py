@@ -402,7 +402,7 @@ def test_options_of_one_model():
 def test_a_run_writes_its_files(tmp_path, monkeypatch):
     from PIL import Image
 
-    monkeypatch.setattr("jaxgnn.train.runner.load", lambda name: toy())
+    monkeypatch.setattr("jaxgnn.train.runner.load_nodes", lambda name: toy())
     directory = tmp_path / "run"
     config = dataclasses.replace(SMALL, dataset="toy", run_directory=str(directory))
     summary = run(config)
@@ -426,7 +426,7 @@ def test_a_run_writes_its_files(tmp_path, monkeypatch):
         "compile_seconds": 0,
     }
     other = dataclasses.replace(toy(), features=toy().features + np.float32(1))
-    monkeypatch.setattr("jaxgnn.train.runner.load", lambda name: other)
+    monkeypatch.setattr("jaxgnn.train.runner.load_nodes", lambda name: other)
     with pytest.raises(ConfigError, match="--resume: the data are not those of"):
         run(dataclasses.replace(config, resume=str(directory)))
 
@@ -437,7 +437,7 @@ def test_seeds_at_once_are_the_runs_one_by_one(tmp_path, monkeypatch, own, activ
     split = dataset.split(0)
     turned = Split(split.val, split.train, split.test)
     dataset = dataclasses.replace(dataset, splits={"a": split, "b": turned})
-    monkeypatch.setattr("jaxgnn.train.runner.load", lambda name: dataset)
+    monkeypatch.setattr("jaxgnn.train.runner.load_nodes", lambda name: dataset)
     config = dataclasses.replace(SMALL, epochs=12, dropout=0.5)
     if activation == "maxk":
         config = dataclasses.replace(config, activation="maxk", k=3)

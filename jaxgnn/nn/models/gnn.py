@@ -251,7 +251,8 @@ class GNN(nnx.Module):
         conv = self.convs[i]
         kind = "accepts_node_rows" if isinstance(x, NodeRows) else "accepts_sparse"
         rows = x if getattr(conv, kind, False) else dense(x)
-        out = convolve(conv, graph, rows, weights, **call)
+        with jax.named_scope(f"layer_{i}_{type(conv).__name__}"):  # for profiles
+            out = convolve(conv, graph, rows, weights, **call)
         if self.residual:
             skip, before = self.skips[i], dense(first_rows(x, graph.num_receivers))
             out = out + (before.astype(out.dtype) if skip is None else skip(before))

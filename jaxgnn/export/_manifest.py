@@ -1,0 +1,141 @@
+"""`manifest.json`: what an exported model expects, checked before anything else is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from jaxgnn.data.limits import Budget, DataError, display_path, quote, reading
+
+FILE = "manifest.json"
+PROGRAM = "program.bin"
+WEIGHTS = "variables.npz"
+FORMAT = 1
+PLATFORMS = ("cpu", "cuda")
+
+_LARGEST = 1 << 24  # bytes of a manifest
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What is beside `program.bin` and `variables.npz`.
+
+    Attributes:
+        format: of the directory.
+        jaxgnn, jax: the versions that wrote it.
+        platforms: those that the program was lowered for.
+        portable: whether it needs none of our kernels.
+        kernels: the FFI targets that it calls, by platform.
+        num_nodes, num_edges: of the graphs that it takes.
+        num_features, num_classes: widths of its input and output.
+        dtype: of its features.
+        multilabel: whether a node may have several labels.
+        class_names: names of the classes, or `None`.
+        arrays: the names of its arguments between the weights and the features.
+        sha256: of the two other files, by name.
+    """
+
+    format: int
+    jaxgnn: str
+    jax: str
+    platforms: tuple[str, ...]
+    portable: bool
+    kernels: dict[str, tuple[str, ...]]
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    dtype: str
+    multilabel: bool
+    class_names: tuple[str, ...] | None
+    arrays: tuple[str, ...]
+    sha256: dict[str, str]
+
+    def write(self, directory: Path) -> None:
+        """Writes the file last of all, whole or not at all."""
+        temporary = directory / f"{FILE}.tmp"
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(dataclasses.asdict(self), file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(directory / FILE)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a directory.
+
+    Raises:
+        DataError: there is none, or it is damaged.
+    """
+    path = directory / FILE
+    try:
+        is_there = path.exists()
+    except (OSError, ValueError):  # a name that is too long, or with a NUL
+        is_there = False
+    if not is_there:
+        raise DataError(f"{display_path(directory)}: no exported model (no {FILE})")
+    with reading(path):
+        try:
+            value = json.loads(Budget(_LARGEST).read(path).decode())
+        except RecursionError:
+            raise DataError("expected JSON that is not nested deeply") from None
+        return _checked(value)
+
+
+def _checked(value: Any) -> Manifest:
+    if not isinstance(value, dict):
+        raise DataError("expected an object")
+    found = value.get("format")
+    if type(found) is not int or found != FORMAT:
+        raise DataError(f"expected format {FORMAT}, got {quote(found)}: export the run again")
+    names = [field.name for field in dataclasses.fields(Manifest)]
+    if value.keys() != set(names):
+        raise DataError(f"expected the keys {', '.join(names)}")
+    for name in ("jaxgnn", "jax"):
+        _expect(type(value[name]) is str, name, "a version", value[name])
+    for name in ("portable", "multilabel"):
+        _expect(type(value[name]) is bool, name, "true or false", value[name])
+    for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
+        least = 0 if name == "num_edges" else 1
+        known = type(value[name]) is int and least <= value[name] < 1 << 40
+        _expect(known, name, "a count", value[name])
+    _expect(value["dtype"] in _DTYPES, "dtype", f"one of {', '.join(_DTYPES)}", value["dtype"])
+    for name in ("platforms", "arrays", "class_names"):
+        if name == "class_names" and value[name] is None:
+            continue
+        value[name] = _names(value[name], name)
+    platforms = value["platforms"]
+    known = len(platforms) > 0 and set(platforms) <= set(PLATFORMS)
+    _expect(known, "platforms", f"some of {', '.join(PLATFORMS)}", platforms)
+    kernels = value["kernels"]
+    known = isinstance(kernels, dict) and kernels.keys() == set(platforms)
+    _expect(known, "kernels", "lists by platform", kernels)
+    value["kernels"] = {key: _names(listed, "kernels") for key, listed in kernels.items()}
+    if value["class_names"] is not None:
+        known = len(value["class_names"]) == value["num_classes"]
+        _expect(known, "class_names", f"{value['num_classes']} names", value["class_names"])
+    sums = value["sha256"]
+    known = isinstance(sums, dict) and sums.keys() == {PROGRAM, WEIGHTS}
+    _expect(
+        known and all(type(item) is str for item in sums.values()),
+        "sha256",
+        f"those of {PROGRAM} and {WEIGHTS}",
+        sums,
+    )
+    return Manifest(**value)
+
+
+def _names(value: Any, name: str) -> tuple[str, ...]:
+    known = isinstance(value, list) and all(type(item) is str for item in value)
+    _expect(known, name, "a list of names", value)
+    return tuple(value)
+
+
+def _expect(condition: bool, name: str, expected: str, got: Any) -> None:
+    if not condition:
+        raise DataError(f"{name}: expected {expected}, got {quote(got)}")

@@ -1,0 +1,199 @@
+"""`save`: a model as a serialized program and its weights."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from jaxgnn import config
+from jaxgnn._core import ffi
+from jaxgnn._core.platform import serves
+from jaxgnn.data.limits import DataError, display_path
+from jaxgnn.export._flat import graph_of_edges, names_and_arrays, padded
+from jaxgnn.export._manifest import FORMAT, PLATFORMS, PROGRAM, WEIGHTS, Manifest
+from jaxgnn.graph import Graph
+
+if TYPE_CHECKING:
+    from flax import nnx
+
+_TARGET = re.compile(r'custom_call @(?:"([^"]*)"|([\w.$-]+))|call_target_name = "([^"]*)"')
+
+
+def save(
+    model: nnx.Module,
+    directory: str | os.PathLike[str],
+    *,
+    num_nodes: int,
+    num_edges: int,
+    num_features: int,
+    dtype: str = "float32",
+    platforms: Sequence[str] = ("cpu",),
+    portable: bool = False,
+    multilabel: bool = False,
+    class_names: Sequence[str] | None = None,
+) -> Manifest:
+    """Writes a model for graphs of one size, so that it runs without the code that built it.
+
+    Smaller graphs are padded when it is called; where they have fewer edges, they need at least one
+    node fewer, for the padding edges to run between padding nodes.
+
+    Args:
+        model: called as `model(graph, features)`; in inference mode.
+        directory: where to write; made if it is not there, refused if it is not empty.
+        num_nodes, num_edges: of the graphs that it takes.
+        num_features: of a node.
+        dtype: of the features.
+        platforms: some of `"cpu"` and `"cuda"`.
+        portable: take the JAX reference of every operation: the program then needs JAX alone, and
+            is slower.
+        multilabel, class_names: for those who read the outputs.
+
+    Returns:
+        What was written. Its `kernels` are those that the program calls on each platform; where
+        this machine has none for a platform, the program has the reference there.
+
+    Raises:
+        DataError: an argument out of range, a directory that is not empty, or no `flatbuffers`.
+        OSError: it cannot be written.
+    """
+    directory = Path(directory)
+    _check(num_nodes, num_edges, num_features, dtype, platforms)
+    _check_vacant(directory)
+    from flax import nnx  # `load` does without
+
+    import jaxgnn
+
+    # A graph of that size, for its shapes.
+    zeros = np.zeros(num_edges, np.int32)
+    graph = padded(Graph.from_edges(zeros, zeros, num_nodes=num_nodes), num_nodes, num_edges)
+    names, arrays = names_and_arrays(graph, portable)
+    structure = jax.tree.structure(graph)
+    definition, state = nnx.split(model)
+    weights, rebuild = _flat_weights(state)
+
+    def program(weights: Any, arrays: Any, features: Any) -> Any:
+        whole = graph_of_edges(arrays, num_nodes) if portable else structure.unflatten(arrays)
+        return nnx.merge(definition, rebuild(weights))(whole, features)
+
+    features = jax.ShapeDtypeStruct((num_nodes, num_features), jnp.dtype(dtype))
+    targets = {name for platform in PLATFORMS for name in _targets(platform)}
+    checks = [export.DisabledSafetyCheck.custom_call(name) for name in sorted(targets)]
+    with config.use(impl="jax" if portable else config.impl):
+        made = export.export(
+            jax.jit(program), platforms=list(platforms), disabled_checks=() if portable else checks
+        )(weights, arrays, features)
+    calls = custom_calls(made)
+    manifest = Manifest(
+        format=FORMAT,
+        jaxgnn=jaxgnn.__version__,
+        jax=jax.__version__,
+        platforms=tuple(platforms),
+        portable=portable,
+        kernels={name: tuple(sorted(calls & _targets(name))) for name in platforms},
+        num_nodes=num_nodes,
+        num_edges=num_edges,
+        num_features=num_features,
+        num_classes=made.out_avals[0].shape[-1],
+        dtype=dtype,
+        multilabel=multilabel,
+        class_names=None if class_names is None else tuple(map(str, class_names)),
+        arrays=names,
+        sha256={},
+    )
+    _write(directory, manifest, _serialized(made), weights)
+    return manifest
+
+
+def custom_calls(made: export.Exported) -> set[str]:
+    """The targets of all custom calls of a program."""
+    return {"".join(found) for found in _TARGET.findall(made.mlir_module())}
+
+
+def _targets(platform: str) -> set[str]:
+    return {name for name in ffi.targets[platform] if serves(platform, name)}
+
+
+def _check(
+    num_nodes: int, num_edges: int, num_features: int, dtype: str, platforms: Sequence[str]
+) -> None:
+    for name, value, least in (
+        ("num_nodes", num_nodes, 1),
+        ("num_edges", num_edges, 0),
+        ("num_features", num_features, 1),
+    ):
+        if not least <= value < 2**31:
+            raise DataError(f"{name}: expected an integer from {least} to 2**31 - 1, got {value}")
+    if (
+        not platforms
+        or not set(platforms) <= set(PLATFORMS)
+        or len(set(platforms)) < len(platforms)
+    ):
+        raise DataError(
+            f"platforms: expected some of {', '.join(PLATFORMS)}, got {', '.join(platforms) or '-'}"
+        )
+    if dtype == "float64" and not jax.config.read("jax_enable_x64"):
+        raise DataError("dtype: float64 needs jax.config.update('jax_enable_x64', True)")
+
+
+def _check_vacant(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        occupied = any(directory.iterdir())
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{display_path(directory)}: {reason}") from None
+    if occupied:
+        raise DataError(f"{display_path(directory)}: expected an empty directory")
+
+
+def _flat_weights(state: Any) -> tuple[dict[str, jax.Array], Callable[[Any], Any]]:
+    """The variables of a model as arrays by name, random keys as their data; and the inverse."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    structure = jax.tree.structure(state)
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
+    kinds = {
+        name: jax.random.key_impl(leaf)
+        for name, (_, leaf) in zip(names, leaves, strict=True)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    }
+    flat = {
+        name: jax.random.key_data(leaf) if name in kinds else jnp.asarray(leaf)
+        for name, (_, leaf) in zip(names, leaves, strict=True)
+    }
+
+    def rebuild(flat: dict[str, Any]) -> Any:
+        found = [
+            jax.random.wrap_key_data(flat[name], impl=kinds[name]) if name in kinds else flat[name]
+            for name in names
+        ]
+        return jax.tree.unflatten(structure, found)
+
+    return flat, rebuild
+
+
+def _serialized(made: export.Exported) -> bytes:
+    try:
+        return bytes(made.serialize())
+    except ImportError:
+        raise DataError("export needs flatbuffers: pip install 'jaxgnn[export]'") from None
+
+
+def _write(directory: Path, manifest: Manifest, program: bytes, weights: Any) -> None:
+    """The manifest comes last: a directory without one is no exported model."""
+    (directory / PROGRAM).write_bytes(program)
+    arrays: dict[str, Any] = {name: np.asarray(array) for name, array in weights.items()}
+    with (directory / WEIGHTS).open("wb") as file:
+        np.savez(file, **arrays)
+    for name in (PROGRAM, WEIGHTS):
+        with (directory / name).open("rb") as file:
+            manifest.sha256[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    manifest.write(directory)

@@ -1,0 +1,255 @@
+"""`load_run`: the model that a run trained, for graphs that it may never have seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxgnn.data import DataError, NodeDataset, PlainGraph, load
+from jaxgnn.data.dataset import normalize_in_place
+from jaxgnn.graph import Graph
+from jaxgnn.nn import GNN
+from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.description import DatasetDescription
+from jaxgnn.train.loop import Best, Progress
+from jaxgnn.train.records import check_data, check_path, fingerprint, read_config
+from jaxgnn.train.recovery import Recovery
+from jaxgnn.train.restored import check_checkpoints, newest_checkpoint, saved_config
+from jaxgnn.train.runner import (
+    check_wide,
+    choose_split,
+    load_dataset,
+    normalizes_features,
+    prepared,
+    score_or_none,
+)
+from jaxgnn.train.step import build
+from jaxgnn.train.task import Task, mean_loss
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoadedRun:
+    """A trained model, without the data that it was trained on.
+
+    Attributes:
+        directory: the run directory.
+        config: the run's settings.
+        dataset: what its data were.
+        model: with the parameters that the run selected, in inference mode; call it as
+            `model(graph, features)`.
+        progress: the epochs done, and the selected one.
+    """
+
+    directory: Path
+    config: TrainConfig
+    dataset: DatasetDescription
+    model: GNN
+    progress: Progress
+
+    @functools.cached_property
+    def _forward(self) -> Callable[..., Array]:
+        definition, state = nnx.split(self.model)
+        forward = jax.jit(lambda state, graph, x: nnx.merge(definition, state)(graph, x))
+        return functools.partial(forward, state)
+
+    def logits(
+        self, graph: Graph, features: Float[ArrayLike, "nodes features"]
+    ) -> Float[Array, "nodes classes"]:
+        """The model's outputs, compiled once for each shape.
+
+        Args:
+            graph: any square graph.
+            features: those of its nodes, as many as the run's data had, and prepared as those were
+                (`dataset.normalized`).
+
+        Raises:
+            DataError: a rectangular graph, or features of another shape.
+        """
+        if not graph.is_square:
+            raise DataError(f"graph: expected one set of nodes, got {graph}")
+        shape, expected = np.shape(features), (graph.num_nodes, self.dataset.num_features)
+        if len(shape) != 2 or shape[0] != expected[0]:
+            raise DataError(f"features: expected the shape {list(expected)}, got {list(shape)}")
+        if shape[1] != expected[1]:
+            raise DataError(
+                f"features: expected {expected[1]} a node, as the run's data have, got {shape[1]}"
+            )
+        x = jnp.asarray(features, self.config.dtype)
+        return self._forward(prepared(graph, self.config.activation), x)
+
+    def predict(
+        self, graph: Graph, features: Float[ArrayLike, "nodes features"]
+    ) -> Float[np.ndarray, "nodes classes"]:
+        r"""The probability of each class at each node, on the host.
+
+        $p_{ik} = e^{z_{ik}} / \sum_l e^{z_{il}}$ of the logits $z$; where a node may have several
+        labels, $p_{ik} = 1 / (1 + e^{-z_{ik}})$. float32, of float64 models float64.
+
+        Raises:
+            DataError: as `logits`.
+        """
+        return np.asarray(jax.device_get(_probabilities(self, self.logits(graph, features))))
+
+    def load_data(self, path: str | os.PathLike[str]) -> NodeDataset | PlainGraph:
+        """The data at a path or of a name, their features prepared as the run's were.
+
+        Returns what `jaxgnn.data.load` does.
+
+        Raises:
+            DataError: no such data, or a graph without features, or with another number of them.
+        """
+        data = load(path)
+        if not isinstance(data, NodeDataset | PlainGraph):
+            raise DataError(f"{os.fspath(path)}: expected one graph, got a set of graphs")
+        features = data.features
+        if features is None or features.ndim != 2:
+            raise DataError(f"{os.fspath(path)}: expected node features, got a graph without")
+        if features.shape[1] != self.dataset.num_features:
+            raise DataError(
+                f"{os.fspath(path)}: expected {self.dataset.num_features} features a node, as "
+                f"{self.dataset.name} has, got {features.shape[1]}"
+            )
+        if self.dataset.normalized:
+            normalize_in_place(features)
+        return data
+
+    def own_data(self, name: str = "run") -> NodeDataset:
+        """The data of the run's settings, which must be those that it was trained on; `name` is
+        the argument that gave the directory.
+
+        Raises:
+            ConfigError, DataError: they are not there, or others.
+        """
+        data = load_dataset(self.config)
+        split = choose_split(data, self.config.split)
+        found = {"name": data.name, "fingerprint": fingerprint(data, split)}
+        check_data(self.directory, read_config(self.directory, name).get("data"), found, name)
+        return data
+
+
+def _probabilities(run: LoadedRun, logits: Array) -> Array:
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    return jax.nn.sigmoid(logits) if run.dataset.multilabel else jax.nn.softmax(logits)
+
+
+def load_run(
+    directory: str | os.PathLike[str],
+    name: str = "run",
+    *,
+    warn: Callable[[str], None] | None = None,
+) -> LoadedRun:
+    """The model of a run, with the parameters that it selected; the data are not read.
+
+    Runs of versions that recorded no description of their data read these.
+
+    Args:
+        directory: the run directory; nothing is written to it.
+        name: the argument that gave it, for messages.
+        warn: called with one line for each checkpoint that is damaged; by default a `RunWarning`.
+
+    Raises:
+        ConfigError: no run directory, no checkpoint yet, a run of another task than node
+            classification, or a float64 run without `jax_enable_x64`.
+        CheckpointError: no checkpoint that can be restored.
+    """
+    directory = Path(directory)
+    config = check_wide(saved_config(directory, name))
+    if config.task != "node":
+        raise ConfigError(f"{name}: expected a run of --task node, got --task {config.task}")
+    check_path(directory, name)
+    check_checkpoints(directory, name)
+    record = read_config(directory, name)
+    if "dataset" in record:
+        description = DatasetDescription.from_json(record["dataset"])
+    else:
+        data = load_dataset(config)
+        normalized = normalizes_features(config, data)
+        description = DatasetDescription.of(data, normalized=normalized)
+    program, state = build(config, _smallest_task(description, config))
+    start = (state, Best(state.params, state.rest))
+    (_, best), progress = newest_checkpoint(directory, name, start, warn or Recovery().warn)
+    model = nnx.merge(program.inference, best.params, best.rest)
+    return LoadedRun(directory, config, description, model, progress)
+
+
+def _smallest_task(description: DatasetDescription, config: TrainConfig) -> Task:
+    """A graph of one node: parameters have the shapes that the widths alone decide."""
+    classes = description.num_classes
+    labels = jnp.zeros((1, classes)) if description.multilabel else jnp.zeros(1, jnp.int32)
+    return Task(
+        graph=Graph.from_edges(np.zeros(1, int), np.zeros(1, int), num_nodes=1),
+        features=jnp.zeros((1, description.num_features), config.dtype),
+        labels=labels,
+        train=jnp.ones(1, bool),
+        val=jnp.zeros(1, bool),
+        num_classes=classes,
+        metric=description.metric,
+    )
+
+
+def evaluate_scores(
+    run: LoadedRun, dataset: NodeDataset | PlainGraph, split: int | None = None
+) -> dict[str, Any]:
+    """Score and loss of a trained model on the nodes of a split, with all edges.
+
+    Args:
+        run: the model.
+        dataset: the data, such as `run.own_data()` or `run.load_data(path)`.
+        split: which of its splits; by default the run's.
+
+    Returns:
+        `run`, `dataset`, `model`, `metric`, `split`, and `rows`: for the training, validation and
+        test nodes `nodes`, `score` and `loss`, the last two `None` where they are undefined.
+
+    Raises:
+        ConfigError: no such split.
+        DataError: data with other labels than the model has outputs, or other features.
+    """
+    if not isinstance(dataset, NodeDataset):
+        raise DataError(f"{dataset.name}: expected labels to score, got a graph without")
+    found = (dataset.num_classes, dataset.is_multilabel)
+    if found != (run.dataset.num_classes, run.dataset.multilabel):
+        kinds = ["one label a node", "several labels a node"]
+        raise DataError(
+            f"{dataset.name}: expected {run.dataset.num_classes} classes and "
+            f"{kinds[run.dataset.multilabel]}, as the model has, got {found[0]} and "
+            f"{kinds[found[1]]}"
+        )
+    names = dataset.class_names, run.dataset.class_names
+    if None not in names and names[0] != names[1]:
+        raise DataError(f"{dataset.name}: expected the classes that the run's data have, by name")
+    index = run.config.split if split is None else split
+    masks = choose_split(dataset, index)
+    logits = np.asarray(jax.device_get(run.logits(dataset.graph, dataset.features)))
+    loss = jax.jit(mean_loss)
+    rows = []
+    for name in ("train", "val", "test"):
+        mask = getattr(masks, name)
+        value = float(loss(dataset.labels, logits, mask)) if mask.any() else None
+        rows.append(
+            {
+                "nodes_of": {"train": "training", "val": "validation", "test": "test"}[name],
+                "nodes": int(mask.sum()),
+                "score": score_or_none(dataset, logits, mask),
+                "loss": value if value is not None and np.isfinite(value) else None,
+            }
+        )
+    return {
+        "run": str(run.directory.absolute()),
+        "dataset": dataset.name,
+        "model": run.config.model,
+        "metric": dataset.metric,
+        "split": index,
+        "best_epoch": run.progress.best_epoch,
+        "rows": rows,
+    }

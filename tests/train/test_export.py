@@ -1,0 +1,235 @@
+"""`jaxgnn.export`: what was trained, as a program for other processes."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxgnn import Graph, export
+from jaxgnn.data import DataError
+from jaxgnn.train import TrainConfig, build_model, load_run, run
+from jaxgnn_cli import main
+from tests.support.processes import run_python
+from tests.support.small_sets import small
+
+pytest.importorskip("flatbuffers")
+
+NODES, EDGES, FEATURES = 40, 1500, 5
+
+
+def a_graph(nodes: int = NODES, edges: int = EDGES) -> Graph:
+    """With a receiver whose row is cut into chunks, repeated edges and self-loops."""
+    rng = np.random.default_rng(0)
+    receivers = np.where(rng.random(edges) < 0.5, 0, rng.integers(0, nodes, edges))
+    return Graph.from_edges(rng.integers(0, nodes - 1, edges), receivers, num_nodes=nodes)
+
+
+def a_model(**settings):
+    model = build_model(TrainConfig(hidden=8, **settings), FEATURES, 3, nnx.Rngs(0))
+    model.eval()
+    return model
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("export") / "model"
+    counts = {"num_nodes": NODES, "num_edges": EDGES, "num_features": FEATURES}
+    export.save(a_model(model="sage"), directory, **counts)
+    return directory
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "gat", "heads": 2},
+        {"model": "gcn", "activation": "maxk", "k": 4, "norm": "batch", "dtype": "bfloat16"},
+    ],
+    ids=lambda settings: settings["model"],
+)
+def test_exported_models_are_the_models(settings, tmp_path):
+    model = a_model(**settings)
+    dtype = settings.get("dtype", "float32")
+    model_of = jax.jit(lambda graph, x: model(graph, x))
+    graphs = [a_graph(), a_graph(30, 1200), Graph.from_edges(np.zeros(0, int), np.zeros(0, int))]
+    for portable in (False, True):
+        directory = tmp_path / str(portable)
+        counts = {"num_nodes": NODES, "num_edges": EDGES, "num_features": FEATURES}
+        manifest = export.save(model, directory, dtype=dtype, portable=portable, **counts)
+        assert bool(manifest.kernels["cpu"]) != portable
+        loaded = export.load(directory)
+        assert (loaded.manifest.num_classes, loaded.manifest.portable) == (3, portable)
+        for graph in graphs:
+            x = np.random.default_rng(1).normal(size=(graph.num_nodes, FEATURES))
+            found = loaded(graph, x.astype(np.float32))
+            assert found.shape == (graph.num_nodes, 3)
+            if graph.num_nodes:
+                expected = model_of(graph, jnp.asarray(x, dtype)).astype(jnp.float32)
+                limit = 1e-2 if dtype == "bfloat16" else 1e-5 if portable else 1e-6
+                np.testing.assert_allclose(
+                    found.astype(jnp.float32), expected, atol=limit, rtol=limit
+                )
+
+
+def test_what_does_not_fit(written):
+    loaded = export.load(written)
+    x = np.zeros((NODES, FEATURES), np.float32)
+    for graph, features, message in (
+        (a_graph(NODES + 1), np.zeros((NODES + 1, FEATURES)), "expected at most 40 nodes and 1,5"),
+        (a_graph(edges=EDGES + 1), x, "got 40 and 1,501"),
+        (a_graph(edges=EDGES - 1), x, "expected fewer than 40 nodes, or 1,500 edges"),
+        (a_graph(), x[:, 1:], r"x: expected the shape \[40, 5\], got \[40, 4\]"),
+        (a_graph(), x[1:], r"x: expected the shape \[40, 5\], got \[39, 5\]"),
+    ):
+        with pytest.raises(DataError, match=message):
+            loaded(graph, features)
+
+
+def edited(written: Path, directory: Path, **changes) -> Path:
+    """A copy whose manifest differs."""
+    shutil.copytree(written, directory, dirs_exist_ok=True)
+    path = directory / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return directory
+
+
+def replaced(written: Path, directory: Path, name: str, blob: bytes) -> Path:
+    """A copy with another file, whose checksum is right."""
+    sums = json.loads((written / "manifest.json").read_text())["sha256"]
+    edited(written, directory, sha256=sums | {name: hashlib.sha256(blob).hexdigest()})
+    (directory / name).write_bytes(blob)
+    return directory
+
+
+def other_program(function, *arguments) -> bytes:
+    checks = [jax.export.DisabledSafetyCheck.custom_call("xla_ffi_other")]
+    made = jax.export.export(jax.jit(function), platforms=["cpu"], disabled_checks=checks)
+    return bytes(made(*arguments).serialize())
+
+
+def test_damaged_and_hostile_directories(written, tmp_path):
+    def message(directory):
+        with pytest.raises(DataError) as caught:
+            export.load(directory)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    copies = (tmp_path / str(number) for number in range(1000))
+    assert "no exported model" in message(tmp_path / "nowhere")
+    assert "no exported model" in message("x" * 5000)
+    for changes, expected in (
+        ({"format": 2}, "expected format 1, got 2: export the run again"),
+        ({"jaxgnn": "0.0.1"}, "exported by jaxgnn '0.0.1', whose kernels are not those of"),
+        ({"platforms": ["cuda"], "kernels": {"cuda": []}}, "exported for cuda, the default device"),
+        ({"kernels": {"cpu": ["jaxgnn_later"]}}, "needs the kernel 'jaxgnn_later' on cpu"),
+        ({"dtype": "float64"}, "needs jax.config.update('jax_enable_x64', True)"),
+        ({"num_nodes": "40"}, "num_nodes: expected a count, got '40'"),
+        ({"num_nodes": 41}, "the program expects float32[40, 5], the files hold float32[41, 5]"),
+        ({"arrays": ["senders"]}, "arrays: expected row_offsets, senders"),
+        ({"class_names": ["a"]}, "class_names: expected 3 names"),
+        ({"sha256": {}}, "sha256: expected those of program.bin and variables.npz"),
+        ({"more": 1}, "expected the keys format, jaxgnn"),
+        ({"kernels": {"cpu": []}}, "expected calls of jaxgnn's kernels alone, got 'jaxgnn_spmm'"),
+    ):
+        assert expected in message(edited(written, next(copies), **changes))
+    for text in ("", "[]", "[" * 100_000, "{", "\0"):
+        directory = edited(written, next(copies))
+        (directory / "manifest.json").write_text(text)
+        assert "manifest.json: " in message(directory)
+
+    program = (written / "program.bin").read_bytes()
+    for name in ("program.bin", "variables.npz"):
+        directory = edited(written, next(copies))
+        blob = bytearray((directory / name).read_bytes())
+        blob[len(blob) // 2] ^= 1
+        (directory / name).write_bytes(blob)
+        assert "its checksum is not that of the manifest" in message(directory)
+        (directory / name).unlink()
+        assert f"{name}: cannot be read" in message(directory)
+    for blob in (b"", program[:100], program[: len(program) // 2], b"\xff" * 1000):
+        found = message(replaced(written, next(copies), "program.bin", blob))
+        assert "cannot read it, written by jax" in found
+    x = jax.ShapeDtypeStruct((NODES, FEATURES), jnp.float32)
+
+    def calls_another(x):
+        return jax.ffi.ffi_call("xla_ffi_other", jax.ShapeDtypeStruct((NODES, 3), x.dtype))(x)
+
+    blob = other_program(calls_another, x)
+    found = message(replaced(written, next(copies), "program.bin", blob))
+    assert "expected calls of jaxgnn's kernels alone, got 'xla_ffi_other'" in found
+    blob = other_program(lambda x: x[:, :3], x)
+    found = message(replaced(written, next(copies), "program.bin", blob))
+    assert "the program's arguments are not the weights and the arrays of a graph" in found
+    np.savez(tmp_path / "pickled.npz", a=np.array([{}], object))
+    blob = (tmp_path / "pickled.npz").read_bytes()
+    assert "pickled" in message(replaced(written, next(copies), "variables.npz", blob))
+
+
+CHILD = """
+import json, sys
+import jax, numpy as np
+directory, portable, data = sys.argv[1:]
+
+# JAX alone.
+sys.modules["jaxgnn"] = None
+manifest = json.load(open(f"{portable}/manifest.json"))
+program = jax.export.deserialize(bytearray(open(f"{portable}/program.bin", "rb").read()))
+weights = dict(np.load(f"{portable}/variables.npz"))
+arrays = np.load(data)
+senders, receivers, x = arrays["senders"], arrays["receivers"], arrays["x"]
+order = np.lexsort((senders, receivers))
+edges = [senders[order].astype(np.int32), receivers[order].astype(np.int32)]
+missing = manifest["num_edges"] - senders.size
+edges = [np.append(e, np.full(missing, manifest["num_nodes"] - 1, np.int32)) for e in edges]
+padded = np.pad(x, ((0, manifest["num_nodes"] - len(x)), (0, 0)))
+np.save("portable.npy", program.call(weights, edges, padded)[: len(x)])
+
+del sys.modules["jaxgnn"]
+import jaxgnn
+graph = jaxgnn.Graph.from_edges(senders, receivers, num_nodes=len(x))
+np.save("exported.npy", jaxgnn.export.load(directory)(graph, x))
+print(*[name for name in ("flax", "optax", "orbax", "jaxgnn.train") if name in sys.modules])
+"""
+
+
+def test_the_command_and_a_fresh_process(tmp_path, capsys):
+    small(tmp_path / "small.npz")
+    small(tmp_path / "other.npz", nodes=100)
+    path = str(tmp_path / "run")
+    data = str(tmp_path / "small.npz")
+    run(TrainConfig(data, model="gin", hidden=8, epochs=2, run_directory=path))
+    directory, portable = str(tmp_path / "exported"), str(tmp_path / "portable")
+    assert main(["export", path, "--output", directory, "--graph", data]) == 0
+    sizes = ["--nodes", "150", "--edges", "1000"]
+    assert main(["export", path, "--output", portable, *sizes, "--portable"]) == 0
+    assert "graphs of 151 nodes and 1,000 edges, cpu, portable" in capsys.readouterr().out
+    loaded = load_run(path)
+    data = loaded.load_data(tmp_path / "other.npz")
+    arrays = {"senders": data.graph.senders, "receivers": data.graph.receivers, "x": data.features}
+    np.savez(tmp_path / "data.npz", **arrays)
+    arguments = ("-c", CHILD, directory, portable, str(tmp_path / "data.npz"))
+    assert run_python(*arguments, directory=tmp_path).stdout.split() == []
+    expected = loaded.logits(data.graph, data.features)
+    for name, limit in (("exported", 1e-6), ("portable", 1e-5)):
+        np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), expected, atol=limit)
+
+    for arguments, message in (
+        ([path], "--output: expected a directory, got none"),
+        ([path, "--output", directory], "exported: expected an empty directory"),
+        (["nowhere", "--output", directory], "RUN: nowhere is no run directory"),
+        ([path, "--output", "/dev/null/x"], "/dev/null/x: Not a directory"),
+        ([path, "--output", "o", "--platforms", "tpu"], "--platforms: expected some of cpu, cuda"),
+        ([path, "--output", "o", "--platforms", "cpu,cpu"], "--platforms: expected each once"),
+        ([path, "--output", "o", "--nodes", "3"], "--nodes: expected both --nodes and --edges"),
+        ([path, "--output", "o", *sizes, "--graph", "sbm"], "--graph: expected no --nodes and no"),
+        ([path, "--output", "o", "--graph", "digits"], "digits: expected 3 features a node"),
+    ):
+        assert main(["export", *arguments]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == "" and message in captured.err and captured.err.count("\n") == 1
+    assert not Path("o").exists()

@@ -1,0 +1,220 @@
+"""Trained models on other data: `load_run`, `jaxgnn predict`, `evaluate` and `compare`."""
+
+import csv
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxgnn.data import load
+from jaxgnn.train import TrainConfig, compare, load_run, predict, restore_run, run
+from jaxgnn_cli import main
+from tests.support.small_sets import small
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A run on features that are normalized, so that a forgotten normalization shows."""
+    directory = tmp_path_factory.mktemp("models")
+    small(directory / "small.npz")
+    small(directory / "other.npz", nodes=120)
+    config = TrainConfig(
+        dataset=str(directory / "small.npz"),
+        model="sage",
+        hidden=8,
+        epochs=4,
+        features="normalized",
+        num_neighbors="3,3",
+        run_directory=str(directory / "run"),
+    )
+    rows: list[dict] = []
+    run(config, callbacks=[rows.append])
+    log = (directory / "run" / "metrics.jsonl").read_text().splitlines()
+    assert rows == [json.loads(line) for line in log] and len(rows) == 4
+    return directory / "run"
+
+
+def error(capsys, *arguments: str) -> str:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert captured.out == "" and line.startswith("jaxgnn: ")
+    return line
+
+
+def test_predictions_are_the_runs(trained, tmp_path, capsys):
+    restored = restore_run(trained)
+    logits = restored.program.logits(restored.best.params, restored.best.rest, restored.task)
+    loaded = load_run(trained)
+    data = loaded.own_data()
+    np.testing.assert_allclose(loaded.logits(data.graph, data.features), logits, atol=1e-6)
+    assert loaded.dataset.num_features == loaded.dataset.num_classes == 3
+    assert loaded.dataset.normalized and loaded.config.model == "sage"
+
+    assert main(["predict", str(trained), "--output", str(tmp_path / "p.csv")]) == 0
+    assert "200 nodes, 3 classes" in capsys.readouterr().out
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    with (tmp_path / "p.csv").open() as file:
+        head, *rows = csv.reader(file)
+    assert head == ["id", "class", "probability_0", "probability_1", "probability_2"]
+    assert [int(row[0]) for row in rows] == list(range(200))
+    assert [int(row[1]) for row in rows] == np.asarray(logits).argmax(axis=1).tolist()
+    np.testing.assert_allclose(np.array(rows)[:, 2:].astype(float), expected, atol=1e-6)
+
+    # A graph that the run has not seen, beside the model's own arithmetic.
+    other = trained.parent / "other.npz"
+    arguments = ["predict", str(trained), str(other), "--output", str(tmp_path / "p.npz")]
+    assert main(arguments) == 0
+    unseen = load(other, normalize_features=True)
+    found = np.load(tmp_path / "p.npz")
+    assert found["id"].tolist() == list(range(120)) and found["class_names"].tolist() == [*"012"]
+    out = np.asarray(loaded.model(unseen.graph, unseen.features))
+    np.testing.assert_allclose(
+        found["probabilities"], np.exp(out) / np.exp(out).sum(1, keepdims=True), atol=1e-6
+    )
+    np.testing.assert_array_equal(found["class"], out.argmax(axis=1))
+
+
+def test_metrics_as_csv_and_a_trace(trained, tmp_path, capsys):
+    with (trained / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    log = (trained / "metrics.jsonl").read_text().splitlines()
+    found = [{name: float(value) for name, value in row.items()} for row in rows]
+    assert found == [json.loads(line) for line in log]
+
+    def stop(row):
+        raise RuntimeError(f"epoch {row['epoch']}")
+
+    # The trace is written although the run ends early, and the run can be continued.
+    longer = TrainConfig(**json.loads((trained / "config.json").read_text())["settings"])
+    shutil.copytree(trained, tmp_path / "run")
+    changes = {"resume": str(tmp_path / "run"), "epochs": 6, "profile": str(tmp_path / "trace")}
+    with pytest.raises(RuntimeError, match="epoch 5"):
+        run(dataclasses.replace(longer, **changes), callbacks=[stop])
+    (trace,) = (tmp_path / "trace").rglob("*.xplane.pb")
+    text = trace.read_bytes()
+    assert b"layer_0_SAGEConv" in text and b"epoch" in text
+    settings = ["--epochs", "1", "--profile", "/dev/null/x"]
+    assert "--profile: /dev/null/x: " in error(capsys, "train", *settings)
+
+
+def test_names_and_several_labels(trained, tmp_path):
+    loaded = load_run(trained)
+    data = load(trained.parent / "other.npz")
+    named = dataclasses.replace(data, node_names=tuple(f"node, {i}" for i in range(120)))
+    description = dataclasses.replace(loaded.dataset, class_names=("a", 'b"', "c"))
+    found = predict(dataclasses.replace(loaded, dataset=description), named)
+    found.save(tmp_path / "p.csv")
+    with (tmp_path / "p.csv").open() as file:
+        head, first, *rows = csv.reader(file)
+    assert head[2:] == ["probability_a", 'probability_b"', "probability_c"] and len(rows) == 119
+    assert first[0] == "node, 0" and first[1] == ("a", 'b"', "c")[found.labels[0]]
+
+    several = dataclasses.replace(description, multilabel=True)
+    found = predict(dataclasses.replace(loaded, dataset=several), named)
+    logits = np.asarray(loaded.logits(data.graph, data.features))
+    np.testing.assert_allclose(found.probabilities, 1 / (1 + np.exp(-logits)), atol=1e-6)
+    found.save(tmp_path / "p.csv")
+    with (tmp_path / "p.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for row, values in zip(rows, logits, strict=True):
+        names = [name for name, value in zip(("a", 'b"', "c"), values, strict=True) if value > 0]
+        assert row["classes"] == "|".join(names)
+
+
+def test_scores_are_the_runs_and_those_of_other_data(trained, tmp_path, capsys):
+    output = ["--output", str(tmp_path)]
+    assert main(["evaluate", str(trained), *output]) == 0
+    summary = json.loads((trained / "summary.json").read_text())
+    scores = json.loads((tmp_path / "evaluation.json").read_text())
+    assert [row["nodes"] for row in scores["rows"]] == [50, 50, 100]
+    assert scores["rows"][2]["score"] == summary["test_score"]
+    assert scores["rows"][1]["score"] == summary["val_score"]
+    assert f"{100 * summary['test_score']:.2f} %" in capsys.readouterr().out
+    best = (trained / "metrics.jsonl").read_text().splitlines()[summary["best_epoch"] - 1]
+    assert scores["rows"][1]["loss"] == pytest.approx(json.loads(best)["val_loss"], rel=1e-5)
+    other = str(trained.parent / "other.npz")
+    assert main(["evaluate", str(trained), other, "--split", "3", *output]) == 0
+    scores = json.loads((tmp_path / "evaluation.json").read_text())
+    assert (scores["dataset"], scores["split"], scores["rows"][2]["nodes"]) == ("other", 3, 60)
+
+
+def test_what_cannot_be_predicted(trained, tmp_path, capsys):
+    path, output = str(trained), ["--output", str(tmp_path / "p.csv")]
+    cases = {
+        "--output: expected a file name with .csv or .npz, got": ["predict", path],
+        "its directory is not there": ["predict", path, "--output", str(tmp_path / "no" / "p.csv")],
+        "RUN: nowhere is no run directory": ["predict", "nowhere", *output],
+        "digits: expected 3 features a node, as small has, got 64": [
+            *("predict", path, "digits", *output)
+        ],
+        "--split: other has 10 splits": [
+            *("evaluate", path, str(trained.parent / "other.npz"), "--split", "10")
+        ],
+        "no such file": ["evaluate", path, "no-such-set"],
+    }
+    for message, arguments in cases.items():
+        assert message in error(capsys, *arguments)
+    assert not list(tmp_path.iterdir())
+    record = json.loads((trained / "config.json").read_text())
+    shutil.copytree(trained, tmp_path / "run")
+    for changed in ({"num_features": "3"}, {"num_classes": 0}, {"metric": "x"}, {"x": 1}):
+        dataset = record["dataset"] | changed
+        (tmp_path / "run" / "config.json").write_text(json.dumps(record | {"dataset": dataset}))
+        assert "config.json: dataset: " in error(capsys, "predict", str(tmp_path / "run"), *output)
+    settings = record["settings"] | {"task": "link", "num_neighbors": ""}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record | {"settings": settings}))
+    found = error(capsys, "predict", str(tmp_path / "run"), *output)
+    assert "RUN: expected a run of --task node, got --task link" in found
+    # Runs that recorded no description of their data are described by these.
+    del record["dataset"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record))
+    assert load_run(tmp_path / "run").dataset == load_run(trained).dataset
+
+
+def test_comparison(trained, tmp_path, capsys):
+    record = json.loads((trained / "config.json").read_text())
+    summary = json.loads((trained / "summary.json").read_text())
+
+    def made(name, results, **settings):
+        (tmp_path / name).mkdir()
+        settings = record["settings"] | settings
+        (tmp_path / name / "config.json").write_text(json.dumps(record | {"settings": settings}))
+        if results is not None:
+            (tmp_path / name / "summary.json").write_text(json.dumps(summary | results))
+        return str(tmp_path / name)
+
+    runs = [
+        made("a", {"test_score": 0.5}),
+        made("b", {"test_score": 0.7}, hidden=16),
+        made("c", {"test_score": 0.6}, seed=3),
+        made("started", None, seed=4),
+        made("longer", {}, seed=5, epochs=9),
+        made("stopped", {"stopped": True, "best_epoch": 2}, epochs=9, patience=2, layers=2),
+    ]
+    found = compare(runs)
+    assert found.unfinished == (runs[3], runs[4])
+    assert [row.seeds for row in found.rows] == [(0, 3), (0,), (0,)]
+    assert found.rows[0].test_score == pytest.approx(0.55)
+    assert found.rows[0].test_std == pytest.approx(0.05) and found.rows[1].test_std is None
+    assert found.rows[1].settings == {"hidden": 16, "epochs": 4, "patience": 100}
+    for suffix in ("md", "csv", "png"):
+        assert main(["compare", *runs, "--output", str(tmp_path / f"c.{suffix}")]) == 0
+    assert f"unfinished: {runs[3]}" in capsys.readouterr().out.replace("\n", "")
+    text = (tmp_path / "c.md").read_text()
+    assert "| 8 | 4 | 100 | 2 | 55.00 ± 5.00 |" in text and f"Unfinished: {runs[4]}" in text
+    with (tmp_path / "c.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["seeds"] == "0 3" and float(rows[1]["test_score"]) == 0.7
+    assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
+
+    assert "RUN: expected at least one run, got none" in error(capsys, "compare")
+    assert "is named twice" in error(capsys, "compare", runs[0], runs[0])
+    assert "--output: expected a file name with .md or .csv or .png" in error(
+        capsys, "compare", runs[0], "--output", str(tmp_path / "c.txt")
+    )
+    (tmp_path / "a" / "summary.json").write_text('{"metric": "accuracy"}')
+    assert "expected the results of a run" in error(capsys, "compare", runs[0])
