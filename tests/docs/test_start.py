@@ -1,0 +1,64 @@
+"""The pages for beginners run as they stand, and name what exists."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxgnn
+from jaxgnn import nn, train
+from tests.support.paths import ROOT
+
+DOCS = ROOT / "docs"
+# Names of ours in a table's second column: `nn`, `batch.pad`, `Graph.from_edges(...)`.
+NAME = re.compile(r"`((?:\w+\.)*\w+)[(`]")
+OURS = {**vars(jaxgnn), **vars(nn), **{name: getattr(train, name) for name in train.__all__}}
+
+
+def run(page: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    text = (DOCS / "start" / page).read_text(encoding="utf-8")
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
+        exec(compile(block, page, "exec"), names)
+    return names
+
+
+def test_five_minutes():
+    names = run("quickstart.md")
+    assert names["losses"][-1] < 0.5 * names["losses"][0]
+    assert names["accuracy"] > 0.85
+    np.testing.assert_allclose(names["probabilities"].sum(axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("page", ["coming-from.md", "pitfalls.md"])
+def test_the_page_runs(page):
+    assert "graph" in run(page)
+
+
+def test_names_of_the_tables_exist():
+    page = (DOCS / "start" / "coming-from.md").read_text(encoding="utf-8").split("## Linen")[0]
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    names = {name for row in rows for name in NAME.findall(row[1])}
+    missing = []
+    for name in names - {"in_features", "membership", "none"}:
+        value: Any = None
+        for i, part in enumerate(name.removeprefix("jaxgnn.").split(".")):
+            value = getattr(value, part, None) if i else OURS.get(part)
+        parameters = ("aggr", "use_bias", "num_senders", "num_receivers")
+        masks = ("node_mask", "edge_mask", "graph_mask")
+        if value is None and name not in (*parameters, *masks):
+            missing.append(name)
+    assert len(names) > 25 and missing == []
+
+
+def test_figures_of_published_systems_are_those_of_their_sources():
+    """No figure of these pages is older than the page that it is from."""
+    sources = [DOCS / "performance.md", *sorted((DOCS / "kernels").glob("*.md"))]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    known = set(re.findall(r"\d[\d,]*(?:\.\d+)?", text))
+    for page in sorted((DOCS / "systems").glob("*.md")):
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if line.startswith("| "):
+                found = set(re.findall(r"\d[\d,]*(?:\.\d+)?", line.split(" | ", 1)[1]))
+                assert found <= known, f"{page.name}: {sorted(found - known)} are on no source page"
