@@ -12,7 +12,7 @@ REPEATS = 3
 
 name = sys.argv[1] if len(sys.argv) > 1 else "reddit"
 scale = float(sys.argv[2]) if len(sys.argv) > 2 else 0.1745
-graph = benchmark_graph(name, scale)
+graph = benchmark_graph(name, scale).to_graph()
 print(f"{name}: {graph}, {len(os.sched_getaffinity(0))} cores")
 
 
