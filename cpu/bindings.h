@@ -15,7 +15,7 @@ void bind_generate(nanobind::module_& module);
 // Parsers of text files (host/text_bindings.cc).
 void bind_text(nanobind::module_& module);
 
-// Sparse graph translation (tiles/translate_bindings.cc).
+// Sparse graph translation and the layout of tiles (tiles/bindings.cc).
 void bind_tiles(nanobind::module_& module);
 }  // namespace host
 

@@ -24,6 +24,7 @@ cudaError_t load_kernels() {
   JAXGNN_TRY(aggregation::launch_csr_row_ids({}, load));
   JAXGNN_TRY(maxk::load_kernels(load));
   JAXGNN_TRY(attention::load_kernels(load));
+  JAXGNN_TRY(tiles::load_kernels(load));
   JAXGNN_TRY(gaussian::launch_gaussian_spmm({}, load));
   JAXGNN_TRY(gaussian::launch_gaussian_coordinates({}, load));
   JAXGNN_TRY(sampling::launch_sample_edges({}, load));
@@ -76,6 +77,7 @@ void bind_ffi(nanobind::module_& module) {
         aggregation::add_targets(targets);
         maxk::add_cuda_targets(targets);
         attention::add_cuda_targets(targets);
+        tiles::add_cuda_targets(targets);
         gaussian::add_targets(targets);
         sampling::add_targets(targets);
         return targets.stages;

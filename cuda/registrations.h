@@ -18,5 +18,9 @@ namespace attention {
 void add_cuda_targets(CudaTargets& targets);
 cudaError_t load_kernels(const Launch& load);
 }  // namespace attention
+namespace tiles {
+void add_cuda_targets(CudaTargets& targets);
+cudaError_t load_kernels(const Launch& load);
+}  // namespace tiles
 
 }  // namespace jaxgnn

@@ -11,7 +11,9 @@ from jaxgnn_cli.status import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
+    from jaxgnn import Graph
     from jaxgnn.data import GraphSet, NodeDataset, PlainGraph
 
 
@@ -89,12 +91,14 @@ def _print_statistics(
     from rich.table import Table
     from rich.text import Text
 
-    from jaxgnn.data import NodeDataset
+    from jaxgnn.data import NodeDataset, PlainGraph
 
     if dataset is not None:
         table = Table(title=Text(printable(dataset.name)), title_justify="left", show_header=False)
         for name, value in dataset.statistics().items():
             table.add_row(name, _format(value))
+        if isinstance(dataset, NodeDataset | PlainGraph):
+            _add_tiles(table, dataset.graph)
         if isinstance(dataset, NodeDataset):
             table.add_row("training, validation, test nodes", _sizes(dataset))
             table.add_row("metric", dataset.metric)
@@ -103,6 +107,21 @@ def _print_statistics(
             if value and field.name != "metric":
                 table.add_row(field.name, Text("yes" if value is True else printable(value)))
         console.print(table)
+
+
+def _add_tiles(table: Table, graph: Graph) -> None:
+    """What the rows of a window share, which tiles load once: see `Graph.with_tiles`."""
+    import jaxgnn
+
+    if not jaxgnn.build_info().cpu or graph.num_edges >= 1 << 31:
+        return
+    tiles = graph.with_tiles().tiles
+    assert tiles is not None
+    table.add_row("edges a column of 64 rows", f"{tiles.edges_per_column:.2f} ({tiles.order})")
+    table.add_row(
+        f"edges in tiles, {tiles.min_edges} a column or more",
+        f"{tiles.tile_share:.0%} in {tiles.num_entries:,} columns",
+    )
 
 
 def _print_build(console: Console) -> None:

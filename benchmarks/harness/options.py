@@ -28,7 +28,7 @@ class Options:
     """Times jaxgnn against the alternatives; see docs/benchmarks.md."""
 
     suite: tyro.conf.Positional[
-        Literal["spmm", "maxk", "attention", "sampling", "training", "graph"]
+        Literal["spmm", "tensor_core", "maxk", "attention", "sampling", "training", "graph"]
     ]
     device: Literal["cpu", "gpu"] | None = None  # default: a GPU if JAX has one
     shapes: tuple[str, ...] = ()  # graphs, by name; default: the suite's

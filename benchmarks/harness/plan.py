@@ -13,6 +13,7 @@ OURS = "jaxgnn"
 HOST_ROWS = "jaxgnn HostFeatures"
 HOST_COPY = "jax copy of pinned memory"  # as many bytes, to the device
 ORDERED = "jaxgnn row order"
+TILES = "jaxgnn tiles"
 SORTED = "jax segment_sum sorted"
 TRANSPOSED = "jax segment_sum sorted, A^T by hand"  # of a step: the gradient is sorted, too
 UNSORTED = "jax segment_sum unsorted"

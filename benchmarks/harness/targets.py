@@ -79,6 +79,21 @@ def _spmm() -> Iterator[Target]:
     yield Target(what, "spmm", "gpu", ours, _CUSPARSE, 1.3, cases=plan.OTHER_SHAPES)
 
 
+def _tensor_core() -> Iterator[Target]:
+    """Of tiles against cuSPARSE, both in one dtype, on the graphs whose windows share columns."""
+    for case, bounds in ((plan.BIG_SHAPE, (1.9, 1.7)), ("proteins", (2.1, 2.0))):
+        name = f"{case}, F = 256: "
+        for dtype, at_least in zip(plan.HALF_TOO, bounds, strict=True):
+            ours = {"impl": (plan.TILES,), "case": case, "width": 256, "dtype": dtype}
+            what = f"{name}best cuSPARSE {dtype}"
+            yield Target(what, "tensor_core", "gpu", ours, _CUSPARSE, at_least)
+            what = f"{name}rows, {dtype}"
+            yield Target(what, "tensor_core", "gpu", ours, _SPMM, 1.3)
+            what = f"{name}backward within 10 % of forward, {dtype}"
+            backward = {**ours, **_BACKWARD}
+            yield Target(what, "tensor_core", "gpu", backward, _FORWARD, 1 / 1.1)
+
+
 def _maxk() -> Iterator[Target]:
     ours = {"impl": _MAXK, "case": "rmat", "width": 256, "k": 32}
     yield Target("rmat, k = 32: our dense spmm", "maxk", "cpu", ours, {**_OURS, **_DENSE}, 2.0)
@@ -264,7 +279,7 @@ def table() -> list[Target]:
     what = "building 20 M edges: peak memory over the result's"
     graph = Target(what, "graph", None, build, at_most=3.0, quantity="memory_ratio")
     sampling = [*_sampling(), *_neighbors(), *_embedding()]
-    return [*_spmm(), *_maxk(), *sampling, *_attention(), *_training(), graph]
+    return [*_spmm(), *_tensor_core(), *_maxk(), *sampling, *_attention(), *_training(), graph]
 
 
 def evaluate(

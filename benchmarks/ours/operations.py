@@ -73,14 +73,19 @@ class Ours:
         if m.impl == plan.MAX:
             return extremum(m, _maximum, x, (self._graph,), edges)
         graph, facts = self._graph, {}
-        methods = {plan.ORDERED: "with_row_schedule", plan.MAXK_WINDOWS: "with_windows"}
+        methods = {
+            plan.ORDERED: "with_row_schedule",
+            plan.TILES: "with_tiles",
+            plan.MAXK_WINDOWS: "with_windows",
+        }
         for prefix, method in methods.items():
             if m.impl.startswith(prefix):
                 if method not in self._made:
                     self._made[method] = preprocessed(graph, method)
                 graph, facts = self._made[method]
         if m.k is None:
-            function = pullback(_spmm) if m.direction == "backward" else _spmm
+            product = _spmm_by_tiles if m.impl == plan.TILES else _spmm
+            function = pullback(product) if m.direction == "backward" else product
             candidate = compiled(function, x, graph, weights)
         else:
             candidate = _kept_product(m, x, inputs.kept, graph)
@@ -90,6 +95,10 @@ class Ours:
 
 def _spmm(x: Array, graph: Graph, weights: Array | None) -> Array:
     return spmm(graph, x, weights, impl="kernel")
+
+
+def _spmm_by_tiles(x: Array, graph: Graph, weights: Array | None) -> Array:
+    return spmm(graph, x, weights, impl="tiles")
 
 
 def _maximum(x: Array, graph: Graph) -> Array:

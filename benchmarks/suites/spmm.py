@@ -52,11 +52,16 @@ def run(options: Options, record: Record, workspace: Path) -> None:
 
 
 def measurements(options: Options) -> list[Measurement]:
-    """The plan of a device, narrowed by the options, in the order in which it runs.
+    """The plan of a device, narrowed by the options."""
+    blocks = CPU if options.device == "cpu" else GPU
+    return narrowed(blocks, WIDTHS[options.device], options)
+
+
+def narrowed(blocks: Sequence[Block], widths: Sequence[int], options: Options) -> list[Measurement]:
+    """A plan, narrowed by the options, in the order in which it runs.
 
     A graph that the plan does not name gets the plan of the others.
     """
-    blocks = CPU if options.device == "cpu" else GPU
     known = {case for block in blocks for case in block.cases}
     unknown = tuple(case for case in options.shapes if case not in known)
 
@@ -70,7 +75,7 @@ def measurements(options: Options) -> list[Measurement]:
         measurement
         for block in blocks
         for case in cases(block)
-        for width in options.widths or WIDTHS[options.device]
+        for width in options.widths or widths
         for measurement in block.at(case, width)
     )
     kept = plan.narrowed(every, options.dtypes, options.only)

@@ -86,14 +86,6 @@ nb::object normalize(const In<Index>& row_offsets, const In<int32_t>& senders,
   return to_numpy(std::move(normalized));
 }
 
-template <class T>
-nb::object to_matrix(Buffer<T> buffer, std::size_t columns) {
-  const std::size_t rows = static_cast<std::size_t>(buffer.size()) / columns;
-  T* data = buffer.release();
-  nb::capsule owner(data, [](void* memory) noexcept { FreeMemory()(memory); });
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<2>>(data, {rows, columns}, owner));
-}
-
 // The number of receivers, of consistent arguments.
 template <class Index>
 int32_t num_receivers_of(const In<Index>& row_offsets, const In<int32_t>& senders,

@@ -28,4 +28,13 @@ nb::object to_numpy(Buffer<T> buffer) {
   return to_numpy(buffer.release(), size);
 }
 
+// The same as rows of `columns` elements.
+template <class T>
+nb::object to_matrix(Buffer<T> buffer, std::size_t columns) {
+  const std::size_t rows = static_cast<std::size_t>(buffer.size()) / columns;
+  T* data = buffer.release();
+  nb::capsule owner(data, [](void* memory) noexcept { FreeMemory()(memory); });
+  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<2>>(data, {rows, columns}, owner));
+}
+
 }  // namespace jaxgnn::host

@@ -55,6 +55,7 @@ from jaxgnn.data.splits import (
     split_per_class,
 )
 from jaxgnn.data.tables import read_tables
+from jaxgnn.data.tcgnn import read_tcgnn
 from jaxgnn.data.tudataset import read_tudataset
 
 __all__ = [
@@ -103,6 +104,7 @@ __all__ = [
     "read_scipy",
     "read_shchur",
     "read_tables",
+    "read_tcgnn",
     "read_tudataset",
     "read_weighted_matrix_market",
     "rmat",

@@ -23,6 +23,7 @@ from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.data.planetoid import PARTS, find_planetoid, read_planetoid
 from jaxgnn.data.point_clouds import is_point_cloud, read_points
 from jaxgnn.data.tables import is_tables, read_tables
+from jaxgnn.data.tcgnn import is_tcgnn, read_tcgnn
 from jaxgnn.data.tudataset import find_tudataset, read_tudataset
 
 Loaded = NodeDataset | GraphSet | PlainGraph
@@ -120,13 +121,15 @@ def _archive_reader(path: pathlib.Path) -> Reader:
         (is_heterophilous, read_heterophilous),
         (is_scipy, read_scipy),
         (is_point_cloud, read_points),
+        (is_tcgnn, read_tcgnn),
     )
     for recognizes, reader in known:
         if recognizes(keys):
             return reader
     raise DataError(
         "expected the arrays of shchur's gnn-benchmark (adj_data, ...), of a heterophilous set "
-        "(node_features, ...), of scipy.sparse.save_npz or of point clouds (positions, ...), "
+        "(node_features, ...), of scipy.sparse.save_npz, of point clouds (positions, ...) or of "
+        "TC-GNN (src_li, ...), "
         f"got {quote(', '.join(sorted(keys)[:9]))}"
     )
 

@@ -93,4 +93,6 @@ def squared(graph: Graph) -> Graph:
         row_offsets=jnp.concatenate([graph.row_offsets, end]),
         self_loops=loops,
         num_receivers=graph.num_senders,
+        tiles=None,
+        transpose_tiles=None,
     )

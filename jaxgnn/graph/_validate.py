@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
+from jaxgnn.graph._tiles import ROWS, Tiles
 from jaxgnn.graph._windows import Windows
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def problem(graph: Graph) -> str | None:
         _chunks(graph.row_chunks, "row_chunks", graph.row_offsets)
         or _chunks(graph.transpose_row_chunks, "transpose_row_chunks", graph.transpose_row_offsets)
         or (None if graph.windows is None else _windows(graph.windows, receivers, senders))
+        or _tiles(graph.tiles, "tiles", receivers, senders)
+        or _tiles(graph.transpose_tiles, "transpose_tiles", senders, receivers)
     )
 
 
@@ -86,4 +89,25 @@ def _windows(windows: Windows, receivers: int, senders: int) -> str | None:
         return "windows: expected parts within the entries"
     return _indices(rows.ravel(), "windows.rows", rows.size, receivers, -1) or _indices(
         entries, "windows.senders", len(entries), senders
+    )
+
+
+def _tiles(tiles: Tiles | None, name: str, rows: int, columns: int) -> str | None:
+    if tiles is None:
+        return None
+    batches, rest = tiles.num_batches, tiles.rest_columns.shape[0]
+    first, end, slot, window = np.asarray(tiles.parts).T
+    windows, parts = -(-rows // ROWS), slot.size
+    inside = (first >= 0) & (first <= end) & (end <= batches) & (window < windows)
+    offsets, slots = np.asarray(tiles.rest_offsets), np.asarray(tiles.slot_offsets)
+    if not inside.all() or tiles.masks.shape != (batches, 32):
+        return f"{name}.parts: expected parts within the batches"
+    return (
+        _permutation(tiles.rows, f"{name}.rows", rows)
+        or _permutation(slot, f"{name}.parts' slots", parts)
+        or _indices(tiles.columns, f"{name}.columns", 16 * batches, columns)
+        or _indices(tiles.rest_columns, f"{name}.rest_columns", rest, columns)
+        or _offsets(slots, f"{name}.slot_offsets", windows, parts)
+        or _offsets(offsets, f"{name}.rest_offsets", rows, rest)
+        or _chunks(tiles.rest_chunks, f"{name}.rest_chunks", offsets)
     )

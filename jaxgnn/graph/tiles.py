@@ -1,12 +1,15 @@
 r"""Tiles: windows of rows whose columns are condensed, so that a window reads a column once.
 
-`translate` is TC-GNN's *sparse graph translation*. It runs on the host, once, outside `jax.jit`.
+`translate` is TC-GNN's *sparse graph translation*. `Graph.with_tiles` makes the tiles that `spmm`
+runs over; `save` and `load` keep them in a file. All of it runs on the host, once, outside
+`jax.jit`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +20,11 @@ from jaxtyping import Array, Int
 from jaxgnn._core.arguments import as_integer
 from jaxgnn._core.device import device_array
 from jaxgnn._core.ffi import cpu_module
-from jaxgnn.graph import _csr
+from jaxgnn.graph import _csr, _tile_file
 from jaxgnn.graph._graph import Graph
+from jaxgnn.graph._tiles import Tiles
+
+__all__ = ["Tiles", "Translation", "load", "save", "translate"]
 
 _MOST = 1024  # rows and columns of a block
 
@@ -149,11 +155,8 @@ def translate(
     Source: Wang et al., TC-GNN: Bridging Sparse GNN Computation and Dense Tensor Cores on GPUs,
     USENIX ATC 2023, Algorithm 1.
     """
-    if not isinstance(graph, Graph):
-        raise TypeError(f"graph: expected a jaxgnn.Graph, got {type(graph).__name__}")
+    _check_graph(graph, "translate")
     shape = _extent(rows, "rows"), _extent(columns, "columns")
-    if isinstance(graph.senders, Tracer):
-        raise ValueError("translate: call it outside jax.jit, on the graph itself")
     if transpose:
         offsets, edge_columns = graph.transpose_row_offsets, graph.transpose_receivers
     else:
@@ -177,6 +180,50 @@ def translate(
         num_blocks=int(parts.window_blocks.sum(dtype=np.int64)),
         num_blocks_before=int(parts.window_blocks_before.sum(dtype=np.int64)),
     )
+
+
+def save(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Writes the tiles of `graph.with_tiles()` to a file, 4 bytes a node and direction.
+
+    Finding an order takes most of the time of `with_tiles`; a file has the orders of the rows, from
+    which `load` makes the same tiles for the same graph. It has a version and a checksum.
+
+    Raises:
+        OSError: the file cannot be written.
+        TypeError: `graph` is no `Graph`.
+        ValueError: the graph has no tiles, or is being traced.
+    """
+    _check_graph(graph, "tiles.save")
+    if graph.tiles is None or graph.transpose_tiles is None:
+        raise ValueError("graph: expected tiles to save, got none; see Graph.with_tiles")
+    _tile_file.save(graph, path)
+
+
+def load(graph: Graph, path: str | os.PathLike[str]) -> Graph:
+    """`graph` with the tiles that `save` wrote for it.
+
+    Args:
+        graph: the same graph: receivers, senders and edges in the same order.
+        path: the file.
+
+    Raises:
+        jaxgnn.data.DataError: a `ValueError`; the file is of another graph or version, damaged, or
+            no such file. No file makes tiles with which a product would be wrong.
+        MemoryError: the host has not enough memory.
+        RuntimeError: the compiled CPU module is missing.
+        TypeError: `graph` is no `Graph`.
+        ValueError: the graph is being traced.
+    """
+    _check_graph(graph, "tiles.load")
+    tiles, transpose = _tile_file.load(graph, path, graph.symmetric)
+    return dataclasses.replace(graph, tiles=tiles, transpose_tiles=transpose)
+
+
+def _check_graph(graph: Any, function: str) -> None:
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph: expected a jaxgnn.Graph, got {type(graph).__name__}")
+    if isinstance(graph.senders, Tracer):
+        raise ValueError(f"{function}: call it outside jax.jit, on the graph itself")
 
 
 def _extent(value: int, name: str) -> int:

@@ -20,7 +20,7 @@ from benchmarks.harness import (
     timing,
     worker,
 )
-from benchmarks.suites import spmm
+from benchmarks.suites import spmm, tensor_core
 from tests.support import oracle_rows as oracle
 from tests.support.benchmark_runs import Notes, compared, needs_kernels, row, run_quick
 
@@ -199,14 +199,17 @@ def test_targets_take_the_best_accurate_reference_and_the_geometric_mean():
     assert (artist["value"], artist["status"]) == (1.0, "met")
 
 
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_the_plan_measures_what_the_targets_compare(device):
+@pytest.mark.parametrize(
+    ("suite", "device"), [("spmm", "cpu"), ("spmm", "gpu"), ("tensor_core", "gpu")]
+)
+def test_the_plan_measures_what_the_targets_compare(suite, device):
+    module = {"spmm": spmm, "tensor_core": tensor_core}[suite]
     planned = {
         (m.case, m.impl, m.width, m.dtype, m.direction)
-        for m in spmm.measurements(options.parse(["spmm", f"--device={device}"]))
+        for m in module.measurements(options.parse([suite, f"--device={device}"]))
         if not m.weighted
     }
-    for spec in compared("spmm", device):
+    for spec in compared(suite, device):
         assert tuple(spec[key] for key in ("case", "impl", "width", "dtype", "pass")) in planned
 
 

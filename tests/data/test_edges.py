@@ -260,7 +260,7 @@ def test_edge_list_is_strict(tmp_path, line, message):
 
 
 def test_blocks_end_anywhere(tmp_path, monkeypatch):
-    from jaxgnn.data import limits
+    from jaxgnn._core import limits
 
     edges = np.random.default_rng(0).integers(0, 500, (3000, 2))
     path = write_lines(tmp_path / "a.txt", "\r\n".join(f" {a} ,\t{b} x" for a, b in edges))

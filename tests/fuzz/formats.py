@@ -218,6 +218,12 @@ def _folder(write: Callable[[Path], Path], rng: np.random.Generator) -> Files:
         }
 
 
+def _tcgnn(rng: np.random.Generator) -> Files:
+    ends = dict(zip(("src_li", "dst_li"), _edges(rng).T, strict=True))
+    arrays = {**ends, "num_nodes": np.array(_NODES)}
+    return {"plain.npz": _npz(arrays, np.savez), "packed.npz": _npz(arrays, np.savez_compressed)}
+
+
 def _of_folder(reader: Callable[..., Any]) -> Callable[[Path, str], Any]:
     return lambda folder, file: reader(folder, max_bytes=MAX_BYTES)
 
@@ -230,6 +236,7 @@ def _of_file(reader: Callable[..., Any]) -> Callable[[Path, str], Any]:
 READERS: dict[str, tuple[Callable[..., Files], Callable[[Path, str], Any]]] = {
     "edge_list": (_edge_list, _of_file(data.read_edge_list)),
     "matrix_market": (_matrix_market, _of_file(data.read_matrix_market)),
+    "tcgnn": (_tcgnn, _of_file(data.read_tcgnn)),
     "planetoid": (_planetoid, _of_folder(data.read_planetoid)),
     "shchur": (_shchur, _of_file(data.read_shchur)),
     "heterophilous": (_heterophilous, _of_file(data.read_heterophilous)),

@@ -238,6 +238,33 @@ def maxk_spmm_windows(g: Graph) -> Call:
     )
 
 
+def tiles_spmm(g: Graph) -> Call:
+    """One batch that no part takes, and a part without batches."""
+    places = np.zeros(ROWS + 1, I32)
+    return Call(
+        {
+            "row_offsets": g.offsets,
+            "row_columns": g.columns,
+            "rows": g.order,
+            "columns": np.zeros(16, I32),
+            "masks": np.zeros((1, 32), U32),
+            "parts": np.zeros((1, 4), I32),
+            "slot_offsets": np.array([0, 1], I32),
+            "rest_offsets": places,
+            "rest_columns": np.zeros(3, I32),
+            "chunks": np.array([[-1, 0]], I32),
+            "x": g.x(COLUMNS, FEATURES),
+        },
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "slots": ((1, 64, FEATURES), F32),
+            "partials": ((1, FEATURES), F32),
+        },
+        {"reduce": 0, **SPLIT},
+        FREE | {"row_columns, axis 0", "rest_columns, axis 0", "x, axis 0", "reduce"},
+    )
+
+
 def maxk_sspmm_windows(g: Graph) -> Call:
     return Call(
         {**g.windows(ROWS), "dense": g.x(ROWS, FEATURES), "indices": g.indices(COLUMNS)},
@@ -592,6 +619,7 @@ CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_gather_host_rows": gather_host_rows,
 }
 CUDA_CALLS: dict[str, Callable[[Graph], Call]] = {
+    "jaxgnn_tiles_spmm": tiles_spmm,
     "jaxgnn_maxk_spmm_windows": maxk_spmm_windows,
     "jaxgnn_maxk_sspmm_scatter": maxk_sspmm_scatter,
     "jaxgnn_maxk_sspmm_windows": maxk_sspmm_windows,

@@ -13,9 +13,10 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core.linear_call import Multilinear
 from jaxgnn.graph import Graph
+from jaxgnn.ops._aggregation import tiles as by_tiles
 from jaxgnn.ops._aggregation.kernels import dot_rows, reduce_rows
 from jaxgnn.ops._core.degree import End, divide_by_degree
-from jaxgnn.ops._core.rows import in_row_order, neighbors
+from jaxgnn.ops._core.rows import in_row_order, neighbors, tiles_of
 
 
 class LinearMap(NamedTuple):
@@ -25,13 +26,15 @@ class LinearMap(NamedTuple):
         transpose: sums over the receivers of each sender.
         divide: the end by whose number of edges to divide. If the sums run at that end they
             become means; if not, the operand is divided first (the adjoint of a mean).
+        tiles: unweighted sums run over the graph's tiles, those of the adjoint too.
     """
 
     transpose: bool
     divide: End | None = None
+    tiles: bool = False
 
     def adjoint(self) -> LinearMap:
-        return LinearMap(not self.transpose, self.divide)
+        return self._replace(transpose=not self.transpose)
 
 
 def _aggregate(
@@ -45,6 +48,9 @@ def _aggregate(
     if linear_map.divide != at_rows:
         x = divide_by_degree(graph, linear_map.divide, x)
     reduce = "mean" if linear_map.divide == at_rows else "sum"
+    tiles = tiles_of(graph, transpose=linear_map.transpose) if linear_map.tiles else None
+    if tiles is not None and weights is None and by_tiles.serves(tiles, x):
+        return by_tiles.reduce_rows(rows, tiles, x, reduce)
     return reduce_rows(rows, x, in_row_order(rows, weights), reduce)
 
 

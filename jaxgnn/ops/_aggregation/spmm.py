@@ -30,7 +30,7 @@ def spmm(
     *,
     reduce: Reduce = "sum",
     transpose: bool = False,
-    impl: Impl = None,
+    impl: Impl | Literal["rows", "tiles"] = None,
 ) -> Float[Array, "num_receivers *features"]:
     r"""Aggregates the features of each receiver's senders.
 
@@ -53,14 +53,18 @@ def spmm(
             `[num_edges, heads]` for `x` of `[num_senders, heads, F]`.
         reduce: `"sum"`, `"mean"`, `"max"` or `"min"`.
         transpose: aggregate over the reversed edges, from receivers to senders.
-        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`; or
+            the engine: `"rows"`, or `"tiles"` for graphs of `Graph.with_tiles`. Over tiles run
+            unweighted sums and means of float32, bfloat16 and float16 on a GPU, and their
+            derivatives; all else, and everything on a CPU, runs by rows.
 
     Returns:
         `[num_receivers, ..., F]` in the dtype of `x`.
 
     Raises:
         TypeError: `graph` is no `Graph`, or a dtype is not floating.
-        ValueError: a shape does not fit the graph, or `reduce` or `impl` is unknown.
+        ValueError: a shape does not fit the graph, `reduce` or `impl` is unknown, or `impl` is
+            `"tiles"` and the graph has none.
 
     Source: the row-wise product of GE-SpMM (Huang et al., SC 2020, section III), with rows split
     for balance.
@@ -79,7 +83,14 @@ def spmm(
         heads = math.prod(weights.shape[1:])
         weights = weights.reshape(graph.num_edges, heads)
         weights = weights.astype(accumulation_dtype(x.dtype))
-    impl = chosen(impl)
+    engine = None
+    if impl in ("rows", "tiles"):
+        engine, impl = impl, None
+    else:
+        checks.choice(impl, "impl", (None, "kernel", "jax", "rows", "tiles"))
+        impl = chosen(impl)
+    if engine == "tiles" and (graph.transpose_tiles if transpose else graph.tiles) is None:
+        raise ValueError("impl: 'tiles' needs a graph with tiles; see Graph.with_tiles")
     if x.size == 0 or outputs == 0 or graph.num_edges == 0:
         return ffi.zeros(shape, x.dtype, graph, x, weights)
     x = x.reshape(inputs, heads, math.prod(x.shape[1:]) // heads)
@@ -95,6 +106,7 @@ def spmm(
             out = extremum(Extremum(transpose, reduce), graph, x, weights)
         else:
             rows = "senders" if transpose else "receivers"
-            linear_map = LinearMap(transpose, rows if reduce == "mean" else None)
+            divide = rows if reduce == "mean" else None
+            linear_map = LinearMap(transpose, divide, tiles=engine == "tiles")
             out = aggregate(linear_map, graph, x, weights)
     return out[..., :width].reshape(shape)

@@ -18,6 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool
 
 from jaxgnn.graph._row_chunks import RowChunks
+from jaxgnn.graph._tiles import Tiles
 from jaxgnn.graph._windows import Windows
 
 
@@ -48,6 +49,26 @@ def check_windows(windows: Windows, num_receivers: int, num_senders: int) -> Win
             "windows' rows": _within(windows.rows, num_receivers, -1),
             "windows' parts": jnp.all(inside | (window < 0)),
             "windows' senders": _within(windows.senders, num_senders),
+        },
+    )
+
+
+def check_tiles(tiles: Tiles, num_columns: int) -> Tiles:
+    """The tiles, if their indices lie within the columns, the rows and the batches."""
+    first, end, slot, _ = tiles.parts.T
+    parts = tiles.parts.shape[0]
+    inside = (first >= 0) & (first <= end) & (end <= tiles.num_batches)
+    inside &= (slot >= 0) & (slot < parts)
+    return _guarded(
+        tiles,
+        {
+            "tiles' rows": _within(tiles.rows, tiles.rows.shape[0]),
+            "tiles' columns": _within(tiles.columns, num_columns),
+            "tiles' parts": jnp.all(inside),
+            "tiles' slot offsets": _rise(tiles.slot_offsets, parts),
+            "tiles' rest offsets": _rise(tiles.rest_offsets, tiles.rest_columns.shape[0]),
+            "tiles' rest columns": _within(tiles.rest_columns, num_columns),
+            "tiles' rest chunks": _are_chunks(tiles.rest_chunks, jnp.diff(tiles.rest_offsets)),
         },
     )
 

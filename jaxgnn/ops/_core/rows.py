@@ -10,8 +10,9 @@ from jaxtyping import Array, Int
 from jaxgnn import config
 from jaxgnn.graph import Graph
 from jaxgnn.graph._row_chunks import RowChunks
+from jaxgnn.graph._tiles import Tiles
 from jaxgnn.graph._windows import Windows
-from jaxgnn.ops._core.checked import check_rows, check_windows
+from jaxgnn.ops._core.checked import check_rows, check_tiles, check_windows
 
 
 class Rows(NamedTuple):
@@ -87,6 +88,14 @@ def windows_of(graph: Graph) -> Windows | None:
     if windows is None or not config.check_graphs:
         return windows
     return check_windows(windows, graph.num_receivers, graph.num_senders)
+
+
+def tiles_of(graph: Graph, *, transpose: bool) -> Tiles | None:
+    """The tiles of a direction, if the graph has any."""
+    tiles = graph.transpose_tiles if transpose else graph.tiles
+    if tiles is None or not config.check_graphs:
+        return tiles
+    return check_tiles(tiles, graph.num_receivers if transpose else graph.num_senders)
 
 
 def _checked(rows: Rows, num_columns: int, graph: Graph) -> Rows:

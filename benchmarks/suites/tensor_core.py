@@ -1,0 +1,43 @@
+"""The suite `tensor_core`: the sparse-dense product over tiles, by rows, and cuSPARSE's.
+
+On a CPU tiles run by rows: there it shows that the suite runs.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from benchmarks.harness import plan
+from benchmarks.harness.options import Options
+from benchmarks.harness.plan import BIG_SHAPE, CUSPARSE, OTHER_SHAPES, Block, Measurement
+from benchmarks.harness.record import Record
+from benchmarks.suites import spmm
+
+_IMPLS = (plan.TILES, plan.OURS, plan.ORDERED, *CUSPARSE)
+_SHARING = (BIG_SHAPE, "proteins")  # their windows share many columns
+GPU = (
+    Block(_SHARING, _IMPLS, dtypes=plan.HALF_TOO),
+    Block(_SHARING, _IMPLS[:3], ("float16",), plan.FORWARD),
+    Block(
+        tuple(shape for shape in OTHER_SHAPES if shape not in _SHARING),
+        _IMPLS,
+        plan.HALF_TOO,
+        plan.FORWARD,
+    ),
+)
+CPU = (Block(("rmat",), (plan.TILES, plan.OURS)),)
+WIDTHS = {"cpu": (64,), "gpu": (16, 64, 256)}
+
+
+def run(options: Options, record: Record, workspace: Path) -> None:
+    """Runs the plan, a worker process for each framework."""
+    record.compare = functools.partial(spmm.set_baselines, device=options.device)
+    together = ("case", "width", "direction")
+    spmm.run_plan(measurements(options), options, record, workspace, together)
+
+
+def measurements(options: Options) -> list[Measurement]:
+    """The plan of a device, narrowed by the options."""
+    blocks = CPU if options.device == "cpu" else GPU
+    return spmm.narrowed(blocks, WIDTHS[options.device], options)

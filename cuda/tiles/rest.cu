@@ -1,0 +1,186 @@
+// The rows of a product over tiles: what their window's tiles made, and the edges in no tile.
+//
+// A mask's 0 times infinity is NaN, so one value that is not finite makes its feature of all 64
+// rows not finite. Where that is so, and where a sum in a tile overflows, the row is summed again
+// over all of its edges: what is not finite reaches its own receivers alone.
+#include "cuda/core/arithmetic.cuh"
+#include "cuda/core/dispatch.cuh"
+#include "cuda/tiles/tiles.h"
+
+namespace jaxgnn::tiles {
+namespace {
+
+constexpr int kWarps = 2;   // of a block, a row each
+constexpr int kGroups = 4;  // of 8 lanes, an edge each
+
+template <typename T>
+struct Params {
+  TilesSpmmArgs a;
+  const T* x;
+  T* out;
+};
+
+// A lane's 16 bytes of the 128 that its block takes.
+template <typename T>
+struct Lane {
+  static constexpr int V = 16 / sizeof(T);
+  int lane;
+  int group;
+  int feature;  // the first of V
+  bool inside;
+
+  __device__ explicit Lane(int64_t width) {
+    lane = threadIdx.x % 32;
+    group = lane / 8;
+    feature = (static_cast<int>(blockIdx.y) * 8 + lane % 8) * V;
+    inside = feature < width;
+  }
+};
+
+// Adds the rows of x that columns[begin, end) name, each group every fourth.
+template <typename T, int V = Lane<T>::V>
+__device__ inline void add_edges(const Params<T>& p, const Lane<T>& at, const int32_t* columns,
+                                 int begin, int end, float (&sums)[V]) {
+  const unsigned row_bytes = static_cast<unsigned>(p.a.width * sizeof(T));
+  const T* x = p.x + (at.inside ? at.feature : 0);
+  const auto column_of = [&](int e) { return e < end ? __ldg(columns + e) : -1; };
+  int column = column_of(begin + at.lane);
+  for (int e = begin; e < end; e += 32) {
+    const int now = column;
+    column = column_of(e + 32 + at.lane);
+    Vector<T, V> rows[32 / kGroups];
+#pragma unroll
+    for (int u = 0; u < 32 / kGroups; ++u) {
+      const int c = __shfl_sync(kFullWarp, now, kGroups * u + at.group);
+      rows[u].word = {};
+      if (c >= 0 && at.inside) {
+        rows[u] = load_vector<T, V>(row_of(x, static_cast<unsigned>(c), row_bytes));
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < 32 / kGroups; ++u) add_scaled<T, V, float>(1, rows[u], sums);
+  }
+}
+
+// Adds every fourth of `count` rows of floats, `stride` apart.
+template <int V>
+__device__ inline void add_rows(const float* from, int64_t stride, int count, int group,
+                                float (&sums)[V]) {
+  for (int i = group; i < count; i += kGroups) {
+#pragma unroll
+    for (int v = 0; v < V; v += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(from + i * stride + v);
+      sums[v] += four.x;
+      sums[v + 1] += four.y;
+      sums[v + 2] += four.z;
+      sums[v + 3] += four.w;
+    }
+  }
+}
+
+template <int V>
+__device__ inline void add_groups(float (&sums)[V]) {
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    sums[v] += __shfl_xor_sync(kFullWarp, sums[v], 8);
+    sums[v] += __shfl_xor_sync(kFullWarp, sums[v], 16);
+  }
+}
+
+// The first chunk of a place, of which there is one; chunks ascend by place.
+__device__ inline int first_chunk(const TilesSpmmArgs& a, int place) {
+  int low = 0, high = a.num_chunks - 1;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (a.chunks[middle].row < place) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// The partial sums of chunks of places with many other edges, a warp each.
+template <typename T>
+__global__ void __launch_bounds__(32) sum_chunks(Params<T> p) {
+  constexpr int V = Lane<T>::V;
+  const RowPart chunk = p.a.chunks[blockIdx.x];
+  if (chunk.row < 0) return;
+  const Lane<T> at(p.a.width);
+  const int begin = p.a.rest_offsets[chunk.row] + chunk.part * p.a.split_length;
+  const int end = min(begin + p.a.split_length, p.a.rest_offsets[chunk.row + 1]);
+  float sums[V] = {};
+  add_edges(p, at, p.a.rest_columns, begin, end, sums);
+  add_groups(sums);
+  if (at.group != 0 || !at.inside) return;
+  float* to = p.a.partials + blockIdx.x * p.a.width + at.feature;
+#pragma unroll
+  for (int v = 0; v < V; ++v) to[v] = sums[v];
+}
+
+template <typename T>
+__global__ void __launch_bounds__(32 * kWarps, 16) sum_rows(Params<T> p) {
+  constexpr int V = Lane<T>::V;
+  const int place = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32);
+  if (place >= p.a.num_rows) return;
+  const Lane<T> at(p.a.width);
+  float sums[V] = {};
+  const int begin = p.a.rest_offsets[place], end = p.a.rest_offsets[place + 1];
+  if (end - begin <= p.a.split_length) {
+    add_edges(p, at, p.a.rest_columns, begin, end, sums);
+  } else if (at.inside) {
+    const int chunks = (end - begin + p.a.split_length - 1) / p.a.split_length;
+    const float* from = p.a.partials + first_chunk(p.a, place) * p.a.width + at.feature;
+    add_rows(from, p.a.width, chunks, at.group, sums);
+  }
+
+  const int row = p.a.rows[place];
+  const int first_slot = p.a.slot_offsets[place / kWindowRows];
+  const int slots = p.a.slot_offsets[place / kWindowRows + 1] - first_slot;
+  float shared[V] = {};
+  if (at.inside) {
+    const int64_t stride = p.a.width * kWindowRows;
+    const float* from =
+        p.a.slots + first_slot * stride + place % kWindowRows * p.a.width + at.feature;
+    add_rows(from, stride, slots, at.group, shared);
+  }
+  bool finite = true;
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    finite = finite && isfinite(shared[v]);
+    sums[v] += shared[v];
+  }
+  const int all_begin = p.a.row_offsets[row], all_end = p.a.row_offsets[row + 1];
+  if (!__all_sync(kFullWarp, finite)) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) sums[v] = 0;
+    add_edges(p, at, p.a.row_columns, all_begin, all_end, sums);
+  }
+  add_groups(sums);
+  if (at.group != 0 || !at.inside) return;
+  if (p.a.mean) {
+    const float degree = static_cast<float>(max(all_end - all_begin, 1));
+#pragma unroll
+    for (int v = 0; v < V; ++v) sums[v] /= degree;
+  }
+  store_vector(p.out + int64_t{row} * p.a.width + at.feature, sums);
+}
+
+}  // namespace
+
+cudaError_t launch_rest(const TilesSpmmArgs& args, const Launch& launch) {
+  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Params<T> p{args, static_cast<const T*>(args.x), static_cast<T*>(args.out)};
+    const unsigned slices = num_slices(args);
+    if (launch.load || args.num_chunks > 0) {
+      const dim3 grid(static_cast<unsigned>(args.num_chunks), slices);
+      JAXGNN_TRY(launch_kernel(launch, sum_chunks<T>, grid, dim3(32), 0, p));
+    }
+    const dim3 grid(blocks_of(args.num_rows, kWarps), slices);
+    return launch_kernel(launch, sum_rows<T>, grid, dim3(32 * kWarps), 0, p);
+  });
+}
+
+}  // namespace jaxgnn::tiles

@@ -1,0 +1,56 @@
+// The product over tiles (see cpu/tiles/layout.h) of graphs without edge weights, in two launches:
+// the tiles' sums by window, then the rows, which add their other edges.
+#pragma once
+
+#include <vector_types.h>
+
+#include "common/rows.h"
+#include "cuda/core/launch.h"
+
+namespace jaxgnn::tiles {
+
+constexpr int kWindowRows = 64;
+constexpr int kBatchEntries = 16;
+constexpr int kBatchWords = 32;
+constexpr int kSliceBytes = 128;  // of a row that a block works on
+
+// out_r = sum, or mean, over the edges of row r of x_c. T is the type of x, 16 or 32 bits wide.
+struct TilesSpmmArgs {
+  Type type;
+  bool mean;
+  // The tiles.
+  const int32_t* rows;          // [num_rows]: the row at each place
+  const int32_t* columns;       // [batches, 16]
+  const uint32_t* masks;        // [batches, 32]
+  const int4* parts;            // [num_parts]: first batch, end, slot, window
+  const int32_t* slot_offsets;  // [windows + 1]
+  const int32_t* rest_offsets;  // [num_rows + 1], by place
+  const int32_t* rest_columns;
+  const RowPart* chunks;  // [num_chunks]: of the places with more than split_length other edges
+  int num_parts;
+  int num_chunks;
+  int split_length;
+  // All edges, for the rows of windows that read a value that is not finite.
+  const int32_t* row_offsets;
+  const int32_t* row_columns;
+  int64_t num_rows;
+  int64_t width;    // F; rows are of whole 16 bytes
+  const void* x;    // T[N, F]
+  void* out;        // T[R, F]
+  float* slots;     // [num_parts, 64, F], scratch
+  float* partials;  // [num_chunks, F], scratch
+};
+
+inline unsigned num_slices(const TilesSpmmArgs& args) {
+  const int64_t bytes = args.width * (args.type == Type::kF32 ? 4 : 2);
+  return static_cast<unsigned>((bytes + kSliceBytes - 1) / kSliceBytes);
+}
+
+// The slots, of 16-bit types and of float32.
+cudaError_t launch_tiles_16_bit(const TilesSpmmArgs& args, const Launch& launch);
+cudaError_t launch_tiles_f32(const TilesSpmmArgs& args, const Launch& launch);
+
+// The rows, from slots and other edges.
+cudaError_t launch_rest(const TilesSpmmArgs& args, const Launch& launch);
+
+}  // namespace jaxgnn::tiles

@@ -1,0 +1,166 @@
+"""Tiles: the columns that the rows of a window share, for tensor cores, and the other edges."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Literal, get_args
+
+import jax
+import numpy as np
+from jaxtyping import Array, Int, UInt
+
+from jaxgnn._core.arguments import as_integer
+from jaxgnn._core.device import device_array
+from jaxgnn._core.ffi import host_module
+from jaxgnn.graph import _tile_order
+from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
+
+Order = Literal["auto", "numbered", "groups", "rcm"]
+
+ROWS = 64  # of a window
+MIN_EDGES = 4  # from which on a shared column pays: docs/kernels/tiles.md
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=[
+        "rows",
+        "columns",
+        "masks",
+        "parts",
+        "slot_offsets",
+        "rest_offsets",
+        "rest_columns",
+        "rest_chunks",
+        "edge_places",
+    ],
+    meta_fields=["order", "min_edges", "num_edges", "num_entries", "num_columns"],
+)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Tiles:
+    """One direction of a graph, split into shared columns and other edges; see `with_tiles`.
+
+    A row's *place* is its number in the order; a window has 64 consecutive places. An *entry* is a
+    column that at least `min_edges` rows of a window read. 16 entries are a *batch*: a window by 16
+    columns with a mask, the operand of four `mma.m16n8k16`. The edges that are in no entry, second
+    and further ones of a repeated edge among them, are the *rest*.
+
+    Attributes:
+        rows: the row at each place.
+        columns: those of the entries, padded to batches.
+        masks: the mask of each batch, in the order in which a warp's lanes take it
+            (`mask_bit` of `cpu/tiles/layout.h`).
+        parts: what a thread block takes: first batch, end, slot of its sums, window.
+        slot_offsets: slots of window $w$ are `slot_offsets[w]:slot_offsets[w + 1]`.
+        rest_offsets, rest_columns, rest_chunks: the rest as compressed rows, by place.
+        edge_places: where each edge lies, in the edge order of the direction: its entry, counted
+            with padding, or -1 - its place in the rest.
+        order: static; of the rows: `"numbered"`, `"groups"` or `"rcm"`.
+        min_edges: static.
+        num_edges, num_entries: static; the edges, and the entries without padding.
+        num_columns: static; the distinct columns of each window, summed.
+    """
+
+    rows: Int[Array, " num_rows"]
+    columns: Int[Array, " 16*num_batches"]
+    masks: UInt[Array, "num_batches 32"]
+    parts: Int[Array, "num_parts 4"]
+    slot_offsets: Int[Array, " num_windows+1"]
+    rest_offsets: Int[Array, " num_rows+1"]
+    rest_columns: Int[Array, " num_rest"]
+    rest_chunks: RowChunks
+    edge_places: Int[Array, " num_edges"]
+    order: str
+    min_edges: int
+    num_edges: int
+    num_entries: int
+    num_columns: int
+
+    @property
+    def num_windows(self) -> int:
+        """Number of windows, those without edges included."""
+        return self.slot_offsets.shape[0] - 1
+
+    @property
+    def num_batches(self) -> int:
+        """Number of batches of 16 entries."""
+        return self.masks.shape[0]
+
+    @property
+    def tile_share(self) -> float:
+        """Share of the edges that are in tiles, 0 without edges."""
+        return 1 - self.rest_columns.shape[0] / self.num_edges if self.num_edges else 0.0
+
+    @property
+    def edges_per_column(self) -> float:
+        """Mean number of edges of a window's column ($u$), 0 without edges."""
+        return self.num_edges / self.num_columns if self.num_edges else 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"Tiles({self.num_windows} windows, order {self.order!r}, "
+            f"{self.edges_per_column:.2f} edges a column, "
+            f"{self.tile_share:.0%} of {self.num_edges} edges in {self.num_entries} entries)"
+        )
+
+
+def build(
+    row_offsets: np.ndarray,
+    columns: Int[np.ndarray, " edges"],
+    num_columns: int,
+    *,
+    order: str,
+    min_edges: int | None,
+    square: bool,
+    symmetric: bool,
+) -> Tiles:
+    """The tiles of one direction. See `Graph.with_tiles`, whose errors it raises."""
+    module = host_module("with_tiles")
+    if order not in get_args(Order):
+        options = ", ".join(map(repr, get_args(Order)))
+        raise ValueError(f"order: expected one of {options}, got {order!r}")
+    if order == "rcm" and not square:
+        raise ValueError("order: 'rcm' numbers the nodes of square graphs, got a rectangular one")
+    least = MIN_EDGES if min_edges is None else as_integer(min_edges)
+    if least is None or not 1 <= least <= ROWS:
+        raise ValueError(f"min_edges: expected an integer from 1 to {ROWS}, got {min_edges!r}")
+    if columns.size >= 1 << 31:
+        raise ValueError(f"with_tiles: expected fewer than 2^31 edges, got {columns.size}")
+    offsets = row_offsets.astype(np.int32, copy=False)
+    chosen, rows = _tile_order.choose(
+        module, order, offsets, columns, num_columns, square=square, symmetric=symmetric
+    )
+    return lay_out(offsets, columns, num_columns, chosen, rows, least)
+
+
+def lay_out(
+    row_offsets: Int[np.ndarray, " rows+1"],
+    columns: Int[np.ndarray, " edges"],
+    num_columns: int,
+    order: str,
+    rows: Int[np.ndarray, " rows"],
+    min_edges: int,
+) -> Tiles:
+    """The tiles of rows in a given order, a permutation of them."""
+    *arrays, num_entries, num_distinct = host_module("with_tiles").lay_out_tiles(
+        row_offsets, columns, rows, num_columns, min_edges
+    )
+    entries, masks, parts, slot_offsets, rest_offsets, rest_columns, edge_places = arrays
+    chunks = chunk_rows(rest_offsets)
+    return Tiles(
+        rows=device_array(rows),
+        columns=device_array(entries),
+        masks=device_array(masks),
+        parts=device_array(parts),
+        slot_offsets=device_array(slot_offsets),
+        rest_offsets=device_array(rest_offsets),
+        rest_columns=device_array(rest_columns),
+        rest_chunks=RowChunks(device_array(chunks.table), chunks.length),
+        edge_places=device_array(edge_places),
+        order=order,
+        min_edges=min_edges,
+        num_edges=columns.size,
+        num_entries=num_entries,
+        num_columns=num_distinct,
+    )

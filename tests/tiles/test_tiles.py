@@ -1,0 +1,290 @@
+"""Tiles: the layout against its definition in float64, orders, files, `spmm` over them."""
+
+import dataclasses
+import hashlib
+import struct
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxgnn import Graph, batch, config, spmm, tiles, transform
+from jaxgnn._core import platform
+from jaxgnn.data import DataError, load
+from jaxgnn.graph import _tiles
+from tests.support import oracle_tiles
+from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
+
+RNG = np.random.default_rng(0)
+
+
+def communities(num_nodes: int, size: int, degree: int) -> tuple[Graph, np.ndarray]:
+    """A graph of shuffled communities whose edges mostly stay inside, and the community of each."""
+    community = RNG.permutation(np.arange(num_nodes) // size)
+    members = np.argsort(community, kind="stable")
+    receivers = np.repeat(np.arange(num_nodes), degree)
+    inside = members[community[receivers] * size + RNG.integers(size, size=receivers.size)]
+    anywhere = RNG.integers(num_nodes, size=receivers.size)
+    senders = np.where(RNG.random(receivers.size) < 0.9, inside, anywhere)
+    return Graph.from_edges(senders, receivers, num_nodes=num_nodes), community
+
+
+def check(graph: Graph) -> Graph:
+    """Both directions, with and without weights, against the dense matrix; and the bytes."""
+    graph.validate()
+    weights = RNG.standard_normal(graph.num_edges)
+    sides = (
+        (graph.tiles, graph.row_offsets, False),
+        (graph.transpose_tiles, graph.transpose_row_offsets, True),
+    )
+    for side, offsets, transpose in sides:
+        for w in (None, weights):
+            matrix = dense_adjacency(graph, w)
+            matrix = matrix.T if transpose else matrix
+            x = RNG.standard_normal((matrix.shape[1], 3))
+            in_order = w[np.asarray(graph.transpose_permutation)] if w is not None else None
+            got = oracle_tiles.spmm(side, offsets, x, in_order if transpose else w)
+            np.testing.assert_allclose(got, matrix @ x, rtol=1e-12, atol=1e-11)
+        chunks = side.rest_chunks.table.size * 4
+        nodes = 8 * side.rows.size + 4 * (side.num_windows + 2)
+        numbers = sum(leaf.nbytes for leaf in jax.tree.leaves(side)) - chunks - nodes
+        assert numbers <= (16 + (side.min_edges == 1)) * graph.num_edges
+        degrees = oracle_tiles.masks_of(side).sum(axis=1)
+        assert (degrees[degrees > 0] >= side.min_edges).all()
+        assert (degrees > 0).sum() == side.num_entries
+    return graph
+
+
+@given(graphs(max_nodes=12, max_edges=60), st.sampled_from([1, 2, 4]))
+@examples(60)
+def test_layout_of_small_graphs(graph, min_edges):
+    """Empty graphs, repeated edges, self-loops, rectangular graphs."""
+    check(graph.with_tiles(min_edges=min_edges))
+
+
+@pytest.mark.parametrize("order", ["numbered", "groups"])
+def test_layout_of_larger_graphs(order):
+    """Windows in parts, short and empty windows, hubs whose rest is cut into chunks."""
+    hubs = skewed_graph(331, 30_000)
+    rng = np.random.default_rng(1)
+    senders, receivers = rng.integers(0, 40, 9_000), rng.integers(0, 129, 9_000)
+    wide = Graph.from_edges(senders + 7_000, receivers, num_senders=7_100, num_receivers=400)
+    many = Graph.from_edges(
+        np.tile(np.arange(7_000), 5),
+        np.repeat(np.arange(5), 7_000),
+        num_senders=7_000,
+        num_receivers=64,
+    )  # 438 batches
+    for graph in (hubs, wide, many):
+        for min_edges in (1, 5):
+            check(graph.with_tiles(order=order, min_edges=min_edges))
+    assert many.with_tiles(order=order).tiles.parts.shape[0] == 2
+    lonely = Graph.from_edges([0] * 3_000, np.arange(3_000) % 3, num_nodes=100)
+    tiled = check(lonely.with_tiles(order=order, min_edges=1))
+    assert tiled.tiles.num_batches == 0 and tiled.tiles.rest_chunks.table.shape[0] > 3
+    assert 0 < hubs.with_tiles(order=order).tiles.tile_share < 1
+
+
+def test_orders():
+    """`auto` takes the order with the most edges a column, for each direction."""
+    graph, community = communities(1_280, 64, 30)
+    u = {o: graph.with_tiles(order=o).tiles.edges_per_column for o in ("numbered", "groups", "rcm")}
+    auto = graph.with_tiles().tiles
+    assert auto.edges_per_column == max(u.values()) == u["groups"] > 1.5 * u["numbered"]
+    assert auto.order == "groups" and auto.min_edges == 4
+    assert repr(auto).startswith("Tiles(20 windows, order 'groups', ")
+    # The generator's communities, as numbered.
+    place = np.argsort(np.argsort(community, kind="stable"))
+    ends = place[np.asarray(graph.senders)], place[np.asarray(graph.receivers)]
+    planted = Graph.from_edges(*ends, num_nodes=1_280).with_tiles().tiles
+    assert planted.order == "numbered" and planted.edges_per_column > auto.edges_per_column
+    # A grid whose nodes are shuffled: its bandwidth falls.
+    shuffled = RNG.permutation(900).reshape(30, 30)
+    pairs = (shuffled[1:], shuffled[:-1]), (shuffled[:, 1:], shuffled[:, :-1])
+    ends = [np.concatenate([pair[i].ravel() for pair in pairs]) for i in (0, 1)]
+    grid = Graph.from_edges(*ends, num_nodes=900, undirected=True)
+    rcm = check(grid.with_tiles(order="rcm", min_edges=2))
+    assert rcm.tiles is rcm.transpose_tiles
+    numbered = grid.with_tiles(order="numbered").tiles.edges_per_column
+    assert rcm.tiles.edges_per_column > 1.5 > numbered
+    assert grid.with_tiles().tiles.edges_per_column >= rcm.tiles.edges_per_column
+
+
+def test_published_sets(data_directory):
+    """Edges a column in 64 rows."""
+    for name, order, expected in (("cora", "groups", 1.6), ("proteins_full", "rcm", 3.2)):
+        if name == "cora" and (data_directory / "cora").is_dir():
+            graph = load(data_directory / "cora").graph
+        elif (path := data_directory / name / "PROTEINS_full_A.txt").is_file():
+            edges = np.loadtxt(path, np.int32, delimiter=",") - 1
+            graph = Graph.from_edges(edges[:, 1], edges[:, 0], num_nodes=43_471)
+        else:
+            pytest.skip(f"no {data_directory / name}")
+        assert round(graph.with_tiles(order=order).tiles.edges_per_column, 1) == expected, name
+
+
+def test_pytree():
+    graph = skewed_graph(130, 3_000).with_tiles(min_edges=3)
+    assert graph.tiles is not graph.transpose_tiles
+    bare = dataclasses.replace(graph, tiles=None, transpose_tiles=None)
+    sides = (graph.tiles, graph.transpose_tiles)
+    assert graph.nbytes == bare.nbytes + sum(x.nbytes for x in jax.tree.leaves(sides))
+    assert repr(graph) == repr(bare)
+    places = jax.jit(lambda g: g.transpose().tiles.edge_places)(graph)
+    np.testing.assert_array_equal(places, graph.transpose_tiles.edge_places)
+    check(graph.transpose())
+    for other in (batch.disjoint_union([graph, graph]).graph, transform.add_self_loops(graph)[0]):
+        assert other.tiles is None and other.transpose_tiles is None
+    for name in ("rows", "columns", "slot_offsets", "rest_offsets", "rest_columns"):
+        array = getattr(graph.tiles, name)
+        lie = dataclasses.replace(graph.tiles, **{name: array.at[1].set(10**6)})
+        with pytest.raises(ValueError, match=f"graph: tiles.{name}: expected"):
+            dataclasses.replace(graph, tiles=lie).validate()
+    lie = dataclasses.replace(graph.tiles, columns=graph.tiles.columns.at[0].set(-1))
+    lie = dataclasses.replace(graph, tiles=lie)
+    with config.use(check_graphs=True), pytest.raises(ValueError, match="tiles' columns"):
+        spmm(lie, np.ones((130, 2), np.float32), impl="tiles")
+
+
+def test_spmm_by_rows_on_a_cpu():
+    """The same bits as by rows: outputs, gradients, second derivatives, `vmap`, means."""
+    graph = skewed_graph(70, 900).with_tiles(min_edges=2)
+    x = jnp.asarray(RNG.standard_normal((70, 5)), jnp.float32)
+
+    @jax.jit
+    def run(graph, x):
+        def both(f):
+            return [f(impl) for impl in ("rows", "tiles")]
+
+        def loss(x, impl):
+            return jnp.sum(spmm(graph, jnp.sin(x), reduce="mean", impl=impl) ** 3)
+
+        def derivatives(impl):
+            return jax.jvp(jax.grad(lambda x: loss(x, impl)), (x,), (x,))
+
+        many = jnp.stack([x, 2 * x])
+        return (
+            both(lambda impl: spmm(graph, x, transpose=True, impl=impl)),
+            both(lambda impl: jax.vmap(lambda x: spmm(graph, x, impl=impl))(many)),
+            both(derivatives),
+        )
+
+    for one, other in run(graph, x):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+    expected = dense_adjacency(graph).T @ np.asarray(x, np.float64)
+    np.testing.assert_allclose(run(graph, x)[0][1], expected, rtol=1e-4, atol=1e-4)
+    weights = np.ones(900, np.float32)
+    for options in ({"weights": weights}, {"reduce": "max"}):  # no tiles: also by rows
+        got = spmm(graph, x, impl="tiles", **options)
+        np.testing.assert_array_equal(got, spmm(graph, x, **options))
+    bare = graph.transpose().drop_edge_permutation()
+    with pytest.raises(ValueError, match=r"impl: 'tiles' needs .* Graph\.with_tiles"):
+        spmm(dataclasses.replace(bare, tiles=None), x, impl="tiles")
+    with pytest.raises(ValueError, match=r"impl: expected one of None, .*'tiles', got 'tile'"):
+        spmm(graph, x, impl="tile")
+
+
+def test_what_a_gpu_is_given(monkeypatch):
+    """Tiles forward and backward; rows where there is a weight, a maximum or no `impl`."""
+    monkeypatch.setattr(platform, "serves", lambda *_: True)
+    graph = skewed_graph(130, 3_000).with_tiles(min_edges=3)
+    x = jnp.ones((130, 2, 9), jnp.bfloat16)
+
+    def calls(*arguments, f=spmm, gradient=True, **options):
+        def loss(x, graph):
+            return jnp.sum(f(graph, x, *arguments, **options).astype(jnp.float32) ** 2)
+
+        function = jax.jit(jax.grad(loss) if gradient else loss)
+        text = function.trace(x, graph).lower(lowering_platforms=("cuda",)).as_text()
+        return [text.count(f"custom_call @jaxgnn_{name}(") for name in ("tiles_spmm", "spmm")]
+
+    assert calls(impl="tiles", reduce="mean") == [2, 0]
+    assert calls(gradient=False) == calls(impl="rows", gradient=False) == [0, 1]
+    assert calls(jnp.ones(3_000), impl="tiles", gradient=False) == [0, 1]
+    assert calls(impl="tiles", reduce="max", gradient=False) == [0, 1]
+
+    def many(graph, x, **options):
+        return jax.vmap(lambda x: spmm(graph, x, **options))(jnp.stack([x, x, x]))
+
+    assert calls(impl="tiles", f=many, gradient=False) == [1, 0]
+
+
+def test_files(tmp_path):
+    path = tmp_path / "graph.tiles"
+    directed = skewed_graph(200, 2_000)
+    symmetric = skewed_graph(90, 700, undirected=True)
+    for graph in (directed, symmetric, Graph.from_edges([], [], num_nodes=0)):
+        tiled = graph.with_tiles(min_edges=3)
+        tiles.save(tiled, path)
+        loaded = tiles.load(graph, path)
+        assert jax.tree.structure(loaded) == jax.tree.structure(tiled)
+        jax.tree.map(np.testing.assert_array_equal, loaded, tiled)
+        assert (loaded.tiles is loaded.transpose_tiles) == graph.symmetric
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    with pytest.raises(ValueError, match="expected tiles to save"):
+        tiles.save(directed, path)
+    with pytest.raises(TypeError, match="graph: expected a jaxgnn"):
+        tiles.load(None, path)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(DataError, match="another graph"):
+        tiles.load(skewed_graph(200, 2_000, seed=1), path)
+    with pytest.raises(DataError, match="No such file"):
+        tiles.load(directed, tmp_path / "none")
+    with pytest.raises(DataError, match="regular file, got a directory"):
+        tiles.load(directed, tmp_path)
+
+
+def test_hostile_files(tmp_path):
+    """Any change is refused, also with a checksum that fits it."""
+    path = tmp_path / "graph.tiles"
+    graph = skewed_graph(60, 700)
+    tiles.save(graph.with_tiles(order="numbered"), path)
+    whole = path.read_bytes()
+
+    def refused(data: bytes, message: str = ": ") -> None:
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=message):
+            tiles.load(graph, path)
+
+    for size in (0, 7, 100, len(whole) - 1):
+        refused(whole[:size], "expected")
+    refused(whole + b"\0", f"expected {len(whole)} bytes, got")
+    for place in range(0, len(whole), 3):
+        refused(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+
+    def signed(place: int, form: str, value: int) -> bytes:
+        data = bytearray(whole[:-32])
+        struct.pack_into(form, data, place, value)
+        return bytes(data) + hashlib.sha256(data).digest()
+
+    refused(signed(8, "<I", 2), "expected version 1, got 2")
+    refused(signed(12, "<I", 0), "out of range")
+    refused(signed(16, "<H", 3), "out of range")
+    refused(signed(20, "<I", 1), "out of range")  # one side for a graph that has two
+    refused(signed(24, "<Q", 1 << 60), "another graph")
+    for row in (-1, 60, 0):
+        refused(signed(84, "<i", row), "each row from 0 to 59 once")
+    path.write_bytes(whole)
+    assert tiles.load(graph, path).tiles is not None
+
+
+def test_bad_arguments():
+    graph = skewed_graph(20, 50)
+    with pytest.raises(ValueError, match=r"order: expected one of 'auto', .*, got 'best'"):
+        graph.with_tiles(order="best")  # pyright: ignore[reportArgumentType]
+    for value in (0, 65, True, 2.5):
+        with pytest.raises(ValueError, match="min_edges: expected an integer from 1 to 64, got"):
+            graph.with_tiles(min_edges=value)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="'rcm' numbers the nodes of square graphs"):
+        Graph.from_edges([0], [0], num_senders=2, num_receivers=1).with_tiles(order="rcm")
+    with pytest.raises(ValueError, match="with_tiles: call it outside"):
+        jax.jit(lambda graph: graph.with_tiles().tiles.rows)(graph)
+    module = _tiles.host_module("with_tiles")
+    offsets, columns, rows = (np.array(v, np.int32) for v in ([0, 1, 1], [0], [0, 1]))
+    for order in ([0, 0], [0, 2], [-1, 0], [0]):
+        with pytest.raises(ValueError, match="inconsistent"):
+            module.lay_out_tiles(offsets, columns, np.array(order, np.int32), 1, 1)
+    with pytest.raises(ValueError, match="inconsistent"):
+        module.count_window_columns(offsets[:2], columns, rows, 1)
