@@ -178,10 +178,9 @@ JAXGNN_PHILOX uint32_t edges_taken(const Sample& sample, uint32_t d) {
   return static_cast<uint32_t>(share < static_cast<uint64_t>(sample.size) ? share : sample.size);
 }
 
-// Draw number `draw` of a row of d > 0 edges from `begin` on, with replacement.
-JAXGNN_PHILOX uint32_t replaced_edge(const SampleArgs& args, uint32_t id, uint32_t draw,
-                                     int64_t begin, uint32_t d) {
-  const uint32_t word = draw_word(id, draw, args.sample.key);
+// The edge that a word draws of a row of d > 0 edges from `begin` on, with replacement.
+JAXGNN_PHILOX uint32_t edge_of_word(const SampleArgs& args, uint32_t word, int64_t begin,
+                                    uint32_t d) {
   if (args.sample.strategy == Strategy::kReplace) return below(word, d);
   // The first edge whose sum is beyond the word's share of the row's. Sums wrap, differences do
   // not.
@@ -199,6 +198,12 @@ JAXGNN_PHILOX uint32_t replaced_edge(const SampleArgs& args, uint32_t id, uint32
     }
   }
   return low;
+}
+
+// Draw number `draw` of such a row.
+JAXGNN_PHILOX uint32_t replaced_edge(const SampleArgs& args, uint32_t id, uint32_t draw,
+                                     int64_t begin, uint32_t d) {
+  return edge_of_word(args, draw_word(id, draw, args.sample.key), begin, d);
 }
 
 // What edge j of a row is ordered by, kNever if it is not to be taken; `sender` is for kLabor.

@@ -7,15 +7,69 @@
 namespace jaxgnn::sampling {
 namespace {
 
+// The words of a row one after the other: four are a block.
+class RowWords {
+ public:
+  RowWords(uint32_t id, const uint32_t* key) : id_(id), key_(key) {}
+
+  uint32_t at(uint32_t draw) {
+    if (draw / 4 != number_) {
+      number_ = draw / 4;
+      block_ = philox4x32({{id_, number_, 0, 1}}, key_[0], key_[1]);
+    }
+    return block_.words[draw % 4];
+  }
+
+ private:
+  uint32_t id_;
+  const uint32_t* key_;
+  uint32_t number_ = 0xffffffffu;  // of no block
+  PhiloxWords block_ = {};
+};
+
+// The columns of drawn edges lie anywhere: each is prefetched when its edge is drawn, and read when
+// others have been.
+class Columns {
+ public:
+  explicit Columns(const SampleArgs& args) : args_(args) {}
+
+  ~Columns() {
+    for (uint64_t i = count_ < kAhead ? 0 : count_ - kAhead; i < count_; ++i) write(i);
+  }
+
+  void put(int64_t place, int64_t edge) {
+    if (args_.rows.columns == nullptr) {
+      args_.columns[place] = static_cast<int32_t>(edge);
+      return;
+    }
+    if (count_ >= kAhead) write(count_);
+    const int64_t width = args_.rows.wide_columns ? 8 : 4;
+    __builtin_prefetch(static_cast<const char*>(args_.rows.columns) + edge * width);
+    places_[count_ % kAhead] = place;
+    edges_[count_++ % kAhead] = edge;
+  }
+
+ private:
+  static constexpr uint64_t kAhead = 32;
+
+  void write(uint64_t i) const {
+    const int64_t column = column_of(args_.rows, edges_[i % kAhead]);
+    args_.columns[places_[i % kAhead]] = static_cast<int32_t>(column);
+  }
+
+  const SampleArgs& args_;
+  uint64_t count_ = 0;
+  int64_t places_[kAhead], edges_[kAhead];
+};
+
 struct Output {
   const SampleArgs& args;
   int64_t begin;  // of the row
+  Columns& columns;
 
   void put(int64_t place, int64_t edge) const {
     const int64_t e = begin + edge;
-    if (args.columns != nullptr) {
-      args.columns[place] = static_cast<int32_t>(column_of(args.rows, e));
-    }
+    if (args.columns != nullptr) columns.put(place, e);
     if (args.edges == nullptr) return;
     if (args.wide_edges) {
       static_cast<int64_t*>(args.edges)[place] = e;
@@ -45,9 +99,10 @@ class Floyd {
 
   void take(const Sample& sample, uint32_t id, uint32_t d, uint32_t k, const Output& out,
             int64_t place) {
+    RowWords words(id, sample.key);
     for (uint32_t i = 0; i < k; ++i) {
       const uint32_t j = d - k + i;
-      const uint32_t t = below(draw_word(id, i, sample.key), j + 1);
+      const uint32_t t = below(words.at(i), j + 1);
       const uint32_t edge = insert(t) ? t : j;
       if (edge != t) insert(j);
       taken_[i] = edge;
@@ -94,10 +149,12 @@ class Smallest {
   uint32_t take(const SampleArgs& args, uint32_t id, int64_t begin, uint32_t d, uint32_t k,
                 const Output& out, int64_t place) {
     uint32_t count = 0;
+    const bool labor = args.sample.strategy == Strategy::kLabor;
+    RowWords words(id, args.sample.key);
     for (uint32_t j = 0; j < d; ++j) {
-      const bool labor = args.sample.strategy == Strategy::kLabor;
       const uint32_t sender = labor ? static_cast<uint32_t>(column_of(args.rows, begin + j)) : 0;
-      const uint32_t word = order_word(args, id, j, begin, sender);
+      const uint32_t word = labor ? order_word(args, id, j, begin, sender)
+                                  : race_time(words.at(j), args.log_weights[begin + j]);
       if (word == kNever && !labor) continue;
       const uint64_t entry = uint64_t{word} << 32 | j;
       if (count < k) {
@@ -125,7 +182,15 @@ struct Scratch {
   Smallest smallest;
 };
 
-void sample_place(const SampleArgs& args, int64_t place, Scratch* scratch) {
+constexpr int64_t kRowsAhead = 8;
+
+// A row out of range is prefetched as any address may be.
+void prefetch_bounds(const Rows& rows, int64_t row) {
+  const int64_t width = rows.wide_offsets ? 8 : 4;
+  __builtin_prefetch(static_cast<const char*>(rows.offsets) + row * width);
+}
+
+void sample_place(const SampleArgs& args, int64_t place, Columns& columns, Scratch* scratch) {
   const Rows& rows = args.rows;
   const Sample& sample = args.sample;
   const int64_t first = args.offsets[place], last = args.offsets[place + 1];
@@ -137,10 +202,11 @@ void sample_place(const SampleArgs& args, int64_t place, Scratch* scratch) {
   const uint32_t d = static_cast<uint32_t>(max_of(end - begin, 0));
   uint32_t taken = static_cast<uint32_t>(min_of(edges_taken(sample, d), last - first));
   const uint32_t id = id_of(args, place);
-  const Output out{args, begin};
+  const Output out{args, begin, columns};
   if (with_replacement(sample)) {
+    RowWords words(id, sample.key);
     for (uint32_t j = 0; j < taken; ++j) {
-      out.put(first + j, replaced_edge(args, id, j, begin, d));
+      out.put(first + j, edge_of_word(args, words.at(j), begin, d));
     }
   } else if (taken == d) {
     for (uint32_t j = 0; j < taken; ++j) out.put(first + j, j);
@@ -166,11 +232,20 @@ void sample_edges(const SampleArgs& args, const Executor& executor) {
   const int64_t items = item_count(executor, places, 64);
   parallel_for(executor, items, [&](int64_t item) {
     const int64_t first = places * item / items, last = places * (item + 1) / items;
+    Columns columns(args);
+    const auto take = [&](Scratch* scratch) {
+      for (int64_t place = first; place < last; ++place) {
+        if (args.places != nullptr) {
+          prefetch_bounds(args.rows, args.places[min_of(place + kRowsAhead, last - 1)]);
+        }
+        sample_place(args, place, columns, scratch);
+      }
+    };
     if (args.sample.strategy == Strategy::kRandom || takes_smallest(args.sample)) {
       Scratch scratch;
-      for (int64_t place = first; place < last; ++place) sample_place(args, place, &scratch);
+      take(&scratch);
     } else {
-      for (int64_t place = first; place < last; ++place) sample_place(args, place, nullptr);
+      take(nullptr);
     }
   });
   const int64_t used = places > 0 ? args.offsets[places] : 0;

@@ -109,7 +109,8 @@ def sage_embedding(
             that are aggregated. A mean is still divided by the number of draws. A node that draws
             itself has weight 1.
         batch_size: how many sources are embedded at once, which bounds the memory: about
-            `batch_size * num_children * (f1 + a1)` numbers.
+            `batch_size * num_children * (f1 + a1)` numbers. On a CPU these stay in the cache with
+            512 or so, which is faster; a gradient's time grows with nodes times batches.
         impl: `None` (our kernels where the platform has them, else JAX), `"kernel"` or `"jax"`.
 
     Returns:
