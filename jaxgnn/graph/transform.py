@@ -26,12 +26,8 @@ from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import _csr, _edge_data, _edge_list, _ordered_sum
 from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._edge_data import Reduce
-from jaxgnn.graph._encodings import degree_features as degree_features
-from jaxgnn.graph._encodings import laplacian_pe as laplacian_pe
-from jaxgnn.graph._encodings import random_walk_pe as random_walk_pe
-from jaxgnn.graph._geometry import cartesian as cartesian
-from jaxgnn.graph._geometry import distance as distance
-from jaxgnn.graph._geometry import radius_graph as radius_graph
+from jaxgnn.graph._encodings import degree_features, laplacian_pe, random_walk_pe
+from jaxgnn.graph._geometry import cartesian, distance, radius_graph
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._links import LinkPart, LinkSplit, link_split
 
@@ -40,13 +36,21 @@ __all__ = [
     "LinkSplit",
     "add_remaining_self_loops",
     "add_self_loops",
+    "cartesian",
     "coalesce",
+    "degree_features",
+    "distance",
     "gcn_norm",
+    "laplacian_pe",
+    "largest_component",
     "link_split",
     "mean_weights",
     "permute_nodes",
+    "radius_graph",
+    "random_walk_pe",
     "remove_self_loops",
     "reorder",
+    "subgraph",
     "to_undirected",
 ]
 
