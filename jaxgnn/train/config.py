@@ -48,6 +48,9 @@ _LATER = (
     *_LINK,
     "features_on",
     "evaluation_batch_size",
+    "kernel_size",
+    "dim",
+    "train_eps",
 )
 
 # Options that need `num_neighbors`.

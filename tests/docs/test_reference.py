@@ -13,19 +13,8 @@ from tests.support.paths import ROOT
 # Names are public where a module lists them, else where it defines them without an underscore. An
 # object has its entry under the first module that has it.
 MODULES = (
-    *(
-        "",
-        "nn",
-        "transform",
-        "batch",
-        "algebra",
-        "tiles",
-        "data",
-        "train",
-        "export",
-        "config",
-        "ops",
-    ),
+    *("", "nn", "transform", "batch", "algebra", "tiles", "metrics"),
+    *("data", "train", "export", "config", "ops"),
 )
 ENTRY = re.compile(r"^\.\. (?:auto\w+|py:data|py:module):: (\S+)", re.M)
 OPERATIONS = re.compile(r"jaxgnn\.ops\.")

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Shaped
 
 from jaxgnn._core import checks
 from jaxgnn.graph import Graph, graph_argument
@@ -35,7 +35,7 @@ class NegativeEdges(NamedTuple):
 
 
 def negative_edges(
-    graph: Graph, num: int, key: Array, method: NegativeMethod = "uniform"
+    graph: Graph, num: int, key: Shaped[Array, "*key"], method: NegativeMethod = "uniform"
 ) -> NegativeEdges:
     r"""Draws pairs $(j, i)$ without an edge from $j$ to $i$, and $j \ne i$ on square graphs.
 
