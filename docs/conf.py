@@ -26,6 +26,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "docstrings",  # Markdown in docstrings
     "mathml",  # mathematics without a network
+    "repository",  # links to files outside of docs/
 ]
 exclude_patterns = ["_extensions"]
 
@@ -47,10 +48,12 @@ napoleon_use_rtype = False
 napoleon_custom_sections = [("Source", "notes_style")]
 # Names of other libraries, of typing's and jaxtyping's constructs, and private names in
 # annotations have no page; a name of ours that does not exist is an error, with `-n`.
-nitpick_ignore_regex = [(r"py:.*", r"(?!jaxgnn\.).*"), (r"py:.*", r"jaxgnn\.(.*\.)?_.*")]
-# A type of `NeighborLoader.state`, and names that several classes have as attributes.
-nitpick_ignore = [("py:class", "jaxgnn.train.neighbor_loader.State")]
-suppress_warnings = ["ref.python"]
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!jaxgnn\.).*"),
+    (r"py:.*", r"jaxgnn\.(.*\.)?_.*"),
+    (r"py:class", r"jaxgnn\.\w+\.\w+\.\w+"),  # aliases of types, by the module that has them
+]
+suppress_warnings = ["ref.python"]  # several classes have an attribute of that name
 
 html_theme = "furo"
 html_title = f"jaxgnn {version}"

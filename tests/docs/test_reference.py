@@ -18,7 +18,7 @@ MODULES = (
 )
 ENTRY = re.compile(r"^\.\. (?:auto\w+|py:data|py:module):: (\S+)", re.M)
 OPERATIONS = re.compile(r"jaxgnn\.ops\.")
-SHAPE = re.compile(r"\w\[(Array|ArrayLike), ")
+SHAPE = re.compile(r"\w\[(Array|ArrayLike), |-> '?(Blocks|NegativeEdges)\b")
 
 
 def public_names() -> dict[str, Any]:

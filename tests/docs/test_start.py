@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 DOCS = ROOT / "docs"
 # Names of ours in a table's second column: `nn`, `batch.pad`, `Graph.from_edges(...)`.
 NAME = re.compile(r"`((?:\w+\.)*\w+)[(`]")
-OURS = {**vars(jaxgnn), **vars(nn), **{name: getattr(train, name) for name in train.__all__}}
+OURS = {name: getattr(train, name) for name in train.__all__} | vars(nn) | vars(jaxgnn)
 
 
 def run(page: str) -> dict[str, Any]:
