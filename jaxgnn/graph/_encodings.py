@@ -61,7 +61,8 @@ def laplacian_pe(
     Args:
         graph: a symmetric graph.
         k: number of eigenvectors, less than the number of nodes.
-        weights: of the edges, in the graph's edge order; equal in both directions, not negative.
+        weights: of the edges, in the graph's edge order (`Graph.sort_edge_data`); equal in both
+            directions, not negative.
 
     Raises:
         ValueError: the graph or the weights are not symmetric, or `k` is out of range.
@@ -114,7 +115,7 @@ def random_walk_pe(
     Args:
         graph: a square graph.
         walk_length: number of steps.
-        weights: of the edges, in the graph's edge order.
+        weights: of the edges, in the graph's edge order (`Graph.sort_edge_data`).
 
     Raises:
         ValueError: the graph is rectangular, or the weights are not of its edges.
