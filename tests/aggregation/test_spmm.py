@@ -193,7 +193,7 @@ def test_is_the_dense_product():
         (lambda g, x: spmm(g, x, x), ValueError, r"weights: expected a shape of \(2,\), got"),
         (lambda g, x: spmm(g, x, jnp.ones((2, 4))), ValueError, "weights: expected a shape of"),
         (lambda g, x: spmm(g, x, reduce="prod"), ValueError, "reduce: expected one of 'sum'"),
-        (lambda g, x: spmm(g, x, impl="cuda"), ValueError, "impl: expected None, 'kernel'"),
+        (lambda g, x: spmm(g, x, impl="cuda"), ValueError, "impl: expected one of None, 'kernel'"),
         (lambda g, x: spmm(g, x, impl="jax", reduce=3), ValueError, "reduce: .* got 3"),
     ],
 )

@@ -83,6 +83,7 @@ def test_steps_of_attention_are_the_same_model(model, stored, tmp_path):
 
 
 @needs_kernels
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("model", ["sage", "gcn", "gin"])
 def test_steps_of_training_are_the_same_model(model, stored, tmp_path):

@@ -377,6 +377,7 @@ def test_results_do_not_depend_on_threads():
         assert in_child(DIGEST, ONE_CORE="1") == first
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("isa", ["baseline", "avx2"])
 def test_other_instruction_sets(isa):
     """The numeric tests again, in a process that is told to use less than it could."""

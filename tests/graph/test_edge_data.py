@@ -44,7 +44,7 @@ def expected_data(edges, data, undirected, deduplicate, self_loops, reduce, fill
     return [(s, r) for r, s, _ in result], [value for *_, value in result]
 
 
-@examples(60)
+@examples(30)
 @given(
     edges=edge_lists(square=True, max_nodes=6, max_edges=20),
     undirected=st.booleans(),

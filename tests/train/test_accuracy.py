@@ -6,7 +6,7 @@ import pytest
 
 from jaxgnn.train import PRESETS, TrainConfig, train_seeds
 
-pytestmark = pytest.mark.usefixtures("optimized")
+pytestmark = [pytest.mark.usefixtures("optimized"), pytest.mark.system]
 
 
 def test_gcn_on_cora_reaches_the_published_accuracy(data_directory):
