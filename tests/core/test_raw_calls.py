@@ -138,6 +138,7 @@ def test_every_cuda_target_has_a_call():
     assert set(ffi.cuda_module.registrations()) == set(CALLS) | set(CUDA_CALLS)
 
 
+@pytest.mark.system
 @pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_cpu(part):

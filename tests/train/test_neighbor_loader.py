@@ -108,6 +108,7 @@ def resident_bytes():
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.system
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize("more", [{}, {"deduplicate": True, "capacity": [400, 400]}])
 def test_memory_is_flat(more):
