@@ -3,10 +3,12 @@
 import re
 
 import numpy as np
+import pytest
 
 from tests.support.paths import ROOT
 
 
+@pytest.mark.system
 def test_the_page_runs():
     text = (ROOT / "docs" / "minibatches.md").read_text(encoding="utf-8")
     names: dict = {}

@@ -38,6 +38,7 @@ def test_checkpoints_keep_every_bit_and_the_random_streams(tmp_path):
     assert float(one) == float(other)
 
 
+@pytest.mark.system
 def test_a_damaged_or_foreign_checkpoint_is_refused(tmp_path):
     _, _, state, _ = prepare()
     checkpoints = Checkpoints(tmp_path / "c")

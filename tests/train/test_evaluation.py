@@ -200,6 +200,7 @@ def test_training_on_a_sample(name):
     np.testing.assert_array_equal(program.logits(params, rest, task), expected)
 
 
+@pytest.mark.system
 def test_a_resumed_run_draws_the_same_samples(tmp_path):
     config = dataclasses.replace(SMALL, epochs=4, **SAMPLES["random"])
     found = []

@@ -151,6 +151,7 @@ def test_the_matrix_lives_until_the_last_program_has_read_it():
     assert alive() is None
 
 
+@pytest.mark.system
 def test_a_loader_reads_a_file(tmp_path):
     """The same batches as from an array on the device, by iteration and by scan."""
     rng = np.random.default_rng(0)
@@ -241,6 +242,7 @@ def test_memory_that_cannot_be_locked_is_named(pinned):
     assert pinned == {}
 
 
+@pytest.mark.system
 def test_objects_of_the_same_array_share_its_lock(pinned):
     features, other = matrix(2), matrix(4)
     first, second, third = HostFeatures(features), HostFeatures(features), HostFeatures(other)

@@ -148,6 +148,7 @@ class InterruptWithin(PostponedInterrupt):
     requested = property(_requested, lambda self, value: None)
 
 
+@pytest.mark.system
 def test_a_run_goes_on_as_it_would_have(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small(tmp_path / "small.npz")

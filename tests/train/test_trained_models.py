@@ -78,6 +78,7 @@ def test_predictions_are_the_runs(trained, tmp_path, capsys):
     np.testing.assert_array_equal(found["class"], out.argmax(axis=1))
 
 
+@pytest.mark.system
 def test_metrics_as_csv_and_a_trace(trained, tmp_path, capsys):
     with (trained / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
