@@ -24,6 +24,7 @@ from jaxgnn.train.step import (
     EmbeddedModel,
     Program,
     TrainState,
+    WithEncoder,
     build_model,
     param_dtype,
     program_of,
@@ -110,7 +111,7 @@ class LinkTask:
         )
 
 
-class LinkModel(nnx.Module):
+class LinkModel(WithEncoder):
     """An encoder of the nodes, over their features or an embedding, and a decoder of pairs."""
 
     def __init__(self, config: TrainConfig, task: LinkTask, rngs: nnx.Rngs):
@@ -130,16 +131,6 @@ class LinkModel(nnx.Module):
         """The nodes' outputs."""
         encoder: Any = self.encoder
         return encoder(graph, features)
-
-    @property
-    def convs(self) -> Any:
-        """The encoder's layers."""
-        return self.encoder.convs
-
-    @property
-    def activation(self) -> Any:
-        """The encoder's nonlinearity."""
-        return self.encoder.activation
 
 
 class LinkProgram(Program):

@@ -19,14 +19,13 @@ from jaxgnn.data import DataError, NodeDataset, PlainGraph, load
 from jaxgnn.data.dataset import normalize_in_place
 from jaxgnn.graph import Graph
 from jaxgnn.nn import GNN
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import DatasetDescription
 from jaxgnn.train.loop import Best, Progress
-from jaxgnn.train.records import check_data, check_path, fingerprint, read_config
+from jaxgnn.train.records import check_data, fingerprint, read_config
 from jaxgnn.train.recovery import Recovery
-from jaxgnn.train.restored import check_checkpoints, newest_checkpoint, saved_config
+from jaxgnn.train.restored import newest_checkpoint, node_run_config
 from jaxgnn.train.runner import (
-    check_wide,
     choose_split,
     load_dataset,
     normalizes_features,
@@ -163,11 +162,7 @@ def load_run(
         CheckpointError: no checkpoint that can be restored.
     """
     directory = Path(directory)
-    config = check_wide(saved_config(directory, name))
-    if config.task != "node":
-        raise ConfigError(f"{name}: expected a run of --task node, got --task {config.task}")
-    check_path(directory, name)
-    check_checkpoints(directory, name)
+    config = node_run_config(directory, name)
     record = read_config(directory, name)
     if "dataset" in record:
         description = DatasetDescription.from_json(record["dataset"])

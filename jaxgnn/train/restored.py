@@ -73,11 +73,7 @@ def restore_run(
         CheckpointError: no checkpoint, or none that can be restored.
     """
     directory = Path(directory)
-    config = check_wide(saved_config(directory, name))
-    if config.task != "node":
-        raise ConfigError(f"{name}: expected a run of --task node, got --task {config.task}")
-    check_path(directory, name)
-    check_checkpoints(directory, name)
+    config = node_run_config(directory, name)
     if dataset is None:
         dataset = load_dataset(config)
     split = choose_split(dataset, config.split)
@@ -91,14 +87,20 @@ def restore_run(
     return RestoredRun(directory, config, dataset, split, task, program, best, progress)
 
 
-def check_checkpoints(directory: Path, name: str) -> None:
-    """Refuses a run without checkpoints, whose folder `Checkpoints` would make.
+def node_run_config(directory: Path, name: str) -> TrainConfig:
+    """The settings of a run of nodes that has checkpoints: their folder is not made.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: no run directory, a run of another task, a float64 run without
+            `jax_enable_x64`, or no checkpoints.
     """
+    config = check_wide(saved_config(directory, name))
+    if config.task != "node":
+        raise ConfigError(f"{name}: expected a run of --task node, got --task {config.task}")
+    check_path(directory, name)
     if not (directory / "checkpoints").is_dir():
         raise _no_checkpoint(directory, name)
+    return config
 
 
 def newest_checkpoint(

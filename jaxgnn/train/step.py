@@ -247,17 +247,10 @@ def _node_model(config: TrainConfig, task: Task, rngs: nnx.Rngs) -> Any:
     return build_model(config, task.features.shape[1], task.num_classes, rngs)
 
 
-class EmbeddedModel(nnx.Module):
-    """A model over a learned embedding of the nodes, called as the model: features are not read."""
+class WithEncoder(nnx.Module):
+    """What is trained around a model, `encoder`, whose layers and nonlinearity it has."""
 
-    def __init__(self, config: TrainConfig, num_nodes: int, out_features: int, rngs: nnx.Rngs):
-        types = {"dtype": jnp.dtype(config.dtype), "param_dtype": param_dtype(config)}
-        self.embedding = NodeEmbedding(num_nodes, config.hidden, **types, rngs=rngs)
-        self.encoder = build_model(config, config.hidden, out_features, rngs)
-
-    def __call__(self, graph: Any, x: Any, weights: Any = None, **call: Any) -> Array:
-        """The encoder's outputs."""
-        return self.encoder(graph, self.embedding(), weights, **call)
+    encoder: Any
 
     @property
     def convs(self) -> Any:
@@ -270,13 +263,26 @@ class EmbeddedModel(nnx.Module):
         return self.encoder.activation
 
 
+class EmbeddedModel(WithEncoder):
+    """A model over a learned embedding of the nodes, called as the model: features are not read."""
+
+    def __init__(self, config: TrainConfig, num_nodes: int, out_features: int, rngs: nnx.Rngs):
+        types = {"dtype": jnp.dtype(config.dtype), "param_dtype": param_dtype(config)}
+        self.embedding = NodeEmbedding(num_nodes, config.hidden, **types, rngs=rngs)
+        self.encoder = build_model(config, config.hidden, out_features, rngs)
+
+    def __call__(self, graph: Any, x: Any, weights: Any = None, **call: Any) -> Array:
+        """The encoder's outputs."""
+        return self.encoder(graph, self.embedding(), weights, **call)
+
+
 def param_dtype(config: TrainConfig) -> Any:
     """The dtype of a configuration's parameters."""
     return jnp.dtype(jnp.float64 if config.dtype == "float64" else jnp.float32)
 
 
 def program_of(config: TrainConfig, make: Callable[[nnx.Rngs], Any]) -> tuple[Program, TrainState]:
-    """The program of a model of one's own, and the state it starts from, without mini-batches.
+    """The program of a custom model, and the state it starts from, without mini-batches.
 
     Args:
         config: the options.

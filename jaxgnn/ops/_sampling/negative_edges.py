@@ -41,7 +41,7 @@ def negative_edges(
 
     It runs under `jax.jit`, with another `key` in each step of training. Pairs are drawn, looked up
     by binary search in the receiver's sorted row of senders, and drawn again where they are edges:
-    $O(\log E)$ a draw, and nothing of the size of the edges. A pair may come twice.
+    $O(\log E)$ a draw, and no O(E) intermediates. A pair may come twice.
 
     - `"uniform"`: both ends are drawn uniformly.
     - `"structured"`: the sender is that of an edge, the receiver is drawn uniformly. Where `num` is
