@@ -166,7 +166,7 @@ def test_rows_without_edges_do_not_matter(name):
     fused, plain = (jax.jit(run, static_argnums=0)(fuse) for fuse in (True, False))
     for a, b in zip(*map(jax.tree.leaves, (fused, plain)), strict=True):
         assert np.all(np.isfinite(b))
-        close(a, b, 1e-5)
+        close(a, b, 3e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

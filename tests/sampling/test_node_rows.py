@@ -51,8 +51,12 @@ def test_models_take_them(deduplicate):
         step = nnx.jit(nnx.value_and_grad(loss))
         expected, gradients = step(model, blocks.take(X))
         actual, same = step(model, blocks.rows(X))
-        np.testing.assert_allclose(actual, expected, rtol=1e-5)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-5), same, gradients)
+        # In bfloat16 the two programs may round another number of times.
+        half = isinstance(model, nn.GIN)
+        np.testing.assert_allclose(actual, expected, rtol=2e-2 if half else 1e-5)
+        rtol, atol = (5e-2, 2e-2) if half else (1e-4, 1e-5)
+        for a, b in zip(*map(jax.tree.leaves, (same, gradients)), strict=True):
+            np.testing.assert_allclose(a, b, rtol, atol)
 
 
 @pytest.mark.parametrize("mean", [False, True])

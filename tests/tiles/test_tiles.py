@@ -149,6 +149,7 @@ def test_pytree():
         spmm(lie, np.ones((130, 2), np.float32), impl="tiles")
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU takes the tiles")
 def test_spmm_by_rows_on_a_cpu():
     """The same bits as by rows: outputs, gradients, second derivatives, `vmap`, means."""
     graph = skewed_graph(70, 900).with_tiles(min_edges=2)

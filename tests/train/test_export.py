@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 from jaxgnn import Graph, export
+from jaxgnn._core.platform import of_device
 from jaxgnn.data import DataError
 from jaxgnn.train import TrainConfig, build_model, load_run, run
 from jaxgnn_cli import main
@@ -21,6 +22,14 @@ from tests.support.small_sets import small
 pytest.importorskip("flatbuffers")
 
 NODES, EDGES, FEATURES = 40, 1500, 5
+PLATFORM = of_device()
+OTHER = "cpu" if PLATFORM == "cuda" else "cuda"
+COUNTS = {
+    "num_nodes": NODES,
+    "num_edges": EDGES,
+    "num_features": FEATURES,
+    "platforms": [PLATFORM],
+}
 
 
 def a_graph(nodes: int = NODES, edges: int = EDGES) -> Graph:
@@ -39,8 +48,7 @@ def a_model(**settings):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("export") / "model"
-    counts = {"num_nodes": NODES, "num_edges": EDGES, "num_features": FEATURES}
-    export.save(a_model(model="sage"), directory, **counts)
+    export.save(a_model(model="sage"), directory, **COUNTS)
     return directory
 
 
@@ -59,9 +67,8 @@ def test_exported_models_are_the_models(settings, tmp_path):
     graphs = [a_graph(), a_graph(30, 1200), Graph.from_edges(np.zeros(0, int), np.zeros(0, int))]
     for portable in (False, True):
         directory = tmp_path / str(portable)
-        counts = {"num_nodes": NODES, "num_edges": EDGES, "num_features": FEATURES}
-        manifest = export.save(model, directory, dtype=dtype, portable=portable, **counts)
-        assert bool(manifest.kernels["cpu"]) != portable
+        manifest = export.save(model, directory, dtype=dtype, portable=portable, **COUNTS)
+        assert bool(manifest.kernels[PLATFORM]) != portable
         loaded = export.load(directory)
         assert (loaded.manifest.num_classes, loaded.manifest.portable) == (3, portable)
         for graph in graphs:
@@ -108,7 +115,7 @@ def replaced(written: Path, directory: Path, name: str, blob: bytes) -> Path:
 
 def other_program(function, *arguments) -> bytes:
     checks = [jax.export.DisabledSafetyCheck.custom_call("xla_ffi_other")]
-    made = jax.export.export(jax.jit(function), platforms=["cpu"], disabled_checks=checks)
+    made = jax.export.export(jax.jit(function), platforms=[PLATFORM], disabled_checks=checks)
     return bytes(made(*arguments).serialize())
 
 
@@ -125,8 +132,14 @@ def test_damaged_and_hostile_directories(written, tmp_path):
     for changes, expected in (
         ({"format": 2}, "expected format 1, got 2: export the run again"),
         ({"jaxgnn": "0.0.1"}, "exported by jaxgnn '0.0.1', whose kernels are not those of"),
-        ({"platforms": ["cuda"], "kernels": {"cuda": []}}, "exported for cuda, the default device"),
-        ({"kernels": {"cpu": ["jaxgnn_later"]}}, "needs the kernel 'jaxgnn_later' on cpu"),
+        (
+            {"platforms": [OTHER], "kernels": {OTHER: []}},
+            f"exported for {OTHER}, the default device",
+        ),
+        (
+            {"kernels": {PLATFORM: ["jaxgnn_later"]}},
+            f"needs the kernel 'jaxgnn_later' on {PLATFORM}",
+        ),
         ({"dtype": "float64"}, "needs jax.config.update('jax_enable_x64', True)"),
         ({"num_nodes": "40"}, "num_nodes: expected a count, got '40'"),
         ({"num_nodes": 41}, "the program expects float32[40, 5], the files hold float32[41, 5]"),
@@ -134,7 +147,10 @@ def test_damaged_and_hostile_directories(written, tmp_path):
         ({"class_names": ["a"]}, "class_names: expected 3 names"),
         ({"sha256": {}}, "sha256: expected those of program.bin and variables.npz"),
         ({"more": 1}, "expected the keys format, jaxgnn"),
-        ({"kernels": {"cpu": []}}, "expected calls of jaxgnn's kernels alone, got 'jaxgnn_spmm'"),
+        (
+            {"kernels": {PLATFORM: []}},
+            "expected calls of jaxgnn's kernels alone, got 'jaxgnn_spmm'",
+        ),
     ):
         assert expected in message(edited(written, next(copies), **changes))
     for text in ("", "[]", "[" * 100_000, "{", "\0"):
@@ -204,10 +220,11 @@ def test_the_command_and_a_fresh_process(tmp_path, capsys):
     data = str(tmp_path / "small.npz")
     run(TrainConfig(data, model="gin", hidden=8, epochs=2, run_directory=path))
     directory, portable = str(tmp_path / "exported"), str(tmp_path / "portable")
-    assert main(["export", path, "--output", directory, "--graph", data]) == 0
+    here = ["--platforms", PLATFORM]
+    assert main(["export", path, "--output", directory, "--graph", data, *here]) == 0
     sizes = ["--nodes", "150", "--edges", "1000"]
-    assert main(["export", path, "--output", portable, *sizes, "--portable"]) == 0
-    assert "graphs of 151 nodes and 1,000 edges, cpu, portable" in capsys.readouterr().out
+    assert main(["export", path, "--output", portable, *sizes, *here, "--portable"]) == 0
+    assert f"graphs of 151 nodes and 1,000 edges, {PLATFORM}, portable" in capsys.readouterr().out
     loaded = load_run(path)
     data = loaded.load_data(tmp_path / "other.npz")
     arrays = {"senders": data.graph.senders, "receivers": data.graph.receivers, "x": data.features}

@@ -76,7 +76,9 @@ def test_it_is_the_model_on_the_whole_graph(name):
     found = layerwise_inference(model, GRAPH, X, weights, batch_size=16)
     if name in ("sage", "gatv2"):
         host = layerwise_inference(model, GRAPH, HostFeatures(X.copy()), weights, batch_size=16)
-        np.testing.assert_array_equal(host, found)
+        # Two programs, which a GPU's products may round apart.
+        limit = 0 if jax.default_backend() == "cpu" else 1e-6
+        np.testing.assert_allclose(host, found, rtol=0, atol=limit)
     model.eval()
     wanted = jax.jit(lambda model, *given: model(*given))(model, GRAPH, X, weights)
     assert found.dtype == wanted.dtype

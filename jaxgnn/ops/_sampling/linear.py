@@ -22,7 +22,6 @@ from jaxgnn.ops._sampling.rows import (
     sampled_rows,
     sampled_rows_by_sender,
     taken_counts,
-    times_taken,
 )
 from jaxgnn.ops._sampling.sample import Places, Sample
 
@@ -106,10 +105,8 @@ def _edge_dot(
         # Several places may have taken an edge: their sum in a fixed order.
         by_edge = rows_by_edge(rows, num_edges)
         return reduce_rows(by_edge, dots[:, None], None, "sum")[:, 0]
-    out = jnp.zeros((num_edges, dots.shape[1]), dots.dtype).at[rows.order].set(dots, mode="drop")
-    if not sample.repeats:
-        return out
-    return out * times_taken(rows.order, num_edges).astype(out.dtype)[:, None]
+    # An edge's repeats have one value: their sum is the same in any order.
+    return jnp.zeros((num_edges, dots.shape[1]), dots.dtype).at[rows.order].add(dots, mode="drop")
 
 
 edge_dot = Multilinear(
