@@ -8,10 +8,8 @@
 #include "cuda/aggregation/aggregation.h"
 #include "cuda/bindings.h"
 #include "cuda/gaussian/gaussian.h"
-#include "cuda/sampling/sampling.h"
 #include "ffi/aggregation.h"
 #include "ffi/gaussian.h"
-#include "ffi/sampling.h"
 
 namespace jaxgnn {
 namespace {
@@ -27,12 +25,7 @@ cudaError_t load_kernels() {
   JAXGNN_TRY(tiles::load_kernels(load));
   JAXGNN_TRY(gaussian::launch_gaussian_spmm({}, load));
   JAXGNN_TRY(gaussian::launch_gaussian_coordinates({}, load));
-  JAXGNN_TRY(sampling::launch_sample_edges({}, load));
-  JAXGNN_TRY(sampling::launch_mark_edges({}, load));
-  JAXGNN_TRY(sampling::launch_drop_edges({}, load));
-  JAXGNN_TRY(sampling::launch_permute_bits({}, load));
-  JAXGNN_TRY(sampling::launch_compact_edges({}, load));
-  return sampling::launch_gather_host_rows({}, load);
+  return sampling::load_kernels(load);
 }
 
 // Called before each execution of a program, and before it is captured into a CUDA graph. Kernels
@@ -79,7 +72,7 @@ void bind_ffi(nanobind::module_& module) {
         attention::add_cuda_targets(targets);
         tiles::add_cuda_targets(targets);
         gaussian::add_targets(targets);
-        sampling::add_targets(targets);
+        sampling::add_cuda_targets(targets);
         return targets.stages;
       },
       "The XLA FFI handlers by target name and stage, as capsules for "

@@ -18,6 +18,10 @@ namespace attention {
 void add_cuda_targets(CudaTargets& targets);
 cudaError_t load_kernels(const Launch& load);
 }  // namespace attention
+namespace sampling {
+void add_cuda_targets(CudaTargets& targets);
+cudaError_t load_kernels(const Launch& load);
+}  // namespace sampling
 namespace tiles {
 void add_cuda_targets(CudaTargets& targets);
 cudaError_t load_kernels(const Launch& load);

@@ -18,6 +18,7 @@ namespace attr {
 inline constexpr char activation[] = "activation";
 inline constexpr char by_senders[] = "by_senders";
 inline constexpr char drop_below[] = "drop_below";
+inline constexpr char group[] = "group";
 inline constexpr char heads[] = "heads";
 inline constexpr char negative_slope[] = "negative_slope";
 inline constexpr char narrow_slices[] = "narrow_slices";

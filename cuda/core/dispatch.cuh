@@ -64,14 +64,14 @@ cudaError_t launch_kernel(const Launch& launch, void (*kernel)(Parameters...), d
 }
 
 // The same for a kernel that may need more shared memory than the 48 KB that a block has without
-// being asked for.
-template <typename... Parameters, typename... Arguments>
+// being asked for, up to `kMostShared`.
+template <int kMostShared = 64 * 1024, typename... Parameters, typename... Arguments>
 cudaError_t launch_large_kernel(const Launch& launch, void (*kernel)(Parameters...), dim3 grid,
                                 dim3 threads, size_t shared_bytes, const Arguments&... arguments) {
   JAXGNN_TRY(launch_kernel(launch, kernel, grid, threads, shared_bytes, arguments...));
   if (!launch.load) return cudaSuccess;
   return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                              cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024);
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared);
 }
 
 }  // namespace jaxgnn

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from jaxgnn import Graph, sampled_edges, sampled_spmm, spmm
+from jaxgnn.ops._sampling.rows import sampled_rows
+from jaxgnn.ops._sampling.sample import arguments
 from tests.support.oracle import assert_close, draw_array
 from tests.support.oracle_sampling import Sampling, brute_force_sampled_spmm, taken_edges
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
@@ -201,6 +203,12 @@ def test_edges_taken_repeatedly_count_repeatedly(strategy):
     edges, _ = sampled_edges(graph, **options)
     expected = np.bincount(np.asarray(graph.senders)[np.asarray(edges[0])], minlength=degree)
     assert expected.max() > 1
+    # A row may take more edges than it has: its chunks, which a GPU takes, cover them.
+    size, key, replace = (options.get(name) for name in ("sample_size", "key", "replace"))
+    rows = sampled_rows(*arguments(graph, size, None, strategy, key, bool(replace), None))
+    length, longest = rows.chunks.length, int(rows.offsets[1])
+    chunks = int(jnp.sum(rows.chunks.table[:, 0] == 0))
+    assert longest <= length or chunks == -(-longest // length)
 
     def total(x, weights):
         return sampled_spmm(graph, x, weights, **options)[0].sum()

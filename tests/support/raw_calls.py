@@ -591,6 +591,52 @@ def gather_host_rows(g: Graph) -> Call:
     )
 
 
+def drawn_neighbors(g: Graph) -> Call:
+    return Call(
+        {
+            "row_offsets": g.offsets,
+            "columns": g.columns,
+            "places": np.array([0, -1, 2], I32),
+            "ids": np.array([0, 1, 2], U32),
+            "key": np.array([1, 2], U32),
+        },
+        {"out": ((3, 5), I32)},
+        {},
+        frozenset({"row_offsets, axis 0", "columns, axis 0", "out, axis 1"}),
+    )
+
+
+def drawn_rows(g: Graph) -> Call:
+    return Call(
+        {
+            "row_offsets": g.offsets,
+            "columns": g.columns,
+            "places": np.array([0, -1, 2], I32),
+            "ids": np.array([0, 1, 2], U32),
+            "key": np.array([1, 2], U32),
+            "x": g.x(COLUMNS, FEATURES),
+        },
+        {"out": ((3, FEATURES), F32)},
+        {"sample_size": 5, "reduce": 0},
+        frozenset({"row_offsets, axis 0", "columns, axis 0", "x, axis 0", "sample_size", "reduce"}),
+    )
+
+
+def sage_layer(g: Graph) -> Call:
+    return Call(
+        {
+            "places": np.array([0, -1, 2, 1], I32),
+            "x": g.x(COLUMNS, FEATURES),
+            "around": g.x(4, FEATURES),
+            "own_matrix": g.x(FEATURES, 3),
+            "around_matrix": g.x(FEATURES, 5),
+        },
+        {"out": ((2, 8), F32)},
+        {"group": 2, "reduce": 0},
+        frozenset({"x, axis 0", "reduce"}),
+    )
+
+
 CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_spmm": spmm,
     "jaxgnn_spmm_ties": lambda g: spmm(g, ties=True),
@@ -620,6 +666,9 @@ CALLS: dict[str, Callable[[Graph], Call]] = {
 }
 CUDA_CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_tiles_spmm": tiles_spmm,
+    "jaxgnn_drawn_neighbors": drawn_neighbors,
+    "jaxgnn_drawn_rows": drawn_rows,
+    "jaxgnn_sage_layer": sage_layer,
     "jaxgnn_maxk_spmm_windows": maxk_spmm_windows,
     "jaxgnn_maxk_sspmm_scatter": maxk_sspmm_scatter,
     "jaxgnn_maxk_sspmm_windows": maxk_sspmm_windows,

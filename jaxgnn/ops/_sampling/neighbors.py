@@ -10,6 +10,12 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
+from jaxgnn.ops._sampling.drawn_rows import (
+    drawn_neighbors,
+    drawn_rows,
+    is_drawn,
+    sums_rows,
+)
 from jaxgnn.ops._sampling.gather import gather_nodes
 from jaxgnn.ops._sampling.sample import Places, Sample, arguments
 from jaxgnn.ops._sampling.sampled_edges import list_edges
@@ -66,17 +72,27 @@ def draw_neighbors(
     """The neighbors, -1 where a node has fewer, and the weights of their edges."""
     graph = given.graph
     number = jnp.arange(at.size, dtype=jnp.int32)[None]
-    alone = isolated_rows(given, at.nodes)[:, None]
-    itself = alone if draw.replace else jnp.where(number == 0, alone, -1)
-    if graph.num_edges == 0:
-        return jnp.broadcast_to(itself, (at.nodes.shape[0], at.size)), None
-    edges, _ = list_edges(*_sample(draw, graph, at))
-    taken = jnp.maximum(edges, 0)
-    drawn = jnp.where(edges >= 0, graph.senders[taken], itself)
-    if given.weights is None:
-        return drawn, None
-    weights = gather_nodes(edges, given.weights[:, None])[..., 0]
-    return drawn, jnp.where(edges >= 0, weights, jnp.ones((), weights.dtype))
+    sample, places = _sample(draw, graph, at)
+
+    def by_edges(places: Places, given: Operands, nodes: Array) -> tuple[Array, Array | None]:
+        alone = isolated_rows(given, nodes)[:, None]
+        itself = alone if draw.replace else jnp.where(number == 0, alone, -1)
+        if graph.num_edges == 0:
+            return jnp.broadcast_to(itself, (nodes.shape[0], at.size)), None
+        edges, _ = list_edges(sample, places)
+        drawn = jnp.where(edges >= 0, places.graph.senders[jnp.maximum(edges, 0)], itself)
+        if given.weights is None:
+            return drawn, None
+        weights = gather_nodes(edges, given.weights[:, None])[..., 0]
+        return drawn, jnp.where(edges >= 0, weights, jnp.ones((), weights.dtype))
+
+    if given.weights is not None or not is_drawn(sample, places):
+        return by_edges(places, given, at.nodes)
+
+    def otherwise(places: Places, given: Operands, nodes: Array) -> Array:
+        return by_edges(places, given, nodes)[0]
+
+    return drawn_neighbors(sample, places, otherwise, given, at.nodes), None
 
 
 def aggregate_drawn(
@@ -110,12 +126,18 @@ def aggregate_sampled(
         drawn, weights = draw_neighbors(draw, given, at)
         return _maximum(draw, drawn, weights, x)
     normalize = "mean" if draw.aggr == "mean" else None
-    out = aggregate_places(*_sample(draw, given.graph, at), x, given.weights, normalize)
     times = at.size if draw.replace and draw.aggr == "sum" else 1
-    alone = isolated_rows(given, at.nodes)
-    # Out of range for all others, whose rows the gather does not read.
-    itself = gather_nodes(alone, x)
-    return out + itself * jnp.asarray(times, x.dtype)
+    sample, places = _sample(draw, given.graph, at)
+
+    def by_list(places: Places, x: Array, given: Operands, nodes: Array) -> Array:
+        out = aggregate_places(sample, places, x, given.weights, normalize)
+        # Out of range for all others, whose rows the gather does not read.
+        itself = gather_nodes(isolated_rows(given, nodes), x)
+        return out + itself * jnp.asarray(times, x.dtype)
+
+    if given.weights is not None or not sums_rows(sample, places, x):
+        return by_list(places, x, given, at.nodes)
+    return drawn_rows(sample, places, x, draw.aggr, by_list, given, at.nodes)
 
 
 def _maximum(

@@ -30,7 +30,7 @@ def sampled_rows(sample: Sample, places: Places, *, order: bool = True) -> Rows:
     else:
         offsets = _offsets(sample, places)
         edges, columns = kernels.sample_edges(sample, places, offsets, size, edges=order)
-    if places.rows is None:
+    if places.rows is None and not sample.replace:
         chunks = _chunks_left(places.graph.row_chunks, offsets, sample.size)
     else:
         chunks = _chunks(offsets, size, sample.size)

@@ -26,6 +26,7 @@ from jaxgnn.ops._sampling.neighbors import (
     draw_neighbors,
     operands,
 )
+from jaxgnn.ops._sampling.sage_layer import LayerInputs, grouped_layer, has_kernel
 from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE, MOST_PLACES, receivers
 from jaxgnn.ops._sampling.unit_rows import unit_rows
 
@@ -51,8 +52,10 @@ class _Plan(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """A row a node: what a node's own row, and its neighbors', are gathered from."""
+    """A row a node: the features, and what a node's own row, and its neighbors', are gathered
+    from."""
 
+    features: Float[Array, "num_nodes features"]
     itself: Float[Array, "num_nodes _"]
     neighbors: Float[Array, "num_nodes _"]
 
@@ -202,6 +205,7 @@ def _embed(
     graph, x, matrices, weights, nodes = ffi.unify_varying(graph, x, matrices, weights, nodes)
     given = operands(graph, weights)
     tables = _Tables(
+        x,
         _project(x, matrices.Wf1).astype(x.dtype) if plan.project_self else x,
         _project(x, matrices.Wa1).astype(x.dtype) if plan.project_neighbors else x,
     )
@@ -239,19 +243,35 @@ def _embed_batch(
     slots = jnp.arange(plan.num_children, dtype=jnp.uint32)
     child_ids = (ids[:, None] * jnp.uint32(plan.num_children) + slots[None]).reshape(-1)
 
-    def first_layer(at: Nodes) -> Array:
-        itself = gather_nodes(at.nodes, tables.itself)
+    def first_layer(inputs: LayerInputs, itself: Array) -> Array:
+        itself = gather_nodes(inputs.nodes, itself)
         if not plan.project_self:
-            itself = _project(itself, matrices.Wf1)
-        around = aggregate_sampled(plan.draw, given, tables.neighbors, at)
+            itself = _project(itself, inputs.own_matrix)
+        around = inputs.around
         if not plan.project_neighbors:
-            around = _project(around, matrices.Wa1)
+            around = _project(around, inputs.around_matrix)
         return _normalize(plan, itself, around).astype(dtype)
 
-    of_children = first_layer(Nodes(children.reshape(-1), child_ids, keys[1], plan.num_leaves))
-    of_sources = first_layer(sources)
-    of_children = of_children.reshape(*children.shape, of_children.shape[-1])
-    around = aggregate_drawn(plan.draw, children, child_weights, of_children).astype(dtype)
+    def of_groups(inputs: LayerInputs, itself: Array, weights: Array | None) -> Array:
+        rows = first_layer(inputs, itself)
+        drawn = inputs.nodes.reshape(-1, plan.num_children)
+        rows = rows.reshape(*drawn.shape, rows.shape[-1])
+        return aggregate_drawn(plan.draw, drawn, weights, rows).astype(dtype)
+
+    def inputs(at: Nodes) -> LayerInputs:
+        around = aggregate_sampled(plan.draw, given, tables.neighbors, at)
+        return LayerInputs(at.nodes, tables.features, around, matrices.Wf1, matrices.Wa1)
+
+    leaves = Nodes(children.reshape(-1), child_ids, keys[1], plan.num_leaves)
+    at_children, at_sources = inputs(leaves), inputs(sources)
+    sums = plan.draw.aggr != "max" and child_weights is None and not plan.project_neighbors
+    if sums and has_kernel(at_children, plan.activation):
+        group, aggr = plan.num_children, plan.draw.aggr
+        around = grouped_layer(group, aggr, at_children, of_groups, tables.itself, None)
+        of_sources = grouped_layer(1, "sum", at_sources, first_layer, tables.itself)
+    else:
+        around = of_groups(at_children, tables.itself, child_weights)
+        of_sources = first_layer(at_sources, tables.itself)
     out = _normalize(plan, _project(of_sources, matrices.Wf2), _project(around, matrices.Wa2))
     return jnp.where((nodes >= 0)[:, None], out, 0).astype(dtype)
 

@@ -1,0 +1,69 @@
+// The kernels of sage_embedding, which only a GPU has: drawn neighbors, the sum of their rows, and
+// a layer of the model with the sum of its rows over groups.
+#pragma once
+
+#include "common/philox.h"
+#include "common/rows.h"
+#include "cuda/core/launch.h"
+
+namespace jaxgnn::sampling {
+
+constexpr int64_t kMostDrawn = 128;      // of a place, by launch_drawn_rows
+constexpr int64_t kLayerRowBytes = 256;  // at most, of an input row of launch_sage_layer
+constexpr int64_t kLayerColumns = 128;   // at most, of each of its matrices
+
+// out[i] are the `size` neighbors that place i draws with replacement: those that
+// Strategy::kReplace draws. A place is a row of `rows`; one without edges draws itself, and one out
+// of range -1.
+struct DrawnNeighborsArgs {
+  Rows rows;
+  const uint32_t* key;    // two words
+  const int32_t* places;  // [num_places]
+  const uint32_t* ids;    // [num_places], what each place draws by
+  int64_t num_places;
+  int64_t size;
+  int32_t* out;  // [num_places, size]
+};
+
+// out[i] is the sum, or with `mean` the mean, of the rows of x at `size` neighbors that place i
+// draws; of one out of range zeros. Rows of x are of whole 16 bytes; sums are in float32.
+struct DrawnRowsArgs {
+  Rows rows;
+  const uint32_t* key;    // two words
+  const int32_t* places;  // [num_places]
+  const uint32_t* ids;    // [num_places], what each place draws by
+  int64_t num_places;
+  int64_t size;  // at most kMostDrawn
+  bool mean;
+  Type type;            // float32 or 16 bits
+  const void* x;        // [num_columns, width]
+  int64_t num_columns;  // fewer than 2^31
+  int64_t width;
+  void* out;  // [num_places, width]
+};
+
+// Row i of the layer is n(relu([x[places[i]] Wf ; around[i] Wa])) with n(v) = v / |v|, n(0) = 0.
+// out[g] is the sum, or with `mean` the mean, of the rows g group .. g group + group - 1, but for
+// those whose place is out of range. float32 is multiplied in TF32.
+struct SageLayerArgs {
+  const int32_t* places;  // [groups * group]
+  int64_t groups;
+  int64_t group;
+  bool mean;
+  Type type;           // float32 or 16 bits, of all arrays
+  const void* x;       // [num_rows, width]; a row has whole 16 bytes, at most kLayerRowBytes
+  const void* around;  // [groups * group, width]
+  int64_t num_rows;
+  int64_t width;
+  const void* own_matrix;     // Wf [width, own]
+  const void* around_matrix;  // Wa [width, neighbors]
+  int64_t own;                // at most kLayerColumns
+  int64_t neighbors;          // likewise
+  void* out;                  // [groups, own + neighbors]
+};
+
+cudaError_t launch_drawn_neighbors(const DrawnNeighborsArgs& args, const Launch& launch);
+cudaError_t launch_drawn_rows(const DrawnRowsArgs& args, const Launch& launch);
+cudaError_t launch_sage_layer(const SageLayerArgs& args, const Launch& launch);
+
+}  // namespace jaxgnn::sampling

@@ -1,0 +1,146 @@
+// The XLA FFI handlers of sage_embedding's kernels, which only a GPU has.
+#include "cuda/core/ffi.h"
+
+#include "cuda/registrations.h"
+#include "cuda/sampling/embedding.h"
+#include "cuda/sampling/sampling.h"
+#include "ffi/sampling.h"
+
+namespace jaxgnn::sampling {
+namespace {
+
+bool is_narrow_type(DataType type) {
+  return type == xla::ffi::F32 || type == xla::ffi::BF16 || type == xla::ffi::F16;
+}
+
+int64_t row_bytes(const AnyBuffer& x) {
+  return dim(x, 1) * (x.element_type() == xla::ffi::F32 ? 4 : 2);
+}
+
+const int32_t* places_of(Check& check, const AnyBuffer& places, int64_t count) {
+  check.vector(places, xla::ffi::S32, count, "places must be int32 [places]");
+  return static_cast<const int32_t*>(places.untyped_data());
+}
+
+bool is_mean(Check& check, int64_t reduce) {
+  const Reduce how = static_cast<Reduce>(reduce);
+  check.that(how == Reduce::kSum || how == Reduce::kMean, "reduce must be a sum or a mean");
+  return how == Reduce::kMean;
+}
+
+Error drawn_neighbors(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
+                      AnyBuffer places, AnyBuffer ids, AnyBuffer key, Result out) {
+  Check check("jaxgnn_drawn_neighbors");
+  DrawnNeighborsArgs args{};
+  args.rows = check.rows({row_offsets, columns});
+  args.key = key_words(check, key);
+  args.num_places = dim(*out, 0);
+  args.places = places_of(check, places, args.num_places);
+  check.vector(ids, xla::ffi::U32, args.num_places, "ids must be uint32 [places]");
+  args.size = dim(*out, 1);
+  check.that(args.key != nullptr, "there must be a key");
+  check.matrix(*out, xla::ffi::S32, args.num_places, args.size,
+               "the result must be int32 [places, draws]");
+  if (check.failed()) return check.error();
+  args.ids = static_cast<const uint32_t*>(ids.untyped_data());
+  args.out = static_cast<int32_t*>(out->untyped_data());
+  if (count(*out) == 0) return Error::Success();
+  return finish(check, launch_drawn_neighbors(args, launch));
+}
+
+Error drawn_rows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer places,
+                 AnyBuffer ids, AnyBuffer key, AnyBuffer x, Result out, Int<attr::sample_size> size,
+                 Int<attr::reduce> reduce) {
+  Check check("jaxgnn_drawn_rows");
+  const DataType type = x.element_type();
+  DrawnRowsArgs args{};
+  args.rows = check.rows({row_offsets, columns});
+  args.key = key_words(check, key);
+  args.num_places = dim(*out, 0);
+  args.places = places_of(check, places, args.num_places);
+  check.vector(ids, xla::ffi::U32, args.num_places, "ids must be uint32 [places]");
+  args.size = *size;
+  args.mean = is_mean(check, *reduce);
+  args.num_columns = dim(x, 0);
+  args.width = dim(x, 1);
+  check.that(args.key != nullptr, "there must be a key");
+  check.that(*size >= 1 && *size <= kMostDrawn, "sample_size must be from 1 to 128");
+  check.that(is_narrow_type(type), "x must be float32, bfloat16 or float16");
+  check.matrix(x, type, args.num_columns, args.width, "x must be [columns, features]");
+  check.gathered(args.num_columns, args.rows.num_edges);
+  check.that(args.num_columns <= INT32_MAX && row_bytes(x) <= INT32_MAX,
+             "x must have fewer than 2^31 rows, and bytes in each");
+  check.that(row_bytes(x) % 16 == 0, "a row of x must be of whole 16 bytes");
+  check.matrix(*out, type, args.num_places, args.width, "the result must be [places, features]");
+  if (check.failed()) return check.error();
+  args.ids = static_cast<const uint32_t*>(ids.untyped_data());
+  args.type = value_type(type);
+  args.x = x.untyped_data();
+  args.out = out->untyped_data();
+  if (args.num_places == 0 || args.width == 0) return Error::Success();
+  return finish(check, launch_drawn_rows(args, launch));
+}
+
+Error sage_layer(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer around,
+                 AnyBuffer own_matrix, AnyBuffer around_matrix, Result out, Int<attr::group> group,
+                 Int<attr::reduce> reduce) {
+  Check check("jaxgnn_sage_layer");
+  const DataType type = x.element_type();
+  SageLayerArgs args{};
+  args.groups = dim(*out, 0);
+  args.group = *group;
+  check.that(*group >= 1 && *group <= INT32_MAX && args.groups <= INT32_MAX / *group,
+             "there must be fewer than 2^31 places");
+  if (check.failed()) return check.error();
+  const int64_t places_count = args.groups * args.group;
+  args.places = places_of(check, places, places_count);
+  args.mean = is_mean(check, *reduce);
+  args.num_rows = dim(x, 0);
+  args.width = dim(x, 1);
+  args.own = dim(own_matrix, 1);
+  args.neighbors = dim(around_matrix, 1);
+  check.that(is_narrow_type(type), "x must be float32, bfloat16 or float16");
+  check.matrix(x, type, args.num_rows, args.width, "x must be [nodes, features]");
+  check.gathered(args.num_rows, places_count);
+  check.that(args.width > 0 && row_bytes(x) % 16 == 0 && row_bytes(x) <= kLayerRowBytes,
+             "a row of x must be of whole 16 bytes, and of at most 256");
+  check.matrix(around, type, places_count, args.width, "around must be [places, features]");
+  check.matrix(own_matrix, type, args.width, args.own, "Wf must be [features, columns]");
+  check.matrix(around_matrix, type, args.width, args.neighbors, "Wa must be [features, columns]");
+  check.that(args.own <= kLayerColumns && args.neighbors <= kLayerColumns,
+             "a matrix must have at most 128 columns");
+  check.matrix(*out, type, args.groups, args.own + args.neighbors,
+               "the result must be [groups, columns of both matrices]");
+  if (check.failed()) return check.error();
+  args.type = value_type(type);
+  args.x = x.untyped_data();
+  args.around = around.untyped_data();
+  args.own_matrix = own_matrix.untyped_data();
+  args.around_matrix = around_matrix.untyped_data();
+  args.out = out->untyped_data();
+  if (args.groups == 0 || args.own + args.neighbors == 0) return Error::Success();
+  return finish(check, launch_sage_layer(args, launch));
+}
+
+}  // namespace
+
+void add_cuda_targets(CudaTargets& targets) {
+  add_targets(targets);
+  targets.add<drawn_neighbors>("jaxgnn_drawn_neighbors");
+  targets.add<drawn_rows>("jaxgnn_drawn_rows");
+  targets.add<sage_layer>("jaxgnn_sage_layer");
+}
+
+cudaError_t load_kernels(const Launch& load) {
+  JAXGNN_TRY(launch_sample_edges({}, load));
+  JAXGNN_TRY(launch_mark_edges({}, load));
+  JAXGNN_TRY(launch_drop_edges({}, load));
+  JAXGNN_TRY(launch_permute_bits({}, load));
+  JAXGNN_TRY(launch_compact_edges({}, load));
+  JAXGNN_TRY(launch_gather_host_rows({}, load));
+  JAXGNN_TRY(launch_drawn_neighbors({}, load));
+  JAXGNN_TRY(launch_drawn_rows({}, load));
+  return launch_sage_layer({}, load);
+}
+
+}  // namespace jaxgnn::sampling

@@ -1,0 +1,153 @@
+"""The GPU's kernels of `sage_embedding`: the sum of drawn rows, and a layer with its sums."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxgnn import Graph, config, sage_embedding
+from jaxgnn.ops._sampling import sage_layer
+from jaxgnn.ops._sampling.neighbors import Draw, Nodes, aggregate_sampled, operands
+from jaxgnn.ops._sampling.sage_layer import LayerInputs, grouped_layer
+
+pytestmark = pytest.mark.gpu
+RNG = np.random.default_rng(0)
+TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
+KEY = jax.random.key(3)
+
+
+def some_graph() -> Graph:
+    """Rows of 0, 1, 2, 39, 40, 41, 512, 513 and 5,000 edges, some repeated, and short ones."""
+    degrees = [0, 1, 2, 39, 40, 41, 512, 513, 5_000, *RNG.integers(0, 30, 91)]
+    receivers = np.repeat(np.arange(100), degrees)
+    return Graph.from_edges(RNG.integers(0, 100, receivers.size), receivers, num_nodes=100)
+
+
+def rows(shape: tuple[int, ...], dtype: str) -> jax.Array:
+    """Of values that every dtype has, and TF32."""
+    return jnp.asarray(RNG.integers(-64, 65, shape) / 32, dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("size", "aggr", "impl"))
+def sums(graph, nodes, ids, x, size, aggr, impl=None):
+    """The sums, those of a batch's second half, and the derivative along x: 1, 2 and 1 times it."""
+
+    def one(x):
+        at = Nodes(nodes, ids, KEY, size)
+        return aggregate_sampled(Draw(aggr, True), operands(graph, None), x, at)
+
+    with config.use(impl=impl):
+        return one(x), jax.vmap(one)(jnp.stack([x, 2 * x]))[1], jax.jvp(one, (x,), (x,))[1]
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("size", [1, 10, 128])
+def test_sums_of_drawn_rows(size, dtype):
+    graph = some_graph()
+    nodes = jnp.asarray([*range(100), -1, 8, 8, 0], jnp.int32)
+    ids = jnp.asarray(RNG.integers(0, 2**32, nodes.size, np.uint32))
+    for width, aggr in ((6, "mean"), (64, "sum"), (64, "mean"), (100, "sum"), (300, "mean")):
+        operands = graph, nodes, ids, rows((100, width), dtype), size, aggr
+        assert "jaxgnn_drawn_rows" in sums.lower(*operands).as_text()
+        expected = np.asarray(sums(*operands, impl="jax")[0], np.float64)
+        limit = TOLERANCE[dtype] * max(1, np.abs(expected).max())
+        for found, times in zip(sums(*operands), (1, 2, 1), strict=True):
+            error = np.abs(np.asarray(found, np.float64) - times * expected)
+            assert error.max() <= times * limit
+
+
+def by_hand(inputs: LayerInputs, group: int, mean: bool) -> np.ndarray:
+    x, around, own, other = (np.asarray(a, np.float64) for a in inputs[1:])
+    nodes = np.asarray(inputs.nodes)
+    there = nodes >= 0
+    parts = [x[np.where(there, nodes, 0)] @ own, around @ other]
+    layer = np.concatenate(parts, axis=1)
+    layer = np.where(layer < 0, 0, layer) * there[:, None]
+    lengths = np.linalg.norm(layer, axis=1, keepdims=True)
+    layer = layer / np.where(lengths > 0, lengths, 1)
+    total = layer.reshape(-1, group, layer.shape[1]).sum(axis=1)
+    if not mean:
+        return total
+    return total / np.maximum(there.reshape(-1, group).sum(axis=1), 1)[:, None]
+
+
+def inputs_of(places: int, width: int, columns: tuple[int, int], dtype: str) -> LayerInputs:
+    return LayerInputs(
+        jnp.asarray(RNG.integers(-1, 50, places), jnp.int32),
+        rows((50, width), dtype),
+        rows((places, width), dtype),
+        *(rows((width, count), dtype) for count in columns),
+    )
+
+
+def not_called(inputs: LayerInputs) -> jax.Array:
+    raise AssertionError("the reference was traced")
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_layers_and_their_sums(dtype):
+    widths = (4, 36, 64) if dtype == "float32" else (8, 72, 128)
+    for groups, group, width, columns, reduce in (
+        (1000, 10, widths[2], (128, 128), "mean"),
+        (70, 25, widths[1], (100, 128), "sum"),
+        (3, 129, widths[1], (128, 3), "mean"),
+        (1, 1, widths[0], (1, 1), "sum"),
+        (700, 1, widths[0], (5, 128), "mean"),
+    ):
+        inputs = inputs_of(groups * group, width, columns, dtype)
+        with jax.default_matmul_precision("default"):
+            assert sage_layer.has_kernel(inputs, jax.nn.relu)
+            call = functools.partial(grouped_layer, group, reduce, otherwise=not_called)
+            found = jax.jit(call)(inputs)
+        assert found.dtype == dtype
+        expected = by_hand(inputs, group, reduce == "mean")
+        scale = max(1, np.abs(expected).max())
+        error = np.abs(np.asarray(found, np.float64) - expected)
+        assert error.max() <= TOLERANCE[dtype] * scale
+
+
+def test_layers_of_any_scale():
+    """Rows whose squares overflow or underflow have the length 1; NaN and infinity stay."""
+    inputs = inputs_of(64, 64, (128, 128), "float32")
+    scale = jnp.asarray(np.geomspace(1e-33, 1e33, 64)[:, None], jnp.float32)
+    x, around = jnp.abs(inputs.around) * scale, jnp.abs(inputs.around[::-1]) * scale
+    matrices = [jnp.abs(inputs.own_matrix), jnp.abs(inputs.around_matrix)]
+    nodes = jnp.arange(64, dtype=jnp.int32)
+    with jax.default_matmul_precision("default"):
+        layer = jax.jit(functools.partial(grouped_layer, 1, "sum", otherwise=not_called))
+        found = np.asarray(layer(LayerInputs(nodes, x, around, *matrices)), np.float64)
+        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+        x = x.at[3, 5].set(jnp.nan).at[9, 5].set(jnp.inf)
+        found = np.asarray(layer(LayerInputs(nodes, x, around, *matrices)))
+    assert np.isnan(found[3]).all() and np.isnan(found[9]).any()
+    others = np.delete(np.arange(64), [3, 9])
+    np.testing.assert_allclose(np.linalg.norm(found[others], axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_embeddings_and_their_gradients(dtype):
+    graph = some_graph()
+    x = rows((100, 64), dtype)
+    names, sizes = ("Wf1", "Wa1", "Wf2", "Wa2"), (64, 64, 256, 256)
+    params = {name: rows((size, 128), dtype) for name, size in zip(names, sizes, strict=True)}
+    options = {"num_children": 5, "num_leaves": 7, "batch_size": 30}
+
+    def loss(x, params, impl):
+        out = sage_embedding(graph, x, params, KEY, impl=impl, **options)
+        return jnp.sum(jnp.sin(out.astype(jnp.float32))), out
+
+    with jax.default_matmul_precision("default"):
+        run = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True), static_argnames="impl")
+        assert "jaxgnn_sage_layer" in run.lower(x, params, None).as_text()
+        (_, found), gradients = run(x, params, None)
+    (_, expected), others = run(x, params, "jax")
+    np.testing.assert_allclose(
+        found.astype("float32"),
+        expected.astype("float32"),
+        atol=2e-2 if dtype != "float32" else 3e-3,
+    )
+    for a, b in zip(*map(jax.tree.leaves, (gradients, others)), strict=True):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        assert np.linalg.norm(a - b) <= (2e-2 if dtype == "float32" else 8e-2) * np.linalg.norm(b)
