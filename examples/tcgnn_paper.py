@@ -234,7 +234,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Result]:
         results = {name: measure(name, options) for name in names}
     except DataError as error:
         sys.exit(str(error))
-    show(Console(), results, options)
+    console = Console()
+    show(Console(width=max(console.width, 140)), results, options)
     return results
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jaxgnn import Graph, batch, config, spmm, tiles, transform
 from jaxgnn._core import platform
 from jaxgnn.data import DataError, load
+from jaxgnn.data.benchmark_graphs import benchmark_communities
 from jaxgnn.graph import _tile_rule, _tiles
 from jaxgnn.nn import GCNConv, GINConv, SAGEConv
 from tests.support import oracle_tiles
@@ -102,7 +103,7 @@ def test_orders():
     place = np.argsort(np.argsort(community, kind="stable"))
     ends = place[np.asarray(graph.senders)], place[np.asarray(graph.receivers)]
     planted = Graph.from_edges(*ends, num_nodes=1_280).with_tiles().tiles
-    assert planted.order == "numbered" and planted.edges_per_column > auto.edges_per_column
+    assert planted.order == "numbered" and planted.edges_per_column >= auto.edges_per_column
     # A grid whose nodes are shuffled: its bandwidth falls.
     shuffled = RNG.permutation(900).reshape(30, 30)
     pairs = (shuffled[1:], shuffled[:-1]), (shuffled[:, 1:], shuffled[:, :-1])
@@ -115,9 +116,33 @@ def test_orders():
     assert grid.with_tiles().tiles.edges_per_column >= rcm.tiles.edges_per_column
 
 
+def test_groups_find_the_planted_communities():
+    """At least 93 % of the edges a column that the generator's communities give."""
+    module = _tiles.host_module("with_tiles")
+    for name, scale in (("arxiv", 0.2), ("artist", 0.3), ("com_amazon", 0.05), ("reddit", 0.01)):
+        csr, community = benchmark_communities(name, scale)
+        offsets = csr.row_offsets.astype(np.int32)
+        planted = np.lexsort((-csr.degrees, community)).astype(np.int32)
+        groups = module.order_by_communities(offsets, csr.senders)
+        assert np.array_equal(np.sort(groups), np.arange(csr.num_nodes))
+        n = csr.num_nodes
+        counts = [
+            module.count_window_columns(offsets, csr.senders, rows.astype(np.int32), n)
+            for rows in (np.arange(n), planted, groups)
+        ]
+        assert counts[2] < counts[0], name
+        assert counts[2] <= counts[1] / 0.93, name
+    # An incomplete window and rows without edges are the last ones.
+    lonely = Graph.from_edges(np.arange(0, 100, 2), np.arange(0, 100, 2), num_nodes=150)
+    groups = module.order_by_communities(np.asarray(lonely.row_offsets), np.asarray(lonely.senders))
+    assert sorted(groups[:50]) == list(range(0, 100, 2))
+    with pytest.raises(ValueError, match="inconsistent"):
+        module.order_by_communities(np.array([0, 1], np.int32), np.array([1], np.int32))
+
+
 def test_published_sets(data_directory):
     """Edges a column in 64 rows."""
-    for name, order, expected in (("cora", "groups", 1.6), ("proteins_full", "rcm", 3.2)):
+    for name, order, expected in (("cora", "groups", 2.1), ("proteins_full", "rcm", 3.2)):
         if name == "cora" and (data_directory / "cora").is_dir():
             graph = load(data_directory / "cora").graph
         elif (path := data_directory / name / "PROTEINS_full_A.txt").is_file():
