@@ -1,5 +1,7 @@
 """Edges a column of 64 rows: as numbered, in groups, by the generator's communities. [NAME...]
 
+Label propagation is what the windows of MaxK are grouped by.
+
 The communities' rows are as numbered inside, or by falling degree. Graphs of more than 20 M edges
 are scaled down to these. Then the seconds that finding the groups took.
 """
@@ -15,17 +17,6 @@ from jaxgnn.data.benchmark_graphs import benchmark_communities
 
 NAMES = ("reddit", "proteins", "products", "arxiv", "artist")
 NAMES += ("amazon0601", "amazon0505", "com_amazon", "ppi", "dd")
-    "reddit",
-    "proteins",
-    "products",
-    "arxiv",
-    "artist",
-    "amazon0601",
-    "amazon0505",
-    "com_amazon",
-    "ppi",
-    "dd",
-]
 MOST_EDGES = 20_000_000
 
 module = host_module("orders")
@@ -38,6 +29,7 @@ for name in sys.argv[1:] or NAMES:
     seconds = time.perf_counter() - start
     orders = {
         "numbered": np.arange(csr.num_nodes),
+        "label propagation": module.order_rows(offsets, csr.senders, csr.num_nodes),
         "groups": groups,
         "communities": np.argsort(community, kind="stable"),
         "by degree": np.lexsort((-csr.degrees, community)),
