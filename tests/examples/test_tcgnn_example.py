@@ -16,6 +16,7 @@ def test_the_tables_of_tc_gnn(tmp_path, capsys, monkeypatch):
     assert small.dense_bytes == 4 * 18_909**2
     assert small.density == pytest.approx(39_464 / 18_909**2)
     assert 0 < small.blocks < small.blocks_before
+    assert small.aggregation_seconds > 0
     share = small.translation_share("gcn", 200)
     steps = 200 * small.step_seconds["gcn"]
     assert share == pytest.approx(100 * small.translate_seconds / (small.translate_seconds + steps))
