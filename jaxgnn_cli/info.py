@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from jaxgnn.data import GraphSet, NodeDataset, PlainGraph
 
 
+_WIDTH = 256  # features of the products whose time is estimated
+
+
 def info(arguments: list[str]) -> None:
     """Prints the build, and what is asked for of a dataset and a model."""
     from rich.console import Console
@@ -111,17 +114,36 @@ def _print_statistics(
 
 def _add_tiles(table: Table, graph: Graph) -> None:
     """What the rows of a window share, which tiles load once: see `Graph.with_tiles`."""
+    import time
+
     import jaxgnn
 
     if not jaxgnn.build_info().cpu or graph.num_edges >= 1 << 31:
         return
-    tiles = graph.with_tiles().tiles
+    start = time.perf_counter()
+    graph = graph.with_tiles()
+    seconds = time.perf_counter() - start
+    tiles = graph.tiles
     assert tiles is not None
     table.add_row("edges a column of 64 rows", f"{tiles.edges_per_column:.2f} ({tiles.order})")
     table.add_row(
         f"edges in tiles, {tiles.min_edges} a column or more",
         f"{tiles.tile_share:.0%} in {tiles.num_entries:,} columns",
     )
+    for dtype in ("float32", "bfloat16"):
+        guess = jaxgnn.tiles.estimate(graph, _WIDTH, dtype)
+        calls = guess.calls_until_paid(seconds)
+        text = f"rows {_duration(guess.rows)}, tiles {_duration(guess.tiles)}: {guess.engine}"
+        if calls is not None:
+            text += f"; with_tiles, {_duration(seconds)} here, paid after {calls:,} calls"
+        table.add_row(f"aggregating {_WIDTH} {dtype}, H200 (estimate)", text)
+
+
+def _duration(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "cannot"
+    unit, size = ("s", 1.0) if seconds >= 1 else ("ms", 1e-3) if seconds >= 1e-3 else ("µs", 1e-6)
+    return f"{seconds / size:.3g} {unit}"
 
 
 def _print_build(console: Console) -> None:

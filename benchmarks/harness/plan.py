@@ -14,6 +14,7 @@ HOST_ROWS = "jaxgnn HostFeatures"
 HOST_COPY = "jax copy of pinned memory"  # as many bytes, to the device
 ORDERED = "jaxgnn row order"
 TILES = "jaxgnn tiles"
+ESTIMATED = "jaxgnn tiles or rows"  # of a graph with tiles, the faster by estimate
 SORTED = "jax segment_sum sorted"
 TRANSPOSED = "jax segment_sum sorted, A^T by hand"  # of a step: the gradient is sorted, too
 UNSORTED = "jax segment_sum unsorted"

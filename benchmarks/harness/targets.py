@@ -92,6 +92,11 @@ def _tensor_core() -> Iterator[Target]:
             what = f"{name}backward within 10 % of forward, {dtype}"
             backward = {**ours, **_BACKWARD}
             yield Target(what, "tensor_core", "gpu", backward, _FORWARD, 1 / 1.1)
+    engines = {"impl": (plan.TILES, plan.OURS)}
+    for case, width in itertools.product((plan.BIG_SHAPE, *plan.OTHER_SHAPES), (16, 64, 256)):
+        chosen = {"impl": (plan.ESTIMATED,), "case": case, "width": width}
+        what = f"{case}, F = {width}: the faster engine, chosen by estimate"
+        yield Target(what, "tensor_core", "gpu", {**chosen, **_FORWARD}, engines, 1 / 1.05)
 
 
 def _maxk() -> Iterator[Target]:

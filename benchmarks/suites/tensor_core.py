@@ -14,11 +14,11 @@ from benchmarks.harness.plan import BIG_SHAPE, CUSPARSE, OTHER_SHAPES, Block, Me
 from benchmarks.harness.record import Record
 from benchmarks.suites import spmm
 
-_IMPLS = (plan.TILES, plan.OURS, plan.ORDERED, *CUSPARSE)
+_IMPLS = (plan.TILES, plan.ESTIMATED, plan.OURS, plan.ORDERED, *CUSPARSE)
 _SHARING = (BIG_SHAPE, "proteins")  # their windows share many columns
 GPU = (
     Block(_SHARING, _IMPLS, dtypes=plan.HALF_TOO),
-    Block(_SHARING, _IMPLS[:3], ("float16",), plan.FORWARD),
+    Block(_SHARING, _IMPLS[:4], ("float16",), plan.FORWARD),
     Block(
         tuple(shape for shape in OTHER_SHAPES if shape not in _SHARING),
         _IMPLS,
@@ -26,7 +26,7 @@ GPU = (
         plan.FORWARD,
     ),
 )
-CPU = (Block(("rmat",), (plan.TILES, plan.OURS)),)
+CPU = (Block(("rmat",), (plan.TILES, plan.ESTIMATED, plan.OURS)),)
 WIDTHS = {"cpu": (64,), "gpu": (16, 64, 256)}
 
 

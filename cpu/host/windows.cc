@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpu/host/host_parallel.h"
+#include "cpu/host/label_counter.h"
 
 namespace jaxgnn::host {
 namespace {
@@ -18,44 +19,6 @@ constexpr int kBatches = 256;  // of receivers a round, which see each other's n
 constexpr int64_t kRowGrain = 64;
 constexpr int64_t kLongestPart = 1 << 15;  // entries; a window has about 10^4
 constexpr int64_t kMostTerms = 1 << 12;    // edges of a receiver in a part, and its entries if more
-
-// Counts of the labels seen in one row: a hash table with at least two slots for each edge of the
-// row, so its size depends on the row and not on the graph.
-class Counter {
- public:
-  // Forgets what it has counted, and makes room for a row of `degree` edges.
-  void begin(int64_t degree) {
-    for (const std::size_t place : seen_) places_[place] = {kNone, 0};
-    seen_.clear();
-    std::size_t size = std::max<std::size_t>(places_.size(), 16);
-    while (static_cast<int64_t>(size) < 2 * degree) size *= 2;
-    if (size > places_.size()) places_.assign(size, {kNone, 0});
-  }
-  void add(int32_t label) {
-    const std::size_t mask = places_.size() - 1;
-    std::size_t i = (static_cast<uint32_t>(label) * uint64_t{0x9E3779B97F4A7C15} >> 32) & mask;
-    while (places_[i].label != label && places_[i].label != kNone) i = (i + 1) & mask;
-    if (places_[i].label == kNone) {
-      places_[i].label = label;
-      seen_.push_back(i);
-    }
-    ++places_[i].count;
-  }
-  // f(label, count) for each label, in the order in which they were first seen.
-  template <class F>
-  void over_labels(const F& f) const {
-    for (const std::size_t i : seen_) f(places_[i].label, places_[i].count);
-  }
-
- private:
-  static constexpr int32_t kNone = -1;
-  struct Place {
-    int32_t label;
-    int32_t count;
-  };
-  std::vector<Place> places_;
-  std::vector<std::size_t> seen_;
-};
 
 template <class Index>
 class Builder {
@@ -189,7 +152,7 @@ class Builder {
         const int64_t size = std::min<int64_t>(batch, num_receivers_ - first);
         const int chunks = num_chunks(size, kRowGrain);
         parallel_for(size, chunks, [&](int64_t begin, int64_t end, int) {
-          Counter counter;
+          LabelCounter counter;
           for (int64_t i = first + begin; i < first + end; ++i) {
             next[static_cast<std::size_t>(i)] =
                 best_label(static_cast<int32_t>(i), labels, sizes, counter);
@@ -207,7 +170,7 @@ class Builder {
   }
 
   int32_t best_label(int32_t row, const std::vector<int32_t>& labels,
-                     const std::vector<int32_t>& sizes, Counter& counter) const {
+                     const std::vector<int32_t>& sizes, LabelCounter& counter) const {
     counter.begin(degree(row));
     for (Index e = offsets_[row]; e < offsets_[row + 1]; ++e) {
       counter.add(labels[static_cast<std::size_t>(senders_[e])]);

@@ -3,12 +3,14 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "cpu/host/numpy.h"
+#include "cpu/tiles/communities.h"
 #include "cpu/tiles/layout.h"
 #include "cpu/tiles/translate.h"
 
@@ -77,6 +79,23 @@ int64_t window_columns(const In<int32_t>& row_offsets, const In<int32_t>& column
                               num_columns);
 }
 
+nb::object community_order(const In<int32_t>& row_offsets, const In<int32_t>& columns) {
+  const int64_t num_rows = static_cast<int64_t>(row_offsets.shape(0)) - 1;
+  Buffer<int32_t> result;
+  {
+    nb::gil_scoped_release release;
+    bool fits = num_rows >= 0 && num_rows < INT32_MAX &&
+                static_cast<std::size_t>(row_offsets.data()[num_rows]) == columns.shape(0);
+    const int32_t* end = columns.data() + columns.shape(0);
+    fits = fits && std::all_of(columns.data(), end,
+                               [&](int32_t column) { return column >= 0 && column < num_rows; });
+    if (!fits) throw std::invalid_argument("order_by_communities: inconsistent arguments");
+    result =
+        order_by_communities(row_offsets.data(), columns.data(), static_cast<int32_t>(num_rows));
+  }
+  return nb::cast(to_numpy(std::move(result)));
+}
+
 template <class Index>
 void bind(nb::module_& m) {
   m.def("translate", &translate_graph<Index>, nb::arg("row_offsets").noconvert(),
@@ -95,6 +114,10 @@ void bind_tiles(nb::module_& m) {
         nb::arg("min_edges"),
         "Tiles of rows in this order: columns, masks, parts, slot offsets, the rest's offsets and "
         "columns, where each edge lies, entries, distinct columns of the windows.");
+  m.def("order_by_communities", &community_order, nb::arg("row_offsets").noconvert(),
+        nb::arg("columns").noconvert(),
+        "The rows of a square matrix by communities of communities, then by falling number of "
+        "edges; windows of 64 by falling number of edges.");
   m.def("count_window_columns", &window_columns, nb::arg("row_offsets").noconvert(),
         nb::arg("columns").noconvert(), nb::arg("order").noconvert(), nb::arg("num_columns"),
         "The distinct columns of each window of 64 rows of this order, summed.");

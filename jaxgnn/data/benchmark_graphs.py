@@ -12,6 +12,7 @@ from jaxgnn.data.generators import (
     chains,
     chung_lu,
     configuration,
+    molecules,
     power_law_weights,
     random_sizes,
     roads,
@@ -33,6 +34,8 @@ class BenchmarkShape:
         degree_shares: shares of the nodes with degree 1, 2 to 3, 4 to 7 and so on, in place of the
             fields on degrees and communities.
         roads: whether it is a network of roads, in place of the same fields.
+        molecules: number of graphs, of a set of molecules (the other fields have no meaning).
+        features, classes: of the set's nodes; 0 where nothing of ours needs them.
     """
 
     num_nodes: int
@@ -47,6 +50,9 @@ class BenchmarkShape:
     chains: int = 0
     degree_shares: tuple[float, ...] = ()
     roads: bool = False
+    molecules: int = 0
+    features: int = 0
+    classes: int = 0
 
 
 _SHAPES = {
@@ -55,16 +61,58 @@ _SHAPES = {
     "products": BenchmarkShape(2_449_029, 123_718_280, 0.55, 0.60, 350, 2000, 0.70),
     "arxiv": BenchmarkShape(169_343, 2_315_598, 0.65, 0.40, 2200, 400, 0.60),
     "amazon0601": BenchmarkShape(
-        403_394, 3_387_388, 0.55, 0.50, 1100, 20_000, 0.80, shuffle=False, undirected=False
+        403_394,
+        3_387_388,
+        0.55,
+        0.50,
+        1100,
+        20_000,
+        0.80,
+        shuffle=False,
+        undirected=False,
+        features=96,
+        classes=22,
     ),
-    "artist": BenchmarkShape(50_515, 1_638_396, 0.55, 0.70, 45, 100, 0.50),
-    "dd": BenchmarkShape(334_925, 1_686_092, chains=1178),
+    "artist": BenchmarkShape(
+        50_515, 1_638_396, 0.55, 0.70, 45, 100, 0.50, features=100, classes=12
+    ),
+    "dd": BenchmarkShape(334_925, 1_686_092, chains=1178, features=89, classes=2),
     "pokec": BenchmarkShape(
         1_632_803,
         44_603_928,
         degree_shares=(10.0, 12.3, 14.6, 16.7, 18.3, 16.2, 9.1, 2.4, 0.3),
     ),
     "europe_osm": BenchmarkShape(50_912_018, 108_109_320, shuffle=False, roads=True),
+    # The other sets of TC-GNN's Table 4. An odd number of edges is of a directed graph.
+    "citeseer": BenchmarkShape(3_327, 9_464, 0.55, 0.50, 35, 60, 0.80, features=3703, classes=6),
+    "cora": BenchmarkShape(2_708, 10_858, 0.55, 0.50, 42, 50, 0.80, features=1433, classes=7),
+    "pubmed": BenchmarkShape(19_717, 88_676, 0.55, 0.50, 38, 200, 0.70, features=500, classes=3),
+    "ppi": BenchmarkShape(
+        56_944, 818_716, 0.55, 0.70, 50, 24, 1.0, shuffle=False, features=50, classes=121
+    ),
+    "proteins_full": BenchmarkShape(43_471, 162_088, chains=1113, features=29, classes=2),
+    "ovcar_8h": BenchmarkShape(1_890_931, 3_946_402, molecules=40_516, features=66, classes=2),
+    "yeast": BenchmarkShape(1_714_644, 3_636_546, molecules=79_601, features=74, classes=2),
+    "yeast_h": BenchmarkShape(3_139_988, 6_487_230, molecules=79_601, features=75, classes=2),
+    "amazon0505": BenchmarkShape(
+        410_236,
+        4_878_875,
+        0.55,
+        0.50,
+        230,
+        20_000,
+        0.80,
+        shuffle=False,
+        undirected=False,
+        features=96,
+        classes=22,
+    ),
+    "com_amazon": BenchmarkShape(
+        334_863, 1_851_744, 0.55, 0.50, 100, 16_000, 0.80, features=96, classes=22
+    ),
+    "soc_blogcatalog": BenchmarkShape(
+        88_784, 2_093_195, 0.55, 0.70, 200, 39, 0.40, undirected=False, features=128, classes=39
+    ),
 }
 
 
@@ -105,6 +153,9 @@ def benchmark_communities(
         count = max(1, round(shape.chains * n / shape.num_nodes))
         sizes = random_sizes(n, count, rng, low=0.15, high=12)
         return chains(sizes, num_edges, seed=seed, num_threads=num_threads)
+    if shape.molecules:
+        count = max(1, round(shape.molecules * n / shape.num_nodes))
+        return molecules(random_sizes(n, count, rng, high=4), num_edges, seed=seed)
     if shape.roads or shape.degree_shares:
         one = np.zeros(n, np.int32)
         if shape.roads:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.optimize
+import scipy.sparse
 from jaxtyping import Float, Int
 
 from jaxgnn._core.arguments import as_integer
@@ -175,6 +176,58 @@ def chains(
         raise DataError(f"chain_sizes: expected at least one count of nodes, got {sizes!r:.80}")
     csr = _call("chains", _offsets(sizes), _edge_count(num_edges, True), _seed(seed), num_threads)
     return csr, np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
+
+
+def molecules(
+    molecule_sizes: Int[np.ndarray, " molecules"], num_edges: int, *, seed: int = 0
+) -> tuple[CSR, Int[np.ndarray, " num_nodes"]]:
+    """Many small graphs, each a tree with a few rings, like molecules.
+
+    A node is bound to one of the four before it, mostly to the last; rings close over the fifth or,
+    if these are all closed, the sixth before it. Undirected, and each graph is connected.
+
+    Args:
+        molecule_sizes: nodes of each.
+        num_edges: both directions count; what the trees leave is rings.
+        seed: of the random numbers.
+
+    Returns:
+        The graph and the molecule of each node, int32.
+
+    Raises:
+        DataError: an argument out of range, or fewer edges than trees or more than rings need.
+    """
+    sizes = np.asarray(molecule_sizes)
+    if sizes.ndim != 1 or not sizes.size or sizes.dtype.kind not in "iu" or (sizes < 0).any():
+        raise DataError(f"molecule_sizes: expected counts of nodes, got {sizes!r:.80}")
+    bonds = _edge_count(num_edges, True) // 2
+    offsets = _offsets(sizes)
+    n = int(offsets[-1])
+    before = np.arange(n) - np.repeat(offsets[:-1], sizes)  # nodes of the same molecule
+    rng = np.random.default_rng(_seed(seed))
+    back = 1 + np.searchsorted([0.7, 0.85, 0.95], rng.random(n), side="right")
+    bound = np.flatnonzero(before)
+    ends = [bound]
+    others = [bound - np.minimum(back, before)[bound]]
+    missing = bonds - bound.size
+    for distance in (5, 6):
+        closable = np.flatnonzero(before >= distance)
+        closed = rng.permutation(closable)[: max(missing, 0)]
+        ends.append(closed)
+        others.append(closed - distance)
+        missing -= closed.size
+    if missing:
+        most = 2 * (bonds - missing) if missing > 0 else 2 * bound.size
+        raise DataError(
+            f"num_edges: expected at {'most' if missing > 0 else 'least'} {most} of these "
+            f"molecules, got {num_edges}"
+        )
+    pair = np.concatenate(ends), np.concatenate(others)
+    rows, columns = np.concatenate(pair), np.concatenate(pair[::-1])
+    csr = scipy.sparse.csr_array((np.ones(rows.size, bool), (rows, columns)), shape=(n, n))
+    csr.sort_indices()
+    molecule = np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
+    return CSR(csr.indptr.astype(np.int64), csr.indices.astype(np.int32)), molecule
 
 
 def configuration(

@@ -531,9 +531,10 @@ class Graph:
         except for `transpose`.
 
         Args:
-            order: of the rows. `"numbered"`: as they are; `"groups"`: by label propagation, as in
-                `with_windows`; `"rcm"`: reverse Cuthill-McKee, of square graphs; `"auto"`: of these
-                the one with the most edges a column, for each direction.
+            order: of the rows. `"numbered"`: as they are; `"groups"`: by communities of
+                communities, as Louvain's method finds them, then by falling degree (of a
+                rectangular graph by the first column); `"rcm"`: reverse Cuthill-McKee, of square
+                graphs; `"auto"`: of these the one with the most edges a column, for each direction.
             min_edges: rows that must read a column, 1 to 64; by default 4.
 
         Raises:

@@ -23,7 +23,9 @@ def choose(
 
     def rows_in(name: str) -> Int[np.ndarray, " rows"]:
         if name == "groups":
-            return module.order_rows(row_offsets, columns, num_columns)
+            if square:
+                return module.order_by_communities(row_offsets, columns)
+            return module.order_rows(row_offsets, columns, num_columns)  # by their first columns
         if name == "rcm":
             return _reverse_cuthill_mckee(row_offsets, columns, symmetric)
         return np.arange(row_offsets.size - 1, dtype=np.int32)

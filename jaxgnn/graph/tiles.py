@@ -15,16 +15,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.core import Tracer
+from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
 from jaxgnn._core.arguments import as_integer
 from jaxgnn._core.device import device_array
 from jaxgnn._core.ffi import cpu_module
-from jaxgnn.graph import _csr, _tile_file
+from jaxgnn.graph import _csr, _tile_file, _tile_rule
 from jaxgnn.graph._graph import Graph
+from jaxgnn.graph._tile_rule import Estimate
 from jaxgnn.graph._tiles import Tiles
 
-__all__ = ["Tiles", "Translation", "load", "save", "translate"]
+__all__ = ["Estimate", "Tiles", "Translation", "estimate", "load", "save", "translate"]
 
 _MOST = 1024  # rows and columns of a block
 
@@ -180,6 +182,41 @@ def translate(
         num_blocks=int(parts.window_blocks.sum(dtype=np.int64)),
         num_blocks_before=int(parts.window_blocks_before.sum(dtype=np.int64)),
     )
+
+
+def estimate(
+    graph: Graph, width: int, dtype: DTypeLike = np.float32, *, transpose: bool = False
+) -> Estimate:
+    r"""What an unweighted `spmm` takes on an H200 by rows and over the graph's tiles.
+
+    With $n$ edges, of which $r$ are in no tile, $m$ entries and $s$ slots of sums, $b$ bytes of a
+    row in sectors of 32 and $k$ slices of 128 bytes,
+
+    $$t_\mathrm{rows} = n b \tau, \qquad
+      t_\mathrm{tiles} = m k \sigma + r b \tau + 2 \cdot 64 \cdot 4 \, s F / \beta + t_0.$$
+
+    The rates are to be calibrated; `docs/kernels/tiles.md` says what they are from. All of it is
+    known when a program is traced: this is how `impl=None` chooses on a GPU.
+
+    Args:
+        graph: a graph with tiles.
+        width: $F$, features of a row in all, heads included.
+        dtype: of the features.
+        transpose: of the product with the transpose.
+
+    Raises:
+        TypeError: `graph` is no `Graph`.
+        ValueError: the graph has no tiles, or `width` is below 1.
+    """
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph: expected a jaxgnn.Graph, got {type(graph).__name__}")
+    tiles = graph.transpose_tiles if transpose else graph.tiles
+    if tiles is None:
+        raise ValueError("graph: expected one with tiles, got none; see Graph.with_tiles")
+    features = as_integer(width)
+    if features is None or features < 1:
+        raise ValueError(f"width: expected an integer of at least 1, got {width!r}")
+    return _tile_rule.estimate(tiles, features, dtype)
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse.csgraph import connected_components
 
 from jaxgnn import data
 from jaxgnn.data import CSR, DataError, generators
@@ -232,6 +233,31 @@ def test_benchmark_graphs(name):
     assert intra_share(csr, communities) == pytest.approx(intra, abs=0.01)
 
 
+def test_benchmark_graphs_of_tc_gnn():
+    """Table 4: exact counts, at a small scale; small graphs are connected, and apart."""
+    shapes = {name: shape for name, shape in data.benchmark_shapes().items() if shape.features}
+    assert len(shapes) == 14 and all(shape.classes > 1 for shape in shapes.values())
+    for name, shape in shapes.items():
+        n = max(64, int(shape.num_nodes * 0.02))
+        csr, parts = data.benchmark_communities(name, 0.02)
+        assert csr.num_nodes == n, name
+        expected = min(int(shape.num_edges * 0.02), n * (n - 1) // 2)
+        assert csr.num_edges == (expected // 2 * 2 if shape.undirected else expected), name
+        assert_simple(csr, shape.undirected)
+        graphs = shape.molecules or shape.chains
+        if graphs:
+            assert parts[-1] + 1 == round(graphs * n / shape.num_nodes)
+            assert intra_share(csr, parts) == 1
+        if shape.molecules:
+            assert connected_components(csr.to_scipy())[0] == np.unique(parts).size
+            assert csr.degrees.max() < 12
+    pair = [data.molecules([3, 0, 9, 1, 9], 40, seed=seed)[0] for seed in (1, 1, 2)]
+    assert_simple(pair[0], True)
+    assert np.array_equal(pair[0].senders, pair[1].senders)
+    assert not np.array_equal(pair[0].senders, pair[2].senders)
+    assert data.molecules([7], 18)[0].num_edges == 18  # two rings over five nodes, one over six
+
+
 def test_benchmark_graph_is_two_arrays():
     row_offsets, senders = data.benchmark_graph("arxiv", 0.01, seed=3)
     assert row_offsets[-1] == senders.size == 23_154
@@ -279,6 +305,9 @@ def test_power_law_weights_reach_the_maximum():
         (lambda: data.chung_lu([1, 1, 1], 2, intra_share=1.5), "intra_share: expected 0 to 1"),
         (lambda: data.chung_lu([1], 2), "num_nodes: expected 2"),
         (lambda: data.chains([], 2), "chain_sizes: expected at least one"),
+        (lambda: data.molecules([-1], 2), "molecule_sizes: expected counts of nodes"),
+        (lambda: data.molecules([7], 10), "num_edges: expected at least 12 .* got 10"),
+        (lambda: data.molecules([7], 20), "num_edges: expected at most 18 .* got 20"),
         (lambda: data.benchmark_graph("ogbn"), "name: expected one of reddit, .* got 'ogbn'"),
         (lambda: data.benchmark_graph("reddit", 0), "scale: expected more than 0"),
     ],

@@ -7,7 +7,7 @@ $A$ and $A^T$ again. Derivatives of every order, forward and reverse, run on two
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from jaxtyping import Array, Float
 
@@ -26,12 +26,13 @@ class LinearMap(NamedTuple):
         transpose: sums over the receivers of each sender.
         divide: the end by whose number of edges to divide. If the sums run at that end they
             become means; if not, the operand is divided first (the adjoint of a mean).
-        tiles: unweighted sums run over the graph's tiles, those of the adjoint too.
+        engine: of unweighted sums, those of the adjoint too: `"tiles"`, if the graph has them, or
+            `None`, the faster one by estimate.
     """
 
     transpose: bool
     divide: End | None = None
-    tiles: bool = False
+    engine: Literal["rows", "tiles"] | None = "rows"
 
     def adjoint(self) -> LinearMap:
         return self._replace(transpose=not self.transpose)
@@ -48,9 +49,11 @@ def _aggregate(
     if linear_map.divide != at_rows:
         x = divide_by_degree(graph, linear_map.divide, x)
     reduce = "mean" if linear_map.divide == at_rows else "sum"
-    tiles = tiles_of(graph, transpose=linear_map.transpose) if linear_map.tiles else None
-    if tiles is not None and weights is None and by_tiles.serves(tiles, x):
-        return by_tiles.reduce_rows(rows, tiles, x, reduce)
+    if linear_map.engine != "rows" and weights is None:
+        tiles = tiles_of(graph, transpose=linear_map.transpose)
+        if tiles is not None and by_tiles.serves(tiles, x):
+            always = linear_map.engine == "tiles"
+            return by_tiles.reduce_rows(rows, tiles, x, reduce, always=always)
     return reduce_rows(rows, x, in_row_order(rows, weights), reduce)
 
 

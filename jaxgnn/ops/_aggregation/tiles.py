@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from jaxgnn._core import ffi
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.folding import foldable
+from jaxgnn.graph._tile_rule import estimate
 from jaxgnn.graph._tiles import ROWS, Tiles
 from jaxgnn.ops._aggregation import kernels
 from jaxgnn.ops._core import padding
@@ -27,12 +28,17 @@ def serves(tiles: Tiles | None, x: Float[Array, "columns heads width"]) -> bool:
 
 
 def reduce_rows(
-    rows: Rows, tiles: Tiles, x: Float[Array, "columns heads width"], reduce: str
+    rows: Rows,
+    tiles: Tiles,
+    x: Float[Array, "columns heads width"],
+    reduce: str,
+    *,
+    always: bool,
 ) -> Float[Array, "rows heads width"]:
     r"""$y_{ihd} = \mathrm{reduce}_e \, x_{c(e)hd}$, a sum or a mean, where `serves` holds.
 
     A mask has a bit for each edge, so there are no weights. Where a GPU has no kernel for it, and
-    on a CPU, it runs by rows.
+    on a CPU, it runs by rows; unless `always`, also where they are faster by estimate.
     """
 
     def by_rows(operands: Any, x: Array) -> Array:
@@ -73,7 +79,10 @@ def reduce_rows(
 
     def choose(operands: Any, features: list[Array], _: list[Array]) -> Array:
         (x,) = features
-        if np.prod(x.shape[1:]) * x.dtype.itemsize > _MOST_ROW_BYTES - _VECTOR_BYTES:
+        width = math.prod(x.shape[1:])
+        if width * x.dtype.itemsize > _MOST_ROW_BYTES - _VECTOR_BYTES:
+            return by_rows(operands, x)
+        if not always and estimate(tiles, width, x.dtype).engine == "rows":
             return by_rows(operands, x)
         return dispatch((_TARGET,), by_tiles, by_rows, operands, x, platforms=("cuda",))
 
