@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from jaxgnn import algebra, config, metrics
-from jaxgnn._core.platform import BuildInfo, build_info
+from jaxgnn._core.platform import BuildInfo, build_info, include_dir
 from jaxgnn.graph import Blocks, Graph, GraphBatch, batch, tiles, transform
 from jaxgnn.ops import (
     CBSR,
@@ -65,6 +65,7 @@ __all__ = [
     "gatv2_attention",
     "gaussian_spmm",
     "importance_weights",
+    "include_dir",
     "knn_graph",
     "maxk",
     "maxk_spmm",
