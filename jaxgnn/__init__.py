@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxgnn import algebra, config, metrics
 from jaxgnn._core.platform import BuildInfo, build_info, include_dir
+from jaxgnn._core.version import VERSION
 from jaxgnn.graph import Blocks, Graph, GraphBatch, batch, tiles, transform
 from jaxgnn.ops import (
     CBSR,
@@ -42,7 +43,7 @@ from jaxgnn.ops import (
 if TYPE_CHECKING:
     from jaxgnn import data, export, nn, train
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "CBSR",
