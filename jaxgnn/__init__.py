@@ -11,7 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from jaxgnn import algebra, config, metrics
-from jaxgnn._core.platform import BuildInfo, build_info
+from jaxgnn._core.platform import BuildInfo, build_info, include_dir
+from jaxgnn._core.version import VERSION
 from jaxgnn.graph import Blocks, Graph, GraphBatch, batch, tiles, transform
 from jaxgnn.ops import (
     CBSR,
@@ -42,7 +43,7 @@ from jaxgnn.ops import (
 if TYPE_CHECKING:
     from jaxgnn import data, export, nn, train
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "CBSR",
@@ -65,6 +66,7 @@ __all__ = [
     "gatv2_attention",
     "gaussian_spmm",
     "importance_weights",
+    "include_dir",
     "knn_graph",
     "maxk",
     "maxk_spmm",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -13,11 +14,41 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
+from jaxgnn._core.version import VERSION
+
+
+def _import(platform: str) -> ModuleType:
+    """A platform's compiled module: this package's own, else that of the wheel with CUDA's.
+
+    Raises:
+        ImportError: there is none, it does not load, or it is of another version.
+    """
+    own = f"jaxgnn._{platform}"
+    try:
+        return importlib.import_module(own)
+    except ModuleNotFoundError as error:
+        if platform != "cuda" or error.name != own:
+            raise
+    # As JAX's plugins, beside the package and of its version.
+    try:
+        plugin = importlib.import_module(_PLUGIN)
+    except ModuleNotFoundError as error:
+        if error.name != _PLUGIN:
+            raise
+        raise ImportError(f"No module named {own!r} or {_PLUGIN!r}") from None
+    if plugin.__version__ != VERSION:
+        name = _PLUGIN.replace("_", "-")
+        problem = f"{name}: expected version {VERSION}, as jaxgnn, got {plugin.__version__}"
+        advice = f"pip install {name}=={VERSION}"
+        warnings.warn(f"{problem}; GPUs run the JAX reference: {advice}", RuntimeWarning, 2)
+        raise ImportError(f"{problem}: {advice}")
+    return importlib.import_module(f"{_PLUGIN}._{platform}")
+
 
 def _load(platform: str) -> tuple[ModuleType | None, str | None]:
     """Imports a platform's compiled module and registers its targets, or says why it is missing."""
     try:
-        module = importlib.import_module(f"jaxgnn._{platform}")
+        module = _import(platform)
     except ImportError as error:
         return None, str(error)
     for target, handler in module.registrations().items():
@@ -26,6 +57,7 @@ def _load(platform: str) -> tuple[ModuleType | None, str | None]:
     return module, None
 
 
+_PLUGIN = "jaxgnn_cuda13"
 _XLA_NAMES = {"cpu": "cpu", "cuda": "CUDA"}
 # By the platform's name in lowering.
 targets: dict[str, set[str]] = {platform: set() for platform in _XLA_NAMES}

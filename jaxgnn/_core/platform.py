@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -51,6 +52,22 @@ def build_info() -> BuildInfo:
         jax=jax.__version__,
         jaxlib=importlib.metadata.version("jaxlib"),
     )
+
+
+def include_dir() -> str:
+    """The directory with the C++ headers that an operation outside of jaxgnn may include.
+
+    `common/rows.h`, `ffi/check.h`, `cpu/core/parallel.h` and `cuda/core/rows.cuh`, with what they
+    include; XLA's headers are in `jax.ffi.include_dir()`.
+
+    Raises:
+        RuntimeError: this installation has none.
+    """
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "include", package.parent):  # a wheel's, or a checkout
+        if (folder / "common" / "rows.h").is_file():
+            return str(folder)
+    raise RuntimeError(f"include_dir: expected headers in {package / 'include'}, got none")
 
 
 @functools.cache

@@ -31,9 +31,13 @@ def test_five_minutes():
     np.testing.assert_allclose(names["probabilities"].sum(axis=1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("page", ["coming-from.md", "pitfalls.md"])
+@pytest.mark.parametrize("page", ["coming-from.md", "pitfalls.md", "faq.md"])
 def test_the_page_runs(page):
     assert "graph" in run(page)
+
+
+def test_two_node_types():
+    assert run("two-node-types.md")["accuracy"] > 0.9
 
 
 def test_names_of_the_tables_exist():

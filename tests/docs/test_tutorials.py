@@ -1,0 +1,28 @@
+"""The tutorials run as they stand, in a directory of their own."""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.support.paths import ROOT
+
+
+def run(page: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    text = (ROOT / "docs" / "tutorials" / page).read_text(encoding="utf-8")
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
+        exec(compile(block, page, "exec"), names)
+    return names
+
+
+@pytest.mark.system
+def test_own_table(tmp_path, monkeypatch):
+    pytest.importorskip("flatbuffers")
+    monkeypatch.chdir(tmp_path)
+    assert run("own-table.md")["right"] > 0.8
+
+
+@pytest.mark.system
+def test_point_cloud():
+    assert run("point-cloud.md")["accuracy"] > 0.9
