@@ -1,5 +1,6 @@
 """Flax NNX modules: graph convolutions and models of them."""
 
+from jaxgnn.nn.attention_readout import AttentionReadout
 from jaxgnn.nn.conv import (
     APPNP,
     AGNNConv,
@@ -45,6 +46,7 @@ __all__ = [
     "MLP",
     "MODELS",
     "AGNNConv",
+    "AttentionReadout",
     "AttentionWeights",
     "DotDecoder",
     "DynamicEdgeConv",

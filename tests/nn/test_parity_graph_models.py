@@ -1,4 +1,4 @@
-"""GINEConv, APPNP and GraphNorm against PyG, on graphs with self-loops and isolated nodes."""
+"""GINEConv, APPNP, norms and readouts against PyG, with self-loops and isolated nodes."""
 
 import functools
 
@@ -13,8 +13,8 @@ pyg = pytest.importorskip("torch_geometric")
 
 from torch_geometric.nn import MLP as TorchMLP  # noqa: E402
 
-from jaxgnn import Graph, batch  # noqa: E402
-from jaxgnn.nn import APPNP, MLP, GINEConv, GraphNorm  # noqa: E402
+from jaxgnn import Graph, batch, readout  # noqa: E402
+from jaxgnn.nn import APPNP, MLP, AttentionReadout, GINEConv, GraphNorm  # noqa: E402
 from tests.support.pyg_parity import Edges, assert_parity, empty, error  # noqa: E402
 
 
@@ -114,3 +114,45 @@ def test_refusals():
         GINEConv(jax.nn.relu)(graph, jnp.ones((36, 6)), jnp.ones((graph.num_edges, 5)))
     with pytest.raises(ValueError, match=r"x: expected the shape \(36, 4\), got \(36, 6\)"):
         GraphNorm(4)(jnp.ones((36, 6)))
+
+
+@pytest.mark.parametrize("gates", [1, 4])
+def test_attention_readout(gates):
+    rng = np.random.default_rng(1)
+    graphs = [Graph.from_edges([], [], num_nodes=n) for n in (4, 0, 1, 7)]
+    union = batch.pad(batch.disjoint_union(graphs), num_nodes=16, num_graphs=6)
+    x = rng.normal(size=(16, 5)).astype(np.float32)
+    kernels = [rng.normal(size=(5, n)).astype(np.float32) for n in (gates, 4)]
+    cotangent = rng.normal(size=(4, 4)).astype(np.float32)
+
+    @jax.jit
+    def ours(x, kernels):
+        module = AttentionReadout(lambda x: x @ kernels[0], lambda x: x @ kernels[1])
+        return module(union.membership, x)[:4]
+
+    value, vjp = jax.vjp(ours, x, kernels)
+    gradients = vjp(jnp.asarray(cotangent))
+    theirs = [torch.from_numpy(a).requires_grad_() for a in (x[:12], *kernels)]
+    reference = pyg.nn.aggr.AttentionalAggregation(lambda x: x @ theirs[1], lambda x: x @ theirs[2])
+    index = torch.from_numpy(np.repeat(np.arange(4), [4, 0, 1, 7]))
+    expected = reference(theirs[0], index, dim_size=4)
+    expected.backward(torch.from_numpy(cotangent))
+    assert error(value, expected.detach()) < 1e-5
+    found = gradients[0][:12], *gradients[1]
+    for mine, given in zip(found, theirs, strict=True):
+        assert error(mine, given.grad) < 1e-5
+    assert not np.asarray(gradients[0][12:]).any()
+    smallest = readout(union.membership, jnp.asarray(x), "min")[:4]
+    # PyG's minimum of no nodes is 0 as well.
+    expected = pyg.nn.aggr.MinAggregation()(theirs[0].detach(), index, dim_size=4)
+    assert error(smallest, expected) == 0
+
+
+def test_what_an_attention_readout_refuses():
+    membership = batch.disjoint_union([Graph.from_edges([], [], num_nodes=3)]).membership
+    with pytest.raises(TypeError, match="gate: expected a module or a function, got NoneType"):
+        AttentionReadout(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"x: expected the shape \(3, features\), got \(2, 5\)"):
+        AttentionReadout(lambda x: x)(membership, jnp.ones((2, 5)))
+    with pytest.raises(ValueError, match=r"gate: expected an output of the shape \(3, 1\)"):
+        AttentionReadout(lambda x: x[:, :2])(membership, jnp.ones((3, 5)))
