@@ -1,6 +1,7 @@
 """Flax NNX modules: graph convolutions and models of them."""
 
 from jaxgnn.nn.attention_readout import AttentionReadout
+from jaxgnn.nn.batch_norm import BatchNorm
 from jaxgnn.nn.conv import (
     APPNP,
     AGNNConv,
@@ -48,6 +49,7 @@ __all__ = [
     "AGNNConv",
     "AttentionReadout",
     "AttentionWeights",
+    "BatchNorm",
     "DotDecoder",
     "DynamicEdgeConv",
     "EdgeConv",

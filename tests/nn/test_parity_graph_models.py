@@ -14,7 +14,7 @@ pyg = pytest.importorskip("torch_geometric")
 from torch_geometric.nn import MLP as TorchMLP  # noqa: E402
 
 from jaxgnn import Graph, batch, readout  # noqa: E402
-from jaxgnn.nn import APPNP, MLP, AttentionReadout, GINEConv, GraphNorm  # noqa: E402
+from jaxgnn.nn import APPNP, GIN, MLP, AttentionReadout, BatchNorm, GINEConv, GraphNorm  # noqa: E402
 from tests.support.pyg_parity import Edges, assert_parity, empty, error  # noqa: E402
 
 
@@ -156,3 +156,51 @@ def test_what_an_attention_readout_refuses():
         AttentionReadout(lambda x: x)(membership, jnp.ones((2, 5)))
     with pytest.raises(ValueError, match=r"gate: expected an output of the shape \(3, 1\)"):
         AttentionReadout(lambda x: x[:, :2])(membership, jnp.ones((3, 5)))
+
+
+def test_batch_norm_of_the_rows_that_count():
+    rng = np.random.default_rng(2)
+    x = rng.normal(50, 2, (9, 5)).astype(np.float32)
+    mask = np.arange(9) < 6
+    module, reference = BatchNorm(5), torch.nn.BatchNorm1d(5, momentum=0.1)
+    cotangent = rng.normal(size=(9, 5)).astype(np.float32)
+
+    definition, state = nnx.split(module)
+
+    @jax.jit
+    def ours(state, x, mask):
+        def apply(x):
+            module = nnx.merge(definition, state, copy=True)
+            return module(x, mask=mask)[:6], nnx.state(module)
+
+        _, vjp, state = jax.vjp(apply, x, has_aux=True)
+        return vjp(cotangent[:6])[0], state
+
+    gradient, state = ours(state, x, mask)
+    given = torch.from_numpy(x[:6]).requires_grad_()
+    reference(given).backward(torch.from_numpy(cotangent[:6]))
+    assert error(gradient[:6], given.grad) < 1e-4 and not np.asarray(gradient[6:]).any()
+    assert error(state["mean"][...], reference.running_mean) < 1e-5
+    np.testing.assert_allclose(state["var"][...], 0.9 + 0.1 * x[:6].var(axis=0), rtol=1e-5)
+    gradient, unchanged = ours(state, x, np.zeros(9, bool))
+    assert np.isfinite(gradient).all()
+    jax.tree.map(np.testing.assert_array_equal, unchanged, state)
+    with pytest.raises(ValueError, match=r"mask: expected the shape \(9,\), got \(3,\)"):
+        module(jnp.asarray(x), mask=jnp.ones(3, bool))
+
+
+def test_a_model_leaves_padding_out_of_its_statistics():
+    rng = np.random.default_rng(4)
+    graphs = [Graph.from_edges(*rng.integers(0, n, (2, 2 * n)), num_nodes=n) for n in (4, 1, 6)]
+    rows = [rng.normal(size=(n, 3)).astype(np.float32) for n in (4, 1, 6)]
+    union = batch.disjoint_union(graphs)
+    padded = batch.pad(union, num_nodes=32, num_edges=40, num_graphs=5)
+    apply = nnx.jit(lambda model, graph, x: model(graph, x))
+    models = [GIN(3, 8, 2, num_layers=2, norm="batch", rngs=nnx.Rngs(0)) for _ in range(2)]
+    x = [batch.union_node_data(b, rows, fill_value=9.0) for b in (union, padded)]
+    expected = apply(models[0], union.graph, x[0])
+    found = apply(models[1], padded, x[1])
+    np.testing.assert_allclose(found[:11], expected, rtol=1e-4, atol=1e-5)
+    states = [jax.tree.leaves(nnx.state(model, nnx.BatchStat)) for model in models]
+    for mine, given in zip(*states, strict=True):
+        np.testing.assert_allclose(mine, given, rtol=1e-4, atol=1e-6)
