@@ -347,23 +347,36 @@ def _assemble(
     csr = _csr.build(senders, receivers, **counts)
     permutation = csr.edge_permutation
     assert permutation is not None
+    permutation = np.where(permutation < real[2], permutation, -1).astype(permutation.dtype)
+    # How many edges are real is no static count: batches of one shape share a program.
+    csr = csr._replace(edge_permutation=permutation, num_input_edges=None)
+    return _of_csr(
+        csr, graph_sizes=graph_sizes, sender_sizes=None if square else sender_sizes, real=real
+    )
+
+
+def _of_csr(
+    csr: _csr.HostCSR,
+    *,
+    graph_sizes: np.ndarray,
+    sender_sizes: np.ndarray | None,
+    real: tuple[int, ...],
+) -> GraphBatch:
+    """Batch of host arrays, on the device; without `sender_sizes` the graphs are square."""
     real_senders, real_receivers, real_edges, real_graphs = real
-    permutation = np.where(permutation < real_edges, permutation, -1).astype(permutation.dtype)
-    membership = _membership(graph_sizes, num_receivers)
+    membership = _membership(graph_sizes, csr.num_receivers)
 
     def mask(count: int, size: int) -> Bool[Array, " size"]:
         return device_array(np.arange(size) < count)
 
-    node_mask = mask(real_receivers, num_receivers)
+    node_mask = mask(real_receivers, csr.num_receivers)
+    square = sender_sizes is None
     return GraphBatch(
-        # How many edges are real is no static count: batches of one shape share a program.
-        graph=Graph._from_host(
-            csr._replace(edge_permutation=permutation, num_input_edges=None).pad_chunks()
-        ),
+        graph=Graph._from_host(csr.pad_chunks()),
         membership=membership,
-        sender_membership=membership if square else _membership(sender_sizes, num_senders),
+        sender_membership=membership if square else _membership(sender_sizes, csr.num_senders),
         node_mask=node_mask,
-        sender_mask=node_mask if square else mask(real_senders, num_senders),
+        sender_mask=node_mask if square else mask(real_senders, csr.num_senders),
         edge_mask=mask(real_edges, csr.num_edges),
         graph_mask=mask(real_graphs, len(graph_sizes)),
         num_graphs=len(graph_sizes),

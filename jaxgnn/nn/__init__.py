@@ -1,5 +1,7 @@
 """Flax NNX modules: graph convolutions and models of them."""
 
+from jaxgnn.nn.attention_readout import AttentionReadout
+from jaxgnn.nn.batch_norm import BatchNorm
 from jaxgnn.nn.conv import (
     APPNP,
     AGNNConv,
@@ -45,7 +47,9 @@ __all__ = [
     "MLP",
     "MODELS",
     "AGNNConv",
+    "AttentionReadout",
     "AttentionWeights",
+    "BatchNorm",
     "DotDecoder",
     "DynamicEdgeConv",
     "EdgeConv",

@@ -7,8 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
-from jaxtyping import Array, Bool
+from jaxtyping import Array
 
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.linear_call import linear_call
@@ -72,11 +71,3 @@ def _both_ends(graph: Graph, x: Features) -> tuple[Features, Features]:
         return jax.lax.dynamic_update_slice_in_dim(senders, first, 0, axis=0)
 
     return linear_call(split, add, None, x, (x, x[:count]))
-
-
-def normalize(norm: nnx.Module, x: Array, mask: Bool[Array, " places"] | None) -> Array:
-    """The normalization, over the nodes without blocks' padding."""
-    if mask is None or not isinstance(norm, nnx.BatchNorm):
-        return norm(x)  # type: ignore[operator]
-    mask = mask[: x.shape[0]]
-    return norm(x, mask=mask.reshape(-1, *[1] * (x.ndim - 1)))

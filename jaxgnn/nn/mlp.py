@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core import checks
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
+from jaxgnn.nn.batch_norm import BatchNorm
 from jaxgnn.nn.maxk import check_activation
 
 Norm = Literal["batch", "layer"]
@@ -81,17 +82,24 @@ class MLP(nnx.Module):
         )
         self.dropout = dropout_module(dropout, "dropout", rngs)
 
-    def __call__(self, x: Float[Array, "*rows in_features"]) -> Float[Array, "*rows out_features"]:
-        """Applies the perceptron to the last axis."""
-        return self.after_first(self.linears[0](x))
+    def __call__(
+        self, x: Float[Array, "*rows in_features"], mask: Bool[Array, " rows"] | None = None
+    ) -> Float[Array, "*rows out_features"]:
+        """Applies the perceptron to the last axis.
+
+        Args:
+            x: the rows.
+            mask: those that are no padding, for batch normalization; all if not given.
+        """
+        return self.after_first(self.linears[0](x), mask)
 
     def after_first(
-        self, x: Float[Array, "*rows hidden_features"]
+        self, x: Float[Array, "*rows hidden_features"], mask: Bool[Array, " rows"] | None = None
     ) -> Float[Array, "*rows out_features"]:
         """What follows the first linear layer (with its bias)."""
         for i, layer in enumerate(self.linears[1:]):
             if self.norms is not None:
-                x = self.norms[i](x)
+                x = normalize(self.norms[i], x, mask)
             x = layer(self.dropout(self.activation(x)))
         return x
 
@@ -112,15 +120,16 @@ def norm_layers(
     checks.choice(norm, "norm", (None, "batch", "layer"))
     if norm is None:
         return None
-    make = nnx.LayerNorm
-    options = {
-        "epsilon": 1e-5,
-        # E[x^2] - E[x]^2 cancels where a feature's mean is large beside its deviation.
-        "use_fast_variance": False,
-        "dtype": dtype,
-        "param_dtype": param_dtype,
-        "rngs": rngs,
-    }
+    types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
     if norm == "batch":
-        make, options["momentum"] = nnx.BatchNorm, 0.9
-    return nnx.List(make(width, **options) for width in widths)
+        return nnx.List(BatchNorm(width, **types) for width in widths)
+    # E[x^2] - E[x]^2 cancels where a feature's mean is large beside its deviation.
+    options = {"epsilon": 1e-5, "use_fast_variance": False, **types}
+    return nnx.List(nnx.LayerNorm(width, **options) for width in widths)
+
+
+def normalize(norm: nnx.Module, x: Array, mask: Bool[Array, " rows"] | None) -> Array:
+    """The normalization, over the rows without padding, which are the first of the mask."""
+    if mask is None or not isinstance(norm, BatchNorm):
+        return norm(x)  # type: ignore[operator]
+    return norm(x, mask=mask[: x.shape[0]])

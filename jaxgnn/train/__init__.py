@@ -5,6 +5,7 @@ from jaxgnn.train.comparison import ComparedRuns, Comparison, compare
 from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.description import DatasetDescription
 from jaxgnn.train.evaluation import InferenceSample, evaluate, sampled_logits
+from jaxgnn.train.graph_loader import GraphLoader, GraphMinibatch, GraphSource
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.layerwise import layerwise_inference
 from jaxgnn.train.links import LinkData
@@ -32,6 +33,9 @@ __all__ = [
     "ConfigError",
     "DatasetDescription",
     "DivergenceError",
+    "GraphLoader",
+    "GraphMinibatch",
+    "GraphSource",
     "HostFeatures",
     "InferenceSample",
     "LinkData",

@@ -1,4 +1,4 @@
-"""GINEConv, APPNP and GraphNorm against PyG, on graphs with self-loops and isolated nodes."""
+"""GINEConv, APPNP, norms and readouts against PyG, with self-loops and isolated nodes."""
 
 import functools
 
@@ -13,8 +13,8 @@ pyg = pytest.importorskip("torch_geometric")
 
 from torch_geometric.nn import MLP as TorchMLP  # noqa: E402
 
-from jaxgnn import Graph, batch  # noqa: E402
-from jaxgnn.nn import APPNP, MLP, GINEConv, GraphNorm  # noqa: E402
+from jaxgnn import Graph, batch, readout  # noqa: E402
+from jaxgnn.nn import APPNP, GIN, MLP, AttentionReadout, BatchNorm, GINEConv, GraphNorm  # noqa: E402
 from tests.support.pyg_parity import Edges, assert_parity, empty, error  # noqa: E402
 
 
@@ -114,3 +114,93 @@ def test_refusals():
         GINEConv(jax.nn.relu)(graph, jnp.ones((36, 6)), jnp.ones((graph.num_edges, 5)))
     with pytest.raises(ValueError, match=r"x: expected the shape \(36, 4\), got \(36, 6\)"):
         GraphNorm(4)(jnp.ones((36, 6)))
+
+
+@pytest.mark.parametrize("gates", [1, 4])
+def test_attention_readout(gates):
+    rng = np.random.default_rng(1)
+    graphs = [Graph.from_edges([], [], num_nodes=n) for n in (4, 0, 1, 7)]
+    union = batch.pad(batch.disjoint_union(graphs), num_nodes=16, num_graphs=6)
+    x = rng.normal(size=(16, 5)).astype(np.float32)
+    kernels = [rng.normal(size=(5, n)).astype(np.float32) for n in (gates, 4)]
+    cotangent = rng.normal(size=(4, 4)).astype(np.float32)
+
+    @jax.jit
+    def ours(x, kernels):
+        module = AttentionReadout(lambda x: x @ kernels[0], lambda x: x @ kernels[1])
+        return module(union.membership, x)[:4]
+
+    value, vjp = jax.vjp(ours, x, kernels)
+    gradients = vjp(jnp.asarray(cotangent))
+    theirs = [torch.from_numpy(a).requires_grad_() for a in (x[:12], *kernels)]
+    reference = pyg.nn.aggr.AttentionalAggregation(lambda x: x @ theirs[1], lambda x: x @ theirs[2])
+    index = torch.from_numpy(np.repeat(np.arange(4), [4, 0, 1, 7]))
+    expected = reference(theirs[0], index, dim_size=4)
+    expected.backward(torch.from_numpy(cotangent))
+    assert error(value, expected.detach()) < 1e-5
+    found = gradients[0][:12], *gradients[1]
+    for mine, given in zip(found, theirs, strict=True):
+        assert error(mine, given.grad) < 1e-5
+    assert not np.asarray(gradients[0][12:]).any()
+    smallest = readout(union.membership, jnp.asarray(x), "min")[:4]
+    # PyG's minimum of no nodes is 0 as well.
+    expected = pyg.nn.aggr.MinAggregation()(theirs[0].detach(), index, dim_size=4)
+    assert error(smallest, expected) == 0
+
+
+def test_what_an_attention_readout_refuses():
+    membership = batch.disjoint_union([Graph.from_edges([], [], num_nodes=3)]).membership
+    with pytest.raises(TypeError, match="gate: expected a module or a function, got NoneType"):
+        AttentionReadout(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"x: expected the shape \(3, features\), got \(2, 5\)"):
+        AttentionReadout(lambda x: x)(membership, jnp.ones((2, 5)))
+    with pytest.raises(ValueError, match=r"gate: expected an output of the shape \(3, 1\)"):
+        AttentionReadout(lambda x: x[:, :2])(membership, jnp.ones((3, 5)))
+
+
+def test_batch_norm_of_the_rows_that_count():
+    rng = np.random.default_rng(2)
+    x = rng.normal(50, 2, (9, 5)).astype(np.float32)
+    mask = np.arange(9) < 6
+    module, reference = BatchNorm(5), torch.nn.BatchNorm1d(5, momentum=0.1)
+    cotangent = rng.normal(size=(9, 5)).astype(np.float32)
+
+    definition, state = nnx.split(module)
+
+    @jax.jit
+    def ours(state, x, mask):
+        def apply(x):
+            module = nnx.merge(definition, state, copy=True)
+            return module(x, mask=mask)[:6], nnx.state(module)
+
+        _, vjp, state = jax.vjp(apply, x, has_aux=True)
+        return vjp(cotangent[:6])[0], state
+
+    gradient, state = ours(state, x, mask)
+    given = torch.from_numpy(x[:6]).requires_grad_()
+    reference(given).backward(torch.from_numpy(cotangent[:6]))
+    assert error(gradient[:6], given.grad) < 1e-4 and not np.asarray(gradient[6:]).any()
+    assert error(state["mean"][...], reference.running_mean) < 1e-5
+    np.testing.assert_allclose(state["var"][...], 0.9 + 0.1 * x[:6].var(axis=0), rtol=1e-5)
+    gradient, unchanged = ours(state, x, np.zeros(9, bool))
+    assert np.isfinite(gradient).all()
+    jax.tree.map(np.testing.assert_array_equal, unchanged, state)
+    with pytest.raises(ValueError, match=r"mask: expected the shape \(9,\), got \(3,\)"):
+        module(jnp.asarray(x), mask=jnp.ones(3, bool))
+
+
+def test_a_model_leaves_padding_out_of_its_statistics():
+    rng = np.random.default_rng(4)
+    graphs = [Graph.from_edges(*rng.integers(0, n, (2, 2 * n)), num_nodes=n) for n in (4, 1, 6)]
+    rows = [rng.normal(size=(n, 3)).astype(np.float32) for n in (4, 1, 6)]
+    union = batch.disjoint_union(graphs)
+    padded = batch.pad(union, num_nodes=32, num_edges=40, num_graphs=5)
+    apply = nnx.jit(lambda model, graph, x: model(graph, x))
+    models = [GIN(3, 8, 2, num_layers=2, norm="batch", rngs=nnx.Rngs(0)) for _ in range(2)]
+    x = [batch.union_node_data(b, rows, fill_value=9.0) for b in (union, padded)]
+    expected = apply(models[0], union.graph, x[0])
+    found = apply(models[1], padded, x[1])
+    np.testing.assert_allclose(found[:11], expected, rtol=1e-4, atol=1e-5)
+    states = [jax.tree.leaves(nnx.state(model, nnx.BatchStat)) for model in models]
+    for mine, given in zip(*states, strict=True):
+        np.testing.assert_allclose(mine, given, rtol=1e-4, atol=1e-6)

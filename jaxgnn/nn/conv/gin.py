@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
@@ -55,6 +55,7 @@ class GINConv(nnx.Module):
     accepts_pair = True
     accepts_sparse = True
     accepts_node_rows = True
+    accepts_node_mask = True
 
     def __init__(
         self,
@@ -88,6 +89,7 @@ class GINConv(nnx.Module):
         sample_rate: float | None = None,
         strategy: Strategy | None = None,
         key: Array | None = None,
+        node_mask: Bool[Array, " num_receivers"] | None = None,
     ) -> Float[Array, "num_receivers *batch out_features"]:
         """Convolves the features of the nodes.
 
@@ -100,6 +102,7 @@ class GINConv(nnx.Module):
                 (`Graph.sort_edge_data`); 1 if not given.
             sample_size, sample_rate, strategy: in place of the module's.
             key: of the sample, in place of the one that `rngs` draws.
+            node_mask: the receivers that are no padding, for batch normalization in an `MLP`.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -126,7 +129,7 @@ class GINConv(nnx.Module):
             rows,
             transform_first=self.transform_first,
         )
-        return self.nn.after_first(hidden)
+        return self.nn.after_first(hidden, node_mask)
 
     def _aggregate(
         self,

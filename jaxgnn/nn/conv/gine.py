@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxgnn import algebra
 from jaxgnn._core import checks
@@ -81,12 +81,16 @@ class GINEConv(nnx.Module):
             self.linear = nnx.data(projection)
         self.in_features, self.edge_dim, self.dtype = in_features, edge_dim, dtype
 
+    accepts_node_mask = True
+
     @_inputs.named_arguments
     def __call__(
         self,
         graph: Graph,
         x: Float[Array, "num_nodes in_features"] | tuple[Array, Array | None],
         edge_attr: Float[Array, "num_edges edge_features"],
+        *,
+        node_mask: Bool[Array, " num_receivers"] | None = None,
     ) -> Float[Array, "num_receivers out_features"]:
         """Convolves the features of the nodes.
 
@@ -96,6 +100,7 @@ class GINEConv(nnx.Module):
                 of the same width (`None`: the sum over the edges alone).
             edge_attr: features of the edges, in the graph's edge order, not the user's
                 (`Graph.sort_edge_data`).
+            node_mask: the receivers that are no padding, for batch normalization in an `MLP`.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -125,4 +130,4 @@ class GINEConv(nnx.Module):
         if pair[1] is not None:
             factor = jnp.asarray(1 + jnp.asarray(self.eps), total.dtype)
             total = total + factor * dense(pair[1]).astype(total.dtype)
-        return self.nn(total)
+        return self.nn(total, node_mask) if isinstance(self.nn, MLP) else self.nn(total)

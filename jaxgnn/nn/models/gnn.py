@@ -16,15 +16,16 @@ from jaxtyping import Array, Bool, Float
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Blocks, Graph, NodeRows
+from jaxgnn.graph.batch import GraphBatch
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._activation import activate
-from jaxgnn.nn._blocks import convolve, layer_graphs, normalize
+from jaxgnn.nn._blocks import convolve, layer_graphs
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._features import Features, dense, first_rows, map_values
 from jaxgnn.nn._linear import count, linear, promote, width
 from jaxgnn.nn._sampling import SampleSize, Strategy, calls_of_layers, of_layers
 from jaxgnn.nn.maxk import MaxK, check_activation
-from jaxgnn.nn.mlp import Activation, Norm, norm_layers
+from jaxgnn.nn.mlp import Activation, Norm, norm_layers, normalize
 from jaxgnn.ops import CBSR
 
 Jumping = Literal["last", "cat", "max"]
@@ -182,7 +183,7 @@ class GNN(nnx.Module):
     @_inputs.named_arguments
     def __call__(
         self,
-        graph: Graph | Blocks,
+        graph: Graph | Blocks | GraphBatch,
         x: Float[Array, "num_nodes *batch in_features"] | CBSR | NodeRows,
         weights: Float[Array, " num_edges"] | None = None,
         *,
@@ -191,10 +192,11 @@ class GNN(nnx.Module):
         strategy: Strategy | None = None,
         key: Array | None = None,
     ) -> Float[Array, "num_nodes *batch out_features"]:
-        """The outputs of a square graph's nodes, or of the seeds of sampled blocks.
+        """The outputs of a square graph's or a batch's nodes, or of the seeds of sampled blocks.
 
         Args:
-            graph: a square graph, or `Blocks` of as many hops as there are layers.
+            graph: a square graph, or `Blocks` of as many hops as there are layers; or a batch of
+                square graphs, whose padding batch normalization leaves out.
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them; of blocks
                 `blocks.take(features)`, or `blocks.rows(features)`.
             weights: of the edges, in the graph's edge order, not the user's
@@ -210,8 +212,9 @@ class GNN(nnx.Module):
             ValueError: a rectangular graph, blocks of another number of hops, or a shape that does
                 not fit.
         """
+        mask = graph.node_mask if isinstance(graph, Blocks | GraphBatch) else None
+        graph = graph.graph if isinstance(graph, GraphBatch) else graph
         graphs = layer_graphs(graph, weights, self.convs, type(self).__name__)
-        mask = graph.node_mask if isinstance(graph, Blocks) else None
         outputs_of = graph.num_seeds if isinstance(graph, Blocks) else graphs[-1].num_receivers
         if isinstance(x, tuple | list):
             raise ValueError(f"x: {type(self).__name__} expected one array, got a pair")
@@ -251,6 +254,8 @@ class GNN(nnx.Module):
         conv = self.convs[i]
         kind = "accepts_node_rows" if isinstance(x, NodeRows) else "accepts_sparse"
         rows = x if getattr(conv, kind, False) else dense(x)
+        if mask is not None and getattr(conv, "accepts_node_mask", False):
+            call["node_mask"] = mask[: graph.num_receivers]
         with jax.named_scope(f"layer_{i}_{type(conv).__name__}"):  # for profiles
             out = convolve(conv, graph, rows, weights, **call)
         if self.residual:

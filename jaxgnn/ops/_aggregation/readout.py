@@ -17,7 +17,7 @@ from jaxgnn.ops._core import checks
 def readout(
     membership: Graph,
     x: Float[Array, "num_nodes *features"],
-    reduce: Literal["sum", "mean", "max"] = "sum",
+    reduce: Literal["sum", "mean", "max", "min"] = "sum",
     *,
     impl: Impl = None,
 ) -> Float[Array, "num_graphs *features"]:
@@ -29,7 +29,7 @@ def readout(
         membership: the rectangular graph with an edge from each node to its graph, as
             `GraphBatch.membership` has it.
         x: node features.
-        reduce: `"sum"`, `"mean"` or `"max"`; a graph without nodes gets 0.
+        reduce: `"sum"`, `"mean"`, `"max"` or `"min"`; a graph without nodes gets 0.
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
 
     Raises:
@@ -37,5 +37,5 @@ def readout(
         ValueError: a shape does not fit, or `reduce` or `impl` is unknown.
     """
     checks.graph_argument(membership, "membership")
-    checks.choice(reduce, "reduce", ("sum", "mean", "max"))
+    checks.choice(reduce, "reduce", ("sum", "mean", "max", "min"))
     return spmm(membership, x, reduce=reduce, impl=impl)

@@ -1,0 +1,159 @@
+"""Training on many graphs: loader and step of a GIN, here and in PyG, in one process on the CPU.
+
+Prints graphs a second of both and their ratio, the programs compiled and the share of padding
+nodes. Both train the same model (GIN of 5 layers with batch normalization, sums of the nodes, a
+linear layer) by Adam on all graphs, in shuffled batches; epochs alternate, the medians count.
+
+    python -m benchmarks.experiments.many_graphs FOLDER [--batch-size 128] [--epochs 11]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+import jaxgnn
+from jaxgnn.data import GraphSet, load
+from jaxgnn.train import GraphLoader, GraphMinibatch
+
+
+class Model(nnx.Module):
+    """GIN, the sum of the nodes, a linear layer."""
+
+    def __init__(self, widths: tuple[int, int, int], layers: int):
+        rngs = nnx.Rngs(0)
+        features, hidden, classes = widths
+        self.gin = jaxgnn.nn.GIN(
+            features, hidden, hidden, num_layers=layers, norm="batch", rngs=rngs
+        )
+        self.linear = nnx.Linear(hidden, classes, rngs=rngs)
+
+    def __call__(self, minibatch: GraphMinibatch) -> jax.Array:
+        assert minibatch.features is not None
+        nodes = self.gin(minibatch.batch, minibatch.features)
+        return self.linear(jaxgnn.readout(minibatch.batch.membership, nodes))
+
+
+def ours(
+    graphs: GraphSet, options: argparse.Namespace
+) -> tuple[Callable[[], Any], Callable[[], tuple[int, float]]]:
+    """An epoch, and the programs compiled with the share of padding."""
+    widths = graphs.num_features, options.hidden, int(graphs.num_classes or 0)
+    definition, params, rest = nnx.split(Model(widths, options.layers), nnx.Param, ...)
+    optimizer = optax.adam(1e-3)
+    loader = GraphLoader(graphs, options.batch_size, seed=0)
+    state = [params, rest, optimizer.init(params)]
+    counts, traced = np.zeros(2), []
+
+    def train(params: Any, rest: Any, moments: Any, minibatch: GraphMinibatch) -> Any:
+        traced.append(minibatch.batch.graph.num_receivers)  # once a program
+
+        def loss_of(params: Any) -> Any:
+            model = nnx.merge(definition, params, rest, copy=True)
+            losses = optax.softmax_cross_entropy_with_integer_labels(
+                model(minibatch), minibatch.labels
+            )
+            mask = minibatch.batch.graph_mask
+            loss = jnp.where(mask, losses, 0).sum() / mask.sum()
+            return loss, nnx.state(model, nnx.Not(nnx.Param))
+
+        (loss, rest), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
+        updates, moments = optimizer.update(gradients, moments, params)
+        return [optax.apply_updates(params, updates), rest, moments], loss
+
+    step = jax.jit(train, donate_argnums=(0, 1, 2))
+
+    def epoch() -> None:
+        nonlocal state
+        loss = None
+        for minibatch in loader:
+            state, loss = step(*state, minibatch)
+            counts[:] += len(graphs) / len(loader), minibatch.batch.graph.num_receivers
+        jax.block_until_ready(loss)
+
+    def report() -> tuple[int, float]:
+        epochs = counts[0] / len(graphs)
+        return len(traced), float(1 - epochs * graphs.num_nodes / counts[1])
+
+    return epoch, report
+
+
+def pyg(graphs: GraphSet, options: argparse.Namespace) -> Callable[[], Any]:
+    """An epoch of the same in PyG."""
+    import torch
+    from torch_geometric.data import Data
+    from torch_geometric.loader import DataLoader
+    from torch_geometric.nn import GIN, global_add_pool
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    data = []
+    for i in range(len(graphs)):
+        nodes = slice(*graphs.node_offsets[i : i + 2].tolist())
+        edges = slice(*graphs.edge_offsets[i : i + 2].tolist())
+        ends = np.stack([graphs.senders[edges], graphs.receivers[edges]]).astype(np.int64)
+        assert graphs.features is not None and graphs.labels is not None
+        data.append(
+            Data(
+                x=torch.from_numpy(graphs.features[nodes]),
+                edge_index=torch.from_numpy(ends),
+                y=torch.tensor(graphs.labels[i]).long(),
+            )
+        )
+    loader = DataLoader(data, options.batch_size, shuffle=True)
+    model = GIN(graphs.num_features, options.hidden, options.layers, options.hidden, norm="batch")
+    linear = torch.nn.Linear(options.hidden, int(graphs.num_classes or 0))
+    optimizer = torch.optim.Adam([*model.parameters(), *linear.parameters()], lr=1e-3)
+
+    def epoch() -> None:
+        for batch in loader:
+            optimizer.zero_grad()
+            rows = model(batch.x, batch.edge_index)
+            logits = linear(global_add_pool(rows, batch.batch, batch.num_graphs))
+            torch.nn.functional.cross_entropy(logits, batch.y).backward()
+            optimizer.step()
+
+    return epoch
+
+
+def main() -> None:
+    """Measures, and prints."""
+    parser = argparse.ArgumentParser(description="Many graphs: loader and step, here and in PyG.")
+    parser.add_argument("folder")
+    for name, value in (
+        *(("batch-size", 128), ("hidden", 64), ("layers", 5)),
+        *(("epochs", 11), ("threads", 2)),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    options = parser.parse_args()
+    graphs = load(options.folder)
+    if not isinstance(graphs, GraphSet) or graphs.features is None or not graphs.num_classes:
+        parser.error(f"expected graphs with features and classes, got {graphs}")
+    epoch, report = ours(graphs, options)
+    sides = {"jaxgnn": epoch, "PyG": pyg(graphs, options)}
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for repeat in range(options.epochs + 1):
+        for name, run in sides.items():
+            start = time.perf_counter()
+            run()
+            if repeat:  # the first compiles
+                seconds[name].append(time.perf_counter() - start)
+    rates = {name: len(graphs) / statistics.median(times) for name, times in seconds.items()}
+    for name, rate in rates.items():
+        slowest, fastest = (len(graphs) / pick(seconds[name]) for pick in (max, min))
+        print(f"{name}: {rate:,.0f} graphs/s ({slowest:,.0f} to {fastest:,.0f})")
+    programs, padding = report()
+    print(f"ratio {rates['jaxgnn'] / rates['PyG']:.2f}; {programs} programs, {padding:.1%} padding")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Batch normalization that ignores padding."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float
+
+from jaxgnn._core import checks
+from jaxgnn.nn._linear import width
+
+
+class BatchNorm(nnx.BatchNorm):
+    r"""Normalizes each feature over the rows that count; Flax's with a mask of the rows.
+
+    $$y_i = \gamma \, \frac{x_i - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta, \qquad
+      \mu = \underset{i \in m}{\mathrm{mean}} \, x_i, \qquad
+      \sigma^2 = \underset{i \in m}{\mathrm{mean}} \, (x_i - \mu)^2$$
+
+    In training $\mu$ and $\sigma^2$ are those of the rows $m$, all without a mask, and enter the
+    running ones with a share of 1 - `momentum`; after `eval()` they are the running ones. Where no
+    row counts these do not change. The running variance is that of the equation, where PyTorch's
+    divides by one row less.
+
+    Args:
+        features: width of $x$.
+        epsilon: $\epsilon$.
+        momentum: the share of the running statistics that a call keeps (PyTorch's is 1 minus it).
+        dtype: of the result; by default that of `x` and the parameters, promoted.
+        param_dtype: of the parameters `scale` and `bias`, $\gamma$ and $\beta$.
+        rngs: as for every module; nothing is drawn.
+
+    Raises:
+        TypeError, ValueError: an option out of range.
+
+    Source: Ioffe and Szegedy, "Batch normalization" (ICML 2015).
+    """
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        epsilon: float = 1e-5,
+        momentum: float = 0.9,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ):
+        super().__init__(
+            width(features, "features"),
+            epsilon=checks.number(epsilon, "epsilon", 0, float("inf")),
+            momentum=checks.number(momentum, "momentum", 0, 1),
+            # E[x^2] - E[x]^2 cancels where a feature's mean is large beside its deviation.
+            use_fast_variance=False,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            rngs=nnx.Rngs(0) if rngs is None else rngs,
+        )
+
+    def __call__(
+        self,
+        x: Float[Array, "rows *batch features"],
+        use_running_average: bool | None = None,
+        *,
+        mask: Bool[Array, " rows"] | None = None,
+    ) -> Float[Array, "rows *batch features"]:
+        """The normalized rows, those that do not count by the same statistics.
+
+        Args:
+            x: the rows.
+            use_running_average: in place of what `train()` and `eval()` set.
+            mask: the rows that count, such as `GraphBatch.node_mask`.
+
+        Raises:
+            ValueError: a mask of another shape.
+        """
+        if mask is None:
+            return super().__call__(x, use_running_average)
+        if mask.shape != x.shape[:1]:
+            raise ValueError(f"mask: expected the shape {x.shape[:1]}, got {mask.shape}")
+        found = mask.any()
+        before = self.mean[...], self.var[...]
+        # A mean of no rows would be NaN.
+        rows = (mask | ~found).reshape(-1, *[1] * (x.ndim - 1))
+        out = super().__call__(x, use_running_average, mask=rows)
+        averaged = self.use_running_average if use_running_average is None else use_running_average
+        if not averaged:
+            self.mean[...] = jnp.where(found, self.mean[...], before[0])
+            self.var[...] = jnp.where(found, self.var[...], before[1])
+        return out
