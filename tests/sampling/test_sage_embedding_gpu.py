@@ -151,3 +151,20 @@ def test_embeddings_and_their_gradients(dtype):
     for a, b in zip(*map(jax.tree.leaves, (gradients, others)), strict=True):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         assert np.linalg.norm(a - b) <= (2e-2 if dtype == "float32" else 8e-2) * np.linalg.norm(b)
+
+
+def test_sanitized():
+    """Few programs, so that the sanitizer can run them: both kernels, every kind of row."""
+    graph = some_graph()
+    nodes = jnp.asarray([*range(100), -1], jnp.int32)
+    ids = jnp.arange(101, dtype=jnp.uint32)
+
+    @jax.jit
+    def run(graph, nodes, ids, x, inputs):
+        at = Nodes(nodes, ids, KEY, 10)
+        around = aggregate_sampled(Draw("mean", True), operands(graph, None), x, at)
+        return around, grouped_layer(7, "mean", inputs, not_called)
+
+    inputs = inputs_of(40 * 7, 40, (100, 128), "bfloat16")
+    around, layer = run(graph, nodes, ids, rows((100, 60), "float32"), inputs)
+    assert bool(jnp.isfinite(around).all()) and bool(jnp.isfinite(layer).all())

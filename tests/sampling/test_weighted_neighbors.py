@@ -1,5 +1,6 @@
 """`sample_neighbors` with weights and by LABOR: which edges, with which probabilities."""
 
+import functools
 import itertools
 
 import jax
@@ -281,3 +282,24 @@ def test_traced_weights_that_are_none_count_as_zero():
         )
     )(weights)
     np.testing.assert_array_equal(edges_of(blocks), [0, 3, 5])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["labor", "weights"])
+def test_sanitized(method):
+    """One program: rows of a warp, of a block, and longer than the words that a block keeps."""
+    degrees = [0, 3, 40, 513, 4_097, 9_000, 512, 1, 700]
+    receivers = np.repeat(np.arange(9), degrees)
+    rng = np.random.default_rng(0)
+    graph = jaxgnn.Graph.from_edges(rng.integers(0, 9, receivers.size), receivers, num_nodes=9)
+    weights = jnp.asarray(rng.random(graph.num_edges), jnp.float32) if method == "weights" else None
+    options = {"method": "labor"} if method == "labor" else {"weights": weights}
+
+    @functools.partial(jax.jit, static_argnames="impl")
+    def draw(graph, seeds, impl=None):
+        key = jax.random.key(0)
+        with jaxgnn.config.use(impl=impl):
+            return jaxgnn.sample_neighbors(graph, seeds, [5], key, **options).edges
+
+    found = draw(graph, jnp.arange(9))
+    np.testing.assert_array_equal(found, draw(graph, jnp.arange(9), impl="jax"))
