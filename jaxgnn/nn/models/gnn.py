@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Blocks, Graph, NodeRows
+from jaxgnn.graph import Blocks, Graph, GraphSubstitute, NodeRows
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._activation import activate
 from jaxgnn.nn._blocks import convolve, layer_graphs, normalize
@@ -211,7 +211,7 @@ class GNN(nnx.Module):
                 not fit.
         """
         graphs = layer_graphs(graph, weights, self.convs, type(self).__name__)
-        mask = graph.node_mask if isinstance(graph, Blocks) else None
+        mask = graph.node_mask if isinstance(graph, Blocks | GraphSubstitute) else None
         outputs_of = graph.num_seeds if isinstance(graph, Blocks) else graphs[-1].num_receivers
         if isinstance(x, tuple | list):
             raise ValueError(f"x: {type(self).__name__} expected one array, got a pair")
