@@ -104,7 +104,7 @@ def _stack(
     """The graphs of edge lists, padded to one shape and stacked on the host; their edge orders."""
     num_edges = max(1, *(senders.size for senders, _ in lists))
     graphs, orders = [], []
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+    with jax.default_device(_host()):
         for senders, receivers in lists:
             padding = num_edges - senders.size
             # All padding ends at one row of its own; over its senders it is spread.
@@ -117,6 +117,14 @@ def _stack(
             orders.append(np.asarray(graph.edge_permutation))
             graphs.append(_of_one_shape(graph))
     return jax.tree.map(lambda *leaves: np.stack(leaves), *graphs), orders
+
+
+def _host() -> jax.Device | None:
+    """The CPU; the default device where JAX was started without it."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
 
 
 def _of_one_shape(graph: Graph) -> Graph:
