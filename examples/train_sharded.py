@@ -57,7 +57,7 @@ def main(options: Options) -> list[float]:
     """Trains, prints the time and the loss, and returns the loss of every step."""
     jax.config.update("jax_num_cpu_devices", max(options.devices, 1))
     offsets, senders = benchmark_graph(options.shape, options.scale)
-    graph = Graph.from_csr(offsets, senders)
+    graph = Graph.from_csr(offsets, senders).with_row_schedule()
     rng = np.random.default_rng(0)
     nodes, width = graph.num_senders, options.features
     x = rng.standard_normal((nodes, width), np.float32).astype(options.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -78,6 +79,7 @@ def split(graph: Graph, owner: Int[np.ndarray, " num_nodes"], parts: int) -> Par
         [(local[chosen], row[receivers[chosen]]) for chosen in edges_of],
         rows + parts * pair_rows,
         rows,
+        scheduled=graph.row_schedule is not None,
     )
     edge_of_place = [
         np.append(chosen, -1)[np.minimum(order, chosen.size)]
@@ -99,7 +101,10 @@ def _rank(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def _stack(
-    lists: list[tuple[np.ndarray, np.ndarray]], num_senders: int, num_receivers: int
+    lists: list[tuple[np.ndarray, np.ndarray]],
+    num_senders: int,
+    num_receivers: int,
+    scheduled: bool = False,
 ) -> tuple[Graph, list[np.ndarray]]:
     """The graphs of edge lists, padded to one shape and stacked on the host; their edge orders."""
     num_edges = max(1, *(senders.size for senders, _ in lists))
@@ -115,11 +120,11 @@ def _stack(
                 num_receivers=num_receivers + 1,
             )
             orders.append(np.asarray(graph.edge_permutation))
-            graphs.append(_of_one_shape(graph))
+            graphs.append(_of_one_shape(graph, scheduled))
     return jax.tree.map(lambda *leaves: np.stack(leaves), *graphs), orders
 
 
-def _host() -> jax.Device | None:
+def _host() -> Any:
     """The CPU; the default device where JAX was started without it."""
     try:
         return jax.local_devices(backend="cpu")[0]
@@ -127,10 +132,10 @@ def _host() -> jax.Device | None:
         return None
 
 
-def _of_one_shape(graph: Graph) -> Graph:
+def _of_one_shape(graph: Graph, scheduled: bool) -> Graph:
     """Chunks' tables whose shapes the counts alone decide, and no field that differs by part."""
     padded = dataclasses.replace(
-        graph,
+        graph.with_row_schedule() if scheduled else graph,
         edge_permutation=None,
         symmetric=False,
         row_chunks=pad_chunks(graph.row_chunks, graph.num_edges, graph.num_receivers),

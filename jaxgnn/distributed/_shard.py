@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Protocol
 
 import jax
@@ -129,7 +130,7 @@ def _by_features(graph: Graph, mesh: Mesh, axis: str, exchange_dtype: str | None
         "features",
         exchange_dtype,
         np.where(nodes < graph.num_senders, nodes, -1),
-        graph_and_sends=(_put(graph, mesh, PartitionSpec()), None),
+        graph_and_sends=(_put(_with_places(graph, places), mesh, PartitionSpec()), None),
         edges=_put((edges, _repeated_self_loops(graph)), mesh, PartitionSpec()),
         pair_rows=0,
         halo=0,
@@ -194,5 +195,46 @@ def _repeated_self_loops(graph: Graph) -> np.ndarray:
     return repeated
 
 
+def _with_places(graph: Graph, places: int) -> Graph:
+    """The graph with isolated nodes up to this number, so that rows need no padding in a step.
+
+    The rows of edges, and so the bits of results, stay. Tiles and windows are of the graph's own
+    number of nodes: a graph with them is left as it is, and its rows are padded in each step.
+    """
+    more = places - graph.num_senders
+    if more == 0 or graph.tiles is not None or graph.windows is not None:
+        return graph
+
+    def offsets(old: Any) -> np.ndarray:
+        old = np.asarray(old)
+        return np.append(old, np.full(more, old[-1], old.dtype))
+
+    def schedule(old: Any) -> np.ndarray | None:
+        added = np.arange(graph.num_senders, places, dtype=np.int32)
+        return None if old is None else np.append(np.asarray(old), added)
+
+    rows, row_schedule = offsets(graph.row_offsets), schedule(graph.row_schedule)
+    transpose, transpose_schedule = rows, row_schedule
+    if not graph.symmetric:
+        transpose = offsets(graph.transpose_row_offsets)
+        transpose_schedule = schedule(graph.transpose_row_schedule)
+    return dataclasses.replace(
+        graph,
+        row_offsets=rows,
+        transpose_row_offsets=transpose,
+        row_schedule=row_schedule,
+        transpose_row_schedule=transpose_schedule,
+        self_loops=np.append(np.asarray(graph.self_loops), np.zeros(more, np.int32)),
+        num_senders=places,
+        num_receivers=places,
+    )
+
+
 def _put(tree: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
-    return jax.device_put(tree, NamedSharding(mesh, spec))
+    """The arrays on the mesh; those that a symmetric graph shares stay shared."""
+    leaves, structure = jax.tree.flatten(tree)
+    placed = {
+        key: jax.device_put(leaf, NamedSharding(mesh, spec))
+        for key, leaf in {id(leaf): leaf for leaf in leaves}.items()
+    }
+    return jax.tree.unflatten(structure, [placed[id(leaf)] for leaf in leaves])

@@ -272,7 +272,7 @@ class ShardedGraph(GraphSubstitute):
         more = -width % self.parts
         x = jnp.pad(x, [(0, 0)] * last + [(0, more)])
         columns = self._exchange(x, last, 0)
-        out = self._padded(spmm(graph, columns[: self.num_nodes], weights, **options))
+        out = self._padded(spmm(graph, columns[: graph.num_senders], weights, **options))
         return self._exchange(out, 0, last)[..., :width]
 
     def _exchange(self, x: Array, split: int, join: int) -> Array:

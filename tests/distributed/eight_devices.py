@@ -25,6 +25,7 @@ from flax import nnx
 from jaxgnn import Graph, gat_attention, spmm
 from jaxgnn.distributed import shard
 from jaxgnn.nn import GCN, GIN, GATConv, GraphSAGE, SAGEConv
+from tests.support.paths import ROOT
 
 jax.config.update("jax_default_matmul_precision", "highest")
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
@@ -197,7 +198,11 @@ def check_choice_and_rounding():
     ring = np.arange(64)
     graph = Graph.from_edges(ring, (ring + 1) % 64)
     by_rows = shard(graph, mesh(8))
-    assert by_rows.layout == "rows" and by_rows.halo == 8
+    assert by_rows.layout == "rows" and by_rows.halo == 8 and by_rows.graph.row_schedule is None
+    scheduled = shard(graph.with_row_schedule(), mesh(8), rows="x").graph
+    assert scheduled.row_schedule.shape == (8, scheduled.num_receivers)
+    three = shard(graph.with_row_schedule(), mesh(3), features="x").graph
+    assert sorted(np.asarray(three.row_schedule)) == list(range(66))
     assert shard(random_graph(64, 2000)[0], mesh(8)).layout == "features"
     x = np.linspace(1, 2, 64, dtype=np.float32)[:, None]
     rounded = shard(graph, mesh(8), rows="x", exchange_dtype="bfloat16")
@@ -208,9 +213,19 @@ def check_choice_and_rounding():
     np.testing.assert_array_equal(got[travels], want[travels].astype(jnp.bfloat16))
 
 
+def check_page():
+    """The page's snippet."""
+    text = (ROOT / "docs" / "distributed.md").read_text()
+    (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict = {}
+    exec(compile(snippet, "docs/distributed.md", "exec"), names)
+    assert names["outputs"].shape == (100, 4) and np.isfinite(names["outputs"]).all()
+
+
 def main(arguments):
     check_choice_and_rounding()
     check_errors()
+    check_page()
     if "--all" in arguments:
         for nodes, edges, parts in ((40, 200, 3), (23, 100, 2), (12, 40, 1), (9, 0, 8), (9, 30, 8)):
             check_operation(nodes, edges, parts)
