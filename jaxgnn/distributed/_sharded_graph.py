@@ -188,7 +188,8 @@ class ShardedGraph(GraphSubstitute):
             f"layout {self.layout} over {parts} devices ({self.axis}): {how}\n"
             f"sent a device and aggregation of {features} features: {sent * size:,.0f} bytes; "
             f"{formula} gives {ideal * size:,.0f}\n"
-            f"padding: {places:.3f} places a node; {sent / ideal if ideal else 1:.3f} values sent for each needed"
+            f"padding: {places:.3f} places a node; "
+            f"{sent / ideal if ideal else 1:.3f} values sent for each needed"
         )
 
     def __repr__(self) -> str:
