@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxgnn.graph._graph import Graph
+from jaxgnn.graph._substitute import GraphSubstitute
 from jaxgnn.graph.batch import GraphBatch
 
 LARGE = 1_000_000
@@ -50,6 +51,8 @@ def own_closure() -> Iterator[None]:
 
 def _hint(value: Any) -> str:
     """What to do instead, for the usual mistakes."""
+    if isinstance(value, GraphSubstitute):
+        return ": of a sharded graph, spmm, segment_reduce, SAGEConv, GCNConv and GINConv work"
     if isinstance(value, GraphBatch):
         return ": its attribute graph is one"
     if isinstance(value, tuple | list) and value and isinstance(value[0], Graph):

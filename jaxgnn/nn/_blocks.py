@@ -11,13 +11,15 @@ from jaxtyping import Array
 
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.linear_call import linear_call
-from jaxgnn.graph import Blocks, Graph, squared
+from jaxgnn.graph import Blocks, Graph, GraphSubstitute, squared
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, first_rows
 
 
 def layer_graphs(graph: Any, weights: Any, convs: Sequence[Any], model: str) -> list[Graph]:
     """The graph of each layer; the edge data of blocks, checked, as it is cut for each layer."""
+    if isinstance(graph, GraphSubstitute):
+        return [_inputs.graph_or_substitute(graph)] * len(convs)
     if not isinstance(graph, Blocks):
         return [_inputs.square_graph(graph, model)] * len(convs)
     if graph.num_layers != len(convs):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from jaxgnn._core.arguments import unwrap
-from jaxgnn.graph import Graph, NodeRows, graph_argument
+from jaxgnn.graph import Graph, GraphSubstitute, NodeRows, graph_argument
 from jaxgnn.nn._features import Features
 from jaxgnn.ops import CBSR
 
@@ -47,6 +48,21 @@ def named_arguments(
         return call(self, *arguments, **named)
 
     return checked
+
+
+def graph_or_substitute(graph: Any) -> Graph:
+    """`graph`, if it is one or stands for one: of modules that take no more than its counts,
+    `spmm` and `segment_reduce` of it."""
+    return cast(Graph, graph) if isinstance(graph, GraphSubstitute) else graph_argument(graph)
+
+
+def without_batch_norm(module: nnx.Module, name: str) -> None:
+    """Refuses a module that would take statistics over a sharded graph's padding."""
+    if any(isinstance(part, nnx.BatchNorm) for _, part in nnx.iter_graph(module)):
+        raise ValueError(
+            f"graph: {name} expected no BatchNorm inside nn on a sharded graph: its statistics "
+            "would count padding; use norm='layer'"
+        )
 
 
 def square_graph(graph: Any, module: str) -> Graph:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph, self_loop_mask
+from jaxgnn.graph import Graph, GraphSubstitute, self_loop_mask
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import aggregate, dense, gathered, map_values
 from jaxgnn.nn._linear import Initializer, aggregate_and_transform, glorot_kernel, linear
@@ -132,7 +132,8 @@ class GCNConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a rectangular graph, or a shape that does not fit.
         """
-        graph = _inputs.square_graph(graph, "GCNConv")
+        if not isinstance(graph, GraphSubstitute):
+            graph = _inputs.square_graph(graph, "GCNConv")
         if isinstance(x, tuple | list):
             raise ValueError("x: GCNConv expected one array, got a pair; see SAGEConv or GINConv")
         x = gathered(_inputs.features(x, "x", graph.num_senders, "node", self.in_features))
@@ -247,6 +248,8 @@ def _normalization(
 
 def _repeated_self_loop(graph: Graph) -> Bool[Array, " num_edges"]:
     """Which edges are self-loops that another one of the same node follows in its row."""
+    if isinstance(graph, GraphSubstitute):
+        return graph.repeated_self_loops
     if graph.num_edges == 0:
         return jnp.zeros(0, bool)
     assert graph.self_loops is not None

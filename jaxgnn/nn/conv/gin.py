@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.graph import Graph, GraphSubstitute
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, cast, dense
 from jaxgnn.nn._linear import aggregate_and_transform
@@ -108,7 +108,7 @@ class GINConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a shape that does not fit.
         """
-        graph = graph_argument(graph)
+        graph = _inputs.graph_or_substitute(graph)
         width = self.nn.features[0] if isinstance(self.nn, MLP) else None
         pair = _inputs.sender_receiver_pair(graph, x, (width, width), "GINConv")
         if pair[1] is not None and pair[0].shape[1:] != pair[1].shape[1:]:
@@ -118,6 +118,8 @@ class GINConv(nnx.Module):
             )
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())
+        if isinstance(graph, GraphSubstitute) and isinstance(self.nn, nnx.Module):
+            _inputs.without_batch_norm(self.nn, "GINConv")
         sample = self.sample.options(sample_size, sample_rate, strategy, key)
         # One array for both ends stays one, to be multiplied once.
         rows = pair[0] if pair[1] is pair[0] else pair

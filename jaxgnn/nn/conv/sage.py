@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
-from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import Features, aggregate, dense, unit_rows
 from jaxgnn.nn._linear import (
@@ -143,7 +143,7 @@ class SAGEConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a shape that does not fit.
         """
-        graph = graph_argument(graph)
+        graph = _inputs.graph_or_substitute(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "SAGEConv")
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())

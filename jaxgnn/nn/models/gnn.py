@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Blocks, Graph, NodeRows
+from jaxgnn.graph import Blocks, Graph, GraphSubstitute, NodeRows
 from jaxgnn.graph.batch import GraphBatch
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._activation import activate
@@ -212,7 +212,8 @@ class GNN(nnx.Module):
             ValueError: a rectangular graph, blocks of another number of hops, or a shape that does
                 not fit.
         """
-        mask = graph.node_mask if isinstance(graph, Blocks | GraphBatch) else None
+        masked = isinstance(graph, Blocks | GraphBatch | GraphSubstitute)
+        mask = graph.node_mask if masked else None
         graph = graph.graph if isinstance(graph, GraphBatch) else graph
         graphs = layer_graphs(graph, weights, self.convs, type(self).__name__)
         outputs_of = graph.num_seeds if isinstance(graph, Blocks) else graphs[-1].num_receivers

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.platform import Impl, chosen
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, GraphSubstitute
 from jaxgnn.ops._aggregation import reference
 from jaxgnn.ops._aggregation.incidence import EdgeEnd, reduce_extremum_to_nodes, reduce_to_nodes
 from jaxgnn.ops._aggregation.spmm import Reduce
@@ -49,10 +49,14 @@ def segment_reduce(
         TypeError: `graph` is no `Graph`, or `data` is not floating.
         ValueError: a shape does not fit, or `reduce`, `by` or `impl` is unknown.
     """
-    checks.graph_argument(graph)
+    substitute = isinstance(graph, GraphSubstitute)
+    if not substitute:
+        checks.graph_argument(graph)
     checks.choice(reduce, "reduce", ("sum", "mean", "max", "min"))
     checks.choice(by, "by", ("receivers", "senders"))
     data = checks.floating_rows(data, "data", graph.num_edges, "edge")
+    if substitute:
+        return graph.segment_reduce(data, reduce, by=by, impl=impl)
     end = EdgeEnd(by == "senders", reduce == "mean")
     nodes = graph.num_senders if end.sender else graph.num_receivers
     shape = (nodes, *data.shape[1:])

@@ -12,7 +12,7 @@ from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, GraphSubstitute
 from jaxgnn.ops._aggregation import reference
 from jaxgnn.ops._aggregation.extremum import Extremum, extremum
 from jaxgnn.ops._aggregation.linear import LinearMap, aggregate
@@ -70,7 +70,9 @@ def spmm(
     Source: the row-wise product of GE-SpMM (Huang et al., SC 2020, section III), with rows split
     for balance.
     """
-    checks.graph_argument(graph)
+    substitute = isinstance(graph, GraphSubstitute)
+    if not substitute:
+        checks.graph_argument(graph)
     checks.choice(reduce, "reduce", ("sum", "mean", "max", "min"))
     inputs, outputs = graph.num_senders, graph.num_receivers
     kind = "sender"
@@ -81,6 +83,9 @@ def spmm(
     heads = 1
     if weights is not None:
         weights = checks.edge_weights(weights, graph.num_edges, x.shape[1:-1])
+    if substitute:
+        return graph.spmm(x, weights, reduce=reduce, transpose=transpose, impl=impl)
+    if weights is not None:
         heads = math.prod(weights.shape[1:])
         weights = weights.reshape(graph.num_edges, heads)
         weights = weights.astype(accumulation_dtype(x.dtype))

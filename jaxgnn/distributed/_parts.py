@@ -1,0 +1,146 @@
+"""The parts of a graph for the layout by rows, on the host: rectangular graphs of one shape."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from jaxgnn.graph import Graph
+from jaxgnn.graph._row_chunks import pad_chunks
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """The arrays of all parts, stacked, and where nodes and edges went.
+
+    Attributes:
+        graphs: of each part, from its owned nodes and its halo to its owned nodes; the last
+            receiver is padding, where padding edges end.
+        sends: of each part, from its owned nodes to the rows that it sends; the last row is
+            padding.
+        node_of_place: the node of each row of `scatter`, -1 for padding.
+        edge_of_place: the graph's edge at each place of `scatter_edges`, -1 for padding.
+        rows: of a part, with padding.
+        pair_rows: that a part sends to each other one, with padding.
+        halo: foreign rows that the parts need, summed over them.
+    """
+
+    graphs: Graph
+    sends: Graph
+    node_of_place: Int[np.ndarray, " places"]
+    edge_of_place: Int[np.ndarray, " edges"]
+    rows: int
+    pair_rows: int
+    halo: int
+
+
+def equal_edges(graph: Graph, parts: int) -> Int[np.ndarray, " num_nodes"]:
+    """The owner of each node: contiguous blocks that end at about equal numbers of edges."""
+    offsets = np.asarray(graph.row_offsets, np.int64)
+    # A node counts as an edge does, so that nodes without edges are spread, too.
+    before = offsets[:-1] + np.arange(graph.num_receivers)
+    total = graph.num_edges + graph.num_receivers
+    return (before * parts // max(total, 1)).astype(np.int32)
+
+
+def split(graph: Graph, owner: Int[np.ndarray, " num_nodes"], parts: int) -> Parts:
+    """The parts of a square graph."""
+    nodes = graph.num_senders
+    senders = np.asarray(graph.senders, np.int64)
+    receivers = np.repeat(np.arange(nodes), np.diff(np.asarray(graph.row_offsets)))
+    counts = np.bincount(owner, minlength=parts)
+    rows = max(int(counts.max(initial=0)), 1)
+    by_owner = np.argsort(owner, kind="stable")
+    row = np.empty(nodes, np.int64)
+    row[by_owner] = _rank(owner[by_owner], counts)
+    node_of_place = np.full(parts * rows, -1, np.int32)
+    node_of_place[owner * np.int64(rows) + row] = np.arange(nodes)
+
+    # A halo row is a triple (part that needs it, part that owns it, node).
+    ends = owner[receivers].astype(np.int64)
+    starts = owner[senders].astype(np.int64)
+    foreign = ends != starts
+    keys = (ends[foreign] * parts + starts[foreign]) * nodes + senders[foreign]
+    halo, halo_of_edge = np.unique(keys, return_inverse=True)
+    pair, halo_node = np.divmod(halo, max(nodes, 1))
+    pair_counts = np.bincount(pair, minlength=parts * parts)
+    pair_rows = int(pair_counts.max())
+    slot = _rank(pair, pair_counts)
+    need, own = np.divmod(pair, parts)
+
+    local = row[senders]
+    local[foreign] = rows + (own * pair_rows + slot)[halo_of_edge]
+    edges_of = [np.flatnonzero(ends == part) for part in range(parts)]
+    graphs, edges = _stack(
+        [(local[chosen], row[receivers[chosen]]) for chosen in edges_of],
+        rows + parts * pair_rows,
+        rows,
+        scheduled=graph.row_schedule is not None,
+    )
+    edge_of_place = [
+        np.append(chosen, -1)[np.minimum(order, chosen.size)]
+        for chosen, order in zip(edges_of, edges, strict=True)
+    ]
+    chosen_halo = [np.flatnonzero(own == part) for part in range(parts)]
+    sends, _ = _stack(
+        [(row[halo_node[k]], need[k] * pair_rows + slot[k]) for k in chosen_halo],
+        rows,
+        parts * pair_rows,
+    )
+    places = np.concatenate(edge_of_place)
+    return Parts(graphs, sends, node_of_place, places, rows, pair_rows, halo.size)
+
+
+def _rank(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The place of each entry in its group; entries are sorted by group."""
+    return np.arange(groups.size) - (np.cumsum(counts) - counts)[groups]
+
+
+def _stack(
+    lists: list[tuple[np.ndarray, np.ndarray]],
+    num_senders: int,
+    num_receivers: int,
+    scheduled: bool = False,
+) -> tuple[Graph, list[np.ndarray]]:
+    """The graphs of edge lists, padded to one shape and stacked on the host; their edge orders."""
+    num_edges = max(1, *(senders.size for senders, _ in lists))
+    graphs, orders = [], []
+    with jax.default_device(_host()):
+        for senders, receivers in lists:
+            padding = num_edges - senders.size
+            # All padding ends at one row of its own; over its senders it is spread.
+            graph = Graph.from_edges(
+                np.append(senders, np.arange(padding) % num_senders),
+                np.append(receivers, np.full(padding, num_receivers)),
+                num_senders=num_senders,
+                num_receivers=num_receivers + 1,
+            )
+            orders.append(np.asarray(graph.edge_permutation))
+            graphs.append(_of_one_shape(graph, scheduled))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *graphs), orders
+
+
+def _host() -> Any:
+    """The CPU; the default device where JAX was started without it."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
+
+
+def _of_one_shape(graph: Graph, scheduled: bool) -> Graph:
+    """Chunks' tables whose shapes the counts alone decide, and no field that differs by part."""
+    padded = dataclasses.replace(
+        graph.with_row_schedule() if scheduled else graph,
+        edge_permutation=None,
+        symmetric=False,
+        row_chunks=pad_chunks(graph.row_chunks, graph.num_edges, graph.num_receivers),
+        transpose_row_chunks=pad_chunks(
+            graph.transpose_row_chunks, graph.num_edges, graph.num_senders
+        ),
+    )
+    return jax.tree.map(np.asarray, padded)

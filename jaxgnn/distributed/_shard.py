@@ -1,0 +1,240 @@
+"""Splits a graph over the devices of a mesh."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int
+
+from jaxgnn._core import checks
+from jaxgnn.distributed._parts import Parts, equal_edges, split
+from jaxgnn.distributed._sharded_graph import Layout, ShardedGraph
+from jaxgnn.graph import Graph, graph_argument
+
+
+class Owners(Protocol):
+    """Which part owns each node."""
+
+    parts: int
+    owner: Int[np.ndarray, " num_nodes"]
+
+
+def shard(
+    graph: Graph,
+    mesh: Mesh,
+    *,
+    partition: Owners | None = None,
+    rows: str | None = None,
+    features: str | None = None,
+    exchange_dtype: str | None = None,
+) -> ShardedGraph:
+    r"""A graph over the devices of a mesh, for `spmm` and the modules made of it.
+
+    Nodes' data is split by rows over the axis in both layouts. Under `features` each aggregation
+    brings rows to columns (`all_to_all`), aggregates the whole graph on $F / P$ columns, and
+    brings them back: $2 N F (P - 1) / P^2$ values a device, and the same bits as on one device.
+    Under `rows` each device has its nodes' edges, and receives the foreign rows that they start
+    from, the *halo*: $h N F / P$ values for $h$ halo rows a node. With neither, the mesh must have
+    one axis, and the layout that sends less is taken.
+
+    Args:
+        graph: a square graph, outside `jit`.
+        mesh: of devices of this process; its axes are used as `AxisType.Auto`.
+        partition: the owner of each node, for `rows`; by default contiguous blocks of nodes with
+            about equally many edges.
+        rows, features: the name of the mesh's axis.
+        exchange_dtype: `"bfloat16"` or `"float16"` rounds the rows that travel, and their
+            gradients; `None` leaves them.
+
+    Raises:
+        TypeError: `graph` is no `Graph`.
+        ValueError: a rectangular graph, an axis that the mesh does not have, both layouts, a
+            partition of other parts or nodes, or one with `features`.
+    """
+    graph = graph_argument(graph)
+    if not graph.is_square:
+        raise ValueError(f"graph: expected a square graph, got {graph}")
+    checks.choice(exchange_dtype, "exchange_dtype", (None, "bfloat16", "float16"))
+    if rows is not None and features is not None:
+        raise ValueError("features: expected one of rows and features, got both")
+    axis = rows if features is None else features
+    if axis is None and len(mesh.axis_names) == 1:
+        axis = str(mesh.axis_names[0])
+    if axis is None or axis not in mesh.axis_names:
+        name = "features" if features is not None else "rows"
+        raise ValueError(f"{name}: expected an axis of {mesh.axis_names}, got {axis!r}")
+    auto = (AxisType.Auto,) * len(mesh.axis_names)
+    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
+    if features is not None:
+        if partition is not None:
+            raise ValueError("partition: expected None with features, whose blocks are fixed")
+        return _by_features(graph, mesh, axis, exchange_dtype)
+    count = mesh.shape[axis]
+    owner = equal_edges(graph, count) if partition is None else _owner(partition, graph, count)
+    parts = split(graph, owner, count)
+    whole = 2 * -(-graph.num_senders // count) / count
+    if rows is None and partition is None and parts.pair_rows > whole:
+        return _by_features(graph, mesh, axis, exchange_dtype)
+    return _by_rows(graph, parts, mesh, axis, exchange_dtype)
+
+
+def _owner(partition: Owners, graph: Graph, count: int) -> np.ndarray:
+    if partition.parts != count:
+        raise ValueError(f"partition: expected {count} parts, got {partition.parts}")
+    owner = np.asarray(partition.owner)
+    if owner.shape != (graph.num_senders,) or not np.issubdtype(owner.dtype, np.integer):
+        raise ValueError(
+            f"partition: expected integer owners of the shape ({graph.num_senders},), "
+            f"got {owner.dtype} of {owner.shape}"
+        )
+    if owner.size and not 0 <= owner.min() <= owner.max() < count:
+        raise ValueError(
+            f"partition: expected owners from 0 to {count - 1}, got {owner.min()} to {owner.max()}"
+        )
+    return owner
+
+
+def _by_rows(
+    graph: Graph, parts: Parts, mesh: Mesh, axis: str, exchange_dtype: str | None
+) -> ShardedGraph:
+    edges = parts.edge_of_place
+    repeated = np.append(_repeated_self_loops(graph), False)[edges]
+    split_by_rows = PartitionSpec(axis)
+    return _sharded(
+        graph,
+        mesh,
+        axis,
+        "rows",
+        exchange_dtype,
+        parts.node_of_place,
+        graph_and_sends=_put((parts.graphs, parts.sends), mesh, split_by_rows),
+        edges=_put((edges.astype(np.int32), repeated), mesh, split_by_rows),
+        pair_rows=parts.pair_rows,
+        halo=parts.halo,
+    )
+
+
+def _by_features(graph: Graph, mesh: Mesh, axis: str, exchange_dtype: str | None) -> ShardedGraph:
+    count = mesh.shape[axis]
+    places = max(-(-graph.num_senders // count), 1) * count
+    nodes = np.arange(places, dtype=np.int32)
+    edges = np.arange(graph.num_edges, dtype=np.int32)
+    return _sharded(
+        graph,
+        mesh,
+        axis,
+        "features",
+        exchange_dtype,
+        np.where(nodes < graph.num_senders, nodes, -1),
+        graph_and_sends=(_put(_with_places(graph, places), mesh, PartitionSpec()), None),
+        edges=_put((edges, _repeated_self_loops(graph)), mesh, PartitionSpec()),
+        pair_rows=0,
+        halo=0,
+    )
+
+
+def _sharded(
+    graph: Graph,
+    mesh: Mesh,
+    axis: str,
+    layout: Layout,
+    exchange_dtype: str | None,
+    node_of_place: np.ndarray,
+    *,
+    graph_and_sends: tuple[Graph, Graph | None],
+    edges: tuple[Any, Any],
+    pair_rows: int,
+    halo: int,
+) -> ShardedGraph:
+    """What both layouts have in common: data of the places."""
+    known = np.flatnonzero(node_of_place >= 0)
+    place_of_node = np.empty(graph.num_senders, np.int32)
+    place_of_node[node_of_place[known]] = known
+
+    def of_places(values: Any) -> jax.Array:
+        out = np.append(np.asarray(values), 0)[node_of_place]
+        return _put(out.astype(np.int32), mesh, PartitionSpec(axis))
+
+    return ShardedGraph(
+        graph=graph_and_sends[0],
+        sends=graph_and_sends[1],
+        node_of_place=_put(node_of_place, mesh, PartitionSpec(axis)),
+        place_of_node=_put(place_of_node, mesh, PartitionSpec()),
+        edge_of_place=edges[0],
+        edge_permutation=_put(graph.edge_permutation, mesh, PartitionSpec()),
+        in_degrees=of_places(np.diff(np.asarray(graph.row_offsets))),
+        self_loops=of_places(graph.self_loops),
+        repeated_self_loops=edges[1],
+        mesh=mesh,
+        axis=axis,
+        layout=layout,
+        num_nodes=graph.num_senders,
+        num_senders=node_of_place.size,
+        num_receivers=node_of_place.size,
+        num_edges=int(edges[0].shape[0]),
+        pair_rows=pair_rows,
+        halo=halo,
+        exchange_dtype=exchange_dtype,
+        num_graph_edges=graph.num_edges,
+        num_input_edges=None if graph.merges_edges else graph.num_input_edges,
+    )
+
+
+def _repeated_self_loops(graph: Graph) -> np.ndarray:
+    """Which edges are self-loops that another one of the same node follows in its row."""
+    senders = np.asarray(graph.senders)
+    receivers = np.repeat(np.arange(graph.num_receivers), np.diff(np.asarray(graph.row_offsets)))
+    loops = senders == receivers
+    # In the edge order equal edges are neighbors.
+    repeated = np.zeros(senders.size, bool)
+    repeated[:-1] = loops[:-1] & loops[1:] & (senders[:-1] == senders[1:])
+    return repeated
+
+
+def _with_places(graph: Graph, places: int) -> Graph:
+    """The graph with isolated nodes up to this number, so that rows need no padding in a step.
+
+    The rows of edges, and so the bits of results, stay. Tiles and windows are of the graph's own
+    number of nodes: a graph with them is left as it is, and its rows are padded in each step.
+    """
+    more = places - graph.num_senders
+    if more == 0 or graph.tiles is not None or graph.windows is not None:
+        return graph
+
+    def offsets(old: Any) -> np.ndarray:
+        old = np.asarray(old)
+        return np.append(old, np.full(more, old[-1], old.dtype))
+
+    def schedule(old: Any) -> np.ndarray | None:
+        added = np.arange(graph.num_senders, places, dtype=np.int32)
+        return None if old is None else np.append(np.asarray(old), added)
+
+    rows, row_schedule = offsets(graph.row_offsets), schedule(graph.row_schedule)
+    transpose, transpose_schedule = rows, row_schedule
+    if not graph.symmetric:
+        transpose = offsets(graph.transpose_row_offsets)
+        transpose_schedule = schedule(graph.transpose_row_schedule)
+    return dataclasses.replace(
+        graph,
+        row_offsets=rows,
+        transpose_row_offsets=transpose,
+        row_schedule=row_schedule,
+        transpose_row_schedule=transpose_schedule,
+        self_loops=np.append(np.asarray(graph.self_loops), np.zeros(more, np.int32)),
+        num_senders=places,
+        num_receivers=places,
+    )
+
+
+def _put(tree: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
+    """The arrays on the mesh; those that a symmetric graph shares stay shared."""
+    leaves, structure = jax.tree.flatten(tree)
+    placed = {
+        key: jax.device_put(leaf, NamedSharding(mesh, spec))
+        for key, leaf in {id(leaf): leaf for leaf in leaves}.items()
+    }
+    return jax.tree.unflatten(structure, [placed[id(leaf)] for leaf in leaves])

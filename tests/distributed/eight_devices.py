@@ -1,0 +1,242 @@
+"""Checks on eight simulated devices, in a process of their own: sharded graphs against whole ones.
+
+python -m tests.distributed.eight_devices
+"""
+
+import os
+
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        "--xla_force_host_platform_device_count=8",
+        os.environ.get("XLA_FLAGS", "").replace("--xla_force_host_platform_device_count=2", ""),
+    ]
+)
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import re
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxgnn import Graph, gat_attention, spmm
+from jaxgnn.distributed import shard
+from jaxgnn.nn import GCN, GIN, GATConv, GraphSAGE, SAGEConv
+from tests.support.paths import ROOT
+
+jax.config.update("jax_default_matmul_precision", "highest")
+COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+
+
+def mesh(parts):
+    return jax.make_mesh((parts,), ("x",), devices=jax.devices()[:parts])
+
+
+def collectives(compiled):
+    text = compiled.as_text()
+    counts = {name: len(re.findall(rf" {name}(?:-start)?\(", text)) for name in COLLECTIVES}
+    return {name: count for name, count in counts.items() if count}
+
+
+def random_graph(nodes, edges, seed=0):
+    """Directed, with duplicates, self-loops and nodes without edges."""
+    rng = np.random.default_rng(seed)
+    busy = max(nodes - 2, 1)
+    senders, receivers = rng.integers(0, busy, (2, edges))
+    senders[: edges // 4] = receivers[: edges // 4]
+    if edges:
+        senders[-edges // 4 :], receivers[-edges // 4 :] = senders[0], receivers[-1]
+    return Graph.from_edges(senders, receivers, num_nodes=nodes), rng
+
+
+def partitions(nodes, parts, rng):
+    """The default; owners at random; and all nodes on the last part: others are empty."""
+    yield None
+    yield types.SimpleNamespace(parts=parts, owner=rng.integers(0, parts, nodes, np.int32))
+    yield types.SimpleNamespace(parts=parts, owner=np.full(nodes, parts - 1, np.int32))
+
+
+def check_operation(nodes, edges, parts):
+    graph, rng = random_graph(nodes, edges)
+    x = rng.standard_normal((nodes, 5)).astype(np.float32)
+    user_weights = rng.standard_normal(edges).astype(np.float32)
+    weights = graph.sort_edge_data(user_weights)
+    cotangent = rng.standard_normal((nodes, 5)).astype(np.float32)
+
+    def both(graph, x, weights, cotangent):
+        def outputs(x, weights):
+            return [
+                spmm(graph, x),
+                spmm(graph, x, weights, reduce="mean"),
+                spmm(graph, x, weights),
+                spmm(graph, x, reduce="max"),
+            ]
+
+        out, pullback = jax.vjp(outputs, x, weights)
+        (alone,) = jax.vjp(lambda x: spmm(graph, x, weights), x)[1](cotangent)
+        return out, alone, pullback([cotangent] * len(out))
+
+    both = jax.jit(both)
+    want, alone, (dx, dw) = both(graph, x, weights, cotangent)
+    layouts = [{"features": "x"}] + [
+        {"rows": "x", "partition": p} for p in partitions(nodes, parts, rng)
+    ]
+    for layout in layouts:
+        sharded = shard(graph, mesh(parts), **layout)
+        placed = sharded.scatter(x), sharded.scatter_edges(user_weights)
+        out, salone, (sdx, sdw) = both(sharded, *placed, sharded.scatter(cotangent))
+        compare = np.testing.assert_array_equal if "features" in layout else close
+        for got, expected in zip(out, want, strict=True):
+            assert not np.asarray(got)[~np.asarray(sharded.node_mask)].any(), "padding leaked"
+            compare(sharded.gather(got), expected)
+        compare(sharded.gather(salone), alone)
+        close(sharded.gather(sdx), dx)
+        known = np.asarray(sharded.edge_of_place) >= 0
+        close(np.asarray(sdw)[known], np.asarray(dw)[np.asarray(sharded.edge_of_place)[known]])
+        assert (not known.all()) or sdw.shape == dw.shape
+        explained = sharded.explain(5)
+        assert f"layout {sharded.layout} over {parts}" in explained and "padding" in explained
+
+
+def close(got, want):
+    got, want = np.asarray(got), np.asarray(want)
+    scale = max(float(np.abs(want).max(initial=0)), 1)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * scale)
+
+
+def make_step(definition, nodes):
+    @jax.jit
+    def step(parameters, state, graph, x, weights, target, mask):
+        def loss(parameters, x):
+            model = nnx.merge(definition, parameters, state, copy=True)
+            error = jnp.where(mask[:, None], model(graph, x, weights) - target, 0)
+            return jnp.sum(error**2) / nodes, nnx.state(model, nnx.BatchStat)
+
+        (value, statistics), gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)(
+            parameters, x
+        )
+        gradients, dx = gradients
+        moved = jax.tree.map(lambda p, g: p - 0.01 * g, parameters, gradients)
+        return (value, gradients, statistics), dx, moved
+
+    return step
+
+
+def check_model(make, weighted, norm, layouts=("rows", "features")):
+    nodes, edges, parts = 61, 500, 8
+    graph, rng = random_graph(nodes, edges, 1)
+    x = rng.standard_normal((nodes, 6)).astype(np.float32)
+    user_weights = rng.uniform(0.5, 1.5, edges).astype(np.float32)
+    target = rng.standard_normal((nodes, 3)).astype(np.float32)
+    model = make(6, 16, 3, num_layers=3, norm=norm, rngs=nnx.Rngs(0))
+    definition, parameters, state = nnx.split(model, nnx.Param, ...)
+    step = make_step(definition, nodes)
+    weights = graph.sort_edge_data(user_weights) if weighted else None
+    want = step(parameters, state, graph, x, weights, target, np.ones(nodes, bool))
+    for layout in layouts:
+        sharded = shard(graph, mesh(parts), **{layout: "x"})
+        data = [
+            sharded.scatter(x),
+            sharded.scatter_edges(user_weights) if weighted else None,
+            sharded.scatter(target),
+            sharded.node_mask,
+        ]
+        moved, placed = sharded.replicate((parameters, state))
+        before = step._cache_size()
+        got = step(moved, placed, sharded, *data)
+        jax.tree.map(close, got[0], want[0])
+        close(sharded.gather(got[1]), want[1])
+        step(got[2], placed, sharded, *data)
+        assert step._cache_size() == before + 1, "a second compilation"
+        found = collectives(step.lower(moved, placed, sharded, *data).compile())
+        assert set(found) <= {"all-to-all", "all-reduce"}, found
+        # Forward and backward of each layer's aggregation; twice that between rows and columns.
+        assert found["all-to-all"] == (6 if layout == "rows" else 12), (make, found)
+
+
+def check_errors():
+    """What does not run says so."""
+    graph, _ = random_graph(9, 30)
+    by_rows, by_features = (shard(graph, mesh(2), **{name: "x"}) for name in ("rows", "features"))
+    x = by_rows.scatter(np.ones((9, 4), np.float32))
+    rngs = nnx.Rngs(0)
+    raises("a sharded graph, spmm", gat_attention, by_rows, x, x, x)
+    raises("a sharded graph, spmm", GATConv(4, 4, rngs=rngs), by_rows, x)
+    raises("a sharded graph, spmm", SAGEConv(4, 4, sample_size=2, rngs=rngs), by_features, x)
+    raises("a sharded graph, spmm", shard, by_rows, mesh(2))
+    raises("transpose: expected False", spmm, by_rows, x, transpose=True)
+    raises("BatchNorm", GIN(4, 4, 4, num_layers=1, norm="batch", rngs=rngs), by_rows, x)
+    raises("got both", shard, graph, mesh(2), rows="x", features="x")
+    raises("expected an axis", shard, graph, mesh(2), rows="y")
+    owners = types.SimpleNamespace(parts=3, owner=np.zeros(9, np.int32))
+    raises("partition: expected 2 parts", shard, graph, mesh(2), rows="x", partition=owners)
+    owners = types.SimpleNamespace(parts=2, owner=np.full(9, 2, np.int32))
+    raises("partition: expected owners", shard, graph, mesh(2), rows="x", partition=owners)
+    raises("a row for each node", by_rows.scatter, np.ones((8, 4)))
+    raises("a row for each place", by_rows.gather, np.ones((9, 4)))
+    raises("a row for each edge", by_rows.scatter_edges, np.ones(29))
+    merged = shard(
+        Graph.from_edges([0, 0], [1, 1], deduplicate=True, num_nodes=2), mesh(2), rows="x"
+    )
+    raises("merged edges", merged.scatter_edges, np.ones(3))
+
+
+def raises(text, function, *arguments, **named):
+    try:
+        function(*arguments, **named)
+    except (TypeError, ValueError) as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"no error: {text}")
+
+
+def check_choice_and_rounding():
+    """The layout that sends less; rows rounded on the wire alone."""
+    ring = np.arange(64)
+    graph = Graph.from_edges(ring, (ring + 1) % 64)
+    by_rows = shard(graph, mesh(8))
+    assert by_rows.layout == "rows" and by_rows.halo == 8 and by_rows.graph.row_schedule is None
+    scheduled = shard(graph.with_row_schedule(), mesh(8), rows="x").graph
+    assert scheduled.row_schedule.shape == (8, scheduled.num_receivers)
+    three = shard(graph.with_row_schedule(), mesh(3), features="x").graph
+    assert sorted(np.asarray(three.row_schedule)) == list(range(66))
+    assert shard(random_graph(64, 2000)[0], mesh(8)).layout == "features"
+    x = np.linspace(1, 2, 64, dtype=np.float32)[:, None]
+    rounded = shard(graph, mesh(8), rows="x", exchange_dtype="bfloat16")
+    got = np.asarray(rounded.gather(jax.jit(spmm)(rounded, rounded.scatter(x))))
+    want = np.asarray(spmm(graph, x))
+    travels = np.arange(64) % 8 == 0
+    np.testing.assert_array_equal(got[~travels], want[~travels])
+    np.testing.assert_array_equal(got[travels], want[travels].astype(jnp.bfloat16))
+
+
+def check_page():
+    """The page's snippet."""
+    text = (ROOT / "docs" / "distributed.md").read_text()
+    (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict = {}
+    exec(compile(snippet, "docs/distributed.md", "exec"), names)
+    assert names["outputs"].shape == (100, 4) and np.isfinite(names["outputs"]).all()
+
+
+def main(arguments):
+    check_choice_and_rounding()
+    check_errors()
+    check_page()
+    if "--all" in arguments:
+        for nodes, edges, parts in ((40, 200, 3), (23, 100, 2), (12, 40, 1), (9, 0, 8), (9, 30, 8)):
+            check_operation(nodes, edges, parts)
+        check_model(GraphSAGE, False, "batch")
+        check_model(GCN, True, "batch")
+        check_model(GIN, False, "layer")
+    else:
+        check_operation(9, 30, 8)
+        check_model(GCN, True, "batch", ("rows",))
+    print("all hold")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
