@@ -3,8 +3,8 @@
 The layers: `jaxgnn.ops` (operations, re-exported here), `jaxgnn.algebra` (operators for custom
 message passing), `jaxgnn.nn` (Flax NNX modules), `jaxgnn.transform`, `jaxgnn.batch` and
 `jaxgnn.tiles` (graph preprocessing), `jaxgnn.metrics` (scores), `jaxgnn.data` (data sets),
-`jaxgnn.train` (training runs; needs `jaxgnn[train]`) and `jaxgnn.export` (trained models as
-programs; needs `jaxgnn[export]`).
+`jaxgnn.distributed` (graphs over several devices), `jaxgnn.train` (training runs; needs
+`jaxgnn[train]`) and `jaxgnn.export` (trained models as programs; needs `jaxgnn[export]`).
 """
 
 import importlib
@@ -41,7 +41,7 @@ from jaxgnn.ops import (
 )
 
 if TYPE_CHECKING:
-    from jaxgnn import data, export, nn, train
+    from jaxgnn import data, distributed, export, nn, train
 
 __version__ = VERSION
 
@@ -57,6 +57,7 @@ __all__ = [
     "config",
     "cosine_attention",
     "data",
+    "distributed",
     "dot_attention",
     "edge_conv",
     "edge_conv_max",
@@ -87,7 +88,13 @@ __all__ = [
     "transform",
 ]
 
-_LAZY = ("data", "export", "nn", "train")  # imported when first used: `import jaxgnn` stays fast
+_LAZY = (
+    "data",
+    "distributed",
+    "export",
+    "nn",
+    "train",
+)  # imported when first used: `import jaxgnn` stays fast
 
 
 def __getattr__(name: str) -> Any:

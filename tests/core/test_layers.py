@@ -12,7 +12,7 @@ from tests.support.processes import run_python
 # Each may import from the layers below it; those of one line may import each other.
 LAYERS = [
     Layer("train", "export", independent=True),
-    Layer("data", "nn", "algebra", independent=False),
+    Layer("data", "nn", "algebra", "distributed", independent=False),
     Layer("ops"),
     Layer("graph"),
     Layer("metrics"),

@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 # object has its entry under the first module that has it.
 MODULES = (
     *("", "nn", "transform", "batch", "algebra", "tiles", "metrics"),
-    *("data", "train", "export", "config", "ops"),
+    *("data", "distributed", "train", "export", "config", "ops"),
 )
 ENTRY = re.compile(r"^\.\. (?:auto\w+|py:data|py:module):: (\S+)", re.M)
 OPERATIONS = re.compile(r"jaxgnn\.ops\.")
