@@ -15,6 +15,9 @@ void bind_generate(nanobind::module_& module);
 // Parsers of text files (host/text_bindings.cc).
 void bind_text(nanobind::module_& module);
 
+// Splits of a graph into parts (partition/bindings.cc).
+void bind_partition(nanobind::module_& module);
+
 // Sparse graph translation and the layout of tiles (tiles/bindings.cc).
 void bind_tiles(nanobind::module_& module);
 }  // namespace host

@@ -13,4 +13,5 @@ NB_MODULE(_cpu, module) {
   jaxgnn::host::bind_generate(module);
   jaxgnn::host::bind_text(module);
   jaxgnn::host::bind_tiles(module);
+  jaxgnn::host::bind_partition(module);
 }

@@ -25,6 +25,8 @@ commands:
   compare RUN...    compare runs: the settings that differ, means over seeds
   export RUN --output DIRECTORY
                     write a trained model as a program that needs no training code
+  partition DATASET OUT
+                    split a graph into parts, a folder each
   embed GRAPH       embed the nodes of a graph file by GraphSAGE over sampled neighbors
 
 options:
@@ -137,13 +139,17 @@ def _dispatch(arguments: list[str]) -> int:
         from jaxgnn_cli.export import export
 
         export(rest)
+    elif command == "partition":
+        from jaxgnn_cli.partition import partition
+
+        partition(rest)
     elif command == "embed":
         from jaxgnn_cli.embed import embed
 
         embed(rest)
     else:
         raise UsageError(
-            "expected train, info, evaluate, predict, compare, export or embed, got "
-            f"{command!r} (see jaxgnn --help)"
+            "expected train, info, evaluate, predict, compare, export, partition or embed, "
+            f"got {command!r} (see jaxgnn --help)"
         )
     return 0

@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
-COMMANDS = ("train", "info", "evaluate", "predict", "compare", "export", "embed")
+COMMANDS = ("train", "info", "evaluate", "predict", "compare", "export", "partition", "embed")
 _WIDTH = 100
 _HEAD = """\
 # Command line

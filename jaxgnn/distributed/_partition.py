@@ -1,0 +1,273 @@
+"""Which part owns each node: restreaming greedy in C++, METIS, or blocks of consecutive nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxgnn._core import platform
+from jaxgnn._core.ffi import cpu_module
+from jaxgnn._core.limits import DataError
+from jaxgnn.distributed import _partition_files
+from jaxgnn.distributed._partition_files import PartData
+from jaxgnn.graph import Graph
+
+if TYPE_CHECKING:
+    from jaxgnn.data import CSR
+
+METHODS = ("stream", "metis", "block")
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionStatistics:
+    """What a partition costs: see `partition`.
+
+    Attributes:
+        cut_edges: edges whose sender and receiver have different owners.
+        halo_per_node: rows that parts read of others, each once a part, for each node.
+        node_balance: nodes of the largest part by their mean.
+        edge_balance: edges that end in the part that has most, by their mean.
+        exchange_padding: entries of a padded `all_to_all`, in which every pair of parts has the
+            size of the largest, by the halo rows that they hold; 1 without any.
+    """
+
+    cut_edges: int
+    halo_per_node: float
+    node_balance: float
+    edge_balance: float
+    exchange_padding: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Partition:
+    """The owner of each node.
+
+    Attributes:
+        parts: their number. A part may be empty.
+        owner: int32 `[num_nodes]`, the part of each node.
+        statistics: cut, halo, balances and padding.
+    """
+
+    parts: int
+    owner: Int[np.ndarray, " num_nodes"]
+    statistics: PartitionStatistics
+
+    def save(
+        self,
+        directory: str | os.PathLike[str],
+        graph: Graph | CSR,
+        arrays: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Writes a folder for each part, and last a manifest with the checksum of every file.
+
+        Args:
+            directory: empty or not there.
+            graph: the one that was split.
+            arrays: nodes' data `[num_nodes, ...]` by name, such as features and labels: each part
+                gets its nodes' rows.
+
+        Raises:
+            ValueError: a graph or arrays of another size, or a directory with files.
+        """
+        offsets, senders = _host_csr(graph)
+        _partition_files.save(self, directory, offsets, senders, arrays or {})
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> Partition:
+        """Reads the owners and the statistics, from the manifest and the parts' lists of nodes.
+
+        Raises:
+            DataError: an interrupted, damaged or mismatched folder; it names the file.
+        """
+        manifest = _partition_files.read_manifest(directory)
+        owner = _partition_files.read_owner(directory, manifest)
+        try:
+            statistics = PartitionStatistics(**manifest["statistics"])
+        except (KeyError, TypeError) as error:
+            path = os.path.join(directory, "manifest.json")
+            raise DataError(f"{path}: expected the statistics of a partition") from error
+        return cls(manifest["parts"], owner, statistics)
+
+    @staticmethod
+    def load_part(directory: str | os.PathLike[str], part: int) -> PartData:
+        """Reads one part: the manifest and that part's files alone.
+
+        Raises:
+            ValueError: no such part.
+            DataError: an interrupted, damaged or mismatched folder; it names the file.
+        """
+        return _partition_files.read_part(directory, part)
+
+
+def partition(
+    graph: Graph | CSR,
+    parts: int,
+    *,
+    method: str = "stream",
+    passes: int = 5,
+    seed: int = 0,
+    edge_balance: float = 1.05,
+    node_balance: float = 1.15,
+) -> Partition:
+    r"""Splits the nodes into parts, so that few edges join two of them.
+
+    Each part owns its nodes and the edges that end there. `"stream"` is linear deterministic greedy
+    with restreaming: it passes over the nodes several times, nodes with many edges first, and gives
+    each to the part
+
+    $$\arg\max_p |N(v) \cap p| \left(1 - \max\left(\frac{n_p}{n_{max}}, \frac{e_p}{e_{max}}\right)
+    \right)$$
+
+    of the senders' latest owners, where $n_p$ and $e_p$ are the nodes and edges that p has in this
+    pass and $n_{max}$, $e_{max}$ the bounds that the balances set. It needs memory for the nodes
+    alone, and the result does not depend on the number of threads. `"metis"` minimises the cut by
+    multilevel recursion (option `metis` of the package), in memory. It balances nodes weighted by
+    their edges within `edge_balance`. `"block"` gives each part consecutive nodes, with
+    about as many edges as the others'.
+
+    Args:
+        graph: square. A `jaxgnn.data.CSR` may be larger than memory: `np.memmap`s of int64
+            `row_offsets` and int32 or int64 `senders` are read where they lie.
+        parts: from 1 to the number of nodes.
+        method: `"stream"`, `"metis"` or `"block"`.
+        passes: of `"stream"`.
+        seed: of `"stream"`, where parts are equally good; of `"metis"`.
+        edge_balance: the most edges of a part, by the mean over the parts.
+        node_balance: the most nodes of a part, by the mean rounded up to whole nodes. `"stream"`
+            alone observes both; `"block"` neither.
+
+    Raises:
+        ValueError: arguments out of range, a rectangular graph, offsets or senders that are none,
+            balances below 1, or ones that can't be met: a node has more edges than a part may have,
+            or no part had room.
+        ImportError: `"metis"` without pymetis.
+        RuntimeError: the compiled CPU module is missing.
+
+    Source: Nishimura and Ugander, Restreaming Graph Partitioning, KDD 2013.
+    """
+    offsets, senders = _host_csr(graph)
+    parts = operator.index(parts)
+    num_nodes, num_edges = offsets.size - 1, senders.size
+    if not 1 <= parts <= num_nodes:
+        raise ValueError(f"parts: expected 1 to {num_nodes}, the number of nodes, got {parts}")
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    if operator.index(passes) < 1:
+        raise ValueError(f"passes: expected 1 or more, got {passes}")
+    if not 0 <= operator.index(seed) < 1 << 31:
+        raise ValueError(f"seed: expected 0 to {2**31 - 1}, got {seed}")
+    for name, value in (("edge_balance", edge_balance), ("node_balance", node_balance)):
+        if not 1 <= value < np.inf:
+            raise ValueError(f"{name}: expected a number from 1, got {value}")
+    if method == "block":
+        owner = _blocks(offsets, parts)
+    elif method == "metis":
+        owner = _metis(offsets, senders, parts, seed, edge_balance)
+    else:
+        max_edges = min(int(edge_balance * num_edges / parts), num_edges)
+        max_edges = max(max_edges, -(-num_edges // parts))
+        max_nodes = int(node_balance * -(-num_nodes // parts))
+        owner = _native().stream_partition(
+            offsets, senders, parts, max_nodes, max_edges, passes, seed, 0
+        )
+        _check_balance("edge_balance", _edges(offsets, owner, parts), max_edges, edge_balance)
+        nodes = np.bincount(owner, minlength=parts)
+        _check_balance("node_balance", nodes, max_nodes, node_balance)
+    return Partition(parts, owner, _statistics(offsets, senders, owner, parts))
+
+
+def _host_csr(graph: Graph | CSR) -> tuple[np.ndarray, np.ndarray]:
+    """The arrays in the compiled code's types; mapped senders are not copied."""
+    if isinstance(graph, Graph):
+        if graph.num_senders != graph.num_receivers:
+            raise ValueError(
+                f"graph: expected as many senders as receivers, got {graph.num_senders} senders "
+                f"and {graph.num_receivers} receivers"
+            )
+        return np.asarray(graph.row_offsets).astype(np.int64), np.asarray(graph.senders)
+    offsets, senders = np.asarray(graph.row_offsets), np.asarray(graph.senders)
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or offsets.size == 0:
+        raise ValueError(
+            f"row_offsets: expected num_nodes + 1 integers, got {offsets.dtype}{offsets.shape}"
+        )
+    if senders.ndim != 1 or senders.dtype not in (np.int32, np.int64):
+        raise ValueError(
+            f"senders: expected int32 or int64 [num_edges], got {senders.dtype}{senders.shape}"
+        )
+    if not senders.flags.c_contiguous:
+        raise ValueError("senders: expected contiguous memory, got strides")
+    return np.ascontiguousarray(offsets, np.int64), senders
+
+
+def _native() -> Any:
+    if cpu_module is None:
+        raise RuntimeError(
+            f"partition needs jaxgnn._cpu, which is not built: {platform.build_info()}"
+        )
+    return cpu_module
+
+
+def _edges(offsets: np.ndarray, owner: np.ndarray, parts: int) -> np.ndarray:
+    """Edges of each part; exact, since no part has 2^53 of them."""
+    return np.bincount(owner, weights=np.diff(offsets), minlength=parts)
+
+
+def _check_balance(name: str, loads: np.ndarray, most: int, given: float) -> None:
+    if loads.max() > most:
+        reached = np.ceil(1000 * loads.max() / loads.mean()) / 1000
+        raise ValueError(f"{name}: can't be met, the closest found was {reached}, got {given}")
+
+
+def _blocks(offsets: np.ndarray, parts: int) -> np.ndarray:
+    """Cut where the edges before a node, and a share of the nodes, pass a part's."""
+    weight = offsets[:-1] + np.arange(offsets.size - 1)  # isolated nodes count too
+    total = int(offsets[-1]) + offsets.size - 1
+    return (weight * float(parts) / total).astype(np.int32).clip(0, parts - 1)
+
+
+def _metis(
+    offsets: np.ndarray, senders: np.ndarray, parts: int, seed: int, edge_balance: float
+) -> np.ndarray:
+    try:
+        import pymetis  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError('method "metis" needs pymetis: pip install "jaxgnn[metis]"') from error
+    import scipy.sparse
+
+    nodes = offsets.size - 1
+    ones = np.ones(senders.size, np.int8)
+    matrix = scipy.sparse.csr_array((ones, senders, offsets), shape=(nodes, nodes))
+    both = (matrix + matrix.T).tocsr()  # METIS takes undirected graphs without loops
+    both.setdiag(0)
+    both.eliminate_zeros()
+    options = pymetis.Options(seed=seed, ufactor=max(1, round(1000 * (edge_balance - 1))))
+    _, owner = pymetis.part_graph(
+        parts,
+        adjacency=pymetis.CSRAdjacency(both.indptr, both.indices),
+        vweights=1 + np.diff(offsets),
+        options=options,
+        recursive=False,
+    )
+    return np.asarray(owner, np.int32)
+
+
+def _statistics(
+    offsets: np.ndarray, senders: np.ndarray, owner: np.ndarray, parts: int
+) -> PartitionStatistics:
+    cut, halo = _native().count_halo(offsets, senders, owner, parts, 0)
+    rows = int(halo.sum())
+    edges = _edges(offsets, owner, parts)
+    nodes = np.bincount(owner, minlength=parts)
+    return PartitionStatistics(
+        cut_edges=int(cut),
+        halo_per_node=rows / owner.size,
+        node_balance=float(nodes.max() / nodes.mean()),
+        edge_balance=float(edges.max() / edges.mean()) if senders.size else 1.0,
+        exchange_padding=float(halo.max()) * parts * (parts - 1) / rows if rows else 1.0,
+    )

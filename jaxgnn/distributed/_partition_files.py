@@ -1,0 +1,169 @@
+"""Folders of partitions: a folder a part, and a manifest with the checksum of every file.
+
+    manifest.json                format, version, parts, nodes, edges, statistics, files
+    part-00000/nodes.npy         the part's nodes, ascending, int64
+    part-00000/row_offsets.npy   of its rows, int64
+    part-00000/senders.npy       of its edges, by their ids in the whole graph
+    part-00000/NAME.npy          its rows of each array that was given
+
+The manifest is written last: without it the folder is not a partition.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jaxgnn._core.limits import Budget, DataError, quote, reading
+
+if TYPE_CHECKING:
+    from jaxgnn.distributed._partition import Partition
+
+_FORMAT, _VERSION = "jaxgnn partition", 1
+_MANIFEST = "manifest.json"
+_OWN = ("nodes", "row_offsets", "senders")
+
+
+class PartData(NamedTuple):
+    """What one process reads of a partition.
+
+    Attributes:
+        nodes: the part's nodes by their ids in the whole graph, ascending, int64.
+        row_offsets: int64 `[nodes + 1]`: row i is of `nodes[i]`.
+        senders: by their ids in the whole graph.
+        arrays: the part's rows of the arrays that `Partition.save` was given.
+    """
+
+    nodes: np.ndarray
+    row_offsets: np.ndarray
+    senders: np.ndarray
+    arrays: dict[str, np.ndarray]
+
+
+def save(
+    partition: Partition,
+    directory: str | os.PathLike[str],
+    offsets: np.ndarray,
+    senders: np.ndarray,
+    arrays: Mapping[str, np.ndarray],
+) -> None:
+    """Writes the folder; holds one part at a time."""
+    root, count = Path(directory), partition.owner.size
+    if offsets.size != count + 1:
+        raise ValueError(f"graph: expected {count} nodes, got {offsets.size - 1}")
+    for name, values in arrays.items():
+        if not name.isidentifier() or name in _OWN:
+            raise ValueError(f"arrays: expected names that are identifiers, got {name!r}")
+        if values.shape[:1] != (count,) or values.dtype.hasobject:
+            raise ValueError(
+                f"{name}: expected numbers with {count} rows, got {values.dtype}{values.shape}"
+            )
+    root.mkdir(parents=True, exist_ok=True)
+    if any(root.iterdir()):
+        raise ValueError(f"directory: expected an empty one, got {os.fspath(directory)!r}")
+    files = {}
+    for part in range(partition.parts):
+        nodes = np.flatnonzero(partition.owner == part)
+        lengths = offsets[nodes + 1] - offsets[nodes]
+        rows = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        edges = np.arange(rows[-1]) + np.repeat(offsets[nodes] - rows[:-1], lengths)
+        contents = {"nodes": nodes.astype(np.int64), "row_offsets": rows, "senders": senders[edges]}
+        contents |= {name: values[nodes] for name, values in arrays.items()}
+        (root / _folder(part)).mkdir()
+        for name, values in contents.items():
+            stream = io.BytesIO()
+            np.save(stream, values, allow_pickle=False)
+            data = stream.getbuffer()
+            path = f"{_folder(part)}/{name}.npy"
+            (root / path).write_bytes(data)
+            files[path] = {"bytes": data.nbytes, "sha256": hashlib.sha256(data).hexdigest()}
+    manifest = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "parts": partition.parts,
+        "nodes": count,
+        "edges": int(offsets[-1]),
+        "statistics": dataclasses.asdict(partition.statistics),
+        "files": files,
+    }
+    temporary = root / f"{_MANIFEST}.tmp"
+    temporary.write_text(json.dumps(manifest, indent=1), "utf-8")
+    os.replace(temporary, root / _MANIFEST)
+
+
+def read_part(directory: str | os.PathLike[str], part: int) -> PartData:
+    """One part's data, checked; no other part's files are opened."""
+    root, manifest = Path(directory), read_manifest(directory)
+    if not 0 <= part < manifest["parts"]:
+        raise ValueError(f"part: expected 0 to {manifest['parts'] - 1}, got {part}")
+    prefix = f"{_folder(part)}/"
+    names = [path[len(prefix) : -4] for path in manifest["files"] if path.startswith(prefix)]
+    arrays = {name: _read(root, f"{prefix}{name}.npy", manifest) for name in {*names, *_OWN}}
+    nodes, offsets, senders = (arrays.pop(name) for name in _OWN)
+    with reading(root / prefix):
+        sizes = {values.shape[0] for values in (nodes, offsets[1:], *arrays.values())}
+        if len(sizes) > 1 or offsets[-1] != senders.size:
+            raise DataError("the files of the part do not belong together")
+    return PartData(nodes, offsets, senders, arrays)
+
+
+def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """The manifest, checked as far as it is used."""
+    path = Path(directory) / _MANIFEST
+    with reading(path):
+        found = json.loads(Budget().read(path))
+        if not isinstance(found, dict) or found.get("format") != _FORMAT:
+            raise DataError("expected the manifest of a partition")
+        if found.get("version") != _VERSION:
+            raise DataError(f"expected version {_VERSION}, got {quote(found.get('version'))}")
+        parts, nodes = found.get("parts"), found.get("nodes")
+        if type(parts) is not int or type(nodes) is not int or not 1 <= parts <= nodes:
+            raise DataError(f"parts and nodes are out of range: {quote(parts)}, {quote(nodes)}")
+        if not isinstance(found.get("files"), dict):
+            raise DataError("expected a table of files")
+    return found
+
+
+def read_owner(directory: str | os.PathLike[str], manifest: dict[str, Any]) -> np.ndarray:
+    """The owner of each node, from the nodes of all parts."""
+    root = Path(directory)
+    owner = np.full(manifest["nodes"], -1, np.int32)
+    for part in range(manifest["parts"]):
+        path = f"{_folder(part)}/nodes.npy"
+        nodes = _read(root, path, manifest)
+        with reading(root / path):
+            if nodes.size and not 0 <= nodes.min() <= nodes.max() < owner.size:
+                raise DataError(f"expected nodes from 0 to {owner.size - 1}")
+            if (owner[nodes] >= 0).any():
+                raise DataError("it has nodes of another part")
+            owner[nodes] = part
+    with reading(root / _MANIFEST):
+        if (owner < 0).any():
+            raise DataError("some nodes have no part")
+    return owner
+
+
+def _folder(part: int) -> str:
+    return f"part-{part:05d}"
+
+
+def _read(root: Path, path: str, manifest: dict[str, Any]) -> np.ndarray:
+    with reading(root / path):
+        entry = manifest["files"].get(path)
+        if not isinstance(entry, dict):
+            raise DataError("the manifest does not name this file")
+        with Budget().open(root / path) as file:
+            if file.size != entry.get("bytes"):
+                raise DataError(f"expected {quote(entry.get('bytes'))} bytes, got {file.size}")
+            data = file.read_all()
+        if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
+            raise DataError("the checksum differs: the file is damaged or of another partition")
+        return np.load(io.BytesIO(data), allow_pickle=False)

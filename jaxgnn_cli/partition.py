@@ -1,0 +1,98 @@
+"""`jaxgnn partition`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Annotated, Literal
+
+import numpy as np
+import tyro
+
+from jaxgnn_cli.options import parse_options
+from jaxgnn_cli.status import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionOptions:
+    """Split a dataset's graph into parts, and write a folder for each.
+
+    A part has its nodes, the edges that end there, and these nodes' features and labels:
+    jaxgnn.distributed.Partition.load_part(OUT, part) reads it.
+    """
+
+    dataset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")]
+    """A name or a path, as jaxgnn info takes it: nodes or a graph alone."""
+
+    output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="OUT")]
+    """Where to write: a directory that is empty or not there."""
+
+    parts: int = 8
+    """How many."""
+
+    method: Literal["stream", "metis", "block"] = "stream"
+    """Restreaming greedy; METIS, which needs pymetis; consecutive nodes."""
+
+    passes: int = 5
+    """Over the nodes, of stream."""
+
+    seed: int = 0
+    """Of stream and metis."""
+
+    edge_balance: float = 1.05
+    """The most edges of a part, by the mean."""
+
+    node_balance: float = 1.15
+    """The most nodes of a part, by the mean."""
+
+
+def partition(arguments: list[str]) -> None:
+    """Splits a graph and prints what the parts cost, or prints the help."""
+    options = parse_options(PartitionOptions, arguments, "partition")
+    if options is None:
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from jaxgnn import distributed
+    from jaxgnn.data import GraphSet, NodeDataset, load
+    from jaxgnn.train.machine import peak_memory
+
+    dataset = load(options.dataset)
+    if isinstance(dataset, GraphSet):
+        raise UsageError("partition: expected one graph, got a set of graphs")
+    start = time.perf_counter()
+    try:
+        split = distributed.partition(
+            dataset.graph,
+            options.parts,
+            method=options.method,
+            passes=options.passes,
+            seed=options.seed,
+            edge_balance=options.edge_balance,
+            node_balance=options.node_balance,
+        )
+        seconds = time.perf_counter() - start
+        arrays = {}
+        if isinstance(dataset, NodeDataset):
+            arrays = {
+                "features": np.asarray(dataset.features),
+                "labels": np.asarray(dataset.labels),
+            }
+        split.save(options.output, dataset.graph, arrays)
+    except (ValueError, ImportError) as error:
+        raise UsageError(f"partition: {error}") from error
+    found = split.statistics
+    share = found.cut_edges / max(1, dataset.graph.num_edges)
+    table = Table(
+        title=f"{options.parts} parts by {options.method}", title_justify="left", show_header=False
+    )
+    table.add_row("cut edges", f"{found.cut_edges:,} ({share:.1%})")
+    table.add_row("halo rows for each node", f"{found.halo_per_node:.3f}")
+    table.add_row("largest part's nodes by the mean", f"{found.node_balance:.3f}")
+    table.add_row("largest part's edges by the mean", f"{found.edge_balance:.3f}")
+    table.add_row("padding of the exchange", f"{found.exchange_padding:.3f}")
+    table.add_row("time", f"{1000 * seconds:,.0f} ms")
+    peak = peak_memory()
+    table.add_row(f"peak memory, {peak['memory_of']}", f"{peak['peak_bytes'] / 1e6:,.0f} MB")
+    Console().print(table)

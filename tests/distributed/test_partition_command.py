@@ -1,0 +1,26 @@
+"""`jaxgnn partition`, in this process."""
+
+import numpy as np
+import pytest
+
+from jaxgnn._core.ffi import cpu_module
+from jaxgnn.data import load
+from jaxgnn.distributed import Partition
+from jaxgnn_cli.status import run_command
+
+pytestmark = pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built")
+
+
+def test_command(tmp_path, capsys):
+    out = str(tmp_path / "out")
+    assert run_command(["partition", "digits", out, "--parts", "3"]) == 0
+    assert "3 parts by stream" in capsys.readouterr().out
+    dataset, part = load("digits"), Partition.load_part(out, 2)
+    np.testing.assert_array_equal(part.arrays["features"], np.asarray(dataset.features)[part.nodes])
+    np.testing.assert_array_equal(part.arrays["labels"], np.asarray(dataset.labels)[part.nodes])
+    for options, message in (
+        ([], "directory: expected an empty one"),
+        (["--parts", "0"], "parts: expected 1 to"),
+    ):
+        assert run_command(["partition", "digits", out, *options]) == 2
+        assert message in capsys.readouterr().err
