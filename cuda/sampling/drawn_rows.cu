@@ -1,8 +1,8 @@
 // The sum of the rows of neighbors that are drawn with replacement, without a list of them.
 //
 // A group of lanes takes a place: it draws, lists the drawn edges' senders in shared memory, and
-// adds their rows, 16 bytes a lane. In rows of few edges the draws are counted edge by edge, so
-// that a neighbor that is drawn several times is read once, and senders are read side by side.
+// adds their rows, 8 or 16 bytes a lane. In rows of few edges the draws are counted edge by edge,
+// so that a neighbor that is drawn several times is read once, and senders are read side by side.
 #include "common/sampling.h"
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
@@ -25,9 +25,10 @@ inline size_t shared_of_group(int64_t size) {
   return size * sizeof(Drawn) + size * kCountedRows * sizeof(uint16_t);
 }
 
-template <typename T, int kLanes>
+// A lane has kBytes of a row.
+template <typename T, int kLanes, int kBytes>
 __global__ void __launch_bounds__(kThreads, kBlocks) drawn_rows(const DrawnRowsArgs args) {
-  constexpr int V = 16 / sizeof(T), kGroups = kThreads / kLanes;
+  constexpr int V = kBytes / sizeof(T), kGroups = kThreads / kLanes;
   extern __shared__ Drawn shared[];
   const int group = threadIdx.x / kLanes, local = threadIdx.x % kLanes;
   const int64_t place = int64_t(blockIdx.x) * kGroups + group;
@@ -166,9 +167,10 @@ cudaError_t launch_drawn_rows(const DrawnRowsArgs& args, const Launch& launch) {
       return launch_kernel(launch, kernel, blocks_of(args.num_places, groups), kThreads,
                            groups * shared_of_group(args.size), args);
     };
-    if (launch.load || pieces <= 8) JAXGNN_TRY(start(drawn_rows<T, 8>, 8));
-    if (launch.load || (pieces > 8 && pieces <= 16)) JAXGNN_TRY(start(drawn_rows<T, 16>, 16));
-    if (launch.load || pieces > 16) JAXGNN_TRY(start(drawn_rows<T, 32>, 32));
+    // Never fewer than 16 lanes: they draw and count side by side, too.
+    if (launch.load || pieces <= 8) JAXGNN_TRY(start(drawn_rows<T, 16, 8>, 16));
+    if (launch.load || (pieces > 8 && pieces <= 16)) JAXGNN_TRY(start(drawn_rows<T, 16, 16>, 16));
+    if (launch.load || pieces > 16) JAXGNN_TRY(start(drawn_rows<T, 32, 16>, 32));
     return cudaSuccess;
   });
 }
