@@ -167,8 +167,10 @@ cudaError_t launch_drawn_rows(const DrawnRowsArgs& args, const Launch& launch) {
       return launch_kernel(launch, kernel, blocks_of(args.num_places, groups), kThreads,
                            groups * shared_of_group(args.size), args);
     };
-    // Never fewer than 16 lanes: they draw and count side by side, too.
-    if (launch.load || pieces <= 8) JAXGNN_TRY(start(drawn_rows<T, 16, 8>, 16));
+    // Many draws of a narrow row take more lanes than the row needs: they, too, are side by side.
+    const bool few = args.size <= 32;
+    if (launch.load || (pieces <= 8 && few)) JAXGNN_TRY(start(drawn_rows<T, 8, 16>, 8));
+    if (launch.load || (pieces <= 8 && !few)) JAXGNN_TRY(start(drawn_rows<T, 16, 8>, 16));
     if (launch.load || (pieces > 8 && pieces <= 16)) JAXGNN_TRY(start(drawn_rows<T, 16, 16>, 16));
     if (launch.load || pieces > 16) JAXGNN_TRY(start(drawn_rows<T, 32, 16>, 32));
     return cudaSuccess;
