@@ -160,6 +160,21 @@ TABLES = {
         {"ms a step": {}, "GB": {"key": "peak_bytes"}},
         {"file": "nvidia-h200-sampling-steps*", "case": "products", "pass": "step"},
     ),
+    # docs/kernels/tiles.md
+    "tensor-core": Table(
+        "F = 256",
+        _dtypes(_cases("reddit", "proteins")),
+        {
+            "tiles, ms": {},
+            "backward": BACKWARD,
+            "rows, ms": {"impl": plan.ORDERED},
+            "× rows": {"over": {"impl": plan.ORDERED}},
+            "best cuSPARSE, ms": {"impl": CUSPARSE},
+            "× cuSPARSE": {"over": {"impl": CUSPARSE}},
+        },
+        {"file": "nvidia-h200-tensor-core*", "impl": plan.TILES, "pass": "forward"},
+    ),
+    # docs/kernels/sampling.md
     "sampling": _sampling_table("reddit", "nvidia-h200-sampling"),
     "sampling-proteins": _sampling_table("proteins", "nvidia-h200-sampling-proteins"),
     # docs/performance.md
