@@ -169,7 +169,7 @@ def test_expand_rows(graph, impl):
         (lambda g, x: segment_reduce(g, x), ValueError, r"data: expected the shape \(2, ...\)"),
         (lambda g, x: segment_reduce(g, x[:2], by="nodes"), ValueError, "by: expected one of"),
         (lambda g, x: segment_softmax(g, x), ValueError, "logits: expected the shape"),
-        (lambda g, x: readout(g, x, "min"), ValueError, "reduce: expected one of"),
+        (lambda g, x: readout(g, x, "median"), ValueError, "reduce: expected one of"),
         (lambda g, x: readout(x, x), TypeError, "membership: expected a jaxgnn.Graph"),
         (lambda g, x: spmm(g, x, impl="fast"), ValueError, "impl: expected"),
     ],

@@ -96,12 +96,18 @@ def test_results_and_gradients(monkeypatch, graph, name, width, dtype):
 
 @pytest.mark.parametrize(("dtype", "lanes"), [("float32", 4), ("bfloat16", 8)])
 def test_lengths(dtype, lanes):
-    for width in range(1, 40):
+    widths = range(1, 40)
+
+    @jax.jit
+    def padded_rows():
+        ones = [jnp.ones((3, 2, width), dtype) for width in widths]
+        return [[padding.pad_features(rows, ends=ends) for ends in (False, True)] for rows in ones]
+
+    for width, found in zip(widths, padded_rows(), strict=True):
         aligned = padded = -(-width // lanes) * lanes
         if jax.default_backend() == "cpu":
             whole, end = width // 16 * 16, width % 16
             aligned, padded = width, whole + min(n for n in (0, 1, 2, 4, 8, 16) if n >= end)
-        for ends, expected in ((False, aligned), (True, padded)):
-            rows = padding.pad_features(jnp.ones((3, 2, width), dtype), ends=ends)
+        for rows, expected in zip(found, (aligned, padded), strict=True):
             assert rows.shape == (3, 2, expected) and rows.dtype == dtype
-            assert float(rows.sum()) == 6 * width
+            assert np.asarray(rows, float).sum() == 6 * width

@@ -1,7 +1,6 @@
 """Transforms against dense NumPy and against PyTorch Geometric."""
 
 import gzip
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -372,14 +371,18 @@ def test_transforms_are_differentiable_in_the_weights(x64, columns):
         def values(w, function=function):
             return function(graph, w)[1]
 
-        expected, jitted = values(weights), jax.jit(values)
-        np.testing.assert_allclose(jitted(weights), expected, rtol=1e-12)
-        value, slope = jax.jit(partial(jax.jvp, values))((weights,), (tangent,))
+        @jax.jit
+        def compiled(w, tangent, values=values):
+            step = 1e-6 * tangent
+            value, slope = jax.jvp(values, (w,), (tangent,))
+            difference = (values(w + step) - values(w - step)) / 2e-6
+            return values(w), value, slope, difference, jax.vjp(values, w)[1](slope)[0]
+
+        expected = values(weights)
+        jitted, value, slope, difference, back = compiled(weights, tangent)
+        np.testing.assert_allclose(jitted, expected, rtol=1e-12)
         np.testing.assert_allclose(value, expected, rtol=1e-12)
-        step = 1e-6 * tangent
-        difference = (jitted(weights + step) - jitted(weights - step)) / 2e-6
         np.testing.assert_allclose(slope, difference, rtol=0, atol=1e-7 * np.abs(slope).max())
-        back = jax.jit(lambda w, c, values=values: jax.vjp(values, w)[1](c)[0])(weights, slope)
         np.testing.assert_allclose((back * tangent).sum(), (slope**2).sum(), rtol=1e-12)
 
 
