@@ -36,7 +36,10 @@ RESULTS = ROOT / "benchmarks" / "results"
 CHECKED = ("README.md", "docs/performance.md")
 PAGES = (
     *CHECKED,
-    *(f"docs/kernels/{name}.md" for name in ("aggregation", "maxk", "attention", "sampling", "tiles")),
+    *(
+        f"docs/kernels/{name}.md"
+        for name in ("aggregation", "maxk", "attention", "sampling", "tiles")
+    ),
     "docs/sampling.md",
     "docs/minibatches.md",
 )
