@@ -14,6 +14,7 @@ from jaxgnn.nn.conv import (
     GINConv,
     GINEConv,
     GMMConv,
+    PNAConv,
     SAGEConv,
     TransformerConv,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "MoNet",
     "NodeEmbedding",
     "NodeMLP",
+    "PNAConv",
     "SAGEConv",
     "SAGEEmbedding",
     "Transformer",

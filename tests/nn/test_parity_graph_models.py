@@ -14,7 +14,16 @@ pyg = pytest.importorskip("torch_geometric")
 from torch_geometric.nn import MLP as TorchMLP  # noqa: E402
 
 from jaxgnn import Graph, batch, readout  # noqa: E402
-from jaxgnn.nn import APPNP, GIN, MLP, AttentionReadout, BatchNorm, GINEConv, GraphNorm  # noqa: E402
+from jaxgnn.nn import (  # noqa: E402
+    APPNP,
+    GIN,
+    MLP,
+    AttentionReadout,
+    BatchNorm,
+    GINEConv,
+    GraphNorm,
+    PNAConv,
+)
 from tests.support.pyg_parity import Edges, assert_parity, empty, error  # noqa: E402
 
 
@@ -51,6 +60,50 @@ def test_gine(edge_dim):
         attributes,
         forward=lambda conv, x, index, attributes: conv(x, index, edge_attr=attributes),
     )
+
+
+SCALERS = ["identity", "amplification", "attenuation", "linear", "inverse_linear"]
+
+
+@pytest.mark.parametrize(
+    ("aggregators", "scalers", "options"),
+    [
+        (["mean", "sum", "max", "min", "var", "std"], SCALERS, {}),
+        (["std", "max"], SCALERS[1:3], {"towers": 2, "divide_input": True, "post_layers": 2}),
+        (["sum", "var", "min"], SCALERS[:2], {"towers": 2, "pre_layers": 2, "edge_dim": 4}),
+    ],
+)
+def test_pna(aggregators, scalers, options):
+    """By `spmm` of projections, and by messages on the edges."""
+    edges, x, rng = awkward()
+    histogram = np.bincount(np.asarray(edges.graph.in_degrees))
+    attributes = None
+    if "edge_dim" in options:
+        attributes = rng.normal(size=(edges.senders.size, 4)).astype(np.float32)
+    reference = pyg.nn.PNAConv(6, 4, aggregators, scalers, torch.from_numpy(histogram), **options)
+    ours = empty(lambda rngs: PNAConv(6, 4, aggregators, scalers, histogram, **options, rngs=rngs))
+    assert_parity(reference, ours, edges, x, attributes, tolerance=3e-5)
+
+
+def test_pna_refuses():
+    def make(aggregators=("mean",), scalers=("identity",), histogram=(0, 3), **options):
+        return PNAConv(6, 4, aggregators, scalers, histogram, rngs=nnx.Rngs(0), **options)
+
+    graph = awkward()[0].graph
+    for arguments, message in (
+        ({"aggregators": "mean"}, "aggregators: expected some of mean, sum, .*'mean'"),
+        ({"scalers": ["log"]}, "scalers: expected one of .*'log'"),
+        ({"histogram": [4]}, "degree_histogram: expected at least a node with edges"),
+        ({"histogram": [0.5]}, "degree_histogram: expected a vector of counts"),
+        ({"towers": 3}, "out_features: expected a multiple of towers=3, got 4"),
+        ({"towers": 4, "divide_input": True}, "in_features: expected a multiple of towers=4"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(**arguments)
+    with pytest.raises(ValueError, match="edge_attr: PNAConv expected None without edge_dim"):
+        make()(graph, jnp.ones((36, 6)), jnp.ones((graph.num_edges, 2)))
+    with pytest.raises(ValueError, match="edge_attr: PNAConv expected them"):
+        make(edge_dim=2)(graph, jnp.ones((36, 6)))
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -30,6 +30,7 @@ _NAMES = {
     "att_dst": "attention_receivers",
     "att_edge": "attention_edges",
     "root": "linear_root",
+    "edge_encoder": "linear_edges",
     "lin_key": "linear_key",
     "lin_query": "linear_query",
     "lin_value": "linear_value",
@@ -74,6 +75,9 @@ def path_here(name: str, lin: str = "linear", own_bias: bool = False) -> tuple[A
     Gaussians have.
     """
     parts = [part for part in name.split(".") if part != "module"]
+    if parts[0] in ("pre_nns", "post_nns"):  # PNAConv's: every second one is an activation
+        kind = "kernel" if parts[-1] == "weight" else "bias"
+        return parts[0][:-4], int(parts[1]), "linears", int(parts[2]) // 2, kind
     if parts[-1] == "g":  # GMMConv's one product
         return "linear", "kernel"
     if parts[0] == "nn" and (len(parts) == 2 or lin != "linear"):
@@ -130,7 +134,8 @@ def copy_weights(reference: torch.nn.Module, module: nnx.Module, lin: str = "lin
             missing.remove(path)
             values[path] = jax.device_put(_here(name, value).copy())  # PyTorch changes its own
         else:
-            assert name.endswith(("num_batches_tracked", "eps")), f"{name}: no {path} here"
+            ignored = ("num_batches_tracked", "eps", "avg_deg_lin", "avg_deg_log")
+            assert name.endswith(ignored), f"{name}: no {path} here"
     assert not missing, f"not set: {missing}"
     flat = nnx.to_flat_state(state)
     for path, variable in flat:

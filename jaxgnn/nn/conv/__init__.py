@@ -11,6 +11,7 @@ from jaxgnn.nn.conv.gcn import GCNConv
 from jaxgnn.nn.conv.gin import GINConv
 from jaxgnn.nn.conv.gine import GINEConv
 from jaxgnn.nn.conv.gmm import GMMConv
+from jaxgnn.nn.conv.pna import PNAConv
 from jaxgnn.nn.conv.sage import SAGEConv
 from jaxgnn.nn.conv.transformer import TransformerConv
 
@@ -26,6 +27,7 @@ __all__ = [
     "GINConv",
     "GINEConv",
     "GMMConv",
+    "PNAConv",
     "SAGEConv",
     "TransformerConv",
 ]
