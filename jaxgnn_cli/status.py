@@ -25,6 +25,7 @@ commands:
   compare RUN...    compare runs: the settings that differ, means over seeds
   export RUN --output DIRECTORY
                     write a trained model as a program that needs no training code
+  download NAME     fetch a data set's files, and check them
   partition DATASET OUT
                     split a graph into parts, a folder each
   embed GRAPH       embed the nodes of a graph file by GraphSAGE over sampled neighbors
@@ -139,6 +140,10 @@ def _dispatch(arguments: list[str]) -> int:
         from jaxgnn_cli.export import export
 
         export(rest)
+    elif command == "download":
+        from jaxgnn_cli.download import download
+
+        download(rest)
     elif command == "partition":
         from jaxgnn_cli.partition import partition
 
@@ -149,7 +154,7 @@ def _dispatch(arguments: list[str]) -> int:
         embed(rest)
     else:
         raise UsageError(
-            "expected train, info, evaluate, predict, compare, export, partition or embed, "
-            f"got {command!r} (see jaxgnn --help)"
+            "expected train, info, evaluate, predict, compare, export, download, partition or "
+            f"embed, got {command!r} (see jaxgnn --help)"
         )
     return 0

@@ -14,7 +14,10 @@ import textwrap
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
-COMMANDS = ("train", "info", "evaluate", "predict", "compare", "export", "partition", "embed")
+COMMANDS = (
+    *("train", "info", "evaluate", "predict", "compare", "export"),
+    *("download", "partition", "embed"),
+)
 _WIDTH = 100
 _HEAD = """\
 # Command line

@@ -17,6 +17,7 @@ from jaxgnn.data.dataset import (
     normalize_features,
 )
 from jaxgnn.data.digits import digits
+from jaxgnn.data.downloads import download
 from jaxgnn.data.edges import (
     read_edge_list,
     read_edges,
@@ -76,6 +77,7 @@ __all__ = [
     "chung_lu",
     "configuration",
     "digits",
+    "download",
     "fold_splits",
     "fraction_splits",
     "graph_statistics",

@@ -11,6 +11,7 @@ from typing import Any, Literal, overload
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.dataset import NodeDataset, normalize_in_place
 from jaxgnn.data.digits import digits
+from jaxgnn.data.downloads import SOURCES, download, hint
 from jaxgnn.data.edges import read_edge_list, read_matrix_market
 from jaxgnn.data.limits import DataError, display_path
 from jaxgnn.data.recognize import Loaded, Reader, reader_of
@@ -28,7 +29,7 @@ _EDGE_LISTS = (".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".ungraph")
 
 
 def names() -> tuple[str, ...]:
-    """The names that `load` knows without a file."""
+    """The names that `load` knows without a file or a download."""
     return tuple(_NAMED)
 
 
@@ -41,19 +42,30 @@ def load(
 ) -> NodeDataset: ...
 @overload
 def load(
-    name_or_path: str | os.PathLike[str], *, normalize_features: bool = False, **options: Any
+    name_or_path: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    normalize_features: bool = False,
+    **options: Any,
 ) -> Loaded: ...
 def load(
-    name_or_path: str | os.PathLike[str], *, normalize_features: bool = False, **options: Any
+    name_or_path: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    normalize_features: bool = False,
+    **options: Any,
 ) -> Loaded:
     """A dataset by name, or what is read from a directory or a file.
 
-    Names: `"digits"`, and the synthetic `"sbm"`, `"rmat"`, `"chung_lu"`. A path is recognized by
-    what is in it: the files of a directory, the first bytes of a file. `docs/data.md` lists the
-    layouts and formats, and the reader of each.
+    Names: `"digits"`, the synthetic `"sbm"`, `"rmat"`, `"chung_lu"`, and those that are downloaded
+    (`download`): `"cora"`, `"minesweeper"`. A path is recognized by what is in it: the files of a
+    directory, the first bytes of a file. `docs/data.md` lists the layouts and formats, and the
+    reader of each.
 
     Args:
-        name_or_path: a name wins over a path: write `./sbm` for a directory of that name.
+        name_or_path: a name wins over a path: write `./sbm` for a directory of that name. Before a
+            download a path of that name is looked for.
+        root: of `download`; a path of that name in the current directory does not count then.
         normalize_features: scale the rows of the features by `jaxgnn.data.normalize_features`.
         options: those of the reader, such as `seed` and `num_splits` where splits are drawn.
 
@@ -61,9 +73,14 @@ def load(
         A `NodeDataset` of nodes with labels, a `GraphSet` of many graphs, or a `PlainGraph`.
 
     Raises:
-        DataError: no such name or path, a file that is not such data, or an unknown option.
+        DataError: no such name or path, a file that is not such data, an unknown option, or a
+            download that fails.
     """
     text = os.fspath(name_or_path)
+    if root is not None and text not in SOURCES:
+        raise DataError(f"{display_path(text)}: root: expected None but for {', '.join(SOURCES)}")
+    if text in SOURCES and (root is not None or not os.path.exists(text)):
+        text = str(download(text, root))
     reader, found = _reader(text)
     accepted = inspect.signature(reader).parameters
     for option in options:
@@ -122,6 +139,9 @@ def _reader(text: str) -> tuple[Reader, dict[str, Any]]:
     except (OSError, ValueError) as error:  # a name that is too long, or with a NUL
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{name}: cannot be read: {reason}") from error
+    names = ", ".join([*_NAMED, *SOURCES])
+    elsewhere = hint(text)
     raise DataError(
-        f"{name}: no such file or directory, and no dataset of that name ({', '.join(_NAMED)})"
+        f"{name}: no such file or directory, and no dataset of that name ({names})"
+        + (f"; {elsewhere}" if elsewhere else "")
     )
