@@ -48,6 +48,7 @@ from jaxgnn.data.ogb import read_ogb
 from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.data.planetoid import read_planetoid
 from jaxgnn.data.point_clouds import read_points
+from jaxgnn.data.ppi import read_ppi
 from jaxgnn.data.registry import load, load_nodes, names
 from jaxgnn.data.splits import (
     fold_splits,
@@ -104,6 +105,7 @@ __all__ = [
     "read_ogb",
     "read_planetoid",
     "read_points",
+    "read_ppi",
     "read_reddit",
     "read_scipy",
     "read_shchur",

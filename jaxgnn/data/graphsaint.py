@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 from typing import Any
@@ -22,6 +21,7 @@ from jaxgnn.data.checks import (
     read_features,
 )
 from jaxgnn.data.dataset import NodeDataset, Split
+from jaxgnn.data.json_objects import integers, read_json
 from jaxgnn.data.limits import Budget, DataError, quote, reading
 from jaxgnn.data.provenance import metadata_of
 from jaxgnn.graph import Graph
@@ -157,35 +157,10 @@ def _check_rows(claim: Header, num_nodes: int) -> None:
         raise DataError(f"expected a row for each of the {num_nodes} nodes, got {rows}")
 
 
-# Bytes of Python's objects at most: a list, a dict, a value and its place, and a text, which as a
-# key stands in two dicts that grow.
-_JSON_BYTES = {b"[": 120, b"{": 240, b",": 48, b'"': 150}
-
-
-def _read_json(path: pathlib.Path, budget: Budget) -> dict[str, Any]:
-    """A JSON object. The caller frees it, and what is charged for it."""
-    text = budget.read(path)
-    objects = sum(size * (1 + text.count(sign)) for sign, size in _JSON_BYTES.items())
-    budget.charge(len(text) * (2 if text.isascii() else 8) + objects, "the objects in it")
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise DataError(f"expected an object, got {type(value).__name__}")
-    return value
-
-
-def _integers(values: list[Any], what: str, budget: Budget) -> np.ndarray:
-    """A list of integers, as int64: NumPy would make texts of the longest's size of others."""
-    budget.charge(8 * len(values), what)
-    for value in values:
-        if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
-            raise DataError(f"{what}: expected integers, got {quote(value)}")
-    return np.fromiter(values, np.int64, len(values))
-
-
 def _class_map(path: pathlib.Path, num_nodes: int, budget: Budget) -> np.ndarray:
     """The class of each node, or zeros and ones `[num_nodes, num_classes]`."""
     with budget.scope():
-        entries = _read_json(path, budget)
+        entries = read_json(path, budget)
         if len(entries) != num_nodes:
             raise DataError(
                 f"expected an entry for each of the {num_nodes} nodes, got {len(entries)}"
@@ -197,7 +172,7 @@ def _class_map(path: pathlib.Path, num_nodes: int, budget: Budget) -> np.ndarray
         if values and isinstance(values[0], list):
             labels = _label_rows(values, budget)
         else:
-            labels = check_labels(_integers(values, "labels", budget), num_nodes, "labels", budget)
+            labels = check_labels(integers(values, "labels", budget), num_nodes, "labels", budget)
     budget.charge(labels.nbytes, "labels")
     return labels
 
@@ -220,7 +195,7 @@ def _roles(path: pathlib.Path, num_nodes: int, budget: Budget) -> Split:
     charge_splits(budget, num_nodes)
     masks = []
     with budget.scope():
-        roles = _read_json(path, budget)
+        roles = read_json(path, budget)
         for name in ("tr", "va", "te"):
             if name not in roles:
                 raise DataError(
@@ -228,7 +203,7 @@ def _roles(path: pathlib.Path, num_nodes: int, budget: Budget) -> Split:
                 )
             if not isinstance(roles[name], list):
                 raise DataError(f"{name}: expected a list of nodes, got {quote(roles[name])}")
-            ids = _integers(roles[name], name, budget)
+            ids = integers(roles[name], name, budget)
             if ids.size and not 0 <= ids.min() <= ids.max() < num_nodes:
                 raise DataError(
                     f"{name}: expected ids from 0 to {num_nodes - 1}, got {ids.min()} to "

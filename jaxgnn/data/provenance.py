@@ -31,7 +31,7 @@ _CITATIONS = {
         ("minesweeper", "tolokers", "questions", "roman_empire", "amazon_ratings"), _HETEROPHILOUS
     ),
     **dict.fromkeys(("flickr", "yelp"), _GRAPHSAINT),
-    "reddit": _GRAPHSAGE,
+    **dict.fromkeys(("reddit", "ppi"), _GRAPHSAGE),
     **dict.fromkeys(("ogbn_arxiv", "ogbn_products", "ogbn_proteins"), _OGB),
 }
 

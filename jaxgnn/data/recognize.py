@@ -22,6 +22,7 @@ from jaxgnn.data.ogb import read_ogb
 from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.data.planetoid import PARTS, find_planetoid, read_planetoid
 from jaxgnn.data.point_clouds import is_point_cloud, read_points
+from jaxgnn.data.ppi import PPI_FILES, read_ppi
 from jaxgnn.data.tables import is_tables, read_tables
 from jaxgnn.data.tcgnn import is_tcgnn, read_tcgnn
 from jaxgnn.data.tudataset import find_tudataset, read_tudataset
@@ -33,6 +34,7 @@ Reader = Callable[..., Loaded]
 _FOLDERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     (GRAPHSAINT_FILES, read_graphsaint),
     (REDDIT_FILES, read_reddit),
+    (PPI_FILES, read_ppi),
     (("raw/edge.csv.gz", "split"), read_ogb),
 )
 _LABEL_SETS = (".cmty", ".cmty.gz")

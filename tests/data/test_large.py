@@ -10,7 +10,7 @@ import scipy.sparse
 from jaxgnn import data
 from jaxgnn.data import DataError
 from jaxgnn.train import score
-from tests.support.large_sets import write_csv, write_graphsaint, write_ogb, write_reddit
+from tests.support.large_sets import write_csv, write_graphsaint, write_ogb, write_ppi, write_reddit
 
 
 def edges_of(dataset):
@@ -266,8 +266,48 @@ def test_damaged_reddit_files_are_named(tmp_path):
         data.load(folder)
 
 
+@pytest.mark.parametrize("directed", [True, False])
+def test_ppi_is_the_union_of_its_graphs(tmp_path, directed):
+    folder = write_ppi(tmp_path / "ppi", directed=directed)
+    dataset = data.load(folder)
+    assert (dataset.name, dataset.metric, dataset.num_classes) == ("ppi", "micro_f1", 3)
+    split = dataset.split()
+    assert [mask.sum() for mask in (split.train, split.val, split.test)] == [20, 20, 20]
+    expected = set()
+    for i, part in enumerate(("train", "valid", "test")):
+        links = json.loads((folder / f"{part}_graph.json").read_text())["links"]
+        pairs = {(20 * i + link["source"], 20 * i + link["target"]) for link in links}
+        expected |= pairs if directed else pairs | {pair[::-1] for pair in pairs}
+        rows = np.load(folder / f"{part}_feats.npy").astype(np.float32)
+        np.testing.assert_array_equal(dataset.features[20 * i : 20 * i + 20], rows)
+        rows = np.load(folder / f"{part}_labels.npy")
+        np.testing.assert_array_equal(dataset.labels[20 * i : 20 * i + 20], rows)
+    graph = dataset.graph
+    found = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
+    assert sorted(found) == sorted(pair for pair in expected if pair[0] != pair[1])
+
+
+def test_damaged_ppi_files_are_named(tmp_path):
+    folder = write_ppi(tmp_path / "ppi")
+    path = folder / "valid_graph.json"
+    value = json.loads(path.read_text())
+    for changes, message in (
+        ({"nodes": value["nodes"][1:]}, "nodes: expected 20, got 19"),
+        ({"links": None}, "expected a list 'links', got"),
+        ({"links": [{"source": 1}]}, "links: expected a 'target' in each"),
+        ({"links": [{"source": 1, "target": 20}]}, "target: expected 0 to 19, got 20 to 20"),
+        ({"links": [{"source": 1, "target": 0.5}]}, "target: expected integers, got"),
+    ):
+        path.write_text(json.dumps(value | changes))
+        with pytest.raises(DataError, match=rf"valid_graph.json: {message}"):
+            data.load(folder)
+    np.save(folder / "train_labels.npy", np.full((20, 3), 2))
+    with pytest.raises(DataError, match=r"train_labels.npy: expected zeros and ones for each of"):
+        data.load(folder)
+
+
 def test_what_is_read_is_bounded(tmp_path):
-    writers = {"a": write_graphsaint, "b": write_reddit, "c": write_ogb}
+    writers = {"a": write_graphsaint, "b": write_reddit, "c": write_ogb, "d": write_ppi}
     for name, writer in writers.items():
         folder = writer(tmp_path / name)
         with pytest.raises(DataError, match="more than the limit of 500"):

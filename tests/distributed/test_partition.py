@@ -1,6 +1,5 @@
 """Partitions: quality, bounds, determinism, memory, and what is refused."""
 
-import subprocess
 import sys
 
 import numpy as np
@@ -10,7 +9,7 @@ import jaxgnn
 from jaxgnn import distributed
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.data import CSR, benchmark_graph
-from tests.support.paths import ROOT
+from tests.support.processes import run_python
 
 pytestmark = pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built")
 
@@ -147,7 +146,5 @@ try:
 except MemoryError:
     print("bounded")
 """
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    environment = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "PATH": ""}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    result = run_python("-c", program, str(tmp_path), JAX_PLATFORMS="cpu")
     assert result.stdout == "bounded\n", result.stderr

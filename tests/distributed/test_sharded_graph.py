@@ -1,25 +1,29 @@
 """Sharded graphs on eight simulated devices: the checks of `eight_devices`, in a child process."""
 
+import os
 import re
 
 import jax
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.processes import run_python
+from tests.support.processes import PACKAGES, run_python
 
 if jax.default_backend() != "cpu":
     pytest.skip("simulated devices are the CPU's", allow_module_level=True)
 
+EIGHT_DEVICES = ("-m", "tests.distributed.eight_devices")
+PATH = os.pathsep.join((PACKAGES, str(ROOT)))  # the installed jaxgnn first
+
 
 def test_layouts_agree_with_one_device():
-    done = run_python("-m", "tests.distributed.eight_devices", directory=ROOT)
+    done = run_python(*EIGHT_DEVICES, directory=ROOT, PYTHONPATH=PATH)
     assert done.stdout.endswith("all hold\n")
 
 
 @pytest.mark.system
 def test_all_shapes_and_models():
-    done = run_python("-m", "tests.distributed.eight_devices", "--all", directory=ROOT)
+    done = run_python(*EIGHT_DEVICES, "--all", directory=ROOT, PYTHONPATH=PATH)
     assert done.stdout.endswith("all hold\n")
 
 

@@ -42,6 +42,24 @@ def write_graphsaint(folder, *, nodes=40, features=5, classes=3, multilabel=Fals
     return folder
 
 
+def write_ppi(folder, *, nodes=20, features=5, classes=3, directed=True, seed=0):
+    """As many nodes in each part, of two graphs; with self-loops and repeated edges."""
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True)
+    for part in ("train", "valid", "test"):
+        ends = rng.integers(nodes // 2, size=(2, 4 * nodes)) + nodes // 2 * rng.integers(
+            2, size=4 * nodes
+        )
+        links = [{"source": int(a), "target": int(b)} for a, b in ends.T]
+        entries = [{"test": False, "id": i, "val": False} for i in range(nodes)]
+        graph = {"directed": directed, "graph": {}, "nodes": entries, "links": links}
+        (folder / f"{part}_graph.json").write_text(json.dumps(graph))
+        np.save(folder / f"{part}_feats.npy", rng.normal(size=(nodes, features)))
+        np.save(folder / f"{part}_labels.npy", rng.integers(2, size=(nodes, classes)))
+        np.save(folder / f"{part}_graph_id.npy", np.repeat([1, 2], nodes // 2))
+    return folder
+
+
 def write_reddit(folder, *, nodes=40, features=5, classes=3, seed=0):
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
