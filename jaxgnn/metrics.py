@@ -74,7 +74,7 @@ def roc_auc(labels: Rows, scores: Rows, mask: Mask = None) -> Score:
 
     Source: Hanley and McNeil, "The meaning and use of the area under a ROC curve" (1982).
     """
-    return _mean_over_tasks(_roc_auc, labels, scores, mask)
+    return _mean_over_tasks(_roc_auc, labels, scores, mask, "scores")
 
 
 def average_precision(labels: Rows, scores: Rows, mask: Mask = None) -> Score:
@@ -90,7 +90,7 @@ def average_precision(labels: Rows, scores: Rows, mask: Mask = None) -> Score:
     Raises:
         TypeError, ValueError: no arrays of numbers, or of other shapes.
     """
-    return _mean_over_tasks(_average_precision, labels, scores, mask)
+    return _mean_over_tasks(_average_precision, labels, scores, mask, "scores")
 
 
 def rmse(labels: Rows, predictions: Rows, mask: Mask = None) -> Score:
@@ -319,9 +319,13 @@ def _confusion(xp: Any, labels: Any, predictions: Any, valid: Any) -> tuple[Any,
 
 
 def _mean_over_tasks(
-    score: Callable[..., tuple[Any, Any]], labels: Any, predictions: Any, mask: Any
+    score: Callable[..., tuple[Any, Any]],
+    labels: Any,
+    predictions: Any,
+    mask: Any,
+    name: str = "predictions",
 ) -> Score:
-    xp, labels, predictions, valid = _arguments(labels, predictions, mask)
+    xp, labels, predictions, valid = _arguments(labels, predictions, mask, name)
     if labels.ndim == 1:
         return _result(xp, *score(xp, labels, predictions, valid))
     if xp is np:
@@ -335,12 +339,14 @@ def _mean_over_tasks(
     return _result(xp, *_mean(xp, values, defined))
 
 
-def _arguments(labels: Any, predictions: Any, mask: Any) -> tuple[Any, Any, Any, Any]:
-    """The module of the arrays, both of them, and which labels count."""
-    xp, (labels, predictions) = _arrays(labels=labels, predictions=predictions)
+def _arguments(
+    labels: Any, predictions: Any, mask: Any, name: str = "predictions"
+) -> tuple[Any, Any, Any, Any]:
+    """The module of the arrays, both of them, and which labels count; `name`, of the second."""
+    xp, (labels, predictions) = _arrays(**{"labels": labels, name: predictions})
     if labels.shape != predictions.shape or labels.ndim not in (1, 2):
         raise ValueError(
-            "labels, predictions: expected one shape, (rows,) or (rows, tasks), got "
+            f"labels, {name}: expected one shape, (rows,) or (rows, tasks), got "
             f"{labels.shape} and {predictions.shape}"
         )
     if labels.ndim == 2 and labels.shape[1] == 0:

@@ -157,7 +157,8 @@ def test_what_is_not_defined_is_nan():
         (lambda x: metrics.mae(x, x, x), r"mask: expected bool\[3\], got float64\[3\]"),
         (lambda x: metrics.hits_at_k(x, x, 0), "k: expected an integer from 1"),
         (lambda x: metrics.mrr(x, x[:2, None]), r"negatives: expected the shape"),
-        (lambda x: metrics.roc_auc(x, np.array(list("abc"))), "predictions: expected an array of"),
+        (lambda x: metrics.roc_auc(x, np.array(list("abc"))), "^scores: expected an array of"),
+        (lambda x: metrics.average_precision(x, x[:2]), "labels, scores: expected one shape"),
     ],
 )
 def test_refusals(call, message):
