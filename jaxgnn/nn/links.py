@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxgnn._core.arguments import unwrap
+from jaxgnn.graph._ordered_sum import take_rows
 from jaxgnn.nn._linear import Initializer, count, width
 from jaxgnn.nn.mlp import MLP, Activation
 
@@ -157,9 +158,15 @@ def _ends(x: NodeOutputs, senders: Array, receivers: Array) -> tuple[Array, Arra
             "senders, receivers: expected two vectors of one length, got "
             f"{senders.shape} and {receivers.shape}"
         )
-    rows = (jnp.asarray(unwrap(rows)) for rows in ends)
-    one, other = (
-        array.at[nodes].get(mode="fill", wrap_negative_indices=False)
-        for array, nodes in zip(rows, (senders, receivers), strict=True)
-    )
-    return one, other
+    rows = [jnp.asarray(unwrap(rows)) for rows in ends]
+    return _rows_at(rows[0], senders), _rows_at(rows[1], receivers)
+
+
+def _rows_at(
+    rows: Float[Array, "nodes features"], nodes: Int[Array, " links"]
+) -> Float[Array, "links features"]:
+    """NaN out of range. The gradient adds in a fixed order."""
+    count = rows.shape[0]
+    inside = (nodes >= 0) & (nodes < count)
+    taken = take_rows(rows, jnp.where(inside, nodes, count))
+    return jnp.where(inside[:, None], taken, jnp.asarray(jnp.nan, taken.dtype))
