@@ -52,8 +52,8 @@ def shard(
 
     Raises:
         TypeError: `graph` is no `Graph`.
-        ValueError: a rectangular graph, an axis that the mesh does not have, both layouts, a
-            partition of other parts or nodes, or one with `features`.
+        ValueError: a rectangular graph, an axis that the mesh does not have, a mesh over several
+            processes, both layouts, a partition of other parts or nodes, or one with `features`.
     """
     graph = graph_argument(graph)
     if not graph.is_square:
@@ -67,6 +67,8 @@ def shard(
     if axis is None or axis not in mesh.axis_names:
         name = "features" if features is not None else "rows"
         raise ValueError(f"{name}: expected an axis of {mesh.axis_names}, got {axis!r}")
+    if any(device.process_index != jax.process_index() for device in mesh.devices.flat):
+        raise ValueError("mesh: expected devices of this process, got those of several")
     auto = (AxisType.Auto,) * len(mesh.axis_names)
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
     if features is not None:
