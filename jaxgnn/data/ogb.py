@@ -15,9 +15,12 @@ from jaxgnn.data.native import native_module
 from jaxgnn.data.provenance import metadata_of
 from jaxgnn.graph import Graph
 
+# Sets whose `add_inverse_edge` is False in OGB's master table, by the names of their archives.
+_DIRECTED = ("arxiv", "papers100m", "papers100m-bin")
+
 
 def read_ogb(
-    path: str | os.PathLike[str], *, undirected: bool = True, max_bytes: int | None = None
+    path: str | os.PathLike[str], *, undirected: bool | None = None, max_bytes: int | None = None
 ) -> NodeDataset:
     """A node set of the OGB, unpacked: `raw/edge.csv.gz`, ..., `split/NAME/train.csv.gz`, ...
 
@@ -27,8 +30,9 @@ def read_ogb(
 
     Args:
         path: the directory, such as `ogbn_products/`; its name is the set's.
-        undirected: add the reverse of each edge (the files of the undirected sets, products and
-            proteins among them, list each once).
+        undirected: add the reverse of each edge. By default as OGB's master table has it: not for
+            ogbn-arxiv and ogbn-papers100M, which are directed; the files of the undirected sets,
+            products and proteins, list each edge once.
         max_bytes: refuse to take more memory, all together; by default 1,024 bytes for each of
             the files, at least 256 MiB and at most 16 GiB.
 
@@ -37,6 +41,8 @@ def read_ogb(
     """
     folder = pathlib.Path(path)
     name = folder.resolve().name.replace("_", "-")
+    if undirected is None:
+        undirected = name.lower().removeprefix("ogbn-") not in _DIRECTED
     raw = folder / "raw"
     budget = Budget(max_bytes)
     n, num_edges = (_count(raw / f"num-{what}-list.csv.gz", budget) for what in ("node", "edge"))

@@ -64,6 +64,11 @@ def test_ogb_s_files(tmp_path):
     valid = np.loadtxt(folder / "split" / "some_rule" / "valid.csv.gz", int)
     assert set(np.flatnonzero(dataset.split().val)) == set(valid)
     assert data.load(folder, undirected=False).graph.num_edges == len(pairs)
+    folder.rename(tmp_path / "ogbn_arxiv")  # directed, by its name
+    directed = data.load(tmp_path / "ogbn_arxiv")
+    assert {*map(tuple, edges_of(directed).T)} == {*map(tuple, pairs)}
+    both = data.load(tmp_path / "ogbn_arxiv", undirected=True)
+    assert both.graph.num_edges == 2 * len(pairs)
 
 
 def test_ogb_s_proteins_get_the_sums_of_their_edges_features(tmp_path):
