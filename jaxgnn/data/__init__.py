@@ -45,6 +45,7 @@ from jaxgnn.data.meshes import read_obj, read_off
 from jaxgnn.data.neighbors import knn
 from jaxgnn.data.npz import read_heterophilous, read_shchur
 from jaxgnn.data.ogb import read_ogb
+from jaxgnn.data.ogb_graphs import read_ogb_graphs
 from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.data.planetoid import read_planetoid
 from jaxgnn.data.point_clouds import read_points
@@ -103,6 +104,7 @@ __all__ = [
     "read_obj",
     "read_off",
     "read_ogb",
+    "read_ogb_graphs",
     "read_planetoid",
     "read_points",
     "read_ppi",

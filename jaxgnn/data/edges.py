@@ -6,6 +6,7 @@ The parsers are C++ (`cpu/host/text.cc`). They take files block by block, gzippe
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -261,10 +262,15 @@ def _names(arena: tuple[np.ndarray, np.ndarray], budget: Budget) -> tuple[str, .
     return tuple(names)
 
 
-def parse(parser: Any, path: str | os.PathLike[str], budget: Budget) -> None:
-    """Feeds a file to a parser that was allowed what is left of the budget."""
+def parse(
+    parser: Any,
+    path: str | os.PathLike[str],
+    budget: Budget,
+    change: Callable[[Iterator[bytes]], Iterator[bytes]] = iter,
+) -> None:
+    """Feeds a file, as `change` makes it, to a parser, within what is left of the budget."""
     try:
-        for block in budget.blocks(path):
+        for block in change(budget.blocks(path)):
             parser.allow(budget.left)  # by default it depends on the file, which is open by now
             parser.feed(block)
         parser.finish()

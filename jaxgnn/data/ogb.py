@@ -1,9 +1,12 @@
-"""Reader of the Open Graph Benchmark's node sets, in the layout of their archives."""
+"""Reader of the Open Graph Benchmark's node sets, in the layout of their archives; what its files
+are made of is read for its sets of graphs, too."""
 
 from __future__ import annotations
 
 import os
 import pathlib
+import re
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -48,18 +51,18 @@ def read_ogb(
     n, num_edges = (_count(raw / f"num-{what}-list.csv.gz", budget) for what in ("node", "edge"))
     # Before anything has a row for each node: that there are as many.
     labels = _labels(raw / "node-label.csv.gz", n, budget)
-    senders, receivers = _edges(raw / "edge.csv.gz", n, num_edges, budget)
+    senders, receivers = edges_of_file(raw / "edge.csv.gz", n, num_edges, budget)
     if (raw / "node-feat.csv.gz").exists():
-        features = _table(raw / "node-feat.csv.gz", np.float32, n, budget)
+        features = table_of_file(raw / "node-feat.csv.gz", np.float32, n, budget)
     else:
         with budget.scope():
-            values = _table(raw / "edge-feat.csv.gz", np.float32, num_edges, budget)
+            values = table_of_file(raw / "edge-feat.csv.gz", np.float32, num_edges, budget)
             features = _sums_at_ends(senders, receivers, values, n, undirected, budget)
             del values
         budget.charge(features.nbytes, "features")
     several = labels.ndim == 2
     with reading(folder):
-        split = _split(folder / "split", n, budget)
+        split = split_of_folder(folder / "split", n, budget)
         charge_graph(budget, n, num_edges, undirected=undirected)
         return NodeDataset(
             name=name,
@@ -76,7 +79,7 @@ def read_ogb(
 
 def _count(path: pathlib.Path, budget: Budget) -> int:
     """The one number of a file."""
-    count = int(_table(path, np.int64, 1, budget, columns=1)[0, 0])
+    count = int(table_of_file(path, np.int64, 1, budget, columns=1)[0, 0])
     if not 0 <= count < 1 << 31:
         raise DataError(f"{path}: expected a number from 0 to 2**31 - 1, got {count}")
     return count
@@ -84,7 +87,7 @@ def _count(path: pathlib.Path, budget: Budget) -> int:
 
 def _labels(path: pathlib.Path, n: int, budget: Budget) -> np.ndarray:
     """A class a node, int32, or several binary labels, float32."""
-    labels = _table(path, np.float32, n, budget)
+    labels = table_of_file(path, np.float32, n, budget)
     with reading(path):
         if labels.shape[1] > 1:
             return labels
@@ -95,7 +98,7 @@ def _labels(path: pathlib.Path, n: int, budget: Budget) -> np.ndarray:
         return check_labels(classes, n, "labels", budget)
 
 
-def _edges(
+def edges_of_file(
     path: pathlib.Path, n: int, num_edges: int, budget: Budget
 ) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of each edge, int32."""
@@ -131,7 +134,7 @@ def _sums_at_ends(
     return sums
 
 
-def _split(folder: pathlib.Path, n: int, budget: Budget) -> Split:
+def split_of_folder(folder: pathlib.Path, n: int, budget: Budget) -> Split:
     """The masks of the one published split."""
     found = sorted(entry for entry in folder.iterdir() if entry.is_dir())
     if len(found) != 1:
@@ -141,7 +144,7 @@ def _split(folder: pathlib.Path, n: int, budget: Budget) -> Split:
     for part in ("train", "valid", "test"):
         path = found[0] / f"{part}.csv.gz"
         with reading(path), budget.scope():
-            ids = _table(path, np.int64, None, budget, columns=1, most=n)[:, 0]
+            ids = table_of_file(path, np.int64, None, budget, columns=1, most=n)[:, 0]
             if ids.size and not 0 <= ids.min() <= ids.max() < n:
                 raise DataError(f"expected ids below {n}, got {ids.min()} to {ids.max()}")
             mask = np.zeros(n, bool)
@@ -150,7 +153,7 @@ def _split(folder: pathlib.Path, n: int, budget: Budget) -> Split:
     return Split(*masks)
 
 
-def _table(
+def table_of_file(
     path: pathlib.Path,
     dtype: type,
     rows: int | None,
@@ -158,13 +161,15 @@ def _table(
     *,
     columns: int | None = None,
     most: int = 0,
+    blanks: bool = False,
 ) -> np.ndarray:
-    """A `.csv.gz` of numbers: exactly `rows` rows, or if that is None at most `most`."""
+    """A `.csv.gz` of numbers: exactly `rows` rows, or if that is None at most `most`. With `blanks`
+    an empty field is NaN."""
     with reading(path):
         module = native_module("the readers of text")
         kind = module.FloatTableParser if dtype is np.float32 else module.IntegerTableParser
         parser = kind(most if rows is None else rows)
-        parse(parser, path, budget)
+        parse(parser, path, budget, _with_nan if blanks else iter)
         if rows is not None and parser.rows != rows:
             raise DataError(f"expected {rows} rows, got {parser.rows}")
         width = parser.columns if parser.rows else columns or 1
@@ -173,3 +178,20 @@ def _table(
         values = parser.take()
         budget.charge(values.nbytes, "the table")
         return values.reshape(-1, width)
+
+
+_BLANK = re.compile(rb"(?m)^(?=,)|(?<=,)(?=,|\r?$)")
+_LONGEST_LINE = 1 << 24
+
+
+def _with_nan(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks with NaN in empty fields, cut at the ends of lines."""
+    rest = b""
+    for block in blocks:
+        rest += block
+        end = rest.rfind(b"\n") + 1 or (len(rest) if len(rest) > _LONGEST_LINE else 0)
+        if end:
+            yield _BLANK.sub(b"nan", rest[:end])
+            rest = rest[end:]
+    if rest:
+        yield _BLANK.sub(b"nan", rest)

@@ -10,7 +10,14 @@ import scipy.sparse
 from jaxgnn import data
 from jaxgnn.data import DataError
 from jaxgnn.train import score
-from tests.support.large_sets import write_csv, write_graphsaint, write_ogb, write_ppi, write_reddit
+from tests.support.large_sets import (
+    write_csv,
+    write_graphsaint,
+    write_ogb,
+    write_ogb_graphs,
+    write_ppi,
+    write_reddit,
+)
 
 
 def edges_of(dataset):
@@ -290,6 +297,41 @@ def test_ppi_is_the_union_of_its_graphs(tmp_path, directed):
     graph = dataset.graph
     found = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
     assert sorted(found) == sorted(pair for pair in expected if pair[0] != pair[1])
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_ogb_s_graphs(tmp_path, tasks):
+    """As OGB's reader: each edge beside its reverse; missing targets are NaN."""
+    folder = write_ogb_graphs(tmp_path / "ogbg_molhiv", tasks=tasks)
+    graphs = data.load(folder)
+    assert isinstance(graphs, data.GraphSet) and len(graphs) == 8
+    raw = folder / "raw"
+    sizes, counts = (np.loadtxt(raw / f"num-{what}-list.csv.gz", int) for what in ("node", "edge"))
+    edges = np.loadtxt(raw / "edge.csv.gz", int, delimiter=",")
+    np.testing.assert_array_equal(np.diff(graphs.node_offsets), sizes)
+    np.testing.assert_array_equal(np.diff(graphs.edge_offsets), 2 * counts)
+    np.testing.assert_array_equal(graphs.senders, edges.reshape(-1))
+    np.testing.assert_array_equal(graphs.receivers, edges[:, ::-1].reshape(-1))
+    values = np.loadtxt(raw / "edge-feat.csv.gz", delimiter=",")
+    np.testing.assert_array_equal(graphs.edge_features, np.repeat(values, 2, axis=0))
+    values = np.loadtxt(raw / "node-feat.csv.gz", delimiter=",")
+    np.testing.assert_array_equal(graphs.features, values)
+    labels = np.loadtxt(raw / "graph-label.csv.gz", delimiter=",")
+    np.testing.assert_array_equal(graphs.labels, labels)
+    if tasks > 1:  # as pandas writes them
+        text = gzip.decompress((raw / "graph-label.csv.gz").read_bytes()).replace(b"nan", b"")
+        assert b",," in text or b"\n," in text or b",\n" in text
+        (raw / "graph-label.csv.gz").write_bytes(gzip.compress(text))
+        np.testing.assert_array_equal(data.load(folder).labels, labels)
+    assert (graphs.num_classes, graphs.metadata.metric) == (
+        (2, "accuracy") if tasks == 1 else (None, "roc_auc")
+    )
+    test = np.loadtxt(folder / "split" / "scaffold" / "test.csv.gz", int)
+    assert set(np.flatnonzero(graphs.splits["published"].test)) == set(test)
+    assert data.load(folder, undirected=False).num_edges == counts.sum()
+    (raw / "num-edge-list.csv.gz").write_bytes((raw / "num-node-list.csv.gz").read_bytes())
+    with pytest.raises(DataError, match=r"edge.csv.gz: expected 32 rows, got 62"):
+        data.load(folder)
 
 
 def test_damaged_ppi_files_are_named(tmp_path):

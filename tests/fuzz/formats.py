@@ -16,7 +16,13 @@ import scipy.io
 import scipy.sparse
 
 from jaxgnn import data
-from tests.support.large_sets import write_graphsaint, write_ogb, write_ppi, write_reddit
+from tests.support.large_sets import (
+    write_graphsaint,
+    write_ogb,
+    write_ogb_graphs,
+    write_ppi,
+    write_reddit,
+)
 
 Files = dict[str, bytes]
 MAX_BYTES = 64 << 20
@@ -246,6 +252,10 @@ READERS: dict[str, tuple[Callable[..., Files], Callable[[Path, str], Any]]] = {
         _of_folder(data.read_graphsaint),
     ),
     "reddit": (functools.partial(_folder, write_reddit), _of_folder(data.read_reddit)),
+    "ogb_graphs": (
+        functools.partial(_folder, write_ogb_graphs),
+        _of_folder(data.read_ogb_graphs),
+    ),
     "ppi": (functools.partial(_folder, write_ppi), _of_folder(data.read_ppi)),
     "edges": (_named_edges, _of_file(functools.partial(data.read_edges, weights=True))),
     "weighted_matrix_market": (

@@ -42,6 +42,27 @@ def write_graphsaint(folder, *, nodes=40, features=5, classes=3, multilabel=Fals
     return folder
 
 
+def write_ogb_graphs(folder, *, tasks=1, seed=0):
+    """Graphs of 0 to 8 nodes; missing targets where there are several."""
+    rng = np.random.default_rng(seed)
+    sizes = np.array([0, 1, 5, 8, 2, 7, 3, 6])
+    counts = np.where(sizes > 1, 2 * sizes, 0)
+    edges = [rng.integers(size, size=(count, 2)) for size, count in zip(sizes, counts, strict=True)]
+    raw = folder / "raw"
+    write_csv(raw / "num-node-list.csv.gz", sizes)
+    write_csv(raw / "num-edge-list.csv.gz", counts)
+    write_csv(raw / "edge.csv.gz", np.concatenate(edges))
+    write_csv(raw / "node-feat.csv.gz", rng.integers(9, size=(sizes.sum(), 3)))
+    write_csv(raw / "edge-feat.csv.gz", rng.integers(4, size=(counts.sum(), 2)))
+    labels = rng.integers(2, size=(8, tasks)).astype(float)
+    if tasks > 1:
+        labels[3, 0] = np.nan
+    write_csv(raw / "graph-label.csv.gz", labels if tasks > 1 else labels[:, 0].astype(int))
+    for name, ids in zip(("train", "valid", "test"), parts(rng, 8), strict=True):
+        write_csv(folder / "split" / "scaffold" / f"{name}.csv.gz", ids)
+    return folder
+
+
 def write_ppi(folder, *, nodes=20, features=5, classes=3, directed=True, seed=0):
     """As many nodes in each part, of two graphs; with self-loops and repeated edges."""
     rng = np.random.default_rng(seed)
