@@ -28,6 +28,18 @@ nanobind::dict stages_of(XLA_FFI_Handler* handler) {
   return stages;
 }
 
+// Types that accumulate in float32.
+inline bool is_narrow_type(DataType type) {
+  return type == xla::ffi::F32 || type == xla::ffi::BF16 || type == xla::ffi::F16;
+}
+
+// Of an attribute `reduce` that must be a sum or a mean.
+inline bool is_mean(Check& check, int64_t reduce) {
+  const Reduce how = static_cast<Reduce>(reduce);
+  check.that(how == Reduce::kSum || how == Reduce::kMean, "reduce must be a sum or a mean");
+  return how == Reduce::kMean;
+}
+
 inline void expect_writes(const Launch&, const AnyBuffer&) {}
 
 inline Error finish(const Check& check, cudaError_t outcome) {

@@ -12,7 +12,7 @@ namespace jaxgnn::sampling {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kInFlight = 4;  // rows of x on their way to a lane
+constexpr int kInFlight = 4;  // rows of x that a lane loads at once
 constexpr int kBlocks = 16;   // of a multiprocessor: what is in flight is of many places
 // Of rows of so many times the draws the draws are counted: beyond it seven of eight are distinct.
 constexpr uint32_t kCountedRows = 4;

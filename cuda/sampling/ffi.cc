@@ -9,10 +9,6 @@
 namespace jaxgnn::sampling {
 namespace {
 
-bool is_narrow_type(DataType type) {
-  return type == xla::ffi::F32 || type == xla::ffi::BF16 || type == xla::ffi::F16;
-}
-
 int64_t row_bytes(const AnyBuffer& x) {
   return dim(x, 1) * (x.element_type() == xla::ffi::F32 ? 4 : 2);
 }
@@ -20,12 +16,6 @@ int64_t row_bytes(const AnyBuffer& x) {
 const int32_t* places_of(Check& check, const AnyBuffer& places, int64_t count) {
   check.vector(places, xla::ffi::S32, count, "places must be int32 [places]");
   return static_cast<const int32_t*>(places.untyped_data());
-}
-
-bool is_mean(Check& check, int64_t reduce) {
-  const Reduce how = static_cast<Reduce>(reduce);
-  check.that(how == Reduce::kSum || how == Reduce::kMean, "reduce must be a sum or a mean");
-  return how == Reduce::kMean;
 }
 
 Error drawn_neighbors(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,

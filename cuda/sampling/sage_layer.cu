@@ -7,6 +7,7 @@
 // rows, many times the input, are never written.
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
+#include "cuda/core/mma.cuh"
 #include "cuda/sampling/embedding.h"
 
 namespace jaxgnn::sampling {
@@ -34,32 +35,6 @@ __device__ inline uint32_t tf32(float value) {
   uint32_t word;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
   return word;
-}
-
-// c += a b for a of 16 rows and b of 8 columns, 32 bytes of each.
-__device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                                Tag<float>) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-__device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                                Tag<__nv_bfloat16>) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-__device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                                Tag<__half>) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // The word `word` of a matrix's column, of one float32 or two 16-bit values; 0 beyond the matrix.
@@ -232,7 +207,8 @@ __global__ void __launch_bounds__(kThreads, 2) sage_layer(const SageLayerArgs ar
           a[half + 2] = words.y;
         }
 #pragma unroll
-        for (int n = 0; n < kColumns / 8; ++n) multiply(c[m][n], a, b[k][n], Tag<T>{});
+        for (int n = 0; n < kColumns / 8; ++n)
+          multiply(c[m][n], a, b[k][n][0], b[k][n][1], Tag<T>{});
       }
     }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cuda/core/dispatch.cuh"
+#include "cuda/core/mma.cuh"
 #include "cuda/core/rows.cuh"
 #include "cuda/tiles/tiles.h"
 
@@ -47,24 +48,6 @@ __device__ inline uint32_t load_shared(unsigned address) {
   uint32_t word;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
   return word;
-}
-
-// c += a b for 16 x 16 a, 16 x 8 b and float32 c.
-__device__ inline void multiply(float (&c)[4], const uint32_t* a, uint32_t b0, uint32_t b1,
-                                Tag<__nv_bfloat16>) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ inline void multiply(float (&c)[4], const uint32_t* a, uint32_t b0, uint32_t b1,
-                                Tag<__half>) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // The A fragments of a batch's mask: each register two values, 0 or 2 in bfloat16 and in float16.

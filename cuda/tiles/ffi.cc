@@ -22,21 +22,18 @@ Error tiles_spmm(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer row_colum
   const DataType type = x.element_type();
   const int64_t num_rows = count(rows), batches = dim(masks, 0), width = dim(x, 1);
   const int64_t windows = (num_rows + kWindowRows - 1) / kWindowRows;
-  check.that(type == xla::ffi::F32 || type == xla::ffi::BF16 || type == xla::ffi::F16,
-             "x must be float32, bfloat16 or float16");
+  check.that(is_narrow_type(type), "x must be float32, bfloat16 or float16");
   check.matrix(x, type, dim(x, 0), width, "x must be [columns, features]");
   check.gathered(dim(x, 0), count(row_columns));
   check.matrix(*out, type, num_rows, width, "the result must be [rows, features] of x's type");
   const int64_t row_bytes = width * (type == xla::ffi::F32 ? 4 : 2);
   check.that(row_bytes % 16 == 0, "a row of x must be of whole 16 bytes");
   check.that(row_bytes <= kMostSlices * kSliceBytes, "x must have fewer features");
-  const Reduce how = static_cast<Reduce>(*reduce);
-  check.that(how == Reduce::kSum || how == Reduce::kMean, "reduce must be a sum or a mean");
   check.that(*split_length > 0 && *split_length <= INT32_MAX, "split_length must be positive");
   check.that(num_rows < INT32_MAX && dim(parts, 0) < INT32_MAX && dim(chunks, 0) < INT32_MAX,
              "there must be fewer than 2^31 rows, parts and chunks");
   TilesSpmmArgs args{};
-  args.mean = how == Reduce::kMean;
+  args.mean = is_mean(check, *reduce);
   args.rows = integers(rows, num_rows, "the tiles' rows must be int32 [rows]");
   args.columns =
       integers(columns, batches * kBatchEntries, "the tiles' columns must be int32, 16 a batch");
