@@ -7,7 +7,6 @@ The model and the options are those of `examples/graph_classification.py`.
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import tyro
 
+from benchmarks.baselines.pyg_graphs import pyg_graphs
 from jaxgnn.data import GraphSet, load
 
 
@@ -32,24 +32,14 @@ def _example() -> Any:
 def pyg_fold(graphs: GraphSet, fold: int, options: Any) -> tuple[float, int]:
     """What `run_fold` of the example computes, in PyG."""
     import torch
-    from torch_geometric.data import Data
     from torch_geometric.loader import DataLoader
     from torch_geometric.nn import GIN, global_add_pool
 
     torch.manual_seed(options.seed)
 
-    def data_of(i: int) -> Data:
-        nodes = slice(*graphs.node_offsets[i : i + 2].tolist())
-        edges = slice(*graphs.edge_offsets[i : i + 2].tolist())
-        ends = np.stack([graphs.senders[edges], graphs.receivers[edges]]).astype(np.int64)
-        assert graphs.features is not None and graphs.labels is not None
-        x, label = torch.from_numpy(graphs.features[nodes]), torch.tensor(int(graphs.labels[i]))
-        return Data(x=x, edge_index=torch.from_numpy(ends), y=label)
-
     split = graphs.splits[f"fold{fold}"]
-    parts = [
-        [data_of(i) for i in np.flatnonzero(mask)] for mask in (split.train, split.val, split.test)
-    ]
+    masks = (split.train, split.val, split.test)
+    parts = [pyg_graphs(graphs, np.flatnonzero(mask)) for mask in masks]
     training = DataLoader(parts[0], options.batch_size, shuffle=True)
     loaders = [DataLoader(part, options.batch_size) for part in parts[1:]]
     gin = GIN(graphs.num_features, options.hidden, options.layers, options.hidden, norm="batch")
@@ -89,7 +79,7 @@ def main() -> None:
     graphs = load(options.dataset)
     assert isinstance(graphs, GraphSet)
     for name, run in (("jaxgnn", example.run_fold), ("PyG", pyg_fold)):
-        scores = [100 * run(graphs, fold, copy.copy(options))[0] for fold in range(options.folds)]
+        scores = [100 * run(graphs, fold, options)[0] for fold in range(options.folds)]
         deviation = np.std(scores, ddof=1) if len(scores) > 1 else 0.0
         print(f"{name}: {np.mean(scores):.2f} ± {deviation:.2f} %", flush=True)
 

@@ -22,6 +22,7 @@ import optax
 from flax import nnx
 
 import jaxgnn
+from benchmarks.baselines.pyg_graphs import pyg_graphs
 from jaxgnn.data import GraphSet, load
 from jaxgnn.train import GraphLoader, GraphMinibatch
 
@@ -90,25 +91,12 @@ def ours(
 def pyg(graphs: GraphSet, options: argparse.Namespace) -> Callable[[], Any]:
     """An epoch of the same in PyG."""
     import torch
-    from torch_geometric.data import Data
     from torch_geometric.loader import DataLoader
     from torch_geometric.nn import GIN, global_add_pool
 
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    data = []
-    for i in range(len(graphs)):
-        nodes = slice(*graphs.node_offsets[i : i + 2].tolist())
-        edges = slice(*graphs.edge_offsets[i : i + 2].tolist())
-        ends = np.stack([graphs.senders[edges], graphs.receivers[edges]]).astype(np.int64)
-        assert graphs.features is not None and graphs.labels is not None
-        data.append(
-            Data(
-                x=torch.from_numpy(graphs.features[nodes]),
-                edge_index=torch.from_numpy(ends),
-                y=torch.tensor(graphs.labels[i]).long(),
-            )
-        )
+    data = pyg_graphs(graphs, range(len(graphs)))
     loader = DataLoader(data, options.batch_size, shuffle=True)
     model = GIN(graphs.num_features, options.hidden, options.layers, options.hidden, norm="batch")
     linear = torch.nn.Linear(options.hidden, int(graphs.num_classes or 0))
