@@ -148,7 +148,8 @@ class PNAConv(nnx.Module):
         """
         graph = graph_argument(graph)
         widths = (self.in_features, self.in_features)
-        rows = dense(_inputs.sender_receiver_pair(graph, x, widths, "PNAConv")[0])
+        pair = _inputs.sender_receiver_pair(graph, x, widths, "PNAConv")
+        rows = checks.floating(dense(pair[0]), "x")
         if not graph.is_square or rows.ndim != 2:
             raise ValueError(f"x: PNAConv expected the rows of a square graph, got {rows.shape}")
         edges = self._edge_features(graph, edge_attr)
