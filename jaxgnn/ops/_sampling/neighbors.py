@@ -71,10 +71,10 @@ def draw_neighbors(
 ) -> tuple[Int[Array, "places size"], Float[Array, "places size"] | None]:
     """The neighbors, -1 where a node has fewer, and the weights of their edges."""
     graph = given.graph
-    number = jnp.arange(at.size, dtype=jnp.int32)[None]
     sample, places = _sample(draw, graph, at)
 
     def by_edges(places: Places, given: Operands, nodes: Array) -> tuple[Array, Array | None]:
+        number = jnp.arange(at.size, dtype=jnp.int32)[None]
         alone = isolated_rows(given, nodes)[:, None]
         itself = alone if draw.replace else jnp.where(number == 0, alone, -1)
         if graph.num_edges == 0:
