@@ -1,5 +1,5 @@
-// The kernels of sage_embedding, which only a GPU has: drawn neighbors, the sum of their rows, and
-// a layer of the model with the sum of its rows over groups.
+// The kernels of sage_embedding, which only a GPU has: drawn neighbors, the sum of their rows, a
+// layer of the model with the sum of its rows over groups, and the last layer.
 #pragma once
 
 #include "common/philox.h"
@@ -10,7 +10,7 @@ namespace jaxgnn::sampling {
 
 constexpr int64_t kMostDrawn = 128;      // of a place, by launch_drawn_rows
 constexpr int64_t kLayerRowBytes = 256;  // at most, of an input row of launch_sage_layer
-constexpr int64_t kLayerColumns = 128;   // at most, of each of its matrices
+constexpr int64_t kLayerColumns = 128;   // at most, of each matrix of a layer
 
 // out[i] are the `size` neighbors that place i draws with replacement: those that
 // Strategy::kReplace draws. A place is a row of `rows`; one without edges draws itself, and one out
@@ -62,8 +62,23 @@ struct SageLayerArgs {
   void* out;                  // [groups, own + neighbors]
 };
 
+// Row i of out is n(relu([x[i] Wf ; around[i] Wa])), with n as above.
+struct UnitLayerArgs {
+  Type type;           // float32 or 16 bits, of all arrays
+  const void* x;       // [num_rows, width]; a row has whole 16 bytes
+  const void* around;  // likewise
+  int64_t num_rows;
+  int64_t width;
+  const void* own_matrix;     // Wf transposed, [own, width]
+  const void* around_matrix;  // Wa transposed, [neighbors, width]
+  int64_t own;                // at most kLayerColumns
+  int64_t neighbors;          // likewise
+  void* out;                  // [num_rows, own + neighbors]
+};
+
 cudaError_t launch_drawn_neighbors(const DrawnNeighborsArgs& args, const Launch& launch);
 cudaError_t launch_drawn_rows(const DrawnRowsArgs& args, const Launch& launch);
 cudaError_t launch_sage_layer(const SageLayerArgs& args, const Launch& launch);
+cudaError_t launch_unit_layer(const UnitLayerArgs& args, const Launch& launch);
 
 }  // namespace jaxgnn::sampling

@@ -112,6 +112,37 @@ Error sage_layer(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer a
   return finish(check, launch_sage_layer(args, launch));
 }
 
+Error unit_layer(StreamLaunch launch, AnyBuffer x, AnyBuffer around, AnyBuffer own_matrix,
+                 AnyBuffer around_matrix, Result out) {
+  Check check("jaxgnn_unit_layer");
+  const DataType type = x.element_type();
+  UnitLayerArgs args{};
+  args.num_rows = dim(x, 0);
+  args.width = dim(x, 1);
+  args.own = dim(own_matrix, 0);
+  args.neighbors = dim(around_matrix, 0);
+  check.that(is_narrow_type(type), "x must be float32, bfloat16 or float16");
+  check.matrix(x, type, args.num_rows, args.width, "x must be [rows, features]");
+  check.that(row_bytes(x) % 16 == 0 && row_bytes(x) <= INT32_MAX / 2,
+             "a row of x must be of whole 16 bytes, fewer than 2^30");
+  check.matrix(around, type, args.num_rows, args.width, "around must be [rows, features]");
+  check.matrix(own_matrix, type, args.own, args.width, "Wf must be [columns, features]");
+  check.matrix(around_matrix, type, args.neighbors, args.width, "Wa must be [columns, features]");
+  check.that(args.own <= kLayerColumns && args.neighbors <= kLayerColumns,
+             "a matrix must have at most 128 columns");
+  check.matrix(*out, type, args.num_rows, args.own + args.neighbors,
+               "the result must be [rows, columns of both matrices]");
+  if (check.failed()) return check.error();
+  args.type = value_type(type);
+  args.x = x.untyped_data();
+  args.around = around.untyped_data();
+  args.own_matrix = own_matrix.untyped_data();
+  args.around_matrix = around_matrix.untyped_data();
+  args.out = out->untyped_data();
+  if (count(*out) == 0) return Error::Success();
+  return finish(check, launch_unit_layer(args, launch));
+}
+
 }  // namespace
 
 void add_cuda_targets(CudaTargets& targets) {
@@ -119,6 +150,7 @@ void add_cuda_targets(CudaTargets& targets) {
   targets.add<drawn_neighbors>("jaxgnn_drawn_neighbors");
   targets.add<drawn_rows>("jaxgnn_drawn_rows");
   targets.add<sage_layer>("jaxgnn_sage_layer");
+  targets.add<unit_layer>("jaxgnn_unit_layer");
 }
 
 cudaError_t load_kernels(const Launch& load) {
@@ -130,7 +162,8 @@ cudaError_t load_kernels(const Launch& load) {
   JAXGNN_TRY(launch_gather_host_rows({}, load));
   JAXGNN_TRY(launch_drawn_neighbors({}, load));
   JAXGNN_TRY(launch_drawn_rows({}, load));
-  return launch_sage_layer({}, load);
+  JAXGNN_TRY(launch_sage_layer({}, load));
+  return launch_unit_layer({}, load);
 }
 
 }  // namespace jaxgnn::sampling

@@ -1,35 +1,42 @@
 // A layer of GraphSAGE for drawn places, and the sum of its rows over groups, on tensor cores.
 //
-// Blocks of eight warps walk a range of groups, 32 rows at a time. A warp has 32 columns of the
-// layer, the first four warps those of Wf, the others those of Wa, whose fragments stay in its
-// registers. Rows of x and of `around` are staged two steps ahead. Rows are divided by their
-// lengths where they were multiplied, and summed over a group by a thread a column: the layer's
-// rows, many times the input, are never written.
+// A pair of warps walks a range of groups, 32 rows at a time, without the block's other warps. One
+// multiplies rows of x by Wf, the other rows of `around` by Wa: each has 32 rows of all columns in
+// registers, and the rows of the next step on their way to shared memory, where the block keeps
+// both matrices. They exchange their rows' sums of squares, and sum their columns over a group from
+// shared memory, each row divided by its length: the layer's rows, many times the input, are never
+// written.
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/mma.cuh"
 #include "cuda/sampling/embedding.h"
+#include "cuda/sampling/unit_rows.cuh"
 
 namespace jaxgnn::sampling {
 namespace {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kRows = 32;     // of a step
-constexpr int kColumns = 32;  // of a warp
-constexpr int kStages = 3;
-constexpr int kPieces = kLayerRowBytes / 16;         // of an input row
+constexpr int kRows = 32;      // of a step: a row a lane
+constexpr int kMostPairs = 4;  // of a block
+constexpr int kTiles = kLayerColumns / 16;
 constexpr int kStageRowBytes = kLayerRowBytes + 32;  // rows 8 banks apart: no conflicts
-constexpr int kStageBytes = 2 * kRows * kStageRowBytes;
-constexpr int kSumStride = kWarps * kColumns + 8;  // likewise
-constexpr int kBlocks = 264;                       // two for each of an H200's multiprocessors
-static_assert(2 * kLayerColumns == kWarps * kColumns, "half of the warps for each matrix");
+constexpr int kStageBytes = kRows * kStageRowBytes;
+constexpr int kSumRows = kRows / 2;            // of the layer, in a stage that was multiplied
+constexpr int kSumStride = kLayerColumns + 4;  // two rows 8 banks apart: no conflicts
+static_assert(kSumRows * kSumStride * sizeof(float) <= kStageBytes);
+static_assert(kLayerColumns == 4 * 32, "four columns a lane");
 
-struct Shared {
-  unsigned char stages[kStages][kStageBytes];
-  float rows[kRows][kSumStride];
-  float parts[kRows][kWarps];  // of what a row's warps add
-  int32_t places[kStages][kRows];
+// What a pair of warps shares.
+struct Pair {
+  unsigned char stages[2][2][kStageBytes];  // of each warp
+  float squares[2][2][kRows];               // of even and odd steps, of each warp
+  float scales[2][kRows];                   // of each warp
+  float largest[2][kRows], scaled[2][kRows];
 };
+
+// A matrix in shared memory: of each 32 bytes of an input row and 16 columns what a lane multiplies
+// by. Columns are the instruction's rows, and the input's rows its columns.
+template <int kSteps>
+using Matrix = uint4[kSteps][kTiles][32];
 
 __device__ inline uint32_t tf32(float value) {
   uint32_t word;
@@ -58,6 +65,22 @@ __device__ inline uint32_t matrix_word(const T* matrix, int64_t rows, int64_t co
   }
 }
 
+// Words 2 t and 2 t + 1 of 32 bytes, where the instruction has t and t + 4: the order of the terms
+// is free, and a lane reads both of an input row at once.
+template <typename T, int kSteps>
+__device__ inline void load_matrix(Matrix<kSteps>& to, const T* matrix, int64_t rows,
+                                   int64_t columns) {
+#pragma unroll 4
+  for (int i = threadIdx.x; i < kSteps * kTiles * 32; i += blockDim.x) {
+    const int lane = i % 32, tile = i / 32 % kTiles, k = i / (32 * kTiles);
+    const int word = 8 * k + lane % 4 * 2, column = 16 * tile + lane / 4;
+    (&to[0][0][0])[i] = uint4{matrix_word<T>(matrix, rows, columns, word, column),
+                              matrix_word<T>(matrix, rows, columns, word, column + 8),
+                              matrix_word<T>(matrix, rows, columns, word + 1, column),
+                              matrix_word<T>(matrix, rows, columns, word + 1, column + 8)};
+  }
+}
+
 // 16 bytes to shared memory, or zeros.
 __device__ inline void copy16(void* to, const void* from, bool there) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
@@ -66,264 +89,282 @@ __device__ inline void copy16(void* to, const void* from, bool there) {
                : "memory");
 }
 
-// Staging of an input row of each half: thread t takes piece t mod 16 of the rows t div 16 and
-// 16 + t div 16.
-template <typename T>
+// Waits for the pair's other warp.
+__device__ inline void wait_for_pair() {
+  asm volatile("bar.sync %0, 64;" ::"r"(1 + static_cast<int>(threadIdx.x) / 64) : "memory");
+}
+
+// A warp's rows on their way to its two stages. kPieces: of 16 bytes that a row has there, zeros
+// beyond the width.
+template <typename T, int kPieces>
 class Input {
  public:
-  __device__ Input(const SageLayerArgs& args, Shared& shared, int begin, int end)
+  // Places from `begin` to `end`.
+  __device__ Input(const SageLayerArgs& args, Pair& pair, bool own, int begin, int end)
       : args_(args),
-        shared_(shared),
+        stages_(pair.stages[own ? 0 : 1]),
+        own_(own),
         begin_(begin),
         end_(end),
-        row_(threadIdx.x / kPieces),
-        piece_(threadIdx.x % kPieces),
+        lane_(threadIdx.x % 32),
         row_bytes_(static_cast<int>(args.width * sizeof(T))) {
-    // Beyond the width the stages are zeros, which no copy overwrites.
-    if (piece_ * 16 >= row_bytes_) {
-      for (int stage = 0; stage < kStages; ++stage) {
-        for (int row = row_; row < 2 * kRows; row += kThreads / kPieces) {
-          *reinterpret_cast<uint4*>(at(stage, row)) = uint4{0, 0, 0, 0};
-        }
-      }
-    }
     find(0);
   }
 
   // Starts the copies of a step, for which `find` was called before, and finds the next one's
-  // places.
-  __device__ void start(int step) {
-    const int stage = step % kStages;
+  // places. Returns which of the step's rows are of a node.
+  __device__ unsigned start(int step) {
+    const bool there = node_ >= 0 && node_ < args_.num_rows;
+    const unsigned rows = __ballot_sync(kFullWarp, there);
+    const int source = !there ? 0 : own_ ? node_ : begin_ + step * kRows + lane_;
+    const int offset = lane_ % kPieces * 16;
+    const bool inside = offset < row_bytes_;
+    const char* from = static_cast<const char*>(own_ ? args_.x : args_.around);
+    if (inside) from += offset;
+    unsigned char* to = stages_[step % 2] + offset;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = row_ + half * kRows / 2;
-      const int place = begin_ + step * kRows + row;
-      const int node = nodes_[half];
-      const bool there = node >= 0 && node < args_.num_rows;
-      if (piece_ == 0) shared_.places[stage][row] = there ? 1 : 0;
-      if (piece_ * 16 < row_bytes_) {
-        const char* x = static_cast<const char*>(args_.x) + int64_t{there ? node : 0} * row_bytes_;
-        const char* around =
-            static_cast<const char*>(args_.around) + int64_t{there ? place : 0} * row_bytes_;
-        copy16(at(stage, row), x + piece_ * 16, there);
-        copy16(at(stage, kRows + row), around + piece_ * 16, there);
-      }
+    for (int first = 0; first < kRows; first += 32 / kPieces) {
+      const int row = first + lane_ / kPieces;
+      const int row_source = __shfl_sync(kFullWarp, source, row);
+      copy16(to + row * kStageRowBytes, from + int64_t{row_source} * row_bytes_,
+             inside && (rows >> row & 1));
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
     find(step + 1);
+    return rows;
   }
 
  private:
-  static_assert(kThreads / kPieces == kRows / 2, "two rows a thread");
-
-  __device__ unsigned char* at(int stage, int row) const {
-    return shared_.stages[stage] + row * kStageRowBytes + piece_ * 16;
-  }
   __device__ void find(int step) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int place = begin_ + step * kRows + row_ + half * kRows / 2;
-      nodes_[half] = place < end_ ? __ldg(args_.places + place) : -1;
-    }
+    const int place = begin_ + step * kRows + lane_;
+    node_ = place < end_ ? __ldg(args_.places + place) : -1;
   }
 
   const SageLayerArgs& args_;
-  Shared& shared_;
-  const int begin_, end_;  // places
-  const int row_, piece_, row_bytes_;
-  int32_t nodes_[2];
+  unsigned char (&stages_)[2][kStageBytes];
+  const bool own_;
+  const int begin_, end_, lane_, row_bytes_;
+  int32_t node_;
 };
+
+// Of each of a lane's eight rows what all lanes of the same rows have, combined: of row i for the
+// lane with g = i.
+template <typename F>
+__device__ inline float combine_rows(float (&values)[8], int g, F combine) {
+  combine_halves<4>(values, g / 4 % 2, 4, combine);
+  combine_halves<2>(values, g / 2 % 2, 2, combine);
+  combine_halves<1>(values, g % 2, 1, combine);
+  return values[0];
+}
+
+// What the pair's warps have of the lane's row, combined.
+template <typename F>
+__device__ inline float combine_pair(float value, float (&shared)[2][kRows], bool own, int row,
+                                     F combine) {
+  shared[own ? 0 : 1][row] = value;
+  wait_for_pair();
+  return combine(shared[0][row], shared[1][row]);
+}
 
 // kSteps: of 32 bytes of an input row.
 template <typename T, int kSteps>
-__global__ void __launch_bounds__(kThreads, 2) sage_layer(const SageLayerArgs args) {
+__global__ void __launch_bounds__(64 * kMostPairs, 1) sage_layer(const SageLayerArgs args) {
   extern __shared__ __align__(128) unsigned char bytes[];
-  Shared& shared = *reinterpret_cast<Shared*>(bytes);
+  Matrix<kSteps>* matrices = reinterpret_cast<Matrix<kSteps>*>(bytes);
+  load_matrix<T, kSteps>(matrices[0], static_cast<const T*>(args.own_matrix), args.width, args.own);
+  load_matrix<T, kSteps>(matrices[1], static_cast<const T*>(args.around_matrix), args.width,
+                         args.neighbors);
+  __syncthreads();
+
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int row = g / 2 * 8 + 2 * t + g % 2;  // of a step, which the lane finds the length of
+  const bool own = threadIdx.x / 32 % 2 == 0;
+  Pair& pair = reinterpret_cast<Pair*>(bytes + 2 * sizeof(Matrix<kSteps>))[threadIdx.x / 64];
+  const Matrix<kSteps>& matrix = matrices[own ? 0 : 1];
+  const int pairs = static_cast<int>(blockDim.x) / 64 * static_cast<int>(gridDim.x);
+  const int pair_number = static_cast<int>(threadIdx.x / 64 * gridDim.x + blockIdx.x);
   const int groups = static_cast<int>(args.groups), size = static_cast<int>(args.group);
-  const int per_block = (groups - 1) / static_cast<int>(gridDim.x) + 1;
-  const int64_t first_group = int64_t(blockIdx.x) * per_block;
+  const int per_pair = (groups - 1) / pairs + 1;
+  const int64_t first_group = int64_t{pair_number} * per_pair;
   if (first_group >= groups) return;
   const int begin = static_cast<int>(first_group) * size;
-  const int end = static_cast<int>(min(first_group + per_block, args.groups)) * size;
+  const int end = static_cast<int>(min(first_group + per_pair, args.groups)) * size;
   const int steps = (end - begin - 1) / kRows + 1;
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const bool own = warp < kWarps / 2;  // of Wf
-  const T* matrix = static_cast<const T*>(own ? args.own_matrix : args.around_matrix);
-  const int64_t matrix_columns = own ? args.own : args.neighbors;
-  // Words 2 t and 2 t + 1 of 32 bytes, where the instruction has t and t + 4: the order of the
-  // terms is free, and a lane reads both at once.
-  uint32_t b[kSteps][kColumns / 8][2];
+  const int64_t columns = own ? args.own : args.neighbors;
+  const int64_t out_width = args.own + args.neighbors;
+  T* out = static_cast<T*>(args.out) + first_group * out_width + (own ? 0 : args.own) + 4 * lane;
+  const bool whole = args.own % 4 == 0 && args.neighbors % 4 == 0;
+  float sums[4] = {};
+  // Rows of the group so far, and those of a node before row `group_begin` of the step.
+  int in_group = 0, counted = 0, group_begin = 0, groups_left = (end - begin) / size;
+  const float inverse_size = 1 / static_cast<float>(size);
+  unsigned there;  // which of the step's rows are of a node
+  // Stores the sums of the group that ends before row `row_end` of the step.
+  const auto finish_group = [&](int row_end) {
+    const unsigned ones = (2u << (row_end - group_begin - 1)) - 1;
+    counted += __popc(there >> group_begin & ones);
+    group_begin = row_end;
+    if (args.mean) {
+      const float inverse =
+          counted == size ? inverse_size : 1 / static_cast<float>(counted > 0 ? counted : 1);
 #pragma unroll
-  for (int k = 0; k < kSteps; ++k) {
+      for (int i = 0; i < 4; ++i) sums[i] *= inverse;
+    }
+    if (groups_left > 0 && whole) {  // beyond the last one there are rows of no place
+      if (4 * lane < columns) store_vector<T, 4, float>(out, sums);
+    } else if (groups_left > 0) {
 #pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        b[k][n][h] = matrix_word<T>(matrix, args.width, matrix_columns, 8 * k + 2 * t + h,
-                                    warp % (kWarps / 2) * kColumns + n * 8 + g);
+      for (int i = 0; i < 4; ++i) {
+        if (4 * lane + i < columns) out[i] = narrow<T, float>(sums[i]);
       }
     }
-  }
+    --groups_left;
+    out += out_width;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] = 0;
+    counted = in_group = 0;
+  };
 
-  // The thread's column of the result.
-  const int column = threadIdx.x % kLayerColumns;
-  const bool of_own = threadIdx.x < kLayerColumns;
-  const bool writes = column < (of_own ? args.own : args.neighbors);
-  const int64_t out_width = args.own + args.neighbors;
-  T* out = static_cast<T*>(args.out) + first_group * out_width + column + (of_own ? 0 : args.own);
-  float sum = 0;
-  int in_group = 0, counted = 0;
-
-  Input<T> input(args, shared, begin, end);
-  for (int step = 0; step < kStages - 1; ++step) input.start(step);
+  Input<T, 2 * kSteps> input(args, pair, own, begin, end);
+  there = input.start(0);
   for (int step = 0; step < steps; ++step) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
-    __syncthreads();  // and the stage of the step before this one is free, as are the sums' rows
-    const int stage = step % kStages;
-    input.start(step + kStages - 1);
+    const unsigned next_there = input.start(step + 1);
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    __syncwarp();
 
-    float c[2][kColumns / 8][4];
+    // Columns 16 m + g and + 8, of rows 8 n + 2 t and + 1 each.
+    float c[kTiles][4][4];
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
+    for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
-      for (int n = 0; n < kColumns / 8; ++n) {
+      for (int n = 0; n < 4; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) c[m][n][i] = 0;
       }
     }
-    const unsigned char* in =
-        shared.stages[stage] + (own ? 0 : kRows * kStageRowBytes) + g * kStageRowBytes + 8 * t;
+    unsigned char* stage = pair.stages[own ? 0 : 1][step % 2];
+    const unsigned char* in = stage + g * kStageRowBytes + 8 * t;
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
+      uint2 b[4];  // of float32, tensor cores leave out the last 13 bits
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        uint32_t a[4];
+      for (int n = 0; n < 4; ++n) {
+        b[n] = *reinterpret_cast<const uint2*>(in + 8 * n * kStageRowBytes + 32 * k);
+      }
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {  // rows g and g + 8
-          const uint2 words =
-              *reinterpret_cast<const uint2*>(in + (16 * m + 8 * half) * kStageRowBytes + 32 * k);
-          a[half] = words.x;  // of float32, tensor cores leave out the last 13 bits
-          a[half + 2] = words.y;
-        }
+      for (int m = 0; m < kTiles; ++m) {
+        const uint4 four = matrix[k][m][lane];
+        const uint32_t a[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-        for (int n = 0; n < kColumns / 8; ++n)
-          multiply(c[m][n], a, b[k][n][0], b[k][n][1], Tag<T>{});
+        for (int n = 0; n < 4; ++n) multiply(c[m][n], a, b[n].x, b[n].y, Tag<T>{});
       }
     }
 
-    // The activation, and of each row the sum of the squares; rows 16 m + 8 half + g.
-    const auto over_columns = [&](int r, auto f) {
+    // f of each value, and which of the lane's rows it is of.
+    const auto over_values = [&](auto f) {
 #pragma unroll
-      for (int n = 0; n < kColumns / 8; ++n) {
-        f(c[r / 2][n][2 * (r % 2)]);
-        f(c[r / 2][n][2 * (r % 2) + 1]);
-      }
-    };
-    // Of all warps' parts of the four rows.
-    const auto share = [&](float (&parts)[4], auto combine) {
+      for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
+        for (int n = 0; n < 4; ++n) {
 #pragma unroll
-        for (int offset = 1; offset < 4; offset *= 2) {
-          parts[r] = combine(parts[r], __shfl_xor_sync(kFullWarp, parts[r], offset));
+          for (int i = 0; i < 4; ++i) f(c[m][n][i], 2 * n + i % 2);
         }
-        if (t == 0) shared.parts[8 * r + g][warp] = parts[r];
-      }
-      __syncthreads();
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        float all = 0;
-#pragma unroll
-        for (int i = 0; i < kWarps; i += 4) {
-          const float4 four = *reinterpret_cast<const float4*>(&shared.parts[8 * r + g][i]);
-          all = combine(combine(combine(combine(all, four.x), four.y), four.z), four.w);
-        }
-        parts[r] = all;
       }
     };
     const auto plus = [](float x, float y) { return x + y; };
-    float squares[4];
-    bool unusual = false;
+    float squares[8] = {};
+    over_values([&](float& value, int i) {
+      value = relu(value);
+      squares[i] += value * value;
+    });
+    float square = combine_rows(squares, g, plus);
+    square = combine_pair(square, pair.squares[step % 2], own, row, plus);
+    float power = 1;
+    // Both warps see the same sums, so that both do this.
+    if (__any_sync(kFullWarp, !in_range(square) && (there >> row & 1) != 0)) {
+      const auto larger = [](float x, float y) { return fmaxf(x, y); };
+      float most[8] = {};
+      over_values([&](float& value, int i) { most[i] = fmaxf(most[i], value); });
+      float largest = combine_rows(most, g, larger);
+      largest = combine_pair(largest, pair.largest, own, row, larger);
+      power = power_below(largest);
+      float* powers = pair.scales[own ? 0 : 1];
+      powers[row] = power;
+      __syncwarp();
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      squares[r] = 0;
-      over_columns(r, [&](float& value) {
-        value = value < 0 ? 0 : value;  // NaN stays
-        squares[r] += value * value;
+      for (int i = 0; i < 8; ++i) squares[i] = 0;
+      over_values([&](float& value, int i) {
+        const float scaled = value * powers[i / 2 * 8 + 2 * t + i % 2];
+        squares[i] += scaled * scaled;
       });
+      square = combine_rows(squares, g, plus);
+      square = combine_pair(square, pair.scaled, own, row, plus);
     }
-    share(squares, plus);
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const bool usual = squares[r] > 0x1p-80f && squares[r] < 0x1p120f;
-      unusual |= !usual && shared.places[stage][8 * r + g] != 0;
-    }
-    // Rows whose squares overflow, or underflow, are scaled by powers of 2. A warp sees all rows,
-    // so that all warps do this.
-    if (__any_sync(kFullWarp, unusual)) {
-      float largest[4];
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        largest[r] = 0;
-        over_columns(r, [&](float& value) { largest[r] = fmaxf(largest[r], value); });
-      }
-      __syncthreads();
-      share(largest, [](float x, float y) { return fmaxf(x, y); });
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const float within = fminf(fmaxf(largest[r], 0x1p-120f), 0x1p120f);
-        const float power = ldexpf(1, -ilogbf(within));
-        squares[r] = 0;
-        over_columns(r, [&](float& value) {
-          value *= power;
-          squares[r] += value * value;
-        });
-      }
-      __syncthreads();
-      share(squares, plus);
-    }
-    float scale[4];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const float root = rsqrtf(squares[r]);
-      scale[r] = root * (1.5f - 0.5f * squares[r] * root * root);
-      if (!(squares[r] > 0)) scale[r] = squares[r];  // 0, or NaN
-      if (squares[r] == INFINITY) scale[r] = 0;
-    }
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-#pragma unroll
-      for (int n = 0; n < kColumns / 8; ++n) {
-        const float* two = &c[r / 2][n][2 * (r % 2)];
-        *reinterpret_cast<float2*>(&shared.rows[8 * r + g][warp * kColumns + 8 * n + 2 * t]) =
-            make_float2(two[0] * scale[r], two[1] * scale[r]);
-      }
-    }
-    __syncwarp();  // a thread's column is one of its warp's
+    pair.scales[own ? 0 : 1][row] = power * inverse_root(square);
 
-    const unsigned there = __ballot_sync(kFullWarp, shared.places[stage][lane] != 0);
-    const int left = min(kRows, end - begin - step * kRows);
-    const float* values = &shared.rows[0][threadIdx.x];
-    for (int row = 0; row < left;) {
-      const int count = min(size - in_group, left - row);
-#pragma unroll 8
-      for (int i = 0; i < count; ++i) sum += values[i * kSumStride];
-      const unsigned ones = count == 32 ? kFullWarp : (1u << count) - 1;
-      counted += __popc(there >> row & ones);
-      values += count * kSumStride;
-      row += count;
-      in_group += count;
-      if (in_group == size) {
-        if (args.mean) sum /= static_cast<float>(counted > 0 ? counted : 1);
-        if (writes) *out = narrow<T, float>(sum);
-        out += out_width;
-        sum = 0;
-        counted = in_group = 0;
+    float* rows = reinterpret_cast<float*>(stage);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      __syncwarp();  // all lanes have read the stage
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            rows[(8 * n + 2 * t + i % 2) * kSumStride + 16 * m + 8 * (i / 2) + g] =
+                c[m][2 * half + n][i];
+          }
+        }
+      }
+      __syncwarp();
+      const float* values = rows + 4 * lane;
+      const float* scales = pair.scales[own ? 0 : 1] + half * kSumRows;
+      for (int first = 0; first < kSumRows;) {
+        const int count = min(size - in_group, kSumRows - first);
+#pragma unroll 4
+        for (int i = first; i < first + count; ++i) {
+          const float4 four = *reinterpret_cast<const float4*>(values + i * kSumStride);
+          sums[0] += scales[i] * four.x;
+          sums[1] += scales[i] * four.y;
+          sums[2] += scales[i] * four.z;
+          sums[3] += scales[i] * four.w;
+        }
+        first += count;
+        in_group += count;
+        if (in_group == size) finish_group(half * kSumRows + first);
       }
     }
+    counted += group_begin < kRows ? __popc(there >> group_begin) : 0;
+    group_begin = 0;
+    __syncwarp();  // before the stage is copied to
+    there = next_there;
   }
   asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// The block's matrices in bytes.
+template <int kSteps>
+constexpr int kMatrixBytes = 2 * sizeof(Matrix<kSteps>);
+
+template <typename T, int kSteps>
+cudaError_t start(const SageLayerArgs& args, const Launch& launch) {
+  int device = 0, processors = 0, shared = 0;
+  JAXGNN_TRY(cudaGetDevice(&device));
+  JAXGNN_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  JAXGNN_TRY(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const auto kernel = sage_layer<T, kSteps>;
+  const int fitting = (shared - kMatrixBytes<kSteps>) / static_cast<int>(sizeof(Pair));
+  const int pairs = fitting < kMostPairs ? fitting : kMostPairs;
+  const int bytes = kMatrixBytes<kSteps> + pairs * static_cast<int>(sizeof(Pair));
+  if (launch.load) {
+    JAXGNN_TRY(load_kernel(kernel));
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  }
+  const int64_t most = args.groups / pairs + 1;
+  const unsigned blocks = static_cast<unsigned>(most < processors ? most : processors);
+  return launch_kernel(launch, kernel, blocks, 64 * pairs, bytes, args);
 }
 
 }  // namespace
@@ -331,15 +372,9 @@ __global__ void __launch_bounds__(kThreads, 2) sage_layer(const SageLayerArgs ar
 cudaError_t launch_sage_layer(const SageLayerArgs& args, const Launch& launch) {
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const auto start = [&](auto kernel) {
-      const int64_t blocks = args.groups < kBlocks ? args.groups : kBlocks;
-      return launch_large_kernel<sizeof(Shared)>(launch, kernel,
-                                                 dim3(static_cast<unsigned>(blocks)),
-                                                 dim3(kThreads), sizeof(Shared), args);
-    };
     const bool narrow = args.width * static_cast<int64_t>(sizeof(T)) <= kLayerRowBytes / 2;
-    if (launch.load || narrow) JAXGNN_TRY(start(sage_layer<T, kLayerRowBytes / 64>));
-    if (launch.load || !narrow) JAXGNN_TRY(start(sage_layer<T, kLayerRowBytes / 32>));
+    if (launch.load || narrow) JAXGNN_TRY((start<T, kLayerRowBytes / 64>(args, launch)));
+    if (launch.load || !narrow) JAXGNN_TRY((start<T, kLayerRowBytes / 32>(args, launch)));
     return cudaSuccess;
   });
 }

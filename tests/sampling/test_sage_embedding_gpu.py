@@ -10,7 +10,12 @@ import pytest
 from jaxgnn import Graph, config, sage_embedding
 from jaxgnn.ops._sampling import sage_layer
 from jaxgnn.ops._sampling.neighbors import Draw, Nodes, aggregate_sampled, operands
-from jaxgnn.ops._sampling.sage_layer import LayerInputs, grouped_layer
+from jaxgnn.ops._sampling.sage_layer import (
+    LayerInputs,
+    UnitLayerInputs,
+    grouped_layer,
+    unit_layer,
+)
 
 pytestmark = pytest.mark.gpu
 RNG = np.random.default_rng(0)
@@ -82,7 +87,7 @@ def inputs_of(places: int, width: int, columns: tuple[int, int], dtype: str) -> 
     )
 
 
-def not_called(inputs: LayerInputs) -> jax.Array:
+def not_called(inputs: LayerInputs | UnitLayerInputs) -> jax.Array:
     raise AssertionError("the reference was traced")
 
 
@@ -126,6 +131,53 @@ def test_layers_of_any_scale():
     np.testing.assert_allclose(np.linalg.norm(found[others], axis=1), 1, atol=1e-5)
 
 
+@functools.partial(jax.jit, static_argnames="otherwise")
+def unit_rows_of(inputs: UnitLayerInputs, otherwise=not_called) -> jax.Array:
+    with jax.default_matmul_precision("default"):
+        return unit_layer(inputs, otherwise)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_last_layers(dtype):
+    vector = 16 // jnp.dtype(dtype).itemsize
+    for count, width, columns in (
+        (300, 256, (128, 128)),
+        (1, vector, (1, 1)),
+        (129, 260, (3, 100)),
+    ):
+        width = width // vector * vector
+        inputs = UnitLayerInputs(
+            rows((count, width), dtype),
+            rows((count, width), dtype),
+            *(rows((width, each), dtype) for each in columns),
+        )
+        inputs = inputs._replace(x=inputs.x.at[count // 2].set(0))
+        found = unit_rows_of(inputs)
+        assert found.dtype == dtype
+        x, around, own, other = (np.asarray(a, np.float64) for a in inputs)
+        layer = np.maximum(np.concatenate([x @ own, around @ other], axis=1), 0)
+        lengths = np.linalg.norm(layer, axis=1, keepdims=True)
+        expected = layer / np.where(lengths > 0, lengths, 1)
+        np.testing.assert_allclose(np.asarray(found, np.float64), expected, atol=TOLERANCE[dtype])
+
+
+def test_last_layers_of_any_scale():
+    """Rows whose squares overflow or underflow have the length 1; zeros, NaN and infinity stay."""
+    scale = jnp.asarray(np.geomspace(1e-33, 1e33, 64)[:, None], jnp.float32)
+    x = jnp.abs(rows((64, 64), "float32")) * scale
+    matrix = jnp.abs(rows((64, 128), "float32"))
+    x = x.at[7].set(0)
+    found = np.asarray(unit_rows_of(UnitLayerInputs(x, x, matrix, matrix)), np.float64)
+    assert (found[7] == 0).all()
+    lengths = np.linalg.norm(np.delete(found, 7, axis=0), axis=1)
+    np.testing.assert_allclose(lengths, 1, atol=1e-5)
+    x = x.at[3, 5].set(jnp.nan).at[9, 5].set(jnp.inf)
+    other = np.asarray(unit_rows_of(UnitLayerInputs(x, x, matrix, matrix)))
+    assert np.isnan(other[3]).all() and np.isnan(other[9]).any()
+    rest = np.delete(np.arange(64), [3, 9])
+    np.testing.assert_array_equal(other[rest], found[rest].astype(np.float32))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_embeddings_and_their_gradients(dtype):
     graph = some_graph()
@@ -140,7 +192,8 @@ def test_embeddings_and_their_gradients(dtype):
 
     with jax.default_matmul_precision("default"):
         run = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True), static_argnames="impl")
-        assert "jaxgnn_sage_layer" in run.lower(x, params, None).as_text()
+        program = run.lower(x, params, None).as_text()
+        assert "jaxgnn_sage_layer" in program and "jaxgnn_unit_layer" in program
         (_, found), gradients = run(x, params, None)
     (_, expected), others = run(x, params, "jax")
     np.testing.assert_allclose(
@@ -154,7 +207,7 @@ def test_embeddings_and_their_gradients(dtype):
 
 
 def test_sanitized():
-    """Few programs, so that the sanitizer can run them: both kernels, every kind of row."""
+    """Few programs, so that the sanitizer can run them: all kernels, every kind of row."""
     graph = some_graph()
     nodes = jnp.asarray([*range(100), -1], jnp.int32)
     ids = jnp.arange(101, dtype=jnp.uint32)
@@ -163,8 +216,10 @@ def test_sanitized():
     def run(graph, nodes, ids, x, inputs):
         at = Nodes(nodes, ids, KEY, 10)
         around = aggregate_sampled(Draw("mean", True), operands(graph, None), x, at)
-        return around, grouped_layer(7, "mean", inputs, not_called)
+        hidden = UnitLayerInputs(inputs.around, inputs.around, *inputs[3:])
+        layer = grouped_layer(7, "mean", inputs, not_called)
+        return around, layer, unit_layer(hidden, not_called)
 
     inputs = inputs_of(40 * 7, 40, (100, 128), "bfloat16")
-    around, layer = run(graph, nodes, ids, rows((100, 60), "float32"), inputs)
-    assert bool(jnp.isfinite(around).all()) and bool(jnp.isfinite(layer).all())
+    results = run(graph, nodes, ids, rows((100, 60), "float32"), inputs)
+    assert all(bool(jnp.isfinite(rows).all()) for rows in results)

@@ -637,6 +637,20 @@ def sage_layer(g: Graph) -> Call:
     )
 
 
+def unit_layer(g: Graph) -> Call:
+    return Call(
+        {
+            "x": g.x(5, FEATURES),
+            "around": g.x(5, FEATURES),
+            "own_matrix": g.x(3, FEATURES),
+            "around_matrix": g.x(4, FEATURES),
+        },
+        {"out": ((5, 7), F32)},
+        {},
+        frozenset(),
+    )
+
+
 CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_spmm": spmm,
     "jaxgnn_spmm_ties": lambda g: spmm(g, ties=True),
@@ -669,6 +683,7 @@ CUDA_CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_drawn_neighbors": drawn_neighbors,
     "jaxgnn_drawn_rows": drawn_rows,
     "jaxgnn_sage_layer": sage_layer,
+    "jaxgnn_unit_layer": unit_layer,
     "jaxgnn_maxk_spmm_windows": maxk_spmm_windows,
     "jaxgnn_maxk_sspmm_scatter": maxk_sspmm_scatter,
     "jaxgnn_maxk_sspmm_windows": maxk_sspmm_windows,

@@ -26,7 +26,13 @@ from jaxgnn.ops._sampling.neighbors import (
     draw_neighbors,
     operands,
 )
-from jaxgnn.ops._sampling.sage_layer import LayerInputs, grouped_layer, has_kernel
+from jaxgnn.ops._sampling.sage_layer import (
+    LayerInputs,
+    UnitLayerInputs,
+    grouped_layer,
+    has_kernel,
+    unit_layer,
+)
 from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE, MOST_PLACES, receivers
 from jaxgnn.ops._sampling.unit_rows import unit_rows
 
@@ -265,15 +271,21 @@ def _embed_batch(
     leaves = Nodes(children.reshape(-1), child_ids, keys[1], plan.num_leaves)
     at_children, at_sources = inputs(leaves), inputs(sources)
     sums = plan.draw.aggr != "max" and child_weights is None and not plan.project_neighbors
+
+    def last_layer(inputs: UnitLayerInputs) -> Array:
+        itself = _project(inputs.x, inputs.own_matrix)
+        return _normalize(plan, itself, _project(inputs.around, inputs.around_matrix)).astype(dtype)
+
     if sums and has_kernel(at_children, plan.activation):
         group, aggr = plan.num_children, plan.draw.aggr
         around = grouped_layer(group, aggr, at_children, of_groups, tables.itself, None)
         of_sources = grouped_layer(1, "sum", at_sources, first_layer, tables.itself)
-    else:
-        around = of_groups(at_children, tables.itself, child_weights)
-        of_sources = first_layer(at_sources, tables.itself)
-    out = _normalize(plan, _project(of_sources, matrices.Wf2), _project(around, matrices.Wa2))
-    return jnp.where((nodes >= 0)[:, None], out, 0).astype(dtype)
+        hidden = UnitLayerInputs(of_sources, around, matrices.Wf2, matrices.Wa2)
+        return unit_layer(hidden, last_layer)  # padding has rows of zeros
+    around = of_groups(at_children, tables.itself, child_weights)
+    of_sources = first_layer(at_sources, tables.itself)
+    out = last_layer(UnitLayerInputs(of_sources, around, matrices.Wf2, matrices.Wa2))
+    return jnp.where((nodes >= 0)[:, None], out, 0)
 
 
 def _project(x: Array, matrix: Array) -> Array:

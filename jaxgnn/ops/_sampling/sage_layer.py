@@ -1,4 +1,5 @@
-"""A layer of GraphSAGE's embedding and the sum of its rows over groups, one kernel on a GPU."""
+"""The two layers of GraphSAGE's embedding, each one kernel on a GPU: the first with the sum of its
+rows over groups, and the last."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.folding import sequential
 from jaxgnn.ops._aggregation.kernels import REDUCE
 
-_TARGET = "jaxgnn_sage_layer"
+_GROUPED, _UNIT = "jaxgnn_sage_layer", "jaxgnn_unit_layer"
 _ROW_BYTES, _COLUMNS = 256, 128  # cuda/sampling/embedding.h
 # Settings of `jax_default_matmul_precision` with which XLA multiplies float32 in TF32 on a GPU.
 _TF32 = (None, "default", "fastest", "tensorfloat32", "TF32_TF32_F32")
@@ -40,16 +41,26 @@ class LayerInputs(NamedTuple):
 def has_kernel(inputs: LayerInputs, activation: Callable[[Array], Array]) -> bool:
     """Whether a GPU's kernel takes it; float32 only where XLA, too, would multiply in TF32."""
     features = inputs.features
-    row_bytes = features.shape[1] * features.dtype.itemsize
-    matrices = (inputs.own_matrix, inputs.around_matrix)
-    half = features.dtype.itemsize == 2
     return (
         activation is jax.nn.relu
-        and (half or (features.dtype == "float32" and _multiplies_in_tf32()))
-        and 0 < row_bytes <= _ROW_BYTES
-        and row_bytes % 16 == 0
+        and _fits(features, inputs.own_matrix, inputs.around_matrix)
+        and _row_bytes(features) <= _ROW_BYTES
         and inputs.around.shape[1] == features.shape[1]
         and inputs.nodes.shape[0] > 0
+    )
+
+
+def _row_bytes(rows: Float[Array, "rows width"]) -> int:
+    return rows.shape[1] * rows.dtype.itemsize
+
+
+def _fits(rows: Float[Array, "rows width"], *matrices: Float[Array, "width columns"]) -> bool:
+    """What both kernels ask of a layer."""
+    half = rows.dtype.itemsize == 2
+    return (
+        (half or (rows.dtype == "float32" and _multiplies_in_tf32()))
+        and _row_bytes(rows) > 0
+        and _row_bytes(rows) % 16 == 0
         and all(matrix.shape[1] <= _COLUMNS for matrix in matrices)
     )
 
@@ -71,9 +82,40 @@ def grouped_layer(
 
     def kernel(inputs: LayerInputs, *_: Any) -> Array:
         result = [((groups, columns), inputs.features.dtype)]
-        return ffi.call(_TARGET, list(inputs), result, group=group, reduce=REDUCE[reduce])[0]
+        return ffi.call(_GROUPED, list(inputs), result, group=group, reduce=REDUCE[reduce])[0]
 
     def choose(inputs: LayerInputs, *operands: Any) -> Array:
-        return dispatch((_TARGET,), kernel, otherwise, inputs, *operands, platforms=("cuda",))
+        return dispatch((_GROUPED,), kernel, otherwise, inputs, *operands, platforms=("cuda",))
 
     return with_derivative_of(otherwise, sequential(choose))(inputs, *operands)
+
+
+class UnitLayerInputs(NamedTuple):
+    """Two inputs of the same dtype, and what they are multiplied by."""
+
+    x: Float[Array, "rows width"]
+    around: Float[Array, "rows width"]
+    own_matrix: Float[Array, "width own"]
+    around_matrix: Float[Array, "width neighbors"]
+
+
+def unit_layer(
+    inputs: UnitLayerInputs, otherwise: Callable[[UnitLayerInputs], Array]
+) -> Float[Array, "rows columns"]:
+    r"""$n(\mathrm{relu}([x W_f ; a W_a]))$ in the dtype of $x$.
+
+    By `otherwise(inputs)` where no kernel does it, and differentiated as that.
+    """
+    x, _, own, neighbors = inputs
+    if not _fits(x, own, neighbors):
+        return otherwise(inputs)
+
+    def kernel(inputs: UnitLayerInputs) -> Array:
+        result = [((x.shape[0], own.shape[1] + neighbors.shape[1]), x.dtype)]
+        transposed = (inputs.own_matrix.T, inputs.around_matrix.T)
+        return ffi.call(_UNIT, [inputs.x, inputs.around, *transposed], result)[0]
+
+    def choose(inputs: UnitLayerInputs) -> Array:
+        return dispatch((_UNIT,), kernel, otherwise, inputs, platforms=("cuda",))
+
+    return with_derivative_of(otherwise, sequential(choose))(inputs)
