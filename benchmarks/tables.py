@@ -109,6 +109,8 @@ def shown(value: Any) -> str:
     """Three digits, or all of those before the point."""
     if value is None or isinstance(value, str):
         return value or "–"
+    if isinstance(value, list):
+        return " / ".join(map(shown, value))
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 
