@@ -40,9 +40,13 @@ class Draw:
 
     @property
     def framework(self) -> str:
-        """Whose worker process runs it."""
-        library = self.impl.split()[0]
-        return "jax" if library == "jaxgnn" else library
+        """Whose worker process runs it: ours apart from plain JAX, as in `_MODULES`."""
+        return self.impl.split()[0]
+
+    @property
+    def is_jax(self) -> bool:
+        """Whether it is ours or plain JAX, whose draws are held to the law."""
+        return self.framework in ("jaxgnn", "jax")
 
     @property
     def traits(self) -> set[str]:
@@ -83,7 +87,8 @@ class Sampler:
 
 def make(task: dict[str, Any], threads: int) -> Callable[[dict[str, Any]], Job]:
     """What makes the job of a `Draw`; imports the task's framework."""
-    module = importlib.import_module(_MODULES[Draw(**task["entries"][0]).impl.split()[0]])
+    (framework,) = {Draw(**entry).framework for entry in task["entries"]}
+    module = importlib.import_module(_MODULES[framework])
     held: dict[str, Any] = {}
 
     def prepare(entry: dict[str, Any]) -> Job:
@@ -104,7 +109,7 @@ def _job(draw: Draw, graph: StoredGraph, sampler: Sampler, device: str) -> Job:
     def check() -> dict[str, Any]:
         batches.extend(sampler.hops() for _ in range(_COUNTED))
         wrong = sum(
-            mistakes(graph, hop, size, draw.traits, middle=draw.framework == "jax")
+            mistakes(graph, hop, size, draw.traits, middle=draw.is_jax)
             for hop, size in zip(batches[0], draw.num_neighbors, strict=True)
         )
         if {"weighted", "replace"} <= draw.traits:
@@ -115,7 +120,7 @@ def _job(draw: Draw, graph: StoredGraph, sampler: Sampler, device: str) -> Job:
         edges = sampler.edges()
         rate = round(edges / ms / 1e6, 4)
         found = {"sampled_edges": round(edges), "giga_edges_per_second": rate}
-        if ("tree" not in draw.traits and draw.framework != "jax") or "deduplicated" in draw.traits:
+        if not draw.is_jax or "deduplicated" in draw.traits:
             counts = np.mean([counts_of_hops(hops) for hops in batches], axis=0)
             found |= {"edges_of_hops": counts[0].tolist(), "nodes_of_hops": counts[1].tolist()}
         if not draw.traits & {"labor", "weighted"}:

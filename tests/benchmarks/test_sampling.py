@@ -183,6 +183,8 @@ def test_sampling_quick(tmp_path):
     drawn = [entry for entry in result["rows"] if entry["pass"] == "sample"]
     assert all(0 < e["sampled_edges"] <= 32 * (15 + 150 + 750) for e in drawn)
     assert all(e["giga_edges_per_second"] > 0 and e["error"] == 0 for e in drawn)
+    # Plain JAX is plain JAX: no row of it runs a kernel.
+    assert all(e.get("kernel", False) == e["impl"].startswith("jaxgnn") for e in drawn)
     assert {e["impl"] for e in drawn} == {
         plan.TREE + ", replace", plan.DEDUPLICATED + ", labor", plan.FLOYD, plan.FLOYD_RBG,
         plan.ALIAS,
