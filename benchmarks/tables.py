@@ -102,7 +102,7 @@ def figure(spec: Spec, used: list[Result]) -> Any:
         return row["ms"] / 1e3
     if key.endswith("bytes"):
         return row[key] / 1e9
-    return 100 * row[key] if key.endswith("share") else row[key]
+    return 100 * row[key] if key.endswith("share") else row.get(key)
 
 
 def shown(value: Any) -> str:
