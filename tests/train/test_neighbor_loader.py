@@ -14,6 +14,7 @@ from flax import nnx
 import jaxgnn
 from jaxgnn.nn import GraphSAGE
 from jaxgnn.train import NeighborLoader
+from jaxgnn.train.neighbor_loader import _batch
 
 NODES = 40
 OPTIONS = {"batch_size": 8, "input_nodes": np.arange(3, 30), "seed": 1}
@@ -39,7 +40,9 @@ def seeds_of(batches):
 def test_an_epoch_has_each_node_once(graph):
     loader = make(graph)
     assert len(loader) == 4
+    compiled = _batch._cache_size()
     first, second = list(loader), list(loader)
+    assert _batch._cache_size() == compiled + 1  # the last, partial batch included
     for batches in (first, second):
         seeds = seeds_of(batches)
         assert (seeds[27:] == -1).all()
