@@ -132,6 +132,46 @@ TABLES = {
         {**_edges_per_second(1024), **_edges_per_second(65_536)},
         _DRAWN,
     ),
+    "neighbors-cpu": Table(
+        "products × 0.1, [15, 10, 5], 1,024 seeds",
+        {
+            "jaxgnn, deduplicated": {"impl": plan.DEDUPLICATED},
+            "jaxgnn, tree": {"impl": plan.TREE},
+            "PyG 2.8, torch-sparse 0.6.18": {"impl": plan.PYG_LOADER},
+            "DGL 2.1": {"impl": plan.DGL_SAMPLER},
+        },
+        {
+            "ms": {},
+            "edges of each hop": {"key": "edges_of_hops"},
+            "nodes that each hop adds": {"key": "nodes_of_hops"},
+            "p of equal inclusion": {"key": "inclusion_p"},
+        },
+        {**_DRAWN, "file": "amd-epyc-2-threads-sampling-neighbors"},
+    ),
+    "weighted": Table(
+        "draws in proportion to weights",
+        {
+            f"{device}, {seeds:,} seeds": {"file": file, "seeds": seeds}
+            for device, file, seeds in (("CPU", "amd-epyc-2-threads-sampling-neighbors", 1024),)
+        },
+        {
+            "prefix sums, ms": {"impl": f"{plan.TREE}, weighted, replace"},
+            "alias tables in JAX, ms": {"impl": plan.ALIAS},
+            "tables, s": {"impl": plan.ALIAS, "key": "preprocessing_seconds"},
+        },
+        _DRAWN,
+    ),
+    "embedding-cpu": Table(
+        "children and leaves",
+        {"pokec, C = 10": {"children": 10}},
+        {
+            "65,536 sources, ms": {},
+            "plain JAX, ms": {"impl": plan.GATHERED},
+            "× plain JAX": {"over": {"impl": plan.GATHERED}},
+            "all nodes, s": {**_EPOCH, "key": "seconds"},
+        },
+        {**_EMBEDDED, "file": "amd-epyc-2-threads-sampling-embedding", "case": "pokec"},
+    ),
     "embedding": Table(
         "children and leaves",
         {

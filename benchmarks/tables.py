@@ -102,13 +102,15 @@ def figure(spec: Spec, used: list[Result]) -> Any:
         return row["ms"] / 1e3
     if key.endswith("bytes"):
         return row[key] / 1e9
-    return 100 * row[key] if key.endswith("share") else row[key]
+    return 100 * row[key] if key.endswith("share") else row.get(key)
 
 
 def shown(value: Any) -> str:
     """Three digits, or all of those before the point."""
     if value is None or isinstance(value, str):
         return value or "–"
+    if isinstance(value, list):
+        return " / ".join(map(shown, value))
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 

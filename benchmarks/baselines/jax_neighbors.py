@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,14 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from benchmarks.baselines import jax_alias
 from benchmarks.harness.graphs import StoredGraph
 from benchmarks.harness.jax_programs import call_seconds
-from benchmarks.harness.neighbors import Draw, Hop, Sampler
+from benchmarks.harness.neighbors import Draw, Hop, Sampler, edge_weights
 
 _COUNTED = 4  # batches
 
 Rows = tuple[Int[Array, " nodes+1"], Int[Array, " edges"]]
 """The offsets and the senders of the rows."""
+DrawHop = Callable[[Any, Int[Array, " places"], int, Array], tuple[Array, Array]]
 
 
 def draw_hop(
@@ -48,12 +51,19 @@ def draw_hop(
 
 
 def sample_tree(
-    rows: Rows, seeds: Int[Array, " seeds"], num_neighbors: Sequence[int], key: Array
+    rows: Any,
+    seeds: Int[Array, " seeds"],
+    num_neighbors: Sequence[int],
+    key: Array,
+    draw: DrawHop = draw_hop,
 ) -> tuple[list[Array], list[Array]]:
-    """The nodes of each level, the seeds first, and the edges of each hop, in a tree."""
+    """The nodes of each level, the seeds first, and the edges of each hop, in a tree.
+
+    `rows` are what `draw` takes: the offsets and the senders, and for alias tables these.
+    """
     levels, drawn = [seeds], []
     for hop, size in enumerate(num_neighbors):
-        edges, nodes = draw_hop(rows, levels[-1], size, jax.random.fold_in(key, hop))
+        edges, nodes = draw(rows, levels[-1], size, jax.random.fold_in(key, hop))
         levels.append(nodes.reshape(-1))
         drawn.append(edges.reshape(-1))
     return levels, drawn
@@ -70,19 +80,30 @@ class Samplers:
         self._rows: Rows = jax.device_put(
             (np.asarray(graph.row_offsets), np.asarray(graph.senders))
         )
+        self._graph = graph
         self._nodes = graph.num_nodes
         self._device = device
+        self._table: Array | None = None
 
     def sampler(self, draw: Draw) -> Sampler:
         seeds = min(draw.seeds, self._nodes)
         batches = self._nodes // seeds
         sizes = tuple(draw.num_neighbors)
-        key, rows = key_of("rbg" in draw.traits), self._rows
+        key, facts = key_of(bool(draw.traits & {"rbg", "alias"})), {}
+        rows: Any = self._rows
+        drawn_by: DrawHop = draw_hop
+        if "alias" in draw.traits:
+            start = time.perf_counter()
+            if self._table is None:
+                weights = edge_weights(self._graph.num_edges)
+                self._table = jax.device_put(jax_alias.tables(self._graph.row_offsets, weights))
+                facts["preprocessing_seconds"] = round(time.perf_counter() - start, 3)
+            rows, drawn_by = (*rows, self._table), jax_alias.draw_hop
 
-        def sample(rows: Rows, key: Array, number: Array) -> Any:
+        def sample(rows: Any, key: Array, number: Array) -> Any:
             first = number % batches * seeds
             nodes = first + jnp.arange(seeds, dtype=jnp.int32)
-            return sample_tree(rows, nodes, sizes, jax.random.fold_in(key, number))
+            return sample_tree(rows, nodes, sizes, jax.random.fold_in(key, number), drawn_by)
 
         program = jax.jit(sample)
         count = 0
@@ -94,7 +115,7 @@ class Samplers:
 
         def loop(steps: int) -> Any:
             @jax.jit
-            def many(rows: Rows, key: Array, start: Any) -> Any:
+            def many(rows: Any, key: Array, start: Any) -> Any:
                 # The state is what the step drew: XLA can leave none of it out.
                 def step(_: Any, number: Array) -> tuple[Any, None]:
                     return sample(rows, key, number), None
@@ -122,4 +143,4 @@ class Samplers:
 
         jax.block_until_ready(call())  # compiled
         seconds = functools.partial(call_seconds, call, device=self._device)
-        return Sampler(seconds, hops, edges, loop)
+        return Sampler(seconds, hops, edges, loop, facts)

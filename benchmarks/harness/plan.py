@@ -48,6 +48,7 @@ DEDUPLICATED = "jaxgnn deduplicated"
 VARIANTS = ("", ", replace", ", labor", ", weighted", ", weighted, replace")
 FLOYD = "jax Floyd"
 FLOYD_RBG = "jax Floyd rbg"  # jax.random's fastest generator
+ALIAS = "jax alias tables, weighted, replace"  # built beforehand; the fastest generator
 PYG_LOADER = "PyG NeighborLoader"
 DGL_SAMPLER = "DGL NeighborSampler"
 # Embeddings of two hops.

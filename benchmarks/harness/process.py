@@ -22,6 +22,9 @@ WORKER = "benchmarks.harness.worker"
 # 0.10.2 to 0.11.0 compile a scatter-add to a compare-and-swap loop (openxla/xla#46225).
 FTZ_ATOMICS = "-nvptx-allow-ftz-atomics"
 
+# The environment variable that names the Python of workers that run DGL.
+DGL_PYTHON = "JAXGNN_DGL_PYTHON"
+
 _MARK = "@message "
 
 
@@ -68,10 +71,13 @@ def limit_threads(device: str, threads: int) -> int:
 
 
 def run(
-    arguments: list[str], env: dict[str, str], receive: Callable[[dict[str, Any]], None]
+    arguments: list[str],
+    env: dict[str, str],
+    receive: Callable[[dict[str, Any]], None],
+    python: str = sys.executable,
 ) -> int:
     """Runs the worker with these arguments, passes its messages on, returns its exit status."""
-    command = [sys.executable, "-m", WORKER, *arguments]
+    command = [python, "-m", WORKER, *arguments]
     with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         try:
@@ -104,6 +110,8 @@ def run_each(
     }
     file.write_text(json.dumps(task | common))
     env = environment(options, ftz_atomics=entries[0].impl.endswith(plan.FTZ))
+    # DGL needs an older torch and NumPy.
+    python = os.environ.get(DGL_PYTHON) if entries[0].impl.startswith("DGL") else None
     started, finished = -1, -1
 
     def receive(message: dict[str, Any]) -> None:
@@ -119,7 +127,7 @@ def run_each(
                 record.leave_out(names[finished], message[kind], kind == "failed")
 
     while finished < len(names) - 1:
-        status = run([str(file), str(finished + 1)], env, receive)
+        status = run([str(file), str(finished + 1)], env, receive, python or sys.executable)
         if status == 0:
             break
         reason = f"the process ended with status {status}"

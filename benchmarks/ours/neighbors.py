@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from benchmarks.harness.graphs import StoredGraph
 from benchmarks.harness.jax_programs import call_seconds
-from benchmarks.harness.neighbors import Draw, Hop, Sampler, endless
+from benchmarks.harness.neighbors import Draw, Hop, Sampler, edge_weights, endless
 from jaxgnn import Blocks, build_info
 from jaxgnn.train import NeighborLoader
 
@@ -39,8 +39,7 @@ class Samplers:
         }
         if "weighted" in draw.traits:
             if self._weights is None:
-                draws = np.random.default_rng(7).exponential(size=self._graph.num_edges)
-                self._weights = jax.device_put(draws.astype(np.float32))
+                self._weights = jax.device_put(edge_weights(self._graph.num_edges))
             options["weights"] = self._weights
         seeds = min(draw.seeds, self._graph.num_nodes)
         loader = NeighborLoader(

@@ -83,13 +83,14 @@ _MODULES = {
 
 
 def draws(options: Options) -> list[Draw]:
-    """The part `neighbors`: all ways of ours, Floyd's algorithm in JAX, the CPU loaders."""
+    """The part `neighbors`: all ways of ours, Floyd's algorithm and alias tables in JAX, the CPU
+    loaders."""
     ours = [
         places + variant for places in (plan.TREE, plan.DEDUPLICATED) for variant in plan.VARIANTS
     ]
     small = SEEDS[:1] if options.device == "cpu" else SEEDS
     seeds = (32,) if options.quick else options.seeds or small
-    impls = (*ours, plan.FLOYD, plan.FLOYD_RBG, *LOADERS)
+    impls = (*ours, plan.FLOYD, plan.FLOYD_RBG, plan.ALIAS, *LOADERS)
     # A loader's batches of 65,536 seeds take seconds: the first number alone.
     return [
         Draw(impl, case, count, NUM_NEIGHBORS)
@@ -177,11 +178,15 @@ def _case(case: str, width: int, options: Options) -> Iterator[Measurement]:
 
 def set_baselines(rows: list[Row], device: str) -> None:
     """The baseline is the float32 product of the whole graph by the library for it; beside it the
-    ratio to `spmm` of the sample. Of neighborhoods it is the faster of Floyd's algorithm in JAX, of
-    embeddings plain JAX, of steps the fastest other one, of rows on the host the copy."""
+    ratio to `spmm` of the sample. Of neighborhoods it is the faster of Floyd's algorithm in JAX,
+    beside it the ratios to alias tables and to the faster loader; of embeddings plain JAX, of steps
+    the fastest other one, of rows on the host the copy."""
     products = plan.CUSPARSE if device == "gpu" else (plan.TORCH,)
     for row in rows:
         if row["pass"] == "sample":
+            for name, impls in (("alias_tables", (plan.ALIAS,)), ("loaders", LOADERS)):
+                if compare(row, rows, {"impl": impls}, _SAME):
+                    row[f"ratio_{name}"] = row["ratio"]
             compare(row, rows, {"impl": (plan.FLOYD, plan.FLOYD_RBG)}, _SAME)
         elif row["pass"] in ("batch", "epoch"):
             same = (*_SAME, "children")

@@ -109,12 +109,12 @@ class Checkpoints:
             raise CheckpointError(f"{where}: its checksum is not that of its arrays")
         return _unflatten(restored.state, like), record["progress"]
 
-    def set_aside(self, epoch: int) -> Path:
+    def set_aside(self, epoch: int, name: str = "damaged") -> Path:
         """Moves a checkpoint out of the way, beside the directory; returns where to."""
         parent = self._directory.parent
-        target, number = parent / f"damaged-{epoch}", 2
+        target, number = parent / f"{name}-{epoch}", 2
         while target.exists():
-            target, number = parent / f"damaged-{epoch}-{number}", number + 1
+            target, number = parent / f"{name}-{epoch}-{number}", number + 1
         (self._directory / str(epoch)).rename(target)
         self._manager.reload()
         return target

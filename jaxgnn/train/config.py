@@ -27,7 +27,8 @@ Sampling = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 
 # Options that say how a run is watched and kept, not what it computes: free to change on resume.
 _PRESENTATION = (
-    *("resume", "run_directory", "checkpoint_interval", "steps_per_call", "plain", "profile"),
+    *("resume", "run_directory", "checkpoint_interval", "checkpoint_steps", "steps_per_call"),
+    *("plain", "profile"),
 )
 
 # Options of links alone.
@@ -60,6 +61,7 @@ _OF_MINI_BATCHES = (
     "method",
     "deduplicate",
     "steps_per_call",
+    "checkpoint_steps",
     "features_on",
     "evaluation_batch_size",
 )
@@ -193,11 +195,13 @@ class TrainConfig:
 
     features_on: FeaturesOn = "device"
     """Where the features are, with --num-neighbors: in the device's memory, or in the host's, of
-    which a mini-batch, and a batch of the evaluation, reads its rows. The results are the same."""
+    which a mini-batch, and a batch of the evaluation, reads its rows. The results are the same but
+    for rounding."""
 
     evaluation_batch_size: int = 65536
     """Nodes of a batch where a model trained with --num-neighbors is evaluated: one layer after the
-    other, each in batches of nodes with all of their neighbors. Fewer take less memory."""
+    other, each in batches of nodes with all of their neighbors. Fewer take less memory. With
+    --features-on host a batch has a quarter of the nodes at most."""
 
     decoder: Decoder = "dot"
     """What scores a link by the outputs of its ends: their dot product, or mlp, a perceptron of
@@ -262,6 +266,10 @@ class TrainConfig:
 
     checkpoint_interval: int = 25
     """Epochs between checkpoints; there is one at the end in any case."""
+
+    checkpoint_steps: int = 0
+    """Mini-batches between checkpoints within an epoch, where a call ends (--steps-per-call, by
+    default as many): a run that is killed goes on from there; 0: between epochs alone."""
 
     plain: bool = False
     """Print lines instead of a live display (the default where the output is no terminal)."""
@@ -510,6 +518,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "split": (0, 1 << 31, "an integer from 0"),
     "seed": (0, 2**32 - 1, "an integer from 0 to 2**32 - 1"),
     "checkpoint_interval": (1, 1 << 31, "a positive integer"),
+    "checkpoint_steps": (0, 1 << 30, "an integer from 0"),
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
     "activation": get_args(Activation),

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Real
 
 from jaxgnn._core import checks, ffi, platform
 from jaxgnn.graph import Graph
-from jaxgnn.ops._sampling.host_rows import TARGET, HostRows, gather_host_rows
+from jaxgnn.ops._sampling.host_rows import TARGET, HostRows, cpu_device, gather_host_rows
 
 
 @jax.tree_util.register_pytree_node_class
@@ -74,6 +74,8 @@ class HostFeatures:
             end = weakref.finalize(self, _unlock, features, registration, self._pending)
             end.atexit = False
         self._shape, self._dtype = features.shape, features.dtype
+        self._matrix: np.ndarray | None = features
+        self._on_cpu: Array | None = None
         self._rows = HostRows(_address(features), slots, cache)
 
     @property
@@ -101,6 +103,22 @@ class HostFeatures:
         rows = gather_host_rows(self._rows, flat, num_nodes, width, self._dtype)
         return rows.reshape(*nodes.shape, width)
 
+    def on_cpu(self) -> Float[Array, "num_nodes features"]:
+        """All of the features as an array of JAX's CPU backend, for what reads them on the host.
+
+        The same memory where it is aligned to 64 bytes, else a copy that is made once.
+
+        Raises:
+            TypeError: this object went through a program, which has the address alone.
+            RuntimeError: JAX has no CPU backend.
+        """
+        if self._matrix is None:
+            raise TypeError("features: expected HostFeatures outside of jit, got traced ones")
+        there = self._on_cpu
+        if there is None:
+            there = self._on_cpu = jax.device_put(self._matrix, cpu_device())
+        return there
+
     def keep_until(self, result: Array) -> None:
         """Has the memory stay locked until this array, of the last program to read it, is ready."""
         self._pending[:] = [result]
@@ -115,6 +133,7 @@ class HostFeatures:
         features = object.__new__(cls)
         features._shape, features._dtype = kind
         features._rows, features._pending = HostRows(*leaves), []
+        features._matrix = features._on_cpu = None
         return features
 
     def __repr__(self) -> str:

@@ -129,6 +129,9 @@ class Compiled:
         task: Task,
         interrupted: Callable[[], bool] = lambda: False,
         sums: LossSums | None = None,
+        *,
+        checkpoint: Callable[[TrainState, LossSums], None] = lambda *_: None,
+        checkpoint_steps: int = 0,
     ) -> tuple[TrainState, Any]:
         """One epoch, as `Program.step`, in one call or several; or the rest of one.
 
@@ -136,6 +139,8 @@ class Compiled:
             state, task: what to train, on what.
             interrupted: asked between two calls.
             sums: those of an `UnfinishedEpoch`, whose state `state` is.
+            checkpoint: called between two calls with the state and the losses of the epoch so far.
+            checkpoint_steps: after how many steps; 0: never.
 
         Raises:
             UnfinishedEpoch: `interrupted` says so.
@@ -145,9 +150,14 @@ class Compiled:
             return self._step(state, task)
         done = 0 if sums is None else int(steps_done(state.optimizer)) % batches.steps
         total = no_loss(task) if sums is None else sums
+        unsaved = 0
         for number, length in enumerate(batches.calls(done)):
             if number and interrupted():
                 raise UnfinishedEpoch(state, total)
+            if 0 < checkpoint_steps <= unsaved:
+                checkpoint(state, total)
+                unsaved = 0
+            unsaved += length
             if length not in self._steps:
                 self._compile_steps(length, state, task)
             state, total = self._steps[length](state, total, task)
@@ -193,6 +203,7 @@ def train(
     interrupted: Callable[[], bool] = lambda: False,
     sums: LossSums | None = None,
     checkpoint_within: Callable[[TrainState, Best, Progress, LossSums], None] = lambda *_: None,
+    checkpoint_steps: int = 0,
 ) -> tuple[TrainState, Best, Progress]:
     """Trains to the last epoch, or until patience runs out.
 
@@ -206,7 +217,8 @@ def train(
         interrupted: asked after each epoch; where it says so, training ends with a checkpoint.
             Between two calls of an epoch it ends at once.
         sums: of the epoch that `state` is within, if it is.
-        checkpoint_within: called where training ends between two calls.
+        checkpoint_within: called where training ends between two calls of an epoch, and between
+            two of them every `checkpoint_steps` steps, if that is not 0.
 
     Raises:
         UnfinishedEpoch: it did.
@@ -215,11 +227,19 @@ def train(
     has_validation = bool(jax.device_get(task.val).any())
     host = _HostMasks(task) if task.metric != "accuracy" else None
     finished = progress.stopped or progress.epoch >= epochs
+
+    def within_epoch(state: TrainState, sums: LossSums) -> None:
+        checkpoint_within(state, best, progress, sums)
+
     while not finished:
         start = time.perf_counter()
         try:
             with jax.profiler.StepTraceAnnotation("epoch", step_num=progress.epoch + 1):
-                state, loss = compiled.step(state, task, interrupted, sums)
+                state, loss = compiled.step(
+                    *(state, task, interrupted, sums),
+                    checkpoint=within_epoch,
+                    checkpoint_steps=checkpoint_steps,
+                )
         except UnfinishedEpoch as stop:
             checkpoint_within(stop.state, best, progress, stop.sums)
             raise

@@ -103,7 +103,11 @@ def restore_within(
                     break
                 rows = read_rows(log, progress.epoch)
             except CheckpointError as error:
-                recovery.warn(f"{error}; the epoch that it is within begins anew")
+                # Out of the way: steps up to this one are to be saved again.
+                moved = printable(checkpoints.set_aside(steps, "damaged-within"))
+                recovery.warn(
+                    f"{error}; continuing from an earlier checkpoint, the damaged one is {moved}"
+                )
                 continue
             _check_length(config, progress)
             recovery.within = progress.epoch + 1

@@ -339,6 +339,7 @@ def _train(
             interrupted=lambda: interrupt.requested,
             sums=position.sums,
             checkpoint_within=checkpoint_within,
+            checkpoint_steps=config.checkpoint_steps,
         )
     return best, progress, log.rows
 

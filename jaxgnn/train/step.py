@@ -37,6 +37,9 @@ from jaxgnn.train.task import Task, masked_accuracy, masked_loss, mean_loss
 # are exact again.
 _FLOAT16_LOSS_SCALE = 1024.0
 
+# The least batches of an evaluation that reads features on the host.
+_HOST_BATCHES = 4
+
 _SAMPLING = (GCN, GraphSAGE, SAGEEmbedding, GIN, MoNet)
 _OPTIONS_OF_A_MODEL = {"kernel_size": "monet", "dim": "monet", "train_eps": "gin"}
 SAMPLING_MODELS = tuple(name for name, model in MODELS.items() if issubclass(model, _SAMPLING))
@@ -234,11 +237,18 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
     )
     batches = build_batches(config, task)
     seed = None if batches is None else jnp.uint32(config.seed)
-    evaluation = None
-    if batches is not None and task.graph.num_nodes > config.evaluation_batch_size:
-        evaluation = NodeBatches.of(task.graph, config.evaluation_batch_size)
+    evaluation = None if batches is None else _evaluation(config, task)
     program = program._replace(batches=batches, evaluation=evaluation)
     return program, dataclasses.replace(state, seed=seed)
+
+
+def _evaluation(config: TrainConfig, task: Task) -> NodeBatches | None:
+    """How a model that trains on mini-batches is evaluated; `None`: on all nodes at once."""
+    num_nodes, batch_size = task.graph.num_nodes, config.evaluation_batch_size
+    if isinstance(task.features, HostFeatures):
+        # A small graph, too, may have rows that the device is not to hold at once.
+        batch_size = min(batch_size, -(-num_nodes // _HOST_BATCHES))
+    return NodeBatches.of(task.graph, batch_size) if num_nodes > batch_size else None
 
 
 def _node_model(config: TrainConfig, task: Task, rngs: nnx.Rngs) -> Any:
@@ -332,7 +342,7 @@ def build_batches(config: TrainConfig, task: Task) -> MiniBatches | None:
         config.replace,
         config.method,
         config.deduplicate,
-        config.steps_per_call,
+        config.steps_per_call or config.checkpoint_steps,
     )
     sample = functools.partial(
         sample_neighbors,

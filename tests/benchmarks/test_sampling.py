@@ -83,12 +83,14 @@ def test_the_check_of_neighborhoods_sees_mistakes(tmp_path):
     degrees = np.append(np.diff(offsets)[receivers[:-1]], 0)
     counts = np.minimum(degrees, 3)
     rng = np.random.default_rng(0)
-    edges = np.concatenate(
-        [
-            offsets[node] + rng.permutation(degree)[:3]
-            for node, degree in zip(receivers[:-1], degrees[:-1], strict=True)
-        ]
-    )
+
+    def draw():
+        pairs = zip(receivers[:-1], degrees[:-1], strict=True)
+        return np.concatenate(
+            [offsets[node] + rng.permutation(degree)[:3] for node, degree in pairs]
+        )
+
+    edges = draw()
 
     def mistakes(edges=edges, counts=counts, named=None, size=3):
         named = senders[edges] if named is None else named
@@ -105,6 +107,40 @@ def test_the_check_of_neighborhoods_sees_mistakes(tmp_path):
     assert mistakes(foreign) > 0
     first = np.concatenate([offsets[node] + np.arange(3) for node in receivers[:-1]])
     assert mistakes(first) == 1  # all at the beginning of their rows
+
+    hop = Hop(receivers, counts, edges, senders[edges])
+    added = np.setdiff1d(senders[edges], receivers)
+    # The next hop draws for an old node, too, which does not count.
+    again = Hop(np.append(added[:2], receivers[:1]), np.array([1, 1, 3]), edges[:5], receivers[:5])
+    assert neighbors.counts_of_hops([hop, again]) == ([counts.sum(), 2], [added.size, 0])
+    assert neighbors.inclusion_p(stored, [hop._replace(edges=draw()) for _ in range(9)], 3) > 0.01
+    assert neighbors.inclusion_p(stored, [hop._replace(edges=first)] * 9, 3) < 1e-9
+    weights = neighbors.edge_weights(stored.num_edges)
+    cumulative = np.concatenate([[0], np.cumsum(weights, dtype=np.float64)])
+    spans = cumulative[offsets[receivers[:-1]]], cumulative[offsets[receivers[:-1] + 1]]
+    points = rng.uniform(np.repeat(spans[0], 3), np.repeat(spans[1], 3))
+    by_weight = hop._replace(
+        edges=np.searchsorted(cumulative, points, side="right") - 1,
+        counts=np.append(np.full(200, 3), 0),
+    )
+    assert neighbors.follows_weights(stored, by_weight)
+    assert not neighbors.follows_weights(stored, hop)
+
+
+def test_alias_tables_have_the_weights_shares():
+    from benchmarks.baselines import jax_alias
+
+    rng = np.random.default_rng(0)
+    degrees = np.append(rng.integers(0, 30, 100), [1, 0, 1000])
+    offsets, rows = np.append(0, np.cumsum(degrees)), np.repeat(np.arange(103), degrees)
+    weights = rng.exponential(size=rows.size) * 10.0 ** rng.integers(-6, 7, rows.size)
+    weights[rows % 5 == 0] = 1
+    table = jax_alias.tables(offsets, weights)
+    shares = table[:, 0] / 2**32
+    found = shares / degrees[rows]
+    np.add.at(found, offsets[rows] + table[:, 1], (1 - shares) / degrees[rows])
+    wanted = weights / np.bincount(rows, weights, 103)[rows]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-8)
 
 
 @needs_kernels
@@ -139,15 +175,19 @@ def test_the_loss_in_float64_is_the_models(tmp_path):
 def test_sampling_quick(tmp_path):
     result = run_quick(
         "sampling", tmp_path, "--parts", "neighbors", "embedding", "steps", "host",
-        "--only", "jaxgnn tree, replace", "deduplicated, labor", "jax Floyd", "jax gather", "ready",
-        plan.LEAVES, plan.HOST_ROWS, plan.HOST_COPY, "--dtypes", "float32", "--repeats", "1",
+        "--only", "jaxgnn tree, replace", "deduplicated, labor", "jax Floyd", "alias", "jax gather",
+        "ready", plan.LEAVES, plan.HOST_ROWS, plan.HOST_COPY, "--dtypes", "float32",
+        "--repeats", "1",
     )  # fmt: skip
     rows = {(entry["impl"], entry["pass"]): entry for entry in result["rows"]}
     drawn = [entry for entry in result["rows"] if entry["pass"] == "sample"]
     assert all(0 < e["sampled_edges"] <= 32 * (15 + 150 + 750) for e in drawn)
     assert all(e["giga_edges_per_second"] > 0 and e["error"] == 0 for e in drawn)
+    # Plain JAX is plain JAX: no row of it runs a kernel.
+    assert all(e.get("kernel", False) == e["impl"].startswith("jaxgnn") for e in drawn)
     assert {e["impl"] for e in drawn} == {
-        plan.TREE + ", replace", plan.DEDUPLICATED + ", labor", plan.FLOYD, plan.FLOYD_RBG
+        plan.TREE + ", replace", plan.DEDUPLICATED + ", labor", plan.FLOYD, plan.FLOYD_RBG,
+        plan.ALIAS,
     }  # fmt: skip
     of_host = [entry for entry in result["rows"] if entry["pass"] == "host"]
     assert [e["impl"] for e in of_host] == [plan.HOST_COPY, plan.HOST_ROWS]

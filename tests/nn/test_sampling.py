@@ -1,12 +1,14 @@
 """Convolutions and models over a sample of each node's edges."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from jaxgnn import Graph, nn, sampled_edges, sampled_spmm
+from jaxgnn import Graph, nn, sample_neighbors, sampled_edges, sampled_spmm
 from tests.support.arrays import normal
 from tests.support.oracle import close, edges
 from tests.support.strategies import skewed_graph
@@ -222,6 +224,35 @@ def test_models_have_a_size_for_each_layer(graph, name):
 
     gradients = jax.tree.leaves(nnx.grad(loss)(model, KEY))
     assert all(np.isfinite(g).all() for g in gradients) and any(g.any() for g in gradients)
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn"])
+def test_models_sample_the_edges_of_blocks(graph, name):
+    """Blocks are a sample; of their edges a layer takes a part, when it is made or called."""
+    blocks = sample_neighbors(graph, np.array([3, 7, -1]), [9, 4], KEY)
+    x = blocks.take(normal(NODES, 6))
+    make_model = functools.partial(MODELS[name], 6, 8, 3, num_layers=2)
+    full = make_model(rngs=nnx.Rngs(0))
+    part = {"sample_size": [3, 9], "strategy": "bucket"}
+    model = make_model(rngs=nnx.Rngs(0), **part)
+    found = model(blocks, x)
+    np.testing.assert_allclose(full(blocks, x, **part), found, rtol=1e-6)
+    everything = full(blocks, x)
+    assert found.shape == everything.shape and np.isfinite(found[:2]).all()
+    assert not np.allclose(found[:2], everything[:2], atol=1e-3)
+    np.testing.assert_allclose(full(blocks, x, sample_size=9), everything, rtol=2e-5, atol=2e-5)
+    if name == "sage":
+        # The mean over the first three edges of each row of the first layer's graph.
+        first = blocks.graphs[0]
+        taken = np.asarray(sampled_edges(first, sample_size=3, strategy="bucket")[0]).reshape(-1)
+        ends = (np.asarray(end)[taken[taken >= 0]] for end in (first.senders, first.receivers))
+        cut = Graph.from_edges(
+            *ends, num_senders=first.num_senders, num_receivers=first.num_receivers
+        )
+        hidden = jax.nn.relu(full.convs[0](cut, (x, x[: cut.num_receivers])))
+        second = blocks.graphs[1]
+        out = full.convs[1](second, (hidden, hidden[: second.num_receivers]))
+        np.testing.assert_allclose(found[:2], out[:2], rtol=1e-5, atol=1e-5)
 
 
 def test_sparse_rows_are_sampled_in_their_dense_form(graph):

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 from jaxgnn import Graph, sage_embedding
+from jaxgnn.train import HostFeatures
 from tests.support.arrays import normal
 from tests.support.devices import two_devices
 from tests.support.oracle_embedding import brute_force_embedding
@@ -96,6 +97,32 @@ def test_batches_draw_what_the_whole_does(graph, aggr, replace):
     for batch_size in (7, 1):
         for found, expected in zip(embed(x, batch_size), whole, strict=True):
             np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("aggr", "replace"), [("mean", True), ("max", False)])
+def test_features_in_host_memory(graph, aggr, replace):
+    """The same draws and rows; gradients of the matrices; only what is reduced is moved."""
+    x, params = normal(NODES, WIDTH, seed=9), matrices()
+    host = HostFeatures(np.array(x))
+    weights = normal(graph.num_edges, seed=8) if aggr == "max" else None
+    options = SIZES | {"aggr": aggr, "replace": replace, "weights": weights, "batch_size": 10}
+    options |= {"sources": np.array([*range(NODES), 3, -1, 3])}
+
+    def embed(params, features):
+        out = sage_embedding(graph, features, params, KEY, **options)
+        return jnp.sin(out).sum(), out
+
+    run = jax.value_and_grad(embed, has_aux=True)
+    (_, out), gradients = run(params, host)
+    (_, expected), others = jax.jit(run)(params, x)
+    np.testing.assert_allclose(out, expected, atol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), gradients, others)
+    with pytest.raises(TypeError, match="features: expected an array where other arguments"):
+        jax.jit(lambda key: sage_embedding(graph, host, params, key))(KEY)
+    with pytest.raises(TypeError, match="features: expected HostFeatures outside of jit"):
+        jax.tree.unflatten(*jax.tree.flatten(host)[::-1]).on_cpu()
+    with pytest.raises(ValueError, match="features: expected 24 rows, one for each node, got 3"):
+        sage_embedding(graph, HostFeatures(np.array(x[:3])), params, KEY)
 
 
 def test_a_batch_is_compiled_once(graph):

@@ -16,6 +16,7 @@ from jaxgnn.ops._sampling.sage_layer import (
     grouped_layer,
     unit_layer,
 )
+from jaxgnn.train import HostFeatures
 
 pytestmark = pytest.mark.gpu
 RNG = np.random.default_rng(0)
@@ -204,6 +205,19 @@ def test_embeddings_and_their_gradients(dtype):
     for a, b in zip(*map(jax.tree.leaves, (gradients, others)), strict=True):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         assert np.linalg.norm(a - b) <= (2e-2 if dtype == "float32" else 8e-2) * np.linalg.norm(b)
+
+
+def test_features_in_host_memory():
+    """A CPU draws and reduces, the GPU multiplies: what the GPU alone makes of an array."""
+    graph, x = some_graph(), RNG.normal(size=(100, 64)).astype(np.float32)
+    names, sizes = ("Wf1", "Wa1", "Wf2", "Wa2"), (64, 64, 256, 256)
+    params = {name: rows((size, 128), "float32") for name, size in zip(names, sizes, strict=True)}
+    for aggr, replace in (("mean", True), ("max", False)):
+        options = {"num_children": 5, "num_leaves": 7, "aggr": aggr, "replace": replace}
+        found = sage_embedding(graph, HostFeatures(x), params, KEY, batch_size=30, **options)
+        assert next(iter(found.devices())).platform == "gpu"
+        expected = sage_embedding(graph, x, params, KEY, **options)
+        np.testing.assert_allclose(found, expected, atol=3e-3)
 
 
 def test_sanitized():

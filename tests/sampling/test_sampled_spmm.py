@@ -1,5 +1,7 @@
 """Sampled aggregation against float64 sums over the oracle's edges, and its derivatives."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 
-from jaxgnn import Graph, sampled_edges, sampled_spmm, spmm
+from jaxgnn import Graph, sage_embedding, sample_neighbors, sampled_edges, sampled_spmm, spmm
 from jaxgnn.ops._sampling.rows import sampled_rows
 from jaxgnn.ops._sampling.sample import arguments
 from tests.support.oracle import assert_close, draw_array
@@ -217,6 +219,36 @@ def test_edges_taken_repeatedly_count_repeatedly(strategy):
     by_x, by_weights = jax.jit(jax.grad(total, (0, 1)))(ones[:, None], ones)
     np.testing.assert_array_equal(by_x[:, 0], expected)
     np.testing.assert_array_equal(by_weights, expected)
+
+
+def test_offsets_of_64_bits(x64):
+    """The product and its gradient, neighborhoods, and the embedding."""
+    graph = skewed_graph(20, 200)
+    wide = {name: getattr(graph, name) for name in ("row_offsets", "transpose_row_offsets")}
+    wide = {name: offsets.astype("int64") for name, offsets in wide.items()}
+    rng = np.random.default_rng(0)
+    x, weights = draw_array(rng, (20, 6), "float32"), jnp.abs(draw_array(rng, (200,), "float32"))
+    sizes = {"Wf1": (6, 3), "Wa1": (6, 4), "Wf2": (7, 2), "Wa2": (7, 2)}
+    params = {name: draw_array(rng, shape, "float32") for name, shape in sizes.items()}
+
+    @jax.jit
+    def everything(graph, x, weights):
+        def loss(x, weights):
+            out = sampled_spmm(graph, x, weights, **SAMPLINGS["random"].arguments())
+            out = out + sampled_spmm(graph, x, sample_size=3, normalize="rescale")
+            z = sage_embedding(graph, x, params, KEY, num_children=3)
+            return jnp.sin(out).sum() + jnp.sin(z).sum()
+
+        drawn = sample_neighbors(graph, np.array([3, 7, -1]), [4, 3], KEY, weights=weights)
+        alike = sample_neighbors(graph, np.array([3, 7]), [4, 3], KEY, deduplicate=True)
+        return jax.value_and_grad(loss, (0, 1))(x, weights), drawn.edges, alike.nodes
+
+    results = (
+        everything(graph, x, weights),
+        everything(dataclasses.replace(graph, **wide), x, weights),
+    )
+    for one, other in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
 def test_a_sample_of_all_edges_is_the_product():

@@ -80,15 +80,15 @@ def rows(run: Path) -> list[dict]:
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
-def final_state(run: Path) -> list[np.ndarray]:
+def final_state(run: Path, epochs: int = EPOCHS) -> list[np.ndarray]:
     config = TrainConfig(**json.loads((run / "config.json").read_text())["settings"])
     dataset = load_dataset(config)
     task = Task.from_dataset(dataset, choose_split(dataset, 0))
     _, state = build(config, task)
     checkpoints = Checkpoints(run / "checkpoints")
-    assert checkpoints.epochs()[0] == EPOCHS
+    assert checkpoints.epochs()[0] == epochs
     like = (state, Best(copy(state.params), copy(state.rest)))
-    restored, _ = checkpoints.restore(EPOCHS, like)
+    restored, _ = checkpoints.restore(epochs, like)
     checkpoints.close()
     leaves = jax.tree.leaves(restored)
     keys = [jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
@@ -139,6 +139,40 @@ def test_killed_at_several_moments(directory):
     for name in ("test_score", "val_score", "best_epoch", "epochs", "stopped"):
         assert summaries[0][name] == summaries[1][name]
     for one, other in zip(final_state(run), final_state(whole), strict=True):
+        assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
+
+
+@pytest.mark.system
+def test_killed_within_an_epoch(directory):
+    """Mini-batches go on from the last checkpoint between two calls, of the epoch and the place in
+    it; a damaged one is moved aside."""
+    options = ["small.npz", "--model", "sage", "--hidden", "8", "--num-neighbors", "4,3"]
+    options += ["--batch-size", "1", "--epochs", "6", "--patience", "0", "--dropout", "0.3"]
+    calls = ["--steps-per-call", "5", "--checkpoint-steps", "5"]
+    whole, run, steps = directory / "whole epochs", directory / "killed within", 50
+    finish(start(directory, *options, *calls, "--run-directory", whole.name, first=True))
+    saves = run / "unfinished"
+
+    def within(first: int):
+        names = [path.name for path in saves.iterdir()] if saves.exists() else []
+        return [int(name) for name in names if name.isdigit() and int(name) > first]
+
+    process = start(directory, *options, *calls, "--run-directory", run.name)
+    kill_when(process, lambda: within(steps))
+    done = max(within(0))
+    assert done // steps >= 1 and done % steps and not any((run / "checkpoints").iterdir())
+    kill_when(start(directory, "--resume", run.name, *calls), lambda: within(done + 9))
+    damaged = max(within(0))
+    for path in (saves / str(damaged)).rglob("*"):
+        if path.is_file() and path.stat().st_size > 64:
+            path.write_bytes(b"\xff" * path.stat().st_size)
+    process = start(directory, "--resume", run.name, *calls)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert f"damaged-within-{damaged}" in err and "continuing within the epoch after" in out
+    assert rows(run) == rows(whole)
+    assert [row["epoch"] for row in rows(run)] == [1, 2, 3, 4, 5, 6]
+    for one, other in zip(final_state(run, 6), final_state(whole, 6), strict=True):
         assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
 
 

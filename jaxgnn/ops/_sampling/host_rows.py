@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -15,6 +15,35 @@ from jaxgnn._core.folding import one_by_one, with_vmap_rule
 from jaxgnn.ops._core.rows import or_empty
 
 TARGET = "jaxgnn_gather_host_rows"
+
+
+@runtime_checkable
+class HostMatrix(Protocol):
+    """A matrix that stays in host memory: `jaxgnn.train.HostFeatures`."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    def on_cpu(self) -> Array:
+        """The whole of it as an array of JAX's CPU backend."""
+        ...
+
+
+def cpu_device() -> Any:
+    """The host as a device of JAX's.
+
+    Raises:
+        RuntimeError: JAX has no CPU backend.
+    """
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"features: expected JAX's CPU backend (JAX_PLATFORMS=cuda,cpu), got none: {error}"
+        ) from None
 
 
 class HostRows(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,61 +15,26 @@ from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._core import checks
-from jaxgnn.ops._sampling.gather import gather_nodes
-from jaxgnn.ops._sampling.neighbors import (
-    Aggregation,
-    Draw,
-    Nodes,
-    Operands,
-    aggregate_drawn,
-    aggregate_sampled,
-    draw_neighbors,
-    operands,
+from jaxgnn.ops._sampling.embedding_batch import (
+    Plan,
+    Rows,
+    Tables,
+    Weights,
+    draw_batch,
+    embed_drawn,
+    project,
 )
-from jaxgnn.ops._sampling.sage_layer import (
-    LayerInputs,
-    UnitLayerInputs,
-    grouped_layer,
-    has_kernel,
-    unit_layer,
-)
+from jaxgnn.ops._sampling.host_embedding import embed_from_host
+from jaxgnn.ops._sampling.host_rows import HostMatrix
+from jaxgnn.ops._sampling.neighbors import Aggregation, Draw, Operands, operands
+from jaxgnn.ops._sampling.sage_layer import LayerInputs
 from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE, MOST_PLACES, receivers
-from jaxgnn.ops._sampling.unit_rows import unit_rows
-
-
-class _Weights(NamedTuple):
-    """The four matrices: of a node itself (f) and of its neighbors (a), in both layers."""
-
-    Wf1: Float[Array, "features f1"]
-    Wa1: Float[Array, "features a1"]
-    Wf2: Float[Array, "f1+a1 f2"]
-    Wa2: Float[Array, "f1+a1 a2"]
-
-
-class _Plan(NamedTuple):
-    """What is static: the draws, and which projections are made once a node beforehand."""
-
-    draw: Draw
-    num_children: int
-    num_leaves: int
-    activation: Callable[[Array], Array]
-    project_self: bool
-    project_neighbors: bool
-
-
-class _Tables(NamedTuple):
-    """A row a node: the features, and what a node's own row, and its neighbors', are gathered
-    from."""
-
-    features: Float[Array, "num_nodes features"]
-    itself: Float[Array, "num_nodes _"]
-    neighbors: Float[Array, "num_nodes _"]
 
 
 @jax.named_scope("jaxgnn.sage_embedding")
 def sage_embedding(
     graph: Graph,
-    features: Float[Array, "num_nodes features"],
+    features: Float[Array, "num_nodes features"] | HostMatrix,
     params: Mapping[str, Any] | Any,
     key: Array,
     *,
@@ -103,7 +68,10 @@ def sage_embedding(
 
     Args:
         graph: the graph, square; neighbors are a node's senders.
-        features: `[num_nodes, F]`.
+        features: `[num_nodes, F]`; or `jaxgnn.train.HostFeatures`, whose rows a CPU draws and
+            reduces where they are: of a child's leaves their sum alone is moved to the device.
+            The result is the same but for rounding. Not under `jit`; `params` may be
+            differentiated.
         params: a mapping or an object with `Wf1` `[F, f1]`, `Wa1` `[F, a1]`, `Wf2`
             `[f1 + a1, f2]` and `Wa2` `[f1 + a1, a2]`, which are cast to the dtype of `features`.
         key: a JAX key. A training step has a fresh one.
@@ -128,6 +96,7 @@ def sage_embedding(
     Raises:
         TypeError: `graph` is no `Graph`, or an argument has a wrong type.
         ValueError: the graph is not square, a shape does not fit, or a number is out of range.
+        RuntimeError: features in host memory, and JAX has no CPU backend.
 
     Source: Hamilton et al., "GraphSAGE" (NeurIPS 2017), algorithm 1 and appendix A; the two fused
     hops: Gunrock's GraphSAGE application (2018).
@@ -135,8 +104,17 @@ def sage_embedding(
     checks.graph_argument(graph)
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got {graph}")
-    x = checks.floating_rows(features, "features", graph.num_senders, "node")
-    if x.ndim != 2:
+    of_host = isinstance(features, HostMatrix)
+    x: Any = features
+    if of_host:
+        if features.shape[0] != graph.num_senders:
+            raise ValueError(
+                f"features: expected {graph.num_senders} rows, one for each node, got "
+                f"{features.shape[0]}"
+            )
+    else:
+        x = checks.floating_rows(features, "features", graph.num_senders, "node")
+    if len(x.shape) != 2:
         raise ValueError(f"features: expected the shape (num_nodes, F), got {x.shape}")
     matrices = _matrices(params, x)
     key = checks.key(key, "key")
@@ -168,7 +146,7 @@ def sage_embedding(
         return ffi.zeros((nodes.shape[0], width), x.dtype, graph, x, matrices, nodes, weights)
     fewer_nodes = graph.num_senders < nodes.shape[0] * (num_children + 1)
     narrower = matrices.Wa1.shape[1] <= x.shape[1]
-    plan = _Plan(
+    plan = Plan(
         Draw(aggr, replace),
         num_children,
         num_leaves,
@@ -177,13 +155,17 @@ def sage_embedding(
         project_neighbors=fewer_nodes and narrower and aggr != "max",
     )
     with config.use(impl=impl):
+        if of_host:
+            # Only the reduced rows reach the device: nothing is made of all nodes there.
+            plan = plan._replace(project_self=False, project_neighbors=False)
+            return embed_from_host(plan, graph, x, matrices, weights, key, nodes, batch_size)
         return _embed(plan, graph, x, matrices, weights, key, nodes, batch_size)
 
 
-def _matrices(params: Any, x: Array) -> _Weights:
+def _matrices(params: Any, x: Array | HostMatrix) -> Weights:
     """The four matrices, checked, in the dtype of the features."""
     found = []
-    for name in _Weights._fields:
+    for name in Weights._fields:
         value = params.get(name) if isinstance(params, Mapping) else getattr(params, name, None)
         if value is None:
             raise ValueError(f"params: expected Wf1, Wa1, Wf2 and Wa2, got none of name {name}")
@@ -195,14 +177,14 @@ def _matrices(params: Any, x: Array) -> _Weights:
                 f"params.{name}: expected the shape ({rows}, width), got {matrix.shape}"
             )
         found.append(matrix)
-    return _Weights(*(matrix.astype(x.dtype) for matrix in found))
+    return Weights(*(matrix.astype(x.dtype) for matrix in found))
 
 
 def _embed(
-    plan: _Plan,
+    plan: Plan,
     graph: Graph,
     x: Array,
-    matrices: _Weights,
+    matrices: Weights,
     weights: Array | None,
     key: Array,
     nodes: Int[Array, " sources"],
@@ -210,14 +192,14 @@ def _embed(
 ) -> Array:
     graph, x, matrices, weights, nodes = ffi.unify_varying(graph, x, matrices, weights, nodes)
     given = operands(graph, weights)
-    tables = _Tables(
+    tables = Tables(
         x,
-        _project(x, matrices.Wf1).astype(x.dtype) if plan.project_self else x,
-        _project(x, matrices.Wa1).astype(x.dtype) if plan.project_neighbors else x,
+        project(x, matrices.Wf1).astype(x.dtype) if plan.project_self else x,
+        project(x, matrices.Wa1).astype(x.dtype) if plan.project_neighbors else x,
     )
 
     @jax.checkpoint
-    def one(given: Operands, tables: _Tables, matrices: _Weights, first: Array, nodes: Array):
+    def one(given: Operands, tables: Tables, matrices: Weights, first: Array, nodes: Array):
         return _embed_batch(plan, given, tables, matrices, key, first, nodes)
 
     count = -(-nodes.shape[0] // batch_size)
@@ -231,70 +213,22 @@ def _embed(
 
 
 def _embed_batch(
-    plan: _Plan,
+    plan: Plan,
     given: Operands,
-    tables: _Tables,
-    matrices: _Weights,
+    tables: Tables,
+    matrices: Weights,
     key: Array,
     first: UInt32[Array, ""],
     nodes: Int[Array, " batch"],
 ) -> Float[Array, "batch width"]:
     """The embedding of the sources from place `first` on, which draw by their place in all."""
-    dtype = tables.itself.dtype
     nodes = jnp.where(nodes < given.graph.num_receivers, nodes, -1)
-    keys = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
-    ids = first + jnp.arange(nodes.shape[0], dtype=jnp.uint32)
-    sources = Nodes(nodes, ids, keys[0], plan.num_children)
-    children, child_weights = draw_neighbors(plan.draw, given, sources)
-    slots = jnp.arange(plan.num_children, dtype=jnp.uint32)
-    child_ids = (ids[:, None] * jnp.uint32(plan.num_children) + slots[None]).reshape(-1)
+    drawn = draw_batch(plan, given, tables.neighbors, key, first, nodes)
 
-    def first_layer(inputs: LayerInputs, itself: Array) -> Array:
-        itself = gather_nodes(inputs.nodes, itself)
-        if not plan.project_self:
-            itself = _project(itself, inputs.own_matrix)
-        around = inputs.around
-        if not plan.project_neighbors:
-            around = _project(around, inputs.around_matrix)
-        return _normalize(plan, itself, around).astype(dtype)
+    def rows(nodes: Array, around: Array) -> Rows:
+        inputs = LayerInputs(nodes, tables.features, around, matrices.Wf1, matrices.Wa1)
+        return Rows(inputs, tables.itself)
 
-    def of_groups(inputs: LayerInputs, itself: Array, weights: Array | None) -> Array:
-        rows = first_layer(inputs, itself)
-        drawn = inputs.nodes.reshape(-1, plan.num_children)
-        rows = rows.reshape(*drawn.shape, rows.shape[-1])
-        return aggregate_drawn(plan.draw, drawn, weights, rows).astype(dtype)
-
-    def inputs(at: Nodes) -> LayerInputs:
-        around = aggregate_sampled(plan.draw, given, tables.neighbors, at)
-        return LayerInputs(at.nodes, tables.features, around, matrices.Wf1, matrices.Wa1)
-
-    leaves = Nodes(children.reshape(-1), child_ids, keys[1], plan.num_leaves)
-    at_children, at_sources = inputs(leaves), inputs(sources)
-    sums = plan.draw.aggr != "max" and child_weights is None and not plan.project_neighbors
-
-    def last_layer(inputs: UnitLayerInputs) -> Array:
-        itself = _project(inputs.x, inputs.own_matrix)
-        return _normalize(plan, itself, _project(inputs.around, inputs.around_matrix)).astype(dtype)
-
-    if sums and has_kernel(at_children, plan.activation):
-        group, aggr = plan.num_children, plan.draw.aggr
-        around = grouped_layer(group, aggr, at_children, of_groups, tables.itself, None)
-        of_sources = grouped_layer(1, "sum", at_sources, first_layer, tables.itself)
-        hidden = UnitLayerInputs(of_sources, around, matrices.Wf2, matrices.Wa2)
-        return unit_layer(hidden, last_layer)  # padding has rows of zeros
-    around = of_groups(at_children, tables.itself, child_weights)
-    of_sources = first_layer(at_sources, tables.itself)
-    out = last_layer(UnitLayerInputs(of_sources, around, matrices.Wf2, matrices.Wa2))
-    return jnp.where((nodes >= 0)[:, None], out, 0)
-
-
-def _project(x: Array, matrix: Array) -> Array:
-    """The product, in the accumulation dtype."""
-    return jnp.matmul(x, matrix, preferred_element_type=accumulation_dtype(x.dtype))
-
-
-def _normalize(plan: _Plan, itself: Array, around: Array) -> Array:
-    """The activation of the two side by side, each row divided by its length."""
-    dtype = accumulation_dtype(around.dtype)
-    h = plan.activation(jnp.concatenate([itself.astype(dtype), around.astype(dtype)], axis=-1))
-    return unit_rows(h)
+    children = rows(drawn.children, drawn.around_children)
+    sources = rows(nodes, drawn.around_sources)
+    return embed_drawn(plan, matrices, children, sources, drawn.weights)

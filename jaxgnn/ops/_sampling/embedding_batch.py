@@ -1,0 +1,160 @@
+"""A batch of `sage_embedding`: what its sources draw, and the layers over that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, UInt32
+
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn.ops._sampling.gather import gather_nodes
+from jaxgnn.ops._sampling.neighbors import (
+    Draw,
+    Nodes,
+    Operands,
+    aggregate_drawn,
+    aggregate_sampled,
+    draw_neighbors,
+)
+from jaxgnn.ops._sampling.sage_layer import (
+    LayerInputs,
+    UnitLayerInputs,
+    grouped_layer,
+    has_kernel,
+    unit_layer,
+)
+from jaxgnn.ops._sampling.unit_rows import unit_rows
+
+
+class Weights(NamedTuple):
+    """The four matrices: of a node itself (f) and of its neighbors (a), in both layers."""
+
+    Wf1: Float[Array, "features f1"]
+    Wa1: Float[Array, "features a1"]
+    Wf2: Float[Array, "f1+a1 f2"]
+    Wa2: Float[Array, "f1+a1 a2"]
+
+
+class Plan(NamedTuple):
+    """What is static: the draws, and which projections are made once a node beforehand."""
+
+    draw: Draw
+    num_children: int
+    num_leaves: int
+    activation: Callable[[Array], Array]
+    project_self: bool
+    project_neighbors: bool
+
+
+class Tables(NamedTuple):
+    """A row a node: the features, and what a node's own row, and its neighbors', are gathered
+    from."""
+
+    features: Float[Array, "num_nodes features"]
+    itself: Float[Array, "num_nodes _"]
+    neighbors: Float[Array, "num_nodes _"]
+
+
+class Drawn(NamedTuple):
+    """What the sources of a batch draw.
+
+    Attributes:
+        children: child after child of each source, -1 for none.
+        weights: of the edges to the children, or `None`.
+        around_children, around_sources: the reduced rows of what each child, each source drew.
+    """
+
+    children: Int[Array, " batch*num_children"]
+    weights: Float[Array, "batch num_children"] | None
+    around_children: Float[Array, "batch*num_children _"]
+    around_sources: Float[Array, "batch _"]
+
+
+def draw_batch(
+    plan: Plan,
+    given: Operands,
+    neighbors: Float[Array, "num_nodes _"],
+    key: Array,
+    first: UInt32[Array, ""],
+    nodes: Int[Array, " batch"],
+) -> Drawn:
+    """The draws of the sources from place `first` on, which draw by their place in all, and the
+    reduced rows of `neighbors`."""
+    keys = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
+    ids = first + jnp.arange(nodes.shape[0], dtype=jnp.uint32)
+    sources = Nodes(nodes, ids, keys[0], plan.num_children)
+    children, weights = draw_neighbors(plan.draw, given, sources)
+    slots = jnp.arange(plan.num_children, dtype=jnp.uint32)
+    child_ids = (ids[:, None] * jnp.uint32(plan.num_children) + slots[None]).reshape(-1)
+    leaves = Nodes(children.reshape(-1), child_ids, keys[1], plan.num_leaves)
+    around = (aggregate_sampled(plan.draw, given, neighbors, at) for at in (leaves, sources))
+    return Drawn(leaves.nodes, weights, *around)
+
+
+class Rows(NamedTuple):
+    """What a layer reads of some places.
+
+    Attributes:
+        inputs: as its kernel takes them.
+        itself: what the places' own rows are gathered from: the features, or their projections.
+    """
+
+    inputs: LayerInputs
+    itself: Float[Array, "num_rows _"]
+
+
+def embed_drawn(
+    plan: Plan,
+    matrices: Weights,
+    children: Rows,
+    sources: Rows,
+    weights: Float[Array, "batch num_children"] | None,
+) -> Float[Array, "batch width"]:
+    """The embedding of a batch's sources over the children that they drew."""
+    dtype = children.itself.dtype
+
+    def first_layer(inputs: LayerInputs, itself: Array) -> Array:
+        itself = gather_nodes(inputs.nodes, itself)
+        if not plan.project_self:
+            itself = project(itself, inputs.own_matrix)
+        around = inputs.around
+        if not plan.project_neighbors:
+            around = project(around, inputs.around_matrix)
+        return _normalize(plan, itself, around).astype(dtype)
+
+    def of_groups(inputs: LayerInputs, itself: Array, weights: Array | None) -> Array:
+        rows = first_layer(inputs, itself)
+        drawn = inputs.nodes.reshape(-1, plan.num_children)
+        rows = rows.reshape(*drawn.shape, rows.shape[-1])
+        return aggregate_drawn(plan.draw, drawn, weights, rows).astype(dtype)
+
+    def last_layer(inputs: UnitLayerInputs) -> Array:
+        itself = project(inputs.x, inputs.own_matrix)
+        return _normalize(plan, itself, project(inputs.around, inputs.around_matrix)).astype(dtype)
+
+    sums = plan.draw.aggr != "max" and weights is None and not plan.project_neighbors
+    if sums and has_kernel(children.inputs, plan.activation):
+        group, aggr = plan.num_children, plan.draw.aggr
+        around = grouped_layer(group, aggr, children.inputs, of_groups, children.itself, None)
+        of_sources = grouped_layer(1, "sum", sources.inputs, first_layer, sources.itself)
+        hidden = UnitLayerInputs(of_sources, around, matrices.Wf2, matrices.Wa2)
+        return unit_layer(hidden, last_layer)  # padding has rows of zeros
+    around = of_groups(*children, weights)
+    of_sources = first_layer(*sources)
+    out = last_layer(UnitLayerInputs(of_sources, around, matrices.Wf2, matrices.Wa2))
+    return jnp.where((sources.inputs.nodes >= 0)[:, None], out, 0)
+
+
+def project(x: Array, matrix: Array) -> Array:
+    """The product, in the accumulation dtype."""
+    return jnp.matmul(x, matrix, preferred_element_type=accumulation_dtype(x.dtype))
+
+
+def _normalize(plan: Plan, itself: Array, around: Array) -> Array:
+    """The activation of the two side by side, each row divided by its length."""
+    dtype = accumulation_dtype(around.dtype)
+    h = plan.activation(jnp.concatenate([itself.astype(dtype), around.astype(dtype)], axis=-1))
+    return unit_rows(h)
