@@ -1,4 +1,4 @@
-// The XLA FFI handlers of sage_embedding's kernels, which only a GPU has.
+// The XLA FFI handlers that only a GPU has: offsets of rows, and sage_embedding's kernels.
 #include "cuda/core/ffi.h"
 
 #include "cuda/registrations.h"
@@ -16,6 +16,22 @@ int64_t row_bytes(const AnyBuffer& x) {
 const int32_t* places_of(Check& check, const AnyBuffer& places, int64_t count) {
   check.vector(places, xla::ffi::S32, count, "places must be int32 [places]");
   return static_cast<const int32_t*>(places.untyped_data());
+}
+
+Error row_offsets(StreamLaunch launch, AnyBuffer counts, Result offsets, Result totals) {
+  Check check("jaxgnn_row_offsets");
+  RowOffsetsArgs args{};
+  args.num_rows = dim(counts, 0);
+  const int64_t blocks = (args.num_rows + kRowsPerTotal - 1) / kRowsPerTotal;
+  check.vector(counts, xla::ffi::S32, args.num_rows, "counts must be int32 [rows]");
+  check.vector(*offsets, xla::ffi::S32, args.num_rows + 1, "offsets must be int32 [rows + 1]");
+  check.vector(*totals, xla::ffi::S32, blocks > 0 ? blocks : 1,
+               "totals must be int32, one for 2048 rows and at least one");
+  if (check.failed()) return check.error();
+  args.counts = static_cast<const int32_t*>(counts.untyped_data());
+  args.offsets = static_cast<int32_t*>(offsets->untyped_data());
+  args.totals = static_cast<int32_t*>(totals->untyped_data());
+  return finish(check, launch_row_offsets(args, launch));
 }
 
 Error drawn_neighbors(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
@@ -147,6 +163,7 @@ Error unit_layer(StreamLaunch launch, AnyBuffer x, AnyBuffer around, AnyBuffer o
 
 void add_cuda_targets(CudaTargets& targets) {
   add_targets(targets);
+  targets.add<row_offsets>("jaxgnn_row_offsets");
   targets.add<drawn_neighbors>("jaxgnn_drawn_neighbors");
   targets.add<drawn_rows>("jaxgnn_drawn_rows");
   targets.add<sage_layer>("jaxgnn_sage_layer");
@@ -160,6 +177,7 @@ cudaError_t load_kernels(const Launch& load) {
   JAXGNN_TRY(launch_permute_bits({}, load));
   JAXGNN_TRY(launch_compact_edges({}, load));
   JAXGNN_TRY(launch_gather_host_rows({}, load));
+  JAXGNN_TRY(launch_row_offsets({}, load));
   JAXGNN_TRY(launch_drawn_neighbors({}, load));
   JAXGNN_TRY(launch_drawn_rows({}, load));
   JAXGNN_TRY(launch_sage_layer({}, load));

@@ -591,6 +591,14 @@ def gather_host_rows(g: Graph) -> Call:
     )
 
 
+def row_offsets(g: Graph) -> Call:
+    return Call(
+        {"counts": np.array([3, 0, 2], I32)},
+        {"offsets": ((4,), I32), "totals": ((1,), I32)},
+        {},
+    )
+
+
 def drawn_neighbors(g: Graph) -> Call:
     return Call(
         {
@@ -680,6 +688,7 @@ CALLS: dict[str, Callable[[Graph], Call]] = {
 }
 CUDA_CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_tiles_spmm": tiles_spmm,
+    "jaxgnn_row_offsets": row_offsets,
     "jaxgnn_drawn_neighbors": drawn_neighbors,
     "jaxgnn_drawn_rows": drawn_rows,
     "jaxgnn_sage_layer": sage_layer,

@@ -15,6 +15,7 @@ from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.folding import sequential
 from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
 from jaxgnn.ops._sampling import reference
+from jaxgnn.ops._sampling.row_offsets import offsets_of
 from jaxgnn.ops._sampling.sample import Places, Sample
 
 _STRATEGY = {"bucket": 0, "fastrand": 1, "stride": 2, "random": 3, "labor": 5, "weighted": 6}
@@ -167,8 +168,3 @@ def _compact(
     columns = jnp.zeros(capacity, jnp.int32).at[slot].set(rows.columns, mode="drop")
     free = jnp.full(capacity, num_edges, rows.offsets.dtype)
     return ranks[rows.offsets], columns, free.at[slot].set(order.astype(free.dtype), mode="drop")
-
-
-def offsets_of(counts: Int[Array, " rows"]) -> Int[Array, " rows+1"]:
-    """Where rows of these lengths begin, one after the other."""
-    return jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(counts, dtype=jnp.int32)])

@@ -13,6 +13,7 @@ from jaxgnn._core.row_ids import csr_row_ids
 from jaxgnn.graph._row_chunks import RowChunks, chunk_length, chunk_rows_on_device, no_chunks
 from jaxgnn.ops._core.rows import Rows
 from jaxgnn.ops._sampling import kernels, reference
+from jaxgnn.ops._sampling.row_offsets import offsets_of
 from jaxgnn.ops._sampling.sample import Places, Sample, capacity
 
 
@@ -122,7 +123,7 @@ def _sorted_offsets(keys: Int[Array, " entries"], count: int) -> Int[Array, " co
 
 def _offsets(sample: Sample, places: Places) -> Int[Array, " places+1"]:
     _, degrees = kernels.row_bounds(places)
-    return kernels.offsets_of(reference.edges_taken(sample, degrees))
+    return offsets_of(reference.edges_taken(sample, degrees))
 
 
 def _chunks_left(chunks: RowChunks, offsets: Int[Array, " rows+1"], longest: int) -> RowChunks:

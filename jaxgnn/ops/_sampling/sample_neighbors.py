@@ -18,7 +18,8 @@ from jaxgnn.ops._core import checks
 from jaxgnn.ops._core.philox import key_words
 from jaxgnn.ops._sampling.custom import OwnMethod, chosen_edges
 from jaxgnn.ops._sampling.hops import MOST_PADDING, Hop, blocks_of, level_of
-from jaxgnn.ops._sampling.kernels import offsets_of, row_bounds, sample_edges
+from jaxgnn.ops._sampling.kernels import row_bounds, sample_edges
+from jaxgnn.ops._sampling.row_offsets import offsets_of
 from jaxgnn.ops._sampling.sample import (
     ALL,
     LARGEST_SAMPLE,

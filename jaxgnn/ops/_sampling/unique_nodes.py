@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxgnn.graph._take import padding_outside
+from jaxgnn.ops._sampling.row_offsets import offsets_of
 
 if TYPE_CHECKING:
     from jaxgnn.ops._sampling.hops import Level
@@ -54,11 +55,12 @@ def number_nodes(
     # Old nodes have smaller places than any that is met now.
     table = table.at[at].min(met, mode="drop")
     new = (nodes >= 0) & (table.at[at].get(mode="fill", fill_value=-1) == met)
-    rank = jnp.cumsum(new, dtype=jnp.int32) - 1
+    ranks = offsets_of(new)
+    rank = ranks[:-1]
     padding = first + capacity
     place = jnp.where(rank < capacity, first + rank, padding)
     table = table.at[jnp.where(new, at, num_nodes)].set(place, mode="drop")
     columns = table.at[at].get(mode="fill", fill_value=padding)
     added = jnp.full(capacity, -1, jnp.int32)
     added = added.at[jnp.where(new, rank, capacity)].set(nodes, mode="drop")
-    return table, columns, added, jnp.sum(new, dtype=jnp.int32) > capacity
+    return table, columns, added, ranks[-1] > capacity
