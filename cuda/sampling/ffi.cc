@@ -28,6 +28,7 @@ Error row_offsets(StreamLaunch launch, AnyBuffer counts, Result offsets, Result 
   check.vector(*totals, xla::ffi::S32, blocks > 0 ? blocks : 1,
                "totals must be int32, one for 2048 rows and at least one");
   if (check.failed()) return check.error();
+  // XLA's buffers begin at multiples of 128 bytes: rows are loaded as vectors.
   args.counts = static_cast<const int32_t*>(counts.untyped_data());
   args.offsets = static_cast<int32_t*>(offsets->untyped_data());
   args.totals = static_cast<int32_t*>(totals->untyped_data());

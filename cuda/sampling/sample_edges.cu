@@ -2,7 +2,7 @@
 //
 // A thread finds the steps of a row, then the warp writes the edges of its 32 rows, a lane an edge:
 // finding steps is a chain of divisions that takes as long for a warp as for a lane. Random edges
-// without replacement take a few lanes a row, a lane an edge; or, beyond 32, a warp a row and a
+// without replacement take a thread a row, or a lane an edge, or, beyond 32, a warp a row and a
 // table in shared memory. The edges with the smallest words take a warp a row, or a block, which
 // finds the largest word that is taken, digit by digit.
 #include "cuda/core/arithmetic.cuh"
@@ -13,7 +13,9 @@ namespace jaxgnn::sampling {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int64_t kFewEdges = 32;  // of a row, within a warp
+constexpr int64_t kVeryFewEdges = 16;   // of a row, within a thread
+constexpr int64_t kFewEdges = 32;       // within a warp
+constexpr int64_t kManyRows = 1 << 16;  // a thread a row for fewer leaves most of the GPU idle
 
 // A place's row, and where its edges go.
 struct Place {
@@ -62,19 +64,22 @@ __device__ inline void write_entry(const SampleArgs& args, int64_t at, const Ent
   }
 }
 
-// What is left of the capacity beyond the last place.
-__global__ void __launch_bounds__(kThreads) fill_tail(const SampleArgs args) {
+// What is left of the capacity beyond the last place, by all threads of a kernel.
+__device__ inline void fill_tail(const SampleArgs& args) {
   const int64_t used = args.num_places > 0 ? args.offsets[args.num_places] : 0;
-  const int64_t stride = int64_t(gridDim.x) * kThreads;
-  int64_t place = (used > 0 ? used : 0) + int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t stride = int64_t(gridDim.x) * blockDim.x;
+  int64_t place = (used > 0 ? used : 0) + int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   for (; place < args.capacity; place += stride) {
     write_entry(args, place, {args.rows.num_edges, 0});
   }
 }
 
+__global__ void __launch_bounds__(kThreads) no_edges(const SampleArgs args) { fill_tail(args); }
+
 // The edges of 32 places, whose ranges of the output adjoin. A lane finds the place of an entry
 // among the ends of the ranges; several entries a lane are in flight.
 __global__ void __launch_bounds__(kThreads) stepped_edges(const SampleArgs args) {
+  fill_tail(args);
   constexpr int kInFlight = 4;
   const int lane = threadIdx.x % 32;
   const int64_t own = int64_t(blockIdx.x) * kThreads + threadIdx.x;
@@ -123,13 +128,79 @@ __global__ void __launch_bounds__(kThreads) stepped_edges(const SampleArgs args)
   }
 }
 
-// Floyd's algorithm for rows of at most kLanes edges: number i draws t below j + 1, j = d - k + i,
-// and takes t, or j if t is taken. kLanes lanes a row, a lane a number: what a number takes is
-// final once the earlier ones have sent theirs. Rows of a warp differ in d and k: all send `size`
-// numbers, and those from k on change nothing before them.
+// Floyd's algorithm by a thread a row, of at most kMost edges: number i draws t below j + 1,
+// j = d - k + i, and takes t, or j if t is taken. Four numbers share a block of random words. The
+// rows of a block adjoin in the output: it lists their edges in shared memory and writes them side
+// by side.
+template <int kMost>
+__global__ void __launch_bounds__(kThreads) very_few_random_edges(const SampleArgs args) {
+  __shared__ int64_t listed[kThreads * kMost];
+  fill_tail(args);
+  const int64_t first = int64_t(blockIdx.x) * kThreads, own = first + threadIdx.x;
+  const int64_t begin = args.offsets[first];
+  const int64_t end = args.offsets[min(first + kThreads, args.num_places)];
+  const Place place = find_place(args, own);
+  const uint32_t d = place.degree, k = place.taken, base = d - k;
+  const uint32_t room = static_cast<uint32_t>(place.last - place.first);
+  uint32_t edges[kMost];
+#pragma unroll
+  for (uint32_t i = 0; i < kMost; ++i) edges[i] = i;
+  if (k < d) {
+    const uint32_t id = id_of(args, own);
+#pragma unroll
+    for (uint32_t i = 0; i < kMost; i += 4) {
+      if (i >= k) break;
+      const PhiloxWords block =
+          philox4x32({{id, i / 4, 0, 1}}, args.sample.key[0], args.sample.key[1]);
+      // The order of draw_word.
+      const uint32_t words[4] = {block.words[0], block.words[1], block.words[2], block.words[3]};
+#pragma unroll
+      for (uint32_t n = i; n < i + 4; ++n) {
+        const uint32_t t = below(words[n - i], base + n + 1);
+        bool taken = false;
+#pragma unroll
+        for (uint32_t earlier = 0; earlier < n; ++earlier) taken |= edges[earlier] == t;
+        edges[n] = taken ? base + n : t;
+      }
+    }
+  }
+  // Where places have more room than edges, a thread writes its own.
+  if (begin < 0 || begin > end || end > args.capacity || end - begin > kThreads * kMost) {
+#pragma unroll
+    for (uint32_t i = 0; i < kMost; ++i) {
+      if (i >= room) break;
+      write_entry(args, place.first + int64_t{i}, read_entry(args, place.begin + edges[i], i < k));
+    }
+    for (uint32_t i = kMost; i < room; ++i) {
+      write_entry(args, place.first + int64_t{i}, read_entry(args, 0, false));
+    }
+    return;
+  }
+  if (place.first >= begin && place.last <= end) {
+    int64_t* list = listed + (place.first - begin);
+#pragma unroll
+    for (uint32_t i = 0; i < kMost; ++i) {
+      if (i < room) list[i] = i < k ? place.begin + edges[i] : args.rows.num_edges;
+    }
+    for (uint32_t i = kMost; i < room; ++i) list[i] = args.rows.num_edges;
+  }
+  __syncthreads();
+  const int total = static_cast<int>(end - begin);
+#pragma unroll 4
+  for (int at = threadIdx.x; at < total; at += kThreads) {
+    const int64_t edge = listed[at];
+    const bool valid = edge >= 0 && edge < args.rows.num_edges;
+    write_entry(args, begin + at, read_entry(args, edge, valid));
+  }
+}
+
+// The same for rows of at most kLanes edges, a lane a number: what a number takes is final once the
+// earlier ones have sent theirs. Rows of a warp differ in d and k: all send `size` numbers, and
+// those from k on change nothing before them.
 template <int kLanes>
 __global__ void __launch_bounds__(kThreads) few_random_edges(const SampleArgs args) {
   static_assert(kLanes <= 32 && kThreads % 32 == 0, "a row is within a warp");
+  fill_tail(args);
   const int64_t own = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kLanes;
   const uint32_t i = threadIdx.x % kLanes;
   const Place place = find_place(args, own);
@@ -161,6 +232,7 @@ __global__ void random_edges(const SampleArgs args, uint32_t slots) {
   uint32_t* drawn = table + slots;
   uint32_t* collided = drawn + size;
   constexpr uint32_t kFree = 0xffffffffu;
+  fill_tail(args);
   const Place place = find_place(args, own);
   const uint32_t id = own < args.num_places ? id_of(args, own) : 0;
   const uint32_t d = place.degree, k = place.taken, base = d - k;
@@ -357,6 +429,7 @@ class Smallest {
 
 __global__ void __launch_bounds__(kWordThreads) smallest_edges(const SampleArgs args) {
   __shared__ SmallestShared shared;
+  fill_tail(args);
   const int warp = threadIdx.x / 32;
   const int64_t own = int64_t(blockIdx.x) * kWordWarps + warp;
   const Place place = find_place(args, own);
@@ -374,17 +447,23 @@ __global__ void __launch_bounds__(kWordThreads) smallest_edges(const SampleArgs 
   }
 }
 
-// The fewest lanes a row that have a lane for each of `size` edges; to load, all of them.
+// At most kFewEdges of a row; to load, with every kernel.
 cudaError_t launch_few_random_edges(const SampleArgs& args, const Launch& launch) {
-  const auto start = [&](auto kernel, int lanes) {
-    return launch_kernel(launch, kernel, blocks_of(args.num_places, kThreads / lanes), kThreads, 0,
-                         args);
+  const auto start = [&](auto kernel, int threads_of_row) {
+    const int rows = kThreads / threads_of_row;
+    return launch_kernel(launch, kernel, blocks_of(args.num_places, rows), kThreads, 0, args);
   };
   const int64_t size = args.sample.size;
-  if (launch.load || size <= 4) JAXGNN_TRY(start(few_random_edges<4>, 4));
-  if (launch.load || (size > 4 && size <= 8)) JAXGNN_TRY(start(few_random_edges<8>, 8));
-  if (launch.load || (size > 8 && size <= 16)) JAXGNN_TRY(start(few_random_edges<16>, 16));
-  if (launch.load || size > 16) JAXGNN_TRY(start(few_random_edges<32>, 32));
+  const bool up_to_4 = size <= 4, up_to_8 = !up_to_4 && size <= 8;
+  const bool up_to_16 = size > 8 && size <= kVeryFewEdges, up_to_32 = size > kVeryFewEdges;
+  const bool many = args.num_places >= kManyRows, few = !many;
+  if (launch.load || (up_to_4 && many)) JAXGNN_TRY(start(very_few_random_edges<4>, 1));
+  if (launch.load || (up_to_8 && many)) JAXGNN_TRY(start(very_few_random_edges<8>, 1));
+  if (launch.load || (up_to_16 && many)) JAXGNN_TRY(start(very_few_random_edges<16>, 1));
+  if (launch.load || (up_to_4 && few)) JAXGNN_TRY(start(few_random_edges<4>, 4));
+  if (launch.load || (up_to_8 && few)) JAXGNN_TRY(start(few_random_edges<8>, 8));
+  if (launch.load || (up_to_16 && few)) JAXGNN_TRY(start(few_random_edges<16>, 16));
+  if (launch.load || up_to_32) JAXGNN_TRY(start(few_random_edges<32>, 32));
   return cudaSuccess;
 }
 
@@ -392,8 +471,10 @@ cudaError_t launch_few_random_edges(const SampleArgs& args, const Launch& launch
 
 cudaError_t launch_sample_edges(const SampleArgs& args, const Launch& launch) {
   if (!launch.load && args.capacity == 0) return cudaSuccess;
-  JAXGNN_TRY(launch_kernel(launch, fill_tail, 264, kThreads, 0, args));
-  if (!launch.load && args.num_places == 0) return cudaSuccess;
+  if (launch.load || args.num_places == 0) {
+    JAXGNN_TRY(launch_kernel(launch, no_edges, 264, kThreads, 0, args));
+    if (!launch.load) return cudaSuccess;
+  }
   const bool random = args.sample.strategy == Strategy::kRandom;
   const bool few = args.sample.size <= kFewEdges;
   const bool smallest = takes_smallest(args.sample);
