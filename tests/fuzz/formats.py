@@ -24,6 +24,7 @@ from jaxgnn.data import cache_file
 from tests.support.large_sets import (
     write_graphsaint,
     write_ogb,
+    write_ogb_arrays,
     write_ogb_graphs,
     write_ppi,
     write_reddit,
@@ -314,6 +315,11 @@ READERS: dict[str, tuple[Callable[..., Files], Callable[[Path, str], Any]]] = {
     "graphml": (_graphml, _of_file(functools.partial(data.read_graphml, weight="weight"))),
     "tudataset": (_tudataset, _of_folder(data.read_tudataset)),
     "tables": (_tables, _of_folder(data.read_tables)),
+    "ogb_arrays": (functools.partial(_folder, write_ogb_arrays), _of_folder(data.read_ogb)),
+    "ogb_graph_arrays": (
+        functools.partial(_folder, functools.partial(write_ogb_arrays, write=write_ogb_graphs)),
+        _of_folder(data.read_ogb_graphs),
+    ),
     "cache": (_cache, _read_cache),
     "ogb": (functools.partial(_folder, write_ogb), _of_folder(data.read_ogb)),
     "ogb_edges": (
