@@ -24,7 +24,7 @@ from jaxgnn.train.description import DatasetDescription
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.records import check_data, fingerprint, read_config
 from jaxgnn.train.recovery import Recovery
-from jaxgnn.train.restored import newest_checkpoint, node_run_config
+from jaxgnn.train.restored import newest_checkpoint, run_config
 from jaxgnn.train.runner import (
     choose_split,
     load_dataset,
@@ -162,7 +162,7 @@ def load_run(
         CheckpointError: no checkpoint that can be restored.
     """
     directory = Path(directory)
-    config = node_run_config(directory, name)
+    config = run_config(directory, name)
     record = read_config(directory, name)
     if "dataset" in record:
         description = DatasetDescription.from_json(record["dataset"])

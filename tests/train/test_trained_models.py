@@ -169,7 +169,9 @@ def test_what_cannot_be_predicted(trained, tmp_path, capsys):
     settings = record["settings"] | {"task": "link", "num_neighbors": ""}
     (tmp_path / "run" / "config.json").write_text(json.dumps(record | {"settings": settings}))
     found = error(capsys, "predict", str(tmp_path / "run"), *output)
-    assert "RUN: expected a run of --task node, got --task link" in found
+    assert "--pairs: expected a table of pairs with a run of --task link, got none" in found
+    found = error(capsys, "predict", path, *output, "--pairs", "pairs.csv")
+    assert "--pairs: expected none with a run of --task node, got one" in found
     # Runs that recorded no description of their data are described by these.
     del record["dataset"]
     (tmp_path / "run" / "config.json").write_text(json.dumps(record))
