@@ -66,27 +66,23 @@ def export(arguments: list[str]) -> None:
     with memory_errors():
         run = load(options.run, links=links)
         nodes, edges = _size(options, run)
-        features = run.dataset.num_features
-        if links and features is None:
+        if run.has_embedding:
             nodes = _with_padding(options, run.dataset.num_nodes)
         own: dict[str, Any] = (
-            {"model": run.exportable(), "decoder": run.model.decoder}
+            {"decoder": run.model.decoder}
             if links
-            else {
-                "model": run.model,
-                "multilabel": run.dataset.multilabel,
-                "class_names": run.dataset.class_names,
-            }
+            else {"multilabel": run.dataset.multilabel, "class_names": run.dataset.class_names}
         )
         written = jaxgnn.export.save(
-            **own,
-            directory=Path(options.output),
+            run.exportable(),
+            Path(options.output),
             num_nodes=nodes,
             num_edges=edges,
-            num_features=features or 0,
+            num_features=run.dataset.num_features or 0,
             dtype=run.config.dtype,
             platforms=options.platforms.split(","),
             portable=options.portable,
+            **own,
         )
     for name, kernels in written.kernels.items():
         aggregates = run.config.model != "mlp" and not options.portable

@@ -26,7 +26,7 @@ from jaxgnn.train.records import check_data, checksum, read_config
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.restored import newest_checkpoint, run_config
 from jaxgnn.train.runner import link_data_of, load_link_data, prepared
-from jaxgnn.train.step import EmbeddedModel
+from jaxgnn.train.step import padding_embedding
 
 _PAIRS = 1 << 18  # scored at once: the rows of both ends are on the device
 
@@ -105,11 +105,14 @@ class LoadedLinkRun:
         ]
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
+    @property
+    def has_embedding(self) -> bool:
+        """Whether the encoder has a learned row for each node, and does not read features."""
+        return self.dataset.num_features is None
+
     def exportable(self) -> nnx.Module:
-        """The encoder as `jaxgnn.export.save` takes it: an embedding takes a graph of more nodes,
-        whose rows are 0."""
-        embedded = isinstance(self.model.encoder, EmbeddedModel)
-        return _Padded(self.model.encoder) if embedded else self.model.encoder
+        """The encoder as `jaxgnn.export.save` takes it, see `LoadedRun.exportable`."""
+        return padding_embedding(self.model.encoder)
 
     def load_data(self, path: str | os.PathLike[str]) -> LinkData:
         """The data at a path or of a name, prepared as the run's were.
@@ -140,7 +143,7 @@ class LoadedLinkRun:
         expected = self.dataset
         if not graph.is_square:
             raise DataError(f"graph: expected one set of nodes, got {graph}")
-        if expected.num_features is None:
+        if self.has_embedding:
             if graph.num_nodes != expected.num_nodes:
                 raise DataError(
                     f"{where}: expected the {expected.num_nodes} nodes of {expected.name}, whose "
@@ -153,16 +156,6 @@ class LoadedLinkRun:
                 f"{where}: expected {expected.num_features} features for each of the "
                 f"{graph.num_nodes} nodes, as {expected.name} has, got the shape {list(shape)}"
             )
-
-
-class _Padded(nnx.Module):
-    def __init__(self, model: EmbeddedModel):
-        self.model = model
-
-    def __call__(self, graph: Graph, x: Any) -> Array:
-        rows = self.model.embedding()
-        missing = graph.num_receivers - rows.shape[0]
-        return self.model.encoder(graph, jnp.pad(rows, ((0, missing), (0, 0))))
 
 
 def load_link_run(
