@@ -188,16 +188,16 @@ def _store(
 ) -> None:
     """Writes an entry, unless the sources changed while they were read."""
     encoded = cache_file.encode(loaded)
+    path.parent.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    if encoded.nbytes > MOST_BYTES or 2 * encoded.nbytes > shutil.disk_usage(path.parent).free:
+        return
     kept = []
     for source in sources:
         certain = source.mtime_ns < started - _COARSEST_TIME
         mtime_ns = source.mtime_ns if certain else None
         kept.append([source.path, source.size, mtime_ns, _checksum(source.path)])
     if _sources(found) != sources:
-        return
-    path.parent.parent.mkdir(parents=True, exist_ok=True)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    if shutil.disk_usage(path.parent).free < 2 * encoded.nbytes or encoded.nbytes > MOST_BYTES:
         return
     _remove_unfinished(path.parent)
     descriptor, temporary = tempfile.mkstemp(_UNFINISHED, dir=path.parent)

@@ -6,18 +6,32 @@ import os
 import pathlib
 import sys
 
+from jaxgnn.data.limits import DataError
+
 VARIABLE = "JAXGNN_CACHE"
 
 
 def user_cache() -> pathlib.Path:
-    """`JAXGNN_CACHE`, or `jaxgnn` in the platform's cache directory, as pooch and platformdirs."""
-    if given := os.environ.get(VARIABLE):
-        return pathlib.Path(given).expanduser()
-    if sys.platform == "darwin":
-        return pathlib.Path("~/Library/Caches/jaxgnn").expanduser()
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jaxgnn"
+    """`JAXGNN_CACHE`, or `jaxgnn` in the platform's cache directory, as pooch and platformdirs.
+
+    Raises:
+        DataError: the user has no home directory.
+    """
+    mac = sys.platform == "darwin"
+    base = "~/Library/Caches" if mac else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    path = os.environ.get(VARIABLE) or os.path.join(base, "jaxgnn")
+    try:
+        return pathlib.Path(path).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"{VARIABLE}: expected a directory, for the user has no home") from error
 
 
 def graph_cache() -> pathlib.Path | None:
-    """The directory of built graphs; None where an empty `JAXGNN_CACHE` turns the cache off."""
-    return None if os.environ.get(VARIABLE) == "" else user_cache() / "graphs"
+    """The directory of built graphs; None where an empty `JAXGNN_CACHE` turns the cache off, or
+    there is no place for it."""
+    if os.environ.get(VARIABLE) == "":
+        return None
+    try:
+        return user_cache() / "graphs"
+    except DataError:
+        return None

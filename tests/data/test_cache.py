@@ -15,7 +15,7 @@ import pytest
 
 import jaxgnn
 from jaxgnn import data
-from jaxgnn.data import DataError, cache, cache_file
+from jaxgnn.data import DataError, cache, cache_directory, cache_file
 from tests.support.large_sets import write_ogb_graphs
 
 
@@ -190,6 +190,16 @@ def test_when_there_is_no_cache(tmp_path, entries, monkeypatch):
     assert entries() == kept
     monkeypatch.setenv("JAXGNN_CACHE", "")
     data.load(path, cache=True)
+    for name in ("JAXGNN_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def no_home(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("pathlib.Path.expanduser", no_home)
+    data.load(path, cache=True)
+    with pytest.raises(DataError, match="JAXGNN_CACHE: expected a directory, for the user has no"):
+        cache_directory.user_cache()
 
 
 def test_a_killed_process_leaves_nothing_harmful(tmp_path, entries):
