@@ -51,6 +51,7 @@ def main(options: Options) -> int:
 
         path = Path(folder) / "edges.npz"
         write(path, options)
+        os.utime(path, (1, 1))  # as a file that was there before: its time is relied on
         start = time.perf_counter()
         built = data.load(path, cache=True)
         first = time.perf_counter() - start

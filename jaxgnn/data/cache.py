@@ -74,13 +74,17 @@ def load_cached(
         )
         return reader(**found, **options)
     path = directory / _name(identity)
+    loaded = None
     with contextlib.suppress(DataError), reading(path):
-        if _is_fresh(cache_file.read_notes(path), identity, sources):
+        notes = cache_file.read_notes(path)
+        if _is_fresh(notes, identity, sources):
             loaded, _ = cache_file.read(path, options.get("max_bytes"))
             with contextlib.suppress(OSError):
                 os.utime(path)  # it was used
-            return loaded
-    loaded = reader(**found, **options)
+            if not _should_renew(notes, sources, started):
+                return loaded
+    if loaded is None:
+        loaded = reader(**found, **options)
     with contextlib.suppress(OSError, MemoryError, cache_file.NotCacheable):  # a full disk, say
         _store(path, loaded, identity, sources, found, started)
     return loaded
@@ -169,6 +173,19 @@ def _is_fresh(notes: Any, identity: dict[str, Any], sources: list[Source]) -> bo
     )
 
 
+def _should_renew(notes: Any, sources: list[Source], started: int) -> bool:
+    """Whether checksums had to be compared, which times will spare the next call."""
+    known = all(
+        source.mtime_ns == entry[2] for source, entry in zip(sources, notes["sources"], strict=True)
+    )
+    return not known and all(_is_certain(source, started) for source in sources)
+
+
+def _is_certain(source: Source, started: int) -> bool:
+    """Whether a later change would have another time."""
+    return source.mtime_ns < started - _COARSEST_TIME
+
+
 def _checksum(path: str) -> str | None:
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -194,8 +211,7 @@ def _store(
         return
     kept = []
     for source in sources:
-        certain = source.mtime_ns < started - _COARSEST_TIME
-        mtime_ns = source.mtime_ns if certain else None
+        mtime_ns = source.mtime_ns if _is_certain(source, started) else None
         kept.append([source.path, source.size, mtime_ns, _checksum(source.path)])
     if _sources(found) != sources:
         return

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,13 @@ def entries(tmp_path, monkeypatch):
     return lambda: {path: path.stat().st_ino for path in sorted(folder.glob("*"))}
 
 
+def age(path, mtime=1_000_000_000):
+    """Gives files a time; by default one of long ago, which is relied on."""
+    for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        os.utime(file, ns=(mtime, mtime))
+    return path
+
+
 def write_tables(folder, middle="bob"):
     """Names, labels of text, weights and features of edges."""
     folder.mkdir(exist_ok=True)
@@ -34,13 +42,13 @@ def write_tables(folder, middle="bob"):
     (folder / "nodes.csv").write_text("\n".join([*rows, ""]), "utf-8")
     edges = ["source,target,weight,kind", f"ann,{middle},2.5,0", f"{middle},café,1,1", ""]
     (folder / "edges.csv").write_text("\n".join(edges), "utf-8")
-    return folder
+    return age(folder)
 
 
 def write_edges(path, seed=0):
     ends = np.random.default_rng(seed).integers(10, 99, (300, 2))
     path.write_text("".join(f"{a} {b}\n" for a, b in ends))
-    return path
+    return age(path)
 
 
 def contents(value, place=""):
@@ -69,10 +77,11 @@ def assert_equal(got, expected):
 def test_what_is_cached_equals_what_was_read(tmp_path, entries):
     paths = [
         write_tables(tmp_path / "tables"),
-        write_ogb_graphs(tmp_path / "graphs", tasks=2),  # missing targets, an empty graph
+        age(write_ogb_graphs(tmp_path / "graphs", tasks=2)),  # missing targets, an empty graph
         write_edges(tmp_path / "a.txt"),
     ]
     (tmp_path / "empty.txt").write_text("")
+    age(tmp_path / "empty.txt")
     options = [{}, {}, {"undirected": True}, {}]
     read = []
     for path, given in zip([*paths, tmp_path / "empty.txt"], options, strict=True):
@@ -114,24 +123,31 @@ def test_the_file_is_mapped_and_never_written_to(tmp_path, entries):
     np.testing.assert_allclose(y, [[0.0], [2.5], [2.0]])
 
 
-def test_changed_sources_are_read_again(tmp_path, entries):
+def test_changed_sources_are_read_again(tmp_path, entries, monkeypatch):
     folder = write_tables(tmp_path / "set")
+    now = time.time_ns() + 10**12  # not yet over, however slow the test is
+    age(folder, now)
     assert data.load(folder, cache=True).node_names[1] == "bob"
     (first,) = entries().items()
-    # The same size, a moment later: the time may be the same, the checksum is not.
+    # Another content of the same size and time, as a change within the same tick of the clock.
     write_tables(folder, "eve")
+    age(folder, now)
     assert data.load(folder, cache=True).node_names[1] == "eve"
     (second,) = entries().items()
     assert first[0] == second[0] and first[1] != second[1]
-    # An old file whose time alone changes is the same; with other contents and the time kept in
-    # its place, size tells.
-    for time in (1_000_000_000, 2_000_000_000):
-        for name in ("nodes.csv", "edges.csv"):
-            os.utime(folder / name, ns=(time, time))
+    # Where the time alone differs the checksum decides; a time that is long ago is kept then.
+    for old in (1_000_000_000, 2_000_000_000):
+        age(folder, old)
+        before = entries()
         data.load(folder, cache=True)
-    assert dict(entries().items()) == dict([second])
+        (renewed,) = entries().items()
+        assert before != dict([renewed])
+        with monkeypatch.context() as patch:
+            patch.setattr(cache, "_checksum", None)  # the next call does without
+            data.load(folder, cache=True)
+        assert dict([renewed]) == entries()
     (folder / "edges.csv").write_text("source,target\nann,eve\n")
-    os.utime(folder / "edges.csv", ns=(time, time))
+    age(folder, old)  # the size tells
     assert data.load(folder, cache=True).weights is None
     # A further file may be one that the reader takes; other options are another entry.
     before = entries()
