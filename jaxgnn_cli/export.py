@@ -10,7 +10,7 @@ import tyro
 
 from jaxgnn_cli.options import parse_options
 from jaxgnn_cli.output import print_error
-from jaxgnn_cli.predict import load
+from jaxgnn_cli.predict import is_link_run, load
 from jaxgnn_cli.status import UsageError
 from jaxgnn_cli.values import check_between, choices
 
@@ -24,7 +24,8 @@ class ExportOptions:
     """Write a trained model as a compiled program for graphs of one size.
 
     jaxgnn.export.load(DIRECTORY)(graph, x) calls it, without training code, and pads smaller
-    graphs. Without --graph, --nodes and --edges the size is that of the run's own graph.
+    graphs. Without --graph, --nodes and --edges the size is that of the run's own graph. Of a run
+    of --task link it is encoder and decoder, for jaxgnn.export.load_links.
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
@@ -61,20 +62,27 @@ def export(arguments: list[str]) -> None:
     from jaxgnn.train.display import print_line
     from jaxgnn.train.recovery import memory_errors
 
+    links = is_link_run(options.run)
     with memory_errors():
-        run = load(options.run)
+        run = load(options.run, links=links)
         nodes, edges = _size(options, run)
+        if run.has_embedding:
+            nodes = _with_padding(options, run.dataset.num_nodes)
+        own: dict[str, Any] = (
+            {"decoder": run.model.decoder}
+            if links
+            else {"multilabel": run.dataset.multilabel, "class_names": run.dataset.class_names}
+        )
         written = jaxgnn.export.save(
-            run.model,
+            run.exportable(),
             Path(options.output),
             num_nodes=nodes,
             num_edges=edges,
-            num_features=run.dataset.num_features,
+            num_features=run.dataset.num_features or 0,
             dtype=run.config.dtype,
             platforms=options.platforms.split(","),
             portable=options.portable,
-            multilabel=run.dataset.multilabel,
-            class_names=run.dataset.class_names,
+            **own,
         )
     for name, kernels in written.kernels.items():
         aggregates = run.config.model != "mlp" and not options.portable
@@ -83,8 +91,8 @@ def export(arguments: list[str]) -> None:
     console = Console()
     print_line(
         console,
-        f"wrote {options.output}: graphs of {nodes:,} nodes and {edges:,} edges, "
-        f"{options.platforms}{', portable' * options.portable}",
+        f"wrote {options.output}: {'links, ' * links}graphs of {nodes:,} nodes and {edges:,} "
+        f"edges, {options.platforms}{', portable' * options.portable}",
     )
 
 
@@ -112,3 +120,12 @@ def _size(options: ExportOptions, run: Any) -> tuple[int, int]:
         graph = run.load_data(options.graph).graph
         return graph.num_nodes, graph.num_edges
     return run.dataset.num_nodes, run.dataset.num_edges
+
+
+def _with_padding(options: ExportOptions, nodes: int) -> int:
+    """Those whose embedding was learned, and one for padding."""
+    if options.nodes not in (None, nodes):
+        raise UsageError(
+            f"--nodes: expected the {nodes} nodes whose embedding was learned, got {options.nodes}"
+        )
+    return nodes + 1

@@ -10,11 +10,13 @@ import tyro
 
 from jaxgnn_cli.options import parse_options
 from jaxgnn_cli.output import print_error
+from jaxgnn_cli.status import UsageError
 
 
 @dataclasses.dataclass(frozen=True)
 class PredictOptions:
-    """Write a trained model's classes and probabilities for all nodes of a graph."""
+    """Write a trained model's classes and probabilities for all nodes of a graph, or with --pairs
+    the scores of a run of --task link."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """The directory of a run of jaxgnn train."""
@@ -28,6 +30,11 @@ class PredictOptions:
     output: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="(required)")] = ""
     """Where to write, a name with .csv or .npz."""
 
+    pairs: Annotated[
+        str | None, tyro.conf.arg(metavar="TABLE", help_behavior_hint="(of --task link: required)")
+    ] = None
+    """A .csv or .parquet table of the pairs to score, ids in the columns source and target."""
+
 
 def predict(arguments: list[str]) -> None:
     """Writes a trained model's predictions, or prints the help."""
@@ -37,27 +44,46 @@ def predict(arguments: list[str]) -> None:
     from rich.console import Console
 
     from jaxgnn.train import predict as predictions_of
+    from jaxgnn.train import predict_links, read_pairs
     from jaxgnn.train.display import print_line
     from jaxgnn.train.predictions import check_suffix
     from jaxgnn.train.recovery import memory_errors
 
     output = Path(options.output)
     check_suffix(output, "--output")
+    links = is_link_run(options.run)
+    if links != (options.pairs is not None):
+        task, expected = ("link", "a table of pairs") if links else ("node", "none")
+        got = "none" if options.pairs is None else "one"
+        raise UsageError(f"--pairs: expected {expected} with a run of --task {task}, got {got}")
     with memory_errors():
-        run = load(options.run)
+        run = load(options.run, links=links)
         data = run.own_data("RUN") if options.dataset is None else run.load_data(options.dataset)
-        predictions = predictions_of(run, data)
+        if options.pairs is not None:
+            predictions = predict_links(run, data, read_pairs(options.pairs, data))
+            counts = f"{len(predictions.scores):,} pairs"
+        else:
+            predictions = predictions_of(run, data)
+            nodes, classes = predictions.probabilities.shape
+            counts = f"{nodes:,} nodes, {classes} classes"
     predictions.save(output)
-    nodes, classes = predictions.probabilities.shape
-    print_line(Console(), f"wrote {output}: {nodes:,} nodes, {classes} classes")
+    print_line(Console(), f"wrote {output}: {counts}")
 
 
-def load(directory: str) -> Any:
-    """The model of a run that the argument RUN gave."""
+def is_link_run(directory: str) -> bool:
+    """Whether the argument RUN gave a run of --task link."""
+    from jaxgnn.train import saved_config
+
+    return saved_config(directory, "RUN").task == "link"
+
+
+def load(directory: str, *, links: bool = False) -> Any:
+    """The model of a run that the argument RUN gave, of nodes or of links."""
     import jax
 
-    from jaxgnn.train import load_run, saved_config
+    from jaxgnn.train import load_link_run, load_run, saved_config
 
     if saved_config(directory, "RUN").dtype == "float64":
         jax.config.update("jax_enable_x64", True)
-    return load_run(directory, "RUN", warn=print_error)
+    load_any = load_link_run if links else load_run
+    return load_any(directory, "RUN", warn=print_error)

@@ -21,7 +21,8 @@ commands:
   evaluate RUN [DATASET]
                     score a trained model; or measure its inference with a part of the edges
   predict RUN [DATASET] --output FILE
-                    write a trained model's classes and probabilities, as .csv or .npz
+                    write a trained model's classes and probabilities, as .csv or .npz; with
+                    --pairs the scores of links
   compare RUN...    compare runs: the settings that differ, means over seeds
   export RUN --output DIRECTORY
                     write a trained model as a program that needs no training code

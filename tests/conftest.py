@@ -29,6 +29,9 @@ else:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# No test leaves built graphs in the user's cache.
+os.environ["JAXGNN_CACHE"] = ""
+
 # Last, so that the installed jaxgnn is tested: the package `benchmarks` is not installed.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("PYTHONSAFEPATH", "1")  # the same in the processes that tests start

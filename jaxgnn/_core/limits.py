@@ -194,6 +194,9 @@ class BoundedFile(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        return self._file.fileno()
+
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: self.size}[whence]
         return self._file.seek(start + offset)

@@ -131,7 +131,7 @@ def open_npy(path: str | os.PathLike[str], budget: Budget) -> Iterator[Npy]:
 class Npy:
     """An open `.npy` file."""
 
-    def __init__(self, stream: io.RawIOBase, size: int, budget: Budget) -> None:
+    def __init__(self, stream: io.RawIOBase | io.BytesIO, size: int, budget: Budget) -> None:
         self._stream, self._size, self._budget = stream, size, budget
 
     def header(self) -> Header:

@@ -194,6 +194,25 @@ def check_offsets(offsets: Int[np.ndarray, " n+1"], total: int, what: str) -> No
         raise DataError(f"{what}: expected an ascent from 0 to {total}")
 
 
+def check_ends(senders: np.ndarray, receivers: np.ndarray, num_nodes: int) -> None:
+    """Refuses pairs whose ends are no nodes.
+
+    Raises:
+        DataError: they are not.
+    """
+    for name, ids in (("senders", senders), ("receivers", receivers)):
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise DataError(f"{name}: expected integers with 1 axis, got {ids.dtype}{ids.shape}")
+        if ids.size and not 0 <= ids.min() <= ids.max() < num_nodes:
+            raise DataError(
+                f"{name}: expected 0 to {num_nodes - 1}, got {ids.min()} to {ids.max()}"
+            )
+    if senders.size != receivers.size:
+        raise DataError(
+            f"senders, receivers: expected one length, got {senders.size} and {receivers.size}"
+        )
+
+
 def charge_graph(
     budget: Budget, num_nodes: int, num_edges: int, *, undirected: bool = False
 ) -> None:

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from jaxgnn.data.cache_directory import user_cache
 from jaxgnn.data.limits import DataError, display_path
 
 TIMEOUT = 30.0
@@ -103,8 +104,8 @@ def download(name: str, root: str | os.PathLike[str] | None = None) -> pathlib.P
 
     Args:
         name: `"cora"` or `"minesweeper"`.
-        root: a directory, in which that of the set is; by default the user's cache (of pooch,
-            `jaxgnn`).
+        root: a directory, in which that of the set is; by default `JAXGNN_CACHE`, or `jaxgnn` in
+            the user's cache directory.
 
     Raises:
         DataError: an unknown name, which says where other well-known sets are; no address has the
@@ -115,7 +116,7 @@ def download(name: str, root: str | os.PathLike[str] | None = None) -> pathlib.P
         names = f"no data set to download of that name, there are {', '.join(SOURCES)}"
         raise DataError(f"{display_path(name)}: {hint(name) or names}")
     source = SOURCES[name]
-    directory = _cache() / name if root is None else pathlib.Path(root) / name
+    directory = user_cache() / name if root is None else pathlib.Path(root) / name
     if _missing(source, directory):
         directory.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(directory):
@@ -136,10 +137,6 @@ def _pooch() -> Any:
     except ImportError as error:
         raise DataError('downloads need pooch: pip install "jaxgnn[data]"') from error
     return pooch
-
-
-def _cache() -> pathlib.Path:
-    return pathlib.Path(_pooch().os_cache("jaxgnn"))
 
 
 def _missing(source: Source, directory: pathlib.Path) -> list[str]:

@@ -7,14 +7,15 @@ import pathlib
 
 import numpy as np
 
-from jaxgnn.data.checks import check_features
 from jaxgnn.data.graph_set import GraphSet
 from jaxgnn.data.limits import Budget, DataError, reading
-from jaxgnn.data.ogb import edges_of_file, split_of_folder, table_of_file
+from jaxgnn.data.ogb_raw import ARRAYS, Raw, raw_of, split_of_folder
 from jaxgnn.data.provenance import metadata_of
 
-OGB_GRAPH_FILES = ("raw/edge.csv.gz", "raw/graph-label.csv.gz")
-_MOST_GRAPHS = 1 << 26
+OGB_GRAPH_FILES = (
+    ("raw/edge.csv.gz", "raw/graph-label.csv.gz"),
+    (ARRAYS, "raw/graph-label.npz"),
+)
 # Sets whose `add_inverse_edge` is False in OGB's master table, by the names of their archives.
 _DIRECTED = ("code", "code2")
 
@@ -24,13 +25,15 @@ def read_ogb_graphs(
 ) -> GraphSet:
     """A set of graphs of the OGB, unpacked: `raw/edge.csv.gz`, `raw/graph-label.csv.gz`, ...
 
+    Or `raw/data.npz`, `raw/graph-label.npz`, the layout that OGB's `DatasetSaver` writes.
+
     One label column of whole numbers is a class; anything else are targets, float32, with NaN where
     one is missing. Edges with their reverses stand side by side, as OGB's reader has them.
 
     Args:
         path: the directory, such as `ogbg_molhiv/`; its name is the set's.
         undirected: add the reverse of each edge. By default as OGB's master table has it: not for
-            ogbg-code and ogbg-code2.
+            ogbg-code and ogbg-code2, nor of `data.npz`, which has all edges.
         max_bytes: refuse to take more memory, all together; by default 1,024 bytes for each of
             the files, at least 256 MiB and at most 16 GiB.
 
@@ -39,19 +42,19 @@ def read_ogb_graphs(
     """
     folder = pathlib.Path(path)
     name = folder.resolve().name.replace("_", "-")
+    budget = Budget(max_bytes)
+    raw = raw_of(folder, budget)
     if undirected is None:
-        undirected = name.lower().removeprefix("ogbg-") not in _DIRECTED
-    raw, budget = folder / "raw", Budget(max_bytes)
-    sizes = _counts(raw / "num-node-list.csv.gz", None, budget)
+        directed = name.lower().removeprefix("ogbg-") in _DIRECTED
+        undirected = not (directed or raw.both_directions)
+    sizes = _counts(raw, "node", None)
     count = sizes.size
-    edge_counts = _counts(raw / "num-edge-list.csv.gz", count, budget)
-    labels, num_classes = _labels(raw / "graph-label.csv.gz", count, budget)
+    edge_counts = _counts(raw, "edge", count)
+    labels, num_classes = _labels(raw.labels("graph-label", count), count, budget)
     num_nodes, num_edges = int(sizes.sum()), int(edge_counts.sum())
-    senders, receivers = edges_of_file(
-        raw / "edge.csv.gz", int(sizes.max(initial=0)), num_edges, budget
-    )
-    features = _optional(raw / "node-feat.csv.gz", num_nodes, budget)
-    edge_features = _optional(raw / "edge-feat.csv.gz", num_edges, budget)
+    senders, receivers = raw.edges(int(sizes.max(initial=0)), num_edges)
+    features = raw.table("node-feat", num_nodes)
+    edge_features = raw.table("edge-feat", num_edges)
     with reading(folder):
         splits = {"published": split_of_folder(folder / "split", count, budget)}
         if undirected:
@@ -80,10 +83,10 @@ def read_ogb_graphs(
         )
 
 
-def _counts(path: pathlib.Path, rows: int | None, budget: Budget) -> np.ndarray:
+def _counts(raw: Raw, what: str, rows: int | None) -> np.ndarray:
     """A number of nodes or edges for each graph."""
-    values = table_of_file(path, np.int64, rows, budget, columns=1, most=_MOST_GRAPHS)[:, 0]
-    with reading(path):
+    values = raw.counts(what, rows)
+    with reading(raw.path_of(f"num-{what}-list")):
         if values.size and (values.min() < 0 or values.max() >= 1 << 31):
             raise DataError("expected numbers from 0 to 2**31 - 1")
         if values.sum(dtype=np.float64) >= 1 << 31:
@@ -91,22 +94,13 @@ def _counts(path: pathlib.Path, rows: int | None, budget: Budget) -> np.ndarray:
     return values
 
 
-def _labels(path: pathlib.Path, count: int, budget: Budget) -> tuple[np.ndarray, int | None]:
-    values = table_of_file(path, np.float32, count, budget, blanks=True)
+def _labels(values: np.ndarray, count: int, budget: Budget) -> tuple[np.ndarray, int | None]:
     classes = (values >= 0) & (values < max(count, 2)) & (values == np.floor(values))
     if values.shape[1] > 1 or not classes.all():
         return values, None
     budget.charge(4 * count, "labels")
     labels = values[:, 0].astype(np.int32)
     return labels, int(labels.max(initial=0)) + 1
-
-
-def _optional(path: pathlib.Path, rows: int, budget: Budget) -> np.ndarray | None:
-    if not path.exists():
-        return None
-    values = table_of_file(path, np.float32, rows, budget)
-    with reading(path):
-        return check_features(values, path.name.split(".")[0], budget)
 
 
 def _offsets(counts: np.ndarray) -> np.ndarray:

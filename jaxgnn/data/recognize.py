@@ -20,6 +20,7 @@ from jaxgnn.data.meshes import meshes_set, read_obj, read_off
 from jaxgnn.data.npz import is_heterophilous, is_shchur, read_heterophilous, read_shchur
 from jaxgnn.data.ogb import read_ogb
 from jaxgnn.data.ogb_graphs import OGB_GRAPH_FILES, read_ogb_graphs
+from jaxgnn.data.ogb_raw import ARRAYS
 from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.data.planetoid import PARTS, find_planetoid, read_planetoid
 from jaxgnn.data.point_clouds import is_point_cloud, read_points
@@ -36,8 +37,9 @@ _FOLDERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     (GRAPHSAINT_FILES, read_graphsaint),
     (REDDIT_FILES, read_reddit),
     (PPI_FILES, read_ppi),
-    (OGB_GRAPH_FILES, read_ogb_graphs),
+    *((files, read_ogb_graphs) for files in OGB_GRAPH_FILES),
     (("raw/edge.csv.gz", "split"), read_ogb),
+    ((ARRAYS, "split"), read_ogb),
 )
 _LABEL_SETS = (".cmty", ".cmty.gz")
 _DOCUMENTS = (".md", ".rst", ".html", ".pdf")

@@ -8,12 +8,13 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
+from jaxgnn.data.cache import load_cached
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.dataset import NodeDataset, normalize_in_place
 from jaxgnn.data.digits import digits
 from jaxgnn.data.downloads import SOURCES, download, hint
 from jaxgnn.data.edges import read_edge_list, read_matrix_market
-from jaxgnn.data.limits import DataError, display_path
+from jaxgnn.data.limits import DataError, display_path, quote
 from jaxgnn.data.recognize import Loaded, Reader, reader_of
 from jaxgnn.data.synthetic import chung_lu_dataset, rmat_dataset, sbm_dataset
 
@@ -46,6 +47,7 @@ def load(
     *,
     root: str | os.PathLike[str] | None = None,
     normalize_features: bool = False,
+    cache: bool | None = None,
     **options: Any,
 ) -> Loaded: ...
 def load(
@@ -53,6 +55,7 @@ def load(
     *,
     root: str | os.PathLike[str] | None = None,
     normalize_features: bool = False,
+    cache: bool | None = None,
     **options: Any,
 ) -> Loaded:
     """A dataset by name, or what is read from a directory or a file.
@@ -67,6 +70,9 @@ def load(
             download a path of that name is looked for.
         root: of `download`; a path of that name in the current directory does not count then.
         normalize_features: scale the rows of the features by `jaxgnn.data.normalize_features`.
+        cache: keep what was built of the files in the user's cache directory, from which the next
+            call maps it: None where the files hold at least 16 MiB, True always, False never.
+            Changed files are read again.
         options: those of the reader, such as `seed` and `num_splits` where splits are drawn.
 
     Returns:
@@ -85,9 +91,11 @@ def load(
     accepted = inspect.signature(reader).parameters
     for option in options:
         if option not in accepted or option in found:
-            known = ", ".join([*sorted(set(accepted) - set(found)), "normalize_features"])
+            known = ", ".join([*sorted(set(accepted) - set(found)), "normalize_features", "cache"])
             raise DataError(f"{display_path(text)}: no option {option!r}; it has {known}")
-    loaded = reader(**found, **options)
+    if cache not in (None, True, False):
+        raise DataError(f"cache: expected None, True or False, got {quote(cache)}")
+    loaded = load_cached(reader, found, options, cache)
     if normalize_features:
         if loaded.features is None:
             raise DataError(f"{display_path(text)}: normalize_features: it has no features")

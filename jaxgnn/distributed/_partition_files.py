@@ -62,7 +62,7 @@ def save(
     for name, values in arrays.items():
         if not name.isidentifier() or name in _OWN:
             raise ValueError(f"arrays: expected names that are identifiers, got {name!r}")
-        if values.shape[:1] != (count,) or values.dtype.hasobject:
+        if values.shape[:1] != (count,) or values.dtype.kind not in "biufSU":
             raise ValueError(
                 f"{name}: expected numbers with {count} rows, got {values.dtype}{values.shape}"
             )
@@ -109,8 +109,8 @@ def read_part(directory: str | os.PathLike[str], part: int) -> PartData:
     arrays = {name: _read(root, f"{prefix}{name}.npy", manifest) for name in {*names, *_OWN}}
     nodes, offsets, senders = (arrays.pop(name) for name in _OWN)
     with reading(root / prefix):
-        sizes = {values.shape[0] for values in (nodes, offsets[1:], *arrays.values())}
-        if len(sizes) > 1 or offsets[-1] != senders.size:
+        _check_part(nodes, offsets, senders, manifest["nodes"])
+        if any(values.shape[:1] != nodes.shape for values in arrays.values()):
             raise DataError("the files of the part do not belong together")
     return PartData(nodes, offsets, senders, arrays)
 
@@ -134,21 +134,40 @@ def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 def read_owner(directory: str | os.PathLike[str], manifest: dict[str, Any]) -> np.ndarray:
     """The owner of each node, from the nodes of all parts."""
-    root = Path(directory)
-    owner = np.full(manifest["nodes"], -1, np.int32)
-    for part in range(manifest["parts"]):
-        path = f"{_folder(part)}/nodes.npy"
-        nodes = _read(root, path, manifest)
+    root, count = Path(directory), manifest["nodes"]
+    paths = [f"{_folder(part)}/nodes.npy" for part in range(manifest["parts"])]
+    parts = [_read(root, path, manifest) for path in paths]
+    with reading(root / _MANIFEST):  # before there is a number for each
+        if sum(nodes.size for nodes in parts) < count:
+            raise DataError("some nodes have no part")
+    owner = np.full(count, -1, np.int32)
+    for part, (path, nodes) in enumerate(zip(paths, parts, strict=True)):
         with reading(root / path):
-            if nodes.size and not 0 <= nodes.min() <= nodes.max() < owner.size:
-                raise DataError(f"expected nodes from 0 to {owner.size - 1}")
+            _check_nodes(nodes, count)
             if (owner[nodes] >= 0).any():
                 raise DataError("it has nodes of another part")
             owner[nodes] = part
-    with reading(root / _MANIFEST):
-        if (owner < 0).any():
-            raise DataError("some nodes have no part")
     return owner
+
+
+def _check_nodes(nodes: np.ndarray, count: int) -> None:
+    """That they are nodes of the whole graph, ascending."""
+    if nodes.ndim != 1 or nodes.dtype != np.int64 or (np.diff(nodes) <= 0).any():
+        raise DataError("nodes: expected int64, ascending")
+    if nodes.size and not 0 <= nodes[0] <= nodes[-1] < count:
+        raise DataError(f"expected nodes from 0 to {count - 1}")
+
+
+def _check_part(nodes: np.ndarray, offsets: np.ndarray, senders: np.ndarray, count: int) -> None:
+    _check_nodes(nodes, count)
+    if offsets.shape != (nodes.size + 1,) or offsets.dtype != np.int64:
+        raise DataError("the files of the part do not belong together")
+    if offsets[0] != 0 or offsets[-1] != senders.size or (np.diff(offsets) < 0).any():
+        raise DataError(f"row_offsets: expected an ascent from 0 to {senders.size}")
+    if senders.ndim != 1 or senders.dtype.kind not in "iu":
+        raise DataError(f"senders: expected integers with 1 axis, got {senders.dtype}")
+    if senders.size and not 0 <= senders.min() <= senders.max() < count:
+        raise DataError(f"senders: expected nodes from 0 to {count - 1}")
 
 
 def _folder(part: int) -> str:
@@ -156,6 +175,8 @@ def _folder(part: int) -> str:
 
 
 def _read(root: Path, path: str, manifest: dict[str, Any]) -> np.ndarray:
+    from jaxgnn.data.archive import Npy  # loaded when first used
+
     with reading(root / path):
         entry = manifest["files"].get(path)
         if not isinstance(entry, dict):
@@ -166,4 +187,4 @@ def _read(root: Path, path: str, manifest: dict[str, Any]) -> np.ndarray:
             data = file.read_all()
         if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
             raise DataError("the checksum differs: the file is damaged or of another partition")
-        return np.load(io.BytesIO(data), allow_pickle=False)
+        return Npy(io.BytesIO(data), len(data), Budget()).read()

@@ -1,84 +1,36 @@
-"""`load`: an exported model, called as `model(graph, x)`."""
+"""`load`, `load_links`: exported models, checked before they run."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import export
-from jaxtyping import Array, ArrayLike, Float
 
 from jaxgnn._core import platform
 from jaxgnn.data.archive import open_npz
 from jaxgnn.data.limits import Budget, DataError, display_path, quote, reading
 from jaxgnn.export._flat import names_and_arrays, padded
-from jaxgnn.export._manifest import PROGRAM, WEIGHTS, Manifest, read_manifest
+from jaxgnn.export._manifest import (
+    DECODER,
+    DECODER_WEIGHTS,
+    PROGRAM,
+    WEIGHTS,
+    Manifest,
+    read_manifest,
+)
+from jaxgnn.export._models import ExportedLinkModel, ExportedModel
 from jaxgnn.export._save import custom_calls
 from jaxgnn.graph import Graph
 
-# What JAX's own operations call, beside our kernels: no other target runs.
-_HARMLESS = {"mhlo.topk", "Sharding"}
-
-
-class ExportedModel:
-    """A model that `jaxgnn.export.save` or `jaxgnn export` wrote.
-
-    Attributes:
-        manifest: what it expects, and the versions that wrote it.
-    """
-
-    def __init__(self, manifest: Manifest, program: export.Exported, weights: dict[str, Array]):
-        self.manifest = manifest
-        self._weights = weights
-        self._call = jax.jit(program.call)
-        self._flat: weakref.WeakKeyDictionary[Graph, list[Array]] = weakref.WeakKeyDictionary()
-
-    def __call__(
-        self, graph: Graph, x: Float[ArrayLike, "nodes features"]
-    ) -> Float[Array, "nodes classes"]:
-        """The model's outputs at the nodes of a graph.
-
-        A graph is padded to the exported size at its first call, on the host, and its arrays are
-        kept as long as it lives.
-
-        Args:
-            graph: a square graph of at most the exported size.
-            x: the features of its nodes.
-
-        Raises:
-            DataError: a graph that is too large or rectangular, or features of another shape.
-        """
-        expected = self.manifest
-        shape = np.shape(x)
-        if len(shape) != 2 or shape != (graph.num_receivers, expected.num_features):
-            raise DataError(
-                f"x: expected the shape [{graph.num_receivers}, {expected.num_features}], got "
-                f"{list(shape)}"
-            )
-        arrays = self._flat.get(graph)
-        if arrays is None:
-            whole = padded(graph, expected.num_nodes, expected.num_edges)
-            arrays = names_and_arrays(whole, expected.portable)[1]
-            self._flat[graph] = arrays
-        features = jnp.asarray(x, expected.dtype)
-        missing = expected.num_nodes - graph.num_receivers
-        if missing:
-            features = jnp.pad(features, ((0, missing), (0, 0)))
-        out = self._call(self._weights, arrays, features)
-        return out[: graph.num_receivers] if missing else out
-
-    def __repr__(self) -> str:
-        m = self.manifest
-        return (
-            f"ExportedModel(num_nodes={m.num_nodes}, num_edges={m.num_edges}, "
-            f"num_features={m.num_features}, num_classes={m.num_classes}, portable={m.portable})"
-        )
+# What JAX's own operations call, beside our kernels: no other target runs. Symbolic sizes are
+# asserted when they are known.
+_HARMLESS = {"mhlo.topk", "Sharding", "shape_assertion"}
 
 
 def load(directory: str | os.PathLike[str]) -> ExportedModel:
@@ -92,22 +44,60 @@ def load(directory: str | os.PathLike[str]) -> ExportedModel:
 
     Raises:
         DataError: no exported model, a damaged one, one of another version or for another platform,
-            or kernels that this installation lacks.
+            kernels that this installation lacks, or a model of links.
     """
     directory = Path(directory)
     manifest = read_manifest(directory)
-    where = display_path(directory)
-    _check_versions(manifest, where)
-    blob = _read(directory / PROGRAM, manifest)
-    _read(directory / WEIGHTS, manifest)
-    with reading(directory / PROGRAM):
-        program = _deserialized(blob, manifest)
-        _check_calls(program, manifest)
-    with reading(directory / WEIGHTS), open_npz(directory / WEIGHTS, Budget()) as archive:
-        weights = {name: archive.read(name) for name in sorted(archive.keys)}
+    if manifest.links:
+        raise DataError(
+            f"{display_path(directory)}: a model of links, for jaxgnn.export.load_links"
+        )
+    return _load_nodes(directory, manifest)
+
+
+def load_links(directory: str | os.PathLike[str]) -> ExportedLinkModel:
+    """An exported model of links for the default device; checked as by `load`.
+
+    Args:
+        directory: what `save` wrote with a decoder.
+
+    Raises:
+        DataError: as `load`, or a model of nodes.
+    """
+    directory = Path(directory)
+    manifest = read_manifest(directory)
+    if not manifest.links:
+        raise DataError(f"{display_path(directory)}: a model of nodes, for jaxgnn.export.load")
+    encoder = _load_nodes(directory, manifest)
+    program, weights = _program(directory, manifest, DECODER, DECODER_WEIGHTS, set())
+    with reading(directory):
+        _check_decoder(program, manifest, weights)
+    return ExportedLinkModel(encoder, program, jax.device_put(weights))
+
+
+def _load_nodes(directory: Path, manifest: Manifest) -> ExportedModel:
+    _check_versions(manifest, display_path(directory))
+    known = {name for names in manifest.kernels.values() for name in names}
+    program, weights = _program(directory, manifest, PROGRAM, WEIGHTS, known)
     with reading(directory):
         _check_types(program, manifest, weights)
     return ExportedModel(manifest, program, jax.device_put(weights))
+
+
+def _program(
+    directory: Path, manifest: Manifest, program_file: str, weights_file: str, kernels: set[str]
+) -> tuple[export.Exported, dict[str, np.ndarray]]:
+    """A program that calls these kernels at most, and its weights, as the checksums have them."""
+    blob = _read(directory / program_file, manifest)
+    _read(directory / weights_file, manifest)
+    with reading(directory / program_file):
+        program = _deserialized(blob, manifest)
+        _check_calls(program, kernels)
+        if tuple(program.platforms) != manifest.platforms:
+            raise DataError(f"platforms: the program has {', '.join(program.platforms)}")
+    path = directory / weights_file
+    with reading(path), open_npz(path, Budget()) as archive:
+        return program, {name: archive.read(name) for name in sorted(archive.keys)}
 
 
 def _check_versions(manifest: Manifest, where: str) -> None:
@@ -150,8 +140,7 @@ def _deserialized(blob: bytes, manifest: Manifest) -> export.Exported:
         ) from error
 
 
-def _check_calls(program: export.Exported, manifest: Manifest) -> None:
-    known = {name for names in manifest.kernels.values() for name in names}
+def _check_calls(program: export.Exported, known: set[str]) -> None:
     unknown = custom_calls(program) - known - _HARMLESS
     unknown |= {name for name in known if not name.startswith("jaxgnn_")}
     if unknown:
@@ -162,8 +151,6 @@ def _check_types(
     program: export.Exported, manifest: Manifest, weights: dict[str, np.ndarray]
 ) -> None:
     """That the program takes what the manifest says and the files hold."""
-    if tuple(program.platforms) != manifest.platforms:
-        raise DataError(f"platforms: the program has {', '.join(program.platforms)}")
     graph = Graph.from_edges(np.zeros(1, int), np.zeros(1, int), num_nodes=1)
     names = names_and_arrays(padded(graph, 1, 1), manifest.portable)[0]
     if manifest.arrays != names:
@@ -173,13 +160,36 @@ def _check_types(
     if jax.tree.structure(arguments) != program.in_tree:
         raise DataError("the program's arguments are not the weights and the arrays of a graph")
     found = list(program.in_avals)
-    expected = [*weights.values(), *found[len(weights) : -1], features]
+    _check_avals(found, [*weights.values(), *found[len(weights) : -1], features])
+    out = [(aval.shape, str(aval.dtype)) for aval in program.out_avals]
+    if len(out) != 1 or out[0][0] != (manifest.num_nodes, manifest.num_classes):
+        raise DataError("the program's result is not a row of classes for each node")
+
+
+def _check_decoder(
+    program: export.Exported, manifest: Manifest, weights: dict[str, np.ndarray]
+) -> None:
+    """That it takes what the encoder gives, and any number of pairs."""
+    found = list(program.in_avals)
+    arguments: Any = ((weights, 0, 0, 0), {})
+    if jax.tree.structure(arguments) != program.in_tree:
+        raise DataError("the decoder's arguments are not its weights, nodes and pairs")
+    nodes, senders, receivers = found[len(weights) :]
+    _check_avals(found[: len(weights)], list(weights.values()))
+    known = len(nodes.shape) == 2 and nodes.shape[1] == manifest.num_classes
+    ends = [(end.shape, end.dtype) for end in (senders, receivers)]
+    known &= len(senders.shape) == 1 and ends[0] == ends[1] and senders.dtype == np.int32
+    sizes = (*nodes.shape[:1], *senders.shape)
+    known &= len(sizes) == 2 and not any(isinstance(size, int) for size in sizes)
+    known &= [aval.shape for aval in program.out_avals] == [senders.shape]
+    if not known:
+        raise DataError("the decoder does not score pairs of any number of nodes")
+
+
+def _check_avals(found: Sequence[Any], expected: Sequence[Any]) -> None:
     for have, want in zip(found, expected, strict=True):
         if have.shape != want.shape or have.dtype != want.dtype:
             raise DataError(
                 f"the program expects {have.dtype}{list(have.shape)}, the files hold "
                 f"{want.dtype}{list(want.shape)}"
             )
-    out = [(aval.shape, str(aval.dtype)) for aval in program.out_avals]
-    if len(out) != 1 or out[0][0] != (manifest.num_nodes, manifest.num_classes):
-        raise DataError("the program's result is not a row of classes for each node")

@@ -13,7 +13,9 @@ from jaxgnn.data.limits import Budget, DataError, display_path, quote, reading
 FILE = "manifest.json"
 PROGRAM = "program.bin"
 WEIGHTS = "variables.npz"
-FORMAT = 1
+DECODER = "decoder.bin"
+DECODER_WEIGHTS = "decoder.npz"
+FORMAT = 2
 PLATFORMS = ("cpu", "cuda")
 
 _LARGEST = 1 << 24  # bytes of a manifest
@@ -22,7 +24,7 @@ _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What is beside `program.bin` and `variables.npz`.
+    """What is beside `program.bin` and `variables.npz`; of links also `decoder.bin`, `decoder.npz`.
 
     Attributes:
         format: of the directory.
@@ -31,12 +33,14 @@ class Manifest:
         portable: whether it needs none of our kernels.
         kernels: the FFI targets that it calls, by platform.
         num_nodes, num_edges: of the graphs that it takes.
-        num_features, num_classes: widths of its input and output.
+        num_features, num_classes: widths of its input and output. No features: it has an embedding
+            of the nodes, of which there are `num_nodes` - 1.
         dtype: of its features.
         multilabel: whether a node may have several labels.
         class_names: names of the classes, or `None`.
         arrays: the names of its arguments between the weights and the features.
-        sha256: of the two other files, by name.
+        links: whether it encodes nodes for a decoder of pairs, which is there too.
+        sha256: of the other files, by name.
     """
 
     format: int
@@ -53,7 +57,13 @@ class Manifest:
     multilabel: bool
     class_names: tuple[str, ...] | None
     arrays: tuple[str, ...]
+    links: bool
     sha256: dict[str, str]
+
+    @property
+    def files(self) -> set[str]:
+        """The names of the other files."""
+        return {PROGRAM, WEIGHTS} | ({DECODER, DECODER_WEIGHTS} if self.links else set())
 
     def write(self, directory: Path) -> None:
         """Writes the file last of all, whole or not at all."""
@@ -98,10 +108,10 @@ def _checked(value: Any) -> Manifest:
         raise DataError(f"expected the keys {', '.join(names)}")
     for name in ("jaxgnn", "jax"):
         _expect(type(value[name]) is str, name, "a version", value[name])
-    for name in ("portable", "multilabel"):
+    for name in ("portable", "multilabel", "links"):
         _expect(type(value[name]) is bool, name, "true or false", value[name])
     for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
-        least = 0 if name == "num_edges" else 1
+        least = int(name != "num_edges" and not (name == "num_features" and value["links"]))
         known = type(value[name]) is int and least <= value[name] < 1 << 40
         _expect(known, name, "a count", value[name])
     _expect(value["dtype"] in _DTYPES, "dtype", f"one of {', '.join(_DTYPES)}", value["dtype"])
@@ -120,14 +130,12 @@ def _checked(value: Any) -> Manifest:
         known = len(value["class_names"]) == value["num_classes"]
         _expect(known, "class_names", f"{value['num_classes']} names", value["class_names"])
     sums = value["sha256"]
-    known = isinstance(sums, dict) and sums.keys() == {PROGRAM, WEIGHTS}
-    _expect(
-        known and all(type(item) is str for item in sums.values()),
-        "sha256",
-        f"those of {PROGRAM} and {WEIGHTS}",
-        sums,
-    )
-    return Manifest(**value)
+    known = isinstance(sums, dict) and all(type(item) is str for item in sums.values())
+    _expect(known, "sha256", "checksums by name", sums)
+    manifest = Manifest(**value)
+    known = sums.keys() == manifest.files
+    _expect(known, "sha256", f"those of {' and '.join(sorted(manifest.files))}", sums)
+    return manifest
 
 
 def _names(value: Any, name: str) -> tuple[str, ...]:

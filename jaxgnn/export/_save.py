@@ -19,7 +19,15 @@ from jaxgnn._core import ffi
 from jaxgnn._core.platform import serves
 from jaxgnn.data.limits import DataError, display_path
 from jaxgnn.export._flat import graph_of_edges, names_and_arrays, padded
-from jaxgnn.export._manifest import FORMAT, PLATFORMS, PROGRAM, WEIGHTS, Manifest
+from jaxgnn.export._manifest import (
+    DECODER,
+    DECODER_WEIGHTS,
+    FORMAT,
+    PLATFORMS,
+    PROGRAM,
+    WEIGHTS,
+    Manifest,
+)
 from jaxgnn.graph import Graph
 
 if TYPE_CHECKING:
@@ -40,6 +48,7 @@ def save(
     portable: bool = False,
     multilabel: bool = False,
     class_names: Sequence[str] | None = None,
+    decoder: nnx.Module | None = None,
 ) -> Manifest:
     """Writes a model for graphs of one size, so that it runs without the code that built it.
 
@@ -50,12 +59,15 @@ def save(
         model: called as `model(graph, features)`; in inference mode.
         directory: where to write; made if it is not there, refused if it is not empty.
         num_nodes, num_edges: of the graphs that it takes.
-        num_features: of a node.
+        num_features: of a node. With a decoder 0, if the model reads no features but an embedding
+            of its nodes; it must then take a graph with one node more, the padding.
         dtype: of the features.
         platforms: some of `"cpu"` and `"cuda"`.
         portable: take the JAX reference of every operation: the program then needs JAX alone, and
             is slower.
         multilabel, class_names: for those who read the outputs.
+        decoder: makes it a model of links: called as `decoder(outputs, senders, receivers)`, in
+            inference mode, such as `jaxgnn.nn.DotDecoder`. `load_links` reads what is written.
 
     Returns:
         What was written. Its `kernels` are those that the program calls on each platform; where
@@ -66,7 +78,7 @@ def save(
         OSError: it cannot be written.
     """
     directory = Path(directory)
-    _check(num_nodes, num_edges, num_features, dtype, platforms)
+    _check(num_nodes, num_edges, num_features, dtype, platforms, int(decoder is None))
     _check_vacant(directory)
     from flax import nnx  # `load` does without
 
@@ -107,10 +119,42 @@ def save(
         multilabel=multilabel,
         class_names=None if class_names is None else tuple(map(str, class_names)),
         arrays=names,
+        links=decoder is not None,
         sha256={},
     )
-    _write(directory, manifest, _serialized(made), weights)
+    files: dict[str, Any] = {PROGRAM: _serialized(made), WEIGHTS: weights}
+    if decoder is not None:
+        decoding, files[DECODER_WEIGHTS] = _exported_decoder(decoder, made, platforms)
+        files[DECODER] = _serialized(decoding)
+    _write(directory, manifest, files)
     return manifest
+
+
+def _exported_decoder(
+    decoder: nnx.Module, encoder: export.Exported, platforms: Sequence[str]
+) -> tuple[export.Exported, dict[str, jax.Array]]:
+    """The decoder as a program for any number of nodes and of pairs, and its weights.
+
+    It has no kernels of ours.
+    """
+    from flax import nnx
+
+    definition, state = nnx.split(decoder)
+    weights, rebuild = _flat_weights(state)
+
+    def program(weights: Any, nodes: Any, senders: Any, receivers: Any) -> Any:
+        model: Any = nnx.merge(definition, rebuild(weights))
+        return model(nodes, senders, receivers)
+
+    count, pairs = export.symbolic_shape("nodes, pairs")
+    outputs = encoder.out_avals[0]
+    nodes = jax.ShapeDtypeStruct((count, outputs.shape[-1]), outputs.dtype)
+    ends = jax.ShapeDtypeStruct((pairs,), jnp.int32)
+    with config.use(impl="jax"):
+        made = export.export(jax.jit(program), platforms=list(platforms))(
+            weights, nodes, ends, ends
+        )
+    return made, weights
 
 
 def custom_calls(made: export.Exported) -> set[str]:
@@ -123,12 +167,17 @@ def _targets(platform: str) -> set[str]:
 
 
 def _check(
-    num_nodes: int, num_edges: int, num_features: int, dtype: str, platforms: Sequence[str]
+    num_nodes: int,
+    num_edges: int,
+    num_features: int,
+    dtype: str,
+    platforms: Sequence[str],
+    fewest_features: int,
 ) -> None:
     for name, value, least in (
         ("num_nodes", num_nodes, 1),
         ("num_edges", num_edges, 0),
-        ("num_features", num_features, 1),
+        ("num_features", num_features, fewest_features),
     ):
         if not least <= value < 2**31:
             raise DataError(f"{name}: expected an integer from {least} to 2**31 - 1, got {value}")
@@ -187,13 +236,15 @@ def _serialized(made: export.Exported) -> bytes:
         raise DataError("export needs flatbuffers: pip install 'jaxgnn[export]'") from None
 
 
-def _write(directory: Path, manifest: Manifest, program: bytes, weights: Any) -> None:
+def _write(directory: Path, manifest: Manifest, files: dict[str, Any]) -> None:
     """The manifest comes last: a directory without one is no exported model."""
-    (directory / PROGRAM).write_bytes(program)
-    arrays: dict[str, Any] = {name: np.asarray(array) for name, array in weights.items()}
-    with (directory / WEIGHTS).open("wb") as file:
-        np.savez(file, **arrays)
-    for name in (PROGRAM, WEIGHTS):
+    for name, content in files.items():
+        if isinstance(content, bytes):
+            (directory / name).write_bytes(content)
+        else:
+            arrays: dict[str, Any] = {key: np.asarray(array) for key, array in content.items()}
+            with (directory / name).open("wb") as file:
+                np.savez(file, **arrays)
         with (directory / name).open("rb") as file:
             manifest.sha256[name] = hashlib.file_digest(file, "sha256").hexdigest()
     manifest.write(directory)

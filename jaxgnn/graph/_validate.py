@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from jaxgnn.graph._graph import Graph
 
 
-def problem(graph: Graph) -> str | None:
+def problem(graph: Graph, *, bounds_only: bool = False) -> str | None:
     """What a kernel would read out of bounds or leave out, in one line; `None` if nothing.
 
-    Time is linear in the number of edges.
+    `bounds_only` leaves out that the transpose has each edge once, which takes a sort of them.
     """
     edges, receivers, senders = graph.num_edges, graph.num_receivers, graph.num_senders
     checks = (
@@ -25,9 +25,11 @@ def problem(graph: Graph) -> str | None:
         _offsets(graph.transpose_row_offsets, "transpose_row_offsets", senders, edges),
         _indices(graph.senders, "senders", edges, senders),
         _indices(graph.transpose_receivers, "transpose_receivers", edges, receivers),
-        _permutation(graph.transpose_permutation, "transpose_permutation", edges),
-        _permutation(graph.row_schedule, "row_schedule", receivers),
-        _permutation(graph.transpose_row_schedule, "transpose_row_schedule", senders),
+        (_indices if bounds_only else _permutation)(
+            graph.transpose_permutation, "transpose_permutation", edges, edges
+        ),
+        _permutation(graph.row_schedule, "row_schedule", receivers, receivers),
+        _permutation(graph.transpose_row_schedule, "transpose_row_schedule", senders, senders),
         _indices(graph.self_loops, "self_loops", receivers, edges + 1),
     )
     found = next(filter(None, checks), None)
@@ -57,15 +59,14 @@ def _indices(values: Any, name: str, size: int, bound: int, least: int = 0) -> s
     values = np.asarray(values)
     if values.shape != (size,):
         return f"{name}: expected the shape ({size},), got {values.shape}"
-    wrong = (values < least) | (values >= bound)
-    if wrong.any():
-        place = int(wrong.argmax())
-        return f"{name}: expected {least} to {bound - 1}, got {name}[{place}] = {values[place]}"
-    return None
+    if not size or least <= int(values.min()) <= int(values.max()) < bound:
+        return None
+    place = int(((values < least) | (values >= bound)).argmax())
+    return f"{name}: expected {least} to {bound - 1}, got {name}[{place}] = {values[place]}"
 
 
-def _permutation(values: Any, name: str, size: int) -> str | None:
-    found = _indices(values, name, size, size)
+def _permutation(values: Any, name: str, size: int, bound: int) -> str | None:
+    found = _indices(values, name, size, bound)
     if found is None and values is not None and np.unique(np.asarray(values)).size != size:
         return f"{name}: expected each of 0 to {size - 1} once"
     return found
@@ -103,8 +104,8 @@ def _tiles(tiles: Tiles | None, name: str, rows: int, columns: int) -> str | Non
     if not inside.all() or tiles.masks.shape != (batches, 32):
         return f"{name}.parts: expected parts within the batches"
     return (
-        _permutation(tiles.rows, f"{name}.rows", rows)
-        or _permutation(slot, f"{name}.parts' slots", parts)
+        _permutation(tiles.rows, f"{name}.rows", rows, rows)
+        or _permutation(slot, f"{name}.parts' slots", parts, parts)
         or _indices(tiles.columns, f"{name}.columns", 16 * batches, columns)
         or _indices(tiles.rest_columns, f"{name}.rest_columns", rest, columns)
         or _offsets(slots, f"{name}.slot_offsets", windows, parts)

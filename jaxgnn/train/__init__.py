@@ -3,13 +3,15 @@
 from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
 from jaxgnn.train.comparison import ComparedRuns, Comparison, compare
 from jaxgnn.train.config import ConfigError, TrainConfig
-from jaxgnn.train.description import DatasetDescription
+from jaxgnn.train.description import DatasetDescription, LinkDescription
 from jaxgnn.train.evaluation import InferenceSample, evaluate, sampled_logits
 from jaxgnn.train.graph_loader import GraphLoader, GraphMinibatch, GraphSource
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.layerwise import layerwise_inference
+from jaxgnn.train.link_predictions import LinkPredictions, Pairs, predict_links, read_pairs
 from jaxgnn.train.links import LinkData
 from jaxgnn.train.loaded import LoadedRun, evaluate_scores, load_run
+from jaxgnn.train.loaded_links import LoadedLinkRun, load_link_run
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
 from jaxgnn.train.neighbor_loader import Batch, NeighborLoader
 from jaxgnn.train.predictions import Predictions, predict
@@ -39,8 +41,12 @@ __all__ = [
     "HostFeatures",
     "InferenceSample",
     "LinkData",
+    "LinkDescription",
+    "LinkPredictions",
+    "LoadedLinkRun",
     "LoadedRun",
     "NeighborLoader",
+    "Pairs",
     "Predictions",
     "Program",
     "Progress",
@@ -60,12 +66,15 @@ __all__ = [
     "evaluate",
     "evaluate_scores",
     "layerwise_inference",
+    "load_link_run",
     "load_run",
     "lower",
     "masked_accuracy",
     "masked_loss",
     "predict",
+    "predict_links",
     "preset",
+    "read_pairs",
     "restore_run",
     "run",
     "sampled_logits",

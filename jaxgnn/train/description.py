@@ -1,4 +1,5 @@
-"""`DatasetDescription`: what a run records of its data, so that its model is built without them."""
+"""`DatasetDescription`, `LinkDescription`: what a run records of its data, so that its model is
+built without them."""
 
 from __future__ import annotations
 
@@ -65,13 +66,7 @@ class DatasetDescription:
         Raises:
             ConfigError: `value` is something else.
         """
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        if not isinstance(value, dict) or value.keys() != fields.keys():
-            raise ConfigError(f"config.json: dataset: expected the keys {', '.join(fields)}")
-        kinds = {"str": str, "int": int, "bool": bool}
-        for name, kind in ((n, kinds.get(str(f.type))) for n, f in fields.items()):
-            if kind is not None and type(value[name]) is not kind:
-                raise _unexpected(name, kind.__name__, value[name])
+        _check_fields(cls, value)
         for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
             least = int(name in ("num_features", "num_classes"))
             if not least <= value[name] < (_LARGEST_WIDTH if least else 1 << 62):
@@ -90,6 +85,56 @@ class DatasetDescription:
     def class_labels(self) -> list[str]:
         """The name of each class; its number where it has none."""
         return list(self.class_names or map(str, range(self.num_classes)))
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkDescription:
+    """The data of a run of `--task link`.
+
+    Attributes:
+        name: the data's.
+        num_nodes, num_edges: of the graph, with the reverse edges that the run added.
+        num_features: features a node, which the encoder expects; `None` where it has an embedding
+            of these nodes.
+        normalized: whether the run scaled the rows of the features to sum 1.
+    """
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    num_features: int | None
+    normalized: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """For `config.json`."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> LinkDescription:
+        """The inverse.
+
+        Raises:
+            ConfigError: `value` is something else.
+        """
+        _check_fields(cls, value)
+        for name in ("num_nodes", "num_edges"):
+            if not 0 <= value[name] < 1 << 62:
+                raise _unexpected(name, "a count", value[name])
+        width = value["num_features"]
+        if width is not None and not (type(width) is int and 1 <= width < _LARGEST_WIDTH):
+            raise _unexpected("num_features", "a count or null", width)
+        return cls(**value)
+
+
+def _check_fields(cls: type, value: Any) -> None:
+    """That a value has a description's keys, and of the right types those of one type."""
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    if not isinstance(value, dict) or value.keys() != fields.keys():
+        raise ConfigError(f"config.json: dataset: expected the keys {', '.join(fields)}")
+    kinds = {"str": str, "int": int, "bool": bool}
+    for name, kind in ((n, kinds.get(str(f.type))) for n, f in fields.items()):
+        if kind is not None and type(value[name]) is not kind:
+            raise _unexpected(name, kind.__name__, value[name])
 
 
 def _unexpected(name: str, expected: str, value: Any) -> ConfigError:

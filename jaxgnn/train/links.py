@@ -20,6 +20,7 @@ from jaxgnn.graph import Graph, transform
 from jaxgnn.nn import DotDecoder, MLPDecoder
 from jaxgnn.ops import NegativeEdges, negative_edges
 from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.description import LinkDescription
 from jaxgnn.train.step import (
     EmbeddedModel,
     Program,
@@ -43,11 +44,20 @@ class LinkData(NamedTuple):
         name: short name.
         graph: a square graph.
         features: of the nodes, or `None`: they are learned then (`NodeEmbedding`).
+        node_names: the user's ids of the nodes, where they are not 0 to n - 1.
+        normalized: whether the rows of `features` were scaled to sum 1.
     """
 
     name: str
     graph: Graph
     features: Float[np.ndarray, "num_nodes num_features"] | None
+    node_names: tuple[str, ...] | None = None
+    normalized: bool = False
+
+    def arrays(self) -> list[Any]:
+        """What a run records a checksum of; the split follows from the settings."""
+        found = [self.graph.row_offsets, self.graph.senders]
+        return found if self.features is None else [*found, self.features]
 
 
 @functools.partial(
@@ -111,15 +121,36 @@ class LinkTask:
         )
 
 
+def model_features(
+    config: TrainConfig, data: LinkData
+) -> Float[np.ndarray, "num_nodes num_features"] | None:
+    """The features that the encoder reads; `None` where it has an embedding."""
+    return None if config.features == "embedding" else data.features
+
+
+def describe(config: TrainConfig, data: LinkData) -> LinkDescription:
+    """What a run records of its data."""
+    features = model_features(config, data)
+    return LinkDescription(
+        name=data.name,
+        num_nodes=data.graph.num_nodes,
+        num_edges=data.graph.num_edges,
+        num_features=None if features is None else features.shape[1],
+        normalized=data.normalized and features is not None,
+    )
+
+
 class LinkModel(WithEncoder):
     """An encoder of the nodes, over their features or an embedding, and a decoder of pairs."""
 
-    def __init__(self, config: TrainConfig, task: LinkTask, rngs: nnx.Rngs):
+    def __init__(
+        self, config: TrainConfig, num_nodes: int, num_features: int | None, rngs: nnx.Rngs
+    ):
         width = config.hidden
-        if task.features is None:
-            self.encoder = EmbeddedModel(config, task.graph.num_nodes, width, rngs)
+        if num_features is None:
+            self.encoder = EmbeddedModel(config, num_nodes, width, rngs)
         else:
-            self.encoder = build_model(config, task.features.shape[1], width, rngs)
+            self.encoder = build_model(config, num_features, width, rngs)
         self.decoder: DotDecoder | MLPDecoder = DotDecoder()
         if config.decoder == "mlp":
             types = {"dtype": jnp.dtype(config.dtype), "param_dtype": param_dtype(config)}
@@ -186,6 +217,7 @@ class LinkProblem:
     Attributes:
         name: of the data.
         task: what training sees, with the validation links to evaluate.
+        description: of the data.
     """
 
     def __init__(self, config: TrainConfig, data: LinkData, prepare: Callable[[Graph, str], Graph]):
@@ -210,7 +242,7 @@ class LinkProblem:
         if not train.labels.size:
             raise ConfigError(f"--task: link expected edges to learn from, {data.name} has none")
         known = prepare(val.graph, config.activation)
-        features = None if config.features == "embedding" else data.features
+        features = model_features(config, data)
         empty = jnp.zeros(0, jnp.int32)
         start = LinkTask(
             graph=known if train.graph is val.graph else prepare(train.graph, config.activation),
@@ -227,16 +259,15 @@ class LinkProblem:
             negatives=config.negatives,
         )
         self.task = start.scoring(val, known)
+        self.description = describe(config, data)
 
     def arrays(self) -> list[Any]:
-        """All that a run reads; the split follows from the settings."""
-        graph, features = self._data.graph, self._data.features
-        found = [graph.row_offsets, graph.senders]
-        return found if features is None else [*found, features]
+        """All that a run reads."""
+        return self._data.arrays()
 
     def record(self) -> dict[str, Any]:
-        """What `config.json` says of the data, for a model without them: nothing."""
-        return {}
+        """What `config.json` says of the data, for a model without them."""
+        return {"dataset": self.description.to_json()}
 
     def describe(self) -> str:
         """What is trained on, in a line."""
@@ -251,7 +282,10 @@ class LinkProblem:
 
     def build(self) -> tuple[Program, TrainState]:
         """The program, and the state it starts from."""
-        return build_links(self._config, self.task)
+        features = self.task.features
+        return build_links(
+            self._config, self.task.graph.num_nodes, None if features is None else features.shape[1]
+        )
 
     def results(
         self, program: Program, evaluate: Callable[..., Any], params: Any, rest: Any
@@ -284,12 +318,18 @@ def _scores(part: transform.LinkPart, logits: Any) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def build_links(config: TrainConfig, task: LinkTask) -> tuple[Program, TrainState]:
+def build_links(
+    config: TrainConfig, num_nodes: int, num_features: int | None
+) -> tuple[Program, TrainState]:
     """The program of a configuration, and the state it starts from.
+
+    Without `num_features` the nodes get an embedding; else `num_nodes` does not matter.
 
     Raises:
         ConfigError: an unknown model, or an option that the model does not have.
     """
-    program, state = program_of(config, lambda rngs: LinkModel(config, task, rngs))
+    program, state = program_of(
+        config, lambda rngs: LinkModel(config, num_nodes, num_features, rngs)
+    )
     seed = jnp.uint32(config.seed ^ _STREAM)
     return LinkProgram(*program), dataclasses.replace(state, seed=seed)

@@ -24,7 +24,7 @@ from jaxgnn.train.description import DatasetDescription
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.records import check_data, fingerprint, read_config
 from jaxgnn.train.recovery import Recovery
-from jaxgnn.train.restored import newest_checkpoint, node_run_config
+from jaxgnn.train.restored import newest_checkpoint, run_config
 from jaxgnn.train.runner import (
     choose_split,
     load_dataset,
@@ -32,7 +32,7 @@ from jaxgnn.train.runner import (
     prepared,
     score_or_none,
 )
-from jaxgnn.train.step import build
+from jaxgnn.train.step import build, padding_embedding
 from jaxgnn.train.task import Task, mean_loss
 
 
@@ -76,6 +76,11 @@ class LoadedRun:
         """
         if not graph.is_square:
             raise DataError(f"graph: expected one set of nodes, got {graph}")
+        if self.has_embedding and graph.num_nodes != self.dataset.num_nodes:
+            raise DataError(
+                f"graph: expected the {self.dataset.num_nodes} nodes of {self.dataset.name}, whose "
+                f"embedding was learned, got {graph.num_nodes}"
+            )
         shape, expected = np.shape(features), (graph.num_nodes, self.dataset.num_features)
         if len(shape) != 2 or shape[0] != expected[0]:
             raise DataError(f"features: expected the shape {list(expected)}, got {list(shape)}")
@@ -98,6 +103,18 @@ class LoadedRun:
             DataError: as `logits`.
         """
         return np.asarray(jax.device_get(_probabilities(self, self.logits(graph, features))))
+
+    @property
+    def has_embedding(self) -> bool:
+        """Whether the model has a learned row for each node, and does not read features."""
+        return self.config.features == "embedding"
+
+    def exportable(self) -> nnx.Module:
+        """The model as `jaxgnn.export.save` takes it.
+
+        One over an embedding takes there a graph with further nodes, as padding, whose rows are 0.
+        """
+        return padding_embedding(self.model)
 
     def load_data(self, path: str | os.PathLike[str]) -> NodeDataset | PlainGraph:
         """The data at a path or of a name, their features prepared as the run's were.
@@ -162,7 +179,7 @@ def load_run(
         CheckpointError: no checkpoint that can be restored.
     """
     directory = Path(directory)
-    config = node_run_config(directory, name)
+    config = run_config(directory, name)
     record = read_config(directory, name)
     if "dataset" in record:
         description = DatasetDescription.from_json(record["dataset"])
@@ -178,15 +195,17 @@ def load_run(
 
 
 def _smallest_task(description: DatasetDescription, config: TrainConfig) -> Task:
-    """A graph of one node: parameters have the shapes that the widths alone decide."""
+    """A graph of one node, or of those that have an embedding: parameters have the shapes that this
+    and the widths decide."""
+    nodes = description.num_nodes if config.features == "embedding" else 1
     classes = description.num_classes
-    labels = jnp.zeros((1, classes)) if description.multilabel else jnp.zeros(1, jnp.int32)
+    labels = jnp.zeros((nodes, classes)) if description.multilabel else jnp.zeros(nodes, jnp.int32)
     return Task(
-        graph=Graph.from_edges(np.zeros(1, int), np.zeros(1, int), num_nodes=1),
+        graph=Graph.from_edges(np.zeros(1, int), np.zeros(1, int), num_nodes=nodes),
         features=jnp.zeros((1, description.num_features), config.dtype),
         labels=labels,
-        train=jnp.ones(1, bool),
-        val=jnp.zeros(1, bool),
+        train=jnp.ones(nodes, bool),
+        val=jnp.zeros(nodes, bool),
         num_classes=classes,
         metric=description.metric,
     )

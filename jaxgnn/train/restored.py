@@ -11,7 +11,7 @@ from typing import Any
 from jaxgnn._core.text import printable
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
-from jaxgnn.train.config import ConfigError, TrainConfig, from_settings
+from jaxgnn.train.config import ConfigError, TaskName, TrainConfig, from_settings
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.records import check_data, check_path, fingerprint, read_config
 from jaxgnn.train.recovery import Recovery
@@ -73,7 +73,7 @@ def restore_run(
         CheckpointError: no checkpoint, or none that can be restored.
     """
     directory = Path(directory)
-    config = node_run_config(directory, name)
+    config = run_config(directory, name)
     if dataset is None:
         dataset = load_dataset(config)
     split = choose_split(dataset, config.split)
@@ -87,16 +87,16 @@ def restore_run(
     return RestoredRun(directory, config, dataset, split, task, program, best, progress)
 
 
-def node_run_config(directory: Path, name: str) -> TrainConfig:
-    """The settings of a run of nodes that has checkpoints: their folder is not made.
+def run_config(directory: Path, name: str, task: TaskName = "node") -> TrainConfig:
+    """The settings of a run of that task that has checkpoints: their folder is not made.
 
     Raises:
         ConfigError: no run directory, a run of another task, a float64 run without
             `jax_enable_x64`, or no checkpoints.
     """
     config = check_wide(saved_config(directory, name))
-    if config.task != "node":
-        raise ConfigError(f"{name}: expected a run of --task node, got --task {config.task}")
+    if config.task != task:
+        raise ConfigError(f"{name}: expected a run of --task {task}, got --task {config.task}")
     check_path(directory, name)
     if not (directory / "checkpoints").is_dir():
         raise _no_checkpoint(directory, name)

@@ -15,7 +15,15 @@ from rich.console import Console
 
 from jaxgnn._core import ffi
 from jaxgnn._core.text import printable
-from jaxgnn.data import GraphSet, NodeDataset, Split, load, load_nodes, normalize_features
+from jaxgnn.data import (
+    GraphSet,
+    NodeDataset,
+    PlainGraph,
+    Split,
+    load,
+    load_nodes,
+    normalize_features,
+)
 from jaxgnn.graph import Graph, transform
 from jaxgnn.train import machine
 from jaxgnn.train.checkpoint import Checkpoints
@@ -170,19 +178,28 @@ def load_link_data(config: TrainConfig) -> LinkData:
     loaded = load(config.dataset)
     if isinstance(loaded, GraphSet):
         raise ConfigError(f"--task: link expected one graph, got {printable(loaded)}")
-    if isinstance(loaded, NodeDataset):
-        return _as_link_data(config, _with_features(config, loaded))
+    nodes = isinstance(loaded, NodeDataset)
+    by_custom = normalizes_features(config, loaded) if nodes else config.features == "normalized"
+    return link_data_of(config, loaded, normalized=by_custom and loaded.features is not None)
+
+
+def link_data_of(
+    config: TrainConfig, loaded: NodeDataset | PlainGraph, *, normalized: bool
+) -> LinkData:
+    """What was loaded as a run's settings have it: both directions, features scaled or not."""
     features = loaded.features
-    if features is not None and config.features == "normalized":
+    if normalized and features is not None:
         features = normalize_features(features)
-    return _as_link_data(config, LinkData(loaded.name, loaded.graph, features))
+    data = LinkData(loaded.name, loaded.graph, features, loaded.node_names, normalized)
+    return _as_link_data(config, data)
 
 
 def _as_link_data(config: TrainConfig, data: NodeDataset | LinkData) -> LinkData:
-    graph = data.graph
-    if not config.directed and not graph.symmetric:
-        graph, _ = transform.to_undirected(graph)
-    return LinkData(data.name, graph, data.features)
+    if isinstance(data, NodeDataset):
+        data = LinkData(data.name, data.graph, data.features, data.node_names)
+    if not config.directed and not data.graph.symmetric:
+        data = data._replace(graph=transform.to_undirected(data.graph)[0])
+    return data
 
 
 def _run(

@@ -286,6 +286,23 @@ class EmbeddedModel(WithEncoder):
         return self.encoder(graph, self.embedding(), weights, **call)
 
 
+class _Padded(nnx.Module):
+    """A model over an embedding, on graphs that have further nodes, whose rows are 0."""
+
+    def __init__(self, model: EmbeddedModel):
+        self.model = model
+
+    def __call__(self, graph: Any, x: Any) -> Array:
+        rows = self.model.embedding()
+        missing = graph.num_receivers - rows.shape[0]
+        return self.model.encoder(graph, jnp.pad(rows, ((0, missing), (0, 0))))
+
+
+def padding_embedding(model: nnx.Module) -> nnx.Module:
+    """The model, or of one over an embedding that which also takes graphs with padding nodes."""
+    return _Padded(model) if isinstance(model, EmbeddedModel) else model
+
+
 def param_dtype(config: TrainConfig) -> Any:
     """The dtype of a configuration's parameters."""
     return jnp.dtype(jnp.float64 if config.dtype == "float64" else jnp.float32)

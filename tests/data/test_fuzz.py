@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from jaxgnn import data
 from tests.fuzz.__main__ import MAX_BYTES, Options, complaint, run
 from tests.fuzz.cases import make_case
 from tests.fuzz.formats import READERS
@@ -29,6 +30,11 @@ def test_mutated_files(tmp_path, request, reader):
     counts, _, failures = run(reader, options)
     assert not failures and counts.total() == FILES
     assert counts["read"] and counts["refused"] > FILES // 4, counts
+
+
+def test_every_reader_is_there():
+    readers = {name.removeprefix("read_") for name in data.__all__ if name.startswith("read_")}
+    assert readers - {"off", "obj"} <= READERS.keys() and "meshes" in READERS
 
 
 def test_a_case_is_a_function_of_its_number():

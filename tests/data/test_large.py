@@ -14,6 +14,7 @@ from tests.support.large_sets import (
     write_csv,
     write_graphsaint,
     write_ogb,
+    write_ogb_arrays,
     write_ogb_graphs,
     write_ppi,
     write_reddit,
@@ -89,6 +90,57 @@ def test_ogb_s_proteins_get_the_sums_of_their_edges_features(tmp_path):
         expected[a] += value
         expected[b] += value
     np.testing.assert_allclose(dataset.features, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"features": 0, "tasks": 4}])
+def test_ogb_s_arrays(tmp_path, options):
+    """As the same set in text; `data.npz` has all edges, unknown labels are NaN."""
+    text = data.load(write_ogb(tmp_path / "a" / "set", **options), undirected=False)
+    both = data.load(tmp_path / "a" / "set")
+    folder = write_ogb_arrays(tmp_path / "b" / "set", **options)
+    for expected, given in ((text, {}), (both, {"undirected": True})):
+        got = data.load(folder, **given)
+        assert (got.name, got.metric, got.num_classes) == ("set", expected.metric, text.num_classes)
+        np.testing.assert_array_equal(edges_of(got), edges_of(expected))
+        np.testing.assert_array_equal(got.features, expected.features)
+        np.testing.assert_array_equal(got.labels, expected.labels)
+        for part in ("train", "val", "test"):
+            mask = getattr(got.split(), part)
+            np.testing.assert_array_equal(mask, getattr(expected.split(), part))
+    if options:
+        return
+    path = folder / "raw" / "node-label.npz"
+    labels = text.labels[:, None].astype(np.float32)
+    labels[3] = np.nan
+    np.savez(path, node_label=labels)
+    with pytest.raises(DataError, match="split: expected labels of its nodes, got some"):
+        data.load(folder)
+    for part in ("train", "valid", "test"):
+        write_csv(folder / "split" / "some_rule" / f"{part}.csv.gz", {"train": [5]}.get(part, []))
+    got = data.load(folder)
+    assert got.labels[3] == 0 and got.split().sizes == (1, 0, 0)
+    arrays = dict(np.load(folder / "raw" / "data.npz"))
+    for changes, message in (
+        (
+            {"edge_index": arrays["edge_index"].T},
+            r"edge_index: expected \[2, 120\], got \[120, 2\]",
+        ),
+        ({"edge_index": arrays["edge_index"] + 39}, "edge_index: expected 0 to 39, got 39 to "),
+        ({"edge_index": arrays["edge_index"] / 2}, "edge_index: expected integers with 2 axes"),
+        ({"num_nodes_list": np.array([40, 1])}, "num_nodes_list: expected 1 entries, got 2"),
+        ({"num_nodes_list": np.array([1 << 40])}, "expected a number from 0 to 2.*, got 10995"),
+        ({"num_nodes_list": np.array([41])}, "node-label.npz: node_label: expected .* 41 rows"),
+        ({"node_feat": np.zeros((39, 2))}, "node_feat: expected numbers with 40 rows and 2 axes"),
+        ({"node_feat": np.full((40, 1), np.nan)}, "data.npz: node_feat: expected finite"),
+        ({"node_feat": None}, "data.npz: expected features of the nodes or, .* got neither"),
+    ):
+        resave(folder / "raw" / "data.npz", **(arrays | changes))
+        with pytest.raises(DataError, match=message):
+            data.load(folder)
+    resave(folder / "raw" / "data.npz", **arrays)
+    (folder / "split" / "some_rule" / "split_dict.pt").touch()
+    with pytest.raises(DataError, match="PyTorch's pickles are not read"):
+        data.load(folder)
 
 
 def test_micro_f1():
@@ -328,7 +380,13 @@ def test_ogb_s_graphs(tmp_path, tasks):
     )
     test = np.loadtxt(folder / "split" / "scaffold" / "test.csv.gz", int)
     assert set(np.flatnonzero(graphs.splits["published"].test)) == set(test)
-    assert data.load(folder, undirected=False).num_edges == counts.sum()
+    once = data.load(folder, undirected=False)
+    assert once.num_edges == counts.sum()
+    arrays = data.load(write_ogb_arrays(tmp_path / "b", write_ogb_graphs, tasks=tasks))
+    for name in ("node_offsets", "edge_offsets", "senders", "receivers", "features", "labels"):
+        np.testing.assert_array_equal(getattr(arrays, name), getattr(once, name))
+    np.testing.assert_array_equal(arrays.edge_features, once.edge_features)
+    assert arrays.num_classes == once.num_classes
     (raw / "num-edge-list.csv.gz").write_bytes((raw / "num-node-list.csv.gz").read_bytes())
     with pytest.raises(DataError, match=r"edge.csv.gz: expected 32 rows, got 62"):
         data.load(folder)

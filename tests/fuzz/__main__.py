@@ -36,7 +36,7 @@ class Options:
     """The number of the first file; with `--files 1`, one case again."""
     workers: int = os.cpu_count() or 1
     """Number of processes."""
-    seconds: float = 20.0
+    seconds: float = 10.0
     """The longest that a file may take."""
     failures: Path = Path("fuzz-failures")
     """Where the files of failures are saved."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
+import hashlib
 import io
+import json
+import math
 import pickle
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +20,13 @@ import numpy as np
 import scipy.io
 import scipy.sparse
 
-from jaxgnn import data
+from jaxgnn import data, distributed
+from jaxgnn.data import cache_file
+from jaxgnn.graph import Graph, tiles
 from tests.support.large_sets import (
     write_graphsaint,
     write_ogb,
+    write_ogb_arrays,
     write_ogb_graphs,
     write_ppi,
     write_reddit,
@@ -230,6 +238,90 @@ def _tcgnn(rng: np.random.Generator) -> Files:
     return {"plain.npz": _npz(arrays, np.savez), "packed.npz": _npz(arrays, np.savez_compressed)}
 
 
+def _cache(rng: np.random.Generator) -> Files:
+    """An entry of the cache, and the parts of another."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, stream = Path(temporary), io.BytesIO()
+        for name, content in _tables(rng).items():
+            (folder / name).write_bytes(content)
+        cache_file.write(stream, cache_file.encode(data.load(folder)), {})
+    content = stream.getvalue()
+    end = cache_file._HEAD.unpack_from(content)[3]
+    start = cache_file._HEAD.size
+    return {"a.graph": content, "arrays": content[start:end], "manifest": content[end:]}
+
+
+def _forged(arrays: bytes, text: bytes) -> bytes:
+    """An entry of these parts, with checksums that fit as far as the manifest can be read."""
+    content = bytes(cache_file._HEAD.size) + arrays
+    with contextlib.suppress(Exception):
+        manifest = json.loads(text)
+        for dtype, shape, place, checksums in manifest["arrays"]:
+            size = np.dtype(dtype).itemsize * math.prod(shape)
+            checksums[:] = [zlib.crc32(content[place : place + size])] if size else []
+        text = json.dumps(manifest).encode()
+    head = (b"JAXGNNGC", cache_file.VERSION, zlib.crc32(text), len(content), len(text))
+    return cache_file._HEAD.pack(*head) + arrays + text
+
+
+def _read_cache(folder: Path, file: str) -> Any:
+    path = folder / "a.graph"
+    if file != path.name:
+        parts = ((folder / name).read_bytes() for name in ("arrays", "manifest"))
+        path.write_bytes(_forged(*parts))
+    return cache_file.read(path, MAX_BYTES)[0]
+
+
+def _tiles_graph() -> Graph:
+    ends = np.random.default_rng(0).integers(0, 200, (2, 3000))
+    return Graph.from_edges(*ends, num_nodes=200)
+
+
+def _tiles(rng: np.random.Generator) -> Files:
+    with tempfile.TemporaryDirectory() as temporary:
+        tiles.save(_tiles_graph().with_tiles(order="rcm"), path := Path(temporary) / "a")
+        return {"a.tiles": path.read_bytes()}
+
+
+def _read_tiles(folder: Path, file: str) -> Any:
+    """With a checksum that fits, where the file still begins as it should."""
+    path = folder / file
+    content = path.read_bytes()
+    if content.startswith(b"JAXGNNTI") and len(content) > 200:
+        path.write_bytes(content[:-32] + hashlib.sha256(content[:-32]).digest())
+    graph = tiles.load(_tiles_graph(), path)
+    return data.PlainGraph("tiles", graph.validate())
+
+
+def _partition(rng: np.random.Generator) -> Files:
+    graph = Graph.from_edges(*_edges(rng).T, num_nodes=_NODES)
+
+    def write(folder: Path) -> Path:
+        features = rng.standard_normal((_NODES, 2), np.float32)
+        distributed.partition(graph, 3).save(folder, graph, {"x": features})
+        return folder
+
+    return _folder(write, rng)
+
+
+def _read_partition(folder: Path, file: str) -> Any:
+    """With checksums that fit the files, as far as the manifest can be read."""
+    with contextlib.suppress(Exception):
+        path = folder / "manifest.json"
+        manifest = json.loads(path.read_text())
+        for name, entry in manifest["files"].items():
+            content = (folder / name).read_bytes()
+            entry.update(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+        path.write_text(json.dumps(manifest))
+    whole = distributed.Partition.load(folder)
+    ends = np.zeros(whole.owner.size + 1, np.int64)
+    for part in range(whole.parts):
+        found = distributed.Partition.load_part(folder, part)
+        ends[found.nodes + 1] = np.diff(found.row_offsets)
+    offsets = np.cumsum(ends)
+    return data.CSR(offsets, np.zeros(offsets[-1], np.int32))
+
+
 def _of_folder(reader: Callable[..., Any]) -> Callable[[Path, str], Any]:
     return lambda folder, file: reader(folder, max_bytes=MAX_BYTES)
 
@@ -275,6 +367,14 @@ READERS: dict[str, tuple[Callable[..., Files], Callable[[Path, str], Any]]] = {
     "graphml": (_graphml, _of_file(functools.partial(data.read_graphml, weight="weight"))),
     "tudataset": (_tudataset, _of_folder(data.read_tudataset)),
     "tables": (_tables, _of_folder(data.read_tables)),
+    "ogb_arrays": (functools.partial(_folder, write_ogb_arrays), _of_folder(data.read_ogb)),
+    "ogb_graph_arrays": (
+        functools.partial(_folder, functools.partial(write_ogb_arrays, write=write_ogb_graphs)),
+        _of_folder(data.read_ogb_graphs),
+    ),
+    "tiles": (_tiles, _read_tiles),
+    "partition": (_partition, _read_partition),
+    "cache": (_cache, _read_cache),
     "ogb": (functools.partial(_folder, write_ogb), _of_folder(data.read_ogb)),
     "ogb_edges": (
         functools.partial(_folder, functools.partial(write_ogb, features=0, tasks=3)),

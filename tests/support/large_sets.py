@@ -124,3 +124,25 @@ def write_ogb(folder, *, nodes=40, features=5, classes=3, tasks=1, seed=0):
     for name, ids in zip(("train", "valid", "test"), parts(rng, nodes), strict=True):
         write_csv(folder / "split" / "some_rule" / f"{name}.csv.gz", ids)
     return folder
+
+
+def write_ogb_arrays(folder, write=write_ogb, **options):
+    """The set that `write` writes as text, in the layout of `data.npz`."""
+    raw = write(folder, **options) / "raw"
+    parts = {path.name.removesuffix(".csv.gz"): path for path in sorted(raw.iterdir())}
+    tables = {name: np.loadtxt(path, delimiter=",", ndmin=2) for name, path in parts.items()}
+    arrays = {
+        "edge_index": tables.pop("edge").T.astype(np.int64),
+        "num_nodes_list": tables.pop("num-node-list")[:, 0].astype(np.int64),
+        "num_edges_list": tables.pop("num-edge-list")[:, 0].astype(np.int64),
+    }
+    for name, values in tables.items():
+        key = name.replace("-", "_")
+        if name.endswith("label"):
+            np.savez_compressed(raw / f"{name}.npz", **{key: values.astype(np.float32)})
+        else:
+            arrays[key] = values.astype(np.float32)
+    np.savez_compressed(raw / "data.npz", **arrays, node_year=np.zeros(1))
+    for path in parts.values():
+        path.unlink()
+    return folder

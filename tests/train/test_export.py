@@ -14,7 +14,16 @@ from flax import nnx
 from jaxgnn import Graph, export
 from jaxgnn._core.platform import of_device
 from jaxgnn.data import DataError
-from jaxgnn.train import TrainConfig, build_model, load_run, run
+from jaxgnn.train import (
+    LinkDescription,
+    LoadedLinkRun,
+    Progress,
+    TrainConfig,
+    build_model,
+    load_run,
+    run,
+)
+from jaxgnn.train.links import build_links
 from jaxgnn_cli import main
 from tests.support.processes import run_python
 from tests.support.small_sets import small
@@ -130,7 +139,7 @@ def test_damaged_and_hostile_directories(written, tmp_path):
     assert "no exported model" in message(tmp_path / "nowhere")
     assert "no exported model" in message("x" * 5000)
     for changes, expected in (
-        ({"format": 2}, "expected format 1, got 2: export the run again"),
+        ({"format": 1}, "expected format 2, got 1: export the run again"),
         ({"jaxgnn": "0.0.1"}, "exported by jaxgnn '0.0.1', whose kernels are not those of"),
         (
             {"platforms": [OTHER], "kernels": {OTHER: []}},
@@ -184,6 +193,68 @@ def test_damaged_and_hostile_directories(written, tmp_path):
     np.savez(tmp_path / "pickled.npz", a=np.array([{}], object))
     blob = (tmp_path / "pickled.npz").read_bytes()
     assert "pickled" in message(replaced(written, next(copies), "variables.npz", blob))
+
+
+@pytest.mark.parametrize("portable", [False, True])
+def test_exported_links_are_the_models(tmp_path, portable):
+    """Features and a perceptron; smaller graphs, any number of pairs, and JAX alone."""
+    config = TrainConfig(task="link", hidden=8, model="gat", heads=2, decoder="mlp")
+    program, state = build_links(config, 1, FEATURES)
+    model = nnx.merge(program.inference, state.params, state.rest)
+    description = LinkDescription("a", NODES, EDGES, FEATURES, False)
+    run = LoadedLinkRun(Path(), config, description, model, Progress())
+    directory = tmp_path / "model"
+    written = export.save(
+        run.exportable(), directory, decoder=model.decoder, portable=portable, **COUNTS
+    )
+    assert written.links and written.num_classes == 8
+    loaded = export.load_links(directory)
+    rng = np.random.default_rng(0)
+    for graph, count in ((a_graph(), 7), (a_graph(30, 1200), 1), (a_graph(30, 1200), 0)):
+        x = rng.normal(size=(graph.num_nodes, FEATURES)).astype(np.float32)
+        pairs = rng.integers(0, graph.num_nodes, (2, count))
+        nodes = run.encode(graph, x)
+        np.testing.assert_allclose(loaded.encode(graph, x), nodes, atol=1e-5)
+        expected = run.logits(nodes, *pairs)
+        np.testing.assert_allclose(loaded(graph, x, *pairs), expected, atol=1e-5)
+        np.testing.assert_allclose(expected, run.logits(nodes, *pairs[::-1]), atol=1e-6)
+    decoder = jax.export.deserialize(bytearray((directory / "decoder.bin").read_bytes()))
+    weights = dict(np.load(directory / "decoder.npz"))
+    ends = np.array([[3, 4], [5, 6]], np.int32)
+    np.testing.assert_allclose(
+        decoder.call(weights, nodes, *ends), run.logits(nodes, *ends), atol=1e-5
+    )
+    for call, message in (
+        (lambda: loaded.encode(graph), "x: expected 5 features a node, got None"),
+        (lambda: run.encode(graph, None), "features: expected node features, got a graph without"),
+        (lambda: loaded.score(nodes, [0], [30]), "receivers: expected 0 to 29, got 30 to 30"),
+        (lambda: run.logits(nodes, [-1], [0]), "senders: expected 0 to 29, got -1 to -1"),
+        (lambda: loaded.score(nodes, [0, 1], [0]), "expected one length, got 2 and 1"),
+        (lambda: loaded.score(nodes, [0.5], [0]), "senders: expected integers with 1 axis"),
+        (lambda: export.load(directory), "model: a model of links, for jaxgnn.export.load_links"),
+    ):
+        with pytest.raises(DataError, match=message):
+            call()
+    if portable:
+        return
+    # Another decoder, with checksums that fit.
+    sizes = jax.export.symbolic_shape("n, p")
+    ids = jax.ShapeDtypeStruct(sizes[1:], jnp.int32)
+    rows = jax.ShapeDtypeStruct((sizes[0], 8), jnp.float32)
+    shapes = {name: jax.ShapeDtypeStruct(w.shape, w.dtype) for name, w in weights.items()}
+    narrow = jax.ShapeDtypeStruct((sizes[0], 7), jnp.float32)
+    other = {
+        "the decoder's arguments are not its weights": (lambda x, i, j: x[i, 0], rows, ids, ids),
+        "does not score pairs": (lambda w, x, i, j: x[i], shapes, rows, ids, ids),
+        "score pairs of any number": (lambda w, x, i, j: x[i, 0], shapes, narrow, ids, ids),
+    }
+    for number, (message, arguments) in enumerate(other.items()):
+        copy = replaced(directory, tmp_path / str(number), "decoder.bin", other_program(*arguments))
+        with pytest.raises(DataError, match=message):
+            export.load_links(copy)
+    copy = edited(directory, tmp_path / "node", links=False)
+    with pytest.raises(DataError, match=r"sha256: expected those of program.bin and variables"):
+        export.load(copy)
 
 
 CHILD = """

@@ -1,5 +1,6 @@
 """`--task link`: on a bare graph, on features, from the command line."""
 
+import csv
 import dataclasses
 import json
 
@@ -8,15 +9,21 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from jaxgnn import Graph
+from jaxgnn import Graph, metrics, transform
+from jaxgnn._core.platform import of_device
+from jaxgnn.data import DataError
+from jaxgnn.export import load_links
 from jaxgnn.train import (
     Best,
     Compiled,
     ConfigError,
     LinkData,
+    LinkDescription,
     Progress,
     Recovery,
     TrainConfig,
+    load_link_run,
+    read_pairs,
     train,
 )
 from jaxgnn.train.config import from_settings
@@ -127,10 +134,10 @@ def test_nodes_are_classified_by_a_learned_embedding():
         dataclasses.replace(config, num_neighbors="5,5").check()
 
 
-def test_the_command_trains_on_an_edge_list(tmp_path, monkeypatch, capsys):
+def test_the_command_trains_predicts_and_exports(tmp_path, monkeypatch, capsys):
     graph = ring()
-    lines = [f"{j} {i}\n" for j, i in zip(graph.senders, graph.receivers, strict=True) if j < i]
-    (tmp_path / "ring.txt").write_text("".join(lines))
+    pairs = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)
+    (tmp_path / "ring.txt").write_text("".join(f"n{j}\tn{i}\n" for j, i in pairs if j < i))
     monkeypatch.chdir(tmp_path)
     arguments = ["train", "ring.txt", "--task", "link", "--epochs", "2", "--hidden", "8"]
     assert main([*arguments, "--run-directory", "run"]) == 0
@@ -145,9 +152,90 @@ def test_the_command_trains_on_an_edge_list(tmp_path, monkeypatch, capsys):
     }
     assert main(["evaluate", "run"]) == 2
     assert "expected a run of --task node, got --task link" in capsys.readouterr().err
-    settings = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    settings = config["settings"]
     older = {key: value for key, value in settings.items() if key != "directed"}
     assert from_settings(older).task == "link"
+
+    # The model is the run's: its test links have the run's score.
+    loaded = load_link_run("run")
+    data = loaded.own_data()
+    assert loaded.dataset == LinkDescription("ring", 60, data.graph.num_edges, None, False)
+    test = transform.link_split(data.graph, 0.05, 0.1, seed=0).test
+    logits = loaded.logits(loaded.encode(test.graph, None), test.senders, test.receivers)
+    score = metrics.roc_auc(test.labels, np.asarray(logits))
+    assert score == pytest.approx(summary["test_score"])
+
+    # Predictions by the user's ids, with messages over all edges.
+    names = list(data.node_names)
+    (tmp_path / "pairs.csv").write_text("source,target,more\nn3,n5,1\nn9,n9,2\nn5,n3,3\n")
+    ends = [[names.index(name) for name in side] for side in (("n3", "n9", "n5"),) * 2]
+    ends[1] = [names.index(name) for name in ("n5", "n9", "n3")]
+    nodes = np.asarray(loaded.model.encoder(data.graph, None))
+    expected = (nodes[ends[0]] * nodes[ends[1]]).sum(axis=1)
+    predicting = ["predict", "run", "--pairs", "pairs.csv", "--output"]
+    assert main([*predicting, "p.csv"]) == 0
+    assert "wrote p.csv: 3 pairs" in capsys.readouterr().out
+    with (tmp_path / "p.csv").open() as file:
+        head, *rows = csv.reader(file)
+    assert head == ["source", "target", "score", "probability"]
+    assert [row[:2] for row in rows] == [["n3", "n5"], ["n9", "n9"], ["n5", "n3"]]
+    found = np.array([row[2:] for row in rows], float).T
+    np.testing.assert_allclose(found, [expected, 1 / (1 + np.exp(-expected))], rtol=1e-4, atol=1e-6)
+    (tmp_path / "more.txt").write_text((tmp_path / "ring.txt").read_text() + "n0\tn30\n")
+    assert main(["predict", "run", "more.txt", *predicting[2:], "p.npz"]) == 0
+    arrays = np.load("p.npz")
+    assert arrays["source"].tolist() == ["n3", "n9", "n5"] and arrays["score"].dtype == np.float32
+    assert (np.abs(arrays["score"] - expected) > 0).any()
+
+    # Exported: the embedding's nodes, and any number of edges up to the run's.
+    assert main(["export", "run", "--output", "model", "--platforms", of_device()]) == 0
+    assert "links, graphs of 61 nodes and" in capsys.readouterr().out
+    exported = load_links("model")
+    np.testing.assert_allclose(exported(data.graph, None, *ends), expected, atol=1e-5)
+    without = Graph.from_edges([0], [1], num_nodes=60)
+    encoded = exported.encode(without)
+    np.testing.assert_allclose(encoded, loaded.encode(without, None), atol=1e-5)
+    with pytest.raises(DataError, match="graph: expected the 60 nodes whose embedding was learned"):
+        exported.encode(Graph.from_edges([0], [1]))
+
+    (tmp_path / "small.txt").write_text("n1\tn2\n")
+    (tmp_path / "wrong.csv").write_text("source,target\nn3,n60\n")
+    sizes = ["--nodes", "9", "--edges", "9"]
+    for arguments, message in (
+        (["predict", "run", "--output", "q.csv"], "--pairs: expected a table of pairs with a run"),
+        (
+            ["predict", "run", "small.txt", *predicting[2:], "q.csv"],
+            "expected the 60 nodes of ring",
+        ),
+        (
+            ["predict", "run", "--pairs", "wrong.csv", "--output", "q.csv"],
+            "wrong.csv: line 2, column 'target': expected an id of a node, got 'n60'",
+        ),
+        (["export", "run", "--output", "o", *sizes], "--nodes: expected the 60 nodes whose embed"),
+    ):
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
+    for changed in ({"num_features": "3"}, {"num_nodes": -1}, {"x": 1}):
+        dataset = config["dataset"] | changed
+        (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"dataset": dataset}))
+        with pytest.raises(ConfigError, match=r"config.json: dataset: "):
+            load_link_run("run")
+    del config["dataset"]  # as of versions that did not record it
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    assert load_link_run("run").dataset == loaded.dataset
+
+
+def test_ids_without_names(tmp_path):
+    data = LinkData("ring", ring(), None)
+    path = tmp_path / "pairs.csv"
+    path.write_text("target,source\n59,0\n1,10\n")
+    senders, receivers = read_pairs(path, data)
+    assert senders.tolist() == [0, 10] and receivers.tolist() == [59, 1]
+    for wrong in ("60", "-1", "01", "1.0", "", "99999999999", "\u0661"):
+        path.write_text(f"source,target\n{wrong},0\n", "utf-8")
+        with pytest.raises(DataError, match="line 2, column 'source': expected an id of a node"):
+            read_pairs(path, data)
 
 
 @pytest.mark.parametrize(

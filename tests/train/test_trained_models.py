@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxgnn._core.platform import of_device
 from jaxgnn.data import load
+from jaxgnn.export import load as load_exported
 from jaxgnn.train import TrainConfig, compare, load_run, predict, restore_run, run
 from jaxgnn_cli import main
 from tests.support.small_sets import small
@@ -126,6 +128,23 @@ def test_names_and_several_labels(trained, tmp_path):
         assert row["classes"] == "|".join(names)
 
 
+def test_an_embedding_is_of_its_nodes(trained, tmp_path, capsys):
+    pytest.importorskip("flatbuffers")
+    path = str(tmp_path / "run")
+    settings = {"features": "embedding", "hidden": 8, "epochs": 1, "run_directory": path}
+    run(TrainConfig(dataset=str(trained.parent / "small.npz"), **settings))
+    restored, loaded = restore_run(path), load_run(path)
+    expected = restored.program.logits(restored.best.params, restored.best.rest, restored.task)
+    data = loaded.own_data()
+    np.testing.assert_allclose(loaded.logits(data.graph, data.features), expected, atol=1e-6)
+    other = str(trained.parent / "other.npz")
+    found = error(capsys, "predict", path, other, "--output", str(tmp_path / "p.csv"))
+    assert "graph: expected the 200 nodes of small, whose embedding was learned, got 120" in found
+    assert main(["export", path, "--output", str(tmp_path / "x"), "--platforms", of_device()]) == 0
+    exported = load_exported(tmp_path / "x")
+    np.testing.assert_allclose(exported(data.graph, data.features), expected, atol=1e-5)
+
+
 def test_scores_are_the_runs_and_those_of_other_data(trained, tmp_path, capsys):
     output = ["--output", str(tmp_path)]
     assert main(["evaluate", str(trained), *output]) == 0
@@ -169,7 +188,9 @@ def test_what_cannot_be_predicted(trained, tmp_path, capsys):
     settings = record["settings"] | {"task": "link", "num_neighbors": ""}
     (tmp_path / "run" / "config.json").write_text(json.dumps(record | {"settings": settings}))
     found = error(capsys, "predict", str(tmp_path / "run"), *output)
-    assert "RUN: expected a run of --task node, got --task link" in found
+    assert "--pairs: expected a table of pairs with a run of --task link, got none" in found
+    found = error(capsys, "predict", path, *output, "--pairs", "pairs.csv")
+    assert "--pairs: expected none with a run of --task node, got one" in found
     # Runs that recorded no description of their data are described by these.
     del record["dataset"]
     (tmp_path / "run" / "config.json").write_text(json.dumps(record))
