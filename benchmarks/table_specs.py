@@ -137,6 +137,7 @@ TABLES = {
         {
             "jaxgnn, deduplicated": {"impl": plan.DEDUPLICATED},
             "jaxgnn, tree": {"impl": plan.TREE},
+            "Floyd's algorithm in plain JAX, tree": {"impl": plan.FLOYD},
             "PyG 2.8, torch-sparse 0.6.18": {"impl": plan.PYG_LOADER},
             "DGL 2.1": {"impl": plan.DGL_SAMPLER},
         },

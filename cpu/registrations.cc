@@ -90,6 +90,23 @@ Error launch_compact_edges(const CompactArgs& args, Launch& launch) {
 Error launch_gather_host_rows(const HostRowsArgs& args, Launch& launch) {
   return launch(gather_host_rows, args);
 }
+
+Error handle_counting_sort(Launch launch, AnyBuffer keys, Result offsets, Result order) {
+  Check check("jaxgnn_counting_sort");
+  CountingSortArgs args{};
+  args.num_keys = count(keys);
+  args.num_values = dim(*offsets, 0) - 1;
+  check.that(args.num_keys <= INT32_MAX && args.num_values >= 0,
+             "expected fewer than 2^31 keys, and an offset");
+  check.vector(keys, xla::ffi::S32, args.num_keys, "keys must be int32 [keys]");
+  check.vector(*offsets, xla::ffi::S32, args.num_values + 1, "offsets must be int32 [values + 1]");
+  check.vector(*order, xla::ffi::S32, args.num_keys, "the order must be int32 [keys]");
+  if (check.failed()) return check.error();
+  args.keys = static_cast<const int32_t*>(keys.untyped_data());
+  args.offsets = static_cast<int32_t*>(offsets->untyped_data());
+  args.order = static_cast<int32_t*>(order->untyped_data());
+  return launch(counting_sort, args);
+}
 }  // namespace sampling
 
 void bind_ffi(nanobind::module_& module) {
@@ -102,6 +119,7 @@ void bind_ffi(nanobind::module_& module) {
         attention::add_targets(targets);
         gaussian::add_targets(targets);
         sampling::add_targets(targets);
+        targets.add<sampling::handle_counting_sort>("jaxgnn_counting_sort");
         return targets.stages;
       },
       "The XLA FFI handlers by target name, as capsules for jax.ffi.register_ffi_target.");

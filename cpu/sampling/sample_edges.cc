@@ -100,6 +100,17 @@ class Floyd {
   void take(const Sample& sample, uint32_t id, uint32_t d, uint32_t k, const Output& out,
             int64_t place) {
     RowWords words(id, sample.key);
+    if (k <= kFew) {
+      for (uint32_t i = 0; i < k; ++i) {
+        const uint32_t j = d - k + i;
+        const uint32_t t = below(words.at(i), j + 1);
+        bool repeated = false;
+        for (uint32_t other = 0; other < i; ++other) repeated |= taken_[other] == t;
+        taken_[i] = repeated ? j : t;
+        out.put(place + i, taken_[i]);
+      }
+      return;
+    }
     for (uint32_t i = 0; i < k; ++i) {
       const uint32_t j = d - k + i;
       const uint32_t t = below(words.at(i), j + 1);
@@ -112,6 +123,7 @@ class Floyd {
   }
 
  private:
+  static constexpr uint32_t kFew = 16;  // comparing them takes less time than a table
   static constexpr uint32_t kSlots = 2 * kMostEdges;
   static constexpr uint32_t kFree = 0xffffffffu;
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from jaxgnn._core.counting_sort import counting_sort
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._row_chunks import chunk_rows_on_device
 
@@ -50,6 +51,4 @@ def transpose_order(
 ) -> tuple[Int[Array, " num_senders+1"], Int[Array, " num_edges"]]:
     """The transpose's row offsets, and the edge at each of its places."""
     # Stable: each sender's edges stay in the order of their receivers.
-    permutation = jnp.argsort(senders, stable=True).astype(jnp.int32)
-    first = jnp.arange(num_senders + 1, dtype=jnp.int32)
-    return jnp.searchsorted(senders[permutation], first).astype(jnp.int32), permutation
+    return counting_sort(senders, num_senders)

@@ -16,7 +16,17 @@ import pytest
 from jaxgnn._core import ffi
 from tests.support.paths import ROOT
 from tests.support.processes import PACKAGES
-from tests.support.raw_calls import BOOLEANS, CALLS, CUDA_CALLS, F32, I32, U8, Call, Graph
+from tests.support.raw_calls import (
+    BOOLEANS,
+    CALLS,
+    CPU_CALLS,
+    CUDA_CALLS,
+    F32,
+    I32,
+    U8,
+    Call,
+    Graph,
+)
 
 PARTS = 6
 
@@ -103,7 +113,7 @@ def main(platform: str, *targets: str) -> None:
 
 def accepted_of(target: str, device: jax.Device) -> list[str]:
     """What was changed where an invalid call raised no error."""
-    call = {**CALLS, **CUDA_CALLS}[target](Graph(empty=device.platform != "cpu"))
+    call = {**CALLS, **CPU_CALLS, **CUDA_CALLS}[target](Graph(empty=device.platform != "cpu"))
     print(f"{target}: the valid call", flush=True)
     run(target, call, device)
     accepted = []
@@ -129,7 +139,7 @@ def check(platform: str, *targets: str) -> None:
 @pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
 def test_every_cpu_target_has_a_call():
     assert ffi.cpu_module is not None
-    assert set(ffi.cpu_module.registrations()) == set(CALLS)
+    assert set(ffi.cpu_module.registrations()) == set(CALLS) | set(CPU_CALLS)
 
 
 @pytest.mark.skipif(ffi.cuda_module is None, reason="jaxgnn._cuda is not built")
@@ -143,7 +153,7 @@ def test_every_cuda_target_has_a_call():
 @pytest.mark.parametrize("part", range(PARTS))
 def test_cpu(part):
     """Several targets a process, whose start takes longer than the calls of one."""
-    check("cpu", *list(CALLS)[part::PARTS])
+    check("cpu", *[*CALLS, *CPU_CALLS][part::PARTS])
 
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")

@@ -659,6 +659,13 @@ def unit_layer(g: Graph) -> Call:
     )
 
 
+def counting_sort(g: Graph) -> Call:
+    """Also of keys that are no value."""
+    keys = np.array([3, -1, 0, 3, 9, 1], I32)
+    results = {"offsets": ((ROWS + 1,), I32), "order": ((6,), I32)}
+    return Call({"keys": keys}, results, {}, frozenset({"offsets, axis 0"}))
+
+
 CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_spmm": spmm,
     "jaxgnn_spmm_ties": lambda g: spmm(g, ties=True),
@@ -686,6 +693,7 @@ CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_compact_edges": compact_edges,
     "jaxgnn_gather_host_rows": gather_host_rows,
 }
+CPU_CALLS: dict[str, Callable[[Graph], Call]] = {"jaxgnn_counting_sort": counting_sort}
 CUDA_CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_tiles_spmm": tiles_spmm,
     "jaxgnn_row_offsets": row_offsets,

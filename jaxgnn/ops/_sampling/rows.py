@@ -5,10 +5,10 @@ Nothing is kept for the backward pass: it draws the same sample again.
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from jaxgnn._core.counting_sort import counting_sort
 from jaxgnn._core.row_ids import csr_row_ids
 from jaxgnn.graph._row_chunks import RowChunks, chunk_length, chunk_rows_on_device, no_chunks
 from jaxgnn.ops._core.rows import Rows
@@ -86,14 +86,13 @@ def taken_counts(sample: Sample, places: Places) -> Int[Array, " places"]:
 def rows_by_edge(rows: Rows, num_edges: int) -> Rows:
     """Which entries of the sampled `rows` each edge of the graph has."""
     assert rows.order is not None
-    edges, entries = _sort_entries(rows.order)
-    return Rows(_sorted_offsets(edges, num_edges), entries, no_chunks(), None)
+    offsets, entries = counting_sort(rows.order, num_edges)
+    return Rows(offsets, entries, no_chunks(), None)
 
 
 def rows_by_node(nodes: Int[Array, " places"], num_nodes: int) -> Rows:
     """Which places each node has; `num_nodes` stands for none."""
-    in_order, places = _sort_entries(nodes)
-    offsets = _sorted_offsets(in_order, num_nodes)
+    offsets, places = counting_sort(nodes, num_nodes)
     return Rows(offsets, places, _chunks(offsets, nodes.shape[0]), None)
 
 
@@ -103,22 +102,10 @@ def _sorted_by_sender(sample: Sample, places: Places, size: int) -> Rows:
     graph = places.graph
     assert rows.columns is not None and rows.order is not None
     free = rows.order >= graph.num_edges
-    senders, entries = _sort_entries(jnp.where(free, graph.num_senders, rows.columns))
+    senders = jnp.where(free, graph.num_senders, rows.columns)
+    offsets, entries = counting_sort(senders, graph.num_senders)
     place = csr_row_ids(rows.offsets, size)[entries]
-    offsets = _sorted_offsets(senders, graph.num_senders)
     return Rows(offsets, place, _chunks(offsets, size), rows.order[entries])
-
-
-def _sort_entries(keys: Int[Array, " entries"]) -> tuple[Array, Int[Array, " entries"]]:
-    """The keys in order, and where each was; equal ones keep theirs."""
-    entries = jnp.arange(keys.shape[0], dtype=jnp.int32)
-    in_order, moved = jax.lax.sort((keys, entries), num_keys=1)
-    return in_order, moved
-
-
-def _sorted_offsets(keys: Int[Array, " entries"], count: int) -> Int[Array, " count+1"]:
-    values = jnp.arange(count + 1, dtype=keys.dtype)
-    return jnp.searchsorted(keys, values).astype(jnp.int32)
 
 
 def _offsets(sample: Sample, places: Places) -> Int[Array, " places+1"]:
