@@ -47,13 +47,15 @@ def equal_edges(graph: Graph, parts: int) -> Int[np.ndarray, " num_nodes"]:
     return (before * parts // max(total, 1)).astype(np.int32)
 
 
-def split(graph: Graph, owner: Int[np.ndarray, " num_nodes"], parts: int) -> Parts:
-    """The parts of a square graph."""
+def split(
+    graph: Graph, owner: Int[np.ndarray, " num_nodes"], parts: int, multiple: int = 1
+) -> Parts:
+    """The parts of a square graph, with a multiple of this number of rows."""
     nodes = graph.num_senders
     senders = np.asarray(graph.senders, np.int64)
     receivers = np.repeat(np.arange(nodes), np.diff(np.asarray(graph.row_offsets)))
     counts = np.bincount(owner, minlength=parts)
-    rows = max(int(counts.max(initial=0)), 1)
+    rows = -(-max(int(counts.max(initial=0)), 1) // multiple) * multiple
     by_owner = np.argsort(owner, kind="stable")
     row = np.empty(nodes, np.int64)
     row[by_owner] = _rank(owner[by_owner], counts)

@@ -12,7 +12,7 @@ from jaxtyping import Int
 
 from jaxgnn._core import checks
 from jaxgnn.distributed._parts import Parts, equal_edges, split
-from jaxgnn.distributed._sharded_graph import Layout, ShardedGraph
+from jaxgnn.distributed._sharded_graph import ShardedGraph
 from jaxgnn.graph import Graph, graph_argument
 
 
@@ -59,29 +59,31 @@ def shard(
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got {graph}")
     checks.choice(exchange_dtype, "exchange_dtype", (None, "bfloat16", "float16"))
-    if rows is not None and features is not None:
-        raise ValueError("features: expected one of rows and features, got both")
-    axis = rows if features is None else features
-    if axis is None and len(mesh.axis_names) == 1:
-        axis = str(mesh.axis_names[0])
-    if axis is None or axis not in mesh.axis_names:
-        name = "features" if features is not None else "rows"
-        raise ValueError(f"{name}: expected an axis of {mesh.axis_names}, got {axis!r}")
+    for name, axis in (("rows", rows), ("features", features)):
+        if axis is not None and axis not in mesh.axis_names:
+            raise ValueError(f"{name}: expected an axis of {mesh.axis_names}, got {axis!r}")
+    if rows is not None and rows == features:
+        raise ValueError(f"features: expected another axis than rows, got {features!r}")
     if any(device.process_index != jax.process_index() for device in mesh.devices.flat):
         raise ValueError("mesh: expected devices of this process, got those of several")
     auto = (AxisType.Auto,) * len(mesh.axis_names)
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
-    if features is not None:
+    if rows is None and features is not None:
         if partition is not None:
             raise ValueError("partition: expected None with features, whose blocks are fixed")
-        return _by_features(graph, mesh, axis, exchange_dtype)
+        return _whole(graph, mesh, features, exchange_dtype)
+    axis = rows
+    if axis is None:
+        if len(mesh.axis_names) > 1:
+            raise ValueError(f"rows: expected an axis of {mesh.axis_names}, got None")
+        axis = str(next(iter(mesh.axis_names)))
     count = mesh.shape[axis]
     owner = equal_edges(graph, count) if partition is None else _owner(partition, graph, count)
-    parts = split(graph, owner, count)
+    parts = split(graph, owner, count, 1 if features is None else mesh.shape[features])
     whole = 2 * -(-graph.num_senders // count) / count
     if rows is None and partition is None and parts.pair_rows > whole:
-        return _by_features(graph, mesh, axis, exchange_dtype)
-    return _by_rows(graph, parts, mesh, axis, exchange_dtype)
+        return _whole(graph, mesh, axis, exchange_dtype)
+    return _in_parts(graph, parts, mesh, axis, features, exchange_dtype)
 
 
 def _owner(partition: Owners, graph: Graph, count: int) -> np.ndarray:
@@ -100,17 +102,23 @@ def _owner(partition: Owners, graph: Graph, count: int) -> np.ndarray:
     return owner
 
 
-def _by_rows(
-    graph: Graph, parts: Parts, mesh: Mesh, axis: str, exchange_dtype: str | None
+def _in_parts(
+    graph: Graph,
+    parts: Parts,
+    mesh: Mesh,
+    rows: str,
+    features: str | None,
+    exchange_dtype: str | None,
 ) -> ShardedGraph:
+    """A part on each device, or on the devices that share its columns."""
     edges = parts.edge_of_place
     repeated = np.append(_repeated_self_loops(graph), False)[edges]
-    split_by_rows = PartitionSpec(axis)
+    split_by_rows = PartitionSpec(rows)
     return _sharded(
         graph,
         mesh,
-        axis,
-        "rows",
+        rows,
+        features,
         exchange_dtype,
         parts.node_of_place,
         graph_and_sends=_put((parts.graphs, parts.sends), mesh, split_by_rows),
@@ -120,16 +128,17 @@ def _by_rows(
     )
 
 
-def _by_features(graph: Graph, mesh: Mesh, axis: str, exchange_dtype: str | None) -> ShardedGraph:
-    count = mesh.shape[axis]
+def _whole(graph: Graph, mesh: Mesh, features: str, exchange_dtype: str | None) -> ShardedGraph:
+    """The graph on every device."""
+    count = mesh.shape[features]
     places = max(-(-graph.num_senders // count), 1) * count
     nodes = np.arange(places, dtype=np.int32)
     edges = np.arange(graph.num_edges, dtype=np.int32)
     return _sharded(
         graph,
         mesh,
-        axis,
-        "features",
+        None,
+        features,
         exchange_dtype,
         np.where(nodes < graph.num_senders, nodes, -1),
         graph_and_sends=(_put(_with_places(graph, places), mesh, PartitionSpec()), None),
@@ -142,8 +151,8 @@ def _by_features(graph: Graph, mesh: Mesh, axis: str, exchange_dtype: str | None
 def _sharded(
     graph: Graph,
     mesh: Mesh,
-    axis: str,
-    layout: Layout,
+    rows: str | None,
+    features: str | None,
     exchange_dtype: str | None,
     node_of_place: np.ndarray,
     *,
@@ -152,28 +161,30 @@ def _sharded(
     pair_rows: int,
     halo: int,
 ) -> ShardedGraph:
-    """What both layouts have in common: data of the places."""
+    """What the layouts have in common: data of the places."""
+    of_nodes = PartitionSpec(tuple(axis for axis in (rows, features) if axis is not None))
     known = np.flatnonzero(node_of_place >= 0)
     place_of_node = np.empty(graph.num_senders, np.int32)
     place_of_node[node_of_place[known]] = known
 
     def of_places(values: Any) -> jax.Array:
         out = np.append(np.asarray(values), 0)[node_of_place]
-        return _put(out.astype(np.int32), mesh, PartitionSpec(axis))
+        return _put(out.astype(np.int32), mesh, of_nodes)
 
     return ShardedGraph(
         graph=graph_and_sends[0],
         sends=graph_and_sends[1],
-        node_of_place=_put(node_of_place, mesh, PartitionSpec(axis)),
+        node_of_place=_put(node_of_place, mesh, of_nodes),
         place_of_node=_put(place_of_node, mesh, PartitionSpec()),
         edge_of_place=edges[0],
         edge_permutation=_put(graph.edge_permutation, mesh, PartitionSpec()),
         in_degrees=of_places(np.diff(np.asarray(graph.row_offsets))),
+        out_degrees=of_places(np.diff(np.asarray(graph.transpose_row_offsets))),
         self_loops=of_places(graph.self_loops),
         repeated_self_loops=edges[1],
         mesh=mesh,
-        axis=axis,
-        layout=layout,
+        rows=rows,
+        features=features,
         num_nodes=graph.num_senders,
         num_senders=node_of_place.size,
         num_receivers=node_of_place.size,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -14,10 +15,11 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PyTree, Shaped
 
-from jaxgnn.graph import Graph, GraphSubstitute
+from jaxgnn.distributed._exchange import exchange, with_halo
+from jaxgnn.graph import End, Graph, GraphSubstitute, Split
 from jaxgnn.ops import segment_reduce, spmm
 
-Layout = Literal["rows", "features"]
+Layout = Literal["rows", "features", "both"]
 
 _ARRAYS = (
     "graph",
@@ -27,13 +29,14 @@ _ARRAYS = (
     "edge_of_place",
     "edge_permutation",
     "in_degrees",
+    "out_degrees",
     "self_loops",
     "repeated_self_loops",
 )
 _STATIC = (
     "mesh",
-    "axis",
-    "layout",
+    "rows",
+    "features",
     "num_nodes",
     "num_senders",
     "num_receivers",
@@ -65,10 +68,10 @@ class ShardedGraph(GraphSubstitute):
         place_of_node: the place of each node.
         edge_of_place: the graph's edge of each place of `scatter_edges`, -1 for padding.
         edge_permutation: the graph's own.
-        in_degrees, self_loops: of each place, 0 for padding.
+        in_degrees, out_degrees, self_loops: of each place, 0 for padding.
         repeated_self_loops: the edges that are self-loops which another one of the node follows.
-        mesh, axis: the devices.
-        layout: `"rows"` or `"features"`.
+        mesh: the devices.
+        rows, features: the mesh's axes over which they are split; `None` for one that is not.
         num_nodes: of the graph, without padding.
         num_senders, num_receivers: places.
         num_edges: places of edges.
@@ -86,11 +89,12 @@ class ShardedGraph(GraphSubstitute):
     edge_of_place: Int[Array, " num_edges"]
     edge_permutation: Int[Array, " edges"] | None
     in_degrees: Int[Array, " places"]
+    out_degrees: Int[Array, " places"]
     self_loops: Int[Array, " places"]
     repeated_self_loops: Bool[Array, " num_edges"]
     mesh: Mesh
-    axis: str
-    layout: Layout
+    rows: str | None
+    features: str | None
     num_nodes: int
     num_senders: int
     num_receivers: int
@@ -102,14 +106,31 @@ class ShardedGraph(GraphSubstitute):
     num_input_edges: int | None
 
     @property
+    def layout(self) -> Layout:
+        """`"rows"`, `"features"` or `"both"`."""
+        if self.rows is None:
+            return "features"
+        return "rows" if self.features is None else "both"
+
+    @property
+    def node_axes(self) -> tuple[str, ...]:
+        """The mesh's axes over which the places are split."""
+        return tuple(axis for axis in (self.rows, self.features) if axis is not None)
+
+    @property
     def parts(self) -> int:
-        """The number of devices on the axis."""
-        return self.mesh.shape[self.axis]
+        """The number of devices on these axes."""
+        return math.prod(self.mesh.shape[axis] for axis in self.node_axes)
 
     @property
     def node_mask(self) -> Bool[Array, " places"]:
         """Which places are no padding."""
         return self.node_of_place >= 0
+
+    @property
+    def edge_mask(self) -> Bool[Array, " num_edges"]:
+        """Which places of edges are no padding."""
+        return self.edge_of_place >= 0
 
     def scatter(self, x: Shaped[Array, "num_nodes *rest"]) -> Shaped[Array, "places *rest"]:
         """Nodes' data, in the user's order, as the graph takes it: 0 for padding.
@@ -118,7 +139,7 @@ class ShardedGraph(GraphSubstitute):
             ValueError: no row for each node.
         """
         x = _rows(x, "x", self.num_nodes, "node")
-        return self._put(_take(x, self.node_of_place, 0), PartitionSpec(self.axis))
+        return self._put(_take(x, self.node_of_place, 0), PartitionSpec(self.node_axes))
 
     def gather(self, y: Shaped[Array, "places *rest"]) -> Shaped[Array, "num_nodes *rest"]:
         """The rows of the nodes, in the user's order. Inside `jit` all devices receive all rows.
@@ -153,9 +174,9 @@ class ShardedGraph(GraphSubstitute):
                 )
             values = _rows(values, "values", self.num_input_edges, "edge")
             values = _take(values, self.edge_permutation, 1)
-        spec = PartitionSpec(self.axis if self.layout == "rows" else None)
+        spec = PartitionSpec(self.rows)
         values = _rows(values, "values", self.num_graph_edges, "edge")
-        if self.layout == "features":
+        if self.rows is None:
             return self._put(values, spec)
         return self._put(_take(values, self.edge_of_place, 0), spec)
 
@@ -170,24 +191,28 @@ class ShardedGraph(GraphSubstitute):
             features: width of the rows.
             itemsize: bytes of a value.
         """
-        parts, nodes = self.parts, self.num_nodes
-        places = self.num_senders / max(nodes, 1)
-        if self.layout == "features":
-            width = -(-features // parts) * parts
-            sent = 2 * self.num_senders * width * (parts - 1) / parts**2
-            formula = "2 N F (P - 1) / P^2"
-            ideal = 2 * nodes * features * (parts - 1) / parts**2
-            how = "all_to_all from rows to columns, and back; the graph is on every device"
-        else:
-            sent = self.pair_rows * (parts - 1) * features
-            formula = f"h N F / P, h = {self.halo / max(nodes, 1):.3f}"
-            ideal = self.halo * features / parts
-            how = "halo rows by one all_to_all; a part of the graph on every device"
+        nodes, places = self.num_nodes, self.num_senders / max(self.num_nodes, 1)
+        rows = 1 if self.rows is None else self.mesh.shape[self.rows]
+        columns = 1 if self.features is None else self.mesh.shape[self.features]
+        width = -(-features // columns) * columns
+        # Rows to columns and back, within the devices of a part; then the halo, of those columns.
+        turned = 2 * (columns - 1) / (columns * self.parts)
+        sent = turned * self.num_senders * width + self.pair_rows * (rows - 1) * width / columns
+        ideal = turned * nodes * features + self.halo * features / self.parts
+        formulas, steps = [], []
+        if self.features is not None:
+            formulas.append("2 N F (P - 1) / P^2" if rows == 1 else "2 N F (C - 1) / (C P)")
+            steps.append("all_to_all from rows to columns, and back")
+        if self.rows is not None:
+            formulas.append(f"h N F / P, h = {self.halo / max(nodes, 1):.3f}")
+            steps.append("halo rows by one all_to_all")
+        what = "the graph is" if self.rows is None else "a part of the graph"
         size = itemsize if self.exchange_dtype is None else jnp.dtype(self.exchange_dtype).itemsize
         return (
-            f"layout {self.layout} over {parts} devices ({self.axis}): {how}\n"
+            f"layout {self.layout} over {self.parts} devices ({', '.join(self.node_axes)}): "
+            f"{'; '.join(steps)}; {what} on every device\n"
             f"sent a device and aggregation of {features} features: {sent * size:,.0f} bytes; "
-            f"{formula} gives {ideal * size:,.0f}\n"
+            f"{' + '.join(formulas)} gives {ideal * size:,.0f}\n"
             f"padding: {places:.3f} places a node; "
             f"{sent / ideal if ideal else 1:.3f} values sent for each needed"
         )
@@ -199,97 +224,168 @@ class ShardedGraph(GraphSubstitute):
 
     def spmm(self, x: Array, weights: Array | None, **options: Any) -> Array:
         """`jaxgnn.spmm`: `x` by places, `weights` as of `scatter_edges`."""
-        if self.layout == "rows" and options["transpose"]:
+        if self.rows is not None and options["transpose"]:
             raise ValueError("transpose: expected False on a graph sharded by rows, got True")
         if x.ndim < 2:
             raise ValueError(f"x: expected [places, ..., F] on a sharded graph, got {x.shape}")
-        aggregate = self._by_rows if self.layout == "rows" else self._by_features
-        rows = PartitionSpec(self.axis)
-        edges = rows if self.layout == "rows" else PartitionSpec()
-        run = self._mapped(functools.partial(aggregate, options), (rows, edges), rows)
-        return run(self.graph, self.sends, x, weights)
+        arguments = {"x": x} if weights is None else {"x": x, "weights": weights}
+        # Transposed, the receivers' rows are aggregated: those of all places, too.
+        ends: dict[str, End] = {"x": "senders", "weights": "edges"}
+        return self.map_parts(
+            functools.partial(spmm, **options), "spmm", arguments, ends, split="columns"
+        )
 
     def segment_reduce(self, data: Array, reduce: Any, **options: Any) -> Array:
         """`jaxgnn.segment_reduce` of data as of `scatter_edges`."""
-        if self.layout == "rows" and options["by"] == "senders":
+        if self.rows is not None and options["by"] == "senders":
             raise ValueError("by: expected 'receivers' on a graph sharded by rows, got 'senders'")
-        rows = PartitionSpec(self.axis)
-
-        def of_rows(graph: Graph, _: None, data: Array) -> Array:
-            return segment_reduce(graph, data, reduce, **options)[: self._local]
-
-        def of_features(graph: Graph, _: None, data: Array) -> Array:
-            out = self._padded(segment_reduce(graph, data, reduce, **options))
-            first = jax.lax.axis_index(self.axis) * self._local
-            return jax.lax.dynamic_slice_in_dim(out, first, self._local)
-
-        if self.layout == "rows":
-            return self._mapped(of_rows, (rows,), rows)(self.graph, None, data)
-        return self._mapped(of_features, (PartitionSpec(),), rows)(self.graph, None, data)
-
-    def _mapped(self, function: Callable[..., Array], specs: tuple, out: PartitionSpec) -> Any:
-        """`function` of each device's graph and arguments."""
-        of_graph = PartitionSpec(self.axis) if self.layout == "rows" else PartitionSpec()
-
-        def of_device(graph: Graph, sends: Graph | None, *arguments: Array | None) -> Array:
-            if self.layout == "rows":
-                graph, sends = jax.tree.map(lambda leaf: leaf[0], (graph, sends))
-            return function(graph, sends, *arguments)
-
-        return jax.shard_map(
-            of_device, mesh=self.mesh, in_specs=(of_graph, of_graph, *specs), out_specs=out
+        return self.map_parts(
+            functools.partial(segment_reduce, reduce=reduce, **options),
+            "segment_reduce",
+            {"data": data},
+            {"data": "edges"},
+            split="edges",
         )
 
-    @property
-    def _local(self) -> int:
-        """Places of a device."""
-        return self.num_senders // self.parts
-
-    def _by_rows(
+    def map_parts(
         self,
-        options: dict[str, Any],
-        graph: Graph,
-        sends: Graph,
-        x: Array,
-        weights: Array | None,
-    ) -> Array:
-        if self.pair_rows > 0:
-            # Packing is a product, so that its gradient is one, too: added in a fixed order.
-            sent = x if self.exchange_dtype is None else x.astype(self.exchange_dtype)
-            packed = spmm(sends, sent)[: self.parts * self.pair_rows]
-            halo = jax.lax.all_to_all(packed, self.axis, 0, 0, tiled=True)
-            x = jnp.concatenate([x, halo.astype(x.dtype)])
-        return spmm(graph, x, weights, **options)[: self._local]
+        operation: Callable[..., Any],
+        name: str,
+        arguments: dict[str, Any],
+        ends: Mapping[str, End],
+        result: End | tuple[End, ...] = "receivers",
+        *,
+        split: Split | None = None,
+    ) -> Any:
+        """An operation on each device's part: see `GraphSubstitute`."""
+        if self.features is not None and split is None:
+            raise ValueError(
+                f"graph: {name} expected a graph sharded by rows, got one by features: "
+                "use shard(graph, mesh, rows=...)"
+            )
+        self._check(arguments, ends, split)
+        nodes = PartitionSpec(self.node_axes)
+        edges = PartitionSpec(self.rows)
+        specs = {"edges": edges, "replicated": PartitionSpec(), "key": PartitionSpec()}
 
-    def _by_features(
+        def spec_of(end: End) -> PartitionSpec:
+            return specs.get(end, nodes)
+
+        def of_device(graph: Graph, sends: Graph | None, arguments: dict[str, Any]) -> Any:
+            if self.rows is not None:
+                graph, sends = jax.tree.map(lambda leaf: leaf[0], (graph, sends))
+            own = self._of_part(graph, sends, arguments, ends, split)
+            out = operation(graph, **own)
+            if isinstance(result, str):
+                return self._to_places(out, result, split, arguments)
+            pairs = zip(out, result, strict=True)
+            return tuple(self._to_places(array, end, split, arguments) for array, end in pairs)
+
+        out_specs = spec_of(result) if isinstance(result, str) else tuple(map(spec_of, result))
+        mapped = jax.shard_map(
+            of_device,
+            mesh=self.mesh,
+            in_specs=(edges, edges, {argument: spec_of(ends[argument]) for argument in arguments}),
+            out_specs=out_specs,
+        )
+        return mapped(self.graph, self.sends, arguments)
+
+    def _check(
+        self, arguments: dict[str, Any], ends: Mapping[str, End], split: Split | None
+    ) -> None:
+        columns = 1 if self.features is None else self.mesh.shape[self.features]
+        for name, value in arguments.items():
+            end = ends[name]
+            if end in ("replicated", "key"):
+                continue
+            count, what = (self.num_edges if end == "edges" else self.num_senders), "place"
+            for leaf in jax.tree.leaves(value):
+                _rows(leaf, name, count, what)
+                if split == "heads" and leaf.ndim > 1 and leaf.shape[1] % columns:
+                    raise ValueError(
+                        f"{name}: expected heads that {columns} devices divide on a graph sharded "
+                        f"by features, got {leaf.shape[1]}: use shard(graph, mesh, rows=...)"
+                    )
+
+    def _of_part(
         self,
-        options: dict[str, Any],
         graph: Graph,
-        _: None,
-        x: Array,
-        weights: Array | None,
-    ) -> Array:
-        width, last = x.shape[-1], x.ndim - 1
-        more = -width % self.parts
-        x = jnp.pad(x, [(0, 0)] * last + [(0, more)])
-        columns = self._exchange(x, last, 0)
-        out = self._padded(spmm(graph, columns[: graph.num_senders], weights, **options))
-        return self._exchange(out, 0, last)[..., :width]
+        sends: Graph | None,
+        arguments: dict[str, Any],
+        ends: Mapping[str, End],
+        split: Split | None,
+    ) -> dict[str, Any]:
+        """A device's arguments as its part takes them."""
+        own = {
+            name: jax.tree.map(functools.partial(self._columns, ends[name], split), value)
+            for name, value in arguments.items()
+        }
+        for name, value in own.items():
+            if ends[name] == "key":
+                # Parts number their edges alike: a key of its own keeps their masks apart.
+                own[name] = jax.random.fold_in(value, jax.lax.axis_index(self.node_axes))
+            elif ends[name] == "receivers" or (ends[name] == "senders" and self.rows is None):
+                rows = graph.num_receivers if ends[name] == "receivers" else graph.num_senders
+                own[name] = jax.tree.map(functools.partial(_resized, rows=rows), value)
+        senders = {name: value for name, value in own.items() if ends[name] == "senders"}
+        if self.rows is not None and self.pair_rows > 0 and senders:
+            assert sends is not None
+            leaves, structure = jax.tree.flatten(senders)
+            leaves = with_halo(
+                leaves,
+                sends,
+                self.rows,
+                self.mesh.shape[self.rows],
+                self.pair_rows,
+                self.exchange_dtype,
+            )
+            own.update(jax.tree.unflatten(structure, leaves))
+        return own
 
-    def _exchange(self, x: Array, split: int, join: int) -> Array:
-        if self.exchange_dtype is None:
-            return jax.lax.all_to_all(x, self.axis, split, join, tiled=True)
-        sent = x.astype(self.exchange_dtype)
-        return jax.lax.all_to_all(sent, self.axis, split, join, tiled=True).astype(x.dtype)
+    def _columns(self, end: End, split: Split | None, x: Array) -> Array:
+        """All rows of a part, and the device's share of the columns or heads."""
+        if self.features is None or split not in ("columns", "heads"):
+            return x
+        if end in ("senders", "receivers"):
+            axis = x.ndim - 1 if split == "columns" else 1
+            more = -x.shape[axis] % self.mesh.shape[self.features]
+            widths = [(0, 0)] * axis + [(0, more)] + [(0, 0)] * (x.ndim - 1 - axis)
+            return exchange(jnp.pad(x, widths), self.features, axis, 0, self.exchange_dtype)
+        if split == "columns" or end == "key" or x.ndim == 0:
+            return x
+        axis = 1 if end == "edges" else 0
+        heads = x.shape[axis] // self.mesh.shape[self.features]
+        first = jax.lax.axis_index(self.features) * heads
+        return jax.lax.dynamic_slice_in_dim(x, first, heads, axis)
 
-    def _padded(self, x: Array) -> Array:
-        return jnp.pad(x, [(0, self.num_senders - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
+    def _to_places(self, out: Any, end: End, split: Split | None, arguments: dict[str, Any]) -> Any:
+        """A part's result as the device's share of it: rows of its places."""
+        if end != "receivers" or out is None:
+            return out
+        rows = 1 if self.rows is None else self.mesh.shape[self.rows]
+        out = _resized(out, self.num_senders // rows)
+        if self.features is None:
+            return out
+        if split == "edges":
+            own = self.num_senders // self.parts
+            first = jax.lax.axis_index(self.features) * own
+            return jax.lax.dynamic_slice_in_dim(out, first, own)
+        axis = out.ndim - 1 if split == "columns" else 1
+        out = exchange(out, self.features, 0, axis, self.exchange_dtype)
+        return out[..., : arguments["x"].shape[-1]] if split == "columns" else out
 
     def _put(self, x: Any, spec: PartitionSpec) -> Array:
         sharding = NamedSharding(self.mesh, spec)
         if isinstance(x, Tracer):
             return jax.lax.with_sharding_constraint(x, sharding)
         return jax.device_put(x, sharding)
+
+
+def _resized(x: Array, rows: int) -> Array:
+    """Rows of 0 at the end, or none of the last ones."""
+    if x.shape[0] >= rows:
+        return x[:rows]
+    return jnp.pad(x, [(0, rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
 
 
 def _rows(x: Any, name: str, count: int, what: str) -> Any:

@@ -31,8 +31,10 @@ jax.config.update("jax_default_matmul_precision", "highest")
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
 
 
-def mesh(parts):
-    return jax.make_mesh((parts,), ("x",), devices=jax.devices()[:parts])
+def mesh(parts, both=False):
+    """One axis; or two, with two devices on the second one."""
+    shape, names = ((parts // 2, 2), ("r", "c")) if both else ((parts,), ("x",))
+    return jax.make_mesh(shape, names, devices=jax.devices()[:parts])
 
 
 def collectives(compiled):
@@ -125,19 +127,27 @@ def make_step(definition, nodes):
     return step
 
 
-def check_model(make, weighted, norm, layouts=("rows", "features")):
+def check_model(make, layouts=("rows", "features"), exchanges=(1, 2), edges_width=None, **options):
+    """A step of training in each layout against one device's, and its collectives.
+
+    `exchanges`: the `all_to_all` of a layer's aggregation by rows and by features, forward alone.
+    `edges_width`: of the features of the edges; 0 for weights.
+    """
     nodes, edges, parts = 61, 500, 8
     graph, rng = random_graph(nodes, edges, 1)
     x = rng.standard_normal((nodes, 6)).astype(np.float32)
-    user_weights = rng.uniform(0.5, 1.5, edges).astype(np.float32)
+    shape = (edges, edges_width) if edges_width else (edges,)
+    user_weights = rng.uniform(0.5, 1.5, shape).astype(np.float32)
     target = rng.standard_normal((nodes, 3)).astype(np.float32)
-    model = make(6, 16, 3, num_layers=3, norm=norm, rngs=nnx.Rngs(0))
+    model = make(6, 16, 3, num_layers=2, rngs=nnx.Rngs(0), **options)
     definition, parameters, state = nnx.split(model, nnx.Param, ...)
     step = make_step(definition, nodes)
+    weighted = edges_width is not None
     weights = graph.sort_edge_data(user_weights) if weighted else None
     want = step(parameters, state, graph, x, weights, target, np.ones(nodes, bool))
     for layout in layouts:
-        sharded = shard(graph, mesh(parts), **{layout: "x"})
+        axes = {"rows": "r", "features": "c"} if layout == "both" else {layout: "x"}
+        sharded = shard(graph, mesh(parts, both=layout == "both"), **axes)
         data = [
             sharded.scatter(x),
             sharded.scatter_edges(user_weights) if weighted else None,
@@ -146,15 +156,17 @@ def check_model(make, weighted, norm, layouts=("rows", "features")):
         ]
         moved, placed = sharded.replicate((parameters, state))
         before = step._cache_size()
+        compiled = step.lower(moved, placed, sharded, *data).compile()
         got = step(moved, placed, sharded, *data)
         jax.tree.map(close, got[0], want[0])
         close(sharded.gather(got[1]), want[1])
         step(got[2], placed, sharded, *data)
         assert step._cache_size() == before + 1, "a second compilation"
-        found = collectives(step.lower(moved, placed, sharded, *data).compile())
-        assert set(found) <= {"all-to-all", "all-reduce"}, found
-        # Forward and backward of each layer's aggregation; twice that between rows and columns.
-        assert found["all-to-all"] == (6 if layout == "rows" else 12), (make, found)
+        found = collectives(compiled)
+        assert set(found) <= {"all-to-all", "all-reduce"}, (make, layout, found)
+        # Forward and backward of each layer.
+        by_layout = {"rows": exchanges[0], "features": exchanges[1], "both": sum(exchanges)}
+        assert found["all-to-all"] == 4 * by_layout[layout], (make, layout, found)
 
 
 def check_errors():
