@@ -118,6 +118,11 @@ class ShardedGraph(GraphSubstitute):
         return tuple(axis for axis in (self.rows, self.features) if axis is not None)
 
     @property
+    def node_sharding(self) -> NamedSharding:
+        """That of nodes' data."""
+        return NamedSharding(self.mesh, PartitionSpec(self.node_axes))
+
+    @property
     def parts(self) -> int:
         """The number of devices on these axes."""
         return math.prod(self.mesh.shape[axis] for axis in self.node_axes)

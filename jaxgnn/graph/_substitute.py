@@ -6,6 +6,7 @@ import abc
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Bool, Int
 
 End = Literal["senders", "receivers", "rows", "edges", "replicated", "key"]
@@ -34,6 +35,7 @@ class GraphSubstitute(abc.ABC):
     out_degrees: Int[Array, " num_senders"]
     self_loops: Int[Array, " num_receivers"]
     repeated_self_loops: Bool[Array, " num_edges"]
+    node_sharding: NamedSharding
     is_square = True
 
     @abc.abstractmethod

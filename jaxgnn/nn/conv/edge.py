@@ -140,6 +140,8 @@ class EdgeConv(nnx.Module):
             theta, phi = _node_terms(layer, senders, receivers)
             return edge_conv(graph, theta, phi, reduce=self.aggr)
         assert self.mlp is not None
+        if isinstance(graph, GraphSubstitute):
+            _inputs.check_inner_module(self.mlp, "EdgeConv")
         return _recomputed(self.mlp, graph, senders, receivers, self.aggr)
 
 
@@ -207,8 +209,6 @@ def _on_edges(
         mask = graph.edge_mask if isinstance(graph, GraphSubstitute) else None
         messages = mlp.after_first(gather_edges(graph, theta, phi, "add"), mask)
     else:
-        if isinstance(graph, GraphSubstitute):
-            _inputs.without_batch_norm(mlp, "EdgeConv")
         own = gather_edges(graph, receivers=receivers)
         difference = gather_edges(graph, senders, receivers, "sub")
         messages = mlp(jnp.concatenate([own, difference], axis=-1))  # pyright: ignore[reportCallIssue]
