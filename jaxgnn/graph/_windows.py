@@ -38,6 +38,30 @@ class Windows:
     num_partials: int
 
 
+def pad_to_one_shape(several: list[Windows]) -> list[Windows]:
+    """The windows of graphs with the same number of receivers, so that they stack.
+
+    Padding is a window without receivers, and parts of it without entries.
+    """
+    entries = max(windows.senders.shape[0] for windows in several)
+    parts = max(windows.parts.shape[0] for windows in several)
+    partials = max(windows.num_partials for windows in several)
+
+    def padded(windows: Windows) -> Windows:
+        rows, own = np.asarray(windows.rows), np.asarray(windows.parts)
+        more = entries - windows.senders.shape[0]
+        empty = np.array([[rows.shape[0], 0, 0, -1]], own.dtype)
+        return Windows(
+            rows=np.pad(rows, ((0, 1), (0, 0)), constant_values=-1),
+            parts=np.concatenate([own, np.repeat(empty, parts - own.shape[0], 0)]),
+            senders=np.pad(np.asarray(windows.senders), (0, more)),
+            masks=np.pad(np.asarray(windows.masks), ((0, more), (0, 0))),
+            num_partials=partials,
+        )
+
+    return [padded(windows) for windows in several]
+
+
 def build(
     row_offsets: Int[np.ndarray, " num_receivers+1"],
     senders: Int[np.ndarray, " num_edges"],
