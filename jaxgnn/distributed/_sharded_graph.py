@@ -15,6 +15,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PyTree, Shaped
 
+from jaxgnn.distributed._costs import Cost
 from jaxgnn.distributed._exchange import exchange, with_halo
 from jaxgnn.graph import End, Graph, GraphSubstitute, Split
 from jaxgnn.ops import segment_reduce, spmm
@@ -43,6 +44,7 @@ _STATIC = (
     "num_edges",
     "pair_rows",
     "halo",
+    "costs",
     "exchange_dtype",
     "num_graph_edges",
     "num_input_edges",
@@ -77,6 +79,7 @@ class ShardedGraph(GraphSubstitute):
         num_edges: places of edges.
         pair_rows: under `rows`, that a part sends to each other one, with padding.
         halo: under `rows`, foreign rows that the parts need, summed over them.
+        costs: of an aggregation, predicted; of both layouts where neither was named.
         num_graph_edges: without padding.
         exchange_dtype: in which rows travel; `None` for their own.
         num_input_edges: of the user's list; `None` where `scatter_edges` cannot take its order.
@@ -101,6 +104,7 @@ class ShardedGraph(GraphSubstitute):
     num_edges: int
     pair_rows: int
     halo: int
+    costs: tuple[Cost, ...]
     exchange_dtype: str | None
     num_graph_edges: int
     num_input_edges: int | None
@@ -108,9 +112,7 @@ class ShardedGraph(GraphSubstitute):
     @property
     def layout(self) -> Layout:
         """`"rows"`, `"features"` or `"both"`."""
-        if self.rows is None:
-            return "features"
-        return "rows" if self.features is None else "both"
+        return layout_of(self.rows, self.features)
 
     @property
     def node_axes(self) -> tuple[str, ...]:
@@ -190,36 +192,46 @@ class ShardedGraph(GraphSubstitute):
         return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
 
     def explain(self, features: int = 1, itemsize: int = 4) -> str:
-        """The layout, its padding, and the bytes that a device sends in one aggregation.
+        """The layout, the bytes that a device sends in one aggregation, and the predicted times.
+
+        The times are those of the device with most to do, from its edges and its bytes, at the
+        rates of an H200 and its links: for comparison, as nothing is measured. Where no layout was
+        named, those of both are printed.
 
         Args:
             features: width of the rows.
             itemsize: bytes of a value.
         """
-        nodes, places = self.num_nodes, self.num_senders / max(self.num_nodes, 1)
+        nodes = max(self.num_nodes, 1)
         rows = 1 if self.rows is None else self.mesh.shape[self.rows]
         columns = 1 if self.features is None else self.mesh.shape[self.features]
-        width = -(-features // columns) * columns
-        # Rows to columns and back, within the devices of a part; then the halo, of those columns.
-        turned = 2 * (columns - 1) / (columns * self.parts)
-        sent = turned * self.num_senders * width + self.pair_rows * (rows - 1) * width / columns
-        ideal = turned * nodes * features + self.halo * features / self.parts
-        formulas, steps = [], []
+        ideal = 2 * nodes * (columns - 1) / (columns * self.parts) + self.halo / self.parts
+        steps, formulas = [], []
         if self.features is not None:
             formulas.append("2 N F (P - 1) / P^2" if rows == 1 else "2 N F (C - 1) / (C P)")
             steps.append("all_to_all from rows to columns, and back")
         if self.rows is not None:
-            formulas.append(f"h N F / P, h = {self.halo / max(nodes, 1):.3f}")
+            formulas.append(f"h N F / P, h = {self.halo / nodes:.3f}")
             steps.append("halo rows by one all_to_all")
-        what = "the graph is" if self.rows is None else "a part of the graph"
         size = itemsize if self.exchange_dtype is None else jnp.dtype(self.exchange_dtype).itemsize
+        width = -(-features // columns) * columns
+        (own,) = (cost for cost in self.costs if cost.layout == self.layout)
+        sent = own.sent * width / features
+        times = ", ".join(
+            f"{cost.layout} {1e3 * cost.seconds(itemsize * features, size * features):.3g} ms "
+            f"({cost.gathered:,.0f} rows gathered, {cost.sent:,.0f} sent)"
+            for cost in self.costs
+        )
+        what = "the graph is" if self.rows is None else "a part of the graph is"
         return (
             f"layout {self.layout} over {self.parts} devices ({', '.join(self.node_axes)}): "
             f"{'; '.join(steps)}; {what} on every device\n"
-            f"sent a device and aggregation of {features} features: {sent * size:,.0f} bytes; "
-            f"{' + '.join(formulas)} gives {ideal * size:,.0f}\n"
-            f"padding: {places:.3f} places a node; "
-            f"{sent / ideal if ideal else 1:.3f} values sent for each needed"
+            f"sent a device and aggregation of {features} features: "
+            f"{sent * size * features:,.0f} bytes; "
+            f"{' + '.join(formulas)} gives {ideal * size * features:,.0f}\n"
+            f"padding: {self.num_senders / nodes:.3f} places a node; "
+            f"{sent / ideal if ideal else 1:.3f} values sent for each needed\n"
+            f"predicted: {times}"
         )
 
     def __repr__(self) -> str:
@@ -384,6 +396,13 @@ class ShardedGraph(GraphSubstitute):
         if isinstance(x, Tracer):
             return jax.lax.with_sharding_constraint(x, sharding)
         return jax.device_put(x, sharding)
+
+
+def layout_of(rows: str | None, features: str | None) -> Layout:
+    """The name of the layout over these axes."""
+    if rows is None:
+        return "features"
+    return "rows" if features is None else "both"
 
 
 def _resized(x: Array, rows: int) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import numpy as np
@@ -48,16 +49,15 @@ def pad_to_one_shape(several: list[Windows]) -> list[Windows]:
     partials = max(windows.num_partials for windows in several)
 
     def padded(windows: Windows) -> Windows:
-        rows, own = np.asarray(windows.rows), np.asarray(windows.parts)
-        more = entries - windows.senders.shape[0]
-        empty = np.array([[rows.shape[0], 0, 0, -1]], own.dtype)
-        return Windows(
-            rows=np.pad(rows, ((0, 1), (0, 0)), constant_values=-1),
-            parts=np.concatenate([own, np.repeat(empty, parts - own.shape[0], 0)]),
-            senders=np.pad(np.asarray(windows.senders), (0, more)),
-            masks=np.pad(np.asarray(windows.masks), ((0, more), (0, 0))),
-            num_partials=partials,
-        )
+        own, more = np.asarray(windows.parts), entries - windows.senders.shape[0]
+        empty = np.array([[windows.rows.shape[0], 0, 0, -1]], own.dtype)
+        arrays: dict[str, Any] = {
+            "rows": np.pad(windows.rows, ((0, 1), (0, 0)), constant_values=-1),
+            "parts": np.concatenate([own, np.repeat(empty, parts - own.shape[0], 0)]),
+            "senders": np.pad(windows.senders, (0, more)),
+            "masks": np.pad(windows.masks, ((0, more), (0, 0))),
+        }
+        return Windows(**arrays, num_partials=partials)
 
     return [padded(windows) for windows in several]
 
