@@ -63,6 +63,7 @@ from jaxgnn.nn import (
     SAGEConv,
     Transformer,
 )
+from jaxgnn.ops._attention.gat_attention import gat_attention_with_weights
 from tests.support.paths import ROOT
 
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -159,7 +160,10 @@ def attend(graph, nodes, edges, att, beta):
             mu, inv_sigma = att.reshape(-1, 2)[:4], att.reshape(-1, 2)[-4:]
             pseudo = edges[:, 0, :2], (q[:, 0, :2], k[:, 0, 2:])
             score = sddmm(graph, q, k)
+            _, by_edge, by_loop = gat_attention_with_weights(graph, v, p, r, self_loops=True)
             out += [
+                segment_reduce(graph, by_edge[:, :, None] * edges),
+                by_loop,
                 gaussian_spmm(graph, v[:, 0], mu, inv_sigma, pseudo[0], reduce="mean"),
                 gaussian_spmm(graph, v[:, 0], mu, inv_sigma, pseudo[1], activation="tanh"),
                 segment_reduce(graph, segment_softmax(graph, score)[:, :, None] * edges),
