@@ -173,6 +173,12 @@ def _whole(
     places = _places(graph, mesh.shape[features])
     nodes = np.arange(places, dtype=np.int32)
     edges = np.arange(graph.num_edges, dtype=np.int32)
+    padded = _with_places(graph, places)
+    if graph.num_edges == 0:
+        # One part, which has an edge of padding: jaxlib 0.11 crashes on arrays without elements.
+        alone = split(graph, np.zeros(graph.num_senders, np.int32), 1, mesh.shape[features])
+        padded, edges = jax.tree.map(lambda leaf: leaf[0], alone.graphs), alone.edge_of_place
+    repeated = np.append(_repeated_self_loops(graph), False)[edges]
     return _sharded(
         graph,
         mesh,
@@ -180,8 +186,8 @@ def _whole(
         features,
         exchange_dtype,
         np.where(nodes < graph.num_senders, nodes, -1),
-        graph_and_sends=(_put(_with_places(graph, places), mesh, PartitionSpec()), None),
-        edges=_put((edges, _repeated_self_loops(graph)), mesh, PartitionSpec()),
+        graph_and_sends=(_put(padded, mesh, PartitionSpec()), None),
+        edges=_put((edges.astype(np.int32), repeated), mesh, PartitionSpec()),
         pair_rows=0,
         halo=0,
         costs=costs,

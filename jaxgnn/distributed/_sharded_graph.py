@@ -183,7 +183,7 @@ class ShardedGraph(GraphSubstitute):
             values = _take(values, self.edge_permutation, 1)
         spec = PartitionSpec(self.rows)
         values = _rows(values, "values", self.num_graph_edges, "edge")
-        if self.rows is None:
+        if self.rows is None and self.num_edges == self.num_graph_edges:
             return self._put(values, spec)
         return self._put(_take(values, self.edge_of_place, 0), spec)
 
