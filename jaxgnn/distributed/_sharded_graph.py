@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PyTree, Shaped
 
 from jaxgnn.distributed._costs import Cost
-from jaxgnn.distributed._exchange import exchange, with_halo
+from jaxgnn.distributed._map_parts import check_rows, map_parts
 from jaxgnn.graph import End, Graph, GraphSubstitute, Split
 from jaxgnn.ops import segment_reduce, spmm
 
@@ -145,7 +145,7 @@ class ShardedGraph(GraphSubstitute):
         Raises:
             ValueError: no row for each node.
         """
-        x = _rows(x, "x", self.num_nodes, "node")
+        x = check_rows(x, "x", self.num_nodes, "node")
         return self._put(_take(x, self.node_of_place, 0), PartitionSpec(self.node_axes))
 
     def gather(self, y: Shaped[Array, "places *rest"]) -> Shaped[Array, "num_nodes *rest"]:
@@ -154,7 +154,7 @@ class ShardedGraph(GraphSubstitute):
         Raises:
             ValueError: no row for each place.
         """
-        y = _rows(y, "y", self.num_senders, "place")
+        y = check_rows(y, "y", self.num_senders, "place")
         return y[
             np.asarray(self.place_of_node) if isinstance(y, np.ndarray) else self.place_of_node
         ]
@@ -179,10 +179,10 @@ class ShardedGraph(GraphSubstitute):
                     "values: the graph merged edges or dropped their order: give "
                     "graph.sort_edge_data(values), with in_graph_order=True"
                 )
-            values = _rows(values, "values", self.num_input_edges, "edge")
+            values = check_rows(values, "values", self.num_input_edges, "edge")
             values = _take(values, self.edge_permutation, 1)
         spec = PartitionSpec(self.rows)
-        values = _rows(values, "values", self.num_graph_edges, "edge")
+        values = check_rows(values, "values", self.num_graph_edges, "edge")
         if self.rows is None and self.num_edges == self.num_graph_edges:
             return self._put(values, spec)
         return self._put(_take(values, self.edge_of_place, 0), spec)
@@ -275,121 +275,7 @@ class ShardedGraph(GraphSubstitute):
         split: Split | None = None,
     ) -> Any:
         """An operation on each device's part: see `GraphSubstitute`."""
-        if self.features is not None and split is None:
-            raise ValueError(
-                f"graph: {name} expected a graph sharded by rows, got one by features: "
-                "use shard(graph, mesh, rows=...)"
-            )
-        self._check(arguments, ends, split)
-        nodes = PartitionSpec(self.node_axes)
-        edges = PartitionSpec(self.rows)
-        specs = {"edges": edges, "replicated": PartitionSpec(), "key": PartitionSpec()}
-
-        def spec_of(end: End) -> PartitionSpec:
-            return specs.get(end, nodes)
-
-        def of_device(graph: Graph, sends: Graph | None, arguments: dict[str, Any]) -> Any:
-            if self.rows is not None:
-                graph, sends = jax.tree.map(lambda leaf: leaf[0], (graph, sends))
-            own = self._of_part(graph, sends, arguments, ends, split)
-            out = operation(graph, **own)
-            if isinstance(result, str):
-                return self._to_places(out, result, split, arguments)
-            pairs = zip(out, result, strict=True)
-            return tuple(self._to_places(array, end, split, arguments) for array, end in pairs)
-
-        out_specs = spec_of(result) if isinstance(result, str) else tuple(map(spec_of, result))
-        mapped = jax.shard_map(
-            of_device,
-            mesh=self.mesh,
-            in_specs=(edges, edges, {argument: spec_of(ends[argument]) for argument in arguments}),
-            out_specs=out_specs,
-        )
-        return mapped(self.graph, self.sends, arguments)
-
-    def _check(
-        self, arguments: dict[str, Any], ends: Mapping[str, End], split: Split | None
-    ) -> None:
-        columns = 1 if self.features is None else self.mesh.shape[self.features]
-        for name, value in arguments.items():
-            end = ends[name]
-            if end in ("replicated", "key"):
-                continue
-            count, what = (self.num_edges if end == "edges" else self.num_senders), "place"
-            for leaf in jax.tree.leaves(value):
-                _rows(leaf, name, count, what)
-                if split == "heads" and leaf.ndim > 1 and leaf.shape[1] % columns:
-                    raise ValueError(
-                        f"{name}: expected heads that {columns} devices divide on a graph sharded "
-                        f"by features, got {leaf.shape[1]}: use shard(graph, mesh, rows=...)"
-                    )
-
-    def _of_part(
-        self,
-        graph: Graph,
-        sends: Graph | None,
-        arguments: dict[str, Any],
-        ends: Mapping[str, End],
-        split: Split | None,
-    ) -> dict[str, Any]:
-        """A device's arguments as its part takes them."""
-        own = {
-            name: jax.tree.map(functools.partial(self._columns, ends[name], split), value)
-            for name, value in arguments.items()
-        }
-        for name, value in own.items():
-            if ends[name] == "key":
-                # Parts number their edges alike: a key of its own keeps their masks apart.
-                own[name] = jax.random.fold_in(value, jax.lax.axis_index(self.node_axes))
-            elif ends[name] == "receivers" or (ends[name] == "senders" and self.rows is None):
-                rows = graph.num_receivers if ends[name] == "receivers" else graph.num_senders
-                own[name] = jax.tree.map(functools.partial(_resized, rows=rows), value)
-        senders = {name: value for name, value in own.items() if ends[name] == "senders"}
-        if self.rows is not None and self.pair_rows > 0 and senders:
-            assert sends is not None
-            leaves, structure = jax.tree.flatten(senders)
-            leaves = with_halo(
-                leaves,
-                sends,
-                self.rows,
-                self.mesh.shape[self.rows],
-                self.pair_rows,
-                self.exchange_dtype,
-            )
-            own.update(jax.tree.unflatten(structure, leaves))
-        return own
-
-    def _columns(self, end: End, split: Split | None, x: Array) -> Array:
-        """All rows of a part, and the device's share of the columns or heads."""
-        if self.features is None or split not in ("columns", "heads"):
-            return x
-        if end in ("senders", "receivers"):
-            axis = x.ndim - 1 if split == "columns" else 1
-            more = -x.shape[axis] % self.mesh.shape[self.features]
-            widths = [(0, 0)] * axis + [(0, more)] + [(0, 0)] * (x.ndim - 1 - axis)
-            return exchange(jnp.pad(x, widths), self.features, axis, 0, self.exchange_dtype)
-        if split == "columns" or end == "key" or x.ndim == 0:
-            return x
-        axis = 1 if end == "edges" else 0
-        heads = x.shape[axis] // self.mesh.shape[self.features]
-        first = jax.lax.axis_index(self.features) * heads
-        return jax.lax.dynamic_slice_in_dim(x, first, heads, axis)
-
-    def _to_places(self, out: Any, end: End, split: Split | None, arguments: dict[str, Any]) -> Any:
-        """A part's result as the device's share of it: rows of its places."""
-        if end != "receivers" or out is None:
-            return out
-        rows = 1 if self.rows is None else self.mesh.shape[self.rows]
-        out = _resized(out, self.num_senders // rows)
-        if self.features is None:
-            return out
-        if split == "edges":
-            own = self.num_senders // self.parts
-            first = jax.lax.axis_index(self.features) * own
-            return jax.lax.dynamic_slice_in_dim(out, first, own)
-        axis = out.ndim - 1 if split == "columns" else 1
-        out = exchange(out, self.features, 0, axis, self.exchange_dtype)
-        return out[..., : arguments["x"].shape[-1]] if split == "columns" else out
+        return map_parts(self, operation, name, arguments, ends, result, split)
 
     def _put(self, x: Any, spec: PartitionSpec) -> Array:
         sharding = NamedSharding(self.mesh, spec)
@@ -410,15 +296,6 @@ def _resized(x: Array, rows: int) -> Array:
     if x.shape[0] >= rows:
         return x[:rows]
     return jnp.pad(x, [(0, rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
-
-
-def _rows(x: Any, name: str, count: int, what: str) -> Any:
-    shape = np.shape(x)
-    if shape[:1] != (count,):
-        raise ValueError(
-            f"{name}: expected the shape ({count}, ...), a row for each {what}, got {shape}"
-        )
-    return x
 
 
 def _take(x: Any, places: Array, fill: Any) -> Any:
