@@ -291,13 +291,6 @@ def layout_of(rows: str | None, features: str | None) -> Layout:
     return "rows" if features is None else "both"
 
 
-def _resized(x: Array, rows: int) -> Array:
-    """Rows of 0 at the end, or none of the last ones."""
-    if x.shape[0] >= rows:
-        return x[:rows]
-    return jnp.pad(x, [(0, rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
-
-
 def _take(x: Any, places: Array, fill: Any) -> Any:
     """Rows of `x`, on the host if they are known; `fill` where a place is negative."""
     if isinstance(x, Tracer) or isinstance(places, Tracer):
