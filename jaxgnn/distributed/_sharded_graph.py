@@ -191,7 +191,7 @@ class ShardedGraph(GraphSubstitute):
         """The arrays on every device: of parameters, so that a step compiles once."""
         return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
 
-    def explain(self, features: int = 1, itemsize: int = 4) -> str:
+    def explain(self, features: int = 1, itemsize: int = 4, k: int | None = None) -> str:
         """The layout, the bytes that a device sends in one aggregation, and the predicted times.
 
         The times are those of the device with most to do, from its edges and its bytes, at the
@@ -201,7 +201,13 @@ class ShardedGraph(GraphSubstitute):
         Args:
             features: width of the rows.
             itemsize: bytes of a value.
+            k: also the bytes of sparse rows with this number of entries, as `MaxK` leaves them.
+
+        Raises:
+            ValueError: `k` of a graph that is not sharded by rows alone.
         """
+        if k is not None and self.layout != "rows":
+            raise ValueError(f"k: expected None on a graph sharded by {self.layout}, got {k}")
         nodes = max(self.num_nodes, 1)
         rows = 1 if self.rows is None else self.mesh.shape[self.rows]
         columns = 1 if self.features is None else self.mesh.shape[self.features]
@@ -222,6 +228,17 @@ class ShardedGraph(GraphSubstitute):
             f"({cost.gathered:,.0f} rows gathered, {cost.sent:,.0f} sent)"
             for cost in self.costs
         )
+        sparse = ""
+        if k is not None:
+            forward, back = (
+                own.sent * k * (size + (1 if features <= 256 else 2)),
+                own.sent * k * size,
+            )
+            share = (forward + back) / (2 * max(own.sent, 1) * size * features)
+            sparse = (
+                f"\nsparse rows of {k} entries: {forward:,.0f} bytes, their gradients {back:,.0f}; "
+                f"together {share:.3f} of the dense rows' both ways"
+            )
         what = "the graph is" if self.rows is None else "a part of the graph is"
         return (
             f"layout {self.layout} over {self.parts} devices ({', '.join(self.node_axes)}): "
@@ -231,7 +248,7 @@ class ShardedGraph(GraphSubstitute):
             f"{' + '.join(formulas)} gives {ideal * size * features:,.0f}\n"
             f"padding: {self.num_senders / nodes:.3f} places a node; "
             f"{sent / ideal if ideal else 1:.3f} values sent for each needed\n"
-            f"predicted: {times}"
+            f"predicted: {times}{sparse}"
         )
 
     def __repr__(self) -> str:

@@ -302,6 +302,7 @@ def check_errors():
     raises("BatchNorm", GINConv(inner), by_rows, x)
     inner = MLP([8, 4, 4], activation=MaxK(2), rngs=rngs)
     raises("no MaxK", EdgeConv(4, 4, mlp=inner, rngs=rngs), by_rows, x)
+    raises("k: expected None", by_features.explain, 4, k=2)
     raises("another axis", shard, graph, mesh(2), rows="x", features="x")
     raises("expected an axis", shard, graph, mesh(2), rows="y")
     raises("expected an axis", shard, graph, mesh(8, both=True))
@@ -391,7 +392,10 @@ def check_dropout_and_bytes():
 
     compiled = jax.jit(jax.grad(loss)).lower(x, sharded).compile()
     assert collectives(compiled) == {"all-to-all": 3}
-    assert sent_bytes(compiled) == 7 * sharded.pair_rows * 8 * (4 + 1 + 4)
+    sent = 7 * sharded.pair_rows * 8
+    assert sent_bytes(compiled) == sent * (4 + 1 + 4)
+    assert f"{sent * 5:,} bytes, their gradients {sent * 4:,}; " in sharded.explain(32, k=8)
+    assert "together 0.141 of" in sharded.explain(256, k=32)
 
 
 def sent_bytes(compiled):
