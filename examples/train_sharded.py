@@ -1,6 +1,8 @@
-"""Times full-batch training of a GraphSAGE model on a benchmark's shape, over several devices.
+"""Times full-batch training on a benchmark's shape, over several devices.
 
     python examples/train_sharded.py --shape arxiv --scale 0.1 --layout rows --devices 8
+    python examples/train_sharded.py --shape arxiv --scale 0.1 --layout rows --k 32 --devices 8
+    python examples/train_sharded.py --shape arxiv --scale 0.1 --model GAT --layout both --devices 8
     python examples/train_sharded.py --shape reddit --layout features --devices 2
 
 On a machine without GPUs the devices are simulated ones of the CPU, which checks but does not
@@ -24,7 +26,7 @@ from flax import nnx
 from jaxgnn import Graph
 from jaxgnn.data.benchmark_graphs import benchmark_graph
 from jaxgnn.distributed import shard
-from jaxgnn.nn import GraphSAGE
+from jaxgnn.nn import MaxK, models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +37,13 @@ class Options:
     """Of the graph: one of jaxgnn.data's benchmark shapes."""
     scale: float = 1.0
     """Of its numbers of nodes and edges."""
-    layout: Literal["rows", "features", "one"] = "features"
-    """How the graph is split; one: on one device, without a ShardedGraph."""
+    model: Literal["GraphSAGE", "GAT", "GATv2", "Transformer"] = "GraphSAGE"
+    """What is trained; those of attention have 8 heads."""
+    k: int | None = None
+    """Entries that MaxK keeps of a hidden row, instead of ReLU; by rows alone, or on one device."""
+    layout: Literal["rows", "features", "both", "auto", "one"] = "features"
+    """How the graph is split; both: with two devices for the features; auto: the layout predicted
+    to be faster; one: on one device, without a ShardedGraph."""
     devices: int = 2
     """Number of devices."""
     features: int = 256
@@ -58,26 +65,37 @@ def main(options: Options) -> list[float]:
     jax.config.update("jax_num_cpu_devices", max(options.devices, 1))
     offsets, senders = benchmark_graph(options.shape, options.scale)
     graph = Graph.from_csr(offsets, senders).with_row_schedule()
+    if options.k is not None:
+        graph = graph.with_windows()
     rng = np.random.default_rng(0)
     nodes, width = graph.num_senders, options.features
     x = rng.standard_normal((nodes, width), np.float32).astype(options.dtype)
     labels = rng.integers(0, options.classes, nodes)
     mask = np.ones(nodes, bool)
-    model = GraphSAGE(
+    own = {} if options.model == "GraphSAGE" else {"heads": 8}
+    if options.k is not None:
+        own |= {"activation": MaxK(options.k), "input_layer": True}
+    model = getattr(models, options.model)(
         width,
         width,
         options.classes,
         num_layers=options.layers,
         dtype=jnp.dtype(options.dtype),
         rngs=nnx.Rngs(0),
+        **own,
     )
     definition, parameters = nnx.split(model)
     optimizer = optax.adam(1e-3)
     state = parameters, optimizer.init(parameters)
     if options.layout != "one":
-        mesh = jax.make_mesh((options.devices,), ("x",), devices=jax.devices()[: options.devices])
+        shape, names, axes = (options.devices,), ("x",), {options.layout: "x"}
+        if options.layout == "both":
+            shape, names = (options.devices // 2, 2), ("r", "c")
+            axes = {"rows": "r", "features": "c"}
+        elif options.layout == "auto":
+            axes = {}
+        mesh = jax.make_mesh(shape, names, devices=jax.devices()[: options.devices])
         start = time.perf_counter()
-        axes = {options.layout: "x"}
         graph = shard(graph, mesh, exchange_dtype=options.exchange_dtype, **axes)
         print(f"split in {time.perf_counter() - start:.1f} s")
         print(graph.explain(width, jnp.dtype(options.dtype).itemsize))
@@ -108,7 +126,8 @@ def main(options: Options) -> list[float]:
         losses.append(float(loss))
     used = 1 if options.layout == "one" else options.devices
     print(
-        f"{options.shape} x {options.scale:g}, {options.dtype}, {options.layout} on {used} "
+        f"{options.model}{'' if options.k is None else f' k={options.k}'}, {options.shape} x "
+        f"{options.scale:g}, {options.dtype}, {options.layout} on {used} "
         f"{jax.devices()[0].device_kind}: {1e3 * statistics.median(times[2:]):.2f} ms a step "
         f"(median of {options.steps}), loss {losses[0]:.6f} to {losses[-1]:.6f}, "
         f"{step._cache_size()} compiled"

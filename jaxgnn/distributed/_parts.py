@@ -11,6 +11,7 @@ from jaxtyping import Int
 
 from jaxgnn.graph import Graph
 from jaxgnn.graph._row_chunks import pad_chunks
+from jaxgnn.graph._windows import pad_to_one_shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +48,15 @@ def equal_edges(graph: Graph, parts: int) -> Int[np.ndarray, " num_nodes"]:
     return (before * parts // max(total, 1)).astype(np.int32)
 
 
-def split(graph: Graph, owner: Int[np.ndarray, " num_nodes"], parts: int) -> Parts:
-    """The parts of a square graph."""
+def split(
+    graph: Graph, owner: Int[np.ndarray, " num_nodes"], parts: int, multiple: int = 1
+) -> Parts:
+    """The parts of a square graph, with a multiple of this number of rows."""
     nodes = graph.num_senders
     senders = np.asarray(graph.senders, np.int64)
     receivers = np.repeat(np.arange(nodes), np.diff(np.asarray(graph.row_offsets)))
     counts = np.bincount(owner, minlength=parts)
-    rows = max(int(counts.max(initial=0)), 1)
+    rows = -(-max(int(counts.max(initial=0)), 1) // multiple) * multiple
     by_owner = np.argsort(owner, kind="stable")
     row = np.empty(nodes, np.int64)
     row[by_owner] = _rank(owner[by_owner], counts)
@@ -80,6 +83,7 @@ def split(graph: Graph, owner: Int[np.ndarray, " num_nodes"], parts: int) -> Par
         rows + parts * pair_rows,
         rows,
         scheduled=graph.row_schedule is not None,
+        windows=graph.windows is not None,
     )
     edge_of_place = [
         np.append(chosen, -1)[np.minimum(order, chosen.size)]
@@ -105,6 +109,7 @@ def _stack(
     num_senders: int,
     num_receivers: int,
     scheduled: bool = False,
+    windows: bool = False,
 ) -> tuple[Graph, list[np.ndarray]]:
     """The graphs of edge lists, padded to one shape and stacked on the host; their edge orders."""
     num_edges = max(1, *(senders.size for senders, _ in lists))
@@ -120,7 +125,14 @@ def _stack(
                 num_receivers=num_receivers + 1,
             )
             orders.append(np.asarray(graph.edge_permutation))
+            graph = graph.with_windows() if windows else graph
             graphs.append(_of_one_shape(graph, scheduled))
+    if windows:
+        padded = pad_to_one_shape([graph.windows for graph in graphs])
+        graphs = [
+            dataclasses.replace(graph, windows=own)
+            for graph, own in zip(graphs, padded, strict=True)
+        ]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *graphs), orders
 
 

@@ -11,8 +11,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int
 
 from jaxgnn._core import checks
+from jaxgnn.distributed._costs import Cost, cost
 from jaxgnn.distributed._parts import Parts, equal_edges, split
-from jaxgnn.distributed._sharded_graph import Layout, ShardedGraph
+from jaxgnn.distributed._sharded_graph import ShardedGraph, layout_of
 from jaxgnn.graph import Graph, graph_argument
 
 
@@ -32,56 +33,93 @@ def shard(
     features: str | None = None,
     exchange_dtype: str | None = None,
 ) -> ShardedGraph:
-    r"""A graph over the devices of a mesh, for `spmm` and the modules made of it.
+    r"""A graph over the devices of a mesh, in a graph's place for operations, modules and models.
 
-    Nodes' data is split by rows over the axis in both layouts. Under `features` each aggregation
+    Nodes' data is split by rows over the axis in all layouts. Under `features` each aggregation
     brings rows to columns (`all_to_all`), aggregates the whole graph on $F / P$ columns, and
     brings them back: $2 N F (P - 1) / P^2$ values a device, and the same bits as on one device.
     Under `rows` each device has its nodes' edges, and receives the foreign rows that they start
-    from, the *halo*: $h N F / P$ values for $h$ halo rows a node. With neither, the mesh must have
-    one axis, and the layout that sends less is taken.
+    from, the *halo*: $h N F / P$ values for $h$ halo rows a node. With both, each part is on the
+    devices along `features`, which share its columns, and the halo travels along `rows`. With
+    neither, the mesh must have one axis, and the layout predicted to be faster is taken
+    (`ShardedGraph.explain`).
 
     Args:
         graph: a square graph, outside `jit`.
         mesh: of devices of this process; its axes are used as `AxisType.Auto`.
         partition: the owner of each node, for `rows`; by default contiguous blocks of nodes with
             about equally many edges.
-        rows, features: the name of the mesh's axis.
+        rows, features: the names of the mesh's axes.
         exchange_dtype: `"bfloat16"` or `"float16"` rounds the rows that travel, and their
             gradients; `None` leaves them.
 
     Raises:
         TypeError: `graph` is no `Graph`.
         ValueError: a rectangular graph, an axis that the mesh does not have, a mesh over several
-            processes, both layouts, a partition of other parts or nodes, or one with `features`.
+            processes, one axis for both, a partition of other parts or nodes, or one with
+            `features` alone.
     """
     graph = graph_argument(graph)
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got {graph}")
     checks.choice(exchange_dtype, "exchange_dtype", (None, "bfloat16", "float16"))
-    if rows is not None and features is not None:
-        raise ValueError("features: expected one of rows and features, got both")
-    axis = rows if features is None else features
-    if axis is None and len(mesh.axis_names) == 1:
-        axis = str(mesh.axis_names[0])
-    if axis is None or axis not in mesh.axis_names:
-        name = "features" if features is not None else "rows"
-        raise ValueError(f"{name}: expected an axis of {mesh.axis_names}, got {axis!r}")
+    for name, axis in (("rows", rows), ("features", features)):
+        if axis is not None and axis not in mesh.axis_names:
+            raise ValueError(f"{name}: expected an axis of {mesh.axis_names}, got {axis!r}")
+    if rows is not None and rows == features:
+        raise ValueError(f"features: expected another axis than rows, got {features!r}")
     if any(device.process_index != jax.process_index() for device in mesh.devices.flat):
         raise ValueError("mesh: expected devices of this process, got those of several")
     auto = (AxisType.Auto,) * len(mesh.axis_names)
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
-    if features is not None:
+    if rows is None and features is not None:
         if partition is not None:
             raise ValueError("partition: expected None with features, whose blocks are fixed")
-        return _by_features(graph, mesh, axis, exchange_dtype)
+        places = _places(graph, mesh.shape[features])
+        own = _cost(mesh, None, features, places, graph.num_edges)
+        return _whole(graph, mesh, features, exchange_dtype, (own,))
+    axis = rows
+    if axis is None:
+        if len(mesh.axis_names) > 1:
+            raise ValueError(f"rows: expected an axis of {mesh.axis_names}, got None")
+        axis = str(next(iter(mesh.axis_names)))
     count = mesh.shape[axis]
     owner = equal_edges(graph, count) if partition is None else _owner(partition, graph, count)
-    parts = split(graph, owner, count)
-    whole = 2 * -(-graph.num_senders // count) / count
-    if rows is None and partition is None and parts.pair_rows > whole:
-        return _by_features(graph, mesh, axis, exchange_dtype)
-    return _by_rows(graph, parts, mesh, axis, exchange_dtype)
+    parts = split(graph, owner, count, 1 if features is None else mesh.shape[features])
+    own = _cost(
+        mesh,
+        axis,
+        features,
+        parts.node_of_place.size,
+        parts.graphs.senders.shape[1],
+        parts.pair_rows,
+    )
+    if rows is not None or partition is not None:
+        return _in_parts(graph, parts, mesh, axis, features, exchange_dtype, (own,))
+    other = _cost(mesh, None, axis, _places(graph, count), graph.num_edges)
+    sent_bytes = 4 if exchange_dtype is None else 2
+    if own.seconds(4, sent_bytes) <= other.seconds(4, sent_bytes):
+        return _in_parts(graph, parts, mesh, axis, None, exchange_dtype, (own, other))
+    return _whole(graph, mesh, axis, exchange_dtype, (own, other))
+
+
+def _cost(
+    mesh: Mesh, rows: str | None, features: str | None, places: int, edges: int, pair_rows: int = 0
+) -> Cost:
+    """Of an aggregation; `edges`: of the largest part."""
+    return cost(
+        layout_of(rows, features),
+        edges=edges,
+        places=places,
+        pair_rows=pair_rows,
+        row_parts=1 if rows is None else mesh.shape[rows],
+        column_parts=1 if features is None else mesh.shape[features],
+    )
+
+
+def _places(graph: Graph, count: int) -> int:
+    """Under `features`."""
+    return max(-(-graph.num_senders // count), 1) * count
 
 
 def _owner(partition: Owners, graph: Graph, count: int) -> np.ndarray:
@@ -100,50 +138,67 @@ def _owner(partition: Owners, graph: Graph, count: int) -> np.ndarray:
     return owner
 
 
-def _by_rows(
-    graph: Graph, parts: Parts, mesh: Mesh, axis: str, exchange_dtype: str | None
+def _in_parts(
+    graph: Graph,
+    parts: Parts,
+    mesh: Mesh,
+    rows: str,
+    features: str | None,
+    exchange_dtype: str | None,
+    costs: tuple[Cost, ...],
 ) -> ShardedGraph:
+    """A part on each device, or on the devices that share its columns."""
     edges = parts.edge_of_place
     repeated = np.append(_repeated_self_loops(graph), False)[edges]
-    split_by_rows = PartitionSpec(axis)
+    split_by_rows = PartitionSpec(rows)
     return _sharded(
         graph,
         mesh,
-        axis,
-        "rows",
+        rows,
+        features,
         exchange_dtype,
         parts.node_of_place,
         graph_and_sends=_put((parts.graphs, parts.sends), mesh, split_by_rows),
         edges=_put((edges.astype(np.int32), repeated), mesh, split_by_rows),
         pair_rows=parts.pair_rows,
         halo=parts.halo,
+        costs=costs,
     )
 
 
-def _by_features(graph: Graph, mesh: Mesh, axis: str, exchange_dtype: str | None) -> ShardedGraph:
-    count = mesh.shape[axis]
-    places = max(-(-graph.num_senders // count), 1) * count
+def _whole(
+    graph: Graph, mesh: Mesh, features: str, exchange_dtype: str | None, costs: tuple[Cost, ...]
+) -> ShardedGraph:
+    """The graph on every device."""
+    places = _places(graph, mesh.shape[features])
     nodes = np.arange(places, dtype=np.int32)
     edges = np.arange(graph.num_edges, dtype=np.int32)
+    padded = _with_places(graph, places)
+    if graph.num_edges == 0:
+        # One part, which has an edge of padding: jaxlib 0.11 crashes on arrays without elements.
+        alone = split(graph, np.zeros(graph.num_senders, np.int32), 1, mesh.shape[features])
+        padded, edges = jax.tree.map(lambda leaf: leaf[0], alone.graphs), alone.edge_of_place
+    repeated = np.append(_repeated_self_loops(graph), False)[edges]
     return _sharded(
         graph,
         mesh,
-        axis,
-        "features",
+        None,
+        features,
         exchange_dtype,
         np.where(nodes < graph.num_senders, nodes, -1),
-        graph_and_sends=(_put(_with_places(graph, places), mesh, PartitionSpec()), None),
-        edges=_put((edges, _repeated_self_loops(graph)), mesh, PartitionSpec()),
+        graph_and_sends=(_put(padded, mesh, PartitionSpec()), None),
+        edges=_put((edges.astype(np.int32), repeated), mesh, PartitionSpec()),
         pair_rows=0,
         halo=0,
+        costs=costs,
     )
 
 
 def _sharded(
     graph: Graph,
     mesh: Mesh,
-    axis: str,
-    layout: Layout,
+    rows: str | None,
+    features: str | None,
     exchange_dtype: str | None,
     node_of_place: np.ndarray,
     *,
@@ -151,35 +206,39 @@ def _sharded(
     edges: tuple[Any, Any],
     pair_rows: int,
     halo: int,
+    costs: tuple[Cost, ...],
 ) -> ShardedGraph:
-    """What both layouts have in common: data of the places."""
+    """What the layouts have in common: data of the places."""
+    of_nodes = PartitionSpec(tuple(axis for axis in (rows, features) if axis is not None))
     known = np.flatnonzero(node_of_place >= 0)
     place_of_node = np.empty(graph.num_senders, np.int32)
     place_of_node[node_of_place[known]] = known
 
     def of_places(values: Any) -> jax.Array:
         out = np.append(np.asarray(values), 0)[node_of_place]
-        return _put(out.astype(np.int32), mesh, PartitionSpec(axis))
+        return _put(out.astype(np.int32), mesh, of_nodes)
 
     return ShardedGraph(
         graph=graph_and_sends[0],
         sends=graph_and_sends[1],
-        node_of_place=_put(node_of_place, mesh, PartitionSpec(axis)),
+        node_of_place=_put(node_of_place, mesh, of_nodes),
         place_of_node=_put(place_of_node, mesh, PartitionSpec()),
         edge_of_place=edges[0],
         edge_permutation=_put(graph.edge_permutation, mesh, PartitionSpec()),
         in_degrees=of_places(np.diff(np.asarray(graph.row_offsets))),
+        out_degrees=of_places(np.diff(np.asarray(graph.transpose_row_offsets))),
         self_loops=of_places(graph.self_loops),
         repeated_self_loops=edges[1],
         mesh=mesh,
-        axis=axis,
-        layout=layout,
+        rows=rows,
+        features=features,
         num_nodes=graph.num_senders,
         num_senders=node_of_place.size,
         num_receivers=node_of_place.size,
         num_edges=int(edges[0].shape[0]),
         pair_rows=pair_rows,
         halo=halo,
+        costs=costs,
         exchange_dtype=exchange_dtype,
         num_graph_edges=graph.num_edges,
         num_input_edges=None if graph.merges_edges else graph.num_input_edges,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -14,10 +15,12 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PyTree, Shaped
 
-from jaxgnn.graph import Graph, GraphSubstitute
+from jaxgnn.distributed._costs import Cost
+from jaxgnn.distributed._map_parts import check_rows, map_parts
+from jaxgnn.graph import End, Graph, GraphSubstitute, Split
 from jaxgnn.ops import segment_reduce, spmm
 
-Layout = Literal["rows", "features"]
+Layout = Literal["rows", "features", "both"]
 
 _ARRAYS = (
     "graph",
@@ -27,19 +30,21 @@ _ARRAYS = (
     "edge_of_place",
     "edge_permutation",
     "in_degrees",
+    "out_degrees",
     "self_loops",
     "repeated_self_loops",
 )
 _STATIC = (
     "mesh",
-    "axis",
-    "layout",
+    "rows",
+    "features",
     "num_nodes",
     "num_senders",
     "num_receivers",
     "num_edges",
     "pair_rows",
     "halo",
+    "costs",
     "exchange_dtype",
     "num_graph_edges",
     "num_input_edges",
@@ -65,15 +70,16 @@ class ShardedGraph(GraphSubstitute):
         place_of_node: the place of each node.
         edge_of_place: the graph's edge of each place of `scatter_edges`, -1 for padding.
         edge_permutation: the graph's own.
-        in_degrees, self_loops: of each place, 0 for padding.
+        in_degrees, out_degrees, self_loops: of each place, 0 for padding.
         repeated_self_loops: the edges that are self-loops which another one of the node follows.
-        mesh, axis: the devices.
-        layout: `"rows"` or `"features"`.
+        mesh: the devices.
+        rows, features: the mesh's axes over which they are split; `None` for one that is not.
         num_nodes: of the graph, without padding.
         num_senders, num_receivers: places.
         num_edges: places of edges.
         pair_rows: under `rows`, that a part sends to each other one, with padding.
         halo: under `rows`, foreign rows that the parts need, summed over them.
+        costs: of an aggregation, predicted; of both layouts where neither was named.
         num_graph_edges: without padding.
         exchange_dtype: in which rows travel; `None` for their own.
         num_input_edges: of the user's list; `None` where `scatter_edges` cannot take its order.
@@ -86,30 +92,52 @@ class ShardedGraph(GraphSubstitute):
     edge_of_place: Int[Array, " num_edges"]
     edge_permutation: Int[Array, " edges"] | None
     in_degrees: Int[Array, " places"]
+    out_degrees: Int[Array, " places"]
     self_loops: Int[Array, " places"]
     repeated_self_loops: Bool[Array, " num_edges"]
     mesh: Mesh
-    axis: str
-    layout: Layout
+    rows: str | None
+    features: str | None
     num_nodes: int
     num_senders: int
     num_receivers: int
     num_edges: int
     pair_rows: int
     halo: int
+    costs: tuple[Cost, ...]
     exchange_dtype: str | None
     num_graph_edges: int
     num_input_edges: int | None
 
     @property
+    def layout(self) -> Layout:
+        """`"rows"`, `"features"` or `"both"`."""
+        return layout_of(self.rows, self.features)
+
+    @property
+    def node_axes(self) -> tuple[str, ...]:
+        """The mesh's axes over which the places are split."""
+        return tuple(axis for axis in (self.rows, self.features) if axis is not None)
+
+    @property
+    def node_sharding(self) -> NamedSharding:
+        """That of nodes' data."""
+        return NamedSharding(self.mesh, PartitionSpec(self.node_axes))
+
+    @property
     def parts(self) -> int:
-        """The number of devices on the axis."""
-        return self.mesh.shape[self.axis]
+        """The number of devices on these axes."""
+        return math.prod(self.mesh.shape[axis] for axis in self.node_axes)
 
     @property
     def node_mask(self) -> Bool[Array, " places"]:
         """Which places are no padding."""
         return self.node_of_place >= 0
+
+    @property
+    def edge_mask(self) -> Bool[Array, " num_edges"]:
+        """Which places of edges are no padding."""
+        return self.edge_of_place >= 0
 
     def scatter(self, x: Shaped[Array, "num_nodes *rest"]) -> Shaped[Array, "places *rest"]:
         """Nodes' data, in the user's order, as the graph takes it: 0 for padding.
@@ -117,8 +145,8 @@ class ShardedGraph(GraphSubstitute):
         Raises:
             ValueError: no row for each node.
         """
-        x = _rows(x, "x", self.num_nodes, "node")
-        return self._put(_take(x, self.node_of_place, 0), PartitionSpec(self.axis))
+        x = check_rows(x, "x", self.num_nodes, "node")
+        return self._put(_take(x, self.node_of_place, 0), PartitionSpec(self.node_axes))
 
     def gather(self, y: Shaped[Array, "places *rest"]) -> Shaped[Array, "num_nodes *rest"]:
         """The rows of the nodes, in the user's order. Inside `jit` all devices receive all rows.
@@ -126,7 +154,7 @@ class ShardedGraph(GraphSubstitute):
         Raises:
             ValueError: no row for each place.
         """
-        y = _rows(y, "y", self.num_senders, "place")
+        y = check_rows(y, "y", self.num_senders, "place")
         return y[
             np.asarray(self.place_of_node) if isinstance(y, np.ndarray) else self.place_of_node
         ]
@@ -151,11 +179,11 @@ class ShardedGraph(GraphSubstitute):
                     "values: the graph merged edges or dropped their order: give "
                     "graph.sort_edge_data(values), with in_graph_order=True"
                 )
-            values = _rows(values, "values", self.num_input_edges, "edge")
+            values = check_rows(values, "values", self.num_input_edges, "edge")
             values = _take(values, self.edge_permutation, 1)
-        spec = PartitionSpec(self.axis if self.layout == "rows" else None)
-        values = _rows(values, "values", self.num_graph_edges, "edge")
-        if self.layout == "features":
+        spec = PartitionSpec(self.rows)
+        values = check_rows(values, "values", self.num_graph_edges, "edge")
+        if self.rows is None and self.num_edges == self.num_graph_edges:
             return self._put(values, spec)
         return self._put(_take(values, self.edge_of_place, 0), spec)
 
@@ -163,33 +191,64 @@ class ShardedGraph(GraphSubstitute):
         """The arrays on every device: of parameters, so that a step compiles once."""
         return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
 
-    def explain(self, features: int = 1, itemsize: int = 4) -> str:
-        """The layout, its padding, and the bytes that a device sends in one aggregation.
+    def explain(self, features: int = 1, itemsize: int = 4, k: int | None = None) -> str:
+        """The layout, the bytes that a device sends in one aggregation, and the predicted times.
+
+        The times are those of the device with most to do, from its edges and its bytes, at the
+        rates of an H200 and its links: for comparison, as nothing is measured. Where no layout was
+        named, those of both are printed.
 
         Args:
             features: width of the rows.
             itemsize: bytes of a value.
+            k: also the bytes of sparse rows with this number of entries, as `MaxK` leaves them.
+
+        Raises:
+            ValueError: `k` of a graph that is not sharded by rows alone.
         """
-        parts, nodes = self.parts, self.num_nodes
-        places = self.num_senders / max(nodes, 1)
-        if self.layout == "features":
-            width = -(-features // parts) * parts
-            sent = 2 * self.num_senders * width * (parts - 1) / parts**2
-            formula = "2 N F (P - 1) / P^2"
-            ideal = 2 * nodes * features * (parts - 1) / parts**2
-            how = "all_to_all from rows to columns, and back; the graph is on every device"
-        else:
-            sent = self.pair_rows * (parts - 1) * features
-            formula = f"h N F / P, h = {self.halo / max(nodes, 1):.3f}"
-            ideal = self.halo * features / parts
-            how = "halo rows by one all_to_all; a part of the graph on every device"
+        if k is not None and self.layout != "rows":
+            raise ValueError(f"k: expected None on a graph sharded by {self.layout}, got {k}")
+        nodes = max(self.num_nodes, 1)
+        rows = 1 if self.rows is None else self.mesh.shape[self.rows]
+        columns = 1 if self.features is None else self.mesh.shape[self.features]
+        ideal = 2 * nodes * (columns - 1) / (columns * self.parts) + self.halo / self.parts
+        steps, formulas = [], []
+        if self.features is not None:
+            formulas.append("2 N F (P - 1) / P^2" if rows == 1 else "2 N F (C - 1) / (C P)")
+            steps.append("all_to_all from rows to columns, and back")
+        if self.rows is not None:
+            formulas.append(f"h N F / P, h = {self.halo / nodes:.3f}")
+            steps.append("halo rows by one all_to_all")
         size = itemsize if self.exchange_dtype is None else jnp.dtype(self.exchange_dtype).itemsize
+        width = -(-features // columns) * columns
+        (own,) = (cost for cost in self.costs if cost.layout == self.layout)
+        sent = own.sent * width / features
+        times = ", ".join(
+            f"{cost.layout} {1e3 * cost.seconds(itemsize * features, size * features):.3g} ms "
+            f"({cost.gathered:,.0f} rows gathered, {cost.sent:,.0f} sent)"
+            for cost in self.costs
+        )
+        sparse = ""
+        if k is not None:
+            forward, back = (
+                own.sent * k * (size + (1 if features <= 256 else 2)),
+                own.sent * k * size,
+            )
+            share = (forward + back) / (2 * max(own.sent, 1) * size * features)
+            sparse = (
+                f"\nsparse rows of {k} entries: {forward:,.0f} bytes, their gradients {back:,.0f}; "
+                f"together {share:.3f} of the dense rows' both ways"
+            )
+        what = "the graph is" if self.rows is None else "a part of the graph is"
         return (
-            f"layout {self.layout} over {parts} devices ({self.axis}): {how}\n"
-            f"sent a device and aggregation of {features} features: {sent * size:,.0f} bytes; "
-            f"{formula} gives {ideal * size:,.0f}\n"
-            f"padding: {places:.3f} places a node; "
-            f"{sent / ideal if ideal else 1:.3f} values sent for each needed"
+            f"layout {self.layout} over {self.parts} devices ({', '.join(self.node_axes)}): "
+            f"{'; '.join(steps)}; {what} on every device\n"
+            f"sent a device and aggregation of {features} features: "
+            f"{sent * size * features:,.0f} bytes; "
+            f"{' + '.join(formulas)} gives {ideal * size * features:,.0f}\n"
+            f"padding: {self.num_senders / nodes:.3f} places a node; "
+            f"{sent / ideal if ideal else 1:.3f} values sent for each needed\n"
+            f"predicted: {times}{sparse}"
         )
 
     def __repr__(self) -> str:
@@ -199,91 +258,41 @@ class ShardedGraph(GraphSubstitute):
 
     def spmm(self, x: Array, weights: Array | None, **options: Any) -> Array:
         """`jaxgnn.spmm`: `x` by places, `weights` as of `scatter_edges`."""
-        if self.layout == "rows" and options["transpose"]:
+        if self.rows is not None and options["transpose"]:
             raise ValueError("transpose: expected False on a graph sharded by rows, got True")
         if x.ndim < 2:
             raise ValueError(f"x: expected [places, ..., F] on a sharded graph, got {x.shape}")
-        aggregate = self._by_rows if self.layout == "rows" else self._by_features
-        rows = PartitionSpec(self.axis)
-        edges = rows if self.layout == "rows" else PartitionSpec()
-        run = self._mapped(functools.partial(aggregate, options), (rows, edges), rows)
-        return run(self.graph, self.sends, x, weights)
+        arguments = {"x": x} if weights is None else {"x": x, "weights": weights}
+        # Transposed, the receivers' rows are aggregated: those of all places, too.
+        ends: dict[str, End] = {"x": "senders", "weights": "edges"}
+        return self.map_parts(
+            functools.partial(spmm, **options), "spmm", arguments, ends, split="columns"
+        )
 
     def segment_reduce(self, data: Array, reduce: Any, **options: Any) -> Array:
         """`jaxgnn.segment_reduce` of data as of `scatter_edges`."""
-        if self.layout == "rows" and options["by"] == "senders":
+        if self.rows is not None and options["by"] == "senders":
             raise ValueError("by: expected 'receivers' on a graph sharded by rows, got 'senders'")
-        rows = PartitionSpec(self.axis)
-
-        def of_rows(graph: Graph, _: None, data: Array) -> Array:
-            return segment_reduce(graph, data, reduce, **options)[: self._local]
-
-        def of_features(graph: Graph, _: None, data: Array) -> Array:
-            out = self._padded(segment_reduce(graph, data, reduce, **options))
-            first = jax.lax.axis_index(self.axis) * self._local
-            return jax.lax.dynamic_slice_in_dim(out, first, self._local)
-
-        if self.layout == "rows":
-            return self._mapped(of_rows, (rows,), rows)(self.graph, None, data)
-        return self._mapped(of_features, (PartitionSpec(),), rows)(self.graph, None, data)
-
-    def _mapped(self, function: Callable[..., Array], specs: tuple, out: PartitionSpec) -> Any:
-        """`function` of each device's graph and arguments."""
-        of_graph = PartitionSpec(self.axis) if self.layout == "rows" else PartitionSpec()
-
-        def of_device(graph: Graph, sends: Graph | None, *arguments: Array | None) -> Array:
-            if self.layout == "rows":
-                graph, sends = jax.tree.map(lambda leaf: leaf[0], (graph, sends))
-            return function(graph, sends, *arguments)
-
-        return jax.shard_map(
-            of_device, mesh=self.mesh, in_specs=(of_graph, of_graph, *specs), out_specs=out
+        return self.map_parts(
+            functools.partial(segment_reduce, reduce=reduce, **options),
+            "segment_reduce",
+            {"data": data},
+            {"data": "edges"},
+            split="edges",
         )
 
-    @property
-    def _local(self) -> int:
-        """Places of a device."""
-        return self.num_senders // self.parts
-
-    def _by_rows(
+    def map_parts(
         self,
-        options: dict[str, Any],
-        graph: Graph,
-        sends: Graph,
-        x: Array,
-        weights: Array | None,
-    ) -> Array:
-        if self.pair_rows > 0:
-            # Packing is a product, so that its gradient is one, too: added in a fixed order.
-            sent = x if self.exchange_dtype is None else x.astype(self.exchange_dtype)
-            packed = spmm(sends, sent)[: self.parts * self.pair_rows]
-            halo = jax.lax.all_to_all(packed, self.axis, 0, 0, tiled=True)
-            x = jnp.concatenate([x, halo.astype(x.dtype)])
-        return spmm(graph, x, weights, **options)[: self._local]
-
-    def _by_features(
-        self,
-        options: dict[str, Any],
-        graph: Graph,
-        _: None,
-        x: Array,
-        weights: Array | None,
-    ) -> Array:
-        width, last = x.shape[-1], x.ndim - 1
-        more = -width % self.parts
-        x = jnp.pad(x, [(0, 0)] * last + [(0, more)])
-        columns = self._exchange(x, last, 0)
-        out = self._padded(spmm(graph, columns[: graph.num_senders], weights, **options))
-        return self._exchange(out, 0, last)[..., :width]
-
-    def _exchange(self, x: Array, split: int, join: int) -> Array:
-        if self.exchange_dtype is None:
-            return jax.lax.all_to_all(x, self.axis, split, join, tiled=True)
-        sent = x.astype(self.exchange_dtype)
-        return jax.lax.all_to_all(sent, self.axis, split, join, tiled=True).astype(x.dtype)
-
-    def _padded(self, x: Array) -> Array:
-        return jnp.pad(x, [(0, self.num_senders - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
+        operation: Callable[..., Any],
+        name: str,
+        arguments: dict[str, Any],
+        ends: Mapping[str, End],
+        result: End | tuple[End, ...] = "receivers",
+        *,
+        split: Split | None = None,
+    ) -> Any:
+        """An operation on each device's part: see `GraphSubstitute`."""
+        return map_parts(self, operation, name, arguments, ends, result, split)
 
     def _put(self, x: Any, spec: PartitionSpec) -> Array:
         sharding = NamedSharding(self.mesh, spec)
@@ -292,13 +301,11 @@ class ShardedGraph(GraphSubstitute):
         return jax.device_put(x, sharding)
 
 
-def _rows(x: Any, name: str, count: int, what: str) -> Any:
-    shape = np.shape(x)
-    if shape[:1] != (count,):
-        raise ValueError(
-            f"{name}: expected the shape ({count}, ...), a row for each {what}, got {shape}"
-        )
-    return x
+def layout_of(rows: str | None, features: str | None) -> Layout:
+    """The name of the layout over these axes."""
+    if rows is None:
+        return "features"
+    return "rows" if features is None else "both"
 
 
 def _take(x: Any, places: Array, fill: Any) -> Any:

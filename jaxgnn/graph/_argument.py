@@ -52,7 +52,7 @@ def own_closure() -> Iterator[None]:
 def _hint(value: Any) -> str:
     """What to do instead, for the usual mistakes."""
     if isinstance(value, GraphSubstitute):
-        return ": of a sharded graph, spmm, segment_reduce, SAGEConv, GCNConv and GINConv work"
+        return ": it does not work on sharded graphs (docs/distributed.md lists what does)"
     if isinstance(value, GraphBatch):
         return ": its attribute graph is one"
     if isinstance(value, tuple | list) and value and isinstance(value[0], Graph):

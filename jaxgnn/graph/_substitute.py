@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Bool, Int
+
+End = Literal["senders", "receivers", "rows", "edges", "replicated", "key"]
+"""What the first axis of an array runs over: nodes as the edges' senders or receivers; nodes'
+rows, of which each device needs its own alone; edges; or none, of what all devices have, where a
+random key gives each device another one."""
+
+Split = Literal["columns", "heads", "edges", "rows"]
+"""What an operation treats independently, so that devices may share it: the last axis of nodes'
+arrays, the heads (axis 1, and the first one of what is replicated), no nodes' array at all, or
+each row."""
 
 
 class GraphSubstitute(abc.ABC):
@@ -18,9 +30,12 @@ class GraphSubstitute(abc.ABC):
     num_receivers: int
     num_edges: int
     node_mask: Bool[Array, " num_senders"]
+    edge_mask: Bool[Array, " num_edges"]
     in_degrees: Int[Array, " num_receivers"]
+    out_degrees: Int[Array, " num_senders"]
     self_loops: Int[Array, " num_receivers"]
     repeated_self_loops: Bool[Array, " num_edges"]
+    node_sharding: NamedSharding
     is_square = True
 
     @abc.abstractmethod
@@ -30,3 +45,30 @@ class GraphSubstitute(abc.ABC):
     @abc.abstractmethod
     def segment_reduce(self, data: Array, reduce: Any, **options: Any) -> Array:
         """`jaxgnn.segment_reduce` of this graph."""
+
+    @abc.abstractmethod
+    def map_parts(
+        self,
+        operation: Callable[..., Any],
+        name: str,
+        arguments: dict[str, Any],
+        ends: Mapping[str, End],
+        result: End | tuple[End, ...] = "receivers",
+        *,
+        split: Split | None = None,
+    ) -> Any:
+        """An operation on each device's part of the graph.
+
+        Args:
+            operation: called as `operation(part, **arguments)`. The part may be rectangular; its
+                receivers are the first of its senders.
+            name: of the operation, for messages.
+            arguments: arrays, or trees of arrays.
+            ends: of each argument.
+            result: of each result.
+            split: what a layout by features may divide; `None`: nothing.
+
+        Raises:
+            ValueError: an array without a row for each node or edge, or a layout in which the
+                operation does not work.
+        """

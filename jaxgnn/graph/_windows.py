@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import numpy as np
@@ -36,6 +37,29 @@ class Windows:
     senders: Int[Array, " num_entries"]
     masks: UInt[Array, "num_entries 2"]
     num_partials: int
+
+
+def pad_to_one_shape(several: list[Windows]) -> list[Windows]:
+    """The windows of graphs with the same number of receivers, so that they stack.
+
+    Padding is a window without receivers, and parts of it without entries.
+    """
+    entries = max(windows.senders.shape[0] for windows in several)
+    parts = max(windows.parts.shape[0] for windows in several)
+    partials = max(windows.num_partials for windows in several)
+
+    def padded(windows: Windows) -> Windows:
+        own, more = np.asarray(windows.parts), entries - windows.senders.shape[0]
+        empty = np.array([[windows.rows.shape[0], 0, 0, -1]], own.dtype)
+        arrays: dict[str, Any] = {
+            "rows": np.pad(windows.rows, ((0, 1), (0, 0)), constant_values=-1),
+            "parts": np.concatenate([own, np.repeat(empty, parts - own.shape[0], 0)]),
+            "senders": np.pad(windows.senders, (0, more)),
+            "masks": np.pad(windows.masks, ((0, more), (0, 0))),
+        }
+        return Windows(**arrays, num_partials=partials)
+
+    return [padded(windows) for windows in several]
 
 
 def build(

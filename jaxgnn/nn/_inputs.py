@@ -15,6 +15,8 @@ from flax import nnx
 from jaxgnn._core.arguments import unwrap
 from jaxgnn.graph import Graph, GraphSubstitute, NodeRows, graph_argument
 from jaxgnn.nn._features import Features
+from jaxgnn.nn.maxk import MaxK
+from jaxgnn.nn.mlp import MLP
 from jaxgnn.ops import CBSR
 
 Pair = tuple[Features, Features | None]
@@ -51,23 +53,27 @@ def named_arguments(
 
 
 def graph_or_substitute(graph: Any) -> Graph:
-    """`graph`, if it is one or stands for one: of modules that take no more than its counts,
-    `spmm` and `segment_reduce` of it."""
+    """`graph`, if it is one or stands for one: of modules that take no more of it than its counts
+    and degrees, and operations that take such a graph."""
     return cast(Graph, graph) if isinstance(graph, GraphSubstitute) else graph_argument(graph)
 
 
-def without_batch_norm(module: nnx.Module, name: str) -> None:
-    """Refuses a module that would take statistics over a sharded graph's padding."""
-    if any(isinstance(part, nnx.BatchNorm) for _, part in nnx.iter_graph(module)):
+def check_inner_module(module: nnx.Module, name: str) -> None:
+    """Refuses, on a sharded graph, a convolution's inner module that would take statistics over
+    padding, or that would gather all rows for `MaxK`."""
+    parts = [part for _, part in nnx.iter_graph(module)]
+    if any(isinstance(part, MaxK) for part in parts):
+        raise ValueError(f"graph: {name} expected no MaxK in its inner module on a sharded graph")
+    if not isinstance(module, MLP) and any(isinstance(part, nnx.BatchNorm) for part in parts):
         raise ValueError(
-            f"graph: {name} expected no BatchNorm inside nn on a sharded graph: its statistics "
-            "would count padding; use norm='layer'"
+            f"graph: {name} expected an MLP, or a module without BatchNorm, on a sharded graph: "
+            "the statistics would count padding"
         )
 
 
-def square_graph(graph: Any, module: str) -> Graph:
-    """`graph`, if its senders are its receivers."""
-    graph = graph_argument(graph)
+def square_graph(graph: Any, module: str, *, substitutes: bool = False) -> Graph:
+    """`graph`, if its senders are its receivers; `substitutes`: or if it stands for one."""
+    graph = graph_or_substitute(graph) if substitutes else graph_argument(graph)
     if not graph.is_square:
         raise ValueError(f"graph: {module} expected a square graph, got {graph}")
     return graph

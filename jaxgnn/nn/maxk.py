@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxgnn._core.arguments import unwrap
+from jaxgnn.graph import GraphSubstitute
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._linear import count
 from jaxgnn.ops import CBSR, maxk
@@ -74,12 +78,36 @@ class MaxK(nnx.Module):
         return self.sparse(x, bias).to_dense()
 
     def sparse(
-        self, x: Float[Array, "*rows width"], bias: Float[Array, " width"] | None = None
+        self,
+        x: Float[Array, "*rows width"],
+        bias: Float[Array, " width"] | None = None,
+        *,
+        graph: Any = None,
     ) -> CBSR:
-        """The `k` largest entries of each row (plus `bias`)."""
+        """The `k` largest entries of each row (plus `bias`).
+
+        Args:
+            x: the rows.
+            bias: added to each.
+            graph: the graph whose nodes they are of, if it is sharded: each device then selects
+                from its own rows.
+        """
         active = None if self.active is None else self.active[...]
         options = dropout_options(self.dropout)
-        return maxk(x, self.k, bias=bias, active=active, packed=self.packed, **options)
+        select = functools.partial(maxk, k=self.k, packed=self.packed)
+        if not isinstance(graph, GraphSubstitute):
+            return select(x, bias=bias, active=active, **options)
+        rate, key = options["dropout_rate"], options["dropout_rng"]
+        arrays = {"x": x, "bias": unwrap(bias), "active": active, "dropout_rng": key}
+        out = graph.map_parts(
+            lambda _, **arrays: select(**arrays, dropout_rate=rate),
+            "maxk",
+            {name: array for name, array in arrays.items() if array is not None},
+            {"x": "rows", "bias": "replicated", "active": "replicated", "dropout_rng": "key"},
+            "rows",
+            split="rows",
+        )
+        return dataclasses.replace(out, sharding=graph.node_sharding)
 
 
 def annealed_k(step: int | Int[Array, ""], wide: int, narrow: int, steps: int) -> Int[Array, ""]:

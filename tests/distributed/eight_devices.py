@@ -1,9 +1,11 @@
 """Checks on eight simulated devices, in a process of their own: sharded graphs against whole ones.
 
-python -m tests.distributed.eight_devices
+python -m tests.distributed.eight_devices          # some; --all: all
+python -m tests.distributed.eight_devices --gpu    # on all GPUs of this host, two at least
 """
 
 import os
+import sys
 
 os.environ["XLA_FLAGS"] = " ".join(
     [
@@ -11,10 +13,11 @@ os.environ["XLA_FLAGS"] = " ".join(
         os.environ.get("XLA_FLAGS", "").replace("--xla_force_host_platform_device_count=2", ""),
     ]
 )
-os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_PLATFORMS"] = "cuda,cpu" if "--gpu" in sys.argv else "cpu"
 
+import functools
+import math
 import re
-import sys
 import types
 
 import jax
@@ -22,17 +25,55 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxgnn import Graph, gat_attention, spmm
+from jaxgnn import (
+    Graph,
+    cosine_attention,
+    dot_attention,
+    edge_conv,
+    gat_attention,
+    gather_edges,
+    gatv2_attention,
+    gaussian_spmm,
+    maxk,
+    maxk_spmm,
+    sampled_spmm,
+    sddmm,
+    segment_reduce,
+    segment_softmax,
+    spmm,
+)
 from jaxgnn.distributed import shard
-from jaxgnn.nn import GCN, GIN, GATConv, GraphSAGE, SAGEConv
+from jaxgnn.nn import (
+    AGNN,
+    APPNP,
+    GAT,
+    GCN,
+    GIN,
+    GNN,
+    MLP,
+    EdgeConv,
+    EdgeConvNet,
+    GATv2,
+    GINConv,
+    GINEConv,
+    GraphSAGE,
+    MaxK,
+    MoNet,
+    PNAConv,
+    SAGEConv,
+    Transformer,
+)
+from jaxgnn.ops._attention.gat_attention import gat_attention_with_weights
 from tests.support.paths import ROOT
 
 jax.config.update("jax_default_matmul_precision", "highest")
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
 
 
-def mesh(parts):
-    return jax.make_mesh((parts,), ("x",), devices=jax.devices()[:parts])
+def mesh(parts, both=False):
+    """One axis; or two, with two devices on the second one."""
+    shape, names = ((parts // 2, 2), ("r", "c")) if both else ((parts,), ("x",))
+    return jax.make_mesh(shape, names, devices=jax.devices()[:parts])
 
 
 def collectives(compiled):
@@ -101,6 +142,73 @@ def check_operation(nodes, edges, parts):
         assert f"layout {sharded.layout} over {parts}" in explained and "padding" in explained
 
 
+def attend(graph, nodes, edges, att, beta):
+    """Operations of an edge's two ends, and all their gradients."""
+
+    def outputs(nodes, edges, att, beta):
+        q, k, v = nodes
+        p, r = q[..., 0], k[..., 1]
+        out = [
+            gat_attention(graph, v, p, r, edges[..., 0], self_loops=True, loop_bias=r),
+            gatv2_attention(graph, k, q, att, edges[..., 0], edge=edges),
+            dot_attention(graph, q, k, v, key_scale=p, self_loops=True),
+            cosine_attention(graph, v, beta, self_loops=True),
+            edge_conv(graph, k, q),
+            edge_conv(graph, v, q, reduce="sum"),
+        ]
+        if getattr(graph, "features", None) is None:
+            mu, inv_sigma = att.reshape(-1, 2)[:4], att.reshape(-1, 2)[-4:]
+            pseudo = edges[:, 0, :2], (q[:, 0, :2], k[:, 0, 2:])
+            score = sddmm(graph, q, k)
+            _, by_edge, by_loop = gat_attention_with_weights(graph, v, p, r, self_loops=True)
+            out += [
+                segment_reduce(graph, by_edge[:, :, None] * edges),
+                by_loop,
+                gaussian_spmm(graph, v[:, 0], mu, inv_sigma, pseudo[0], reduce="mean"),
+                gaussian_spmm(graph, v[:, 0], mu, inv_sigma, pseudo[1], activation="tanh"),
+                segment_reduce(graph, segment_softmax(graph, score)[:, :, None] * edges),
+                segment_reduce(graph, gather_edges(graph, k, q, "mul"), "max"),
+            ]
+        return out
+
+    out, pullback = jax.vjp(outputs, nodes, edges, att, beta)
+    ones = [jnp.ones_like(y) if y.shape[0] == nodes[0].shape[0] else None for y in out]
+    mask = getattr(graph, "node_mask", None)
+    if mask is not None:  # rows of padding have no gradient
+        ones = [jnp.where(mask.reshape(-1, *[1] * (y.ndim - 1)), y, 0) for y in ones]
+    return out, pullback(ones)
+
+
+attend = jax.jit(attend)
+
+
+def check_attention(nodes, edges, parts):
+    graph, rng = random_graph(nodes, edges)
+    normal = rng.standard_normal
+    rows = [normal((nodes, parts, 4)).astype(np.float32) for _ in range(3)]
+    features = normal((edges, parts, 4)).astype(np.float32)
+    att = normal((parts, 4)).astype(np.float32)
+    beta = np.float32(1.5)
+    arguments = rows, graph.sort_edge_data(features), att, beta
+    want, (drows, dfeatures, *dothers) = attend(graph, *arguments)
+    layouts = [{"features": "x"}] + [
+        {"rows": "x", "partition": p} for p in partitions(nodes, parts, rng)
+    ]
+    for layout in layouts:
+        sharded = shard(graph, mesh(parts), **layout)
+        placed = [sharded.scatter(x) for x in rows], sharded.scatter_edges(features)
+        got, (srows, sfeatures, *sothers) = attend(sharded, *placed, att, beta)
+        known = np.asarray(sharded.edge_of_place) >= 0
+        sfeatures = np.asarray(sfeatures)[known]
+        if "rows" in layout:
+            close(sfeatures, np.asarray(dfeatures)[np.asarray(sharded.edge_of_place)[known]])
+            for got_row, row in zip(srows, drows, strict=True):
+                close(sharded.gather(got_row), row)
+            jax.tree.map(close, sothers, dothers)
+        for y, expected in zip(got, want, strict=False):
+            close(sharded.gather(y), expected)
+
+
 def close(got, want):
     got, want = np.asarray(got), np.asarray(want)
     scale = max(float(np.abs(want).max(initial=0)), 1)
@@ -125,19 +233,30 @@ def make_step(definition, nodes):
     return step
 
 
-def check_model(make, weighted, norm, layouts=("rows", "features")):
-    nodes, edges, parts = 61, 500, 8
+def check_model(make, layouts=("rows", "features"), exchanges=(2, 4), edges_width=None, **options):
+    """A step of training in each layout against one device's, and its collectives.
+
+    `exchanges`: the `all_to_all` of a layer's aggregation, forward and backward together, by rows
+    and by features.
+    `edges_width`: of the features of the edges; 0 for weights.
+    """
+    nodes, edges, parts = 61, 500, jax.device_count()
     graph, rng = random_graph(nodes, edges, 1)
     x = rng.standard_normal((nodes, 6)).astype(np.float32)
-    user_weights = rng.uniform(0.5, 1.5, edges).astype(np.float32)
+    shape = (edges, edges_width) if edges_width else (edges,)
+    user_weights = rng.uniform(0.5, 1.5, shape).astype(np.float32)
     target = rng.standard_normal((nodes, 3)).astype(np.float32)
-    model = make(6, 16, 3, num_layers=3, norm=norm, rngs=nnx.Rngs(0))
+    if "activation" in options:
+        options["activation"] = MaxK(options["activation"])
+    model = make(6, 16, 3, num_layers=2, rngs=nnx.Rngs(0), **options)
     definition, parameters, state = nnx.split(model, nnx.Param, ...)
     step = make_step(definition, nodes)
+    weighted = edges_width is not None
     weights = graph.sort_edge_data(user_weights) if weighted else None
     want = step(parameters, state, graph, x, weights, target, np.ones(nodes, bool))
     for layout in layouts:
-        sharded = shard(graph, mesh(parts), **{layout: "x"})
+        axes = {"rows": "r", "features": "c"} if layout == "both" else {layout: "x"}
+        sharded = shard(graph, mesh(parts, both=layout == "both"), **axes)
         data = [
             sharded.scatter(x),
             sharded.scatter_edges(user_weights) if weighted else None,
@@ -146,15 +265,16 @@ def check_model(make, weighted, norm, layouts=("rows", "features")):
         ]
         moved, placed = sharded.replicate((parameters, state))
         before = step._cache_size()
+        compiled = step.lower(moved, placed, sharded, *data).compile()
         got = step(moved, placed, sharded, *data)
         jax.tree.map(close, got[0], want[0])
         close(sharded.gather(got[1]), want[1])
         step(got[2], placed, sharded, *data)
         assert step._cache_size() == before + 1, "a second compilation"
-        found = collectives(step.lower(moved, placed, sharded, *data).compile())
-        assert set(found) <= {"all-to-all", "all-reduce"}, found
-        # Forward and backward of each layer's aggregation; twice that between rows and columns.
-        assert found["all-to-all"] == (6 if layout == "rows" else 12), (make, found)
+        found = collectives(compiled)
+        assert set(found) <= {"all-to-all", "all-reduce"}, (make, layout, found)
+        by_layout = {"rows": exchanges[0], "features": exchanges[1], "both": sum(exchanges)}
+        assert found["all-to-all"] == 2 * by_layout[layout], (make, layout, found)
 
 
 def check_errors():
@@ -162,15 +282,30 @@ def check_errors():
     graph, _ = random_graph(9, 30)
     by_rows, by_features = (shard(graph, mesh(2), **{name: "x"}) for name in ("rows", "features"))
     x = by_rows.scatter(np.ones((9, 4), np.float32))
+    heads = x[:, :3, None]
     rngs = nnx.Rngs(0)
-    raises("a sharded graph, spmm", gat_attention, by_rows, x, x, x)
-    raises("a sharded graph, spmm", GATConv(4, 4, rngs=rngs), by_rows, x)
-    raises("a sharded graph, spmm", SAGEConv(4, 4, sample_size=2, rngs=rngs), by_features, x)
-    raises("a sharded graph, spmm", shard, by_rows, mesh(2))
+    inner = MLP([4, 4], rngs=rngs)
+    weights = np.ones(by_features.num_edges, np.float32)
+    rows_alone = "expected a graph sharded by rows, got one by features"
+    raises("does not work on sharded", sampled_spmm, by_rows, x, sample_size=2)
+    raises("does not work on sharded", GINEConv(inner), by_rows, x, weights)
+    raises("does not work on sharded", SAGEConv(4, 4, sample_size=2, rngs=rngs), by_features, x)
+    raises("does not work on sharded", shard, by_rows, mesh(2))
+    raises("gather_edges " + rows_alone, gather_edges, by_features, x)
+    raises("segment_softmax " + rows_alone, segment_softmax, by_features, weights)
+    raises("maxk_spmm " + rows_alone, maxk_spmm, by_features, maxk(x, 2))
+    raises("gaussian_spmm " + rows_alone, gaussian_spmm, by_features, x, x[:1], x[:1], (x, x))
+    raises("heads that 2 devices divide", dot_attention, by_features, heads, heads, heads)
+    raises("v: expected the shape", gat_attention, by_rows, heads[1:], x[:, :3], x[:, :3])
     raises("transpose: expected False", spmm, by_rows, x, transpose=True)
-    raises("BatchNorm", GIN(4, 4, 4, num_layers=1, norm="batch", rngs=rngs), by_rows, x)
-    raises("got both", shard, graph, mesh(2), rows="x", features="x")
+    inner = nnx.Sequential(nnx.BatchNorm(4, rngs=rngs))
+    raises("BatchNorm", GINConv(inner), by_rows, x)
+    inner = MLP([8, 4, 4], activation=MaxK(2), rngs=rngs)
+    raises("no MaxK", EdgeConv(4, 4, mlp=inner, rngs=rngs), by_rows, x)
+    raises("k: expected None", by_features.explain, 4, k=2)
+    raises("another axis", shard, graph, mesh(2), rows="x", features="x")
     raises("expected an axis", shard, graph, mesh(2), rows="y")
+    raises("expected an axis", shard, graph, mesh(8, both=True))
     owners = types.SimpleNamespace(parts=3, owner=np.zeros(9, np.int32))
     raises("partition: expected 2 parts", shard, graph, mesh(2), rows="x", partition=owners)
     owners = types.SimpleNamespace(parts=2, owner=np.full(9, 2, np.int32))
@@ -213,6 +348,67 @@ def check_choice_and_rounding():
     np.testing.assert_array_equal(got[travels], want[travels].astype(jnp.bfloat16))
 
 
+def check_windows():
+    """The parts' windows are padded to one shape, and hold each part's edges."""
+    whole, _ = random_graph(300, 3000)
+    stacked = shard(whole.with_windows(), mesh(3), rows="x").graph
+    for part in range(3):
+        graph = jax.tree.map(lambda leaf, part=part: np.asarray(leaf)[part], stacked)
+        windows = graph.windows
+        found = []
+        for window, first, end, _ in windows.parts:
+            bits = np.unpackbits(windows.masks[first:end].view(np.uint8), 1, bitorder="little")
+            entry, row = np.nonzero(bits)
+            ends = windows.rows[window][row], windows.senders[first:end][entry]
+            found.append(np.stack(ends))
+        receivers = np.repeat(np.arange(graph.num_receivers), np.diff(graph.row_offsets))
+        edges = np.stack([receivers, graph.senders])
+        found = np.concatenate(found, axis=1)
+        np.testing.assert_array_equal(*(a[:, np.lexsort(a)] for a in (found, edges)))
+
+
+def check_dropout_and_bytes():
+    """Each device drops other edges; what travels is what `explain` says, and of sparse rows k
+    values and columns forward and k values back."""
+    ring = np.arange(64)
+    sharded = shard(Graph.from_edges(ring, (ring + 1) % 64), mesh(8), rows="x")
+    v, score = (sharded.scatter(np.ones((64, *rest), np.float32)) for rest in ((1, 4), (1,)))
+    options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}
+    out = jax.jit(functools.partial(gat_attention, **options))(sharded, v, score, score)
+    kept = np.asarray(sharded.gather(out))[:, 0, 0].reshape(8, 8)
+    assert set(np.unique(kept)) == {0, 2} and len(np.unique(kept, axis=0)) == 8
+
+    for layout in ({"rows": "x"}, {"features": "x"}, {"rows": "r", "features": "c"}):
+        sharded = shard(random_graph(61, 500)[0], mesh(8, both=len(layout) == 2), **layout)
+        x = sharded.scatter(np.ones((61, 32), np.float32))
+        sent = sent_bytes(jax.jit(spmm).lower(sharded, x).compile())
+        assert f" {sent:,.0f} bytes" in sharded.explain(32), (sent, sharded.explain(32))
+
+    sharded = shard(random_graph(61, 500)[0], mesh(8), rows="x")
+    x = sharded.scatter(np.ones((61, 32), np.float32))
+
+    def loss(x, graph):
+        return jnp.sum(maxk_spmm(graph, MaxK(8).sparse(x, graph=graph)) ** 2)
+
+    compiled = jax.jit(jax.grad(loss)).lower(x, sharded).compile()
+    assert collectives(compiled) == {"all-to-all": 3}
+    sent = 7 * sharded.pair_rows * 8
+    assert sent_bytes(compiled) == sent * (4 + 1 + 4)
+    assert f"{sent * 5:,} bytes, their gradients {sent * 4:,}; " in sharded.explain(32, k=8)
+    assert "together 0.141 of" in sharded.explain(256, k=32)
+
+
+def sent_bytes(compiled):
+    """That a device sends to others by all_to_all, an operand for each of them on a CPU."""
+    sent = 0
+    for types_ in re.findall(r"= \((.*)\) all-to-all\(", compiled.as_text()):
+        found = re.findall(r"(f32|u8)\[([\d,]+)\]", types_)
+        sizes = [{"f32": 4, "u8": 1}[kind] for kind, _ in found]
+        counts = [math.prod(map(int, shape.split(","))) for _, shape in found]
+        sent += np.dot(sizes, counts) * (1 - 1 / len(found))
+    return sent
+
+
 def check_page():
     """The page's snippet."""
     text = (ROOT / "docs" / "distributed.md").read_text()
@@ -222,19 +418,76 @@ def check_page():
     assert names["outputs"].shape == (100, 4) and np.isfinite(names["outputs"]).all()
 
 
+def _edge_mlp(before, after, *, rngs, **types_):
+    inner = MLP([2 * before, 8, after], norm="batch", rngs=rngs, **types_)
+    return EdgeConv(before, after, aggr="mean", mlp=inner, rngs=rngs)
+
+
+def _pna(before, after, **options):
+    of_degrees = {"scalers": ["identity", "linear"], "degree_histogram": np.array([1, 5, 9])}
+    return PNAConv(before, after, aggregators=["mean", "max", "std"], **of_degrees, **options)
+
+
+def _appnp(before, after, **options):
+    del before, after, options
+    return APPNP(2, 0.1)
+
+
+MODELS = (
+    (GraphSAGE, ("rows", "features", "both"), (2, 4), {"norm": "batch"}),
+    (GCN, ("rows", "features"), (2, 4), {"edges_width": 0, "norm": "batch"}),
+    (GIN, ("rows", "features"), (2, 4), {"norm": "batch"}),
+    (GAT, ("rows",), (2, 0), {"heads": 4, "edges_width": 3, "edge_dim": 3}),
+    (GAT, ("features", "both"), (2, 10), {"heads": 8, "edges_width": 3, "edge_dim": 3}),
+    (GATv2, ("rows", "features"), (2, 6), {"heads": 8}),
+    (GATv2, ("rows", "features"), (2, 8), {"heads": 8, "edges_width": 3, "edge_dim": 3}),
+    (Transformer, ("rows", "features"), (2, 8), {"heads": 8}),
+    (Transformer, ("rows",), (2, 0), {"heads": 4, "edges_width": 3, "edge_dim": 3}),
+    (AGNN, ("rows",), (2, 0), {}),
+    (MoNet, ("rows",), (2, 0), {}),
+    (EdgeConvNet, ("rows", "features", "both"), (2, 4), {}),
+    (GNN, ("rows",), (2, 0), {"conv": _edge_mlp}),
+    (GNN, ("rows",), (6, 0), {"conv": _pna}),
+    (GNN, ("rows", "features"), (2, 4), {"conv": _appnp, "input_layer": True, "jumping": "last"}),
+    (GraphSAGE, ("rows",), (3, 0), {"activation": 4, "input_layer": True, "residual": True}),
+    (GCN, ("rows",), (3, 0), {"activation": 4, "input_layer": True, "edges_width": 0}),
+    (GIN, ("rows",), (3, 0), {"activation": 4, "input_layer": True, "norm": "batch"}),
+    (GAT, ("rows",), (2, 0), {"activation": 4, "heads": 2, "jumping": "cat"}),
+)
+"""Models, their layouts, the exchanges of a layer by rows and by features, and options; an integer
+is the k of MaxK."""
+
+
 def main(arguments):
+    if "--gpu" in arguments:
+        devices = jax.device_count()
+        assert jax.default_backend() == "gpu" and devices > 1, jax.devices()
+        for shape in ((40, 200, devices), (9, 30, devices)):
+            check_operation(*shape)
+            check_attention(*shape)
+        for make, layouts, exchanges, options in MODELS:
+            layouts = tuple(layout for layout in layouts if layout != "both" or devices >= 4)
+            check_model(make, layouts, exchanges, **options)
+        print(f"all hold on {devices} {jax.devices()[0].device_kind}")
+        return
     check_choice_and_rounding()
+    check_dropout_and_bytes()
+    check_windows()
     check_errors()
     check_page()
     if "--all" in arguments:
-        for nodes, edges, parts in ((40, 200, 3), (23, 100, 2), (12, 40, 1), (9, 0, 8), (9, 30, 8)):
-            check_operation(nodes, edges, parts)
-        check_model(GraphSAGE, False, "batch")
-        check_model(GCN, True, "batch")
-        check_model(GIN, False, "layer")
+        for shape in ((40, 200, 3), (23, 100, 2), (12, 40, 1), (9, 0, 8), (9, 30, 8)):
+            check_operation(*shape)
+            check_attention(*shape)
+        for model in MODELS:
+            check_model(*model[:3], **model[3])
     else:
         check_operation(9, 30, 8)
-        check_model(GCN, True, "batch", ("rows",))
+        check_model(GraphSAGE, ("both",))
+        check_model(
+            GCN, ("rows",), (3, 0), norm="batch", activation=4, input_layer=True, edges_width=0
+        )
+        check_model(GAT, ("rows",), heads=4, edges_width=3, edge_dim=3)
     print("all hold")
 
 

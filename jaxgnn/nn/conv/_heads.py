@@ -16,6 +16,7 @@ from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.ops import segment_reduce
+from jaxgnn.ops._core import over_parts
 
 FillValue = float | ArrayLike | Literal["mean", "add", "mul", "min", "max"]
 
@@ -102,6 +103,12 @@ def loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Arra
     """The features of each receiver's added self-loop."""
     if not isinstance(fill_value, str):
         return _given_features(graph, edge_attr, jnp.asarray(fill_value, edge_attr.dtype))
+    return _reduced_features(graph, edge_attr, fill_value)
+
+
+@over_parts({"edge_attr": "edges"}, split="edges")
+def _reduced_features(graph: Graph, edge_attr: Array, fill_value: str) -> Array:
+    """The reduction of the features of each receiver's edges, self-loops aside."""
     kept = (graph.senders != graph.receivers)[:, None]
     dtype, edge_attr = edge_attr.dtype, edge_attr.astype(accumulation_dtype(edge_attr.dtype))
     neutral = {"min": jnp.inf, "max": -jnp.inf, "mul": 1}.get(fill_value, 0)

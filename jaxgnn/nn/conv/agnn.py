@@ -60,7 +60,7 @@ class AGNNConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a rectangular graph, a shape that does not fit, or weights.
         """
-        graph = _inputs.square_graph(graph, "AGNNConv")
+        graph = _inputs.square_graph(graph, "AGNNConv", substitutes=True)
         if weights is not None:
             raise ValueError("weights: AGNNConv has none, expected None")
         rows = dense(_inputs.features(x, "x", graph.num_senders, "node"))

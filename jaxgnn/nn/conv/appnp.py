@@ -71,7 +71,7 @@ class APPNP(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a rectangular graph, or a shape that does not fit.
         """
-        graph = _inputs.square_graph(graph, "APPNP")
+        graph = _inputs.square_graph(graph, "APPNP", substitutes=True)
         start = dense(_inputs.features(x, "x", graph.num_senders, "node"))
         start = checks.floating(start, "x")
         if weights is not None:

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
-from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.graph import Graph, GraphSubstitute
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
@@ -120,7 +120,7 @@ class EdgeConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a shape that does not fit, a missing half of the pair, or weights.
         """
-        graph = graph_argument(graph)
+        graph = _inputs.graph_or_substitute(graph)
         if weights is not None:
             raise ValueError("weights: EdgeConv has none, expected None")
         widths = (self.in_features, self.in_features)
@@ -140,6 +140,8 @@ class EdgeConv(nnx.Module):
             theta, phi = _node_terms(layer, senders, receivers)
             return edge_conv(graph, theta, phi, reduce=self.aggr)
         assert self.mlp is not None
+        if isinstance(graph, GraphSubstitute):
+            _inputs.check_inner_module(self.mlp, "EdgeConv")
         return _recomputed(self.mlp, graph, senders, receivers, self.aggr)
 
 
@@ -204,7 +206,8 @@ def _on_edges(
     maximum needs its operands."""
     if isinstance(mlp, MLP):
         theta, phi = _node_terms(mlp.linears[0], senders, receivers)
-        messages = mlp.after_first(gather_edges(graph, theta, phi, "add"))
+        mask = graph.edge_mask if isinstance(graph, GraphSubstitute) else None
+        messages = mlp.after_first(gather_edges(graph, theta, phi, "add"), mask)
     else:
         own = gather_edges(graph, receivers=receivers)
         difference = gather_edges(graph, senders, receivers, "sub")

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
@@ -165,7 +165,7 @@ class GATConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a shape that does not fit, or `edge_attr` without `edge_dim`.
         """
-        graph = graph_argument(graph)
+        graph = _inputs.graph_or_substitute(graph)
         pair = _inputs.sender_receiver_pair(graph, x, self.in_features, "GATConv")
         receivers = None if pair[1] is None else dense(pair[1])
         v = self._project(self.linear or self.linear_senders, dense(pair[0]))

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
-from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
@@ -157,7 +157,7 @@ class GATv2Conv(nnx.Module):
             ValueError: a shape that does not fit, a missing half of the pair, or `edge_attr`
                 without `edge_dim`.
         """
-        graph = graph_argument(graph)
+        graph = _inputs.graph_or_substitute(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "GATv2Conv")
         if receivers is None:
             raise ValueError("x: GATv2Conv expected x[1], got None")

@@ -118,8 +118,10 @@ class GINConv(nnx.Module):
             )
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())
-        if isinstance(graph, GraphSubstitute) and isinstance(self.nn, nnx.Module):
-            _inputs.without_batch_norm(self.nn, "GINConv")
+        if isinstance(graph, GraphSubstitute):
+            node_mask = graph.node_mask if node_mask is None else node_mask
+            if isinstance(self.nn, nnx.Module):
+                _inputs.check_inner_module(self.nn, "GINConv")
         sample = self.sample.options(sample_size, sample_rate, strategy, key)
         # One array for both ends stays one, to be multiplied once.
         rows = pair[0] if pair[1] is pair[0] else pair

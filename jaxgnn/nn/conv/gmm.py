@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph, graph_argument, own_closure
+from jaxgnn.graph import Graph, own_closure
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, promote, width, width_pair
@@ -174,7 +174,7 @@ class GMMConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a shape that does not fit, or an unknown `activation`.
         """
-        graph = graph_argument(graph)
+        graph = _inputs.graph_or_substitute(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "GMMConv")
         senders = dense(senders)
         batch = senders.shape[1:-1]

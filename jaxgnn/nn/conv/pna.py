@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, kaiming_kernel, linear, width
@@ -146,7 +146,7 @@ class PNAConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a shape that does not fit, or edge features that are missing or not taken.
         """
-        graph = graph_argument(graph)
+        graph = _inputs.graph_or_substitute(graph)
         widths = (self.in_features, self.in_features)
         pair = _inputs.sender_receiver_pair(graph, x, widths, "PNAConv")
         rows = checks.floating(dense(pair[0]), "x")

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
@@ -143,7 +143,7 @@ class TransformerConv(nnx.Module):
             ValueError: a shape that does not fit, a missing half of the pair, `edge_attr`
                 without `edge_dim`, or the other way round.
         """
-        graph = graph_argument(graph)
+        graph = _inputs.graph_or_substitute(graph)
         pair = _inputs.sender_receiver_pair(graph, x, self.in_features, "TransformerConv")
         if pair[1] is None:
             raise ValueError("x: TransformerConv expected x[1], got None")

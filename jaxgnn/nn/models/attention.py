@@ -9,6 +9,7 @@ from typing import Any
 from flax import nnx
 from jaxtyping import Array
 
+from jaxgnn.graph import Graph
 from jaxgnn.nn._features import Features, map_values
 from jaxgnn.nn._linear import count
 from jaxgnn.nn.conv import AGNNConv, GATConv, GATv2Conv, TransformerConv
@@ -114,6 +115,6 @@ class AGNN(GNN):
     _propagates_only = True
     _default_jumping = "last"
 
-    def _after_layer(self, out: Array) -> Features:
+    def _after_layer(self, out: Array, graph: Graph | None = None) -> Features:
         # Averages of what ReLU left are at least 0: another ReLU would only read and write them.
-        return map_values(self.dropout, out) if self.norms is None else self._activate(out)
+        return map_values(self.dropout, out) if self.norms is None else self._activate(out, graph)

@@ -104,7 +104,8 @@ class SAGEEmbedding(GNN):
     _conv = _ConcatSAGEConv
     _default_jumping = "last"
 
-    def _after_layer(self, out: Array) -> Features:
+    def _after_layer(self, out: Array, graph: Graph | None = None) -> Features:
+        del graph
         return map_values(self.dropout, unit_rows(self.activation(out)))
 
     def matrices(self) -> dict[str, Array]:

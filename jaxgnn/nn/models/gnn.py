@@ -220,7 +220,7 @@ class GNN(nnx.Module):
         if isinstance(x, tuple | list):
             raise ValueError(f"x: {type(self).__name__} expected one array, got a pair")
         x = _inputs.features(x, "x", graphs[0].num_senders, "node", self.in_features)
-        x = self._before_layers(x)
+        x = self._before_layers(x, graphs[0])
         calls = calls_of_layers(self.convs, sample_size, sample_rate, strategy, key)
         outputs = []
         for i, layer_graph in enumerate(graphs):
@@ -234,12 +234,12 @@ class GNN(nnx.Module):
             return self.linear(functools.reduce(_larger, map(dense, outputs)))
         return self.linear(dense(outputs[-1]))
 
-    def _before_layers(self, x: Features) -> Features:
+    def _before_layers(self, x: Features, graph: Graph | None = None) -> Features:
         """What the first layer takes."""
         if self.input_dropout.rate > 0:
             x = map_values(self.input_dropout, x)
         if self.linear_in is not None:
-            x = self._activate(self.linear_in(dense(x)))
+            x = self._activate(self.linear_in(dense(x)), graph)
         return x
 
     def _layer(
@@ -266,7 +266,7 @@ class GNN(nnx.Module):
             return out
         if self.norms is not None:
             out = normalize(self.norms[i], out, mask)
-        return self._after_layer(out)
+        return self._after_layer(out, graph)
 
     def _join(self, i: int, before: Array | None, x: Features) -> Array:
         """The outputs of the layers up to this one, as far as `jumping` needs them: with the last
@@ -287,15 +287,16 @@ class GNN(nnx.Module):
             rows = _larger(before, rows)
         return self.linear(rows) if last else rows
 
-    def _after_layer(self, out: Array) -> Features:
-        return self._activate(out)
+    def _after_layer(self, out: Array, graph: Graph | None = None) -> Features:
+        return self._activate(out, graph)
 
-    def _activate(self, x: Array) -> Features:
+    def _activate(self, x: Array, graph: Graph | None = None) -> Features:
         """Activation and dropout. `MaxK` gives sparse rows where they have kernels: without
-        further axes."""
-        sparse = isinstance(self.activation, MaxK) and x.ndim == 2
-        out = self.activation.sparse(x) if sparse else activate(self.activation, x)
-        return map_values(self.dropout, out)
+        further axes; of a sharded graph's nodes each device's own."""
+        if not isinstance(self.activation, MaxK):
+            return map_values(self.dropout, activate(self.activation, x))
+        out = self.activation.sparse(x, graph=graph)
+        return map_values(self.dropout, out if x.ndim == 2 else out.to_dense())
 
 
 def _linear_term(

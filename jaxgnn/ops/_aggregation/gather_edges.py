@@ -15,9 +15,11 @@ from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.incidence import EdgeEnd, broadcast_to_edges
 from jaxgnn.ops._core import checks
+from jaxgnn.ops._core.parts import over_parts
 
 
 @jax.named_scope("jaxgnn.gather_edges")
+@over_parts({"senders": "senders", "receivers": "receivers"}, "edges")
 def gather_edges(
     graph: Graph,
     senders: Float[Array, "num_senders *features"] | None = None,

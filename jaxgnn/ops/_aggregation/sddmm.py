@@ -14,10 +14,12 @@ from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation import reference
 from jaxgnn.ops._aggregation.linear import edge_dot
 from jaxgnn.ops._core import checks
+from jaxgnn.ops._core.parts import over_parts
 from jaxgnn.ops._core.rows import neighbors
 
 
 @jax.named_scope("jaxgnn.sddmm")
+@over_parts({"a": "receivers", "b": "senders"}, "edges")
 def sddmm(
     graph: Graph,
     a: Float[Array, "num_receivers *heads features"],

@@ -15,9 +15,11 @@ from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.gather_edges import gather_edges
 from jaxgnn.ops._aggregation.segment_reduce import segment_reduce
 from jaxgnn.ops._core import checks
+from jaxgnn.ops._core.parts import over_parts
 
 
 @jax.named_scope("jaxgnn.segment_softmax")
+@over_parts({"logits": "edges"}, "edges")
 def segment_softmax(
     graph: Graph, logits: Float[Array, "num_edges *heads"], *, impl: Impl = None
 ) -> Float[Array, "num_edges *heads"]:

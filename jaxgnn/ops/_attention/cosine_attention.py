@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -15,7 +16,7 @@ from jaxgnn._core import ffi
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, GraphSubstitute
 from jaxgnn.ops._attention import cosine_rule
 from jaxgnn.ops._attention.cosine_rule import Cosine, CosineOperands
 from jaxgnn.ops._attention.dot_attention import node_rows
@@ -65,7 +66,8 @@ def cosine_attention(
     Source: Thekumparampil et al., "Attention-based graph neural network for semi-supervised
     learning" (2018), section 3.2.
     """
-    checks.graph_argument(graph)
+    if not isinstance(graph, GraphSubstitute):
+        checks.graph_argument(graph)
     if not graph.is_square:
         raise ValueError(
             f"graph: expected as many senders as receivers, got {graph.num_senders} and "
@@ -74,6 +76,14 @@ def cosine_attention(
     x = node_rows(x, "x", graph.num_senders, "node")
     operands = CosineOperands(graph, x, _beta_of(beta, x))
     static = Cosine(bool(self_loops))
+    if isinstance(graph, GraphSubstitute):
+        return graph.map_parts(
+            functools.partial(_of_part, static, impl),
+            "cosine_attention",
+            {"x": x, "receivers": x, "beta": operands.beta[0]},
+            {"x": "senders", "receivers": "receivers", "beta": "replicated"},
+            split="heads",
+        )
     impl = chosen(impl)
     # Only CUDA has these kernels: without them the dot products' own rule keeps more of the work.
     fused = impl != "jax" and ffi.targets["cuda"].issuperset(cosine_rule.TARGETS)
@@ -84,6 +94,13 @@ def cosine_attention(
     with config.use(impl=impl):
         out, _ = cosine_rule.attend(static, CosineOperands(*ffi.unify_varying(*padded)))
     return out[..., : x.shape[2]]
+
+
+def _of_part(
+    static: Cosine, impl: Impl, part: Graph, *, x: Array, receivers: Array, beta: Array
+) -> Array:
+    """Of a rectangular part: the kernels for whole graphs take one array for both ends."""
+    return cosine_rule.between(static, part, x, receivers, beta[None], chosen(impl))
 
 
 def _beta_of(beta: Any, x: Float[Array, "num_nodes heads features"]) -> Float[Array, "1 heads"]:

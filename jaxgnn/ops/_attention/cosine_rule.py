@@ -156,10 +156,23 @@ def by_dots(
     """The same by the attention of dot products, whose queries are rows scaled by beta over their
     norms."""
     graph, x, beta, _ = operands
+    return between(static, graph, x, x, beta, impl)
+
+
+def between(
+    static: Cosine,
+    graph: Graph,
+    x: Float[Array, "num_senders heads features"],
+    receivers: Float[Array, "num_receivers heads features"],
+    beta: Float[Array, "1 heads"],
+    impl: Impl = None,
+) -> Float[Array, "num_receivers heads features"]:
+    """`by_dots` of a graph whose receivers have rows of their own."""
     reciprocals, _ = reciprocal_norms(x)
+    own = reciprocals if receivers is x else reciprocal_norms(receivers)[0]
     # One scale a row: the gradient of beta then sums terms that the norms' gradient needs too.
-    scale = (beta * reciprocals)[:, :, None]
-    queries = (x.astype(beta.dtype) * scale).astype(x.dtype)
+    scale = (beta * own)[:, :, None]
+    queries = (receivers.astype(beta.dtype) * scale).astype(x.dtype)
     nodes = Nodes(queries, x, x, None, reciprocals)
     pair = PairAttention("dot", 1.0, 0, static.self_loops)
     pairs = PairOperands(graph, nodes, None, None, None)

@@ -12,13 +12,26 @@ from jaxtyping import Array, Float
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl
-from jaxgnn.graph import Graph
+from jaxgnn.graph import End, Graph
 from jaxgnn.ops._attention import pair_rule
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._core import checks, dropout_mask
+from jaxgnn.ops._core.parts import over_parts
+
+_ENDS: dict[str, End] = {
+    "q": "receivers",
+    "k": "senders",
+    "v": "senders",
+    "edge_bias": "edges",
+    "scale": "replicated",
+    "key_scale": "senders",
+    "dropout_rng": "key",
+    "loop_bias": "receivers",
+}
 
 
 @jax.named_scope("jaxgnn.dot_attention")
+@over_parts(_ENDS, split="heads")
 def dot_attention(
     graph: Graph,
     q: Float[Array, "num_receivers heads features"],
@@ -99,6 +112,7 @@ def dot_attention(
     return pair_rule.pair_attention(static, operands, impl)
 
 
+@over_parts(_ENDS, ("receivers", "edges", "receivers"), like=dot_attention)
 def dot_attention_with_weights(
     *arguments: Any, impl: Impl = None, **options: Any
 ) -> tuple[Array, Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:

@@ -12,13 +12,24 @@ from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
-from jaxgnn.graph import Graph
+from jaxgnn.graph import End, Graph
 from jaxgnn.ops._attention import gat_rule
 from jaxgnn.ops._attention.gat_kernels import Attention, Operands
 from jaxgnn.ops._core import checks, dropout_mask, padding
+from jaxgnn.ops._core.parts import over_parts
+
+_ENDS: dict[str, End] = {
+    "v": "senders",
+    "score_src": "senders",
+    "score_dst": "receivers",
+    "edge_bias": "edges",
+    "loop_bias": "receivers",
+    "dropout_rng": "key",
+}
 
 
 @jax.named_scope("jaxgnn.gat_attention")
+@over_parts(_ENDS, split="heads")
 def gat_attention(
     graph: Graph,
     v: Float[Array, "num_senders heads features"],
@@ -111,6 +122,7 @@ def gat_attention(
     return out[..., : v.shape[2]]
 
 
+@over_parts(_ENDS, ("receivers", "edges", "receivers"), like=gat_attention)
 def gat_attention_with_weights(
     *arguments: Any, impl: Impl = None, **options: Any
 ) -> tuple[

@@ -11,14 +11,27 @@ from jaxtyping import Array, Float
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
-from jaxgnn.graph import Graph
+from jaxgnn.graph import End, Graph
 from jaxgnn.ops._attention import pair_rule
 from jaxgnn.ops._attention.dot_attention import node_rows, pair_arguments
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._core import checks
+from jaxgnn.ops._core.parts import over_parts
+
+_ENDS: dict[str, End] = {
+    "left": "senders",
+    "right": "receivers",
+    "att": "replicated",
+    "edge_bias": "edges",
+    "edge": "edges",
+    "loop_edge": "receivers",
+    "dropout_rng": "key",
+    "loop_bias": "receivers",
+}
 
 
 @jax.named_scope("jaxgnn.gatv2_attention")
+@over_parts(_ENDS, split="heads")
 def gatv2_attention(
     graph: Graph,
     left: Float[Array, "num_senders heads features"],
@@ -102,6 +115,7 @@ def gatv2_attention(
     return pair_rule.composition(static, operands, impl, edge, loop_edge)
 
 
+@over_parts(_ENDS, ("receivers", "edges", "receivers"), like=gatv2_attention)
 def gatv2_attention_with_weights(
     *arguments: Any, impl: Impl = None, **options: Any
 ) -> tuple[Array, Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:

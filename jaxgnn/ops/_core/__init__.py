@@ -6,5 +6,6 @@
 from jaxgnn.ops._core.degree import divide_by_degree
 from jaxgnn.ops._core.dropout_mask import arguments as dropout_arguments
 from jaxgnn.ops._core.dropout_mask import keep_factors
+from jaxgnn.ops._core.parts import over_parts
 
-__all__ = ["divide_by_degree", "dropout_arguments", "keep_factors"]
+__all__ = ["divide_by_degree", "dropout_arguments", "keep_factors", "over_parts"]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 from jaxtyping import Array, Float
 
 from jaxgnn import config
 from jaxgnn._core import ffi
+from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
-from jaxgnn.graph import Graph
+from jaxgnn.graph import End, Graph, GraphSubstitute
 from jaxgnn.ops._core import checks, padding
 from jaxgnn.ops._gaussian import rule as gaussian_rule
 from jaxgnn.ops._gaussian.kernels import Gaussians
@@ -81,6 +82,8 @@ def gaussian_spmm(
     CNNs" (CVPR 2017), section 4, equations 9 to 11; fused and recomputed as in Zhang et al.,
     "Understanding GNN Computational Graph" (MLSys 2022), sections 4 to 6.
     """
+    if isinstance(graph, GraphSubstitute):
+        return _of_parts(graph, x, mu, inv_sigma, pseudo, reduce, activation, impl)
     checks.graph_argument(graph)
     checks.choice(reduce, "reduce", ("sum", "mean"))
     checks.choice(activation, "activation", (None, "tanh"))
@@ -105,3 +108,33 @@ def gaussian_spmm(
         operands = Operands(*ffi.unify_varying(graph, rows, weighting))
         out, _ = gaussian_rule.gaussian_aggregate(static, operands)
     return out[..., : x.shape[-1]]
+
+
+def _of_parts(
+    graph: GraphSubstitute,
+    x: Any,
+    mu: Any,
+    inv_sigma: Any,
+    pseudo: Any,
+    reduce: Any,
+    activation: Any,
+    impl: Impl,
+) -> Array:
+    """On the parts of a graph, where the coordinates are the edges' or the two ends'."""
+    pair = isinstance(pseudo, tuple | list) and len(pseudo) == 2
+    ends: dict[str, End] = {"x": "senders", "mu": "replicated", "inv_sigma": "replicated"}
+    arrays = {"x": x, "mu": mu, "inv_sigma": inv_sigma}
+    if pair:
+        ends |= {"receivers": "receivers", "senders": "senders"}
+        arrays |= {"receivers": pseudo[0], "senders": pseudo[1]}
+    else:
+        ends["pseudo"] = "edges"
+        arrays["pseudo"] = pseudo
+
+    def of_part(part: Graph, **arrays: Any) -> Array:
+        if pair:
+            arrays["pseudo"] = arrays.pop("receivers"), arrays.pop("senders")
+        return gaussian_spmm(part, **arrays, reduce=reduce, activation=activation, impl=impl)
+
+    arrays = {name: unwrap(array) for name, array in arrays.items()}
+    return graph.map_parts(of_part, "gaussian_spmm", arrays, ends)

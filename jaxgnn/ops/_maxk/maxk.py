@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, UInt
 
@@ -29,7 +30,7 @@ MAX_WIDTH = 4096
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["values", "indices"],
-    meta_fields=["width", "packed"],
+    meta_fields=["width", "packed", "sharding"],
 )
 @dataclasses.dataclass(frozen=True)
 class CBSR:
@@ -43,6 +44,8 @@ class CBSR:
             widths up to 256, else uint16.
         width: the number of columns, static.
         packed: a promise that float32 values have at most 15 bits of mantissa, static; see `maxk`.
+        sharding: how the rows of a sharded graph's nodes are split over devices, static; `None`
+            for rows on one device.
 
     Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 3.2).
     """
@@ -51,6 +54,7 @@ class CBSR:
     indices: UInt[Array, "*rows k"]
     width: int
     packed: bool = False
+    sharding: NamedSharding | None = None
 
     @staticmethod
     def from_dense(x: Float[Array, "*rows width"], k: int, *, impl: Impl = None) -> CBSR:
@@ -85,6 +89,12 @@ class CBSR:
 
     def to_dense(self, *, impl: Impl = None) -> Float[Array, "*rows width"]:
         """The dense matrix, 0 where there is no entry; its derivative gathers the entries."""
+        if self.sharding is not None:
+            # Under plain jit XLA would gather all rows before the custom call.
+            mesh, spec = self.sharding.mesh, self.sharding.spec
+            to_dense = functools.partial(CBSR.to_dense, impl=impl)
+            on_devices = jax.shard_map(to_dense, mesh=mesh, in_specs=spec, out_specs=spec)
+            return on_devices(dataclasses.replace(self, sharding=None))
         cbsr = cbsr_argument(self, "self")
         if self.values.size == 0:
             return jnp.zeros(self.shape, self.dtype)

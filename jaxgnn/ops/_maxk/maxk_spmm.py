@@ -15,11 +15,13 @@ from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.linear import LinearMap
 from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._core import checks
+from jaxgnn.ops._core.parts import over_parts
 from jaxgnn.ops._maxk import reference, rules
 from jaxgnn.ops._maxk.maxk import CBSR, cbsr_argument
 
 
 @jax.named_scope("jaxgnn.maxk_spmm")
+@over_parts({"cbsr": "senders", "weights": "edges"})
 def maxk_spmm(
     graph: Graph,
     cbsr: CBSR,

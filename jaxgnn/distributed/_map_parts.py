@@ -1,0 +1,171 @@
+"""An operation on each device's part of a sharded graph, in `shard_map`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+from jaxtyping import Array
+
+from jaxgnn.distributed._exchange import exchange, with_halo
+from jaxgnn.graph import End, Graph, Split
+
+if TYPE_CHECKING:
+    from jaxgnn.distributed._sharded_graph import ShardedGraph
+
+
+def map_parts(
+    sharded: ShardedGraph,
+    operation: Callable[..., Any],
+    name: str,
+    arguments: dict[str, Any],
+    ends: Mapping[str, End],
+    result: End | tuple[End, ...],
+    split: Split | None,
+) -> Any:
+    """`GraphSubstitute.map_parts`.
+
+    By features each device gets its columns or heads of all rows of its part, and gives them back
+    as all columns of its places. By rows the senders' rows are extended by the halo.
+    """
+    if sharded.features is not None and split is None:
+        raise ValueError(
+            f"graph: {name} expected a graph sharded by rows, got one by features: "
+            "use shard(graph, mesh, rows=...)"
+        )
+    _check(sharded, arguments, ends, split)
+    nodes, edges = PartitionSpec(sharded.node_axes), PartitionSpec(sharded.rows)
+    specs = {"edges": edges, "replicated": PartitionSpec(), "key": PartitionSpec()}
+
+    def spec_of(end: End) -> PartitionSpec:
+        return specs.get(end, nodes)
+
+    def of_device(graph: Graph, sends: Graph | None, arguments: dict[str, Any]) -> Any:
+        if sharded.rows is not None:
+            graph, sends = jax.tree.map(lambda leaf: leaf[0], (graph, sends))
+        out = operation(graph, **_of_part(sharded, graph, sends, arguments, ends, split))
+        if isinstance(result, str):
+            return _to_places(sharded, out, result, split, arguments)
+        pairs = zip(out, result, strict=True)
+        return tuple(_to_places(sharded, array, end, split, arguments) for array, end in pairs)
+
+    mapped = jax.shard_map(
+        of_device,
+        mesh=sharded.mesh,
+        in_specs=(edges, edges, {argument: spec_of(ends[argument]) for argument in arguments}),
+        out_specs=spec_of(result) if isinstance(result, str) else tuple(map(spec_of, result)),
+    )
+    return mapped(sharded.graph, sharded.sends, arguments)
+
+
+def check_rows(x: Any, name: str, count: int, what: str) -> Any:
+    """`x`, if it has this number of rows."""
+    shape = np.shape(x)
+    if shape[:1] != (count,):
+        raise ValueError(
+            f"{name}: expected the shape ({count}, ...), a row for each {what}, got {shape}"
+        )
+    return x
+
+
+def _check(
+    sharded: ShardedGraph, arguments: dict[str, Any], ends: Mapping[str, End], split: Split | None
+) -> None:
+    columns = 1 if sharded.features is None else sharded.mesh.shape[sharded.features]
+    for name, value in arguments.items():
+        if ends[name] in ("replicated", "key"):
+            continue
+        count = sharded.num_edges if ends[name] == "edges" else sharded.num_senders
+        for leaf in jax.tree.leaves(value):
+            check_rows(leaf, name, count, "place")
+            if split == "heads" and leaf.ndim > 1 and leaf.shape[1] % columns:
+                raise ValueError(
+                    f"{name}: expected heads that {columns} devices divide on a graph sharded by "
+                    f"features, got {leaf.shape[1]}: use shard(graph, mesh, rows=...)"
+                )
+
+
+def _of_part(
+    sharded: ShardedGraph,
+    graph: Graph,
+    sends: Graph | None,
+    arguments: dict[str, Any],
+    ends: Mapping[str, End],
+    split: Split | None,
+) -> dict[str, Any]:
+    """A device's arguments as its part takes them."""
+    own = {
+        name: jax.tree.map(functools.partial(_columns, sharded, ends[name], split), value)
+        for name, value in arguments.items()
+    }
+    for name, value in own.items():
+        if ends[name] == "key":
+            # Parts number their edges alike: a key of its own keeps their masks apart.
+            own[name] = jax.random.fold_in(value, jax.lax.axis_index(sharded.node_axes))
+        elif ends[name] == "receivers" or (ends[name] == "senders" and sharded.rows is None):
+            rows = graph.num_receivers if ends[name] == "receivers" else graph.num_senders
+            own[name] = jax.tree.map(functools.partial(_resized, rows=rows), value)
+    senders = {name: value for name, value in own.items() if ends[name] == "senders"}
+    if sharded.rows is not None and sharded.pair_rows > 0 and senders:
+        assert sends is not None
+        leaves, structure = jax.tree.flatten(senders)
+        leaves = with_halo(
+            leaves,
+            sends,
+            sharded.rows,
+            sharded.mesh.shape[sharded.rows],
+            sharded.pair_rows,
+            sharded.exchange_dtype,
+        )
+        own.update(jax.tree.unflatten(structure, leaves))
+    return own
+
+
+def _columns(sharded: ShardedGraph, end: End, split: Split | None, x: Array) -> Array:
+    """All rows of a part, and the device's share of the columns or heads."""
+    features = sharded.features
+    if features is None or split not in ("columns", "heads"):
+        return x
+    devices = sharded.mesh.shape[features]
+    if end in ("senders", "receivers"):
+        axis = x.ndim - 1 if split == "columns" else 1
+        more = -x.shape[axis] % devices
+        widths = [(0, 0)] * axis + [(0, more)] + [(0, 0)] * (x.ndim - 1 - axis)
+        return exchange(jnp.pad(x, widths), features, axis, 0, sharded.exchange_dtype)
+    if split == "columns" or end == "key" or x.ndim == 0:
+        return x
+    axis = 1 if end == "edges" else 0
+    heads = x.shape[axis] // devices
+    first = jax.lax.axis_index(features) * heads
+    return jax.lax.dynamic_slice_in_dim(x, first, heads, axis)
+
+
+def _to_places(
+    sharded: ShardedGraph, out: Any, end: End, split: Split | None, arguments: dict[str, Any]
+) -> Any:
+    """A part's result as the device's share of it: rows of its places."""
+    if end != "receivers" or out is None:
+        return out
+    parts = 1 if sharded.rows is None else sharded.mesh.shape[sharded.rows]
+    out = _resized(out, sharded.num_senders // parts)
+    if sharded.features is None:
+        return out
+    if split == "edges":
+        own = sharded.num_senders // sharded.parts
+        first = jax.lax.axis_index(sharded.features) * own
+        return jax.lax.dynamic_slice_in_dim(out, first, own)
+    axis = out.ndim - 1 if split == "columns" else 1
+    out = exchange(out, sharded.features, 0, axis, sharded.exchange_dtype)
+    return out[..., : arguments["x"].shape[-1]] if split == "columns" else out
+
+
+def _resized(x: Array, rows: int) -> Array:
+    """Rows of 0 at the end, or none of the last ones."""
+    if x.shape[0] >= rows:
+        return x[:rows]
+    return jnp.pad(x, [(0, rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1))

@@ -1,0 +1,67 @@
+"""Operations on graphs that are split over devices: what each argument lies on, by name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from jaxgnn._core.arguments import unwrap
+from jaxgnn.graph import End, GraphSubstitute, Split
+
+Operation = TypeVar("Operation", bound=Callable[..., Any])
+
+
+def over_parts(
+    ends: Mapping[str, End],
+    result: End | tuple[End, ...] = "receivers",
+    *,
+    split: Split | None = None,
+    like: Callable[..., Any] | None = None,
+) -> Callable[[Operation], Operation]:
+    """A decorator: the operation also takes a `GraphSubstitute`, on whose parts it then runs.
+
+    Args:
+        ends: of the arguments that are arrays.
+        result, split: as of `GraphSubstitute.map_parts`.
+        like: an operation with the same arguments, if this one's signature does not name them.
+    """
+
+    def decorated(operation: Operation) -> Operation:
+        signature = inspect.signature(operation if like is None else like)
+
+        @functools.wraps(operation)
+        def call(graph: Any, *arguments: Any, **named: Any) -> Any:
+            if not isinstance(graph, GraphSubstitute):
+                return operation(graph, *arguments, **named)
+            given = dict(signature.bind(graph, *arguments, **named).arguments)
+            del given[next(iter(given))]
+            arrays = {
+                name: value
+                for name in ends
+                if _is_array(value := unwrap(given.get(name)), ends[name])
+            }
+            static = {name: value for name, value in given.items() if name not in arrays}
+            return graph.map_parts(
+                functools.partial(operation, **static),
+                operation.__name__,
+                arrays,
+                ends,
+                result,
+                split=split,
+            )
+
+        return call  # type: ignore[return-value]
+
+    return decorated
+
+
+def _is_array(value: Any, end: End) -> bool:
+    """Whether the value is one of arrays: a number for all devices may be Python's."""
+    if end in ("replicated", "key"):
+        return isinstance(value, jax.Array | np.ndarray)
+    return value is not None
