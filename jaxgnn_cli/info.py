@@ -32,8 +32,8 @@ def info(arguments: list[str]) -> None:
             "usage: jaxgnn info [DATASET] [OPTIONS OF TRAIN]\n\n"
             "Prints what this installation consists of; of a dataset, the graph's statistics; and\n"
             "with options of jaxgnn train, such as --model gcn --activation maxk --k 32, that\n"
-            "model's size, the kernels it would run, and the memory and time that a step would take\n"
-            "here (on the digits without DATASET; of one mini-batch with --num-neighbors).\n"
+            "model's size, the kernels it would run, and the memory and time that a step would\n"
+            "take here (on the digits without DATASET; of a mini-batch with --num-neighbors).\n"
             f"DATASET: a name ({', '.join(names())}) or the path of a directory or a file in\n"
             "one of the layouts of docs/data.md: a set of nodes, of graphs, or a graph alone."
         )

@@ -132,7 +132,7 @@ def estimate(
         traced = jax.jit(step, donate_argnums=0).trace(state, no_loss(task), task)
     lowered = traced.lower()
     compiled = lowered.compile()
-    dots, calls, call_bytes = work(lowered.as_text())
+    dots, calls, call_bytes = work(lowered.as_text(), task.graph.num_edges)
     dots = compiled_dots(compiled.as_text() or "") or dots
     bits = sum(random_bits(traced.jaxpr.jaxpr))
     memory = compiled.memory_analysis()
@@ -155,8 +155,10 @@ def estimate(
     )
 
 
-def work(text: str) -> tuple[Counter[Dot], Counter[Call], int]:
+def work(text: str, num_edges: int) -> tuple[Counter[Dot], Counter[Call], int]:
     """The matrix products and kernels of a lowered program, and the bytes of these kernels.
+
+    Kernels over windows are of all edges, `num_edges`; of others the operands say how many.
 
     Kernels neither over edges nor `maxk` are not among them: they count by their bytes.
     """
@@ -172,7 +174,7 @@ def work(text: str) -> tuple[Counter[Dot], Counter[Call], int]:
         elif match := _CALL.search(line):
             operands, _, results = match[2].partition("->")
             operands, results = _tensors(operands), _tensors(results)
-            call = _call(match[1], operands, results)
+            call = _call(match[1], operands, results, num_edges)
             if call is not None:
                 calls[call] += 1
                 call_bytes += sum(tensor.nbytes for tensor in (*operands, *results))
@@ -204,13 +206,15 @@ def _tensors(text: str) -> list[Tensor]:
     return found
 
 
-def _call(name: str, operands: list[Tensor], results: list[Tensor]) -> Call | None:
-    """The call, if its first operands are a graph's row offsets and the ends of its edges, or it
-    selects."""
+def _call(name: str, operands: list[Tensor], results: list[Tensor], num_edges: int) -> Call | None:
+    """The call, if its first operands are a graph's row offsets and the ends of its edges, or it is
+    over windows, or selects."""
     if name == "maxk":
         (rows, full), k = operands[0].shape, results[0].shape[1]
         return Call(name, rows, k, operands[0].dtype, full)
-    if len(operands) < 4 or operands[0].dtype != "i32" or operands[1].dtype != "i32":
+    windows = "windows" in name
+    of_rows = len(operands) > 3 and operands[0].dtype == operands[1].dtype == "i32"
+    if not windows and not of_rows:
         return None
     rows = [t for t in (*operands, *results) if len(t.shape) > 1 and t.dtype[:1] in "fb"]
     if not rows or name in ("sample_edges", "csr_row_ids"):
@@ -220,7 +224,8 @@ def _call(name: str, operands: list[Tensor], results: list[Tensor]) -> Call | No
     choose = min if name.startswith("maxk") else max
     row = choose(narrow or rows, key=_width)
     heads = min(map(_width, narrow), default=0) if name.startswith("gat_attention") else 0
-    return Call(name, operands[1].shape[0], _width(row), row.dtype, heads)
+    edges = num_edges if windows else operands[1].shape[0]
+    return Call(name, edges, _width(row), row.dtype, heads)
 
 
 def _width(rows: Tensor) -> int:
@@ -368,6 +373,10 @@ _KINDS = {
     "spmm": "spmm",
     "maxk_spmm": "maxk_spmm",
     "maxk_sspmm": "maxk_sspmm",
+    "maxk_spmm_windows": "maxk_spmm",
+    "maxk_sspmm_windows": "maxk_sspmm",
+    "maxk_sspmm_windows_exact": "maxk_sspmm",
+    "maxk_sspmm_scatter": "maxk_sspmm",
     "gat_attention": "gat_attention",
     "gat_attention_senders": "gat_attention_backward",
     "gat_attention_receivers": "gat_attention_backward",
