@@ -105,6 +105,7 @@ def _add_estimate(table: Table, guess: Estimate, what: str) -> None:
         "matrix products": guess.products,
         "kernels": guess.kernels,
         "random numbers": guess.random,
+        "new pages": guess.pages,
         "the rest": guess.rest,
     }
     shares = ", ".join(f"{name} {_duration(value)}" for name, value in parts.items() if value)

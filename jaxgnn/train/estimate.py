@@ -1,9 +1,11 @@
 """`jaxgnn info`: the memory and the time of a training step, before one is run.
 
-Memory is XLA's own account of the compiled step. Time is a sum over four kinds of work, each at a
+Memory is XLA's own account of the compiled step. Time is a sum over five kinds of work, each at a
 rate that is measured on this machine when it is asked for: the step's matrix products by their
-shapes, jaxgnn's kernels by edges and width, random numbers by their count, and everything else by
-the bytes that XLA counts for it. Work is assumed not to overlap.
+shapes, jaxgnn's kernels by edges and width, random numbers by their count, everything else by the
+bytes that XLA counts for it, and memory that is new to the process, by its size: a CPU's allocator
+returns large blocks after each step, and the next one's first touch of each page is a page fault.
+Work is assumed not to overlap.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from jaxgnn.train.task import Task
 
 _SECONDS = 0.04  # of a measurement, at most, but for a single call
 _ROWS = 1 << 16  # the most rows of a matrix product that is measured; longer ones take more of it
+_BLOCK = 1 << 26  # the most bytes whose allocation is measured; glibc maps blocks of 32 MB anew
 _STREAM = 1 << 22  # numbers of the array by which the memory's rate is measured
 
 _TENSOR = re.compile(r"tensor<([^>]*)>")
@@ -93,8 +96,8 @@ class Estimate:
             account.
         argument_bytes: of these the graph, features, labels, parameters and optimizer states.
         seconds: of a step, as the sum of the next ones.
-        products, kernels, random, rest: seconds of matrix products, of kernels over edges, of
-            random numbers, and of all else.
+        products, kernels, random, rest, pages: seconds of matrix products, of kernels over edges,
+            of random numbers, of all else, and of first touches of temporary memory.
         unknown: kernels over edges that were counted as products of as many edges and columns.
     """
 
@@ -104,12 +107,13 @@ class Estimate:
     kernels: float
     random: float
     rest: float
+    pages: float
     unknown: tuple[str, ...]
 
     @property
     def seconds(self) -> float:
         """The sum of the parts."""
-        return self.products + self.kernels + self.random + self.rest
+        return self.products + self.kernels + self.random + self.rest + self.pages
 
 
 def estimate(
@@ -136,10 +140,11 @@ def estimate(
     dots = compiled_dots(compiled.as_text() or "") or dots
     bits = sum(random_bits(traced.jaxpr.jaxpr))
     memory = compiled.memory_analysis()
-    arguments = peak = 0
+    arguments = peak = temporary = 0
     if memory is not None:
+        temporary = memory.temp_size_in_bytes
         arguments = memory.argument_size_in_bytes
-        peak = arguments + memory.output_size_in_bytes + memory.temp_size_in_bytes
+        peak = arguments + memory.output_size_in_bytes + temporary
         peak -= memory.alias_size_in_bytes  # what was donated has been counted
     accessed = (compiled.cost_analysis() or {}).get("bytes accessed", 0.0)
     known = sum(dot_bytes(dot) * count for dot, count in dots.items()) + call_bytes
@@ -151,6 +156,7 @@ def estimate(
         kernels=sum(count * call.items * rates.item(call) for call, count in calls.items()),
         random=bits * rates.random if bits else 0.0,
         rest=max(accessed - known, 0.0) * rates.byte,
+        pages=rates.pages(temporary),
         unknown=tuple(sorted({call.name for call in calls if call.name not in _KINDS})),
     )
 
@@ -262,6 +268,14 @@ class Rates:
         """Of a byte that an elementwise function reads or writes."""
         x = jnp.ones(_STREAM, jnp.float32)
         return self._seconds(lambda x: jnp.maximum(x, 0) * 2 + 1, x) / (2 * x.nbytes)
+
+    def pages(self, nbytes: int) -> float:
+        """Of the first touches of a block of memory, from one of at most 64 MB."""
+        size = min(nbytes, _BLOCK) // 4
+        if size == 0:
+            return 0.0
+        spent = self._seconds(lambda value: jnp.full(size, value), jnp.float32(1))
+        return max(spent / (4 * size) - self.byte, 0.0) * nbytes
 
     @functools.cached_property
     def random(self) -> float:

@@ -80,7 +80,9 @@ def test_a_step_s_work_is_counted_and_takes_what_its_rates_say(dataset):
     assert calls[Call("maxk", NODES, K, "f32", HIDDEN)] == text.count("@jaxgnn_maxk(")
     # Each call is over all edges or rows, and so takes as long as the one that is measured.
     assert guess.kernels == pytest.approx(calls.total()) and not guess.unknown
-    assert guess.seconds == pytest.approx(1 + calls.total() + guess.random + guess.rest)
+    assert guess.seconds == pytest.approx(
+        1 + calls.total() + guess.random + guess.rest + guess.pages
+    )
 
 
 def test_a_mini_batch_is_one_step_of_fewer_edges(dataset):
@@ -127,6 +129,10 @@ def test_rates_are_measured_once_each_and_long_products_in_part(dataset):
     assert rates.item(Call("sddmm", 7, 8, "f32")) == rates.item(Call("spmm", 9, 8, "f32"))
     assert rates.item(Call("spmm", 9, 8, "f32")) == pytest.approx(1 / edges)
     assert Rates(Graph.from_edges([], [], num_nodes=3), ticking()).item(call) == 0
+    # Of 8 KB the fill takes a second, less the time of as many bytes; of more than 64 MB a part.
+    assert rates.pages(8192) == pytest.approx(1 - 8192 * rates.byte)
+    assert rates.pages(1 << 28) == pytest.approx(4 - (1 << 28) * rates.byte)
+    assert rates.pages(0) == 0
     rows = 3 << 16
     long = Dot(Tensor((rows, 2), "f32"), Tensor((2, 2), "f32"), (1, 0), Tensor((rows, 2), "f32"))
     small = Dot(Tensor((5, 2), "f32"), Tensor((2, 2), "f32"), (1, 0), Tensor((5, 2), "f32"))
