@@ -3,6 +3,12 @@
     python examples/maxk_paper.py reddit --data PATH/TO/reddit --model sage --k 32
     python examples/maxk_paper.py reddit --data PATH/TO/reddit --model sage --activation relu
     python examples/maxk_paper.py yelp --slice 2000 --epochs 20     # a trial, without any file
+    python examples/maxk_paper.py --all --json OUT.json             # every table, without any file
+    python examples/maxk_paper.py --all --json OUT.json --data flickr=PATH reddit=PATH
+    python examples/maxk_paper.py --all --help
+
+The first three train one model. `--all` measures the paper's Tables 2, 4 and 5 and Figures 8 to 10,
+and prints them beside the paper's figures; it needs the checkout, whose `benchmarks/` it runs.
 
 `--data` is a directory as its publisher packs it: GraphSAINT's `adj_full.npz`, `feats.npy`,
 `class_map.json`, `role.json` for flickr and yelp; `reddit_data.npz` and `reddit_graph.npz` (PyG's
@@ -26,6 +32,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -196,8 +203,38 @@ def random_slice(experiment: Experiment, num_nodes: int) -> NodeDataset:
     )
 
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Parses, trains, prints, and returns the summary."""
+def whole_paper(arguments: Sequence[str]) -> Any:
+    """Every table and figure; returns the results."""
+    sys.path.append(str(Path(__file__).resolve().parents[1]))  # of `benchmarks`
+    try:
+        from benchmarks.experiments.maxk_paper.run import Experiments
+        from benchmarks.experiments.maxk_paper.run import main as run_all
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("benchmarks"):
+            raise
+        sys.exit("--all: expected a checkout of jaxgnn, whose benchmarks/ it runs")
+
+    def options_of(name: Any, model: Any, k: int | None, epochs: int | None) -> Options:
+        activation = "relu" if k is None else "maxk"
+        return Options(name, model=model, activation=activation, k=k or Options.k, epochs=epochs)
+
+    return run_all(
+        arguments,
+        Experiments(
+            EXPERIMENTS,
+            lambda *chosen: configuration(options_of(*chosen)),
+            lambda name, path, model: read(
+                dataclasses.replace(options_of(name, model, None, None), data=path)
+            ),
+        ),
+    )
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Parses, trains, prints, and returns the summary; with `--all`, the results."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if "--all" in given:
+        return whole_paper(given)
     options = tyro.cli(Options, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
     try:
         return run(configuration(options), Console(), dataset=read(options))

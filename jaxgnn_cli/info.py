@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from jaxgnn import Graph
     from jaxgnn.data import GraphSet, NodeDataset, PlainGraph
+    from jaxgnn.train.estimate import Estimate
 
 
 _WIDTH = 256  # features of the products whose time is estimated
@@ -31,7 +32,8 @@ def info(arguments: list[str]) -> None:
             "usage: jaxgnn info [DATASET] [OPTIONS OF TRAIN]\n\n"
             "Prints what this installation consists of; of a dataset, the graph's statistics; and\n"
             "with options of jaxgnn train, such as --model gcn --activation maxk --k 32, that\n"
-            "model's size and the kernels it would run (on the digits without DATASET).\n"
+            "model's size, the kernels it would run, and the memory and time that a step would\n"
+            "take here (on the digits without DATASET; of a mini-batch with --num-neighbors).\n"
             f"DATASET: a name ({', '.join(names())}) or the path of a directory or a file in\n"
             "one of the layouts of docs/data.md: a set of nodes, of graphs, or a graph alone."
         )
@@ -47,13 +49,14 @@ def info(arguments: list[str]) -> None:
 
 
 def _info_of_model(arguments: list[str]) -> None:
-    """What `jaxgnn train` would run with these options: nothing is compiled or run."""
+    """What `jaxgnn train` would run with these options; the step is compiled, but not run."""
     import jax
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from jaxgnn.train import ConfigError, Recovery, build, lower
+    from jaxgnn.train.estimate import estimate
     from jaxgnn.train.runner import (
         choose_split,
         describe_activation,
@@ -75,6 +78,9 @@ def _info_of_model(arguments: list[str]) -> None:
     with Recovery().errors():
         program, state = build(config, task)
         kernels = lower(program, state, task)[2]
+        guess = None
+        if config.features_on == "device" and config.features != "embedding":
+            guess = estimate(program, state, task)
     console = Console()
     _print_build(console)
     if names_a_dataset(arguments):
@@ -85,7 +91,26 @@ def _info_of_model(arguments: list[str]) -> None:
     table.add_row("activation", describe_activation(config))
     table.add_row("parameters", f"{sum(p.size for p in jax.tree.leaves(state.params)):,}")
     table.add_row("kernels", Text(describe_kernels(config, kernels)))
+    if guess is not None:
+        _add_estimate(table, guess, "a step" if program.batches is None else "a mini-batch")
     console.print(table)
+
+
+def _add_estimate(table: Table, guess: Estimate, what: str) -> None:
+    """What `jaxgnn.train.estimate` says of a step."""
+    if guess.peak_bytes:
+        held = f"{guess.argument_bytes / 1e6:,.1f} MB of data, parameters and optimizer"
+        table.add_row(f"memory of {what}", f"{guess.peak_bytes / 1e6:,.1f} MB, with {held}")
+    parts = {
+        "matrix products": guess.products,
+        "kernels": guess.kernels,
+        "random numbers": guess.random,
+        "new pages": guess.pages,
+        "the rest": guess.rest,
+    }
+    shares = ", ".join(f"{name} {_duration(value)}" for name, value in parts.items() if value)
+    rough = f"; counted as spmm: {', '.join(guess.unknown)}" if guess.unknown else ""
+    table.add_row(f"{what} (estimate)", f"{_duration(guess.seconds)}: {shares}{rough}")
 
 
 def _print_statistics(

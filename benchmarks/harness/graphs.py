@@ -74,11 +74,8 @@ def store(name: str, directory: Path, scale: float = 1.0, seed: int = 1) -> Path
     folder = directory / f"{name}-{scale:g}-{seed}"
     if (folder / _INDEX).exists():
         return folder
-    import jax
-
     from jaxgnn import Graph, data
 
-    folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     if name in RMAT:
         levels, edges_per_node = RMAT[name]
@@ -87,6 +84,19 @@ def store(name: str, directory: Path, scale: float = 1.0, seed: int = 1) -> Path
         csr = data.benchmark_graph(name, scale=scale, seed=seed)
     generated = time.perf_counter()
     graph = Graph.from_csr(csr.row_offsets, csr.senders)
+    seconds = {
+        "generate_seconds": round(generated - start, 2),
+        "build_seconds": round(time.perf_counter() - generated, 2),
+    }
+    save(graph, folder, {"name": name, "scale": scale}, seconds)
+    return folder
+
+
+def save(graph: Any, folder: Path, named: dict[str, Any], more: dict[str, Any]) -> None:
+    """Saves a `jaxgnn.Graph`, and facts before and after those of its sizes and degrees."""
+    import jax
+
+    folder.mkdir(parents=True, exist_ok=True)
     graph = dataclasses.replace(graph, edge_permutation=None)  # the order is the generator's
     # The arrays of a symmetric graph are shared; pickle keeps that.
     host = {id(leaf): np.asarray(leaf) for leaf in jax.tree.leaves(graph)}
@@ -97,31 +107,29 @@ def store(name: str, directory: Path, scale: float = 1.0, seed: int = 1) -> Path
         np.save(folder / f"{field}.npy", getattr(graph, field))
     degrees = np.diff(graph.row_offsets)
     facts = {
-        "name": name,
-        "scale": scale,
+        **named,
         "nodes": degrees.size,
         "edges": graph.num_edges,
         "symmetric": graph.symmetric,
         "mean_degree": round(float(degrees.mean()), 2),
         "max_degree": int(degrees.max(initial=0)),
         "isolated": int((degrees == 0).sum()),
-        "generate_seconds": round(generated - start, 2),
-        "build_seconds": round(time.perf_counter() - generated, 2),
+        **more,
     }
     (folder / _INDEX).write_text(json.dumps(facts))  # last: its presence says that all is there
-    return folder
 
 
 def store_all(names: list[str], directory: Path, scale: float, seed: int = 1) -> dict[str, Path]:
     """`store` for several graphs, in processes of their own, for JAX on the CPU is enough there."""
     workers = max(1, min(len(names), (os.cpu_count() or 1) // 4))
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(workers, context, _on_cpu) as pool:
+    with concurrent.futures.ProcessPoolExecutor(workers, context, on_cpu) as pool:
         futures = {name: pool.submit(store, name, directory, scale, seed) for name in names}
         return {name: future.result() for name, future in futures.items()}
 
 
-def _on_cpu() -> None:
+def on_cpu() -> None:
+    """The initializer of a process whose JAX is to leave a GPU alone."""
     os.environ["JAX_PLATFORMS"] = "cpu"
 
 

@@ -20,6 +20,7 @@ from jaxgnn.algebra._edges import (
     node_gather,
 )
 from jaxgnn.algebra._operators import dot_with_vector, linear_map
+from jaxgnn.algebra._squeeze import drop_last_axis
 
 
 def hoist_to_nodes(edges: Edges) -> Edges:
@@ -55,6 +56,8 @@ def hoist_to_nodes(edges: Edges) -> Edges:
             "linear": projection,
             "dot_with_vector": _distribute_linear,
             "scale": _distribute_scale,
+            # As if the axis had never been there: below a softmax the rules know what is scored.
+            "squeeze": lambda e: drop_last_axis(e.operands[0]),
         }
         return special.get(e.name, on_nodes)(e)
 

@@ -24,6 +24,7 @@ from jaxgnn.algebra._edges import (
     node_gather,
     same_graph,
 )
+from jaxgnn.algebra._recognize import Operators, recognize
 from jaxgnn.algebra._reference import NODES
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.ops._attention.gat_rule import leaky_relu as _leaky_relu
@@ -91,6 +92,9 @@ def apply_edge(function: Callable[..., Array], *edges: Edges) -> Edges:
         function: $f$, of arrays with a row for each edge to an array of such rows. It acts on each
             row by itself, is pure, and takes any number of rows: of values from one end it is
             computed on the nodes. Arrays over the edges come as `edge_values`, not by closure.
+            One that squeezes a last axis of 1, is a LeakyReLU (whose derivative at 0 is then the
+            slope), or multiplies two operands is recognized, and fused as `leaky_relu`, `*` and
+            `weighted_sum` are.
         edges: $m$, $n$, ..., on the edges of one graph.
 
     Raises:
@@ -100,6 +104,9 @@ def apply_edge(function: Callable[..., Array], *edges: Edges) -> Edges:
     if not callable(function):
         raise TypeError(f"function: expected a function, got {type(function).__name__}")
     same_graph(edges, "apply_edge")
+    known = recognize(function, edges, Operators(leaky_relu, weighted_sum))
+    if known is not None:
+        return known
     name = getattr(function, "__name__", type(function).__name__)
     template = f"{name}({', '.join(['{}'] * len(edges))})"
     return apply("apply_edge", function, edges, template=template)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
@@ -26,8 +25,8 @@ from jaxgnn.algebra._edges import (
     node_gather,
 )
 from jaxgnn.algebra._hoist import factors, on_nodes, terms
-from jaxgnn.algebra._operators import dot_with_vector
 from jaxgnn.algebra._reference import on_edges, recompute_edges, recomputed
+from jaxgnn.algebra._squeeze import drop_last_axis
 from jaxgnn.ops._aggregation.spmm import Reduce
 
 Recompute = bool | Literal["cost"]
@@ -133,43 +132,8 @@ def match_weighted_rows(request: Request) -> tuple[Edges | None, NodeGather] | N
         return None, x
     weight = multiply(*rest)
     if len(weight.features) == len(x.features) and weight.features[-1:] == (1,):
-        weight = squeeze(weight)
+        weight = drop_last_axis(weight)
     return (weight, x) if weight.features == x.features[: len(weight.features)] else None
-
-
-def squeeze(e: Edges, *, shift_free: bool = False) -> Edges:
-    """`e` without its last feature axis, of size 1; rules see what is computed without it, too.
-
-    With `shift_free` a constant that is added does not matter, as before a softmax.
-    """
-    features = e.features[:-1]
-    if isinstance(e, NodeGather):
-        return dataclasses.replace(e, features=features, x=e.x[..., 0])
-    if isinstance(e, EdgeInput):
-        return dataclasses.replace(e, features=features, values=e.values[..., 0])
-    if isinstance(e, SegmentNormalize):
-        operand = squeeze(e.operand, shift_free=e.method == "softmax")
-        return dataclasses.replace(e, features=features, operand=operand)
-    if isinstance(e, Dropout):
-        return dataclasses.replace(e, features=features, operand=squeeze(e.operand))
-    assert isinstance(e, Applied)
-    if e.name in ("leaky_relu", "scale", "with scalar"):
-        return dataclasses.replace(e, features=features, operands=(squeeze(e.operands[0]),))
-    if e.name == "linear":
-        kernel, bias = e.parameters
-        (inner,) = e.operands
-        out = dot_with_vector(inner, jnp.broadcast_to(kernel[:, 0], inner.features))
-        out = dataclasses.replace(out, template=e.template)
-        if bias is None or shift_free:
-            return out
-        return apply("with scalar", lambda x: x + bias.astype(x.dtype), [out], template="{}")
-    if e.name in ("+", "-", "*", "/") and len({operand.dtype for operand in e.operands}) == 1:
-        axes, free = len(e.features), shift_free and e.name in ("+", "-")
-        operands = (
-            squeeze(o, shift_free=free) if len(o.features) == axes else o for o in e.operands
-        )
-        return dataclasses.replace(e, features=features, operands=tuple(operands))
-    return apply("squeeze", lambda x: x[..., 0], [e], template="{}")
 
 
 def multiply(*factors: Edges) -> Edges:

@@ -139,6 +139,18 @@ def gat_as_written(s):
     return segment_normalize(leaky_relu(linear(concat(s.y, s.x), s.ends, s.one))) * s.x
 
 
+def gat_by_functions(s):
+    """The same with the axis squeezed, the LeakyReLU and the message in functions of one's own."""
+    scores = apply_edge(lambda e: jax.nn.leaky_relu(e, 0.2), linear(concat(s.y, s.x), s.ends))
+    weights = apply_edge(lambda a: a[..., 0], dropout(segment_normalize(scores), 0.4, KEY))
+    return apply_edge(lambda a, x: a[:, None] * x, weights, s.x)
+
+
+def dense_gat_by_functions(d):
+    scores = leaky(np.concatenate([d.y, d.x], 1) @ d.ends)
+    return mask()[:, :1] * softmax(scores, d.receivers) * d.x
+
+
 def gat_heads_as_written(s):
     return segment_normalize(leaky_relu(dot(concat(s.r, s.h), s.head_ends))) * s.h
 
@@ -269,6 +281,12 @@ CASES = {
         gat_as_written,
         lambda d: softmax(leaky(np.concatenate([d.y, d.x], 1) @ d.ends + d.one), d.receivers) * d.x,
     ),
+    "GAT by functions": (
+        ("sum",),
+        "gat_attention of u",
+        gat_by_functions,
+        dense_gat_by_functions,
+    ),
     "GAT's heads as written": (
         ("sum",),
         "gat_attention of u",
@@ -302,7 +320,7 @@ CASES = {
     "weights by kernel": (
         ("sum",),
         "sum over kernels of [spmm(sum) of u weighted by e]",
-        lambda s: weighted_sum(s.b, s.h),
+        lambda s: apply_edge(lambda w, x: (w[..., None] * x).sum(1), s.b, s.h),
         lambda d: (d.b[..., None] * d.h).sum(1),
     ),
     "normalized by the mean": (
@@ -591,6 +609,61 @@ def test_weights_of_another_dtype_leave_that_of_the_features(graph):
     fused, plain = jax.jit(lambda: [gather(message, fuse=fuse) for fuse in (True, False)])()
     assert fused.dtype == plain.dtype == jnp.bfloat16
     close(fused, plain, 2**-6)
+
+
+def test_functions_of_one_s_own_are_told_by_what_they_compute(graph):
+    """And those that only look alike stay what they are."""
+    s = symbolic(graph, operands())
+    column = linear(concat(s.y, s.x), s.ends)
+    weights, score = segment_normalize(column), dot(s.x, s.y)
+    slope = jnp.float32(0.2)
+
+    def attention(function, edges=column):
+        return explain(segment_normalize(apply_edge(function, edges)) * s.x).splitlines()[0]
+
+    for function in (
+        jax.nn.leaky_relu,
+        functools.partial(jax.nn.leaky_relu, negative_slope=0.3),
+        jax.jit(lambda e: jnp.where(e > 0, e, 0.2 * e)),
+        lambda e: jax.nn.leaky_relu(jnp.squeeze(e, -1)),
+        lambda e: e[:, 0],
+        lambda e: e.reshape(-1),
+    ):
+        assert attention(function) == "gat_attention of u"
+    for function in (
+        lambda e: jax.nn.leaky_relu(e, -0.2),  # -inf would no longer mask
+        lambda e: jnp.where(e > 0, 0.2 * e, e),
+        lambda e: jnp.where(e > 0.5, e, 0.2 * e),
+        lambda e: jnp.where(e > 0, e, slope * e),  # an array by closure
+        lambda e: jnp.abs(e),
+        lambda e: jnp.stack([e[:, 0], e[:, 0]], 1)[:, 0],
+    ):
+        assert attention(function).startswith("spmm(sum) of u weighted by softmax(")
+    head = {
+        "gat_attention of u": lambda a, x: x * a,
+        "reference": lambda a, x: a * x + x,
+    }
+    for planned, function in head.items():
+        assert explain(apply_edge(function, weights, s.x)).startswith(planned)
+    assert "dot_attention of u" in explain(
+        apply_edge(lambda a, x: a[:, None] * x, segment_normalize(score), s.x)
+    )
+    one = dot(leaky_relu(linear(s.x, s.wide) + linear(s.y, s.wide)), s.column[:, 0])
+    for scores in (one, apply_edge(lambda e: e.squeeze(-1), linear(leaky_relu(
+        linear(s.x, s.wide) + linear(s.y, s.wide)), s.column))):  # fmt: skip
+        text = explain(segment_normalize(scores) * linear(s.x, s.wide)).splitlines()
+        assert text == [
+            "gatv2_attention of linear(u)",
+            "  on the nodes: linear(u), linear(v)",
+            "  in backward the kernel recomputes: scores, softmax",
+        ]
+    # Weights of the last axis are none of the first, however many there are of both.
+    square = apply_edge(lambda x: x[:, :, None] * jnp.ones_like(x)[:, None], s.x)
+    for axis, planned in ((1, "reference: <lambda>(v, <lambda>(u))"), (2, "sum over kernels of")):
+        message = apply_edge(
+            lambda w, x, axis=axis: (jnp.expand_dims(w, axis) * x).sum(1), s.y, square
+        )
+        assert explain(message).startswith(planned)
 
 
 def test_values_on_the_edges(graph):

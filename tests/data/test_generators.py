@@ -258,6 +258,28 @@ def test_benchmark_graphs_of_tc_gnn():
     assert data.molecules([7], 18)[0].num_edges == 18  # two rings over five nodes, one over six
 
 
+def test_benchmark_graphs_of_maxk_gnn():
+    """Published counts, and degrees of their kind: ddi's are alike, Flickr has hubs."""
+    shapes = data.benchmark_shapes()
+    published = {
+        "flickr": (89_250, 899_756),
+        "yelp": (716_847, 13_954_818),
+        "ddi": (4_267, 2_135_822),
+        "ppa": (576_289, 42_463_862),
+        "arxiv": (169_343, 2_315_598),
+        "amazon0601": (403_394, 3_387_388),
+    }
+    for name, counts in published.items():
+        assert (shapes[name].num_nodes, shapes[name].num_edges) == counts
+    for name in ("flickr", "yelp", "ddi", "ppa"):
+        scale = 1.0 if name == "ddi" else 0.05
+        csr = data.benchmark_graph(name, scale)
+        assert_simple(csr, True)
+        assert csr.num_edges == int(shapes[name].num_edges * scale) // 2 * 2
+        hubs = csr.degrees.max() > 10 * csr.degrees.mean()
+        assert hubs == (name != "ddi"), name
+
+
 def test_benchmark_graph_is_two_arrays():
     row_offsets, senders = data.benchmark_graph("arxiv", 0.01, seed=3)
     assert row_offsets[-1] == senders.size == 23_154

@@ -1,0 +1,412 @@
+"""`jaxgnn info`: the memory and the time of a training step, before one is run.
+
+Memory is XLA's own account of the compiled step. Time is a sum over five kinds of work, each at a
+rate that is measured on this machine when it is asked for: the step's matrix products by their
+shapes, jaxgnn's kernels by edges and width, random numbers by their count, everything else by the
+bytes that XLA counts for it, and memory that is new to the process, by its size: a CPU's allocator
+returns large blocks after each step, and the next one's first touch of each page is a page fault.
+Work is assumed not to overlap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxgnn.graph import Graph
+from jaxgnn.ops import CBSR, gat_attention, maxk, maxk_spmm, spmm
+from jaxgnn.train.step import Program, TrainState, no_loss
+from jaxgnn.train.task import Task
+
+_SECONDS = 0.04  # of a measurement, at most, but for a single call
+_ROWS = 1 << 16  # the most rows of a matrix product that is measured; longer ones take more of it
+_BLOCK = 1 << 26  # the most bytes whose allocation is measured; glibc maps blocks of 32 MB anew
+_STREAM = 1 << 22  # numbers of the array by which the memory's rate is measured
+
+_TENSOR = re.compile(r"tensor<([^>]*)>")
+_DOT = re.compile(
+    r"stablehlo\.dot_general [^:]*?contracting_dims = \[([\d, ]*)\] x \[([\d, ]*)\][^:]* : (.*)"
+)
+_BATCHING = "batching_dims = "
+# Of a compiled program, whose products XLA may have transposed.
+_DEFINED = re.compile(r"(%[\w.-]+) = (\w+)\[([\d,]*)\]\S* (\S+)\(")
+_COMPILED_DOT = re.compile(
+    r" dot\((%[\w.-]+), (%[\w.-]+)\), lhs_contracting_dims={(\d+)}, rhs_contracting_dims={(\d+)}"
+)
+_CALL = re.compile(r"stablehlo\.custom_call @jaxgnn_(\w+)\(.* : (\(.*)")
+_FLOATS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+_SIZES = {"f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f16": 2, "bf16": 2}
+
+
+Clocked = Callable[..., float]
+"""The seconds of a function, of its operands."""
+
+
+class Tensor(NamedTuple):
+    """The type of a value of a lowered program."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """1 byte for what is not in the table: booleans and bytes."""
+        return math.prod(self.shape) * _SIZES.get(self.dtype, 1)
+
+
+class Dot(NamedTuple):
+    """A matrix product, and the axes that it sums over."""
+
+    left: Tensor
+    right: Tensor
+    axes: tuple[int, int]
+    out: Tensor
+
+
+class Call(NamedTuple):
+    """A call of a kernel over so many edges, or rows of `maxk`, and the row that it reads for each.
+
+    `more` is the width that `maxk` selects from, and the heads of an attention.
+    """
+
+    name: str
+    items: int
+    width: int
+    dtype: str
+    more: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What a training step takes.
+
+    Attributes:
+        peak_bytes: at the step's peak, with all that it reads and returns; 0 where XLA gives no
+            account.
+        argument_bytes: of these the graph, features, labels, parameters and optimizer states.
+        seconds: of a step, as the sum of the next ones.
+        products, kernels, random, rest, pages: seconds of matrix products, of kernels over edges,
+            of random numbers, of all else, and of first touches of temporary memory.
+        unknown: kernels over edges that were counted as products of as many edges and columns.
+    """
+
+    peak_bytes: int
+    argument_bytes: int
+    products: float
+    kernels: float
+    random: float
+    rest: float
+    pages: float
+    unknown: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The sum of the parts."""
+        return self.products + self.kernels + self.random + self.rest + self.pages
+
+
+def estimate(
+    program: Program,
+    state: TrainState,
+    task: Task,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Estimate:
+    """The memory and time of one step: on the whole graph, or on one mini-batch.
+
+    The step is compiled, but not run; rates are measured, for a few tenths of a second each.
+    `clock` is what they are measured with: `time.process_time` has the processor time of all
+    threads, which on a CPU does not depend on what else the machine does.
+    """
+    if program.batches is None:
+        traced = jax.jit(program.step, donate_argnums=0).trace(state, task)
+    else:
+        step = functools.partial(program.step_on_batches, 1)
+        traced = jax.jit(step, donate_argnums=0).trace(state, no_loss(task), task)
+    lowered = traced.lower()
+    compiled = lowered.compile()
+    dots, calls, call_bytes = work(lowered.as_text(), task.graph.num_edges)
+    dots = compiled_dots(compiled.as_text() or "") or dots
+    bits = sum(random_bits(traced.jaxpr.jaxpr))
+    memory = compiled.memory_analysis()
+    arguments = peak = temporary = 0
+    if memory is not None:
+        temporary = memory.temp_size_in_bytes
+        arguments = memory.argument_size_in_bytes
+        peak = arguments + memory.output_size_in_bytes + temporary
+        peak -= memory.alias_size_in_bytes  # what was donated has been counted
+    accessed = (compiled.cost_analysis() or {}).get("bytes accessed", 0.0)
+    known = sum(dot_bytes(dot) * count for dot, count in dots.items()) + call_bytes
+    rates = Rates(task.graph, clock)
+    return Estimate(
+        peak_bytes=peak,
+        argument_bytes=arguments,
+        products=rates.products(dots),
+        kernels=sum(count * call.items * rates.item(call) for call, count in calls.items()),
+        random=bits * rates.random if bits else 0.0,
+        rest=max(accessed - known, 0.0) * rates.byte,
+        pages=rates.pages(temporary),
+        unknown=tuple(sorted({call.name for call in calls if call.name not in _KINDS})),
+    )
+
+
+def work(text: str, num_edges: int) -> tuple[Counter[Dot], Counter[Call], int]:
+    """The matrix products and kernels of a lowered program, and the bytes of these kernels.
+
+    Kernels over windows are of all edges, `num_edges`; of others the operands say how many.
+
+    Kernels neither over edges nor `maxk` are not among them: they count by their bytes.
+    """
+    dots: Counter[Dot] = Counter()
+    calls: Counter[Call] = Counter()
+    call_bytes = 0
+    for line in text.splitlines():
+        if (match := _DOT.search(line)) and _BATCHING not in line:
+            left, right, out = _tensors(match[3])
+            axes = tuple(int(axis) for axis in match.group(1, 2) if axis.isdecimal())
+            if len(axes) == 2 and len(left.shape) == len(right.shape) == 2:
+                dots[Dot(left, right, (axes[0], axes[1]), out)] += 1
+        elif match := _CALL.search(line):
+            operands, _, results = match[2].partition("->")
+            operands, results = _tensors(operands), _tensors(results)
+            call = _call(match[1], operands, results, num_edges)
+            if call is not None:
+                calls[call] += 1
+                call_bytes += sum(tensor.nbytes for tensor in (*operands, *results))
+    return dots, calls, call_bytes
+
+
+def compiled_dots(text: str) -> Counter[Dot]:
+    """The matrix products of a compiled program; none where they are calls of a library."""
+    defined = {
+        match[1]: Tensor(tuple(map(int, filter(None, match[3].split(",")))), match[2])
+        for match in _DEFINED.finditer(text)
+    }
+    dots: Counter[Dot] = Counter()
+    for line in text.splitlines():
+        match, out = _COMPILED_DOT.search(line), _DEFINED.search(line)
+        if match and out and "batch_dims" not in line:
+            left, right = defined[match[1]], defined[match[2]]
+            if len(left.shape) == len(right.shape) == 2:
+                axes = int(match[3]), int(match[4])
+                dots[Dot(left, right, axes, defined[out[1]])] += 1
+    return dots
+
+
+def _tensors(text: str) -> list[Tensor]:
+    found = []
+    for match in _TENSOR.finditer(text):
+        *sizes, dtype = match[1].split("x")
+        found.append(Tensor(tuple(map(int, sizes)), dtype))
+    return found
+
+
+def _call(name: str, operands: list[Tensor], results: list[Tensor], num_edges: int) -> Call | None:
+    """The call, if its first operands are a graph's row offsets and the ends of its edges, or it is
+    over windows, or selects."""
+    if name == "maxk":
+        (rows, full), k = operands[0].shape, results[0].shape[1]
+        return Call(name, rows, k, operands[0].dtype, full)
+    windows = "windows" in name
+    of_rows = len(operands) > 3 and operands[0].dtype == operands[1].dtype == "i32"
+    if not windows and not of_rows:
+        return None
+    rows = [t for t in (*operands, *results) if len(t.shape) > 1 and t.dtype[:1] in "fb"]
+    if not rows or name in ("sample_edges", "csr_row_ids"):
+        return None
+    # Of MaxK's rows those that are kept: the narrower ones of its operands and results.
+    narrow = [t for t in rows if 0 not in t.shape and t.shape[0] > 1]
+    choose = min if name.startswith("maxk") else max
+    row = choose(narrow or rows, key=_width)
+    heads = min(map(_width, narrow), default=0) if name.startswith("gat_attention") else 0
+    edges = num_edges if windows else operands[1].shape[0]
+    return Call(name, edges, _width(row), row.dtype, heads)
+
+
+def _width(rows: Tensor) -> int:
+    return math.prod(rows.shape[1:])
+
+
+def random_bits(jaxpr: Any) -> Iterator[int]:
+    """The numbers that a traced program draws."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "random_bits":
+            yield from (math.prod(v.aval.shape) for v in equation.outvars)
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from random_bits(inner)
+
+
+def dot_bytes(dot: Dot) -> int:
+    """What a matrix product reads and writes."""
+    return dot.left.nbytes + dot.right.nbytes + dot.out.nbytes
+
+
+class Rates:
+    """Seconds of work on the default device, measured once each."""
+
+    def __init__(self, graph: Graph, clock: Callable[[], float]):
+        self._graph = graph
+        self._seconds = functools.partial(seconds_of, clock=clock)
+        self._items: dict[tuple[str, int, str, int], float] = {}
+
+    @functools.cached_property
+    def byte(self) -> float:
+        """Of a byte that an elementwise function reads or writes."""
+        x = jnp.ones(_STREAM, jnp.float32)
+        return self._seconds(lambda x: jnp.maximum(x, 0) * 2 + 1, x) / (2 * x.nbytes)
+
+    def pages(self, nbytes: int) -> float:
+        """Of the first touches of a block of memory, from one of at most 64 MB."""
+        size = min(nbytes, _BLOCK) // 4
+        if size == 0:
+            return 0.0
+        spent = self._seconds(lambda value: jnp.full(size, value), jnp.float32(1))
+        return max(spent / (4 * size) - self.byte, 0.0) * nbytes
+
+    @functools.cached_property
+    def random(self) -> float:
+        """Of a number drawn, and compared."""
+        count = _STREAM // 8
+        key = jax.random.key(0)
+        return self._seconds(lambda key: jax.random.bernoulli(key, 0.5, (count,)), key) / count
+
+    def products(self, dots: Counter[Dot]) -> float:
+        """Of matrix products, all in one program, so that none finds its operands in the caches
+        that it has just left. Of longer ones 65,536 rows are measured."""
+        by_scale: dict[float, list[Dot]] = {}
+        for dot in dots.elements():
+            if dot.left.dtype in _FLOATS:
+                longest = max(*dot.left.shape, *dot.right.shape)
+                by_scale.setdefault(max(1.0, longest / _ROWS), []).append(dot)
+        return sum(scale * self._products(some, scale) for scale, some in by_scale.items())
+
+    def _products(self, dots: list[Dot], scale: float) -> float:
+        def operand(tensor: Tensor) -> Array:
+            shape = [min(size, _ROWS) if scale > 1 else size for size in tensor.shape]
+            return jnp.ones(shape, _FLOATS[tensor.dtype])
+
+        pairs = [(operand(dot.left), operand(dot.right)) for dot in dots]
+
+        def run(pairs: list[tuple[Array, Array]]) -> list[Array]:
+            return [
+                jax.lax.dot_general(*pair, (((dot.axes[0],), (dot.axes[1],)), ((), ())))
+                for dot, pair in zip(dots, pairs, strict=True)
+            ]
+
+        return self._seconds(run, pairs)
+
+    def item(self, call: Call) -> float:
+        """Of an edge, or of a row of `maxk`, of a kernel's call, by that kernel on this graph."""
+        key = (_KINDS.get(call.name, "spmm"), *call[2:])
+        if key not in self._items:
+            self._items[key] = self._item(*key)
+        return self._items[key]
+
+    def _item(self, kind: str, width: int, dtype: str, more: int) -> float:
+        graph = self._graph
+        count = graph.num_senders if kind == "maxk" else graph.num_edges
+        if count == 0:
+            return 0.0
+        shape: tuple[int, ...] = (graph.num_senders, more if kind == "maxk" else width)
+        if kind.startswith("gat_attention"):
+            heads = max(math.gcd(more, width), 1)
+            shape = (graph.num_senders, heads, width // heads)
+        x = jax.random.normal(jax.random.key(0), shape, _FLOATS.get(dtype, "float32"))
+        if kind == "maxk":
+            return self._seconds(lambda x: maxk(x, width), x) / count
+        return _MEASURED[kind](self._seconds, graph, x) / count
+
+
+def _measure_spmm(seconds_of: Clocked, graph: Graph, x: Array) -> float:
+    return seconds_of(lambda graph, x: spmm(graph, x), graph, x)
+
+
+def _measure_maxk(seconds_of: Clocked, graph: Graph, x: Array, *, backward: bool = False) -> float:
+    """Of rows that keep as many entries, of four times the width."""
+    k, rows = x.shape[1], jnp.tile(x, (1, 4))
+    kept = maxk(rows, k)
+
+    def forward(values: Array, indices: Array, graph: Graph) -> Array:
+        return maxk_spmm(graph, CBSR(values, indices, 4 * k))
+
+    if not backward:
+        return seconds_of(forward, kept.values, kept.indices, graph)
+
+    def pull(values: Array, indices: Array, graph: Graph, cotangent: Array) -> Any:
+        return jax.vjp(lambda values: forward(values, indices, graph), values)[1](cotangent)
+
+    cotangent = jnp.ones((graph.num_receivers, 4 * k), x.dtype)
+    return seconds_of(pull, kept.values, kept.indices, graph, cotangent)
+
+
+def _measure_attention(
+    seconds_of: Clocked, graph: Graph, x: Array, *, backward: bool = False
+) -> float:
+    """Of all heads; its gradient half for each of the two kernels."""
+    nodes = graph.num_senders, graph.num_receivers
+    scores = [jnp.ones((count, x.shape[1]), x.dtype) for count in nodes]
+
+    def forward(graph: Graph, x: Array, p: Array, q: Array) -> Array:
+        return gat_attention(graph, x, p, q)
+
+    once = seconds_of(forward, graph, x, *scores)
+    if not backward:
+        return once
+
+    def gradients(graph: Graph, x: Array, p: Array, q: Array) -> Any:
+        out, pull = jax.vjp(functools.partial(forward, graph), x, p, q)
+        return pull(jnp.ones_like(out))
+
+    return max(seconds_of(gradients, graph, x, *scores) - once, 0.0) / 2
+
+
+# By which operation a kernel is measured; others count as a product of as many edges and columns.
+_MEASURED: dict[str, Callable[[Clocked, Graph, Array], float]] = {
+    "spmm": _measure_spmm,
+    "maxk_spmm": _measure_maxk,
+    "maxk_sspmm": functools.partial(_measure_maxk, backward=True),
+    "gat_attention": _measure_attention,
+    "gat_attention_backward": functools.partial(_measure_attention, backward=True),
+}
+_KINDS = {
+    "maxk": "maxk",
+    "spmm": "spmm",
+    "maxk_spmm": "maxk_spmm",
+    "maxk_sspmm": "maxk_sspmm",
+    "maxk_spmm_windows": "maxk_spmm",
+    "maxk_sspmm_windows": "maxk_sspmm",
+    "maxk_sspmm_windows_exact": "maxk_sspmm",
+    "maxk_sspmm_scatter": "maxk_sspmm",
+    "gat_attention": "gat_attention",
+    "gat_attention_senders": "gat_attention_backward",
+    "gat_attention_receivers": "gat_attention_backward",
+    "sddmm": "spmm",
+}
+
+
+def seconds_of(
+    function: Callable[..., Any], *operands: Any, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """The least time of a compiled call, of several within some hundredths of a second."""
+    compiled = jax.jit(function).lower(*operands).compile()
+    jax.block_until_ready(compiled(*operands))
+    times: list[float] = []
+    while not times or (len(times) < 50 and sum(times) < _SECONDS):
+        before = clock()
+        jax.block_until_ready(compiled(*operands))
+        times.append(clock() - before)
+    return float(np.min(times))
