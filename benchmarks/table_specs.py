@@ -136,31 +136,15 @@ TABLES = {
         "products × 0.1, [15, 10, 5], 1,024 seeds",
         {
             "jaxgnn, deduplicated": {"impl": plan.DEDUPLICATED},
-            "jaxgnn, tree": {"impl": plan.TREE},
-            "Floyd's algorithm in plain JAX, tree": {"impl": plan.FLOYD},
             "PyG 2.8, torch-sparse 0.6.18": {"impl": plan.PYG_LOADER},
             "DGL 2.1": {"impl": plan.DGL_SAMPLER},
         },
         {
-            "ms": {},
             "edges of each hop": {"key": "edges_of_hops"},
             "nodes that each hop adds": {"key": "nodes_of_hops"},
             "p of equal inclusion": {"key": "inclusion_p"},
         },
         {**_DRAWN, "file": "amd-epyc-2-threads-sampling-neighbors"},
-    ),
-    "weighted": Table(
-        "draws in proportion to weights",
-        {
-            f"{device}, {seeds:,} seeds": {"file": file, "seeds": seeds}
-            for device, file, seeds in (("CPU", "amd-epyc-2-threads-sampling-neighbors", 1024),)
-        },
-        {
-            "prefix sums, ms": {"impl": f"{plan.TREE}, weighted, replace"},
-            "alias tables in JAX, ms": {"impl": plan.ALIAS},
-            "tables, s": {"impl": plan.ALIAS, "key": "preprocessing_seconds"},
-        },
-        _DRAWN,
     ),
     "embedding-cpu": Table(
         "children and leaves",
