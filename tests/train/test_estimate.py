@@ -134,7 +134,7 @@ def test_rates_are_measured_once_each_and_long_products_in_part(dataset):
     assert rates.pages(0) == rates.pages(1 << 28) == 0  # here these bytes take longer than a second
     rates.byte = 0.0
     assert rates.pages(1 << 28) == pytest.approx(4)
-    rows = 3 << 16
+    rows = 3 << 14
     long = Dot(Tensor((rows, 2), "f32"), Tensor((2, 2), "f32"), (1, 0), Tensor((rows, 2), "f32"))
     small = Dot(Tensor((5, 2), "f32"), Tensor((2, 2), "f32"), (1, 0), Tensor((5, 2), "f32"))
     assert rates.products(Counter({long: 2, small: 1})) == 3 + 1
