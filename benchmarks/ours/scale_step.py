@@ -19,7 +19,9 @@ from benchmarks.harness.jax_programs import call_seconds, program_bytes
 from benchmarks.harness.steps import Arrays, Setting
 from benchmarks.ours import models, scale
 from jaxgnn import Graph
+from jaxgnn.data import NodeDataset, Split
 from jaxgnn.distributed import ShardedGraph, partition, shard
+from jaxgnn.train import TrainConfig, plan
 
 
 @dataclasses.dataclass
@@ -126,6 +128,7 @@ class Steps:
             stored.num_edges,
         )
         self._sharded = functools.lru_cache(maxsize=1)(self._shard)
+        self.planned_ms = functools.cache(self._planned_ms)
 
     @functools.cached_property
     def _scheduled(self) -> Graph:
@@ -134,6 +137,25 @@ class Steps:
     @functools.cached_property
     def _windowed(self) -> Graph:
         return self._graph.with_windows()
+
+    def _planned_ms(
+        self, dtype: Any, widths: tuple[int, ...], counts: tuple[int, ...]
+    ) -> dict[tuple[str, int], float]:
+        """What `jaxgnn plan` says of the same step, by layout and number of devices."""
+        rng = np.random.default_rng(5)
+        everyone, nobody = (np.full(self.num_nodes, known) for known in (True, False))
+        dataset = NodeDataset(
+            self.name,
+            self._graph,
+            rng.random((self.num_nodes, widths[0]), np.float32),
+            rng.integers(0, widths[-1], self.num_nodes).astype(np.int32),
+            widths[-1],
+            {"all": Split(everyone, nobody, nobody)},
+        )
+        options = {"layers": len(widths) - 1, "hidden": widths[1], "norm": "layer"}
+        config = TrainConfig(self.name, model="sage", dropout=0.5, dtype=dtype, **options)
+        plans = plan(config, counts, dataset=dataset)
+        return {(each.layout, each.devices): 1e3 * each.step_seconds for each in plans}
 
     def _shard(self, layout: str, count: int, windows: bool) -> ShardedGraph:
         graph = self._windowed if windows else self._scheduled

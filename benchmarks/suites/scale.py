@@ -61,6 +61,7 @@ def run(options: Options, record: Record, workspace: Path) -> None:
     flag = f"--xla_force_host_platform_device_count={most}"
     options = dataclasses.replace(options, xla_flags=f"{options.xla_flags} {flag}".strip())
     task = {"module": __name__, "graph": str(folder), "workspace": str(workspace)}
+    task["counts"] = sorted({entry.devices for entry in entries} - {1})
     process.run_each({**task, "widths": list(sizes)}, entries, options, record, workspace)
     for row in record.rows:
         record.say(describe(row))
@@ -90,6 +91,8 @@ def set_baselines(rows: list[Row]) -> None:
             row["ratio"] = row["speed_up"] = round(one_ms / row["predicted_ms"], 3)
             row["share_of_even"] = round(row["ms"] * row["shape"]["devices"] / one_ms, 3)
             row["packing_share"] = round(row["packing_ms"] / row["ms"], 3)
+            if row["planned_ms"] is not None:
+                row["planned_by_predicted"] = round(row["planned_ms"] / row["predicted_ms"], 3)
             if row["measured_ms"] is not None:
                 row["measured_speed_up"] = round(one_ms / row["measured_ms"], 3)
 
@@ -105,7 +108,7 @@ def describe(row: Row) -> str:
         f"slowest part {row['ms']:.2f} ms of {row['parts_ms']}, packing {row['packing_ms']:.2f}, "
         f"sent {row['exchange_bytes'] / 1e6:,.1f} MB (padding {row['padding']:.3f}) and "
         f"{row['reduce_bytes'] / 1e6:,.1f} MB of gradients, predicted {row['predicted_ms']:.2f} ms"
-        f", {row.get('speed_up')} times one device"
+        f", {row.get('speed_up')} times one device; planned {row['planned_ms']}"
         + ("" if measured is None else f"; measured {measured:.2f} ms")
     )
 
@@ -159,7 +162,11 @@ def _prepare(task: dict[str, Any], steps: Any, values: dict[str, Any]) -> Job:
             "parts_ms": parts_ms,
             "packing_ms": round(found.packing_ms(task["device"]), 4),
             "measured_ms": found.measured_ms(task["device"]),
+            "planned_ms": None,
         }
+        if entry.k is None:
+            planned = steps.planned_ms(entry.dtype, tuple(sizes), tuple(task["counts"]))
+            facts["planned_ms"] = round(planned[entry.layout, entry.devices], 4)
     return Job(
         functools.partial(seconds, slowest),
         found.peak_bytes,

@@ -92,3 +92,4 @@ def test_the_suite_runs(tmp_path):
         assert row["predicted_ms"] == pytest.approx(row["ms"] + sent / 370e6, abs=1e-3)
         assert len(row["parts_ms"]) == (count if layout == "rows" else 1)
         assert row["measured_ms"] > 0 and row["speed_up"] > 0 and row["padding"] >= 1
+        assert row["planned_ms"] > 0 and row["planned_by_predicted"] > 0
