@@ -69,7 +69,7 @@ def _params(config, dataset):
 def test_what_is_refused(capsys):
     dataset = toy()
     for options, devices, message in (
-        ({"model": "gat"}, [2], "plan: graph: expected a jaxgnn.Graph"),
+        ({"model": "gat"}, [2], "plan: gat_attention: expected a model whose"),
         ({"num_neighbors": "2,2"}, [2], "plan: expected a run on the whole graph"),
         ({}, [61], "--devices: expected numbers from 2 to 60, got 61"),
     ):
