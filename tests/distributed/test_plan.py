@@ -83,6 +83,8 @@ def test_what_is_refused(capsys):
     ):
         assert run_command(["plan", "digits", *arguments]) == 2
         assert message in capsys.readouterr().err
+    assert run_command(["info", "digits", "--devices", "2"]) == 2
+    assert "--devices: jaxgnn info expected 1, got 2: jaxgnn plan" in capsys.readouterr().err
 
 
 @pytest.mark.system
