@@ -71,6 +71,8 @@ def _info_of_model(arguments: list[str]) -> None:
         return
     if config.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
+    if config.devices != "1":
+        raise ConfigError(f"--devices: jaxgnn info expected 1, got {config.devices}: jaxgnn plan")
     if config.task != "node":
         raise ConfigError(f"--task: jaxgnn info expected node, got {config.task}")
     dataset = load_dataset(config)

@@ -22,6 +22,7 @@ from jaxgnn.train.records import read_config
 from jaxgnn_cli.status import UsageError
 
 T = TypeVar("T")
+Planned = TypeVar("Planned", bound="Options")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,27 @@ def parse_train(arguments: list[str], name: str = "train") -> TrainConfig | None
     options = _parse(arguments, name, Options(**_fields(base)))
     assert options is not None
     return options.config().check()
+
+
+def parse_planned(kind: type[Planned], arguments: list[str]) -> Planned | None:
+    """The options of `jaxgnn plan`, a class with more than those of `jaxgnn train`.
+
+    Returns None if help was asked for, and printed.
+
+    Raises:
+        UsageError, ConfigError: options that cannot be.
+    """
+    arguments = _rewrite(arguments)
+    options = parse_options(kind, arguments, "plan", kind())
+    if options is None:
+        return None
+    if options.resume is not None:
+        raise ConfigError("--resume: expected jaxgnn train with it, got jaxgnn plan")
+    base = TrainConfig.for_dataset(options.dataset)
+    if options.preset:
+        base = preset(options.preset, options.dataset)
+    own = {name: getattr(kind, name) for name in ("devices", "shard")}
+    return parse_options(kind, arguments, "plan", kind(**(_fields(base) | own)))
 
 
 def names_a_dataset(arguments: list[str]) -> bool:

@@ -6,7 +6,6 @@ import dataclasses
 import time
 from typing import Annotated, Literal
 
-import numpy as np
 import tyro
 
 from jaxgnn_cli.options import parse_options
@@ -17,8 +16,9 @@ from jaxgnn_cli.status import UsageError
 class PartitionOptions:
     """Split a dataset's graph into parts, and write a folder for each.
 
-    A part has its nodes, the edges that end there, and these nodes' features and labels:
-    jaxgnn.distributed.Partition.load_part(OUT, part) reads it.
+    A part has its nodes, the edges that end there, and these nodes' features, labels and masks.
+    jaxgnn train OUT --devices N trains on it, jaxgnn.distributed.Partition.load_part(OUT, part)
+    reads a part.
     """
 
     dataset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")]
@@ -55,7 +55,7 @@ def partition(arguments: list[str]) -> None:
     from rich.table import Table
 
     from jaxgnn import distributed
-    from jaxgnn.data import GraphSet, NodeDataset, load
+    from jaxgnn.data import GraphSet, load, partition_arrays
     from jaxgnn.train.machine import peak_memory
 
     dataset = load(options.dataset)
@@ -73,13 +73,8 @@ def partition(arguments: list[str]) -> None:
             node_balance=options.node_balance,
         )
         seconds = time.perf_counter() - start
-        arrays = {}
-        if isinstance(dataset, NodeDataset):
-            arrays = {
-                "features": np.asarray(dataset.features),
-                "labels": np.asarray(dataset.labels),
-            }
-        split.save(options.output, dataset.graph, arrays)
+        arrays, data = partition_arrays(dataset)
+        split.save(options.output, dataset.graph, arrays, data=data)
     except (ValueError, ImportError) as error:
         raise UsageError(f"partition: {error}") from error
     found = split.statistics

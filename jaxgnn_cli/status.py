@@ -29,6 +29,7 @@ commands:
   download NAME     fetch a data set's files, and check them
   partition DATASET OUT
                     split a graph into parts, a folder each
+  plan DATASET      estimate memory and time of training over several devices
   embed GRAPH       embed the nodes of a graph file by GraphSAGE over sampled neighbors
 
 options:
@@ -149,13 +150,17 @@ def _dispatch(arguments: list[str]) -> int:
         from jaxgnn_cli.partition import partition
 
         partition(rest)
+    elif command == "plan":
+        from jaxgnn_cli.plan import plan
+
+        plan(rest)
     elif command == "embed":
         from jaxgnn_cli.embed import embed
 
         embed(rest)
     else:
         raise UsageError(
-            "expected train, info, evaluate, predict, compare, export, download, partition or "
-            f"embed, got {command!r} (see jaxgnn --help)"
+            "expected train, info, evaluate, predict, compare, export, download, partition, plan "
+            f"or embed, got {command!r} (see jaxgnn --help)"
         )
     return 0

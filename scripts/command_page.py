@@ -16,7 +16,7 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 COMMANDS = (
     *("train", "info", "evaluate", "predict", "compare", "export"),
-    *("download", "partition", "embed"),
+    *("download", "partition", "plan", "embed"),
 )
 _WIDTH = 100
 _HEAD = """\

@@ -28,7 +28,9 @@ class Options:
     """Times jaxgnn against the alternatives; see docs/benchmarks.md."""
 
     suite: tyro.conf.Positional[
-        Literal["spmm", "tensor_core", "maxk", "attention", "sampling", "training", "graph"]
+        Literal[
+            "spmm", "tensor_core", "maxk", "attention", "sampling", "training", "graph", "scale"
+        ]
     ]
     device: Literal["cpu", "gpu"] | None = None  # default: a GPU if JAX has one
     shapes: tuple[str, ...] = ()  # graphs, by name; default: the suite's
@@ -43,6 +45,8 @@ class Options:
     sweep: bool = False  # maxk for k from 2 to 192 on all shapes, in float32
     models: tuple[str, ...] = ()  # of training (sage gcn gin, with an input layer) or attention
     activations: tuple[str, ...] = ()  # of training --models; default relu maxk32 maxk16
+    devices: tuple[int, ...] = ()  # numbers of them, in scale; default 2 4 8
+    layouts: tuple[Literal["rows", "features"], ...] = ()  # in scale; default both
     parts: tuple[Part, ...] = ()  # of the suites attention and sampling
     repeats: int | None = None  # timed batches; default 20, 7 with --sweep
     rounds: int | None = None  # turns of each framework; default 4 on the CPU, 1 on a GPU
@@ -85,7 +89,10 @@ class Options:
             "--scale: expected a number in (0, 1]": self.scale is None or 0 < self.scale <= 1,
             "expected counts of at least 1": all(count is None or count > 0 for count in counts),
             f"--models: expected some of {known}": set(self.models) <= set(known),
-            "--activations: expected --models with it": self.models or not self.activations,
+            "--activations: expected --models with it": self.models
+            or self.suite == "scale"
+            or not self.activations,
+            "--devices: expected numbers from 2 on": min(self.devices, default=2) >= 2,
             "--activations: expected relu, or maxk and a number": all(
                 name == "relu" or name.removeprefix("maxk").isdecimal() for name in self.activations
             ),
@@ -116,7 +123,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     }
     if quick:
         defaults |= {"widths": (16,), "ks": (4, 2), "sample_sizes": (4,)}
-        if device == "cpu" and suite == "training":
+        if device == "cpu" and suite in ("training", "scale"):
             defaults["shapes"] = ("rmat",)
     unset = {name: value for name, value in defaults.items() if getattr(given, name) in (None, ())}
     options = dataclasses.replace(given, **unset)

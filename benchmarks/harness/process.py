@@ -41,6 +41,8 @@ def environment(options: Options, *, ftz_atomics: bool = False) -> dict[str, str
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             values[name] = str(options.threads)
     values["JAX_PLATFORMS"] = "cpu" if options.device == "cpu" else "cuda"
+    if options.suite == "scale" and options.device == "gpu":
+        values["JAX_PLATFORMS"] = "cuda,cpu"  # programs of many devices are compiled for the CPU
     values.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # Memory as it is needed, and nearly all of it if need be, so that peaks mean something.
     values["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"

@@ -278,13 +278,50 @@ def _training() -> Iterator[Target]:
         yield Target(f"sage, MaxK {k}, float32: PyG", *at, ours, {**over, **_DENSE}, at_least)
 
 
+def _scale() -> Iterator[Target]:
+    """Predicted speed-ups over one device, and what a device does and sends."""
+    dense = {"features": (1.85, 3.5, 6.3), "rows": (1.8, 3.2, 5.3)}
+    steps = [(None, dtype, layout) for dtype in plan.HALF_TOO for layout in dense]
+    for k, dtype, layout in [*steps, (32, "float32", "rows")]:
+        needed = dense[layout] if k is None else (1.8, 3.2, 5.2)
+        for count, times in zip((2, 4, 8), needed, strict=True):
+            ours = {**_OURS, "case": plan.BIG_SHAPE, "pass": "step", "dtype": dtype, "k": k}
+            ours |= {"layout": layout, "devices": count}
+            what = f"{layout} on {count}, {dtype}{f', MaxK {k}' if k else ''}"
+            at = ("scale", "gpu", ours)
+            least = times if dtype == "float32" else round(0.9 * times, 3)
+            yield Target(f"{what}: speed-up", *at, at_least=least, quantity="speed_up")
+            most = 1.1 if k is None else 1.15
+            text = f"{what}: slowest part by an even one"
+            yield Target(text, *at, at_most=most, quantity="share_of_even")
+            yield Target(f"{what}: padding", *at, at_most=1.2, quantity="padding")
+            if k is None:
+                text = f"{what}: jaxgnn plan by the prediction"
+                yield Target(text, *at, at_most=1.2, quantity="planned_by_predicted")
+                yield Target(text, *at, at_least=0.8, quantity="planned_by_predicted")
+                text = f"{what}: packing by the part"
+                yield Target(text, *at, at_most=0.1, quantity="packing_share")
+            else:
+                text = f"{what}: bytes by dense rows"
+                yield Target(text, *at, at_most=0.15, quantity="dense_share")
+
+
 def table() -> list[Target]:
     """All targets."""
     build = {**_OURS, "case": "rmat20m", "dtype": "int32", "pass": "build"}
     what = "building 20 M edges: peak memory over the result's"
     graph = Target(what, "graph", None, build, at_most=3.0, quantity="memory_ratio")
     sampling = [*_sampling(), *_neighbors(), *_embedding()]
-    return [*_spmm(), *_tensor_core(), *_maxk(), *sampling, *_attention(), *_training(), graph]
+    return [
+        *_spmm(),
+        *_tensor_core(),
+        *_maxk(),
+        *sampling,
+        *_attention(),
+        *_training(),
+        *_scale(),
+        graph,
+    ]
 
 
 def evaluate(

@@ -46,6 +46,7 @@ from jaxgnn.data.neighbors import knn
 from jaxgnn.data.npz import read_heterophilous, read_shchur
 from jaxgnn.data.ogb import read_ogb
 from jaxgnn.data.ogb_graphs import read_ogb_graphs
+from jaxgnn.data.partitioned import partition_arrays, read_partition
 from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.data.planetoid import read_planetoid
 from jaxgnn.data.point_clouds import read_points
@@ -90,6 +91,7 @@ __all__ = [
     "molecules",
     "names",
     "normalize_features",
+    "partition_arrays",
     "per_class_splits",
     "power_law_weights",
     "random_sizes",
@@ -105,6 +107,7 @@ __all__ = [
     "read_off",
     "read_ogb",
     "read_ogb_graphs",
+    "read_partition",
     "read_planetoid",
     "read_points",
     "read_ppi",

@@ -21,6 +21,7 @@ from jaxgnn.data.npz import is_heterophilous, is_shchur, read_heterophilous, rea
 from jaxgnn.data.ogb import read_ogb
 from jaxgnn.data.ogb_graphs import OGB_GRAPH_FILES, read_ogb_graphs
 from jaxgnn.data.ogb_raw import ARRAYS
+from jaxgnn.data.partitioned import is_partition, read_partition
 from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.data.planetoid import PARTS, find_planetoid, read_planetoid
 from jaxgnn.data.point_clouds import is_point_cloud, read_points
@@ -65,6 +66,8 @@ def reader_of(path: pathlib.Path) -> tuple[Reader, dict[str, Any]]:
 
 
 def _folder(path: pathlib.Path) -> tuple[Reader, dict[str, Any]]:
+    if is_partition(path):
+        return read_partition, {"path": path}
     if find_planetoid(path):
         return _planetoid_folder, {"path": path}
     for files, reader in _FOLDERS:

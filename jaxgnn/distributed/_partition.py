@@ -63,6 +63,8 @@ class Partition:
         directory: str | os.PathLike[str],
         graph: Graph | CSR,
         arrays: Mapping[str, np.ndarray] | None = None,
+        *,
+        data: Mapping[str, Any] | None = None,
     ) -> None:
         """Writes a folder for each part, and last a manifest with the checksum of every file.
 
@@ -71,12 +73,13 @@ class Partition:
             graph: the one that was split.
             arrays: nodes' data `[num_nodes, ...]` by name, such as features and labels: each part
                 gets its nodes' rows.
+            data: what the manifest is to say of them, as JSON.
 
         Raises:
             ValueError: a graph or arrays of another size, or a directory with files.
         """
         offsets, senders = _host_csr(graph)
-        _partition_files.save(self, directory, offsets, senders, arrays or {})
+        _partition_files.save(self, directory, offsets, senders, arrays or {}, data)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Partition:

@@ -1,6 +1,6 @@
 """Folders of partitions: a folder a part, and a manifest with the checksum of every file.
 
-    manifest.json                format, version, parts, nodes, edges, statistics, files
+    manifest.json                format, version, parts, nodes, edges, statistics, files, data
     part-00000/nodes.npy         the part's nodes, ascending, int64
     part-00000/row_offsets.npy   of its rows, int64
     part-00000/senders.npy       of its edges, by their ids in the whole graph
@@ -54,6 +54,7 @@ def save(
     offsets: np.ndarray,
     senders: np.ndarray,
     arrays: Mapping[str, np.ndarray],
+    data: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the folder; holds one part at a time."""
     root, count = Path(directory), partition.owner.size
@@ -81,10 +82,10 @@ def save(
         for name, values in contents.items():
             stream = io.BytesIO()
             np.save(stream, values, allow_pickle=False)
-            data = stream.getbuffer()
+            content = stream.getbuffer()
             path = f"{_folder(part)}/{name}.npy"
-            (root / path).write_bytes(data)
-            files[path] = {"bytes": data.nbytes, "sha256": hashlib.sha256(data).hexdigest()}
+            (root / path).write_bytes(content)
+            files[path] = {"bytes": content.nbytes, "sha256": hashlib.sha256(content).hexdigest()}
     manifest = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -94,6 +95,8 @@ def save(
         "statistics": dataclasses.asdict(partition.statistics),
         "files": files,
     }
+    if data is not None:
+        manifest["data"] = dict(data)
     temporary = root / f"{_MANIFEST}.tmp"
     temporary.write_text(json.dumps(manifest, indent=1), "utf-8")
     os.replace(temporary, root / _MANIFEST)

@@ -14,6 +14,7 @@ from jaxgnn.train.loaded import LoadedRun, evaluate_scores, load_run
 from jaxgnn.train.loaded_links import LoadedLinkRun, load_link_run
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
 from jaxgnn.train.neighbor_loader import Batch, NeighborLoader
+from jaxgnn.train.planning import Plan, plan
 from jaxgnn.train.predictions import Predictions, predict
 from jaxgnn.train.presets import PRESETS, preset
 from jaxgnn.train.recovery import Recovery, RunError, RunWarning
@@ -47,6 +48,7 @@ __all__ = [
     "LoadedRun",
     "NeighborLoader",
     "Pairs",
+    "Plan",
     "Predictions",
     "Program",
     "Progress",
@@ -71,6 +73,7 @@ __all__ = [
     "lower",
     "masked_accuracy",
     "masked_loss",
+    "plan",
     "predict",
     "predict_links",
     "preset",

@@ -23,12 +23,13 @@ Method = Literal["uniform", "labor"]
 TaskName = Literal["node", "link"]
 Decoder = Literal["dot", "mlp"]
 FeaturesOn = Literal["device", "host"]
+Shard = Literal["auto", "rows", "features"]
 Sampling = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 
 # Options that say how a run is watched and kept, not what it computes: free to change on resume.
 _PRESENTATION = (
     *("resume", "run_directory", "checkpoint_interval", "checkpoint_steps", "steps_per_call"),
-    *("plain", "profile"),
+    *("plain", "profile", "devices", "shard"),
 )
 
 # Options of links alone.
@@ -257,6 +258,15 @@ class TrainConfig:
     seed: int = 0
     """Seed of the initial parameters and of dropout."""
 
+    devices: Annotated[str, tyro.conf.arg(metavar="INT|all")] = "1"
+    """Devices of this host over which a run on the whole graph splits it. A run may be continued
+    on another number; dropout then draws otherwise."""
+
+    shard: Shard = "auto"
+    """How the graph is split, with --devices: rows, each device has its nodes' edges; features,
+    each has the whole graph and aggregates its columns; auto: rows of a folder of jaxgnn partition,
+    else what is predicted to be faster."""
+
     run_directory: Annotated[str | None, _directory("(default: runs/DATASET-MODEL-TIME)")] = None
     """Where to write."""
 
@@ -326,6 +336,7 @@ class TrainConfig:
         self._check_sample()
         self._check_batches()
         self._check_links()
+        self._check_devices()
         return self
 
     @property
@@ -391,6 +402,24 @@ class TrainConfig:
         if self.decay_layers != "all":
             raise ConfigError(
                 f"--decay-layers: expected all with --task link, got {self.decay_layers}"
+            )
+
+    def _check_devices(self) -> None:
+        count = self.devices
+        if count != "all" and not (count.isdecimal() and len(count) < 10 and int(count) > 0):
+            got = printable(reprlib.repr(count))
+            raise ConfigError(f"--devices: expected a positive integer or all, got {got}")
+        if count == "1":
+            if self.shard != "auto":
+                raise ConfigError(f"--shard: expected --devices with it, got {self.shard}")
+        elif self.num_neighbors:
+            raise ConfigError(
+                f"--devices: expected 1 with --num-neighbors, got {printable(count)}: mini-batches "
+                "are not split"
+            )
+        elif self.task != "node":
+            raise ConfigError(
+                f"--devices: expected 1 with --task {self.task}, got {printable(count)}"
             )
 
     def _check_sample(self) -> None:
@@ -528,6 +557,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "decay": get_args(Decay),
     "decay_layers": get_args(DecayLayers),
     "strategy": get_args(Sampling),
+    "shard": get_args(Shard),
     "task": get_args(TaskName),
     "decoder": get_args(Decoder),
     "negatives": get_args(NegativeMethod),

@@ -150,7 +150,7 @@ def estimate(
         peak -= memory.alias_size_in_bytes  # what was donated has been counted
     accessed = (compiled.cost_analysis() or {}).get("bytes accessed", 0.0)
     known = sum(dot_bytes(dot) * count for dot, count in dots.items()) + call_bytes
-    rates = Rates(task.graph, clock)
+    rates = Rates(task.whole_graph, clock)
     return Estimate(
         peak_bytes=peak,
         argument_bytes=arguments,

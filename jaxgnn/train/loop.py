@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgnn.data import Metric
+from jaxgnn.train import sharded
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.step import LossSums, Program, TrainState, mean_of, no_loss, steps_done
 from jaxgnn.train.task import Task, score
@@ -168,9 +169,15 @@ class Compiled:
 def lower(
     program: Program, state: TrainState, task: Task
 ) -> tuple[jax.stages.Lowered, jax.stages.Lowered, dict[str, int]]:
-    """The step and the evaluation before they are compiled, and their `kernel_calls`."""
-    step = jax.jit(program.step, donate_argnums=0).lower(state, task)
-    evaluate = jax.jit(program.evaluate).lower(state.params, state.rest, task)
+    """The step and the evaluation before they are compiled, and their `kernel_calls`.
+
+    Raises:
+        ConfigError: a model that a sharded graph does not have.
+    """
+    with sharded.tracing(task.graph):
+        out = sharded.step_shardings(state, task.graph)
+        step = jax.jit(program.step, donate_argnums=0, out_shardings=out).lower(state, task)
+        evaluate = jax.jit(program.evaluate).lower(state.params, state.rest, task)
     return step, evaluate, kernel_calls(step.as_text() + evaluate.as_text())
 
 

@@ -46,10 +46,12 @@ def describe_kernels(calls: dict[str, int], *, maxk: bool = False) -> str:
 
 
 def peak_memory() -> dict[str, Any]:
-    """The device's high-water mark, or on the CPU the process's."""
-    statistics = jax.devices()[0].memory_stats()
-    if statistics and "peak_bytes_in_use" in statistics:
-        return {"memory_of": "device", "peak_bytes": int(statistics["peak_bytes_in_use"])}
+    """The high-water mark of the device that used most, or on the CPU the process's."""
+    key = "peak_bytes_in_use"
+    statistics = [device.memory_stats() or {} for device in jax.local_devices()]
+    peaks = [int(found[key]) for found in statistics if key in found]
+    if peaks:
+        return {"memory_of": "device", "peak_bytes": max(peaks)}
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     unit = 1 if sys.platform == "darwin" else 1024
     return {"memory_of": "process", "peak_bytes": resident * unit}

@@ -24,8 +24,9 @@ from jaxgnn.data import (
     load_nodes,
     normalize_features,
 )
+from jaxgnn.distributed import Partition
 from jaxgnn.graph import Graph, transform
-from jaxgnn.train import machine
+from jaxgnn.train import machine, sharded
 from jaxgnn.train.checkpoint import Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig, check_same_settings
 from jaxgnn.train.description import DatasetDescription
@@ -100,11 +101,18 @@ class NodeProblem:
         task: what training sees.
     """
 
-    def __init__(self, config: TrainConfig, dataset: NodeDataset, *, normalized: bool = False):
+    def __init__(
+        self,
+        config: TrainConfig,
+        dataset: NodeDataset,
+        *,
+        normalized: bool = False,
+        partition: Partition | None = None,
+    ):
         self._config, self._dataset, self.name = config, dataset, dataset.name
         self._normalized = normalized
         self._split = choose_split(dataset, config.split)
-        self.task = make_task(config, dataset, self._split)
+        self.task = make_task(config, dataset, self._split, partition)
 
     def arrays(self) -> list[Any]:
         """All that a run reads."""
@@ -123,11 +131,17 @@ class NodeProblem:
             f"{dataset.name}: {dataset.num_nodes:,} nodes, {dataset.graph.num_edges:,} edges, "
             f"{dataset.num_features:,} features, {dataset.num_classes} classes; "
             f"{train_nodes:,} training, {val_nodes:,} validation, {test_nodes:,} test nodes"
+            f"{sharded.describe(self.task.graph)}"
         )
 
     def build(self) -> tuple[Program, TrainState]:
         """The program, and the state it starts from."""
-        return build(self._config, self.task)
+        program, state = build(self._config, self.task)
+        state = sharded.replicate(state, self.task.graph)
+        if self._config.devices != "1":  # a model that is refused leaves no run directory
+            with sharded.tracing(self.task.graph):
+                jax.eval_shape(program.logits, state.params, state.rest, self.task)
+        return program, state
 
     def results(
         self, program: Program, evaluate: Callable[..., Any], params: Any, rest: Any
@@ -135,6 +149,7 @@ class NodeProblem:
         """The scores of validation and test, and the confusion of the test nodes."""
         dataset, split = self._dataset, self._split
         logits = np.asarray(jax.device_get(evaluate(params, rest, self.task)[0]))
+        logits = sharded.in_node_order(logits, self.task.graph)
         test = score_or_none(dataset, logits, split.test)
         scores = {} if test is None else {dataset.metric: test}
         if scores and dataset.metric == "micro_f1":
@@ -158,14 +173,14 @@ def make_problem(
     if config.task == "link":
         data = load_link_data(config) if dataset is None else _as_link_data(config, dataset)
         return LinkProblem(config, data, prepared)
-    normalized = False  # data that the caller gives are taken as they are
+    normalized, partition = False, None  # data that the caller gives are taken as they are
     if dataset is None:
-        dataset = load_dataset(config)
+        dataset, partition = load_dataset(config), sharded.partition_of(config)
         normalized = normalizes_features(config, dataset)
     if isinstance(dataset, LinkData):
         raise ConfigError("--task: expected link with a graph without labels, got node")
     _warn_without_positions(config, dataset, recovery)
-    return NodeProblem(config, dataset, normalized=normalized)
+    return NodeProblem(config, dataset, normalized=normalized, partition=partition)
 
 
 def load_link_data(config: TrainConfig) -> LinkData:
@@ -251,6 +266,7 @@ def _run(
             "compile_seconds": round(compiled.seconds, 3),
             "kernels": describe_kernels(config, compiled.kernels),
             "device": machine.describe_device(),
+            **sharded.summary(getattr(task, "graph", None)),
             **machine.peak_memory(),
         }
         write_metrics(directory / "metrics.csv", rows)
@@ -437,9 +453,12 @@ def choose_split(dataset: NodeDataset, index: int) -> Split:
         ) from None
 
 
-def make_task(config: TrainConfig, dataset: NodeDataset, split: Split) -> Task:
-    """What the configured model is trained on."""
+def make_task(
+    config: TrainConfig, dataset: NodeDataset, split: Split, partition: Partition | None = None
+) -> Task:
+    """What the configured model is trained on, over the configured devices."""
     graph = prepared(dataset.graph, config.activation)
+    graph = sharded.shard_graph(graph, config, partition)
     return Task.from_dataset(
         dataset, split, config.dtype, graph=graph, features_on=config.features_on
     )

@@ -166,6 +166,8 @@ def _data(
     config.check()
     if config.task != "node":
         raise ConfigError(f"--task: expected node for many seeds, got {config.task}")
+    if config.devices != "1":
+        raise ConfigError(f"--devices: expected 1 for many seeds, got {config.devices}")
     if dataset is None:
         dataset = load_dataset(config)
     return dataset, [choose_split(dataset, index) for index in splits]

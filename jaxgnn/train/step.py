@@ -13,6 +13,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxgnn.distributed import ShardedGraph
 from jaxgnn.nn import (
     GAT,
     GCN,
@@ -170,7 +171,7 @@ class Program(NamedTuple):
             step,
             (state, sums),
             self._epochs_done(state),
-            task.graph,
+            task.whole_graph,
             task.features,
             task.labels,
             jnp.flatnonzero(task.train, size=batches.num_seeds, fill_value=-1).astype(jnp.int32),
@@ -209,7 +210,7 @@ class Program(NamedTuple):
         """The model's outputs, without dropout."""
         model = nnx.merge(self.inference, params, rest)
         if self.evaluation is not None:
-            return outputs_by_layer(model, self.evaluation, task.graph, task.features)
+            return outputs_by_layer(model, self.evaluation, task.whole_graph, task.features)
         features = task.features
         if isinstance(features, HostFeatures):
             features = features.take(jnp.arange(task.graph.num_nodes))
@@ -248,7 +249,7 @@ def _evaluation(config: TrainConfig, task: Task) -> NodeBatches | None:
     if isinstance(task.features, HostFeatures):
         # A small graph, too, may have rows that the device is not to hold at once.
         batch_size = min(batch_size, -(-num_nodes // _HOST_BATCHES))
-    return NodeBatches.of(task.graph, batch_size) if num_nodes > batch_size else None
+    return NodeBatches.of(task.whole_graph, batch_size) if num_nodes > batch_size else None
 
 
 def _node_model(config: TrainConfig, task: Task, rngs: nnx.Rngs) -> Any:
@@ -283,7 +284,10 @@ class EmbeddedModel(WithEncoder):
 
     def __call__(self, graph: Any, x: Any, weights: Any = None, **call: Any) -> Array:
         """The encoder's outputs."""
-        return self.encoder(graph, self.embedding(), weights, **call)
+        rows = self.embedding()  # in the nodes' order on any number of devices
+        if isinstance(graph, ShardedGraph):
+            rows = graph.scatter(rows)
+        return self.encoder(graph, rows, weights, **call)
 
 
 class _Padded(nnx.Module):

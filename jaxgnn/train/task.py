@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxgnn import metrics
 from jaxgnn.data import Metric, NodeDataset, Split
+from jaxgnn.distributed import ShardedGraph
 from jaxgnn.graph import Graph
 from jaxgnn.train.config import FeaturesOn
 from jaxgnn.train.host_features import HostFeatures
@@ -31,19 +32,27 @@ class Task:
     """What a training step sees: never the test mask.
 
     Attributes:
-        graph, features, labels: the dataset's, on the device; features may be in host memory.
-        train, val: masks of the nodes to learn from and to select on; `val` may be empty.
+        graph, features, labels: the dataset's, on the device; features may be in host memory. Of
+            a sharded graph nodes' data is as `ShardedGraph.scatter` returns it.
+        train, val: masks of the nodes to learn from and to select on, false for padding; `val` may
+            be empty.
         num_classes: number of outputs.
         metric: `"accuracy"`, `"roc_auc"` or `"micro_f1"`.
     """
 
-    graph: Graph
+    graph: Graph | ShardedGraph
     features: Float[Array, "nodes features"] | HostFeatures
     labels: Int[Array, " nodes"] | Float[Array, "nodes classes"]
     train: Bool[Array, " nodes"]
     val: Bool[Array, " nodes"]
     num_classes: int
     metric: Metric
+
+    @property
+    def whole_graph(self) -> Graph:
+        """The graph of a task on one device."""
+        assert isinstance(self.graph, Graph)
+        return self.graph
 
     @classmethod
     def from_dataset(
@@ -52,28 +61,36 @@ class Task:
         split: Split,
         dtype: DTypeLike = jnp.float32,
         *,
-        graph: Graph | None = None,
+        graph: Graph | ShardedGraph | None = None,
         features_on: FeaturesOn = "device",
     ) -> Task:
         """Moves a dataset to the default device, its features in `dtype`; or all but these.
 
-        `graph` takes the place of the dataset's: the same with windows or an order of its rows.
+        `graph` takes the place of the dataset's: the same with windows or an order of its rows, or
+        over several devices.
         """
+        put = _placement(graph)
         features: Array | HostFeatures
         if features_on == "host":
             rows = np.asarray(dataset.features).astype(jnp.dtype(dtype), copy=False)
             features = HostFeatures(np.ascontiguousarray(rows))
         else:
-            features = jnp.asarray(dataset.features, dtype)
+            rows = np.asarray(dataset.features).astype(jnp.dtype(dtype), copy=False)
+            features = put(rows)
         return cls(
             graph=dataset.graph if graph is None else graph,
             features=features,
-            labels=jnp.asarray(dataset.labels),
-            train=jnp.asarray(split.train),
-            val=jnp.asarray(split.val),
+            labels=put(dataset.labels),
+            train=put(split.train),
+            val=put(split.val),
             num_classes=dataset.num_classes,
             metric=dataset.metric,
         )
+
+
+def _placement(graph: Any) -> Callable[[Any], Array]:
+    """Nodes' data from the host to where the graph is; no device need hold a sharded graph's."""
+    return graph.scatter if isinstance(graph, ShardedGraph) else jnp.asarray
 
 
 class Labelled(Protocol):

@@ -102,8 +102,8 @@ def test_a_bad_value_gives_one_line_and_status_2(capsys, arguments, message):
 
 def test_bad_commands(capsys):
     assert (
-        "expected train, info, evaluate, predict, compare, export, download, partition or embed, "
-        "got 'trian'" in error(capsys, "trian")
+        "expected train, info, evaluate, predict, compare, export, download, partition, plan "
+        "or embed, got 'trian'" in error(capsys, "trian")
     )
     assert "info: expected one dataset" in error(capsys, "info", "a", "b")
     assert "--bogus" in error(capsys, "info", "--bogus", "3")

@@ -1,0 +1,302 @@
+"""The steps of the suite `scale`: on one device, a device's share of several, and on all."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from benchmarks.harness import graphs, timing
+from benchmarks.harness.jax_programs import call_seconds, program_bytes
+from benchmarks.harness.steps import Arrays, Setting
+from benchmarks.ours import models, scale
+from jaxgnn import Graph
+from jaxgnn.data import NodeDataset, Split
+from jaxgnn.distributed import ShardedGraph, partition, shard
+from jaxgnn.train import TrainConfig, plan
+
+
+@dataclasses.dataclass
+class Share:
+    """A step, prepared.
+
+    Attributes:
+        parts: of different work, by number.
+        sent: `scale.sent_bytes` of the program of all devices.
+        formula_bytes: what the exchange should send, padding included.
+        padding: that, by what is needed.
+        dense_bytes: what it would send of dense rows; of a step without MaxK the same.
+    """
+
+    step: Any
+    arguments: list[tuple[Any, ...]]
+    state: Any
+    sharded: ShardedGraph | None = None
+    pack: Any = None
+    packed_widths: tuple[int, ...] = ()
+    dtype: str = "float32"
+    sent: dict[str, Any] = dataclasses.field(default_factory=dict)
+    formula_bytes: float = 0.0
+    padding: float = 1.0
+    dense_bytes: float = 1.0
+
+    @property
+    def parts(self) -> int:
+        return len(self.arguments)
+
+    def seconds(self, part: int, count: int, device: str) -> float:
+        """The time of so many steps of a part."""
+        return self._seconds(self.state, self.arguments[part], count, device)
+
+    def _seconds(self, state: Any, arguments: tuple[Any, ...], count: int, device: str) -> float:
+        current = [jax.tree.map(jnp.copy, state)]  # the step takes its state's buffers
+
+        def call() -> Any:
+            current[0], loss = self.step(current[0], *arguments)
+            return loss
+
+        jax.block_until_ready(current)
+        return call_seconds(call, count, device)
+
+    def peak_bytes(self) -> int | None:
+        """Of the first part, as XLA accounts for it."""
+        return program_bytes(self.step.lower(self.state, *self.arguments[0]).compile())
+
+    def packing_ms(self, device: str) -> float:
+        """Packing and unpacking of a step, each width timed by itself, forward and backward."""
+        total = 0.0
+        rows = self.arguments[0][1].shape[0]
+        for width in self.packed_widths:
+            x = jnp.ones((rows, width), self.dtype)
+            for function in self.pack:
+                out = jax.eval_shape(function, x)
+
+                def gradient(cotangent: Any, x: Any = x, function: Any = function) -> Any:
+                    return jax.vjp(function, x)[1](cotangent)
+
+                cotangent = jnp.ones(out.shape, out.dtype)
+                for run, operand in ((jax.jit(function), x), (jax.jit(gradient), cotangent)):
+                    call = functools.partial(run, operand)
+                    seconds = functools.partial(call_seconds, call, device=device)
+                    total += timing.measure(seconds, 3, batch_seconds=0.01).ms
+        return total
+
+    def measured_ms(self, device: str) -> float | None:
+        """The step on all devices, where there are as many."""
+        sharded, devices = self.sharded, jax.devices()
+        if sharded is None or len(devices) < sharded.parts:
+            return None
+        mesh = scale.mesh_of(devices[: sharded.parts])
+
+        def put(leaf: Any) -> Any:
+            return jax.device_put(leaf, NamedSharding(mesh, leaf.sharding.spec))
+
+        graph = dataclasses.replace(jax.tree.map(put, sharded), mesh=mesh)
+        _, x, labels, _, key = self.arguments[0]
+        rows = -(-graph.num_senders // x.shape[0])
+        nodes = NamedSharding(mesh, PartitionSpec(scale.AXIS))
+        alone = NamedSharding(mesh, PartitionSpec())
+
+        def tiled(values: Any) -> Any:
+            repeated = np.concatenate([np.asarray(values)] * rows)[: graph.num_senders]
+            return jax.device_put(repeated, nodes)
+
+        state = jax.device_put(self.state, alone)
+        arguments = graph, tiled(x), tiled(labels), graph.node_mask, jax.device_put(key, alone)
+
+        seconds = functools.partial(self._seconds, state, arguments, device=device)
+        return timing.measure(seconds, 10, batch_seconds=0.01).ms
+
+
+class Steps:
+    """The steps of one graph, with what they share."""
+
+    def __init__(self, folder: Path):
+        stored = graphs.load(folder)
+        self._graph = stored.to_graph()
+        self.name, self.num_nodes, self.num_edges = (
+            stored.facts["name"],
+            stored.num_nodes,
+            stored.num_edges,
+        )
+        self._sharded = functools.lru_cache(maxsize=1)(self._shard)
+        self.planned_ms = functools.cache(self._planned_ms)
+
+    @functools.cached_property
+    def _scheduled(self) -> Graph:
+        return self._graph.with_row_schedule()
+
+    @functools.cached_property
+    def _windowed(self) -> Graph:
+        return self._graph.with_windows()
+
+    def _planned_ms(
+        self, dtype: Any, widths: tuple[int, ...], counts: tuple[int, ...]
+    ) -> dict[tuple[str, int], float]:
+        """What `jaxgnn plan` says of the same step, by layout and number of devices."""
+        rng = np.random.default_rng(5)
+        everyone, nobody = (np.full(self.num_nodes, known) for known in (True, False))
+        dataset = NodeDataset(
+            self.name,
+            self._graph,
+            rng.random((self.num_nodes, widths[0]), np.float32),
+            rng.integers(0, widths[-1], self.num_nodes).astype(np.int32),
+            widths[-1],
+            {"all": Split(everyone, nobody, nobody)},
+        )
+        options = {"layers": len(widths) - 1, "hidden": widths[1], "norm": "layer"}
+        config = TrainConfig(self.name, model="sage", dropout=0.5, dtype=dtype, **options)
+        plans = plan(config, counts, dataset=dataset)
+        return {(each.layout, each.devices): 1e3 * each.step_seconds for each in plans}
+
+    def _shard(self, layout: str, count: int, windows: bool) -> ShardedGraph:
+        graph = self._windowed if windows else self._scheduled
+        mesh = scale.mesh_of(jax.devices("cpu")[:count])
+        if layout == "features":
+            return shard(graph, mesh, features=scale.AXIS)
+        return shard(graph, mesh, rows=scale.AXIS, partition=_partition(graph, count))
+
+    def prepare(
+        self, setting: Setting, widths: list[int], features: Arrays, layout: str, count: int
+    ) -> Share:
+        """A step on one device, or the shares of several."""
+        parameters = models.initial_parameters(setting, widths)
+        step, state = _step(setting, widths, parameters, self.num_nodes)
+        key = jax.random.key(0)
+        x = features["x"].astype(jnp.dtype(setting.dtype))
+        labels = features["labels"]
+        if layout == "one":
+            graph = self._scheduled if setting.k is None else self._windowed
+            mask = jnp.ones(self.num_nodes, bool)
+            return Share(step, [(graph, jnp.asarray(x), jnp.asarray(labels), mask, key)], state)
+        sharded = self._sharded(layout, count, setting.k is not None)
+        device = jax.devices()[0]
+        rows = sharded.num_senders // count
+        own = [jax.device_put(_rows(values, rows), device) for values in (x, labels)]
+        if layout == "rows":
+            parts: list[Any] = [scale.part_by_rows(sharded, p, device) for p in range(count)]
+            sends = jax.tree.map(lambda leaf: leaf[0], parts[0].sends)
+            pack = [functools.partial(scale.pack_rows, sends)]
+        else:
+            whole = jax.tree.map(
+                lambda leaf: jax.device_put(np.asarray(leaf.addressable_shards[0].data), device),
+                sharded.graph,
+            )
+            parts = [scale.ShareOfColumns.of(whole, count, self.num_nodes)]
+            pack = [functools.partial(_turned, count)]
+        itemsize = jnp.dtype(setting.dtype).itemsize
+        aggregated = _widths(setting, widths)
+        formula, needed = _formula(sharded, setting.k, itemsize, aggregated)
+        share = Share(
+            step,
+            [(part, *own, part.node_mask, key) for part in parts],
+            state,
+            sharded,
+            pack,
+            aggregated if setting.k is None else (),
+            setting.dtype,
+            formula_bytes=formula,
+            padding=formula / needed if needed else 1.0,
+            dense_bytes=_formula(sharded, None, itemsize, aggregated)[0],
+        )
+        share.sent = scale.sent_bytes(
+            _compiled(step, state, sharded, x, labels, key), count, itemsize
+        )
+        return share
+
+
+def _partition(graph: Graph, count: int) -> Any:
+    """By stream; tiny graphs cannot be balanced as closely."""
+    for balance in (1.05, 1.2, 2.0):
+        try:
+            return partition(graph, count, edge_balance=balance)
+        except ValueError:
+            continue
+    raise RuntimeError(f"no partition into {count} parts")
+
+
+def _rows(values: np.ndarray, rows: int) -> np.ndarray:
+    """As many rows as a part has, the values of some nodes."""
+    return np.resize(values, (rows, *values.shape[1:]))
+
+
+def _turned(count: int, x: Any) -> Any:
+    return scale.to_rows(scale.to_columns(x, count), count)
+
+
+def _widths(setting: Setting, widths: list[int]) -> tuple[int, ...]:
+    """Of the rows that the layers aggregate: the narrower of their sides, or MaxK's."""
+    pairs = itertools.pairwise(widths[1:-1] if setting.input_layer else widths)
+    return tuple(before if setting.k is not None else min(before, after) for before, after in pairs)
+
+
+def _formula(
+    sharded: ShardedGraph, k: int | None, itemsize: int, widths: tuple[int, ...]
+) -> tuple[float, float]:
+    """Bytes that a device sends in a step, with padding and as needed: each layer both ways."""
+    parts, nodes = sharded.parts, sharded.num_nodes
+    padded = needed = 0.0
+    for width in widths:
+        if sharded.layout == "features":
+            columns = -(-width // parts) * parts
+            share = 2 * 2 * itemsize * (parts - 1) / parts**2
+            padded += share * sharded.num_senders * columns
+            needed += share * nodes * width
+            continue
+        # MaxK: values and a byte for each one's column forward, values back.
+        row = 2 * width * itemsize if k is None else k * (2 * itemsize + (1 if width <= 256 else 2))
+        padded += sharded.pair_rows * (parts - 1) * row
+        needed += sharded.halo / parts * row
+    return padded, needed
+
+
+def _step(setting: Setting, widths: list[int], parameters: Arrays, num_nodes: int) -> Any:
+    """The jitted step, and the state it starts from."""
+    apply = models.model_of(setting, widths)
+    optimizer = optax.adam(1e-3)
+
+    def loss_of(params: Any, graph: Any, x: Any, labels: Any, mask: Any, key: Any) -> Any:
+        logits = apply(params, graph, x, key).astype(jnp.float32)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return jnp.sum(jnp.where(mask, losses, 0)) / num_nodes
+
+    def step(state: Any, graph: Any, x: Any, labels: Any, mask: Any, key: Any) -> Any:
+        params, moments, done = state
+        key = jax.random.fold_in(key, done)
+        loss, gradients = jax.value_and_grad(loss_of)(params, graph, x, labels, mask, key)
+        updates, moments = optimizer.update(gradients, moments, params)
+        return (optax.apply_updates(params, updates), moments, done + 1), loss
+
+    params = jax.tree.map(jnp.asarray, parameters)
+    return jax.jit(step, donate_argnums=0), (params, optimizer.init(params), jnp.int32(0))
+
+
+def _compiled(step: Any, state: Any, graph: ShardedGraph, x: Any, labels: Any, key: Any) -> Any:
+    """The program of all devices, for simulated ones of the CPU: what it sends is the same."""
+    alone = NamedSharding(graph.mesh, PartitionSpec())
+    nodes = NamedSharding(graph.mesh, PartitionSpec(scale.AXIS))
+
+    def shape_of(leaf: Any, sharding: Any = None) -> Any:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding or leaf.sharding)
+
+    def places(values: Any) -> Any:
+        shape = (graph.num_senders, *values.shape[1:])
+        return jax.ShapeDtypeStruct(shape, values.dtype, sharding=nodes)
+
+    replicated = functools.partial(shape_of, sharding=alone)
+    arguments = (
+        jax.tree.map(shape_of, graph),
+        places(x),
+        places(labels),
+        shape_of(graph.node_mask),
+        replicated(key),
+    )
+    return step.lower(jax.tree.map(replicated, state), *arguments).compile()

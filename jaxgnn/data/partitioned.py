@@ -1,0 +1,147 @@
+"""Folders of `jaxgnn partition`, read back as one set in the order of the nodes' own ids."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any, get_args
+
+import numpy as np
+
+from jaxgnn.data.dataset import Metadata, Metric, NodeDataset, Split
+from jaxgnn.data.graph_set import GraphSet
+from jaxgnn.data.limits import DataError, quote, reading, stem_of
+from jaxgnn.data.plain_graph import PlainGraph
+from jaxgnn.distributed import _partition_files as files
+from jaxgnn.graph import Graph
+
+_MASKS = ("train", "val", "test")
+_KINDS = {"name": str, "num_classes": int, "splits": list, "metric": str, "positions": bool}
+
+
+def is_partition(path: str | os.PathLike[str]) -> bool:
+    """Whether a directory has the folders of parts, with the manifest or interrupted before it."""
+    return (pathlib.Path(path) / "part-00000").is_dir()
+
+
+def partition_arrays(
+    dataset: NodeDataset | PlainGraph | GraphSet,
+) -> tuple[dict[str, np.ndarray], dict[str, Any] | None]:
+    """What `Partition.save` is given of a dataset, so that `read_partition` reads it back.
+
+    Edge data is left out: `jaxgnn train` uses none.
+
+    Returns:
+        Nodes' arrays by name, and the rest as JSON; `None` for a graph without labels.
+
+    Raises:
+        ValueError: a set of many graphs.
+    """
+    if isinstance(dataset, GraphSet):
+        raise ValueError("dataset: expected one graph, got a set of graphs")
+    arrays: dict[str, np.ndarray] = {}
+    if dataset.features is not None:
+        arrays["features"] = np.asarray(dataset.features)
+    if dataset.node_names is not None:
+        arrays["node_names"] = np.asarray(dataset.node_names)
+    if isinstance(dataset, PlainGraph):
+        return arrays, None
+    arrays["labels"] = np.asarray(dataset.labels)
+    splits = list(dataset.splits.values())
+    for name in _MASKS:
+        arrays[name] = np.stack([getattr(split, name) for split in splits], axis=1)
+    return arrays, {
+        "name": dataset.name,
+        "num_classes": dataset.num_classes,
+        "splits": list(dataset.splits),
+        "metric": dataset.metric,
+        "positions": dataset.metadata.positions,
+        "class_names": None if dataset.class_names is None else list(dataset.class_names),
+    }
+
+
+def read_partition(path: str | os.PathLike[str]) -> NodeDataset | PlainGraph:
+    """The whole set of a folder of `jaxgnn partition`: nodes have their original ids.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        DataError: an interrupted, damaged or mismatched folder; it names the file.
+    """
+    manifest = files.read_manifest(path)
+    parts = [files.read_part(path, part) for part in range(manifest["parts"])]
+    with reading(path):
+        order = np.concatenate([part.nodes for part in parts])
+        count = manifest["nodes"]
+        if order.size != count or not np.array_equal(np.sort(order), np.arange(count)):
+            raise DataError(f"expected each of {count} nodes in one part")
+        names = set.intersection(*(set(part.arrays) for part in parts))
+        arrays = {
+            name: _in_order(order, [part.arrays[name] for part in parts]) for name in sorted(names)
+        }
+        lengths = [np.diff(part.row_offsets) for part in parts]
+        offsets = np.zeros(count + 1, np.int64)
+        np.cumsum(_in_order(order, lengths), out=offsets[1:])
+        senders = np.empty(offsets[-1], np.int64)
+        for part, rows in zip(parts, lengths, strict=True):
+            into = np.repeat(offsets[part.nodes] - part.row_offsets[:-1], rows)
+            senders[into + np.arange(part.senders.size)] = part.senders
+        graph = Graph.from_csr(offsets, senders)
+        node_names = arrays.get("node_names")
+        named = None if node_names is None else tuple(map(str, node_names))
+        if manifest.get("data") is None:
+            return PlainGraph(
+                stem_of(path), graph, features=arrays.get("features"), node_names=named
+            )
+        return _nodes(manifest["data"], graph, arrays, named, str(path))
+
+
+def _in_order(order: np.ndarray, values: list[np.ndarray]) -> np.ndarray:
+    rows = np.concatenate(values)
+    out = np.empty_like(rows)
+    out[order] = rows
+    return out
+
+
+def _nodes(
+    data: Any,
+    graph: Graph,
+    arrays: dict[str, np.ndarray],
+    node_names: tuple[str, ...] | None,
+    source: str,
+) -> NodeDataset:
+    if not isinstance(data, dict) or data.keys() != {*_KINDS, "class_names"}:
+        raise DataError(f"manifest.json: data: expected {', '.join([*_KINDS, 'class_names'])}")
+    for name, kind in _KINDS.items():
+        if type(data[name]) is not kind:
+            raise DataError(
+                f"manifest.json: data: {name}: expected {kind.__name__}, got {quote(data[name])}"
+            )
+    if data["metric"] not in get_args(Metric):
+        raise DataError(f"manifest.json: data: metric: got {quote(data['metric'])}")
+    missing = {"features", "labels", *_MASKS} - arrays.keys()
+    if missing:
+        raise DataError(f"expected arrays of {', '.join(sorted(missing))} in each part")
+    splits = data["splits"]
+    shape = (graph.num_receivers, len(splits))
+    if not all(isinstance(name, str) for name in splits) or len(set(splits)) != len(splits):
+        raise DataError("manifest.json: data: splits: expected different names")
+    for name in _MASKS:
+        if arrays[name].shape != shape:
+            raise DataError(f"{name}: expected the shape {shape}, got {arrays[name].shape}")
+    class_names = data["class_names"]
+    return NodeDataset(
+        data["name"],
+        graph,
+        arrays["features"],
+        arrays["labels"],
+        data["num_classes"],
+        {
+            name: Split(*(np.ascontiguousarray(arrays[mask][:, i]) for mask in _MASKS))
+            for i, name in enumerate(splits)
+        },
+        Metadata(source, metric=data["metric"], positions=data["positions"]),
+        node_names=node_names,
+        class_names=None if class_names is None else tuple(class_names),
+    )

@@ -1,0 +1,120 @@
+"""Runs on the whole graph over several devices of this host: `--devices`, `--shard`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxgnn._core.text import printable
+from jaxgnn.data.partitioned import is_partition
+from jaxgnn.distributed import Partition, ShardedGraph, shard
+from jaxgnn.graph import Graph
+from jaxgnn.train.config import ConfigError, TrainConfig
+
+AXIS = "devices"
+"""The name of the mesh's axis."""
+
+
+def devices_of(config: TrainConfig) -> list[Any]:
+    """The devices of this host that a run takes.
+
+    Raises:
+        ConfigError: it has fewer.
+    """
+    there = jax.local_devices()
+    count = len(there) if config.devices == "all" else int(config.devices)
+    if count > len(there):
+        kind = printable(there[0].device_kind)
+        raise ConfigError(
+            f"--devices: expected at most {len(there)}, the devices of this host ({kind}), got "
+            f"{count}"
+        )
+    return there[:count]
+
+
+def partition_of(config: TrainConfig) -> Partition | None:
+    """The owners that a folder of `jaxgnn partition` has, if that is the data.
+
+    Raises:
+        DataError: the folder is damaged.
+    """
+    if config.devices == "1" or not is_partition(config.dataset):
+        return None
+    return Partition.load(config.dataset)
+
+
+def shard_graph(
+    graph: Graph, config: TrainConfig, partition: Partition | None = None
+) -> Graph | ShardedGraph:
+    """The graph over the configured devices; with one of them as it is.
+
+    Args:
+        graph: the whole graph.
+        config: the options.
+        partition: the owners of nodes. Of a multiple of the devices, neighboring parts are joined.
+
+    Raises:
+        ConfigError: fewer devices, or a number that does not divide the parts.
+    """
+    devices = devices_of(config)
+    count = len(devices)
+    if count == 1:
+        return graph
+    mesh = Mesh(np.array(devices), (AXIS,))
+    axes: dict[str, Any] = {} if config.shard == "auto" else {config.shard: AXIS}
+    if partition is not None and config.shard != "features":
+        if partition.parts % count:
+            raise ConfigError(
+                f"--devices: expected a divisor of the {partition.parts} parts, got {count}"
+            )
+        joined = partition.owner // (partition.parts // count)
+        axes["partition"] = dataclasses.replace(partition, parts=count, owner=joined)
+    return shard(graph, mesh, **axes)
+
+
+def replicate(tree: Any, graph: Any) -> Any:
+    """A state on all devices of a sharded graph; of another graph as it is."""
+    return graph.replicate(tree) if isinstance(graph, ShardedGraph) else tree
+
+
+def step_shardings(state: Any, graph: Any) -> Any:
+    """How a step's results lie: the state as it came, so that the next step takes it."""
+    if not isinstance(graph, ShardedGraph):
+        return None
+    return jax.tree.map(lambda leaf: leaf.sharding, state), None
+
+
+@contextlib.contextmanager
+def tracing(graph: Any) -> Iterator[None]:
+    """What a sharded graph refuses while a model is traced, as a `ConfigError`."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if not isinstance(graph, ShardedGraph) or isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"--devices: {error}") from error
+
+
+def in_node_order(rows: Any, graph: Any) -> Any:
+    """Rows of a model's outputs by the nodes' ids."""
+    return graph.gather(rows) if isinstance(graph, ShardedGraph) else rows
+
+
+def summary(graph: Any) -> dict[str, Any]:
+    """What `summary.json` says of the devices; nothing of one."""
+    if not isinstance(graph, ShardedGraph):
+        return {}
+    return {"devices": graph.parts, "shard": graph.layout}
+
+
+def describe(graph: Any) -> str:
+    """The same, at the end of a line."""
+    if not isinstance(graph, ShardedGraph):
+        return ""
+    return f"; by {graph.layout} over {graph.parts} devices"

@@ -1,0 +1,105 @@
+"""`jaxgnn plan`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+import tyro
+
+from jaxgnn.train.config import Shard
+from jaxgnn_cli.options import Options, parse_planned
+from jaxgnn_cli.status import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanOptions(Options):
+    """Estimate the memory a device and the seconds an epoch of a run over several devices, from
+    measurements on this one and the statistics of partitions.
+
+    All options are those of jaxgnn train but for these. One device is always estimated.
+    """
+
+    devices: Annotated[str, tyro.conf.arg(metavar="INT,INT,...")] = "2,4,8"
+    """Numbers of devices."""
+
+    shard: Shard = "auto"
+    """How the graph is split: rows, features, or auto for both."""
+
+    bandwidth: Annotated[float, tyro.conf.arg(metavar="GB/s")] = 370.0
+    """What a device sends to the others in all: 370 of NVLink on an H100 or H200, 50 of a 400
+    Gb/s network."""
+
+    memory: Annotated[float, tyro.conf.arg(metavar="GB")] = 0.0
+    """Memory of a device; 0: as this one's, on the CPU the machine's."""
+
+
+def plan(arguments: list[str]) -> None:
+    """Prints the estimates, or the help."""
+    options = parse_planned(PlanOptions, arguments)
+    if options is None:
+        return
+    counts = _counts(options.devices)
+    if not 0 < options.bandwidth < float("inf"):
+        raise UsageError(f"--bandwidth: expected a finite number above 0, got {options.bandwidth}")
+    if not 0 <= options.memory < float("inf"):
+        raise UsageError(f"--memory: expected a finite number from 0, got {options.memory}")
+    import jax
+    from rich.console import Console
+
+    from jaxgnn.train import plan as plan_of
+    from jaxgnn.train.recovery import memory_errors
+
+    if options.dtype == "float64":
+        jax.config.update("jax_enable_x64", True)
+    with memory_errors():
+        plans = plan_of(
+            dataclasses.replace(options.config(), devices="1", shard="auto"),
+            counts,
+            layouts=("rows", "features") if options.shard == "auto" else (options.shard,),
+            bandwidth=1e9 * options.bandwidth,
+            limit=int(1e9 * options.memory) or None,
+        )
+    _print(Console(), options, plans)
+
+
+def _counts(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) < 10 for part in parts):
+        raise UsageError(f"--devices: expected integers with commas between, got {text!r}")
+    return [int(part) for part in parts if int(part) != 1]
+
+
+def _print(console: Any, options: PlanOptions, plans: list[Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from jaxgnn._core.text import printable
+    from jaxgnn.train.display import print_line
+    from jaxgnn.train.machine import describe_device
+
+    title = f"{options.model} on {options.dataset}, {options.bandwidth:g} GB/s between devices"
+    table = Table(title=Text(printable(title)), title_justify="left")
+    heads = ("devices", "layout", "MB", "step, ms", "sent, ms", "padding", "epoch, s", "speed-up")
+    for name in heads:
+        table.add_column(name, justify="left" if name == "layout" else "right", no_wrap=True)
+    for row in plans:
+        table.add_row(
+            str(row.devices),
+            row.layout,
+            f"{row.bytes / 1e6:,.1f}" + "!" * bool(row.reason),
+            f"{1e3 * row.step_seconds:,.2f}",
+            f"{1e3 * (row.step_seconds - row.compute_seconds):,.2f}",
+            f"{row.padding:.2f}",
+            f"{row.epoch_seconds:,.4f}",
+            f"{plans[0].step_seconds / row.step_seconds:.2f}",
+        )
+    console.print(table)
+    for row in plans:
+        if row.reason:
+            print_line(console, f"! {row.devices} by {row.layout} does not fit: {row.reason}")
+    print_line(
+        console,
+        f"measured on {describe_device()}; times are of the device with most to do, the exchange "
+        "overlaps with nothing",
+    )

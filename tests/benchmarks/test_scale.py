@@ -1,0 +1,95 @@
+"""The suite `scale`: a share of a step does what one of several devices does."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("tyro")
+
+from benchmarks.harness import options
+from benchmarks.ours import scale
+from benchmarks.suites import scale as suite
+from jaxgnn import Graph, spmm
+from jaxgnn.distributed import shard
+from tests.support.benchmark_runs import needs_kernels, run_quick
+
+if jax.default_backend() != "cpu":
+    pytest.skip("simulated devices are the CPU's", allow_module_level=True)
+
+
+def test_shares_are_what_devices_do():
+    rng = np.random.default_rng(0)
+    senders, receivers = rng.integers(0, 10, (2, 60))
+    # Two halves without an edge between them: a part needs no halo, so that its share is exact.
+    graph = Graph.from_edges(np.r_[senders, senders + 10], np.r_[receivers, receivers + 10])
+    x = rng.standard_normal((20, 6)).astype(np.float32)
+    want = np.asarray(spmm(graph, x))
+    mesh = scale.mesh_of(jax.devices()[:2])
+    halves = types.SimpleNamespace(parts=2, owner=np.arange(20) // 10)
+    sharded = shard(graph, mesh, rows=scale.AXIS, partition=halves)
+    assert sharded.halo == 0
+    for number in range(2):
+        part = scale.part_by_rows(sharded, number, jax.devices()[0])
+        rows = slice(10 * number, 10 * number + 10)
+        np.testing.assert_array_equal(spmm(part, x[rows]), want[rows])
+    # By features a share turns its own rows into the columns: as if all parts had the same rows.
+    by_features = shard(graph, mesh, features=scale.AXIS)
+    share = scale.ShareOfColumns.of(graph, 2, 20)
+    both = jnp.concatenate([x[:10], x[:10]])
+    for width in (6, 5):
+        mine = spmm(share, jnp.asarray(x[:10, :width]))
+        assert mine.shape == (10, width)
+        turned = scale.to_rows(scale.to_columns(jnp.asarray(x[:10, :width]), 2), 2)[:, :width]
+        np.testing.assert_array_equal(turned, x[:10, :width])
+        # Its columns 0 to F / 2 are those that the first device has of all rows.
+        first = -(-width // 2)
+        gathered = spmm(by_features, by_features.scatter(both[:, :width]))
+        expected = spmm(graph, scale.to_columns(jnp.asarray(x[:10, :width]), 2))
+        np.testing.assert_array_equal(scale.to_rows(expected, 2)[:, :width], mine)
+        np.testing.assert_array_equal(np.asarray(gathered)[:10, :first], mine[:, :first])
+
+
+def test_bytes_of_a_program():
+    text = """
+  %a = f32[2,10,3]{2,1,0} all-to-all(%x), channel_id=1, replica_groups={{0,1}}
+  %b = (f32[5,3]{1,0}, u8[5,3]{1,0}) all-to-all(%y, %z), replica_groups={{0,1}}
+  %c = (f32[7]{0}, f32[]) all-reduce(%g, %l), to_apply=%add
+"""
+    found = scale.sent_bytes(types.SimpleNamespace(as_text=lambda: text), 2, 2)
+    assert found["exchange_bytes"] == (2 * 60 + 2 * 15 + 15) / 2
+    assert found["reduce_bytes"] == 2 * 4 * 8 / 2
+    assert found["collectives"] == {"all-to-all": 2, "all-reduce": 1}
+
+
+def test_what_is_run():
+    given = options.parse(["scale", "--quick", "--device=cpu", "--devices", "2"])
+    assert [str(entry) for entry in suite.entries_of(given)] == [
+        "scale jaxgnn one on 1 ReLU float32",
+        "scale jaxgnn rows on 2 ReLU float32",
+        "scale jaxgnn features on 2 ReLU float32",
+    ]
+    with pytest.raises(SystemExit):
+        options.parse(["scale", "--devices", "1"])
+
+
+@needs_kernels
+@pytest.mark.system
+def test_the_suite_runs(tmp_path):
+    result = run_quick(
+        *("scale", tmp_path, "--devices", "2", "4", "--dtypes", "float32", "bfloat16")
+    )
+    rows = result["rows"]
+    assert len(rows) == 10 and all(row["accurate"] for row in rows)
+    for row in rows[2:]:
+        layout, count = row["shape"]["layout"], row["shape"]["devices"]
+        assert set(row["collectives"]) == {"all-to-all", "all-reduce"}
+        # Four layers, both ways: one exchange by rows, two by features.
+        assert row["collectives"]["all-to-all"] == (8 if layout == "rows" else 16)
+        sent = row["exchange_bytes"] + row["reduce_bytes"]
+        assert row["predicted_ms"] == pytest.approx(row["ms"] + sent / 370e6, abs=1e-3)
+        assert len(row["parts_ms"]) == (count if layout == "rows" else 1)
+        assert row["measured_ms"] > 0 and row["speed_up"] > 0 and row["padding"] >= 1
+        assert row["planned_ms"] > 0 and row["planned_by_predicted"] > 0

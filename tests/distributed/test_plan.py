@@ -1,0 +1,94 @@
+"""`jaxgnn plan`: what it counts is what the programs do, and what is refused."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from jaxgnn import distributed
+from jaxgnn._core.ffi import cpu_module
+from jaxgnn.train import ConfigError, TrainConfig, build, lower, plan
+from jaxgnn.train.plan_graphs import Recorder, aggregations
+from jaxgnn.train.runner import choose_split, make_task
+from jaxgnn_cli.status import run_command
+from tests.support.training import toy
+
+pytestmark = [
+    pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built"),
+    pytest.mark.skipif(jax.default_backend() != "cpu", reason="simulated devices are the CPU's"),
+]
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn", "gin"])
+def test_the_aggregations_are_those_of_the_program(model):
+    dataset = toy()
+    config = TrainConfig(model=model, hidden=8, layers=3)
+    task = make_task(config, dataset, choose_split(dataset, 0))
+    program, state = build(config, task)
+    recorder = Recorder(task.whole_graph)
+    with_recorder = dataclasses.replace(task, graph=recorder)
+    step = aggregations(lambda s: program.step(s, with_recorder), recorder, state)
+    evaluation = aggregations(
+        lambda s: program.evaluate(s.params, s.rest, with_recorder), recorder, state
+    )
+    calls = lower(program, state, task)[2]
+    assert len(step) + len(evaluation) == calls["spmm"]
+    assert [each.backward for each in evaluation] == [False] * 3
+    assert {each.width for each in step} <= {3, 8}
+
+
+def test_what_is_sent_and_held():
+    dataset = toy()
+    config = TrainConfig(model="sage", hidden=8, layers=2)
+    split = distributed.partition(dataset.graph, 2)
+    one, rows, features = plan(config, [2], dataset=dataset, limit=1 << 30, bandwidth=1e9)
+    assert [each.layout for each in (one, rows, features)] == ["one", "rows", "features"]
+    mesh = jax.make_mesh((2,), ("x",))
+    # 3 aggregations of the step: of 3 features twice, as a layer aggregates its narrower side.
+    widths = [3, 3, 3]
+    reduced = 2 * 1 / 2 * sum(p.nbytes for p in jax.tree.leaves(_params(config, dataset)))
+    by_rows = distributed.shard(dataset.graph, mesh, rows="x", partition=split)
+    for found, sent in (
+        (rows, [by_rows.pair_rows * 4 * width for width in widths]),
+        (features, [2 * 30 * 2 * 4 for _ in widths]),
+    ):
+        assert found.exchange_bytes == pytest.approx(sum(sent) + reduced, rel=0.02)
+        extra = found.exchange_bytes / 1e9
+        assert found.step_seconds == pytest.approx(found.compute_seconds + extra)
+        assert found.epoch_seconds > found.step_seconds and not found.reason
+    assert rows.memory["graph"] < one.memory["graph"] == features.memory["graph"]
+    small = plan(config, [2], dataset=dataset, limit=one.bytes - 1, layouts=["rows"])
+    assert "takes" in small[0].reason and small[0].reason.count("GB of") == 1
+
+
+def _params(config, dataset):
+    task = make_task(config, dataset, choose_split(dataset, 0))
+    return build(config, task)[1].params
+
+
+def test_what_is_refused(capsys):
+    dataset = toy()
+    for options, devices, message in (
+        ({"model": "gat"}, [2], "plan: gat_attention: expected a model whose"),
+        ({"num_neighbors": "2,2"}, [2], "plan: expected a run on the whole graph"),
+        ({}, [61], "--devices: expected numbers from 2 to 60, got 61"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            plan(TrainConfig(hidden=8, **options), devices, dataset=dataset)
+    for arguments, message in (
+        (["--devices", "2,x"], "--devices: expected integers"),
+        (["--bandwidth", "0"], "--bandwidth: expected"),
+        (["--memory", "nan"], "--memory: expected"),
+        (["--resume", "run"], "--resume: expected jaxgnn train with it"),
+    ):
+        assert run_command(["plan", "digits", *arguments]) == 2
+        assert message in capsys.readouterr().err
+    assert run_command(["info", "digits", "--devices", "2"]) == 2
+    assert "--devices: jaxgnn info expected 1, got 2: jaxgnn plan" in capsys.readouterr().err
+
+
+@pytest.mark.system
+def test_command(capsys):
+    assert run_command(["plan", "digits", "--devices", "1,8", "--hidden", "16"]) == 0
+    out = capsys.readouterr().out
+    assert "rows" in out and "features" in out and "measured on cpu" in out

@@ -1,0 +1,120 @@
+"""`jaxgnn train --devices`: the same training on any number of devices, continued on another."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from jaxgnn import distributed
+from jaxgnn._core.ffi import cpu_module
+from jaxgnn.data import DataError, load, partition_arrays
+from jaxgnn.train import ConfigError, TrainConfig, load_run, run
+from tests.support.processes import run_python
+from tests.support.training import toy
+
+pytestmark = [
+    pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built"),
+    pytest.mark.skipif(jax.default_backend() != "cpu", reason="simulated devices are the CPU's"),
+]
+
+
+def losses(directory):
+    with open(f"{directory}/metrics.jsonl") as file:
+        rows = [json.loads(line) for line in file]
+    return [(row["loss"], row["val_loss"]) for row in rows]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    dataset = toy()
+    split = distributed.partition(dataset.graph, 4, edge_balance=2)
+    arrays, data = partition_arrays(dataset)
+    split.save(tmp_path / "parts", dataset.graph, arrays, data=data)
+    return dataset, tmp_path / "parts"
+
+
+def test_two_devices_then_one_end_as_one(folder, tmp_path):
+    dataset, parts = folder
+    back = load(parts)
+    for name in ("features", "labels"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(dataset, name))
+    np.testing.assert_array_equal(back.split(0).test, dataset.split(0).test)
+    for name in ("row_offsets", "senders", "transpose_receivers"):
+        np.testing.assert_array_equal(getattr(back.graph, name), getattr(dataset.graph, name))
+
+    config = TrainConfig(
+        str(parts), model="sage", hidden=8, epochs=3, patience=0, dropout=0.0, features="raw"
+    )
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    run(dataclasses.replace(config, epochs=6, run_directory=one))
+    first = run(dataclasses.replace(config, devices="2", run_directory=two))
+    assert (first["devices"], first["shard"]) == (2, "rows")
+    last = run(dataclasses.replace(config, epochs=6, resume=two, run_directory=two))
+    assert "devices" not in last and last["epochs"] == 6
+    np.testing.assert_allclose(losses(two), losses(one), rtol=1e-5)
+    logits = [load_run(path).logits(dataset.graph, dataset.features) for path in (one, two)]
+    np.testing.assert_allclose(logits[1], logits[0], rtol=1e-4, atol=1e-5)
+    # Scores of the sharded run are of the nodes, not of the places.
+    confusion = first["test_score"] * dataset.split(0).test.sum()
+    assert confusion == pytest.approx(round(confusion))
+
+
+def test_what_is_refused(folder, tmp_path):
+    dataset, parts = folder
+    config = TrainConfig(str(parts), hidden=8, epochs=1, run_directory=str(tmp_path / "run"))
+    for options, message in (
+        ({"devices": "0"}, "--devices: expected a positive integer or all, got '0'"),
+        ({"devices": "3"}, "--devices: expected at most 2, the devices of this host"),
+        ({"shard": "rows"}, "--shard: expected --devices with it, got rows"),
+        ({"devices": "2", "num_neighbors": "2,2"}, "expected 1 with --num-neighbors, got 2"),
+        ({"devices": "all", "task": "link"}, "--devices: expected 1 with --task link, got all"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run(dataclasses.replace(config, **options))
+    unequal = dataclasses.replace(config, devices="2", model="agnn", shard="features")
+    with pytest.raises(ConfigError, match=r"--devices: .*sharded"):
+        run(unequal, dataset=dataset)
+    assert not (tmp_path / "run").exists()
+    split = distributed.partition(dataset.graph, 3, edge_balance=2)
+    arrays, data = partition_arrays(dataset)
+    split.save(tmp_path / "three", dataset.graph, arrays, data=data)
+    with pytest.raises(ConfigError, match="expected a divisor of the 3 parts, got 2"):
+        run(dataclasses.replace(config, dataset=str(tmp_path / "three"), devices="2"))
+    manifest = tmp_path / "three" / "manifest.json"
+    text = manifest.read_text()
+    for old, new in (('"accuracy"', '"best"'), ('"only"', "1"), ('"name": "toy"', '"name": 1')):
+        manifest.write_text(text.replace(old, new))
+        with pytest.raises(DataError, match=r"manifest\.json: data: "):
+            load(tmp_path / "three")
+    manifest.unlink()  # interrupted before the end
+    with pytest.raises(DataError, match=r"manifest\.json"):
+        load(tmp_path / "three")
+
+
+@pytest.mark.system
+def test_eight_devices_then_three_then_one(tmp_path):
+    """Whole runs: by rows on the parts of a folder, by features, and alone."""
+
+    def jaxgnn(*arguments, devices=8):
+        flags = f"--xla_force_host_platform_device_count={devices}"
+        run_python("-m", "jaxgnn_cli", *arguments, directory=tmp_path, XLA_FLAGS=flags)
+
+    jaxgnn("partition", "digits", "parts", "--parts", "8")
+    train = ["train", "parts", "--model", "gcn", "--dropout", "0", "--norm", "layer"]
+    jaxgnn(*train, "--epochs", "30", "--run-directory", "alone", devices=1)
+    jaxgnn(*train, "--epochs", "10", "--devices", "all", "--run-directory", "run")
+    more = ["train", "--resume", "run", "--epochs"]
+    jaxgnn(*more, "20", "--devices", "3", "--shard", "features")
+    jaxgnn(*more, "30", devices=1)
+    np.testing.assert_allclose(
+        losses(tmp_path / "run"), losses(tmp_path / "alone"), rtol=1e-3, atol=1e-4
+    )
+    jaxgnn("evaluate", "run", devices=1)
+    jaxgnn("predict", "run", "digits", "--output", "predicted.npz", devices=1)
+    jaxgnn("predict", "alone", "digits", "--output", "expected.npz", devices=1)
+    got, want = (np.load(tmp_path / name) for name in ("predicted.npz", "expected.npz"))
+    for name in want.files:
+        if want[name].dtype.kind == "f":
+            np.testing.assert_allclose(got[name], want[name], atol=1e-2)
