@@ -13,6 +13,7 @@ struct MaxkSpmmArgs : MaxkProductArgs {
   const uint32_t* range = nullptr;  // see launch_range; null: never in fixed point
   const float* sizes = nullptr;     // of the CBSR rows (see fixed_point.cuh), with range
   uint32_t* flags = nullptr;        // [num_splits + num_rows], zeros before, with range
+  int64_t padding = 0;              // entries at the end of each CBSR row that are none of its own
   bool fallback = false;  // another kernel has done this in fixed point but for what is flagged
 };
 cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, const Launch& launch);

@@ -31,6 +31,7 @@ struct Params {
   uint32_t* flags;     // set for work that is left to float_rows
   int width;
   int k;
+  int padding;  // entries at the end of a CBSR row that are none of its own
   bool mean;
 };
 
@@ -40,13 +41,14 @@ __device__ inline void finish(const Params<T, I>& p, const Work& work, int f, fl
   store_row<T, 1, float>(work, p.out, p.partials, p.width, f, p.mean, result);
 }
 
-// Calls add(column, value, weight) for each entry of the edges that this lane's group takes. With
+// Calls add(column, value, weight) for the first `kept` entries of each CBSR row of the edges that
+// this lane's group takes. With
 // kOrdered an edge's additions end before those of the group's next edge begin.
 template <typename S, bool kOrdered, typename T, typename I, typename F>
-__device__ inline void walk(const Params<T, I>& p, const Work& work, F add) {
+__device__ inline void walk(const Params<T, I>& p, const Work& work, int kept, F add) {
   const int lane = threadIdx.x % S::kLanes;
   const int group = threadIdx.x % 32 / S::kLanes;
-  for (int first = 0; first < p.k; first += S::kSpan) {
+  for (int first = 0; first < kept; first += S::kSpan) {
     const int c = first + lane * S::kPer;
     for (int base = 0; base < work.count; base += kSteps * S::kGroups) {
       // Edges beyond the last repeat it, and are not added: loads without branches overlap.
@@ -62,12 +64,12 @@ __device__ inline void walk(const Params<T, I>& p, const Work& work, F add) {
       }
 #pragma unroll
       for (int u = 0; u < kSteps; ++u) {
-        load_values<T, S::kPer>(p.values + from[u], c, p.k, value[u]);
-        load_columns<I, S::kPer>(p.columns + from[u], c, p.k, column[u]);
+        load_values<T, S::kPer>(p.values + from[u], c, kept, value[u]);
+        load_columns<I, S::kPer>(p.columns + from[u], c, kept, column[u]);
       }
 #pragma unroll
       for (int u = 0; u < kSteps; ++u) {
-        if (base + u * S::kGroups + group < work.count && c < p.k) {
+        if (base + u * S::kGroups + group < work.count && c < kept) {
 #pragma unroll
           for (int i = 0; i < S::kPer; ++i) add(column[u][i], value[u][i], weight[u]);
         }
@@ -85,7 +87,9 @@ __device__ inline void add_in_float(const Params<T, I>& p, const Work& work, flo
   for (int f = lane; f < S::kGroups * p.width; f += 32) sums[f] = 0.0f;
   __syncwarp();
   float* own = sums + lane / S::kLanes * p.width;
-  walk<S, true>(p, work,
+  // An infinite weight times padding would be NaN.
+  const int kept = p.k - p.padding;
+  walk<S, true>(p, work, kept,
                 [&](int column, float value, float weight) { own[column] += weight * value; });
   __syncwarp();
   for (int f = lane; f < p.width; f += 32) {
@@ -138,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p)
   for (int f = lane; f < p.width; f += 32) sums[f] = 0;
   __syncwarp();
   const float scale = fixed_scale(bound, work.count);
-  walk<S, false>(p, work, [&](int column, float value, float) {
+  walk<S, false>(p, work, p.k, [&](int column, float value, float) {
     atomicAdd(sums + column, __float2int_rn(value * scale));
   });
   __syncwarp();
@@ -150,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p)
 template <typename T, typename I, typename S, bool kLeft>
 __global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p) {
   const bool flagged = kLeft && has_scale(p.range);
-  if (flagged && rows_alike<T>(p.range)) return;
+  if (flagged && p.weights == nullptr && rows_alike<T>(p.range)) return;
   extern __shared__ float float_sums[];
   // The grid may be smaller than the work: see launch_rows.
   for (int64_t worker = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -259,6 +263,7 @@ cudaError_t launch_rows(const MaxkSpmmArgs& args, const Launch& launch) {
                        args.flags,
                        static_cast<int>(from.width),
                        static_cast<int>(from.k),
+                       static_cast<int>(args.padding),
                        args.reduce == Reduce::kMean};
   const unsigned blocks = blocks_of(args.rows.num_splits + args.rows.num_rows, kWarps);
   const size_t row_bytes = kWarps * from.width * sizeof(float);
