@@ -61,7 +61,8 @@ Error run_maxk_spmm(Check& check, const MaxkProductArgs& product, AnyBuffer& scr
                     const Launch& launch) {
   MaxkSpmmArgs args{product};
   const int64_t flags = args.rows.num_splits + args.rows.num_rows;
-  if (count(scratch) == 0 || args.weights != nullptr) {  // no bound on weighted sums
+  const bool fits = args.weights == nullptr || args.cbsr.width <= kWeightedWidth;
+  if (count(scratch) == 0 || !fits) {
     return finish(check, launch_maxk_spmm(args, launch));
   }
   const Scratch parts = lay_out(check, scratch, 0, args.cbsr.num_rows, flags);

@@ -1,11 +1,7 @@
 // MaxK's forward product with edge weights over windows, in fixed point.
 //
-// The size of a term is the magnitude of its weight times the size of its CBSR row; a receiver's
-// sums are bounded by the sum of its terms' sizes. Weights come in any magnitude: terms far below
-// their row's average are not added with the others but in a further pass, with a bound of their
-// own, and so on for kMorePasses. Rows that still lack terms then, or whose bound no scale fits
-// (weights that are not finite, among them), are flagged for the kernel that adds in floating
-// point.
+// See fixed_point.cuh for bounds and small terms; rows that no scale fits are flagged for the
+// kernel that adds in floating point.
 //
 // Where the CBSR rows are alike, sizes are those of the weights alone, which saves reading the
 // others: a bound for the largest CBSR row serves all.
@@ -18,14 +14,6 @@
 namespace jaxgnn::maxk {
 namespace {
 
-constexpr int kMorePasses = 3;
-
-// A term is small below 2^-bits of its row's average.
-template <typename T>
-constexpr int kSmallBits = kAlikeBits<T> + 2;
-
-// The range of bounds, and of sums of sizes, that scales are made for.
-constexpr float kLeastBound = 0x1p-90f, kMostBound = 0x1p120f;
 // Sizes below this are not told apart any further.
 constexpr float kLeastBelow = 0x1p-80f;
 
@@ -48,11 +36,10 @@ struct Factors {
 
 template <typename T, bool kAlike>
 __device__ inline Factors factors_of(const uint32_t* range) {
-  const float small = 1.0f / static_cast<float>(1 << kSmallBits<T>);
-  if (!kAlike) return {1.0f, small};
+  if (!kAlike) return {1.0f, kSmallShare<T>};
   const float largest = __uint_as_float(range[kRangeLargest]);
   const float smallest = __uint_as_float(~range[kRangeSmallestComplement]);
-  return {largest, small * (largest / smallest)};
+  return {largest, kSmallShare<T> * (largest / smallest)};
 }
 
 // Sets a row's scale and least size from the sum of the sizes of what is to be added.
@@ -95,8 +82,9 @@ __device__ inline void add_sizes(const WindowParams<T>& p, const Slots& slots, i
     const int e = entry_of(i);
     const float size = size_of<T, kAlike>(p, p.windows.senders[e]);
     if (size == 0.0f) continue;
-    const WeightedEdges edges = slots.edges(p.windows.masks[e], e, p.weights);
-    over_edges(edges, p.weights, [&](int r, float weight) {
+    const uint2 mask = p.windows.masks[e];
+    const float first = slots.weight(mask, e, p.weights);
+    over_edges(slots, p.weights, mask, e, first, [&](int r, float weight) {
       const float term = fabsf(weight) * size;
       if (!(term > 0.0f && term < pass.below[r])) return;
       atomicAdd(pass.sum + r, __float2int_ru(term * pass.inverse_unit[r]));
@@ -142,8 +130,9 @@ __device__ inline void add_left(const WindowParams<T>& p, const Part& part, cons
         const int sender = p.windows.senders[e];
         const Terms<S::kPer> terms(CbsrRow::load(p, sender, c), base);
         const float size = size_of<T, kAlike>(p, sender);
-        const WeightedEdges edges = slots.edges(p.windows.masks[e], e, p.weights);
-        over_edges(edges, p.weights, [&](int r, float weight) {
+        const uint2 mask = p.windows.masks[e];
+        const float first = slots.weight(mask, e, p.weights);
+        over_edges(slots, p.weights, mask, e, first, [&](int r, float weight) {
           const float term = fabsf(weight) * size;
           const float2 row = pass.row[r];
           if (term > 0.0f && term < pass.below[r] && term >= row.y) {
@@ -231,7 +220,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
         return {CbsrRow::load(p, sender, c), p.sizes[sender]};
       }
     };
-    const auto visit = [&](const Loaded& loaded, int, const WeightedEdges& edges, int e) {
+    const auto visit = [&](const Loaded& loaded, int, uint2 mask, int e, float first) {
       float size = 1.0f;
       const CbsrRow* cbsr_row;
       if constexpr (kAlike) {
@@ -242,12 +231,12 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
       }
       const Terms<S::kPer> terms(*cbsr_row, base);
       bool found = false;
-      over_edges(edges, p.weights, [&](int r, float weight) {
+      over_edges(slots, p.weights, mask, e, first, [&](int r, float weight) {
         const float term = kAlike ? fabsf(weight) : fabsf(weight) * size;
         const float2 row = pass.row[r];
-        if (term >= row.y) {
-          terms.add(r * row_bytes, row.x * weight);
-        } else if (term > 0.0f) {
+        const bool large = term >= row.y;
+        terms.add(r * row_bytes, large ? row.x * weight : 0.0f);
+        if (!large && term > 0.0f) {
           pass.small.in_row[r] = true;
           found = true;
         }
@@ -299,9 +288,7 @@ __global__ void __launch_bounds__(256)
   for (int64_t e = begin + threadIdx.x % 32; e < end; e += 32) sum += fabsf(__ldg(weights + e));
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
-  // A lane's terms, and five steps, each rounded.
-  const float error = static_cast<float>((end - begin) / 32 + 8) * 0x1p-23f;
-  if (threadIdx.x % 32 == 0) sums[row] = sum * (1.0f + error);
+  if (threadIdx.x % 32 == 0) sums[row] = round_up(sum, end - begin);
 }
 
 // Calls f(kernel) with each of the two; words are read four at a time.

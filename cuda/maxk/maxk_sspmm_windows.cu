@@ -68,7 +68,8 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
       }
       return cbsr_row;
     };
-    const auto gather = [&](const CbsrRow& cbsr_row, int sender, const auto& edges, int) {
+    const auto gather = [&](const CbsrRow& cbsr_row, int sender, uint2 mask, int e,
+                            float first_weight = 1.0f) {
       float sum[S::kPer] = {};
       unsigned address[S::kPer];
 #pragma unroll
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
         address[i] = base + cbsr_row.column(i) * unsigned(sizeof(T));
       }
       if constexpr (kWeighted) {
-        over_edges(edges, p.weights, [&](int r, float weight) {
+        over_edges(slots, p.weights, mask, e, first_weight, [&](int r, float weight) {
           const unsigned offset = r * row_bytes;
 #pragma unroll
           for (int i = 0; i < S::kPer; ++i) {
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
           }
         });
       } else {
-        over_receivers(edges, [&](int r) {
+        over_receivers(mask, [&](int r) {
           const unsigned offset = r * row_bytes;
 #pragma unroll
           for (int i = 0; i < S::kPer; ++i) sum[i] += widen(load_shared<T>(address[i] + offset));

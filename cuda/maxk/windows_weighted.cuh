@@ -5,32 +5,6 @@
 
 namespace jaxgnn::maxk {
 
-// An entry's edges: their receivers, and the slot from which on their weights lie. The first weight
-// is loaded with the entry, the others one receiver ahead.
-struct WeightedEdges {
-  uint2 mask;
-  unsigned slot;
-  float first;
-};
-
-// Calls f(receiver, weight) for each.
-template <typename F>
-__device__ inline void over_edges(const WeightedEdges& edges, const float* weights, F f) {
-  if ((edges.mask.x | edges.mask.y) == 0) return;
-  Receivers receivers(edges.mask);
-  unsigned slot = edges.slot;
-  float weight = edges.first;
-  while (true) {
-    const int r = receivers.receiver();
-    const bool more = receivers.next();
-    float next = 0.0f;
-    if (more) next = __ldg(weights + ++slot);
-    f(r, weight);
-    if (!more) return;
-    weight = next;
-  }
-}
-
 // Where a window's entries of n edges lie, for each n. Entries are sorted by n, so that those of
 // one n are evenly spaced.
 struct Slots {
@@ -42,18 +16,38 @@ struct Slots {
       first[n] = windows.slots[part.window * (kWindowRows + 1) + n];
     }
   }
-  // Those of entry e. A mask without edges has none.
-  __device__ WeightedEdges edges(uint2 mask, int e, const float* weights) const {
+  // The slot of an entry's first edge; its others follow.
+  __device__ unsigned slot(uint2 mask, int e) const {
     const int n = __popc(mask.x) + __popc(mask.y);
-    const unsigned slot = first[n] + static_cast<unsigned>(n) * static_cast<unsigned>(e);
-    float weight = 0.0f;
-    if (n > 0) weight = __ldg(weights + slot);
-    return {mask, slot, weight};
+    return first[n] + static_cast<unsigned>(n) * static_cast<unsigned>(e);
+  }
+  // The weight there; a mask without edges has none.
+  __device__ float weight(uint2 mask, int e, const float* weights) const {
+    return (mask.x | mask.y) != 0 ? __ldg(weights + slot(mask, e)) : 0.0f;
   }
 };
 
-// `walk` with weights: visit(cbsr_row, sender, edges, entry). Masks are loaded two visits ahead, as
-// the senders are, since the first weight's slot follows from them.
+// Calls f(receiver, weight) for each edge of an entry, of which the first one's weight has been
+// loaded. The others are loaded one receiver ahead.
+template <typename F>
+__device__ inline void over_edges(const Slots& slots, const float* weights, uint2 mask, int e,
+                                  float weight, F f) {
+  if ((mask.x | mask.y) == 0) return;
+  Receivers receivers(mask);
+  unsigned slot = slots.slot(mask, e);
+  while (true) {
+    const int r = receivers.receiver();
+    const bool more = receivers.next();
+    float next = 0.0f;
+    if (more) next = __ldg(weights + ++slot);
+    f(r, weight);
+    if (!more) return;
+    weight = next;
+  }
+}
+
+// `walk` with weights: visit(cbsr_row, sender, mask, entry, its first weight). Masks are loaded two
+// visits ahead, as the senders are, since the first weight's slot follows from them.
 template <typename CbsrRow, int kGroups, typename Load, typename Visit>
 __device__ inline void walk_weighted(const Windows& windows, const Slots& slots,
                                      const float* weights, const Part& part, int group, Load load,
@@ -61,7 +55,8 @@ __device__ inline void walk_weighted(const Windows& windows, const Slots& slots,
   struct Entry {
     CbsrRow cbsr_row;
     int sender;
-    WeightedEdges edges;
+    uint2 mask;
+    float weight;
   };
   const auto sender_at = [&](int e) { return e < part.end ? __ldcs(windows.senders + e) : 0; };
   const auto mask_at = [&](int e) { return e < part.end ? __ldcs(windows.masks + e) : uint2{}; };
@@ -70,7 +65,7 @@ __device__ inline void walk_weighted(const Windows& windows, const Slots& slots,
   int next = sender_at(e);
   uint2 next_mask = mask_at(e);
   const auto load_next = [&](int e) {
-    const Entry entry{load(next), next, slots.edges(next_mask, e, weights)};
+    const Entry entry{load(next), next, next_mask, slots.weight(next_mask, e, weights)};
     next = sender_at(e + kGroups);
     next_mask = mask_at(e + kGroups);
     return entry;
@@ -78,11 +73,11 @@ __device__ inline void walk_weighted(const Windows& windows, const Slots& slots,
   Entry even = load_next(e);
   while (true) {
     const Entry odd = load_next(e + kGroups);
-    visit(even.cbsr_row, even.sender, even.edges, e);
+    visit(even.cbsr_row, even.sender, even.mask, e, even.weight);
     e += kGroups;
     if (e >= part.end) return;
     even = load_next(e + kGroups);
-    visit(odd.cbsr_row, odd.sender, odd.edges, e);
+    visit(odd.cbsr_row, odd.sender, odd.mask, e, odd.weight);
     e += kGroups;
     if (e >= part.end) return;
   }

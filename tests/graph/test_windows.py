@@ -378,25 +378,30 @@ def draw_weights(rng, kind: str, count: int) -> np.ndarray:
 
 KINDS = ("ones", "uniform", "normal", "half zero", "zero", "decades", "clusters", "many decades")
 KINDS += ("1e30", "1e-30", "both")
+# Over windows, and by rows.
 WEIGHTED = [
-    ("float32", 8, "sum", False),
-    ("float32", 32, "mean", False),
-    ("float32", 6, "sum", False),
-    ("float32", 100, "sum", True),
-    ("float32", 16, "sum", True),
-    ("float32", 256, "sum", False),
-    ("bfloat16", 32, "mean", False),
-    ("bfloat16", 8, "sum", False),
-    ("float16", 6, "sum", False),
+    ("float32", 8, "sum", False, True),
+    ("float32", 32, "mean", False, True),
+    ("float32", 6, "sum", False, True),
+    ("float32", 100, "sum", True, True),
+    ("float32", 16, "sum", True, True),
+    ("float32", 256, "sum", False, True),
+    ("bfloat16", 32, "mean", False, True),
+    ("bfloat16", 8, "sum", False, True),
+    ("float16", 6, "sum", False, True),
+    ("float32", 32, "mean", False, False),
+    ("float32", 6, "sum", False, False),
+    ("bfloat16", 100, "sum", False, False),
 ]
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("dtype", "k", "reduce", "packed"), WEIGHTED)
+@pytest.mark.parametrize(("dtype", "k", "reduce", "packed", "windows"), WEIGHTED)
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "unlike"])
-def test_weighted_products_of_hubs(hub_graph, dtype, k, reduce, packed, alike):
+def test_weighted_products_of_hubs(hub_graph, dtype, k, reduce, packed, windows, alike):
     """Weights of every kind: relative to the terms of a row, and of sums of positive terms each
     element by itself."""
+    graph = hub_graph if windows else dataclasses.replace(hub_graph, windows=None)
     rng = np.random.default_rng(k)
     x, cotangent = (np.abs(rng.standard_normal((6000, 256))) for _ in range(2))
     if not alike:
@@ -406,14 +411,12 @@ def test_weighted_products_of_hubs(hub_graph, dtype, k, reduce, packed, alike):
         if dtype == "float16" and kind in ("clusters", "1e30", "both", "many decades"):
             continue  # beyond float16
         weights = draw_weights(rng, kind, hub_graph.num_edges)
-        found = weighted_products(
-            hub_graph, x, jnp.asarray(weights), cotangent, k, reduce, packed=packed
-        )
+        operands = (graph, x, jnp.asarray(weights), cotangent, k, reduce, packed)
+        out, dx, dw = weighted_products(*operands)
         expected = expected_weighted(hub_graph, x, weights, cotangent, k, reduce)
         tolerance = 2**-16 if packed else TOLERANCE[dtype]
         if dtype == "float16" and kind == "1e-30":
             tolerance = np.inf  # all are 0
-        out, dx, dw = found
         assert out.dtype == dx.dtype == x.dtype and dw.dtype == jnp.float32
         assert row_error(out, expected[0]) < tolerance, kind
         assert row_error(dx, expected[1]) < tolerance, kind
@@ -423,9 +426,7 @@ def test_weighted_products_of_hubs(hub_graph, dtype, k, reduce, packed, alike):
             error = error / np.maximum(expected[0][0], 1e-300)
             assert error.max() < 2e-5, kind
         if kind == "uniform":
-            again = weighted_products(
-                hub_graph, x, jnp.asarray(weights), cotangent, k, reduce, packed=packed
-            )
+            again = weighted_products(*operands)
             np.testing.assert_array_equal(np.asarray(out), np.asarray(again[0]))
 
 
