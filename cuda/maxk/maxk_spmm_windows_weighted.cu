@@ -24,7 +24,8 @@ struct Pass {
   float inverse_unit[kWindowRows];
   int sum[kWindowRows];  // of sizes, in units, rounded up
   unsigned smallest[kWindowRows];
-  int terms[kWindowRows];  // at most
+  int terms[kWindowRows];      // at most
+  float weights[kWindowRows];  // the sum of their magnitudes, of whole windows
   SmallEntries small;
 };
 
@@ -78,13 +79,14 @@ __device__ inline float size_of(const WindowParams<T>& p, int sender) {
 template <bool kAlike, bool kSmallest, typename T, typename EntryAt>
 __device__ inline void add_sizes(const WindowParams<T>& p, const Slots& slots, int count,
                                  EntryAt entry_of, Pass& pass) {
+  const EdgeWeights from = edge_weights(p);
   for (int i = threadIdx.x; i < count; i += kWindowThreads) {
     const int e = entry_of(i);
     const float size = size_of<T, kAlike>(p, p.windows.senders[e]);
     if (size == 0.0f) continue;
     const uint2 mask = p.windows.masks[e];
-    const float first = slots.weight(mask, e, p.weights);
-    over_edges(slots, p.weights, mask, e, first, [&](int r, float weight) {
+    const float first = from.weight(from.first_edge(slots, mask, e));
+    over_edges(slots, from, mask, e, first, [&](int r, float weight) {
       const float term = fabsf(weight) * size;
       if (!(term > 0.0f && term < pass.below[r])) return;
       atomicAdd(pass.sum + r, __float2int_ru(term * pass.inverse_unit[r]));
@@ -104,6 +106,7 @@ __device__ inline void add_left(const WindowParams<T>& p, const Part& part, cons
   const int count = listed ? small.count : part.end - part.begin;
   const auto entry_of = [&](int i) { return listed ? small.entry[i] : part.begin + i; };
   const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
+  const EdgeWeights from = edge_weights(p);
   const int own = threadIdx.x;  // a row, of the first 64 threads
   bool more = own < kWindowRows && small.in_row[own];
   for (int i = 0; i < kMorePasses; ++i) {
@@ -131,8 +134,8 @@ __device__ inline void add_left(const WindowParams<T>& p, const Part& part, cons
         const Terms<S::kPer> terms(CbsrRow::load(p, sender, c), base);
         const float size = size_of<T, kAlike>(p, sender);
         const uint2 mask = p.windows.masks[e];
-        const float first = slots.weight(mask, e, p.weights);
-        over_edges(slots, p.weights, mask, e, first, [&](int r, float weight) {
+        const float first = from.weight(from.first_edge(slots, mask, e));
+        over_edges(slots, from, mask, e, first, [&](int r, float weight) {
           const float term = fabsf(weight) * size;
           const float2 row = pass.row[r];
           if (term > 0.0f && term < pass.below[r] && term >= row.y) {
@@ -163,6 +166,24 @@ __device__ inline void add_left(const WindowParams<T>& p, const Part& part, cons
   }
 }
 
+// Calls store(r, row, sum) with the sum of the magnitudes of each row's weights, rounded up, by one
+// thread. A warp takes a row.
+template <typename T, typename Store>
+__device__ inline void sum_weights(const WindowParams<T>& p, const Part& part, Store store) {
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+    const int row = receiver_of(p, part, r);
+    if (row < 0) continue;
+    const int begin = static_cast<int>(offset_of(p, row));  // there are fewer than 2^31 edges
+    const int degree = static_cast<int>(degree_of(p, row));
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int i = threadIdx.x % 32; i < degree; i += 32) sum += fabsf(__ldg(p.weights + begin + i));
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
+    if (threadIdx.x % 32 == 0) store(r, row, round_up(sum, degree));
+  }
+}
+
 // For alike CBSR rows, or for others: each kernel returns at once if the other one applies.
 template <typename T, typename S, bool kWords, bool kAlike>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
@@ -174,13 +195,17 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
   const Part part = load_part(p.windows, blockIdx.x);
   const Factors factors = factors_of<T, kAlike>(p.range);
   slots.load(p.windows, part);
+  if (part.place < 0) sum_weights(p, part, [&](int r, int, float sum) { pass.weights[r] = sum; });
+  clear_sums(sums, p.width);
+  __syncthreads();
   if (const int r = threadIdx.x; r < kWindowRows) {
     const int row = receiver_of(p, part, r);
     const int64_t degree = row < 0 ? 0 : degree_of(p, row);
     pass.terms[r] = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
     pass.small.in_row[r] = false;
     if (r == 0) pass.small.count = 0;
-    const float weights = pass.terms[r] > 0 ? p.weight_sums[row] : 0.0f;
+    const bool any = pass.terms[r] > 0;
+    const float weights = !any ? 0.0f : part.place < 0 ? pass.weights[r] : p.weight_sums[row];
     if constexpr (kAlike) {
       set_row(p, part, pass, r, weights, factors);
     } else {
@@ -190,7 +215,6 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
       if (!fits && weights != 0.0f) p.flags[row] = 1;
     }
   }
-  clear_sums(sums, p.width);
   __syncthreads();
   if constexpr (!kAlike) {
     add_sizes<false, false>(
@@ -210,6 +234,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     float size;
   };
   using Loaded = std::conditional_t<kAlike, CbsrRow, Sized>;
+  const EdgeWeights from = edge_weights(p);
   const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
   // Walks all entries once for each span of lanes in a CBSR row. Lanes beyond its end are idle.
   for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
@@ -231,7 +256,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
       }
       const Terms<S::kPer> terms(*cbsr_row, base);
       bool found = false;
-      over_edges(slots, p.weights, mask, e, first, [&](int r, float weight) {
+      over_edges(slots, from, mask, e, first, [&](int r, float weight) {
         const float term = kAlike ? fabsf(weight) : fabsf(weight) * size;
         const float2 row = pass.row[r];
         const bool large = term >= row.y;
@@ -246,7 +271,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
         if (place < kMostSmall) pass.small.entry[place] = e;
       }
     };
-    walk_weighted<Loaded, kWindowThreads / S::kLanes>(p.windows, slots, p.weights, part,
+    walk_weighted<Loaded, kWindowThreads / S::kLanes>(p.windows, slots, from, part,
                                                       threadIdx.x / S::kLanes, load, visit);
   }
   __syncthreads();
@@ -272,23 +297,13 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
   }
 }
 
-// The sum of the magnitudes of each row's weights, rounded up; a warp a row.
-__global__ void __launch_bounds__(256)
-    sum_weights(const void* row_offsets, bool wide_offsets, const float* weights, float* sums,
-                int64_t num_rows) {
-  const int64_t row = int64_t(blockIdx.x) * 8 + threadIdx.x / 32;
-  if (row >= num_rows) return;
-  const auto offset = [&](int64_t i) {
-    return wide_offsets ? static_cast<const int64_t*>(row_offsets)[i]
-                        : int64_t{static_cast<const int32_t*>(row_offsets)[i]};
-  };
-  const int64_t begin = offset(row), end = offset(row + 1);
-  float sum = 0.0f;
-#pragma unroll 4
-  for (int64_t e = begin + threadIdx.x % 32; e < end; e += 32) sum += fabsf(__ldg(weights + e));
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
-  if (threadIdx.x % 32 == 0) sums[row] = round_up(sum, end - begin);
+// The sums of the weights of windows in several parts, by the block of the first of them.
+template <typename T>
+__global__ void __launch_bounds__(kWindowThreads) sum_split(const WindowParams<T> p) {
+  const Part part = load_part(p.windows, blockIdx.x);
+  if (part.place < 0) return;
+  if (blockIdx.x > 0 && load_part(p.windows, blockIdx.x - 1).window == part.window) return;
+  sum_weights(p, part, [&](int, int row, float sum) { p.weight_sums[row] = sum; });
 }
 
 // Calls f(kernel) with each of the two; words are read four at a time.
@@ -307,23 +322,23 @@ cudaError_t with_forward(const Launch& launch, bool words, F f) {
 
 }  // namespace
 
-cudaError_t launch_maxk_spmm_windows_weighted(const MaxkWindowsArgs& args, int64_t num_receivers,
-                                              const Launch& launch) {
+cudaError_t launch_maxk_spmm_windows_weighted(const MaxkWindowsArgs& args, const Launch& launch) {
   const int parts = args.windows.num_parts;
   if (!launch.load && parts == 0) return cudaSuccess;
-  const unsigned blocks = launch.load ? 1 : static_cast<unsigned>((num_receivers + 7) / 8);
-  JAXGNN_TRY(launch_kernel(launch, sum_weights, blocks, 256, 0, args.row_offsets, args.wide_offsets,
-                           args.edge_weights, args.weight_sums, num_receivers));
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const WindowParams<T> p = params<T>(args);
+    const bool split = args.partials != nullptr;
+    if (launch.load || split) {
+      JAXGNN_TRY(launch_kernel(launch, sum_split<T>, parts, kWindowThreads, 0, p));
+    }
     const size_t bytes = kWindowRows * args.width * sizeof(int);
     JAXGNN_TRY(with_share(launch, args.k, args.k % 4 == 0, [&](auto share) {
       return with_forward<T, decltype(share)>(launch, args.words != nullptr, [&](auto kernel) {
         return launch_large_kernel(launch, kernel, parts, kWindowThreads, bytes, p);
       });
     }));
-    if (!launch.load && args.partials == nullptr) return cudaSuccess;
+    if (!launch.load && !split) return cudaSuccess;
     return launch_kernel(launch, join<T, float>, parts, kWindowThreads, 0, p, p.wide);
   });
 }

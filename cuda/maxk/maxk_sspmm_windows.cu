@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
         address[i] = base + cbsr_row.column(i) * unsigned(sizeof(T));
       }
       if constexpr (kWeighted) {
-        over_edges(slots, p.weights, mask, e, first_weight, [&](int r, float weight) {
+        over_edges(slots, edge_weights(p), mask, e, first_weight, [&](int r, float weight) {
           const unsigned offset = r * row_bytes;
 #pragma unroll
           for (int i = 0; i < S::kPer; ++i) {
@@ -106,8 +106,9 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
     };
     const int group = threadIdx.x / S::kLanes;
     if constexpr (kWeighted) {
-      walk_weighted<CbsrRow, kWindowThreads / S::kLanes>(p.windows, slots, p.weights, part, group,
-                                                         load, gather);
+      const EdgeWeights from = edge_weights(p);
+      walk_weighted<CbsrRow, kWindowThreads / S::kLanes>(p.windows, slots, from, part, group, load,
+                                                         gather);
     } else {
       walk<CbsrRow, kWindowThreads / S::kLanes>(p.windows, part, group, load, gather);
     }

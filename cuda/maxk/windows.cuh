@@ -36,7 +36,7 @@ struct WindowParams {
   int width;
   int k;
   const float* weights;
-  const float* weight_sums;
+  float* weight_sums;
   float* wide;
 };
 

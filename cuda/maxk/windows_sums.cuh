@@ -6,6 +6,12 @@
 namespace jaxgnn::maxk {
 
 template <typename T>
+__device__ inline int64_t offset_of(const WindowParams<T>& p, int row) {
+  return p.wide_offsets ? static_cast<const int64_t*>(p.row_offsets)[row]
+                        : static_cast<const int32_t*>(p.row_offsets)[row];
+}
+
+template <typename T>
 __device__ inline int64_t degree_of(const WindowParams<T>& p, int row) {
   if (p.wide_offsets) {
     const int64_t* offsets = static_cast<const int64_t*>(p.row_offsets);

@@ -21,42 +21,65 @@ struct Slots {
     const int n = __popc(mask.x) + __popc(mask.y);
     return first[n] + static_cast<unsigned>(n) * static_cast<unsigned>(e);
   }
-  // The weight there; a mask without edges has none.
-  __device__ float weight(uint2 mask, int e, const float* weights) const {
-    return (mask.x | mask.y) != 0 ? __ldg(weights + slot(mask, e)) : 0.0f;
+};
+
+// The edges by slot, and their weights.
+struct EdgeWeights {
+  const int32_t* edges;
+  const float* weights;
+  unsigned last;  // slot
+
+  // The edge in a slot, or if there are none left the last one.
+  __device__ int edge(unsigned slot) const { return __ldg(edges + min(slot, last)); }
+  __device__ float weight(int edge) const { return __ldg(weights + edge); }
+  // The first edge of an entry; without edges 0, whose weight is not used.
+  __device__ int first_edge(const Slots& slots, uint2 mask, int e) const {
+    return (mask.x | mask.y) != 0 ? __ldg(edges + slots.slot(mask, e)) : 0;
   }
 };
 
+template <typename T>
+__device__ inline EdgeWeights edge_weights(const WindowParams<T>& p) {
+  return {p.windows.edges, p.weights, static_cast<unsigned>(p.num_edges) - 1};
+}
+
 // Calls f(receiver, weight) for each edge of an entry, of which the first one's weight has been
-// loaded. The others are loaded one receiver ahead.
+// loaded. The others' are loaded one receiver ahead, and the edges two.
 template <typename F>
-__device__ inline void over_edges(const Slots& slots, const float* weights, uint2 mask, int e,
+__device__ inline void over_edges(const Slots& slots, const EdgeWeights& from, uint2 mask, int e,
                                   float weight, F f) {
   if ((mask.x | mask.y) == 0) return;
   Receivers receivers(mask);
   unsigned slot = slots.slot(mask, e);
+  int edge = from.edge(++slot);
   while (true) {
     const int r = receivers.receiver();
     const bool more = receivers.next();
     float next = 0.0f;
-    if (more) next = __ldg(weights + ++slot);
+    int next_edge = 0;
+    if (more) {
+      next = from.weight(edge);
+      next_edge = from.edge(++slot);
+    }
     f(r, weight);
     if (!more) return;
     weight = next;
+    edge = next_edge;
   }
 }
 
 // `walk` with weights: visit(cbsr_row, sender, mask, entry, its first weight). Masks are loaded two
-// visits ahead, as the senders are, since the first weight's slot follows from them.
+// visits ahead, as the senders are, since the first edge's slot follows from them; the edge one
+// visit ahead; and its weight before what the next visit needs.
 template <typename CbsrRow, int kGroups, typename Load, typename Visit>
 __device__ inline void walk_weighted(const Windows& windows, const Slots& slots,
-                                     const float* weights, const Part& part, int group, Load load,
-                                     Visit visit) {
+                                     const EdgeWeights& from, const Part& part, int group,
+                                     Load load, Visit visit) {
   struct Entry {
     CbsrRow cbsr_row;
     int sender;
     uint2 mask;
-    float weight;
+    int edge;
   };
   const auto sender_at = [&](int e) { return e < part.end ? __ldcs(windows.senders + e) : 0; };
   const auto mask_at = [&](int e) { return e < part.end ? __ldcs(windows.masks + e) : uint2{}; };
@@ -65,19 +88,21 @@ __device__ inline void walk_weighted(const Windows& windows, const Slots& slots,
   int next = sender_at(e);
   uint2 next_mask = mask_at(e);
   const auto load_next = [&](int e) {
-    const Entry entry{load(next), next, next_mask, slots.weight(next_mask, e, weights)};
+    const Entry entry{load(next), next, next_mask, from.first_edge(slots, next_mask, e)};
     next = sender_at(e + kGroups);
     next_mask = mask_at(e + kGroups);
     return entry;
   };
   Entry even = load_next(e);
   while (true) {
+    const float even_weight = from.weight(even.edge);
     const Entry odd = load_next(e + kGroups);
-    visit(even.cbsr_row, even.sender, even.mask, e, even.weight);
+    visit(even.cbsr_row, even.sender, even.mask, e, even_weight);
     e += kGroups;
     if (e >= part.end) return;
+    const float odd_weight = from.weight(odd.edge);
     even = load_next(e + kGroups);
-    visit(odd.cbsr_row, odd.sender, odd.mask, e, odd.weight);
+    visit(odd.cbsr_row, odd.sender, odd.mask, e, odd_weight);
     e += kGroups;
     if (e >= part.end) return;
   }
