@@ -214,7 +214,7 @@ Error maxk_spmm_windows_weighted(StreamLaunch launch, AnyBuffer row_offsets, Any
                                  AnyBuffer window_senders, AnyBuffer window_masks,
                                  AnyBuffer window_edges, AnyBuffer window_slots, AnyBuffer values,
                                  AnyBuffer indices, AnyBuffer weights, Result out, Result partials,
-                                 Result scratch, Result sums, Int<attr::packed> packed,
+                                 Result scratch, Int<attr::packed> packed,
                                  Int<attr::padding> padding, Int<attr::reduce> reduce) {
   Check check("jaxgnn_maxk_spmm_windows_weighted");
   const WindowOperands from{window_rows, window_parts, window_senders, window_masks};
@@ -226,17 +226,15 @@ Error maxk_spmm_windows_weighted(StreamLaunch launch, AnyBuffer row_offsets, Any
   check.matrix(weights, xla::ffi::F32, edges, 1, "weights must be float32 [edges, 1]");
   check.that(*padding >= 0 && *padding < std::max<int64_t>(args.k, 1),
              "padding must be less than k");
-  float* const wide = take_sums(check, *out, *sums);
   if (check.failed()) return check.error();
   rows.weights = weights.untyped_data();
   rows.padding = *padding;
   args.weights = static_cast<const float*>(rows.weights);
   args.num_edges = edges;
   args.weight_sums = reinterpret_cast<float*>(parts.flags + receivers);
-  args.wide = wide;
+  args.rows = rows.rows;
   cudaError_t error = launch_range_of(forward, launch);
   if (error == cudaSuccess) error = launch_maxk_spmm_windows_weighted(args, launch);
-  if (error == cudaSuccess) error = round_sums(*out, wide, launch);
   if (error == cudaSuccess) error = launch_maxk_spmm(rows, launch);
   return finish(check, error);
 }

@@ -22,10 +22,14 @@ __device__ inline T load_shared(unsigned address) {
   }
 }
 
+template <bool kWeighted>
+constexpr int kThreads = kWeighted ? kWeightedThreads : kWindowThreads;
+
 // In float, or with kExact in 64-bit fixed point; then a lane's columns lie kLanes apart, so that
 // the 8-byte reductions of adjacent lanes are contiguous.
 template <typename T, typename S, bool kExact, bool kWeighted>
-__global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const WindowParams<T> p) {
+__global__ void __launch_bounds__(kThreads<kWeighted>, kWindowBlocks)
+    backward(const WindowParams<T> p) {
   if (kExact && !use_wide_fixed(p.range, p.num_edges)) return;
   extern __shared__ int4 shared[];
   T* dense = reinterpret_cast<T*>(shared);  // [64, width]
@@ -34,7 +38,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
   if constexpr (kWeighted) slots.load(p.windows, part);
   float quantum;
   const float scale = kExact ? wide_scale(p.range, p.num_edges, quantum) : 1.0f;
-  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kThreads<kWeighted> / 32) {
     const int row = p.windows.rows[part.window * kWindowRows + r];
     if (row < 0) continue;
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
@@ -107,8 +111,8 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
     const int group = threadIdx.x / S::kLanes;
     if constexpr (kWeighted) {
       const EdgeWeights from = edge_weights(p);
-      walk_weighted<CbsrRow, kWindowThreads / S::kLanes>(p.windows, slots, from, part, group, load,
-                                                         gather);
+      walk_weighted<CbsrRow, kWeightedThreads / S::kLanes>(p.windows, slots, from, part, group,
+                                                           load, gather);
     } else {
       walk<CbsrRow, kWindowThreads / S::kLanes>(p.windows, part, group, load, gather);
     }
@@ -136,7 +140,7 @@ cudaError_t launch_backward(const MaxkWindowsArgs& args, const Launch& launch) {
     using T = typename decltype(tag)::type;
     return with_share(launch, args.k, args.k % 4 == 0, [&](auto share) {
       return launch_large_kernel(launch, backward<T, decltype(share), kExact, kWeighted>,
-                                 args.windows.num_parts, kWindowThreads,
+                                 args.windows.num_parts, kThreads<kWeighted>,
                                  kWindowRows * args.width * sizeof(T), params<T>(args));
     });
   });

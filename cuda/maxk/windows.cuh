@@ -37,7 +37,7 @@ struct WindowParams {
   int k;
   const float* weights;
   float* weight_sums;
-  float* wide;
+  Rows rows;
 };
 
 // Iterates over the receivers of an entry's mask. The mask is not empty.
@@ -157,7 +157,7 @@ WindowParams<T> params(const MaxkWindowsArgs& args) {
           static_cast<int>(args.k),
           args.weights,
           args.weight_sums,
-          args.wide};
+          args.rows};
 }
 
 }  // namespace jaxgnn::maxk

@@ -46,7 +46,7 @@ struct MaxkWindowsArgs {
   // With edge weights, else null:
   const float* weights;  // [num_edges]
   float* weight_sums;    // [num_receivers], scratch; forward
-  float* wide;           // forward: the result in float, `dense` itself if that is float
+  Rows rows;             // forward: the same edges by receiver
 };
 
 // dense_i = sum over edges of the sender's CBSR row, in fixed point; does nothing where `range`

@@ -378,6 +378,8 @@ def draw_weights(rng, kind: str, count: int) -> np.ndarray:
 
 KINDS = ("ones", "uniform", "normal", "half zero", "zero", "decades", "clusters", "many decades")
 KINDS += ("1e30", "1e-30", "both")
+# Weights whose rows, or some of them, are added in floating point.
+FLOATING = ("clusters", "many decades", "1e30", "1e-30", "both")
 # Over windows, and by rows.
 WEIGHTED = [
     ("float32", 8, "sum", False, True),
@@ -415,6 +417,8 @@ def test_weighted_products_of_hubs(hub_graph, dtype, k, reduce, packed, windows,
         out, dx, dw = weighted_products(*operands)
         expected = expected_weighted(hub_graph, x, weights, cotangent, k, reduce)
         tolerance = 2**-16 if packed else TOLERANCE[dtype]
+        if dtype == "float32" and kind in FLOATING and not packed:
+            tolerance = 1e-5  # thousands of edges one after the other
         if dtype == "float16" and kind == "1e-30":
             tolerance = np.inf  # all are 0
         assert out.dtype == dx.dtype == x.dtype and dw.dtype == jnp.float32

@@ -256,11 +256,7 @@ def maxk_spmm_windows_weighted(g: Graph) -> Call:
         "indices": call.operands["indices"],
         "weights": g.x(g.edges, 1),
     }
-    results = {
-        **call.results,
-        "scratch": ((8 + COLUMNS + 2 * ROWS,), U32),
-        "sums": ((0, FEATURES), F32),
-    }
+    results = {**call.results, "scratch": ((8 + COLUMNS + 2 * ROWS,), U32)}
     free = frozenset({"parts, axis 0", "reduce", "padding"})
     return Call(operands, results, {**call.attributes, "padding": 0}, free)
 

@@ -96,17 +96,10 @@ def spgemm(
                 **attributes,
             )
             return out
-        # Sums of several passes are added in float32.
-        num_sums = 0 if values.dtype == jnp.float32 else rows.num_rows
-        out, _, _, _ = ffi.call(
+        out, _, _ = ffi.call(
             "jaxgnn_maxk_spmm_windows_weighted",
             [*structures, *_edge_operands(windows), values, indices, weights[:, None]],
-            [
-                result,
-                partials,
-                ((scratch + rows.num_rows,), jnp.uint32),
-                ((num_sums, width), jnp.float32),
-            ],
+            [result, partials, ((scratch + rows.num_rows,), jnp.uint32)],
             padding=absent,
             **attributes,
         )
