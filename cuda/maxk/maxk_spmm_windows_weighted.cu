@@ -32,8 +32,8 @@ struct RowScale {
   float least;  // size of a term that is not small
 };
 
-// Of a row of n terms whose sums are at most `bound`. The error of a term is half a quantum: of a
-// small one, by more than about 16 bits below 4,096 times its size.
+// Of a row of n terms whose sums are at most `bound`. Beyond 4,096 terms more of them are small, so
+// that the quantum stays below 2^-13 of those that are not.
 template <typename T>
 __device__ inline RowScale scale_of(float bound, int64_t n) {
   if (!(bound >= kLeastBound && bound <= kMostBound)) return {0.0f, 0.0f};  // NaN too
