@@ -108,7 +108,6 @@ MaxkWindowsArgs take_windows(Check& check, const WindowOperands& from, const Cbs
                   static_cast<const int32_t*>(from.senders.untyped_data()),
                   static_cast<const uint2*>(from.masks.untyped_data()),
                   static_cast<int>(dim(from.parts, 0)),
-                  nullptr,
                   nullptr};
   args.type = type;
   args.values = cbsr.values;
@@ -199,42 +198,45 @@ cudaError_t round_sums(AnyBuffer& out, const float* sums, const Launch& launch) 
                       launch);
 }
 
-// The edges of the windows' entries, and where they lie.
-void take_edges(Check& check, const AnyBuffer& edges, const AnyBuffer& slots, MaxkWindowsArgs& args,
-                int64_t windows, int64_t num_edges) {
-  check.vector(edges, xla::ffi::S32, num_edges, "the windows' edges must be int32 [edges]");
+// The weights by slot, and where a window's slots lie.
+void take_slots(Check& check, const AnyBuffer& slots, const AnyBuffer& slot_weights,
+                MaxkWindowsArgs& args, int64_t windows) {
   check.matrix(slots, xla::ffi::S32, windows, kWindowRows + 1,
                "the windows' slots must be int32 [windows, 65]");
-  args.windows.edges = static_cast<const int32_t*>(edges.untyped_data());
+  check.vector(slot_weights, xla::ffi::F32, count(slot_weights),
+               "the weights by slot must be float32 [edges]");
   args.windows.slots = static_cast<const int32_t*>(slots.untyped_data());
+  args.weights = static_cast<const float*>(slot_weights.untyped_data());
 }
 
 Error maxk_spmm_windows_weighted(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
                                  AnyBuffer window_rows, AnyBuffer window_parts,
-                                 AnyBuffer window_senders, AnyBuffer window_masks,
-                                 AnyBuffer window_edges, AnyBuffer window_slots, AnyBuffer values,
-                                 AnyBuffer indices, AnyBuffer weights, Result out, Result partials,
-                                 Result scratch, Int<attr::packed> packed,
-                                 Int<attr::padding> padding, Int<attr::reduce> reduce) {
+                                 AnyBuffer window_senders, AnyBuffer window_masks, AnyBuffer slots,
+                                 AnyBuffer slot_weights, AnyBuffer values, AnyBuffer indices,
+                                 AnyBuffer weights, Result out, Result partials, Result scratch,
+                                 Result sums, Int<attr::packed> packed, Int<attr::padding> padding,
+                                 Int<attr::reduce> reduce) {
   Check check("jaxgnn_maxk_spmm_windows_weighted");
   const WindowOperands from{window_rows, window_parts, window_senders, window_masks};
   ForwardWindows forward = take_forward(check, row_offsets, columns, from, values, indices, *out,
                                         *partials, *scratch, *packed != 0, *reduce, true);
   auto& [rows, args, parts] = forward;
   const int64_t receivers = rows.rows.num_rows, edges = rows.rows.num_edges;
-  take_edges(check, window_edges, window_slots, args, dim(window_rows, 0), edges);
+  take_slots(check, slots, slot_weights, args, dim(window_rows, 0));
+  check.that(count(slot_weights) == edges, "there must be a weight by slot for each edge");
   check.matrix(weights, xla::ffi::F32, edges, 1, "weights must be float32 [edges, 1]");
   check.that(*padding >= 0 && *padding < std::max<int64_t>(args.k, 1),
              "padding must be less than k");
+  float* const wide = take_sums(check, *out, *sums);
   if (check.failed()) return check.error();
   rows.weights = weights.untyped_data();
   rows.padding = *padding;
-  args.weights = static_cast<const float*>(rows.weights);
-  args.num_edges = edges;
+  args.edge_weights = static_cast<const float*>(rows.weights);
   args.weight_sums = reinterpret_cast<float*>(parts.flags + receivers);
-  args.rows = rows.rows;
+  args.wide = wide;
   cudaError_t error = launch_range_of(forward, launch);
-  if (error == cudaSuccess) error = launch_maxk_spmm_windows_weighted(args, launch);
+  if (error == cudaSuccess) error = launch_maxk_spmm_windows_weighted(args, receivers, launch);
+  if (error == cudaSuccess) error = round_sums(*out, wide, launch);
   if (error == cudaSuccess) error = launch_maxk_spmm(rows, launch);
   return finish(check, error);
 }
@@ -286,17 +288,12 @@ Error maxk_sspmm_windows(StreamLaunch launch, AnyBuffer window_rows, AnyBuffer w
 
 Error maxk_sspmm_windows_weighted(StreamLaunch launch, AnyBuffer window_rows,
                                   AnyBuffer window_parts, AnyBuffer window_senders,
-                                  AnyBuffer window_masks, AnyBuffer window_edges,
-                                  AnyBuffer window_slots, AnyBuffer dense, AnyBuffer indices,
-                                  AnyBuffer weights, Result out, Result sums) {
+                                  AnyBuffer window_masks, AnyBuffer slots, AnyBuffer slot_weights,
+                                  AnyBuffer dense, AnyBuffer indices, Result out, Result sums) {
   Check check("jaxgnn_maxk_sspmm_windows_weighted");
   MaxkWindowsArgs args = take_backward(
       check, {window_rows, window_parts, window_senders, window_masks}, dense, indices, *out);
-  const int64_t edges = count(window_edges);
-  take_edges(check, window_edges, window_slots, args, dim(window_rows, 0), edges);
-  check.matrix(weights, xla::ffi::F32, edges, 1, "weights must be float32 [edges, 1]");
-  args.weights = static_cast<const float*>(weights.untyped_data());
-  args.num_edges = edges;
+  take_slots(check, slots, slot_weights, args, dim(window_rows, 0));
   float* const target = take_sums(check, *out, *sums);
   if (check.failed()) return check.error();
   args.sums = target;
@@ -351,7 +348,7 @@ cudaError_t load_kernels(const Launch& load) {
   JAXGNN_TRY(launch_range({}, load));
   JAXGNN_TRY(launch_maxk_spmm({}, load));
   JAXGNN_TRY(launch_maxk_spmm_windows({}, load));
-  JAXGNN_TRY(launch_maxk_spmm_windows_weighted({}, load));
+  JAXGNN_TRY(launch_maxk_spmm_windows_weighted({}, 0, load));
   JAXGNN_TRY(launch_maxk_sspmm({}, load));
   JAXGNN_TRY(launch_maxk_sspmm_scatter({}, load));
   JAXGNN_TRY(launch_maxk_sspmm_windows({}, load));

@@ -70,10 +70,10 @@ __device__ inline float common_bound(const uint32_t* range, int n) {
 }
 
 // Sums with weights are bounded by the sum of the sizes of their terms, the magnitude of a weight
-// times the size of a CBSR row each. Weights come in any magnitude: terms of less than kSmallShare
-// of their row's average are small, and would lose digits. Over windows what rounding takes from
-// them is added once the sums are floats; by rows they are added in a further pass, with a bound of
-// their own, and so on for kMorePasses. Rows that still lack some then are added in float.
+// times the size of a CBSR row each. Weights come in any magnitude: terms of less than 2^-bits of
+// their row's average are small. They are not added with the others but in a further pass, with a
+// bound of their own, and so on for kMorePasses; a row that still lacks some then is added in
+// float.
 constexpr int kMorePasses = 3;
 template <typename T>
 constexpr float kSmallShare = 1.0f / static_cast<float>(1 << (kAlikeBits<T> + 2));

@@ -1,8 +1,11 @@
 // MaxK's forward product with edge weights over windows, in fixed point.
 //
-// See fixed_point.cuh for bounds and small terms. Small terms are added with the others; once the
-// sums are floats, what rounding took from each is added. Rows that no scale fits are flagged for
-// the kernel that adds in floating point.
+// See fixed_point.cuh for bounds and small terms; rows that no scale fits are flagged for the
+// kernel that adds in floating point.
+//
+// Where the CBSR rows are alike, sizes are those of the weights alone, which saves reading the
+// others: a bound for the largest CBSR row serves all.
+#include <cmath>
 #include <type_traits>
 
 #include "cuda/maxk/windows_sums.cuh"
@@ -11,318 +14,281 @@
 namespace jaxgnn::maxk {
 namespace {
 
-constexpr int kWarps = kWeightedThreads / 32;
+// Sizes below this are not told apart any further.
+constexpr float kLeastBelow = 0x1p-80f;
 
-// Of a part's rows, in shared memory.
-struct WeightedRows {
-  float weights[kWindowRows];  // the sum of their magnitudes
-  float scale[kWindowRows];    // 0: none
-  // The bounds where CBSR rows differ in size: in units, and what makes units of sizes.
-  int bound[kWindowRows];
+// What a pass over a part needs of its rows, in shared memory.
+struct Pass {
+  float2 row[kWindowRows];   // the scale, 0 for none; and the least size that is added
+  float below[kWindowRows];  // the sizes that are left for this pass; 0: none
   float inverse_unit[kWindowRows];
+  int sum[kWindowRows];  // of sizes, in units, rounded up
+  unsigned smallest[kWindowRows];
+  int terms[kWindowRows];  // at most
+  SmallEntries small;
 };
 
-// The small terms of a row that a warp has found, 32 to be added and those of one more step.
-struct SmallTerms {
-  int edge[64];
+// From sizes to bounds.
+struct Factors {
+  float bound;  // of a sum of sizes
+  float least;  // times the average: the least size that is not small
 };
 
-struct RowScale {
-  float scale;  // 0: none
-  float least;  // size of a term that is not small
-};
-
-// Of a row of n terms whose sums are at most `bound`. Beyond 4,096 terms more of them are small, so
-// that the quantum stays below 2^-13 of those that are not.
-template <typename T>
-__device__ inline RowScale scale_of(float bound, int64_t n) {
-  if (!(bound >= kLeastBound && bound <= kMostBound)) return {0.0f, 0.0f};  // NaN too
-  const float terms = static_cast<float>(min(n, int64_t{1} << 12));
-  return {fixed_scale(bound, static_cast<int>(n)), bound * kSmallShare<T> / terms};
+template <typename T, bool kAlike>
+__device__ inline Factors factors_of(const uint32_t* range) {
+  if (!kAlike) return {1.0f, kSmallShare<T>};
+  const float largest = __uint_as_float(range[kRangeLargest]);
+  const float smallest = __uint_as_float(~range[kRangeSmallestComplement]);
+  return {largest, kSmallShare<T> * (largest / smallest)};
 }
 
-// The sum of the magnitudes of a row's weights, rounded up, by a warp.
+// Sets a row's scale and least size from the sum of the sizes of what is to be added.
 template <typename T>
-__device__ inline float sum_weights(const WindowParams<T>& p, int row) {
-  const int64_t begin = offset_of(p, row);
-  const int degree = static_cast<int>(degree_of(p, row));
-  float sum = 0.0f;
-#pragma unroll 4
-  for (int i = threadIdx.x % 32; i < degree; i += 32) sum += fabsf(__ldg(p.weights + begin + i));
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
-  return round_up(sum, degree);
-}
-
-// Adds to a row of floats what rounding took from `count` small terms, at most 32. By a warp.
-template <bool kWords, typename T>
-__device__ inline void add_lost(const WindowParams<T>& p, const int* edges, int count, float scale,
-                                float* sums) {
-  constexpr int kSteps = 4;  // CBSR rows in flight
-  const int lane = threadIdx.x % 32;
-  const float unit = 1.0f / scale;
-  int64_t sender = 0;
-  float weight = 0.0f;
-  if (lane < count) {
-    sender = load_column(p.rows, edges[lane]);
-    weight = __ldg(p.weights + edges[lane]);
-  }
-  for (int first = 0; first < count; first += kSteps) {
-    int64_t from[kSteps];
-    float own[kSteps];
-#pragma unroll
-    for (int u = 0; u < kSteps; ++u) {
-      const int i = min(first + u, count - 1);
-      from[u] = __shfl_sync(kFullWarp, sender, i) * p.k;
-      own[u] = __shfl_sync(kFullWarp, weight, i);
-    }
-    for (int base = 0; base < p.k; base += 32) {
-      const int c = min(base + lane, p.k - 1);
-      float value[kSteps];
-      int column[kSteps];
-#pragma unroll
-      for (int u = 0; u < kSteps; ++u) {
-        value[u] = widen(p.values[from[u] + c]);
-        column[u] = __ldg(p.columns + from[u] + c);
-      }
-#pragma unroll
-      for (int u = 0; u < kSteps; ++u) {
-        if (first + u < count && base + lane < p.k) {
-          const float bits = __uint_as_float(__float_as_uint(value[u]) & ~0xffu);
-          const int added = __float2int_rn((kWords ? bits : value[u]) * (scale * own[u]));
-          sums[column[u]] += value[u] * own[u] - static_cast<float>(added) * unit;
-        }
-        __syncwarp();  // another CBSR row may have the same columns
-      }
-    }
+__device__ inline void set_row(const WindowParams<T>& p, const Part& part, Pass& pass, int r,
+                               float total, const Factors& factors) {
+  const float bound = total * factors.bound;
+  const bool fits =
+      bound >= kLeastBound && bound <= kMostBound && total >= kLeastBound && total <= kMostBound;
+  const int n = pass.terms[r];
+  if (fits) {
+    pass.row[r] = {fixed_scale(bound, n), total * factors.least / static_cast<float>(n)};
+  } else {
+    pass.row[r] = {0.0f, -INFINITY};
+    if (total != 0.0f) p.flags[receiver_of(p, part, r)] = 1;  // NaN too
   }
 }
 
-// Adds to a row of floats what rounding took from its small terms, in the order of its edges. By a
-// warp. The size of a term is compared as if its CBSR row was the smallest, where all are alike.
-template <bool kWords, bool kAlike, typename T>
-__device__ inline void add_lost_of_row(const WindowParams<T>& p, int row, const RowScale& scale,
-                                       SmallTerms& small, float* sums) {
-  constexpr int kSteps = 4;
-  const int lane = threadIdx.x % 32;
-  const int begin = static_cast<int>(offset_of(p, row));  // there are fewer than 2^31 edges
-  const int degree = static_cast<int>(degree_of(p, row));
-  const float smallest = __uint_as_float(~p.range[kRangeSmallestComplement]);
-  int count = 0;
-  for (int base = 0; base < degree; base += 32 * kSteps) {
-    float size[kSteps];
-#pragma unroll
-    for (int u = 0; u < kSteps; ++u) {
-      const int i = base + u * 32 + lane;
-      size[u] = i < degree ? fabsf(__ldg(p.weights + begin + i)) : 0.0f;
-      if constexpr (kAlike) {
-        size[u] *= smallest;
-      } else if (i < degree) {
-        size[u] *= p.sizes[load_column(p.rows, begin + i)];
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < kSteps; ++u) {
-      const bool is_small = size[u] > 0.0f && size[u] < scale.least;
-      const unsigned found = __ballot_sync(kFullWarp, is_small);
-      if (found == 0) continue;
-      const int place = count + __popc(found & ((1u << lane) - 1));
-      if (is_small) small.edge[place] = begin + base + u * 32 + lane;
-      count += __popc(found);
-      __syncwarp();
-      if (count < 32) continue;
-      add_lost<kWords>(p, small.edge, 32, scale.scale, sums);
-      const int next = small.edge[32 + lane];
-      __syncwarp();
-      small.edge[lane] = next;
-      count -= 32;
-      __syncwarp();
-    }
-  }
-  if (count > 0) add_lost<kWords>(p, small.edge, count, scale.scale, sums);
+// Says which sizes of a row are left, n at most: those below a bound. False if they cannot be
+// told apart.
+__device__ inline bool begin_sizes(Pass& pass, int r, float below, float most) {
+  const bool fits = most >= kLeastBelow;
+  pass.below[r] = fits ? below : 0.0f;
+  pass.inverse_unit[r] = fits ? 0x1p30f / most : 0.0f;  // the sum is 2^30 and one for each at most
+  pass.sum[r] = 0;
+  pass.smallest[r] = kNoSize;
+  return fits;
 }
 
-// Adds the sizes of a part's terms to the bounds of its rows.
-template <typename T>
-__device__ inline void add_sizes(const WindowParams<T>& p, const Slots& slots, const Part& part,
-                                 WeightedRows& rows) {
-  const EdgeWeights from = edge_weights(p);
-  for (int e = part.begin + static_cast<int>(threadIdx.x); e < part.end; e += kWeightedThreads) {
-    const float size = p.sizes[p.windows.senders[e]];
+template <typename T, bool kAlike>
+__device__ inline float size_of(const WindowParams<T>& p, int sender) {
+  return kAlike ? 1.0f : p.sizes[sender];
+}
+
+// Adds the sizes that are left, of `count` entries.
+template <bool kAlike, bool kSmallest, typename T, typename EntryAt>
+__device__ inline void add_sizes(const WindowParams<T>& p, const Slots& slots, int count,
+                                 EntryAt entry_of, Pass& pass) {
+  for (int i = threadIdx.x; i < count; i += kWindowThreads) {
+    const int e = entry_of(i);
+    const float size = size_of<T, kAlike>(p, p.windows.senders[e]);
+    if (size == 0.0f) continue;
     const uint2 mask = p.windows.masks[e];
-    const float first = from.weight(from.first_edge(slots, mask, e));
-    over_edges(slots, from, mask, e, first, [&](int r, float weight) {
-      atomicAdd(rows.bound + r, __float2int_ru(fabsf(weight) * size * rows.inverse_unit[r]));
+    const float first = slots.weight(mask, e, p.weights);
+    over_edges(slots, p.weights, mask, e, first, [&](int r, float weight) {
+      const float term = fabsf(weight) * size;
+      if (!(term > 0.0f && term < pass.below[r])) return;
+      atomicAdd(pass.sum + r, __float2int_ru(term * pass.inverse_unit[r]));
+      if (kSmallest) atomicMin(pass.smallest + r, __float_as_uint(term));
     });
   }
 }
 
-// The bound of the sums of a row that lies in several parts, or whose CBSR rows are alike.
-template <typename T>
-__device__ inline float bound_of(const WindowParams<T>& p, float weights) {
-  return weights * __uint_as_float(p.range[kRangeLargest]);
-}
+__device__ inline float inverse_or_zero(float scale) { return scale > 0.0f ? 1.0f / scale : 0.0f; }
 
-// Sets the rows' scales, and flags those that have none. Begun and left by all threads together.
-template <bool kAlike, typename T>
-__device__ inline void scale_rows(const WindowParams<T>& p, const Slots& slots, const Part& part,
-                                  WeightedRows& rows) {
-  const bool whole = part.place < 0, own = threadIdx.x < kWindowRows;
-  for (int r = threadIdx.x / 32; whole && r < kWindowRows; r += kWarps) {
-    const int row = receiver_of(p, part, r);
-    const float sum = row < 0 ? 0.0f : sum_weights(p, row);
-    if (threadIdx.x % 32 == 0) rows.weights[r] = sum;
-  }
-  __syncthreads();
-  const int r = threadIdx.x;
-  const int row = own ? receiver_of(p, part, r) : -1;
-  if (own && !whole) rows.weights[r] = row < 0 ? 0.0f : p.weight_sums[row];
-  const float most = own ? bound_of(p, rows.weights[r]) : 0.0f;
-  if (!kAlike && whole) {
-    // The sum of the sizes in units is at most 2^30 and one for each.
-    if (own) {
-      const bool fits = most >= kLeastBound && most <= kMostBound;
-      rows.bound[r] = 0;
-      rows.inverse_unit[r] = fits ? 0x1p30f / most : 0.0f;
+// Adds what the passes before have left to the results, which this thread has stored.
+template <typename T, typename S, typename CbsrRow, bool kAlike>
+__device__ inline void add_left(const WindowParams<T>& p, const Part& part, const Slots& slots,
+                                const Factors& factors, int4* sums, Pass& pass) {
+  const SmallEntries& small = pass.small;
+  const bool listed = small.count <= kMostSmall;
+  const int count = listed ? small.count : part.end - part.begin;
+  const auto entry_of = [&](int i) { return listed ? small.entry[i] : part.begin + i; };
+  const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
+  const int own = threadIdx.x;  // a row, of the first 64 threads
+  bool more = own < kWindowRows && small.in_row[own];
+  for (int i = 0; i < kMorePasses; ++i) {
+    if (own < kWindowRows) {
+      const float below = more ? pass.row[own].y : 0.0f;
+      const bool fits = begin_sizes(pass, own, below, below * static_cast<float>(pass.terms[own]));
+      if (more && !fits) p.flags[receiver_of(p, part, own)] = 1;
+    }
+    clear_sums(sums, p.width);
+    __syncthreads();
+    add_sizes<kAlike, true>(p, slots, count, entry_of, pass);
+    __syncthreads();
+    more = false;
+    if (own < kWindowRows && pass.sum[own] > 0) {
+      set_row(p, part, pass, own, static_cast<float>(pass.sum[own]) / pass.inverse_unit[own],
+              factors);
+      more = __uint_as_float(pass.smallest[own]) < pass.row[own].y;
+      if (more && i == kMorePasses - 1) p.flags[receiver_of(p, part, own)] = 1;
+    }
+    const bool any = __syncthreads_or(more);
+    for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
+      for (int j = threadIdx.x / S::kLanes; j < count; j += kWindowThreads / S::kLanes) {
+        const int e = entry_of(j);
+        const int sender = p.windows.senders[e];
+        const Terms<S::kPer> terms(CbsrRow::load(p, sender, c), base);
+        const float size = size_of<T, kAlike>(p, sender);
+        const uint2 mask = p.windows.masks[e];
+        const float first = slots.weight(mask, e, p.weights);
+        over_edges(slots, p.weights, mask, e, first, [&](int r, float weight) {
+          const float term = fabsf(weight) * size;
+          const float2 row = pass.row[r];
+          if (term > 0.0f && term < pass.below[r] && term >= row.y) {
+            terms.add(r * row_bytes, row.x * weight);
+          }
+        });
+      }
     }
     __syncthreads();
-    add_sizes(p, slots, part, rows);
+    for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+      if (pass.sum[r] == 0) continue;
+      const int row = receiver_of(p, part, r);
+      const bool whole = part.place < 0;
+      float factor = inverse_or_zero(pass.row[r].x);
+      if (p.mean && whole) factor /= static_cast<float>(degree_of(p, row));
+      float* target = whole ? p.wide + int64_t(row) * p.width
+                            : p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
+      for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
+        const int4 sum = sums[(r * p.width + f) / 4];
+        float4 result = *reinterpret_cast<float4*>(target + f);
+        result.x += sum.x * factor, result.y += sum.y * factor;
+        result.z += sum.z * factor, result.w += sum.w * factor;
+        *reinterpret_cast<float4*>(target + f) = result;
+      }
+    }
+    if (!any) return;
     __syncthreads();
   }
-  if (own) {
-    float bound = most;
-    if (!kAlike && whole) {
-      const float inverse = rows.inverse_unit[r];
-      bound = inverse > 0.0f ? static_cast<float>(rows.bound[r]) / inverse : 0.0f;
-    }
-    rows.scale[r] = row < 0 ? 0.0f : scale_of<T>(bound, degree_of(p, row)).scale;
-    if (!kAlike) rows.inverse_unit[r] = bound;                               // for what follows
-    if (rows.scale[r] == 0.0f && rows.weights[r] != 0.0f) p.flags[row] = 1;  // NaN too
-  }
-  __syncthreads();
 }
 
 // For alike CBSR rows, or for others: each kernel returns at once if the other one applies.
 template <typename T, typename S, bool kWords, bool kAlike>
-__global__ void __launch_bounds__(kWeightedThreads, kWindowBlocks)
+__global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     forward_weighted(const WindowParams<T> p) {
   if (!has_scale(p.range) || rows_alike<T>(p.range) != kAlike) return;
-  extern __shared__ int4 sums[];  // [64, width] int, four to an int4; then floats
-  __shared__ WeightedRows rows;
+  extern __shared__ int4 sums[];  // [64, width] int, four to an int4
+  __shared__ Pass pass;
   __shared__ Slots slots;
-  __shared__ SmallTerms small[kWarps];
   const Part part = load_part(p.windows, blockIdx.x);
+  const Factors factors = factors_of<T, kAlike>(p.range);
   slots.load(p.windows, part);
-  clear_sums<kWeightedThreads>(sums, p.width);
-  scale_rows<kAlike>(p, slots, part, rows);
+  if (const int r = threadIdx.x; r < kWindowRows) {
+    const int row = receiver_of(p, part, r);
+    const int64_t degree = row < 0 ? 0 : degree_of(p, row);
+    pass.terms[r] = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
+    pass.small.in_row[r] = false;
+    if (r == 0) pass.small.count = 0;
+    const float weights = pass.terms[r] > 0 ? p.weight_sums[row] : 0.0f;
+    if constexpr (kAlike) {
+      set_row(p, part, pass, r, weights, factors);
+    } else {
+      const float most = weights * __uint_as_float(p.range[kRangeLargest]);
+      const bool finite = most <= kMostBound;
+      const bool fits = begin_sizes(pass, r, INFINITY, finite ? most : 0.0f);
+      if (!fits && weights != 0.0f) p.flags[row] = 1;
+    }
+  }
+  clear_sums(sums, p.width);
+  __syncthreads();
+  if constexpr (!kAlike) {
+    add_sizes<false, false>(
+        p, slots, part.end - part.begin, [&](int i) { return part.begin + i; }, pass);
+    __syncthreads();
+    if (const int r = threadIdx.x; r < kWindowRows) {
+      const int sum = pass.sum[r];
+      const float total = sum > 0 ? static_cast<float>(sum) / pass.inverse_unit[r] : 0.0f;
+      set_row(p, part, pass, r, total, factors);
+    }
+    __syncthreads();
+  }
 
   using CbsrRow = std::conditional_t<kWords, Words, Values<T, S::kPer>>;
-  const EdgeWeights from = edge_weights(p);
+  struct Sized {
+    CbsrRow cbsr_row;
+    float size;
+  };
+  using Loaded = std::conditional_t<kAlike, CbsrRow, Sized>;
   const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
   // Walks all entries once for each span of lanes in a CBSR row. Lanes beyond its end are idle.
   for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
-    const auto load = [&](int sender) { return CbsrRow::load(p, sender, c); };
-    const auto visit = [&](const CbsrRow& cbsr_row, int, uint2 mask, int e, float first) {
-      const Terms<S::kPer> terms(cbsr_row, base);
-      over_edges(slots, from, mask, e, first,
-                 [&](int r, float weight) { terms.add(r * row_bytes, rows.scale[r] * weight); });
+    const auto load = [&](int sender) -> Loaded {
+      if constexpr (kAlike) {
+        return CbsrRow::load(p, sender, c);
+      } else {
+        return {CbsrRow::load(p, sender, c), p.sizes[sender]};
+      }
     };
-    walk_weighted<CbsrRow, kWeightedThreads / S::kLanes>(p.windows, slots, from, part,
-                                                         threadIdx.x / S::kLanes, load, visit);
+    const auto visit = [&](const Loaded& loaded, int, uint2 mask, int e, float first) {
+      float size = 1.0f;
+      const CbsrRow* cbsr_row;
+      if constexpr (kAlike) {
+        cbsr_row = &loaded;
+      } else {
+        cbsr_row = &loaded.cbsr_row;
+        size = loaded.size;
+      }
+      const Terms<S::kPer> terms(*cbsr_row, base);
+      bool found = false;
+      over_edges(slots, p.weights, mask, e, first, [&](int r, float weight) {
+        const float term = kAlike ? fabsf(weight) : fabsf(weight) * size;
+        const float2 row = pass.row[r];
+        const bool large = term >= row.y;
+        terms.add(r * row_bytes, large ? row.x * weight : 0.0f);
+        if (!large && term > 0.0f) {
+          pass.small.in_row[r] = true;
+          found = true;
+        }
+      });
+      if (found && c == 0) {  // one of the CBSR row's lanes, once
+        const int place = atomicAdd(&pass.small.count, 1);
+        if (place < kMostSmall) pass.small.entry[place] = e;
+      }
+    };
+    walk_weighted<Loaded, kWindowThreads / S::kLanes>(p.windows, slots, p.weights, part,
+                                                      threadIdx.x / S::kLanes, load, visit);
   }
   __syncthreads();
 
-  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWarps) {
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
     const int row = receiver_of(p, part, r);
     if (row < 0) continue;
-    const float scale = rows.scale[r], unit = scale > 0.0f ? 1.0f / scale : 0.0f;
-    const bool whole = part.place < 0;
-    float* own = reinterpret_cast<float*>(sums) + r * p.width;
+    const float unit = inverse_or_zero(pass.row[r].x);
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
       const int4 v = sums[(r * p.width + f) / 4];
       float result[4] = {v.x * unit, v.y * unit, v.z * unit, v.w * unit};
-      if (whole) {
-        *reinterpret_cast<float4*>(own + f) = {result[0], result[1], result[2], result[3]};
-      } else {
+      if (part.place >= 0) {
         float* partial = p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
         store_vector<float, 4, float>(partial + f, result);
-      }
-    }
-    if (!whole) continue;
-    __syncwarp();
-    if (scale > 0.0f) {
-      const float bound = kAlike ? bound_of(p, rows.weights[r]) : rows.inverse_unit[r];
-      const RowScale row_scale = scale_of<T>(bound, degree_of(p, row));
-      add_lost_of_row<kWords, kAlike>(p, row, row_scale, small[threadIdx.x / 32], own);
-      __syncwarp();
-    }
-    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
-      float result[4] = {own[f], own[f + 1], own[f + 2], own[f + 3]};
-      finish(p, row, f, result);
-    }
-  }
-}
-
-// Whether this block's part is the first of several of a window.
-__device__ inline bool is_first_of_several(const Windows& windows, const Part& part) {
-  const int i = blockIdx.x;
-  return part.place >= 0 && (i == 0 || load_part(windows, i - 1).window != part.window);
-}
-
-// The sums of the weights of windows in several parts.
-template <typename T>
-__global__ void __launch_bounds__(kWeightedThreads) sum_split(const WindowParams<T> p) {
-  const Part part = load_part(p.windows, blockIdx.x);
-  if (!is_first_of_several(p.windows, part)) return;
-  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWarps) {
-    const int row = receiver_of(p, part, r);
-    if (row < 0) continue;
-    const float sum = sum_weights(p, row);
-    if (threadIdx.x % 32 == 0) p.weight_sums[row] = sum;
-  }
-}
-
-// Adds the parts of each split window in order, and what rounding took from small terms.
-template <typename T, bool kWords>
-__global__ void __launch_bounds__(kWeightedThreads) join_weighted(const WindowParams<T> p) {
-  if (!has_scale(p.range)) return;
-  __shared__ float sums[kWarps][kWindowWidth];
-  __shared__ SmallTerms small[kWarps];
-  const Part part = load_part(p.windows, blockIdx.x);
-  if (!is_first_of_several(p.windows, part)) return;
-  int count = 1;
-  while (static_cast<int>(blockIdx.x) + count < p.windows.num_parts &&
-         load_part(p.windows, blockIdx.x + count).window == part.window) {
-    ++count;
-  }
-  const int64_t size = int64_t(kWindowRows) * p.width;
-  float* own = sums[threadIdx.x / 32];
-  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWarps) {
-    const int row = receiver_of(p, part, r);
-    if (row < 0) continue;
-    for (int f = threadIdx.x % 32; f < p.width; f += 32) {
-      const float* partial = p.partials + part.place * size + int64_t(r) * p.width + f;
-      float sum = 0.0f;
-      for (int i = 0; i < count; ++i) sum += partial[i * size];
-      own[f] = sum;
-    }
-    __syncwarp();
-    const RowScale scale = scale_of<T>(bound_of(p, p.weight_sums[row]), degree_of(p, row));
-    if (scale.scale > 0.0f) {
-      SmallTerms& found = small[threadIdx.x / 32];
-      if (rows_alike<T>(p.range)) {
-        add_lost_of_row<kWords, true>(p, row, scale, found, own);
       } else {
-        add_lost_of_row<kWords, false>(p, row, scale, found, own);
+        finish(p, p.wide, row, f, result);
       }
-      __syncwarp();
     }
-    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
-      float result[4] = {own[f], own[f + 1], own[f + 2], own[f + 3]};
-      finish(p, row, f, result);
-    }
-    __syncwarp();
   }
+  __syncthreads();
+  if (pass.small.count > 0) {
+    add_left<T, S, CbsrRow, kAlike>(p, part, slots, factors, sums, pass);
+  }
+}
+
+// The sum of the magnitudes of each row's weights, rounded up; a warp a row.
+__global__ void __launch_bounds__(256)
+    sum_weights(const void* row_offsets, bool wide_offsets, const float* weights, float* sums,
+                int64_t num_rows) {
+  const int64_t row = int64_t(blockIdx.x) * 8 + threadIdx.x / 32;
+  if (row >= num_rows) return;
+  const auto offset = [&](int64_t i) {
+    return wide_offsets ? static_cast<const int64_t*>(row_offsets)[i]
+                        : int64_t{static_cast<const int32_t*>(row_offsets)[i]};
+  };
+  const int64_t begin = offset(row), end = offset(row + 1);
+  float sum = 0.0f;
+#pragma unroll 4
+  for (int64_t e = begin + threadIdx.x % 32; e < end; e += 32) sum += fabsf(__ldg(weights + e));
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
+  if (threadIdx.x % 32 == 0) sums[row] = round_up(sum, end - begin);
 }
 
 // Calls f(kernel) with each of the two; words are read four at a time.
@@ -341,29 +307,24 @@ cudaError_t with_forward(const Launch& launch, bool words, F f) {
 
 }  // namespace
 
-cudaError_t launch_maxk_spmm_windows_weighted(const MaxkWindowsArgs& args, const Launch& launch) {
+cudaError_t launch_maxk_spmm_windows_weighted(const MaxkWindowsArgs& args, int64_t num_receivers,
+                                              const Launch& launch) {
   const int parts = args.windows.num_parts;
   if (!launch.load && parts == 0) return cudaSuccess;
+  const unsigned blocks = launch.load ? 1 : static_cast<unsigned>((num_receivers + 7) / 8);
+  JAXGNN_TRY(launch_kernel(launch, sum_weights, blocks, 256, 0, args.row_offsets, args.wide_offsets,
+                           args.edge_weights, args.weight_sums, num_receivers));
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const WindowParams<T> p = params<T>(args);
-    const bool split = args.partials != nullptr, words = args.words != nullptr;
-    if (launch.load || split) {
-      JAXGNN_TRY(launch_kernel(launch, sum_split<T>, parts, kWeightedThreads, 0, p));
-    }
     const size_t bytes = kWindowRows * args.width * sizeof(int);
     JAXGNN_TRY(with_share(launch, args.k, args.k % 4 == 0, [&](auto share) {
-      return with_forward<T, decltype(share)>(launch, words, [&](auto kernel) {
-        return launch_large_kernel(launch, kernel, parts, kWeightedThreads, bytes, p);
+      return with_forward<T, decltype(share)>(launch, args.words != nullptr, [&](auto kernel) {
+        return launch_large_kernel(launch, kernel, parts, kWindowThreads, bytes, p);
       });
     }));
-    if (launch.load || (split && words)) {
-      JAXGNN_TRY(launch_kernel(launch, join_weighted<T, true>, parts, kWeightedThreads, 0, p));
-    }
-    if (launch.load || (split && !words)) {
-      JAXGNN_TRY(launch_kernel(launch, join_weighted<T, false>, parts, kWeightedThreads, 0, p));
-    }
-    return cudaSuccess;
+    if (!launch.load && args.partials == nullptr) return cudaSuccess;
+    return launch_kernel(launch, join<T, float>, parts, kWindowThreads, 0, p, p.wide);
   });
 }
 

@@ -22,14 +22,10 @@ __device__ inline T load_shared(unsigned address) {
   }
 }
 
-template <bool kWeighted>
-constexpr int kThreads = kWeighted ? kWeightedThreads : kWindowThreads;
-
 // In float, or with kExact in 64-bit fixed point; then a lane's columns lie kLanes apart, so that
 // the 8-byte reductions of adjacent lanes are contiguous.
 template <typename T, typename S, bool kExact, bool kWeighted>
-__global__ void __launch_bounds__(kThreads<kWeighted>, kWindowBlocks)
-    backward(const WindowParams<T> p) {
+__global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const WindowParams<T> p) {
   if (kExact && !use_wide_fixed(p.range, p.num_edges)) return;
   extern __shared__ int4 shared[];
   T* dense = reinterpret_cast<T*>(shared);  // [64, width]
@@ -38,7 +34,7 @@ __global__ void __launch_bounds__(kThreads<kWeighted>, kWindowBlocks)
   if constexpr (kWeighted) slots.load(p.windows, part);
   float quantum;
   const float scale = kExact ? wide_scale(p.range, p.num_edges, quantum) : 1.0f;
-  for (int r = threadIdx.x / 32; r < kWindowRows; r += kThreads<kWeighted> / 32) {
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
     const int row = p.windows.rows[part.window * kWindowRows + r];
     if (row < 0) continue;
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
@@ -81,7 +77,7 @@ __global__ void __launch_bounds__(kThreads<kWeighted>, kWindowBlocks)
         address[i] = base + cbsr_row.column(i) * unsigned(sizeof(T));
       }
       if constexpr (kWeighted) {
-        over_edges(slots, edge_weights(p), mask, e, first_weight, [&](int r, float weight) {
+        over_edges(slots, p.weights, mask, e, first_weight, [&](int r, float weight) {
           const unsigned offset = r * row_bytes;
 #pragma unroll
           for (int i = 0; i < S::kPer; ++i) {
@@ -110,9 +106,8 @@ __global__ void __launch_bounds__(kThreads<kWeighted>, kWindowBlocks)
     };
     const int group = threadIdx.x / S::kLanes;
     if constexpr (kWeighted) {
-      const EdgeWeights from = edge_weights(p);
-      walk_weighted<CbsrRow, kWeightedThreads / S::kLanes>(p.windows, slots, from, part, group,
-                                                           load, gather);
+      walk_weighted<CbsrRow, kWindowThreads / S::kLanes>(p.windows, slots, p.weights, part, group,
+                                                         load, gather);
     } else {
       walk<CbsrRow, kWindowThreads / S::kLanes>(p.windows, part, group, load, gather);
     }
@@ -140,7 +135,7 @@ cudaError_t launch_backward(const MaxkWindowsArgs& args, const Launch& launch) {
     using T = typename decltype(tag)::type;
     return with_share(launch, args.k, args.k % 4 == 0, [&](auto share) {
       return launch_large_kernel(launch, backward<T, decltype(share), kExact, kWeighted>,
-                                 args.windows.num_parts, kThreads<kWeighted>,
+                                 args.windows.num_parts, kWindowThreads,
                                  kWindowRows * args.width * sizeof(T), params<T>(args));
     });
   });

@@ -36,8 +36,8 @@ struct WindowParams {
   int width;
   int k;
   const float* weights;
-  float* weight_sums;
-  Rows rows;
+  const float* weight_sums;
+  float* wide;
 };
 
 // Iterates over the receivers of an entry's mask. The mask is not empty.
@@ -157,7 +157,7 @@ WindowParams<T> params(const MaxkWindowsArgs& args) {
           static_cast<int>(args.k),
           args.weights,
           args.weight_sums,
-          args.rows};
+          args.wide};
 }
 
 }  // namespace jaxgnn::maxk

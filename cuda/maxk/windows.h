@@ -17,10 +17,7 @@ struct Windows {
   const int32_t* senders;  // [entries]
   const uint2* masks;      // [entries]
   int num_parts;
-  // For weights, else null: the edges entry by entry (a slot each), and where a window's entries of
-  // n edges have them.
-  const int32_t* edges;  // [num_edges]
-  const int32_t* slots;  // [windows, 65]
+  const int32_t* slots;  // [windows, 65]: where the weights of entries with n edges lie; or null
 };
 
 // There are fewer than 2^32 entries num_senders * k.
@@ -44,9 +41,10 @@ struct MaxkWindowsArgs {
   int64_t width;
   int64_t k;
   // With edge weights, else null:
-  const float* weights;  // [num_edges]
-  float* weight_sums;    // [num_receivers], scratch; forward
-  Rows rows;             // forward: the same edges by receiver
+  const float* weights;       // [num_edges], by slot
+  const float* edge_weights;  // [num_edges], in the graph's order; forward
+  float* weight_sums;         // [num_receivers], scratch; forward
+  float* wide;                // forward: the result in float, `dense` itself if that is float
 };
 
 // dense_i = sum over edges of the sender's CBSR row, in fixed point; does nothing where `range`
@@ -54,7 +52,8 @@ struct MaxkWindowsArgs {
 cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Launch& launch);
 
 // The same with weights.
-cudaError_t launch_maxk_spmm_windows_weighted(const MaxkWindowsArgs& args, const Launch& launch);
+cudaError_t launch_maxk_spmm_windows_weighted(const MaxkWindowsArgs& args, int64_t num_receivers,
+                                              const Launch& launch);
 
 // sums_jc = sum over edges of dense_i at the CBSR row's columns, by reductions in L2. In float the
 // order of the additions, and so the last bits, change from run to run. With weights, if there are

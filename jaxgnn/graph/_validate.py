@@ -93,7 +93,7 @@ def _windows(windows: Windows, receivers: int, senders: int, edges: int) -> str 
     return (
         _indices(rows.ravel(), "windows.rows", rows.size, receivers, -1)
         or _indices(entries, "windows.senders", len(entries), senders)
-        or _permutation(windows.edges, "windows.edges", edges)
+        or _permutation(windows.edges, "windows.edges", edges, edges)
     )
 
 

@@ -238,10 +238,6 @@ def maxk_spmm_windows(g: Graph) -> Call:
     )
 
 
-def window_edges(g: Graph) -> dict[str, np.ndarray]:
-    return {"edges": np.arange(g.edges, dtype=I32), "slots": np.zeros((1, 65), I32)}
-
-
 def maxk_spmm_windows_weighted(g: Graph) -> Call:
     call = maxk_spmm_windows(g)
     operands = {
@@ -256,7 +252,11 @@ def maxk_spmm_windows_weighted(g: Graph) -> Call:
         "indices": call.operands["indices"],
         "weights": g.x(g.edges, 1),
     }
-    results = {**call.results, "scratch": ((8 + COLUMNS + 2 * ROWS,), U32)}
+    results = {
+        **call.results,
+        "scratch": ((8 + COLUMNS + 2 * ROWS,), U32),
+        "sums": ((0, FEATURES), F32),
+    }
     free = frozenset({"parts, axis 0", "reduce", "padding"})
     return Call(operands, results, {**call.attributes, "padding": 0}, free)
 
@@ -300,8 +300,10 @@ def maxk_sspmm_windows(g: Graph) -> Call:
 
 def maxk_sspmm_windows_weighted(g: Graph) -> Call:
     call = maxk_sspmm_windows(g)
-    operands = {**g.windows(ROWS), **window_edges(g), **call.operands}
-    return Call({**operands, "weights": g.x(g.edges, 1)}, call.results, {}, call.free)
+    slots = {"slots": np.zeros((1, 65), I32), "slot_weights": g.x(g.edges)}
+    operands = {**g.windows(ROWS), **slots, **call.operands}
+    # How many edges there are the windows' entries say.
+    return Call(operands, call.results, {}, call.free | {"slot_weights, axis 0"})
 
 
 def maxk_sspmm_windows_exact(g: Graph) -> Call:

@@ -96,10 +96,17 @@ def spgemm(
                 **attributes,
             )
             return out
-        out, _, _ = ffi.call(
+        # Sums of several passes are added in float32.
+        num_sums = 0 if values.dtype == jnp.float32 else rows.num_rows
+        out, _, _, _ = ffi.call(
             "jaxgnn_maxk_spmm_windows_weighted",
-            [*structures, *_edge_operands(windows), values, indices, weights[:, None]],
-            [result, partials, ((scratch + rows.num_rows,), jnp.uint32)],
+            [*structures, *_by_slot(windows, weights), values, indices, weights[:, None]],
+            [
+                result,
+                partials,
+                ((scratch + rows.num_rows,), jnp.uint32),
+                ((num_sums, width), jnp.float32),
+            ],
             padding=absent,
             **attributes,
         )
@@ -194,10 +201,10 @@ def sspmm(
             )
             return out
         if operands.dense_weights is not None:
-            windows += _edge_operands(operands.windows)
+            slots = _by_slot(operands.windows, operands.dense_weights)
             out, _ = ffi.call(
                 "jaxgnn_maxk_sspmm_windows_weighted",
-                [*windows, operands.y, operands.indices, operands.dense_weights[:, None]],
+                [*windows, *slots, operands.y, operands.indices],
                 _results(operands),
             )
             return out
@@ -295,9 +302,11 @@ def _window_operands(windows: Windows) -> list[Array]:
     return [windows.rows, windows.parts, windows.senders, windows.masks]
 
 
-def _edge_operands(windows: Windows) -> list[Array]:
-    assert windows.edges is not None and windows.slots is not None
-    return [windows.edges, windows.slots]
+def _by_slot(windows: Windows, weights: Float[Array, " edges"]) -> list[Array]:
+    """Where a window's entries have their weights, and the weights there."""
+    assert windows.slots is not None and windows.edges is not None
+    by_slot = weights.at[windows.edges].get(mode="promise_in_bounds", unique_indices=True)
+    return [windows.slots, by_slot]
 
 
 def _on_cuda(kernel: Any, *, otherwise: Any) -> Any:
