@@ -25,6 +25,7 @@ inline constexpr char narrow_slices[] = "narrow_slices";
 inline constexpr char num_edges[] = "num_edges";
 inline constexpr char num_rows[] = "num_rows";
 inline constexpr char packed[] = "packed";
+inline constexpr char padding[] = "padding";
 inline constexpr char reduce[] = "reduce";
 inline constexpr char rows_per_example[] = "rows_per_example";
 inline constexpr char rows_stacked[] = "rows_stacked";

@@ -41,7 +41,7 @@ class JaxFramework(Framework):
 
     def candidate(self, m: Measurement, inputs: Inputs) -> Candidate:
         x, backward = self._put_dense(inputs.dense), m.direction == "backward"
-        if inputs.weights is not None and backward:
+        if inputs.weights is not None and backward and m.k is None:
             raise Unsupported("the weighted product is timed forward only")
         weights = None if inputs.weights is None else jax.device_put(inputs.weights)
         edges = (self._graph.senders, self._receivers)
@@ -181,11 +181,17 @@ def _kept_product(m: Measurement, x: Array, kept: np.ndarray | None, edges: Edge
 
 
 def kept_product(
-    m: Measurement, function: Callable, x: Array, indices: Array, operands: tuple[Any, ...]
+    m: Measurement,
+    function: Callable,
+    x: Array,
+    indices: Array,
+    operands: tuple[Any, ...],
+    wrap: Callable[[Callable], Callable] = lambda call: call,
 ) -> Candidate:
-    """A product of the values that the rows of `x` keep, or its gradient for the values alone."""
+    """A product of the values that the rows of `x` keep, or its gradient for the values alone;
+    `wrap` makes what is timed of either."""
     if m.direction == "forward":
         values = jnp.take_along_axis(x, indices.astype(jnp.int32), axis=1)
-        return compiled(function, values, indices, *operands)
+        return compiled(wrap(function), values, indices, *operands)
     gradient = pullback(function, at=lambda cotangent: jnp.zeros(indices.shape, cotangent.dtype))
-    return compiled(gradient, x, indices, *operands)
+    return compiled(wrap(gradient), x, indices, *operands)

@@ -211,7 +211,8 @@ class Operations:
                 own = oracle.largest(oracle.descending(x), m.k)
             return rows, (x if own is None else oracle.keep(x, own)).astype(np.float64)
         if kept is not None and not backward:
-            return rows, oracle.kept_product_rows(offsets, columns, dense, kept, rows)
+            weights = inputs.weights
+            return rows, oracle.kept_product_rows(offsets, columns, dense, kept, weights, rows)
         product = self._once(
             m,
             ("product", backward, m.weighted),

@@ -35,6 +35,9 @@ MAXK_DETERMINISTIC = "jaxgnn maxk deterministic"
 MAXK_WINDOWS_DETERMINISTIC = "jaxgnn maxk windows deterministic"
 MAXK_FLOAT = "jaxgnn maxk float"
 MAXK_PACKED = "jaxgnn maxk windows packed"
+# The gradient for the weights, of either.
+MAXK_OF_WEIGHTS = "jaxgnn maxk of the weights"
+MAXK_WINDOWS_OF_WEIGHTS = "jaxgnn maxk windows of the weights"
 MAXK_DROPOUT = "jaxgnn maxk dropout"  # in the selection
 MAXK_BERNOULLI = "jaxgnn maxk after bernoulli"  # jax.random's dropout, then the selection
 TOP_K = "jax top_k"

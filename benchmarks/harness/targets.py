@@ -134,6 +134,11 @@ def _maxk() -> Iterator[Target]:
             ms = published.get(what, {}).get(k)
             name = f"{plan.BIG_SHAPE}, k = {k}: {what}"
             yield Target(name, "maxk", "gpu", ours, over, at_least, published_ms=ms)
+    for way, k in itertools.product(plan.BOTH, (32, 16, 8)):
+        ours = {**both, "case": plan.BIG_SHAPE + " weighted", "pass": way}
+        ours |= {"width": plan.MAXK_WIDTH, "k": k}
+        name = f"{plan.BIG_SHAPE}, k = {k}: {way} with weights, float32: without"
+        yield Target(name, "maxk", "gpu", ours, {"case": plan.BIG_SHAPE}, 1 / 1.4)
 
 
 def _sampling() -> Iterator[Target]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -39,10 +41,10 @@ _KEY = (0, 7)  # of dropout
 _SEED = 21  # of attention's scores
 
 
-def preprocessed(graph: Graph, method: str) -> tuple[Graph, dict[str, Any]]:
+def preprocessed(graph: Graph, method: str, **options: bool) -> tuple[Graph, dict[str, Any]]:
     """What a method that makes a graph faster returns, and what that took."""
     start = time.perf_counter()
-    made = jax.block_until_ready(getattr(graph, method)())
+    made = jax.block_until_ready(getattr(graph, method)(**options))
     seconds = time.perf_counter() - start
     before = {id(leaf) for leaf in jax.tree.leaves(graph)}
     new = {id(leaf): leaf for leaf in jax.tree.leaves(made) if id(leaf) not in before}
@@ -58,7 +60,7 @@ class Ours:
     def __init__(self, graph: Graph, stored: StoredGraph) -> None:
         self._graph = graph
         self._stored = stored
-        self._made: dict[str, tuple[Graph, dict[str, Any]]] = {}
+        self._made: dict[tuple[str, bool], tuple[Graph, dict[str, Any]]] = {}
 
     def candidate(
         self, m: Measurement, x: Array, inputs: Inputs, weights: Array | None, edges: Edges
@@ -80,15 +82,17 @@ class Ours:
         }
         for prefix, method in methods.items():
             if m.impl.startswith(prefix):
-                if method not in self._made:
-                    self._made[method] = preprocessed(graph, method)
-                graph, facts = self._made[method]
+                weighted = m.weighted and method == "with_windows"
+                if (method, weighted) not in self._made:
+                    options = {"weighted": True} if weighted else {}
+                    self._made[method, weighted] = preprocessed(graph, method, **options)
+                graph, facts = self._made[method, weighted]
         if m.k is None:
             product = _spmm_by_tiles if m.impl == plan.TILES else _spmm
             function = pullback(product) if m.direction == "backward" else product
             candidate = compiled(function, x, graph, weights)
         else:
-            candidate = _kept_product(m, x, inputs.kept, graph)
+            candidate = _kept_product(m, x, inputs, graph, self._stored)
         candidate.facts |= facts
         return candidate
 
@@ -148,22 +152,89 @@ def _sampled(
     return compiled(drawn_anew, x, graph, error=error)
 
 
-def _kept_product(m: Measurement, x: Array, kept: np.ndarray | None, graph: Graph) -> Candidate:
+def _kept_product(
+    m: Measurement, x: Array, inputs: Inputs, graph: Graph, stored: StoredGraph
+) -> Candidate:
     packed, settings = m.impl == plan.MAXK_PACKED, _SETTINGS.get(m.impl, {})
+    weights = () if inputs.weights is None else (jax.device_put(inputs.weights),)
 
-    def function(values: Array, indices: Array, graph: Graph) -> Array:
+    def function(values: Array, indices: Array, graph: Graph, *weights: Array) -> Array:
         with config.use(**settings):  # whenever it is traced
             cbsr = CBSR(values, indices, m.width, packed)
-            return maxk_spmm(graph, cbsr, impl="kernel")
+            return maxk_spmm(graph, cbsr, *weights, impl="kernel")
 
-    if m.direction == "backward":
-        candidate = kept_product(m, function, x, jnp.asarray(kept), (graph,))
+    def tied(call: Callable) -> Callable:
+        """With weights tied to the first operand, or XLA would sort them once for all steps."""
+
+        def run(x: Array, indices: Array, graph: Graph, *weights: Array) -> Array:
+            if weights:
+                x, weights = jax.lax.optimization_barrier((x, weights))
+            return call(x, indices, graph, *weights)
+
+        return run
+
+    operands = (graph, *weights)
+    if m.impl in (plan.MAXK_OF_WEIGHTS, plan.MAXK_WINDOWS_OF_WEIGHTS):
+        candidate = _gradient_of_weights(m, function, x, inputs, operands, stored)
+    elif m.direction == "backward":
+        candidate = kept_product(m, function, x, jnp.asarray(inputs.kept), operands, tied)
+        if inputs.weights is not None:
+            candidate.error = functools.partial(_transposed_error, m, inputs, graph, stored)
     else:
         # What the selection left, and where: on the CPU its results lie in huge pages.
         cbsr = jax.jit(lambda x: maxk(x, m.k or 0, packed=packed, impl="kernel"))(x)
-        candidate = compiled(function, cbsr.values, cbsr.indices, graph)
+        candidate = compiled(tied(function), cbsr.values, cbsr.indices, *operands)
     candidate.facts["kernel"] = True
     return candidate
+
+
+def _transposed_error(
+    m: Measurement, inputs: Inputs, graph: Graph, stored: StoredGraph, result: Any
+) -> float:
+    """Of the gradient for the values, with weights."""
+    assert inputs.weights is not None and inputs.kept is not None
+    offsets, columns = stored.rows(backward=True)
+    rows = oracle_rows.sample_rows(offsets, seed=_SEED)
+    weights = inputs.weights[np.asarray(graph.transpose_permutation)]
+    expected = oracle_rows.product_rows(offsets, columns, inputs.dense, weights, rows)
+    expected = np.take_along_axis(expected, inputs.kept[rows].astype(np.int64), axis=1)
+    return oracle_rows.row_error(float32_rows(result, rows), expected)
+
+
+def _gradient_of_weights(
+    m: Measurement,
+    function: Callable,
+    cotangent: Array,
+    inputs: Inputs,
+    operands: tuple[Any, ...],
+    stored: StoredGraph,
+) -> Candidate:
+    """The gradient for the weights, of values that are the cotangent's kept entries."""
+    kept = jnp.asarray(inputs.kept)
+    values = jnp.take_along_axis(cotangent, kept.astype(jnp.int32), axis=1)
+
+    def gradient(cotangent: Array, values: Array, kept: Array, graph: Graph, weights: Array):
+        def product(weights: Array) -> Array:
+            return function(values, kept, graph, weights)
+
+        return jax.vjp(product, weights)[1](cotangent)[0]
+
+    def error(result: Any) -> float:
+        assert inputs.kept is not None
+        offsets, columns = stored.rows()
+        rows = oracle_rows.sample_rows(offsets, seed=_SEED)
+        worst, found = 0.0, np.asarray(result)
+        for row in rows:
+            edges = slice(int(offsets[row]), int(offsets[row + 1]))
+            senders = columns[edges]
+            at = inputs.kept[senders].astype(np.int64)
+            own = np.take_along_axis(inputs.dense[senders].astype(np.float64), at, axis=1)
+            expected = (own * inputs.dense[row].astype(np.float64)[at]).sum(axis=1)
+            if expected.size:
+                worst = max(worst, oracle_rows.row_error(found[None, edges], expected[None]))
+        return worst
+
+    return compiled(gradient, cotangent, values, kept, *operands, error=error)
 
 
 def _selection(m: Measurement, x: Array) -> Candidate:

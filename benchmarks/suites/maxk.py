@@ -21,6 +21,7 @@ from benchmarks.suites import spmm
 KS = (32, 16, 8, 64)
 SWEEP = (2, 4, 8, 16, 32, 48, 64, 96, 128, 192)
 OURS = (plan.MAXK, plan.MAXK_WINDOWS)
+OF_WEIGHTS = (plan.MAXK_OF_WEIGHTS, plan.MAXK_WINDOWS_OF_WEIGHTS)
 DETERMINISTIC = (plan.MAXK_DETERMINISTIC, plan.MAXK_WINDOWS_DETERMINISTIC)
 DROPPING = (plan.MAXK_DROPOUT, plan.MAXK_BERNOULLI)
 
@@ -57,10 +58,14 @@ def _case(
     gpu = device == "gpu"
 
     def block(
-        dtype: str, impls: Sequence[str], directions: Sequence[plan.Pass], k: int | None = None
+        dtype: str,
+        impls: Sequence[str],
+        directions: Sequence[plan.Pass],
+        k: int | None = None,
+        weighted: bool = False,
     ) -> list[Measurement]:
         pairs = itertools.product(directions, impls)
-        return [Measurement(case, impl, width, dtype, way, k=k) for way, impl in pairs]
+        return [Measurement(case, impl, width, dtype, way, weighted, k) for way, impl in pairs]
 
     for dtype in dtypes if gpu else ("float32",):
         yield from block(dtype, plan.CUSPARSE if gpu else (plan.TORCH,), plan.FORWARD)
@@ -72,9 +77,12 @@ def _case(
             yield from block(dtype, OURS, plan.BOTH, k)
             if sweep:
                 continue
+            yield from block(dtype, OURS, plan.BOTH, k, weighted=True)
+            yield from block(dtype, OF_WEIGHTS, ("backward",), k, weighted=True)
             yield from block(dtype, DETERMINISTIC, ("backward",), k)
             packed = (plan.MAXK_PACKED,) if dtype == "float32" and width <= 256 else ()
             yield from block(dtype, (plan.MAXK_FLOAT, *packed), plan.FORWARD, k)
+            yield from block(dtype, (plan.MAXK_FLOAT, *packed), plan.FORWARD, k, weighted=True)
             yield from block(dtype, (plan.MAXK,), ("select",), k)
             # These do not get faster as k falls: one k tells all.
             if k == ks[0] and dtype == "float32":
@@ -87,10 +95,16 @@ def set_baselines(rows: list[Row], device: str) -> None:
     """Writes each row's baseline and the ratio to it.
 
     A selection's is the copy of its input. A product's, forward or backward, is the best product
-    of dense rows in its dtype: cuSPARSE's on a GPU; on the CPU ours, in the same direction.
+    of dense rows in its dtype: cuSPARSE's on a GPU; on the CPU ours, in the same direction. That of
+    one with edge weights is the same one without.
     """
     for row in rows:
         own = ("case", "dtype", "width")
+        if row["case"].endswith(" weighted"):
+            case = row["case"].removesuffix(" weighted")
+            impl = row["impl"].removesuffix(" of the weights")
+            compare(row, rows, {"impl": impl, "case": case}, ("dtype", "width", "pass", "k"))
+            continue
         if row["pass"] == "select":
             compare(row, rows, {"impl": plan.COPY}, (*own, "pass"))
         elif device == "gpu":

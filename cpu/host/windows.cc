@@ -50,19 +50,31 @@ class Builder {
     return out;
   }
 
-  Windows build() {
+  Windows build(bool with_edges) {
+    if (with_edges && offsets_[num_receivers_] > std::numeric_limits<int32_t>::max()) {
+      throw std::length_error("build_windows: 2^31 edges or more");
+    }
     order_rows();
     Windows out;
     out.rows = Buffer<int32_t>(int64_t{num_windows_} * kWindowRows);
     const std::vector<int64_t> offsets = sort_windows(out);
     out.senders = Buffer<int32_t>(offsets.back());
     out.masks = Buffer<uint32_t>(2 * offsets.back());
+    out.edges = Buffer<int32_t>(with_edges ? static_cast<int64_t>(offsets_[num_receivers_]) : 0);
+    out.slots = Buffer<int32_t>(with_edges ? int64_t{num_windows_} * (kWindowRows + 1) : 0);
+    std::vector<int64_t> first_edges;
+    if (with_edges) first_edges = edges_before(out);
     over_windows([&](int64_t begin, int64_t end) {
       Window window(num_senders_);
       for (int64_t w = begin; w < end; ++w) {
         const int64_t first = offsets[static_cast<std::size_t>(w)];
         window.collect(*this, out.rows.data() + w * kWindowRows);
         window.write(out.senders.data() + first, out.masks.data() + 2 * first);
+        if (with_edges) {
+          window.write_edges(*this, out.rows.data() + w * kWindowRows, first,
+                             first_edges[static_cast<std::size_t>(w)], out.edges.data(),
+                             out.slots.data() + w * (kWindowRows + 1));
+        }
       }
     });
     cut(out, offsets);
@@ -87,6 +99,7 @@ class Builder {
       for (const int32_t sender : senders_) place_[static_cast<std::size_t>(sender)] = -1;
       senders_.clear();
       masks_.clear();
+      entries_.clear();
       for (int r = 0; r < kWindowRows; ++r) {
         if (rows[r] < 0) continue;
         const uint64_t bit = uint64_t{1} << r;
@@ -99,6 +112,7 @@ class Builder {
             masks_.push_back(0);
           }
           masks_[static_cast<std::size_t>(place)] |= bit;
+          entries_.push_back(place);
         }
       }
     }
@@ -106,11 +120,7 @@ class Builder {
 
     // By falling number of edges (a counting sort, stable).
     void write(int32_t* senders, uint32_t* masks) const {
-      std::array<int64_t, kWindowRows + 1> place{};
-      const auto key = [](uint64_t mask) {
-        return static_cast<std::size_t>(kWindowRows - __builtin_popcountll(mask));
-      };
-      for (const uint64_t mask : masks_) ++place[key(mask)];
+      Places place = count();
       int64_t total = 0;
       for (int64_t& p : place) total += std::exchange(p, total);
       for (std::size_t i = 0; i < senders_.size(); ++i) {
@@ -121,11 +131,66 @@ class Builder {
       }
     }
 
+    // The edges in the order in which `write` leaves the entries, which begin at `first_entry`; the
+    // edges' places begin at `first_edge`.
+    void write_edges(const Builder& b, const int32_t* rows, int64_t first_entry, int64_t first_edge,
+                     int32_t* edges, int32_t* slots) {
+      Places place = count();
+      int64_t entry = first_entry, slot = first_edge;
+      for (std::size_t i = 0; i < place.size(); ++i) {
+        const int64_t size = kWindowRows - static_cast<int64_t>(i), entries = place[i];
+        slots[size] = static_cast<int32_t>(static_cast<uint32_t>(slot - size * entry));
+        place[i] = slot;
+        slot += size * entries;
+        entry += entries;
+      }
+      slots_.clear();
+      for (const uint64_t mask : masks_) {
+        slots_.push_back(place[key(mask)]);
+        place[key(mask)] += __builtin_popcountll(mask);
+      }
+      // As collected: by receiver, so that an entry's edges come in the order of its bits.
+      std::size_t i = 0;
+      for (int r = 0; r < kWindowRows; ++r) {
+        if (rows[r] < 0) continue;
+        for (Index e = b.offsets_[rows[r]]; e < b.offsets_[rows[r] + 1]; ++e, ++i) {
+          edges[slots_[static_cast<std::size_t>(entries_[i])]++] = static_cast<int32_t>(e);
+        }
+      }
+    }
+
    private:
+    // For entries by falling number of edges, as many places as there are such numbers.
+    using Places = std::array<int64_t, kWindowRows + 1>;
+    static std::size_t key(uint64_t mask) {
+      return static_cast<std::size_t>(kWindowRows - __builtin_popcountll(mask));
+    }
+    Places count() const {
+      Places entries{};
+      for (const uint64_t mask : masks_) ++entries[key(mask)];
+      return entries;
+    }
+
     std::vector<int32_t> place_;  // of a sender's entry, or -1
     std::vector<int32_t> senders_;
     std::vector<uint64_t> masks_;
+    std::vector<int32_t> entries_;  // of each edge, as collected
+    std::vector<int64_t> slots_;    // where each entry's next edge goes
   };
+
+  // The number of edges of the windows before each.
+  std::vector<int64_t> edges_before(const Windows& windows) const {
+    std::vector<int64_t> before;
+    int64_t total = 0;
+    for (int64_t w = 0; w < num_windows_; ++w) {
+      before.push_back(total);
+      for (int r = 0; r < kWindowRows; ++r) {
+        const int32_t row = windows.rows[w * kWindowRows + r];
+        if (row >= 0) total += degree(row);
+      }
+    }
+    return before;
+  }
 
   // Receivers by label, then by falling degree.
   void order_rows() {
@@ -275,8 +340,8 @@ class Builder {
 
 template <class Index>
 Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
-                      int32_t num_senders) {
-  return Builder<Index>(row_offsets, senders, num_receivers, num_senders).build();
+                      int32_t num_senders, bool with_edges) {
+  return Builder<Index>(row_offsets, senders, num_receivers, num_senders).build(with_edges);
 }
 
 template <class Index>
@@ -285,8 +350,8 @@ Buffer<int32_t> order_rows(const Index* row_offsets, const int32_t* senders, int
   return Builder<Index>(row_offsets, senders, num_receivers, num_senders).order();
 }
 
-template Windows build_windows(const int32_t*, const int32_t*, int32_t, int32_t);
-template Windows build_windows(const int64_t*, const int32_t*, int32_t, int32_t);
+template Windows build_windows(const int32_t*, const int32_t*, int32_t, int32_t, bool);
+template Windows build_windows(const int64_t*, const int32_t*, int32_t, int32_t, bool);
 template Buffer<int32_t> order_rows(const int32_t*, const int32_t*, int32_t, int32_t);
 template Buffer<int32_t> order_rows(const int64_t*, const int32_t*, int32_t, int32_t);
 

@@ -19,6 +19,11 @@ struct Windows {
                             // partial results, or -1
   Buffer<int32_t> senders;  // [num_entries]
   Buffer<uint32_t> masks;   // [num_entries, 2]: bit r: an edge to the window's receiver r
+  // With edges, else empty: the graph's edge at each place, entry by entry and in an entry by
+  // receiver; and for a window's entries of n edges each, n in [0, 64], where they lie: entry e
+  // from slots[n] + n e on (modulo 2^32).
+  Buffer<int32_t> edges;  // [num_edges]
+  Buffer<int32_t> slots;  // [num_windows, 65]
   int32_t num_partials = 0;
 };
 
@@ -30,10 +35,10 @@ struct Windows {
 // (the only part of a window has no slot). This balances the load and bounds a receiver's edges in
 // a part, which keeps fixed-point sums accurate.
 //
-// Throws std::length_error if there are 2^31 entries or more.
+// Throws std::length_error if there are 2^31 entries or more, or with edges 2^31 edges.
 template <class Index>
 Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
-                      int32_t num_senders);
+                      int32_t num_senders, bool with_edges);
 
 // The receivers grouped in this way, the groups sorted by descending number of edges: rows that run
 // concurrently then read the same senders, and the longest rows start first.

@@ -61,7 +61,8 @@ Error run_maxk_spmm(Check& check, const MaxkProductArgs& product, AnyBuffer& scr
                     const Launch& launch) {
   MaxkSpmmArgs args{product};
   const int64_t flags = args.rows.num_splits + args.rows.num_rows;
-  if (count(scratch) == 0 || args.weights != nullptr) {  // no bound on weighted sums
+  const bool fits = args.weights == nullptr || args.cbsr.width <= kWeightedWidth;
+  if (count(scratch) == 0 || !fits) {
     return finish(check, launch_maxk_spmm(args, launch));
   }
   const Scratch parts = lay_out(check, scratch, 0, args.cbsr.num_rows, flags);
@@ -106,7 +107,8 @@ MaxkWindowsArgs take_windows(Check& check, const WindowOperands& from, const Cbs
                   static_cast<const int4*>(from.parts.untyped_data()),
                   static_cast<const int32_t*>(from.senders.untyped_data()),
                   static_cast<const uint2*>(from.masks.untyped_data()),
-                  static_cast<int>(dim(from.parts, 0))};
+                  static_cast<int>(dim(from.parts, 0)),
+                  nullptr};
   args.type = type;
   args.values = cbsr.values;
   args.columns = static_cast<const uint8_t*>(cbsr.indices);
@@ -116,42 +118,67 @@ MaxkWindowsArgs take_windows(Check& check, const WindowOperands& from, const Cbs
   return args;
 }
 
+// What the forward products over windows have in common.
+struct ForwardWindows {
+  MaxkSpmmArgs rows;  // what adds in floating point where fixed point does not hold
+  MaxkWindowsArgs args;
+  Scratch parts;
+};
+
+ForwardWindows take_forward(Check& check, const AnyBuffer& row_offsets, const AnyBuffer& columns,
+                            const WindowOperands& from, const AnyBuffer& values,
+                            const AnyBuffer& indices, AnyBuffer& out, AnyBuffer& partials,
+                            AnyBuffer& scratch, bool packed, int64_t reduce, bool weighted) {
+  // Where fixed point does not hold, whole rows in float, long ones too.
+  ForwardWindows forward{MaxkSpmmArgs{take_spmm<StreamLaunch>(check, {row_offsets, columns}, values,
+                                                              indices, out, reduce)},
+                         {},
+                         {}};
+  auto& [rows, args, parts] = forward;
+  rows.fallback = true;
+  const int64_t receivers = rows.rows.num_rows;
+  args = take_windows(check, from, rows.cbsr, rows.type, receivers);
+  check.that(!packed || args.k % 4 == 0, "words need a k that is a multiple of 4");
+  // With weights, the sum of each row's beside its flag.
+  parts = lay_out(check, scratch, packed ? count(values) : 0, args.num_senders,
+                  weighted ? 2 * receivers : receivers);
+  check.that(partials.element_type() == xla::ffi::F32 &&
+                 count(partials) % (kWindowRows * std::max<int64_t>(args.width, 1)) == 0,
+             "partials must be float32 [places, 64, width]");
+  if (check.failed()) return forward;
+  args.row_offsets = rows.rows.offsets;
+  args.wide_offsets = rows.rows.wide_offsets;
+  args.mean = rows.reduce == Reduce::kMean;
+  args.words = parts.words;
+  args.dense = rows.out;
+  args.partials = static_cast<float*>(data_or_null(partials));
+  args.range = rows.range = parts.range;
+  args.sizes = rows.sizes = parts.sizes;
+  args.flags = rows.flags = parts.flags;
+  return forward;
+}
+
+cudaError_t launch_range_of(const ForwardWindows& forward, const Launch& launch) {
+  RangeArgs range = range_of(forward.rows, forward.parts, forward.rows.rows.num_rows);
+  range.columns = forward.args.columns;
+  range.words = forward.parts.words;
+  return launch_range(range, launch);
+}
+
 Error maxk_spmm_windows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
                         AnyBuffer window_rows, AnyBuffer window_parts, AnyBuffer window_senders,
                         AnyBuffer window_masks, AnyBuffer values, AnyBuffer indices, Result out,
                         Result partials, Result scratch, Int<attr::packed> packed,
                         Int<attr::reduce> reduce) {
   Check check("jaxgnn_maxk_spmm_windows");
-  // Where fixed point does not hold, whole rows in float, long ones too.
-  MaxkSpmmArgs rows{
-      take_spmm<StreamLaunch>(check, {row_offsets, columns}, values, indices, *out, *reduce)};
-  rows.fallback = true;
-  const int64_t receivers = rows.rows.num_rows;
-  MaxkWindowsArgs args =
-      take_windows(check, {window_rows, window_parts, window_senders, window_masks}, rows.cbsr,
-                   rows.type, receivers);
-  check.that(*packed == 0 || args.k % 4 == 0, "words need a k that is a multiple of 4");
-  const Scratch parts =
-      lay_out(check, *scratch, *packed != 0 ? count(values) : 0, args.num_senders, receivers);
-  check.that(partials->element_type() == xla::ffi::F32 &&
-                 count(*partials) % (kWindowRows * std::max<int64_t>(args.width, 1)) == 0,
-             "partials must be float32 [places, 64, width]");
+  const WindowOperands from{window_rows, window_parts, window_senders, window_masks};
+  const ForwardWindows forward =
+      take_forward(check, row_offsets, columns, from, values, indices, *out, *partials, *scratch,
+                   *packed != 0, *reduce, false);
   if (check.failed()) return check.error();
-  args.row_offsets = rows.rows.offsets;
-  args.wide_offsets = rows.rows.wide_offsets;
-  args.mean = rows.reduce == Reduce::kMean;
-  args.words = parts.words;
-  args.dense = rows.out;
-  args.partials = static_cast<float*>(data_or_null(*partials));
-  args.range = rows.range = parts.range;
-  args.sizes = rows.sizes = parts.sizes;
-  args.flags = rows.flags = parts.flags;
-  RangeArgs range = range_of(rows, parts, receivers);
-  range.columns = args.columns;
-  range.words = parts.words;
-  cudaError_t error = launch_range(range, launch);
-  if (error == cudaSuccess) error = launch_maxk_spmm_windows(args, launch);
-  if (error == cudaSuccess) error = launch_maxk_spmm(rows, launch);
+  cudaError_t error = launch_range_of(forward, launch);
+  if (error == cudaSuccess) error = launch_maxk_spmm_windows(forward.args, launch);
+  if (error == cudaSuccess) error = launch_maxk_spmm(forward.rows, launch);
   return finish(check, error);
 }
 
@@ -169,6 +196,49 @@ cudaError_t round_sums(AnyBuffer& out, const float* sums, const Launch& launch) 
   if (out.element_type() == xla::ffi::F32) return cudaSuccess;
   return launch_round({value_type(out.element_type()), sums, out.untyped_data(), count(out)},
                       launch);
+}
+
+// The weights by slot, and where a window's slots lie.
+void take_slots(Check& check, const AnyBuffer& slots, const AnyBuffer& slot_weights,
+                MaxkWindowsArgs& args, int64_t windows) {
+  check.matrix(slots, xla::ffi::S32, windows, kWindowRows + 1,
+               "the windows' slots must be int32 [windows, 65]");
+  check.vector(slot_weights, xla::ffi::F32, count(slot_weights),
+               "the weights by slot must be float32 [edges]");
+  args.windows.slots = static_cast<const int32_t*>(slots.untyped_data());
+  args.weights = static_cast<const float*>(slot_weights.untyped_data());
+}
+
+Error maxk_spmm_windows_weighted(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
+                                 AnyBuffer window_rows, AnyBuffer window_parts,
+                                 AnyBuffer window_senders, AnyBuffer window_masks, AnyBuffer slots,
+                                 AnyBuffer slot_weights, AnyBuffer values, AnyBuffer indices,
+                                 AnyBuffer weights, Result out, Result partials, Result scratch,
+                                 Result sums, Int<attr::packed> packed, Int<attr::padding> padding,
+                                 Int<attr::reduce> reduce) {
+  Check check("jaxgnn_maxk_spmm_windows_weighted");
+  const WindowOperands from{window_rows, window_parts, window_senders, window_masks};
+  ForwardWindows forward = take_forward(check, row_offsets, columns, from, values, indices, *out,
+                                        *partials, *scratch, *packed != 0, *reduce, true);
+  auto& [rows, args, parts] = forward;
+  const int64_t receivers = rows.rows.num_rows, edges = rows.rows.num_edges;
+  take_slots(check, slots, slot_weights, args, dim(window_rows, 0));
+  check.that(count(slot_weights) == edges, "there must be a weight by slot for each edge");
+  check.matrix(weights, xla::ffi::F32, edges, 1, "weights must be float32 [edges, 1]");
+  check.that(*padding >= 0 && *padding < std::max<int64_t>(args.k, 1),
+             "padding must be less than k");
+  float* const wide = take_sums(check, *out, *sums);
+  if (check.failed()) return check.error();
+  rows.weights = weights.untyped_data();
+  rows.padding = *padding;
+  args.edge_weights = static_cast<const float*>(rows.weights);
+  args.weight_sums = reinterpret_cast<float*>(parts.flags + receivers);
+  args.wide = wide;
+  cudaError_t error = launch_range_of(forward, launch);
+  if (error == cudaSuccess) error = launch_maxk_spmm_windows_weighted(args, receivers, launch);
+  if (error == cudaSuccess) error = round_sums(*out, wide, launch);
+  if (error == cudaSuccess) error = launch_maxk_spmm(rows, launch);
+  return finish(check, error);
 }
 
 Error maxk_sspmm_scatter(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
@@ -216,6 +286,22 @@ Error maxk_sspmm_windows(StreamLaunch launch, AnyBuffer window_rows, AnyBuffer w
   return finish(check, error);
 }
 
+Error maxk_sspmm_windows_weighted(StreamLaunch launch, AnyBuffer window_rows,
+                                  AnyBuffer window_parts, AnyBuffer window_senders,
+                                  AnyBuffer window_masks, AnyBuffer slots, AnyBuffer slot_weights,
+                                  AnyBuffer dense, AnyBuffer indices, Result out, Result sums) {
+  Check check("jaxgnn_maxk_sspmm_windows_weighted");
+  MaxkWindowsArgs args = take_backward(
+      check, {window_rows, window_parts, window_senders, window_masks}, dense, indices, *out);
+  take_slots(check, slots, slot_weights, args, dim(window_rows, 0));
+  float* const target = take_sums(check, *out, *sums);
+  if (check.failed()) return check.error();
+  args.sums = target;
+  cudaError_t error = launch_maxk_sspmm_windows(args, launch);
+  if (error == cudaSuccess) error = round_sums(*out, target, launch);
+  return finish(check, error);
+}
+
 Error maxk_sspmm_windows_exact(StreamLaunch launch, AnyBuffer transpose_row_offsets,
                                AnyBuffer transpose_columns, AnyBuffer window_rows,
                                AnyBuffer window_parts, AnyBuffer window_senders,
@@ -249,8 +335,10 @@ Error maxk_sspmm_windows_exact(StreamLaunch launch, AnyBuffer transpose_row_offs
 void add_cuda_targets(CudaTargets& targets) {
   add_targets(targets);
   targets.add<maxk_spmm_windows>("jaxgnn_maxk_spmm_windows");
+  targets.add<maxk_spmm_windows_weighted>("jaxgnn_maxk_spmm_windows_weighted");
   targets.add<maxk_sspmm_scatter>("jaxgnn_maxk_sspmm_scatter");
   targets.add<maxk_sspmm_windows>("jaxgnn_maxk_sspmm_windows");
+  targets.add<maxk_sspmm_windows_weighted>("jaxgnn_maxk_sspmm_windows_weighted");
   targets.add<maxk_sspmm_windows_exact>("jaxgnn_maxk_sspmm_windows_exact");
 }
 
@@ -260,6 +348,7 @@ cudaError_t load_kernels(const Launch& load) {
   JAXGNN_TRY(launch_range({}, load));
   JAXGNN_TRY(launch_maxk_spmm({}, load));
   JAXGNN_TRY(launch_maxk_spmm_windows({}, load));
+  JAXGNN_TRY(launch_maxk_spmm_windows_weighted({}, 0, load));
   JAXGNN_TRY(launch_maxk_sspmm({}, load));
   JAXGNN_TRY(launch_maxk_sspmm_scatter({}, load));
   JAXGNN_TRY(launch_maxk_sspmm_windows({}, load));

@@ -69,6 +69,23 @@ __device__ inline float common_bound(const uint32_t* range, int n) {
   return static_cast<float>(n) * __uint_as_float(range[kRangeLargest]);
 }
 
+// Sums with weights are bounded by the sum of the sizes of their terms, the magnitude of a weight
+// times the size of a CBSR row each. Weights come in any magnitude: terms of less than 2^-bits of
+// their row's average are small. They are not added with the others but in a further pass, with a
+// bound of their own, and so on for kMorePasses; a row that still lacks some then is added in
+// float.
+constexpr int kMorePasses = 3;
+template <typename T>
+constexpr float kSmallShare = 1.0f / static_cast<float>(1 << (kAlikeBits<T> + 2));
+
+// The range of the bounds that have a scale there; other rows are added in float.
+constexpr float kLeastBound = 0x1p-90f, kMostBound = 0x1p120f;
+
+// A sum of n magnitudes by a warp, whose lanes take every 32nd each, rounded up.
+__device__ inline float round_up(float sum, int64_t n) {
+  return sum * (1.0f + static_cast<float>(n / 32 + 8) * 0x1p-23f);
+}
+
 // Whether 64-bit sums of n terms keep 24 bits of each row's largest value.
 __device__ inline bool use_wide_fixed(const uint32_t* range, int64_t n) {
   const int bits = 64 - __clzll(n);

@@ -9,10 +9,14 @@ namespace jaxgnn::maxk {
 cudaError_t launch_maxk(const MaxkArgs& args, const Launch& launch);
 cudaError_t launch_cbsr_scatter(const CbsrScatterArgs& args, const Launch& launch);
 
+// The widest rows that have sums in fixed point with weights: a warp's share of shared memory.
+constexpr int64_t kWeightedWidth = 2048;
+
 struct MaxkSpmmArgs : MaxkProductArgs {
   const uint32_t* range = nullptr;  // see launch_range; null: never in fixed point
   const float* sizes = nullptr;     // of the CBSR rows (see fixed_point.cuh), with range
   uint32_t* flags = nullptr;        // [num_splits + num_rows], zeros before, with range
+  int64_t padding = 0;              // entries at the end of each CBSR row that are none of its own
   bool fallback = false;  // another kernel has done this in fixed point but for what is flagged
 };
 cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, const Launch& launch);

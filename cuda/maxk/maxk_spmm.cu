@@ -6,68 +6,41 @@
 // the range of the values decides on the device which one runs.
 #include <algorithm>
 
-#include "cuda/core/reduce.cuh"
-#include "cuda/maxk/cbsr.cuh"
-#include "cuda/maxk/fixed_point.cuh"
-#include "cuda/maxk/maxk.h"
+#include "cuda/maxk/spmm_rows.cuh"
 
 namespace jaxgnn::maxk {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / 32;
-constexpr int kSteps = 4;  // CBSR rows of a group in flight
-
-template <typename T, typename I>
-struct Params {
-  Rows rows;
-  const T* values;
-  const I* columns;
-  const float* weights;
-  T* out;
-  float* partials;
-  const uint32_t* range;
-  const float* sizes;  // of the CBSR rows
-  uint32_t* flags;     // set for work that is left to float_rows
-  int width;
-  int k;
-  bool mean;
-};
-
-template <typename T, typename I>
-__device__ inline void finish(const Params<T, I>& p, const Work& work, int f, float sum) {
-  float result[1] = {sum};
-  store_row<T, 1, float>(work, p.out, p.partials, p.width, f, p.mean, result);
-}
-
 // Calls add(column, value, weight) for each entry of the edges that this lane's group takes. With
-// kOrdered an edge's additions end before those of the group's next edge begin.
+// kOrdered an edge's additions end before those of the group's next edge begin, and padding is left
+// out: an infinite weight times a zero would be NaN.
 template <typename S, bool kOrdered, typename T, typename I, typename F>
-__device__ inline void walk(const Params<T, I>& p, const Work& work, F add) {
+__device__ inline void walk(const SpmmParams<T, I>& p, const Work& work, F add) {
   const int lane = threadIdx.x % S::kLanes;
   const int group = threadIdx.x % 32 / S::kLanes;
-  for (int first = 0; first < p.k; first += S::kSpan) {
+  const int kept = kOrdered ? p.k - p.padding : p.k;
+  for (int first = 0; first < kept; first += S::kSpan) {
     const int c = first + lane * S::kPer;
-    for (int base = 0; base < work.count; base += kSteps * S::kGroups) {
+    for (int base = 0; base < work.count; base += kRowSteps * S::kGroups) {
       // Edges beyond the last repeat it, and are not added: loads without branches overlap.
-      float value[kSteps][S::kPer];
-      int column[kSteps][S::kPer];
-      float weight[kSteps];
-      int64_t from[kSteps];
+      float value[kRowSteps][S::kPer];
+      int column[kRowSteps][S::kPer];
+      float weight[kRowSteps];
+      int64_t from[kRowSteps];
 #pragma unroll
-      for (int u = 0; u < kSteps; ++u) {
+      for (int u = 0; u < kRowSteps; ++u) {
         const int i = min(base + u * S::kGroups + group, work.count - 1);
         from[u] = load_column(p.rows, work.begin + i) * p.k;
         weight[u] = p.weights != nullptr ? p.weights[work.begin + i] : 1.0f;
       }
 #pragma unroll
-      for (int u = 0; u < kSteps; ++u) {
-        load_values<T, S::kPer>(p.values + from[u], c, p.k, value[u]);
-        load_columns<I, S::kPer>(p.columns + from[u], c, p.k, column[u]);
+      for (int u = 0; u < kRowSteps; ++u) {
+        load_values<T, S::kPer>(p.values + from[u], c, kept, value[u]);
+        load_columns<I, S::kPer>(p.columns + from[u], c, kept, column[u]);
       }
 #pragma unroll
-      for (int u = 0; u < kSteps; ++u) {
-        if (base + u * S::kGroups + group < work.count && c < p.k) {
+      for (int u = 0; u < kRowSteps; ++u) {
+        if (base + u * S::kGroups + group < work.count && c < kept) {
 #pragma unroll
           for (int i = 0; i < S::kPer; ++i) add(column[u][i], value[u][i], weight[u]);
         }
@@ -78,13 +51,16 @@ __device__ inline void walk(const Params<T, I>& p, const Work& work, F add) {
 }
 
 template <typename S, typename T, typename I>
-__device__ inline void add_in_float(const Params<T, I>& p, const Work& work, float* float_sums) {
+__device__ inline void add_in_float(const SpmmParams<T, I>& p, const Work& work,
+                                    float* float_sums) {
   if (work.row < 0) return;
   const int lane = threadIdx.x % 32;
   float* sums = float_sums + threadIdx.x / 32 * S::kGroups * p.width;
   for (int f = lane; f < S::kGroups * p.width; f += 32) sums[f] = 0.0f;
   __syncwarp();
   float* own = sums + lane / S::kLanes * p.width;
+  // An infinite weight times padding would be NaN.
+  const int kept = p.k - p.padding;
   walk<S, true>(p, work,
                 [&](int column, float value, float weight) { own[column] += weight * value; });
   __syncwarp();
@@ -104,7 +80,7 @@ struct Sizes {
 };
 
 template <typename T, typename I>
-__device__ inline Sizes find_sizes(const Params<T, I>& p, const Work& work) {
+__device__ inline Sizes find_sizes(const SpmmParams<T, I>& p, const Work& work) {
   float sum = 0.0f;
   unsigned smallest = kNoSize;
   for (int i = threadIdx.x % 32; i < work.count; i += 32) {
@@ -118,10 +94,10 @@ __device__ inline Sizes find_sizes(const Params<T, I>& p, const Work& work) {
 }
 
 template <typename T, typename I, typename S>
-__global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p) {
+__global__ void __launch_bounds__(kRowThreads, 10) fixed_rows(const SpmmParams<T, I> p) {
   if (!has_scale(p.range)) return;
   extern __shared__ int fixed_sums[];
-  const int64_t worker = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const int64_t worker = int64_t(blockIdx.x) * kRowWarps + threadIdx.x / 32;
   const Work work = find_work(p.rows, worker);
   if (work.row < 0) return;
   const int lane = threadIdx.x % 32;
@@ -148,13 +124,13 @@ __global__ void __launch_bounds__(kThreads, 10) fixed_rows(const Params<T, I> p)
 
 // All work, or with kLeft what fixed point has left: all without a scale, else what is flagged.
 template <typename T, typename I, typename S, bool kLeft>
-__global__ void __launch_bounds__(kThreads, 10) float_rows(const Params<T, I> p) {
+__global__ void __launch_bounds__(kRowThreads, 10) float_rows(const SpmmParams<T, I> p) {
   const bool flagged = kLeft && has_scale(p.range);
-  if (flagged && rows_alike<T>(p.range)) return;
+  if (flagged && p.weights == nullptr && rows_alike<T>(p.range)) return;
   extern __shared__ float float_sums[];
   // The grid may be smaller than the work: see launch_rows.
-  for (int64_t worker = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
-       worker < p.rows.num_splits + p.rows.num_rows; worker += int64_t(gridDim.x) * kWarps) {
+  for (int64_t worker = int64_t(blockIdx.x) * kRowWarps + threadIdx.x / 32;
+       worker < p.rows.num_splits + p.rows.num_rows; worker += int64_t(gridDim.x) * kRowWarps) {
     if (flagged && p.flags[worker] == 0) continue;
     add_in_float<S>(p, find_work(p.rows, worker), float_sums);
     __syncwarp();
@@ -239,7 +215,7 @@ cudaError_t with_float_share(const Launch& launch, int64_t k, int64_t width, F f
     JAXGNN_TRY(f(Share<1, 16>{}));
     return f(Share<1, 32>{});
   }
-  const int64_t bytes = kWarps * width * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = kRowWarps * width * static_cast<int64_t>(sizeof(float));
   if (k <= 8 && 4 * bytes <= kMaxShared) return f(Share<1, 8>{});
   if (k <= 16 && 2 * bytes <= kMaxShared) return f(Share<1, 16>{});
   return f(Share<1, 32>{});
@@ -248,23 +224,28 @@ cudaError_t with_float_share(const Launch& launch, int64_t k, int64_t width, F f
 template <typename T, typename I>
 cudaError_t launch_rows(const MaxkSpmmArgs& args, const Launch& launch) {
   const Cbsr& from = args.cbsr;
-  const Params<T, I> p{args.rows,
-                       static_cast<const T*>(from.values),
-                       static_cast<const I*>(from.indices),
-                       static_cast<const float*>(args.weights),
-                       static_cast<T*>(args.out),
-                       static_cast<float*>(args.partials),
-                       args.range,
-                       args.sizes,
-                       args.flags,
-                       static_cast<int>(from.width),
-                       static_cast<int>(from.k),
-                       args.reduce == Reduce::kMean};
-  const unsigned blocks = blocks_of(args.rows.num_splits + args.rows.num_rows, kWarps);
-  const size_t row_bytes = kWarps * from.width * sizeof(float);
-  if (launch.load || (args.range != nullptr && !args.fallback)) {
+  const SpmmParams<T, I> p{args.rows,
+                           static_cast<const T*>(from.values),
+                           static_cast<const I*>(from.indices),
+                           static_cast<const float*>(args.weights),
+                           static_cast<T*>(args.out),
+                           static_cast<float*>(args.partials),
+                           args.range,
+                           args.sizes,
+                           args.flags,
+                           static_cast<int>(from.width),
+                           static_cast<int>(from.k),
+                           static_cast<int>(args.padding),
+                           args.reduce == Reduce::kMean};
+  const unsigned blocks = blocks_of(args.rows.num_splits + args.rows.num_rows, kRowWarps);
+  const size_t row_bytes = kRowWarps * from.width * sizeof(float);
+  const bool fixed = args.range != nullptr && !args.fallback;
+  if (launch.load || (fixed && args.weights != nullptr)) {
+    JAXGNN_TRY((launch_weighted_rows<T, I>(p, launch)));
+  }
+  if (launch.load || (fixed && args.weights == nullptr)) {
     JAXGNN_TRY(with_share(launch, from.k, from.k % 4 == 0, [&](auto share) {
-      return launch_large_kernel(launch, fixed_rows<T, I, decltype(share)>, blocks, kThreads,
+      return launch_large_kernel(launch, fixed_rows<T, I, decltype(share)>, blocks, kRowThreads,
                                  row_bytes, p);
     }));
   }
@@ -273,12 +254,13 @@ cudaError_t launch_rows(const MaxkSpmmArgs& args, const Launch& launch) {
     const size_t bytes = S::kGroups * row_bytes;
     if (launch.load || args.range == nullptr) {
       JAXGNN_TRY(
-          launch_large_kernel(launch, float_rows<T, I, S, false>, blocks, kThreads, bytes, p));
+          launch_large_kernel(launch, float_rows<T, I, S, false>, blocks, kRowThreads, bytes, p));
     }
     if (launch.load || args.range != nullptr) {
       // It will probably find nothing to do: a grid that ends at once.
       const unsigned few = std::min(blocks, kFallbackBlocks);
-      JAXGNN_TRY(launch_large_kernel(launch, float_rows<T, I, S, true>, few, kThreads, bytes, p));
+      JAXGNN_TRY(
+          launch_large_kernel(launch, float_rows<T, I, S, true>, few, kRowThreads, bytes, p));
     }
     return cudaSuccess;
   })));

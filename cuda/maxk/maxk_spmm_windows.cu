@@ -103,39 +103,12 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
         float* partial = p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
         store_vector<float, 4, float>(partial + f, result);
       } else {
-        finish(p, row, f, result);
+        finish(p, p.dense, row, f, result);
       }
     }
   }
   if constexpr (kListsSmall<T> && !kAlike) {
     if (differing.small.count > 0) add_small<T, S, CbsrRow>(p, part, sums, differing, scales);
-  }
-}
-
-// Adds the parts of each split window in order. One block a part; the first block of each window
-// does the work.
-template <typename T>
-__global__ void __launch_bounds__(kWindowThreads) join(const WindowParams<T> p) {
-  if (!has_scale(p.range)) return;
-  const Part part = load_part(p.windows, blockIdx.x);
-  const auto window = [&](int i) { return load_part(p.windows, i).window; };
-  const int first = blockIdx.x;
-  if (part.place < 0 || (first > 0 && window(first - 1) == part.window)) return;
-  int count = 1;
-  while (first + count < p.windows.num_parts && window(first + count) == part.window) ++count;
-  const int64_t size = int64_t(kWindowRows) * p.width;
-  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
-    const int row = receiver_of(p, part, r);
-    if (row < 0) continue;
-    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
-      const float* partial = p.partials + part.place * size + int64_t(r) * p.width + f;
-      float result[4] = {};
-      for (int i = 0; i < count; ++i) {
-        const float4 more = *reinterpret_cast<const float4*>(partial + i * size);
-        result[0] += more.x, result[1] += more.y, result[2] += more.z, result[3] += more.w;
-      }
-      finish(p, row, f, result);
-    }
   }
 }
 
@@ -168,7 +141,7 @@ cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Launch& 
       });
     }));
     if (!launch.load && args.partials == nullptr) return cudaSuccess;
-    return launch_kernel(launch, join<T>, parts, kWindowThreads, 0, p);
+    return launch_kernel(launch, join<T, T>, parts, kWindowThreads, 0, p, p.dense);
   });
 }
 

@@ -1,7 +1,10 @@
 // The gradient of MaxK's product over windows: the rows' values at a CBSR row's columns are added
 // in registers, and reduced into the sender's CBSR row once an entry.
+#include <type_traits>
+
 #include "cuda/maxk/reduce_to.cuh"
 #include "cuda/maxk/windows.cuh"
+#include "cuda/maxk/windows_weighted.cuh"
 
 namespace jaxgnn::maxk {
 namespace {
@@ -21,12 +24,14 @@ __device__ inline T load_shared(unsigned address) {
 
 // In float, or with kExact in 64-bit fixed point; then a lane's columns lie kLanes apart, so that
 // the 8-byte reductions of adjacent lanes are contiguous.
-template <typename T, typename S, bool kExact>
+template <typename T, typename S, bool kExact, bool kWeighted>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const WindowParams<T> p) {
   if (kExact && !use_wide_fixed(p.range, p.num_edges)) return;
   extern __shared__ int4 shared[];
   T* dense = reinterpret_cast<T*>(shared);  // [64, width]
   const Part part = load_part(p.windows, blockIdx.x);
+  __shared__ std::conditional_t<kWeighted, Slots, int> slots;
+  if constexpr (kWeighted) slots.load(p.windows, part);
   float quantum;
   const float scale = kExact ? wide_scale(p.range, p.num_edges, quantum) : 1.0f;
   for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
@@ -63,18 +68,29 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
       }
       return cbsr_row;
     };
-    const auto gather = [&](const CbsrRow& cbsr_row, int sender, uint2 mask, int) {
+    const auto gather = [&](const CbsrRow& cbsr_row, int sender, uint2 mask, int e,
+                            float first_weight = 1.0f) {
       float sum[S::kPer] = {};
       unsigned address[S::kPer];
 #pragma unroll
       for (int i = 0; i < S::kPer; ++i) {
         address[i] = base + cbsr_row.column(i) * unsigned(sizeof(T));
       }
-      over_receivers(mask, [&](int r) {
-        const unsigned offset = r * row_bytes;
+      if constexpr (kWeighted) {
+        over_edges(slots, p.weights, mask, e, first_weight, [&](int r, float weight) {
+          const unsigned offset = r * row_bytes;
 #pragma unroll
-        for (int i = 0; i < S::kPer; ++i) sum[i] += widen(load_shared<T>(address[i] + offset));
-      });
+          for (int i = 0; i < S::kPer; ++i) {
+            sum[i] += weight * widen(load_shared<T>(address[i] + offset));
+          }
+        });
+      } else {
+        over_receivers(mask, [&](int r) {
+          const unsigned offset = r * row_bytes;
+#pragma unroll
+          for (int i = 0; i < S::kPer; ++i) sum[i] += widen(load_shared<T>(address[i] + offset));
+        });
+      }
       const int64_t at = int64_t(sender) * p.k + c;
       if constexpr (kExact) {
 #pragma unroll
@@ -88,8 +104,13 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
         reduce_to<S::kPer>(static_cast<float*>(p.sums) + at, sum);
       }
     };
-    walk<CbsrRow, kWindowThreads / S::kLanes>(p.windows, part, threadIdx.x / S::kLanes, load,
-                                              gather);
+    const int group = threadIdx.x / S::kLanes;
+    if constexpr (kWeighted) {
+      walk_weighted<CbsrRow, kWindowThreads / S::kLanes>(p.windows, slots, p.weights, part, group,
+                                                         load, gather);
+    } else {
+      walk<CbsrRow, kWindowThreads / S::kLanes>(p.windows, part, group, load, gather);
+    }
   }
 }
 
@@ -103,7 +124,7 @@ __global__ void __launch_bounds__(256) round_exact(const long long* sums, const 
   if (i < size) out[i] = narrow<T, float>(__ll2float_rn(sums[i]) * quantum);
 }
 
-template <bool kExact>
+template <bool kExact, bool kWeighted>
 cudaError_t launch_backward(const MaxkWindowsArgs& args, const Launch& launch) {
   const size_t size = args.num_senders * args.k * (kExact ? sizeof(int64_t) : sizeof(float));
   if (!launch.load) {
@@ -113,7 +134,7 @@ cudaError_t launch_backward(const MaxkWindowsArgs& args, const Launch& launch) {
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     return with_share(launch, args.k, args.k % 4 == 0, [&](auto share) {
-      return launch_large_kernel(launch, backward<T, decltype(share), kExact>,
+      return launch_large_kernel(launch, backward<T, decltype(share), kExact, kWeighted>,
                                  args.windows.num_parts, kWindowThreads,
                                  kWindowRows * args.width * sizeof(T), params<T>(args));
     });
@@ -123,12 +144,18 @@ cudaError_t launch_backward(const MaxkWindowsArgs& args, const Launch& launch) {
 }  // namespace
 
 cudaError_t launch_maxk_sspmm_windows(const MaxkWindowsArgs& args, const Launch& launch) {
-  return launch_backward<false>(args, launch);
+  if (launch.load || args.weights == nullptr) {
+    JAXGNN_TRY((launch_backward<false, false>(args, launch)));
+  }
+  if (launch.load || args.weights != nullptr) {
+    JAXGNN_TRY((launch_backward<false, true>(args, launch)));
+  }
+  return cudaSuccess;
 }
 
 cudaError_t launch_maxk_sspmm_windows_exact(const MaxkWindowsArgs& args, void* out,
                                             const Launch& launch) {
-  JAXGNN_TRY(launch_backward<true>(args, launch));
+  JAXGNN_TRY((launch_backward<true, false>(args, launch)));
   const int64_t size = args.num_senders * args.k;
   if (!launch.load && size == 0) return cudaSuccess;
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {

@@ -35,6 +35,9 @@ struct WindowParams {
   int64_t num_edges;
   int width;
   int k;
+  const float* weights;
+  const float* weight_sums;
+  float* wide;
 };
 
 // Iterates over the receivers of an entry's mask. The mask is not empty.
@@ -151,7 +154,10 @@ WindowParams<T> params(const MaxkWindowsArgs& args) {
           args.sums,
           args.num_edges,
           static_cast<int>(args.width),
-          static_cast<int>(args.k)};
+          static_cast<int>(args.k),
+          args.weights,
+          args.weight_sums,
+          args.wide};
 }
 
 }  // namespace jaxgnn::maxk

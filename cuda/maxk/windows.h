@@ -1,4 +1,4 @@
-// MaxK's products over windows of receivers (see cpu/host/windows.h), without edge weights.
+// MaxK's products over windows of receivers (see cpu/host/windows.h).
 #pragma once
 
 #include <vector_types.h>
@@ -17,6 +17,7 @@ struct Windows {
   const int32_t* senders;  // [entries]
   const uint2* masks;      // [entries]
   int num_parts;
+  const int32_t* slots;  // [windows, 65]: where the weights of entries with n edges lie; or null
 };
 
 // There are fewer than 2^32 entries num_senders * k.
@@ -39,14 +40,24 @@ struct MaxkWindowsArgs {
   int64_t num_edges;
   int64_t width;
   int64_t k;
+  // With edge weights, else null:
+  const float* weights;       // [num_edges], by slot
+  const float* edge_weights;  // [num_edges], in the graph's order; forward
+  float* weight_sums;         // [num_receivers], scratch; forward
+  float* wide;                // forward: the result in float, `dense` itself if that is float
 };
 
 // dense_i = sum over edges of the sender's CBSR row, in fixed point; does nothing where `range`
 // says that there is no scale.
 cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Launch& launch);
 
+// The same with weights.
+cudaError_t launch_maxk_spmm_windows_weighted(const MaxkWindowsArgs& args, int64_t num_receivers,
+                                              const Launch& launch);
+
 // sums_jc = sum over edges of dense_i at the CBSR row's columns, by reductions in L2. In float the
-// order of the additions, and so the last bits, change from run to run.
+// order of the additions, and so the last bits, change from run to run. With weights, if there are
+// any.
 cudaError_t launch_maxk_sspmm_windows(const MaxkWindowsArgs& args, const Launch& launch);
 
 // The same in 64-bit fixed point, then rounded to `out`: the same bits in every run. Does nothing

@@ -42,15 +42,16 @@ struct Words {
   __device__ unsigned column(int i) const { return words.bits[i] & 0xffu; }
 };
 
-// Stores four finished features of a row, divided by its degree for a mean.
-template <typename T>
-__device__ inline void finish(const WindowParams<T>& p, int row, int f, float (&result)[4]) {
+// Stores four finished features of a row of `dense`, divided by its degree for a mean.
+template <typename T, typename D>
+__device__ inline void finish(const WindowParams<T>& p, D* dense, int row, int f,
+                              float (&result)[4]) {
   if (p.mean) {
     const float degree = static_cast<float>(max(degree_of(p, row), int64_t(1)));
 #pragma unroll
     for (int i = 0; i < 4; ++i) result[i] = result[i] / degree;
   }
-  store_vector<T, 4, float>(p.dense + int64_t(row) * p.width + f, result);
+  store_vector<D, 4, float>(dense + int64_t(row) * p.width + f, result);
 }
 
 // Sums of small CBSR rows are added to results, which only float32 keeps exactly enough; rows of
@@ -243,6 +244,33 @@ __device__ inline void add_small(const WindowParams<T>& p, const Part& part, int
       result.x += sum.x * factor, result.y += sum.y * factor;
       result.z += sum.z * factor, result.w += sum.w * factor;
       *reinterpret_cast<float4*>(target + f) = result;
+    }
+  }
+}
+
+// Adds the parts of each split window in order. One block a part; the first block of each window
+// does the work.
+template <typename T, typename D>
+__global__ void __launch_bounds__(kWindowThreads) join(const WindowParams<T> p, D* dense) {
+  if (!has_scale(p.range)) return;
+  const Part part = load_part(p.windows, blockIdx.x);
+  const auto window = [&](int i) { return load_part(p.windows, i).window; };
+  const int first = blockIdx.x;
+  if (part.place < 0 || (first > 0 && window(first - 1) == part.window)) return;
+  int count = 1;
+  while (first + count < p.windows.num_parts && window(first + count) == part.window) ++count;
+  const int64_t size = int64_t(kWindowRows) * p.width;
+  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+    const int row = receiver_of(p, part, r);
+    if (row < 0) continue;
+    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
+      const float* partial = p.partials + part.place * size + int64_t(r) * p.width + f;
+      float result[4] = {};
+      for (int i = 0; i < count; ++i) {
+        const float4 more = *reinterpret_cast<const float4*>(partial + i * size);
+        result[0] += more.x, result[1] += more.y, result[2] += more.z, result[3] += more.w;
+      }
+      finish(p, dense, row, f, result);
     }
   }
 }

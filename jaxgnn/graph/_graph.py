@@ -466,7 +466,7 @@ class Graph:
         bytes an edge."""
         return dataclasses.replace(self, edge_permutation=None, edge_positions=None)
 
-    def with_windows(self) -> Graph:
+    def with_windows(self, *, weighted: bool = False) -> Graph:
         """The graph with `windows`, which make `maxk_spmm` and its gradient faster on a GPU.
 
         Receivers that share senders are grouped by 64, and each group's senders listed once: the
@@ -476,14 +476,17 @@ class Graph:
         graph, and 12 bytes an entry, of which there are at most `num_edges`. Functions that make a
         new graph drop the windows.
 
+        Args:
+            weighted: the windows also serve aggregations with edge weights, for 4 bytes an edge.
+
         Raises:
             MemoryError: the host has not enough memory.
             RuntimeError: the compiled CPU module is missing.
-            ValueError: the graph is being traced.
+            ValueError: the graph is being traced, or with `weighted` has 2^31 edges or more.
         """
         _check_concrete(self, "with_windows")
         windows = _windows.build(
-            np.asarray(self.row_offsets), np.asarray(self.senders), self.num_senders
+            np.asarray(self.row_offsets), np.asarray(self.senders), self.num_senders, weighted
         )
         return dataclasses.replace(self, windows=windows)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
 from jaxgnn.graph._tiles import ROWS, Tiles
-from jaxgnn.graph._windows import Windows
+from jaxgnn.graph._windows import Windows, slots_within
 
 if TYPE_CHECKING:
     from jaxgnn.graph._graph import Graph
@@ -38,7 +38,7 @@ def problem(graph: Graph, *, bounds_only: bool = False) -> str | None:
     return (
         _chunks(graph.row_chunks, "row_chunks", graph.row_offsets)
         or _chunks(graph.transpose_row_chunks, "transpose_row_chunks", graph.transpose_row_offsets)
-        or (None if graph.windows is None else _windows(graph.windows, receivers, senders))
+        or (None if graph.windows is None else _windows(graph.windows, receivers, senders, edges))
         or _tiles(graph.tiles, "tiles", receivers, senders)
         or _tiles(graph.transpose_tiles, "transpose_tiles", senders, receivers)
     )
@@ -80,7 +80,7 @@ def _chunks(chunks: RowChunks, name: str, offsets: Any) -> str | None:
     return None
 
 
-def _windows(windows: Windows, receivers: int, senders: int) -> str | None:
+def _windows(windows: Windows, receivers: int, senders: int, edges: int) -> str | None:
     entries = np.asarray(windows.senders)
     rows, parts = np.asarray(windows.rows), np.asarray(windows.parts)
     window, first, end, partial = parts.T
@@ -88,8 +88,12 @@ def _windows(windows: Windows, receivers: int, senders: int) -> str | None:
     inside &= (first >= 0) & (first <= end) & (end <= len(entries))
     if not inside[window >= 0].all() or np.asarray(windows.masks).shape != (len(entries), 2):
         return "windows: expected parts within the entries"
-    return _indices(rows.ravel(), "windows.rows", rows.size, receivers, -1) or _indices(
-        entries, "windows.senders", len(entries), senders
+    if not slots_within(windows, edges):
+        return "windows.slots: expected slots within the edges"
+    return (
+        _indices(rows.ravel(), "windows.rows", rows.size, receivers, -1)
+        or _indices(entries, "windows.senders", len(entries), senders)
+        or _permutation(windows.edges, "windows.edges", edges, edges)
     )
 
 

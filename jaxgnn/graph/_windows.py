@@ -7,8 +7,9 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, UInt
+from jaxtyping import Array, Bool, Int, UInt
 
 from jaxgnn._core.device import device_array
 from jaxgnn._core.ffi import host_module
@@ -16,7 +17,7 @@ from jaxgnn._core.ffi import host_module
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["rows", "parts", "senders", "masks"],
+    data_fields=["rows", "parts", "senders", "masks", "edges", "slots"],
     meta_fields=["num_partials"],
 )
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,10 @@ class Windows:
         senders: the sender of each entry. A window has an entry for each of its senders.
         masks: which of the window's receivers the sender has an edge to, a bit each.
         num_partials: number of partial results.
+        edges: the graph's edge at each slot: the edges entry by entry, those of an entry by
+            receiver; `None` without.
+        slots: where a window's entries of n edges lie, n from 0 to 64: entry e from slot
+            `slots[n] + n e` on (modulo 2^32); `None` without.
     """
 
     rows: Int[Array, "num_windows 64"]
@@ -37,6 +42,8 @@ class Windows:
     senders: Int[Array, " num_entries"]
     masks: UInt[Array, "num_entries 2"]
     num_partials: int
+    edges: Int[Array, " num_edges"] | None = None
+    slots: Int[Array, "num_windows 65"] | None = None
 
 
 def pad_to_one_shape(several: list[Windows]) -> list[Windows]:
@@ -66,8 +73,11 @@ def build(
     row_offsets: Int[np.ndarray, " num_receivers+1"],
     senders: Int[np.ndarray, " num_edges"],
     num_senders: int,
+    with_edges: bool,
 ) -> Windows:
     """The windows of a graph, built on the host in time linear in the number of edges.
+
+    `with_edges` also lists the edges, by which weights are found.
 
     Source: receivers are grouped by label propagation (Raghavan et al., Phys. Rev. E 76, 2007),
     with labels discounted by the root of their size, and within a group by degree. Condensing a
@@ -77,11 +87,11 @@ def build(
     Raises:
         MemoryError: the host has not enough memory.
         RuntimeError: the compiled CPU module is missing.
-        ValueError: 2^31 entries or more.
+        ValueError: 2^31 entries or more, or with edges 2^31 edges.
     """
     module = host_module("with_windows")
-    rows, parts, entries, masks, num_partials = module.build_windows(
-        row_offsets, senders, num_senders
+    rows, parts, entries, masks, edges, slots, num_partials = module.build_windows(
+        row_offsets, senders, num_senders, with_edges
     )
     return Windows(
         rows=device_array(rows),
@@ -89,4 +99,19 @@ def build(
         senders=device_array(entries),
         masks=device_array(masks),
         num_partials=num_partials,
+        edges=device_array(edges) if with_edges else None,
+        slots=device_array(slots) if with_edges else None,
     )
+
+
+def slots_within(windows: Windows, num_edges: int) -> Bool[Array, ""]:
+    """Whether the slots of all entries lie within the edges, if there are any."""
+    if windows.slots is None:
+        return jnp.asarray(True)
+    number = jnp.sum(jax.lax.population_count(windows.masks), axis=1).astype(jnp.int32)
+    entry = jnp.arange(number.size, dtype=jnp.int32)
+    # The windows' parts, and so their first entries, ascend.
+    window, first, _, _ = windows.parts.T
+    of_entry = window[jnp.searchsorted(first, entry, side="right") - 1]
+    slot = windows.slots[of_entry, number] + number * entry  # modulo 2^32, as in the kernels
+    return jnp.all((number == 0) | ((slot >= 0) & (slot <= num_edges - number)))

@@ -26,7 +26,10 @@ def test_a_row_with_k_is_not_one_of_dense_rows():
 def test_the_plan_of_maxk_measures_what_its_targets_compare():
     for device in ("cpu", "gpu"):
         every = maxk.measurements(options.parse(["maxk", f"--device={device}"]))
-        planned = {(m.case, m.impl, m.width, m.dtype, m.direction, m.k) for m in every}
+        planned = {
+            (m.case + " weighted" * m.weighted, m.impl, m.width, m.dtype, m.direction, m.k)
+            for m in every
+        }
         for spec in compared("maxk", device):
             keys = ("case", "impl", "width", "dtype", "pass", "k")
             assert tuple(spec[key] for key in keys) in planned, spec
@@ -65,10 +68,16 @@ def test_maxk_quick(tmp_path):
     assert measured >= {(plan.MAXK_DETERMINISTIC, "backward", 4), (plan.TOP_K, "select", 4)}
     assert measured >= {(impl, "select", 4) for impl in maxk.DROPPING}
     assert measured >= {(plan.SORTED, direction, 4) for direction in plan.BOTH}
+    weighted = {
+        (entry["impl"], entry["pass"]) for entry in maxk_rows if entry["case"] == "rmat weighted"
+    }
+    assert weighted >= {(impl, direction) for impl in maxk.OURS for direction in plan.BOTH}
+    assert weighted >= {(impl, "backward") for impl in maxk.OF_WEIGHTS}
     assert measured >= {(plan.COPY, "select", None), (plan.OURS, "forward", None)}
     for entry in maxk_rows:
         assert (entry["pass"] == "select") <= (entry["error"] == 0)
-        assert entry["baseline"] in (plan.OURS, plan.COPY)
+        others = maxk.OURS if entry["case"] == "rmat weighted" else (plan.OURS, plan.COPY)
+        assert entry["baseline"] in (*others, plan.MAXK_FLOAT, plan.MAXK_PACKED)
 
     steps = run_quick(
         "training", tmp_path, "--models", "gin", "--dtypes", "float32", "--only", "jaxgnn",

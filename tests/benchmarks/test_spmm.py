@@ -160,7 +160,7 @@ def test_oracle_product_of_kept_entries():
     masked = oracle.keep(x, kept)
     assert ((masked != 0).sum(axis=1) == 2).all()
     rows = np.arange(40)
-    got = oracle.kept_product_rows(offsets, senders, x, kept, rows)
+    got = oracle.kept_product_rows(offsets, senders, x, kept, None, rows)
     np.testing.assert_allclose(got, (dense != 0) @ masked.astype(np.float64), rtol=1e-12)
 
 

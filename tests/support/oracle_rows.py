@@ -56,14 +56,18 @@ def kept_product_rows(
     columns: Int[np.ndarray, " edges"],
     x: Float[np.ndarray, "columns width"],
     kept: Int[np.ndarray, "columns k"],
+    weights: Float[np.ndarray, " edges"] | None,
     rows: Int[np.ndarray, " sample"],
 ) -> Float[np.ndarray, "sample width"]:
     """`product_rows` of `x` with zeros where an entry is not kept."""
     out = np.zeros((rows.size, x.shape[1]))
     for place, row in enumerate(rows):
-        neighbors = columns[int(row_offsets[row]) : int(row_offsets[row + 1])]
+        edges = slice(int(row_offsets[row]), int(row_offsets[row + 1]))
+        neighbors = columns[edges]
         entries = kept[neighbors]
         values = x[neighbors[:, None], entries].astype(np.float64)
+        if weights is not None:
+            values *= weights[edges, None].astype(np.float64)
         out[place] = np.bincount(entries.ravel(), values.ravel(), minlength=x.shape[1])
     return out
 

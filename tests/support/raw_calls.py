@@ -238,6 +238,29 @@ def maxk_spmm_windows(g: Graph) -> Call:
     )
 
 
+def maxk_spmm_windows_weighted(g: Graph) -> Call:
+    call = maxk_spmm_windows(g)
+    operands = {
+        **{
+            name: array
+            for name, array in call.operands.items()
+            if name not in ("values", "indices")
+        },
+        "slots": np.zeros((1, 65), I32),
+        "slot_weights": g.x(g.edges),
+        "values": call.operands["values"],
+        "indices": call.operands["indices"],
+        "weights": g.x(g.edges, 1),
+    }
+    results = {
+        **call.results,
+        "scratch": ((8 + COLUMNS + 2 * ROWS,), U32),
+        "sums": ((0, FEATURES), F32),
+    }
+    free = frozenset({"parts, axis 0", "reduce", "padding"})
+    return Call(operands, results, {**call.attributes, "padding": 0}, free)
+
+
 def tiles_spmm(g: Graph) -> Call:
     """One batch that no part takes, and a part without batches."""
     places = np.zeros(ROWS + 1, I32)
@@ -273,6 +296,14 @@ def maxk_sspmm_windows(g: Graph) -> Call:
         # How many receivers a window's rows are is known to within those that it may hold.
         frozenset({"parts, axis 0", "dense, axis 0"}),
     )
+
+
+def maxk_sspmm_windows_weighted(g: Graph) -> Call:
+    call = maxk_sspmm_windows(g)
+    slots = {"slots": np.zeros((1, 65), I32), "slot_weights": g.x(g.edges)}
+    operands = {**g.windows(ROWS), **slots, **call.operands}
+    # How many edges there are the windows' entries say.
+    return Call(operands, call.results, {}, call.free | {"slot_weights, axis 0"})
 
 
 def maxk_sspmm_windows_exact(g: Graph) -> Call:
@@ -702,8 +733,10 @@ CUDA_CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_sage_layer": sage_layer,
     "jaxgnn_unit_layer": unit_layer,
     "jaxgnn_maxk_spmm_windows": maxk_spmm_windows,
+    "jaxgnn_maxk_spmm_windows_weighted": maxk_spmm_windows_weighted,
     "jaxgnn_maxk_sspmm_scatter": maxk_sspmm_scatter,
     "jaxgnn_maxk_sspmm_windows": maxk_sspmm_windows,
+    "jaxgnn_maxk_sspmm_windows_weighted": maxk_sspmm_windows_weighted,
     "jaxgnn_maxk_sspmm_windows_exact": maxk_sspmm_windows_exact,
     "jaxgnn_cosine_attention": cosine_attention,
     "jaxgnn_cosine_attention_gradients": cosine_attention_gradients,

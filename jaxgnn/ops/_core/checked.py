@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool
 
 from jaxgnn.graph._row_chunks import RowChunks
 from jaxgnn.graph._tiles import Tiles
-from jaxgnn.graph._windows import Windows
+from jaxgnn.graph._windows import Windows, slots_within
 
 
 def check_rows(rows: Any, num_columns: int, num_edges: int) -> Any:
@@ -37,8 +37,10 @@ def check_rows(rows: Any, num_columns: int, num_edges: int) -> Any:
     )
 
 
-def check_windows(windows: Windows, num_receivers: int, num_senders: int) -> Windows:
-    """The windows, if their indices lie within the nodes and the entries."""
+def check_windows(
+    windows: Windows, num_receivers: int, num_senders: int, num_edges: int
+) -> Windows:
+    """The windows, if their indices lie within the nodes, the entries and the edges."""
     window, first, end, partial = windows.parts.T
     entries = windows.senders.shape[0]
     inside = (first >= 0) & (first <= end) & (end <= entries) & (partial < windows.num_partials)
@@ -49,6 +51,8 @@ def check_windows(windows: Windows, num_receivers: int, num_senders: int) -> Win
             "windows' rows": _within(windows.rows, num_receivers, -1),
             "windows' parts": jnp.all(inside | (window < 0)),
             "windows' senders": _within(windows.senders, num_senders),
+            "windows' edges": _within(windows.edges, num_edges),
+            "windows' slots": slots_within(windows, num_edges),
         },
     )
 

@@ -87,7 +87,7 @@ def windows_of(graph: Graph) -> Windows | None:
     windows = graph.windows
     if windows is None or not config.check_graphs:
         return windows
-    return check_windows(windows, graph.num_receivers, graph.num_senders)
+    return check_windows(windows, graph.num_receivers, graph.num_senders, graph.num_edges)
 
 
 def tiles_of(graph: Graph, *, transpose: bool) -> Tiles | None:

@@ -70,7 +70,12 @@ def spgemm(
         return out
 
     def by_windows(
-        rows: Rows, windows: Windows, values: Array, indices: Array, _: Array | None
+        rows: Rows,
+        windows: Windows,
+        values: Array,
+        indices: Array,
+        weights: Array | None,
+        absent: int,
     ) -> Array:
         num_cbsr_rows, k = values.shape
         # One 32-bit word holds a 16-bit value and its column. Longer CBSR rows would move more
@@ -78,35 +83,52 @@ def spgemm(
         packs = packed if values.dtype == jnp.float32 else k <= _PACKED_UP_TO
         packs = packs and k % 4 == 0
         num_packed = num_cbsr_rows * k if packs else 0
-        out, _, _ = ffi.call(
-            "jaxgnn_maxk_spmm_windows",
-            [*structure(rows)[:2], *_window_operands(windows), values, indices],
+        structures = [*structure(rows)[:2], *_window_operands(windows)]
+        scratch = _SCRATCH + num_packed + num_cbsr_rows + rows.num_rows
+        partials = ((windows.num_partials, windows.rows.shape[1], width), jnp.float32)
+        result = ((rows.num_rows, width), values.dtype)
+        attributes = {"packed": int(packs), "reduce": REDUCE[reduce]}
+        if weights is None:
+            out, _, _ = ffi.call(
+                "jaxgnn_maxk_spmm_windows",
+                [*structures, values, indices],
+                [result, partials, ((scratch,), jnp.uint32)],
+                **attributes,
+            )
+            return out
+        # Sums of several passes are added in float32.
+        num_sums = 0 if values.dtype == jnp.float32 else rows.num_rows
+        out, _, _, _ = ffi.call(
+            "jaxgnn_maxk_spmm_windows_weighted",
+            [*structures, *_by_slot(windows, weights), values, indices, weights[:, None]],
             [
-                ((rows.num_rows, width), values.dtype),
-                ((windows.num_partials, windows.rows.shape[1], width), jnp.float32),
-                ((_SCRATCH + num_packed + num_cbsr_rows + rows.num_rows,), jnp.uint32),
+                result,
+                partials,
+                ((scratch + rows.num_rows,), jnp.uint32),
+                ((num_sums, width), jnp.float32),
             ],
-            packed=int(packs),
-            reduce=REDUCE[reduce],
+            padding=absent,
+            **attributes,
         )
         return out
 
     def pad_rows(
-        rows: Rows, windows: Windows | None, values: Array, indices: Array, _: Array | None
+        rows: Rows, windows: Windows | None, values: Array, indices: Array, weights: Array | None
     ) -> Array:
-        values = padding.pad_by(values, _pad_width(width, indices))
+        more = _pad_width(width, indices)
+        values = padding.pad_by(values, more)
         indices = _pad_indices(width, indices)
         if windows is None:
             return by_rows(rows, None, values, indices, None)
-        return by_windows(rows, windows, values, indices, None)
+        return by_windows(rows, windows, values, indices, weights, more)
 
     values, indices = _visible(width, values, indices)
     if not _use_windows(windows, width, values.dtype, indices, weights):
         windows = None
     kernel = by_rows
-    # Sums in floating point, those of weighted entries too, load an entry at a time.
-    in_fixed_point = weights is None and config.maxk_accumulation == "auto"
-    if in_fixed_point and (windows is not None or _pad_width(width, indices)):
+    # Sums in floating point, those of weighted entries by rows too, load an entry at a time.
+    by_vectors = windows is not None or (weights is None and _pad_width(width, indices) > 0)
+    if config.maxk_accumulation == "auto" and by_vectors:
         kernel = _on_cuda(pad_rows, otherwise=by_rows)
 
     def otherwise(
@@ -178,6 +200,14 @@ def sspmm(
                 ],
             )
             return out
+        if operands.dense_weights is not None:
+            slots = _by_slot(operands.windows, operands.dense_weights)
+            out, _ = ffi.call(
+                "jaxgnn_maxk_sspmm_windows_weighted",
+                [*windows, *slots, operands.y, operands.indices],
+                _results(operands),
+            )
+            return out
         out, _ = ffi.call(
             "jaxgnn_maxk_sspmm_windows",
             [*windows, operands.y, operands.indices],
@@ -193,8 +223,11 @@ def sspmm(
         return run
 
     kernel = gathered
-    # Deterministic sums of many entries are 64-bit, so that gathering 16-bit rows is faster.
-    wide = config.deterministic and y.dtype != jnp.float32 and k >= _SCATTER_BELOW
+    # Deterministic sums of many entries are 64-bit, so that gathering 16-bit rows is faster; and
+    # they have one bound for all terms, which weights do not.
+    wide = config.deterministic and (
+        weights is not None or (y.dtype != jnp.float32 and k >= _SCATTER_BELOW)
+    )
     if _use_windows(windows, width, y.dtype, indices, weights) and not wide:
         kernel = _on_cuda(pad_rows(by_windows), otherwise=gathered)
     elif not config.deterministic and y.dtype == jnp.float32 and k < _SCATTER_BELOW:
@@ -255,16 +288,25 @@ def _results(operands: _Sspmm) -> list[tuple[tuple[int, ...], Any]]:
 def _use_windows(
     windows: Windows | None, width: int, dtype: Any, indices: Array, weights: Array | None
 ) -> bool:
-    """Whether the window kernels take these operands: unweighted, rows that fit in shared memory,
-    and entries with 32-bit indices."""
+    """Whether the window kernels take these operands: rows that fit in shared memory, entries with
+    32-bit indices, and weights if the windows list the edges."""
     rows, k = indices.shape
     fits = width <= 256 and width % 4 == 0 and jnp.dtype(dtype) != jnp.float64
     fits = fits and rows * (k + _pad_width(width, indices)) < 2**32
-    return windows is not None and weights is None and fits
+    if windows is None or (weights is not None and windows.edges is None):
+        return False
+    return fits
 
 
 def _window_operands(windows: Windows) -> list[Array]:
     return [windows.rows, windows.parts, windows.senders, windows.masks]
+
+
+def _by_slot(windows: Windows, weights: Float[Array, " edges"]) -> list[Array]:
+    """Where a window's entries have their weights, and the weights there."""
+    assert windows.slots is not None and windows.edges is not None
+    by_slot = weights.at[windows.edges].get(mode="promise_in_bounds", unique_indices=True)
+    return [windows.slots, by_slot]
 
 
 def _on_cuda(kernel: Any, *, otherwise: Any) -> Any:

@@ -45,9 +45,10 @@ def maxk_spmm(
     are the indices, and the values if there are weights.
 
     On a GPU the gradient for the values is summed in any order, so that its last bits change from
-    run to run, unless `jaxgnn.config.deterministic` is set; unweighted sums run in fixed point
-    where a bound makes that as good as floats (`jaxgnn.config.maxk_accumulation`). A graph
-    `with_windows` is faster there.
+    run to run, unless `jaxgnn.config.deterministic` is set; sums run in fixed point where a bound
+    makes that as good as floats (`jaxgnn.config.maxk_accumulation`): the sum over a receiver's
+    edges of $|w_e|$ times the largest magnitude in the sender's row. A graph `with_windows` is
+    faster there, with weights one `with_windows(weighted=True)`.
 
     Args:
         graph: the graph; the weights are in its edge order, not the user's
