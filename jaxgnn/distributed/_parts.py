@@ -84,6 +84,7 @@ def split(
         rows,
         scheduled=graph.row_schedule is not None,
         windows=graph.windows is not None,
+        weighted=graph.windows is not None and graph.windows.edges is not None,
     )
     edge_of_place = [
         np.append(chosen, -1)[np.minimum(order, chosen.size)]
@@ -110,6 +111,7 @@ def _stack(
     num_receivers: int,
     scheduled: bool = False,
     windows: bool = False,
+    weighted: bool = False,
 ) -> tuple[Graph, list[np.ndarray]]:
     """The graphs of edge lists, padded to one shape and stacked on the host; their edge orders."""
     num_edges = max(1, *(senders.size for senders, _ in lists))
@@ -125,7 +127,7 @@ def _stack(
                 num_receivers=num_receivers + 1,
             )
             orders.append(np.asarray(graph.edge_permutation))
-            graph = graph.with_windows() if windows else graph
+            graph = graph.with_windows(weighted=weighted) if windows else graph
             graphs.append(_of_one_shape(graph, scheduled))
     if windows:
         padded = pad_to_one_shape([graph.windows for graph in graphs])

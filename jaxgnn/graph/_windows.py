@@ -47,7 +47,8 @@ class Windows:
 
 
 def pad_to_one_shape(several: list[Windows]) -> list[Windows]:
-    """The windows of graphs with the same number of receivers, so that they stack.
+    """The windows of graphs with the same numbers of receivers and edges, so that they
+    stack.
 
     Padding is a window without receivers, and parts of it without entries.
     """
@@ -56,14 +57,19 @@ def pad_to_one_shape(several: list[Windows]) -> list[Windows]:
     partials = max(windows.num_partials for windows in several)
 
     def padded(windows: Windows) -> Windows:
-        own, more = np.asarray(windows.parts), entries - windows.senders.shape[0]
-        empty = np.array([[windows.rows.shape[0], 0, 0, -1]], own.dtype)
+        own, last = np.asarray(windows.parts), windows.senders.shape[0]
+        more = entries - last
+        # The parts' first entries ascend.
+        empty = np.array([[windows.rows.shape[0], last, last, -1]], own.dtype)
         arrays: dict[str, Any] = {
             "rows": np.pad(windows.rows, ((0, 1), (0, 0)), constant_values=-1),
             "parts": np.concatenate([own, np.repeat(empty, parts - own.shape[0], 0)]),
             "senders": np.pad(windows.senders, (0, more)),
             "masks": np.pad(windows.masks, ((0, more), (0, 0))),
+            "edges": windows.edges,
         }
+        if windows.slots is not None:
+            arrays["slots"] = np.pad(windows.slots, ((0, 1), (0, 0)))
         return Windows(**arrays, num_partials=partials)
 
     return [padded(windows) for windows in several]

@@ -351,10 +351,12 @@ def check_choice_and_rounding():
 def check_windows():
     """The parts' windows are padded to one shape, and hold each part's edges."""
     whole, _ = random_graph(300, 3000)
-    stacked = shard(whole.with_windows(), mesh(3), rows="x").graph
+    stacked = shard(whole.with_windows(weighted=True), mesh(3), rows="x").graph
     for part in range(3):
         graph = jax.tree.map(lambda leaf, part=part: np.asarray(leaf)[part], stacked)
         windows = graph.windows
+        assert windows.slots.shape[0] == windows.rows.shape[0]
+        np.testing.assert_array_equal(np.sort(windows.edges), np.arange(graph.num_edges))
         found = []
         for window, first, end, _ in windows.parts:
             bits = np.unpackbits(windows.masks[first:end].view(np.uint8), 1, bitorder="little")
