@@ -15,7 +15,7 @@ from typing import Any
 from jaxgnn._core.text import printable
 from jaxgnn.train.config import ConfigError, from_settings
 from jaxgnn.train.records import check_path, read_config, replacing
-from jaxgnn.train.task import METRIC_NAMES
+from jaxgnn.train.task import ERRORS, METRIC_NAMES
 
 SUFFIXES = (".md", ".csv", ".png")
 
@@ -63,14 +63,20 @@ class Comparison:
         names = list(self.rows[0].settings) if self.rows else []
         return [*names, "runs", "test", "validation", "epochs", "epoch, ms"]
 
+    def metrics(self) -> str:
+        """What the scores are, and the unit of shares."""
+        names = dict.fromkeys(row.metric for row in self.rows)
+        return ", ".join(METRIC_NAMES[name] + " in %" * (name not in ERRORS) for name in names)
+
     def cells(self) -> list[list[str]]:
-        """A row of text for each of `rows`; scores in percent, with their standard deviation."""
+        """A row of text for each of `rows`; scores with their standard deviation, shares in
+        percent."""
         return [
             [
                 *(printable(value) for value in row.settings.values()),
                 str(len(row.seeds)),
-                _percent(row.test_score, row.test_std),
-                _percent(row.val_score, row.val_std),
+                _score(row.metric, row.test_score, row.test_std),
+                _score(row.metric, row.val_score, row.val_std),
                 f"{row.epochs:g}",
                 f"{1e3 * row.epoch_seconds:.2f}",
             ]
@@ -83,8 +89,8 @@ class Comparison:
         if self.rows:
             heads = self.columns()
             lines += [_line(heads), _line(["---"] * len(heads)), *map(_line, self.cells())]
-            metrics = ", ".join(dict.fromkeys(METRIC_NAMES[row.metric] for row in self.rows))
-            lines += ["", f"Scores: {metrics} in %, means ± standard deviations over the runs."]
+            text = f"Scores: {self.metrics()}, means ± standard deviations over the runs."
+            lines += ["", text]
         if self.unfinished:
             lines += ["", *(f"Unfinished: {printable(name)}" for name in self.unfinished)]
         return "\n".join(lines).strip() + "\n"
@@ -121,10 +127,12 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _percent(mean: float | None, deviation: float | None) -> str:
+def _score(metric: str, mean: float | None, deviation: float | None) -> str:
     if mean is None:
         return "-"
-    return f"{100 * mean:.2f}" + ("" if deviation is None else f" ± {100 * deviation:.2f}")
+    unit, digits = (1, 4) if metric in ERRORS else (100, 2)
+    text = f"{unit * mean:.{digits}f}"
+    return text if deviation is None else f"{text} ± {unit * deviation:.{digits}f}"
 
 
 def compare(directories: Sequence[str | os.PathLike[str]], name: str = "run") -> Comparison:
