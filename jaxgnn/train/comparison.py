@@ -1,4 +1,4 @@
-"""`compare`: runs side by side, those that differ in the seed alone as one row."""
+"""`compare`: runs side by side, those that differ in the seed alone as one row, or in the fold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUMBERS = ("epochs", "best_epoch", "parameters", "epoch_seconds")
 
 @dataclasses.dataclass(frozen=True)
 class ComparedRuns:
-    """Finished runs whose settings are equal but for the seed.
+    """Finished runs whose settings are equal but for the seed, and of many graphs the split.
 
     Attributes:
         settings: those that differ between rows, by name.
@@ -160,17 +160,23 @@ def compare(directories: Sequence[str | os.PathLike[str]], name: str = "run") ->
         if summary is None or not _is_done(settings, summary):
             unfinished.append(str(path))
             continue
-        own = {key: value for key, value in settings.items() if key != "seed"}
+        own = {key: value for key, value in settings.items() if key not in _repeats(settings)}
         key = json.dumps([own, summary["metric"]], sort_keys=True)
         groups.setdefault(key, []).append((settings, summary))
     firsts = [runs[0][0] for runs in groups.values()]
     differing = [
         key
         for key in (firsts[0] if firsts else {})
-        if key != "seed" and len({json.dumps(settings[key]) for settings in firsts}) > 1
+        if not all(key in _repeats(settings) for settings in firsts)
+        and len({json.dumps(settings[key]) for settings in firsts}) > 1
     ]
     rows = tuple(_row(runs, differing) for runs in groups.values())
     return Comparison(rows, tuple(unfinished))
+
+
+def _repeats(settings: dict[str, Any]) -> tuple[str, ...]:
+    """The settings in which the runs of a row may differ: splits of many graphs are folds."""
+    return ("seed", "split") if settings["task"] == "graph" else ("seed",)
 
 
 def _absolute(paths: list[Path]) -> set[Path]:
