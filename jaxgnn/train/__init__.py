@@ -7,6 +7,7 @@ from jaxgnn.train.description import DatasetDescription, LinkDescription
 from jaxgnn.train.evaluation import InferenceSample, evaluate, sampled_logits
 from jaxgnn.train.graph_data import GraphSetDescription
 from jaxgnn.train.graph_loader import GraphLoader, GraphMinibatch, GraphSource
+from jaxgnn.train.heap import keep_freed_memory
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.layerwise import layerwise_inference
 from jaxgnn.train.link_predictions import LinkPredictions, Pairs, predict_links, read_pairs
@@ -69,6 +70,7 @@ __all__ = [
     "compare",
     "evaluate",
     "evaluate_scores",
+    "keep_freed_memory",
     "layerwise_inference",
     "load_link_run",
     "load_run",
