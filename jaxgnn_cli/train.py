@@ -21,7 +21,8 @@ def train(arguments: list[str]) -> None:
 
     if config.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
-    keep_freed_memory()
+    if config.task == "graph":
+        keep_freed_memory()
     recovery = Recovery(warn=print_error)
     with watch() as interrupts:
         interrupts.advice = recovery.advice

@@ -383,7 +383,7 @@ class TrainConfig:
         neighbors = self.neighbors
         if not neighbors:
             for name in _OF_MINI_BATCHES:
-                used = name == "batch_size" and self.task == "graph"
+                used = self.task == "graph" and name in ("batch_size", "checkpoint_steps")
                 if not used and getattr(self, name) != getattr(TrainConfig, name):
                     raise ConfigError(f"{option(name)}: expected --num-neighbors with it, got none")
             return

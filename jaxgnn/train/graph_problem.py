@@ -111,9 +111,12 @@ class CompiledGraphs(Compiled):
         task: Any,
         interrupted: Callable[[], bool] = lambda: False,
         sums: LossSums | None = None,
+        *,
+        checkpoint: Callable[[TrainState, LossSums], None] = lambda *_: None,
+        checkpoint_steps: int = 0,
     ) -> tuple[TrainState, Any]:
         """One epoch, a step on each batch, or the rest of one: which batch is next follows from the
-        steps that the state has counted.
+        steps that the state has counted. Arguments are those of `Compiled.step`.
 
         Raises:
             UnfinishedEpoch: `interrupted` says so, between two batches.
@@ -129,6 +132,8 @@ class CompiledGraphs(Compiled):
                 if number and interrupted():
                     jax.block_until_ready(total)
                     raise UnfinishedEpoch(self._state(leaves), total)
+                if number and checkpoint_steps and number % checkpoint_steps == 0:
+                    checkpoint(self._state(leaves), total)
                 step = self._compiled("step", (leaves, total, minibatch), minibatch)
                 leaves, total = step(leaves, total, minibatch)
                 behind.append(total)

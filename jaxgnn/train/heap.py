@@ -17,7 +17,7 @@ def keep_freed_memory() -> bool:
     maps blocks of more than 32 MiB anew each time, so that the kernel clears all of their pages in
     each step. After this call blocks of up to 1 GiB are taken from the heap, and the heap is not
     given back: the process stays as large as its largest step. This is a setting of the whole
-    process, which `jaxgnn train` makes. A GPU's memory is not touched.
+    process, which `jaxgnn train --task graph` makes. A GPU's memory is not touched.
 
     Returns:
         Whether it was set: it is glibc's, on Linux.

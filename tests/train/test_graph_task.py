@@ -95,9 +95,11 @@ def test_runs_learn_and_continue_within_an_epoch_bit_by_bit():
     assert compiled.programs <= 6 and set(compiled.kernels) <= {"spmm"}
     # Another problem, as another process has it, goes on after the second of three batches.
     calls = iter([False, True])
-    first = fit(compiled, problem.task, start, epochs=2)
+    first, saved = fit(compiled, problem.task, start, epochs=2), []
     with pytest.raises(UnfinishedEpoch) as stop:
-        compiled.step(first[0], problem.task, lambda: next(calls))
+        options = {"checkpoint": lambda *state: saved.append(state), "checkpoint_steps": 1}
+        compiled.step(first[0], problem.task, lambda: next(calls), **options)
+    assert len(saved) == 1
     other = problem_of().task
     continued, loss = compiled.step(stop.value.state, other, sums=stop.value.sums)
     assert float(loss) == rows[2]["loss"]
