@@ -201,7 +201,7 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
     assert "48 graphs, 2 classes" in capsys.readouterr().out
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 49
     assert main(["export", "run", "--output", "exported"]) == 2
-    assert "expected a run of --task node, got --task graph" in capsys.readouterr().err
+    assert "expected a run of --task node or link, got --task graph" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
