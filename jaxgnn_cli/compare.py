@@ -14,7 +14,8 @@ from jaxgnn_cli.options import parse_options
 @dataclasses.dataclass(frozen=True)
 class CompareOptions:
     """Compare runs of jaxgnn train: the settings that differ, and means and standard deviations of
-    those that differ in the seed alone. Runs that are not finished are named."""
+    those that differ in the seed alone, with --task graph also in the split. Runs that are not
+    finished are named."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN...")]
     """The directories of runs."""

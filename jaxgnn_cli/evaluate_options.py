@@ -29,10 +29,10 @@ class EvaluateOptions:
     """Score a trained model; or, with --sample-size, --strategy or --drop-edge, measure its
     inference with a part of the edges.
 
-    Prints score and loss of the training, validation and test nodes. With a part of the edges,
-    prints score, share of the edges and times for each strategy and number of edges, beside those
-    of all edges, and writes evaluation.json and evaluation.png. Lists such as 16,32 are measured
-    in all combinations.
+    Prints score and loss of the training, validation and test nodes, or graphs. With a part of the
+    edges, prints score, share of the edges and times for each strategy and number of edges, beside
+    those of all edges, and writes evaluation.json and evaluation.png. Lists such as 16,32 are
+    measured in all combinations.
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]

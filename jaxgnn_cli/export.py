@@ -65,6 +65,8 @@ def export(arguments: list[str]) -> None:
     links = is_link_run(options.run)
     with memory_errors():
         run = load(options.run, links=links)
+        if run.config.task == "graph":
+            raise UsageError("RUN: expected a run of --task node or link, got --task graph")
         nodes, edges = _size(options, run)
         if run.has_embedding:
             nodes = _with_padding(options, run.dataset.num_nodes)

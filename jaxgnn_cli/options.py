@@ -56,6 +56,7 @@ def parse_train(arguments: list[str], name: str = "train") -> TrainConfig | None
         base = preset(options.preset, options.dataset)
     else:
         base = TrainConfig.for_dataset(options.dataset)
+    base = base.for_task(options.task)
     options = _parse(arguments, name, Options(**_fields(base)))
     assert options is not None
     return options.config().check()

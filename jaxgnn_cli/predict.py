@@ -15,8 +15,8 @@ from jaxgnn_cli.status import UsageError
 
 @dataclasses.dataclass(frozen=True)
 class PredictOptions:
-    """Write a trained model's classes and probabilities for all nodes of a graph, or with --pairs
-    the scores of a run of --task link."""
+    """Write a trained model's classes and probabilities, or the numbers that it predicts, for all
+    nodes of a graph or all graphs of a set, or with --pairs the scores of a run of --task link."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """The directory of a run of jaxgnn train."""
@@ -44,7 +44,7 @@ def predict(arguments: list[str]) -> None:
     from rich.console import Console
 
     from jaxgnn.train import predict as predictions_of
-    from jaxgnn.train import predict_links, read_pairs
+    from jaxgnn.train import predict_links, read_pairs, saved_config
     from jaxgnn.train.display import print_line
     from jaxgnn.train.predictions import check_suffix
     from jaxgnn.train.recovery import memory_errors
@@ -53,7 +53,8 @@ def predict(arguments: list[str]) -> None:
     check_suffix(output, "--output")
     links = is_link_run(options.run)
     if links != (options.pairs is not None):
-        task, expected = ("link", "a table of pairs") if links else ("node", "none")
+        task = saved_config(options.run, "RUN").task
+        expected = "a table of pairs" if links else "none"
         got = "none" if options.pairs is None else "one"
         raise UsageError(f"--pairs: expected {expected} with a run of --task {task}, got {got}")
     with memory_errors():
@@ -64,8 +65,10 @@ def predict(arguments: list[str]) -> None:
             counts = f"{len(predictions.scores):,} pairs"
         else:
             predictions = predictions_of(run, data)
-            nodes, classes = predictions.probabilities.shape
-            counts = f"{nodes:,} nodes, {classes} classes"
+            rows, columns = predictions.probabilities.shape
+            of = "graphs" if run.config.task == "graph" else "nodes"
+            kind = "targets" if predictions.numbers else "classes"
+            counts = f"{rows:,} {of}, {columns} {kind}"
     predictions.save(output)
     print_line(Console(), f"wrote {output}: {counts}")
 

@@ -17,10 +17,12 @@ def train(arguments: list[str]) -> None:
         return
     import jax
 
-    from jaxgnn.train import Recovery, run
+    from jaxgnn.train import Recovery, keep_freed_memory, run
 
     if config.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
+    if config.task == "graph":
+        keep_freed_memory()
     recovery = Recovery(warn=print_error)
     with watch() as interrupts:
         interrupts.advice = recovery.advice

@@ -4,7 +4,7 @@ Prints graphs a second of both and their ratio, the programs compiled and the sh
 nodes. Both train the same model (GIN of 5 layers with batch normalization, sums of the nodes, a
 linear layer) by Adam on all graphs, in shuffled batches; epochs alternate, the medians count.
 
-    python -m benchmarks.experiments.many_graphs FOLDER [--batch-size 128] [--epochs 11]
+    python -m benchmarks.experiments.many_graphs FOLDER [--batch-size 128] [--epochs 11] ...
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flax import nnx
 import jaxgnn
 from benchmarks.baselines.pyg_graphs import pyg_graphs
 from jaxgnn.data import GraphSet, load
-from jaxgnn.train import GraphLoader, GraphMinibatch
+from jaxgnn.train import GraphLoader, GraphMinibatch, keep_freed_memory
 
 
 class Model(nnx.Module):
@@ -122,7 +122,12 @@ def main() -> None:
         *(("epochs", 11), ("threads", 2)),
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument(
+        "--map-anew", action="store_true", help="leave memory as glibc has it, for both"
+    )
     options = parser.parse_args()
+    if not options.map_anew:
+        keep_freed_memory()
     graphs = load(options.folder)
     if not isinstance(graphs, GraphSet) or graphs.features is None or not graphs.num_classes:
         parser.error(f"expected graphs with features and classes, got {graphs}")

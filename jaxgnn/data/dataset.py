@@ -13,7 +13,7 @@ from jaxgnn.data.checks import check_rows, row_blocks
 from jaxgnn.data.limits import DataError, quote
 from jaxgnn.graph import Graph
 
-Metric = Literal["accuracy", "roc_auc", "micro_f1"]
+Metric = Literal["accuracy", "roc_auc", "micro_f1", "average_precision", "rmse", "mae"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +159,7 @@ class NodeDataset:
 
     @property
     def metric(self) -> Metric:
-        """The score to report: `"accuracy"`, `"roc_auc"` or `"micro_f1"`."""
+        """The score to report, such as `"accuracy"`, `"roc_auc"` or `"micro_f1"`."""
         return self.metadata.metric
 
     def split(self, key: int | str = 0) -> Split:

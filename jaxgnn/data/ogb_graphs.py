@@ -7,6 +7,7 @@ import pathlib
 
 import numpy as np
 
+from jaxgnn.data.dataset import Metric
 from jaxgnn.data.graph_set import GraphSet
 from jaxgnn.data.limits import Budget, DataError, reading
 from jaxgnn.data.ogb_raw import ARRAYS, Raw, raw_of, split_of_folder
@@ -18,6 +19,11 @@ OGB_GRAPH_FILES = (
 )
 # Sets whose `add_inverse_edge` is False in OGB's master table, by the names of their archives.
 _DIRECTED = ("code", "code2")
+# What the table scores a set by, where it is neither the accuracy nor, of molecules, the ROC AUC.
+_METRICS: dict[str, Metric] = {
+    **dict.fromkeys(("molpcba", "molmuv"), "average_precision"),
+    **dict.fromkeys(("molesol", "molfreesolv", "mollipo"), "rmse"),
+}
 
 
 def read_ogb_graphs(
@@ -65,7 +71,6 @@ def read_ogb_graphs(
             edge_counts = 2 * edge_counts
             if edge_features is not None:
                 edge_features = np.repeat(edge_features, 2, axis=0)
-        several = num_classes is None
         return GraphSet(
             name=name,
             node_offsets=_offsets(sizes),
@@ -78,9 +83,19 @@ def read_ogb_graphs(
             num_classes=num_classes,
             splits=splits,
             metadata=metadata_of(
-                name, source=os.fspath(path), metric="roc_auc" if several else "accuracy"
+                name, source=os.fspath(path), metric=_metric(name, labels, num_classes)
             ),
         )
+
+
+def _metric(name: str, labels: np.ndarray, num_classes: int | None) -> Metric:
+    short = name.lower().removeprefix("ogbg-")
+    if short in _METRICS:
+        return _METRICS[short]
+    if num_classes is not None:
+        return "roc_auc" if short.startswith("mol") and num_classes <= 2 else "accuracy"
+    binary = ((labels == 0) | (labels == 1) | np.isnan(labels)).all()
+    return "roc_auc" if binary else "rmse"
 
 
 def _counts(raw: Raw, what: str, rows: int | None) -> np.ndarray:

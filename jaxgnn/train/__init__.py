@@ -5,12 +5,15 @@ from jaxgnn.train.comparison import ComparedRuns, Comparison, compare
 from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.description import DatasetDescription, LinkDescription
 from jaxgnn.train.evaluation import InferenceSample, evaluate, sampled_logits
+from jaxgnn.train.graph_data import GraphSetDescription
 from jaxgnn.train.graph_loader import GraphLoader, GraphMinibatch, GraphSource
+from jaxgnn.train.heap import keep_freed_memory
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.layerwise import layerwise_inference
 from jaxgnn.train.link_predictions import LinkPredictions, Pairs, predict_links, read_pairs
 from jaxgnn.train.links import LinkData
 from jaxgnn.train.loaded import LoadedRun, evaluate_scores, load_run
+from jaxgnn.train.loaded_graphs import LoadedGraphRun
 from jaxgnn.train.loaded_links import LoadedLinkRun, load_link_run
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
 from jaxgnn.train.neighbor_loader import Batch, NeighborLoader
@@ -38,12 +41,14 @@ __all__ = [
     "DivergenceError",
     "GraphLoader",
     "GraphMinibatch",
+    "GraphSetDescription",
     "GraphSource",
     "HostFeatures",
     "InferenceSample",
     "LinkData",
     "LinkDescription",
     "LinkPredictions",
+    "LoadedGraphRun",
     "LoadedLinkRun",
     "LoadedRun",
     "NeighborLoader",
@@ -67,6 +72,7 @@ __all__ = [
     "compare",
     "evaluate",
     "evaluate_scores",
+    "keep_freed_memory",
     "layerwise_inference",
     "load_link_run",
     "load_run",

@@ -1,4 +1,4 @@
-"""`compare`: runs side by side, those that differ in the seed alone as one row."""
+"""`compare`: runs side by side, those that differ in the seed alone as one row, or in the fold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from jaxgnn._core.text import printable
 from jaxgnn.train.config import ConfigError, from_settings
 from jaxgnn.train.records import check_path, read_config, replacing
-from jaxgnn.train.task import METRIC_NAMES
+from jaxgnn.train.task import ERRORS, METRIC_NAMES
 
 SUFFIXES = (".md", ".csv", ".png")
 
@@ -24,7 +24,7 @@ _NUMBERS = ("epochs", "best_epoch", "parameters", "epoch_seconds")
 
 @dataclasses.dataclass(frozen=True)
 class ComparedRuns:
-    """Finished runs whose settings are equal but for the seed.
+    """Finished runs whose settings are equal but for the seed, and of many graphs the split.
 
     Attributes:
         settings: those that differ between rows, by name.
@@ -63,14 +63,20 @@ class Comparison:
         names = list(self.rows[0].settings) if self.rows else []
         return [*names, "runs", "test", "validation", "epochs", "epoch, ms"]
 
+    def metrics(self) -> str:
+        """What the scores are, and the unit of shares."""
+        names = dict.fromkeys(row.metric for row in self.rows)
+        return ", ".join(METRIC_NAMES[name] + " in %" * (name not in ERRORS) for name in names)
+
     def cells(self) -> list[list[str]]:
-        """A row of text for each of `rows`; scores in percent, with their standard deviation."""
+        """A row of text for each of `rows`; scores with their standard deviation, shares in
+        percent."""
         return [
             [
                 *(printable(value) for value in row.settings.values()),
                 str(len(row.seeds)),
-                _percent(row.test_score, row.test_std),
-                _percent(row.val_score, row.val_std),
+                _score(row.metric, row.test_score, row.test_std),
+                _score(row.metric, row.val_score, row.val_std),
                 f"{row.epochs:g}",
                 f"{1e3 * row.epoch_seconds:.2f}",
             ]
@@ -83,8 +89,8 @@ class Comparison:
         if self.rows:
             heads = self.columns()
             lines += [_line(heads), _line(["---"] * len(heads)), *map(_line, self.cells())]
-            metrics = ", ".join(dict.fromkeys(METRIC_NAMES[row.metric] for row in self.rows))
-            lines += ["", f"Scores: {metrics} in %, means ± standard deviations over the runs."]
+            text = f"Scores: {self.metrics()}, means ± standard deviations over the runs."
+            lines += ["", text]
         if self.unfinished:
             lines += ["", *(f"Unfinished: {printable(name)}" for name in self.unfinished)]
         return "\n".join(lines).strip() + "\n"
@@ -121,10 +127,12 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _percent(mean: float | None, deviation: float | None) -> str:
+def _score(metric: str, mean: float | None, deviation: float | None) -> str:
     if mean is None:
         return "-"
-    return f"{100 * mean:.2f}" + ("" if deviation is None else f" ± {100 * deviation:.2f}")
+    unit, digits = (1, 4) if metric in ERRORS else (100, 2)
+    text = f"{unit * mean:.{digits}f}"
+    return text if deviation is None else f"{text} ± {unit * deviation:.{digits}f}"
 
 
 def compare(directories: Sequence[str | os.PathLike[str]], name: str = "run") -> Comparison:
@@ -152,17 +160,23 @@ def compare(directories: Sequence[str | os.PathLike[str]], name: str = "run") ->
         if summary is None or not _is_done(settings, summary):
             unfinished.append(str(path))
             continue
-        own = {key: value for key, value in settings.items() if key != "seed"}
+        own = {key: value for key, value in settings.items() if key not in _repeats(settings)}
         key = json.dumps([own, summary["metric"]], sort_keys=True)
         groups.setdefault(key, []).append((settings, summary))
     firsts = [runs[0][0] for runs in groups.values()]
     differing = [
         key
         for key in (firsts[0] if firsts else {})
-        if key != "seed" and len({json.dumps(settings[key]) for settings in firsts}) > 1
+        if not all(key in _repeats(settings) for settings in firsts)
+        and len({json.dumps(settings[key]) for settings in firsts}) > 1
     ]
     rows = tuple(_row(runs, differing) for runs in groups.values())
     return Comparison(rows, tuple(unfinished))
+
+
+def _repeats(settings: dict[str, Any]) -> tuple[str, ...]:
+    """The settings in which the runs of a row may differ: splits of many graphs are folds."""
+    return ("seed", "split") if settings["task"] == "graph" else ("seed",)
 
 
 def _absolute(paths: list[Path]) -> set[Path]:

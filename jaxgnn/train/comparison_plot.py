@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from jaxgnn._core.text import printable
 from jaxgnn.train.plot import save_figure
-from jaxgnn.train.task import METRIC_NAMES
+from jaxgnn.train.task import ERRORS, METRIC_NAMES
 
 if TYPE_CHECKING:
     from jaxgnn.train.comparison import ComparedRuns, Comparison
@@ -36,7 +36,8 @@ def save_comparison_plot(path: Path, comparison: Comparison) -> None:
     )
     ax.set_yticks(places, list(map(_label, rows)))
     ax.invert_yaxis()
-    ax.xaxis.set_major_formatter(PercentFormatter(1))
+    if not any(row.metric in ERRORS for row in rows):
+        ax.xaxis.set_major_formatter(PercentFormatter(1))
     names = ", ".join(dict.fromkeys(METRIC_NAMES[row.metric] for row in rows))
     ax.set(xlabel=f"test {names}".strip())
     ax.grid(alpha=0.25)

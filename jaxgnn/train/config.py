@@ -20,7 +20,10 @@ Features = Literal["auto", "raw", "normalized", "embedding"]
 Decay = Literal["l2", "decoupled"]
 DecayLayers = Literal["all", "first"]
 Method = Literal["uniform", "labor"]
-TaskName = Literal["node", "link"]
+TaskName = Literal["node", "link", "graph"]
+Readout = Literal["sum", "mean", "max", "min", "attention"]
+EdgeFeatures = Literal["auto", "none"]
+GraphMetric = Literal["auto", "accuracy", "roc_auc", "average_precision", "micro_f1", "rmse", "mae"]
 Decoder = Literal["dot", "mlp"]
 FeaturesOn = Literal["device", "host"]
 Shard = Literal["auto", "rows", "features"]
@@ -35,6 +38,9 @@ _PRESENTATION = (
 # Options of links alone.
 _LINK = ("decoder", "negatives", "val_share", "test_share", "disjoint_train", "directed")
 
+# Options of many graphs alone.
+_GRAPH = ("readout", "edge_features", "metric")
+
 # Options that runs of older versions lack: those have the defaults.
 _LATER = (
     "sample_size",
@@ -48,6 +54,7 @@ _LATER = (
     "deduplicate",
     "task",
     *_LINK,
+    *_GRAPH,
     "features_on",
     "evaluation_batch_size",
     "kernel_size",
@@ -81,7 +88,8 @@ class ConfigError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """Train a graph neural network to classify the nodes of a graph, or to predict its edges.
+    """Train a graph neural network to classify the nodes of a graph, to predict its edges, or to
+    predict labels of whole graphs.
 
     Writes a checkpoint, the metrics of each epoch, a plot and a summary into a run directory.
     """
@@ -92,7 +100,8 @@ class TrainConfig:
 
     task: TaskName = "node"
     """node: classify the nodes. link: predict the edges, also of a graph without labels (an edge
-    list, say); where nodes have no features they get a learned embedding of width --hidden."""
+    list, say); where nodes have no features they get a learned embedding of width --hidden. graph:
+    predict the classes or the targets of many graphs."""
 
     model: str = "gcn"
     """The architecture: gcn, sage, sage_embedding (whose matrices `jaxgnn embed` takes), gin, gat,
@@ -178,7 +187,7 @@ class TrainConfig:
     seeds, as many numbers as --layers, such as 15,10,5. Validation and test take all neighbors."""
 
     batch_size: int = 1024
-    """Training nodes of a mini-batch."""
+    """Training nodes of a mini-batch; with --task graph its graphs, by default 128."""
 
     replace: bool = False
     """Draw a node's neighbors of a mini-batch with replacement."""
@@ -203,6 +212,19 @@ class TrainConfig:
     """Nodes of a batch where a model trained with --num-neighbors is evaluated: one layer after the
     other, each in batches of nodes with all of their neighbors. Fewer take less memory. With
     --features-on host a batch has a quarter of the nodes at most."""
+
+    readout: Readout = "sum"
+    """How the rows of a graph's nodes become one: sum, mean, max, min, or attention, a sum by
+    learned weights."""
+
+    edge_features: EdgeFeatures = "auto"
+    """auto: take the features of the edges where the graphs have some and the model takes them
+    (gat, gatv2, gin, transformer). none: leave them out."""
+
+    metric: GraphMetric = "auto"
+    """The score that selects the epoch, of many graphs: accuracy, roc_auc, average_precision,
+    micro_f1, or of targets that are numbers rmse, or mae, whose loss is the absolute error. auto:
+    that of the data's publication."""
 
     decoder: Decoder = "dot"
     """What scores a link by the outputs of its ends: their dot product, or mlp, a perceptron of
@@ -253,7 +275,8 @@ class TrainConfig:
     for the rest. embedding: a learned row a node, of width --hidden, in place of the features."""
 
     split: int = 0
-    """Which of the dataset's splits; of links the seed of the split."""
+    """Which of the dataset's splits; of links the seed of the split. Graphs without splits get ten
+    folds: fold N tests, the next one validates."""
 
     seed: int = 0
     """Seed of the initial parameters and of dropout."""
@@ -292,6 +315,12 @@ class TrainConfig:
         """The defaults for a dataset: the general ones but for digits, whose features are few
         and dense."""
         return cls(dataset=dataset, **_DATASET_DEFAULTS.get(dataset, {}))
+
+    def for_task(self, task: str) -> TrainConfig:
+        """The same for another task, with the defaults that differ there."""
+        if task != "graph":
+            return self
+        return dataclasses.replace(self, task="graph", batch_size=128)
 
     def check(self) -> TrainConfig:
         """Returns itself.
@@ -337,6 +366,7 @@ class TrainConfig:
         self._check_batches()
         self._check_links()
         self._check_devices()
+        self._check_graphs()
         return self
 
     @property
@@ -364,7 +394,8 @@ class TrainConfig:
         neighbors = self.neighbors
         if not neighbors:
             for name in _OF_MINI_BATCHES:
-                if getattr(self, name) != getattr(TrainConfig, name):
+                used = self.task == "graph" and name in ("batch_size", "checkpoint_steps")
+                if not used and getattr(self, name) != getattr(TrainConfig, name):
                     raise ConfigError(f"{option(name)}: expected --num-neighbors with it, got none")
             return
         if len(neighbors) != self.layers:
@@ -420,6 +451,25 @@ class TrainConfig:
         elif self.task != "node":
             raise ConfigError(
                 f"--devices: expected 1 with --task {self.task}, got {printable(count)}"
+            )
+
+    def _check_graphs(self) -> None:
+        if self.task != "graph":
+            for name in _GRAPH:
+                if getattr(self, name) != getattr(TrainConfig, name):
+                    raise ConfigError(
+                        f"{option(name)}: expected --task graph with it, got --task {self.task}"
+                    )
+            return
+        if self.num_neighbors:
+            raise ConfigError(
+                f"--num-neighbors: expected --task node with it, got {self.num_neighbors!r}"
+            )
+        if self.features == "embedding":
+            raise ConfigError("--features: expected the data's with --task graph, got embedding")
+        if self.decay_layers != "all":
+            raise ConfigError(
+                f"--decay-layers: expected all with --task graph, got {self.decay_layers}"
             )
 
     def _check_sample(self) -> None:
@@ -559,6 +609,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "strategy": get_args(Sampling),
     "shard": get_args(Shard),
     "task": get_args(TaskName),
+    "readout": get_args(Readout),
+    "edge_features": get_args(EdgeFeatures),
+    "metric": get_args(GraphMetric),
     "decoder": get_args(Decoder),
     "negatives": get_args(NegativeMethod),
     "norm": ("none", "batch", "layer"),

@@ -17,7 +17,7 @@ from rich.text import Text
 from jaxgnn._core.text import printable
 from jaxgnn.train.comparison import Comparison
 from jaxgnn.train.config import TrainConfig
-from jaxgnn.train.task import METRIC_NAMES
+from jaxgnn.train.task import METRIC_NAMES, score_text
 
 
 class Display(Protocol):
@@ -129,13 +129,8 @@ def columns(row: dict[str, Any], metric: str) -> list[tuple[str, str]]:
     for name in ("train", "val"):
         value = row.get(f"{name}_{metric}")
         if value is not None:
-            values.append((name, percent(value)))
+            values.append((name, score_text(metric, value)))
     return values
-
-
-def percent(value: float | None) -> str:
-    """A share as a percentage."""
-    return "-" if value is None else f"{100 * value:.2f} %"
 
 
 def size(count: float) -> str:
@@ -165,12 +160,14 @@ def summary_table(summary: dict[str, Any]) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("result")
     table.add_column("value", justify="right")
-    table.add_row(Text(f"test {metric}", "bold"), Text(percent(summary["test_score"]), "bold"))
+    text = score_text(summary["metric"], summary["test_score"])
+    table.add_row(Text(f"test {metric}", "bold"), Text(text, "bold"))
     for name, value in summary["test_scores"].items():
         if name != summary["metric"]:
-            table.add_row(f"test {METRIC_NAMES[name]}", percent(value))
+            table.add_row(f"test {METRIC_NAMES[name]}", score_text(name, value))
     if summary["val_score"] is not None:
-        table.add_row(f"validation {metric}", percent(summary["val_score"]))
+        text = score_text(summary["metric"], summary["val_score"])
+        table.add_row(f"validation {metric}", text)
     stop = " (patience ran out)" if summary["stopped"] else ""
     table.add_row("selected epoch", f"{summary['best_epoch']} of {summary['epochs']}{stop}")
     table.add_row("activation", summary["activation"])
@@ -184,23 +181,26 @@ def summary_table(summary: dict[str, Any]) -> Table:
 
 
 def scores_table(scores: dict[str, Any]) -> Table:
-    """The table of `jaxgnn evaluate`: a row for the training, validation and test nodes."""
-    title = Text(printable(f"{scores['model']} on {scores['dataset']}, split {scores['split']}"))
+    """The table of `jaxgnn evaluate`: a row for the training, validation and test nodes, or
+    graphs."""
+    split = "" if scores["split"] is None else f", split {scores['split']}"
+    title = Text(printable(f"{scores['model']} on {scores['dataset']}{split}"))
     table = Table(title=title, title_justify="left")
-    table.add_column("nodes")
+    kind = "nodes" if "nodes" in scores["rows"][0] else "graphs"
+    table.add_column(kind)
     for name in ("number", METRIC_NAMES[scores["metric"]], "loss"):
         table.add_column(name, justify="right")
     for row in scores["rows"]:
         loss = "-" if row["loss"] is None else f"{row['loss']:.4f}"
-        table.add_row(row["nodes_of"], f"{row['nodes']:,}", percent(row["score"]), loss)
+        text = score_text(scores["metric"], row["score"])
+        table.add_row(row[f"{kind}_of"], f"{row[kind]:,}", text, loss)
     return table
 
 
 def comparison_table(comparison: Comparison) -> Table:
     """The table of `jaxgnn compare`: a row for runs that differ in the seed alone."""
-    metrics = ", ".join(dict.fromkeys(METRIC_NAMES[row.metric] for row in comparison.rows))
     table = Table(box=None, padding=(0, 2, 0, 0))
-    table.caption = Text(f"{metrics} in %, mean ± standard deviation over the runs")
+    table.caption = Text(f"{comparison.metrics()}, mean ± standard deviation over the runs")
     for name in comparison.columns():
         table.add_column(Text(name), justify="right")
     for cells in comparison.cells():

@@ -129,6 +129,33 @@ class GraphLoader:
         """The batches of an epoch."""
         return self._length
 
+    def part(self, indices: Int[np.ndarray, " graphs"], *, shuffle: bool = False) -> GraphLoader:
+        """A loader of other graphs of the same source, such as those to validate on.
+
+        Its batches are padded to this one's buckets, so that both share programs.
+
+        Args:
+            indices: the graphs to go through.
+            shuffle: in an order of its own in each epoch.
+
+        Raises:
+            TypeError: `indices` are no integers.
+            ValueError: no graphs, or one that the source does not have.
+        """
+        store: Any = self._store
+        loader = GraphLoader(
+            store,
+            self._batch_size,
+            shuffle=shuffle,
+            seed=self._seed,
+            base=self._base,
+            prefetch=self._prefetch,
+            indices=indices,
+        )
+        if self._bases[1] or not loader._bases[1]:
+            loader._bases = self._bases
+        return loader
+
     def state(self) -> dict[str, int]:
         """The place in the sequence of batches, for a checkpoint."""
         return {"epoch": self._epoch, "position": self._position}

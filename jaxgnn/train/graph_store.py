@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxgnn.data import GraphSet
 from jaxgnn.graph import Graph, _csr
 
 
@@ -53,6 +54,8 @@ class GraphStore:
             TypeError: no source, or what it yields are no graphs.
             ValueError: no graphs, or graphs that do not fit together.
         """
+        if isinstance(source, GraphSet) and 0 < source.num_nodes < 2**31 - 1:
+            return cls._of_set(source)
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
             raise TypeError(f"graphs: expected a sequence of graphs, got {type(source).__name__}")
         items = [source[i] for i in range(len(source))]
@@ -83,6 +86,41 @@ class GraphStore:
             features=_data(items, "features", num_nodes, "nodes"),
             edge_features=_data(items, "edge_features", num_edges, "edges"),
             labels=_labels(items),
+        )
+
+    @classmethod
+    def _of_set(cls, graphs: GraphSet) -> GraphStore:
+        """What `of` makes of a set's graphs one by one: their union is sorted and transposed, and
+        lies in the order of the graphs."""
+        num_nodes, num_edges = np.diff(graphs.node_offsets), np.diff(graphs.edge_offsets)
+        first_node = np.repeat(graphs.node_offsets[:-1], num_edges)
+        first_edge = np.repeat(graphs.edge_offsets[:-1], num_edges)
+        union = _csr.build(
+            graphs.senders + first_node, graphs.receivers + first_node, num_nodes=graphs.num_nodes
+        )
+        edge_features = graphs.edge_features
+        if edge_features is not None:
+            edge_features = edge_features[union.edge_permutation]
+        senders = (union.senders - first_node).astype(np.int32)
+        transpose = senders
+        if not union.symmetric:
+            transpose = (union.transpose_receivers - first_node).astype(np.int32)
+        assert union.self_loops is not None
+        return cls(
+            num_nodes=num_nodes,
+            num_edges=num_edges,
+            node_offsets=graphs.node_offsets[:-1],
+            edge_offsets=graphs.edge_offsets[:-1],
+            in_degrees=np.diff(union.row_offsets),
+            out_degrees=np.diff(union.transpose_row_offsets),
+            self_loops=union.self_loops,
+            senders=senders,
+            transpose_receivers=transpose,
+            transpose_permutation=(union.transpose_permutation - first_edge).astype(np.int32),
+            symmetric=union.symmetric,
+            features=graphs.features,
+            edge_features=edge_features,
+            labels=graphs.labels,
         )
 
 

@@ -21,6 +21,7 @@ from jaxgnn.nn import DotDecoder, MLPDecoder
 from jaxgnn.ops import NegativeEdges, negative_edges
 from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.description import LinkDescription
+from jaxgnn.train.loop import Compiled
 from jaxgnn.train.step import (
     EmbeddedModel,
     Program,
@@ -286,6 +287,10 @@ class LinkProblem:
         return build_links(
             self._config, self.task.graph.num_nodes, None if features is None else features.shape[1]
         )
+
+    def compile(self, program: Program, state: TrainState) -> Compiled:
+        """The step and the evaluation."""
+        return Compiled(program, state, self.task)  # type: ignore[arg-type]
 
     def results(
         self, program: Program, evaluate: Callable[..., Any], params: Any, rest: Any

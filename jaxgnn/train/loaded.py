@@ -15,12 +15,13 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxgnn.data import DataError, NodeDataset, PlainGraph, load
+from jaxgnn.data import DataError, GraphSet, NodeDataset, PlainGraph, load
 from jaxgnn.data.dataset import normalize_in_place
 from jaxgnn.graph import Graph
 from jaxgnn.nn import GNN
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import DatasetDescription
+from jaxgnn.train.loaded_graphs import LoadedGraphRun, evaluate_graph_scores, load_graph_run
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.records import check_data, fingerprint, read_config
 from jaxgnn.train.recovery import Recovery
@@ -163,10 +164,11 @@ def load_run(
     name: str = "run",
     *,
     warn: Callable[[str], None] | None = None,
-) -> LoadedRun:
+) -> LoadedRun | LoadedGraphRun:
     """The model of a run, with the parameters that it selected; the data are not read.
 
-    Runs of versions that recorded no description of their data read these.
+    Returns a `LoadedRun`; of a run of `--task graph` a `LoadedGraphRun`. Runs of versions that
+    recorded no description of their data read these.
 
     Args:
         directory: the run directory; nothing is written to it.
@@ -174,12 +176,14 @@ def load_run(
         warn: called with one line for each checkpoint that is damaged; by default a `RunWarning`.
 
     Raises:
-        ConfigError: no run directory, no checkpoint yet, a run of another task than node
-            classification, or a float64 run without `jax_enable_x64`.
+        ConfigError: no run directory, no checkpoint yet, a run of `--task link`, or a float64 run
+            without `jax_enable_x64`.
         CheckpointError: no checkpoint that can be restored.
     """
     directory = Path(directory)
-    config = run_config(directory, name)
+    config = run_config(directory, name, "node", "graph")
+    if config.task == "graph":
+        return load_graph_run(directory, name, config, warn or Recovery().warn)
     record = read_config(directory, name)
     if "dataset" in record:
         description = DatasetDescription.from_json(record["dataset"])
@@ -212,9 +216,11 @@ def _smallest_task(description: DatasetDescription, config: TrainConfig) -> Task
 
 
 def evaluate_scores(
-    run: LoadedRun, dataset: NodeDataset | PlainGraph, split: int | None = None
+    run: LoadedRun | LoadedGraphRun,
+    dataset: NodeDataset | PlainGraph | GraphSet,
+    split: int | None = None,
 ) -> dict[str, Any]:
-    """Score and loss of a trained model on the nodes of a split, with all edges.
+    """Score and loss of a trained model on the nodes of a split, with all edges, or on the graphs.
 
     Args:
         run: the model.
@@ -223,12 +229,18 @@ def evaluate_scores(
 
     Returns:
         `run`, `dataset`, `model`, `metric`, `split`, and `rows`: for the training, validation and
-        test nodes `nodes`, `score` and `loss`, the last two `None` where they are undefined.
+        test nodes `nodes`, `score` and `loss`, the last two `None` where they are undefined. Of
+        graphs `graphs` in place of `nodes`; other sets than the run's that have no splits are one
+        row, and `split` is `None`.
 
     Raises:
         ConfigError: no such split.
         DataError: data with other labels than the model has outputs, or other features.
     """
+    if isinstance(run, LoadedGraphRun):
+        if not isinstance(dataset, GraphSet):
+            raise DataError(f"{dataset.name}: expected a set of graphs, got one graph")
+        return evaluate_graph_scores(run, dataset, split)
     if not isinstance(dataset, NodeDataset):
         raise DataError(f"{dataset.name}: expected labels to score, got a graph without")
     found = (dataset.num_classes, dataset.is_multilabel)

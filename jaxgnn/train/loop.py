@@ -17,7 +17,7 @@ from jaxgnn.data import Metric
 from jaxgnn.train import sharded
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.step import LossSums, Program, TrainState, mean_of, no_loss, steps_done
-from jaxgnn.train.task import Task, score
+from jaxgnn.train.task import ERRORS, Task, score
 
 
 class DivergenceError(ArithmeticError):
@@ -30,9 +30,9 @@ class Progress:
 
     Attributes:
         epoch: epochs done.
-        best_epoch: the selected one: of the highest validation score, of equal ones the lowest
+        best_epoch: the selected one: of the best validation score, of equal ones the lowest
             validation loss; the last epoch if there are no validation nodes.
-        best_score, best_loss: its validation score and loss.
+        best_score, best_loss: its validation score, of errors times -1, and its loss.
         stopped: whether patience ran out.
     """
 
@@ -120,9 +120,13 @@ class Compiled:
         self.evaluate = evaluate.compile()
         self.seconds = time.perf_counter() - start
 
+    def no_loss(self, task: Task) -> LossSums:
+        """The sums before an epoch's first batch."""
+        return no_loss(task)
+
     def _compile_steps(self, length: int, state: TrainState, task: Task) -> None:
         steps = jax.jit(self._program.step_on_batches, static_argnums=0, donate_argnums=1)
-        self._steps[length] = steps.lower(length, state, no_loss(task), task).compile()
+        self._steps[length] = steps.lower(length, state, self.no_loss(task), task).compile()
 
     def step(
         self,
@@ -150,7 +154,7 @@ class Compiled:
         if batches is None or (sums is None and not self._in_calls):
             return self._step(state, task)
         done = 0 if sums is None else int(steps_done(state.optimizer)) % batches.steps
-        total = no_loss(task) if sums is None else sums
+        total = self.no_loss(task) if sums is None else sums
         unsaved = 0
         for number, length in enumerate(batches.calls(done)):
             if number and interrupted():
@@ -258,7 +262,8 @@ def train(
         if host is not None:
             row = host.scores(row, logits)
         progress.epoch += 1
-        value, val_loss = row.get(f"val_{task.metric}", -math.inf), row.get("val_loss", math.inf)
+        value, val_loss = row.get(f"val_{task.metric}"), row.get("val_loss", math.inf)
+        value = -math.inf if value is None else -value if task.metric in ERRORS else value
         if not has_validation or (value, -val_loss) > (progress.best_score, -progress.best_loss):
             progress.best_epoch = progress.epoch
             progress.best_score, progress.best_loss = value, val_loss

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from jaxgnn._core.text import printable
 from jaxgnn.train.recovery import naming
-from jaxgnn.train.task import METRIC_NAMES
+from jaxgnn.train.task import ERRORS, METRIC_NAMES, score_text
 
 _TRAIN, _VAL, _BEST = "#3b6fb6", "#d9762b", "#7a7a7a"
 _ANNOTATED_CLASSES = 20
@@ -44,12 +44,14 @@ def save_plot(
     metric = summary["metric"]
     name = METRIC_NAMES[metric]
     _curves(axes[0], rows, "loss", "val_loss", summary["best_epoch"])
-    axes[0].set(title="Loss", ylabel="cross entropy")
+    loss = {"rmse": "squared error", "mae": "absolute error"}.get(metric, "cross entropy")
+    axes[0].set(title="Loss", ylabel=loss)
     axes[0].set_ylim(bottom=0)
     _curves(axes[1], rows, f"train_{metric}", f"val_{metric}", summary["best_epoch"])
     title = name[0].upper() + name[1:]
     axes[1].set(title=title)
-    axes[1].yaxis.set_major_formatter(PercentFormatter(1))
+    if metric not in ERRORS:
+        axes[1].yaxis.set_major_formatter(PercentFormatter(1))
     if summary["test_score"] is not None:
         axes[1].plot(
             summary["best_epoch"],
@@ -57,14 +59,14 @@ def save_plot(
             "*",
             color="black",
             markersize=11,
-            label=f"test, {100 * summary['test_score']:.2f} %",
+            label=f"test, {score_text(metric, summary['test_score'])}",
             clip_on=False,
             zorder=5,
         )
     for ax, place in ((axes[0], "upper right"), (axes[1], "lower right")):
         ax.legend(loc=place, frameon=True, framealpha=0.9)
     if confusion is not None:
-        _confusion(figure, axes[2], confusion)
+        _confusion(figure, axes[2], confusion, "graphs" if summary["task"] == "graph" else "nodes")
     save_figure(figure, path, f"{summary['model']} on {summary['dataset']}")
 
 
@@ -96,11 +98,13 @@ def _curves(ax: Axes, rows: list[dict[str, Any]], train: str, val: str, best: in
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _confusion(figure: Figure, ax: Axes, counts: Int[np.ndarray, "classes classes"]) -> None:
+def _confusion(
+    figure: Figure, ax: Axes, counts: Int[np.ndarray, "classes classes"], of: str
+) -> None:
     """Rows scaled to sum 1 in color, counts in figures."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    ax.set(title="Confusion matrix, test nodes", xlabel="predicted class", ylabel="true class")
+    ax.set(title=f"Confusion matrix, test {of}", xlabel="predicted class", ylabel="true class")
     classes = len(counts)
     if classes <= _ANNOTATED_CLASSES:
         ax.set_xticks(range(classes))

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from jaxgnn._core.text import printable
 from jaxgnn.train.config import ConfigError
 from jaxgnn.train.loaded import LoadedRun
+from jaxgnn.train.loaded_graphs import LoadedGraphRun
 from jaxgnn.train.records import replacing
 
 SUFFIXES = (".csv", ".npz")
@@ -21,23 +22,31 @@ SUFFIXES = (".csv", ".npz")
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """What a model says of each node.
+    """What a model says of each node, or of each graph.
 
     Attributes:
-        ids: the user's node ids; the nodes' numbers where the data name none.
-        class_names: the name of each class.
-        probabilities: of each class at each node.
-        multilabel: whether a node may have several labels.
+        ids: the user's ids; the nodes' or the graphs' numbers where the data name none.
+        class_names: the name of each class, or target.
+        probabilities: of each class; of targets that are numbers their values.
+        multilabel: whether a node or a graph may have several labels.
+        numbers: whether the targets are numbers.
     """
 
     ids: Sequence[Any]
     class_names: Sequence[str]
-    probabilities: Float[np.ndarray, "nodes classes"]
+    probabilities: Float[np.ndarray, "rows classes"]
     multilabel: bool
+    numbers: bool = False
 
     @property
-    def labels(self) -> Int[np.ndarray, " nodes"] | Bool[np.ndarray, "nodes classes"]:
-        """The most probable class of each node; of several labels those above one half."""
+    def labels(self) -> Int[np.ndarray, " rows"] | Bool[np.ndarray, "rows classes"]:
+        """The most probable class of each row; of several labels those above one half.
+
+        Raises:
+            ValueError: the targets are numbers.
+        """
+        if self.numbers:
+            raise ValueError("labels: expected classes, got targets that are numbers")
         if self.multilabel:
             return self.probabilities > 0.5
         return self.probabilities.argmax(axis=-1).astype(np.int32)
@@ -47,7 +56,8 @@ class Predictions:
 
         A `.csv` has the columns `id`, `class` (of several labels `classes`, their names with `|`
         between) and `probability_NAME` for each class. An `.npz` has the arrays `id`, `class`
-        (numbers, or a mask of the labels), `class_names` and `probabilities`.
+        (numbers, or a mask of the labels), `class_names` and `probabilities`. Of targets that are
+        numbers these are `id` and `target_NAME`, or the arrays `id`, `target_names` and `targets`.
 
         Raises:
             ConfigError: a path of another suffix.
@@ -55,23 +65,28 @@ class Predictions:
         """
         check_suffix(path, "path")
         if path.suffix == ".npz":
+            names = np.asarray(self.class_names, np.str_)
+            arrays: dict[str, Any] = {"id": np.asarray(self.ids)}
+            if self.numbers:
+                arrays |= {"target_names": names, "targets": self.probabilities}
+            else:
+                arrays |= {"class": self.labels, "class_names": names}
+                arrays["probabilities"] = self.probabilities
             with replacing(path, binary=True) as file:
-                np.savez(
-                    file,
-                    **{
-                        "id": np.asarray(self.ids),
-                        "class": self.labels,
-                        "class_names": np.asarray(self.class_names, np.str_),
-                        "probabilities": self.probabilities,
-                    },
-                )
+                np.savez(file, **arrays)
             return
         with replacing(path) as file:
             writer = csv.writer(file, lineterminator="\n")
-            heads = [f"probability_{name}" for name in self.class_names]
+            kind = "target" if self.numbers else "probability"
+            heads = [f"{kind}_{name}" for name in self.class_names]
+            if self.numbers:
+                writer.writerow(["id", *heads])
+                for name, row in zip(self.ids, self.probabilities, strict=True):
+                    writer.writerow([name, *map(str, row)])
+                return
             writer.writerow(["id", "classes" if self.multilabel else "class", *heads])
-            for node, label, row in zip(self.ids, self.labels, self.probabilities, strict=True):
-                writer.writerow([node, self._name(label), *map(str, row)])
+            for name, label, row in zip(self.ids, self.labels, self.probabilities, strict=True):
+                writer.writerow([name, self._name(label), *map(str, row)])
 
     def _name(self, label: Any) -> str:
         if not self.multilabel:
@@ -79,8 +94,18 @@ class Predictions:
         return "|".join(self.class_names[int(index)] for index in np.flatnonzero(label))
 
 
-def predict(run: LoadedRun, data: Any) -> Predictions:
-    """The predictions for all nodes of data that `run.own_data` or `run.load_data` returned."""
+def predict(run: LoadedRun | LoadedGraphRun, data: Any) -> Predictions:
+    """The predictions for all nodes, or all graphs, of data that `run.own_data` or `run.load_data`
+    returned."""
+    if isinstance(run, LoadedGraphRun):
+        graph_names: Any = getattr(data, "graph_names", None)
+        return Predictions(
+            ids=range(len(data)) if graph_names is None else graph_names,
+            class_names=run.dataset.output_names(),
+            probabilities=run.predict(data),
+            multilabel=run.dataset.targets == "labels",
+            numbers=run.dataset.targets == "values",
+        )
     names = getattr(data, "node_names", None)
     return Predictions(
         ids=np.arange(data.graph.num_nodes) if names is None else names,

@@ -87,16 +87,19 @@ def restore_run(
     return RestoredRun(directory, config, dataset, split, task, program, best, progress)
 
 
-def run_config(directory: Path, name: str, task: TaskName = "node") -> TrainConfig:
-    """The settings of a run of that task that has checkpoints: their folder is not made.
+def run_config(directory: Path, name: str, *tasks: TaskName) -> TrainConfig:
+    """The settings of a run of these tasks, by default of nodes, that has checkpoints: their folder
+    is not made.
 
     Raises:
         ConfigError: no run directory, a run of another task, a float64 run without
             `jax_enable_x64`, or no checkpoints.
     """
     config = check_wide(saved_config(directory, name))
-    if config.task != task:
-        raise ConfigError(f"{name}: expected a run of --task {task}, got --task {config.task}")
+    tasks = tasks or ("node",)
+    if config.task not in tasks:
+        expected = " or ".join(tasks)
+        raise ConfigError(f"{name}: expected a run of --task {expected}, got --task {config.task}")
     check_path(directory, name)
     if not (directory / "checkpoints").is_dir():
         raise _no_checkpoint(directory, name)

@@ -37,6 +37,7 @@ from jaxgnn.train.display import (
     print_line,
     summary_table,
 )
+from jaxgnn.train.graph_problem import GraphProblem
 from jaxgnn.train.interrupt import PostponedInterrupt
 from jaxgnn.train.links import LinkData, LinkProblem
 from jaxgnn.train.loop import Best, Compiled, Progress, copy, train
@@ -56,7 +57,7 @@ from jaxgnn.train.records import (
 )
 from jaxgnn.train.recovery import Recovery, describe
 from jaxgnn.train.resume import Position, restore_newest, restore_within
-from jaxgnn.train.step import LossSums, Program, TrainState, build, no_loss, steps_done
+from jaxgnn.train.step import LossSums, Program, TrainState, build, steps_done
 from jaxgnn.train.task import Task, score
 
 
@@ -64,7 +65,7 @@ def run(
     config: TrainConfig,
     console: Console | None = None,
     *,
-    dataset: NodeDataset | LinkData | None = None,
+    dataset: NodeDataset | LinkData | GraphSet | None = None,
     recovery: Recovery | None = None,
     callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
 ) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def run(
         config: the options; with `resume` set, those of that run, or more epochs.
         console: where to show progress and the results; nowhere if None.
         dataset: the data; by default those of `config.dataset`. With `--task link` a `LinkData`
-            is a graph with or without features.
+            is a graph with or without features, with `--task graph` they are a `GraphSet`.
         recovery: is told what has been written, and what the run goes on without.
         callbacks: each is called with the metrics of each epoch, as they are in `metrics.jsonl`,
             after the epoch; what it raises ends the run.
@@ -143,6 +144,10 @@ class NodeProblem:
                 jax.eval_shape(program.logits, state.params, state.rest, self.task)
         return program, state
 
+    def compile(self, program: Program, state: TrainState) -> Compiled:
+        """The step and the evaluation."""
+        return Compiled(program, state, self.task)
+
     def results(
         self, program: Program, evaluate: Callable[..., Any], params: Any, rest: Any
     ) -> dict[str, Any]:
@@ -163,13 +168,17 @@ class NodeProblem:
 
 
 def make_problem(
-    config: TrainConfig, dataset: NodeDataset | LinkData | None, recovery: Recovery
-) -> NodeProblem | LinkProblem:
+    config: TrainConfig, dataset: NodeDataset | LinkData | GraphSet | None, recovery: Recovery
+) -> NodeProblem | LinkProblem | GraphProblem:
     """What `--task` asks for, of the data given or of those of `config.dataset`.
 
     Raises:
         ConfigError, DataError: options or data that cannot be.
     """
+    if config.task == "graph":
+        return GraphProblem(config, load_graphs(config) if dataset is None else _as_graphs(dataset))
+    if isinstance(dataset, GraphSet):
+        raise ConfigError(f"--task: expected graph with a set of graphs, got {config.task}")
     if config.task == "link":
         data = load_link_data(config) if dataset is None else _as_link_data(config, dataset)
         return LinkProblem(config, data, prepared)
@@ -181,6 +190,22 @@ def make_problem(
         raise ConfigError("--task: expected link with a graph without labels, got node")
     _warn_without_positions(config, dataset, recovery)
     return NodeProblem(config, dataset, normalized=normalized, partition=partition)
+
+
+def load_graphs(config: TrainConfig) -> GraphSet:
+    """The configured set of graphs.
+
+    Raises:
+        ConfigError: the data are one graph.
+        DataError: they cannot be read.
+    """
+    return _as_graphs(load(config.dataset))
+
+
+def _as_graphs(data: Any) -> GraphSet:
+    if not isinstance(data, GraphSet):
+        raise ConfigError(f"--task: graph expected a set of graphs, got {printable(data)}")
+    return data
 
 
 def load_link_data(config: TrainConfig) -> LinkData:
@@ -220,7 +245,7 @@ def _as_link_data(config: TrainConfig, data: NodeDataset | LinkData) -> LinkData
 def _run(
     config: TrainConfig,
     console: Console | None,
-    dataset: NodeDataset | LinkData | None,
+    dataset: NodeDataset | LinkData | GraphSet | None,
     recovery: Recovery,
     callbacks: Sequence[Callable[[dict[str, Any]], object]],
 ) -> dict[str, Any]:
@@ -243,7 +268,7 @@ def _run(
         if console is not None:
             print_head(console, config, problem.describe(), directory)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        compiled = Compiled(program, state, task)
+        compiled = problem.compile(program, state)
         with profile:
             told = (*callbacks, lambda row: profile.epoch())
             best, progress, rows = _train(
@@ -318,9 +343,9 @@ def _train(
         metrics, unfinished = directory / "metrics.jsonl", directory / "unfinished"
         if config.resume is not None:
             position = restore_newest(checkpoints, metrics, position.state, config, recovery)
-            if config.num_neighbors:
+            if config.num_neighbors or config.task == "graph":
                 position = restore_within(
-                    unfinished, metrics, position, no_loss(task), config, recovery
+                    unfinished, metrics, position, compiled.no_loss(task), config, recovery
                 )
             _extend(directory, config)
             if console is not None:

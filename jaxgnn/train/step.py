@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxgnn.distributed import ShardedGraph
@@ -105,7 +106,12 @@ LossSums = tuple[Float[Array, ""], Float[Array, ""]]
 
 def no_loss(task: Task) -> LossSums:
     """The sums before the first batch."""
-    zero = jnp.zeros((), jnp.promote_types(task.features.dtype, jnp.float32))
+    return zero_sums(task.features.dtype)
+
+
+def zero_sums(dtype: DTypeLike) -> LossSums:
+    """The sums before the first batch, for a model of that dtype."""
+    zero = jnp.zeros((), jnp.promote_types(dtype, jnp.float32))
     return zero, zero
 
 
@@ -384,8 +390,20 @@ def build_batches(config: TrainConfig, task: Task) -> MiniBatches | None:
     return batches
 
 
-def build_model(config: TrainConfig, in_features: int, num_classes: int, rngs: nnx.Rngs) -> GNN:
-    """The configuration's model from `jaxgnn.nn.MODELS`."""
+EDGE_FEATURE_MODELS = ("gin", *(name for name, model in MODELS.items() if issubclass(model, GAT)))
+"""The models whose layers take features of the edges if they are made for some."""
+
+
+def build_model(
+    config: TrainConfig,
+    in_features: int,
+    num_classes: int,
+    rngs: nnx.Rngs,
+    *,
+    edge_dim: int | None = None,
+) -> GNN:
+    """The configuration's model from `jaxgnn.nn.MODELS`; `edge_dim` is the width of the edges'
+    features, of `EDGE_FEATURE_MODELS`."""
     if config.model not in MODELS:
         raise ConfigError(
             f"--model: expected one of {', '.join(sorted(MODELS))}, got {config.model!r}"
@@ -422,6 +440,12 @@ def build_model(config: TrainConfig, in_features: int, num_classes: int, rngs: n
             raise ConfigError(
                 f"{option(name)}: expected --model {owner} with it, got --model {config.model}"
             )
+    if edge_dim is not None:
+        if config.samples:
+            raise ConfigError(
+                "--edge-features: expected none with --sample-size and --sample-rate, got auto"
+            )
+        arguments["edge_dim"] = edge_dim
     if config.samples:
         name = "sample_size" if config.sample_size else "sample_rate"
         check_samples(config.model, option(name))

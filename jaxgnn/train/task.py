@@ -37,7 +37,7 @@ class Task:
         train, val: masks of the nodes to learn from and to select on, false for padding; `val` may
             be empty.
         num_classes: number of outputs.
-        metric: `"accuracy"`, `"roc_auc"` or `"micro_f1"`.
+        metric: the score to select by, such as `"accuracy"`.
     """
 
     graph: Graph | ShardedGraph
@@ -148,28 +148,46 @@ def score(
 ) -> float:
     """The dataset's metric over a mask, on the host.
 
-    ROC AUC (`jaxgnn.metrics.roc_auc`): of the second class if there are two, else the mean over the
-    classes, each against the rest. NaN where it is undefined (a class that the mask lacks).
+    Labels that are NaN are not known: they do not count.
+
+    ROC AUC and average precision (`jaxgnn.metrics`): of the second class if there are two, else the
+    mean over the classes, each against the rest. NaN where it is undefined (a class that the mask
+    lacks). RMSE and MAE are errors, of which a lower one is better (`ERRORS`).
     The micro-averaged F1 counts the labels of all nodes together; with one label a node it is
     the accuracy.
     """
     labels, logits = labels[mask], np.asarray(logits, np.float64)[mask]
-    if metric == "roc_auc":
-        return float(_roc_auc(labels, logits))
+    if metric in _OF_RANKS:
+        return float(_of_ranks(_OF_RANKS[metric], labels, logits))
+    if metric in ERRORS:
+        return float((metrics.rmse if metric == "rmse" else metrics.mae)(labels, logits))
     predictions = logits > 0 if labels.ndim == 2 else logits.argmax(axis=-1)
-    true = labels > 0 if labels.ndim == 2 else labels
+    true = np.where(np.isnan(labels), np.nan, labels > 0) if labels.ndim == 2 else labels
     functions = {"micro_f1": metrics.micro_f1, "macro_f1": metrics.macro_f1}
     return float(functions.get(metric, metrics.accuracy)(true, predictions))
 
 
-def _roc_auc(labels: np.ndarray, logits: np.ndarray) -> metrics.Score:
+def _of_ranks(function: Any, labels: np.ndarray, logits: np.ndarray) -> metrics.Score:
     if labels.ndim == 2:
-        return metrics.roc_auc(labels, logits)
+        return function(labels, logits)
     if logits.shape[1] == 2:
-        return metrics.roc_auc(labels, logits[:, 1] - logits[:, 0])
+        return function(labels, logits[:, 1] - logits[:, 0])
     shares = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
-    return metrics.roc_auc(labels[:, None] == np.arange(logits.shape[1]), shares)
+    return function(labels[:, None] == np.arange(logits.shape[1]), shares)
+
+
+_OF_RANKS = {"roc_auc": metrics.roc_auc, "average_precision": metrics.average_precision}
+
+ERRORS = ("rmse", "mae")
+"""The metrics of which a lower one is better; all others are shares."""
+
+
+def score_text(metric: str, value: float | None) -> str:
+    """A score for people: a share as a percentage, an error as it is."""
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if metric in ERRORS else f"{100 * value:.2f} %"
 
 
 METRIC_NAMES: Mapping[str, str] = {
@@ -178,6 +196,8 @@ METRIC_NAMES: Mapping[str, str] = {
     "micro_f1": "micro F1",
     "macro_f1": "macro F1",
     "average_precision": "average precision",
+    "rmse": "RMSE",
+    "mae": "MAE",
     "hits_at_20": "hits@20",
     "hits_at_100": "hits@100",
 }

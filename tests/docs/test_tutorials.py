@@ -24,5 +24,11 @@ def test_own_table(tmp_path, monkeypatch):
 
 
 @pytest.mark.system
+def test_graph_classification(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert min(run("graph-classification.md")["accuracies"]) > 0.8
+
+
+@pytest.mark.system
 def test_point_cloud():
     assert run("point-cloud.md")["accuracy"] > 0.9

@@ -1,5 +1,7 @@
 """`GraphLoader`: the padded union that sorting would give, few shapes, resumed, odd graphs."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from jaxgnn import Graph, batch, readout
 from jaxgnn.data import GraphSet, PlainGraph
 from jaxgnn.train import GraphLoader
+from jaxgnn.train.graph_store import GraphStore
 from tests.support.paths import ROOT
 
 
@@ -34,6 +37,16 @@ def graph_set(sizes, *, undirected=False, seed=0):
 
 
 SIZES = [5, 1, 0, 9, 40, 1, 0, 7, 12, 3, 2]
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+def test_sets_are_sorted_at_once_as_one_by_one(undirected):
+    graphs = graph_set(SIZES, undirected=undirected)
+    whole, single = GraphStore.of(graphs), GraphStore.of(list(graphs))
+    for field in dataclasses.fields(GraphStore):
+        found, expected = getattr(whole, field.name), getattr(single, field.name)
+        np.testing.assert_array_equal(found, expected, err_msg=field.name)
+        assert np.asarray(found).dtype == np.asarray(expected).dtype, field.name
 
 
 @pytest.mark.parametrize("undirected", [False, True])

@@ -151,7 +151,7 @@ def test_the_command_trains_predicts_and_exports(tmp_path, monkeypatch, capsys):
         "hits_at_100",
     }
     assert main(["evaluate", "run"]) == 2
-    assert "expected a run of --task node, got --task link" in capsys.readouterr().err
+    assert "expected a run of --task node or graph, got --task link" in capsys.readouterr().err
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     settings = config["settings"]
     older = {key: value for key, value in settings.items() if key != "directed"}
@@ -241,7 +241,7 @@ def test_ids_without_names(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task": "edge"}, "--task: expected one of node, link, got 'edge'"),
+        ({"task": "edge"}, "--task: expected one of node, link, graph, got 'edge'"),
         ({"task": "node"}, "--val-share: expected --task link with it, got --task node"),
         ({"test_share": 0.95}, "--val-share, --test-share: expected shares that sum to less"),
         ({"num_neighbors": "5,5"}, "--num-neighbors: expected --task node with it"),

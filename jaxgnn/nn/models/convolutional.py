@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 from jaxgnn.graph import Graph
 from jaxgnn.nn._linear import kaiming_kernel, linear
 from jaxgnn.nn._sampling import EdgeSample, Strategy
-from jaxgnn.nn.conv import EdgeConv, GCNConv, GINConv, GMMConv, SAGEConv
+from jaxgnn.nn.conv import EdgeConv, GCNConv, GINConv, GINEConv, GMMConv, SAGEConv
 from jaxgnn.nn.maxk import MaxK
 from jaxgnn.nn.mlp import MLP, Activation, Norm
 from jaxgnn.nn.models.gnn import GNN
@@ -39,6 +39,7 @@ def _gin_layer(
     norm: Norm | None,
     eps: float = 0.0,
     train_eps: bool = False,
+    edge_dim: int | None = None,
     sample_size: int | None = None,
     sample_rate: float | None = None,
     strategy: Strategy = "stride",
@@ -46,7 +47,7 @@ def _gin_layer(
     param_dtype: DTypeLike,
     rngs: nnx.Rngs,
     **options: Any,
-) -> GINConv:
+) -> GINConv | GINEConv:
     mlp = MLP(
         [in_features, out_features, out_features],
         activation=activation,
@@ -56,6 +57,11 @@ def _gin_layer(
         rngs=rngs,
         **options,
     )
+    types: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+    if edge_dim is not None:
+        if sample_size is not None or sample_rate is not None:
+            raise ValueError("edge_dim: expected no sample_size and no sample_rate with it")
+        return GINEConv(mlp, eps=eps, train_eps=train_eps, edge_dim=edge_dim, **types)
     return GINConv(
         mlp,
         eps=eps,
@@ -63,9 +69,7 @@ def _gin_layer(
         sample_size=sample_size,
         sample_rate=sample_rate,
         strategy=strategy,
-        dtype=dtype,
-        param_dtype=param_dtype,
-        rngs=rngs,
+        **types,
     )
 
 
@@ -74,11 +78,16 @@ class GIN(GNN):
 
     Each holds an `MLP` of two linear layers, with the model's normalization and an activation
     between. That is the model's, but ReLU where the model's is `MaxK`, whose place is before an
-    aggregation.
+    aggregation. With `edge_dim` the layers are `GINEConv`, and the model takes features of the
+    edges in the place of weights.
 
     Args:
         mlp_activation: the activation in the `MLP`s, if not that.
+        edge_dim: width of the edges' features.
         options: those of `GNN`, and of the `MLP`s and `GINConv`.
+
+    Raises:
+        ValueError: `edge_dim` with a sample.
     """
 
     _conv = staticmethod(_gin_layer)

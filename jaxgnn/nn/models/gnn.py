@@ -200,9 +200,9 @@ class GNN(nnx.Module):
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them; of blocks
                 `blocks.take(features)`, or `blocks.rows(features)`.
             weights: of the edges, in the graph's edge order, not the user's
-                (`Graph.sort_edge_data`); 1 if not given. `GAT`, `GATv2` and `Transformer` take
-                features of the edges instead, `[num_edges, edge_dim]`. Of blocks
-                `blocks.take_edges(weights)`.
+                (`Graph.sort_edge_data`); 1 if not given. `GAT`, `GATv2`, `Transformer` and a
+                `GIN` with `edge_dim` take features of the edges instead, `[num_edges, edge_dim]`.
+                Of blocks `blocks.take_edges(weights)`.
             sample_size: of each layer, one for all or one a layer, where its convolution takes it;
                 by default what the model was made with.
             sample_rate, strategy, key: of the samples, likewise, for all layers.

@@ -1,0 +1,239 @@
+"""What `--task graph` makes of a set of graphs: features of the nodes, targets, a score, splits."""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxgnn._core.text import printable
+from jaxgnn.data import DataError, GraphSet, Metric, Split, normalize_features
+from jaxgnn.data.splits import fold_splits
+from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.graph_store import GraphStore
+from jaxgnn.train.step import EDGE_FEATURE_MODELS
+from jaxgnn.train.task import ERRORS
+
+Targets = Literal["class", "labels", "values"]
+"""A class a graph; several labels, each 0 or 1; or numbers."""
+
+NodeInputs = Literal["features", "positions", "degrees"]
+
+FOLDS = 10
+_DEGREES = 64  # columns: 0 to 62, and more
+_LARGEST_WIDTH = 1 << 31
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphSetDescription:
+    """The set of graphs that a run was trained on: what its model takes and gives.
+
+    Attributes:
+        name: the set's.
+        num_graphs: their number.
+        inputs: what the model reads at a node: the `"features"`, where there are none the
+            `"positions"`, and without those the `"degrees"`: the edges that end at the node,
+            one-hot in 64 columns, the last of which is 63 and more.
+        num_features: the width of that.
+        num_edge_features: width of the edges' features that the model reads; 0: it reads none.
+        targets: `"class"`: one of several classes a graph; `"labels"`: several labels, each of
+            which is 0 or 1; `"values"`: numbers.
+        num_outputs: of the classes, labels or numbers.
+        metric: the score.
+        normalized: whether the run scaled the rows of the features to sum 1.
+        class_names: the user's name of each class; `None`: numbers from 0.
+    """
+
+    name: str
+    num_graphs: int
+    inputs: NodeInputs
+    num_features: int
+    num_edge_features: int
+    targets: Targets
+    num_outputs: int
+    metric: Metric
+    normalized: bool
+    class_names: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, config: TrainConfig, graphs: GraphSet) -> GraphSetDescription:
+        """That of a set, as the options take it.
+
+        Raises:
+            ConfigError: a metric that its targets do not have.
+            DataError: a set without graphs or without targets.
+        """
+        labels = graphs.labels
+        if labels is None or not len(graphs):
+            what = "graphs, got none" if not len(graphs) else "a label for each graph, got none"
+            raise DataError(f"{graphs.name}: expected {what}")
+        targets, metric = _targets(config, graphs)
+        inputs, width = _inputs(graphs)
+        edge_width = 0 if graphs.edge_features is None else graphs.edge_features.shape[1]
+        used = config.edge_features == "auto" and config.model in EDGE_FEATURE_MODELS
+        names = graphs.class_names
+        return cls(
+            name=graphs.name,
+            num_graphs=len(graphs),
+            inputs=inputs,
+            num_features=width,
+            num_edge_features=edge_width if used else 0,
+            targets=targets,
+            num_outputs=labels.shape[1] if labels.ndim == 2 else int(graphs.num_classes or 0),
+            metric=metric,
+            normalized=config.features == "normalized" and inputs == "features",
+            class_names=None if names is None else tuple(map(str, names)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For `config.json`."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> GraphSetDescription:
+        """The inverse.
+
+        Raises:
+            ConfigError: `value` is something else.
+        """
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        if not isinstance(value, dict) or value.keys() != fields.keys():
+            raise ConfigError(f"config.json: dataset: expected the keys {', '.join(fields)}")
+        for name, field in fields.items():
+            if field.type == "int":
+                least = int(name not in ("num_graphs", "num_edge_features"))
+                if type(value[name]) is not int or not least <= value[name] < _LARGEST_WIDTH:
+                    raise _unexpected(name, "a count", value[name])
+        choices = {"inputs": NodeInputs, "targets": Targets, "metric": Metric}
+        for name, kind in choices.items():
+            if value[name] not in get_args(kind):
+                raise _unexpected(name, f"one of {', '.join(get_args(kind))}", value[name])
+        for name, kind in (("name", str), ("normalized", bool)):
+            if type(value[name]) is not kind:
+                raise _unexpected(name, kind.__name__, value[name])
+        names = value["class_names"]
+        if names is not None and not (
+            isinstance(names, list)
+            and len(names) == value["num_outputs"]
+            and all(type(name) is str for name in names)
+        ):
+            raise _unexpected("class_names", f"{value['num_outputs']} names or null", names)
+        known: dict[str, Any] = {**value, "class_names": None if names is None else (*names,)}
+        return cls(**known)
+
+    def output_names(self) -> list[str]:
+        """The name of each class; its number where it has none, and of labels and numbers."""
+        return list(self.class_names or map(str, range(self.num_outputs)))
+
+    def store(self, graphs: Any) -> GraphStore:
+        """The graphs, with the nodes' and the edges' rows that the model reads.
+
+        Args:
+            graphs: a `GraphSet`, or a sequence of `PlainGraph`s.
+
+        Raises:
+            DataError: they lack these, or have others.
+        """
+        name = getattr(graphs, "name", "graphs")
+        store = GraphStore.of(graphs)
+        rows = store.features
+        if self.inputs == "degrees":
+            rows = _one_hot_degrees(store)
+        elif self.inputs == "positions":
+            rows = _positions(graphs)
+        if rows is None:
+            raise DataError(f"{name}: expected {self.inputs} of the nodes, got none")
+        if rows.shape[1] != self.num_features:
+            raise DataError(
+                f"{name}: expected {self.num_features} {self.inputs} a node, as {self.name} has, "
+                f"got {rows.shape[1]}"
+            )
+        if self.normalized:
+            rows = normalize_features(rows)
+        edges = store.edge_features if self.num_edge_features else None
+        found = 0 if edges is None else edges.shape[1]
+        if found != self.num_edge_features:
+            raise DataError(
+                f"{name}: expected {self.num_edge_features} features an edge, as {self.name} has, "
+                f"got {found}"
+            )
+        return dataclasses.replace(store, features=rows, edge_features=edges)
+
+
+def _unexpected(name: str, expected: str, value: Any) -> ConfigError:
+    got = printable(reprlib.repr(value))
+    return ConfigError(f"config.json: dataset: {name}: expected {expected}, got {got}")
+
+
+def _targets(config: TrainConfig, graphs: GraphSet) -> tuple[Targets, Metric]:
+    """What the labels are, and the score: that asked for, else that of the data."""
+    labels, asked = graphs.labels, config.metric
+    assert labels is not None
+    own = graphs.metadata.metric if asked == "auto" else asked
+    if labels.ndim == 1:
+        if asked in ERRORS:
+            raise ConfigError(
+                f"--metric: expected a score of classes, as {graphs.name} has, got {asked}"
+            )
+        return "class", "accuracy" if own in ERRORS else own
+    known = labels[~np.isnan(labels)]
+    binary = bool(((known == 0) | (known == 1)).all())
+    if own in ERRORS or (asked == "auto" and not binary):
+        return "values", own if own in ERRORS else "rmse"
+    if not binary:
+        raise ConfigError(
+            f"--metric: expected rmse or mae, {graphs.name} has numbers as targets, got {asked}"
+        )
+    # Accuracy is what data without a word of it have.
+    return "labels", "roc_auc" if asked == "auto" and own == "accuracy" else own
+
+
+def _inputs(graphs: GraphSet) -> tuple[NodeInputs, int]:
+    for name in ("features", "positions"):
+        rows = getattr(graphs, name)
+        if rows is not None and rows.shape[1]:
+            return name, rows.shape[1]
+    return "degrees", _DEGREES
+
+
+def _positions(graphs: Any) -> Float[np.ndarray, "nodes dimensions"] | None:
+    if isinstance(graphs, GraphSet):
+        return graphs.positions
+    parts = [getattr(graphs[i], "positions", None) for i in range(len(graphs))]
+    if any(part is None for part in parts):
+        return None
+    return np.concatenate([np.asarray(part) for part in parts])
+
+
+def _one_hot_degrees(store: GraphStore) -> Float[np.ndarray, "nodes degrees"]:
+    rows = np.zeros((store.in_degrees.size, _DEGREES), np.float32)
+    rows[np.arange(len(rows)), np.minimum(store.in_degrees, _DEGREES - 1)] = 1
+    return rows
+
+
+def graph_split(graphs: GraphSet, index: int) -> Split:
+    """The split of that number; of a set without splits one of ten folds, stratified by class.
+
+    Raises:
+        ConfigError: there are fewer, or too few graphs.
+    """
+    splits = list(graphs.splits.values())
+    if not splits:
+        labels = graphs.labels
+        classes = labels if labels is not None and labels.ndim == 1 else np.zeros(len(graphs), int)
+        try:
+            splits = list(fold_splits(classes, FOLDS, seed=0).values())
+        except DataError as error:
+            raise ConfigError(
+                f"--split: {graphs.name}: expected splits, or graphs for folds ({error})"
+            ) from error
+    if index >= len(splits):
+        count = len(splits)
+        raise ConfigError(
+            f"--split: {graphs.name} has {count} split{'s' * (count > 1)}, numbered from 0, got "
+            f"{index}"
+        )
+    return splits[index]

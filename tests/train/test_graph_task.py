@@ -1,0 +1,262 @@
+"""`--task graph`: classes, labels and numbers of many graphs."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score
+
+from jaxgnn import data
+from jaxgnn.data import GraphSet, Metadata, Split
+from jaxgnn.train import (
+    Best,
+    ConfigError,
+    GraphSetDescription,
+    LoadedGraphRun,
+    Progress,
+    Recovery,
+    TrainConfig,
+    evaluate_scores,
+    load_run,
+    predict,
+    run,
+    train,
+)
+from jaxgnn.train.graph_problem import GraphProblem
+from jaxgnn.train.loop import UnfinishedEpoch, copy
+from jaxgnn.train.runner import make_problem
+from jaxgnn.train.task import score
+from jaxgnn_cli import main
+
+SMALL = TrainConfig(
+    task="graph", model="gin", hidden=8, dropout=0.2, batch_size=8, weight_decay=0.0, epochs=12
+)
+
+
+def graph_set(
+    kind: str = "class", *, edges: bool = False, name: str = "toy", **changes
+) -> GraphSet:
+    """Rings and paths of random sizes, the first without nodes, the second of one node."""
+    rng = np.random.default_rng(0)
+    sizes = np.concatenate([[0, 1], rng.integers(2, 9, 46)])
+    rings = rng.integers(0, 2, sizes.size) * (sizes > 2)
+    ends = [np.arange(max(n - 1 + ring, 0)) for n, ring in zip(sizes, rings, strict=True)]
+    senders = [np.concatenate([e, (e + 1) % max(n, 1)]) for e, n in zip(ends, sizes, strict=True)]
+    receivers = [np.roll(s, s.size // 2) for s in senders]
+    counts = [s.size for s in senders]
+    if kind == "class":
+        labels = rings.astype(np.int32)
+    elif kind == "labels":
+        labels = np.stack([rings, sizes > 5], axis=1).astype(np.float32)
+        labels[rng.random(labels.shape) < 0.2] = np.nan
+    else:
+        labels = np.stack([100.0 + 10 * sizes, np.full(sizes.size, 3)], axis=1).astype(np.float32)
+    part = np.arange(sizes.size) % 4
+    arrays = {
+        "node_offsets": np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        "edge_offsets": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        "senders": np.concatenate(senders).astype(np.int32),
+        "receivers": np.concatenate(receivers).astype(np.int32),
+        "features": rng.normal(1, 0.1, (sizes.sum(), 3)).astype(np.float32),
+        "edge_features": rng.random((sum(counts), 2)).astype(np.float32) if edges else None,
+        "labels": labels,
+        "num_classes": 2 if kind == "class" else None,
+        "splits": {"only": Split(part < 2, part == 2, part == 3)},
+    }
+    return GraphSet(name, **(arrays | changes))
+
+
+def problem_of(config: TrainConfig = SMALL, graphs: GraphSet | None = None) -> GraphProblem:
+    problem = make_problem(config.check(), graph_set() if graphs is None else graphs, Recovery())
+    assert isinstance(problem, GraphProblem)
+    return problem
+
+
+def fit(compiled, task, start, **options):
+    rows: list[dict] = []
+    state = copy(start)
+    best = Best(copy(state.params), copy(state.rest))
+    done = train(compiled, task, state, best, Progress(), on_epoch=rows.append, **options)
+    return *done, rows
+
+
+def test_runs_learn_and_continue_within_an_epoch_bit_by_bit():
+    problem = problem_of()
+    program, start = problem.build()
+    compiled = problem.compile(program, start)
+    _, best, progress, rows = fit(compiled, problem.task, start, epochs=SMALL.epochs)
+    assert rows[-1]["loss"] < 0.8 * rows[0]["loss"]
+    results = problem.results(program, compiled.evaluate, best.params, best.rest)
+    assert results["val_score"] == progress.best_score == max(r["val_accuracy"] for r in rows)
+    assert results["test_scores"] == {"accuracy": results["test_score"]}
+    assert np.trace(results["confusion"]) / results["confusion"].sum() == results["test_score"]
+    assert compiled.programs <= 6 and set(compiled.kernels) <= {"spmm"}
+    # Another problem, as another process has it, goes on after the second of three batches.
+    calls = iter([False, True])
+    first, saved = fit(compiled, problem.task, start, epochs=2), []
+    with pytest.raises(UnfinishedEpoch) as stop:
+        options = {"checkpoint": lambda *state: saved.append(state), "checkpoint_steps": 1}
+        compiled.step(first[0], problem.task, lambda: next(calls), **options)
+    assert len(saved) == 1
+    other = problem_of().task
+    continued, loss = compiled.step(stop.value.state, other, sums=stop.value.sums)
+    assert float(loss) == rows[2]["loss"]
+    whole = fit(compiled, other, start, epochs=3)[0]
+    found, expected = ((state.params, state.optimizer) for state in (continued, whole))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_labels_with_missing_ones_features_of_edges_and_attention():
+    graphs = graph_set("labels", edges=True, metadata=Metadata(metric="average_precision"))
+    config = dataclasses.replace(
+        SMALL, readout="attention", norm="batch", activation="elu", batch_size=5
+    )
+    problem = problem_of(config, graphs)
+    program, state = problem.build()
+    compiled = problem.compile(program, state)
+    assert "2 an edge, 2 labels; 24 training" in problem.describe()
+    outputs, metrics = compiled.evaluate(state.params, state.rest, problem.task)
+    labels = problem.task.labels
+    known = ~np.isnan(labels)
+    losses = np.logaddexp(0, outputs) - np.where(known, labels, 0) * outputs
+    np.testing.assert_allclose(metrics["val_loss"], losses[known].mean(), rtol=1e-5)
+    results = problem.results(program, compiled.evaluate, state.params, state.rest)
+    pairs = [(labels[:, i][known[:, i]], outputs[:, i][known[:, i]]) for i in range(2)]
+    expected = np.mean([average_precision_score(*pair) for pair in pairs])
+    assert results["val_score"] == pytest.approx(expected)
+    assert set(results["test_scores"]) == {"average_precision", "roc_auc"}
+    _, _, _, rows = fit(compiled, problem.task, state, epochs=4)
+    assert rows[-1]["loss"] < rows[0]["loss"] and "val_average_precision" in rows[0]
+    assert state.params["encoder"]["convs"][0]["linear"]["kernel"].shape == (2, 3)
+    without = problem_of(dataclasses.replace(config, edge_features="none"), graphs)
+    assert without.description.num_edge_features == 0
+
+
+def test_numbers_in_units_of_the_targets_and_files_of_a_run(tmp_path):
+    graphs = graph_set("values", features=None)
+    config = dataclasses.replace(
+        SMALL, readout="sum", metric="mae", dropout=0.0, epochs=3, run_directory=str(tmp_path / "r")
+    )
+    summary = run(config, dataset=graphs)
+    assert summary["metric"] == "mae" and set(summary["test_scores"]) == {"mae", "rmse"}
+    rows = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").open()]
+    assert summary["val_score"] == min(row["val_mae"] for row in rows)
+    assert rows[0]["loss"] < 3  # in units of the deviation
+    loaded = load_run(tmp_path / "r")
+    assert isinstance(loaded, LoadedGraphRun)
+    assert (loaded.dataset.inputs, loaded.dataset.num_features) == ("degrees", 64)
+    values = loaded.predict(list(graphs))
+    np.testing.assert_allclose(values[:, 1], 3, atol=0.5)  # a target that is one number
+    assert 50 < values[:, 0].mean() < 250
+    batches = dataclasses.replace(loaded, config=dataclasses.replace(config, batch_size=48))
+    np.testing.assert_allclose(batches.logits(graphs), values, rtol=1e-5)  # whatever the padding
+    scores = evaluate_scores(loaded, graphs)
+    assert scores["rows"][2]["score"] == pytest.approx(summary["test_score"])
+    assert scores["rows"][2]["graphs"] == 12 and scores["rows"][2]["loss"] > 0
+    unseen = evaluate_scores(loaded, dataclasses.replace(graphs, name="other", splits={}))
+    assert [row["graphs_of"] for row in unseen["rows"]] == ["all"] and unseen["split"] is None
+    predictions = predict(loaded, graphs)
+    predictions.save(tmp_path / "p.csv")
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert lines[0] == "id,target_0,target_1" and len(lines) == 49
+    predictions.save(tmp_path / "p.npz")
+    assert set(np.load(tmp_path / "p.npz")) == {"id", "target_names", "targets"}
+    record = json.loads((tmp_path / "r" / "config.json").read_text())["dataset"]
+    for name, value in (("inputs", "edges"), ("num_outputs", 0), ("class_names", ["a"])):
+        with pytest.raises(ConfigError, match=rf"config.json: dataset: {name}: expected"):
+            GraphSetDescription.from_json(record | {name: value})
+    with pytest.raises(data.DataError, match="other: expected 2 targets a graph, as the model has"):
+        evaluate_scores(loaded, graph_set(name="other"))
+
+
+@pytest.mark.system
+def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys):
+    graphs = graph_set()
+    (tmp_path / "toy").mkdir()
+    indicator = np.repeat(np.arange(1, 49), np.diff(graphs.node_offsets))
+    starts = np.repeat(graphs.node_offsets[:-1], np.diff(graphs.edge_offsets)) + 1
+    ends = np.stack([graphs.senders + starts, graphs.receivers + starts], axis=1)
+    for name, rows in (
+        ("A", ends),
+        ("graph_indicator", indicator),
+        ("graph_labels", graphs.labels),
+    ):
+        np.savetxt(tmp_path / "toy" / f"toy_{name}.txt", rows, fmt="%d", delimiter=", ")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["train", "toy", "--task", "graph", "--preset", "gin", "--hidden", "8"]
+    assert main([*arguments, "--epochs", "2", "--run-directory", "run", "--split", "3"]) == 0
+    assert "toy: 48 graphs" in capsys.readouterr().out
+    assert main(["train", "--resume", "run", "--epochs", "4"]) == 0
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
+    assert (settings["batch_size"], settings["layers"], settings["epochs"]) == (128, 5, 4)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    capsys.readouterr()
+    assert main(["evaluate", "run", "--output", "scores"]) == 0
+    scores = json.loads((tmp_path / "scores" / "evaluation.json").read_text())
+    assert scores["rows"][2]["score"] == pytest.approx(summary["test_score"])
+    assert main(["predict", "run", "toy", "--output", "p.csv"]) == 0
+    assert "48 graphs, 2 classes" in capsys.readouterr().out
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 49
+    assert main(["export", "run", "--output", "exported"]) == 2
+    assert "expected a run of --task node or link, got --task graph" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "node"}, "--batch-size: expected --num-neighbors with it"),
+        (
+            {"task": "link", "batch_size": 1024, "readout": "max"},
+            "--readout: expected --task graph",
+        ),
+        ({"num_neighbors": "5,5"}, "--num-neighbors: expected --task node with it"),
+        ({"features": "embedding"}, "--features: expected the data's with --task graph"),
+        ({"decay_layers": "first"}, "--decay-layers: expected all with --task graph"),
+        ({"readout": "median"}, "--readout: expected one of sum, mean, max, min, attention"),
+        ({"metric": "rmse"}, "--metric: expected a score of classes, as toy has, got rmse"),
+        ({"split": 1}, "--split: toy has 1 split, numbered from 0, got 1"),
+    ],
+)
+def test_refusals(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        problem_of(dataclasses.replace(SMALL, **changes))
+
+
+def test_sets_that_cannot_be():
+    values = graph_set("values")
+    with pytest.raises(ConfigError, match="--metric: expected rmse or mae, toy has numbers"):
+        problem_of(dataclasses.replace(SMALL, metric="roc_auc"), values)
+    with pytest.raises(data.DataError, match="toy: expected a label for each graph, got none"):
+        problem_of(SMALL, graph_set(labels=None, num_classes=None))
+    with pytest.raises(ConfigError, match="--edge-features: expected none with --sample-size"):
+        problem_of(dataclasses.replace(SMALL, sample_size=2), graph_set(edges=True)).build()
+    with pytest.raises(ConfigError, match="--task: expected graph with a set of graphs, got node"):
+        make_problem(TrainConfig(), values, Recovery())
+    # Ten folds where there are no splits.
+    problem = problem_of(dataclasses.replace(SMALL, split=9), graph_set(splits={}))
+    assert "39 training, 5 validation, 4 test graphs" in problem.describe()
+
+
+def test_loaders_of_other_graphs_share_shapes():
+    loader = problem_of().task.training
+    part = loader.part(np.arange(16))
+    shapes = {
+        (m.batch.graph.num_receivers, m.batch.graph.num_edges)
+        for each in (loader, part)
+        for m in each
+    }
+    assert len(shapes) <= 2
+    bare = loader.part(np.array([0, 1]))  # no edges
+    assert next(iter(bare.part(np.array([5, 6])))).batch.edge_mask.sum() > 0
+
+
+def test_scores_leave_out_missing_labels():
+    labels, mask = np.array([[1, np.nan], [0, 1]], np.float32), np.ones(2, bool)
+    outputs = np.array([[2.0, 1.0], [1.0, -1.0]])
+    # Means over the two labels.
+    assert score("accuracy", labels, outputs, mask) == pytest.approx((1 / 2 + 0) / 2)
+    assert score("rmse", labels, outputs, mask) == pytest.approx((1 + 2) / 2)
+    assert score("mae", labels, outputs, mask) == pytest.approx((1 + 2) / 2)
