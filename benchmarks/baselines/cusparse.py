@@ -22,6 +22,8 @@ _COMPUTE_FLOAT32 = 0
 _INDEX_32 = 2
 _BASE_ZERO = 0
 _NON_TRANSPOSE = 0
+_TRANSPOSE = 1
+_DEFAULT_ALGORITHM = 0  # the only one of cusparseSDDMM
 _ROW_MAJOR = 2
 
 
@@ -53,11 +55,63 @@ class CuSparse:
             raise RuntimeError(f"{name} failed with status {status}")
 
 
-class Product:
-    """A prepared product `out = A x`; calling it enqueues one.
+class _Call:
+    """A prepared call of one CSR matrix and two dense ones; calling it enqueues one."""
 
-    The preprocessing of the algorithm is done here, untimed.
-    """
+    def __init__(
+        self,
+        cusparse: CuSparse,
+        csr: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        dense: tuple[torch.Tensor, torch.Tensor],
+    ) -> None:
+        rows, columns, values = csr
+        if not all(x.is_contiguous() for x in dense) or rows.dtype != torch.int32:
+            raise ValueError("expected contiguous dense rows, and int32 row offsets")
+        self._cusparse = cusparse
+        self._value_type = _VALUE_TYPE[dense[0].dtype]
+        self._matrix, self._dense = c_void_p(), (c_void_p(), c_void_p())
+        nodes = rows.numel() - 1  # the matrices are square
+        cusparse.call(
+            "cusparseCreateCsr",
+            byref(self._matrix),
+            *map(c_int64, (nodes, nodes, columns.numel())),
+            *(c_void_p(array.data_ptr()) for array in csr),
+            *map(c_int, (_INDEX_32, _INDEX_32, _BASE_ZERO, _VALUE_TYPE[values.dtype])),
+        )
+        for descriptor, x in zip(self._dense, dense, strict=True):
+            height, width = x.shape
+            cusparse.call(
+                "cusparseCreateDnMat",
+                byref(descriptor),
+                *map(c_int64, (height, width, width)),
+                c_void_p(x.data_ptr()),
+                *map(c_int, (self._value_type, _ROW_MAJOR)),
+            )
+        self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
+
+    def _prepare(self, name: str, arguments: tuple, device: torch.device) -> None:
+        """The buffer and the preprocessing of `cusparse` + `name`, untimed."""
+        self._name, self._arguments, size = f"cusparse{name}", arguments, c_size_t()
+        self._cusparse.call(f"{self._name}_bufferSize", *arguments, byref(size))
+        self._buffer = torch.empty(max(size.value, 1), dtype=torch.uint8, device=device)
+        self._pointer = c_void_p(self._buffer.data_ptr())
+        self._cusparse.call(f"{self._name}_preprocess", *arguments, self._pointer)
+        self._function = getattr(self._cusparse.library, self._name)
+
+    def _run(self) -> None:
+        status = self._function(*self._arguments, self._pointer)
+        if status != 0:
+            raise RuntimeError(f"{self._name} failed with status {status}")
+
+    def close(self) -> None:
+        """Frees the descriptors; the tensors go with the object."""
+        self._cusparse.call("cusparseDestroySpMat", self._matrix)
+        for descriptor in self._dense:
+            self._cusparse.call("cusparseDestroyDnMat", descriptor)
+
+
+class Product(_Call):
+    """A prepared product `out = A x`."""
 
     def __init__(
         self,
@@ -69,67 +123,66 @@ class Product:
         out: torch.Tensor,
         algorithm: str,
     ) -> None:
-        if not (x.is_contiguous() and out.is_contiguous() and row_offsets.dtype == torch.int32):
-            raise ValueError("x, out: expected contiguous rows, and int32 row offsets")
-        self._cusparse = cusparse
-        self._keep = (row_offsets, columns, values, x)
+        csr = (row_offsets, columns, values)
+        super().__init__(cusparse, csr, (x, out))
+        self._keep = (*csr, x)
         self.out = out
-        value_type = _VALUE_TYPE[x.dtype]
-        self._matrix, self._x, self._out = c_void_p(), c_void_p(), c_void_p()
-        cusparse.call(
-            "cusparseCreateCsr",
-            byref(self._matrix),
-            *map(c_int64, (out.shape[0], x.shape[0], columns.numel())),
-            *(c_void_p(array.data_ptr()) for array in (row_offsets, columns, values)),
-            *map(c_int, (_INDEX_32, _INDEX_32, _BASE_ZERO, value_type)),
-        )
-        for descriptor, dense in ((self._x, x), (self._out, out)):
-            rows, width = dense.shape
-            cusparse.call(
-                "cusparseCreateDnMat",
-                byref(descriptor),
-                *map(c_int64, (rows, width, width)),
-                c_void_p(dense.data_ptr()),
-                *map(c_int, (value_type, _ROW_MAJOR)),
-            )
-        self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
-        self._arguments = (
+        arguments = (
             cusparse.handle,
             c_int(_NON_TRANSPOSE),
             c_int(_NON_TRANSPOSE),
             byref(self._one),
             self._matrix,
-            self._x,
+            self._dense[0],
             byref(self._zero),
-            self._out,
+            self._dense[1],
             c_int(_COMPUTE_FLOAT32),
             c_int(ALGORITHMS[algorithm]),
         )
-        size = c_size_t()
-        cusparse.call("cusparseSpMM_bufferSize", *self._arguments, byref(size))
-        self._buffer = torch.empty(max(size.value, 1), dtype=torch.uint8, device=x.device)
-        self._pointer = c_void_p(self._buffer.data_ptr())
-        cusparse.call("cusparseSpMM_preprocess", *self._arguments, self._pointer)
-        self._spmm = cusparse.library.cusparseSpMM
+        self._prepare("SpMM", arguments, x.device)
 
     def __call__(self) -> torch.Tensor:
-        status = self._spmm(*self._arguments, self._pointer)
-        if status != 0:
-            raise RuntimeError(f"cusparseSpMM failed with status {status}")
+        self._run()
         return self.out
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
         """The product with another matrix of the same shape, in memory of its own."""
         x = x.contiguous()
         self.out, self._keep = torch.empty_like(x), self._keep[:3]
-        for descriptor, dense in ((self._x, x), (self._out, self.out)):
+        for descriptor, dense in zip(self._dense, (x, self.out), strict=True):
             pointer = c_void_p(dense.data_ptr())
             self._cusparse.call("cusparseDnMatSetValues", descriptor, pointer)
         out, self.out = self(), None
         return out
 
-    def close(self) -> None:
-        """Frees the descriptors; the tensors go with the object."""
-        self._cusparse.call("cusparseDestroySpMat", self._matrix)
-        self._cusparse.call("cusparseDestroyDnMat", self._x)
-        self._cusparse.call("cusparseDestroyDnMat", self._out)
+
+class SampledProduct(_Call):
+    """A prepared `out = a b^T` at the entries of a CSR matrix."""
+
+    def __init__(
+        self,
+        cusparse: CuSparse,
+        row_offsets: torch.Tensor,
+        columns: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+    ) -> None:
+        self.out = torch.full((columns.numel(),), torch.nan, dtype=a.dtype, device=a.device)
+        super().__init__(cusparse, (row_offsets, columns, self.out), (a, b))
+        self._keep = (row_offsets, columns, a, b)
+        arguments = (
+            cusparse.handle,
+            c_int(_NON_TRANSPOSE),
+            c_int(_TRANSPOSE),
+            byref(self._one),
+            *self._dense,
+            byref(self._zero),
+            self._matrix,
+            c_int(_COMPUTE_FLOAT32),
+            c_int(_DEFAULT_ALGORITHM),
+        )
+        self._prepare("SDDMM", arguments, a.device)
+
+    def __call__(self) -> torch.Tensor:
+        self._run()
+        return self.out

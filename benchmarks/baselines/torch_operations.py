@@ -13,7 +13,7 @@ import torch
 from benchmarks.harness import plan
 from benchmarks.harness.graphs import StoredGraph
 from benchmarks.harness.job import Unsupported
-from benchmarks.harness.operations import Candidate, Framework, Inputs
+from benchmarks.harness.operations import Candidate, Framework, Inputs, score_error
 from benchmarks.harness.plan import Measurement
 
 warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
@@ -70,6 +70,13 @@ class TorchFramework(Framework):
         from benchmarks.baselines import cusparse
 
         self._cusparse = self._cusparse or cusparse.CuSparse()
+        if m.impl == plan.CUSPARSE_SDDMM:
+            sampled = cusparse.SampledProduct(self._cusparse, rows, cols, x, x)
+            return Candidate(
+                sampled,
+                close=sampled.close,
+                error=lambda out: score_error(self._graph, inputs.dense, out.float().cpu().numpy()),
+            )
         out = torch.full_like(x, torch.nan)  # the products are square
         algorithm = m.impl.removeprefix("cuSPARSE ")
         product = cusparse.Product(self._cusparse, rows, cols, values, x, out, algorithm)

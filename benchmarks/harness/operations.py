@@ -52,6 +52,18 @@ class Candidate:
     selected_from: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
 
+def score_error(graph: StoredGraph, x: np.ndarray, scores: np.ndarray) -> float:
+    """The error of the edges' dot products of their ends' rows of `x`, over sampled receivers."""
+    offsets, columns = graph.rows()
+    rows = oracle.sample_rows(offsets, seed=_SEED)
+    error = 0.0
+    for row in rows:
+        edges = slice(int(offsets[row]), int(offsets[row + 1]))
+        expected = x[columns[edges]].astype(np.float64) @ x[row].astype(np.float64)
+        error = max(error, oracle.row_error(scores[None, edges], expected[None]))
+    return error
+
+
 class Framework(abc.ABC):
     """Where a framework's arrays live and how its work is waited for."""
 

@@ -92,6 +92,18 @@ def _tensor_core() -> Iterator[Target]:
             what = f"{name}backward within 10 % of forward, {dtype}"
             backward = {**ours, **_BACKWARD}
             yield Target(what, "tensor_core", "gpu", backward, _FORWARD, 1 / 1.1)
+    ours = {"impl": (plan.TILES,), "case": f"{plan.BIG_SHAPE} weighted", "width": 256}
+    what = f"{plan.BIG_SHAPE} weighted, F = 256: best cuSPARSE float32"
+    yield Target(what, "tensor_core", "gpu", ours, _CUSPARSE, 1.5)
+    for case, (width, at_least) in itertools.product(
+        (plan.BIG_SHAPE, "proteins"), ((64, 1.6), (256, 2.0))
+    ):
+        ours = {"impl": (plan.SDDMM,), "case": case, "width": width}
+        what, over = (
+            f"{case}, F = {width}: cuSPARSE SDDMM float32",
+            {"impl": (plan.CUSPARSE_SDDMM,)},
+        )
+        yield Target(what, "tensor_core", "gpu", ours, over, at_least)
     engines = {"impl": (plan.TILES, plan.OURS)}
     for case, width in itertools.product((plan.BIG_SHAPE, *plan.OTHER_SHAPES), (16, 64, 256)):
         chosen = {"impl": (plan.ESTIMATED,), "case": case, "width": width}

@@ -17,7 +17,7 @@ from benchmarks.baselines.jax_operations import Edges, extremum, kept_product, s
 from benchmarks.harness import plan
 from benchmarks.harness.graphs import StoredGraph
 from benchmarks.harness.jax_programs import compiled, float32_rows, pullback
-from benchmarks.harness.operations import Candidate, Inputs
+from benchmarks.harness.operations import Candidate, Inputs, score_error
 from benchmarks.harness.plan import Measurement
 from jaxgnn import (
     CBSR,
@@ -28,6 +28,7 @@ from jaxgnn import (
     maxk_spmm,
     sampled_edges,
     sampled_spmm,
+    sddmm,
     spmm,
 )
 from tests.support import oracle_attention_rows, oracle_rows
@@ -87,7 +88,9 @@ class Ours:
                     options = {"weighted": True} if weighted else {}
                     self._made[method, weighted] = preprocessed(graph, method, **options)
                 graph, facts = self._made[method, weighted]
-        if m.k is None:
+        if m.impl == plan.SDDMM:
+            candidate = _scores(graph, self._stored, x, inputs.dense)
+        elif m.k is None:
             product = _spmm_by_tiles if m.impl == plan.TILES else _spmm
             function = pullback(product) if m.direction == "backward" else product
             candidate = compiled(function, x, graph, weights)
@@ -103,6 +106,18 @@ def _spmm(x: Array, graph: Graph, weights: Array | None) -> Array:
 
 def _spmm_by_tiles(x: Array, graph: Graph, weights: Array | None) -> Array:
     return spmm(graph, x, weights, impl="tiles")
+
+
+def _scores(graph: Graph, stored: StoredGraph, x: Array, dense: np.ndarray) -> Candidate:
+    """Dot products of the features with themselves, on the edges."""
+
+    def function(x: Array, graph: Graph) -> Array:
+        return sddmm(graph, x, x, impl="kernel")
+
+    def error(result: Any) -> float:
+        return score_error(stored, dense, np.asarray(result.astype(jnp.float32)))
+
+    return compiled(function, x, graph, error=error)
 
 
 def _maximum(x: Array, graph: Graph) -> Array:

@@ -1,4 +1,6 @@
-"""The suite `tensor_core`: the sparse-dense product over tiles, by rows, and cuSPARSE's.
+"""The suite `tensor_core`: operations over tiles, by rows, and cuSPARSE's.
+
+The sparse-dense product, without weights and with; and dot products on edges, by rows.
 
 On a CPU tiles run by rows: there it shows that the suite runs.
 """
@@ -15,18 +17,27 @@ from benchmarks.harness.record import Record
 from benchmarks.suites import spmm
 
 _IMPLS = (plan.TILES, plan.ESTIMATED, plan.OURS, plan.ORDERED, *CUSPARSE)
+_SDDMM = (plan.SDDMM, plan.CUSPARSE_SDDMM)
 _SHARING = (BIG_SHAPE, "proteins")  # their windows share many columns
+_APART = tuple(shape for shape in OTHER_SHAPES if shape not in _SHARING)
 GPU = (
     Block(_SHARING, _IMPLS, dtypes=plan.HALF_TOO),
     Block(_SHARING, _IMPLS[:4], ("float16",), plan.FORWARD),
+    Block(_SHARING, (*_IMPLS[:3], *CUSPARSE), plan.HALF_TOO, plan.FORWARD, weighted=True),
+    Block(_SHARING, _SDDMM, directions=plan.FORWARD),
+    Block(_SHARING, _SDDMM[:1], ("bfloat16",), plan.FORWARD),
     Block(
-        tuple(shape for shape in OTHER_SHAPES if shape not in _SHARING),
+        _APART,
         _IMPLS,
         plan.HALF_TOO,
         plan.FORWARD,
     ),
 )
-CPU = (Block(("rmat",), (plan.TILES, plan.ESTIMATED, plan.OURS)),)
+CPU = (
+    Block(("rmat",), (plan.TILES, plan.ESTIMATED, plan.OURS)),
+    Block(("rmat",), (plan.TILES, plan.OURS), directions=plan.FORWARD, weighted=True),
+    Block(("rmat",), _SDDMM[:1], directions=plan.FORWARD),
+)
 WIDTHS = {"cpu": (64,), "gpu": (16, 64, 256)}
 
 

@@ -68,7 +68,10 @@ nb::tuple lay_out(const In<int32_t>& row_offsets, const In<int32_t>& columns,
       to_numpy(std::move(result.columns)), to_matrix(std::move(result.masks), kBatchWords),
       to_matrix(std::move(result.parts), 4), to_numpy(std::move(result.slot_offsets)),
       to_numpy(std::move(result.rest_offsets)), to_numpy(std::move(result.rest_columns)),
-      to_numpy(std::move(result.edge_places)), result.num_entries, result.num_columns);
+      to_numpy(std::move(result.rest_edges)), to_numpy(std::move(result.stage_offsets)),
+      to_matrix(std::move(result.edge_counts), kTileRows), to_numpy(std::move(result.edge_offsets)),
+      to_numpy(std::move(result.edge_entries)), to_numpy(std::move(result.edges)),
+      result.num_entries, result.num_columns);
 }
 
 int64_t window_columns(const In<int32_t>& row_offsets, const In<int32_t>& columns,
@@ -113,7 +116,8 @@ void bind_tiles(nb::module_& m) {
         nb::arg("columns").noconvert(), nb::arg("order").noconvert(), nb::arg("num_columns"),
         nb::arg("min_edges"),
         "Tiles of rows in this order: columns, masks, parts, slot offsets, the rest's offsets and "
-        "columns, where each edge lies, entries, distinct columns of the windows.");
+        "columns and edges, stage offsets, edge counts, edge offsets, the edges' entries, edges; "
+        "the number of entries and of distinct columns of the windows.");
   m.def("order_by_communities", &community_order, nb::arg("row_offsets").noconvert(),
         nb::arg("columns").noconvert(),
         "The rows of a square matrix by communities of communities, then by falling number of "

@@ -14,6 +14,8 @@ constexpr int kTileRows = 64;          // of a window
 constexpr int kBatchEntries = 16;      // of a batch: K of mma.m16n8k16
 constexpr int kBatchWords = 32;        // of a batch's mask: one a lane of a warp
 constexpr int64_t kPartBatches = 384;  // of a part, at most: what a thread block takes
+constexpr int kStageBatches = 4;       // of a stage: what a thread block holds at once
+constexpr int kRowGroups = 8;          // of a window: rows g, g + 8, ..., g + 56, a warp's
 
 // A *place* is a row's number in the order; window w has the places 64 w to 64 w + 63. An *entry*
 // is a column of a window that at least `min_edges` of its rows read.
@@ -24,9 +26,16 @@ struct TileLayout {
   Buffer<int32_t> slot_offsets;  // [windows + 1]: the slots of each window
   Buffer<int32_t> rest_offsets;  // [rows + 1], by place
   Buffer<int32_t> rest_columns;  // of the edges that are in no tile
-  Buffer<int32_t> edge_places;   // [edges]: entry, 16 to a batch, or -1 - place in the rest
-  int64_t num_entries = 0;       // without padding
-  int64_t num_columns = 0;       // distinct columns, summed over the windows
+  Buffer<int32_t> rest_edges;    // the edge of each, by its place in `columns`
+  // The edges in tiles, for operations that take each by itself. A stage is 4 consecutive batches
+  // of a part, its last one possibly fewer. Edges are listed by slot, row group, stage and row.
+  Buffer<int32_t> stage_offsets;  // [parts + 1], by slot
+  Buffer<uint8_t> edge_counts;    // [stages, 64]: edges of row g + 8 i in the stage, at 8 g + i
+  Buffer<int32_t> edge_offsets;   // [8 parts + 1], by slot and row group
+  Buffer<uint8_t> edge_entries;   // of each edge, its entry in the stage
+  Buffer<int32_t> edges;          // its place in `columns` of the rows
+  int64_t num_entries = 0;        // without padding
+  int64_t num_columns = 0;        // distinct columns, summed over the windows
 };
 
 // Where the 64 x 16 mask of a batch has row `row` and entry `k`. Lane l's word holds the A

@@ -8,6 +8,7 @@
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/mma.cuh"
 #include "cuda/core/rows.cuh"
+#include "cuda/tiles/async.cuh"
 #include "cuda/tiles/tiles.h"
 
 namespace jaxgnn::tiles {
@@ -26,22 +27,6 @@ struct TileParams {
 
 inline TileParams tile_params(const TilesSpmmArgs& args) {
   return {args.columns, args.masks, args.parts, args.x, args.slots, static_cast<int>(args.width)};
-}
-
-__device__ inline unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-__device__ inline void copy16(unsigned to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ inline void copy4(unsigned to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ inline void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N>
-__device__ inline void wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 __device__ inline uint32_t load_shared(unsigned address) {

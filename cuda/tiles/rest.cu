@@ -2,7 +2,8 @@
 //
 // A mask's 0 times infinity is NaN, so one value that is not finite makes its feature of all 64
 // rows not finite. Where that is so, and where a sum in a tile overflows, the row is summed again
-// over all of its edges: what is not finite reaches its own receivers alone.
+// over all of its edges: what is not finite reaches its own receivers alone. Weighted sums have no
+// masks.
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/tiles/tiles.h"
@@ -37,18 +38,26 @@ struct Lane {
   }
 };
 
-// Adds the rows of x that columns[begin, end) name, each group every fourth.
-template <typename T, int V = Lane<T>::V>
+// Adds the rows of x that columns[begin, end) name, each group every fourth; times the weights of
+// the other edges [begin, end).
+template <bool kWeighted, typename T, int V = Lane<T>::V>
 __device__ inline void add_edges(const Params<T>& p, const Lane<T>& at, const int32_t* columns,
                                  int begin, int end, float (&sums)[V]) {
   const unsigned row_bytes = static_cast<unsigned>(p.a.width * sizeof(T));
   const T* x = p.x + (at.inside ? at.feature : 0);
+  const bool one_head = p.a.heads == 1;
+  const int64_t head = kWeighted && at.inside ? at.feature / (p.a.width / p.a.heads) : 0;
   const auto column_of = [&](int e) { return e < end ? __ldg(columns + e) : -1; };
-  int column = column_of(begin + at.lane);
+  const auto edge_of = [&](int e) { return kWeighted && e < end ? __ldg(p.a.rest_edges + e) : -1; };
+  int column = column_of(begin + at.lane), edge = edge_of(begin + at.lane);
   for (int e = begin; e < end; e += 32) {
-    const int now = column;
+    const int now = column, now_edge = edge;
     column = column_of(e + 32 + at.lane);
+    edge = edge_of(e + 32 + at.lane);
+    float weight = 0;
+    if (kWeighted && one_head && now_edge >= 0) weight = __ldg(p.a.weights + now_edge);
     Vector<T, V> rows[32 / kGroups];
+    float scale[32 / kGroups];
 #pragma unroll
     for (int u = 0; u < 32 / kGroups; ++u) {
       const int c = __shfl_sync(kFullWarp, now, kGroups * u + at.group);
@@ -56,9 +65,19 @@ __device__ inline void add_edges(const Params<T>& p, const Lane<T>& at, const in
       if (c >= 0 && at.inside) {
         rows[u] = load_vector<T, V>(row_of(x, static_cast<unsigned>(c), row_bytes));
       }
+      scale[u] = 1;
+      if (kWeighted && !one_head) {
+        const int64_t from = __shfl_sync(kFullWarp, now_edge, kGroups * u + at.group);
+        scale[u] = c >= 0 ? __ldg(p.a.weights + from * p.a.heads + head) : 0.0f;
+      }
     }
 #pragma unroll
-    for (int u = 0; u < 32 / kGroups; ++u) add_scaled<T, V, float>(1, rows[u], sums);
+    for (int u = 0; u < 32 / kGroups; ++u) {
+      if (kWeighted && one_head) {
+        scale[u] = __shfl_sync(kFullWarp, weight, kGroups * u + at.group);
+      }
+      add_scaled<T, V, float>(scale[u], rows[u], sums);
+    }
   }
 }
 
@@ -102,7 +121,7 @@ __device__ inline int first_chunk(const TilesSpmmArgs& a, int place) {
 }
 
 // The partial sums of chunks of places with many other edges, a warp each.
-template <typename T>
+template <typename T, bool kWeighted>
 __global__ void __launch_bounds__(32) sum_chunks(Params<T> p) {
   constexpr int V = Lane<T>::V;
   const RowPart chunk = p.a.chunks[blockIdx.x];
@@ -111,7 +130,7 @@ __global__ void __launch_bounds__(32) sum_chunks(Params<T> p) {
   const int begin = p.a.rest_offsets[chunk.row] + chunk.part * p.a.split_length;
   const int end = min(begin + p.a.split_length, p.a.rest_offsets[chunk.row + 1]);
   float sums[V] = {};
-  add_edges(p, at, p.a.rest_columns, begin, end, sums);
+  add_edges<kWeighted>(p, at, p.a.rest_columns, begin, end, sums);
   add_groups(sums);
   if (at.group != 0 || !at.inside) return;
   float* to = p.a.partials + blockIdx.x * p.a.width + at.feature;
@@ -119,8 +138,8 @@ __global__ void __launch_bounds__(32) sum_chunks(Params<T> p) {
   for (int v = 0; v < V; ++v) to[v] = sums[v];
 }
 
-template <typename T>
-__global__ void __launch_bounds__(32 * kWarps, 16) sum_rows(Params<T> p) {
+template <typename T, bool kWeighted>
+__global__ void __launch_bounds__(32 * kWarps, kWeighted ? 12 : 16) sum_rows(Params<T> p) {
   constexpr int V = Lane<T>::V;
   const int place = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32);
   if (place >= p.a.num_rows) return;
@@ -128,7 +147,7 @@ __global__ void __launch_bounds__(32 * kWarps, 16) sum_rows(Params<T> p) {
   float sums[V] = {};
   const int begin = p.a.rest_offsets[place], end = p.a.rest_offsets[place + 1];
   if (end - begin <= p.a.split_length) {
-    add_edges(p, at, p.a.rest_columns, begin, end, sums);
+    add_edges<kWeighted>(p, at, p.a.rest_columns, begin, end, sums);
   } else if (at.inside) {
     const int chunks = (end - begin + p.a.split_length - 1) / p.a.split_length;
     const float* from = p.a.partials + first_chunk(p.a, place) * p.a.width + at.feature;
@@ -152,10 +171,10 @@ __global__ void __launch_bounds__(32 * kWarps, 16) sum_rows(Params<T> p) {
     sums[v] += shared[v];
   }
   const int all_begin = p.a.row_offsets[row], all_end = p.a.row_offsets[row + 1];
-  if (!__all_sync(kFullWarp, finite)) {
+  if (!kWeighted && !__all_sync(kFullWarp, finite)) {
 #pragma unroll
     for (int v = 0; v < V; ++v) sums[v] = 0;
-    add_edges(p, at, p.a.row_columns, all_begin, all_end, sums);
+    add_edges<false>(p, at, p.a.row_columns, all_begin, all_end, sums);
   }
   add_groups(sums);
   if (at.group != 0 || !at.inside) return;
@@ -167,19 +186,27 @@ __global__ void __launch_bounds__(32 * kWarps, 16) sum_rows(Params<T> p) {
   store_vector(p.out + int64_t{row} * p.a.width + at.feature, sums);
 }
 
+template <typename T, bool kWeighted>
+cudaError_t launch_sums(const TilesSpmmArgs& args, const Launch& launch) {
+  const Params<T> p{args, static_cast<const T*>(args.x), static_cast<T*>(args.out)};
+  const unsigned slices = num_slices(args);
+  if (launch.load || args.num_chunks > 0) {
+    const dim3 grid(static_cast<unsigned>(args.num_chunks), slices);
+    JAXGNN_TRY((launch_kernel(launch, sum_chunks<T, kWeighted>, grid, dim3(32), 0, p)));
+  }
+  const dim3 grid(blocks_of(args.num_rows, kWarps), slices);
+  return launch_kernel(launch, sum_rows<T, kWeighted>, grid, dim3(32 * kWarps), 0, p);
+}
+
 }  // namespace
 
 cudaError_t launch_rest(const TilesSpmmArgs& args, const Launch& launch) {
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const Params<T> p{args, static_cast<const T*>(args.x), static_cast<T*>(args.out)};
-    const unsigned slices = num_slices(args);
-    if (launch.load || args.num_chunks > 0) {
-      const dim3 grid(static_cast<unsigned>(args.num_chunks), slices);
-      JAXGNN_TRY(launch_kernel(launch, sum_chunks<T>, grid, dim3(32), 0, p));
-    }
-    const dim3 grid(blocks_of(args.num_rows, kWarps), slices);
-    return launch_kernel(launch, sum_rows<T>, grid, dim3(32 * kWarps), 0, p);
+    const bool weighted = args.weights != nullptr;
+    if (launch.load || weighted) JAXGNN_TRY((launch_sums<T, true>(args, launch)));
+    if (launch.load || !weighted) JAXGNN_TRY((launch_sums<T, false>(args, launch)));
+    return cudaSuccess;
   });
 }
 

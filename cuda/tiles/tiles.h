@@ -1,5 +1,5 @@
-// The product over tiles (see cpu/tiles/layout.h) of graphs without edge weights, in two launches:
-// the tiles' sums by window, then the rows, which add their other edges.
+// The product over tiles (see cpu/tiles/layout.h), in two launches: the tiles' sums by window, then
+// the rows, which add their other edges.
 #pragma once
 
 #include <vector_types.h>
@@ -14,7 +14,17 @@ constexpr int kBatchEntries = 16;
 constexpr int kBatchWords = 32;
 constexpr int kSliceBytes = 128;  // of a row that a block works on
 
-// out_r = sum, or mean, over the edges of row r of x_c. T is the type of x, 16 or 32 bits wide.
+// The edges in tiles one by one, as TileLayout lists them.
+struct TileEdges {
+  const int32_t* stage_offsets;  // [parts + 1], by slot
+  const uint2* counts;           // [stages, 8]: 8 bytes, of a row each
+  const int32_t* offsets;        // [8 parts + 1]
+  const uint8_t* entries;
+  const int32_t* edges;
+};
+
+// out_r = sum, or mean, over the edges of row r of x_c, or of w_e x_c. T is the type of x, 16 or 32
+// bits wide.
 struct TilesSpmmArgs {
   Type type;
   bool mean;
@@ -39,6 +49,11 @@ struct TilesSpmmArgs {
   void* out;        // T[R, F]
   float* slots;     // [num_parts, 64, F], scratch
   float* partials;  // [num_chunks, F], scratch
+  // Of weighted sums; without weights tensor cores take the masks.
+  const float* weights;  // [edges, heads] or null; F is a multiple of heads
+  int64_t heads;
+  TileEdges edges;
+  const int32_t* rest_edges;
 };
 
 inline unsigned num_slices(const TilesSpmmArgs& args) {
@@ -49,6 +64,7 @@ inline unsigned num_slices(const TilesSpmmArgs& args) {
 // The slots, of 16-bit types and of float32.
 cudaError_t launch_tiles_16_bit(const TilesSpmmArgs& args, const Launch& launch);
 cudaError_t launch_tiles_f32(const TilesSpmmArgs& args, const Launch& launch);
+cudaError_t launch_weighted_tiles(const TilesSpmmArgs& args, const Launch& launch);
 
 // The rows, from slots and other edges.
 cudaError_t launch_rest(const TilesSpmmArgs& args, const Launch& launch);

@@ -525,13 +525,13 @@ class Graph:
         """The graph with `tiles` and `transpose_tiles`, over which `spmm(..., impl="tiles")` runs.
 
         Each direction is split. Its rows, in some order, form windows of 64. A column that at least
-        `min_edges` rows of a window read is loaded once and multiplied by a mask on tensor cores
-        (the tiles); the other edges stay compressed rows. Nodes and edges keep their indices. This
-        pays where rows of one window share columns: `graph.tiles.edges_per_column` and
-        `graph.tiles.tile_share` say how far they do. Takes about as long as building the graph, and
-        8 bytes a node and at most 16 an edge for each direction (17 with `min_edges=1`); a
-        symmetric graph has the same tiles for both. Functions that make a new graph drop the tiles,
-        except for `transpose`.
+        `min_edges` rows of a window read is loaded once (the tiles): multiplied by a mask on tensor
+        cores, or staged for its edges; the other edges stay compressed rows. Nodes and edges keep
+        their indices. This pays where rows of one window share columns:
+        `graph.tiles.edges_per_column` and `graph.tiles.tile_share` say how far they do. Takes about
+        as long as building the graph, and 8 bytes a node and at most 16 an edge for each direction
+        (25 with `min_edges=1`); a symmetric graph has the same tiles for both. Functions that make
+        a new graph drop the tiles, except for `transpose`.
 
         Args:
             order: of the rows. `"numbered"`: as they are; `"groups"`: by communities of

@@ -1,28 +1,71 @@
 """Rows or tiles: what both take on a GPU, estimated from what is known when traced.
 
-The rates are of one H200 and are to be calibrated: the docs' page on tiles says what they are from.
-Another GPU scales both alike, so that the choice is the same there.
+The rates are fitted to one H200 by `benchmarks/experiments/tiles/rates.py`. Another GPU is taken to
+scale both engines alike, so that the choice is the same there.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxgnn.graph._tiles import ROWS, Tiles
 
-_SECTOR_BYTES = 32  # what a read of L2 is made of
-_SLICE_BYTES = 128  # of a row, which a thread block over tiles takes
-_ROW_PS_A_BYTE = 57 / 512  # a sender's row from L2: 57 ps for 256 bfloat16, 114 for 256 float32
-_ENTRY_PS_A_SLICE = {2: 153 / 4, 4: 390 / 8}  # by itemsize: an entry, read and multiplied
-_SCRATCH_PS_A_BYTE = 1 / 4.8  # the tiles' float32 sums, written and read, at 4.8 TB/s
-_LAUNCH_PS = 4e6  # one kernel more; assumed
+Operation: TypeAlias = Literal["spmm", "weighted_spmm"]
+
+_SLICE_BYTES = 128  # of a row, which a warp takes at once
+
+
+class Rates(NamedTuple):
+    """Picoseconds of the terms of an operation; by itemsize where there are two."""
+
+    edge_slice: dict[int, float]  # a slice read for an edge, by rows or in the rest
+    edge: float
+    row_slice: float  # by rows
+    rest_row_slice: float
+    entry_slice: dict[int, float]  # staged or multiplied
+    tile_edge_slice: dict[int, float]  # from a staged entry
+    scratch_byte: float  # of the float32 sums of the slots, written and read
+    launch: float  # of the tiles' kernels, beyond that of the rows
+
+
+_NO_EDGES = {2: 0.0, 4: 0.0}
+_SPMM = Rates({2: 14.8, 4: 12.8}, 1.5, 112, 670, {2: 29.2, 4: 38.6}, _NO_EDGES, 0.67, 4e6)
+# In 16 bits, where an edge takes as long from shared memory as from L2, rows are always faster.
+_WEIGHTED = _SPMM._replace(
+    edge_slice={2: 13.0, 4: 13.3}, entry_slice={2: 17, 4: 17}, tile_edge_slice={2: 13.9, 4: 8.5}
+)
+_RATES: dict[Operation, Rates] = {"spmm": _SPMM, "weighted_spmm": _WEIGHTED}
+
+
+def counts(
+    tiles: Tiles, width: int, itemsize: int, operation: Operation
+) -> tuple[dict[str, int], dict[str, int]]:
+    """How many of each term of `Rates` an operation has by rows, and over tiles."""
+    slices = -(-width * itemsize // _SLICE_BYTES)
+    rest, rows = tiles.rest_columns.shape[0], tiles.rows.shape[0]
+    by_rows = {
+        "edge_slice": tiles.num_edges * slices,
+        "edge": tiles.num_edges,
+        "row_slice": rows * slices,
+    }
+    over_tiles = {
+        "edge_slice": rest * slices,
+        "edge": rest,
+        "rest_row_slice": rows * slices,
+        "entry_slice": tiles.num_entries * slices,
+        "scratch_byte": 2 * tiles.parts.shape[0] * ROWS * width * 4,
+        "launch": 1,
+    }
+    if operation == "weighted_spmm":
+        over_tiles["tile_edge_slice"] = (tiles.num_edges - rest) * slices
+    return by_rows, over_tiles
 
 
 class Estimate(NamedTuple):
-    """What one call of `spmm` takes on an H200 by either engine; see `jaxgnn.tiles.estimate`.
+    """What one call of an operation takes on an H200 by either engine; see `jaxgnn.tiles.estimate`.
 
     Attributes:
         rows: seconds by rows.
@@ -43,15 +86,18 @@ class Estimate(NamedTuple):
         return -int(-seconds // gain) if gain > 0 else None
 
 
-def estimate(tiles: Tiles, width: int, dtype: DTypeLike) -> Estimate:
+def estimate(tiles: Tiles, width: int, dtype: DTypeLike, operation: Operation = "spmm") -> Estimate:
     """The estimate for one direction, of `width` features of a row in all, heads included."""
-    itemsize = jnp.dtype(dtype).itemsize
-    row = -(-width * itemsize // _SECTOR_BYTES) * _SECTOR_BYTES * _ROW_PS_A_BYTE
-    rows = tiles.num_edges * row
-    if tiles.num_entries == 0 or itemsize not in _ENTRY_PS_A_SLICE:
-        return Estimate(rows * 1e-12, float("inf"))
-    slices = -(-width * itemsize // _SLICE_BYTES)
-    entries = tiles.num_entries * slices * _ENTRY_PS_A_SLICE[itemsize]
-    scratch = 2 * tiles.parts.shape[0] * ROWS * width * 4 * _SCRATCH_PS_A_BYTE
-    rest = tiles.rest_columns.shape[0] * row
-    return Estimate(rows * 1e-12, (entries + scratch + rest + _LAUNCH_PS) * 1e-12)
+    itemsize, rates = jnp.dtype(dtype).itemsize, _RATES[operation]._asdict()
+
+    def seconds(terms: dict[str, int]) -> float:
+        def rate(name: str) -> float:
+            value = rates[name]
+            return value[min(itemsize, 4)] if isinstance(value, dict) else value
+
+        return sum(count * rate(name) for name, count in terms.items()) * 1e-12
+
+    by_rows, over_tiles = counts(tiles, width, itemsize, operation)
+    if tiles.num_entries == 0 or itemsize > 4:
+        return Estimate(seconds(by_rows), float("inf"))
+    return Estimate(seconds(by_rows), seconds(over_tiles))

@@ -19,22 +19,29 @@ from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
 Order = Literal["auto", "numbered", "groups", "rcm"]
 
 ROWS = 64  # of a window
+STAGE_BATCHES = 4  # batches of a stage
 MIN_EDGES = 4  # from which on a shared column pays: docs/kernels/tiles.md
+
+# What `lay_out_tiles` returns, in its order.
+_LAID_OUT = [
+    "columns",
+    "masks",
+    "parts",
+    "slot_offsets",
+    "rest_offsets",
+    "rest_columns",
+    "rest_edges",
+    "stage_offsets",
+    "edge_counts",
+    "edge_offsets",
+    "edge_entries",
+    "edges",
+]
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=[
-        "rows",
-        "columns",
-        "masks",
-        "parts",
-        "slot_offsets",
-        "rest_offsets",
-        "rest_columns",
-        "rest_chunks",
-        "edge_places",
-    ],
+    data_fields=["rows", *_LAID_OUT, "rest_chunks"],
     meta_fields=["order", "min_edges", "num_edges", "num_entries", "num_columns"],
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -44,7 +51,8 @@ class Tiles:
     A row's *place* is its number in the order; a window has 64 consecutive places. An *entry* is a
     column that at least `min_edges` rows of a window read. 16 entries are a *batch*: a window by 16
     columns with a mask, the operand of four `mma.m16n8k16`. The edges that are in no entry, second
-    and further ones of a repeated edge among them, are the *rest*.
+    and further ones of a repeated edge among them, are the *rest*. A *stage* is 64 entries of a
+    part, which a thread block holds at once where it takes each edge by itself.
 
     Attributes:
         rows: the row at each place.
@@ -54,8 +62,12 @@ class Tiles:
         parts: what a thread block takes: first batch, end, slot of its sums, window.
         slot_offsets: slots of window $w$ are `slot_offsets[w]:slot_offsets[w + 1]`.
         rest_offsets, rest_columns, rest_chunks: the rest as compressed rows, by place.
-        edge_places: where each edge lies, in the edge order of the direction: its entry, counted
-            with padding, or -1 - its place in the rest.
+        rest_edges: the edge of each, in the edge order of the direction.
+        stage_offsets: stages of slot $s$ are `stage_offsets[s]:stage_offsets[s + 1]`.
+        edge_counts: edges of each stage and row; row $g + 8 i$ of the window is at $8 g + i$.
+        edge_offsets: by slot and $g$, where the edges of these 8 rows begin in `edges`.
+        edge_entries: of each edge in a tile, its entry in the stage.
+        edges: the edges in tiles, by slot, $g$, stage and row.
         order: static; of the rows: `"numbered"`, `"groups"` or `"rcm"`.
         min_edges: static.
         num_edges, num_entries: static; the edges, and the entries without padding.
@@ -70,7 +82,12 @@ class Tiles:
     rest_offsets: Int[Array, " num_rows+1"]
     rest_columns: Int[Array, " num_rest"]
     rest_chunks: RowChunks
-    edge_places: Int[Array, " num_edges"]
+    rest_edges: Int[Array, " num_rest"]
+    stage_offsets: Int[Array, " num_parts+1"]
+    edge_counts: UInt[Array, "num_stages 64"]
+    edge_offsets: Int[Array, " 8*num_parts+1"]
+    edge_entries: UInt[Array, " num_tile_edges"]
+    edges: Int[Array, " num_tile_edges"]
     order: str
     min_edges: int
     num_edges: int
@@ -146,21 +163,15 @@ def lay_out(
     *arrays, num_entries, num_distinct = host_module("with_tiles").lay_out_tiles(
         row_offsets, columns, rows, num_columns, min_edges
     )
-    entries, masks, parts, slot_offsets, rest_offsets, rest_columns, edge_places = arrays
-    chunks = chunk_rows(rest_offsets)
+    by_name = dict(zip(_LAID_OUT, arrays, strict=True))
+    chunks = chunk_rows(by_name["rest_offsets"])
     return Tiles(
         rows=device_array(rows),
-        columns=device_array(entries),
-        masks=device_array(masks),
-        parts=device_array(parts),
-        slot_offsets=device_array(slot_offsets),
-        rest_offsets=device_array(rest_offsets),
-        rest_columns=device_array(rest_columns),
         rest_chunks=RowChunks(device_array(chunks.table), chunks.length),
-        edge_places=device_array(edge_places),
         order=order,
         min_edges=min_edges,
         num_edges=columns.size,
         num_entries=num_entries,
         num_columns=num_distinct,
+        **{name: device_array(array) for name, array in by_name.items()},
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
-from jaxgnn.graph._tiles import ROWS, Tiles
+from jaxgnn.graph._tiles import ROWS, STAGE_BATCHES, Tiles
 from jaxgnn.graph._windows import Windows, slots_within
 
 if TYPE_CHECKING:
@@ -115,4 +115,30 @@ def _tiles(tiles: Tiles | None, name: str, rows: int, columns: int) -> str | Non
         or _offsets(slots, f"{name}.slot_offsets", windows, parts)
         or _offsets(offsets, f"{name}.rest_offsets", rows, rest)
         or _chunks(tiles.rest_chunks, f"{name}.rest_chunks", offsets)
+        or _tile_edges(tiles, name, rest)
+    )
+
+
+def _tile_edges(tiles: Tiles, name: str, rest: int) -> str | None:
+    """Each edge is in a tile or in the rest, once; stages are those of the parts' batches."""
+    edges, parts = tiles.num_edges, tiles.parts.shape[0]
+    first, end, slot, _ = np.asarray(tiles.parts).T
+    stages = np.zeros(parts, np.int64)
+    stages[slot] = -(-(end - first) // STAGE_BATCHES)
+    offsets, counts = np.asarray(tiles.stage_offsets), np.asarray(tiles.edge_counts)
+    both = np.concatenate([tiles.edges, tiles.rest_edges])
+    if not np.array_equal(offsets, np.concatenate([[0], np.cumsum(stages)])):
+        return f"{name}.stage_offsets: expected the stages of each slot's batches"
+    if counts.shape != (stages.sum(), ROWS) or counts.sum(dtype=np.int64) != edges - rest:
+        return f"{name}.edge_counts: expected the numbers of {edges - rest} edges in tiles"
+    groups = counts.reshape(-1, 8, ROWS // 8).sum(axis=2, dtype=np.int64)
+    by_slot = np.zeros((parts, 8), np.int64)
+    np.add.at(by_slot, np.repeat(np.arange(parts), stages), groups)
+    if not np.array_equal(tiles.edge_offsets, np.concatenate([[0], np.cumsum(by_slot)])):
+        return f"{name}.edge_offsets: expected the sums of the edge counts"
+    return (
+        _indices(tiles.edges, f"{name}.edges", edges - rest, edges)
+        or _indices(tiles.rest_edges, f"{name}.rest_edges", rest, edges)
+        or _permutation(both, f"{name}.edges and rest_edges", edges, edges)
+        or _indices(tiles.edge_entries, f"{name}.edge_entries", edges - rest, 16 * STAGE_BATCHES)
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -23,10 +23,10 @@ from jaxgnn._core.device import device_array
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.graph import _csr, _tile_file, _tile_rule
 from jaxgnn.graph._graph import Graph
-from jaxgnn.graph._tile_rule import Estimate
+from jaxgnn.graph._tile_rule import Estimate, Operation
 from jaxgnn.graph._tiles import Tiles
 
-__all__ = ["Estimate", "Tiles", "Translation", "estimate", "load", "save", "translate"]
+__all__ = ["Estimate", "Operation", "Tiles", "Translation", "estimate", "load", "save", "translate"]
 
 _MOST = 1024  # rows and columns of a block
 
@@ -185,28 +185,36 @@ def translate(
 
 
 def estimate(
-    graph: Graph, width: int, dtype: DTypeLike = np.float32, *, transpose: bool = False
+    graph: Graph,
+    width: int,
+    dtype: DTypeLike = np.float32,
+    *,
+    operation: Operation = "spmm",
+    transpose: bool = False,
 ) -> Estimate:
-    r"""What an unweighted `spmm` takes on an H200 by rows and over the graph's tiles.
+    r"""What an `spmm` takes on an H200 by rows and over the graph's tiles.
 
-    With $n$ edges, of which $r$ are in no tile, $m$ entries and $s$ slots of sums, $b$ bytes of a
-    row in sectors of 32 and $k$ slices of 128 bytes,
+    With $n$ edges of $N$ rows, of which $r$ are in no tile, $m$ entries and $s$ slots of sums, and
+    $k$ slices of 128 bytes of $F$ features,
 
-    $$t_\mathrm{rows} = n b \tau, \qquad
-      t_\mathrm{tiles} = m k \sigma + r b \tau + 2 \cdot 64 \cdot 4 \, s F / \beta + t_0.$$
+    $$t_\mathrm{rows} = n (k \tau + \epsilon) + N k \rho, \qquad
+      t_\mathrm{tiles} = m k \sigma + (n - r) k \omega + r (k \tau + \epsilon)
+      + N k \rho' + 2 \cdot 64 \cdot 4 \, s F \beta + t_0.$$
 
-    The rates are to be calibrated; `docs/kernels/tiles.md` says what they are from. All of it is
-    known when a program is traced: this is how `impl=None` chooses on a GPU.
+    Where tensor cores multiply a mask, without weights, an edge of a tile takes nothing more
+    ($\omega = 0$). `docs/kernels/tiles.md` has the rates, and what they were fitted to. All of it
+    is known when a program is traced: this is how `impl=None` chooses on a GPU.
 
     Args:
         graph: a graph with tiles.
         width: $F$, features of a row in all, heads included.
         dtype: of the features.
+        operation: `"spmm"`, without weights, or `"weighted_spmm"`.
         transpose: of the product with the transpose.
 
     Raises:
         TypeError: `graph` is no `Graph`.
-        ValueError: the graph has no tiles, or `width` is below 1.
+        ValueError: the graph has no tiles, `width` is below 1, or `operation` is unknown.
     """
     if not isinstance(graph, Graph):
         raise TypeError(f"graph: expected a jaxgnn.Graph, got {type(graph).__name__}")
@@ -216,7 +224,10 @@ def estimate(
     features = as_integer(width)
     if features is None or features < 1:
         raise ValueError(f"width: expected an integer of at least 1, got {width!r}")
-    return _tile_rule.estimate(tiles, features, dtype)
+    if operation not in get_args(Operation):
+        options = ", ".join(map(repr, get_args(Operation)))
+        raise ValueError(f"operation: expected one of {options}, got {operation!r}")
+    return _tile_rule.estimate(tiles, features, dtype, operation)
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:

@@ -26,6 +26,27 @@ def masks_of(tiles) -> np.ndarray:
     return out
 
 
+def place_of_edges(tiles):
+    """Batch, row and entry of `tiles.edges`, walked as `cuda/tiles/staged.cuh` does: a warp for
+    each row group of a part, stage by stage, row by row."""
+    counts = np.asarray(tiles.edge_counts, np.int64)
+    entries = np.asarray(tiles.edge_entries, np.int64)
+    out = np.full((3, entries.size), -1)
+    for first, end, slot, _ in np.asarray(tiles.parts):
+        stages = range(tiles.stage_offsets[slot], tiles.stage_offsets[slot + 1])
+        assert len(stages) == -(-(end - first) // 4)
+        for warp in range(8):
+            begin, last = np.asarray(tiles.edge_offsets)[8 * slot + warp :][:2]
+            per_row = counts[stages.start : stages.stop, 8 * warp : 8 * warp + 8]
+            assert per_row.sum() == last - begin
+            stage, i = (np.repeat(n.ravel(), per_row.ravel()) for n in np.indices(per_row.shape))
+            entry = entries[begin:last]
+            batch = first + 4 * stage + entry // 16
+            assert (batch < end).all()
+            out[:, begin:last] = batch, warp + 8 * i, entry % 16
+    return out
+
+
 def spmm(tiles, offsets, x, weights=None):
     """Tiles, other edges and their sum, float64 `[rows, features]`.
 
@@ -36,24 +57,28 @@ def spmm(tiles, offsets, x, weights=None):
         weights: in the edge order of the direction.
     """
     x = np.asarray(x, np.float64)
-    rows, places = np.asarray(tiles.rows), np.asarray(tiles.edge_places)
+    rows = np.asarray(tiles.rows)
     batches, num_rows = tiles.num_batches, rows.size
-    place_of = np.empty(num_rows, np.int64)
-    place_of[rows] = np.arange(num_rows)
-    edge_row = np.repeat(place_of, np.diff(np.asarray(offsets)))
     matrices = masks_of(tiles)
-    in_tile = places >= 0
-    entry = places[in_tile]
-    where = entry // 16, edge_row[in_tile] % 64, entry % 16
+    batch, row, entry = place_of_edges(tiles)
+    edges, rest_edges = np.asarray(tiles.edges), np.asarray(tiles.rest_edges)
     counted = np.zeros_like(matrices)
-    np.add.at(counted, where, 1)
+    np.add.at(counted, (batch, row, entry), 1)
     np.testing.assert_array_equal(counted, matrices)  # each edge of a mask once
+    edge_row = np.repeat(np.arange(num_rows), np.diff(np.asarray(offsets)))
+    window = np.zeros(batches, int)
+    for first, end, _, own in np.asarray(tiles.parts):
+        window[first:end] = own
+    np.testing.assert_array_equal(rows[window[batch] * 64 + row], edge_row[edges])
+    rest_row = np.repeat(rows, np.diff(np.asarray(tiles.rest_offsets)))
+    np.testing.assert_array_equal(rest_row, edge_row[rest_edges])
+    every = np.sort(np.concatenate([edges, rest_edges]))
+    np.testing.assert_array_equal(every, np.arange(edge_row.size))
     rest = np.ones(len(tiles.rest_columns))
     if weights is not None:
         weights = np.asarray(weights, np.float64)
-        matrices[where] = weights[in_tile]
-        rest[-1 - places[~in_tile]] = weights[~in_tile]
-    assert np.array_equal(np.sort(-1 - places[~in_tile]), np.arange(rest.size))
+        matrices[batch, row, entry] = weights[edges]
+        rest = weights[rest_edges]
 
     by_batch = matrices @ x[np.asarray(tiles.columns)].reshape(batches, 16, x.shape[1])
     slots = np.full((len(tiles.parts), 64, x.shape[1]), np.nan)

@@ -288,6 +288,26 @@ def tiles_spmm(g: Graph) -> Call:
     )
 
 
+def tile_edges() -> dict[str, np.ndarray]:
+    """Two edges in tiles and three others, which no part takes and no row has."""
+    return {
+        "rest_edges": np.zeros(3, I32),
+        "stage_offsets": np.zeros(2, I32),
+        "edge_counts": np.zeros((1, 64), U8),
+        "edge_offsets": np.zeros(9, I32),
+        "edge_entries": np.zeros(2, U8),
+        "edges": np.zeros(2, I32),
+    }
+
+
+def tiles_weighted_spmm(g: Graph) -> Call:
+    call = tiles_spmm(g)
+    operands = {k: v for k, v in call.operands.items() if k not in ("row_columns", "masks", "x")}
+    more = {"x": call.operands["x"], "weights": g.x(5, HEADS)}
+    free = FREE | {"edge_counts, axis 0", "x, axis 0", "weights, axis 1, 1", "reduce"}
+    return call._replace(operands={**operands, **tile_edges(), **more}, free=free)
+
+
 def maxk_sspmm_windows(g: Graph) -> Call:
     return Call(
         {**g.windows(ROWS), "dense": g.x(ROWS, FEATURES), "indices": g.indices(COLUMNS)},
@@ -728,6 +748,7 @@ CPU_CALLS: dict[str, Callable[[Graph], Call]] = {"jaxgnn_counting_sort": countin
 CUDA_CALLS: dict[str, Callable[[Graph], Call]] = {
     "jaxgnn_tiles_spmm": tiles_spmm,
     "jaxgnn_row_offsets": row_offsets,
+    "jaxgnn_tiles_weighted_spmm": tiles_weighted_spmm,
     "jaxgnn_drawn_neighbors": drawn_neighbors,
     "jaxgnn_drawn_rows": drawn_rows,
     "jaxgnn_sage_layer": sage_layer,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import struct
 
 import jax
@@ -12,7 +13,7 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgnn import Graph, batch, config, spmm, tiles, transform
+from jaxgnn import Graph, batch, config, sddmm, spmm, tiles, transform
 from jaxgnn._core import platform
 from jaxgnn.data import DataError, load
 from jaxgnn.data.benchmark_graphs import benchmark_communities
@@ -52,9 +53,9 @@ def check(graph: Graph) -> Graph:
             got = oracle_tiles.spmm(side, offsets, x, in_order if transpose else w)
             np.testing.assert_allclose(got, matrix @ x, rtol=1e-12, atol=1e-11)
         chunks = side.rest_chunks.table.size * 4
-        nodes = 8 * side.rows.size + 4 * (side.num_windows + 2)
+        nodes = 8 * side.rows.size + 4 * (side.num_windows + 4)
         numbers = sum(leaf.nbytes for leaf in jax.tree.leaves(side)) - chunks - nodes
-        assert numbers <= (16 + (side.min_edges == 1)) * graph.num_edges
+        assert numbers <= (25 if side.min_edges == 1 else 16) * graph.num_edges
         degrees = oracle_tiles.masks_of(side).sum(axis=1)
         assert (degrees[degrees > 0] >= side.min_edges).all()
         assert (degrees > 0).sum() == side.num_entries
@@ -160,30 +161,37 @@ def test_pytree():
     sides = (graph.tiles, graph.transpose_tiles)
     assert graph.nbytes == bare.nbytes + sum(x.nbytes for x in jax.tree.leaves(sides))
     assert repr(graph) == repr(bare)
-    places = jax.jit(lambda g: g.transpose().tiles.edge_places)(graph)
-    np.testing.assert_array_equal(places, graph.transpose_tiles.edge_places)
+    edges = jax.jit(lambda g: g.transpose().tiles.edges)(graph)
+    np.testing.assert_array_equal(edges, graph.transpose_tiles.edges)
     check(graph.transpose())
     for other in (batch.disjoint_union([graph, graph]).graph, transform.add_self_loops(graph)[0]):
         assert other.tiles is None and other.transpose_tiles is None
-    for name in ("rows", "columns", "slot_offsets", "rest_offsets", "rest_columns"):
+    for name in (*_tiles._LAID_OUT, "rows"):
+        if name in ("masks", "parts"):
+            continue
         array = getattr(graph.tiles, name)
-        lie = dataclasses.replace(graph.tiles, **{name: array.at[1].set(10**6)})
+        wrong = 10**6 if array.dtype == jnp.int32 else 255
+        lie = dataclasses.replace(graph.tiles, **{name: array.at[1].set(wrong)})
         with pytest.raises(ValueError, match=f"graph: tiles.{name}: expected"):
             dataclasses.replace(graph, tiles=lie).validate()
-    lie = dataclasses.replace(graph.tiles, columns=graph.tiles.columns.at[0].set(-1))
-    lie = dataclasses.replace(graph, tiles=lie)
-    with config.use(check_graphs=True), pytest.raises(ValueError, match="tiles' columns"):
-        spmm(lie, np.ones((130, 2), np.float32), impl="tiles")
+    for name in ("columns", "stage_offsets", "edges"):
+        array = getattr(graph.tiles, name)
+        lie = dataclasses.replace(graph.tiles, **{name: array.at[0].set(-1)})
+        lie = dataclasses.replace(graph, tiles=lie)
+        match = f"tiles' {name.replace('_', ' ')}"
+        with config.use(check_graphs=True), pytest.raises(ValueError, match=match):
+            spmm(lie, np.ones((130, 2), np.float32), impl="tiles")
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU takes the tiles")
 def test_spmm_by_rows_on_a_cpu():
-    """The same bits as by rows: outputs, gradients, second derivatives, `vmap`, means."""
+    """The same bits as by rows: outputs, gradients, second derivatives, `vmap`, means, weights."""
     graph = skewed_graph(70, 900).with_tiles(min_edges=2)
     x = jnp.asarray(RNG.standard_normal((70, 5)), jnp.float32)
+    weights = jnp.asarray(RNG.standard_normal(graph.num_edges), jnp.float32)
 
     @jax.jit
-    def run(graph, x):
+    def run(graph, x, weights):
         def both(f):
             return [f(impl) for impl in ("rows", "tiles")]
 
@@ -193,24 +201,31 @@ def test_spmm_by_rows_on_a_cpu():
         def derivatives(impl):
             return jax.jvp(jax.grad(lambda x: loss(x, impl)), (x,), (x,))
 
+        def weighted(impl):
+            def loss(x, weights):
+                scores = sddmm(graph, jnp.sin(x), x)
+                return jnp.sum(spmm(graph, x, weights + scores, impl=impl) ** 2)
+
+            return jax.value_and_grad(loss, (0, 1))(x, weights)
+
         many = jnp.stack([x, 2 * x])
         return (
+            both(weighted),
             both(lambda impl: spmm(graph, x, transpose=True, impl=impl)),
             both(lambda impl: jax.vmap(lambda x: spmm(graph, x, impl=impl))(many)),
             both(derivatives),
         )
 
-    for one, other in run(graph, x):
+    results = run(graph, x, weights)
+    for one, other in results:
         jax.tree.map(np.testing.assert_array_equal, one, other)
     expected = dense_adjacency(graph).T @ np.asarray(x, np.float64)
-    np.testing.assert_allclose(run(graph, x)[0][1], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(results[1][1], expected, rtol=1e-4, atol=1e-4)
     got = spmm(graph, x, impl="tiles", reduce="max")  # no tiles: also by rows
     np.testing.assert_array_equal(got, spmm(graph, x, reduce="max"))
-    with pytest.raises(ValueError, match="weights: expected none with impl='tiles'"):
-        spmm(graph, x, np.ones(900, np.float32), impl="tiles")
-    bare = graph.transpose().drop_edge_permutation()
+    bare = dataclasses.replace(graph.transpose().drop_edge_permutation(), tiles=None)
     with pytest.raises(ValueError, match=r"impl: 'tiles' needs .* Graph\.with_tiles"):
-        spmm(dataclasses.replace(bare, tiles=None), x, impl="tiles")
+        spmm(bare, x, impl="tiles")
     with pytest.raises(ValueError, match=r"impl: expected one of None, .*'tiles', got 'tile'"):
         spmm(graph, x, impl="tile")
 
@@ -218,16 +233,27 @@ def test_spmm_by_rows_on_a_cpu():
 def test_what_a_gpu_is_given(monkeypatch):
     """Tiles forward and backward; rows for a maximum. Without `impl` the estimate decides."""
     monkeypatch.setattr(platform, "serves", lambda *_: True)
+    both = {2: 5.0, 4: 5.0}  # tiles are worth a launch
+    rates = _tile_rule.Rates({2: 14.0, 4: 14.0}, 0, 0, 100, both, both, 0.2, 4e6)
+    monkeypatch.setattr(_tile_rule, "_RATES", dict.fromkeys(_tile_rule._RATES, rates))
     graph = skewed_graph(130, 3_000).with_tiles(min_edges=3)
     x = jnp.ones((130, 2, 9), jnp.bfloat16)
 
-    def calls(*arguments, f=spmm, gradient=True, x=x, graph=graph, **options):
+    def calls(
+        *arguments,
+        f=spmm,
+        gradient=True,
+        x=x,
+        graph=graph,
+        names=("tiles_spmm", "spmm"),
+        **options,
+    ):
         def loss(x, graph):
             return jnp.sum(f(graph, x, *arguments, **options).astype(jnp.float32) ** 2)
 
         function = jax.jit(jax.grad(loss) if gradient else loss)
         text = function.trace(x, graph).lower(lowering_platforms=("cuda",)).as_text()
-        return [text.count(f"custom_call @jaxgnn_{name}(") for name in ("tiles_spmm", "spmm")]
+        return [text.count(f"custom_call @jaxgnn_{name}(") for name in names]
 
     assert calls(impl="tiles", reduce="mean") == [2, 0]
     assert calls(gradient=False) == calls(impl="rows", gradient=False) == [0, 1]
@@ -245,7 +271,33 @@ def test_what_a_gpu_is_given(monkeypatch):
     assert calls(x=wide, graph=dense) == calls(x=wide, graph=dense, reduce="mean") == [2, 0]
     assert calls(x=wide, graph=dense, impl="kernel", transpose=True) == [2, 0]
     assert calls(x=wide, graph=dense, impl="rows") == [0, 2]
-    assert calls(jnp.ones(30_000), x=wide, graph=dense, gradient=False) == [0, 1]
+    # Weights; their gradient, dot products by rows; and those of dot products, weighted sums.
+    names = ("tiles_weighted_spmm", "spmm", "sddmm")
+    ones = jnp.ones(30_000)
+    assert calls(ones, x=wide, graph=dense, names=names) == [2, 0, 0]
+    assert calls(ones, x=x, graph=dense, names=names) == [0, 2, 0]
+
+    def by_weights(graph, x, **options):
+        weights = jnp.broadcast_to(jnp.sum(x[:1, :1], axis=1), graph.num_edges)
+        return spmm(graph, x, weights, **options)
+
+    assert calls(f=by_weights, x=wide, graph=dense, names=names) == [2, 0, 1]
+    assert calls(f=by_weights, x=x, graph=dense, names=names, impl="tiles") == [2, 0, 1]
+    assert calls(f=by_weights, x=x, graph=dense, names=names, impl="rows") == [0, 2, 1]
+
+    def scores(graph, x, **options):
+        return sddmm(graph, x, x, **options)
+
+    assert calls(f=scores, x=wide, graph=dense, names=names) == [2, 0, 1]
+    assert calls(f=scores, x=x, graph=dense, names=names) == [0, 2, 1]
+    heads, by_head = jnp.ones((dense.num_senders, 3, 6), jnp.bfloat16), jnp.ones((30_000, 3))
+    options = {"x": heads, "graph": dense, "names": names, "impl": "tiles"}
+    assert calls(by_head, **options) == [2, 0, 0]
+
+    def weights_of_each(graph, x, **options):
+        return jax.vmap(lambda w: spmm(graph, x[:, 0], w, **options))(by_head.T)
+
+    assert calls(f=weights_of_each, **options) == [2, 0, 0]
     assert calls(
         f=lambda graph, x: jax.vmap(lambda x: spmm(graph, x))(jnp.stack([x] * 16)),
         x=x,
@@ -253,7 +305,8 @@ def test_what_a_gpu_is_given(monkeypatch):
         gradient=False,
     ) == [1, 0]
     # GCN's weights are products of two nodes' numbers: the nodes are scaled, the mask stays.
-    monkeypatch.setattr(_tile_rule, "_LAUNCH_PS", 0)
+    free = dict.fromkeys(_tile_rule._RATES, rates._replace(launch=0))
+    monkeypatch.setattr(_tile_rule, "_RATES", free)
     for conv in (
         GCNConv(256, 256, rngs=nnx.Rngs(0)),
         SAGEConv(256, 256, rngs=nnx.Rngs(0)),
@@ -263,21 +316,32 @@ def test_what_a_gpu_is_given(monkeypatch):
 
 
 def test_estimate():
-    """The stated rates, and the engine that follows from what a graph shares."""
+    """The stated terms, and the engine that follows from what a graph shares."""
     shared = Graph.from_edges(np.tile(np.arange(512), 512), np.repeat(np.arange(512), 512))
     apart = Graph.from_edges(np.arange(512), np.arange(512)).with_tiles()
     tiled = shared.with_tiles()
-    for dtype, row, entry in (("bfloat16", 57, 153), ("float32", 114, 390)):
-        guess = tiles.estimate(tiled, 256, dtype)
-        scratch = 2 * 8 * 64 * 256 * 4 / 4.8
-        assert guess.rows == pytest.approx(512 * 512 * row * 1e-12)
-        assert guess.tiles == pytest.approx((8 * 512 * entry + scratch + 4e6) * 1e-12)
-        assert guess.engine == "tiles" and guess == tiles.estimate(
-            tiled, 256, dtype, transpose=True
-        )
-        assert guess.calls_until_paid(100 * (guess.rows - guess.tiles) + 1e-12) == 101
-        # A sector of 32 bytes is the least that is read.
-        assert tiles.estimate(tiled, 1, dtype).rows == pytest.approx(512 * 512 * 57 / 16 * 1e-12)
+    edges, entries = 512 * 512, 8 * 512
+    for operation, (dtype, width) in itertools.product(
+        ("spmm", "weighted_spmm"), (("bfloat16", 256), ("float32", 256), ("float16", 1))
+    ):
+        r = _tile_rule._RATES[operation]
+        size = 4 if dtype == "float32" else 2
+        slices = -(-width * size // 128)
+        guess = tiles.estimate(tiled, width, dtype, operation=operation)
+        rows = edges * (slices * r.edge_slice[size] + r.edge) + 512 * slices * r.row_slice
+        assert guess.rows == pytest.approx(rows * 1e-12)
+        over = slices * (512 * r.rest_row_slice + entries * r.entry_slice[size]) + r.launch
+        over += 2 * 8 * 64 * width * 4 * r.scratch_byte
+        if operation == "weighted_spmm":
+            over += edges * slices * r.tile_edge_slice[size]
+        assert guess.tiles == pytest.approx(over * 1e-12)
+        assert guess == tiles.estimate(tiled, width, dtype, operation=operation, transpose=True)
+    guess = tiles.estimate(tiled, 1024)
+    assert guess.engine == "tiles"
+    for dtype, engine in (("float32", "tiles"), ("bfloat16", "rows")):
+        weighted = tiles.estimate(tiled, 4096, dtype, operation="weighted_spmm")
+        assert weighted.engine == engine
+    assert guess.calls_until_paid(100 * (guess.rows - guess.tiles) + 1e-12) == 101
     for guess in (tiles.estimate(tiled, 256, "float64"), tiles.estimate(apart, 256)):
         assert guess.engine == "rows" and guess.tiles == float("inf")
         assert guess.calls_until_paid(1.0) is None
@@ -287,6 +351,8 @@ def test_estimate():
         tiles.estimate(None, 256)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="width: expected an integer of at least 1, got 0"):
         tiles.estimate(tiled, 0)
+    with pytest.raises(ValueError, match=r"operation: expected one of 'spmm', .*, got 'gemm'"):
+        tiles.estimate(tiled, 8, operation="gemm")  # pyright: ignore[reportArgumentType]
 
 
 def test_files(tmp_path):

@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgnn import Graph, spmm
+from jaxgnn import Graph, sddmm, spmm
 from tests.support.strategies import dense_adjacency, skewed_graph
 
 pytestmark = pytest.mark.gpu
 RNG = np.random.default_rng(0)
 # Of the sum of the terms' sizes: three bfloat16 are a float32, 16-bit results are rounded.
 TOLERANCE = {"float32": 2e-6, "bfloat16": 5e-3, "float16": 1e-3}
+SMALLEST = {"float32": 1e-30, "bfloat16": 1e-30, "float16": 6e-8}  # subnormal ones are rounded more
 
 
 def rectangular(num_senders: int, num_receivers: int, senders, receivers) -> Graph:
@@ -65,12 +66,83 @@ def test_sums_and_gradients(width, dtype):
     check(Graph.from_edges([], [], num_nodes=70).with_tiles(), width, dtype)
 
 
+@jax.jit
+def weighted(graph, x, weights, cotangent):
+    """The product and its gradients by x and by the weights."""
+    out, pull = jax.vjp(lambda x, w: spmm(graph, x, w, impl="tiles"), x, weights)
+    return out, *pull(cotangent)
+
+
+def check_weighted(graph: Graph, width: int, dtype: str, heads: int = 1) -> None:
+    """Each head against the dense matrix of its weights."""
+    shape = () if heads == 1 else (heads,)
+    weights = jnp.asarray(RNG.standard_normal((graph.num_edges, *shape)), jnp.float32)
+    x, y = (
+        features(rows, heads * width, dtype).reshape(rows, *shape, width)
+        for rows in (graph.num_senders, graph.num_receivers)
+    )
+    got = weighted(graph, x, weights, y)
+    for again, one in zip(weighted(graph, x, weights, y), got, strict=True):
+        np.testing.assert_array_equal(again, one)  # the same bits
+    senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
+    for head in range(heads):
+
+        def of(array, head=head):
+            array = np.asarray(array, np.float64)
+            return array if heads == 1 else array[:, head]
+
+        a, b = of(y), of(x)
+        matrix, size = (dense_adjacency(graph, w) for w in (of(weights), np.abs(of(weights))))
+        dots = np.zeros(graph.num_edges), np.zeros(graph.num_edges)
+        for sums, (left, right) in zip(dots, ((a, b), (np.abs(a), np.abs(b))), strict=True):
+            for first in range(0, graph.num_edges, 10_000):
+                part = slice(first, first + 10_000)
+                sums[part] = np.sum(left[receivers[part]] * right[senders[part]], axis=1)
+        expected = [
+            (matrix @ b, size @ np.abs(b)),
+            (matrix.T @ a, size.T @ np.abs(a)),
+            dots,
+        ]
+        for name, result, (value, terms) in zip(
+            ("product", "by x", "by weights"), got, expected, strict=True
+        ):
+            error = np.abs(of(result) - value)
+            bound = TOLERANCE[dtype] * terms + SMALLEST[dtype]
+            assert (error <= bound).all(), (name, (error / bound).max())
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("width", [1, 16, 48, 100, 602])
+def test_weighted_sums_and_gradients(width, dtype):
+    """Rows of 8 and 16 lanes, several slices, windows in parts, chunks, empty windows."""
+    graphs = [hubs(), skewed_graph(331, 30_000), skewed_graph(200, 9_000, undirected=True)]
+    for graph in graphs if width == 100 else graphs[:1]:
+        check_weighted(graph.with_tiles(), width, dtype)
+    check_weighted(empty_windows().with_tiles(min_edges=1), width, dtype)
+    check_weighted(skewed_graph(70, 3_000).with_tiles(min_edges=2), width, dtype, heads=3)
+
+
+def test_all_or_no_edges_in_tiles():
+    """No rest; and a rest in chunks alone, with one batch."""
+    dense = Graph.from_edges(
+        np.tile(np.arange(64), 64), np.repeat(np.arange(64), 64), num_nodes=64
+    ).with_tiles()
+    assert dense.tiles is not None and dense.tiles.rest_columns.size == 0
+    check_weighted(dense, 24, "float32")
+    repeated = np.concatenate([np.zeros(9_000, int), np.tile(np.arange(16), 4)])
+    receivers = np.concatenate([np.arange(9_000) % 3, np.repeat(np.arange(4), 16)])
+    check_weighted(rectangular(16, 64, repeated, receivers).with_tiles(min_edges=4), 24, "bfloat16")
+
+
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_sanitized(dtype):
     """Small enough for the sanitizer: all kernels, chunks among them."""
     lonely = Graph.from_edges(np.arange(3_000), np.arange(3_000) % 3, num_nodes=3_000)
     check(lonely.with_tiles(min_edges=2), 24, dtype)
     check(skewed_graph(70, 3_000).with_tiles(min_edges=2), 24, dtype)
+    check_weighted(lonely.with_tiles(min_edges=2), 24, dtype)
+    check_weighted(skewed_graph(70, 3_000).with_tiles(min_edges=2), 24, dtype, heads=2)
+    check_weighted(skewed_graph(70, 3_000).with_tiles(min_edges=2), 200, dtype)
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
@@ -85,9 +157,10 @@ def test_what_is_not_finite_reaches_its_receivers_alone(dtype):
     x[(sender + 1) % 300, 20] = 6e4 if dtype == "float16" else 3e38
     x = jnp.asarray(x, dtype)
     run = jax.jit(spmm, static_argnames=("impl", "reduce"))
-    for reduce in ("sum", "mean"):
+    ones = jnp.ones(graph.num_edges)
+    for reduce, weights in (("sum", None), ("mean", None), ("mean", ones)):
         got, expected = (
-            np.asarray(run(graph, x, impl=impl, reduce=reduce), np.float64)
+            np.asarray(run(graph, x, weights, impl=impl, reduce=reduce), np.float64)
             for impl in ("tiles", "rows")
         )
         np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
@@ -115,9 +188,26 @@ def test_vmap_heads_and_second_derivatives():
             return jax.jvp(jax.grad(lambda x: loss(x, impl)), (x[0],), (x[1],))
 
         many = both(lambda impl: jax.vmap(lambda x: spmm(graph, x, impl=impl))(x))
-        return many, both(hessian_times_x)
+
+        def scored(x, impl):
+            scores = sddmm(graph, x, jnp.cos(x))
+            return jnp.sum(spmm(graph, x, scores, impl=impl) ** 2)
+
+        def hessian_of_scores(impl):
+            small = x / 4
+            return jax.jvp(jax.grad(lambda x: scored(x, impl)), (small[0],), (small[1],))
+
+        def weights_of_each(impl):
+            scores = jax.vmap(lambda x: sddmm(graph, x, x))(x)
+            return scores, jax.vmap(lambda x, w: spmm(graph, x, w, impl=impl))(x, scores)
+
+        return many, both(hessian_times_x), both(hessian_of_scores), both(weights_of_each)
 
     for one, other in run(graph, x):
         jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4), one, other
+            lambda a, b: np.testing.assert_allclose(
+                a, b, rtol=1e-5, atol=1e-4 + 2e-6 * float(jnp.max(jnp.abs(a)))
+            ),
+            one,
+            other,
         )

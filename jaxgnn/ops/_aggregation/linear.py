@@ -7,7 +7,7 @@ $A$ and $A^T$ again. Derivatives of every order, forward and reverse, run on two
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from jaxtyping import Array, Float
 
@@ -18,6 +18,9 @@ from jaxgnn.ops._aggregation.kernels import dot_rows, reduce_rows
 from jaxgnn.ops._core.degree import End, divide_by_degree
 from jaxgnn.ops._core.rows import in_row_order, neighbors, tiles_of
 
+Engine: TypeAlias = Literal["rows", "tiles"] | None
+"""`"tiles"`: over tiles, if the graph has them; `None`: the faster engine by estimate."""
+
 
 class LinearMap(NamedTuple):
     """Which linear map: $A$ or its transpose, divided by the degrees of one end for a mean.
@@ -26,13 +29,12 @@ class LinearMap(NamedTuple):
         transpose: sums over the receivers of each sender.
         divide: the end by whose number of edges to divide. If the sums run at that end they
             become means; if not, the operand is divided first (the adjoint of a mean).
-        engine: of unweighted sums, those of the adjoint too: `"tiles"`, if the graph has them, or
-            `None`, the faster one by estimate.
+        engine: of the map and all sums among its derivatives.
     """
 
     transpose: bool
     divide: End | None = None
-    engine: Literal["rows", "tiles"] | None = "rows"
+    engine: Engine = "rows"
 
     def adjoint(self) -> LinearMap:
         return self._replace(transpose=not self.transpose)
@@ -49,12 +51,13 @@ def _aggregate(
     if linear_map.divide != at_rows:
         x = divide_by_degree(graph, linear_map.divide, x)
     reduce = "mean" if linear_map.divide == at_rows else "sum"
-    if linear_map.engine != "rows" and weights is None:
+    weights = in_row_order(rows, weights)
+    if linear_map.engine != "rows":
         tiles = tiles_of(graph, transpose=linear_map.transpose)
         if tiles is not None and by_tiles.serves(tiles, x):
             always = linear_map.engine == "tiles"
-            return by_tiles.reduce_rows(rows, tiles, x, reduce, always=always)
-    return reduce_rows(rows, x, in_row_order(rows, weights), reduce)
+            return by_tiles.reduce_rows(rows, tiles, x, weights, reduce, always=always)
+    return reduce_rows(rows, x, weights, reduce)
 
 
 def _aggregate_transpose_x(linear_map, graph, cotangent, weights):
@@ -69,7 +72,7 @@ def edge_dot_of(linear_map, graph, x, cotangent):
         at_receivers = divide_by_degree(graph, linear_map.divide, at_receivers)
     elif linear_map.divide == "senders":
         at_senders = divide_by_degree(graph, linear_map.divide, at_senders)
-    return edge_dot(None, graph, at_receivers, at_senders)
+    return edge_dot(linear_map.engine, graph, at_receivers, at_senders)
 
 
 aggregate = Multilinear(_aggregate, (_aggregate_transpose_x, edge_dot_of))
@@ -77,23 +80,24 @@ aggregate = Multilinear(_aggregate, (_aggregate_transpose_x, edge_dot_of))
 
 
 def _edge_dot(
-    _: None,
+    engine: Engine,
     graph: Graph,
     at_receivers: Float[Array, "num_receivers heads width"],
     at_senders: Float[Array, "num_senders heads width"],
 ) -> Float[Array, "num_edges heads"]:
+    del engine  # of the derivatives
     return dot_rows(neighbors(graph, transpose=False), at_receivers, at_senders)
 
 
 edge_dot = Multilinear(
     _edge_dot,
     (
-        lambda _, graph, cotangent, at_senders: aggregate(
-            LinearMap(transpose=False), graph, at_senders, cotangent
+        lambda engine, graph, cotangent, at_senders: aggregate(
+            LinearMap(transpose=False, engine=engine), graph, at_senders, cotangent
         ),
-        lambda _, graph, at_receivers, cotangent: aggregate(
-            LinearMap(transpose=True), graph, at_receivers, cotangent
+        lambda engine, graph, at_receivers, cotangent: aggregate(
+            LinearMap(transpose=True, engine=engine), graph, at_receivers, cotangent
         ),
     ),
 )
-"""`edge_dot(None, graph, at_receivers, at_senders)`: `sddmm` in the accumulation dtype."""
+"""`edge_dot(engine, graph, at_receivers, at_senders)`: `sddmm` in the accumulation dtype."""

@@ -15,7 +15,7 @@ from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph, GraphSubstitute
 from jaxgnn.ops._aggregation import reference
 from jaxgnn.ops._aggregation.extremum import Extremum, extremum
-from jaxgnn.ops._aggregation.linear import LinearMap, aggregate
+from jaxgnn.ops._aggregation.linear import Engine, LinearMap, aggregate
 from jaxgnn.ops._core import checks, padding
 from jaxgnn.ops._core.rows import in_row_order, neighbors
 
@@ -55,9 +55,9 @@ def spmm(
         transpose: aggregate over the reversed edges, from receivers to senders.
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`; or
             the engine: `"rows"`, or `"tiles"` for graphs of `Graph.with_tiles`. Over tiles run
-            unweighted sums and means of float32, bfloat16 and float16 on a GPU, and their
-            derivatives; all else, and everything on a CPU, runs by rows. `None` and `"kernel"` take
-            the faster engine by `jaxgnn.tiles.estimate`, for each derivative anew.
+            sums and means of float32, bfloat16 and float16 on a GPU, weighted or not, and all sums
+            among their derivatives; all else, and everything on a CPU, runs by rows. `None` and
+            `"kernel"` take the faster engine by `jaxgnn.tiles.estimate`, for each derivative anew.
 
     Returns:
         `[num_receivers, ..., F]` in the dtype of `x`.
@@ -65,7 +65,7 @@ def spmm(
     Raises:
         TypeError: `graph` is no `Graph`, or a dtype is not floating.
         ValueError: a shape does not fit the graph, `reduce` or `impl` is unknown, or `impl` is
-            `"tiles"` and the graph has none or there are weights.
+            `"tiles"` and the graph has none.
 
     Source: the row-wise product of GE-SpMM (Huang et al., SC 2020, section III), with rows split
     for balance.
@@ -89,17 +89,12 @@ def spmm(
         heads = math.prod(weights.shape[1:])
         weights = weights.reshape(graph.num_edges, heads)
         weights = weights.astype(accumulation_dtype(x.dtype))
-    engine: Literal["rows", "tiles"] | None = None
+    engine: Engine = None
     if impl in ("rows", "tiles"):
         engine, impl = impl, None
     else:
         checks.choice(impl, "impl", (None, "kernel", "jax", "rows", "tiles"))
         impl = chosen(impl)
-    if engine == "tiles" and weights is not None:
-        raise ValueError(
-            "weights: expected none with impl='tiles', whose masks have no weights; scale the "
-            "nodes where a weight is a product of two nodes' numbers, or leave impl=None"
-        )
     if engine == "tiles" and (graph.transpose_tiles if transpose else graph.tiles) is None:
         raise ValueError("impl: 'tiles' needs a graph with tiles; see Graph.with_tiles")
     if x.size == 0 or outputs == 0 or graph.num_edges == 0:

@@ -1,4 +1,8 @@
-"""Sums over tiles, on a GPU: the columns that a window's rows share are read once."""
+"""Sums over tiles, on a GPU: the columns that a window's rows share are read once.
+
+Where a GPU has no kernel for it, and on a CPU, they run by rows; unless `always`, also where that
+is faster by estimate.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,20 @@ from jaxtyping import Array, Float
 from jaxgnn._core import ffi
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.folding import foldable
-from jaxgnn.graph._tile_rule import estimate
+from jaxgnn.graph._tile_rule import Operation, estimate
 from jaxgnn.graph._tiles import ROWS, Tiles
 from jaxgnn.ops._aggregation import kernels
 from jaxgnn.ops._core import padding
 from jaxgnn.ops._core.rows import Rows, or_empty
 
-_TARGET = "jaxgnn_tiles_spmm"
+_MASKED = "jaxgnn_tiles_spmm"  # on tensor cores
+_WEIGHTED = "jaxgnn_tiles_weighted_spmm"
 _VECTOR_BYTES = 16
-_MOST_ROW_BYTES = 65_535 * 128  # a grid has as many slices of a row
+_MOST_SLICES = 65_535  # of a grid's second axis: 128 bytes of a row each
 
 
 def serves(tiles: Tiles | None, x: Float[Array, "columns heads width"]) -> bool:
-    """Whether the kernel takes these features: tiles have entries, and 16 or 32 bits."""
+    """Whether the kernels take these features: tiles have entries, and 16 or 32 bits."""
     return tiles is not None and tiles.num_batches > 0 and x.dtype.itemsize <= 4
 
 
@@ -31,59 +36,96 @@ def reduce_rows(
     rows: Rows,
     tiles: Tiles,
     x: Float[Array, "columns heads width"],
+    weights: Float[Array, "edges heads"] | None,
     reduce: str,
     *,
     always: bool,
 ) -> Float[Array, "rows heads width"]:
-    r"""$y_{ihd} = \mathrm{reduce}_e \, x_{c(e)hd}$, a sum or a mean, where `serves` holds.
+    r"""$y_{ihd} = \mathrm{reduce}_e \, w_{eh} x_{c(e)hd}$, a sum or a mean, where `serves` holds.
 
-    A mask has a bit for each edge, so there are no weights. Where a GPU has no kernel for it, and
-    on a CPU, it runs by rows; unless `always`, also where they are faster by estimate.
+    Without weights tensor cores multiply the tiles' masks. `weights` are in the order of the rows
+    and in the accumulation dtype.
     """
 
-    def by_rows(operands: Any, x: Array) -> Array:
-        return kernels.reduce_rows(operands[0], x, None, reduce)
+    def by_rows(operands: Any, x: Array, weights: Array | None) -> Array:
+        return kernels.reduce_rows(operands[0], x, weights, reduce)
 
-    def by_tiles(operands: Any, x: Array) -> Array:
+    def by_tiles(operands: Any, x: Array, weights: Array | None) -> Array:
         rows, tiles = operands
-        features = x.reshape(x.shape[0], -1)
-        width = features.shape[1]
-        # Features were padded for the default platform, which may be another.
-        features = padding.pad_by(features, -width % (_VECTOR_BYTES // x.dtype.itemsize))
-        padded = features.shape[1]
-        chunks = tiles.rest_chunks
+        width = x.shape[2]
+        if weights is None:
+            padded = _padded(x.reshape(x.shape[0], -1))
+            target, structure = _MASKED, [rows.offsets, rows.columns, *_common(tiles, masks=True)]
+        else:
+            padded = _padded(x).reshape(x.shape[0], -1)
+            structure = [rows.offsets, *_common(tiles), *_edges(tiles)]
+            target = _WEIGHTED
+        results = [
+            ((rows.num_rows, padded.shape[1]), x.dtype),
+            ((tiles.parts.shape[0], ROWS, padded.shape[1]), jnp.float32),
+            ((tiles.rest_chunks.table.shape[0], padded.shape[1]), jnp.float32),
+        ]
         out, _, _ = ffi.call(
-            _TARGET,
-            [
-                rows.offsets,
-                rows.columns,
-                tiles.rows,
-                tiles.columns,
-                tiles.masks,
-                tiles.parts,
-                tiles.slot_offsets,
-                tiles.rest_offsets,
-                or_empty(tiles.rest_columns),
-                chunks.table,
-                features,
-            ],
-            [
-                ((rows.num_rows, padded), x.dtype),
-                ((tiles.parts.shape[0], ROWS, padded), jnp.float32),
-                ((chunks.table.shape[0], padded), jnp.float32),
-            ],
+            target,
+            [*structure, padded, *([] if weights is None else [weights])],
+            results,
             reduce=kernels.REDUCE[reduce],
-            split_length=chunks.length,
+            split_length=tiles.rest_chunks.length,
         )
-        return out[:, :width].reshape(rows.num_rows, *x.shape[1:])
+        if weights is None:
+            return out[:, : x.shape[1] * width].reshape(rows.num_rows, *x.shape[1:])
+        return out.reshape(rows.num_rows, x.shape[1], -1)[..., :width]
 
-    def choose(operands: Any, features: list[Array], _: list[Array]) -> Array:
+    def choose(operands: Any, features: list[Array], edges: list[Array]) -> Array:
         (x,) = features
-        width = math.prod(x.shape[1:])
-        if width * x.dtype.itemsize > _MOST_ROW_BYTES - _VECTOR_BYTES:
-            return by_rows(operands, x)
-        if not always and estimate(tiles, width, x.dtype).engine == "rows":
-            return by_rows(operands, x)
-        return dispatch((_TARGET,), by_tiles, by_rows, operands, x, platforms=("cuda",))
+        weights = edges[0] if edges else None
+        operation = "spmm" if weights is None else "weighted_spmm"
+        if not _takes(operands[1], x, operation, always=always):
+            return by_rows(operands, x, weights)
+        target = _MASKED if weights is None else _WEIGHTED
+        return dispatch((target,), by_tiles, by_rows, operands, x, weights, platforms=("cuda",))
 
-    return foldable(choose)((rows, tiles), [x], [])
+    return foldable(choose)((rows, tiles), [x], [] if weights is None else [weights])
+
+
+def _takes(
+    tiles: Tiles, x: Float[Array, "columns heads width"], operation: Operation, *, always: bool
+) -> bool:
+    """Whether a GPU runs over tiles."""
+    _, heads, width = x.shape
+    padded = width + -width % (_VECTOR_BYTES // x.dtype.itemsize)
+    bytes_of_row = heads * padded * x.dtype.itemsize + _VECTOR_BYTES
+    if bytes_of_row > _MOST_SLICES * 128:
+        return False
+    return always or estimate(tiles, math.prod(x.shape[1:]), x.dtype, operation).engine == "tiles"
+
+
+def _padded(x: Array) -> Array:
+    """The last axis of whole 16 bytes: it was padded for the default platform, if at all."""
+    return padding.pad_by(x, -x.shape[-1] % (_VECTOR_BYTES // x.dtype.itemsize))
+
+
+def _common(tiles: Tiles, *, masks: bool = False) -> list[Array]:
+    """What the kernels take, in their order."""
+    return [
+        tiles.rows,
+        tiles.columns,
+        *([tiles.masks] if masks else []),
+        tiles.parts,
+        tiles.slot_offsets,
+        tiles.rest_offsets,
+        or_empty(tiles.rest_columns),
+        tiles.rest_chunks.table,
+    ]
+
+
+def _edges(tiles: Tiles) -> list[Array]:
+    """The same of the edges one by one."""
+    return [
+        or_empty(tiles.rest_edges),
+        tiles.stage_offsets,
+        tiles.edge_counts,
+        tiles.edge_offsets,
+        tiles.edge_entries,
+        tiles.edges,
+    ]

@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool
 
 from jaxgnn.graph._row_chunks import RowChunks
-from jaxgnn.graph._tiles import Tiles
+from jaxgnn.graph._tiles import STAGE_BATCHES, Tiles
 from jaxgnn.graph._windows import Windows, slots_within
 
 
@@ -58,11 +58,14 @@ def check_windows(
 
 
 def check_tiles(tiles: Tiles, num_columns: int) -> Tiles:
-    """The tiles, if their indices lie within the columns, the rows and the batches."""
-    first, end, slot, _ = tiles.parts.T
-    parts = tiles.parts.shape[0]
+    """The tiles, if their indices lie within the columns, the rows, the batches and the edges."""
+    first, end, slot, window = tiles.parts.T
+    parts, edges = tiles.parts.shape[0], tiles.edges.shape[0]
     inside = (first >= 0) & (first <= end) & (end <= tiles.num_batches)
-    inside &= (slot >= 0) & (slot < parts)
+    inside &= (slot >= 0) & (slot < parts) & (window >= 0)
+    # The stages are those of the parts' batches: the kernels count them from there.
+    stages = jnp.diff(tiles.stage_offsets)[jnp.clip(slot, 0, parts - 1)] if parts else slot
+    inside &= stages == -(-(end - first) // STAGE_BATCHES)
     return _guarded(
         tiles,
         {
@@ -73,6 +76,10 @@ def check_tiles(tiles: Tiles, num_columns: int) -> Tiles:
             "tiles' rest offsets": _rise(tiles.rest_offsets, tiles.rest_columns.shape[0]),
             "tiles' rest columns": _within(tiles.rest_columns, num_columns),
             "tiles' rest chunks": _are_chunks(tiles.rest_chunks, jnp.diff(tiles.rest_offsets)),
+            "tiles' rest edges": _within(tiles.rest_edges, tiles.num_edges),
+            "tiles' stage offsets": _rise(tiles.stage_offsets, tiles.edge_counts.shape[0]),
+            "tiles' edge offsets": _rise(tiles.edge_offsets, edges),
+            "tiles' edges": _within(tiles.edges, tiles.num_edges),
         },
     )
 
