@@ -1,0 +1,213 @@
+"""Calls of attention's targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.support.raw_calls.common import (
+    COLUMNS,
+    F32,
+    FEATURES,
+    FREE,
+    HEADS,
+    ROWS,
+    SPLIT,
+    U32,
+    Call,
+    Calls,
+    Graph,
+)
+
+
+def scores(g: Graph) -> dict[str, np.ndarray]:
+    return {
+        "edge_bias": g.x(g.edges, HEADS),
+        "loop_bias": g.x(ROWS, HEADS),
+        "streams": np.ones((3, HEADS), U32),
+    }
+
+
+GAT = {"negative_slope": 0.2, "drop_below": 1 << 20, "self_loops": 1, **SPLIT}
+FREE_GAT = FREE | {"drop_below", "self_loops"}
+
+
+def scratch(columns: int) -> tuple[tuple[int, ...], Any]:
+    slices = -(-FEATURES // HEADS // 16)
+    parts = ROWS + len(Graph(False).splits)
+    return (HEADS * (4 * columns + parts * slices + ROWS),), F32
+
+
+def gat_attention(g: Graph) -> Call:
+    return Call(
+        {
+            **g.ordered(),
+            "values": g.x(COLUMNS, FEATURES),
+            "sender_scores": g.x(COLUMNS, HEADS),
+            "receiver_scores": g.x(ROWS, HEADS),
+            **scores(g),
+        },
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "log_sum": ((ROWS, HEADS), F32),
+            "partials": ((g.parts, FEATURES + 2 * HEADS), F32),
+            "scratch": ((COLUMNS * HEADS,), F32),
+        },
+        GAT,
+        FREE_GAT,
+    )
+
+
+def gat_attention_senders(g: Graph) -> Call:
+    """The rows are the senders, and there are fewer of them here than receivers."""
+    return Call(
+        {
+            **g.ordered(),
+            "permutation": g.permutation,
+            "cotangent": g.x(COLUMNS, FEATURES),
+            "values": g.x(ROWS, FEATURES),
+            "sender_scores": g.x(ROWS, HEADS),
+            "receivers": g.x(COLUMNS, 3 * HEADS),
+            **scores(g),
+            "loop_bias": g.x(COLUMNS, HEADS),
+        },
+        {
+            "values_gradient": ((ROWS, FEATURES), F32),
+            "scores_gradient": ((ROWS, HEADS), F32),
+            "partials": ((g.parts, FEATURES + HEADS), F32),
+            "scratch": scratch(COLUMNS),
+        },
+        GAT,
+        FREE_GAT,
+    )
+
+
+def gat_attention_receivers(g: Graph) -> Call:
+    return Call(
+        {
+            **g.ordered(),
+            "cotangent": g.x(ROWS, FEATURES),
+            "values": g.x(COLUMNS, FEATURES),
+            "sender_scores": g.x(COLUMNS, HEADS),
+            "receivers": g.x(ROWS, 3 * HEADS),
+            **scores(g),
+        },
+        {
+            "scores_gradient": ((ROWS, HEADS), F32),
+            "edge_gradient": ((g.edges, HEADS), F32),
+            "loop_gradient": ((ROWS, HEADS), F32),
+            "partials": ((g.parts, HEADS), F32),
+            "scratch": scratch(COLUMNS),
+        },
+        GAT,
+        FREE_GAT,
+    )
+
+
+PAIR = {
+    "score": 0,
+    "score_parameter": 0.5,
+    "heads": HEADS,
+    "drop_below": 1 << 20,
+    "self_loops": 1,
+    **SPLIT,
+}
+
+
+def pair_attention(g: Graph) -> Call:
+    return Call(
+        {
+            **g.ordered(),
+            "queries": g.x(ROWS, FEATURES),
+            "keys": g.x(COLUMNS, FEATURES),
+            "values": g.x(COLUMNS, FEATURES),
+            "vector": np.zeros((0, 0), F32),
+            "key_scale": g.x(COLUMNS, HEADS),
+            **scores(g),
+        },
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "log_sum": ((ROWS, HEADS), F32),
+            "partials": ((g.parts, FEATURES + 2 * HEADS), F32),
+        },
+        PAIR,
+        FREE_GAT,
+    )
+
+
+def pair_attention_gradients(g: Graph) -> Call:
+    rows = {**g.ordered(), "permutation": g.permutation}
+    nodes = {
+        "queries": g.x(COLUMNS, FEATURES),
+        "keys": g.x(ROWS, FEATURES),
+        "values": g.x(ROWS, FEATURES),
+        "vector": np.zeros((0, 0), F32),
+        "key_scale": g.x(ROWS, HEADS),
+    }
+    rest = {"cotangent": g.x(COLUMNS, FEATURES), "node_terms": g.x(COLUMNS, 2 * HEADS)}
+    return Call(
+        {**rows, **nodes, **scores(g), "loop_bias": g.x(COLUMNS, HEADS), **rest},
+        {
+            "first": ((ROWS, FEATURES), F32),
+            "second": ((ROWS, FEATURES), F32),
+            "edge_gradient": ((0, 0), F32),
+            "loop_gradient": ((0, 0), F32),
+            "partials": ((g.parts * 2 * FEATURES,), F32),
+        },
+        {"by_senders": 1, **PAIR},
+        FREE_GAT | {"by_senders"},
+    )
+
+
+def cosine_attention(g: Graph) -> Call:
+    return Call(
+        {
+            **g.ordered(),
+            "x": g.x(ROWS, FEATURES),
+            "row_scale": g.x(ROWS, HEADS),
+            "column_scale": g.x(ROWS, HEADS),
+        },
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "log_sum": ((ROWS, HEADS), F32),
+            "partials": ((g.parts, FEATURES + 2 * HEADS), F32),
+        },
+        {"heads": HEADS, "self_loops": 1, **SPLIT},
+        FREE_GAT | {"columns, axis 0"},
+    )
+
+
+def cosine_attention_gradients(g: Graph) -> Call:
+    transpose = {f"transpose_{name}": array for name, array in g.ordered().items()}
+    return Call(
+        {
+            **g.ordered(),
+            **transpose,
+            "x": g.x(ROWS, FEATURES),
+            "beta": g.x(HEADS),
+            "node_terms": g.x(ROWS, 4 * HEADS),
+            "cotangent": g.x(ROWS, FEATURES),
+        },
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "dots": ((ROWS, HEADS), F32),
+            "carried": ((ROWS, FEATURES), F32),
+            "partials": ((2 * g.parts, 2 * FEATURES), F32),
+        },
+        {"heads": HEADS, "self_loops": 1, "symmetric": 0, **SPLIT},
+        FREE_GAT | {"symmetric"},
+    )
+
+
+CALLS: Calls = {
+    "jaxgnn_gat_attention": gat_attention,
+    "jaxgnn_gat_attention_senders": gat_attention_senders,
+    "jaxgnn_gat_attention_receivers": gat_attention_receivers,
+    "jaxgnn_pair_attention": pair_attention,
+    "jaxgnn_pair_attention_gradients": pair_attention_gradients,
+}
+CUDA_CALLS: Calls = {
+    "jaxgnn_cosine_attention": cosine_attention,
+    "jaxgnn_cosine_attention_gradients": cosine_attention_gradients,
+}
