@@ -17,6 +17,8 @@ struct RowOffsetsArgs {
 };
 
 cudaError_t launch_sample_edges(const SampleArgs& args, const Launch& launch);
+cudaError_t launch_random_edges(const SampleArgs& args, const Launch& launch);    // of kRandom
+cudaError_t launch_smallest_edges(const SampleArgs& args, const Launch& launch);  // takes_smallest
 cudaError_t launch_mark_edges(const MarkArgs& args, const Launch& launch);
 cudaError_t launch_drop_edges(const DropArgs& args, const Launch& launch);
 cudaError_t launch_permute_bits(const PermuteArgs& args, const Launch& launch);
