@@ -242,7 +242,7 @@ def test_a_worker_that_dies_costs_one_measurement(monkeypatch, tmp_path):
     entries = [plan.Measurement(f"entry {n}", plan.OURS, 8, "float32", "forward") for n in range(5)]
     starts = []
 
-    def dying(arguments, env, receive):
+    def dying(arguments, env, receive, python):
         starts.append(int(arguments[1]))
         for number in range(starts[-1], len(entries)):
             receive({"start": number})

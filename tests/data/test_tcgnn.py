@@ -53,13 +53,11 @@ def test_info_says_what_tiles_would_share(tmp_path, capsys, monkeypatch):
     assert "nodes │ 100 " in text
     assert "edges a column of 64 rows │ 20.00 (numbered) │" in text
     assert "edges in tiles, 4 a column or more │ 100% in 16 columns │" in text
-    # 320 edges are not worth a launch, 160,000 are: 18.2 µs by rows.
-    row = "aggregating 256 float32, H200 (estimate) │ rows "
-    assert f"{row}0.0365 µs, tiles 4.0" in text and "µs: rows │" in text
+    # 320 edges are not worth a launch, 160,000 are.
+    row = re.escape("aggregating 256 float32, H200 (estimate) │ rows ")
+    assert re.search(row + r"0\.\d+ µs, tiles 4\.\d+ µs: rows │", text)
     ends = np.divmod(np.arange(160_000), 400)
     np.savez(tmp_path / "large.npz", src_li=ends[0], dst_li=ends[1] + 400, num_nodes=800)
     assert main(["info", str(tmp_path / "large.npz")]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert re.search(
-        re.escape(row) + r"18.2 µs, tiles 5.*µs: tiles; with_tiles, .* paid after [1-9]", text
-    )
+    assert re.search(row + r"1\d\.\d µs, tiles .*µs: tiles; with_tiles, .* paid after [1-9]", text)
