@@ -38,7 +38,9 @@ def test_the_example_trains_alike_in_all_layouts():
             "examples/train_sharded.py", *options.split(), directory=ROOT, XLA_FLAGS=""
         )
         assert done.stdout.endswith("1 compiled\n")
-        losses.append([float(text) for text in re.findall(r"\d+\.\d{6}", done.stdout)])
+        found = re.search(r"loss (\d+\.\d{6}) to (\d+\.\d{6})", done.stdout)
+        assert found is not None
+        losses.append([float(text) for text in found.groups()])
     assert losses[0][0] > losses[0][1]
     for other in losses[1:]:
         assert other == pytest.approx(losses[0], rel=1e-5)
