@@ -25,7 +25,8 @@ class ExportOptions:
 
     jaxgnn.export.load(DIRECTORY)(graph, x) calls it, without training code, and pads smaller
     graphs. Without --graph, --nodes and --edges the size is that of the run's own graph. Of a run
-    of --task link it is encoder and decoder, for jaxgnn.export.load_links.
+    of --task link it is encoder and decoder, for jaxgnn.export.load_links; of --task graph it takes
+    unions of graphs, by default of the size of the run's batches, for jaxgnn.export.load_graphs.
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
@@ -35,13 +36,16 @@ class ExportOptions:
     """Where to write: a directory that is empty or not there."""
 
     graph: Annotated[str | None, _optional("DATASET")] = None
-    """Data whose graph has the size to export for."""
+    """Data whose graph, or whose batches of graphs, have the size to export for."""
+
+    graphs: Annotated[int | None, _optional("N")] = None
+    """Of a run of --task graph: the most graphs of a union; by default its --batch-size."""
 
     nodes: Annotated[int | None, _optional("N")] = None
-    """With --edges: the most nodes of a graph. The program has one more, for padding."""
+    """With --edges: the most nodes of a graph or union. The program has one more, for padding."""
 
     edges: Annotated[int | None, _optional("E")] = None
-    """The most edges of a graph."""
+    """The most edges of a graph or union."""
 
     platforms: str = "cpu"
     """Where it is to run: cpu, cuda or cpu,cuda."""
@@ -65,22 +69,34 @@ def export(arguments: list[str]) -> None:
     links = is_link_run(options.run)
     with memory_errors():
         run = load(options.run, links=links)
-        if run.config.task == "graph":
-            raise UsageError("RUN: expected a run of --task node or link, got --task graph")
-        nodes, edges = _size(options, run)
-        if run.has_embedding:
-            nodes = _with_padding(options, run.dataset.num_nodes)
-        own: dict[str, Any] = (
-            {"decoder": run.model.decoder}
-            if links
-            else {"multilabel": run.dataset.multilabel, "class_names": run.dataset.class_names}
-        )
+        task = run.config.task
+        if options.graphs is not None and task != "graph":
+            raise UsageError(f"--graphs: expected a run of --task graph with it, got --task {task}")
+        num_features = run.dataset.num_features or 0
+        if task == "graph":
+            nodes, edges = _union_size(options, run)
+            num_features *= run.dataset.inputs != "degrees"
+            own: dict[str, Any] = {
+                "num_graphs": options.graphs or run.config.batch_size,
+                "num_edge_features": run.dataset.num_edge_features,
+                "multilabel": run.dataset.targets == "labels",
+                "class_names": run.dataset.class_names,
+            }
+        else:
+            nodes, edges = _size(options, run)
+            if run.has_embedding:
+                nodes = _with_padding(options, run.dataset.num_nodes)
+            own = (
+                {"decoder": run.model.decoder}
+                if links
+                else {"multilabel": run.dataset.multilabel, "class_names": run.dataset.class_names}
+            )
         written = jaxgnn.export.save(
             run.exportable(),
             Path(options.output),
             num_nodes=nodes,
             num_edges=edges,
-            num_features=run.dataset.num_features or 0,
+            num_features=num_features,
             dtype=run.config.dtype,
             platforms=options.platforms.split(","),
             portable=options.portable,
@@ -91,10 +107,13 @@ def export(arguments: list[str]) -> None:
         if aggregates and not kernels:
             print_error(f"no kernels for {name} on this machine: the program has the JAX reference")
     console = Console()
+    what = f"{'links, ' * links}graphs of"
+    if written.num_graphs:
+        what = f"unions of {written.num_graphs:,} graphs,"
     print_line(
         console,
-        f"wrote {options.output}: {'links, ' * links}graphs of {nodes:,} nodes and {edges:,} "
-        f"edges, {options.platforms}{', portable' * options.portable}",
+        f"wrote {options.output}: {what} {nodes:,} nodes and {edges:,} edges, "
+        f"{options.platforms}{', portable' * options.portable}",
     )
 
 
@@ -104,6 +123,8 @@ def _check(options: ExportOptions) -> None:
     platforms = choices(options.platforms, "--platforms", ("cpu", "cuda"))
     if len(set(platforms)) < len(platforms):
         raise UsageError(f"--platforms: expected each once, got {options.platforms!r}")
+    if options.graphs is not None:
+        check_between(options.graphs, "graphs", 1, 2**31 - 2)
     if (options.nodes is None) != (options.edges is None):
         raise UsageError("--nodes: expected both --nodes and --edges, or neither")
     if options.nodes is not None and options.edges is not None:
@@ -122,6 +143,14 @@ def _size(options: ExportOptions, run: Any) -> tuple[int, int]:
         graph = run.load_data(options.graph).graph
         return graph.num_nodes, graph.num_edges
     return run.dataset.num_nodes, run.dataset.num_edges
+
+
+def _union_size(options: ExportOptions, run: Any) -> tuple[int, int]:
+    """The nodes and edges of the program of a run of many graphs."""
+    if options.nodes is not None and options.edges is not None:
+        return options.nodes + 1, options.edges
+    data = run.own_data("RUN") if options.graph is None else run.load_data(options.graph)
+    return run.union_size(data, options.graphs)
 
 
 def _with_padding(options: ExportOptions, nodes: int) -> int:

@@ -1,4 +1,4 @@
-"""`load`, `load_links`: exported models, checked before they run."""
+"""`load`, `load_links`, `load_graphs`: exported models, checked before they run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from jax import export
 from jaxgnn._core import platform
 from jaxgnn.data.archive import open_npz
 from jaxgnn.data.limits import Budget, DataError, display_path, quote, reading
-from jaxgnn.export._flat import names_and_arrays, padded
+from jaxgnn.export import _flat, _unions
 from jaxgnn.export._manifest import (
     DECODER,
     DECODER_WEIGHTS,
@@ -24,9 +24,10 @@ from jaxgnn.export._manifest import (
     Manifest,
     read_manifest,
 )
-from jaxgnn.export._models import ExportedLinkModel, ExportedModel
+from jaxgnn.export._models import ExportedGraphModel, ExportedLinkModel, ExportedModel
 from jaxgnn.export._save import custom_calls
 from jaxgnn.graph import Graph
+from jaxgnn.graph.batch import disjoint_union
 
 # What JAX's own operations call, beside our kernels: no other target runs. Symbolic sizes are
 # asserted when they are known.
@@ -44,15 +45,25 @@ def load(directory: str | os.PathLike[str]) -> ExportedModel:
 
     Raises:
         DataError: no exported model, a damaged one, one of another version or for another platform,
-            kernels that this installation lacks, or a model of links.
+            kernels that this installation lacks, or a model of links or of many graphs.
     """
     directory = Path(directory)
-    manifest = read_manifest(directory)
-    if manifest.links:
-        raise DataError(
-            f"{display_path(directory)}: a model of links, for jaxgnn.export.load_links"
-        )
-    return _load_nodes(directory, manifest)
+    manifest = _manifest(directory, "nodes")
+    return ExportedModel(manifest, *_encoder(directory, manifest))
+
+
+def load_graphs(directory: str | os.PathLike[str]) -> ExportedGraphModel:
+    """An exported model of many graphs for the default device; checked as by `load`.
+
+    Args:
+        directory: what `save` wrote with `num_graphs`.
+
+    Raises:
+        DataError: as `load`, or a model of nodes or of links.
+    """
+    directory = Path(directory)
+    manifest = _manifest(directory, "graphs")
+    return ExportedGraphModel(manifest, *_encoder(directory, manifest))
 
 
 def load_links(directory: str | os.PathLike[str]) -> ExportedLinkModel:
@@ -62,26 +73,36 @@ def load_links(directory: str | os.PathLike[str]) -> ExportedLinkModel:
         directory: what `save` wrote with a decoder.
 
     Raises:
-        DataError: as `load`, or a model of nodes.
+        DataError: as `load`, or a model of nodes or of many graphs.
     """
     directory = Path(directory)
-    manifest = read_manifest(directory)
-    if not manifest.links:
-        raise DataError(f"{display_path(directory)}: a model of nodes, for jaxgnn.export.load")
-    encoder = _load_nodes(directory, manifest)
+    manifest = _manifest(directory, "links")
+    encoder = ExportedModel(manifest, *_encoder(directory, manifest))
     program, weights = _program(directory, manifest, DECODER, DECODER_WEIGHTS, set())
     with reading(directory):
         _check_decoder(program, manifest, weights)
     return ExportedLinkModel(encoder, program, jax.device_put(weights))
 
 
-def _load_nodes(directory: Path, manifest: Manifest) -> ExportedModel:
+def _manifest(directory: Path, kind: Literal["nodes", "links", "graphs"]) -> Manifest:
+    """The manifest of a model of this kind."""
+    manifest = read_manifest(directory)
+    if manifest.kind != kind:
+        loader = "load" if manifest.kind == "nodes" else f"load_{manifest.kind}"
+        raise DataError(
+            f"{display_path(directory)}: a model of {manifest.kind}, for jaxgnn.export.{loader}"
+        )
+    return manifest
+
+
+def _encoder(directory: Path, manifest: Manifest) -> tuple[export.Exported, dict[str, Any]]:
+    """The program with our kernels, and its weights on the device."""
     _check_versions(manifest, display_path(directory))
     known = {name for names in manifest.kernels.values() for name in names}
     program, weights = _program(directory, manifest, PROGRAM, WEIGHTS, known)
     with reading(directory):
         _check_types(program, manifest, weights)
-    return ExportedModel(manifest, program, jax.device_put(weights))
+    return program, jax.device_put(weights)
 
 
 def _program(
@@ -152,18 +173,28 @@ def _check_types(
 ) -> None:
     """That the program takes what the manifest says and the files hold."""
     graph = Graph.from_edges(np.zeros(1, int), np.zeros(1, int), num_nodes=1)
-    names = names_and_arrays(padded(graph, 1, 1), manifest.portable)[0]
+    rows = manifest.num_nodes
+    if manifest.num_graphs:
+        union = _unions.padded_union(disjoint_union([graph]), 1, 1, 1)
+        names = _unions.names_and_arrays(union, manifest.portable)[0]
+        rows = manifest.num_graphs + 1
+    else:
+        names = _flat.names_and_arrays(_flat.padded(graph, 1, 1), manifest.portable)[0]
     if manifest.arrays != names:
         raise DataError(f"arrays: expected {', '.join(names)}, got {quote(manifest.arrays)}")
-    features = jax.ShapeDtypeStruct((manifest.num_nodes, manifest.num_features), manifest.dtype)
-    arguments: Any = ((weights, [0] * len(names), features), {})
+    shapes = [(manifest.num_nodes, manifest.num_features)]
+    if manifest.num_edge_features:
+        shapes.append((manifest.num_edges, manifest.num_edge_features))
+    features = [jax.ShapeDtypeStruct(shape, manifest.dtype) for shape in shapes]
+    arguments: Any = ((weights, [0] * len(names), *features), {})
     if jax.tree.structure(arguments) != program.in_tree:
         raise DataError("the program's arguments are not the weights and the arrays of a graph")
     found = list(program.in_avals)
-    _check_avals(found, [*weights.values(), *found[len(weights) : -1], features])
+    _check_avals(found, [*weights.values(), *found[len(weights) : -len(features)], *features])
     out = [(aval.shape, str(aval.dtype)) for aval in program.out_avals]
-    if len(out) != 1 or out[0][0] != (manifest.num_nodes, manifest.num_classes):
-        raise DataError("the program's result is not a row of classes for each node")
+    if len(out) != 1 or out[0][0] != (rows, manifest.num_classes):
+        what = "graph" if manifest.num_graphs else "node"
+        raise DataError(f"the program's result is not a row of classes for each {what}")
 
 
 def _check_decoder(

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jaxgnn.data.limits import Budget, DataError, display_path, quote, reading
 
@@ -15,10 +15,11 @@ PROGRAM = "program.bin"
 WEIGHTS = "variables.npz"
 DECODER = "decoder.bin"
 DECODER_WEIGHTS = "decoder.npz"
-FORMAT = 2
+FORMAT = 3
 PLATFORMS = ("cpu", "cuda")
 
 _LARGEST = 1 << 24  # bytes of a manifest
+_COUNTS = ("num_nodes", "num_edges", "num_graphs")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -33,8 +34,11 @@ class Manifest:
         portable: whether it needs none of our kernels.
         kernels: the FFI targets that it calls, by platform.
         num_nodes, num_edges: of the graphs that it takes.
+        num_graphs: the most graphs of a union, which has one more of padding; 0: it takes a graph,
+            and has outputs a node.
         num_features, num_classes: widths of its input and output. No features: it has an embedding
-            of the nodes, of which there are `num_nodes` - 1.
+            of the nodes, of which there are `num_nodes` - 1, or of unions it reads the degrees.
+        num_edge_features: width of the edges' features that it reads.
         dtype: of its features.
         multilabel: whether a node may have several labels.
         class_names: names of the classes, or `None`.
@@ -51,7 +55,9 @@ class Manifest:
     kernels: dict[str, tuple[str, ...]]
     num_nodes: int
     num_edges: int
+    num_graphs: int
     num_features: int
+    num_edge_features: int
     num_classes: int
     dtype: str
     multilabel: bool
@@ -59,6 +65,11 @@ class Manifest:
     arrays: tuple[str, ...]
     links: bool
     sha256: dict[str, str]
+
+    @property
+    def kind(self) -> Literal["nodes", "links", "graphs"]:
+        """What it has outputs for."""
+        return "links" if self.links else "graphs" if self.num_graphs else "nodes"
 
     @property
     def files(self) -> set[str]:
@@ -110,9 +121,12 @@ def _checked(value: Any) -> Manifest:
         _expect(type(value[name]) is str, name, "a version", value[name])
     for name in ("portable", "multilabel", "links"):
         _expect(type(value[name]) is bool, name, "true or false", value[name])
-    for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
-        least = int(name != "num_edges" and not (name == "num_features" and value["links"]))
-        known = type(value[name]) is int and least <= value[name] < 1 << 40
+    _expect(not (value["links"] and value["num_graphs"]), "links", "false of graphs", True)
+    may_be_0 = {"num_edges", "num_graphs", "num_edge_features"}
+    if value["links"] or value["num_graphs"]:
+        may_be_0.add("num_features")
+    for name in (*_COUNTS, "num_features", "num_edge_features", "num_classes"):
+        known = type(value[name]) is int and int(name not in may_be_0) <= value[name] < 1 << 40
         _expect(known, name, "a count", value[name])
     _expect(value["dtype"] in _DTYPES, "dtype", f"one of {', '.join(_DTYPES)}", value["dtype"])
     for name in ("platforms", "arrays", "class_names"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,12 @@ from jax import export
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from jaxgnn.data.checks import check_ends
-from jaxgnn.data.limits import DataError
+from jaxgnn.data.limits import DataError, quote
+from jaxgnn.export import _unions
 from jaxgnn.export._flat import names_and_arrays, padded
 from jaxgnn.export._manifest import Manifest
 from jaxgnn.graph import Graph
+from jaxgnn.graph.batch import GraphBatch, disjoint_union
 
 
 class ExportedModel:
@@ -148,3 +151,107 @@ class ExportedLinkModel:
             f"ExportedLinkModel(num_nodes={m.num_nodes}, num_edges={m.num_edges}, "
             f"num_features={m.num_features}, width={m.num_classes}, portable={m.portable})"
         )
+
+
+class ExportedGraphModel:
+    """A model of many graphs that `jaxgnn.export.save` or `jaxgnn export` wrote.
+
+    Attributes:
+        manifest: what it expects, and the versions that wrote it.
+    """
+
+    def __init__(self, manifest: Manifest, program: export.Exported, weights: dict[str, Array]):
+        self.manifest = manifest
+        self._weights = weights
+        self._call = jax.jit(program.call)
+        self._flat: weakref.WeakKeyDictionary[GraphBatch, list[Array]] = weakref.WeakKeyDictionary()
+
+    def __call__(
+        self,
+        graphs: GraphBatch | Sequence[Graph],
+        x: Float[ArrayLike, "nodes features"] | None = None,
+        edge_features: Float[ArrayLike, "edges edge_features"] | None = None,
+    ) -> Float[np.ndarray, "graphs outputs"]:
+        """The model's outputs, a row a graph, on the host.
+
+        Graphs are joined and padded to the exported size on the host. A list of more graphs than
+        one call takes goes through in several. The arrays of a `GraphBatch` are kept as long as it
+        lives.
+
+        Args:
+            graphs: square graphs, each of at most the exported size; or a batch of them, which has
+                to fit as a whole.
+            x: the features of their nodes, those of the first graph first; None where the model
+                reads none (`manifest.num_features` is 0).
+            edge_features: of their edges, likewise, each graph's in its edge order; None where the
+                model reads none (`manifest.num_edge_features` is 0).
+
+        Raises:
+            DataError: graphs that are too large or rectangular, or features of another shape.
+        """
+        if isinstance(graphs, GraphBatch):
+            nodes, edges = graphs.graph.num_receivers, graphs.graph.num_edges
+        else:
+            for i, graph in enumerate(graphs):
+                if not isinstance(graph, Graph) or not graph.is_square:
+                    raise DataError(f"graphs[{i}]: expected a square graph, got {quote(graph)}")
+            nodes = sum(graph.num_receivers for graph in graphs)
+            edges = sum(graph.num_edges for graph in graphs)
+        expected = self.manifest
+        rows = _rows(x, nodes, expected.num_features, "x", "node")
+        edge_rows = _rows(edge_features, edges, expected.num_edge_features, "edge_features", "edge")
+        if isinstance(graphs, GraphBatch):
+            arrays = self._flat.get(graphs)
+            if arrays is None:
+                arrays = self._flat[graphs] = self._arrays(graphs)
+            return self._outputs(arrays, rows, edge_rows)[: graphs.num_graphs]
+        sizes = expected.num_nodes, expected.num_edges, expected.num_graphs
+        found = [np.zeros((0, expected.num_classes), np.float32)]
+        for part in _unions.packed(graphs, *sizes):
+            union = disjoint_union(part)
+            nodes, edges = union.graph.num_receivers, union.graph.num_edges
+            outputs = self._outputs(self._arrays(union), rows[:nodes], edge_rows[:edges])
+            found.append(outputs[: len(part)])
+            rows, edge_rows = rows[nodes:], edge_rows[edges:]
+        return np.concatenate(found[1:] or found)
+
+    def _arrays(self, union: GraphBatch) -> list[Array]:
+        expected = self.manifest
+        sizes = expected.num_nodes, expected.num_edges, expected.num_graphs
+        whole = _unions.padded_union(union, *sizes)
+        return _unions.names_and_arrays(whole, expected.portable)[1]
+
+    def _outputs(self, arrays: list[Array], rows: np.ndarray, edge_rows: np.ndarray) -> np.ndarray:
+        expected = self.manifest
+        features = [self._padded(rows, expected.num_nodes)]
+        if expected.num_edge_features:
+            features.append(self._padded(edge_rows, expected.num_edges))
+        return np.asarray(self._call(self._weights, arrays, *features))
+
+    def _padded(self, rows: np.ndarray, count: int) -> Array:
+        whole = np.zeros((count, rows.shape[1]), jnp.dtype(self.manifest.dtype))
+        whole[: len(rows)] = rows
+        return jnp.asarray(whole)
+
+    def __repr__(self) -> str:
+        m = self.manifest
+        return (
+            f"ExportedGraphModel(num_graphs={m.num_graphs}, num_nodes={m.num_nodes}, "
+            f"num_edges={m.num_edges}, num_features={m.num_features}, "
+            f"num_edge_features={m.num_edge_features}, num_classes={m.num_classes}, "
+            f"portable={m.portable})"
+        )
+
+
+def _rows(values: ArrayLike | None, count: int, width: int, name: str, of: str) -> np.ndarray:
+    """Features of that shape, on the host; without columns where the model reads none."""
+    if not width:
+        if values is not None:
+            raise DataError(f"{name}: expected None, the model reads none, got an array")
+        return np.zeros((count, 0), np.float32)
+    if values is None:
+        raise DataError(f"{name}: expected {width} features a {of}, got None")
+    rows = np.asarray(values)
+    if rows.shape != (count, width):
+        raise DataError(f"{name}: expected the shape [{count}, {width}], got {list(rows.shape)}")
+    return rows

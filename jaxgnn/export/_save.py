@@ -18,7 +18,7 @@ from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.platform import serves
 from jaxgnn.data.limits import DataError, display_path
-from jaxgnn.export._flat import graph_of_edges, names_and_arrays, padded
+from jaxgnn.export import _flat, _unions
 from jaxgnn.export._manifest import (
     DECODER,
     DECODER_WEIGHTS,
@@ -29,6 +29,7 @@ from jaxgnn.export._manifest import (
     Manifest,
 )
 from jaxgnn.graph import Graph
+from jaxgnn.graph.batch import disjoint_union
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -43,6 +44,8 @@ def save(
     num_nodes: int,
     num_edges: int,
     num_features: int,
+    num_graphs: int | None = None,
+    num_edge_features: int = 0,
     dtype: str = "float32",
     platforms: Sequence[str] = ("cpu",),
     portable: bool = False,
@@ -56,11 +59,16 @@ def save(
     node fewer, for the padding edges to run between padding nodes.
 
     Args:
-        model: called as `model(graph, features)`; in inference mode.
+        model: called as `model(graph, features)`, or with `num_graphs` as `model(batch, features)`
+            or `model(batch, features, edge_features)`; in inference mode.
         directory: where to write; made if it is not there, refused if it is not empty.
         num_nodes, num_edges: of the graphs that it takes.
         num_features: of a node. With a decoder 0, if the model reads no features but an embedding
-            of its nodes; it must then take a graph with one node more, the padding.
+            of its nodes; it must then take a graph with one node more, the padding. With
+            `num_graphs` 0, if the model reads the batch alone, such as the nodes' degrees.
+        num_graphs: makes it a model of many graphs: the most graphs of a union, to which the
+            program adds one of padding. `load_graphs` reads what is written.
+        num_edge_features: of an edge, with `num_graphs`; 0: the model takes none.
         dtype: of the features.
         platforms: some of `"cpu"` and `"cuda"`.
         portable: take the JAX reference of every operation: the program then needs JAX alone, and
@@ -78,31 +86,32 @@ def save(
         OSError: it cannot be written.
     """
     directory = Path(directory)
-    _check(num_nodes, num_edges, num_features, dtype, platforms, int(decoder is None))
+    fewest = int(decoder is None and num_graphs is None)
+    _check(num_nodes, num_edges, num_features, dtype, platforms, fewest)
+    _check_graphs(num_graphs, num_edge_features, decoder)
     _check_vacant(directory)
     from flax import nnx  # `load` does without
 
     import jaxgnn
 
-    # A graph of that size, for its shapes.
-    zeros = np.zeros(num_edges, np.int32)
-    graph = padded(Graph.from_edges(zeros, zeros, num_nodes=num_nodes), num_nodes, num_edges)
-    names, arrays = names_and_arrays(graph, portable)
-    structure = jax.tree.structure(graph)
+    names, arrays, whole_of = _layout(num_nodes, num_edges, num_graphs, portable)
     definition, state = nnx.split(model)
     weights, rebuild = _flat_weights(state)
 
-    def program(weights: Any, arrays: Any, features: Any) -> Any:
-        whole = graph_of_edges(arrays, num_nodes) if portable else structure.unflatten(arrays)
-        return nnx.merge(definition, rebuild(weights))(whole, features)
+    def program(weights: Any, arrays: Any, *features: Any) -> Any:
+        model: Any = nnx.merge(definition, rebuild(weights))
+        return model(whole_of(arrays), *features)
 
-    features = jax.ShapeDtypeStruct((num_nodes, num_features), jnp.dtype(dtype))
+    features = [jax.ShapeDtypeStruct((num_nodes, num_features), jnp.dtype(dtype))]
+    if num_edge_features:
+        shape = num_edges, num_edge_features
+        features.append(jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)))
     targets = {name for platform in PLATFORMS for name in _targets(platform)}
     checks = [export.DisabledSafetyCheck.custom_call(name) for name in sorted(targets)]
     with config.use(impl="jax" if portable else config.impl):
         made = export.export(
             jax.jit(program), platforms=list(platforms), disabled_checks=() if portable else checks
-        )(weights, arrays, features)
+        )(weights, arrays, *features)
     calls = custom_calls(made)
     manifest = Manifest(
         format=FORMAT,
@@ -113,7 +122,9 @@ def save(
         kernels={name: tuple(sorted(calls & _targets(name))) for name in platforms},
         num_nodes=num_nodes,
         num_edges=num_edges,
+        num_graphs=num_graphs or 0,
         num_features=num_features,
+        num_edge_features=num_edge_features,
         num_classes=made.out_avals[0].shape[-1],
         dtype=dtype,
         multilabel=multilabel,
@@ -128,6 +139,27 @@ def save(
         files[DECODER] = _serialized(decoding)
     _write(directory, manifest, files)
     return manifest
+
+
+def _layout(
+    num_nodes: int, num_edges: int, num_graphs: int | None, portable: bool
+) -> tuple[tuple[str, ...], list[jax.Array], Callable[[Any], Any]]:
+    """The arrays of a graph, or of a union, of that size, by name; and what makes it of them."""
+    # One of that size, for its shapes.
+    zeros = np.zeros(num_edges, np.int32)
+    graph = Graph.from_edges(zeros, zeros, num_nodes=num_nodes)
+    if num_graphs is None:
+        graph = _flat.padded(graph, num_nodes, num_edges)
+        made = _flat.names_and_arrays(graph, portable)
+        if portable:
+            return *made, lambda arrays: _flat.graph_of_edges(arrays, num_nodes)
+        return *made, jax.tree.structure(graph).unflatten
+    union = _unions.padded_union(disjoint_union([graph]), num_nodes, num_edges, num_graphs)
+    made = _unions.names_and_arrays(union, portable)
+    if portable:
+        return *made, lambda arrays: _unions.union_of_edges(arrays, num_graphs)
+    structure = _unions.structure_of(union)
+    return *made, lambda arrays: _unions.union_of_arrays(structure, arrays, num_graphs)
 
 
 def _exported_decoder(
@@ -191,6 +223,23 @@ def _check(
         )
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise DataError("dtype: float64 needs jax.config.update('jax_enable_x64', True)")
+
+
+def _check_graphs(num_graphs: int | None, num_edge_features: int, decoder: Any) -> None:
+    if num_graphs is None:
+        if num_edge_features:
+            raise DataError(
+                f"num_edge_features: expected num_graphs with it, got {num_edge_features} alone"
+            )
+        return
+    for name, value, least in (
+        ("num_graphs", num_graphs, 1),
+        ("num_edge_features", num_edge_features, 0),
+    ):
+        if not least <= value < 2**31 - 1:
+            raise DataError(f"{name}: expected an integer from {least} to 2**31 - 2, got {value}")
+    if decoder is not None:
+        raise DataError(f"decoder: expected none with num_graphs, got {type(decoder).__name__}")
 
 
 def _check_vacant(directory: Path) -> None:

@@ -156,6 +156,15 @@ class GraphLoader:
             loader._bases = self._bases
         return loader
 
+    def union_size(self) -> tuple[int, int]:
+        """Nodes, with one of padding, and edges that nearly all of its batches stay below, and each
+        graph alone."""
+        nodes, edges = (
+            int(sizes[self._indices].max())
+            for sizes in (self._store.num_nodes, self._store.num_edges)
+        )
+        return max(self._bases[0], nodes + 1), max(self._bases[1], edges)
+
     def state(self) -> dict[str, int]:
         """The place in the sequence of batches, for a checkpoint."""
         return {"epoch": self._epoch, "position": self._position}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -108,6 +109,20 @@ class GraphModel(WithEncoder):
                 losses = jnp.abs(error) if self.metric == "mae" else error * error
         count = jnp.maximum(known.sum(), 1).astype(losses.dtype)
         return jnp.where(known, losses, jnp.zeros_like(losses)).sum() / count
+
+
+class OfDegrees(nnx.Module):
+    """A model of graphs without features, which reads the nodes' degrees of the batch itself."""
+
+    def __init__(self, model: GraphModel, num_degrees: int):
+        self.model, self.num_degrees = model, num_degrees
+
+    def __call__(
+        self, batch: GraphBatch, x: Float[Array, "num_nodes 0"]
+    ) -> Float[Array, "num_graphs outputs"]:
+        """The outputs of the model for one-hot in-degrees; `x` has no columns."""
+        degrees = jnp.minimum(jnp.diff(batch.graph.row_offsets), self.num_degrees - 1)
+        return self.model(batch, jax.nn.one_hot(degrees, self.num_degrees, dtype=x.dtype))
 
 
 def known_targets(

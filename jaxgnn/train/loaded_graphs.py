@@ -19,7 +19,7 @@ from jaxgnn.data import DataError, GraphSet, load
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.graph_data import GraphSetDescription, graph_split
 from jaxgnn.train.graph_loader import GraphLoader, GraphMinibatch
-from jaxgnn.train.graph_model import GraphModel, build_graphs, known_targets
+from jaxgnn.train.graph_model import GraphModel, OfDegrees, build_graphs, known_targets
 from jaxgnn.train.graph_problem import graph_arrays, scores_of
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.records import check_data, checksum, read_config
@@ -58,9 +58,22 @@ class LoadedGraphRun:
 
         return functools.partial(jax.jit(outputs), state)
 
-    def _loader(self, graphs: Any) -> GraphLoader:
+    def _loader(self, graphs: Any, batch_size: int | None = None) -> GraphLoader:
         store: Any = self.dataset.store(graphs)
-        return GraphLoader(store, self.config.batch_size, shuffle=False)
+        return GraphLoader(store, batch_size or self.config.batch_size, shuffle=False)
+
+    def union_size(self, graphs: Any, batch_size: int | None = None) -> tuple[int, int]:
+        """Nodes, with one of padding, and edges that nearly all batches of some graphs stay below,
+        and each graph alone.
+
+        Args:
+            graphs: as of `logits`.
+            batch_size: graphs of a batch; by default the run's.
+
+        Raises:
+            DataError, TypeError, ValueError: as `logits`, or no graphs.
+        """
+        return self._loader(graphs, batch_size).union_size()
 
     def logits(self, graphs: Any) -> Float[np.ndarray, "graphs outputs"]:
         """The model's outputs for each graph, on the host: logits, or numbers in the units of the
@@ -93,6 +106,13 @@ class LoadedGraphRun:
         if self.dataset.targets == "class":
             return np.asarray(jax.nn.softmax(outputs))
         return np.asarray(jax.nn.sigmoid(outputs)) if self.dataset.targets == "labels" else outputs
+
+    def exportable(self) -> nnx.Module:
+        """The model as `jaxgnn.export.save` takes it: called as `model(batch, features)`, or with
+        the edges' features; where the run's data had no features, these have no columns."""
+        if self.dataset.inputs == "degrees":
+            return OfDegrees(self.model, self.dataset.num_features)
+        return self.model
 
     def load_data(self, path: str | os.PathLike[str]) -> GraphSet:
         """The set of graphs at a path or of a name.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
-from jaxgnn import data
+from jaxgnn import data, export
 from jaxgnn.data import GraphSet, Metadata, Split
 from jaxgnn.train import (
     Best,
@@ -200,8 +200,17 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
     assert main(["predict", "run", "toy", "--output", "p.csv"]) == 0
     assert "48 graphs, 2 classes" in capsys.readouterr().out
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 49
-    assert main(["export", "run", "--output", "exported"]) == 2
-    assert "expected a run of --task node or link, got --task graph" in capsys.readouterr().err
+    pytest.importorskip("flatbuffers")
+    for sizes, message in (
+        (["--graphs", "16"], "wrote exported0: unions of 16 graphs, 104 nodes and"),
+        (["--nodes", "9", "--edges", "20"], "unions of 128 graphs, 10 nodes and 20 edges"),
+    ):
+        output = f"exported{sizes.count('--nodes')}"
+        assert main(["export", "run", "--output", output, *sizes]) == 0
+        assert message in capsys.readouterr().out
+    loaded = export.load_graphs("exported1")
+    found = loaded([item.graph for item in data.load("toy")])
+    np.testing.assert_allclose(found, load_run("run").logits(data.load("toy")), atol=1e-6)
 
 
 @pytest.mark.parametrize(
