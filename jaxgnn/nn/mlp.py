@@ -13,12 +13,14 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core import checks
+from jaxgnn.graph import Graph
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
 from jaxgnn.nn.batch_norm import BatchNorm
+from jaxgnn.nn.graph_norm import GraphNorm
 from jaxgnn.nn.maxk import check_activation
 
-Norm = Literal["batch", "layer"]
+Norm = Literal["batch", "layer", "graph"]
 Activation = Callable[[Array], Array]
 
 
@@ -50,7 +52,7 @@ class MLP(nnx.Module):
         features: Sequence[int],
         *,
         activation: Activation = jax.nn.relu,
-        norm: Norm | None = None,
+        norm: Literal["batch", "layer"] | None = None,
         dropout: float = 0.0,
         use_bias: bool = True,
         dtype: DTypeLike | None = None,
@@ -77,6 +79,7 @@ class MLP(nnx.Module):
             )
             for before, after in itertools.pairwise(self.features)
         )
+        checks.choice(norm, "norm", (None, "batch", "layer"))
         self.norms = norm_layers(
             norm, self.features[1:-1], dtype=dtype, param_dtype=param_dtype, rngs=rngs
         )
@@ -112,14 +115,16 @@ def norm_layers(
     param_dtype: DTypeLike,
     rngs: nnx.Rngs,
 ) -> nnx.List | None:
-    """A normalization for each width, with PyTorch's constants; `None` without one.
+    """A normalization for each width, with PyTorch's and PyG's constants; `None` without one.
 
     Source: Ioffe and Szegedy, "Batch normalization" (ICML 2015); Ba et al., "Layer
     normalization" (2016).
     """
-    checks.choice(norm, "norm", (None, "batch", "layer"))
+    checks.choice(norm, "norm", (None, "batch", "layer", "graph"))
     if norm is None:
         return None
+    if norm == "graph":
+        return nnx.List(GraphNorm(width, param_dtype=param_dtype) for width in widths)
     types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
     if norm == "batch":
         return nnx.List(BatchNorm(width, **types) for width in widths)
@@ -128,8 +133,16 @@ def norm_layers(
     return nnx.List(nnx.LayerNorm(width, **options) for width in widths)
 
 
-def normalize(norm: nnx.Module, x: Array, mask: Bool[Array, " rows"] | None) -> Array:
-    """The normalization, over the rows without padding, which are the first of the mask."""
+def normalize(
+    norm: nnx.Module,
+    x: Array,
+    mask: Bool[Array, " rows"] | None,
+    membership: Graph | None = None,
+) -> Array:
+    """The normalization, over the rows without padding, which are the first of the mask, or over
+    each graph's."""
+    if isinstance(norm, GraphNorm):
+        return norm(x, membership)
     if mask is None or not isinstance(norm, BatchNorm):
         return norm(x)  # type: ignore[operator]
     return norm(x, mask=mask[: x.shape[0]])

@@ -158,7 +158,8 @@ class TrainConfig:
     """Share of the input features dropped in training (0.5 in Kipf and Welling's GCN)."""
 
     norm: str = "none"
-    """Normalization between layers: none, batch or layer (on digits by default: layer)."""
+    """Normalization between layers: none, batch or layer (on digits by default: layer); graph, of
+    each graph's nodes, with --task graph."""
 
     residual: bool = False
     """Add each hidden layer's input to its output."""
@@ -460,6 +461,10 @@ class TrainConfig:
                     raise ConfigError(
                         f"{option(name)}: expected --task graph with it, got --task {self.task}"
                     )
+            if self.norm == "graph":
+                raise ConfigError(
+                    f"--norm: expected --task graph with graph, got --task {self.task}"
+                )
             return
         if self.num_neighbors:
             raise ConfigError(
@@ -614,6 +619,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "metric": get_args(GraphMetric),
     "decoder": get_args(Decoder),
     "negatives": get_args(NegativeMethod),
-    "norm": ("none", "batch", "layer"),
+    "norm": ("none", "batch", "layer", "graph"),
     "jumping": ("none", "last", "cat", "max"),
 }

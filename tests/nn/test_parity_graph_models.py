@@ -13,7 +13,7 @@ pyg = pytest.importorskip("torch_geometric")
 
 from torch_geometric.nn import MLP as TorchMLP  # noqa: E402
 
-from jaxgnn import Graph, batch, readout  # noqa: E402
+from jaxgnn import Blocks, Graph, batch, readout  # noqa: E402
 from jaxgnn.nn import (  # noqa: E402
     APPNP,
     GIN,
@@ -157,7 +157,26 @@ def test_graph_norm():
         assert error(of_parameters[ours][...], getattr(reference, name).grad) < 1e-5, name
 
 
+def test_models_normalize_each_graph_alone():
+    edges = awkward()[0]
+    graphs = [edges.graph, Graph.from_edges([0, 1], [1, 2], num_nodes=4)]
+    union = batch.pad(
+        batch.disjoint_union(graphs), num_nodes=48, num_edges=edges.graph.num_edges + 6
+    )
+    model = GIN(6, 8, 2, num_layers=2, norm="graph", rngs=nnx.Rngs(0))
+    assert isinstance(model.norms[0], GraphNorm) and model.convs[0].nn.norms is None
+    x = jax.random.normal(jax.random.key(0), (48, 6)) + 3
+    calls = (union, x), (union.graph, x), (graphs[0], x[:36]), (graphs[1], x[36:40])
+    whole, as_one, *alone = jax.jit(lambda calls: [model(*call) for call in calls])(calls)
+    np.testing.assert_allclose(whole[:40], jnp.concatenate(alone), atol=2e-5)
+    assert error(as_one[:40], whole[:40]) > 0.01
+    with pytest.raises(ValueError, match='norm="graph" expected all nodes of a graph, got Blocks'):
+        model(Blocks((graphs[0],) * 2, jnp.arange(36), jnp.arange(9), jnp.zeros((), bool), 36), x)
+
+
 def test_refusals():
+    with pytest.raises(ValueError, match="norm: expected one of None, 'batch', 'layer'"):
+        MLP([2, 3, 2], norm="graph", rngs=nnx.Rngs(0))
     graph = awkward()[0].graph
     with pytest.raises(ValueError, match="add_self_loops: expected normalize=True"):
         APPNP(2, 0.1, normalize=False, add_self_loops=True)

@@ -270,7 +270,7 @@ def test_exported_graphs_are_the_models(tmp_path, inputs):
     settings = {"model": "gin", "readout": "attention"}
     if inputs == "degrees":
         sets = dataclasses.replace(sets, features=None)
-        settings = {"model": "sage", "norm": "batch", "readout": "max"}
+        settings = {"model": "sage", "norm": "graph", "readout": "max"}
     config = TrainConfig(task="graph", hidden=8, batch_size=16, **settings)
     description = GraphSetDescription.of(config, sets)
     assert description.inputs == ("features" if inputs == "edges" else "degrees")

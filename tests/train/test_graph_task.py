@@ -138,7 +138,7 @@ def test_labels_with_missing_ones_features_of_edges_and_attention():
 def test_numbers_in_units_of_the_targets_and_files_of_a_run(tmp_path):
     graphs = graph_set("values", features=None)
     config = dataclasses.replace(
-        SMALL, readout="sum", metric="mae", dropout=0.0, epochs=3, run_directory=str(tmp_path / "r")
+        SMALL, norm="graph", metric="mae", dropout=0.0, epochs=3, run_directory=str(tmp_path / "r")
     )
     summary = run(config, dataset=graphs)
     assert summary["metric"] == "mae" and set(summary["test_scores"]) == {"mae", "rmse"}
@@ -223,6 +223,7 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
         ),
         ({"num_neighbors": "5,5"}, "--num-neighbors: expected --task node with it"),
         ({"features": "embedding"}, "--features: expected the data's with --task graph"),
+        ({"task": "node", "batch_size": 1024, "norm": "graph"}, "--norm: expected --task graph"),
         ({"decay_layers": "first"}, "--decay-layers: expected all with --task graph"),
         ({"readout": "median"}, "--readout: expected one of sum, mean, max, min, attention"),
         ({"metric": "rmse"}, "--metric: expected a score of classes, as toy has, got rmse"),

@@ -36,7 +36,7 @@ def _gin_layer(
     out_features: int,
     *,
     activation: Activation,
-    norm: Norm | None,
+    norm: Any,
     eps: float = 0.0,
     train_eps: bool = False,
     edge_dim: int | None = None,
@@ -76,10 +76,10 @@ def _gin_layer(
 class GIN(GNN):
     """`GNN` of `GINConv` layers, whose options it takes.
 
-    Each holds an `MLP` of two linear layers, with the model's normalization and an activation
-    between. That is the model's, but ReLU where the model's is `MaxK`, whose place is before an
-    aggregation. With `edge_dim` the layers are `GINEConv`, and the model takes features of the
-    edges in the place of weights.
+    Each holds an `MLP` of two linear layers, with the model's normalization (if that is not
+    `"graph"`) and an activation between. That is the model's, but ReLU where the model's is `MaxK`,
+    whose place is before an aggregation. With `edge_dim` the layers are `GINEConv`, and the model
+    takes features of the edges in the place of weights.
 
     Args:
         mlp_activation: the activation in the `MLP`s, if not that.
@@ -106,7 +106,8 @@ class GIN(GNN):
         del hidden_features, dropout
         if mlp_activation is None:
             mlp_activation = jax.nn.relu if isinstance(activation, MaxK) else activation
-        options = {"activation": mlp_activation, "norm": norm, **conv_options}
+        inner = None if norm == "graph" else norm
+        options = {"activation": mlp_activation, "norm": inner, **conv_options}
         return options, options
 
 

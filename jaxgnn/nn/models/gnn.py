@@ -24,6 +24,7 @@ from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._features import Features, dense, first_rows, map_values
 from jaxgnn.nn._linear import count, linear, promote, width
 from jaxgnn.nn._sampling import SampleSize, Strategy, calls_of_layers, of_layers
+from jaxgnn.nn.graph_norm import GraphNorm
 from jaxgnn.nn.maxk import MaxK, check_activation
 from jaxgnn.nn.mlp import Activation, Norm, norm_layers, normalize
 from jaxgnn.ops import CBSR
@@ -68,7 +69,8 @@ class GNN(nnx.Module):
         activation: $\sigma$, such as `jax.nn.relu` or `MaxK(32)`.
         dropout: share of the hidden values dropped in training.
         input_dropout: share of the input features dropped in training.
-        norm: `None`, `"batch"` (over the nodes) or `"layer"` (over a node's features).
+        norm: `None`, `"batch"` (over the nodes), `"layer"` (over a node's features) or `"graph"`
+            (`GraphNorm`, over the nodes of each graph of a batch; not of blocks or shards).
         residual: add skip connections.
         jumping: `None`, `"last"`, `"cat"` or `"max"`.
         input_layer: begin with a linear layer from `in_features` to `hidden_features`.
@@ -214,7 +216,11 @@ class GNN(nnx.Module):
         """
         masked = isinstance(graph, Blocks | GraphBatch | GraphSubstitute)
         mask = graph.node_mask if masked else None
+        membership = graph.membership if isinstance(graph, GraphBatch) else None
         graph = graph.graph if isinstance(graph, GraphBatch) else graph
+        if not isinstance(graph, Graph) and self.norms and isinstance(self.norms[0], GraphNorm):
+            got = type(graph).__name__
+            raise ValueError(f'graph: norm="graph" expected all nodes of a graph, got {got}')
         graphs = layer_graphs(graph, weights, self.convs, type(self).__name__)
         outputs_of = graph.num_seeds if isinstance(graph, Blocks) else graphs[-1].num_receivers
         if isinstance(x, tuple | list):
@@ -224,7 +230,7 @@ class GNN(nnx.Module):
         calls = calls_of_layers(self.convs, sample_size, sample_rate, strategy, key)
         outputs = []
         for i, layer_graph in enumerate(graphs):
-            x = self._layer(i, layer_graph, x, weights, mask, **calls[i])
+            x = self._layer(i, layer_graph, x, weights, mask, membership, **calls[i])
             outputs.append(first_rows(x, outputs_of))
         if self.linear is None:
             return dense(outputs[-1])
@@ -249,6 +255,7 @@ class GNN(nnx.Module):
         x: Features,
         weights: Any = None,
         mask: Bool[Array, " places"] | None = None,
+        membership: Graph | None = None,
         **call: Any,
     ) -> Features:
         """The receivers' rows after a layer: the next one's input, or the model's output."""
@@ -265,7 +272,7 @@ class GNN(nnx.Module):
         if self.linear is None and i == self.num_layers - 1:
             return out
         if self.norms is not None:
-            out = normalize(self.norms[i], out, mask)
+            out = normalize(self.norms[i], out, mask, membership)
         return self._after_layer(out, graph)
 
     def _join(self, i: int, before: Array | None, x: Features) -> Array:
