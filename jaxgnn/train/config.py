@@ -105,7 +105,8 @@ class TrainConfig:
 
     model: str = "gcn"
     """The architecture: gcn, sage, sage_embedding (whose matrices `jaxgnn embed` takes), gin, gat,
-    gatv2, agnn, transformer, edgeconv or monet; or mlp, which does not look at the graph."""
+    gatv2, agnn, transformer, edgeconv or monet; with --task graph also pna; or mlp, which does not
+    look at the graph."""
 
     layers: int = 2
     """Number of message-passing layers."""
@@ -220,7 +221,7 @@ class TrainConfig:
 
     edge_features: EdgeFeatures = "auto"
     """auto: take the features of the edges where the graphs have some and the model takes them
-    (gat, gatv2, gin, transformer). none: leave them out."""
+    (gat, gatv2, gin, pna, transformer). none: leave them out."""
 
     metric: GraphMetric = "auto"
     """The score that selects the epoch, of many graphs: accuracy, roc_auc, average_precision,

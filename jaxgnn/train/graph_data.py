@@ -45,6 +45,8 @@ class GraphSetDescription:
         metric: the score.
         normalized: whether the run scaled the rows of the features to sum 1.
         class_names: the user's name of each class; `None`: numbers from 0.
+        degree_histogram: how many nodes of the training graphs have 0, 1, 2, ... edges, for the
+            scalers of `--model pna`; `None` of other models.
     """
 
     name: str
@@ -57,6 +59,7 @@ class GraphSetDescription:
     metric: Metric
     normalized: bool
     class_names: tuple[str, ...] | None = None
+    degree_histogram: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, config: TrainConfig, graphs: GraphSet) -> GraphSetDescription:
@@ -86,6 +89,7 @@ class GraphSetDescription:
             metric=metric,
             normalized=config.features == "normalized" and inputs == "features",
             class_names=None if names is None else tuple(map(str, names)),
+            degree_histogram=_degree_histogram(config, graphs) if config.model == "pna" else None,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -100,6 +104,8 @@ class GraphSetDescription:
             ConfigError: `value` is something else.
         """
         fields = {field.name: field for field in dataclasses.fields(cls)}
+        if isinstance(value, dict):  # older runs have none
+            value = {"degree_histogram": None} | value
         if not isinstance(value, dict) or value.keys() != fields.keys():
             raise ConfigError(f"config.json: dataset: expected the keys {', '.join(fields)}")
         for name, field in fields.items():
@@ -121,8 +127,16 @@ class GraphSetDescription:
             and all(type(name) is str for name in names)
         ):
             raise _unexpected("class_names", f"{value['num_outputs']} names or null", names)
-        known: dict[str, Any] = {**value, "class_names": None if names is None else (*names,)}
-        return cls(**known)
+        counts = value["degree_histogram"]
+        if counts is not None and not (
+            isinstance(counts, list)
+            and all(type(count) is int and 0 <= count < _LARGEST_WIDTH for count in counts)
+            and any(counts[1:])
+        ):
+            raise _unexpected("degree_histogram", "counts of nodes or null", counts)
+        lists = {"class_names": names, "degree_histogram": counts}
+        known = {name: None if values is None else tuple(values) for name, values in lists.items()}
+        return cls(**{**value, **known})
 
     def output_names(self) -> list[str]:
         """The name of each class; its number where it has none, and of labels and numbers."""
@@ -197,6 +211,17 @@ def _inputs(graphs: GraphSet) -> tuple[NodeInputs, int]:
         if rows is not None and rows.shape[1]:
             return name, rows.shape[1]
     return "degrees", _DEGREES
+
+
+def _degree_histogram(config: TrainConfig, graphs: GraphSet) -> tuple[int, ...]:
+    """Of the nodes of the graphs that the run trains on."""
+    first_node = np.repeat(graphs.node_offsets[:-1], np.diff(graphs.edge_offsets))
+    degrees = np.bincount(graphs.receivers + first_node, minlength=graphs.num_nodes)
+    training = np.repeat(graph_split(graphs, config.split).train, np.diff(graphs.node_offsets))
+    counts = np.bincount(degrees[training])
+    if not counts[1:].any():
+        raise ConfigError(f"--model: {graphs.name} has no edges to train on, which pna needs")
+    return tuple(counts.tolist())
 
 
 def _positions(graphs: Any) -> Float[np.ndarray, "nodes dimensions"] | None:

@@ -53,7 +53,11 @@ class GraphModel(WithEncoder):
         }
         width = config.hidden
         edge_dim = data.num_edge_features or None
-        self.encoder = build_model(config, data.num_features, width, rngs, edge_dim=edge_dim)
+        self.encoder = build_model(
+            *(config, data.num_features, width, rngs),
+            edge_dim=edge_dim,
+            degree_histogram=data.degree_histogram,
+        )
         self.pool = None
         if config.readout == "attention":
             self.pool = nnx.data(AttentionReadout(linear(width, 1, **types)))

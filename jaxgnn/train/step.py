@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.typing import DTypeLike
@@ -25,6 +26,7 @@ from jaxgnn.nn import (
     MaxK,
     MoNet,
     NodeEmbedding,
+    PNAConv,
     SAGEEmbedding,
     annealed_k,
 )
@@ -390,7 +392,11 @@ def build_batches(config: TrainConfig, task: Task) -> MiniBatches | None:
     return batches
 
 
-EDGE_FEATURE_MODELS = ("gin", *(name for name, model in MODELS.items() if issubclass(model, GAT)))
+EDGE_FEATURE_MODELS = (
+    "gin",
+    "pna",
+    *(name for name, model in MODELS.items() if issubclass(model, GAT)),
+)
 """The models whose layers take features of the edges if they are made for some."""
 
 
@@ -401,14 +407,26 @@ def build_model(
     rngs: nnx.Rngs,
     *,
     edge_dim: int | None = None,
+    degree_histogram: Sequence[int] | None = None,
 ) -> GNN:
-    """The configuration's model from `jaxgnn.nn.MODELS`; `edge_dim` is the width of the edges'
-    features, of `EDGE_FEATURE_MODELS`."""
-    if config.model not in MODELS:
+    """The configuration's model from `jaxgnn.nn.MODELS`, or a `GNN` of `PNAConv`.
+
+    Args:
+        config: the options.
+        in_features, num_classes: widths of input and output.
+        rngs: of the parameters and dropout.
+        edge_dim: width of the edges' features, of `EDGE_FEATURE_MODELS`.
+        degree_histogram: of the training graphs, which `pna` needs.
+
+    Raises:
+        ConfigError: an unknown model, or an option that the model does not have.
+    """
+    is_pna = config.model == "pna" and degree_histogram is not None
+    if config.model not in MODELS and not is_pna:
         raise ConfigError(
             f"--model: expected one of {', '.join(sorted(MODELS))}, got {config.model!r}"
         )
-    model = MODELS[config.model]
+    model = GNN if is_pna else MODELS[config.model]
     arguments: dict[str, Any] = {
         "activation": build_activation(config),
         "input_layer": config.input_layer,
@@ -418,6 +436,13 @@ def build_model(
         "residual": config.residual,
         "jumping": None if config.jumping == "none" else config.jumping,
     }
+    if is_pna:
+        arguments["conv"] = functools.partial(
+            PNAConv,
+            aggregators=("mean", "max", "min", "std"),
+            scalers=("identity", "amplification", "attenuation"),
+            degree_histogram=np.asarray(degree_histogram),
+        )
     if issubclass(model, GAT):
         if config.hidden % config.heads:
             raise ConfigError(

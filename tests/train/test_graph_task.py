@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from sklearn.metrics import average_precision_score
 
 from jaxgnn import data, export
@@ -133,6 +134,31 @@ def test_labels_with_missing_ones_features_of_edges_and_attention():
     assert state.params["encoder"]["convs"][0]["linear"]["kernel"].shape == (2, 3)
     without = problem_of(dataclasses.replace(config, edge_features="none"), graphs)
     assert without.description.num_edge_features == 0
+
+
+def test_pna_with_features_of_edges_scales_by_the_training_graphs_degrees():
+    graphs = graph_set(edges=True)
+    problem = problem_of(dataclasses.replace(SMALL, model="pna", batch_size=24), graphs)
+    kept = np.flatnonzero(graphs.splits["only"].train)
+    degrees = np.concatenate([np.asarray(graphs[i].graph.in_degrees) for i in kept])
+    assert problem.description.degree_histogram == tuple(np.bincount(degrees))
+    program, state = problem.build()
+    encoder = nnx.merge(program.inference, state.params, state.rest).encoder
+    assert encoder.convs[0].mean_degree == pytest.approx(degrees.mean())
+    assert encoder.convs[1].edge_dim == 2
+    _, _, _, rows = fit(problem.compile(program, state), problem.task, state, epochs=8)
+    assert rows[-1]["loss"] < 0.9 * rows[0]["loss"]
+    with pytest.raises(ConfigError, match="--sample-size: expected a model that samples edges"):
+        problem_of(dataclasses.replace(SMALL, model="pna", sample_size=2), graph_set()).build()
+    written = json.loads(json.dumps(problem.description.to_json()))
+    assert GraphSetDescription.from_json(written) == problem.description
+    del written["degree_histogram"]  # as of an older run, of another model
+    assert GraphSetDescription.from_json(written).degree_histogram is None
+    for counts in ([], [3], [1, -1], [1, True], "11"):
+        with pytest.raises(
+            ConfigError, match="dataset: degree_histogram: expected counts of nodes"
+        ):
+            GraphSetDescription.from_json(written | {"degree_histogram": counts})
 
 
 def test_numbers_in_units_of_the_targets_and_files_of_a_run(tmp_path):
