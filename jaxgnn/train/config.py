@@ -462,10 +462,12 @@ class TrainConfig:
                     raise ConfigError(
                         f"{option(name)}: expected --task graph with it, got --task {self.task}"
                     )
-            if self.norm == "graph":
-                raise ConfigError(
-                    f"--norm: expected --task graph with graph, got --task {self.task}"
-                )
+            for name, value in (("norm", "graph"), ("model", "pna")):
+                if getattr(self, name) == value:
+                    raise ConfigError(
+                        f"{option(name)}: expected --task graph with {value}, got --task "
+                        f"{self.task}"
+                    )
             return
         if self.num_neighbors:
             raise ConfigError(

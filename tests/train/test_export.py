@@ -160,6 +160,9 @@ def test_damaged_and_hostile_directories(written, tmp_path):
         ({"arrays": ["senders"]}, "arrays: expected row_offsets, senders"),
         ({"class_names": ["a"]}, "class_names: expected 3 names"),
         ({"sha256": {}}, "sha256: expected those of program.bin and variables.npz"),
+        ({"num_graphs": 3}, "a model of graphs, for jaxgnn.export.load_graphs"),
+        ({"num_graphs": 3, "links": True}, "links: expected false of graphs, got True"),
+        ({"num_edge_features": 2}, "arguments are not the weights and the arrays of a graph"),
         ({"more": 1}, "expected the keys format, jaxgnn"),
         (
             {"kernels": {PLATFORM: []}},

@@ -250,6 +250,7 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
         ({"num_neighbors": "5,5"}, "--num-neighbors: expected --task node with it"),
         ({"features": "embedding"}, "--features: expected the data's with --task graph"),
         ({"task": "node", "batch_size": 1024, "norm": "graph"}, "--norm: expected --task graph"),
+        ({"task": "node", "batch_size": 1024, "model": "pna"}, "--model: expected --task graph"),
         ({"decay_layers": "first"}, "--decay-layers: expected all with --task graph"),
         ({"readout": "median"}, "--readout: expected one of sum, mean, max, min, attention"),
         ({"metric": "rmse"}, "--metric: expected a score of classes, as toy has, got rmse"),
