@@ -266,7 +266,7 @@ def new(model, rngs, num_layers=2, **options):
         (lambda r: new(GCN, r, num_layers=2.5), TypeError, "num_layers: .* got 2.5"),
         (lambda r: GCN(6, -8, 3, num_layers=2, rngs=r), ValueError, "hidden_features: .* got -8"),
         (lambda r: new(GCN, r, dropout=1.0), ValueError, "dropout: .* got 1.0"),
-        (lambda r: new(GCN, r, norm="graph"), ValueError, "norm: .* got 'graph'"),
+        (lambda r: new(GCN, r, norm="group"), ValueError, "norm: .* got 'group'"),
         (
             lambda r: GNN(6, 12, 3, num_layers=2, rngs=r),
             TypeError,
