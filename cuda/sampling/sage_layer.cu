@@ -2,11 +2,12 @@
 //
 // A pair of warps walks a range of groups, 32 rows at a time, without the block's other warps. One
 // multiplies rows of x by Wf, the other rows of `around` by Wa: each has 32 rows of all columns in
-// registers, and the rows of the next step on their way to shared memory, where the block keeps
+// registers, and the rows of the next step in flight to shared memory, where the block keeps
 // both matrices. They exchange their rows' sums of squares, and sum their columns over a group from
 // shared memory, each row divided by its length: the layer's rows, many times the input, are never
 // written.
 #include "cuda/core/arithmetic.cuh"
+#include "cuda/core/async.cuh"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/mma.cuh"
 #include "cuda/sampling/embedding.h"
@@ -81,20 +82,12 @@ __device__ inline void load_matrix(Matrix<kSteps>& to, const T* matrix, int64_t 
   }
 }
 
-// 16 bytes to shared memory, or zeros.
-__device__ inline void copy16(void* to, const void* from, bool there) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  const int bytes = there ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
-               : "memory");
-}
-
 // Waits for the pair's other warp.
 __device__ inline void wait_for_pair() {
   asm volatile("bar.sync %0, 64;" ::"r"(1 + static_cast<int>(threadIdx.x) / 64) : "memory");
 }
 
-// A warp's rows on their way to its two stages. kPieces: of 16 bytes that a row has there, zeros
+// A warp's rows in flight to its two stages. kPieces: of 16 bytes that a row has there, zeros
 // beyond the width.
 template <typename T, int kPieces>
 class Input {
@@ -126,10 +119,10 @@ class Input {
     for (int first = 0; first < kRows; first += 32 / kPieces) {
       const int row = first + lane_ / kPieces;
       const int row_source = __shfl_sync(kFullWarp, source, row);
-      copy16(to + row * kStageRowBytes, from + int64_t{row_source} * row_bytes_,
+      copy16(shared_address(to + row * kStageRowBytes), from + int64_t{row_source} * row_bytes_,
              inside && (rows >> row & 1));
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit();
     find(step + 1);
     return rows;
   }
@@ -230,7 +223,7 @@ __global__ void __launch_bounds__(64 * kMostPairs, 1) sage_layer(const SageLayer
   there = input.start(0);
   for (int step = 0; step < steps; ++step) {
     const unsigned next_there = input.start(step + 1);
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    wait<1>();
     __syncwarp();
 
     // Columns 16 m + g and + 8, of rows 8 n + 2 t and + 1 each.
@@ -341,7 +334,7 @@ __global__ void __launch_bounds__(64 * kMostPairs, 1) sage_layer(const SageLayer
     __syncwarp();  // before the stage is copied to
     there = next_there;
   }
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  wait_for_all();
 }
 
 // The block's matrices in bytes.

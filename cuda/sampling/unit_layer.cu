@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "cuda/core/arithmetic.cuh"
+#include "cuda/core/async.cuh"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/mma.cuh"
 #include "cuda/sampling/embedding.h"
@@ -39,10 +40,6 @@ struct Lengths {
   float parts[kSharing][kRows];
   float totals[kRows];
 };
-
-__device__ inline unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
 
 // Four matrices of eight rows of 16 bytes; lane l has the address of row l mod 8 of matrix l div 8.
 __device__ inline void load_matrices(uint32_t (&words)[4], unsigned address) {
@@ -94,11 +91,8 @@ __global__ void __launch_bounds__(kThreads, 1) unit_layer(const UnitLayerArgs ar
     const int offset = staged_chunk * kChunk + piece;
     const auto copy = [&](int array, int row, const void* from, int64_t of_row, bool inside) {
       const bool there = inside && offset < row_bytes;
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                       base + staged * kStageBytes + (array * kRows + row) * kPitch + piece),
-                   "l"(static_cast<const char*>(from) + (there ? of_row * row_bytes + offset : 0)),
-                   "r"(there ? 16 : 0)
-                   : "memory");
+      copy16(base + staged * kStageBytes + (array * kRows + row) * kPitch + piece,
+             static_cast<const char*>(from) + (there ? of_row * row_bytes + offset : 0), there);
     };
 #pragma unroll
     for (int first = 0; first < kRows; first += kThreads / kPieces) {
@@ -109,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, 1) unit_layer(const UnitLayerArgs ar
       copy(2, row, args.own_matrix, row, row < args.own);
       copy(3, row, args.around_matrix, row, row < args.neighbors);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit();
     staged = (staged + 1) % kStages;
     if (++staged_chunk == chunks) {
       staged_chunk = 0;
@@ -148,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, 1) unit_layer(const UnitLayerArgs ar
        first_row += stride) {
     over_values([](float& value, int) { value = 0; });
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+      wait<kStages - 2>();
       __syncthreads();  // and the stage of the chunk before this one is free
       stage_chunk();
 #pragma unroll
@@ -216,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, 1) unit_layer(const UnitLayerArgs ar
       }
     }
   }
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  wait_for_all();
 }
 
 }  // namespace

@@ -5,10 +5,10 @@
 // own sums of all 64 rows, and a ring of S stages of its own: no barrier before the end.
 #pragma once
 
+#include "cuda/core/async.cuh"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/mma.cuh"
 #include "cuda/core/rows.cuh"
-#include "cuda/tiles/async.cuh"
 #include "cuda/tiles/tiles.h"
 
 namespace jaxgnn::tiles {

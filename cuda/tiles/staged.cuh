@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "cuda/core/arithmetic.cuh"
-#include "cuda/tiles/async.cuh"
+#include "cuda/core/async.cuh"
 #include "cuda/tiles/tiles.h"
 
 namespace jaxgnn::tiles {

@@ -1,7 +1,9 @@
 // Copies to shared memory that a thread does not wait for, and addresses in it.
 #pragma once
 
-namespace jaxgnn::tiles {
+#include <cuda_runtime.h>
+
+namespace jaxgnn {
 
 __device__ inline unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
@@ -9,6 +11,12 @@ __device__ inline unsigned shared_address(const void* p) {
 
 __device__ inline void copy16(unsigned to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// The same, or zeros.
+__device__ inline void copy16(unsigned to, const void* from, bool there) {
+  const int bytes = there ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
 }
 __device__ inline void copy4(unsigned to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
@@ -19,4 +27,6 @@ __device__ inline void wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-}  // namespace jaxgnn::tiles
+__device__ inline void wait_for_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+}  // namespace jaxgnn
