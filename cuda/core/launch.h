@@ -20,4 +20,18 @@ struct Launch {
     if (error_ != cudaSuccess) return error_; \
   } while (0)
 
+// What the current device has.
+struct DeviceLimits {
+  int processors;
+  int shared_bytes;  // of a block, at most
+};
+
+inline cudaError_t find_limits(DeviceLimits& limits) {
+  int device = 0;
+  JAXGNN_TRY(cudaGetDevice(&device));
+  JAXGNN_TRY(cudaDeviceGetAttribute(&limits.processors, cudaDevAttrMultiProcessorCount, device));
+  return cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                device);
+}
+
 }  // namespace jaxgnn

@@ -343,12 +343,10 @@ constexpr int kMatrixBytes = 2 * sizeof(Matrix<kSteps>);
 
 template <typename T, int kSteps>
 cudaError_t start(const SageLayerArgs& args, const Launch& launch) {
-  int device = 0, processors = 0, shared = 0;
-  JAXGNN_TRY(cudaGetDevice(&device));
-  JAXGNN_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  JAXGNN_TRY(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  DeviceLimits limits{};
+  JAXGNN_TRY(find_limits(limits));
   const auto kernel = sage_layer<T, kSteps>;
-  const int fitting = (shared - kMatrixBytes<kSteps>) / static_cast<int>(sizeof(Pair));
+  const int fitting = (limits.shared_bytes - kMatrixBytes<kSteps>) / static_cast<int>(sizeof(Pair));
   const int pairs = fitting < kMostPairs ? fitting : kMostPairs;
   const int bytes = kMatrixBytes<kSteps> + pairs * static_cast<int>(sizeof(Pair));
   if (launch.load) {
@@ -356,7 +354,8 @@ cudaError_t start(const SageLayerArgs& args, const Launch& launch) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   }
   const int64_t most = args.groups / pairs + 1;
-  const unsigned blocks = static_cast<unsigned>(most < processors ? most : processors);
+  const unsigned blocks =
+      static_cast<unsigned>(most < limits.processors ? most : limits.processors);
   return launch_kernel(launch, kernel, blocks, 64 * pairs, bytes, args);
 }
 

@@ -218,16 +218,14 @@ __global__ void __launch_bounds__(kThreads, 1) unit_layer(const UnitLayerArgs ar
 cudaError_t launch_unit_layer(const UnitLayerArgs& args, const Launch& launch) {
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    int device = 0, processors = 0, shared = 0;
-    JAXGNN_TRY(cudaGetDevice(&device));
-    JAXGNN_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-    JAXGNN_TRY(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    DeviceLimits limits{};
+    JAXGNN_TRY(find_limits(limits));
     const unsigned most = blocks_of(args.num_rows, kRows);
-    const unsigned blocks = std::min(most, static_cast<unsigned>(processors));
+    const unsigned blocks = std::min(most, static_cast<unsigned>(limits.processors));
     const auto start = [&](auto staging) {
       using S = decltype(staging);
       constexpr int kBytes = S::kStages * S::kStageBytes + sizeof(Lengths);
-      if (kBytes > shared) return cudaErrorInvalidConfiguration;
+      if (kBytes > limits.shared_bytes) return cudaErrorInvalidConfiguration;
       return launch_large_kernel<kBytes>(launch, unit_layer<T, S>, blocks, kThreads, kBytes, args);
     };
     const cudaError_t error = start(Lines{});
