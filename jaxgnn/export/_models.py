@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,19 +20,25 @@ from jaxgnn.export._manifest import Manifest
 from jaxgnn.graph import Graph
 from jaxgnn.graph.batch import GraphBatch, disjoint_union
 
+Kept = TypeVar("Kept", Graph, GraphBatch)
 
-class ExportedModel:
-    """A model that `jaxgnn.export.save` or `jaxgnn export` wrote.
 
-    Attributes:
-        manifest: what it expects, and the versions that wrote it.
-    """
+class _Exported(Generic[Kept]):
+    """A program, its weights, and the arrays of the graphs that it was called with."""
 
     def __init__(self, manifest: Manifest, program: export.Exported, weights: dict[str, Array]):
         self.manifest = manifest
         self._weights = weights
         self._call = jax.jit(program.call)
-        self._flat: weakref.WeakKeyDictionary[Graph, list[Array]] = weakref.WeakKeyDictionary()
+        self._flat: weakref.WeakKeyDictionary[Kept, list[Array]] = weakref.WeakKeyDictionary()
+
+
+class ExportedModel(_Exported[Graph]):
+    """A model that `jaxgnn.export.save` or `jaxgnn export` wrote.
+
+    Attributes:
+        manifest: what it expects, and the versions that wrote it.
+    """
 
     def __call__(
         self, graph: Graph, x: Float[ArrayLike, "nodes features"]
@@ -153,18 +160,12 @@ class ExportedLinkModel:
         )
 
 
-class ExportedGraphModel:
+class ExportedGraphModel(_Exported[GraphBatch]):
     """A model of many graphs that `jaxgnn.export.save` or `jaxgnn export` wrote.
 
     Attributes:
         manifest: what it expects, and the versions that wrote it.
     """
-
-    def __init__(self, manifest: Manifest, program: export.Exported, weights: dict[str, Array]):
-        self.manifest = manifest
-        self._weights = weights
-        self._call = jax.jit(program.call)
-        self._flat: weakref.WeakKeyDictionary[GraphBatch, list[Array]] = weakref.WeakKeyDictionary()
 
     def __call__(
         self,
