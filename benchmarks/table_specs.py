@@ -362,6 +362,21 @@ TABLES = {
         _ks(2, 3, 5, 6, 10, 15, 30, 50, 99),
         {"file": "nvidia-h200-maxk-any-k", "impl": plan.MAXK_WINDOWS},
     ),
+    "maxk-weighted": Table(
+        "ms",
+        {
+            f"{name}, {how}": {"case": case, "impl": impl, **way}
+            for name, way in (("forward", {}), ("backward", BACKWARD))
+            for how, case, impl in (
+                ("windows", "reddit", MAXK[1]),
+                ("windows, weighted", "reddit weighted", MAXK[1]),
+                ("rows", "reddit", MAXK[0]),
+                ("rows, weighted", "reddit weighted", MAXK[0]),
+            )
+        },
+        _ks(32, 16, 8),
+        {"file": "nvidia-h200-maxk-weighted"},
+    ),
     "maxk-shapes-backward": Table(
         "backward",
         _cases(*SHAPES),
