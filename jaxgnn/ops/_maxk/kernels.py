@@ -32,6 +32,7 @@ from jaxgnn.ops._maxk.reference import index_dtype
 _SCRATCH = 8
 _PACKED_UP_TO = 16  # 16-bit values a row that are packed with their columns
 _SCATTER_BELOW = 48  # values a row, from which on gathering beats scattering them
+_WEIGHTED_FIXED_FROM = 24  # values a row, below which weighted sums by rows are faster in float
 
 
 def spgemm(
@@ -54,6 +55,7 @@ def spgemm(
     def by_rows(rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None) -> Array:
         accumulator = accumulation_dtype(values.dtype)
         fixed = config.maxk_accumulation == "auto"  # without scratch CUDA adds in float
+        fixed = fixed and (weights is None or values.shape[1] >= _WEIGHTED_FIXED_FROM)
         flags = rows.chunks.table.shape[0] + rows.num_rows
         out, _, _ = row_call(
             "jaxgnn_maxk_spmm",
