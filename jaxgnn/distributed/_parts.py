@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,24 +17,26 @@ from jaxgnn.graph._windows import pad_to_one_shape
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """The arrays of all parts, stacked, and where nodes and edges went.
+    """The arrays of some parts, stacked, and where nodes and edges went.
 
     Attributes:
-        graphs: of each part, from its owned nodes and its halo to its owned nodes; the last
+        own: these parts.
+        graphs: of each of them, from its owned nodes and its halo to its owned nodes; the last
             receiver is padding, where padding edges end.
-        sends: of each part, from its owned nodes to the rows that it sends; the last row is
+        sends: of each of them, from its owned nodes to the rows that it sends; the last row is
             padding.
         node_of_place: the node of each row of `scatter`, -1 for padding.
-        edge_of_place: the graph's edge at each place of `scatter_edges`, -1 for padding.
+        edge_of_place: the graph's edge at each place of their edges, -1 for padding.
         rows: of a part, with padding.
         pair_rows: that a part sends to each other one, with padding.
         halo: foreign rows that the parts need, summed over them.
     """
 
+    own: Sequence[int]
     graphs: Graph
     sends: Graph
     node_of_place: Int[np.ndarray, " places"]
-    edge_of_place: Int[np.ndarray, " edges"]
+    edge_of_place: Int[np.ndarray, "own edges"]
     rows: int
     pair_rows: int
     halo: int
@@ -49,9 +52,22 @@ def equal_edges(graph: Graph, parts: int) -> Int[np.ndarray, " num_nodes"]:
 
 
 def split(
-    graph: Graph, owner: Int[np.ndarray, " num_nodes"], parts: int, multiple: int = 1
+    graph: Graph,
+    owner: Int[np.ndarray, " num_nodes"],
+    parts: int,
+    multiple: int = 1,
+    own: Sequence[int] | None = None,
 ) -> Parts:
-    """The parts of a square graph, with a multiple of this number of rows."""
+    """The parts of a square graph, with a multiple of this number of rows.
+
+    Args:
+        graph: the whole one.
+        owner: of each node.
+        parts: their number.
+        multiple: of rows.
+        own: the parts to build; `None` for all.
+    """
+    own = range(parts) if own is None else own
     nodes = graph.num_senders
     senders = np.asarray(graph.senders, np.int64)
     receivers = np.repeat(np.arange(nodes), np.diff(np.asarray(graph.row_offsets)))
@@ -73,15 +89,16 @@ def split(
     pair_counts = np.bincount(pair, minlength=parts * parts)
     pair_rows = int(pair_counts.max())
     slot = _rank(pair, pair_counts)
-    need, own = np.divmod(pair, parts)
+    need, source = np.divmod(pair, parts)
 
     local = row[senders]
-    local[foreign] = rows + (own * pair_rows + slot)[halo_of_edge]
-    edges_of = [np.flatnonzero(ends == part) for part in range(parts)]
+    local[foreign] = rows + (source * pair_rows + slot)[halo_of_edge]
+    edges_of = [np.flatnonzero(ends == part) for part in own]
     graphs, edges = _stack(
         [(local[chosen], row[receivers[chosen]]) for chosen in edges_of],
         rows + parts * pair_rows,
         rows,
+        int(np.bincount(ends, minlength=parts).max()),
         scheduled=graph.row_schedule is not None,
         windows=graph.windows is not None,
         weighted=graph.windows is not None and graph.windows.edges is not None,
@@ -90,14 +107,15 @@ def split(
         np.append(chosen, -1)[np.minimum(order, chosen.size)]
         for chosen, order in zip(edges_of, edges, strict=True)
     ]
-    chosen_halo = [np.flatnonzero(own == part) for part in range(parts)]
+    chosen_halo = [np.flatnonzero(source == part) for part in own]
     sends, _ = _stack(
         [(row[halo_node[k]], need[k] * pair_rows + slot[k]) for k in chosen_halo],
         rows,
         parts * pair_rows,
+        int(np.bincount(source, minlength=parts).max()),
     )
-    places = np.concatenate(edge_of_place)
-    return Parts(graphs, sends, node_of_place, places, rows, pair_rows, halo.size)
+    places = np.stack(edge_of_place)
+    return Parts(own, graphs, sends, node_of_place, places, rows, pair_rows, halo.size)
 
 
 def _rank(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -109,12 +127,16 @@ def _stack(
     lists: list[tuple[np.ndarray, np.ndarray]],
     num_senders: int,
     num_receivers: int,
+    most_edges: int,
     scheduled: bool = False,
     windows: bool = False,
     weighted: bool = False,
 ) -> tuple[Graph, list[np.ndarray]]:
-    """The graphs of edge lists, padded to one shape and stacked on the host; their edge orders."""
-    num_edges = max(1, *(senders.size for senders, _ in lists))
+    """The graphs of edge lists, padded to one shape and stacked on the host; their edge orders.
+
+    `most_edges` are those of the largest of all parts, also of those that are not built.
+    """
+    num_edges = max(1, most_edges)
     graphs, orders = [], []
     with jax.default_device(_host()):
         for senders, receivers in lists:

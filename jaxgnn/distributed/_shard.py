@@ -13,6 +13,7 @@ from jaxtyping import Int
 from jaxgnn._core import checks
 from jaxgnn.distributed._costs import Cost, cost
 from jaxgnn.distributed._parts import Parts, equal_edges, split
+from jaxgnn.distributed._placement import own_parts, place, place_parts
 from jaxgnn.distributed._sharded_graph import ShardedGraph, layout_of
 from jaxgnn.graph import Graph, graph_argument
 
@@ -46,7 +47,8 @@ def shard(
 
     Args:
         graph: a square graph, outside `jit`.
-        mesh: of devices of this process; its axes are used as `AxisType.Auto`.
+        mesh: of devices of this process or of several; its axes are used as `AxisType.Auto`. All
+            processes make the same call: each builds the parts of its own devices.
         partition: the owner of each node, for `rows`; by default contiguous blocks of nodes with
             about equally many edges.
         rows, features: the names of the mesh's axes.
@@ -55,9 +57,8 @@ def shard(
 
     Raises:
         TypeError: `graph` is no `Graph`.
-        ValueError: a rectangular graph, an axis that the mesh does not have, a mesh over several
-            processes, one axis for both, a partition of other parts or nodes, or one with
-            `features` alone.
+        ValueError: a rectangular graph, an axis that the mesh does not have, one axis for both, a
+            partition of other parts or nodes, or one with `features` alone.
     """
     graph = graph_argument(graph)
     if not graph.is_square:
@@ -68,8 +69,6 @@ def shard(
             raise ValueError(f"{name}: expected an axis of {mesh.axis_names}, got {axis!r}")
     if rows is not None and rows == features:
         raise ValueError(f"features: expected another axis than rows, got {features!r}")
-    if any(device.process_index != jax.process_index() for device in mesh.devices.flat):
-        raise ValueError("mesh: expected devices of this process, got those of several")
     auto = (AxisType.Auto,) * len(mesh.axis_names)
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
     if rows is None and features is not None:
@@ -85,8 +84,11 @@ def shard(
         axis = str(next(iter(mesh.axis_names)))
     count = mesh.shape[axis]
     owner = equal_edges(graph, count) if partition is None else _owner(partition, graph, count)
-    parts = split(graph, owner, count, 1 if features is None else mesh.shape[features])
-    own = _cost(
+    own = None  # windows are padded to those of all parts
+    if graph.windows is None:
+        own = own_parts(NamedSharding(mesh, PartitionSpec(axis)), count)
+    parts = split(graph, owner, count, 1 if features is None else mesh.shape[features], own)
+    by_rows = _cost(
         mesh,
         axis,
         features,
@@ -95,12 +97,12 @@ def shard(
         parts.pair_rows,
     )
     if rows is not None or partition is not None:
-        return _in_parts(graph, parts, mesh, axis, features, exchange_dtype, (own,))
+        return _in_parts(graph, parts, mesh, axis, features, exchange_dtype, (by_rows,))
     other = _cost(mesh, None, axis, _places(graph, count), graph.num_edges)
     sent_bytes = 4 if exchange_dtype is None else 2
-    if own.seconds(4, sent_bytes) <= other.seconds(4, sent_bytes):
-        return _in_parts(graph, parts, mesh, axis, None, exchange_dtype, (own, other))
-    return _whole(graph, mesh, axis, exchange_dtype, (own, other))
+    if by_rows.seconds(4, sent_bytes) <= other.seconds(4, sent_bytes):
+        return _in_parts(graph, parts, mesh, axis, None, exchange_dtype, (by_rows, other))
+    return _whole(graph, mesh, axis, exchange_dtype, (by_rows, other))
 
 
 def _cost(
@@ -150,7 +152,14 @@ def _in_parts(
     """A part on each device, or on the devices that share its columns."""
     edges = parts.edge_of_place
     repeated = np.append(_repeated_self_loops(graph), False)[edges]
-    split_by_rows = PartitionSpec(rows)
+    sharding = NamedSharding(mesh, PartitionSpec(rows))
+
+    def put(leaf: np.ndarray) -> jax.Array:
+        return place_parts(leaf, parts.own, mesh.shape[rows], sharding)
+
+    def put_edges(leaf: np.ndarray) -> jax.Array:
+        return place_parts(leaf, parts.own, mesh.shape[rows], sharding, flat=True)
+
     return _sharded(
         graph,
         mesh,
@@ -158,8 +167,8 @@ def _in_parts(
         features,
         exchange_dtype,
         parts.node_of_place,
-        graph_and_sends=_put((parts.graphs, parts.sends), mesh, split_by_rows),
-        edges=_put((edges.astype(np.int32), repeated), mesh, split_by_rows),
+        graph_and_sends=jax.tree.map(put, (parts.graphs, parts.sends)),
+        edges=(put_edges(edges.astype(np.int32)), put_edges(repeated)),
         pair_rows=parts.pair_rows,
         halo=parts.halo,
         costs=costs,
@@ -177,7 +186,7 @@ def _whole(
     if graph.num_edges == 0:
         # One part, which has an edge of padding: jaxlib 0.11 crashes on arrays without elements.
         alone = split(graph, np.zeros(graph.num_senders, np.int32), 1, mesh.shape[features])
-        padded, edges = jax.tree.map(lambda leaf: leaf[0], alone.graphs), alone.edge_of_place
+        padded, edges = jax.tree.map(lambda leaf: leaf[0], alone.graphs), alone.edge_of_place[0]
     repeated = np.append(_repeated_self_loops(graph), False)[edges]
     return _sharded(
         graph,
@@ -295,7 +304,7 @@ def _put(tree: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
     """The arrays on the mesh; those that a symmetric graph shares stay shared."""
     leaves, structure = jax.tree.flatten(tree)
     placed = {
-        key: jax.device_put(leaf, NamedSharding(mesh, spec))
+        key: place(leaf, NamedSharding(mesh, spec))
         for key, leaf in {id(leaf): leaf for leaf in leaves}.items()
     }
     return jax.tree.unflatten(structure, [placed[id(leaf)] for leaf in leaves])

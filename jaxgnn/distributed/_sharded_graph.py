@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Int, PyTree, Shaped
 
 from jaxgnn.distributed._costs import Cost
 from jaxgnn.distributed._map_parts import check_rows, map_parts
+from jaxgnn.distributed._placement import place, rows_for_all, take
 from jaxgnn.graph import End, Graph, GraphSubstitute, Split
 from jaxgnn.ops import segment_reduce, spmm
 
@@ -146,18 +147,21 @@ class ShardedGraph(GraphSubstitute):
             ValueError: no row for each node.
         """
         x = check_rows(x, "x", self.num_nodes, "node")
-        return self._put(_take(x, self.node_of_place, 0), PartitionSpec(self.node_axes))
+        return place(take(x, self.node_of_place, 0), self.node_sharding)
 
     def gather(self, y: Shaped[Array, "places *rest"]) -> Shaped[Array, "num_nodes *rest"]:
-        """The rows of the nodes, in the user's order. Inside `jit` all devices receive all rows.
+        """The rows of the nodes, in the user's order. Inside `jit`, and of a mesh over several
+        processes, all devices receive all rows.
 
         Raises:
             ValueError: no row for each place.
         """
         y = check_rows(y, "y", self.num_senders, "place")
-        return y[
-            np.asarray(self.place_of_node) if isinstance(y, np.ndarray) else self.place_of_node
-        ]
+        if isinstance(y, np.ndarray):
+            return y[np.asarray(self.place_of_node)]
+        if isinstance(y, Tracer) or y.is_fully_addressable:
+            return y[self.place_of_node]
+        return rows_for_all(y, self.place_of_node, self._sharding(PartitionSpec()))
 
     def scatter_edges(
         self, values: Shaped[Array, "edges *rest"], *, in_graph_order: bool = False
@@ -180,16 +184,17 @@ class ShardedGraph(GraphSubstitute):
                     "graph.sort_edge_data(values), with in_graph_order=True"
                 )
             values = check_rows(values, "values", self.num_input_edges, "edge")
-            values = _take(values, self.edge_permutation, 1)
-        spec = PartitionSpec(self.rows)
+            values = take(values, self.edge_permutation, 1)
+        sharding = self._sharding(PartitionSpec(self.rows))
         values = check_rows(values, "values", self.num_graph_edges, "edge")
         if self.rows is None and self.num_edges == self.num_graph_edges:
-            return self._put(values, spec)
-        return self._put(_take(values, self.edge_of_place, 0), spec)
+            return place(values, sharding)
+        return place(take(values, self.edge_of_place, 0), sharding)
 
     def replicate(self, tree: PyTree) -> PyTree:
         """The arrays on every device: of parameters, so that a step compiles once."""
-        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
+        sharding = self._sharding(PartitionSpec())
+        return jax.tree.map(lambda leaf: place(leaf, sharding), tree)
 
     def explain(self, features: int = 1, itemsize: int = 4, k: int | None = None) -> str:
         """The layout, the bytes that a device sends in one aggregation, and the predicted times.
@@ -294,11 +299,8 @@ class ShardedGraph(GraphSubstitute):
         """An operation on each device's part: see `GraphSubstitute`."""
         return map_parts(self, operation, name, arguments, ends, result, split)
 
-    def _put(self, x: Any, spec: PartitionSpec) -> Array:
-        sharding = NamedSharding(self.mesh, spec)
-        if isinstance(x, Tracer):
-            return jax.lax.with_sharding_constraint(x, sharding)
-        return jax.device_put(x, sharding)
+    def _sharding(self, spec: PartitionSpec) -> NamedSharding:
+        return NamedSharding(self.mesh, spec)
 
 
 def layout_of(rows: str | None, features: str | None) -> Layout:
@@ -306,18 +308,3 @@ def layout_of(rows: str | None, features: str | None) -> Layout:
     if rows is None:
         return "features"
     return "rows" if features is None else "both"
-
-
-def _take(x: Any, places: Array, fill: Any) -> Any:
-    """Rows of `x`, on the host if they are known; `fill` where a place is negative."""
-    if isinstance(x, Tracer) or isinstance(places, Tracer):
-        places = jnp.asarray(places)
-        x = jnp.asarray(x)
-        mask = (places >= 0).reshape(-1, *[1] * (x.ndim - 1))
-        if x.shape[0] == 0:
-            return jnp.full((places.shape[0], *x.shape[1:]), fill, x.dtype)
-        return jnp.where(mask, x[jnp.maximum(places, 0)], jnp.asarray(fill, x.dtype))
-    x, row = np.asarray(x), np.asarray(places)
-    out = np.full((row.size, *x.shape[1:]), fill, x.dtype)
-    out[row >= 0] = x[row[row >= 0]]
-    return out

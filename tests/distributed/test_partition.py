@@ -2,7 +2,6 @@
 
 import sys
 
-import jax
 import numpy as np
 import pytest
 
@@ -150,12 +149,3 @@ except MemoryError:
 """
     result = run_python("-c", program, str(tmp_path), JAX_PLATFORMS="cpu")
     assert result.stdout == "bounded\n", result.stderr
-
-
-def test_a_mesh_of_several_processes_is_refused(monkeypatch):
-    graph = jaxgnn.Graph.from_edges([0, 1], [1, 0], num_nodes=2)
-    mesh = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
-    assert distributed.shard(graph, mesh, rows="x").parts == 1
-    monkeypatch.setattr(jax, "process_index", lambda: 1)
-    with pytest.raises(ValueError, match="mesh: expected devices of this process"):
-        distributed.shard(graph, mesh, rows="x")

@@ -1,0 +1,79 @@
+"""Checks of a graph over two processes, each with two simulated devices.
+
+python -m tests.distributed.two_processes PORT PROCESS    # PROCESS: 0 and 1; --all: all layouts
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+
+from jaxgnn import Graph
+from jaxgnn.distributed import shard
+from jaxgnn.distributed._placement import to_host
+from jaxgnn.nn import GraphSAGE
+
+NODES, EDGES = 37, 150
+
+
+def problem():
+    """Directed, with duplicates, self-loops and isolated nodes."""
+    rng = np.random.default_rng(0)
+    senders, receivers = rng.integers(0, NODES - 2, (2, EDGES))
+    senders[:20] = receivers[:20]
+    senders[-9:], receivers[-9:] = senders[0], receivers[-1]
+    graph = Graph.from_edges(senders, receivers, num_nodes=NODES)
+    x = rng.standard_normal((NODES, 6)).astype(np.float32)
+    target = rng.standard_normal((NODES, 3)).astype(np.float32)
+    weights = rng.standard_normal(EDGES).astype(np.float32)
+    return graph, x, target, weights
+
+
+def main(port, process, *options):
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 2)
+    jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(process))
+    graph, x, target, weights = problem()
+    model = GraphSAGE(6, 8, 3, num_layers=2, rngs=nnx.Rngs(0))
+    definition, parameters = nnx.split(model)
+
+    @jax.jit
+    def step(parameters, graph, x, target, weights, mask):
+        def loss(parameters):
+            outputs = nnx.merge(definition, parameters)(graph, x, weights)
+            return jnp.mean((outputs - target) ** 2, where=mask[:, None]), outputs
+
+        return jax.value_and_grad(loss, has_aux=True)(parameters)
+
+    ordered = graph.sort_edge_data(weights)
+    want = step(parameters, graph, x, target, ordered, np.ones(NODES, bool))
+    (want_loss, want_outputs), want_gradients = want
+    devices = np.array(jax.devices())
+    layouts = (
+        (Mesh(devices, ("d",)), {"rows": "d"}),
+        (Mesh(devices.reshape(2, 2), ("hosts", "gpus")), {"rows": "hosts", "features": "gpus"}),
+        (Mesh(devices, ("d",)), {"features": "d"}),
+    )
+    for mesh, layout in layouts if "--all" in options else layouts[:1]:
+        sharded = shard(graph, mesh, **layout)
+        assert not sharded.node_of_place.is_fully_addressable
+        placed = [sharded.scatter(array) for array in (x, target)]
+        placed.append(sharded.scatter_edges(weights))
+        got = step(sharded.replicate(parameters), sharded, *placed, sharded.node_mask)
+        (loss, outputs), gradients = got
+        np.testing.assert_allclose(loss, want_loss, rtol=1e-5)
+        np.testing.assert_allclose(sharded.gather(outputs), want_outputs, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(sharded.gather(placed[0]), x)
+        np.testing.assert_array_equal(sharded.gather(to_host(placed[0])), x)
+        pairs = zip(jax.tree.leaves(gradients), jax.tree.leaves(want_gradients), strict=True)
+        for found, expected in pairs:
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    print("all hold", flush=True)
+    jax.distributed.shutdown()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
