@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jaxgnn_cli.interrupts import watch
 from jaxgnn_cli.output import print_error
+
+if TYPE_CHECKING:
+    from jaxgnn.train import Recovery, TrainConfig
 
 
 def train(arguments: list[str]) -> None:
     """Trains, or continues a run, or prints the help."""
-    from rich.console import Console
-
     from jaxgnn_cli.options import parse_train
 
     config = parse_train(arguments)
@@ -17,7 +20,7 @@ def train(arguments: list[str]) -> None:
         return
     import jax
 
-    from jaxgnn.train import Recovery, keep_freed_memory, run
+    from jaxgnn.train import Recovery, keep_freed_memory
 
     if config.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
@@ -26,4 +29,38 @@ def train(arguments: list[str]) -> None:
     recovery = Recovery(warn=print_error)
     with watch() as interrupts:
         interrupts.advice = recovery.advice
-        run(config, Console(), recovery=recovery)
+        if config.distributed:
+            _run_with_others(config, recovery)
+        else:
+            _run(config, recovery)
+
+
+def _run(config: TrainConfig, recovery: Recovery) -> None:
+    from rich.console import Console
+
+    from jaxgnn.train import run
+
+    run(config, Console(), recovery=recovery)
+
+
+def _run_with_others(config: TrainConfig, recovery: Recovery) -> None:
+    """As one of several processes, which end together."""
+    import jax
+
+    from jaxgnn.train import DivergenceError
+    from jaxgnn.train.processes import HEARTBEAT_SECONDS, connect, disconnect
+    from jaxgnn_cli.lost import watch_processes
+
+    with watch_processes() as lost:
+        lost.advice, lost.process = recovery.advice, config.process
+        connect(config)
+        lost.process, lost.connected = jax.process_index(), True
+        try:
+            _run(config, recovery)
+        except (KeyboardInterrupt, DivergenceError):  # in all processes
+            disconnect()
+            raise
+        except Exception as error:
+            lost.wait(error, 2 * HEARTBEAT_SECONDS)
+            raise
+        disconnect()

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from jaxgnn._core.text import printable
 from jaxgnn.train.recovery import os_error
@@ -32,7 +33,8 @@ class Checkpoints:
 
     Orbax writes into a temporary directory and renames it when all is written: a process killed
     meanwhile leaves the checkpoint before. The leaves of a state are stored by their path, random
-    keys as their data, so that the files do not depend on the classes of the pytree.
+    keys as their data, so that the files do not depend on the classes of the pytree. Of several
+    processes each calls each method.
     """
 
     def __init__(self, directory: Path):
@@ -115,7 +117,10 @@ class Checkpoints:
         target, number = parent / f"{name}-{epoch}", 2
         while target.exists():
             target, number = parent / f"{name}-{epoch}-{number}", number + 1
-        (self._directory / str(epoch)).rename(target)
+        if jax.process_index() == 0:
+            (self._directory / str(epoch)).rename(target)
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices(f"set aside {epoch}")
         self._manager.reload()
         return target
 

@@ -33,6 +33,7 @@ Sampling = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 _PRESENTATION = (
     *("resume", "run_directory", "checkpoint_interval", "checkpoint_steps", "steps_per_call"),
     *("plain", "profile", "devices", "shard"),
+    *("distributed", "coordinator", "processes", "process", "stall_timeout"),
 )
 
 # Options of links alone.
@@ -80,6 +81,10 @@ _EXTENDABLE = ("epochs", "patience")
 
 def _directory(hint: str) -> Any:
     return tyro.conf.arg(metavar="DIRECTORY", help_behavior_hint=hint)
+
+
+def _optional(metavar: str) -> Any:
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="(optional)")
 
 
 class ConfigError(ValueError):
@@ -292,6 +297,24 @@ class TrainConfig:
     each has the whole graph and aggregates its columns; auto: rows of a folder of jaxgnn partition,
     else what is predicted to be faster."""
 
+    distributed: bool = False
+    """Split the graph over the devices of several processes, such as one a host, of which each runs
+    this command. SLURM and Open MPI tell them who they are; else --coordinator, --processes and
+    --process. Process 0 alone logs; the run directory is one that all of them see."""
+
+    coordinator: Annotated[str | None, _optional("HOST:PORT")] = None
+    """Where process 0 listens, with --distributed."""
+
+    processes: Annotated[int | None, _optional("INT")] = None
+    """The number of processes."""
+
+    process: Annotated[int | None, _optional("INT")] = None
+    """The number of this one, from 0."""
+
+    stall_timeout: int = 600
+    """Seconds without an epoch's end after which the processes of --distributed end, and name the
+    one that is stuck; 0: never."""
+
     run_directory: Annotated[str | None, _directory("(default: runs/DATASET-MODEL-TIME)")] = None
     """Where to write."""
 
@@ -442,18 +465,49 @@ class TrainConfig:
         if count != "all" and not (count.isdecimal() and len(count) < 10 and int(count) > 0):
             got = printable(reprlib.repr(count))
             raise ConfigError(f"--devices: expected a positive integer or all, got {got}")
-        if count == "1":
+        self._check_processes()
+        if not self.over_devices:
             if self.shard != "auto":
                 raise ConfigError(f"--shard: expected --devices with it, got {self.shard}")
-        elif self.num_neighbors:
+            return
+        name = "--distributed: expected none" if self.distributed else "--devices: expected 1"
+        got = "" if self.distributed else f", got {printable(count)}"
+        if self.num_neighbors:
+            raise ConfigError(f"{name} with --num-neighbors{got}: mini-batches are not split")
+        if self.task != "node":
+            raise ConfigError(f"{name} with --task {self.task}{got}")
+
+    @property
+    def over_devices(self) -> bool:
+        """Whether the graph may be split."""
+        return self.devices != "1" or self.distributed
+
+    def _check_processes(self) -> None:
+        given = {name: getattr(self, name) for name in ("coordinator", "processes", "process")}
+        for name, value in given.items():
+            if value is not None and not self.distributed:
+                raise ConfigError(f"{option(name)}: expected --distributed with it, got none")
+        if not self.distributed:
+            if self.stall_timeout != TrainConfig.stall_timeout:
+                raise ConfigError("--stall-timeout: expected --distributed with it, got none")
+            return
+        if self.devices not in ("1", "all"):
             raise ConfigError(
-                f"--devices: expected 1 with --num-neighbors, got {printable(count)}: mini-batches "
-                "are not split"
+                f"--devices: expected all with --distributed, got {printable(self.devices)}"
             )
-        elif self.task != "node":
-            raise ConfigError(
-                f"--devices: expected 1 with --task {self.task}, got {printable(count)}"
-            )
+        missing = [option(name) for name, value in given.items() if value is None]
+        if self.coordinator is None or self.processes is None or self.process is None:
+            if len(missing) < len(given):
+                raise ConfigError(f"{missing[0]}: expected one with the others of them, got none")
+            return
+        host, _, port = self.coordinator.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port[:9]) < 1 << 16:
+            got = printable(reprlib.repr(self.coordinator))
+            raise ConfigError(f"--coordinator: expected HOST:PORT, got {got}")
+        if self.processes < 1:
+            raise ConfigError(f"--processes: expected a positive integer, got {self.processes}")
+        if not 0 <= self.process < self.processes:
+            raise ConfigError(f"--process: expected 0 to {self.processes - 1}, got {self.process}")
 
     def _check_graphs(self) -> None:
         if self.task != "graph":
@@ -604,6 +658,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "patience": (0, 1 << 31, "an integer from 0"),
     "split": (0, 1 << 31, "an integer from 0"),
     "seed": (0, 2**32 - 1, "an integer from 0 to 2**32 - 1"),
+    "stall_timeout": (0, 1 << 30, "an integer from 0"),
     "checkpoint_interval": (1, 1 << 31, "a positive integer"),
     "checkpoint_steps": (0, 1 << 30, "an integer from 0"),
 }

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgnn.data import Metric
+from jaxgnn.distributed._placement import to_host
 from jaxgnn.train import sharded
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.step import LossSums, Program, TrainState, mean_of, no_loss, steps_done
@@ -212,6 +213,7 @@ def train(
     checkpoint: Callable[[TrainState, Best, Progress], None] = lambda *_: None,
     checkpoint_interval: int = 1,
     interrupted: Callable[[], bool] = lambda: False,
+    agree: Callable[[bool], bool] = lambda better: better,
     sums: LossSums | None = None,
     checkpoint_within: Callable[[TrainState, Best, Progress, LossSums], None] = lambda *_: None,
     checkpoint_steps: int = 0,
@@ -227,6 +229,7 @@ def train(
         checkpoint: called every `checkpoint_interval` epochs, and at the end.
         interrupted: asked after each epoch; where it says so, training ends with a checkpoint.
             Between two calls of an epoch it ends at once.
+        agree: of several processes, the decision of one: whether an epoch is the best.
         sums: of the epoch that `state` is within, if it is.
         checkpoint_within: called where training ends between two calls of an epoch, and between
             two of them every `checkpoint_steps` steps, if that is not 0.
@@ -235,7 +238,7 @@ def train(
         UnfinishedEpoch: it did.
         DivergenceError: a loss is not finite.
     """
-    has_validation = bool(jax.device_get(task.val).any())
+    has_validation = bool(jax.jit(jnp.any)(task.val))
     host = _HostMasks(task) if task.metric != "accuracy" else None
     finished = progress.stopped or progress.epoch >= epochs
 
@@ -264,7 +267,8 @@ def train(
         progress.epoch += 1
         value, val_loss = row.get(f"val_{task.metric}"), row.get("val_loss", math.inf)
         value = -math.inf if value is None else -value if task.metric in ERRORS else value
-        if not has_validation or (value, -val_loss) > (progress.best_score, -progress.best_loss):
+        better = (value, -val_loss) > (progress.best_score, -progress.best_loss)
+        if agree(better or not has_validation):
             progress.best_epoch = progress.epoch
             progress.best_score, progress.best_loss = value, val_loss
             best = Best(copy(state.params), copy(state.rest))
@@ -297,10 +301,10 @@ class _HostMasks:
 
     def __init__(self, task: Task):
         self.metric: Metric = task.metric
-        self.labels, self.train, self.val = jax.device_get((task.labels, task.train, task.val))
+        self.labels, self.train, self.val = map(to_host, (task.labels, task.train, task.val))
 
     def scores(self, row: dict[str, Any], logits: Any) -> dict[str, Any]:
-        logits = np.asarray(jax.device_get(logits), np.float64)
+        logits = to_host(logits).astype(np.float64)
         for name, mask in (("train", self.train), ("val", self.val)):
             value = score(self.metric, self.labels, logits, mask) if mask.any() else math.nan
             if math.isfinite(value):

@@ -275,6 +275,20 @@ class MetricsLog:
             self._file.close()
 
 
+class KeptRows:
+    """The rows of a process that writes no log."""
+
+    def __init__(self, rows: Sequence[dict[str, Any]]):
+        self.rows = list(rows)
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Adds an epoch."""
+        self.rows.append(row)
+
+    def sync(self) -> None:
+        """Nothing is to be waited for."""
+
+
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(row) + "\n"
 

@@ -35,6 +35,7 @@ class Recovery:
         directory: the run directory, once it can be resumed.
         epoch: that of the last complete checkpoint.
         within: the epoch that a later checkpoint is within, if there is one.
+        options: those of the command to resume, beside the directory.
         warn: called with one line; by default a `RunWarning`.
     """
 
@@ -42,13 +43,15 @@ class Recovery:
         self.directory: Path | None = None
         self.epoch: int | None = None
         self.within: int | None = None
+        self.options = ""
         self.warn = warn
 
     def advice(self) -> str:
         """What is safe, and the command that goes on."""
         if self.directory is None:
             return "nothing was trained"
-        command = printable(f"jaxgnn train --resume {shlex.quote(str(self.directory))}")
+        directory = shlex.quote(str(self.directory))
+        command = printable(f"jaxgnn train --resume {directory}{self.options}")
         if self.within is not None:
             return f"the checkpoint within epoch {self.within} is safe, continue with {command}"
         if self.epoch is None:

@@ -26,7 +26,7 @@ from jaxgnn.data import (
 )
 from jaxgnn.distributed import Partition
 from jaxgnn.graph import Graph, transform
-from jaxgnn.train import machine, sharded
+from jaxgnn.train import machine, processes, sharded
 from jaxgnn.train.checkpoint import Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig, check_same_settings
 from jaxgnn.train.description import DatasetDescription
@@ -43,6 +43,7 @@ from jaxgnn.train.links import LinkData, LinkProblem
 from jaxgnn.train.loop import Best, Compiled, Progress, copy, train
 from jaxgnn.train.profile import Profile
 from jaxgnn.train.records import (
+    KeptRows,
     MetricsLog,
     check_data,
     check_path,
@@ -57,6 +58,7 @@ from jaxgnn.train.records import (
 )
 from jaxgnn.train.recovery import Recovery, describe
 from jaxgnn.train.resume import Position, restore_newest, restore_within
+from jaxgnn.train.stall import Watchdog
 from jaxgnn.train.step import LossSums, Program, TrainState, build, steps_done
 from jaxgnn.train.task import Task, score
 
@@ -90,6 +92,11 @@ def run(
         KeyboardInterrupt: Ctrl-C, after the checkpoint of the epoch that it waited for.
     """
     recovery = Recovery() if recovery is None else recovery
+    if config.distributed and not jax.distributed.is_initialized():
+        raise ConfigError("--distributed: expected jax.distributed.initialize() before, got none")
+    if not processes.is_first(config):
+        console, recovery.warn = None, lambda line: None
+    recovery.options = processes.resume_options(config)
     with recovery.errors():
         return _run(config.check(), console, dataset, recovery, callbacks)
 
@@ -139,7 +146,7 @@ class NodeProblem:
         """The program, and the state it starts from."""
         program, state = build(self._config, self.task)
         state = sharded.replicate(state, self.task.graph)
-        if self._config.devices != "1":  # a model that is refused leaves no run directory
+        if self._config.over_devices:  # a model that is refused leaves no run directory
             with sharded.tracing(self.task.graph):
                 jax.eval_shape(program.logits, state.params, state.rest, self.task)
         return program, state
@@ -153,8 +160,7 @@ class NodeProblem:
     ) -> dict[str, Any]:
         """The scores of validation and test, and the confusion of the test nodes."""
         dataset, split = self._dataset, self._split
-        logits = np.asarray(jax.device_get(evaluate(params, rest, self.task)[0]))
-        logits = sharded.in_node_order(logits, self.task.graph)
+        logits = sharded.in_node_order(evaluate(params, rest, self.task)[0], self.task.graph)
         test = score_or_none(dataset, logits, split.test)
         scores = {} if test is None else {dataset.metric: test}
         if scores and dataset.metric == "micro_f1":
@@ -264,7 +270,7 @@ def _run(
     }
     task: Any = problem.task
     profile = Profile(config.profile)
-    with _run_directory(config, record, recovery) as directory:
+    with _shared_directory(config, record, recovery) as directory:
         if console is not None:
             print_head(console, config, problem.describe(), directory)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
@@ -294,13 +300,32 @@ def _run(
             **sharded.summary(getattr(task, "graph", None)),
             **machine.peak_memory(),
         }
-        write_metrics(directory / "metrics.csv", rows)
-        write_json(directory / "summary.json", summary)
-        _plot(directory / "curves.png", rows, summary, counts, recovery)
+        if processes.is_first(config):
+            write_metrics(directory / "metrics.csv", rows)
+            write_json(directory / "summary.json", summary)
+            _plot(directory / "curves.png", rows, summary, counts, recovery)
     if console is not None:
         console.print(summary_table(summary))
         print_line(console, f"run directory: {directory}")
     return summary | {"run_directory": str(directory)}
+
+
+@contextlib.contextmanager
+def _shared_directory(
+    config: TrainConfig, record: dict[str, Any], recovery: Recovery
+) -> Iterator[Path]:
+    """The run's directory; of several processes, that of process 0."""
+    with contextlib.ExitStack() as stack:
+
+        def own() -> str:
+            directory = stack.enter_context(_run_directory(config, record, recovery))
+            return str(directory if not config.distributed else directory.absolute())
+
+        directory = Path(processes.by_first(own) if config.distributed else own())
+        if config.distributed:
+            processes.check_shared(directory, record["data"])
+        recovery.directory = directory
+        yield directory
 
 
 @contextlib.contextmanager
@@ -338,6 +363,7 @@ def _train(
 ) -> tuple[Best, Progress, list[dict[str, Any]]]:
     """Trains from the start or from the last checkpoint; also the metrics of all epochs."""
     position = Position((state, Best(copy(state.params), copy(state.rest))))
+    first = processes.is_first(config)
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(directory / "checkpoints"))
         metrics, unfinished = directory / "metrics.jsonl", directory / "unfinished"
@@ -347,7 +373,8 @@ def _train(
                 position = restore_within(
                     unfinished, metrics, position, compiled.no_loss(task), config, recovery
                 )
-            _extend(directory, config)
+            if first:
+                _extend(directory, config)
             if console is not None:
                 where = "after" if position.sums is None else "within the epoch after"
                 print_line(console, f"continuing {where} epoch {position.progress.epoch}")
@@ -357,22 +384,35 @@ def _train(
                 f"patience ran out after epoch {progress.epoch}: --patience 0 goes on to "
                 f"--epochs {config.epochs}"
             )
-        log = stack.enter_context(MetricsLog(metrics, position.rows))
+        if first:
+            log = stack.enter_context(MetricsLog(metrics, position.rows))
+        else:
+            log = KeptRows(position.rows)
         options = {"epochs": config.epochs, "metric": task.metric, "done": progress.epoch}
         display = stack.enter_context(make_display(console, plain=config.plain, **options))
         interrupt = stack.enter_context(PostponedInterrupt())
+        seconds = config.stall_timeout if config.distributed else 0
+        watchdog = stack.enter_context(Watchdog(seconds, recovery.advice))
 
         def on_epoch(row: dict[str, Any]) -> None:
             interrupt.epoch = row["epoch"]
+            watchdog.feed(f"after epoch {row['epoch']}")
             log.append(row)
             display.epoch(row, progress.best_epoch)
             for callback in callbacks:
                 callback(dict(row))
+            watchdog.feed(f"after epoch {row['epoch']}")
+
+        def interrupted() -> bool:
+            if config.distributed:  # all end at one epoch
+                interrupt.requested = processes.any_process(interrupt.requested)
+            return interrupt.requested
 
         def checkpoint(state: TrainState, best: Best, progress: Progress) -> None:
             log.sync()
             checkpoints.save(progress.epoch, (state, best), progress.to_json())
             recovery.epoch, recovery.within = progress.epoch, None
+            watchdog.feed(f"after the checkpoint of epoch {progress.epoch}")
 
         def checkpoint_within(
             state: TrainState, best: Best, progress: Progress, sums: LossSums
@@ -394,7 +434,8 @@ def _train(
             on_epoch=on_epoch,
             checkpoint=checkpoint,
             checkpoint_interval=config.checkpoint_interval,
-            interrupted=lambda: interrupt.requested,
+            interrupted=interrupted,
+            agree=processes.of_first if config.distributed else bool,
             sums=position.sums,
             checkpoint_within=checkpoint_within,
             checkpoint_steps=config.checkpoint_steps,

@@ -1,4 +1,4 @@
-"""Runs on the whole graph over several devices of this host: `--devices`, `--shard`."""
+"""Runs on the whole graph over several devices: `--devices`, `--shard`, `--distributed`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ AXIS = "devices"
 
 
 def devices_of(config: TrainConfig) -> list[Any]:
-    """The devices of this host that a run takes.
+    """The devices of this host that a run takes; of several processes all devices.
 
     Raises:
         ConfigError: it has fewer.
     """
+    if config.distributed:
+        return jax.devices()
     there = jax.local_devices()
     count = len(there) if config.devices == "all" else int(config.devices)
     if count > len(there):
@@ -44,7 +46,7 @@ def partition_of(config: TrainConfig) -> Partition | None:
     Raises:
         DataError: the folder is damaged.
     """
-    if config.devices == "1" or not is_partition(config.dataset):
+    if not config.over_devices or not is_partition(config.dataset):
         return None
     return Partition.load(config.dataset)
 
@@ -101,20 +103,28 @@ def tracing(graph: Any) -> Iterator[None]:
         raise ConfigError(f"--devices: {error}") from error
 
 
-def in_node_order(rows: Any, graph: Any) -> Any:
-    """Rows of a model's outputs by the nodes' ids."""
-    return graph.gather(rows) if isinstance(graph, ShardedGraph) else rows
+def in_node_order(rows: Any, graph: Any) -> np.ndarray:
+    """Rows of a model's outputs by the nodes' ids, on the host."""
+    if isinstance(graph, ShardedGraph):
+        rows = graph.gather(rows)
+    return np.asarray(jax.device_get(rows))
 
 
 def summary(graph: Any) -> dict[str, Any]:
     """What `summary.json` says of the devices; nothing of one."""
     if not isinstance(graph, ShardedGraph):
         return {}
-    return {"devices": graph.parts, "shard": graph.layout}
+    found = {"devices": graph.parts, "shard": graph.layout}
+    return found | ({"processes": _processes(graph)} if _processes(graph) > 1 else {})
 
 
 def describe(graph: Any) -> str:
     """The same, at the end of a line."""
     if not isinstance(graph, ShardedGraph):
         return ""
-    return f"; by {graph.layout} over {graph.parts} devices"
+    count = _processes(graph)
+    return f"; by {graph.layout} over {graph.parts} devices{f' of {count} processes' * (count > 1)}"
+
+
+def _processes(graph: ShardedGraph) -> int:
+    return len({device.process_index for device in graph.mesh.devices.flat})

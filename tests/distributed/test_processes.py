@@ -1,18 +1,29 @@
-"""A graph over two processes of two devices each, which talk by Gloo."""
+"""A graph, and runs, over two processes of two devices each, which talk by Gloo."""
 
+import json
 import os
+import re
+import signal
 import socket
+import time
+from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
+from jaxgnn.train import ConfigError, TrainConfig, run
+from jaxgnn.train.stall import describe
+from jaxgnn_cli.lost import lost_process
 from tests.support.paths import ROOT
-from tests.support.processes import PACKAGES, start_python
+from tests.support.processes import PACKAGES, run_python, start_python
 
 if jax.default_backend() != "cpu":
     pytest.skip("simulated devices are the CPU's", allow_module_level=True)
 
 PATH = os.pathsep.join((PACKAGES, str(ROOT)))  # the installed jaxgnn first
+TRAIN = ("train", "digits", "--model", "sage", "--dropout", "0", "--plain")
+FOREVER = ("--epochs", "1000000", "--patience", "0", "--checkpoint-interval", "5")
 
 
 def free_port():
@@ -21,21 +32,203 @@ def free_port():
         return str(listening.getsockname()[1])
 
 
-def run_two(module, *options):
-    """The outputs of two processes."""
+def start_two(*command, directory=ROOT, environments=({}, {}), after=lambda port, process: ()):
+    """Two processes of a command, each with what follows from the port and its number."""
     port = free_port()
-    environment = {"PYTHONPATH": PATH, "XLA_FLAGS": ""}
-    processes = [
-        start_python("-m", module, port, process, *options, directory=ROOT, **environment)
-        for process in "01"
+    started = [
+        start_python(
+            *command,
+            *after(port, process),
+            directory=directory,
+            PYTHONPATH=PATH,
+            XLA_FLAGS="",
+            JAX_NUM_CPU_DEVICES="2",
+            **environment,
+        )
+        for process, environment in zip("01", environments, strict=True)
     ]
+    return started
+
+
+def jaxgnn(*arguments, directory, environments=({}, {}), coordinator=True):
+    """Two processes of the command, with `--distributed`."""
+
+    def options(port, process):
+        given = ("--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process", process)
+        return given if coordinator else ()
+
+    command = ("-m", "jaxgnn_cli", *arguments, "--distributed")
+    return start_two(*command, directory=directory, environments=environments, after=options)
+
+
+def outputs(processes, status=0):
+    """What they printed, once they ended with this status."""
+    found = []
     for process in processes:
         output, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, output + errors
-        yield output
+        assert process.returncode == status, output + errors
+        found.append((output, errors))
+    return found
+
+
+def losses(directory):
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [(row["loss"], row["val_loss"]) for row in rows]
 
 
 @pytest.mark.parametrize("options", [(), pytest.param(("--all",), marks=pytest.mark.system)])
 def test_two_processes_agree_with_one(options):
-    for output in run_two("tests.distributed.two_processes", *options):
+    module = ("-m", "tests.distributed.two_processes")
+    started = start_two(*module, after=lambda port, process: (port, process, *options))
+    for output, _ in outputs(started):
         assert output.endswith("all hold\n")
+
+
+def test_what_is_refused_and_said(tmp_path):
+    config = {"run_directory": str(tmp_path / "run"), "distributed": True}
+    three = {"coordinator": "host:1", "processes": 2, "process": 0}
+    for options, message in (
+        ({}, r"--distributed: expected jax.distributed.initialize\(\) before"),
+        ({"distributed": False, "process": 0}, "--process: expected --distributed with it"),
+        ({"distributed": False, "stall_timeout": 1}, "--stall-timeout: expected --distributed"),
+        ({"devices": "2"}, "--devices: expected all with --distributed, got 2"),
+        ({"coordinator": "host:1"}, "--processes: expected one with the others of them, got none"),
+        ({**three, "coordinator": "host"}, "--coordinator: expected HOST:PORT, got 'host'"),
+        ({**three, "processes": 0}, "--processes: expected a positive integer, got 0"),
+        ({**three, "process": 2}, "--process: expected 0 to 1, got 2"),
+        ({"num_neighbors": "2,2"}, "--distributed: expected none with --num-neighbors: mini"),
+        ({"task": "link"}, "--distributed: expected none with --task link"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run(TrainConfig(**(config | options)).check())
+    assert not (tmp_path / "run").exists()
+
+    ended = "Terminating process because the JAX distributed service detected fatal errors. "
+    unhealthy = "The following tasks are unhealthy (stopped sending heartbeats):\n{}\nThe tasks"
+    assert lost_process(ended + unhealthy.format("1"), 0) == "process 1 was lost"
+    assert lost_process(ended + unhealthy.format("12\n3"), 1) == "processes 3, 12 were lost"
+    assert lost_process(ended + "CoordinationService/PollForError", 1) == "process 0 was lost"
+    assert lost_process(ended, 0) == "another process was lost"
+    assert lost_process("free(): invalid pointer", 1) is None
+
+    assert describe(["03 there", "02 here", "03 there"]) == "process 1 did not go on here"
+    assert describe(["02 here"] * 2) == "no process went on here"
+    assert describe([None, "02 here", None]) == "processes 0, 2 did not answer, and nothing ended"
+
+
+@pytest.mark.system
+def test_a_run_of_two_processes_is_that_of_one(tmp_path):
+    """On the parts of a folder, as a job of SLURM; and continued alone."""
+    alone = {"directory": tmp_path, "JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": ""}
+    command = ("-m", "jaxgnn_cli")
+    run_python(*command, "partition", "digits", "parts", "--parts", "4", **alone)
+    train = ("train", "parts", *TRAIN[2:], "--norm", "layer")
+    run_python(*command, *train, "--epochs", "6", "--run-directory", "one", **alone)
+    of_job = {
+        "SLURM_JOB_ID": str(int(free_port()) % 4096),  # JAX takes the port from it
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+        "SLURM_STEP_NUM_NODES": "1",
+    }
+    environments = [of_job | {"SLURM_PROCID": i, "SLURM_LOCALID": i} for i in "01"]
+    started = jaxgnn(
+        *(*train, "--epochs", "4", "--run-directory", "two"),
+        directory=tmp_path,
+        environments=environments,
+        coordinator=False,
+    )
+    (output, errors), other = outputs(started)
+    assert "by rows over 4 devices of 2 processes" in output and not errors
+    assert other == ("", "")
+    summary = json.loads((tmp_path / "two" / "summary.json").read_text())
+    assert (summary["devices"], summary["processes"], summary["shard"]) == (4, 2, "rows")
+    np.testing.assert_allclose(
+        losses(tmp_path / "two"), losses(tmp_path / "one")[:4], rtol=1e-5, atol=1e-6
+    )
+    again = jaxgnn("train", "--resume", "two", "--epochs", "5", directory=tmp_path)
+    assert "continuing after epoch 4" in outputs(again)[0][0]
+    run_python(*command, "train", "--resume", "two", "--epochs", "6", **alone)
+    np.testing.assert_allclose(
+        losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=1e-6
+    )
+    predicted = []
+    for name in ("one", "two"):
+        file = f"{name}.npz"
+        run_python(*command, "predict", name, "digits", "--output", file, **alone)
+        with np.load(tmp_path / file) as found:
+            predicted.append(found["probabilities"])
+    np.testing.assert_allclose(predicted[1], predicted[0], rtol=1e-3, atol=1e-5)
+    # What is refused is said by all, and no process waits for another one.
+    for _, errors in outputs(jaxgnn(*TRAIN, "--run-directory", "two", directory=tmp_path), 2):
+        assert "--run-directory: two is not empty" in errors
+
+
+def wait_for(path: Path, processes):
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert all(process.poll() is None for process in processes)
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_process_ends_the_other(tmp_path, killed):
+    processes = jaxgnn(*TRAIN, *FOREVER, "--run-directory", "run", directory=tmp_path)
+    wait_for(tmp_path / "run" / "checkpoints" / "5", processes)
+    processes[killed].send_signal(signal.SIGKILL)
+    start = time.monotonic()
+    ((_, errors),) = outputs([processes[1 - killed]], 1)
+    assert time.monotonic() - start < 60
+    assert re.fullmatch(
+        rf"jaxgnn: process {killed} was lost; the checkpoint of epoch \d+ is safe, continue with "
+        rf"jaxgnn train --resume {tmp_path}/run --distributed --coordinator 127\.0\.0\.1:\d+ "
+        rf"--processes 2 --process {1 - killed}\n",
+        errors,
+    )
+    epochs = len(losses(tmp_path / "run"))
+    again = jaxgnn("train", "--resume", "run", "--epochs", str(epochs + 2), directory=tmp_path)
+    assert "continuing after epoch " in outputs(again)[0][0]
+    assert len(losses(tmp_path / "run")) == epochs + 2
+
+
+STALL = """
+import sys, time
+from jaxgnn.train import TrainConfig, processes, run
+port, process = sys.argv[1], int(sys.argv[2])
+config = TrainConfig(
+    "digits", epochs=1000000, distributed=True, coordinator=f"127.0.0.1:{port}", processes=2,
+    process=process, stall_timeout=3, run_directory="run",
+)
+def callback(row):
+    if process == 1 and row["epoch"] == 3:
+        time.sleep(1000)
+processes.connect(config)
+run(config, callbacks=[callback])
+"""
+
+
+@pytest.mark.system
+def test_a_stuck_process_is_named_by_all(tmp_path):
+    (tmp_path / "stall.py").write_text(STALL)
+    started = start_two("stall.py", directory=tmp_path, after=lambda port, process: (port, process))
+    start = time.monotonic()
+    for i, (_, errors) in enumerate(outputs(started, 1)):
+        (line,) = [line for line in errors.splitlines() if line.startswith("jaxgnn:")]
+        assert line.startswith(
+            "jaxgnn: process 1 did not go on after epoch 3 within 3 s (--stall-timeout); there is "
+            "no checkpoint yet, start over with jaxgnn train --resume "
+        )
+        assert line.endswith(f"--process {i}")
+    assert time.monotonic() - start < 60
+
+
+@pytest.mark.system
+def test_ctrl_c_of_one_ends_all_after_an_epoch(tmp_path):
+    processes = jaxgnn(*TRAIN, *FOREVER, "--run-directory", "run", directory=tmp_path)
+    wait_for(tmp_path / "run" / "checkpoints" / "5", processes)
+    processes[1].send_signal(signal.SIGINT)
+    for _, errors in outputs(processes, 130):
+        assert re.match(
+            r"jaxgnn: interrupted after epoch (\d+); the checkpoint of epoch \1 is safe", errors
+        )

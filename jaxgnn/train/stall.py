@@ -1,0 +1,100 @@
+"""`--stall-timeout`: ends a run over several processes in which no epoch ends any more."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+import jax
+
+from jaxgnn._core.text import printable
+from jaxgnn.train import processes
+
+_ANSWER_SECONDS = 5
+
+
+class Watchdog:
+    """A thread that a run feeds where it makes progress; it ends the process where none comes.
+
+    A process that is alive but stuck sends heartbeats, and the others wait for it: all of them see
+    that nothing ends, tell how far they came, and name the one that came least far. All end with
+    exit status 1, so that what started them starts them again.
+    """
+
+    def __init__(self, seconds: float, advice: Callable[[], str]):
+        """
+        Args:
+            seconds: without progress; 0 watches nothing.
+            advice: what is safe, and how to go on.
+        """
+        self._seconds, self._advice = seconds, advice
+        self._place, self._place_name, self._last = 0, "at the start", time.monotonic()
+        self._stopped = threading.Event()
+
+    def feed(self, name: str) -> None:
+        """There is progress; `name` is where it was, as in "after epoch 3"."""
+        self._place, self._place_name, self._last = self._place + 1, name, time.monotonic()
+        if self._seconds:
+            # A thread of C, for a process that holds Python's lock: with a traceback.
+            faulthandler.dump_traceback_later(self._seconds + 6 * _ANSWER_SECONDS, exit=True)
+
+    def __enter__(self) -> Self:
+        if self._seconds:
+            self.feed("at the start")
+            threading.Thread(target=self._watch, name="stall", daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stopped.set()
+        if self._seconds:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(min(1.0, self._seconds / 10)):
+            if time.monotonic() - self._last > self._seconds:
+                self._end()
+
+    def _end(self) -> None:
+        own, count = jax.process_index(), jax.process_count()
+        processes.publish(f"jaxgnn/stalled/{own}", f"{self._place:012d} {self._place_name}")
+        time.sleep(_ANSWER_SECONDS)
+        found = [processes.published(f"jaxgnn/stalled/{process}") for process in range(count)]
+        if self._stopped.is_set():
+            return
+        line = (
+            f"jaxgnn: {describe(found)} within {self._seconds:g} s (--stall-timeout); "
+            f"{self._advice()}"
+        )
+        with contextlib.suppress(OSError, ValueError):
+            print(printable(line), file=sys.stderr, flush=True)
+        if own == 0:
+            time.sleep(_ANSWER_SECONDS)  # its end would be the others' reason
+        os._exit(1)
+
+
+def describe(found: list[str | None]) -> str:
+    """Who holds the others up.
+
+    Args:
+        found: of each process how far it came and where that is; `None` if it does not answer.
+    """
+    silent = [process for process, answer in enumerate(found) if answer is None]
+    if silent:
+        return f"{_processes(silent)} did not answer, and nothing ended"
+    places = [answer.partition(" ")[0] for answer in found if answer is not None]
+    last = [process for process, place in enumerate(places) if place == min(places)]
+    where = str(found[last[0]]).partition(" ")[2]
+    if len(last) == len(found):
+        return f"no process went on {where}"
+    return f"{_processes(last)} did not go on {where}"
+
+
+def _processes(numbers: list[int]) -> str:
+    listed = ", ".join(map(str, numbers[:10])) + ", ..." * (len(numbers) > 10)
+    return f"process{'es' * (len(numbers) > 1)} {listed}"
