@@ -84,7 +84,7 @@ def _directory(hint: str) -> Any:
 
 
 def _optional(metavar: str) -> Any:
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint="(optional)")
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="(default: the job's)")
 
 
 class ConfigError(ValueError):

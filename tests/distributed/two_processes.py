@@ -1,6 +1,7 @@
 """Checks of a graph over two processes, each with two simulated devices.
 
 python -m tests.distributed.two_processes PORT PROCESS    # PROCESS: 0 and 1; --all: all layouts
+python -m tests.distributed.two_processes PORT PROCESS --all --gpu    # a GPU of this host each
 """
 
 import sys
@@ -33,9 +34,12 @@ def problem():
 
 
 def main(port, process, *options):
-    jax.config.update("jax_platforms", "cpu")
+    on_gpu = "--gpu" in options
+    jax.config.update("jax_platforms", "cuda,cpu" if on_gpu else "cpu")
+    jax.config.update("jax_default_matmul_precision", "highest")
     jax.config.update("jax_num_cpu_devices", 2)
-    jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(process))
+    own = [int(process)] if on_gpu else None
+    jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(process), local_device_ids=own)
     graph, x, target, weights = problem()
     model = GraphSAGE(6, 8, 3, num_layers=2, rngs=nnx.Rngs(0))
     definition, parameters = nnx.split(model)
@@ -54,7 +58,7 @@ def main(port, process, *options):
     devices = np.array(jax.devices())
     layouts = (
         (Mesh(devices, ("d",)), {"rows": "d"}),
-        (Mesh(devices.reshape(2, 2), ("hosts", "gpus")), {"rows": "hosts", "features": "gpus"}),
+        (Mesh(devices.reshape(2, -1), ("hosts", "gpus")), {"rows": "hosts", "features": "gpus"}),
         (Mesh(devices, ("d",)), {"features": "d"}),
     )
     for mesh, layout in layouts if "--all" in options else layouts[:1]:
