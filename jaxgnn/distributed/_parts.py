@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,8 +15,7 @@ from jaxgnn.graph._row_chunks import pad_chunks
 from jaxgnn.graph._windows import pad_to_one_shape
 
 
-@dataclasses.dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """The arrays of some parts, stacked, and where nodes and edges went.
 
     Attributes:
@@ -71,13 +70,8 @@ def split(
     nodes = graph.num_senders
     senders = np.asarray(graph.senders, np.int64)
     receivers = np.repeat(np.arange(nodes), np.diff(np.asarray(graph.row_offsets)))
-    counts = np.bincount(owner, minlength=parts)
-    rows = -(-max(int(counts.max(initial=0)), 1) // multiple) * multiple
-    by_owner = np.argsort(owner, kind="stable")
-    row = np.empty(nodes, np.int64)
-    row[by_owner] = _rank(owner[by_owner], counts)
-    node_of_place = np.full(parts * rows, -1, np.int32)
-    node_of_place[owner * np.int64(rows) + row] = np.arange(nodes)
+    places = place_nodes(owner, parts, multiple)
+    rows, row = places.rows, places.row
 
     # A halo row is a triple (part that needs it, part that owns it, node).
     ends = owner[receivers].astype(np.int64)
@@ -88,37 +82,112 @@ def split(
     pair, halo_node = np.divmod(halo, max(nodes, 1))
     pair_counts = np.bincount(pair, minlength=parts * parts)
     pair_rows = int(pair_counts.max())
-    slot = _rank(pair, pair_counts)
+    slot = rank(pair, pair_counts)
     need, source = np.divmod(pair, parts)
 
     local = row[senders]
     local[foreign] = rows + (source * pair_rows + slot)[halo_of_edge]
     edges_of = [np.flatnonzero(ends == part) for part in own]
-    graphs, edges = _stack(
+    chosen_halo = [np.flatnonzero(source == part) for part in own]
+    built = of_own_edges(
+        places,
         [(local[chosen], row[receivers[chosen]]) for chosen in edges_of],
-        rows + parts * pair_rows,
-        rows,
-        int(np.bincount(ends, minlength=parts).max()),
+        [(row[halo_node[k]], need[k] * pair_rows + slot[k]) for k in chosen_halo],
+        parts=parts,
+        own=own,
+        pair_rows=pair_rows,
+        most_edges=int(np.bincount(ends, minlength=parts).max()),
+        most_sends=int(np.bincount(source, minlength=parts).max()),
+        halo=halo.size,
         scheduled=graph.row_schedule is not None,
         windows=graph.windows is not None,
         weighted=graph.windows is not None and graph.windows.edges is not None,
     )
-    edge_of_place = [
-        np.append(chosen, -1)[np.minimum(order, chosen.size)]
-        for chosen, order in zip(edges_of, edges, strict=True)
-    ]
-    chosen_halo = [np.flatnonzero(source == part) for part in own]
-    sends, _ = _stack(
-        [(row[halo_node[k]], need[k] * pair_rows + slot[k]) for k in chosen_halo],
-        rows,
-        parts * pair_rows,
-        int(np.bincount(source, minlength=parts).max()),
+    numbered = zip(edges_of, built.edge_of_place, strict=True)
+    return built._replace(
+        edge_of_place=np.stack([np.append(chosen, -1)[order] for chosen, order in numbered])
     )
-    places = np.stack(edge_of_place)
-    return Parts(own, graphs, sends, node_of_place, places, rows, pair_rows, halo.size)
 
 
-def _rank(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
+class Places(NamedTuple):
+    """Where nodes are.
+
+    Attributes:
+        rows: of a part, with padding.
+        row: of each node, in its part: nodes ascend.
+        node_of_place: the node of each row of all parts, -1 for padding.
+    """
+
+    rows: int
+    row: Int[np.ndarray, " num_nodes"]
+    node_of_place: Int[np.ndarray, " places"]
+
+
+def place_nodes(owner: Int[np.ndarray, " num_nodes"], parts: int, multiple: int = 1) -> Places:
+    """Where the nodes of each owner are; a part has a multiple of this number of rows."""
+    counts = np.bincount(owner, minlength=parts)
+    rows = -(-max(int(counts.max(initial=0)), 1) // multiple) * multiple
+    by_owner = np.argsort(owner, kind="stable")
+    row = np.empty(owner.size, np.int64)
+    row[by_owner] = rank(owner[by_owner], counts)
+    node_of_place = np.full(parts * rows, -1, np.int32)
+    node_of_place[owner * np.int64(rows) + row] = np.arange(owner.size)
+    return Places(rows, row, node_of_place)
+
+
+def of_own_edges(
+    places: Places,
+    edges: list[tuple[np.ndarray, np.ndarray]],
+    sends: list[tuple[np.ndarray, np.ndarray]],
+    *,
+    parts: int,
+    own: Sequence[int],
+    pair_rows: int,
+    most_edges: int,
+    most_sends: int,
+    halo: int,
+    scheduled: bool = False,
+    windows: bool = False,
+    weighted: bool = False,
+) -> Parts:
+    """The parts of these edges.
+
+    Args:
+        places: of the nodes.
+        edges: of each part, rows of senders, owned or in the halo, and of receivers.
+        sends: of each part, the rows that it sends and where they go.
+        parts, own, pair_rows, halo: as in `Parts`.
+        most_edges, most_sends: of the largest of all parts.
+        scheduled, windows, weighted: what the graphs get.
+
+    Returns:
+        With `edge_of_place` the places in the part's own list; -1 for padding.
+    """
+    graphs, orders = _stack(
+        edges,
+        places.rows + parts * pair_rows,
+        places.rows,
+        most_edges,
+        scheduled=scheduled,
+        windows=windows,
+        weighted=weighted,
+    )
+    sent, _ = _stack(sends, places.rows, parts * pair_rows, most_sends)
+    listed = zip(edges, orders, strict=True)
+    edge_of_place = [np.where(order < pair[0].size, order, -1) for pair, order in listed]
+    return Parts(
+        own,
+        graphs,
+        sent,
+        places.node_of_place,
+        np.stack(edge_of_place),
+        places.rows,
+        pair_rows,
+        halo,
+    )
+
+
+def rank(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The place of each entry in its group; entries are sorted by group."""
     return np.arange(groups.size) - (np.cumsum(counts) - counts)[groups]
 

@@ -60,8 +60,9 @@ def place_parts(
 
     def shard_of(index: Any) -> np.ndarray:
         first, stop, _ = index[0].indices(shape[0])
-        chosen = own[[row_of[part] for part in range(first // rows, stop // rows)]]
-        return chosen.reshape(stop - first, *shape[1:])
+        chosen = own[[row_of[part] for part in range(first // rows, -(-stop // rows))]]
+        offset = first % rows  # not 0 where several devices share a part's rows
+        return chosen.reshape(-1, *shape[1:])[offset : offset + stop - first]
 
     return jax.make_array_from_callback(shape, sharding, shard_of)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Int
+from jaxtyping import Array, Bool, Int
 
 from jaxgnn._core import checks
 from jaxgnn.distributed._costs import Cost, cost
@@ -63,14 +63,7 @@ def shard(
     graph = graph_argument(graph)
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got {graph}")
-    checks.choice(exchange_dtype, "exchange_dtype", (None, "bfloat16", "float16"))
-    for name, axis in (("rows", rows), ("features", features)):
-        if axis is not None and axis not in mesh.axis_names:
-            raise ValueError(f"{name}: expected an axis of {mesh.axis_names}, got {axis!r}")
-    if rows is not None and rows == features:
-        raise ValueError(f"features: expected another axis than rows, got {features!r}")
-    auto = (AxisType.Auto,) * len(mesh.axis_names)
-    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
+    mesh = check_axes(mesh, rows, features, exchange_dtype)
     if rows is None and features is not None:
         if partition is not None:
             raise ValueError("partition: expected None with features, whose blocks are fixed")
@@ -88,21 +81,38 @@ def shard(
     if graph.windows is None:
         own = own_parts(NamedSharding(mesh, PartitionSpec(axis)), count)
     parts = split(graph, owner, count, 1 if features is None else mesh.shape[features], own)
-    by_rows = _cost(
-        mesh,
-        axis,
-        features,
-        parts.node_of_place.size,
-        parts.graphs.senders.shape[1],
-        parts.pair_rows,
-    )
+    by_rows = part_cost(mesh, axis, features, parts)
     if rows is not None or partition is not None:
-        return _in_parts(graph, parts, mesh, axis, features, exchange_dtype, (by_rows,))
+        return _split(graph, parts, mesh, axis, features, exchange_dtype, (by_rows,))
     other = _cost(mesh, None, axis, _places(graph, count), graph.num_edges)
     sent_bytes = 4 if exchange_dtype is None else 2
     if by_rows.seconds(4, sent_bytes) <= other.seconds(4, sent_bytes):
-        return _in_parts(graph, parts, mesh, axis, None, exchange_dtype, (by_rows, other))
+        return _split(graph, parts, mesh, axis, None, exchange_dtype, (by_rows, other))
     return _whole(graph, mesh, axis, exchange_dtype, (by_rows, other))
+
+
+def check_axes(
+    mesh: Mesh, rows: str | None, features: str | None, exchange_dtype: str | None
+) -> Mesh:
+    """The mesh with automatic axes.
+
+    Raises:
+        ValueError: an argument of `shard` that cannot be.
+    """
+    checks.choice(exchange_dtype, "exchange_dtype", (None, "bfloat16", "float16"))
+    for name, axis in (("rows", rows), ("features", features)):
+        if axis is not None and axis not in mesh.axis_names:
+            raise ValueError(f"{name}: expected an axis of {mesh.axis_names}, got {axis!r}")
+    if rows is not None and rows == features:
+        raise ValueError(f"features: expected another axis than rows, got {features!r}")
+    auto = (AxisType.Auto,) * len(mesh.axis_names)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
+
+
+def part_cost(mesh: Mesh, rows: str, features: str | None, parts: Parts) -> Cost:
+    """Of an aggregation on these parts."""
+    edges = parts.graphs.senders.shape[1]
+    return _cost(mesh, rows, features, parts.node_of_place.size, edges, parts.pair_rows)
 
 
 def _cost(
@@ -140,7 +150,15 @@ def _owner(partition: Owners, graph: Graph, count: int) -> np.ndarray:
     return owner
 
 
-def _in_parts(
+class NodeCounts(NamedTuple):
+    """Numbers of edges of each place, 0 for padding."""
+
+    in_degrees: Int[Array, " places"]
+    out_degrees: Int[Array, " places"]
+    self_loops: Int[Array, " places"]
+
+
+def _split(
     graph: Graph,
     parts: Parts,
     mesh: Mesh,
@@ -149,29 +167,63 @@ def _in_parts(
     exchange_dtype: str | None,
     costs: tuple[Cost, ...],
 ) -> ShardedGraph:
-    """A part on each device, or on the devices that share its columns."""
-    edges = parts.edge_of_place
-    repeated = np.append(_repeated_self_loops(graph), False)[edges]
-    sharding = NamedSharding(mesh, PartitionSpec(rows))
-
-    def put(leaf: np.ndarray) -> jax.Array:
-        return place_parts(leaf, parts.own, mesh.shape[rows], sharding)
-
-    def put_edges(leaf: np.ndarray) -> jax.Array:
-        return place_parts(leaf, parts.own, mesh.shape[rows], sharding, flat=True)
-
-    return _sharded(
-        graph,
+    """A part of a known graph on each device, or on the devices that share its columns."""
+    return in_parts(
+        parts,
         mesh,
         rows,
         features,
         exchange_dtype,
+        costs,
+        counts=_counts(graph, parts.node_of_place, mesh, rows, features),
+        repeated=np.append(_repeated_self_loops(graph), False)[parts.edge_of_place],
+        **_of_edges(graph, mesh),
+    )
+
+
+def in_parts(
+    parts: Parts,
+    mesh: Mesh,
+    rows: str,
+    features: str | None,
+    exchange_dtype: str | None,
+    costs: tuple[Cost, ...],
+    *,
+    counts: NodeCounts,
+    repeated: Bool[np.ndarray, "own edges"],
+    **of_edges: Any,
+) -> ShardedGraph:
+    """A part on each device, or on the devices that share its columns.
+
+    Args:
+        parts: those of this process's devices.
+        mesh, rows, features, exchange_dtype: as for `shard`.
+        costs: predicted.
+        counts: of all places.
+        repeated: `ShardedGraph.repeated_self_loops` of these parts.
+        of_edges: `edge_permutation` and the numbers of edges of a `ShardedGraph`.
+    """
+    sharding = NamedSharding(mesh, PartitionSpec(rows))
+
+    def put(leaf: np.ndarray, flat: bool = False) -> jax.Array:
+        return place_parts(leaf, parts.own, mesh.shape[rows], sharding, flat=flat)
+
+    graph, sends = jax.tree.map(put, (parts.graphs, parts.sends))
+    return _sharded(
+        mesh,
+        rows,
+        features,
         parts.node_of_place,
-        graph_and_sends=jax.tree.map(put, (parts.graphs, parts.sends)),
-        edges=(put_edges(edges.astype(np.int32)), put_edges(repeated)),
+        counts,
+        graph=graph,
+        sends=sends,
+        edge_of_place=put(parts.edge_of_place.astype(np.int32), flat=True),
+        repeated_self_loops=put(repeated, flat=True),
+        exchange_dtype=exchange_dtype,
         pair_rows=parts.pair_rows,
         halo=parts.halo,
         costs=costs,
+        **of_edges,
     )
 
 
@@ -188,70 +240,80 @@ def _whole(
         alone = split(graph, np.zeros(graph.num_senders, np.int32), 1, mesh.shape[features])
         padded, edges = jax.tree.map(lambda leaf: leaf[0], alone.graphs), alone.edge_of_place[0]
     repeated = np.append(_repeated_self_loops(graph), False)[edges]
+    node_of_place = np.where(nodes < graph.num_senders, nodes, -1)
+    everywhere = PartitionSpec()
     return _sharded(
-        graph,
         mesh,
         None,
         features,
-        exchange_dtype,
-        np.where(nodes < graph.num_senders, nodes, -1),
-        graph_and_sends=(_put(padded, mesh, PartitionSpec()), None),
-        edges=_put((edges.astype(np.int32), repeated), mesh, PartitionSpec()),
+        node_of_place,
+        _counts(graph, node_of_place, mesh, None, features),
+        graph=_put(padded, mesh, everywhere),
+        sends=None,
+        edge_of_place=_put(edges.astype(np.int32), mesh, everywhere),
+        repeated_self_loops=_put(repeated, mesh, everywhere),
+        exchange_dtype=exchange_dtype,
         pair_rows=0,
         halo=0,
         costs=costs,
+        **_of_edges(graph, mesh),
     )
 
 
 def _sharded(
-    graph: Graph,
     mesh: Mesh,
     rows: str | None,
     features: str | None,
-    exchange_dtype: str | None,
     node_of_place: np.ndarray,
-    *,
-    graph_and_sends: tuple[Graph, Graph | None],
-    edges: tuple[Any, Any],
-    pair_rows: int,
-    halo: int,
-    costs: tuple[Cost, ...],
+    counts: NodeCounts,
+    **fields: Any,
 ) -> ShardedGraph:
     """What the layouts have in common: data of the places."""
-    of_nodes = PartitionSpec(tuple(axis for axis in (rows, features) if axis is not None))
     known = np.flatnonzero(node_of_place >= 0)
-    place_of_node = np.empty(graph.num_senders, np.int32)
+    place_of_node = np.empty(known.size, np.int32)
     place_of_node[node_of_place[known]] = known
-
-    def of_places(values: Any) -> jax.Array:
-        out = np.append(np.asarray(values), 0)[node_of_place]
-        return _put(out.astype(np.int32), mesh, of_nodes)
-
     return ShardedGraph(
-        graph=graph_and_sends[0],
-        sends=graph_and_sends[1],
-        node_of_place=_put(node_of_place, mesh, of_nodes),
+        node_of_place=_put(node_of_place, mesh, _of_nodes(rows, features)),
         place_of_node=_put(place_of_node, mesh, PartitionSpec()),
-        edge_of_place=edges[0],
-        edge_permutation=_put(graph.edge_permutation, mesh, PartitionSpec()),
-        in_degrees=of_places(np.diff(np.asarray(graph.row_offsets))),
-        out_degrees=of_places(np.diff(np.asarray(graph.transpose_row_offsets))),
-        self_loops=of_places(graph.self_loops),
-        repeated_self_loops=edges[1],
+        **counts._asdict(),
         mesh=mesh,
         rows=rows,
         features=features,
-        num_nodes=graph.num_senders,
+        num_nodes=known.size,
         num_senders=node_of_place.size,
         num_receivers=node_of_place.size,
-        num_edges=int(edges[0].shape[0]),
-        pair_rows=pair_rows,
-        halo=halo,
-        costs=costs,
-        exchange_dtype=exchange_dtype,
-        num_graph_edges=graph.num_edges,
-        num_input_edges=None if graph.merges_edges else graph.num_input_edges,
+        num_edges=int(fields["edge_of_place"].shape[0]),
+        **fields,
     )
+
+
+def _of_nodes(rows: str | None, features: str | None) -> PartitionSpec:
+    return PartitionSpec(tuple(axis for axis in (rows, features) if axis is not None))
+
+
+def _counts(
+    graph: Graph, node_of_place: np.ndarray, mesh: Mesh, rows: str | None, features: str | None
+) -> NodeCounts:
+    """Those of a known graph."""
+
+    def of_places(values: Any) -> jax.Array:
+        out = np.append(np.asarray(values), 0)[node_of_place]
+        return _put(out.astype(np.int32), mesh, _of_nodes(rows, features))
+
+    return NodeCounts(
+        in_degrees=of_places(np.diff(np.asarray(graph.row_offsets))),
+        out_degrees=of_places(np.diff(np.asarray(graph.transpose_row_offsets))),
+        self_loops=of_places(graph.self_loops),
+    )
+
+
+def _of_edges(graph: Graph, mesh: Mesh) -> dict[str, Any]:
+    """What a `ShardedGraph` has of a known graph's edges."""
+    return {
+        "edge_permutation": _put(graph.edge_permutation, mesh, PartitionSpec()),
+        "num_graph_edges": graph.num_edges,
+        "num_input_edges": None if graph.merges_edges else graph.num_input_edges,
+    }
 
 
 def _repeated_self_loops(graph: Graph) -> np.ndarray:

@@ -1,16 +1,18 @@
 """Folders of partitions: what comes back, and what damaged ones say."""
 
+import dataclasses
 import json
 from hashlib import sha256
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgnn import distributed
+from jaxgnn import Graph, distributed
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.data import DataError, benchmark_graph
-from jaxgnn.distributed import Partition
+from jaxgnn.distributed import Partition, PartitionStatistics
 
 pytestmark = pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built")
 
@@ -93,3 +95,41 @@ def test_damage_names_the_file_and_spares_other_parts(saved):
     manifest.unlink()  # interrupted before the end
     with pytest.raises(DataError, match=r"manifest\.json"):
         Partition.load(folder)
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+def test_parts_become_the_sharded_graph_of_the_whole(tmp_path):
+    """Joined in pairs; with duplicates, self-loops, isolated nodes, and a part without edges."""
+    rng = np.random.default_rng(0)
+    senders, receivers = rng.integers(0, 20, (2, 90))
+    senders[:30] = receivers[:30]
+    graph = Graph.from_edges(senders, receivers, num_nodes=24)
+    owner = rng.integers(0, 3, 24, np.int32)
+    owner[20:] = 3
+    of_four = Partition(4, owner, PartitionStatistics(0, 0.0, 1.0, 1.0, 1.0))
+    x = rng.standard_normal((24, 3)).astype(np.float32)
+    names = np.array([f"n{node}" for node in range(24)])
+    of_four.save(tmp_path / "out", graph, {"x": x, "names": names})
+    mesh = jax.make_mesh((2,), ("d",), devices=jax.local_devices()[:2])
+    of_two = dataclasses.replace(of_four, parts=2, owner=owner // 2)
+    scheduled = graph.with_row_schedule()
+    want = distributed.shard(scheduled, mesh, rows="d", partition=of_two)
+    got, arrays = distributed.load_sharded(tmp_path / "out", mesh, rows="d", row_schedule=True)
+    want = dataclasses.replace(want, edge_permutation=None, num_input_edges=None)
+    leaves, structure = jax.tree.flatten(want)
+    found, of_found = jax.tree.flatten(got)
+    assert of_found == structure
+    for leaf, other in zip(found, leaves, strict=True):
+        np.testing.assert_array_equal(leaf, other)
+        assert leaf.sharding == other.sharding and leaf.dtype == other.dtype
+    assert arrays.keys() == {"x"}
+    np.testing.assert_array_equal(arrays["x"], got.scatter(x))
+    with pytest.raises(ValueError, match="rows: expected an axis of"):
+        distributed.load_sharded(tmp_path / "out", mesh, rows="e")
+    Partition(3, owner % 3, of_four.statistics).save(tmp_path / "three", graph)
+    with pytest.raises(ValueError, match="expected a divisor of the 3 parts, got 2 devices"):
+        distributed.load_sharded(tmp_path / "three", mesh, rows="d")
+    manifest = tmp_path / "out" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"edges": 90', '"edges": 91'))
+    with pytest.raises(DataError, match=r"manifest\.json: expected 91 edges, got 90"):
+        distributed.load_sharded(tmp_path / "out", mesh, rows="d")

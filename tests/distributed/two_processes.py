@@ -4,7 +4,10 @@ python -m tests.distributed.two_processes PORT PROCESS    # PROCESS: 0 and 1; --
 python -m tests.distributed.two_processes PORT PROCESS --all --gpu    # a GPU of this host each
 """
 
+import os
+import shutil
 import sys
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +16,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxgnn import Graph
-from jaxgnn.distributed import shard
+from jaxgnn.distributed import Partition, PartitionStatistics, load_sharded, shard
 from jaxgnn.distributed._placement import to_host
 from jaxgnn.nn import GraphSAGE
 
@@ -61,11 +64,29 @@ def main(port, process, *options):
         (Mesh(devices.reshape(2, -1), ("hosts", "gpus")), {"rows": "hosts", "features": "gpus"}),
         (Mesh(devices, ("d",)), {"features": "d"}),
     )
-    for mesh, layout in layouts if "--all" in options else layouts[:1]:
-        sharded = shard(graph, mesh, **layout)
+    cases = [(shard(graph, mesh, **layout), {}) for mesh, layout in layouts]
+    cases = cases if "--all" in options else cases[:1]
+    if "--all" in options:
+        rng = np.random.default_rng(1)
+        owner = rng.integers(0, 4, NODES, np.int32)
+        split = Partition(4, owner, PartitionStatistics(0, 0, 1, 1, 1))
+        folder = os.path.join(tempfile.gettempdir(), f"jaxgnn-{port}-{process}")
+        split.save(folder, graph, {"x": x, "target": target})
+        for hidden in set(range(4)) - {int(process) * 2, int(process) * 2 + 1}:
+            for name in ("senders", "row_offsets", "x", "target"):  # another process's
+                os.remove(os.path.join(folder, f"part-{hidden:05d}", f"{name}.npy"))
+        cases += [load_sharded(folder, mesh, **layout) for mesh, layout in layouts[:2]]
+        shutil.rmtree(folder)
+    for sharded, arrays in cases:
         assert not sharded.node_of_place.is_fully_addressable
         placed = [sharded.scatter(array) for array in (x, target)]
-        placed.append(sharded.scatter_edges(weights))
+        if arrays:
+            for name, array in zip(("x", "target"), placed, strict=True):
+                np.testing.assert_array_equal(to_host(arrays[name]), to_host(array))
+            placed = [arrays[name] for name in ("x", "target")]
+            placed.append(sharded.scatter_edges(ordered, in_graph_order=True))
+        else:
+            placed.append(sharded.scatter_edges(weights))
         got = step(sharded.replicate(parameters), sharded, *placed, sharded.node_mask)
         (loss, outputs), gradients = got
         np.testing.assert_allclose(loss, want_loss, rtol=1e-5)
