@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from typing import Any, get_args
 
 import numpy as np
 
+from jaxgnn._core.checksum import checksum
 from jaxgnn.data.dataset import Metadata, Metric, NodeDataset, Split
 from jaxgnn.data.graph_set import GraphSet
 from jaxgnn.data.limits import DataError, quote, reading, stem_of
@@ -57,7 +59,41 @@ def partition_arrays(
         "metric": dataset.metric,
         "positions": dataset.metadata.positions,
         "class_names": None if dataset.class_names is None else list(dataset.class_names),
+        "checksum": checksum(*arrays_before_masks(dataset)),
     }
+
+
+def arrays_before_masks(dataset: NodeDataset) -> list[Any]:
+    """The graph, the features and the labels, by which a run knows its data."""
+    graph = dataset.graph
+    return [graph.row_offsets, graph.senders, dataset.features, dataset.labels]
+
+
+def partition_nodes(path: str | os.PathLike[str]) -> tuple[NodeDataset, str] | None:
+    """Labels and masks of a folder, in a set without edges and with a feature that is 0, and the
+    checksum of what it lacks.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        `None` for a graph without labels, or a folder without the checksum.
+
+    Raises:
+        DataError: an interrupted, damaged or mismatched folder; it names the file.
+    """
+    manifest = files.read_manifest(path)
+    data = manifest.get("data")
+    if not isinstance(data, dict) or not isinstance(data.get("checksum"), str):
+        return None
+    arrays = files.read_rows(path, manifest, ("labels", *_MASKS))
+    with reading(path):
+        if re.fullmatch("[0-9a-f]{8}", data["checksum"]) is None:
+            raise DataError(f"manifest.json: data: checksum: got {quote(data['checksum'])}")
+        count = manifest["nodes"]
+        arrays["features"] = np.broadcast_to(np.float32(0), (count, 1))
+        none = Graph.from_csr(np.zeros(count + 1, np.int64), np.zeros(0, np.int64))
+        return _nodes(data, none, arrays, None, str(path)), data["checksum"]
 
 
 def read_partition(path: str | os.PathLike[str]) -> NodeDataset | PlainGraph:
@@ -111,7 +147,7 @@ def _nodes(
     node_names: tuple[str, ...] | None,
     source: str,
 ) -> NodeDataset:
-    if not isinstance(data, dict) or data.keys() != {*_KINDS, "class_names"}:
+    if not isinstance(data, dict) or data.keys() - {"checksum"} != {*_KINDS, "class_names"}:
         raise DataError(f"manifest.json: data: expected {', '.join([*_KINDS, 'class_names'])}")
     for name, kind in _KINDS.items():
         if type(data[name]) is not kind:

@@ -16,7 +16,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,6 +151,28 @@ def read_owner(directory: str | os.PathLike[str], manifest: dict[str, Any]) -> n
                 raise DataError("it has nodes of another part")
             owner[nodes] = part
     return owner
+
+
+def read_rows(
+    directory: str | os.PathLike[str], manifest: dict[str, Any], names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Arrays of all nodes, in their order, of those that each part has."""
+    root, found = Path(directory), {}
+    folders = [_folder(part) for part in range(manifest["parts"])]
+    nodes = [_read(root, f"{folder}/nodes.npy", manifest) for folder in folders]
+    order = np.concatenate(nodes)
+    with reading(root / _MANIFEST):
+        if not np.array_equal(np.sort(order), np.arange(manifest["nodes"])):
+            raise DataError(f"expected each of {manifest['nodes']} nodes in one part")
+    for name in names:
+        paths = [f"{folder}/{name}.npy" for folder in folders]
+        if all(path in manifest["files"] for path in paths):
+            parts = [_read(root, path, manifest) for path in paths]
+            with reading(root / _MANIFEST):
+                if [part.shape[:1] for part in parts] != [part.shape for part in nodes]:
+                    raise DataError(f"{name}: the files of the parts do not belong together")
+                found[name] = np.concatenate(parts)[np.argsort(order)]
+    return found
 
 
 def _check_nodes(nodes: np.ndarray, count: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from jaxgnn._core.text import printable
 from jaxgnn.data import Metric, NodeDataset
-from jaxgnn.train.config import ConfigError
+from jaxgnn.train.config import ConfigError, TrainConfig
 
 _LARGEST_WIDTH = 1 << 31
 
@@ -85,6 +85,12 @@ class DatasetDescription:
     def class_labels(self) -> list[str]:
         """The name of each class; its number where it has none."""
         return list(self.class_names or map(str, range(self.num_classes)))
+
+
+def normalizes_features(config: TrainConfig, dataset: NodeDataset) -> bool:
+    """Whether the rows of a dataset's features are scaled to sum 1."""
+    planetoid = "public" in dataset.splits
+    return config.features == "normalized" or (config.features == "auto" and planetoid)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
+from jaxgnn._core.checksum import checksum
 from jaxgnn.data import GraphSet, Metric
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.graph_data import GraphSetDescription, graph_split
@@ -225,9 +226,9 @@ class GraphProblem:
             val=np.ones(indices.size, bool),
         )
 
-    def arrays(self) -> list[Any]:
-        """All that a run reads."""
-        return graph_arrays(self._graphs, self._split)
+    def fingerprint(self) -> str:
+        """Of all that a run reads."""
+        return checksum(*graph_arrays(self._graphs, self._split))
 
     def record(self) -> dict[str, Any]:
         """What `config.json` says of the data, for a model without them."""

@@ -15,6 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxgnn import metrics
+from jaxgnn._core.checksum import checksum
 from jaxgnn.data import Metric
 from jaxgnn.graph import Graph, transform
 from jaxgnn.nn import DotDecoder, MLPDecoder
@@ -262,9 +263,9 @@ class LinkProblem:
         self.task = start.scoring(val, known)
         self.description = describe(config, data)
 
-    def arrays(self) -> list[Any]:
-        """All that a run reads."""
-        return self._data.arrays()
+    def fingerprint(self) -> str:
+        """Of all that a run reads."""
+        return checksum(*self._data.arrays())
 
     def record(self) -> dict[str, Any]:
         """What `config.json` says of the data, for a model without them."""

@@ -20,7 +20,7 @@ from jaxgnn.data.dataset import normalize_in_place
 from jaxgnn.graph import Graph
 from jaxgnn.nn import GNN
 from jaxgnn.train.config import TrainConfig
-from jaxgnn.train.description import DatasetDescription
+from jaxgnn.train.description import DatasetDescription, normalizes_features
 from jaxgnn.train.loaded_graphs import LoadedGraphRun, evaluate_graph_scores, load_graph_run
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.records import check_data, fingerprint, read_config
@@ -29,7 +29,6 @@ from jaxgnn.train.restored import newest_checkpoint, run_config
 from jaxgnn.train.runner import (
     choose_split,
     load_dataset,
-    normalizes_features,
     prepared,
     score_or_none,
 )

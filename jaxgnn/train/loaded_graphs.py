@@ -15,6 +15,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from jaxgnn._core.checksum import checksum
 from jaxgnn.data import DataError, GraphSet, load
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.graph_data import GraphSetDescription, graph_split
@@ -22,7 +23,7 @@ from jaxgnn.train.graph_loader import GraphLoader, GraphMinibatch
 from jaxgnn.train.graph_model import GraphModel, OfDegrees, build_graphs, known_targets
 from jaxgnn.train.graph_problem import graph_arrays, scores_of
 from jaxgnn.train.loop import Best, Progress
-from jaxgnn.train.records import check_data, checksum, read_config
+from jaxgnn.train.records import check_data, read_config
 from jaxgnn.train.restored import newest_checkpoint
 
 _PARTS = {"train": "training", "val": "validation", "test": "test"}

@@ -15,6 +15,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from jaxgnn._core.checksum import checksum
 from jaxgnn.data import DataError, GraphSet, load
 from jaxgnn.data.checks import check_ends
 from jaxgnn.graph import Graph
@@ -22,7 +23,7 @@ from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import LinkDescription
 from jaxgnn.train.links import LinkData, LinkModel, build_links, describe
 from jaxgnn.train.loop import Best, Progress
-from jaxgnn.train.records import check_data, checksum, read_config
+from jaxgnn.train.records import check_data, read_config
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.restored import newest_checkpoint, run_config
 from jaxgnn.train.runner import link_data_of, load_link_data, prepared

@@ -11,15 +11,14 @@ import json
 import math
 import os
 import reprlib
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
+from jaxgnn._core.checksum import checksum
 from jaxgnn._core.text import printable
 from jaxgnn.data import NodeDataset, Split
+from jaxgnn.data.partitioned import arrays_before_masks
 from jaxgnn.train.checkpoint import CheckpointError
 from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.recovery import describe, naming
@@ -208,19 +207,7 @@ def fingerprint(dataset: NodeDataset, split: Split) -> str:
 
 def data_arrays(dataset: NodeDataset, split: Split) -> list[Any]:
     """All that a run reads."""
-    graph = dataset.graph
-    masks = split.train, split.val, split.test
-    return [graph.row_offsets, graph.senders, dataset.features, dataset.labels, *masks]
-
-
-def checksum(*arrays: Any) -> str:
-    """A checksum of arrays, their shapes and dtypes."""
-    crc = 0
-    for array in arrays:
-        array = np.ascontiguousarray(array)
-        crc = zlib.crc32(repr((array.shape, array.dtype.str)).encode(), crc)
-        crc = zlib.crc32(array.reshape(-1).view(np.uint8).data, crc)
-    return f"{crc:08x}"
+    return [*arrays_before_masks(dataset), split.train, split.val, split.test]
 
 
 def write_metrics(path: Path, rows: Sequence[dict[str, Any]]) -> None:

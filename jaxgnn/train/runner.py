@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from jaxgnn._core import ffi
+from jaxgnn._core.checksum import checksum
 from jaxgnn._core.text import printable
 from jaxgnn.data import (
     GraphSet,
@@ -29,7 +30,7 @@ from jaxgnn.graph import Graph, transform
 from jaxgnn.train import machine, processes, sharded
 from jaxgnn.train.checkpoint import Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig, check_same_settings
-from jaxgnn.train.description import DatasetDescription
+from jaxgnn.train.description import DatasetDescription, normalizes_features
 from jaxgnn.train.display import (
     make_display,
     median_seconds,
@@ -41,6 +42,7 @@ from jaxgnn.train.graph_problem import GraphProblem
 from jaxgnn.train.interrupt import PostponedInterrupt
 from jaxgnn.train.links import LinkData, LinkProblem
 from jaxgnn.train.loop import Best, Compiled, Progress, copy, train
+from jaxgnn.train.own_parts import OwnParts, load_own_parts
 from jaxgnn.train.profile import Profile
 from jaxgnn.train.records import (
     KeptRows,
@@ -48,9 +50,8 @@ from jaxgnn.train.records import (
     check_data,
     check_path,
     check_vacant,
-    checksum,
     create_run_directory,
-    data_arrays,
+    fingerprint,
     lock,
     read_config,
     write_json,
@@ -116,19 +117,31 @@ class NodeProblem:
         *,
         normalized: bool = False,
         partition: Partition | None = None,
+        own: OwnParts | None = None,
     ):
         self._config, self._dataset, self.name = config, dataset, dataset.name
-        self._normalized = normalized
+        self._normalized, self._own = normalized, own
         self._split = choose_split(dataset, config.split)
-        self.task = make_task(config, dataset, self._split, partition)
+        self.task = make_task(config, dataset, self._split, partition, own)
 
-    def arrays(self) -> list[Any]:
-        """All that a run reads."""
-        return data_arrays(self._dataset, self._split)
+    def fingerprint(self) -> str:
+        """Of all that a run reads."""
+        if self._own is None:
+            return fingerprint(self._dataset, self._split)
+        masks = self._split.train, self._split.val, self._split.test
+        return checksum(*masks, after=self._own.checksum)
+
+    @property
+    def _num_edges(self) -> int:
+        own = self._own
+        return self._dataset.graph.num_edges if own is None else own.graph.num_graph_edges
 
     def record(self) -> dict[str, Any]:
         """What `config.json` says of the data, for a model without them."""
         description = DatasetDescription.of(self._dataset, normalized=self._normalized)
+        description = dataclasses.replace(
+            description, num_edges=self._num_edges, num_features=self.task.features.shape[1]
+        )
         return {"dataset": description.to_json()}
 
     def describe(self) -> str:
@@ -136,8 +149,8 @@ class NodeProblem:
         dataset = self._dataset
         train_nodes, val_nodes, test_nodes = self._split.sizes
         return (
-            f"{dataset.name}: {dataset.num_nodes:,} nodes, {dataset.graph.num_edges:,} edges, "
-            f"{dataset.num_features:,} features, {dataset.num_classes} classes; "
+            f"{dataset.name}: {dataset.num_nodes:,} nodes, {self._num_edges:,} edges, "
+            f"{self.task.features.shape[1]:,} features, {dataset.num_classes} classes; "
             f"{train_nodes:,} training, {val_nodes:,} validation, {test_nodes:,} test nodes"
             f"{sharded.describe(self.task.graph)}"
         )
@@ -189,13 +202,17 @@ def make_problem(
         data = load_link_data(config) if dataset is None else _as_link_data(config, dataset)
         return LinkProblem(config, data, prepared)
     normalized, partition = False, None  # data that the caller gives are taken as they are
-    if dataset is None:
+    of_folder = load_own_parts(config) if dataset is None else None
+    own = None
+    if of_folder is not None:
+        dataset, own = of_folder
+    elif dataset is None:
         dataset, partition = load_dataset(config), sharded.partition_of(config)
         normalized = normalizes_features(config, dataset)
     if isinstance(dataset, LinkData):
         raise ConfigError("--task: expected link with a graph without labels, got node")
     _warn_without_positions(config, dataset, recovery)
-    return NodeProblem(config, dataset, normalized=normalized, partition=partition)
+    return NodeProblem(config, dataset, normalized=normalized, partition=partition, own=own)
 
 
 def load_graphs(config: TrainConfig) -> GraphSet:
@@ -264,7 +281,7 @@ def _run(
     program, state = problem.build()
     record = {
         "settings": config.settings(),
-        "data": {"name": problem.name, "fingerprint": checksum(*problem.arrays())},
+        "data": {"name": problem.name, "fingerprint": problem.fingerprint()},
         **problem.record(),
         "environment": machine.environment(),
     }
@@ -497,12 +514,6 @@ def _with_features(config: TrainConfig, dataset: NodeDataset) -> NodeDataset:
     return dataset
 
 
-def normalizes_features(config: TrainConfig, dataset: NodeDataset) -> bool:
-    """Whether the rows of a dataset's features are scaled to sum 1."""
-    planetoid = "public" in dataset.splits
-    return config.features == "normalized" or (config.features == "auto" and planetoid)
-
-
 def choose_split(dataset: NodeDataset, index: int) -> Split:
     """The split of that number.
 
@@ -520,9 +531,16 @@ def choose_split(dataset: NodeDataset, index: int) -> Split:
 
 
 def make_task(
-    config: TrainConfig, dataset: NodeDataset, split: Split, partition: Partition | None = None
+    config: TrainConfig,
+    dataset: NodeDataset,
+    split: Split,
+    partition: Partition | None = None,
+    own: OwnParts | None = None,
 ) -> Task:
     """What the configured model is trained on, over the configured devices."""
+    if own is not None:
+        task = Task.from_dataset(dataset, split, config.dtype, graph=own.graph)
+        return dataclasses.replace(task, features=own.features)
     graph = prepared(dataset.graph, config.activation)
     graph = sharded.shard_graph(graph, config, partition)
     return Task.from_dataset(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import time
@@ -33,13 +34,14 @@ def free_port():
 
 
 def start_two(*command, directory=ROOT, environments=({}, {}), after=lambda port, process: ()):
-    """Two processes of a command, each with what follows from the port and its number."""
+    """Two processes of a command, each with what follows from the port and its number; `directory`:
+    that of both, or of each."""
     port = free_port()
     started = [
         start_python(
             *command,
             *after(port, process),
-            directory=directory,
+            directory=directory[int(process)] if isinstance(directory, tuple) else directory,
             PYTHONPATH=PATH,
             XLA_FLAGS="",
             JAX_NUM_CPU_DEVICES="2",
@@ -118,12 +120,20 @@ def test_what_is_refused_and_said(tmp_path):
 
 @pytest.mark.system
 def test_a_run_of_two_processes_is_that_of_one(tmp_path):
-    """On the parts of a folder, as a job of SLURM; and continued alone."""
-    alone = {"directory": tmp_path, "JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": ""}
+    """On the parts of a folder, of which each process reads its own, as a job of SLURM; and
+    continued alone."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    alone = {"directory": first, "JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": ""}
     command = ("-m", "jaxgnn_cli")
     run_python(*command, "partition", "digits", "parts", "--parts", "4", **alone)
-    train = ("train", "parts", *TRAIN[2:], "--norm", "layer")
-    run_python(*command, *train, "--epochs", "6", "--run-directory", "one", **alone)
+    train = ("train", "parts", *TRAIN[2:], "--norm", "layer", "--run-directory")
+    run_python(*command, *train, str(tmp_path / "one"), "--epochs", "6", **alone)
+    shutil.copytree(first, second)
+    for directory, foreign in ((first, (2, 3)), (second, (0, 1))):
+        for part in foreign:
+            for name in ("features", "senders", "row_offsets"):
+                (directory / "parts" / f"part-{part:05d}" / f"{name}.npy").unlink()
     of_job = {
         "SLURM_JOB_ID": str(int(free_port()) % 4096),  # JAX takes the port from it
         "SLURM_STEP_NODELIST": "localhost",
@@ -132,12 +142,13 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
     }
     environments = [of_job | {"SLURM_PROCID": i, "SLURM_LOCALID": i} for i in "01"]
     started = jaxgnn(
-        *(*train, "--epochs", "4", "--run-directory", "two"),
-        directory=tmp_path,
+        *(*train, str(tmp_path / "two"), "--epochs", "4"),
+        directory=(first, second),
         environments=environments,
         coordinator=False,
     )
     (output, errors), other = outputs(started)
+    assert "1,797 nodes, 24,678 edges, 64 features" in output
     assert "by rows over 4 devices of 2 processes" in output and not errors
     assert other == ("", "")
     summary = json.loads((tmp_path / "two" / "summary.json").read_text())
@@ -145,8 +156,10 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
     np.testing.assert_allclose(
         losses(tmp_path / "two"), losses(tmp_path / "one")[:4], rtol=1e-5, atol=1e-6
     )
+    shutil.copytree(second / "parts", first / "parts", dirs_exist_ok=True)
     again = jaxgnn("train", "--resume", "two", "--epochs", "5", directory=tmp_path)
     assert "continuing after epoch 4" in outputs(again)[0][0]
+    alone["directory"] = tmp_path
     run_python(*command, "train", "--resume", "two", "--epochs", "6", **alone)
     np.testing.assert_allclose(
         losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=1e-6

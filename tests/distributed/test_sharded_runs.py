@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from jaxgnn import distributed
+from jaxgnn._core.checksum import checksum
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.data import DataError, load, partition_arrays
+from jaxgnn.data.partitioned import partition_nodes
 from jaxgnn.train import ConfigError, TrainConfig, load_run, run
+from jaxgnn.train.records import fingerprint
 from tests.support.processes import run_python
 from tests.support.training import toy
 
@@ -43,6 +46,14 @@ def test_two_devices_then_one_end_as_one(folder, tmp_path):
     np.testing.assert_array_equal(back.split(0).test, dataset.split(0).test)
     for name in ("row_offsets", "senders", "transpose_receivers"):
         np.testing.assert_array_equal(getattr(back.graph, name), getattr(dataset.graph, name))
+
+    labels_alone, prefix = partition_nodes(parts)
+    np.testing.assert_array_equal(labels_alone.labels, dataset.labels)
+    for mask in ("train", "val", "test"):
+        found, expected = (getattr(d.split(0), mask) for d in (labels_alone, dataset))
+        np.testing.assert_array_equal(found, expected)
+    masks = dataset.split(0).train, dataset.split(0).val, dataset.split(0).test
+    assert checksum(*masks, after=prefix) == fingerprint(back, back.split(0))
 
     config = TrainConfig(
         str(parts), model="sage", hidden=8, epochs=3, patience=0, dropout=0.0, features="raw"

@@ -1,0 +1,78 @@
+"""Runs over several processes on a folder of `jaxgnn partition`: each reads its own parts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from jaxgnn._core.text import printable
+from jaxgnn.data import DataError, NodeDataset
+from jaxgnn.data.partitioned import is_partition, partition_nodes
+from jaxgnn.distributed import ShardedGraph, load_sharded
+from jaxgnn.train import sharded
+from jaxgnn.train.config import ConfigError, TrainConfig
+
+
+class OwnParts(NamedTuple):
+    """What a process has of a graph that none of them has whole.
+
+    Attributes:
+        graph: over all devices.
+        features: of its places.
+        checksum: of the whole graph, its features and its labels, from when it was partitioned.
+    """
+
+    graph: ShardedGraph
+    features: Float[Array, "places features"]
+    checksum: str
+
+
+def load_own_parts(config: TrainConfig) -> tuple[NodeDataset, OwnParts] | None:
+    """The parts of a folder that this process's devices train on, and labels and masks of all nodes
+    in a dataset without edges and features.
+
+    Returns:
+        `None` where a run takes the whole graph: of other data, by features, with features that are
+        scaled by the whole matrix, with the windows of a GPU's MaxK, or of an older folder.
+
+    Raises:
+        ConfigError: the devices do not divide the parts.
+        DataError: the folder is damaged.
+    """
+    windows = config.activation == "maxk" and jax.default_backend() == "gpu"
+    if not config.distributed or windows or config.shard == "features":
+        return None
+    if jax.device_count() == 1 or not is_partition(config.dataset):
+        return None
+    found = partition_nodes(config.dataset)
+    if found is None:
+        return None
+    dataset, checksum = found
+    if config.features == "normalized" or (
+        config.features == "auto" and "public" in dataset.splits
+    ):
+        return None
+    devices = sharded.devices_of(config)
+    mesh = Mesh(np.array(devices), (sharded.AXIS,))
+    try:
+        graph, arrays = load_sharded(
+            config.dataset,
+            mesh,
+            rows=sharded.AXIS,
+            row_schedule=jax.default_backend() == "gpu",
+        )
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise ConfigError(f"--distributed: {error}") from error
+    features = arrays.get("features")
+    if features is None or features.ndim != 2 or features.dtype != jnp.float32:
+        raise DataError(f"{printable(config.dataset)}: expected features, float32 and a row a node")
+    if not jax.jit(lambda x: jnp.isfinite(x).all())(features):
+        raise DataError(f"{printable(config.dataset)}: features: expected finite values")
+    return dataset, OwnParts(graph, features.astype(config.dtype), checksum)
