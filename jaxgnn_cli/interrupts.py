@@ -21,10 +21,12 @@ class Watch:
 
     Attributes:
         advice: what to say beside "interrupted": what is safe, and how to go on.
+        descriptors: of standard output and standard error.
     """
 
     def __init__(self) -> None:
         self.advice: Callable[[], str] = lambda: ""
+        self.descriptors: tuple[int, int] = (1, 2)
         self._ending = threading.Lock()
 
     def start(self) -> None:
@@ -60,10 +62,11 @@ class Watch:
             return  # the other thread does it
         advice = self.advice()
         line = f"jaxgnn: interrupted{'; ' * bool(advice)}{advice}\n"
+        stdout, stderr = self.descriptors
         with contextlib.suppress(OSError):
-            if os.isatty(1):
-                os.write(1, b"\x1b[?25h")  # the cursor, which a live display hides
-            os.write(2, line.encode("utf-8", "backslashreplace"))
+            if os.isatty(stdout):
+                os.write(stdout, b"\x1b[?25h")  # the cursor, which a live display hides
+            os.write(stderr, line.encode("utf-8", "backslashreplace"))
         os._exit(130)
 
 

@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from jaxgnn_cli.output import Output
+
 _LOST = re.compile(r"unhealthy[^\n]*:\n((?:[\d, ]+\n)+)")
 _HELD = re.compile(rb"[EF]\d{4} .*(?:coordination_service|client\.h:\d+\] Terminating process)")
 _LARGEST = 1 << 20
@@ -38,6 +40,7 @@ class LostProcess:
         advice: what is safe, and how to go on.
         process: the number of this process, once it is known.
         connected: whether all were there.
+        descriptors: of standard output and standard error, which Python has.
     """
 
     def __init__(self) -> None:
@@ -49,17 +52,16 @@ class LostProcess:
 
     def start(self) -> None:
         """Takes over SIGABRT and the descriptors 1 and 2, for good."""
-        self._stderr = os.dup(2)
+        self.descriptors = (os.dup(1), os.dup(2))
+        self._stderr = self.descriptors[1]
         reading, writing = os.pipe()
         for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-            own = os.dup(number) if number == 1 else self._stderr
+            stream.flush()
             os.dup2(writing, number)
-            name = "stdout" if number == 1 else "stderr"
-            redirected = os.fdopen(own, "w", buffering=1, errors="backslashreplace", closefd=False)
-            setattr(sys, name, redirected)
         os.close(writing)
+        options = {"mode": "w", "buffering": 1, "errors": "backslashreplace"}
+        sys.stdout, sys.stderr = (os.fdopen(own, **options) for own in self.descriptors)
+        sys.stdout = Output(sys.stdout)
         threading.Thread(target=self._read, args=(reading,), name="stderr", daemon=True).start()
         self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._aborted)
         self._signal(ctypes.cast(self._handler, ctypes.c_void_p))

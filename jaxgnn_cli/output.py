@@ -13,7 +13,7 @@ class OutputClosed(Exception):
     """Who read standard output went away."""
 
 
-class _Output:
+class Output:
     """A stream whose errors say that they are standard output's."""
 
     def __init__(self, stream: Any):
@@ -46,14 +46,14 @@ def _named(stream: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Standard output as an `_Output`, flushed at the end; streams that are closed as nowhere."""
+    """Standard output as an `Output`, flushed at the end; streams that are closed as nowhere."""
     with contextlib.ExitStack() as stack:
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is None:
                 setattr(sys, name, stack.enter_context(open(os.devnull, "w")))
             with contextlib.suppress(AttributeError):  # a stream that is no file
                 getattr(sys, name).reconfigure(errors="backslashreplace")
-        output = _Output(sys.stdout)
+        output = Output(sys.stdout)
         with contextlib.redirect_stdout(output):  # type: ignore[type-var]
             yield
             output.flush()

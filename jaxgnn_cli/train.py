@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jaxgnn_cli.interrupts import watch
+from jaxgnn_cli.interrupts import Watch, watch
 from jaxgnn_cli.output import print_error
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def train(arguments: list[str]) -> None:
     with watch() as interrupts:
         interrupts.advice = recovery.advice
         if config.distributed:
-            _run_with_others(config, recovery)
+            _run_with_others(config, recovery, interrupts)
         else:
             _run(config, recovery)
 
@@ -43,7 +43,7 @@ def _run(config: TrainConfig, recovery: Recovery) -> None:
     run(config, Console(), recovery=recovery)
 
 
-def _run_with_others(config: TrainConfig, recovery: Recovery) -> None:
+def _run_with_others(config: TrainConfig, recovery: Recovery, interrupts: Watch) -> None:
     """As one of several processes, which end together."""
     import jax
 
@@ -53,6 +53,7 @@ def _run_with_others(config: TrainConfig, recovery: Recovery) -> None:
 
     with watch_processes() as lost:
         lost.advice, lost.process = recovery.advice, config.process
+        interrupts.descriptors = lost.descriptors
         connect(config)
         lost.process, lost.connected = jax.process_index(), True
         try:

@@ -106,20 +106,21 @@ def load_sharded(
     requests, used = _exchanged(halos, own, count, pair_rows, by_rows)
 
     row = places.row
-    in_degrees, out_degrees, self_loops = (
-        np.zeros((len(own), places.rows), np.int32) for _ in range(3)
-    )
+
+    def counts(nodes: np.ndarray, edges: np.ndarray | None = None) -> np.ndarray:
+        return np.bincount(row[nodes], edges, minlength=places.rows).astype(np.int32)
+
+    in_degrees, out_degrees, self_loops = [], [], []
     local_edges, sends, of_part = [], [], zip(own, edges, halos, strict=True)
     for i, (part, (senders, receivers), halo) in enumerate(of_part):
         local, foreign = row[senders], owner[senders] != part
-        np.add.at(in_degrees[i], row[receivers], 1)
-        np.add.at(out_degrees[i], local[~foreign], 1)
-        np.add.at(self_loops[i], local[senders == receivers], 1)
         local[foreign] = (places.rows + halo.source * pair_rows + halo.slot)[halo.of_edge]
         local_edges.append((local, row[receivers]))
         need, slot = np.nonzero(requests[i] >= 0)
         nodes = requests[i, need, slot]
-        np.add.at(out_degrees[i], row[nodes], used[i, need, slot])
+        in_degrees.append(counts(receivers))
+        out_degrees.append(counts(senders[~foreign]) + counts(nodes, used[i, need, slot]))
+        self_loops.append(counts(senders[senders == receivers]))
         sends.append((row[nodes], need * pair_rows + slot))
     parts = of_own_edges(
         places,
@@ -140,7 +141,7 @@ def load_sharded(
     def put(own_rows: np.ndarray) -> jax.Array:
         return place_parts(own_rows, own, count, of_nodes, flat=True)
 
-    degrees = NodeCounts(*map(put, (in_degrees, out_degrees, self_loops)))
+    degrees = NodeCounts(*(put(np.stack(own)) for own in (in_degrees, out_degrees, self_loops)))
     parts, repeated = _numbered(parts, edges, to_host(degrees.in_degrees), owner)
     graph = in_parts(
         parts,
@@ -219,8 +220,9 @@ def _numbered(
     offsets = np.cumsum(degrees)
     numbers, repeated = [], []
     for (senders, receivers), order in zip(edges, parts.edge_of_place, strict=True):
-        first = np.searchsorted(receivers, receivers)  # of its row, in the part
-        number = offsets[receivers] + np.arange(receivers.size) - first
+        place = np.arange(receivers.size)
+        first = np.maximum.accumulate(place * (np.diff(receivers, prepend=-1) > 0))  # of its row
+        number = offsets[receivers] + place - first
         loops = senders == receivers
         follows = np.zeros(senders.size, bool)
         follows[:-1] = loops[:-1] & loops[1:] & (receivers[:-1] == receivers[1:])
