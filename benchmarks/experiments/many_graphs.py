@@ -1,4 +1,4 @@
-"""Training on many graphs: loader and step of a GIN, here and in PyG, in one process on the CPU.
+"""Training on many graphs: loader and step of a GIN, here and in PyG, in one process.
 
 Prints graphs a second of both and their ratio, by wall time and by CPU time of all threads (which
 other work on the machine changes less), the programs compiled and the share of padding nodes. Both
@@ -6,6 +6,9 @@ train the same model (GIN of 5 layers with batch normalization, sums of the node
 by Adam on all graphs, in shuffled batches; epochs alternate, the medians count.
 
     python -m benchmarks.experiments.many_graphs FOLDER [--batch-size 128] [--epochs 11] ...
+
+JAX computes on its default device, PyG on that of `--device`. On a GPU JAX is to leave memory:
+`XLA_PYTHON_CLIENT_MEM_FRACTION=.4`.
 """
 
 from __future__ import annotations
@@ -101,15 +104,19 @@ def pyg(graphs: GraphSet, options: argparse.Namespace) -> Callable[[], Any]:
     loader = DataLoader(data, options.batch_size, shuffle=True)
     model = GIN(graphs.num_features, options.hidden, options.layers, options.hidden, norm="batch")
     linear = torch.nn.Linear(options.hidden, int(graphs.num_classes or 0))
+    model.to(options.device), linear.to(options.device)
     optimizer = torch.optim.Adam([*model.parameters(), *linear.parameters()], lr=1e-3)
 
     def epoch() -> None:
         for batch in loader:
+            batch = batch.to(options.device)
             optimizer.zero_grad()
             rows = model(batch.x, batch.edge_index)
             logits = linear(global_add_pool(rows, batch.batch, batch.num_graphs))
             torch.nn.functional.cross_entropy(logits, batch.y).backward()
             optimizer.step()
+        if options.device == "cuda":
+            torch.cuda.synchronize()
 
     return epoch
 
@@ -123,6 +130,7 @@ def main() -> None:
         *(("epochs", 11), ("threads", 2)),
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of PyG")
     parser.add_argument(
         "--map-anew", action="store_true", help="leave memory as glibc has it, for both"
     )
