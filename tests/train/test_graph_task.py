@@ -23,6 +23,7 @@ from jaxgnn.train import (
     load_run,
     predict,
     run,
+    run_folds,
     train,
 )
 from jaxgnn.train.graph_problem import GraphProblem
@@ -289,6 +290,9 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
     assert main(["predict", "run", "toy", "--output", "p.csv"]) == 0
     assert "48 graphs, 2 classes" in capsys.readouterr().out
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 49
+    folds = ["--model", "mlp", "--epochs", "1", "--folds", "2", "--run-directory", "folds"]
+    assert main(["train", "toy", "--task", "graph", *folds]) == 0
+    assert " ± " in capsys.readouterr().out.splitlines()[-3]
     pytest.importorskip("flatbuffers")
     for sizes, message in (
         (["--graphs", "16"], "wrote exported0: unions of 16 graphs, "),
@@ -300,6 +304,41 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
     loaded = export.load_graphs("exported1")
     found = loaded([item.graph for item in data.load("toy")])
     np.testing.assert_allclose(found, load_run("run").logits(data.load("toy")), atol=1e-6)
+
+
+def test_folds_are_runs_and_go_on_after_an_interruption(tmp_path, capsys):
+    config = dataclasses.replace(
+        *(SMALL,), **{"model": "mlp", "epochs": 1, "run_directory": str(tmp_path / "r")}
+    )
+    graphs, begun = graph_set(splits={}), []
+
+    def recovery():
+        begun.append(None)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return Recovery()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_folds(config, 2, dataset=graphs, recovery=recovery)
+    first = tmp_path / "r" / "fold0" / "metrics.jsonl"
+    before = first.read_text()
+    comparison = run_folds(config, 2, dataset=graphs)
+    assert first.read_text() == before and comparison.unfinished == ()
+    files = [tmp_path / "r" / f"fold{fold}" / "summary.json" for fold in range(2)]
+    scores = [json.loads(file.read_text())["test_score"] for file in files]
+    (row,) = comparison.rows
+    assert (row.test_score, row.test_std) == pytest.approx((np.mean(scores), np.std(scores)))
+    assert len(list((tmp_path / "r").iterdir())) == 2
+    for arguments, message in (
+        (["digits"], "--folds: expected --task graph with it, got --task node"),
+        (["x", "--task", "graph", "--split", "1"], "--folds: expected no --split with it, got 1"),
+        (["--resume", "x"], "--folds: expected --run-directory to continue, got --resume"),
+    ):
+        assert main(["train", *arguments, "--folds", "2"]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["info", "digits", "--folds", "2"]) == 2
+    with pytest.raises(ConfigError, match="--split: toy has 10 splits, numbered from 0, got 10"):
+        run_folds(config, 11, dataset=graphs)
 
 
 @pytest.mark.parametrize(
