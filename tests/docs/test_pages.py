@@ -16,7 +16,16 @@ from tests.support.small_sets import small
 # Pages whose code other tests run.
 ELSEWHERE = {
     *("adding-an-operation", "algebra", "distributed", "graph", "graphs", "links", "minibatches"),
-    *("modules", "sharding", "coming-from", "faq", "pitfalls", "quickstart", "two-node-types"),
+    *(
+        "modules",
+        "sharding",
+        "coming-from",
+        "faq",
+        "numerics",
+        "pitfalls",
+        "quickstart",
+        "two-node-types",
+    ),
     *("graph-classification", "own-table", "point-cloud"),
 }
 
