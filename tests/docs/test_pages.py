@@ -4,10 +4,13 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from jaxgnn import data, export, train
+import jaxgnn
+from jaxgnn import data, export, readout, train
 from jaxgnn.graph import Graph
 from jaxgnn.train import TrainConfig
 from tests.support.paths import ROOT
@@ -28,6 +31,17 @@ ELSEWHERE = {
     ),
     *("graph-classification", "own-table", "point-cloud"),
 }
+
+
+class SumOfNodes(nnx.Module):
+    """The least that a model of graphs can be."""
+
+    def __init__(self):
+        self.scale = nnx.Param(jnp.ones(3))
+
+    def __call__(self, batch, x, edge_features):
+        del edge_features
+        return readout(batch.membership, x) * self.scale[...]
 
 
 def blocks(page: str) -> list[str]:
@@ -116,6 +130,8 @@ def test_serving(tmp_path, monkeypatch):
     sizes: dict[str, Any] = {"num_nodes": 210, "num_edges": 400, "num_features": 3}
     export.save(node.model, "nodes", **sizes)
     export.save(node.model, "portable", portable=True, **sizes)
+    counts = {"num_graphs": 2, "num_edge_features": 1}
+    export.save(SumOfNodes(), "graphs", num_nodes=500, num_edges=700, num_features=3, **counts)
     export.save(link.model.encoder, "links", decoder=link.model.decoder, **sizes)
 
     names: dict[str, Any] = {"graph": graph, "x": x, "senders": rows[0], "receivers": rows[1]}
@@ -125,9 +141,13 @@ def test_serving(tmp_path, monkeypatch):
         block = block.replace('"RUN"', '"link"' if "load_link_run" in block else '"node"')
         if "DIRECTORY" in block:
             folder = next(folders)
-            if folder == "graphs":
-                continue  # tests/train/test_export.py has unions
             block = block.replace("DIRECTORY", folder)
+            if folder == "graphs":
+                of_graphs = {"jaxgnn": jaxgnn, "graphs": [graph, graph], "x": np.ones((400, 3))}
+                of_graphs["edge_features"] = np.ones((600, 1))
+                exec(compile(block, "serving.md", "exec"), of_graphs)
+                np.testing.assert_array_equal(of_graphs["logits"], np.full((2, 3), 200))
+                continue
         exec(compile(block, "serving.md", "exec"), names)
         if "predict_links" in block:
             assert names["predictions"].scores.shape == (2,) and names["scores"].shape == (2,)
