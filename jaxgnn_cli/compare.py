@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from jaxgnn_cli.options import parse_options
+
+if TYPE_CHECKING:
+    from jaxgnn.train import Comparison
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,18 +38,27 @@ def compare(arguments: list[str]) -> None:
 
     from jaxgnn.train import compare as compare_runs
     from jaxgnn.train.comparison import SUFFIXES
-    from jaxgnn.train.display import comparison_table, print_line
+    from jaxgnn.train.display import print_line
     from jaxgnn.train.predictions import check_suffix
 
     output = None if options.output is None else Path(options.output)
     if output is not None:
         check_suffix(output, "--output", SUFFIXES)
     comparison = compare_runs(options.runs, "RUN")
+    print_comparison(comparison)
+    if output is not None:
+        comparison.save(output)
+        print_line(Console(), f"wrote {output}")
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """A table of the finished runs, and the names of the others."""
+    from rich.console import Console
+
+    from jaxgnn.train.display import comparison_table, print_line
+
     console = Console()
     if comparison.rows:
         console.print(comparison_table(comparison))
     for name in comparison.unfinished:
         print_line(console, f"unfinished: {name}")
-    if output is not None:
-        comparison.save(output)
-        print_line(console, f"wrote {output}")

@@ -72,10 +72,13 @@ def export(arguments: list[str]) -> None:
         task = run.config.task
         if options.graphs is not None and task != "graph":
             raise UsageError(f"--graphs: expected a run of --task graph with it, got --task {task}")
-        num_features = run.dataset.num_features or 0
+        num_features, dtype = run.dataset.num_features or 0, run.config.dtype
         if task == "graph":
             nodes, edges = _union_size(options, run)
             num_features *= run.dataset.inputs != "degrees"
+            categories = (run.dataset.node_categories, run.dataset.edge_categories)
+            if categories != (None, None):
+                dtype = "float32"  # 16 bits do not hold their numbers
             own: dict[str, Any] = {
                 "num_graphs": options.graphs or run.config.batch_size,
                 "num_edge_features": run.dataset.num_edge_features,
@@ -97,7 +100,7 @@ def export(arguments: list[str]) -> None:
             num_nodes=nodes,
             num_edges=edges,
             num_features=num_features,
-            dtype=run.config.dtype,
+            dtype=dtype,
             platforms=options.platforms.split(","),
             portable=options.portable,
             **own,

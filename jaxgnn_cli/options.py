@@ -33,6 +33,11 @@ class Options(TrainConfig):
     """Begin with a model's published settings: agnn, edgeconv, gat, gatv2, gcn, gcn-pyg, gin, mlp,
     monet, sage or transformer. Other options replace single ones."""
 
+    folds: int = 0
+    """With --task graph: train a run for each of the splits 0 to FOLDS - 1, in fold0, fold1, ... of
+    --run-directory, and print mean and standard deviation. The same command again goes on after an
+    interruption. 0: the run of --split alone."""
+
     def config(self) -> TrainConfig:
         """Without what only the command line has."""
         return TrainConfig(**_fields(self))
@@ -46,12 +51,22 @@ def parse_train(arguments: list[str], name: str = "train") -> TrainConfig | None
     Raises:
         UsageError, ConfigError: options that cannot be.
     """
+    found = parse_run(arguments, name)
+    if found is not None and found[1]:
+        raise ConfigError(f"--folds: expected jaxgnn train with it, got jaxgnn {name}")
+    return None if found is None else found[0]
+
+
+def parse_run(arguments: list[str], name: str = "train") -> tuple[TrainConfig, int] | None:
+    """`parse_train`, and the number of folds; 0: one run."""
     arguments = _rewrite(arguments)
     options = _parse(arguments, name, Options())
     if options is None:
         return None
     if options.resume is not None:
-        return _resumed(arguments, options)
+        if options.folds:
+            raise ConfigError("--folds: expected --run-directory to continue, got --resume")
+        return _resumed(arguments, options), 0
     if options.preset:
         base = preset(options.preset, options.dataset)
     else:
@@ -59,7 +74,7 @@ def parse_train(arguments: list[str], name: str = "train") -> TrainConfig | None
     base = base.for_task(options.task)
     options = _parse(arguments, name, Options(**_fields(base)))
     assert options is not None
-    return options.config().check()
+    return options.config().check(), options.folds
 
 
 def parse_planned(kind: type[Planned], arguments: list[str]) -> Planned | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from jaxgnn_cli.compare import print_comparison
 from jaxgnn_cli.interrupts import Watch, watch
 from jaxgnn_cli.output import print_error
 
@@ -13,26 +15,36 @@ if TYPE_CHECKING:
 
 def train(arguments: list[str]) -> None:
     """Trains, or continues a run, or prints the help."""
-    from jaxgnn_cli.options import parse_train
+    from jaxgnn_cli.options import parse_run
 
-    config = parse_train(arguments)
-    if config is None:
+    found = parse_run(arguments)
+    if found is None:
         return
+    config, folds = found
     import jax
 
     from jaxgnn.train import Recovery, keep_freed_memory
+    from jaxgnn.train.folds import check_folds
 
+    if folds:
+        check_folds(config, folds)
     if config.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
     if config.task == "graph":
         keep_freed_memory()
-    recovery = Recovery(warn=print_error)
     with watch() as interrupts:
-        interrupts.advice = recovery.advice
-        if config.distributed:
-            _run_with_others(config, recovery, interrupts)
+
+        def recovery() -> Recovery:
+            found = Recovery(warn=print_error)
+            interrupts.advice = found.advice
+            return found
+
+        if folds:
+            _run_folds(config, folds, recovery)
+        elif config.distributed:
+            _run_with_others(config, recovery(), interrupts)
         else:
-            _run(config, recovery)
+            _run(config, recovery())
 
 
 def _run(config: TrainConfig, recovery: Recovery) -> None:
@@ -41,6 +53,14 @@ def _run(config: TrainConfig, recovery: Recovery) -> None:
     from jaxgnn.train import run
 
     run(config, Console(), recovery=recovery)
+
+
+def _run_folds(config: TrainConfig, folds: int, recovery: Callable[[], Recovery]) -> None:
+    from rich.console import Console
+
+    from jaxgnn.train import run_folds
+
+    print_comparison(run_folds(config, folds, Console(), recovery=recovery))
 
 
 def _run_with_others(config: TrainConfig, recovery: Recovery, interrupts: Watch) -> None:

@@ -9,6 +9,7 @@ import http.client
 import logging
 import os
 import pathlib
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from jaxgnn.data.limits import DataError, display_path
 TIMEOUT = 30.0
 """Seconds without a byte after which a server counts as stalled."""
 _CHUNK = 1 << 16
+_TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}")  # as the module tempfile names files
 
 
 class Source(NamedTuple):
@@ -120,6 +122,7 @@ def download(name: str, root: str | os.PathLike[str] | None = None) -> pathlib.P
     if _missing(source, directory):
         directory.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(directory):
+            _remove_temporary(directory)
             for file in _missing(source, directory):
                 _fetch(source, directory, file)
     return directory
@@ -149,6 +152,13 @@ def _one_at_a_time(directory: pathlib.Path) -> Iterator[None]:
     with open(directory.with_name(f".{directory.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _remove_temporary(directory: pathlib.Path) -> None:
+    """What pooch leaves where it is killed; nobody else downloads into the directory now."""
+    for path in directory.iterdir():
+        if _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def _is_right(path: pathlib.Path, wanted: tuple[int, str]) -> bool:

@@ -5,6 +5,7 @@ The parsers are C++ (`cpu/host/text.cc`). They take files block by block, gzippe
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -268,9 +269,10 @@ def parse(
     budget: Budget,
     change: Callable[[Iterator[bytes]], Iterator[bytes]] = iter,
 ) -> None:
-    """Feeds a file, as `change` makes it, to a parser, within what is left of the budget."""
+    """Feeds a file, as `change` makes it, to a parser, within what is left of the budget; without a
+    byte order mark."""
     try:
-        for block in change(budget.blocks(path)):
+        for block in change(_without_mark(budget.blocks(path))):
             parser.allow(budget.left)  # by default it depends on the file, which is open by now
             parser.feed(block)
         parser.finish()
@@ -281,6 +283,16 @@ def parse(
             f"what its lines hold would take more than the limit of {budget.limit:,} bytes "
             "(option max_bytes)"
         ) from None
+
+
+def _without_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    begin = b""
+    for block in blocks:
+        begin += block
+        if len(begin) >= len(codecs.BOM_UTF8):
+            break
+    yield begin.removeprefix(codecs.BOM_UTF8)
+    yield from blocks
 
 
 def _count(value: Any, name: str) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxgnn.data.categories import check_categories
 from jaxgnn.data.checks import check_offsets, check_rows
 from jaxgnn.data.dataset import NO_METADATA, Metadata, Split, check_names
 from jaxgnn.data.limits import DataError, quote
@@ -29,6 +30,9 @@ class GraphSet:
         senders, receivers: int32, the ends of each edge, counted from 0 in its graph.
         features, positions: float32, of the nodes.
         edge_features: float32, in the order of `senders`.
+        node_categories, edge_categories: where the columns of `features` or of `edge_features` are
+            categories, such as the kind of an atom, the number of those of each column: 0, 1, ...;
+            None: they are numbers.
         labels: a class a graph, int32; or float32 `[num_graphs, targets]` for regression and
             several tasks, NaN where a label is missing.
         num_classes: number of classes; None of targets that are numbers.
@@ -54,6 +58,8 @@ class GraphSet:
     metadata: Metadata = NO_METADATA
     graph_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    node_categories: Int[np.ndarray, " num_features"] | None = None
+    edge_categories: Int[np.ndarray, " num_edge_features"] | None = None
 
     def __post_init__(self) -> None:
         edges = self.senders.size
@@ -76,6 +82,8 @@ class GraphSet:
         check_rows(self.features, self.num_nodes, 2, "features")
         check_rows(self.positions, self.num_nodes, 2, "positions")
         check_rows(self.edge_features, edges, 2, "edge_features")
+        check_categories(self.features, self.node_categories, "features")
+        check_categories(self.edge_features, self.edge_categories, "edge_features")
         self._check_labels()
         check_names(self.graph_names, len(self), "graph_names")
         check_names(self.class_names, self.num_classes or 0, "class_names")

@@ -7,6 +7,7 @@ import pathlib
 
 import numpy as np
 
+from jaxgnn.data.categories import count_categories
 from jaxgnn.data.dataset import Metric
 from jaxgnn.data.graph_set import GraphSet
 from jaxgnn.data.limits import Budget, DataError, reading
@@ -19,6 +20,8 @@ OGB_GRAPH_FILES = (
 )
 # Sets whose `add_inverse_edge` is False in OGB's master table, by the names of their archives.
 _DIRECTED = ("code", "code2")
+# Sets of molecules, whose columns are categories; OGB's AtomEncoder and BondEncoder embed them.
+_MOLECULES = "mol"
 # What the table scores a set by, where it is neither the accuracy nor, of molecules, the ROC AUC.
 _METRICS: dict[str, Metric] = {
     **dict.fromkeys(("molpcba", "molmuv"), "average_precision"),
@@ -33,8 +36,10 @@ def read_ogb_graphs(
 
     Or `raw/data.npz`, `raw/graph-label.npz`, the layout that OGB's `DatasetSaver` writes.
 
-    One label column of whole numbers is a class; anything else are targets, float32, with NaN where
-    one is missing. Edges with their reverses stand side by side, as OGB's reader has them.
+    Columns of the features of molecules (ogbg-mol...) are categories, where they are whole numbers
+    from 0. One label column of whole numbers is a class; anything else are targets, float32, with
+    NaN where one is missing. Edges with their reverses stand side by side, as OGB's reader has
+    them.
 
     Args:
         path: the directory, such as `ogbg_molhiv/`; its name is the set's.
@@ -51,7 +56,7 @@ def read_ogb_graphs(
     budget = Budget(max_bytes)
     raw = raw_of(folder, budget)
     if undirected is None:
-        directed = name.lower().removeprefix("ogbg-") in _DIRECTED
+        directed = _short(name) in _DIRECTED
         undirected = not (directed or raw.both_directions)
     sizes = _counts(raw, "node", None)
     count = sizes.size
@@ -61,7 +66,13 @@ def read_ogb_graphs(
     senders, receivers = raw.edges(int(sizes.max(initial=0)), num_edges)
     features = raw.table("node-feat", num_nodes)
     edge_features = raw.table("edge-feat", num_edges)
+    categories = [None, None]
     with reading(folder):
+        if _short(name).startswith(_MOLECULES):
+            with budget.scope():
+                values = [0 if rows is None else rows.size for rows in (features, edge_features)]
+                budget.charge(8 * max(values), "the categories")
+                categories = [count_categories(rows) for rows in (features, edge_features)]
         splits = {"published": split_of_folder(folder / "split", count, budget)}
         if undirected:
             width = 0 if edge_features is None else edge_features.shape[1]
@@ -79,6 +90,8 @@ def read_ogb_graphs(
             receivers=receivers,
             features=features,
             edge_features=edge_features,
+            node_categories=categories[0],
+            edge_categories=categories[1],
             labels=labels,
             num_classes=num_classes,
             splits=splits,
@@ -88,12 +101,16 @@ def read_ogb_graphs(
         )
 
 
+def _short(name: str) -> str:
+    return name.lower().removeprefix("ogbg-")
+
+
 def _metric(name: str, labels: np.ndarray, num_classes: int | None) -> Metric:
-    short = name.lower().removeprefix("ogbg-")
+    short = _short(name)
     if short in _METRICS:
         return _METRICS[short]
     if num_classes is not None:
-        return "roc_auc" if short.startswith("mol") and num_classes <= 2 else "accuracy"
+        return "roc_auc" if short.startswith(_MOLECULES) and num_classes <= 2 else "accuracy"
     binary = ((labels == 0) | (labels == 1) | np.isnan(labels)).all()
     return "roc_auc" if binary else "rmse"
 

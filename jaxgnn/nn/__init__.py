@@ -2,6 +2,7 @@
 
 from jaxgnn.nn.attention_readout import AttentionReadout
 from jaxgnn.nn.batch_norm import BatchNorm
+from jaxgnn.nn.category_embedding import CategoryEmbedding
 from jaxgnn.nn.conv import (
     APPNP,
     AGNNConv,
@@ -51,6 +52,7 @@ __all__ = [
     "AttentionReadout",
     "AttentionWeights",
     "BatchNorm",
+    "CategoryEmbedding",
     "DotDecoder",
     "DynamicEdgeConv",
     "EdgeConv",

@@ -5,6 +5,7 @@ from jaxgnn.train.comparison import ComparedRuns, Comparison, compare
 from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.description import DatasetDescription, LinkDescription
 from jaxgnn.train.evaluation import InferenceSample, evaluate, sampled_logits
+from jaxgnn.train.folds import run_folds
 from jaxgnn.train.graph_data import GraphSetDescription
 from jaxgnn.train.graph_loader import GraphLoader, GraphMinibatch, GraphSource
 from jaxgnn.train.heap import keep_freed_memory
@@ -86,6 +87,7 @@ __all__ = [
     "read_pairs",
     "restore_run",
     "run",
+    "run_folds",
     "sampled_logits",
     "saved_config",
     "score",

@@ -16,13 +16,13 @@ from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE
 
 Activation = Literal["relu", "elu", "maxk"]
 DType = Literal["float32", "bfloat16", "float16", "float64"]
-Features = Literal["auto", "raw", "normalized", "embedding"]
+Features = Literal["auto", "raw", "normalized", "embedding", "categories"]
 Decay = Literal["l2", "decoupled"]
 DecayLayers = Literal["all", "first"]
 Method = Literal["uniform", "labor"]
 TaskName = Literal["node", "link", "graph"]
 Readout = Literal["sum", "mean", "max", "min", "attention"]
-EdgeFeatures = Literal["auto", "none"]
+EdgeFeatures = Literal["auto", "none", "raw", "categories"]
 GraphMetric = Literal["auto", "accuracy", "roc_auc", "average_precision", "micro_f1", "rmse", "mae"]
 Decoder = Literal["dot", "mlp"]
 FeaturesOn = Literal["device", "host"]
@@ -226,7 +226,8 @@ class TrainConfig:
 
     edge_features: EdgeFeatures = "auto"
     """auto: take the features of the edges where the graphs have some and the model takes them
-    (gat, gatv2, gin, pna, transformer). none: leave them out."""
+    (gat, gatv2, gin, pna, transformer), as categories where the data say so. raw: as numbers.
+    categories: columns of whole numbers, each with learned rows. none: leave them out."""
 
     metric: GraphMetric = "auto"
     """The score that selects the epoch, of many graphs: accuracy, roc_auc, average_precision,
@@ -279,7 +280,9 @@ class TrainConfig:
 
     features: Features = "auto"
     """normalized: each row of the features sums to 1. auto: normalized for Planetoid's sets, raw
-    for the rest. embedding: a learned row a node, of width --hidden, in place of the features."""
+    for the rest. embedding: a learned row a node, of width --hidden, in place of the features.
+    categories, with --task graph: columns of whole numbers, each with learned rows of width
+    --hidden, whose sum a node reads; auto has them where the data say so, as OGB's molecules."""
 
     split: int = 0
     """Which of the dataset's splits; of links the seed of the split. Graphs without splits get ten
@@ -511,6 +514,10 @@ class TrainConfig:
 
     def _check_graphs(self) -> None:
         if self.task != "graph":
+            if self.features == "categories":
+                raise ConfigError(
+                    f"--features: expected --task graph with categories, got --task {self.task}"
+                )
             for name in _GRAPH:
                 if getattr(self, name) != getattr(TrainConfig, name):
                     raise ConfigError(

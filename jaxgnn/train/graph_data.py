@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, GraphSet, Metric, Split, normalize_features
+from jaxgnn.data.categories import MOST_CATEGORIES, check_categories, count_categories
 from jaxgnn.data.splits import fold_splits
 from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.graph_store import GraphStore
@@ -25,6 +26,7 @@ NodeInputs = Literal["features", "positions", "degrees"]
 FOLDS = 10
 _DEGREES = 64  # columns: 0 to 62, and more
 _LARGEST_WIDTH = 1 << 31
+_LATER = ("degree_histogram", "node_categories", "edge_categories")  # which older runs lack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,8 @@ class GraphSetDescription:
         class_names: the user's name of each class; `None`: numbers from 0.
         degree_histogram: how many nodes of the training graphs have 0, 1, 2, ... edges, for the
             scalers of `--model pna`; `None` of other models.
+        node_categories, edge_categories: how many categories each column of the features has, where
+            the model embeds them; `None` where it reads numbers.
     """
 
     name: str
@@ -60,6 +64,8 @@ class GraphSetDescription:
     normalized: bool
     class_names: tuple[str, ...] | None = None
     degree_histogram: tuple[int, ...] | None = None
+    node_categories: tuple[int, ...] | None = None
+    edge_categories: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, config: TrainConfig, graphs: GraphSet) -> GraphSetDescription:
@@ -67,7 +73,7 @@ class GraphSetDescription:
 
         Raises:
             ConfigError: a metric that its targets do not have.
-            DataError: a set without graphs or without targets.
+            DataError: a set without graphs or without targets, or without the categories asked for.
         """
         labels = graphs.labels
         if labels is None or not len(graphs):
@@ -76,7 +82,9 @@ class GraphSetDescription:
         targets, metric = _targets(config, graphs)
         inputs, width = _inputs(graphs)
         edge_width = 0 if graphs.edge_features is None else graphs.edge_features.shape[1]
-        used = config.edge_features == "auto" and config.model in EDGE_FEATURE_MODELS
+        used = _uses_edge_features(config, edge_width)
+        of_nodes, of_edges = config.features, config.edge_features
+        edge_categories = _categories(graphs, "edge_features", of_edges) if used else None
         names = graphs.class_names
         return cls(
             name=graphs.name,
@@ -90,6 +98,8 @@ class GraphSetDescription:
             normalized=config.features == "normalized" and inputs == "features",
             class_names=None if names is None else tuple(map(str, names)),
             degree_histogram=_degree_histogram(config, graphs) if config.model == "pna" else None,
+            node_categories=_categories(graphs, "features", of_nodes),
+            edge_categories=edge_categories,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -104,8 +114,8 @@ class GraphSetDescription:
             ConfigError: `value` is something else.
         """
         fields = {field.name: field for field in dataclasses.fields(cls)}
-        if isinstance(value, dict):  # older runs have none
-            value = {"degree_histogram": None} | value
+        if isinstance(value, dict):
+            value = dict.fromkeys(_LATER) | value
         if not isinstance(value, dict) or value.keys() != fields.keys():
             raise ConfigError(f"config.json: dataset: expected the keys {', '.join(fields)}")
         for name, field in fields.items():
@@ -134,7 +144,18 @@ class GraphSetDescription:
             and any(counts[1:])
         ):
             raise _unexpected("degree_histogram", "counts of nodes or null", counts)
-        lists = {"class_names": names, "degree_histogram": counts}
+        lists: dict[str, Any] = {"class_names": names, "degree_histogram": counts}
+        for name, columns in (
+            ("node_categories", "num_features"),
+            ("edge_categories", "num_edge_features"),
+        ):
+            sizes = lists[name] = value[name]
+            if sizes is not None and not (
+                isinstance(sizes, list)
+                and len(sizes) == value[columns] > 0
+                and all(type(size) is int and 0 < size <= MOST_CATEGORIES for size in sizes)
+            ):
+                raise _unexpected(name, f"{value[columns]} numbers of categories or null", sizes)
         known = {name: None if values is None else tuple(values) for name, values in lists.items()}
         return cls(**{**value, **known})
 
@@ -167,6 +188,7 @@ class GraphSetDescription:
             )
         if self.normalized:
             rows = normalize_features(rows)
+        check_categories(rows, _array(self.node_categories), f"{name}: features")
         edges = store.edge_features if self.num_edge_features else None
         found = 0 if edges is None else edges.shape[1]
         if found != self.num_edge_features:
@@ -174,7 +196,44 @@ class GraphSetDescription:
                 f"{name}: expected {self.num_edge_features} features an edge, as {self.name} has, "
                 f"got {found}"
             )
+        check_categories(edges, _array(self.edge_categories), f"{name}: edge_features")
         return dataclasses.replace(store, features=rows, edge_features=edges)
+
+
+def _array(sizes: tuple[int, ...] | None) -> np.ndarray | None:
+    return None if sizes is None else np.asarray(sizes, np.int64)
+
+
+def _uses_edge_features(config: TrainConfig, width: int) -> bool:
+    """Whether the model reads features of the edges."""
+    if config.edge_features in ("raw", "categories"):
+        if config.model not in EDGE_FEATURE_MODELS:
+            raise ConfigError(
+                f"--edge-features: expected a model that takes them, one of "
+                f"{', '.join(EDGE_FEATURE_MODELS)}, got {config.model}"
+            )
+        if not width:
+            raise ConfigError(
+                f"--edge-features: expected features of the edges with {config.edge_features}, "
+                "got none"
+            )
+    return config.edge_features != "none" and config.model in EDGE_FEATURE_MODELS
+
+
+def _categories(
+    graphs: GraphSet, name: Literal["features", "edge_features"], asked: str
+) -> tuple[int, ...] | None:
+    """The number of categories of each column: as the data say, or counted if asked for."""
+    of_data = graphs.node_categories if name == "features" else graphs.edge_categories
+    found = of_data if asked in ("auto", "categories") else None
+    if found is None and asked == "categories":
+        found = count_categories(getattr(graphs, name))
+        if found is None:
+            raise DataError(
+                f"{graphs.name}: {name}: expected columns of categories, whole numbers from 0 "
+                f"below {MOST_CATEGORIES:,}, got others"
+            )
+    return None if found is None else tuple(found.tolist())
 
 
 def _unexpected(name: str, expected: str, value: Any) -> ConfigError:

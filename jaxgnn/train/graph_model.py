@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Shaped
 
 from jaxgnn.graph.batch import GraphBatch
-from jaxgnn.nn import AttentionReadout
+from jaxgnn.nn import AttentionReadout, CategoryEmbedding
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._linear import linear
 from jaxgnn.ops import readout
@@ -38,6 +38,8 @@ class TargetStatistic(nnx.Variable):
 class GraphModel(WithEncoder):
     r"""A model of the nodes, a readout, and a linear layer: a row of outputs for each graph.
 
+    Columns of categories are embedded first (`CategoryEmbedding`), of the nodes and of the edges.
+
     $$y_g = m + s \odot (W \, \mathrm{dropout}(\mathrm{readout}_{v \in g} \, \sigma(z_v)) + b)$$
 
     with $z$ the outputs of the nodes and $\sigma$ the nonlinearity. $m$ and $s$ are the mean and
@@ -52,9 +54,16 @@ class GraphModel(WithEncoder):
             "rngs": rngs,
         }
         width = config.hidden
-        edge_dim = data.num_edge_features or None
+        self.embed_nodes = self.embed_edges = None
+        num_features, edge_dim = data.num_features, data.num_edge_features or None
+        if data.node_categories is not None:
+            num_features = width
+            self.embed_nodes = nnx.data(CategoryEmbedding(data.node_categories, width, **types))
+        if data.edge_categories is not None:
+            edge_dim = width
+            self.embed_edges = nnx.data(CategoryEmbedding(data.edge_categories, width, **types))
         self.encoder = build_model(
-            *(config, data.num_features, width, rngs),
+            *(config, num_features, width, rngs),
             edge_dim=edge_dim,
             degree_histogram=data.degree_histogram,
         )
@@ -78,8 +87,9 @@ class GraphModel(WithEncoder):
     ) -> Float[Array, "num_graphs outputs"]:
         """Logits, or numbers in the units of the targets; at least float32."""
         if edge_features is not None:
-            edge_features = edge_features.astype(self.dtype)
-        nodes = self.encoder(batch, x.astype(self.dtype), edge_features)
+            edge_features = _embedded(self.embed_edges, edge_features).astype(self.dtype)
+        x = _embedded(self.embed_nodes, x).astype(self.dtype)
+        nodes = self.encoder(batch, x, edge_features)
         nodes = self.encoder.activation(nodes)
         if self.pool is not None:
             rows = self.pool(batch.membership, nodes)
@@ -113,6 +123,10 @@ class GraphModel(WithEncoder):
                 losses = jnp.abs(error) if self.metric == "mae" else error * error
         count = jnp.maximum(known.sum(), 1).astype(losses.dtype)
         return jnp.where(known, losses, jnp.zeros_like(losses)).sum() / count
+
+
+def _embedded(embedding: CategoryEmbedding | None, rows: Array) -> Array:
+    return rows if embedding is None else embedding(rows)
 
 
 class OfDegrees(nnx.Module):

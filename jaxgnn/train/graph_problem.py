@@ -240,9 +240,10 @@ class GraphProblem:
         train, val, test = self._split.sizes
         kinds = {"class": "classes", "labels": "labels", "values": "targets"}
         edges = f" and {data.num_edge_features:,} an edge" if data.num_edge_features else ""
+        inputs = data.inputs if data.node_categories is None else "categories"
         return (
             f"{self.name}: {len(graphs):,} graphs, {graphs.num_nodes:,} nodes, "
-            f"{graphs.num_edges:,} edges, {data.num_features:,} {data.inputs} a node{edges}, "
+            f"{graphs.num_edges:,} edges, {data.num_features:,} {inputs} a node{edges}, "
             f"{data.num_outputs:,} {kinds[data.targets]}; {train:,} training, {val:,} validation, "
             f"{test:,} test graphs"
         )

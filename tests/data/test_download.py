@@ -4,6 +4,7 @@ import functools
 import hashlib
 import http.server
 import shutil
+import signal
 import threading
 import time
 
@@ -13,6 +14,7 @@ import pytest
 from jaxgnn import data
 from jaxgnn.data import DataError, downloads
 from jaxgnn_cli import main
+from tests.support.processes import start_python
 
 pytest.importorskip("pooch")
 CONTENT = np.random.default_rng(0).bytes(200_000)
@@ -48,6 +50,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if what == "truncated":
             content = content[: len(content) // 2]
+        if what == "slow":
+            self.wfile.write(content[:150_000])
+            self.wfile.flush()
+            return time.sleep(5)
         if what == "stalled":
             self.wfile.write(content[:1000])
             self.wfile.flush()
@@ -125,6 +131,33 @@ def test_it_goes_on_where_it_ended(fetch, server, tmp_path):
     with pytest.raises(DataError, match="checksum"):
         fetch("good")
     assert fetch("good") == CONTENT
+
+
+@pytest.mark.system
+def test_a_killed_download_goes_on(fetch, server, tmp_path):
+    """Killed while the server stalls: nothing is under the file's name, and a later call asks for
+    the rest alone."""
+    url = f"http://127.0.0.1:{server.server_port}/slow/"
+    program = f"""
+from jaxgnn.data import downloads
+downloads.SOURCES = {{"set": downloads.Source(({url!r},), {FILES!r}, "none", "nobody")}}
+downloads.download("set", {str(tmp_path)!r})
+"""
+    child = start_python("-c", program)
+    part = tmp_path / "set" / "a.bin.part"
+    end = time.monotonic() + 60
+    while not (part.exists() and part.stat().st_size >= 1 << 16):
+        assert child.poll() is None and time.monotonic() < end
+        time.sleep(0.01)
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
+    child.communicate()
+    assert not (tmp_path / "set" / "a.bin").exists()
+    size = part.stat().st_size
+    server.requests.clear()
+    assert fetch("good") == CONTENT
+    assert server.requests == [("good", f"bytes={size}-")]
+    assert [path.name for path in (tmp_path / "set").iterdir()] == ["a.bin"]
 
 
 def test_two_at_once(fetch, server, tmp_path, monkeypatch):

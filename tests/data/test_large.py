@@ -376,6 +376,8 @@ def test_ogb_s_graphs(tmp_path, tasks):
         (raw / "graph-label.csv.gz").write_bytes(gzip.compress(text))
         np.testing.assert_array_equal(data.load(folder).labels, labels)
     assert graphs.num_classes == (2 if tasks == 1 else None)
+    np.testing.assert_array_equal(graphs.node_categories, 1 + graphs.features.max(0))
+    np.testing.assert_array_equal(graphs.edge_categories, 1 + graphs.edge_features.max(0))
     assert graphs.metadata.metric == "roc_auc"  # molhiv's, whatever its labels
     test = np.loadtxt(folder / "split" / "scaffold" / "test.csv.gz", int)
     assert set(np.flatnonzero(graphs.splits["published"].test)) == set(test)
@@ -386,6 +388,7 @@ def test_ogb_s_graphs(tmp_path, tasks):
         np.testing.assert_array_equal(getattr(arrays, name), getattr(once, name))
     np.testing.assert_array_equal(arrays.edge_features, once.edge_features)
     assert arrays.num_classes == once.num_classes
+    assert arrays.node_categories is None  # of a set of molecules alone
     (raw / "num-edge-list.csv.gz").write_bytes((raw / "num-node-list.csv.gz").read_bytes())
     with pytest.raises(DataError, match=r"edge.csv.gz: expected 32 rows, got 62"):
         data.load(folder)

@@ -31,7 +31,7 @@ def test_five_minutes():
     np.testing.assert_allclose(names["probabilities"].sum(axis=1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("page", ["coming-from.md", "pitfalls.md", "faq.md"])
+@pytest.mark.parametrize("page", ["coming-from.md", "pitfalls.md", "numerics.md", "faq.md"])
 def test_the_page_runs(page):
     assert "graph" in run(page)
 

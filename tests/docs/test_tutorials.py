@@ -32,3 +32,11 @@ def test_graph_classification(tmp_path, monkeypatch):
 @pytest.mark.system
 def test_point_cloud():
     assert run("point-cloud.md")["accuracy"] > 0.9
+
+
+@pytest.mark.system
+def test_links(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run("links.md")
+    assert names["roc_auc"] > 0.75
+    assert all(int(name.removeprefix("person-")) % 4 == 0 for name in names["best"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxgnn.nn import DotDecoder, MLPDecoder, NodeEmbedding
+from jaxgnn.nn import CategoryEmbedding, DotDecoder, MLPDecoder, NodeEmbedding
 from tests.support.arrays import normal
 
 
@@ -53,3 +53,45 @@ def test_an_embedding_is_a_row_a_node():
     assert narrow().dtype == narrow(jnp.array([1])).dtype == jnp.bfloat16
     with pytest.raises(ValueError, match="num_nodes"):
         NodeEmbedding(0, 4, rngs=nnx.Rngs(0))
+
+
+def test_a_category_embedding_is_a_sum_over_the_columns():
+    sizes = (5, 2, 300)
+    embedding = CategoryEmbedding(sizes, 4, rngs=nnx.Rngs(0))
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.integers(size, size=50) for size in sizes], axis=1)
+    weights = normal(50, 4)
+
+    @jax.jit
+    def both(table, x):
+        def rows(table):
+            model = CategoryEmbedding(sizes, 4, rngs=nnx.Rngs(0))
+            model.embedding[...] = table
+            return model(x)
+
+        out, vjp = jax.vjp(rows, table)
+        return out, vjp(weights)[0]
+
+    table = embedding.embedding[...]
+    out, gradient = both(table, x.astype(np.float32))
+    places = x + np.array([0, 5, 7])
+    np.testing.assert_allclose(out, np.asarray(table)[places].sum(1), rtol=1e-6, atol=1e-6)
+    expected = np.zeros((307, 4))
+    np.add.at(expected, places, np.asarray(weights, np.float64)[:, None])
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
+    # What is no category adds nothing, to no other column either.
+    odd = jnp.array([[5.0, -1.0, 1.0], [jnp.nan, 2.0, 1.0]])
+    fresh = CategoryEmbedding(sizes, 4, rngs=nnx.Rngs(0))
+    found = fresh(odd)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], fresh.embedding[...][8])
+    for narrow in (jnp.bfloat16, jnp.int8):
+        with pytest.raises(TypeError, match="x: expected a dtype that holds numbers to 299"):
+            fresh(jnp.zeros((1, 3), narrow))
+    assert fresh(jnp.zeros((1, 3), jnp.float16)).dtype == jnp.float32
+    with pytest.raises(ValueError, match=r"x: expected the shape \(rows, 3\)"):
+        fresh(jnp.zeros((1, 2)))
+    with pytest.raises(ValueError, match="num_categories: expected a number for each column"):
+        CategoryEmbedding((), 4, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="num_categories"):
+        CategoryEmbedding((3, 0), 4, rngs=nnx.Rngs(0))

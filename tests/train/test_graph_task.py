@@ -23,6 +23,7 @@ from jaxgnn.train import (
     load_run,
     predict,
     run,
+    run_folds,
     train,
 )
 from jaxgnn.train.graph_problem import GraphProblem
@@ -31,6 +32,7 @@ from jaxgnn.train.runner import make_problem
 from jaxgnn.train.task import score
 from jaxgnn_cli import main
 
+PLATFORM = "cuda" if jax.default_backend() == "gpu" else "cpu"
 SMALL = TrainConfig(
     task="graph", model="gin", hidden=8, dropout=0.2, batch_size=8, weight_decay=0.0, epochs=12
 )
@@ -136,6 +138,68 @@ def test_labels_with_missing_ones_features_of_edges_and_attention():
     assert without.description.num_edge_features == 0
 
 
+def test_categories_are_embedded_as_ogb_s_molecules_have_them(tmp_path):
+    """The label is the parity of a node's category, which no sum of the numbers tells."""
+    rng = np.random.default_rng(1)
+    base = graph_set(edges=True)
+    labels = rng.integers(2, size=len(base)).astype(np.int32)
+    of_nodes = np.repeat(labels, np.diff(base.node_offsets))
+    x = np.stack([2 * rng.integers(3, size=of_nodes.size) + of_nodes, of_nodes * 0], axis=1)
+    x[0] = 300, 1  # more than bfloat16 holds
+    bonds = rng.integers(3, size=(base.num_edges, 2)).astype(np.float32)
+    changes = {"features": x.astype(np.float32), "edge_features": bonds, "labels": labels}
+    graphs = dataclasses.replace(
+        base, **changes, node_categories=np.array([301, 2]), edge_categories=np.array([3, 3])
+    )
+    path = str(tmp_path / "run")
+    config = dataclasses.replace(
+        *(SMALL,),
+        **{"dtype": "bfloat16", "dropout": 0.0, "readout": "mean", "learning_rate": 0.03},
+        **{"batch_size": 24, "epochs": 30, "run_directory": path},
+    )
+    summary = run(config, dataset=graphs)
+    assert summary["test_score"] > 0.8
+    problem = problem_of(config, graphs)
+    assert "2 categories a node and 2 an edge" in problem.describe()
+    loaded = load_run(path)
+    assert isinstance(loaded, LoadedGraphRun)
+    assert (loaded.dataset.node_categories, loaded.dataset.edge_categories) == ((301, 2), (3, 3))
+    assert loaded.model.encoder.in_features == loaded.model.encoder.convs[0].edge_dim == 8
+    unseen = dataclasses.replace(graphs, node_categories=None, features=graphs.features + 1)
+    with pytest.raises(data.DataError, match=r"features: column 0: expected .* 0 to 300, got 301"):
+        loaded.logits(unseen)
+    counted = dataclasses.replace(graphs, node_categories=None, edge_categories=None)
+    for asked, found in (("categories", (301, 2)), ("auto", None)):
+        options = {"features": asked, "edge_features": asked}
+        description = problem_of(dataclasses.replace(config, **options), counted).description
+        assert description.node_categories == found and (description.edge_categories is None) == (
+            found is None
+        )
+        written = json.loads(json.dumps(description.to_json()))
+        assert GraphSetDescription.from_json(written) == description
+    raw = problem_of(dataclasses.replace(config, features="raw", edge_features="none"), graphs)
+    assert raw.description.node_categories is raw.description.edge_categories is None
+    for sizes in ([3], [3, 0], [3, 1.5], "33"):
+        with pytest.raises(ConfigError, match="node_categories: expected 2 numbers of categories"):
+            GraphSetDescription.from_json(written | {"node_categories": sizes})
+    with pytest.raises(data.DataError, match="toy: features: expected columns of categories"):
+        problem_of(dataclasses.replace(SMALL, features="categories"))
+    with pytest.raises(ConfigError, match="--edge-features: expected a model that takes them"):
+        problem_of(dataclasses.replace(SMALL, model="gcn", edge_features="raw"), graphs)
+    with pytest.raises(ConfigError, match="--edge-features: expected features of the edges"):
+        problem_of(dataclasses.replace(SMALL, edge_features="raw"))
+    with pytest.raises(data.DataError, match="features: expected 1 columns of categories, got 2"):
+        dataclasses.replace(graphs, node_categories=np.array([9]))
+    pytest.importorskip("flatbuffers")
+    arguments = ["export", path, "--output", str(tmp_path / "out"), "--platforms"]
+    sizes = ["--graphs", "48", "--nodes", "400", "--edges", "800"]
+    assert main([*arguments, PLATFORM, *sizes]) == 0
+    exported = export.load_graphs(tmp_path / "out")
+    edges = np.concatenate([item.edge_features for item in graphs])
+    found = exported([item.graph for item in graphs], graphs.features, edges)
+    np.testing.assert_allclose(found, loaded.logits(graphs), rtol=0.02, atol=0.03)
+
+
 def test_pna_with_features_of_edges_scales_by_the_training_graphs_degrees():
     graphs = graph_set(edges=True)
     problem = problem_of(dataclasses.replace(SMALL, model="pna", batch_size=24), graphs)
@@ -226,6 +290,9 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
     assert main(["predict", "run", "toy", "--output", "p.csv"]) == 0
     assert "48 graphs, 2 classes" in capsys.readouterr().out
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 49
+    folds = ["--model", "mlp", "--epochs", "1", "--folds", "2", "--run-directory", "folds"]
+    assert main(["train", "toy", "--task", "graph", *folds]) == 0
+    assert " ± " in capsys.readouterr().out
     pytest.importorskip("flatbuffers")
     for sizes, message in (
         (["--graphs", "16"], "wrote exported0: unions of 16 graphs, "),
@@ -239,6 +306,41 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
     np.testing.assert_allclose(found, load_run("run").logits(data.load("toy")), atol=1e-6)
 
 
+def test_folds_are_runs_and_go_on_after_an_interruption(tmp_path, capsys):
+    config = dataclasses.replace(
+        *(SMALL,), **{"model": "mlp", "epochs": 1, "run_directory": str(tmp_path / "r")}
+    )
+    graphs, begun = graph_set(splits={}), []
+
+    def recovery():
+        begun.append(None)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return Recovery()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_folds(config, 2, dataset=graphs, recovery=recovery)
+    first = tmp_path / "r" / "fold0" / "metrics.jsonl"
+    before = first.read_text()
+    comparison = run_folds(config, 2, dataset=graphs)
+    assert first.read_text() == before and comparison.unfinished == ()
+    files = [tmp_path / "r" / f"fold{fold}" / "summary.json" for fold in range(2)]
+    scores = [json.loads(file.read_text())["test_score"] for file in files]
+    (row,) = comparison.rows
+    assert (row.test_score, row.test_std) == pytest.approx((np.mean(scores), np.std(scores)))
+    assert len(list((tmp_path / "r").iterdir())) == 2
+    for arguments, message in (
+        (["digits"], "--folds: expected --task graph with it, got --task node"),
+        (["x", "--task", "graph", "--split", "1"], "--folds: expected no --split with it, got 1"),
+        (["--resume", "x"], "--folds: expected --run-directory to continue, got --resume"),
+    ):
+        assert main(["train", *arguments, "--folds", "2"]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["info", "digits", "--folds", "2"]) == 2
+    with pytest.raises(ConfigError, match="--split: toy has 10 splits, numbered from 0, got 10"):
+        run_folds(config, 11, dataset=graphs)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -250,6 +352,10 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
         ({"num_neighbors": "5,5"}, "--num-neighbors: expected --task node with it"),
         ({"features": "embedding"}, "--features: expected the data's with --task graph"),
         ({"task": "node", "batch_size": 1024, "norm": "graph"}, "--norm: expected --task graph"),
+        (
+            {"task": "link", "batch_size": 1024, "features": "categories"},
+            "--features: expected --t",
+        ),
         ({"task": "node", "batch_size": 1024, "model": "pna"}, "--model: expected --task graph"),
         ({"decay_layers": "first"}, "--decay-layers: expected all with --task graph"),
         ({"readout": "median"}, "--readout: expected one of sum, mean, max, min, attention"),

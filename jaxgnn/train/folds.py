@@ -1,0 +1,75 @@
+"""`run_folds`: a run of `--task graph` for each of the first splits of a set."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxgnn.data import GraphSet
+from jaxgnn.train.comparison import Comparison, compare
+from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.graph_data import graph_split
+from jaxgnn.train.records import create_run_directory
+from jaxgnn.train.recovery import Recovery
+from jaxgnn.train.runner import load_graphs, run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def run_folds(
+    config: TrainConfig,
+    folds: int,
+    console: Console | None = None,
+    *,
+    dataset: GraphSet | None = None,
+    recovery: Callable[[], Recovery] = Recovery,
+) -> Comparison:
+    """Trains a run for each of the splits 0 to `folds - 1`, in the directories `fold0`, ... of the
+    run directory. Those that are there are continued: after an interruption the same call goes on.
+
+    Args:
+        config: the options, with `task="graph"`; without `run_directory` a new one in `runs`.
+        folds: their number.
+        console: where to show progress and results; nowhere if None.
+        dataset: the data; by default those of `config.dataset`.
+        recovery: makes what each run tells of what it has written.
+
+    Returns:
+        The mean and the standard deviation over the folds, as a `Comparison` of one row.
+
+    Raises:
+        ConfigError: another task, a split chosen, or fewer splits than folds.
+        OSError, DataError, CheckpointError, DivergenceError, RunError: as of `run`.
+    """
+    config.check()
+    check_folds(config, folds)
+    graphs = load_graphs(config) if dataset is None else dataset
+    for fold in range(folds):
+        graph_split(graphs, fold)
+    directory = create_run_directory(config)
+    directories = [directory / f"fold{fold}" for fold in range(folds)]
+    for fold, path in enumerate(directories):
+        options = dataclasses.replace(config, split=fold, run_directory=str(path))
+        if _is_begun(path):
+            options = dataclasses.replace(options, resume=str(path))
+        run(options, console, dataset=graphs, recovery=recovery())
+    return compare(directories, "--run-directory")
+
+
+def check_folds(config: TrainConfig, folds: int) -> None:
+    """Raises a `ConfigError` for options that runs of several folds do not have."""
+    if not 1 <= folds <= 1 << 16:
+        raise ConfigError(f"--folds: expected an integer from 1 to {1 << 16}, got {folds}")
+    if config.task != "graph":
+        raise ConfigError(f"--folds: expected --task graph with it, got --task {config.task}")
+    if config.split:
+        raise ConfigError(f"--folds: expected no --split with it, got {config.split}")
+    if config.resume is not None:
+        raise ConfigError("--folds: expected --run-directory to continue, got --resume")
+
+
+def _is_begun(path: Path) -> bool:
+    return (path / "config.json").exists()

@@ -1,0 +1,60 @@
+"""The examples that are a page long, in a few epochs each."""
+
+import re
+import runpy
+import sys
+
+import numpy as np
+import pytest
+
+from jaxgnn.train import TrainConfig, run
+from tests.support.paths import ROOT, load_example
+from tests.support.small_sets import small
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def example(monkeypatch, capsys, tmp_path):
+    """Runs an example as a script, and returns what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(name, *arguments):
+        script = str(ROOT / "examples" / f"{name}.py")
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        runpy.run_path(script, run_name="__main__")
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["train_digits", "linen"])
+def test_loops_on_digits(name):
+    """Far better than one of ten classes after ten epochs."""
+    assert load_example(name)["main"](10) > 0.5
+
+
+def test_seeds(example):
+    small("small.npz")
+    out = example("seeds", "small.npz", "--own-splits", "--num-seeds", "2", "--epochs", "8")
+    mean = re.search(r"mean │\s+│\s+([\d.]+) ± [\d.]+ %", out)
+    assert mean is not None and float(mean[1]) > 35
+
+
+def test_link_prediction(example, tmp_path):
+    ends = np.random.default_rng(0).integers(60, size=(300, 2))
+    np.savetxt(tmp_path / "edges.txt", np.stack([ends[:, 0], ends[:, 0] // 10 * 10], 1), "%d")
+    out = example("link_prediction", "edges.txt", "--num-seeds", "2", "--epochs", "20")
+    mean = re.search(r"mean, % │\s+│\s+([\d.]+) ± ", out)
+    assert mean is not None and float(mean[1]) > 60
+
+
+def test_exported_model(example):
+    pytest.importorskip("flatbuffers")
+    small("small.npz")
+    run(TrainConfig("small.npz", hidden=4, epochs=1, run_directory="run"))
+    for options in ([], ["--portable"]):
+        out = example("exported_model", "run", "--calls", "3", *options)
+        difference = re.search(r"largest difference of a logit: (\S+)", out)
+        assert difference is not None and float(difference[1]) < 1e-5
+        assert "ratio exported / run: " in out
