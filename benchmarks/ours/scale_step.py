@@ -169,7 +169,7 @@ class Steps:
     ) -> Share:
         """A step on one device, or the shares of several."""
         parameters = models.initial_parameters(setting, widths)
-        step, state = _step(setting, widths, parameters, self.num_nodes)
+        step, state = training_step(setting, widths, parameters, self.num_nodes)
         key = jax.random.key(0)
         x = features["x"].astype(jnp.dtype(setting.dtype))
         labels = features["labels"]
@@ -193,7 +193,7 @@ class Steps:
             parts = [scale.ShareOfColumns.of(whole, count, self.num_nodes)]
             pack = [functools.partial(_turned, count)]
         itemsize = jnp.dtype(setting.dtype).itemsize
-        aggregated = _widths(setting, widths)
+        aggregated = aggregated_widths(setting, widths)
         formula, needed = _formula(sharded, setting.k, itemsize, aggregated)
         share = Share(
             step,
@@ -232,7 +232,7 @@ def _turned(count: int, x: Any) -> Any:
     return scale.to_rows(scale.to_columns(x, count), count)
 
 
-def _widths(setting: Setting, widths: list[int]) -> tuple[int, ...]:
+def aggregated_widths(setting: Setting, widths: list[int]) -> tuple[int, ...]:
     """Of the rows that the layers aggregate: the narrower of their sides, or MaxK's."""
     pairs = itertools.pairwise(widths[1:-1] if setting.input_layer else widths)
     return tuple(before if setting.k is not None else min(before, after) for before, after in pairs)
@@ -258,7 +258,7 @@ def _formula(
     return padded, needed
 
 
-def _step(setting: Setting, widths: list[int], parameters: Arrays, num_nodes: int) -> Any:
+def training_step(setting: Setting, widths: list[int], parameters: Arrays, num_nodes: int) -> Any:
     """The jitted step, and the state it starts from."""
     apply = models.model_of(setting, widths)
     optimizer = optax.adam(1e-3)
