@@ -139,7 +139,7 @@ class Steps:
         return self._graph.with_windows()
 
     def _planned_ms(
-        self, dtype: Any, widths: tuple[int, ...], counts: tuple[int, ...]
+        self, setting: Setting, widths: tuple[int, ...], counts: tuple[int, ...]
     ) -> dict[tuple[str, int], float]:
         """What `jaxgnn plan` says of the same step, by layout and number of devices."""
         rng = np.random.default_rng(5)
@@ -152,9 +152,14 @@ class Steps:
             widths[-1],
             {"all": Split(everyone, nobody, nobody)},
         )
-        options = {"layers": len(widths) - 1, "hidden": widths[1], "norm": "layer"}
-        config = TrainConfig(self.name, model="sage", dropout=0.5, dtype=dtype, **options)
-        plans = plan(config, counts, dataset=dataset)
+        options: dict[str, Any] = {"layers": len(widths) - 1}
+        if setting.input_layer:
+            options = {"layers": len(widths) - 3, "input_layer": True, "jumping": "last"}
+        if setting.k is not None:
+            options |= {"activation": "maxk", "k": setting.k}
+        options |= {"hidden": widths[1], "norm": "layer", "dropout": 0.5, "dtype": setting.dtype}
+        config = TrainConfig(self.name, model="sage", **options)
+        plans = plan(config, counts, dataset=dataset, layouts=("rows", "features"))
         return {(each.layout, each.devices): 1e3 * each.step_seconds for each in plans}
 
     def _shard(self, layout: str, count: int, windows: bool) -> ShardedGraph:
