@@ -1,21 +1,25 @@
 """A training step of one part of a graph of ogbn-papers100M's size: its time and its memory.
 
-    python -m benchmarks.experiments.papers_part [--scale 0.001] [--dtype bfloat16] [--json OUT]
+    python -m benchmarks.experiments.papers_part [--scale 0.001] [--dtypes bfloat16] [--json OUT]
 
 One eighth of 111 million nodes and 1.6 billion edges, split by rows: 13.9 million owned nodes, 202
 million edges that end there, and as many rows of halo as owned ones. Senders are drawn uniformly
-from both, so that the edges have no locality. The step is the suite `scale`'s: GraphSAGE, forward,
-cross-entropy of all nodes, backward, Adam. The part exchanges with itself: it receives what it
-packs, as many rows as it would. The bytes that a device would send are printed as time, too.
+from both, so that the edges have no locality. The step is the suite `scale`'s: GraphSAGE with layer
+normalization and dropout, forward, cross-entropy of all nodes, backward, Adam. The part exchanges
+with itself: it receives what it packs, as many rows as it would. The bytes that a device would send
+are printed as time, too. Each step is compiled with and without `recompute` of the model, and those
+of least memory run first, as the device's peak is that of all before.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +49,10 @@ class Options:
     """Convolutions."""
     hidden: int = HIDDEN
     """Width of the hidden rows."""
-    dtype: str = "float32"
+    dtypes: tuple[str, ...] = ("float32",)
     """Of the computation."""
+    recompute: tuple[bool, ...] = (True, False)
+    """Whether normalization, activation and dropout are computed again in the backward pass."""
     steps: int = 5
     """How many are timed."""
     bandwidth: float = 370.0
@@ -123,8 +129,8 @@ def on_device(graph: Graph, sends: Graph, pair_rows: int, parts: int, device: An
     )
 
 
-def measure(options: Options) -> dict[str, Any]:
-    """Builds the part and runs its step."""
+def measure(options: Options) -> Iterator[dict[str, Any]]:
+    """Builds the part and runs its steps."""
     # Three quarters of the memory, JAX's default, would be the limit.
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -143,67 +149,87 @@ def measure(options: Options) -> dict[str, Any]:
     build_seconds = time.perf_counter() - start
     device = jax.devices()[0]
     sharded = on_device(graph, sends, pair_rows, options.parts, device)
+    del graph, sends
     widths = [FEATURES, *[options.hidden] * (options.layers - 1), CLASSES]
-    setting = Setting(plan.OURS, dtype=options.dtype)
-    parameters = models.initial_parameters(setting, widths)
-    step, state = scale_step.training_step(setting, widths, parameters, nodes)
-    key = jax.random.key(0)
-    x = jax.jit(jax.random.normal, static_argnums=(1, 2))(key, (nodes, FEATURES), options.dtype)
     labels = jnp.arange(nodes, dtype=jnp.int32) % CLASSES
-    operands = (sharded, x, labels, jnp.ones(nodes, bool), key)
-    program = step.lower(state, *operands).compile()
+    key = jax.random.key(0)
+    rest = (labels, jnp.ones(nodes, bool), key)
+    rows = pair_rows * (options.parts - 1)
+    compiled = []
+    for dtype, recompute in itertools.product(options.dtypes, options.recompute):
+        setting = Setting(plan.OURS, dtype=dtype, recompute=recompute)
+        parameters = models.initial_parameters(setting, widths)
+        step, state = scale_step.training_step(setting, widths, parameters, nodes)
+        x = jax.ShapeDtypeStruct((nodes, FEATURES), dtype)
+        program = step.lower(state, sharded, x, *rest).compile()
+        compiled.append((program_bytes(program) or 0, setting, program, state))
+    for program_size, setting, program, state in sorted(compiled, key=lambda each: each[0]):
+        sent = 2 * rows * sum(scale_step.aggregated_widths(setting, widths))
+        sent *= jnp.dtype(setting.dtype).itemsize
+        row = {
+            "device": device.device_kind,
+            "jaxlib": jax.lib.__version__,
+            "dtype": setting.dtype,
+            "recompute": setting.recompute,
+            "owned_nodes": nodes,
+            "halo_rows": rows,
+            "edges": edges,
+            "widths": widths,
+            "build_seconds": round(build_seconds, 2),
+            "sent_bytes": sent,
+            "exchange_ms": round(sent / options.bandwidth / 1e6, 3),
+            "program_bytes": program_size,
+        }
+        draw = jax.jit(jax.random.normal, static_argnums=(1, 2))
+        try:
+            x = draw(key, (nodes, FEATURES), setting.dtype)
+            row |= _run(program, state, (sharded, x, *rest), options.steps)
+        except jax.errors.JaxRuntimeError as error:  # no memory, above all
+            row["error"] = str(error).splitlines()[0]
+        x = None
+        row["peak_bytes"] = (device.memory_stats() or {}).get("peak_bytes_in_use")
+        yield row
+
+
+def _run(program: Any, state: Any, operands: tuple[Any, ...], steps: int) -> dict[str, Any]:
+    import jax
+
     seconds = []
-    for _ in range(options.steps + 1):
+    for _ in range(steps + 1):
         start = time.perf_counter()
         state, loss = jax.block_until_ready(program(state, *operands))
         seconds.append(time.perf_counter() - start)
-    if not jnp.isfinite(loss):
+    if not np.isfinite(loss):
         raise RuntimeError(f"expected a finite loss, got {loss}")
-    aggregated = sum(scale_step.aggregated_widths(setting, widths))
-    rows = pair_rows * (options.parts - 1)
-    sent = 2 * rows * aggregated * jnp.dtype(options.dtype).itemsize
-    return {
-        "device": device.device_kind,
-        "jaxlib": jax.lib.__version__,
-        "dtype": options.dtype,
-        "owned_nodes": nodes,
-        "halo_rows": rows,
-        "edges": edges,
-        "widths": widths,
-        "build_seconds": round(build_seconds, 2),
-        "step_ms": round(1e3 * float(np.median(seconds[1:])), 3),
-        "sent_bytes": sent,
-        "exchange_ms": round(sent / options.bandwidth / 1e6, 3),
-        "program_bytes": program_bytes(program),
-        "peak_bytes": (device.memory_stats() or {}).get("peak_bytes_in_use"),
-        "loss": float(loss),
-    }
+    return {"step_ms": round(1e3 * float(np.median(seconds[1:])), 3), "loss": float(loss)}
 
 
 def describe(row: dict[str, Any]) -> str:
     """The figures for people."""
-    peak = row["peak_bytes"]
-    most = max(row["program_bytes"] or 0, peak or 0)
-    share = NODES / row["owned_nodes"]
+    peak, program = row["peak_bytes"], row["program_bytes"]
+    known = f"{peak / 1e9:.3f} GB" if peak else "unknown"
+    whole = NODES / row["owned_nodes"] * (peak or program) / 1e9
+    took = f"failed: {row['error']}" if "error" in row else f"{row['step_ms']:,.1f} ms"
     return (
-        f"{row['device']}, {row['dtype']}: {row['owned_nodes']:,} owned nodes, "
-        f"{row['halo_rows']:,} halo rows, {row['edges']:,} edges, built in "
-        f"{row['build_seconds']:.1f} s\n"
-        f"step {row['step_ms']:,.1f} ms without the links; {row['sent_bytes'] / 1e9:.3g} GB sent a "
-        f"device, {row['exchange_ms']:,.1f} ms\n"
-        f"memory: {(row['program_bytes'] or 0) / 1e9:.3f} GB by XLA's account, "
-        + (f"{peak / 1e9:.3f} GB the device's peak" if peak else "the device's peak is unknown")
-        + f"; of {NODES:,} owned nodes {share * most / 1e9:.1f} GB, target {TARGET_BYTES / 1e9:g}"
+        f"{row['device']}, {row['dtype']}{', recomputed' * row['recompute']}: "
+        f"{row['owned_nodes']:,} owned nodes, {row['halo_rows']:,} halo rows, {row['edges']:,} "
+        f"edges, built in {row['build_seconds']:.1f} s\n"
+        f"  step {took} without the links; {row['sent_bytes'] / 1e9:.3g} GB sent a device, "
+        f"{row['exchange_ms']:,.1f} ms\n"
+        f"  memory {program / 1e9:.3f} GB by XLA's account, the device's peak {known}; of "
+        f"{NODES:,} owned nodes {whole:.1f} GB, target {TARGET_BYTES / 1e9:g}"
     )
 
 
 def main() -> None:
-    """Prints the figures."""
+    """Prints the figures of each step."""
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
-    row = measure(options)
-    print(describe(row))
-    if options.json is not None:
-        options.json.write_text(json.dumps(row, indent=1) + "\n")
+    rows = []
+    for row in measure(options):
+        rows.append(row)
+        print(describe(row), flush=True)
+        if options.json is not None:
+            options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

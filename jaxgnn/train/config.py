@@ -165,6 +165,9 @@ class TrainConfig:
     residual: bool = False
     """Add each hidden layer's input to its output."""
 
+    recompute: bool = False
+    """Compute normalization, activation and dropout again in the backward pass, to keep less."""
+
     jumping: str = "none"
     """Combine the outputs of all layers before a last linear layer: none, last (that of the last
     layer alone), cat or max."""

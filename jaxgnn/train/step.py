@@ -434,6 +434,7 @@ def build_model(
         "input_dropout": config.input_dropout,
         "norm": None if config.norm == "none" else config.norm,
         "residual": config.residual,
+        "recompute": config.recompute,
         "jumping": None if config.jumping == "none" else config.jumping,
     }
     if is_pna:
