@@ -131,9 +131,6 @@ def on_device(graph: Graph, sends: Graph, pair_rows: int, parts: int, device: An
 
 def measure(options: Options) -> Iterator[dict[str, Any]]:
     """Builds the part and runs its steps."""
-    # Three quarters of the memory, JAX's default, would be the limit.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
     import jax.numpy as jnp
 
@@ -224,6 +221,9 @@ def describe(row: dict[str, Any]) -> str:
 def main() -> None:
     """Prints the figures of each step."""
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
+    # Three quarters of the memory, JAX's default, would be the limit.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     rows = []
     for row in measure(options):
         rows.append(row)
