@@ -130,7 +130,8 @@ def _fields(config: TrainConfig) -> dict[str, Any]:
 
 
 def _rewrite(arguments: list[str]) -> list[str]:
-    """Makes `--dataset X` positional, and gives a `--resume` without a value an empty one."""
+    """Makes `--dataset X` positional, `--k auto` the number that says so, and gives a `--resume`
+    without a value an empty one."""
     rewritten: list[str] = []
     for i, argument in enumerate(arguments):
         following = arguments[i + 1] if i + 1 < len(arguments) else None
@@ -138,6 +139,8 @@ def _rewrite(arguments: list[str]) -> list[str]:
             continue
         if argument.startswith("--dataset="):
             argument = argument.partition("=")[2]
+        if argument == "--k=auto" or (argument == "auto" and arguments[i - 1 : i] == ["--k"]):
+            argument = argument.replace("auto", "0")
         rewritten.append(argument)
         if argument == "--resume" and (following is None or following.startswith("--")):
             rewritten.append("")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from jaxgnn.train.config import Shard
 from jaxgnn_cli.options import Options, parse_planned
 from jaxgnn_cli.status import UsageError
 
@@ -23,8 +22,8 @@ class PlanOptions(Options):
     devices: Annotated[str, tyro.conf.arg(metavar="INT,INT,...")] = "2,4,8"
     """Numbers of devices."""
 
-    shard: Shard = "auto"
-    """How the graph is split: rows, features, or auto for both."""
+    shard: Literal["auto", "rows", "features", "both"] = "auto"
+    """How the graph is split: by rows, features, both at once, or auto for all three."""
 
     bandwidth: Annotated[float, tyro.conf.arg(metavar="GB/s")] = 370.0
     """What a device sends to the others in all: 370 of NVLink on an H100 or H200, 50 of a 400
@@ -48,6 +47,7 @@ def plan(arguments: list[str]) -> None:
     from rich.console import Console
 
     from jaxgnn.train import plan as plan_of
+    from jaxgnn.train.planning import LAYOUTS
     from jaxgnn.train.recovery import memory_errors
 
     if options.dtype == "float64":
@@ -56,7 +56,7 @@ def plan(arguments: list[str]) -> None:
         plans = plan_of(
             dataclasses.replace(options.config(), devices="1", shard="auto"),
             counts,
-            layouts=("rows", "features") if options.shard == "auto" else (options.shard,),
+            layouts=LAYOUTS if options.shard == "auto" else (options.shard,),
             bandwidth=1e9 * options.bandwidth,
             limit=int(1e9 * options.memory) or None,
         )
@@ -86,20 +86,34 @@ def _print(console: Any, options: PlanOptions, plans: list[Any]) -> None:
     for row in plans:
         table.add_row(
             str(row.devices),
-            row.layout,
-            f"{row.bytes / 1e6:,.1f}" + "!" * bool(row.reason),
-            f"{1e3 * row.step_seconds:,.2f}",
-            f"{1e3 * (row.step_seconds - row.compute_seconds):,.2f}",
-            f"{row.padding:.2f}",
-            f"{row.epoch_seconds:,.4f}",
-            f"{plans[0].step_seconds / row.step_seconds:.2f}",
+            _layout(row),
+            *(["!", *"-----"] if row.refused else _cells(row, plans[0])),
         )
     console.print(table)
     for row in plans:
         if row.reason:
-            print_line(console, f"! {row.devices} by {row.layout} does not fit: {row.reason}")
+            what = "does not work" if row.refused else "does not fit"
+            print_line(console, f"! {row.devices} by {_layout(row)} {what}: {row.reason}")
     print_line(
         console,
         f"measured on {describe_device()}; times are of the device with most to do, the exchange "
         "overlaps with nothing",
     )
+
+
+def _layout(row: Any) -> str:
+    """Its name, and of both axes the parts and the devices that share the columns of each."""
+    if row.layout != "both":
+        return row.layout
+    return f"both {row.devices // row.column_devices}x{row.column_devices}"
+
+
+def _cells(row: Any, one: Any) -> list[str]:
+    return [
+        f"{row.bytes / 1e6:,.1f}" + "!" * bool(row.reason),
+        f"{1e3 * row.step_seconds:,.2f}",
+        f"{1e3 * (row.step_seconds - row.compute_seconds):,.2f}",
+        f"{row.padding:.2f}",
+        f"{row.epoch_seconds:,.4f}",
+        f"{one.step_seconds / row.step_seconds:.2f}",
+    ]

@@ -42,6 +42,7 @@ class Setting:
     # after the last one's activation.
     input_layer: bool = False
     heads: int | None = None  # of gat and gatv2; the last layer has one
+    recompute: bool = False  # of normalization, activation and dropout, in the backward pass
     hidden: int | None = None  # width of the hidden rows, if not the task's
     label: str = ""  # tells its rows from those of the same model in other sizes
 

@@ -43,6 +43,7 @@ def _module(setting: Setting, widths: list[int]) -> nn.GNN:
         num_layers=len(widths) - (3 if setting.input_layer else 1),
         activation=jax.nn.relu if setting.k is None else nn.MaxK(setting.k),
         input_layer=setting.input_layer,
+        **({"recompute": True} if setting.recompute else {}),
         dtype=None if setting.dtype in ("float32", "float64") else jnp.dtype(setting.dtype),
         rngs=nnx.Rngs(0),
         **options,

@@ -139,7 +139,7 @@ class Steps:
         return self._graph.with_windows()
 
     def _planned_ms(
-        self, dtype: Any, widths: tuple[int, ...], counts: tuple[int, ...]
+        self, setting: Setting, widths: tuple[int, ...], counts: tuple[int, ...]
     ) -> dict[tuple[str, int], float]:
         """What `jaxgnn plan` says of the same step, by layout and number of devices."""
         rng = np.random.default_rng(5)
@@ -152,9 +152,14 @@ class Steps:
             widths[-1],
             {"all": Split(everyone, nobody, nobody)},
         )
-        options = {"layers": len(widths) - 1, "hidden": widths[1], "norm": "layer"}
-        config = TrainConfig(self.name, model="sage", dropout=0.5, dtype=dtype, **options)
-        plans = plan(config, counts, dataset=dataset)
+        options: dict[str, Any] = {"layers": len(widths) - 1}
+        if setting.input_layer:
+            options = {"layers": len(widths) - 3, "input_layer": True, "jumping": "last"}
+        if setting.k is not None:
+            options |= {"activation": "maxk", "k": setting.k}
+        options |= {"hidden": widths[1], "norm": "layer", "dropout": 0.5, "dtype": setting.dtype}
+        config = TrainConfig(self.name, model="sage", **options)
+        plans = plan(config, counts, dataset=dataset, layouts=("rows", "features"))
         return {(each.layout, each.devices): 1e3 * each.step_seconds for each in plans}
 
     def _shard(self, layout: str, count: int, windows: bool) -> ShardedGraph:
@@ -169,7 +174,7 @@ class Steps:
     ) -> Share:
         """A step on one device, or the shares of several."""
         parameters = models.initial_parameters(setting, widths)
-        step, state = _step(setting, widths, parameters, self.num_nodes)
+        step, state = training_step(setting, widths, parameters, self.num_nodes)
         key = jax.random.key(0)
         x = features["x"].astype(jnp.dtype(setting.dtype))
         labels = features["labels"]
@@ -193,7 +198,7 @@ class Steps:
             parts = [scale.ShareOfColumns.of(whole, count, self.num_nodes)]
             pack = [functools.partial(_turned, count)]
         itemsize = jnp.dtype(setting.dtype).itemsize
-        aggregated = _widths(setting, widths)
+        aggregated = aggregated_widths(setting, widths)
         formula, needed = _formula(sharded, setting.k, itemsize, aggregated)
         share = Share(
             step,
@@ -232,7 +237,7 @@ def _turned(count: int, x: Any) -> Any:
     return scale.to_rows(scale.to_columns(x, count), count)
 
 
-def _widths(setting: Setting, widths: list[int]) -> tuple[int, ...]:
+def aggregated_widths(setting: Setting, widths: list[int]) -> tuple[int, ...]:
     """Of the rows that the layers aggregate: the narrower of their sides, or MaxK's."""
     pairs = itertools.pairwise(widths[1:-1] if setting.input_layer else widths)
     return tuple(before if setting.k is not None else min(before, after) for before, after in pairs)
@@ -258,7 +263,7 @@ def _formula(
     return padded, needed
 
 
-def _step(setting: Setting, widths: list[int], parameters: Arrays, num_nodes: int) -> Any:
+def training_step(setting: Setting, widths: list[int], parameters: Arrays, num_nodes: int) -> Any:
     """The jitted step, and the state it starts from."""
     apply = models.model_of(setting, widths)
     optimizer = optax.adam(1e-3)

@@ -91,8 +91,7 @@ def set_baselines(rows: list[Row]) -> None:
             row["ratio"] = row["speed_up"] = round(one_ms / row["predicted_ms"], 3)
             row["share_of_even"] = round(row["ms"] * row["shape"]["devices"] / one_ms, 3)
             row["packing_share"] = round(row["packing_ms"] / row["ms"], 3)
-            if row["planned_ms"] is not None:
-                row["planned_by_predicted"] = round(row["planned_ms"] / row["predicted_ms"], 3)
+            row["planned_by_predicted"] = round(row["planned_ms"] / row["predicted_ms"], 3)
             if row["measured_ms"] is not None:
                 row["measured_speed_up"] = round(one_ms / row["measured_ms"], 3)
 
@@ -162,11 +161,9 @@ def _prepare(task: dict[str, Any], steps: Any, values: dict[str, Any]) -> Job:
             "parts_ms": parts_ms,
             "packing_ms": round(found.packing_ms(task["device"]), 4),
             "measured_ms": found.measured_ms(task["device"]),
-            "planned_ms": None,
         }
-        if entry.k is None:
-            planned = steps.planned_ms(entry.dtype, tuple(sizes), tuple(task["counts"]))
-            facts["planned_ms"] = round(planned[entry.layout, entry.devices], 4)
+        planned = steps.planned_ms(setting, tuple(sizes), tuple(task["counts"]))
+        facts["planned_ms"] = round(planned[entry.layout, entry.devices], 4)
     return Job(
         functools.partial(seconds, slowest),
         found.peak_bytes,

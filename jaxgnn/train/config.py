@@ -32,7 +32,7 @@ Sampling = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 # Options that say how a run is watched and kept, not what it computes: free to change on resume.
 _PRESENTATION = (
     *("resume", "run_directory", "checkpoint_interval", "checkpoint_steps", "steps_per_call"),
-    *("plain", "profile", "devices", "shard"),
+    *("plain", "profile", "devices", "shard", "k_epochs", "k_tolerance"),
     *("distributed", "coordinator", "processes", "process", "stall_timeout"),
 )
 
@@ -61,6 +61,7 @@ _LATER = (
     "kernel_size",
     "dim",
     "train_eps",
+    "recompute",
 )
 
 # Options that need `num_neighbors`.
@@ -124,7 +125,14 @@ class TrainConfig:
     and so makes the next aggregation a sparse one."""
 
     k: int = 32
-    """Features that maxk keeps, at most --hidden."""
+    """Features that maxk keeps, at most --hidden; auto, or 0: the cheapest of a few numbers by a
+    short run of each."""
+
+    k_epochs: int = 50
+    """Epochs of each of the short runs, at most --epochs."""
+
+    k_tolerance: float = 0.01
+    """How far below the best one's its validation score may be."""
 
     anneal_from: int = 0
     """Features that maxk keeps at first, from --k to --hidden; 0: --k. Rows of that width are
@@ -169,6 +177,9 @@ class TrainConfig:
 
     residual: bool = False
     """Add each hidden layer's input to its output."""
+
+    recompute: bool = False
+    """Compute normalization, activation and dropout again in the backward pass, to keep less."""
 
     jumping: str = "none"
     """Combine the outputs of all layers before a last linear layer: none, last (that of the last
@@ -377,6 +388,11 @@ class TrainConfig:
                 f"--anneal-from: expected 0 or a number from --k, {self.k}, to --hidden, "
                 f"{self.hidden}, got {self.anneal_from}"
             )
+        if self.anneal_from and not self.k:
+            raise ConfigError("--anneal-from: expected a number --k with it, got auto")
+        for name in ("k_epochs", "k_tolerance"):
+            if self.k and getattr(self, name) != getattr(TrainConfig, name):
+                raise ConfigError(f"{option(name)}: expected --k auto with it, got {self.k}")
         for name in ("k", "anneal_from", "packed"):
             if self.activation != "maxk" and getattr(self, name) != getattr(TrainConfig, name):
                 raise ConfigError(
@@ -498,6 +514,8 @@ class TrainConfig:
             raise ConfigError(
                 f"--devices: expected all with --distributed, got {printable(self.devices)}"
             )
+        if self.activation == "maxk" and not self.k:  # each process would choose by its own times
+            raise ConfigError("--k: expected a number with --distributed, got auto")
         missing = [option(name) for name, value in given.items() if value is None]
         if self.coordinator is None or self.processes is None or self.process is None:
             if len(missing) < len(given):
@@ -642,7 +660,9 @@ _FLOAT32_MAX = math.ldexp(2 - 2**-23, 127)
 _RANGES: dict[str, tuple[float, float, str]] = {
     "layers": (1, 1000, "an integer from 1 to 1000"),
     "hidden": (1, 1 << 20, "a positive integer"),
-    "k": (1, 4096, "an integer from 1 to 4096"),
+    "k": (0, 4096, "an integer from 1 to 4096 or auto"),
+    "k_epochs": (1, 1 << 31, "a positive integer"),
+    "k_tolerance": (0, 1, "a number from 0 to 1"),
     "anneal_from": (0, 4096, "an integer from 0 to 4096"),
     "anneal_epochs": (1, 1 << 30, "a positive integer"),
     "heads": (1, 1024, "an integer from 1 to 1024"),

@@ -180,6 +180,23 @@ def summary_table(summary: dict[str, Any]) -> Table:
     return table
 
 
+def trials_table(metric: str, chosen: dict[str, Any]) -> Table:
+    """The short runs of `--k auto`."""
+    title = f"MaxK's k, {chosen['epochs']} epochs each, within {chosen['tolerance']:g} of the best"
+    table = Table(title=Text(title), title_justify="left")
+    for name in ("k", f"validation {METRIC_NAMES[metric]}", "epoch time (median)"):
+        table.add_column(name, justify="right")
+    for trial in chosen["trials"]:
+        score, time_of_epoch = (
+            score_text(metric, trial["score"]),
+            f"{1e3 * trial['seconds']:.2f} ms",
+        )
+        style = "bold" if trial["chosen"] else ""
+        mark = " chosen" * trial["chosen"]
+        table.add_row(f"{trial['k']}{mark}", score, time_of_epoch, style=style)
+    return table
+
+
 def scores_table(scores: dict[str, Any]) -> Table:
     """The table of `jaxgnn evaluate`: a row for the training, validation and test nodes, or
     graphs."""

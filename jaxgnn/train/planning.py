@@ -18,7 +18,7 @@ from jaxgnn import distributed
 from jaxgnn.data import NodeDataset
 from jaxgnn.distributed import Partition, PartitionStatistics
 from jaxgnn.graph import Graph
-from jaxgnn.ops import spmm
+from jaxgnn.ops import CBSR
 from jaxgnn.train import sharded
 from jaxgnn.train.config import ConfigError, TrainConfig
 from jaxgnn.train.loop import lower
@@ -29,6 +29,10 @@ from jaxgnn.train.task import Task
 
 BANDWIDTH = 370e9
 """Bytes a second that a device sends: NVLink of an H100 or H200, one way."""
+
+LAYOUTS = ("rows", "features", "both")
+HOST_DEVICES = 8
+"""Devices that may share columns where both axes are split: those of a host."""
 
 _REPEATS = 5
 _PROBE_NODES = 1 << 18
@@ -41,25 +45,32 @@ class Plan:
 
     Attributes:
         devices: how many.
-        layout: `"rows"` or `"features"`; `"one"`: one device.
+        layout: `"rows"`, `"features"` or `"both"`; `"one"`: one device.
+        column_devices: how many of them share the columns of a part.
         memory: bytes of the device that holds most, by what takes them.
         limit: bytes of a device.
         compute_seconds: of a step, on the device with most to do.
-        exchange_bytes: that a device sends in a step, padding included.
+        exchange_bytes: that a device sends in a step, padding and the next ones included.
+        reduce_bytes: of these the all-reduce of the gradients.
         step_seconds, epoch_seconds: with the exchange, which overlaps with nothing; an epoch also
             evaluates.
-        padding: rows sent for each that is needed.
+        padding: bytes of the exchange for each that is needed.
+        refused: why the model does not work in this layout; empty where it does. Of one that does
+            not nothing is known: no memory, and times that are no numbers.
     """
 
     devices: int
     layout: str
+    column_devices: int
     memory: dict[str, int]
     limit: int
     compute_seconds: float
     exchange_bytes: float
+    reduce_bytes: float
     step_seconds: float
     epoch_seconds: float
     padding: float
+    refused: str = ""
 
     @property
     def bytes(self) -> int:
@@ -68,9 +79,9 @@ class Plan:
 
     @property
     def reason(self) -> str:
-        """Why it does not fit; empty where it does."""
-        if self.bytes <= self.limit:
-            return ""
+        """Why it does not work or fit; empty where it does."""
+        if self.refused or self.bytes <= self.limit:
+            return self.refused
         most = max(self.memory, key=lambda name: self.memory[name])
         return (
             f"{self.bytes / 1e9:,.2f} GB of {self.limit / 1e9:,.2f}: {most} takes "
@@ -82,11 +93,12 @@ class Rates(NamedTuple):
     """What was measured on this device, in seconds.
 
     Attributes:
-        edges: of an aggregation of the whole graph.
+        edges: of an aggregation of the whole graph, on one of so many devices that share its
+            columns or heads.
         nodes: of a step's, and of an evaluation's, work on nodes: a constant, and for each node.
     """
 
-    edges: Callable[[Aggregation], float]
+    edges: Callable[[Aggregation, int], float]
     nodes: tuple[tuple[float, float], tuple[float, float]]
 
 
@@ -107,7 +119,7 @@ def plan(
     config: TrainConfig,
     devices: Sequence[int],
     *,
-    layouts: Sequence[str] = ("rows", "features"),
+    layouts: Sequence[str] = LAYOUTS,
     bandwidth: float = BANDWIDTH,
     dataset: NodeDataset | None = None,
     limit: int | None = None,
@@ -115,27 +127,33 @@ def plan(
     r"""Memory a device and seconds an epoch for numbers of devices, from one device.
 
     Measured on this device: each aggregation of the model on the graph, at the width that a device
-    has, and the rest of the step on some nodes. Of `rows` the partition's statistics give the
-    edges, nodes and halo of the largest part:
+    has, and the rest of the step on some nodes. Under `rows` the partition's statistics give the
+    edges, nodes and halo of the largest part. With $R$ parts, whose columns $C$ devices share, each
+    aggregation takes the time $t_a$ of the whole graph with $\lceil F / C \rceil$ columns, or of a
+    share of the heads:
 
-    $$t = \sum_a \beta_E t_a / P + t_n(\beta_N N / P) + b / B$$
+    $$t = \frac{\beta_E}{R} \sum_a t_a + t_n(\beta_N N / P) + b / B$$
 
-    with the balances $\beta$, the aggregations' times $t_a$ on the whole graph, the time $t_n$ of
-    the work on nodes, the bytes $b$ that a device sends (with padding, and the all-reduce of the
-    gradients) and the bandwidth $B$. Of `features` $t_a$ is that of $\lceil F / P \rceil$ columns
-    and nothing is divided.
+    with the balances $\beta$ of the partition, the time $t_n$ of the work on nodes, the bytes $b$
+    that a device sends (with padding, and the all-reduce of the gradients) and the bandwidth $B$.
+    $C = 1$ is the layout `rows`, $R = 1$ is `features`; in `both` $C$ is the largest proper divisor
+    of the number of devices $P$ that a host has room for (`HOST_DEVICES`), and numbers without one
+    are left out.
 
     Args:
         config: of the run; its `devices` and `shard` are not read.
         devices: numbers from 2 on; one device is always first in the result.
-        layouts: which of both.
+        layouts: which of `LAYOUTS`.
         bandwidth: bytes a second that a device sends.
         dataset: the data; by default those of `config.dataset`.
         limit: bytes of a device's memory; by default this device's.
 
+    Returns:
+        Also layouts that do not fit, or in which the model does not work: `Plan.reason`.
+
     Raises:
-        ConfigError: options that cannot be, a run of mini-batches or links, or a model whose
-            aggregations are not `spmm`.
+        ConfigError: options that cannot be, a run of mini-batches or links, or a model with values
+            on the edges.
         DataError: data that cannot be read.
     """
     config = dataclasses.replace(config, devices="1", shard="auto").check()
@@ -154,15 +172,31 @@ def plan(
     program, state = build(config, task)
     found = _program(program, state, task)
     rates = _rates(config, program, state, task, limit)
-    plans = [_one(found, rates, limit)]
+    split_of = functools.cache(
+        lambda parts: (
+            None if parts == 1 else partition_into(dataset.graph, parts, partition).statistics
+        )
+    )
+    plans = [_estimate(found, rates, limit, bandwidth, "one", 1, 1, None)]
     for count in devices:
         for layout in layouts:
-            if layout == "rows":
-                split = _statistics(dataset.graph, count, partition)
-                plans.append(_by_rows(found, rates, limit, bandwidth, count, split))
-            else:
-                plans.append(_by_features(found, rates, limit, bandwidth, count))
+            columns = {"rows": 1, "features": count}.get(layout) or column_devices(count)
+            if layout == "both" and columns == 1:
+                continue
+            parts = count // columns
+            refused = next(filter(None, (each.refusal(columns) for each in found.step)), "")
+            if refused:
+                plans.append(_refused(count, layout, columns, limit, refused))
+                continue
+            split = split_of(parts)
+            plans.append(_estimate(found, rates, limit, bandwidth, layout, parts, columns, split))
     return plans
+
+
+def column_devices(count: int) -> int:
+    """How many of so many devices share columns where both axes are split; 1: they cannot be."""
+    most = min(count // 2, HOST_DEVICES)
+    return max((d for d in range(2, most + 1) if count % d == 0), default=1)
 
 
 def memory_limit() -> int:
@@ -171,17 +205,17 @@ def memory_limit() -> int:
     return int(found or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def _statistics(graph: Graph, count: int, partition: Partition | None) -> PartitionStatistics:
-    if partition is not None and partition.parts == count:
-        return partition.statistics
+def partition_into(graph: Graph, parts: int, given: Partition | None = None) -> Partition:
+    """The partition that is planned for: the given one, if it has as many parts."""
+    if given is not None and given.parts == parts:
+        return given
     # Few nodes cannot be balanced as the defaults ask for: the best that is found counts.
     for balance in (1.05, 1.2, 2.0, float(graph.num_edges + 1)):
         try:
-            found = distributed.partition(graph, count, edge_balance=balance)
+            return distributed.partition(graph, parts, edge_balance=balance)
         except ValueError:
             continue
-        return found.statistics
-    raise ConfigError(f"--devices: the graph was not split into {count} parts")
+    raise ConfigError(f"--devices: the graph was not split into {parts} parts")
 
 
 def _program(program: Program, state: TrainState, task: Task) -> _Program:
@@ -239,22 +273,14 @@ def _rates(
 ) -> Rates:
     graph = task.whole_graph
 
-    @functools.cache
-    def of_edges(aggregation: Aggregation) -> float:
-        rows = max(graph.num_nodes, 1) * aggregation.itemsize
-        width = max(1, min(aggregation.width, int(_PROBE_SHARE * limit / (2 * rows))))
-        x = jnp.ones((graph.num_nodes, width), aggregation.dtype)
+    known: dict[Any, float] = {}
 
-        def run(graph: Graph, x: Any) -> Any:
-            def aggregate(x: Any) -> Any:
-                return spmm(graph, x, reduce=aggregation.reduce)
-
-            if not aggregation.backward:
-                return aggregate(x)
-            out, pullback = jax.vjp(aggregate, x)
-            return pullback(out if aggregation.reduce in ("max", "min") else x)[0]
-
-        return _seconds(jax.jit(run), graph, x) * aggregation.width / width
+    def of_edges(aggregation: Aggregation, columns: int) -> float:
+        probe, scale = _probe(aggregation.divided(columns), _PROBE_SHARE * limit)
+        if probe.key not in known:
+            forward, both = _aggregation_seconds(graph, probe)
+            known[probe.key] = max(both - forward, 0.0) if probe.backward else forward
+        return scale * known[probe.key]
 
     most = min(graph.num_nodes, _PROBE_NODES)
     counts = sorted({max(1, most // 4), most})
@@ -275,6 +301,68 @@ def _rates(
         steps.append(_seconds(jax.jit(step), state, arrays))
         evaluations.append(_seconds(jax.jit(evaluate), state, arrays))
     return Rates(of_edges, (_line(counts, steps), _line(counts, evaluations)))
+
+
+def _probe(aggregation: Aggregation, most_bytes: float) -> tuple[Aggregation, float]:
+    """What is timed in its place where its rows take more than so many bytes, and by how much more
+    time it itself takes: with fewer columns or heads."""
+    rows = max(aggregation.result.shape[0], 1)
+    wanted = int(np.ceil(rows * aggregation.turned_bytes(1) / max(most_bytes, 1)))
+    most = {"columns": aggregation.result.shape[-1], "heads": aggregation.result.shape[1]}.get(
+        aggregation.split or "", 1
+    )
+    divisors = [d for d in range(1, most + 1) if aggregation.split == "columns" or most % d == 0]
+    devices = next((d for d in divisors if d >= wanted), divisors[-1] if divisors else 1)
+    probe = aggregation.divided(devices)
+    return probe, aggregation.turned_bytes(1) / max(probe.turned_bytes(1), 1)
+
+
+def _aggregation_seconds(graph: Graph, aggregation: Aggregation) -> tuple[float, float]:
+    """The time of the operation on the whole graph, and, of a gradient, of it and its gradient."""
+    arrays = {name: _filled(shapes) for name, shapes in aggregation.arguments.items()}
+    leaves, structure = jax.tree.flatten(arrays)
+    floating = [jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves]
+
+    def run(graph: Graph, leaves: list[Any]) -> Any:
+        return aggregation.operation(graph, **jax.tree.unflatten(structure, leaves))
+
+    def with_gradient(graph: Graph, leaves: list[Any]) -> Any:
+        def of_floats(floats: list[Any]) -> Any:
+            rest = iter(floats)
+            every = [
+                next(rest) if is_float else leaf
+                for is_float, leaf in zip(floating, leaves, strict=True)
+            ]
+            return run(graph, every)
+
+        floats = [leaf for is_float, leaf in zip(floating, leaves, strict=True) if is_float]
+        out, pullback = jax.vjp(of_floats, floats)
+        return out, pullback(out)
+
+    forward = _seconds(jax.jit(run), graph, leaves)
+    if not aggregation.backward:
+        return forward, forward
+    return forward, _seconds(jax.jit(with_gradient), graph, leaves)
+
+
+def _filled(shapes: Any) -> Any:
+    """Arrays of these shapes: ones, random keys, and sparse rows with columns in order."""
+    if isinstance(shapes, CBSR):
+        rows, k = shapes.indices.shape
+        space = shapes.width // k
+        columns = jnp.arange(k) * space + (jnp.arange(rows) % space)[:, None]
+        values = jnp.ones(shapes.values.shape, shapes.values.dtype)
+        indices = columns.astype(shapes.indices.dtype)
+        return dataclasses.replace(shapes, values=values, indices=indices)
+    return jax.tree.map(
+        lambda leaf: (
+            jax.random.key(0)
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            else jnp.ones(leaf.shape, leaf.dtype)
+        ),
+        shapes,
+        is_leaf=lambda node: isinstance(node, jax.ShapeDtypeStruct),
+    )
 
 
 def _line(counts: list[int], seconds: list[float]) -> tuple[float, float]:
@@ -303,102 +391,86 @@ def _seconds(function: Any, *arguments: Any) -> float:
     return statistics.median(times)
 
 
-def _plan(
-    found: _Program,
-    layout: str,
-    devices: int,
-    limit: int,
-    memory: dict[str, int],
-    seconds: Callable[[list[Aggregation], int], float],
-    sent: Callable[[list[Aggregation]], float],
-    bandwidth: float,
-    padding: float,
-) -> Plan:
-    compute = seconds(found.step, 0)
-    reduced = 2 * (devices - 1) / devices * found.parameter_bytes  # a ring's all-reduce
-    step_bytes = sent(found.step) + reduced
-    step = compute + step_bytes / bandwidth
-    epoch = step + seconds(found.evaluation, 1) + sent(found.evaluation) / bandwidth
-    return Plan(devices, layout, memory, limit, compute, step_bytes, step, epoch, padding)
-
-
-def _one(found: _Program, rates: Rates, limit: int) -> Plan:
-    def seconds(aggregations: list[Aggregation], kind: int) -> float:
-        constant, slope = rates.nodes[kind]
-        return sum(map(rates.edges, aggregations)) + constant + slope * found.nodes
-
-    memory = {"graph": found.graph_bytes, "nodes": found.node_bytes, "state": found.state_bytes}
-    return _plan(found, "one", 1, limit, memory, seconds, lambda _: 0.0, BANDWIDTH, 1.0)
-
-
-def _by_rows(
+def _estimate(
     found: _Program,
     rates: Rates,
     limit: int,
     bandwidth: float,
-    devices: int,
-    split: PartitionStatistics,
+    layout: str,
+    parts: int,
+    columns: int,
+    split: PartitionStatistics | None,
 ) -> Plan:
-    # Padding of the edges is work on no device's critical path but the largest part's own.
-    edges = min(1.0, split.edge_balance / devices)
-    nodes = int(np.ceil(split.node_balance * found.nodes / devices))
-    received = split.halo_per_node * split.exchange_padding * found.nodes / devices
+    """Of parts by rows, of which each is on as many devices as share its columns."""
+    devices = parts * columns
+    edges, part_nodes, halo, padding = 1.0, found.nodes, 0.0, 1.0
+    if split is not None:
+        # Padding of the edges is work on no device's critical path but the largest part's own.
+        edges = min(1.0, split.edge_balance / parts)
+        part_nodes = int(np.ceil(split.node_balance * found.nodes / parts))
+        halo = split.halo_per_node * found.nodes / parts
+        padding = split.exchange_padding
+    nodes = -(-part_nodes // columns)
 
     def seconds(aggregations: list[Aggregation], kind: int) -> float:
         constant, slope = rates.nodes[kind]
-        return edges * sum(map(rates.edges, aggregations)) + constant + slope * nodes
+        return (
+            edges * sum(rates.edges(each, columns) for each in aggregations)
+            + constant
+            + slope * nodes
+        )
 
-    def sent(aggregations: list[Aggregation]) -> float:
-        return sum(received * each.width * each.itemsize for each in aggregations)
+    def sent(aggregations: list[Aggregation], padded: bool = True) -> float:
+        received = halo * padding if padded else halo
+        places = nodes if padded else found.nodes / devices
+        turned = sum(each.turned_bytes(columns, padded) for each in aggregations)
+        over_rows = sum(each.halo_bytes(columns) for each in aggregations)
+        return received * over_rows + places * (columns - 1) * turned
 
+    compute = seconds(found.step, 0)
+    reduced = 2 * (devices - 1) / devices * found.parameter_bytes  # a ring's all-reduce
+    needed = sent(found.step, padded=False)
+    step_bytes = sent(found.step) + reduced
+    step = compute + step_bytes / bandwidth
+    epoch = step + seconds(found.evaluation, 1) + sent(found.evaluation) / bandwidth
+    # Columns of all rows before and after, and what is packed for either exchange; of the halo
+    # what is packed, what came, and the rows with it behind them.
+    turned = max((each.turned_bytes(columns) for each in found.step), default=0.0)
+    over_rows = max((each.halo_bytes(columns) for each in found.step), default=0.0)
+    buffers = 2 * part_nodes * turned if columns > 1 else 0.0
+    if parts > 1:
+        buffers += (3 * halo * padding + part_nodes) * over_rows
     memory = {
         "graph": int(found.graph_bytes * edges),
-        "nodes": int(found.node_bytes * nodes / found.nodes),
+        "nodes": int(found.node_bytes * nodes / max(found.nodes, 1)),
         "state": found.state_bytes,
-        # What is packed, what came, and the rows with it behind them.
-        "exchange": int((3 * received + nodes) * _widest(found)),
+        "exchange": int(buffers),
     }
-    return _plan(
-        found,
-        "rows",
+    return Plan(
         devices,
-        limit,
+        layout,
+        columns,
         memory,
-        seconds,
-        sent,
-        bandwidth,
-        split.exchange_padding,
+        limit,
+        compute,
+        step_bytes,
+        reduced,
+        step,
+        epoch,
+        sent(found.step) / needed if needed else 1.0,
     )
 
 
-def _by_features(found: _Program, rates: Rates, limit: int, bandwidth: float, devices: int) -> Plan:
-    nodes = -(-found.nodes // devices)
-
-    def columns(aggregation: Aggregation) -> int:
-        return -(-aggregation.width // devices)
-
-    def seconds(aggregations: list[Aggregation], kind: int) -> float:
-        constant, slope = rates.nodes[kind]
-        own = (each._replace(width=columns(each)) for each in aggregations)
-        return sum(map(rates.edges, own)) + constant + slope * nodes
-
-    def sent(aggregations: list[Aggregation]) -> float:
-        return sum(
-            2 * nodes * (devices - 1) * columns(each) * each.itemsize for each in aggregations
-        )
-
-    memory = {
-        "graph": found.graph_bytes,
-        "nodes": int(found.node_bytes / devices),
-        "state": found.state_bytes,
-        # Columns of all nodes before and after, and what is packed for either exchange.
-        "exchange": int(4 * nodes * devices * (-(-_widest(found) // devices))),
-    }
-    widths = [(columns(each) * devices, each.width) for each in found.step]
-    padding = nodes * devices / found.nodes * max((ours / own for ours, own in widths), default=1)
-    return _plan(found, "features", devices, limit, memory, seconds, sent, bandwidth, padding)
-
-
-def _widest(found: _Program) -> int:
-    """Bytes of the widest row that is aggregated."""
-    return max((each.width * each.itemsize for each in found.step), default=0)
+def _refused(devices: int, layout: str, columns: int, limit: int, reason: str) -> Plan:
+    unknown = dict.fromkeys(
+        (
+            "compute_seconds",
+            "exchange_bytes",
+            "reduce_bytes",
+            "step_seconds",
+            "epoch_seconds",
+            "padding",
+        ),
+        float("nan"),
+    )
+    return Plan(devices, layout, columns, {}, limit, **unknown, refused=reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy as copy_module
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,7 @@ from jaxgnn.data import (
 )
 from jaxgnn.distributed import Partition
 from jaxgnn.graph import Graph, transform
-from jaxgnn.train import machine, processes, sharded
+from jaxgnn.train import choose_k, machine, processes, sharded
 from jaxgnn.train.checkpoint import Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig, check_same_settings
 from jaxgnn.train.description import DatasetDescription, normalizes_features
@@ -37,6 +38,7 @@ from jaxgnn.train.display import (
     print_head,
     print_line,
     summary_table,
+    trials_table,
 )
 from jaxgnn.train.graph_problem import GraphProblem
 from jaxgnn.train.interrupt import PostponedInterrupt
@@ -123,6 +125,12 @@ class NodeProblem:
         self._normalized, self._own = normalized, own
         self._split = choose_split(dataset, config.split)
         self.task = make_task(config, dataset, self._split, partition, own)
+
+    def with_config(self, config: TrainConfig) -> NodeProblem:
+        """The same data and graph for another model or number of epochs."""
+        other = copy_module.copy(self)
+        other._config = config
+        return other
 
     def fingerprint(self) -> str:
         """Of all that a run reads."""
@@ -278,9 +286,23 @@ def _run(
     if config.resume is not None:
         check_path(Path(config.resume), "--resume")
     problem = make_problem(config, dataset, recovery)
+    chosen: dict[str, Any] = {}
+    if config.activation == "maxk" and config.k == 0 and isinstance(problem, NodeProblem):
+        trials = choose_k.try_all(config, problem)
+        (k,) = (trial.k for trial in trials if trial.chosen)
+        chosen = {
+            "epochs": min(config.k_epochs, config.epochs),
+            "tolerance": config.k_tolerance,
+            "trials": [dataclasses.asdict(trial) for trial in trials],
+        }
+        if console is not None:
+            console.print(trials_table(problem.task.metric, chosen))
+        config = dataclasses.replace(config, k=k)
+        problem = problem.with_config(config)
     program, state = problem.build()
     record = {
         "settings": config.settings(),
+        **({"chosen_k": chosen} if chosen else {}),
         "data": {"name": problem.name, "fingerprint": problem.fingerprint()},
         **problem.record(),
         "environment": machine.environment(),

@@ -434,6 +434,7 @@ def build_model(
         "input_dropout": config.input_dropout,
         "norm": None if config.norm == "none" else config.norm,
         "residual": config.residual,
+        "recompute": config.recompute,
         "jumping": None if config.jumping == "none" else config.jumping,
     }
     if is_pna:
@@ -504,6 +505,8 @@ def build_activation(config: TrainConfig) -> Callable[[Array], Array]:
     """The configuration's nonlinearity."""
     if config.activation != "maxk":
         return _ACTIVATIONS[config.activation]
+    if config.k == 0:
+        raise ConfigError("--k: expected a number, got auto: jaxgnn train --task node chooses one")
     wide = config.anneal_from
     return MaxK(wide or config.k, anneal=wide > 0, packed=config.packed)
 

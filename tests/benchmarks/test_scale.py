@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("tyro")
 
+from benchmarks.experiments import overlap, papers_part
 from benchmarks.harness import options
 from benchmarks.ours import scale
 from benchmarks.suites import scale as suite
@@ -93,3 +94,17 @@ def test_the_suite_runs(tmp_path):
         assert len(row["parts_ms"]) == (count if layout == "rows" else 1)
         assert row["measured_ms"] > 0 and row["speed_up"] > 0 and row["padding"] >= 1
         assert row["planned_ms"] > 0 and row["planned_by_predicted"] > 0
+
+
+def test_a_part_of_a_large_graph():
+    """The step of one part runs, and its edges in two graphs give what one graph gives."""
+    tiny = papers_part.Options(scale=1e-5, parts=2, layers=2, recompute=(True,), steps=1)
+    (row,) = papers_part.measure(tiny)
+    assert (row["owned_nodes"], row["halo_rows"], row["edges"]) == (139, 139, 2020)
+    assert row["sent_bytes"] == 2 * 139 * 2 * 128 * 4 and row["program_bytes"] > 0
+    assert np.isfinite(row["loss"]) and "error" not in row
+    assert "125" in papers_part.describe(row)
+    # Raises where the results differ.
+    row = overlap.measure("arxiv", overlap.Options(parts=2, scale=1e-3, width=8))
+    assert 0 < row["halo_edges"] < row["edges"]
+    assert row["measured_apart_ms"] > 0 and "times as fast" in overlap.describe(row)

@@ -16,7 +16,6 @@ os.environ["XLA_FLAGS"] = " ".join(
 os.environ["JAX_PLATFORMS"] = "cuda,cpu" if "--gpu" in sys.argv else "cpu"
 
 import functools
-import math
 import re
 import types
 
@@ -64,7 +63,10 @@ from jaxgnn.nn import (
     Transformer,
 )
 from jaxgnn.ops._attention.gat_attention import gat_attention_with_weights
+from jaxgnn.train import TrainConfig, plan
 from tests.support.paths import ROOT
+from tests.support.sharded_steps import all_to_all_bytes, sent_in_a_step
+from tests.support.training import toy
 
 jax.config.update("jax_default_matmul_precision", "highest")
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
@@ -383,7 +385,7 @@ def check_dropout_and_bytes():
     for layout in ({"rows": "x"}, {"features": "x"}, {"rows": "r", "features": "c"}):
         sharded = shard(random_graph(61, 500)[0], mesh(8, both=len(layout) == 2), **layout)
         x = sharded.scatter(np.ones((61, 32), np.float32))
-        sent = sent_bytes(jax.jit(spmm).lower(sharded, x).compile())
+        sent = all_to_all_bytes(jax.jit(spmm).lower(sharded, x).compile())
         assert f" {sent:,.0f} bytes" in sharded.explain(32), (sent, sharded.explain(32))
 
     sharded = shard(random_graph(61, 500)[0], mesh(8), rows="x")
@@ -395,20 +397,19 @@ def check_dropout_and_bytes():
     compiled = jax.jit(jax.grad(loss)).lower(x, sharded).compile()
     assert collectives(compiled) == {"all-to-all": 3}
     sent = 7 * sharded.pair_rows * 8
-    assert sent_bytes(compiled) == sent * (4 + 1 + 4)
+    assert all_to_all_bytes(compiled) == sent * (4 + 1 + 4)
     assert f"{sent * 5:,} bytes, their gradients {sent * 4:,}; " in sharded.explain(32, k=8)
     assert "together 0.141 of" in sharded.explain(256, k=32)
 
 
-def sent_bytes(compiled):
-    """That a device sends to others by all_to_all, an operand for each of them on a CPU."""
-    sent = 0
-    for types_ in re.findall(r"= \((.*)\) all-to-all\(", compiled.as_text()):
-        found = re.findall(r"(f32|u8)\[([\d,]+)\]", types_)
-        sizes = [{"f32": 4, "u8": 1}[kind] for kind, _ in found]
-        counts = [math.prod(map(int, shape.split(","))) for _, shape in found]
-        sent += np.dot(sizes, counts) * (1 - 1 / len(found))
-    return sent
+def check_plan():
+    """The layout of both axes sends what `jaxgnn plan` says."""
+    dataset = toy()
+    for model in ("sage", "gat", "gatv2", "transformer"):
+        config = TrainConfig(model=model, hidden=8, heads=4 if model != "sage" else 1, layers=2)
+        _, found = plan(config, [8], dataset=dataset, layouts=["both"], limit=1 << 30)
+        assert (found.layout, found.column_devices, found.reason) == ("both", 4, "")
+        assert found.exchange_bytes - found.reduce_bytes == sent_in_a_step(config, dataset, found)
 
 
 def check_page():
@@ -484,6 +485,7 @@ def main(arguments):
             check_attention(*shape)
         for model in MODELS:
             check_model(*model[:3], **model[3])
+        check_plan()
     else:
         check_operation(9, 30, 8)
         check_model(GraphSAGE, ("both",))

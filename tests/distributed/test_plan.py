@@ -3,14 +3,18 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from jaxgnn import distributed
+from jaxgnn import distributed, gat_attention, sddmm
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.train import ConfigError, TrainConfig, build, lower, plan
 from jaxgnn.train.plan_graphs import Recorder, aggregations
+from jaxgnn.train.planning import column_devices
 from jaxgnn.train.runner import choose_split, make_task
 from jaxgnn_cli.status import run_command
+from tests.support.sharded_steps import sent_in_a_step
 from tests.support.training import toy
 
 pytestmark = [
@@ -61,6 +65,34 @@ def test_what_is_sent_and_held():
     assert "takes" in small[0].reason and small[0].reason.count("GB of") == 1
 
 
+def test_attention_and_maxk_send_what_is_planned():
+    dataset = toy()
+    options = {"hidden": 8, "layers": 2, "dropout": 0.5}
+    gat = TrainConfig(model="gat", heads=2, **options)
+    maxk = TrainConfig(model="sage", activation="maxk", k=4, **options)
+    sparse = "maxk_spmm: expected a graph sharded by rows"
+    for config, reasons in ((gat, ["", ""]), (maxk, ["", sparse])):
+        _, *plans = plan(config, [2], dataset=dataset, limit=1 << 30)
+        assert [each.reason for each in plans] == reasons
+        for each in plans:
+            if each.reason:
+                assert not each.bytes and np.isnan(each.step_seconds)
+                continue
+            assert each.exchange_bytes - each.reduce_bytes == sent_in_a_step(config, dataset, each)
+            assert each.memory["exchange"] and each.step_seconds > each.compute_seconds > 0
+    x = jnp.ones((60, 3, 2))
+    recorder = Recorder(dataset.graph)
+    attend = jax.grad(lambda x: gat_attention(recorder, x, x[..., 0], x[..., 0]).sum())
+    found = aggregations(attend, recorder, x)
+    assert [(each.width, each.halo_bytes(3), each.turned_bytes(3)) for each in found] == [
+        (9, 12, 24), (9, 12, 24),
+    ]  # fmt: skip
+    assert found[0].refusal(2) == "gat_attention: expected heads that 2 devices divide, got 3"
+    with pytest.raises(TypeError, match="sddmm: expected a model without values on the edges"):
+        sddmm(recorder, x[..., 0], x[..., 0])
+    assert [column_devices(count) for count in (2, 3, 4, 8, 16, 64)] == [1, 1, 2, 4, 8, 8]
+
+
 def _params(config, dataset):
     task = make_task(config, dataset, choose_split(dataset, 0))
     return build(config, task)[1].params
@@ -69,7 +101,6 @@ def _params(config, dataset):
 def test_what_is_refused(capsys):
     dataset = toy()
     for options, devices, message in (
-        ({"model": "gat"}, [2], "plan: gat_attention: expected a model whose"),
         ({"num_neighbors": "2,2"}, [2], "plan: expected a run on the whole graph"),
         ({}, [61], "--devices: expected numbers from 2 to 60, got 61"),
     ):

@@ -94,6 +94,7 @@ def test_what_is_refused_and_said(tmp_path):
         ({"distributed": False, "process": 0}, "--process: expected --distributed with it"),
         ({"distributed": False, "stall_timeout": 1}, "--stall-timeout: expected --distributed"),
         ({"devices": "2"}, "--devices: expected all with --distributed, got 2"),
+        ({"activation": "maxk", "k": 0}, "--k: expected a number with --distributed, got auto"),
         ({"coordinator": "host:1"}, "--processes: expected one with the others of them, got none"),
         ({**three, "coordinator": "host"}, "--coordinator: expected HOST:PORT, got 'host'"),
         ({**three, "processes": 0}, "--processes: expected a positive integer, got 0"),

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from jaxgnn import Graph
-from jaxgnn.nn import GCN, GIN, GNN, MLP, MODELS, GCNConv, GraphSAGE, NodeMLP
+from jaxgnn.nn import GCN, GIN, GNN, MLP, MODELS, GCNConv, GraphSAGE, MaxK, NodeMLP
 from tests.support.devices import two_devices
 from tests.support.paths import ROOT
 
@@ -147,6 +147,38 @@ def test_dropout_and_batch_statistics_follow_train_and_eval():
     close(model.norms[0].mean[...], moved, 0)
     model.train()
     assert not np.allclose(run(model, graph, x), run(model, graph, x))
+
+
+def test_recompute_changes_nothing_but_what_is_kept():
+    graph, x, weights = example()
+    options = {"layers": 3, "dropout": 0.5}
+    pairs = (("gcn", {"norm": "batch"}), ("sage", {"norm": "layer", "activation": MaxK(4)}))
+
+    @jax.jit
+    def steps(graph, x, weights):
+        results = []
+        for name, more in pairs:
+            for recompute in (False, True):
+                model = make(name, recompute=recompute, **options, **more)
+                graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+
+                def of(params, graphdef=graphdef, rest=rest):
+                    model = nnx.merge(graphdef, params, rest, copy=True)
+                    return loss(model, graph, x, weights), nnx.state(
+                        model, nnx.BatchStat, nnx.RngCount
+                    )
+
+                (value, state), grads = jax.value_and_grad(of, has_aux=True)(params)
+                results.append(jax.tree.leaves((value, state, grads)))
+        return results
+
+    traced = steps.trace(graph, x, weights)
+    names = [eqn.primitive.name for eqn in traced.jaxpr.jaxpr.eqns]
+    assert sum(name in ("checkpoint", "remat", "remat2") for name in names) == 4  # hidden layers
+    plain, again, sparse, sparse_again = traced.lower().compile()(graph, x, weights)
+    close(plain, again)
+    close(sparse, sparse_again)
+    assert len(plain) == len(again) > len(sparse)
 
 
 def test_dropout_drops_the_share_that_it_should():

@@ -83,7 +83,7 @@ def test_help_of_train_explains_every_option_and_names_every_model(capsys):
         (["--seed", "1e3"], "--seed"),
         (["--activation", "tanh"], "activation"),
         (["--activation", "maxk", "--k", "65"], "--k: expected at most --hidden, 64, got 65"),
-        (["--activation", "maxk", "--k", "0"], "--k: expected an integer from 1 to 4096, got 0"),
+        (["--activation", "maxk", "--k", "-1"], "--k: expected an integer from 1 to 4096 or auto"),
         (["--k", "16"], "--k: expected --activation maxk with it, got --activation relu"),
         (["--heads", "2"], "--heads: gcn has no attention heads, got 2"),
         (["--split", "99"], "--split: digits has 10 splits, numbered from 0, got 99"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import functools
+from typing import Literal
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.nnx.nn import dtypes
@@ -16,6 +16,7 @@ from jaxgnn.graph import Graph, GraphSubstitute
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
+from jaxgnn.nn._recompute import recomputed
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.ops import edge_conv, gather_edges, segment_reduce
 
@@ -142,7 +143,9 @@ class EdgeConv(nnx.Module):
         assert self.mlp is not None
         if isinstance(graph, GraphSubstitute):
             _inputs.check_inner_module(self.mlp, "EdgeConv")
-        return _recomputed(self.mlp, graph, senders, receivers, self.aggr)
+        return recomputed(
+            functools.partial(_on_edges, aggr=self.aggr), self.mlp, graph, senders, receivers
+        )
 
 
 def _node_terms(layer: nnx.Linear, senders: Array, receivers: Array) -> tuple[Array, Array]:
@@ -158,45 +161,6 @@ def _node_terms(layer: nnx.Linear, senders: Array, receivers: Array) -> tuple[Ar
     if bias is not None:
         phi = phi + bias.reshape((1,) * (phi.ndim - 1) + bias.shape)
     return theta, phi
-
-
-def _recomputed(
-    mlp: nnx.Module, graph: Graph, senders: Array, receivers: Array, aggr: EdgeReduce
-) -> Array:
-    """`_on_edges`, recomputed in the backward pass.
-
-    The module goes through `jax.checkpoint` as a copy, and the variables that it set come back,
-    such as running statistics. `nnx.remat` returns all variables, which Flax refuses where they
-    are constants of an enclosing transformation of JAX.
-    """
-    graphdef, state = nnx.split(mlp)
-
-    @jax.checkpoint
-    def run(
-        state: nnx.State, graph: Graph, senders: Array, receivers: Array
-    ) -> tuple[Array, nnx.State]:
-        copy = nnx.merge(graphdef, state, copy=True)
-        out = _on_edges(copy, graph, senders, receivers, aggr)
-        return out, _changed(state, nnx.state(copy))
-
-    out, changed = run(state, graph, senders, receivers)
-    if jax.tree.leaves(changed):
-        nnx.update(mlp, changed)
-    return out
-
-
-def _changed(before: nnx.State, after: nnx.State) -> nnx.State:
-    """The variables of `after` that hold other arrays than before."""
-
-    def leaf_ids(variable: Any) -> list[int]:
-        return [id(leaf) for leaf in jax.tree.leaves(variable)]
-
-    old = dict(nnx.to_flat_state(before))
-    return nnx.from_flat_state(
-        (path, variable)
-        for path, variable in nnx.to_flat_state(after)
-        if path not in old or leaf_ids(variable) != leaf_ids(old[path])
-    )
 
 
 def _on_edges(

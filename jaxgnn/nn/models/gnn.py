@@ -23,6 +23,7 @@ from jaxgnn.nn._blocks import convolve, layer_graphs
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._features import Features, dense, first_rows, map_values
 from jaxgnn.nn._linear import count, linear, promote, width
+from jaxgnn.nn._recompute import recomputed
 from jaxgnn.nn._sampling import SampleSize, Strategy, calls_of_layers, of_layers
 from jaxgnn.nn.graph_norm import GraphNorm
 from jaxgnn.nn.maxk import MaxK, check_activation
@@ -74,6 +75,9 @@ class GNN(nnx.Module):
         residual: add skip connections.
         jumping: `None`, `"last"`, `"cat"` or `"max"`.
         input_layer: begin with a linear layer from `in_features` to `hidden_features`.
+        recompute: the backward pass computes normalization, activation and dropout again: of each
+            hidden layer the convolution's output and the next one's input are kept, and nothing
+            between them.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
         rngs: `params` is used, and `dropout` if there is any.
@@ -113,6 +117,7 @@ class GNN(nnx.Module):
         residual: bool = False,
         jumping: Jumping | None = None,
         input_layer: bool = False,
+        recompute: bool = False,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
@@ -163,6 +168,7 @@ class GNN(nnx.Module):
         self.activation = activation
         self.residual = residual
         self.jumping = jumping
+        self.recompute = recompute
         self.in_features = in_features
         self.hidden_features = hidden_features
         self.out_features = out_features
@@ -271,9 +277,13 @@ class GNN(nnx.Module):
             out = out + (before.astype(out.dtype) if skip is None else skip(before))
         if self.linear is None and i == self.num_layers - 1:
             return out
-        if self.norms is not None:
-            out = normalize(self.norms[i], out, mask, membership)
-        return self._after_layer(out, graph)
+
+        def after(model: GNN, out: Array) -> Features:
+            if model.norms is not None:
+                out = normalize(model.norms[i], out, mask, membership)
+            return model._after_layer(out, graph)
+
+        return recomputed(after, self, out) if self.recompute else after(self, out)
 
     def _join(self, i: int, before: Array | None, x: Features) -> Array:
         """The outputs of the layers up to this one, as far as `jumping` needs them: with the last

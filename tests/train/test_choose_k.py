@@ -1,0 +1,62 @@
+"""`--k auto`: which k the short runs choose, and what a run keeps of them."""
+
+import json
+
+import pytest
+
+from jaxgnn._core.ffi import cpu_module
+from jaxgnn.train import ConfigError, TrainConfig, build, run
+from jaxgnn.train.choose_k import Trial, candidates, choose
+from jaxgnn.train.runner import choose_split, make_task
+from jaxgnn_cli.options import parse_train
+from tests.support.training import toy
+
+
+def test_the_fastest_within_the_tolerance():
+    assert [candidates(hidden) for hidden in (256, 7, 2, 1)] == [
+        [128, 64, 32, 16, 8],
+        [3, 1],
+        [1],
+        [],
+    ]
+    trials = [Trial(32, 0.9, 3.0), Trial(16, 0.895, 2.0), Trial(8, 0.88, 1.0), Trial(4, 0.9, 2.0)]
+
+    def chosen(tolerance):
+        (found,) = (trial.k for trial in choose(trials, tolerance) if trial.chosen)
+        return found
+
+    assert [chosen(tolerance) for tolerance in (0, 0.01, 0.02, 1)] == [4, 4, 8, 8]
+    assert [trial.k for trial in choose(trials, 0)] == [32, 16, 8, 4]
+
+
+@pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built")
+def test_a_run_with_it(tmp_path):
+    options = {"model": "sage", "activation": "maxk", "k": 0, "hidden": 4, "dropout": 0.0}
+    config = TrainConfig(**options, epochs=6, patience=0, k_epochs=4, k_tolerance=1.0)
+    summary = run(
+        TrainConfig(**vars(config) | {"run_directory": str(tmp_path / "run")}), dataset=toy()
+    )
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    trials = saved["chosen_k"]["trials"]
+    assert [trial["k"] for trial in trials] == [2, 1] and saved["chosen_k"]["epochs"] == 4
+    (chosen,) = (trial for trial in trials if trial["chosen"])
+    assert chosen["seconds"] == min(trial["seconds"] for trial in trials)
+    assert saved["settings"]["k"] == chosen["k"] and "k_epochs" not in saved["settings"]
+    assert summary["activation"] == f"maxk: the {chosen['k']} largest of 4"
+    with pytest.raises(ConfigError, match="--k: auto expected validation nodes"):
+        run(config, dataset=toy(validation=False))
+    dataset = toy()
+    with pytest.raises(ConfigError, match="--k: expected a number, got auto"):
+        build(config, make_task(config, dataset, choose_split(dataset, 0)))
+
+
+def test_options():
+    for arguments in (["--k", "auto"], ["--k=auto"], ["--k", "0"]):
+        config = parse_train(["digits", "--activation", "maxk", *arguments, "--k-epochs", "9"])
+        assert (config.k, config.k_epochs) == (0, 9)
+    for arguments, message in (
+        (["--k", "8", "--k-epochs", "9"], "--k-epochs: expected --k auto with it, got 8"),
+        (["--k", "auto", "--anneal-from", "9"], "--anneal-from: expected a number --k with it"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            parse_train(["digits", "--activation", "maxk", *arguments])
