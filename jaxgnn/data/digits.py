@@ -38,8 +38,9 @@ def digits(
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise DataError("digits: needs scikit-learn (pip install 'jaxgnn[train]')") from error
-    pixels, labels = load_digits(return_X_y=True)
-    labels = labels.astype(np.int32)
+    images, classes = load_digits(return_X_y=True)
+    # Arrays already; scikit-learn's types allow pandas' frames too.
+    pixels, labels = np.asarray(images), np.asarray(classes, np.int32)
     return NodeDataset(
         name="digits",
         graph=knn(pixels, k, symmetrize=True).to_graph(),
