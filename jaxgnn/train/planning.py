@@ -123,6 +123,7 @@ def plan(
     bandwidth: float = BANDWIDTH,
     dataset: NodeDataset | None = None,
     limit: int | None = None,
+    partitions: Sequence[Partition] = (),
 ) -> list[Plan]:
     r"""Memory a device and seconds an epoch for numbers of devices, from one device.
 
@@ -147,6 +148,8 @@ def plan(
         bandwidth: bytes a second that a device sends.
         dataset: the data; by default those of `config.dataset`.
         limit: bytes of a device's memory; by default this device's.
+        partitions: of the nodes, into different numbers of parts. Into other numbers the graph is
+            split by `"stream"`.
 
     Returns:
         Also layouts that do not fit, or in which the model does not work: `Plan.reason`.
@@ -159,14 +162,21 @@ def plan(
     config = dataclasses.replace(config, devices="1", shard="auto").check()
     if config.num_neighbors or config.task != "node":
         raise ConfigError("plan: expected a run on the whole graph of --task node")
-    partition = None
+    given = {each.parts: each for each in partitions}
     if dataset is None:
         dataset = load_dataset(config)
         partition = sharded.partition_of(dataclasses.replace(config, devices="all"))
+        if partition is not None:
+            given.setdefault(partition.parts, partition)
     nodes = dataset.num_nodes
     for count in devices:
         if not 2 <= count <= nodes:
             raise ConfigError(f"--devices: expected numbers from 2 to {nodes}, got {count}")
+    for each in given.values():
+        if each.owner.size != nodes:
+            raise ConfigError(
+                f"partitions: expected the owners of {nodes} nodes, got {each.owner.size}"
+            )
     limit = memory_limit() if limit is None else limit
     task = make_task(config, dataset, choose_split(dataset, config.split))
     program, state = build(config, task)
@@ -174,7 +184,9 @@ def plan(
     rates = _rates(config, program, state, task, limit)
     split_of = functools.cache(
         lambda parts: (
-            None if parts == 1 else partition_into(dataset.graph, parts, partition).statistics
+            None
+            if parts == 1
+            else (given.get(parts) or partition_into(dataset.graph, parts)).statistics
         )
     )
     plans = [_estimate(found, rates, limit, bandwidth, "one", 1, 1, None)]
@@ -205,10 +217,8 @@ def memory_limit() -> int:
     return int(found or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def partition_into(graph: Graph, parts: int, given: Partition | None = None) -> Partition:
-    """The partition that is planned for: the given one, if it has as many parts."""
-    if given is not None and given.parts == parts:
-        return given
+def partition_into(graph: Graph, parts: int) -> Partition:
+    """The partition that is planned for."""
     # Few nodes cannot be balanced as the defaults ask for: the best that is found counts.
     for balance in (1.05, 1.2, 2.0, float(graph.num_edges + 1)):
         try:
