@@ -65,10 +65,15 @@ def run(options: Options, record: Record, workspace: Path) -> None:
     most = max(entry.devices for entry in entries)
     flag = f"--xla_force_host_platform_device_count={most}"
     options = dataclasses.replace(options, xla_flags=f"{options.xla_flags} {flag}".strip())
-    task = {"module": __name__, "graph": str(folder), "workspace": str(workspace)}
-    task["layouts"] = list(options.layouts or LAYOUTS)
-    task["counts"] = list(options.devices or DEVICES)
-    process.run_each({**task, "widths": list(sizes)}, entries, options, record, workspace)
+    task = {
+        "module": __name__,
+        "graph": str(folder),
+        "workspace": str(workspace),
+        "layouts": options.layouts or LAYOUTS,
+        "counts": options.devices or DEVICES,
+        "widths": sizes,
+    }
+    process.run_each(task, entries, options, record, workspace)
     record.save()
     for row in record.rows:
         record.say(describe(row))

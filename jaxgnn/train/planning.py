@@ -31,9 +31,6 @@ BANDWIDTH = 370e9
 """Bytes a second that a device sends: NVLink of an H100 or H200, one way."""
 
 LAYOUTS = ("rows", "features", "both")
-HOST_DEVICES = 8
-"""Devices that may share columns where both axes are split: those of a host."""
-
 _REPEATS = 5
 _PROBE_NODES = 1 << 18
 _PROBE_SHARE = 0.2  # of the device's memory, for the rows of a probe
@@ -138,7 +135,7 @@ def plan(
     with the balances $\beta$ of the partition, the time $t_n$ of the work on nodes, the bytes $b$
     that a device sends (with padding, and the all-reduce of the gradients) and the bandwidth $B$.
     $C = 1$ is the layout `rows`, $R = 1$ is `features`; in `both` $C$ is the largest proper divisor
-    of the number of devices $P$ that a host has room for (`HOST_DEVICES`), and numbers without one
+    of the number of devices $P$ that a host has room for (8), and numbers without one
     are left out.
 
     Args:
@@ -192,7 +189,7 @@ def plan(
     plans = [_estimate(found, rates, limit, bandwidth, "one", 1, 1, None)]
     for count in devices:
         for layout in layouts:
-            columns = {"rows": 1, "features": count}.get(layout) or column_devices(count)
+            columns = {"rows": 1, "features": count}.get(layout) or sharded.column_devices(count)
             if layout == "both" and columns == 1:
                 continue
             parts = count // columns
@@ -203,12 +200,6 @@ def plan(
             split = split_of(parts)
             plans.append(_estimate(found, rates, limit, bandwidth, layout, parts, columns, split))
     return plans
-
-
-def column_devices(count: int) -> int:
-    """How many of so many devices share columns where both axes are split; 1: they cannot be."""
-    most = min(count // 2, HOST_DEVICES)
-    return max((d for d in range(2, most + 1) if count % d == 0), default=1)
 
 
 def memory_limit() -> int:

@@ -431,7 +431,7 @@ def _train(
         display = stack.enter_context(make_display(console, plain=config.plain, **options))
         interrupt = stack.enter_context(PostponedInterrupt())
         seconds = config.stall_timeout if config.distributed else 0
-        watchdog = stack.enter_context(Watchdog(seconds, recovery.advice))
+        watchdog = stack.enter_context(Watchdog(seconds, directory, recovery.advice))
 
         def on_epoch(row: dict[str, Any]) -> None:
             interrupt.epoch = row["epoch"]
