@@ -138,9 +138,16 @@ class Steps:
 
     def __init__(self, folder: Path, windows: bool):
         stored = graphs.load(folder)
-        # One graph for all steps: the order of the rows is ReLU's, the windows are MaxK's.
-        self._graph = stored.to_graph().with_row_schedule()
-        self._windowed = self._graph.with_windows() if windows else self._graph
+        with jax.default_device(jax.devices("cpu")[0]):
+            # One graph for all steps: the order of the rows is ReLU's, the windows are MaxK's.
+            self._host = stored.to_graph().with_row_schedule()
+            self._windowed_host = self._host.with_windows() if windows else self._host
+        # An array that stands twice stays one.
+        own = {id(leaf): leaf for leaf in jax.tree.leaves(self._windowed_host)}
+        there = {key: jax.device_put(leaf, jax.devices()[0]) for key, leaf in own.items()}
+        self._graph, self._windowed = jax.tree.map(
+            lambda leaf: there[id(leaf)], (self._host, self._windowed_host)
+        )
         self.name, self.num_nodes, self.num_edges = (
             stored.facts["name"],
             stored.num_nodes,
@@ -180,7 +187,7 @@ class Steps:
         """By stream; tiny graphs cannot be balanced as closely."""
         for balance in (1.05, 1.2, 2.0):
             try:
-                return partition(self._graph, count, edge_balance=balance)
+                return partition(self._host, count, edge_balance=balance)
             except ValueError:
                 continue
         raise RuntimeError(f"no partition into {count} parts")
@@ -189,8 +196,8 @@ class Steps:
         """Over simulated devices."""
         mesh = scale.mesh_of(jax.devices("cpu")[:count])
         if layout == "features":
-            return shard(self._graph, mesh, features=scale.AXIS)
-        return shard(self._windowed, mesh, rows=scale.AXIS, partition=self._split(count))
+            return shard(self._host, mesh, features=scale.AXIS)
+        return shard(self._windowed_host, mesh, rows=scale.AXIS, partition=self._split(count))
 
     def _device_parts(self, layout: str, count: int) -> list[Any]:
         sharded, device = self._sharded(layout, count), jax.devices()[0]
