@@ -75,8 +75,9 @@ def wait_for(path: Path, processes):
         time.sleep(0.2)
 
 
-def kill_one_of_two(directory, killed, environments=({}, {})):
-    """A run of two processes of which this one is killed: the other ends, says so, and goes on."""
+def kill_one_of_two(directory, killed, environments=({}, {}), *, others=False):
+    """A run of two processes of which this one is killed: the other ends, says so, and goes on;
+    `others`: libraries may have written lines of their own."""
     processes = jaxgnn(
         *(*TRAIN, *FOREVER, "--run-directory", "run"),
         directory=directory,
@@ -91,7 +92,7 @@ def kill_one_of_two(directory, killed, environments=({}, {})):
         rf"jaxgnn: process {killed} was lost; the checkpoint of epoch \d+ is safe, continue with "
         rf"jaxgnn train --resume {directory}/run --distributed --coordinator 127\.0\.0\.1:\d+ "
         rf"--processes 2 --process {1 - killed}\n",
-        errors,
+        re.sub(r"(?m)^(?!jaxgnn:).*\n", "", errors) if others else errors,
     )
     epochs = len(losses(directory / "run"))
     again = jaxgnn(
