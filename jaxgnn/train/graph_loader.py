@@ -69,9 +69,10 @@ class GraphLoader:
     A batch has $\lceil N b^k \rceil$ nodes, $\lceil E b^k \rceil$ edges and `batch_size + 1`
     graphs, with $b$ the `base`: one number $k$ decides its shape. $N$ and $E$ hold a full batch two
     standard deviations above the mean, and $k$ is the least that holds the batch, of the full ones
-    at least 0: nearly all have one shape, the largest another. With more `shapes` full batches have
-    smaller ones, too: $n$ shapes hold $2 - 4 i / n$ deviations, $0 \le i < n$. The last batch of an
-    epoch has a $k$ of its own, by the same rule, if it is not full.
+    at least 0: nearly all have one shape, the largest another. The last batch of an epoch has a $k$
+    of its own, by the same rule, if it is not full. With $n > 1$ `shapes` there are $n - 1$ smaller
+    ones of $2 - 4 i / n$ deviations, $0 < i < n$, and one for the last batch, and a batch has the
+    least that holds it.
 
     Batch $i$ of epoch $e$ depends on the seed, $e$ and $i$ alone: a loader that is given the state
     of another one yields the same batches, bit for bit.
@@ -83,8 +84,8 @@ class GraphLoader:
         shuffle: in an order of its own in each epoch.
         seed: of the order.
         base: ratio of the sizes of two successive buckets, from 1.001 to 16.
-        shapes: of the full batches that are not among the largest, 1 to 64: more pad less, and
-            compile more often.
+        shapes: of the full batches that are not among the largest, from 1 to 64: more pad less,
+            and compile more often.
         drop_last: leave out the last batch of an epoch if it is not full.
         prefetch: batches made ahead on the host, 0 without a thread.
         indices: the graphs to go through; all of them if not given.
@@ -128,21 +129,18 @@ class GraphLoader:
             raise ValueError(f"graphs: expected at least {least}, got {count}")
         self._shuffle, self._epoch, self._position = shuffle, 0, 0
         self._expectations: dict[tuple[int, float], tuple[int, int]] = {}
-        self._full = min(batch_size, count)
-        self._bases = self._expected(self._full)
-        self._smaller = [
-            self._expected(self._full, 2 - 4 * i / shapes) for i in range(shapes - 1, 0, -1)
-        ]
-        self._graphs = None
+        self._bases = self._expected(min(batch_size, count))
+        self._smaller = self._smaller_shapes(count % batch_size)
+        self._device_graphs = None
         max_device_bytes = checks.integer(max_device_bytes, "max_device_bytes", 0, 2**63 - 1)
         if max_device_bytes and self._can_lie_on_device(max_device_bytes):
-            self._graphs = DeviceGraphs.of(self._store)
+            self._device_graphs = DeviceGraphs.of(self._store)
 
     @property
-    def graphs(self) -> DeviceGraphs | None:
+    def device_graphs(self) -> DeviceGraphs | None:
         """The graphs on the device, an argument of the programs that make batches of them; `None`
         where they stay on the host."""
-        return self._graphs
+        return self._device_graphs
 
     def __len__(self) -> int:
         """The batches of an epoch."""
@@ -173,9 +171,9 @@ class GraphLoader:
             indices=indices,
             max_device_bytes=0,
         )
-        loader._graphs = self._graphs
+        loader._graphs = self._device_graphs
         if self._bases[1] or not loader._bases[1]:
-            loader._bases, loader._smaller, loader._full = self._bases, self._smaller, self._full
+            loader._bases, loader._smaller = self._bases, self._smaller
         return loader
 
     def union_size(self) -> tuple[int, int]:
@@ -206,12 +204,12 @@ class GraphLoader:
     def __iter__(self) -> Iterator[GraphMinibatch]:
         """The rest of the epoch."""
         epoch = self._epoch
-        if self._graphs is not None:
-            chosen, sizes = self.epoch()
+        if self._device_graphs is not None:
+            chosen, sizes = self.batches_of_epoch()
             while self._epoch == epoch:
                 position = self._position
                 self._advance()
-                yield _union_at(self._graphs, chosen, np.int32(position), sizes[position])
+                yield _union_at(self._device_graphs, chosen, np.int32(position), sizes[position])
             return
         order = self._order(epoch)
         if self._prefetch == 0:
@@ -251,7 +249,7 @@ class GraphLoader:
             The state, and the outputs of all steps, stacked.
         """
         steps = checks.integer(steps, "steps", 1, 2**31 - 1)
-        if self._graphs is None:
+        if self._device_graphs is None:
             outputs = []
             while len(outputs) < steps:
                 for minibatch in itertools.islice(self, steps - len(outputs)):
@@ -263,15 +261,15 @@ class GraphLoader:
         outputs = None
         for run in runs(sizes):
             if outputs is None:
-                outputs = _no_outputs(step, state, self._graphs, chosen, run.sizes)
+                outputs = _no_outputs(step, state, self._device_graphs, chosen, run.sizes)
             state, outputs = _run(
-                *(step, run.sizes, self._graphs, chosen, state, outputs),
+                *(step, run.sizes, self._device_graphs, chosen, state, outputs),
                 *(np.int32(run.first), np.int32(run.end)),
             )
         self._advance(steps)
         return state, outputs
 
-    def epoch(self) -> tuple[Int[Array, "batches slots"], list[tuple[int, int]]]:
+    def batches_of_epoch(self) -> tuple[Int[Array, "batches slots"], list[tuple[int, int]]]:
         """The graphs of each batch of the epoch, -1 for padding, on the device; and each batch's
         nodes and edges."""
         rows, sizes = self._batches(self._order(self._epoch))
@@ -335,16 +333,27 @@ class GraphLoader:
             self._expectations[key] = nodes + 1, edges
         return self._expectations[key]
 
+    def _smaller_shapes(self, rest: int) -> list[tuple[int, int]]:
+        """Shapes below that of most full batches, ascending; one of them is of the last batch of an
+        epoch, with so many graphs, where that is not full."""
+        full, shapes = min(self._batch_size, self._indices.size), self._shapes
+        smaller = [self._expected(full, 2 - 4 * i / shapes) for i in range(1, shapes)]
+        if smaller and rest:
+            smaller.append(self._expected(rest))
+        return sorted(smaller)
+
     def _bucket(self, nodes: int, edges: int, count: int) -> tuple[int, int]:
         """The padded counts of a batch of so many graphs."""
         if nodes > _MAX_NODES:
             raise ValueError(
                 f"batch_size: expected batches of fewer than 2**31 - 1 nodes, got {nodes}"
             )
-        if count == self._full:
-            for sizes in self._smaller:
-                if nodes < sizes[0] and edges <= sizes[1]:
-                    return sizes
+        # Of full batches the size decides, of others what most batches of as many graphs need.
+        expected = (0, 0) if count == self._batch_size else self._expected(count)
+        needed = max(nodes + 1, expected[0]), max(edges, expected[1])
+        for sizes in self._smaller:
+            if needed[0] <= sizes[0] and needed[1] <= sizes[1]:
+                return sizes
         expected = self._expected(count)
         needed = max(nodes + 1, expected[0]), max(edges, expected[1])
         k = -1 + max(

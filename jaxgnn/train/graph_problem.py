@@ -75,11 +75,11 @@ class CompiledGraphs(Compiled):
         loader.restore(place)
         # A step takes the leaves alone: to take Flax's variables apart costs a millisecond.
         leaves, self._structure = jax.tree.flatten(state)
-        if loader.graphs is None:
+        if loader.device_graphs is None:
             self._compiled("step", (leaves, sums, first), _sizes(first))
         else:
-            chosen, sizes = loader.epoch()
-            arguments = leaves, sums, loader.graphs, chosen, *_numbers(0, 0)
+            chosen, sizes = loader.batches_of_epoch()
+            arguments = leaves, sums, loader.device_graphs, chosen, *_numbers(0, 0)
             self._compiled("steps", arguments, sizes[place["position"]])
         self._compiled("evaluate", (state.params, state.rest, sums, first), _sizes(first))
 
@@ -180,16 +180,16 @@ class CompiledGraphs(Compiled):
     ) -> Iterator[tuple[int, Literal["step", "steps"], tuple[int, int], tuple[Any, ...]]]:
         """The rest of an epoch: of each call the number of its first step, and what it takes beside
         the state. None goes across a checkpoint."""
-        if loader.graphs is None:
+        if loader.device_graphs is None:
             with _batches(loader) as batches:
                 for number, minibatch in enumerate(batches):
                     yield number, "step", _sizes(minibatch), (minibatch,)
             return
-        chosen, sizes = loader.epoch()
+        chosen, sizes = loader.batches_of_epoch()
         start = loader.state()["position"]
         for run in runs(sizes[start:], _STEPS_OF_CALL, checkpoint_steps or len(sizes)):
             places = _numbers(start + run.first, start + run.end)
-            yield run.first, "steps", run.sizes, (loader.graphs, chosen, *places)
+            yield run.first, "steps", run.sizes, (loader.device_graphs, chosen, *places)
 
     def _state(self, leaves: list[Any]) -> TrainState:
         return jax.tree.unflatten(self._structure, leaves)
