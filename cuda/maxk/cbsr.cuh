@@ -55,7 +55,7 @@ constexpr int kColumnBits = sizeof(I) == 1 ? 8 : 10;
 
 template <typename I>
 __device__ inline uint32_t to_word(float value, int column) {
-  constexpr uint32_t kMask = (1u << kColumnBits<I>) - 1;
+  constexpr uint32_t kMask = (1u << kColumnBits<I>)-1;
   return (__float_as_uint(value) & ~kMask) | static_cast<uint32_t>(column);
 }
 

@@ -77,8 +77,8 @@ Error run_maxk_spmm(Check& check, const MaxkProductArgs& product, AnyBuffer& scr
 
 namespace {
 
-// What the arrays say (a part's window, entries and place, the senders, masks and slots) is known to
-// the device alone and trusted; `Graph.validate` and `config.check_graphs` check it.
+// What the arrays say (a part's window, entries and place, the senders, masks and slots) is known
+// to the device alone and trusted; `Graph.validate` and `config.check_graphs` check it.
 struct WindowOperands {
   const AnyBuffer& rows;
   const AnyBuffer& parts;
@@ -104,8 +104,9 @@ MaxkWindowsArgs take_windows(Check& check, const WindowOperands& from, const Cbs
   check.gathered(cbsr.num_rows, count(from.senders));
   check.matrix(from.masks, xla::ffi::U32, count(from.senders), 2,
                "the windows' masks must be uint32 [entries, 2]");
-  check.that(width % 4 == 0 && width <= kWindowWidth && width * size <= kWindowFeatures,
-             "windows need a width that is a multiple of 4, at most 1024, and at most 16384 features");
+  check.that(
+      width % 4 == 0 && width <= kWindowWidth && width * size <= kWindowFeatures,
+      "windows need a width that is a multiple of 4, at most 1024, and at most 16384 features");
   check.that(!from.wide_columns() || cbsr.k % 4 == 0,
              "windows of fewer than 64 receivers need a k that is a multiple of 4");
   check.that(cbsr.num_rows * cbsr.k <= UINT32_MAX, "windows need fewer than 2^32 entries");
@@ -273,8 +274,7 @@ MaxkWindowsArgs take_backward(Check& check, const WindowOperands& from, const An
                               const AnyBuffer& indices, const AnyBuffer& out) {
   const DataType type = dense.element_type();
   check_type<StreamLaunch>(check, type);
-  const Cbsr cbsr =
-      take_cbsr(check, nullptr, indices, type, dim(dense, 1), from.wide_columns());
+  const Cbsr cbsr = take_cbsr(check, nullptr, indices, type, dim(dense, 1), from.wide_columns());
   check.matrix(dense, type, dim(dense, 0), cbsr.width, "the dense operand must be a matrix");
   check.matrix(out, type, cbsr.num_rows, cbsr.k,
                "the result must have the dense operand's type and be shaped like the indices");
@@ -322,9 +322,8 @@ Error maxk_sspmm_windows_exact(StreamLaunch launch, AnyBuffer transpose_row_offs
   const WindowOperands from{window_rows, window_parts, window_senders, window_masks};
   MaxkWindowsArgs args = take_backward(check, from, dense, indices, *out);
   // Where fixed point does not hold, whole rows of the transpose in float, long ones too.
-  const MaxkProductArgs rows =
-      take_sspmm<StreamLaunch>(check, {transpose_row_offsets, transpose_columns}, dense, indices,
-                               *out, from.wide_columns());
+  const MaxkProductArgs rows = take_sspmm<StreamLaunch>(
+      check, {transpose_row_offsets, transpose_columns}, dense, indices, *out, from.wide_columns());
   check.that(rows.rows.num_rows == args.num_senders, "the indices must have a row for each row");
   check.gathered(dim(dense, 0), rows.rows.num_edges);
   check.that(sums->element_type() == xla::ffi::U32 && count(*sums) == 2 * args.num_senders * args.k,

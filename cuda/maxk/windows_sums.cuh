@@ -32,7 +32,7 @@ struct Values {
 // The same of words that hold a value, widened to float32, and its column each.
 template <typename I>
 struct Words {
-  static constexpr unsigned kColumn = (1u << kColumnBits<I>) - 1;
+  static constexpr unsigned kColumn = (1u << kColumnBits<I>)-1;
   Vector<float, 4> words;
 
   template <typename T>
@@ -44,8 +44,8 @@ struct Words {
   __device__ unsigned column(int i) const { return words.bits[i] & kColumn; }
 };
 
-// Whether there are kernels that read words, with the share S: of 16-bit values and columns only for
-// short CBSR rows. Other kernels read the values and columns beside them.
+// Whether there are kernels that read words, with the share S: of 16-bit values and columns only
+// for short CBSR rows. Other kernels read the values and columns beside them.
 template <typename T, typename I, typename S>
 constexpr bool kReadsWords = S::kPer == 4 && (sizeof(I) == 1 || sizeof(T) == 4 || S::kSpan <= 16);
 
@@ -95,8 +95,8 @@ __device__ inline float bound_unit(const WindowParams<T, I>& p, const Part& part
 
 // Adds an entry to the bounds of its rows r for which takes(r, size). kSmallest: also finds theirs.
 template <bool kSmallest, typename T, typename I, typename Takes>
-__device__ inline void add_bounds(const WindowParams<T, I>& p, int entry, float unit, Bounds& bounds,
-                                  Takes takes) {
+__device__ inline void add_bounds(const WindowParams<T, I>& p, int entry, float unit,
+                                  Bounds& bounds, Takes takes) {
   const float size = p.sizes[p.windows.senders[entry]];
   if (size == 0.0f) return;
   const int bound = __float2int_ru(size * (1.0f / unit));
