@@ -183,7 +183,7 @@ def maxk(
     if width > MAX_WIDTH:
         raise ValueError(f"x: expected rows of at most {MAX_WIDTH} entries, got {width}")
     k = checks.integer(k, "k", 1, width)
-    if packed and (x.dtype == jnp.float64 or width > MAX_PACKED):
+    if packed and (x.dtype == jnp.float64 or width > _MAX_PACKED):
         raise ValueError(
             f"packed: expected rows of at most {_MAX_PACKED} entries of 32 or 16 bits, "
             f"got {width} of {x.dtype}"
