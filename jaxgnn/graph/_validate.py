@@ -89,7 +89,9 @@ def _windows(windows: Windows, receivers: int, senders: int, edges: int) -> str 
     if not inside[window >= 0].all() or np.asarray(windows.masks).shape != (len(entries), 2):
         return "windows: expected parts within the entries"
     if not 1 <= windows.receivers <= RECEIVERS or not masks_within(windows):
-        return f"windows.masks: expected bits of a window's receivers, which are {RECEIVERS} at most"
+        return (
+            f"windows.masks: expected bits of a window's receivers, which are {RECEIVERS} at most"
+        )
     if not slots_within(windows, edges):
         return "windows.slots: expected slots within the edges"
     return (

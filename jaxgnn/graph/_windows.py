@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Int, UInt
 from jaxgnn._core.device import device_array
 from jaxgnn._core.ffi import host_module
 
-
 RECEIVERS = 64  # of a window at most: its entries' masks have a bit for each
 MAX_WIDTH = 1024  # of the rows that windows serve: a packed entry's column has 10 bits
 _FEATURES = RECEIVERS * 256  # of a window's rows at most, which lie in a GPU's shared memory

@@ -10,7 +10,6 @@ from benchmarks.harness import options, plan, targets
 from benchmarks.suites import maxk, training
 from tests.support.benchmark_runs import compared, needs_kernels, row, run_quick
 
-
 MS_OF_WIDTHS = ((2.0, 256), (10.0, 1024))
 
 

@@ -113,7 +113,9 @@ def test_long_windows_are_cut(hub_graph, width):
     assert_edges_of_slots(graph)
 
 
-@pytest.mark.parametrize(("width", "error"), [(0, ValueError), (1025, ValueError), ("4", TypeError)])
+@pytest.mark.parametrize(
+    ("width", "error"), [(0, ValueError), (1025, ValueError), ("4", TypeError)]
+)
 def test_widths_of_windows_are_checked(width, error):
     with pytest.raises(error, match="width: expected an integer"):
         skewed_graph(20, 60).with_windows(width=width)
