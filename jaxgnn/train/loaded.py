@@ -89,7 +89,7 @@ class LoadedRun:
                 f"features: expected {expected[1]} a node, as the run's data have, got {shape[1]}"
             )
         x = jnp.asarray(features, self.config.dtype)
-        return self._forward(prepared(graph, self.config.activation), x)
+        return self._forward(prepared(graph, self.config), x)
 
     def predict(
         self, graph: Graph, features: Float[ArrayLike, "nodes features"]
