@@ -219,7 +219,7 @@ def _row_chunks(layout: Layout, last: int, offsets: Int[Array, " receivers+1"]) 
         used = (padding > length) & (chunk * length < padding)
         pair = [jnp.where(used, row, -1), jnp.where(used, chunk, 0)]
         tables.append(jnp.stack(pair, axis=1).astype(jnp.int32))
-    return RowChunks(jnp.concatenate(tables), length)
+    return RowChunks(jnp.concatenate(tables), length, of_padding=True)
 
 
 def _tree_senders(layout: Layout, last: int) -> Int[Array, " edges"]:

@@ -1,4 +1,4 @@
-"""The places and edges of a tree of neighbors by one call, which a GPU alone has: a kernel a hop."""
+"""The places and edges of a tree of neighbors by one call, a kernel a hop: on a GPU alone."""
 
 from __future__ import annotations
 
