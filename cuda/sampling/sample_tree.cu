@@ -1,5 +1,5 @@
-// A tree of sampled neighbors, a kernel a hop: what a hop draws goes at once where the blocks of all
-// hops have it.
+// A tree of sampled neighbors, a kernel a hop: what a hop draws goes at once where the blocks of
+// all hops have it.
 //
 // The edges of a hop follow one another without gaps, so a block of threads has to know how many
 // edges the blocks before it draw. Each publishes its own number, draws meanwhile, and sums those
@@ -26,18 +26,18 @@ struct TreeHop {
   const uint32_t* key;
   const int32_t* nodes;  // [places]
   int64_t places, padding;
-  uint32_t size;           // the most edges of a place
-  int32_t first, begin;    // the numbers of the level's first place and of the hop's first edge
-  int32_t* copy;           // [places + padding], a copy of the nodes, or null
-  int32_t* offsets;        // [places + padding], and after the last hop one more
+  uint32_t size;         // the most edges of a place
+  int32_t first, begin;  // the numbers of the level's first place and of the hop's first edge
+  int32_t* copy;         // [places + padding], a copy of the nodes, or null
+  int32_t* offsets;      // [places + padding], and after the last hop one more
   bool is_last;
-  void* edges;             // int32 or int64 [places * size]
-  int32_t* receivers;      // [places * size], or null
-  int32_t* next;           // [places * size + next_padding], the nodes of the level that is added
+  void* edges;         // int32 or int64 [places * size]
+  int32_t* receivers;  // [places * size], or null
+  int32_t* next;       // [places * size + next_padding], the nodes of the level that is added
   int64_t next_padding;
-  int places_per_block;    // at most kThreads
-  uint64_t* states;        // zeros, one a block, or null: blocks count by themselves
-  uint64_t* cleared;       // what later hops need zeros in
+  int places_per_block;  // at most kThreads
+  uint64_t* states;      // zeros, one a block, or null: blocks count by themselves
+  uint64_t* cleared;     // what later hops need zeros in
   int64_t num_cleared;
 };
 
