@@ -15,6 +15,7 @@ namespace jaxgnn::host {
 namespace {
 
 constexpr int kRounds = 4;     // of label propagation; more find few more sharers
+constexpr int kTurns = 8;      // of receivers and senders, in a rectangular graph
 constexpr int kBatches = 256;  // of receivers a round, which see each other's new labels
 constexpr int64_t kRowGrain = 64;
 constexpr int64_t kLongestPart = 1 << 15;  // entries; a window has about 10^4
@@ -198,8 +199,7 @@ class Builder {
 
   // Receivers by label, then by falling degree.
   void order_rows() {
-    const std::vector<int32_t> labels =
-        num_receivers_ == num_senders_ ? propagate_labels() : first_senders();
+    const std::vector<int32_t> labels = propagate_labels();
     order_.resize(static_cast<std::size_t>(num_receivers_));
     std::iota(order_.begin(), order_.end(), 0);
     std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
@@ -210,41 +210,63 @@ class Builder {
   }
 
   // Each node takes the label that most of its neighbors have, large labels discounted by the root
-  // of their size so that none floods the graph. Raghavan et al., Phys. Rev. E 76 (2007).
+  // of their size so that none floods the graph. Raghavan et al., Phys. Rev. E 76 (2007). In a
+  // rectangular graph receivers and senders take labels from each other in turn.
   std::vector<int32_t> propagate_labels() const {
-    const std::size_t n = static_cast<std::size_t>(num_receivers_);
-    std::vector<int32_t> labels(n), next(n), sizes(n, 1);
+    const std::size_t n = static_cast<std::size_t>(num_senders_);
+    std::vector<int32_t> labels(n), sizes(n, 1);
     std::iota(labels.begin(), labels.end(), 0);
-    const int64_t batch = std::max<int64_t>((num_receivers_ + kBatches - 1) / kBatches, 1);
-    for (int round = 0; round < kRounds; ++round) {
-      for (int64_t first = 0; first < num_receivers_; first += batch) {
-        const int64_t size = std::min<int64_t>(batch, num_receivers_ - first);
-        const int chunks = num_chunks(size, kRowGrain);
-        parallel_for(size, chunks, [&](int64_t begin, int64_t end, int) {
-          LabelCounter counter;
-          for (int64_t i = first + begin; i < first + end; ++i) {
-            next[static_cast<std::size_t>(i)] =
-                best_label(static_cast<int32_t>(i), labels, sizes, counter);
-          }
-        });
-        for (int64_t i = first; i < first + size; ++i) {
-          int32_t& label = labels[static_cast<std::size_t>(i)];
-          --sizes[static_cast<std::size_t>(label)];
-          label = next[static_cast<std::size_t>(i)];
-          ++sizes[static_cast<std::size_t>(label)];
-        }
+    if (num_receivers_ == num_senders_) {
+      for (int round = 0; round < kRounds; ++round) {
+        spread(offsets_, senders_, num_receivers_, labels, labels, sizes);
       }
+      return labels;
     }
-    return labels;
+    std::vector<int32_t> of_receivers(static_cast<std::size_t>(num_receivers_), -1);
+    const Transpose transpose = make_transpose();
+    for (int round = 0; round < kTurns; ++round) {
+      spread(offsets_, senders_, num_receivers_, labels, of_receivers, sizes);
+      if (round + 1 == kTurns) break;
+      spread(transpose.offsets.data(), transpose.receivers.data(), num_senders_, of_receivers,
+             labels, sizes);
+    }
+    return of_receivers;
   }
 
-  int32_t best_label(int32_t row, const std::vector<int32_t>& labels,
-                     const std::vector<int32_t>& sizes, LabelCounter& counter) const {
-    counter.begin(degree(row));
-    for (Index e = offsets_[row]; e < offsets_[row + 1]; ++e) {
-      counter.add(labels[static_cast<std::size_t>(senders_[e])]);
+  // One round: each of the rows takes a label of its columns. `sizes`: the rows with each label.
+  template <class Offset>
+  void spread(const Offset* offsets, const int32_t* columns, int32_t num_rows,
+              const std::vector<int32_t>& of_columns, std::vector<int32_t>& of_rows,
+              std::vector<int32_t>& sizes) const {
+    std::vector<int32_t> next(static_cast<std::size_t>(num_rows));
+    const int64_t batch = std::max<int64_t>((num_rows + kBatches - 1) / kBatches, 1);
+    for (int64_t first = 0; first < num_rows; first += batch) {
+      const int64_t size = std::min<int64_t>(batch, num_rows - first);
+      const int chunks = num_chunks(size, kRowGrain);
+      parallel_for(size, chunks, [&](int64_t begin, int64_t end, int) {
+        LabelCounter counter;
+        for (int64_t i = first + begin; i < first + end; ++i) {
+          counter.begin(static_cast<int64_t>(offsets[i + 1] - offsets[i]));
+          for (Offset e = offsets[i]; e < offsets[i + 1]; ++e) {
+            counter.add(of_columns[static_cast<std::size_t>(columns[e])]);
+          }
+          next[static_cast<std::size_t>(i)] =
+              best_label(of_rows[static_cast<std::size_t>(i)], sizes, counter);
+        }
+      });
+      for (int64_t i = first; i < first + size; ++i) {
+        int32_t& label = of_rows[static_cast<std::size_t>(i)];
+        if (label >= 0) --sizes[static_cast<std::size_t>(label)];
+        label = next[static_cast<std::size_t>(i)];
+        if (label >= 0) ++sizes[static_cast<std::size_t>(label)];
+      }
     }
-    int32_t best = labels[static_cast<std::size_t>(row)];
+  }
+
+  // A row without edges keeps its own.
+  static int32_t best_label(int32_t own, const std::vector<int32_t>& sizes,
+                            const LabelCounter& counter) {
+    int32_t best = own;
     double best_score = 0;
     counter.over_labels([&](int32_t label, int32_t count) {
       const int32_t size = std::max(sizes[static_cast<std::size_t>(label)], 1);
@@ -257,13 +279,25 @@ class Builder {
     return best;
   }
 
-  // Of a rectangular graph, where no label can travel back: receivers with the same first sender.
-  std::vector<int32_t> first_senders() const {
-    std::vector<int32_t> labels(static_cast<std::size_t>(num_receivers_), -1);
-    for (int32_t i = 0; i < num_receivers_; ++i) {
-      if (degree(i) > 0) labels[static_cast<std::size_t>(i)] = senders_[offsets_[i]];
+  // The receivers of each sender.
+  struct Transpose {
+    std::vector<int64_t> offsets;
+    std::vector<int32_t> receivers;
+  };
+  Transpose make_transpose() const {
+    const int64_t num_edges = static_cast<int64_t>(offsets_[num_receivers_]);
+    Transpose out{std::vector<int64_t>(static_cast<std::size_t>(num_senders_) + 1, 0),
+                  std::vector<int32_t>(static_cast<std::size_t>(num_edges))};
+    for (int64_t e = 0; e < num_edges; ++e) ++out.offsets[static_cast<std::size_t>(senders_[e])];
+    int64_t total = 0;
+    for (int64_t& offset : out.offsets) offset = total += offset;  // where each sender's end
+    for (int32_t i = num_receivers_; i-- > 0;) {
+      for (Index e = offsets_[i + 1]; e-- > offsets_[i];) {
+        int64_t& place = out.offsets[static_cast<std::size_t>(senders_[e])];
+        out.receivers[static_cast<std::size_t>(--place)] = i;
+      }
     }
-    return labels;
+    return out;
   }
 
   // The windows sorted by descending size, ties by index.

@@ -27,10 +27,10 @@ struct Windows {
   int32_t num_partials = 0;
 };
 
-// Groups window_rows receivers, from 1 to 64, that share senders (labels spread over the graph,
-// then by degree), so that a window's edges have few distinct senders. Windows are sorted by
-// descending size, a window's entries by descending number of edges. A repeated edge is a separate
-// entry.
+// Groups window_rows receivers, from 1 to 64, that share senders, so that a window's edges have few
+// distinct senders: by labels spread over the graph (in a rectangular one between receivers and
+// senders in turn), then by degree. Windows are sorted by descending size, a window's entries by
+// descending number of edges. A repeated edge is a separate entry.
 //
 // A window with many entries is split into parts, consecutive in `parts`, whose results are added
 // (the only part of a window has no slot). This balances the load and bounds a receiver's edges in

@@ -99,6 +99,23 @@ def test_windows_list_every_edge_once(graph, width):
     assert graph.with_windows().windows.edges is None
 
 
+@pytest.mark.parametrize(("more_senders", "most"), [(0, 1280), (1, 3500)])
+def test_receivers_of_a_community_share_windows(more_senders, most):
+    """Also in a rectangular graph, where senders and receivers are different nodes."""
+    rng = np.random.default_rng(0)
+    community = rng.permutation(np.arange(1280) % 20)  # of 64 nodes each
+    receivers = rng.integers(1280, size=40_000)
+    members = np.argsort(community, kind="stable").reshape(20, 64)
+    senders = members[community[receivers], rng.integers(64, size=40_000)]
+    senders, receivers = np.unique(np.stack([senders, receivers]), axis=1)
+    graph = Graph.from_edges(
+        senders, receivers, num_senders=1280 + more_senders, num_receivers=1280
+    ).with_windows()
+    # Of 31,678 edges; 64 entries for each community, if it has a window of its own.
+    assert graph.windows.senders.shape[0] <= most
+    np.testing.assert_array_equal(decoded(graph), listed(graph))
+
+
 @pytest.fixture(scope="module")
 def hub_graph() -> Graph:
     """Windows in several parts: a receiver of 9,000 edges, and repeated ones."""
