@@ -6,6 +6,7 @@
 | `deterministic` | `False` (default), `True` | `JAXGNN_DETERMINISTIC=0`, `1` | every operation gives the same bits in every run |
 | `impl` | `None` (default), `"kernel"`, `"jax"` | `JAXGNN_IMPL=kernel`, `jax` | what runs where an operation's `impl` is not given: our kernel if the platform has one, our kernel or an error, the JAX reference |
 | `maxk_accumulation` | `"auto"` (default), `"float"` | `JAXGNN_MAXK_ACCUMULATION` | how `maxk_spmm` adds on a GPU: `"auto"` also in fixed point, where a bound on the sums holds; `"float"` in floating point alone |
+| `maxk_engine` | `"auto"` (default), `"rows"`, `"windows"`, `"dense"` | `JAXGNN_MAXK_ENGINE` | what `maxk_spmm` and its gradient run on a GPU: the fastest by estimate; the graph's rows; its windows, where it has them; `spmm` of the dense rows |
 
 On the CPU every operation is deterministic anyway. A setting is part of the key under which
 `jax.jit` stores what it compiled, so changing one traces again; what was traced before is kept
@@ -35,6 +36,7 @@ check_graphs: bool
 deterministic: bool
 impl: Literal["kernel", "jax"] | None
 maxk_accumulation: Literal["auto", "float"]
+maxk_engine: Literal["auto", "rows", "windows", "dense"]
 
 
 class _Setting(NamedTuple):
@@ -57,6 +59,9 @@ _SETTINGS = {
     "impl": _from_environment("impl", {"kernel": "kernel", "jax": "jax", "": None}, None),
     "maxk_accumulation": _from_environment(
         "maxk_accumulation", {"auto": "auto", "float": "float"}, "auto"
+    ),
+    "maxk_engine": _from_environment(
+        "maxk_engine", {name: name for name in ("auto", "rows", "windows", "dense")}, "auto"
     ),
     "check_graphs": _from_environment("check_graphs", {"0": False, "1": True}, False),
 }

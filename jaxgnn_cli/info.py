@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from jaxgnn import Graph
     from jaxgnn.data import GraphSet, NodeDataset, PlainGraph
+    from jaxgnn.train import TrainConfig
     from jaxgnn.train.estimate import Estimate
 
 
@@ -93,6 +94,8 @@ def _info_of_model(arguments: list[str]) -> None:
     table.add_row("activation", describe_activation(config))
     table.add_row("parameters", f"{sum(p.size for p in jax.tree.leaves(state.params)):,}")
     table.add_row("kernels", Text(describe_kernels(config, kernels)))
+    if config.activation == "maxk" and config.dtype != "float64":
+        _add_maxk(table, dataset.graph, config)
     if guess is not None:
         _add_estimate(table, guess, "a step" if program.batches is None else "a mini-batch")
     console.print(table)
@@ -164,6 +167,25 @@ def _add_tiles(table: Table, graph: Graph) -> None:
         if calls is not None:
             text += f"; with_tiles, {_duration(seconds)} here, paid after {calls:,} calls"
         table.add_row(f"aggregating {_WIDTH} {dtype}, H200 (estimate)", text)
+
+
+def _add_maxk(table: Table, graph: Graph, config: TrainConfig) -> None:
+    """What `maxk_spmm` and its gradient would run on a GPU: see `jaxgnn.config.maxk_engine`."""
+    from jaxgnn import build_info
+    from jaxgnn.graph._windows import MAX_WIDTH
+    from jaxgnn.ops._maxk import choice
+
+    if not build_info().cpu or graph.num_edges >= 1 << 31:
+        return
+    if config.hidden <= MAX_WIDTH:
+        graph = graph.with_windows(width=config.hidden)
+    operations: dict[str, choice.Operation] = {"maxk_spmm": "spgemm", "its gradient": "sspmm"}
+    case = choice.of_graph(graph, config.hidden, config.k, config.dtype)
+    for name, operation in operations.items():
+        seconds = choice.estimate(case, operation)
+        text = ", ".join(f"{engine} {_duration(value)}" for engine, value in seconds.items())
+        fastest = choice.choose(case, operation)
+        table.add_row(f"{name}, H200 (estimate)", f"{text}: {fastest}")
 
 
 def _duration(seconds: float) -> str:

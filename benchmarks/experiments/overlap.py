@@ -77,13 +77,15 @@ def largest_part(shape: str, parts: int, scale: float) -> Part:
     rank = np.full(csr.num_nodes, -1, np.int64)
     rank[own] = np.arange(own.size)
     offsets = np.append(0, np.cumsum(degrees[own]))
-    senders = csr.senders[np.repeat(owner == part, degrees)].astype(np.int64)
-    foreign = senders[owner[senders] != part]
+    senders = csr.senders[np.repeat(owner == part, degrees)]
+    foreign = np.zeros(csr.num_nodes, bool)
+    foreign[senders] = True
+    foreign[own] = False
     # Of each other part its nodes in order, in a block of its own.
-    halo = np.unique(owner[foreign].astype(np.int64) * csr.num_nodes + foreign)
-    first = np.searchsorted(halo, np.arange(parts) * csr.num_nodes)
-    block, node = np.divmod(halo, csr.num_nodes)
-    slot = np.arange(halo.size) - first[block]
+    node = np.flatnonzero(foreign)
+    node = node[np.argsort(owner[node], kind="stable")]
+    block = owner[node].astype(np.int64)
+    slot = np.arange(node.size) - np.searchsorted(block, np.arange(parts))[block]
     average = found.exchange_padding * found.halo_per_node * csr.num_nodes / pairs
     pair_rows = max(round(average), int(slot.max(initial=0)) + 1)
     rank[node] = own.size + block * pair_rows + slot

@@ -49,6 +49,7 @@ class Options:
     devices: tuple[int, ...] = ()  # numbers of them, in scale; default 2 4 8
     layouts: tuple[Literal["rows", "features"], ...] = ()  # in scale; default both
     parts: tuple[Part, ...] = ()  # of the suites attention and sampling
+    budget: float | None = None  # seconds in all: what would not end in time is left out
     repeats: int | None = None  # timed batches; default 20, 7 with --sweep or --wide
     rounds: int | None = None  # turns of each framework; default 4 on the CPU, 1 on a GPU
     threads: int = 2  # on the CPU
@@ -95,6 +96,7 @@ class Options:
             "--activations: expected --models with it": self.models
             or self.suite == "scale"
             or not self.activations,
+            "--budget: expected seconds above 0": self.budget is None or self.budget > 0,
             "--devices: expected numbers from 2 on": min(self.devices, default=2) >= 2,
             "--activations: expected relu, or maxk and a number": all(
                 name == "relu" or name.removeprefix("maxk").isdecimal() for name in self.activations
@@ -112,7 +114,7 @@ class Options:
 def parse(arguments: Sequence[str] | None = None) -> Options:
     """Reads the command line; a bad value ends the process with status 2.
 
-    In the result only `output`, `cache` and `commit` may be `None`.
+    In the result only `budget`, `output`, `cache` and `commit` may be `None`.
     """
     given = tyro.cli(Options, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
     quick, suite = given.quick, given.suite

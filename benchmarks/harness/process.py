@@ -108,6 +108,7 @@ def run_each(
         "device": options.device,
         "threads": options.threads,
         "timing": options.timing,
+        "ends_at": None if options.budget is None else record.started + options.budget,
         "entries": [dataclasses.asdict(entry) for entry in entries],
     }
     file.write_text(json.dumps(task | common))

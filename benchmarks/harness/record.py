@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,17 +30,20 @@ _PACKAGES = ("jax", "jaxlib", "torch", "torch_geometric", "numpy", "scipy", "fla
 class Record:
     """Collects rows and writes the file after each, so that a run cut short leaves what it has.
 
-    `compare` is the suite's: it writes each row's baseline and the ratio to it.
+    `compare` is the suite's: it writes each row's baseline and the ratio to it. `describe` is a row
+    in a line. `started` is when the run began, in seconds of the system's clock.
     """
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.started = time.time()
         self.header = header(options)
         self.rows: list[Row] = []
         self.graphs: list[dict[str, Any]] = []
         self.left_out: list[dict[str, Any]] = []
         self.targets: list[dict[str, Any]] = []
         self.compare: Callable[[list[Row]], None] = lambda rows: None
+        self.describe: Callable[[Row], str] = _line
         self.console = Console(width=None if sys.stdout.isatty() else 150)
         self.path = options.output or _default_path(self.header)
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +60,7 @@ class Record:
         else:
             self.rows.append(row)
         self.save()
-        self.say(_line(row))
+        self.say(self.describe(row))
 
     def note_graph(self, facts: dict[str, Any]) -> None:
         if facts["name"] not in {graph["name"] for graph in self.graphs}:

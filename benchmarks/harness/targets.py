@@ -341,13 +341,14 @@ def _scale() -> Iterator[Target]:
             text = f"{what}: slowest part by an even one"
             yield Target(text, *at, at_most=most, quantity="share_of_even")
             yield Target(f"{what}: padding", *at, at_most=1.2, quantity="padding")
-            if k is None:
-                text = f"{what}: jaxgnn plan by the prediction"
-                yield Target(text, *at, at_most=1.2, quantity="planned_by_predicted")
-                yield Target(text, *at, at_least=0.8, quantity="planned_by_predicted")
-                text = f"{what}: packing by the part"
-                yield Target(text, *at, at_most=0.1, quantity="packing_share")
-            else:
+            text = f"{what}: jaxgnn plan by the prediction"
+            yield Target(text, *at, at_most=1.2, quantity="planned_by_predicted")
+            yield Target(text, *at, at_least=0.8, quantity="planned_by_predicted")
+            text = f"{what}: packing by the part"
+            yield Target(text, *at, at_most=0.1, quantity="packing_share")
+            text = f"{what}: the prediction by what several GPUs take"
+            yield Target(text, *at, at_least=0.85, quantity="predicted_by_measured")
+            if k is not None:
                 text = f"{what}: bytes by dense rows"
                 yield Target(text, *at, at_most=0.15, quantity="dense_share")
 

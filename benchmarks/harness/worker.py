@@ -32,10 +32,14 @@ def main(task_file: str, first: str = "0") -> int:
     except ImportError as error:
         process.send({"missing": str(error)})
         return 0
+    longest = 0.0
     for number, entry in list(enumerate(task["entries"]))[int(first) :]:
         process.send({"start": number})
+        began = time.perf_counter()
+        if reason := over_budget(task["ends_at"], longest):
+            process.send({"done": number, "skipped": reason})
+            continue
         try:
-            began = time.perf_counter()
             job = prepare(entry)
             if job is None:
                 process.send({"done": number})
@@ -58,10 +62,19 @@ def main(task_file: str, first: str = "0") -> int:
             lost = not full and any(sign in str(error) for sign in _LOST)
             if lost and task["device"] == "gpu":
                 return 3  # the parent starts a new process
+        longest = max(longest, time.perf_counter() - began)
         gc.collect()
         if task["device"] == "gpu" and "torch" in sys.modules:
             sys.modules["torch"].cuda.empty_cache()
     return 0
+
+
+def over_budget(ends_at: float | None, longest: float) -> str | None:
+    """Why an entry that may take as long as the longest one before is left out."""
+    left = None if ends_at is None else ends_at - time.time()
+    if left is None or (left >= longest and left > 0):
+        return None
+    return f"--budget: {max(left, 0):.0f} s are left, an entry took {longest:.0f}"
 
 
 def _timed(job: Job, config: dict[str, Any]) -> dict[str, Any]:

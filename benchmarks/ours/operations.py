@@ -37,6 +37,8 @@ _SETTINGS = {
     plan.MAXK_DETERMINISTIC: {"deterministic": True},
     plan.MAXK_WINDOWS_DETERMINISTIC: {"deterministic": True},
     plan.MAXK_FLOAT: {"maxk_accumulation": "float"},
+    plan.MAXK_DENSE: {"maxk_engine": "dense"},
+    plan.MAXK_CHOSEN: {"maxk_engine": "auto"},
 }
 _KEY = (0, 7)  # of dropout
 _SEED = 21  # of attention's scores
@@ -80,6 +82,7 @@ class Ours:
             plan.ORDERED: "with_row_schedule",
             plan.TILES: "with_tiles",
             plan.MAXK_WINDOWS: "with_windows",
+            plan.MAXK_CHOSEN: "with_windows",
         }
         for prefix, method in methods.items():
             if m.impl.startswith(prefix):
@@ -172,7 +175,9 @@ def _sampled(
 def _kept_product(
     m: Measurement, x: Array, inputs: Inputs, graph: Graph, stored: StoredGraph
 ) -> Candidate:
-    packed, settings = m.impl == plan.MAXK_PACKED, _SETTINGS.get(m.impl, {})
+    # Windows where the graph has them, else rows, but for the choice and the dense rows.
+    settings = {"maxk_engine": "windows"} | _SETTINGS.get(m.impl, {})
+    packed = m.impl == plan.MAXK_PACKED
     weights = () if inputs.weights is None else (jax.device_put(inputs.weights),)
 
     def function(values: Array, indices: Array, graph: Graph, *weights: Array) -> Array:

@@ -126,6 +126,12 @@ def pack_rows(sends: Graph, x: Array) -> Array:
     return jnp.concatenate([x, packed])
 
 
+def pack_columns(sends: Graph, indices: Array) -> Array:
+    """The same of the columns that MaxK kept."""
+    first = jnp.minimum(sends.row_offsets[:-2], sends.num_edges - 1)
+    return jnp.concatenate([indices, indices[sends.senders[first]]])
+
+
 def sent_bytes(compiled: Any, parts: int, itemsize: int) -> dict[str, Any]:
     """What a device sends in a compiled program, by kind of collective, and how many of each.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import dataclasses
 import functools
 import itertools
@@ -18,10 +20,12 @@ from benchmarks.harness import graphs, timing
 from benchmarks.harness.jax_programs import call_seconds, program_bytes
 from benchmarks.harness.steps import Arrays, Setting
 from benchmarks.ours import models, scale
-from jaxgnn import Graph
 from jaxgnn.data import NodeDataset, Split
-from jaxgnn.distributed import ShardedGraph, partition, shard
+from jaxgnn.distributed import Partition, ShardedGraph, partition, shard
 from jaxgnn.train import TrainConfig, plan
+
+# LLVM's part alone: the collectives stay what they are.
+_UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 @dataclasses.dataclass
@@ -29,7 +33,12 @@ class Share:
     """A step, prepared.
 
     Attributes:
-        parts: of different work, by number.
+        step: compiled for one device.
+        arguments: of parts of different work, by number.
+        state: what the step starts from.
+        whole: the step that is not compiled, and the graph over all devices.
+        packing: what packs rows, with the shapes and dtypes that it takes, and how often a step
+            does so.
         sent: `scale.sent_bytes` of the program of all devices.
         formula_bytes: what the exchange should send, padding included.
         padding: that, by what is needed.
@@ -39,10 +48,8 @@ class Share:
     step: Any
     arguments: list[tuple[Any, ...]]
     state: Any
-    sharded: ShardedGraph | None = None
-    pack: Any = None
-    packed_widths: tuple[int, ...] = ()
-    dtype: str = "float32"
+    whole: tuple[Any, ShardedGraph] | None = None
+    packing: list[tuple[Any, Any, int]] = dataclasses.field(default_factory=list)
     sent: dict[str, Any] = dataclasses.field(default_factory=dict)
     formula_bytes: float = 0.0
     padding: float = 1.0
@@ -54,50 +61,45 @@ class Share:
 
     def seconds(self, part: int, count: int, device: str) -> float:
         """The time of so many steps of a part."""
-        return self._seconds(self.state, self.arguments[part], count, device)
-
-    def _seconds(self, state: Any, arguments: tuple[Any, ...], count: int, device: str) -> float:
-        current = [jax.tree.map(jnp.copy, state)]  # the step takes its state's buffers
-
-        def call() -> Any:
-            current[0], loss = self.step(current[0], *arguments)
-            return loss
-
-        jax.block_until_ready(current)
-        return call_seconds(call, count, device)
+        return _seconds(self.step, self.state, self.arguments[part], count, device)
 
     def peak_bytes(self) -> int | None:
-        """Of the first part, as XLA accounts for it."""
-        return program_bytes(self.step.lower(self.state, *self.arguments[0]).compile())
+        """Of each part, as XLA accounts for it."""
+        return program_bytes(self.step)
 
     def packing_ms(self, device: str) -> float:
-        """Packing and unpacking of a step, each width timed by itself, forward and backward."""
+        """Packing and unpacking of a step, each kind timed by itself, forward and backward."""
         total = 0.0
-        rows = self.arguments[0][1].shape[0]
-        for width in self.packed_widths:
-            x = jnp.ones((rows, width), self.dtype)
-            for function in self.pack:
-                out = jax.eval_shape(function, x)
+        for function, shape, times in self.packing:
+            x, out = jnp.ones(shape.shape, shape.dtype), jax.eval_shape(function, shape)
 
-                def gradient(cotangent: Any, x: Any = x, function: Any = function) -> Any:
-                    return jax.vjp(function, x)[1](cotangent)
+            def gradient(cotangent: Any, x: Any = x, function: Any = function) -> Any:
+                return jax.vjp(function, x)[1](cotangent)
 
-                cotangent = jnp.ones(out.shape, out.dtype)
-                for run, operand in ((jax.jit(function), x), (jax.jit(gradient), cotangent)):
-                    call = functools.partial(run, operand)
-                    seconds = functools.partial(call_seconds, call, device=device)
-                    total += timing.measure(seconds, 3, batch_seconds=0.01).ms
+            runs = [(jax.jit(function), x)]
+            if jnp.issubdtype(x.dtype, jnp.floating):
+                runs.append((jax.jit(gradient), jnp.ones(out.shape, out.dtype)))
+            for run, operand in runs:
+                seconds = functools.partial(
+                    call_seconds, functools.partial(run, operand), device=device
+                )
+                total += times * timing.measure(seconds, 3, batch_seconds=0.01).ms
         return total
 
     def measured_ms(self, device: str) -> float | None:
         """The step on all devices, where there are as many."""
-        sharded, devices = self.sharded, jax.devices()
-        if sharded is None or len(devices) < sharded.parts:
+        devices = jax.devices()
+        if self.whole is None or len(devices) < self.whole[1].parts:
             return None
+        step, sharded = self.whole
         mesh = scale.mesh_of(devices[: sharded.parts])
 
         def put(leaf: Any) -> Any:
-            return jax.device_put(leaf, NamedSharding(mesh, leaf.sharding.spec))
+            shards = sorted(leaf.addressable_shards, key=lambda own: own.device.id)
+            pairs = zip(shards, mesh.devices.flat, strict=True)
+            data = [jax.device_put(np.asarray(own.data), there) for own, there in pairs]
+            sharding = NamedSharding(mesh, leaf.sharding.spec)
+            return jax.make_array_from_single_device_arrays(leaf.shape, sharding, data)
 
         graph = dataclasses.replace(jax.tree.map(put, sharded), mesh=mesh)
         _, x, labels, _, key = self.arguments[0]
@@ -111,42 +113,60 @@ class Share:
 
         state = jax.device_put(self.state, alone)
         arguments = graph, tiled(x), tiled(labels), graph.node_mask, jax.device_put(key, alone)
-
-        seconds = functools.partial(self._seconds, state, arguments, device=device)
+        seconds = functools.partial(_seconds, step, state, arguments, device=device)
         return timing.measure(seconds, 10, batch_seconds=0.01).ms
 
 
-class Steps:
-    """The steps of one graph, with what they share."""
+def _seconds(step: Any, state: Any, arguments: tuple[Any, ...], count: int, device: str) -> float:
+    current = [jax.tree.map(jnp.copy, state)]  # the step takes its state's buffers
 
-    def __init__(self, folder: Path):
+    def call() -> Any:
+        current[0], loss = step(current[0], *arguments)
+        return loss
+
+    jax.block_until_ready(current)
+    return call_seconds(call, count, device)
+
+
+class Steps:
+    """The steps of one graph, with what they share: graphs, partitions and parts on the device.
+
+    Args:
+        folder: of the stored graph.
+        windows: whether a step with MaxK is among them.
+    """
+
+    def __init__(self, folder: Path, windows: bool):
         stored = graphs.load(folder)
-        self._graph = stored.to_graph()
+        with jax.default_device(jax.devices("cpu")[0]):
+            # One graph for all steps: the order of the rows is ReLU's, the windows are MaxK's.
+            self._host = stored.to_graph().with_row_schedule()
+            self._windowed_host = self._host.with_windows() if windows else self._host
+        # An array that stands twice stays one.
+        own = {id(leaf): leaf for leaf in jax.tree.leaves(self._windowed_host)}
+        there = {key: jax.device_put(leaf, jax.devices()[0]) for key, leaf in own.items()}
+        self._graph, self._windowed = jax.tree.map(
+            lambda leaf: there[id(leaf)], (self._host, self._windowed_host)
+        )
         self.name, self.num_nodes, self.num_edges = (
             stored.facts["name"],
             stored.num_nodes,
             stored.num_edges,
         )
-        self._sharded = functools.lru_cache(maxsize=1)(self._shard)
-        self.planned_ms = functools.cache(self._planned_ms)
+        self._split = functools.cache(self._partition)
+        self._sharded = functools.cache(self._shard)
+        self._parts = functools.cache(self._device_parts)
+        self._compiler = concurrent.futures.ThreadPoolExecutor(1)
 
-    @functools.cached_property
-    def _scheduled(self) -> Graph:
-        return self._graph.with_row_schedule()
-
-    @functools.cached_property
-    def _windowed(self) -> Graph:
-        return self._graph.with_windows()
-
-    def _planned_ms(
-        self, setting: Setting, widths: tuple[int, ...], counts: tuple[int, ...]
-    ) -> dict[tuple[str, int], float]:
+    def planned_ms(
+        self, setting: Setting, widths: list[int], counts: tuple[int, ...], layouts: tuple[str, ...]
+    ) -> dict[str, float]:
         """What `jaxgnn plan` says of the same step, by layout and number of devices."""
         rng = np.random.default_rng(5)
         everyone, nobody = (np.full(self.num_nodes, known) for known in (True, False))
         dataset = NodeDataset(
             self.name,
-            self._graph,
+            self._graph if setting.k is None else self._windowed,
             rng.random((self.num_nodes, widths[0]), np.float32),
             rng.integers(0, widths[-1], self.num_nodes).astype(np.int32),
             widths[-1],
@@ -159,15 +179,35 @@ class Steps:
             options |= {"activation": "maxk", "k": setting.k}
         options |= {"hidden": widths[1], "norm": "layer", "dropout": 0.5, "dtype": setting.dtype}
         config = TrainConfig(self.name, model="sage", **options)
-        plans = plan(config, counts, dataset=dataset, layouts=("rows", "features"))
-        return {(each.layout, each.devices): 1e3 * each.step_seconds for each in plans}
+        partitions = [self._split(count) for count in counts] if "rows" in layouts else []
+        plans = plan(config, counts, dataset=dataset, layouts=layouts, partitions=partitions)
+        return {f"{each.layout} {each.devices}": 1e3 * each.step_seconds for each in plans}
 
-    def _shard(self, layout: str, count: int, windows: bool) -> ShardedGraph:
-        graph = self._windowed if windows else self._scheduled
+    def _partition(self, count: int) -> Partition:
+        """By stream; tiny graphs cannot be balanced as closely."""
+        for balance in (1.05, 1.2, 2.0):
+            try:
+                return partition(self._host, count, edge_balance=balance)
+            except ValueError:
+                continue
+        raise RuntimeError(f"no partition into {count} parts")
+
+    def _shard(self, layout: str, count: int) -> ShardedGraph:
+        """Over simulated devices."""
         mesh = scale.mesh_of(jax.devices("cpu")[:count])
         if layout == "features":
-            return shard(graph, mesh, features=scale.AXIS)
-        return shard(graph, mesh, rows=scale.AXIS, partition=_partition(graph, count))
+            return shard(self._host, mesh, features=scale.AXIS)
+        return shard(self._windowed_host, mesh, rows=scale.AXIS, partition=self._split(count))
+
+    def _device_parts(self, layout: str, count: int) -> list[Any]:
+        sharded, device = self._sharded(layout, count), jax.devices()[0]
+        if layout == "rows":
+            return [scale.part_by_rows(sharded, part, device) for part in range(count)]
+        whole = jax.tree.map(
+            lambda leaf: jax.device_put(np.asarray(leaf.addressable_shards[0].data), device),
+            sharded.graph,
+        )
+        return [scale.ShareOfColumns.of(whole, count, self.num_nodes)]
 
     def prepare(
         self, setting: Setting, widths: list[int], features: Arrays, layout: str, count: int
@@ -179,58 +219,57 @@ class Steps:
         x = features["x"].astype(jnp.dtype(setting.dtype))
         labels = features["labels"]
         if layout == "one":
-            graph = self._scheduled if setting.k is None else self._windowed
+            graph = self._graph if setting.k is None else self._windowed
             mask = jnp.ones(self.num_nodes, bool)
-            return Share(step, [(graph, jnp.asarray(x), jnp.asarray(labels), mask, key)], state)
-        sharded = self._sharded(layout, count, setting.k is not None)
+            arguments = (graph, jnp.asarray(x), jnp.asarray(labels), mask, key)
+            return Share(step.lower(state, *arguments).compile(), [arguments], state)
+        sharded = self._sharded(layout, count)
+        # That of all devices is compiled for the CPU meanwhile, and never run.
+        lowered = _lowered(step, state, sharded, x, labels, key)
+        compiling = self._compiler.submit(lowered.compile, _UNOPTIMIZED)
         device = jax.devices()[0]
-        rows = sharded.num_senders // count
-        own = [jax.device_put(_rows(values, rows), device) for values in (x, labels)]
-        if layout == "rows":
-            parts: list[Any] = [scale.part_by_rows(sharded, p, device) for p in range(count)]
-            sends = jax.tree.map(lambda leaf: leaf[0], parts[0].sends)
-            pack = [functools.partial(scale.pack_rows, sends)]
-        else:
-            whole = jax.tree.map(
-                lambda leaf: jax.device_put(np.asarray(leaf.addressable_shards[0].data), device),
-                sharded.graph,
+        own = [
+            jax.device_put(
+                np.resize(values, (sharded.num_senders // count, *values.shape[1:])), device
             )
-            parts = [scale.ShareOfColumns.of(whole, count, self.num_nodes)]
-            pack = [functools.partial(_turned, count)]
+            for values in (x, labels)
+        ]
+        parts = self._parts(layout, count)
+        arguments = [(part, *own, part.node_mask, key) for part in parts]
         itemsize = jnp.dtype(setting.dtype).itemsize
         aggregated = aggregated_widths(setting, widths)
         formula, needed = _formula(sharded, setting.k, itemsize, aggregated)
-        share = Share(
-            step,
-            [(part, *own, part.node_mask, key) for part in parts],
+        return Share(
+            step.lower(state, *arguments[0]).compile(),
+            arguments,
             state,
-            sharded,
-            pack,
-            aggregated if setting.k is None else (),
-            setting.dtype,
+            (step, sharded),
+            _packing(layout, count, parts[0], own[0].shape[0], setting, aggregated),
+            scale.sent_bytes(compiling.result(), count, itemsize),
             formula_bytes=formula,
             padding=formula / needed if needed else 1.0,
             dense_bytes=_formula(sharded, None, itemsize, aggregated)[0],
         )
-        share.sent = scale.sent_bytes(
-            _compiled(step, state, sharded, x, labels, key), count, itemsize
-        )
-        return share
 
 
-def _partition(graph: Graph, count: int) -> Any:
-    """By stream; tiny graphs cannot be balanced as closely."""
-    for balance in (1.05, 1.2, 2.0):
-        try:
-            return partition(graph, count, edge_balance=balance)
-        except ValueError:
-            continue
-    raise RuntimeError(f"no partition into {count} parts")
-
-
-def _rows(values: np.ndarray, rows: int) -> np.ndarray:
-    """As many rows as a part has, the values of some nodes."""
-    return np.resize(values, (rows, *values.shape[1:]))
+def _packing(
+    layout: str, count: int, part: Any, rows: int, setting: Setting, widths: tuple[int, ...]
+) -> list[tuple[Any, Any, int]]:
+    """`Share.packing`."""
+    if layout == "features":
+        packs = [(functools.partial(_turned, count), setting.dtype)]
+    else:
+        sends = jax.tree.map(lambda leaf: leaf[0], part.sends)
+        packs = [(functools.partial(scale.pack_rows, sends), setting.dtype)]
+    times = collections.Counter(widths)
+    if setting.k is not None:
+        packs.append((functools.partial(scale.pack_columns, sends), "uint8"))
+        times = collections.Counter({setting.k: len(widths)})
+    return [
+        (function, jax.ShapeDtypeStruct((rows, width), dtype), number)
+        for function, dtype in packs
+        for width, number in times.items()
+    ]
 
 
 def _turned(count: int, x: Any) -> Any:
@@ -284,7 +323,7 @@ def training_step(setting: Setting, widths: list[int], parameters: Arrays, num_n
     return jax.jit(step, donate_argnums=0), (params, optimizer.init(params), jnp.int32(0))
 
 
-def _compiled(step: Any, state: Any, graph: ShardedGraph, x: Any, labels: Any, key: Any) -> Any:
+def _lowered(step: Any, state: Any, graph: ShardedGraph, x: Any, labels: Any, key: Any) -> Any:
     """The program of all devices, for simulated ones of the CPU: what it sends is the same."""
     alone = NamedSharding(graph.mesh, PartitionSpec())
     nodes = NamedSharding(graph.mesh, PartitionSpec(scale.AXIS))
@@ -304,4 +343,4 @@ def _compiled(step: Any, state: Any, graph: ShardedGraph, x: Any, labels: Any, k
         shape_of(graph.node_mask),
         replicated(key),
     )
-    return step.lower(jax.tree.map(replicated, state), *arguments).compile()
+    return step.lower(jax.tree.map(replicated, state), *arguments)

@@ -22,6 +22,8 @@ KS = (32, 16, 8, 64)
 SWEEP = (2, 4, 8, 16, 32, 48, 64, 96, 128, 192)
 WIDE = (256, 384, 512, 1024)
 OURS = (plan.MAXK, plan.MAXK_WINDOWS)
+# On a GPU, where there are three engines.
+CHOICE = (plan.MAXK_DENSE, plan.MAXK_CHOSEN)
 OF_WEIGHTS = (plan.MAXK_OF_WEIGHTS, plan.MAXK_WINDOWS_OF_WEIGHTS)
 DETERMINISTIC = (plan.MAXK_DETERMINISTIC, plan.MAXK_WINDOWS_DETERMINISTIC)
 DROPPING = (plan.MAXK_DROPOUT, plan.MAXK_BERNOULLI)
@@ -86,10 +88,10 @@ def _case(
         if not sweep:
             yield from block(dtype, (plan.COPY,), ("select",))
         for k in ks:
-            yield from block(dtype, OURS, plan.BOTH, k)
+            yield from block(dtype, (*OURS, *CHOICE) if gpu else OURS, plan.BOTH, k)
             if sweep:
                 continue
-            yield from block(dtype, OURS, plan.BOTH, k, weighted=True)
+            yield from block(dtype, (*OURS, *CHOICE) if gpu else OURS, plan.BOTH, k, weighted=True)
             yield from block(dtype, OF_WEIGHTS, ("backward",), k, weighted=True)
             yield from block(dtype, DETERMINISTIC, ("backward",), k)
             packed = (plan.MAXK_PACKED,) if dtype == "float32" and width <= 1024 else ()

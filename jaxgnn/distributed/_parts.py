@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -67,46 +67,73 @@ def split(
         own: the parts to build; `None` for all.
     """
     own = range(parts) if own is None else own
-    nodes = graph.num_senders
-    senders = np.asarray(graph.senders, np.int64)
-    receivers = np.repeat(np.arange(nodes), np.diff(np.asarray(graph.row_offsets)))
+    offsets, senders = np.asarray(graph.row_offsets), np.asarray(graph.senders)
     places = place_nodes(owner, parts, multiple)
-    rows, row = places.rows, places.row
+    rows, row = places.rows, places.row.astype(np.int32)
+    owned = [of_part[of_part >= 0] for of_part in places.node_of_place.reshape(parts, rows)]
+    num_edges = np.array([int((offsets[n + 1] - offsets[n]).sum()) for n in owned])
 
-    # A halo row is a triple (part that needs it, part that owns it, node).
-    ends = owner[receivers].astype(np.int64)
-    starts = owner[senders].astype(np.int64)
-    foreign = ends != starts
-    keys = (ends[foreign] * parts + starts[foreign]) * nodes + senders[foreign]
-    halo, halo_of_edge = np.unique(keys, return_inverse=True)
-    pair, halo_node = np.divmod(halo, max(nodes, 1))
-    pair_counts = np.bincount(pair, minlength=parts * parts)
-    pair_rows = int(pair_counts.max())
-    slot = rank(pair, pair_counts)
-    need, source = np.divmod(pair, parts)
+    # A halo row is a triple (part that needs it, part that owns it, node), in this order.
+    edges_of = dict.fromkeys(own, np.empty(0, offsets.dtype))
+    halos: list[np.ndarray] = []
+    for part, nodes in enumerate(owned):
+        edges = _entries_of_rows(offsets, nodes)
+        needed = np.zeros(owner.size, bool)
+        needed[senders[edges]] = True
+        needed[nodes] = False
+        foreign = np.flatnonzero(needed)
+        halos.append(foreign[np.argsort(owner[foreign], kind="stable")])
+        if part in edges_of:
+            edges_of[part] = edges
+    sources = [owner[halo].astype(np.int64) for halo in halos]
+    halo_rows = np.stack([np.bincount(source, minlength=parts) for source in sources])
+    pair_rows = int(halo_rows.max())
+    slots = [rank(*of_need) for of_need in zip(sources, halo_rows, strict=True)]
 
-    local = row[senders]
-    local[foreign] = rows + (source * pair_rows + slot)[halo_of_edge]
-    edges_of = [np.flatnonzero(ends == part) for part in own]
-    chosen_halo = [np.flatnonzero(source == part) for part in own]
+    sends: dict[int, list[Any]] = {part: [] for part in own}
+    for need, (halo, source, slot) in enumerate(zip(halos, sources, slots, strict=True)):
+        for part, list_of_part in sends.items():
+            chosen = source == part
+            list_of_part.append((row[halo[chosen]], need * pair_rows + slot[chosen]))
+
+    def local(part: int) -> tuple[np.ndarray, np.ndarray]:
+        """The edges of a part."""
+        local_row = np.full(owner.size, -1, np.int32)
+        local_row[owned[part]] = row[owned[part]]
+        local_row[halos[part]] = rows + sources[part] * pair_rows + slots[part]
+        nodes = owned[part]
+        receivers = np.repeat(row[nodes], offsets[nodes + 1] - offsets[nodes])
+        return local_row[senders[edges_of[part]]], receivers
+
     built = of_own_edges(
         places,
-        [(local[chosen], row[receivers[chosen]]) for chosen in edges_of],
-        [(row[halo_node[k]], need[k] * pair_rows + slot[k]) for k in chosen_halo],
+        (local(part) for part in own),
+        [
+            tuple(map(np.concatenate, zip(*of_needs, strict=True)))  # type: ignore[misc]
+            for of_needs in sends.values()
+        ],
         parts=parts,
         own=own,
         pair_rows=pair_rows,
-        most_edges=int(np.bincount(ends, minlength=parts).max()),
-        most_sends=int(np.bincount(source, minlength=parts).max()),
-        halo=halo.size,
+        most_edges=int(num_edges.max()),
+        most_sends=int(halo_rows.sum(axis=0).max()),
+        halo=int(halo_rows.sum()),
         scheduled=graph.row_schedule is not None,
         windows=0 if graph.windows is None else graph.windows.width,
         weighted=graph.windows is not None and graph.windows.edges is not None,
     )
-    numbered = zip(edges_of, built.edge_of_place, strict=True)
+    numbered = zip(own, built.edge_of_place, strict=True)
     return built._replace(
-        edge_of_place=np.stack([np.append(chosen, -1)[order] for chosen, order in numbered])
+        edge_of_place=np.stack([np.append(edges_of[part], -1)[order] for part, order in numbered])
     )
+
+
+def _entries_of_rows(offsets: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The numbers of the entries of these rows, row after row."""
+    lengths = offsets[rows + 1] - offsets[rows]
+    before = np.cumsum(lengths, dtype=offsets.dtype) - lengths
+    places = np.arange(lengths.sum(), dtype=offsets.dtype)
+    return np.repeat(offsets[rows] - before, lengths) + places
 
 
 class Places(NamedTuple):
@@ -137,7 +164,7 @@ def place_nodes(owner: Int[np.ndarray, " num_nodes"], parts: int, multiple: int 
 
 def of_own_edges(
     places: Places,
-    edges: list[tuple[np.ndarray, np.ndarray]],
+    edges: Iterable[tuple[np.ndarray, np.ndarray]],
     sends: list[tuple[np.ndarray, np.ndarray]],
     *,
     parts: int,
@@ -174,14 +201,12 @@ def of_own_edges(
         weighted=weighted,
     )
     sent, _ = _stack(sends, places.rows, parts * pair_rows, most_sends)
-    listed = zip(edges, orders, strict=True)
-    edge_of_place = [np.where(order < pair[0].size, order, -1) for pair, order in listed]
     return Parts(
         own,
         graphs,
         sent,
         places.node_of_place,
-        np.stack(edge_of_place),
+        np.stack(orders),
         places.rows,
         pair_rows,
         halo,
@@ -194,7 +219,7 @@ def rank(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def _stack(
-    lists: list[tuple[np.ndarray, np.ndarray]],
+    lists: Iterable[tuple[np.ndarray, np.ndarray]],
     num_senders: int,
     num_receivers: int,
     most_edges: int,
@@ -202,9 +227,12 @@ def _stack(
     windows: int = 0,
     weighted: bool = False,
 ) -> tuple[Graph, list[np.ndarray]]:
-    """The graphs of edge lists, padded to one shape and stacked on the host; their edge orders.
+    """The graphs of edge lists, padded to one shape and stacked on the host.
 
     `most_edges` are those of the largest of all parts, also of those that are not built.
+
+    Returns:
+        Also, for each graph, the place of its edges in their list; -1 for padding.
     """
     num_edges = max(1, most_edges)
     graphs, orders = [], []
@@ -212,13 +240,15 @@ def _stack(
         for senders, receivers in lists:
             padding = num_edges - senders.size
             # All padding ends at one row of its own; over its senders it is spread.
+            spread = np.arange(padding, dtype=senders.dtype) % senders.dtype.type(num_senders)
             graph = Graph.from_edges(
-                np.append(senders, np.arange(padding) % num_senders),
-                np.append(receivers, np.full(padding, num_receivers)),
+                np.append(senders, spread),
+                np.append(receivers, np.full(padding, num_receivers, receivers.dtype)),
                 num_senders=num_senders,
                 num_receivers=num_receivers + 1,
             )
-            orders.append(np.asarray(graph.edge_permutation))
+            order = np.asarray(graph.edge_permutation)
+            orders.append(np.where(order < senders.size, order, -1))
             if windows:
                 graph = graph.with_windows(weighted=weighted, width=windows)
             graphs.append(_of_one_shape(graph, scheduled))

@@ -26,7 +26,7 @@ EdgeFeatures = Literal["auto", "none", "raw", "categories"]
 GraphMetric = Literal["auto", "accuracy", "roc_auc", "average_precision", "micro_f1", "rmse", "mae"]
 Decoder = Literal["dot", "mlp"]
 FeaturesOn = Literal["device", "host"]
-Shard = Literal["auto", "rows", "features"]
+Shard = Literal["auto", "rows", "features", "both"]
 Sampling = Literal["bucket", "fastrand", "stride", "random", "dropedge"]
 
 # Options that say how a run is watched and kept, not what it computes: free to change on resume.
@@ -308,8 +308,9 @@ class TrainConfig:
 
     shard: Shard = "auto"
     """How the graph is split, with --devices: rows, each device has its nodes' edges; features,
-    each has the whole graph and aggregates its columns; auto: rows of a folder of jaxgnn partition,
-    else what is predicted to be faster."""
+    each has the whole graph and aggregates its columns; both, rows between processes and features
+    among the devices of each; auto: rows of a folder of jaxgnn partition, else what is predicted to
+    be faster."""
 
     distributed: bool = False
     """Split the graph over the devices of several processes, such as one a host, of which each runs

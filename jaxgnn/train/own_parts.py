@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from jaxgnn._core.text import printable
@@ -58,12 +56,13 @@ def load_own_parts(config: TrainConfig) -> tuple[NodeDataset, OwnParts] | None:
     ):
         return None
     devices = sharded.devices_of(config)
-    mesh = Mesh(np.array(devices), (sharded.AXIS,))
+    layout = sharded.layout_of(config, devices)
+    axes = {"rows": sharded.AXIS, **layout.axes}
     try:
         graph, arrays = load_sharded(
             config.dataset,
-            mesh,
-            rows=sharded.AXIS,
+            layout.mesh,
+            **axes,
             row_schedule=jax.default_backend() == "gpu",
         )
     except ValueError as error:

@@ -31,9 +31,6 @@ BANDWIDTH = 370e9
 """Bytes a second that a device sends: NVLink of an H100 or H200, one way."""
 
 LAYOUTS = ("rows", "features", "both")
-HOST_DEVICES = 8
-"""Devices that may share columns where both axes are split: those of a host."""
-
 _REPEATS = 5
 _PROBE_NODES = 1 << 18
 _PROBE_SHARE = 0.2  # of the device's memory, for the rows of a probe
@@ -123,6 +120,7 @@ def plan(
     bandwidth: float = BANDWIDTH,
     dataset: NodeDataset | None = None,
     limit: int | None = None,
+    partitions: Sequence[Partition] = (),
 ) -> list[Plan]:
     r"""Memory a device and seconds an epoch for numbers of devices, from one device.
 
@@ -137,7 +135,7 @@ def plan(
     with the balances $\beta$ of the partition, the time $t_n$ of the work on nodes, the bytes $b$
     that a device sends (with padding, and the all-reduce of the gradients) and the bandwidth $B$.
     $C = 1$ is the layout `rows`, $R = 1$ is `features`; in `both` $C$ is the largest proper divisor
-    of the number of devices $P$ that a host has room for (`HOST_DEVICES`), and numbers without one
+    of the number of devices $P$ that a host has room for (8), and numbers without one
     are left out.
 
     Args:
@@ -147,6 +145,8 @@ def plan(
         bandwidth: bytes a second that a device sends.
         dataset: the data; by default those of `config.dataset`.
         limit: bytes of a device's memory; by default this device's.
+        partitions: of the nodes, into different numbers of parts. Into other numbers the graph is
+            split by `"stream"`.
 
     Returns:
         Also layouts that do not fit, or in which the model does not work: `Plan.reason`.
@@ -159,14 +159,21 @@ def plan(
     config = dataclasses.replace(config, devices="1", shard="auto").check()
     if config.num_neighbors or config.task != "node":
         raise ConfigError("plan: expected a run on the whole graph of --task node")
-    partition = None
+    given = {each.parts: each for each in partitions}
     if dataset is None:
         dataset = load_dataset(config)
         partition = sharded.partition_of(dataclasses.replace(config, devices="all"))
+        if partition is not None:
+            given.setdefault(partition.parts, partition)
     nodes = dataset.num_nodes
     for count in devices:
         if not 2 <= count <= nodes:
             raise ConfigError(f"--devices: expected numbers from 2 to {nodes}, got {count}")
+    for each in given.values():
+        if each.owner.size != nodes:
+            raise ConfigError(
+                f"partitions: expected the owners of {nodes} nodes, got {each.owner.size}"
+            )
     limit = memory_limit() if limit is None else limit
     task = make_task(config, dataset, choose_split(dataset, config.split))
     program, state = build(config, task)
@@ -174,13 +181,15 @@ def plan(
     rates = _rates(config, program, state, task, limit)
     split_of = functools.cache(
         lambda parts: (
-            None if parts == 1 else partition_into(dataset.graph, parts, partition).statistics
+            None
+            if parts == 1
+            else (given.get(parts) or partition_into(dataset.graph, parts)).statistics
         )
     )
     plans = [_estimate(found, rates, limit, bandwidth, "one", 1, 1, None)]
     for count in devices:
         for layout in layouts:
-            columns = {"rows": 1, "features": count}.get(layout) or column_devices(count)
+            columns = {"rows": 1, "features": count}.get(layout) or sharded.column_devices(count)
             if layout == "both" and columns == 1:
                 continue
             parts = count // columns
@@ -193,22 +202,14 @@ def plan(
     return plans
 
 
-def column_devices(count: int) -> int:
-    """How many of so many devices share columns where both axes are split; 1: they cannot be."""
-    most = min(count // 2, HOST_DEVICES)
-    return max((d for d in range(2, most + 1) if count % d == 0), default=1)
-
-
 def memory_limit() -> int:
     """Bytes of this device; on the CPU of the machine."""
     found = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
     return int(found or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def partition_into(graph: Graph, parts: int, given: Partition | None = None) -> Partition:
-    """The partition that is planned for: the given one, if it has as many parts."""
-    if given is not None and given.parts == parts:
-        return given
+def partition_into(graph: Graph, parts: int) -> Partition:
+    """The partition that is planned for."""
     # Few nodes cannot be balanced as the defaults ask for: the best that is found counts.
     for balance in (1.05, 1.2, 2.0, float(graph.num_edges + 1)):
         try:

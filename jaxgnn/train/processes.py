@@ -7,7 +7,6 @@ import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -133,22 +132,3 @@ def resume_options(config: TrainConfig) -> str:
     if config.shard != "auto":
         options += f" --shard {config.shard}"
     return options
-
-
-def publish(key: str, value: str) -> None:
-    """Tells the other processes, without their devices."""
-    _client().key_value_set(key, value, allow_overwrite=True)
-
-
-def published(key: str) -> str | None:
-    """What another process told; `None` if it did not."""
-    try:
-        return _client().key_value_try_get(key)
-    except jax.errors.JaxRuntimeError:
-        return None
-
-
-def _client() -> Any:
-    from jax._src import distributed  # JAX has no public name for its table of keys and values
-
-    return distributed.global_state.client

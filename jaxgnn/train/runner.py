@@ -432,7 +432,7 @@ def _train(
         display = stack.enter_context(make_display(console, plain=config.plain, **options))
         interrupt = stack.enter_context(PostponedInterrupt())
         seconds = config.stall_timeout if config.distributed else 0
-        watchdog = stack.enter_context(Watchdog(seconds, recovery.advice))
+        watchdog = stack.enter_context(Watchdog(seconds, directory, recovery.advice))
 
         def on_epoch(row: dict[str, Any]) -> None:
             interrupt.epoch = row["epoch"]
@@ -572,13 +572,14 @@ def make_task(
 
 
 def prepared(graph: Graph, config: TrainConfig) -> Graph:
-    """The graph with what makes a GPU's aggregations fastest: windows for MaxK's, of rows as wide
-    as a hidden layer, and an order of the rows for others. Neither moves a node or an edge."""
+    """The graph with what makes a GPU's aggregations fastest: an order of the rows, and windows for
+    MaxK's, of rows as wide as a hidden layer. Neither moves a node or an edge."""
     if jax.default_backend() != "gpu" or ffi.cpu_module is None:
         return graph
+    graph = graph.with_row_schedule()  # for dense rows
     if config.activation == "maxk" and config.hidden <= MAX_WIDTH:
         return graph.with_windows(width=config.hidden)
-    return graph.with_row_schedule()
+    return graph
 
 
 def describe_kernels(config: TrainConfig, calls: dict[str, int]) -> str:

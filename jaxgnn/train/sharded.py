@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,7 +19,27 @@ from jaxgnn.graph import Graph
 from jaxgnn.train.config import ConfigError, TrainConfig
 
 AXIS = "devices"
-"""The name of the mesh's axis."""
+"""The name of the mesh's one axis, or of that over which devices share columns."""
+
+PARTS = "parts"
+"""That of the other one, if a graph is split by both."""
+
+HOST_DEVICES = 8
+"""Devices that may share columns where both axes are split: those of a host."""
+
+
+class Layout(NamedTuple):
+    """How a graph lies.
+
+    Attributes:
+        mesh: of the devices.
+        axes: arguments of `distributed.shard`, without those that it decides itself.
+        parts: of a graph by rows.
+    """
+
+    mesh: Mesh
+    axes: dict[str, str]
+    parts: int
 
 
 def devices_of(config: TrainConfig) -> list[Any]:
@@ -65,19 +86,61 @@ def shard_graph(
         ConfigError: fewer devices, or a number that does not divide the parts.
     """
     devices = devices_of(config)
-    count = len(devices)
-    if count == 1:
+    if len(devices) == 1:
         return graph
-    mesh = Mesh(np.array(devices), (AXIS,))
-    axes: dict[str, Any] = {} if config.shard == "auto" else {config.shard: AXIS}
+    layout = layout_of(config, devices)
+    options: dict[str, Any] = dict(layout.axes)
     if partition is not None and config.shard != "features":
-        if partition.parts % count:
+        if partition.parts % layout.parts:
+            both = config.shard == "both"
+            name = "--shard: both expected rows on" if both else "--devices: expected"
             raise ConfigError(
-                f"--devices: expected a divisor of the {partition.parts} parts, got {count}"
+                f"{name} a divisor of the {partition.parts} parts, got {layout.parts}"
             )
-        joined = partition.owner // (partition.parts // count)
-        axes["partition"] = dataclasses.replace(partition, parts=count, owner=joined)
-    return shard(graph, mesh, **axes)
+        joined = partition.owner // (partition.parts // layout.parts)
+        options["partition"] = dataclasses.replace(partition, parts=layout.parts, owner=joined)
+    return shard(graph, layout.mesh, **options)
+
+
+def layout_of(config: TrainConfig, devices: list[Any]) -> Layout:
+    """The mesh of these devices, and how a graph lies on it.
+
+    Raises:
+        ConfigError: no two of them can share columns while others have other rows.
+    """
+    count = len(devices)
+    if config.shard != "both":
+        axes = {} if config.shard == "auto" else {config.shard: AXIS}
+        return Layout(Mesh(np.array(devices), (AXIS,)), axes, count)
+    columns = devices_of_a_part([device.process_index for device in devices])
+    if columns == 1:
+        raise ConfigError(
+            f"--shard: expected rows or features over {count} devices, got both: no two of them "
+            "can share columns while others have other rows"
+        )
+    mesh = Mesh(np.array(devices).reshape(-1, columns), (PARTS, AXIS))
+    return Layout(mesh, {"rows": PARTS, "features": AXIS}, count // columns)
+
+
+def devices_of_a_part(processes: list[int]) -> int:
+    """How many devices share columns where both axes are split: those of a process.
+
+    Of one process, or of processes with a device each, it is the largest divisor that leaves two
+    parts or more and that a host has room for; 1: there is none.
+
+    Args:
+        processes: of each device.
+    """
+    own = set(Counter(processes).values())
+    if len(set(processes)) > 1 and own != {1}:
+        return own.pop() if len(own) == 1 else 1
+    return column_devices(len(processes))
+
+
+def column_devices(count: int) -> int:
+    """How many of so many devices share columns where both axes are split; 1: they cannot be."""
+    most = min(count // 2, HOST_DEVICES)
+    return max((d for d in range(2, most + 1) if count % d == 0), default=1)
 
 
 def replicate(tree: Any, graph: Any) -> Any:

@@ -9,12 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Self
 
 import jax
 
 from jaxgnn._core.text import printable
-from jaxgnn.train import processes
 
 _ANSWER_SECONDS = 5
 
@@ -25,15 +25,19 @@ class Watchdog:
     A process that is alive but stuck sends heartbeats, and the others wait for it: all of them see
     that nothing ends, tell how far they came, and name the one that came least far. All end with
     exit status 1, so that what started them starts them again.
+
+    They tell each other by files in the run's directory, which all of them see, as JAX has no
+    public name for its own table of keys and values, and collectives are what they are stuck in.
     """
 
-    def __init__(self, seconds: float, advice: Callable[[], str]):
+    def __init__(self, seconds: float, directory: Path, advice: Callable[[], str]):
         """
         Args:
             seconds: without progress; 0 watches nothing.
+            directory: the run's.
             advice: what is safe, and how to go on.
         """
-        self._seconds, self._advice = seconds, advice
+        self._seconds, self._directory, self._advice = seconds, directory, advice
         self._place, self._place_name, self._last = 0, "at the start", time.monotonic()
         self._stopped = threading.Event()
 
@@ -46,6 +50,9 @@ class Watchdog:
 
     def __enter__(self) -> Self:
         if self._seconds:
+            # From the start on, since network file systems show a new file late, and without what
+            # an earlier run has left there.
+            self._answer("")
             self.feed("at the start")
             threading.Thread(target=self._watch, name="stall", daemon=True).start()
         return self
@@ -54,6 +61,8 @@ class Watchdog:
         self._stopped.set()
         if self._seconds:
             faulthandler.cancel_dump_traceback_later()
+            with contextlib.suppress(OSError):
+                self._file(jax.process_index()).unlink()
 
     def _watch(self) -> None:
         while not self._stopped.wait(min(1.0, self._seconds / 10)):
@@ -62,9 +71,9 @@ class Watchdog:
 
     def _end(self) -> None:
         own, count = jax.process_index(), jax.process_count()
-        processes.publish(f"jaxgnn/stalled/{own}", f"{self._place:012d} {self._place_name}")
+        self._answer(f"{self._place:012d} {self._place_name}")
         time.sleep(_ANSWER_SECONDS)
-        found = [processes.published(f"jaxgnn/stalled/{process}") for process in range(count)]
+        found = [self._answer_of(process) for process in range(count)]
         if self._stopped.is_set():
             return
         line = (
@@ -76,6 +85,20 @@ class Watchdog:
         if own == 0:
             time.sleep(_ANSWER_SECONDS)  # its end would be the others' reason
         os._exit(1)
+
+    def _file(self, process: int) -> Path:
+        return self._directory / f"stalled-{process}"
+
+    def _answer(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._file(jax.process_index()).write_text(text)
+
+    def _answer_of(self, process: int) -> str | None:
+        """What another process, or this one, wrote; `None` if it did not."""
+        try:
+            return self._file(process).read_text() or None
+        except (OSError, UnicodeDecodeError):
+            return None
 
 
 def describe(found: list[str | None]) -> str:

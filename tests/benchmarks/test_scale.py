@@ -1,5 +1,7 @@
 """The suite `scale`: a share of a step does what one of several devices does."""
 
+import re
+import time
 import types
 
 import jax
@@ -10,7 +12,7 @@ import pytest
 pytest.importorskip("tyro")
 
 from benchmarks.experiments import overlap, papers_part
-from benchmarks.harness import options
+from benchmarks.harness import options, worker
 from benchmarks.ours import scale
 from benchmarks.suites import scale as suite
 from jaxgnn import Graph, spmm
@@ -65,35 +67,93 @@ def test_bytes_of_a_program():
     assert found["collectives"] == {"all-to-all": 2, "all-reduce": 1}
 
 
+def test_packing_of_sparse_rows():
+    """As the exchange packs them: the rows that are sent, behind a part's own."""
+    rng = np.random.default_rng(0)
+    graph = Graph.from_edges(*rng.integers(0, 30, (2, 100)), num_nodes=30)
+    sharded = shard(graph, scale.mesh_of(jax.devices()[:2]), rows=scale.AXIS)
+    sends = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), sharded.sends)
+    rows = sharded.num_senders // 2
+    values = jnp.asarray(rng.integers(0, 256, (rows, 3)), jnp.uint8)
+    asked = np.diff(sends.row_offsets)[:-1] > 0
+    assert asked.any() and not asked.all()
+    packed = np.asarray(scale.pack_rows(sends, values.astype(jnp.float32)))
+    columns = np.asarray(scale.pack_columns(sends, values))
+    assert packed.shape == columns.shape == (rows + 2 * sharded.pair_rows, 3)
+    np.testing.assert_array_equal(packed[:rows], columns[:rows])
+    np.testing.assert_array_equal(packed[rows:][asked], columns[rows:][asked])
+
+
 def test_what_is_run():
-    given = options.parse(["scale", "--quick", "--device=cpu", "--devices", "2"])
-    assert [str(entry) for entry in suite.entries_of(given)] == [
-        "scale jaxgnn one on 1 ReLU float32",
-        "scale jaxgnn rows on 2 ReLU float32",
-        "scale jaxgnn features on 2 ReLU float32",
+    given = options.parse(["scale", "--quick", "--device=cpu", "--devices", "2", "8"])
+    names = [str(entry).removeprefix("scale jaxgnn ") for entry in suite.entries_of(given)]
+    assert names == [
+        "one on 1 ReLU float32",
+        "features on 2 ReLU float32",
+        "rows on 2 ReLU float32",
+        "features on 8 ReLU float32",
+        "rows on 8 ReLU float32",
+        "plan on 8 ReLU float32",
+        "one on 1 MaxK 4 float32",
+        "rows on 2 MaxK 4 float32",
+        "rows on 8 MaxK 4 float32",
+        "plan on 8 MaxK 4 float32",
+        *(name.replace("float32", "bfloat16") for name in names[:6]),
     ]
-    with pytest.raises(SystemExit):
-        options.parse(["scale", "--devices", "1"])
+    chosen = ("--layouts", "features", "--activations", "relu", "maxk8", "--devices", "2")
+    given = options.parse(["scale", "--device=cpu", *chosen])
+    assert [(entry.layout, entry.k) for entry in suite.entries_of(given)] == [
+        ("one", None),
+        ("features", None),
+        ("plan", None),
+    ]
+    for wrong in (("--devices", "1"), ("--budget", "0")):
+        with pytest.raises(SystemExit):
+            options.parse(["scale", *wrong])
+
+
+def test_a_budget():
+    assert worker.over_budget(None, 1e9) is None
+    assert worker.over_budget(time.time() + 100, 50) is None
+    assert re.fullmatch(
+        r"--budget: (99|100) s are left, an entry took 200",
+        worker.over_budget(time.time() + 100, 200),
+    )
+    assert worker.over_budget(time.time() - 1, 0).startswith("--budget: 0 s are left")
 
 
 @needs_kernels
 @pytest.mark.system
 def test_the_suite_runs(tmp_path):
-    result = run_quick(
-        *("scale", tmp_path, "--devices", "2", "4", "--dtypes", "float32", "bfloat16")
-    )
+    result = run_quick("scale", tmp_path, "--devices", "2", "4")
     rows = result["rows"]
-    assert len(rows) == 10 and all(row["accurate"] for row in rows)
-    for row in rows[2:]:
-        layout, count = row["shape"]["layout"], row["shape"]["devices"]
+    assert not result["left_out"]
+    assert len(rows) == 5 + 3 + 5 and all(row["accurate"] for row in rows)
+    for row in rows:
+        layout, count, k = (row["shape"].get(name) for name in ("layout", "devices", "k"))
+        if layout == "one":
+            continue
         assert set(row["collectives"]) == {"all-to-all", "all-reduce"}
-        # Four layers, both ways: one exchange by rows, two by features.
-        assert row["collectives"]["all-to-all"] == (8 if layout == "rows" else 16)
+        # Four layers, both ways: one exchange by rows, two by features. MaxK sends columns, too,
+        # which do not come back.
+        exchanges = 12 if k else 8 if layout == "rows" else 16
+        assert row["collectives"]["all-to-all"] == exchanges
         sent = row["exchange_bytes"] + row["reduce_bytes"]
         assert row["predicted_ms"] == pytest.approx(row["ms"] + sent / 370e6, abs=1e-3)
         assert len(row["parts_ms"]) == (count if layout == "rows" else 1)
         assert row["measured_ms"] > 0 and row["speed_up"] > 0 and row["padding"] >= 1
         assert row["planned_ms"] > 0 and row["planned_by_predicted"] > 0
+        assert row["predicted_by_measured"] > 0 and row["packing_share"] > 0
+
+
+@needs_kernels
+@pytest.mark.system
+def test_a_run_out_of_time_says_what_is_missing(tmp_path):
+    chosen = ("--devices", "2", "--layouts", "rows", "--dtypes", "float32")
+    result = run_quick("scale", tmp_path, *chosen, "--budget", "0.1")
+    assert not result["rows"] and len(result["left_out"]) == 3
+    for entry in result["left_out"]:
+        assert entry["reason"].startswith("--budget: 0 s are left") and not entry["failed"]
 
 
 def test_a_part_of_a_large_graph():

@@ -11,8 +11,8 @@ from jaxgnn import distributed, gat_attention, sddmm
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.train import ConfigError, TrainConfig, build, lower, plan
 from jaxgnn.train.plan_graphs import Recorder, aggregations
-from jaxgnn.train.planning import column_devices
 from jaxgnn.train.runner import choose_split, make_task
+from jaxgnn.train.sharded import column_devices
 from jaxgnn_cli.status import run_command
 from tests.support.sharded_steps import sent_in_a_step
 from tests.support.training import toy

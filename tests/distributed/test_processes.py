@@ -1,81 +1,33 @@
 """A graph, and runs, over two processes of two devices each, which talk by Gloo."""
 
 import json
-import os
 import re
 import shutil
 import signal
-import socket
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 from jaxgnn.train import ConfigError, TrainConfig, run
-from jaxgnn.train.stall import describe
+from jaxgnn.train.stall import Watchdog, describe
 from jaxgnn_cli.lost import lost_process
-from tests.support.paths import ROOT
-from tests.support.processes import PACKAGES, run_python, start_python
+from tests.support.processes import run_python
+from tests.support.two_runs import (
+    FOREVER,
+    TRAIN,
+    free_port,
+    jaxgnn,
+    kill_one_of_two,
+    losses,
+    outputs,
+    start_two,
+    wait_for,
+)
 
 if jax.default_backend() != "cpu":
     pytest.skip("simulated devices are the CPU's", allow_module_level=True)
-
-PATH = os.pathsep.join((PACKAGES, str(ROOT)))  # the installed jaxgnn first
-TRAIN = ("train", "digits", "--model", "sage", "--dropout", "0", "--plain")
-FOREVER = ("--epochs", "1000000", "--patience", "0", "--checkpoint-interval", "5")
-
-
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return str(listening.getsockname()[1])
-
-
-def start_two(*command, directory=ROOT, environments=({}, {}), after=lambda port, process: ()):
-    """Two processes of a command, each with what follows from the port and its number; `directory`:
-    that of both, or of each."""
-    port = free_port()
-    started = [
-        start_python(
-            *command,
-            *after(port, process),
-            directory=directory[int(process)] if isinstance(directory, tuple) else directory,
-            PYTHONPATH=PATH,
-            XLA_FLAGS="",
-            JAX_NUM_CPU_DEVICES="2",
-            **environment,
-        )
-        for process, environment in zip("01", environments, strict=True)
-    ]
-    return started
-
-
-def jaxgnn(*arguments, directory, environments=({}, {}), coordinator=True):
-    """Two processes of the command, with `--distributed`."""
-
-    def options(port, process):
-        given = ("--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process", process)
-        return given if coordinator else ()
-
-    command = ("-m", "jaxgnn_cli", *arguments, "--distributed")
-    return start_two(*command, directory=directory, environments=environments, after=options)
-
-
-def outputs(processes, status=0):
-    """What they printed, once they ended with this status."""
-    found = []
-    for process in processes:
-        output, errors = process.communicate(timeout=120)
-        assert process.returncode == status, output + errors
-        found.append((output, errors))
-    return found
-
-
-def losses(directory):
-    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [(row["loss"], row["val_loss"]) for row in rows]
 
 
 @pytest.mark.parametrize("options", [(), pytest.param(("--all",), marks=pytest.mark.system)])
@@ -157,6 +109,19 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
     np.testing.assert_allclose(
         losses(tmp_path / "two"), losses(tmp_path / "one")[:4], rtol=1e-5, atol=1e-6
     )
+    # The same by both axes: the two devices of a process share the columns of its parts.
+    environments = [own | {"SLURM_JOB_ID": str(int(free_port()) % 4096)} for own in environments]
+    environments[1]["SLURM_JOB_ID"] = environments[0]["SLURM_JOB_ID"]
+    both = jaxgnn(
+        *(*train, str(tmp_path / "both"), "--epochs", "4", "--shard", "both"),
+        directory=(first, second),
+        environments=environments,
+        coordinator=False,
+    )
+    assert "by both over 4 devices of 2 processes" in outputs(both)[0][0]
+    np.testing.assert_allclose(
+        losses(tmp_path / "both"), losses(tmp_path / "one")[:4], rtol=1e-5, atol=1e-6
+    )
     shutil.copytree(second / "parts", first / "parts", dirs_exist_ok=True)
     again = jaxgnn("train", "--resume", "two", "--epochs", "5", directory=tmp_path)
     assert "continuing after epoch 4" in outputs(again)[0][0]
@@ -177,33 +142,10 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
         assert "--run-directory: two is not empty" in errors
 
 
-def wait_for(path: Path, processes):
-    end = time.monotonic() + 60
-    while not path.exists():
-        assert all(process.poll() is None for process in processes)
-        assert time.monotonic() < end
-        time.sleep(0.2)
-
-
 @pytest.mark.system
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_process_ends_the_other(tmp_path, killed):
-    processes = jaxgnn(*TRAIN, *FOREVER, "--run-directory", "run", directory=tmp_path)
-    wait_for(tmp_path / "run" / "checkpoints" / "5", processes)
-    processes[killed].send_signal(signal.SIGKILL)
-    start = time.monotonic()
-    ((_, errors),) = outputs([processes[1 - killed]], 1)
-    assert time.monotonic() - start < 60
-    assert re.fullmatch(
-        rf"jaxgnn: process {killed} was lost; the checkpoint of epoch \d+ is safe, continue with "
-        rf"jaxgnn train --resume {tmp_path}/run --distributed --coordinator 127\.0\.0\.1:\d+ "
-        rf"--processes 2 --process {1 - killed}\n",
-        errors,
-    )
-    epochs = len(losses(tmp_path / "run"))
-    again = jaxgnn("train", "--resume", "run", "--epochs", str(epochs + 2), directory=tmp_path)
-    assert "continuing after epoch " in outputs(again)[0][0]
-    assert len(losses(tmp_path / "run")) == epochs + 2
+    kill_one_of_two(tmp_path, killed)
 
 
 STALL = """
@@ -235,6 +177,21 @@ def test_a_stuck_process_is_named_by_all(tmp_path):
         )
         assert line.endswith(f"--process {i}")
     assert time.monotonic() - start < 60
+
+
+def test_answers_of_stuck_processes(tmp_path):
+    """Those of this run alone, whatever an earlier one has left; none stay."""
+    answers = tmp_path / "stalled-0"
+    answers.write_text("000000000009 after epoch 9")
+    with Watchdog(100, tmp_path, str) as watchdog:
+        assert watchdog._answer_of(0) is watchdog._answer_of(1) is None
+        watchdog._answer("000000000003 after epoch 3")
+        (tmp_path / "stalled-1").write_bytes(b"\xff")
+        assert watchdog._answer_of(0) == "000000000003 after epoch 3"
+        assert watchdog._answer_of(1) is None
+    assert not answers.exists()
+    with Watchdog(0, tmp_path, str):
+        assert not answers.exists()
 
 
 @pytest.mark.system

@@ -14,6 +14,7 @@ from jaxgnn.data import DataError, load, partition_arrays
 from jaxgnn.data.partitioned import partition_nodes
 from jaxgnn.train import ConfigError, TrainConfig, load_run, run
 from jaxgnn.train.records import fingerprint
+from jaxgnn.train.sharded import devices_of_a_part
 from tests.support.processes import run_python
 from tests.support.training import toy
 
@@ -79,6 +80,7 @@ def test_what_is_refused(folder, tmp_path):
         ({"devices": "0"}, "--devices: expected a positive integer or all, got '0'"),
         ({"devices": "3"}, "--devices: expected at most 2, the devices of this host"),
         ({"shard": "rows"}, "--shard: expected --devices with it, got rows"),
+        ({"devices": "2", "shard": "both"}, "--shard: expected rows or features over 2 devices"),
         ({"devices": "2", "num_neighbors": "2,2"}, "expected 1 with --num-neighbors, got 2"),
         ({"devices": "all", "task": "link"}, "--devices: expected 1 with --task link, got all"),
     ):
@@ -102,6 +104,21 @@ def test_what_is_refused(folder, tmp_path):
     manifest.unlink()  # interrupted before the end
     with pytest.raises(DataError, match=r"manifest\.json"):
         load(tmp_path / "three")
+
+
+def test_who_shares_columns():
+    """The devices of a process; of one process, or of a device each, so many that a host has."""
+    for processes, expected in (
+        ([0] * 8, 4),
+        ([0] * 2, 1),
+        ([0, 0, 1, 1], 2),
+        ([0] * 4 + [1] * 4, 4),
+        ([0, 0, 0, 1, 1, 1], 3),
+        ([0, 0, 1], 1),
+        (list(range(8)), 4),
+        (list(range(64)), 8),
+    ):
+        assert devices_of_a_part(processes) == expected
 
 
 @pytest.mark.system

@@ -21,18 +21,18 @@ from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import sequential, with_vmap_rule
 from jaxgnn.graph._windows import MAX_WIDTH, RECEIVERS, Windows
+from jaxgnn.ops._aggregation import kernels as aggregation
 from jaxgnn.ops._aggregation.kernels import REDUCE
 from jaxgnn.ops._core import padding
 from jaxgnn.ops._core.row_call import optional, row_call
 from jaxgnn.ops._core.rows import Rows, structure
-from jaxgnn.ops._maxk import reference
+from jaxgnn.ops._maxk import choice, reference
 from jaxgnn.ops._maxk.reference import index_dtype
 
 # 32-bit words of scratch in which CUDA kernels store the range of the values. The forward pass
 # adds the largest value of each CBSR row, and a flag for each dense row or chunk of one.
 _SCRATCH = 8
 _PACKED_UP_TO = 16  # 16-bit values a row that are packed with their columns
-_SCATTER_BELOW = 48  # values a row, from which on gathering beats scattering them
 _WEIGHTED_FIXED_FROM = 24  # values a row, below which weighted sums by rows are faster in float
 
 
@@ -126,14 +126,24 @@ def spgemm(
             return by_rows(rows, None, values, indices, None)
         return by_windows(rows, windows, values, indices, weights, more)
 
+    def dense(rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None) -> Array:
+        x = _scattered(width, values, indices)[:, None, :]
+        weights = None if weights is None else weights[:, None]
+        return aggregation.reduce_rows(rows, x, weights, reduce)[:, 0, :]
+
     values, indices = _visible(width, values, indices)
     if not _use_windows(windows, width, values.dtype, indices, weights):
+        windows = None
+    engine = _engine("spgemm", rows.num_rows, width, values.dtype, rows, windows, indices, weights)
+    if engine != "windows":
         windows = None
     kernel = by_rows
     # Sums in floating point, those of weighted entries by rows too, load an entry at a time.
     by_vectors = windows is not None or (weights is None and _pad_width(width, indices) > 0)
     if config.maxk_accumulation == "auto" and by_vectors:
         kernel = _on_cuda(pad_rows, otherwise=by_rows)
+    if engine == "dense":
+        kernel = _on_cuda(dense, otherwise=by_rows)
 
     def otherwise(
         rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None
@@ -227,19 +237,24 @@ def sspmm(
 
         return run
 
+    def otherwise(operands: _Sspmm) -> Array:
+        return reference.sspmm(operands.rows, operands.y, operands.indices, operands.weights)
+
     kernel = gathered
     # Deterministic sums of many entries are 64-bit, so that gathering 16-bit rows is faster; and
     # they have one bound for all terms, which weights do not.
     wide = config.deterministic and (
-        weights is not None or (y.dtype != jnp.float32 and k >= _SCATTER_BELOW)
+        weights is not None or (y.dtype != jnp.float32 and k >= choice.SCATTER_BELOW)
     )
-    if _use_windows(windows, width, y.dtype, indices, weights) and not wide:
+    if wide or not _use_windows(windows, width, y.dtype, indices, weights):
+        windows = None
+    engine = _engine("sspmm", y.shape[0], width, y.dtype, rows, windows, indices, weights)
+    if engine == "windows":
         kernel = _on_cuda(pad_rows(by_windows), otherwise=gathered)
-    elif not config.deterministic and y.dtype == jnp.float32 and k < _SCATTER_BELOW:
+    elif engine == "dense":
+        kernel = _on_cuda(otherwise, otherwise=gathered)
+    elif not config.deterministic and y.dtype == jnp.float32 and k < choice.SCATTER_BELOW:
         kernel = _on_cuda(pad_rows(scattered), otherwise=gathered)
-
-    def otherwise(operands: _Sspmm) -> Array:
-        return reference.sspmm(operands.rows, operands.y, operands.indices, operands.weights)
 
     choose = _choose("jaxgnn_maxk_sspmm", kernel, otherwise, y.dtype)
     operands = _Sspmm(rows, dense_rows, windows, y, indices, weights, dense_weights)
@@ -315,6 +330,40 @@ def _of_windows(windows: Windows, indices: UInt[Array, "rows k"]) -> UInt[Array,
     """The columns as the kernels over these windows read them: 8 bits with 64 receivers, else
     16."""
     return indices if windows.receivers == RECEIVERS else indices.astype(jnp.uint16)
+
+
+def _engine(
+    operation: choice.Operation,
+    num_dense: int,
+    width: int,
+    dtype: Any,
+    rows: Rows,
+    windows: Windows | None,
+    indices: Array,
+    weights: Array | None,
+) -> choice.Engine:
+    """The engine that CUDA takes, one that has what it needs; `rows` are those of the call."""
+    setting = config.maxk_engine
+    if setting == "windows" and windows is None:
+        return "rows"
+    if setting != "auto":
+        return setting
+    if operation == "spgemm" and config.maxk_accumulation != "auto":
+        return "rows"
+    columns = rows.columns
+    case = choice.Case(
+        num_edges=0 if columns is None else columns.shape[0],
+        num_dense=num_dense,
+        num_sparse=indices.shape[0],
+        width=width,
+        k=indices.shape[1],
+        itemsize=jnp.dtype(dtype).itemsize,
+        num_entries=0 if windows is None else windows.senders.shape[0],
+        num_parts=0 if windows is None else windows.parts.shape[0],
+        weighted=weights is not None,
+        deterministic=config.deterministic,
+    )
+    return choice.choose(case, operation)
 
 
 def _window_operands(windows: Windows) -> list[Array]:
@@ -443,6 +492,13 @@ def scatter(
     width: int, values: Float[Array, "rows k"], indices: UInt[Array, "rows k"]
 ) -> Float[Array, "rows width"]:
     """The values at their positions in rows of zeros."""
+    return _scattered(width, *_visible(width, values, indices))
+
+
+def _scattered(
+    width: int, values: Float[Array, "rows k"], indices: UInt[Array, "rows k"]
+) -> Float[Array, "rows width"]:
+    """The same of positions within the width."""
 
     def kernel(values: Array, indices: Array) -> tuple[Array, ...]:
         results = [((values.shape[0], width), values.dtype)]
@@ -452,7 +508,7 @@ def scatter(
         return (reference.scatter(width, values, indices),)
 
     choose = _choose("jaxgnn_cbsr_scatter", kernel, otherwise, values.dtype)
-    return _by_rows(choose)(*_visible(width, values, indices))[0]
+    return _by_rows(choose)(values, indices)[0]
 
 
 def _visible(width: int, values: Any, indices: Array) -> tuple[Any, Array]:

@@ -48,7 +48,9 @@ def maxk_spmm(
     run to run, unless `jaxgnn.config.deterministic` is set; sums run in fixed point where a bound
     makes that as good as floats (`jaxgnn.config.maxk_accumulation`): the sum over a receiver's
     edges of $|w_e|$ times the largest magnitude in the sender's row. A graph `with_windows` is
-    faster there, with weights one `with_windows(weighted=True)`.
+    faster there, with weights one `with_windows(weighted=True)`. The kernels by rows, those over
+    windows and `spmm` of the dense rows are chosen from by an estimate of their times
+    (`jaxgnn.config.maxk_engine`).
 
     Args:
         graph: the graph; the weights are in its edge order, not the user's
