@@ -222,7 +222,9 @@ class LinkProblem:
         description: of the data.
     """
 
-    def __init__(self, config: TrainConfig, data: LinkData, prepare: Callable[[Graph, str], Graph]):
+    def __init__(
+        self, config: TrainConfig, data: LinkData, prepare: Callable[[Graph, TrainConfig], Graph]
+    ):
         """Splits the edges by `--split`; `prepare` readies a graph for the device's kernels.
 
         Raises:
@@ -243,11 +245,11 @@ class LinkProblem:
         train, val = self._split.train, self._split.val
         if not train.labels.size:
             raise ConfigError(f"--task: link expected edges to learn from, {data.name} has none")
-        known = prepare(val.graph, config.activation)
+        known = prepare(val.graph, config)
         features = model_features(config, data)
         empty = jnp.zeros(0, jnp.int32)
         start = LinkTask(
-            graph=known if train.graph is val.graph else prepare(train.graph, config.activation),
+            graph=known if train.graph is val.graph else prepare(train.graph, config),
             known=val.graph,
             features=None if features is None else jnp.asarray(features, config.dtype),
             senders=jnp.asarray(train.senders),
@@ -299,7 +301,7 @@ class LinkProblem:
         """The scores of validation and test, for `summary.json`."""
         logits = evaluate(params, rest, self.task)[0]
         test_task = self.task.scoring(
-            self._split.test, self._prepare(self._split.test.graph, self._config.activation)
+            self._split.test, self._prepare(self._split.test.graph, self._config)
         )
         test = _scores(self._split.test, jax.jit(program.logits)(params, rest, test_task))
         return {

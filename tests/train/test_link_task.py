@@ -29,7 +29,7 @@ from jaxgnn.train import (
 from jaxgnn.train.config import from_settings
 from jaxgnn.train.links import LinkProblem
 from jaxgnn.train.loop import copy
-from jaxgnn.train.runner import make_problem
+from jaxgnn.train.runner import make_problem, prepared
 from jaxgnn_cli import main
 from tests.support.training import toy
 
@@ -47,6 +47,15 @@ def ring() -> Graph:
 def problem_of(config: TrainConfig, features=None, graph: Graph | None = None) -> LinkProblem:
     data = LinkData("ring", ring() if graph is None else graph, features)
     return LinkProblem(config.check(), data, lambda graph, _: graph)
+
+
+def test_link_graphs_are_prepared_for_the_hidden_width(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    config = dataclasses.replace(SMALL, activation="maxk", k=8, hidden=512)
+    windows = LinkProblem(
+        config.check(), LinkData("ring", ring(), None), prepared
+    ).task.graph.windows
+    assert windows is not None and windows.width == 512
 
 
 def test_links_of_a_graph_without_features_are_learned_and_runs_continue_bit_by_bit():

@@ -203,15 +203,14 @@ def sspmm(
         assert operands.windows is not None
         windows = _window_operands(operands.windows)
         indices = _of_windows(operands.windows, operands.indices)
-        operands = operands._replace(indices=indices)
         if config.deterministic:
             rows, columns, _ = structure(operands.rows)
             out, _, _ = ffi.call(
                 "jaxgnn_maxk_sspmm_windows_exact",
-                [rows, columns, *windows, operands.y, operands.indices],
+                [rows, columns, *windows, operands.y, indices],
                 [
-                    (operands.indices.shape, operands.y.dtype),
-                    ((*operands.indices.shape, 2), jnp.uint32),  # 64-bit integers
+                    (indices.shape, operands.y.dtype),
+                    ((*indices.shape, 2), jnp.uint32),  # 64-bit integers
                     ((_SCRATCH,), jnp.uint32),
                 ],
             )
@@ -220,13 +219,13 @@ def sspmm(
             slots = _by_slot(operands.windows, operands.dense_weights)
             out, _ = ffi.call(
                 "jaxgnn_maxk_sspmm_windows_weighted",
-                [*windows, *slots, operands.y, operands.indices],
+                [*windows, *slots, operands.y, indices],
                 _results(operands),
             )
             return out
         out, _ = ffi.call(
             "jaxgnn_maxk_sspmm_windows",
-            [*windows, operands.y, operands.indices],
+            [*windows, operands.y, indices],
             _results(operands),
         )
         return out
