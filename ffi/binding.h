@@ -13,7 +13,8 @@
 
 namespace jaxgnn {
 
-// The attributes' names. `Int<attr::heads>` is an int64 attribute "heads" in a signature.
+// The attributes' names. `Int<attr::heads>` is an int64 attribute "heads" in a signature,
+// `Ints` a sequence of them.
 namespace attr {
 inline constexpr char activation[] = "activation";
 inline constexpr char by_senders[] = "by_senders";
@@ -26,7 +27,9 @@ inline constexpr char num_edges[] = "num_edges";
 inline constexpr char num_rows[] = "num_rows";
 inline constexpr char packed[] = "packed";
 inline constexpr char padding[] = "padding";
+inline constexpr char paddings[] = "paddings";
 inline constexpr char reduce[] = "reduce";
+inline constexpr char replace[] = "replace";
 inline constexpr char rows_per_example[] = "rows_per_example";
 inline constexpr char rows_stacked[] = "rows_stacked";
 inline constexpr char sample_rate[] = "sample_rate";
@@ -35,6 +38,7 @@ inline constexpr char score[] = "score";
 inline constexpr char score_parameter[] = "score_parameter";
 inline constexpr char self_loops[] = "self_loops";
 inline constexpr char shared_input[] = "shared_input";
+inline constexpr char sizes[] = "sizes";
 inline constexpr char split_length[] = "split_length";
 inline constexpr char strategy[] = "strategy";
 inline constexpr char symmetric[] = "symmetric";
@@ -43,6 +47,8 @@ inline constexpr char transpose[] = "transpose";
 
 template <const char* kName>
 using Int = xla::ffi::Attr<int64_t, kName>;
+template <const char* kName>
+using Ints = xla::ffi::Attr<xla::ffi::Span<const int64_t>, kName>;
 template <const char* kName>
 using Float = xla::ffi::Attr<double, kName>;
 

@@ -17,14 +17,15 @@ void check_type(Check& check, DataType type) {
   }
 }
 
-// CBSR rows of a width, whose values may be absent.
+// CBSR rows of a width, whose values may be absent. Wide columns have 16 bits at any width.
 inline Cbsr take_cbsr(Check& check, const AnyBuffer* values, const AnyBuffer& indices,
-                      DataType type, int64_t width) {
+                      DataType type, int64_t width, bool wide_columns = false) {
   const Cbsr cbsr{dim(indices, 0), dim(indices, 1), width,
                   values == nullptr ? nullptr : values->untyped_data(), indices.untyped_data()};
   check.that(width >= 1 && width <= kMaxWidth, "the width must be from 1 to 4096");
   check.that(cbsr.k >= 1 && cbsr.k <= width, "k must be from 1 to the width");
-  check.matrix(indices, width <= 256 ? xla::ffi::U8 : xla::ffi::U16, cbsr.num_rows, cbsr.k,
+  const bool bytes = width <= 256 && !wide_columns;
+  check.matrix(indices, bytes ? xla::ffi::U8 : xla::ffi::U16, cbsr.num_rows, cbsr.k,
                "the indices must be [rows, k], uint8 for widths to 256, else uint16");
   if (values != nullptr) {
     check.matrix(*values, type, cbsr.num_rows, cbsr.k, "values must be shaped like the indices");
@@ -138,10 +139,11 @@ inline const void* take_weights(Check& check, const AnyBuffer& weights, DataType
 // The forward product's operands and its result.
 template <class Launch>
 MaxkProductArgs take_spmm(Check& check, const RowOperands& from, const AnyBuffer& values,
-                          const AnyBuffer& indices, AnyBuffer& out, int64_t reduce) {
+                          const AnyBuffer& indices, AnyBuffer& out, int64_t reduce,
+                          bool wide_columns = false) {
   const DataType type = values.element_type();
   MaxkProductArgs args = take_product<Launch>(check, from, type);
-  args.cbsr = take_cbsr(check, &values, indices, type, dim(out, 1));
+  args.cbsr = take_cbsr(check, &values, indices, type, dim(out, 1), wide_columns);
   args.reduce = static_cast<Reduce>(reduce);
   args.out = out.untyped_data();
   check.that(reduce == 0 || reduce == 1, "reduce must be 0 or 1");
@@ -154,10 +156,10 @@ MaxkProductArgs take_spmm(Check& check, const RowOperands& from, const AnyBuffer
 // The backward product's, but for the number of rows of the result, which are those of `indices`.
 template <class Launch>
 MaxkProductArgs take_sspmm(Check& check, const RowOperands& from, const AnyBuffer& dense,
-                           const AnyBuffer& indices, AnyBuffer& out) {
+                           const AnyBuffer& indices, AnyBuffer& out, bool wide_columns = false) {
   const DataType type = dense.element_type();
   MaxkProductArgs args = take_product<Launch>(check, from, type);
-  args.cbsr = take_cbsr(check, nullptr, indices, type, dim(dense, 1));
+  args.cbsr = take_cbsr(check, nullptr, indices, type, dim(dense, 1), wide_columns);
   args.dense = dense.untyped_data();
   args.out = out.untyped_data();
   check.matrix(dense, type, dim(dense, 0), args.cbsr.width, "the dense operand must be a matrix");

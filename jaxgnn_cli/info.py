@@ -172,11 +172,13 @@ def _add_tiles(table: Table, graph: Graph) -> None:
 def _add_maxk(table: Table, graph: Graph, config: TrainConfig) -> None:
     """What `maxk_spmm` and its gradient would run on a GPU: see `jaxgnn.config.maxk_engine`."""
     from jaxgnn import build_info
+    from jaxgnn.graph._windows import MAX_WIDTH
     from jaxgnn.ops._maxk import choice
 
     if not build_info().cpu or graph.num_edges >= 1 << 31:
         return
-    graph = graph.with_windows()
+    if config.hidden <= MAX_WIDTH:
+        graph = graph.with_windows(width=config.hidden)
     operations: dict[str, choice.Operation] = {"maxk_spmm": "spgemm", "its gradient": "sspmm"}
     case = choice.of_graph(graph, config.hidden, config.k, config.dtype)
     for name, operation in operations.items():

@@ -1,22 +1,29 @@
 """Training on many graphs: loader and step of a GIN, here and in PyG, in one process.
 
 Prints graphs a second of both and their ratio, by wall time and by CPU time of all threads (which
-other work on the machine changes less), the programs compiled and the share of padding nodes. Both
-train the same model (GIN of 5 layers with batch normalization, sums of the nodes, a linear layer)
-by Adam on all graphs, in shuffled batches; epochs alternate, the medians count.
+other work on the machine changes less), the programs that JAX compiled and the share of padding
+nodes. Both train the same model (GIN of 5 layers with batch normalization, sums of the nodes, a
+linear layer) by Adam on all graphs, in shuffled batches; epochs alternate, the medians count.
 
-    python -m benchmarks.experiments.many_graphs FOLDER [--batch-size 128] [--epochs 11] ...
+    python -m benchmarks.experiments.many_graphs FOLDER [--device cuda] [--json OUT] ...
 
-JAX computes on its default device, PyG on that of `--device`. On a GPU JAX is to leave memory:
-`XLA_PYTHON_CLIENT_MEM_FRACTION=.4`.
+JAX runs an epoch by `GraphLoader.scan`, or with `--iterate` a step a call. On a GPU JAX is to leave
+memory to PyG: `XLA_PYTHON_CLIENT_MEM_FRACTION=.4`; products are in TF32 on both sides there, which
+is JAX's default. `--workers` are processes of PyG's loader, which pins its memory on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import importlib.metadata
+import json
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,6 +34,8 @@ from flax import nnx
 
 import jaxgnn
 from benchmarks.baselines.pyg_graphs import pyg_graphs
+from benchmarks.harness.options import gpu_facts
+from benchmarks.harness.record import _cpu_name
 from jaxgnn.data import GraphSet, load
 from jaxgnn.train import GraphLoader, GraphMinibatch, keep_freed_memory
 
@@ -50,17 +59,19 @@ class Model(nnx.Module):
 
 def ours(
     graphs: GraphSet, options: argparse.Namespace
-) -> tuple[Callable[[], Any], Callable[[], tuple[int, float]]]:
-    """An epoch, and the programs compiled with the share of padding."""
+) -> tuple[Callable[[], Any], Callable[[], float]]:
+    """An epoch, and the share of padding."""
     widths = graphs.num_features, options.hidden, int(graphs.num_classes or 0)
     definition, params, rest = nnx.split(Model(widths, options.layers), nnx.Param, ...)
     optimizer = optax.adam(1e-3)
-    loader = GraphLoader(graphs, options.batch_size, seed=0)
+    loader = GraphLoader(graphs, options.batch_size, seed=0, shapes=options.shapes)
     state = [params, rest, optimizer.init(params)]
-    counts, traced = np.zeros(2), []
+    padded = []
 
-    def train(params: Any, rest: Any, moments: Any, minibatch: GraphMinibatch) -> Any:
-        traced.append(minibatch.batch.graph.num_receivers)  # once a program
+    def train(
+        state: list[Any], minibatch: GraphMinibatch
+    ) -> tuple[list[Any], tuple[jax.Array, jax.Array]]:
+        params, rest, moments = state
 
         def loss_of(params: Any) -> Any:
             model = nnx.merge(definition, params, rest, copy=True)
@@ -73,23 +84,26 @@ def ours(
 
         (loss, rest), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
         updates, moments = optimizer.update(gradients, moments, params)
-        return [optax.apply_updates(params, updates), rest, moments], loss
+        state = [optax.apply_updates(params, updates), rest, moments]
+        return state, (loss, jnp.int32(minibatch.batch.graph.num_receivers))
 
-    step = jax.jit(train, donate_argnums=(0, 1, 2))
+    step = jax.jit(train, donate_argnums=0)
 
     def epoch() -> None:
         nonlocal state
-        loss = None
-        for minibatch in loader:
-            state, loss = step(*state, minibatch)
-            counts[:] += len(graphs) / len(loader), minibatch.batch.graph.num_receivers
-        jax.block_until_ready(loss)
+        if options.iterate:
+            nodes = []
+            for minibatch in loader:
+                state, (_, count) = step(state, minibatch)
+                nodes.append(count)
+        else:
+            state, (_, nodes) = loader.scan(train, state, len(loader))
+        padded.append(sum(np.asarray(jax.block_until_ready(nodes)).tolist()))
 
-    def report() -> tuple[int, float]:
-        epochs = counts[0] / len(graphs)
-        return len(traced), float(1 - epochs * graphs.num_nodes / counts[1])
+    def padding() -> float:
+        return 1 - graphs.num_nodes * len(padded) / sum(padded)
 
-    return epoch, report
+    return epoch, padding
 
 
 def pyg(graphs: GraphSet, options: argparse.Namespace) -> Callable[[], Any]:
@@ -99,9 +113,17 @@ def pyg(graphs: GraphSet, options: argparse.Namespace) -> Callable[[], Any]:
     from torch_geometric.nn import GIN, global_add_pool
 
     torch.set_num_threads(options.threads)
+    torch.set_float32_matmul_precision("high")
     torch.manual_seed(0)
     data = pyg_graphs(graphs, range(len(graphs)))
-    loader = DataLoader(data, options.batch_size, shuffle=True)
+    loader = DataLoader(
+        data,
+        options.batch_size,
+        shuffle=True,
+        num_workers=options.workers,
+        persistent_workers=options.workers > 0,
+        pin_memory=options.device == "cuda",
+    )
     model = GIN(graphs.num_features, options.hidden, options.layers, options.hidden, norm="batch")
     linear = torch.nn.Linear(options.hidden, int(graphs.num_classes or 0))
     model.to(options.device), linear.to(options.device)
@@ -109,7 +131,7 @@ def pyg(graphs: GraphSet, options: argparse.Namespace) -> Callable[[], Any]:
 
     def epoch() -> None:
         for batch in loader:
-            batch = batch.to(options.device)
+            batch = batch.to(options.device, non_blocking=True)
             optimizer.zero_grad()
             rows = model(batch.x, batch.edge_index)
             logits = linear(global_add_pool(rows, batch.batch, batch.num_graphs))
@@ -121,44 +143,90 @@ def pyg(graphs: GraphSet, options: argparse.Namespace) -> Callable[[], Any]:
     return epoch
 
 
+def compilations() -> list[float]:
+    """Grows by the seconds of each program that JAX compiles."""
+    seconds: list[float] = []
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seconds.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    return seconds
+
+
 def main() -> None:
-    """Measures, and prints."""
+    """Measures, prints, and with `--json` writes a file."""
     parser = argparse.ArgumentParser(description="Many graphs: loader and step, here and in PyG.")
     parser.add_argument("folder")
     for name, value in (
-        *(("batch-size", 128), ("hidden", 64), ("layers", 5)),
-        *(("epochs", 11), ("threads", 2)),
+        *(("batch-size", 128), ("hidden", 64), ("layers", 5), ("shapes", 1)),
+        *(("epochs", 11), ("threads", 2), ("workers", 0)),
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of PyG")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--iterate", action="store_true", help="a step a call, without `scan`")
+    parser.add_argument("--json", type=Path, help="a file for the results")
     parser.add_argument(
         "--map-anew", action="store_true", help="leave memory as glibc has it, for both"
     )
     options = parser.parse_args()
+    jax.config.update("jax_default_device", jax.devices(options.device)[0])
     if not options.map_anew:
         keep_freed_memory()
     graphs = load(options.folder)
     if not isinstance(graphs, GraphSet) or graphs.features is None or not graphs.num_classes:
         parser.error(f"expected graphs with features and classes, got {graphs}")
-    epoch, report = ours(graphs, options)
+    load_average = os.getloadavg()[0]
+    epoch, padding = ours(graphs, options)
     sides = {"jaxgnn": epoch, "PyG": pyg(graphs, options)}
     clocks = {"wall": time.perf_counter, "CPU": time.process_time}
     seconds = {clock: {name: [] for name in sides} for clock in clocks}
+    compiled = compilations()
     for repeat in range(options.epochs + 1):
         for name, run in sides.items():
             starts = {clock: now() for clock, now in clocks.items()}
+            before = len(compiled)
             run()
-            for clock, now in clocks.items() if repeat else ():  # the first compiles
+            # The first epoch compiles, and each that has a batch of a shape not seen before.
+            for clock, now in clocks.items() if repeat and before == len(compiled) else ():
                 seconds[clock][name].append(now() - starts[clock])
-    ratios = []
+    record: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(),
+        "hardware": gpu_facts().get("name", "GPU") if options.device == "cuda" else _cpu_name(),
+        "environment": {
+            "cpus": len(os.sched_getaffinity(0)),
+            "load": [round(load_average, 1), round(os.getloadavg()[0], 1)],
+            **{
+                name: importlib.metadata.version(name)
+                for name in ("jax", "jaxlib", "torch", "torch_geometric")
+            },
+        },
+        "command": "python -m benchmarks.experiments.many_graphs " + " ".join(sys.argv[2:]),
+        "graphs": {"name": graphs.name, "graphs": len(graphs), "nodes": graphs.num_nodes},
+        "programs": len(compiled),
+        "compile_seconds": round(sum(compiled), 2),
+        "padding": round(padding(), 4),
+        "records": [],
+    }
     for clock, sides_seconds in seconds.items():
-        rates = {name: len(graphs) / statistics.median(t) for name, t in sides_seconds.items()}
-        for name, rate in rates.items():
-            slowest, fastest = (len(graphs) / pick(sides_seconds[name]) for pick in (max, min))
-            print(f"{name}: {rate:,.0f} graphs/{clock} s ({slowest:,.0f} to {fastest:,.0f})")
-        ratios.append(f"{rates['jaxgnn'] / rates['PyG']:.2f} by {clock} time")
-    programs, padding = report()
-    print(f"ratio {', '.join(ratios)}; {programs} programs, {padding:.1%} padding")
+        rates = {}
+        for name, times in sides_seconds.items():
+            found = {"median": statistics.median(times), "least": max(times), "most": min(times)}
+            rates[name] = {key: round(len(graphs) / value) for key, value in found.items()}
+            rate = rates[name]
+            print(
+                f"{name}: {rate['median']:,} graphs/{clock} s ({rate['least']:,} to "
+                f"{rate['most']:,}; {len(times)} epochs)"
+            )
+        ratios = {
+            key: round(rates["jaxgnn"][key] / rates["PyG"][key], 3) for key in ("median", "most")
+        }
+        print(f"ratio by {clock} time: {ratios['median']:.2f}, of the best {ratios['most']:.2f}")
+        record["records"].append({"clock": clock, "graphs_per_second": rates, "ratio": ratios})
+    print(f"{len(compiled)} programs in {sum(compiled):.1f} s, {record['padding']:.1%} padding")
+    if options.json is not None:
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -43,13 +43,14 @@ class Options:
     children: tuple[int, ...] = ()  # of a source, in sampling's embedding
     seeds: tuple[int, ...] = ()  # of a mini-batch, in sampling
     sweep: bool = False  # maxk for k from 2 to 192 on all shapes, in float32
+    wide: bool = False  # maxk for rows of 256 to 1,024 columns, in float32
     models: tuple[str, ...] = ()  # of training (sage gcn gin, with an input layer) or attention
     activations: tuple[str, ...] = ()  # of training --models; default relu maxk32 maxk16
     devices: tuple[int, ...] = ()  # numbers of them, in scale; default 2 4 8
     layouts: tuple[Literal["rows", "features"], ...] = ()  # in scale; default both
     parts: tuple[Part, ...] = ()  # of the suites attention and sampling
     budget: float | None = None  # seconds in all: what would not end in time is left out
-    repeats: int | None = None  # timed batches; default 20, 7 with --sweep
+    repeats: int | None = None  # timed batches; default 20, 7 with --sweep or --wide
     rounds: int | None = None  # turns of each framework; default 4 on the CPU, 1 on a GPU
     threads: int = 2  # on the CPU
     quick: bool = False  # tiny sizes: does everything run?
@@ -64,7 +65,9 @@ class Options:
         """The suite, and which plan of it where there are several."""
         if self.suite == "training" and self.models:
             return "training-maxk"
-        return "maxk-sweep" if self.suite == "maxk" and self.sweep else self.suite
+        if self.suite != "maxk":
+            return self.suite
+        return "maxk-sweep" if self.sweep else "maxk-wide" if self.wide else "maxk"
 
     @property
     def timing(self) -> dict[str, Any]:
@@ -98,6 +101,8 @@ class Options:
             "--activations: expected relu, or maxk and a number": all(
                 name == "relu" or name.removeprefix("maxk").isdecimal() for name in self.activations
             ),
+            "--wide: expected the suite maxk without --sweep": not self.wide
+            or (self.suite == "maxk" and not self.sweep),
             f"--parts: expected some of {PARTS.get(self.suite, ())}": set(self.parts)
             <= set(PARTS.get(self.suite, ())),
             "--k: expected at most the width": max(self.ks, default=1)
@@ -119,7 +124,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     )
     defaults: dict[str, Any] = {
         "device": device,
-        "repeats": 3 if quick else 7 if given.sweep else 20,
+        "repeats": 3 if quick else 7 if given.sweep or given.wide else 20,
         "rounds": 4 if in_rounds else 1,
         "scale": 1.0 if not quick else 1e-3 if suite == "graph" else 2**-9,
     }

@@ -44,7 +44,7 @@ _KEY = (0, 7)  # of dropout
 _SEED = 21  # of attention's scores
 
 
-def preprocessed(graph: Graph, method: str, **options: bool) -> tuple[Graph, dict[str, Any]]:
+def preprocessed(graph: Graph, method: str, **options: Any) -> tuple[Graph, dict[str, Any]]:
     """What a method that makes a graph faster returns, and what that took."""
     start = time.perf_counter()
     made = jax.block_until_ready(getattr(graph, method)(**options))
@@ -63,7 +63,7 @@ class Ours:
     def __init__(self, graph: Graph, stored: StoredGraph) -> None:
         self._graph = graph
         self._stored = stored
-        self._made: dict[tuple[str, bool], tuple[Graph, dict[str, Any]]] = {}
+        self._made: dict[tuple[Any, ...], tuple[Graph, dict[str, Any]]] = {}
 
     def candidate(
         self, m: Measurement, x: Array, inputs: Inputs, weights: Array | None, edges: Edges
@@ -86,11 +86,13 @@ class Ours:
         }
         for prefix, method in methods.items():
             if m.impl.startswith(prefix):
-                weighted = m.weighted and method == "with_windows"
-                if (method, weighted) not in self._made:
-                    options = {"weighted": True} if weighted else {}
-                    self._made[method, weighted] = preprocessed(graph, method, **options)
-                graph, facts = self._made[method, weighted]
+                options: dict[str, Any] = {}
+                if method == "with_windows":
+                    options = {"weighted": m.weighted, "width": max(m.width, plan.MAXK_WIDTH)}
+                key = method, *options.values()
+                if key not in self._made:
+                    self._made[key] = preprocessed(graph, method, **options)
+                graph, facts = self._made[key]
         if m.impl == plan.SDDMM:
             candidate = _scores(graph, self._stored, x, inputs.dense)
         elif m.k is None:

@@ -15,11 +15,12 @@ from benchmarks.harness import plan
 from benchmarks.harness.options import Options
 from benchmarks.harness.plan import Measurement
 from benchmarks.harness.record import Record
-from benchmarks.harness.rows import Row, compare
+from benchmarks.harness.rows import Row, compare, flat
 from benchmarks.suites import spmm
 
 KS = (32, 16, 8, 64)
 SWEEP = (2, 4, 8, 16, 32, 48, 64, 96, 128, 192)
+WIDE = (256, 384, 512, 1024)
 OURS = (plan.MAXK, plan.MAXK_WINDOWS)
 # On a GPU, where there are three engines.
 CHOICE = (plan.MAXK_DENSE, plan.MAXK_CHOSEN)
@@ -30,19 +31,30 @@ DROPPING = (plan.MAXK_DROPOUT, plan.MAXK_BERNOULLI)
 
 def run(options: Options, record: Record, workspace: Path) -> None:
     """Runs the plan, a worker process for each framework."""
-    record.compare = functools.partial(set_baselines, device=options.device)
+    baselines = set_entry_ratios if options.wide else set_baselines
+    record.compare = functools.partial(baselines, device=options.device)
     spmm.run_plan(measurements(options), options, record, workspace)
 
 
 def measurements(options: Options) -> list[Measurement]:
     """The plan in the order in which it runs: what is compared with first, then k by k.
 
-    The sweep has many k in float32, on every shape, without what does not depend on the graph.
+    The sweep has many k in float32, on every shape, without what does not depend on the graph. Wide
+    rows have k = 32 and an eighth of their width.
     """
     device, sweep = options.device, options.sweep
     cases: Sequence[str] = options.shapes or ("rmat",)
     if not options.shapes and device == "gpu":
         cases = (plan.BIG_SHAPE, *(plan.OTHER_SHAPES if sweep else ()))
+    if options.wide:
+        wide = (
+            m
+            for case in cases
+            for width in options.widths or WIDE
+            for k in options.ks or dict.fromkeys((min(32, width), width // 8))
+            for m in _wide(case, width, options.dtypes or ("float32",), k)
+        )
+        return plan.narrowed(wide, only=options.only)
     dtypes = options.dtypes or (("float32",) if sweep else plan.HALF_TOO)
     ks = options.ks or (SWEEP if sweep else KS)
     every = (
@@ -82,7 +94,7 @@ def _case(
             yield from block(dtype, (*OURS, *CHOICE) if gpu else OURS, plan.BOTH, k, weighted=True)
             yield from block(dtype, OF_WEIGHTS, ("backward",), k, weighted=True)
             yield from block(dtype, DETERMINISTIC, ("backward",), k)
-            packed = (plan.MAXK_PACKED,) if dtype == "float32" and width <= 256 else ()
+            packed = (plan.MAXK_PACKED,) if dtype == "float32" and width <= 1024 else ()
             yield from block(dtype, (plan.MAXK_FLOAT, *packed), plan.FORWARD, k)
             yield from block(dtype, (plan.MAXK_FLOAT, *packed), plan.FORWARD, k, weighted=True)
             yield from block(dtype, (plan.MAXK,), ("select",), k)
@@ -91,6 +103,26 @@ def _case(
                 yield from block(dtype, (*DROPPING, plan.TOP_K), ("select",), k)
                 plain = (plan.SORTED, plan.SORTED + plan.FTZ) if gpu else (plan.SORTED,)
                 yield from block(dtype, plain, plan.BOTH, k)
+
+
+def _wide(case: str, width: int, dtypes: Sequence[str], k: int) -> Iterator[Measurement]:
+    for dtype in dtypes:
+        for impl, directions in (
+            (plan.MAXK, plan.BOTH),
+            (plan.MAXK_WINDOWS, plan.BOTH),
+            (plan.MAXK_PACKED, plan.FORWARD),
+        ):
+            for direction in directions:
+                yield Measurement(case, impl, width, dtype, direction, False, k)
+
+
+def set_entry_ratios(rows: list[Row], device: str) -> None:
+    """Writes each row's baseline, the same product of rows of 256 columns at k = 32, and the ratio
+    of their times for a kept entry."""
+    for row in rows:
+        narrow = {"impl": row["impl"], "width": plan.MAXK_WIDTH, "k": 32}
+        if compare(row, rows, narrow, ("case", "dtype", "pass")):
+            row["ratio"] = round(row["ratio"] * flat(row)["k"] / 32, 3)
 
 
 def set_baselines(rows: list[Row], device: str) -> None:

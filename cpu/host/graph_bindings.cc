@@ -100,19 +100,22 @@ int32_t num_receivers_of(const In<Index>& row_offsets, const In<int32_t>& sender
 
 template <class Index>
 nb::tuple windows(const In<Index>& row_offsets, const In<int32_t>& senders, int32_t num_senders,
-                  bool with_edges) {
+                  bool with_edges, int window_rows) {
   const int32_t num_receivers =
       num_receivers_of(row_offsets, senders, num_senders, "build_windows");
+  if (window_rows < 1 || window_rows > kWindowRows) {
+    throw std::invalid_argument("build_windows: window_rows must be from 1 to 64");
+  }
   Windows result;
   {
     nb::gil_scoped_release release;
-    result =
-        build_windows(row_offsets.data(), senders.data(), num_receivers, num_senders, with_edges);
+    result = build_windows(row_offsets.data(), senders.data(), num_receivers, num_senders,
+                           with_edges, window_rows);
   }
-  return nb::make_tuple(to_matrix(std::move(result.rows), kWindowRows),
+  return nb::make_tuple(to_matrix(std::move(result.rows), window_rows),
                         to_matrix(std::move(result.parts), 4), to_numpy(std::move(result.senders)),
                         to_matrix(std::move(result.masks), 2), to_numpy(std::move(result.edges)),
-                        to_matrix(std::move(result.slots), kWindowRows + 1), result.num_partials);
+                        to_matrix(std::move(result.slots), window_rows + 1), result.num_partials);
 }
 
 template <class Index>
@@ -131,6 +134,7 @@ template <class Index>
 void bind_windows(nb::module_& m) {
   m.def("build_windows", &windows<Index>, nb::arg("row_offsets").noconvert(),
         nb::arg("senders").noconvert(), nb::arg("num_senders"), nb::arg("with_edges") = false,
+        nb::arg("window_rows") = kWindowRows,
         "Receivers in windows that share senders: rows, parts, senders, masks, edges and slots "
         "(without elements unless `with_edges`), partial results.");
   m.def("order_rows", &row_order<Index>, nb::arg("row_offsets").noconvert(),

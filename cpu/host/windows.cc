@@ -24,26 +24,28 @@ template <class Index>
 class Builder {
  public:
   Builder(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
-          int32_t num_senders)
+          int32_t num_senders, int window_rows = kWindowRows)
       : offsets_(row_offsets),
         senders_(senders),
         num_receivers_(num_receivers),
         num_senders_(num_senders),
-        num_windows_((num_receivers + kWindowRows - 1) / kWindowRows) {}
+        window_rows_(window_rows),
+        num_windows_(
+            static_cast<int32_t>((int64_t{num_receivers} + window_rows - 1) / window_rows)) {}
 
   // See order_rows in the header.
   Buffer<int32_t> order() {
     order_rows();
     std::vector<int64_t> edges(static_cast<std::size_t>(num_windows_), 0);
     for (int64_t i = 0; i < num_receivers_; ++i) {
-      edges[static_cast<std::size_t>(i / kWindowRows)] +=
+      edges[static_cast<std::size_t>(i / window_rows_)] +=
           degree(order_[static_cast<std::size_t>(i)]);
     }
     Buffer<int32_t> out(num_receivers_);
     int32_t* next = out.data();
     for (const int32_t w : by_falling(edges)) {
-      for (int64_t i = int64_t{w} * kWindowRows;
-           i < std::min<int64_t>((int64_t{w} + 1) * kWindowRows, num_receivers_); ++i) {
+      for (int64_t i = int64_t{w} * window_rows_;
+           i < std::min<int64_t>((int64_t{w} + 1) * window_rows_, num_receivers_); ++i) {
         *next++ = order_[static_cast<std::size_t>(i)];
       }
     }
@@ -56,24 +58,24 @@ class Builder {
     }
     order_rows();
     Windows out;
-    out.rows = Buffer<int32_t>(int64_t{num_windows_} * kWindowRows);
+    out.rows = Buffer<int32_t>(int64_t{num_windows_} * window_rows_);
     const std::vector<int64_t> offsets = sort_windows(out);
     out.senders = Buffer<int32_t>(offsets.back());
     out.masks = Buffer<uint32_t>(2 * offsets.back());
     out.edges = Buffer<int32_t>(with_edges ? static_cast<int64_t>(offsets_[num_receivers_]) : 0);
-    out.slots = Buffer<int32_t>(with_edges ? int64_t{num_windows_} * (kWindowRows + 1) : 0);
+    out.slots = Buffer<int32_t>(with_edges ? int64_t{num_windows_} * (window_rows_ + 1) : 0);
     std::vector<int64_t> first_edges;
     if (with_edges) first_edges = edges_before(out);
     over_windows([&](int64_t begin, int64_t end) {
       Window window(num_senders_);
       for (int64_t w = begin; w < end; ++w) {
         const int64_t first = offsets[static_cast<std::size_t>(w)];
-        window.collect(*this, out.rows.data() + w * kWindowRows);
+        window.collect(*this, out.rows.data() + w * window_rows_);
         window.write(out.senders.data() + first, out.masks.data() + 2 * first);
         if (with_edges) {
-          window.write_edges(*this, out.rows.data() + w * kWindowRows, first,
+          window.write_edges(*this, out.rows.data() + w * window_rows_, first,
                              first_edges[static_cast<std::size_t>(w)], out.edges.data(),
-                             out.slots.data() + w * (kWindowRows + 1));
+                             out.slots.data() + w * (window_rows_ + 1));
         }
       }
     });
@@ -100,7 +102,7 @@ class Builder {
       senders_.clear();
       masks_.clear();
       entries_.clear();
-      for (int r = 0; r < kWindowRows; ++r) {
+      for (int r = 0; r < b.window_rows_; ++r) {
         if (rows[r] < 0) continue;
         const uint64_t bit = uint64_t{1} << r;
         for (Index e = b.offsets_[rows[r]]; e < b.offsets_[rows[r] + 1]; ++e) {
@@ -139,7 +141,9 @@ class Builder {
       int64_t entry = first_entry, slot = first_edge;
       for (std::size_t i = 0; i < place.size(); ++i) {
         const int64_t size = kWindowRows - static_cast<int64_t>(i), entries = place[i];
-        slots[size] = static_cast<int32_t>(static_cast<uint32_t>(slot - size * entry));
+        if (size <= b.window_rows_) {
+          slots[size] = static_cast<int32_t>(static_cast<uint32_t>(slot - size * entry));
+        }
         place[i] = slot;
         slot += size * entries;
         entry += entries;
@@ -151,7 +155,7 @@ class Builder {
       }
       // As collected: by receiver, so that an entry's edges come in the order of its bits.
       std::size_t i = 0;
-      for (int r = 0; r < kWindowRows; ++r) {
+      for (int r = 0; r < b.window_rows_; ++r) {
         if (rows[r] < 0) continue;
         for (Index e = b.offsets_[rows[r]]; e < b.offsets_[rows[r] + 1]; ++e, ++i) {
           edges[slots_[static_cast<std::size_t>(entries_[i])]++] = static_cast<int32_t>(e);
@@ -184,8 +188,8 @@ class Builder {
     int64_t total = 0;
     for (int64_t w = 0; w < num_windows_; ++w) {
       before.push_back(total);
-      for (int r = 0; r < kWindowRows; ++r) {
-        const int32_t row = windows.rows[w * kWindowRows + r];
+      for (int r = 0; r < window_rows_; ++r) {
+        const int32_t row = windows.rows[w * window_rows_ + r];
         if (row >= 0) total += degree(row);
       }
     }
@@ -276,8 +280,8 @@ class Builder {
   // window starts first. Returns where each window's entries begin.
   std::vector<int64_t> sort_windows(Windows& out) const {
     const auto rows_of = [&](int64_t w, int32_t* rows) {
-      for (int r = 0; r < kWindowRows; ++r) {
-        const int64_t i = w * kWindowRows + r;
+      for (int r = 0; r < window_rows_; ++r) {
+        const int64_t i = w * window_rows_ + r;
         rows[r] = i < num_receivers_ ? order_[static_cast<std::size_t>(i)] : -1;
       }
     };
@@ -295,7 +299,7 @@ class Builder {
     std::vector<int64_t> offsets(1, 0);
     for (int64_t i = 0; i < num_windows_; ++i) {
       const int32_t w = windows[static_cast<std::size_t>(i)];
-      rows_of(w, out.rows.data() + i * kWindowRows);
+      rows_of(w, out.rows.data() + i * window_rows_);
       offsets.push_back(offsets.back() + sizes[static_cast<std::size_t>(w)]);
     }
     if (offsets.back() > std::numeric_limits<int32_t>::max()) {
@@ -308,8 +312,8 @@ class Builder {
     std::vector<int32_t> parts;
     for (int64_t w = 0; w < num_windows_; ++w) {
       int64_t most = 0;
-      for (int r = 0; r < kWindowRows; ++r) {
-        const int32_t row = out.rows[w * kWindowRows + r];
+      for (int r = 0; r < window_rows_; ++r) {
+        const int32_t row = out.rows[w * window_rows_ + r];
         if (row >= 0) most = std::max(most, degree(row));
       }
       const int64_t first = offsets[static_cast<std::size_t>(w)];
@@ -332,6 +336,7 @@ class Builder {
   const int32_t* senders_;
   const int32_t num_receivers_;
   const int32_t num_senders_;
+  const int window_rows_;
   const int32_t num_windows_;
   std::vector<int32_t> order_;
 };
@@ -340,8 +345,9 @@ class Builder {
 
 template <class Index>
 Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
-                      int32_t num_senders, bool with_edges) {
-  return Builder<Index>(row_offsets, senders, num_receivers, num_senders).build(with_edges);
+                      int32_t num_senders, bool with_edges, int window_rows) {
+  return Builder<Index>(row_offsets, senders, num_receivers, num_senders, window_rows)
+      .build(with_edges);
 }
 
 template <class Index>
@@ -350,8 +356,8 @@ Buffer<int32_t> order_rows(const Index* row_offsets, const int32_t* senders, int
   return Builder<Index>(row_offsets, senders, num_receivers, num_senders).order();
 }
 
-template Windows build_windows(const int32_t*, const int32_t*, int32_t, int32_t, bool);
-template Windows build_windows(const int64_t*, const int32_t*, int32_t, int32_t, bool);
+template Windows build_windows(const int32_t*, const int32_t*, int32_t, int32_t, bool, int);
+template Windows build_windows(const int64_t*, const int32_t*, int32_t, int32_t, bool, int);
 template Buffer<int32_t> order_rows(const int32_t*, const int32_t*, int32_t, int32_t);
 template Buffer<int32_t> order_rows(const int64_t*, const int32_t*, int32_t, int32_t);
 

@@ -48,9 +48,15 @@ __device__ inline void load_values(const T* values, int c, int k, float (&value)
   }
 }
 
-// A value and its column, below 256, in one word: the value loses the last 8 bits of its mantissa.
+// Bits of a column in one word with its value, which loses as many of its mantissa: of columns that
+// are bytes 8, of 16-bit ones, which are below 1024 there, 10.
+template <typename I>
+constexpr int kColumnBits = sizeof(I) == 1 ? 8 : 10;
+
+template <typename I>
 __device__ inline uint32_t to_word(float value, int column) {
-  return (__float_as_uint(value) & ~0xffu) | static_cast<uint32_t>(column);
+  constexpr uint32_t kMask = (1u << kColumnBits<I>)-1;
+  return (__float_as_uint(value) & ~kMask) | static_cast<uint32_t>(column);
 }
 
 // f(Tag<T>{}, Tag<I>{}) for the T of `type` and the I of the width (columns of widths to 256 are

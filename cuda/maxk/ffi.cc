@@ -77,21 +77,26 @@ Error run_maxk_spmm(Check& check, const MaxkProductArgs& product, AnyBuffer& scr
 
 namespace {
 
+// What the arrays say (a part's window, entries and place, the senders, masks and slots) is known
+// to the device alone and trusted; `Graph.validate` and `config.check_graphs` check it.
 struct WindowOperands {
   const AnyBuffer& rows;
   const AnyBuffer& parts;
   const AnyBuffer& senders;
   const AnyBuffer& masks;
+
+  int64_t window_rows() const { return dim(rows, 1); }
+  bool wide_columns() const { return window_rows() < kWindowRows; }
 };
 
 // The windows of the rows of `dense`, of which they hold all.
 MaxkWindowsArgs take_windows(Check& check, const WindowOperands& from, const Cbsr& cbsr, Type type,
                              int64_t num_receivers) {
-  const int64_t windows = dim(from.rows, 0), width = cbsr.width;
-  check.matrix(from.rows, xla::ffi::S32, windows, kWindowRows,
-               "the windows' rows must be int32 [windows, 64]");
-  check.that(windows >= (num_receivers + kWindowRows - 1) / kWindowRows,
-             "the windows must hold the receivers");
+  const int64_t windows = dim(from.rows, 0), size = from.window_rows(), width = cbsr.width;
+  check.that(size >= 1 && size <= kWindowRows, "windows must have from 1 to 64 receivers");
+  check.matrix(from.rows, xla::ffi::S32, windows, size,
+               "the windows' rows must be int32 [windows, receivers]");
+  check.that(windows * size >= num_receivers, "the windows must hold the receivers");
   check.matrix(from.parts, xla::ffi::S32, dim(from.parts, 0), 4,
                "the windows' parts must be int32 [parts, 4]");
   check.vector(from.senders, xla::ffi::S32, count(from.senders),
@@ -99,8 +104,11 @@ MaxkWindowsArgs take_windows(Check& check, const WindowOperands& from, const Cbs
   check.gathered(cbsr.num_rows, count(from.senders));
   check.matrix(from.masks, xla::ffi::U32, count(from.senders), 2,
                "the windows' masks must be uint32 [entries, 2]");
-  check.that(width % 4 == 0 && width <= kWindowWidth,
-             "windows need a width that is a multiple of 4, at most 256");
+  check.that(
+      width % 4 == 0 && width <= kWindowWidth && width * size <= kWindowFeatures,
+      "windows need a width that is a multiple of 4, at most 1024, and at most 16384 features");
+  check.that(!from.wide_columns() || cbsr.k % 4 == 0,
+             "windows of fewer than 64 receivers need a k that is a multiple of 4");
   check.that(cbsr.num_rows * cbsr.k <= UINT32_MAX, "windows need fewer than 2^32 entries");
   MaxkWindowsArgs args{};
   args.windows = {static_cast<const int32_t*>(from.rows.untyped_data()),
@@ -110,8 +118,9 @@ MaxkWindowsArgs take_windows(Check& check, const WindowOperands& from, const Cbs
                   static_cast<int>(dim(from.parts, 0)),
                   nullptr};
   args.type = type;
+  args.window_rows = size;
   args.values = cbsr.values;
-  args.columns = static_cast<const uint8_t*>(cbsr.indices);
+  args.columns = cbsr.indices;
   args.num_senders = cbsr.num_rows;
   args.width = width;
   args.k = cbsr.k;
@@ -130,11 +139,13 @@ ForwardWindows take_forward(Check& check, const AnyBuffer& row_offsets, const An
                             const AnyBuffer& indices, AnyBuffer& out, AnyBuffer& partials,
                             AnyBuffer& scratch, bool packed, int64_t reduce, bool weighted) {
   // Where fixed point does not hold, whole rows in float, long ones too.
-  ForwardWindows forward{MaxkSpmmArgs{take_spmm<StreamLaunch>(check, {row_offsets, columns}, values,
-                                                              indices, out, reduce)},
-                         {},
-                         {}};
+  ForwardWindows forward{
+      MaxkSpmmArgs{take_spmm<StreamLaunch>(check, {row_offsets, columns}, values, indices, out,
+                                           reduce, from.wide_columns())},
+      {},
+      {}};
   auto& [rows, args, parts] = forward;
+  rows.wide_columns = from.wide_columns();
   rows.fallback = true;
   const int64_t receivers = rows.rows.num_rows;
   args = take_windows(check, from, rows.cbsr, rows.type, receivers);
@@ -142,9 +153,9 @@ ForwardWindows take_forward(Check& check, const AnyBuffer& row_offsets, const An
   // With weights, the sum of each row's beside its flag.
   parts = lay_out(check, scratch, packed ? count(values) : 0, args.num_senders,
                   weighted ? 2 * receivers : receivers);
-  check.that(partials.element_type() == xla::ffi::F32 &&
-                 count(partials) % (kWindowRows * std::max<int64_t>(args.width, 1)) == 0,
-             "partials must be float32 [places, 64, width]");
+  check.that(partials.element_type() == xla::ffi::F32 && rank(partials) == 3 &&
+                 dim(partials, 1) == from.window_rows() && dim(partials, 2) == args.width,
+             "partials must be float32 [places, receivers, width]");
   if (check.failed()) return forward;
   args.row_offsets = rows.rows.offsets;
   args.wide_offsets = rows.rows.wide_offsets;
@@ -162,7 +173,7 @@ cudaError_t launch_range_of(const ForwardWindows& forward, const Launch& launch)
   RangeArgs range = range_of(forward.rows, forward.parts, forward.rows.rows.num_rows);
   range.columns = forward.args.columns;
   range.words = forward.parts.words;
-  return launch_range(range, launch);
+  return launch_range(range, launch, forward.rows.wide_columns);
 }
 
 Error maxk_spmm_windows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
@@ -201,8 +212,8 @@ cudaError_t round_sums(AnyBuffer& out, const float* sums, const Launch& launch) 
 // The weights by slot, and where a window's slots lie.
 void take_slots(Check& check, const AnyBuffer& slots, const AnyBuffer& slot_weights,
                 MaxkWindowsArgs& args, int64_t windows) {
-  check.matrix(slots, xla::ffi::S32, windows, kWindowRows + 1,
-               "the windows' slots must be int32 [windows, 65]");
+  check.matrix(slots, xla::ffi::S32, windows, args.window_rows + 1,
+               "the windows' slots must be int32 [windows, receivers + 1]");
   check.vector(slot_weights, xla::ffi::F32, count(slot_weights),
                "the weights by slot must be float32 [edges]");
   args.windows.slots = static_cast<const int32_t*>(slots.untyped_data());
@@ -263,7 +274,7 @@ MaxkWindowsArgs take_backward(Check& check, const WindowOperands& from, const An
                               const AnyBuffer& indices, const AnyBuffer& out) {
   const DataType type = dense.element_type();
   check_type<StreamLaunch>(check, type);
-  const Cbsr cbsr = take_cbsr(check, nullptr, indices, type, dim(dense, 1));
+  const Cbsr cbsr = take_cbsr(check, nullptr, indices, type, dim(dense, 1), from.wide_columns());
   check.matrix(dense, type, dim(dense, 0), cbsr.width, "the dense operand must be a matrix");
   check.matrix(out, type, cbsr.num_rows, cbsr.k,
                "the result must have the dense operand's type and be shaped like the indices");
@@ -308,11 +319,11 @@ Error maxk_sspmm_windows_exact(StreamLaunch launch, AnyBuffer transpose_row_offs
                                AnyBuffer window_masks, AnyBuffer dense, AnyBuffer indices,
                                Result out, Result sums, Result scratch) {
   Check check("jaxgnn_maxk_sspmm_windows_exact");
-  MaxkWindowsArgs args = take_backward(
-      check, {window_rows, window_parts, window_senders, window_masks}, dense, indices, *out);
+  const WindowOperands from{window_rows, window_parts, window_senders, window_masks};
+  MaxkWindowsArgs args = take_backward(check, from, dense, indices, *out);
   // Where fixed point does not hold, whole rows of the transpose in float, long ones too.
   const MaxkProductArgs rows = take_sspmm<StreamLaunch>(
-      check, {transpose_row_offsets, transpose_columns}, dense, indices, *out);
+      check, {transpose_row_offsets, transpose_columns}, dense, indices, *out, from.wide_columns());
   check.that(rows.rows.num_rows == args.num_senders, "the indices must have a row for each row");
   check.gathered(dim(dense, 0), rows.rows.num_edges);
   check.that(sums->element_type() == xla::ffi::U32 && count(*sums) == 2 * args.num_senders * args.k,
@@ -326,7 +337,7 @@ Error maxk_sspmm_windows_exact(StreamLaunch launch, AnyBuffer transpose_row_offs
   cudaError_t error =
       launch_range(range_of(args.type, args.dense, dim(dense, 0), args.width, range), launch);
   if (error == cudaSuccess) error = launch_maxk_sspmm_windows_exact(args, rows.out, launch);
-  if (error == cudaSuccess) error = launch_maxk_sspmm(rows, launch, range);
+  if (error == cudaSuccess) error = launch_maxk_sspmm(rows, launch, range, from.wide_columns());
   return finish(check, error);
 }
 

@@ -17,6 +17,7 @@ struct MaxkSpmmArgs : MaxkProductArgs {
   const float* sizes = nullptr;     // of the CBSR rows (see fixed_point.cuh), with range
   uint32_t* flags = nullptr;        // [num_splits + num_rows], zeros before, with range
   int64_t padding = 0;              // entries at the end of each CBSR row that are none of its own
+  bool wide_columns = false;        // of 16 bits also for widths to 256
   bool fallback = false;  // another kernel has done this in fixed point but for what is flagged
 };
 cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, const Launch& launch);
@@ -26,22 +27,24 @@ struct RangeArgs {
   const void* values;  // [num_rows, width]
   int64_t num_rows;
   int64_t width;
-  uint32_t* range;         // [2]
-  float* sizes;            // [num_rows], or null
-  const uint8_t* columns;  // [num_rows, width], with words
-  uint32_t* words;         // [num_rows, width], or null; then the width is a multiple of 4
-  uint32_t* flags;         // [num_flags]
+  uint32_t* range;      // [2]
+  float* sizes;         // [num_rows], or null
+  const void* columns;  // [num_rows, width], with words; see launch_range
+  uint32_t* words;      // [num_rows, width], or null; then the width is a multiple of 4
+  uint32_t* flags;      // [num_flags]
   int64_t num_flags;
 };
 
 // What decides about fixed point: the sizes of rows of values, and their range (fixed_point.cuh).
-// Beside that, each value and its column in one word (cbsr.cuh), and flags set to 0.
-cudaError_t launch_range(const RangeArgs& args, const Launch& launch);
+// Beside that, each value and its column, of 8 bits or wide of 16, in one word (cbsr.cuh), and
+// flags set to 0.
+cudaError_t launch_range(const RangeArgs& args, const Launch& launch, bool wide_columns = false);
 
 // Gathered over the rows of the transpose, always in the same order. With `range`, does nothing
-// where 64-bit fixed point holds (see fixed_point.cuh), for another kernel has done it;
+// where 64-bit fixed point holds (see fixed_point.cuh), for another kernel has done it. Wide
+// columns have 16 bits also for widths to 256;
 cudaError_t launch_maxk_sspmm(const MaxkProductArgs& args, const Launch& launch,
-                              const uint32_t* range = nullptr);
+                              const uint32_t* range = nullptr, bool wide_columns = false);
 // or scattered from the rows of the graph, which are those of `dense`, by float reductions in L2,
 // in any order. `out` are float sums, zeroed here.
 cudaError_t launch_maxk_sspmm_scatter(const MaxkProductArgs& args, const Launch& launch);

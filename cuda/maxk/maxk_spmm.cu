@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kRowThreads, 10) float_rows(const SpmmParams<T
 
 // Of rows of k values, in vectors of V: the range of their sizes, each row's own, the words; and
 // zeros for the flags. kLanes lanes take a row.
-template <typename T, int V, int kLanes>
+template <typename T, int V, int kLanes, typename I>
 __global__ void __launch_bounds__(256) find_range(const RangeArgs args) {
   const T* values = static_cast<const T*>(args.values);
   const int k = static_cast<int>(args.width);
@@ -157,8 +157,8 @@ __global__ void __launch_bounds__(256) find_range(const RangeArgs args) {
       if constexpr (V == 4) {
         if (args.words != nullptr) {
           int column[4];
-          load_columns<uint8_t, 4>(args.columns + row * k, c, k, column);
-          const auto word = [&](int i) { return to_word(unpack(vector, i), column[i]); };
+          load_columns<I, 4>(static_cast<const I*>(args.columns) + row * k, c, k, column);
+          const auto word = [&](int i) { return to_word<I>(unpack(vector, i), column[i]); };
           *reinterpret_cast<uint4*>(args.words + at) = {word(0), word(1), word(2), word(3)};
         }
       }
@@ -189,19 +189,19 @@ __global__ void __launch_bounds__(256) find_range(const RangeArgs args) {
 }
 
 // Calls f(kernel) with the one for rows of k values, or to load with each of them.
-template <typename T, typename F>
+template <typename T, typename I, typename F>
 cudaError_t with_find_range(const Launch& launch, int64_t k, F f) {
   if (launch.load) {
-    for (const auto kernel :
-         {find_range<T, 1, 8>, find_range<T, 4, 2>, find_range<T, 4, 4>, find_range<T, 4, 8>}) {
+    for (const auto kernel : {find_range<T, 1, 8, I>, find_range<T, 4, 2, I>,
+                              find_range<T, 4, 4, I>, find_range<T, 4, 8, I>}) {
       JAXGNN_TRY(f(kernel));
     }
     return cudaSuccess;
   }
-  if (k % 4 != 0) return f(find_range<T, 1, 8>);
-  if (k <= 8) return f(find_range<T, 4, 2>);
-  if (k <= 16) return f(find_range<T, 4, 4>);
-  return f(find_range<T, 4, 8>);
+  if (k % 4 != 0) return f(find_range<T, 1, 8, I>);
+  if (k <= 8) return f(find_range<T, 4, 2, I>);
+  if (k <= 16) return f(find_range<T, 4, 4, I>);
+  return f(find_range<T, 4, 8, I>);
 }
 
 // Float sums need a row of shared memory for each group; widths that leave no room for several
@@ -271,20 +271,24 @@ cudaError_t launch_rows(const MaxkSpmmArgs& args, const Launch& launch) {
 
 cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, const Launch& launch) {
   if (!launch.load && (args.rows.num_rows == 0 || args.cbsr.width == 0)) return cudaSuccess;
-  return with_types(launch, args.type, args.cbsr.width, [&](auto tag, auto index) {
+  const int64_t width = args.wide_columns ? kMaxWidth : args.cbsr.width;
+  return with_types(launch, args.type, width, [&](auto tag, auto index) {
     return launch_rows<typename decltype(tag)::type, typename decltype(index)::type>(args, launch);
   });
 }
 
-cudaError_t launch_range(const RangeArgs& args, const Launch& launch) {
+cudaError_t launch_range(const RangeArgs& args, const Launch& launch, bool wide_columns) {
   const int64_t rows = std::max(args.num_rows, args.num_flags);
   if (!launch.load) {
     JAXGNN_TRY(cudaMemsetAsync(args.range, 0, 2 * sizeof(uint32_t), launch.stream));
     if (rows == 0) return cudaSuccess;
   }
   const unsigned blocks = static_cast<unsigned>(std::min<int64_t>((rows + 31) / 32, 1056));
-  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
-    return with_find_range<typename decltype(tag)::type>(launch, args.width, [&](auto kernel) {
+  const int64_t width = wide_columns ? kMaxWidth : 1;
+  return with_types(launch, args.type, width, [&](auto tag, auto index) {
+    using T = typename decltype(tag)::type;
+    using I = typename decltype(index)::type;
+    return with_find_range<T, I>(launch, args.width, [&](auto kernel) {
       return launch_kernel(launch, kernel, blocks, 256, 0, args);
     });
   });

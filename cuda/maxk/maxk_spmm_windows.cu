@@ -10,15 +10,16 @@ namespace {
 // For similar CBSR rows, or for dissimilar ones: each kernel returns at once if the other one
 // applies. Two kernels give the first one its own register allocation: in a single kernel ptxas
 // delayed the load of the next CBSR row until after later loads.
-template <typename T, typename S, bool kWords, bool kAlike>
-__global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const WindowParams<T> p) {
+template <typename T, typename I, typename S, bool kWords, bool kAlike>
+__global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
+    forward(const WindowParams<T, I> p) {
   if (!has_scale(p.range) || rows_alike<T>(p.range) != kAlike) return;
-  extern __shared__ int4 sums[];  // [64, width] int, four to an int4
+  extern __shared__ int4 sums[];  // [rows, width] int, four to an int4
   __shared__ Scales scales;
   __shared__ std::conditional_t<kAlike, int, Differing> differing;
   const Part part = load_part(p.windows, blockIdx.x);
   if (const int r = threadIdx.x; r < kWindowRows) {
-    const int row = receiver_of(p, part, r);
+    const int row = receiver_if_any(p, part, r);
     const int64_t degree = row < 0 ? 0 : degree_of(p, row);
     const int n = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
     scales.scale[r] = fixed_scale(kAlike ? common_bound(p.range, n) : 0.0f, n);
@@ -26,11 +27,11 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
     if (r % 32 == 0) scales.most[r / 32] = most;
     if constexpr (!kAlike) differing.clear(r, n);
   }
-  clear_sums(sums, p.width);
+  clear_sums(sums, p.rows(), p.width);
   __syncthreads();
   if constexpr (!kAlike) bound_rows(p, part, differing, scales);
 
-  using CbsrRow = std::conditional_t<kWords, Words, Values<T, S::kPer>>;
+  using CbsrRow = std::conditional_t<kWords, Words<I>, Values<T, I, S::kPer>>;
   const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
   // Walks all entries once for each span of lanes in a CBSR row. Lanes beyond its end are idle.
   const auto over_entries = [&](auto load, auto visit) {
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
   }
   __syncthreads();
 
-  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+  for (int r = threadIdx.x / 32; r < p.rows(); r += kWindowThreads / 32) {
     const int row = receiver_of(p, part, r);
     if (row < 0) continue;
     const float unit = 1.0f / scales.scale[r];
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
       const int4 v = sums[(r * p.width + f) / 4];
       float result[4] = {v.x * unit, v.y * unit, v.z * unit, v.w * unit};
       if (part.place >= 0) {
-        float* partial = p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
+        float* partial = p.partials + (int64_t(part.place) * p.rows() + r) * p.width;
         store_vector<float, 4, float>(partial + f, result);
       } else {
         finish(p, p.dense, row, f, result);
@@ -108,22 +109,22 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) forward(const W
     }
   }
   if constexpr (kListsSmall<T> && !kAlike) {
-    if (differing.small.count > 0) add_small<T, S, CbsrRow>(p, part, sums, differing, scales);
+    if (differing.small.count > 0) add_small<S, CbsrRow>(p, part, sums, differing, scales);
   }
 }
 
 // Calls f(kernel) with each of the two; words are read four at a time.
-template <typename T, typename S, typename F>
+template <typename T, typename I, typename S, typename F>
 cudaError_t with_forward(const Launch& launch, bool words, F f) {
-  if constexpr (S::kPer == 4) {
+  if constexpr (kReadsWords<T, I, S>) {
     if (launch.load || words) {
-      JAXGNN_TRY(f(forward<T, S, true, true>));
-      JAXGNN_TRY(f(forward<T, S, true, false>));
+      JAXGNN_TRY(f(forward<T, I, S, true, true>));
+      JAXGNN_TRY(f(forward<T, I, S, true, false>));
       if (!launch.load) return cudaSuccess;
     }
   }
-  JAXGNN_TRY(f(forward<T, S, false, true>));
-  return f(forward<T, S, false, false>);
+  JAXGNN_TRY(f(forward<T, I, S, false, true>));
+  return f(forward<T, I, S, false, false>);
 }
 
 }  // namespace
@@ -131,17 +132,18 @@ cudaError_t with_forward(const Launch& launch, bool words, F f) {
 cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Launch& launch) {
   const int parts = args.windows.num_parts;
   if (!launch.load && parts == 0) return cudaSuccess;
-  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
+  return with_windows(launch, args, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
-    const WindowParams<T> p = params<T>(args);
-    const size_t bytes = kWindowRows * args.width * sizeof(int);
-    JAXGNN_TRY(with_share(launch, args.k, args.k % 4 == 0, [&](auto share) {
-      return with_forward<T, decltype(share)>(launch, args.words != nullptr, [&](auto kernel) {
+    using I = typename decltype(index)::type;
+    const WindowParams<T, I> p = params<T, I>(args);
+    const size_t bytes = window_bytes(args, sizeof(int));
+    JAXGNN_TRY(with_window_share<I>(launch, args.k, [&](auto share) {
+      return with_forward<T, I, decltype(share)>(launch, args.words != nullptr, [&](auto kernel) {
         return launch_large_kernel(launch, kernel, parts, kWindowThreads, bytes, p);
       });
     }));
     if (!launch.load && args.partials == nullptr) return cudaSuccess;
-    return launch_kernel(launch, join<T, T>, parts, kWindowThreads, 0, p, p.dense);
+    return launch_kernel(launch, join<T, I, T>, parts, kWindowThreads, 0, p, p.dense);
   });
 }
 

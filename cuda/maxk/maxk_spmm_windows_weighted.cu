@@ -43,8 +43,8 @@ __device__ inline Factors factors_of(const uint32_t* range) {
 }
 
 // Sets a row's scale and least size from the sum of the sizes of what is to be added.
-template <typename T>
-__device__ inline void set_row(const WindowParams<T>& p, const Part& part, Pass& pass, int r,
+template <typename T, typename I>
+__device__ inline void set_row(const WindowParams<T, I>& p, const Part& part, Pass& pass, int r,
                                float total, const Factors& factors) {
   const float bound = total * factors.bound;
   const bool fits =
@@ -69,18 +69,18 @@ __device__ inline bool begin_sizes(Pass& pass, int r, float below, float most) {
   return fits;
 }
 
-template <typename T, bool kAlike>
-__device__ inline float size_of(const WindowParams<T>& p, int sender) {
+template <bool kAlike, typename T, typename I>
+__device__ inline float size_of(const WindowParams<T, I>& p, int sender) {
   return kAlike ? 1.0f : p.sizes[sender];
 }
 
 // Adds the sizes that are left, of `count` entries.
-template <bool kAlike, bool kSmallest, typename T, typename EntryAt>
-__device__ inline void add_sizes(const WindowParams<T>& p, const Slots& slots, int count,
+template <bool kAlike, bool kSmallest, typename T, typename I, typename EntryAt>
+__device__ inline void add_sizes(const WindowParams<T, I>& p, const Slots& slots, int count,
                                  EntryAt entry_of, Pass& pass) {
   for (int i = threadIdx.x; i < count; i += kWindowThreads) {
     const int e = entry_of(i);
-    const float size = size_of<T, kAlike>(p, p.windows.senders[e]);
+    const float size = size_of<kAlike>(p, p.windows.senders[e]);
     if (size == 0.0f) continue;
     const uint2 mask = p.windows.masks[e];
     const float first = slots.weight(mask, e, p.weights);
@@ -96,8 +96,8 @@ __device__ inline void add_sizes(const WindowParams<T>& p, const Slots& slots, i
 __device__ inline float inverse_or_zero(float scale) { return scale > 0.0f ? 1.0f / scale : 0.0f; }
 
 // Adds what the passes before have left to the results, which this thread has stored.
-template <typename T, typename S, typename CbsrRow, bool kAlike>
-__device__ inline void add_left(const WindowParams<T>& p, const Part& part, const Slots& slots,
+template <typename S, typename CbsrRow, bool kAlike, typename T, typename I>
+__device__ inline void add_left(const WindowParams<T, I>& p, const Part& part, const Slots& slots,
                                 const Factors& factors, int4* sums, Pass& pass) {
   const SmallEntries& small = pass.small;
   const bool listed = small.count <= kMostSmall;
@@ -112,7 +112,7 @@ __device__ inline void add_left(const WindowParams<T>& p, const Part& part, cons
       const bool fits = begin_sizes(pass, own, below, below * static_cast<float>(pass.terms[own]));
       if (more && !fits) p.flags[receiver_of(p, part, own)] = 1;
     }
-    clear_sums(sums, p.width);
+    clear_sums(sums, p.rows(), p.width);
     __syncthreads();
     add_sizes<kAlike, true>(p, slots, count, entry_of, pass);
     __syncthreads();
@@ -129,7 +129,7 @@ __device__ inline void add_left(const WindowParams<T>& p, const Part& part, cons
         const int e = entry_of(j);
         const int sender = p.windows.senders[e];
         const Terms<S::kPer> terms(CbsrRow::load(p, sender, c), base);
-        const float size = size_of<T, kAlike>(p, sender);
+        const float size = size_of<kAlike>(p, sender);
         const uint2 mask = p.windows.masks[e];
         const float first = slots.weight(mask, e, p.weights);
         over_edges(slots, p.weights, mask, e, first, [&](int r, float weight) {
@@ -142,14 +142,14 @@ __device__ inline void add_left(const WindowParams<T>& p, const Part& part, cons
       }
     }
     __syncthreads();
-    for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+    for (int r = threadIdx.x / 32; r < p.rows(); r += kWindowThreads / 32) {
       if (pass.sum[r] == 0) continue;
       const int row = receiver_of(p, part, r);
       const bool whole = part.place < 0;
       float factor = inverse_or_zero(pass.row[r].x);
       if (p.mean && whole) factor /= static_cast<float>(degree_of(p, row));
       float* target = whole ? p.wide + int64_t(row) * p.width
-                            : p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
+                            : p.partials + (int64_t(part.place) * p.rows() + r) * p.width;
       for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
         const int4 sum = sums[(r * p.width + f) / 4];
         float4 result = *reinterpret_cast<float4*>(target + f);
@@ -164,18 +164,18 @@ __device__ inline void add_left(const WindowParams<T>& p, const Part& part, cons
 }
 
 // For alike CBSR rows, or for others: each kernel returns at once if the other one applies.
-template <typename T, typename S, bool kWords, bool kAlike>
+template <typename T, typename I, typename S, bool kWords, bool kAlike>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
-    forward_weighted(const WindowParams<T> p) {
+    forward_weighted(const WindowParams<T, I> p) {
   if (!has_scale(p.range) || rows_alike<T>(p.range) != kAlike) return;
-  extern __shared__ int4 sums[];  // [64, width] int, four to an int4
+  extern __shared__ int4 sums[];  // [rows, width] int, four to an int4
   __shared__ Pass pass;
   __shared__ Slots slots;
   const Part part = load_part(p.windows, blockIdx.x);
   const Factors factors = factors_of<T, kAlike>(p.range);
-  slots.load(p.windows, part);
+  slots.load(p.windows, part, p.rows());
   if (const int r = threadIdx.x; r < kWindowRows) {
-    const int row = receiver_of(p, part, r);
+    const int row = receiver_if_any(p, part, r);
     const int64_t degree = row < 0 ? 0 : degree_of(p, row);
     pass.terms[r] = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
     pass.small.in_row[r] = false;
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
       if (!fits && weights != 0.0f) p.flags[row] = 1;
     }
   }
-  clear_sums(sums, p.width);
+  clear_sums(sums, p.rows(), p.width);
   __syncthreads();
   if constexpr (!kAlike) {
     add_sizes<false, false>(
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     __syncthreads();
   }
 
-  using CbsrRow = std::conditional_t<kWords, Words, Values<T, S::kPer>>;
+  using CbsrRow = std::conditional_t<kWords, Words<I>, Values<T, I, S::kPer>>;
   struct Sized {
     CbsrRow cbsr_row;
     float size;
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
   }
   __syncthreads();
 
-  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+  for (int r = threadIdx.x / 32; r < p.rows(); r += kWindowThreads / 32) {
     const int row = receiver_of(p, part, r);
     if (row < 0) continue;
     const float unit = inverse_or_zero(pass.row[r].x);
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
       const int4 v = sums[(r * p.width + f) / 4];
       float result[4] = {v.x * unit, v.y * unit, v.z * unit, v.w * unit};
       if (part.place >= 0) {
-        float* partial = p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
+        float* partial = p.partials + (int64_t(part.place) * p.rows() + r) * p.width;
         store_vector<float, 4, float>(partial + f, result);
       } else {
         finish(p, p.wide, row, f, result);
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
   }
   __syncthreads();
   if (pass.small.count > 0) {
-    add_left<T, S, CbsrRow, kAlike>(p, part, slots, factors, sums, pass);
+    add_left<S, CbsrRow, kAlike>(p, part, slots, factors, sums, pass);
   }
 }
 
@@ -292,17 +292,17 @@ __global__ void __launch_bounds__(256)
 }
 
 // Calls f(kernel) with each of the two; words are read four at a time.
-template <typename T, typename S, typename F>
+template <typename T, typename I, typename S, typename F>
 cudaError_t with_forward(const Launch& launch, bool words, F f) {
-  if constexpr (S::kPer == 4) {
+  if constexpr (kReadsWords<T, I, S>) {
     if (launch.load || words) {
-      JAXGNN_TRY(f(forward_weighted<T, S, true, true>));
-      JAXGNN_TRY(f(forward_weighted<T, S, true, false>));
+      JAXGNN_TRY(f(forward_weighted<T, I, S, true, true>));
+      JAXGNN_TRY(f(forward_weighted<T, I, S, true, false>));
       if (!launch.load) return cudaSuccess;
     }
   }
-  JAXGNN_TRY(f(forward_weighted<T, S, false, true>));
-  return f(forward_weighted<T, S, false, false>);
+  JAXGNN_TRY(f(forward_weighted<T, I, S, false, true>));
+  return f(forward_weighted<T, I, S, false, false>);
 }
 
 }  // namespace
@@ -314,17 +314,18 @@ cudaError_t launch_maxk_spmm_windows_weighted(const MaxkWindowsArgs& args, int64
   const unsigned blocks = launch.load ? 1 : static_cast<unsigned>((num_receivers + 7) / 8);
   JAXGNN_TRY(launch_kernel(launch, sum_weights, blocks, 256, 0, args.row_offsets, args.wide_offsets,
                            args.edge_weights, args.weight_sums, num_receivers));
-  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
+  return with_windows(launch, args, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
-    const WindowParams<T> p = params<T>(args);
-    const size_t bytes = kWindowRows * args.width * sizeof(int);
-    JAXGNN_TRY(with_share(launch, args.k, args.k % 4 == 0, [&](auto share) {
-      return with_forward<T, decltype(share)>(launch, args.words != nullptr, [&](auto kernel) {
+    using I = typename decltype(index)::type;
+    const WindowParams<T, I> p = params<T, I>(args);
+    const size_t bytes = window_bytes(args, sizeof(int));
+    JAXGNN_TRY(with_window_share<I>(launch, args.k, [&](auto share) {
+      return with_forward<T, I, decltype(share)>(launch, args.words != nullptr, [&](auto kernel) {
         return launch_large_kernel(launch, kernel, parts, kWindowThreads, bytes, p);
       });
     }));
     if (!launch.load && args.partials == nullptr) return cudaSuccess;
-    return launch_kernel(launch, join<T, float>, parts, kWindowThreads, 0, p, p.wide);
+    return launch_kernel(launch, join<T, I, float>, parts, kWindowThreads, 0, p, p.wide);
   });
 }
 

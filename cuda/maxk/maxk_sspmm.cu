@@ -162,9 +162,10 @@ unsigned blocks_of_rows(const Rows& rows) {
 }  // namespace
 
 cudaError_t launch_maxk_sspmm(const MaxkProductArgs& args, const Launch& launch,
-                              const uint32_t* range) {
+                              const uint32_t* range, bool wide_columns) {
   if (!launch.load && args.rows.num_rows == 0) return cudaSuccess;
-  return with_types(launch, args.type, args.cbsr.width, [&](auto tag, auto index) {
+  const int64_t width = wide_columns ? kMaxWidth : args.cbsr.width;
+  return with_types(launch, args.type, width, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
     const Params<T, I> p = params<T, I>(args, range);

@@ -24,18 +24,19 @@ __device__ inline T load_shared(unsigned address) {
 
 // In float, or with kExact in 64-bit fixed point; then a lane's columns lie kLanes apart, so that
 // the 8-byte reductions of adjacent lanes are contiguous.
-template <typename T, typename S, bool kExact, bool kWeighted>
-__global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const WindowParams<T> p) {
+template <typename T, typename I, typename S, bool kExact, bool kWeighted>
+__global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
+    backward(const WindowParams<T, I> p) {
   if (kExact && !use_wide_fixed(p.range, p.num_edges)) return;
   extern __shared__ int4 shared[];
-  T* dense = reinterpret_cast<T*>(shared);  // [64, width]
+  T* dense = reinterpret_cast<T*>(shared);  // [rows, width]
   const Part part = load_part(p.windows, blockIdx.x);
   __shared__ std::conditional_t<kWeighted, Slots, int> slots;
-  if constexpr (kWeighted) slots.load(p.windows, part);
+  if constexpr (kWeighted) slots.load(p.windows, part, p.rows());
   float quantum;
   const float scale = kExact ? wide_scale(p.range, p.num_edges, quantum) : 1.0f;
-  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
-    const int row = p.windows.rows[part.window * kWindowRows + r];
+  for (int r = threadIdx.x / 32; r < p.rows(); r += kWindowThreads / 32) {
+    const int row = p.windows.rows[part.window * p.rows() + r];
     if (row < 0) continue;
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
       const Vector<T, 4> vector = load_vector<T, 4>(p.dense + int64_t(row) * p.width + f);
@@ -46,9 +47,9 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
 
   constexpr int kStride = kExact ? S::kLanes : 1;  // between a lane's columns
   struct CbsrRow {
-    Vector<uint8_t, kExact ? 1 : S::kPer> columns[kExact ? S::kPer : 1];
+    Vector<I, kExact ? 1 : S::kPer> columns[kExact ? S::kPer : 1];
     __device__ unsigned column(int i) const {
-      return kExact ? columns[kExact ? i : 0].word : columns[0].word >> 8 * i & 0xffu;
+      return kExact ? column_of(columns[kExact ? i : 0], 0) : column_of(columns[0], i);
     }
   };
   const unsigned base = shared_address(dense), row_bytes = p.width * unsigned(sizeof(T));
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
     const int c = first + threadIdx.x % S::kLanes * (kExact ? 1 : S::kPer);
     if (c >= p.k) break;
     const auto load = [&](int sender) {
-      const uint8_t* columns = p.columns + entry_at(p, sender, c);
+      const I* columns = p.columns + entry_at(p, sender, c);
       CbsrRow cbsr_row;
       if constexpr (kExact) {
 #pragma unroll
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks) backward(const 
           cbsr_row.columns[i].word = c + i * kStride < p.k ? __ldg(columns + i * kStride) : 0;
         }
       } else {
-        cbsr_row.columns[0] = load_vector<uint8_t, S::kPer>(columns);
+        cbsr_row.columns[0] = load_vector<I, S::kPer>(columns);
       }
       return cbsr_row;
     };
@@ -131,12 +132,13 @@ cudaError_t launch_backward(const MaxkWindowsArgs& args, const Launch& launch) {
     JAXGNN_TRY(cudaMemsetAsync(args.sums, 0, size, launch.stream));
     if (args.windows.num_parts == 0) return cudaSuccess;
   }
-  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
+  return with_windows(launch, args, [&](auto tag, auto index) {
     using T = typename decltype(tag)::type;
-    return with_share(launch, args.k, args.k % 4 == 0, [&](auto share) {
-      return launch_large_kernel(launch, backward<T, decltype(share), kExact, kWeighted>,
+    using I = typename decltype(index)::type;
+    return with_window_share<I>(launch, args.k, [&](auto share) {
+      return launch_large_kernel(launch, backward<T, I, decltype(share), kExact, kWeighted>,
                                  args.windows.num_parts, kWindowThreads,
-                                 kWindowRows * args.width * sizeof(T), params<T>(args));
+                                 window_bytes(args, sizeof(T)), params<T, I>(args));
     });
   });
 }

@@ -1,6 +1,6 @@
-// What MaxK's products over windows of 64 receivers share.
+// What MaxK's products over windows of receivers share.
 //
-// A block holds a window's 64 rows in shared memory and walks its entries: a sender and the mask of
+// A block holds a window's rows in shared memory and walks its entries: a sender and the mask of
 // the receivers that it has edges to. A group of lanes processes an entry, with four values and
 // columns of the CBSR row a lane. Entries are sorted by descending number of edges, which balances
 // the groups of a warp.
@@ -17,15 +17,26 @@ namespace jaxgnn::maxk {
 constexpr int kWindowThreads = 768;
 constexpr int kWindowBlocks = 2;
 
-template <typename T>
-struct WindowParams {
+// The receivers of a window: 64 with columns I of 8 bits, else what the windows have.
+template <typename I>
+struct WindowSize {
+  static __device__ constexpr int rows() { return kWindowRows; }
+};
+template <>
+struct WindowSize<uint16_t> {
+  int num_rows;
+  __device__ int rows() const { return num_rows; }
+};
+
+template <typename T, typename I>
+struct WindowParams : WindowSize<I> {
   Windows windows;
   const void* row_offsets;
   bool wide_offsets;
   bool mean;
   const T* values;
   const uint32_t* words;
-  const uint8_t* columns;
+  const I* columns;
   T* dense;
   float* partials;
   const uint32_t* range;
@@ -130,22 +141,44 @@ __device__ inline void walk(const Windows& windows, const Part& part, int group,
   }
 }
 
+// Column i of those that a lane has loaded.
+template <typename I, int kPer>
+__device__ inline unsigned column_of(const Vector<I, kPer>& columns, int i) {
+  if constexpr (sizeof(I) == 1) {
+    return columns.word >> 8 * i & 0xffu;
+  } else if constexpr (kPer == 1) {
+    return columns.word;
+  } else {
+    return columns.bits[i / 2] >> 16 * (i % 2) & 0xffffu;
+  }
+}
+
 // The place of a CBSR row's entry c. There are fewer than 2^32 of them (windows.h): addresses of 64
 // bits, computed from the start, take registers that the loops do not have.
-template <typename T>
-__device__ inline unsigned entry_at(const WindowParams<T>& p, int sender, int c) {
+template <typename T, typename I>
+__device__ inline unsigned entry_at(const WindowParams<T, I>& p, int sender, int c) {
   return static_cast<unsigned>(sender) * static_cast<unsigned>(p.k) + static_cast<unsigned>(c);
 }
 
-template <typename T>
-WindowParams<T> params(const MaxkWindowsArgs& args) {
-  return {args.windows,
+template <typename I>
+WindowSize<I> size_of_windows(const MaxkWindowsArgs& args) {
+  if constexpr (sizeof(I) == 1) {
+    return {};
+  } else {
+    return {static_cast<int>(args.window_rows)};
+  }
+}
+
+template <typename T, typename I>
+WindowParams<T, I> params(const MaxkWindowsArgs& args) {
+  return {size_of_windows<I>(args),
+          args.windows,
           args.row_offsets,
           args.wide_offsets,
           args.mean,
           static_cast<const T*>(args.values),
           args.words,
-          args.columns,
+          static_cast<const I*>(args.columns),
           static_cast<T*>(args.dense),
           args.partials,
           args.range,
@@ -158,6 +191,32 @@ WindowParams<T> params(const MaxkWindowsArgs& args) {
           args.weights,
           args.weight_sums,
           args.wide};
+}
+
+// f(Tag<T>{}, Tag<I>{}) for the type and the columns, or to load for all of them.
+template <typename F>
+cudaError_t with_windows(const Launch& launch, const MaxkWindowsArgs& args, F f) {
+  const bool wide = args.window_rows < kWindowRows;
+  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
+    if (launch.load || !wide) JAXGNN_TRY(f(tag, Tag<uint8_t>{}));
+    if (launch.load || wide) JAXGNN_TRY(f(tag, Tag<uint16_t>{}));
+    return cudaSuccess;
+  });
+}
+
+// Calls f(Share<...>{}) for the CBSR rows, or to load for all shares that there are: rows of 16-bit
+// columns are read four entries at a time.
+template <typename I, typename F>
+cudaError_t with_window_share(const Launch& launch, int64_t k, F f) {
+  return with_share(launch, k, k % 4 == 0, [&](auto share) {
+    if constexpr (sizeof(I) == 1 || decltype(share)::kPer == 4) return f(share);
+    return cudaSuccess;
+  });
+}
+
+// Bytes of a window's rows in shared memory.
+inline size_t window_bytes(const MaxkWindowsArgs& args, size_t feature_bytes) {
+  return args.window_rows * args.width * feature_bytes;
 }
 
 }  // namespace jaxgnn::maxk

@@ -8,34 +8,39 @@
 
 namespace jaxgnn::maxk {
 
-constexpr int kWindowRows = 64;
-constexpr int64_t kWindowWidth = 256;  // features, at most: a window's rows live in shared memory
+// A window has 64 receivers, or fewer for rows wider than 256: its rows live in shared memory.
+constexpr int kWindowRows = 64;                         // at most
+constexpr int64_t kWindowFeatures = kWindowRows * 256;  // of all its rows, at most
+constexpr int64_t kWindowWidth = 1024;                  // of one, at most
 
 struct Windows {
-  const int32_t* rows;     // [windows, 64]; -1 is padding
+  const int32_t* rows;     // [windows, receivers]; -1 is padding
   const int4* parts;       // [num_parts]: window, first entry, end, place among the partials or -1
   const int32_t* senders;  // [entries]
   const uint2* masks;      // [entries]
   int num_parts;
-  const int32_t* slots;  // [windows, 65]: where the weights of entries with n edges lie; or null
+  // [windows, receivers + 1]: where the weights of entries with n edges lie; or null
+  const int32_t* slots;
 };
 
-// There are fewer than 2^32 entries num_senders * k.
+// There are fewer than 2^32 entries num_senders * k. Columns have 16 bits where windows have fewer
+// than 64 receivers; then k is a multiple of 4.
 struct MaxkWindowsArgs {
   Type type;
   Windows windows;
+  int64_t window_rows;      // receivers of a window
   const void* row_offsets;  // forward: of the receivers, for their degrees
   bool wide_offsets;
-  bool mean;               // forward
-  const void* values;      // forward: [num_senders, k]
-  const uint32_t* words;   // forward: values and columns in one, read instead of them; or null
-  const uint8_t* columns;  // [num_senders, k]
-  void* dense;             // forward: the result, backward: the operand; [num_receivers, width]
-  float* partials;         // forward: [num_partials, 64, width]
-  const uint32_t* range;   // of the values, or of dense; see fixed_point.cuh
-  const float* sizes;      // forward: of the CBSR rows
-  uint32_t* flags;         // forward: set for rows to compute again in float; zeros before
-  void* sums;              // backward: [num_senders, k], float or int64; zeroed here
+  bool mean;              // forward
+  const void* values;     // forward: [num_senders, k]
+  const uint32_t* words;  // forward: values and columns in one, read instead of them; or null
+  const void* columns;    // [num_senders, k]
+  void* dense;            // forward: the result, backward: the operand; [num_receivers, width]
+  float* partials;        // forward: [num_partials, window_rows, width]
+  const uint32_t* range;  // of the values, or of dense; see fixed_point.cuh
+  const float* sizes;     // forward: of the CBSR rows
+  uint32_t* flags;        // forward: set for rows to compute again in float; zeros before
+  void* sums;             // backward: [num_senders, k], float or int64; zeroed here
   int64_t num_senders;
   int64_t num_edges;
   int64_t width;

@@ -5,8 +5,8 @@
 
 namespace jaxgnn::maxk {
 
-template <typename T>
-__device__ inline int64_t degree_of(const WindowParams<T>& p, int row) {
+template <typename T, typename I>
+__device__ inline int64_t degree_of(const WindowParams<T, I>& p, int row) {
   if (p.wide_offsets) {
     const int64_t* offsets = static_cast<const int64_t*>(p.row_offsets);
     return offsets[row + 1] - offsets[row];
@@ -16,35 +16,42 @@ __device__ inline int64_t degree_of(const WindowParams<T>& p, int row) {
 }
 
 // A lane's share of a CBSR row as stored in memory, which occupies few registers while in flight.
-template <typename T, int kPer>
+template <typename T, typename I, int kPer>
 struct Values {
   Vector<T, kPer> values;
-  Vector<uint8_t, kPer> columns;
+  Vector<I, kPer> columns;
 
-  static __device__ Values load(const WindowParams<T>& p, int sender, int c) {
+  static __device__ Values load(const WindowParams<T, I>& p, int sender, int c) {
     const unsigned at = entry_at(p, sender, c);
-    return {load_vector<T, kPer>(p.values + at), load_vector<uint8_t, kPer>(p.columns + at)};
+    return {load_vector<T, kPer>(p.values + at), load_vector<I, kPer>(p.columns + at)};
   }
   __device__ float value(int i) const { return unpack(values, i); }
-  __device__ unsigned column(int i) const { return columns.word >> 8 * i & 0xffu; }
+  __device__ unsigned column(int i) const { return column_of(columns, i); }
 };
 
 // The same of words that hold a value, widened to float32, and its column each.
+template <typename I>
 struct Words {
+  static constexpr unsigned kColumn = (1u << kColumnBits<I>)-1;
   Vector<float, 4> words;
 
   template <typename T>
-  static __device__ Words load(const WindowParams<T>& p, int sender, int c) {
+  static __device__ Words load(const WindowParams<T, I>& p, int sender, int c) {
     return {
         load_vector<float, 4>(reinterpret_cast<const float*>(p.words) + entry_at(p, sender, c))};
   }
-  __device__ float value(int i) const { return __uint_as_float(words.bits[i] & ~0xffu); }
-  __device__ unsigned column(int i) const { return words.bits[i] & 0xffu; }
+  __device__ float value(int i) const { return __uint_as_float(words.bits[i] & ~kColumn); }
+  __device__ unsigned column(int i) const { return words.bits[i] & kColumn; }
 };
 
+// Whether there are kernels that read words, with the share S: of 16-bit values and columns only
+// for short CBSR rows. Other kernels read the values and columns beside them.
+template <typename T, typename I, typename S>
+constexpr bool kReadsWords = S::kPer == 4 && (sizeof(I) == 1 || sizeof(T) == 4 || S::kSpan <= 16);
+
 // Stores four finished features of a row of `dense`, divided by its degree for a mean.
-template <typename T, typename D>
-__device__ inline void finish(const WindowParams<T>& p, D* dense, int row, int f,
+template <typename T, typename I, typename D>
+__device__ inline void finish(const WindowParams<T, I>& p, D* dense, int row, int f,
                               float (&result)[4]) {
   if (p.mean) {
     const float degree = static_cast<float>(max(degree_of(p, row), int64_t(1)));
@@ -80,16 +87,16 @@ struct SmallEntries {
 };
 
 // The unit of the bounds: the sum of all of a part's CBSR rows is at most 2^30 and one for each.
-template <typename T>
-__device__ inline float bound_unit(const WindowParams<T>& p, const Part& part) {
+template <typename T, typename I>
+__device__ inline float bound_unit(const WindowParams<T, I>& p, const Part& part) {
   const float most = 0x1p30f / static_cast<float>(part.end - part.begin);
   return __uint_as_float(p.range[kRangeLargest]) / most;
 }
 
 // Adds an entry to the bounds of its rows r for which takes(r, size). kSmallest: also finds theirs.
-template <bool kSmallest, typename T, typename Takes>
-__device__ inline void add_bounds(const WindowParams<T>& p, int entry, float unit, Bounds& bounds,
-                                  Takes takes) {
+template <bool kSmallest, typename T, typename I, typename Takes>
+__device__ inline void add_bounds(const WindowParams<T, I>& p, int entry, float unit,
+                                  Bounds& bounds, Takes takes) {
   const float size = p.sizes[p.windows.senders[entry]];
   if (size == 0.0f) return;
   const int bound = __float2int_ru(size * (1.0f / unit));
@@ -150,16 +157,26 @@ struct Differing {
   }
 };
 
-__device__ inline void clear_sums(int4* sums, int width) {
-  for (int i = threadIdx.x; i < kWindowRows * width / 4; i += kWindowThreads) {
+// Of a window's rows.
+__device__ inline void clear_sums(int4* sums, int rows, int width) {
+  for (int i = threadIdx.x; i < rows * width / 4; i += kWindowThreads) {
     sums[i] = make_int4(0, 0, 0, 0);
   }
 }
 
 // A part's r-th row; -1: none.
-template <typename T>
-__device__ inline int receiver_of(const WindowParams<T>& p, const Part& part, int r) {
-  return p.windows.rows[part.window * kWindowRows + r];
+template <typename T, typename I>
+__device__ inline int receiver_of(const WindowParams<T, I>& p, const Part& part, int r) {
+  return p.windows.rows[part.window * p.rows() + r];
+}
+
+// The same for each of the 64 rows that a window may have.
+template <typename T, typename I>
+__device__ inline int receiver_if_any(const WindowParams<T, I>& p, const Part& part, int r) {
+  if constexpr (sizeof(I) > 1) {
+    if (r >= p.rows()) return -1;
+  }
+  return receiver_of(p, part, r);
 }
 
 // Whether rows whose CBSR rows are alike have one scale, that of the row with most terms: a term is
@@ -170,8 +187,8 @@ constexpr bool kOneScale = kTypeOf<T> != Type::kF32;
 
 // Sets the scales of rows whose CBSR rows differ, and which size is small. Left by all threads
 // together.
-template <typename T>
-__device__ inline void bound_rows(const WindowParams<T>& p, const Part& part, Differing& rows,
+template <typename T, typename I>
+__device__ inline void bound_rows(const WindowParams<T, I>& p, const Part& part, Differing& rows,
                                   Scales& scales) {
   const float unit = bound_unit(p, part);
   for (int e = part.begin + static_cast<int>(threadIdx.x); e < part.end; e += kWindowThreads) {
@@ -189,8 +206,8 @@ __device__ inline void bound_rows(const WindowParams<T>& p, const Part& part, Di
 }
 
 // Adds the sums of the small CBSR rows to the results.
-template <typename T, typename S, typename CbsrRow>
-__device__ inline void add_small(const WindowParams<T>& p, const Part& part, int4* sums,
+template <typename S, typename CbsrRow, typename T, typename I>
+__device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, int4* sums,
                                  Differing& rows, Scales& scales) {
   const SmallEntries& small = rows.small;
   Bounds& bounds = rows.bounds;
@@ -199,7 +216,7 @@ __device__ inline void add_small(const WindowParams<T>& p, const Part& part, int
   const auto entry = [&](int i) { return listed ? small.entry[i] : part.begin + i; };
   const auto is_small = [&](int r, float size) { return size < rows.least[r]; };
   __syncthreads();
-  clear_sums(sums, p.width);
+  clear_sums(sums, p.rows(), p.width);
   if (threadIdx.x < kWindowRows) bounds.clear(threadIdx.x);
   __syncthreads();
   const float unit = bound_unit(p, part);
@@ -228,7 +245,7 @@ __device__ inline void add_small(const WindowParams<T>& p, const Part& part, int
     }
   }
   __syncthreads();
-  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+  for (int r = threadIdx.x / 32; r < p.rows(); r += kWindowThreads / 32) {
     if (!small.in_row[r]) continue;
     const int row = receiver_of(p, part, r);
     const float unit_of_row = 1.0f / scales.scale[r];
@@ -237,7 +254,7 @@ __device__ inline void add_small(const WindowParams<T>& p, const Part& part, int
         p.mean && whole ? unit_of_row / static_cast<float>(degree_of(p, row)) : unit_of_row;
     // The thread that stored a result here adds to it.
     float* target = whole ? reinterpret_cast<float*>(p.dense) + int64_t(row) * p.width
-                          : p.partials + (int64_t(part.place) * kWindowRows + r) * p.width;
+                          : p.partials + (int64_t(part.place) * p.rows() + r) * p.width;
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
       const int4 sum = sums[(r * p.width + f) / 4];
       float4 result = *reinterpret_cast<float4*>(target + f);
@@ -250,8 +267,8 @@ __device__ inline void add_small(const WindowParams<T>& p, const Part& part, int
 
 // Adds the parts of each split window in order. One block a part; the first block of each window
 // does the work.
-template <typename T, typename D>
-__global__ void __launch_bounds__(kWindowThreads) join(const WindowParams<T> p, D* dense) {
+template <typename T, typename I, typename D>
+__global__ void __launch_bounds__(kWindowThreads) join(const WindowParams<T, I> p, D* dense) {
   if (!has_scale(p.range)) return;
   const Part part = load_part(p.windows, blockIdx.x);
   const auto window = [&](int i) { return load_part(p.windows, i).window; };
@@ -259,8 +276,8 @@ __global__ void __launch_bounds__(kWindowThreads) join(const WindowParams<T> p, 
   if (part.place < 0 || (first > 0 && window(first - 1) == part.window)) return;
   int count = 1;
   while (first + count < p.windows.num_parts && window(first + count) == part.window) ++count;
-  const int64_t size = int64_t(kWindowRows) * p.width;
-  for (int r = threadIdx.x / 32; r < kWindowRows; r += kWindowThreads / 32) {
+  const int64_t size = int64_t(p.rows()) * p.width;
+  for (int r = threadIdx.x / 32; r < p.rows(); r += kWindowThreads / 32) {
     const int row = receiver_of(p, part, r);
     if (row < 0) continue;
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {

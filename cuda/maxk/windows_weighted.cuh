@@ -11,9 +11,9 @@ struct Slots {
   unsigned first[kWindowRows + 1];
 
   // By all threads together; a barrier follows.
-  __device__ void load(const Windows& windows, const Part& part) {
-    for (int n = threadIdx.x; n <= kWindowRows; n += kWindowThreads) {
-      first[n] = windows.slots[part.window * (kWindowRows + 1) + n];
+  __device__ void load(const Windows& windows, const Part& part, int rows) {
+    for (int n = threadIdx.x; n <= rows; n += kWindowThreads) {
+      first[n] = windows.slots[part.window * (rows + 1) + n];
     }
   }
   // The slot of an entry's first edge; its others follow.

@@ -1,4 +1,5 @@
-// The XLA FFI handlers that only a GPU has: offsets of rows, and sage_embedding's kernels.
+// The XLA FFI handlers that only a GPU has: offsets of rows, trees of neighbors, and
+// sage_embedding's kernels.
 #include "cuda/core/ffi.h"
 
 #include "cuda/registrations.h"
@@ -33,6 +34,62 @@ Error row_offsets(StreamLaunch launch, AnyBuffer counts, Result offsets, Result 
   args.offsets = static_cast<int32_t*>(offsets->untyped_data());
   args.totals = static_cast<int32_t*>(totals->untyped_data());
   return finish(check, launch_row_offsets(args, launch));
+}
+
+Error sample_tree(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer seeds,
+                  AnyBuffer keys, Result nodes, Result edges, Result offsets, Result receivers,
+                  Result states, Ints<attr::sizes> sizes, Ints<attr::paddings> paddings,
+                  Int<attr::replace> replace) {
+  Check check("jaxgnn_sample_tree");
+  SampleTreeArgs args{};
+  args.rows = check.rows({row_offsets, columns});
+  args.num_hops = static_cast<int64_t>(sizes->size());
+  args.num_seeds = dim(seeds, 0);
+  check.that(args.num_hops >= 1, "there must be a size for each hop");
+  check.that(paddings->size() == sizes->size() + 1, "there must be a padding for each level");
+  check.vector(seeds, xla::ffi::S32, args.num_seeds, "seeds must be int32 [seeds]");
+  check.that(args.num_seeds >= 1, "there must be a seed");
+  check.matrix(keys, xla::ffi::U32, args.num_hops, 2, "keys must be uint32 [hops, 2]");
+  if (check.failed()) return check.error();
+  // Places of a level, of all levels and of all but the last; edges of all hops and of all but the
+  // last.
+  int64_t places = args.num_seeds, all_places = 0, receiving = 0, all_edges = 0, inner_edges = 0;
+  for (int64_t h = 0; h <= args.num_hops; ++h) {
+    const int64_t padding = (*paddings)[h];
+    check.that(padding >= 1 && padding <= kMostTreePadding, "a padding must be from 1 to 128");
+    if (check.failed()) return check.error();
+    receiving = all_places;
+    all_places += places + padding;
+    check.that(all_places <= INT32_MAX, "there must be fewer than 2^31 places");
+    if (h == args.num_hops) break;
+    const int64_t size = (*sizes)[h];
+    check.that(size >= 1 && size <= kMostTreeEdges, "a size must be from 1 to 32");
+    if (check.failed()) return check.error();
+    inner_edges = all_edges;
+    args.num_states += (places + kLeastTreePlaces - 1) / kLeastTreePlaces;
+    places *= size;
+    all_edges += places;
+  }
+  check.vector(*nodes, xla::ffi::S32, all_places, "nodes must be int32 [places]");
+  check.vector(*edges, row_offsets.element_type(), all_edges,
+               "edges must be [edges] of the type of row_offsets");
+  check.vector(*offsets, xla::ffi::S32, receiving + 1, "offsets must be int32 [receivers + 1]");
+  check.vector(*receivers, xla::ffi::S32, inner_edges,
+               "receivers must be int32, one for each edge but the last hop's");
+  check.vector(*states, xla::ffi::U32, 2 * args.num_states,
+               "states must be uint32, two for 32 places of each hop");
+  if (check.failed()) return check.error();
+  args.seeds = static_cast<const int32_t*>(seeds.untyped_data());
+  args.keys = static_cast<const uint32_t*>(keys.untyped_data());
+  args.sizes = sizes->begin();
+  args.paddings = paddings->begin();
+  args.replace = *replace != 0;
+  args.nodes = static_cast<int32_t*>(nodes->untyped_data());
+  args.edges = edges->untyped_data();
+  args.offsets = static_cast<int32_t*>(offsets->untyped_data());
+  args.receivers = static_cast<int32_t*>(receivers->untyped_data());
+  args.states = static_cast<uint64_t*>(states->untyped_data());
+  return finish(check, launch_sample_tree(args, launch));
 }
 
 Error drawn_neighbors(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
@@ -165,6 +222,7 @@ Error unit_layer(StreamLaunch launch, AnyBuffer x, AnyBuffer around, AnyBuffer o
 void add_cuda_targets(CudaTargets& targets) {
   add_targets(targets);
   targets.add<row_offsets>("jaxgnn_row_offsets");
+  targets.add<sample_tree>("jaxgnn_sample_tree");
   targets.add<drawn_neighbors>("jaxgnn_drawn_neighbors");
   targets.add<drawn_rows>("jaxgnn_drawn_rows");
   targets.add<sage_layer>("jaxgnn_sage_layer");
@@ -179,6 +237,7 @@ cudaError_t load_kernels(const Launch& load) {
   JAXGNN_TRY(launch_compact_edges({}, load));
   JAXGNN_TRY(launch_gather_host_rows({}, load));
   JAXGNN_TRY(launch_row_offsets({}, load));
+  JAXGNN_TRY(launch_sample_tree({}, load));
   JAXGNN_TRY(launch_drawn_neighbors({}, load));
   JAXGNN_TRY(launch_drawn_rows({}, load));
   JAXGNN_TRY(launch_sage_layer({}, load));

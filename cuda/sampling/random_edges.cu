@@ -2,6 +2,7 @@
 // beyond 32, a warp a row and a table in shared memory.
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
+#include "cuda/sampling/floyd.cuh"
 #include "cuda/sampling/places.cuh"
 #include "cuda/sampling/sampling.h"
 
@@ -13,10 +14,8 @@ constexpr int64_t kVeryFewEdges = 16;   // of a row, within a thread
 constexpr int64_t kFewEdges = 32;       // within a warp
 constexpr int64_t kManyRows = 1 << 16;  // a thread a row for fewer leaves most of the GPU idle
 
-// Floyd's algorithm by a thread a row, of at most kMost edges: number i draws t below j + 1,
-// j = d - k + i, and takes t, or j if t is taken. Four numbers share a block of random words. The
-// rows of a block adjoin in the output: it lists their edges in shared memory and writes them side
-// by side.
+// Floyd's algorithm by a thread a row, of at most kMost edges. The rows of a block adjoin in the
+// output: it lists their edges in shared memory and writes them side by side.
 template <int kMost>
 __global__ void __launch_bounds__(kThreads) very_few_random_edges(const SampleArgs args) {
   __shared__ int64_t listed[kThreads * kMost];
@@ -25,30 +24,10 @@ __global__ void __launch_bounds__(kThreads) very_few_random_edges(const SampleAr
   const int64_t begin = args.offsets[first];
   const int64_t end = args.offsets[min(first + kThreads, args.num_places)];
   const Place place = find_place(args, own);
-  const uint32_t d = place.degree, k = place.taken, base = d - k;
+  const uint32_t d = place.degree, k = place.taken;
   const uint32_t room = static_cast<uint32_t>(place.last - place.first);
   uint32_t edges[kMost];
-#pragma unroll
-  for (uint32_t i = 0; i < kMost; ++i) edges[i] = i;
-  if (k < d) {
-    const uint32_t id = id_of(args, own);
-#pragma unroll
-    for (uint32_t i = 0; i < kMost; i += 4) {
-      if (i >= k) break;
-      const PhiloxWords block =
-          philox4x32({{id, i / 4, 0, 1}}, args.sample.key[0], args.sample.key[1]);
-      // The order of draw_word.
-      const uint32_t words[4] = {block.words[0], block.words[1], block.words[2], block.words[3]};
-#pragma unroll
-      for (uint32_t n = i; n < i + 4; ++n) {
-        const uint32_t t = below(words[n - i], base + n + 1);
-        bool taken = false;
-#pragma unroll
-        for (uint32_t earlier = 0; earlier < n; ++earlier) taken |= edges[earlier] == t;
-        edges[n] = taken ? base + n : t;
-      }
-    }
-  }
+  floyd(edges, k, d, own < args.num_places ? id_of(args, own) : 0, args.sample.key);
   // Where places have more room than edges, a thread writes its own.
   if (begin < 0 || begin > end || end > args.capacity || end - begin > kThreads * kMost) {
 #pragma unroll

@@ -5,6 +5,7 @@
 // rows.
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
+#include "cuda/sampling/block_sum.cuh"
 #include "cuda/sampling/sampling.h"
 
 namespace jaxgnn::sampling {
@@ -14,29 +15,6 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kRowsPerThread = kRowsPerTotal / kThreads;
 using Counts = int32_t[kRowsPerThread];
 static_assert(sizeof(Counts) % sizeof(int4) == 0);
-
-// The sum over the block, for all of its threads, and `before`, that of the threads before this
-// one.
-__device__ inline int32_t block_sum(int32_t value, int32_t& before) {
-  __shared__ int32_t of_warps[kWarps];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int32_t up_to = value;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int32_t other = __shfl_up_sync(kFullWarp, up_to, step);
-    if (lane >= step) up_to += other;
-  }
-  if (lane == 31) of_warps[warp] = up_to;
-  __syncthreads();
-  int32_t all = 0;
-  before = up_to - value;
-#pragma unroll
-  for (int i = 0; i < kWarps; ++i) {
-    if (i < warp) before += of_warps[i];
-    all += of_warps[i];
-  }
-  return all;
-}
 
 __device__ inline int64_t first_row() {
   return int64_t{blockIdx.x} * kRowsPerTotal + int64_t{threadIdx.x} * kRowsPerThread;
@@ -80,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) sum_blocks(const RowOffsetsArgs args
 #pragma unroll
   for (int i = 0; i < kRowsPerThread; ++i) own += counts[i];
   int32_t offset;
-  const int32_t all = block_sum(own, offset);
+  const int32_t all = block_sum<kWarps>(own, offset);
 #pragma unroll
   for (int i = 0; i < kRowsPerThread; ++i) {
     offsets[i] = offset;
@@ -95,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) sum_blocks(const RowOffsetsArgs args
 __global__ void __launch_bounds__(kThreads) add_blocks(const RowOffsetsArgs args) {
   int32_t own = 0, unused;
   for (unsigned i = threadIdx.x; i < blockIdx.x; i += kThreads) own += args.totals[i];
-  const int32_t before = block_sum(own, unused);
+  const int32_t before = block_sum<kWarps>(own, unused);
   const int64_t first = first_row();
   Counts offsets;
   load_rows(offsets, args.offsets, first, args.num_rows);

@@ -113,7 +113,7 @@ def call(
     target: str,
     operands: Sequence[Array],
     results: Sequence[tuple[tuple[int, ...], DTypeLike]],
-    **attributes: int | float,
+    **attributes: int | float | Sequence[int],
 ) -> list[Array]:
     """Calls an FFI target, its results varying over the operands' manual mesh axes.
 
@@ -121,7 +121,7 @@ def call(
         target: the registered name.
         operands: arrays, already of the shapes and dtypes that the target takes.
         results: shape and dtype of each result.
-        attributes: numbers; integers reach C++ as int64, floats as double.
+        attributes: numbers; integers, also in sequences, reach C++ as int64, floats as double.
     """
     operands = unify_varying(*operands)
     aval = jax.typeof(operands[0])
@@ -135,7 +135,7 @@ def call(
 
     types = [result_type(shape, dtype) for shape, dtype in results]
     typed = {
-        name: np.float64(value) if isinstance(value, float) else np.int64(value)
+        name: np.asarray(value, np.float64 if isinstance(value, float) else np.int64)[()]
         for name, value in attributes.items()
     }
     outputs = jax.ffi.ffi_call(target, types)(*operands, **typed)

@@ -119,7 +119,7 @@ def split(
         most_sends=int(halo_rows.sum(axis=0).max()),
         halo=int(halo_rows.sum()),
         scheduled=graph.row_schedule is not None,
-        windows=graph.windows is not None,
+        windows=0 if graph.windows is None else graph.windows.width,
         weighted=graph.windows is not None and graph.windows.edges is not None,
     )
     numbered = zip(own, built.edge_of_place, strict=True)
@@ -174,7 +174,7 @@ def of_own_edges(
     most_sends: int,
     halo: int,
     scheduled: bool = False,
-    windows: bool = False,
+    windows: int = 0,
     weighted: bool = False,
 ) -> Parts:
     """The parts of these edges.
@@ -185,7 +185,8 @@ def of_own_edges(
         sends: of each part, the rows that it sends and where they go.
         parts, own, pair_rows, halo: as in `Parts`.
         most_edges, most_sends: of the largest of all parts.
-        scheduled, windows, weighted: what the graphs get.
+        scheduled, weighted: what the graphs get.
+        windows: columns of the widest rows that their windows serve; 0: no windows.
 
     Returns:
         With `edge_of_place` the places in the part's own list; -1 for padding.
@@ -223,7 +224,7 @@ def _stack(
     num_receivers: int,
     most_edges: int,
     scheduled: bool = False,
-    windows: bool = False,
+    windows: int = 0,
     weighted: bool = False,
 ) -> tuple[Graph, list[np.ndarray]]:
     """The graphs of edge lists, padded to one shape and stacked on the host.
@@ -248,7 +249,8 @@ def _stack(
             )
             order = np.asarray(graph.edge_permutation)
             orders.append(np.where(order < senders.size, order, -1))
-            graph = graph.with_windows(weighted=weighted) if windows else graph
+            if windows:
+                graph = graph.with_windows(weighted=weighted, width=windows)
             graphs.append(_of_one_shape(graph, scheduled))
     if windows:
         padded = pad_to_one_shape([graph.windows for graph in graphs])

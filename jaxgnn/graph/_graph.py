@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
+from jaxgnn._core.checks import integer
 from jaxgnn._core.device import device_array
 from jaxgnn._core.row_ids import csr_row_ids
 from jaxgnn.graph import (
@@ -466,27 +467,40 @@ class Graph:
         bytes an edge."""
         return dataclasses.replace(self, edge_permutation=None, edge_positions=None)
 
-    def with_windows(self, *, weighted: bool = False) -> Graph:
+    def with_windows(self, *, weighted: bool = False, width: int = 256) -> Graph:
         """The graph with `windows`, which make `maxk_spmm` and its gradient faster on a GPU.
 
-        Receivers that share senders are grouped by 64, and each group's senders listed once: the
+        Receivers that share senders are grouped, and each group's senders listed once: the
         kernels then read (and, in the backward pass, write) a sender's row once a group instead
         of once an edge. Worth it for graphs with communities or hubs and a mean degree of about 30
         and more; results stay the same but for rounding. Takes about as long as building the
         graph, and 12 bytes an entry, of which there are at most `num_edges`. Functions that make a
         new graph drop the windows.
 
+        A group's rows lie in a GPU's shared memory: it has 64 receivers where rows have up to 256
+        columns, else as many as fit, 32 of 512 and 16 of 1,024. Smaller groups share less, so that
+        `width` is best the width of the rows that `maxk` selects from. Narrower rows are served
+        too; wider ones are aggregated as without windows, with a warning on a GPU.
+
         Args:
             weighted: the windows also serve aggregations with edge weights, for 4 bytes an edge.
+            width: columns of the widest rows, up to 1,024.
 
         Raises:
             MemoryError: the host has not enough memory.
             RuntimeError: the compiled CPU module is missing.
-            ValueError: the graph is being traced, or with `weighted` has 2^31 edges or more.
+            TypeError: `width` is no integer.
+            ValueError: the graph is being traced, `width` is out of range, or with `weighted` the
+                graph has 2^31 edges or more.
         """
         _check_concrete(self, "with_windows")
+        width = integer(width, "width", 1, _windows.MAX_WIDTH)
         windows = _windows.build(
-            np.asarray(self.row_offsets), np.asarray(self.senders), self.num_senders, weighted
+            np.asarray(self.row_offsets),
+            np.asarray(self.senders),
+            self.num_senders,
+            weighted,
+            _windows.receivers_for(width),
         )
         return dataclasses.replace(self, windows=windows)
 

@@ -15,7 +15,9 @@ Table = TypeVar("Table", np.ndarray, Array)
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["table"], meta_fields=["length", "longest"]
+    jax.tree_util.register_dataclass,
+    data_fields=["table"],
+    meta_fields=["length", "longest", "of_padding"],
 )
 @dataclasses.dataclass(frozen=True)
 class RowChunks(Generic[Table]):
@@ -30,11 +32,13 @@ class RowChunks(Generic[Table]):
             `shard_map`.
         length: edges of a chunk, static.
         longest: a bound on the edges of any row, static; `None` where none is known when traced.
+        of_padding: whether only rows of blocks' padding places are longer than `length`; static.
     """
 
     table: Table
     length: int
     longest: int | None = None
+    of_padding: bool = False
 
 
 def chunk_length(num_edges: int, num_rows: int) -> int:

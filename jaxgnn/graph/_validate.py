@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
 from jaxgnn.graph._tiles import ROWS, STAGE_BATCHES, Tiles
-from jaxgnn.graph._windows import Windows, slots_within
+from jaxgnn.graph._windows import RECEIVERS, Windows, masks_within, slots_within
 
 if TYPE_CHECKING:
     from jaxgnn.graph._graph import Graph
@@ -88,6 +88,10 @@ def _windows(windows: Windows, receivers: int, senders: int, edges: int) -> str 
     inside &= (first >= 0) & (first <= end) & (end <= len(entries))
     if not inside[window >= 0].all() or np.asarray(windows.masks).shape != (len(entries), 2):
         return "windows: expected parts within the entries"
+    if not 1 <= windows.receivers <= RECEIVERS or not masks_within(windows):
+        return (
+            f"windows.masks: expected bits of a window's receivers, which are {RECEIVERS} at most"
+        )
     if not slots_within(windows, edges):
         return "windows.slots: expected slots within the edges"
     return (

@@ -14,6 +14,10 @@ from jaxtyping import Array, Bool, Int, UInt
 from jaxgnn._core.device import device_array
 from jaxgnn._core.ffi import host_module
 
+RECEIVERS = 64  # of a window at most: its entries' masks have a bit for each
+MAX_WIDTH = 1024  # of the rows that windows serve: a packed entry's column has 10 bits
+_FEATURES = RECEIVERS * 256  # of a window's rows at most, which lie in a GPU's shared memory
+
 
 @functools.partial(
     jax.tree_util.register_dataclass,
@@ -22,7 +26,8 @@ from jaxgnn._core.ffi import host_module
 )
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Receivers in groups of 64 that share senders; see `Graph.with_windows`.
+    """Receivers in groups of 64, or fewer for wide rows, that share senders; see
+    `Graph.with_windows`.
 
     Attributes:
         rows: the receivers of each window; -1 is padding.
@@ -33,17 +38,32 @@ class Windows:
         num_partials: number of partial results.
         edges: the graph's edge at each slot: the edges entry by entry, those of an entry by
             receiver; `None` without.
-        slots: where a window's entries of n edges lie, n from 0 to 64: entry e from slot
-            `slots[n] + n e` on (modulo 2^32); `None` without.
+        slots: where a window's entries of n edges lie, n from 0 to its number of receivers: entry
+            e from slot `slots[n] + n e` on (modulo 2^32); `None` without.
     """
 
-    rows: Int[Array, "num_windows 64"]
+    rows: Int[Array, "num_windows receivers"]
     parts: Int[Array, "num_parts 4"]
     senders: Int[Array, " num_entries"]
     masks: UInt[Array, "num_entries 2"]
     num_partials: int
     edges: Int[Array, " num_edges"] | None = None
-    slots: Int[Array, "num_windows 65"] | None = None
+    slots: Int[Array, "num_windows receivers+1"] | None = None
+
+    @property
+    def receivers(self) -> int:
+        """Receivers of a window, padding included."""
+        return self.rows.shape[-1]
+
+    @property
+    def width(self) -> int:
+        """Columns of the widest rows that the windows serve."""
+        return min(_FEATURES // self.receivers, MAX_WIDTH)
+
+
+def receivers_for(width: int) -> int:
+    """The most receivers of windows that serve rows of a width."""
+    return min(_FEATURES // width, RECEIVERS)
 
 
 def pad_to_one_shape(several: list[Windows]) -> list[Windows]:
@@ -80,8 +100,10 @@ def build(
     senders: Int[np.ndarray, " num_edges"],
     num_senders: int,
     with_edges: bool,
+    receivers: int = RECEIVERS,
 ) -> Windows:
-    """The windows of a graph, built on the host in time linear in the number of edges.
+    """The windows of a graph, of so many receivers each, built on the host in time linear in the
+    number of edges.
 
     `with_edges` also lists the edges, by which weights are found.
 
@@ -97,7 +119,7 @@ def build(
     """
     module = host_module("with_windows")
     rows, parts, entries, masks, edges, slots, num_partials = module.build_windows(
-        row_offsets, senders, num_senders, with_edges
+        row_offsets, senders, num_senders, with_edges, receivers
     )
     return Windows(
         rows=device_array(rows),
@@ -108,6 +130,13 @@ def build(
         edges=device_array(edges) if with_edges else None,
         slots=device_array(slots) if with_edges else None,
     )
+
+
+def masks_within(windows: Windows) -> Bool[Array, ""]:
+    """Whether the masks have bits of a window's receivers alone."""
+    own = (1 << windows.receivers) - 1
+    beyond = np.array([~own >> shift & 0xFFFFFFFF for shift in (0, 32)], np.uint32)
+    return jnp.all(windows.masks & beyond == 0)
 
 
 def slots_within(windows: Windows, num_edges: int) -> Bool[Array, ""]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -79,13 +80,46 @@ class BatchNorm(nnx.BatchNorm):
             return super().__call__(x, use_running_average)
         if mask.shape != x.shape[:1]:
             raise ValueError(f"mask: expected the shape {x.shape[:1]}, got {mask.shape}")
-        found = mask.any()
-        before = self.mean[...], self.var[...]
-        # A mean of no rows would be NaN.
-        rows = (mask | ~found).reshape(-1, *[1] * (x.ndim - 1))
-        out = super().__call__(x, use_running_average, mask=rows)
         averaged = self.use_running_average if use_running_average is None else use_running_average
-        if not averaged:
-            self.mean[...] = jnp.where(found, self.mean[...], before[0])
-            self.var[...] = jnp.where(found, self.var[...], before[1])
-        return out
+        if averaged:
+            return super().__call__(x, True)
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        mean, variance, rows = _statistics(wide, mask)
+        found, momentum = mask.any(), self.momentum
+        for running, value in ((self.mean, mean), (self.var, variance)):
+            value = momentum * running[...] + (1 - momentum) * value
+            running[...] = jnp.where(found, value, running[...]).astype(running[...].dtype)
+        out = self._scaled(*rows, variance)
+        if self.dtype is not None:
+            return out.astype(self.dtype)
+        return out.astype(jnp.result_type(x.dtype, self.param_dtype))
+
+    def _scaled(self, rows: Array, offset: Array, variance: Array) -> Array:
+        """The normalized rows; without their offset first, which is subtracted with the bias."""
+        assert self.scale is not None and self.bias is not None
+        scale = self.scale[...] * jax.lax.rsqrt(variance + self.epsilon)
+        return rows * scale + (self.bias[...] - offset * scale)
+
+
+def _statistics(
+    x: Float[Array, "rows *batch features"], mask: Bool[Array, " rows"]
+) -> tuple[Array, Array, tuple[Array, Array]]:
+    """Mean and variance of the rows of a mask, all where it has none; and the rows without a
+    constant near the mean, with the mean of that.
+
+    A constant shift changes neither the variance nor its derivatives, and what is left of the mean
+    is rounding: the squares do not cancel. So the backward pass has two sums over the rows, and
+    the weighted ones are products of a vector and a matrix, which read the rows once.
+    """
+    mask = mask | ~mask.any()
+    weights = mask.astype(x.dtype) / mask.sum().astype(x.dtype)
+
+    def mean(rows: Array) -> Array:
+        rows = jnp.tensordot(weights, rows, 1, precision=jax.lax.Precision.HIGHEST)
+        return rows.reshape(-1, rows.shape[-1]).mean(axis=0)
+
+    shift = jax.lax.stop_gradient(mean(x))
+    rows = x - shift
+    offset = mean(rows)
+    variance = jnp.maximum(mean(rows * rows) - offset * offset, 0)
+    return shift + offset, variance, (rows, offset)

@@ -46,7 +46,7 @@ class MaxK(nnx.Module):
         dropout: share of the entries dropped before the selection in training.
         rngs: `dropout` is used, if there is any.
         anneal: have `active`, a variable that begins at `k`.
-        packed: round float32 values to 15 bits of mantissa, which saves traffic: see
+        packed: round float32 values to 15 or 13 bits of mantissa, which saves traffic: see
             `jaxgnn.maxk`.
 
     Raises:

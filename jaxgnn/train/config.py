@@ -142,8 +142,8 @@ class TrainConfig:
     """Epochs in which they fall to --k, one step at a time."""
 
     packed: bool = False
-    """Round what maxk keeps in float32 to 15 bits of mantissa, so that a feature and its place
-    take 4 bytes."""
+    """Round what maxk keeps in float32 to 15 bits of mantissa (13 with --hidden above 256), so
+    that a feature and its place take 4 bytes."""
 
     input_layer: bool = False
     """Begin with a linear layer to the hidden width and the activation, so that every aggregation
@@ -402,9 +402,9 @@ class TrainConfig:
                 )
         if not self.anneal_from and self.anneal_epochs != TrainConfig.anneal_epochs:
             raise ConfigError("--anneal-epochs: expected --anneal-from with it, got none")
-        if self.packed and (self.hidden > 256 or self.dtype == "float64"):
+        if self.packed and (self.hidden > 1024 or self.dtype == "float64"):
             raise ConfigError(
-                f"--packed: expected --hidden of at most 256 and 32 or 16 bits, got {self.hidden} "
+                f"--packed: expected --hidden of at most 1024 and 32 or 16 bits, got {self.hidden} "
                 f"and {self.dtype}"
             )
         self._check_sample()

@@ -21,7 +21,7 @@ from jaxgnn.ops import sampled_spmm, spmm
 from jaxgnn.train import machine
 from jaxgnn.train.restored import RestoredRun
 from jaxgnn.train.runner import score_or_none
-from jaxgnn.train.step import Program, check_samples
+from jaxgnn.train.step import Program, check_samples, features_of_all
 from jaxgnn.train.task import Task
 
 STRATEGIES = ("bucket", "fastrand", "stride", "random")
@@ -93,7 +93,7 @@ def sampled_logits(
         key: of the sample, where edges are drawn.
     """
     model = nnx.merge(program.inference, params, rest, copy=True)
-    return model(task.graph, task.features, key=key, **options)
+    return model(task.graph, features_of_all(task), key=key, **options)
 
 
 def evaluate(

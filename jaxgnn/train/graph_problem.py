@@ -5,26 +5,30 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core.checksum import checksum
 from jaxgnn.data import GraphSet, Metric
 from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.device_graphs import DeviceGraphs
 from jaxgnn.train.graph_data import GraphSetDescription, graph_split
-from jaxgnn.train.graph_loader import GraphLoader, GraphMinibatch
+from jaxgnn.train.graph_loader import GraphLoader, run_steps, runs
+from jaxgnn.train.graph_minibatch import GraphMinibatch
 from jaxgnn.train.graph_model import GraphProgram, build_graphs
 from jaxgnn.train.loop import Compiled, UnfinishedEpoch, kernel_calls
 from jaxgnn.train.step import LossSums, TrainState, mean_of, steps_done, zero_sums
 from jaxgnn.train.task import score
 
 _IN_FLIGHT = 8  # steps that the device may be behind: each holds its batch
+_STEPS_OF_CALL = 8  # of graphs on the device; an interrupt waits for them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,15 +68,20 @@ class CompiledGraphs(Compiled):
         self._program, self._dtype = program, dtype
         self._programs: dict[tuple[str, int, int], Callable[..., Any]] = {}
         self.seconds, self.kernels = 0.0, {}
-        place = task.training.state()
-        sums = zero_sums(dtype)
-        with _batches(task.training) as batches:
+        loader, sums = task.training, zero_sums(dtype)
+        place = loader.state()
+        with _batches(loader) as batches:
             first = next(batches)
-        task.training.restore(place)
+        loader.restore(place)
         # A step takes the leaves alone: to take Flax's variables apart costs a millisecond.
         leaves, self._structure = jax.tree.flatten(state)
-        self._compiled("step", (leaves, sums, first), first)
-        self._compiled("evaluate", (state.params, state.rest, sums, first), first)
+        if loader.device_graphs is None:
+            self._compiled("step", (leaves, sums, first), _sizes(first))
+        else:
+            chosen, sizes = loader.batches_of_epoch()
+            arguments = leaves, sums, loader.device_graphs, chosen, *_numbers(0, 0)
+            self._compiled("steps", arguments, sizes[place["position"]])
+        self._compiled("evaluate", (state.params, state.rest, sums, first), _sizes(first))
 
     @property
     def programs(self) -> int:
@@ -83,13 +92,18 @@ class CompiledGraphs(Compiled):
         """The sums before an epoch's first batch."""
         return zero_sums(self._dtype)
 
-    def _compiled(self, kind: str, arguments: Any, minibatch: GraphMinibatch) -> Callable[..., Any]:
-        graph = minibatch.batch.graph
-        key = (kind, graph.num_receivers, graph.num_edges)
+    def _compiled(
+        self, kind: Literal["step", "steps", "evaluate"], arguments: Any, sizes: tuple[int, int]
+    ) -> Callable[..., Any]:
+        key = (kind, *sizes)
         if key not in self._programs:
             start = time.perf_counter()
             if kind == "step":
                 function = jax.jit(self._step_of_leaves, donate_argnums=0)
+            elif kind == "steps":
+                function = jax.jit(
+                    functools.partial(self._steps_of_leaves, sizes), donate_argnums=0
+                )
             else:
                 function = jax.jit(self._program.outputs_and_loss)
             lowered = function.lower(*arguments)
@@ -105,6 +119,24 @@ class CompiledGraphs(Compiled):
     ) -> tuple[list[Any], LossSums]:
         state, sums = self._program.step_on_graphs(self._state(leaves), sums, minibatch)
         return jax.tree.leaves(state), sums
+
+    def _steps_of_leaves(
+        self,
+        sizes: tuple[int, int],
+        leaves: list[Any],
+        sums: LossSums,
+        graphs: DeviceGraphs,
+        chosen: Array,
+        first: Array,
+        end: Array,
+    ) -> tuple[list[Any], LossSums]:
+        """Some steps on batches of one shape, of the graphs that a row of `chosen` has for each."""
+
+        def step(state: Any, minibatch: GraphMinibatch) -> tuple[Any, None]:
+            return self._step_of_leaves(*state, minibatch), None
+
+        state = leaves, sums
+        return run_steps(step, sizes, graphs, chosen, state, None, first, end)[0]
 
     def step(
         self,
@@ -128,19 +160,36 @@ class CompiledGraphs(Compiled):
         total = zero_sums(self._dtype) if sums is None else sums
         behind = collections.deque([total])
         leaves = jax.tree.leaves(state)
-        with _batches(loader) as batches:
-            for number, minibatch in enumerate(batches):
+        calls = self._calls(loader, checkpoint_steps)
+        with contextlib.closing(calls):
+            for number, kind, sizes, arguments in calls:
                 if number and interrupted():
                     jax.block_until_ready(total)
                     raise UnfinishedEpoch(self._state(leaves), total)
                 if number and checkpoint_steps and number % checkpoint_steps == 0:
                     checkpoint(self._state(leaves), total)
-                step = self._compiled("step", (leaves, total, minibatch), minibatch)
-                leaves, total = step(leaves, total, minibatch)
+                step = self._compiled(kind, (leaves, total, *arguments), sizes)
+                leaves, total = step(leaves, total, *arguments)
                 behind.append(total)
-                if len(behind) > _IN_FLIGHT:
+                if len(behind) > (_IN_FLIGHT if kind == "step" else 1):
                     jax.block_until_ready(behind.popleft())
         return self._state(leaves), mean_of(total)
+
+    def _calls(
+        self, loader: GraphLoader, checkpoint_steps: int
+    ) -> Iterator[tuple[int, Literal["step", "steps"], tuple[int, int], tuple[Any, ...]]]:
+        """The rest of an epoch: of each call the number of its first step, and what it takes beside
+        the state. None goes across a checkpoint."""
+        if loader.device_graphs is None:
+            with _batches(loader) as batches:
+                for number, minibatch in enumerate(batches):
+                    yield number, "step", _sizes(minibatch), (minibatch,)
+            return
+        chosen, sizes = loader.batches_of_epoch()
+        start = loader.state()["position"]
+        for run in runs(sizes[start:], _STEPS_OF_CALL, checkpoint_steps or len(sizes)):
+            places = _numbers(start + run.first, start + run.end)
+            yield run.first, "steps", run.sizes, (loader.device_graphs, chosen, *places)
 
     def _state(self, leaves: list[Any]) -> TrainState:
         return jax.tree.unflatten(self._structure, leaves)
@@ -155,7 +204,8 @@ class CompiledGraphs(Compiled):
             return np.zeros((0, task.num_outputs), np.float32), {}
         loader.restore({"epoch": 0, "position": 0})
         for minibatch in loader:
-            function = self._compiled("evaluate", (params, rest, total, minibatch), minibatch)
+            arguments = params, rest, total, minibatch
+            function = self._compiled("evaluate", arguments, _sizes(minibatch))
             outputs, total = function(params, rest, total, minibatch)
             found.append((outputs, int(minibatch.batch.graph_mask.sum())))
         outputs = np.concatenate([np.asarray(rows)[:count] for rows, count in found])
@@ -165,6 +215,15 @@ class CompiledGraphs(Compiled):
             if np.isfinite(value):
                 scores["val_accuracy"] = value
         return outputs, scores
+
+
+def _sizes(minibatch: GraphMinibatch) -> tuple[int, int]:
+    graph = minibatch.batch.graph
+    return graph.num_receivers, graph.num_edges
+
+
+def _numbers(*values: int) -> tuple[np.int32, ...]:
+    return tuple(np.int32(value) for value in values)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,8 @@ from jaxgnn.graph import Graph
 from jaxgnn.nn import GNN
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import DatasetDescription, normalizes_features
+from jaxgnn.train.host_features import HostFeatures
+from jaxgnn.train.layerwise import layerwise_inference
 from jaxgnn.train.loaded_graphs import LoadedGraphRun, evaluate_graph_scores, load_graph_run
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.records import check_data, fingerprint, read_config
@@ -32,7 +34,7 @@ from jaxgnn.train.runner import (
     prepared,
     score_or_none,
 )
-from jaxgnn.train.step import build, padding_embedding
+from jaxgnn.train.step import build, host_batch_size, padding_embedding
 from jaxgnn.train.task import Task, mean_loss
 
 
@@ -64,7 +66,8 @@ class LoadedRun:
     def logits(
         self, graph: Graph, features: Float[ArrayLike, "nodes features"]
     ) -> Float[Array, "nodes classes"]:
-        """The model's outputs, compiled once for each shape.
+        """The model's outputs, compiled once for each shape; of a run with features on the host by
+        `layerwise_inference`, so that the device never holds the features of all nodes.
 
         Args:
             graph: any square graph.
@@ -88,8 +91,13 @@ class LoadedRun:
             raise DataError(
                 f"features: expected {expected[1]} a node, as the run's data have, got {shape[1]}"
             )
+        if self.config.features_on == "host" and not self.has_embedding:
+            rows = np.asarray(features).astype(jnp.dtype(self.config.dtype), copy=False)
+            host = HostFeatures(np.ascontiguousarray(rows))
+            size = host_batch_size(self.config, graph.num_nodes)
+            return layerwise_inference(self.model, graph, host, batch_size=size)
         x = jnp.asarray(features, self.config.dtype)
-        return self._forward(prepared(graph, self.config.activation), x)
+        return self._forward(prepared(graph, self.config), x)
 
     def predict(
         self, graph: Graph, features: Float[ArrayLike, "nodes features"]

@@ -81,7 +81,7 @@ class LoadedLinkRun:
         """
         self._check(graph, None if features is None else np.shape(features), "features")
         x = None if self.dataset.num_features is None else jnp.asarray(features, self.config.dtype)
-        return self._programs[0](prepared(graph, self.config.activation), x)
+        return self._programs[0](prepared(graph, self.config), x)
 
     def logits(
         self,

@@ -28,7 +28,7 @@ class RestoredRun:
     Attributes:
         directory: the run directory.
         config: the settings.
-        dataset, split, task: the data.
+        dataset, split, task: the data; the task's features are where the run had them.
         program: the model, taken apart.
         best: its selected parameters and other variables.
         progress: the epochs done, and the selected one.
@@ -79,8 +79,7 @@ def restore_run(
     split = choose_split(dataset, config.split)
     data = {"name": dataset.name, "fingerprint": fingerprint(dataset, split)}
     check_data(directory, read_config(directory, name).get("data"), data, name)
-    # What reads a run takes the whole graph at once.
-    task = make_task(dataclasses.replace(config, features_on="device"), dataset, split)
+    task = make_task(config, dataset, split)
     program, state = build(config, task)
     start = (state, Best(state.params, state.rest))
     (_, best), progress = newest_checkpoint(directory, name, start, warn or Recovery().warn)

@@ -28,6 +28,7 @@ from jaxgnn.data import (
 )
 from jaxgnn.distributed import Partition
 from jaxgnn.graph import Graph, transform
+from jaxgnn.graph._windows import MAX_WIDTH
 from jaxgnn.train import choose_k, machine, processes, sharded
 from jaxgnn.train.checkpoint import Checkpoints
 from jaxgnn.train.config import ConfigError, TrainConfig, check_same_settings
@@ -563,20 +564,22 @@ def make_task(
     if own is not None:
         task = Task.from_dataset(dataset, split, config.dtype, graph=own.graph)
         return dataclasses.replace(task, features=own.features)
-    graph = prepared(dataset.graph, config.activation)
+    graph = prepared(dataset.graph, config)
     graph = sharded.shard_graph(graph, config, partition)
     return Task.from_dataset(
         dataset, split, config.dtype, graph=graph, features_on=config.features_on
     )
 
 
-def prepared(graph: Graph, activation: str) -> Graph:
+def prepared(graph: Graph, config: TrainConfig) -> Graph:
     """The graph with what makes a GPU's aggregations fastest: an order of the rows, and windows for
-    MaxK's. Neither moves a node or an edge."""
+    MaxK's, of rows as wide as a hidden layer. Neither moves a node or an edge."""
     if jax.default_backend() != "gpu" or ffi.cpu_module is None:
         return graph
     graph = graph.with_row_schedule()  # for dense rows
-    return graph.with_windows() if activation == "maxk" else graph
+    if config.activation == "maxk" and config.hidden <= MAX_WIDTH:
+        return graph.with_windows(width=config.hidden)
+    return graph
 
 
 def describe_kernels(config: TrainConfig, calls: dict[str, int]) -> str:

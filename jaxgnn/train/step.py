@@ -219,10 +219,7 @@ class Program(NamedTuple):
         model = nnx.merge(self.inference, params, rest)
         if self.evaluation is not None:
             return outputs_by_layer(model, self.evaluation, task.whole_graph, task.features)
-        features = task.features
-        if isinstance(features, HostFeatures):
-            features = features.take(jnp.arange(task.graph.num_nodes))
-        return model(task.graph, features)
+        return model(task.graph, features_of_all(task))
 
     def evaluate(self, params: Any, rest: Any, task: Task) -> tuple[Array, dict[str, Array]]:
         """The logits, and losses and accuracies on the training and validation nodes."""
@@ -232,6 +229,15 @@ class Program(NamedTuple):
             "val_loss": masked_loss(task, logits, task.val),
             "val_accuracy": masked_accuracy(task, logits, task.val),
         }
+
+
+def features_of_all(task: Task) -> Float[Array, "nodes features"]:
+    """The features of all nodes within a program; of those on the host the device has no copy once
+    it has ended."""
+    features = task.features
+    if isinstance(features, HostFeatures):
+        return features.take(jnp.arange(task.graph.num_nodes))
+    return features
 
 
 def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
@@ -255,9 +261,14 @@ def _evaluation(config: TrainConfig, task: Task) -> NodeBatches | None:
     """How a model that trains on mini-batches is evaluated; `None`: on all nodes at once."""
     num_nodes, batch_size = task.graph.num_nodes, config.evaluation_batch_size
     if isinstance(task.features, HostFeatures):
-        # A small graph, too, may have rows that the device is not to hold at once.
-        batch_size = min(batch_size, -(-num_nodes // _HOST_BATCHES))
+        batch_size = host_batch_size(config, num_nodes)
     return NodeBatches.of(task.whole_graph, batch_size) if num_nodes > batch_size else None
+
+
+def host_batch_size(config: TrainConfig, num_nodes: int) -> int:
+    """The nodes of a batch of an evaluation that reads features on the host: a small graph, too,
+    may have rows that the device is not to hold at once."""
+    return min(config.evaluation_batch_size, max(-(-num_nodes // _HOST_BATCHES), 1))
 
 
 def _node_model(config: TrainConfig, task: Task, rngs: nnx.Rngs) -> Any:

@@ -10,6 +10,8 @@ from benchmarks.harness import options, plan, targets
 from benchmarks.suites import maxk, training
 from tests.support.benchmark_runs import compared, needs_kernels, row, run_quick
 
+MS_OF_WIDTHS = ((2.0, 256), (10.0, 1024))
+
 
 def test_a_row_with_k_is_not_one_of_dense_rows():
     shape = {"case": "rmat", "suite": "maxk", "width": 256}
@@ -56,6 +58,20 @@ def test_sweep_of_maxk():
         "reddit",
         *plan.OTHER_SHAPES,
     }
+
+
+def test_wide_rows_are_compared_by_kept_entries():
+    every = maxk.measurements(options.parse(["maxk", "--device=gpu", "--wide"]))
+    windows = [(m.width, m.k) for m in every if m.impl == plan.MAXK_WINDOWS]
+    pairs = {(256, 32), (384, 32), (384, 48), (512, 32), (512, 64), (1024, 32), (1024, 128)}
+    assert set(windows) == pairs and len(windows) == 2 * len(pairs)
+    rows = [row(plan.MAXK_WINDOWS, ms, case="reddit", width=width) for ms, width in MS_OF_WIDTHS]
+    for found, k in zip(rows, (32, 128), strict=True):
+        found["shape"]["k"] = k
+    maxk.set_entry_ratios(rows, "gpu")
+    assert [found["ratio"] for found in rows] == [1.0, 0.8]
+    with pytest.raises(SystemExit):
+        options.parse(["spmm", "--wide"])
 
 
 @needs_kernels

@@ -86,6 +86,15 @@ def mutations(call: Call) -> Iterator[tuple[str, bool, Call]]:
         yield f"no {name}", False, call._replace(attributes=without)
         if isinstance(value, float):
             continue
+        if isinstance(value, tuple):
+            shorter = call._replace(attributes={**call.attributes, name: value[:-1]})
+            yield f"{name}, one less", False, shorter
+            for i in range(len(value)):
+                for other in (value[i] - 1, value[i] + 1, -1, 1 << 40):
+                    changed = (*value[:i], other, *value[i + 1 :])
+                    attributes = {**call.attributes, name: changed}
+                    yield f"{name} = {changed}", False, call._replace(attributes=attributes)
+            continue
         for other in {value - 1, value + 1, 0, -1, 1 << 40} - {value}:
             attributes = {**call.attributes, name: other}
             may = name in BOOLEANS or (name in call.free and other != 1 << 40)
@@ -96,7 +105,7 @@ def mutations(call: Call) -> Iterator[tuple[str, bool, Call]]:
 def run(target: str, call: Call, device: jax.Device) -> None:
     types = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in call.results.values()]
     typed = {
-        name: np.float64(value) if isinstance(value, float) else np.int64(value)
+        name: np.asarray(value, np.float64 if isinstance(value, float) else np.int64)[()]
         for name, value in call.attributes.items()
     }
     operands = jax.device_put(list(call.operands.values()), device)

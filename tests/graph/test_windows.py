@@ -29,6 +29,7 @@ from jaxgnn import (
     spmm,
 )
 from jaxgnn._core import ffi
+from jaxgnn.ops._maxk import kernels
 from tests.support.oracle import draw_array, edges
 from tests.support.strategies import examples, graphs, skewed_graph
 
@@ -40,6 +41,10 @@ def windows_wherever_they_are():
         yield
 
 
+def bits_of(mask: np.ndarray) -> list[int]:
+    return [r for r in range(64) if mask[r // 32] >> (r % 32) & 1]
+
+
 def decoded(graph: Graph) -> np.ndarray:
     """The edges (receiver, sender) that the windows list, sorted."""
     assert graph.windows is not None
@@ -49,8 +54,8 @@ def decoded(graph: Graph) -> np.ndarray:
     found = []
     for window, begin, end, _ in parts:
         for e in range(begin, end):
-            bits = [r for r in range(64) if masks[e, r // 32] >> (r % 32) & 1]
-            assert bits
+            bits = bits_of(masks[e])
+            assert bits and bits[-1] < rows.shape[1]
             found += [(rows[window, r], senders[e]) for r in bits]
     return np.array(sorted(found), np.int64).reshape(-1, 2)
 
@@ -72,16 +77,20 @@ def assert_edges_of_slots(graph: Graph) -> None:
     np.testing.assert_array_equal(np.sort(edge_of), np.arange(graph.num_edges))
     for window, begin, end, _ in parts:
         for e in range(begin, end):
-            receivers = [rows[window, r] for r in range(64) if masks[e, r // 32] >> (r % 32) & 1]
+            receivers = [rows[window, r] for r in bits_of(masks[e])]
             first = (int(slots[window, len(receivers)]) + len(receivers) * e) % 2**32
             found = edge_of[first : first + len(receivers)]
             np.testing.assert_array_equal(target[found], receivers)
             np.testing.assert_array_equal(source[found], entry_senders[e])
 
 
-@given(graphs())
-def test_windows_list_every_edge_once(graph):
-    windowed = graph.with_windows(weighted=True)
+@given(graphs(), st.sampled_from([1, 256, 260, 384, 512, 1000, 1024]))
+def test_windows_list_every_edge_once(graph, width):
+    windowed = graph.with_windows(weighted=True, width=width)
+    receivers = windowed.windows.receivers
+    assert windowed.windows.rows.shape[0] == -(-graph.num_receivers // receivers)
+    assert receivers == (64 if width <= 256 else 16384 // width)
+    assert windowed.windows.width >= width
     np.testing.assert_array_equal(decoded(windowed), listed(graph))
     rows = np.asarray(windowed.windows.rows).ravel()
     np.testing.assert_array_equal(np.sort(rows[rows >= 0]), np.arange(graph.num_receivers))
@@ -100,13 +109,30 @@ def hub_graph() -> Graph:
     return Graph.from_edges(senders, receivers, num_nodes=6000).with_windows(weighted=True)
 
 
-def test_long_windows_are_cut(hub_graph):
-    parts = np.asarray(hub_graph.windows.parts)
+@pytest.mark.parametrize("width", [256, 512])
+def test_long_windows_are_cut(hub_graph, width):
+    graph = hub_graph.with_windows(weighted=True, width=width)
+    parts = np.asarray(graph.windows.parts)
     places = parts[:, 3]
-    assert hub_graph.windows.num_partials == (places >= 0).sum() > 1
+    assert graph.windows.num_partials == (places >= 0).sum() > 1
     np.testing.assert_array_equal(np.sort(places[places >= 0]), np.arange((places >= 0).sum()))
-    np.testing.assert_array_equal(decoded(hub_graph), listed(hub_graph))
-    assert_edges_of_slots(hub_graph)
+    np.testing.assert_array_equal(decoded(graph), listed(graph))
+    assert_edges_of_slots(graph)
+
+
+@pytest.mark.parametrize(
+    ("width", "error"), [(0, ValueError), (1025, ValueError), ("4", TypeError)]
+)
+def test_widths_of_windows_are_checked(width, error):
+    with pytest.raises(error, match="width: expected an integer"):
+        skewed_graph(20, 60).with_windows(width=width)
+
+
+def test_bits_beyond_the_receivers_of_a_window_are_found(hub_graph):
+    windows = hub_graph.with_windows(width=1024).windows
+    lie = dataclasses.replace(windows, masks=windows.masks.at[3, 0].set(1 << 16))
+    with pytest.raises(ValueError, match=r"windows\.masks: expected bits of a window's receivers"):
+        dataclasses.replace(hub_graph, windows=lie).validate()
 
 
 def test_new_graphs_drop_the_windows():
@@ -179,7 +205,7 @@ TOLERANCE = {"float32": 2e-6, "bfloat16": 1e-2, "float16": 1.5e-3}
 @examples(20)
 @given(
     graph=graphs(),
-    width=st.sampled_from([4, 8, 36, 64, 128, 256]),
+    width=st.sampled_from([4, 8, 36, 64, 128, 256, 384, 512, 1024]),
     share=st.floats(0, 1),
     dtype=st.sampled_from(list(TOLERANCE)),
     reduce=st.sampled_from(["sum", "mean"]),
@@ -192,7 +218,7 @@ def test_products_match_float64(graph, width, share, dtype, reduce, deterministi
     x = draw_array(rng, (graph.num_senders, width), dtype)
     cotangent = draw_array(rng, (graph.num_receivers, width), dtype)
     with config.use(deterministic=deterministic):
-        out, dx = products(graph.with_windows(), x, cotangent, k, reduce)
+        out, dx = products(graph.with_windows(width=width), x, cotangent, k, reduce)
     expected_out, expected_dx = expected_products(graph, x, cotangent, k, reduce)
     assert row_error(out, expected_out) < TOLERANCE[dtype]
     assert row_error(dx, expected_dx) < TOLERANCE[dtype]
@@ -214,6 +240,106 @@ def test_hubs_and_parts(hub_graph, deterministic, k, dtype):
         out, dx = products(hub_graph, x, cotangent, k)
     assert row_error(out, expected_out) < TOLERANCE[dtype]
     assert row_error(dx, expected_dx) < TOLERANCE[dtype]
+
+
+@pytest.fixture(scope="module")
+def wide_hubs(hub_graph) -> dict[int, Graph]:
+    """The same with windows for rows of each width."""
+    return {w: hub_graph.with_windows(weighted=True, width=w) for w in (384, 512, 1024)}
+
+
+# One of each mapping to lanes; the last rows are narrower than their windows serve.
+WIDE = [pytest.param(384, 384, 48, id="384-k-48"), pytest.param(1024, 1024, 30, id="1024-k-30")]
+WIDE += [
+    pytest.param(windows, width, k, id=f"{width}-k-{k}", marks=pytest.mark.gpu)
+    for windows, width, k in [
+        (512, 512, 64),
+        (512, 512, 8),
+        (1024, 1024, 16),
+        (1024, 1024, 128),
+        (1024, 768, 3),
+        (512, 300, 300),
+        (512, 256, 32),
+        (1024, 64, 16),
+    ]
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("windows", "width", "k"), WIDE)
+@both_algorithms
+def test_wide_rows_of_hubs(wide_hubs, deterministic, windows, width, k, dtype):
+    graph = wide_hubs[windows]
+    rng = np.random.default_rng(k)
+    x, cotangent = (draw_array(rng, (6000, width), dtype) for _ in range(2))
+    expected_out, expected_dx = expected_products(graph, x, cotangent, k)
+    with config.use(deterministic=deterministic):
+        out, dx = products(graph, x, cotangent, k)
+    assert row_error(out, expected_out) < TOLERANCE[dtype]
+    assert row_error(dx, expected_dx) < TOLERANCE[dtype]
+
+
+@pytest.mark.gpu  # the CPU's kernels heed no windows
+@pytest.mark.parametrize("width", [384, 512, 1024])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_wide_rows_take_the_kernels_over_windows(wide_hubs, width, weighted):
+    graph = wide_hubs[width]
+    x = jnp.ones((6000, width))
+    weights = jnp.ones(graph.num_edges) if weighted else None
+    call = jax.jit(lambda x: jnp.sum(maxk_spmm(graph, maxk(x, 32), weights)))
+    program = jax.jit(jax.grad(call)).lower(x).as_text()
+    suffix = "_weighted" * weighted
+    assert f"jaxgnn_maxk_sspmm_windows{suffix}(" in program.replace('"', "")
+    assert f"jaxgnn_maxk_spmm_windows{suffix}(" in call.lower(x).as_text().replace('"', "")
+
+
+def test_rows_that_windows_do_not_serve_warn_on_a_gpu(hub_graph, monkeypatch):
+    columns = jnp.zeros((6000, 8), jnp.uint16)
+    assert not kernels._use_windows(hub_graph.windows, 512, "float32", columns, None)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with pytest.warns(UserWarning, match=r"up to 256 columns, got 512.*with_windows\(width=512"):
+        assert not kernels._use_windows(hub_graph.windows, 512, "float32", columns, None)
+    with pytest.warns(UserWarning, match=r"up to 256 columns, got 2048, .* windows$"):
+        assert not kernels._use_windows(hub_graph.windows, 2048, "float32", columns, None)
+    windows = hub_graph.with_windows(width=512).windows
+    for width in (64, 256, 512):
+        assert kernels._use_windows(windows, width, "float32", columns, None)
+
+
+@pytest.fixture(scope="module")
+def small_hubs() -> dict[int, Graph]:
+    """Small enough for a sanitizer; one window has several parts."""
+    rng = np.random.default_rng(1)
+    senders = rng.integers(700, size=9000)
+    receivers = rng.integers(90, size=9000)
+    receivers[:4200] = 7
+    graph = Graph.from_edges(senders, receivers, num_nodes=700)
+    return {width: graph.with_windows(weighted=True, width=width) for width in (384, 1024)}
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "unlike"])
+@pytest.mark.parametrize("packed", [False, True], ids=["exact", "packed"])
+@pytest.mark.parametrize("width", [384, 1024])
+def test_sanitized_wide_rows(small_hubs, width, packed, alike):
+    """Forward and backward, with weights and without; deterministic too."""
+    graph = small_hubs[width]
+    rng = np.random.default_rng(width)
+    x, cotangent = rng.standard_normal((2, 700, width))
+    if not alike:
+        x *= 10.0 ** -rng.uniform(0, 3, size=(700, 1))
+    x, cotangent = (jnp.asarray(a, jnp.float32) for a in (x, cotangent))
+    weights = jnp.asarray(draw_weights(rng, "decades", graph.num_edges))
+    tolerance = 2**-13 if packed else TOLERANCE["float32"]
+    expected = expected_products(graph, x, cotangent, 12)
+    for deterministic in (False, True):
+        with config.use(deterministic=deterministic):
+            found = products(graph, x, cotangent, 12, packed=packed)
+        for result, wanted in zip(found, expected, strict=True):
+            assert row_error(result, wanted) < tolerance
+    out, dx, _ = weighted_products(graph, x, weights, cotangent, 12, "mean", packed)
+    expected = expected_weighted(graph, x, weights, cotangent, 12, "mean")
+    assert row_error(out, expected[0]) < tolerance
+    assert row_error(dx, expected[1]) < tolerance
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-25, 1e-8, 1.0, 1e8, 1e25, 1e33])
@@ -293,6 +419,22 @@ def test_packed_rows(hub_graph, k):
     assert 1e-7 < row_error(out, expected_out) < 2**-16
     cbsr = maxk(x, k, packed=True)
     again = maxk_spmm(hub_graph, dataclasses.replace(cbsr, packed=False))
+    np.testing.assert_allclose(out, again, rtol=0, atol=2e-6 * float(jnp.abs(again).max()))
+
+
+@pytest.mark.parametrize(("width", "k"), [(384, 8), (1024, 30), (1024, 128)])
+def test_packed_wide_rows(wide_hubs, width, k):
+    """13 bits of mantissa, and a column of 10 bits."""
+    graph = wide_hubs[width]
+    rng = np.random.default_rng(k)
+    x = jnp.asarray(rng.standard_normal((6000, width)), jnp.float32)
+    cotangent = jnp.asarray(rng.standard_normal((6000, width)), jnp.float32)
+    out, dx = products(graph, x, cotangent, k, packed=True)
+    expected_out, expected_dx = expected_products(graph, x, cotangent, k)
+    assert row_error(dx, expected_dx) < TOLERANCE["float32"]
+    assert 1e-6 < row_error(out, expected_out) < 2**-14
+    cbsr = maxk(x, k, packed=True)
+    again = maxk_spmm(graph, dataclasses.replace(cbsr, packed=False))
     np.testing.assert_allclose(out, again, rtol=0, atol=2e-6 * float(jnp.abs(again).max()))
 
 

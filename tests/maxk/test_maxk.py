@@ -265,8 +265,18 @@ def test_packed_rounds_the_values_and_passes_the_gradient():
     assert half.packed and not half.astype(jnp.float32).packed
 
 
-@pytest.mark.parametrize(("width", "dtype"), [(257, "float32"), (8, "float64")])
+@pytest.mark.parametrize(("width", "bits"), [(256, 15), (257, 13), (1024, 13)])
+def test_packed_values_leave_bits_for_their_columns(width, bits):
+    x = draw_array(np.random.default_rng(0), (5, width), "float32")
+    packed, exact = maxk(x, 9, packed=True), maxk(x, 9)
+    np.testing.assert_array_equal(packed.indices, exact.indices)
+    words = np.asarray(packed.values).view(np.uint32)
+    assert not (words & ((1 << (23 - bits)) - 1)).any() and (words >> (23 - bits) & 1).any()
+    np.testing.assert_allclose(packed.values, exact.values, rtol=2.0 ** -(bits + 1))
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(1025, "float32"), (8, "float64")])
 def test_packed_takes_neither_wide_rows_nor_64_bits(width, dtype, x64):
-    assert maxk(jnp.zeros((2, 256), "float32"), 3, packed=True).packed
-    with pytest.raises(ValueError, match=r"packed: .* at most 256 entries of 32 or 16 bits"):
+    assert maxk(jnp.zeros((2, 1024), "float32"), 3, packed=True).packed
+    with pytest.raises(ValueError, match=r"packed: .* at most 1024 entries of 32 or 16 bits"):
         maxk(jnp.zeros((2, width), dtype), 3, packed=True)

@@ -263,6 +263,38 @@ def test_batch_norm_of_the_rows_that_count():
         module(jnp.asarray(x), mask=jnp.ones(3, bool))
 
 
+def test_derivatives_of_batch_norm_are_those_of_its_equation():
+    rng = np.random.default_rng(3)
+    x, tangent, weights = rng.normal(100, 2, (3, 9, 2, 4)).astype(np.float32)
+    weights -= 100
+    mask = np.arange(9) < 6
+    module = BatchNorm(4, rngs=nnx.Rngs(0))
+    module.scale[...] = jnp.asarray(rng.normal(size=4), jnp.float32)
+    definition, state = nnx.split(module)
+
+    def ours(x):
+        return nnx.merge(definition, state, copy=True)(x, mask=mask)
+
+    def equation(x):
+        rows = x[:6].reshape(-1, 4)
+        mean = rows.mean(axis=0)
+        variance = ((rows - mean) ** 2).mean(axis=0)
+        return module.scale[...] * (x - mean) / jnp.sqrt(variance + 1e-5)
+
+    def derivatives(function, x, tangent, weights):
+        gradient = jax.grad(lambda x: (jnp.tanh(function(x)) * weights).sum())
+        return function(x), jax.jvp(function, (x,), (tangent,))[1], jax.jvp(gradient, (x,), (x,))
+
+    found = jax.jit(derivatives, static_argnums=0)(ours, x, tangent - 100, weights)
+    with jax.enable_x64(True):
+        wide = (np.asarray(a, np.float64) for a in (x, tangent - 100, weights))
+        expected = derivatives(equation, *wide)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert error(a, b) < 1e-3
+    assert BatchNorm(4, dtype=jnp.bfloat16)(x, mask=mask).dtype == jnp.bfloat16
+    assert BatchNorm(4)(jnp.asarray(x, jnp.bfloat16), mask=mask).dtype == jnp.float32
+
+
 def test_a_model_leaves_padding_out_of_its_statistics():
     rng = np.random.default_rng(4)
     graphs = [Graph.from_edges(*rng.integers(0, n, (2, 2 * n)), num_nodes=n) for n in (4, 1, 6)]

@@ -1,6 +1,7 @@
 """`GraphLoader`: the padded union that sorting would give, few shapes, resumed, odd graphs."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ import pytest
 from jaxgnn import Graph, batch, readout
 from jaxgnn.data import GraphSet, PlainGraph
 from jaxgnn.train import GraphLoader
+from jaxgnn.train.device_graphs import LARGEST_COUNT, _scaled
+from jaxgnn.train.graph_loader import Run, runs
 from jaxgnn.train.graph_store import GraphStore
 from tests.support.paths import ROOT
 
@@ -52,7 +55,7 @@ def test_sets_are_sorted_at_once_as_one_by_one(undirected):
 @pytest.mark.parametrize("undirected", [False, True])
 def test_batches_are_padded_unions(undirected):
     graphs = graph_set(SIZES, undirected=undirected)
-    loader = GraphLoader(graphs, 4, seed=3, prefetch=1)
+    loader = GraphLoader(graphs, 4, seed=3, prefetch=1, max_device_bytes=0)
     seen, shapes = [], set()
     for minibatch in loader:
         found = minibatch.batch
@@ -87,7 +90,7 @@ def test_batches_are_padded_unions(undirected):
 
 def test_a_restored_loader_goes_on_with_the_same_batches():
     graphs = graph_set(SIZES)
-    first, second = (GraphLoader(graphs, 3, seed=7, prefetch=n) for n in (0, 2))
+    first, second = (GraphLoader(graphs, 3, seed=7, prefetch=n, max_device_bytes=0) for n in (0, 2))
     batches = [*first, *first]
     assert first.state() == {"epoch": 2, "position": 0}
     assert [int(i) for b in batches[:4] for i in b.indices] != [
@@ -103,6 +106,104 @@ def test_a_restored_loader_goes_on_with_the_same_batches():
     for state in ({"epoch": 0}, {"epoch": 0, "position": 4}, {"epoch": -1, "position": 0}):
         with pytest.raises(ValueError, match=r"state|position|epoch"):
             other.restore(state)
+
+
+def same(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.dtype == b.dtype and a.weak_type == b.weak_type
+
+
+def hubs():
+    """Graphs with rows that are cut into chunks, in one direction alone, and without data."""
+    many = np.arange(3000, dtype=np.int32) % 50
+    into = Graph.from_edges(many, np.zeros_like(many), num_nodes=60)
+    return [into, Graph.from_edges([], [], num_nodes=0), into, Graph.from_edges([0], [1])]
+
+
+@pytest.mark.parametrize(
+    "graphs",
+    [
+        graph_set(SIZES),
+        graph_set(SIZES, undirected=True),
+        hubs(),
+        [Graph.from_edges([], [], num_nodes=n) for n in (0, 2, 0)],
+        [Graph.from_edges([], [], num_nodes=0)],
+    ],
+    ids=["directed", "undirected", "hubs", "no edges", "no nodes"],
+)
+def test_batches_of_the_device_are_those_of_the_host(graphs):
+    host, device = (
+        GraphLoader(graphs, 3, seed=3, shapes=3, max_device_bytes=most) for most in (0, 1 << 20)
+    )
+    assert host.device_graphs is None and device.device_graphs is not None
+    for _ in range(3):
+        for found, expected in zip(device, host, strict=True):
+            same(found, expected)
+        assert device.state() == host.state()
+    part = np.array([len(graphs) - 1, 0])
+    same(list(device.part(part)), list(host.part(part)))
+    assert GraphLoader(graphs, 3, max_device_bytes=1).device_graphs is None
+
+
+def test_quotients_of_products_with_more_than_32_bits():
+    rng = np.random.default_rng(0)
+    for divisor in (1, 3, 4097, LARGEST_COUNT - 3, LARGEST_COUNT):
+        for factor in (0, 1, 12345, LARGEST_COUNT - 1, LARGEST_COUNT):
+            numbers = rng.integers(-divisor, divisor + 1, 2000)
+            found = _scaled(jnp.asarray(numbers), jnp.int32(factor), jnp.int32(divisor))
+            np.testing.assert_array_equal(found, numbers * factor // divisor)
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20], ids=["host", "device"])
+def test_a_scan_has_the_steps_of_an_iteration(most):
+    graphs = graph_set(SIZES)
+    loader, expected = (GraphLoader(graphs, 3, seed=1, max_device_bytes=most) for _ in range(2))
+    traced = []
+
+    def step(state, minibatch):
+        traced.append(minibatch.batch.graph.num_receivers)
+        return state + minibatch.features.sum(), {"of": minibatch.indices, "before": state}
+
+    state, shapes, rows, sums = jnp.float32(0), set(), [], []
+    for _ in range(3):
+        for minibatch in expected:
+            rows.append(minibatch.indices)
+            sums.append(state)
+            state = state + minibatch.features.sum()
+            shapes.add(minibatch.batch.graph.num_receivers)
+    next(iter(loader))  # begins in the middle of an epoch
+    found, outputs = loader.scan(step, sums[1], 6)
+    assert loader.state() == {"epoch": 1, "position": 3}
+    loader.scan(step, found, 5)
+    assert loader.state() == {"epoch": 3, "position": 0}
+    np.testing.assert_array_equal(outputs["of"], np.stack(rows[1:7]))
+    np.testing.assert_allclose(outputs["before"], np.stack(sums[1:7]), rtol=1e-5)
+    np.testing.assert_allclose(found, sums[7], rtol=1e-5)
+    # A program for each shape and number of steps, and a trace for the shapes of the outputs.
+    assert len(traced) <= 2 * len(shapes) + 2
+    with pytest.raises(ValueError, match="steps: expected"):
+        loader.scan(step, found, 0)
+
+
+def test_runs_of_one_shape_are_cut():
+    sizes = [(8, 9)] * 5 + [(1, 2)] + [(8, 9)] * 2
+    assert list(runs(sizes)) == [Run((8, 9), 0, 5), Run((1, 2), 5, 6), Run((8, 9), 6, 8)]
+    cut = [(run.first, run.end) for run in runs(sizes, 3, 4)]
+    assert cut == [(0, 3), (3, 4), (4, 5), (5, 6), (6, 8)]
+
+
+@pytest.mark.parametrize("count", [1024, 1100])  # without and with a batch that is not full
+def test_more_shapes_pad_less(count):
+    sizes = np.random.default_rng(0).lognormal(3.2, 0.9, count).astype(int).tolist()
+    padding, found = {}, {}
+    for shapes in (1, 4):
+        loader = GraphLoader(graph_set(sizes), 128, seed=0, shapes=shapes)
+        counts = [m.batch.graph.num_receivers for _ in range(6) for m in loader]
+        found[shapes], padding[shapes] = set(counts), 1 - 6 * sum(sizes) / sum(counts)
+    assert len(found[1]) <= 3 and len(found[4]) <= 6
+    assert padding[4] < 0.6 * padding[1]
 
 
 def test_few_shapes_and_little_padding():
@@ -154,13 +255,17 @@ def test_what_does_not_fit_is_refused():
         ({"indices": np.array([11])}, "indices: expected graphs below 11, got 11"),
         ({"indices": np.array([], np.int32)}, "graphs: expected at least 1, got 0"),
         ({"drop_last": True}, "graphs: expected at least 12, got 11"),
+        ({"shapes": 0}, "shapes: expected"),
+        ({"max_device_bytes": -1}, "max_device_bytes: expected"),
     ):
         with pytest.raises(ValueError, match=message):
             GraphLoader(graphs, 12, **options)
 
 
-def test_the_page_s_snippet_trains():
+def test_the_page_s_snippets_train():
     text = (ROOT / "docs" / "graphs.md").read_text(encoding="utf-8")
     found: dict = {}
-    exec(compile(text.split("```python\n")[1].split("```")[0], "docs/graphs.md", "exec"), found)
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
+        exec(compile(block, "docs/graphs.md", "exec"), found)
+    assert found["losses"].shape == (4,) and found["losses"].mean() < 0.8
     assert np.isfinite(found["loss"])

@@ -50,11 +50,17 @@ def cache_of_programs(tmp_path_factory):
 
 def test_graphs_are_prepared_for_a_gpu(monkeypatch):
     graph = toy().graph
+    maxk = dataclasses.replace(SMALL, activation="maxk", k=4)
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-    assert prepared(graph, "relu") is graph
+    assert prepared(graph, SMALL) is graph
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert prepared(graph, "relu").row_schedule is not None
-    assert prepared(graph, "maxk").windows is not None
+    assert prepared(graph, SMALL).row_schedule is not None
+    for hidden, receivers in ((16, 64), (256, 64), (384, 42), (1024, 16)):
+        windows = prepared(graph, dataclasses.replace(maxk, hidden=hidden)).windows
+        assert windows is not None and windows.receivers == receivers
+        assert windows.width >= hidden
+    wide = prepared(graph, dataclasses.replace(maxk, hidden=2048))
+    assert wide.windows is None and wide.row_schedule is not None
 
 
 # The task.
@@ -305,8 +311,8 @@ def test_k_belongs_to_maxk_and_fits_the_hidden_width():
         dataclasses.replace(base, activation="relu").check()
     with pytest.raises(ConfigError, match=r"^--packed: expected --activation maxk with it"):
         dataclasses.replace(SMALL, packed=True).check()
-    for wrong in ({"hidden": 257}, {"dtype": "float64"}):
-        with pytest.raises(ConfigError, match=r"^--packed: expected --hidden of at most 256"):
+    for wrong in ({"hidden": 1025}, {"dtype": "float64"}):
+        with pytest.raises(ConfigError, match=r"^--packed: expected --hidden of at most 1024"):
             dataclasses.replace(base, packed=True, **wrong).check()
     with pytest.raises(ConfigError, match=r"^--anneal-epochs: expected --anneal-from with it"):
         dataclasses.replace(base, anneal_epochs=5).check()

@@ -6,13 +6,26 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from jaxgnn._core.platform import of_device
 from jaxgnn.data import load
 from jaxgnn.export import load as load_exported
-from jaxgnn.train import TrainConfig, compare, load_run, predict, restore_run, run
+from jaxgnn.ops._sampling.host_rows import gather_host_rows
+from jaxgnn.train import (
+    HostFeatures,
+    InferenceSample,
+    TrainConfig,
+    compare,
+    evaluate,
+    host_features,
+    load_run,
+    predict,
+    restore_run,
+    run,
+)
 from jaxgnn_cli import main
 from tests.support.small_sets import small
 
@@ -37,6 +50,42 @@ def trained(tmp_path_factory) -> Path:
     log = (directory / "run" / "metrics.jsonl").read_text().splitlines()
     assert rows == [json.loads(line) for line in log] and len(rows) == 4
     return directory / "run"
+
+
+def test_features_on_the_host_stay_there(trained, tmp_path, monkeypatch, capsys):
+    """Restored, scored and predicted from batches of nodes; and as with features on the device."""
+    shutil.copytree(trained, tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    record["settings"]["features_on"] = "host"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record))
+    reads: list[int] = []
+
+    def counted(rows, nodes, *shape):
+        reads.append(nodes.shape[0])
+        return gather_host_rows(rows, nodes, *shape)
+
+    monkeypatch.setattr(host_features, "gather_host_rows", counted)
+    restored = restore_run(tmp_path / "run")
+    assert isinstance(restored.task.features, HostFeatures)
+    expected = restore_run(trained)
+    assert not isinstance(expected.task.features, HostFeatures)
+    logits = [
+        run.program.logits(run.best.params, run.best.rest, run.task) for run in (restored, expected)
+    ]
+    np.testing.assert_allclose(*logits, atol=1e-5)
+    assert main(["predict", str(tmp_path / "run"), "--output", str(tmp_path / "p.npz")]) == 0
+    found = np.load(tmp_path / "p.npz")["probabilities"]
+    np.testing.assert_allclose(found, jax.nn.softmax(logits[1]), atol=1e-5)
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    # A quarter of the nodes and their senders.
+    assert len(reads) >= 3 and max(reads) < 200
+    rows = [
+        evaluate(run, [InferenceSample("bucket", 2)], num_runs=1)["rows"]
+        for run in (restored, expected)
+    ]
+    for one, other in zip(*rows, strict=True):
+        assert one["test_score"] == pytest.approx(other["test_score"], abs=0.02)
 
 
 def error(capsys, *arguments: str) -> str:

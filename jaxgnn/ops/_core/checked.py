@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool
 
 from jaxgnn.graph._row_chunks import RowChunks
 from jaxgnn.graph._tiles import STAGE_BATCHES, Tiles
-from jaxgnn.graph._windows import Windows, slots_within
+from jaxgnn.graph._windows import Windows, masks_within, slots_within
 
 
 def check_rows(rows: Any, num_columns: int, num_edges: int) -> Any:
@@ -51,6 +51,7 @@ def check_windows(
             "windows' rows": _within(windows.rows, num_receivers, -1),
             "windows' parts": jnp.all(inside | (window < 0)),
             "windows' senders": _within(windows.senders, num_senders),
+            "windows' masks": masks_within(windows),
             "windows' edges": _within(windows.edges, num_edges),
             "windows' slots": slots_within(windows, num_edges),
         },

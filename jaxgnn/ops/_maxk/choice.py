@@ -123,6 +123,8 @@ class Case(NamedTuple):
 def of_graph(graph: Graph, width: int, k: int, dtype: DTypeLike) -> Case:
     """What `maxk_spmm` of the graph, and its gradient, are."""
     windows = graph.windows
+    if windows is not None and width > windows.width:
+        windows = None
     return Case(
         num_edges=graph.num_edges,
         num_dense=graph.num_receivers,

@@ -7,6 +7,7 @@ that walk a graph, one call after the other, as every example has its own positi
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from jaxgnn._core import ffi
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import sequential, with_vmap_rule
-from jaxgnn.graph._windows import Windows
+from jaxgnn.graph._windows import MAX_WIDTH, RECEIVERS, Windows
 from jaxgnn.ops._aggregation import kernels as aggregation
 from jaxgnn.ops._aggregation.kernels import REDUCE
 from jaxgnn.ops._core import padding
@@ -49,7 +50,7 @@ def spgemm(
 
     `weights` are in the order of the rows and in the accumulation dtype, here and below.
     `windows` are those of the rows. `packed` promises that float32 values have at most 15 bits of
-    mantissa, so that one 32-bit word holds a value and its column.
+    mantissa, 13 in rows wider than 256, so that one 32-bit word holds a value and its column.
     """
 
     def by_rows(rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None) -> Array:
@@ -80,6 +81,7 @@ def spgemm(
         absent: int,
     ) -> Array:
         num_cbsr_rows, k = values.shape
+        indices = _of_windows(windows, indices)
         # One 32-bit word holds a 16-bit value and its column. Longer CBSR rows would move more
         # bytes this way.
         packs = packed if values.dtype == jnp.float32 else k <= _PACKED_UP_TO
@@ -200,6 +202,8 @@ def sspmm(
     def by_windows(operands: _Sspmm) -> Array:
         assert operands.windows is not None
         windows = _window_operands(operands.windows)
+        indices = _of_windows(operands.windows, operands.indices)
+        operands = operands._replace(indices=indices)
         if config.deterministic:
             rows, columns, _ = structure(operands.rows)
             out, _, _ = ffi.call(
@@ -308,11 +312,25 @@ def _use_windows(
     """Whether the window kernels take these operands: rows that fit in shared memory, entries with
     32-bit indices, and weights if the windows list the edges."""
     rows, k = indices.shape
-    fits = width <= 256 and width % 4 == 0 and jnp.dtype(dtype) != jnp.float64
+    fits = width % 4 == 0 and jnp.dtype(dtype) != jnp.float64
     fits = fits and rows * (k + _pad_width(width, indices)) < 2**32
     if windows is None or (weights is not None and windows.edges is None):
         return False
-    return fits
+    if fits and width > windows.width and jax.default_backend() == "gpu":
+        advice = f"see Graph.with_windows(width={width})"
+        warnings.warn(
+            f"maxk_spmm: the graph's windows serve rows of up to {windows.width} columns, "
+            f"got {width}, which are aggregated as without windows"
+            + (f"; {advice}" if width <= MAX_WIDTH else ""),
+            stacklevel=2,
+        )
+    return fits and width <= windows.width
+
+
+def _of_windows(windows: Windows, indices: UInt[Array, "rows k"]) -> UInt[Array, "rows k"]:
+    """The columns as the kernels over these windows read them: 8 bits with 64 receivers, else
+    16."""
+    return indices if windows.receivers == RECEIVERS else indices.astype(jnp.uint16)
 
 
 def _engine(

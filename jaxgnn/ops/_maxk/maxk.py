@@ -25,6 +25,7 @@ from jaxgnn.ops._maxk import reference, rules
 from jaxgnn.ops._maxk.reference import index_dtype
 
 MAX_WIDTH = 4096
+_MAX_PACKED = 1024  # a word has 10 bits for the column
 
 
 @functools.partial(
@@ -43,7 +44,8 @@ class CBSR:
         indices: their columns, distinct and ascending in each row, below `width`; uint8 for
             widths up to 256, else uint16.
         width: the number of columns, static.
-        packed: a promise that float32 values have at most 15 bits of mantissa, static; see `maxk`.
+        packed: a promise that float32 values have at most 15 bits of mantissa, 13 in rows wider
+            than 256, static; see `maxk`.
         sharding: how the rows of a sharded graph's nodes are split over devices, static; `None`
             for rows on one device.
 
@@ -155,9 +157,9 @@ def maxk(
             `active` largest keep their values, by the same rule; the others become 0. An integer
             scalar from 1 to `k`, which may be traced (then it is clipped to that range).
         packed: round values of float32 to 15 of their 23 bits of mantissa (to nearest, a relative
-            error of at most 2^-16), so that a value and its column fit in 4 bytes, of which
-            `maxk_spmm` over `Graph.with_windows` then reads fewer on a GPU. The derivative is as
-            without rounding. 16-bit values fit as they are.
+            error of at most 2^-16), of rows wider than 256 to 13 (2^-14), so that a value and its
+            column fit in 4 bytes, of which `maxk_spmm` over `Graph.with_windows` then reads fewer
+            on a GPU. The derivative is as without rounding. 16-bit values fit as they are.
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
             Rows of float64 run in JAX on a GPU.
 
@@ -169,7 +171,7 @@ def maxk(
             the key is none.
         ValueError: `k`, `active` or the rate is out of range, the key is missing, the bias has
             another shape, a row is wider than 4,096, or `packed` rows are of float64 or wider
-            than 256.
+            than 1,024.
 
     Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 3.1). The generator: Salmon et al. (SC
     2011).
@@ -181,9 +183,9 @@ def maxk(
     if width > MAX_WIDTH:
         raise ValueError(f"x: expected rows of at most {MAX_WIDTH} entries, got {width}")
     k = checks.integer(k, "k", 1, width)
-    if packed and (x.dtype == jnp.float64 or width > 256):
+    if packed and (x.dtype == jnp.float64 or width > _MAX_PACKED):
         raise ValueError(
-            "packed: expected rows of at most 256 entries of 32 or 16 bits, "
+            f"packed: expected rows of at most {_MAX_PACKED} entries of 32 or 16 bits, "
             f"got {width} of {x.dtype}"
         )
     accumulator = accumulation_dtype(x.dtype)
@@ -210,7 +212,7 @@ def maxk(
     if active is not None:
         values = _keep_active(values, _active_argument(active, k))
     if packed and values.dtype == jnp.float32:
-        values = _rounded(values)
+        values = _rounded(15 if width <= 256 else 13, values)
     return CBSR(values.reshape(*leading, k), indices.reshape(*leading, k), width, packed)
 
 
@@ -243,15 +245,15 @@ def cbsr_argument(cbsr: Any, name: str) -> CBSR:
     return CBSR(values, indices, cbsr.width, cbsr.packed)
 
 
-@jax.custom_jvp
-def _rounded(values: Float[Array, "rows k"]) -> Float[Array, "rows k"]:
-    """15 bits of mantissa; the derivative passes through."""
-    return jax.lax.reduce_precision(values, exponent_bits=8, mantissa_bits=15)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _rounded(bits: int, values: Float[Array, "rows k"]) -> Float[Array, "rows k"]:
+    """So many bits of mantissa; the derivative passes through."""
+    return jax.lax.reduce_precision(values, exponent_bits=8, mantissa_bits=bits)
 
 
 @_rounded.defjvp
-def _rounded_jvp(primals, tangents):
-    return _rounded(*primals), tangents[0]
+def _rounded_jvp(bits, primals, tangents):
+    return _rounded(bits, *primals), tangents[0]
 
 
 def _active_argument(active: Any, k: int) -> Int[Array, ""]:

@@ -98,9 +98,10 @@ def _aggregate(
     rows = neighbors(graph, transpose=False)
     # Padding has receivers of its own. Its edges read any row, and long rows of it are not summed
     # at all: a kernel leaves a row that is longer than a chunk, and has none, as it is.
-    table = rows.chunks.table
-    padding_row = nodes[jnp.maximum(table[:, 0], 0)] < 0
-    table = jnp.where(padding_row[:, None], padding_chunk(), table)
+    table = padding_chunk()
+    if not rows.chunks.of_padding:
+        padding_row = nodes[jnp.maximum(rows.chunks.table[:, 0], 0)] < 0
+        table = jnp.where(padding_row[:, None], table, rows.chunks.table)
     chunks = dataclasses.replace(rows.chunks, table=table)
     rows = rows._replace(columns=jnp.maximum(nodes[graph.senders], 0), chunks=chunks)
     reduce = "sum" if static.linear_map.divide is None else "mean"

@@ -8,6 +8,7 @@ hop's padding edges.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -67,44 +68,130 @@ class Hop(NamedTuple):
         return self.columns.shape[0]
 
 
+class Layout(NamedTuple):
+    """Where the places of each level and the edges of each hop are; static.
+
+    Attributes:
+        sizes: the most edges of a place, hop by hop.
+        firsts: the number of each level's first place.
+        counts: the places of each level, padding included.
+        paddings: those at the end of each level that are padding in any case.
+        begins: the number of each hop's first edge, and of all edges.
+    """
+
+    sizes: tuple[int, ...]
+    firsts: tuple[int, ...]
+    counts: tuple[int, ...]
+    paddings: tuple[int, ...]
+    begins: tuple[int, ...]
+
+    @property
+    def num_receivers(self) -> int:
+        """The places of all levels but the last."""
+        return self.firsts[-1]
+
+    @property
+    def inner_edges(self) -> int:
+        """The edges of all hops but the last."""
+        return self.begins[-2]
+
+
+class Joined(NamedTuple):
+    """The arrays of all levels and hops.
+
+    Attributes:
+        nodes: of each place, -1 for padding.
+        edges: the graph's edge of each edge, -1 for padding.
+        offsets: of each receiver's edges.
+        inner_receivers: the place of each edge's receiver, without the last hop's: the layers that
+            a gradient goes through have no more.
+    """
+
+    nodes: Int[Array, " places"]
+    edges: Int[Array, " edges"]
+    offsets: Int[Array, " receivers+1"]
+    inner_receivers: Int[Array, " inner_edges"]
+
+
 def level_of(nodes: Int[Array, " nodes"], first: int) -> Level:
-    """The level of these nodes and a padding place, or as many as align the rows of large ones."""
-    end = first + nodes.shape[0] + 1
-    padding = 1 + (-end % MOST_PADDING if nodes.shape[0] >= 8 * MOST_PADDING else 0)
+    """The level of these nodes and its padding."""
+    padding = _padding_of(nodes.shape[0], first)
     places = jnp.concatenate([nodes, jnp.full(padding, -1, jnp.int32)])
     return Level(places, first, padding)
 
 
-def blocks_of(
-    levels: Sequence[Level],
-    hops: Sequence[Hop],
-    overflow: Bool[Array, ""],
-    *,
-    tree: bool,
-    num_seeds: int,
-) -> Blocks:
-    """The graph of each layer, the first of all hops and the last of the first hop alone."""
-    begins = [sum(hop.count for hop in hops[:h]) for h in range(len(hops) + 1)]
+def _padding_of(nodes: int, first: int) -> int:
+    """A padding place, or as many as align the rows of large levels."""
+    return 1 + (-(first + nodes + 1) % MOST_PADDING if nodes >= 8 * MOST_PADDING else 0)
+
+
+def layout_of_tree(num_seeds: int, sizes: Sequence[int]) -> Layout:
+    """That of a tree, in which each place of a level has so many children."""
+    nodes = list(itertools.accumulate(sizes, int.__mul__, initial=num_seeds))
+    firsts, counts, paddings = [0], [], []
+    for count in nodes:
+        paddings.append(_padding_of(count, firsts[-1]))
+        counts.append(count + paddings[-1])
+        firsts.append(firsts[-1] + counts[-1])
+    begins = itertools.accumulate(nodes[1:], initial=0)
+    return Layout(tuple(sizes), tuple(firsts[:-1]), tuple(counts), tuple(paddings), tuple(begins))
+
+
+def joined(levels: Sequence[Level], hops: Sequence[Hop]) -> tuple[Layout, Joined]:
+    """The levels and the hops one after the other."""
+    layout = Layout(
+        tuple(hop.size for hop in hops),
+        tuple(level.first for level in levels),
+        tuple(level.count for level in levels),
+        tuple(level.padding for level in levels),
+        tuple(itertools.accumulate((hop.count for hop in hops), initial=0)),
+    )
+    begins = layout.begins
     rows = [begin + hop.offsets[:-1] for begin, hop in zip(begins, hops, strict=False)]
     offsets = jnp.concatenate([*rows, jnp.full(1, begins[-1], jnp.int32)]).astype(jnp.int32)
-    columns = jnp.concatenate([hop.columns for hop in hops])
-    receivers = csr_row_ids(offsets, begins[-1])
+    inner = offsets[: layout.firsts[-2] + 1]
+    return layout, Joined(
+        jnp.concatenate([level.nodes for level in levels]),
+        jnp.concatenate([hop.edges for hop in hops]),
+        offsets,
+        csr_row_ids(inner, layout.inner_edges),
+    )
+
+
+def blocks_of(
+    layout: Layout,
+    arrays: Joined,
+    columns: Int[Array, " edges"] | None,
+    overflow: Bool[Array, ""],
+    num_seeds: int,
+) -> Blocks:
+    """The graph of each layer, the first of all hops and the last of the first hop alone.
+
+    `columns`: the place of each edge's sender; `None` in a tree, where they follow one another.
+    """
+    begins = layout.begins
     graphs = []
-    for last in range(len(hops), 0, -1):
-        num_receivers, num_edges = levels[last].first, begins[last]
-        num_senders = num_receivers + levels[last].count
-        layer_offsets = offsets[: num_receivers + 1]
-        layer_columns, layer_receivers = columns[:num_edges], receivers[:num_edges]
-        transpose = _tree_transpose if tree else _sorted_transpose
-        transpose_offsets, permutation, chunks = transpose(
-            layer_columns, levels[: last + 1], begins, num_senders
-        )
+    for last in range(len(layout.sizes), 0, -1):
+        num_receivers, num_edges = layout.firsts[last], begins[last]
+        num_senders = num_receivers + layout.counts[last]
+        offsets = arrays.offsets[: num_receivers + 1]
+        receivers = arrays.inner_receivers[:num_edges]
+        if num_edges > layout.inner_edges:
+            receivers = csr_row_ids(offsets, num_edges)
+        if columns is None:
+            senders = _tree_senders(layout, last)
+            transpose_offsets, permutation, chunks = _tree_transpose(layout, last)
+        else:
+            senders = columns[:num_edges]
+            transpose_offsets, permutation = transpose_order(senders, num_senders)
+            receivers = receivers[permutation]
+            chunks = chunk_rows_on_device(transpose_offsets, num_edges)
         graph = Graph(
-            row_offsets=layer_offsets,
-            senders=layer_columns,
-            row_chunks=_row_chunks(layer_offsets, levels[:last], hops[:last], begins),
+            row_offsets=offsets,
+            senders=senders,
+            row_chunks=_row_chunks(layout, last, offsets),
             transpose_row_offsets=transpose_offsets,
-            transpose_receivers=layer_receivers if tree else layer_receivers[permutation],
+            transpose_receivers=receivers,
             transpose_permutation=permutation,
             transpose_row_chunks=chunks,
             edge_permutation=None,
@@ -115,52 +202,48 @@ def blocks_of(
             symmetric=False,
         )
         graphs.append(graph)
-    nodes = jnp.concatenate([level.nodes for level in levels])
-    edges = jnp.concatenate([hop.edges for hop in hops])
-    return Blocks(tuple(graphs), nodes, edges, overflow, num_seeds)
+    return Blocks(tuple(graphs), arrays.nodes, arrays.edges, overflow, num_seeds)
 
 
-def _row_chunks(
-    offsets: Int[Array, " receivers+1"],
-    levels: Sequence[Level],
-    hops: Sequence[Hop],
-    begins: Sequence[int],
-) -> RowChunks:
+def _row_chunks(layout: Layout, last: int, offsets: Int[Array, " receivers+1"]) -> RowChunks:
     """Those of the padding places: the rows of others are shorter than a chunk."""
-    num_edges = begins[len(hops)]
-    length = chunk_length(num_edges, offsets.shape[0] - 1)
-    if max(hop.size for hop in hops) > length:
-        return chunk_rows_on_device(offsets, num_edges)
+    begins = layout.begins
+    length = chunk_length(begins[last], offsets.shape[0] - 1)
+    if max(layout.sizes[:last]) > length:
+        return chunk_rows_on_device(offsets, begins[last])
     tables = [padding_chunk()]
-    for h, (level, hop) in enumerate(zip(levels, hops, strict=True)):
-        row = level.first + level.count - 1
+    for h in range(last):
+        row = layout.firsts[h + 1] - 1
         padding = begins[h + 1] - offsets[row]
-        chunk = jnp.arange(-(-hop.count // length), dtype=jnp.int32)
+        chunk = jnp.arange(-(-(begins[h + 1] - begins[h]) // length), dtype=jnp.int32)
         used = (padding > length) & (chunk * length < padding)
         pair = [jnp.where(used, row, -1), jnp.where(used, chunk, 0)]
         tables.append(jnp.stack(pair, axis=1).astype(jnp.int32))
-    return RowChunks(jnp.concatenate(tables), length)
+    return RowChunks(jnp.concatenate(tables), length, of_padding=True)
+
+
+def _tree_senders(layout: Layout, last: int) -> Int[Array, " edges"]:
+    """The place of each edge's sender: each but the seeds' and the padding's has one edge."""
+    ends = layout.begins[1 : last + 1]
+    edges = zip(layout.firsts[1:], layout.begins, ends, strict=False)
+    return jnp.concatenate(
+        [first + jnp.arange(end - begin, dtype=jnp.int32) for first, begin, end in edges]
+    )
 
 
 def _tree_transpose(
-    columns: Int[Array, " edges"], levels: Sequence[Level], begins: Sequence[int], num_senders: int
+    layout: Layout, last: int
 ) -> tuple[Int[Array, " senders+1"], Int[Array, " edges"], RowChunks]:
     """Each place but the seeds' and the padding's has one edge, in the places' order."""
-    offsets = [jnp.zeros(levels[0].count, jnp.int32)]
-    for level, begin in zip(levels[1:], begins, strict=False):
+    num_edges = layout.begins[last]
+    num_senders = layout.firsts[last] + layout.counts[last]
+    offsets = [jnp.zeros(layout.counts[0], jnp.int32)]
+    for level in range(1, last + 1):
         # The rows of padding places are empty, so that the next level begins where this one ends.
-        place = jnp.arange(level.count, dtype=jnp.int32)
-        offsets.append(begin + jnp.minimum(place, level.count - level.padding))
-    offsets.append(jnp.full(1, columns.shape[0], jnp.int32))
-    length = chunk_length(columns.shape[0], num_senders)
-    permutation = jnp.arange(columns.shape[0], dtype=jnp.int32)
+        place = jnp.arange(layout.counts[level], dtype=jnp.int32)
+        nodes = layout.counts[level] - layout.paddings[level]
+        offsets.append(layout.begins[level - 1] + jnp.minimum(place, nodes))
+    offsets.append(jnp.full(1, num_edges, jnp.int32))
+    length = chunk_length(num_edges, num_senders)
+    permutation = jnp.arange(num_edges, dtype=jnp.int32)
     return jnp.concatenate(offsets), permutation, RowChunks(padding_chunk(), length, longest=1)
-
-
-def _sorted_transpose(
-    columns: Int[Array, " edges"], levels: Sequence[Level], begins: Sequence[int], num_senders: int
-) -> tuple[Int[Array, " senders+1"], Int[Array, " edges"], RowChunks]:
-    """Any number of edges a sender."""
-    del levels, begins
-    offsets, permutation = transpose_order(columns, num_senders)
-    return offsets, permutation, chunk_rows_on_device(offsets, columns.shape[0])

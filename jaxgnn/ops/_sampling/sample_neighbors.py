@@ -8,16 +8,24 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Blocks, Graph
 from jaxgnn.ops._core import checks
-from jaxgnn.ops._core.philox import key_words
 from jaxgnn.ops._sampling.custom import OwnMethod, chosen_edges
-from jaxgnn.ops._sampling.hops import MOST_PADDING, Hop, blocks_of, level_of
+from jaxgnn.ops._sampling.hops import (
+    MOST_PADDING,
+    Hop,
+    Joined,
+    Level,
+    blocks_of,
+    joined,
+    layout_of_tree,
+    level_of,
+)
 from jaxgnn.ops._sampling.kernels import row_bounds, sample_edges
 from jaxgnn.ops._sampling.row_offsets import offsets_of
 from jaxgnn.ops._sampling.sample import (
@@ -28,6 +36,7 @@ from jaxgnn.ops._sampling.sample import (
     Sample,
     receivers,
 )
+from jaxgnn.ops._sampling.tree import HopKeys, hop_keys, is_tree_of_kernel, sample_tree
 from jaxgnn.ops._sampling.unique_nodes import number_nodes
 from jaxgnn.ops._sampling.weighted import DrawWeights, draw_weights
 
@@ -162,23 +171,57 @@ def _sample(
     own: OwnMethod | None,
     capacities: list[int] | None,
 ) -> Blocks:
+    keys, num_seeds = hop_keys(key, len(sizes)), seeds.shape[0]
+    if own is None and capacities is None and is_tree_of_kernel(sample, graph, num_seeds, sizes):
+
+        def hop_by_hop(graph: Graph, seeds: Array, keys: HopKeys) -> Joined:
+            levels, hops, _ = _hops(sample, graph, seeds, sizes, keys)
+            return joined(levels, hops)[1]
+
+        layout = layout_of_tree(num_seeds, sizes)
+        arrays = sample_tree(sample, graph, seeds, keys, layout, hop_by_hop)
+        return blocks_of(layout, arrays, None, jnp.zeros((), bool), num_seeds)
+    chosen_by = None if own is None else (own, key)
+    levels, hops, overflow = _hops(
+        sample, graph, seeds, sizes, keys, weights, chosen_by, capacities
+    )
+    layout, arrays = joined(levels, hops)
+    columns = None if capacities is None else jnp.concatenate([hop.columns for hop in hops])
+    return blocks_of(layout, arrays, columns, overflow, num_seeds)
+
+
+def _hops(
+    sample: Sample,
+    graph: Graph,
+    seeds: Int[Array, " seeds"],
+    sizes: list[int],
+    keys: HopKeys,
+    weights: DrawWeights | None = None,
+    chosen_by: tuple[OwnMethod, Array] | None = None,
+    capacities: list[int] | None = None,
+) -> tuple[list[Level], list[Hop], Bool[Array, ""]]:
+    """The levels and the hops, one after the other, and whether a hop had too many new nodes.
+
+    `chosen_by`: a method of the user's and the key of all hops.
+    """
     levels = [level_of(seeds, 0)]
     hops: list[Hop] = []
     overflow = jnp.zeros((), bool)
     table = None
     for h, size in enumerate(sizes):
         level = levels[-1]
-        hop_key = jax.random.fold_in(key, h)
         ids = None if capacities is None else level.nodes.astype(jnp.uint32)
         table_of = None if weights is None else weights.table
-        places = Places(graph, level.nodes, key_words(hop_key), ids, table_of)
+        places = Places(graph, level.nodes, keys[h], ids, table_of)
         sample = sample._replace(size=size)
         most = 0 if graph.num_edges == 0 else (level.count - level.padding) * size
         if most == 0:
             offsets = jnp.zeros(level.count + 1, jnp.int32)
             edges, senders = jnp.zeros(0, graph.row_offsets.dtype), jnp.zeros(0, jnp.int32)
-        elif own is not None:
-            offsets, edges, senders = chosen_edges(own, places, hop_key, size, most)
+        elif chosen_by is not None:
+            method, key = chosen_by
+            hop_key = jax.random.fold_in(key, h)
+            offsets, edges, senders = chosen_edges(method, places, hop_key, size, most)
         else:
             _, degrees = row_bounds(places)
             if weights is not None:
@@ -199,7 +242,7 @@ def _sample(
             overflow = overflow | over
         hops.append(Hop(offsets, columns, jnp.where(used, edges, -1), size))
         levels.append(level_of(nodes, first))
-    return blocks_of(levels, hops, overflow, tree=capacities is None, num_seeds=seeds.shape[0])
+    return levels, hops, overflow
 
 
 def _numbers(values: Any, name: str, largest: int) -> list[int]:

@@ -21,7 +21,7 @@ class Call(NamedTuple):
 
     operands: dict[str, np.ndarray]
     results: dict[str, tuple[tuple[int, ...], Any]]
-    attributes: dict[str, int | float]
+    attributes: dict[str, int | float | tuple[int, ...]]
     free: frozenset[str] = frozenset()
 
 
@@ -71,6 +71,7 @@ Calls = dict[str, Callable[[Graph], Call]]
 SPLIT = {"split_length": SPLIT_LENGTH}
 FREE = frozenset({"split_length"})  # any positive one: what is read stays within the row
 BOOLEANS = {
+    "replace",
     "self_loops",
     "by_senders",
     "narrow_slices",

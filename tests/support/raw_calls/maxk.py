@@ -121,11 +121,15 @@ def maxk_spmm_windows(g: Graph) -> Call:
         },
         {
             "out": ((ROWS, FEATURES), F32),
-            "partials": ((0, 64, FEATURES), F32),
+            # A part more, padded with zeros, has place 0: what the parts' contents say is trusted.
+            "partials": ((1, 64, FEATURES), F32),
             "scratch": ((8 + COLUMNS + ROWS,), U32),
         },
         {"packed": 0, "reduce": 0},
-        frozenset({"columns, axis 0", "parts, axis 0", "reduce", _MORE_WINDOWS}),
+        # How many places there are the parts say.
+        frozenset(
+            {"columns, axis 0", "parts, axis 0", "partials, axis 0", "reduce", _MORE_WINDOWS}
+        ),
     )
 
 
@@ -148,7 +152,7 @@ def maxk_spmm_windows_weighted(g: Graph) -> Call:
         "scratch": ((8 + COLUMNS + 2 * ROWS,), U32),
         "sums": ((0, FEATURES), F32),
     }
-    free = frozenset({"parts, axis 0", "reduce", "padding"})
+    free = frozenset({"parts, axis 0", "partials, axis 0", "reduce", "padding"})
     return Call(operands, results, {**call.attributes, "padding": 0}, free)
 
 

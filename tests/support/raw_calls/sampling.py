@@ -101,6 +101,27 @@ def row_offsets(g: Graph) -> Call:
     )
 
 
+def sample_tree(g: Graph) -> Call:
+    """Levels of 3, 6 and 18 places, and one of padding in each."""
+    return Call(
+        {
+            "row_offsets": g.offsets,
+            "columns": g.columns,
+            "seeds": np.array([0, -1, 5], I32),
+            "keys": np.ones((2, 2), U32),
+        },
+        {
+            "nodes": ((30,), I32),
+            "edges": ((24,), I32),
+            "offsets": ((12,), I32),
+            "receivers": ((6,), I32),
+            "states": ((4,), U32),
+        },
+        {"sizes": (2, 3), "paddings": (1, 1, 1), "replace": 0},
+        frozenset({"row_offsets, axis 0", "columns, axis 0"}),
+    )
+
+
 def drawn_neighbors(g: Graph) -> Call:
     return Call(
         {
@@ -181,6 +202,7 @@ CPU_CALLS: Calls = {
 }
 CUDA_CALLS: Calls = {
     "jaxgnn_row_offsets": row_offsets,
+    "jaxgnn_sample_tree": sample_tree,
     "jaxgnn_drawn_neighbors": drawn_neighbors,
     "jaxgnn_drawn_rows": drawn_rows,
     "jaxgnn_sage_layer": sage_layer,
