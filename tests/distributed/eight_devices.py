@@ -295,7 +295,8 @@ def check_errors():
     weights = np.ones(by_features.num_edges, np.float32)
     rows_alone = "expected a graph sharded by rows, got one by features"
     raises("does not work on sharded", sampled_spmm, by_rows, x, sample_size=2)
-    raises("does not work on sharded", GINEConv(inner), by_rows, x, weights)
+    of_edges = np.ones((by_features.num_edges, 4), np.float32)
+    raises(rows_alone, GINEConv(inner), by_features, x, of_edges)
     raises("does not work on sharded", SAGEConv(4, 4, sample_size=2, rngs=rngs), by_features, x)
     raises("does not work on sharded", shard, by_rows, mesh(2))
     raises("gather_edges " + rows_alone, gather_edges, by_features, x)
@@ -494,6 +495,7 @@ MODELS = (
     # The backward pass computes values on edges again: XLA may keep the rows that it exchanged.
     (GNN, ("rows",), ((2, 3), 0), {"conv": _edge_mlp}),
     (GNN, ("rows",), (6, 0), {"conv": _pna}),
+    (GIN, ("rows",), ((2, 3), 0), {"norm": "batch", "edges_width": 3, "edge_dim": 3}),
     (GNN, ("rows", "features"), (2, 4), {"conv": _appnp, "input_layer": True, "jumping": "last"}),
     (GraphSAGE, ("rows",), (3, 0), {"activation": 4, "input_layer": True, "residual": True}),
     (GCN, ("rows",), (3, 0), {"activation": 4, "input_layer": True, "edges_width": 0}),

@@ -168,6 +168,7 @@ run(config, callbacks=[callback])
 def test_a_stuck_process_is_named_by_all(tmp_path):
     (tmp_path / "stall.py").write_text(STALL)
     started = start_two("stall.py", directory=tmp_path, after=lambda port, process: (port, process))
+    wait_for(tmp_path / "run" / "metrics.jsonl", started)
     start = time.monotonic()
     for i, (_, errors) in enumerate(outputs(started, 1)):
         (line,) = [line for line in errors.splitlines() if line.startswith("jaxgnn:")]

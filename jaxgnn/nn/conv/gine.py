@@ -12,11 +12,12 @@ from jaxtyping import Array, Bool, Float
 
 from jaxgnn import algebra
 from jaxgnn._core import checks
-from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.graph import Graph, GraphSubstitute
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear
 from jaxgnn.nn.mlp import MLP
+from jaxgnn.ops import gather_edges, segment_reduce
 
 
 class GINEConv(nnx.Module):
@@ -106,7 +107,7 @@ class GINEConv(nnx.Module):
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
             ValueError: a shape that does not fit.
         """
-        graph = graph_argument(graph)
+        graph = _inputs.graph_or_substitute(graph)
         pair = _inputs.sender_receiver_pair(
             graph, x, (self.in_features, self.in_features), "GINEConv"
         )
@@ -120,14 +121,33 @@ class GINEConv(nnx.Module):
                 f"x, edge_attr: expected the shapes (nodes, features) and ({graph.num_edges}, "
                 f"{width}){checks.EDGE_ORDER}, got {senders.shape} and {edges.shape}"
             )
-        values = algebra.edge_values(graph, edges.astype(dtype))
+        projection = None
         if self.linear is not None:
             kernel, bias = self.linear.kernel[...], self.linear.bias
             assert bias is not None
-            values = algebra.linear(values, kernel.astype(dtype), bias[...].astype(dtype))
-        message = algebra.apply_edge(jax.nn.relu, algebra.scatter(graph, senders) + values)
-        total = algebra.gather(message)
+            projection = kernel.astype(dtype), bias[...].astype(dtype)
+        if isinstance(graph, GraphSubstitute):
+            node_mask = graph.node_mask if node_mask is None else node_mask
+            if isinstance(self.nn, nnx.Module):
+                _inputs.check_inner_module(self.nn, "GINEConv")
+            total = _over_parts(graph, senders, edges.astype(dtype), projection)
+        else:
+            values = algebra.edge_values(graph, edges.astype(dtype))
+            if projection is not None:
+                values = algebra.linear(values, *projection)
+            message = algebra.apply_edge(jax.nn.relu, algebra.scatter(graph, senders) + values)
+            total = algebra.gather(message)
         if pair[1] is not None:
             factor = jnp.asarray(1 + jnp.asarray(self.eps), total.dtype)
             total = total + factor * dense(pair[1]).astype(total.dtype)
         return self.nn(total, node_mask) if isinstance(self.nn, MLP) else self.nn(total)
+
+
+@jax.checkpoint
+def _over_parts(
+    graph: Graph, senders: Array, edges: Array, projection: tuple[Array, Array] | None
+) -> Array:
+    """The sum of the messages on a sharded graph, by operations that exchange what they need."""
+    if projection is not None:
+        edges = edges @ projection[0] + projection[1]
+    return segment_reduce(graph, jax.nn.relu(gather_edges(graph, senders) + edges), "sum")
