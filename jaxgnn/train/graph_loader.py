@@ -171,7 +171,7 @@ class GraphLoader:
             indices=indices,
             max_device_bytes=0,
         )
-        loader._graphs = self._device_graphs
+        loader._device_graphs = self._device_graphs
         if self._bases[1] or not loader._bases[1]:
             loader._bases, loader._smaller = self._bases, self._smaller
         return loader

@@ -143,6 +143,7 @@ def test_batches_of_the_device_are_those_of_the_host(graphs):
             same(found, expected)
         assert device.state() == host.state()
     part = np.array([len(graphs) - 1, 0])
+    assert device.part(part).device_graphs is device.device_graphs
     same(list(device.part(part)), list(host.part(part)))
     assert GraphLoader(graphs, 3, max_device_bytes=1).device_graphs is None
 
