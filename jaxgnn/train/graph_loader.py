@@ -258,10 +258,9 @@ class GraphLoader:
             return state, jax.tree.map(lambda *rows: jnp.stack(rows), *outputs)
         rows, sizes = self._ahead(steps)
         chosen = device_array(rows)
-        outputs = None
+        # Shapes of outputs are those of any batch: of always the same one, `step` is traced once.
+        outputs = _no_outputs(step, state, self._device_graphs, chosen, self._bases)
         for run in runs(sizes):
-            if outputs is None:
-                outputs = _no_outputs(step, state, self._device_graphs, chosen, run.sizes)
             state, outputs = _run(
                 *(step, run.sizes, self._device_graphs, chosen, state, outputs),
                 *(np.int32(run.first), np.int32(run.end)),
