@@ -73,11 +73,12 @@ def ours(
     ) -> tuple[list[Any], tuple[jax.Array, jax.Array]]:
         params, rest, moments = state
 
+        assert minibatch.labels is not None
+        labels = minibatch.labels
+
         def loss_of(params: Any) -> Any:
             model = nnx.merge(definition, params, rest, copy=True)
-            losses = optax.softmax_cross_entropy_with_integer_labels(
-                model(minibatch), minibatch.labels
-            )
+            losses = optax.softmax_cross_entropy_with_integer_labels(model(minibatch), labels)
             mask = minibatch.batch.graph_mask
             loss = jnp.where(mask, losses, 0).sum() / mask.sum()
             return loss, nnx.state(model, nnx.Not(nnx.Param))
@@ -126,7 +127,8 @@ def pyg(graphs: GraphSet, options: argparse.Namespace) -> Callable[[], Any]:
     )
     model = GIN(graphs.num_features, options.hidden, options.layers, options.hidden, norm="batch")
     linear = torch.nn.Linear(options.hidden, int(graphs.num_classes or 0))
-    model.to(options.device), linear.to(options.device)
+    model.to(options.device)
+    linear.to(options.device)
     optimizer = torch.optim.Adam([*model.parameters(), *linear.parameters()], lr=1e-3)
 
     def epoch() -> None:
@@ -147,9 +149,10 @@ def compilations() -> list[float]:
     """Grows by the seconds of each program that JAX compiles."""
     seconds: list[float] = []
 
-    def listen(event: str, duration: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del kwargs
         if event == "/jax/core/compile/backend_compile_duration":
-            seconds.append(duration)
+            seconds.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     return seconds

@@ -171,7 +171,7 @@ class GraphLoader:
             indices=indices,
             max_device_bytes=0,
         )
-        loader._graphs = self._device_graphs
+        loader._device_graphs = self._device_graphs
         if self._bases[1] or not loader._bases[1]:
             loader._bases, loader._smaller = self._bases, self._smaller
         return loader
@@ -258,10 +258,9 @@ class GraphLoader:
             return state, jax.tree.map(lambda *rows: jnp.stack(rows), *outputs)
         rows, sizes = self._ahead(steps)
         chosen = device_array(rows)
-        outputs = None
+        # Shapes of outputs are those of any batch: of always the same one, `step` is traced once.
+        outputs = _no_outputs(step, state, self._device_graphs, chosen, self._bases)
         for run in runs(sizes):
-            if outputs is None:
-                outputs = _no_outputs(step, state, self._device_graphs, chosen, run.sizes)
             state, outputs = _run(
                 *(step, run.sizes, self._device_graphs, chosen, state, outputs),
                 *(np.int32(run.first), np.int32(run.end)),

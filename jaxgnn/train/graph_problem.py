@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Literal
 
 import jax
@@ -133,7 +133,8 @@ class CompiledGraphs(Compiled):
         """Some steps on batches of one shape, of the graphs that a row of `chosen` has for each."""
 
         def step(state: Any, minibatch: GraphMinibatch) -> tuple[Any, None]:
-            return self._step_of_leaves(*state, minibatch), None
+            leaves, sums = state
+            return self._step_of_leaves(leaves, sums, minibatch), None
 
         state = leaves, sums
         return run_steps(step, sizes, graphs, chosen, state, None, first, end)[0]
@@ -177,7 +178,7 @@ class CompiledGraphs(Compiled):
 
     def _calls(
         self, loader: GraphLoader, checkpoint_steps: int
-    ) -> Iterator[tuple[int, Literal["step", "steps"], tuple[int, int], tuple[Any, ...]]]:
+    ) -> Generator[tuple[int, Literal["step", "steps"], tuple[int, int], tuple[Any, ...]]]:
         """The rest of an epoch: of each call the number of its first step, and what it takes beside
         the state. None goes across a checkpoint."""
         if loader.device_graphs is None:

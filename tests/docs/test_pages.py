@@ -29,7 +29,7 @@ ELSEWHERE = {
         "quickstart",
         "two-node-types",
     ),
-    *("graph-classification", "own-table", "point-cloud"),
+    *("export", "graph-classification", "nodes", "own-table", "point-cloud"),
 }
 
 

@@ -40,3 +40,17 @@ def test_links(tmp_path, monkeypatch):
     names = run("links.md")
     assert names["roc_auc"] > 0.75
     assert all(int(name.removeprefix("person-")) % 4 == 0 for name in names["best"])
+
+
+@pytest.mark.system
+def test_nodes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run("nodes.md")
+    assert names["accuracy"] > 0.85 and names["summary"]["test_score"] > 0.8
+
+
+@pytest.mark.system
+def test_export(tmp_path, monkeypatch):
+    pytest.importorskip("flatbuffers")
+    monkeypatch.chdir(tmp_path)
+    run("export.md")

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -14,6 +15,7 @@ from jaxgnn.data import GraphSet, Metadata, Split
 from jaxgnn.train import (
     Best,
     ConfigError,
+    GraphLoader,
     GraphSetDescription,
     LoadedGraphRun,
     Progress,
@@ -26,7 +28,7 @@ from jaxgnn.train import (
     run_folds,
     train,
 )
-from jaxgnn.train.graph_problem import GraphProblem
+from jaxgnn.train.graph_problem import CompiledGraphs, GraphProblem
 from jaxgnn.train.loop import UnfinishedEpoch, copy
 from jaxgnn.train.runner import make_problem
 from jaxgnn.train.task import score
@@ -110,6 +112,37 @@ def test_runs_learn_and_continue_within_an_epoch_bit_by_bit():
     found, expected = ((state.params, state.optimizer) for state in (continued, whole))
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_graphs_that_stay_on_the_host_train_likewise():
+    """A step a call, which an interrupt waits for, where they do not fit on the device."""
+    problem = problem_of()
+    device = problem.task
+    loader = GraphLoader(
+        graph_set(),
+        SMALL.batch_size,
+        seed=SMALL.seed,
+        indices=np.flatnonzero(problem._split.train),
+        max_device_bytes=0,
+    )
+    assert loader.device_graphs is None and device.training.device_graphs is not None
+    host = dataclasses.replace(device, training=loader, scored=None)
+    program, start = problem.build()
+    ends = []
+    for task in (host, device):
+        compiled = CompiledGraphs(program, start, task, jnp.dtype("float32"))
+        state, losses = copy(start), []
+        for _ in range(2):
+            state, loss = compiled.step(state, task)
+            losses.append(float(loss))
+        ends.append((losses, state.params))
+    np.testing.assert_allclose(ends[0][0], ends[1][0], rtol=1e-4)
+    for a, b in zip(*(jax.tree.leaves(params) for _, params in ends), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+    compiled, calls = CompiledGraphs(program, start, host, jnp.dtype("float32")), []
+    with pytest.raises(UnfinishedEpoch):
+        compiled.step(copy(start), host, lambda: bool(calls) or bool(calls.append(0)))
+    assert len(calls) == 1
 
 
 def test_labels_with_missing_ones_features_of_edges_and_attention():
