@@ -136,7 +136,7 @@ def test_windows(graph):
     graph = graph.with_windows()
     lie = dataclasses.replace(graph.windows, senders=graph.windows.senders + 10**6)
     with (
-        config.use(check_graphs=True),
+        config.use(check_graphs=True, maxk_engine="windows"),
         pytest.raises(jax.errors.JaxRuntimeError, match="windows' senders out of range"),
     ):
         call = jax.jit(lambda graph, x: maxk_spmm(graph, maxk(x, 4)))

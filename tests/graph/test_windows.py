@@ -312,6 +312,7 @@ def test_wide_rows_take_the_kernels_over_windows(wide_hubs, width, weighted):
 
 def test_rows_that_windows_do_not_serve_warn_on_a_gpu(hub_graph, monkeypatch):
     columns = jnp.zeros((6000, 8), jnp.uint16)
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     assert not kernels._use_windows(hub_graph.windows, 512, "float32", columns, None)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     with pytest.warns(UserWarning, match=r"up to 256 columns, got 512.*with_windows\(width=512"):
