@@ -202,6 +202,31 @@ TABLES = {
     # docs/kernels/sampling.md
     "sampling": _sampling_table("reddit", "nvidia-h200-sampling"),
     "sampling-proteins": _sampling_table("proteins", "nvidia-h200-sampling-proteins"),
+    # docs/distributed.md
+    "scale": Table(
+        "4-layer GraphSAGE, Reddit's size",
+        {
+            f"{layout} on {count}{name}": {"layout": layout, "devices": count, **step}
+            for name, step, layouts in (
+                ("", {}, ("features", "rows")),
+                (", MaxK 32", {"k": 32}, ("rows",)),
+            )
+            for layout in layouts
+            for count in (2, 4, 8)
+        },
+        {
+            "slowest part, ms": {},
+            "by an even one": {"key": "share_of_even"},
+            "packing, %": {"key": "packing_share"},
+            "exchange, GB": {"key": "exchange_bytes"},
+            "padding": {"key": "padding"},
+            "predicted, ms": {"key": "predicted_ms"},
+            "× one device": {"key": "speed_up"},
+            "`plan`, ms": {"key": "planned_ms"},
+            "measured, ms": {"key": "measured_ms"},
+        },
+        {"file": "nvidia-h200-scale", "case": "reddit", "impl": "jaxgnn", "pass": "step"},
+    ),
     # docs/performance.md
     "training": Table(
         "4-layer GraphSAGE, full batch",
@@ -326,6 +351,21 @@ TABLES = {
         },
         _ks(32, 16, 8, 64),
         {"file": "nvidia-h200-maxk", "case": "reddit"},
+    ),
+    "maxk-wide": Table(
+        "columns, k",
+        {
+            f"{width:,}, {k}": {"width": width, "k": k}
+            for width, k in ((256, 32), (512, 32), (512, 64), (1024, 32), (1024, 128))
+        },
+        {
+            "forward, ms": {},
+            "entries a second, by 256 columns": {"key": "ratio"},
+            "packed, ms": {"impl": plan.MAXK_PACKED},
+            "backward, ms": BACKWARD,
+            "entries a second, by 256 columns ": {**BACKWARD, "key": "ratio"},
+        },
+        {"file": "nvidia-h200-maxk-wide", "case": "reddit", "impl": plan.MAXK_WINDOWS},
     ),
     "maxk-traffic": Table(
         "kernel",

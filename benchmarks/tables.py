@@ -40,6 +40,7 @@ PAGES = (
         f"docs/kernels/{name}.md"
         for name in ("aggregation", "maxk", "attention", "sampling", "tiles")
     ),
+    "docs/distributed.md",
     "docs/sampling.md",
     "docs/minibatches.md",
 )

@@ -22,31 +22,30 @@ def case(shape, k, *, windows=True, itemsize=4, **more) -> choice.Case:
     return choice.Case(edges, nodes, nodes, 256, k, itemsize, *sizes, **more)
 
 
-# Where the fastest of the measured times of an H200 is at least 15 % ahead of the next.
+# Where the fastest of the measured times of an H200 is at least 25 % ahead of the next.
 @pytest.mark.parametrize(
-    ("shape", "k", "operation", "fastest"),
+    ("shape", "windows", "k", "operation", "fastest"),
     [
-        (REDDIT, 8, "spgemm", "windows"),
-        (REDDIT, 32, "spgemm", "windows"),
-        (REDDIT, 32, "sspmm", "windows"),
-        (REDDIT, 192, "spgemm", "dense"),
-        (REDDIT, 192, "sspmm", "dense"),
-        (ARTIST, 8, "spgemm", "rows"),
-        (ARTIST, 32, "spgemm", "rows"),
-        (ARTIST, 192, "spgemm", "dense"),
-        (DD, 8, "spgemm", "windows"),
-        (DD, 8, "sspmm", "windows"),
-        (DD, 96, "sspmm", "rows"),
+        (REDDIT, True, 8, "spgemm", "windows"),
+        (REDDIT, True, 32, "sspmm", "windows"),
+        (REDDIT, True, 128, "spgemm", "windows"),
+        (REDDIT, True, 192, "sspmm", "dense"),
+        (REDDIT, False, 32, "spgemm", "rows"),
+        (REDDIT, False, 32, "sspmm", "rows"),
+        (REDDIT, False, 64, "sspmm", "dense"),
+        (REDDIT, False, 192, "spgemm", "dense"),
+        (ARTIST, True, 64, "sspmm", "windows"),
+        (ARTIST, False, 8, "spgemm", "rows"),
+        (DD, True, 8, "spgemm", "windows"),
+        (DD, True, 128, "sspmm", "rows"),
     ],
 )
-def test_the_fastest_measured_engine_is_chosen(shape, k, operation, fastest):
-    assert choice.choose(case(shape, k), operation) == fastest
+def test_the_fastest_measured_engine_is_chosen(shape, windows, k, operation, fastest):
+    assert choice.choose(case(shape, k, windows=windows), operation) == fastest
 
 
 def test_without_windows_it_is_between_rows_and_dense_rows():
     assert set(choice.estimate(case(REDDIT, 32, windows=False), "spgemm")) == {"rows", "dense"}
-    assert choice.choose(case(REDDIT, 8, windows=False), "spgemm") == "rows"
-    assert choice.choose(case(REDDIT, 64, windows=False), "sspmm") == "dense"
 
 
 @pytest.mark.parametrize("operation", ["spgemm", "sspmm"])

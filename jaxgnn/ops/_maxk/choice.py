@@ -27,6 +27,7 @@ SCATTER_BELOW = 48  # values a row, from which on gathering beats scattering the
 _SLICE_BYTES = 128  # of a dense row
 _L2_BYTES = 50e6
 _MULTIPROCESSORS = 132
+_ENTRIES_AN_EDGE = 0.55
 
 
 # In 64-bit integers, where the order of sums must not count, over windows.
@@ -35,62 +36,59 @@ _IN_INTEGERS = 2.6
 # fmt: off
 RATES: Rates = {
     ("spgemm", "rows"): {
-        "edge": 9.094,
-        "edge_lane": 2.65,
-        "launch": 2.02,
-        "missed": 3.97,
-        "padded": 8.468,
-        "read": 0.6607,
-        "row_slice": 99.65,
+        "edge": 6.053,
+        "edge_lane": 2.468,
+        "launch": 28.76,
+        "missed": 1.77,
+        "read": 1.428,
+        "row_slice": 68.44,
         "weighted_edge": 27.94,
     },
     ("spgemm", "windows"): {
-        "entry": 28.16,
-        "entry_lane": 0.1919,
-        "missed": 9.377,
-        "padded": 5.649,
-        "row_slice": 77.23,
-        "tail_lane": 21.39,
+        "edge_lane": 0.6648,
+        "entry": 9.83,
+        "entry_lane": 1.224,
+        "launch": 2.462,
+        "missed": 1.678,
+        "read": 2.555,
+        "row_lane": 0.3813,
+        "row_slice": 68.19,
+        "tail_lane": 7.593,
         "weighted_edge": 16.66,
     },
     ("spgemm", "dense"): {
-        "dense_missed": 13.13,
-        "dense_slice": 9.785,
-        "launch": 57.57,
-        "dense_byte": 0.2857,
+        "dense_byte": 0.1973,
+        "dense_missed": 15.38,
+        "dense_slice": 9.324,
+        "launch": 87.78,
     },
     ("sspmm", "rows"): {
-        "edge": 12.24,
-        "edge_lane": 1.616,
-        "launch": 6.236,
-        "missed": 33.9,
-        "padded": 9.586,
-        "read": 3.201,
-        "row_lane": 0.547,
-        "row_slice": 47.41,
-        "gathered_edge": 31.97,
-        "gathered_entry": 0.7979,
-        "gathered_launch": 32.39,
-        "gathered_missed": 13.55,
+        "edge": 8.638,
+        "edge_lane": 4.215,
+        "launch": 9.856,
+        "missed": 29.48,
+        "row_slice": 45.18,
+        "gathered_edge": 21.31,
+        "gathered_entry": 0.9613,
+        "gathered_launch": 22.58,
+        "gathered_missed": 19.59,
         "weighted_edge": 1.013,
     },
     ("sspmm", "windows"): {
-        "entry": 10.29,
-        "entry_lane": 2.012,
-        "launch": 0.8625,
-        "missed": 14.04,
-        "padded": 9.268,
-        "read": 3.272,
-        "row_lane": 2.526,
-        "row_slice": 47.35,
-        "tail_lane": 13.55,
+        "edge": 1.891,
+        "entry": 0.8053,
+        "entry_lane": 5.157,
+        "launch": 23.72,
+        "missed": 12.87,
+        "row_lane": 6.496,
+        "row_slice": 36.5,
         "weighted_edge": 7.51,
     },
     ("sspmm", "dense"): {
-        "dense_missed": 12.9,
-        "dense_slice": 9.607,
-        "launch": 49.64,
-        "dense_byte": 0.2857,
+        "dense_byte": 0.5339,
+        "dense_missed": 33.93,
+        "dense_slice": 3.338,
+        "launch": 68.15,
     },
 }
 # fmt: on
@@ -153,8 +151,8 @@ def terms(engine: Engine, operation: Operation, case: Case) -> dict[str, float]:
     column = 1 if width <= 256 else 2  # bytes
     vectors = -(-case.k // 4)  # of four entries
     lanes = 1 << (vectors - 1).bit_length()
-    # Without windows nothing says how much the rows share.
-    different = case.num_entries or edges
+    # Without windows nothing says how much the rows share: as on the shapes that were timed.
+    different = case.num_entries or _ENTRIES_AN_EDGE * edges
     slices = width * itemsize / _SLICE_BYTES
     rows_read = case.num_sparse if operation == "spgemm" else case.num_dense
     missed_slices = different * slices * _missed(rows_read * width * itemsize)
