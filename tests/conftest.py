@@ -48,7 +48,7 @@ jax.config.update("jax_default_matmul_precision", "highest")
 
 QUICK_COMPILES = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0") == "1"
 
-# "quick": the same examples in every run. "ci": twice as many, new ones in every run.
+# "quick": the same examples in every run. "ci": as many, new ones in every run.
 for profile, share in strategies.SHARES.items():
     new_examples = profile == "ci"
     settings.register_profile(

@@ -51,13 +51,14 @@ def decoded(graph: Graph) -> np.ndarray:
     rows, parts, senders, masks = (
         np.asarray(getattr(graph.windows, name)) for name in ("rows", "parts", "senders", "masks")
     )
-    found = []
-    for window, begin, end, _ in parts:
-        for e in range(begin, end):
-            bits = bits_of(masks[e])
-            assert bits and bits[-1] < rows.shape[1]
-            found += [(rows[window, r], senders[e]) for r in bits]
-    return np.array(sorted(found), np.int64).reshape(-1, 2)
+    begins, ends = parts[:, 1], parts[:, 2]
+    np.testing.assert_array_equal(begins[1:], ends[:-1])  # the parts have each entry once
+    window = np.repeat(parts[:, 0], ends - begins)
+    bits = np.unpackbits(masks.astype("<u4").view(np.uint8), axis=1, bitorder="little")
+    assert bits.any(axis=1).all() and not bits[:, rows.shape[1] :].any()
+    entry, bit = np.nonzero(bits)
+    found = np.stack([rows[window[entry], bit], senders[entry]], axis=1)
+    return found[np.lexsort(found.T[::-1])].astype(np.int64)
 
 
 def listed(graph: Graph) -> np.ndarray:

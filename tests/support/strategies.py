@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from jaxgnn import Graph
 
 # The share of the examples that each profile draws.
-SHARES = {"ci": 1.0, "quick": 0.5}
+SHARES = {"ci": 0.5, "quick": 0.5}
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
 
 
 def examples(count: int) -> settings:
-    """`count` examples in the profile `ci`, half of them in `quick`."""
+    """Half of `count` examples: in the profile `ci` new ones in every run, in `quick` the same."""
     return settings(max_examples=int(count * SHARES[PROFILE]))
 
 
