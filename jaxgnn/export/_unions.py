@@ -16,8 +16,7 @@ from jaxtyping import Array
 
 from jaxgnn.data.limits import DataError
 from jaxgnn.graph import Graph, batch
-from jaxgnn.graph._device_csr import square_graph
-from jaxgnn.graph._row_chunks import chunk_rows_on_device
+from jaxgnn.graph._device_csr import membership_graph, square_graph
 from jaxgnn.graph.batch import GraphBatch
 
 ARRAYS = ("senders", "receivers", "graph_ids")
@@ -106,25 +105,7 @@ def union_of_edges(arrays: Sequence[Any], num_graphs: int) -> GraphBatch:
         bounds = np.arange(count + 1, dtype=np.int32)
         return jnp.searchsorted(ids, bounds).astype(np.int32)
 
-    every = jnp.arange(nodes, dtype=jnp.int32)
-    starts = offsets(graph_ids, num_graphs + 1)
-    each = jnp.arange(nodes + 1, dtype=jnp.int32)
-    membership = Graph(
-        row_offsets=starts,
-        senders=every,
-        row_chunks=chunk_rows_on_device(starts, nodes),
-        transpose_row_offsets=each,
-        transpose_receivers=graph_ids,
-        transpose_permutation=every,
-        transpose_row_chunks=chunk_rows_on_device(each, nodes),
-        edge_permutation=None,
-        self_loops=None,
-        num_senders=nodes,
-        num_receivers=num_graphs + 1,
-        num_edges=nodes,
-        symmetric=False,
-        num_input_edges=None,
-    )
+    membership = membership_graph(offsets(graph_ids, num_graphs + 1), graph_ids, None)
     node_mask = graph_ids < num_graphs
     parts = {
         "graph": square_graph(offsets(receivers, nodes), senders, receivers, None),

@@ -46,6 +46,32 @@ def square_graph(
     )
 
 
+def membership_graph(
+    row_offsets: Int[Array, " num_graphs+1"],
+    graph_of_node: Int[Array, " num_nodes"],
+    edge_permutation: Int[Array, " num_nodes"] | None,
+) -> Graph:
+    """An edge from each node to its graph, as a batch has it; the graphs' nodes are consecutive."""
+    nodes, graphs = graph_of_node.shape[0], row_offsets.shape[0] - 1
+    every, offsets = (jnp.arange(count, dtype=jnp.int32) for count in (nodes, nodes + 1))
+    return Graph(
+        row_offsets=row_offsets,
+        senders=every,
+        row_chunks=chunk_rows_on_device(row_offsets, nodes),
+        transpose_row_offsets=offsets,
+        transpose_receivers=graph_of_node,
+        transpose_permutation=every,
+        transpose_row_chunks=chunk_rows_on_device(offsets, nodes),
+        edge_permutation=edge_permutation,
+        self_loops=None,
+        num_senders=nodes,
+        num_receivers=graphs,
+        num_edges=nodes,
+        symmetric=False,
+        num_input_edges=None if edge_permutation is None else nodes,
+    )
+
+
 def transpose_order(
     senders: Int[Array, " num_edges"], num_senders: int
 ) -> tuple[Int[Array, " num_senders+1"], Int[Array, " num_edges"]]:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxgnn._core.device import device_array
 from jaxgnn.graph import Graph
+from jaxgnn.graph._device_csr import membership_graph
 from jaxgnn.graph._row_chunks import chunk_rows_on_device
 from jaxgnn.graph.batch import GraphBatch
 from jaxgnn.train.graph_minibatch import GraphMinibatch
@@ -171,7 +172,8 @@ def union(
         num_edges=num_edges,
         symmetric=graphs.symmetric,
     )
-    membership = _membership(graph_ends, of_node)
+    graph_offsets = jnp.concatenate([jnp.zeros(1, jnp.int32), graph_ends])
+    membership = membership_graph(graph_offsets, of_node, node)
     batch = GraphBatch(
         graph=structure,
         membership=membership,
@@ -223,26 +225,3 @@ def _scaled(numbers: Int[Array, " numbers"], factor: Array, divisor: Array) -> A
     quotient = numbers.astype(jnp.float32) * factor.astype(jnp.float32)
     found = jnp.floor(quotient / divisor.astype(jnp.float32)).astype(jnp.int32)
     return found + (numbers * factor - found * divisor) // divisor
-
-
-def _membership(ends: Int[Array, " graphs"], of_node: Int[Array, " nodes"]) -> Graph:
-    """An edge from each node to its graph; the graphs' nodes are consecutive."""
-    count, graphs = of_node.shape[0], ends.shape[0]
-    nodes, offsets = (jnp.arange(n, dtype=jnp.int32) for n in (count, count + 1))
-    row_offsets = jnp.concatenate([jnp.zeros(1, jnp.int32), ends])
-    return Graph(
-        row_offsets=row_offsets,
-        senders=nodes,
-        row_chunks=chunk_rows_on_device(row_offsets, count),
-        transpose_row_offsets=offsets,
-        transpose_receivers=of_node,
-        transpose_permutation=nodes,
-        transpose_row_chunks=chunk_rows_on_device(offsets, count),
-        edge_permutation=nodes,
-        self_loops=None,
-        num_senders=count,
-        num_receivers=graphs,
-        num_edges=count,
-        symmetric=False,
-        num_input_edges=count,
-    )
