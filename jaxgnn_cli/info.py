@@ -56,6 +56,7 @@ def _info_of_model(arguments: list[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from jaxgnn import Graph
     from jaxgnn.train import ConfigError, Recovery, build, lower
     from jaxgnn.train.estimate import estimate
     from jaxgnn.train.runner import (
@@ -95,7 +96,8 @@ def _info_of_model(arguments: list[str]) -> None:
     table.add_row("parameters", f"{sum(p.size for p in jax.tree.leaves(state.params)):,}")
     table.add_row("kernels", Text(describe_kernels(config, kernels)))
     if config.activation == "maxk" and config.dtype != "float64":
-        _add_maxk(table, dataset.graph, config)
+        assert isinstance(task.graph, Graph)  # on one device
+        _add_maxk(table, task.graph, config)
     if guess is not None:
         _add_estimate(table, guess, "a step" if program.batches is None else "a mini-batch")
     console.print(table)
@@ -177,7 +179,7 @@ def _add_maxk(table: Table, graph: Graph, config: TrainConfig) -> None:
 
     if not build_info().cpu or graph.num_edges >= 1 << 31:
         return
-    if config.hidden <= MAX_WIDTH:
+    if graph.windows is None and config.hidden <= MAX_WIDTH:
         graph = graph.with_windows(width=config.hidden)
     operations: dict[str, choice.Operation] = {"maxk_spmm": "spgemm", "its gradient": "sspmm"}
     case = choice.of_graph(graph, config.hidden, config.k, config.dtype)

@@ -140,10 +140,10 @@ def spgemm(
     kernel = by_rows
     # Sums in floating point, those of weighted entries by rows too, load an entry at a time.
     by_vectors = windows is not None or (weights is None and _pad_width(width, indices) > 0)
-    if config.maxk_accumulation == "auto" and by_vectors:
-        kernel = _on_cuda(pad_rows, otherwise=by_rows)
     if engine == "dense":
         kernel = _on_cuda(dense, otherwise=by_rows)
+    elif config.maxk_accumulation == "auto" and by_vectors:
+        kernel = _on_cuda(pad_rows, otherwise=by_rows)
 
     def otherwise(
         rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None
