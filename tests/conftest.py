@@ -1,5 +1,6 @@
 """Settings that all tests share."""
 
+import collections
 import gc
 import os
 import random
@@ -83,8 +84,23 @@ def pytest_report_header(config):
     ]
 
 
-def pytest_collection_modifyitems(items):
-    """Tests marked `gpu` are skipped, with the reason, where no GPU runs the kernels."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Of a test marked `few(n)`, all cases but n drawn at random are `system`.
+
+    Tests marked `gpu` are skipped, with the reason, where no GPU runs the kernels.
+    """
+    cases = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("few"):
+            cases[item.path, item.originalname].append(item)
+    for (_, name), rest in cases.items():
+        rest.sort(key=lambda item: item.name)
+        draw = random.Random(f"{name} {config.option.hypothesis_seed}")
+        for _ in range(min(rest[0].get_closest_marker("few").args[0], len(rest))):
+            rest.pop(draw.randrange(len(rest)))
+        for item in rest:
+            item.add_marker(pytest.mark.system)
     if jax.default_backend() == "gpu" and jaxgnn.build_info().cuda:
         return
     for item in items:

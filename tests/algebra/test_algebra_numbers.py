@@ -79,6 +79,7 @@ def many():
     return Graph.from_edges(*edges, num_senders=4096, num_receivers=2)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_of_a_sum_are_not_rounded_to_16_bits(name, dtype, many):
@@ -140,6 +141,7 @@ UNUSED = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", UNUSED)
 def test_rows_without_edges_do_not_matter(name):
     """Nor do they to derivatives: those on the edges do not know them."""

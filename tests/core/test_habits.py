@@ -92,6 +92,7 @@ def calls(graph, wrap):
     ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("wrap", [nnx.Param, np.asarray], ids=["nnx.Param", "numpy"])
 def test_what_converts_to_an_array_is_one(graph, wrap):
     def wrapped(array):

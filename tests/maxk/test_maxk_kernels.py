@@ -66,6 +66,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize(("accumulation", "deterministic"), SETTINGS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("width", "k"), SHAPES)

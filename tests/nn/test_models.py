@@ -354,6 +354,7 @@ def test_linen():
     close(linen.apply(variables, graph, x, weights), model(graph, x, weights))
 
 
+@pytest.mark.system
 def test_snippets_of_the_documentation_run():
     text = (ROOT / "docs" / "modules.md").read_text()
     snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

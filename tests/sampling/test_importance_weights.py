@@ -55,12 +55,13 @@ def walked(graph, num_walks, walk_length, restart):
     """The weights, one walk after the other."""
     offsets, senders = np.asarray(graph.row_offsets), np.asarray(graph.senders)
     visits = np.zeros((graph.num_nodes, graph.num_nodes), int)
+    folded = jax.vmap(lambda i: jax.random.fold_in(KEY, i))(np.arange(num_walks * walk_length))
+    keys = [tuple(words) for words in np.asarray(jax.random.key_data(folded)).tolist()]
     for walk in range(num_walks):
         for node in range(graph.num_nodes):
             at = node
             for step in range(walk_length):
-                key = jax.random.key_data(jax.random.fold_in(KEY, walk * walk_length + step))
-                key = [int(word) for word in key]
+                key = keys[walk * walk_length + step]
                 degree = int(offsets[at + 1] - offsets[at])
                 ends = step > 0 and draw(key, node, 1, 2**32) < restart * 2**32
                 if ends or degree == 0:

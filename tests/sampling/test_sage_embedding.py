@@ -79,6 +79,7 @@ def test_sources_and_batches(graph, batch_size, widths):
         assert np.all((np.abs(lengths - 1) < 1e-6) | (lengths == 0))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("aggr", "replace"), [("mean", True), ("max", False)])
 def test_batches_draw_what_the_whole_does(graph, aggr, replace):
     """The result and, drawn again, the gradient; 7 divides no number of sources here."""
@@ -153,6 +154,7 @@ _CASES = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("aggr", _CASES)
 def test_derivatives(graph, aggr):
     """Both modes, and both branches of where products are made, by finite differences."""

@@ -80,6 +80,7 @@ def test_structure(shape, sizes, seeds, unique):
         layer.validate()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_the_kernel_the_reference_and_jit_take_the_same(mode):
     graph = random_graph()
@@ -181,6 +182,7 @@ def loops_apart(layer):
     return np.sum((np.diff(receivers[loops]) == 0) & (np.diff(loops) > 1))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("mode", "weighted"),
     [*itertools.product(MODES, [False, True]), ("loops", True), ("loops, replace", True)],

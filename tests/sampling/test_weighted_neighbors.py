@@ -57,6 +57,7 @@ def accepts(counts, law):
     return stats.chisquare(counts, expected).pvalue > 1e-4
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_kernel_and_the_reference_take_the_same(method, deduplicate):
@@ -187,6 +188,7 @@ def test_labor_shares_senders():
     assert len(set(np.asarray(graph.senders)[edges[0]])) == 4
 
 
+@pytest.mark.system
 def test_labor_needs_fewer_nodes():
     graph = graph_of(2000, 2000, 60_000)
     counts = {}
@@ -214,6 +216,7 @@ def test_the_loader_draws_the_same(method):
         np.testing.assert_array_equal(batch.blocks.edges, scanned)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_the_reference_on_seeds_of_a_mesh(method):
     """Where the seeds alone vary over the mesh, loops carry what varies from the beginning on."""

@@ -1,5 +1,6 @@
 """Which edges a sample takes, row by row in Python's integers."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -25,7 +26,8 @@ class Sampling(NamedTuple):
         return self._asdict()
 
 
-def philox(counter, key) -> list[int]:
+@functools.lru_cache(1 << 18)
+def philox(counter: tuple[int, ...], key: tuple[int, ...]) -> list[int]:
     """Salmon et al., section 3.3, word by word."""
     c, k = list(counter), list(key)
     for _ in range(10):
@@ -45,9 +47,15 @@ def draw(key, place: int, number: int, bound: int) -> int:
     return philox((place, number // 4, 0, 1), key)[number % 4] * bound >> 32
 
 
+def key_words(sampling: Sampling) -> tuple[int, ...] | None:
+    if sampling.key is None:
+        return None
+    return tuple(np.asarray(jax.random.key_data(sampling.key)).tolist())
+
+
 def places_of_row(sampling: Sampling, place: int, degree: int) -> list[int]:
     """The numbers within its row of the edges that a place takes."""
-    key = None if sampling.key is None else [int(w) for w in jax.random.key_data(sampling.key)]
+    key = key_words(sampling)
     d, size = degree, sampling.sample_size
     if sampling.replace:
         return [draw(key, place, j, d) for j in range(size if d else 0)]

@@ -295,6 +295,7 @@ def attentions(graph, x, impl=None):
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("impl", [None, "jax"])
 def test_shard_map_over_self_loops(impl):
     """Of all rows, the composition of operations on edges, which second derivatives have too."""

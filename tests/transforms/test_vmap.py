@@ -214,6 +214,7 @@ ON_ROWS = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", ON_ROWS)
 def test_vmap_over_no_examples(graph, name):
     """Results and gradients without elements, of the shapes and dtypes that an example has."""
@@ -232,6 +233,7 @@ def test_vmap_over_no_examples(graph, name):
             assert array.dtype == example.dtype
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("in_axes", [(0, None), (None, 0), (0, 0)], ids=lambda axes: str(axes))
 def test_vmap_of_samples(graph, in_axes):
     """One sample for all examples is drawn once; keys that differ one after the other."""
