@@ -116,9 +116,25 @@ def test_shapes(heads, width, k, dtype):
 
 
 @pytest.mark.parametrize("k", [2, 5, 16, 33, 64])
-def test_without_biases(k):
+def test_sanitized_without_biases(k):
     graph = mixed_graph()
     check(graph, sparse_operands(graph, 4, 64, k), biased=False, loops=k % 2 == 0)
+
+
+@pytest.mark.parametrize(
+    ("heads", "width", "k", "dtype"),
+    [
+        (3, 40, 8, "bfloat16"),
+        (2, 100, 5, "float32"),
+        (1, 300, 64, "float32"),
+        (1, 1100, 3, "float16"),
+    ],
+    ids=str,
+)
+def test_sanitized_with_everything(heads, width, k, dtype):
+    """Each mapping of lanes, with biases, self-loops and dropout."""
+    graph = mixed_graph()
+    check(graph, sparse_operands(graph, heads, width, k, dtype), dtype, loops=True, rate=0.4)
 
 
 @pytest.mark.parametrize(("width", "k"), [(128, 16), (256, 8), (1500, 32), (4096, 64)], ids=str)
