@@ -7,6 +7,7 @@
 #include "ffi/gaussian.h"
 #include "ffi/maxk.h"
 #include "ffi/sampling.h"
+#include "ffi/sparse_attention.h"
 
 namespace jaxgnn {
 
@@ -51,6 +52,12 @@ Error launch_attention_senders(const AttentionGradientArgs& args, Launch& launch
 }
 Error launch_attention_receivers(const AttentionGradientArgs& args, Launch& launch) {
   return launch(kernels().attention_receivers, args);
+}
+Error launch_sparse_attention(const SparseForwardArgs& args, Launch& launch) {
+  return launch(kernels().sparse_attention, args);
+}
+Error launch_sparse_attention_gradients(const SparseGradientArgs& args, Launch& launch) {
+  return launch(kernels().sparse_attention_gradients, args);
 }
 Error launch_dot_attention(const PairForwardArgs& args, Launch& launch) {
   return launch(kernels().dot_attention, args);
@@ -117,6 +124,7 @@ void bind_ffi(nanobind::module_& module) {
         aggregation::add_targets(targets);
         maxk::add_targets(targets);
         attention::add_targets(targets);
+        attention::add_sparse_targets(targets);
         gaussian::add_targets(targets);
         sampling::add_targets(targets);
         targets.add<sampling::handle_counting_sort>("jaxgnn_counting_sort");

@@ -196,9 +196,10 @@ class Operations:
         return self._once(m, ("dense", backward), draw)
 
     def _kept(self, m: Measurement) -> np.ndarray | None:
-        """The columns of each row's `k` largest features, ascending."""
+        """The columns of each row's `k` largest features, ascending; attention, whose heads have
+        `k` each, finds its own."""
         k = m.k
-        if k is None:
+        if k is None or m.impl == plan.GAT:
             return None
         order = self._once(m, "order", lambda: oracle.descending(self._dense(m, False)))
         return self._once(m, ("kept", k), lambda: oracle.largest(order, k))

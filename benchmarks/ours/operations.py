@@ -295,37 +295,52 @@ def _selection(m: Measurement, x: Array) -> Candidate:
 def _attention(
     m: Measurement, graph: Graph, stored: StoredGraph, x: Array, dense: np.ndarray
 ) -> Candidate:
-    """Attention of features, or its gradients from a cotangent and what the forward pass left."""
+    """Attention of features, or its gradients from a cotangent and what the forward pass left; with
+    `k` of the largest features of each head alone."""
     rng = np.random.default_rng(_SEED)
     nodes, width = dense.shape
-    scores = [
-        rng.standard_normal((nodes, plan.ATTENTION_HEADS)).astype(np.float32) for _ in range(2)
-    ]
-    operands = [*map(jax.device_put, scores), graph]
-    facts = {"kernel": True, "heads": plan.ATTENTION_HEADS}
+    heads = plan.ATTENTION_HEADS
+    scores = [rng.standard_normal((nodes, heads)).astype(np.float32) for _ in range(2)]
     backward, features = m.direction == "backward", dense
     if backward:
         features = rng.random((nodes, width), np.float32) - np.float32(0.5)
         features = oracle_rows.round_to(features, m.dtype)
+    v = jax.device_put(features.reshape(nodes, heads, -1)) if backward else x
+    v, fixed, kept = v.reshape(nodes, heads, -1), (), None
+    if m.k is not None:
+        cbsr = maxk(v, m.k)
+        v, fixed = cbsr.values, (cbsr.indices,)
+        kept = _dense_rows(jnp.ones_like(v), cbsr)
+        features = _dense_rows(v, cbsr)
+    operands = [*map(jax.device_put, scores), graph, *fixed]
+    facts = {"kernel": True, "heads": heads}
     rows = (*stored.rows(), *stored.rows(backward=True))
     reference = oracle_attention_rows.Oracle(*rows, features, *scores)
 
+    def attend(v: Array, source: Array, target: Array, graph: Graph, *fixed: Array) -> Array:
+        rows = CBSR(v, *fixed, width // heads) if fixed else v
+        out = gat_attention(graph, rows, source, target, impl="kernel")
+        return out.reshape(nodes, width)
+
     def error(result: Any) -> float:
-        if backward:
-            return reference.backward_error(dense, *map(np.asarray, result))
-        return reference.forward_error(np.asarray(result))
+        if not backward:
+            return reference.forward_error(np.asarray(result))
+        gradient, *others = result
+        own = _dense_rows(gradient, cbsr) if kept is not None else np.asarray(gradient)
+        own = own.reshape(nodes, width)
+        return reference.backward_error(dense, own, *map(np.asarray, others), kept=kept)
 
     if not backward:
-        return compiled(_attend, x, *operands, error=error, facts=facts)
+        return compiled(attend, v, *operands, error=error, facts=facts)
 
-    def linearized(v: Array, source: Array, target: Array, graph: Graph) -> Any:
-        return jax.vjp(lambda *own: _attend(*own, graph), v, source, target)[1]
+    def linearized(v: Array, source: Array, target: Array, *others: Any) -> Any:
+        return jax.vjp(lambda *own: attend(*own, *others), v, source, target)[1]
 
-    pull = jax.jit(linearized)(jax.device_put(features), *operands)
+    pull = jax.jit(linearized)(v, *operands)
     return compiled(lambda x, pull: pull(x), x, pull, error=error, facts=facts)
 
 
-def _attend(v: Array, source: Array, target: Array, graph: Graph) -> Array:
-    """Attention of rows `[nodes, width]`, whose heads are slices of the width."""
-    heads = v.reshape(v.shape[0], source.shape[1], -1)
-    return gat_attention(graph, heads, source, target, impl="kernel").reshape(v.shape)
+def _dense_rows(values: Array, cbsr: CBSR) -> np.ndarray:
+    """The dense form of other values at the positions, a row for each node."""
+    dense = dataclasses.replace(cbsr, values=values).to_dense()
+    return np.asarray(dense).reshape(dense.shape[0], -1)

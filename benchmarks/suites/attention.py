@@ -1,6 +1,7 @@
 """The suite `attention`: models whose messages belong to edges, and none of them stored.
 
-Parts: `kernels`, attention and its gradients beside our product of the same width; `steps`, a
+Parts: `kernels`, attention and its gradients beside our product of the same width, and with `--k`
+of as many features of each head alone, beside attention of all; `steps`, a
 full-batch training step of two layers against PyG and the same model in plain JAX; `memory`, the
 step of attention models on the Reddit-shaped graph, where messages would not fit.
 """
@@ -15,7 +16,7 @@ from benchmarks.harness import plan, steps
 from benchmarks.harness.options import Options, Part
 from benchmarks.harness.plan import Measurement
 from benchmarks.harness.record import Record
-from benchmarks.harness.rows import Row, compare, compare_steps
+from benchmarks.harness.rows import Row, compare, compare_steps, flat
 from benchmarks.harness.steps import Setting
 from benchmarks.suites import spmm
 
@@ -56,12 +57,14 @@ def kernels(options: Options) -> list[Measurement]:
     """The products and attentions of the part `kernels`."""
     default = plan.BIG_SHAPE if options.device == "gpu" else CPU_SHAPE
     block = plan.Block((), (plan.OURS, plan.GAT), options.dtypes or plan.HALF_TOO)
-    every = (
+    every = [
         measurement
         for case in options.shapes or (default,)
         for width in options.widths or (plan.MAXK_WIDTH,)
         for measurement in block.at(case, width)
-    )
+    ]
+    of_heads = [m for m in every if m.impl == plan.GAT]
+    every += [dataclasses.replace(m, k=k) for k in options.ks for m in of_heads]
     return plan.narrowed(every, only=options.only)
 
 
@@ -118,8 +121,11 @@ def _setting(model: str, impl: str = plan.OURS) -> Setting:
 
 
 def set_baselines(rows: list[Row]) -> None:
-    """The baseline of a kernel is our product of dense rows; of a step the fastest other one."""
+    """The baseline of a kernel is our product of dense rows, of one on sparse rows the same on
+    dense ones; of a step the fastest other one."""
     compare_steps(rows)
     for row in rows:
-        if row["pass"] != "step":
+        if flat(row)["k"] is not None:
+            compare(row, rows, {"impl": plan.GAT}, ("case", "dtype", "pass"))
+        elif row["pass"] != "step":
             compare(row, rows, {"impl": plan.OURS}, ("case", "dtype"))

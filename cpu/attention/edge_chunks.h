@@ -7,6 +7,7 @@
 
 #include <type_traits>
 
+#include "common/attention.h"
 #include "cpu/core/exp.h"
 #include "cpu/core/philox.h"
 #include "cpu/core/rows.h"

@@ -9,6 +9,7 @@
 #include "cpu/aggregation/spmm.h"
 #include "cpu/attention/gat_attention.h"
 #include "cpu/attention/pair_attention.h"
+#include "cpu/attention/sparse_attention.h"
 #include "cpu/gaussian/gaussian_spmm.h"
 #include "cpu/maxk/maxk.h"
 #include "cpu/maxk/maxk_spmm.h"
@@ -23,6 +24,7 @@ namespace {
         maxk::isa::cbsr_scatter, maxk::isa::cbsr_in_range, maxk::isa::maxk_spmm,            \
         maxk::isa::maxk_sspmm, maxk::isa::maxk_sddmm, attention::isa::attention,            \
         attention::isa::attention_senders, attention::isa::attention_receivers,             \
+        attention::isa::sparse_attention, attention::isa::sparse_attention_gradients,       \
         attention::isa::dot_attention, attention::isa::dot_attention_gradients,             \
         attention::isa::gatv2_attention, attention::isa::gatv2_attention_gradients,         \
         gaussian::isa::gaussian_spmm, gaussian::isa::gaussian_coordinates                   \

@@ -5,6 +5,7 @@
 #include "common/attention.h"
 #include "common/gaussian.h"
 #include "common/maxk.h"
+#include "common/sparse_attention.h"
 #include "cpu/core/executor.h"
 
 namespace jaxgnn {
@@ -25,6 +26,8 @@ struct Kernels {
   void (*attention)(const attention::AttentionForwardArgs&, const Executor&);
   void (*attention_senders)(const attention::AttentionGradientArgs&, const Executor&);
   void (*attention_receivers)(const attention::AttentionGradientArgs&, const Executor&);
+  void (*sparse_attention)(const attention::SparseForwardArgs&, const Executor&);
+  void (*sparse_attention_gradients)(const attention::SparseGradientArgs&, const Executor&);
   void (*dot_attention)(const attention::PairForwardArgs&, const Executor&);
   void (*dot_attention_gradients)(const attention::PairGradientArgs&, const Executor&);
   void (*gatv2_attention)(const attention::PairForwardArgs&, const Executor&);

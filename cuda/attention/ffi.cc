@@ -4,8 +4,11 @@
 
 #include "cuda/attention/attention.h"
 #include "cuda/attention/cosine_attention.h"
+#include "cuda/attention/sparse_attention.h"
+#include "cuda/maxk/maxk.h"
 #include "cuda/registrations.h"
 #include "ffi/attention.h"
+#include "ffi/sparse_attention.h"
 
 namespace jaxgnn::attention {
 
@@ -108,6 +111,7 @@ Error cosine_attention_gradients(StreamLaunch launch, AnyBuffer row_offsets, Any
 
 void add_cuda_targets(CudaTargets& targets) {
   add_targets(targets);
+  add_sparse_targets(targets);
   targets.add<cosine_attention>("jaxgnn_cosine_attention");
   targets.add<cosine_attention_gradients>("jaxgnn_cosine_attention_gradients");
 }
@@ -116,6 +120,8 @@ cudaError_t load_kernels(const Launch& load) {
   JAXGNN_TRY(launch_attention({}, load));
   JAXGNN_TRY(launch_attention_senders({}, load));
   JAXGNN_TRY(launch_attention_receivers({}, load));
+  JAXGNN_TRY(launch_sparse_attention({}, load));
+  JAXGNN_TRY(launch_sparse_attention_gradients({}, load));
   JAXGNN_TRY(launch_dot_attention({}, load));
   JAXGNN_TRY(launch_dot_attention_gradients({}, load));
   JAXGNN_TRY(launch_gatv2_attention({}, load));

@@ -11,7 +11,7 @@
 
 namespace jaxgnn::maxk {
 
-bool columns_in_range(const Cbsr&, const Launch&) { return true; }  // known to the device alone
+bool columns_in_range(const Cbsr&, const Launch&) { return true; }
 
 namespace {
 

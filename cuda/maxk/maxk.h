@@ -6,6 +6,9 @@
 
 namespace jaxgnn::maxk {
 
+// Whether the columns lie within the width: known to the device alone, so that Python guards them.
+bool columns_in_range(const Cbsr& cbsr, const Launch& launch);
+
 cudaError_t launch_maxk(const MaxkArgs& args, const Launch& launch);
 cudaError_t launch_cbsr_scatter(const CbsrScatterArgs& args, const Launch& launch);
 

@@ -62,6 +62,7 @@ _LATER = (
     "dim",
     "train_eps",
     "recompute",
+    "head_k",
 )
 
 # Options that need `num_neighbors`.
@@ -155,6 +156,9 @@ class TrainConfig:
 
     out_heads: int = 0
     """Heads of the last layer, which are averaged; 0: the number of --heads."""
+
+    head_k: int = 0
+    """Features of each head that gat's hidden layers average, the largest of a node's; 0: all."""
 
     kernel_size: int = 3
     """Gaussians of monet."""
@@ -668,6 +672,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "anneal_epochs": (1, 1 << 30, "a positive integer"),
     "heads": (1, 1024, "an integer from 1 to 1024"),
     "out_heads": (0, 1024, "an integer from 0 to 1024"),
+    "head_k": (0, 4096, "an integer from 0 to 4096"),
     "kernel_size": (1, 1024, "an integer from 1 to 1024"),
     "dim": (1, 16, "an integer from 1 to 16"),
     "dropout": (0, _BELOW_1, "a number from 0 to less than 1"),

@@ -349,9 +349,9 @@ def _aggregation_seconds(graph: Graph, aggregation: Aggregation) -> tuple[float,
 def _filled(shapes: Any) -> Any:
     """Arrays of these shapes: ones, random keys, and sparse rows with columns in order."""
     if isinstance(shapes, CBSR):
-        rows, k = shapes.indices.shape
-        space = shapes.width // k
-        columns = jnp.arange(k) * space + (jnp.arange(rows) % space)[:, None]
+        space = shapes.width // shapes.k
+        rows = jnp.arange(shapes.num_rows).reshape(*shapes.shape[:-1], 1)
+        columns = jnp.arange(shapes.k) * space + rows % space
         values = jnp.ones(shapes.values.shape, shapes.values.dtype)
         indices = columns.astype(shapes.indices.dtype)
         return dataclasses.replace(shapes, values=values, indices=indices)

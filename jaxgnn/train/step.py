@@ -45,7 +45,12 @@ _FLOAT16_LOSS_SCALE = 1024.0
 _HOST_BATCHES = 4
 
 _SAMPLING = (GCN, GraphSAGE, SAGEEmbedding, GIN, MoNet)
-_OPTIONS_OF_A_MODEL = {"kernel_size": "monet", "dim": "monet", "train_eps": "gin"}
+_OPTIONS_OF_A_MODEL = {
+    "kernel_size": "monet",
+    "dim": "monet",
+    "train_eps": "gin",
+    "head_k": "gat",
+}
 SAMPLING_MODELS = tuple(name for name, model in MODELS.items() if issubclass(model, _SAMPLING))
 """The models whose layers aggregate a sample of the edges if asked to."""
 
@@ -477,6 +482,13 @@ def build_model(
             raise ConfigError(
                 f"{option(name)}: expected --model {owner} with it, got --model {config.model}"
             )
+    if config.head_k > config.hidden // config.heads:
+        raise ConfigError(
+            f"--head-k: expected at most the {config.hidden // config.heads} features of a head, "
+            f"got {config.head_k}"
+        )
+    if config.model == "gat":
+        arguments["head_k"] = config.head_k or None
     if edge_dim is not None:
         if config.samples:
             raise ConfigError(

@@ -29,6 +29,7 @@ import pytest
 from flax import nnx
 
 from jaxgnn import (
+    CBSR,
     Graph,
     cosine_attention,
     dot_attention,
@@ -155,7 +156,9 @@ def attend(graph, nodes, edges, att, beta):
     def outputs(nodes, edges, att, beta):
         q, k, v = nodes
         p, r = q[..., 0], k[..., 1]
+        columns = jnp.broadcast_to(jnp.asarray([1, 4, 6], jnp.uint8), (*v.shape[:2], 3))
         out = [
+            gat_attention(graph, CBSR(v[..., :3], columns, 8), p, r, edges[..., 0]),
             gat_attention(graph, v, p, r, edges[..., 0], self_loops=True, loop_bias=r),
             gatv2_attention(graph, k, q, att, edges[..., 0], edge=edges),
             dot_attention(graph, q, k, v, key_scale=p, self_loops=True),

@@ -69,9 +69,10 @@ def test_attention_and_maxk_send_what_is_planned():
     dataset = toy()
     options = {"hidden": 8, "layers": 2, "dropout": 0.5}
     gat = TrainConfig(model="gat", heads=2, **options)
+    kept = dataclasses.replace(gat, head_k=2)
     maxk = TrainConfig(model="sage", activation="maxk", k=4, **options)
     sparse = "maxk_spmm: expected a graph sharded by rows"
-    for config, reasons in ((gat, ["", ""]), (maxk, ["", sparse])):
+    for config, reasons in ((gat, ["", ""]), (kept, ["", ""]), (maxk, ["", sparse])):
         _, *plans = plan(config, [2], dataset=dataset, limit=1 << 30)
         assert [each.reason for each in plans] == reasons
         for each in plans:

@@ -102,7 +102,7 @@ def test_dense_rows_give_the_same(monkeypatch, weighted, reduce, transpose):
         calls.append(kernel.__qualname__)
         return kernel
 
-    monkeypatch.setattr(kernels, "_on_cuda", on_cuda)
+    monkeypatch.setattr(kernels, "on_cuda", on_cuda)
     with config.use(maxk_engine="dense"):
         found = products(graph, x, weights, reduce, transpose)
     assert any("spgemm" in name for name in calls) and any("sspmm" in name for name in calls)

@@ -54,6 +54,8 @@ def dense_gat(conv, graph, x, edge_attr=None):
     total = np.zeros((graph.num_receivers, heads))
     np.add.at(total, receivers, weights)
     weights = weights / total[receivers]
+    if conv.maxk is not None:
+        v = np.where(v >= np.sort(v)[..., [-conv.maxk.k]], v, 0)
     out = np.zeros((graph.num_receivers, heads, width))
     np.add.at(out, receivers, weights[:, :, None] * v[senders])
     out = out.reshape(-1, heads * width) if conv.concat else out.mean(axis=1)
@@ -64,7 +66,14 @@ def dense_gat(conv, graph, x, edge_attr=None):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"concat": False}, {"residual": True, "use_bias": False}, {"negative_slope": 0.0}],
+    [
+        {},
+        {"concat": False},
+        {"residual": True, "use_bias": False},
+        {"negative_slope": 0.0},
+        {"head_k": 2},
+        {"head_k": 1, "out_features": 20},
+    ],
     ids=str,
 )
 def test_is_the_dense_formula(options):
@@ -301,6 +310,24 @@ def test_the_model():
     assert gat(15, 3, num_layers=2, concat=False).convs[0].out_features == 15
     with pytest.raises(ValueError, match="hidden_features: expected a multiple of the 4 heads"):
         gat(15, 3, num_layers=2)
+
+
+def test_features_kept_of_a_head():
+    """Where it keeps all it is the layer without; further axes, weights, and the model's layers."""
+    graph, x = skewed_graph(NODES, EDGES), normal(NODES, 2, WIDTH)
+    out, weights = CALL_WITH_WEIGHTS(make(head_k=4), graph, x)
+    expected, theirs = CALL_WITH_WEIGHTS(make(), graph, x)
+    close(out, expected, 1e-6)
+    jax.tree.map(lambda a, b: close(a, b, 1e-6), weights, theirs)
+    kept = CALL(make(head_k=2), graph, x)
+    close(kept[:, 1], CALL(make(head_k=2), graph, x[:, 1]), 1e-6)
+    model = GAT(WIDTH, 12, 2, num_layers=3, heads=3, head_k=3, rngs=nnx.Rngs(0))
+    assert [conv.maxk is None for conv in model.convs] == [False, False, True]
+    assert model(graph, x[:, 0]).shape == (NODES, 2)
+    with pytest.raises(ValueError, match="head_k: expected an integer from 1 to 4, got 5"):
+        make(head_k=5)
+    with pytest.raises(TypeError, match="head_k: expected an integer, got float"):
+        make(head_k=2.0)
 
 
 def bad_calls():

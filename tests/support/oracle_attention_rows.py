@@ -48,13 +48,15 @@ class Oracle:
         features: Float[np.ndarray, "nodes width"],
         source: Float[np.ndarray, "nodes heads"],
         target: Float[np.ndarray, "nodes heads"],
+        kept: Float[np.ndarray, "nodes width"] | None = None,
     ) -> float:
         """The largest relative error of a sampled row of the gradients.
 
         A score's gradient is a sum of terms that cancel, down to 0 where all scores of a row have
-        one sign: its error is relative to the sum of their magnitudes.
+        one sign: its error is relative to the sum of their magnitudes. `kept` is 1 where features
+        are kept, else 0.
         """
-        errors = [self._feature_error(cotangent, features)]
+        errors = [self._feature_error(cotangent, features, kept)]
         dense = self._heads_of(cotangent)
         for rows, got, terms in (
             (self._senders(), source, self._sender_terms),
@@ -67,7 +69,9 @@ class Oracle:
                 errors.append(float(difference / size) if size else float(difference))
         return max(errors) if np.isfinite(errors).all() else float("inf")
 
-    def _feature_error(self, cotangent: np.ndarray, got: np.ndarray) -> float:
+    def _feature_error(
+        self, cotangent: np.ndarray, got: np.ndarray, kept: np.ndarray | None
+    ) -> float:
         """Of the gradient of the features, whose terms are cotangents by their weights."""
         offsets, receivers = self._transpose
         totals = self._totals()
@@ -79,6 +83,8 @@ class Oracle:
             weights = np.exp(_leaky(self._source[sender] + self._target[ends])) / totals[ends]
             terms = weights[:, :, None] * dense[ends].astype(np.float64)
             expected[place] = terms.sum(axis=0).reshape(-1)
+        if kept is not None:
+            expected *= kept[rows]
         return oracle.row_error(got[rows].astype(np.float64), expected)
 
     def _heads_of(self, array: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.experimental.compilation_cache import compilation_cache
 from sklearn.metrics import roc_auc_score
 
@@ -28,7 +29,7 @@ from jaxgnn.train import (
 from jaxgnn.train.config import check_same_settings, from_settings
 from jaxgnn.train.loop import copy, kernel_calls
 from jaxgnn.train.runner import prepared
-from jaxgnn.train.step import build_activation
+from jaxgnn.train.step import build_activation, build_model
 from tests.support.training import NODES, SMALL, fit, prepare, toy
 
 
@@ -400,6 +401,13 @@ def test_options_of_one_model():
         shapes(model="monet", dim=17)
     with pytest.raises(ConfigError, match=r"--train-eps: expected --model gin .* gcn"):
         shapes(train_eps=True)
+    config = dataclasses.replace(SMALL, model="gat", head_k=3).check()
+    convs = build_model(config, 5, 2, nnx.Rngs(0)).convs
+    assert [getattr(conv.maxk, "k", None) for conv in convs] == [3, None]
+    with pytest.raises(ConfigError, match=r"--head-k: expected --model gat .* gcn"):
+        shapes(head_k=2)
+    with pytest.raises(ConfigError, match=r"--head-k: expected at most the \d+ features of a head"):
+        shapes(model="gat", head_k=4096)
 
 
 # Whole runs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -19,7 +20,8 @@ from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width, width_pair
 from jaxgnn.nn.conv import _heads
-from jaxgnn.ops import gat_attention
+from jaxgnn.nn.maxk import MaxK
+from jaxgnn.ops import CBSR, gat_attention
 from jaxgnn.ops._attention.gat_attention import gat_attention_with_weights
 
 
@@ -58,6 +60,8 @@ class GATConv(nnx.Module):
             those of the edges that end at the node (self-loops aside; at a node without any 0, of
             the product 1).
         residual: add a linear projection of the receivers' features.
+        head_k: average only so many of each head's projected features $x_j W_h$, the largest of the
+            node's (MaxK), which takes less time; the scores are those of all of them.
         use_bias: whether to add $b$.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
@@ -70,7 +74,7 @@ class GATConv(nnx.Module):
 
     Source: Velickovic et al., "Graph Attention Networks" (ICLR 2018), section 2.1; PyG's
     `GATConv`. The order of the projections: Zhang et al., "Understanding GNN Computational Graph"
-    (MLSys 2022), section 4.
+    (MLSys 2022), section 4. `head_k`: Peng et al., "MaxK-GNN" (ASPLOS 2024), section 3.1.
     """
 
     accepts_pair = True
@@ -88,6 +92,7 @@ class GATConv(nnx.Module):
         edge_dim: int | None = None,
         fill_value: _heads.FillValue = "mean",
         residual: bool = False,
+        head_k: int | None = None,
         use_bias: bool = True,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -128,6 +133,9 @@ class GATConv(nnx.Module):
         bias = nnx.Param(bias_init(rngs.params(), (joined,), param_dtype)) if use_bias else None
         self.bias = bias
         self.dropout = dropout_module(dropout, "dropout", rngs)
+        if head_k is not None:
+            head_k = checks.integer(head_k, "head_k", 1, out_features)
+        self.maxk = None if head_k is None else MaxK(head_k)
         self.in_features = (senders, receivers)
         self.out_features = out_features
         self.heads = heads
@@ -182,7 +190,7 @@ class GATConv(nnx.Module):
             score_dst = _dot(at_receivers, self.attention_receivers)
         batch = v.shape[1:-2]
         edge_bias, loop_bias = self._edge_scores(graph, edge_attr, math.prod(batch))
-        arguments = (graph, _heads.fold(v), _fold(score_src), _fold(score_dst), edge_bias)
+        arguments = (graph, self._averaged(graph, v), _fold(score_src), _fold(score_dst), edge_bias)
         options: dict[str, Any] = {
             "negative_slope": self.negative_slope,
             **dropout_options(self.dropout),
@@ -201,6 +209,14 @@ class GATConv(nnx.Module):
         if self.bias is not None:
             out = out + self.bias[...].astype(out.dtype).reshape((1,) * (out.ndim - 1) + (-1,))
         return out if weights is None else (out, weights)
+
+    def _averaged(self, graph: Graph, v: Array) -> Array | CBSR:
+        """What is averaged, `[nodes, heads, features]`."""
+        if self.maxk is None:
+            return _heads.fold(v)
+        rows = self.maxk.sparse(v, graph=graph)
+        values, indices = _heads.fold(rows.values), _heads.fold(rows.indices)
+        return dataclasses.replace(rows, values=values, indices=indices)
 
     def _project(self, layer: nnx.Linear | None, x: Array) -> Array:
         assert layer is not None

@@ -35,7 +35,7 @@ class GAT(GNN):
     """`GNN` of `GATConv` layers, whose options it takes.
 
     The heads of a hidden layer are concatenated to `hidden_features`; those of the layer whose
-    output is the model's are averaged.
+    output is the model's are averaged. `head_k` is of the hidden layers alone.
 
     Args:
         heads: of each layer, 1 if not given; must divide `hidden_features`.
@@ -73,9 +73,10 @@ class GAT(GNN):
             )
         conv_options["dropout"] = dropout if attention_dropout is None else attention_dropout
         out_heads = heads if out_heads is None else out_heads
+        out_options = {name: conv_options[name] for name in conv_options if name != "head_k"}
         return (
             {"heads": heads, "concat": concat, **conv_options},
-            {"heads": out_heads, "concat": False, **conv_options},
+            {"heads": out_heads, "concat": False, **out_options},
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jaxtyping import Array, Float
@@ -13,10 +13,14 @@ from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import End, Graph
-from jaxgnn.ops._attention import gat_rule
+from jaxgnn.ops._attention import gat_rule, sparse_rule
 from jaxgnn.ops._attention.gat_kernels import Attention, Operands
 from jaxgnn.ops._core import checks, dropout_mask, padding
 from jaxgnn.ops._core.parts import over_parts
+from jaxgnn.ops._core.sparse_rows import SparseRows, sparse_rows_argument
+
+if TYPE_CHECKING:
+    from jaxgnn.ops._maxk.maxk import CBSR
 
 _ENDS: dict[str, End] = {
     "v": "senders",
@@ -32,7 +36,7 @@ _ENDS: dict[str, End] = {
 @over_parts(_ENDS, split="heads")
 def gat_attention(
     graph: Graph,
-    v: Float[Array, "num_senders heads features"],
+    v: Float[Array, "num_senders heads features"] | CBSR,
     score_src: Float[Array, "num_senders heads"],
     score_dst: Float[Array, "num_receivers heads"],
     edge_bias: Float[Array, "num_edges heads"] | None = None,
@@ -67,12 +71,18 @@ def gat_attention(
     bitwise reproducible. Derivatives of second order and above are those of the reference, which
     materializes `[num_edges, heads]` arrays.
 
+    Sparse features, of which each head keeps the same number k (`maxk` of `[num_senders, heads,
+    F]`), are averaged as they are: softmax and SpGEMM are one kernel, which reads k entries an edge
+    and head, and the backward pass computes the gradient of `v` at the kept positions alone. On a
+    GPU the senders' gradients are summed in fixed point, 29 bits of a bound on each sender's sums;
+    one that is not finite makes all of that sender's and head's NaN. float64 is dense there.
+
     The dropout mask depends only on the key, the edge's index in the graph's order and the head
     (Philox4x32-10). The backward pass recomputes it, and all implementations agree.
 
     Args:
         graph: the graph.
-        v: features of the senders, `[num_senders, heads, F]`.
+        v: features of the senders, `[num_senders, heads, F]`; a `CBSR` of that shape is sparse.
         score_src: the senders' share of the scores, `[num_senders, heads]`.
         score_dst: the receivers' share, `[num_receivers, heads]`.
         edge_bias: the edges' share, `[num_edges, heads]` in the graph's edge order, not the user's
@@ -94,7 +104,8 @@ def gat_attention(
 
     Source: Velickovic et al., "Graph Attention Networks" (ICLR 2018), section 2.1; fused and
     recomputed as in Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022), sections
-    4 to 6; the generator: Salmon et al. (SC 2011).
+    4 to 6; sparse rows: Peng et al., "MaxK-GNN" (ASPLOS 2024); the generator: Salmon et al. (SC
+    2011).
     """
     static, operands = attention_arguments(
         graph,
@@ -110,15 +121,17 @@ def gat_attention(
     )
     impl = chosen(impl)
     v = operands.v
-    if v.size == 0 or graph.num_receivers == 0 or (graph.num_edges == 0 and not self_loops):
+    empty = math.prod(v.shape) == 0 or graph.num_receivers == 0
+    if empty or (graph.num_edges == 0 and not self_loops):
         return ffi.zeros((graph.num_receivers, *v.shape[1:]), v.dtype, operands)
+    rule = sparse_rule if isinstance(v, SparseRows) else gat_rule
     if impl == "jax":
-        return gat_rule.composition(static, operands, impl)
-    operands = Operands(
-        *ffi.unify_varying(*operands._replace(v=padding.pad_features(v, ends=True)))
-    )
+        return rule.composition(static, operands, impl)
+    if not isinstance(v, SparseRows):
+        operands = operands._replace(v=padding.pad_features(v, ends=True))
+    operands = Operands(*ffi.unify_varying(*operands))
     with config.use(impl=impl):
-        out, _ = gat_rule.attend(static, operands)
+        out, _ = rule.attend(static, operands)
     return out[..., : v.shape[2]]
 
 
@@ -133,6 +146,8 @@ def gat_attention_with_weights(
     r"""`gat_attention`, and the weights $m \alpha$ that it averages by, of the edges and of the
     added self-loops: for looking at them, as they are an entry for each edge and head."""
     static, operands = attention_arguments(*arguments, **options)
+    if isinstance(operands.v, SparseRows):
+        operands = sparse_rule.with_dense_rows(operands)
     edges, loops = gat_rule.attention_weights(static, operands, impl)
     return gat_rule.average(operands, edges, loops, impl), edges, loops
 
@@ -152,8 +167,11 @@ def attention_arguments(
 ) -> tuple[Attention, Operands]:
     """The arguments of `gat_attention`, checked; raises as it does."""
     checks.graph_argument(graph)
-    v = checks.floating_rows(v, "v", graph.num_senders, "sender")
-    if v.ndim != 3:
+    if isinstance(v, SparseRows):
+        v = sparse_rows_argument(v, "v")
+    else:
+        v = checks.floating_rows(v, "v", graph.num_senders, "sender")
+    if len(v.shape) != 3 or v.shape[0] != graph.num_senders:
         raise ValueError(
             f"v: expected the shape ({graph.num_senders}, heads, features), got {v.shape}"
         )

@@ -43,7 +43,7 @@ class Operands(NamedTuple):
 
     Attributes:
         graph: the graph.
-        v: what is averaged.
+        v: what is averaged; also compressed balanced sparse rows (`sparse_rule`).
         score_src, score_dst: the two ends' shares of the scores.
         edge_bias: the edges' share, or `None`.
         loop_bias: the added self-loops' share, or `None`.
@@ -51,7 +51,7 @@ class Operands(NamedTuple):
     """
 
     graph: Graph
-    v: Float[Array, "num_senders heads width"]
+    v: Any
     score_src: Float[Array, "num_senders heads"]
     score_dst: Float[Array, "num_receivers heads"]
     edge_bias: Float[Array, "num_edges heads"] | None
@@ -110,7 +110,7 @@ def forward(
                 ((rows.chunks.table.shape[0], heads * (width + 2)), dtype),
                 ((v.shape[0] * heads,), dtype),
             ],
-            **_attributes(static),
+            **attributes(static),
         )
         return out, log_sum
 
@@ -148,7 +148,7 @@ def sender_gradients(
                 ((rows.chunks.table.shape[0], heads * (width + 1)), dtype),
                 _gradient_scratch(rows, cotangent, dtype),
             ],
-            **_attributes(static),
+            **attributes(static),
         )
         return dv, dsrc
 
@@ -185,7 +185,7 @@ def receiver_gradients(
                 ((rows.chunks.table.shape[0], heads), dtype),
                 _gradient_scratch(rows, v, dtype),
             ],
-            **_attributes(static),
+            **attributes(static),
         )
         return (
             ddst,
@@ -216,7 +216,8 @@ def _gradient_scratch(rows: Rows, gathered: Array, dtype: Any) -> tuple[tuple[in
     return (heads * (4 * columns + parts * -(-width // 16) + rows.num_rows),), dtype
 
 
-def _attributes(static: Attention) -> dict[str, Any]:
+def attributes(static: Attention) -> dict[str, Any]:
+    """What the kernels know of the static arguments."""
     return {
         "negative_slope": float(static.negative_slope),
         "drop_below": static.drop_below,

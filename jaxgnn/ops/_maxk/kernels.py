@@ -26,8 +26,8 @@ from jaxgnn.ops._aggregation.kernels import REDUCE
 from jaxgnn.ops._core import padding
 from jaxgnn.ops._core.row_call import optional, row_call
 from jaxgnn.ops._core.rows import Rows, structure
+from jaxgnn.ops._core.sparse_rows import index_dtype, on_cuda, visible
 from jaxgnn.ops._maxk import choice, reference
-from jaxgnn.ops._maxk.reference import index_dtype
 
 # 32-bit words of scratch in which CUDA kernels store the range of the values. The forward pass
 # adds the largest value of each CBSR row, and a flag for each dense row or chunk of one.
@@ -131,7 +131,7 @@ def spgemm(
         weights = None if weights is None else weights[:, None]
         return aggregation.reduce_rows(rows, x, weights, reduce)[:, 0, :]
 
-    values, indices = _visible(width, values, indices)
+    values, indices = visible(width, values, indices)
     if not _use_windows(windows, width, values.dtype, indices, weights):
         windows = None
     engine = _engine("spgemm", rows.num_rows, width, values.dtype, rows, windows, indices, weights)
@@ -141,9 +141,9 @@ def spgemm(
     # Sums in floating point, those of weighted entries by rows too, load an entry at a time.
     by_vectors = windows is not None or (weights is None and _pad_width(width, indices) > 0)
     if engine == "dense":
-        kernel = _on_cuda(dense, otherwise=by_rows)
+        kernel = on_cuda(dense, otherwise=by_rows)
     elif config.maxk_accumulation == "auto" and by_vectors:
-        kernel = _on_cuda(pad_rows, otherwise=by_rows)
+        kernel = on_cuda(pad_rows, otherwise=by_rows)
 
     def otherwise(
         rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None
@@ -170,7 +170,7 @@ def sspmm(
     """
     k, width = indices.shape[1], y.shape[1]
     given = indices
-    _, indices = _visible(width, None, given)
+    _, indices = visible(width, None, given)
 
     def gathered(operands: _Sspmm) -> Array:
         accumulator = accumulation_dtype(operands.y.dtype)
@@ -250,15 +250,15 @@ def sspmm(
         windows = None
     engine = _engine("sspmm", y.shape[0], width, y.dtype, rows, windows, indices, weights)
     if engine == "windows":
-        kernel = _on_cuda(pad_rows(by_windows), otherwise=gathered)
+        kernel = on_cuda(pad_rows(by_windows), otherwise=gathered)
     elif engine == "dense":
-        kernel = _on_cuda(otherwise, otherwise=gathered)
+        kernel = on_cuda(otherwise, otherwise=gathered)
     elif not config.deterministic and y.dtype == jnp.float32 and k < choice.SCATTER_BELOW:
-        kernel = _on_cuda(pad_rows(scattered), otherwise=gathered)
+        kernel = on_cuda(pad_rows(scattered), otherwise=gathered)
 
     choose = _choose("jaxgnn_maxk_sspmm", kernel, otherwise, y.dtype)
     operands = _Sspmm(rows, dense_rows, windows, y, indices, weights, dense_weights)
-    out, _ = _visible(width, sequential(choose)(operands), given)
+    out, _ = visible(width, sequential(choose)(operands), given)
     return out
 
 
@@ -377,12 +377,6 @@ def _by_slot(windows: Windows, weights: Float[Array, " edges"]) -> list[Array]:
     return [windows.slots, by_slot]
 
 
-def _on_cuda(kernel: Any, *, otherwise: Any) -> Any:
-    """A kernel that only CUDA has."""
-    target = "jaxgnn_maxk_sspmm_scatter"
-    return functools.partial(dispatch, (target,), kernel, otherwise, platforms=("cuda",))
-
-
 def _choose(target: str, kernel: Any, otherwise: Any, dtype: Any) -> Any:
     """A kernel or its reference; the CPU alone has kernels for float64."""
     platforms = ("cpu",) if dtype == jnp.float64 else ("cpu", "cuda")
@@ -408,7 +402,7 @@ def cbsr_dot(
         )
         return out[:, 0]
 
-    values, indices = _visible(y.shape[1], values, indices)
+    values, indices = visible(y.shape[1], values, indices)
     choose = _choose("jaxgnn_maxk_sddmm", kernel, reference.cbsr_dot, y.dtype)
     return sequential(choose)(rows, values, indices, y)
 
@@ -492,7 +486,7 @@ def scatter(
     width: int, values: Float[Array, "rows k"], indices: UInt[Array, "rows k"]
 ) -> Float[Array, "rows width"]:
     """The values at their positions in rows of zeros."""
-    return _scattered(width, *_visible(width, values, indices))
+    return _scattered(width, *visible(width, values, indices))
 
 
 def _scattered(
@@ -509,24 +503,6 @@ def _scattered(
 
     choose = _choose("jaxgnn_cbsr_scatter", kernel, otherwise, values.dtype)
     return _by_rows(choose)(values, indices)[0]
-
-
-def _visible(width: int, values: Any, indices: Array) -> tuple[Any, Array]:
-    """NaN for CBSR rows with columns beyond the width, which CUDA's kernels would trust.
-
-    The CPU's kernels report such indices. `maxk` makes none.
-    """
-    if width == 2 ** (8 * indices.dtype.itemsize):
-        return values, indices
-
-    def guarded(values: Any, indices: Array) -> tuple[Any, Array]:
-        beyond = indices >= width
-        if values is not None:
-            bad = jnp.any(beyond, axis=1, keepdims=True)
-            values = jnp.where(bad, jnp.full((), jnp.nan, values.dtype), values)
-        return values, jnp.where(beyond, jnp.zeros((), indices.dtype), indices)
-
-    return _on_cuda(guarded, otherwise=lambda *operands: operands)(values, indices)
 
 
 def _by_rows(kernel: Any) -> Any:

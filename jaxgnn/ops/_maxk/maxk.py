@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
@@ -21,10 +20,15 @@ from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.ops._core import checks, dropout_mask
+from jaxgnn.ops._core.sparse_rows import (
+    MAX_WIDTH,
+    SparseRows,
+    index_dtype,
+    scatter,
+    sparse_rows_argument,
+)
 from jaxgnn.ops._maxk import reference, rules
-from jaxgnn.ops._maxk.reference import index_dtype
 
-MAX_WIDTH = 4096
 _MAX_PACKED = 1024  # a word has 10 bits for the column
 
 
@@ -34,10 +38,11 @@ _MAX_PACKED = 1024  # a word has 10 bits for the column
     meta_fields=["width", "packed", "sharding"],
 )
 @dataclasses.dataclass(frozen=True)
-class CBSR:
+class CBSR(SparseRows):
     """Compressed balanced sparse rows: the same number of entries, `k`, in every row of a matrix.
 
-    `maxk` makes them. Leading axes beyond one are allowed, except in `maxk_spmm`.
+    `maxk` makes them. Leading axes beyond one are allowed, except in `maxk_spmm`;
+    `gat_attention` takes two, nodes and heads.
 
     Attributes:
         values: the entries.
@@ -63,25 +68,6 @@ class CBSR:
         """The `k` largest entries of each row: `maxk(x, k)`."""
         return maxk(x, k, impl=impl)
 
-    @property
-    def k(self) -> int:
-        """Entries in a row."""
-        return self.values.shape[-1]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That of the dense matrix."""
-        return (*self.values.shape[:-1], self.width)
-
-    @property
-    def num_rows(self) -> int:
-        return math.prod(self.values.shape[:-1])
-
-    @property
-    def dtype(self) -> np.dtype:
-        """That of the values."""
-        return self.values.dtype
-
     def astype(self, dtype: DTypeLike) -> CBSR:
         """The same entries with values of `dtype`; `packed` only where that rounds none again."""
         same = jnp.dtype(dtype) == self.dtype
@@ -97,7 +83,7 @@ class CBSR:
             to_dense = functools.partial(CBSR.to_dense, impl=impl)
             on_devices = jax.shard_map(to_dense, mesh=mesh, in_specs=spec, out_specs=spec)
             return on_devices(dataclasses.replace(self, sharding=None))
-        cbsr = cbsr_argument(self, "self")
+        cbsr = sparse_rows_argument(self, "self")
         if self.values.size == 0:
             return jnp.zeros(self.shape, self.dtype)
         dense: Array
@@ -105,7 +91,7 @@ class CBSR:
         indices = cbsr.indices.reshape(self.num_rows, self.k)
         impl = chosen(impl)
         if impl == "jax":
-            dense = reference.scatter(self.width, values, indices)
+            dense = scatter(self.width, values, indices)
         else:
             values, indices = ffi.unify_varying(values, indices)
             with config.use(impl=impl):
@@ -214,35 +200,6 @@ def maxk(
     if packed and values.dtype == jnp.float32:
         values = _rounded(15 if width <= 256 else 13, values)
     return CBSR(values.reshape(*leading, k), indices.reshape(*leading, k), width, packed)
-
-
-def cbsr_argument(cbsr: Any, name: str) -> CBSR:
-    """Checks that the parts of a `CBSR` fit together.
-
-    Raises:
-        TypeError: it is no `CBSR`, or its values or indices are of another dtype.
-        ValueError: the shapes differ, or there are more entries than columns.
-    """
-    if not isinstance(cbsr, CBSR):
-        raise TypeError(f"{name}: expected a jaxgnn.CBSR, got {type(cbsr).__name__}")
-    values = checks.floating(cbsr.values, f"{name}.values")
-    indices = jnp.asarray(cbsr.indices)
-    if indices.dtype != index_dtype(cbsr.width):
-        raise TypeError(
-            f"{name}.indices: expected {index_dtype(cbsr.width)} for the width {cbsr.width}, "
-            f"got {indices.dtype}"
-        )
-    if values.ndim == 0 or values.shape != indices.shape:
-        raise ValueError(
-            f"{name}: expected values and indices of one shape (..., k), "
-            f"got {values.shape} and {indices.shape}"
-        )
-    if not 1 <= values.shape[-1] <= cbsr.width <= MAX_WIDTH:
-        raise ValueError(
-            f"{name}: expected 1 <= k <= width <= {MAX_WIDTH}, "
-            f"got k = {values.shape[-1]} and the width {cbsr.width}"
-        )
-    return CBSR(values, indices, cbsr.width, cbsr.packed)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -16,8 +16,9 @@ from jaxgnn.ops._aggregation.linear import LinearMap
 from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._core.parts import over_parts
-from jaxgnn.ops._maxk import reference, rules
-from jaxgnn.ops._maxk.maxk import CBSR, cbsr_argument
+from jaxgnn.ops._core.sparse_rows import scatter, sparse_rows_argument
+from jaxgnn.ops._maxk import rules
+from jaxgnn.ops._maxk.maxk import CBSR
 
 
 @jax.named_scope("jaxgnn.maxk_spmm")
@@ -76,7 +77,7 @@ def maxk_spmm(
     inputs, outputs, kind = graph.num_senders, graph.num_receivers, "sender"
     if transpose:
         inputs, outputs, kind = outputs, inputs, "receiver"
-    cbsr = cbsr_argument(cbsr, "cbsr")
+    cbsr = sparse_rows_argument(cbsr, "cbsr")
     values, indices, width = cbsr.values, cbsr.indices, cbsr.width
     if values.ndim != 2 or values.shape[0] != inputs:
         raise ValueError(
@@ -89,7 +90,7 @@ def maxk_spmm(
     if graph.num_edges == 0:
         return ffi.zeros((outputs, width), values.dtype, graph, values, indices, weights)
     if impl == "jax":
-        dense = reference.scatter(width, values, indices)
+        dense = scatter(width, values, indices)
         return spmm(graph, dense, weights, reduce=reduce, transpose=transpose, impl=impl)
     graph, values, indices, weights = ffi.unify_varying(graph, values, indices, weights)
     rows = "senders" if transpose else "receivers"

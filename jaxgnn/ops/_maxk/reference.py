@@ -11,11 +11,7 @@ from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.ops._aggregation import kernels as aggregation
 from jaxgnn.ops._core import dropout_mask
 from jaxgnn.ops._core.rows import Rows
-
-
-def index_dtype(width: int) -> np.dtype:
-    """The smallest that holds a column: uint8 up to 256 columns, else uint16."""
-    return np.dtype(np.uint8 if width <= 256 else np.uint16)
+from jaxgnn.ops._core.sparse_rows import gather, index_dtype, scatter
 
 
 def select(
@@ -46,22 +42,6 @@ def transform(
         zero = jnp.zeros((), accumulator)
         z = jnp.where(factors > zero, z * factors, zero)
     return z.astype(x.dtype)
-
-
-def scatter(
-    width: int, values: Float[Array, "rows k"], indices: UInt[Array, "rows k"]
-) -> Float[Array, "rows width"]:
-    """The dense rows."""
-    rows = jnp.arange(values.shape[0])[:, None]
-    dense = jnp.zeros((values.shape[0], width), values.dtype)
-    return dense.at[rows, indices.astype(jnp.int32)].set(values, unique_indices=True)
-
-
-def gather(
-    dense: Float[Array, "rows width"], indices: UInt[Array, "rows k"]
-) -> Float[Array, "rows k"]:
-    """The entries of dense rows at the positions; the transpose of `scatter`."""
-    return jnp.take_along_axis(dense, indices.astype(jnp.int32), axis=1)
 
 
 def spgemm(

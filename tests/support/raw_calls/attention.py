@@ -12,12 +12,15 @@ from tests.support.raw_calls.common import (
     FEATURES,
     FREE,
     HEADS,
+    I32,
     ROWS,
     SPLIT,
+    U8,
     U32,
     Call,
     Calls,
     Graph,
+    K,
 )
 
 
@@ -102,6 +105,66 @@ def gat_attention_receivers(g: Graph) -> Call:
         },
         GAT,
         FREE_GAT,
+    )
+
+
+def cbsr(g: Graph) -> dict[str, np.ndarray]:
+    """Rows of the senders' heads, whose columns are below a head's features."""
+    indices = np.tile(np.arange(K, dtype=U8), (COLUMNS * HEADS, 1))
+    return {"values": g.x(COLUMNS * HEADS, K), "indices": indices}
+
+
+def sparse_attention(g: Graph) -> Call:
+    return Call(
+        {
+            **g.ordered(),
+            **cbsr(g),
+            "sender_scores": g.x(COLUMNS, HEADS),
+            "receiver_scores": g.x(ROWS, HEADS),
+            **scores(g),
+        },
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "log_sum": ((ROWS, HEADS), F32),
+            "partials": ((g.parts, FEATURES + 2 * HEADS), F32),
+        },
+        GAT,
+        FREE_GAT,
+    )
+
+
+def sparse_attention_gradients(g: Graph) -> Call:
+    """The rows of the transpose, which are the senders, have two edges each."""
+    rows = g.ordered()
+    transpose = {
+        "transpose_row_offsets": np.minimum(np.arange(COLUMNS + 1) * 2, g.offsets[-1]).astype(I32),
+        "transpose_columns": g.columns,
+        "transpose_splits": np.zeros((0, 2), I32),
+        "transpose_row_order": np.zeros(0, I32),
+        "permutation": g.permutation,
+    }
+    return Call(
+        {
+            **rows,
+            **transpose,
+            **cbsr(g),
+            "sender_scores": g.x(COLUMNS, HEADS),
+            "cotangent": g.x(ROWS, FEATURES),
+            "receivers": g.x(ROWS, 4 * HEADS),
+            **scores(g),
+        },
+        {
+            "values_gradient": ((COLUMNS * HEADS, K), F32),
+            "sender_gradient": ((COLUMNS, HEADS), F32),
+            "receiver_gradient": ((ROWS, HEADS), F32),
+            "edge_gradient": ((g.edges, HEADS), F32),
+            "loop_gradient": ((ROWS, HEADS), F32),
+            "receiver_partials": ((g.parts, HEADS), F32),
+            "sender_partials": ((0, HEADS * (K + 1)), F32),
+            "scratch": ((COLUMNS * HEADS * (K + 3),), F32),
+        },
+        {**GAT, "transpose_split_length": SPLIT["split_length"]},
+        FREE_GAT | {"transpose_split_length"},
     )
 
 
@@ -204,6 +267,8 @@ CALLS: Calls = {
     "jaxgnn_gat_attention": gat_attention,
     "jaxgnn_gat_attention_senders": gat_attention_senders,
     "jaxgnn_gat_attention_receivers": gat_attention_receivers,
+    "jaxgnn_sparse_attention": sparse_attention,
+    "jaxgnn_sparse_attention_gradients": sparse_attention_gradients,
     "jaxgnn_pair_attention": pair_attention,
     "jaxgnn_pair_attention_gradients": pair_attention_gradients,
 }
