@@ -157,8 +157,10 @@ def test_a_row_of_40000_edges():
     out, ours = run(graph, operands, impl="kernel")
     expected, theirs = run(graph, operands, impl="jax", dense=True)
     close(out, expected, 1e-5)
+    # On a GPU a sender's sums are in fixed point, 29 bits of the largest that they could be.
+    tolerance = 1e-4 if jax.default_backend() == "cpu" else 5e-2
     for a, b in zip(ours, theirs, strict=True):
-        close(a, b, 1e-4)
+        close(a, b, tolerance)
 
 
 def test_senders_of_unlike_magnitude():

@@ -18,7 +18,7 @@ from jaxgnn.ops._core.dropout_mask import keep_factors
 from jaxgnn.ops._core.recomputed import recomputed
 
 
-def _gradients(
+def gradients(
     static: Attention,
     operands: Operands,
     out: Float[Array, "num_receivers heads width"],
@@ -50,7 +50,7 @@ def composition(
     return average(operands, *attention_weights(static, operands, impl), impl)
 
 
-attend = recomputed(kernels.TARGETS, kernels.forward, _gradients, composition)
+attend = recomputed(kernels.TARGETS, kernels.forward, gradients, composition)
 
 
 def average(

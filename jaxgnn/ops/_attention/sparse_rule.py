@@ -2,6 +2,9 @@
 
 `Operands.v` is a `jaxgnn.CBSR` of rows `[num_senders, heads]`. Its gradient is computed at the kept
 positions alone.
+
+On a GPU the dense operation's kernels are the faster ones where many features are kept. They then
+take the dense rows, in either direction by itself.
 """
 
 from __future__ import annotations
@@ -13,11 +16,16 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core.platform import Impl
 from jaxgnn.ops._aggregation.kernels import node_dots
-from jaxgnn.ops._attention import gat_rule
+from jaxgnn.ops._attention import gat_kernels, gat_rule
 from jaxgnn.ops._attention import sparse_kernels as kernels
 from jaxgnn.ops._attention.gat_kernels import Attention, Operands
 from jaxgnn.ops._core.recomputed import recomputed
-from jaxgnn.ops._core.sparse_rows import scatter
+from jaxgnn.ops._core.sparse_rows import gather, on_cuda, scatter, visible
+
+# A GPU has sparse kernels where at most this share of a head's features is kept: at the next larger
+# k that was measured, the dense ones are as fast (docs/kernels/attention.md, "Sparse rows").
+FORWARD_SHARE, BACKWARD_SHARE = 1 / 8, 1 / 16
+_DENSE_WIDTHS = 8  # the dense kernels' vectors, which `gat_attention` pads dense rows to
 
 
 def composition(
@@ -35,6 +43,31 @@ def with_dense_rows(operands: Operands) -> Operands:
     return operands._replace(v=dense.reshape(v.shape))
 
 
+def _scattered(operands: Operands) -> Operands:
+    """`with_dense_rows` for kernels, without a derivative."""
+    v = operands.v
+    k = v.values.shape[2]
+    kept = visible(v.width, v.values.reshape(-1, k), v.indices.reshape(-1, k))
+    return operands._replace(v=scatter(v.width, *kept).reshape(v.shape))
+
+
+def dense_is_faster(k: int, width: int, share: float) -> bool:
+    """Whether a GPU takes the dense operation's kernels."""
+    return k > share * width and width % _DENSE_WIDTHS == 0
+
+
+def _forward(static: Attention, operands: Operands) -> tuple[Array, Array]:
+    def sparse(operands: Operands) -> tuple[Array, Array]:
+        return kernels.forward(static, operands)
+
+    def dense(operands: Operands) -> tuple[Array, Array]:
+        return gat_kernels.forward(static, _scattered(operands))
+
+    if not dense_is_faster(operands.v.values.shape[2], operands.v.width, FORWARD_SHARE):
+        return sparse(operands)
+    return on_cuda(dense, otherwise=sparse)(operands)
+
+
 def _gradients(
     static: Attention,
     operands: Operands,
@@ -43,13 +76,27 @@ def _gradients(
     cotangent: Float[Array, "num_receivers heads width"],
 ) -> Operands:
     """Those of `gat_rule`, where $v_j$ and $dv_j$ have the kept positions alone."""
-    delta = node_dots(cotangent, out)
-    return Operands(None, *kernels.gradients(static, operands, log_sum, delta, cotangent), None)  # type: ignore[arg-type]
+
+    def sparse(operands: Operands, out: Array, log_sum: Array, cotangent: Array) -> Operands:
+        delta = node_dots(cotangent, out)
+        found = kernels.gradients(static, operands, log_sum, delta, cotangent)
+        return Operands(None, *found, None)  # type: ignore[arg-type]
+
+    def dense(operands: Operands, out: Array, log_sum: Array, cotangent: Array) -> Operands:
+        rows = _scattered(operands)
+        found = gat_rule.gradients(static, rows, out, log_sum, cotangent)
+        k, width = operands.v.values.shape[2], operands.v.width
+        kept = gather(found.v.reshape(-1, width), operands.v.indices.reshape(-1, k))
+        return found._replace(v=kept.reshape(operands.v.values.shape))
+
+    if not dense_is_faster(operands.v.values.shape[2], operands.v.width, BACKWARD_SHARE):
+        return sparse(operands, out, log_sum, cotangent)
+    return on_cuda(dense, otherwise=sparse)(operands, out, log_sum, cotangent)
 
 
 # As MaxK's, the kernels of a GPU do not add in float64.
-_attend = recomputed(kernels.TARGETS, kernels.forward, _gradients, composition)
-_attend_float64 = recomputed(kernels.TARGETS, kernels.forward, _gradients, composition, ("cpu",))
+_attend = recomputed(kernels.TARGETS, _forward, _gradients, composition)
+_attend_float64 = recomputed(kernels.TARGETS, _forward, _gradients, composition, ("cpu",))
 
 
 def attend(static: Attention, operands: Operands) -> tuple[Array, Any]:
