@@ -74,4 +74,4 @@ def load_own_parts(config: TrainConfig) -> tuple[NodeDataset, OwnParts] | None:
         raise DataError(f"{printable(config.dataset)}: expected features, float32 and a row a node")
     if not jax.jit(lambda x: jnp.isfinite(x).all())(features):
         raise DataError(f"{printable(config.dataset)}: features: expected finite values")
-    return dataset, OwnParts(graph, features.astype(config.dtype), checksum)
+    return dataset, OwnParts(sharded.lean(graph, config), features.astype(config.dtype), checksum)

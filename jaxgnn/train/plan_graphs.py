@@ -156,6 +156,7 @@ class _StandIn(GraphSubstitute):
         result: End | tuple[End, ...] = "receivers",
         *,
         split: Split | None = None,
+        reduce: str | None = None,
     ) -> Any:
         """What works on rows alone runs; of what ends at the receivers there are other values."""
         if result == "rows":
