@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ def load_own_parts(config: TrainConfig) -> tuple[NodeDataset, OwnParts] | None:
         return None
     devices = sharded.devices_of(config)
     layout = sharded.layout_of(config, devices)
-    axes = {"rows": sharded.AXIS, **layout.axes}
+    axes: dict[str, Any] = {"rows": sharded.AXIS, **layout.axes}
     try:
         graph, arrays = load_sharded(
             config.dataset,
