@@ -15,8 +15,10 @@ from jaxgnn.graph import Graph
 class Owners(Protocol):
     """Which part owns each node."""
 
-    parts: int
-    owner: Int[np.ndarray, " num_nodes"]
+    @property
+    def parts(self) -> int: ...
+    @property
+    def owner(self) -> Int[np.ndarray, " num_nodes"]: ...
 
 
 def check_axes(
