@@ -3,10 +3,11 @@
     python -m benchmarks.experiments.overlap arxiv products papers --parts 8 --width 256
 
 Of the part with most edges, one aggregation and its gradient: all edges over the owned rows and the
-halo behind them, as sharded graphs have it, and the two kinds of edges by themselves and added.
-With one device the exchange is bytes over the bandwidth, and what both orders take is predicted of
-the parts: `pack + exchange + all` and `pack + max(exchange, owned) + halo`. With as many devices as
-parts both programs run on all of them, each with that part, too.
+halo behind them, and the two kinds of edges by themselves and added. With one device the exchange
+is bytes over the bandwidth, and what both orders take is predicted of the parts:
+`pack + exchange + all` and `pack + max(exchange, owned) + halo`. With as many devices as parts
+`spmm` of a sharded graph is timed on all of them, with `overlap=True` and `overlap=False`, and
+`shard` says what it would choose. Not of papers, of which there is one part alone.
 """
 
 from __future__ import annotations
@@ -62,13 +63,9 @@ class Part:
         return _prepared(Graph.from_csr(before[self.offsets], senders, num_senders=num_senders))
 
 
-def largest_part(shape: str, parts: int, scale: float) -> Part:
-    """The part with most edges of a partition by stream."""
-    from jaxgnn.data import benchmark_graph
-    from jaxgnn.distributed import partition
-
-    csr = benchmark_graph(shape, scale)
-    split = partition(csr, parts, edge_balance=1.05 if scale == 1 else 2.0)
+def largest_part(csr: Any, split: Any) -> Part:
+    """The part with most edges of a partition of a graph."""
+    parts = split.parts
     owner, found = split.owner, split.statistics
     pairs = parts * (parts - 1)
     degrees = np.diff(csr.row_offsets)
@@ -103,19 +100,23 @@ def measure(shape: str, options: Options) -> dict[str, Any]:
     """Builds the part of a shape and times its aggregations."""
     import jax
     import jax.numpy as jnp
-    from jax.sharding import NamedSharding, PartitionSpec
 
     from benchmarks.harness import timing
     from benchmarks.harness.jax_programs import call_seconds
     from benchmarks.ours import scale
     from jaxgnn import Graph, spmm
+    from jaxgnn.data import benchmark_graph
+    from jaxgnn.distributed import partition, shard
 
+    csr = split = None
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        part = (
-            papers(options.parts, options.scale)
-            if shape == "papers"
-            else largest_part(shape, options.parts, options.scale)
-        )
+        if shape == "papers":
+            part = papers(options.parts, options.scale)
+        else:
+            csr = benchmark_graph(shape, options.scale)
+            balance = 1.05 if options.scale == 1 else 2.0
+            split = partition(csr, options.parts, edge_balance=balance)
+            part = largest_part(csr, split)
         rows = options.parts * part.pair_rows
         rng = np.random.default_rng(0)
         graphs = {
@@ -165,41 +166,29 @@ def measure(shape: str, options: Options) -> dict[str, Any]:
         "together_ms": round(times["sends"] + exchange + times["all"], 4),
         "apart_ms": round(times["sends"] + max(exchange, times["owned"]) + times["halo"], 4),
     }
-    if len(jax.devices()) < options.parts:
+    if csr is None or len(jax.devices()) < options.parts:
         return row
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        whole = Graph.from_csr(csr.row_offsets, csr.senders).with_row_schedule()
     mesh = scale.mesh_of(jax.devices()[: options.parts])
-    by_part = PartitionSpec(scale.AXIS)
-
-    def received(sends: Any, x: Any) -> Any:
-        return jax.lax.all_to_all(spmm(sends, x), scale.AXIS, 0, 0, tiled=True)
-
-    def together(graphs: Any, x: Any) -> Any:
-        return spmm(graphs["all"], jnp.concatenate([x, received(graphs["sends"], x)]))
-
-    def apart(graphs: Any, x: Any) -> Any:
-        halo = received(graphs["sends"], x)
-        return spmm(graphs["owned"], x) + spmm(graphs["halo"], halo)
-
-    def copies(leaf: Any) -> Any:
-        leaf = np.asarray(leaf)
-        shape = (options.parts, *leaf.shape)
-        return jax.make_array_from_callback(
-            shape, NamedSharding(mesh, by_part), lambda _: leaf[None]
-        )
-
-    everywhere = jax.tree.map(copies, graphs)
-    x = copies(np.ones((part.owned, options.width), jnp.dtype(options.dtype)))
+    joint, apart = (
+        shard(whole, mesh, rows=scale.AXIS, partition=split, overlap=overlap)
+        for overlap in (False, True)
+    )
+    itemsize = jnp.dtype(options.dtype).itemsize
+    assert joint.edges is not None
+    row["chosen"] = joint.edges.overlap(options.parts)
+    row["explained"] = apart.explain(options.width, itemsize).splitlines()[-1]
+    x = jax.jit(
+        lambda: jax.random.normal(
+            jax.random.key(0), (joint.num_senders, options.width), options.dtype
+        ),
+        out_shardings=joint.node_sharding,
+    )()
     results = []
-    for name, function in (("together", together), ("apart", apart)):
-
-        def run(graphs: Any, x: Any, function: Any = function) -> Any:
-            graphs, x = jax.tree.map(lambda leaf: leaf[0], (graphs, x))
-            out, pullback = jax.vjp(functools.partial(function, graphs), x)
-            return out[None], pullback(out)[0][None]
-
-        mapped = jax.shard_map(run, mesh=mesh, in_specs=(by_part, by_part), out_specs=by_part)
-        row[f"measured_{name}_ms"] = milliseconds(mapped, everywhere, x)
-        results.append(jax.jit(mapped)(everywhere, x))
+    for name, graph in (("together", joint), ("apart", apart)):
+        row[f"measured_{name}_ms"] = milliseconds(both_ways, graph, x)
+        results.append(jax.jit(both_ways)(graph, x))
     for one, other in zip(*results, strict=True):
         error = float(jnp.max(jnp.abs(one - other)) / jnp.max(jnp.abs(one)))
         if not error <= (1e-5 if options.dtype == "float32" else 2e-2):
@@ -217,6 +206,7 @@ def describe(row: dict[str, Any]) -> str:
     if "measured_apart_ms" in row:
         measured = (
             f"; measured {row['measured_together_ms']:.3f} and {row['measured_apart_ms']:.3f} ms"
+            f"\n  {'chosen' if row['chosen'] else 'not chosen'} by shard; {row['explained']}"
         )
     share = row["halo_edges"] / max(row["edges"], 1)
     return (

@@ -104,6 +104,7 @@ def on_device(graph: Graph, sends: Graph, pair_rows: int, parts: int, device: An
     no_edge = put(np.zeros(1, np.int32))
     return ShardedGraph(
         graph=stacked[0],
+        kinds=None,
         sends=stacked[1],
         node_of_place=places,
         place_of_node=places,
@@ -123,6 +124,7 @@ def on_device(graph: Graph, sends: Graph, pair_rows: int, parts: int, device: An
         pair_rows=pair_rows * parts,
         halo=pair_rows * (parts - 1),
         costs=(),
+        edges=None,
         exchange_dtype=None,
         num_graph_edges=graph.num_edges,
         num_input_edges=None,

@@ -20,6 +20,7 @@ from benchmarks.harness import graphs, timing
 from benchmarks.harness.jax_programs import call_seconds, program_bytes
 from benchmarks.harness.steps import Arrays, Setting
 from benchmarks.ours import models, scale
+from jaxgnn import spmm
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.distributed import Partition, ShardedGraph, partition, shard
 from jaxgnn.train import TrainConfig, plan
@@ -39,6 +40,8 @@ class Share:
         whole: the step that is not compiled, and the graph over all devices.
         packing: what packs rows, with the shapes and dtypes that it takes, and how often a step
             does so.
+        meanwhile: what is aggregated while rows travel, with shapes and dtypes, how often a step
+            does so, and the bytes that travel.
         sent: `scale.sent_bytes` of the program of all devices.
         formula_bytes: what the exchange should send, padding included.
         padding: that, by what is needed.
@@ -50,6 +53,7 @@ class Share:
     state: Any
     whole: tuple[Any, ShardedGraph] | None = None
     packing: list[tuple[Any, Any, int]] = dataclasses.field(default_factory=list)
+    meanwhile: list[tuple[Any, Any, int, float]] = dataclasses.field(default_factory=list)
     sent: dict[str, Any] = dataclasses.field(default_factory=dict)
     formula_bytes: float = 0.0
     padding: float = 1.0
@@ -69,22 +73,20 @@ class Share:
 
     def packing_ms(self, device: str) -> float:
         """Packing and unpacking of a step, each kind timed by itself, forward and backward."""
-        total = 0.0
-        for function, shape, times in self.packing:
-            x, out = jnp.ones(shape.shape, shape.dtype), jax.eval_shape(function, shape)
+        return sum(
+            times * sum(_both_ways_ms(function, shape, device))
+            for function, shape, times in self.packing
+        )
 
-            def gradient(cotangent: Any, x: Any = x, function: Any = function) -> Any:
-                return jax.vjp(function, x)[1](cotangent)
-
-            runs = [(jax.jit(function), x)]
-            if jnp.issubdtype(x.dtype, jnp.floating):
-                runs.append((jax.jit(gradient), jnp.ones(out.shape, out.dtype)))
-            for run, operand in runs:
-                seconds = functools.partial(
-                    call_seconds, functools.partial(run, operand), device=device
-                )
-                total += times * timing.measure(seconds, 3, batch_seconds=0.01).ms
-        return total
+    def hidden_ms(self, device: str, bandwidth: float) -> float:
+        """The exchange that owned edges, timed by themselves, are aggregated meanwhile."""
+        hidden = 0.0
+        for function, shape, times, sent in self.meanwhile:
+            exchange = 1e3 * sent / bandwidth
+            hidden += times * sum(
+                min(ms, exchange) for ms in _both_ways_ms(function, shape, device)
+            )
+        return hidden
 
     def measured_ms(self, device: str) -> float | None:
         """The step on all devices, where there are as many."""
@@ -115,6 +117,23 @@ class Share:
         arguments = graph, tiled(x), tiled(labels), graph.node_mask, jax.device_put(key, alone)
         seconds = functools.partial(_seconds, step, state, arguments, device=device)
         return timing.measure(seconds, 10, batch_seconds=0.01).ms
+
+
+def _both_ways_ms(function: Any, shape: Any, device: str) -> list[float]:
+    """A function, and its gradient where there is one, each timed by itself."""
+    x, out = jnp.ones(shape.shape, shape.dtype), jax.eval_shape(function, shape)
+
+    def gradient(cotangent: Any) -> Any:
+        return jax.vjp(function, x)[1](cotangent)
+
+    runs = [(jax.jit(function), x)]
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        runs.append((jax.jit(gradient), jnp.ones(out.shape, out.dtype)))
+    found = []
+    for run, operand in runs:
+        seconds = functools.partial(call_seconds, functools.partial(run, operand), device=device)
+        found.append(timing.measure(seconds, 3, batch_seconds=0.01).ms)
+    return found
 
 
 def _seconds(step: Any, state: Any, arguments: tuple[Any, ...], count: int, device: str) -> float:
@@ -192,15 +211,17 @@ class Steps:
                 continue
         raise RuntimeError(f"no partition into {count} parts")
 
-    def _shard(self, layout: str, count: int) -> ShardedGraph:
-        """Over simulated devices."""
+    def _shard(self, layout: str, count: int, windows: bool) -> ShardedGraph:
+        """Over simulated devices; where overlap is chosen as the models need it."""
         mesh = scale.mesh_of(jax.devices("cpu")[:count])
         if layout == "features":
             return shard(self._host, mesh, features=scale.AXIS)
-        return shard(self._windowed_host, mesh, rows=scale.AXIS, partition=self._split(count))
+        graph = self._windowed_host if windows else self._host
+        split = self._split(count)
+        return shard(graph, mesh, rows=scale.AXIS, partition=split).without_joint_graph()
 
-    def _device_parts(self, layout: str, count: int) -> list[Any]:
-        sharded, device = self._sharded(layout, count), jax.devices()[0]
+    def _device_parts(self, layout: str, count: int, windows: bool) -> list[Any]:
+        sharded, device = self._sharded(layout, count, windows), jax.devices()[0]
         if layout == "rows":
             return [scale.part_by_rows(sharded, part, device) for part in range(count)]
         whole = jax.tree.map(
@@ -223,7 +244,8 @@ class Steps:
             mask = jnp.ones(self.num_nodes, bool)
             arguments = (graph, jnp.asarray(x), jnp.asarray(labels), mask, key)
             return Share(step.lower(state, *arguments).compile(), [arguments], state)
-        sharded = self._sharded(layout, count)
+        windows = setting.k is not None
+        sharded = self._sharded(layout, count, windows)
         # That of all devices is compiled for the CPU meanwhile, and never run.
         lowered = _lowered(step, state, sharded, x, labels, key)
         compiling = self._compiler.submit(lowered.compile, _UNOPTIMIZED)
@@ -234,7 +256,7 @@ class Steps:
             )
             for values in (x, labels)
         ]
-        parts = self._parts(layout, count)
+        parts = self._parts(layout, count, windows)
         arguments = [(part, *own, part.node_mask, key) for part in parts]
         itemsize = jnp.dtype(setting.dtype).itemsize
         aggregated = aggregated_widths(setting, widths)
@@ -245,6 +267,7 @@ class Steps:
             state,
             (step, sharded),
             _packing(layout, count, parts[0], own[0].shape[0], setting, aggregated),
+            _meanwhile(sharded, parts[0], own[0].shape[0], setting, aggregated),
             scale.sent_bytes(compiling.result(), count, itemsize),
             formula_bytes=formula,
             padding=formula / needed if needed else 1.0,
@@ -269,6 +292,26 @@ def _packing(
         (function, jax.ShapeDtypeStruct((rows, width), dtype), number)
         for function, dtype in packs
         for width, number in times.items()
+    ]
+
+
+def _meanwhile(
+    sharded: ShardedGraph, part: Any, rows: int, setting: Setting, widths: tuple[int, ...]
+) -> list[tuple[Any, Any, int, float]]:
+    """`Share.meanwhile`."""
+    if sharded.kinds is None:
+        return []
+    owned = jax.tree.map(lambda leaf: leaf[0], part.kinds.owned)
+    dtype = jnp.dtype(setting.dtype)
+    sent = sharded.pair_rows * (sharded.parts - 1) * dtype.itemsize
+    return [
+        (
+            functools.partial(spmm, owned),
+            jax.ShapeDtypeStruct((rows, width), dtype),
+            times,
+            sent * width,
+        )
+        for width, times in collections.Counter(widths).items()
     ]
 
 

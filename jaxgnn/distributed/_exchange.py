@@ -10,15 +10,15 @@ from jaxgnn.graph import Graph
 from jaxgnn.ops import spmm
 
 
-def with_halo(
+def receive_halo(
     arrays: list[Shaped[Array, "owned *rest"]],
     sends: Graph,
     axis: str,
     parts: int,
     pair_rows: int,
     dtype: str | None,
-) -> list[Shaped[Array, "senders *rest"]]:
-    """The rows that a part owns, and after them the foreign ones that its edges start from.
+) -> list[Shaped[Array, "halo *rest"]]:
+    """The foreign rows that a part's edges start from.
 
     The arrays of one dtype travel together. Each of floating dtype is differentiable: its gradient
     travels back and is added in a fixed order.
@@ -41,10 +41,7 @@ def with_halo(
         for i in alike:
             halos[i] = received[:, first : first + packed[i].shape[1]]
             first += packed[i].shape[1]
-    return [
-        jnp.concatenate([own, halos[i].reshape(-1, *own.shape[1:]).astype(own.dtype)])
-        for i, own in enumerate(arrays)
-    ]
+    return [halos[i].reshape(-1, *own.shape[1:]).astype(own.dtype) for i, own in enumerate(arrays)]
 
 
 def _packed(

@@ -14,9 +14,10 @@ from jaxtyping import Int
 
 from jaxgnn._core.limits import DataError, reading
 from jaxgnn.distributed import _partition_files as files
+from jaxgnn.distributed._arguments import check_axes, sent_bytes
 from jaxgnn.distributed._parts import Parts, of_own_edges, place_nodes, rank
 from jaxgnn.distributed._placement import own_parts, place_parts, to_host
-from jaxgnn.distributed._shard import NodeCounts, check_axes, in_parts, part_cost
+from jaxgnn.distributed._shard import NodeCounts, in_parts, part_cost
 from jaxgnn.distributed._sharded_graph import ShardedGraph
 
 
@@ -52,6 +53,7 @@ def load_sharded(
     features: str | None = None,
     exchange_dtype: str | None = None,
     row_schedule: bool = False,
+    overlap: bool | None = None,
 ) -> tuple[ShardedGraph, dict[str, jax.Array]]:
     """A folder of `Partition.save` as `shard` would split its graph, by rows or by both axes.
 
@@ -68,6 +70,7 @@ def load_sharded(
         features: a second axis, over which columns are split; or `None`.
         exchange_dtype: as for `shard`.
         row_schedule: give each part one (`Graph.with_row_schedule`).
+        overlap: as for `shard`.
 
     Returns:
         The graph, and the arrays of numbers that were saved with it, as `scatter` would place
@@ -78,7 +81,7 @@ def load_sharded(
         DataError: an interrupted, damaged or mismatched folder; it names the file.
         ValueError: axes that the mesh does not have, or parts that are no multiple of its devices.
     """
-    mesh = check_axes(mesh, rows, features, exchange_dtype)
+    mesh = check_axes(mesh, rows, features, exchange_dtype, overlap)
     manifest = files.read_manifest(directory)
     count, total = mesh.shape[rows], manifest["parts"]
     if total % count:
@@ -92,13 +95,14 @@ def load_sharded(
     places = place_nodes(owner, count, 1 if features is None else mesh.shape[features])
 
     halos = [_halo(own_edges, owner, part) for own_edges, part in zip(edges, own, strict=True)]
-    numbers = np.zeros((count, count + 1), np.int32)  # of parts: halo rows by owner, and edges
+    # Of parts: halo rows by owner, edges, and those from the halo.
+    numbers = np.zeros((count, count + 2), np.int32)
     for part, halo, own_edges in zip(own, halos, edges, strict=True):
         numbers[part, :count] = np.bincount(halo.source, minlength=count)
-        numbers[part, count] = own_edges.senders.size
+        numbers[part, count:] = own_edges.senders.size, halo.of_edge.size
     if jax.process_count() > 1:
         numbers = multihost_utils.process_allgather(numbers).max(axis=0)
-    halo_rows, num_edges = numbers[:, :count], numbers[:, count]
+    halo_rows, num_edges, halo_edges = numbers[:, :count], numbers[:, count], numbers[:, count + 1]
     with reading(os.path.join(directory, "manifest.json")):
         if num_edges.sum(dtype=np.int64) != manifest.get("edges"):
             raise DataError(f"expected {manifest.get('edges')} edges, got {num_edges.sum()}")
@@ -128,10 +132,11 @@ def load_sharded(
         sends,
         parts=count,
         own=own,
-        pair_rows=pair_rows,
-        most_edges=int(num_edges.max()),
-        most_sends=int(halo_rows.sum(axis=0).max()),
-        halo=int(halo_rows.sum(dtype=np.int64)),
+        num_edges=num_edges,
+        halo_edges=halo_edges,
+        halo_rows=halo_rows,
+        overlap=overlap,
+        sent_bytes=sent_bytes(exchange_dtype),
         scheduled=row_schedule,
     )
     of_nodes = NamedSharding(

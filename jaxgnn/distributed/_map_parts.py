@@ -12,7 +12,8 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from jaxgnn.distributed._exchange import exchange, with_halo
+from jaxgnn.distributed._edge_kinds import EdgeKinds, reduce_kinds
+from jaxgnn.distributed._exchange import exchange, receive_halo
 from jaxgnn.graph import End, Graph, Split
 
 if TYPE_CHECKING:
@@ -27,11 +28,13 @@ def map_parts(
     ends: Mapping[str, End],
     result: End | tuple[End, ...],
     split: Split | None,
+    reduce: str | None,
 ) -> Any:
     """`GraphSubstitute.map_parts`.
 
     By features each device gets its columns or heads of all rows of its part, and gives them back
-    as all columns of its places. By rows the senders' rows are extended by the halo.
+    as all columns of its places. By rows the senders' rows are extended by the halo, or sums and
+    means over the halo's edges are added to those over the owned ones.
     """
     if sharded.features is not None and split is None:
         raise ValueError(
@@ -39,28 +42,54 @@ def map_parts(
             "use shard(graph, mesh, rows=...)"
         )
     _check(sharded, arguments, ends, split)
+    in_two = sharded.kinds is not None and reduce in ("sum", "mean")
+    if in_two and sharded.graph is not None:
+        in_two = "senders" in map(ends.get, arguments)  # else there is nothing to wait for
+    if not in_two and sharded.graph is None and result != "rows":
+        raise ValueError(
+            f"graph: {name} expected all edges of a receiver in one graph, got those of overlap "
+            "alone: use shard(graph, mesh, rows=..., overlap=False)"
+        )
     nodes, edges = PartitionSpec(sharded.node_axes), PartitionSpec(sharded.rows)
     specs = {"edges": edges, "replicated": PartitionSpec(), "key": PartitionSpec()}
 
     def spec_of(end: End) -> PartitionSpec:
         return specs.get(end, nodes)
 
-    def of_device(graph: Graph, sends: Graph | None, arguments: dict[str, Any]) -> Any:
+    def of_device(
+        graph: Graph | None,
+        kinds: EdgeKinds | None,
+        sends: Graph | None,
+        arguments: dict[str, Any],
+    ) -> Any:
         if sharded.rows is not None:
-            graph, sends = jax.tree.map(lambda leaf: leaf[0], (graph, sends))
-        out = operation(graph, **_of_part(sharded, graph, sends, arguments, ends, split))
+            graph, kinds, sends = jax.tree.map(lambda leaf: leaf[0], (graph, kinds, sends))
+        part = graph if kinds is None else kinds.owned
+        own = _of_part(sharded, part, arguments, ends, split)
+        halo = _received(sharded, sends, own, ends)
+        if in_two:
+            assert kinds is not None and reduce is not None
+            out = reduce_kinds(kinds, operation, reduce, own, halo, ends)
+        else:
+            behind = {
+                name: jax.tree.map(lambda *rows: jnp.concatenate(rows), own[name], rows)
+                for name, rows in halo.items()
+            }
+            out = operation(graph, **{**own, **behind})
         if isinstance(result, str):
             return _to_places(sharded, out, result, split, arguments)
         pairs = zip(out, result, strict=True)
         return tuple(_to_places(sharded, array, end, split, arguments) for array, end in pairs)
 
+    of_arguments = {argument: spec_of(ends[argument]) for argument in arguments}
     mapped = jax.shard_map(
         of_device,
         mesh=sharded.mesh,
-        in_specs=(edges, edges, {argument: spec_of(ends[argument]) for argument in arguments}),
+        in_specs=(edges, edges, edges, of_arguments),
         out_specs=spec_of(result) if isinstance(result, str) else tuple(map(spec_of, result)),
     )
-    return mapped(sharded.graph, sharded.sends, arguments)
+    edges_of = (None, sharded.kinds) if in_two else (sharded.graph, None)
+    return mapped(*edges_of, sharded.sends, arguments)
 
 
 def check_rows(x: Any, name: str, count: int, what: str) -> Any:
@@ -92,13 +121,12 @@ def _check(
 
 def _of_part(
     sharded: ShardedGraph,
-    graph: Graph,
-    sends: Graph | None,
+    graph: Graph | None,
     arguments: dict[str, Any],
     ends: Mapping[str, End],
     split: Split | None,
 ) -> dict[str, Any]:
-    """A device's arguments as its part takes them."""
+    """A device's arguments as its part takes them; of senders its own rows."""
     own = {
         name: jax.tree.map(functools.partial(_columns, sharded, ends[name], split), value)
         for name, value in arguments.items()
@@ -108,22 +136,30 @@ def _of_part(
             # Parts number their edges alike: a key of its own keeps their masks apart.
             own[name] = jax.random.fold_in(value, jax.lax.axis_index(sharded.node_axes))
         elif ends[name] == "receivers" or (ends[name] == "senders" and sharded.rows is None):
+            assert graph is not None  # of `rows` alone there are no receivers
             rows = graph.num_receivers if ends[name] == "receivers" else graph.num_senders
             own[name] = jax.tree.map(functools.partial(_resized, rows=rows), value)
-    senders = {name: value for name, value in own.items() if ends[name] == "senders"}
-    if sharded.rows is not None and sharded.pair_rows > 0 and senders:
-        assert sends is not None
-        leaves, structure = jax.tree.flatten(senders)
-        leaves = with_halo(
-            leaves,
-            sends,
-            sharded.rows,
-            sharded.mesh.shape[sharded.rows],
-            sharded.pair_rows,
-            sharded.exchange_dtype,
-        )
-        own.update(jax.tree.unflatten(structure, leaves))
     return own
+
+
+def _received(
+    sharded: ShardedGraph, sends: Graph | None, own: dict[str, Any], ends: Mapping[str, End]
+) -> dict[str, Any]:
+    """The halo of the senders' rows, by the arguments' names; none where no rows travel."""
+    senders = {name: value for name, value in own.items() if ends[name] == "senders"}
+    if sharded.rows is None or sharded.pair_rows == 0 or not senders:
+        return {}
+    assert sends is not None
+    leaves, structure = jax.tree.flatten(senders)
+    halo = receive_halo(
+        leaves,
+        sends,
+        sharded.rows,
+        sharded.mesh.shape[sharded.rows],
+        sharded.pair_rows,
+        sharded.exchange_dtype,
+    )
+    return jax.tree.unflatten(structure, halo)
 
 
 def _columns(sharded: ShardedGraph, end: End, split: Split | None, x: Array) -> Array:

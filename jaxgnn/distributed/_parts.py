@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Int
 
+from jaxgnn.distributed._costs import Edges
+from jaxgnn.distributed._edge_kinds import EdgeKinds
+from jaxgnn.distributed._part_graphs import stack, stack_kinds
 from jaxgnn.graph import Graph
-from jaxgnn.graph._row_chunks import pad_chunks
-from jaxgnn.graph._windows import pad_to_one_shape
 
 
 class Parts(NamedTuple):
@@ -21,7 +20,8 @@ class Parts(NamedTuple):
     Attributes:
         own: these parts.
         graphs: of each of them, from its owned nodes and its halo to its owned nodes; the last
-            receiver is padding, where padding edges end.
+            receiver is padding, where padding edges end. `None` where `kinds` serve alone.
+        kinds: the same edges in two graphs, or `None` without overlap.
         sends: of each of them, from its owned nodes to the rows that it sends; the last row is
             padding.
         node_of_place: the node of each row of `scatter`, -1 for padding.
@@ -29,16 +29,19 @@ class Parts(NamedTuple):
         rows: of a part, with padding.
         pair_rows: that a part sends to each other one, with padding.
         halo: foreign rows that the parts need, summed over them.
+        edges: of the largest parts.
     """
 
     own: Sequence[int]
-    graphs: Graph
+    graphs: Graph | None
+    kinds: EdgeKinds | None
     sends: Graph
     node_of_place: Int[np.ndarray, " places"]
     edge_of_place: Int[np.ndarray, "own edges"]
     rows: int
     pair_rows: int
     halo: int
+    edges: Edges
 
 
 def equal_edges(graph: Graph, parts: int) -> Int[np.ndarray, " num_nodes"]:
@@ -56,6 +59,8 @@ def split(
     parts: int,
     multiple: int = 1,
     own: Sequence[int] | None = None,
+    overlap: bool | None = False,
+    sent_bytes: int = 4,
 ) -> Parts:
     """The parts of a square graph, with a multiple of this number of rows.
 
@@ -65,6 +70,7 @@ def split(
         parts: their number.
         multiple: of rows.
         own: the parts to build; `None` for all.
+        overlap, sent_bytes: as of `of_own_edges`.
     """
     own = range(parts) if own is None else own
     offsets, senders = np.asarray(graph.row_offsets), np.asarray(graph.senders)
@@ -76,8 +82,10 @@ def split(
     # A halo row is a triple (part that needs it, part that owns it, node), in this order.
     edges_of = dict.fromkeys(own, np.empty(0, offsets.dtype))
     halos: list[np.ndarray] = []
+    halo_edges = np.zeros(parts, np.int64)
     for part, nodes in enumerate(owned):
         edges = _entries_of_rows(offsets, nodes)
+        halo_edges[part] = np.count_nonzero(owner[senders[edges]] != part)
         needed = np.zeros(owner.size, bool)
         needed[senders[edges]] = True
         needed[nodes] = False
@@ -114,10 +122,11 @@ def split(
         ],
         parts=parts,
         own=own,
-        pair_rows=pair_rows,
-        most_edges=int(num_edges.max()),
-        most_sends=int(halo_rows.sum(axis=0).max()),
-        halo=int(halo_rows.sum()),
+        num_edges=num_edges,
+        halo_edges=halo_edges,
+        halo_rows=halo_rows,
+        overlap=overlap,
+        sent_bytes=sent_bytes,
         scheduled=graph.row_schedule is not None,
         windows=0 if graph.windows is None else graph.windows.width,
         weighted=graph.windows is not None and graph.windows.edges is not None,
@@ -169,10 +178,11 @@ def of_own_edges(
     *,
     parts: int,
     own: Sequence[int],
-    pair_rows: int,
-    most_edges: int,
-    most_sends: int,
-    halo: int,
+    num_edges: Int[np.ndarray, " parts"],
+    halo_edges: Int[np.ndarray, " parts"],
+    halo_rows: Int[np.ndarray, "parts parts"],
+    overlap: bool | None,
+    sent_bytes: int,
     scheduled: bool = False,
     windows: int = 0,
     weighted: bool = False,
@@ -183,101 +193,60 @@ def of_own_edges(
         places: of the nodes.
         edges: of each part, rows of senders, owned or in the halo, and of receivers.
         sends: of each part, the rows that it sends and where they go.
-        parts, own, pair_rows, halo: as in `Parts`.
-        most_edges, most_sends: of the largest of all parts.
+        parts, own: as in `Parts`.
+        num_edges, halo_edges: of each of all parts; the second ones are among the first.
+        halo_rows: that each part needs, by owner.
+        overlap: edges in two graphs; `None`: where that is predicted to be faster, and then in one,
+            too.
+        sent_bytes: of a value that is sent, of 4 elsewhere.
         scheduled, weighted: what the graphs get.
         windows: columns of the widest rows that their windows serve; 0: no windows.
 
     Returns:
         With `edge_of_place` the places in the part's own list; -1 for padding.
     """
-    graphs, orders = _stack(
-        edges,
-        places.rows + parts * pair_rows,
+    pair_rows = int(halo_rows.max())
+    most = Edges(
+        int(num_edges.max()),
+        int((num_edges - halo_edges).max()),
+        int(halo_edges.max()),
         places.rows,
-        most_edges,
-        scheduled=scheduled,
-        windows=windows,
-        weighted=weighted,
+        pair_rows,
     )
-    sent, _ = _stack(sends, places.rows, parts * pair_rows, most_sends)
+    split_edges = overlap
+    if overlap is None:
+        # Sparse rows, which windows serve, are a small share of what is aggregated.
+        split_edges = not windows and most.overlap(parts, sent_bytes)
+    split_edges = bool(split_edges) and pair_rows > 0
+    options = {"scheduled": scheduled, "windows": windows, "weighted": weighted}
+    graphs = kinds = None
+    orders: list[np.ndarray] = []
+    halo_places = parts * pair_rows
+    if split_edges:
+        edges = list(edges)
+        most_kinds = most.owned, most.halo
+        num_places = max(1, most.all)
+        kinds, orders = stack_kinds(
+            edges, places.rows, halo_places, most_kinds, num_places, **options
+        )
+    if not split_edges or overlap is None:
+        graphs, orders = stack(edges, places.rows + halo_places, places.rows, most.all, **options)
+    most_sends = int(halo_rows.sum(axis=0).max())
+    sent, _ = stack(sends, places.rows, halo_places, most_sends)
     return Parts(
         own,
         graphs,
+        kinds,
         sent,
         places.node_of_place,
         np.stack(orders),
         places.rows,
         pair_rows,
-        halo,
+        int(halo_rows.sum(dtype=np.int64)),
+        most,
     )
 
 
 def rank(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The place of each entry in its group; entries are sorted by group."""
     return np.arange(groups.size) - (np.cumsum(counts) - counts)[groups]
-
-
-def _stack(
-    lists: Iterable[tuple[np.ndarray, np.ndarray]],
-    num_senders: int,
-    num_receivers: int,
-    most_edges: int,
-    scheduled: bool = False,
-    windows: int = 0,
-    weighted: bool = False,
-) -> tuple[Graph, list[np.ndarray]]:
-    """The graphs of edge lists, padded to one shape and stacked on the host.
-
-    `most_edges` are those of the largest of all parts, also of those that are not built.
-
-    Returns:
-        Also, for each graph, the place of its edges in their list; -1 for padding.
-    """
-    num_edges = max(1, most_edges)
-    graphs, orders = [], []
-    with jax.default_device(_host()):
-        for senders, receivers in lists:
-            padding = num_edges - senders.size
-            # All padding ends at one row of its own; over its senders it is spread.
-            spread = np.arange(padding, dtype=senders.dtype) % senders.dtype.type(num_senders)
-            graph = Graph.from_edges(
-                np.append(senders, spread),
-                np.append(receivers, np.full(padding, num_receivers, receivers.dtype)),
-                num_senders=num_senders,
-                num_receivers=num_receivers + 1,
-            )
-            order = np.asarray(graph.edge_permutation)
-            orders.append(np.where(order < senders.size, order, -1))
-            if windows:
-                graph = graph.with_windows(weighted=weighted, width=windows)
-            graphs.append(_of_one_shape(graph, scheduled))
-    if windows:
-        padded = pad_to_one_shape([graph.windows for graph in graphs])
-        graphs = [
-            dataclasses.replace(graph, windows=own)
-            for graph, own in zip(graphs, padded, strict=True)
-        ]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *graphs), orders
-
-
-def _host() -> Any:
-    """The CPU; the default device where JAX was started without it."""
-    try:
-        return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:
-        return None
-
-
-def _of_one_shape(graph: Graph, scheduled: bool) -> Graph:
-    """Chunks' tables whose shapes the counts alone decide, and no field that differs by part."""
-    padded = dataclasses.replace(
-        graph.with_row_schedule() if scheduled else graph,
-        edge_permutation=None,
-        symmetric=False,
-        row_chunks=pad_chunks(graph.row_chunks, graph.num_edges, graph.num_receivers),
-        transpose_row_chunks=pad_chunks(
-            graph.transpose_row_chunks, graph.num_edges, graph.num_senders
-        ),
-    )
-    return jax.tree.map(np.asarray, padded)

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
-from jaxgnn._core import checks
+from jaxgnn.distributed._arguments import Owners, check_axes, owner_of, sent_bytes
 from jaxgnn.distributed._costs import Cost, cost
 from jaxgnn.distributed._parts import Parts, equal_edges, split
 from jaxgnn.distributed._placement import own_parts, place, place_parts
 from jaxgnn.distributed._sharded_graph import ShardedGraph, layout_of
 from jaxgnn.graph import Graph, graph_argument
-
-
-class Owners(Protocol):
-    """Which part owns each node."""
-
-    parts: int
-    owner: Int[np.ndarray, " num_nodes"]
 
 
 def shard(
@@ -33,6 +26,7 @@ def shard(
     rows: str | None = None,
     features: str | None = None,
     exchange_dtype: str | None = None,
+    overlap: bool | None = None,
 ) -> ShardedGraph:
     r"""A graph over the devices of a mesh, in a graph's place for operations, modules and models.
 
@@ -54,19 +48,27 @@ def shard(
         rows, features: the names of the mesh's axes.
         exchange_dtype: `"bfloat16"` or `"float16"` rounds the rows that travel, and their
             gradients; `None` leaves them.
+        overlap: under `rows`, whether sums and means (`spmm`, `maxk_spmm`, `segment_reduce`) take
+            a part's edges as two graphs: those between its own nodes are aggregated while the halo
+            travels. `True` holds these alone, and an operation that needs all edges of a receiver
+            at once, such as attention, raises; `False` holds one graph of all edges. `None` holds
+            both where overlap is predicted to be faster, and else the one; the parts of a graph
+            with windows, for MaxK, have the one (`ShardedGraph.without_joint_graph`).
 
     Raises:
-        TypeError: `graph` is no `Graph`.
+        TypeError: `graph` is no `Graph`, or `overlap` no bool.
         ValueError: a rectangular graph, an axis that the mesh does not have, one axis for both, a
-            partition of other parts or nodes, or one with `features` alone.
+            partition of other parts or nodes, or one with `features` alone, or so `overlap`.
     """
     graph = graph_argument(graph)
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got {graph}")
-    mesh = check_axes(mesh, rows, features, exchange_dtype)
+    mesh = check_axes(mesh, rows, features, exchange_dtype, overlap)
     if rows is None and features is not None:
         if partition is not None:
             raise ValueError("partition: expected None with features, whose blocks are fixed")
+        if overlap:
+            raise ValueError("overlap: expected None or False with features, got True")
         places = _places(graph, mesh.shape[features])
         own = _cost(mesh, None, features, places, graph.num_edges)
         return _whole(graph, mesh, features, exchange_dtype, (own,))
@@ -76,47 +78,38 @@ def shard(
             raise ValueError(f"rows: expected an axis of {mesh.axis_names}, got None")
         axis = str(next(iter(mesh.axis_names)))
     count = mesh.shape[axis]
-    owner = equal_edges(graph, count) if partition is None else _owner(partition, graph, count)
+    owner = equal_edges(graph, count) if partition is None else owner_of(partition, graph, count)
     own = None  # windows are padded to those of all parts
     if graph.windows is None:
         own = own_parts(NamedSharding(mesh, PartitionSpec(axis)), count)
-    parts = split(graph, owner, count, 1 if features is None else mesh.shape[features], own)
+    multiple = 1 if features is None else mesh.shape[features]
+    size = sent_bytes(exchange_dtype)
+    parts = split(graph, owner, count, multiple, own, overlap, size)
     by_rows = part_cost(mesh, axis, features, parts)
-    if rows is not None or partition is not None:
+    if rows is not None or partition is not None or overlap:
         return _split(graph, parts, mesh, axis, features, exchange_dtype, (by_rows,))
     other = _cost(mesh, None, axis, _places(graph, count), graph.num_edges)
-    sent_bytes = 4 if exchange_dtype is None else 2
-    if by_rows.seconds(4, sent_bytes) <= other.seconds(4, sent_bytes):
+    if by_rows.seconds(4, size) <= other.seconds(4, size):
         return _split(graph, parts, mesh, axis, None, exchange_dtype, (by_rows, other))
     return _whole(graph, mesh, axis, exchange_dtype, (by_rows, other))
 
 
-def check_axes(
-    mesh: Mesh, rows: str | None, features: str | None, exchange_dtype: str | None
-) -> Mesh:
-    """The mesh with automatic axes.
-
-    Raises:
-        ValueError: an argument of `shard` that cannot be.
-    """
-    checks.choice(exchange_dtype, "exchange_dtype", (None, "bfloat16", "float16"))
-    for name, axis in (("rows", rows), ("features", features)):
-        if axis is not None and axis not in mesh.axis_names:
-            raise ValueError(f"{name}: expected an axis of {mesh.axis_names}, got {axis!r}")
-    if rows is not None and rows == features:
-        raise ValueError(f"features: expected another axis than rows, got {features!r}")
-    auto = (AxisType.Auto,) * len(mesh.axis_names)
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
-
-
 def part_cost(mesh: Mesh, rows: str, features: str | None, parts: Parts) -> Cost:
     """Of an aggregation on these parts."""
-    edges = parts.graphs.senders.shape[1]
-    return _cost(mesh, rows, features, parts.node_of_place.size, edges, parts.pair_rows)
+    edges = max(1, parts.edges.all)
+    meanwhile = 0 if parts.kinds is None else parts.edges.owned
+    places = parts.node_of_place.size
+    return _cost(mesh, rows, features, places, edges, parts.pair_rows, meanwhile)
 
 
 def _cost(
-    mesh: Mesh, rows: str | None, features: str | None, places: int, edges: int, pair_rows: int = 0
+    mesh: Mesh,
+    rows: str | None,
+    features: str | None,
+    places: int,
+    edges: int,
+    pair_rows: int = 0,
+    meanwhile: int = 0,
 ) -> Cost:
     """Of an aggregation; `edges`: of the largest part."""
     return cost(
@@ -126,28 +119,13 @@ def _cost(
         pair_rows=pair_rows,
         row_parts=1 if rows is None else mesh.shape[rows],
         column_parts=1 if features is None else mesh.shape[features],
+        meanwhile=meanwhile,
     )
 
 
 def _places(graph: Graph, count: int) -> int:
     """Under `features`."""
     return max(-(-graph.num_senders // count), 1) * count
-
-
-def _owner(partition: Owners, graph: Graph, count: int) -> np.ndarray:
-    if partition.parts != count:
-        raise ValueError(f"partition: expected {count} parts, got {partition.parts}")
-    owner = np.asarray(partition.owner)
-    if owner.shape != (graph.num_senders,) or not np.issubdtype(owner.dtype, np.integer):
-        raise ValueError(
-            f"partition: expected integer owners of the shape ({graph.num_senders},), "
-            f"got {owner.dtype} of {owner.shape}"
-        )
-    if owner.size and not 0 <= owner.min() <= owner.max() < count:
-        raise ValueError(
-            f"partition: expected owners from 0 to {count - 1}, got {owner.min()} to {owner.max()}"
-        )
-    return owner
 
 
 class NodeCounts(NamedTuple):
@@ -208,7 +186,7 @@ def in_parts(
     def put(leaf: np.ndarray, flat: bool = False) -> jax.Array:
         return place_parts(leaf, parts.own, mesh.shape[rows], sharding, flat=flat)
 
-    graph, sends = jax.tree.map(put, (parts.graphs, parts.sends))
+    graph, kinds, sends = jax.tree.map(put, (parts.graphs, parts.kinds, parts.sends))
     return _sharded(
         mesh,
         rows,
@@ -216,6 +194,8 @@ def in_parts(
         parts.node_of_place,
         counts,
         graph=graph,
+        kinds=kinds,
+        edges=parts.edges,
         sends=sends,
         edge_of_place=put(parts.edge_of_place.astype(np.int32), flat=True),
         repeated_self_loops=put(repeated, flat=True),
@@ -238,6 +218,7 @@ def _whole(
     if graph.num_edges == 0:
         # One part, which has an edge of padding: jaxlib 0.11 crashes on arrays without elements.
         alone = split(graph, np.zeros(graph.num_senders, np.int32), 1, mesh.shape[features])
+        assert alone.graphs is not None
         padded, edges = jax.tree.map(lambda leaf: leaf[0], alone.graphs), alone.edge_of_place[0]
     repeated = np.append(_repeated_self_loops(graph), False)[edges]
     node_of_place = np.where(nodes < graph.num_senders, nodes, -1)
@@ -249,6 +230,8 @@ def _whole(
         node_of_place,
         _counts(graph, node_of_place, mesh, None, features),
         graph=_put(padded, mesh, everywhere),
+        kinds=None,
+        edges=None,
         sends=None,
         edge_of_place=_put(edges.astype(np.int32), mesh, everywhere),
         repeated_self_loops=_put(repeated, mesh, everywhere),

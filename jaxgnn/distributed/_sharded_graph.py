@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PyTree, Shaped
 
-from jaxgnn.distributed._costs import Cost
+from jaxgnn.distributed._costs import Cost, Edges
+from jaxgnn.distributed._edge_kinds import EdgeKinds
+from jaxgnn.distributed._explain import explain
 from jaxgnn.distributed._map_parts import check_rows, map_parts
 from jaxgnn.distributed._placement import place, rows_for_all, take
 from jaxgnn.graph import End, Graph, GraphSubstitute, Split
@@ -25,6 +26,7 @@ Layout = Literal["rows", "features", "both"]
 
 _ARRAYS = (
     "graph",
+    "kinds",
     "sends",
     "node_of_place",
     "place_of_node",
@@ -46,6 +48,7 @@ _STATIC = (
     "pair_rows",
     "halo",
     "costs",
+    "edges",
     "exchange_dtype",
     "num_graph_edges",
     "num_input_edges",
@@ -65,7 +68,9 @@ class ShardedGraph(GraphSubstitute):
     on padding, but rows of padding have values: sum a loss where `node_mask` is true.
 
     Attributes:
-        graph: the parts, stacked; under `features` the whole graph, on every device.
+        graph: the parts, stacked; under `features` the whole graph, on every device. `None` where
+            `kinds` serve alone.
+        kinds: the same edges in two graphs, for overlap; or `None`.
         sends: of each part, which rows it sends, as a graph; `None` under `features`.
         node_of_place: the node of each place, -1 for padding.
         place_of_node: the place of each node.
@@ -81,12 +86,14 @@ class ShardedGraph(GraphSubstitute):
         pair_rows: under `rows`, that a part sends to each other one, with padding.
         halo: under `rows`, foreign rows that the parts need, summed over them.
         costs: of an aggregation, predicted; of both layouts where neither was named.
+        edges: under `rows`, those of the largest parts.
         num_graph_edges: without padding.
         exchange_dtype: in which rows travel; `None` for their own.
         num_input_edges: of the user's list; `None` where `scatter_edges` cannot take its order.
     """
 
-    graph: Graph
+    graph: Graph | None
+    kinds: EdgeKinds | None
     sends: Graph | None
     node_of_place: Int[Array, " places"]
     place_of_node: Int[Array, " num_nodes"]
@@ -106,6 +113,7 @@ class ShardedGraph(GraphSubstitute):
     pair_rows: int
     halo: int
     costs: tuple[Cost, ...]
+    edges: Edges | None
     exchange_dtype: str | None
     num_graph_edges: int
     num_input_edges: int | None
@@ -191,6 +199,13 @@ class ShardedGraph(GraphSubstitute):
             return place(values, sharding)
         return place(take(values, self.edge_of_place, 0), sharding)
 
+    def without_joint_graph(self) -> ShardedGraph:
+        """Without the arrays that sums and means do not need, where overlap has its own.
+
+        Other operations, such as attention, then raise. Without overlap it is the same graph.
+        """
+        return self if self.kinds is None else dataclasses.replace(self, graph=None)
+
     def replicate(self, tree: PyTree) -> PyTree:
         """The arrays on every device: of parameters, so that a step compiles once."""
         sharding = self._sharding(PartitionSpec())
@@ -201,7 +216,8 @@ class ShardedGraph(GraphSubstitute):
 
         The times are those of the device with most to do, from its edges and its bytes, at the
         rates of an H200 and its links: for comparison, as nothing is measured. Where no layout was
-        named, those of both are printed.
+        named, those of both are printed. By rows also whether edges are aggregated while the halo
+        travels, and what that is predicted to win.
 
         Args:
             features: width of the rows.
@@ -213,48 +229,7 @@ class ShardedGraph(GraphSubstitute):
         """
         if k is not None and self.layout != "rows":
             raise ValueError(f"k: expected None on a graph sharded by {self.layout}, got {k}")
-        nodes = max(self.num_nodes, 1)
-        rows = 1 if self.rows is None else self.mesh.shape[self.rows]
-        columns = 1 if self.features is None else self.mesh.shape[self.features]
-        ideal = 2 * nodes * (columns - 1) / (columns * self.parts) + self.halo / self.parts
-        steps, formulas = [], []
-        if self.features is not None:
-            formulas.append("2 N F (P - 1) / P^2" if rows == 1 else "2 N F (C - 1) / (C P)")
-            steps.append("all_to_all from rows to columns, and back")
-        if self.rows is not None:
-            formulas.append(f"h N F / P, h = {self.halo / nodes:.3f}")
-            steps.append("halo rows by one all_to_all")
-        size = itemsize if self.exchange_dtype is None else jnp.dtype(self.exchange_dtype).itemsize
-        width = -(-features // columns) * columns
-        (own,) = (cost for cost in self.costs if cost.layout == self.layout)
-        sent = own.sent * width / features
-        times = ", ".join(
-            f"{cost.layout} {1e3 * cost.seconds(itemsize * features, size * features):.3g} ms "
-            f"({cost.gathered:,.0f} rows gathered, {cost.sent:,.0f} sent)"
-            for cost in self.costs
-        )
-        sparse = ""
-        if k is not None:
-            forward, back = (
-                own.sent * k * (size + (1 if features <= 256 else 2)),
-                own.sent * k * size,
-            )
-            share = (forward + back) / (2 * max(own.sent, 1) * size * features)
-            sparse = (
-                f"\nsparse rows of {k} entries: {forward:,.0f} bytes, their gradients {back:,.0f}; "
-                f"together {share:.3f} of the dense rows' both ways"
-            )
-        what = "the graph is" if self.rows is None else "a part of the graph is"
-        return (
-            f"layout {self.layout} over {self.parts} devices ({', '.join(self.node_axes)}): "
-            f"{'; '.join(steps)}; {what} on every device\n"
-            f"sent a device and aggregation of {features} features: "
-            f"{sent * size * features:,.0f} bytes; "
-            f"{' + '.join(formulas)} gives {ideal * size * features:,.0f}\n"
-            f"padding: {self.num_senders / nodes:.3f} places a node; "
-            f"{sent / ideal if ideal else 1:.3f} values sent for each needed\n"
-            f"predicted: {times}{sparse}"
-        )
+        return explain(self, features, itemsize, k)
 
     def __repr__(self) -> str:
         return f"ShardedGraph(num_nodes={self.num_nodes}, parts={self.parts}, layout={self.layout})"
@@ -271,7 +246,12 @@ class ShardedGraph(GraphSubstitute):
         # Transposed, the receivers' rows are aggregated: those of all places, too.
         ends: dict[str, End] = {"x": "senders", "weights": "edges"}
         return self.map_parts(
-            functools.partial(spmm, **options), "spmm", arguments, ends, split="columns"
+            functools.partial(spmm, **options),
+            "spmm",
+            arguments,
+            ends,
+            split="columns",
+            reduce=None if options["transpose"] else options["reduce"],
         )
 
     def segment_reduce(self, data: Array, reduce: Any, **options: Any) -> Array:
@@ -284,6 +264,7 @@ class ShardedGraph(GraphSubstitute):
             {"data": data},
             {"data": "edges"},
             split="edges",
+            reduce=reduce if options["by"] == "receivers" else None,
         )
 
     def map_parts(
@@ -295,9 +276,10 @@ class ShardedGraph(GraphSubstitute):
         result: End | tuple[End, ...] = "receivers",
         *,
         split: Split | None = None,
+        reduce: str | None = None,
     ) -> Any:
         """An operation on each device's part: see `GraphSubstitute`."""
-        return map_parts(self, operation, name, arguments, ends, result, split)
+        return map_parts(self, operation, name, arguments, ends, result, split, reduce)
 
     def _sharding(self, spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(self.mesh, spec)

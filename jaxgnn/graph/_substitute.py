@@ -56,6 +56,7 @@ class GraphSubstitute(abc.ABC):
         result: End | tuple[End, ...] = "receivers",
         *,
         split: Split | None = None,
+        reduce: str | None = None,
     ) -> Any:
         """An operation on each device's part of the graph.
 
@@ -67,6 +68,8 @@ class GraphSubstitute(abc.ABC):
             ends: of each argument.
             result: of each result.
             split: what a layout by features may divide; `None`: nothing.
+            reduce: what the result is over the edges of each receiver. Of `"sum"` and `"mean"` the
+                edges may be taken in several graphs.
 
         Raises:
             ValueError: an array without a row for each node or edge, or a layout in which the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ def load_own_parts(config: TrainConfig) -> tuple[NodeDataset, OwnParts] | None:
         return None
     devices = sharded.devices_of(config)
     layout = sharded.layout_of(config, devices)
-    axes = {"rows": sharded.AXIS, **layout.axes}
+    axes: dict[str, Any] = {"rows": sharded.AXIS, **layout.axes}
     try:
         graph, arrays = load_sharded(
             config.dataset,
@@ -74,4 +74,4 @@ def load_own_parts(config: TrainConfig) -> tuple[NodeDataset, OwnParts] | None:
         raise DataError(f"{printable(config.dataset)}: expected features, float32 and a row a node")
     if not jax.jit(lambda x: jnp.isfinite(x).all())(features):
         raise DataError(f"{printable(config.dataset)}: features: expected finite values")
-    return dataset, OwnParts(graph, features.astype(config.dtype), checksum)
+    return dataset, OwnParts(sharded.lean(graph, config), features.astype(config.dtype), checksum)

@@ -31,6 +31,7 @@ class Aggregation:
         ends: of each argument.
         split: what a layout by features divides.
         result: shape and dtype of the receivers' rows.
+        reduce: as of `GraphSubstitute.map_parts`.
         backward: whether it is the gradient of one.
     """
 
@@ -40,6 +41,7 @@ class Aggregation:
     ends: Mapping[str, End]
     split: Split | None
     result: jax.ShapeDtypeStruct
+    reduce: str | None = None
     backward: bool = False
 
     @property
@@ -77,6 +79,29 @@ class Aggregation:
         }
         result = self._share("receivers", columns, self.result)
         return dataclasses.replace(self, arguments=arguments, result=result)
+
+    def over(self, num_senders: int, num_receivers: int, num_edges: int) -> Aggregation:
+        """The same of a graph of another size."""
+        counts = {"senders": num_senders, "receivers": num_receivers, "edges": num_edges}
+
+        def resized(end: End, leaf: Any) -> jax.ShapeDtypeStruct:
+            shape = (counts[end], *leaf.shape[1:]) if end in counts else leaf.shape
+            return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+        arguments = {
+            name: jax.tree.map(functools.partial(resized, self.ends[name]), shapes)
+            for name, shapes in self.arguments.items()
+        }
+        result = resized("receivers", self.result)
+        return dataclasses.replace(self, arguments=arguments, result=result)
+
+    def run(self, graph: Any, arguments: dict[str, Any]) -> Any:
+        """The result on a graph, or on a sharded one."""
+        if not isinstance(graph, GraphSubstitute):
+            return self.operation(graph, **arguments)
+        return graph.map_parts(
+            self.operation, self.name, arguments, self.ends, split=self.split, reduce=self.reduce
+        )
 
     def halo_bytes(self, columns: int = 1) -> float:
         """Bytes on the wire of a foreign row, of a device's share of the columns.
@@ -141,6 +166,7 @@ class _StandIn(GraphSubstitute):
             arguments,
             {"x": "senders", "weights": "edges"},
             split="columns",
+            reduce=None if options["transpose"] else options["reduce"],
         )
 
     def segment_reduce(self, data: Array, reduce: Any, **options: Any) -> Array:
@@ -156,25 +182,22 @@ class _StandIn(GraphSubstitute):
         result: End | tuple[End, ...] = "receivers",
         *,
         split: Split | None = None,
+        reduce: str | None = None,
     ) -> Any:
         """What works on rows alone runs; of what ends at the receivers there are other values."""
         if result == "rows":
             return operation(self, **arguments)
         if result != "receivers":
             raise TypeError(f"{name}: expected a model without values on the edges")
-        counts = {"senders": self.graph.num_senders, "receivers": self.graph.num_receivers}
-        counts["edges"] = self.graph.num_edges
-
-        def whole(end: End, leaf: Array) -> jax.ShapeDtypeStruct:
-            shape = (counts[end], *leaf.shape[1:]) if end in counts else leaf.shape
-            return jax.ShapeDtypeStruct(shape, leaf.dtype)
-
         shapes = {
-            name: jax.tree.map(functools.partial(whole, ends[name]), value)
+            name: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), value)
             for name, value in arguments.items()
         }
-        out = jax.eval_shape(lambda graph, arrays: operation(graph, **arrays), self.graph, shapes)
-        aggregation = Aggregation(name, operation, shapes, ends, split, out)
+        graph, unknown = self.graph, jax.ShapeDtypeStruct((0,), np.dtype(np.float32))
+        aggregation = Aggregation(name, operation, shapes, ends, split, unknown, reduce)
+        aggregation = aggregation.over(graph.num_senders, graph.num_receivers, graph.num_edges)
+        out = jax.eval_shape(aggregation.run, graph, aggregation.arguments)
+        aggregation = dataclasses.replace(aggregation, result=out)
         floats: list[tuple[End, Any]] = [
             (ends[name], leaf)
             for name, value in arguments.items()

@@ -28,6 +28,10 @@ HOST_DEVICES = 8
 """Devices that may share columns where both axes are split: those of a host."""
 
 
+SUMS = ("gcn", "gin", "sage")
+"""Models that ask a whole graph for sums and means alone."""
+
+
 class Layout(NamedTuple):
     """How a graph lies.
 
@@ -99,7 +103,12 @@ def shard_graph(
             )
         joined = partition.owner // (partition.parts // layout.parts)
         options["partition"] = dataclasses.replace(partition, parts=layout.parts, owner=joined)
-    return shard(graph, layout.mesh, **options)
+    return lean(shard(graph, layout.mesh, **options), config)
+
+
+def lean(graph: ShardedGraph, config: TrainConfig) -> ShardedGraph:
+    """The graph without the arrays that the model does not need."""
+    return graph.without_joint_graph() if config.model in SUMS else graph
 
 
 def layout_of(config: TrainConfig, devices: list[Any]) -> Layout:

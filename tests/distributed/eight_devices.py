@@ -108,6 +108,13 @@ def partitions(nodes, parts, rng):
     yield types.SimpleNamespace(parts=parts, owner=np.full(nodes, parts - 1, np.int32))
 
 
+def with_both(sharded, graph, parts, layout):
+    """Edges in two graphs and in one, as by default where overlap is predicted to be faster."""
+    whole = shard(graph, mesh(parts, both="features" in layout), **layout | {"overlap": False})
+    assert (sharded.graph is None) == (sharded.kinds is not None) == (sharded.pair_rows > 0)
+    return dataclasses.replace(sharded, graph=whole.graph)
+
+
 def check_operation(nodes, edges, parts):
     graph, rng = random_graph(nodes, edges)
     x = rng.standard_normal((nodes, 5)).astype(np.float32)
@@ -131,10 +138,14 @@ def check_operation(nodes, edges, parts):
     both = jax.jit(both)
     want, alone, (dx, dw) = both(graph, x, weights, cotangent)
     layouts = [{"features": "x"}] + [
-        {"rows": "x", "partition": p} for p in partitions(nodes, parts, rng)
+        {"rows": "x", "partition": p, "overlap": overlap}
+        for p in partitions(nodes, parts, rng)
+        for overlap in (False, True)
     ]
     for layout in layouts:
         sharded = shard(graph, mesh(parts), **layout)
+        if layout.get("overlap"):  # for the extremum
+            sharded = with_both(sharded, graph, parts, layout)
         placed = sharded.scatter(x), sharded.scatter_edges(user_weights)
         out, salone, (sdx, sdw) = both(sharded, *placed, sharded.scatter(cotangent))
         compare = np.testing.assert_array_equal if "features" in layout else close
@@ -243,12 +254,20 @@ def make_step(definition, nodes):
     return step
 
 
-def check_model(make, layouts=("rows", "features"), exchanges=(2, 4), edges_width=None, **options):
+def check_model(
+    make,
+    layouts=("rows", "features"),
+    exchanges=(2, 4),
+    edges_width=None,
+    overlap=False,
+    **options,
+):
     """A step of training in each layout against one device's, and its collectives.
 
     `exchanges`: the `all_to_all` of a layer's aggregation, forward and backward together, by rows
     and by features.
     `edges_width`: of the features of the edges; 0 for weights.
+    `overlap`: as of `shard`; `None`: edges in two graphs and in one.
     """
     nodes, edges, parts = 61, 500, jax.device_count()
     graph, rng = random_graph(nodes, edges, 1)
@@ -266,7 +285,11 @@ def check_model(make, layouts=("rows", "features"), exchanges=(2, 4), edges_widt
     want = step(parameters, state, graph, x, weights, target, np.ones(nodes, bool))
     for layout in layouts:
         axes = {"rows": "r", "features": "c"} if layout == "both" else {layout: "x"}
+        if "rows" in axes:
+            axes["overlap"] = overlap is not False
         sharded = shard(graph, mesh(parts, both=layout == "both"), **axes)
+        if overlap is None and "rows" in axes:
+            sharded = with_both(sharded, graph, parts, axes)
         data = [
             sharded.scatter(x),
             sharded.scatter_edges(user_weights) if weighted else None,
@@ -357,6 +380,82 @@ def check_choice_and_rounding():
     travels = np.arange(64) % 8 == 0
     np.testing.assert_array_equal(got[~travels], want[~travels])
     np.testing.assert_array_equal(got[travels], want[travels].astype(jnp.bfloat16))
+
+
+def check_overlap():
+    """Where it is chosen, what it holds and what it refuses; its sums and means by hand, in all
+    types; and that no product of owned edges waits for rows to arrive."""
+    nodes, half = 120_000, 60_000
+    rng = np.random.default_rng(0)
+    senders, receivers = rng.integers(0, nodes, (2, 11 * nodes))
+    senders[nodes:] = senders[nodes:] % half + receivers[nodes:] // half * half
+    ends = senders, receivers  # a tenth of them between the halves
+    graph = Graph.from_edges(*ends, num_nodes=nodes)
+    chosen = shard(graph, mesh(2), rows="x")
+    assert chosen.kinds is not None and chosen.graph is not None
+    assert "overlap on: a part's edges are in two graphs, and all" in chosen.explain()
+    assert chosen.without_joint_graph().graph is None
+    off = shard(graph, mesh(2), rows="x", overlap=False)
+    assert off.kinds is None and off.without_joint_graph() is off
+    assert "overlap off: a part's edges are in one graph" in off.explain(256)
+    (faster,), (slower,) = chosen.costs, off.costs
+    assert faster.seconds(1024, 1024) < slower.seconds(1024, 1024)
+    assert shard(graph.with_windows(), mesh(2), rows="x").kinds is None
+    alone = shard(graph, mesh(2), rows="x", overlap=True)
+    np.testing.assert_array_equal(alone.edge_of_place, off.edge_of_place)
+    assert "two graphs, alone" in alone.explain()
+
+    graph, rng = random_graph(61, 500)
+    alone = shard(graph, mesh(4), rows="x", overlap=True)
+    x = rng.standard_normal((61, 4)).astype(np.float32)
+    values = rng.standard_normal((500, 2)).astype(np.float32)
+    weights = graph.sort_edge_data(values)[:, 0]
+    aggregate = jax.jit(spmm, static_argnames="reduce")
+    summed = jax.jit(segment_reduce, static_argnums=2)
+
+    def compare(got, want, dtype, tolerance):
+        assert got.dtype == dtype
+        got = np.asarray(alone.gather(got)).astype(np.float32)
+        np.testing.assert_allclose(got, want, atol=tolerance * np.abs(want).max())
+
+    for reduce in ("sum", "mean"):
+        for dtype, tolerance in (("float32", 1e-6), ("bfloat16", 0.02), ("float16", 4e-3)):
+            want = aggregate(graph, x, weights, reduce=reduce)
+            placed = alone.scatter(x.astype(dtype)), alone.scatter_edges(values)[:, 0]
+            compare(aggregate(alone, *placed, reduce=reduce), want, dtype, tolerance)
+            want = summed(graph, graph.sort_edge_data(values), reduce)
+            of_edges = alone.scatter_edges(values.astype(dtype))
+            compare(summed(alone, of_edges, reduce), want, dtype, tolerance)
+    # Means whose sums would overflow.
+    big = alone.scatter(np.full((61, 1), 60000, np.float16))
+    got = np.asarray(alone.gather(aggregate(alone, big, reduce="mean")))
+    assert set(np.unique(got)) == {0, 60000}
+    places = alone.scatter(x)
+    raises("gather_edges expected all edges of a receiver", gather_edges, alone, places)
+    raises("overlap=False", functools.partial(spmm, reduce="max"), alone, places)
+    raises("got True", shard, graph, mesh(4), features="x", overlap=True)
+    raises("overlap: expected True, False or None", shard, graph, mesh(4), overlap="yes")
+
+    # Owned edges wait for no rows to arrive: of the packing, the owned and the halo's edges, and
+    # of the packing and all edges.
+    joint = shard(graph, mesh(4), rows="x", overlap=False)
+    for sharded, expected in ((alone, [False, False, True]), (joint, [False, True])):
+        text = jax.jit(spmm).lower(sharded, places).compile().as_text()
+        assert sorted(waits_for_exchange(text)) == expected, text
+
+
+def waits_for_exchange(text):
+    """Of each call of the aggregation's kernel in a program, whether it needs rows that arrive."""
+    after, found = set(), []
+    for line in text[text.index("ENTRY") :].splitlines():
+        if match := re.match(r"\s+(?:ROOT )?(%\S+) = .*? ([a-z-]+)\((.*)", line):
+            name, operation, rest = match.groups()
+            waits = any(operand in after for operand in re.findall(r"%[\w.-]+", rest))
+            if waits or operation.startswith("all-to-all"):
+                after.add(name)
+            if '"jaxgnn_spmm"' in rest:
+                found.append(waits)
+    return found
 
 
 def check_windows():
@@ -508,6 +607,29 @@ MODELS = (
 """Models, their layouts, the exchanges of a layer by rows and by features, and options; an integer
 is the k of MaxK."""
 
+OVERLAPPED = (
+    (GraphSAGE, ("rows", "both"), (2, 4), {"norm": "batch", "overlap": True}),
+    (GraphSAGE, ("rows",), (2, 0), {"edges_width": 0, "overlap": True}),
+    (GCN, ("rows", "both"), (2, 4), {"edges_width": 0, "overlap": True}),
+    (GIN, ("rows",), (2, 0), {"norm": "batch", "overlap": True}),
+    (
+        GNN,
+        ("rows",),
+        (2, 0),
+        {"conv": _appnp, "input_layer": True, "jumping": "last", "overlap": True},
+    ),
+    (GraphSAGE, ("rows",), (3, 0), {"activation": 4, "input_layer": True, "overlap": True}),
+    (
+        GCN,
+        ("rows",),
+        (3, 0),
+        {"activation": 4, "input_layer": True, "edges_width": 0, "overlap": True},
+    ),
+    (GAT, ("rows",), (2, 0), {"heads": 4, "edges_width": 3, "edge_dim": 3, "overlap": None}),
+    (GNN, ("rows",), (6, 0), {"conv": _pna, "overlap": None}),
+)
+"""The same with edges in two graphs: alone, and beside one of all edges."""
+
 
 def main(arguments):
     if "--gpu" in arguments:
@@ -519,10 +641,14 @@ def main(arguments):
         for make, layouts, exchanges, options in MODELS:
             layouts = tuple(layout for layout in layouts if layout != "both" or devices >= 4)
             check_model(make, layouts, exchanges, **options)
+        for make, layouts, exchanges, options in OVERLAPPED:
+            if devices >= 4 or "both" not in layouts:
+                check_model(make, layouts, exchanges, **options)
         print(f"all hold on {devices} {jax.devices()[0].device_kind}")
         return
     check_choice_and_rounding()
     check_dropout_and_bytes()
+    check_overlap()
     check_windows()
     check_errors()
     check_page()
@@ -534,8 +660,11 @@ def main(arguments):
         for model in MODELS:
             check_model(*model[:3], **model[3])
         check_plan()
+        for make, layouts, exchanges, options in OVERLAPPED:
+            check_model(make, layouts, exchanges, **options)
     else:
         check_operation(9, 30, 8)
+        check_model(GraphSAGE, ("rows",), norm="batch", overlap=True)
         check_model(GraphSAGE, ("both",))
         check_model(
             GCN, ("rows",), (3, 0), norm="batch", activation=4, input_layer=True, edges_width=0

@@ -113,15 +113,19 @@ def test_parts_become_the_sharded_graph_of_the_whole(tmp_path):
     mesh = jax.make_mesh((2,), ("d",), devices=jax.local_devices()[:2])
     of_two = dataclasses.replace(of_four, parts=2, owner=owner // 2)
     scheduled = graph.with_row_schedule()
-    want = distributed.shard(scheduled, mesh, rows="d", partition=of_two)
-    got, arrays = distributed.load_sharded(tmp_path / "out", mesh, rows="d", row_schedule=True)
-    want = dataclasses.replace(want, edge_permutation=None, num_input_edges=None)
-    leaves, structure = jax.tree.flatten(want)
-    found, of_found = jax.tree.flatten(got)
-    assert of_found == structure
-    for leaf, other in zip(found, leaves, strict=True):
-        np.testing.assert_array_equal(leaf, other)
-        assert leaf.sharding == other.sharding and leaf.dtype == other.dtype
+    for overlap in (True, None):
+        want = distributed.shard(scheduled, mesh, rows="d", partition=of_two, overlap=overlap)
+        got, arrays = distributed.load_sharded(
+            tmp_path / "out", mesh, rows="d", row_schedule=True, overlap=overlap
+        )
+        assert (got.kinds is None) == (overlap is None)
+        want = dataclasses.replace(want, edge_permutation=None, num_input_edges=None)
+        leaves, structure = jax.tree.flatten(want)
+        found, of_found = jax.tree.flatten(got)
+        assert of_found == structure
+        for leaf, other in zip(found, leaves, strict=True):
+            np.testing.assert_array_equal(leaf, other)
+            assert leaf.sharding == other.sharding and leaf.dtype == other.dtype
     assert arrays.keys() == {"x"}
     np.testing.assert_array_equal(arrays["x"], got.scatter(x))
     with pytest.raises(ValueError, match="rows: expected an axis of"):

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgnn import distributed, gat_attention, sddmm
+from jaxgnn import Graph, distributed, gat_attention, maxk, sddmm
 from jaxgnn._core.ffi import cpu_module
-from jaxgnn.train import ConfigError, TrainConfig, build, lower, plan
+from jaxgnn.train import ConfigError, TrainConfig, build, lower, plan, plan_rates
 from jaxgnn.train.plan_graphs import Recorder, aggregations
 from jaxgnn.train.runner import choose_split, make_task
 from jaxgnn.train.sharded import column_devices
@@ -63,6 +63,54 @@ def test_what_is_sent_and_held():
     assert rows.memory["graph"] < one.memory["graph"] == features.memory["graph"]
     small = plan(config, [2], dataset=dataset, limit=one.bytes - 1, layouts=["rows"])
     assert "takes" in small[0].reason and small[0].reason.count("GB of") == 1
+
+
+def test_the_largest_part_is_measured(monkeypatch):
+    """Its edges, in two graphs where `shard` takes them; what of them hides the exchange."""
+    monkeypatch.setattr("jaxgnn.distributed._costs._LEAST_SECONDS", -1.0)
+    monkeypatch.setattr("jaxgnn.distributed._costs._LEAST_GAIN", 0.0)
+    measured = []
+
+    def seconds(graph, aggregation):
+        measured.append((graph, aggregation))
+        forward = 0.25 if isinstance(graph, Graph) else 1.0
+        return forward, 3 * forward
+
+    monkeypatch.setattr(plan_rates, "_aggregation_seconds", seconds)
+    dataset = toy()
+    config = TrainConfig(model="sage", hidden=8, layers=2)
+    split = distributed.partition(dataset.graph, 2)
+    options = {"dataset": dataset, "limit": 1 << 30, "partitions": [split], "layouts": ["rows"]}
+    sent, hidden = [], []
+    for bandwidth in (1e30, 1e-9):
+        measured.clear()
+        _, rows = plan(config, [2], bandwidth=bandwidth, **options)
+        sent.append(rows.exchange_bytes)
+        hidden.append(rows.compute_seconds)
+        parts = [(g, a) for g, a in measured if isinstance(g, distributed.ShardedGraph)]
+        degrees = np.bincount(split.owner, np.diff(dataset.graph.row_offsets))
+        assert parts and all(g.num_edges == degrees.max() for g, _ in parts)
+        by_rows = distributed.shard(
+            dataset.graph, jax.make_mesh((2,), ("x",)), rows="x", partition=split, overlap=True
+        )
+        for graph, aggregation in parts:
+            assert aggregation.arguments["x"].shape[0] == graph.num_senders
+            assert graph.graph is None and graph.pair_rows == 2 * by_rows.pair_rows
+            for own, expected in zip(graph.kinds, by_rows.kinds, strict=True):
+                assert own.senders.shape[1:] == expected.senders.shape[1:]
+    # 3 aggregations of the step, 2 forward: owned edges hide all that they can, or nothing.
+    assert sent[0] == sent[1]
+    assert hidden[0] - hidden[1] == pytest.approx(2 * 0.25 + 0.5, abs=0.1)
+
+
+def test_sparse_rows_are_those_of_random_ones():
+    shapes = jax.eval_shape(lambda x: maxk(x, 32), jnp.zeros((400, 256)))
+    filled = plan_rates._filled(shapes)
+    assert (filled.indices.shape, filled.width) == (shapes.indices.shape, 256)
+    # Entries of a row in the busiest of a GPU's 32 shared-memory banks: about 3.5, not 8.
+    banks = np.asarray(filled.indices) % 32
+    most = np.mean([np.bincount(row, minlength=32).max() for row in banks])
+    assert 3 < most < 4
 
 
 def test_attention_and_maxk_send_what_is_planned():

@@ -75,7 +75,10 @@ def main(port, process, *options):
         for hidden in set(range(4)) - {int(process) * 2, int(process) * 2 + 1}:
             for name in ("senders", "row_offsets", "x", "target"):  # another process's
                 os.remove(os.path.join(folder, f"part-{hidden:05d}", f"{name}.npy"))
-        cases += [load_sharded(folder, mesh, **layout) for mesh, layout in layouts[:2]]
+        for mesh, layout in layouts[:2]:
+            cases += [
+                load_sharded(folder, mesh, **layout, overlap=overlap) for overlap in (False, True)
+            ]
         shutil.rmtree(folder)
     for sharded, arrays in cases:
         assert not sharded.node_of_place.is_fully_addressable

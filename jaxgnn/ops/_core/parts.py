@@ -22,6 +22,7 @@ def over_parts(
     *,
     split: Split | None = None,
     like: Callable[..., Any] | None = None,
+    reduces: bool = False,
 ) -> Callable[[Operation], Operation]:
     """A decorator: the operation also takes a `GraphSubstitute`, on whose parts it then runs.
 
@@ -29,6 +30,8 @@ def over_parts(
         ends: of the arguments that are arrays.
         result, split: as of `GraphSubstitute.map_parts`.
         like: an operation with the same arguments, if this one's signature does not name them.
+        reduces: it takes `reduce`, a sum by default, over the edges of each receiver; and
+            `transpose`.
     """
 
     def decorated(operation: Operation) -> Operation:
@@ -46,13 +49,16 @@ def over_parts(
                 if _is_array(value := unwrap(given.get(name)), ends[name])
             }
             static = {name: value for name, value in given.items() if name not in arrays}
+            options: dict[str, Any] = {"split": split}
+            if reduces and not given.get("transpose"):
+                options["reduce"] = given.get("reduce", "sum")
             return graph.map_parts(
                 functools.partial(operation, **static),
                 operation.__name__,
                 arrays,
                 ends,
                 result,
-                split=split,
+                **options,
             )
 
         return call  # type: ignore[return-value]

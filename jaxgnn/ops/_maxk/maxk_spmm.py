@@ -22,7 +22,7 @@ from jaxgnn.ops._maxk.maxk import CBSR
 
 
 @jax.named_scope("jaxgnn.maxk_spmm")
-@over_parts({"cbsr": "senders", "weights": "edges"})
+@over_parts({"cbsr": "senders", "weights": "edges"}, reduces=True)
 def maxk_spmm(
     graph: Graph,
     cbsr: CBSR,

@@ -1,0 +1,166 @@
+"""`gat_attention` over dense values and over the CBSR rows that MaxK leaves of them, side by side.
+
+    python -m benchmarks.experiments.sparse_attention [--shape reddit] [--k 4 8 16] [--every-k] [--json OUT]
+
+Forward is a call; backward is the gradients of the values and of both ends' scores, given the
+forward pass's results. The values of the dense call are those of the rows that MaxK leaves, so that
+both compute the same, and their results are compared. Each time is the median of the rounds, in
+which dense and sparse alternate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import tyro
+
+from benchmarks.harness import graphs
+from jaxgnn import CBSR, gat_attention, maxk
+from jaxgnn.ops._attention import sparse_rule
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Times attention over dense and over sparse values."""
+
+    shape: str = "reddit"
+    """Of `benchmark_graph`."""
+    scale: float = 1.0
+    """Of its nodes and edges."""
+    heads: int = 4
+    """Their number."""
+    width: int = 64
+    """Features of a head."""
+    k: tuple[int, ...] = (4, 8, 16)
+    """Kept values of a head."""
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    """Of the values."""
+    rounds: int = 20
+    """Timed rounds, after three of warm-up."""
+    every_k: bool = False
+    """The sparse kernels for every k, where a GPU would take the dense ones."""
+    json: Path | None = None
+    """A file for the results."""
+
+
+def programs(impl: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """Forward and backward of the attention whose values are `impl(cbsr)`."""
+
+    def attention(graph, cbsr, values, src, dst):
+        return gat_attention(
+            graph, impl(dataclasses.replace(cbsr, values=values)), src, dst, impl="kernel"
+        )
+
+    def forward(graph, floats, cbsr):
+        return jax.vjp(lambda *floats: attention(graph, cbsr, *floats), *floats)
+
+    return jax.jit(forward), jax.jit(lambda pull, cotangent: pull(cotangent))
+
+
+def dense_programs() -> tuple[Any, Any]:
+    """Those over dense values."""
+
+    def forward(graph, floats):
+        return jax.vjp(lambda *floats: gat_attention(graph, *floats, impl="kernel"), *floats)
+
+    return jax.jit(forward), jax.jit(lambda pull, cotangent: pull(cotangent))
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """Of one call."""
+    start = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - start
+
+
+def difference(ours: Any, dense: Any) -> float:
+    """The largest difference of two arrays, over the largest number of the second."""
+    ours, dense = (jnp.asarray(a, jnp.float32) for a in (ours, dense))
+    return float(jnp.max(jnp.abs(ours - dense)) / jnp.max(jnp.abs(dense)))
+
+
+def measured(graph: Any, options: Options, k: int, dtype: str) -> dict[str, Any]:
+    """The times of one number of kept values, and how far the results are apart."""
+    keys = jax.random.split(jax.random.key(1), 4)
+    shape = (graph.num_senders, options.heads, options.width)
+    v = jax.random.normal(keys[0], shape, jnp.float32).astype(dtype)
+    cbsr = jax.jit(lambda v: maxk(v, k))(v)
+    kept: jax.Array = jax.jit(CBSR.to_dense)(cbsr)
+    del v
+    src = jax.random.normal(keys[1], shape[:2], jnp.float32)
+    dst = jax.random.normal(keys[2], (graph.num_receivers, options.heads), jnp.float32)
+    cotangent = jax.random.normal(keys[3], (graph.num_receivers, *shape[1:]), jnp.float32)
+    cotangent = cotangent.astype(dtype)
+
+    sparse_forward, sparse_backward = programs(lambda cbsr: cbsr)
+    dense_forward, dense_backward = dense_programs()
+    sparse_values = (cbsr.values, src, dst)
+    sparse_out, sparse_pull = sparse_forward(graph, sparse_values, cbsr)
+    dense_out, dense_pull = dense_forward(graph, (kept, src, dst))
+    of_sparse = sparse_backward(sparse_pull, cotangent)
+    of_dense = dense_backward(dense_pull, cotangent)
+    at_kept = jnp.take_along_axis(of_dense[0], cbsr.indices.astype(jnp.int32), -1)
+    errors = {
+        "out": difference(sparse_out, dense_out),
+        "values": difference(of_sparse[0], at_kept),
+        "score_src": difference(of_sparse[1], of_dense[1]),
+        "score_dst": difference(of_sparse[2], of_dense[2]),
+    }
+    calls = {
+        ("forward", "dense"): lambda: dense_forward(graph, (kept, src, dst))[0],
+        ("forward", "sparse"): lambda: sparse_forward(graph, sparse_values, cbsr)[0],
+        ("backward", "dense"): lambda: dense_backward(dense_pull, cotangent),
+        ("backward", "sparse"): lambda: sparse_backward(sparse_pull, cotangent),
+    }
+    times: dict[tuple[str, str], list[float]] = {name: [] for name in calls}
+    for step in range(options.rounds + 3):
+        for name, call in calls.items():
+            elapsed = seconds(call)
+            if step >= 3:
+                times[name].append(1e3 * elapsed)
+    ms = {name: round(statistics.median(each), 4) for name, each in times.items()}
+    row: dict[str, Any] = {"dtype": dtype, "k": k, "errors": errors}
+    for way in ("forward", "backward"):
+        dense, sparse = ms[way, "dense"], ms[way, "sparse"]
+        row[way] = {"dense_ms": dense, "sparse_ms": sparse, "share": round(sparse / dense, 3)}
+        print(
+            f"{dtype}, k = {k}, {way}: {dense:.3f} dense, {sparse:.3f} sparse: {sparse / dense:.2f}"
+        )
+    print("  largest differences:", {name: f"{error:.1e}" for name, error in errors.items()})
+    return row
+
+
+def main(options: Options) -> None:
+    """Measures, prints, and with `--json` writes a file."""
+    if options.every_k:
+        sparse_rule.FORWARD_SHARE = sparse_rule.BACKWARD_SHARE = 1.0
+    with tempfile.TemporaryDirectory() as folder:
+        stored = graphs.load(graphs.store(options.shape, Path(folder), options.scale))
+        graph = stored.to_graph()
+        print(stored.facts)
+        record = {
+            "date": datetime.date.today().isoformat(),
+            "hardware": jax.devices()[0].device_kind,
+            "jax": jax.__version__,
+            "options": {key: value for key, value in vars(options).items() if key != "json"},
+            "graph": stored.facts,
+            "rows": [
+                measured(graph, options, k, dtype) for dtype in options.dtypes for k in options.k
+            ],
+        }
+    if options.json is not None:
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, prog="python -m benchmarks.experiments.sparse_attention"))

@@ -1,0 +1,137 @@
+"""The graphs of all parts, of one shape and stacked, on the host."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from jaxgnn.distributed._edge_kinds import EdgeKinds, places_of_kinds
+from jaxgnn.graph import Graph
+from jaxgnn.graph._row_chunks import pad_chunks
+from jaxgnn.graph._windows import pad_to_one_shape
+
+
+def stack_kinds(
+    lists: Iterable[tuple[np.ndarray, np.ndarray]],
+    rows: int,
+    halo_rows: int,
+    most: tuple[int, int],
+    num_places: int,
+    **options: Any,
+) -> tuple[EdgeKinds, list[Int[np.ndarray, " edges"]]]:
+    """The two graphs of each part.
+
+    Args:
+        lists: of each part, rows of senders, owned or behind them in the halo, and of receivers.
+        rows: of a part.
+        halo_rows: that it receives.
+        most: owned and halo edges of the largest of all parts.
+        num_places: of a part's edge data.
+        options: of `stack`.
+
+    Returns:
+        Also, for each part, the place in its list of the edge of each place of edge data; -1 for
+        padding.
+    """
+    kept = list(lists)
+    chosen = [(np.flatnonzero(s < rows), np.flatnonzero(s >= rows)) for s, _ in kept]
+    owned, owned_orders = stack(
+        ((s[own], r[own]) for (s, r), (own, _) in zip(kept, chosen, strict=True)),
+        rows,
+        rows,
+        most[0],
+        **options,
+    )
+    halo, halo_orders = stack(
+        (
+            (s[far] - s.dtype.type(rows), r[far])
+            for (s, r), (_, far) in zip(kept, chosen, strict=True)
+        ),
+        halo_rows,
+        rows,
+        most[1],
+        **options,
+    )
+    orders = []
+    offsets = zip(np.asarray(owned.row_offsets), np.asarray(halo.row_offsets), strict=True)
+    places = [places_of_kinds(*pair) for pair in offsets]
+    for part, (own, far) in enumerate(chosen):
+        order = np.full(num_places, -1, np.int64)
+        for place, edges, of_kind in (
+            (places[part][0], own, owned_orders[part]),
+            (places[part][1], far, halo_orders[part]),
+        ):
+            known = of_kind >= 0
+            order[place[known]] = edges[of_kind[known]]
+        orders.append(order)
+    return EdgeKinds(owned, halo), orders
+
+
+def stack(
+    lists: Iterable[tuple[np.ndarray, np.ndarray]],
+    num_senders: int,
+    num_receivers: int,
+    most_edges: int,
+    scheduled: bool = False,
+    windows: int = 0,
+    weighted: bool = False,
+) -> tuple[Graph, list[np.ndarray]]:
+    """The graphs of edge lists, padded to one shape and stacked on the host.
+
+    `most_edges` are those of the largest of all parts, also of those that are not built.
+
+    Returns:
+        Also, for each graph, the place of its edges in their list; -1 for padding.
+    """
+    num_edges = max(1, most_edges)
+    graphs, orders = [], []
+    with jax.default_device(_host()):
+        for senders, receivers in lists:
+            padding = num_edges - senders.size
+            # All padding ends at one row of its own; over its senders it is spread.
+            spread = np.arange(padding, dtype=senders.dtype) % senders.dtype.type(num_senders)
+            graph = Graph.from_edges(
+                np.append(senders, spread),
+                np.append(receivers, np.full(padding, num_receivers, receivers.dtype)),
+                num_senders=num_senders,
+                num_receivers=num_receivers + 1,
+            )
+            order = np.asarray(graph.edge_permutation)
+            orders.append(np.where(order < senders.size, order, -1))
+            if windows:
+                graph = graph.with_windows(weighted=weighted, width=windows)
+            graphs.append(_of_one_shape(graph, scheduled))
+    if windows:
+        padded = pad_to_one_shape([graph.windows for graph in graphs])
+        graphs = [
+            dataclasses.replace(graph, windows=own)
+            for graph, own in zip(graphs, padded, strict=True)
+        ]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *graphs), orders
+
+
+def _host() -> Any:
+    """The CPU; the default device where JAX was started without it."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
+
+
+def _of_one_shape(graph: Graph, scheduled: bool) -> Graph:
+    """Chunks' tables whose shapes the counts alone decide, and no field that differs by part."""
+    padded = dataclasses.replace(
+        graph.with_row_schedule() if scheduled else graph,
+        edge_permutation=None,
+        symmetric=False,
+        row_chunks=pad_chunks(graph.row_chunks, graph.num_edges, graph.num_receivers),
+        transpose_row_chunks=pad_chunks(
+            graph.transpose_row_chunks, graph.num_edges, graph.num_senders
+        ),
+    )
+    return jax.tree.map(np.asarray, padded)
