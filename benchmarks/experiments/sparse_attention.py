@@ -1,6 +1,6 @@
 """`gat_attention` over dense values and over the CBSR rows that MaxK leaves of them, side by side.
 
-    python -m benchmarks.experiments.sparse_attention [--shape reddit] [--k 4 8 16] [--every-k] [--json OUT]
+    python -m benchmarks.experiments.sparse_attention [--shape reddit] [--k 4 8 16] [--every-k]
 
 Forward is a call; backward is the gradients of the values and of both ends' scores, given the
 forward pass's results. The values of the dense call are those of the rows that MaxK leaves, so that
