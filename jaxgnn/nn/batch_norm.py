@@ -84,8 +84,8 @@ class BatchNorm(nnx.BatchNorm):
         if averaged:
             return super().__call__(x, True)
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        mean, variance, rows = _statistics(wide, mask)
-        found, momentum = mask.any(), self.momentum
+        mean, variance, rows, found = _statistics(wide, mask, self.axis_name)
+        momentum = self.momentum
         for running, value in ((self.mean, mean), (self.var, variance)):
             value = momentum * running[...] + (1 - momentum) * value
             running[...] = jnp.where(found, value, running[...]).astype(running[...].dtype)
@@ -102,24 +102,31 @@ class BatchNorm(nnx.BatchNorm):
 
 
 def _statistics(
-    x: Float[Array, "rows *batch features"], mask: Bool[Array, " rows"]
-) -> tuple[Array, Array, tuple[Array, Array]]:
-    """Mean and variance of the rows of a mask, all where it has none; and the rows without a
-    constant near the mean, with the mean of that.
+    x: Float[Array, "rows *batch features"], mask: Bool[Array, " rows"], axis_name: str | None
+) -> tuple[Array, Array, tuple[Array, Array], Array]:
+    """Mean and variance of the rows of a mask, all where it has none; the rows without a constant
+    near the mean, with the mean of that; and whether the mask has rows.
+
+    Within `shard_map` those of all devices along `axis_name`.
 
     A constant shift changes neither the variance nor its derivatives, and what is left of the mean
     is rounding: the squares do not cancel. So the backward pass has two sums over the rows, and
     the weighted ones are products of a vector and a matrix, which read the rows once.
     """
-    mask = mask | ~mask.any()
-    weights = mask.astype(x.dtype) / mask.sum().astype(x.dtype)
+
+    def of_all(value: Array) -> Array:
+        return value if axis_name is None else jax.lax.psum(value, axis_name)
+
+    found = of_all(mask.sum()) > 0
+    mask = mask | ~found
+    weights = mask.astype(x.dtype) / of_all(mask.sum()).astype(x.dtype)
 
     def mean(rows: Array) -> Array:
         rows = jnp.tensordot(weights, rows, 1, precision=jax.lax.Precision.HIGHEST)
-        return rows.reshape(-1, rows.shape[-1]).mean(axis=0)
+        return of_all(rows.reshape(-1, rows.shape[-1]).mean(axis=0))
 
     shift = jax.lax.stop_gradient(mean(x))
     rows = x - shift
     offset = mean(rows)
     variance = jnp.maximum(mean(rows * rows) - offset * offset, 0)
-    return shift + offset, variance, (rows, offset)
+    return shift + offset, variance, (rows, offset), found

@@ -307,8 +307,9 @@ class TrainConfig:
     """Seed of the initial parameters and of dropout."""
 
     devices: Annotated[str, tyro.conf.arg(metavar="INT|all")] = "1"
-    """Devices of this host over which a run on the whole graph splits it. A run may be continued
-    on another number; dropout then draws otherwise."""
+    """Devices of this host over which a run on the whole graph splits it, or a run with
+    --num-neighbors the nodes of each mini-batch. A run may be continued on another number; dropout
+    then draws otherwise, and with --deduplicate the sample."""
 
     shard: Shard = "auto"
     """How the graph is split, with --devices: rows, each device has its nodes' edges; features,
@@ -496,10 +497,17 @@ class TrainConfig:
             return
         name = "--distributed: expected none" if self.distributed else "--devices: expected 1"
         got = "" if self.distributed else f", got {printable(count)}"
-        if self.num_neighbors:
-            raise ConfigError(f"{name} with --num-neighbors{got}: mini-batches are not split")
         if self.task != "node":
             raise ConfigError(f"{name} with --task {self.task}{got}")
+        if not self.num_neighbors:
+            return
+        if self.distributed:
+            raise ConfigError("--distributed: expected none with --num-neighbors")
+        if self.shard != "auto":
+            raise ConfigError(
+                f"--shard: expected none with --num-neighbors, whose seeds are split, got "
+                f"{self.shard}"
+            )
 
     @property
     def over_devices(self) -> bool:

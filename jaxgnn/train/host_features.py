@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import mmap
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
@@ -77,6 +79,7 @@ class HostFeatures:
         self._matrix: np.ndarray | None = features
         self._on_cpu: Array | None = None
         self._rows = HostRows(_address(features), slots, cache)
+        self._original: HostFeatures | None = None  # it has the lock
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -123,6 +126,12 @@ class HostFeatures:
         """Has the memory stay locked until this array, of the last program to read it, is ready."""
         self._pending[:] = [result]
 
+    def placed(self, put: Callable[[Any], Any]) -> Self:
+        """The same memory for programs of other devices, with the leaves as `put` places them."""
+        other = copy.copy(self)
+        other._rows, other._original = jax.tree.map(put, self._rows), self
+        return other
+
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The leaves, and what programs are compiled for."""
         return tuple(self._rows), (self._shape, self._dtype)
@@ -133,7 +142,7 @@ class HostFeatures:
         features = object.__new__(cls)
         features._shape, features._dtype = kind
         features._rows, features._pending = HostRows(*leaves), []
-        features._matrix = features._on_cpu = None
+        features._matrix = features._on_cpu = features._original = None
         return features
 
     def __repr__(self) -> str:

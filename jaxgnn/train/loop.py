@@ -123,7 +123,7 @@ class Compiled:
 
     def no_loss(self, task: Task) -> LossSums:
         """The sums before an epoch's first batch."""
-        return no_loss(task)
+        return sharded.replicate(no_loss(task), getattr(task, "graph", None))
 
     def _compile_steps(self, length: int, state: TrainState, task: Task) -> None:
         steps = jax.jit(self._program.step_on_batches, static_argnums=0, donate_argnums=1)

@@ -77,6 +77,8 @@ class _Options:
     deduplicate: bool
     capacity: tuple[int | None, ...] | None
     method: Method = "uniform"
+    axis_name: str | None = None
+    """Of the devices that share the seeds of a batch, within `shard_map`."""
 
 
 class NeighborLoader:
@@ -314,6 +316,8 @@ def _cut(options: _Options, data: _Data, seeds: Array, epoch: Array, position: A
     number = epoch.astype(jnp.uint32) * jnp.uint32(options.num_batches)
     number = number + position.astype(jnp.uint32)
     key = jax.random.fold_in(jax.random.fold_in(data.key, np.uint32(2**31)), number)
+    if options.axis_name is not None:
+        seeds = _share(seeds, options.axis_name)
     blocks = sample_neighbors(
         data.graph,
         seeds,
@@ -324,6 +328,7 @@ def _cut(options: _Options, data: _Data, seeds: Array, epoch: Array, position: A
         method=options.method if data.method is None else data.method,
         deduplicate=options.deduplicate,
         capacity=options.capacity,
+        axis_name=options.axis_name,
     )
     return Batch(
         blocks,
@@ -331,6 +336,15 @@ def _cut(options: _Options, data: _Data, seeds: Array, epoch: Array, position: A
         None if data.labels is None else take_rows(data.labels, seeds),
         seeds,
     )
+
+
+def _share(seeds: Int[Array, " batch_size"], axis_name: str) -> Int[Array, " share"]:
+    """A device's seeds, as many on each; the last ones may be padding."""
+    devices = jax.lax.axis_size(axis_name)
+    share = -(-seeds.shape[0] // devices)
+    padding = jnp.full(share * devices - seeds.shape[0], -1, seeds.dtype)
+    first = jax.lax.axis_index(axis_name) * share
+    return jax.lax.dynamic_slice_in_dim(jnp.concatenate([seeds, padding]), first, share)
 
 
 def _features(data: _Data, blocks: Blocks) -> NodeRows | Array | None:
@@ -420,15 +434,19 @@ def scan_epoch(
     deduplicate: bool,
     steps: int,
     first: Array | int = 0,
+    axis_name: str | None = None,
 ) -> tuple[State, Any]:
     """`jax.lax.scan` of `step` over shuffled batches of an epoch, as a part of a program.
 
     The batches are those of a `NeighborLoader` with these arguments, `steps` of them from number
-    `first` on; nodes of -1 are padding.
+    `first` on; nodes of -1 are padding. Within `shard_map`
+    the devices along `axis_name` share the seeds of each batch.
     """
     batches = -(-input_nodes.shape[0] // batch_size)
     data = _Data(graph, features, labels, input_nodes, key)
-    options = _Options(num_neighbors, batch_size, batches, True, replace, deduplicate, None, method)
+    options = _Options(
+        num_neighbors, batch_size, batches, True, replace, deduplicate, None, method, axis_name
+    )
     seeds = jax.lax.dynamic_slice_in_dim(_order(options, data, epoch), first, steps)
     numbers = first + jnp.arange(steps, dtype=jnp.int32)
     return _scan_batches(options, step, data, state, epoch, seeds, numbers)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxgnn._core.text import printable
 from jaxgnn.data.partitioned import is_partition
@@ -92,6 +92,8 @@ def shard_graph(
     devices = devices_of(config)
     if len(devices) == 1:
         return graph
+    if config.num_neighbors:
+        return everywhere(graph, Mesh(np.array(devices), (AXIS,)))
     layout = layout_of(config, devices)
     options: dict[str, Any] = dict(layout.axes)
     if partition is not None and config.shard != "features":
@@ -152,14 +154,33 @@ def column_devices(count: int) -> int:
     return max((d for d in range(2, most + 1) if count % d == 0), default=1)
 
 
+def everywhere(tree: Any, mesh: Mesh) -> Any:
+    """The arrays on every device of a mesh; those that a tree has twice stay shared."""
+    leaves, structure = jax.tree.flatten(tree)
+    different = {id(leaf): leaf for leaf in leaves}
+    there = jax.device_put(different, NamedSharding(mesh, PartitionSpec()))
+    return jax.tree.unflatten(structure, [there[id(leaf)] for leaf in leaves])
+
+
+def mesh_of(graph: Any) -> Mesh | None:
+    """The devices that all have the whole graph, if they are several."""
+    sharding = getattr(getattr(graph, "row_offsets", None), "sharding", None)
+    if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1:
+        return None
+    return sharding.mesh  # type: ignore[return-value]
+
+
 def replicate(tree: Any, graph: Any) -> Any:
-    """A state on all devices of a sharded graph; of another graph as it is."""
-    return graph.replicate(tree) if isinstance(graph, ShardedGraph) else tree
+    """A state on all devices of a graph over several; of another graph as it is."""
+    if isinstance(graph, ShardedGraph):
+        return graph.replicate(tree)
+    mesh = mesh_of(graph)
+    return tree if mesh is None else everywhere(tree, mesh)
 
 
 def step_shardings(state: Any, graph: Any) -> Any:
     """How a step's results lie: the state as it came, so that the next step takes it."""
-    if not isinstance(graph, ShardedGraph):
+    if not isinstance(graph, ShardedGraph) and mesh_of(graph) is None:
         return None
     return jax.tree.map(lambda leaf: leaf.sharding, state), None
 
@@ -184,6 +205,9 @@ def in_node_order(rows: Any, graph: Any) -> np.ndarray:
 
 def summary(graph: Any) -> dict[str, Any]:
     """What `summary.json` says of the devices; nothing of one."""
+    mesh = mesh_of(graph)
+    if mesh is not None:
+        return {"devices": mesh.size, "shard": "seeds"}
     if not isinstance(graph, ShardedGraph):
         return {}
     found = {"devices": graph.parts, "shard": graph.layout}
@@ -192,6 +216,9 @@ def summary(graph: Any) -> dict[str, Any]:
 
 def describe(graph: Any) -> str:
     """The same, at the end of a line."""
+    mesh = mesh_of(graph)
+    if mesh is not None:
+        return f"; batches over {mesh.size} devices"
     if not isinstance(graph, ShardedGraph):
         return ""
     count = _processes(graph)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -31,6 +32,7 @@ from jaxgnn.nn import (
     annealed_k,
 )
 from jaxgnn.ops import sample_neighbors
+from jaxgnn.train import sharded
 from jaxgnn.train.config import ConfigError, Method, TrainConfig, option
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.layerwise import NodeBatches, outputs_by_layer
@@ -86,6 +88,7 @@ class MiniBatches(NamedTuple):
         num_seeds: the training nodes.
         batch_size, num_neighbors, replace, method, deduplicate: as for `NeighborLoader`.
         steps_per_call: the most steps of a call from the host; 0: an epoch's.
+        mesh: of the devices that share the seeds of a batch, along `sharded.AXIS`; `None`: one.
     """
 
     num_seeds: int
@@ -95,6 +98,12 @@ class MiniBatches(NamedTuple):
     method: Method
     deduplicate: bool
     steps_per_call: int = 0
+    mesh: Mesh | None = None
+
+    @property
+    def axis_name(self) -> str | None:
+        """Of the mesh."""
+        return None if self.mesh is None else sharded.AXIS
 
     @property
     def steps(self) -> int:
@@ -157,26 +166,52 @@ class Program(NamedTuple):
 
         labels = batch.labels
         assert labels is not None
+        axis = None if self.batches is None else self.batches.axis_name
 
         def loss(model):
-            return mean_loss(labels, model(batch.blocks, batch.features), batch.mask)
+            own = mean_loss(labels, model(batch.blocks, batch.features), batch.mask)
+            if axis is None:
+                return own
+            # A share of the mean over the seeds of all devices, which the sum over them is.
+            count = batch.mask.sum()
+            total = jnp.maximum(jax.lax.psum(count, axis), 1)
+            return own * (count.astype(own.dtype) / total.astype(own.dtype))
 
-        return self._descend(state, loss)
+        return self._descend(state, loss, axis)
 
     def step_on_batches(
         self, steps: int, state: TrainState, sums: LossSums, task: Task
     ) -> tuple[TrainState, LossSums]:
         """One step on each of so many mini-batches, the next ones of the epoch; its losses, added
-        in their order: they do not depend on where an epoch is cut into calls."""
+        in their order: they do not depend on where an epoch is cut into calls.
+
+        Over several devices each takes its share of a batch's seeds, and all take the same step.
+        """
+        batches = self.batches
+        assert batches is not None
+        steps_of = functools.partial(self._step_on_batches, steps)
+        if batches.mesh is not None:
+            everywhere = PartitionSpec()
+            steps_of = jax.shard_map(
+                steps_of, mesh=batches.mesh, in_specs=everywhere, out_specs=everywhere
+            )
+        return steps_of(state, sums, task)
+
+    def _step_on_batches(
+        self, steps: int, state: TrainState, sums: LossSums, task: Task
+    ) -> tuple[TrainState, LossSums]:
+        batches = self.batches
+        assert state.seed is not None and batches is not None
+        axis = batches.axis_name
 
         def step(carry: tuple[TrainState, LossSums], batch: Batch):
             state, (total, seeds) = carry
             state, loss = self.step_on(state, batch)
             count = batch.mask.sum().astype(total.dtype)
+            if axis is not None:
+                count = jax.lax.psum(count, axis)
             return (state, (total + loss * count, seeds + count)), None
 
-        batches = self.batches
-        assert state.seed is not None and batches is not None
         done = steps_done(state.optimizer)
         # The epoch, and with it each batch, follows from the state: a run that is continued
         # draws what it would have drawn.
@@ -196,6 +231,7 @@ class Program(NamedTuple):
             deduplicate=batches.deduplicate,
             steps=steps,
             first=0 if steps == batches.steps else done % batches.steps,
+            axis_name=axis,
         )[0]
 
     def _epochs_done(self, state: TrainState) -> Int[Array, ""]:
@@ -203,17 +239,25 @@ class Program(NamedTuple):
         return steps if self.batches is None else steps // self.batches.steps
 
     def _descend(
-        self, state: TrainState, loss_of: Callable[[Any], Array]
+        self, state: TrainState, loss_of: Callable[[Any], Array], axis: str | None = None
     ) -> tuple[TrainState, Float[Array, ""]]:
+        """A step. With `axis`, within `shard_map`, the loss is a device's share of one."""
+
         def loss(params):
-            model = nnx.merge(self.training, params, state.rest, copy=True)
+            rest = state.rest if axis is None else _own_keys(state.rest, axis)
+            model = nnx.merge(self.training, params, rest, copy=True)
+            if axis is not None:
+                model.set_attributes(nnx.BatchNorm, axis_name=axis, raise_if_not_found=False)
             if self.active is not None:
                 model.activation.active[...] = self.active(self._epochs_done(state))
             value = loss_of(model)
             rest = nnx.state(model, nnx.Not(nnx.Param))
             return value * jnp.asarray(self.loss_scale, value.dtype), (value, rest)
 
+        # Of parameters that are on all devices JAX sums the gradients over them.
         gradients, (value, rest) = jax.grad(loss, has_aux=True)(state.params)
+        if axis is not None:
+            value, rest = jax.lax.psum(value, axis), _with_keys_of(rest, state.rest)
         gradients = jax.tree.map(lambda g: g * jnp.asarray(1 / self.loss_scale, g.dtype), gradients)
         updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -234,6 +278,20 @@ class Program(NamedTuple):
             "val_loss": masked_loss(task, logits, task.val),
             "val_accuracy": masked_accuracy(task, logits, task.val),
         }
+
+
+def _own_keys(rest: Any, axis: str) -> Any:
+    """The variables with random keys of this device's own."""
+    keys, others = nnx.split_state(rest, nnx.RngKey, ...)
+    fold = functools.partial(jax.random.fold_in, data=jax.lax.axis_index(axis))
+    return nnx.merge_state(jax.tree.map(fold, keys), others)
+
+
+def _with_keys_of(rest: Any, before: Any) -> Any:
+    """The variables with the random keys of other ones."""
+    keys, _ = nnx.split_state(before, nnx.RngKey, ...)
+    _, others = nnx.split_state(rest, nnx.RngKey, ...)
+    return nnx.merge_state(keys, others)
 
 
 def features_of_all(task: Task) -> Float[Array, "nodes features"]:
@@ -388,6 +446,7 @@ def build_batches(config: TrainConfig, task: Task) -> MiniBatches | None:
         config.method,
         config.deduplicate,
         config.steps_per_call or config.checkpoint_steps,
+        sharded.mesh_of(task.graph),
     )
     sample = functools.partial(
         sample_neighbors,

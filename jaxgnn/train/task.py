@@ -73,7 +73,7 @@ class Task:
         features: Array | HostFeatures
         if features_on == "host":
             rows = np.asarray(dataset.features).astype(jnp.dtype(dtype), copy=False)
-            features = HostFeatures(np.ascontiguousarray(rows))
+            features = HostFeatures(np.ascontiguousarray(rows)).placed(put)
         else:
             rows = np.asarray(dataset.features).astype(jnp.dtype(dtype), copy=False)
             features = put(rows)
@@ -90,7 +90,11 @@ class Task:
 
 def _placement(graph: Any) -> Callable[[Any], Array]:
     """Nodes' data from the host to where the graph is; no device need hold a sharded graph's."""
-    return graph.scatter if isinstance(graph, ShardedGraph) else jnp.asarray
+    if isinstance(graph, ShardedGraph):
+        return graph.scatter
+    sharding = getattr(getattr(graph, "row_offsets", None), "sharding", None)
+    several = sharding is not None and sharding.num_devices > 1
+    return functools.partial(jax.device_put, device=sharding) if several else jnp.asarray
 
 
 class Labelled(Protocol):

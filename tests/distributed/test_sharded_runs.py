@@ -81,7 +81,10 @@ def test_what_is_refused(folder, tmp_path):
         ({"devices": "3"}, "--devices: expected at most 2, the devices of this host"),
         ({"shard": "rows"}, "--shard: expected --devices with it, got rows"),
         ({"devices": "2", "shard": "both"}, "--shard: expected rows or features over 2 devices"),
-        ({"devices": "2", "num_neighbors": "2,2"}, "expected 1 with --num-neighbors, got 2"),
+        (
+            {"devices": "2", "num_neighbors": "2,2", "shard": "rows"},
+            "--shard: expected none with --num-neighbors, whose seeds are split, got rows",
+        ),
         ({"devices": "all", "task": "link"}, "--devices: expected 1 with --task link, got all"),
     ):
         with pytest.raises(ConfigError, match=message):

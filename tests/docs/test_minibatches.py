@@ -2,8 +2,11 @@
 
 import re
 
+import jax
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 
 from tests.support.paths import ROOT
 
@@ -16,6 +19,15 @@ def test_the_page_runs():
         exec(block, names)
     assert names["losses"].shape == (40,) and np.isfinite(names["losses"]).all()
     assert names["out"].shape == (3, 3)
+    # The loss of all devices is that of one which has the same sample.
+    blocks = names["jaxgnn"].sample_neighbors(
+        names["graph"], names["seeds_of_all"], [10, 5], jax.random.key(0)
+    )
+    logits = nnx.merge(names["graphdef"], names["state"][0])(blocks, blocks.take(names["features"]))
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits, names["labels"][names["seeds_of_all"]]
+    )
+    np.testing.assert_allclose(names["value"], losses.mean(), rtol=1e-5)
     # The strategy of the page takes the latest edges of the seeds.
     recent, times = names["recent"], np.asarray(names["times"])
     receivers, edges = np.asarray(names["graph"].receivers), np.asarray(recent.edges)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
 from jaxgnn import config
 from jaxgnn._core import ffi
@@ -56,6 +56,7 @@ def sample_neighbors(
     method: Method | OwnMethod = "uniform",
     deduplicate: bool = False,
     capacity: Sequence[int | None] | None = None,
+    axis_name: str | None = None,
     impl: Impl = None,
 ) -> Blocks:
     r"""The sampled neighborhood of some nodes, a rectangular graph a layer.
@@ -110,6 +111,11 @@ def sample_neighbors(
         capacity: with `deduplicate`, places for the new nodes of each hop; by default for as many
             as there can be. Where they are too few, it is an error, or under `jit` the blocks'
             `overflow` is set.
+        axis_name: within `jax.shard_map`, the axis of the mesh over which the seeds are split, each
+            device with as many; the graph is on all of them. The edges of a tree are those of one
+            device with all seeds: places are numbered over all devices, by one number of each and
+            hop. With `deduplicate` each device merges the nodes of its own seeds, and draws what it
+            would alone. A function as `method` answers for its own draws.
         impl: as for `sampled_spmm`.
 
     Returns:
@@ -155,7 +161,7 @@ def sample_neighbors(
         strategy = "labor" if method == "labor" else "random" if weights is None else "weighted"
         sample = Sample(strategy, LARGEST_SAMPLE, ALL, replace)
         capacities = levels if deduplicate else None
-        blocks = _sample(sample, graph, nodes, sizes, key, drawn_by, own, capacities)
+        blocks = _sample(sample, graph, nodes, sizes, key, drawn_by, own, capacities, axis_name)
     if deduplicate and not isinstance(blocks.overflow, Tracer) and bool(blocks.overflow):
         raise ValueError(f"capacity: expected room for all new nodes of each hop, got {limits}")
     return blocks
@@ -170,9 +176,11 @@ def _sample(
     weights: DrawWeights | None,
     own: OwnMethod | None,
     capacities: list[int] | None,
+    axis_name: str | None,
 ) -> Blocks:
     keys, num_seeds = hop_keys(key, len(sizes)), seeds.shape[0]
-    if own is None and capacities is None and is_tree_of_kernel(sample, graph, num_seeds, sizes):
+    by_kernel = is_tree_of_kernel(sample, graph, num_seeds, sizes) and axis_name is None
+    if own is None and capacities is None and by_kernel:
 
         def hop_by_hop(graph: Graph, seeds: Array, keys: HopKeys) -> Joined:
             levels, hops, _ = _hops(sample, graph, seeds, sizes, keys)
@@ -183,7 +191,7 @@ def _sample(
         return blocks_of(layout, arrays, None, jnp.zeros((), bool), num_seeds)
     chosen_by = None if own is None else (own, key)
     levels, hops, overflow = _hops(
-        sample, graph, seeds, sizes, keys, weights, chosen_by, capacities
+        sample, graph, seeds, sizes, keys, weights, chosen_by, capacities, axis_name
     )
     layout, arrays = joined(levels, hops)
     columns = None if capacities is None else jnp.concatenate([hop.columns for hop in hops])
@@ -199,18 +207,23 @@ def _hops(
     weights: DrawWeights | None = None,
     chosen_by: tuple[OwnMethod, Array] | None = None,
     capacities: list[int] | None = None,
+    axis_name: str | None = None,
 ) -> tuple[list[Level], list[Hop], Bool[Array, ""]]:
     """The levels and the hops, one after the other, and whether a hop had too many new nodes.
 
-    `chosen_by`: a method of the user's and the key of all hops.
+    `chosen_by`: a method of the user's and the key of all hops. `axis_name`: of the devices that
+    have the other seeds.
     """
     levels = [level_of(seeds, 0)]
     hops: list[Hop] = []
     overflow = jnp.zeros((), bool)
     table = None
+    count: Any = seeds.shape[0]  # of the places that the level has, without padding
     for h, size in enumerate(sizes):
         level = levels[-1]
         ids = None if capacities is None else level.nodes.astype(jnp.uint32)
+        if ids is None and axis_name is not None:
+            ids = _numbers_of_all(level.count, count, axis_name)
         table_of = None if weights is None else weights.table
         places = Places(graph, level.nodes, keys[h], ids, table_of)
         sample = sample._replace(size=size)
@@ -231,7 +244,8 @@ def _hops(
             offsets = offsets_of(taken.astype(jnp.int32))
             edges, senders = sample_edges(sample, places, offsets, most)
             assert edges is not None and senders is not None
-        used = jnp.arange(most, dtype=jnp.int32) < offsets[-1]
+        count = offsets[-1]
+        used = jnp.arange(most, dtype=jnp.int32) < count
         first = level.first + level.count
         nodes = jnp.where(used, senders, -1)
         columns = first + jnp.arange(most, dtype=jnp.int32)
@@ -243,6 +257,16 @@ def _hops(
         hops.append(Hop(offsets, columns, jnp.where(used, edges, -1), size))
         levels.append(level_of(nodes, first))
     return levels, hops, overflow
+
+
+def _numbers_of_all(
+    places: int, count: Int[Array, ""] | int, axis_name: str
+) -> UInt32[Array, " places"]:
+    """The numbers of a device's places among those of all devices, which follow one another."""
+    counts = jax.lax.all_gather(jnp.asarray(count, jnp.uint32), axis_name)
+    before = jnp.arange(counts.shape[0]) < jax.lax.axis_index(axis_name)
+    first = jnp.sum(jnp.where(before, counts, 0), dtype=jnp.uint32)
+    return first + jnp.arange(places, dtype=jnp.uint32)
 
 
 def _numbers(values: Any, name: str, largest: int) -> list[int]:

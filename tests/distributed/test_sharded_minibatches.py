@@ -1,0 +1,203 @@
+"""Mini-batches whose seeds several devices share: the samples, steps and runs of one device."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from jaxgnn import Graph, sample_neighbors
+from jaxgnn._core.ffi import cpu_module
+from jaxgnn.train import ConfigError, TrainConfig, build, run, sharded
+from jaxgnn.train.loop import Compiled
+from jaxgnn.train.runner import make_task
+from jaxgnn.train.step import _own_keys
+from tests.distributed.test_sharded_runs import losses
+from tests.support.processes import run_python
+from tests.support.training import toy
+
+pytestmark = [
+    pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built"),
+    pytest.mark.skipif(jax.default_backend() != "cpu", reason="simulated devices are the CPU's"),
+    pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices"),
+]
+
+CONFIG = TrainConfig(
+    model="sage", hidden=8, layers=2, num_neighbors="4,3", batch_size=7, dropout=0.0, patience=0
+)
+
+
+def edges_by_hop(edges, devices, sizes):
+    """The edges that are drawn, hop by hop in the order of the places."""
+    edges, begins = np.asarray(edges).reshape(devices, -1), [0]
+    width = edges.shape[1]
+    share = width // sum(np.cumprod(sizes))
+    for size in np.cumprod(sizes):
+        begins.append(begins[-1] + share * size)
+    hops = [edges[:, begin:end] for begin, end in itertools.pairwise(begins)]
+    return [hop[hop >= 0] for hop in hops]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"replace": True}, {"method": "labor"}, {"weighted": True}],
+    ids=["uniform", "replace", "labor", "weighted"],
+)
+def test_the_edges_are_those_of_one_device(options):
+    """Hop by hop and in the same order, padding and rows of every length among them."""
+    rng = np.random.default_rng(0)
+    receivers = np.minimum(rng.integers(0, 60, 500), rng.integers(0, 60, 500))
+    graph = Graph.from_edges(rng.integers(0, 60, 500), receivers, num_nodes=60)
+    options = dict(options)
+    if options.pop("weighted", False):
+        options["weights"] = rng.uniform(0, 1, 500).astype(np.float32)
+    seeds = np.append(rng.integers(0, 60, 10), [-1, -1]).astype(np.int32)
+    sizes, key = [3, 2, 2], jax.random.key(5)
+    want = edges_by_hop(sample_neighbors(graph, seeds, sizes, key, **options).edges, 1, sizes)
+    assert all(hop.size for hop in want)
+    mesh = Mesh(np.array(jax.local_devices()[:2]), ("devices",))
+
+    @jax.jit
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=(P(), P("devices"), P()), out_specs=P("devices")
+    )
+    def edges(graph, seeds, key):
+        blocks = sample_neighbors(graph, seeds, sizes, key, axis_name="devices", **options)
+        return blocks.edges
+
+    got = edges_by_hop(edges(graph, seeds, key), 2, sizes)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_devices_merge_the_nodes_of_their_own_seeds():
+    rng = np.random.default_rng(0)
+    graph = Graph.from_edges(*rng.integers(0, 40, (2, 300)), num_nodes=40)
+    seeds = rng.integers(0, 40, 12).astype(np.int32)
+    mesh = Mesh(np.array(jax.local_devices()[:2]), ("devices",))
+    sample = functools.partial(sample_neighbors, num_neighbors=[3, 2], deduplicate=True)
+
+    @jax.jit
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=(P(), P("devices"), P()), out_specs=P("devices")
+    )
+    def nodes_and_edges(graph, seeds, key):
+        blocks = sample(graph, seeds, key=key, axis_name="devices")
+        return blocks.nodes, blocks.edges
+
+    key = jax.random.key(5)
+    found = nodes_and_edges(graph, seeds, key)
+    shares = [sample(graph, share, key=key) for share in np.split(seeds, 2)]
+    for got, name in zip(found, ("nodes", "edges"), strict=True):
+        np.testing.assert_array_equal(got, np.concatenate([getattr(b, name) for b in shares]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm": "batch"},
+        {"model": "gat", "heads": 2},
+        {"activation": "maxk", "k": 4, "input_layer": True, "jumping": "last"},
+        {"features_on": "host"},
+        {"steps_per_call": 2},
+        {"dtype": "float16"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_steps_are_those_of_one_device(options):
+    """Losses and parameters, also with a last batch that leaves a device without seeds."""
+    dataset = toy()
+    config = dataclasses.replace(CONFIG, **options)
+    results = []
+    for devices in (1, 2):
+        own = dataclasses.replace(config, devices=str(devices)).check()
+        task = make_task(own, dataset, dataset.splits["only"])
+        program, state = build(own, task)
+        assert (program.batches.mesh is None) == (devices == 1)
+        assert program.batches.num_seeds % 7 not in (0, 6)
+        state = sharded.replicate(state, task.graph)
+        compiled = Compiled(program, state, task)
+        found = []
+        for _ in range(3):
+            state, loss = compiled.step(state, task)
+            _, metrics = compiled.evaluate(state.params, state.rest, task)
+            found += [float(loss), float(metrics["val_loss"])]
+        results.append((found, jax.device_get((state.params, state.rest))))
+    tolerance = 2e-2 if config.dtype == "float16" else 1e-5
+    np.testing.assert_allclose(results[1][0], results[0][0], rtol=tolerance)
+    if config.dtype != "float16":
+        for one, other in zip(*(jax.tree.leaves(result[1]) for result in results), strict=True):
+            if not jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_devices_drop_other_entries_and_keep_the_streams():
+    dataset = toy()
+    config = dataclasses.replace(CONFIG, devices="2", dropout=0.5).check()
+    task = make_task(config, dataset, dataset.splits["only"])
+    program, state = build(config, task)
+    mesh = program.batches.mesh
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=P(), out_specs=P("devices"))
+    def masks(rest):
+        keys = jax.tree.leaves(nnx.split_state(_own_keys(rest, "devices"), nnx.RngKey, ...)[0])
+        return jnp.stack([jax.random.bernoulli(key, 0.5, (64,)) for key in keys])
+
+    drawn = np.asarray(masks(sharded.replicate(state.rest, task.graph)))
+    first, second = np.split(drawn, 2)
+    assert first.size and (first != second).any(axis=1).all()
+    state = sharded.replicate(state, task.graph)
+    after, _ = jax.jit(program.step)(state, task)
+    for old, new in zip(
+        *(jax.tree.leaves(nnx.split_state(s.rest, nnx.RngKey, ...)[0]) for s in (state, after)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(jax.random.key_data(old), jax.random.key_data(new))
+
+
+@pytest.mark.parametrize("deduplicate", [False, True])
+def test_a_run_is_continued_with_the_same_bits(tmp_path, deduplicate):
+    dataset = toy()
+    config = dataclasses.replace(
+        CONFIG, devices="2", dropout=0.3, norm="batch", deduplicate=deduplicate
+    )
+    whole, cut = (
+        dataclasses.replace(config, run_directory=str(tmp_path / name)) for name in ("whole", "cut")
+    )
+    summary = run(dataclasses.replace(whole, epochs=4), dataset=dataset)
+    assert (summary["devices"], summary["shard"]) == (2, "seeds")
+    run(dataclasses.replace(cut, epochs=2), dataset=dataset)
+    run(dataclasses.replace(cut, epochs=4, resume=cut.run_directory), dataset=dataset)
+    assert losses(cut.run_directory) == losses(whole.run_directory)
+    # And with one device, whose dropout is another.
+    one = dataclasses.replace(cut, epochs=5, resume=cut.run_directory, devices="1")
+    assert run(one, dataset=dataset)["epochs"] == 5
+
+
+def test_what_is_refused():
+    for options, message in (
+        ({"shard": "rows"}, "--shard: expected none with --num-neighbors"),
+        ({"devices": "1", "distributed": True}, "--distributed: expected none with --num-n"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            dataclasses.replace(CONFIG, **{"devices": "2", **options}).check()
+
+
+@pytest.mark.system
+def test_eight_devices_are_one(tmp_path):
+    def jaxgnn(*arguments):
+        environment = {"JAX_NUM_CPU_DEVICES": "8", "XLA_FLAGS": ""}
+        return run_python("-m", "jaxgnn_cli", *arguments, directory=tmp_path, **environment)
+
+    options = "train digits --num-neighbors 4,3 --batch-size 100 --epochs 2 --dropout 0 --plain"
+    for devices in ("1", "3", "8"):
+        jaxgnn(*options.split(), "--devices", devices, "--run-directory", f"run{devices}")
+    one = losses(tmp_path / "run1")
+    for devices in ("3", "8"):
+        np.testing.assert_allclose(losses(tmp_path / f"run{devices}"), one, rtol=1e-4)
