@@ -502,7 +502,7 @@ class TrainConfig:
         if not self.num_neighbors:
             return
         if self.distributed:
-            raise ConfigError("--distributed: expected none with --num-neighbors")
+            raise ConfigError(f"{name} with --num-neighbors: mini-batches are one process's")
         if self.shard != "auto":
             raise ConfigError(
                 f"--shard: expected none with --num-neighbors, whose seeds are split, got "

@@ -167,7 +167,8 @@ def mesh_of(graph: Any) -> Mesh | None:
     sharding = getattr(getattr(graph, "row_offsets", None), "sharding", None)
     if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1:
         return None
-    return sharding.mesh  # type: ignore[return-value]
+    own = sharding.is_fully_replicated and sharding.mesh.axis_names == (AXIS,)
+    return sharding.mesh if own else None  # type: ignore[return-value]
 
 
 def replicate(tree: Any, graph: Any) -> Any:

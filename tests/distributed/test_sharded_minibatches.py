@@ -120,7 +120,7 @@ def test_steps_are_those_of_one_device(options):
         task = make_task(own, dataset, dataset.splits["only"])
         program, state = build(own, task)
         assert (program.batches.mesh is None) == (devices == 1)
-        assert program.batches.num_seeds % 7 not in (0, 6)
+        assert 0 < program.batches.num_seeds % 7 <= 4  # of the last batch, a share is 4
         state = sharded.replicate(state, task.graph)
         compiled = Compiled(program, state, task)
         found = []
@@ -183,7 +183,7 @@ def test_a_run_is_continued_with_the_same_bits(tmp_path, deduplicate):
 def test_what_is_refused():
     for options, message in (
         ({"shard": "rows"}, "--shard: expected none with --num-neighbors"),
-        ({"devices": "1", "distributed": True}, "--distributed: expected none with --num-n"),
+        ({"devices": "1", "distributed": True}, "--distributed: expected none with --num-neigh"),
     ):
         with pytest.raises(ConfigError, match=message):
             dataclasses.replace(CONFIG, **{"devices": "2", **options}).check()
