@@ -70,9 +70,17 @@ def pytest_configure(config):
 
     `--hypothesis-seed`, else HYPOTHESIS_SEED, else a random one in the profile "ci".
     """
-    if config.option.hypothesis_seed is None:
+    if hasattr(config, "workerinput"):
+        config.option.hypothesis_seed = config.workerinput["hypothesis_seed"]
+    elif config.option.hypothesis_seed is None:
         new = str(random.randrange(2**32)) if strategies.PROFILE == "ci" else None
         config.option.hypothesis_seed = os.environ.get("HYPOTHESIS_SEED") or new
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """A worker of pytest-xdist gets the seed of the process that starts it, not its options."""
+    node.workerinput["hypothesis_seed"] = node.config.option.hypothesis_seed
 
 
 def pytest_report_header(config):
