@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ import numpy as np
 import tyro
 
 from benchmarks.experiments import papers_part
+from benchmarks.harness.record import write_records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,7 +228,7 @@ def main() -> None:
         rows.append(measure(shape, options))
         print(describe(rows[-1]), flush=True)
         if options.json is not None:
-            options.json.write_text(json.dumps(rows, indent=1) + "\n")
+            write_records(options.json, rows)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -25,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tyro
+
+from benchmarks.harness.record import write_records
 
 if TYPE_CHECKING:
     from jaxgnn import Graph
@@ -231,7 +232,7 @@ def main() -> None:
         rows.append(row)
         print(describe(row), flush=True)
         if options.json is not None:
-            options.json.write_text(json.dumps(rows, indent=1) + "\n")
+            write_records(options.json, rows)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ which dense and sparse alternate.
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import json
 import statistics
 import tempfile
 import time
@@ -25,6 +23,7 @@ import jax.numpy as jnp
 import tyro
 
 from benchmarks.harness import graphs
+from benchmarks.harness.record import write_records
 from jaxgnn import CBSR, gat_attention, maxk
 from jaxgnn.ops._attention import sparse_rule
 
@@ -148,18 +147,11 @@ def main(options: Options) -> None:
         stored = graphs.load(graphs.store(options.shape, Path(folder), options.scale))
         graph = stored.to_graph()
         print(stored.facts)
-        record = {
-            "date": datetime.date.today().isoformat(),
-            "hardware": jax.devices()[0].device_kind,
-            "jax": jax.__version__,
-            "options": {key: value for key, value in vars(options).items() if key != "json"},
-            "graph": stored.facts,
-            "rows": [
-                measured(graph, options, k, dtype) for dtype in options.dtypes for k in options.k
-            ],
-        }
+        records = [
+            measured(graph, options, k, dtype) for dtype in options.dtypes for k in options.k
+        ]
     if options.json is not None:
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        write_records(options.json, records, graph=stored.facts)
 
 
 if __name__ == "__main__":

@@ -159,6 +159,23 @@ def header(options: Options) -> dict[str, Any]:
     }
 
 
+def write_records(path: Path, records: list[Any], **facts: Any) -> None:
+    """The file of an experiment: when, on what and by which command its records were measured."""
+    import jax  # here, as a run's process leaves devices to its jobs
+
+    module = sys.modules["__main__"].__spec__
+    content = {
+        "date": datetime.date.today().isoformat(),
+        "hardware": jax.devices()[0].device_kind,
+        "jaxlib": _version("jaxlib"),
+        "commit": _commit(None)[0],
+        "command": " ".join(["python -m", module.name if module else "", *sys.argv[1:]]),
+        **facts,
+        "records": records,
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

@@ -74,6 +74,9 @@ def _check(result: Any) -> None:
 
 def main() -> None:
     """Answers until its input ends."""
+    # XLA's threads share one heap: each reserves up to 128 MB of address space for one of its own,
+    # and ends the process where the limit leaves none (M_ARENA_MAX of mallopt).
+    ctypes.CDLL(None).mallopt(-8, 1)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     Graph.from_edges([0], [0]).senders.block_until_ready()  # JAX's own start
