@@ -7,6 +7,7 @@ of each of the user's edges, and of its reverse: a scatter reduces, a gather bri
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -187,15 +188,21 @@ def unsort(graph: Graph, values: Any, fill_value: float) -> Array:
 
 def _merge(graph: Graph, data: Array, fill_value: float, reduce: Reduce) -> Array:
     """The reduction of the data of the user's edges at each position."""
-    positions = graph.edge_positions
-    assert positions is not None
-    index = jnp.where(positions < 0, graph.num_edges, positions).reshape(-1)
-    rows = jnp.concatenate([data] * positions.shape[0])
-    merged, counts = merge_rows(rows, index, graph.num_edges, reduce)
+    assert graph.edge_positions is not None
+    merged, counts = _merged(graph.edge_positions, data, graph.num_edges, reduce)
     check_fill_value(fill_value, merged.dtype)
     return _filled(counts > 0, merged, fill_value)
 
 
+@functools.partial(jax.jit, static_argnames=("size", "reduce"))
+def _merged(
+    positions: Int[Array, "lists edges"], data: Array, size: int, reduce: Reduce
+) -> tuple[Array, Int[Array, " size"]]:
+    index = jnp.where(positions < 0, size, positions).reshape(-1)
+    return merge_rows(jnp.concatenate([data] * positions.shape[0]), index, size, reduce)
+
+
+@functools.partial(jax.jit, static_argnames=("size", "reduce"))
 def merge_rows(
     rows: Array, index: Any, size: int, reduce: Reduce
 ) -> tuple[Array, Int[Array, " size"]]:
@@ -233,8 +240,12 @@ def _sum_rows(rows: Array, index: Any, size: int) -> Array:
 
 def _filled(kept: Array, values: Array, fill_value: float) -> Array:
     """`values`, and `fill_value` in the rows that are not `kept`."""
-    kept = kept.reshape(kept.shape + (1,) * (values.ndim - 1))
-    return jnp.where(kept, values, jnp.asarray(fill_value, values.dtype))
+    return _chosen(kept, values, jnp.asarray(fill_value, values.dtype))
+
+
+@jax.jit
+def _chosen(kept: Array, values: Array, fill: Array) -> Array:
+    return jnp.where(kept.reshape(kept.shape + (1,) * (values.ndim - 1)), values, fill)
 
 
 def _rows(values: Any, name: str) -> Array:

@@ -7,6 +7,9 @@ terms give other bits in every run. There the rows are sorted by their index, an
 
 from __future__ import annotations
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -19,6 +22,7 @@ from jaxgnn._core.linear_call import Multilinear
 from jaxgnn.graph._row_chunks import chunk_rows_on_device
 
 
+@functools.partial(jax.jit, static_argnames="size")
 def sum_rows(
     rows: Float[Array, "rows *features"], index: Int[Array | np.ndarray, " rows"], size: int
 ) -> Float[Array, "size *features"]:
@@ -30,6 +34,7 @@ def sum_rows(
     return _sum((size, rows.shape[0]), index, flat).reshape(size, *rows.shape[1:])
 
 
+@jax.jit
 def take_rows(
     values: Float[Array, "size *features"], index: Int[Array | np.ndarray, " rows"]
 ) -> Float[Array, "rows *features"]:

@@ -80,6 +80,7 @@ def pad_chunks(chunks: RowChunks, num_edges: int, num_rows: int) -> RowChunks:
     return RowChunks(padded, chunks.length)
 
 
+@functools.partial(jax.jit, static_argnames="num_edges")
 def chunk_rows_on_device(row_offsets: Int[Array, " rows+1"], num_edges: int) -> RowChunks:
     """`chunk_rows` with JAX's operations, padded as by `pad_chunks`: all shapes are static."""
     rows = row_offsets.shape[0] - 1

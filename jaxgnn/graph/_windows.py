@@ -132,6 +132,7 @@ def build(
     )
 
 
+@jax.jit
 def masks_within(windows: Windows) -> Bool[Array, ""]:
     """Whether the masks have bits of a window's receivers alone."""
     own = (1 << windows.receivers) - 1
@@ -139,6 +140,7 @@ def masks_within(windows: Windows) -> Bool[Array, ""]:
     return jnp.all(windows.masks & beyond == 0)
 
 
+@functools.partial(jax.jit, static_argnames="num_edges")
 def slots_within(windows: Windows, num_edges: int) -> Bool[Array, ""]:
     """Whether the slots of all entries lie within the edges, if there are any."""
     if windows.slots is None:

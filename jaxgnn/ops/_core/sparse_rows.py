@@ -7,6 +7,7 @@ import functools
 import math
 from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt
@@ -81,6 +82,7 @@ def index_dtype(width: int) -> np.dtype:
     return np.dtype(np.uint8 if width <= 256 else np.uint16)
 
 
+@functools.partial(jax.jit, static_argnames="width")
 def scatter(
     width: int, values: Float[Array, "rows k"], indices: UInt[Array, "rows k"]
 ) -> Float[Array, "rows width"]:
@@ -90,6 +92,7 @@ def scatter(
     return dense.at[rows, indices.astype(jnp.int32)].set(values, unique_indices=True)
 
 
+@jax.jit
 def gather(
     dense: Float[Array, "rows width"], indices: UInt[Array, "rows k"]
 ) -> Float[Array, "rows k"]:

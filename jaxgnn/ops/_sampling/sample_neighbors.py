@@ -160,8 +160,10 @@ def sample_neighbors(
         graph, nodes, key, drawn_by = ffi.unify_varying(graph, nodes, key, drawn_by)
         strategy = "labor" if method == "labor" else "random" if weights is None else "weighted"
         sample = Sample(strategy, LARGEST_SAMPLE, ALL, replace)
-        capacities = levels if deduplicate else None
-        blocks = _sample(sample, graph, nodes, sizes, key, drawn_by, own, capacities, axis_name)
+        capacities = tuple(levels) if deduplicate else None
+        # One program: a call outside `jax.jit` would compile each of its operations by itself.
+        run = _sample if own is not None else _compiled
+        blocks = run(sample, graph, nodes, sizes, key, drawn_by, own, capacities, axis_name)
     if deduplicate and not isinstance(blocks.overflow, Tracer) and bool(blocks.overflow):
         raise ValueError(f"capacity: expected room for all new nodes of each hop, got {limits}")
     return blocks
@@ -171,11 +173,11 @@ def _sample(
     sample: Sample,
     graph: Graph,
     seeds: Int[Array, " seeds"],
-    sizes: list[int],
+    sizes: tuple[int, ...],
     key: Array,
     weights: DrawWeights | None,
     own: OwnMethod | None,
-    capacities: list[int] | None,
+    capacities: tuple[int, ...] | None,
     axis_name: str | None,
 ) -> Blocks:
     keys, num_seeds = hop_keys(key, len(sizes)), seeds.shape[0]
@@ -198,15 +200,18 @@ def _sample(
     return blocks_of(layout, arrays, columns, overflow, num_seeds)
 
 
+_compiled = jax.jit(_sample, static_argnames=("sample", "sizes", "own", "capacities", "axis_name"))
+
+
 def _hops(
     sample: Sample,
     graph: Graph,
     seeds: Int[Array, " seeds"],
-    sizes: list[int],
+    sizes: tuple[int, ...],
     keys: HopKeys,
     weights: DrawWeights | None = None,
     chosen_by: tuple[OwnMethod, Array] | None = None,
-    capacities: list[int] | None = None,
+    capacities: tuple[int, ...] | None = None,
     axis_name: str | None = None,
 ) -> tuple[list[Level], list[Hop], Bool[Array, ""]]:
     """The levels and the hops, one after the other, and whether a hop had too many new nodes.
@@ -269,10 +274,10 @@ def _numbers_of_all(
     return first + jnp.arange(places, dtype=jnp.uint32)
 
 
-def _numbers(values: Any, name: str, largest: int) -> list[int]:
+def _numbers(values: Any, name: str, largest: int) -> tuple[int, ...]:
     if not isinstance(values, Sequence) or isinstance(values, str) or not values:
         raise TypeError(f"{name}: expected a number for each hop, such as [15, 10], got {values!r}")
-    return [checks.integer(value, f"{name}[{i}]", 1, largest) for i, value in enumerate(values)]
+    return tuple(checks.integer(v, f"{name}[{i}]", 1, largest) for i, v in enumerate(values))
 
 
 def _capacities(capacity: Any, hops: int, deduplicate: bool) -> list[int | None]:
@@ -291,7 +296,7 @@ def _capacities(capacity: Any, hops: int, deduplicate: bool) -> list[int | None]
 def _level_sizes(
     graph: Graph,
     num_seeds: int,
-    sizes: list[int],
+    sizes: tuple[int, ...],
     limits: list[int | None],
     deduplicate: bool,
 ) -> list[int]:
