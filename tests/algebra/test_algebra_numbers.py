@@ -22,7 +22,7 @@ from jaxgnn.algebra import (
 )
 from tests.support.oracle import close
 
-pytestmark = pytest.mark.usefixtures("strict")
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
 
 
 def times(number, edges):

@@ -16,7 +16,10 @@ from jaxgnn.ops._aggregation.reference import TIES_UNIT, ties_dtype
 from tests.support.paths import ROOT
 from tests.support.processes import run_python
 
-pytestmark = pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
+pytestmark = [
+    pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built"),
+    pytest.mark.few(3),
+]
 
 DTYPES = ["float32", "bfloat16", "float16", "float64"]
 # Relative to the sum of the magnitudes; the result is rounded to its dtype once.

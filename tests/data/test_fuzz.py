@@ -10,7 +10,10 @@ from tests.fuzz.cases import make_case
 from tests.fuzz.formats import READERS
 from tests.fuzz.pool import Worker
 
-pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="no /proc")
+pytestmark = [
+    pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="no /proc"),
+    pytest.mark.few(3),
+]
 
 FILES = 200
 

@@ -23,7 +23,10 @@ from tests.fuzz.pool import Worker
 from tests.support.large_sets import write_csv, write_graphsaint, write_ogb, write_reddit
 from tests.support.memory import SLACK, cost_of
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS and /proc are Linux's")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS and /proc are Linux's"),
+    pytest.mark.few(3),
+]
 
 MB = 1 << 20
 

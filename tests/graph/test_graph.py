@@ -28,6 +28,8 @@ from tests.support.strategies import (
     skewed_graph,
 )
 
+pytestmark = pytest.mark.few(3)
+
 SELF_LOOPS = ("keep", "add", "add_remaining", "remove")
 
 

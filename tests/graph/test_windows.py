@@ -33,6 +33,8 @@ from jaxgnn.ops._maxk import kernels
 from tests.support.oracle import draw_array, edges
 from tests.support.strategies import examples, graphs, skewed_graph
 
+pytestmark = pytest.mark.few(2)
+
 
 @pytest.fixture(autouse=True)
 def windows_wherever_they_are():

@@ -27,6 +27,8 @@ from jaxgnn.nn import (
 )
 from jaxgnn.ops import CBSR, maxk
 
+pytestmark = pytest.mark.few(2)
+
 NODES, EDGES, WIDTH, HIDDEN, CLASSES, K = 30, 90, 6, 12, 3, 4
 NAMES = ["gcn", "sage", "gin"]
 

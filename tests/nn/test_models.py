@@ -15,6 +15,8 @@ from jaxgnn.nn import GCN, GIN, GNN, MLP, MODELS, GCNConv, GraphSAGE, MaxK, Node
 from tests.support.devices import two_devices
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.few(3)
+
 NODES, WIDTH, CLASSES = 30, 6, 3
 
 

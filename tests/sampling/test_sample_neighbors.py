@@ -15,6 +15,8 @@ import jaxgnn
 from jaxgnn import nn
 from jaxgnn.graph import squared
 
+pytestmark = pytest.mark.few(2)
+
 MODES = {"tree": {}, "replace": {"replace": True}, "unique": {"deduplicate": True}}
 
 

@@ -17,7 +17,7 @@ from jaxgnn.ops._sampling.sampled_edges import list_edges
 from tests.support.oracle_sampling import Sampling, philox, taken_edges
 from tests.support.strategies import examples, graphs
 
-pytestmark = pytest.mark.usefixtures("strict")
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
 
 KEY = jax.random.key(7)
 SIZED = {

@@ -17,7 +17,7 @@ from tests.support.oracle import assert_close, draw_array
 from tests.support.oracle_sampling import Sampling, brute_force_sampled_spmm, taken_edges
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
 
-pytestmark = pytest.mark.usefixtures("strict")
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
 
 KEY = jax.random.key(11)
 SAMPLINGS = {

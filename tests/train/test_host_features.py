@@ -14,6 +14,8 @@ from jaxgnn._core import ffi
 from jaxgnn.ops._sampling.host_rows import HostRows, gather_host_rows
 from jaxgnn.train import HostFeatures, NeighborLoader
 
+pytestmark = pytest.mark.few(3)
+
 NODES = 50
 
 

@@ -32,6 +32,8 @@ from jaxgnn.train.runner import prepared
 from jaxgnn.train.step import build_activation, build_model
 from tests.support.training import NODES, SMALL, fit, prepare, toy
 
+pytestmark = pytest.mark.few(3)
+
 
 @pytest.fixture(scope="module", autouse=True)
 def cache_of_programs(tmp_path_factory):

@@ -9,6 +9,8 @@ import jaxgnn
 from jaxgnn import config
 from tests.support.arrays import normal
 
+pytestmark = pytest.mark.few(3)
+
 NODES, EDGES = 8, 30
 
 
