@@ -79,7 +79,7 @@ def many():
     return Graph.from_edges(*edges, num_senders=4096, num_receivers=2)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_of_a_sum_are_not_rounded_to_16_bits(name, dtype, many):

@@ -15,6 +15,8 @@ from benchmarks.ours import models
 from benchmarks.suites import attention, training
 from tests.support.benchmark_runs import needs_kernels, row, run_quick
 
+pytestmark = pytest.mark.few(3)
+
 
 def step_of(setting, stored, folder, widths):
     features = steps.load_arrays(folder / "features.npz")

@@ -11,6 +11,8 @@ from jaxgnn import Graph, config, gat_attention, gather_edges, maxk, maxk_spmm, 
 from tests.support.arrays import normal
 from tests.support.strategies import skewed_graph
 
+pytestmark = pytest.mark.few(3)
+
 NODES, EDGES = 40, 900
 X = normal(NODES, 2, 8)
 S = X[:, :, 0]

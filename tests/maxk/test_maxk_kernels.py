@@ -66,7 +66,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("accumulation", "deterministic"), SETTINGS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("width", "k"), SHAPES)

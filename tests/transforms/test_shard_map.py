@@ -28,7 +28,7 @@ from jaxgnn import (
 from tests.support.arrays import normal
 from tests.support.devices import two_devices
 
-pytestmark = pytest.mark.usefixtures("strict")
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(3)]
 
 NODES, EDGES = 12, 60
 
