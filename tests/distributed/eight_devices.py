@@ -230,10 +230,28 @@ def check_attention(nodes, edges, parts):
             close(sharded.gather(y), expected)
 
 
-def close(got, want):
+def close(got, want, exact=None):
+    """Within 1e-5 of one device's, and twice its own error where `exact` is in float64.
+
+    A column of batch normalisation whose variance is small multiplies the rounding of both.
+    """
     got, want = np.asarray(got), np.asarray(want)
     scale = max(float(np.abs(want).max(initial=0)), 1)
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * scale)
+    error = 0.0
+    if exact is not None:
+        error = float(np.abs(want - np.asarray(exact)).max(initial=0))
+        assert error <= 1e-3 * scale, f"one device is off by {error} of {scale}"
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * scale + 2 * error)
+
+
+def in_float64(step, *arguments):
+    """What the step gives in float64, which the CPU alone computes."""
+    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        wide = [
+            np.float64(leaf) if np.result_type(leaf) == np.float32 else np.asarray(leaf)
+            for leaf in jax.tree.leaves(arguments)
+        ]
+        return jax.device_get(step(*jax.tree.unflatten(jax.tree.structure(arguments), wide)))
 
 
 def make_step(definition, nodes):
@@ -282,7 +300,10 @@ def check_model(
     step = make_step(definition, nodes)
     weighted = edges_width is not None
     weights = graph.sort_edge_data(user_weights) if weighted else None
-    want = step(parameters, state, graph, x, weights, target, np.ones(nodes, bool))
+    arguments = (parameters, state, graph, x, weights, target, np.ones(nodes, bool))
+    want = step(*arguments)
+    # On GPUs kernels and layouts add in orders of their own, so that both have errors.
+    exact = [in_float64(step, *arguments)] if jax.default_backend() == "gpu" else []
     for layout in layouts:
         axes = {"rows": "r", "features": "c"} if layout == "both" else {layout: "x"}
         if "rows" in axes:
@@ -300,14 +321,28 @@ def check_model(
         before = step._cache_size()
         compiled = step.lower(moved, placed, sharded, *data).compile()
         got = step(moved, placed, sharded, *data)
-        jax.tree.map(close, got[0], want[0])
-        close(sharded.gather(got[1]), want[1])
+        jax.tree.map(close, got[0], want[0], *(found[0] for found in exact))
+        close(sharded.gather(got[1]), want[1], *(found[1] for found in exact))
         step(got[2], placed, sharded, *data)
         assert step._cache_size() == before + 1, "a second compilation"
         found = collectives(compiled)
         assert set(found) <= {"all-to-all", "all-reduce"}, (make, layout, found)
         meant = sum(exchanges) if layout == "both" else exchanges[layout == "features"]
         assert found["all-to-all"] in 2 * np.atleast_1d(meant), (make, layout, found)
+
+
+def check_models(models):
+    """Every model in every layout; the failures together, each with its model and layout."""
+    failures = []
+    for make, layouts, exchanges, options in models:
+        for layout in layouts:
+            try:
+                check_model(make, (layout,), exchanges, **options)
+            except AssertionError as error:
+                error.add_note(f"{make.__name__} by {layout}, {options}")
+                failures.append(error)
+    if failures:
+        raise ExceptionGroup("models that differ from one device's", failures)
 
 
 def check_errors():
@@ -638,12 +673,11 @@ def main(arguments):
         for shape in ((40, 200, devices), (9, 30, devices)):
             check_operation(*shape)
             check_attention(*shape)
-        for make, layouts, exchanges, options in MODELS:
-            layouts = tuple(layout for layout in layouts if layout != "both" or devices >= 4)
-            check_model(make, layouts, exchanges, **options)
-        for make, layouts, exchanges, options in OVERLAPPED:
-            if devices >= 4 or "both" not in layouts:
-                check_model(make, layouts, exchanges, **options)
+        # Two axes need four devices.
+        check_models(
+            (make, [layout for layout in layouts if layout != "both" or devices >= 4], *rest)
+            for make, layouts, *rest in (*MODELS, *OVERLAPPED)
+        )
         print(f"all hold on {devices} {jax.devices()[0].device_kind}")
         return
     check_choice_and_rounding()
@@ -657,11 +691,8 @@ def main(arguments):
         for shape in ((40, 200, 3), (23, 100, 2), (12, 40, 1), (9, 0, 8), (9, 30, 8)):
             check_operation(*shape)
             check_attention(*shape)
-        for model in MODELS:
-            check_model(*model[:3], **model[3])
+        check_models((*MODELS, *OVERLAPPED))
         check_plan()
-        for make, layouts, exchanges, options in OVERLAPPED:
-            check_model(make, layouts, exchanges, **options)
     else:
         check_operation(9, 30, 8)
         check_model(GraphSAGE, ("rows",), norm="batch", overlap=True)
