@@ -248,7 +248,7 @@ def in_float64(step, *arguments):
     """What the step gives in float64, which the CPU alone computes."""
     with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
         wide = [
-            np.float64(leaf) if np.result_type(leaf) == np.float32 else np.asarray(leaf)
+            np.float64(leaf) if leaf.dtype == np.float32 else np.asarray(leaf)
             for leaf in jax.tree.leaves(arguments)
         ]
         return jax.device_get(step(*jax.tree.unflatten(jax.tree.structure(arguments), wide)))
