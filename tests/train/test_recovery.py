@@ -124,7 +124,6 @@ DAMAGES = {
 }
 
 
-@pytest.mark.few(3)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(copied, whole, damage):
     DAMAGES[damage](copied / "checkpoints" / "8")

@@ -42,7 +42,6 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.few(3)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_both_modes_agree_with_the_reference(graph, name):
     shape, function = OPERATIONS[name]

@@ -214,7 +214,6 @@ ON_ROWS = {
 }
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ON_ROWS)
 def test_vmap_over_no_examples(graph, name):
     """Results and gradients without elements, of the shapes and dtypes that an example has."""
