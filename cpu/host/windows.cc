@@ -1,5 +1,6 @@
 #include "cpu/host/windows.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -19,6 +20,7 @@ constexpr int kTurns = 8;      // of receivers and senders, in a rectangular gra
 constexpr int kBatches = 256;  // of receivers a round, which see each other's new labels
 constexpr int64_t kRowGrain = 64;
 constexpr int64_t kLongestPart = 1 << 15;  // entries; a window has about 10^4
+constexpr int64_t kManyParts = 1600;       // four for each block that an H200 runs at a time
 constexpr int64_t kMostTerms = 1 << 12;    // edges of a receiver in a part, and its entries if more
 
 template <class Index>
@@ -343,6 +345,8 @@ class Builder {
   }
 
   void cut(Windows& out, const std::vector<int64_t>& offsets) const {
+    // Of few entries shorter ones, so that the last parts to run are a small share of the time.
+    const int64_t usual = std::clamp(offsets.back() / kManyParts, kMostTerms, kLongestPart);
     std::vector<int32_t> parts;
     for (int64_t w = 0; w < num_windows_; ++w) {
       int64_t most = 0;
@@ -353,7 +357,7 @@ class Builder {
       const int64_t first = offsets[static_cast<std::size_t>(w)];
       const int64_t size = offsets[static_cast<std::size_t>(w) + 1] - first;
       // An entry has at most one edge to a receiver.
-      const int64_t longest = most > kMostTerms ? kMostTerms : kLongestPart;
+      const int64_t longest = most > kMostTerms ? kMostTerms : usual;
       const int64_t count = std::max<int64_t>((size + longest - 1) / longest, 1);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t begin = first + size * i / count, end = first + size * (i + 1) / count;

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from jaxgnn.distributed._edge_kinds import EdgeKinds, places_of_kinds
 from jaxgnn.graph import Graph
 from jaxgnn.graph._row_chunks import pad_chunks
-from jaxgnn.graph._windows import pad_to_one_shape
+from jaxgnn.graph._windows import Windows, build, pad_to_one_shape, receivers_for
 
 
 def stack_kinds(
@@ -104,7 +104,7 @@ def stack(
             order = np.asarray(graph.edge_permutation)
             orders.append(np.where(order < senders.size, order, -1))
             if windows:
-                graph = graph.with_windows(weighted=weighted, width=windows)
+                graph = dataclasses.replace(graph, windows=_windows_of(graph, weighted, windows))
             graphs.append(_of_one_shape(graph, scheduled))
     if windows:
         padded = pad_to_one_shape([graph.windows for graph in graphs])
@@ -121,6 +121,21 @@ def _host() -> Any:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
         return None
+
+
+def _windows_of(graph: Graph, weighted: bool, width: int) -> Windows:
+    """Windows in which the padding's receiver, the last one, has no edges.
+
+    Its edges share no senders, and would be an entry and a sum each.
+    """
+    offsets = np.array(graph.row_offsets)
+    offsets[-1] = offsets[-2]
+    senders = np.asarray(graph.senders)[: offsets[-1]]
+    windows = build(offsets, senders, graph.num_senders, weighted, receivers_for(width))
+    if windows.edges is None:
+        return windows
+    rest = np.arange(offsets[-1], graph.num_edges, dtype=np.int32)
+    return dataclasses.replace(windows, edges=np.append(windows.edges, rest))
 
 
 def _of_one_shape(graph: Graph, scheduled: bool) -> Graph:
