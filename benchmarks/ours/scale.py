@@ -120,13 +120,17 @@ def to_rows(x: Array, parts: int) -> Array:
     return blocks.swapaxes(0, 1).reshape(x.shape[0] // parts, -1)
 
 
-def pack_rows(sends: Graph, x: Array) -> Array:
-    """What a part packs, behind its own rows."""
-    packed = spmm(sends, x)[: sends.num_receivers - 1]
-    return jnp.concatenate([x, packed])
+def pack_halo(x: Array, sends: Graph) -> Array:
+    """What a part packs."""
+    return spmm(sends, x)[: sends.num_receivers - 1]
 
 
-def pack_columns(sends: Graph, indices: Array) -> Array:
+def pack_rows(x: Array, sends: Graph) -> Array:
+    """The same behind its own rows."""
+    return jnp.concatenate([x, pack_halo(x, sends)])
+
+
+def pack_columns(indices: Array, sends: Graph) -> Array:
     """The same of the columns that MaxK kept."""
     first = jnp.minimum(sends.row_offsets[:-2], sends.num_edges - 1)
     return jnp.concatenate([indices, indices[sends.senders[first]]])

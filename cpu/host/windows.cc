@@ -20,7 +20,7 @@ constexpr int kTurns = 8;      // of receivers and senders, in a rectangular gra
 constexpr int kBatches = 256;  // of receivers a round, which see each other's new labels
 constexpr int64_t kRowGrain = 64;
 constexpr int64_t kLongestPart = 1 << 15;  // entries; a window has about 10^4
-constexpr int64_t kManyParts = 1600;       // four for each block that an H200 runs at a time
+constexpr int64_t kManyParts = 1600;       // four for each block that an H200 runs at once
 constexpr int64_t kMostTerms = 1 << 12;    // edges of a receiver in a part, and its entries if more
 
 template <class Index>
@@ -345,8 +345,12 @@ class Builder {
   }
 
   void cut(Windows& out, const std::vector<int64_t>& offsets) const {
-    // Of few entries shorter ones, so that the last parts to run are a small share of the time.
-    const int64_t usual = std::clamp(offsets.back() / kManyParts, kMostTerms, kLongestPart);
+    // Few windows are cut into more parts, so that the last ones to run take a small share of the
+    // time.
+    int64_t usual = kLongestPart;
+    if (num_windows_ < kManyParts) {
+      usual = std::clamp(offsets.back() / kManyParts, kMostTerms, kLongestPart);
+    }
     std::vector<int32_t> parts;
     for (int64_t w = 0; w < num_windows_; ++w) {
       int64_t most = 0;

@@ -96,8 +96,8 @@ def test_packing_of_sparse_rows():
     values = jnp.asarray(rng.integers(0, 256, (rows, 3)), jnp.uint8)
     asked = np.diff(sends.row_offsets)[:-1] > 0
     assert asked.any() and not asked.all()
-    packed = np.asarray(scale.pack_rows(sends, values.astype(jnp.float32)))
-    columns = np.asarray(scale.pack_columns(sends, values))
+    packed = np.asarray(scale.pack_rows(values.astype(jnp.float32), sends))
+    columns = np.asarray(scale.pack_columns(values, sends))
     assert packed.shape == columns.shape == (rows + 2 * sharded.pair_rows, 3)
     np.testing.assert_array_equal(packed[:rows], columns[:rows])
     np.testing.assert_array_equal(packed[rows:][asked], columns[rows:][asked])
