@@ -20,7 +20,7 @@ from rich.table import Table
 from jaxgnn.data import DataError
 from jaxgnn.train import Best, Compiled, ConfigError, Progress, Recovery, TrainConfig, train
 from jaxgnn.train.loop import copy
-from jaxgnn.train.runner import load_link_data, make_problem
+from jaxgnn.train.problem import load_link_data, make_problem
 from jaxgnn.train.task import METRIC_NAMES
 
 

@@ -29,7 +29,7 @@ import tyro
 from jaxgnn.data import DataError
 from jaxgnn.train import PRESETS, ConfigError, SeedsResult, TrainConfig, train_seeds
 from jaxgnn.train.machine import environment
-from jaxgnn.train.runner import load_dataset
+from jaxgnn.train.node_problem import load_dataset
 
 Dataset = Literal["cora", "amazon_photo", "dblp", "minesweeper", "digits"]
 Model = Literal["gcn", "sage", "gin", "gat"]

@@ -44,7 +44,7 @@ from jaxgnn.train import (
     train_in_sequence,
 )
 from jaxgnn.train.machine import environment
-from jaxgnn.train.runner import load_dataset
+from jaxgnn.train.node_problem import load_dataset
 
 Dataset = Literal["cora", "amazon_photo", "dblp", "minesweeper", "community"]
 Model = Literal["gcn", "sage"]

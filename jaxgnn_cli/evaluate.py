@@ -51,9 +51,9 @@ def _measure(options: EvaluateOptions) -> None:
     from jaxgnn.train import evaluate as measure
     from jaxgnn.train import restore_run, saved_config
     from jaxgnn.train.display import evaluation_table, print_line
+    from jaxgnn.train.model import check_samples
     from jaxgnn.train.records import make_directory, write_json
     from jaxgnn.train.recovery import memory_errors
-    from jaxgnn.train.step import check_samples
 
     directory = Path(options.run)
     config = saved_config(directory, "RUN")

@@ -59,13 +59,8 @@ def _info_of_model(arguments: list[str]) -> None:
     from jaxgnn import Graph
     from jaxgnn.train import ConfigError, Recovery, build, lower
     from jaxgnn.train.estimate import estimate
-    from jaxgnn.train.runner import (
-        choose_split,
-        describe_activation,
-        describe_kernels,
-        load_dataset,
-        make_task,
-    )
+    from jaxgnn.train.node_problem import choose_split, load_dataset, make_task
+    from jaxgnn.train.runner import describe_activation, describe_kernels
     from jaxgnn_cli.options import names_a_dataset, parse_train
 
     config = parse_train(arguments, "info")

@@ -11,14 +11,11 @@ from typing import Any, TypeVar
 
 import tyro
 
-from jaxgnn.train.config import (
-    ConfigError,
-    TrainConfig,
-    check_same_settings,
-    from_settings,
-)
+from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.options import ConfigError
 from jaxgnn.train.presets import preset
 from jaxgnn.train.records import read_config
+from jaxgnn.train.saved_settings import check_same_settings, from_settings
 from jaxgnn_cli.status import UsageError
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from jaxgnn import metrics, transform
 from jaxgnn.graph import Graph
 from jaxgnn.train import Best, Compiled, LinkData, Progress, Recovery, TrainConfig, train
 from jaxgnn.train.loop import copy
-from jaxgnn.train.runner import load_link_data, make_problem
+from jaxgnn.train.problem import load_link_data, make_problem
 
 
 def ours(config: TrainConfig, data: LinkData) -> float:

@@ -62,7 +62,7 @@ def measure(case: str, options: Options) -> dict[str, Any]:
     from jaxgnn.data import NodeDataset, Split, benchmark_graph
     from jaxgnn.train import TrainConfig, build
     from jaxgnn.train.estimate import estimate
-    from jaxgnn.train.runner import make_task
+    from jaxgnn.train.node_problem import make_task
     from jaxgnn.train.step import no_loss
 
     clock = time.process_time if options.processor_time else time.perf_counter

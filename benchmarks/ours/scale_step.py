@@ -246,9 +246,17 @@ class Steps:
         return [scale.ShareOfColumns.of(whole, count, self.num_nodes)]
 
     def prepare(
-        self, setting: Setting, widths: list[int], features: Arrays, layout: str, count: int
+        self,
+        setting: Setting,
+        widths: list[int],
+        features: Arrays,
+        layout: str,
+        count: int,
+        *,
+        sent: bool = True,
     ) -> Share:
-        """A step on one device, or the shares of several."""
+        """A step on one device, or the shares of several; `sent`: with what a device sends, which
+        takes the compilation of the program of all."""
         parameters = models.initial_parameters(setting, widths)
         step, state = training_step(setting, widths, parameters, self.num_nodes)
         key = jax.random.key(0)
@@ -262,8 +270,10 @@ class Steps:
         windows = setting.k is not None
         sharded = self._sharded(layout, count, windows)
         # That of all devices is compiled for the CPU meanwhile, and never run.
-        lowered = _lowered(step, state, sharded, x, labels, key)
-        compiling = self._compiler.submit(lowered.compile, _UNOPTIMIZED)
+        compiling = None
+        if sent:
+            lowered = _lowered(step, state, sharded, x, labels, key)
+            compiling = self._compiler.submit(lowered.compile, _UNOPTIMIZED)
         device = jax.devices()[0]
         own = [
             jax.device_put(
@@ -283,7 +293,7 @@ class Steps:
             (step, sharded),
             _packing(sharded, parts[0], own[0].shape[0], setting, aggregated),
             _meanwhile(sharded, parts[0], own[0].shape[0], setting, aggregated),
-            scale.sent_bytes(compiling.result(), count, itemsize),
+            scale.sent_bytes(compiling.result(), count, itemsize) if compiling else {},
             formula_bytes=formula,
             padding=formula / needed if needed else 1.0,
             dense_bytes=_formula(sharded, None, itemsize, aggregated)[0],

@@ -1,8 +1,9 @@
 """Training: the loop behind `jaxgnn train`, and its parts. Needs `pip install 'jaxgnn[train]'`."""
 
+from jaxgnn.train.build_program import build
 from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
 from jaxgnn.train.comparison import ComparedRuns, Comparison, compare
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import DatasetDescription, LinkDescription
 from jaxgnn.train.evaluation import InferenceSample, evaluate, sampled_logits
 from jaxgnn.train.folds import run_folds
@@ -17,7 +18,10 @@ from jaxgnn.train.loaded import LoadedRun, evaluate_scores, load_run
 from jaxgnn.train.loaded_graphs import LoadedGraphRun
 from jaxgnn.train.loaded_links import LoadedLinkRun, load_link_run
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
+from jaxgnn.train.model import build_model
 from jaxgnn.train.neighbor_loader import Batch, NeighborLoader
+from jaxgnn.train.optimizer import build_optimizer
+from jaxgnn.train.options import ConfigError
 from jaxgnn.train.planning import Plan, plan
 from jaxgnn.train.predictions import Predictions, predict
 from jaxgnn.train.presets import PRESETS, preset
@@ -25,7 +29,7 @@ from jaxgnn.train.recovery import Recovery, RunError, RunWarning
 from jaxgnn.train.restored import RestoredRun, restore_run, saved_config
 from jaxgnn.train.runner import run
 from jaxgnn.train.seeds import SeedRun, SeedsResult, train_in_sequence, train_seeds
-from jaxgnn.train.step import Program, TrainState, build, build_model, build_optimizer
+from jaxgnn.train.step import Program, TrainState
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
 
 __all__ = [

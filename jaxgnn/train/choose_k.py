@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.loop import Best, Progress, copy, train
+from jaxgnn.train.options import ConfigError
 
 if TYPE_CHECKING:
-    from jaxgnn.train.runner import NodeProblem
+    from jaxgnn.train.node_problem import NodeProblem
 
 _MOST = 5  # candidates
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxgnn._core.text import printable
-from jaxgnn.train.config import ConfigError, from_settings
+from jaxgnn.train.options import ConfigError
 from jaxgnn.train.records import check_path, read_config, replacing
+from jaxgnn.train.saved_settings import from_settings
 from jaxgnn.train.task import ERRORS, METRIC_NAMES
 
 SUFFIXES = (".md", ".csv", ".png")

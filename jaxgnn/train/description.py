@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 from jaxgnn._core.text import printable
 from jaxgnn.data import Metric, NodeDataset
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.options import ConfigError
 
 _LARGEST_WIDTH = 1 << 31
 

@@ -19,9 +19,10 @@ from rich.progress import track
 from jaxgnn._core import checks
 from jaxgnn.ops import sampled_spmm, spmm
 from jaxgnn.train import machine
+from jaxgnn.train.model import check_samples
+from jaxgnn.train.node_problem import score_or_none
 from jaxgnn.train.restored import RestoredRun
-from jaxgnn.train.runner import score_or_none
-from jaxgnn.train.step import Program, check_samples, features_of_all
+from jaxgnn.train.step import Program, features_of_all
 from jaxgnn.train.task import Task
 
 STRATEGIES = ("bucket", "fastrand", "stride", "random")

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from jaxgnn.data import GraphSet
 from jaxgnn.train.comparison import Comparison, compare
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.graph_data import graph_split
+from jaxgnn.train.options import ConfigError
+from jaxgnn.train.problem import load_graphs
 from jaxgnn.train.records import create_run_directory
 from jaxgnn.train.recovery import Recovery
-from jaxgnn.train.runner import load_graphs, run
+from jaxgnn.train.runner import run
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,9 +13,10 @@ from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, GraphSet, Metric, Split, normalize_features
 from jaxgnn.data.categories import MOST_CATEGORIES, check_categories, count_categories
 from jaxgnn.data.splits import fold_splits
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.graph_store import GraphStore
-from jaxgnn.train.step import EDGE_FEATURE_MODELS
+from jaxgnn.train.model import EDGE_FEATURE_MODELS
+from jaxgnn.train.options import ConfigError
 from jaxgnn.train.task import ERRORS
 
 Targets = Literal["class", "labels", "values"]

@@ -17,18 +17,13 @@ from jaxgnn.nn import AttentionReadout, CategoryEmbedding
 from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._linear import linear
 from jaxgnn.ops import readout
+from jaxgnn.train.build_program import program_of
 from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.embedded_model import WithEncoder
 from jaxgnn.train.graph_data import GraphSetDescription
 from jaxgnn.train.graph_loader import GraphMinibatch
-from jaxgnn.train.step import (
-    LossSums,
-    Program,
-    TrainState,
-    WithEncoder,
-    build_model,
-    param_dtype,
-    program_of,
-)
+from jaxgnn.train.model import build_model, param_dtype
+from jaxgnn.train.step import LossSums, Program, TrainState
 
 
 class TargetStatistic(nnx.Variable):

@@ -24,7 +24,8 @@ from jaxgnn.train.graph_loader import GraphLoader, run_steps, runs
 from jaxgnn.train.graph_minibatch import GraphMinibatch
 from jaxgnn.train.graph_model import GraphProgram, build_graphs
 from jaxgnn.train.loop import Compiled, UnfinishedEpoch, kernel_calls
-from jaxgnn.train.step import LossSums, TrainState, mean_of, steps_done, zero_sums
+from jaxgnn.train.optimizer import steps_done
+from jaxgnn.train.step import LossSums, TrainState, mean_of, zero_sums
 from jaxgnn.train.task import score
 
 _IN_FLIGHT = 8  # steps that the device may be behind: each holds its batch

@@ -20,19 +20,15 @@ from jaxgnn.data import Metric
 from jaxgnn.graph import Graph, transform
 from jaxgnn.nn import DotDecoder, MLPDecoder
 from jaxgnn.ops import NegativeEdges, negative_edges
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.build_program import program_of
+from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import LinkDescription
+from jaxgnn.train.embedded_model import EmbeddedModel, WithEncoder
 from jaxgnn.train.loop import Compiled
-from jaxgnn.train.step import (
-    EmbeddedModel,
-    Program,
-    TrainState,
-    WithEncoder,
-    build_model,
-    param_dtype,
-    program_of,
-    steps_done,
-)
+from jaxgnn.train.model import build_model, param_dtype
+from jaxgnn.train.optimizer import steps_done
+from jaxgnn.train.options import ConfigError
+from jaxgnn.train.step import Program, TrainState
 from jaxgnn.train.task import masked_accuracy, masked_loss
 
 _STREAM = 0xC2B2AE35

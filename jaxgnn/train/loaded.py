@@ -19,22 +19,18 @@ from jaxgnn.data import DataError, GraphSet, NodeDataset, PlainGraph, load
 from jaxgnn.data.dataset import normalize_in_place
 from jaxgnn.graph import Graph
 from jaxgnn.nn import GNN
+from jaxgnn.train.build_program import build, host_batch_size
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import DatasetDescription, normalizes_features
+from jaxgnn.train.embedded_model import padding_embedding
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.layerwise import layerwise_inference
 from jaxgnn.train.loaded_graphs import LoadedGraphRun, evaluate_graph_scores, load_graph_run
 from jaxgnn.train.loop import Best, Progress
+from jaxgnn.train.node_problem import choose_split, load_dataset, prepared, score_or_none
 from jaxgnn.train.records import check_data, fingerprint, read_config
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.restored import newest_checkpoint, run_config
-from jaxgnn.train.runner import (
-    choose_split,
-    load_dataset,
-    prepared,
-    score_or_none,
-)
-from jaxgnn.train.step import build, host_batch_size, padding_embedding
 from jaxgnn.train.task import Task, mean_loss
 
 

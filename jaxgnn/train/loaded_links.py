@@ -21,13 +21,14 @@ from jaxgnn.data.checks import check_ends
 from jaxgnn.graph import Graph
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import LinkDescription
+from jaxgnn.train.embedded_model import padding_embedding
 from jaxgnn.train.links import LinkData, LinkModel, build_links, describe
 from jaxgnn.train.loop import Best, Progress
+from jaxgnn.train.node_problem import prepared
+from jaxgnn.train.problem import link_data_of, load_link_data
 from jaxgnn.train.records import check_data, read_config
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.restored import newest_checkpoint, run_config
-from jaxgnn.train.runner import link_data_of, load_link_data, prepared
-from jaxgnn.train.step import padding_embedding
 
 _PAIRS = 1 << 18  # scored at once: the rows of both ends are on the device
 

@@ -17,7 +17,8 @@ from jaxgnn.data import Metric
 from jaxgnn.distributed._placement import to_host
 from jaxgnn.train import sharded
 from jaxgnn.train.host_features import HostFeatures
-from jaxgnn.train.step import LossSums, Program, TrainState, mean_of, no_loss, steps_done
+from jaxgnn.train.optimizer import steps_done
+from jaxgnn.train.step import LossSums, Program, TrainState, mean_of, no_loss
 from jaxgnn.train.task import ERRORS, Task, score
 
 

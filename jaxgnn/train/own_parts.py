@@ -13,7 +13,8 @@ from jaxgnn.data import DataError, NodeDataset
 from jaxgnn.data.partitioned import is_partition, partition_nodes
 from jaxgnn.distributed import ShardedGraph, load_sharded
 from jaxgnn.train import sharded
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.options import ConfigError
 
 
 class OwnParts(NamedTuple):

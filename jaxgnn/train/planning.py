@@ -16,12 +16,14 @@ from jaxgnn.data import NodeDataset
 from jaxgnn.distributed import Partition
 from jaxgnn.graph import Graph
 from jaxgnn.train import sharded
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.build_program import build
+from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.loop import lower
+from jaxgnn.train.node_problem import choose_split, load_dataset, make_task
+from jaxgnn.train.options import ConfigError
 from jaxgnn.train.plan_graphs import Aggregation, Recorder, aggregations
 from jaxgnn.train.plan_rates import Part, Rates, Seconds, arrays_of, measure_rates
-from jaxgnn.train.runner import choose_split, load_dataset, make_task
-from jaxgnn.train.step import Program, TrainState, build
+from jaxgnn.train.step import Program, TrainState
 from jaxgnn.train.task import Task
 
 BANDWIDTH = 370e9

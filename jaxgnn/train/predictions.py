@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxgnn._core.text import printable
-from jaxgnn.train.config import ConfigError
 from jaxgnn.train.loaded import LoadedRun
 from jaxgnn.train.loaded_graphs import LoadedGraphRun
+from jaxgnn.train.options import ConfigError
 from jaxgnn.train.records import replacing
 
 SUFFIXES = (".csv", ".npz")

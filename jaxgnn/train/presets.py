@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.options import ConfigError
 
 _GCN = TrainConfig(
     model="gcn",

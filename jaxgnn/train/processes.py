@@ -13,7 +13,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxgnn._core.text import printable
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.options import ConfigError
 
 HEARTBEAT_SECONDS = 30
 """Without a sign of life of a process for this long the others end."""

@@ -20,7 +20,8 @@ from jaxgnn._core.text import printable
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.data.partitioned import arrays_before_masks
 from jaxgnn.train.checkpoint import CheckpointError
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.options import ConfigError
 from jaxgnn.train.recovery import describe, naming
 
 _LOCK = "lock"

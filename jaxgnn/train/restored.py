@@ -10,14 +10,18 @@ from typing import Any
 
 from jaxgnn._core.text import printable
 from jaxgnn.data import NodeDataset, Split
+from jaxgnn.train.build_program import build
 from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
-from jaxgnn.train.config import ConfigError, TaskName, TrainConfig, from_settings
+from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.loop import Best, Progress
+from jaxgnn.train.node_problem import choose_split, load_dataset, make_task
+from jaxgnn.train.options import ConfigError, TaskName
 from jaxgnn.train.records import check_data, check_path, fingerprint, read_config
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.resume import read_progress
-from jaxgnn.train.runner import check_wide, choose_split, load_dataset, make_task
-from jaxgnn.train.step import Program, build
+from jaxgnn.train.runner import check_wide
+from jaxgnn.train.saved_settings import from_settings
+from jaxgnn.train.step import Program
 from jaxgnn.train.task import Task
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from jaxgnn._core.text import printable
 from jaxgnn.train.checkpoint import CheckpointError, Checkpoints
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.loop import Progress
+from jaxgnn.train.options import ConfigError
 from jaxgnn.train.records import read_rows
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.step import LossSums

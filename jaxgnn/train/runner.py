@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy as copy_module
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
@@ -14,25 +13,10 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from jaxgnn._core import ffi
-from jaxgnn._core.checksum import checksum
-from jaxgnn._core.text import printable
-from jaxgnn.data import (
-    GraphSet,
-    NodeDataset,
-    PlainGraph,
-    Split,
-    load,
-    load_nodes,
-    normalize_features,
-)
-from jaxgnn.distributed import Partition
-from jaxgnn.graph import Graph, transform
-from jaxgnn.graph._windows import MAX_WIDTH
+from jaxgnn.data import GraphSet, NodeDataset
 from jaxgnn.train import choose_k, machine, processes, sharded
 from jaxgnn.train.checkpoint import Checkpoints
-from jaxgnn.train.config import ConfigError, TrainConfig, check_same_settings
-from jaxgnn.train.description import DatasetDescription, normalizes_features
+from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.display import (
     make_display,
     median_seconds,
@@ -41,11 +25,13 @@ from jaxgnn.train.display import (
     summary_table,
     trials_table,
 )
-from jaxgnn.train.graph_problem import GraphProblem
 from jaxgnn.train.interrupt import PostponedInterrupt
-from jaxgnn.train.links import LinkData, LinkProblem
+from jaxgnn.train.links import LinkData
 from jaxgnn.train.loop import Best, Compiled, Progress, copy, train
-from jaxgnn.train.own_parts import OwnParts, load_own_parts
+from jaxgnn.train.node_problem import NodeProblem
+from jaxgnn.train.optimizer import steps_done
+from jaxgnn.train.options import ConfigError
+from jaxgnn.train.problem import make_problem
 from jaxgnn.train.profile import Profile
 from jaxgnn.train.records import (
     KeptRows,
@@ -54,7 +40,6 @@ from jaxgnn.train.records import (
     check_path,
     check_vacant,
     create_run_directory,
-    fingerprint,
     lock,
     read_config,
     write_json,
@@ -62,9 +47,10 @@ from jaxgnn.train.records import (
 )
 from jaxgnn.train.recovery import Recovery, describe
 from jaxgnn.train.resume import Position, restore_newest, restore_within
+from jaxgnn.train.saved_settings import check_same_settings
 from jaxgnn.train.stall import Watchdog
-from jaxgnn.train.step import LossSums, Program, TrainState, build, steps_done
-from jaxgnn.train.task import Task, score
+from jaxgnn.train.step import LossSums, TrainState
+from jaxgnn.train.task import Task
 
 
 def run(
@@ -103,175 +89,6 @@ def run(
     recovery.options = processes.resume_options(config)
     with recovery.errors():
         return _run(config.check(), console, dataset, recovery, callbacks)
-
-
-class NodeProblem:
-    """Nodes to classify: what a run trains on and is scored by.
-
-    Attributes:
-        name: of the data.
-        task: what training sees.
-    """
-
-    def __init__(
-        self,
-        config: TrainConfig,
-        dataset: NodeDataset,
-        *,
-        normalized: bool = False,
-        partition: Partition | None = None,
-        own: OwnParts | None = None,
-    ):
-        self._config, self._dataset, self.name = config, dataset, dataset.name
-        self._normalized, self._own = normalized, own
-        self._split = choose_split(dataset, config.split)
-        self.task = make_task(config, dataset, self._split, partition, own)
-
-    def with_config(self, config: TrainConfig) -> NodeProblem:
-        """The same data and graph for another model or number of epochs."""
-        other = copy_module.copy(self)
-        other._config = config
-        return other
-
-    def fingerprint(self) -> str:
-        """Of all that a run reads."""
-        if self._own is None:
-            return fingerprint(self._dataset, self._split)
-        masks = self._split.train, self._split.val, self._split.test
-        return checksum(*masks, after=self._own.checksum)
-
-    @property
-    def _num_edges(self) -> int:
-        own = self._own
-        return self._dataset.graph.num_edges if own is None else own.graph.num_graph_edges
-
-    def record(self) -> dict[str, Any]:
-        """What `config.json` says of the data, for a model without them."""
-        description = DatasetDescription.of(self._dataset, normalized=self._normalized)
-        description = dataclasses.replace(
-            description, num_edges=self._num_edges, num_features=self.task.features.shape[1]
-        )
-        return {"dataset": description.to_json()}
-
-    def describe(self) -> str:
-        """What is trained on, in a line."""
-        dataset = self._dataset
-        train_nodes, val_nodes, test_nodes = self._split.sizes
-        return (
-            f"{dataset.name}: {dataset.num_nodes:,} nodes, {self._num_edges:,} edges, "
-            f"{self.task.features.shape[1]:,} features, {dataset.num_classes} classes; "
-            f"{train_nodes:,} training, {val_nodes:,} validation, {test_nodes:,} test nodes"
-            f"{sharded.describe(self.task.graph)}"
-        )
-
-    def build(self) -> tuple[Program, TrainState]:
-        """The program, and the state it starts from."""
-        program, state = build(self._config, self.task)
-        state = sharded.replicate(state, self.task.graph)
-        if self._config.over_devices:  # a model that is refused leaves no run directory
-            with sharded.tracing(self.task.graph):
-                jax.eval_shape(program.logits, state.params, state.rest, self.task)
-        return program, state
-
-    def compile(self, program: Program, state: TrainState) -> Compiled:
-        """The step and the evaluation."""
-        return Compiled(program, state, self.task)
-
-    def results(
-        self, program: Program, evaluate: Callable[..., Any], params: Any, rest: Any
-    ) -> dict[str, Any]:
-        """The scores of validation and test, and the confusion of the test nodes."""
-        dataset, split = self._dataset, self._split
-        logits = sharded.in_node_order(evaluate(params, rest, self.task)[0], self.task.graph)
-        test = score_or_none(dataset, logits, split.test)
-        scores = {} if test is None else {dataset.metric: test}
-        if scores and dataset.metric == "micro_f1":
-            scores["macro_f1"] = score("macro_f1", dataset.labels, logits, split.test)
-        return {
-            "test_score": test,
-            "val_score": score_or_none(dataset, logits, split.val),
-            "test_scores": scores,
-            "confusion": confusion(dataset, logits, split),
-        }
-
-
-def make_problem(
-    config: TrainConfig, dataset: NodeDataset | LinkData | GraphSet | None, recovery: Recovery
-) -> NodeProblem | LinkProblem | GraphProblem:
-    """What `--task` asks for, of the data given or of those of `config.dataset`.
-
-    Raises:
-        ConfigError, DataError: options or data that cannot be.
-    """
-    if config.task == "graph":
-        return GraphProblem(config, load_graphs(config) if dataset is None else _as_graphs(dataset))
-    if isinstance(dataset, GraphSet):
-        raise ConfigError(f"--task: expected graph with a set of graphs, got {config.task}")
-    if config.task == "link":
-        data = load_link_data(config) if dataset is None else _as_link_data(config, dataset)
-        return LinkProblem(config, data, prepared)
-    normalized, partition = False, None  # data that the caller gives are taken as they are
-    of_folder = load_own_parts(config) if dataset is None else None
-    own = None
-    if of_folder is not None:
-        dataset, own = of_folder
-    elif dataset is None:
-        dataset, partition = load_dataset(config), sharded.partition_of(config)
-        normalized = normalizes_features(config, dataset)
-    if isinstance(dataset, LinkData):
-        raise ConfigError("--task: expected link with a graph without labels, got node")
-    _warn_without_positions(config, dataset, recovery)
-    return NodeProblem(config, dataset, normalized=normalized, partition=partition, own=own)
-
-
-def load_graphs(config: TrainConfig) -> GraphSet:
-    """The configured set of graphs.
-
-    Raises:
-        ConfigError: the data are one graph.
-        DataError: they cannot be read.
-    """
-    return _as_graphs(load(config.dataset))
-
-
-def _as_graphs(data: Any) -> GraphSet:
-    if not isinstance(data, GraphSet):
-        raise ConfigError(f"--task: graph expected a set of graphs, got {printable(data)}")
-    return data
-
-
-def load_link_data(config: TrainConfig) -> LinkData:
-    """The configured graph, with the features that its data have.
-
-    Raises:
-        ConfigError: the data are many graphs.
-        DataError: they cannot be read.
-    """
-    loaded = load(config.dataset)
-    if isinstance(loaded, GraphSet):
-        raise ConfigError(f"--task: link expected one graph, got {printable(loaded)}")
-    nodes = isinstance(loaded, NodeDataset)
-    by_custom = normalizes_features(config, loaded) if nodes else config.features == "normalized"
-    return link_data_of(config, loaded, normalized=by_custom and loaded.features is not None)
-
-
-def link_data_of(
-    config: TrainConfig, loaded: NodeDataset | PlainGraph, *, normalized: bool
-) -> LinkData:
-    """What was loaded as a run's settings have it: both directions, features scaled or not."""
-    features = loaded.features
-    if normalized and features is not None:
-        features = normalize_features(features)
-    data = LinkData(loaded.name, loaded.graph, features, loaded.node_names, normalized)
-    return _as_link_data(config, data)
-
-
-def _as_link_data(config: TrainConfig, data: NodeDataset | LinkData) -> LinkData:
-    if isinstance(data, NodeDataset):
-        data = LinkData(data.name, data.graph, data.features, data.node_names)
-    if not config.directed and not data.graph.symmetric:
-        data = data._replace(graph=transform.to_undirected(data.graph)[0])
-    return data
 
 
 def _run(
@@ -507,14 +324,6 @@ def _plot(
         recovery.warn(f"no plot: {describe(error)}; all else is written")
 
 
-def _warn_without_positions(config: TrainConfig, dataset: NodeDataset, recovery: Recovery) -> None:
-    if config.model == "edgeconv" and not dataset.metadata.positions:
-        recovery.warn(
-            f"edgeconv is made for points, whose features are positions: {dataset.name} has none, "
-            "expect a low score"
-        )
-
-
 def check_wide(config: TrainConfig) -> TrainConfig:
     """Returns it.
 
@@ -524,62 +333,6 @@ def check_wide(config: TrainConfig) -> TrainConfig:
     if config.dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise ConfigError("--dtype: float64 needs jax.config.update('jax_enable_x64', True)")
     return config
-
-
-def load_dataset(config: TrainConfig) -> NodeDataset:
-    """The configured dataset, its features normalized if asked for, or by custom (Planetoid)."""
-    return _with_features(config, load_nodes(config.dataset))
-
-
-def _with_features(config: TrainConfig, dataset: NodeDataset) -> NodeDataset:
-    if normalizes_features(config, dataset):
-        dataset = dataclasses.replace(dataset, features=normalize_features(dataset.features))
-    return dataset
-
-
-def choose_split(dataset: NodeDataset, index: int) -> Split:
-    """The split of that number.
-
-    Raises:
-        ConfigError: there are fewer.
-    """
-    try:
-        return dataset.split(index)
-    except IndexError:
-        count = len(dataset.splits)
-        raise ConfigError(
-            f"--split: {dataset.name} has {count} split{'s' * (count > 1)}, numbered from 0, "
-            f"got {index}"
-        ) from None
-
-
-def make_task(
-    config: TrainConfig,
-    dataset: NodeDataset,
-    split: Split,
-    partition: Partition | None = None,
-    own: OwnParts | None = None,
-) -> Task:
-    """What the configured model is trained on, over the configured devices."""
-    if own is not None:
-        task = Task.from_dataset(dataset, split, config.dtype, graph=own.graph)
-        return dataclasses.replace(task, features=own.features)
-    graph = prepared(dataset.graph, config)
-    graph = sharded.shard_graph(graph, config, partition)
-    return Task.from_dataset(
-        dataset, split, config.dtype, graph=graph, features_on=config.features_on
-    )
-
-
-def prepared(graph: Graph, config: TrainConfig) -> Graph:
-    """The graph with what makes a GPU's aggregations fastest: an order of the rows, and windows for
-    MaxK's, of rows as wide as a hidden layer. Neither moves a node or an edge."""
-    if jax.default_backend() != "gpu" or ffi.cpu_module is None:
-        return graph
-    graph = graph.with_row_schedule()  # for dense rows
-    if config.activation == "maxk" and config.hidden <= MAX_WIDTH:
-        return graph.with_windows(width=config.hidden)
-    return graph
 
 
 def describe_kernels(config: TrainConfig, calls: dict[str, int]) -> str:
@@ -596,24 +349,3 @@ def describe_activation(config: TrainConfig) -> str:
     if config.anneal_from:
         text += f", {config.anneal_from} at first, within {config.anneal_epochs} epochs"
     return text + ", packed" * config.packed
-
-
-def confusion(dataset: NodeDataset, logits: np.ndarray, split: Split) -> np.ndarray | None:
-    """Counts of the test nodes by true and predicted class, where a node has one class."""
-    mask = split.test
-    if dataset.is_multilabel:
-        return None
-    from sklearn.metrics import confusion_matrix
-
-    labels = list(range(dataset.num_classes))
-    if not mask.any():
-        return None
-    return confusion_matrix(dataset.labels[mask], logits[mask].argmax(axis=-1), labels=labels)
-
-
-def score_or_none(dataset: NodeDataset, logits: np.ndarray, mask: np.ndarray) -> float | None:
-    """The dataset's score over a mask; `None` where there is none."""
-    if not mask.any():
-        return None
-    value = score(dataset.metric, dataset.labels, logits, mask)
-    return value if np.isfinite(value) else None

@@ -13,10 +13,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxgnn.data import NodeDataset, Split
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.build_program import build
+from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, copy, train
-from jaxgnn.train.runner import choose_split, load_dataset, make_task
-from jaxgnn.train.step import MiniBatches, Program, TrainState, build
+from jaxgnn.train.node_problem import choose_split, load_dataset, make_task
+from jaxgnn.train.options import ConfigError
+from jaxgnn.train.step import MiniBatches, Program, TrainState
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
 
 

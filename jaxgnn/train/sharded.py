@@ -16,7 +16,8 @@ from jaxgnn._core.text import printable
 from jaxgnn.data.partitioned import is_partition
 from jaxgnn.distributed import Partition, ShardedGraph, shard
 from jaxgnn.graph import Graph
-from jaxgnn.train.config import ConfigError, TrainConfig
+from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.options import ConfigError
 
 AXIS = "devices"
 """The name of the mesh's one axis, or of that over which devices share columns."""

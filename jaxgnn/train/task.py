@@ -18,8 +18,8 @@ from jaxgnn import metrics
 from jaxgnn.data import Metric, NodeDataset, Split
 from jaxgnn.distributed import ShardedGraph
 from jaxgnn.graph import Graph
-from jaxgnn.train.config import FeaturesOn
 from jaxgnn.train.host_features import HostFeatures
+from jaxgnn.train.options import FeaturesOn
 
 
 @functools.partial(

@@ -16,7 +16,7 @@ from jaxgnn import Graph, sample_neighbors
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.train import ConfigError, TrainConfig, build, run, sharded
 from jaxgnn.train.loop import Compiled
-from jaxgnn.train.runner import make_task
+from jaxgnn.train.node_problem import make_task
 from jaxgnn.train.step import _own_keys
 from tests.distributed.test_sharded_runs import losses
 from tests.support.processes import run_python

@@ -1,11 +1,18 @@
+"""What the tests of products over windows share."""
+
 import pytest
 
-from jaxgnn import config
+from jaxgnn import Graph, config
+from tests.support.window_products import hubs
 
 
-@pytest.fixture(autouse=True)
-def no_choice():
-    """A GPU runs the kernels by rows, or over the windows that a graph has, also on the small
-    graphs of these tests, where `spmm` of the dense rows is often faster."""
+@pytest.fixture
+def windows_engine():
+    """Windows wherever they are, also where another engine is estimated to be faster on a GPU."""
     with config.use(maxk_engine="windows"):
         yield
+
+
+@pytest.fixture(scope="session")
+def hub_graph() -> Graph:
+    return hubs()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxgnn import Graph, config, maxk, maxk_spmm
-from jaxgnn.ops._maxk import choice, kernels
+from jaxgnn.ops._maxk import choice, product_kernels
 from tests.support.oracle import draw_array
 from tests.support.strategies import skewed_graph
 
@@ -102,7 +102,7 @@ def test_dense_rows_give_the_same(monkeypatch, weighted, reduce, transpose):
         calls.append(kernel.__qualname__)
         return kernel
 
-    monkeypatch.setattr(kernels, "on_cuda", on_cuda)
+    monkeypatch.setattr(product_kernels, "on_cuda", on_cuda)
     with config.use(maxk_engine="dense"):
         found = products(graph, x, weights, reduce, transpose)
     assert any("spgemm" in name for name in calls) and any("sspmm" in name for name in calls)

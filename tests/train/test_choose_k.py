@@ -7,7 +7,7 @@ import pytest
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.train import ConfigError, TrainConfig, build, run
 from jaxgnn.train.choose_k import Trial, candidates, choose
-from jaxgnn.train.runner import choose_split, make_task
+from jaxgnn.train.node_problem import choose_split, make_task
 from jaxgnn_cli.options import parse_train
 from tests.support.training import toy
 

@@ -43,7 +43,8 @@ def test_help_and_version(capsys):
 def test_help_of_train_explains_every_option_and_names_every_model(capsys):
     import dataclasses
 
-    from jaxgnn.train.config import TrainConfig, option
+    from jaxgnn.train.config import TrainConfig
+    from jaxgnn.train.options import option
 
     assert main(["train", "--help"]) == 0
     text = capsys.readouterr().out

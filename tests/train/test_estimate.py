@@ -21,7 +21,7 @@ from jaxgnn.train.estimate import (
     random_bits,
     work,
 )
-from jaxgnn.train.runner import make_task
+from jaxgnn.train.node_problem import make_task
 from jaxgnn_cli import main
 
 NODES, FEATURES, CLASSES, HIDDEN, K = 50, 12, 3, 16, 4

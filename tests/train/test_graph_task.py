@@ -30,7 +30,7 @@ from jaxgnn.train import (
 )
 from jaxgnn.train.graph_problem import CompiledGraphs, GraphProblem
 from jaxgnn.train.loop import UnfinishedEpoch, copy
-from jaxgnn.train.runner import make_problem
+from jaxgnn.train.problem import make_problem
 from jaxgnn.train.task import score
 from jaxgnn_cli import main
 

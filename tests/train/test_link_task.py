@@ -26,10 +26,11 @@ from jaxgnn.train import (
     read_pairs,
     train,
 )
-from jaxgnn.train.config import from_settings
 from jaxgnn.train.links import LinkProblem
 from jaxgnn.train.loop import copy
-from jaxgnn.train.runner import make_problem, prepared
+from jaxgnn.train.node_problem import prepared
+from jaxgnn.train.problem import make_problem
+from jaxgnn.train.saved_settings import from_settings
 from jaxgnn_cli import main
 from tests.support.training import toy
 

@@ -23,7 +23,8 @@ from jaxgnn.train import (
 )
 from jaxgnn.train.interrupt import PostponedInterrupt
 from jaxgnn.train.loop import Compiled, UnfinishedEpoch, copy
-from jaxgnn.train.step import no_loss, steps_done
+from jaxgnn.train.optimizer import steps_done
+from jaxgnn.train.step import no_loss
 from jaxgnn_cli import main
 from tests.support.small_sets import small
 from tests.support.training import NODES, toy

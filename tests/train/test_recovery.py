@@ -44,7 +44,7 @@ def cache_of_programs(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def the_toy(monkeypatch, tmp_path):
-    monkeypatch.setattr("jaxgnn.train.runner.load_nodes", lambda name: toy())
+    monkeypatch.setattr("jaxgnn.train.node_problem.load_nodes", lambda name: toy())
     monkeypatch.chdir(tmp_path)
 
 
@@ -248,7 +248,7 @@ def test_out_of_memory(monkeypatch, capsys, error):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("jaxgnn.train.runner.build", fail)
+    monkeypatch.setattr("jaxgnn.train.node_problem.build", fail)
     line = one_line(capsys, 1, "train", "--epochs", "1")
     assert line.startswith("jaxgnn: out of memory: ") and "nothing was trained" in line
     assert not os.listdir()
@@ -297,7 +297,7 @@ NAMES = ["[bold]x[/nope]", "$_{ \x1b[31m\n:smile:", "n" * 250, "\udcff\udcfe", "
 
 @pytest.mark.parametrize("name", NAMES, ids=["markup", "escapes", "long", "bytes", "backslash"])
 def test_names_are_shown_as_they_are(name, monkeypatch, capsys):
-    monkeypatch.setattr("jaxgnn.train.runner.load_nodes", load)  # the reader is the real one
+    monkeypatch.setattr("jaxgnn.train.node_problem.load_nodes", load)  # the reader is the real one
     Path(f"{name}.npz").parent.mkdir(exist_ok=True)
     small(f"{name}.npz", nodes=60)
     arguments = [f"{name}.npz", "--epochs", "2", "--checkpoint-interval", "1", "--hidden", "8"]

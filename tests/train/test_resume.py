@@ -13,8 +13,8 @@ import pytest
 
 from jaxgnn.train import Best, Checkpoints, Task, TrainConfig, build
 from jaxgnn.train.loop import copy
+from jaxgnn.train.node_problem import choose_split, load_dataset
 from jaxgnn.train.records import fingerprint, lock
-from jaxgnn.train.runner import choose_split, load_dataset
 from jaxgnn_cli import main
 from tests.support.processes import start_python
 from tests.support.small_sets import small

@@ -26,10 +26,10 @@ from jaxgnn.train import (
     score,
     train_seeds,
 )
-from jaxgnn.train.config import check_same_settings, from_settings
 from jaxgnn.train.loop import copy, kernel_calls
-from jaxgnn.train.runner import prepared
-from jaxgnn.train.step import build_activation, build_model
+from jaxgnn.train.model import build_activation, build_model
+from jaxgnn.train.node_problem import prepared
+from jaxgnn.train.saved_settings import check_same_settings, from_settings
 from tests.support.training import NODES, SMALL, fit, prepare, toy
 
 pytestmark = pytest.mark.few(3)
@@ -418,7 +418,7 @@ def test_options_of_one_model():
 def test_a_run_writes_its_files(tmp_path, monkeypatch):
     from PIL import Image
 
-    monkeypatch.setattr("jaxgnn.train.runner.load_nodes", lambda name: toy())
+    monkeypatch.setattr("jaxgnn.train.node_problem.load_nodes", lambda name: toy())
     directory = tmp_path / "run"
     config = dataclasses.replace(SMALL, dataset="toy", run_directory=str(directory))
     summary = run(config)
@@ -442,7 +442,7 @@ def test_a_run_writes_its_files(tmp_path, monkeypatch):
         "compile_seconds": 0,
     }
     other = dataclasses.replace(toy(), features=toy().features + np.float32(1))
-    monkeypatch.setattr("jaxgnn.train.runner.load_nodes", lambda name: other)
+    monkeypatch.setattr("jaxgnn.train.node_problem.load_nodes", lambda name: other)
     with pytest.raises(ConfigError, match="--resume: the data are not those of"):
         run(dataclasses.replace(config, resume=str(directory)))
 
@@ -453,7 +453,7 @@ def test_seeds_at_once_are_the_runs_one_by_one(tmp_path, monkeypatch, own, activ
     split = dataset.split(0)
     turned = Split(split.val, split.train, split.test)
     dataset = dataclasses.replace(dataset, splits={"a": split, "b": turned})
-    monkeypatch.setattr("jaxgnn.train.runner.load_nodes", lambda name: dataset)
+    monkeypatch.setattr("jaxgnn.train.node_problem.load_nodes", lambda name: dataset)
     config = dataclasses.replace(SMALL, epochs=12, dropout=0.5)
     if activation == "maxk":
         config = dataclasses.replace(config, activation="maxk", k=3)

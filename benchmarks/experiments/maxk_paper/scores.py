@@ -14,7 +14,7 @@ from benchmarks.experiments.maxk_paper.store import Results
 from jaxgnn.data import NodeDataset
 from jaxgnn.train import Best, Compiled, Progress, TrainConfig, build, score, train
 from jaxgnn.train.loop import copy
-from jaxgnn.train.runner import choose_split, make_task
+from jaxgnn.train.node_problem import choose_split, make_task
 
 _POINTS = 100  # of a curve
 

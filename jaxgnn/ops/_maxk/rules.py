@@ -30,7 +30,7 @@ from jaxgnn.ops._aggregation.linear import LinearMap
 from jaxgnn.ops._core import dropout_mask
 from jaxgnn.ops._core.degree import divide_by_degree
 from jaxgnn.ops._core.rows import in_graph_order, in_row_order, neighbors, windows_of
-from jaxgnn.ops._maxk import kernels, reference
+from jaxgnn.ops._maxk import product_kernels, reference, selection_kernels
 
 
 class Spgemm(NamedTuple):
@@ -59,7 +59,7 @@ def _spgemm(
     reduce = "sum" if linear_map.divide is None else "mean"
     windows = None if linear_map.transpose else windows_of(graph)
     weights = in_row_order(rows, weights)
-    return kernels.spgemm(
+    return product_kernels.spgemm(
         rows, windows, static.width, values, indices, weights, reduce, static.packed
     )
 
@@ -75,7 +75,7 @@ def _sspmm(
     rows = neighbors(graph, transpose=not linear_map.transpose)
     dense_rows = neighbors(graph, transpose=linear_map.transpose)
     windows = None if linear_map.transpose else windows_of(graph)
-    return kernels.sspmm(
+    return product_kernels.sspmm(
         rows,
         dense_rows,
         windows,
@@ -96,7 +96,7 @@ def _cbsr_dot(
     linear_map = static.linear_map
     rows = neighbors(graph, transpose=linear_map.transpose)
     y = divide_by_degree(graph, linear_map.divide, y)
-    return in_graph_order(rows, kernels.cbsr_dot(rows, values, indices, y))
+    return in_graph_order(rows, product_kernels.cbsr_dot(rows, values, indices, y))
 
 
 def _unpacked(static: Spgemm) -> Spgemm:
@@ -134,7 +134,7 @@ r"""`cbsr_dot(static, (graph, indices), values, y)`: $d_e = \sum_c v_{jc} \, y_{
 accumulation dtype and the graph's order."""
 
 scatter = Multilinear(
-    lambda width, indices, values: kernels.scatter(width, values, indices),
+    lambda width, indices, values: selection_kernels.scatter(width, values, indices),
     (lambda width, indices, ct: gather(width, indices, ct),),
 )
 """`scatter(width, indices, values)`: the dense rows, 0 where there is no entry."""
@@ -157,9 +157,9 @@ def select(
     dtype), after dropout by a key."""
     operands = jax.lax.stop_gradient((x, bias))
     if bias is None and philox_key is None:
-        values, indices = kernels.select(k, operands[0])
+        values, indices = selection_kernels.select(k, operands[0])
     else:
-        values, indices = kernels.select_transformed(k, drop_below, *operands, philox_key)
+        values, indices = selection_kernels.select_transformed(k, drop_below, *operands, philox_key)
     return _kept(drop_below, (values, indices, philox_key), x, bias), indices
 
 

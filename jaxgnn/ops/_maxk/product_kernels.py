@@ -1,33 +1,33 @@
-"""The kernels on compressed balanced sparse rows, without derivatives: one function for each.
+"""The products of a graph with compressed balanced sparse rows, without derivatives.
 
-Arrays have a fixed rank. `vmap` of those that only walk rows is one call on more rows; of those
-that walk a graph, one call after the other, as every example has its own positions.
+Arrays have a fixed rank. `vmap` is one call after the other, as every example has its own
+positions.
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, UInt, UInt32
+from jaxtyping import Array, Float, UInt
 
 from jaxgnn import config
 from jaxgnn._core import ffi
-from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.folding import sequential, with_vmap_rule
+from jaxgnn._core.folding import sequential
 from jaxgnn.graph._windows import MAX_WIDTH, RECEIVERS, Windows
 from jaxgnn.ops._aggregation import kernels as aggregation
 from jaxgnn.ops._aggregation.kernels import REDUCE
 from jaxgnn.ops._core import padding
 from jaxgnn.ops._core.row_call import optional, row_call
 from jaxgnn.ops._core.rows import Rows, structure
-from jaxgnn.ops._core.sparse_rows import index_dtype, on_cuda, visible
+from jaxgnn.ops._core.sparse_rows import on_cuda, visible
 from jaxgnn.ops._maxk import choice, reference
+from jaxgnn.ops._maxk.platforms import on_platforms
+from jaxgnn.ops._maxk.selection_kernels import scattered
 
 # 32-bit words of scratch in which CUDA kernels store the range of the values. The forward pass
 # adds the largest value of each CBSR row, and a flag for each dense row or chunk of one.
@@ -127,7 +127,7 @@ def spgemm(
         return by_windows(rows, windows, values, indices, weights, more)
 
     def dense(rows: Rows, _: Any, values: Array, indices: Array, weights: Array | None) -> Array:
-        x = _scattered(width, values, indices)[:, None, :]
+        x = scattered(width, values, indices)[:, None, :]
         weights = None if weights is None else weights[:, None]
         return aggregation.reduce_rows(rows, x, weights, reduce)[:, 0, :]
 
@@ -150,7 +150,7 @@ def spgemm(
     ) -> Array:
         return reference.spgemm(rows, width, values, indices, weights, reduce)
 
-    choose = _choose("jaxgnn_maxk_spmm", kernel, otherwise, values.dtype)
+    choose = on_platforms("jaxgnn_maxk_spmm", kernel, otherwise, values.dtype)
     return sequential(choose)(rows, windows, values, indices, weights)
 
 
@@ -256,7 +256,7 @@ def sspmm(
     elif not config.deterministic and y.dtype == jnp.float32 and k < choice.SCATTER_BELOW:
         kernel = on_cuda(pad_rows(scattered), otherwise=gathered)
 
-    choose = _choose("jaxgnn_maxk_sspmm", kernel, otherwise, y.dtype)
+    choose = on_platforms("jaxgnn_maxk_sspmm", kernel, otherwise, y.dtype)
     operands = _Sspmm(rows, dense_rows, windows, y, indices, weights, dense_weights)
     out, _ = visible(width, sequential(choose)(operands), given)
     return out
@@ -377,12 +377,6 @@ def _by_slot(windows: Windows, weights: Float[Array, " edges"]) -> list[Array]:
     return [windows.slots, by_slot]
 
 
-def _choose(target: str, kernel: Any, otherwise: Any, dtype: Any) -> Any:
-    """A kernel or its reference; the CPU alone has kernels for float64."""
-    platforms = ("cpu",) if dtype == jnp.float64 else ("cpu", "cuda")
-    return functools.partial(dispatch, (target,), kernel, otherwise, platforms=platforms)
-
-
 def cbsr_dot(
     rows: Rows,
     values: Float[Array, "columns k"],
@@ -403,121 +397,8 @@ def cbsr_dot(
         return out[:, 0]
 
     values, indices = visible(y.shape[1], values, indices)
-    choose = _choose("jaxgnn_maxk_sddmm", kernel, reference.cbsr_dot, y.dtype)
+    choose = on_platforms("jaxgnn_maxk_sddmm", kernel, reference.cbsr_dot, y.dtype)
     return sequential(choose)(rows, values, indices, y)
-
-
-def select(
-    k: int, x: Float[Array, "rows width"]
-) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
-    """Values and positions of the `k` largest entries of each row."""
-
-    def kernel(x: Array) -> tuple[Array, ...]:
-        shape = (x.shape[0], k)
-        results = [(shape, x.dtype), (shape, index_dtype(x.shape[1]))]
-        return tuple(ffi.call("jaxgnn_maxk", [x], results))
-
-    otherwise = functools.partial(reference.select, k)
-    return _by_rows(_choose("jaxgnn_maxk", kernel, otherwise, x.dtype))(x)
-
-
-def select_transformed(
-    k: int,
-    drop_below: int,
-    x: Float[Array, "rows width"],
-    bias: Float[Array, " width"] | None,
-    philox_key: UInt32[Array, " 2"] | None,
-) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
-    """The same after a bias, in the accumulation dtype, and dropout by the key of `philox_key`."""
-    rows, width = x.shape
-    accumulator = accumulation_dtype(x.dtype)
-    bias = jnp.zeros((0, width), accumulator) if bias is None else bias[None, :]
-    philox_key = jnp.zeros((0, 2), jnp.uint32) if philox_key is None else philox_key[None, :]
-
-    def kernel(x: Array, bias: Array, philox_key: Array) -> tuple[Array, ...]:
-        shape = (x.shape[0], k)
-        return tuple(
-            ffi.call(
-                "jaxgnn_maxk_transformed",
-                [x, bias, philox_key],
-                [(shape, x.dtype), (shape, index_dtype(width))],
-                drop_below=drop_below,
-                rows_per_example=rows,
-            )
-        )
-
-    def rule(call, axis_size, batched, x, bias, philox_key):
-        """More rows, which the kernel counts anew in each example; the bias and the key are one
-        for all, or one for each."""
-        examples = x.shape[-2] // rows
-
-        def of_each(operand: Array, moves: bool) -> Array:
-            if not moves and operand.shape[0] <= 1:
-                return operand
-            if not moves:
-                operand = operand[None]
-            shape = (axis_size, examples, operand.shape[-1])
-            return jnp.broadcast_to(operand, shape).reshape(-1, operand.shape[-1])
-
-        moves_x, moves_bias, moves_key = batched
-        if not moves_x:
-            x = jnp.broadcast_to(x, (axis_size, *x.shape))
-        outs = call(x.reshape(-1, width), of_each(bias, moves_bias), of_each(philox_key, moves_key))
-        return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs)
-
-    def otherwise(x: Array, bias: Array, philox_key: Array) -> tuple[Array, ...]:
-        def of_example(x: Array, bias: Array | None, philox_key: Array | None) -> tuple[Array, ...]:
-            return reference.select(k, reference.transform(drop_below, x, bias, philox_key))
-
-        examples = x.shape[0] // rows
-        axes = [None if a.shape[0] == 0 else 0 for a in (bias, philox_key)]
-        given = [
-            None if a.shape[0] == 0 else jnp.broadcast_to(a, (examples, a.shape[1]))
-            for a in (bias, philox_key)
-        ]
-        out = jax.vmap(of_example, in_axes=(0, *axes))(x.reshape(examples, rows, width), *given)
-        return tuple(array.reshape(-1, k) for array in out)
-
-    choose = _choose("jaxgnn_maxk_transformed", kernel, otherwise, x.dtype)
-    return with_vmap_rule(choose, rule)(x, bias, philox_key)
-
-
-def scatter(
-    width: int, values: Float[Array, "rows k"], indices: UInt[Array, "rows k"]
-) -> Float[Array, "rows width"]:
-    """The values at their positions in rows of zeros."""
-    return _scattered(width, *visible(width, values, indices))
-
-
-def _scattered(
-    width: int, values: Float[Array, "rows k"], indices: UInt[Array, "rows k"]
-) -> Float[Array, "rows width"]:
-    """The same of positions within the width."""
-
-    def kernel(values: Array, indices: Array) -> tuple[Array, ...]:
-        results = [((values.shape[0], width), values.dtype)]
-        return tuple(ffi.call("jaxgnn_cbsr_scatter", [values, indices], results))
-
-    def otherwise(values: Array, indices: Array) -> tuple[Array, ...]:
-        return (reference.scatter(width, values, indices),)
-
-    choose = _choose("jaxgnn_cbsr_scatter", kernel, otherwise, values.dtype)
-    return _by_rows(choose)(values, indices)[0]
-
-
-def _by_rows(kernel: Any) -> Any:
-    """Gives a kernel from rows to a tuple of rows its `vmap` rule: more rows."""
-
-    def rule(call, axis_size, batched, *operands):
-        wide = []
-        for operand, moves in zip(operands, batched, strict=True):
-            if not moves:
-                operand = jnp.broadcast_to(operand, (axis_size, *operand.shape))
-            wide.append(operand.reshape(-1, operand.shape[-1]))
-        outs = call(*wide)
-        return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs)
-
-    return with_vmap_rule(kernel, rule)
 
 
 def _optional(weights: Array | None, dtype: Any) -> Array:

@@ -1,0 +1,134 @@
+"""Which kernels a device's share of a training step spends its time in, beside the whole step's.
+
+    python -m benchmarks.experiments.step_kernels [--k 32] [--devices 8] [--parts 0 1] [--cache DIR]
+
+The steps are those of the suite `scale`, by rows. Each is timed, then traced by JAX's profiler; for
+each kernel of a GPU the table has its time in a step on one device, that time by the devices, and
+its time in a step of a part. What a part adds to its even share is where the speed-up is lost.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import graphs, timing
+from benchmarks.harness.options import Options as SuiteOptions
+from benchmarks.harness.steps import Setting, load_arrays, save_features
+from benchmarks.suites.training import widths
+
+_STEPS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Traces a training step and those of its parts."""
+
+    k: int | None = None
+    """Entries that MaxK keeps; by default ReLU."""
+    dtype: str = "float32"
+    """Of the model."""
+    devices: int = 8
+    """Parts of the graph."""
+    parts: tuple[int, ...] = (0,)
+    """Those that are traced."""
+    shape: str = "reddit"
+    """The graph."""
+    scale: float = 1.0
+    """Of its nodes and edges."""
+    cache: Path | None = None
+    """Keep the generated graph in this folder."""
+    most: int = 40
+    """Rows of the table."""
+
+
+def traced(steps: Callable[[], Any]) -> dict[str, float]:
+    """The milliseconds of each kernel of a GPU in one of `_STEPS` steps."""
+    import jax
+
+    totals: dict[str, float] = collections.defaultdict(float)
+    with tempfile.TemporaryDirectory() as directory:
+        with jax.profiler.trace(directory):
+            steps()
+        (file,) = Path(directory).rglob("*.xplane.pb")
+        for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+            for line in plane.lines if "GPU" in plane.name else ():
+                if line.name.startswith("Stream"):
+                    for event in line.events:
+                        totals[_short(event.name)] += event.duration_ns / 1e6 / _STEPS
+    return totals
+
+
+def _short(name: str) -> str:
+    """A kernel's name without the arguments of its template and the numbers of XLA's."""
+    return name.split("<")[0].split("(")[0].removeprefix("void ").rstrip("0123456789_.")
+
+
+def main() -> None:
+    """Prepares the steps, traces them and prints a table."""
+    options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags += f" --xla_force_host_platform_device_count={options.devices}"
+    # A command buffer's kernels are not traced one by one.
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer="
+    with tempfile.TemporaryDirectory() as workspace:
+        _run(options, Path(workspace))
+
+
+def _run(options: Options, workspace: Path) -> None:
+    cache = options.cache or workspace
+    folder = graphs.store_all([options.shape], cache, options.scale)[options.shape]
+    sizes = widths(SuiteOptions("scale"))
+    save_features(workspace, graphs.read_facts(folder), sizes)
+
+    import jax
+
+    from benchmarks.ours.scale_step import Steps
+
+    device = "gpu" if jax.default_backend() == "gpu" else "cpu"
+    setting = Setting("jaxgnn", k=options.k, dtype=options.dtype, input_layer=options.k is not None)
+    if setting.input_layer:  # as the suite has it
+        sizes = [*sizes[:-1], *sizes[-3:-1], sizes[-1]]
+    steps = Steps(folder, options.k is not None)
+    features = load_arrays(workspace / "features.npz")
+    columns: dict[str, tuple[float, dict[str, float]]] = {}
+    for layout, count, parts in (("one", 1, (0,)), ("rows", options.devices, options.parts)):
+        share = steps.prepare(setting, sizes, features, layout, count, sent=False)
+        for part in parts:
+            seconds = functools.partial(share.seconds, part, device=device)
+            ms = timing.measure(seconds, 5, batch_seconds=0.05).ms
+            name = "one device" if layout == "one" else f"part {part}"
+            columns[name] = ms, traced(functools.partial(seconds, _STEPS))
+    show(columns, options)
+
+
+def show(columns: dict[str, tuple[float, dict[str, float]]], options: Options) -> None:
+    """The table: the kernels by their time in the first part."""
+    whole_ms, whole = columns.pop("one device")
+    table = Table("ms of a step", "one device", f"by {options.devices}", *columns)
+    first = next(iter(columns.values()))[1]
+    names = sorted({*whole, *first}, key=lambda name: -first.get(name, 0.0))
+
+    def row(name: str, total: float, values: list[float]) -> None:
+        numbers = [total, total / options.devices, *values]
+        table.add_row(name, *(f"{number:.3f}" for number in numbers))
+
+    row("step", whole_ms, [ms for ms, _ in columns.values()])
+    row("kernels", sum(whole.values()), [sum(found.values()) for _, found in columns.values()])
+    for name in names[: options.most]:
+        row(name, whole.get(name, 0.0), [found.get(name, 0.0) for _, found in columns.values()])
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Nodes to classify."""
+
+from __future__ import annotations
+
+import copy as copy_module
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxgnn._core import ffi
+from jaxgnn._core.checksum import checksum
+from jaxgnn.data import NodeDataset, Split, load_nodes, normalize_features
+from jaxgnn.distributed import Partition
+from jaxgnn.graph import Graph
+from jaxgnn.graph._windows import MAX_WIDTH
+from jaxgnn.train import sharded
+from jaxgnn.train.build_program import build
+from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.description import DatasetDescription, normalizes_features
+from jaxgnn.train.loop import Compiled
+from jaxgnn.train.options import ConfigError
+from jaxgnn.train.own_parts import OwnParts
+from jaxgnn.train.records import fingerprint
+from jaxgnn.train.step import Program, TrainState
+from jaxgnn.train.task import Task, score
+
+
+class NodeProblem:
+    """Nodes to classify: what a run trains on and is scored by.
+
+    Attributes:
+        name: of the data.
+        task: what training sees.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        dataset: NodeDataset,
+        *,
+        normalized: bool = False,
+        partition: Partition | None = None,
+        own: OwnParts | None = None,
+    ):
+        self._config, self._dataset, self.name = config, dataset, dataset.name
+        self._normalized, self._own = normalized, own
+        self._split = choose_split(dataset, config.split)
+        self.task = make_task(config, dataset, self._split, partition, own)
+
+    def with_config(self, config: TrainConfig) -> NodeProblem:
+        """The same data and graph for another model or number of epochs."""
+        other = copy_module.copy(self)
+        other._config = config
+        return other
+
+    def fingerprint(self) -> str:
+        """Of all that a run reads."""
+        if self._own is None:
+            return fingerprint(self._dataset, self._split)
+        masks = self._split.train, self._split.val, self._split.test
+        return checksum(*masks, after=self._own.checksum)
+
+    @property
+    def _num_edges(self) -> int:
+        own = self._own
+        return self._dataset.graph.num_edges if own is None else own.graph.num_graph_edges
+
+    def record(self) -> dict[str, Any]:
+        """What `config.json` says of the data, for a model without them."""
+        description = DatasetDescription.of(self._dataset, normalized=self._normalized)
+        description = dataclasses.replace(
+            description, num_edges=self._num_edges, num_features=self.task.features.shape[1]
+        )
+        return {"dataset": description.to_json()}
+
+    def describe(self) -> str:
+        """What is trained on, in a line."""
+        dataset = self._dataset
+        train_nodes, val_nodes, test_nodes = self._split.sizes
+        return (
+            f"{dataset.name}: {dataset.num_nodes:,} nodes, {self._num_edges:,} edges, "
+            f"{self.task.features.shape[1]:,} features, {dataset.num_classes} classes; "
+            f"{train_nodes:,} training, {val_nodes:,} validation, {test_nodes:,} test nodes"
+            f"{sharded.describe(self.task.graph)}"
+        )
+
+    def build(self) -> tuple[Program, TrainState]:
+        """The program, and the state it starts from."""
+        program, state = build(self._config, self.task)
+        state = sharded.replicate(state, self.task.graph)
+        if self._config.over_devices:  # a model that is refused leaves no run directory
+            with sharded.tracing(self.task.graph):
+                jax.eval_shape(program.logits, state.params, state.rest, self.task)
+        return program, state
+
+    def compile(self, program: Program, state: TrainState) -> Compiled:
+        """The step and the evaluation."""
+        return Compiled(program, state, self.task)
+
+    def results(
+        self, program: Program, evaluate: Callable[..., Any], params: Any, rest: Any
+    ) -> dict[str, Any]:
+        """The scores of validation and test, and the confusion of the test nodes."""
+        dataset, split = self._dataset, self._split
+        logits = sharded.in_node_order(evaluate(params, rest, self.task)[0], self.task.graph)
+        test = score_or_none(dataset, logits, split.test)
+        scores = {} if test is None else {dataset.metric: test}
+        if scores and dataset.metric == "micro_f1":
+            scores["macro_f1"] = score("macro_f1", dataset.labels, logits, split.test)
+        return {
+            "test_score": test,
+            "val_score": score_or_none(dataset, logits, split.val),
+            "test_scores": scores,
+            "confusion": confusion(dataset, logits, split),
+        }
+
+
+def load_dataset(config: TrainConfig) -> NodeDataset:
+    """The configured dataset, its features normalized if asked for, or by custom (Planetoid)."""
+    return _with_features(config, load_nodes(config.dataset))
+
+
+def _with_features(config: TrainConfig, dataset: NodeDataset) -> NodeDataset:
+    if normalizes_features(config, dataset):
+        dataset = dataclasses.replace(dataset, features=normalize_features(dataset.features))
+    return dataset
+
+
+def choose_split(dataset: NodeDataset, index: int) -> Split:
+    """The split of that number.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    try:
+        return dataset.split(index)
+    except IndexError:
+        count = len(dataset.splits)
+        raise ConfigError(
+            f"--split: {dataset.name} has {count} split{'s' * (count > 1)}, numbered from 0, "
+            f"got {index}"
+        ) from None
+
+
+def make_task(
+    config: TrainConfig,
+    dataset: NodeDataset,
+    split: Split,
+    partition: Partition | None = None,
+    own: OwnParts | None = None,
+) -> Task:
+    """What the configured model is trained on, over the configured devices."""
+    if own is not None:
+        task = Task.from_dataset(dataset, split, config.dtype, graph=own.graph)
+        return dataclasses.replace(task, features=own.features)
+    graph = prepared(dataset.graph, config)
+    graph = sharded.shard_graph(graph, config, partition)
+    return Task.from_dataset(
+        dataset, split, config.dtype, graph=graph, features_on=config.features_on
+    )
+
+
+def prepared(graph: Graph, config: TrainConfig) -> Graph:
+    """The graph with what makes a GPU's aggregations fastest: an order of the rows, and windows for
+    MaxK's, of rows as wide as a hidden layer. Neither moves a node or an edge."""
+    if jax.default_backend() != "gpu" or ffi.cpu_module is None:
+        return graph
+    graph = graph.with_row_schedule()  # for dense rows
+    if config.activation == "maxk" and config.hidden <= MAX_WIDTH:
+        return graph.with_windows(width=config.hidden)
+    return graph
+
+
+def confusion(dataset: NodeDataset, logits: np.ndarray, split: Split) -> np.ndarray | None:
+    """Counts of the test nodes by true and predicted class, where a node has one class."""
+    mask = split.test
+    if dataset.is_multilabel:
+        return None
+    from sklearn.metrics import confusion_matrix
+
+    labels = list(range(dataset.num_classes))
+    if not mask.any():
+        return None
+    return confusion_matrix(dataset.labels[mask], logits[mask].argmax(axis=-1), labels=labels)
+
+
+def score_or_none(dataset: NodeDataset, logits: np.ndarray, mask: np.ndarray) -> float | None:
+    """The dataset's score over a mask; `None` where there is none."""
+    if not mask.any():
+        return None
+    value = score(dataset.metric, dataset.labels, logits, mask)
+    return value if np.isfinite(value) else None

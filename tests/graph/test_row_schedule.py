@@ -1,0 +1,138 @@
+"""Orders of the rows: which rows follow each other, and that no result depends on it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+
+from jaxgnn import Graph, dot_attention, gat_attention, gatv2_attention, gaussian_spmm, spmm
+from tests.support.strategies import graphs, skewed_graph
+
+pytestmark = pytest.mark.few(2)
+
+
+@given(graphs())
+def test_row_orders_hold_every_row_once(graph):
+    ordered = graph.with_row_schedule()
+    for order, rows in (
+        (ordered.row_schedule, graph.num_receivers),
+        (ordered.transpose_row_schedule, graph.num_senders),
+    ):
+        assert order.dtype == jnp.int32
+        np.testing.assert_array_equal(np.sort(order), np.arange(rows))
+
+
+def test_rows_that_share_senders_come_together():
+    """Eight communities whose members are strewn over the numbers."""
+    rng = np.random.default_rng(0)
+    members = rng.permutation(400).reshape(8, 50)
+    senders = rng.permuted(np.repeat(members, 30, axis=1), axis=1).ravel()
+    receivers = np.repeat(members, 30, axis=1).ravel()
+    graph = Graph.from_edges(senders, receivers, num_nodes=400)
+    adjacency = graph.to_scipy().T.tocsr()
+
+    def mean_distinct(order: np.ndarray) -> float:
+        blocks = [order[i : i + 64] for i in range(0, 384, 64)]
+        return float(np.mean([np.unique(adjacency[block].indices).size for block in blocks]))
+
+    order = np.asarray(graph.with_row_schedule().row_schedule)
+    assert mean_distinct(order) < 0.5 * mean_distinct(np.arange(400))
+
+
+def test_short_rows_come_by_falling_length():
+    graph = skewed_graph(300, 1500)
+    ordered = graph.with_row_schedule()
+    for order, degrees in (
+        (ordered.row_schedule, graph.in_degrees),
+        (ordered.transpose_row_schedule, graph.out_degrees),
+    ):
+        found = list(zip(-np.asarray(degrees)[order], np.asarray(order), strict=True))
+        assert found == sorted(found)
+
+
+def test_rows_of_some_length_come_by_steps_of_it():
+    """Two steps to a factor of two, and within each as the rows that share senders come."""
+    graph = skewed_graph(300, 9000)
+    ordered = graph.with_row_schedule()
+    for order, degrees in (
+        (ordered.row_schedule, graph.in_degrees),
+        (ordered.transpose_row_schedule, graph.out_degrees),
+    ):
+        np.testing.assert_array_equal(np.sort(order), np.arange(300))
+        steps = np.floor(2 * np.log2(np.maximum(np.asarray(degrees)[order], 1)))
+        assert np.all(np.diff(steps) <= 0) and len(set(steps)) > 3
+
+
+@pytest.mark.gpu  # the CPU's kernels heed no row schedule
+@pytest.mark.parametrize("edges_a_row", [3, 40, 300], ids=["tiny", "short", "long"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_order_of_rows_changes_no_bit(edges_a_row, dtype):
+    graph = skewed_graph(300, 300 * edges_a_row)
+    ordered = graph.with_row_schedule()
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((graph.num_senders, 2, 40)), dtype)
+    weights = jnp.asarray(rng.standard_normal((graph.num_edges, 2)), jnp.float32)
+
+    @functools.partial(jax.jit, static_argnames="reduce")
+    def both(graph, weights, reduce):
+        out, pull = jax.vjp(lambda x: spmm(graph, x, weights, reduce=reduce), x)
+        return out, pull(out)
+
+    for reduce in ("sum", "mean", "max"):
+        for values in (None, weights):
+            for ours, plain in zip(
+                both(ordered, values, reduce), both(graph, values, reduce), strict=True
+            ):
+                np.testing.assert_array_equal(ours, plain)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("edges_a_row", [3, 40, 80], ids=["tiny", "short", "long"])
+def test_order_of_rows_changes_no_bit_of_attention(edges_a_row):
+    """But those of the Gaussians' parameters, which are sums over all rows."""
+    graph = skewed_graph(300, 300 * edges_a_row)
+    rng = np.random.default_rng(0)
+
+    def draw(*shape):
+        return jnp.asarray(rng.standard_normal(shape), jnp.float32)
+
+    q, k = draw(graph.num_receivers, 2, 8), draw(graph.num_senders, 2, 8)
+    operations = {
+        "dot": (dot_attention, (q, k, 2 * k)),
+        "gatv2": (gatv2_attention, (k, q, draw(2, 8))),
+        "gat": (gat_attention, (k, k[..., 0], q[..., 0])),
+        "gaussian": (gaussian_spmm, (k, draw(2, 2), draw(2, 2), (q[:, 0, :2], k[:, 0, :2]))),
+    }
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def both(name, graph):
+        f, operands = operations[name]
+        out, pull = jax.vjp(lambda *operands: f(graph, *operands), *operands)
+        return out, pull(out)
+
+    ordered = graph.with_row_schedule()
+    for name in operations:
+        ours, plain = (jax.tree.leaves(both(name, g)) for g in (ordered, graph))
+        for a, b in zip(ours, plain, strict=True):
+            if b.shape[0] == 2:
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
+            else:
+                np.testing.assert_array_equal(a, b)
+
+
+def test_transpose_keeps_the_orders():
+    rng = np.random.default_rng(0)
+    graph = Graph.from_edges(
+        rng.integers(20, size=60), rng.integers(9, size=60), num_senders=20, num_receivers=9
+    ).with_row_schedule()
+    other = graph.transpose()
+    np.testing.assert_array_equal(other.row_schedule, graph.transpose_row_schedule)
+    np.testing.assert_array_equal(other.transpose_row_schedule, graph.row_schedule)
+
+
+def test_order_outside_jit_alone():
+    with pytest.raises(ValueError, match=r"with_row_schedule: call it outside jax\.jit"):
+        jax.jit(lambda g: g.with_row_schedule())(skewed_graph(20, 60))
