@@ -38,7 +38,7 @@ from tests.support.oracle import close, draw_array, edges
 from tests.support.paths import ROOT
 from tests.support.strategies import skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(3)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
 
 SENDERS, RECEIVERS, NUM_EDGES, WIDTH, HEADS = 9, 7, 41, 4, 2
 KEY = jax.random.key(3)

@@ -22,7 +22,7 @@ from jaxgnn.algebra import (
 )
 from tests.support.oracle import close
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 
 def times(number, edges):
@@ -79,7 +79,7 @@ def many():
     return Graph.from_edges(*edges, num_senders=4096, num_receivers=2)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_of_a_sum_are_not_rounded_to_16_bits(name, dtype, many):
@@ -141,7 +141,7 @@ UNUSED = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", UNUSED)
 def test_rows_without_edges_do_not_matter(name):
     """Nor do they to derivatives: those on the edges do not know them."""

@@ -28,7 +28,7 @@ from tests.support.oracle_attention import (
 )
 from tests.support.strategies import examples, graphs, skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 

@@ -69,6 +69,7 @@ def test_bytes_of_a_program():
 
 
 @needs_kernels
+@pytest.mark.system
 def test_what_overlap_hides(monkeypatch, tmp_path):
     """A share with overlap: its step, and the exchange less what the owned edges leave."""
     monkeypatch.setattr("jaxgnn.distributed._costs._LEAST_SECONDS", 0.0)

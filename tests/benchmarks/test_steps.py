@@ -15,7 +15,7 @@ from benchmarks.ours import models
 from benchmarks.suites import attention, training
 from tests.support.benchmark_runs import needs_kernels, row, run_quick
 
-pytestmark = pytest.mark.few(3)
+pytestmark = pytest.mark.few(2)
 
 
 def step_of(setting, stored, folder, widths):

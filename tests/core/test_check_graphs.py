@@ -11,7 +11,7 @@ from jaxgnn import Graph, config, gat_attention, gather_edges, maxk, maxk_spmm, 
 from tests.support.arrays import normal
 from tests.support.strategies import skewed_graph
 
-pytestmark = pytest.mark.few(3)
+pytestmark = pytest.mark.few(2)
 
 NODES, EDGES = 40, 900
 X = normal(NODES, 2, 8)

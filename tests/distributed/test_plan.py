@@ -113,24 +113,35 @@ def test_sparse_rows_are_those_of_random_ones():
     assert 3 < most < 4
 
 
-def test_attention_and_maxk_send_what_is_planned():
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("model", "by_features"),
+    [
+        ({"model": "gat", "heads": 2}, ""),
+        ({"model": "gat", "heads": 2, "head_k": 2}, ""),
+        (
+            {"model": "sage", "activation": "maxk", "k": 4},
+            "maxk_spmm: expected a graph sharded by rows",
+        ),
+    ],
+    ids=["gat", "gat-k", "maxk"],
+)
+def test_attention_and_maxk_send_what_is_planned(model, by_features):
     dataset = toy()
-    options = {"hidden": 8, "layers": 2, "dropout": 0.5}
-    gat = TrainConfig(model="gat", heads=2, **options)
-    kept = dataclasses.replace(gat, head_k=2)
-    maxk = TrainConfig(model="sage", activation="maxk", k=4, **options)
-    sparse = "maxk_spmm: expected a graph sharded by rows"
-    for config, reasons in ((gat, ["", ""]), (kept, ["", ""]), (maxk, ["", sparse])):
-        _, *plans = plan(config, [2], dataset=dataset, limit=1 << 30)
-        assert [each.reason for each in plans] == reasons
-        for each in plans:
-            if each.reason:
-                assert not each.bytes and np.isnan(each.step_seconds)
-                continue
-            assert each.exchange_bytes - each.reduce_bytes == sent_in_a_step(config, dataset, each)
-            assert each.memory["exchange"] and each.step_seconds > each.compute_seconds > 0
+    config = TrainConfig(hidden=8, layers=2, dropout=0.5, **model)
+    _, *plans = plan(config, [2], dataset=dataset, limit=1 << 30)
+    assert [each.reason for each in plans] == ["", by_features]
+    for each in plans:
+        if each.reason:
+            assert not each.bytes and np.isnan(each.step_seconds)
+            continue
+        assert each.exchange_bytes - each.reduce_bytes == sent_in_a_step(config, dataset, each)
+        assert each.memory["exchange"] and each.step_seconds > each.compute_seconds > 0
+
+
+def test_aggregations_of_attention_are_recorded():
     x = jnp.ones((60, 3, 2))
-    recorder = Recorder(dataset.graph)
+    recorder = Recorder(toy().graph)
     attend = jax.grad(lambda x: gat_attention(recorder, x, x[..., 0], x[..., 0]).sum())
     found = aggregations(attend, recorder, x)
     assert [(each.width, each.halo_bytes(3), each.turned_bytes(3)) for each in found] == [

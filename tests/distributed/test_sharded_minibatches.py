@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built"),
     pytest.mark.skipif(jax.default_backend() != "cpu", reason="simulated devices are the CPU's"),
     pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices"),
-    pytest.mark.few(3),
+    pytest.mark.few(2),
 ]
 
 CONFIG = TrainConfig(
@@ -162,6 +162,7 @@ def test_devices_drop_other_entries_and_keep_the_streams():
         np.testing.assert_array_equal(jax.random.key_data(old), jax.random.key_data(new))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("deduplicate", [False, True])
 def test_a_run_is_continued_with_the_same_bits(tmp_path, deduplicate):
     dataset = toy()

@@ -17,7 +17,7 @@ from jaxgnn._core.dtypes import accumulation_dtype
 from tests.support.oracle import close, draw_array, edges
 from tests.support.strategies import examples, graphs, skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 
 def draw_operands(graph, kernels, width, dims, pair, dtype="float32", seed=0, each=False):

@@ -11,7 +11,7 @@ from hypothesis import given
 from jaxgnn import Graph, dot_attention, gat_attention, gatv2_attention, gaussian_spmm, spmm
 from tests.support.strategies import graphs, skewed_graph
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 
 @given(graphs())

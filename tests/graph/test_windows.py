@@ -16,7 +16,7 @@ from tests.support.oracle import edges
 from tests.support.strategies import graphs, skewed_graph
 from tests.support.window_products import hubs
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from jaxgnn import CBSR, Graph, config, maxk, maxk_spmm
 from tests.support.oracle import assert_close, brute_force_spmm, draw_array, edges
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 REDUCE = ("sum", "mean")

@@ -18,7 +18,7 @@ from tests.support.window_products import (
     weighted_products,
 )
 
-pytestmark = [pytest.mark.few(2), pytest.mark.usefixtures("windows_engine")]
+pytestmark = [pytest.mark.few(1), pytest.mark.usefixtures("windows_engine")]
 
 
 KINDS = ("ones", "uniform", "normal", "half zero", "zero", "decades", "clusters", "many decades")

@@ -28,7 +28,7 @@ from tests.support.window_products import (
     weighted_products,
 )
 
-pytestmark = [pytest.mark.few(2), pytest.mark.usefixtures("windows_engine")]
+pytestmark = [pytest.mark.few(1), pytest.mark.usefixtures("windows_engine")]
 
 
 @examples(20)

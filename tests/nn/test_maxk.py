@@ -27,7 +27,7 @@ from jaxgnn.nn import (
 )
 from jaxgnn.ops import CBSR, maxk
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 NODES, EDGES, WIDTH, HIDDEN, CLASSES, K = 30, 90, 6, 12, 3, 4
 NAMES = ["gcn", "sage", "gin"]

@@ -14,7 +14,7 @@ from jaxgnn.nn import GATConv, GATv2Conv, GMMConv, SAGEConv, TransformerConv  # 
 from tests.support.oracle import close  # noqa: E402
 from tests.support.pyg_parity import Edges, assert_parity  # noqa: E402
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 TOLERANCE = 1e-11
 KEY_BIAS = r"linear_key\.bias"

@@ -13,7 +13,7 @@ from tests.support.arrays import normal
 from tests.support.oracle import close, edges
 from tests.support.strategies import skewed_graph
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 NODES, EDGES = 30, 600
 KEY = jax.random.key(3)

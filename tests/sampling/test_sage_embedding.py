@@ -15,7 +15,7 @@ from tests.support.arrays import normal
 from tests.support.devices import two_devices
 from tests.support.oracle_embedding import brute_force_embedding
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 KEY = jax.random.key(5)
 NODES, WIDTH = 24, 6

@@ -15,7 +15,7 @@ import jaxgnn
 from jaxgnn import nn
 from jaxgnn.graph import squared
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 MODES = {"tree": {}, "replace": {"replace": True}, "unique": {"deduplicate": True}}
 
@@ -184,7 +184,7 @@ def loops_apart(layer):
     return np.sum((np.diff(receivers[loops]) == 0) & (np.diff(loops) > 1))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("mode", "weighted"),
     [*itertools.product(MODES, [False, True]), ("loops", True), ("loops, replace", True)],

@@ -17,7 +17,7 @@ from tests.support.oracle import assert_close, draw_array
 from tests.support.oracle_sampling import Sampling, brute_force_sampled_spmm, taken_edges
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 KEY = jax.random.key(11)
 SAMPLINGS = {
@@ -61,7 +61,7 @@ def test_equals_brute_force(graph, name, width, heads, dtype, normalize, impl, s
     assert_close(out, *brute_force_sampled_spmm(graph, x, weights, sampling, normalize=normalize))
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_rows_of_many_degrees(name, dtype):
@@ -79,7 +79,7 @@ def test_rows_of_many_degrees(name, dtype):
             assert_close(out, *brute_force_sampled_spmm(graph, x, None, sampling))
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("impl", ["kernel", "jax"])
 @pytest.mark.parametrize("normalize", NORMALIZE)
 @pytest.mark.parametrize("name", OF_ROWS)
@@ -130,7 +130,7 @@ def test_gradients_equal_those_of_the_reference(graph, name, normalize, weighted
         np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_gradients_on_symmetric_graphs(name, weighted):
@@ -153,7 +153,7 @@ def test_gradients_on_symmetric_graphs(name, weighted):
     np.testing.assert_allclose(gradient("kernel"), gradient("jax"), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("with_rows", [False, True])
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_derivatives_equal_those_of_the_masked_matrix(name, with_rows):

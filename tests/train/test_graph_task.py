@@ -339,6 +339,7 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
     np.testing.assert_allclose(found, load_run("run").logits(data.load("toy")), atol=1e-6)
 
 
+@pytest.mark.system
 def test_folds_are_runs_and_go_on_after_an_interruption(tmp_path, capsys):
     config = dataclasses.replace(
         *(SMALL,), **{"model": "mlp", "epochs": 1, "run_directory": str(tmp_path / "r")}

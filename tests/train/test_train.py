@@ -32,7 +32,7 @@ from jaxgnn.train.node_problem import prepared
 from jaxgnn.train.saved_settings import check_same_settings, from_settings
 from tests.support.training import NODES, SMALL, fit, prepare, toy
 
-pytestmark = pytest.mark.few(3)
+pytestmark = pytest.mark.few(2)
 
 
 @pytest.fixture(scope="module", autouse=True)
