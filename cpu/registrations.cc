@@ -6,6 +6,7 @@
 #include "ffi/attention.h"
 #include "ffi/gaussian.h"
 #include "ffi/maxk.h"
+#include "ffi/projection.h"
 #include "ffi/sampling.h"
 #include "ffi/sparse_attention.h"
 
@@ -82,6 +83,12 @@ Error launch_gaussian_coordinates(const GaussianGradientArgs& args, Launch& laun
 }
 }  // namespace gaussian
 
+namespace projection {
+Error launch_weight_gradient(const WeightGradientArgs& args, Launch& launch) {
+  return launch(kernels().weight_gradient, args);
+}
+}  // namespace projection
+
 namespace sampling {
 Error launch_sample_edges(const SampleArgs& args, Launch& launch) {
   return launch(sample_edges, args);
@@ -126,6 +133,7 @@ void bind_ffi(nanobind::module_& module) {
         attention::add_targets(targets);
         attention::add_sparse_targets(targets);
         gaussian::add_targets(targets);
+        projection::add_targets(targets);
         sampling::add_targets(targets);
         targets.add<sampling::handle_counting_sort>("jaxgnn_counting_sort");
         return targets.stages;

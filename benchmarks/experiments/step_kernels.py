@@ -71,7 +71,8 @@ def traced(steps: Callable[[], Any]) -> dict[str, float]:
 
 def _short(name: str) -> str:
     """A kernel's name without the arguments of its template and the numbers of XLA's."""
-    return name.split("<")[0].split("(")[0].removeprefix("void ").rstrip("0123456789_.")
+    name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
+    return name.split("<")[0].split("(")[0].rstrip("0123456789_.")
 
 
 def main() -> None:
@@ -95,7 +96,9 @@ def _run(options: Options, workspace: Path) -> None:
 
     from benchmarks.ours.scale_step import Steps
 
-    device = "gpu" if jax.default_backend() == "gpu" else "cpu"
+    device = jax.default_backend()
+    if device != "gpu":
+        raise SystemExit("step_kernels: needs a GPU, whose kernels it lists")
     setting = Setting("jaxgnn", k=options.k, dtype=options.dtype, input_layer=options.k is not None)
     if setting.input_layer:  # as the suite has it
         sizes = [*sizes[:-1], *sizes[-3:-1], sizes[-1]]

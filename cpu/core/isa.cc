@@ -13,6 +13,7 @@
 #include "cpu/gaussian/gaussian_spmm.h"
 #include "cpu/maxk/maxk.h"
 #include "cpu/maxk/maxk_spmm.h"
+#include "cpu/projection/weight_gradient.h"
 
 namespace jaxgnn {
 namespace {
@@ -27,7 +28,8 @@ namespace {
         attention::isa::sparse_attention, attention::isa::sparse_attention_gradients,       \
         attention::isa::dot_attention, attention::isa::dot_attention_gradients,             \
         attention::isa::gatv2_attention, attention::isa::gatv2_attention_gradients,         \
-        gaussian::isa::gaussian_spmm, gaussian::isa::gaussian_coordinates                   \
+        gaussian::isa::gaussian_spmm, gaussian::isa::gaussian_coordinates,                  \
+        projection::isa::weight_gradient                                                    \
   }
 
 Kernels choose() {

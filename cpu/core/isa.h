@@ -5,6 +5,7 @@
 #include "common/attention.h"
 #include "common/gaussian.h"
 #include "common/maxk.h"
+#include "common/projection.h"
 #include "common/sparse_attention.h"
 #include "cpu/core/executor.h"
 
@@ -34,6 +35,7 @@ struct Kernels {
   void (*gatv2_attention_gradients)(const attention::PairGradientArgs&, const Executor&);
   void (*gaussian_spmm)(const gaussian::GaussianSumArgs&, const Executor&);
   void (*gaussian_coordinates)(const gaussian::GaussianGradientArgs&, const Executor&);
+  void (*weight_gradient)(const projection::WeightGradientArgs&, const Executor&);
 };
 
 // Chosen once: "avx512" (F, BW, VL, DQ), "avx2" (with FMA and F16C) or "baseline" (what the

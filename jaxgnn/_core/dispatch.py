@@ -25,6 +25,7 @@ def dispatch(
     reference: Callable[..., Any],
     *operands: Any,
     platforms: tuple[str, ...] = ("cpu", "cuda"),
+    one_device: bool = False,
 ) -> Any:
     """`kernel(*operands)` where the platform serves its targets, else `reference(*operands)`.
 
@@ -36,6 +37,8 @@ def dispatch(
         kernel, reference: of the same operands, with results of the same types.
         operands: pytrees of arrays.
         platforms: those that `kernel` is written for.
+        one_device: the reference where XLA partitions the computation over several devices: it
+            would gather a kernel's operands on each. Not within `shard_map`.
 
     Raises:
         RuntimeError: one of `platforms` does not serve the targets, or the platform is a third one,
@@ -43,11 +46,31 @@ def dispatch(
     """
     if config.impl == "jax":
         return reference(*operands)
-    params = {"targets": targets, "platforms": platforms, "required": config.impl == "kernel"}
+    params = {
+        "targets": targets,
+        "platforms": platforms,
+        "required": config.impl == "kernel",
+        "one_device": one_device,
+    }
+    return _choose(kernel, reference, operands, params)
+
+
+def on_one_device(alone: Callable[..., Any], otherwise: Callable[..., Any], *operands: Any) -> Any:
+    """`alone(*operands)`, but `otherwise(*operands)` where XLA partitions the computation over
+    several devices. Within `shard_map` a computation is that of one device. Has no derivative.
+
+    Args:
+        alone, otherwise: of the same operands, with results of the same types.
+        operands: pytrees of arrays.
+    """
+    params = {"targets": (), "platforms": (), "required": False, "one_device": True}
+    return _choose(alone, otherwise, operands, params)
+
+
+def _choose(kernel: Any, reference: Any, operands: Any, params: dict[str, Any]) -> Any:
     leaves, tree = jax.tree.flatten(operands)
     if not any(isinstance(leaf, Tracer) for leaf in leaves):
-        name = _platform_of(leaves)
-        return (kernel if _serves(name, **params) else reference)(*operands)
+        return (kernel if _serves(*_place_of(leaves), **params) else reference)(*operands)
     from jax.extend.core import jaxpr_as_fun
 
     jaxpr, shapes = jax.make_jaxpr(kernel, return_shape=True)(*operands)
@@ -65,7 +88,13 @@ def dispatch(
     return jax.tree.unflatten(jax.tree.structure(shapes), out)
 
 
-def _serves(name: str, targets: Any, platforms: Any, required: bool) -> bool:
+def _serves(
+    name: str, devices: int, targets: Any, platforms: Any, required: bool, one_device: bool
+) -> bool:
+    if one_device and devices > 1:
+        return False
+    if not targets:
+        return True
     if name in platforms and platform.serves(name, *targets):
         return True
     excluded = name in ("cpu", "cuda") and name not in platforms
@@ -77,33 +106,27 @@ def _serves(name: str, targets: Any, platforms: Any, required: bool) -> bool:
     return False
 
 
-def _platform_of(leaves: list[Any]) -> str:
-    """Where concrete arrays lie, by the names that lowering uses."""
+def _place_of(leaves: list[Any]) -> tuple[str, int]:
+    """Where concrete arrays lie, by the names that lowering uses, and on how many devices."""
     for leaf in leaves:
         if isinstance(leaf, jax.Array):
-            return platform.of_device(next(iter(leaf.devices())))
-    return platform.of_device()
+            devices = leaf.devices()
+            return platform.of_device(next(iter(devices))), len(devices)
+    return platform.of_device(), 1
 
 
-def _run(
-    *args: Any, kernel: Any, reference: Any, targets: Any, platforms: Any, required: Any, **_: Any
-) -> Any:
-    served = _serves(_platform_of(list(args)), targets, platforms, required)
-    return (kernel if served else reference)(*args)
+def _run(*args: Any, kernel: Any, reference: Any, types: Any, **params: Any) -> Any:
+    del types
+    return (kernel if _serves(*_place_of(list(args)), **params) else reference)(*args)
 
 
 def _lower(name: str | None) -> Any:
-    def rule(
-        ctx: Any,
-        *args: Any,
-        kernel: Any,
-        reference: Any,
-        targets: Any,
-        platforms: Any,
-        required: Any,
-        **_: Any,
-    ) -> Any:
-        served = _serves(name or ctx.module_context.platforms[0], targets, platforms, required)
+    def rule(ctx: Any, *args: Any, kernel: Any, reference: Any, types: Any, **params: Any) -> Any:
+        del types
+        context = ctx.module_context
+        # Within `shard_map` the context is of its mesh, and has no number of devices.
+        devices = getattr(context.axis_context, "num_devices", 1)
+        served = _serves(name or context.platforms[0], devices, **params)
         return mlir.lower_fun(kernel if served else reference, multiple_results=True)(ctx, *args)
 
     return rule

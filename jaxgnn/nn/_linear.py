@@ -17,6 +17,8 @@ from jaxgnn._core.arguments import as_integer
 from jaxgnn.graph import NodeRows
 from jaxgnn.nn._features import Features, Tree, cast, map_values
 from jaxgnn.ops import CBSR
+from jaxgnn.ops._projection.project import dot_general
+from jaxgnn.ops._projection.project import project as project_rows
 
 Initializer = Callable[..., Array]
 """`(key, shape, dtype) -> array`."""
@@ -58,6 +60,7 @@ def linear(
         param_dtype=param_dtype,
         kernel_init=kernel_init,
         bias_init=kaiming_bias(in_features) if bias_init is None else bias_init,
+        dot_general=dot_general,
         rngs=rngs,
     )
 
@@ -95,7 +98,7 @@ def promote(layer: nnx.Linear, x: Array) -> Array:
 def project(layer: nnx.Linear, x: Array) -> Array:
     """$x W$, without the bias."""
     x, kernel = dtypes.promote_dtype((x, layer.kernel[...]), dtype=layer.dtype)
-    return jnp.matmul(x, kernel, precision=layer.precision)
+    return project_rows(x, kernel, layer.precision)
 
 
 def aggregate_and_transform(
@@ -149,7 +152,7 @@ def linear_pair(
         parts.append(jnp.ones((*x.shape[:-1], more), x.dtype))
         kernels.append(jnp.pad(first.bias[...][None], ((0, more - 1), (0, 0))))
     kernel = jnp.concatenate([kernel.astype(x.dtype) for kernel in kernels])
-    return jnp.matmul(jnp.concatenate(parts, axis=-1), kernel, precision=first.precision)
+    return project_rows(jnp.concatenate(parts, axis=-1), kernel, first.precision)
 
 
 def promoted(layer: nnx.Linear, x: Tree) -> Tree:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,7 +11,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core import checks
+from jaxgnn._core.dispatch import on_one_device
 from jaxgnn.nn._linear import width
+
+_SAMPLED_ROWS = 64
 
 
 class BatchNorm(nnx.BatchNorm):
@@ -109,24 +114,54 @@ def _statistics(
 
     Within `shard_map` those of all devices along `axis_name`.
 
-    A constant shift changes neither the variance nor its derivatives, and what is left of the mean
-    is rounding: the squares do not cancel. So the backward pass has two sums over the rows, and
-    the weighted ones are products of a vector and a matrix, which read the rows once.
+    A constant shift changes neither the variance nor its derivatives. That by the mean of a few
+    rows leaves an offset of the order of the deviation, or less: the squares do not cancel, and no
+    pass over all rows has to find the mean first. So either pass has two sums over the rows: XLA
+    makes them a product of a vector and a matrix, and a reduction that computes the squares itself.
     """
 
     def of_all(value: Array) -> Array:
         return value if axis_name is None else jax.lax.psum(value, axis_name)
 
     found = of_all(mask.sum()) > 0
-    mask = mask | ~found
-    weights = mask.astype(x.dtype) / of_all(mask.sum()).astype(x.dtype)
+    mask = jnp.asarray(mask) | ~found
+    per_row = math.prod(x.shape[1:-1])
+    weights = mask.astype(x.dtype) / (of_all(mask.sum()) * per_row).astype(x.dtype)
 
-    def mean(rows: Array) -> Array:
-        rows = jnp.tensordot(weights, rows, 1, precision=jax.lax.Precision.HIGHEST)
-        return of_all(rows.reshape(-1, rows.shape[-1]).mean(axis=0))
-
-    shift = jax.lax.stop_gradient(mean(x))
+    # Rows over several devices are all counted: a few of them would have to be gathered.
+    sums, count = on_one_device(_few_rows, _all_rows, jax.lax.stop_gradient(x), mask)
+    shift = of_all(sums) / jnp.maximum(of_all(count), 1)
     rows = x - shift
-    offset = mean(rows)
-    variance = jnp.maximum(mean(rows * rows) - offset * offset, 0)
+    offset = of_all(_weighted_sum(weights, rows))
+    each = jax.lax.broadcast_in_dim(weights, rows.shape, (0,))
+    squares = (each * rows * rows).sum(axis=range(rows.ndim - 1))
+    variance = jnp.maximum(of_all(squares) - offset * offset, 0)
     return shift + offset, variance, (rows, offset), found
+
+
+def _weighted_sum(
+    weights: Float[Array, " rows"], rows: Float[Array, "rows *batch features"]
+) -> Float[Array, " features"]:
+    sums = jnp.tensordot(weights, rows, 1, precision=jax.lax.Precision.HIGHEST)
+    return sums.reshape(-1, rows.shape[-1]).sum(axis=0)
+
+
+def _all_rows(
+    x: Float[Array, "rows *batch features"], mask: Bool[Array, " rows"]
+) -> tuple[Float[Array, " features"], Float[Array, ""]]:
+    """The sum of the rows of a mask, and how many they are."""
+    weights = mask.astype(x.dtype)
+    return _weighted_sum(weights, x), weights.sum() * math.prod(x.shape[1:-1])
+
+
+def _few_rows(
+    x: Float[Array, "rows *batch features"], mask: Bool[Array, " rows"]
+) -> tuple[Float[Array, " features"], Float[Array, ""]]:
+    """The same of some rows, evenly apart, and the first one of the mask."""
+    if x.shape[0] <= _SAMPLED_ROWS:
+        return _all_rows(x, mask)
+    step = -(-x.shape[0] // _SAMPLED_ROWS)
+    first = jnp.argmax(mask)[None]
+    return _all_rows(
+        jnp.concatenate([x[::step], x[first]]), jnp.concatenate([mask[::step], mask[first]])
+    )

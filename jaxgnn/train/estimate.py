@@ -26,6 +26,7 @@ from jaxtyping import Array
 
 from jaxgnn.graph import Graph
 from jaxgnn.ops import CBSR, gat_attention, maxk, maxk_spmm, spmm
+from jaxgnn.ops._projection.weight_gradient import sum_over_rows
 from jaxgnn.train.step import Program, TrainState, no_loss
 from jaxgnn.train.task import Task
 
@@ -140,6 +141,7 @@ def estimate(
     compiled = lowered.compile()
     dots, calls, call_bytes = work(lowered.as_text(), task.graph.num_edges)
     dots = compiled_dots(compiled.as_text() or "") or dots
+    dots = dots + weight_gradients(lowered.as_text())
     bits = sum(random_bits(traced.jaxpr.jaxpr))
     memory = compiled.memory_analysis()
     arguments = peak = temporary = 0
@@ -204,6 +206,12 @@ def compiled_dots(text: str) -> Counter[Dot]:
                 axes = int(match[3]), int(match[4])
                 dots[Dot(left, right, axes, defined[out[1]])] += 1
     return dots
+
+
+def weight_gradients(text: str) -> Counter[Dot]:
+    """The products of a lowered program that a kernel sums over rows."""
+    calls = (match for match in _CALL.finditer(text) if match[1] == "weight_gradient")
+    return Counter(Dot(x, g, (0, 0), out) for x, g, out, _ in (_tensors(c[2]) for c in calls))
 
 
 def _tensors(text: str) -> list[Tensor]:
@@ -310,7 +318,10 @@ class Rates:
                 if outs:
                     left, outs[-1] = jax.lax.optimization_barrier((left, outs[-1]))
                 axes = (((dot.axes[0],), (dot.axes[1],)), ((), ()))
-                outs.append(jax.lax.dot_general(left, right, axes))
+                if dot.axes == (0, 0):
+                    outs.append(sum_over_rows(left, right))
+                else:
+                    outs.append(jax.lax.dot_general(left, right, axes))
             return outs
 
         return self._seconds(run, pairs)

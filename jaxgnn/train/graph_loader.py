@@ -432,15 +432,14 @@ def _one_step(step: Any, state: Any, minibatch: GraphMinibatch) -> tuple[Any, An
     return step(state, minibatch)
 
 
+@functools.partial(jax.jit, static_argnums=(0, 4))
 def _no_outputs(
     step: Any, state: Any, graphs: DeviceGraphs, chosen: Array, sizes: tuple[int, int]
 ) -> Any:
-    """Places for the outputs of all steps."""
+    """Places for the outputs of all steps. Jitted: `step` is traced for them once."""
     minibatch = jax.eval_shape(functools.partial(_union_at, sizes=sizes), graphs, chosen, 0)
     shapes = jax.eval_shape(step, state, minibatch)[1]
-    return jax.tree.map(
-        lambda of: device_array(np.zeros((len(chosen), *of.shape), of.dtype)), shapes
-    )
+    return jax.tree.map(lambda of: jnp.zeros((len(chosen), *of.shape), of.dtype), shapes)
 
 
 def runs(

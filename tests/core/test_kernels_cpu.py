@@ -266,6 +266,37 @@ def test_sddmm(dtype, width, heads):
         close(actual, per_head(terms * met), per_head(np.abs(terms)), str(sums))
 
 
+def weight_gradient(x, g, blocks=5):
+    shape = (x.shape[1], g.shape[1])
+    results = [(shape, x.dtype), ((blocks, shape[0] * shape[1]), accumulation_dtype(x.dtype))]
+    return on_cpu("jaxgnn_weight_gradient", [x, g], results)[0]
+
+
+# Around the tiles: 8 or 4 features by two vectors of 16, 8 or 4, and rows taken 256 at a time.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("rows", "in_width", "out_width"),
+    [(700, 9, 33), (300, 3, 47), (270, 33, 17), (257, 40, 1), (64, 5, 5), (1, 17, 64), (3, 1, 2)],
+)
+def test_weight_gradient(dtype, rows, in_width, out_width):
+    rng = np.random.default_rng(0)
+    x, g = (rng.normal(size=(rows, w)).astype(jnp.dtype(dtype)) for w in (in_width, out_width))
+    expected = np.asarray(x, np.float64).T @ np.asarray(g, np.float64)
+    scale = np.abs(np.asarray(x, np.float64)).T @ np.abs(np.asarray(g, np.float64))
+    for blocks in (1, 5):
+        error = np.abs(np.asarray(weight_gradient(x, g, blocks), np.float64) - expected)
+        assert (error <= EPSILON[dtype] * (scale + 1)).all()
+
+
+def test_weight_gradient_keeps_what_is_not_finite_where_it_is():
+    """The tiles at the ends overlap, and what they compute twice is added once."""
+    x, g = np.ones((300, 11), np.float32), np.ones((300, 37), np.float32)
+    x[7, 9], g[280, 36] = np.inf, np.nan
+    expected = np.full((11, 37), 300.0)
+    expected[9], expected[:, 36] = np.inf, np.nan
+    np.testing.assert_array_equal(weight_gradient(x, g), expected)
+
+
 @pytest.mark.parametrize("offsets", ["int32", "int64"])
 def test_expand_rows(offsets):
     case = Case(0, rows=501, edges=30_000, offsets=offsets)
@@ -355,6 +386,7 @@ def digest() -> str:
         result = [((case.edges, 1), np.float32)]
         (dots,) = on_cpu("jaxgnn_sddmm", operands, result, heads=1, split_length=256)
         hashed.update(dots.tobytes())
+        hashed.update(weight_gradient(y[:2500], x).tobytes())
     return hashed.hexdigest()
 
 
@@ -386,7 +418,7 @@ def test_other_instruction_sets(isa):
     """The numeric tests again, in a process that is told to use less than it could."""
     code = f"""
 import pytest, sys
-which = "spmm or sddmm or survives or nearest"
+which = "spmm or sddmm or weight_gradient or survives or nearest"
 options = ["-q", "-x", "-n0", "-p", "no:cacheprovider", {os.path.abspath(__file__)!r}]
 status = pytest.main([*options, "-k", which])
 from jaxgnn._core import ffi

@@ -295,6 +295,28 @@ def test_derivatives_of_batch_norm_are_those_of_its_equation():
     assert BatchNorm(4)(jnp.asarray(x, jnp.bfloat16), mask=mask).dtype == jnp.float32
 
 
+@pytest.mark.parametrize("kind", ["far from 0", "sorted", "one row", "few rows", "none"])
+def test_statistics_of_many_rows_do_not_cancel(kind):
+    """The shift that a few rows give is near the mean, whichever rows count."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(1e3, 1, (1000, 3)).astype(np.float32)
+    mask = np.arange(1000) < 900
+    if kind == "sorted":
+        x = np.sort(x + 1000 * rng.random((1000, 3), np.float32), axis=0)
+    elif kind in ("one row", "few rows"):
+        mask = np.isin(np.arange(1000), [333] if kind == "one row" else [333, 334, 501])
+    elif kind == "none":
+        mask[:] = False
+    x[~mask] += 5e3
+    module = BatchNorm(3, momentum=0.0, rngs=nnx.Rngs(0))
+    module(jnp.asarray(x), mask=jnp.asarray(mask))
+    counted = x[mask].astype(np.float64)
+    if kind == "none":
+        counted = np.array([[-1.0], [1.0]]) * np.ones(3)  # the initial statistics
+    np.testing.assert_allclose(module.mean[...], counted.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(module.var[...], counted.var(axis=0), rtol=1e-4, atol=1e-6)
+
+
 def test_a_model_leaves_padding_out_of_its_statistics():
     rng = np.random.default_rng(4)
     graphs = [Graph.from_edges(*rng.integers(0, n, (2, 2 * n)), num_nodes=n) for n in (4, 1, 6)]

@@ -19,6 +19,7 @@ from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
 from jaxgnn.nn._recompute import recomputed
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.ops import edge_conv, gather_edges, segment_reduce
+from jaxgnn.ops._projection.project import project
 
 EdgeReduce = Literal["max", "mean", "sum"]
 
@@ -156,8 +157,8 @@ def _node_terms(layer: nnx.Linear, senders: Array, receivers: Array) -> tuple[Ar
     senders, receivers, own, difference, bias = dtypes.promote_dtype(
         (senders, receivers, own - difference, difference, bias), dtype=layer.dtype
     )
-    theta = jnp.matmul(senders, difference, precision=layer.precision)
-    phi = jnp.matmul(receivers, own, precision=layer.precision)
+    theta = project(senders, difference, layer.precision)
+    phi = project(receivers, own, layer.precision)
     if bias is not None:
         phi = phi + bias.reshape((1,) * (phi.ndim - 1) + bias.shape)
     return theta, phi

@@ -23,6 +23,7 @@ from jaxgnn.nn._sampling import EdgeSample, Strategy
 from jaxgnn.ops import gaussian_spmm, sampled_spmm
 from jaxgnn.ops._core import divide_by_degree
 from jaxgnn.ops._gaussian.weights import edge_weights, weighting_argument
+from jaxgnn.ops._projection.project import project
 
 Mixture = Literal["mean", "sum"]
 Pseudo = Array | tuple[Array, Array]
@@ -216,7 +217,7 @@ class GMMConv(nnx.Module):
         kernel = self.linear.kernel[...].astype(sums.dtype)
         kernel = kernel.reshape(self.in_features[0], self.kernel_size, self.out_features)
         kernel = jnp.moveaxis(kernel, 1, 0).reshape(math.prod(pair), self.out_features)
-        return jnp.matmul(sums, kernel, precision=self.linear.precision)
+        return project(sums, kernel, self.linear.precision)
 
     def _by_kernel(self, x: Array) -> Array:
         """The projected inputs, `[num_senders, kernel_size, *batch * out_features]`."""

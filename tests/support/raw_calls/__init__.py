@@ -1,10 +1,18 @@
 """A valid call of every FFI target, by the target's name."""
 
-from tests.support.raw_calls import aggregation, attention, gaussian, maxk, sampling, tiles
+from tests.support.raw_calls import (
+    aggregation,
+    attention,
+    gaussian,
+    maxk,
+    projection,
+    sampling,
+    tiles,
+)
 from tests.support.raw_calls.common import BOOLEANS, F32, I32, U8, Call, Calls, Graph
 
 CALLS: Calls = aggregation.CALLS | maxk.CALLS | attention.CALLS | gaussian.CALLS | sampling.CALLS
-CPU_CALLS: Calls = sampling.CPU_CALLS
+CPU_CALLS: Calls = sampling.CPU_CALLS | projection.CPU_CALLS
 CUDA_CALLS: Calls = tiles.CUDA_CALLS | maxk.CUDA_CALLS | attention.CUDA_CALLS | sampling.CUDA_CALLS
 
 __all__ = [

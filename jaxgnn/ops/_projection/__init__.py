@@ -1,0 +1,1 @@
+"""Products of node rows and a matrix."""

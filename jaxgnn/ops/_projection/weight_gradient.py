@@ -1,0 +1,96 @@
+r"""The gradient of a projection's weights: $x^\top g$, a sum over many rows for few numbers.
+
+XLA's CPU backend shares a product out by the numbers of its result, and leaves this one to a
+thread. The kernel shares out the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jaxtyping import Array, Float
+
+from jaxgnn._core import ffi
+from jaxgnn._core.dispatch import dispatch
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.folding import with_vmap_rule
+from jaxgnn._core.linear_call import Multilinear
+
+_TARGET = "jaxgnn_weight_gradient"
+_ROWS_OF_A_BLOCK, _MOST_BLOCKS = 512, 64
+# Of the blocks' sums together, 16 MB in float32.
+_MOST_SUMS = 1 << 22
+# What the kernel is faster for (benchmarks/experiments/weight_gradient.py).
+_LEAST_ROWS = 256
+_MOST_NUMBERS = {4: 1 << 15, 8: 1 << 15, 2: 1 << 13}
+
+
+def sum_over_rows(
+    x: Float[Array, "rows in_features"],
+    g: Float[Array, "rows out_features"],
+    precision: Any = None,
+) -> Float[Array, "in_features out_features"]:
+    r"""$x^\top g$, of operands of one dtype, without a derivative.
+
+    The kernel's sums are in the accumulation dtype and do not depend on the number of threads.
+    `precision` is that of XLA's product, which runs on GPUs, under `vmap`, where rows are few or
+    features many, and where XLA partitions the rows over devices.
+    """
+
+    def reference(x: Array, g: Array) -> Array:
+        # As JAX transposes a product.
+        rows = (((0,), (0,)), ((), ()))
+        return jax.lax.dot_general(g, x, rows, precision=precision).T
+
+    if not pays(x, g):
+        return reference(x, g)
+
+    def kernel(x: Array, g: Array) -> Array:
+        shape = (x.shape[1], g.shape[1])
+        size = shape[0] * shape[1]
+        blocks = min(-(-x.shape[0] // _ROWS_OF_A_BLOCK), _MOST_BLOCKS, _MOST_SUMS // size)
+        scratch = (blocks, size), accumulation_dtype(x.dtype)
+        return ffi.call(_TARGET, [x, g], [(shape, x.dtype), scratch])[0]
+
+    def choose(x: Array, g: Array) -> Array:
+        return dispatch((_TARGET,), kernel, reference, x, g, platforms=("cpu",), one_device=True)
+
+    def rule(call: Any, axis_size: int, batched: Any, x: Array, g: Array) -> Array:
+        del call, axis_size
+        return jax.vmap(reference, [0 if moves else None for moves in batched])(x, g)
+
+    return with_vmap_rule(choose, rule)(x, g)
+
+
+def pays(x: Float[Array, "rows in_features"], g: Float[Array, "rows out_features"]) -> bool:
+    """Whether the kernel is faster on a CPU than XLA's product."""
+    numbers = x.shape[1] * g.shape[1]
+    return x.shape[0] >= _LEAST_ROWS and 0 < numbers <= _MOST_NUMBERS.get(x.dtype.itemsize, 0)
+
+
+def _function(precision: Any, fixed: None, x: Array, g: Array) -> Array:
+    del fixed
+    return sum_over_rows(x, g, precision)
+
+
+def _product(precision: Any, fixed: None, x: Array, kernel: Array) -> Array:
+    del fixed
+    return jax.lax.dot_general(x, kernel, (((1,), (0,)), ((), ())), precision=precision)
+
+
+# Linear in x and in g. In the place of x or g the transposes get the cotangent.
+_weight_gradient = Multilinear(
+    _function,
+    [
+        lambda precision, fixed, ct, g: _product(precision, fixed, g, ct.T),
+        lambda precision, fixed, x, ct: _product(precision, fixed, x, ct),
+    ],
+)
+
+
+def weight_gradient(
+    precision: Any, x: Float[Array, "rows in_features"], g: Float[Array, "rows out_features"]
+) -> Float[Array, "in_features out_features"]:
+    """`sum_over_rows`, differentiable."""
+    return _weight_gradient(precision, None, x, g)
