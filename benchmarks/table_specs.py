@@ -210,7 +210,8 @@ TABLES = {
             for name, step, layouts, counts in (
                 ("", {}, ("features", "rows"), (2, 4, 8)),
                 (", MaxK 32", {"k": 32}, ("rows",), (2, 4, 8)),
-                (", bfloat16", {"dtype": "bfloat16"}, ("rows",), (2, 4)),
+                (", bfloat16", {"dtype": "bfloat16"}, ("rows",), (2, 4, 8)),
+                (", bfloat16", {"dtype": "bfloat16"}, ("features",), (8,)),
             )
             for layout in layouts
             for count in counts

@@ -8,7 +8,8 @@ everything else is the same for all three. Where a set has ten splits, seed s ta
 
 What goes beyond the paper is compared with `--activations relu maxk/4 packed/4 maxk/8 annealed/8`:
 packed values, and half of the width at first, which falls to an eighth in half of the epochs.
-Of GAT with four heads, `--models gat --activations relu heads/4 heads/8` keep that share of the
+`--activations relu bfloat16 float16` compares ReLU in 16 bits with ReLU in float32. Of GAT with
+four heads, `--models gat --activations relu heads/4 heads/8` keep that share of the
 features that each hidden head averages, behind ReLU.
 """
 
@@ -33,7 +34,9 @@ from jaxgnn.train.node_problem import load_dataset
 
 Dataset = Literal["cora", "amazon_photo", "dblp", "minesweeper", "digits"]
 Model = Literal["gcn", "sage", "gin", "gat"]
-Activation = Literal["relu", "maxk/8", "maxk/4", "packed/4", "annealed/8", "heads/8", "heads/4"]
+Activation = Literal[
+    "relu", "maxk/8", "maxk/4", "packed/4", "annealed/8", "heads/8", "heads/4", "bfloat16", "float16"
+]
 
 _TWO_LAYERS = TrainConfig(hidden=64, dropout=0.5, learning_rate=0.01, weight_decay=5e-4)
 SETTINGS: dict[str, TrainConfig] = {
@@ -77,7 +80,7 @@ class Options:
     models: tuple[Model, ...] = ("gcn", "sage", "gin")
     """Which models."""
     activations: tuple[Activation, ...] = ("relu", "maxk/8", "maxk/4")
-    """ReLU, and MaxK with that share of the hidden width."""
+    """ReLU, MaxK with that share of the hidden width, and ReLU in 16 bits."""
     seeds: int = 10
     """Number of seeds."""
     epochs: int | None = None
@@ -88,6 +91,8 @@ def variant(config: TrainConfig, activation: Activation) -> TrainConfig:
     """The same settings with that activation."""
     if activation == "relu":
         return config
+    if activation in ("bfloat16", "float16"):
+        return dataclasses.replace(config, dtype=activation)
     kind, share = activation.split("/")
     if kind == "heads":
         return dataclasses.replace(
