@@ -7,20 +7,37 @@
 namespace jaxgnn::projection {
 namespace {
 
-// Rows taken at a time: their numbers that a tile reads stay in the L1 cache.
-constexpr int64_t kRowsTogether = 256;
+// Rows taken at a time: those of a strip of g stay in the L1 cache.
+constexpr int64_t kRowsTogether = 128;
 
-// Features of x in a tile: with two vectors of g's, as many sums as registers hold.
-template <class T>
-constexpr int kTileFeatures = kRegisters >= 32 ? 8 : 4;
+// A tile of the result: features of x by vectors of g's, in as many sums as registers hold.
+constexpr int kTileFeatures = kRegisters >= 32 ? 8 : kRegisters >= 16 ? 6 : 2;
+constexpr int kTileVectors = 2;
 
-// Adds to sums[f, c] the products of the rows' x[f] and g[c], for kFeatures of x and kVectors
-// vectors of g. `x`, `g` and `sums` begin with the tile's first feature. A tile at an end overlaps
-// the one before it: the first `old_features` and `old_columns` are left as they are.
-template <class T, int kFeatures, int N, int kVectors>
-void add_tile(const T* x, int64_t x_width, const T* g, int64_t g_width, int64_t rows,
-              int64_t old_features, int64_t old_columns, Accumulator<T>* sums) {
-  using A = Accumulator<T>;
+template <class A>
+constexpr int kLanesOf = kVectorBytes / static_cast<int>(sizeof(A));
+
+// Copies `width` numbers of each row, and zeros up to kWidth.
+template <int kWidth, class T>
+void pack(const T* from, int64_t stride, int64_t width, int64_t rows, Accumulator<T>* to) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* numbers = from + row * stride;
+    if (width == kWidth) {
+      JAXGNN_UNROLL
+      for (int f = 0; f < kWidth; ++f) to[f] = load<1>(numbers + f)[0];
+    } else {
+      for (int f = 0; f < kWidth; ++f) to[f] = f < width ? load<1>(numbers + f)[0] : 0;
+    }
+    to += kWidth;
+  }
+}
+
+// Adds to sums[f, c], of which there are `features` and `columns`, the products of x[f] and g[c]
+// of all rows. The rows of `g` are packed: kVectors vectors each.
+template <class A, int kFeatures, int kVectors>
+void add_tile(const A* x, int64_t stride, const A* g, int64_t rows, int64_t features,
+              int64_t columns, A* sums, int64_t sums_stride) {
+  constexpr int N = kLanesOf<A>;
   Vector<A, N> tile[kFeatures][kVectors] = {};
   for (int64_t row = 0; row < rows; ++row) {
     Vector<A, N> right[kVectors];
@@ -28,67 +45,80 @@ void add_tile(const T* x, int64_t x_width, const T* g, int64_t g_width, int64_t 
     for (int v = 0; v < kVectors; ++v) right[v] = load<N>(g + v * N);
     JAXGNN_UNROLL
     for (int f = 0; f < kFeatures; ++f) {
-      const A left = load<1>(x + f)[0];
+      const A left = x[f];
       JAXGNN_UNROLL
       for (int v = 0; v < kVectors; ++v) tile[f][v] += left * right[v];
     }
-    x += x_width;
-    g += g_width;
+    x += stride;
+    g += kVectors * N;
+  }
+  if (features == kFeatures && columns == kVectors * N) {
+    JAXGNN_UNROLL
+    for (int f = 0; f < kFeatures; ++f) {
+      JAXGNN_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        A* to = sums + f * sums_stride + v * N;
+        store<N>(to, load<N>(to) + tile[f][v]);
+      }
+    }
+    return;
   }
   A products[kFeatures][kVectors * N];
   std::memcpy(products, tile, sizeof(products));
-  for (int64_t f = old_features; f < kFeatures; ++f) {
+  for (int64_t f = 0; f < features; ++f) {
+    for (int64_t c = 0; c < columns; ++c) sums[f * sums_stride + c] += products[f][c];
+  }
+}
+
+// The same, with the rows of x packed first.
+template <class T, int kFeatures, int kVectors>
+void add_packed_tile(const T* x, int64_t stride, const Accumulator<T>* g, int64_t rows,
+                     int64_t features, int64_t columns, Accumulator<T>* sums, int64_t sums_stride) {
+  Accumulator<T> left[kRowsTogether * kFeatures];
+  pack<kFeatures>(x, stride, features, rows, left);
+  add_tile<Accumulator<T>, kFeatures, kVectors>(left, kFeatures, g, rows, features, columns, sums,
+                                                sums_stride);
+}
+
+// All of x's features with g's in one tile's vectors, of which `columns` are there.
+template <class T, int kVectors>
+void add_strip(const T* x, int64_t x_width, const T* g, int64_t g_width, int64_t columns,
+               int64_t rows, Accumulator<T>* sums) {
+  using A = Accumulator<T>;
+  constexpr int kColumns = kVectors * kLanesOf<A>;
+  alignas(kVectorBytes) A right[kRowsTogether * kColumns];
+  pack<kColumns>(g, g_width, columns, rows, right);
+  for (int64_t f = 0; f < x_width; f += kTileFeatures) {
+    const int64_t features = min_of(kTileFeatures, x_width - f);
     A* to = sums + f * g_width;
-    for (int64_t c = old_columns; c < kVectors * N; ++c) to[c] += products[f][c];
-  }
-}
-
-// All of x's features with those of g in one tile's vectors.
-template <class T, int N, int kVectors>
-void add_columns(const T* x, int64_t x_width, const T* g, int64_t g_width, int64_t rows,
-                 int64_t old_columns, Accumulator<T>* sums) {
-  constexpr int kFull = kTileFeatures<T>;
-  auto add = [&](auto features, int64_t f, int64_t old_features) {
-    add_tile<T, decltype(features)::value, N, kVectors>(
-        x + f, x_width, g, g_width, rows, old_features, old_columns, sums + f * g_width);
-  };
-  int64_t f = 0;
-  for (; f + kFull <= x_width; f += kFull) add(Constant<kFull>{}, f, 0);
-  if (f < x_width && x_width >= kFull) {
-    add(Constant<kFull>{}, x_width - kFull, kFull - (x_width - f));
-    return;
-  }
-  for (; f + 2 <= x_width; f += 2) add(Constant<2>{}, f, 0);
-  if (f < x_width) add(Constant<1>{}, f, 0);
-}
-
-// All columns, by vectors of N lanes; there are N at least.
-template <class T, int N>
-void add_vectors(const T* x, int64_t x_width, const T* g, int64_t g_width, int64_t rows,
-                 Accumulator<T>* sums) {
-  auto add = [&](auto vectors, int64_t c, int64_t old_columns) {
-    add_columns<T, N, decltype(vectors)::value>(x, x_width, g + c, g_width, rows, old_columns,
-                                                sums + c);
-  };
-  int64_t c = 0;
-  for (; c + 2 * N <= g_width; c += 2 * N) add(Constant<2>{}, c, 0);
-  const int64_t left = g_width - c;
-  if (left > N && g_width >= 2 * N) {
-    add(Constant<2>{}, g_width - 2 * N, 2 * N - left);
-  } else if (left > 0) {
-    if (left >= N) add(Constant<1>{}, c, 0);
-    if (left != N) add(Constant<1>{}, g_width - N, N - left % N);
+    if constexpr (sizeof(T) == sizeof(A)) {
+      if (features == kTileFeatures) {
+        add_tile<A, kTileFeatures, kVectors>(x + f, x_width, right, rows, features, columns, to,
+                                             g_width);
+        continue;
+      }
+    }
+    if (features <= 2) {
+      add_packed_tile<T, 2, kVectors>(x + f, x_width, right, rows, features, columns, to, g_width);
+    } else {
+      add_packed_tile<T, kTileFeatures, kVectors>(x + f, x_width, right, rows, features, columns,
+                                                  to, g_width);
+    }
   }
 }
 
 template <class T>
 void add_rows(const T* x, int64_t x_width, const T* g, int64_t g_width, int64_t rows,
               Accumulator<T>* sums) {
-  if (g_width >= kLanes<T>) return add_vectors<T, kLanes<T>>(x, x_width, g, g_width, rows, sums);
-  if constexpr (kLanes<T> > 4) {
-    if (g_width >= 4) return add_vectors<T, 4>(x, x_width, g, g_width, rows, sums);
+  constexpr int64_t N = kLanesOf<Accumulator<T>>, kColumns = kTileVectors * N;
+  for (int64_t c = 0; c < g_width; c += kColumns) {
+    const int64_t columns = min_of(kColumns, g_width - c);
+    if (columns > N) {
+      add_strip<T, kTileVectors>(x, x_width, g + c, g_width, columns, rows, sums + c);
+    } else {
+      add_strip<T, 1>(x, x_width, g + c, g_width, columns, rows, sums + c);
+    }
   }
-  add_vectors<T, 1>(x, x_width, g, g_width, rows, sums);
 }
 
 template <class T>
@@ -97,7 +127,7 @@ void sum_rows(const WeightGradientArgs& args, const Executor& executor) {
   const T *x = static_cast<const T*>(args.x), *g = static_cast<const T*>(args.g);
   int64_t x_width = args.in_features, g_width = args.out_features;
   // Vectors are of the wider operand where the other one does not fill any.
-  const bool swapped = g_width < kLanes<T> && g_width < x_width;
+  const bool swapped = g_width < kLanesOf<A> && g_width < x_width;
   if (swapped) {
     std::swap(x, g);
     std::swap(x_width, g_width);

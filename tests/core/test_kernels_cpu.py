@@ -272,7 +272,7 @@ def weight_gradient(x, g, blocks=5):
     return on_cpu("jaxgnn_weight_gradient", [x, g], results)[0]
 
 
-# Around the tiles: 8 or 4 features by two vectors of 16, 8 or 4, and rows taken 256 at a time.
+# Around the tiles: 8, 6 or 2 features by two vectors of 16 to 2, and rows taken 128 at a time.
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("rows", "in_width", "out_width"),
@@ -289,7 +289,7 @@ def test_weight_gradient(dtype, rows, in_width, out_width):
 
 
 def test_weight_gradient_keeps_what_is_not_finite_where_it_is():
-    """The tiles at the ends overlap, and what they compute twice is added once."""
+    """The tiles at the ends are padded with zeros, and what these make of it is left out."""
     x, g = np.ones((300, 11), np.float32), np.ones((300, 37), np.float32)
     x[7, 9], g[280, 36] = np.inf, np.nan
     expected = np.full((11, 37), 300.0)
