@@ -35,7 +35,15 @@ from jaxgnn.train.node_problem import load_dataset
 Dataset = Literal["cora", "amazon_photo", "dblp", "minesweeper", "digits"]
 Model = Literal["gcn", "sage", "gin", "gat"]
 Activation = Literal[
-    "relu", "maxk/8", "maxk/4", "packed/4", "annealed/8", "heads/8", "heads/4", "bfloat16", "float16"
+    "relu",
+    "maxk/8",
+    "maxk/4",
+    "packed/4",
+    "annealed/8",
+    "heads/8",
+    "heads/4",
+    "bfloat16",
+    "float16",
 ]
 
 _TWO_LAYERS = TrainConfig(hidden=64, dropout=0.5, learning_rate=0.01, weight_decay=5e-4)
