@@ -10,10 +10,10 @@ message passing), `jaxgnn.nn` (Flax NNX modules), `jaxgnn.transform`, `jaxgnn.ba
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxgnn import algebra, config, metrics
+from jaxgnn import config
 from jaxgnn._core.platform import BuildInfo, build_info, include_dir
 from jaxgnn._core.version import VERSION
-from jaxgnn.graph import Blocks, Graph, GraphBatch, batch, tiles, transform
+from jaxgnn.graph import Blocks, Graph, GraphBatch, batch
 from jaxgnn.ops import (
     CBSR,
     cosine_attention,
@@ -24,16 +24,10 @@ from jaxgnn.ops import (
     gather_edges,
     gatv2_attention,
     gaussian_spmm,
-    importance_weights,
     knn_graph,
     maxk,
     maxk_spmm,
-    negative_edges,
     readout,
-    sage_embedding,
-    sample_neighbors,
-    sampled_edges,
-    sampled_spmm,
     sddmm,
     segment_reduce,
     segment_softmax,
@@ -41,7 +35,16 @@ from jaxgnn.ops import (
 )
 
 if TYPE_CHECKING:
-    from jaxgnn import data, distributed, export, nn, train
+    from jaxgnn import algebra, data, distributed, export, metrics, nn, train
+    from jaxgnn.graph import tiles, transform
+    from jaxgnn.ops import (
+        importance_weights,
+        negative_edges,
+        sage_embedding,
+        sample_neighbors,
+        sampled_edges,
+        sampled_spmm,
+    )
 
 __version__ = VERSION
 
@@ -88,20 +91,28 @@ __all__ = [
     "transform",
 ]
 
-_LAZY = (
-    "data",
-    "distributed",
-    "export",
-    "nn",
-    "train",
-)  # imported when first used: `import jaxgnn` stays fast
+# Imported when first used: `import jaxgnn` stays fast.
+_MODULES = ("algebra", "data", "distributed", "export", "metrics", "nn", "train")
+_OF_GRAPHS = ("tiles", "transform")
+_SAMPLING = (
+    "importance_weights",
+    "negative_edges",
+    "sage_embedding",
+    "sample_neighbors",
+    "sampled_edges",
+    "sampled_spmm",
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
+    if name in _MODULES:
         return importlib.import_module(f"jaxgnn.{name}")
+    if name in _OF_GRAPHS:
+        return importlib.import_module(f"jaxgnn.graph.{name}")
+    if name in _SAMPLING:
+        return getattr(importlib.import_module("jaxgnn.ops"), name)
     raise AttributeError(f"module 'jaxgnn' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_MODULES, *_OF_GRAPHS, *_SAMPLING})

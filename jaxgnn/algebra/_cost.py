@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 
 from jaxgnn.algebra._edges import Applied, Dropout, Edges, SegmentNormalize
@@ -152,9 +151,11 @@ def _equations(jaxpr: Any, times: int) -> Iterator[tuple[Any, int]]:
 
 
 def _jaxprs(value: Any) -> Iterator[Any]:
-    if isinstance(value, jax.extend.core.ClosedJaxpr):
+    from jax.extend.core import ClosedJaxpr, Jaxpr  # as in jaxgnn/_core/primitive.py
+
+    if isinstance(value, ClosedJaxpr):
         yield value.jaxpr
-    elif isinstance(value, jax.extend.core.Jaxpr):
+    elif isinstance(value, Jaxpr):
         yield value
     elif isinstance(value, tuple | list):
         for part in value:

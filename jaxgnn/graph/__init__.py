@@ -1,6 +1,6 @@
-"""The graph, its transforms, and batches of graphs."""
+"""The graph and batches of graphs. `transform` and `tiles` are imported when first used."""
 
-from jaxgnn.graph import batch, tiles, transform
+from jaxgnn.graph import batch
 from jaxgnn.graph._argument import graph_argument, own_closure
 from jaxgnn.graph._blocks import Blocks, squared
 from jaxgnn.graph._graph import Graph, self_loop_mask
@@ -21,6 +21,4 @@ __all__ = [
     "own_closure",
     "self_loop_mask",
     "squared",
-    "tiles",
-    "transform",
 ]

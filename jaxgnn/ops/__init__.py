@@ -1,5 +1,8 @@
 """Operations on graphs: the functional layer that `jaxgnn.nn` is a thin shell over."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from jaxgnn._core.row_ids import csr_row_ids
 from jaxgnn.ops._aggregation.edge_conv import edge_conv, edge_conv_max
 from jaxgnn.ops._aggregation.gather_edges import gather_edges
@@ -16,13 +19,15 @@ from jaxgnn.ops._gaussian.gaussian_spmm import gaussian_spmm
 from jaxgnn.ops._knn.knn_graph import knn_graph
 from jaxgnn.ops._maxk.maxk import CBSR, maxk
 from jaxgnn.ops._maxk.maxk_spmm import maxk_spmm
-from jaxgnn.ops._sampling.importance import importance_weights
-from jaxgnn.ops._sampling.negative_edges import NegativeEdges, negative_edges
-from jaxgnn.ops._sampling.sage_embedding import sage_embedding
-from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE
-from jaxgnn.ops._sampling.sample_neighbors import sample_neighbors
-from jaxgnn.ops._sampling.sampled_edges import sampled_edges
-from jaxgnn.ops._sampling.sampled_spmm import sampled_spmm
+
+if TYPE_CHECKING:
+    from jaxgnn.ops._sampling.importance import importance_weights
+    from jaxgnn.ops._sampling.negative_edges import NegativeEdges, negative_edges
+    from jaxgnn.ops._sampling.sage_embedding import sage_embedding
+    from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE
+    from jaxgnn.ops._sampling.sample_neighbors import sample_neighbors
+    from jaxgnn.ops._sampling.sampled_edges import sampled_edges
+    from jaxgnn.ops._sampling.sampled_spmm import sampled_spmm
 
 __all__ = [
     "CBSR",
@@ -52,3 +57,26 @@ __all__ = [
     "segment_softmax",
     "spmm",
 ]
+
+# Imported when first used, from these modules of `_sampling`: `import jaxgnn` stays fast.
+_SAMPLING = {
+    "LARGEST_SAMPLE": "sample",
+    "NegativeEdges": "negative_edges",
+    "importance_weights": "importance",
+    "negative_edges": "negative_edges",
+    "sage_embedding": "sage_embedding",
+    "sample_neighbors": "sample_neighbors",
+    "sampled_edges": "sampled_edges",
+    "sampled_spmm": "sampled_spmm",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SAMPLING:
+        module = importlib.import_module(f"jaxgnn.ops._sampling.{_SAMPLING[name]}")
+        return getattr(module, name)
+    raise AttributeError(f"module 'jaxgnn.ops' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_SAMPLING})

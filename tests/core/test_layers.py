@@ -89,14 +89,25 @@ def test_import_jaxgnn_leaves_the_modules_and_the_data_for_later():
     code = "import jaxgnn, sys; print(*sys.modules)"
     loaded = set(run_python("-c", code).stdout.split())
     assert {"jaxgnn", "jaxgnn.ops", "jax"} <= loaded
-    later = {
-        "jaxgnn.nn",
-        "jaxgnn.data",
-        "jaxgnn.train",
-        "jaxgnn.export",
-        "flax",
-        "optax",
-        "rich",
-        "sklearn",
-    }
-    assert not later & loaded
+    packages = ("nn", "data", "train", "export", "distributed", "algebra", "metrics")
+    later = {*(f"jaxgnn.{name}" for name in packages), "jaxgnn.graph.tiles"}
+    later |= {"jaxgnn.graph.transform", "jaxgnn.ops._sampling", "jax.extend"}
+    assert not (later | {"flax", "optax", "rich", "sklearn"}) & loaded
+
+
+def test_what_is_imported_later_is_there():
+    code = """
+import jaxgnn, jaxgnn.ops
+for package in (jaxgnn, jaxgnn.ops):
+    assert set(package.__all__) <= set(dir(package))
+    for name in package.__all__:
+        getattr(package, name)
+    try:
+        package.nothing
+    except AttributeError as error:
+        print(error)
+"""
+    lines = run_python("-c", code).stdout.splitlines()
+    assert lines == [
+        f"module '{name}' has no attribute 'nothing'" for name in ("jaxgnn", "jaxgnn.ops")
+    ]

@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 DOCS = ROOT / "docs"
 # Names of ours in a table's second column: `nn`, `batch.pad`, `Graph.from_edges(...)`.
 NAME = re.compile(r"`((?:\w+\.)*\w+)[(`]")
-OURS = {name: getattr(train, name) for name in train.__all__} | vars(nn) | vars(jaxgnn)
+OURS = {name: getattr(package, name) for package in (train, nn, jaxgnn) for name in package.__all__}
 
 
 def run(page: str) -> dict[str, Any]:
