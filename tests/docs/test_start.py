@@ -13,7 +13,8 @@ from tests.support.paths import ROOT
 DOCS = ROOT / "docs"
 # Names of ours in a table's second column: `nn`, `batch.pad`, `Graph.from_edges(...)`.
 NAME = re.compile(r"`((?:\w+\.)*\w+)[(`]")
-OURS = {name: getattr(package, name) for package in (train, nn, jaxgnn) for name in package.__all__}
+PUBLIC = {name: getattr(package, name) for package in (train, jaxgnn) for name in package.__all__}
+OURS = PUBLIC | vars(nn)
 
 
 def run(page: str) -> dict[str, Any]:
