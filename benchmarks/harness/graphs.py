@@ -130,7 +130,11 @@ def store_all(names: list[str], directory: Path, scale: float, seed: int = 1) ->
 
 def on_cpu() -> None:
     """The initializer of a process whose JAX is to leave a GPU alone."""
+    import jax
+
+    # The variable alone would come too late: a suite imports JAX before this.
     os.environ["JAX_PLATFORMS"] = "cpu"
+    jax.config.update("jax_platforms", "cpu")
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
