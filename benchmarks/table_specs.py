@@ -199,6 +199,20 @@ TABLES = {
         },
         {"file": "nvidia-h200-tensor-core*", "impl": plan.TILES, "pass": "forward"},
     ),
+    "tcgnn-sets": Table(
+        "float32, and bfloat16 beside float32's best cuSPARSE",
+        _cases(*plan.TCGNN_SHAPES),
+        {
+            f"F = {width}, {name}": {"width": width, **spec}
+            for width in (16, 64, 256)
+            for name, spec in (
+                ("ms", {}),
+                ("× cuSPARSE", {"over": {"impl": CUSPARSE, "dtype": "float32"}}),
+                ("bfloat16, ms", BF16),
+            )
+        },
+        {"file": "nvidia-h200-tcgnn-sets", "impl": plan.ESTIMATED, "pass": "forward"},
+    ),
     # docs/kernels/sampling.md
     "sampling": _sampling_table("reddit", "nvidia-h200-sampling"),
     "sampling-proteins": _sampling_table("proteins", "nvidia-h200-sampling-proteins"),
