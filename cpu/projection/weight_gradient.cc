@@ -20,11 +20,17 @@ constexpr int kLanesOf = kVectorBytes / static_cast<int>(sizeof(A));
 // Copies `width` numbers of each row, and zeros up to kWidth.
 template <int kWidth, class T>
 void pack(const T* from, int64_t stride, int64_t width, int64_t rows, Accumulator<T>* to) {
+  // As many numbers at a time as divide the row, and a vector holds.
+  constexpr int kHeld = kLanesOf<Accumulator<T>> < 8 ? kLanesOf<Accumulator<T>> : 8;
+  constexpr int N = kWidth % kHeld == 0 ? kHeld : 2;
   for (int64_t row = 0; row < rows; ++row) {
     const T* numbers = from + row * stride;
     if (width == kWidth) {
       JAXGNN_UNROLL
-      for (int f = 0; f < kWidth; ++f) to[f] = load<1>(numbers + f)[0];
+      for (int f = 0; f < kWidth; f += N) {
+        const Sum<T, N> wide = load<N>(numbers + f);
+        std::memcpy(to + f, &wide, sizeof(wide));
+      }
     } else {
       for (int f = 0; f < kWidth; ++f) to[f] = f < width ? load<1>(numbers + f)[0] : 0;
     }
