@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxgnn import build_info
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.graph import Graph
+from jaxgnn.ops._projection.project import project
 from jaxgnn.train import TrainConfig, build, lower
 from jaxgnn.train.estimate import (
     Call,
@@ -19,6 +21,7 @@ from jaxgnn.train.estimate import (
     compiled_dots,
     estimate,
     random_bits,
+    weight_gradients,
     work,
 )
 from jaxgnn.train.node_problem import make_task
@@ -52,6 +55,22 @@ def ticking():
     """A clock on which every measurement takes one second."""
     ticks = itertools.count()
     return lambda: float(next(ticks))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU's are XLA's products")
+def test_weight_gradients_by_a_kernel_are_products():
+    def loss(kernel, x):
+        return jnp.sum(project(x, kernel) ** 2)
+
+    kernel, x = jnp.ones((FEATURES, HIDDEN)), jnp.ones((1000, FEATURES))
+    text = jax.jit(jax.grad(loss)).lower(kernel, x).as_text()
+    shapes = (1000, FEATURES), (1000, HIDDEN), (FEATURES, HIDDEN)
+    left, right, out = (Tensor(shape, "f32") for shape in shapes)
+    dot = Dot(left, right, (0, 0), out)
+    assert weight_gradients(text) == ({dot: 1} if build_info().cpu else {})
+    # Measured by the kernel, one call.
+    rates = Rates(Graph.from_edges([], [], num_nodes=1), ticking())
+    assert rates.products(Counter({dot: 1})) == 1
 
 
 def test_a_step_s_work_is_counted_and_takes_what_its_rates_say(dataset):
