@@ -91,10 +91,10 @@ def main() -> None:
             rng.standard_normal((rows, w)).astype(dtype) for w in (width, *[out_width] * _GRADIENTS)
         )
         pays = weight_gradient.pays(x, gs[0])
-        limits = weight_gradient._LEAST_ROWS, dict(weight_gradient._MOST_NUMBERS)
+        limits = weight_gradient._LEAST_ROWS, weight_gradient._MOST_NUMBERS
         # The kernel, whatever the rule says.
         weight_gradient._LEAST_ROWS = 0
-        weight_gradient._MOST_NUMBERS = dict.fromkeys(limits[1], 1 << 62)
+        weight_gradient._MOST_NUMBERS = 1 << 62
         calls = products(options, x, gs)
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for repeat in range(options.repeats + 1):

@@ -20,7 +20,7 @@ void FreeMemory::operator()(void* memory) const { std::free(memory); }
 
 void* allocate(std::size_t bytes) {
   constexpr std::size_t kLine = 64, kHugePage = std::size_t{1} << 21;
-  const std::size_t alignment = bytes >= 4 * kHugePage ? kHugePage : kLine;
+  const std::size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kLine;
   const std::size_t rounded = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
   void* memory = std::aligned_alloc(alignment, rounded);
   if (memory == nullptr) throw std::bad_alloc();

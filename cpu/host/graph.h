@@ -29,6 +29,8 @@ class Buffer {
   T* data() const { return data_.get(); }
   int64_t size() const { return size_; }
   T& operator[](int64_t i) const { return data_.get()[i]; }
+  // Leaves out the last elements; their memory is kept.
+  void truncate(int64_t size) { size_ = size; }
   void reset() {
     data_.reset();
     size_ = 0;
