@@ -10,7 +10,7 @@ message passing), `jaxgnn.nn` (Flax NNX modules), `jaxgnn.transform`, `jaxgnn.ba
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxgnn import config
+from jaxgnn import config, ops
 from jaxgnn._core.platform import BuildInfo, build_info, include_dir
 from jaxgnn._core.version import VERSION
 from jaxgnn.graph import Blocks, Graph, GraphBatch, batch
@@ -91,28 +91,23 @@ __all__ = [
     "transform",
 ]
 
-# Imported when first used: `import jaxgnn` stays fast.
-_MODULES = ("algebra", "data", "distributed", "export", "metrics", "nn", "train")
-_OF_GRAPHS = ("tiles", "transform")
-_SAMPLING = (
-    "importance_weights",
-    "negative_edges",
-    "sage_embedding",
-    "sample_neighbors",
-    "sampled_edges",
-    "sampled_spmm",
-)
+# Imported when first used, as sampling is (`jaxgnn/ops/__init__.py`): `import jaxgnn` stays fast.
+_MODULES = {
+    **{name: f"jaxgnn.graph.{name}" for name in ("tiles", "transform")},
+    **{
+        name: f"jaxgnn.{name}"
+        for name in ("algebra", "data", "distributed", "export", "metrics", "nn", "train")
+    },
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"jaxgnn.{name}")
-    if name in _OF_GRAPHS:
-        return importlib.import_module(f"jaxgnn.graph.{name}")
-    if name in _SAMPLING:
-        return getattr(importlib.import_module("jaxgnn.ops"), name)
+        return importlib.import_module(_MODULES[name])
+    if name in __all__:
+        return getattr(ops, name)
     raise AttributeError(f"module 'jaxgnn' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, *_OF_GRAPHS, *_SAMPLING})
+    return sorted({*globals(), *__all__})

@@ -14,14 +14,11 @@ constexpr int64_t kRowsTogether = 128;
 constexpr int kTileFeatures = kRegisters >= 32 ? 8 : kRegisters >= 16 ? 6 : 2;
 constexpr int kTileVectors = 2;
 
-template <class A>
-constexpr int kLanesOf = kVectorBytes / static_cast<int>(sizeof(A));
-
 // Copies `width` numbers of each row, and zeros up to kWidth.
 template <int kWidth, class T>
 void pack(const T* from, int64_t stride, int64_t width, int64_t rows, Accumulator<T>* to) {
   // As many numbers at a time as divide the row, and a vector holds.
-  constexpr int kHeld = kLanesOf<Accumulator<T>> < 8 ? kLanesOf<Accumulator<T>> : 8;
+  constexpr int kHeld = kLanes<T> < 8 ? kLanes<T> : 8;
   constexpr int N = kWidth % kHeld == 0 ? kHeld : 2;
   for (int64_t row = 0; row < rows; ++row) {
     const T* numbers = from + row * stride;
@@ -43,7 +40,7 @@ void pack(const T* from, int64_t stride, int64_t width, int64_t rows, Accumulato
 template <class A, int kFeatures, int kVectors>
 void add_tile(const A* x, int64_t stride, const A* g, int64_t rows, int64_t features,
               int64_t columns, A* sums, int64_t sums_stride) {
-  constexpr int N = kLanesOf<A>;
+  constexpr int N = kLanes<A>;
   Vector<A, N> tile[kFeatures][kVectors] = {};
   for (int64_t row = 0; row < rows; ++row) {
     Vector<A, N> right[kVectors];
@@ -91,7 +88,7 @@ template <class T, int kVectors>
 void add_strip(const T* x, int64_t x_width, const T* g, int64_t g_width, int64_t columns,
                int64_t rows, Accumulator<T>* sums) {
   using A = Accumulator<T>;
-  constexpr int kColumns = kVectors * kLanesOf<A>;
+  constexpr int kColumns = kVectors * kLanes<A>;
   alignas(kVectorBytes) A right[kRowsTogether * kColumns];
   pack<kColumns>(g, g_width, columns, rows, right);
   for (int64_t f = 0; f < x_width; f += kTileFeatures) {
@@ -116,7 +113,7 @@ void add_strip(const T* x, int64_t x_width, const T* g, int64_t g_width, int64_t
 template <class T>
 void add_rows(const T* x, int64_t x_width, const T* g, int64_t g_width, int64_t rows,
               Accumulator<T>* sums) {
-  constexpr int64_t N = kLanesOf<Accumulator<T>>, kColumns = kTileVectors * N;
+  constexpr int64_t N = kLanes<T>, kColumns = kTileVectors * N;
   for (int64_t c = 0; c < g_width; c += kColumns) {
     const int64_t columns = min_of(kColumns, g_width - c);
     if (columns > N) {
@@ -133,7 +130,7 @@ void sum_rows(const WeightGradientArgs& args, const Executor& executor) {
   const T *x = static_cast<const T*>(args.x), *g = static_cast<const T*>(args.g);
   int64_t x_width = args.in_features, g_width = args.out_features;
   // Vectors are of the wider operand where the other one does not fill any.
-  const bool swapped = g_width < kLanesOf<A> && g_width < x_width;
+  const bool swapped = g_width < kLanes<A> && g_width < x_width;
   if (swapped) {
     std::swap(x, g);
     std::swap(x_width, g_width);

@@ -25,7 +25,6 @@ def dispatch(
     reference: Callable[..., Any],
     *operands: Any,
     platforms: tuple[str, ...] = ("cpu", "cuda"),
-    one_device: bool = False,
 ) -> Any:
     """`kernel(*operands)` where the platform serves its targets, else `reference(*operands)`.
 
@@ -37,8 +36,6 @@ def dispatch(
         kernel, reference: of the same operands, with results of the same types.
         operands: pytrees of arrays.
         platforms: those that `kernel` is written for.
-        one_device: the reference where XLA partitions the computation over several devices: it
-            would gather a kernel's operands on each. Not within `shard_map`.
 
     Raises:
         RuntimeError: one of `platforms` does not serve the targets, or the platform is a third one,
@@ -46,13 +43,9 @@ def dispatch(
     """
     if config.impl == "jax":
         return reference(*operands)
-    params = {
-        "targets": targets,
-        "platforms": platforms,
-        "required": config.impl == "kernel",
-        "one_device": one_device,
-    }
-    return _choose(kernel, reference, operands, params)
+    required = config.impl == "kernel"
+    served = functools.partial(_serves, targets=targets, platforms=platforms, required=required)
+    return _choose(served, kernel, reference, operands)
 
 
 def on_one_device(alone: Callable[..., Any], otherwise: Callable[..., Any], *operands: Any) -> Any:
@@ -63,14 +56,14 @@ def on_one_device(alone: Callable[..., Any], otherwise: Callable[..., Any], *ope
         alone, otherwise: of the same operands, with results of the same types.
         operands: pytrees of arrays.
     """
-    params = {"targets": (), "platforms": (), "required": False, "one_device": True}
-    return _choose(alone, otherwise, operands, params)
+    return _choose(_is_one_device, alone, otherwise, operands)
 
 
-def _choose(kernel: Any, reference: Any, operands: Any, params: dict[str, Any]) -> Any:
+def _choose(chosen: Any, kernel: Any, reference: Any, operands: Any) -> Any:
+    """`kernel(*operands)` if `chosen(platform, devices)` of the computation, else `reference`."""
     leaves, tree = jax.tree.flatten(operands)
     if not any(isinstance(leaf, Tracer) for leaf in leaves):
-        return (kernel if _serves(*_place_of(leaves), **params) else reference)(*operands)
+        return (kernel if chosen(*_place_of(leaves)) else reference)(*operands)
     from jax.extend.core import jaxpr_as_fun
 
     jaxpr, shapes = jax.make_jaxpr(kernel, return_shape=True)(*operands)
@@ -83,18 +76,18 @@ def _choose(kernel: Any, reference: Any, operands: Any, params: dict[str, Any]) 
         kernel=jaxpr_as_fun(jaxpr),
         reference=config.pinned(flat_reference),
         types=tuple(jaxpr.out_avals),
-        **params,
+        chosen=chosen,
     )
     return jax.tree.unflatten(jax.tree.structure(shapes), out)
 
 
-def _serves(
-    name: str, devices: int, targets: Any, platforms: Any, required: bool, one_device: bool
-) -> bool:
-    if one_device and devices > 1:
-        return False
-    if not targets:
-        return True
+def _is_one_device(name: str, devices: int) -> bool:
+    del name
+    return devices == 1
+
+
+def _serves(name: str, devices: int, *, targets: Any, platforms: Any, required: bool) -> bool:
+    del devices
     if name in platforms and platform.serves(name, *targets):
         return True
     excluded = name in ("cpu", "cuda") and name not in platforms
@@ -115,19 +108,19 @@ def _place_of(leaves: list[Any]) -> tuple[str, int]:
     return platform.of_device(), 1
 
 
-def _run(*args: Any, kernel: Any, reference: Any, types: Any, **params: Any) -> Any:
+def _run(*args: Any, chosen: Any, kernel: Any, reference: Any, types: Any) -> Any:
     del types
-    return (kernel if _serves(*_place_of(list(args)), **params) else reference)(*args)
+    return (kernel if chosen(*_place_of(list(args))) else reference)(*args)
 
 
 def _lower(name: str | None) -> Any:
-    def rule(ctx: Any, *args: Any, kernel: Any, reference: Any, types: Any, **params: Any) -> Any:
+    def rule(ctx: Any, *args: Any, chosen: Any, kernel: Any, reference: Any, types: Any) -> Any:
         del types
         context = ctx.module_context
         # Within `shard_map` the context is of its mesh, and has no number of devices.
         devices = getattr(context.axis_context, "num_devices", 1)
-        served = _serves(name or context.platforms[0], devices, **params)
-        return mlir.lower_fun(kernel if served else reference, multiple_results=True)(ctx, *args)
+        function = kernel if chosen(name or context.platforms[0], devices) else reference
+        return mlir.lower_fun(function, multiple_results=True)(ctx, *args)
 
     return rule
 

@@ -65,14 +65,15 @@ def _images() -> tuple[np.ndarray, np.ndarray]:
     From scikit-learn's file where it is: importing `sklearn.datasets` takes half a second.
     """
     package = importlib.util.find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise DataError("digits: needs scikit-learn (pip install 'jaxgnn[train]')")
-    file = pathlib.Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    if file.is_file():
-        rows = np.loadtxt(file, delimiter=",")
-        return rows[:, :-1], rows[:, -1].astype(np.int32)
-    from sklearn.datasets import load_digits
-
+    if package is not None and package.origin is not None:
+        file = pathlib.Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+        if file.is_file():
+            rows = np.loadtxt(file, delimiter=",")
+            return rows[:, :-1], rows[:, -1].astype(np.int32)
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise DataError("digits: needs scikit-learn (pip install 'jaxgnn[train]')") from error
     images, classes = load_digits(return_X_y=True)
     # Arrays already; scikit-learn's types allow pandas' frames too.
     return np.asarray(images), np.asarray(classes, np.int32)

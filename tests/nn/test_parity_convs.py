@@ -182,11 +182,6 @@ def edge_features(edges, width, seed=7):
     return rng.normal(size=(edges.senders.size, width)).astype(np.float32)
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_gcn(real, weighted):
     edges, x = real

@@ -23,7 +23,6 @@ SENDERS, RECEIVERS = 20, 14
 
 @pytest.fixture(autouse=True)
 def wide(x64):
-    torch.manual_seed(0)
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

@@ -39,11 +39,6 @@ def cora(data_directory):
     return real_graph(data_directory, "cora")
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def pair(name, layers=2, *, jumping=None, norm=None, width=16, **options):
     theirs, ours = MODELS[name]
     options_there = dict(options)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core import ffi
 from jaxgnn._core.linear_call import is_zero, linear_call
-from jaxgnn.ops._projection.weight_gradient import weight_gradient
+from jaxgnn.ops._projection.weight_gradient import product, weight_gradient
 
 
 def project(
@@ -50,11 +50,7 @@ def dot_general(
     return jax.lax.dot_general(lhs, rhs, dimension_numbers, precision=precision, **options)
 
 
-def _product(precision: Any, x: Array, kernel: Array) -> Array:
-    return jax.lax.dot_general(x, kernel, (((1,), (0,)), ((), ())), precision=precision)
-
-
-_project = jax.custom_jvp(_product, nondiff_argnums=(0,))
+_project = jax.custom_jvp(product, nondiff_argnums=(0,))
 
 
 @functools.partial(_project.defjvp, symbolic_zeros=True)
@@ -62,12 +58,12 @@ def _jvp(precision: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
     # The products of the rule are JAX's own, so that policies of `jax.checkpoint` see them.
     x, kernel = primals
     d_x, d_kernel = tangents
-    out = _product(precision, x, kernel)
+    out = product(precision, x, kernel)
     terms = []
     if not is_zero(d_x):
-        terms.append(_product(precision, d_x, kernel))
+        terms.append(product(precision, d_x, kernel))
     if not is_zero(d_kernel):
-        call = functools.partial(_product, precision)
+        call = functools.partial(product, precision)
         transpose = functools.partial(weight_gradient, precision)
         terms.append(linear_call(call, transpose, x, d_kernel, out))
     return out, functools.reduce(jnp.add, terms) if terms else ffi.zeros_like(out)

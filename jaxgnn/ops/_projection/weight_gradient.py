@@ -6,13 +6,14 @@ thread. The kernel shares out the rows.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 from jaxtyping import Array, Float
 
 from jaxgnn._core import ffi
-from jaxgnn._core.dispatch import dispatch
+from jaxgnn._core.dispatch import dispatch, on_one_device
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import with_vmap_rule
 from jaxgnn._core.linear_call import Multilinear
@@ -26,6 +27,13 @@ _LEAST_ROWS = 256
 _MOST_NUMBERS = 1 << 15
 
 
+def product(
+    precision: Any, x: Float[Array, "rows in_features"], kernel: Float[Array, "in_features out"]
+) -> Float[Array, "rows out"]:
+    """$x W$ by XLA."""
+    return jax.lax.dot_general(x, kernel, (((1,), (0,)), ((), ())), precision=precision)
+
+
 def sum_over_rows(
     x: Float[Array, "rows in_features"],
     g: Float[Array, "rows out_features"],
@@ -35,32 +43,37 @@ def sum_over_rows(
 
     The kernel's sums are in the accumulation dtype and do not depend on the number of threads.
     `precision` is that of XLA's product, which runs on GPUs, under `vmap`, where rows are few or
-    features many, and where XLA partitions the rows over devices.
+    features many, and where XLA partitions the rows over devices: it would gather the operands of
+    a kernel on each.
     """
-
-    def reference(x: Array, g: Array) -> Array:
-        # As JAX transposes a product.
-        rows = (((0,), (0,)), ((), ()))
-        return jax.lax.dot_general(g, x, rows, precision=precision).T
-
+    otherwise = functools.partial(by_xla, precision)
     if not pays(x, g):
-        return reference(x, g)
-
-    def kernel(x: Array, g: Array) -> Array:
-        shape = (x.shape[1], g.shape[1])
-        size = shape[0] * shape[1]
-        blocks = min(-(-x.shape[0] // _ROWS_OF_A_BLOCK), _MOST_BLOCKS, _MOST_SUMS // size)
-        scratch = (blocks, size), accumulation_dtype(x.dtype)
-        return ffi.call(_TARGET, [x, g], [(shape, x.dtype), scratch])[0]
-
-    def choose(x: Array, g: Array) -> Array:
-        return dispatch((_TARGET,), kernel, reference, x, g, platforms=("cpu",), one_device=True)
+        return otherwise(x, g)
+    serve = functools.partial(dispatch, (_TARGET,), by_kernel, otherwise, platforms=("cpu",))
 
     def rule(call: Any, axis_size: int, batched: Any, x: Array, g: Array) -> Array:
         del call, axis_size
-        return jax.vmap(reference, [0 if moves else None for moves in batched])(x, g)
+        return jax.vmap(otherwise, [0 if moves else None for moves in batched])(x, g)
 
-    return with_vmap_rule(choose, rule)(x, g)
+    return with_vmap_rule(functools.partial(on_one_device, serve, otherwise), rule)(x, g)
+
+
+def by_kernel(
+    x: Float[Array, "rows in_features"], g: Float[Array, "rows out_features"]
+) -> Float[Array, "in_features out_features"]:
+    """`sum_over_rows` by the kernel, of at least a row and a feature of each."""
+    shape = (x.shape[1], g.shape[1])
+    size = shape[0] * shape[1]
+    blocks = min(-(-x.shape[0] // _ROWS_OF_A_BLOCK), _MOST_BLOCKS, max(_MOST_SUMS // size, 1))
+    scratch = (blocks, size), accumulation_dtype(x.dtype)
+    return ffi.call(_TARGET, [x, g], [(shape, x.dtype), scratch])[0]
+
+
+def by_xla(
+    precision: Any, x: Float[Array, "rows in_features"], g: Float[Array, "rows out_features"]
+) -> Float[Array, "in_features out_features"]:
+    """`sum_over_rows` as JAX transposes a product."""
+    return jax.lax.dot_general(g, x, (((0,), (0,)), ((), ())), precision=precision).T
 
 
 def pays(x: Float[Array, "rows in_features"], g: Float[Array, "rows out_features"]) -> bool:
@@ -74,17 +87,12 @@ def _function(precision: Any, fixed: None, x: Array, g: Array) -> Array:
     return sum_over_rows(x, g, precision)
 
 
-def _product(precision: Any, fixed: None, x: Array, kernel: Array) -> Array:
-    del fixed
-    return jax.lax.dot_general(x, kernel, (((1,), (0,)), ((), ())), precision=precision)
-
-
 # Linear in x and in g. In the place of x or g the transposes get the cotangent.
 _weight_gradient = Multilinear(
     _function,
     [
-        lambda precision, fixed, ct, g: _product(precision, fixed, g, ct.T),
-        lambda precision, fixed, x, ct: _product(precision, fixed, x, ct),
+        lambda precision, fixed, ct, g: product(precision, g, ct.T),
+        lambda precision, fixed, x, ct: product(precision, x, ct),
     ],
 )
 
