@@ -185,7 +185,7 @@ TABLES = {
         {"ms a step": {}, "GB": {"key": "peak_bytes"}},
         {"file": "nvidia-h200-sampling-steps*", "case": "products", "pass": "step"},
     ),
-    # docs/kernels/tiles.md
+    # docs/performance.md and docs/kernels/tiles.md
     "tensor-core": Table(
         "F = 256",
         _dtypes(_cases("reddit", "proteins")),
@@ -313,6 +313,26 @@ TABLES = {
         {"file": "nvidia-h200-maxk-sweep*", "impl": MAXK},
     ),
     "cpu-spmm": _cpu_spmm({}),
+    "maxk-weights": Table(
+        "reddit",
+        {
+            "forward, weighted edges": {"case": "reddit weighted"},
+            "backward, weighted edges": {"case": "reddit weighted", **BACKWARD},
+        },
+        _ks(
+            32,
+            16,
+            8,
+            over={
+                "impl": (*OURS, CUSPARSE),
+                "case": "reddit",
+                "k": None,
+                "pass": "forward",
+                "file": "nvidia-h200-maxk-sweep*",
+            },
+        ),
+        {"file": "nvidia-h200-maxk-weighted", "impl": plan.MAXK_WINDOWS},
+    ),
     "cpu-steps": Table(
         "model",
         {model: {"case": f"rmat-dense {model.lower()}"} for model in MODELS},
@@ -518,6 +538,10 @@ FIGURES = {
     "spmm-jax-gradient-ms": {**_REDDIT, "impl": "jax segment_sum sorted", **BACKWARD},
     "spmm-jax-unsorted-ms": {**_REDDIT, "impl": "jax segment_sum unsorted"},
     "row-schedule-seconds": {**_STEP, "key": "preprocessing_seconds"},
+    "tiles-seconds": {
+        **{"file": "nvidia-h200-tensor-core", "impl": plan.TILES, "case": "reddit"},
+        **{"width": 256, "dtype": "float32", "pass": "forward", "key": "preprocessing_seconds"},
+    },
     "windows-seconds": {**_GPU_MAXK, "key": "preprocessing_seconds"},
     "build-seconds": {**_BUILD, "key": "seconds"},
     "build-scipy": {**_BUILD, "over": {"impl": "SciPy*"}},

@@ -12,7 +12,8 @@ namespace jaxgnn::sampling {
 
 // By their FFI attribute. kBucket, kFastRand and kStride take the edges (first + step j) mod d of a
 // row of d edges. kLabor and kRace take the k smallest of a row by a word of each edge: kLabor by
-// the sender's, kRace by the time of a race. kWeighted draws with replacement by prefix sums.
+// the sender's, kRace by the time of a race. kWeighted and kAlias draw with replacement by weight:
+// by prefix sums, or by alias tables.
 enum class Strategy : int64_t {
   kBucket,
   kFastRand,
@@ -21,7 +22,8 @@ enum class Strategy : int64_t {
   kReplace,
   kLabor,
   kRace,
-  kWeighted
+  kWeighted,
+  kAlias
 };
 
 constexpr int64_t kMostEdges = 4096;             // of a row, from kRandom on
@@ -47,6 +49,7 @@ struct SampleArgs {
   const uint32_t* ids;         // [num_places], what each place draws by, or null for its own number
   const int32_t* log_weights;  // [num_edges], of kRace: fixed_log2, or kZeroWeight
   const uint64_t* weights_up_to;  // [num_edges], of kWeighted: the sums of all weights so far
+  const uint64_t* alias_table;    // [num_edges], of kAlias: a cell's threshold, above it its alias
   int64_t num_places;
   const int32_t* offsets;  // [num_places + 1]
   int64_t capacity;
@@ -158,27 +161,39 @@ JAXGNN_PHILOX uint32_t draw_word(uint32_t id, uint32_t draw, const uint32_t* key
   return draw & 2 ? high : low;
 }
 
+struct WordPair {
+  uint32_t first, second;
+};
+
+// The words number 2 draw and 2 draw + 1, which one block has.
+JAXGNN_PHILOX WordPair draw_pair(uint32_t id, uint32_t draw, const uint32_t* key) {
+  const PhiloxWords block = philox4x32({{id, draw / 2, 0, 1}}, key[0], key[1]);
+  return draw & 1 ? WordPair{block.words[2], block.words[3]}
+                  : WordPair{block.words[0], block.words[1]};
+}
+
 // A word as an integer below `bound`.
 JAXGNN_PHILOX uint32_t below(uint32_t word, uint32_t bound) {
   return static_cast<uint32_t>((uint64_t{word} * bound) >> 32);
 }
 
 JAXGNN_PHILOX bool with_replacement(const Sample& sample) {
-  return sample.strategy == Strategy::kReplace || sample.strategy == Strategy::kWeighted;
+  return sample.strategy == Strategy::kReplace || sample.strategy == Strategy::kWeighted ||
+         sample.strategy == Strategy::kAlias;
 }
 
 JAXGNN_PHILOX bool takes_smallest(const Sample& sample) {
   return sample.strategy == Strategy::kLabor || sample.strategy == Strategy::kRace;
 }
 
-// How many edges a row of d takes. Of kRace and kWeighted, which skip edges of weight 0: at most.
+// How many edges a row of d takes. Of those by weight, which skip edges of weight 0: at most.
 JAXGNN_PHILOX uint32_t edges_taken(const Sample& sample, uint32_t d) {
   if (with_replacement(sample)) return d > 0 ? static_cast<uint32_t>(sample.size) : 0;
   const uint64_t share = (static_cast<uint64_t>(sample.rate) * d + (kAllEdges - 1)) >> 32;
   return static_cast<uint32_t>(share < static_cast<uint64_t>(sample.size) ? share : sample.size);
 }
 
-// The edge that a word draws of a row of d > 0 edges from `begin` on, with replacement.
+// The edge that a word draws of a row of d > 0 edges from `begin` on, by kReplace or kWeighted.
 JAXGNN_PHILOX uint32_t edge_of_word(const SampleArgs& args, uint32_t word, int64_t begin,
                                     uint32_t d) {
   if (args.sample.strategy == Strategy::kReplace) return below(word, d);
@@ -200,9 +215,27 @@ JAXGNN_PHILOX uint32_t edge_of_word(const SampleArgs& args, uint32_t word, int64
   return low;
 }
 
-// Draw number `draw` of such a row.
+// The edge that two words draw of such a row, by kAlias: the first word draws one of the row's d
+// cells, and the second stays at the cell's own edge below the threshold, or goes to the alias. Two
+// words, since the rest of one that has drawn a cell has 2^32 / d values: too few for the shares of
+// a long row. `entry` is the cell's.
+JAXGNN_PHILOX uint32_t edge_of_entry(uint64_t entry, WordPair pair, uint32_t d) {
+  const uint32_t alias = static_cast<uint32_t>(entry >> 32);
+  if (pair.second < static_cast<uint32_t>(entry)) return below(pair.first, d);
+  return alias < d ? alias : d - 1;  // whatever the table is, an edge of the row
+}
+
+JAXGNN_PHILOX uint32_t edge_of_pair(const SampleArgs& args, WordPair pair, int64_t begin,
+                                    uint32_t d) {
+  return edge_of_entry(args.alias_table[begin + below(pair.first, d)], pair, d);
+}
+
+// Draw number `draw` of such a row, with replacement.
 JAXGNN_PHILOX uint32_t replaced_edge(const SampleArgs& args, uint32_t id, uint32_t draw,
                                      int64_t begin, uint32_t d) {
+  if (args.sample.strategy == Strategy::kAlias) {
+    return edge_of_pair(args, draw_pair(id, draw, args.sample.key), begin, d);
+  }
   return edge_of_word(args, draw_word(id, draw, args.sample.key), begin, d);
 }
 

@@ -18,6 +18,9 @@ void bind_text(nanobind::module_& module);
 // Splits of a graph into parts (partition/bindings.cc).
 void bind_partition(nanobind::module_& module);
 
+// Alias tables (sampling/bindings.cc).
+void bind_sampling(nanobind::module_& module);
+
 // Sparse graph translation and the layout of tiles (tiles/bindings.cc).
 void bind_tiles(nanobind::module_& module);
 }  // namespace host

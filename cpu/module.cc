@@ -14,4 +14,5 @@ NB_MODULE(_cpu, module) {
   jaxgnn::host::bind_text(module);
   jaxgnn::host::bind_tiles(module);
   jaxgnn::host::bind_partition(module);
+  jaxgnn::host::bind_sampling(module);
 }

@@ -7,10 +7,13 @@ The folder holds the sets as `jaxgnn.data.load` reads them: `cora/`, `amazon_pho
 everything else is the same for all three. Where a set has ten splits, seed s takes split s.
 
 What goes beyond the paper is compared with `--activations relu maxk/4 packed/4 maxk/8 annealed/8`:
-packed values, and half of the width at first, which falls to an eighth in half of the epochs.
+packed values, and half of the width at first, which falls to an eighth in half of the epochs;
+with `staged/8` by halves, in stages whose aggregations become narrower.
 `--activations relu bfloat16 float16` compares ReLU in 16 bits with ReLU in float32. Of GAT with
 four heads, `--models gat --activations relu heads/4 heads/8` keep that share of the
 features that each hidden head averages, behind ReLU.
+`--changes none hidden=256 norm=layer dropout=0.2,hidden=256` repeats all with other settings,
+each beside ReLU in the same ones: what helps where MaxK is behind.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ Activation = Literal[
     "maxk/4",
     "packed/4",
     "annealed/8",
+    "staged/8",
     "heads/8",
     "heads/4",
     "bfloat16",
@@ -73,6 +77,14 @@ FOR_MODEL: dict[tuple[str, str], dict[str, Any]] = {
 }
 """What these have instead: at 0.01 their scores with ReLU deviate by ten points and more."""
 GAT_HEADS = {"heads": 4, "out_heads": 1}
+CHANGES: dict[str, type] = {
+    "hidden": int,
+    "norm": str,
+    "learning_rate": float,
+    "dropout": float,
+    "weight_decay": float,
+}
+"""The settings that `--changes` names, and what their values are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +101,9 @@ class Options:
     """Which models."""
     activations: tuple[Activation, ...] = ("relu", "maxk/8", "maxk/4")
     """ReLU, MaxK with that share of the hidden width, and ReLU in 16 bits."""
+    changes: tuple[str, ...] = ("none",)
+    """Settings to compare all in: none, or NAME=VALUE[,NAME=VALUE] of hidden, norm, learning_rate,
+    dropout and weight_decay."""
     seeds: int = 10
     """Number of seeds."""
     epochs: int | None = None
@@ -109,14 +124,37 @@ def variant(config: TrainConfig, activation: Activation) -> TrainConfig:
     sparse = dataclasses.replace(
         config, activation="maxk", k=max(1, config.hidden // int(share)), packed=kind == "packed"
     )
-    if kind == "annealed":
+    if kind in ("annealed", "staged"):
         half = max(1, config.epochs // 2)
-        sparse = dataclasses.replace(sparse, anneal_from=config.hidden // 2, anneal_epochs=half)
+        sparse = dataclasses.replace(
+            sparse,
+            anneal_from=config.hidden // 2,
+            anneal_epochs=half,
+            anneal_stages=kind == "staged",
+        )
     return sparse
 
 
+def changed(config: TrainConfig, change: str) -> TrainConfig:
+    """The settings with those that `--changes` names in one of its values.
+
+    Raises:
+        ConfigError: not such a value.
+    """
+    values = {}
+    for part in () if change == "none" else change.split(","):
+        name, _, text = part.partition("=")
+        try:
+            values[name] = CHANGES[name](text)
+        except (KeyError, ValueError):
+            raise ConfigError(
+                f"--changes: expected none or NAME=VALUE of {', '.join(CHANGES)}, got {part!r}"
+            ) from None
+    return dataclasses.replace(config, **values)
+
+
 def compare(options: Options) -> Iterator[dict[str, Any]]:
-    """A record for each data set and model."""
+    """A record for each data set, model and change; a change that changes nothing has none."""
     for name in options.datasets:
         path = name if name == "digits" else str(options.data / name)
         base = dataclasses.replace(SETTINGS[name], dataset=path)
@@ -127,22 +165,27 @@ def compare(options: Options) -> Iterator[dict[str, Any]]:
             own = FOR_MODEL.get((name, model), {}) | (GAT_HEADS if model == "gat" else {})
             if options.epochs is not None:
                 own = own | {"epochs": options.epochs}
-            config = dataclasses.replace(base, model=model, **own)
-            record = {"dataset": name, "model": model, "metric": dataset.metric, "results": {}}
-            for activation in options.activations:
-                settings = variant(config, activation)
-                result = train_seeds(
-                    settings, seeds, splits=splits, in_sequence=True, dataset=dataset
-                )
-                values = settings.settings() | {"dataset": name}
-                record["results"][activation] = summary(result) | {"settings": values}
-                mean, deviation = (record["results"][activation][k] for k in ("mean", "deviation"))
-                print(
-                    f"{name} {model} {activation}: {mean:.2f} ± {deviation:.2f} "
-                    f"({result.seconds:.0f} s)",
-                    flush=True,
-                )
-            yield record
+            unchanged = dataclasses.replace(base, model=model, **own)
+            for change in options.changes:
+                config = changed(unchanged, change)
+                if change != "none" and config == unchanged:
+                    continue
+                record = {"dataset": name, "model": model, "change": change}
+                record |= {"metric": dataset.metric, "results": {}}
+                for activation in options.activations:
+                    settings = variant(config, activation)
+                    result = train_seeds(
+                        settings, seeds, splits=splits, in_sequence=True, dataset=dataset
+                    )
+                    values = settings.settings() | {"dataset": name}
+                    found = summary(result) | {"settings": values}
+                    record["results"][activation] = found
+                    print(
+                        f"{name} {model} {change} {activation}: {found['mean']:.2f} ± "
+                        f"{found['deviation']:.2f} ({result.seconds:.0f} s)",
+                        flush=True,
+                    )
+                yield record
 
 
 def summary(result: SeedsResult) -> dict[str, Any]:
@@ -160,14 +203,16 @@ def summary(result: SeedsResult) -> dict[str, Any]:
 def markdown(records: list[dict[str, Any]]) -> str:
     """The table: what each MaxK is ahead of ReLU, and whether one at a quarter keeps up."""
     names = list(records[0]["results"]) if records else []
+    changes = ["changed"] if {record["change"] for record in records} - {"none"} else []
     lines = [
-        "| " + " | ".join(["data", "model", *names]) + " |",
-        "|---" * (2 + len(names)) + "|",
+        "| " + " | ".join(["data", "model", *changes, *names]) + " |",
+        "|---" * (2 + len(changes) + len(names)) + "|",
     ]
     for record in records:
         results = record["results"]
         metric = " (ROC AUC)" if record["metric"] == "roc_auc" else ""
         cells = [f"{record['dataset']}{metric}", record["model"]]
+        cells += [record["change"].replace("none", "nothing")] * len(changes)
         for name in names:
             cell = f"{results[name]['mean']:.1f} ± {results[name]['deviation']:.1f}"
             if name != "relu" and "relu" in results:

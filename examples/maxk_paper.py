@@ -18,8 +18,9 @@ ogbn-proteins.
 The settings are those of the scripts that the authors published with the paper (Peng et al.,
 "MaxK-GNN", ASPLOS 2024; github.com/xiexi51/MaxK-GNN, `scripts_train/*.sh` and `utils/config.py`):
 layers, hidden width, dropout, learning rate, epochs, self-loops, layer normalization, Adam without
-weight decay, seed 97, k from 2 to 128. That Table 3 of the paper says the same was not verified.
-As theirs, the model begins and ends with a linear layer. What is different:
+weight decay, seed 97, k from 2 to 128. Layers, width, dropout, learning rate and epochs are those
+of the paper's Table 3, too. As theirs, the model begins and ends with a linear layer. What is
+different:
 
 - After the last convolution the activation is applied again, before the last linear layer.
 - GCN and GIN: theirs project before the activation and aggregate its result; here it

@@ -44,6 +44,8 @@ class Options:
     layout: Literal["rows", "features", "both", "auto", "one"] = "features"
     """How the graph is split; both: with two devices for the features; auto: the layout predicted
     to be faster; one: on one device, without a ShardedGraph."""
+    partition: Literal["stream", "metis", "block"] | None = None
+    """Who owns which node by rows; the better of stream and block where none is named."""
     devices: int = 2
     """Number of devices."""
     features: int = 256
@@ -96,7 +98,13 @@ def main(options: Options) -> list[float]:
             axes = {}
         mesh = jax.make_mesh(shape, names, devices=jax.devices()[: options.devices])
         start = time.perf_counter()
-        graph = shard(graph, mesh, exchange_dtype=options.exchange_dtype, **axes)
+        graph = shard(
+            graph,
+            mesh,
+            partition=options.partition,
+            exchange_dtype=options.exchange_dtype,
+            **axes,
+        )
         print(f"split in {time.perf_counter() - start:.1f} s")
         print(graph.explain(width, jnp.dtype(options.dtype).itemsize))
         x, labels = graph.scatter(x), graph.scatter(labels)

@@ -32,7 +32,7 @@ Error sample_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyB
   args.num_places = count(offsets) - 1;
   args.capacity = dim(count(*edges) > 0 ? *edges : *sampled_columns, 0);
   args.sample = {static_cast<Strategy>(*strategy), *size, *rate, key_words(check, key)};
-  check.that(*strategy >= 0 && *strategy <= 7, "strategy must be from 0 to 7");
+  check.that(*strategy >= 0 && *strategy <= 8, "strategy must be from 0 to 8");
   const bool drawn = *strategy >= static_cast<int64_t>(Strategy::kRandom);
   check.that(*size >= 1 && *size <= INT32_MAX, "sample_size must be a positive 32-bit number");
   check.that(!drawn || *size <= kMostEdges, "sample_size must be at most 4096 for random edges");
@@ -54,10 +54,11 @@ Error sample_edges(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyB
   if (args.sample.strategy == Strategy::kRace) {
     check.vector(weights, xla::ffi::S32, args.rows.num_edges, "weights must be int32 [num_edges]");
     args.log_weights = static_cast<const int32_t*>(weights.untyped_data());
-  } else if (args.sample.strategy == Strategy::kWeighted) {
+  } else if (with_replacement(args.sample) && args.sample.strategy != Strategy::kReplace) {
     check.vector(weights, xla::ffi::U32, 2 * args.rows.num_edges,
                  "weights must be uint32 [2 * num_edges]");
-    args.weights_up_to = static_cast<const uint64_t*>(weights.untyped_data());
+    const auto* words = static_cast<const uint64_t*>(weights.untyped_data());
+    (args.sample.strategy == Strategy::kAlias ? args.alias_table : args.weights_up_to) = words;
   }
   if (count(*edges) > 0) {
     edge_numbers(check, *edges, args.capacity, from);

@@ -2,7 +2,7 @@
 
 | setting | values | environment at import | meaning |
 | --- | --- | --- | --- |
-| `check_graphs` | `False` (default), `True` | `JAXGNN_CHECK_GRAPHS=0`, `1` | every operation checks that its graph's arrays fit each other, and raises an error where they do not: for a graph altered by other means than ours. Costs a pass over the edges |
+| `check_graphs` | `False` (default), `True` | `JAXGNN_CHECK_GRAPHS=0`, `1` | every operation checks that its graph's arrays fit each other, and raises an error where they do not: for a graph altered by other means than ours; of a `CBSR`, that its columns ascend below the width. Costs a pass over the edges |
 | `deterministic` | `False` (default), `True` | `JAXGNN_DETERMINISTIC=0`, `1` | every operation gives the same bits in every run |
 | `impl` | `None` (default), `"kernel"`, `"jax"` | `JAXGNN_IMPL=kernel`, `jax` | what runs where an operation's `impl` is not given: our kernel if the platform has one, our kernel or an error, the JAX reference |
 | `maxk_accumulation` | `"auto"` (default), `"float"` | `JAXGNN_MAXK_ACCUMULATION` | how `maxk_spmm` adds on a GPU: `"auto"` also in fixed point, where a bound on the sums holds; `"float"` in floating point alone |

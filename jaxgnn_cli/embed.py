@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxgnn._core.text import printable
-from jaxgnn_cli.embed_options import MATRICES, EmbedOptions, parse_embed, read_matrix
+from jaxgnn_cli.embed_options import MATRICES, EmbedOptions, Shapes, parse_embed, read_matrix
 from jaxgnn_cli.output import print_error
 from jaxgnn_cli.status import UsageError
 
@@ -46,18 +46,32 @@ def _embed(options: EmbedOptions, file: FileIO | None) -> None:
     graph = csr.to_graph(undirected=options.undirected)
     if graph.num_nodes == 0:
         raise UsageError(f"{options.graph}: expected a graph with nodes")
-    features, params = _matrices(options, graph.num_nodes, trained)
-    graph, x, params = jax.block_until_ready(jax.device_put((graph, features, params)))
+    every = options.shapes()
+    # Before anything is printed: a file may be bad.
+    matrices = _matrices(options, every[0], graph.num_nodes, trained)
+    graph, (x, params) = jax.block_until_ready(jax.device_put((graph, matrices)))
+    widths = list(dict.fromkeys(str(shapes.feature_column) for shapes in every))
+    widths = widths if len(widths) > 1 else [str(x.shape[1])]
     console.print(
         f"{printable(options.graph)}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, "
-        f"{x.shape[1]} features; loaded in {time.perf_counter() - start:.3g} s",
+        f"{', '.join(widths)} features; loaded in {time.perf_counter() - start:.3g} s",
         markup=False,
         soft_wrap=True,
     )
     _print_degrees(console, np.asarray(graph.in_degrees))
     out = None
-    for children, leaves, batch_size in options.combinations():
-        out = _run(console, options, graph, x, params, children, leaves, batch_size)
+    for number, shapes in enumerate(every):
+        if number > 0:
+            out = x = params = None  # before the next ones are made
+            x, params = jax.device_put(_matrices(options, shapes, graph.num_nodes, trained))
+        if len(every) > 1:
+            console.print(
+                f"features {x.shape[1]}, "
+                + ", ".join(f"{name} {params[name].shape[1]}" for name in MATRICES),
+                markup=False,
+            )
+        for children, leaves, batch_size in options.combinations():
+            out = _run(console, options, graph, x, params, children, leaves, batch_size)
     if file is not None:
         assert out is not None and options.output is not None
         try:
@@ -126,7 +140,7 @@ def _trained(run: str) -> dict[str, np.ndarray]:
 
 
 def _matrices(
-    options: EmbedOptions, num_nodes: int, trained: dict[str, np.ndarray] | None
+    options: EmbedOptions, shapes: Shapes, num_nodes: int, trained: dict[str, np.ndarray] | None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The features and the four weights: a run's, or from files, else random from the seed."""
     rng = np.random.default_rng(options.rand_seed)
@@ -137,7 +151,7 @@ def _matrices(
         path = getattr(options, name)
         return random if path is None else read_matrix(path, f"--{name}", rows)
 
-    features = matrix("features", num_nodes, options.feature_column)
+    features = matrix("features", num_nodes, shapes.feature_column)
     width = features.shape[1]
     if trained is not None:
         expected = trained["Wf1"].shape[0]
@@ -147,11 +161,11 @@ def _matrices(
                 f"features, got {width}"
             )
         return features, trained
-    wf1 = matrix("Wf1", width, options.Wf1_dim1)
-    wa1 = matrix("Wa1", width, options.Wa1_dim1)
+    wf1 = matrix("Wf1", width, shapes.Wf1_dim1)
+    wa1 = matrix("Wa1", width, shapes.Wa1_dim1)
     hidden = wf1.shape[1] + wa1.shape[1]
-    wf2 = matrix("Wf2", hidden, options.Wf2_dim1)
-    wa2 = matrix("Wa2", hidden, options.Wa2_dim1)
+    wf2 = matrix("Wf2", hidden, shapes.Wf2_dim1)
+    wa2 = matrix("Wa2", hidden, shapes.Wa2_dim1)
     return features, dict(zip(MATRICES, (wf1, wa1, wf2, wa2), strict=True))
 
 
@@ -208,9 +222,9 @@ def _run(
     mean = sum(times) / len(times)
     console.print(
         f"children {children}, leaves {leaves}, batch {batch_size}: {mean:.4g} ms a run "
-        f"(least {min(times):.4g}, most {max(times):.4g}), {mean / batches:.4g} ms a batch "
-        f"of {batches}; peak memory of the {memory['memory_of']} "
-        f"{memory['peak_bytes'] / 1e6:,.0f} MB",
+        f"(least {min(times):.4g}, most {max(times):.4g}), {mean / batches:.4g} ms a batch of "
+        f"{batches} (least {min(times) / batches:.4g}, most {max(times) / batches:.4g}); "
+        f"peak memory of the {memory['memory_of']} {memory['peak_bytes'] / 1e6:,.0f} MB",
         markup=False,
         soft_wrap=True,
     )

@@ -6,7 +6,7 @@ import dataclasses
 import io
 import itertools
 import warnings
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import tyro
@@ -19,6 +19,16 @@ MATRICES = ("Wf1", "Wa1", "Wf2", "Wa2")
 
 _WIDEST = 65536
 _File = Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(random)")]
+
+
+class Shapes(NamedTuple):
+    """The widths of the random matrices of a run."""
+
+    feature_column: int
+    Wf1_dim1: int
+    Wa1_dim1: int
+    Wf2_dim1: int
+    Wa2_dim1: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +45,7 @@ class EmbedOptions:
     undirected: bool = False
     """Add the reverse of each edge."""
 
-    feature_column: int = 64
+    feature_column: str = "64"
     """Width of random features."""
 
     num_children_per_source: str = "10"
@@ -68,16 +78,16 @@ class EmbedOptions:
     """The directory of a run of jaxgnn train with the model sage_embedding, whose matrices to take
     in place of these four."""
 
-    Wf1_dim1: int = 128
+    Wf1_dim1: str = "128"
     """Width of a random Wf1."""
 
-    Wa1_dim1: int = 128
+    Wa1_dim1: str = "128"
     """Width of a random Wa1."""
 
-    Wf2_dim1: int = 128
+    Wf2_dim1: str = "128"
     """Width of a random Wf2."""
 
-    Wa2_dim1: int = 128
+    Wa2_dim1: str = "128"
     """Width of a random Wa2."""
 
     rand_seed: int = 0
@@ -90,6 +100,30 @@ class EmbedOptions:
         str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")
     ] = None
     """Where to write the embedding, as .npy; of several combinations the last one's."""
+
+    def shapes(self) -> list[Shapes]:
+        """All combinations of the widths of random matrices; those of a file's are the file's.
+
+        Raises:
+            UsageError: a list has something else than widths, or more than one where a file has the
+                rows of one.
+        """
+        widths = []
+        for field in Shapes._fields:
+            name = f"--{field.replace('_', '-')}"
+            found = integers(getattr(self, field), name, 1, _WIDEST)
+            matrix = "features" if field == "feature_column" else field.split("_")[0]
+            by_run = self.checkpoint is not None
+            if by_run or getattr(self, matrix) is not None:
+                found = found[:1]  # not used
+            widths.append(found)
+        inputs = {"Wf1": 0, "Wa1": 0, "Wf2": 1, "Wa2": 1}
+        for matrix, layer in inputs.items():
+            rows = (widths[:1], widths[1:3])[layer]
+            if getattr(self, matrix) is not None and max(map(len, rows)) > 1:
+                of = "--feature-column" if layer == 0 else "--Wf1-dim1 and --Wa1-dim1"
+                raise UsageError(f"--{matrix}: expected a single number for {of} with it")
+        return [Shapes(*every) for every in itertools.product(*widths)]
 
     def combinations(self) -> list[tuple[int, int, int]]:
         """All combinations of children, leaves (for -1 as many as children) and batch sizes.
@@ -112,8 +146,7 @@ def parse_embed(arguments: list[str]) -> EmbedOptions | None:
     if options is None:
         return None
     options.combinations()
-    for name in ("feature_column", *(f"{name}_dim1" for name in MATRICES)):
-        check_between(getattr(options, name), name, 1, _WIDEST)
+    options.shapes()
     if options.checkpoint is not None:
         given = [f"--{name}" for name in MATRICES if getattr(options, name) is not None]
         if given:

@@ -7,9 +7,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from jaxgnn._core.text import printable
+from jaxgnn_cli.info_tiles import add_tiles
+from jaxgnn_cli.output import duration
 from jaxgnn_cli.status import UsageError
 
 if TYPE_CHECKING:
+    from jax.stages import Lowered
     from rich.console import Console
     from rich.table import Table
 
@@ -17,9 +20,7 @@ if TYPE_CHECKING:
     from jaxgnn.data import GraphSet, NodeDataset, PlainGraph
     from jaxgnn.train import TrainConfig
     from jaxgnn.train.estimate import Estimate
-
-
-_WIDTH = 256  # features of the products whose time is estimated
+    from jaxgnn.train.step import Program
 
 
 def info(arguments: list[str]) -> None:
@@ -70,27 +71,29 @@ def _info_of_model(arguments: list[str]) -> None:
         jax.config.update("jax_enable_x64", True)
     if config.devices != "1":
         raise ConfigError(f"--devices: jaxgnn info expected 1, got {config.devices}: jaxgnn plan")
+    if config.distributed:
+        raise ConfigError("--distributed: jaxgnn info expected none, got it: jaxgnn plan")
     if config.task != "node":
         raise ConfigError(f"--task: jaxgnn info expected node, got {config.task}")
     dataset = load_dataset(config)
-    task = make_task(config, dataset, choose_split(dataset, config.split))
+    task = make_task(config, dataset, choose_split(dataset, config.split), training=True)
     with Recovery().errors():
         program, state = build(config, task)
-        kernels = lower(program, state, task)[2]
+        step, _, kernels = lower(program, state, task)
         guess = None
         if config.features_on == "device" and config.features != "embedding":
             guess = estimate(program, state, task)
     console = Console()
     _print_build(console)
     if names_a_dataset(arguments):
-        _print_statistics(console, dataset)
+        _print_statistics(console, dataset, config)
     title = Text(printable(f"{config.model} on {dataset.name}"))
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_row("layers, hidden width", f"{config.layers}, {config.hidden}")
     table.add_row("activation", describe_activation(config))
     table.add_row("parameters", f"{sum(p.size for p in jax.tree.leaves(state.params)):,}")
     table.add_row("kernels", Text(describe_kernels(config, kernels)))
-    if config.activation == "maxk" and config.dtype != "float64":
+    if config.dtype != "float64" and _aggregates_maxk(program, step):
         assert isinstance(task.graph, Graph)  # on one device
         _add_maxk(table, task.graph, config)
     if guess is not None:
@@ -110,25 +113,26 @@ def _add_estimate(table: Table, guess: Estimate, what: str) -> None:
         "new pages": guess.pages,
         "the rest": guess.rest,
     }
-    shares = ", ".join(f"{name} {_duration(value)}" for name, value in parts.items() if value)
+    shares = ", ".join(f"{name} {duration(value)}" for name, value in parts.items() if value)
     rough = f"; counted as spmm: {', '.join(guess.unknown)}" if guess.unknown else ""
-    table.add_row(f"{what} (estimate)", f"{_duration(guess.seconds)}: {shares}{rough}")
+    table.add_row(f"{what} (estimate)", f"{duration(guess.seconds)}: {shares}{rough}")
 
 
 def _print_statistics(
-    console: Console, dataset: NodeDataset | GraphSet | PlainGraph | None
+    console: Console,
+    dataset: NodeDataset | GraphSet | PlainGraph | None,
+    config: TrainConfig | None = None,
 ) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from jaxgnn.data import NodeDataset, PlainGraph
+    from jaxgnn.data import NodeDataset
 
     if dataset is not None:
         table = Table(title=Text(printable(dataset.name)), title_justify="left", show_header=False)
         for name, value in dataset.statistics().items():
             table.add_row(name, _format(value))
-        if isinstance(dataset, NodeDataset | PlainGraph):
-            _add_tiles(table, dataset.graph)
+        add_tiles(table, dataset, config)
         if isinstance(dataset, NodeDataset):
             table.add_row("training, validation, test nodes", _sizes(dataset))
             table.add_row("metric", dataset.metric)
@@ -139,31 +143,10 @@ def _print_statistics(
         console.print(table)
 
 
-def _add_tiles(table: Table, graph: Graph) -> None:
-    """What the rows of a window share, which tiles load once: see `Graph.with_tiles`."""
-    import time
-
-    import jaxgnn
-
-    if not jaxgnn.build_info().cpu or graph.num_edges >= 1 << 31:
-        return
-    start = time.perf_counter()
-    graph = graph.with_tiles()
-    seconds = time.perf_counter() - start
-    tiles = graph.tiles
-    assert tiles is not None
-    table.add_row("edges a column of 64 rows", f"{tiles.edges_per_column:.2f} ({tiles.order})")
-    table.add_row(
-        f"edges in tiles, {tiles.min_edges} a column or more",
-        f"{tiles.tile_share:.0%} in {tiles.num_entries:,} columns",
-    )
-    for dtype in ("float32", "bfloat16"):
-        guess = jaxgnn.tiles.estimate(graph, _WIDTH, dtype)
-        calls = guess.calls_until_paid(seconds)
-        text = f"rows {_duration(guess.rows)}, tiles {_duration(guess.tiles)}: {guess.engine}"
-        if calls is not None:
-            text += f"; with_tiles, {_duration(seconds)} here, paid after {calls:,} calls"
-        table.add_row(f"aggregating {_WIDTH} {dtype}, H200 (estimate)", text)
+def _aggregates_maxk(program: Program, step: Lowered) -> bool:
+    """Whether a step aggregates MaxK's rows of the graph itself, by any engine; a mini-batch has
+    another graph in each step."""
+    return program.batches is None and "jaxgnn.maxk_spmm/" in step.as_text(debug_info=True)
 
 
 def _add_maxk(table: Table, graph: Graph, config: TrainConfig) -> None:
@@ -176,20 +159,14 @@ def _add_maxk(table: Table, graph: Graph, config: TrainConfig) -> None:
         return
     if graph.windows is None and config.hidden <= MAX_WIDTH:
         graph = graph.with_windows(width=config.hidden)
+    moved = config.k if config.anneal_stages else config.anneal_from or config.k
     operations: dict[str, choice.Operation] = {"maxk_spmm": "spgemm", "its gradient": "sspmm"}
-    case = choice.of_graph(graph, config.hidden, config.k, config.dtype)
+    case = choice.of_graph(graph, config.hidden, moved, config.dtype)
     for name, operation in operations.items():
         seconds = choice.estimate(case, operation)
-        text = ", ".join(f"{engine} {_duration(value)}" for engine, value in seconds.items())
+        text = ", ".join(f"{engine} {duration(value)}" for engine, value in seconds.items())
         fastest = choice.choose(case, operation)
         table.add_row(f"{name}, H200 (estimate)", f"{text}: {fastest}")
-
-
-def _duration(seconds: float) -> str:
-    if seconds == float("inf"):
-        return "cannot"
-    unit, size = ("s", 1.0) if seconds >= 1 else ("ms", 1e-3) if seconds >= 1e-3 else ("µs", 1e-6)
-    return f"{seconds / size:.3g} {unit}"
 
 
 def _print_build(console: Console) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from jaxgnn_cli.output import Output
 
 _LOST = re.compile(r"unhealthy[^\n]*:\n((?:[\d, ]+\n)+)")
+_LATE = re.compile(r"Id: Shutdown(?s:.){,1000} timed out task names:\n((?:[\d, ]+\n)+)")
 _HELD = re.compile(rb"[EF]\d{4} .*(?:coordination_service|client\.h:\d+\] Terminating process)")
 _LARGEST = 1 << 20
 
@@ -137,17 +138,22 @@ def lost_process(text: str, process: int | None) -> str | None:
     Returns:
         A line, or `None` where the text is of something else.
     """
-    found = _LOST.search(text)
-    if found is not None:
-        numbers = sorted({int(number) for number in re.findall(r"\d+", found[1])})
-        plural = len(numbers) > 1
-        listed = ", ".join(map(str, numbers))
-        return f"process{'es' * plural} {listed} {'were' if plural else 'was'} lost"
+    if (found := _LOST.search(text)) is not None:
+        listed, plural = _processes(found[1])
+        return f"{listed} {'were' if plural else 'was'} lost"
+    if (found := _LATE.search(text)) is not None:
+        return f"{_processes(found[1])[0]} did not end with the others"
     if "Terminating process because the JAX distributed service" not in text:
         return None
     if process != 0 and ("PollForError" in text or "Failed to send RPC" in text):
         return "process 0 was lost"  # the one that the others report to
     return "another process was lost"
+
+
+def _processes(lines: str) -> tuple[str, bool]:
+    """Those that JAX lists, and whether they are several."""
+    numbers = sorted({int(number) for number in re.findall(r"\d+", lines)})
+    return f"process{'es' * (len(numbers) > 1)} {', '.join(map(str, numbers))}", len(numbers) > 1
 
 
 @contextlib.contextmanager

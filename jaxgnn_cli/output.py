@@ -65,3 +65,11 @@ def print_error(message: str) -> None:
 
     with contextlib.suppress(OSError):
         print(f"jaxgnn: {printable(message)}", file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """With a unit; an estimate is infinite where a kernel does not serve."""
+    if seconds == float("inf"):
+        return "cannot"
+    unit, size = ("s", 1.0) if seconds >= 1 else ("ms", 1e-3) if seconds >= 1e-3 else ("µs", 1e-6)
+    return f"{seconds / size:.3g} {unit}"

@@ -7,8 +7,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from jaxgnn.train.config import TrainConfig
 from jaxgnn_cli.options import Options, parse_planned
 from jaxgnn_cli.status import UsageError
+
+_PIPED_WIDTH = 120
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +19,8 @@ class PlanOptions(Options):
     """Estimate the memory a device and the seconds an epoch of a run over several devices, from
     measurements on this one and the statistics of partitions.
 
-    All options are those of jaxgnn train but for these. One device is always estimated.
+    All options are those of jaxgnn train but for these, without those of several processes: devices
+    count, wherever they are. One device is always estimated.
     """
 
     devices: Annotated[str, tyro.conf.arg(metavar="INT,INT,...")] = "2,4,8"
@@ -28,6 +32,12 @@ class PlanOptions(Options):
     bandwidth: Annotated[float, tyro.conf.arg(metavar="GB/s")] = 370.0
     """What a device sends to the others in all: 370 of NVLink on an H100 or H200, 50 of a 400
     Gb/s network."""
+
+    distributed: tyro.conf.Suppress[bool] = False
+    coordinator: tyro.conf.Suppress[str | None] = None
+    processes: tyro.conf.Suppress[int | None] = None
+    process: tyro.conf.Suppress[int | None] = None
+    stall_timeout: tyro.conf.Suppress[int] = TrainConfig.stall_timeout
 
     memory: Annotated[float, tyro.conf.arg(metavar="GB")] = 0.0
     """Memory of a device; 0: as this one's, on the CPU the machine's."""
@@ -60,7 +70,10 @@ def plan(arguments: list[str]) -> None:
             bandwidth=1e9 * options.bandwidth,
             limit=int(1e9 * options.memory) or None,
         )
-    _print(Console(), options, plans)
+    console = Console()
+    if not console.is_terminal:  # a pipe has no width: no cell is cut
+        console = Console(width=max(console.width, _PIPED_WIDTH))
+    _print(console, options, plans)
 
 
 def _counts(text: str) -> list[int]:
@@ -96,8 +109,8 @@ def _print(console: Any, options: PlanOptions, plans: list[Any]) -> None:
             print_line(console, f"! {row.devices} by {_layout(row)} {what}: {row.reason}")
     print_line(
         console,
-        f"measured on {describe_device()}; times are of the device with most to do, the exchange "
-        "overlaps with nothing",
+        f"measured on {describe_device()}; times are of the device with most to do, less what "
+        "edges between a part's own nodes hide of the exchange where shard takes overlap",
     )
 
 

@@ -17,7 +17,7 @@ from benchmarks.baselines.jax_neighbors import key_of, sample_tree
 from benchmarks.harness import plan
 from benchmarks.harness.jax_programs import call_seconds
 from benchmarks.harness.minibatch import Batch, Data, Step, Trainer
-from benchmarks.harness.steps import Arrays, layer_parameters
+from benchmarks.harness.setting import Arrays, layer_parameters
 
 
 def trainer(step: Step, data: Data) -> Trainer:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from benchmarks.harness import plan
 from benchmarks.harness.graphs import StoredGraph, row_ids
-from benchmarks.harness.steps import NORM_EPSILON, ORACLE, Arrays, Setting, layer_parameters
+from benchmarks.harness.setting import NORM_EPSILON, ORACLE, Arrays, Setting, layer_parameters
 
 Apply = Callable[[Arrays, Any, Array, Any], Array]
 """Of parameters, the graph, features and dropout's key, or `None` for no dropout."""
@@ -30,7 +30,7 @@ def model_of(setting: Setting, graph: StoredGraph) -> tuple[Apply, Arrays]:
     layer: Layer = _LAYERS[setting.model]
     if setting.model == "edgeconv" and setting.variant in (ORACLE, plan.PLAIN_NODES):
         layer = edge_conv_on_nodes
-    return functools.partial(_model, layer, setting), edges_of(graph, setting)
+    return functools.partial(stacked, layer, setting), edges_of(graph, setting)
 
 
 def edges_of(graph: StoredGraph, setting: Setting) -> Arrays:
@@ -47,9 +47,11 @@ def edges_of(graph: StoredGraph, setting: Setting) -> Arrays:
     return jax.device_put(edges)
 
 
-def _model(
-    layer: Layer, setting: Setting, params: Arrays, edges: Arrays, x: Array, key: Any = None
+def stacked(
+    layer: Layer, setting: Setting, params: Arrays, edges: Any, x: Array, key: Any = None
 ) -> Array:
+    """The model of such layers, which get their parameters, the edges, rows and the setting."""
+
     def after(x: Array, layer: int | None = None) -> Array:
         """Normalization, activation and dropout of hidden rows."""
         if (scale := f"norms.{layer}.scale") in params:
@@ -310,17 +312,20 @@ def cross_entropy(logits: Float[Array, "nodes classes"], labels: Int[Array, " no
 
 
 def float64_gradients(
-    setting: Setting, graph: StoredGraph, features: Arrays, parameters: Arrays
-) -> tuple[float, Arrays]:
-    """The oracle: loss and gradients of the model in float64."""
+    setting: Setting, graph: StoredGraph, features: Arrays, parameters: Arrays, rows: np.ndarray
+) -> tuple[float, np.ndarray, Arrays]:
+    """The oracle: loss, these rows of the result, and gradients of the model in float64."""
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")
     apply, edges = model_of(setting, graph)
 
-    def loss(params: Arrays, edges: Arrays, x: Array, labels: Array) -> Array:
-        return cross_entropy(apply(params, edges, x, None), labels)
+    def loss(params: Arrays, edges: Arrays, x: Array, labels: Array) -> tuple[Array, Array]:
+        outputs = apply(params, edges, x, None)
+        return cross_entropy(outputs, labels), outputs[rows]
 
     params = {name: jnp.asarray(value, jnp.float64) for name, value in parameters.items()}
     x, labels = jnp.asarray(features["x"], jnp.float64), jnp.asarray(features["labels"])
-    value, gradients = jax.jit(jax.value_and_grad(loss))(params, edges, x, labels)
-    return float(value), {name: np.asarray(gradient) for name, gradient in gradients.items()}
+    step = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (value, outputs), gradients = step(params, edges, x, labels)
+    arrays = {name: np.asarray(gradient) for name, gradient in gradients.items()}
+    return float(value), np.asarray(outputs), arrays

@@ -15,7 +15,7 @@ from benchmarks.harness import plan
 from benchmarks.harness.graphs import StoredGraph
 from benchmarks.harness.jax_programs import call_seconds, compiled, float32_rows, pullback
 from benchmarks.harness.job import Unsupported
-from benchmarks.harness.operations import Candidate, Framework, Inputs
+from benchmarks.harness.operations import Candidate, Framework, Inputs, score_error
 from benchmarks.harness.plan import Measurement
 from tests.support.oracle_rows import row_error
 
@@ -35,7 +35,7 @@ class JaxFramework(Framework):
         from benchmarks.ours.operations import Ours
 
         self._on_device: list[tuple[np.ndarray, Array]] = []
-        self._graph = graph.to_graph()
+        self._stored, self._graph = graph, graph.to_graph()
         self._receivers = jax.device_put(graph.receivers)
         self._ours = Ours(self._graph, graph)
 
@@ -50,6 +50,8 @@ class JaxFramework(Framework):
         if m.direction == "select":
             return _selection(m, x)
         nodes, impl = self._graph.num_receivers, m.impl.removesuffix(plan.FTZ)
+        if impl == plan.JAX_SDDMM:
+            return _scores(x, inputs.dense, self._stored, edges)
         if impl == plan.MAX_SORTED:
             return extremum(m, gather_segment_max(nodes), x, edges, edges)
         if m.k is not None:
@@ -103,6 +105,18 @@ def gather_segment_max(num_receivers: int) -> Callable:
         return jnp.where(out == -jnp.inf, 0, out)
 
     return function
+
+
+def _scores(x: Array, dense: np.ndarray, stored: StoredGraph, edges: Edges) -> Candidate:
+    """Dot products of the features with themselves, on the edges."""
+
+    def function(x: Array, senders: Array, receivers: Array) -> Array:
+        return jnp.sum(x[senders] * x[receivers], axis=1)
+
+    def error(result: Array) -> float:
+        return score_error(stored, dense, np.asarray(result.astype(jnp.float32)))
+
+    return compiled(function, x, *edges, error=error)
 
 
 def extremum(

@@ -17,7 +17,7 @@ from benchmarks.baselines.loaders import WORKERS, pyg_loader
 from benchmarks.harness import plan
 from benchmarks.harness.minibatch import READY, Batch, Data, Step, Trainer
 from benchmarks.harness.neighbors import endless
-from benchmarks.harness.steps import layer_parameters
+from benchmarks.harness.setting import layer_parameters
 
 
 def trainer(step: Step, data: Data) -> Trainer:

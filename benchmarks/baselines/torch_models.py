@@ -22,7 +22,7 @@ from benchmarks.baselines.torch_operations import gpu_seconds
 from benchmarks.harness import plan, timing
 from benchmarks.harness.graphs import StoredGraph, row_ids
 from benchmarks.harness.job import Job, Unsupported
-from benchmarks.harness.steps import NORM_EPSILON, Arrays, Setting, layer_parameters
+from benchmarks.harness.setting import NORM_EPSILON, Arrays, Setting, layer_parameters
 
 warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
 Inputs = dict[str, np.ndarray]
@@ -63,7 +63,7 @@ _PLACES = {
 
 
 class Model(torch.nn.Module):
-    """Convolutions, with what `benchmarks.harness.steps.Setting` puts around them."""
+    """Convolutions, with what `benchmarks.harness.setting.Setting` puts around them."""
 
     def __init__(self, setting: Setting, inputs: Inputs, structure: Any) -> None:
         super().__init__()
@@ -332,12 +332,21 @@ def step(
             if device == "gpu":  # without what the choice of an algorithm took
                 torch.cuda.reset_peak_memory_stats()
 
+    def forward() -> torch.Tensor:
+        cast = torch.autocast(where.type, dtype) if setting.dtype != "float32" else None
+        with torch.no_grad(), cast or contextlib.nullcontext():
+            return model(x)
+
+    if setting.forward:
+        model.eval()
+    call = forward if setting.forward else one_step
+
     def seconds(count: int) -> float:
         wait = torch.cuda.synchronize if device == "gpu" else lambda: None
         wait()
         start = time.perf_counter()
         for _ in range(count):
-            one_step()
+            call()
         wait()
         return time.perf_counter() - start
 
@@ -355,4 +364,7 @@ def step(
         value.backward()
         return first[0].item() if first else value.item(), value.item(), fresh.gradients()
 
-    return Job(seconds, peak_bytes, gradients=gradients)
+    def rows(rows: np.ndarray) -> np.ndarray:
+        return forward()[torch.from_numpy(rows).to(where)].float().cpu().numpy()
+
+    return Job(seconds, peak_bytes, gradients=gradients, rows=rows)

@@ -139,7 +139,7 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
 
     from benchmarks.harness import plan
     from benchmarks.harness.jax_programs import program_bytes
-    from benchmarks.harness.steps import Setting
+    from benchmarks.harness.setting import Setting
     from benchmarks.ours import models, scale_step
 
     nodes, edges = round(NODES * options.scale), round(EDGES * options.scale)

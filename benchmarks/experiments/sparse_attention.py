@@ -1,11 +1,12 @@
-"""`gat_attention` over dense values and over the CBSR rows that MaxK leaves of them, side by side.
+"""An attention over dense values and over the CBSR rows that MaxK leaves of them, side by side.
 
     python -m benchmarks.experiments.sparse_attention [--shape reddit] [--k 4 8 16] [--every-k]
+        [--scores dot]
 
-Forward is a call; backward is the gradients of the values and of both ends' scores, given the
-forward pass's results. The values of the dense call are those of the rows that MaxK leaves, so that
-both compute the same, and their results are compared. Each time is the median of the rounds, in
-which dense and sparse alternate.
+Forward is a call; backward is the gradients of the values and of what the scores are made of, given
+the forward pass's results. The values of the dense call are those of the rows that MaxK leaves, so
+that both compute the same, and their results are compared. Each time is the median of the rounds,
+in which dense and sparse alternate.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +25,10 @@ import tyro
 
 from benchmarks.harness import graphs
 from benchmarks.harness.record import write_records
-from jaxgnn import CBSR, gat_attention, maxk
-from jaxgnn.ops._attention import sparse_rule
+from jaxgnn import CBSR, dot_attention, gat_attention, maxk
+from jaxgnn.ops._attention import sparse_pair_rule, sparse_rule
+
+Scores = Literal["additive", "dot"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,31 +49,39 @@ class Options:
     """Of the values."""
     rounds: int = 20
     """Timed rounds, after three of warm-up."""
+    scores: Scores = "additive"
+    """Those of `gat_attention`, or of `dot_attention`, whose queries and keys are as wide as the
+    values."""
     every_k: bool = False
     """The sparse kernels for every k, where a GPU would take the dense ones."""
     json: Path | None = None
     """A file for the results."""
 
 
-def programs(impl: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """Forward and backward of the attention whose values are `impl(cbsr)`."""
+def attention(scores: Scores, graph: Any, v: Any, at_senders: Any, at_receivers: Any) -> Any:
+    """By both ends' scores, or by keys and queries."""
+    if scores == "dot":
+        return dot_attention(graph, at_receivers, at_senders, v, impl="kernel")
+    return gat_attention(graph, v, at_senders, at_receivers, impl="kernel")
 
-    def attention(graph, cbsr, values, src, dst):
-        return gat_attention(
-            graph, impl(dataclasses.replace(cbsr, values=values)), src, dst, impl="kernel"
-        )
+
+def programs(scores: Scores) -> tuple[Any, Any]:
+    """Forward and backward of the attention over CBSR rows."""
 
     def forward(graph, floats, cbsr):
-        return jax.vjp(lambda *floats: attention(graph, cbsr, *floats), *floats)
+        def of_rows(values, *ends):
+            return attention(scores, graph, dataclasses.replace(cbsr, values=values), *ends)
+
+        return jax.vjp(of_rows, *floats)
 
     return jax.jit(forward), jax.jit(lambda pull, cotangent: pull(cotangent))
 
 
-def dense_programs() -> tuple[Any, Any]:
+def dense_programs(scores: Scores) -> tuple[Any, Any]:
     """Those over dense values."""
 
     def forward(graph, floats):
-        return jax.vjp(lambda *floats: gat_attention(graph, *floats, impl="kernel"), *floats)
+        return jax.vjp(lambda *floats: attention(scores, graph, *floats), *floats)
 
     return jax.jit(forward), jax.jit(lambda pull, cotangent: pull(cotangent))
 
@@ -96,27 +107,33 @@ def measured(graph: Any, options: Options, k: int, dtype: str) -> dict[str, Any]
     cbsr = jax.jit(lambda v: maxk(v, k))(v)
     kept: jax.Array = jax.jit(CBSR.to_dense)(cbsr)
     del v
-    src = jax.random.normal(keys[1], shape[:2], jnp.float32)
-    dst = jax.random.normal(keys[2], (graph.num_receivers, options.heads), jnp.float32)
+    of_dots = options.scores == "dot"
+    at_node = shape[1:] if of_dots else shape[1:2]
+    ends = [
+        jax.random.normal(key, (nodes, *at_node), jnp.float32).astype(
+            dtype if of_dots else jnp.float32
+        )
+        for key, nodes in zip(keys[1:3], (graph.num_senders, graph.num_receivers), strict=True)
+    ]
     cotangent = jax.random.normal(keys[3], (graph.num_receivers, *shape[1:]), jnp.float32)
     cotangent = cotangent.astype(dtype)
 
-    sparse_forward, sparse_backward = programs(lambda cbsr: cbsr)
-    dense_forward, dense_backward = dense_programs()
-    sparse_values = (cbsr.values, src, dst)
+    sparse_forward, sparse_backward = programs(options.scores)
+    dense_forward, dense_backward = dense_programs(options.scores)
+    sparse_values, dense_values = (cbsr.values, *ends), (kept, *ends)
     sparse_out, sparse_pull = sparse_forward(graph, sparse_values, cbsr)
-    dense_out, dense_pull = dense_forward(graph, (kept, src, dst))
+    dense_out, dense_pull = dense_forward(graph, dense_values)
     of_sparse = sparse_backward(sparse_pull, cotangent)
     of_dense = dense_backward(dense_pull, cotangent)
     at_kept = jnp.take_along_axis(of_dense[0], cbsr.indices.astype(jnp.int32), -1)
     errors = {
         "out": difference(sparse_out, dense_out),
         "values": difference(of_sparse[0], at_kept),
-        "score_src": difference(of_sparse[1], of_dense[1]),
-        "score_dst": difference(of_sparse[2], of_dense[2]),
+        "keys" if of_dots else "score_src": difference(of_sparse[1], of_dense[1]),
+        "queries" if of_dots else "score_dst": difference(of_sparse[2], of_dense[2]),
     }
     calls = {
-        ("forward", "dense"): lambda: dense_forward(graph, (kept, src, dst))[0],
+        ("forward", "dense"): lambda: dense_forward(graph, dense_values)[0],
         ("forward", "sparse"): lambda: sparse_forward(graph, sparse_values, cbsr)[0],
         ("backward", "dense"): lambda: dense_backward(dense_pull, cotangent),
         ("backward", "sparse"): lambda: sparse_backward(sparse_pull, cotangent),
@@ -128,7 +145,7 @@ def measured(graph: Any, options: Options, k: int, dtype: str) -> dict[str, Any]
             if step >= 3:
                 times[name].append(1e3 * elapsed)
     ms = {name: round(statistics.median(each), 4) for name, each in times.items()}
-    row: dict[str, Any] = {"dtype": dtype, "k": k, "errors": errors}
+    row: dict[str, Any] = {"scores": options.scores, "dtype": dtype, "k": k, "errors": errors}
     for way in ("forward", "backward"):
         dense, sparse = ms[way, "dense"], ms[way, "sparse"]
         row[way] = {"dense_ms": dense, "sparse_ms": sparse, "share": round(sparse / dense, 3)}
@@ -142,7 +159,9 @@ def measured(graph: Any, options: Options, k: int, dtype: str) -> dict[str, Any]
 def main(options: Options) -> None:
     """Measures, prints, and with `--json` writes a file."""
     if options.every_k:
-        sparse_rule.FORWARD_SHARE = sparse_rule.BACKWARD_SHARE = 1.0
+        for rule in (sparse_rule, sparse_pair_rule):
+            rule.FORWARD_SHARE = rule.BACKWARD_SHARE = 1.0
+        sparse_pair_rule.BACKWARD_SHARE_16_BITS = 1.0
     with tempfile.TemporaryDirectory() as folder:
         stored = graphs.load(graphs.store(options.shape, Path(folder), options.scale))
         graph = stored.to_graph()

@@ -24,7 +24,8 @@ from rich.table import Table
 
 from benchmarks.harness import graphs, timing
 from benchmarks.harness.options import Options as SuiteOptions
-from benchmarks.harness.steps import Setting, load_arrays, save_features
+from benchmarks.harness.setting import Setting
+from benchmarks.harness.steps import load_arrays, save_features
 from benchmarks.suites.training import widths
 
 _STEPS = 10

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import points
+
 # R-MAT by name: levels, and edges for each node.
 RMAT = {"rmat": (18, 18), "rmat-dense": (16, 48)}
 _INDEX = "graph.json"
@@ -77,7 +79,9 @@ def store(name: str, directory: Path, scale: float = 1.0, seed: int = 1) -> Path
     from jaxgnn import Graph, data
 
     start = time.perf_counter()
-    if name in RMAT:
+    if name in points.CLOUDS:
+        csr = points.nearest(name, scale, seed)
+    elif name in RMAT:
         levels, edges_per_node = RMAT[name]
         csr = data.rmat(max(6, levels + round(np.log2(scale))), edges_per_node, seed=seed)
     else:

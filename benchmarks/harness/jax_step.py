@@ -18,9 +18,10 @@ from benchmarks.baselines import jax_models
 from benchmarks.baselines.jax_models import Apply, cross_entropy
 from benchmarks.harness import plan, timing
 from benchmarks.harness.graphs import StoredGraph
-from benchmarks.harness.jax_programs import call_seconds, program_bytes, pullback
+from benchmarks.harness.jax_programs import call_seconds, float32_rows, program_bytes, pullback
 from benchmarks.harness.job import Job
-from benchmarks.harness.steps import Arrays, Setting
+from benchmarks.harness.setting import Arrays, Setting
+from benchmarks.ours import ablation
 from benchmarks.ours import models as our_models
 from benchmarks.ours.operations import preprocessed
 from jaxgnn import CBSR, Graph, maxk, maxk_spmm, spmm
@@ -37,7 +38,7 @@ def step(
     device: str,
     alone: bool,
 ) -> Job:
-    """The training step, compiled, its state donated.
+    """The training step, compiled, its state donated; or the model alone.
 
     `alone`: no other step was run in this process, whose peak of memory is then this one's.
     """
@@ -50,9 +51,31 @@ def step(
         apply = our_models.model_of(setting, widths)
         structure, preprocessing = preprocessed(graph.to_graph(), method)
         facts |= preprocessing
+    elif setting.impl in plan.STAGES:
+        apply, structure, preprocessing = ablation.model_of(setting, graph)
+        facts |= preprocessing
     else:
         apply, structure = jax_models.model_of(setting, graph)
     x = jax.device_put(features["x"].astype(jnp.dtype(setting.dtype)))
+
+    def peak_of(program: Any) -> int | None:
+        if not alone:
+            return program_bytes(program)
+        stats = jax.devices()[0].memory_stats()
+        return timing.process_bytes("VmHWM") if stats is None else stats["peak_bytes_in_use"]
+
+    if setting.forward:
+        operands = (jax.device_put(parameters), structure, x)
+        model = jax.jit(apply).lower(*operands).compile()
+        seconds = functools.partial(
+            call_seconds, functools.partial(model, *operands), device=device
+        )
+        return Job(
+            seconds,
+            functools.partial(peak_of, model),
+            facts=facts,
+            rows=lambda rows: float32_rows(model(*operands), rows),
+        )
     labels = jax.device_put(features["labels"])
     optimizer = optax.adam(1e-3, b1=_B1)
 
@@ -82,12 +105,6 @@ def step(
         *current[:], value = compiled(*current, structure, x, labels)
         return value
 
-    def peak_bytes() -> int | None:
-        if not alone:
-            return program_bytes(compiled)
-        stats = jax.devices()[0].memory_stats()
-        return timing.process_bytes("VmHWM") if stats is None else stats["peak_bytes_in_use"]
-
     def gradients() -> tuple[float, float, Arrays]:
         if setting.continuous and not setting.regularized:
             return float(first_loss), float(first_loss), exact
@@ -112,6 +129,7 @@ def step(
         return {"aggregation_ms": round(own, 4), "aggregation_share": round(own / ms, 4)}
 
     seconds = functools.partial(call_seconds, call, device=device)
+    peak_bytes = functools.partial(peak_of, compiled)
     return Job(seconds, peak_bytes, facts=facts, after=after, gradients=gradients)
 
 

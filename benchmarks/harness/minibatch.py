@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.harness import graphs
 from benchmarks.harness.graphs import StoredGraph
 from benchmarks.harness.job import Job, checked
-from benchmarks.harness.steps import layer_parameters
+from benchmarks.harness.setting import layer_parameters
 
 BATCHES = "jaxgnn batches"  # the entry that writes them
 READY = 8  # batches

@@ -15,9 +15,9 @@ import tyro
 
 from benchmarks.harness import plan
 
-Part = Literal["kernels", "steps", "memory", "neighbors", "embedding", "host"]
+Part = Literal["kernels", "steps", "memory", "paper", "ablation", "neighbors", "embedding", "host"]
 PARTS = {
-    "attention": ("kernels", "steps", "memory"),
+    "attention": ("kernels", "steps", "memory", "paper", "ablation"),
     "sampling": ("kernels", "neighbors", "embedding", "steps", "host"),
 }
 MODELS = {"training": ("sage", "gcn", "gin"), "attention": plan.EDGE_MODELS}

@@ -17,6 +17,7 @@ TILES = "jaxgnn tiles"
 ESTIMATED = "jaxgnn tiles or rows"  # of a graph with tiles, the faster by estimate
 SDDMM = "jaxgnn sddmm"  # dot products of the features with themselves, by rows
 CUSPARSE_SDDMM = "cuSPARSE sddmm"
+JAX_SDDMM = "jax sddmm"  # two gathers and a sum
 SORTED = "jax segment_sum sorted"
 TRANSPOSED = "jax segment_sum sorted, A^T by hand"  # of a step: the gradient is sorted, too
 UNSORTED = "jax segment_sum unsorted"
@@ -71,6 +72,13 @@ PYG_STEP = "PyG NeighborLoader and step"
 PLAIN = "jax segment ops sorted"
 PLAIN_FLAT = "jax segment ops sorted, flattened heads"
 PLAIN_NODES = "jax segment ops sorted, products on nodes"
+# Steps by the algebra, as the layers are written and with what a paper adds, one by one.
+WRITTEN = "algebra, as written"  # projections on the edges, every value stored
+REORGANIZED = "algebra, reorganized"  # projections on the nodes
+UNFUSED = "algebra, reorganized, recomputed"  # no value of edges stored, none fused
+STORED = "algebra, fused"  # kernels, the values of edges for backward stored
+RECOMPUTED = "algebra, fused, recomputed"
+STAGES = (WRITTEN, REORGANIZED, UNFUSED, STORED, RECOMPUTED)
 # With XLA's fastest flags for scatters (`process.FTZ_ATOMICS`), in a process of its own.
 FTZ = " (ftz atomics)"
 

@@ -9,7 +9,7 @@ from typing import Any
 Row = dict[str, Any]
 Spec = dict[str, Any]
 _DEFAULTS = {"dtype": "float32", "pass": "forward", "k": None, "S": None}
-_ABSENT = {"k": None, "S": None, "seeds": None, "children": None, "sources": None}
+_ABSENT = dict.fromkeys(("k", "S", "seeds", "children", "sources", "neighbors"))
 
 
 def flat(row: Row) -> Row:
@@ -49,15 +49,20 @@ def compare(row: Row, rows: Sequence[Row], spec: Spec, same: Sequence[str]) -> b
     return best is not None
 
 
+def of_model(row: Row) -> bool:
+    """Whether a row is of a model, its training step or its forward pass."""
+    return row["pass"] == "step" or "widths" in row["shape"]
+
+
 def compare_steps(rows: Sequence[Row]) -> None:
-    """The baseline of a training step is the fastest of all others, else ours with ReLU.
+    """The baseline of a model's row is the fastest of all others, else ours with ReLU.
 
     Of a step with MaxK it is ours with ReLU. `ratio_pyg` is the ratio to PyG beside it.
     """
     same = ("case", "dtype", "pass")
     others = {"impl": ("jax *", "PyG*", "cuSPARSE*")}
     for row in rows:
-        if row["pass"] == "step":
+        if of_model(row):
             if flat(row)["k"] is not None or not compare(row, rows, others, same):
                 compare(row, rows, {"impl": "jaxgnn"}, same)
             pyg = fastest(rows, {"impl": "PyG*"} | {name: row[name] for name in same})

@@ -1,4 +1,4 @@
-"""Training steps: their settings, inputs and jobs, of the suites `training` and `attention`.
+"""Training steps: their inputs and jobs, of the suites `training` and `attention`.
 
 Forward, cross-entropy over all nodes, backward, Adam, on the full graph. Every implementation
 starts from the same parameters; its gradients are compared with those of a float64 run.
@@ -6,7 +6,6 @@ starts from the same parameters; its gradients are compared with those of a floa
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,79 +18,13 @@ from benchmarks.harness import graphs, plan, process
 from benchmarks.harness.job import Job, checked
 from benchmarks.harness.options import Options
 from benchmarks.harness.record import Record
+from benchmarks.harness.setting import ORACLE, Arrays, Setting
 
-ORACLE = "float64"
-NORM_EPSILON = 1e-5
 # What only attention's scores depend on: GAT's vectors, GATv2's vector and its receivers'
 # projection.
 _CANCELLING = re.compile(r"(convs\.\d+\.)(attention|linear_receivers\.)")
 _SHARE = 0.05
-
-Arrays = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """One step to time, or its oracle."""
-
-    impl: str
-    model: str = "sage"  # or gcn, gin, one of `plan.EDGE_MODELS`
-    k: int | None = None  # of MaxK; without it ReLU
-    dtype: str = "float32"  # of the computation; parameters are float32
-    # As in the published script, a linear projection before the first convolution, and another
-    # after the last one's activation.
-    input_layer: bool = False
-    heads: int | None = None  # of gat and gatv2; the last layer has one
-    recompute: bool = False  # of normalization, activation and dropout, in the backward pass
-    hidden: int | None = None  # width of the hidden rows, if not the task's
-    label: str = ""  # tells its rows from those of the same model in other sizes
-
-    def __str__(self) -> str:
-        activation = "ReLU" if self.k is None else f"MaxK {self.k}"
-        return f"training {self.impl} {self.model}{self.label} {activation} {self.dtype}"
-
-    def case(self, graph: str) -> str:
-        """The case of its row on this graph."""
-        named = self.input_layer or self.model in plan.EDGE_MODELS
-        return f"{graph} {self.model}{self.label}" if named else graph
-
-    def sizes(self, widths: Sequence[int]) -> tuple[int, ...]:
-        """The task's widths, or with its own hidden ones."""
-        first, *hidden, last = widths
-        return first, *(self.hidden or width for width in hidden), last
-
-    @property
-    def variant(self) -> str:
-        """The implementation without the flags of its process."""
-        return self.impl.removesuffix(plan.FTZ)
-
-    @property
-    def regularized(self) -> bool:
-        """Whether layer normalization and dropout follow the layers, as in the published script."""
-        return self.model not in plan.EDGE_MODELS
-
-    @property
-    def oracle(self) -> Setting:
-        """The setting of the gradients that this one's should be."""
-        return dataclasses.replace(self, impl=ORACLE, dtype="float64")
-
-    @property
-    def continuous(self) -> bool:
-        """Whether close numbers have close gradients: MaxK and a maximum choose among them."""
-        return self.k is None and self.model != "edgeconv"
-
-    def tolerance(self, device: str) -> float:
-        """Of a parameter's gradient, relative to its norm, and of the loss.
-
-        TF32 products keep 11 bits, bfloat16 8. ReLU's slope jumps at 0: of ten million hidden
-        values one or two are moved past it by rounding, and each is 3e-4 of a gradient's norm.
-        Of models that are not continuous the gradients checked are those of float32 products.
-        """
-        if not self.continuous:
-            return 2e-2
-        if self.dtype == "bfloat16":
-            return 0.2
-        return 2e-2 if device == "gpu" else 1e-3
+_OUTPUTS = "outputs"  # beside an oracle's gradients
 
 
 def run_groups(
@@ -141,8 +74,9 @@ def _prepare(task: dict[str, Any], threads: int, entry: dict[str, Any]) -> Job |
     if setting.impl == ORACLE:
         from benchmarks.baselines import jax_models
 
-        loss, gradients = jax_models.float64_gradients(*inputs)
-        np.savez(oracle_file, **{"loss": np.array(loss), **gradients})
+        rows = _sampled(graph.num_nodes)
+        loss, outputs, gradients = jax_models.float64_gradients(*inputs, rows)
+        np.savez(oracle_file, **{"loss": np.array(loss), _OUTPUTS: outputs, **gradients})
         return None
     if setting.impl.startswith(("PyG", "cuSPARSE")):
         from benchmarks.baselines import torch_models
@@ -154,8 +88,14 @@ def _prepare(task: dict[str, Any], threads: int, entry: dict[str, Any]) -> Job |
         job = jax_step.step(*inputs, widths, device, alone=len(task["entries"]) == 1)
 
     def check() -> dict[str, Any]:
+        expected = load_arrays(oracle_file)
+        outputs = expected.pop(_OUTPUTS)
+        if setting.forward:
+            difference = job.rows(_sampled(graph.num_nodes)).astype(np.float64) - outputs
+            error = float(np.abs(difference).max() / np.abs(outputs).max())
+            return checked(error, setting.tolerance(device))
         timed_loss, loss, gradients = job.gradients()
-        error = gradient_error(loss, gradients, load_arrays(oracle_file))
+        error = gradient_error(loss, gradients, expected)
         error = error if np.isfinite(timed_loss) else float("inf")
         return {**checked(error, setting.tolerance(device)), "loss": timed_loss}
 
@@ -167,9 +107,14 @@ def _prepare(task: dict[str, Any], threads: int, entry: dict[str, Any]) -> Job |
         "impl": setting.impl,
         "dtype": setting.dtype,
         "shape": shape | {name: value for name, value in sizes.items() if value is not None},
-        "pass": "step",
+        "pass": "forward" if setting.forward else "step",
     }
     return job
+
+
+def _sampled(num_nodes: int, count: int = 256) -> np.ndarray:
+    """The rows of a forward pass's result that are checked."""
+    return np.random.default_rng(7).choice(num_nodes, min(count, num_nodes), replace=False)
 
 
 def gradient_error(
@@ -197,16 +142,6 @@ def load_arrays(path: Path) -> Arrays:
     """What `numpy.savez` wrote, loaded."""
     with np.load(path) as archive:
         return dict(archive)
-
-
-def layer_parameters(params: Arrays) -> list[Arrays]:
-    """The parameters of each convolution, their names without its number."""
-    layers: dict[str, Arrays] = {}
-    for name, value in params.items():
-        if name.startswith("convs."):
-            _, layer, own = name.split(".", 2)
-            layers.setdefault(layer, {})[own] = value
-    return [layers[layer] for layer in sorted(layers, key=int)]
 
 
 def save_features(workspace: Path, facts: dict[str, Any], widths: Sequence[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from jaxtyping import Array
 
 from benchmarks.baselines.jax_models import Apply
 from benchmarks.harness import plan
-from benchmarks.harness.steps import Arrays, Setting
+from benchmarks.harness.setting import Arrays, Setting
 from jaxgnn import build_info, nn
 
 _MODELS: dict[str, Callable[..., nn.GNN]] = {
@@ -28,7 +29,22 @@ _MODELS: dict[str, Callable[..., nn.GNN]] = {
 }
 
 
-def _module(setting: Setting, widths: list[int]) -> nn.GNN:
+class _EdgeConvs(nnx.Module):
+    """`nn.EdgeConvNet` of hidden rows that have different widths."""
+
+    def __init__(self, widths: list[int]) -> None:
+        rngs = nnx.Rngs(0)
+        self.convs = nnx.List(
+            [nn.EdgeConv(before, after, rngs=rngs) for before, after in itertools.pairwise(widths)]
+        )
+
+    def __call__(self, graph: Any, x: Array) -> Array:
+        for conv in self.convs[:-1]:
+            x = jax.nn.relu(conv(graph, x))
+        return self.convs[-1](graph, x)
+
+
+def _module(setting: Setting, widths: list[int]) -> nnx.Module:
     options: dict[str, Any] = {}
     if setting.heads is not None:
         options |= {"heads": setting.heads, "out_heads": 1}
@@ -36,6 +52,10 @@ def _module(setting: Setting, widths: list[int]) -> nn.GNN:
         options |= {"norm": "layer", "dropout": plan.DROPOUT_RATE}
     if setting.input_layer:
         options["jumping"] = "last"
+    if setting.dim is not None:
+        options |= {"dim": setting.dim, "kernel_size": setting.kernel_size}
+    if len(set(widths[1:-1])) > 1:
+        return _EdgeConvs(widths)
     return _MODELS[setting.model](
         widths[0],
         widths[1],

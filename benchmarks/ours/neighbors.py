@@ -47,6 +47,7 @@ class Samplers:
             batch_size=seeds,
             shuffle=False,
             drop_last=True,
+            degrees=False,
             **options,
         )
         following = endless(loader)

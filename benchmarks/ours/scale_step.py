@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks.harness import graphs, timing
 from benchmarks.harness.jax_programs import call_seconds, program_bytes, pullback, repeat
-from benchmarks.harness.steps import Arrays, Setting
+from benchmarks.harness.setting import Arrays, Setting
 from benchmarks.ours import models, scale
 from jaxgnn import spmm
 from jaxgnn.data import NodeDataset, Split

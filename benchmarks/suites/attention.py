@@ -3,12 +3,14 @@
 Parts: `kernels`, attention and its gradients beside our product of the same width, and with `--k`
 of as many features of each head alone, beside attention of all; `steps`, a
 full-batch training step of two layers against PyG and the same model in plain JAX; `memory`, the
-step of attention models on the Reddit-shaped graph, where messages would not fit.
+step of attention models on the Reddit-shaped graph, where messages would not fit. By name alone,
+as they take long: `paper` and `ablation`, the settings and the steps of a paper.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,9 +18,9 @@ from benchmarks.harness import plan, steps
 from benchmarks.harness.options import Options, Part
 from benchmarks.harness.plan import Measurement
 from benchmarks.harness.record import Record
-from benchmarks.harness.rows import Row, compare, compare_steps, flat
-from benchmarks.harness.steps import Setting
-from benchmarks.suites import spmm
+from benchmarks.harness.rows import Row, compare, compare_steps, flat, of_model
+from benchmarks.harness.setting import Setting
+from benchmarks.suites import attention_ablation, attention_paper, spmm
 
 STEP_SHAPES = ("arxiv", "amazon0601", "artist")
 CPU_SHAPE = "rmat-dense"
@@ -47,10 +49,13 @@ def run(options: Options, record: Record, workspace: Path) -> None:
     parts = options.parts or PARTS[options.device]
     if "kernels" in parts:
         spmm.run_plan(kernels(options), options, record, workspace)
-    for number, (case, widths, settings) in enumerate(step_settings(options, parts)):
+    planned = itertools.chain(step_settings(options, parts), paper_settings(options, parts))
+    for number, (case, widths, settings) in enumerate(planned):
         groups = [[setting] for setting in settings]
         own = workspace / f"steps {number}"
         steps.run_groups(groups, case, widths, options, record, own)
+    if "paper" in parts:
+        attention_paper.run_searches(options, record, workspace / "searches")
 
 
 def kernels(options: Options) -> list[Measurement]:
@@ -114,6 +119,15 @@ def step_settings(
             yield case, widths, chosen
 
 
+def paper_settings(options: Options, parts: Sequence[str]) -> Iterator[attention_paper.Case]:
+    """Those of the parts `paper` and `ablation`."""
+    if "paper" in parts:
+        plain = {model: plain_steps(model, options.device) for model in plan.EDGE_MODELS}
+        yield from attention_paper.cases(options, plain)
+    if "ablation" in parts:
+        yield from attention_ablation.cases(options, CPU_SHAPE)
+
+
 def _setting(model: str, impl: str = plan.OURS) -> Setting:
     """The step of a model in its sizes."""
     heads = plan.ATTENTION_HEADS if model in ("gat", "gatv2") else None
@@ -127,5 +141,9 @@ def set_baselines(rows: list[Row]) -> None:
     for row in rows:
         if flat(row)["k"] is not None:
             compare(row, rows, {"impl": plan.GAT}, ("case", "dtype", "pass"))
-        elif row["pass"] != "step":
+        elif row["case"].endswith(attention_ablation.LABEL):
+            attention_ablation.set_baseline(row, rows)
+        elif row["pass"] == "build":
+            attention_paper.set_baseline(row, rows)
+        elif not of_model(row):
             compare(row, rows, {"impl": plan.OURS}, ("case", "dtype"))

@@ -24,7 +24,8 @@ from benchmarks.harness.job import Job, Unsupported, checked
 from benchmarks.harness.options import Options
 from benchmarks.harness.record import Record
 from benchmarks.harness.rows import Row, compare
-from benchmarks.harness.steps import Setting, load_arrays, save_features
+from benchmarks.harness.setting import Setting
+from benchmarks.harness.steps import load_arrays, save_features
 from benchmarks.suites.training import widths
 
 BANDWIDTH = 370e9  # bytes a second that an H200 sends over NVLink

@@ -1,8 +1,8 @@
 """The suite `tensor_core`: operations over tiles, by rows, and cuSPARSE's.
 
 The sparse-dense product, without weights and with; and dot products on edges, by rows. On the sets
-of TC-GNN's Table 4 that the suite `spmm` does not have, the faster engine by estimate beside
-cuSPARSE; for those of many small graphs a copy of the features.
+of TC-GNN's Table 4 that the suite `spmm` does not have, the faster engine by estimate beside both
+and cuSPARSE; for those of many small graphs a copy of the features.
 
 On a CPU tiles run by rows: there it shows that the suite runs.
 """
@@ -29,14 +29,15 @@ GPU = (
     Block(_SHARING, _SDDMM, directions=plan.FORWARD),
     Block(_SHARING, _SDDMM[:1], ("bfloat16",), plan.FORWARD),
     Block(plan.SMALL_GRAPHS, (plan.COPY,), directions=("select",)),
-    Block(plan.TCGNN_SHAPES, (plan.ESTIMATED, *CUSPARSE), directions=plan.FORWARD),
-    Block(plan.TCGNN_SHAPES, (plan.ESTIMATED,), ("bfloat16",), plan.FORWARD),
+    Block(plan.TCGNN_SHAPES, (*_IMPLS[:3], *CUSPARSE), directions=plan.FORWARD),
+    Block(plan.TCGNN_SHAPES, _IMPLS[:3], ("bfloat16",), plan.FORWARD),
+    Block(_APART, (*_SDDMM, plan.JAX_SDDMM), directions=plan.FORWARD),
     Block(_APART, _IMPLS, plan.HALF_TOO, plan.FORWARD),
 )
 CPU = (
     Block(("rmat",), (plan.TILES, plan.ESTIMATED, plan.OURS)),
     Block(("rmat",), (plan.TILES, plan.OURS), directions=plan.FORWARD, weighted=True),
-    Block(("rmat",), _SDDMM[:1], directions=plan.FORWARD),
+    Block(("rmat",), (plan.SDDMM, plan.JAX_SDDMM), directions=plan.FORWARD),
 )
 WIDTHS = {"cpu": (64,), "gpu": (16, 32, 64, 128, 256)}
 

@@ -14,7 +14,7 @@ from benchmarks.harness import plan, steps
 from benchmarks.harness.options import Options
 from benchmarks.harness.record import Record
 from benchmarks.harness.rows import compare_steps
-from benchmarks.harness.steps import Setting
+from benchmarks.harness.setting import Setting
 
 WIDTHS = (602, 256, 256, 256, 41)
 QUICK_WIDTHS = (24, 16, 16, 16, 7)

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cpu/bindings.h"
+#include "cpu/host/check_rows.h"
 #include "cpu/host/graph.h"
 #include "cpu/host/numpy.h"
 #include "cpu/host/windows.h"
@@ -70,15 +71,16 @@ std::pair<T, T> extent_of(const In<T>& values) {
 template <class Index, class T>
 nb::object normalize(const In<Index>& row_offsets, const In<int32_t>& senders,
                      const In<T>& weights) {
-  const int64_t num_nodes = static_cast<int64_t>(row_offsets.shape(0)) - 1;
   const std::size_t num_edges = senders.shape(0);
-  if (num_nodes < 0 || static_cast<std::size_t>(row_offsets.data()[num_nodes]) != num_edges ||
+  if (row_offsets.shape(0) > INT32_MAX ||
       (weights.shape(0) != num_edges && weights.shape(0) != 0)) {
     throw std::invalid_argument("gcn_normalize: inconsistent arguments");
   }
   Buffer<T> normalized(static_cast<int64_t>(num_edges));
   {
     nb::gil_scoped_release release;
+    const int64_t num_nodes =
+        check_rows(row_offsets, senders, static_cast<int32_t>(row_offsets.shape(0)) - 1);
     gcn_normalize(row_offsets.data(), senders.data(),
                   weights.shape(0) == num_edges ? weights.data() : nullptr, num_nodes,
                   normalized.data());
@@ -90,12 +92,11 @@ nb::object normalize(const In<Index>& row_offsets, const In<int32_t>& senders,
 template <class Index>
 int32_t num_receivers_of(const In<Index>& row_offsets, const In<int32_t>& senders,
                          int32_t num_senders, const char* what) {
-  const int64_t num_receivers = static_cast<int64_t>(row_offsets.shape(0)) - 1;
-  if (num_receivers < 0 || num_receivers > INT32_MAX || num_senders < 0 ||
-      static_cast<std::size_t>(row_offsets.data()[num_receivers]) != senders.shape(0)) {
+  if (row_offsets.shape(0) > INT32_MAX || num_senders < 0) {
     throw std::invalid_argument(std::string(what) + ": inconsistent arguments");
   }
-  return static_cast<int32_t>(num_receivers);
+  const nb::gil_scoped_release release;
+  return static_cast<int32_t>(check_rows(row_offsets, senders, num_senders));
 }
 
 template <class Index>

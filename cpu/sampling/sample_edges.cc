@@ -20,6 +20,9 @@ class RowWords {
     return block_.words[draw % 4];
   }
 
+  // As draw_pair.
+  WordPair pair(uint32_t draw) { return {at(2 * draw), at(2 * draw + 1)}; }
+
  private:
   uint32_t id_;
   const uint32_t* key_;
@@ -77,6 +80,42 @@ struct Output {
       static_cast<int32_t*>(args.edges)[place] = static_cast<int32_t>(e);
     }
   }
+};
+
+// The cells of alias tables lie anywhere, too: each is prefetched when it is drawn.
+class Cells {
+ public:
+  Cells(const SampleArgs& args, Columns& columns) : args_(args), columns_(columns) {}
+
+  ~Cells() {
+    for (uint64_t i = count_ < kAhead ? 0 : count_ - kAhead; i < count_; ++i) write(i);
+  }
+
+  void put(int64_t place, WordPair pair, int64_t begin, uint32_t d) {
+    if (count_ >= kAhead) write(count_);
+    __builtin_prefetch(args_.alias_table + begin + below(pair.first, d));
+    draws_[count_++ % kAhead] = {place, begin, pair, d};
+  }
+
+ private:
+  static constexpr uint64_t kAhead = 32;
+
+  struct Draw {
+    int64_t place, begin;
+    WordPair pair;
+    uint32_t d;
+  };
+
+  void write(uint64_t i) const {
+    const Draw& draw = draws_[i % kAhead];
+    Output{args_, draw.begin, columns_}.put(draw.place,
+                                            edge_of_pair(args_, draw.pair, draw.begin, draw.d));
+  }
+
+  const SampleArgs& args_;
+  Columns& columns_;
+  uint64_t count_ = 0;
+  Draw draws_[kAhead];
 };
 
 void fill(const SampleArgs& args, int64_t first, int64_t last) {
@@ -202,7 +241,8 @@ void prefetch_bounds(const Rows& rows, int64_t row) {
   __builtin_prefetch(static_cast<const char*>(rows.offsets) + row * width);
 }
 
-void sample_place(const SampleArgs& args, int64_t place, Columns& columns, Scratch* scratch) {
+void sample_place(const SampleArgs& args, int64_t place, Columns& columns, Cells& cells,
+                  Scratch* scratch) {
   const Rows& rows = args.rows;
   const Sample& sample = args.sample;
   const int64_t first = args.offsets[place], last = args.offsets[place + 1];
@@ -217,8 +257,12 @@ void sample_place(const SampleArgs& args, int64_t place, Columns& columns, Scrat
   const Output out{args, begin, columns};
   if (with_replacement(sample)) {
     RowWords words(id, sample.key);
-    for (uint32_t j = 0; j < taken; ++j) {
-      out.put(first + j, edge_of_word(args, words.at(j), begin, d));
+    if (sample.strategy == Strategy::kAlias) {
+      for (uint32_t j = 0; j < taken; ++j) cells.put(first + j, words.pair(j), begin, d);
+    } else {
+      for (uint32_t j = 0; j < taken; ++j) {
+        out.put(first + j, edge_of_word(args, words.at(j), begin, d));
+      }
     }
   } else if (taken == d) {
     for (uint32_t j = 0; j < taken; ++j) out.put(first + j, j);
@@ -245,12 +289,13 @@ void sample_edges(const SampleArgs& args, const Executor& executor) {
   parallel_for(executor, items, [&](int64_t item) {
     const int64_t first = places * item / items, last = places * (item + 1) / items;
     Columns columns(args);
+    Cells cells(args, columns);
     const auto take = [&](Scratch* scratch) {
       for (int64_t place = first; place < last; ++place) {
         if (args.places != nullptr) {
           prefetch_bounds(args.rows, args.places[min_of(place + kRowsAhead, last - 1)]);
         }
-        sample_place(args, place, columns, scratch);
+        sample_place(args, place, columns, cells, scratch);
       }
     };
     if (args.sample.strategy == Strategy::kRandom || takes_smallest(args.sample)) {

@@ -3,12 +3,12 @@
 
 #include <nanobind/nanobind.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "cpu/host/check_rows.h"
 #include "cpu/host/numpy.h"
 #include "cpu/tiles/communities.h"
 #include "cpu/tiles/layout.h"
@@ -20,15 +20,12 @@ namespace {
 template <class Index>
 nb::tuple translate_graph(const In<Index>& row_offsets, const In<int32_t>& edge_columns,
                           int32_t rows, int32_t columns) {
-  const int64_t num_rows = static_cast<int64_t>(row_offsets.shape(0)) - 1;
   // The Python side checks all of this, with better messages: here, only what would be unsafe.
-  if (num_rows < 0 || rows < 1 || columns < 1 ||
-      static_cast<std::size_t>(row_offsets.data()[num_rows]) != edge_columns.shape(0)) {
-    throw std::invalid_argument("translate: inconsistent arguments");
-  }
+  if (rows < 1 || columns < 1) throw std::invalid_argument("translate: inconsistent arguments");
   Translation<Index> result;
   {
     nb::gil_scoped_release release;
+    const int64_t num_rows = check_rows(row_offsets, edge_columns, INT32_MAX);
     result = translate(row_offsets.data(), edge_columns.data(), num_rows, rows, columns);
   }
   return nb::make_tuple(
@@ -44,7 +41,7 @@ int32_t num_rows_of(const In<int32_t>& row_offsets, const In<int32_t>& columns,
   const int64_t num_rows = static_cast<int64_t>(order.shape(0));
   bool fits = num_rows < INT32_MAX && num_columns >= 0 &&
               static_cast<int64_t>(row_offsets.shape(0)) == num_rows + 1;
-  fits = fits && static_cast<std::size_t>(row_offsets.data()[num_rows]) == columns.shape(0);
+  if (fits) check_rows(row_offsets, columns, num_columns);
   std::vector<bool> seen(fits ? static_cast<std::size_t>(num_rows) : 0);
   for (int64_t i = 0; fits && i < num_rows; ++i) {
     const int32_t row = order.data()[i];
@@ -83,18 +80,15 @@ int64_t window_columns(const In<int32_t>& row_offsets, const In<int32_t>& column
 }
 
 nb::object community_order(const In<int32_t>& row_offsets, const In<int32_t>& columns) {
-  const int64_t num_rows = static_cast<int64_t>(row_offsets.shape(0)) - 1;
+  if (row_offsets.shape(0) > INT32_MAX) {
+    throw std::invalid_argument("order_by_communities: expected fewer than 2^31 rows");
+  }
+  const int32_t num_rows = static_cast<int32_t>(row_offsets.shape(0)) - 1;
   Buffer<int32_t> result;
   {
     nb::gil_scoped_release release;
-    bool fits = num_rows >= 0 && num_rows < INT32_MAX &&
-                static_cast<std::size_t>(row_offsets.data()[num_rows]) == columns.shape(0);
-    const int32_t* end = columns.data() + columns.shape(0);
-    fits = fits && std::all_of(columns.data(), end,
-                               [&](int32_t column) { return column >= 0 && column < num_rows; });
-    if (!fits) throw std::invalid_argument("order_by_communities: inconsistent arguments");
-    result =
-        order_by_communities(row_offsets.data(), columns.data(), static_cast<int32_t>(num_rows));
+    check_rows(row_offsets, columns, num_rows);
+    result = order_by_communities(row_offsets.data(), columns.data(), num_rows);
   }
   return nb::cast(to_numpy(std::move(result)));
 }

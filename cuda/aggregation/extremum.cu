@@ -26,6 +26,7 @@ struct Selection {
   using A = typename Accumulator<T>::type;
   using Params = aggregation::Params<T>;
   static constexpr bool kWeighted = kHasWeights, kFloat = sizeof(T) == 4;
+  static constexpr bool kNarrowRows = false;
   static constexpr InFlight kInFlight = kWeighted ? InFlight::kOneChunk : InFlight::kNextChunk;
   // The maximum number of blocks a multiprocessor without register spills (on sm_90).
   static constexpr int kLongBlocks = kWeighted || sizeof(T) == 2 ? 8 : 10;

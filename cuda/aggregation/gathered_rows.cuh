@@ -18,12 +18,15 @@
 //     slices are the grid's y axis, hence run one after the other. The warp's four groups take
 //     every fourth chunk of four edges and add up at the end. A chunk's column indices are one
 //     aligned 16-byte load: scalar loads would cost the same number of L1 wavefronts as the rows.
-//   short rows: 32 lanes (8 or 16 if a row is that narrow) walk a row alone. If rows are tiny,
-//     several one after the other, for the start of a block costs more than a row of five edges.
-//     The indices of the next four edges, also across the end of a row, are loaded behind the rows.
+//   short rows: a team of as many lanes as a row has vectors, at most 32, walks a row. If rows are
+//     tiny, several one after the other, for the start of a block costs more than a row of five
+//     edges; else the teams of a warp share a row that is long for one. The indices of the next
+//     four edges, also across the end of a row, are loaded behind the rows.
 // Rows longer than the split length are processed in chunks; another kernel adds the chunks in
-// order. docs/performance.md has the measurements behind these choices.
+// order. docs/kernels/aggregation.md has the measurements behind these choices.
 #pragma once
+
+#include <algorithm>
 
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/rows.cuh"
@@ -44,21 +47,35 @@ struct GatherParams {
   int head_width;
   unsigned row_bytes;        // from a gathered row to the next
   unsigned rows_per_worker;  // of short_rows; at least 1
+  int solo_length;           // of short_rows: edges of a row up to which a team has it alone
 };
 
 // Mean row lengths up to which several rows share a worker, and from which a warp splits a row.
 constexpr int64_t kTinyRow = 16;
 constexpr int64_t kLongRow = 256;
+// A team has rows of this many edges, or of the mean row's, alone; longer ones are the warp's.
+constexpr int64_t kSoloLength = 32;
+// Teams narrower than a warp take several tiny rows only where these have fewer edges than this on
+// average: others gain more from being shared.
+constexpr int64_t kFewEdges = 4;
+// Several rows a worker leave a GPU idle where that makes fewer warps than this.
+constexpr int64_t kManyWarps = 8192;
 
 // For rows of the type T; without weights there is one head.
 template <typename T>
 GatherParams gather_params(const Rows& rows, int64_t width, int64_t heads) {
-  return {rows,
-          width,
-          static_cast<int>(heads),
-          static_cast<int>(width / (heads > 0 ? heads : 1)),
-          static_cast<unsigned>(width * sizeof(T)),
-          rows.num_edges < kTinyRow * rows.num_rows ? 4u : 1u};
+  const bool tiny = rows.num_edges < kTinyRow * rows.num_rows;
+  const int64_t mean = rows.num_edges / std::max<int64_t>(rows.num_rows, 1);
+  GatherParams p{rows,
+                 width,
+                 static_cast<int>(heads),
+                 static_cast<int>(width / (heads > 0 ? heads : 1)),
+                 static_cast<unsigned>(width * sizeof(T)),
+                 tiny ? 4u : 1u,
+                 static_cast<int>(std::clamp<int64_t>(mean, kSoloLength, INT32_MAX))};
+  // The order of tiny rows is that of their lengths alone: it takes apart what shares senders.
+  if (tiny) p.rows.order = nullptr;
+  return p;
 }
 
 // The gathered row at a column; columns of 64 bits are those of wide_rows.
@@ -208,17 +225,23 @@ __global__ void __launch_bounds__(kGatherThreads, P::kLongBlocks)
   if (local < RowWalk::kLanes && active) lane.store(work);
 }
 
-// A group of kLanes lanes processes a chunk of a long row, or a row, or with kSeveral
-// p.rows_per_worker rows in sequence; these have consecutive indices under any row schedule. Row
-// indices fit in 32 bits (launch_rows), and so does the size of a gathered row; edge indices may
-// not.
+// A team of kLanes lanes processes a chunk of a long row, or a row, or with kSeveral
+// p.rows_per_worker rows in sequence; these have consecutive indices under any row schedule. All
+// teams of a warp share a row of more than p.solo_length edges: every one takes each kTeams-th
+// four, and they add up at the end. Else a chunk would be a chain of as many waits as it has fours,
+// which small graphs have nothing to hide behind. Row indices fit in 32 bits (launch_rows), and so
+// does the size of a gathered row; edge indices may not.
 template <typename P, int V, int kLanes, bool kSeveral>
 __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
     short_rows(const typename P::Params p) {
   constexpr int kSteps = 4;
-  const int f = (slice_number() * kLanes + static_cast<int>(threadIdx.x % kLanes)) * V;
-  if (f >= p.width) return;
+  constexpr int kTeams = kSeveral ? 1 : 32 / kLanes;  // that share rows
+  const int own = (slice_number() * kLanes + static_cast<int>(threadIdx.x % kLanes)) * V;
+  const bool active = own < p.width;
+  if (kTeams == 1 && !active) return;
   using Lane = typename P::template Lane<V, false>;
+  int f = active ? own : 0;    // lanes beyond the width repeat the first ones' work
+  asm volatile("" : "+r"(f));  // else it is chosen anew for each load
   Lane lane(p, f);
   const int32_t* columns = static_cast<const int32_t*>(p.rows.columns);
   const unsigned worker = blockIdx.x * (kGatherThreads / kLanes) + threadIdx.x / kLanes;
@@ -226,10 +249,11 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
   const unsigned all = splits + static_cast<unsigned>(p.rows.num_rows);
   const unsigned several = kSeveral ? p.rows_per_worker : 1;
   unsigned item = worker < splits ? worker : splits + (worker - splits) * several;
-  if (item >= all) return;
-  const unsigned last = worker < splits || !kSeveral ? item + 1 : min(item + several, all);
+  if (kTeams == 1 && item >= all) return;
+  const unsigned last =
+      worker < splits || !kSeveral ? min(item + 1, all) : min(item + several, all);
   unsigned before = splits;  // a row's number is its item's less this
-  if (!kSeveral && p.rows.order != nullptr && worker >= splits) {
+  if (!kSeveral && p.rows.order != nullptr && worker >= splits && item < all) {
     before = item - static_cast<unsigned>(p.rows.order[item - splits]);
   }
 
@@ -247,8 +271,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
     const int degree = at[1] - at[0];
     return {at[0], degree > p.rows.split_length ? -1 : degree};
   };
-  unsigned from[kSteps];
-  const auto load_from = [&](int64_t begin, int count) {
+  const auto load_from = [&](unsigned (&from)[kSteps], int64_t begin, int count) {
     if (columns != nullptr) {
       const int32_t* at = columns + begin;
       asm volatile("" : "+l"(at));  // else the address is computed anew for each
@@ -261,16 +284,61 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
       for (int u = 0; u < kSteps; ++u) from[u] = static_cast<unsigned>(begin) + u;
     }
   };
+  const auto fetch = [&](typename Lane::Edge(&edges)[kSteps], const unsigned (&from)[kSteps],
+                         int64_t begin, int count) {
+#pragma unroll
+    for (int u = 0; u < kSteps; ++u) {
+      if (u < count) {
+        lane.fetch(edges[u], from[u]);
+        if (P::kWeighted) lane.weigh(edges[u], begin + u);
+      }
+    }
+  };
+  const auto store = [&](unsigned item, unsigned row, int count) {
+    Work work{row, -1, 0, count, count};
+    if (item < splits) work.part = item;
+    lane.store(work);
+  };
 
-  Stretch next;
+  Stretch next{0, -1};
   if (worker < splits) {
     const Work part = find_work(p.rows, worker);
     next = {part.begin, part.row < 0 ? -1 : part.count};
     before = part.row < 0 ? item : item - static_cast<unsigned>(part.row);
-  } else {
+  } else if (kTeams == 1 || item < all) {
     next = whole_row(item - before);
   }
-  load_from(next.begin, next.count);
+  unsigned from[kSteps];
+  if constexpr (kTeams > 1) {
+    // First, so that nothing of it takes registers from the rows that a team has alone.
+    const int team = static_cast<int>(threadIdx.x % 32) / kLanes;
+    const bool shared = next.count > p.solo_length;
+    unsigned waiting = __ballot_sync(kFullWarp, shared);
+#pragma unroll 1
+    while (waiting != 0) {
+      const int leader = __ffs(waiting) - 1;
+      waiting &= ~(((1u << kLanes) - 1) << leader);
+      const unsigned row = __shfl_sync(kFullWarp, item - before, leader);
+      const int count = __shfl_sync(kFullWarp, next.count, leader);
+      int64_t at = __shfl_sync(kFullWarp, next.begin, leader) + team * kSteps;
+      lane.begin(row);
+      load_from(from, at, count - team * kSteps);
+#pragma unroll 1
+      for (int left = count - team * kSteps; left > 0; left -= kTeams * kSteps) {
+        typename Lane::Edge edges[kSteps];
+        fetch(edges, from, at, left);
+        at += kTeams * kSteps;
+        load_from(from, at, left - kTeams * kSteps);
+        lane.add(edges, [&](int u) { return u < left; });
+      }
+      __syncwarp();
+#pragma unroll
+      for (int offset = kLanes; offset < 32; offset *= 2) lane.merge(offset);
+      if (active && team == leader / kLanes) store(item, row, count);
+    }
+    if (shared || !active) return;
+  }
+  load_from(from, next.begin, next.count);
 #pragma unroll 1
   for (; item < last; ++item) {
     Stretch now = next;
@@ -280,23 +348,14 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
 #pragma unroll 1
     do {
       typename Lane::Edge edges[kSteps];
-#pragma unroll
-      for (int u = 0; u < kSteps; ++u) {
-        if (u < left) {
-          lane.fetch(edges[u], from[u]);
-          if (P::kWeighted) lane.weigh(edges[u], now.begin + u);
-        }
-      }
+      fetch(edges, from, now.begin, left);
       now.begin += kSteps;
       const bool more = left > kSteps;
-      load_from(more ? now.begin : next.begin, more ? left - kSteps : next.count);
+      load_from(from, more ? now.begin : next.begin, more ? left - kSteps : next.count);
       lane.add(edges, [&](int u) { return u < left; });
       left -= kSteps;
     } while (left > 0);
-    if (now.count < 0) continue;
-    Work work{item - before, -1, 0, now.count, now.count};
-    if (item < splits) work.part = item;
-    lane.store(work);
+    if (now.count >= 0) store(item, item - before, now.count);
     if (!kSeveral) break;
   }
 }
@@ -330,7 +389,11 @@ cudaError_t launch_gather(void (*kernel)(Params), const Params& p, int64_t worke
 }
 
 template <typename P, int V, int kLanes>
-cudaError_t launch_short(const typename P::Params& p, const Launch& launch) {
+cudaError_t launch_short(typename P::Params p, const Launch& launch) {
+  const bool shares = kLanes < 32 && p.solo_length < INT32_MAX;
+  const bool few_edges = p.rows.num_edges < kFewEdges * p.rows.num_rows;
+  const bool many = p.rows.num_rows * kLanes >= kManyWarps * 32 * p.rows_per_worker;
+  if (!many || (shares && !few_edges)) p.rows_per_worker = 1;
   const int64_t workers =
       p.rows.num_splits + (p.rows.num_rows + p.rows_per_worker - 1) / p.rows_per_worker;
   if (launch.load || p.rows_per_worker > 1) {
@@ -375,8 +438,20 @@ cudaError_t launch_rows(const typename P::Params& p, bool rows_aligned, bool wei
     JAXGNN_TRY(launch_gather(long_rows<P, V>, p, workers, 32, 8 * V, launch));
     if (!launch.load) return cudaSuccess;
   }
+  if constexpr (P::kNarrowRows) {
+    if (launch.load || p.width <= 2 * V) {
+      JAXGNN_TRY((launch_short<P, V, 2>(p, launch)));
+      if (!launch.load) return cudaSuccess;
+    }
+    if (launch.load || p.width <= 4 * V) {
+      JAXGNN_TRY((launch_short<P, V, 4>(p, launch)));
+      if (!launch.load) return cudaSuccess;
+    }
+  }
   if (launch.load || p.width <= 8 * V || narrow_slices) {
-    JAXGNN_TRY((launch_short<P, V, 8>(p, launch)));
+    typename P::Params eight = p;
+    if (narrow_slices) eight.solo_length = INT32_MAX;  // rows of equal length: none is shared
+    JAXGNN_TRY((launch_short<P, V, 8>(eight, launch)));
     if (!launch.load) return cudaSuccess;
   }
   if (launch.load || p.width <= 16 * V) {

@@ -57,6 +57,7 @@ struct Reduction {
   using A = typename Accumulator<T>::type;
   using Params = aggregation::Params<T>;
   static constexpr bool kWeighted = kHasWeights;
+  static constexpr bool kNarrowRows = kKind == Kind::kSum;
   static constexpr InFlight kInFlight = InFlight::kTwoChunks;
   static constexpr int kLongBlocks = long_blocks<T>(kKind, kWeighted);
   static constexpr int kShortBlocks = short_blocks<T>(kKind, kWeighted);

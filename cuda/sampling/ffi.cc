@@ -37,9 +37,9 @@ Error row_offsets(StreamLaunch launch, AnyBuffer counts, Result offsets, Result 
 }
 
 Error sample_tree(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer seeds,
-                  AnyBuffer keys, Result nodes, Result edges, Result offsets, Result receivers,
-                  Result states, Ints<attr::sizes> sizes, Ints<attr::paddings> paddings,
-                  Int<attr::replace> replace) {
+                  AnyBuffer keys, AnyBuffer weights, AnyBuffer positive, Result nodes, Result edges,
+                  Result offsets, Result receivers, Result states, Ints<attr::sizes> sizes,
+                  Ints<attr::paddings> paddings, Int<attr::strategy> strategy) {
   Check check("jaxgnn_sample_tree");
   SampleTreeArgs args{};
   args.rows = check.rows({row_offsets, columns});
@@ -50,6 +50,17 @@ Error sample_tree(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
   check.vector(seeds, xla::ffi::S32, args.num_seeds, "seeds must be int32 [seeds]");
   check.that(args.num_seeds >= 1, "there must be a seed");
   check.matrix(keys, xla::ffi::U32, args.num_hops, 2, "keys must be uint32 [hops, 2]");
+  args.strategy = static_cast<Strategy>(*strategy);
+  const bool by_alias = args.strategy == Strategy::kAlias;
+  check.that(by_alias || args.strategy == Strategy::kRandom || args.strategy == Strategy::kReplace,
+             "strategy must be 3, 4 or 8");
+  if (by_alias) {
+    check.vector(weights, xla::ffi::U32, 2 * args.rows.num_edges,
+                 "weights must be uint32 [2 * num_edges]");
+    check.vector(positive, xla::ffi::S32, args.rows.num_rows, "positive must be int32 [rows]");
+    args.alias_table = static_cast<const uint64_t*>(weights.untyped_data());
+    args.positive = static_cast<const int32_t*>(positive.untyped_data());
+  }
   if (check.failed()) return check.error();
   // Places of a level, of all levels and of all but the last; edges of all hops and of all but the
   // last.
@@ -83,7 +94,6 @@ Error sample_tree(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
   args.keys = static_cast<const uint32_t*>(keys.untyped_data());
   args.sizes = sizes->begin();
   args.paddings = paddings->begin();
-  args.replace = *replace != 0;
   args.nodes = static_cast<int32_t*>(nodes->untyped_data());
   args.edges = edges->untyped_data();
   args.offsets = static_cast<int32_t*>(offsets->untyped_data());

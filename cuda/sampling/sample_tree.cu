@@ -23,6 +23,8 @@ constexpr int64_t kFewPlaces = 4096;  // of a first hop whose blocks count by th
 // A hop: `places` of its level may be nodes, and `padding` that never are follow them.
 struct TreeHop {
   Rows rows;
+  const uint64_t* alias_table;  // of kAlias
+  const int32_t* positive;      // of kAlias
   const uint32_t* key;
   const int32_t* nodes;  // [places]
   int64_t places, padding;
@@ -46,13 +48,43 @@ struct Row {
   uint32_t degree, taken;
 };
 
-template <bool kReplace>
+template <Strategy kStrategy>
 __device__ inline Row find_row(const TreeHop& hop, int64_t node) {
   if (node < 0 || node >= hop.rows.num_rows) return {0, 0, 0};
   const int64_t begin = load_offset(hop.rows, node), end = load_offset(hop.rows, node + 1);
   if (begin < 0 || begin >= end || end > hop.rows.num_edges) return {0, 0, 0};
   const uint32_t degree = static_cast<uint32_t>(end - begin);
-  return {begin, degree, kReplace ? hop.size : min(degree, hop.size)};
+  if (kStrategy == Strategy::kRandom) return {begin, degree, min(degree, hop.size)};
+  const bool none = kStrategy == Strategy::kAlias && hop.positive[node] <= 0;
+  return {begin, degree, none ? 0 : hop.size};
+}
+
+// The edges of four draws that follow one another, the first a multiple of four.
+template <Strategy kStrategy>
+__device__ inline void four_draws(const TreeHop& hop, const Row& row, uint32_t id, uint32_t first,
+                                  uint32_t* drawn) {
+  if constexpr (kStrategy == Strategy::kReplace) {
+    const PhiloxWords block = philox4x32({{id, first / 4, 0, 1}}, hop.key[0], hop.key[1]);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) drawn[n] = below(block.words[n], row.degree);
+  } else {
+    WordPair pairs[4];
+    uint64_t entries[4];
+#pragma unroll
+    for (int n = 0; n < 4; n += 2) {
+      const uint32_t number = (first + n) / 2;
+      const PhiloxWords block = philox4x32({{id, number, 0, 1}}, hop.key[0], hop.key[1]);
+      pairs[n] = {block.words[0], block.words[1]};
+      pairs[n + 1] = {block.words[2], block.words[3]};
+    }
+    // Also of draws beyond the row's last: a cell is the row's, whatever the words are.
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      entries[n] = __ldg(hop.alias_table + row.begin + below(pairs[n].first, row.degree));
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) drawn[n] = edge_of_entry(entries[n], pairs[n], row.degree);
+  }
 }
 
 // A block's state: nothing yet, its own number of edges, or the number up to its end.
@@ -113,7 +145,7 @@ __device__ inline int32_t look_back(const uint64_t* states) {
 
 // A thread draws for a place, and lists what it drew in shared memory; all threads read the senders
 // and write.
-template <typename Edge, int kMost, bool kReplace>
+template <typename Edge, int kMost, Strategy kStrategy>
 __global__ void __launch_bounds__(kThreads) tree_hop(const TreeHop hop) {
   constexpr int kInFlight = kMost < 8 ? kMost : 8;
   __shared__ Edge listed[kThreads * kMost];
@@ -124,7 +156,7 @@ __global__ void __launch_bounds__(kThreads) tree_hop(const TreeHop hop) {
   const int64_t own = block_first + thread;
   const bool has_place = thread < hop.places_per_block && own < hop.places;
   const int32_t node = has_place ? hop.nodes[own] : -1;
-  const Row row = find_row<kReplace>(hop, node);
+  const Row row = find_row<kStrategy>(hop, node);
 
   for (int64_t i = int64_t{blockIdx.x} * kThreads + thread; i < hop.num_cleared;
        i += int64_t{gridDim.x} * kThreads) {
@@ -135,7 +167,7 @@ __global__ void __launch_bounds__(kThreads) tree_hop(const TreeHop hop) {
     int32_t counted = 0, unused;
 #pragma unroll 4
     for (int64_t i = thread; i < block_first; i += kThreads) {
-      counted += static_cast<int32_t>(find_row<kReplace>(hop, hop.nodes[i]).taken);
+      counted += static_cast<int32_t>(find_row<kStrategy>(hop, hop.nodes[i]).taken);
     }
     before = block_sum<kWarps>(counted, unused);
     __syncthreads();
@@ -149,13 +181,11 @@ __global__ void __launch_bounds__(kThreads) tree_hop(const TreeHop hop) {
   if (row.taken > 0) {
     const uint32_t id = static_cast<uint32_t>(own);
     uint32_t drawn[kMost];
-    if constexpr (kReplace) {
+    if constexpr (kStrategy != Strategy::kRandom) {
 #pragma unroll
       for (uint32_t i = 0; i < kMost; i += 4) {
         if (i >= row.taken) break;
-        const PhiloxWords block = philox4x32({{id, i / 4, 0, 1}}, hop.key[0], hop.key[1]);
-#pragma unroll
-        for (uint32_t n = i; n < i + 4; ++n) drawn[n] = below(block.words[n - i], row.degree);
+        four_draws<kStrategy>(hop, row, id, i, drawn + i);
       }
     } else {
       floyd(drawn, row.taken, row.degree, id, hop.key);
@@ -226,37 +256,45 @@ int places_per_block(int64_t places) {
 
 unsigned blocks_of_hop(const TreeHop& hop) { return blocks_of(hop.places, hop.places_per_block); }
 
-template <typename Edge, bool kReplace>
+template <typename Edge, Strategy kStrategy>
 cudaError_t launch_hop(const TreeHop& hop, const Launch& launch) {
   const auto start = [&](auto kernel) {
     return launch_kernel(launch, kernel, launch.load ? 1 : blocks_of_hop(hop), kThreads, 0, hop);
   };
   const uint32_t size = hop.size;
-  if (launch.load || size <= 4) JAXGNN_TRY(start(tree_hop<Edge, 4, kReplace>));
-  if (launch.load || (size > 4 && size <= 8)) JAXGNN_TRY(start(tree_hop<Edge, 8, kReplace>));
-  if (launch.load || (size > 8 && size <= 16)) JAXGNN_TRY(start(tree_hop<Edge, 16, kReplace>));
-  if (launch.load || size > 16) JAXGNN_TRY(start(tree_hop<Edge, kMostTreeEdges, kReplace>));
+  if (launch.load || size <= 4) JAXGNN_TRY(start(tree_hop<Edge, 4, kStrategy>));
+  if (launch.load || (size > 4 && size <= 8)) JAXGNN_TRY(start(tree_hop<Edge, 8, kStrategy>));
+  if (launch.load || (size > 8 && size <= 16)) JAXGNN_TRY(start(tree_hop<Edge, 16, kStrategy>));
+  if (launch.load || size > 16) JAXGNN_TRY(start(tree_hop<Edge, kMostTreeEdges, kStrategy>));
   return cudaSuccess;
 }
 
-cudaError_t launch_hop(const TreeHop& hop, bool wide, bool replace, const Launch& launch) {
-  if (launch.load || (wide && replace)) JAXGNN_TRY((launch_hop<int64_t, true>(hop, launch)));
-  if (launch.load || (wide && !replace)) JAXGNN_TRY((launch_hop<int64_t, false>(hop, launch)));
-  if (launch.load || (!wide && replace)) JAXGNN_TRY((launch_hop<int32_t, true>(hop, launch)));
-  if (launch.load || (!wide && !replace)) JAXGNN_TRY((launch_hop<int32_t, false>(hop, launch)));
+template <Strategy kStrategy>
+cudaError_t launch_hop(const TreeHop& hop, Strategy strategy, const Launch& launch) {
+  if (!launch.load && strategy != kStrategy) return cudaSuccess;
+  const bool wide = hop.rows.wide_offsets;
+  if (launch.load || wide) JAXGNN_TRY((launch_hop<int64_t, kStrategy>(hop, launch)));
+  if (launch.load || !wide) JAXGNN_TRY((launch_hop<int32_t, kStrategy>(hop, launch)));
   return cudaSuccess;
+}
+
+cudaError_t launch_hop(const TreeHop& hop, Strategy strategy, const Launch& launch) {
+  JAXGNN_TRY(launch_hop<Strategy::kRandom>(hop, strategy, launch));
+  JAXGNN_TRY(launch_hop<Strategy::kReplace>(hop, strategy, launch));
+  return launch_hop<Strategy::kAlias>(hop, strategy, launch);
 }
 
 }  // namespace
 
 cudaError_t launch_sample_tree(const SampleTreeArgs& args, const Launch& launch) {
-  if (launch.load) return launch_hop({}, false, false, launch);
-  const bool wide = args.rows.wide_offsets;
-  const int64_t edge_bytes = wide ? 8 : 4;
+  if (launch.load) return launch_hop({}, args.strategy, launch);
+  const int64_t edge_bytes = args.rows.wide_offsets ? 8 : 4;
   // The first hop clears the states of the others, or all are cleared before it.
   const bool few = args.num_seeds <= kFewPlaces;
   TreeHop hop{};
   hop.rows = args.rows;
+  hop.alias_table = args.alias_table;
+  hop.positive = args.positive;
   hop.key = args.keys;
   hop.nodes = args.seeds;
   hop.copy = args.nodes;
@@ -282,7 +320,7 @@ cudaError_t launch_sample_tree(const SampleTreeArgs& args, const Launch& launch)
     hop.next = args.nodes + first;
     hop.places_per_block = places_per_block(hop.places);
     hop.states = h == 0 && few ? nullptr : states;
-    JAXGNN_TRY(launch_hop(hop, wide, args.replace, launch));
+    JAXGNN_TRY(launch_hop(hop, args.strategy, launch));
     if (hop.states != nullptr) states += blocks_of_hop(hop);
     // The next hop.
     hop.nodes = hop.next;

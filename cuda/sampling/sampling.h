@@ -16,11 +16,11 @@ struct RowOffsetsArgs {
   int32_t* totals;   // scratch, one for kRowsPerTotal rows and at least one
 };
 
-// A tree of neighbors drawn alike, hop by hop: level 0 are the seeds, and hop h adds a place for
-// each of the at most sizes[h] edges of each place of level h. After the places of level h there
-// are paddings[h] of padding: the row of the last has what the hop's edges leave free. Nodes and
-// edges of padding are -1. By a place's number in its level and by keys[h] hop h draws what
-// SampleArgs does with kRandom or kReplace.
+// A tree of neighbors drawn alike or by alias tables, hop by hop: level 0 are the seeds, and hop h
+// adds a place for each of the at most sizes[h] edges of each place of level h. After the places of
+// level h there are paddings[h] of padding: the row of the last has what the hop's edges leave
+// free. Nodes and edges of padding are -1. By a place's number in its level and by keys[h] hop h
+// draws what SampleArgs does with the strategy: kRandom, kReplace or kAlias.
 struct SampleTreeArgs {
   Rows rows;
   const int32_t* seeds;  // [num_seeds]; a number that is no row is padding
@@ -29,8 +29,10 @@ struct SampleTreeArgs {
   int64_t num_hops;
   const int64_t* sizes;     // [num_hops], on the host, from 1 to kMostTreeEdges
   const int64_t* paddings;  // [num_hops + 1], on the host
-  bool replace;
-  int32_t* nodes;      // of all places
+  Strategy strategy;
+  const uint64_t* alias_table;  // [num_edges], as of SampleArgs, of kAlias alone
+  const int32_t* positive;  // [num_rows], how many edges of a row have a weight, of kAlias alone
+  int32_t* nodes;           // of all places
   void* edges;         // of the type of rows.offsets, one for each place of a level but the first
   int32_t* offsets;    // of the edges of all places but the last level's, and the number of edges
   int32_t* receivers;  // the receiving place of each edge of all hops but the last

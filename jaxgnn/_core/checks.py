@@ -51,13 +51,29 @@ def floating(x: Any, name: str) -> Array:
     """`x` as an array of a supported floating dtype."""
     x = unwrap(x)
     if not isinstance(x, jax.Array | np.ndarray | np.generic | float | int | list | tuple):
-        raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
+        sparse = hasattr(x, "to_dense") and hasattr(x, "packed")
+        hint = ", whose to_dense() is one" if sparse else ""
+        raise TypeError(f"{name}: expected an array, got {type(x).__name__}{hint}")
     array = jnp.asarray(x)
     if array.dtype not in _FLOATS:
         raise TypeError(
             f"{name}: expected float32, bfloat16, float16 or float64, got {array.dtype}"
         )
     return array
+
+
+def floating_dtype(value: Any, name: str) -> np.dtype:
+    """`value` as a supported floating dtype."""
+    try:
+        dtype = None if value is None else np.dtype(jnp.dtype(value))
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype not in _FLOATS:
+        raise TypeError(
+            f"{name}: expected float32, bfloat16, float16 or float64, got "
+            f"{repr(value) if dtype is None else dtype}"
+        )
+    return dtype
 
 
 def integer(value: Any, name: str, least: int, most: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import jax
 import numpy as np
 from jaxtyping import Array
@@ -14,3 +16,16 @@ def device_array(values: np.ndarray) -> Array:
     """
     with jax.ensure_compile_time_eval():  # also where a function that is being traced builds it
         return jax.device_put(values)
+
+
+Made = TypeVar("Made")
+
+
+def place_like(made: Made, array: Any) -> Made:
+    """Arrays that `device_array` made of a graph, a pytree of them, where one of the graph's is.
+
+    An array that nobody placed is on the default device, where they are already.
+    """
+    if isinstance(array, jax.Array) and array.committed and array.sharding.is_fully_replicated:
+        return jax.device_put(made, array.sharding)
+    return made

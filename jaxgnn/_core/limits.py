@@ -67,7 +67,7 @@ def quote(value: object) -> str:
 
 def display_path(path: str | os.PathLike[str]) -> str:
     """A path for a message, its end if it is long."""
-    name = printable(os.fspath(path)[-_PATH_LENGTH - 1 :])
+    name = printable(os.fsdecode(path)[-_PATH_LENGTH - 1 :])
     return name if len(name) <= _PATH_LENGTH else f"...{name[3 - _PATH_LENGTH :]}"
 
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.algebra._edges import Applied, Dropout, EdgeInput, Edges, NodeGather, SegmentNormalize
+from jaxgnn.algebra._edges import (
+    Applied,
+    Dropout,
+    EdgeInput,
+    Edges,
+    NodeGather,
+    SegmentNormalize,
+    SparseGather,
+)
 from jaxgnn.algebra._hoist import terms
 from jaxgnn.algebra._plans import (
     Plan,
@@ -22,7 +30,8 @@ from jaxgnn.algebra._plans import (
     maybe_recomputed,
     split_by_end,
 )
-from jaxgnn.ops import dot_attention, gat_attention, gatv2_attention
+from jaxgnn.algebra._sparse import of_heads
+from jaxgnn.ops import CBSR, dot_attention, gat_attention, gatv2_attention
 from jaxgnn.ops._core import divide_by_degree
 
 _NOTES = ("in backward the kernel recomputes: scores, softmax",)
@@ -47,7 +56,7 @@ def additive_attention(request: Request) -> Plan | None:
             return jnp.zeros((nodes, heads)) if scores is None else scores.reshape(nodes, heads)
 
         p, q = node_scores(source, graph.num_senders), node_scores(target, graph.num_receivers)
-        v, bias = _flatten_heads(x.x, features), _bias(request, own, scores)
+        v, bias = _values(x, features), _bias(request, own, scores)
         out = gat_attention(
             graph, v, p, q, bias, negative_slope=slope, impl=request.impl, **options
         )
@@ -77,7 +86,8 @@ def dot_product_attention(request: Request) -> Plan | None:
     graph, features = x.graph, scores.features
 
     def run() -> Array:
-        query, key, value = (_flatten_heads(end.x.astype(x.dtype), features) for end in (q, k, x))
+        query, key = (_flatten_heads(end.x.astype(x.dtype), features) for end in (q, k))
+        value = _values(x, features)
         heads = jnp.full(math.prod(features), scale)
         bias = _bias(request, rest, scores)
         out = dot_attention(
@@ -91,26 +101,10 @@ def dot_product_attention(request: Request) -> Plan | None:
 def gatv2(request: Request) -> Plan | None:
     r"""$\sum_e \mathrm{softmax}_i(\langle a, \mathrm{LeakyReLU}(x_j + q_i) \rangle + b_e) \, x_j$:
     `gatv2_attention`."""
-    found = _softmax_average(request)
-    if found is None:
-        return None
-    scores, x, options = found
-    pairs, rest = [], []
-    for sign, term in terms(scores):
-        pair = _as_gatv2(term) if term.features == scores.features else None
-        if pair is None:
-            rest.append(term if sign > 0 else -term)
-        else:
-            pairs.append((sign * pair[0], *pair[1:]))
-    if len(pairs) != 1 or not all(map(is_edge_inputs_only, rest)):
-        return None
-    ((vector, slope, inner),) = pairs
-    own = [(sign, term) for sign, term in terms(inner) if not _from_receivers(term)]
-    if len(own) != 1 or own[0][0] < 0 or (x.features, x.dtype) != (inner.features, inner.dtype):
-        return None
-    keys = own[0][1]
-    if not isinstance(keys, NodeGather) or keys.x is not x.x:
+    found = _match_gatv2(request)
+    if found is None or found.keys.x is not found.x.x:
         return None  # the kernel reads one row for the key and the value
+    scores, x, options, vector, slope, inner, rest, _ = found
     graph, heads = x.graph, scores.features
     _, target, _ = split_by_end(inner, x.dtype)
     if target is None:
@@ -126,6 +120,56 @@ def gatv2(request: Request) -> Plan | None:
         return out.reshape(graph.num_receivers, *x.features).astype(request.dtype)
 
     return _with_bias(request, rest, scores, Plan(f"gatv2_attention of {x.text}", run, _NOTES))
+
+
+class _GATv2(NamedTuple):
+    """What the rule for GATv2 finds; `keys` are the senders' term of `inner`."""
+
+    scores: Edges
+    x: NodeGather
+    options: dict[str, Any]
+    vector: Array
+    slope: float
+    inner: Edges
+    rest: list[Edges]
+    keys: NodeGather
+
+
+def _match_gatv2(request: Request) -> _GATv2 | None:
+    found = _softmax_average(request)
+    if found is None:
+        return None
+    scores, x, options = found
+    if isinstance(x, SparseGather):
+        return None  # the kernel reads dense rows
+    pairs, rest = [], []
+    for sign, term in terms(scores):
+        pair = _as_gatv2(term) if term.features == scores.features else None
+        if pair is None:
+            rest.append(term if sign > 0 else -term)
+        else:
+            pairs.append((sign * pair[0], *pair[1:]))
+    if len(pairs) != 1 or not all(map(is_edge_inputs_only, rest)):
+        return None
+    ((vector, slope, inner),) = pairs
+    own = [(sign, term) for sign, term in terms(inner) if not _from_receivers(term)]
+    if len(own) != 1 or own[0][0] < 0 or (x.features, x.dtype) != (inner.features, inner.dtype):
+        return None
+    keys = own[0][1]
+    if not isinstance(keys, NodeGather):
+        return None
+    return _GATv2(scores, x, options, vector, slope, inner, rest, keys)
+
+
+def why_not_fused(request: Request) -> tuple[str, ...]:
+    """Notes on an attention that is one of the rules' but for its arrays."""
+    found = _match_gatv2(request)
+    if found is None or found.keys.x is found.x.x:
+        return ()
+    return (
+        f"no gatv2_attention: its keys and values are one array, {found.keys.text} and "
+        f"{found.x.text} are two",
+    )
 
 
 def _from_receivers(e: Edges) -> bool:
@@ -161,7 +205,9 @@ def mean_of_attention(request: Request) -> Plan | None:
     return Plan(f"[{total.text}] / degree", run, total.notes)
 
 
-def _softmax_average(request: Request) -> tuple[Edges, NodeGather, dict[str, Any]] | None:
+def _softmax_average(
+    request: Request,
+) -> tuple[Edges, NodeGather | SparseGather, dict[str, Any]] | None:
     """The scores, the rows, and dropout's options, of rows averaged by a softmax."""
     found = match_weighted_rows(request)
     if request.reduce != "sum" or found is None:
@@ -171,9 +217,33 @@ def _softmax_average(request: Request) -> tuple[Edges, NodeGather, dict[str, Any
     if isinstance(weight, Dropout):
         options = {"dropout_rate": weight.rate, "dropout_rng": weight.dropout_rng}
         weight = weight.operand
-    if not isinstance(weight, SegmentNormalize) or weight.method != "softmax":
+    scores = None if weight is None else _softmax_scores(weight)
+    if weight is None or scores is None:
         return None
-    return weight.operand, x, options
+    if isinstance(x, SparseGather) and len(x.features) != len(weight.features) + 1:
+        return None  # the kernels take rows of one axis
+    return scores, x, options
+
+
+def _softmax_scores(weight: Edges) -> Edges | None:
+    r"""The scores of a softmax, also of one written as $\exp s_e / \sum_{e'} \exp s_{e'}$.
+
+    The kernels subtract a row's maximum by themselves. One that is written is left out, as it
+    changes neither the weights nor their derivative.
+    """
+    if not isinstance(weight, SegmentNormalize):
+        return None
+    scores = weight.operand
+    if weight.method == "softmax":
+        return scores  # with the receivers' terms, which may be -inf and so mask
+    if weight.method != "sum" or not isinstance(scores, Applied) or scores.name != "exp":
+        return None
+    (scores,) = scores.operands
+    inner = [(sign, term) for sign, term in terms(scores) if not _from_receivers(term)]
+    if len(inner) == 1 and isinstance(inner[0][1], Applied) and inner[0][0] > 0:
+        (_, term), *_ = inner
+        return term if term.features == scores.features else scores
+    return scores
 
 
 def _as_dot(e: Edges) -> tuple[Array | float, NodeGather, NodeGather] | None:
@@ -190,6 +260,13 @@ def _as_dot(e: Edges) -> tuple[Array | float, NodeGather, NodeGather] | None:
 def _flatten_heads(x: Array, heads: tuple[int, ...]) -> Array:
     """Rows whose first feature axes are those of the heads, as `[nodes, heads, features]`."""
     return x.reshape(x.shape[0], math.prod(heads), math.prod(x.shape[1 + len(heads) :]))
+
+
+def _values(x: NodeGather | SparseGather, heads: tuple[int, ...]) -> Array | CBSR:
+    """The rows as an attention's values."""
+    if isinstance(x, SparseGather):
+        return of_heads(x.rows, math.prod(heads))
+    return _flatten_heads(x.x, heads)
 
 
 def _bias(request: Request, own: list[Edges], scores: Edges) -> Array | None:

@@ -14,6 +14,7 @@ from jaxtyping import Array
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
+from jaxgnn.ops import CBSR
 
 Function = Callable[..., Any]
 """Of arrays with a row for each edge (or for each node), each row by itself."""
@@ -107,6 +108,18 @@ class NodeGather(Edges):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class SparseGather(Edges):
+    """The sparse rows of the senders, gathered to the edges."""
+
+    rows: CBSR
+    label: str
+
+    @property
+    def text(self) -> str:
+        return self.label
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class EdgeInput(Edges):
     """An array with a row for each edge."""
 
@@ -168,6 +181,10 @@ class Dropout(Edges):
 
 def node_gather(graph: Graph, x: Array, sender: bool, label: str) -> NodeGather:
     return NodeGather(graph, x.shape[1:], x.dtype, x, sender, label)
+
+
+def sparse_gather(graph: Graph, rows: CBSR, label: str) -> SparseGather:
+    return SparseGather(graph, rows.shape[1:], rows.dtype, rows, label)
 
 
 def apply(

@@ -17,7 +17,9 @@ from jaxgnn.algebra._edges import Edges, same_graph
 from jaxgnn.algebra._hoist import hoist_to_nodes
 from jaxgnn.algebra._operators import edge_values, scatter
 from jaxgnn.algebra._plans import Recompute, Request, recompute_policy
+from jaxgnn.algebra._sparse import densified
 from jaxgnn.graph import Graph, own_closure
+from jaxgnn.ops import CBSR
 from jaxgnn.ops._aggregation.spmm import Reduce
 
 
@@ -68,7 +70,7 @@ def gather(
 
 def aggregate(
     graph: Graph,
-    u: Float[Array, "num_senders *features"] | None = None,
+    u: Float[Array, "num_senders *features"] | CBSR | None = None,
     v: Float[Array, "num_receivers *features"] | None = None,
     e: Float[Array, "num_edges *features"] | None = None,
     *,
@@ -110,7 +112,7 @@ def evaluate(
         ValueError: `impl` is unknown.
     """
     request = _request(edges, "sum", recompute, budget, impl)
-    edges = hoist_to_nodes(edges)
+    edges = hoist_to_nodes(densified(edges, impl).edges)
 
     def run() -> Array:
         return _reference.on_edges(edges, impl, fuse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,10 @@ from jaxgnn.algebra._edges import (
     Edges,
     NodeGather,
     SegmentNormalize,
+    SparseGather,
     apply,
     node_gather,
+    sparse_gather,
 )
 from jaxgnn.algebra._operators import dot_with_vector, linear_map
 from jaxgnn.algebra._squeeze import drop_last_axis
@@ -77,12 +79,12 @@ def on_nodes(e: Applied) -> Edges:
     if e.graph.num_edges == 0:
         x = jnp.zeros((nodes[0].x.shape[0], *e.features), e.dtype)
     else:
-        x = e.function(*map(_used_rows, nodes))
+        x = e.function(*map(used_rows, nodes))
     out = node_gather(e.graph, x, nodes[0].sender, e.text)
     return dataclasses.replace(out, all_used=True)
 
 
-def _used_rows(nodes: NodeGather) -> Array:
+def used_rows(nodes: NodeGather) -> Array:
     """The rows; those of nodes without edges are replaced by a row that some edge has."""
     if nodes.all_used:
         return nodes.x
@@ -93,12 +95,21 @@ def _used_rows(nodes: NodeGather) -> Array:
     return jnp.where(used.reshape(-1, *(1,) * (x.ndim - 1)), x, other)
 
 
+def scaled_rows(e: SparseGather, function: Callable[[Array], Array], text: str) -> SparseGather:
+    """Sparse rows whose entries a function scales."""
+    values = function(e.rows.values)
+    rows = dataclasses.replace(e.rows, values=values, packed=False)
+    return sparse_gather(e.graph, rows, text)
+
+
 def _distribute_scale(e: Applied) -> Edges:
     """A scalar factor goes to the terms of a sum, and to the wider factor of a product.
 
     In 16 bits not to the terms of a sum, which may cancel: `terms` has their products unrounded.
     """
     (inner,) = e.operands
+    if isinstance(inner, SparseGather):
+        return scaled_rows(inner, e.function, e.text)
     if not isinstance(inner, Applied) or inner.name not in ("+", "-", "*"):
         return on_nodes(e)
     if inner.name != "*" and e.dtype != accumulation_dtype(e.dtype):

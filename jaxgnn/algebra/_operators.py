@@ -23,22 +23,25 @@ from jaxgnn.algebra._edges import (
     apply,
     node_gather,
     same_graph,
+    sparse_gather,
 )
 from jaxgnn.algebra._recognize import Operators, recognize
 from jaxgnn.algebra._reference import NODES
 from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.ops import CBSR
 from jaxgnn.ops._attention.gat_rule import leaky_relu as _leaky_relu
 from jaxgnn.ops._core import dropout_arguments
+from jaxgnn.ops._core.sparse_rows import sparse_rows_argument
 
 
 @overload
-def scatter(graph: Graph, u: Float[Array, "num_senders *features"]) -> Edges: ...
+def scatter(graph: Graph, u: Float[Array, "num_senders *features"] | CBSR) -> Edges: ...
 @overload
 def scatter(
     graph: Graph, u: None = None, *, v: Float[Array, "num_receivers *features"]
 ) -> Edges: ...
 @overload
-def scatter(graph: Graph, u: Array, v: Array) -> tuple[Edges, Edges]: ...
+def scatter(graph: Graph, u: Array | CBSR, v: Array) -> tuple[Edges, Edges]: ...
 def scatter(graph: Graph, u: Any = None, v: Any = None) -> Any:
     r"""Scatter: $m_e = u_j$ or $m_e = v_i$ for each edge $e = (j \to i)$; with both, the pair.
 
@@ -46,7 +49,8 @@ def scatter(graph: Graph, u: Any = None, v: Any = None) -> Any:
 
     Args:
         graph: the graph.
-        u: features of the senders, `[num_senders, ...]`.
+        u: features of the senders, `[num_senders, ...]`; a `CBSR` of that shape is sparse, and
+            stays so in operations that take one.
         v: features of the receivers, `[num_receivers, ...]`.
 
     Raises:
@@ -58,7 +62,15 @@ def scatter(graph: Graph, u: Any = None, v: Any = None) -> Any:
     """
     graph_argument(graph)
     ends = []
-    if u is not None:
+    if isinstance(u, CBSR):
+        u = sparse_rows_argument(u, "u")
+        if len(u.shape) < 2 or u.shape[0] != graph.num_senders:
+            raise ValueError(
+                f"u: expected the shape ({graph.num_senders}, ...), a row for each sender, "
+                f"got {u.shape}"
+            )
+        ends.append(sparse_gather(graph, u, "u"))
+    elif u is not None:
         u = checks.floating_rows(u, "u", graph.num_senders, "sender")
         ends.append(node_gather(graph, u, True, "u"))
     if v is not None:
@@ -93,8 +105,8 @@ def apply_edge(function: Callable[..., Array], *edges: Edges) -> Edges:
             row by itself, is pure, and takes any number of rows: of values from one end it is
             computed on the nodes. Arrays over the edges come as `edge_values`, not by closure.
             One that squeezes a last axis of 1, is a LeakyReLU (whose derivative at 0 is then the
-            slope), or multiplies two operands is recognized, and fused as `leaky_relu`, `*` and
-            `weighted_sum` are.
+            slope), an exponential, or multiplies two operands is recognized, and fused as
+            `segment_normalize`, `leaky_relu`, `*` and `weighted_sum` are.
         edges: $m$, $n$, ..., on the edges of one graph.
 
     Raises:

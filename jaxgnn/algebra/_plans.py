@@ -20,11 +20,12 @@ from jaxgnn.algebra._edges import (
     Edges,
     NodeGather,
     SegmentNormalize,
+    SparseGather,
     apply,
     binary,
     node_gather,
 )
-from jaxgnn.algebra._hoist import factors, on_nodes, terms
+from jaxgnn.algebra._hoist import factors, on_nodes, scaled_rows, terms, used_rows
 from jaxgnn.algebra._reference import on_edges, recompute_edges, recomputed
 from jaxgnn.algebra._squeeze import drop_last_axis
 from jaxgnn.ops._aggregation.spmm import Reduce
@@ -114,26 +115,49 @@ def recompute_policy(
     return _cost.policy(request.edges.graph.num_edges, threshold), tuple(notes)
 
 
-def match_weighted_rows(request: Request) -> tuple[Edges | None, NodeGather] | None:
+def match_weighted_rows(
+    request: Request,
+) -> tuple[Edges | None, NodeGather | SparseGather] | None:
     """Rows of the senders times a weight of the edge, or of each of its first axes."""
-    e = request.edges
-    own = list(factors(e))
+    own = list(factors(request.edges))
     rows = [f for f in own if isinstance(f, NodeGather) and f.sender]
-    rest = [f for f in own if f not in rows]
-    if not rows:
-        return None
-    x = multiply(*rows)
-    assert isinstance(x, NodeGather)
+    sparse = [f for f in own if isinstance(f, SparseGather)]
+    rest = [f for f in own if f not in rows and f not in sparse]
     # A product of rows that were apart is not rounded for itself.
-    dtype = request.dtype if len(rows) == 1 else request.wide
-    if x.dtype != dtype:  # else the array itself, which rules compare by identity
-        x = node_gather(x.graph, x.x.astype(dtype), True, x.text)
-    if not rest:
-        return None, x
+    dtype = request.dtype if len(rows) + len(sparse) == 1 else request.wide
+    x = _product_of_rows(rows, dtype) if not sparse else _scaled_sparse_rows(sparse, rows, dtype)
+    if x is None or not rest:
+        return None if x is None else (None, x)
     weight = multiply(*rest)
     if len(weight.features) == len(x.features) and weight.features[-1:] == (1,):
         weight = drop_last_axis(weight)
     return (weight, x) if weight.features == x.features[: len(weight.features)] else None
+
+
+def _product_of_rows(rows: list[NodeGather], dtype: np.dtype) -> NodeGather | None:
+    if not rows:
+        return None
+    x = multiply(*rows)
+    assert isinstance(x, NodeGather)
+    if x.dtype != dtype:  # else the array itself, which rules compare by identity
+        x = node_gather(x.graph, x.x.astype(dtype), True, x.text)
+    return x
+
+
+def _scaled_sparse_rows(
+    sparse: list[SparseGather], scales: list[NodeGather], dtype: np.dtype
+) -> SparseGather | None:
+    """Sparse rows times numbers of the senders, or of their heads."""
+    x, *more = sparse
+    axes = len(x.features)
+    if more or any(s.features != x.features[: min(len(s.features), axes - 1)] for s in scales):
+        return None
+    x = scaled_rows(x, lambda v: v.astype(dtype), x.text) if x.dtype != dtype else x
+    for scale in scales:
+        values = broadcast_features(used_rows(scale), x.rows.values.shape[1:], dtype)
+        text = f"({scale.text} * {x.text})"
+        x = scaled_rows(x, functools.partial(jnp.multiply, values), text)
+    return x
 
 
 def multiply(*factors: Edges) -> Edges:

@@ -3,7 +3,8 @@
 A layer as its paper writes it squeezes a score of one column, applies `jax.nn.leaky_relu`, or
 multiplies a weight and a row in a function of its own. Such a function is traced once, abstractly,
 and where its operations are those of `squeeze`, `leaky_relu`, `*` or `weighted_sum`, the expression
-has these in its place.
+has these in its place. An exponential is told from other functions, too: divided by its sum it is a
+softmax.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -39,7 +41,7 @@ class Term:
 
 
 class Operators(NamedTuple):
-    """What functions are told to be, beside `squeeze` and `*`."""
+    """What functions are told to be, beside `squeeze`, `exp` and `*`."""
 
     leaky_relu: Callable[[Edges, float], Edges]
     weighted_sum: Callable[[Edges, Edges], Edges]
@@ -113,6 +115,7 @@ class _Reader(NamedTuple):
             "reshape": self._squeeze,
             "select_n": self._leaky_relu,
             "mul": self._product,
+            "exp": self._exp,
             "reduce_sum": self._weighted_sum,
             "convert_element_type": self._weighted_sum,
         }.get(term.name)
@@ -123,6 +126,10 @@ class _Reader(NamedTuple):
         inner = term.inputs[0]
         rows = self.edges(inner) if inner.shape == (*term.shape, 1) else None
         return None if rows is None else squeeze(rows)
+
+    def _exp(self, term: Term) -> Edges | None:
+        rows = self.edges(term.inputs[0])
+        return None if rows is None else apply("exp", jnp.exp, [rows])
 
     def _leaky_relu(self, term: Term) -> Edges | None:
         """$x$ where it is positive, else $x$ times a positive slope."""

@@ -13,7 +13,15 @@ from jaxtyping import Array, Float
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl
 from jaxgnn.algebra import _cost
-from jaxgnn.algebra._edges import Applied, Dropout, EdgeInput, Edges, NodeGather, SegmentNormalize
+from jaxgnn.algebra._edges import (
+    Applied,
+    Dropout,
+    EdgeInput,
+    Edges,
+    NodeGather,
+    SegmentNormalize,
+    SparseGather,
+)
 from jaxgnn.graph import own_closure
 from jaxgnn.ops import gather_edges, sddmm, segment_reduce
 from jaxgnn.ops._core import keep_factors
@@ -54,6 +62,8 @@ def on_edges(edges: Edges, impl: Impl, *, fuse: bool) -> Float[Array, "num_edges
         if isinstance(e, NodeGather):
             ends = (e.x, None) if e.sender else (None, e.x)
             return gather_edges(e.graph, *ends, impl=impl)
+        if isinstance(e, SparseGather):
+            return gather_edges(e.graph, e.rows.to_dense(impl=impl), impl=impl)
         if isinstance(e, EdgeInput):
             return e.values
         if isinstance(e, Dropout):

@@ -17,8 +17,9 @@ from jaxgnn.algebra._attention import (
     dot_product_attention,
     gatv2,
     mean_of_attention,
+    why_not_fused,
 )
-from jaxgnn.algebra._edges import Applied, EdgeInput, NodeGather, SegmentNormalize
+from jaxgnn.algebra._edges import Applied, EdgeInput, Edges, NodeGather, SegmentNormalize
 from jaxgnn.algebra._hoist import factors, hoist_to_nodes, terms
 from jaxgnn.algebra._mixture import gaussian_mixture
 from jaxgnn.algebra._plans import (
@@ -27,7 +28,6 @@ from jaxgnn.algebra._plans import (
     Rule,
     broadcast_features,
     is_edge_inputs_only,
-    match_weighted_rows,
     maybe_recomputed,
     merged,
     multiply,
@@ -35,17 +35,50 @@ from jaxgnn.algebra._plans import (
     split_by_end,
 )
 from jaxgnn.algebra._reference import on_edges
-from jaxgnn.ops import edge_conv, segment_reduce, spmm
+from jaxgnn.algebra._sparse import densified, has_sparse_rows
+from jaxgnn.algebra._weighted import weighted_rows
+from jaxgnn.ops import edge_conv, segment_reduce
 
 
 def plan(request: Request) -> Plan:
     """The plan of the first rule that fits, else the values on the edges and their reduction."""
-    found = defer_linear(request)
+    found = _of_sparse_rows(request)
     if found is not None:
         return found
-    request = request._replace(edges=hoist_to_nodes(request.edges))
-    found = _fused(request) or reference(request, fuse=True)
-    hoisted = [text for text in node_texts(request.edges) if text not in ("u", "v")]
+    request, made_dense = _made_dense(request, keep_rows=False)
+    found = defer_linear(request, plan)
+    if found is None:
+        request = request._replace(edges=hoist_to_nodes(request.edges))
+        found = _fused(request) or reference(request, fuse=True)
+        found = _with_hoisted(found, request.edges)
+        found = found._replace(notes=merged(found.notes, why_not_fused(request)))
+    return found._replace(notes=merged(made_dense, found.notes))
+
+
+def _of_sparse_rows(request: Request) -> Plan | None:
+    """The plan of the first rule that fits rows which stay sparse."""
+    if not has_sparse_rows(request.edges):
+        return None
+    request, made_dense = _made_dense(request, keep_rows=True)
+    if not has_sparse_rows(request.edges):
+        return None
+    found = defer_linear(request, _of_sparse_rows)
+    if found is None:
+        request = request._replace(edges=hoist_to_nodes(request.edges))
+        found = _fused(request)
+        found = None if found is None else _with_hoisted(found, request.edges)
+    return None if found is None else found._replace(notes=merged(made_dense, found.notes))
+
+
+def _made_dense(request: Request, *, keep_rows: bool) -> tuple[Request, tuple[str, ...]]:
+    """The request with dense rows in place of sparse ones, and a note of them."""
+    edges, texts = densified(request.edges, request.impl, keep_rows=keep_rows)
+    notes = (f"on the nodes: the dense form of {', '.join(texts)}",) if texts else ()
+    return request._replace(edges=edges), notes
+
+
+def _with_hoisted(found: Plan, edges: Edges) -> Plan:
+    hoisted = [text for text in node_texts(edges) if text not in ("u", "v")]
     if not hoisted:
         return found
     return found._replace(notes=merged((f"on the nodes: {', '.join(hoisted)}",), found.notes))
@@ -68,27 +101,6 @@ def _fused(request: Request) -> Plan | None:
         if found is not None:
             return found
     return None
-
-
-def weighted_rows(request: Request) -> Plan | None:
-    r"""$\mathrm{reduce}_e \, w_e x_j$: `spmm`."""
-    found = match_weighted_rows(request)
-    if found is None:
-        return None
-    weight, x = found
-    # A weight for each entry is one for each head, of width 1.
-    rows = x.x[..., None] if weight is not None and weight.features == x.features != () else x.x
-
-    def run() -> Array:
-        weights = None if weight is None else request.values(weight)
-        out = spmm(x.graph, rows, weights, reduce=request.reduce, impl=request.impl)
-        return out.reshape(x.graph.num_receivers, *x.features).astype(request.dtype)
-
-    text = f"spmm({request.reduce}) of {x.text}"
-    if weight is None:
-        return Plan(text, run)
-    fused = Plan(f"{text} weighted by {weight.text}", run)
-    return fused if isinstance(weight, EdgeInput) else maybe_recomputed(request, fused, [weight])
 
 
 def sum_of_ends(request: Request) -> Plan | None:
@@ -243,10 +255,11 @@ RULES: list[Rule] = [
 ]
 
 
-def defer_linear(request: Request) -> Plan | None:
+def defer_linear(request: Request, plan: Rule) -> Plan | None:
     r"""$\sum_e m_e W = (\sum_e m_e) W$, unless a projection on the nodes makes the rows narrower.
 
     A scalar factor too, in 16 bits, where its products with the terms of a sum would be rounded.
+    `plan` gets what is left.
     """
     e = request.edges
     if not isinstance(e, Applied) or request.reduce not in ("sum", "mean"):
@@ -262,6 +275,8 @@ def defer_linear(request: Request) -> Plan | None:
     elif e.name != "scale" or e.dtype == request.wide:
         return None
     found = plan(request._replace(edges=inner, dtype=request.wide))
+    if found is None:
+        return None
     text = template.format(f"[{found.text}]")
     notes = merged((f"on the nodes, after the {request.reduce}: {e.name}",), found.notes)
     return Plan(text, lambda: e.function(found.run()).astype(request.dtype), notes)

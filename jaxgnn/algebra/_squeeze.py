@@ -35,7 +35,7 @@ def drop_last_axis(e: Edges, *, shift_free: bool = False) -> Edges:
     if isinstance(e, Dropout):
         return dataclasses.replace(e, features=features, operand=drop_last_axis(e.operand))
     assert isinstance(e, Applied)
-    if e.name in ("leaky_relu", "scale", "with scalar"):
+    if e.name in ("leaky_relu", "scale", "with scalar", "exp"):
         return dataclasses.replace(e, features=features, operands=(drop_last_axis(e.operands[0]),))
     if e.name == "linear":
         kernel, bias = e.parameters

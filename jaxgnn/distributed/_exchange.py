@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
@@ -41,14 +43,17 @@ def receive_halo(
         for i in alike:
             halos[i] = received[:, first : first + packed[i].shape[1]]
             first += packed[i].shape[1]
-    return [halos[i].reshape(-1, *own.shape[1:]).astype(own.dtype) for i, own in enumerate(arrays)]
+    rows = parts * pair_rows  # by number, as there may be no columns
+    return [
+        halos[i].reshape(rows, *own.shape[1:]).astype(own.dtype) for i, own in enumerate(arrays)
+    ]
 
 
 def _packed(
     sends: Graph, array: Shaped[Array, "owned *rest"], dtype: str | None
 ) -> Shaped[Array, "sent width"]:
     """The rows that are sent, in their order."""
-    array = array.reshape(array.shape[0], -1)
+    array = array.reshape(array.shape[0], math.prod(array.shape[1:]))
     if jnp.issubdtype(array.dtype, jnp.floating):
         # A product, so that its gradient is one, too: added in a fixed order.
         return spmm(sends, array if dtype is None else array.astype(dtype))

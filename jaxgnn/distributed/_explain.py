@@ -54,7 +54,21 @@ def explain(sharded: ShardedGraph, features: int, itemsize: int, k: int | None) 
         f"{' + '.join(formulas)} gives {ideal * size * features:,.0f}\n"
         f"padding: {sharded.num_senders / nodes:.3f} places a node; "
         f"{sent / ideal if ideal else 1:.3f} values sent for each needed\n"
-        f"predicted: {times}{_overlap(sharded)}{sparse}"
+        f"predicted: {times}{_choice(sharded)}{_overlap(sharded)}{sparse}"
+    )
+
+
+def _choice(sharded: ShardedGraph) -> str:
+    """Why it is this layout, where none was named."""
+    if len(sharded.costs) == 1:
+        return ""
+    size = 4 if sharded.exchange_dtype is None else 2
+    fastest = min(sharded.costs, key=lambda cost: cost.seconds(4, size))
+    if fastest.layout == sharded.layout:
+        return f"; {sharded.layout} is taken, as it is faster"
+    return (
+        f"; {sharded.layout} is taken for the partition or the overlap that was given: "
+        f"{fastest.layout} is faster"
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
+from jaxgnn.distributed._arguments import check_context
 from jaxgnn.distributed._edge_kinds import EdgeKinds, reduce_kinds
 from jaxgnn.distributed._exchange import exchange, receive_halo
 from jaxgnn.graph import End, Graph, Split
@@ -36,10 +37,16 @@ def map_parts(
     as all columns of its places. By rows the senders' rows are extended by the halo, or sums and
     means over the halo's edges are added to those over the owned ones.
     """
+    check_context()
     if sharded.features is not None and split is None:
         raise ValueError(
             f"graph: {name} expected a graph sharded by rows, got one by features: "
             "use shard(graph, mesh, rows=...)"
+        )
+    options = operation.keywords if isinstance(operation, functools.partial) else {}
+    if options.get("impl") == "tiles" and sharded.rows is not None:
+        raise ValueError(
+            "impl: 'tiles' needs a graph with tiles, and the parts of one sharded by rows have none"
         )
     _check(sharded, arguments, ends, split)
     in_two = sharded.kinds is not None and reduce in ("sum", "mean")

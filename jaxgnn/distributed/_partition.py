@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxgnn._core import platform
+from jaxgnn._core import checks, platform
 from jaxgnn._core.ffi import cpu_module
-from jaxgnn._core.limits import DataError
+from jaxgnn._core.limits import DataError, quote, reading
 from jaxgnn.distributed import _partition_files
 from jaxgnn.distributed._partition_files import PartData
 from jaxgnn.graph import Graph
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from jaxgnn.data import CSR
 
 METHODS = ("stream", "metis", "block")
+
+_EDGE_BALANCE, _NODE_BALANCE = 1.05, 1.15
+"""Of the largest part by the mean, where none is given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,36 @@ class Partition:
     owner: Int[np.ndarray, " num_nodes"]
     statistics: PartitionStatistics
 
+    @classmethod
+    def of_owners(
+        cls, graph: Graph | CSR, owner: Int[np.ndarray, " num_nodes"], parts: int
+    ) -> Partition:
+        """The partition by owners of your own, with its statistics.
+
+        Args:
+            graph: as of `partition`.
+            owner: of each node, from 0 to `parts - 1`.
+            parts: their number. A part may be empty.
+
+        Raises:
+            ValueError: no owner for each node, or one that is no part.
+            RuntimeError: the compiled CPU module is missing.
+        """
+        offsets, senders = _host_csr(graph)
+        parts = checks.integer(parts, "parts", 1, max(1, offsets.size - 1))
+        owner = np.asarray(owner)
+        if owner.shape != (offsets.size - 1,) or owner.dtype.kind not in "iu":
+            raise ValueError(
+                f"owner: expected integers of the shape ({offsets.size - 1},), got {owner.dtype} "
+                f"of {owner.shape}"
+            )
+        if owner.size and not 0 <= owner.min() <= owner.max() < parts:
+            raise ValueError(
+                f"owner: expected parts from 0 to {parts - 1}, got {owner.min()} to {owner.max()}"
+            )
+        owner = np.ascontiguousarray(owner, np.int32)
+        return cls(parts, owner, _statistics(offsets, senders, owner, parts))
+
     def save(
         self,
         directory: str | os.PathLike[str],
@@ -76,9 +108,13 @@ class Partition:
             data: what the manifest is to say of them, as JSON.
 
         Raises:
-            ValueError: a graph or arrays of another size, or a directory with files.
+            ValueError: another graph, arrays of another size, or a directory with files.
         """
         offsets, senders = _host_csr(graph)
+        if cpu_module is not None and offsets.size == self.owner.size + 1:
+            _check_statistics(
+                self.statistics, _statistics(offsets, senders, self.owner, self.parts)
+            )
         _partition_files.save(self, directory, offsets, senders, arrays or {}, data)
 
     @classmethod
@@ -90,11 +126,8 @@ class Partition:
         """
         manifest = _partition_files.read_manifest(directory)
         owner = _partition_files.read_owner(directory, manifest)
-        try:
-            statistics = PartitionStatistics(**manifest["statistics"])
-        except (KeyError, TypeError) as error:
-            path = os.path.join(directory, "manifest.json")
-            raise DataError(f"{path}: expected the statistics of a partition") from error
+        with reading(os.path.join(directory, "manifest.json")):
+            statistics = _read_statistics(manifest.get("statistics"))
         return cls(manifest["parts"], owner, statistics)
 
     @staticmethod
@@ -115,8 +148,8 @@ def partition(
     method: str = "stream",
     passes: int = 5,
     seed: int = 0,
-    edge_balance: float = 1.05,
-    node_balance: float = 1.15,
+    edge_balance: float | None = None,
+    node_balance: float | None = None,
 ) -> Partition:
     r"""Splits the nodes into parts, so that few edges join two of them.
 
@@ -131,7 +164,7 @@ def partition(
     pass and $n_{max}$, $e_{max}$ the bounds that the balances set. It needs memory for the nodes
     alone, and the result does not depend on the number of threads. `"metis"` minimises the cut by
     multilevel recursion (option `metis` of the package), in memory. It balances nodes weighted by
-    their edges within `edge_balance`. `"block"` gives each part consecutive nodes, with
+    their edges, about within `edge_balance`. `"block"` gives each part consecutive nodes, with
     about as many edges as the others'.
 
     Args:
@@ -142,51 +175,80 @@ def partition(
         passes: of `"stream"`.
         seed: of `"stream"`, where parts are equally good; of `"metis"`.
         edge_balance: the most edges of a part, by the mean over the parts.
-        node_balance: the most nodes of a part, by the mean rounded up to whole nodes. `"stream"`
-            alone observes both; `"block"` neither.
+        node_balance: the most nodes of a part, by the mean rounded up to whole nodes. What is given
+            holds, by any method, or is refused. `None`: `"stream"` observes 1.05 and 1.15,
+            `"metis"` aims at 1.05 for the edges, and `"block"` takes what comes.
 
     Raises:
+        TypeError: `graph` is neither, or a number is no integer.
         ValueError: arguments out of range, a rectangular graph, offsets or senders that are none,
-            balances below 1, or ones that can't be met: a node has more edges than a part may have,
-            or no part had room.
+            balances below 1, or ones that the method did not meet: a node has more edges than a
+            part may have, or no part had room.
         ImportError: `"metis"` without pymetis.
         RuntimeError: the compiled CPU module is missing.
 
     Source: Nishimura and Ugander, Restreaming Graph Partitioning, KDD 2013.
     """
     offsets, senders = _host_csr(graph)
-    parts = operator.index(parts)
     num_nodes, num_edges = offsets.size - 1, senders.size
-    if not 1 <= parts <= num_nodes:
-        raise ValueError(f"parts: expected 1 to {num_nodes}, the number of nodes, got {parts}")
+    parts = checks.integer(parts, "parts", 1, num_nodes)
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
-    if operator.index(passes) < 1:
-        raise ValueError(f"passes: expected 1 or more, got {passes}")
-    if not 0 <= operator.index(seed) < 1 << 31:
-        raise ValueError(f"seed: expected 0 to {2**31 - 1}, got {seed}")
+    passes = checks.integer(passes, "passes", 1, 2**31 - 1)
+    seed = checks.integer(seed, "seed", 0, 2**31 - 1)
     for name, value in (("edge_balance", edge_balance), ("node_balance", node_balance)):
-        if not 1 <= value < np.inf:
+        if value is not None and not 1 <= value < np.inf:
             raise ValueError(f"{name}: expected a number from 1, got {value}")
+    edges_by_mean = _EDGE_BALANCE if edge_balance is None else edge_balance
+    nodes_by_mean = _NODE_BALANCE if node_balance is None else node_balance
+    max_edges = min(int(edges_by_mean * num_edges / parts), num_edges)
+    max_edges = max(max_edges, -(-num_edges // parts))
+    max_nodes = min(int(nodes_by_mean * -(-num_nodes // parts)), num_nodes)
     if method == "block":
-        owner = _blocks(offsets, parts)
+        owner = equal_edges(offsets, parts)
     elif method == "metis":
-        owner = _metis(offsets, senders, parts, seed, edge_balance)
+        owner = _metis(offsets, senders, parts, seed, edges_by_mean)
     else:
-        max_edges = min(int(edge_balance * num_edges / parts), num_edges)
-        max_edges = max(max_edges, -(-num_edges // parts))
-        max_nodes = int(node_balance * -(-num_nodes // parts))
         owner = _native().stream_partition(
             offsets, senders, parts, max_nodes, max_edges, passes, seed, 0
         )
-        _check_balance("edge_balance", _edges(offsets, owner, parts), max_edges, edge_balance)
+    if method == "stream" or edge_balance is not None:
+        _check_balance("edge_balance", _edges(offsets, owner, parts), max_edges, edges_by_mean)
+    if method == "stream" or node_balance is not None:
         nodes = np.bincount(owner, minlength=parts)
-        _check_balance("node_balance", nodes, max_nodes, node_balance)
+        _check_balance("node_balance", nodes, max_nodes, nodes_by_mean)
     return Partition(parts, owner, _statistics(offsets, senders, owner, parts))
+
+
+def _read_statistics(found: Any) -> PartitionStatistics:
+    """Those of a manifest."""
+    names = {field.name for field in dataclasses.fields(PartitionStatistics)}
+    if not isinstance(found, dict) or found.keys() != names:
+        raise DataError("expected the statistics of a partition")
+    for name, value in found.items():
+        whole = name == "cut_edges"
+        if type(value) not in ((int,) if whole else (int, float)) or not 0 <= value < np.inf:
+            kind = "an integer" if whole else "a number"
+            raise DataError(f"statistics: {name}: expected {kind} from 0, got {quote(value)}")
+    return PartitionStatistics(**found)
+
+
+def _check_statistics(own: PartitionStatistics, found: PartitionStatistics) -> None:
+    """That a graph is the one that was split, as far as its partition tells."""
+    for name, value in dataclasses.asdict(found).items():
+        expected = getattr(own, name)
+        if not np.isclose(value, expected, rtol=1e-9):
+            raise ValueError(
+                f"graph: expected the one that was split, whose {name} is {expected}, got {value}"
+            )
 
 
 def _host_csr(graph: Graph | CSR) -> tuple[np.ndarray, np.ndarray]:
     """The arrays in the compiled code's types; mapped senders are not copied."""
+    if not hasattr(graph, "row_offsets") or not hasattr(graph, "senders"):
+        raise TypeError(
+            f"graph: expected a jaxgnn.Graph or a jaxgnn.data.CSR, got {type(graph).__name__}"
+        )
     if isinstance(graph, Graph):
         if graph.num_senders != graph.num_receivers:
             raise ValueError(
@@ -227,11 +289,15 @@ def _check_balance(name: str, loads: np.ndarray, most: int, given: float) -> Non
         raise ValueError(f"{name}: can't be met, the closest found was {reached}, got {given}")
 
 
-def _blocks(offsets: np.ndarray, parts: int) -> np.ndarray:
-    """Cut where the edges before a node, and a share of the nodes, pass a part's."""
-    weight = offsets[:-1] + np.arange(offsets.size - 1)  # isolated nodes count too
+def equal_edges(
+    offsets: Int[np.ndarray, " num_nodes + 1"], parts: int
+) -> Int[np.ndarray, " num_nodes"]:
+    """The owner of each node: blocks of consecutive nodes that end at about equal numbers of
+    edges."""
+    # A node counts as an edge does, so that nodes without edges are spread, too.
+    before = offsets[:-1].astype(np.int64) + np.arange(offsets.size - 1)
     total = int(offsets[-1]) + offsets.size - 1
-    return (weight * float(parts) / total).astype(np.int32).clip(0, parts - 1)
+    return (before * parts // max(total, 1)).astype(np.int32)
 
 
 def _metis(

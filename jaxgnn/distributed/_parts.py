@@ -44,15 +44,6 @@ class Parts(NamedTuple):
     edges: Edges
 
 
-def equal_edges(graph: Graph, parts: int) -> Int[np.ndarray, " num_nodes"]:
-    """The owner of each node: contiguous blocks that end at about equal numbers of edges."""
-    offsets = np.asarray(graph.row_offsets, np.int64)
-    # A node counts as an edge does, so that nodes without edges are spread, too.
-    before = offsets[:-1] + np.arange(graph.num_receivers)
-    total = graph.num_edges + graph.num_receivers
-    return (before * parts // max(total, 1)).astype(np.int32)
-
-
 def split(
     graph: Graph,
     owner: Int[np.ndarray, " num_nodes"],

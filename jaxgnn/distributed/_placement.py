@@ -78,8 +78,11 @@ def take(x: Any, places: Int[Array, " places"], fill: Any) -> Any:
     """Rows of `x`, `fill` where a place is negative; on the host if they are known there.
 
     Of places that several processes hold, a process takes its own rows alone: the result lies as
-    they do.
+    they do. Of random keys padding has those of zeros.
     """
+    if _is_key(x):
+        rows = take(jax.random.key_data(x), places, 0)
+        return jax.random.wrap_key_data(rows, impl=jax.random.key_impl(x))
     if isinstance(x, Tracer) or isinstance(places, Tracer):
         return _take_traced(x, places, fill)
     x = to_host(x)

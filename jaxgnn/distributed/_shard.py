@@ -10,19 +10,20 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
-from jaxgnn.distributed._arguments import Owners, check_axes, owner_of, sent_bytes
+from jaxgnn.distributed._arguments import Owners, check_axes, check_graph, sent_bytes
+from jaxgnn.distributed._choose_partition import choose_owners
 from jaxgnn.distributed._costs import Cost, cost
-from jaxgnn.distributed._parts import Parts, equal_edges, split
+from jaxgnn.distributed._parts import Parts, split
 from jaxgnn.distributed._placement import own_parts, place, place_parts
 from jaxgnn.distributed._sharded_graph import ShardedGraph, layout_of
-from jaxgnn.graph import Graph, graph_argument
+from jaxgnn.graph import Graph
 
 
 def shard(
     graph: Graph,
     mesh: Mesh,
     *,
-    partition: Owners | None = None,
+    partition: Owners | str | None = None,
     rows: str | None = None,
     features: str | None = None,
     exchange_dtype: str | None = None,
@@ -36,15 +37,18 @@ def shard(
     Under `rows` each device has its nodes' edges, and receives the foreign rows that they start
     from, the *halo*: $h N F / P$ values for $h$ halo rows a node. With both, each part is on the
     devices along `features`, which share its columns, and the halo travels along `rows`. With
-    neither, the mesh must have one axis, and the layout predicted to be faster is taken
-    (`ShardedGraph.explain`).
+    neither, the mesh must have one axis, and the layout predicted to be faster is taken; with a
+    partition or `overlap` it is `rows`, which alone has them (`ShardedGraph.explain`).
 
     Args:
         graph: a square graph, outside `jit`.
         mesh: of devices of this process or of several; its axes are used as `AxisType.Auto`. All
             processes make the same call: each builds the parts of its own devices.
-        partition: the owner of each node, for `rows`; by default contiguous blocks of nodes with
-            about equally many edges.
+        partition: the owner of each node, for `rows`, or the method that finds them:
+            `"stream"`, with a looser balance of edges where the usual one can't be met, `"block"`
+            or `"metis"` (`distributed.partition`). By default the better of `"stream"` and
+            `"block"`, by the predicted time of an aggregation; without the compiled CPU module,
+            and for more parts than nodes, `"block"`.
         rows, features: the names of the mesh's axes.
         exchange_dtype: `"bfloat16"` or `"float16"` rounds the rows that travel, and their
             gradients; `None` leaves them.
@@ -56,13 +60,12 @@ def shard(
             with windows, for MaxK, have the one (`ShardedGraph.without_joint_graph`).
 
     Raises:
-        TypeError: `graph` is no `Graph`, or `overlap` no bool.
+        TypeError: `graph` is no `Graph`, `mesh` no mesh, `partition` none, or `overlap` no bool.
         ValueError: a rectangular graph, an axis that the mesh does not have, one axis for both, a
-            partition of other parts or nodes, or one with `features` alone, or so `overlap`.
+            partition of other parts or nodes, or one with `features` alone, or so `overlap`; or
+            explicit axes set by `jax.set_mesh`.
     """
-    graph = graph_argument(graph)
-    if not graph.is_square:
-        raise ValueError(f"graph: expected a square graph, got {graph}")
+    graph = check_graph(graph)
     mesh = check_axes(mesh, rows, features, exchange_dtype, overlap)
     if rows is None and features is not None:
         if partition is not None:
@@ -75,10 +78,15 @@ def shard(
     axis = rows
     if axis is None:
         if len(mesh.axis_names) > 1:
-            raise ValueError(f"rows: expected an axis of {mesh.axis_names}, got None")
+            first, second, *_ = mesh.axis_names
+            raise ValueError(
+                f"rows, features: expected axes of {mesh.axis_names}, got None of a mesh of "
+                f"several: name one, or both, as in rows={first!r}, features={second!r} (rows "
+                "between hosts, columns between the devices of one)"
+            )
         axis = str(next(iter(mesh.axis_names)))
     count = mesh.shape[axis]
-    owner = equal_edges(graph, count) if partition is None else owner_of(partition, graph, count)
+    owner = choose_owners(partition, graph, count)
     own = None  # windows are padded to those of all parts
     if graph.windows is None:
         own = own_parts(NamedSharding(mesh, PartitionSpec(axis)), count)
@@ -86,10 +94,11 @@ def shard(
     size = sent_bytes(exchange_dtype)
     parts = split(graph, owner, count, multiple, own, overlap, size)
     by_rows = part_cost(mesh, axis, features, parts)
-    if rows is not None or partition is not None or overlap:
+    if rows is not None:
         return _split(graph, parts, mesh, axis, features, exchange_dtype, (by_rows,))
     other = _cost(mesh, None, axis, _places(graph, count), graph.num_edges)
-    if by_rows.seconds(4, size) <= other.seconds(4, size):
+    for_rows = partition is not None or overlap
+    if for_rows or by_rows.seconds(4, size) <= other.seconds(4, size):
         return _split(graph, parts, mesh, axis, None, exchange_dtype, (by_rows, other))
     return _whole(graph, mesh, axis, exchange_dtype, (by_rows, other))
 

@@ -14,11 +14,14 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PyTree, Shaped
 
+from jaxgnn._core import checks
+from jaxgnn.distributed._arguments import check_context
 from jaxgnn.distributed._costs import Cost, Edges
 from jaxgnn.distributed._edge_kinds import EdgeKinds
 from jaxgnn.distributed._explain import explain
 from jaxgnn.distributed._map_parts import check_rows, map_parts
 from jaxgnn.distributed._placement import place, rows_for_all, take
+from jaxgnn.distributed._transposed import reduce_by_senders, spmm_transposed
 from jaxgnn.graph import End, Graph, GraphSubstitute, Split
 from jaxgnn.ops import segment_reduce, spmm
 
@@ -154,6 +157,7 @@ class ShardedGraph(GraphSubstitute):
         Raises:
             ValueError: no row for each node.
         """
+        check_context()
         x = check_rows(x, "x", self.num_nodes, "node")
         return place(take(x, self.node_of_place, 0), self.node_sharding)
 
@@ -164,6 +168,7 @@ class ShardedGraph(GraphSubstitute):
         Raises:
             ValueError: no row for each place.
         """
+        check_context()
         y = check_rows(y, "y", self.num_senders, "place")
         if isinstance(y, np.ndarray):
             return y[np.asarray(self.place_of_node)]
@@ -185,6 +190,7 @@ class ShardedGraph(GraphSubstitute):
             ValueError: no row for each edge; or the graph merged edges or dropped its permutation,
                 and the data is not in its order.
         """
+        check_context()
         if not in_graph_order:
             if self.edge_permutation is None or self.num_input_edges is None:
                 raise ValueError(
@@ -225,10 +231,15 @@ class ShardedGraph(GraphSubstitute):
             k: also the bytes of sparse rows with this number of entries, as `MaxK` leaves them.
 
         Raises:
-            ValueError: `k` of a graph that is not sharded by rows alone.
+            TypeError: no integer.
+            ValueError: a number out of range, or `k` of a graph that is not sharded by rows alone.
         """
+        features = checks.integer(features, "features", 1, 1 << 31)
+        itemsize = checks.integer(itemsize, "itemsize", 1, 16)
         if k is not None and self.layout != "rows":
             raise ValueError(f"k: expected None on a graph sharded by {self.layout}, got {k}")
+        if k is not None:
+            k = checks.integer(k, "k", 1, features)
         return explain(self, features, itemsize, k)
 
     def __repr__(self) -> str:
@@ -238,10 +249,10 @@ class ShardedGraph(GraphSubstitute):
 
     def spmm(self, x: Array, weights: Array | None, **options: Any) -> Array:
         """`jaxgnn.spmm`: `x` by places, `weights` as of `scatter_edges`."""
-        if self.rows is not None and options["transpose"]:
-            raise ValueError("transpose: expected False on a graph sharded by rows, got True")
         if x.ndim < 2:
             raise ValueError(f"x: expected [places, ..., F] on a sharded graph, got {x.shape}")
+        if self.rows is not None and options["transpose"]:
+            return spmm_transposed(self, x, weights, options["reduce"], options["impl"])
         arguments = {"x": x} if weights is None else {"x": x, "weights": weights}
         # Transposed, the receivers' rows are aggregated: those of all places, too.
         ends: dict[str, End] = {"x": "senders", "weights": "edges"}
@@ -257,7 +268,7 @@ class ShardedGraph(GraphSubstitute):
     def segment_reduce(self, data: Array, reduce: Any, **options: Any) -> Array:
         """`jaxgnn.segment_reduce` of data as of `scatter_edges`."""
         if self.rows is not None and options["by"] == "senders":
-            raise ValueError("by: expected 'receivers' on a graph sharded by rows, got 'senders'")
+            return reduce_by_senders(self, data, reduce, options["impl"])
         return self.map_parts(
             functools.partial(segment_reduce, reduce=reduce, **options),
             "segment_reduce",

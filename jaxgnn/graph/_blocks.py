@@ -7,8 +7,10 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Int, Shaped
 
+from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._node_rows import NodeRows
 from jaxgnn.graph._take import take_rows
@@ -16,7 +18,7 @@ from jaxgnn.graph._take import take_rows
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["graphs", "nodes", "edges", "overflow"],
+    data_fields=["graphs", "nodes", "edges", "overflow", "degrees"],
     meta_fields=["num_seeds"],
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -38,6 +40,7 @@ class Blocks:
         edges: the graph's edge, in its edge order, of each edge of `graphs[0]`; -1 for padding.
         overflow: whether `capacity` was too small for the nodes, so that edges are missing.
         num_seeds: static.
+        degrees: `with_degrees`, or `None`.
     """
 
     graphs: tuple[Graph, ...]
@@ -45,6 +48,7 @@ class Blocks:
     edges: Int[Array, " edges"]
     overflow: Bool[Array, ""]
     num_seeds: int
+    degrees: Int[Array, " places"] | None = None
 
     @property
     def num_layers(self) -> int:
@@ -76,17 +80,51 @@ class Blocks:
         """The rows of each edge, of data in the graph's edge order; 0 for padding."""
         return take_rows(values, self.edges)
 
+    def with_degrees(self, graph: Graph) -> Blocks:
+        """The blocks with the degrees of their nodes in the graph that they were sampled from.
+
+        `degrees` has, for each place, the edges that enter its node from other nodes; 0 for
+        padding. `GCNConv` then normalizes both ends by these and rescales the sums over the sampled
+        edges: without weights a model computes of all neighbors what it computes of the graph, and
+        of a sample an estimate of it. Without degrees it takes those in the sample, as PyG does,
+        where the nodes of the last hop have none.
+
+        Raises:
+            TypeError: `graph` is no `Graph`.
+            ValueError: it is rectangular, or has fewer nodes (not found where they are traced).
+        """
+        graph = graph_argument(graph)
+        if not graph.is_square:
+            raise ValueError(f"graph: expected a square graph, got {graph}")
+        assert graph.self_loops is not None
+        if graph.num_nodes == 0:
+            return dataclasses.replace(self, degrees=jnp.zeros(self.nodes.shape, jnp.int32))
+        if not isinstance(self.nodes, Tracer) and jnp.any(self.nodes >= graph.num_nodes):
+            raise ValueError(f"graph: expected the graph of the blocks' nodes, got {graph}")
+        nodes = jnp.maximum(self.nodes, 0)
+        edges = graph.row_offsets[nodes + 1] - graph.row_offsets[nodes]
+        others = edges.astype(jnp.int32) - graph.self_loops[nodes]
+        return dataclasses.replace(self, degrees=jnp.where(self.node_mask, others, 0))
+
     def __repr__(self) -> str:
         sizes = ", ".join(f"{graph.num_receivers} <- {graph.num_senders}" for graph in self.graphs)
         return f"Blocks(num_seeds={self.num_seeds}, layers=[{sizes}])"
 
 
-def squared(graph: Graph) -> Graph:
-    """A layer's graph as a square one: the senders that receive nothing are receivers, too."""
+def squared(graph: Graph, nodes: Int[Array, " places"] | None = None) -> Graph:
+    """A layer's graph as a square one: the senders that receive nothing are receivers, too.
+
+    `nodes` has the node of each place, at least those of the senders: self-loops are then edges
+    between places of one node. A tree has them, as each edge has a place of its own.
+    """
     more = graph.num_senders - graph.num_receivers
     end = jnp.full(more, graph.num_edges, graph.row_offsets.dtype)
     receivers = graph.receivers
-    loops = (graph.senders == receivers).astype(jnp.int32)
+    if nodes is None:
+        loops = graph.senders == receivers
+    else:
+        loops = (nodes[graph.senders] == nodes[receivers]) & (nodes[receivers] >= 0)
+    loops = loops.astype(jnp.int32)
     loops = jnp.zeros(graph.num_senders, jnp.int32).at[receivers].add(loops)
     return dataclasses.replace(
         graph,

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
 from jaxgnn._core.checks import integer
-from jaxgnn._core.device import device_array
+from jaxgnn._core.device import device_array, place_like
 from jaxgnn._core.row_ids import csr_row_ids
 from jaxgnn.graph import (
     _convert,
@@ -26,7 +26,7 @@ from jaxgnn.graph import (
 )
 from jaxgnn.graph._edge_data import Reduce
 from jaxgnn.graph._row_chunks import RowChunks
-from jaxgnn.graph._validate import problem
+from jaxgnn.graph._validate import check_rows, problem
 
 if TYPE_CHECKING:
     import networkx
@@ -490,11 +490,12 @@ class Graph:
             MemoryError: the host has not enough memory.
             RuntimeError: the compiled CPU module is missing.
             TypeError: `width` is no integer.
-            ValueError: the graph is being traced, `width` is out of range, or with `weighted` the
-                graph has 2^31 edges or more.
+            ValueError: the graph is being traced, its offsets or senders are not those of a graph,
+                `width` is out of range, or with `weighted` it has 2^31 edges or more.
         """
         _check_concrete(self, "with_windows")
         width = integer(width, "width", 1, _windows.MAX_WIDTH)
+        check_rows(self)
         windows = _windows.build(
             np.asarray(self.row_offsets),
             np.asarray(self.senders),
@@ -502,7 +503,7 @@ class Graph:
             weighted,
             _windows.receivers_for(width),
         )
-        return dataclasses.replace(self, windows=windows)
+        return dataclasses.replace(self, windows=place_like(windows, self.senders))
 
     def with_row_schedule(self) -> Graph:
         """The graph with a `row_schedule` and that of the transpose: `spmm` and attention are then
@@ -520,19 +521,24 @@ class Graph:
         Raises:
             MemoryError: the host has not enough memory.
             RuntimeError: the compiled CPU module is missing.
-            ValueError: the graph is being traced.
+            ValueError: the graph is being traced, or its offsets, senders or receivers are not
+                those of a graph.
         """
         _check_concrete(self, "with_row_schedule")
+        check_rows(self)
         schedule = _row_schedule.build(
             np.asarray(self.row_offsets), np.asarray(self.senders), self.num_senders
         )
+        schedule = place_like(schedule, self.senders)
         transpose = schedule
         if not self.symmetric:
+            check_rows(self, transpose=True)
             transpose = _row_schedule.build(
                 np.asarray(self.transpose_row_offsets),
                 np.asarray(self.transpose_receivers),
                 self.num_receivers,
             )
+            transpose = place_like(transpose, self.senders)
         return dataclasses.replace(self, row_schedule=schedule, transpose_row_schedule=transpose)
 
     def with_tiles(self, *, order: _tiles.Order = "auto", min_edges: int | None = None) -> Graph:
@@ -550,15 +556,18 @@ class Graph:
         Args:
             order: of the rows. `"numbered"`: as they are; `"groups"`: by communities of
                 communities, as Louvain's method finds them, then by falling degree (of a
-                rectangular graph by the first column); `"rcm"`: reverse Cuthill-McKee, of square
-                graphs; `"auto"`: of these the one with the most edges a column, for each direction.
+                rectangular graph as `"labels"`); `"rcm"`: reverse Cuthill-McKee, of square graphs;
+                `"labels"`: by labels spread over the graph, then by falling degree, as
+                `with_windows` groups; `"auto"`: of these the one with the most edges a column, for
+                each direction.
             min_edges: rows that must read a column, 1 to 64; by default 4.
 
         Raises:
             MemoryError: the host has not enough memory.
             RuntimeError: the compiled CPU module is missing.
-            ValueError: `order` or `min_edges` is none of these, there are 2^31 edges or more, or
-                the graph is being traced.
+            ValueError: `order` or `min_edges` is none of these, there are 2^31 edges or more, the
+                graph is being traced, or its offsets, senders or receivers are not those of a
+                graph.
 
         Source: windows with condensed columns are TC-GNN's (Wang et al., USENIX ATC 2023); leaving
         unshared columns to a kernel by rows is HC-SpMM's and Libra's idea.
@@ -570,17 +579,21 @@ class Graph:
             "square": self.is_square,
             "symmetric": self.symmetric,
         }
+        check_rows(self)
         tiles = _tiles.build(
             np.asarray(self.row_offsets), np.asarray(self.senders), self.num_senders, **options
         )
+        tiles = place_like(tiles, self.senders)
         transpose = tiles
         if not self.symmetric:
+            check_rows(self, transpose=True)
             transpose = _tiles.build(
                 np.asarray(self.transpose_row_offsets),
                 np.asarray(self.transpose_receivers),
                 self.num_receivers,
                 **options,
             )
+            transpose = place_like(transpose, self.senders)
         return dataclasses.replace(self, tiles=tiles, transpose_tiles=transpose)
 
     def validate(self) -> Graph:

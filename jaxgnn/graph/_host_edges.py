@@ -15,6 +15,7 @@ from jaxgnn._core.device import device_array
 from jaxgnn.graph import _csr
 from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._graph import Graph
+from jaxgnn.graph._validate import check_rows
 
 Values = Any  # a NumPy array on the host, or a traced one of JAX
 Weighted = tuple[Graph, Shaped[Array, "num_edges ..."] | None]
@@ -32,6 +33,7 @@ def host_edges(
             "graph: transforms run outside jax.jit, on the graph itself; give its result to the "
             "jitted function"
         )
+    check_rows(graph)
     receivers = _csr.row_ids(np.asarray(graph.row_offsets))
     senders = np.asarray(graph.senders)
     if weights is None:

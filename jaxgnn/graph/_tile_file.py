@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _MAGIC = b"JAXGNNTI"
 _VERSION = 1
-_ORDERS = ("numbered", "groups", "rcm")
+_ORDERS = ("numbered", "groups", "rcm", "labels")  # files have places: append
 _HEADER = struct.Struct("<8sIIHHIQQQ32s")
 _CHECKSUM = 32
 
@@ -61,7 +61,7 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     for side in (tiles,) if shared else (tiles, transpose):
         data += np.asarray(side.rows, "<i4").tobytes()
     data += hashlib.sha256(data).digest()
-    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
+    temporary = f"{os.fsdecode(path)}.{os.getpid()}.tmp"
     try:
         with open(temporary, "wb") as file:
             file.write(data)
@@ -87,11 +87,13 @@ def load(
             if version != _VERSION:
                 raise DataError(f"expected version {_VERSION}, got {version}")
             expected = [graph.num_receivers, graph.num_senders, graph.num_edges]
-            if counts != expected or graph_hash != _fingerprint(graph):
+            if counts != expected:
                 raise DataError(
                     "the tiles are of another graph: its receivers, senders and edges are "
                     f"{quote(counts)}, this one's {quote(expected)}"
                 )
+            if graph_hash != _fingerprint(graph):
+                raise DataError("the tiles are of another graph of this size: its edges differ")
             known = max(order, transpose_order) < len(_ORDERS) and shared <= symmetric
             if not (known and 1 <= min_edges <= _tiles.ROWS):
                 raise DataError("orders, min_edges or the shared directions are out of range")

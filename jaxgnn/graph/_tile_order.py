@@ -19,13 +19,13 @@ def choose(
     symmetric: bool,
 ) -> tuple[str, Int[np.ndarray, " rows"]]:
     """The name of an order, and the rows in it. `"auto"` takes the one whose windows of 64 rows
-    have the fewest distinct columns, the earlier of equals: never more than as numbered."""
+    have the fewest distinct columns, the earliest of equals: never more than as numbered."""
 
     def rows_in(name: str) -> Int[np.ndarray, " rows"]:
-        if name == "groups":
-            if square:
-                return module.order_by_communities(row_offsets, columns)
-            return module.order_rows(row_offsets, columns, num_columns)  # by their first columns
+        if name == "groups" and square:
+            return module.order_by_communities(row_offsets, columns)
+        if name in ("groups", "labels"):
+            return module.order_rows(row_offsets, columns, num_columns)
         if name == "rcm":
             return _reverse_cuthill_mckee(row_offsets, columns, symmetric)
         return np.arange(row_offsets.size - 1, dtype=np.int32)
@@ -33,7 +33,7 @@ def choose(
     if order != "auto":
         return order, rows_in(order)
     best, fewest = ("numbered", rows_in("numbered")), columns.size + 1
-    for name in ("numbered", "groups", "rcm") if square else ("numbered", "groups"):
+    for name in ("numbered", "groups", "rcm", "labels") if square else ("numbered", "groups"):
         rows = rows_in(name)
         distinct = module.count_window_columns(row_offsets, columns, rows, num_columns)
         if distinct < fewest:

@@ -16,6 +16,9 @@ from jaxgnn.graph._tiles import ROWS, Tiles
 Operation: TypeAlias = Literal["spmm", "weighted_spmm"]
 
 _SLICE_BYTES = 128  # of a row, which a warp takes at once
+# By rows that are not long (`kLongRow` of cuda/aggregation/gathered_rows.cuh) half of a slice or
+# less is read by fewer lanes: what it takes of a slice's time.
+_HALF_SLICE, _LONG_ROWS = 0.6, 256
 
 
 class Rates(NamedTuple):
@@ -46,8 +49,9 @@ def counts(
     """How many of each term of `Rates` an operation has by rows, and over tiles."""
     slices = -(-width * itemsize // _SLICE_BYTES)
     rest, rows = tiles.rest_columns.shape[0], tiles.rows.shape[0]
+    half = 2 * width * itemsize <= _SLICE_BYTES and tiles.num_edges < _LONG_ROWS * rows
     by_rows = {
-        "edge_slice": tiles.num_edges * slices,
+        "edge_slice": round(tiles.num_edges * (_HALF_SLICE if half else slices)),
         "edge": tiles.num_edges,
         "row_slice": rows * slices,
     }

@@ -16,7 +16,7 @@ from jaxgnn._core.ffi import host_module
 from jaxgnn.graph import _tile_order
 from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
 
-Order = Literal["auto", "numbered", "groups", "rcm"]
+Order = Literal["auto", "numbered", "groups", "rcm", "labels"]
 
 ROWS = 64  # of a window
 STAGE_BATCHES = 4  # batches of a stage
@@ -68,7 +68,7 @@ class Tiles:
         edge_offsets: by slot and $g$, where the edges of these 8 rows begin in `edges`.
         edge_entries: of each edge in a tile, its entry in the stage.
         edges: the edges in tiles, by slot, $g$, stage and row.
-        order: static; of the rows: `"numbered"`, `"groups"` or `"rcm"`.
+        order: static; of the rows: `"numbered"`, `"groups"`, `"rcm"` or `"labels"`.
         min_edges: static.
         num_edges, num_entries: static; the edges, and the entries without padding.
         num_columns: static; the distinct columns of each window, summed.

@@ -21,10 +21,8 @@ def problem(graph: Graph, *, bounds_only: bool = False) -> str | None:
     """
     edges, receivers, senders = graph.num_edges, graph.num_receivers, graph.num_senders
     checks = (
-        _offsets(graph.row_offsets, "row_offsets", receivers, edges),
-        _offsets(graph.transpose_row_offsets, "transpose_row_offsets", senders, edges),
-        _indices(graph.senders, "senders", edges, senders),
-        _indices(graph.transpose_receivers, "transpose_receivers", edges, receivers),
+        _rows(graph),
+        _rows(graph, transpose=True),
         (_indices if bounds_only else _permutation)(
             graph.transpose_permutation, "transpose_permutation", edges, edges
         ),
@@ -44,11 +42,31 @@ def problem(graph: Graph, *, bounds_only: bool = False) -> str | None:
     )
 
 
+def check_rows(graph: Graph, *, transpose: bool = False) -> None:
+    """Raises a `ValueError` unless loops over the rows of a direction stay within their arrays: for
+    the host, as `dataclasses.replace` makes any graph."""
+    found = _rows(graph, transpose=transpose)
+    if found is not None:
+        raise ValueError(f"graph: {found}")
+
+
+def _rows(graph: Graph, *, transpose: bool = False) -> str | None:
+    """The offsets and columns of a direction."""
+    edges, receivers, senders = graph.num_edges, graph.num_receivers, graph.num_senders
+    if transpose:
+        return _offsets(
+            graph.transpose_row_offsets, "transpose_row_offsets", senders, edges
+        ) or _indices(graph.transpose_receivers, "transpose_receivers", edges, receivers)
+    return _offsets(graph.row_offsets, "row_offsets", receivers, edges) or _indices(
+        graph.senders, "senders", edges, senders
+    )
+
+
 def _offsets(offsets: Any, name: str, rows: int, edges: int) -> str | None:
     offsets = np.asarray(offsets)
     if offsets.shape != (rows + 1,):
         return f"{name}: expected the shape ({rows + 1},), got {offsets.shape}"
-    if offsets[0] != 0 or offsets[-1] != edges or (np.diff(offsets) < 0).any():
+    if offsets[0] != 0 or offsets[-1] != edges or (offsets[1:] < offsets[:-1]).any():
         return f"{name}: expected numbers that rise from 0 to the number of edges, {edges}"
     return None
 

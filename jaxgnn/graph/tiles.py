@@ -1,8 +1,7 @@
 r"""Tiles: windows of rows whose columns are condensed, so that a window reads a column once.
 
 `translate` is TC-GNN's *sparse graph translation*. `Graph.with_tiles` makes the tiles that `spmm`
-runs over; `save` and `load` keep them in a file. All of it runs on the host, once, outside
-`jax.jit`.
+runs over; `save` and `load` keep them in a file. All of it is done once, outside `jax.jit`.
 """
 
 from __future__ import annotations
@@ -19,12 +18,14 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
 from jaxgnn._core.arguments import as_integer
-from jaxgnn._core.device import device_array
+from jaxgnn._core.checks import floating_dtype
+from jaxgnn._core.device import device_array, place_like
 from jaxgnn._core.ffi import cpu_module
-from jaxgnn.graph import _csr, _tile_file, _tile_rule
+from jaxgnn.graph import _csr, _device_translation, _tile_file, _tile_rule
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._tile_rule import Estimate, Operation
 from jaxgnn.graph._tiles import Tiles
+from jaxgnn.graph._validate import check_rows
 
 __all__ = ["Estimate", "Operation", "Tiles", "Translation", "estimate", "load", "save", "translate"]
 
@@ -136,7 +137,8 @@ def translate(
     (`window_blocks_before`).
 
     Rows are the receivers, columns the senders. Repeated edges have one rank. Edges keep their
-    order. Runs on the host, in parallel, in $O(E \log \mathtt{rows})$.
+    order. A graph on a GPU is sorted there; others are translated on the host, in parallel, in
+    $O(E \log \mathtt{rows})$.
 
     Args:
         graph: any graph, also a rectangular one.
@@ -151,8 +153,8 @@ def translate(
     Raises:
         MemoryError: the host has not enough memory.
         TypeError: `graph` is no `Graph`.
-        ValueError: `rows` or `columns` out of range, the graph is being traced, or a window has
-            2^32 edges or more.
+        ValueError: `rows` or `columns` out of range, the graph is being traced, its offsets or
+            columns are not those of a graph, or a window has 2^32 edges or more.
 
     Source: Wang et al., TC-GNN: Bridging Sparse GNN Computation and Dense Tensor Cores on GPUs,
     USENIX ATC 2023, Algorithm 1.
@@ -163,24 +165,26 @@ def translate(
         offsets, edge_columns = graph.transpose_row_offsets, graph.transpose_receivers
     else:
         offsets, edge_columns = graph.row_offsets, graph.senders
-    offsets, edge_columns = np.asarray(offsets), np.asarray(edge_columns)
-    core: Any = _translate_numpy if cpu_module is None else cpu_module.translate
-    parts = HostTranslation(*core(offsets, edge_columns, *shape))
-    num_windows = parts.window_blocks.size
-    bounds = np.minimum(np.arange(num_windows + 1) * shape[0], offsets.size - 1)
+    on_device = _on_gpu(edge_columns) and offsets.dtype == np.int32
+    num_columns = graph.num_receivers if transpose else graph.num_senders
+    if not (on_device and _device_translation.rows_fit(offsets, edge_columns, num_columns)):
+        check_rows(graph, transpose=transpose)
+    if on_device:
+        arrays, num_entries = _device_translation.translate(offsets, edge_columns, *shape)
+    else:
+        arrays, num_entries = _on_host(np.asarray(offsets), np.asarray(edge_columns), *shape)
+        arrays = place_like(arrays, edge_columns)
+    blocks, before = (
+        int(np.asarray(arrays[name]).sum(dtype=np.int64))
+        for name in ("window_blocks", "window_blocks_before")
+    )
     return Translation(
-        window_blocks=device_array(parts.window_blocks),
-        window_blocks_before=device_array(parts.window_blocks_before),
-        edge_columns=device_array(parts.edge_columns),
-        edge_offsets=device_array(offsets[bounds]),
-        column_offsets=device_array(parts.column_offsets),
-        columns=device_array(parts.columns),
-        edge_histogram=device_array(parts.edge_histogram),
+        **arrays,
         block_shape=shape,
         num_edges=edge_columns.size,
-        num_entries=parts.num_entries,
-        num_blocks=int(parts.window_blocks.sum(dtype=np.int64)),
-        num_blocks_before=int(parts.window_blocks_before.sum(dtype=np.int64)),
+        num_entries=num_entries,
+        num_blocks=blocks,
+        num_blocks_before=before,
     )
 
 
@@ -208,12 +212,12 @@ def estimate(
     Args:
         graph: a graph with tiles.
         width: $F$, features of a row in all, heads included.
-        dtype: of the features.
+        dtype: of the features: float32, bfloat16, float16, or float64, which runs by rows.
         operation: `"spmm"`, without weights, or `"weighted_spmm"`.
         transpose: of the product with the transpose.
 
     Raises:
-        TypeError: `graph` is no `Graph`.
+        TypeError: `graph` is no `Graph`, or `dtype` none of these.
         ValueError: the graph has no tiles, `width` is below 1, or `operation` is unknown.
     """
     if not isinstance(graph, Graph):
@@ -224,6 +228,7 @@ def estimate(
     features = as_integer(width)
     if features is None or features < 1:
         raise ValueError(f"width: expected an integer of at least 1, got {width!r}")
+    dtype = floating_dtype(dtype, "dtype")
     if operation not in get_args(Operation):
         options = ", ".join(map(repr, get_args(Operation)))
         raise ValueError(f"operation: expected one of {options}, got {operation!r}")
@@ -260,10 +265,16 @@ def load(graph: Graph, path: str | os.PathLike[str]) -> Graph:
         MemoryError: the host has not enough memory.
         RuntimeError: the compiled CPU module is missing.
         TypeError: `graph` is no `Graph`.
-        ValueError: the graph is being traced.
+        ValueError: the graph is being traced, or its offsets, senders or receivers are not those of
+            a graph.
     """
     _check_graph(graph, "tiles.load")
+    check_rows(graph)
+    check_rows(graph, transpose=True)
     tiles, transpose = _tile_file.load(graph, path, graph.symmetric)
+    shared = transpose is tiles
+    tiles = place_like(tiles, graph.senders)
+    transpose = tiles if shared else place_like(transpose, graph.senders)
     return dataclasses.replace(graph, tiles=tiles, transpose_tiles=transpose)
 
 
@@ -281,8 +292,24 @@ def _extent(value: int, name: str) -> int:
     return extent
 
 
+def _on_gpu(array: Any) -> bool:
+    return isinstance(array, jax.Array) and all(d.platform == "gpu" for d in array.devices())
+
+
+def _on_host(
+    row_offsets: np.ndarray, edge_columns: np.ndarray, rows: int, columns: int
+) -> tuple[dict[str, Array], int]:
+    """The arrays of `Translation` by name, and the distinct pairs of row and column."""
+    core: Any = _translate_numpy if cpu_module is None else cpu_module.translate
+    *parts, num_entries = core(row_offsets, edge_columns, rows, columns)
+    arrays = dict(zip(HostTranslation._fields, parts, strict=False))
+    bounds = np.arange(0, row_offsets.size - 1 + rows, rows)
+    arrays["edge_offsets"] = row_offsets[np.minimum(bounds, row_offsets.size - 1)]
+    return {name: device_array(array) for name, array in arrays.items()}, num_entries
+
+
 class HostTranslation(NamedTuple):
-    """What both implementations return: arrays of `Translation`, in NumPy."""
+    """What both implementations on the host return: arrays of `Translation`, in NumPy."""
 
     window_blocks: np.ndarray
     window_blocks_before: np.ndarray

@@ -37,9 +37,19 @@ def layer_graphs(graph: Any, weights: Any, convs: Sequence[Any], model: str) -> 
 
 
 def convolve(
-    conv: Callable[..., Array], graph: Graph, x: Features, weights: Any, **call: Any
+    conv: Callable[..., Array],
+    graph: Graph,
+    x: Features,
+    weights: Any,
+    blocks: Blocks | None = None,
+    **call: Any,
 ) -> Array:
-    """One layer. Of blocks, convolutions that take no pair run on a square graph."""
+    """One layer. Of blocks, convolutions that take no pair run on a square graph, and those that
+    take degrees have the blocks' where there are no weights."""
+    takes_degrees = weights is None and getattr(conv, "accepts_degrees", False)
+    if takes_degrees and blocks is not None and blocks.degrees is not None:
+        call["degrees"] = blocks.degrees[: graph.num_senders]
+        return conv(squared(graph, blocks.nodes), x, **call)[: graph.num_receivers]
     if graph.is_square:
         return conv(graph, x, weights, **call)
     if weights is not None:

@@ -72,7 +72,7 @@ def program_of(config: TrainConfig, make: Callable[[nnx.Rngs], Any]) -> tuple[Pr
     inference = nnx.split(model, nnx.Param, ...)[0]
     scale = _FLOAT16_LOSS_SCALE if config.dtype == "float16" else 1.0
     active = None
-    if config.anneal_from:
+    if config.anneal_from and not config.anneal_stages:
         schedule = {"wide": config.anneal_from, "narrow": config.k, "steps": config.anneal_epochs}
         active = functools.partial(annealed_k, **schedule)
     program = Program(training, inference, build_optimizer(config), scale, active)

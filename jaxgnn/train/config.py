@@ -95,10 +95,14 @@ class TrainConfig:
 
     anneal_from: int = 0
     """Features that maxk keeps at first, from --k to --hidden; 0: --k. Rows of that width are
-    moved in every epoch."""
+    moved in every epoch, but for --anneal-stages."""
 
     anneal_epochs: int = 100
     """Epochs in which they fall to --k, one step at a time."""
+
+    anneal_stages: bool = False
+    """Let them fall by halves, in stages of equally many epochs. Each stage is compiled by itself
+    and moves rows of its own width, which takes less time. The epoch is selected after them."""
 
     packed: bool = False
     """Round what maxk keeps in float32 to 15 bits of mantissa (13 with --hidden above 256), so
@@ -116,7 +120,8 @@ class TrainConfig:
     """Heads of the last layer, which are averaged; 0: the number of --heads."""
 
     head_k: int = 0
-    """Features of each head that gat's hidden layers average, the largest of a node's; 0: all."""
+    """Features of each head that the hidden layers of gat and transformer average, the largest of a
+    node's; 0: all."""
 
     kernel_size: int = 3
     """Gaussians of monet."""
@@ -290,8 +295,8 @@ class TrainConfig:
     """The number of this one, from 0."""
 
     stall_timeout: int = 600
-    """Seconds without an epoch's end after which the processes of --distributed end, and name the
-    one that is stuck; 0: never."""
+    """Seconds without an epoch's end, or of loading, after which the processes of --distributed
+    end, and name the one that is stuck; 0: never."""
 
     run_directory: Annotated[str | None, _directory("(default: runs/DATASET-MODEL-TIME)")] = None
     """Where to write."""

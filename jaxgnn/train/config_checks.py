@@ -55,6 +55,20 @@ def _check_values(config: TrainConfig) -> None:
             raise ConfigError(f"{option(name)}: expected one of {', '.join(kind)}, got {value!r}")
 
 
+def _check_stages(config: TrainConfig) -> None:
+    if not config.anneal_stages:
+        return
+    if not config.anneal_from:
+        raise ConfigError("--anneal-stages: expected --anneal-from with it, got none")
+    if config.task != "node":
+        raise ConfigError(f"--anneal-stages: expected --task node, got {config.task}")
+    if config.epochs <= config.anneal_epochs:
+        raise ConfigError(
+            f"--anneal-stages: expected --epochs above --anneal-epochs, {config.anneal_epochs}, "
+            f"got {config.epochs}"
+        )
+
+
 def _check_maxk(config: TrainConfig) -> None:
     if config.activation == "maxk" and config.k > config.hidden:
         raise ConfigError(f"--k: expected at most --hidden, {config.hidden}, got {config.k}")
@@ -76,6 +90,7 @@ def _check_maxk(config: TrainConfig) -> None:
             )
     if not config.anneal_from and not _is_default(config, "anneal_epochs"):
         raise ConfigError("--anneal-epochs: expected --anneal-from with it, got none")
+    _check_stages(config)
     if config.packed and (config.hidden > 1024 or config.dtype == "float64"):
         raise ConfigError(
             f"--packed: expected --hidden of at most 1024 and 32 or 16 bits, got {config.hidden} "

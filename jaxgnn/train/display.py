@@ -184,9 +184,10 @@ def trials_table(metric: str, chosen: dict[str, Any]) -> Table:
     """The short runs of `--k auto`."""
     title = f"MaxK's k, {chosen['epochs']} epochs each, within {chosen['tolerance']:g} of the best"
     table = Table(title=Text(title), title_justify="left")
-    for name in ("k", f"validation {METRIC_NAMES[metric]}", "epoch time (median)"):
+    for name in ("k", f"validation {METRIC_NAMES[metric]}", "epoch time (least)"):
         table.add_column(name, justify="right")
-    for trial in chosen["trials"]:
+    relu = {"k": "ReLU", "chosen": False, **chosen["relu"]}
+    for trial in (*chosen["trials"], relu):
         score, time_of_epoch = (
             score_text(metric, trial["score"]),
             f"{1e3 * trial['seconds']:.2f} ms",

@@ -25,8 +25,9 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxgnn.graph import Graph
-from jaxgnn.ops import CBSR, gat_attention, maxk, maxk_spmm, spmm
 from jaxgnn.ops._projection.weight_gradient import sum_over_rows
+from jaxgnn.train import kernel_rates
+from jaxgnn.train.kernel_rates import FLOATS, KINDS, Call, Tensor, seconds_of_item
 from jaxgnn.train.step import Program, TrainState, no_loss
 from jaxgnn.train.task import Task
 
@@ -48,24 +49,6 @@ _COMPILED_DOT = re.compile(
     r" dot\((%[\w.-]+), (%[\w.-]+)\), lhs_contracting_dims={(\d+)}, rhs_contracting_dims={(\d+)}"
 )
 _CALL = re.compile(r"stablehlo\.custom_call @jaxgnn_(\w+)\(.* : (\(.*)")
-_FLOATS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-_SIZES = {"f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f16": 2, "bf16": 2}
-
-
-Clocked = Callable[..., float]
-"""The seconds of a function, of its operands."""
-
-
-class Tensor(NamedTuple):
-    """The type of a value of a lowered program."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        """1 byte for what is not in the table: booleans and bytes."""
-        return math.prod(self.shape) * _SIZES.get(self.dtype, 1)
 
 
 class Dot(NamedTuple):
@@ -75,19 +58,6 @@ class Dot(NamedTuple):
     right: Tensor
     axes: tuple[int, int]
     out: Tensor
-
-
-class Call(NamedTuple):
-    """A call of a kernel over so many edges, or rows of `maxk`, and the row that it reads for each.
-
-    `more` is the width that `maxk` selects from, and the heads of an attention.
-    """
-
-    name: str
-    items: int
-    width: int
-    dtype: str
-    more: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +131,7 @@ def estimate(
         random=bits * rates.random if bits else 0.0,
         rest=max(accessed - known, 0.0) * rates.byte,
         pages=rates.pages(temporary),
-        unknown=tuple(sorted({call.name for call in calls if call.name not in _KINDS})),
+        unknown=tuple(sorted({call.name for call in calls if call.name not in KINDS})),
     )
 
 
@@ -184,7 +154,7 @@ def work(text: str, num_edges: int) -> tuple[Counter[Dot], Counter[Call], int]:
         elif match := _CALL.search(line):
             operands, _, results = match[2].partition("->")
             operands, results = _tensors(operands), _tensors(results)
-            call = _call(match[1], operands, results, num_edges)
+            call = kernel_rates.call(line, match[1], operands, results, num_edges)
             if call is not None:
                 calls[call] += 1
                 call_bytes += sum(tensor.nbytes for tensor in (*operands, *results))
@@ -222,32 +192,6 @@ def _tensors(text: str) -> list[Tensor]:
     return found
 
 
-def _call(name: str, operands: list[Tensor], results: list[Tensor], num_edges: int) -> Call | None:
-    """The call, if its first operands are a graph's row offsets and the ends of its edges, or it is
-    over windows, or selects."""
-    if name == "maxk":
-        (rows, full), k = operands[0].shape, results[0].shape[1]
-        return Call(name, rows, k, operands[0].dtype, full)
-    windows = "windows" in name
-    of_rows = len(operands) > 3 and operands[0].dtype == operands[1].dtype == "i32"
-    if not windows and not of_rows:
-        return None
-    rows = [t for t in (*operands, *results) if len(t.shape) > 1 and t.dtype[:1] in "fb"]
-    if not rows or name in ("sample_edges", "csr_row_ids"):
-        return None
-    # Of MaxK's rows those that are kept: the narrower ones of its operands and results.
-    narrow = [t for t in rows if 0 not in t.shape and t.shape[0] > 1]
-    choose = min if name.startswith("maxk") else max
-    row = choose(narrow or rows, key=_width)
-    heads = min(map(_width, narrow), default=0) if name.startswith("gat_attention") else 0
-    edges = num_edges if windows else operands[1].shape[0]
-    return Call(name, edges, _width(row), row.dtype, heads)
-
-
-def _width(rows: Tensor) -> int:
-    return math.prod(rows.shape[1:])
-
-
 def random_bits(jaxpr: Any) -> Iterator[int]:
     """The numbers that a traced program draws."""
     for equation in jaxpr.eqns:
@@ -271,7 +215,7 @@ class Rates:
     def __init__(self, graph: Graph, clock: Callable[[], float]):
         self._graph = graph
         self._seconds = functools.partial(seconds_of, clock=clock)
-        self._items: dict[tuple[str, int, str, int], float] = {}
+        self._items: dict[Call, float] = {}
 
     @functools.cached_property
     def byte(self) -> float:
@@ -299,7 +243,7 @@ class Rates:
         that it has just left. Of longer ones 16,384 rows are measured."""
         by_scale: dict[float, list[Dot]] = {}
         for dot in dots.elements():
-            if dot.left.dtype in _FLOATS:
+            if dot.left.dtype in FLOATS:
                 longest = max(*dot.left.shape, *dot.right.shape)
                 by_scale.setdefault(max(1.0, longest / _ROWS), []).append(dot)
         return sum(scale * self._products(some, scale) for scale, some in by_scale.items())
@@ -307,7 +251,7 @@ class Rates:
     def _products(self, dots: list[Dot], scale: float) -> float:
         def operand(tensor: Tensor) -> Array:
             shape = [min(size, _ROWS) if scale > 1 else size for size in tensor.shape]
-            return jnp.ones(shape, _FLOATS[tensor.dtype])
+            return jnp.ones(shape, FLOATS[tensor.dtype])
 
         pairs = [(operand(dot.left), operand(dot.right)) for dot in dots]
 
@@ -328,91 +272,11 @@ class Rates:
 
     def item(self, call: Call) -> float:
         """Of an edge, or of a row of `maxk`, of a kernel's call, by that kernel on this graph."""
-        key = (_KINDS.get(call.name, "spmm"), *call[2:])
+        # As one number for all of a kind that is measured alike.
+        key = call._replace(name=KINDS.get(call.name, "spmm"), items=0)
         if key not in self._items:
-            self._items[key] = self._item(*key)
+            self._items[key] = seconds_of_item(self._seconds, self._graph, call)
         return self._items[key]
-
-    def _item(self, kind: str, width: int, dtype: str, more: int) -> float:
-        graph = self._graph
-        count = graph.num_senders if kind == "maxk" else graph.num_edges
-        if count == 0:
-            return 0.0
-        shape: tuple[int, ...] = (graph.num_senders, more if kind == "maxk" else width)
-        if kind.startswith("gat_attention"):
-            heads = max(math.gcd(more, width), 1)
-            shape = (graph.num_senders, heads, width // heads)
-        x = jax.random.normal(jax.random.key(0), shape, _FLOATS.get(dtype, "float32"))
-        if kind == "maxk":
-            return self._seconds(lambda x: maxk(x, width), x) / count
-        return _MEASURED[kind](self._seconds, graph, x) / count
-
-
-def _measure_spmm(seconds_of: Clocked, graph: Graph, x: Array) -> float:
-    return seconds_of(lambda graph, x: spmm(graph, x), graph, x)
-
-
-def _measure_maxk(seconds_of: Clocked, graph: Graph, x: Array, *, backward: bool = False) -> float:
-    """Of rows that keep as many entries, of four times the width."""
-    k, rows = x.shape[1], jnp.tile(x, (1, 4))
-    kept = maxk(rows, k)
-
-    def forward(values: Array, indices: Array, graph: Graph) -> Array:
-        return maxk_spmm(graph, CBSR(values, indices, 4 * k))
-
-    if not backward:
-        return seconds_of(forward, kept.values, kept.indices, graph)
-
-    def pull(values: Array, indices: Array, graph: Graph, cotangent: Array) -> Any:
-        return jax.vjp(lambda values: forward(values, indices, graph), values)[1](cotangent)
-
-    cotangent = jnp.ones((graph.num_receivers, 4 * k), x.dtype)
-    return seconds_of(pull, kept.values, kept.indices, graph, cotangent)
-
-
-def _measure_attention(
-    seconds_of: Clocked, graph: Graph, x: Array, *, backward: bool = False
-) -> float:
-    """Of all heads; its gradient half for each of the two kernels."""
-    nodes = graph.num_senders, graph.num_receivers
-    scores = [jnp.ones((count, x.shape[1]), x.dtype) for count in nodes]
-
-    def forward(graph: Graph, x: Array, p: Array, q: Array) -> Array:
-        return gat_attention(graph, x, p, q)
-
-    once = seconds_of(forward, graph, x, *scores)
-    if not backward:
-        return once
-
-    def gradients(graph: Graph, x: Array, p: Array, q: Array) -> Any:
-        out, pull = jax.vjp(functools.partial(forward, graph), x, p, q)
-        return pull(jnp.ones_like(out))
-
-    return max(seconds_of(gradients, graph, x, *scores) - once, 0.0) / 2
-
-
-# By which operation a kernel is measured; others count as a product of as many edges and columns.
-_MEASURED: dict[str, Callable[[Clocked, Graph, Array], float]] = {
-    "spmm": _measure_spmm,
-    "maxk_spmm": _measure_maxk,
-    "maxk_sspmm": functools.partial(_measure_maxk, backward=True),
-    "gat_attention": _measure_attention,
-    "gat_attention_backward": functools.partial(_measure_attention, backward=True),
-}
-_KINDS = {
-    "maxk": "maxk",
-    "spmm": "spmm",
-    "maxk_spmm": "maxk_spmm",
-    "maxk_sspmm": "maxk_sspmm",
-    "maxk_spmm_windows": "maxk_spmm",
-    "maxk_sspmm_windows": "maxk_sspmm",
-    "maxk_sspmm_windows_exact": "maxk_sspmm",
-    "maxk_sspmm_scatter": "maxk_sspmm",
-    "gat_attention": "gat_attention",
-    "gat_attention_senders": "gat_attention_backward",
-    "gat_attention_receivers": "gat_attention_backward",
-    "sddmm": "spmm",
-}
 
 
 def seconds_of(

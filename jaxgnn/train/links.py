@@ -30,6 +30,7 @@ from jaxgnn.train.optimizer import steps_done
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.step import Program, TrainState
 from jaxgnn.train.task import masked_accuracy, masked_loss
+from jaxgnn.train.tiling import tiled
 
 _STREAM = 0xC2B2AE35
 """Keeps the keys of the negatives from those of dropout and samples."""
@@ -241,11 +242,14 @@ class LinkProblem:
         train, val = self._split.train, self._split.val
         if not train.labels.size:
             raise ConfigError(f"--task: link expected edges to learn from, {data.name} has none")
-        known = prepare(val.graph, config)
+        known = tiled(prepare(val.graph, config), config)
+        graph = known
+        if train.graph is not val.graph:
+            graph = tiled(prepare(train.graph, config), config)
         features = model_features(config, data)
         empty = jnp.zeros(0, jnp.int32)
         start = LinkTask(
-            graph=known if train.graph is val.graph else prepare(train.graph, config),
+            graph=graph,
             known=val.graph,
             features=None if features is None else jnp.asarray(features, config.dtype),
             senders=jnp.asarray(train.senders),

@@ -122,6 +122,12 @@ class Compiled:
         self.evaluate = evaluate.compile()
         self.seconds = time.perf_counter() - start
 
+    def at(self, epoch: int) -> Compiled:
+        """The program after so many epochs: this one, but for annealing in stages, whose last one
+        this is."""
+        del epoch
+        return self
+
     def no_loss(self, task: Task) -> LossSums:
         """The sums before an epoch's first batch."""
         return sharded.replicate(no_loss(task), getattr(task, "graph", None))
@@ -222,7 +228,8 @@ def train(
     """Trains to the last epoch, or until patience runs out.
 
     Args:
-        compiled, task: what to run, on what.
+        compiled, task: what to run, on what. Before the last of several stages the newest epoch
+            is the selected one, as the model is to keep that stage's entries.
         state, best, progress: where to start; `state` is donated.
         epochs: the last epoch.
         patience: epochs without a better validation score after which to stop; 0: never.
@@ -248,9 +255,10 @@ def train(
 
     while not finished:
         start = time.perf_counter()
+        stage = compiled.at(progress.epoch)
         try:
             with jax.profiler.StepTraceAnnotation("epoch", step_num=progress.epoch + 1):
-                state, loss = compiled.step(
+                state, loss = stage.step(
                     *(state, task, interrupted, sums),
                     checkpoint=within_epoch,
                     checkpoint_steps=checkpoint_steps,
@@ -259,7 +267,7 @@ def train(
             checkpoint_within(stop.state, best, progress, stop.sums)
             raise
         sums = None
-        logits, metrics = compiled.evaluate(state.params, state.rest, task)
+        logits, metrics = stage.evaluate(state.params, state.rest, task)
         if isinstance(task.features, HostFeatures):
             task.features.keep_until(logits)
         row = _row(progress.epoch + 1, loss, metrics, has_validation)
@@ -269,6 +277,8 @@ def train(
         value, val_loss = row.get(f"val_{task.metric}"), row.get("val_loss", math.inf)
         value = -math.inf if value is None else -value if task.metric in ERRORS else value
         better = (value, -val_loss) > (progress.best_score, -progress.best_loss)
+        if stage is not compiled:  # worse than any of the last stage
+            better, value, val_loss = True, -math.inf, math.inf
         if agree(better or not has_validation):
             progress.best_epoch = progress.epoch
             progress.best_score, progress.best_loss = value, val_loss

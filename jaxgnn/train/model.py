@@ -28,11 +28,11 @@ EDGE_FEATURE_MODELS = (
 )
 """The models whose layers take features of the edges if they are made for some."""
 
-_OPTIONS_OF_A_MODEL = {
-    "kernel_size": "monet",
-    "dim": "monet",
-    "train_eps": "gin",
-    "head_k": "gat",
+_OPTIONS_OF_MODELS = {
+    "kernel_size": ("monet",),
+    "dim": ("monet",),
+    "train_eps": ("gin",),
+    "head_k": ("gat", "transformer"),
 }
 
 _ACTIVATIONS = {"relu": jax.nn.relu, "elu": jax.nn.elu}
@@ -96,20 +96,21 @@ def build_model(
                 raise ConfigError(
                     f"{option(name)}: {config.model} has no attention heads, got {value}"
                 )
-    for name, owner in _OPTIONS_OF_A_MODEL.items():
+    for name, owners in _OPTIONS_OF_MODELS.items():
         value = getattr(config, name)
-        if config.model == owner:
+        if config.model in owners:
             arguments[name] = value
         elif value != getattr(TrainConfig, name):
             raise ConfigError(
-                f"{option(name)}: expected --model {owner} with it, got --model {config.model}"
+                f"{option(name)}: expected --model {' or '.join(owners)} with it, "
+                f"got --model {config.model}"
             )
     if config.head_k > config.hidden // config.heads:
         raise ConfigError(
             f"--head-k: expected at most the {config.hidden // config.heads} features of a head, "
             f"got {config.head_k}"
         )
-    if config.model == "gat":
+    if "head_k" in arguments:
         arguments["head_k"] = config.head_k or None
     if edge_dim is not None:
         if config.samples:
@@ -152,7 +153,8 @@ def build_activation(config: TrainConfig) -> Callable[[Array], Array]:
         return _ACTIVATIONS[config.activation]
     if config.k == 0:
         raise ConfigError("--k: expected a number, got auto: jaxgnn train --task node chooses one")
-    wide = config.anneal_from
+    # In stages each of them is a model of its own: this is the last one's.
+    wide = 0 if config.anneal_stages else config.anneal_from
     return MaxK(wide or config.k, anneal=wide > 0, packed=config.packed)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -17,7 +17,7 @@ from jaxgnn.graph import Blocks, Graph, NodeRows, graph_argument
 from jaxgnn.graph._take import take_rows
 from jaxgnn.ops import sample_neighbors
 from jaxgnn.ops._sampling.custom import OwnMethod
-from jaxgnn.ops._sampling.sample_neighbors import Method
+from jaxgnn.ops._sampling.sample_neighbors import Method, hop_capacities, hop_sizes
 from jaxgnn.ops._sampling.weighted import DrawWeights, draw_weights
 from jaxgnn.train.host_features import HostFeatures
 
@@ -77,6 +77,7 @@ class _Options:
     deduplicate: bool
     capacity: tuple[int | None, ...] | None
     method: Method = "uniform"
+    degrees: bool = True
     axis_name: str | None = None
     """Of the devices that share the seeds of a batch, within `shard_map`."""
 
@@ -107,6 +108,8 @@ class NeighborLoader:
             traced with the program: pass the same object, or it is compiled again.
         capacity: as for `sample_neighbors`. A step whose new nodes are too many is done again with
             twice the places, from then on: nothing is dropped.
+        degrees: give the blocks the degrees of their nodes in the graph (`Blocks.with_degrees`), by
+            which `GCNConv` normalizes; `False` for those in the sample, as in PyG.
 
     Raises:
         TypeError: `graph` is no `Graph`, or an argument has a wrong type.
@@ -133,6 +136,7 @@ class NeighborLoader:
         method: Method | OwnMethod = "uniform",
         deduplicate: bool = False,
         capacity: Sequence[int | None] | None = None,
+        degrees: bool = True,
     ):
         graph = graph_argument(graph)
         if not graph.is_square:
@@ -140,6 +144,10 @@ class NeighborLoader:
         batch_size = checks.integer(batch_size, "batch_size", 1, 2**31 - 2)
         checks.boolean(shuffle, "shuffle")
         checks.boolean(drop_last, "drop_last")
+        checks.boolean(degrees, "degrees")
+        checks.boolean(replace, "replace")
+        checks.boolean(deduplicate, "deduplicate")
+        sizes = hop_sizes(num_neighbors)
         nodes = _input_nodes(input_nodes, graph.num_nodes)
         whole = nodes.size // batch_size if drop_last else -(-nodes.size // batch_size)
         if whole == 0:
@@ -152,18 +160,19 @@ class NeighborLoader:
             _rows(labels, "labels", graph.num_nodes),
             jnp.asarray(nodes),
             jax.random.key(checks.integer(seed, "seed", 0, 2**32 - 1)),
-            draw_weights(graph, weights, replace),
+            draw_weights(graph, weights, replace, many=True),
             _partial(method),
         )
         self._options = _Options(
-            _static(num_neighbors),
+            sizes,
             batch_size,
             whole,
             shuffle,
             replace,
             deduplicate,
-            _static(capacity),
+            None if capacity is None else hop_capacities(capacity, len(sizes), deduplicate),
             "uniform" if callable(method) else method,
+            degrees,
         )
         self._epoch = self._position = 0
         order = _order_of(self._options, self._data, jnp.int32(0))
@@ -180,6 +189,8 @@ class NeighborLoader:
 
     @state.setter
     def state(self, state: dict[str, int]) -> None:
+        if not isinstance(state, Mapping) or set(state) != {"epoch", "position"}:
+            raise ValueError(f"state: expected epoch and position, got {state!r}")
         epoch = checks.integer(state["epoch"], "epoch", 0, 2**31 - 1)
         self._position = checks.integer(state["position"], "position", 0, len(self) - 1)
         self._epoch = epoch
@@ -278,11 +289,6 @@ def _input_nodes(nodes: Any, num_nodes: int) -> np.ndarray:
     return nodes.astype(np.int32)
 
 
-def _static(values: Any) -> Any:
-    """A sequence as a part of a static argument; `sample_neighbors` names what is none."""
-    return tuple(values) if isinstance(values, Sequence) and not isinstance(values, str) else values
-
-
 def _partial(method: Any) -> jax.tree_util.Partial | None:
     """A function as a pytree: itself static, the arrays of a `Partial` arguments of the program."""
     if not callable(method):
@@ -330,6 +336,8 @@ def _cut(options: _Options, data: _Data, seeds: Array, epoch: Array, position: A
         capacity=options.capacity,
         axis_name=options.axis_name,
     )
+    if options.degrees:
+        blocks = blocks.with_degrees(data.graph)
     return Batch(
         blocks,
         _features(data, blocks),
@@ -445,7 +453,8 @@ def scan_epoch(
     batches = -(-input_nodes.shape[0] // batch_size)
     data = _Data(graph, features, labels, input_nodes, key)
     options = _Options(
-        num_neighbors, batch_size, batches, True, replace, deduplicate, None, method, axis_name
+        *(num_neighbors, batch_size, batches, True, replace, deduplicate, None, method),
+        axis_name=axis_name,
     )
     seeds = jax.lax.dynamic_slice_in_dim(_order(options, data, epoch), first, steps)
     numbers = first + jnp.arange(steps, dtype=jnp.int32)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxgnn._core import ffi
 from jaxgnn._core.checksum import checksum
 from jaxgnn.data import NodeDataset, Split, load_nodes, normalize_features
-from jaxgnn.distributed import Partition
+from jaxgnn.distributed import Partition, ShardedGraph
 from jaxgnn.graph import Graph
 from jaxgnn.graph._windows import MAX_WIDTH
 from jaxgnn.train import sharded
@@ -24,8 +24,10 @@ from jaxgnn.train.loop import Compiled
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.own_parts import OwnParts
 from jaxgnn.train.records import fingerprint
+from jaxgnn.train.stages import compile_program
 from jaxgnn.train.step import Program, TrainState
 from jaxgnn.train.task import Task, score
+from jaxgnn.train.tiling import tiled
 
 
 class NodeProblem:
@@ -46,9 +48,10 @@ class NodeProblem:
         own: OwnParts | None = None,
     ):
         self._config, self._dataset, self.name = config, dataset, dataset.name
-        self._normalized, self._own = normalized, own
+        self._normalized, self._own, self._partition = normalized, own, partition
+        self._refusal = ""  # of a layout that was predicted to be faster
         self._split = choose_split(dataset, config.split)
-        self.task = make_task(config, dataset, self._split, partition, own)
+        self.task = make_task(config, dataset, self._split, partition, own, training=True)
 
     def with_config(self, config: TrainConfig) -> NodeProblem:
         """The same data and graph for another model or number of epochs."""
@@ -80,25 +83,50 @@ class NodeProblem:
         """What is trained on, in a line."""
         dataset = self._dataset
         train_nodes, val_nodes, test_nodes = self._split.sizes
+        why = f" (by features: {self._refusal})" if self._refusal else ""
         return (
             f"{dataset.name}: {dataset.num_nodes:,} nodes, {self._num_edges:,} edges, "
             f"{self.task.features.shape[1]:,} features, {dataset.num_classes} classes; "
             f"{train_nodes:,} training, {val_nodes:,} validation, {test_nodes:,} test nodes"
-            f"{sharded.describe(self.task.graph)}"
+            f"{sharded.describe(self.task.graph)}{why}"
         )
 
     def build(self) -> tuple[Program, TrainState]:
-        """The program, and the state it starts from."""
+        """The program, and the state it starts from.
+
+        Where the layout was left to the estimate and the model does not work in it, the task's
+        graph is by rows from now on.
+
+        Raises:
+            ConfigError: an option that the model does not have, or a graph over devices that the
+                model does not work on.
+        """
+        try:
+            return self._build()
+        except ConfigError as error:
+            layout = getattr(self.task.graph, "layout", None)
+            if layout != "features" or self._config.shard != "auto":
+                raise
+            reason = str(error).removeprefix("--devices: ").removeprefix("graph: ")
+            self._refusal = reason.partition(": use shard(")[0]
+        del self.task  # makes room
+        by_rows = dataclasses.replace(self._config, shard="rows")
+        self.task = make_task(by_rows, self._dataset, self._split, self._partition, self._own)
+        return self._build()
+
+    def _build(self) -> tuple[Program, TrainState]:
         program, state = build(self._config, self.task)
         state = sharded.replicate(state, self.task.graph)
-        if self._config.over_devices:  # a model that is refused leaves no run directory
+        if isinstance(self.task.graph, ShardedGraph):
+            # A model that is refused leaves no run directory.
             with sharded.tracing(self.task.graph):
+                jax.eval_shape(program.step, state, self.task)
                 jax.eval_shape(program.logits, state.params, state.rest, self.task)
         return program, state
 
     def compile(self, program: Program, state: TrainState) -> Compiled:
         """The step and the evaluation."""
-        return Compiled(program, state, self.task)
+        return compile_program(self._config, program, state, self.task)
 
     def results(
         self, program: Program, evaluate: Callable[..., Any], params: Any, rest: Any
@@ -151,12 +179,19 @@ def make_task(
     split: Split,
     partition: Partition | None = None,
     own: OwnParts | None = None,
+    *,
+    training: bool = False,
 ) -> Task:
-    """What the configured model is trained on, over the configured devices."""
+    """What the configured model is trained on, over the configured devices.
+
+    With `training` the graph gets what only the many steps of a run repay.
+    """
     if own is not None:
         task = Task.from_dataset(dataset, split, config.dtype, graph=own.graph)
         return dataclasses.replace(task, features=own.features)
     graph = prepared(dataset.graph, config)
+    if training:
+        graph = tiled(graph, config)
     graph = sharded.shard_graph(graph, config, partition)
     return Task.from_dataset(
         dataset, split, config.dtype, graph=graph, features_on=config.features_on

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxgnn import distributed
 from jaxgnn.data import NodeDataset
 from jaxgnn.distributed import Partition
-from jaxgnn.graph import Graph
+from jaxgnn.distributed._choose_partition import choose_partition
 from jaxgnn.train import sharded
 from jaxgnn.train.build_program import build
 from jaxgnn.train.config import TrainConfig
@@ -30,6 +29,11 @@ BANDWIDTH = 370e9
 """Bytes a second that a device sends: NVLink of an H100 or H200, one way."""
 
 LAYOUTS = ("rows", "features", "both")
+
+_OF_DEVICES = (
+    *("devices", "shard", "distributed"),
+    *("coordinator", "processes", "process", "stall_timeout"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +79,12 @@ class Plan:
         if self.refused or self.bytes <= self.limit:
             return self.refused
         most = max(self.memory, key=lambda name: self.memory[name])
-        return (
-            f"{self.bytes / 1e9:,.2f} GB of {self.limit / 1e9:,.2f}: {most} takes "
-            f"{self.memory[most] / 1e9:,.2f}"
+        found = self.bytes, self.limit, self.memory[most]
+        scale, unit = next(
+            each for each in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if found[0] >= each[0] / 10
         )
+        needed, limit, part = (f"{each / scale:,.2f}" for each in found)
+        return f"{needed} {unit} of {limit}: {most} takes {part}"
 
 
 class _Program(NamedTuple):
@@ -124,14 +130,16 @@ def plan(
     are left out.
 
     Args:
-        config: of the run; its `devices` and `shard` are not read.
+        config: of the run; its `devices` and `shard`, and the options of several processes, are not
+            read.
         devices: numbers from 2 on; one device is always first in the result.
         layouts: which of `LAYOUTS`.
         bandwidth: bytes a second that a device sends.
         dataset: the data; by default those of `config.dataset`.
         limit: bytes of a device's memory; by default this device's.
         partitions: of the nodes, into different numbers of parts. Into other numbers the graph is
-            split by `"stream"`.
+            split as by `distributed.shard`; where `config.dataset` is a folder of
+            `Partition.save`, neighboring parts are joined, as a run does.
 
     Returns:
         Also layouts that do not fit, or in which the model does not work: `Plan.reason`.
@@ -141,15 +149,15 @@ def plan(
             on the edges.
         DataError: data that cannot be read.
     """
-    config = dataclasses.replace(config, devices="1", shard="auto").check()
+    alone = {name: getattr(TrainConfig, name) for name in _OF_DEVICES}
+    config = dataclasses.replace(config, **alone).check()
     if config.num_neighbors or config.task != "node":
         raise ConfigError("plan: expected a run on the whole graph of --task node")
     given = {each.parts: each for each in partitions}
+    folder = None
     if dataset is None:
         dataset = load_dataset(config)
-        partition = sharded.partition_of(dataclasses.replace(config, devices="all"))
-        if partition is not None:
-            given.setdefault(partition.parts, partition)
+        folder = sharded.partition_of(dataclasses.replace(config, devices="all"))
     nodes = dataset.num_nodes
     for count in devices:
         if not 2 <= count <= nodes:
@@ -166,10 +174,14 @@ def plan(
     rates = measure_rates(program, state, task, limit)
 
     @functools.cache
-    def largest(parts: int) -> Part | None:
+    def largest(parts: int, both: bool) -> Part | None:
         if parts == 1:
             return None
-        split = given.get(parts) or partition_into(dataset.graph, parts)
+        split = given.get(parts)
+        if split is None and folder is not None:
+            owner = sharded.joined_owners(folder, parts, both)
+            split = Partition.of_owners(dataset.graph, owner, parts)
+        split = split or choose_partition(dataset.graph, parts)
         part = Part.largest(task.whole_graph, split)
         return dataclasses.replace(part, graph=sharded.lean(part.graph, config))
 
@@ -184,7 +196,11 @@ def plan(
             if refused:
                 plans.append(_refused(count, layout, columns, limit, refused))
                 continue
-            part = largest(parts)
+            try:
+                part = largest(parts, layout == "both")
+            except ConfigError as error:  # a folder of parts that cannot be joined
+                plans.append(_refused(count, layout, columns, limit, str(error)))
+                continue
             plans.append(_estimate(found, rates, limit, bandwidth, layout, parts, columns, part))
     return plans
 
@@ -193,17 +209,6 @@ def memory_limit() -> int:
     """Bytes of this device; on the CPU of the machine."""
     found = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
     return int(found or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-
-
-def partition_into(graph: Graph, parts: int) -> Partition:
-    """The partition that is planned for."""
-    # Few nodes cannot be balanced as the defaults ask for: the best that is found counts.
-    for balance in (1.05, 1.2, 2.0, float(graph.num_edges + 1)):
-        try:
-            return distributed.partition(graph, parts, edge_balance=balance)
-        except ValueError:
-            continue
-    raise ConfigError(f"--devices: the graph was not split into {parts} parts")
 
 
 def _program(program: Program, state: TrainState, task: Task) -> _Program:

@@ -48,7 +48,7 @@ from jaxgnn.train.records import (
 from jaxgnn.train.recovery import Recovery, describe
 from jaxgnn.train.resume import Position, restore_newest, restore_within
 from jaxgnn.train.saved_settings import check_same_settings
-from jaxgnn.train.stall import Watchdog
+from jaxgnn.train.stall import Watchdog, before_the_run, stall_seconds
 from jaxgnn.train.step import LossSums, TrainState
 from jaxgnn.train.task import Task
 
@@ -87,8 +87,8 @@ def run(
     if not processes.is_first(config):
         console, recovery.warn = None, lambda line: None
     recovery.options = processes.resume_options(config)
-    with recovery.errors():
-        return _run(config.check(), console, dataset, recovery, callbacks)
+    with recovery.errors(), before_the_run(config.check(), recovery.advice) as loading:
+        return _run(config, console, dataset, recovery, callbacks, loading)
 
 
 def _run(
@@ -97,27 +97,34 @@ def _run(
     dataset: NodeDataset | LinkData | GraphSet | None,
     recovery: Recovery,
     callbacks: Sequence[Callable[[dict[str, Any]], object]],
+    loading: Watchdog,
 ) -> dict[str, Any]:
     if importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+    if config.distributed:
+        processes.check_options(config)
     check_wide(config)
     if config.resume is not None:
         check_path(Path(config.resume), "--resume")
     problem = make_problem(config, dataset, recovery)
+    loading.feed("after loading the data")
     chosen: dict[str, Any] = {}
     if config.activation == "maxk" and config.k == 0 and isinstance(problem, NodeProblem):
         trials = choose_k.try_all(config, problem)
+        relu = choose_k.try_relu(config, problem)
         (k,) = (trial.k for trial in trials if trial.chosen)
         chosen = {
             "epochs": min(config.k_epochs, config.epochs),
             "tolerance": config.k_tolerance,
             "trials": [dataclasses.asdict(trial) for trial in trials],
+            "relu": {"score": relu.score, "seconds": relu.seconds},
         }
         if console is not None:
             console.print(trials_table(problem.task.metric, chosen))
         config = dataclasses.replace(config, k=k)
         problem = problem.with_config(config)
     program, state = problem.build()
+    loading.feed("after tracing the model")
     record = {
         "settings": config.settings(),
         **({"chosen_k": chosen} if chosen else {}),
@@ -128,6 +135,7 @@ def _run(
     task: Any = problem.task
     profile = Profile(config.profile)
     with _shared_directory(config, record, recovery) as directory:
+        loading.stop()  # compiling takes as long as it takes: those that wait watch
         if console is not None:
             print_head(console, config, problem.describe(), directory)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
@@ -137,7 +145,9 @@ def _run(
             best, progress, rows = _train(
                 config, console, directory, compiled, task, state, recovery, told
             )
-        results = problem.results(program, compiled.evaluate, best.params, best.rest)
+        with Watchdog(stall_seconds(config), directory, recovery.advice) as scoring:
+            scoring.feed("after the last epoch")
+            results = problem.results(program, compiled.evaluate, best.params, best.rest)
         counts = results.pop("confusion", None)
         summary = {
             "dataset": problem.name,
@@ -248,8 +258,7 @@ def _train(
         options = {"epochs": config.epochs, "metric": task.metric, "done": progress.epoch}
         display = stack.enter_context(make_display(console, plain=config.plain, **options))
         interrupt = stack.enter_context(PostponedInterrupt())
-        seconds = config.stall_timeout if config.distributed else 0
-        watchdog = stack.enter_context(Watchdog(seconds, directory, recovery.advice))
+        watchdog = stack.enter_context(Watchdog(stall_seconds(config), directory, recovery.advice))
 
         def on_epoch(row: dict[str, Any]) -> None:
             interrupt.epoch = row["epoch"]
@@ -347,5 +356,6 @@ def describe_activation(config: TrainConfig) -> str:
         return config.activation
     text = f"maxk: the {config.k} largest of {config.hidden}"
     if config.anneal_from:
-        text += f", {config.anneal_from} at first, within {config.anneal_epochs} epochs"
+        halved = "halved " * config.anneal_stages
+        text += f", {config.anneal_from} at first, {halved}within {config.anneal_epochs} epochs"
     return text + ", packed" * config.packed

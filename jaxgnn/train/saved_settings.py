@@ -31,6 +31,7 @@ _LATER = (
     "train_eps",
     "recompute",
     "head_k",
+    "anneal_stages",
 )
 
 # Options that may be raised on resume: the epochs before are the same.

@@ -18,6 +18,7 @@ from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, copy, train
 from jaxgnn.train.node_problem import choose_split, load_dataset, make_task
 from jaxgnn.train.options import ConfigError
+from jaxgnn.train.stages import compile_program
 from jaxgnn.train.step import MiniBatches, Program, TrainState
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
 
@@ -128,7 +129,7 @@ def train_in_sequence(
         ConfigError, DataError, ValueError, DivergenceError: as `train_seeds`.
     """
     dataset, chosen = _data(config, seeds, splits, dataset)
-    first = make_task(config, dataset, chosen[0])
+    first = make_task(config, dataset, chosen[0], training=True)
     compiled: Compiled | None = None
     batches: MiniBatches | None = None
     for seed, split in zip(seeds, chosen, strict=True):
@@ -137,7 +138,7 @@ def train_in_sequence(
         )
         program, state = build(dataclasses.replace(config, seed=seed).check(), task)
         if compiled is None or program.batches != batches:
-            compiled, batches = Compiled(program, state, task), program.batches
+            compiled, batches = compile_program(config, program, state, task), program.batches
         start = Best(copy(state.params), copy(state.rest))
         _, best, progress = train(
             compiled,
@@ -185,9 +186,11 @@ def _at_once(
         raise ValueError(
             f"num_neighbors: expected none without in_sequence=True, got {config.num_neighbors!r}"
         )
+    if config.anneal_stages:
+        raise ValueError("anneal_stages: expected False without in_sequence=True, got True")
     if dataset.metric != "accuracy":
         raise ValueError(f"dataset: expected one scored by accuracy, got {dataset.metric}")
-    task = make_task(config, dataset, splits[0])
+    task = make_task(config, dataset, splits[0], training=True)
     task = dataclasses.replace(
         task,
         train=jnp.asarray(np.stack([split.train for split in splits])),

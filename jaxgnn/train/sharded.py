@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int
 
 from jaxgnn._core.text import printable
 from jaxgnn.data.partitioned import is_partition
@@ -98,15 +99,21 @@ def shard_graph(
     layout = layout_of(config, devices)
     options: dict[str, Any] = dict(layout.axes)
     if partition is not None and config.shard != "features":
-        if partition.parts % layout.parts:
-            both = config.shard == "both"
-            name = "--shard: both expected rows on" if both else "--devices: expected"
-            raise ConfigError(
-                f"{name} a divisor of the {partition.parts} parts, got {layout.parts}"
-            )
-        joined = partition.owner // (partition.parts // layout.parts)
-        options["partition"] = dataclasses.replace(partition, parts=layout.parts, owner=joined)
+        owner = joined_owners(partition, layout.parts, config.shard == "both")
+        options["partition"] = dataclasses.replace(partition, parts=layout.parts, owner=owner)
     return lean(shard(graph, layout.mesh, **options), config)
+
+
+def joined_owners(partition: Partition, parts: int, both: bool) -> Int[np.ndarray, " num_nodes"]:
+    """The owner of each node where neighboring parts are joined into so many.
+
+    Raises:
+        ConfigError: that does not divide the parts. It names the option, by `both` axes or by rows.
+    """
+    if partition.parts % parts:
+        name = "--shard: both expected rows on" if both else "--devices: expected"
+        raise ConfigError(f"{name} a divisor of the {partition.parts} parts, got {parts}")
+    return partition.owner // np.int32(partition.parts // parts)
 
 
 def lean(graph: ShardedGraph, config: TrainConfig) -> ShardedGraph:

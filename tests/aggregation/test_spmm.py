@@ -46,6 +46,43 @@ def test_equals_brute_force(graph, width, heads, dtype, reduce, transpose, impl,
     assert_close(out, *brute_force_spmm(graph, x, weights, reduce, transpose))
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
+@pytest.mark.parametrize("degree", [0, 4, 20])
+def test_narrow_rows(dtype, degree):
+    """Rows of up to 12 vectors of 16 bytes: on a GPU teams of 2 to 16 lanes, which share what is
+    longer than the mean and than 32 edges."""
+    with jax.enable_x64(dtype == "float64"):
+        lengths = np.full(400, degree)
+        lengths[::17] = np.resize([0, 1, 31, 32, 33, 40, 64, 100, 255, 256, 257, 600], 24)
+        receivers, nodes = np.repeat(np.arange(400), lengths), 400
+        graph = Graph.from_edges(
+            (7 * np.arange(receivers.size)) % nodes, receivers, num_nodes=nodes
+        )
+        rng = np.random.default_rng(0)
+        vector = 16 // jnp.dtype(dtype).itemsize
+        for vectors in (1, 2, 3, 4, 7, 8, 12):
+            x = draw_array(rng, (nodes, vectors * vector), dtype)
+            assert_close(
+                jitted_spmm(graph, x, reduce="mean"),
+                *brute_force_spmm(graph, x, None, "mean", False),
+            )
+        weights = draw_array(rng, (graph.num_edges, 2), dtype)
+        for vectors in (1, 2, 5):
+            x = draw_array(rng, (nodes, 2, vectors * vector), dtype)
+            assert_close(
+                jitted_spmm(graph, x, weights), *brute_force_spmm(graph, x, weights, "sum", False)
+            )
+
+
+def test_many_narrow_rows():
+    """So many rows of so few edges that on a GPU a team has several."""
+    nodes, rng = 270_000, np.random.default_rng(0)
+    graph = Graph.from_edges(*rng.integers(nodes, size=(2, 3 * nodes // 2)), num_nodes=nodes)
+    x = draw_array(rng, (nodes, 16), "float32")
+    ours, reference = (jitted_spmm(graph, x, impl=impl) for impl in ("kernel", "jax"))
+    np.testing.assert_allclose(ours, reference, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("reduce", REDUCE)
 @pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
 @pytest.mark.parametrize(("nodes", "mean_degree"), [(2000, 3), (400, 30), (60, 300)])

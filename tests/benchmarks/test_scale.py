@@ -13,7 +13,7 @@ pytest.importorskip("tyro")
 
 from benchmarks.experiments import overlap, papers_part
 from benchmarks.harness import graphs, options, worker
-from benchmarks.harness.steps import Setting
+from benchmarks.harness.setting import Setting
 from benchmarks.ours import scale, scale_step
 from benchmarks.suites import scale as suite
 from jaxgnn import Graph, spmm

@@ -11,8 +11,9 @@ pytest.importorskip("tyro")
 
 from benchmarks.harness import graphs, options, plan, steps
 from benchmarks.harness.rows import compare_steps
+from benchmarks.harness.setting import Setting, layer_parameters
 from benchmarks.ours import models
-from benchmarks.suites import attention, training
+from benchmarks.suites import attention, attention_ablation, training
 from tests.support.benchmark_runs import needs_kernels, row, run_quick
 
 pytestmark = pytest.mark.few(2)
@@ -86,6 +87,16 @@ def test_steps_of_attention_are_the_same_model(model, stored, tmp_path):
 
 @needs_kernels
 @pytest.mark.system
+@pytest.mark.parametrize("model", attention_ablation.MODELS)
+def test_stages_of_the_ablation_are_the_same_model(model, stored, tmp_path):
+    heads = 2 if model == "gat" else None
+    plain = Setting(plan.PLAIN, model, heads=heads)
+    stages = [dataclasses.replace(plain, impl=impl) for impl in plan.STAGES]
+    agree(gradients_of([plain, *stages], stored, tmp_path, attention.QUICK_WIDTHS), plain)
+
+
+@needs_kernels
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("model", ["sage", "gcn", "gin"])
 def test_steps_of_training_are_the_same_model(model, stored, tmp_path):
@@ -109,7 +120,7 @@ def test_the_published_model_is_the_scripts():
         assert setting.regularized and setting.input_layer
         names = models.initial_parameters(setting, list(training.widths(chosen)))
         assert {"linear_in.kernel", "linear.kernel", "norms.3.scale"} <= names.keys()
-        assert len(steps.layer_parameters(names)) == 4
+        assert len(layer_parameters(names)) == 4
 
 
 def test_every_baseline_is_timed_in_each_dtype():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgnn import Graph, config, gat_attention, gather_edges, maxk, maxk_spmm, spmm
+from jaxgnn import CBSR, Graph, config, gat_attention, gather_edges, maxk, maxk_spmm, spmm
 from tests.support.arrays import normal
 from tests.support.strategies import skewed_graph
 
@@ -131,6 +131,29 @@ def test_under_vmap(graph):
     with config.use(check_graphs=True):
         checked = jax.jit(jax.vmap(spmm, (None, 0)))(graph, x)
     np.testing.assert_array_equal(checked, jax.jit(jax.vmap(spmm, (None, 0)))(graph, x))
+
+
+ON_SPARSE_ROWS = {
+    "maxk_spmm": (1, jax.jit(lambda g, rows: maxk_spmm(g, rows))),
+    "gat_attention": (2, jax.jit(lambda g, rows: gat_attention(g, rows, S, S))),
+    "to_dense": (1, lambda g, rows: rows.to_dense()),
+}
+
+
+@pytest.mark.parametrize("name", ON_SPARSE_ROWS)
+def test_columns_of_sparse_rows(graph, name):
+    """Repeated, descending, and beyond the width."""
+    heads, call = ON_SPARSE_ROWS[name]
+    with config.use(check_graphs=True):
+        rows = maxk(X[:, 0] if heads == 1 else X, 4)
+        checked = call(graph, rows)
+        for columns in ([0, 3, 3, 5], [0, 5, 3, 7], [0, 3, 5, 8]):
+            indices = rows.indices.at[3].set(jnp.array(columns, jnp.uint8))
+            with pytest.raises(
+                (ValueError, jax.errors.JaxRuntimeError), match="expected ascending columns below 8"
+            ):
+                jax.block_until_ready(call(graph, CBSR(rows.values, indices, 8)))
+    np.testing.assert_array_equal(checked, call(graph, rows))
 
 
 @pytest.mark.gpu

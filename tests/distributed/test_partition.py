@@ -92,22 +92,39 @@ def test_metis_finds_two_cliques():
     senders, receivers = np.r_[i, i + 10, 0], np.r_[j, j + 10, 10]
     graph = jaxgnn.Graph.from_edges(senders, receivers, num_nodes=20)
     assert distributed.partition(graph, 2, method="metis").statistics.cut_edges == 1
+    star = jaxgnn.Graph.from_edges(np.arange(1, 9), np.zeros(8, int), num_nodes=9)
+    assert distributed.partition(star, 2, method="metis").statistics.edge_balance == 2
+    with pytest.raises(ValueError, match="edge_balance: can't be met"):
+        distributed.partition(star, 2, method="metis", edge_balance=1.05)
 
 
 def test_what_is_refused():
     star = jaxgnn.Graph.from_edges(np.arange(1, 9), np.zeros(8, int), num_nodes=9)
     for options, message in (
-        ({"parts": 0}, "parts: expected 1 to 9"),
-        ({"parts": 10}, "parts: expected 1 to 9"),
+        ({"parts": 0}, "parts: expected an integer from 1 to 9"),
+        ({"parts": 10}, "parts: expected an integer from 1 to 9"),
         ({"method": "best"}, "method: expected one of"),
-        ({"passes": 0}, "passes: expected 1"),
-        ({"seed": -1}, "seed: expected 0"),
+        ({"passes": 0}, "passes: expected an integer from 1"),
+        ({"passes": 10**20}, "passes: expected an integer from 1"),
+        ({"seed": -1}, "seed: expected an integer from 0"),
         ({"edge_balance": 0.9}, "edge_balance: expected a number from 1"),
         ({"node_balance": float("nan")}, "node_balance: expected a number from 1"),
         ({}, "edge_balance: can't be met, the closest found was 2.0, got 1.05"),
+        ({"method": "block", "edge_balance": 1.05}, "edge_balance: can't be met, .* was 2.0, got"),
+        ({"method": "block", "node_balance": 1.5}, "node_balance: can't be met, .* got 1.5"),
     ):
         with pytest.raises(ValueError, match=message):
             distributed.partition(star, **{"parts": 2, **options})
+    # What is not asked for does not matter.
+    assert distributed.partition(star, 2, method="block").statistics.edge_balance == 2
+    with pytest.raises(TypeError, match=r"graph: expected a jaxgnn\.Graph or .*, got ndarray"):
+        distributed.partition(np.zeros((9, 9)), 2)
+    for owner, message in (
+        (np.zeros(8, int), "owner: expected integers of the shape \\(9,\\)"),
+        (np.full(9, 2), "owner: expected parts from 0 to 1, got 2 to 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            distributed.Partition.of_owners(star, owner, 2)
     one = np.zeros(1, int)
     with pytest.raises(ValueError, match="graph: expected as many senders"):
         distributed.partition(jaxgnn.Graph.from_edges(one, one, num_senders=2, num_receivers=1), 1)

@@ -20,7 +20,8 @@ def test_command(tmp_path, capsys):
     np.testing.assert_array_equal(part.arrays["labels"], np.asarray(dataset.labels)[part.nodes])
     for options, message in (
         ([], "directory: expected an empty one"),
-        (["--parts", "0"], "parts: expected 1 to"),
+        (["--parts", "0"], "parts: expected an integer from 1 to"),
+        (["--passes", "99999999999999999999"], "passes: expected an integer from 1 to"),
     ):
         assert run_command(["partition", "digits", out, *options]) == 2
         assert message in capsys.readouterr().err

@@ -11,8 +11,8 @@ import pytest
 
 from jaxgnn import Graph, distributed
 from jaxgnn._core.ffi import cpu_module
-from jaxgnn.data import DataError, benchmark_graph
-from jaxgnn.distributed import Partition, PartitionStatistics
+from jaxgnn.data import CSR, DataError, benchmark_graph
+from jaxgnn.distributed import Partition
 
 pytestmark = pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built")
 
@@ -41,6 +41,10 @@ def test_parts_come_back(saved):
             np.testing.assert_array_equal(row, csr.senders[begin:end])
     with pytest.raises(ValueError, match="directory: expected an empty one"):
         split.save(folder, csr)
+    ring = CSR(np.arange(csr.num_nodes + 1), np.arange(csr.num_nodes, dtype=np.int32))
+    with pytest.raises(ValueError, match="graph: expected the one that was split, whose cut_edges"):
+        split.save(folder.with_name("other"), ring)
+    assert not folder.with_name("other").exists()
     with pytest.raises(ValueError, match="x: expected numbers with"):
         split.save(folder, csr, {"x": x[1:]})
     with pytest.raises(ValueError, match=r"x: expected numbers with .* got bfloat16"):
@@ -76,6 +80,11 @@ def test_damage_names_the_file_and_spares_other_parts(saved):
     manifest.write_text(json.dumps(good | {"nodes": 1 << 60}))
     with pytest.raises(DataError, match=r"some nodes have no part"):
         Partition.load(folder)
+    for value in ("x", True, -1, 1.5, None):
+        changed = good["statistics"] | {"cut_edges": value}
+        manifest.write_text(json.dumps(good | {"statistics": changed}))
+        with pytest.raises(DataError, match=r"manifest\.json: statistics: cut_edges: expected an"):
+            Partition.load(folder)
     # Checksums that fit do not make it a part.
     for name, change, message in (
         ("row_offsets", lambda values: values[::-1].copy(), "expected an ascent from 0"),
@@ -106,7 +115,7 @@ def test_parts_become_the_sharded_graph_of_the_whole(tmp_path):
     graph = Graph.from_edges(senders, receivers, num_nodes=24)
     owner = rng.integers(0, 3, 24, np.int32)
     owner[20:] = 3
-    of_four = Partition(4, owner, PartitionStatistics(0, 0.0, 1.0, 1.0, 1.0))
+    of_four = Partition.of_owners(graph, owner, 4)
     x = rng.standard_normal((24, 3)).astype(np.float32)
     names = np.array([f"n{node}" for node in range(24)])
     of_four.save(tmp_path / "out", graph, {"x": x, "names": names})
@@ -130,7 +139,7 @@ def test_parts_become_the_sharded_graph_of_the_whole(tmp_path):
     np.testing.assert_array_equal(arrays["x"], got.scatter(x))
     with pytest.raises(ValueError, match="rows: expected an axis of"):
         distributed.load_sharded(tmp_path / "out", mesh, rows="e")
-    Partition(3, owner % 3, of_four.statistics).save(tmp_path / "three", graph)
+    Partition.of_owners(graph, owner % 3, 3).save(tmp_path / "three", graph)
     with pytest.raises(ValueError, match="expected a divisor of the 3 parts, got 2 devices"):
         distributed.load_sharded(tmp_path / "three", mesh, rows="d")
     manifest = tmp_path / "out" / "manifest.json"

@@ -9,10 +9,11 @@ import pytest
 
 from jaxgnn import Graph, distributed, gat_attention, maxk, sddmm
 from jaxgnn._core.ffi import cpu_module
+from jaxgnn.data import partition_arrays
 from jaxgnn.train import ConfigError, TrainConfig, build, lower, plan, plan_rates
 from jaxgnn.train.node_problem import choose_split, make_task
 from jaxgnn.train.plan_graphs import Recorder, aggregations
-from jaxgnn.train.sharded import column_devices
+from jaxgnn.train.sharded import column_devices, shard_graph
 from jaxgnn_cli.status import run_command
 from tests.support.sharded_steps import sent_in_a_step
 from tests.support.training import toy
@@ -44,14 +45,13 @@ def test_the_aggregations_are_those_of_the_program(model):
 def test_what_is_sent_and_held():
     dataset = toy()
     config = TrainConfig(model="sage", hidden=8, layers=2)
-    split = distributed.partition(dataset.graph, 2)
     one, rows, features = plan(config, [2], dataset=dataset, limit=1 << 30, bandwidth=1e9)
     assert [each.layout for each in (one, rows, features)] == ["one", "rows", "features"]
     mesh = jax.make_mesh((2,), ("x",))
     # 3 aggregations of the step: of 3 features twice, as a layer aggregates its narrower side.
     widths = [3, 3, 3]
     reduced = 2 * 1 / 2 * sum(p.nbytes for p in jax.tree.leaves(_params(config, dataset)))
-    by_rows = distributed.shard(dataset.graph, mesh, rows="x", partition=split)
+    by_rows = distributed.shard(dataset.graph, mesh, rows="x")  # by the same partition
     for found, sent in (
         (rows, [by_rows.pair_rows * 4 * width for width in widths]),
         (features, [2 * 30 * 2 * 4 for _ in widths]),
@@ -62,7 +62,15 @@ def test_what_is_sent_and_held():
         assert found.epoch_seconds > found.step_seconds and not found.reason
     assert rows.memory["graph"] < one.memory["graph"] == features.memory["graph"]
     small = plan(config, [2], dataset=dataset, limit=one.bytes - 1, layouts=["rows"])
-    assert "takes" in small[0].reason and small[0].reason.count("GB of") == 1
+    most = max(small[0].memory, key=small[0].memory.__getitem__)
+    assert small[0].reason == (
+        f"{small[0].bytes / 1e3:,.2f} kB of {small[0].limit / 1e3:,.2f}: {most} takes "
+        f"{small[0].memory[most] / 1e3:,.2f}"
+    )
+    for limit, text in ((2e8, "0.30 GB of 0.20: graph takes 0.30"), (0, "50.00 MB of 0.00: ")):
+        memory = {"graph": 300_000_000 if limit else 50_000_000}
+        other = dataclasses.replace(small[0], memory=memory, limit=int(limit))
+        assert other.reason.startswith(text)
 
 
 def test_the_largest_part_is_measured(monkeypatch):
@@ -103,6 +111,27 @@ def test_the_largest_part_is_measured(monkeypatch):
     assert hidden[0] - hidden[1] == pytest.approx(2 * 0.25 + 0.5, abs=0.1)
 
 
+def test_a_folder_is_planned_as_it_is_trained_on(monkeypatch, tmp_path):
+    """Neighboring parts are joined; numbers of devices that do not divide them are refused."""
+    monkeypatch.setattr(plan_rates, "_aggregation_seconds", lambda *_: (0.25, 0.5))
+    dataset = toy()
+    rng = np.random.default_rng(0)
+    split = distributed.Partition.of_owners(dataset.graph, rng.integers(0, 4, dataset.num_nodes), 4)
+    arrays, data = partition_arrays(dataset)
+    split.save(tmp_path / "parts", dataset.graph, arrays, data=data)
+    config = TrainConfig(str(tmp_path / "parts"), model="sage", hidden=8, features="raw")
+    _, two, three = plan(config, [2, 3], layouts=["rows"], limit=1 << 30)
+    assert three.reason == "--devices: expected a divisor of the 4 parts, got 3"
+    config = dataclasses.replace(config, devices="2")
+    trained = shard_graph(dataset.graph, config, distributed.Partition.load(config.dataset))
+    np.testing.assert_array_equal(
+        np.asarray(trained.node_of_place)[: (split.owner < 2).sum()],
+        np.flatnonzero(split.owner < 2),
+    )
+    sent = sum(trained.pair_rows * 4 * width for width in (3, 3, 3))
+    assert two.exchange_bytes - two.reduce_bytes == pytest.approx(sent)
+
+
 def test_sparse_rows_are_those_of_random_ones():
     shapes = jax.eval_shape(lambda x: maxk(x, 32), jnp.zeros((400, 256)))
     filled = plan_rates._filled(shapes)
@@ -119,12 +148,13 @@ def test_sparse_rows_are_those_of_random_ones():
     [
         ({"model": "gat", "heads": 2}, ""),
         ({"model": "gat", "heads": 2, "head_k": 2}, ""),
+        ({"model": "transformer", "heads": 2, "head_k": 2}, ""),
         (
             {"model": "sage", "activation": "maxk", "k": 4},
             "maxk_spmm: expected a graph sharded by rows",
         ),
     ],
-    ids=["gat", "gat-k", "maxk"],
+    ids=["gat", "gat-k", "transformer-k", "maxk"],
 )
 def test_attention_and_maxk_send_what_is_planned(model, by_features):
     dataset = toy()
@@ -171,11 +201,18 @@ def test_what_is_refused(capsys):
         (["--bandwidth", "0"], "--bandwidth: expected"),
         (["--memory", "nan"], "--memory: expected"),
         (["--resume", "run"], "--resume: expected jaxgnn train with it"),
+        (["--distributed"], "--distributed"),
+        (["--process", "1"], "--process"),
     ):
         assert run_command(["plan", "digits", *arguments]) == 2
         assert message in capsys.readouterr().err
     assert run_command(["info", "digits", "--devices", "2"]) == 2
     assert "--devices: jaxgnn info expected 1, got 2: jaxgnn plan" in capsys.readouterr().err
+    assert run_command(["info", "digits", "--distributed"]) == 2
+    assert "--distributed: jaxgnn info expected none" in capsys.readouterr().err
+    assert run_command(["plan", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--bandwidth" in text and "--stall-timeout" not in text and "--process" not in text
 
 
 @pytest.mark.system
@@ -183,3 +220,5 @@ def test_command(capsys):
     assert run_command(["plan", "digits", "--devices", "1,8", "--hidden", "16"]) == 0
     out = capsys.readouterr().out
     assert "rows" in out and "features" in out and "measured on cpu" in out
+    for heading in ("devices", "layout", "MB", "step, ms", "sent, ms", "padding", "epoch, s"):
+        assert heading in out  # in a pipe as in a wide terminal

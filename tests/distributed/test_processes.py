@@ -1,9 +1,11 @@
 """A graph, and runs, over two processes of two devices each, which talk by Gloo."""
 
+import dataclasses
 import json
 import re
 import shutil
 import signal
+import socket
 import time
 
 import jax
@@ -11,7 +13,8 @@ import numpy as np
 import pytest
 
 from jaxgnn.train import ConfigError, TrainConfig, run
-from jaxgnn.train.stall import Watchdog, describe
+from jaxgnn.train.processes import _check_port, connect, describe_difference
+from jaxgnn.train.stall import Watchdog, before_the_run, describe
 from jaxgnn_cli.lost import lost_process
 from tests.support.processes import run_python
 from tests.support.two_runs import (
@@ -30,11 +33,14 @@ if jax.default_backend() != "cpu":
     pytest.skip("simulated devices are the CPU's", allow_module_level=True)
 
 
-@pytest.mark.parametrize("options", [(), pytest.param(("--all",), marks=pytest.mark.system)])
+@pytest.mark.parametrize(
+    "options",
+    [(), *(pytest.param((name,), marks=pytest.mark.system) for name in ("--all", "--models"))],
+)
 def test_two_processes_agree_with_one(options):
     module = ("-m", "tests.distributed.two_processes")
     started = start_two(*module, after=lambda port, process: (port, process, *options))
-    for output, _ in outputs(started):
+    for output, _ in outputs(started, seconds=600 if options else 120):
         assert output.endswith("all hold\n")
 
 
@@ -65,10 +71,76 @@ def test_what_is_refused_and_said(tmp_path):
     assert lost_process(ended + "CoordinationService/PollForError", 1) == "process 0 was lost"
     assert lost_process(ended, 0) == "another process was lost"
     assert lost_process("free(): invalid pointer", 1) is None
+    late = (
+        "Shutdown barrier has failed. DEADLINE_EXCEEDED: Barrier timed out. Id: Shutdown::20::0. "
+        "This\n# of tasks that reached the barrier: 1/3.\n"
+        "The first task at the barrier: 0. Some timed out task names:\n2\n1\n [type\nPollForError"
+    )
+    for process in (0, 1):
+        assert lost_process(ended + late, process) == "processes 1, 2 did not end with the others"
 
     assert describe(["03 there", "02 here", "03 there"]) == "process 1 did not go on here"
     assert describe(["02 here"] * 2) == "no process went on here"
     assert describe([None, "02 here", None]) == "processes 0, 2 did not answer, and nothing ended"
+
+
+def test_a_port_that_another_program_has():
+    config = TrainConfig(distributed=True, processes=1, process=0)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as JAX's server
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        taken = dataclasses.replace(config, coordinator=f"127.0.0.1:{port}")
+        expected = f"--coordinator: expected a free port of this host, got {port}: Address already"
+        with pytest.raises(ConfigError, match=expected):
+            connect(taken)
+        # One that was there a moment ago is free.
+        with socket.create_connection(("127.0.0.1", port)):
+            other.accept()[0].close()
+    _check_port(taken.coordinator)
+
+
+def test_jobs_that_jax_does_not_detect(monkeypatch):
+    def initialize(*arguments, **options):
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    monkeypatch.delenv("OMPI_COMM_WORLD_RANK", raising=False)
+    with pytest.raises(ConfigError, match="expected a job of SLURM or Open MPI, or --coordinator"):
+        connect(TrainConfig(distributed=True))
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")  # Open MPI 5
+    with pytest.raises(ConfigError, match=r"--process \$OMPI_COMM_WORLD_RANK"):
+        connect(TrainConfig(distributed=True))
+
+
+@pytest.mark.system
+def test_a_job_of_open_mpi(tmp_path):
+    """Its number is in the variable of version 4, and decides the port."""
+    job = {
+        "OMPI_MCA_orte_hnp_uri": f"{int(free_port()) % 4096 << 12}.0;tcp://127.0.0.1:34911",
+        "OMPI_COMM_WORLD_SIZE": "2",
+    }
+    numbers = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+    started = jaxgnn(
+        *(*TRAIN, "--epochs", "1", "--run-directory", "run"),
+        directory=tmp_path,
+        environments=[job | dict.fromkeys(numbers, process) for process in "01"],
+        coordinator=False,
+    )
+    (output, _), other = outputs(started)
+    assert "devices of 2 processes" in output and other == ("", "")
+
+
+def test_options_that_differ_are_named():
+    zero = {"seed": 0, "resume": None, "shard": "auto"}
+    assert describe_difference([zero, dict(zero)]) == ""
+    assert describe_difference([zero, zero, zero | {"seed": 1}, zero | {"seed": 2}]) == (
+        "got --seed 0 in process 0 and --seed 1 in process 2"
+    )
+    assert describe_difference([zero, zero | {"resume": "run", "shard": "rows"}]) == (
+        "got --resume None, --shard auto in process 0 and --resume run, --shard rows in process 1"
+    )
 
 
 @pytest.mark.system
@@ -150,34 +222,42 @@ def test_a_killed_process_ends_the_other(tmp_path, killed):
 
 STALL = """
 import sys, time
-from jaxgnn.train import TrainConfig, processes, run
-port, process = sys.argv[1], int(sys.argv[2])
+from jaxgnn.train import TrainConfig, problem, processes, run
+where, port, process = sys.argv[1], sys.argv[2], int(sys.argv[3])
 config = TrainConfig(
     "digits", epochs=1000000, distributed=True, coordinator=f"127.0.0.1:{port}", processes=2,
-    process=process, stall_timeout=3, run_directory="run",
+    process=process, stall_timeout=30, run_directory="run",
 )
 def callback(row):
     if process == 1 and row["epoch"] == 3:
         time.sleep(1000)
+if process == 1 and where == "loading":
+    problem.load_dataset = lambda config: time.sleep(1000)
 processes.connect(config)
 run(config, callbacks=[callback])
 """
 
 
 @pytest.mark.system
-def test_a_stuck_process_is_named_by_all(tmp_path):
+@pytest.mark.parametrize(
+    ("where", "place"), [("training", "after epoch 3"), ("loading", "at the start")]
+)
+def test_a_stuck_process_is_named_by_all(tmp_path, where, place):
     (tmp_path / "stall.py").write_text(STALL)
-    started = start_two("stall.py", directory=tmp_path, after=lambda port, process: (port, process))
-    wait_for(tmp_path / "run" / "metrics.jsonl", started)
+    after = lambda port, process: (where, port, process)  # noqa: E731
+    started = start_two("stall.py", directory=tmp_path, after=after)
+    if where == "training":
+        wait_for(tmp_path / "run" / "metrics.jsonl", started)
     start = time.monotonic()
     for i, (_, errors) in enumerate(outputs(started, 1)):
         (line,) = [line for line in errors.splitlines() if line.startswith("jaxgnn:")]
-        assert line.startswith(
-            "jaxgnn: process 1 did not go on after epoch 3 within 3 s (--stall-timeout); there is "
-            "no checkpoint yet, start over with jaxgnn train --resume "
-        )
-        assert line.endswith(f"--process {i}")
-    assert time.monotonic() - start < 60
+        said = f"process 1 did not go on {place} within 30 s (--stall-timeout)"
+        assert line.startswith(f"jaxgnn: {said}; ")
+        # Process 0 may have made the directory, and no process trained.
+        advice = "there is no checkpoint yet, start over with jaxgnn train --resume "
+        if where == "training":
+            assert f"; {advice}" in line and line.endswith(f"--process {i}")
+    assert time.monotonic() - start < 90
 
 
 def test_answers_of_stuck_processes(tmp_path):
@@ -191,8 +271,21 @@ def test_answers_of_stuck_processes(tmp_path):
         assert watchdog._answer_of(0) == "000000000003 after epoch 3"
         assert watchdog._answer_of(1) is None
     assert not answers.exists()
+    config = TrainConfig(distributed=True, run_directory=str(tmp_path / "run"))
+    with before_the_run(config, str) as watchdog:
+        watchdog.feed("after loading the data")
+        assert watchdog._answer_of(0) == "000000000002 after loading the data"
+        watchdog.stop()
+        assert not [*tmp_path.glob(".run*")]
+    resumed = before_the_run(dataclasses.replace(config, resume=str(tmp_path)), str)
+    with resumed:
+        assert (tmp_path / "stalled-before-0").exists()
+    with before_the_run(dataclasses.replace(config, run_directory=None), str) as watchdog:
+        assert watchdog._answer_of(0) is None
+    answers.write_text("000000000009 after epoch 9")
     with Watchdog(0, tmp_path, str):
-        assert not answers.exists()
+        pass
+    assert answers.exists()  # nothing is watched
 
 
 @pytest.mark.system

@@ -28,6 +28,12 @@ def test_all_shapes_and_models():
 
 
 @pytest.mark.system
+def test_models_on_one_to_three_devices():
+    done = run_python(*EIGHT_DEVICES, "--few", directory=ROOT, PYTHONPATH=PATH)
+    assert done.stdout.endswith("all hold\n")
+
+
+@pytest.mark.system
 def test_the_example_trains_alike_in_all_layouts():
     losses = []
     for layout in ("one", "rows", "features"):

@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxgnn import Graph, sample_neighbors
+from jaxgnn import Graph, sage_embedding, sample_neighbors, sampled_edges, sampled_spmm
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.train import ConfigError, TrainConfig, build, run, sharded
 from jaxgnn.train.loop import Compiled
@@ -20,6 +20,7 @@ from jaxgnn.train.node_problem import make_task
 from jaxgnn.train.step import _own_keys
 from tests.distributed.test_sharded_runs import losses
 from tests.support.processes import run_python
+from tests.support.strategies import skewed_graph
 from tests.support.training import toy
 
 pytestmark = [
@@ -75,6 +76,82 @@ def test_the_edges_are_those_of_one_device(options):
     got = edges_by_hop(edges(graph, seeds, key), 2, sizes)
     for one, other in zip(got, want, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def split_over_devices(function):
+    """`function(graph, x, nodes)` on two devices, each with half of the nodes."""
+    mesh = Mesh(np.array(jax.local_devices()[:2]), ("devices",))
+    specs = (P(), P(), P("devices"))
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=P("devices")))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "random"},
+        {"strategy": "random", "replace": True, "impl": "jax"},
+        {"strategy": "stride"},
+        {"strategy": "bucket"},
+    ],
+    ids=["random", "replace", "stride", "bucket"],
+)
+def test_rows_draw_what_one_device_draws(options):
+    graph = skewed_graph(30, 400)
+    rows = np.array([7, 7, 3, -1, 7, 7, 29, 0], np.int32)
+    x = np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32)
+    if options["strategy"] != "bucket":
+        options = {**options, "key": jax.random.key(5)}
+
+    def draw(graph, x, rows, axis_name=None):
+        given = {"rows": rows, "sample_size": 4, "axis_name": axis_name, **options}
+
+        def loss(x):
+            y = sampled_spmm(graph, x, **given)
+            return jnp.sum(y**2), y
+
+        gradient, y = jax.grad(loss, has_aux=True)(x)
+        return sampled_edges(graph, **given), y, gradient[None]
+
+    edges, y, gradient = split_over_devices(functools.partial(draw, axis_name="devices"))(
+        graph, x, rows
+    )
+    expected, y_expected, gradient_expected = draw(graph, x, rows)
+    jax.tree.map(np.testing.assert_array_equal, edges, expected)
+    np.testing.assert_allclose(y, y_expected, rtol=1e-6)
+    # All devices have the features, so that their gradient is the sum over the devices.
+    for part in gradient:
+        np.testing.assert_allclose(part, gradient_expected[0], rtol=1e-5, atol=1e-5)
+    if "key" in options:
+        assert expected[0][0].tolist() != expected[0][4].tolist()
+
+
+@pytest.mark.parametrize("batch_size", [2, 100])
+def test_sources_draw_what_one_device_draws(batch_size):
+    graph = skewed_graph(30, 400)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 5)).astype(np.float32)
+    shapes = {"Wf1": (5, 4), "Wa1": (5, 4), "Wf2": (8, 3), "Wa2": (8, 3)}
+    params = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    sources = np.array([7, 7, 3, -1, 7, 7, 29, 0], np.int32)
+
+    def embed(graph, x, sources, axis_name=None):
+        key, options = jax.random.key(5), {"sources": sources, "axis_name": axis_name}
+        options |= {"num_children": 3, "batch_size": batch_size}
+        return sage_embedding(graph, x, params, key, **options)
+
+    z = split_over_devices(functools.partial(embed, axis_name="devices"))(graph, x, sources)
+    expected = embed(graph, x, sources)
+    np.testing.assert_allclose(z, expected, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(expected[0], expected[4])
+
+
+def test_an_axis_without_rows_is_an_error():
+    graph, x = skewed_graph(5, 20), jnp.ones((5, 2))
+    with pytest.raises(ValueError, match="axis_name: expected None without rows, got 'devices'"):
+        sampled_spmm(graph, x, sample_size=2, axis_name="devices")
+    params = {"Wf1": x[:2], "Wa1": x[:2], "Wf2": x[:4], "Wa2": x[:4]}
+    with pytest.raises(ValueError, match="axis_name: expected None without sources"):
+        sage_embedding(graph, x, params, jax.random.key(0), axis_name="devices")
 
 
 def test_devices_merge_the_nodes_of_their_own_seeds():

@@ -12,7 +12,8 @@ from jaxgnn._core.checksum import checksum
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.data import DataError, load, partition_arrays
 from jaxgnn.data.partitioned import partition_nodes
-from jaxgnn.train import ConfigError, TrainConfig, load_run, run
+from jaxgnn.train import ConfigError, Recovery, TrainConfig, load_run, run
+from jaxgnn.train.problem import make_problem
 from jaxgnn.train.records import fingerprint
 from jaxgnn.train.sharded import devices_of_a_part
 from tests.support.processes import run_python
@@ -90,8 +91,10 @@ def test_what_is_refused(folder, tmp_path):
         with pytest.raises(ConfigError, match=message):
             run(dataclasses.replace(config, **options))
     unequal = dataclasses.replace(config, devices="2", model="agnn", shard="features")
-    with pytest.raises(ConfigError, match=r"--devices: .*sharded"):
-        run(unequal, dataset=dataset)
+    samples = dataclasses.replace(config, devices="2", sample_size=3)  # in training alone
+    for refused in (unequal, samples):
+        with pytest.raises(ConfigError, match=r"--devices: .*sharded"):
+            run(refused, dataset=dataset)
     assert not (tmp_path / "run").exists()
     split = distributed.partition(dataset.graph, 3, edge_balance=2)
     arrays, data = partition_arrays(dataset)
@@ -107,6 +110,26 @@ def test_what_is_refused(folder, tmp_path):
     manifest.unlink()  # interrupted before the end
     with pytest.raises(DataError, match=r"manifest\.json"):
         load(tmp_path / "three")
+
+
+def test_auto_takes_rows_where_the_model_does_not_work_by_features(monkeypatch):
+    """Where it works by both the faster layout stays."""
+    slow = "jaxgnn.distributed._costs.Cost.seconds"
+    monkeypatch.setattr(slow, lambda cost, *_: float(cost.layout == "rows"))
+    dataset, config = toy(), TrainConfig(hidden=8, devices="2", activation="maxk", k=4)
+    for options, layout, reason in (
+        ({}, "rows", "(by features: maxk_spmm expected a graph sharded by rows, got one by feat"),
+        ({"activation": "relu", "k": 32, "layers": 1}, "features", ""),
+    ):
+        own = dataclasses.replace(config, **options)
+        problem = make_problem(own, dataset, Recovery())
+        assert problem.task.graph.layout == "features"
+        problem.build()
+        assert problem.task.graph.layout == layout
+        assert f"; by {layout} over 2 devices{' ' * bool(reason)}{reason}" in problem.describe()
+    named = dataclasses.replace(config, shard="features")
+    with pytest.raises(ConfigError, match="--devices: graph: maxk_spmm expected"):
+        make_problem(named, dataset, Recovery()).build()
 
 
 def test_who_shares_columns():

@@ -2,23 +2,29 @@
 
 python -m tests.distributed.two_processes PORT PROCESS    # PROCESS: 0 and 1; --all: all layouts
 python -m tests.distributed.two_processes PORT PROCESS --all --gpu    # a GPU of this host each
+python -m tests.distributed.two_processes PORT PROCESS --models    # every model by rows
 """
 
+import dataclasses
 import os
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 from jax.sharding import Mesh
 
 from jaxgnn import Graph
-from jaxgnn.distributed import Partition, PartitionStatistics, load_sharded, shard
+from jaxgnn.distributed import Partition, load_sharded, shard
 from jaxgnn.distributed._placement import to_host
 from jaxgnn.nn import GraphSAGE
+from jaxgnn.train import ConfigError, TrainConfig, processes
+from tests.distributed.eight_devices.models import EACH_BY_ROWS, check_models
 
 NODES, EDGES = 37, 150
 
@@ -36,6 +42,23 @@ def problem():
     return graph, x, target, weights
 
 
+def check_agreement(process):
+    """Options that differ are refused in both processes; what differs by host is not."""
+    config = TrainConfig(distributed=True, dataset=f"data-{process}", process=process)
+    processes.check_options(config)
+    processes.check_options(dataclasses.replace(config, resume=f"{'../' * process}run"))
+    for options, message in (
+        ({"seed": process}, "got --seed 0 in process 0 and --seed 1 in process 1"),
+        ({"resume": ("run", None)[process]}, "got --resume run in process 0 and --resume None"),
+        ({"shard": ("rows", "auto")[process]}, "got --shard rows in process 0 and --shard auto"),
+        ({"checkpoint_interval": 5 + process}, "got --checkpoint-interval 5 in process 0 and"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            processes.check_options(dataclasses.replace(config, **options))
+    with pytest.raises(ConfigError, match=r"the same data in all processes, .* in process 1, "):
+        processes.check_shared(Path(), {"name": str(process)})
+
+
 def main(port, process, *options):
     on_gpu = "--gpu" in options
     jax.config.update("jax_platforms", "cuda,cpu" if on_gpu else "cpu")
@@ -43,6 +66,12 @@ def main(port, process, *options):
     jax.config.update("jax_num_cpu_devices", 2)
     own = [int(process)] if on_gpu else None
     jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(process), local_device_ids=own)
+    check_agreement(int(process))
+    if "--models" in options:
+        check_models(EACH_BY_ROWS)
+        print("all hold", flush=True)
+        jax.distributed.shutdown()
+        return
     graph, x, target, weights = problem()
     model = GraphSAGE(6, 8, 3, num_layers=2, rngs=nnx.Rngs(0))
     definition, parameters = nnx.split(model)
@@ -69,7 +98,7 @@ def main(port, process, *options):
     if "--all" in options:
         rng = np.random.default_rng(1)
         owner = rng.integers(0, 4, NODES, np.int32)
-        split = Partition(4, owner, PartitionStatistics(0, 0, 1, 1, 1))
+        split = Partition.of_owners(graph, owner, 4)
         folder = os.path.join(tempfile.gettempdir(), f"jaxgnn-{port}-{process}")
         split.save(folder, graph, {"x": x, "target": target})
         for hidden in set(range(4)) - {int(process) * 2, int(process) * 2 + 1}:

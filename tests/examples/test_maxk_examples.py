@@ -53,13 +53,30 @@ def test_the_table_says_where_maxk_falls_behind():
     def record(relu, maxk):
         means = {"relu": relu, "maxk/8": 1.0, "maxk/4": maxk}
         results = {name: {"mean": mean, "deviation": 0.25} for name, mean in means.items()}
-        return {"dataset": "a", "model": "gcn", "metric": "roc_auc", "results": results}
+        own = {"dataset": "a", "model": "gcn", "change": "none"}
+        return {**own, "metric": "roc_auc", "results": results}
 
     lines = load_example("maxk_accuracy")["markdown"]([record(80.0, 79.1), record(80.0, 78.5)])
     near, far = lines.splitlines()[2:]
     scores = "| 80.0 ± 0.2 | 1.0 ± 0.2 (-79.00) | 79.1 ± 0.2 (-0.90) |"
     assert near.endswith(scores) and "(ROC AUC)" in near
     assert far.endswith("| 78.5 ± 0.2 (-1.50: not within 1 point) |")
+    wide = record(80.0, 80.5) | {"change": "hidden=256"}
+    lines = load_example("maxk_accuracy")["markdown"]([record(80.0, 79.1), wide]).splitlines()
+    assert lines[0].startswith("| data | model | changed | relu |")
+    assert "| gcn | nothing | 80.0" in lines[2] and "| gcn | hidden=256 | 80.0" in lines[3]
+
+
+def test_the_comparison_changes_settings_that_are_no_others():
+    example = load_example("maxk_accuracy")
+    config = example["SETTINGS"]["cora"]
+    assert example["changed"](config, "none") == config
+    wide = example["changed"](config, "hidden=256,norm=layer,learning_rate=0.003")
+    assert (wide.hidden, wide.norm, wide.learning_rate) == (256, "layer", 0.003)
+    assert example["variant"](wide, "maxk/8").k == 32
+    for change in ("width=256", "hidden=wide", "hidden", ""):
+        with pytest.raises(example["ConfigError"], match="--changes: expected none or NAME=VALUE"):
+            example["changed"](config, change)
 
 
 @pytest.mark.parametrize("name", ["flickr", "yelp", "reddit", "ogbn-products", "ogbn-proteins"])

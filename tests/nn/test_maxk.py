@@ -17,12 +17,16 @@ from jaxgnn.nn import (
     GNN,
     MLP,
     MODELS,
+    AGNNConv,
+    GATConv,
+    GATv2Conv,
     GCNConv,
     GINConv,
     GraphSAGE,
     MaxK,
     NodeMLP,
     SAGEConv,
+    TransformerConv,
     annealed_k,
 )
 from jaxgnn.ops import CBSR, maxk
@@ -204,6 +208,16 @@ def test_every_convolution_of_hidden_rows_gets_sparse_ones(input_layer):
     kinds = [isinstance(rows, CBSR) for rows in seen]
     assert kinds == [input_layer, True, True, True]
     assert all(rows.values.shape == (NODES, K) and rows.width == HIDDEN for rows in seen[1:])
+
+
+@pytest.mark.parametrize("conv", [GATConv, GATv2Conv, TransformerConv, AGNNConv])
+def test_convolutions_of_attention_make_sparse_rows_dense(conv):
+    graph, x, _ = single(example())
+    rows = maxk(x, 2)
+    layer = conv() if conv is AGNNConv else conv(WIDTH, CLASSES, rngs=nnx.Rngs(0))
+    lowered = jax.jit(lambda rows: layer(graph, rows)).lower(rows).as_text()
+    assert "@jaxgnn_cbsr_scatter" in lowered and "@jaxgnn_maxk_spmm" not in lowered
+    np.testing.assert_array_equal(layer(graph, rows), layer(graph, rows.to_dense()))
 
 
 @pytest.mark.parametrize("name", NAMES)

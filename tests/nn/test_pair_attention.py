@@ -3,11 +3,14 @@
 Values and gradients are held against PyG's in test_parity_convs.py.
 """
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+from jaxgnn import maxk
 from jaxgnn.nn import AGNN, AGNNConv, GATv2Conv, Transformer, TransformerConv
 from tests.support.arrays import normal
 from tests.support.strategies import skewed_graph
@@ -48,6 +51,42 @@ def test_the_weights_are_those_of_the_average(layer):
     np.testing.assert_allclose(total, expected, rtol=1e-5)
     one = CALL(conv, graph, x[:, 1], attributes)
     np.testing.assert_allclose(CALL(conv, graph, x, attributes)[:, 1], one, rtol=1e-5, atol=1e-5)
+
+
+def test_values_kept_of_a_head():
+    """The dense layer with the other values set to 0; further axes, edge features, weights, the
+    model's layers."""
+    graph, x, attributes = skewed_graph(NODES, EDGES), normal(NODES, 2, WIDTH), normal(EDGES, 2)
+
+    def make(**options):
+        return TransformerConv(WIDTH, 4, heads=3, beta=True, rngs=nnx.Rngs(0), **options)
+
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    for edge_dim, *given in ((None,), (2, attributes)):
+        out, weights = CALL_WITH_WEIGHTS(make(edge_dim=edge_dim, head_k=4), graph, x, *given)
+        expected, theirs = CALL_WITH_WEIGHTS(make(edge_dim=edge_dim), graph, x, *given)
+        close(out, expected)
+        close(weights.edges, theirs.edges)
+        two = make(edge_dim=edge_dim, head_k=2)
+        kept = CALL(two, graph, x, *given)
+        assert np.abs(kept - out).max() > 1e-2
+        close(kept[:, 1], CALL(two, graph, x[:, 1], *given))
+        close(kept, CALL_WITH_WEIGHTS(two, graph, x, *given)[0])
+
+    conv = make(head_k=2)
+    value = conv.linear_value(x[:, 1]).reshape(NODES, 3, 4)
+    rows = maxk(value, 2).to_dense().reshape(NODES, 12)
+    plain = make()
+    plain.linear_value = lambda _: rows
+    close(conv(graph, x[:, 1]), plain(graph, x[:, 1]))
+
+    model = Transformer(WIDTH, 12, 2, num_layers=3, heads=3, head_k=3, rngs=nnx.Rngs(0))
+    assert [conv.maxk is None for conv in model.convs] == [False, False, True]
+    assert model(graph, x[:, 0]).shape == (NODES, 2)
+    with pytest.raises(ValueError, match="head_k: expected an integer from 1 to 4, got 5"):
+        make(head_k=5)
+    with pytest.raises(TypeError, match="head_k: expected an integer, got float"):
+        make(head_k=2.0)
 
 
 def test_low_precision():

@@ -274,6 +274,33 @@ def test_sparse_rows_are_sampled_in_their_dense_form(graph):
     np.testing.assert_allclose(model(graph, x), full(graph, x), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize("strategy", ["bucket", "stride", "random"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_appnp_draws_afresh_in_each_step(graph, strategy, normalize):
+    x, key = normal(NODES, 3), None if strategy == "bucket" else KEY
+    options = {"sample_size": 4, "strategy": strategy}
+    z, how = x, {"normalize": "gcn" if normalize else "rescale"}
+    for step in range(3):
+        folded = None if key is None else jax.random.fold_in(key, step)
+        z = 0.9 * sampled_spmm(graph, z, key=folded, **options, **how) + 0.1 * x
+    conv = nn.APPNP(3, 0.1, add_self_loops=False, normalize=normalize)
+    np.testing.assert_allclose(conv(graph, x, key=key, **options), z, rtol=1e-4, atol=1e-5)
+    if key is not None:
+        made = nn.APPNP(3, 0.1, normalize=normalize, rngs=nnx.Rngs(sampling=1), **options)
+        call = nnx.jit(lambda conv, graph, x: conv(graph, x))
+        assert not np.allclose(call(made, graph, x), call(made, graph, x))
+
+
+def test_appnp_over_all_edges_of_a_sample(graph):
+    x = normal(NODES, 3)
+    expected = nn.APPNP(2, 0.1)(graph, x)
+    sampled = nn.APPNP(2, 0.1, sample_size=EDGES)(graph, x)
+    np.testing.assert_allclose(sampled, expected, rtol=2e-5, atol=2e-5)
+    with pytest.raises(ValueError, match=r"rngs: expected nnx\.Rngs with strategy='random'"):
+        nn.APPNP(2, 0.1, sample_size=2, strategy="random")
+
+
 def test_a_module_without_a_sample_has_no_state_for_it():
     for name in CONVS:
         plain, bucket = make(name), make(name, sample_size=3, strategy="bucket")
@@ -290,7 +317,6 @@ def test_a_module_without_a_sample_has_no_state_for_it():
         ({"sample_rate": 0}, ValueError),
         ({"sample_rate": 1.5}, ValueError),
         ({"sample_size": 2, "strategy": "first"}, ValueError),
-        ({"sample_rate": 0.5, "strategy": "random"}, ValueError),
         ({"sample_size": 2, "sample_rate": 0.5, "strategy": "dropedge"}, ValueError),
     ],
 )

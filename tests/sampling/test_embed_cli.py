@@ -1,7 +1,9 @@
 """`jaxgnn embed`: what it prints and writes, and its errors."""
 
+import itertools
 import json
 import os
+import re
 
 import jax
 import numpy as np
@@ -53,11 +55,23 @@ def test_the_embedding_is_written_and_all_combinations_run(files, capsys):
     text = capsys.readouterr().out
     assert "6 nodes, 10 edges, 3 features" in text and "least" in text and "MB" in text
     assert text.count("rows within") == 2 and "children 2, leaves 2, batch 4" in text
+    assert re.search(r"ms a batch of 2 \(least [\d.e+-]+, most [\d.e+-]+\)", text)
     graph = Graph.from_edges([1, 2, 3, 0, 0], [0, 1, 2, 3, 4], num_nodes=6, undirected=True)
     expected = brute_force_embedding(
         graph, files["x"], files, jax.random.key(4), num_children=3, num_leaves=3
     )
     np.testing.assert_allclose(np.load("out.npy"), expected, atol=1e-5)
+
+
+def test_widths_are_combined_too(capsys):
+    widths = ["--feature-column", "2,3", "--Wf2-dim1", "4,5", "--Wf1-dim1", "6", "--Wa1-dim1", "7"]
+    given = [*widths, "--Wa2-dim1", "8", "--num-children-per-source", "2", "--num-runs", "1"]
+    assert main(["embed", "graph.mtx", *given, "--output", "out.npy"]) == 0
+    text = capsys.readouterr().out
+    assert "5 edges, 2, 3 features" in text and text.count("rows within") == 4
+    for features, width in itertools.product((2, 3), (4, 5)):
+        assert f"features {features}, Wf1 6, Wa1 7, Wf2 {width}, Wa2 8\n" in text
+    assert np.load("out.npy").shape == (6, 13)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +174,16 @@ def test_a_wrong_embedding_is_refused(files):
         (["graph.mtx", "--num-children-per-source", "10,x"], "--num-children-per-source: expected"),
         (["graph.mtx", "--num-leafs-per-child", "0"], "--num-leafs-per-child: expected a positive"),
         (["graph.mtx", "--num-runs", "0"], "--num-runs: expected an integer from 1"),
-        (["graph.mtx", "--Wf1-dim1", "-3"], "--Wf1-dim1: expected an integer from 1"),
+        (["graph.mtx", "--Wf1-dim1", "-3"], "--Wf1-dim1: expected integers from 1"),
+        (["graph.mtx", "--feature-column", "2,x"], "--feature-column: expected integers from 1"),
+        (
+            ["graph.mtx", "--feature-column", "3,4", "--Wa1", "Wa1.npy"],
+            "--Wa1: expected a single number for --feature-column with it",
+        ),
+        (
+            ["graph.mtx", "--Wa1-dim1", "3,4", "--Wf2", "Wf2.npy"],
+            "--Wf2: expected a single number for --Wf1-dim1 and --Wa1-dim1 with it",
+        ),
         (["graph.mtx", "--bogus", "3"], "--bogus"),
         (["graph.mtx", "--checkpoint", "run"], "--checkpoint: expected --features with it, got"),
         (["graph.mtx", "--features", "none.npy"], "none.npy: cannot be read: No such file"),

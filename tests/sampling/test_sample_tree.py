@@ -12,10 +12,12 @@ import jaxgnn
 from jaxgnn.ops._core.philox import key_words
 from jaxgnn.ops._sampling.hops import Hop, joined, layout_of_tree, level_of
 from jaxgnn.ops._sampling.tree import hop_keys
+from jaxgnn.ops._sampling.weighted import draw_weights
 
 pytestmark = pytest.mark.few(2)
 
 RNG = np.random.default_rng(0)
+DRAWS = ("distinct", "replace", "alias")
 
 
 def random_graph(nodes, edges):
@@ -26,17 +28,29 @@ def random_graph(nodes, edges):
 
 
 @functools.partial(jax.jit, static_argnames=("sizes", "replace", "impl"))
-def sample(graph, seeds, key, sizes, replace, impl=None):
-    return jaxgnn.sample_neighbors(graph, seeds, sizes, key, replace=replace, impl=impl)
+def sample(graph, seeds, key, weights, sizes, replace, impl=None):
+    return jaxgnn.sample_neighbors(
+        graph, seeds, sizes, key, weights=weights, replace=replace, impl=impl
+    )
 
 
-def check(nodes, edges, num_seeds, sizes, replace, wide=False):
+def weights_of(graph, draws):
+    """Of "alias": some edges have no weight, nor has a long row."""
+    if draws != "alias":
+        return None
+    weights = RNG.exponential(size=graph.num_edges).astype(np.float32)
+    weights[(RNG.random(weights.size) < 0.4) | (np.asarray(graph.receivers) == 1)] = 0
+    return draw_weights(graph, weights, True, many=True)
+
+
+def check(nodes, edges, num_seeds, sizes, draws, wide=False):
     graph, key = random_graph(nodes, edges), jax.random.key(num_seeds)
+    weights = weights_of(graph, draws)
     seeds = jnp.asarray(RNG.integers(-1, nodes, num_seeds), jnp.int32)
     with jax.enable_x64(wide):
         if wide:
             graph = dataclasses.replace(graph, row_offsets=graph.row_offsets.astype("int64"))
-        operands = graph, seeds, key, tuple(sizes), replace
+        operands = graph, seeds, key, weights, tuple(sizes), draws != "distinct"
         if jax.default_backend() == "gpu":
             assert "jaxgnn_sample_tree" in sample.lower(*operands).as_text()
         jax.tree.map(
@@ -44,14 +58,14 @@ def check(nodes, edges, num_seeds, sizes, replace, wide=False):
         )
 
 
-@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("draws", DRAWS)
 @pytest.mark.parametrize("sizes", [[1], [15, 10, 5], [2, 32]])
-def test_blocks_take_the_same(sizes, replace):
-    check(60, 400, 5, sizes, replace)
+def test_blocks_take_the_same(sizes, draws):
+    check(60, 400, 5, sizes, draws)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("draws", DRAWS)
 @pytest.mark.parametrize(
     ("num_seeds", "sizes", "wide"),
     [
@@ -65,8 +79,8 @@ def test_blocks_take_the_same(sizes, replace):
         (70_000, [3, 2], True),
     ],
 )
-def test_many_blocks_of_threads(num_seeds, sizes, wide, replace):
-    check(3000, 30_000, num_seeds, sizes, replace, wide)
+def test_many_blocks_of_threads(num_seeds, sizes, wide, draws):
+    check(3000, 30_000, num_seeds, sizes, draws, wide)
 
 
 @pytest.mark.gpu
@@ -74,15 +88,17 @@ def test_every_call_draws_the_same():
     """However the blocks of threads come to wait for one another."""
     graph = random_graph(3000, 30_000)
     seeds = jnp.arange(20_000, dtype=jnp.int32) % 3000
-    first = sample(graph, seeds, jax.random.key(0), (5, 3), False)
+    operands = graph, seeds, jax.random.key(0), None, (5, 3), False
+    first = sample(*operands)
     for _ in range(50):
-        again = sample(graph, seeds, jax.random.key(0), (5, 3), False)
+        again = sample(*operands)
         assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), first, again)))
 
 
-def test_sanitized():
+@pytest.mark.parametrize("draws", ["distinct", "alias"])
+def test_sanitized(draws):
     """A few blocks of threads in each hop."""
-    check(60, 400, 200, [3, 5], False)
+    check(60, 400, 200, [3, 5], draws)
 
 
 @pytest.mark.parametrize(("num_seeds", "sizes"), [(3, [2]), (1024, [3, 2]), (1500, [1, 1, 2])])

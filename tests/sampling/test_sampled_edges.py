@@ -274,8 +274,11 @@ def test_vmap_over_keys(count):
         ({"sample_rate": 0.5, "strategy": "dropedge"}, ValueError, "key: expected a JAX key"),
         ({"sample_size": 2, "strategy": "bucket", "key": KEY}, ValueError, "key: expected None"),
         ({"sample_size": 2, "strategy": "dropedge", "key": KEY}, ValueError, "sample_rate"),
-        ({"sample_rate": 0.5, "strategy": "random", "key": KEY}, ValueError, "sample_size"),
-        ({"sample_rate": 0.5, "rows": [0]}, ValueError, "sample_size: .* with rows"),
+        (
+            {"sample_rate": 0.5, "strategy": "random", "key": KEY, "replace": True},
+            ValueError,
+            "sample_rate: expected None with replace=True",
+        ),
         ({"sample_size": 2, "replace": True}, ValueError, "replace: .* strategy='stride'"),
         ({"sample_size": 2, "replace": 1}, TypeError, "replace: expected True or False"),
         ({"sample_size": 2, "rows": [3]}, ValueError, "rows: .* below 3, .*got 3"),
@@ -292,8 +295,43 @@ def test_errors_name_the_argument(arguments, error, message):
 
 
 def test_rates_need_a_size_under_jit():
-    with pytest.raises(ValueError, match="sample_size: expected it under jit"):
-        jitted(graph_of_degrees([4, 2]), sample_rate=0.5)
+    graph = graph_of_degrees([4, 2])
+    with pytest.raises(ValueError, match=r"sample_rate: expected a graph .*, or sample_size as"):
+        jitted(graph, sample_rate=0.5)
+    with pytest.raises(ValueError, match=r"sample_rate: expected a graph .*in-degree\n"):
+        jitted(graph, sample_rate=0.5, strategy="dropedge", key=KEY)
+    edges, _ = jax.jit(lambda: sampled_edges(graph, sample_rate=0.5))()
+    assert edges.shape == (2, 2)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("impl", ["kernel", "jax"])
+def test_a_rate_alone_bounds_the_list(impl):
+    graph = graph_of_degrees([100, 3, 0, 40])
+    for name, width in [("stride", 5), ("random", 5), ("dropedge", 100)]:
+        sampling = RATED.get(name, SIZED["random"])._replace(sample_rate=0.05)
+        edges, counts = sampled_edges(graph, impl=impl, **sampling.arguments())
+        assert edges.shape == (4, width)
+        assert_takes(graph, sampling, edges, counts)
+        if name != "dropedge":
+            rows = [0, 0, 3, -1]
+            edges, counts = sampled_edges(graph, rows=rows, impl=impl, **sampling.arguments())
+            assert edges.shape == (4, width)
+            assert_takes(graph, sampling, edges, counts, rows)
+
+
+def test_rates_of_a_hub():
+    degrees = np.ones(60_000, int)
+    degrees[7] = 40_003
+    graph = graph_of_degrees(degrees)
+    edges, counts = sampled_edges(graph, sample_rate=0.001)
+    assert edges.shape == (60_000, 41) and counts[7] == 41
+    draw = {"strategy": "random", "key": KEY}
+    for options, reason in [(draw, "random"), ({"rows": [7]}, "rows")]:
+        with pytest.raises(ValueError, match=rf"sample_rate: .* 4096 .*{reason}.* takes 4801 of"):
+            sampled_edges(graph, sample_rate=0.12, **options)
+    with pytest.raises(ValueError, match=r"sample_rate: expected fewer than 2\^31 entries"):
+        sampled_edges(graph, sample_rate=1.0)
 
 
 def test_graphs_without_edges_or_rows():

@@ -13,13 +13,14 @@ from scipy import stats
 
 import jaxgnn
 from jaxgnn.ops._sampling.race import fixed_log2, race_times
+from jaxgnn.ops._sampling.weighted import draw_weights
 from jaxgnn.train import NeighborLoader
 
 pytestmark = pytest.mark.few(2)
 
 RNG = np.random.default_rng(0)
 SEEDS = np.array([3, -1, 3, 39, 60])
-METHODS = ("labor", "weights", "replace")
+METHODS = ("labor", "weights", "replace", "alias")
 
 
 def graph_of(nodes=200, receivers=40, edges=6000, seed=0):
@@ -37,6 +38,7 @@ OPTIONS = {
     "labor": {"method": "labor"},
     "weights": {"weights": WEIGHTS},
     "replace": {"weights": WEIGHTS, "replace": True},
+    "alias": {"weights": draw_weights(GRAPH, WEIGHTS, True, many=True), "replace": True},
 }
 
 
@@ -76,7 +78,7 @@ def test_the_kernel_and_the_reference_take_the_same(method, deduplicate):
     assert len(taken) > 30
     if method != "labor":
         assert (WEIGHTS[taken] > 0).all()
-    if method != "replace":  # no edge twice at a place
+    if method in ("labor", "weights"):  # no edge twice at a place
         receivers = np.asarray(expected.graphs[0].receivers)[np.asarray(expected.edge_mask)]
         pairs = np.stack([receivers, taken])
         assert np.unique(pairs, axis=1).shape == pairs.shape
@@ -224,7 +226,7 @@ def test_the_reference_on_seeds_of_a_mesh(method):
     """Where the seeds alone vary over the mesh, loops carry what varies from the beginning on."""
     mesh = jax.make_mesh((1,), ("seeds",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
     options = {name: value for name, value in OPTIONS[method].items() if name != "weights"}
-    weights = None if method == "labor" else jnp.asarray(WEIGHTS)
+    weights = jax.tree.map(jnp.asarray, OPTIONS[method].get("weights"))
 
     def sample(graph, weights, seeds):
         key = jax.random.key(0)
@@ -280,25 +282,65 @@ def test_errors(options, message):
 
 
 def test_traced_weights_that_are_none_count_as_zero():
-    weights = jnp.array([1, np.nan, -1, 2, -np.inf, 1])
+    weights = jnp.array([1, np.nan, -1, 2, -np.inf, 1, np.inf])
     blocks = jax.jit(
         lambda weights: jaxgnn.sample_neighbors(
-            star(weights), np.array([0]), [6], jax.random.key(0), weights=weights
+            star(weights), np.array([0]), [7], jax.random.key(0), weights=weights
         )
     )(weights)
     np.testing.assert_array_equal(edges_of(blocks), [0, 3, 5])
 
 
+@pytest.mark.few(3)
+@pytest.mark.parametrize("scale", [2.0**1000, 2.0**-1000])
+@pytest.mark.parametrize("method", ["weights", "replace", "alias"])
+def test_weights_of_float64_count_by_their_ratios(method, scale):
+    """Beyond float32's range the same edges are drawn; a row in the range is there as well."""
+    ends = np.arange(10), np.repeat([0, 1], 5)
+    graph = jaxgnn.Graph.from_edges(*ends, num_nodes=10)
+    small = np.tile(WEIGHTS_OF_ROW[1:], 2).astype(np.float64)
+    large = small * np.repeat([scale, 1.0], 5)
+    large[0] = 0
+    small[0] = 0
+    seeds = np.tile([0, 1], 50)
+
+    def sample(weights):
+        weights = draw_weights(graph, weights, method != "weights", many=method == "alias")
+        return jaxgnn.sample_neighbors(
+            *(graph, seeds, [3], jax.random.key(0)), weights=weights, replace=method != "weights"
+        ).edges
+
+    np.testing.assert_array_equal(sample(large), sample(small))
+
+
+def test_a_weight_that_is_too_small_for_its_row_is_still_a_weight():
+    weights = np.array([1e300, 1e-300, 0.0])
+    blocks = jaxgnn.sample_neighbors(
+        star(weights), np.array([0]), [3], jax.random.key(0), weights=weights
+    )
+    np.testing.assert_array_equal(edges_of(blocks), [0, 1])
+    with pytest.raises(ValueError, match="weights: expected numbers in float32's range, got 1e"):
+        jax.jit(
+            lambda graph: jaxgnn.sample_neighbors(
+                graph, np.array([0]), [3], jax.random.key(0), weights=weights
+            )
+        )(star(weights))
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("method", ["labor", "weights"])
+@pytest.mark.parametrize("method", ["labor", "weights", "alias"])
 def test_sanitized(method):
     """One program: rows of a warp, of a block, and longer than the words that a block keeps."""
     degrees = [0, 3, 40, 513, 4_097, 9_000, 512, 1, 700]
     receivers = np.repeat(np.arange(9), degrees)
     rng = np.random.default_rng(0)
     graph = jaxgnn.Graph.from_edges(rng.integers(0, 9, receivers.size), receivers, num_nodes=9)
-    weights = jnp.asarray(rng.random(graph.num_edges), jnp.float32) if method == "weights" else None
-    options = {"method": "labor"} if method == "labor" else {"weights": weights}
+    weights = jnp.asarray(rng.random(graph.num_edges), jnp.float32)
+    options = {
+        "labor": {"method": "labor"},
+        "weights": {"weights": weights},
+        "alias": {"weights": draw_weights(graph, weights, True, many=True), "replace": True},
+    }[method]
 
     @functools.partial(jax.jit, static_argnames="impl")
     def draw(graph, seeds, impl=None):

@@ -34,7 +34,8 @@ def run_python(
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, **_options(directory, environment)
     )
-    assert done.returncode == status, done.stdout + done.stderr
+    ended = f"{' '.join(arguments)} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.returncode == status, ended
     return done
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from jaxgnn.distributed import shard
 from jaxgnn.train import build
 from jaxgnn.train.node_problem import choose_split, make_task
-from jaxgnn.train.planning import partition_into
 
 _SIZES = {"f32": 4, "u8": 1}
 
@@ -32,8 +31,7 @@ def sent_in_a_step(config, dataset, plan):
     mesh = jax.make_mesh((parts, columns), ("parts", "columns"), devices=devices)
     axes = {"rows": "parts"} if parts > 1 else {}
     axes |= {"features": "columns"} if columns > 1 else {}
-    split = partition_into(dataset.graph, parts) if parts > 1 else None
-    graph = shard(dataset.graph, mesh, partition=split, **axes)
+    graph = shard(dataset.graph, mesh, **axes)
     task = make_task(config, dataset, choose_split(dataset, config.split))
     program, state = build(config, dataclasses.replace(task, graph=graph))
     arrays = {

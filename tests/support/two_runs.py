@@ -52,11 +52,11 @@ def jaxgnn(*arguments, directory, environments=({}, {}), coordinator=True):
     return start_two(*command, directory=directory, environments=environments, after=options)
 
 
-def outputs(processes, status=0):
+def outputs(processes, status=0, seconds=120):
     """What they printed, once they ended with this status."""
     found = []
     for process in processes:
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=seconds)
         assert process.returncode == status, output + errors
         found.append((output, errors))
     return found

@@ -1,9 +1,12 @@
 """Tiles: the layout against its definition in float64, orders, files, `spmm` over them."""
 
 import dataclasses
+import functools
 import hashlib
 import itertools
+import os
 import struct
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +21,7 @@ from jaxgnn._core import platform
 from jaxgnn.data import DataError, load
 from jaxgnn.data.benchmark_graphs import benchmark_communities
 from jaxgnn.graph import _tile_rule, _tiles
+from jaxgnn.graph import tiles as implementation
 from jaxgnn.nn import GCNConv, GINConv, SAGEConv
 from tests.support import oracle_tiles
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
@@ -97,11 +101,18 @@ def test_layout_of_larger_graphs(order):
 def test_orders():
     """`auto` takes the order with the most edges a column, for each direction."""
     graph, community = communities(1_280, 64, 30)
-    u = {o: graph.with_tiles(order=o).tiles.edges_per_column for o in ("numbered", "groups", "rcm")}
+    orders = ("numbered", "groups", "rcm", "labels")
+    u = {o: graph.with_tiles(order=o).tiles.edges_per_column for o in orders}
     auto = graph.with_tiles().tiles
     assert auto.edges_per_column == max(u.values()) == u["groups"] > 1.5 * u["numbered"]
     assert auto.order == "groups" and auto.min_edges == 4
     assert repr(auto).startswith("Tiles(20 windows, order 'groups', ")
+    # Labels go from receivers to senders and back.
+    sides = {"num_senders": 1_280, "num_receivers": 1_281}
+    wide = Graph.from_edges(graph.senders, graph.receivers, **sides)
+    found = {o: wide.with_tiles(order=o).tiles for o in ("auto", "labels", "groups")}
+    np.testing.assert_array_equal(found["labels"].rows, found["groups"].rows)
+    assert found["auto"].order == "groups" and found["auto"].edges_per_column > u["numbered"]
     # The generator's communities, as numbered.
     place = np.argsort(np.argsort(community, kind="stable"))
     ends = place[np.asarray(graph.senders)], place[np.asarray(graph.receivers)]
@@ -139,8 +150,6 @@ def test_groups_find_the_planted_communities():
     lonely = Graph.from_edges(np.arange(0, 100, 2), np.arange(0, 100, 2), num_nodes=150)
     groups = module.order_by_communities(np.asarray(lonely.row_offsets), np.asarray(lonely.senders))
     assert sorted(groups[:50]) == list(range(0, 100, 2))
-    with pytest.raises(ValueError, match="inconsistent"):
-        module.order_by_communities(np.array([0, 1], np.int32), np.array([1], np.int32))
 
 
 def test_published_sets(data_directory):
@@ -206,7 +215,7 @@ def test_spmm_by_rows_on_a_cpu():
 
         def weighted(impl):
             def loss(x, weights):
-                scores = sddmm(graph, jnp.sin(x), x)
+                scores = sddmm(graph, jnp.sin(x), x, impl=impl)
                 return jnp.sum(spmm(graph, x, weights + scores, impl=impl) ** 2)
 
             return jax.value_and_grad(loss, (0, 1))(x, weights)
@@ -231,6 +240,11 @@ def test_spmm_by_rows_on_a_cpu():
         spmm(bare, x, impl="tiles")
     with pytest.raises(ValueError, match=r"impl: expected one of None, .*'tiles', got 'tile'"):
         spmm(graph, x, impl="tile")
+    for half in (bare, bare.transpose()):  # its derivatives sum over both
+        with pytest.raises(ValueError, match=r"impl: 'tiles' needs .* Graph\.with_tiles"):
+            sddmm(half, x, x, impl="tiles")
+    with pytest.raises(ValueError, match=r"impl: expected one of None, .*'tiles', got 'tile'"):
+        sddmm(graph, x, x, impl="tile")  # pyright: ignore[reportArgumentType]
 
 
 def test_what_a_gpu_is_given(monkeypatch):
@@ -293,6 +307,8 @@ def test_what_a_gpu_is_given(monkeypatch):
 
     assert calls(f=scores, x=wide, graph=dense, names=names) == [2, 0, 1]
     assert calls(f=scores, x=x, graph=dense, names=names) == [0, 2, 1]
+    assert calls(f=scores, x=x, graph=dense, names=names, impl="tiles") == [2, 0, 1]
+    assert calls(f=scores, x=wide, graph=dense, names=names, impl="rows") == [0, 2, 1]
     heads, by_head = jnp.ones((dense.num_senders, 3, 6), jnp.bfloat16), jnp.ones((30_000, 3))
     options = {"x": heads, "graph": dense, "names": names, "impl": "tiles"}
     assert calls(by_head, **options) == [2, 0, 0]
@@ -339,6 +355,10 @@ def test_estimate():
             over += edges * slices * r.tile_edge_slice[size]
         assert guess.tiles == pytest.approx(over * 1e-12)
         assert guess == tiles.estimate(tiled, width, dtype, operation=operation, transpose=True)
+    half, whole = (tiles.estimate(apart, width).rows for width in (16, 17))  # rows of one edge
+    assert whole - half == pytest.approx(
+        512 * 0.4 * _tile_rule._SPMM.edge_slice[4] * 1e-12, rel=1e-2
+    )
     guess = tiles.estimate(tiled, 1024)
     assert guess.engine == "tiles"
     for dtype, engine in (("float32", "tiles"), ("bfloat16", "rows")):
@@ -354,6 +374,9 @@ def test_estimate():
         tiles.estimate(None, 256)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="width: expected an integer of at least 1, got 0"):
         tiles.estimate(tiled, 0)
+    for dtype in ("int8", bool, "float8_e4m3fn", jnp.int32, "complex64", "fp32", None):
+        with pytest.raises(TypeError, match=r"dtype: expected float32, .* or float64, got"):
+            tiles.estimate(tiled, 8, dtype)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"operation: expected one of 'spmm', .*, got 'gemm'"):
         tiles.estimate(tiled, 8, operation="gemm")  # pyright: ignore[reportArgumentType]
 
@@ -363,7 +386,7 @@ def test_files(tmp_path):
     directed = skewed_graph(200, 2_000)
     symmetric = skewed_graph(90, 700, undirected=True)
     for graph in (directed, symmetric, Graph.from_edges([], [], num_nodes=0)):
-        tiled = graph.with_tiles(min_edges=3)
+        tiled = graph.with_tiles(min_edges=3, order="labels")
         tiles.save(tiled, path)
         loaded = tiles.load(graph, path)
         assert jax.tree.structure(loaded) == jax.tree.structure(tiled)
@@ -374,8 +397,18 @@ def test_files(tmp_path):
         tiles.save(directed, path)
     with pytest.raises(TypeError, match="graph: expected a jaxgnn"):
         tiles.load(None, path)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(DataError, match="another graph"):
+    tiles.save(directed.with_tiles(), path)
+    with pytest.raises(DataError, match="another graph of this size: its edges differ"):
         tiles.load(skewed_graph(200, 2_000, seed=1), path)
+    with pytest.raises(
+        DataError, match=r"another graph: .* are \[200, 200, 2000\], this one's \[90"
+    ):
+        tiles.load(symmetric, path)
+    as_bytes = os.fsencode(tmp_path / "bytes")
+    tiles.save(directed.with_tiles(), as_bytes)  # pyright: ignore[reportArgumentType]
+    assert tiles.load(directed, as_bytes).tiles is not None  # pyright: ignore[reportArgumentType]
+    (tmp_path / "bytes").unlink()
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
     with pytest.raises(DataError, match="No such file"):
         tiles.load(directed, tmp_path / "none")
     with pytest.raises(DataError, match="regular file, got a directory"):
@@ -407,7 +440,7 @@ def test_hostile_files(tmp_path):
 
     refused(signed(8, "<I", 2), "expected version 1, got 2")
     refused(signed(12, "<I", 0), "out of range")
-    refused(signed(16, "<H", 3), "out of range")
+    refused(signed(16, "<H", 4), "out of range")
     refused(signed(20, "<I", 1), "out of range")  # one side for a graph that has two
     refused(signed(24, "<Q", 1 << 60), "another graph")
     for row in (-1, 60, 0):
@@ -434,3 +467,60 @@ def test_bad_arguments():
             module.lay_out_tiles(offsets, columns, np.array(order, np.int32), 1, 1)
     with pytest.raises(ValueError, match="inconsistent"):
         module.count_window_columns(offsets[:2], columns, rows, 1)
+
+
+@pytest.mark.parametrize("transpose", [False, True], ids=["forward", "transpose"])
+def test_altered_graphs(tmp_path, monkeypatch, transpose):
+    """What runs on the host reads no edge outside of the graph: it names what is wrong."""
+    graph = skewed_graph(70, 900)
+    tiles.save(graph.with_tiles(order="numbered"), tmp_path / "tiles")
+    offsets, columns = "row_offsets", "senders"
+    if transpose:
+        offsets, columns = "transpose_row_offsets", "transpose_receivers"
+    changes = [(columns, 3, 10**6), (columns, 899, 70), (columns, 0, -1)]
+    changes += [(offsets, 0, 1), (offsets, 5, -4), (offsets, 5, 899), (offsets, 70, 901)]
+    runs = [functools.partial(Graph.with_tiles, order=order) for order in get_args(_tiles.Order)]
+    runs += [functools.partial(tiles.translate, transpose=transpose), Graph.with_row_schedule]
+    runs += [lambda graph: tiles.load(graph, tmp_path / "tiles")]
+    if not transpose:
+        runs += [Graph.with_windows, transform.reorder, transform.gcn_norm]
+    for name, place, value in changes:
+        wrong = getattr(graph, name).at[place].set(value)
+        altered = dataclasses.replace(graph, **{name: wrong})
+        for run in runs:
+            with pytest.raises(ValueError, match=f"graph: {name}: expected"):
+                run(altered)
+        with monkeypatch.context() as patch:  # what a GPU runs
+            patch.setattr(implementation, "_on_gpu", lambda array: True)
+            with pytest.raises(ValueError, match=f"graph: {name}: expected"):
+                tiles.translate(altered, transpose=transpose)
+    # Offsets whose differences wrap round, and too few of them.
+    wraps = getattr(graph, offsets).at[1:3].set(jnp.array([2**31 - 1, -2], jnp.int32))
+    for wrong in (wraps, getattr(graph, offsets)[:-1]):
+        with pytest.raises(ValueError, match=f"graph: {offsets}: expected"):
+            dataclasses.replace(graph, **{offsets: wrong}).with_tiles()
+
+
+def test_the_module_refuses_what_is_unsafe():
+    module = _tiles.host_module("with_tiles")
+
+    def refused(what: str, offsets: list[int], columns: list[int]) -> None:
+        pair = np.array(offsets, np.int32), np.array(columns, np.int32)
+        rows = np.arange(2, dtype=np.int32)
+        for run in (
+            lambda: module.translate(*pair, 16, 8),
+            lambda: module.lay_out_tiles(*pair, rows, 2, 1),
+            lambda: module.count_window_columns(*pair, rows, 2),
+            lambda: module.order_by_communities(*pair),
+            lambda: module.order_rows(*pair, 2),
+            lambda: module.build_windows(*pair, 2),
+            lambda: module.gcn_normalize(*pair, np.ones(0, np.float32)),
+        ):
+            with pytest.raises(ValueError, match=f"{what}: expected numbers"):
+                run()
+
+    for offsets in ([0, 2, 1], [0, -1, 1], [1, 1, 1], [0, 0, 0]):
+        refused("row_offsets", offsets, [0])
+    refused("columns", [0, 1, 2], [0, -1])
+    with pytest.raises(ValueError, match="columns: expected numbers"):
+        module.lay_out_tiles(*(np.array(v, np.int32) for v in ([0, 1], [1], [0])), 1, 1)

@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from jaxgnn import Graph, tiles
 from jaxgnn._core import ffi
 from jaxgnn.data import load
+from jaxgnn.graph import _device_translation
 from jaxgnn.graph import tiles as implementation
 from tests.support.strategies import graphs, skewed_graph
 
@@ -87,6 +89,24 @@ def test_kernel_equals_numpy(wide):
         expected = implementation._translate_numpy(offsets, columns, *shape)
         for one, other in zip(result, expected, strict=True):
             np.testing.assert_array_equal(one, other, strict=True)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1::2], ids=str)
+def test_device_program_equals_numpy(shape):
+    """What a GPU runs is XLA's alone, so that it is the same here."""
+    for offsets, columns in [random_rows(False), (np.zeros(6, np.int32), np.zeros(0, np.int32))]:
+        given = jnp.asarray(offsets), jnp.asarray(columns)
+        arrays, num_entries = _device_translation.translate(*given, *shape)
+        expected = implementation._translate_numpy(offsets, columns, *shape)._asdict()
+        assert num_entries == expected.pop("num_entries")
+        for name, values in expected.items():
+            np.testing.assert_array_equal(arrays[name], values, name, strict=True)
+
+
+def test_graphs_on_a_gpu_take_the_device_program(monkeypatch):
+    monkeypatch.setattr(implementation, "_on_gpu", lambda array: True)
+    check(skewed_graph(90, 700), (16, 8), True)
+    check(Graph.from_edges([3], [1], num_senders=4, num_receivers=34), (16, 8), False)
 
 
 def test_statistics():

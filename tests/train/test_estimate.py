@@ -14,16 +14,15 @@ from jaxgnn.graph import Graph
 from jaxgnn.ops._projection.project import project
 from jaxgnn.train import TrainConfig, build, lower
 from jaxgnn.train.estimate import (
-    Call,
     Dot,
     Rates,
-    Tensor,
     compiled_dots,
     estimate,
     random_bits,
     weight_gradients,
     work,
 )
+from jaxgnn.train.kernel_rates import Call, Tensor
 from jaxgnn.train.node_problem import make_task
 from jaxgnn_cli import main
 
@@ -95,7 +94,7 @@ def test_a_step_s_work_is_counted_and_takes_what_its_rates_say(dataset):
     edges = dataset.graph.num_edges
     kept = [call for call in calls if call.name.startswith("maxk_s")]
     assert Counter(call.name for call in kept) == {"maxk_spmm": 1, "maxk_sspmm": 1}
-    assert all(call[1:] == (edges, K, "f32", 0) for call in kept)
+    assert all(call == Call(call.name, edges, K, "f32") for call in kept)
     assert calls[Call("maxk", NODES, K, "f32", HIDDEN)] == text.count("@jaxgnn_maxk(")
     # Each call is over all edges or rows, and so takes as long as the one that is measured.
     assert guess.kernels == pytest.approx(calls.total()) and not guess.unknown

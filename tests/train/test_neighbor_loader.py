@@ -89,6 +89,18 @@ def test_a_loader_goes_on_from_a_state(graph):
     jax.tree.map(np.testing.assert_array_equal, rest, batches[6:])
     with pytest.raises(ValueError, match="position: expected"):
         resumed.state = {"epoch": 0, "position": 4}
+    for state in ({"epoch": 1}, 3):
+        with pytest.raises(ValueError, match="state: expected epoch and position, got"):
+            resumed.state = state
+    assert resumed.state == {"epoch": 2, "position": 0}
+
+
+def test_sizes_may_be_arrays(graph):
+    lists, arrays = (
+        NeighborLoader(graph, None, None, sizes, deduplicate=True, capacity=capacity, batch_size=8)
+        for sizes, capacity in [([4, 3], [30, 40]), (np.array([4, 3]), jnp.array([30, 40]))]
+    )
+    jax.tree.map(np.testing.assert_array_equal, next(iter(arrays)), next(iter(lists)))
 
 
 def test_too_small_a_capacity_grows_and_drops_nothing(graph):
@@ -186,5 +198,9 @@ def test_errors(graph, change, message):
     rectangular = jaxgnn.Graph.from_edges([0], [0], num_senders=3, num_receivers=2)
     with pytest.raises(ValueError, match="graph: expected a square graph"):
         NeighborLoader(rectangular, None, None, [4])
+    with pytest.raises(TypeError, match=r"num_neighbors\[0\]: expected an integer, got list"):
+        NeighborLoader(graph, None, None, np.ones((2, 2), int))
+    with pytest.raises(TypeError, match="num_neighbors: expected a number for each hop"):
+        NeighborLoader(graph, None, None, np.int32(4))
     with pytest.raises(ValueError, match=r"features: expected the shape \(40, ...\)"):
         NeighborLoader(graph, jnp.ones((3, 2)), None, [4])

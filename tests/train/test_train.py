@@ -403,10 +403,11 @@ def test_options_of_one_model():
         shapes(model="monet", dim=17)
     with pytest.raises(ConfigError, match=r"--train-eps: expected --model gin .* gcn"):
         shapes(train_eps=True)
-    config = dataclasses.replace(SMALL, model="gat", head_k=3).check()
-    convs = build_model(config, 5, 2, nnx.Rngs(0)).convs
-    assert [getattr(conv.maxk, "k", None) for conv in convs] == [3, None]
-    with pytest.raises(ConfigError, match=r"--head-k: expected --model gat .* gcn"):
+    for model in ("gat", "transformer"):
+        config = dataclasses.replace(SMALL, model=model, head_k=3).check()
+        convs = build_model(config, 5, 2, nnx.Rngs(0)).convs
+        assert [getattr(conv.maxk, "k", None) for conv in convs] == [3, None]
+    with pytest.raises(ConfigError, match=r"--head-k: expected --model gat or transformer .* gcn"):
         shapes(head_k=2)
     with pytest.raises(ConfigError, match=r"--head-k: expected at most the \d+ features of a head"):
         shapes(model="gat", head_k=4096)

@@ -205,6 +205,7 @@ ON_ROWS = {
     ),
     "gatv2_attention": lambda g, x: gatv2_attention(g, x, x, x[0]),
     "dot_attention": lambda g, x: dot_attention(g, x, x, x),
+    "dot_attention of sparse rows": lambda g, x: dot_attention(g, x, x, maxk(x, 2)),
     "cosine_attention": cosine_attention,
     "gaussian_spmm": lambda g, x: on_gaussians(g, x, (normal(NODES, 3), normal(NODES, 3, seed=1))),
     "gaussian_spmm places": lambda g, x: on_gaussians(g, x, (x[:, 0, 1:], x[:, 1, 1:])),

@@ -15,7 +15,7 @@ from benchmarks.experiments.maxk_paper.store import Receiver, Results
 from benchmarks.harness import graphs, plan, process, steps
 from benchmarks.harness.options import Options
 from benchmarks.harness.rows import Row
-from benchmarks.harness.steps import Setting
+from benchmarks.harness.setting import Setting
 
 
 def settings(dataset: str, models: Sequence[str], device: str) -> list[list[Setting]]:

@@ -12,7 +12,8 @@ from typing import Any
 from benchmarks.experiments.maxk_paper.store import BUDGET_SPENT
 from benchmarks.harness import graphs
 from benchmarks.harness.job import Job, Unsupported
-from benchmarks.harness.steps import Setting, load_arrays
+from benchmarks.harness.setting import Setting
+from benchmarks.harness.steps import load_arrays
 
 
 def make(task: dict[str, Any], threads: int) -> Callable[[dict[str, Any]], Job]:

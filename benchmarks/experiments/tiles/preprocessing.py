@@ -29,5 +29,5 @@ def report(what: str, run: Callable[[], object]) -> None:
 
 report("translate, 16 x 8", lambda: tiles.translate(graph))
 report("translate, 64 x 16", lambda: tiles.translate(graph, 64, 16))
-for order in ("numbered", "groups", "rcm", "auto"):
+for order in ("numbered", "groups", "rcm", "labels", "auto"):
     report(f"with_tiles, {order}", lambda order=order: graph.with_tiles(order=order).tiles)

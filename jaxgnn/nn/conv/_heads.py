@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +16,8 @@ from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
-from jaxgnn.ops import segment_reduce
+from jaxgnn.nn.maxk import MaxK
+from jaxgnn.ops import CBSR, segment_reduce
 from jaxgnn.ops._core import over_parts
 
 FillValue = float | ArrayLike | Literal["mean", "add", "mul", "min", "max"]
@@ -43,6 +45,23 @@ def project(layer: nnx.Linear, x: Array, heads: int) -> Float[Array, "nodes *bat
 def fold(rows: Float[Array, "nodes *batch heads features"]) -> Float[Array, "nodes _ features"]:
     """The axes between the nodes and the heads, folded into the heads."""
     return rows.reshape(rows.shape[0], math.prod(rows.shape[1:-1]), rows.shape[-1])
+
+
+def maxk_of_heads(head_k: Any, out_features: int) -> MaxK | None:
+    """The selection of so many features of each head, checked; `None` of all."""
+    if head_k is None:
+        return None
+    return MaxK(checks.integer(head_k, "head_k", 1, out_features))
+
+
+def averaged(
+    maxk: MaxK | None, graph: Graph, v: Float[Array, "nodes *batch heads features"]
+) -> Float[Array, "nodes _ features"] | CBSR:
+    """What an attention averages: the features that `maxk` keeps of each head, or all."""
+    if maxk is None:
+        return fold(v)
+    rows = maxk.sparse(v, graph=graph)
+    return dataclasses.replace(rows, values=fold(rows.values), indices=fold(rows.indices))
 
 
 def join(out: Float[Array, "nodes *batch heads features"], concat: bool) -> Array:

@@ -53,7 +53,7 @@ class AGNNConv(nnx.Module):
 
         Args:
             graph: a square graph.
-            x: features `[num_nodes, ..., features]`.
+            x: features `[num_nodes, ..., features]`. Sparse rows (`CBSR`) are made dense.
             weights: there are none: `None`, for the signature that convolutions share.
 
         Raises:

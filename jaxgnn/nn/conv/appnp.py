@@ -12,6 +12,7 @@ from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import aggregate, dense
 from jaxgnn.nn._linear import count
+from jaxgnn.nn._sampling import EdgeSample, Strategy
 from jaxgnn.nn.conv.gcn import normalized_aggregate
 
 
@@ -29,9 +30,17 @@ class APPNP(nnx.Module):
         alpha: the probability to return, from 0 to 1.
         add_self_loops: make the self-loops one a node; the default is `normalize`.
         normalize: divide by the degrees; else $\hat A$ has the weights as they are.
+        sample_size: the most edges of a node that are aggregated, from 1 to 4,096, the sum
+            rescaled (`jaxgnn.sampled_spmm`); `None` for all. Each step draws afresh where edges are
+            drawn.
+        sample_rate: the largest share of a node's edges, above 0 and at most 1; with `"dropedge"`
+            the probability to keep an edge.
+        strategy: which edges. In training `"stride"` and `"random"` draw others in every call.
+        rngs: `sampling` is used, where edges are drawn.
 
     Raises:
-        TypeError, ValueError: an option out of range, or `add_self_loops` without `normalize`.
+        TypeError, ValueError: an option out of range, `add_self_loops` without `normalize`, or a
+            strategy that draws without `rngs`.
 
     Source: Gasteiger et al., "Predict then propagate" (ICLR 2019), equation 4; PyG's `APPNP`, but
     for its dropout of edges.
@@ -44,11 +53,16 @@ class APPNP(nnx.Module):
         *,
         add_self_loops: bool | None = None,
         normalize: bool = True,
+        sample_size: int | None = None,
+        sample_rate: float | None = None,
+        strategy: Strategy = "stride",
+        rngs: nnx.Rngs | None = None,
     ):
         if add_self_loops and not normalize:
             raise ValueError("add_self_loops: expected normalize=True with it, got False")
         self.num_steps = count(num_steps, "num_steps", "steps")
         self.alpha = checks.number(alpha, "alpha", 0, 1 + 1e-12)
+        self.sample = EdgeSample(sample_size, strategy, rngs, sample_rate=sample_rate)
         self.normalize = normalize
         self.add_self_loops = normalize if add_self_loops is None else add_self_loops
 
@@ -58,6 +72,11 @@ class APPNP(nnx.Module):
         graph: Graph,
         x: Float[Array, "num_nodes *batch features"],
         weights: Float[Array, " num_edges"] | None = None,
+        *,
+        sample_size: int | None = None,
+        sample_rate: float | None = None,
+        strategy: Strategy | None = None,
+        key: Array | None = None,
     ) -> Float[Array, "num_nodes *batch features"]:
         """Propagates the rows of a square graph's nodes.
 
@@ -66,6 +85,8 @@ class APPNP(nnx.Module):
             x: a row for each node.
             weights: of the edges, in the graph's edge order, not the user's
                 (`Graph.sort_edge_data`); 1 if not given.
+            sample_size, sample_rate, strategy: in place of the module's.
+            key: of the samples, in place of the one that `rngs` draws.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
@@ -77,12 +98,17 @@ class APPNP(nnx.Module):
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())
 
-        def step(_: int, z: Array) -> Array:
+        options = self.sample.options(sample_size, sample_rate, strategy, key)
+
+        def step(number: int, z: Array) -> Array:
+            sample = options
+            if options is not None and options["key"] is not None:
+                sample = {**options, "key": jax.random.fold_in(options["key"], number)}
             if self.normalize:
                 loop_weight = 1.0 if self.add_self_loops else None
-                passed = normalized_aggregate(graph, z, weights, loop_weight)
+                passed = normalized_aggregate(graph, z, weights, loop_weight, sample)
             else:
-                passed = aggregate(graph, z, weights)
+                passed = aggregate(graph, z, weights, sample=sample)
             keep = jnp.asarray(1 - self.alpha, start.dtype)
             return keep * passed.astype(start.dtype) + jnp.asarray(self.alpha, start.dtype) * start
 

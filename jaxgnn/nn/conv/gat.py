@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -20,8 +19,7 @@ from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width, width_pair
 from jaxgnn.nn.conv import _heads
-from jaxgnn.nn.maxk import MaxK
-from jaxgnn.ops import CBSR, gat_attention
+from jaxgnn.ops import gat_attention
 from jaxgnn.ops._attention.gat_attention import gat_attention_with_weights
 
 
@@ -133,9 +131,7 @@ class GATConv(nnx.Module):
         bias = nnx.Param(bias_init(rngs.params(), (joined,), param_dtype)) if use_bias else None
         self.bias = bias
         self.dropout = dropout_module(dropout, "dropout", rngs)
-        if head_k is not None:
-            head_k = checks.integer(head_k, "head_k", 1, out_features)
-        self.maxk = None if head_k is None else MaxK(head_k)
+        self.maxk = _heads.maxk_of_heads(head_k, out_features)
         self.in_features = (senders, receivers)
         self.out_features = out_features
         self.heads = heads
@@ -159,7 +155,8 @@ class GATConv(nnx.Module):
         Args:
             graph: the graph.
             x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
-                receivers' (`None`: scores of the senders alone, and no residual).
+                receivers' (`None`: scores of the senders alone, and no residual). Sparse rows
+                (`CBSR`) are made dense.
             edge_attr: features of the edges, `[num_edges, edge_dim]`, or `[num_edges]` for an
                 `edge_dim` of 1, in the graph's edge order, not the user's (`Graph.sort_edge_data`).
             return_attention_weights: also return the weights, which hold a number for each edge
@@ -190,7 +187,8 @@ class GATConv(nnx.Module):
             score_dst = _dot(at_receivers, self.attention_receivers)
         batch = v.shape[1:-2]
         edge_bias, loop_bias = self._edge_scores(graph, edge_attr, math.prod(batch))
-        arguments = (graph, self._averaged(graph, v), _fold(score_src), _fold(score_dst), edge_bias)
+        averaged = _heads.averaged(self.maxk, graph, v)
+        arguments = (graph, averaged, _fold(score_src), _fold(score_dst), edge_bias)
         options: dict[str, Any] = {
             "negative_slope": self.negative_slope,
             **dropout_options(self.dropout),
@@ -209,14 +207,6 @@ class GATConv(nnx.Module):
         if self.bias is not None:
             out = out + self.bias[...].astype(out.dtype).reshape((1,) * (out.ndim - 1) + (-1,))
         return out if weights is None else (out, weights)
-
-    def _averaged(self, graph: Graph, v: Array) -> Array | CBSR:
-        """What is averaged, `[nodes, heads, features]`."""
-        if self.maxk is None:
-            return _heads.fold(v)
-        rows = self.maxk.sparse(v, graph=graph)
-        values, indices = _heads.fold(rows.values), _heads.fold(rows.indices)
-        return dataclasses.replace(rows, values=values, indices=indices)
 
     def _project(self, layer: nnx.Linear | None, x: Array) -> Array:
         assert layer is not None

@@ -143,7 +143,7 @@ class GATv2Conv(nnx.Module):
         Args:
             graph: the graph.
             x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
-                receivers'.
+                receivers'. Sparse rows (`CBSR`) are made dense.
             edge_attr: features of the edges, `[num_edges, edge_dim]`, or `[num_edges]` for an
                 `edge_dim` of 1, in the graph's edge order, not the user's (`Graph.sort_edge_data`).
             return_attention_weights: also return the weights, a number for each edge and head.

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxgnn._core import checks
+from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph, GraphSubstitute, self_loop_mask
 from jaxgnn.nn import _inputs
@@ -115,6 +116,7 @@ class GCNConv(nnx.Module):
         strategy: Strategy | None = None,
         key: Array | None = None,
         scale: Float[Array, " num_nodes"] | None = None,
+        degrees: Int[Array, " num_nodes"] | None = None,
     ) -> Float[Array, "num_nodes *batch out_features"]:
         """Convolves the features of a square graph's nodes.
 
@@ -127,10 +129,14 @@ class GCNConv(nnx.Module):
             key: of the sample, in place of the one that `rngs` draws.
             scale: $d^{-1/2}$ of each node, in place of the graph's own degrees: for a part of a
                 larger graph, whose `node_scale` has it.
+            degrees: the edges that enter each node from others in the graph of which this is a
+                sample (`Blocks.with_degrees`): the degrees to divide by, and each node's sum over
+                fewer edges is rescaled to as many.
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
-            ValueError: a rectangular graph, or a shape that does not fit.
+            ValueError: a rectangular graph, a shape that does not fit, or `degrees` with `weights`,
+                with `scale` or without `normalize`.
         """
         if not isinstance(graph, GraphSubstitute):
             graph = _inputs.square_graph(graph, "GCNConv")
@@ -139,10 +145,12 @@ class GCNConv(nnx.Module):
         x = gathered(_inputs.features(x, "x", graph.num_senders, "node", self.in_features))
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())
+        if degrees is not None:
+            degrees = self._degrees_argument(degrees, graph, weights, scale)
         sample = self.sample.options(sample_size, sample_rate, strategy, key)
         return aggregate_and_transform(
             self.linear,
-            lambda h: self._aggregate(graph, h, weights, sample, scale),
+            lambda h: self._aggregate(graph, h, weights, sample, scale, degrees),
             x,
             transform_first=self.transform_first,
         )
@@ -157,6 +165,21 @@ class GCNConv(nnx.Module):
         dtype = accumulation_dtype(jnp.promote_types(dtype, self.linear.kernel.dtype))
         return _normalization(graph, weights, self._loop_weight(weights), dtype)[2]
 
+    @property
+    def accepts_degrees(self) -> bool:
+        """Whether a call may have `degrees`."""
+        return self.normalize
+
+    def _degrees_argument(self, degrees: Any, graph: Graph, weights: Any, scale: Any) -> Array:
+        if weights is not None or scale is not None or not self.normalize:
+            raise ValueError("degrees: expected normalize, and neither weights nor scale with it")
+        degrees = jnp.asarray(unwrap(degrees))
+        if degrees.shape != (graph.num_receivers,):
+            raise ValueError(
+                f"degrees: expected the shape ({graph.num_receivers},), got {degrees.shape}"
+            )
+        return degrees
+
     def _loop_weight(self, weights: Array | None) -> float | None:
         if not self.add_self_loops:
             return None
@@ -169,10 +192,12 @@ class GCNConv(nnx.Module):
         weights: Array | None,
         sample: dict[str, Any] | None,
         scale: Array | None,
+        degrees: Array | None,
     ) -> Array:
         if not self.normalize:
             return aggregate(graph, x, weights, sample=sample)
-        return normalized_aggregate(graph, x, weights, self._loop_weight(weights), sample, scale)
+        loop_weight = self._loop_weight(weights)
+        return normalized_aggregate(graph, x, weights, loop_weight, sample, scale, degrees)
 
 
 def normalized_aggregate(
@@ -182,6 +207,7 @@ def normalized_aggregate(
     loop_weight: float | None,
     sample: dict[str, Any] | None = None,
     scale: Float[Array, " num_nodes"] | None = None,
+    degrees: Int[Array, " num_nodes"] | None = None,
 ) -> Float[Array, "num_nodes *batch features"]:
     r"""$D^{-1/2} \hat A D^{-1/2} x$ without forming the normalized weights.
 
@@ -198,17 +224,24 @@ def normalized_aggregate(
             self-loops as they are.
         sample: of the edges, as for `aggregate`; the self-loop that is added is not among them.
         scale: $s$, if it is not the graph's.
+        degrees: the edges from other nodes in the graph of which this is a sample; without weights.
     """
     dtype = accumulation_dtype(x.dtype)
     weights, difference, own = _normalization(graph, weights, loop_weight, dtype)
+    more = None
+    if degrees is not None:
+        difference, own, more = _of_sample(graph, difference, degrees.astype(dtype))
     scale = _column(own if scale is None else scale.astype(dtype), len(x.shape))
     x = map_values(lambda rows: (scale * rows.astype(dtype)).astype(rows.dtype), x)
     if x.dtype == jnp.float16:
         # The sum of a hub's neighbors is in range only after the receiver's factor.
         out = aggregate(graph, x, weights, "mean", sample).astype(dtype)
-        out = out * _column(graph.in_degrees.astype(dtype), out.ndim)
+        count = graph.in_degrees.astype(dtype)
+        out = out * _column(count if more is None else count * more, out.ndim)
     else:
         out = aggregate(graph, x, weights, sample=sample).astype(dtype)
+        if more is not None:
+            out = out * _column(more, out.ndim)
     if difference is not None:
         out = out + _column(difference, out.ndim) * dense(x).astype(dtype)
     return (scale * out).astype(x.dtype)
@@ -240,10 +273,34 @@ def _normalization(
     degree = graph.in_degrees.astype(dtype) if weights is None else segment_reduce(graph, weights)
     if difference is not None:
         degree = degree + difference
+    return weights, difference, _inverse_root(degree)
+
+
+def _of_sample(
+    graph: Graph,
+    difference: Float[Array, " num_nodes"] | None,
+    degrees: Float[Array, " num_nodes"],
+) -> tuple[Float[Array, " num_nodes"], Float[Array, " num_nodes"], Float[Array, " num_nodes"]]:
+    r"""$\ell$, $s$ and the factor of each node's sum, of a sample of a graph's edges.
+
+    A node has $d$ edges from others in that graph, $d'$ of them here, and $\lambda$ self-loops
+    here, $\lambda + \ell$ in $\hat A$. The sum over all of its edges here times $d / d'$ has
+    $\lambda d / d'$ of them.
+    """
+    assert graph.self_loops is not None
+    loops = graph.self_loops.astype(degrees.dtype)
+    others = graph.in_degrees.astype(degrees.dtype) - loops
+    more = jnp.where(others > 0, degrees / jnp.maximum(others, 1), jnp.ones_like(degrees))
+    kept = loops if difference is None else loops + difference
+    return kept - more * loops, _inverse_root(degrees + kept), more
+
+
+def _inverse_root(degree: Float[Array, " num_nodes"]) -> Float[Array, " num_nodes"]:
+    r"""$d^{-1/2}$, and 0 of 0."""
     # The inner `where` keeps the derivative at degree 0 finite.
     isolated = degree == 0
     scale = jax.lax.rsqrt(jnp.where(isolated, jnp.ones_like(degree), degree))
-    return weights, difference, jnp.where(isolated, jnp.zeros_like(degree), scale)
+    return jnp.where(isolated, jnp.zeros_like(degree), scale)
 
 
 def _repeated_self_loop(graph: Graph) -> Bool[Array, " num_edges"]:

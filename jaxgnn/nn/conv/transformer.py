@@ -34,7 +34,8 @@ class TransformerConv(nnx.Module):
     Dropout acts on $\alpha$. With `beta`, a gate $g = \sigma([m, r, m - r] w)$ joins the sum $m$
     and $r = x_i W_s + b$: $g r + (1 - g) m$.
 
-    Without features of the edges there are no O(E) intermediates. With them the weights,
+    Without features of the edges there are no O(E) intermediates, except with `head_k` the scores,
+    `[num_edges, heads]`, while a pass runs. With features the weights,
     `[num_edges, heads]`, and each head's weights times the features are stored, but nothing of the
     width of a head: $\langle q_i, z_e W'' \rangle = \langle q_i W''^\top, z_e \rangle$ and
     $\sum_e \alpha_e z_e W'' = (\sum_e \alpha_e z_e) W''$.
@@ -47,6 +48,8 @@ class TransformerConv(nnx.Module):
         beta: join by a gate.
         dropout: share of the weights $\alpha$ dropped in training.
         edge_dim: width of the features of the edges, if there are any.
+        head_k: average only so many of each head's values $v_j$, the largest of the node's (MaxK).
+            They are dense where edges have features or weights are returned.
         use_bias: whether the projections of the nodes' features have a bias.
         root_weight: add $x_i W_s + b$; without it there is no gate.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
@@ -59,7 +62,8 @@ class TransformerConv(nnx.Module):
         ValueError: a width or `heads` below 1, or an option out of range.
 
     Source: Shi et al., "Masked label prediction: unified message passing model for semi-supervised
-    classification" (IJCAI 2021), section 3.1; PyG's `TransformerConv`.
+    classification" (IJCAI 2021), section 3.1; PyG's `TransformerConv`. `head_k`: Peng et al.,
+    "MaxK-GNN" (ASPLOS 2024), section 3.1.
     """
 
     accepts_pair = True
@@ -74,6 +78,7 @@ class TransformerConv(nnx.Module):
         beta: bool = False,
         dropout: float = 0.0,
         edge_dim: int | None = None,
+        head_k: int | None = None,
         use_bias: bool = True,
         root_weight: bool = True,
         dtype: DTypeLike | None = None,
@@ -109,6 +114,7 @@ class TransformerConv(nnx.Module):
         gated = beta and root_weight
         self.linear_beta = projection(3 * joined, 1, use_bias=False) if gated else None
         self.dropout = dropout_module(dropout, "dropout", rngs)
+        self.maxk = _heads.maxk_of_heads(head_k, out_features)
         self.in_features = (senders, receivers)
         self.out_features = out_features
         self.heads = heads
@@ -129,7 +135,7 @@ class TransformerConv(nnx.Module):
         Args:
             graph: the graph.
             x: features `[num_nodes, ..., in_features]`, or the pair of the senders' and the
-                receivers'.
+                receivers'. Sparse rows (`CBSR`) are made dense.
             edge_attr: features of the edges, `[num_edges, edge_dim]`, or `[num_edges]` for an
                 `edge_dim` of 1, in the graph's edge order, not the user's (`Graph.sort_edge_data`).
             return_attention_weights: also return the weights, one for each edge and head.
@@ -160,7 +166,8 @@ class TransformerConv(nnx.Module):
             )
         edge_attr = _heads.edge_rows(graph, edge_attr, self.linear_edges, "TransformerConv")
         bias = None if edge_attr is None else self._edge_scores(graph, flat, edge_attr)
-        arguments = (graph, flat, _heads.fold(key), _heads.fold(value), bias)
+        averaged = _heads.averaged(self.maxk, graph, value)
+        arguments = (graph, flat, _heads.fold(key), averaged, bias)
         options = dropout_options(self.dropout)
         weights = None
         if edge_attr is None and not return_attention_weights:

@@ -81,7 +81,7 @@ class GAT(GNN):
 
 
 class GATv2(GAT):
-    """`GAT` of `GATv2Conv` layers, whose options it takes."""
+    """`GAT` of `GATv2Conv` layers, whose options it takes (no `head_k`)."""
 
     _conv = staticmethod(functools.partial(_of_heads, GATv2Conv))
 

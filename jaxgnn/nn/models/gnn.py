@@ -45,8 +45,9 @@ class GNN(nnx.Module):
     convolution, so that every convolution aggregates hidden rows.
 
     Where $\sigma$ is `MaxK`, the convolutions get the kept entries alone (`CBSR`), after dropout,
-    and aggregate them by `maxk_spmm`. A layer without the attribute `accepts_sparse = True` gets
-    the dense rows. Dropout before the selection is `MaxK`'s own.
+    and aggregate them by `maxk_spmm`: those of `GCN`, `GraphSAGE` and `GIN`. A layer without the
+    attribute `accepts_sparse = True`, as every other one, gets the dense rows. Dropout before the
+    selection is `MaxK`'s own.
 
     The last convolution's output is the model's. With `jumping` every layer is a hidden one, and
     a linear layer follows. It takes the last layer's output, all layers' outputs concatenated, or
@@ -228,6 +229,7 @@ class GNN(nnx.Module):
             got = type(graph).__name__
             raise ValueError(f'graph: norm="graph" expected all nodes of a graph, got {got}')
         graphs = layer_graphs(graph, weights, self.convs, type(self).__name__)
+        blocks = graph if isinstance(graph, Blocks) else None
         outputs_of = graph.num_seeds if isinstance(graph, Blocks) else graphs[-1].num_receivers
         if isinstance(x, tuple | list):
             raise ValueError(f"x: {type(self).__name__} expected one array, got a pair")
@@ -236,7 +238,8 @@ class GNN(nnx.Module):
         calls = calls_of_layers(self.convs, sample_size, sample_rate, strategy, key)
         outputs = []
         for i, layer_graph in enumerate(graphs):
-            x = self._layer(i, layer_graph, x, weights, mask, membership, **calls[i])
+            of_nodes = mask, membership, blocks
+            x = self._layer(i, layer_graph, x, weights, *of_nodes, **calls[i])
             outputs.append(first_rows(x, outputs_of))
         if self.linear is None:
             return dense(outputs[-1])
@@ -262,6 +265,7 @@ class GNN(nnx.Module):
         weights: Any = None,
         mask: Bool[Array, " places"] | None = None,
         membership: Graph | None = None,
+        blocks: Blocks | None = None,
         **call: Any,
     ) -> Features:
         """The receivers' rows after a layer: the next one's input, or the model's output."""
@@ -271,7 +275,7 @@ class GNN(nnx.Module):
         if mask is not None and getattr(conv, "accepts_node_mask", False):
             call["node_mask"] = mask[: graph.num_receivers]
         with jax.named_scope(f"layer_{i}_{type(conv).__name__}"):  # for profiles
-            out = convolve(conv, graph, rows, weights, **call)
+            out = convolve(conv, graph, rows, weights, blocks, **call)
         if self.residual:
             skip, before = self.skips[i], dense(first_rows(x, graph.num_receivers))
             out = out + (before.astype(out.dtype) if skip is None else skip(before))

@@ -12,14 +12,30 @@ from typing import Literal, NamedTuple, TypeAlias
 from jaxtyping import Array, Float
 
 from jaxgnn._core.linear_call import Multilinear
+from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
+from jaxgnn.graph._tiles import Tiles
 from jaxgnn.ops._aggregation import tiles as by_tiles
 from jaxgnn.ops._aggregation.kernels import dot_rows, reduce_rows
+from jaxgnn.ops._core import checks
 from jaxgnn.ops._core.degree import End, divide_by_degree
 from jaxgnn.ops._core.rows import in_row_order, neighbors, tiles_of
 
 Engine: TypeAlias = Literal["rows", "tiles"] | None
 """`"tiles"`: over tiles, if the graph has them; `None`: the faster engine by estimate."""
+
+
+def engine_of(impl: Impl | Literal["rows", "tiles"], *tiles: Tiles | None) -> tuple[Engine, Impl]:
+    """What an operation's `impl` says of the engine, and of the implementation.
+
+    `tiles` are those that the operation and its derivatives run over.
+    """
+    checks.choice(impl, "impl", (None, "kernel", "jax", "rows", "tiles"))
+    if impl == "tiles" and None in tiles:
+        raise ValueError("impl: 'tiles' needs a graph with tiles; see Graph.with_tiles")
+    if impl == "rows" or impl == "tiles":
+        return impl, None
+    return None, chosen(impl)
 
 
 class LinearMap(NamedTuple):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import jax
 from jaxtyping import Array, Float
 
 from jaxgnn import config
 from jaxgnn._core import ffi
-from jaxgnn._core.platform import Impl, chosen
+from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation import reference
-from jaxgnn.ops._aggregation.linear import edge_dot
+from jaxgnn.ops._aggregation.linear import edge_dot, engine_of
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._core.parts import over_parts
 from jaxgnn.ops._core.rows import neighbors
@@ -25,7 +26,7 @@ def sddmm(
     a: Float[Array, "num_receivers *heads features"],
     b: Float[Array, "num_senders *heads features"],
     *,
-    impl: Impl = None,
+    impl: Impl | Literal["rows", "tiles"] = None,
 ) -> Float[Array, "num_edges *heads"]:
     r"""Dot product of the two ends' features on every edge.
 
@@ -40,14 +41,17 @@ def sddmm(
             (`Graph.unsort_edge_data`).
         a: features of the receivers.
         b: features of the senders, of the same dtype and trailing shape.
-        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`; or
+            the engine of the derivatives, as of `spmm`: `"rows"`, or `"tiles"` for graphs of
+            `Graph.with_tiles`. The dot products themselves run by rows.
 
     Returns:
         `[num_edges, ...]` in the dtype of `a`.
 
     Raises:
         TypeError: `graph` is no `Graph`, or the dtypes are not floating or differ.
-        ValueError: a shape does not fit, or `impl` is unknown.
+        ValueError: a shape does not fit, `impl` is unknown, or it is `"tiles"` and the graph has
+            none.
     """
     checks.graph_argument(graph)
     a = checks.floating_rows(a, "a", graph.num_receivers, "receiver")
@@ -60,7 +64,7 @@ def sddmm(
             f"got {a.shape} and {b.shape}"
         )
     heads, width = a.shape[1:-1], a.shape[-1]
-    impl = chosen(impl)
+    engine, impl = engine_of(impl, graph.tiles, graph.transpose_tiles)
     if a.size == 0 or b.size == 0 or graph.num_edges == 0:
         return ffi.zeros((graph.num_edges, *heads), a.dtype, graph, a, b)
     a = a.reshape(graph.num_receivers, math.prod(heads), width)
@@ -70,5 +74,5 @@ def sddmm(
     else:
         graph, a, b = ffi.unify_varying(graph, a, b)
         with config.use(impl=impl):
-            out = edge_dot(None, graph, a, b)
+            out = edge_dot(engine, graph, a, b)
     return out.astype(a.dtype).reshape(graph.num_edges, *heads)

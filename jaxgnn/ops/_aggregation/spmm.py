@@ -11,11 +11,11 @@ from jaxtyping import Array, Float
 from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl, chosen
+from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph, GraphSubstitute
 from jaxgnn.ops._aggregation import reference
 from jaxgnn.ops._aggregation.extremum import Extremum, extremum
-from jaxgnn.ops._aggregation.linear import Engine, LinearMap, aggregate
+from jaxgnn.ops._aggregation.linear import LinearMap, aggregate, engine_of
 from jaxgnn.ops._core import checks, padding
 from jaxgnn.ops._core.rows import in_row_order, neighbors
 
@@ -89,14 +89,7 @@ def spmm(
         heads = math.prod(weights.shape[1:])
         weights = weights.reshape(graph.num_edges, heads)
         weights = weights.astype(accumulation_dtype(x.dtype))
-    engine: Engine = None
-    if impl in ("rows", "tiles"):
-        engine, impl = impl, None
-    else:
-        checks.choice(impl, "impl", (None, "kernel", "jax", "rows", "tiles"))
-        impl = chosen(impl)
-    if engine == "tiles" and (graph.transpose_tiles if transpose else graph.tiles) is None:
-        raise ValueError("impl: 'tiles' needs a graph with tiles; see Graph.with_tiles")
+    engine, impl = engine_of(impl, graph.transpose_tiles if transpose else graph.tiles)
     if x.size == 0 or outputs == 0 or graph.num_edges == 0:
         return ffi.zeros(shape, x.dtype, graph, x, weights)
     x = x.reshape(inputs, heads, math.prod(x.shape[1:]) // heads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -13,10 +13,14 @@ from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl
 from jaxgnn.graph import End, Graph
-from jaxgnn.ops._attention import pair_rule
+from jaxgnn.ops._attention import pair_rule, sparse_pair_rule
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._core import checks, dropout_mask
 from jaxgnn.ops._core.parts import over_parts
+from jaxgnn.ops._core.sparse_rows import SparseRows, head_values
+
+if TYPE_CHECKING:
+    from jaxgnn.ops._maxk.maxk import CBSR
 
 _ENDS: dict[str, End] = {
     "q": "receivers",
@@ -36,7 +40,7 @@ def dot_attention(
     graph: Graph,
     q: Float[Array, "num_receivers heads features"],
     k: Float[Array, "num_senders heads features"],
-    v: Float[Array, "num_senders heads width"],
+    v: Float[Array, "num_senders heads width"] | CBSR,
     edge_bias: Float[Array, "num_edges heads"] | None = None,
     *,
     scale: float | Float[Array, " heads"] | None = None,
@@ -65,11 +69,19 @@ def dot_attention(
     reproducible. Derivatives of second order and above are those of the composition of `sddmm`, a
     softmax and `spmm`, which materializes `[num_edges, heads]` arrays.
 
+    Sparse values, of which each head keeps the same number of features (`maxk` of `[num_senders,
+    heads, G]`), are averaged as they are: a kernel computes the scores, the next one softmax and
+    SpGEMM, and the gradient of `v` is at the kept positions alone. The scores and their gradients,
+    `[num_edges, heads]`, exist while a pass runs; the residuals are as above. What
+    `gat_attention` says of the sums of a GPU's sparse kernels holds for the gradient of `v`.
+    A GPU takes the dense operation's kernels where these are faster, and for float64.
+
     Args:
         graph: the graph.
         q: queries of the receivers, `[num_receivers, heads, F]`.
         k: keys of the senders, `[num_senders, heads, F]`.
-        v: values of the senders, `[num_senders, heads, G]`; all three of one dtype.
+        v: values of the senders, `[num_senders, heads, G]`; a `CBSR` of that shape is sparse. All
+            three are of one dtype.
         edge_bias: added to the scores, `[num_edges, heads]` in the graph's edge order, not the
             user's (`Graph.sort_edge_data`).
         scale: a number, or one for each head as an array, which has a derivative and is multiplied
@@ -109,6 +121,8 @@ def dot_attention(
         self_loops=self_loops,
         loop_bias=loop_bias,
     )
+    if isinstance(operands.nodes.values, SparseRows):
+        return sparse_pair_rule.attention(static, operands, impl)
     return pair_rule.pair_attention(static, operands, impl)
 
 
@@ -119,6 +133,8 @@ def dot_attention_with_weights(
     r"""`dot_attention`, and the weights $m \alpha$ that it averages by, of the edges and of the
     added self-loops: an entry for each edge and head."""
     static, operands = dot_arguments(*arguments, **options)
+    if isinstance(operands.nodes.values, SparseRows):
+        operands = sparse_pair_rule.with_dense_rows(operands)
     edges, loops = pair_rule.attention_weights(static, operands, impl)
     return pair_rule.average(operands, edges, loops, impl), edges, loops
 
@@ -141,7 +157,7 @@ def dot_arguments(
     checks.graph_argument(graph)
     k = node_rows(k, "k", graph.num_senders, "sender")
     q = node_rows(q, "q", graph.num_receivers, "receiver", k)
-    v = node_rows(v, "v", graph.num_senders, "sender")
+    v = head_values(v, graph.num_senders)
     if v.dtype != k.dtype or v.shape[1] != k.shape[1]:
         raise ValueError(
             f"v: expected the dtype and heads of k, {k.dtype} and {k.shape[1]}, "

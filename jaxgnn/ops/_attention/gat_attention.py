@@ -17,7 +17,7 @@ from jaxgnn.ops._attention import gat_rule, sparse_rule
 from jaxgnn.ops._attention.gat_kernels import Attention, Operands
 from jaxgnn.ops._core import checks, dropout_mask, padding
 from jaxgnn.ops._core.parts import over_parts
-from jaxgnn.ops._core.sparse_rows import SparseRows, sparse_rows_argument
+from jaxgnn.ops._core.sparse_rows import SparseRows, head_values
 
 if TYPE_CHECKING:
     from jaxgnn.ops._maxk.maxk import CBSR
@@ -167,14 +167,7 @@ def attention_arguments(
 ) -> tuple[Attention, Operands]:
     """The arguments of `gat_attention`, checked; raises as it does."""
     checks.graph_argument(graph)
-    if isinstance(v, SparseRows):
-        v = sparse_rows_argument(v, "v")
-    else:
-        v = checks.floating_rows(v, "v", graph.num_senders, "sender")
-    if len(v.shape) != 3 or v.shape[0] != graph.num_senders:
-        raise ValueError(
-            f"v: expected the shape ({graph.num_senders}, heads, features), got {v.shape}"
-        )
+    v = head_values(v, graph.num_senders)
     dtype, heads = accumulation_dtype(v.dtype), v.shape[1]
 
     def scores(array: Any, name: str, rows: int) -> Array:

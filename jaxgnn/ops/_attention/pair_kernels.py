@@ -43,19 +43,20 @@ class Nodes(NamedTuple):
     Attributes:
         queries: of the receivers.
         keys: of the senders.
-        values: of the senders; `None` where they are the keys.
+        values: of the senders; `None` where they are the keys; also compressed balanced sparse
+            rows (`sparse_pair_rule`).
         vector: of each head, with an axis before; `None` without.
         key_scale: what the keys are multiplied by, in the accumulation dtype; `None` without.
     """
 
     queries: Float[Array, "num_receivers heads features"]
     keys: Float[Array, "num_senders heads features"]
-    values: Float[Array, "num_senders heads width"] | None
+    values: Any
     vector: Float[Array, "1 heads features"] | None
     key_scale: Float[Array, "num_senders heads"] | None = None
 
     @property
-    def averaged(self) -> Array:
+    def averaged(self) -> Any:
         return self.keys if self.values is None else self.values
 
     def operands(self) -> list[Array]:

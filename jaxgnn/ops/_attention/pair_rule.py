@@ -4,6 +4,7 @@ composition of simpler operations."""
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -22,10 +23,22 @@ from jaxgnn.ops._attention.gat_rule import leaky_relu, softmax_weights
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._core import padding
 from jaxgnn.ops._core.recomputed import recomputed
+from jaxgnn.ops._core.sparse_rows import SparseRows
 
 
 def pair_attention(static: PairAttention, operands: PairOperands, impl: Impl) -> Array:
     """The attention by the kernels where there are some, else by the composition."""
+    return by_rule(attend, composition, static, operands, impl)
+
+
+def by_rule(
+    attend: Any,
+    composition: Any,
+    static: PairAttention,
+    operands: PairOperands,
+    impl: Impl,
+) -> Array:
+    """`pair_attention` by a rule's kernels and composition; 0 without edges or features."""
     impl = chosen(impl)
     graph, nodes = operands.graph, operands.nodes
     shape = (graph.num_receivers, *nodes.averaged.shape[1:])
@@ -43,7 +56,8 @@ def pair_attention(static: PairAttention, operands: PairOperands, impl: Impl) ->
 def _pad_features(nodes: Nodes) -> Nodes:
     """The features padded, by zeros that change no score and no average."""
     keys, values, vector = padding.pad_features(nodes.keys, ends=True), nodes.values, nodes.vector
-    if values is not None:  # kernels read an array that is both once
+    # Kernels read an array that is both once. Sparse rows have nothing to pad.
+    if values is not None and not isinstance(values, SparseRows):
         values = keys if values is nodes.keys else padding.pad_features(values, ends=True)
     if vector is not None:
         vector = padding.pad_by(vector, padding.pad_width(nodes.keys, ends=True))
@@ -51,7 +65,7 @@ def _pad_features(nodes: Nodes) -> Nodes:
     return nodes._replace(queries=queries, keys=keys, values=values, vector=vector)
 
 
-def _gradients(
+def gradients(
     static: PairAttention,
     operands: PairOperands,
     out: Float[Array, "num_receivers heads width"],
@@ -70,16 +84,25 @@ def _gradients(
     own derivative is that of the composition's gradients.
     """
     delta = node_dots(cotangent, out)
-    gradients = functools.partial(kernels.gradients, static, operands, log_sum, delta, cotangent)
-    dkeys, dvalues, _, _ = gradients(by_senders=True)
-    dqueries, shares, dedge, dloop = gradients(by_senders=False)
+    at_end = functools.partial(kernels.gradients, static, operands, log_sum, delta, cotangent)
+    dkeys, dvalues, _, _ = at_end(by_senders=True)
+    dqueries, shares, dedge, dloop = at_end(by_senders=False)
     dvector = None if shares is None else jnp.sum(shares, axis=0, keepdims=True)
     keys, scale, dscale = operands.nodes.keys, operands.nodes.key_scale, None
-    if scale is not None:  # what came are the gradients of the product
-        dscale = node_dots(dkeys, keys)
-        dkeys = (dkeys.astype(scale.dtype) * scale[:, :, None]).astype(keys.dtype)
+    if scale is not None:
+        dkeys, dscale = scaled_key_gradients(dkeys, keys, scale)
     nodes = Nodes(dqueries, dkeys, dvalues, dvector, dscale)
     return PairOperands(None, nodes, dedge, dloop, None)  # type: ignore[arg-type]
+
+
+def scaled_key_gradients(
+    dproducts: Float[Array, "num_senders heads features"],
+    keys: Float[Array, "num_senders heads features"],
+    scale: Float[Array, "num_senders heads"],
+) -> tuple[Float[Array, "num_senders heads features"], Float[Array, "num_senders heads"]]:
+    """The gradients of keys and scale, of those of their products."""
+    dkeys = (dproducts.astype(scale.dtype) * scale[:, :, None]).astype(keys.dtype)
+    return dkeys, node_dots(dproducts, keys)
 
 
 def composition(
@@ -94,7 +117,7 @@ def composition(
     return average(operands, edges, loops, impl)
 
 
-attend = recomputed(kernels.TARGETS, kernels.forward, _gradients, composition)
+attend = recomputed(kernels.TARGETS, kernels.forward, gradients, composition)
 
 
 def average(

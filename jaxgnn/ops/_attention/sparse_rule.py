@@ -20,7 +20,7 @@ from jaxgnn.ops._attention import gat_kernels, gat_rule
 from jaxgnn.ops._attention import sparse_kernels as kernels
 from jaxgnn.ops._attention.gat_kernels import Attention, Operands
 from jaxgnn.ops._core.recomputed import recomputed
-from jaxgnn.ops._core.sparse_rows import gather, on_cuda, scatter, visible
+from jaxgnn.ops._core.sparse_rows import SparseRows, gather, on_cuda, scatter, visible
 
 # A GPU has sparse kernels where at most this share of a head's features is kept: at the next larger
 # k that was measured, the dense ones are as fast (docs/kernels/attention.md, "Sparse rows").
@@ -37,18 +37,27 @@ def composition(
 
 def with_dense_rows(operands: Operands) -> Operands:
     """The operands with the dense form of `v`."""
-    v = operands.v
-    k = v.values.shape[2]
-    dense = scatter(v.width, v.values.reshape(-1, k), v.indices.reshape(-1, k))
-    return operands._replace(v=dense.reshape(v.shape))
+    return operands._replace(v=dense_rows(operands.v))
 
 
-def _scattered(operands: Operands) -> Operands:
-    """`with_dense_rows` for kernels, without a derivative."""
-    v = operands.v
-    k = v.values.shape[2]
-    kept = visible(v.width, v.values.reshape(-1, k), v.indices.reshape(-1, k))
-    return operands._replace(v=scatter(v.width, *kept).reshape(v.shape))
+def dense_rows(v: SparseRows) -> Float[Array, "num_senders heads width"]:
+    """The dense form of sparse rows of heads."""
+    dense = scatter(v.width, v.values.reshape(-1, v.k), v.indices.reshape(-1, v.k))
+    return dense.reshape(v.shape)
+
+
+def scattered(v: SparseRows) -> Float[Array, "num_senders heads width"]:
+    """`dense_rows` for kernels, without a derivative."""
+    kept = visible(v.width, v.values.reshape(-1, v.k), v.indices.reshape(-1, v.k))
+    return scatter(v.width, *kept).reshape(v.shape)
+
+
+def kept_entries(
+    dense: Float[Array, "num_senders heads width"], like: SparseRows
+) -> Float[Array, "num_senders heads k"]:
+    """The entries of dense rows at the positions that sparse rows keep."""
+    kept = gather(dense.reshape(-1, like.width), like.indices.reshape(-1, like.k))
+    return kept.reshape(like.values.shape)
 
 
 def dense_is_faster(k: int, width: int, share: float) -> bool:
@@ -56,16 +65,20 @@ def dense_is_faster(k: int, width: int, share: float) -> bool:
     return k > share * width and width % _DENSE_WIDTHS == 0
 
 
+def either(takes_dense: bool, dense: Any, sparse: Any) -> Any:
+    """The kernels on sparse rows, or those on dense rows on a GPU that takes these."""
+    return on_cuda(dense, otherwise=sparse) if takes_dense else sparse
+
+
 def _forward(static: Attention, operands: Operands) -> tuple[Array, Array]:
     def sparse(operands: Operands) -> tuple[Array, Array]:
         return kernels.forward(static, operands)
 
     def dense(operands: Operands) -> tuple[Array, Array]:
-        return gat_kernels.forward(static, _scattered(operands))
+        return gat_kernels.forward(static, operands._replace(v=scattered(operands.v)))
 
-    if not dense_is_faster(operands.v.values.shape[2], operands.v.width, FORWARD_SHARE):
-        return sparse(operands)
-    return on_cuda(dense, otherwise=sparse)(operands)
+    takes_dense = dense_is_faster(operands.v.k, operands.v.width, FORWARD_SHARE)
+    return either(takes_dense, dense, sparse)(operands)
 
 
 def _gradients(
@@ -83,15 +96,12 @@ def _gradients(
         return Operands(None, *found, None)  # type: ignore[arg-type]
 
     def dense(operands: Operands, out: Array, log_sum: Array, cotangent: Array) -> Operands:
-        rows = _scattered(operands)
+        rows = operands._replace(v=scattered(operands.v))
         found = gat_rule.gradients(static, rows, out, log_sum, cotangent)
-        k, width = operands.v.values.shape[2], operands.v.width
-        kept = gather(found.v.reshape(-1, width), operands.v.indices.reshape(-1, k))
-        return found._replace(v=kept.reshape(operands.v.values.shape))
+        return found._replace(v=kept_entries(found.v, operands.v))
 
-    if not dense_is_faster(operands.v.values.shape[2], operands.v.width, BACKWARD_SHARE):
-        return sparse(operands, out, log_sum, cotangent)
-    return on_cuda(dense, otherwise=sparse)(operands, out, log_sum, cotangent)
+    takes_dense = dense_is_faster(operands.v.k, operands.v.width, BACKWARD_SHARE)
+    return either(takes_dense, dense, sparse)(operands, out, log_sum, cotangent)
 
 
 # As MaxK's, the kernels of a GPU do not add in float64.

@@ -2,7 +2,7 @@
 
 Transformations of pytrees may alter a graph in any way. What its arrays say is known only when a
 program runs: the arrays go through a callback on the host, which raises an error in place of what
-would be read.
+would be read. The columns of sparse rows are checked alike.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, UInt
 
 from jaxgnn.graph._row_chunks import RowChunks
 from jaxgnn.graph._tiles import STAGE_BATCHES, Tiles
@@ -85,14 +85,27 @@ def check_tiles(tiles: Tiles, num_columns: int) -> Tiles:
     )
 
 
-def _guarded(tree: Any, conditions: Mapping[str, Bool[Array, ""]]) -> Any:
+def check_columns(indices: UInt[Array, "*rows k"], width: int, name: str) -> UInt[Array, "*rows k"]:
+    """The columns of sparse rows, if they are below the width and ascend, so that none is there
+    twice."""
+    columns = indices.astype(jnp.int32)  # 256 is no uint8
+    inside = _within(columns, width) & jnp.all(columns[..., 1:] > columns[..., :-1])
+    error = f"{name}.indices: expected ascending columns below {width} without repetition"
+    return _guarded(indices, {"": inside}, f"{error} in each row")
+
+
+def _guarded(
+    tree: Any,
+    conditions: Mapping[str, Bool[Array, ""]],
+    error: str = "graph: {} out of range, see Graph.validate()",
+) -> Any:
     names = tuple(conditions)
     flags = jnp.stack(list(conditions.values()))
     if not isinstance(flags, Tracer):
-        _raise_unless(names, flags)
+        _raise_unless(names, error, flags)
         return tree
     holds = jax.pure_callback(
-        functools.partial(_raise_unless, names),
+        functools.partial(_raise_unless, names, error),
         jax.ShapeDtypeStruct((), np.bool_),
         flags,
         vmap_method="sequential",
@@ -100,13 +113,11 @@ def _guarded(tree: Any, conditions: Mapping[str, Bool[Array, ""]]) -> Any:
     return jax.tree.map(lambda array: jnp.where(holds, array, jnp.zeros_like(array)), tree)
 
 
-def _raise_unless(names: tuple[str, ...], flags: Any) -> np.ndarray:
+def _raise_unless(names: tuple[str, ...], error: str, flags: Any) -> np.ndarray:
     wrong = [name for name, flag in zip(names, np.asarray(flags), strict=True) if not flag]
     if wrong:
-        raise ValueError(
-            f"graph: {', '.join(wrong)} out of range, see Graph.validate() "
-            "(found as jaxgnn.config.check_graphs is set)"
-        )
+        text = error.format(", ".join(wrong))
+        raise ValueError(f"{text} (found as jaxgnn.config.check_graphs is set)")
     return np.asarray(True)
 
 
@@ -127,5 +138,5 @@ def _are_chunks(chunks: RowChunks, lengths: Array) -> Bool[Array, ""]:
         return jnp.all(row < 0)
     counts = -(-lengths // chunks.length)
     known = jnp.clip(row, 0, lengths.size - 1)
-    has = (row < lengths.size) & (chunk >= 0) & (chunk < counts[known])
+    has = (row < lengths.size) & (chunk >= 0) & (chunk.astype(counts.dtype) < counts[known])
     return jnp.all((row < 0) | has)

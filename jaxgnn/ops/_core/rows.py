@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -39,7 +40,7 @@ class Rows(NamedTuple):
 
 def structure(rows: Rows) -> list[Array]:
     """What every kernel takes of the rows: an array without elements stands for an absent one."""
-    return [rows.offsets, or_empty(rows.columns), rows.chunks.table]
+    return [rows.offsets, or_empty(rows.columns), or_empty(rows.chunks.table)]
 
 
 def ordered_structure(rows: Rows) -> list[Array]:
@@ -47,10 +48,12 @@ def ordered_structure(rows: Rows) -> list[Array]:
     return [*structure(rows), or_empty(rows.schedule)]
 
 
-def or_empty(numbers: Int[Array, " _"] | None) -> Int[Array, " _"]:
+def or_empty(numbers: Int[Array, "..."] | None) -> Int[Array, "..."]:
     """The numbers, or an array without elements, which is made here also where they are one:
     compiling an argument without elements under `shard_map` crashes jaxlib 0.11."""
-    return jnp.zeros(0, jnp.int32) if numbers is None or numbers.size == 0 else numbers
+    if numbers is None:
+        return jnp.zeros(0, jnp.int32)
+    return jnp.zeros(numbers.shape, jnp.int32) if numbers.size == 0 else numbers
 
 
 def neighbors(graph: Graph, *, transpose: bool) -> Rows:
@@ -99,7 +102,14 @@ def tiles_of(graph: Graph, *, transpose: bool) -> Tiles | None:
 
 
 def _checked(rows: Rows, num_columns: int, graph: Graph) -> Rows:
-    return check_rows(rows, num_columns, graph.num_edges) if config.check_graphs else rows
+    """The rows, without a table of chunks where that is one entry, thus padding: a GPU then
+    launches no kernel that joins chunks."""
+    if config.check_graphs:
+        rows = check_rows(rows, num_columns, graph.num_edges)
+    if rows.chunks.table.shape[0] != 1:
+        return rows
+    none = dataclasses.replace(rows.chunks, table=jnp.zeros((0, 2), jnp.int32))
+    return rows._replace(chunks=none)
 
 
 def in_row_order(rows: Rows, values: Array | None) -> Array | None:

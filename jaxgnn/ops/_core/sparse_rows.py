@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt
 
+from jaxgnn import config
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn.ops._core import checks
+from jaxgnn.ops._core.checked import check_columns
 
 MAX_WIDTH = 4096
 
@@ -53,7 +55,8 @@ def sparse_rows_argument(rows: Rows, name: str) -> Rows:
 
     Raises:
         TypeError: they are no `CBSR`, or their values or indices are of another dtype.
-        ValueError: the shapes differ, or there are more entries than columns.
+        ValueError: the shapes differ, or there are more entries than columns; with
+            `jaxgnn.config.check_graphs` also where columns do not ascend or are beyond the width.
     """
     if not isinstance(rows, SparseRows):
         raise TypeError(f"{name}: expected a jaxgnn.CBSR, got {type(rows).__name__}")
@@ -74,7 +77,21 @@ def sparse_rows_argument(rows: Rows, name: str) -> Rows:
             f"{name}: expected 1 <= k <= width <= {MAX_WIDTH}, "
             f"got k = {values.shape[-1]} and the width {rows.width}"
         )
+    if config.check_graphs:
+        indices = check_columns(indices, rows.width, name)
     return dataclasses.replace(rows, values=values, indices=indices, sharding=None)  # type: ignore
+
+
+def head_values(v: Any, num_senders: int) -> Any:
+    """The argument `v` of an attention, rows of heads of features of each sender: an array, or
+    sparse rows."""
+    if isinstance(v, SparseRows):
+        v = sparse_rows_argument(v, "v")
+    else:
+        v = checks.floating_rows(v, "v", num_senders, "sender")
+    if len(v.shape) != 3 or v.shape[0] != num_senders:
+        raise ValueError(f"v: expected the shape ({num_senders}, heads, features), got {v.shape}")
+    return v
 
 
 def index_dtype(width: int) -> np.dtype:

@@ -47,7 +47,9 @@ class CBSR(SparseRows):
     Attributes:
         values: the entries.
         indices: their columns, distinct and ascending in each row, below `width`; uint8 for
-            widths up to 256, else uint16.
+            widths up to 256, else uint16. What operations make of a column that a row has twice is
+            undefined: some add its entries, others keep one. They check the columns only where
+            `jaxgnn.config.check_graphs` is set.
         width: the number of columns, static.
         packed: a promise that float32 values have at most 15 bits of mantissa, 13 in rows wider
             than 256, static; see `maxk`.

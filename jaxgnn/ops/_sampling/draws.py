@@ -22,6 +22,15 @@ def draw_words(ids: Words, draws: Words, key: UInt32[Array, " 2"]) -> Words:
     return jnp.select([lane == jnp.uint32(i) for i in range(4)], words)
 
 
+def draw_pairs(ids: Words, draws: Words, key: UInt32[Array, " 2"]) -> tuple[Words, Words]:
+    """Of each number of a draw the words `2 * draw` and `2 * draw + 1`, which one block has."""
+    zero = jnp.zeros_like(ids)
+    block = [ids, draws // jnp.uint32(2), zero, zero + jnp.uint32(1)]
+    words = jax.lax.optimization_barrier(philox4x32(block, key))
+    odd = draws % jnp.uint32(2) == 1
+    return jnp.where(odd, words[2], words[0]), jnp.where(odd, words[3], words[1])
+
+
 def below(words: Words, bounds: Words) -> Words:
     """Words as integers below their bounds: the high word of the product."""
     return multiply_words(words, bounds)[0]

@@ -19,8 +19,13 @@ from jaxgnn.ops._sampling.row_offsets import offsets_of
 from jaxgnn.ops._sampling.sample import Places, Sample
 
 _STRATEGY = {"bucket": 0, "fastrand": 1, "stride": 2, "random": 3, "labor": 5, "weighted": 6}
-_WITH_REPLACEMENT = {"random": 4, "weighted": 7}
+_WITH_REPLACEMENT = {"random": 4, "weighted": 7, "alias": 8}
 _EDGES_PER_WORD, _EDGES_PER_GROUP = 32, 1024  # common/sampling.h
+
+
+def strategy_number(sample: Sample) -> int:
+    """The `Strategy` of `common/sampling.h`."""
+    return (_WITH_REPLACEMENT if sample.replace else _STRATEGY)[sample.strategy]
 
 
 def row_bounds(places: Places) -> tuple[Int[Array, " places"], Int[Array, " places"]]:
@@ -60,7 +65,7 @@ def sample_edges(
             "jaxgnn_sample_edges",
             [*listed_rows, or_empty(places.rows), offsets, key, or_empty(places.ids), weights],
             [((capacity * edges,), rows.offsets.dtype), ((capacity * columns,), np.int32)],
-            strategy=(_WITH_REPLACEMENT if sample.replace else _STRATEGY)[sample.strategy],
+            strategy=strategy_number(sample),
             sample_size=sample.size,
             sample_rate=sample.rate,
         )

@@ -8,7 +8,8 @@ from jaxtyping import Array, Bool, Int, UInt32
 
 from jaxgnn._core.row_ids import csr_row_ids
 from jaxgnn.ops._core.philox import multiply_words
-from jaxgnn.ops._sampling.draws import Words, below, draw_words
+from jaxgnn.ops._sampling.alias import edges_by_alias
+from jaxgnn.ops._sampling.draws import Words, below, draw_pairs, draw_words
 from jaxgnn.ops._sampling.sample import ALL, Places, Sample
 from jaxgnn.ops._sampling.smallest import smallest_edges
 from jaxgnn.ops._sampling.weighted import edges_by_sums
@@ -50,10 +51,13 @@ def sample_edges(
     d = jnp.maximum(d, jnp.uint32(1))
     if sample.replace:
         assert key is not None
-        words = draw_words(ids[place], j, key)
         if places.weights is None:
-            edge = below(words, d)
+            edge = below(draw_words(ids[place], j, key), d)
+        elif sample.strategy == "alias":
+            pairs = draw_pairs(ids[place], j, key)
+            edge = edges_by_alias(places.weights, begins[place], d, pairs)
         else:
+            words = draw_words(ids[place], j, key)
             edge = edges_by_sums(places.weights, begins[place], d, words)
     else:
         if sample.strategy in ("labor", "weighted"):

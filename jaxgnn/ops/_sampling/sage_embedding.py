@@ -28,7 +28,7 @@ from jaxgnn.ops._sampling.host_embedding import embed_from_host
 from jaxgnn.ops._sampling.host_rows import HostMatrix
 from jaxgnn.ops._sampling.neighbors import Aggregation, Draw, Operands, operands
 from jaxgnn.ops._sampling.sage_layer import LayerInputs
-from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE, MOST_PLACES, receivers
+from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE, MOST_PLACES, first_place, receivers
 
 
 @jax.named_scope("jaxgnn.sage_embedding")
@@ -46,6 +46,7 @@ def sage_embedding(
     replace: bool = True,
     weights: Float[Array, " num_edges"] | None = None,
     batch_size: int = 65536,
+    axis_name: str | None = None,
     impl: Impl = None,
 ) -> Float[Array, "sources width"]:
     r"""Embeds nodes by two GraphSAGE layers over sampled neighbors, with rows of length 1.
@@ -88,6 +89,9 @@ def sage_embedding(
         batch_size: how many sources are embedded at once, which bounds the memory: about
             `batch_size * num_children * (f1 + a1)` numbers. On a CPU these stay in the cache with
             512 or so, which is faster; a gradient's time grows with nodes times batches.
+        axis_name: within `jax.shard_map`, the axis of the mesh over which `sources` are split, each
+            device with as many; graph and features are on all of them. Each source draws what it
+            draws on one device with all sources.
         impl: `None` (our kernels where the platform has them, else JAX), `"kernel"` or `"jax"`.
 
     Returns:
@@ -95,7 +99,8 @@ def sage_embedding(
 
     Raises:
         TypeError: `graph` is no `Graph`, or an argument has a wrong type.
-        ValueError: the graph is not square, a shape does not fit, or a number is out of range.
+        ValueError: the graph is not square, a shape does not fit, a number is out of range, or
+            `axis_name` without `sources` or with features in host memory.
         RuntimeError: features in host memory, and JAX has no CPU backend.
 
     Source: Hamilton et al., "GraphSAGE" (NeurIPS 2017), algorithm 1 and appendix A; the two fused
@@ -130,6 +135,9 @@ def sage_embedding(
     if weights is not None:
         weights = checks.edge_weights(weights, graph.num_edges, ())
         weights = weights.astype(accumulation_dtype(x.dtype))
+    if axis_name is not None and (sources is None or of_host):
+        reason = "without sources" if sources is None else "with features in host memory"
+        raise ValueError(f"axis_name: expected None {reason}, got {axis_name!r}")
     if sources is None:
         sources = jnp.arange(graph.num_senders, dtype=jnp.int32)
     nodes = receivers(sources, graph.num_senders, "sources")
@@ -159,7 +167,10 @@ def sage_embedding(
             # Only the reduced rows reach the device: nothing is made of all nodes there.
             plan = plan._replace(project_self=False, project_neighbors=False)
             return embed_from_host(plan, graph, x, matrices, weights, key, nodes, batch_size)
-        return _embed(plan, graph, x, matrices, weights, key, nodes, batch_size)
+        first = jnp.uint32(0)
+        if axis_name is not None:
+            first = first_place(nodes.shape[0], axis_name)
+        return _embed(plan, graph, x, matrices, weights, key, nodes, first, batch_size)
 
 
 def _matrices(params: Any, x: Array | HostMatrix) -> Weights:
@@ -188,9 +199,13 @@ def _embed(
     weights: Array | None,
     key: Array,
     nodes: Int[Array, " sources"],
+    first: UInt32[Array, ""],
     batch_size: int,
 ) -> Array:
-    graph, x, matrices, weights, nodes = ffi.unify_varying(graph, x, matrices, weights, nodes)
+    """The embeddings of sources whose places are numbered from `first` on."""
+    graph, x, matrices, weights, nodes, first = ffi.unify_varying(
+        graph, x, matrices, weights, nodes, first
+    )
     given = operands(graph, weights)
     tables = Tables(
         x,
@@ -204,9 +219,9 @@ def _embed(
 
     count = -(-nodes.shape[0] // batch_size)
     if count == 1:
-        return one(given, tables, matrices, jnp.uint32(0), nodes)
+        return one(given, tables, matrices, first, nodes)
     padded = jnp.pad(nodes, (0, count * batch_size - nodes.shape[0]), constant_values=-1)
-    firsts = jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(batch_size)
+    firsts = first + jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(batch_size)
     batches = (firsts, padded.reshape(count, batch_size))
     out = jax.lax.map(lambda batch: one(given, tables, matrices, *batch), batches)
     return out.reshape(count * batch_size, -1)[: nodes.shape[0]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -31,13 +32,14 @@ class Sample(NamedTuple):
     """Which edges each row takes; static.
 
     Attributes:
-        strategy: its name; two more than users of `sampled_spmm` may ask for.
+        strategy: its name; three more than users of `sampled_spmm` may ask for. Those by weight
+            are `"weighted"`, and `"alias"` where the table has alias tables.
         size: the most edges of a row.
         rate: the largest share of a row, in steps of $2^{-32}$; of `"dropedge"` the probability.
         replace: whether edges are drawn with replacement.
     """
 
-    strategy: Strategy | Literal["labor", "weighted"]
+    strategy: Strategy | Literal["labor", "weighted", "alias"]
     size: int
     rate: int
     replace: bool
@@ -57,7 +59,7 @@ class Places(NamedTuple):
         key: the words of the key, or `None`.
         ids: what each place draws by; places of the same id draw the same words. `None`: the
             place's own number. `"dropedge"`, which keeps edges of the graph, has no use for them.
-        weights: the table of `DrawWeights`, of `"weighted"` alone.
+        weights: the table of `DrawWeights`, of draws by weight alone.
     """
 
     graph: Graph
@@ -79,6 +81,7 @@ def arguments(
     key: Any,
     replace: Any,
     rows: Any,
+    axis_name: str | None = None,
 ) -> tuple[Sample, Places]:
     """The arguments that sampling operations share, checked."""
     checks.graph_argument(graph)
@@ -87,6 +90,8 @@ def arguments(
     if replace and strategy != "random":
         raise ValueError(f"replace: expected False with strategy={strategy!r}, got True")
     size, rate = limits(sample_size, sample_rate, strategy, replace, rows)
+    if size == NO_LIMIT and (strategy == "random" or rows is not None):
+        size = _size_of_rate(graph, rate, sample_rate, strategy)
     if key is None and strategy in ("random", "dropedge"):
         raise ValueError(f"key: expected a JAX key with strategy={strategy!r}, got None")
     if key is not None and strategy in ("bucket", "fastrand"):
@@ -94,12 +99,47 @@ def arguments(
     words = None if key is None else key_words(checks.key(key, "key"))
     sample = Sample(strategy, size, rate, replace)
     places = Places(graph, receivers(rows, graph.num_receivers), words)
+    if axis_name is not None:
+        if rows is None:
+            raise ValueError(f"axis_name: expected None without rows, got {axis_name!r}")
+        ids = first_place(places.count, axis_name) + jnp.arange(places.count, dtype=jnp.uint32)
+        places = places._replace(ids=ids)
     if capacity(sample, places) > MOST_PLACES:
+        name = "sample_rate" if sample_size is None else "sample_size"
         raise ValueError(
-            f"sample_size: expected fewer than 2^31 sampled edges in all, got {places.count} rows "
-            f"of {sample_size}"
+            f"{name}: expected fewer than 2^31 sampled edges in all, got {places.count} rows of "
+            f"{size}"
         )
     return sample, places
+
+
+def first_place(count: int, axis_name: str) -> UInt32[Array, ""]:
+    """The number of a device's first place where each along the axis has so many."""
+    return jax.lax.axis_index(axis_name).astype(jnp.uint32) * jnp.uint32(count)
+
+
+def largest_share(graph: Graph, rate: int, strategy: str) -> int:
+    """The most edges of a row that a rate takes: of the largest in-degree."""
+    if isinstance(graph.row_offsets, Tracer):
+        other = "" if strategy == "dropedge" else ", or sample_size as well"
+        raise ValueError(
+            f"sample_rate: expected a graph that is not traced, for its largest in-degree{other}"
+        )
+    with jax.ensure_compile_time_eval():
+        degree = int(jnp.max(graph.in_degrees, initial=0))
+    return degree if strategy == "dropedge" else -(-degree * rate // ALL)
+
+
+def _size_of_rate(graph: Graph, rate: int, sample_rate: Any, strategy: str) -> int:
+    """`Sample.size` where only a rate is given and the sample's arrays have a size a row."""
+    size = max(largest_share(graph, rate, strategy), 1)
+    if size > LARGEST_SAMPLE:
+        reason = "strategy='random'" if strategy == "random" else "rows"
+        raise ValueError(
+            f"sample_rate: expected at most {LARGEST_SAMPLE} edges of a row with {reason}, or "
+            f"sample_size as well; {sample_rate} takes {size} of the longest"
+        )
+    return size
 
 
 def limits(
@@ -125,9 +165,6 @@ def limits(
             )
     elif sample_size is None and sample_rate is None:
         raise ValueError("sample_size: expected it or sample_rate, got neither")
-    elif sample_size is None and (strategy == "random" or rows is not None):
-        reason = "strategy='random'" if strategy == "random" else "rows"
-        raise ValueError(f"sample_size: expected an integer with {reason}, got None")
     elif replace and sample_rate is not None:
         raise ValueError("sample_rate: expected None with replace=True")
     return size, rate

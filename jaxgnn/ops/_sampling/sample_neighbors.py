@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
@@ -97,8 +98,10 @@ def sample_neighbors(
         key: a JAX key.
         replace: draw with replacement.
         weights: of the edges, `[num_edges]`, in the graph's edge order (`Graph.sort_edge_data`),
-            finite and at least 0; where they are traced, others count as 0. They have no gradient.
-            Each call makes them ready in O(edges), `NeighborLoader` once.
+            finite and at least 0; where they are traced, others count as 0, in float32. Those of
+            float64 that float32 cannot hold count by their ratios in a row. They have no gradient.
+            Each call makes them ready in O(edges), `NeighborLoader` once: with replacement it
+            draws by alias tables, a call by prefix sums, other edges for the same key.
         method: `"uniform"`, `"labor"`, or a function; for the last two neither `replace` nor
             `weights` is to be had. `"labor"` pays with `deduplicate`; in a tree, places of one node
             take the same edges. Edges that a function returns and that do not enter the row's node
@@ -148,8 +151,8 @@ def sample_neighbors(
     if method != "uniform" and (replace or weights is not None):
         given = "replace=True" if replace else "weights"
         raise ValueError(f"method: expected 'uniform' with {given}, got {method!r}")
-    sizes = _numbers(num_neighbors, "num_neighbors", LARGEST_SAMPLE)
-    limits = _capacities(capacity, len(sizes), deduplicate)
+    sizes = hop_sizes(num_neighbors)
+    limits = hop_capacities(capacity, len(sizes), deduplicate)
     key = checks.key(key, "key")
     nodes = receivers(seeds, graph.num_nodes, "seeds")
     if nodes is None:
@@ -158,7 +161,9 @@ def sample_neighbors(
     with config.use(impl=chosen(impl)):
         drawn_by = draw_weights(graph, weights, replace)
         graph, nodes, key, drawn_by = ffi.unify_varying(graph, nodes, key, drawn_by)
-        strategy = "labor" if method == "labor" else "random" if weights is None else "weighted"
+        strategy = "labor" if method == "labor" else "random"
+        if drawn_by is not None:
+            strategy = "alias" if drawn_by.kind == "alias" else "weighted"
         sample = Sample(strategy, LARGEST_SAMPLE, ALL, replace)
         capacities = tuple(levels) if deduplicate else None
         # One program: a call outside `jax.jit` would compile each of its operations by itself.
@@ -184,12 +189,14 @@ def _sample(
     by_kernel = is_tree_of_kernel(sample, graph, num_seeds, sizes) and axis_name is None
     if own is None and capacities is None and by_kernel:
 
-        def hop_by_hop(graph: Graph, seeds: Array, keys: HopKeys) -> Joined:
-            levels, hops, _ = _hops(sample, graph, seeds, sizes, keys)
+        def hop_by_hop(
+            graph: Graph, seeds: Array, keys: HopKeys, weights: DrawWeights | None
+        ) -> Joined:
+            levels, hops, _ = _hops(sample, graph, seeds, sizes, keys, weights)
             return joined(levels, hops)[1]
 
         layout = layout_of_tree(num_seeds, sizes)
-        arrays = sample_tree(sample, graph, seeds, keys, layout, hop_by_hop)
+        arrays = sample_tree(sample, graph, seeds, keys, weights, layout, hop_by_hop)
         return blocks_of(layout, arrays, None, jnp.zeros((), bool), num_seeds)
     chosen_by = None if own is None else (own, key)
     levels, hops, overflow = _hops(
@@ -245,7 +252,9 @@ def _hops(
             if weights is not None:
                 positive = weights.counts[jnp.maximum(level.nodes, 0)]
                 degrees = jnp.where(degrees > 0, positive, 0)
-            taken = size * (degrees > 0) if sample.replace else jnp.minimum(degrees, size)
+            taken = (
+                jnp.where(degrees > 0, size, 0) if sample.replace else jnp.minimum(degrees, size)
+            )
             offsets = offsets_of(taken.astype(jnp.int32))
             edges, senders = sample_edges(sample, places, offsets, most)
             assert edges is not None and senders is not None
@@ -274,30 +283,46 @@ def _numbers_of_all(
     return first + jnp.arange(places, dtype=jnp.uint32)
 
 
-def _numbers(values: Any, name: str, largest: int) -> tuple[int, ...]:
-    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-        raise TypeError(f"{name}: expected a number for each hop, such as [15, 10], got {values!r}")
-    return tuple(checks.integer(v, f"{name}[{i}]", 1, largest) for i, v in enumerate(values))
+def hop_sizes(values: Any) -> tuple[int, ...]:
+    """The most edges of a node in each hop, checked: a sequence or an array of integers."""
+    listed = _listed(values)
+    if not listed:
+        raise TypeError(
+            f"num_neighbors: expected a number for each hop, such as [15, 10], got {values!r}"
+        )
+    return tuple(
+        checks.integer(value, f"num_neighbors[{i}]", 1, LARGEST_SAMPLE)
+        for i, value in enumerate(listed)
+    )
 
 
-def _capacities(capacity: Any, hops: int, deduplicate: bool) -> list[int | None]:
+def hop_capacities(capacity: Any, hops: int, deduplicate: bool) -> tuple[int | None, ...]:
+    """The places for the new nodes of each hop, checked, `None` where they are not limited."""
     if capacity is None:
-        return [None] * hops
+        return (None,) * hops
     if not deduplicate:
         raise ValueError(f"capacity: expected None without deduplicate, got {capacity!r}")
-    if not isinstance(capacity, Sequence) or len(capacity) != hops:
+    listed = _listed(capacity)
+    if listed is None or len(listed) != hops:
         raise ValueError(f"capacity: expected one for each of {hops} hops, got {capacity!r}")
-    return [
+    return tuple(
         None if value is None else checks.integer(value, f"capacity[{i}]", 0, MOST_PLACES)
-        for i, value in enumerate(capacity)
-    ]
+        for i, value in enumerate(listed)
+    )
+
+
+def _listed(values: Any) -> list[Any] | None:
+    if isinstance(values, np.ndarray | jax.Array) and not isinstance(values, Tracer):
+        values = np.asarray(values).tolist()
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    return list(values) if is_list else None
 
 
 def _level_sizes(
     graph: Graph,
     num_seeds: int,
     sizes: tuple[int, ...],
-    limits: list[int | None],
+    limits: tuple[int | None, ...],
     deduplicate: bool,
 ) -> list[int]:
     """The most new nodes of each hop, that is, its places without the padding's."""

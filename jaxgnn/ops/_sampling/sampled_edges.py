@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Int
 
 from jaxgnn import config
@@ -20,6 +19,7 @@ from jaxgnn.ops._sampling.sample import (
     Sample,
     Strategy,
     arguments,
+    largest_share,
 )
 
 
@@ -33,25 +33,29 @@ def sampled_edges(
     key: Array | None = None,
     replace: bool = False,
     rows: Int[ArrayLike, " rows"] | None = None,
+    axis_name: str | None = None,
     impl: Impl = None,
 ) -> tuple[Int[Array, "rows size"], Int[Array, " rows"]]:
     """The edges that `sampled_spmm` sums with the same arguments, in the order in which it does.
 
     Args:
         graph: the graph.
-        sample_size, sample_rate, strategy, key, replace, rows, impl: as those of `sampled_spmm`.
+        sample_size, sample_rate, strategy, key, replace, rows, axis_name, impl: as those of
+            `sampled_spmm`.
 
     Returns:
         `[rows, size]`, places in the graph's edge order, -1 where a row takes fewer than `size`
-        edges; and `[rows]`, how many each row takes. `size` is `sample_size`, else the largest
-        in-degree, which is not known under `jit`.
+        edges; and `[rows]`, how many each row takes. `size` is `sample_size`, else what the rate
+        takes of the largest in-degree, with `"dropedge"` that degree. It is not known under `jit`.
 
     Raises:
         TypeError: `graph` is no `Graph`, or an argument has a wrong type.
         ValueError: an argument is out of range, a key is missing or useless, or `size` is not
             known under `jit`.
     """
-    sample, places = arguments(graph, sample_size, sample_rate, strategy, key, replace, rows)
+    sample, places = arguments(
+        graph, sample_size, sample_rate, strategy, key, replace, rows, axis_name
+    )
     return list_edges(sample, places, impl)
 
 
@@ -60,10 +64,12 @@ def list_edges(
 ) -> tuple[Int[Array, "places size"], Int[Array, " places"]]:
     """`sampled_edges` of checked arguments, where places may draw by ids."""
     graph = places.graph
-    width = _width(graph, sample)
+    limited = sample.size != NO_LIMIT
+    width = sample.size if limited else largest_share(graph, sample.rate, sample.strategy)
     if places.count * width > MOST_PLACES:
         raise ValueError(
-            f"sample_size: expected fewer than 2^31 entries, got {places.count} rows of {width}"
+            f"{'sample_size' if limited else 'sample_rate'}: expected fewer than 2^31 entries, got "
+            f"{places.count} rows of {width}"
         )
     dtype = graph.row_offsets.dtype
     if places.count == 0 or graph.num_edges == 0:
@@ -76,14 +82,3 @@ def list_edges(
     number = jnp.arange(width, dtype=jnp.int32)[None]
     edges = listed.order.at[listed.offsets[:-1, None] + number].get(mode="clip")
     return jnp.where(number < counts[:, None], edges, -jnp.ones((), dtype)), counts
-
-
-def _width(graph: Graph, sample: Sample) -> int:
-    """The most edges that a row may take."""
-    if sample.size != NO_LIMIT:
-        return sample.size
-    if isinstance(graph.row_offsets, Tracer):
-        raise ValueError(
-            "sample_size: expected it under jit, where the largest in-degree is not known"
-        )
-    return int(jnp.max(graph.in_degrees, initial=0))

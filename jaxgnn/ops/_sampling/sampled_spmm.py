@@ -37,6 +37,7 @@ def sampled_spmm(
     key: Array | None = None,
     replace: bool = False,
     rows: Int[ArrayLike, " rows"] | None = None,
+    axis_name: str | None = None,
     normalize: Normalize | None = None,
     impl: Impl = None,
 ) -> Float[Array, "rows *features"]:
@@ -65,13 +66,18 @@ def sampled_spmm(
         x: features `[num_senders, ..., F]`.
         weights: `[num_edges]` or `[num_edges, heads]`, as those of `spmm`.
         sample_size: $S$, from 1 to 4,096.
-        sample_rate: $r$, above 0 and at most 1. At least one of the two; both bound a row.
+        sample_rate: $r$, above 0 and at most 1. At least one of the two; both bound a row. Alone
+            with `"random"` or `rows` it may take up to 4,096 edges of a row, and the graph may not
+            be traced.
         strategy: which edges a row takes.
         key: a JAX key, where edges are drawn. A training step has a fresh one.
         replace: draw with replacement.
         rows: the receivers to aggregate, repeats allowed, each with a sample of its own; -1, or
             where the values are traced any number out of range, is padding without edges. `None`:
             all receivers.
+        axis_name: within `jax.shard_map`, the axis of the mesh over which `rows` are split, each
+            device with as many; the graph is on all of them. The edges are those of one device with
+            all rows; without it every device draws by the numbers of its own.
         normalize: $s_i$. `None`: 1. `"mean"`: $1 / S_i$. `"rescale"`: $d_i / S_i$, so that the sum
             is unbiased where edges are drawn alike (with `"dropedge"` $S_i$ edges were kept).
             `"gcn"`: the same, and the weights are multiplied by $1 / \sqrt{d_j d_i}$ with
@@ -89,7 +95,9 @@ def sampled_spmm(
     Source: `"bucket"`, `"fastrand"`: Liao et al., "ES-SpMM" (2021), section III; `"dropedge"`: Rong
     et al., "DropEdge" (ICLR 2020), section 2.
     """
-    sample, places = arguments(graph, sample_size, sample_rate, strategy, key, replace, rows)
+    sample, places = arguments(
+        graph, sample_size, sample_rate, strategy, key, replace, rows, axis_name
+    )
     return aggregate_places(sample, places, x, weights, normalize, impl)
 
 

@@ -17,7 +17,9 @@ from jaxgnn.graph import Graph
 from jaxgnn.ops._core.philox import key_words
 from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
 from jaxgnn.ops._sampling.hops import Joined, Layout
+from jaxgnn.ops._sampling.kernels import strategy_number
 from jaxgnn.ops._sampling.sample import Sample
+from jaxgnn.ops._sampling.weighted import DrawWeights
 
 _TARGET = "jaxgnn_sample_tree"
 _MOST_EDGES = 32  # of a place; this and the next as in cuda/sampling/sampling.h
@@ -40,9 +42,10 @@ def hop_keys(key: Array, hops: int) -> HopKeys:
 
 
 def is_tree_of_kernel(sample: Sample, graph: Graph, num_seeds: int, sizes: Sequence[int]) -> bool:
-    """Whether the kernel draws such samples of a tree: uniform ones of few edges a place."""
-    uniform = sample.strategy == "random" and max(sizes) <= _MOST_EDGES
-    return uniform and graph.num_edges > 0 and num_seeds > 0
+    """Whether the kernel draws such samples of a tree: uniform ones, or by alias tables, of few
+    edges a place."""
+    by_kernel = sample.strategy in ("random", "alias") and max(sizes) <= _MOST_EDGES
+    return by_kernel and graph.num_edges > 0 and num_seeds > 0
 
 
 def sample_tree(
@@ -50,18 +53,23 @@ def sample_tree(
     graph: Graph,
     seeds: Int[Array, " seeds"],
     keys: HopKeys,
+    weights: DrawWeights | None,
     layout: Layout,
-    otherwise: Callable[[Graph, Int[Array, " seeds"], HopKeys], Joined],
+    otherwise: Callable[[Graph, Int[Array, " seeds"], HopKeys, DrawWeights | None], Joined],
 ) -> Joined:
-    """The places and edges of a tree, by `otherwise(graph, seeds, keys)` without the kernel."""
+    """The places and edges of a tree, by `otherwise(graph, seeds, keys, weights)` without the
+    kernel."""
 
-    def kernel(rows: Rows, graph: Graph, seeds: Array, keys: Array) -> Joined:
+    def kernel(
+        rows: Rows, graph: Graph, seeds: Array, keys: Array, weights: DrawWeights | None
+    ) -> Joined:
         del graph
         levels = zip(layout.counts, layout.paddings, layout.sizes, strict=False)
         states = sum(-(-(count - padding) // _PLACES_PER_STATE) for count, padding, _ in levels)
+        by_weight = (None, None) if weights is None else (weights.table, weights.counts)
         *arrays, _ = ffi.call(
             _TARGET,
-            [rows.offsets, or_empty(rows.columns), seeds, keys],
+            [rows.offsets, or_empty(rows.columns), seeds, keys, *map(or_empty, by_weight)],
             [
                 ((sum(layout.counts),), np.int32),
                 ((layout.begins[-1],), rows.offsets.dtype),
@@ -71,17 +79,21 @@ def sample_tree(
             ],
             sizes=layout.sizes,
             paddings=layout.paddings,
-            replace=int(sample.replace),
+            strategy=strategy_number(sample),
         )
         return Joined(*arrays)
 
-    def reference(rows: Rows, graph: Graph, seeds: Array, keys: Array) -> Joined:
+    def reference(
+        rows: Rows, graph: Graph, seeds: Array, keys: Array, weights: DrawWeights | None
+    ) -> Joined:
         del rows
-        return otherwise(graph, seeds, keys)
+        return otherwise(graph, seeds, keys, weights)
 
-    def choose(rows: Rows, graph: Graph, seeds: Array, keys: Array) -> Joined:
-        operands = (rows, graph, seeds, keys)
+    def choose(
+        rows: Rows, graph: Graph, seeds: Array, keys: Array, weights: DrawWeights | None
+    ) -> Joined:
+        operands = (rows, graph, seeds, keys, weights)
         return dispatch((_TARGET,), kernel, reference, *operands, platforms=("cuda",))
 
     rows = neighbors(graph, transpose=False)
-    return sequential(choose)(rows, graph, seeds, keys)
+    return sequential(choose)(rows, graph, seeds, keys, weights)

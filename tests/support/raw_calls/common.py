@@ -71,7 +71,6 @@ Calls = dict[str, Callable[[Graph], Call]]
 SPLIT = {"split_length": SPLIT_LENGTH}
 FREE = frozenset({"split_length"})  # any positive one: what is read stays within the row
 BOOLEANS = {
-    "replace",
     "self_loops",
     "by_senders",
     "narrow_slices",

@@ -109,6 +109,8 @@ def sample_tree(g: Graph) -> Call:
             "columns": g.columns,
             "seeds": np.array([0, -1, 5], I32),
             "keys": np.ones((2, 2), U32),
+            "weights": np.zeros(2 * g.edges, U32),
+            "positive": np.ones(ROWS, I32),
         },
         {
             "nodes": ((30,), I32),
@@ -117,7 +119,7 @@ def sample_tree(g: Graph) -> Call:
             "receivers": ((6,), I32),
             "states": ((4,), U32),
         },
-        {"sizes": (2, 3), "paddings": (1, 1, 1), "replace": 0},
+        {"sizes": (2, 3), "paddings": (1, 1, 1), "strategy": 8},
         frozenset({"row_offsets, axis 0", "columns, axis 0"}),
     )
 

@@ -1,0 +1,72 @@
+"""The owners of nodes as `shard` takes them: a method's name, a partition, or the better one."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxgnn._core.ffi import cpu_module
+from jaxgnn.distributed._arguments import Owners, owner_of
+from jaxgnn.distributed._costs import Cost
+from jaxgnn.distributed._partition import Partition, equal_edges, partition
+from jaxgnn.graph import Graph
+
+_EDGE_BALANCES = (1.05, 1.2, 2.0)
+"""That `"stream"` is asked for, one after the other: graphs of few nodes do not meet the first."""
+
+
+def choose_owners(
+    given: Owners | str | None, graph: Graph, parts: int
+) -> Int[np.ndarray, " num_nodes"]:
+    """The owner of each node.
+
+    Args:
+        given: a partition, the method of one, or `None` for `choose_partition`.
+        graph: a square one.
+        parts: how many.
+
+    Raises:
+        TypeError: `given` is none of these.
+        ValueError: a method of another name, or a partition of other parts or nodes.
+    """
+    if isinstance(given, str):
+        split = stream(graph, parts) if given == "stream" else None
+        return (split or partition(graph, parts, method=given)).owner
+    if given is not None:
+        return owner_of(given, graph, parts)
+    if cpu_module is None or not 1 < parts <= graph.num_senders:
+        return equal_edges(np.asarray(graph.row_offsets), parts)
+    return choose_partition(graph, parts).owner
+
+
+def choose_partition(graph: Graph, parts: int) -> Partition:
+    """The better of `"block"` and `"stream"`, by the predicted time of an aggregation by rows.
+
+    Blocks win where ids follow the graph, and where no order has few cut edges: there they balance
+    better. The same in every process, as `"stream"` does not depend on the number of threads.
+
+    Raises:
+        ValueError: less than 1 part, or more than nodes.
+        RuntimeError: the compiled CPU module is missing.
+    """
+    blocks, streamed = partition(graph, parts, method="block"), stream(graph, parts)
+    seconds = [_cost(graph, each).seconds(4, 4) for each in (blocks, streamed)]
+    return blocks if seconds[0] <= seconds[1] else streamed
+
+
+def stream(graph: Graph, parts: int) -> Partition:
+    """The partition by `"stream"` with the best balance of edges that it finds."""
+    for balance in _EDGE_BALANCES:
+        try:
+            return partition(graph, parts, edge_balance=balance)
+        except ValueError:
+            continue
+    return partition(graph, parts, edge_balance=float(graph.num_edges + 1))
+
+
+def _cost(graph: Graph, split: Partition) -> Cost:
+    """Of an aggregation on the part with most edges, and of the largest pair's exchange."""
+    found = split.statistics
+    sent = found.halo_per_node * found.exchange_padding * graph.num_senders / split.parts
+    edges = found.edge_balance * graph.num_edges / split.parts
+    return Cost("rows", gathered=edges, sent=sent, halo=sent)

@@ -1,0 +1,112 @@
+"""What `jaxgnn info` says of tiles: what a graph's windows share, and when `with_tiles` pays."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING
+
+from jaxgnn_cli.output import duration
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from jaxgnn import Graph
+    from jaxgnn.data import GraphSet, NodeDataset, PlainGraph
+    from jaxgnn.train import TrainConfig
+
+_WIDTH = 256  # features of the products whose time is estimated, without a model
+
+
+def add_tiles(
+    table: Table, dataset: NodeDataset | GraphSet | PlainGraph, config: TrainConfig | None
+) -> None:
+    """Adds the rows of a dataset's graph, of a set those of its graphs' union.
+
+    Args:
+        table: of the dataset's statistics.
+        dataset: what was loaded.
+        config: the options of a model, whose width and dtype are estimated; `None`: 256 features
+            in float32 and bfloat16.
+    """
+    import jaxgnn
+    from jaxgnn.data import GraphSet
+
+    of_set = isinstance(dataset, GraphSet)
+    if not jaxgnn.build_info().cpu or (of_set and not dataset.senders.size):
+        return
+    graph = union(dataset) if of_set else dataset.graph
+    if graph.num_edges >= 1 << 31:
+        return
+    start = time.perf_counter()
+    graph = graph.with_tiles()
+    seconds = time.perf_counter() - start
+    tiles = graph.tiles
+    assert tiles is not None
+    of = " of the graphs' union" if of_set else ""
+    table.add_row(f"edges a column of 64 rows{of}", f"{tiles.edges_per_column:.2f} ({tiles.order})")
+    table.add_row(
+        f"edges in tiles, {tiles.min_edges} a column or more",
+        f"{tiles.tile_share:.0%} in {tiles.num_entries:,} columns",
+    )
+    for name, text in estimates(graph, seconds, config):
+        table.add_row(name, text)
+    if config is not None:
+        table.add_row("tiles in jaxgnn train, on a GPU", _in_training(graph, config))
+
+
+def union(graphs: GraphSet) -> Graph:
+    """All graphs of a set as one, without edges between them."""
+    import numpy as np
+
+    from jaxgnn import Graph
+
+    first = np.repeat(graphs.node_offsets[:-1], np.diff(graphs.edge_offsets))
+    return Graph.from_edges(
+        graphs.senders + first, graphs.receivers + first, num_nodes=int(graphs.node_offsets[-1])
+    )
+
+
+def estimates(graph: Graph, seconds: float, config: TrainConfig | None) -> list[tuple[str, str]]:
+    """Rows and tiles by `jaxgnn.tiles.estimate`: name and text of each line.
+
+    Args:
+        graph: with tiles. The backward pass is that of a directed one; else it is the same.
+        seconds: that `with_tiles` took.
+        config: as for `add_tiles`. Without a model, and of gcn, which takes weights of edges, also
+            with weights.
+    """
+    from jaxgnn import tiles
+
+    operations: list[tiles.Operation] = ["spmm"]
+    if config is None or config.model == "gcn":
+        operations.append("weighted_spmm")
+    width = _WIDTH if config is None else config.hidden
+    lines = []
+    for operation, dtype, transpose in itertools.product(
+        operations,
+        ("float32", "bfloat16") if config is None else (config.dtype,),
+        (False,) if graph.symmetric else (False, True),
+    ):
+        guess = tiles.estimate(graph, width, dtype, operation=operation, transpose=transpose)
+        calls = guess.calls_until_paid(seconds)
+        text = f"rows {duration(guess.rows)}, tiles {duration(guess.tiles)}: {guess.engine}"
+        if calls is not None:
+            text += f"; with_tiles, {duration(seconds)} here, paid after {calls:,} calls"
+        name = f"aggregating {width} {dtype}"
+        name += ", weighted" if operation == "weighted_spmm" else ""
+        name += ", backward" if transpose else ""
+        lines.append((f"{name}, H200 (estimate)", text))
+    return lines
+
+
+def _in_training(graph: Graph, config: TrainConfig) -> str:
+    """Whether a run has tiles: see `jaxgnn.train.tiling`."""
+    from jaxgnn.train import tiling
+
+    if not tiling.serves(config):
+        return "no: not with these options"
+    if not tiling.can_pay(graph, config):
+        return "no: they could not pay within the run"
+    gain = f"{tiling.gain(graph, config):.0%} of the layers' sums saved (estimate)"
+    return f"yes: {gain}" if tiling.pays(graph, config) else f"no: {gain}"

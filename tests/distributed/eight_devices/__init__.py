@@ -1,0 +1,1 @@
+"""Checks on eight simulated devices: `python -m tests.distributed.eight_devices`."""

@@ -1,0 +1,56 @@
+"""Which engines of MaxK's aggregation `jaxgnn info` compares, and for which models."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from rich.table import Table
+
+import jaxgnn
+from jaxgnn.data import NodeDataset, Split
+from jaxgnn.graph import Graph
+from jaxgnn.train import TrainConfig, build, lower
+from jaxgnn.train.node_problem import make_task
+from jaxgnn_cli.info import _add_maxk, _aggregates_maxk
+
+NODES = 50
+MAXK = TrainConfig(hidden=16, activation="maxk", k=4)
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    rng = np.random.default_rng(0)
+    graph = Graph.from_edges(*rng.integers(NODES, size=(2, 200)), num_nodes=NODES)
+    part = np.arange(NODES) % 4
+    features = rng.standard_normal((NODES, 6)).astype(np.float32)
+    labels = rng.integers(3, size=NODES).astype(np.int32)
+    split = Split(part < 2, part == 2, part == 3)
+    return NodeDataset("random", graph, features, labels, 3, {"one": split})
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"model": "gcn"}, True),
+        ({"model": "gcn", "layers": 1}, False),  # its features are no output of MaxK
+        ({"model": "gat"}, False),
+        ({"model": "gcn", "num_neighbors": "2,2"}, False),
+    ],
+)
+def test_a_step_that_aggregates_sparse_rows_of_the_whole_graph(dataset, options, expected):
+    config = dataclasses.replace(MAXK, **options).check()
+    task = make_task(config, dataset, dataset.split())
+    program, state = build(config, task)
+    assert _aggregates_maxk(program, lower(program, state, task)[0]) is expected
+
+
+@pytest.mark.skipif(not jaxgnn.build_info().cpu, reason="windows need the CPU module")
+def test_an_annealed_step_moves_the_entries_that_it_begins_with(dataset):
+    def rows(**options):
+        table = Table()
+        _add_maxk(table, dataset.graph, dataclasses.replace(MAXK, **options).check())
+        return [list(column.cells) for column in table.columns]
+
+    names, texts = rows(k=2, anneal_from=16)
+    assert names == ["maxk_spmm, H200 (estimate)", "its gradient, H200 (estimate)"]
+    assert texts == rows(k=16)[1] != rows(k=2)[1]

@@ -1,0 +1,103 @@
+"""Which training runs get tiles, on a GPU that is not there."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from jaxgnn import Graph
+from jaxgnn.data import Metadata, NodeDataset, Split
+from jaxgnn.train import TrainConfig, tiling
+from jaxgnn.train.links import LinkData, LinkProblem
+from jaxgnn.train.node_problem import make_task, prepared
+
+NODES = 384
+PAYS = TrainConfig(dataset="one", hidden=1024, epochs=5000)
+
+
+def dense() -> Graph:
+    """All pairs: a column of a window has 64 edges."""
+    ends = np.indices((NODES, NODES)).reshape(2, -1)
+    return Graph.from_edges(*ends, num_nodes=NODES)
+
+
+def sparse() -> Graph:
+    """Few edges a node."""
+    rng = np.random.default_rng(0)
+    senders, receivers = rng.integers(0, 100_000, (2, 300_000))
+    return Graph.from_edges(senders, receivers, num_nodes=100_000, undirected=True)
+
+
+def dataset(graph: Graph) -> NodeDataset:
+    nodes = np.arange(graph.num_nodes)
+    split = Split(nodes % 2 == 0, nodes % 4 == 1, nodes % 4 == 3)
+    features = np.ones((graph.num_nodes, 3), np.float32)
+    labels = (nodes % 2).astype(np.int32)
+    return NodeDataset("one", graph, features, labels, 2, {"one": split}, Metadata())
+
+
+def test_a_gpu_trains_over_tiles(monkeypatch):
+    graph = dense()
+    data = dataset(graph)
+    split = data.split(0)
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    assert make_task(PAYS, data, split, training=True).graph is graph
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    trained = make_task(PAYS, data, split, training=True).graph
+    assert trained.tiles is not None and trained.row_schedule is not None
+    # A trained model is called a few times.
+    assert make_task(PAYS, data, split).graph.tiles is None
+    assert prepared(graph, PAYS).tiles is None
+    links = LinkProblem(PAYS, LinkData("one", sparse(), None), lambda graph, _: graph)
+    assert links.task.graph.tiles is None
+
+
+def test_links_train_over_tiles(monkeypatch):
+    rng = np.random.default_rng(0)
+    senders, receivers = np.nonzero(rng.random((NODES, NODES)) < 0.5)
+    graph = Graph.from_edges(senders, receivers, num_nodes=NODES, undirected=True, deduplicate=True)
+    config = dataclasses.replace(PAYS, task="link", features="embedding")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for disjoint in (0.0, 0.3):
+        config = dataclasses.replace(config, disjoint_train=disjoint)
+        task = LinkProblem(config, LinkData("one", graph, None), lambda graph, _: graph).task
+        assert task.graph.tiles is not None and task.scored_graph.tiles is not None
+        assert (task.graph is task.scored_graph) == (disjoint == 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "gat"},
+        {"model": "mlp"},
+        {"activation": "maxk"},
+        {"num_neighbors": "5,5"},
+        {"sample_size": 4},
+        {"devices": "all"},
+        {"dtype": "float64"},
+        {"epochs": 1},  # not repaid
+        {"hidden": 1},
+    ],
+    ids=str,
+)
+def test_what_runs_without_tiles(options):
+    graph = dense()
+    assert tiling.can_pay(graph, PAYS)
+    assert not tiling.can_pay(graph, dataclasses.replace(PAYS, **options))
+
+
+def test_tiles_are_kept_where_they_gain(monkeypatch):
+    """Graphs that could share columns, of which one does; both directions count."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    wide = dense().with_tiles()
+    assert tiling.gain(wide, PAYS) > 0.05
+    for model in ("gcn", "sage", "gin"):
+        assert tiling.can_pay(wide, dataclasses.replace(PAYS, model=model))
+    assert not tiling.can_pay(sparse(), PAYS)  # 3 edges a row: the rows' own costs bind
+    assert not tiling.can_pay(Graph.from_edges([], [], num_nodes=9), PAYS)
+    # Long rows that share little: only tiles show it.
+    senders = np.random.default_rng(0).integers(0, 16_000, 1_600_000)
+    apart = Graph.from_edges(senders, np.arange(senders.size) % 16_000, num_nodes=16_000)
+    assert tiling.can_pay(apart, PAYS) and tiling.tiled(apart, PAYS) is apart
+    assert tiling.tiled(dense(), PAYS).tiles is not None
