@@ -1,6 +1,7 @@
 """The fuzz command: 200 files a reader, and that what goes wrong is seen."""
 
 import os
+import re
 
 import pytest
 
@@ -74,7 +75,7 @@ def test_what_goes_wrong_is_seen(worker, call, seconds, expected):
 def test_peaks_and_messages_are_seen(worker):
     call = "(bytearray(1 << 28), data.read_edge_list('none'))"
     answer = worker.ask({"call": call, "max_bytes": MAX_BYTES}, 60)
-    assert complaint(answer).startswith("a peak of 25")
+    assert re.match(r"a peak of 2[3-7]\d MiB", complaint(answer))  # less what was free by then
     answer |= {"peak_bytes": 0, "message": "x" * 301}
     assert complaint(answer).startswith("a message of 301 characters")
     assert complaint(answer | {"message": "a\nb"}).startswith("a message of 3 characters")

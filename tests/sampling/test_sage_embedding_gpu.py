@@ -204,7 +204,8 @@ def test_embeddings_and_their_gradients(dtype):
     )
     for a, b in zip(*map(jax.tree.leaves, (gradients, others)), strict=True):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        assert np.linalg.norm(a - b) <= (2e-2 if dtype == "float32" else 8e-2) * np.linalg.norm(b)
+        # Where TF32 rounds a sum near 0 to the other side, ReLU has another derivative.
+        assert np.linalg.norm(a - b) <= (4e-2 if dtype == "float32" else 8e-2) * np.linalg.norm(b)
 
 
 def test_features_in_host_memory():

@@ -70,7 +70,8 @@ def losses(directory):
 def wait_for(path: Path, processes):
     end = time.monotonic() + 180  # a busy machine takes long to start and to compile
     while not path.exists():
-        assert all(process.poll() is None for process in processes)
+        for process in processes:
+            assert process.poll() is None, "".join(process.communicate())
         assert time.monotonic() < end
         time.sleep(0.2)
 

@@ -52,11 +52,14 @@ def test_a_stage_is_the_model_of_its_k(compiled):
     wide = dataclasses.replace(CONFIG, k=4, anneal_from=0, anneal_epochs=100, anneal_stages=False)
     _, _, own, plain = prepare(wide)
     found, expected = staged.at(2).step(copy(state), task), plain.step(own, task)
-    assert float(found[1]) == float(expected[1])
+    assert float(found[1]) == pytest.approx(float(expected[1]), rel=1e-6)
     for one, two in zip(
         jax.tree.leaves(found[0].params), jax.tree.leaves(expected[0].params), strict=True
     ):
-        assert np.array_equal(one, two)
+        if jax.default_backend() == "gpu":  # products of either program are chosen by their times
+            np.testing.assert_allclose(one, two, atol=1e-6)
+        else:
+            assert np.array_equal(one, two)
 
 
 def test_training_goes_on_in_its_stage_and_selects_after_the_last_one(compiled):
