@@ -24,6 +24,7 @@ cudaError_t load_kernels(const Launch& load);
 }  // namespace sampling
 namespace tiles {
 void add_cuda_targets(CudaTargets& targets);
+void add_cosine_targets(CudaTargets& targets);
 cudaError_t load_kernels(const Launch& load);
 }  // namespace tiles
 

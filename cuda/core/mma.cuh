@@ -32,4 +32,20 @@ __device__ inline void multiply(float (&c)[4], const uint32_t* a, uint32_t b0, u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Four matrices of 8 rows by 16 bytes in shared memory, whose rows lanes 8 i to 8 i + 7 name for
+// matrix i: lane l gets two 16-bit values of row l / 4, from column 2 (l % 4) on,
+__device__ inline void load_matrices(uint32_t (&r)[4], unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+// or of column l / 4, from row 2 (l % 4) on.
+__device__ inline void load_transposed(uint32_t (&r)[4], unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
 }  // namespace jaxgnn

@@ -2,6 +2,7 @@
 #include "cuda/core/ffi.h"
 
 #include "cuda/registrations.h"
+#include "cuda/tiles/cosine.h"
 #include "cuda/tiles/tiles.h"
 
 namespace jaxgnn::tiles {
@@ -170,12 +171,15 @@ Error tiles_weighted_spmm(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer 
 void add_cuda_targets(CudaTargets& targets) {
   targets.add<tiles_spmm>("jaxgnn_tiles_spmm");
   targets.add<tiles_weighted_spmm>("jaxgnn_tiles_weighted_spmm");
+  add_cosine_targets(targets);
 }
 
 cudaError_t load_kernels(const Launch& load) {
   JAXGNN_TRY(launch_tiles_16_bit({}, load));
   JAXGNN_TRY(launch_tiles_f32({}, load));
   JAXGNN_TRY(launch_weighted_tiles({}, load));
+  JAXGNN_TRY(launch_cosine_tiles({}, load));
+  JAXGNN_TRY(launch_cosine_rest({}, load));
   return launch_rest({}, load);
 }
 

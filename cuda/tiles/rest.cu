@@ -4,38 +4,19 @@
 // rows not finite. Where that is so, and where a sum in a tile overflows, the row is summed again
 // over all of its edges: what is not finite reaches its own receivers alone. Weighted sums have no
 // masks.
-#include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
-#include "cuda/tiles/tiles.h"
+#include "cuda/tiles/place.cuh"
 
 namespace jaxgnn::tiles {
 namespace {
 
-constexpr int kWarps = 2;   // of a block, a row each
-constexpr int kGroups = 4;  // of 8 lanes, an edge each
+constexpr int kWarps = 2;  // of a block, a row each
 
 template <typename T>
 struct Params {
   TilesSpmmArgs a;
   const T* x;
   T* out;
-};
-
-// A lane's 16 bytes of the 128 that its block takes.
-template <typename T>
-struct Lane {
-  static constexpr int V = 16 / sizeof(T);
-  int lane;
-  int group;
-  int feature;  // the first of V
-  bool inside;
-
-  __device__ explicit Lane(int64_t width) {
-    lane = threadIdx.x % 32;
-    group = lane / 8;
-    feature = (static_cast<int>(blockIdx.y) * 8 + lane % 8) * V;
-    inside = feature < width;
-  }
 };
 
 // Adds the rows of x that columns[begin, end) name, each group every fourth; times the weights of
@@ -81,52 +62,13 @@ __device__ inline void add_edges(const Params<T>& p, const Lane<T>& at, const in
   }
 }
 
-// Adds every fourth of `count` rows of floats, `stride` apart.
-template <int V>
-__device__ inline void add_rows(const float* from, int64_t stride, int count, int group,
-                                float (&sums)[V]) {
-  for (int i = group; i < count; i += kGroups) {
-#pragma unroll
-    for (int v = 0; v < V; v += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(from + i * stride + v);
-      sums[v] += four.x;
-      sums[v + 1] += four.y;
-      sums[v + 2] += four.z;
-      sums[v + 3] += four.w;
-    }
-  }
-}
-
-template <int V>
-__device__ inline void add_groups(float (&sums)[V]) {
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    sums[v] += __shfl_xor_sync(kFullWarp, sums[v], 8);
-    sums[v] += __shfl_xor_sync(kFullWarp, sums[v], 16);
-  }
-}
-
-// The first chunk of a place, of which there is one; chunks ascend by place.
-__device__ inline int first_chunk(const TilesSpmmArgs& a, int place) {
-  int low = 0, high = a.num_chunks - 1;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (a.chunks[middle].row < place) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 // The partial sums of chunks of places with many other edges, a warp each.
 template <typename T, bool kWeighted>
 __global__ void __launch_bounds__(32) sum_chunks(Params<T> p) {
   constexpr int V = Lane<T>::V;
   const RowPart chunk = p.a.chunks[blockIdx.x];
   if (chunk.row < 0) return;
-  const Lane<T> at(p.a.width);
+  const Lane<T> at(static_cast<int>(blockIdx.y) * 8 * Lane<T>::V, p.a.width);
   const int begin = p.a.rest_offsets[chunk.row] + chunk.part * p.a.split_length;
   const int end = min(begin + p.a.split_length, p.a.rest_offsets[chunk.row + 1]);
   float sums[V] = {};
@@ -143,14 +85,15 @@ __global__ void __launch_bounds__(32 * kWarps, kWeighted ? 12 : 16) sum_rows(Par
   constexpr int V = Lane<T>::V;
   const int place = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32);
   if (place >= p.a.num_rows) return;
-  const Lane<T> at(p.a.width);
+  const Lane<T> at(static_cast<int>(blockIdx.y) * 8 * Lane<T>::V, p.a.width);
   float sums[V] = {};
   const int begin = p.a.rest_offsets[place], end = p.a.rest_offsets[place + 1];
   if (end - begin <= p.a.split_length) {
     add_edges<kWeighted>(p, at, p.a.rest_columns, begin, end, sums);
   } else if (at.inside) {
     const int chunks = (end - begin + p.a.split_length - 1) / p.a.split_length;
-    const float* from = p.a.partials + first_chunk(p.a, place) * p.a.width + at.feature;
+    const float* from =
+        p.a.partials + first_chunk(p.a.chunks, p.a.num_chunks, place) * p.a.width + at.feature;
     add_rows(from, p.a.width, chunks, at.group, sums);
   }
 

@@ -11,13 +11,6 @@ using Ring = Stages<kStages, kSliceBytes, true>;
 constexpr int kSharedBytes = kWarps * kStages * Ring::kBytes;
 static_assert(kSharedBytes >= 4 * kFeatures * 4 * 256, "for add_warps");
 
-__device__ inline void load_transposed(uint32_t (&r)[4], unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
 template <typename T>
 __global__ void __launch_bounds__(32 * kWarps, 3) tiles_16_bit(TileParams p) {
   extern __shared__ __align__(128) unsigned char shared[];

@@ -68,7 +68,31 @@ def tiles_weighted_spmm(g: Graph) -> Call:
     return call._replace(operands={**operands, **tile_edges(), **more}, free=free)
 
 
+def tiles_cosine_attention(g: Graph) -> Call:
+    call = tiles_spmm(g)
+    more = {
+        "x": g.x(ROWS, FEATURES).astype(np.float16),
+        "row_scale": g.x(ROWS, 1),
+        "column_scale": g.x(ROWS, 1),
+        "beta": np.ones(1, F32),
+    }
+    return Call(
+        {**call.operands, **more},
+        {
+            "out": ((ROWS, FEATURES), np.float16),
+            "log_sum": ((ROWS, 1), F32),
+            "slots": ((1, 64, FEATURES), F32),
+            "slot_totals": ((1, 64, 1), F32),
+            "partials": ((1, FEATURES), F32),
+            "chunk_totals": ((1, 1), F32),
+        },
+        {"heads": 1, **SPLIT},
+        FREE | {"row_columns, axis 0", "rest_columns, axis 0"},
+    )
+
+
 CUDA_CALLS: Calls = {
+    "jaxgnn_tiles_cosine_attention": tiles_cosine_attention,
     "jaxgnn_tiles_spmm": tiles_spmm,
     "jaxgnn_tiles_weighted_spmm": tiles_weighted_spmm,
 }

@@ -1,0 +1,152 @@
+"""`cosine_attention` over tiles, forward, beside the kernel by rows.
+
+    python -m benchmarks.experiments.tiles.cosine [--shape reddit] [--scale 1] [--graphs FOLDER]
+
+Columns that at least T rows of a window read are tiles: scores, exponentials and sums from one read
+of a sender, on tensor cores. The other edges run by rows, with their dot products on tensor cores,
+too. "No tiles" are all edges in that way, which says what of a gain is not the tiles'. "Rest alone"
+leaves the tiles out, so that the difference is what they take. All calls include the norms. Without
+a GPU it prints the edges in tiles alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+
+from benchmarks.harness import graphs, timing
+from benchmarks.harness.jax_programs import call_seconds
+from benchmarks.harness.record import write_records
+from jaxgnn import cosine_attention
+from jaxgnn.graph import _tile_order, _tiles
+from jaxgnn.graph._tiles import Tiles
+from jaxgnn.ops._attention import cosine_tiles
+from jaxgnn.ops._core.rows import neighbors
+
+_REPEATS = 9
+_NO_TILES = _tiles.ROWS + 1  # rows that a column cannot have
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is measured."""
+
+    shape: str = "reddit"
+    """Of `benchmark_graph`."""
+    scale: float = 1.0
+    """Of its nodes and edges."""
+    heads: int = 1
+    """Their number."""
+    width: int = 64
+    """Features of a head: a multiple of 8, at most 64."""
+    beta: float = 1.0
+    """Of all heads."""
+    min_edges: tuple[int, ...] = (3, 4, 5, 6)
+    """T: rows of a window that must read a column."""
+    order: _tiles.Order = "groups"
+    """Of the rows, in windows of 64."""
+    dtype: str = "bfloat16"
+    """Of the features: bfloat16 or float16."""
+    graphs: Path | None = None
+    """A folder in which graphs are kept."""
+    json: Path | None = None
+    """A file for the results."""
+
+
+def without_tiles(tiles: Tiles) -> Tiles:
+    """The rest alone: no part, so that no slot is made or read."""
+    return dataclasses.replace(
+        tiles, parts=jnp.zeros((0, 4), jnp.int32), slot_offsets=jnp.zeros_like(tiles.slot_offsets)
+    )
+
+
+def milliseconds(call: Callable[[], Any]) -> float:
+    """The median of several batches of calls."""
+    return timing.measure(functools.partial(call_seconds, call, device="gpu"), _REPEATS).ms
+
+
+def measured(graph: Any, options: Options) -> list[dict[str, Any]]:
+    """The kernels by rows, then those over tiles by T."""
+    module = _tiles.host_module("with_tiles")
+    offsets, columns = (np.asarray(a) for a in (graph.row_offsets, graph.senders))
+    offsets = offsets.astype(np.int32)
+    square = {"square": True, "symmetric": graph.symmetric}
+    order, places = _tile_order.choose(
+        module, options.order, offsets, columns, graph.num_senders, **square
+    )
+    lay_out = functools.partial(
+        _tiles.lay_out, offsets, columns, graph.num_senders, order, places
+    )
+    shape = graph.num_senders, options.heads, options.width
+    x = jax.random.normal(jax.random.key(0), shape, jnp.float32).astype(options.dtype)
+    beta = jnp.full(options.heads, options.beta, jnp.float32)
+    on_gpu = jax.default_backend() == "gpu"
+    by_rows = jax.jit(lambda graph, x: cosine_attention(graph, x, beta))
+    over_tiles = jax.jit(
+        lambda graph, tiles, x: cosine_tiles.forward(
+            neighbors(graph, transpose=False), tiles, x, beta
+        )[0]
+    )
+    records: list[dict[str, Any]] = []
+    today, expected = float("nan"), None
+    if on_gpu:
+        scheduled = graph.with_row_schedule()
+        times = {
+            name: milliseconds(lambda graph=graph: by_rows(graph, x))
+            for name, graph in (("rows", graph), ("rows, row schedule", scheduled))
+        }
+        today, expected = min(times.values()), by_rows(graph, x).astype(jnp.float32)
+        for name, ms in times.items():
+            print(f"{name}: {ms:.3f} ms", flush=True)
+            records.append({"what": name, "ms": ms})
+    for least in (_NO_TILES, *options.min_edges):
+        tiles = lay_out(least)
+        what = "no tiles" if least == _NO_TILES else f"T = {least}"
+        in_tiles = tiles.num_edges - tiles.rest_columns.shape[0]
+        record = {
+            "what": what,
+            "share": round(tiles.tile_share, 4),
+            "entries": tiles.num_entries,
+            "edges_an_entry": round(in_tiles / max(tiles.num_entries, 1), 2),
+            "parts": tiles.parts.shape[0],
+        }
+        text = ", ".join(f"{key} {value}" for key, value in record.items() if key != "what")
+        if on_gpu:
+            ms = milliseconds(lambda tiles=tiles: over_tiles(graph, tiles, x))
+            rest = without_tiles(tiles)
+            rest_ms = milliseconds(lambda tiles=rest: over_tiles(graph, tiles, x))
+            out = over_tiles(graph, tiles, x).astype(jnp.float32)
+            error = float(jnp.max(jnp.abs(out - expected)) / jnp.max(jnp.abs(expected)))
+            record |= {"ms": ms, "rest_alone_ms": rest_ms, "difference": error}
+            text = (
+                f"{ms:.3f} ms, {today / ms:.2f} times as fast as rows; rest alone {rest_ms:.3f}; "
+                f"largest difference {error:.1e}; {text}"
+            )
+        print(f"{what}: {text}", flush=True)
+        records.append(record)
+    return records
+
+
+def main(options: Options) -> None:
+    """Measures, prints, and with `--json` writes a file."""
+    with contextlib.ExitStack() as stack:
+        folder = options.graphs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stored = graphs.load(graphs.store(options.shape, folder, options.scale))
+        print(stored.facts, jax.devices()[0].device_kind, flush=True)
+        records = measured(stored.to_graph(), options)
+    if options.json is not None:
+        write_records(options.json, records, graph=stored.facts)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, prog="python -m benchmarks.experiments.tiles.cosine"))

@@ -1,0 +1,42 @@
+// What both kernels of the attention by cosines over tiles compute alike: an edge's exponential.
+#pragma once
+
+#include "cuda/core/arithmetic.cuh"
+#include "cuda/core/dispatch.cuh"
+#include "cuda/tiles/cosine.h"
+
+namespace jaxgnn::tiles {
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+// Exponentials in tiles are of T, whose normal values are to hold exp(-2 |beta|) to 1, times 2 to
+// kShift. For a larger |beta| rows are summed over all of their edges, against their largest score.
+template <typename T>
+struct Exponentials;
+template <>
+struct Exponentials<__nv_bfloat16> {
+  static constexpr float kShift = 0, kMostBeta = 40;
+};
+template <>
+struct Exponentials<__half> {
+  static constexpr float kShift = 15, kMostBeta = 10;
+};
+
+template <typename T>
+__device__ inline bool takes_tiles(float beta) {
+  return fabsf(beta) <= Exponentials<T>::kMostBeta;  // not NaN
+}
+
+// What a score is less, both as powers of two.
+template <typename T>
+__device__ inline float reference_of(float beta) {
+  return fabsf(beta) * kLog2E - Exponentials<T>::kShift;
+}
+
+__device__ inline float power_of_two(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+}  // namespace jaxgnn::tiles

@@ -1,0 +1,108 @@
+// The XLA FFI handler of attention by cosines over tiles.
+#include "cuda/core/ffi.h"
+#include "cuda/registrations.h"
+#include "cuda/tiles/cosine.h"
+
+namespace jaxgnn::tiles {
+namespace {
+
+constexpr int64_t kMostHeads = 65535;  // of a grid's second axis
+
+// A vector of int32.
+const int32_t* integers(Check& check, const AnyBuffer& buffer, int64_t size, const char* what) {
+  check.vector(buffer, xla::ffi::S32, size, what);
+  return static_cast<const int32_t*>(data_or_null(buffer));
+}
+
+// A matrix of float32.
+float* floats(Check& check, const AnyBuffer& buffer, int64_t rows, int64_t columns,
+              const char* what) {
+  check.matrix(buffer, xla::ffi::F32, rows, columns, what);
+  return static_cast<float*>(data_or_null(buffer));
+}
+
+Error tiles_cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer row_columns,
+                             AnyBuffer rows, AnyBuffer columns, AnyBuffer masks, AnyBuffer parts,
+                             AnyBuffer slot_offsets, AnyBuffer rest_offsets, AnyBuffer rest_columns,
+                             AnyBuffer chunks, AnyBuffer x, AnyBuffer row_scale,
+                             AnyBuffer column_scale, AnyBuffer beta, Result out, Result log_sum,
+                             Result slots, Result slot_totals, Result partials, Result chunk_totals,
+                             Int<attr::heads> num_heads, Int<attr::split_length> split_length) {
+  Check check("jaxgnn_tiles_cosine_attention");
+  const DataType type = x.element_type();
+  const int64_t nodes = count(rows), width = dim(x, 1), heads = *num_heads;
+  const int64_t windows = (nodes + kWindowRows - 1) / kWindowRows;
+  const int64_t batches = dim(masks, 0), num_parts = dim(parts, 0), num_chunks = dim(chunks, 0);
+  check.that(type == xla::ffi::BF16 || type == xla::ffi::F16, "x must be bfloat16 or float16");
+  check.matrix(x, type, nodes, width, "x must have a row for each of the tiles' rows");
+  check.matrix(*out, type, nodes, width, "the result must be like x");
+  check.that(heads > 0 && heads <= kMostHeads && width % heads == 0 && width / heads % 8 == 0 &&
+                 width / heads <= kMaxCosineWidth,
+             "a head must have a multiple of 8 features, at most 64");
+  check.that(*split_length > 0 && *split_length <= INT32_MAX, "split_length must be positive");
+  check.that(nodes < INT32_MAX && num_parts < INT32_MAX && num_chunks < INT32_MAX,
+             "there must be fewer than 2^31 rows, parts and chunks");
+  TilesCosineArgs args{};
+  args.row_offsets =
+      integers(check, row_offsets, nodes + 1, "row_offsets must be int32 [rows + 1]");
+  args.row_columns =
+      integers(check, row_columns, count(row_columns), "columns must be int32 [edges]");
+  args.rows = integers(check, rows, nodes, "the tiles' rows must be int32 [rows]");
+  args.columns = integers(check, columns, batches * kBatchEntries,
+                          "the tiles' columns must be int32, 16 a batch");
+  check.matrix(masks, xla::ffi::U32, batches, kBatchWords,
+               "the tiles' masks must be uint32 [batches, 32]");
+  check.matrix(parts, xla::ffi::S32, num_parts, 4, "the tiles' parts must be int32 [parts, 4]");
+  args.slot_offsets =
+      integers(check, slot_offsets, windows + 1, "the slot offsets must be int32 [windows + 1]");
+  args.rest_offsets =
+      integers(check, rest_offsets, nodes + 1, "the rest's offsets must be int32 [rows + 1]");
+  args.rest_columns =
+      integers(check, rest_columns, count(rest_columns), "the rest's columns must be int32");
+  check.matrix(chunks, xla::ffi::S32, num_chunks, 2, "the rest's chunks must be int32 [chunks, 2]");
+  args.row_scale =
+      floats(check, row_scale, nodes, heads, "row_scale must be float32 [nodes, heads]");
+  args.column_scale =
+      floats(check, column_scale, nodes, heads, "column_scale must be float32 [nodes, heads]");
+  check.vector(beta, xla::ffi::F32, heads, "beta must be float32 [heads]");
+  args.log_sum = floats(check, *log_sum, nodes, heads, "log_sum must be float32 [nodes, heads]");
+  const auto scratch = [&](const AnyBuffer& buffer, int64_t last, const char* what) {
+    check.that(buffer.element_type() == xla::ffi::F32 && rank(buffer) == 3 &&
+                   dim(buffer, 0) == num_parts && dim(buffer, 1) == kWindowRows &&
+                   dim(buffer, 2) == last,
+               what);
+    return static_cast<float*>(data_or_null(buffer));
+  };
+  args.slots = scratch(*slots, width, "slots must be float32 [parts, 64, features]");
+  args.slot_totals = scratch(*slot_totals, heads, "slot_totals must be float32 [parts, 64, heads]");
+  args.partials =
+      floats(check, *partials, num_chunks, width, "partials must be float32 [chunks, features]");
+  args.chunk_totals = floats(check, *chunk_totals, num_chunks, heads,
+                             "chunk_totals must be float32 [chunks, heads]");
+  if (check.failed()) return check.error();
+  if (nodes == 0 || width == 0) return Error::Success();
+  args.type = value_type(type);
+  args.masks = static_cast<const uint32_t*>(data_or_null(masks));
+  args.parts = static_cast<const int4*>(data_or_null(parts));
+  args.chunks = static_cast<const RowPart*>(data_or_null(chunks));
+  args.num_parts = static_cast<int>(num_parts);
+  args.num_chunks = static_cast<int>(num_chunks);
+  args.split_length = static_cast<int>(*split_length);
+  args.num_rows = nodes;
+  args.heads = heads;
+  args.width = width;
+  args.x = x.untyped_data();
+  args.beta = static_cast<const float*>(beta.untyped_data());
+  args.out = out->untyped_data();
+  cudaError_t error = launch_cosine_tiles(args, launch);
+  if (error == cudaSuccess) error = launch_cosine_rest(args, launch);
+  return finish(check, error);
+}
+
+}  // namespace
+
+void add_cosine_targets(CudaTargets& targets) {
+  targets.add<tiles_cosine_attention>("jaxgnn_tiles_cosine_attention");
+}
+
+}  // namespace jaxgnn::tiles
