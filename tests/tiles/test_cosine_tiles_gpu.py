@@ -89,7 +89,7 @@ def test_all_or_no_edges_in_tiles(dtype):
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_large_beta_runs_by_rows(dtype):
-    """Where exp(-2 beta) is no normal number of the dtype. Equal rows: each weight is one."""
+    """Where exp(-2 |beta|) is no normal number of the dtype."""
     graph = skewed_graph(200, 9_000).with_tiles(min_edges=2)
     check(graph, 16, dtype, [60.0, -60.0])
 

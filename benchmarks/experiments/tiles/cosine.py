@@ -84,9 +84,7 @@ def measured(graph: Any, options: Options) -> list[dict[str, Any]]:
     order, places = _tile_order.choose(
         module, options.order, offsets, columns, graph.num_senders, **square
     )
-    lay_out = functools.partial(
-        _tiles.lay_out, offsets, columns, graph.num_senders, order, places
-    )
+    lay_out = functools.partial(_tiles.lay_out, offsets, columns, graph.num_senders, order, places)
     shape = graph.num_senders, options.heads, options.width
     x = jax.random.normal(jax.random.key(0), shape, jnp.float32).astype(options.dtype)
     beta = jnp.full(options.heads, options.beta, jnp.float32)

@@ -2,12 +2,12 @@
 
     python -m benchmarks.experiments.tiles.maxk [--shape reddit] [--scale 1] [--graphs FOLDER]
 
-The windows' entries of at least T edges are tiles, multiplied by the masks from dense rows on tensor
-cores; the kernel over windows takes the other entries, in the same windows. The two are existing
-kernels, one after the other, and add up to the product, which is checked. A fused kernel would have
-to spread the kept entries out in shared memory and to join the two sums: both are free here, as the
-dense rows are there beforehand. "Dense rows" is what making them takes. Without a GPU it prints how
-the edges are divided.
+The windows' entries of at least T edges are tiles: masks by dense rows on tensor cores. The kernel
+over windows takes the other entries, in the same windows. The two are existing kernels, one after
+the other, and add up to the product, which is checked. A kernel of its own would have to spread the
+kept entries out in shared memory and to add the two sums. Here the dense rows are there beforehand,
+and nothing adds: if both together are no faster than the windows alone, no such kernel is. "Dense
+rows" is what making them takes. Without a GPU it prints how the edges are divided.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def window_keys(tiles: Tiles, num_columns: int) -> np.ndarray:
 
 
 def other_entries(windows: Windows, tiles: Tiles, place: np.ndarray, num_columns: int) -> Windows:
-    """The windows without the entries that are in tiles, cut into as many parts by their entries."""
+    """The windows without the entries that are in tiles, in parts as long as before."""
     parts, senders = np.asarray(windows.parts), np.asarray(windows.senders)
     window_of = np.repeat(parts[:, 0], parts[:, 2] - parts[:, 1])
     keys = place[window_of].astype(np.int64) * num_columns + senders
