@@ -89,7 +89,7 @@ Error tiles_spmm(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer row_colum
                  AnyBuffer columns, AnyBuffer masks, AnyBuffer parts, AnyBuffer slot_offsets,
                  AnyBuffer rest_offsets, AnyBuffer rest_columns, AnyBuffer chunks, AnyBuffer x,
                  Result out, Result slots, Result partials, Int<attr::reduce> reduce,
-                 Int<attr::split_length> split_length) {
+                 Int<attr::split_length> split_length, Int<attr::tensorfloat32> tensorfloat32) {
   Check check("jaxgnn_tiles_spmm");
   const int64_t batches = dim(masks, 0);
   check.gathered(dim(x, 0), count(row_columns));
@@ -104,6 +104,7 @@ Error tiles_spmm(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer row_colum
       integers(check, row_columns, count(row_columns), "columns must be int32 [edges]");
   if (check.failed()) return check.error();
   args.masks = static_cast<const uint32_t*>(data_or_null(masks));
+  args.tensorfloat32 = *tensorfloat32 != 0;
   if (args.num_rows == 0 || args.width == 0) return Error::Success();
   cudaError_t error = cudaSuccess;
   if (args.num_parts > 0) {

@@ -28,6 +28,7 @@ struct TileEdges {
 struct TilesSpmmArgs {
   Type type;
   bool mean;
+  bool tensorfloat32;  // float32 features may be rounded, to no fewer bits than TF32 has
   // The tiles.
   const int32_t* rows;          // [num_rows]: the row at each place
   const int32_t* columns;       // [batches, 16]

@@ -1,5 +1,7 @@
 // Tiles of float32 features, by 32: a float32 is the sum of three bfloat16 by truncation, exactly,
-// and a mask of 0 and 2 is exact, so that three products are one of float32.
+// and a mask of 0 and 2 is exact, so that three products are one of float32. Where TF32 is allowed
+// two are taken, the second term rounded: they keep 16 bits of the significand, TF32 keeps 11, and
+// TF32's products have half the rate, so that one takes as long as these two.
 #include "cuda/core/dispatch.cuh"
 #include "cuda/tiles/batches.cuh"
 
@@ -14,6 +16,16 @@ using Ring = Stages<kStages, kRowBytes, false>;
 constexpr int kSharedBytes = kWarps * kStages * Ring::kBytes;
 static_assert(kSharedBytes >= 4 * kFeatures * 4 * 256, "for add_warps");
 
+// Two numbers as bfloat16, the first in the low half: rounded, or their upper halves alone.
+template <bool kRound>
+__device__ inline uint32_t pack(uint32_t low, uint32_t high) {
+  if (!kRound) return __byte_perm(low, high, 0x7632);
+  uint32_t both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "r"(high), "r"(low));
+  return both;
+}
+
+template <int kTerms>
 __global__ void __launch_bounds__(32 * kWarps, 3) tiles_f32(TileParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
   const int4 part = p.parts[blockIdx.x];
@@ -37,26 +49,26 @@ __global__ void __launch_bounds__(32 * kWarps, 3) tiles_f32(TileParams p) {
     unpack_mask(load_shared(at + kBatchEntries * kRowBytes + lane * 4), a);
 #pragma unroll
     for (int n = 0; n < kFeatures; ++n) {
-      uint32_t b[3][2];  // high, middle, low; entries k and k + 8
+      uint32_t b[kTerms][2];  // the largest terms first; entries k and k + 8
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        uint32_t terms[3][2];
+        uint32_t terms[kTerms][2];
 #pragma unroll
         for (int q = 0; q < 2; ++q) {
-          const float value =
-              __uint_as_float(load_shared(at + offset + (8 * h + q) * kRowBytes + n * 32));
-          const uint32_t high = __float_as_uint(value) & 0xFFFF0000u;
-          const float rest = value - __uint_as_float(high);
-          const uint32_t middle = __float_as_uint(rest) & 0xFFFF0000u;
-          terms[0][q] = high;
-          terms[1][q] = middle;
-          terms[2][q] = __float_as_uint(rest - __uint_as_float(middle));
+          float rest = __uint_as_float(load_shared(at + offset + (8 * h + q) * kRowBytes + n * 32));
+#pragma unroll
+          for (int u = 0; u < kTerms - 1; ++u) {
+            terms[u][q] = __float_as_uint(rest) & 0xFFFF0000u;
+            rest -= __uint_as_float(terms[u][q]);
+          }
+          terms[kTerms - 1][q] = __float_as_uint(rest);
         }
 #pragma unroll
-        for (int u = 0; u < 3; ++u) b[u][h] = __byte_perm(terms[u][0], terms[u][1], 0x7632);
+        for (int u = 0; u < kTerms - 1; ++u) b[u][h] = pack<false>(terms[u][0], terms[u][1]);
+        b[kTerms - 1][h] = pack<kTerms == 2>(terms[kTerms - 1][0], terms[kTerms - 1][1]);
       }
 #pragma unroll
-      for (int u = 2; u >= 0; --u) {
+      for (int u = kTerms - 1; u >= 0; --u) {
 #pragma unroll
         for (int m = 0; m < 4; ++m) {
           float* c = recent + (m * kFeatures + n) * 4;
@@ -76,8 +88,13 @@ __global__ void __launch_bounds__(32 * kWarps, 3) tiles_f32(TileParams p) {
 
 cudaError_t launch_tiles_f32(const TilesSpmmArgs& args, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>(args.num_parts), num_slices(args));
-  return launch_large_kernel(launch, tiles_f32, grid, dim3(32 * kWarps), kSharedBytes,
-                             tile_params(args));
+  const auto launch_with = [&](auto kernel) {
+    return launch_large_kernel(launch, kernel, grid, dim3(32 * kWarps), kSharedBytes,
+                               tile_params(args));
+  };
+  if (launch.load || args.tensorfloat32) JAXGNN_TRY(launch_with(tiles_f32<2>));
+  if (launch.load || !args.tensorfloat32) JAXGNN_TRY(launch_with(tiles_f32<3>));
+  return cudaSuccess;
 }
 
 }  // namespace jaxgnn::tiles

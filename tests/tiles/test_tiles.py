@@ -5,6 +5,7 @@ import functools
 import hashlib
 import itertools
 import os
+import re
 import struct
 from typing import get_args
 
@@ -332,6 +333,48 @@ def test_what_a_gpu_is_given(monkeypatch):
         GINConv(jnp.sin),
     ):
         assert calls(x=x, graph=dense, f=lambda graph, x, conv=conv: conv(graph, x)) == [2, 0]
+
+
+def test_precision(monkeypatch):
+    """All products without weights have it, forward and backward; a CPU and rows have none."""
+    graph = skewed_graph(70, 900).with_tiles(min_edges=2)
+    x = jnp.asarray(RNG.standard_normal((70, 5)), jnp.float32)
+    weights = jnp.asarray(RNG.standard_normal(graph.num_edges), jnp.float32)
+
+    def loss(x, weights, impl, precision):
+        def sums(x, *weights, **options):
+            return spmm(graph, x, *weights, impl=impl, precision=precision, **options)
+
+        many = jax.vmap(lambda x: sums(x, reduce="mean"))(jnp.stack([x, jnp.sin(x)]))
+        scores = sddmm(graph, x, many[1], impl=impl, precision=precision)
+        return jnp.sum(sums(many[0]) ** 2) + jnp.sum(sums(x, weights + scores) ** 2)
+
+    def run(impl, precision):
+        return jax.jit(jax.value_and_grad(loss, (0, 1)), static_argnums=(2, 3)).trace(
+            x, weights, impl, precision
+        )
+
+    if jax.default_backend() == "cpu":
+        plain, allowed = (
+            run("tiles", precision).lower().compile()(x, weights)
+            for precision in (None, "tensorfloat32")
+        )
+        jax.tree.map(np.testing.assert_array_equal, plain, allowed)
+    monkeypatch.setattr(platform, "serves", lambda *_: True)
+    attribute = re.compile(r"@jaxgnn_tiles_spmm\(.*tensorfloat32 = (\d) :")
+    for impl, precision, expected in (
+        ("tiles", None, ["0"] * 4),
+        ("tiles", "tensorfloat32", ["1"] * 4),
+        ("rows", "tensorfloat32", []),
+    ):
+        text = run(impl, precision).lower(lowering_platforms=("cuda",)).as_text()
+        assert attribute.findall(text) == expected
+    match = "precision: expected one of None, 'tensorfloat32', got "
+    for wrong in ("tf32", "highest", jax.lax.Precision.HIGH, 19):
+        with pytest.raises(ValueError, match=match + re.escape(repr(wrong))):
+            spmm(graph, x, precision=wrong)
+        with pytest.raises(ValueError, match=match + re.escape(repr(wrong))):
+            sddmm(graph, x, x, precision=wrong)
 
 
 def test_estimate():

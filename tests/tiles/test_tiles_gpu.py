@@ -1,17 +1,21 @@
 """`spmm` over tiles on a GPU, against float64 and against rows."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxgnn import Graph, sddmm, spmm
+from jaxgnn.ops._aggregation.linear import Precision
 from tests.support.strategies import dense_adjacency, skewed_graph
 
 pytestmark = pytest.mark.gpu
 RNG = np.random.default_rng(0)
 # Of the sum of the terms' sizes: three bfloat16 are a float32, 16-bit results are rounded.
 TOLERANCE = {"float32": 2e-6, "bfloat16": 5e-3, "float16": 1e-3}
+ROUNDED = 2**-16  # two bfloat16, the second one rounded
 SMALLEST = {"float32": 1e-30, "bfloat16": 1e-30, "float16": 6e-8}  # subnormal ones are rounded more
 
 
@@ -37,22 +41,23 @@ def features(rows: int, width: int, dtype: str) -> jax.Array:
     return jnp.asarray(RNG.standard_normal((rows, width)), dtype)
 
 
-@jax.jit
-def value_and_gradient(graph, x, cotangent):
-    out, pull = jax.vjp(lambda x: spmm(graph, x, impl="tiles"), x)
+@functools.partial(jax.jit, static_argnames="precision")
+def value_and_gradient(graph, x, cotangent, precision=None):
+    out, pull = jax.vjp(lambda x: spmm(graph, x, impl="tiles", precision=precision), x)
     return out, pull(cotangent)[0]
 
 
-def check(graph: Graph, width: int, dtype: str) -> None:
+def check(graph: Graph, width: int, dtype: str, precision: Precision = None) -> None:
     matrix = dense_adjacency(graph)
     x, y = features(graph.num_senders, width, dtype), features(graph.num_receivers, width, dtype)
-    got = value_and_gradient(graph, x, y)
-    for again, one in zip(value_and_gradient(graph, x, y), got, strict=True):
+    got = value_and_gradient(graph, x, y, precision)
+    for again, one in zip(value_and_gradient(graph, x, y, precision), got, strict=True):
         np.testing.assert_array_equal(again, one)  # the same bits
+    tolerance = TOLERANCE[dtype] + (ROUNDED if precision else 0)
     for result, a, operand in zip(got, (matrix, matrix.T), (x, y), strict=True):
         operand = np.asarray(operand, np.float64)
         error = np.abs(np.asarray(result, np.float64) - a @ operand)
-        assert (error <= TOLERANCE[dtype] * (a @ np.abs(operand) + 1e-30)).all(), error.max()
+        assert (error <= tolerance * (a @ np.abs(operand) + 1e-30)).all(), error.max()
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
@@ -64,6 +69,29 @@ def test_sums_and_gradients(width, dtype):
         check(graph.with_tiles(), width, dtype)
     check(empty_windows().with_tiles(min_edges=1), width, dtype)
     check(Graph.from_edges([], [], num_nodes=70).with_tiles(), width, dtype)
+
+
+@pytest.mark.parametrize("width", [1, 16, 100])
+def test_tensorfloat32(width):
+    """The stated error, forward and backward; float32 is rounded, and other dtypes are not."""
+    graph = skewed_graph(331, 30_000).with_tiles()
+    for tiled in (hubs().with_tiles(), graph, empty_windows().with_tiles(min_edges=1)):
+        check(tiled, width, "float32", "tensorfloat32")
+    for dtype in TOLERANCE:
+        x, y = features(331, width, dtype), features(331, width, dtype)
+        plain, rounded = (value_and_gradient(graph, x, y, p) for p in (None, "tensorfloat32"))
+        for one, other in zip(plain, rounded, strict=True):
+            assert np.array_equal(one, other) == (dtype != "float32")
+
+
+def test_tensorfloat32_keeps_16_bits():
+    """Sums of integers of 16 bits are exact."""
+    dense = Graph.from_edges(
+        np.tile(np.arange(64), 64), np.repeat(np.arange(64), 64), num_nodes=64
+    ).with_tiles()
+    x = RNG.integers(1 << 15, 1 << 16, (64, 40)) * RNG.choice([-1, 1], (64, 40))
+    got = spmm(dense, jnp.asarray(x, jnp.float32), impl="tiles", precision="tensorfloat32")
+    np.testing.assert_array_equal(got, np.broadcast_to(x.sum(axis=0), (64, 40)))
 
 
 @jax.jit
@@ -140,13 +168,16 @@ def test_sanitized(dtype):
     lonely = Graph.from_edges(np.arange(3_000), np.arange(3_000) % 3, num_nodes=3_000)
     check(lonely.with_tiles(min_edges=2), 24, dtype)
     check(skewed_graph(70, 3_000).with_tiles(min_edges=2), 24, dtype)
+    check(skewed_graph(70, 3_000).with_tiles(min_edges=2), 24, dtype, "tensorfloat32")
     check_weighted(lonely.with_tiles(min_edges=2), 24, dtype)
     check_weighted(skewed_graph(70, 3_000).with_tiles(min_edges=2), 24, dtype, heads=2)
     check_weighted(skewed_graph(70, 3_000).with_tiles(min_edges=2), 200, dtype)
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_what_is_not_finite_reaches_its_receivers_alone(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [*((dtype, None) for dtype in TOLERANCE), ("float32", "tensorfloat32")]
+)
+def test_what_is_not_finite_reaches_its_receivers_alone(dtype, precision):
     """And sums whose doubles overflow are finite, as by rows."""
     graph = skewed_graph(300, 20_000).with_tiles(min_edges=2)
     assert graph.tiles is not None and graph.tiles.tile_share > 0.3
@@ -156,11 +187,14 @@ def test_what_is_not_finite_reaches_its_receivers_alone(dtype):
         x[sender, place] = value
     x[(sender + 1) % 300, 20] = 6e4 if dtype == "float16" else 3e38
     x = jnp.asarray(x, dtype)
-    run = jax.jit(spmm, static_argnames=("impl", "reduce"))
+    run = jax.jit(spmm, static_argnames=("impl", "precision", "reduce"))
+    tolerance = 2 * TOLERANCE[dtype] + (ROUNDED if precision else 0)
     ones = jnp.ones(graph.num_edges)
     for reduce, weights in (("sum", None), ("mean", None), ("mean", ones)):
         got, expected = (
-            np.asarray(run(graph, x, weights, impl=impl, reduce=reduce), np.float64)
+            np.asarray(
+                run(graph, x, weights, impl=impl, precision=precision, reduce=reduce), np.float64
+            )
             for impl in ("tiles", "rows")
         )
         np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
@@ -169,7 +203,7 @@ def test_what_is_not_finite_reaches_its_receivers_alone(dtype):
         finite = np.isfinite(expected)
         sizes = run(graph, jnp.abs(x), impl="rows", reduce=reduce)[finite]
         error = np.abs(got[finite] - expected[finite])
-        assert (error <= 2 * TOLERANCE[dtype] * np.asarray(sizes, np.float64)).all()
+        assert (error <= tolerance * np.asarray(sizes, np.float64)).all()
 
 
 def test_vmap_heads_and_second_derivatives():

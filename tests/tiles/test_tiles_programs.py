@@ -94,6 +94,7 @@ def test_no_setting_makes_it_tensorfloat32(graph, monkeypatch):
 
     float32 = text("float32")
     assert "@jaxgnn_tiles_spmm(" in float32 and "@jaxgnn_tiles_weighted_spmm(" in float32
+    assert "tensorfloat32 = 0" in float32 and "tensorfloat32 = 1" not in float32
     for precision in ("tensorfloat32", "bfloat16", None):
         assert text(precision) == float32
 

@@ -31,12 +31,20 @@ REPEATS = 5
 _BY_ITEMSIZE = ("edge_slice", "entry_slice", "tile_edge_slice")
 
 
-@functools.partial(jax.jit, static_argnames=("impl", "operation"))
-def run(graph: Graph, x: jax.Array, weights: jax.Array, impl: Any, operation: str) -> jax.Array:
+@functools.partial(jax.jit, static_argnames=("impl", "operation", "precision"))
+def run(
+    graph: Graph,
+    x: jax.Array,
+    weights: jax.Array | None,
+    impl: Any,
+    operation: str,
+    precision: Any = None,
+) -> jax.Array:
     """Many calls in one program, so that the host does not count; means stay in range."""
+    weights = None if operation == "spmm" else weights
 
     def call(x: jax.Array) -> jax.Array:
-        return spmm(graph, x, weights if operation != "spmm" else None, reduce="mean", impl=impl)
+        return spmm(graph, x, weights, reduce="mean", impl=impl, precision=precision)
 
     def step(_: Any, carry: Any) -> Any:
         # x is handed on with what was computed: no call is dropped or hoisted.
@@ -54,12 +62,19 @@ class Sample(NamedTuple):
     engine: str
 
 
-def seconds_of(graph: Graph, x: jax.Array, weights: jax.Array, impl: str, operation: str) -> float:
+def seconds_of(
+    graph: Graph,
+    x: jax.Array,
+    weights: jax.Array | None,
+    impl: str,
+    operation: str,
+    precision: Any = None,
+) -> float:
     """The median of a call."""
     each = []
     for _ in range(REPEATS + 1):
         start = time.perf_counter()
-        jax.block_until_ready(run(graph, x, weights, impl, operation))
+        jax.block_until_ready(run(graph, x, weights, impl, operation, precision))
         each.append((time.perf_counter() - start) / CALLS)
     return float(np.median(each[1:]))
 

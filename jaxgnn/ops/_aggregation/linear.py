@@ -24,6 +24,9 @@ from jaxgnn.ops._core.rows import in_row_order, neighbors, tiles_of
 Engine: TypeAlias = Literal["rows", "tiles"] | None
 """`"tiles"`: over tiles, if the graph has them; `None`: the faster engine by estimate."""
 
+Precision: TypeAlias = Literal["tensorfloat32"] | None
+"""Of float32 features on tensor cores; `None`: exact terms."""
+
 
 def engine_of(impl: Impl | Literal["rows", "tiles"], *tiles: Tiles | None) -> tuple[Engine, Impl]:
     """What an operation's `impl` says of the engine, and of the implementation.
@@ -38,6 +41,11 @@ def engine_of(impl: Impl | Literal["rows", "tiles"], *tiles: Tiles | None) -> tu
     return None, chosen(impl)
 
 
+def check_precision(precision: Precision) -> None:
+    """What an operation's `precision` may be."""
+    checks.choice(precision, "precision", (None, "tensorfloat32"))
+
+
 class LinearMap(NamedTuple):
     """Which linear map: $A$ or its transpose, divided by the degrees of one end for a mean.
 
@@ -46,11 +54,13 @@ class LinearMap(NamedTuple):
         divide: the end by whose number of edges to divide. If the sums run at that end they
             become means; if not, the operand is divided first (the adjoint of a mean).
         engine: of the map and all sums among its derivatives.
+        precision: of sums without weights over tiles, and of those among the derivatives.
     """
 
     transpose: bool
     divide: End | None = None
     engine: Engine = "rows"
+    precision: Precision = None
 
     def adjoint(self) -> LinearMap:
         return self._replace(transpose=not self.transpose)
@@ -72,7 +82,9 @@ def _aggregate(
         tiles = tiles_of(graph, transpose=linear_map.transpose)
         if tiles is not None and by_tiles.serves(tiles, x):
             always = linear_map.engine == "tiles"
-            return by_tiles.reduce_rows(rows, tiles, x, weights, reduce, always=always)
+            return by_tiles.reduce_rows(
+                rows, tiles, x, weights, reduce, precision=linear_map.precision, always=always
+            )
     return reduce_rows(rows, x, weights, reduce)
 
 
@@ -82,7 +94,8 @@ def _aggregate_transpose_x(linear_map, graph, cotangent, weights):
 
 def edge_dot_of(linear_map, graph, x, cotangent):
     """The transpose of `aggregate` for the weights."""
-    # The end that the degrees belong to is the same for the map and its adjoint.
+    # The end that the degrees belong to is the same for the map and its adjoint. All sums among
+    # the derivatives of dot products have weights: the precision ends here.
     at_receivers, at_senders = (x, cotangent) if linear_map.transpose else (cotangent, x)
     if linear_map.divide == "receivers":
         at_receivers = divide_by_degree(graph, linear_map.divide, at_receivers)

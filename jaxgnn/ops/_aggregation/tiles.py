@@ -7,7 +7,7 @@ is faster by estimate.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -39,12 +39,14 @@ def reduce_rows(
     weights: Float[Array, "edges heads"] | None,
     reduce: str,
     *,
+    precision: Literal["tensorfloat32"] | None,
     always: bool,
 ) -> Float[Array, "rows heads width"]:
     r"""$y_{ihd} = \mathrm{reduce}_e \, w_{eh} x_{c(e)hd}$, a sum or a mean, where `serves` holds.
 
-    Without weights tensor cores multiply the tiles' masks. `weights` are in the order of the rows
-    and in the accumulation dtype.
+    Without weights tensor cores multiply the tiles' masks, and a float32 is a sum of three
+    bfloat16, or of two with `precision`. `weights` are in the order of the rows and in the
+    accumulation dtype.
     """
 
     def by_rows(operands: Any, x: Array, weights: Array | None) -> Array:
@@ -56,10 +58,11 @@ def reduce_rows(
         if weights is None:
             padded = _padded(x.reshape(x.shape[0], -1))
             target, structure = _MASKED, [rows.offsets, rows.columns, *_common(tiles, masks=True)]
+            attributes = {"tensorfloat32": int(precision == "tensorfloat32")}
         else:
             padded = _padded(x).reshape(x.shape[0], -1)
             structure = [rows.offsets, *_common(tiles), *_edges(tiles)]
-            target = _WEIGHTED
+            target, attributes = _WEIGHTED, {}
         results = [
             ((rows.num_rows, padded.shape[1]), x.dtype),
             ((tiles.parts.shape[0], ROWS, padded.shape[1]), jnp.float32),
@@ -71,6 +74,7 @@ def reduce_rows(
             results,
             reduce=kernels.REDUCE[reduce],
             split_length=tiles.rest_chunks.length,
+            **attributes,
         )
         if weights is None:
             return out[:, : x.shape[1] * width].reshape(rows.num_rows, *x.shape[1:])
