@@ -44,8 +44,9 @@ class Options:
     layout: Literal["rows", "features", "both", "auto", "one"] = "features"
     """How the graph is split; both: with two devices for the features; auto: the layout predicted
     to be faster; one: on one device, without a ShardedGraph."""
-    partition: Literal["stream", "metis", "block"] | None = None
-    """Who owns which node by rows; the better of stream and block where none is named."""
+    partition: Literal["stream", "metis", "block", "windows"] | None = None
+    """Who owns which node by rows; the best of stream, block and, with k, windows where none is
+    named."""
     devices: int = 2
     """Number of devices."""
     features: int = 256

@@ -120,6 +120,11 @@ def to_rows(x: Array, parts: int) -> Array:
     return blocks.swapaxes(0, 1).reshape(x.shape[0] // parts, -1)
 
 
+def repeat_rows(parts: int, x: Array, _: Any) -> Array:
+    """What a part sends where that is all of its rows; the others' lie where it reads them."""
+    return jnp.broadcast_to(x, (parts, *x.shape)).reshape(-1, x.shape[1])
+
+
 def pack_halo(x: Array, sends: Graph) -> Array:
     """What a part packs."""
     return spmm(sends, x)[: sends.num_receivers - 1]

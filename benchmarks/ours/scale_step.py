@@ -23,6 +23,7 @@ from benchmarks.ours import models, scale
 from jaxgnn import spmm
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.distributed import Partition, ShardedGraph, partition, shard
+from jaxgnn.distributed._choose_partition import choose_partition
 from jaxgnn.train import TrainConfig, plan
 
 # LLVM's part alone: the collectives stay what they are.
@@ -212,13 +213,17 @@ class Steps:
             options |= {"activation": "maxk", "k": setting.k}
         options |= {"hidden": widths[1], "norm": "layer", "dropout": 0.5, "dtype": setting.dtype}
         config = TrainConfig(self.name, model="sage", **options)
-        partitions = [self._split(count) for count in counts] if "rows" in layouts else []
+        windows = setting.k is not None
+        partitions = [self._split(count, windows) for count in counts] if "rows" in layouts else []
         plans = plan(config, counts, dataset=dataset, layouts=layouts, partitions=partitions)
         return {f"{each.layout} {each.devices}": 1e3 * each.step_seconds for each in plans}
 
-    def _partition(self, count: int) -> Partition:
-        """By stream. The slowest part sets the time, and on a graph of many edges a close balance
-        needs no more halo; tiny graphs cannot be balanced as closely."""
+    def _partition(self, count: int, windows: bool) -> Partition:
+        """By stream, or for MaxK the one that `shard` chooses. The slowest part sets the time, and
+        on a graph of many edges a close balance needs no more halo; tiny graphs cannot be balanced
+        as closely."""
+        if windows:
+            return choose_partition(self._windowed_host, count)
         for balance in (1.01, 1.05, 1.2, 2.0):
             try:
                 return partition(self._host, count, edge_balance=balance)
@@ -232,7 +237,7 @@ class Steps:
         if layout == "features":
             return shard(self._host, mesh, features=scale.AXIS)
         graph = self._windowed_host if windows else self._host
-        split = self._split(count)
+        split = self._split(count, windows)
         return shard(graph, mesh, rows=scale.AXIS, partition=split).without_joint_graph()
 
     def _device_parts(self, layout: str, count: int, windows: bool) -> list[Any]:
@@ -304,9 +309,13 @@ def _packing(
     sharded: ShardedGraph, part: Any, rows: int, setting: Setting, widths: tuple[int, ...]
 ) -> list[Piece]:
     """`Share.packing`."""
+    columns: Any = scale.pack_columns
     if sharded.layout == "features":
         graph = None
         packs = [(functools.partial(_turned, sharded.parts), setting.dtype)]
+    elif sharded.sends is None:
+        graph, columns = None, functools.partial(scale.repeat_rows, sharded.parts)
+        packs = [(columns, setting.dtype)]
     else:
         graph = jax.tree.map(lambda leaf: leaf[0], part.sends)
         # With overlap the halo has a graph of its own.
@@ -314,7 +323,7 @@ def _packing(
         packs = [(pack, setting.dtype)]
     times = collections.Counter(widths)
     if setting.k is not None:
-        packs.append((scale.pack_columns, "uint8"))
+        packs.append((columns, "uint8"))
         times = collections.Counter({setting.k: len(widths)})
     return [
         Piece(function, graph, jax.ShapeDtypeStruct((rows, width), dtype), number)

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cpu/bindings.h"
 #include "cpu/host/check_rows.h"
@@ -99,19 +100,33 @@ int32_t num_receivers_of(const In<Index>& row_offsets, const In<int32_t>& sender
   return static_cast<int32_t>(check_rows(row_offsets, senders, num_senders));
 }
 
+bool is_permutation(const In<int32_t>& order, int32_t size) {
+  if (order.shape(0) != static_cast<std::size_t>(size)) return false;
+  std::vector<bool> seen(order.shape(0), false);
+  for (std::size_t i = 0; i < order.shape(0); ++i) {
+    const int32_t at = order.data()[i];
+    if (at < 0 || at >= size || seen[static_cast<std::size_t>(at)]) return false;
+    seen[static_cast<std::size_t>(at)] = true;
+  }
+  return true;
+}
+
 template <class Index>
 nb::tuple windows(const In<Index>& row_offsets, const In<int32_t>& senders, int32_t num_senders,
-                  bool with_edges, int window_rows) {
+                  bool with_edges, int window_rows, std::optional<In<int32_t>> order) {
   const int32_t num_receivers =
       num_receivers_of(row_offsets, senders, num_senders, "build_windows");
   if (window_rows < 1 || window_rows > kWindowRows) {
     throw std::invalid_argument("build_windows: window_rows must be from 1 to 64");
   }
+  if (order && !is_permutation(*order, num_receivers)) {
+    throw std::invalid_argument("build_windows: order must have each receiver once");
+  }
   Windows result;
   {
     nb::gil_scoped_release release;
     result = build_windows(row_offsets.data(), senders.data(), num_receivers, num_senders,
-                           with_edges, window_rows);
+                           with_edges, window_rows, order ? order->data() : nullptr);
   }
   return nb::make_tuple(to_matrix(std::move(result.rows), window_rows),
                         to_matrix(std::move(result.parts), 4), to_numpy(std::move(result.senders)),
@@ -120,13 +135,14 @@ nb::tuple windows(const In<Index>& row_offsets, const In<int32_t>& senders, int3
 }
 
 template <class Index>
-nb::object row_order(const In<Index>& row_offsets, const In<int32_t>& senders,
-                     int32_t num_senders) {
+nb::object row_order(const In<Index>& row_offsets, const In<int32_t>& senders, int32_t num_senders,
+                     bool largest_first) {
   const int32_t num_receivers = num_receivers_of(row_offsets, senders, num_senders, "order_rows");
   Buffer<int32_t> result;
   {
     nb::gil_scoped_release release;
-    result = order_rows(row_offsets.data(), senders.data(), num_receivers, num_senders);
+    result =
+        order_rows(row_offsets.data(), senders.data(), num_receivers, num_senders, largest_first);
   }
   return to_numpy(std::move(result));
 }
@@ -135,11 +151,11 @@ template <class Index>
 void bind_windows(nb::module_& m) {
   m.def("build_windows", &windows<Index>, nb::arg("row_offsets").noconvert(),
         nb::arg("senders").noconvert(), nb::arg("num_senders"), nb::arg("with_edges") = false,
-        nb::arg("window_rows") = kWindowRows,
+        nb::arg("window_rows") = kWindowRows, nb::arg("order") = nb::none(),
         "Receivers in windows that share senders: rows, parts, senders, masks, edges and slots "
         "(without elements unless `with_edges`), partial results.");
   m.def("order_rows", &row_order<Index>, nb::arg("row_offsets").noconvert(),
-        nb::arg("senders").noconvert(), nb::arg("num_senders"),
+        nb::arg("senders").noconvert(), nb::arg("num_senders"), nb::arg("largest_first") = true,
         "The receivers in an order in which neighbours share senders.");
 }
 

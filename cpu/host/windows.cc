@@ -20,25 +20,39 @@ constexpr int kTurns = 8;      // of receivers and senders, in a rectangular gra
 constexpr int kBatches = 256;  // of receivers a round, which see each other's new labels
 constexpr int64_t kRowGrain = 64;
 constexpr int64_t kLongestPart = 1 << 15;  // entries; a window has about 10^4
-constexpr int64_t kManyParts = 1600;       // four for each block that an H200 runs at once
 constexpr int64_t kMostTerms = 1 << 12;    // edges of a receiver in a part, and its entries if more
+constexpr int32_t kFewWindows = 1600;      // below which parts are cut by the time that they take
+constexpr int64_t kBlocks = 264;           // that an H200 runs at once
+constexpr int64_t kEntryCost = 3;          // beside an entry's edges, in edges
+constexpr int64_t kLeastCost = 12'000;     // of a part, below which its start counts for more
 
 template <class Index>
 class Builder {
  public:
+  // `given`: the receivers in an order whose neighbors share senders; null: `order_rows` finds one.
   Builder(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
-          int32_t num_senders, int window_rows = kWindowRows)
+          int32_t num_senders, int window_rows = kWindowRows, const int32_t* given = nullptr)
       : offsets_(row_offsets),
         senders_(senders),
         num_receivers_(num_receivers),
         num_senders_(num_senders),
         window_rows_(window_rows),
         num_windows_(
-            static_cast<int32_t>((int64_t{num_receivers} + window_rows - 1) / window_rows)) {}
+            static_cast<int32_t>((int64_t{num_receivers} + window_rows - 1) / window_rows)) {
+    if (given != nullptr) {
+      order_.assign(given, given + num_receivers);
+    } else {
+      order_rows();
+    }
+  }
 
   // See order_rows in the header.
-  Buffer<int32_t> order() {
-    order_rows();
+  Buffer<int32_t> order(bool largest_first) const {
+    if (!largest_first) {
+      Buffer<int32_t> out(num_receivers_);
+      std::copy(order_.begin(), order_.end(), out.data());
+      return out;
+    }
     std::vector<int64_t> edges(static_cast<std::size_t>(num_windows_), 0);
     for (int64_t i = 0; i < num_receivers_; ++i) {
       edges[static_cast<std::size_t>(i / window_rows_)] +=
@@ -59,7 +73,6 @@ class Builder {
     if (with_edges && offsets_[num_receivers_] > std::numeric_limits<int32_t>::max()) {
       throw std::length_error("build_windows: 2^31 edges or more");
     }
-    order_rows();
     Windows out;
     out.rows = Buffer<int32_t>(int64_t{num_windows_} * window_rows_);
     const std::vector<int64_t> offsets = sort_windows(out);
@@ -345,33 +358,75 @@ class Builder {
   }
 
   void cut(Windows& out, const std::vector<int64_t>& offsets) const {
-    // Few windows are cut into more parts, so that the last ones to run take a small share of the
-    // time.
-    int64_t usual = kLongestPart;
-    if (num_windows_ < kManyParts) {
-      usual = std::clamp(offsets.back() / kManyParts, kMostTerms, kLongestPart);
-    }
     std::vector<int32_t> parts;
-    for (int64_t w = 0; w < num_windows_; ++w) {
-      int64_t most = 0;
-      for (int r = 0; r < window_rows_; ++r) {
-        const int32_t row = out.rows[w * window_rows_ + r];
-        if (row >= 0) most = std::max(most, degree(row));
-      }
-      const int64_t first = offsets[static_cast<std::size_t>(w)];
-      const int64_t size = offsets[static_cast<std::size_t>(w) + 1] - first;
+    const auto add = [&](int32_t w, int64_t begin, int64_t end, int32_t place) {
+      for (const int64_t v : {int64_t{w}, begin, end}) parts.push_back(static_cast<int32_t>(v));
+      parts.push_back(place);
+    };
+    const bool few = num_windows_ < kFewWindows;
+    const std::vector<int64_t> costs = few ? costs_before(out) : std::vector<int64_t>();
+    for (int32_t w = 0; w < num_windows_; ++w) {
+      const int64_t begin = offsets[static_cast<std::size_t>(w)];
+      const int64_t end = offsets[static_cast<std::size_t>(w) + 1];
       // An entry has at most one edge to a receiver.
-      const int64_t longest = most > kMostTerms ? kMostTerms : usual;
-      const int64_t count = std::max<int64_t>((size + longest - 1) / longest, 1);
-      for (int64_t i = 0; i < count; ++i) {
-        const int64_t begin = first + size * i / count, end = first + size * (i + 1) / count;
-        const int32_t place = count == 1 ? -1 : out.num_partials++;
-        for (const int64_t v : {w, begin, end}) parts.push_back(static_cast<int32_t>(v));
-        parts.push_back(place);
+      const int64_t longest = most_edges(out, w) > kMostTerms ? kMostTerms : kLongestPart;
+      const std::vector<int64_t> ends =
+          few ? cut_by_cost(costs, begin, end, longest) : cut_evenly(begin, end, longest);
+      int64_t first = begin;
+      for (const int64_t last : ends) {
+        add(w, first, last, ends.size() == 1 ? -1 : out.num_partials++);
+        first = last;
       }
     }
     out.parts = Buffer<int32_t>(static_cast<int64_t>(parts.size()));
     std::copy(parts.begin(), parts.end(), out.parts.data());
+  }
+
+  // The edges of the receiver of a window that has most.
+  int64_t most_edges(const Windows& out, int32_t w) const {
+    int64_t most = 0;
+    for (int r = 0; r < window_rows_; ++r) {
+      const int32_t row = out.rows[int64_t{w} * window_rows_ + r];
+      if (row >= 0) most = std::max(most, degree(row));
+    }
+    return most;
+  }
+
+  // Where the parts of a window end, each of the same number of entries.
+  static std::vector<int64_t> cut_evenly(int64_t begin, int64_t end, int64_t longest) {
+    const int64_t size = end - begin, count = std::max<int64_t>((size + longest - 1) / longest, 1);
+    std::vector<int64_t> ends;
+    for (int64_t i = 1; i <= count; ++i) ends.push_back(begin + size * i / count);
+    return ends;
+  }
+
+  // The same by the time that entries take, of a graph with few windows: where a GPU's blocks take
+  // a window or two each, one long part would set the time of all. A part takes at most what is
+  // left for each block, so that the last ones are short.
+  static std::vector<int64_t> cut_by_cost(const std::vector<int64_t>& costs, int64_t begin,
+                                          int64_t end, int64_t longest) {
+    const auto cost = [&](int64_t e) { return costs[static_cast<std::size_t>(e)]; };
+    const int64_t most = std::max((costs.back() - cost(begin)) / kBlocks, kLeastCost);
+    std::vector<int64_t> ends;
+    if (begin == end) ends.push_back(end);
+    while (begin < end) {
+      const int64_t rest = cost(end) - cost(begin);
+      const int64_t wanted = cost(begin) + rest / std::max<int64_t>((rest + most - 1) / most, 1);
+      const auto next = std::lower_bound(costs.begin() + begin + 1, costs.begin() + end, wanted);
+      begin = std::min<int64_t>(next - costs.begin(), begin + longest);
+      begin = ends.emplace_back(std::min(begin, end));
+    }
+    return ends;
+  }
+
+  // The cost of the entries before each, and of all.
+  static std::vector<int64_t> costs_before(const Windows& out) {
+    std::vector<int64_t> costs(1, 0);
+    for (int64_t e = 0; e < out.senders.size(); ++e) {
+      const uint64_t mask = out.masks[2 * e] | uint64_t{out.masks[2 * e + 1]} << 32;
+      costs.push_back(costs.back() + kEntryCost + __builtin_popcountll(mask));
+    }
+    return costs;
   }
 
   const Index* offsets_;
@@ -387,20 +442,22 @@ class Builder {
 
 template <class Index>
 Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
-                      int32_t num_senders, bool with_edges, int window_rows) {
-  return Builder<Index>(row_offsets, senders, num_receivers, num_senders, window_rows)
+                      int32_t num_senders, bool with_edges, int window_rows, const int32_t* order) {
+  return Builder<Index>(row_offsets, senders, num_receivers, num_senders, window_rows, order)
       .build(with_edges);
 }
 
 template <class Index>
 Buffer<int32_t> order_rows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
-                           int32_t num_senders) {
-  return Builder<Index>(row_offsets, senders, num_receivers, num_senders).order();
+                           int32_t num_senders, bool largest_first) {
+  return Builder<Index>(row_offsets, senders, num_receivers, num_senders).order(largest_first);
 }
 
-template Windows build_windows(const int32_t*, const int32_t*, int32_t, int32_t, bool, int);
-template Windows build_windows(const int64_t*, const int32_t*, int32_t, int32_t, bool, int);
-template Buffer<int32_t> order_rows(const int32_t*, const int32_t*, int32_t, int32_t);
-template Buffer<int32_t> order_rows(const int64_t*, const int32_t*, int32_t, int32_t);
+template Windows build_windows(const int32_t*, const int32_t*, int32_t, int32_t, bool, int,
+                               const int32_t*);
+template Windows build_windows(const int64_t*, const int32_t*, int32_t, int32_t, bool, int,
+                               const int32_t*);
+template Buffer<int32_t> order_rows(const int32_t*, const int32_t*, int32_t, int32_t, bool);
+template Buffer<int32_t> order_rows(const int64_t*, const int32_t*, int32_t, int32_t, bool);
 
 }  // namespace jaxgnn::host

@@ -30,7 +30,8 @@ struct Windows {
 // Groups window_rows receivers, from 1 to 64, that share senders, so that a window's edges have few
 // distinct senders: by labels spread over the graph (in a rectangular one between receivers and
 // senders in turn), then by degree. Windows are sorted by descending size, a window's entries by
-// descending number of edges. A repeated edge is a separate entry.
+// descending number of edges. A repeated edge is a separate entry. `order`: all receivers in an
+// order to group them by, in place of labels and degree; or null.
 //
 // A window with many entries is split into parts, consecutive in `parts`, whose results are added
 // (the only part of a window has no slot). This balances the load and bounds a receiver's edges in
@@ -39,12 +40,14 @@ struct Windows {
 // Throws std::length_error if there are 2^31 entries or more, or with edges 2^31 edges.
 template <class Index>
 Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
-                      int32_t num_senders, bool with_edges, int window_rows = kWindowRows);
+                      int32_t num_senders, bool with_edges, int window_rows = kWindowRows,
+                      const int32_t* order = nullptr);
 
-// The receivers grouped in this way, the groups sorted by descending number of edges: rows that run
-// concurrently then read the same senders, and the longest rows start first.
+// The receivers in the order that groups them in this way. With `largest_first` the groups are
+// sorted by descending number of edges: rows that run concurrently then read the same senders, and
+// the longest rows start first.
 template <class Index>
 Buffer<int32_t> order_rows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
-                           int32_t num_senders);
+                           int32_t num_senders, bool largest_first);
 
 }  // namespace jaxgnn::host

@@ -42,7 +42,7 @@ class Edges(NamedTuple):
         """What overlap is predicted to win: times as fast, and seconds at 256 float32 features.
 
         Both orders pack the rows that are sent. Then one sends them, puts the received rows behind
-        the owned ones and aggregates all edges; the other aggregates the owned edges meanwhile,
+        the owned ones, where those are not all, and aggregates all edges; the other aggregates the owned edges meanwhile,
         then those of the halo, and adds both results.
 
         Args:
@@ -50,9 +50,11 @@ class Edges(NamedTuple):
             sent_bytes: of a value on the wire, of 4 elsewhere.
         """
         received = parts * self.pair_rows
+        # All rows are repeated, not picked, and lie where they are read (`_halo.Halo`).
+        all_rows = self.pair_rows == self.rows
         sent = (parts - 1) * self.pair_rows * sent_bytes / 4
-        packed = 2 * received / _READS_PER_SENT_ROW
-        joined = 2 * (self.rows + received) / _READS_PER_SENT_ROW
+        packed = (1 if all_rows else 2) * received / _READS_PER_SENT_ROW
+        joined = 0 if all_rows else 2 * (self.rows + received) / _READS_PER_SENT_ROW
         added = 3 * self.rows / _READS_PER_SENT_ROW
         one_graph = packed + sent + joined + self.all / _GATHERS_PER_SENT_ROW
         owned, halo = self.owned / _GATHERS_PER_SENT_ROW, self.halo / _GATHERS_PER_SENT_ROW

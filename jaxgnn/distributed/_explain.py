@@ -22,7 +22,8 @@ def explain(sharded: ShardedGraph, features: int, itemsize: int, k: int | None) 
         steps.append("all_to_all from rows to columns, and back")
     if sharded.rows is not None:
         formulas.append(f"h N F / P, h = {sharded.halo / nodes:.3f}")
-        steps.append("halo rows by one all_to_all")
+        all_rows = sharded.sends is None and sharded.pair_rows > 0
+        steps.append(f"{'all rows of each part' if all_rows else 'halo rows'} by one all_to_all")
     size = (
         itemsize if sharded.exchange_dtype is None else jnp.dtype(sharded.exchange_dtype).itemsize
     )

@@ -15,6 +15,7 @@ from jaxtyping import Int
 from jaxgnn._core.limits import DataError, reading
 from jaxgnn.distributed import _partition_files as files
 from jaxgnn.distributed._arguments import check_axes, sent_bytes
+from jaxgnn.distributed._halo import Halo
 from jaxgnn.distributed._parts import Parts, of_own_edges, place_nodes, rank
 from jaxgnn.distributed._placement import own_parts, place_parts, to_host
 from jaxgnn.distributed._shard import NodeCounts, in_parts, part_cost
@@ -106,8 +107,8 @@ def load_sharded(
     with reading(os.path.join(directory, "manifest.json")):
         if num_edges.sum(dtype=np.int64) != manifest.get("edges"):
             raise DataError(f"expected {manifest.get('edges')} edges, got {num_edges.sum()}")
-    pair_rows = int(halo_rows.max())
-    requests, used = _exchanged(halos, own, count, pair_rows, by_rows)
+    exchange = Halo.of(places.rows, halo_rows)
+    requests, used = _exchanged(halos, own, count, int(halo_rows.max()), by_rows)
 
     row = places.row
 
@@ -118,14 +119,15 @@ def load_sharded(
     local_edges, sends, of_part = [], [], zip(own, edges, halos, strict=True)
     for i, (part, (senders, receivers), halo) in enumerate(of_part):
         local, foreign = row[senders], owner[senders] != part
-        local[foreign] = (places.rows + halo.source * pair_rows + halo.slot)[halo.of_edge]
+        of_halo = exchange.places(part, halo.source, halo.slot, row[halo.node])
+        local[foreign] = of_halo[halo.of_edge]
         local_edges.append((local, row[receivers]))
         need, slot = np.nonzero(requests[i] >= 0)
         nodes = requests[i, need, slot]
         in_degrees.append(counts(receivers))
         out_degrees.append(counts(senders[~foreign]) + counts(nodes, used[i, need, slot]))
         self_loops.append(counts(senders[senders == receivers]))
-        sends.append((row[nodes], need * pair_rows + slot))
+        sends.append((row[nodes], need * exchange.pair_rows + slot))
     parts = of_own_edges(
         places,
         local_edges,

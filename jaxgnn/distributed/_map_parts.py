@@ -78,11 +78,12 @@ def map_parts(
             assert kinds is not None and reduce is not None
             out = reduce_kinds(kinds, operation, reduce, own, halo, ends)
         else:
-            behind = {
-                name: jax.tree.map(lambda *rows: jnp.concatenate(rows), own[name], rows)
-                for name, rows in halo.items()
-            }
-            out = operation(graph, **{**own, **behind})
+            if sends is not None:  # else the own rows are with those that were received
+                halo = {
+                    name: jax.tree.map(lambda *rows: jnp.concatenate(rows), own[name], rows)
+                    for name, rows in halo.items()
+                }
+            out = operation(graph, **{**own, **halo})
         if isinstance(result, str):
             return _to_places(sharded, out, result, split, arguments)
         pairs = zip(out, result, strict=True)
@@ -156,7 +157,6 @@ def _received(
     senders = {name: value for name, value in own.items() if ends[name] == "senders"}
     if sharded.rows is None or sharded.pair_rows == 0 or not senders:
         return {}
-    assert sends is not None
     leaves, structure = jax.tree.flatten(senders)
     halo = receive_halo(
         leaves,

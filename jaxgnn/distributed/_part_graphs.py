@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,10 +16,24 @@ from jaxgnn.graph._row_chunks import pad_chunks
 from jaxgnn.graph._windows import Windows, build, pad_to_one_shape, receivers_for
 
 
+class WindowsOfParts(NamedTuple):
+    """What the windows of parts are made of.
+
+    Attributes:
+        width: columns of the widest rows that they serve.
+        weighted: whether they list the edges.
+        orders: of each part, its nodes' rows in an order whose neighbors share senders.
+    """
+
+    width: int
+    weighted: bool
+    orders: Sequence[Int[np.ndarray, " nodes"]]
+
+
 def stack_kinds(
     lists: Iterable[tuple[np.ndarray, np.ndarray]],
     rows: int,
-    halo_rows: int,
+    received: tuple[int, int],
     most: tuple[int, int],
     num_places: int,
     **options: Any,
@@ -29,7 +43,7 @@ def stack_kinds(
     Args:
         lists: of each part, rows of senders, owned or behind them in the halo, and of receivers.
         rows: of a part.
-        halo_rows: that it receives.
+        received: the first of those rows that arrives, and how many do.
         most: owned and halo edges of the largest of all parts.
         num_places: of a part's edge data.
         options: of `stack`.
@@ -39,6 +53,7 @@ def stack_kinds(
         padding.
     """
     kept = list(lists)
+    first, halo_rows = received
     chosen = [(np.flatnonzero(s < rows), np.flatnonzero(s >= rows)) for s, _ in kept]
     owned, owned_orders = stack(
         ((s[own], r[own]) for (s, r), (own, _) in zip(kept, chosen, strict=True)),
@@ -49,7 +64,7 @@ def stack_kinds(
     )
     halo, halo_orders = stack(
         (
-            (s[far] - s.dtype.type(rows), r[far])
+            (s[far] - s.dtype.type(first), r[far])
             for (s, r), (_, far) in zip(kept, chosen, strict=True)
         ),
         halo_rows,
@@ -78,8 +93,7 @@ def stack(
     num_receivers: int,
     most_edges: int,
     scheduled: bool = False,
-    windows: int = 0,
-    weighted: bool = False,
+    windows: WindowsOfParts | None = None,
 ) -> tuple[Graph, list[np.ndarray]]:
     """The graphs of edge lists, padded to one shape and stacked on the host.
 
@@ -91,7 +105,7 @@ def stack(
     num_edges = max(1, most_edges)
     graphs, orders = [], []
     with jax.default_device(_host()):
-        for senders, receivers in lists:
+        for part, (senders, receivers) in enumerate(lists):
             padding = num_edges - senders.size
             # All padding ends at one row of its own; over its senders it is spread.
             spread = np.arange(padding, dtype=senders.dtype) % senders.dtype.type(num_senders)
@@ -103,10 +117,10 @@ def stack(
             )
             order = np.asarray(graph.edge_permutation)
             orders.append(np.where(order < senders.size, order, -1))
-            if windows:
-                graph = dataclasses.replace(graph, windows=_windows_of(graph, weighted, windows))
+            if windows is not None:
+                graph = dataclasses.replace(graph, windows=_windows_of(graph, windows, part))
             graphs.append(_of_one_shape(graph, scheduled))
-    if windows:
+    if windows is not None:
         padded = pad_to_one_shape([graph.windows for graph in graphs])
         graphs = [
             dataclasses.replace(graph, windows=own)
@@ -123,7 +137,7 @@ def _host() -> Any:
         return None
 
 
-def _windows_of(graph: Graph, weighted: bool, width: int) -> Windows:
+def _windows_of(graph: Graph, of_parts: WindowsOfParts, part: int) -> Windows:
     """Windows in which the padding's receiver, the last one, has no edges.
 
     Its edges share no senders, and would be an entry and a sum each.
@@ -131,7 +145,10 @@ def _windows_of(graph: Graph, weighted: bool, width: int) -> Windows:
     offsets = np.array(graph.row_offsets)
     offsets[-1] = offsets[-2]
     senders = np.asarray(graph.senders)[: offsets[-1]]
-    windows = build(offsets, senders, graph.num_senders, weighted, receivers_for(width))
+    nodes = of_parts.orders[part]
+    order = np.append(nodes, np.arange(nodes.size, graph.num_receivers, dtype=np.int32))
+    receivers = receivers_for(of_parts.width)
+    windows = build(offsets, senders, graph.num_senders, of_parts.weighted, receivers, order)
     if windows.edges is None:
         return windows
     rest = np.arange(offsets[-1], graph.num_edges, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Which part owns each node: restreaming greedy in C++, METIS, or blocks of consecutive nodes."""
+"""Which part owns each node: restreaming greedy in C++, METIS, blocks of nodes, or windows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from jaxgnn._core import checks, platform
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn._core.limits import DataError, quote, reading
 from jaxgnn.distributed import _partition_files
+from jaxgnn.distributed._deal_windows import deal_windows
 from jaxgnn.distributed._partition_files import PartData
 from jaxgnn.graph import Graph
+from jaxgnn.graph._windows import Windows
 
 if TYPE_CHECKING:
     from jaxgnn.data import CSR
 
-METHODS = ("stream", "metis", "block")
+METHODS = ("stream", "metis", "block", "windows")
 
 _EDGE_BALANCE, _NODE_BALANCE = 1.05, 1.15
 """Of the largest part by the mean, where none is given."""
@@ -165,23 +167,27 @@ def partition(
     alone, and the result does not depend on the number of threads. `"metis"` minimises the cut by
     multilevel recursion (option `metis` of the package), in memory. It balances nodes weighted by
     their edges, about within `edge_balance`. `"block"` gives each part consecutive nodes, with
-    about as many edges as the others'.
+    about as many edges as the others'. `"windows"` deals whole windows of nodes that share senders
+    (`Graph.with_windows`), the longest first, each to the part with least work so far: of MaxK's
+    aggregation each part then has as much, and shares as much, as the whole graph; nothing keeps
+    neighbors together.
 
     Args:
-        graph: square. A `jaxgnn.data.CSR` may be larger than memory: `np.memmap`s of int64
+        graph: square; for `"windows"` a `Graph` that has some. A `jaxgnn.data.CSR` may be larger than memory: `np.memmap`s of int64
             `row_offsets` and int32 or int64 `senders` are read where they lie.
         parts: from 1 to the number of nodes.
-        method: `"stream"`, `"metis"` or `"block"`.
+        method: `"stream"`, `"metis"`, `"block"` or `"windows"`.
         passes: of `"stream"`.
         seed: of `"stream"`, where parts are equally good; of `"metis"`.
         edge_balance: the most edges of a part, by the mean over the parts.
         node_balance: the most nodes of a part, by the mean rounded up to whole nodes. What is given
             holds, by any method, or is refused. `None`: `"stream"` observes 1.05 and 1.15,
-            `"metis"` aims at 1.05 for the edges, and `"block"` takes what comes.
+            `"metis"` aims at 1.05 for the edges, and the others take what comes.
 
     Raises:
         TypeError: `graph` is neither, or a number is no integer.
-        ValueError: arguments out of range, a rectangular graph, offsets or senders that are none,
+        ValueError: arguments out of range, a rectangular graph, `"windows"` of a graph without,
+            offsets or senders that are none,
             balances below 1, or ones that the method did not meet: a node has more edges than a
             part may have, or no part had room.
         ImportError: `"metis"` without pymetis.
@@ -206,6 +212,8 @@ def partition(
     max_nodes = min(int(nodes_by_mean * -(-num_nodes // parts)), num_nodes)
     if method == "block":
         owner = equal_edges(offsets, parts)
+    elif method == "windows":
+        owner = deal_windows(_windows_of(graph), offsets, parts)
     elif method == "metis":
         owner = _metis(offsets, senders, parts, seed, edges_by_mean)
     else:
@@ -218,6 +226,15 @@ def partition(
         nodes = np.bincount(owner, minlength=parts)
         _check_balance("node_balance", nodes, max_nodes, nodes_by_mean)
     return Partition(parts, owner, _statistics(offsets, senders, owner, parts))
+
+
+def _windows_of(graph: Graph | CSR) -> Windows:
+    windows = graph.windows if isinstance(graph, Graph) else None
+    if windows is None:
+        raise ValueError(
+            'method: "windows" expected a Graph with windows, got one without: graph.with_windows()'
+        )
+    return windows
 
 
 def _read_statistics(found: Any) -> PartitionStatistics:

@@ -10,8 +10,10 @@ from jaxtyping import Int
 
 from jaxgnn.distributed._costs import Edges
 from jaxgnn.distributed._edge_kinds import EdgeKinds
-from jaxgnn.distributed._part_graphs import stack, stack_kinds
+from jaxgnn.distributed._halo import Halo
+from jaxgnn.distributed._part_graphs import WindowsOfParts, stack, stack_kinds
 from jaxgnn.graph import Graph
+from jaxgnn.graph._windows import sharing_order
 
 
 class Parts(NamedTuple):
@@ -23,7 +25,7 @@ class Parts(NamedTuple):
             receiver is padding, where padding edges end. `None` where `kinds` serve alone.
         kinds: the same edges in two graphs, or `None` without overlap.
         sends: of each of them, from its owned nodes to the rows that it sends; the last row is
-            padding.
+            padding. `None` where it sends all of them.
         node_of_place: the node of each row of `scatter`, -1 for padding.
         edge_of_place: the graph's edge at each place of their edges, -1 for padding.
         rows: of a part, with padding.
@@ -35,7 +37,7 @@ class Parts(NamedTuple):
     own: Sequence[int]
     graphs: Graph | None
     kinds: EdgeKinds | None
-    sends: Graph
+    sends: Graph | None
     node_of_place: Int[np.ndarray, " places"]
     edge_of_place: Int[np.ndarray, "own edges"]
     rows: int
@@ -86,20 +88,21 @@ def split(
             edges_of[part] = edges
     sources = [owner[halo].astype(np.int64) for halo in halos]
     halo_rows = np.stack([np.bincount(source, minlength=parts) for source in sources])
-    pair_rows = int(halo_rows.max())
+    exchange = Halo.of(rows, halo_rows)
     slots = [rank(*of_need) for of_need in zip(sources, halo_rows, strict=True)]
 
     sends: dict[int, list[Any]] = {part: [] for part in own}
     for need, (halo, source, slot) in enumerate(zip(halos, sources, slots, strict=True)):
         for part, list_of_part in sends.items():
             chosen = source == part
-            list_of_part.append((row[halo[chosen]], need * pair_rows + slot[chosen]))
+            list_of_part.append((row[halo[chosen]], need * exchange.pair_rows + slot[chosen]))
 
     def local(part: int) -> tuple[np.ndarray, np.ndarray]:
         """The edges of a part."""
         local_row = np.full(owner.size, -1, np.int32)
         local_row[owned[part]] = row[owned[part]]
-        local_row[halos[part]] = rows + sources[part] * pair_rows + slots[part]
+        halo = halos[part]
+        local_row[halo] = exchange.places(part, sources[part], slots[part], row[halo])
         nodes = owned[part]
         receivers = np.repeat(row[nodes], offsets[nodes + 1] - offsets[nodes])
         return local_row[senders[edges_of[part]]], receivers
@@ -119,13 +122,28 @@ def split(
         overlap=overlap,
         sent_bytes=sent_bytes,
         scheduled=graph.row_schedule is not None,
-        windows=0 if graph.windows is None else graph.windows.width,
-        weighted=graph.windows is not None and graph.windows.edges is not None,
+        windows=_windows_of_parts(graph, [owned[part] for part in own]),
     )
     numbered = zip(own, built.edge_of_place, strict=True)
     return built._replace(
         edge_of_place=np.stack([np.append(edges_of[part], -1)[order] for part, order in numbered])
     )
+
+
+def _windows_of_parts(
+    graph: Graph, owned: Sequence[Int[np.ndarray, " nodes"]]
+) -> WindowsOfParts | None:
+    """What the windows of parts with these nodes are made of, if the graph has windows.
+
+    Nodes are grouped as in the whole graph: a part's edges alone say less about who shares senders.
+    """
+    if graph.windows is None:
+        return None
+    order = sharing_order(np.asarray(graph.row_offsets), np.asarray(graph.senders))
+    place = np.empty(order.size, np.int64)
+    place[order] = np.arange(order.size)
+    orders = [np.argsort(place[nodes]).astype(np.int32) for nodes in owned]
+    return WindowsOfParts(graph.windows.width, graph.windows.edges is not None, orders)
 
 
 def _entries_of_rows(offsets: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -175,28 +193,29 @@ def of_own_edges(
     overlap: bool | None,
     sent_bytes: int,
     scheduled: bool = False,
-    windows: int = 0,
-    weighted: bool = False,
+    windows: WindowsOfParts | None = None,
 ) -> Parts:
     """The parts of these edges.
 
     Args:
         places: of the nodes.
-        edges: of each part, rows of senders, owned or in the halo, and of receivers.
-        sends: of each part, the rows that it sends and where they go.
+        edges: of each part, rows of senders, owned or in the halo as `Halo` places them, and of
+            receivers.
+        sends: of each part, the rows that it sends and where they go, where those are not all.
         parts, own: as in `Parts`.
         num_edges, halo_edges: of each of all parts; the second ones are among the first.
         halo_rows: that each part needs, by owner.
         overlap: edges in two graphs; `None`: where that is predicted to be faster, and then in one,
             too.
         sent_bytes: of a value that is sent, of 4 elsewhere.
-        scheduled, weighted: what the graphs get.
-        windows: columns of the widest rows that their windows serve; 0: no windows.
+        scheduled: whether the graphs get a row schedule.
+        windows: that they get.
 
     Returns:
         With `edge_of_place` the places in the part's own list; -1 for padding.
     """
-    pair_rows = int(halo_rows.max())
+    exchange = Halo.of(places.rows, halo_rows)
+    pair_rows = exchange.pair_rows
     most = Edges(
         int(num_edges.max()),
         int((num_edges - halo_edges).max()),
@@ -207,23 +226,25 @@ def of_own_edges(
     split_edges = overlap
     if overlap is None:
         # Sparse rows, which windows serve, are a small share of what is aggregated.
-        split_edges = not windows and most.overlap(parts, sent_bytes)
+        split_edges = windows is None and most.overlap(parts, sent_bytes)
     split_edges = bool(split_edges) and pair_rows > 0
-    options = {"scheduled": scheduled, "windows": windows, "weighted": weighted}
-    graphs = kinds = None
+    options: dict[str, Any] = {"scheduled": scheduled, "windows": windows}
+    graphs = kinds = sent = None
     orders: list[np.ndarray] = []
-    halo_places = parts * pair_rows
     if split_edges:
         edges = list(edges)
         most_kinds = most.owned, most.halo
         num_places = max(1, most.all)
+        received = exchange.received(parts)
         kinds, orders = stack_kinds(
-            edges, places.rows, halo_places, most_kinds, num_places, **options
+            edges, places.rows, received, most_kinds, num_places, **options
         )
     if not split_edges or overlap is None:
-        graphs, orders = stack(edges, places.rows + halo_places, places.rows, most.all, **options)
-    most_sends = int(halo_rows.sum(axis=0).max())
-    sent, _ = stack(sends, places.rows, halo_places, most_sends)
+        senders = exchange.num_senders(parts)
+        graphs, orders = stack(edges, senders, places.rows, most.all, **options)
+    if not exchange.all_rows:
+        most_sends = int(halo_rows.sum(axis=0).max())
+        sent, _ = stack(sends, places.rows, parts * pair_rows, most_sends)
     return Parts(
         own,
         graphs,

@@ -45,10 +45,10 @@ def shard(
         mesh: of devices of this process or of several; its axes are used as `AxisType.Auto`. All
             processes make the same call: each builds the parts of its own devices.
         partition: the owner of each node, for `rows`, or the method that finds them:
-            `"stream"`, with a looser balance of edges where the usual one can't be met, `"block"`
-            or `"metis"` (`distributed.partition`). By default the better of `"stream"` and
-            `"block"`, by the predicted time of an aggregation; without the compiled CPU module,
-            and for more parts than nodes, `"block"`.
+            `"stream"`, with a looser balance of edges where the usual one can't be met, `"block"`,
+            `"windows"` or `"metis"` (`distributed.partition`). By default the better of `"stream"`
+            and `"block"`, of a graph with windows also `"windows"`, by the predicted time of an
+            aggregation; without the compiled CPU module, and for more parts than nodes, `"block"`.
         rows, features: the names of the mesh's axes.
         exchange_dtype: `"bfloat16"` or `"float16"` rounds the rows that travel, and their
             gradients; `None` leaves them.

@@ -74,7 +74,8 @@ class ShardedGraph(GraphSubstitute):
         graph: the parts, stacked; under `features` the whole graph, on every device. `None` where
             `kinds` serve alone.
         kinds: the same edges in two graphs, for overlap; or `None`.
-        sends: of each part, which rows it sends, as a graph; `None` under `features`.
+        sends: of each part, which rows it sends, as a graph; `None` where it sends all of them, and
+            under `features`.
         node_of_place: the node of each place, -1 for padding.
         place_of_node: the place of each node.
         edge_of_place: the graph's edge of each place of `scatter_edges`, -1 for padding.

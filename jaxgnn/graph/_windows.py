@@ -101,11 +101,13 @@ def build(
     num_senders: int,
     with_edges: bool,
     receivers: int = RECEIVERS,
+    order: Int[np.ndarray, " num_receivers"] | None = None,
 ) -> Windows:
     """The windows of a graph, of so many receivers each, built on the host in time linear in the
     number of edges.
 
-    `with_edges` also lists the edges, by which weights are found.
+    `with_edges` also lists the edges, by which weights are found. `order`: the receivers, of which
+    consecutive ones make a window; by default as below.
 
     Source: receivers are grouped by label propagation (Raghavan et al., Phys. Rev. E 76, 2007),
     with labels discounted by the root of their size, and within a group by degree. Condensing a
@@ -119,7 +121,7 @@ def build(
     """
     module = host_module("with_windows")
     rows, parts, entries, masks, edges, slots, num_partials = module.build_windows(
-        row_offsets, senders, num_senders, with_edges, receivers
+        row_offsets, senders, num_senders, with_edges, receivers, order
     )
     return Windows(
         rows=device_array(rows),
@@ -130,6 +132,19 @@ def build(
         edges=device_array(edges) if with_edges else None,
         slots=device_array(slots) if with_edges else None,
     )
+
+
+def sharing_order(
+    row_offsets: Int[np.ndarray, " num_nodes+1"], senders: Int[np.ndarray, " num_edges"]
+) -> Int[np.ndarray, " num_nodes"]:
+    """The nodes of a square graph in the order of which consecutive ones make a window of `build`.
+
+    Raises:
+        MemoryError: the host has not enough memory.
+        RuntimeError: the compiled CPU module is missing.
+    """
+    module = host_module("with_windows")
+    return module.order_rows(row_offsets, senders, row_offsets.size - 1, False)
 
 
 @jax.jit

@@ -268,13 +268,13 @@ def _estimate(
 ) -> Plan:
     """Of parts by rows, of which each is on as many devices as share its columns."""
     devices = parts * columns
-    part_nodes, halo, padding, graph_bytes = found.nodes, 0.0, 1.0, found.graph_bytes
+    part_nodes, halo, received, graph_bytes = found.nodes, 0.0, 0.0, found.graph_bytes
     if part is not None:
         split = part.partition.statistics
         graph_bytes = _nbytes((part.graph.graph, part.graph.kinds, part.graph.sends))
         part_nodes = int(np.ceil(split.node_balance * found.nodes / parts))
         halo = split.halo_per_node * found.nodes / parts
-        padding = split.exchange_padding
+        received = part.graph.pair_rows * (parts - 1) / parts  # with padding
     nodes = -(-part_nodes // columns)
 
     def seconds(aggregations: list[Aggregation], kind: int) -> float:
@@ -286,14 +286,13 @@ def _estimate(
         return total
 
     def hidden(each: Aggregation, own: Seconds) -> float:
-        return min(own.meanwhile, halo * padding * each.halo_bytes(columns) / bandwidth)
+        return min(own.meanwhile, received * each.halo_bytes(columns) / bandwidth)
 
     def sent(aggregations: list[Aggregation], padded: bool = True) -> float:
-        received = halo * padding if padded else halo
         places = nodes if padded else found.nodes / devices
         turned = sum(each.turned_bytes(columns, padded) for each in aggregations)
         over_rows = sum(each.halo_bytes(columns) for each in aggregations)
-        return received * over_rows + places * (columns - 1) * turned
+        return (received if padded else halo) * over_rows + places * (columns - 1) * turned
 
     compute = seconds(found.step, 0)
     reduced = 2 * (devices - 1) / devices * found.parameter_bytes  # a ring's all-reduce
@@ -302,12 +301,13 @@ def _estimate(
     step = compute + step_bytes / bandwidth
     epoch = step + seconds(found.evaluation, 1) + sent(found.evaluation) / bandwidth
     # Columns of all rows before and after, and what is packed for either exchange; of the halo
-    # what is packed, what came, and the rows with it behind them.
+    # what is packed, what came, and, where those are not all rows, the rows with it behind them.
     turned = max((each.turned_bytes(columns) for each in found.step), default=0.0)
     over_rows = max((each.halo_bytes(columns) for each in found.step), default=0.0)
     buffers = 2 * part_nodes * turned if columns > 1 else 0.0
     if parts > 1:
-        buffers += (3 * halo * padding + part_nodes) * over_rows
+        copies = 3 if part is None or part.graph.sends is not None else 2
+        buffers += (copies * received + part_nodes) * over_rows
     memory = {
         "graph": graph_bytes,
         "nodes": int(found.node_bytes * nodes / max(found.nodes, 1)),

@@ -40,6 +40,17 @@ def test_the_better_of_stream_and_blocks():
     assert (of_two != partition(arxiv, 2, method="block").owner).any()
 
 
+def test_whole_windows_where_parts_need_most_rows_anyway():
+    """Of a dense graph with windows, and not where the cut decides what is sent."""
+    dense = benchmark_graph("reddit", 0.02).to_graph().with_windows()
+    found = choose_partition(dense, 4)
+    np.testing.assert_array_equal(found.owner, partition(dense, 4, method="windows").owner)
+    assert (found.owner != choose_partition(dense.drop_edge_permutation(), 2).owner).any()
+    sparse = benchmark_graph("arxiv", 0.05).to_graph()
+    kept = choose_partition(sparse.with_windows(), 8).owner
+    np.testing.assert_array_equal(kept, choose_partition(sparse, 8).owner)
+
+
 def test_methods_by_name():
     arxiv = benchmark_graph("arxiv", 0.02).to_graph()
     mesh = jax.make_mesh((2,), ("x",), devices=jax.local_devices()[:2])
@@ -53,5 +64,5 @@ def test_methods_by_name():
     assert choose_owners(None, star, 3).max() == 2
     np.testing.assert_array_equal(choose_owners(None, star, 12), choose_owners(None, star, 12))
     assert choose_owners(None, star, 12).max() < 12  # more parts than nodes
-    with pytest.raises(ValueError, match="method: expected one of stream, metis, block, got"):
+    with pytest.raises(ValueError, match="method: expected one of stream, metis, block, windows"):
         choose_owners("best", star, 2)

@@ -33,6 +33,28 @@ def expected_statistics(csr, owner, parts):
     )
 
 
+def test_whole_windows_are_dealt():
+    """A window has one owner, and parts have as many windows and as much work."""
+    csr = benchmark_graph("reddit", 0.02)
+    graph = csr.to_graph().with_windows(width=512)  # of 32 receivers
+    split = distributed.partition(graph, 5, method="windows")
+    rows, cut = np.asarray(graph.windows.rows), np.asarray(graph.windows.parts)
+    owners = split.owner[rows]
+    owner = owners.max(axis=1)
+    assert ((owners == owner[:, None]) | (rows < 0)).all()
+    windows = np.bincount(owner, minlength=5)
+    assert windows.max() == -(-rows.shape[0] // 5)
+    entries = np.bincount(owner[cut[:, 0]], cut[:, 2] - cut[:, 1])
+    assert entries.max() <= 1.05 * entries.mean() and split.statistics.edge_balance <= 1.05
+    again = distributed.partition(graph, 5, method="windows", edge_balance=1.05)
+    np.testing.assert_array_equal(again.owner, split.owner)
+    with pytest.raises(ValueError, match="edge_balance: can't be met"):
+        distributed.partition(graph, 5, method="windows", edge_balance=1.0)
+    for without in (csr, csr.to_graph()):
+        with pytest.raises(ValueError, match='method: "windows" expected a Graph with windows'):
+            distributed.partition(without, 5, method="windows")
+
+
 def test_stream_halves_the_cut_within_the_balances():
     csr = benchmark_graph("arxiv", 0.1)
     split = distributed.partition(csr, 8)

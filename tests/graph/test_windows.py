@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jaxgnn import Graph
 from jaxgnn._core import ffi
+from jaxgnn.graph import _windows
 from tests.support.oracle import edges
 from tests.support.strategies import graphs, skewed_graph
 from tests.support.window_products import hubs
@@ -121,6 +122,41 @@ def test_few_windows_are_cut_into_more_parts():
     assert lengths.size > 1 and lengths.max() <= 4096
     np.testing.assert_array_equal(decoded(graph), listed(graph))
     assert_edges_of_slots(graph)
+
+
+def test_heavy_entries_are_cut_finer():
+    """A window's first entries have most edges: a part of them has fewer entries."""
+    dense = np.repeat(np.arange(3000), 64), np.tile(np.arange(64), 3000)
+    rest = 3000 + np.arange(9000), np.arange(9000) % 64
+    ends = (np.append(*pair) for pair in zip(dense, rest, strict=True))
+    graph = Graph.from_edges(*ends, num_senders=12_000, num_receivers=64).with_windows()
+    parts, masks = np.asarray(graph.windows.parts), np.asarray(graph.windows.masks)
+    lengths = parts[:, 2] - parts[:, 1]
+    edges = np.append(0, np.cumsum(np.bitwise_count(masks).sum(axis=1, dtype=np.int64)))
+    costs = 3 * lengths + edges[parts[:, 2]] - edges[parts[:, 1]]
+    heavy = parts[:, 2] <= 3000
+    assert heavy.sum() >= 16 and costs.max() <= 12_000 + 67
+    assert lengths.max() > 10 * lengths[heavy].max()
+    np.testing.assert_array_equal(decoded(graph), listed(graph))
+
+
+def test_an_order_of_the_receivers():
+    """In place of the one that is found: consecutive receivers make a window."""
+    graph = skewed_graph(100, 900)
+    arrays = np.asarray(graph.row_offsets), np.asarray(graph.senders), 100
+    order = np.random.default_rng(0).permutation(100).astype(np.int32)
+    built = _windows.build(*arrays, True, 16, order)
+    found = {frozenset(row) - {-1} for row in np.asarray(built.rows).tolist()}
+    assert found == {frozenset(order[first : first + 16].tolist()) for first in range(0, 100, 16)}
+    ordered = dataclasses.replace(graph, windows=built)
+    np.testing.assert_array_equal(decoded(ordered), listed(graph))
+    assert_edges_of_slots(ordered)
+    own = _windows.sharing_order(*arrays[:2])
+    same = _windows.build(*arrays, True, 16, own)
+    assert jax.tree.all(jax.tree.map(np.array_equal, same, _windows.build(*arrays, True, 16)))
+    for wrong in (order[:-1], np.append(order[:-1], order[0]), order - 1):
+        with pytest.raises(ValueError, match="order must have each receiver once"):
+            _windows.build(*arrays, True, 16, wrong)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ os.environ["JAX_PLATFORMS"] = "cuda,cpu" if "--gpu" in sys.argv else "cpu"
 
 import jax
 
+from tests.distributed.eight_devices.all_rows import check_all_rows, check_dealt_windows
 from tests.distributed.eight_devices.attention import check_attention
 from tests.distributed.eight_devices.layouts import (
     check_choice_and_rounding,
@@ -49,6 +50,7 @@ def main(arguments):
         for shape in ((40, 200, devices), (9, 30, devices)):
             check_operation(*shape)
             check_attention(*shape)
+        check_all_rows(devices)
         # Two axes need four devices.
         check_models(
             (make, [layout for layout in layouts if layout != "both" or devices >= 4], *rest)
@@ -68,6 +70,8 @@ def main(arguments):
     check_dropout_and_bytes()
     check_overlap()
     check_windows()
+    check_all_rows()
+    check_dealt_windows()
     check_errors()
     check_no_columns_and_keys()
     check_page()
