@@ -133,7 +133,7 @@ TABLES = {
                 (f"{of_paper}, published", "published_share"),
             )
         },
-        {"file": "*-sampled-share", "impl": "jaxgnn", "dtype": "int32", "pass": "share"},
+        {"file": "amd-epyc-sampled-share", "impl": "jaxgnn", "dtype": "int32", "pass": "share"},
     ),
     "neighbors": Table(
         "products, [15, 10, 5]",

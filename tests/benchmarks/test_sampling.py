@@ -220,7 +220,7 @@ def test_shares_are_those_of_the_edges_that_are_taken():
 
 
 def test_a_file_of_shares_makes_its_table(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "2026-01-01-here-sampled-share.json"
+    path = tmp_path / "2026-01-01-amd-epyc-sampled-share.json"
     monkeypatch.setattr("sys.argv", ["sampled_share", "--scale", "0.002", "--json", str(path)])
     sampled_share.main()
     assert capsys.readouterr().out.count("published") == 12
