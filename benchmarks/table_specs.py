@@ -122,6 +122,19 @@ def _edges_per_second(seeds: int) -> dict[str, Spec]:
 
 TABLES = {
     # docs/kernels/sampling.md
+    "sampled-share": Table(
+        "edges of a row",
+        {f"S = {size}": {"S": size} for size in (16, 32, 64, 128, 256, 512)},
+        {
+            f"{name}, %": {"case": case, "key": key}
+            for case, of_paper in (("reddit", "Reddit"), ("proteins", "ogbn-proteins"))
+            for name, key in (
+                (f"`{case}`", "edge_share"),
+                (f"{of_paper}, published", "published_share"),
+            )
+        },
+        {"file": "amd-epyc-sampled-share", "impl": "jaxgnn", "dtype": "int32", "pass": "share"},
+    ),
     "neighbors": Table(
         "products, [15, 10, 5]",
         {

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from jaxgnn import algebra, data, distributed, export, metrics, nn, train
     from jaxgnn.graph import tiles, transform
     from jaxgnn.ops import (
+        DrawWeights,
+        draw_weights,
         importance_weights,
         negative_edges,
         sage_embedding,
@@ -52,6 +54,7 @@ __all__ = [
     "CBSR",
     "Blocks",
     "BuildInfo",
+    "DrawWeights",
     "Graph",
     "GraphBatch",
     "algebra",
@@ -62,6 +65,7 @@ __all__ = [
     "data",
     "distributed",
     "dot_attention",
+    "draw_weights",
     "edge_conv",
     "edge_conv_max",
     "export",

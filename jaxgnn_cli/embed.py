@@ -8,7 +8,7 @@ import stat
 import time
 from collections.abc import Iterator
 from io import FileIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from jaxgnn._core.text import printable
 from jaxgnn_cli.embed_options import MATRICES, EmbedOptions, Shapes, parse_embed, read_matrix
 from jaxgnn_cli.output import print_error
 from jaxgnn_cli.status import UsageError
+
+if TYPE_CHECKING:
+    from jaxgnn.train.options import FeaturesOn
 
 _CHECKED_ROWS = 1000
 
@@ -49,12 +52,13 @@ def _embed(options: EmbedOptions, file: FileIO | None) -> None:
     every = options.shapes()
     # Before anything is printed: a file may be bad.
     matrices = _matrices(options, every[0], graph.num_nodes, trained)
-    graph, (x, params) = jax.block_until_ready(jax.device_put((graph, matrices)))
+    graph, x, params = jax.block_until_ready(_placed(options.features_on, graph, matrices))
     widths = list(dict.fromkeys(str(shapes.feature_column) for shapes in every))
     widths = widths if len(widths) > 1 else [str(x.shape[1])]
+    where = " in host memory" if options.features_on == "host" else ""
     console.print(
         f"{printable(options.graph)}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, "
-        f"{', '.join(widths)} features; loaded in {time.perf_counter() - start:.3g} s",
+        f"{', '.join(widths)} features{where}; loaded in {time.perf_counter() - start:.3g} s",
         markup=False,
         soft_wrap=True,
     )
@@ -62,8 +66,9 @@ def _embed(options: EmbedOptions, file: FileIO | None) -> None:
     out = None
     for number, shapes in enumerate(every):
         if number > 0:
-            out = x = params = None  # before the next ones are made
-            x, params = jax.device_put(_matrices(options, shapes, graph.num_nodes, trained))
+            out = x = params = matrices = None  # before the next ones are made
+            matrices = _matrices(options, shapes, graph.num_nodes, trained)
+            graph, x, params = _placed(options.features_on, graph, matrices)
         if len(every) > 1:
             console.print(
                 f"features {x.shape[1]}, "
@@ -169,6 +174,28 @@ def _matrices(
     return features, dict(zip(MATRICES, (wf1, wa1, wf2, wa2), strict=True))
 
 
+def _placed(
+    features_on: FeaturesOn, graph: Any, matrices: tuple[np.ndarray, dict[str, np.ndarray]]
+) -> tuple[Any, Any, Any]:
+    """Graph, features and weights where they are to be: with the features on the host a GPU has the
+    weights alone."""
+    import jax
+
+    from jaxgnn.train import HostFeatures
+
+    features, weights = matrices
+    params = jax.device_put(weights)
+    if features_on == "device":
+        return jax.device_put(graph), jax.device_put(features), params
+    x = HostFeatures(features)
+    try:
+        (cpu,) = x.on_cpu().devices()
+    except RuntimeError as error:
+        reason = str(error).removeprefix("features: ")
+        raise UsageError(f"--features-on: {reason}") from None
+    return jax.device_put(graph, cpu), x, params
+
+
 def _print_degrees(console: Any, degrees: np.ndarray) -> None:
     from rich.table import Table
 
@@ -207,15 +234,17 @@ def _run(
     call = functools.partial(
         sage_embedding, num_children=children, num_leaves=leaves, batch_size=batch_size
     )
+    on_host = options.features_on == "host"
     try:
-        compiled = jax.jit(call).lower(graph, x, params, key).compile()
+        # Of features on the host it is a loop of two programs, not one program.
+        run = call if on_host else jax.jit(call).lower(graph, x, params, key).compile()
+        out = jax.block_until_ready(run(graph, x, params, key))  # not timed: the first run
     except ValueError as error:
         raise UsageError(str(error)) from None
-    out = jax.block_until_ready(compiled(graph, x, params, key))  # not timed: the first run
     times = []
     for _ in range(options.num_runs):
         start = time.perf_counter()
-        out = jax.block_until_ready(compiled(graph, x, params, key))
+        out = jax.block_until_ready(run(graph, x, params, key))
         times.append(1000 * (time.perf_counter() - start))
     batches = -(-graph.num_nodes // batch_size)
     memory = peak_memory()
@@ -229,7 +258,8 @@ def _run(
         soft_wrap=True,
     )
     rows = min(_CHECKED_ROWS, graph.num_nodes)
-    worst, error, zeros = check_embedding(graph, x, params, key, out, children, leaves, rows)
+    features = x.on_cpu() if on_host else x
+    worst, error, zeros = check_embedding(graph, features, params, key, out, children, leaves, rows)
     console.print(
         f"  lengths within {worst:.1e} of 1, {zeros:,} rows all zero; "
         f"{rows:,} rows within {error:.1e} of float64",

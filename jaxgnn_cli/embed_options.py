@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import tyro
 
+from jaxgnn.train.options import FeaturesOn
 from jaxgnn_cli.options import parse_options
 from jaxgnn_cli.status import UsageError
 from jaxgnn_cli.values import check_between, integers
@@ -59,6 +60,10 @@ class EmbedOptions:
 
     features: _File = None
     """A row a node: a .npy file, or text with numbers split by blanks."""
+
+    features_on: FeaturesOn = "device"
+    """Where graph and features are: in the device's memory, or in the host's, where a CPU draws and
+    sums the neighbors. The results are the same but for rounding."""
 
     Wf1: _File = None
     """Weights of a node's own row in layer 1, features x width."""

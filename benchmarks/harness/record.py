@@ -161,19 +161,27 @@ def header(options: Options) -> dict[str, Any]:
 
 def write_records(path: Path, records: list[Any], **facts: Any) -> None:
     """The file of an experiment: when, on what and by which command its records were measured."""
+    content = {**_experiment(), **facts, "records": records}
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def write_rows(path: Path, rows: list[Row], graphs: list[dict[str, Any]]) -> None:
+    """The file of an experiment whose rows are those of a suite: `benchmarks.tables` reads it."""
+    content = {"header": _experiment(), "graphs": graphs, "rows": rows}
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _experiment() -> dict[str, Any]:
     import jax  # here, as a run's process leaves devices to its jobs
 
-    module = sys.modules["__main__"].__spec__
-    content = {
+    module, device = sys.modules["__main__"].__spec__, jax.devices()[0]
+    return {
         "date": datetime.date.today().isoformat(),
-        "hardware": jax.devices()[0].device_kind,
+        "hardware": _cpu_name() if device.platform == "cpu" else device.device_kind,
         "jaxlib": _version("jaxlib"),
         "commit": _commit(None)[0],
         "command": " ".join(["python -m", module.name if module else "", *sys.argv[1:]]),
-        **facts,
-        "records": records,
     }
-    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _version(package: str) -> str | None:

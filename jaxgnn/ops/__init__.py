@@ -21,6 +21,7 @@ from jaxgnn.ops._maxk.maxk import CBSR, maxk
 from jaxgnn.ops._maxk.maxk_spmm import maxk_spmm
 
 if TYPE_CHECKING:
+    from jaxgnn.ops._sampling.draw_weights import draw_weights
     from jaxgnn.ops._sampling.importance import importance_weights
     from jaxgnn.ops._sampling.negative_edges import NegativeEdges, negative_edges
     from jaxgnn.ops._sampling.sage_embedding import sage_embedding
@@ -28,14 +29,17 @@ if TYPE_CHECKING:
     from jaxgnn.ops._sampling.sample_neighbors import sample_neighbors
     from jaxgnn.ops._sampling.sampled_edges import sampled_edges
     from jaxgnn.ops._sampling.sampled_spmm import sampled_spmm
+    from jaxgnn.ops._sampling.weighted import DrawWeights
 
 __all__ = [
     "CBSR",
     "LARGEST_SAMPLE",
+    "DrawWeights",
     "NegativeEdges",
     "cosine_attention",
     "csr_row_ids",
     "dot_attention",
+    "draw_weights",
     "edge_conv",
     "edge_conv_max",
     "gat_attention",
@@ -60,8 +64,10 @@ __all__ = [
 
 # Imported when first used, from these modules of `_sampling`: `import jaxgnn` stays fast.
 _SAMPLING = {
+    "DrawWeights": "weighted",
     "LARGEST_SAMPLE": "sample",
     "NegativeEdges": "negative_edges",
+    "draw_weights": "draw_weights",
     "importance_weights": "importance",
     "negative_edges": "negative_edges",
     "sage_embedding": "sage_embedding",

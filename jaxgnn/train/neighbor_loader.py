@@ -18,7 +18,7 @@ from jaxgnn.graph._take import take_rows
 from jaxgnn.ops import sample_neighbors
 from jaxgnn.ops._sampling.custom import OwnMethod
 from jaxgnn.ops._sampling.sample_neighbors import Method, hop_capacities, hop_sizes
-from jaxgnn.ops._sampling.weighted import DrawWeights, draw_weights
+from jaxgnn.ops._sampling.weighted import DrawWeights, ready_weights
 from jaxgnn.train.host_features import HostFeatures
 
 State = TypeVar("State")
@@ -132,7 +132,7 @@ class NeighborLoader:
         drop_last: bool = False,
         seed: int = 0,
         replace: bool = False,
-        weights: Float[ArrayLike, " num_edges"] | None = None,
+        weights: Float[ArrayLike, " num_edges"] | DrawWeights | None = None,
         method: Method | OwnMethod = "uniform",
         deduplicate: bool = False,
         capacity: Sequence[int | None] | None = None,
@@ -160,7 +160,7 @@ class NeighborLoader:
             _rows(labels, "labels", graph.num_nodes),
             jnp.asarray(nodes),
             jax.random.key(checks.integer(seed, "seed", 0, 2**32 - 1)),
-            draw_weights(graph, weights, replace, many=True),
+            ready_weights(graph, weights, replace, many=True),
             _partial(method),
         )
         self._options = _Options(

@@ -9,9 +9,14 @@ pytest.importorskip("tyro")
 
 import jax
 
+import jaxgnn
+from benchmarks import tables
+from benchmarks.experiments import sampled_share
 from benchmarks.harness import graphs, minibatch, neighbors, options, plan, targets
 from benchmarks.harness.neighbors import Hop
 from benchmarks.suites import sampling
+from benchmarks.table_specs import TABLES
+from jaxgnn.data import benchmark_graph
 from tests.support.benchmark_runs import compared, needs_kernels, row, run_quick
 
 _KEYS = ("case", "impl", "dtype", "pass", "S", "seeds", "children")
@@ -196,3 +201,39 @@ def test_sampling_quick(tmp_path):
     assert all((impl, "step") in rows for impl in sampling.PLAIN_STEPS)
     if importlib.util.find_spec("torch_geometric") is not None:
         assert all((impl, "step") in rows for impl in sampling.READY_STEPS)
+
+
+def test_shares_are_those_of_the_edges_that_are_taken():
+    csr = benchmark_graph("reddit", 2**-7)
+    graph = jaxgnn.Graph.from_csr(csr.row_offsets, csr.senders)
+    found = sampled_share.shares("reddit", np.diff(csr.row_offsets))
+    assert [entry["shape"]["S"] for entry in found] == [16, 32, 64, 128, 256, 512]
+    for entry in found:
+        for strategy in ("bucket", "fastrand", "stride"):
+            _, counts = jaxgnn.sampled_edges(
+                graph, sample_size=entry["shape"]["S"], strategy=strategy
+            )
+            assert entry["edge_share"] == int(counts.sum()) / graph.num_edges
+    by_hand = sampled_share.shares("proteins", np.array([0, 1, 5, 40, 2000]))
+    assert by_hand[0]["edge_share"] == (0 + 1 + 5 + 16 + 16) / 2046
+    assert by_hand[-1]["edge_share"] == (0 + 1 + 5 + 40 + 512) / 2046
+
+
+def test_a_file_of_shares_makes_its_table(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "2026-01-01-amd-epyc-sampled-share.json"
+    monkeypatch.setattr("sys.argv", ["sampled_share", "--scale", "0.002", "--json", str(path)])
+    sampled_share.main()
+    assert capsys.readouterr().out.count("published") == 12
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    tables.results.cache_clear()
+    try:
+        lines = tables.table(TABLES["sampled-share"]).splitlines()
+    finally:
+        tables.results.cache_clear()
+    cells = [line.split(" | ") for line in lines if line.startswith("| S")]
+    assert len(cells) == 6
+    for column, case in ((2, "reddit"), (4, "proteins")):
+        shown = [float(row[column].removesuffix(" |")) for row in cells]
+        expected = list(sampled_share.PUBLISHED[case].values())
+        np.testing.assert_allclose(shown, 100 * np.array(expected))
+    assert all(0 < float(row[column]) <= 100 for row in cells for column in (1, 3))

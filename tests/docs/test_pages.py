@@ -74,6 +74,12 @@ def test_pages_of_few_lines():
 def test_sampling():
     names = run("sampling.md")
     assert names["few"].shape == (4, 48) and names["z"].shape == (100, 48)
+    graph, weights, x = names["graph"], names["weights"], np.asarray(names["x"])
+    for node in (0, 99):  # the strategy of one's own
+        own = np.flatnonzero(np.asarray(graph.receivers) == node)
+        own = own[np.argsort(-weights[own])][:16]
+        expected = x[np.asarray(graph.senders)[own]].mean(0)
+        np.testing.assert_allclose(names["own"][node], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.system

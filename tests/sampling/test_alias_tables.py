@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import jaxgnn
+from jaxgnn import DrawWeights, draw_weights
 from jaxgnn.ops._sampling import alias
-from jaxgnn.ops._sampling.weighted import DrawWeights, draw_weights
+from jaxgnn.ops._sampling.weighted import ready_weights
 from jaxgnn.train import NeighborLoader
 from tests.support.raw_calls.common import Graph
 from tests.support.raw_calls.sampling import sample_edges
@@ -131,7 +132,7 @@ def star(weights):
 
 def draws(graph, weights, places, impl=None):
     """The edges that a loader's table draws of row 0, five a place."""
-    ready = draw_weights(graph, weights, True, many=True)
+    ready = draw_weights(graph, weights, replace=True)
     assert ready.kind == "alias"
     seeds = jnp.zeros(places, jnp.int32)
     blocks = jaxgnn.sample_neighbors(
@@ -192,7 +193,7 @@ def graph_and_weights():
 @pytest.mark.parametrize("deduplicate", [False, True])
 def test_the_kernel_and_the_reference_draw_the_same(deduplicate):
     graph, weights = graph_and_weights()
-    ready = draw_weights(graph, weights, True, many=True)
+    ready = draw_weights(graph, weights, replace=True)
     found = {}
     for impl in (None, "jax"):
         found[impl] = jaxgnn.sample_neighbors(
@@ -213,7 +214,7 @@ def test_the_kernel_and_the_reference_draw_the_same(deduplicate):
 
 def test_vmap_over_keys_and_tables():
     graph, weights = graph_and_weights()
-    tables = [draw_weights(graph, w, True, many=True) for w in (weights, weights[::-1].copy())]
+    tables = [draw_weights(graph, w, replace=True) for w in (weights, weights[::-1].copy())]
     keys = jax.random.split(jax.random.key(0), 2)
 
     def sample(ready, key):
@@ -257,14 +258,14 @@ def test_a_loader_without_the_module_draws_the_same(monkeypatch):
 def test_what_is_made_ready_where():
     """Tables on the host alone, where many draws follow; and not without replacement."""
     graph, weights = graph_and_weights()
-    assert draw_weights(graph, weights, True).kind == "sums"
-    assert draw_weights(graph, weights, False, many=True).kind == "race"
+    assert ready_weights(graph, weights, True).kind == "sums"
+    assert draw_weights(graph, weights).kind == "race"
     kinds = []
 
     @jax.jit
     def trace(graph, weights):
-        kinds.append(draw_weights(graph, weights, True, many=True).kind)
-        kinds.append(draw_weights(graph, np.ones(graph.num_edges), True, many=True).kind)
+        kinds.append(draw_weights(graph, weights, replace=True).kind)
+        kinds.append(draw_weights(graph, np.ones(graph.num_edges), replace=True).kind)
 
     trace(graph, weights)
     assert kinds == ["sums", "sums"]
@@ -272,7 +273,7 @@ def test_what_is_made_ready_where():
 
 def test_a_table_that_does_not_fit():
     graph, weights = graph_and_weights()
-    ready = draw_weights(graph, weights, True, many=True)
+    ready = draw_weights(graph, weights, replace=True)
 
     def sample(ready, replace=True):
         key = jax.random.key(0)
@@ -283,7 +284,7 @@ def test_a_table_that_does_not_fit():
     with pytest.raises(ValueError, match="made ready for replace=False, got 'alias'"):
         sample(ready, replace=False)
     with pytest.raises(ValueError, match="made ready for replace=True, got 'race'"):
-        sample(draw_weights(graph, weights, False))
+        sample(draw_weights(graph, weights))
     for table, counts in ((ready.table[:-2], ready.counts), (ready.table, ready.counts[1:])):
         with pytest.raises(ValueError, match="weights: expected tables of shapes"):
             sample(DrawWeights(table, counts, "alias"))
@@ -292,7 +293,7 @@ def test_a_table_that_does_not_fit():
 @pytest.mark.parametrize("word", [0, 2**31, 2**32 - 1])
 def test_whatever_a_table_is_a_row_draws_its_own_edges(word):
     graph, weights = graph_and_weights()
-    ready = draw_weights(graph, weights, True, many=True)
+    ready = draw_weights(graph, weights, replace=True)
     ready = DrawWeights(jnp.full_like(ready.table, word), ready.counts, "alias")
     found = [
         jaxgnn.sample_neighbors(

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxgnn import Graph
-from jaxgnn.train import RunError, TrainConfig, restore_run, run
+from jaxgnn import Graph, sage_embedding
+from jaxgnn.train import HostFeatures, RunError, TrainConfig, restore_run, run
 from jaxgnn_cli import embed_check, main
 from tests.support.oracle_embedding import brute_force_embedding
 from tests.support.small_sets import small
@@ -61,6 +61,39 @@ def test_the_embedding_is_written_and_all_combinations_run(files, capsys):
         graph, files["x"], files, jax.random.key(4), num_children=3, num_leaves=3
     )
     np.testing.assert_allclose(np.load("out.npy"), expected, atol=1e-5)
+
+
+def test_features_on_the_host_stay_there(files, monkeypatch, capsys):
+    """The operation gets them as they are, and draws and computes what it would on the device."""
+    got = []
+
+    def spy(graph, features, *arguments, **options):
+        got.append((graph.row_offsets.devices(), features))
+        return sage_embedding(graph, features, *arguments, **options)
+
+    arguments = ["embed", "graph.mtx", "--features", "x.npy", "--rand-seed", "4"]
+    arguments += ["--num-children-per-source", "2,3", "--batch-size", "4", "--num-runs", "1"]
+    with monkeypatch.context() as patched:
+        patched.setattr("jaxgnn.ops._sampling.sage_embedding.sage_embedding", spy)
+        assert main([*arguments, "--features-on", "host", "--output", "host.npy"]) == 0
+    text = capsys.readouterr().out
+    assert "3 features in host memory" in text and text.count("rows within") == 2
+    assert len(got) == 4  # of each of two combinations the first run and the timed one
+    for devices, features in got:
+        assert isinstance(features, HostFeatures)
+        assert {device.platform for device in devices} == {"cpu"}
+    assert main([*arguments, "--output", "device.npy"]) == 0
+    assert "host memory" not in capsys.readouterr().out
+    np.testing.assert_allclose(np.load("host.npy"), np.load("device.npy"), atol=1e-6)
+
+
+def test_features_on_the_host_need_a_cpu_backend(monkeypatch, capsys):
+    def none():
+        raise RuntimeError("features: expected JAX's CPU backend, got none: of a test")
+
+    monkeypatch.setattr("jaxgnn.train.host_features.cpu_device", none)
+    message = refused(capsys, "graph.mtx", "--features-on", "host")
+    assert message == "jaxgnn: --features-on: expected JAX's CPU backend, got none: of a test\n"
 
 
 def test_widths_are_combined_too(capsys):
@@ -185,6 +218,7 @@ def test_a_wrong_embedding_is_refused(files):
             "--Wf2: expected a single number for --Wf1-dim1 and --Wa1-dim1 with it",
         ),
         (["graph.mtx", "--bogus", "3"], "--bogus"),
+        (["graph.mtx", "--features-on", "disk"], "--features-on"),
         (["graph.mtx", "--checkpoint", "run"], "--checkpoint: expected --features with it, got"),
         (["graph.mtx", "--features", "none.npy"], "none.npy: cannot be read: No such file"),
         (["fifo.mtx"], "fifo.mtx: cannot be read: expected a regular file, got a FIFO"),

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -154,27 +155,47 @@ _CASES = {
 }
 
 
+def doubles(graph, **options):
+    """An embedding of features, matrices and weights, and these, in float64."""
+    operands = (
+        normal(NODES, WIDTH, seed=9, dtype="float64"),
+        matrices(dtype="float64"),
+        normal(graph.num_edges, seed=8, dtype="float64"),
+    )
+
+    def embed(x, params, weights):
+        given = {**SIZES, **options, "weights": weights, "activation": jnp.tanh}
+        return sage_embedding(graph, x, params, KEY, **given)
+
+    return embed, operands
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("aggr", _CASES)
 def test_derivatives(graph, aggr):
     """Both modes, and both branches of where products are made, by finite differences."""
     with jax.enable_x64(True):
-        x = normal(NODES, WIDTH, seed=9, dtype="float64")
-        params = matrices(dtype="float64")
-        weights = normal(graph.num_edges, seed=8, dtype="float64")
-
         for sources, batch_size in _CASES[aggr]:
+            embed, operands = doubles(graph, aggr=aggr, sources=sources, batch_size=batch_size)
+            check_grads(jax.jit(embed), operands, 1, ("fwd", "rev"), rtol=1e-4)
 
-            def embed(x, params, weights):
-                options = SIZES | {"sources": sources, "batch_size": batch_size}  # noqa: B023
-                return sage_embedding(
-                    graph, x, params, KEY, aggr=aggr, activation=jnp.tanh, weights=weights,
-                    **options,
-                )  # fmt: skip
 
-            check_grads(jax.jit(embed), (x, params, weights), 1, ("fwd", "rev"), rtol=1e-4)
-            if aggr == "mean" and sources:
-                check_grads(jax.jit(embed), (x, params, weights), 2, ("rev",), rtol=1e-4)
+@pytest.mark.few(1)
+@pytest.mark.parametrize("aggr", _CASES)
+def test_second_derivatives(graph, aggr):
+    """The gradient of a directional derivative, by differences of gradients."""
+    with jax.enable_x64(True):
+        embed, operands = doubles(graph, aggr=aggr, sources=[3, 20, -1, 5, 5])
+        at, unravel = jax.flatten_util.ravel_pytree(operands)
+        direction = normal(at.size, seed=1, dtype="float64")
+        gradient = jax.grad(lambda at: jnp.sin(3 * embed(*unravel(at))).sum())
+        slope = jax.grad(lambda at: gradient(at) @ direction)
+        gradient, step = jax.jit(gradient), 1e-6
+        ends = (gradient(at + side * step * direction) for side in (1, -1))
+        expected = functools.reduce(jnp.subtract, ends) / (2 * step)
+        found = jax.jit(slope)(at)
+        assert all(jnp.abs(part).max() > 1e-3 for part in jax.tree.leaves(unravel(expected)))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_vmap_over_keys_and_reference(graph):

@@ -2,18 +2,16 @@
 
 import itertools
 
-import hypothesis
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from scipy import stats
 
 import jaxgnn
 from jaxgnn import nn
 from jaxgnn.graph import squared
+from tests.support.oracle_blocks import check_blocks
 
 pytestmark = pytest.mark.few(1)
 
@@ -25,61 +23,6 @@ def random_graph(nodes=60, edges=400, seed=0, loops=True):
     senders, receivers = rng.integers(0, nodes, edges), rng.integers(0, max(nodes - 5, 1), edges)
     keep = senders != receivers if not loops else slice(None)
     return jaxgnn.Graph.from_edges(senders[keep], receivers[keep], num_nodes=nodes)
-
-
-def check_structure(graph, blocks, seeds, sizes, *, unique):
-    """Everything but the probabilities."""
-    nodes, edges = np.asarray(blocks.nodes), np.asarray(blocks.edges)
-    first = blocks.graphs[0]
-    senders, receivers = np.asarray(first.senders), np.asarray(first.receivers)
-    real = edges >= 0
-    # Edges are those of the graph, between the places of their nodes; padding joins padding.
-    np.testing.assert_array_equal(np.asarray(graph.senders)[edges[real]], nodes[senders[real]])
-    np.testing.assert_array_equal(np.asarray(graph.receivers)[edges[real]], nodes[receivers[real]])
-    assert (nodes[senders[~real]] == -1).all()
-    assert (nodes[receivers[~real]] == -1).all()
-    np.testing.assert_array_equal(nodes[: len(seeds)], seeds)
-    # A place takes min(d, k) edges, those of the last level none.
-    degrees = np.append(np.asarray(graph.in_degrees), 0)[nodes]
-    taken = np.bincount(receivers[real], minlength=len(nodes))
-    begin = 0
-    for layer, size in zip(blocks.graphs[::-1], sizes, strict=True):
-        level = slice(begin, layer.num_receivers)
-        np.testing.assert_array_equal(taken[level], np.minimum(degrees[level], size))
-        begin = layer.num_receivers
-    assert not taken[begin:].any()
-    if unique:
-        added = nodes[len(seeds) :]
-        added = added[added >= 0]
-        assert len(set(added)) == len(added)
-        assert not set(added) & set(seeds)
-    # No edge twice at a place, and every place but the seeds' is some edge's sender.
-    pairs = np.stack([receivers[real], edges[real]])
-    assert np.unique(pairs, axis=1).shape == pairs.shape
-    used = np.flatnonzero(nodes >= 0)
-    assert set(used[used >= len(seeds)]) <= set(senders[real])
-    for graph_of_layer, deeper in zip(blocks.graphs[1:], blocks.graphs, strict=False):
-        assert graph_of_layer.num_senders == deeper.num_receivers
-        count = graph_of_layer.num_edges
-        np.testing.assert_array_equal(graph_of_layer.senders, deeper.senders[:count])
-        np.testing.assert_array_equal(graph_of_layer.receivers, deeper.receivers[:count])
-
-
-@hypothesis.settings(max_examples=6, deadline=None)
-@hypothesis.given(
-    # Few shapes: a new one is compiled operation by operation.
-    shape=st.sampled_from([(1, 0), (1, 3), (30, 120)]),
-    sizes=st.sampled_from([[1], [6, 2], [2, 1, 3]]),
-    seeds=st.lists(st.integers(-1, 29), min_size=5, max_size=5) | st.just([]),
-    unique=st.booleans(),
-)
-def test_structure(shape, sizes, seeds, unique):
-    graph = random_graph(*shape)
-    seeds = np.asarray([min(seed, shape[0] - 1) for seed in seeds], np.int32)
-    blocks = jaxgnn.sample_neighbors(graph, seeds, sizes, jax.random.key(1), deduplicate=unique)
-    check_structure(graph, blocks, seeds, sizes, unique=unique)
-    for layer in blocks.graphs:
-        layer.validate()
 
 
 @pytest.mark.few(1)
@@ -121,19 +64,6 @@ def test_a_node_draws_the_same_in_every_place_if_it_is_the_id():
     np.testing.assert_array_equal(rows[0], rows[2])
     tree = np.asarray(jaxgnn.sample_neighbors(graph, np.array([3, 9, 3]), [4], key).edges)
     assert (tree[:4] != tree[8:12]).any()
-
-
-def test_every_edge_is_as_likely():
-    # One receiver with 7 edges, of which each place draws 3.
-    graph = jaxgnn.Graph.from_edges(np.arange(7), np.zeros(7, int), num_nodes=7)
-    seeds = jnp.zeros(333_334, jnp.int32)
-    for replace in (False, True):
-        blocks = jaxgnn.sample_neighbors(graph, seeds, [3], jax.random.key(5), replace=replace)
-        counts = np.bincount(np.asarray(blocks.edges), minlength=7)
-        # Without replacement counts vary less than chi-squared assumes: by (d - k) / (d - 1).
-        expected = np.full(7, 333_334 * 3 / 7)
-        statistic = ((counts - expected) ** 2 / expected).sum() * (1 if replace else 6 / 4)
-        assert 1e-6 < stats.chi2.sf(statistic, 6) < 1 - 1e-6
 
 
 def test_hops_draw_apart():
@@ -246,7 +176,7 @@ def test_capacity():
         )
 
     exact = sample(sizes)
-    check_structure(graph, exact, seeds, [4, 4], unique=True)
+    check_blocks(graph, exact, seeds, [4, 4], unique=True)
     assert not exact.overflow
     np.testing.assert_array_equal(
         np.sort(exact.edges[exact.edge_mask]), np.sort(whole.edges[whole.edge_mask])

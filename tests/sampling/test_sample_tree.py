@@ -12,7 +12,6 @@ import jaxgnn
 from jaxgnn.ops._core.philox import key_words
 from jaxgnn.ops._sampling.hops import Hop, joined, layout_of_tree, level_of
 from jaxgnn.ops._sampling.tree import hop_keys
-from jaxgnn.ops._sampling.weighted import draw_weights
 
 pytestmark = pytest.mark.few(2)
 
@@ -40,7 +39,7 @@ def weights_of(graph, draws):
         return None
     weights = RNG.exponential(size=graph.num_edges).astype(np.float32)
     weights[(RNG.random(weights.size) < 0.4) | (np.asarray(graph.receivers) == 1)] = 0
-    return draw_weights(graph, weights, True, many=True)
+    return jaxgnn.draw_weights(graph, weights, replace=True)
 
 
 def check(nodes, edges, num_seeds, sizes, draws, wide=False):

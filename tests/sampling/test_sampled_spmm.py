@@ -20,6 +20,7 @@ from tests.support.strategies import dense_adjacency, examples, graphs, skewed_g
 pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 KEY = jax.random.key(11)
+HUB = 40_000
 SAMPLINGS = {
     "bucket": Sampling("bucket", 3),
     "fastrand": Sampling("fastrand", 3),
@@ -223,6 +224,46 @@ def test_edges_taken_repeatedly_count_repeatedly(strategy):
     by_x, by_weights = jax.jit(jax.grad(total, (0, 1)))(ones[:, None], ones)
     np.testing.assert_array_equal(by_x[:, 0], expected)
     np.testing.assert_array_equal(by_weights, expected)
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("normalize", [None, "mean", "rescale"])
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_a_hub(name, normalize):
+    """Rows of 40,000 edges: the sums, and the gradients for senders and weights."""
+    degrees = [0, HUB, 1, 577, HUB]
+    rng = np.random.default_rng(0)
+    receivers = np.repeat(np.arange(len(degrees)), degrees)
+    senders = rng.integers(300, size=receivers.size)
+    graph = Graph.from_edges(senders, receivers, num_senders=300, num_receivers=len(degrees))
+    x, y = draw_array(rng, (300, 2), "float32"), draw_array(rng, (len(degrees), 2), "float32")
+    weights = draw_array(rng, (graph.num_edges,), "float32")
+    sampling = SAMPLINGS[name]
+    if sampling.sample_size:
+        sampling = sampling._replace(sample_size=1000)
+
+    @jax.jit
+    def out_and_gradients(graph, x, weights):
+        options = {**sampling.arguments(), "normalize": normalize}
+        out, pullback = jax.vjp(lambda x, w: sampled_spmm(graph, x, w, **options), x, weights)
+        return out, *pullback(y)
+
+    # By the lists of edges, which `test_sampled_edges.py` compares with an oracle.
+    edges, counts = map(np.asarray, sampled_edges(graph, **sampling.arguments()))
+    place, number = np.nonzero(edges >= 0)
+    taken = edges[place, number]
+    assert (np.bincount(place, minlength=len(degrees)) == counts).all() and counts[1] >= 1000
+    divisors = {None: np.ones(5), "mean": counts, "rescale": counts / np.maximum(degrees, 1)}
+    factors = 1 / divisors[normalize][place]
+    dense = np.asarray(x, np.float64), np.asarray(y, np.float64), np.asarray(weights, np.float64)
+    expected = [np.zeros_like(part) for part in (dense[1], dense[0], dense[2])]
+    sender = np.asarray(graph.senders)[taken]
+    scaled = (factors * dense[2][taken])[:, None]
+    np.add.at(expected[0], place, scaled * dense[0][sender])
+    np.add.at(expected[1], sender, scaled * dense[1][place])
+    np.add.at(expected[2], taken, factors * (dense[0][sender] * dense[1][place]).sum(1))
+    for found, right in zip(out_and_gradients(graph, x, weights), expected, strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4 * np.abs(right).max())
 
 
 def test_offsets_of_64_bits(x64):

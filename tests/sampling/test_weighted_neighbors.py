@@ -13,7 +13,6 @@ from scipy import stats
 
 import jaxgnn
 from jaxgnn.ops._sampling.race import fixed_log2, race_times
-from jaxgnn.ops._sampling.weighted import draw_weights
 from jaxgnn.train import NeighborLoader
 
 pytestmark = pytest.mark.few(2)
@@ -38,7 +37,7 @@ OPTIONS = {
     "labor": {"method": "labor"},
     "weights": {"weights": WEIGHTS},
     "replace": {"weights": WEIGHTS, "replace": True},
-    "alias": {"weights": draw_weights(GRAPH, WEIGHTS, True, many=True), "replace": True},
+    "alias": {"weights": jaxgnn.draw_weights(GRAPH, WEIGHTS, replace=True), "replace": True},
 }
 
 
@@ -305,7 +304,8 @@ def test_weights_of_float64_count_by_their_ratios(method, scale):
     seeds = np.tile([0, 1], 50)
 
     def sample(weights):
-        weights = draw_weights(graph, weights, method != "weights", many=method == "alias")
+        if method == "alias":
+            weights = jaxgnn.draw_weights(graph, weights, replace=True)
         return jaxgnn.sample_neighbors(
             *(graph, seeds, [3], jax.random.key(0)), weights=weights, replace=method != "weights"
         ).edges
@@ -339,7 +339,7 @@ def test_sanitized(method):
     options = {
         "labor": {"method": "labor"},
         "weights": {"weights": weights},
-        "alias": {"weights": draw_weights(graph, weights, True, many=True), "replace": True},
+        "alias": {"weights": jaxgnn.draw_weights(graph, weights, replace=True), "replace": True},
     }[method]
 
     @functools.partial(jax.jit, static_argnames="impl")

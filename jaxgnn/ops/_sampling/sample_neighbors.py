@@ -39,7 +39,7 @@ from jaxgnn.ops._sampling.sample import (
 )
 from jaxgnn.ops._sampling.tree import HopKeys, hop_keys, is_tree_of_kernel, sample_tree
 from jaxgnn.ops._sampling.unique_nodes import number_nodes
-from jaxgnn.ops._sampling.weighted import DrawWeights, draw_weights
+from jaxgnn.ops._sampling.weighted import DrawWeights, ready_weights
 
 Method = Literal["uniform", "labor"]
 METHODS = ("uniform", "labor")
@@ -100,8 +100,9 @@ def sample_neighbors(
         weights: of the edges, `[num_edges]`, in the graph's edge order (`Graph.sort_edge_data`),
             finite and at least 0; where they are traced, others count as 0, in float32. Those of
             float64 that float32 cannot hold count by their ratios in a row. They have no gradient.
-            Each call makes them ready in O(edges), `NeighborLoader` once: with replacement it
-            draws by alias tables, a call by prefix sums, other edges for the same key.
+            Each call makes them ready in O(edges), `draw_weights` once for many calls, as
+            `NeighborLoader` does: with replacement it draws by alias tables, a call by prefix sums,
+            other edges for the same key.
         method: `"uniform"`, `"labor"`, or a function; for the last two neither `replace` nor
             `weights` is to be had. `"labor"` pays with `deduplicate`; in a tree, places of one node
             take the same edges. Edges that a function returns and that do not enter the row's node
@@ -159,7 +160,7 @@ def sample_neighbors(
         raise TypeError("seeds: expected integers, got None")
     levels = _level_sizes(graph, nodes.shape[0], sizes, limits, deduplicate)
     with config.use(impl=chosen(impl)):
-        drawn_by = draw_weights(graph, weights, replace)
+        drawn_by = ready_weights(graph, weights, replace)
         graph, nodes, key, drawn_by = ffi.unify_varying(graph, nodes, key, drawn_by)
         strategy = "labor" if method == "labor" else "random"
         if drawn_by is not None:

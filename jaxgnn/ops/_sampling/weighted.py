@@ -33,14 +33,16 @@ Kind = Literal["race", "sums", "alias"]
 )
 @dataclasses.dataclass(frozen=True)
 class DrawWeights:
-    """The weights of a graph's edges, as the kernels take them.
+    """Weights of a graph's edges as draws read them: what `draw_weights` returns.
+
+    They belong to the graph that they were made for. A pytree.
 
     Attributes:
-        table: without replacement the logarithms (`fixed_log2`), `ZERO_WEIGHT` for 0; with
-            replacement the low and high words of the sums of all edges' integer weights so far, or
-            the thresholds and aliases of `alias_table`.
+        table: without replacement the logarithms, in steps of $2^{-23}$, the smallest integer for
+            0; with replacement the threshold and the alias of each edge's cell, or the low and high
+            words of the sums of all edges' integer weights so far.
         counts: how many edges of each row have a positive weight.
-        kind: what the table is: `"race"`, `"sums"` or `"alias"`; static.
+        kind: what the table is: `"race"`, `"alias"` or `"sums"`; static.
     """
 
     table: Int32[Array, " num_edges"] | UInt32[Array, " 2*num_edges"]
@@ -48,7 +50,7 @@ class DrawWeights:
     kind: Kind
 
 
-def draw_weights(
+def ready_weights(
     graph: Graph, weights: Any, replace: bool, *, many: bool = False
 ) -> DrawWeights | None:
     """The weights checked and made ready, in O(edges); those that are ready stay as they are.
