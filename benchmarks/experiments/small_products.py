@@ -27,6 +27,7 @@ from benchmarks.harness import graphs, plan, timing
 from benchmarks.harness.jax_programs import call_seconds
 from benchmarks.harness.record import write_records
 from jaxgnn import spmm
+from jaxgnn.graph._row_chunks import chunk_rows
 
 _STEPS, _TURNS, _REPEATS = 16, 8, 9
 
@@ -43,6 +44,8 @@ class Options:
     """Of the features."""
     scale: float = 1.0
     """Of the graphs' nodes and edges."""
+    chunk_length: int | None = None
+    """Edges of a chunk of a long row; by default what the library takes."""
     json: Path | None = None
     """A file for the results."""
 
@@ -125,6 +128,14 @@ def cusparse(graph: Any, x: np.ndarray, dtype: str) -> float | None:
     return min(found, default=None)
 
 
+def with_chunks(graph: Any, length: int | None) -> Any:
+    """The graph with its long rows cut into chunks of this length."""
+    if length is None:
+        return graph
+    chunks = chunk_rows(np.asarray(graph.row_offsets), length)
+    return dataclasses.replace(graph, row_chunks=jax.tree.map(jax.numpy.asarray, chunks))
+
+
 def measured(graph: Any, width: int, dtype: str) -> dict[str, Any]:
     """One row: both chains."""
     x = np.random.default_rng(0).standard_normal((graph.num_senders, width), np.float32)
@@ -143,7 +154,7 @@ def main(options: Options) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for shape in options.shapes:
             stored = graphs.load(graphs.store(shape, Path(folder), options.scale))
-            graph = jax.device_put(stored.to_graph())
+            graph = jax.device_put(with_chunks(stored.to_graph(), options.chunk_length))
             for dtype in options.dtypes:
                 for width in options.widths:
                     row = measured(graph, width, dtype)

@@ -225,12 +225,13 @@ __global__ void __launch_bounds__(kGatherThreads, P::kLongBlocks)
   if (local < RowWalk::kLanes && active) lane.store(work);
 }
 
-// A team of kLanes lanes processes a chunk of a long row, or a row, or with kSeveral
+// A team of kLanes lanes processes a row, or with kSeveral a chunk of a long row or
 // p.rows_per_worker rows in sequence; these have consecutive indices under any row schedule. All
 // teams of a warp share a row of more than p.solo_length edges: every one takes each kTeams-th
-// four, and they add up at the end. Else a chunk would be a chain of as many waits as it has fours,
-// which small graphs have nothing to hide behind. Row indices fit in 32 bits (launch_rows), and so
-// does the size of a gathered row; edge indices may not.
+// four, and they add up at the end. Else it would be a chain of as many waits as it has fours,
+// which small graphs have nothing to hide behind. For the same reason a chunk has all teams of a
+// warp, and no warp two chunks. Row indices fit in 32 bits (launch_rows), and so does the size of a
+// gathered row; edge indices may not.
 template <typename P, int V, int kLanes, bool kSeveral>
 __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
     short_rows(const typename P::Params p) {
@@ -245,7 +246,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
   Lane lane(p, f);
   const int32_t* columns = static_cast<const int32_t*>(p.rows.columns);
   const unsigned worker = blockIdx.x * (kGatherThreads / kLanes) + threadIdx.x / kLanes;
-  const unsigned splits = p.rows.num_splits;
+  const unsigned splits = p.rows.num_splits * kTeams;  // workers of the chunks, that come first
   const unsigned all = splits + static_cast<unsigned>(p.rows.num_rows);
   const unsigned several = kSeveral ? p.rows_per_worker : 1;
   unsigned item = worker < splits ? worker : splits + (worker - splits) * several;
@@ -296,15 +297,16 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
   };
   const auto store = [&](unsigned item, unsigned row, int count) {
     Work work{row, -1, 0, count, count};
-    if (item < splits) work.part = item;
+    if (item < splits) work.part = item / kTeams;
     lane.store(work);
   };
 
   Stretch next{0, -1};
   if (worker < splits) {
-    const Work part = find_work(p.rows, worker);
-    next = {part.begin, part.row < 0 ? -1 : part.count};
-    before = part.row < 0 ? item : item - static_cast<unsigned>(part.row);
+    const Work part = find_work(p.rows, worker / kTeams);
+    const bool mine = part.row >= 0 && worker % kTeams == 0;
+    next = {part.begin, mine ? part.count : -1};
+    before = mine ? item - static_cast<unsigned>(part.row) : item;
   } else if (kTeams == 1 || item < all) {
     next = whole_row(item - before);
   }
@@ -312,7 +314,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
   if constexpr (kTeams > 1) {
     // First, so that nothing of it takes registers from the rows that a team has alone.
     const int team = static_cast<int>(threadIdx.x % 32) / kLanes;
-    const bool shared = next.count > p.solo_length;
+    const bool shared = next.count > (worker < splits ? 0 : p.solo_length);
     unsigned waiting = __ballot_sync(kFullWarp, shared);
 #pragma unroll 1
     while (waiting != 0) {
@@ -390,12 +392,13 @@ cudaError_t launch_gather(void (*kernel)(Params), const Params& p, int64_t worke
 
 template <typename P, int V, int kLanes>
 cudaError_t launch_short(typename P::Params p, const Launch& launch) {
+  constexpr int64_t kTeams = 32 / kLanes;
   const bool shares = kLanes < 32 && p.solo_length < INT32_MAX;
   const bool few_edges = p.rows.num_edges < kFewEdges * p.rows.num_rows;
   const bool many = p.rows.num_rows * kLanes >= kManyWarps * 32 * p.rows_per_worker;
   if (!many || (shares && !few_edges)) p.rows_per_worker = 1;
-  const int64_t workers =
-      p.rows.num_splits + (p.rows.num_rows + p.rows_per_worker - 1) / p.rows_per_worker;
+  const int64_t workers = p.rows.num_splits * (p.rows_per_worker > 1 ? 1 : kTeams) +
+                          (p.rows.num_rows + p.rows_per_worker - 1) / p.rows_per_worker;
   if (launch.load || p.rows_per_worker > 1) {
     JAXGNN_TRY(
         launch_gather(short_rows<P, V, kLanes, true>, p, workers, kLanes, kLanes * V, launch));
@@ -420,7 +423,8 @@ cudaError_t launch_rows(const typename P::Params& p, bool rows_aligned, bool wei
                         const Launch& launch, bool narrow_slices = false) {
   constexpr int V = 16 / sizeof(typename P::Type);
   const int64_t workers = p.rows.num_splits + p.rows.num_rows;
-  const bool wide = p.rows.wide_columns || workers > INT32_MAX ||
+  const int64_t most_workers = 16 * p.rows.num_splits + p.rows.num_rows;  // teams of two lanes
+  const bool wide = p.rows.wide_columns || most_workers > INT32_MAX ||
                     (p.rows.columns == nullptr && p.rows.num_edges > INT32_MAX) ||
                     p.width > INT32_MAX / int64_t(sizeof(typename P::Type));
   if (launch.load || wide) {

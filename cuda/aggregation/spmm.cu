@@ -26,8 +26,8 @@ struct Params : GatherParams {
 
 enum class Kind { kSum, kExtremum, kTies };
 
-// The maximum number of blocks a multiprocessor without register spills (on sm_90; weighted ties of
-// float16 spill 28 bytes in short rows).
+// The maximum number of blocks a multiprocessor without register spills (on sm_90; ties of 16 bits
+// spill up to 60 bytes in short rows).
 template <typename T>
 constexpr int long_blocks(Kind kind, bool weighted) {
   if (kind == Kind::kTies) return weighted ? 8 : sizeof(T) == 4 ? 12 : 10;

@@ -164,11 +164,13 @@ def test_derivatives_equal_finite_differences(reduce, transpose):
         check_grads(f, (x, weights), order=2, modes=["rev"], eps=1e-6)
 
 
+@pytest.mark.parametrize("width", [16, 96])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_two_runs_give_the_same_bits(dtype):
+def test_two_runs_give_the_same_bits(dtype, width):
     graph = skewed_graph(500, 40_000)
     rng = np.random.default_rng(3)
-    x, weights = draw_array(rng, (500, 96), dtype), draw_array(rng, (graph.num_edges,), "float32")
+    x = draw_array(rng, (500, width), dtype)
+    weights = draw_array(rng, (graph.num_edges,), "float32")
 
     @jax.jit
     def value_and_gradients(graph, x, weights):
@@ -246,5 +248,6 @@ def test_chunks_of_any_length(length):
     graph = skewed_graph(30, 900)
     chunks = _row_chunks.chunk_rows(np.asarray(graph.row_offsets), length)
     other = dataclasses.replace(graph, row_chunks=jax.tree.map(jnp.asarray, chunks))
-    x = jnp.asarray(np.random.default_rng(0).standard_normal((30, 8)), jnp.float32)
-    np.testing.assert_allclose(jax.jit(spmm)(other, x), spmm(graph, x), rtol=1e-4, atol=1e-4)
+    for width in (8, 16, 32, 64):  # on a GPU chunks of teams of 2 to 16 lanes
+        x = jnp.asarray(np.random.default_rng(0).standard_normal((30, width)), jnp.float32)
+        np.testing.assert_allclose(jax.jit(spmm)(other, x), spmm(graph, x), rtol=1e-4, atol=1e-4)
