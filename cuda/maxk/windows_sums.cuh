@@ -265,30 +265,42 @@ __device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, 
   }
 }
 
-// Adds the parts of each split window in order. One block a part; the first block of each window
-// does the work.
+// How many parts of a window follow this block's in a direction; the same in all lanes of a warp.
+template <typename T, typename I>
+__device__ inline int more_parts(const WindowParams<T, I>& p, int window, int step) {
+  for (int count = 0;; count += 32) {
+    const int i = int(blockIdx.x) + step * (count + 1 + int(threadIdx.x % 32));
+    const bool same = i >= 0 && i < p.windows.num_parts && load_part(p.windows, i).window == window;
+    const unsigned others = ~__ballot_sync(kFullWarp, same);
+    if (others != 0) return count + __ffs(others) - 1;
+  }
+}
+
+// Adds the parts of each split window in order. One block a part: those of a window share its rows,
+// 128 features of one for each warp at a time, as a window may have many parts.
 template <typename T, typename I, typename D>
 __global__ void __launch_bounds__(kWindowThreads) join(const WindowParams<T, I> p, D* dense) {
   if (!has_scale(p.range)) return;
   const Part part = load_part(p.windows, blockIdx.x);
-  const auto window = [&](int i) { return load_part(p.windows, i).window; };
-  const int first = blockIdx.x;
-  if (part.place < 0 || (first > 0 && window(first - 1) == part.window)) return;
-  int count = 1;
-  while (first + count < p.windows.num_parts && window(first + count) == part.window) ++count;
+  if (part.place < 0) return;
+  const int before = more_parts(p, part.window, -1);
+  const int count = before + 1 + more_parts(p, part.window, 1);
   const int64_t size = int64_t(p.rows()) * p.width;
-  for (int r = threadIdx.x / 32; r < p.rows(); r += kWindowThreads / 32) {
+  const float* const partials = p.partials + (part.place - before) * size;
+  constexpr int kWarps = kWindowThreads / 32;
+  const int shares = (p.width + 127) / 128;  // of a row
+  for (int i = before * kWarps + threadIdx.x / 32; i < p.rows() * shares; i += count * kWarps) {
+    const int r = i / shares, f = i % shares * 128 + threadIdx.x % 32 * 4;
     const int row = receiver_of(p, part, r);
-    if (row < 0) continue;
-    for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
-      const float* partial = p.partials + part.place * size + int64_t(r) * p.width + f;
-      float result[4] = {};
-      for (int i = 0; i < count; ++i) {
-        const float4 more = *reinterpret_cast<const float4*>(partial + i * size);
-        result[0] += more.x, result[1] += more.y, result[2] += more.z, result[3] += more.w;
-      }
-      finish(p, dense, row, f, result);
+    if (row < 0 || f >= p.width) continue;
+    const float* partial = partials + int64_t(r) * p.width + f;
+    float result[4] = {};
+#pragma unroll 4
+    for (int k = 0; k < count; ++k) {
+      const float4 more = *reinterpret_cast<const float4*>(partial + k * size);
+      result[0] += more.x, result[1] += more.y, result[2] += more.z, result[3] += more.w;
     }
+    finish(p, dense, row, f, result);
   }
 }
 

@@ -182,8 +182,6 @@ def _check_devices(config: TrainConfig) -> None:
         raise ConfigError(f"{name} with --task {config.task}{got}")
     if not config.num_neighbors:
         return
-    if config.distributed:
-        raise ConfigError(f"{name} with --num-neighbors: mini-batches are one process's")
     if config.shard != "auto":
         raise ConfigError(
             f"--shard: expected none with --num-neighbors, whose seeds are split, got "

@@ -36,15 +36,16 @@ def load_own_parts(config: TrainConfig) -> tuple[NodeDataset, OwnParts] | None:
     in a dataset without edges and features.
 
     Returns:
-        `None` where a run takes the whole graph: of other data, by features, with features that are
-        scaled by the whole matrix, with the windows of a GPU's MaxK, or of an older folder.
+        `None` where a run takes the whole graph: of other data, by features, for mini-batches, with
+        features that are scaled by the whole matrix, with the windows of a GPU's MaxK, or of an
+        older folder.
 
     Raises:
         ConfigError: the devices do not divide the parts.
         DataError: the folder is damaged.
     """
     windows = config.activation == "maxk" and jax.default_backend() == "gpu"
-    if not config.distributed or windows or config.shard == "features":
+    if not config.distributed or windows or config.shard == "features" or config.num_neighbors:
         return None
     if jax.device_count() == 1 or not is_partition(config.dataset):
         return None

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from jaxgnn._core.text import printable
 from jaxgnn.data.partitioned import is_partition
 from jaxgnn.distributed import Partition, ShardedGraph, shard
+from jaxgnn.distributed._placement import place
 from jaxgnn.graph import Graph
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.options import ConfigError
@@ -163,10 +164,11 @@ def column_devices(count: int) -> int:
 
 
 def everywhere(tree: Any, mesh: Mesh) -> Any:
-    """The arrays on every device of a mesh; those that a tree has twice stay shared."""
+    """The arrays on every device of a mesh, of this process or of several; those that a tree has
+    twice stay shared."""
     leaves, structure = jax.tree.flatten(tree)
-    different = {id(leaf): leaf for leaf in leaves}
-    there = jax.device_put(different, NamedSharding(mesh, PartitionSpec()))
+    sharding = NamedSharding(mesh, PartitionSpec())
+    there = {key: place(leaf, sharding) for key, leaf in {id(x): x for x in leaves}.items()}
     return jax.tree.unflatten(structure, [there[id(leaf)] for leaf in leaves])
 
 
@@ -216,23 +218,26 @@ def summary(graph: Any) -> dict[str, Any]:
     """What `summary.json` says of the devices; nothing of one."""
     mesh = mesh_of(graph)
     if mesh is not None:
-        return {"devices": mesh.size, "shard": "seeds"}
-    if not isinstance(graph, ShardedGraph):
+        found = {"devices": mesh.size, "shard": "seeds"}
+    elif isinstance(graph, ShardedGraph):
+        mesh, found = graph.mesh, {"devices": graph.parts, "shard": graph.layout}
+    else:
         return {}
-    found = {"devices": graph.parts, "shard": graph.layout}
-    return found | ({"processes": _processes(graph)} if _processes(graph) > 1 else {})
+    return found | ({"processes": _processes(mesh)} if _processes(mesh) > 1 else {})
 
 
 def describe(graph: Any) -> str:
     """The same, at the end of a line."""
     mesh = mesh_of(graph)
     if mesh is not None:
-        return f"; batches over {mesh.size} devices"
-    if not isinstance(graph, ShardedGraph):
+        what = f"batches over {mesh.size}"
+    elif isinstance(graph, ShardedGraph):
+        mesh, what = graph.mesh, f"by {graph.layout} over {graph.parts}"
+    else:
         return ""
-    count = _processes(graph)
-    return f"; by {graph.layout} over {graph.parts} devices{f' of {count} processes' * (count > 1)}"
+    count = _processes(mesh)
+    return f"; {what} devices{f' of {count} processes' * (count > 1)}"
 
 
-def _processes(graph: ShardedGraph) -> int:
-    return len({device.process_index for device in graph.mesh.devices.flat})
+def _processes(mesh: Mesh) -> int:
+    return len({device.process_index for device in mesh.devices.flat})

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxgnn import metrics
 from jaxgnn.data import Metric, NodeDataset, Split
 from jaxgnn.distributed import ShardedGraph
+from jaxgnn.distributed._placement import place
 from jaxgnn.graph import Graph
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.options import FeaturesOn
@@ -94,7 +95,7 @@ def _placement(graph: Any) -> Callable[[Any], Array]:
         return graph.scatter
     sharding = getattr(getattr(graph, "row_offsets", None), "sharding", None)
     several = sharding is not None and sharding.num_devices > 1
-    return functools.partial(jax.device_put, device=sharding) if several else jnp.asarray
+    return functools.partial(place, sharding=sharding) if several else jnp.asarray
 
 
 class Labelled(Protocol):

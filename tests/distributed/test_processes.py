@@ -57,7 +57,7 @@ def test_what_is_refused_and_said(tmp_path):
         ({**three, "coordinator": "host"}, "--coordinator: expected HOST:PORT, got 'host'"),
         ({**three, "processes": 0}, "--processes: expected a positive integer, got 0"),
         ({**three, "process": 2}, "--process: expected 0 to 1, got 2"),
-        ({"num_neighbors": "2,2"}, "--distributed: expected none with --num-neighbors: mini"),
+        ({"num_neighbors": "2,2", "shard": "rows"}, "--shard: expected none with --num-neighbors"),
         ({"task": "link"}, "--distributed: expected none with --task link"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -212,6 +212,30 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
     # What is refused is said by all, and no process waits for another one.
     for _, errors in outputs(jaxgnn(*TRAIN, "--run-directory", "two", directory=tmp_path), 2):
         assert "--run-directory: two is not empty" in errors
+
+
+@pytest.mark.system
+def test_mini_batches_of_two_processes_are_those_of_one(tmp_path):
+    """Each takes its share of a batch's seeds, of features on its host; and continued alone."""
+    batches = (
+        *(*TRAIN, "--num-neighbors", "4,3", "--batch-size", "16", "--features-on", "host"),
+        *("--steps-per-call", "2", "--checkpoint-steps", "2"),
+    )
+    alone = {"directory": tmp_path, "JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": ""}
+    one = ("--run-directory", "one", "--epochs", "4")
+    run_python("-m", "jaxgnn_cli", *batches, *one, **alone)
+    two = ("--run-directory", "two", "--epochs", "2")
+    (output, errors), other = outputs(jaxgnn(*batches, *two, directory=tmp_path))
+    assert "; batches over 4 devices of 2 processes" in output and not errors
+    assert other == ("", "")
+    summary = json.loads((tmp_path / "two" / "summary.json").read_text())
+    assert (summary["devices"], summary["processes"], summary["shard"]) == (4, 2, "seeds")
+    again = jaxgnn("train", "--resume", "two", "--epochs", "3", directory=tmp_path)
+    assert "continuing after epoch 2" in outputs(again)[0][0]
+    run_python("-m", "jaxgnn_cli", "train", "--resume", "two", "--epochs", "4", **alone)
+    np.testing.assert_allclose(
+        losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.system
