@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from jaxgnn._core.custom_jvp import custom_jvp
+
 
 def with_derivative_of(
     reference: Callable[..., Any], kernel: Callable[..., Any]
@@ -16,7 +18,7 @@ def with_derivative_of(
     For kernels that keep nothing for a derivative: it computes anew what it needs. Operands are
     pytrees of arrays, all that either function reads.
     """
-    call = jax.custom_jvp(kernel)
+    call = custom_jvp(kernel)
 
     @call.defjvp
     def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:

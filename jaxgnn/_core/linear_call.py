@@ -27,6 +27,7 @@ from jaxtyping import Array
 
 from jaxgnn import config
 from jaxgnn._core import ffi
+from jaxgnn._core.custom_jvp import custom_jvp
 from jaxgnn._core.primitive import make_primitive
 
 
@@ -85,7 +86,7 @@ class Multilinear:
     def __init__(
         self, function: Callable[..., Array], transposes: Sequence[Callable[..., Array]]
     ) -> None:
-        self._call = jax.custom_jvp(function, nondiff_argnums=(0,))
+        self._call = custom_jvp(function, nondiff_argnums=(0,))
         self._call.defjvp(self._jvp, symbolic_zeros=True)
         self._transposes = transposes
 

@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxgnn._core.custom_jvp import custom_jvp
 
-@jax.custom_jvp
+
+@custom_jvp
 def relu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """`jax.nn.relu`, whose derivative looks at the result and not at `x`.
 

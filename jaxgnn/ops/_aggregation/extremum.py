@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn._core import ffi
+from jaxgnn._core.custom_jvp import custom_jvp
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.linear_call import Multilinear, is_zero
 from jaxgnn.graph import Graph
@@ -46,7 +47,7 @@ class Pattern(NamedTuple):
     weights: Float[Array, "num_edges heads"] | None
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@functools.partial(custom_jvp, nondiff_argnums=(0,))
 def extremum(
     static: Extremum,
     graph: Graph,
@@ -58,7 +59,7 @@ def extremum(
     return reduce_rows(rows, x, in_row_order(rows, weights), static.reduce)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@functools.partial(custom_jvp, nondiff_argnums=(0,))
 def _extremum_and_ties(
     static: Extremum,
     graph: Graph,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxgnn._core.custom_jvp import custom_jvp
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.linear_call import Multilinear, is_zero, linear_call
 from jaxgnn.graph import Graph
@@ -46,7 +47,7 @@ reduce_to_nodes = Multilinear(_reduce, (broadcast_to_edges,))
 """`reduce_to_nodes(end, graph, data)`: the sum of the rows of each node's edges, or their mean."""
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@functools.partial(custom_jvp, nondiff_argnums=(0,))
 def reduce_extremum_to_nodes(
     static: tuple[EdgeEnd, str], graph: Graph, data: Float[Array, "num_edges width"]
 ) -> Float[Array, "nodes width"]:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxgnn._core import ffi
+from jaxgnn._core.custom_jvp import custom_jvp
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.linear_call import instantiate, is_zero, linear_call
 
@@ -40,7 +41,7 @@ def recomputed(
         platforms: those that the kernels are written for.
     """
 
-    @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+    @functools.partial(custom_jvp, nondiff_argnums=(0,))
     def operation(static, operands):
         kernel = functools.partial(forward, static)
 
@@ -77,7 +78,7 @@ def recomputed(
 
     operation.defjvp(operation_jvp, symbolic_zeros=True)
 
-    @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+    @functools.partial(custom_jvp, nondiff_argnums=(0,))
     def operation_gradients(static, saved, cotangent):
         def kernel(saved, cotangent):
             return jax.tree.leaves(gradients(static, *saved, cotangent))

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, UInt
 from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.arguments import unwrap
+from jaxgnn._core.custom_jvp import custom_jvp
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.ops._core import checks, dropout_mask
@@ -204,7 +205,7 @@ def maxk(
     return CBSR(values.reshape(*leading, k), indices.reshape(*leading, k), width, packed)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@functools.partial(custom_jvp, nondiff_argnums=(0,))
 def _rounded(bits: int, values: Float[Array, "rows k"]) -> Float[Array, "rows k"]:
     """So many bits of mantissa; the derivative passes through."""
     return jax.lax.reduce_precision(values, exponent_bits=8, mantissa_bits=bits)

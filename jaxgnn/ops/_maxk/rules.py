@@ -23,6 +23,7 @@ import jax
 from jaxtyping import Array, Float, UInt, UInt32
 
 from jaxgnn._core import ffi
+from jaxgnn._core.custom_jvp import custom_jvp
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.linear_call import Multilinear, instantiate, is_zero
 from jaxgnn.graph import Graph
@@ -163,7 +164,7 @@ def select(
     return _kept(drop_below, (values, indices, philox_key), x, bias), indices
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@functools.partial(custom_jvp, nondiff_argnums=(0,))
 def _kept(drop_below, selected, x, bias):
     """The selected values, as a function of the rows and the bias."""
     return selected[0]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from jaxgnn._core.custom_jvp import custom_jvp
 
 Rows = Float[Array, "*rows width"]
 
 
-@jax.custom_jvp
+@custom_jvp
 def unit_rows(h: Rows) -> Rows:
     r"""$h / |h|$; a row of zeros stays."""
     scale, length = _scaled_length(h)
@@ -24,7 +25,7 @@ def _unit_rows_jvp(primals: tuple[Rows], tangents: tuple[Rows]) -> tuple[Rows, R
     return out, (dh - out * along) / _length(h)
 
 
-@jax.custom_jvp
+@custom_jvp
 def _length(h: Rows) -> Float[Array, "*rows 1"]:
     """The length, 1 of a row of zeros."""
     scale, length = _scaled_length(h)
