@@ -89,8 +89,10 @@ def call(
     rows = [t for t in (*operands, *results) if len(t.shape) > 1 and t.dtype[:1] in "fb"]
     if not rows or name in ("sample_edges", "csr_row_ids"):
         return None
+    # Not the partial results of the chunks of long rows, which have more columns.
+    chunks = operands[2].shape[:1] if of_rows else ()
+    narrow = [t for t in rows if 0 not in t.shape and t.shape[0] > 1 and t.shape[:1] != chunks]
     # Of MaxK's rows those that are kept: the narrower ones of its operands and results.
-    narrow = [t for t in rows if 0 not in t.shape and t.shape[0] > 1]
     choose = min if name.startswith("maxk") else max
     row = choose(narrow or rows, key=_width)
     edges = num_edges if windows else operands[1].shape[0]

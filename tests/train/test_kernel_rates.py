@@ -83,6 +83,17 @@ def test_a_measured_program_has_the_call_that_it_is_measured_for(graph, name):
         assert each * call.items == pytest.approx(1)
 
 
+@pytest.mark.parametrize("name", ["gat", "cosine", "gaussian"])
+def test_chunks_of_long_rows_are_no_wider_rows(name):
+    """Their partial results have columns for the sums of weights."""
+    senders = np.arange(1000) % NODES
+    hub = Graph.from_edges(senders, np.zeros_like(senders), num_nodes=NODES)
+    assert hub.row_chunks.table.shape[0] > 1
+    forward, operands = OPERATIONS[name]
+    (call,) = calls_of(forward, hub, *operands)
+    assert call.width == operands[0].size // NODES
+
+
 def test_options_of_a_call_are_read(graph):
     forward, operands = OPERATIONS["gat"]
     (call,) = calls_of(forward, graph, *operands)
