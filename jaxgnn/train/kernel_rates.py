@@ -31,7 +31,9 @@ from jaxgnn.ops import (
 )
 
 FLOATS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+# Of a lowered and of a compiled program.
 _SIZES = {"f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f16": 2, "bf16": 2}
+_SIZES |= {"s64": 8, "u64": 8, "s32": 4, "u32": 4}
 
 _ATTRIBUTE = re.compile(r"(\w+) = ([-\w.+]+) : ")
 _ATTRIBUTES = re.compile(r"mhlo\.backend_config = {([^}]*)}")

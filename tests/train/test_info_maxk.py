@@ -11,7 +11,7 @@ from jaxgnn.data import NodeDataset, Split
 from jaxgnn.graph import Graph
 from jaxgnn.train import TrainConfig, build, lower
 from jaxgnn.train.node_problem import make_task
-from jaxgnn_cli.info import _add_maxk, _aggregates_maxk
+from jaxgnn_cli.info_maxk import add_engines, aggregates_maxk
 
 NODES = 50
 MAXK = TrainConfig(hidden=16, activation="maxk", k=4)
@@ -41,14 +41,14 @@ def test_a_step_that_aggregates_sparse_rows_of_the_whole_graph(dataset, options,
     config = dataclasses.replace(MAXK, **options).check()
     task = make_task(config, dataset, dataset.split())
     program, state = build(config, task)
-    assert _aggregates_maxk(program, lower(program, state, task)[0]) is expected
+    assert aggregates_maxk(program, lower(program, state, task)[0]) is expected
 
 
 @pytest.mark.skipif(not jaxgnn.build_info().cpu, reason="windows need the CPU module")
 def test_an_annealed_step_moves_the_entries_that_it_begins_with(dataset):
     def rows(**options):
         table = Table()
-        _add_maxk(table, dataset.graph, dataclasses.replace(MAXK, **options).check())
+        add_engines(table, dataset.graph, dataclasses.replace(MAXK, **options).check())
         return [list(column.cells) for column in table.columns]
 
     names, texts = rows(k=2, anneal_from=16)

@@ -15,8 +15,8 @@ from jaxgnn.ops import (
     gaussian_spmm,
     spmm,
 )
-from jaxgnn.train.estimate import work
 from jaxgnn.train.kernel_rates import KINDS, Call, seconds_of_item
+from jaxgnn.train.step_work import work
 
 NODES, EDGES, HEADS, WIDTH, K = 20, 60, 2, 8, 3
 
