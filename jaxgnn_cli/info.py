@@ -93,6 +93,10 @@ def _info_of_model(arguments: list[str]) -> None:
     table.add_row("activation", describe_activation(config))
     table.add_row("parameters", f"{sum(p.size for p in jax.tree.leaves(state.params)):,}")
     table.add_row("kernels", Text(describe_kernels(config, kernels)))
+    if config.activation == "maxk":
+        table.add_row("MaxK's rows", info_maxk.rows(step))
+    if config.head_k:
+        table.add_row("--head-k", info_maxk.head_rows(config))
     if config.dtype != "float64" and info_maxk.aggregates_maxk(program, step):
         info_maxk.add_engines(table, task.graph, config)
     what = "a step" if program.batches is None else "a mini-batch"
