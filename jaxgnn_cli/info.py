@@ -12,15 +12,12 @@ from jaxgnn_cli.output import duration
 from jaxgnn_cli.status import UsageError
 
 if TYPE_CHECKING:
-    from jax.stages import Lowered
     from rich.console import Console
     from rich.table import Table
 
-    from jaxgnn import Graph
     from jaxgnn.data import GraphSet, NodeDataset, PlainGraph
     from jaxgnn.train import TrainConfig
     from jaxgnn.train.estimate import Estimate
-    from jaxgnn.train.step import Program
 
 
 def info(arguments: list[str]) -> None:
@@ -35,7 +32,8 @@ def info(arguments: list[str]) -> None:
             "Prints what this installation consists of; of a dataset, the graph's statistics; and\n"
             "with options of jaxgnn train, such as --model gcn --activation maxk --k 32, that\n"
             "model's size, the kernels it would run, and the memory and time that a step would\n"
-            "take here (on the digits without DATASET; of a mini-batch with --num-neighbors).\n"
+            "take here (on the digits without DATASET; of a mini-batch with --num-neighbors and\n"
+            "with --task graph).\n"
             f"DATASET: a name ({', '.join(names())}) or the path of a directory or a file in\n"
             "one of the layouts of docs/data.md: a set of nodes, of graphs, or a graph alone."
         )
@@ -57,11 +55,15 @@ def _info_of_model(arguments: list[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from jaxgnn import Graph
-    from jaxgnn.train import ConfigError, Recovery, build, lower
+    from jaxgnn.data import load
+    from jaxgnn.train import ConfigError, Recovery
     from jaxgnn.train.estimate import estimate
-    from jaxgnn.train.node_problem import choose_split, load_dataset, make_task
+    from jaxgnn.train.graph_problem import GraphProblem
+    from jaxgnn.train.graph_step import lower_graphs
+    from jaxgnn.train.loop import lower
+    from jaxgnn.train.problem import make_problem
     from jaxgnn.train.runner import describe_activation, describe_kernels
+    from jaxgnn_cli import info_maxk
     from jaxgnn_cli.options import names_a_dataset, parse_train
 
     config = parse_train(arguments, "info")
@@ -73,31 +75,35 @@ def _info_of_model(arguments: list[str]) -> None:
         raise ConfigError(f"--devices: jaxgnn info expected 1, got {config.devices}: jaxgnn plan")
     if config.distributed:
         raise ConfigError("--distributed: jaxgnn info expected none, got it: jaxgnn plan")
-    if config.task != "node":
-        raise ConfigError(f"--task: jaxgnn info expected node, got {config.task}")
-    dataset = load_dataset(config)
-    task = make_task(config, dataset, choose_split(dataset, config.split), training=True)
-    with Recovery().errors():
-        program, state = build(config, task)
-        step, _, kernels = lower(program, state, task)
-        guess = None
-        if config.features_on == "device" and config.features != "embedding":
-            guess = estimate(program, state, task)
+    recovery = Recovery()
+    with recovery.errors():
+        problem = make_problem(config, None, recovery)
+        program, state = problem.build()
+        task: Any = problem.task
+        lowered = lower_graphs if isinstance(problem, GraphProblem) else lower
+        step, _, kernels = lowered(program, state, task)  # type: ignore[arg-type]
+        guess = None if config.features_on == "host" else estimate(program, state, task)
     console = Console()
     _print_build(console)
     if names_a_dataset(arguments):
-        _print_statistics(console, dataset, config)
-    title = Text(printable(f"{config.model} on {dataset.name}"))
+        _print_statistics(console, load(config.dataset), config)
+    title = Text(printable(f"{config.model} on {problem.name}"))
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_row("layers, hidden width", f"{config.layers}, {config.hidden}")
     table.add_row("activation", describe_activation(config))
     table.add_row("parameters", f"{sum(p.size for p in jax.tree.leaves(state.params)):,}")
     table.add_row("kernels", Text(describe_kernels(config, kernels)))
-    if config.dtype != "float64" and _aggregates_maxk(program, step):
-        assert isinstance(task.graph, Graph)  # on one device
-        _add_maxk(table, task.graph, config)
-    if guess is not None:
-        _add_estimate(table, guess, "a step" if program.batches is None else "a mini-batch")
+    if config.activation == "maxk":
+        table.add_row("MaxK's rows", info_maxk.rows(step))
+    if config.head_k:
+        table.add_row("--head-k", info_maxk.head_rows(config))
+    if config.dtype != "float64" and info_maxk.aggregates_maxk(program, step):
+        info_maxk.add_engines(table, task.graph, config)
+    what = "a step" if program.batches is None else "a mini-batch"
+    if guess is None:
+        table.add_row(f"{what} (estimate)", "none with --features-on host")
+    else:
+        _add_estimate(table, guess, what)
     console.print(table)
 
 
@@ -109,7 +115,9 @@ def _add_estimate(table: Table, guess: Estimate, what: str) -> None:
     parts = {
         "matrix products": guess.products,
         "kernels": guess.kernels,
+        "rows gathered and scattered": guess.moved,
         "random numbers": guess.random,
+        "negatives": guess.negatives,
         "new pages": guess.pages,
         "the rest": guess.rest,
     }
@@ -141,32 +149,6 @@ def _print_statistics(
             if value and field.name != "metric":
                 table.add_row(field.name, Text("yes" if value is True else printable(value)))
         console.print(table)
-
-
-def _aggregates_maxk(program: Program, step: Lowered) -> bool:
-    """Whether a step aggregates MaxK's rows of the graph itself, by any engine; a mini-batch has
-    another graph in each step."""
-    return program.batches is None and "jaxgnn.maxk_spmm/" in step.as_text(debug_info=True)
-
-
-def _add_maxk(table: Table, graph: Graph, config: TrainConfig) -> None:
-    """What `maxk_spmm` and its gradient would run on a GPU: see `jaxgnn.config.maxk_engine`."""
-    from jaxgnn import build_info
-    from jaxgnn.graph._windows import MAX_WIDTH
-    from jaxgnn.ops._maxk import choice
-
-    if not build_info().cpu or graph.num_edges >= 1 << 31:
-        return
-    if graph.windows is None and config.hidden <= MAX_WIDTH:
-        graph = graph.with_windows(width=config.hidden)
-    moved = config.k if config.anneal_stages else config.anneal_from or config.k
-    operations: dict[str, choice.Operation] = {"maxk_spmm": "spgemm", "its gradient": "sspmm"}
-    case = choice.of_graph(graph, config.hidden, moved, config.dtype)
-    for name, operation in operations.items():
-        seconds = choice.estimate(case, operation)
-        text = ", ".join(f"{engine} {duration(value)}" for engine, value in seconds.items())
-        fastest = choice.choose(case, operation)
-        table.add_row(f"{name}, H200 (estimate)", f"{text}: {fastest}")
 
 
 def _print_build(console: Console) -> None:

@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 import tyro
 
-from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.config import HEAD_K_AUTO, TrainConfig
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.presets import preset
 from jaxgnn.train.records import read_config
 from jaxgnn.train.saved_settings import check_same_settings, from_settings
 from jaxgnn_cli.status import UsageError
+
+_AUTO = {"--k": "0", "--head-k": str(HEAD_K_AUTO)}
 
 T = TypeVar("T")
 Planned = TypeVar("Planned", bound="Options")
@@ -127,7 +129,7 @@ def _fields(config: TrainConfig) -> dict[str, Any]:
 
 
 def _rewrite(arguments: list[str]) -> list[str]:
-    """Makes `--dataset X` positional, `--k auto` the number that says so, and gives a `--resume`
+    """Makes `--dataset X` positional, auto the number that says so, and gives a `--resume`
     without a value an empty one."""
     rewritten: list[str] = []
     for i, argument in enumerate(arguments):
@@ -136,8 +138,11 @@ def _rewrite(arguments: list[str]) -> list[str]:
             continue
         if argument.startswith("--dataset="):
             argument = argument.partition("=")[2]
-        if argument == "--k=auto" or (argument == "auto" and arguments[i - 1 : i] == ["--k"]):
-            argument = argument.replace("auto", "0")
+        for name, number in _AUTO.items():
+            if argument == f"{name}=auto":
+                argument = f"{name}={number}"
+            elif argument == "auto" and arguments[i - 1 : i] == [name]:
+                argument = number
         rewritten.append(argument)
         if argument == "--resume" and (following is None or following.startswith("--")):
             rewritten.append("")

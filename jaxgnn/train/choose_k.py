@@ -1,18 +1,21 @@
-"""`--k auto`: how many features MaxK keeps, by short runs of a few numbers."""
+"""`--k auto` and `--head-k auto`: how many features MaxK keeps of a node, or an attention of each
+head, by short runs of a few numbers."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 
-from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.config import HEAD_K_AUTO, TrainConfig
 from jaxgnn.train.loop import Best, Progress, copy, train
-from jaxgnn.train.options import ConfigError
+from jaxgnn.train.options import ConfigError, option
 
 if TYPE_CHECKING:
     from jaxgnn.train.node_problem import NodeProblem
+
+Option = Literal["k", "head_k"]
 
 _MOST = 5  # candidates
 _NOISE = 0.05  # what the least times of two equal runs may differ by
@@ -23,7 +26,7 @@ class Trial:
     """A short run.
 
     Attributes:
-        k: features that were kept; of ReLU the width.
+        k: features that were kept; of the run for comparison the width.
         score: the best epoch's validation score.
         seconds: of an epoch, the least: what other processes add is not the run's.
         chosen: whether the run goes on with it.
@@ -35,12 +38,19 @@ class Trial:
     chosen: bool = False
 
 
-def candidates(hidden: int) -> list[int]:
+def automatic(config: TrainConfig) -> Option | None:
+    """The option that is to be chosen."""
+    if config.activation == "maxk" and config.k == 0:
+        return "k"
+    return "head_k" if config.head_k == HEAD_K_AUTO else None
+
+
+def candidates(width: int) -> list[int]:
     """Half the width, a quarter and so on: five numbers at most."""
     found = []
-    while hidden > 1 and len(found) < _MOST:
-        hidden //= 2
-        found.append(hidden)
+    while width > 1 and len(found) < _MOST:
+        width //= 2
+        found.append(width)
     return found
 
 
@@ -54,33 +64,47 @@ def choose(trials: list[Trial], tolerance: float) -> list[Trial]:
     return [dataclasses.replace(trial, chosen=trial is smallest) for trial in trials]
 
 
-def try_all(config: TrainConfig, problem: NodeProblem) -> list[Trial]:
+def try_all(config: TrainConfig, problem: NodeProblem, name: Option = "k") -> list[Trial]:
     """Trains each candidate for `config.k_epochs` epochs, from the same seed, and chooses.
 
     Raises:
         ConfigError: a width of 1, or no validation nodes.
         DivergenceError: a loss is not finite.
     """
-    ks = candidates(config.hidden)
+    ks = candidates(_width(config, name))
     if not ks:
-        raise ConfigError(f"--k: auto expected --hidden of at least 2, got {config.hidden}")
+        of = f"--hidden of at least {2 * _heads(config, name)}"
+        raise ConfigError(f"{option(name)}: auto expected {of}, got {config.hidden}")
     if not jax.device_get(problem.task.val).any():
-        raise ConfigError("--k: auto expected validation nodes, got none")
+        raise ConfigError(f"{option(name)}: auto expected validation nodes, got none")
     trials = []
     for k in ks:
+        changed: dict[str, Any] = {name: k}
         # Of the last one, whose graph may have moved to the layout in which the model works.
-        trial, problem = _try(dataclasses.replace(config, k=k), problem)
+        trial, problem = _try(dataclasses.replace(config, **changed), problem, k)
         trials.append(trial)
     return choose(trials, config.k_tolerance)
 
 
-def try_relu(config: TrainConfig, problem: NodeProblem) -> Trial:
-    """The same run with ReLU, which shows what MaxK costs in score and saves in time."""
-    relu = dataclasses.replace(config, activation="relu", k=config.hidden, packed=False)
-    return _try(relu, problem)[0]
+def try_without(config: TrainConfig, problem: NodeProblem, name: Option = "k") -> Trial:
+    """The same run with ReLU, or with all features of a head: it shows what MaxK costs in score and
+    saves in time."""
+    changed: dict[str, Any] = {"head_k": 0}
+    if name == "k":
+        changed = {"activation": "relu", "k": config.hidden, "packed": False}
+    return _try(dataclasses.replace(config, **changed), problem, _width(config, name))[0]
 
 
-def _try(config: TrainConfig, problem: NodeProblem) -> tuple[Trial, NodeProblem]:
+def _heads(config: TrainConfig, name: Option) -> int:
+    return 1 if name == "k" else config.heads
+
+
+def _width(config: TrainConfig, name: Option) -> int:
+    """The features of which some are kept."""
+    return config.hidden // _heads(config, name)
+
+
+def _try(config: TrainConfig, problem: NodeProblem, k: int) -> tuple[Trial, NodeProblem]:
     """The trial of a configuration, and the problem as it was trained on."""
     own = problem.with_config(config)
     program, state = own.build()
@@ -98,4 +122,4 @@ def _try(config: TrainConfig, problem: NodeProblem) -> tuple[Trial, NodeProblem]
     )
     # A call's first run is slower.
     seconds = min(row["seconds"] for row in rows[1:] or rows)
-    return Trial(config.k, progress.best_score, round(seconds, 6)), own
+    return Trial(k, progress.best_score, round(seconds, 6)), own

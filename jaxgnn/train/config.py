@@ -38,6 +38,9 @@ PRESENTATION = (
     *("distributed", "coordinator", "processes", "process", "stall_timeout"),
 )
 
+HEAD_K_AUTO = -1
+"""The `head_k` that says auto: 0 is all features."""
+
 _DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
     "digits": {"norm": "layer", "weight_decay": 5e-3},
 }
@@ -121,7 +124,7 @@ class TrainConfig:
 
     head_k: int = 0
     """Features of each head that the hidden layers of gat and transformer average, the largest of a
-    node's; 0: all."""
+    node's; 0: all; auto, or -1: chosen as --k auto chooses."""
 
     kernel_size: int = 3
     """Gaussians of monet."""

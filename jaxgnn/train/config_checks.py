@@ -79,9 +79,14 @@ def _check_maxk(config: TrainConfig) -> None:
         )
     if config.anneal_from and not config.k:
         raise ConfigError("--anneal-from: expected a number --k with it, got auto")
+    if not config.k and config.head_k < 0:
+        raise ConfigError("--head-k: expected a number with --k auto, got auto")
     for name in ("k_epochs", "k_tolerance"):
-        if config.k and not _is_default(config, name):
-            raise ConfigError(f"{option(name)}: expected --k auto with it, got {config.k}")
+        if config.k and config.head_k >= 0 and not _is_default(config, name):
+            got = f"{config.k} and {config.head_k}"
+            raise ConfigError(
+                f"{option(name)}: expected --k auto or --head-k auto with it, got {got}"
+            )
     for name in ("k", "anneal_from", "packed"):
         if config.activation != "maxk" and not _is_default(config, name):
             raise ConfigError(
@@ -202,8 +207,11 @@ def _check_processes(config: TrainConfig) -> None:
         raise ConfigError(
             f"--devices: expected all with --distributed, got {printable(config.devices)}"
         )
-    if config.activation == "maxk" and not config.k:  # each process would choose by its own times
+    # Each process would choose by its own times.
+    if config.activation == "maxk" and not config.k:
         raise ConfigError("--k: expected a number with --distributed, got auto")
+    if config.head_k < 0:
+        raise ConfigError("--head-k: expected a number with --distributed, got auto")
     missing = [option(name) for name, value in given.items() if value is None]
     if config.coordinator is None or config.processes is None or config.process is None:
         if len(missing) < len(given):

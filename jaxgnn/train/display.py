@@ -181,13 +181,17 @@ def summary_table(summary: dict[str, Any]) -> Table:
 
 
 def trials_table(metric: str, chosen: dict[str, Any]) -> Table:
-    """The short runs of `--k auto`."""
-    title = f"MaxK's k, {chosen['epochs']} epochs each, within {chosen['tolerance']:g} of the best"
+    """The short runs of `--k auto` or `--head-k auto`."""
+    what = "MaxK's k" if chosen["option"] == "k" else "features kept of a head"
+    title = f"{what}, {chosen['epochs']} epochs each, within {chosen['tolerance']:g} of the best"
     table = Table(title=Text(title), title_justify="left")
     for name in ("k", f"validation {METRIC_NAMES[metric]}", "epoch time (least)"):
         table.add_column(name, justify="right")
-    relu = {"k": "ReLU", "chosen": False, **chosen["relu"]}
-    for trial in (*chosen["trials"], relu):
+    named = {"relu": "ReLU", "all": "all"}
+    without = [
+        {"k": text, "chosen": False, **chosen[key]} for key, text in named.items() if key in chosen
+    ]
+    for trial in (*chosen["trials"], *without):
         score, time_of_epoch = (
             score_text(metric, trial["score"]),
             f"{1e3 * trial['seconds']:.2f} ms",

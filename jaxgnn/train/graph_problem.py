@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, Literal
 
 import jax
@@ -23,6 +23,7 @@ from jaxgnn.train.graph_data import GraphSetDescription, graph_split
 from jaxgnn.train.graph_loader import GraphLoader, run_steps, runs
 from jaxgnn.train.graph_minibatch import GraphMinibatch
 from jaxgnn.train.graph_model import GraphProgram, build_graphs
+from jaxgnn.train.graph_step import batches_of, first_batch
 from jaxgnn.train.loop import Compiled, UnfinishedEpoch, kernel_calls
 from jaxgnn.train.optimizer import steps_done
 from jaxgnn.train.step import LossSums, TrainState, mean_of, zero_sums
@@ -71,9 +72,7 @@ class CompiledGraphs(Compiled):
         self.seconds, self.kernels = 0.0, {}
         loader, sums = task.training, zero_sums(dtype)
         place = loader.state()
-        with _batches(loader) as batches:
-            first = next(batches)
-        loader.restore(place)
+        first = first_batch(loader)
         # A step takes the leaves alone: to take Flax's variables apart costs a millisecond.
         leaves, self._structure = jax.tree.flatten(state)
         if loader.device_graphs is None:
@@ -183,7 +182,7 @@ class CompiledGraphs(Compiled):
         """The rest of an epoch: of each call the number of its first step, and what it takes beside
         the state. None goes across a checkpoint."""
         if loader.device_graphs is None:
-            with _batches(loader) as batches:
+            with batches_of(loader) as batches:
                 for number, minibatch in enumerate(batches):
                     yield number, "step", _sizes(minibatch), (minibatch,)
             return
@@ -226,16 +225,6 @@ def _sizes(minibatch: GraphMinibatch) -> tuple[int, int]:
 
 def _numbers(*values: int) -> tuple[np.int32, ...]:
     return tuple(np.int32(value) for value in values)
-
-
-@contextlib.contextmanager
-def _batches(loader: GraphLoader) -> Iterator[Iterator[GraphMinibatch]]:
-    """The rest of an epoch; its thread ends where the epoch is left."""
-    batches: Any = iter(loader)
-    try:
-        yield batches
-    finally:
-        batches.close()
 
 
 class GraphProblem:

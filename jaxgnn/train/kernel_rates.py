@@ -31,7 +31,9 @@ from jaxgnn.ops import (
 )
 
 FLOATS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+# Of a lowered and of a compiled program.
 _SIZES = {"f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f16": 2, "bf16": 2}
+_SIZES |= {"s64": 8, "u64": 8, "s32": 4, "u32": 4}
 
 _ATTRIBUTE = re.compile(r"(\w+) = ([-\w.+]+) : ")
 _ATTRIBUTES = re.compile(r"mhlo\.backend_config = {([^}]*)}")
@@ -89,8 +91,10 @@ def call(
     rows = [t for t in (*operands, *results) if len(t.shape) > 1 and t.dtype[:1] in "fb"]
     if not rows or name in ("sample_edges", "csr_row_ids"):
         return None
+    # Not the partial results of the chunks of long rows, which have more columns.
+    chunks = operands[2].shape[:1] if of_rows else ()
+    narrow = [t for t in rows if 0 not in t.shape and t.shape[0] > 1 and t.shape[:1] != chunks]
     # Of MaxK's rows those that are kept: the narrower ones of its operands and results.
-    narrow = [t for t in rows if 0 not in t.shape and t.shape[0] > 1]
     choose = min if name.startswith("maxk") else max
     row = choose(narrow or rows, key=_width)
     edges = num_edges if windows else operands[1].shape[0]

@@ -105,6 +105,10 @@ def build_model(
                 f"{option(name)}: expected --model {' or '.join(owners)} with it, "
                 f"got --model {config.model}"
             )
+    if config.head_k < 0:
+        raise ConfigError(
+            "--head-k: expected a number, got auto: jaxgnn train --task node chooses one"
+        )
     if config.head_k > config.hidden // config.heads:
         raise ConfigError(
             f"--head-k: expected at most the {config.hidden // config.heads} features of a head, "

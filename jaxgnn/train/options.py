@@ -52,7 +52,7 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "anneal_epochs": (1, 1 << 30, "a positive integer"),
     "heads": (1, 1024, "an integer from 1 to 1024"),
     "out_heads": (0, 1024, "an integer from 0 to 1024"),
-    "head_k": (0, 4096, "an integer from 0 to 4096"),
+    "head_k": (-1, 4096, "an integer from 0 to 4096 or auto"),
     "kernel_size": (1, 1024, "an integer from 1 to 1024"),
     "dim": (1, 16, "an integer from 1 to 16"),
     "dropout": (0, _BELOW_1, "a number from 0 to less than 1"),

@@ -109,19 +109,21 @@ def _run(
     problem = make_problem(config, dataset, recovery)
     loading.feed("after loading the data")
     chosen: dict[str, Any] = {}
-    if config.activation == "maxk" and config.k == 0 and isinstance(problem, NodeProblem):
-        trials = choose_k.try_all(config, problem)
-        relu = choose_k.try_relu(config, problem)
+    name = choose_k.automatic(config)
+    if name is not None and isinstance(problem, NodeProblem):
+        trials = choose_k.try_all(config, problem, name)
+        without = choose_k.try_without(config, problem, name)
         (k,) = (trial.k for trial in trials if trial.chosen)
         chosen = {
+            "option": name,
             "epochs": min(config.k_epochs, config.epochs),
             "tolerance": config.k_tolerance,
             "trials": [dataclasses.asdict(trial) for trial in trials],
-            "relu": {"score": relu.score, "seconds": relu.seconds},
+            "relu" if name == "k" else "all": {"score": without.score, "seconds": without.seconds},
         }
         if console is not None:
             console.print(trials_table(problem.task.metric, chosen))
-        config = dataclasses.replace(config, k=k)
+        config = dataclasses.replace(config, **{name: k})  # type: ignore[arg-type]
         problem = problem.with_config(config)
     program, state = problem.build()
     loading.feed("after tracing the model")

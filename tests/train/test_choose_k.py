@@ -7,6 +7,8 @@ import pytest
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.train import ConfigError, TrainConfig, build, run
 from jaxgnn.train.choose_k import Trial, candidates, choose
+from jaxgnn.train.config import HEAD_K_AUTO
+from jaxgnn.train.display import trials_table
 from jaxgnn.train.node_problem import choose_split, make_task
 from jaxgnn_cli.options import parse_train
 from tests.support.training import toy
@@ -58,8 +60,45 @@ def test_options():
         config = parse_train(["digits", "--activation", "maxk", *arguments, "--k-epochs", "9"])
         assert (config.k, config.k_epochs) == (0, 9)
     for arguments, message in (
-        (["--k", "8", "--k-epochs", "9"], "--k-epochs: expected --k auto with it, got 8"),
+        (["--k", "8", "--k-epochs", "9"], "--k-epochs: expected --k auto or --head-k auto with it"),
+        (["--k", "auto", "--head-k", "auto"], "--head-k: expected a number with --k auto"),
         (["--k", "auto", "--anneal-from", "9"], "--anneal-from: expected a number --k with it"),
     ):
         with pytest.raises(ConfigError, match=message):
             parse_train(["digits", "--activation", "maxk", *arguments])
+
+
+def test_head_k_is_chosen_in_the_same_way(tmp_path):
+    """From the features of a head, compared with all of them."""
+    for arguments in (["--head-k", "auto"], ["--head-k=auto"], ["--head-k", "-1"]):
+        config = parse_train(["digits", "--model", "gat", *arguments, "--k-epochs", "9"])
+        assert (config.head_k, config.k_epochs) == (HEAD_K_AUTO, 9)
+    directory = str(tmp_path / "run")
+    options = {"model": "gat", "hidden": 16, "heads": 4, "out_heads": 1, "head_k": HEAD_K_AUTO}
+    run(TrainConfig(**options, epochs=3, k_epochs=2, run_directory=directory), dataset=toy())
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    chosen = saved["chosen_k"]
+    assert chosen["option"] == "head_k" and set(chosen["all"]) == {"score", "seconds"}
+    assert [trial["k"] for trial in chosen["trials"]] == [2, 1]
+    (k,) = (trial["k"] for trial in chosen["trials"] if trial["chosen"])
+    assert saved["settings"]["head_k"] == k
+    for changed, message in (
+        ({"heads": 16}, "--head-k: auto expected --hidden of at least 32, got 16"),
+        ({"model": "sage", "heads": 1, "out_heads": 0}, "--head-k: expected --model gat or"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run(TrainConfig(**options | changed, run_directory=directory + "2"), dataset=toy())
+    dataset = toy()
+    config = TrainConfig(**options).check()
+    with pytest.raises(ConfigError, match="--head-k: expected a number, got auto"):
+        build(config, make_task(config, dataset, choose_split(dataset, 0)))
+
+
+def test_the_table_names_what_was_chosen():
+    trial = {"k": 2, "score": 0.5, "seconds": 0.001, "chosen": True}
+    other = {"score": 0.6, "seconds": 0.002}
+    chosen = {"epochs": 3, "tolerance": 0.01, "trials": [trial]}
+    of_k = trials_table("accuracy", {**chosen, "option": "k", "relu": other})
+    of_heads = trials_table("accuracy", {**chosen, "option": "head_k", "all": other})
+    assert [list(table.columns[0].cells)[-1] for table in (of_k, of_heads)] == ["ReLU", "all"]
+    assert "a head" in str(of_heads.title) and "a head" not in str(of_k.title)

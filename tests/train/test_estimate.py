@@ -13,17 +13,17 @@ from jaxgnn.data import NodeDataset, Split
 from jaxgnn.graph import Graph
 from jaxgnn.ops._projection.project import project
 from jaxgnn.train import TrainConfig, build, lower
-from jaxgnn.train.estimate import (
+from jaxgnn.train.estimate import estimate
+from jaxgnn.train.kernel_rates import Call, Tensor
+from jaxgnn.train.node_problem import make_task
+from jaxgnn.train.step_rates import Rates
+from jaxgnn.train.step_work import (
     Dot,
-    Rates,
     compiled_dots,
-    estimate,
     random_bits,
     weight_gradients,
     work,
 )
-from jaxgnn.train.kernel_rates import Call, Tensor
-from jaxgnn.train.node_problem import make_task
 from jaxgnn_cli import main
 
 NODES, FEATURES, CLASSES, HIDDEN, K = 50, 12, 3, 16, 4
@@ -98,8 +98,9 @@ def test_a_step_s_work_is_counted_and_takes_what_its_rates_say(dataset):
     assert calls[Call("maxk", NODES, K, "f32", HIDDEN)] == text.count("@jaxgnn_maxk(")
     # Each call is over all edges or rows, and so takes as long as the one that is measured.
     assert guess.kernels == pytest.approx(calls.total()) and not guess.unknown
+    assert guess.negatives == 0
     assert guess.seconds == pytest.approx(
-        1 + calls.total() + guess.random + guess.rest + guess.pages
+        1 + calls.total() + guess.moved + guess.random + guess.rest + guess.pages
     )
 
 

@@ -15,8 +15,8 @@ from jaxgnn.ops import (
     gaussian_spmm,
     spmm,
 )
-from jaxgnn.train.estimate import work
 from jaxgnn.train.kernel_rates import KINDS, Call, seconds_of_item
+from jaxgnn.train.step_work import work
 
 # A GPU has a sparse forward kernel up to an eighth of the width.
 NODES, EDGES, HEADS, WIDTH, K = 20, 60, 2, 8, 1
@@ -82,6 +82,17 @@ def test_a_measured_program_has_the_call_that_it_is_measured_for(graph, name):
         each = seconds_of_item(seconds_of, graph, call)
         assert call in measured
         assert each * call.items == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ["gat", "cosine", "gaussian"])
+def test_chunks_of_long_rows_are_no_wider_rows(name):
+    """Their partial results have columns for the sums of weights."""
+    senders = np.arange(1000) % NODES
+    hub = Graph.from_edges(senders, np.zeros_like(senders), num_nodes=NODES)
+    assert hub.row_chunks.table.shape[0] > 1
+    forward, operands = OPERATIONS[name]
+    (call,) = calls_of(forward, hub, *operands)
+    assert call.width == operands[0].size // NODES
 
 
 def test_options_of_a_call_are_read(graph):

@@ -271,10 +271,10 @@ class GNN(nnx.Module):
         """The receivers' rows after a layer: the next one's input, or the model's output."""
         conv = self.convs[i]
         kind = "accepts_node_rows" if isinstance(x, NodeRows) else "accepts_sparse"
-        rows = x if getattr(conv, kind, False) else dense(x)
         if mask is not None and getattr(conv, "accepts_node_mask", False):
             call["node_mask"] = mask[: graph.num_receivers]
-        with jax.named_scope(f"layer_{i}_{type(conv).__name__}"):  # for profiles
+        with jax.named_scope(f"layer_{i}_{type(conv).__name__}"):  # for profiles and `jaxgnn info`
+            rows = x if getattr(conv, kind, False) else dense(x)
             out = convolve(conv, graph, rows, weights, blocks, **call)
         if self.residual:
             skip, before = self.skips[i], dense(first_rows(x, graph.num_receivers))

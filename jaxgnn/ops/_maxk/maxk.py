@@ -78,6 +78,7 @@ class CBSR(SparseRows):
             self, values=self.values.astype(dtype), packed=self.packed and same
         )
 
+    @jax.named_scope("jaxgnn.cbsr_to_dense")
     def to_dense(self, *, impl: Impl = None) -> Float[Array, "*rows width"]:
         """The dense matrix, 0 where there is no entry; its derivative gathers the entries."""
         if self.sharding is not None:
