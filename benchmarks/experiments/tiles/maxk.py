@@ -126,7 +126,8 @@ def over_windows(graph: Any, cbsr: CBSR) -> jax.Array:
 def over_tiles(graph: Any, tiles: Tiles, x: jax.Array) -> jax.Array:
     """The tiles' sums, and their rows from the slots."""
     rows = neighbors(graph, transpose=False)
-    return tiles_ops.reduce_rows(rows, tiles, x[:, None], None, "sum", always=True)[:, 0]
+    out = tiles_ops.reduce_rows(rows, tiles, x[:, None], None, "sum", precision=None, always=True)
+    return out[:, 0]
 
 
 def milliseconds(call: Callable[[], Any]) -> float:
