@@ -141,7 +141,7 @@ UNUSED = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", UNUSED)
 def test_rows_without_edges_do_not_matter(name):
     """Nor do they to derivatives: those on the edges do not know them."""

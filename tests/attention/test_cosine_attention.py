@@ -160,6 +160,7 @@ def test_any_graph(edge_list, heads, loops):
     close(out, dense(graph, x, 1.0, self_loops=loops), tolerance("float32"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "directed"])
 def test_derivatives_equal_finite_differences(x64, symmetric):
     """To second order, of rows and of a number for all heads."""

@@ -206,6 +206,7 @@ for x in step(left, right, att)[1]:
 """
 
 
+@pytest.mark.system
 @pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core"
 )

@@ -263,6 +263,7 @@ def test_large_scores_do_not_overflow(impl):
 # Transformations.
 
 
+@pytest.mark.system
 def test_second_derivatives():
     with jax.enable_x64(True):
         graph = skewed_graph(8, 30)

@@ -146,6 +146,7 @@ def test_sanitized_with_everything(rate):
     check(graph, draw_operands(graph, 3, 9, 40, 4), rate=rate)
 
 
+@pytest.mark.system
 def test_dropout_drops_the_edges_of_the_dense_operation():
     """Weights of the same edges and self-loops are 0."""
     graph = skewed_graph(30, 300)
@@ -171,6 +172,7 @@ def test_where_a_gpu_takes_dense_rows():
     assert takes(CBSR(double, np.zeros((2, 1, 8), np.uint8), 67), 1.0)
 
 
+@pytest.mark.system
 def test_the_kernels_on_dense_rows_give_the_same(monkeypatch):
     """As a GPU takes them, here on any platform."""
     graph = mixed_graph()
@@ -298,6 +300,7 @@ def test_second_derivatives(x64):
     check_grads(jax.jit(f), operands, order=2, modes=["rev"], eps=1e-6)
 
 
+@pytest.mark.system
 def test_forward_mode():
     graph = skewed_graph(7, 25)
     q, keys, v, _ = draw_operands(graph, 2, 3, 5, 2)
@@ -338,6 +341,7 @@ def test_vmap_is_one_call_on_more_heads():
         jax.tree.map(lambda a, b, i=i: close(a[i], b, 1e-5), ours, theirs)
 
 
+@pytest.mark.system
 def test_vmap_of_graphs_and_of_queries_alone():
     stack = [
         Graph.from_edges(np.roll(np.arange(6), i), np.arange(6) // 2, num_nodes=6) for i in range(3)

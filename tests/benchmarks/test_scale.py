@@ -180,6 +180,7 @@ def test_a_run_out_of_time_says_what_is_missing(tmp_path):
         assert entry["reason"].startswith("--budget: 0 s are left") and not entry["failed"]
 
 
+@pytest.mark.system
 def test_a_part_of_a_large_graph():
     """The step of one part runs, and its edges in two graphs give what one graph gives."""
     tiny = papers_part.Options(scale=1e-5, parts=2, layers=2, recompute=(True,), steps=1)

@@ -71,6 +71,7 @@ def full_precision():
         yield
 
 
+@pytest.mark.few(1)
 @needs_kernels
 @pytest.mark.parametrize("model", plan.EDGE_MODELS)
 def test_steps_of_attention_are_the_same_model(model, stored, tmp_path):

@@ -110,6 +110,7 @@ def test_operations_are_named_in_programs(graph):
     assert "jaxgnn.spmm" in lowered.as_text(debug_info=True)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("reduce", ["sum", "max"])
 def test_platforms_without_kernels_agree(graph, reduce, monkeypatch):
     """The derivative rules by the references, as on a TPU."""

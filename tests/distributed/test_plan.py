@@ -73,6 +73,7 @@ def test_what_is_sent_and_held():
         assert other.reason.startswith(text)
 
 
+@pytest.mark.system
 def test_the_largest_part_is_measured(monkeypatch):
     """Its edges, in two graphs where `shard` takes them; what of them hides the exchange."""
     monkeypatch.setattr("jaxgnn.distributed._costs._LEAST_SECONDS", -1.0)

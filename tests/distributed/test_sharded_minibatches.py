@@ -125,6 +125,7 @@ def test_rows_draw_what_one_device_draws(options):
         assert expected[0][0].tolist() != expected[0][4].tolist()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("batch_size", [2, 100])
 def test_sources_draw_what_one_device_draws(batch_size):
     graph = skewed_graph(30, 400)
@@ -176,6 +177,7 @@ def test_devices_merge_the_nodes_of_their_own_seeds():
         np.testing.assert_array_equal(got, np.concatenate([getattr(b, name) for b in shares]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -239,6 +241,7 @@ def test_devices_drop_other_entries_and_keep_the_streams():
         np.testing.assert_array_equal(jax.random.key_data(old), jax.random.key_data(new))
 
 
+@pytest.mark.system
 @pytest.mark.few(1)
 @pytest.mark.parametrize("deduplicate", [False, True])
 def test_a_run_is_continued_with_the_same_bits(tmp_path, deduplicate):

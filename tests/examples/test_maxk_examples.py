@@ -9,6 +9,7 @@ from tests.support.large_sets import write_graphsaint, write_ogb, write_reddit
 from tests.support.paths import load_example
 
 
+@pytest.mark.system
 def test_a_perceptron_with_maxk_fits_a_square(tmp_path, capsys):
     from PIL import Image
 
@@ -26,6 +27,7 @@ def test_a_perceptron_with_maxk_fits_a_square(tmp_path, capsys):
         assert image.width > 1000 and len(set(image.convert("RGB").getdata())) > 100
 
 
+@pytest.mark.system
 def test_the_comparison_writes_its_table(tmp_path, capsys):
     example = load_example("maxk_accuracy")
     command = f"--datasets digits --models gcn --seeds 2 --epochs 15 --output {tmp_path / 'out'}"
@@ -90,6 +92,7 @@ def test_the_paper_s_settings_are_taken(name):
     assert (part.num_classes, part.metric) == (experiment.classes, experiment.metric)
 
 
+@pytest.mark.few(1)
 # Each model, metric and number of layers: a deep program takes seconds to compile.
 @pytest.mark.parametrize(
     ("name", "model"),

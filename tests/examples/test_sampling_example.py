@@ -8,6 +8,7 @@ import pytest
 from tests.support.paths import load_example
 
 
+@pytest.mark.system
 def test_a_trial_measures_all_kinds_and_goes_on(tmp_path, capsys):
     example = load_example("sampling_accuracy")
     output = tmp_path / "out" / "results.json"

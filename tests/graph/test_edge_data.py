@@ -160,6 +160,7 @@ def test_both_ways_are_differentiable_and_go_through_jit():
         np.testing.assert_array_equal(in_closure, forward.sum(0))
 
 
+@pytest.mark.system
 def test_transpose_and_transforms_keep_both_ways():
     senders, receivers = [0, 1, 1, 2, 0, 2], [1, 0, 0, 2, 2, 0]
     data = np.arange(1.0, 7.0, dtype=np.float32)

@@ -358,6 +358,7 @@ def transforms_of(permutation):
     ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("columns", [(), (2,)])
 def test_transforms_are_differentiable_in_the_weights(x64, columns):
     rng = np.random.default_rng(0)

@@ -34,7 +34,7 @@ def features(width: int = 6, dtype: str = "float32") -> jax.Array:
     return jax.random.normal(jax.random.key(1), (NODES, width)).astype(dtype)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize(
     "options", [{}, {"residual": True, "norm": "layer"}, {"activation": MaxK(4)}]
@@ -108,6 +108,7 @@ def test_own_self_loops():
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.system
 def test_who_takes_degrees():
     """Blocks have them on demand, a loader's unless told; weights and other layers leave them."""
     graph, x = mixed_graph(), features()

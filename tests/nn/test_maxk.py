@@ -393,6 +393,7 @@ def test_transformations_agree(name):
     close(jax.tree.map(lambda leaf: leaf[1], batched), shifted, 1e-5)
 
 
+@pytest.mark.system
 def test_vmap_over_an_ensemble():
     graph, x, weights = single(example())
 

@@ -151,6 +151,7 @@ def test_dropout_and_batch_statistics_follow_train_and_eval():
     assert not np.allclose(run(model, graph, x), run(model, graph, x))
 
 
+@pytest.mark.system
 def test_recompute_changes_nothing_but_what_is_kept():
     graph, x, weights = example()
     options = {"layers": 3, "dropout": 0.5}

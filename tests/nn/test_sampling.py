@@ -102,6 +102,7 @@ GAUSSIANS = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", GAUSSIANS)
 @jax.default_matmul_precision("highest")
 def test_gmm_is_the_dense_formula_over_the_sampled_edges(graph, name):
@@ -201,6 +202,7 @@ def test_a_models_dropedge_is_that_of_its_layers(graph):
     np.testing.assert_array_equal(model(graph, x), full(graph, x))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", MODELS)
 def test_models_have_a_size_for_each_layer(graph, name):
     x, rngs = normal(NODES, 6), nnx.Rngs(params=0, sampling=1)

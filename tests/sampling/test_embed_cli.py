@@ -123,6 +123,7 @@ def runs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.system
 def test_a_run_s_matrices_embed(files, runs, capsys):
     given = ["--features", "x.npy", "--checkpoint", str(runs / "right"), "--num-runs", "1"]
     with open("out.npy", "wb") as file:

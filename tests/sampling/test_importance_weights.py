@@ -78,6 +78,7 @@ def walked(graph, num_walks, walk_length, restart):
     return np.array(weights, np.float32)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("impl", ["kernel", "jax"])
 def test_walks_step_by_step(impl):
     graph, _ = graph_of_walks()
@@ -90,6 +91,7 @@ def test_walks_step_by_step(impl):
     np.testing.assert_array_equal(weights, expected)
 
 
+@pytest.mark.system
 def test_walks_have_the_law_of_their_chain():
     """Expected visits after L steps: the sum of (1 - restart)^(t - 1) P^t."""
     graph, dense = graph_of_walks()

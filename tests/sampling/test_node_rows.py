@@ -28,6 +28,7 @@ def sampled(deduplicate=False):
     return jaxgnn.sample_neighbors(GRAPH, SEEDS, [4, 3], jax.random.key(0), deduplicate=deduplicate)
 
 
+@pytest.mark.system
 @pytest.mark.few(1)
 @pytest.mark.parametrize("deduplicate", [False, True])
 def test_models_take_them(deduplicate):
@@ -60,6 +61,7 @@ def test_models_take_them(deduplicate):
             np.testing.assert_allclose(a, b, rtol, atol)
 
 
+@pytest.mark.system
 @pytest.mark.few(1)
 @pytest.mark.parametrize("mean", [False, True])
 def test_derivatives(mean):

@@ -51,6 +51,7 @@ def rows_of(blocks):
     return [row[row >= 0].tolist() for row in rows]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("deduplicate", [False, True])
 def test_the_most_recent_edges(deduplicate):
     options = {"method": RECENT, "deduplicate": deduplicate}
