@@ -49,7 +49,8 @@ def choose_partition(graph: Graph, parts: int) -> Partition:
     a graph with windows, for MaxK, also `"windows"`.
 
     Blocks win where ids follow the graph, and where no order has few cut edges: there they balance
-    better. So do windows, where each part needs most rows anyway. The same in every process, as `"stream"` does not depend on the number of threads.
+    better. So do windows, where each part needs most rows anyway. The same in every process, as
+    `"stream"` does not depend on the number of threads.
 
     Raises:
         ValueError: less than 1 part, or more than nodes.

@@ -42,8 +42,8 @@ class Edges(NamedTuple):
         """What overlap is predicted to win: times as fast, and seconds at 256 float32 features.
 
         Both orders pack the rows that are sent. Then one sends them, puts the received rows behind
-        the owned ones, where those are not all, and aggregates all edges; the other aggregates the owned edges meanwhile,
-        then those of the halo, and adds both results.
+        the owned ones, where those are not all, and aggregates all edges; the other aggregates the
+        owned edges meanwhile, then those of the halo, and adds both results.
 
         Args:
             parts: that exchange rows.

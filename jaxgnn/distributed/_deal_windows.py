@@ -1,4 +1,4 @@
-"""Whole windows of receivers (`Graph.with_windows`) dealt to parts, for the balance of MaxK's work."""
+"""Whole windows of receivers dealt to parts, so that MaxK's work is balanced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Int
 from jaxgnn.graph._windows import Windows
 
 _ENTRY_COST = 3
-"""Of a window's entry, beside its edges, in edges: as where windows are cut (cpu/host/windows.cc)."""
+"""Work of a window's entry, beside its edges, in edges; as in cpu/host/windows.cc."""
 
 
 def deal_windows(

@@ -111,7 +111,7 @@ def _placed(part: Int[Array, ""], operands: tuple[Array, Array]) -> Array:
 
 
 def _placed_transpose(rows: int, part: Int[Array, ""], cotangent: Array) -> tuple[Array, Array]:
-    """The gradients of what was received, 0 of what the part sent to itself, and of the own rows."""
+    """The gradients of what was received, 0 of what a part sent to itself, and of the own rows."""
     first = part * rows
     blocks = cotangent[:rows], jax.lax.dynamic_slice_in_dim(cotangent, first, rows)
     own, moved = jax.lax.optimization_barrier(blocks)

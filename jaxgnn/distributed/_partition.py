@@ -173,8 +173,9 @@ def partition(
     neighbors together.
 
     Args:
-        graph: square; for `"windows"` a `Graph` that has some. A `jaxgnn.data.CSR` may be larger than memory: `np.memmap`s of int64
-            `row_offsets` and int32 or int64 `senders` are read where they lie.
+        graph: square; for `"windows"` a `Graph` that has some. A `jaxgnn.data.CSR` may be larger
+            than memory: `np.memmap`s of int64 `row_offsets` and int32 or int64 `senders` are read
+            where they lie.
         parts: from 1 to the number of nodes.
         method: `"stream"`, `"metis"`, `"block"` or `"windows"`.
         passes: of `"stream"`.

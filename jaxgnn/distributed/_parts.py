@@ -236,9 +236,7 @@ def of_own_edges(
         most_kinds = most.owned, most.halo
         num_places = max(1, most.all)
         received = exchange.received(parts)
-        kinds, orders = stack_kinds(
-            edges, places.rows, received, most_kinds, num_places, **options
-        )
+        kinds, orders = stack_kinds(edges, places.rows, received, most_kinds, num_places, **options)
     if not split_edges or overlap is None:
         senders = exchange.num_senders(parts)
         graphs, orders = stack(edges, senders, places.rows, most.all, **options)

@@ -284,9 +284,10 @@ class TrainConfig:
     be faster."""
 
     distributed: bool = False
-    """Split the graph over the devices of several processes, such as one a host, of which each runs
-    this command. SLURM and Open MPI tell them who they are; else --coordinator, --processes and
-    --process. Process 0 alone logs; the run directory is one that all of them see."""
+    """Split the graph, or the nodes of each mini-batch, over the devices of several processes, such
+    as one a host, of which each runs this command. SLURM and Open MPI tell them who they are; else
+    --coordinator, --processes and --process. Process 0 alone logs; the run directory is one that
+    all of them see."""
 
     coordinator: Annotated[str | None, _optional("HOST:PORT")] = None
     """Where process 0 listens, with --distributed."""

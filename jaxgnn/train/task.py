@@ -94,8 +94,9 @@ def _placement(graph: Any) -> Callable[[Any], Array]:
     if isinstance(graph, ShardedGraph):
         return graph.scatter
     sharding = getattr(getattr(graph, "row_offsets", None), "sharding", None)
-    several = sharding is not None and sharding.num_devices > 1
-    return functools.partial(place, sharding=sharding) if several else jnp.asarray
+    if sharding is None or sharding.num_devices == 1:
+        return jnp.asarray
+    return functools.partial(place, sharding=sharding)
 
 
 class Labelled(Protocol):

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("tyro")
 
-from benchmarks.experiments import overlap, papers_part
+from benchmarks.experiments import overlap, papers_part, part_windows
 from benchmarks.harness import graphs, options, worker
 from benchmarks.harness.setting import Setting
 from benchmarks.ours import scale, scale_step
@@ -102,6 +102,19 @@ def test_packing_of_sparse_rows():
     assert packed.shape == columns.shape == (rows + 2 * sharded.pair_rows, 3)
     np.testing.assert_array_equal(packed[:rows], columns[:rows])
     np.testing.assert_array_equal(packed[rows:][asked], columns[rows:][asked])
+    repeated = np.asarray(scale.repeat_rows(2, values, None))
+    np.testing.assert_array_equal(repeated, np.tile(values, (2, 1)))
+
+
+def test_windows_of_parts_are_counted():
+    """Whole windows have the whole graph's entries, as many in each part."""
+    head, *lines = part_windows.counted("reddit", 0.01, [2], ["stream", "windows"])
+    assert re.match(r"reddit +1 +1\.000 1\.000 ", head)
+    found = {tuple(line.split()[2:4]): line.split()[4:6] for line in lines if "reddit" in line}
+    assert set(found) == {("stream", "part"), ("stream", "graph"), ("windows*", "graph")}
+    assert found["windows*", "graph"][1] == "1.000"
+    assert float(found["windows*", "graph"][0]) < 1.05
+    assert sum("sends" in line and ", all; " in line for line in lines) == 2
 
 
 def test_what_is_run():

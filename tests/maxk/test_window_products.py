@@ -318,3 +318,23 @@ def test_vmap_and_second_order(hub_graph):
         np.testing.assert_allclose(both[i], jax.grad(loss)(x[i]), rtol=1e-3, atol=1e-2)
     second = jax.grad(lambda x: jnp.sum(jax.grad(loss)(x) ** 2))(x[0])
     assert np.isfinite(np.asarray(second)).all() and np.abs(np.asarray(second)).max() > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("width", "k"), [(132, 8), (516, 4)])
+def test_a_window_of_many_parts(width, k):
+    """Of more than a warp's lanes: the blocks of all of them add their results."""
+    rng = np.random.default_rng(0)
+    nodes = 140_000
+    graph = Graph.from_edges(
+        np.arange(nodes), np.arange(nodes) % 16, num_senders=nodes, num_receivers=16
+    ).with_windows(width=width)
+    parts = np.asarray(graph.windows.parts)
+    assert graph.windows.num_partials == parts.shape[0] > 32
+    x = rng.standard_normal((nodes, width)).astype(np.float32)
+    cotangent = rng.standard_normal((16, width)).astype(np.float32)
+    for reduce in ("sum", "mean"):
+        expected = expected_products(graph, x, cotangent, k, reduce)
+        found = products(graph, x, cotangent, k, reduce)
+        for result, of_result in zip(found, expected, strict=True):
+            assert row_error(result, of_result) < TOLERANCE["float32"]
