@@ -74,6 +74,9 @@ def test_pages_of_few_lines():
 def test_sampling():
     names = run("sampling.md")
     assert names["few"].shape == (4, 48) and names["z"].shape == (100, 48)
+    nodes, around = np.asarray(names["hop"].nodes), np.asarray(names["around"])
+    assert around[nodes >= 0].any(axis=1).all() and not around[nodes < 0].any()
+    assert names["two_hops"].shape == (2, 16)
     graph, weights, x = names["graph"], names["weights"], np.asarray(names["x"])
     for node in (0, 99):  # the strategy of one's own
         own = np.flatnonzero(np.asarray(graph.receivers) == node)

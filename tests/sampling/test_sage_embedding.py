@@ -181,11 +181,13 @@ def test_derivatives(graph, aggr):
 
 
 @pytest.mark.few(1)
+@pytest.mark.parametrize("batch_size", [16, 4])
 @pytest.mark.parametrize("aggr", _CASES)
-def test_second_derivatives(graph, aggr):
+def test_second_derivatives(graph, aggr, batch_size):
     """The gradient of a directional derivative, by differences of gradients."""
     with jax.enable_x64(True):
-        embed, operands = doubles(graph, aggr=aggr, sources=[3, 20, -1, 5, 5])
+        sources = [3, 20, -1, 5, 5]  # two batches of 4
+        embed, operands = doubles(graph, aggr=aggr, sources=sources, batch_size=batch_size)
         at, unravel = jax.flatten_util.ravel_pytree(operands)
         direction = normal(at.size, seed=1, dtype="float64")
         gradient = jax.grad(lambda at: jnp.sin(3 * embed(*unravel(at))).sum())
