@@ -1,10 +1,13 @@
-// The rows of an attention by cosines over tiles: what their window's tiles made, and the edges in
-// no tile, divided by the sum of the exponentials.
+// The rows of an attention by cosines: what their window's tiles made, if there are tiles, and the
+// edges in no tile, divided by the sum of the exponentials.
 //
 // A warp takes a row. Its groups of eight lanes load an edge's row each, as the A operands of
 // products with the row's own features: rows g and g + 8 are halves of two edges' rows, columns the
 // two halves of the own one, of which a sum is the diagonal. So tensor cores make the dot products
 // of 8 edges in two instructions, and an edge's features are unpacked once, for the sums.
+//
+// A self-loop is an edge behind the row's others, and the graph's own loops count for nothing. One
+// that is in a tile is the same term of the sums: its row then gets no other.
 //
 // A tile's 0 times infinity is NaN, so one value that is not finite makes its feature of all 64
 // rows not finite. Where that is so, and where |beta| is too large for a fixed reference, the row
@@ -23,11 +26,14 @@ constexpr float kAgain = NAN;  // log_sum of a row that is to be summed again
 // What a row's edges are summed with.
 template <typename T>
 struct Row {
+  int number;
+  int skip;  // the column whose edges count for nothing, or -1
   Vector<T, 8> own;
   float scale;  // beta over its norm, for powers of two
   float reference;
 
-  __device__ Row(const TilesCosineArgs& a, const Lane<T>& at, int row, int head) {
+  __device__ Row(const TilesCosineArgs& a, const Lane<T>& at, int row, int head)
+      : number(row), skip(a.self_loops ? row : -1) {
     own.word = {};
     if (at.inside) {
       own = load_vector<T, 8>(static_cast<const T*>(a.x) + row * a.width + at.feature);
@@ -50,18 +56,19 @@ struct EdgeLane {
   __device__ static int of_step(int u) { return 4 * (u % 2) + u / 2; }
 };
 
-// One iteration: 32 edges, or those that are left, in columns[e, last]. With kMost `total` becomes
-// the largest score, else the sum of the lane's exponentials, and rows are added.
+// One iteration: 32 edges, or those that are left and the self-loop, if one is added. With kMost
+// `total` becomes the largest score, else the sum of the lane's exponentials, and rows are added.
 template <bool kMost, bool kWhole, typename T>
 __device__ inline void add_32(const TilesCosineArgs& a, const T* x, int head, const Row<T>& row,
-                              const EdgeLane& lane, int column, int left, float (&sums)[8],
-                              float& total) {
+                              const EdgeLane& lane, int column, int left, int loop,
+                              float (&sums)[8], float& total) {
+  const int count = left + loop;
   const unsigned row_bytes = static_cast<unsigned>(a.width * sizeof(T));
   const float scale = __ldg(a.column_scale + column * a.heads + head);
   Vector<T, 8> rows[2 * kPairs];
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
-    if (!kWhole && 8 * j >= left) break;
+    if (!kWhole && 8 * j >= count) break;
 #pragma unroll
     for (int u = 2 * j; u < 2 * j + 2; ++u) {
       const unsigned c = __shfl_sync(kFullWarp, column, EdgeLane::of_step(u), 8);
@@ -71,7 +78,7 @@ __device__ inline void add_32(const TilesCosineArgs& a, const T* x, int head, co
   float dot = 0;
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
-    if (!kWhole && 8 * j >= left) break;
+    if (!kWhole && 8 * j >= count) break;
     const Vector<T, 8>&first = rows[2 * j], &second = rows[2 * j + 1];
     float products[4] = {};
 #pragma unroll
@@ -86,7 +93,7 @@ __device__ inline void add_32(const TilesCosineArgs& a, const T* x, int head, co
     const float sum = keep + __shfl_xor_sync(kFullWarp, give, 4);
     if (lane.pair == j) dot = sum;
   }
-  const bool there = kWhole || lane.edge < left;
+  const bool there = kWhole || lane.edge < left ? column != row.skip : lane.edge < count;
   const float score = dot * scale * row.scale;
   if constexpr (kMost) {
     if (there) total = fmaxf(total, score);
@@ -96,7 +103,7 @@ __device__ inline void add_32(const TilesCosineArgs& a, const T* x, int head, co
   total += weight;
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
-    if (!kWhole && 8 * j >= left) break;
+    if (!kWhole && 8 * j >= count) break;
 #pragma unroll
     for (int u = 2 * j; u < 2 * j + 2; ++u) {
       add_scaled(__shfl_sync(kFullWarp, weight, EdgeLane::of_step(u), 8), rows[u], sums);
@@ -104,25 +111,29 @@ __device__ inline void add_32(const TilesCosineArgs& a, const T* x, int head, co
   }
 }
 
-// Adds the edges [begin, end) of these columns.
+// Adds the edges [begin, end) of these columns, and `loop` self-loops, 0 or 1.
 template <bool kMost, typename T>
 __device__ inline void add_edges(const TilesCosineArgs& a, const Lane<T>& at, int head,
                                  const Row<T>& row, const int32_t* columns, int begin, int end,
-                                 float (&sums)[8], float& total) {
-  if (begin >= end) return;
+                                 int loop, float (&sums)[8], float& total) {
+  if (begin >= end + loop) return;
   // Past the head's end any of the row's features: what they are multiplied by is 0. Past the last
-  // edge that one again, which counts for nothing.
+  // edge the row itself, the self-loop's sender, which else counts for nothing.
   const T* x = static_cast<const T*>(a.x) + (at.inside ? at.feature : 0);
   const EdgeLane lane(at.lane);
-  const auto column_of = [&](int e) { return __ldg(columns + min(e + lane.edge, end - 1)); };
+  const auto column_of = [&](int e) {
+    return e + lane.edge < end ? __ldg(columns + e + lane.edge) : row.number;
+  };
   int column = column_of(begin), e = begin;
 #pragma unroll 1
   for (; e + 32 <= end; e += 32) {
     const int now = column;
     column = column_of(e + 32);
-    add_32<kMost, true>(a, x, head, row, lane, now, 32, sums, total);
+    add_32<kMost, true>(a, x, head, row, lane, now, 32, 0, sums, total);
   }
-  if (e < end) add_32<kMost, false>(a, x, head, row, lane, column, end - e, sums, total);
+  if (e < end + loop) {
+    add_32<kMost, false>(a, x, head, row, lane, column, end - e, loop, sums, total);
+  }
 }
 
 template <typename T>
@@ -131,18 +142,55 @@ __device__ inline Lane<T> lane_of(const TilesCosineArgs& a, int head) {
   return Lane<T>(head * width, (head + 1) * width);
 }
 
+// Which rows of a part's window have their self-loop in one of its entries, which ascend: a thread
+// a row.
+__global__ void __launch_bounds__(kWindowRows) cosine_loops(const TilesCosineArgs a) {
+  const int4 part = a.parts[blockIdx.x];
+  const int in_window = threadIdx.x, place = part.w * kWindowRows + in_window;
+  const int row = place < a.num_rows ? a.rows[place] : -1;
+  const int end = part.y * kBatchEntries;
+  int low = part.x * kBatchEntries, high = end;
+  while (low < high) {
+    const int middle = low + (high - low) / 2;
+    if (a.columns[middle] < row) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const bool found = row >= 0 && low < end && a.columns[low] == row &&
+                     is_in_batch(a.masks + int64_t{low / kBatchEntries} * kBatchWords, in_window,
+                                 low % kBatchEntries);
+  const unsigned loops = __ballot_sync(kFullWarp, found);
+  if (in_window % 32 == 0) a.loops[2 * part.z + in_window / 32] = loops;
+}
+
+// The self-loops to add to the other edges of a place, 0 or 1.
+__device__ inline int added_loops(const TilesCosineArgs& a, int place) {
+  if (!a.self_loops) return 0;
+  unsigned loops = 0;
+  if (a.tiled) {
+    const int window = place / kWindowRows, word = place % kWindowRows / 32;
+    for (int s = a.slot_offsets[window]; s < a.slot_offsets[window + 1]; ++s) {
+      loops |= a.loops[2 * s + word];
+    }
+  }
+  return loops >> place % 32 & 1 ? 0 : 1;
+}
+
 // The partial sums of chunks of places with many other edges, a warp each.
 template <typename T>
 __global__ void __launch_bounds__(32) cosine_chunks(const TilesCosineArgs a) {
   const RowPart chunk = a.chunks[blockIdx.x];
   const int head = static_cast<int>(blockIdx.y);
-  if (chunk.row < 0 || !takes_tiles<T>(a.beta[head])) return;
+  if (chunk.row < 0 || !has_reference<T>(a, a.beta[head])) return;
   const Lane<T> at = lane_of<T>(a, head);
   const int begin = a.rest_offsets[chunk.row] + chunk.part * a.split_length;
   const int end = min(begin + a.split_length, a.rest_offsets[chunk.row + 1]);
-  const Row<T> row(a, at, a.rows[chunk.row], head);
+  const Row<T> row(a, at, a.tiled ? a.rows[chunk.row] : chunk.row, head);
+  const int loop = chunk.part == 0 ? added_loops(a, chunk.row) : 0;
   float sums[8] = {}, total = 0;
-  add_edges<false>(a, at, head, row, a.rest_columns, begin, end, sums, total);
+  add_edges<false>(a, at, head, row, a.rest_columns, begin, end, loop, sums, total);
   add_groups(sums);
   total = warp_sum(total);
   if (at.lane == 0) a.chunk_totals[blockIdx.x * a.heads + head] = total;
@@ -175,18 +223,20 @@ __global__ void __launch_bounds__(32 * kWarps, 12) cosine_rows(const TilesCosine
   const int head = static_cast<int>(blockIdx.y);
   if (place >= a.num_rows) return;
   const Lane<T> at = lane_of<T>(a, head);
-  const int number = a.rows[place];
+  const int number = a.rows == nullptr ? place : a.rows[place];
+  const int key = a.tiled ? place : number;  // of its other edges
   const Row<T> row(a, at, number, head);
   float sums[8] = {}, total = 0;
-  bool again = !takes_tiles<T>(a.beta[head]);
+  bool again = !has_reference<T>(a, a.beta[head]);
   if (!again) {
-    const int begin = a.rest_offsets[place], end = a.rest_offsets[place + 1];
+    const int begin = a.rest_offsets[key], end = a.rest_offsets[key + 1];
     const bool first_lane = at.lane % 8 == 0;  // of a group: it adds the totals
     if (end - begin <= a.split_length) {
-      add_edges<false>(a, at, head, row, a.rest_columns, begin, end, sums, total);
+      const int loop = added_loops(a, key);
+      add_edges<false>(a, at, head, row, a.rest_columns, begin, end, loop, sums, total);
     } else {
       const int count = (end - begin + a.split_length - 1) / a.split_length;
-      const int64_t first = first_chunk(a.chunks, a.num_chunks, place);
+      const int64_t first = first_chunk(a.chunks, a.num_chunks, key);
       if (at.inside) {
         add_rows(a.partials + first * a.width + at.feature, a.width, count, at.group, sums);
       }
@@ -194,23 +244,26 @@ __global__ void __launch_bounds__(32 * kWarps, 12) cosine_rows(const TilesCosine
         total += a.chunk_totals[(first + i) * a.heads + head];
       }
     }
-    const int window = place / kWindowRows, first_slot = a.slot_offsets[window];
-    const int slots = a.slot_offsets[window + 1] - first_slot;
-    const int64_t from = int64_t{first_slot} * kWindowRows + place % kWindowRows;
-    float shared[8] = {}, shared_total = 0;
-    if (at.inside) {
-      add_rows(a.slots + from * a.width + at.feature, kWindowRows * a.width, slots, at.group,
-               shared);
-    }
-    for (int i = at.group; first_lane && i < slots; i += kGroups) {
-      shared_total += a.slot_totals[(from + i * kWindowRows) * a.heads + head];
-    }
-    bool finite = isfinite(shared_total);
-    total += shared_total;
+    bool finite = true;
+    if (a.tiled) {
+      const int window = place / kWindowRows, first_slot = a.slot_offsets[window];
+      const int slots = a.slot_offsets[window + 1] - first_slot;
+      const int64_t from = int64_t{first_slot} * kWindowRows + place % kWindowRows;
+      float shared[8] = {}, shared_total = 0;
+      if (at.inside) {
+        add_rows(a.slots + from * a.width + at.feature, kWindowRows * a.width, slots, at.group,
+                 shared);
+      }
+      for (int i = at.group; first_lane && i < slots; i += kGroups) {
+        shared_total += a.slot_totals[(from + i * kWindowRows) * a.heads + head];
+      }
+      finite = isfinite(shared_total);
+      total += shared_total;
 #pragma unroll
-    for (int v = 0; v < 8; ++v) {
-      finite = finite && isfinite(shared[v]);
-      sums[v] += shared[v];
+      for (int v = 0; v < 8; ++v) {
+        finite = finite && isfinite(shared[v]);
+        sums[v] += shared[v];
+      }
     }
     again = !__all_sync(kFullWarp, finite);
   }
@@ -233,14 +286,15 @@ __global__ void __launch_bounds__(32) cosine_again(const TilesCosineArgs a) {
     const int number = static_cast<int>(first) + __ffs(left) - 1;
     Row<T> row(a, at, number, head);
     const int begin = a.row_offsets[number], end = a.row_offsets[number + 1];
+    const int loop = a.self_loops ? 1 : 0;
     float sums[8] = {}, total = 0, most = -INFINITY;
-    add_edges<true>(a, at, head, row, a.row_columns, begin, end, sums, most);
+    add_edges<true>(a, at, head, row, a.row_columns, begin, end, loop, sums, most);
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
       most = fmaxf(most, __shfl_xor_sync(kFullWarp, most, offset));
     }
     row.reference = most == -INFINITY ? 0.0f : most;
-    add_edges<false>(a, at, head, row, a.row_columns, begin, end, sums, total);
+    add_edges<false>(a, at, head, row, a.row_columns, begin, end, loop, sums, total);
     store_row(a, at, number, head, row.reference, sums, total);
   }
 }
@@ -248,6 +302,10 @@ __global__ void __launch_bounds__(32) cosine_again(const TilesCosineArgs a) {
 template <typename T>
 cudaError_t launch_rows(const TilesCosineArgs& args, const Launch& launch) {
   const unsigned heads = static_cast<unsigned>(args.heads);
+  if (launch.load || (args.self_loops && args.num_parts > 0)) {
+    const dim3 parts(static_cast<unsigned>(args.num_parts));
+    JAXGNN_TRY(launch_kernel(launch, cosine_loops, parts, dim3(kWindowRows), 0, args));
+  }
   if (launch.load || args.num_chunks > 0) {
     const dim3 grid(static_cast<unsigned>(args.num_chunks), heads);
     JAXGNN_TRY(launch_kernel(launch, cosine_chunks<T>, grid, dim3(32), 0, args));
