@@ -23,9 +23,9 @@ float* floats(Check& check, const AnyBuffer& buffer, int64_t rows, int64_t colum
 }
 
 Error tiles_cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer row_columns,
-                             AnyBuffer rows, AnyBuffer columns, AnyBuffer masks, AnyBuffer parts,
-                             AnyBuffer slot_offsets, AnyBuffer rest_offsets, AnyBuffer rest_columns,
-                             AnyBuffer chunks, AnyBuffer x, AnyBuffer row_scale,
+                             AnyBuffer chunks, AnyBuffer rows, AnyBuffer columns, AnyBuffer masks,
+                             AnyBuffer parts, AnyBuffer slot_offsets, AnyBuffer rest_offsets,
+                             AnyBuffer rest_columns, AnyBuffer x, AnyBuffer row_scale,
                              AnyBuffer column_scale, AnyBuffer beta, Result out, Result log_sum,
                              Result slots, Result slot_totals, Result partials, Result chunk_totals,
                              Result loops, Int<attr::heads> num_heads,

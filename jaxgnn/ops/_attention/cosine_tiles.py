@@ -1,5 +1,7 @@
-"""Attention by cosines of rows of 16 bits, forward, on a GPU: over tiles, or all edges by rows, with
-the dot products on tensor cores."""
+"""Attention by cosines of rows of 16 bits, forward, on a GPU: over tiles, or all edges by rows.
+
+Both make their dot products on tensor cores.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,8 @@ def choose(
         return "walk"
     assert rows.columns is not None
     tiles = None if engine == "rows" else tiles
-    estimates = picoseconds(rows.num_rows, rows.columns.shape[0], *x.shape[1:], tiles)
+    nodes, heads, features = x.shape
+    estimates = picoseconds(nodes, rows.columns.shape[0], heads, features, tiles)
     if engine == "tiles" and "tiles" in estimates:
         return "tiles"
     return min(estimates, key=lambda kernel: estimates[kernel])
@@ -100,8 +103,8 @@ def forward(
         [
             rows.offsets,
             or_empty(rows.columns),
-            *structure,
             or_empty(chunks.table),
+            *structure,
             x.reshape(nodes, heads * features),
             beta * reciprocals,
             reciprocals,
@@ -124,7 +127,7 @@ def forward(
 
 
 def _over_tiles(tiles: Tiles) -> list[Array]:
-    """What the kernels take between the graph's columns and the chunks."""
+    """What the kernels take after the columns and the chunks."""
     return [
         tiles.rows,
         or_empty(tiles.columns),
