@@ -4,10 +4,11 @@
 
 "Walk" is the kernel of all dtypes and widths. Columns that at least T rows of a window read are
 tiles: scores, exponentials and sums from one read of a sender, on tensor cores. The other edges run
-by rows, with their dot products on tensor cores, too: "rows" are all edges in that way, in the order
-of the graph or its row schedule, "no tiles" the same in the order of the tiles. "Rest alone" leaves
-the tiles out, so that the difference is what they take. All calls include the norms. Estimates are
-those that the operation chooses by. Without a GPU it prints the edges in tiles and the estimates.
+by rows, with their dot products on tensor cores, too: "rows" are all edges in that way, in the
+order of the graph or its row schedule, "no tiles" the same in the order of the tiles. "Rest alone"
+leaves the tiles out, so that the difference is what they take. All calls include the norms.
+Estimates are those that the operation chooses by. Without a GPU it prints these and the edges in
+tiles.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def measured(graph: Graph, options: Options) -> list[dict[str, Any]]:
         return cosine_tiles.forward(rows, tiles, x, beta, reciprocals, self_loops=loops)[0]
 
     records: list[dict[str, Any]] = []
-    today, expected = float("nan"), None
+    today, expected = float("nan"), jnp.zeros(())
     if on_gpu:
         scheduled = graph.with_row_schedule()
         times = {
@@ -142,8 +143,8 @@ def measured(graph: Graph, options: Options) -> list[dict[str, Any]]:
             error = float(jnp.max(jnp.abs(out - expected)) / jnp.max(jnp.abs(expected)))
             record |= {"ms": ms, "rest_alone_ms": rest_ms, "difference": error}
             text = (
-                f"{ms:.3f} ms, {today / ms:.2f} times as fast as the walk; rest alone {rest_ms:.3f}; "
-                f"largest difference {error:.1e}; {text}"
+                f"{ms:.3f} ms, {today / ms:.2f} times as fast as the walk; "
+                f"rest alone {rest_ms:.3f}; largest difference {error:.1e}; {text}"
             )
         print(f"{what}: {text}", flush=True)
         records.append(record)
