@@ -1,6 +1,6 @@
-// Attention by cosines over tiles, forward, for rows of 16-bit values: the exponentials of the
-// edges in tiles and their sums on tensor cores, by window; then the rows, which add their other
-// edges and divide.
+// Attention by cosines, forward, for rows of 16-bit values, over tiles or all by rows: the
+// exponentials of the edges in tiles and their sums on tensor cores, by window; then the rows,
+// which add their other edges and divide.
 //
 // A score's size is at most |beta|, so that exponentials have one reference for all edges of a head
 // and both parts of a row are added as they are.
@@ -13,8 +13,11 @@ namespace jaxgnn::tiles {
 constexpr int64_t kMaxCosineWidth = 64;  // of a head
 
 struct TilesCosineArgs {
-  Type type;  // of 16 bits
-  // The tiles, and all edges: as TilesSpmmArgs has them.
+  Type type;        // of 16 bits
+  bool self_loops;  // one for each row, in place of the graph's
+  // The tiles, and all edges: as TilesSpmmArgs has them. If not `tiled`, `rows` are in their
+  // schedule or null, `chunks` are the rows', and the other edges are all, by row.
+  bool tiled;
   const int32_t* rows;
   const int32_t* columns;
   const uint32_t* masks;
@@ -42,6 +45,7 @@ struct TilesCosineArgs {
   float* slot_totals;   // [num_parts, 64, heads]
   float* partials;      // [num_chunks, width]
   float* chunk_totals;  // [num_chunks, heads]
+  uint32_t* loops;      // [num_parts, 2], by slot: the rows whose self-loop is in a tile
 };
 
 cudaError_t launch_cosine_tiles(const TilesCosineArgs& args, const Launch& launch);

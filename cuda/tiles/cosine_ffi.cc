@@ -1,4 +1,5 @@
-// The XLA FFI handler of attention by cosines over tiles.
+// The XLA FFI handler of attention by cosines over tiles, and by rows where arrays of tiles have no
+// elements.
 #include "cuda/core/ffi.h"
 #include "cuda/registrations.h"
 #include "cuda/tiles/cosine.h"
@@ -22,19 +23,22 @@ float* floats(Check& check, const AnyBuffer& buffer, int64_t rows, int64_t colum
 }
 
 Error tiles_cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer row_columns,
-                             AnyBuffer rows, AnyBuffer columns, AnyBuffer masks, AnyBuffer parts,
-                             AnyBuffer slot_offsets, AnyBuffer rest_offsets, AnyBuffer rest_columns,
-                             AnyBuffer chunks, AnyBuffer x, AnyBuffer row_scale,
+                             AnyBuffer chunks, AnyBuffer rows, AnyBuffer columns, AnyBuffer masks,
+                             AnyBuffer parts, AnyBuffer slot_offsets, AnyBuffer rest_offsets,
+                             AnyBuffer rest_columns, AnyBuffer x, AnyBuffer row_scale,
                              AnyBuffer column_scale, AnyBuffer beta, Result out, Result log_sum,
                              Result slots, Result slot_totals, Result partials, Result chunk_totals,
-                             Int<attr::heads> num_heads, Int<attr::split_length> split_length) {
+                             Result loops, Int<attr::heads> num_heads,
+                             Int<attr::self_loops> self_loops,
+                             Int<attr::split_length> split_length) {
   Check check("jaxgnn_tiles_cosine_attention");
   const DataType type = x.element_type();
-  const int64_t nodes = count(rows), width = dim(x, 1), heads = *num_heads;
+  const bool tiled = count(rest_offsets) > 0;
+  const int64_t nodes = tiled ? count(rows) : dim(x, 0), width = dim(x, 1), heads = *num_heads;
   const int64_t windows = (nodes + kWindowRows - 1) / kWindowRows;
   const int64_t batches = dim(masks, 0), num_parts = dim(parts, 0), num_chunks = dim(chunks, 0);
   check.that(type == xla::ffi::BF16 || type == xla::ffi::F16, "x must be bfloat16 or float16");
-  check.matrix(x, type, nodes, width, "x must have a row for each of the tiles' rows");
+  check.matrix(x, type, nodes, width, "x must have a row for each row of the graph");
   check.matrix(*out, type, nodes, width, "the result must be like x");
   check.that(heads > 0 && heads <= kMostHeads && width % heads == 0 && width / heads % 8 == 0 &&
                  width / heads <= kMaxCosineWidth,
@@ -47,16 +51,18 @@ Error tiles_cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuff
       integers(check, row_offsets, nodes + 1, "row_offsets must be int32 [rows + 1]");
   args.row_columns =
       integers(check, row_columns, count(row_columns), "columns must be int32 [edges]");
-  args.rows = integers(check, rows, nodes, "the tiles' rows must be int32 [rows]");
+  args.rows = integers(check, rows, tiled || count(rows) > 0 ? nodes : 0,
+                       "the order of the rows must be int32 [rows]");
   args.columns = integers(check, columns, batches * kBatchEntries,
                           "the tiles' columns must be int32, 16 a batch");
   check.matrix(masks, xla::ffi::U32, batches, kBatchWords,
                "the tiles' masks must be uint32 [batches, 32]");
   check.matrix(parts, xla::ffi::S32, num_parts, 4, "the tiles' parts must be int32 [parts, 4]");
-  args.slot_offsets =
-      integers(check, slot_offsets, windows + 1, "the slot offsets must be int32 [windows + 1]");
-  args.rest_offsets =
-      integers(check, rest_offsets, nodes + 1, "the rest's offsets must be int32 [rows + 1]");
+  args.slot_offsets = integers(check, slot_offsets, tiled ? windows + 1 : 0,
+                               "the slot offsets must be int32 [windows + 1]");
+  args.rest_offsets = integers(check, rest_offsets, tiled ? nodes + 1 : 0,
+                               "the rest's offsets must be int32 [rows + 1]");
+  check.that(tiled || num_parts == 0, "parts need the rest's offsets");
   args.rest_columns =
       integers(check, rest_columns, count(rest_columns), "the rest's columns must be int32");
   check.matrix(chunks, xla::ffi::S32, num_chunks, 2, "the rest's chunks must be int32 [chunks, 2]");
@@ -79,9 +85,18 @@ Error tiles_cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuff
       floats(check, *partials, num_chunks, width, "partials must be float32 [chunks, features]");
   args.chunk_totals = floats(check, *chunk_totals, num_chunks, heads,
                              "chunk_totals must be float32 [chunks, heads]");
+  check.matrix(*loops, xla::ffi::U32, num_parts, 2, "loops must be uint32 [parts, 2]");
   if (check.failed()) return check.error();
   if (nodes == 0 || width == 0) return Error::Success();
   args.type = value_type(type);
+  args.tiled = tiled;
+  args.self_loops = *self_loops != 0;
+  if (!tiled) {
+    args.rest_offsets = args.row_offsets;
+    args.rest_columns = args.row_columns;
+    if (count(rows) == 0) args.rows = nullptr;
+  }
+  args.loops = static_cast<uint32_t*>(data_or_null(*loops));
   args.masks = static_cast<const uint32_t*>(data_or_null(masks));
   args.parts = static_cast<const int4*>(data_or_null(parts));
   args.chunks = static_cast<const RowPart*>(data_or_null(chunks));

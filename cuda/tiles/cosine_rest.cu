@@ -1,10 +1,13 @@
-// The rows of an attention by cosines over tiles: what their window's tiles made, and the edges in
-// no tile, divided by the sum of the exponentials.
+// The rows of an attention by cosines: what their window's tiles made, if there are tiles, and the
+// edges in no tile, divided by the sum of the exponentials.
 //
 // A warp takes a row. Its groups of eight lanes load an edge's row each, as the A operands of
 // products with the row's own features: rows g and g + 8 are halves of two edges' rows, columns the
 // two halves of the own one, of which a sum is the diagonal. So tensor cores make the dot products
 // of 8 edges in two instructions, and an edge's features are unpacked once, for the sums.
+//
+// With self-loops a row adds one of its own, and the graph's count for nothing. One that is in a
+// tile is the same term of the sums: its row then adds no other.
 //
 // A tile's 0 times infinity is NaN, so one value that is not finite makes its feature of all 64
 // rows not finite. Where that is so, and where |beta| is too large for a fixed reference, the row
@@ -23,11 +26,12 @@ constexpr float kAgain = NAN;  // log_sum of a row that is to be summed again
 // What a row's edges are summed with.
 template <typename T>
 struct Row {
+  int number;
   Vector<T, 8> own;
   float scale;  // beta over its norm, for powers of two
   float reference;
 
-  __device__ Row(const TilesCosineArgs& a, const Lane<T>& at, int row, int head) {
+  __device__ Row(const TilesCosineArgs& a, const Lane<T>& at, int row, int head) : number(row) {
     own.word = {};
     if (at.inside) {
       own = load_vector<T, 8>(static_cast<const T*>(a.x) + row * a.width + at.feature);
@@ -51,8 +55,9 @@ struct EdgeLane {
 };
 
 // One iteration: 32 edges, or those that are left, in columns[e, last]. With kMost `total` becomes
-// the largest score, else the sum of the lane's exponentials, and rows are added.
-template <bool kMost, bool kWhole, typename T>
+// the largest score, else the sum of the lane's exponentials, and rows are added. With kLoops edges
+// from the row itself count for nothing.
+template <bool kMost, bool kLoops, bool kWhole, typename T>
 __device__ inline void add_32(const TilesCosineArgs& a, const T* x, int head, const Row<T>& row,
                               const EdgeLane& lane, int column, int left, float (&sums)[8],
                               float& total) {
@@ -86,7 +91,7 @@ __device__ inline void add_32(const TilesCosineArgs& a, const T* x, int head, co
     const float sum = keep + __shfl_xor_sync(kFullWarp, give, 4);
     if (lane.pair == j) dot = sum;
   }
-  const bool there = kWhole || lane.edge < left;
+  const bool there = (kWhole || lane.edge < left) && !(kLoops && column == row.number);
   const float score = dot * scale * row.scale;
   if constexpr (kMost) {
     if (there) total = fmaxf(total, score);
@@ -105,7 +110,7 @@ __device__ inline void add_32(const TilesCosineArgs& a, const T* x, int head, co
 }
 
 // Adds the edges [begin, end) of these columns.
-template <bool kMost, typename T>
+template <bool kMost, bool kLoops, typename T>
 __device__ inline void add_edges(const TilesCosineArgs& a, const Lane<T>& at, int head,
                                  const Row<T>& row, const int32_t* columns, int begin, int end,
                                  float (&sums)[8], float& total) {
@@ -120,9 +125,28 @@ __device__ inline void add_edges(const TilesCosineArgs& a, const Lane<T>& at, in
   for (; e + 32 <= end; e += 32) {
     const int now = column;
     column = column_of(e + 32);
-    add_32<kMost, true>(a, x, head, row, lane, now, 32, sums, total);
+    add_32<kMost, kLoops, true>(a, x, head, row, lane, now, 32, sums, total);
   }
-  if (e < end) add_32<kMost, false>(a, x, head, row, lane, column, end - e, sums, total);
+  if (e < end) add_32<kMost, kLoops, false>(a, x, head, row, lane, column, end - e, sums, total);
+}
+
+// Adds the row's self-loop, in one group.
+template <bool kMost, typename T>
+__device__ inline void add_loop(const TilesCosineArgs& a, const Lane<T>& at, int head,
+                                const Row<T>& row, float (&sums)[8], float& total) {
+  float dot = 0;
+#pragma unroll
+  for (int v = 0; v < 8; ++v) dot += unpack(row.own, v) * unpack(row.own, v);
+#pragma unroll
+  for (int offset = 4; offset > 0; offset /= 2) dot += __shfl_xor_sync(kFullWarp, dot, offset);
+  const float score = dot * __ldg(a.column_scale + row.number * a.heads + head) * row.scale;
+  if constexpr (kMost) {
+    total = fmaxf(total, score);
+    return;
+  }
+  const float weight = at.group == 0 ? power_of_two(score - row.reference) : 0.0f;
+  if (at.lane == 0) total += weight;
+  add_scaled(weight, row.own, sums);
 }
 
 template <typename T>
@@ -131,18 +155,53 @@ __device__ inline Lane<T> lane_of(const TilesCosineArgs& a, int head) {
   return Lane<T>(head * width, (head + 1) * width);
 }
 
+// Which rows of a part's window have their self-loop in one of its entries, which ascend: a thread
+// a row.
+__global__ void __launch_bounds__(kWindowRows) cosine_loops(const TilesCosineArgs a) {
+  const int4 part = a.parts[blockIdx.x];
+  const int in_window = threadIdx.x, place = part.w * kWindowRows + in_window;
+  const int row = place < a.num_rows ? a.rows[place] : -1;
+  const int end = part.y * kBatchEntries;
+  int low = part.x * kBatchEntries, high = end;
+  while (low < high) {
+    const int middle = low + (high - low) / 2;
+    if (a.columns[middle] < row) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const bool found = row >= 0 && low < end && a.columns[low] == row &&
+                     is_in_batch(a.masks + int64_t{low / kBatchEntries} * kBatchWords, in_window,
+                                 low % kBatchEntries);
+  const unsigned loops = __ballot_sync(kFullWarp, found);
+  if (in_window % 32 == 0) a.loops[2 * part.z + in_window / 32] = loops;
+}
+
+// Whether the self-loop of a row is to be added to its other edges: it is in none of its tiles.
+template <bool kTiled>
+__device__ inline bool lacks_loop(const TilesCosineArgs& a, int place) {
+  if constexpr (!kTiled) return true;
+  const int window = place / kWindowRows, word = place % kWindowRows / 32;
+  unsigned loops = 0;
+  for (int s = a.slot_offsets[window]; s < a.slot_offsets[window + 1]; ++s) {
+    loops |= a.loops[2 * s + word];
+  }
+  return (loops >> place % 32 & 1) == 0;
+}
+
 // The partial sums of chunks of places with many other edges, a warp each.
-template <typename T>
+template <typename T, bool kLoops>
 __global__ void __launch_bounds__(32) cosine_chunks(const TilesCosineArgs a) {
   const RowPart chunk = a.chunks[blockIdx.x];
   const int head = static_cast<int>(blockIdx.y);
-  if (chunk.row < 0 || !takes_tiles<T>(a.beta[head])) return;
+  if (chunk.row < 0 || !has_reference<T>(a, a.beta[head])) return;
   const Lane<T> at = lane_of<T>(a, head);
   const int begin = a.rest_offsets[chunk.row] + chunk.part * a.split_length;
   const int end = min(begin + a.split_length, a.rest_offsets[chunk.row + 1]);
-  const Row<T> row(a, at, a.rows[chunk.row], head);
+  const Row<T> row(a, at, a.tiled ? a.rows[chunk.row] : chunk.row, head);
   float sums[8] = {}, total = 0;
-  add_edges<false>(a, at, head, row, a.rest_columns, begin, end, sums, total);
+  add_edges<false, kLoops>(a, at, head, row, a.rest_columns, begin, end, sums, total);
   add_groups(sums);
   total = warp_sum(total);
   if (at.lane == 0) a.chunk_totals[blockIdx.x * a.heads + head] = total;
@@ -169,24 +228,26 @@ __device__ inline void store_row(const TilesCosineArgs& a, const Lane<T>& at, in
   store_vector(static_cast<T*>(a.out) + int64_t{row} * a.width + at.feature, sums);
 }
 
-template <typename T>
-__global__ void __launch_bounds__(32 * kWarps, 12) cosine_rows(const TilesCosineArgs a) {
+template <typename T, bool kTiled, bool kLoops>
+__global__ void __launch_bounds__(32 * kWarps, kLoops ? 10 : 12)
+    cosine_rows(const TilesCosineArgs a) {
   const int place = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32);
   const int head = static_cast<int>(blockIdx.y);
   if (place >= a.num_rows) return;
   const Lane<T> at = lane_of<T>(a, head);
-  const int number = a.rows[place];
+  const int number = !kTiled && a.rows == nullptr ? place : a.rows[place];
+  const int key = kTiled ? place : number;  // of its other edges
   const Row<T> row(a, at, number, head);
   float sums[8] = {}, total = 0;
-  bool again = !takes_tiles<T>(a.beta[head]);
+  bool again = !has_reference<T>(a, a.beta[head]);
   if (!again) {
-    const int begin = a.rest_offsets[place], end = a.rest_offsets[place + 1];
+    const int begin = a.rest_offsets[key], end = a.rest_offsets[key + 1];
     const bool first_lane = at.lane % 8 == 0;  // of a group: it adds the totals
     if (end - begin <= a.split_length) {
-      add_edges<false>(a, at, head, row, a.rest_columns, begin, end, sums, total);
+      add_edges<false, kLoops>(a, at, head, row, a.rest_columns, begin, end, sums, total);
     } else {
       const int count = (end - begin + a.split_length - 1) / a.split_length;
-      const int64_t first = first_chunk(a.chunks, a.num_chunks, place);
+      const int64_t first = first_chunk(a.chunks, a.num_chunks, key);
       if (at.inside) {
         add_rows(a.partials + first * a.width + at.feature, a.width, count, at.group, sums);
       }
@@ -194,23 +255,27 @@ __global__ void __launch_bounds__(32 * kWarps, 12) cosine_rows(const TilesCosine
         total += a.chunk_totals[(first + i) * a.heads + head];
       }
     }
-    const int window = place / kWindowRows, first_slot = a.slot_offsets[window];
-    const int slots = a.slot_offsets[window + 1] - first_slot;
-    const int64_t from = int64_t{first_slot} * kWindowRows + place % kWindowRows;
-    float shared[8] = {}, shared_total = 0;
-    if (at.inside) {
-      add_rows(a.slots + from * a.width + at.feature, kWindowRows * a.width, slots, at.group,
-               shared);
-    }
-    for (int i = at.group; first_lane && i < slots; i += kGroups) {
-      shared_total += a.slot_totals[(from + i * kWindowRows) * a.heads + head];
-    }
-    bool finite = isfinite(shared_total);
-    total += shared_total;
+    if (kLoops && lacks_loop<kTiled>(a, place)) add_loop<false>(a, at, head, row, sums, total);
+    bool finite = true;
+    if constexpr (kTiled) {
+      const int window = place / kWindowRows, first_slot = a.slot_offsets[window];
+      const int slots = a.slot_offsets[window + 1] - first_slot;
+      const int64_t from = int64_t{first_slot} * kWindowRows + place % kWindowRows;
+      float shared[8] = {}, shared_total = 0;
+      if (at.inside) {
+        add_rows(a.slots + from * a.width + at.feature, kWindowRows * a.width, slots, at.group,
+                 shared);
+      }
+      for (int i = at.group; first_lane && i < slots; i += kGroups) {
+        shared_total += a.slot_totals[(from + i * kWindowRows) * a.heads + head];
+      }
+      finite = isfinite(shared_total);
+      total += shared_total;
 #pragma unroll
-    for (int v = 0; v < 8; ++v) {
-      finite = finite && isfinite(shared[v]);
-      sums[v] += shared[v];
+      for (int v = 0; v < 8; ++v) {
+        finite = finite && isfinite(shared[v]);
+        sums[v] += shared[v];
+      }
     }
     again = !__all_sync(kFullWarp, finite);
   }
@@ -223,7 +288,7 @@ __global__ void __launch_bounds__(32 * kWarps, 12) cosine_rows(const TilesCosine
 
 // The rows that are to be summed again, over all of their edges; others that are NaN get the same
 // once more. A warp looks at 32. A kernel of its own, for the registers of the one above.
-template <typename T>
+template <typename T, bool kLoops>
 __global__ void __launch_bounds__(32) cosine_again(const TilesCosineArgs a) {
   const int head = static_cast<int>(blockIdx.y);
   const Lane<T> at = lane_of<T>(a, head);
@@ -234,35 +299,56 @@ __global__ void __launch_bounds__(32) cosine_again(const TilesCosineArgs a) {
     Row<T> row(a, at, number, head);
     const int begin = a.row_offsets[number], end = a.row_offsets[number + 1];
     float sums[8] = {}, total = 0, most = -INFINITY;
-    add_edges<true>(a, at, head, row, a.row_columns, begin, end, sums, most);
+    add_edges<true, kLoops>(a, at, head, row, a.row_columns, begin, end, sums, most);
+    if constexpr (kLoops) add_loop<true>(a, at, head, row, sums, most);
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
       most = fmaxf(most, __shfl_xor_sync(kFullWarp, most, offset));
     }
     row.reference = most == -INFINITY ? 0.0f : most;
-    add_edges<false>(a, at, head, row, a.row_columns, begin, end, sums, total);
+    add_edges<false, kLoops>(a, at, head, row, a.row_columns, begin, end, sums, total);
+    if constexpr (kLoops) add_loop<false>(a, at, head, row, sums, total);
     store_row(a, at, number, head, row.reference, sums, total);
   }
 }
 
-template <typename T>
+template <typename T, bool kTiled, bool kLoops>
 cudaError_t launch_rows(const TilesCosineArgs& args, const Launch& launch) {
   const unsigned heads = static_cast<unsigned>(args.heads);
-  if (launch.load || args.num_chunks > 0) {
-    const dim3 grid(static_cast<unsigned>(args.num_chunks), heads);
-    JAXGNN_TRY(launch_kernel(launch, cosine_chunks<T>, grid, dim3(32), 0, args));
+  if (launch.load || (kTiled && kLoops && args.num_parts > 0)) {
+    const dim3 parts(static_cast<unsigned>(args.num_parts));
+    JAXGNN_TRY(launch_kernel(launch, cosine_loops, parts, dim3(kWindowRows), 0, args));
   }
+  if (launch.load || args.num_chunks > 0) {
+    const auto kernel = cosine_chunks<T, kLoops>;
+    const dim3 grid(static_cast<unsigned>(args.num_chunks), heads);
+    JAXGNN_TRY(launch_kernel(launch, kernel, grid, dim3(32), 0, args));
+  }
+  const auto rows = cosine_rows<T, kTiled, kLoops>;
   const dim3 grid(blocks_of(args.num_rows, kWarps), heads);
-  JAXGNN_TRY(launch_kernel(launch, cosine_rows<T>, grid, dim3(32 * kWarps), 0, args));
+  JAXGNN_TRY(launch_kernel(launch, rows, grid, dim3(32 * kWarps), 0, args));
+  const auto again = cosine_again<T, kLoops>;
   const dim3 groups(blocks_of(args.num_rows, 32), heads);
-  return launch_kernel(launch, cosine_again<T>, groups, dim3(32), 0, args);
+  return launch_kernel(launch, again, groups, dim3(32), 0, args);
+}
+
+template <typename T, bool kTiled>
+cudaError_t launch_rows(const TilesCosineArgs& args, const Launch& launch) {
+  if (launch.load || args.self_loops) {
+    JAXGNN_TRY((launch_rows<T, kTiled, true>(args, launch)));
+  }
+  if (launch.load || !args.self_loops) return launch_rows<T, kTiled, false>(args, launch);
+  return cudaSuccess;
 }
 
 }  // namespace
 
 cudaError_t launch_cosine_rest(const TilesCosineArgs& args, const Launch& launch) {
   return with_type(Types<__nv_bfloat16, __half>{}, launch, args.type, [&](auto tag) {
-    return launch_rows<typename decltype(tag)::type>(args, launch);
+    using T = typename decltype(tag)::type;
+    if (launch.load || args.tiled) JAXGNN_TRY((launch_rows<T, true>(args, launch)));
+    if (launch.load || !args.tiled) return launch_rows<T, false>(args, launch);
+    return cudaSuccess;
   });
 }
 

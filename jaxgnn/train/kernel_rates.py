@@ -125,7 +125,7 @@ def _details(
         variant = "scaled" if 0 not in key_scale.shape else "dot"
         variant = "gatv2" if attributes.get("score") == "1" else variant
         return {"more": heads, "width": max(_width(queries), _width(keys)), "variant": variant}
-    if name.startswith("cosine_attention"):
+    if name.endswith("cosine_attention") or name.startswith("cosine_attention"):
         return {"more": int(attributes.get("heads", 1))}
     if name.startswith("sparse_attention"):
         first = 9 if backward else 4  # both structures, and the edges' permutation
@@ -341,6 +341,7 @@ KINDS = {
     "pair_attention": "pair",
     "pair_attention_gradients": "pair_backward",
     "cosine_attention": "cosine",
+    "tiles_cosine_attention": "cosine",
     "cosine_attention_gradients": "cosine_backward",
     "gaussian_spmm": "gaussian",
     "gaussian_spmm_coordinates": "gaussian_backward",

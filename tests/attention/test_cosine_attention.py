@@ -306,7 +306,12 @@ def test_bad_arguments():
         (lambda: f(x, jnp.ones(3)), ValueError, r"beta: .*number .*\(2,\), got \(3,\)"),
         (lambda: f(x, "1"), TypeError, "beta: expected a number, got str"),
         (lambda: f(x, np.nan), ValueError, "beta: expected a finite number, got nan"),
-        (lambda: f(x, impl="cuda"), ValueError, "impl: expected None, 'kernel'"),
+        (
+            lambda: f(x, impl="cuda"),
+            ValueError,
+            "impl: expected one of None, 'kernel', 'jax', 'rows'",
+        ),
+        (lambda: f(x, impl="tiles"), ValueError, "impl: 'tiles' needs a graph with tiles"),
     ):
         with pytest.raises(error, match=message):
             call()

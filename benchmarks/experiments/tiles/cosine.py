@@ -1,12 +1,14 @@
-"""`cosine_attention` over tiles, forward, beside the kernel by rows.
+"""`cosine_attention` of 16-bit rows, forward: its kernels, over tiles and by rows.
 
     python -m benchmarks.experiments.tiles.cosine [--shape reddit] [--scale 1] [--graphs FOLDER]
 
-Columns that at least T rows of a window read are tiles: scores, exponentials and sums from one read
-of a sender, on tensor cores. The other edges run by rows, with their dot products on tensor cores,
-too. "No tiles" are all edges in that way, which says what of a gain is not the tiles'. "Rest alone"
-leaves the tiles out, so that the difference is what they take. All calls include the norms. Without
-a GPU it prints the edges in tiles alone.
+"Walk" is the kernel of all dtypes and widths. Columns that at least T rows of a window read are
+tiles: scores, exponentials and sums from one read of a sender, on tensor cores. The other edges run
+by rows, with their dot products on tensor cores, too: "rows" are all edges in that way, in the
+order of the graph or its row schedule, "no tiles" the same in the order of the tiles. "Rest alone"
+leaves the tiles out, so that the difference is what they take. All calls include the norms.
+Estimates are those that the operation chooses by. Without a GPU it prints these and the edges in
+tiles.
 """
 
 from __future__ import annotations
@@ -27,10 +29,9 @@ import tyro
 from benchmarks.harness import graphs, timing
 from benchmarks.harness.jax_programs import call_seconds
 from benchmarks.harness.record import write_records
-from jaxgnn import cosine_attention
-from jaxgnn.graph import _tile_order, _tiles
+from jaxgnn.graph import Graph, _tile_order, _tiles
 from jaxgnn.graph._tiles import Tiles
-from jaxgnn.ops._attention import cosine_tiles
+from jaxgnn.ops._attention import cosine_rule, cosine_tiles
 from jaxgnn.ops._core.rows import neighbors
 
 _REPEATS = 9
@@ -57,6 +58,8 @@ class Options:
     """Of the rows, in windows of 64."""
     dtype: str = "bfloat16"
     """Of the features: bfloat16 or float16."""
+    self_loops: bool = False
+    """One for each node."""
     graphs: Path | None = None
     """A folder in which graphs are kept."""
     json: Path | None = None
@@ -75,8 +78,8 @@ def milliseconds(call: Callable[[], Any]) -> float:
     return timing.measure(functools.partial(call_seconds, call, device="gpu"), _REPEATS).ms
 
 
-def measured(graph: Any, options: Options) -> list[dict[str, Any]]:
-    """The kernels by rows, then those over tiles by T."""
+def measured(graph: Graph, options: Options) -> list[dict[str, Any]]:
+    """The kernels without tiles, then those over tiles by T."""
     module = _tiles.host_module("with_tiles")
     offsets, columns = (np.asarray(a) for a in (graph.row_offsets, graph.senders))
     offsets = offsets.astype(np.int32)
@@ -89,21 +92,30 @@ def measured(graph: Any, options: Options) -> list[dict[str, Any]]:
     x = jax.random.normal(jax.random.key(0), shape, jnp.float32).astype(options.dtype)
     beta = jnp.full(options.heads, options.beta, jnp.float32)
     on_gpu = jax.default_backend() == "gpu"
-    by_rows = jax.jit(lambda graph, x: cosine_attention(graph, x, beta))
-    over_tiles = jax.jit(
-        lambda graph, tiles, x: cosine_tiles.forward(
-            neighbors(graph, transpose=False), tiles, x, beta
-        )[0]
-    )
+    loops = options.self_loops
+
+    @jax.jit
+    def by_walk(graph: Graph, x: jax.Array) -> jax.Array:
+        rows, reciprocals = neighbors(graph, transpose=False), cosine_rule.reciprocal_norms(x)[0]
+        scales = beta * reciprocals, reciprocals
+        return cosine_rule.walk(rows, x, *scales, self_loops=loops)[0]
+
+    @jax.jit
+    def by_rows(graph: Graph, x: jax.Array, tiles: Tiles | None = None) -> jax.Array:
+        rows, reciprocals = neighbors(graph, transpose=False), cosine_rule.reciprocal_norms(x)[0]
+        return cosine_tiles.forward(rows, tiles, x, beta, reciprocals, self_loops=loops)[0]
+
     records: list[dict[str, Any]] = []
-    today, expected = float("nan"), None
+    today, expected = float("nan"), jnp.zeros(())
     if on_gpu:
         scheduled = graph.with_row_schedule()
         times = {
-            name: milliseconds(lambda graph=graph: by_rows(graph, x))
-            for name, graph in (("rows", graph), ("rows, row schedule", scheduled))
+            name + order: milliseconds(lambda call=call, graph=graph: call(graph, x))
+            for order, graph in (("", graph), (", row schedule", scheduled))
+            for name, call in (("walk", by_walk), ("rows", by_rows))
         }
-        today, expected = min(times.values()), by_rows(graph, x).astype(jnp.float32)
+        today = min(ms for name, ms in times.items() if name.startswith("walk"))
+        expected = by_walk(graph, x).astype(jnp.float32)
         for name, ms in times.items():
             print(f"{name}: {ms:.3f} ms", flush=True)
             records.append({"what": name, "ms": ms})
@@ -118,17 +130,21 @@ def measured(graph: Any, options: Options) -> list[dict[str, Any]]:
             "edges_an_entry": round(in_tiles / max(tiles.num_entries, 1), 2),
             "parts": tiles.parts.shape[0],
         }
+        estimates = cosine_tiles.picoseconds(
+            graph.num_receivers, graph.num_edges, options.heads, options.width, tiles
+        )
+        record["estimates_ms"] = {name: round(ps * 1e-9, 4) for name, ps in estimates.items()}
         text = ", ".join(f"{key} {value}" for key, value in record.items() if key != "what")
         if on_gpu:
-            ms = milliseconds(lambda tiles=tiles: over_tiles(graph, tiles, x))
+            ms = milliseconds(lambda tiles=tiles: by_rows(graph, x, tiles))
             rest = without_tiles(tiles)
-            rest_ms = milliseconds(lambda tiles=rest: over_tiles(graph, tiles, x))
-            out = over_tiles(graph, tiles, x).astype(jnp.float32)
+            rest_ms = milliseconds(lambda tiles=rest: by_rows(graph, x, tiles))
+            out = by_rows(graph, x, tiles).astype(jnp.float32)
             error = float(jnp.max(jnp.abs(out - expected)) / jnp.max(jnp.abs(expected)))
             record |= {"ms": ms, "rest_alone_ms": rest_ms, "difference": error}
             text = (
-                f"{ms:.3f} ms, {today / ms:.2f} times as fast as rows; rest alone {rest_ms:.3f}; "
-                f"largest difference {error:.1e}; {text}"
+                f"{ms:.3f} ms, {today / ms:.2f} times as fast as the walk; "
+                f"rest alone {rest_ms:.3f}; largest difference {error:.1e}; {text}"
             )
         print(f"{what}: {text}", flush=True)
         records.append(record)

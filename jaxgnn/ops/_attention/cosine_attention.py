@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,9 @@ from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.platform import Impl, chosen
+from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph, GraphSubstitute
+from jaxgnn.ops._aggregation.linear import engine_of
 from jaxgnn.ops._attention import cosine_rule
 from jaxgnn.ops._attention.cosine_rule import Cosine, CosineOperands
 from jaxgnn.ops._attention.dot_attention import node_rows
@@ -30,7 +31,7 @@ def cosine_attention(
     beta: float | Float[Array, ""] | Float[Array, " heads"] = 1.0,
     *,
     self_loops: bool = False,
-    impl: Impl = None,
+    impl: Impl | Literal["rows", "tiles"] = None,
 ) -> Float[Array, "num_nodes heads features"]:
     r"""Averages the neighbors' rows by an attention whose scores are cosines of the ends.
 
@@ -54,14 +55,19 @@ def cosine_attention(
         x: rows of the nodes, `[num_nodes, heads, F]`.
         beta: a number, or one for each head.
         self_loops: one self-loop for each node, in place of the graph's.
-        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
+        impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`; or
+            the engine: `"rows"`, or `"tiles"` for graphs of `Graph.with_tiles`. Over tiles runs the
+            forward pass of bfloat16 and float16 on a GPU, for heads of up to 64 features; all else,
+            and everything on a CPU, runs by rows. `None` and `"kernel"` take the faster engine by
+            an estimate.
 
     Returns:
         `[num_nodes, heads, F]` in the dtype of `x`.
 
     Raises:
         TypeError: `graph` is no `Graph`, or a dtype is not floating.
-        ValueError: the graph is rectangular, a shape does not fit, or `impl` is unknown.
+        ValueError: the graph is rectangular, a shape does not fit, `impl` is unknown, or `impl` is
+            `"tiles"` and the graph has none.
 
     Source: Thekumparampil et al., "Attention-based graph neural network for semi-supervised
     learning" (2018), section 3.2.
@@ -77,14 +83,16 @@ def cosine_attention(
     operands = CosineOperands(graph, x, _beta_of(beta, x))
     static = Cosine(bool(self_loops))
     if isinstance(graph, GraphSubstitute):
+        checks.choice(impl, "impl", (None, "kernel", "jax", "rows", "tiles"))
         return graph.map_parts(
-            functools.partial(_of_part, static, impl),
+            functools.partial(_of_part, static, impl=impl),
             "cosine_attention",
             {"x": x, "receivers": x, "beta": operands.beta[0]},
             {"x": "senders", "receivers": "receivers", "beta": "replicated"},
             split="heads",
         )
-    impl = chosen(impl)
+    engine, impl = engine_of(impl, graph.tiles)
+    static = static._replace(engine=engine)
     # Only CUDA has these kernels: without them the dot products' own rule keeps more of the work.
     fused = impl != "jax" and ffi.targets["cuda"].issuperset(cosine_rule.TARGETS)
     padded = operands._replace(x=padding.pad_features(x))
@@ -97,10 +105,17 @@ def cosine_attention(
 
 
 def _of_part(
-    static: Cosine, impl: Impl, part: Graph, *, x: Array, receivers: Array, beta: Array
+    static: Cosine,
+    part: Graph,
+    *,
+    x: Array,
+    receivers: Array,
+    beta: Array,
+    impl: Impl | Literal["rows", "tiles"],
 ) -> Array:
     """Of a rectangular part: the kernels for whole graphs take one array for both ends."""
-    return cosine_rule.between(static, part, x, receivers, beta[None], chosen(impl))
+    _, impl = engine_of(impl, part.tiles)
+    return cosine_rule.between(static, part, x, receivers, beta[None], impl)
 
 
 def _beta_of(beta: Any, x: Float[Array, "num_nodes heads features"]) -> Float[Array, "1 heads"]:

@@ -12,14 +12,20 @@ from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import foldable_heads
 from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph
+from jaxgnn.graph._tiles import Tiles
 from jaxgnn.ops._aggregation.kernels import node_dots
-from jaxgnn.ops._attention import pair_rule
+from jaxgnn.ops._aggregation.linear import Engine
+from jaxgnn.ops._attention import cosine_tiles, pair_rule
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._core.recomputed import recomputed
 from jaxgnn.ops._core.row_call import row_call
-from jaxgnn.ops._core.rows import Rows, neighbors, ordered_structure
+from jaxgnn.ops._core.rows import Rows, neighbors, ordered_structure, tiles_of
 
-TARGETS = ("jaxgnn_cosine_attention", "jaxgnn_cosine_attention_gradients")
+TARGETS = (
+    "jaxgnn_cosine_attention",
+    "jaxgnn_cosine_attention_gradients",
+    cosine_tiles.TARGET,
+)
 # PyTorch's bound of a norm, squared: a row of zeros stays one.
 _SMALLEST_SQUARE = 1e-24
 # Widest heads that the kernels take, in bytes.
@@ -27,9 +33,10 @@ _MOST_BYTES = 1024
 
 
 class Cosine(NamedTuple):
-    """What is static: self-loops as in `gat_attention`."""
+    """What is static: self-loops as in `gat_attention`, and the engine of the forward pass."""
 
     self_loops: bool
+    engine: Engine = None
 
 
 class CosineOperands(NamedTuple):
@@ -64,32 +71,50 @@ def reciprocal_norms(
     return jax.lax.rsqrt(jnp.maximum(squares, _SMALLEST_SQUARE)), squares
 
 
+def walk(
+    rows: Rows,
+    x: Float[Array, "num_nodes heads features"],
+    row_scale: Float[Array, "num_nodes heads"],
+    column_scale: Float[Array, "num_nodes heads"],
+    *,
+    self_loops: bool,
+) -> tuple[Float[Array, "num_nodes heads features"], Float[Array, "num_nodes heads"]]:
+    """The forward pass by the kernel of all dtypes and widths."""
+    nodes, heads, features = x.shape
+    out, log_sum, _ = row_call(
+        TARGETS[0],
+        rows,
+        [x, row_scale, column_scale],
+        [
+            (x.shape, x.dtype),
+            ((nodes, heads), column_scale.dtype),
+            ((rows.chunks.table.shape[0], heads * (features + 2)), column_scale.dtype),
+        ],
+        heads=heads,
+        self_loops=self_loops,
+    )
+    return out, log_sum
+
+
 def _forward(
     static: Cosine, operands: CosineOperands
 ) -> tuple[Float[Array, "num_nodes heads features"], Float[Array, "num_nodes heads"]]:
     """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
 
-    def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array]:
-        x, row_scale, column_scale = arrays
-        nodes, heads, features = x.shape
-        out, log_sum, _ = row_call(
-            TARGETS[0],
-            rows,
-            [x, row_scale, column_scale],
-            [
-                (x.shape, x.dtype),
-                ((nodes, heads), column_scale.dtype),
-                ((rows.chunks.table.shape[0], heads * (features + 2)), column_scale.dtype),
-            ],
-            heads=heads,
-            self_loops=static.self_loops,
-        )
-        return out, log_sum
+    def kernel(structure: tuple[Rows, Tiles | None], arrays: Any) -> tuple[Array, Array]:
+        rows, tiles = structure
+        x, beta, reciprocals = arrays
+        chosen = cosine_tiles.choose(rows, tiles, x, static.engine)
+        loops = static.self_loops
+        if chosen == "walk":
+            return walk(rows, x, beta * reciprocals, reciprocals, self_loops=loops)
+        tiles = tiles if chosen == "tiles" else None
+        return cosine_tiles.forward(rows, tiles, x, beta[0], reciprocals, self_loops=loops)
 
     graph, x, beta, _ = operands
     reciprocals, _ = reciprocal_norms(x)
-    arrays = (x, beta * reciprocals, reciprocals)
-    return foldable_heads(kernel)(neighbors(graph, transpose=False), arrays)
+    structure = neighbors(graph, transpose=False), tiles_of(graph, transpose=False)
+    return foldable_heads(kernel)(structure, (x, beta, reciprocals))
 
 
 def _gradients(

@@ -70,6 +70,8 @@ def tiles_weighted_spmm(g: Graph) -> Call:
 
 def tiles_cosine_attention(g: Graph) -> Call:
     call = tiles_spmm(g)
+    first = ("row_offsets", "row_columns", "chunks")
+    names = (*first, *(name for name in call.operands if name not in (*first, "x")))
     more = {
         "x": g.x(ROWS, FEATURES).astype(np.float16),
         "row_scale": g.x(ROWS, 1),
@@ -77,7 +79,7 @@ def tiles_cosine_attention(g: Graph) -> Call:
         "beta": np.ones(1, F32),
     }
     return Call(
-        {**call.operands, **more},
+        {**{name: call.operands[name] for name in names}, **more},
         {
             "out": ((ROWS, FEATURES), np.float16),
             "log_sum": ((ROWS, 1), F32),
@@ -85,8 +87,9 @@ def tiles_cosine_attention(g: Graph) -> Call:
             "slot_totals": ((1, 64, 1), F32),
             "partials": ((1, FEATURES), F32),
             "chunk_totals": ((1, 1), F32),
+            "loops": ((1, 2), U32),
         },
-        {"heads": 1, **SPLIT},
+        {"heads": 1, "self_loops": 1, **SPLIT},
         FREE | {"row_columns, axis 0", "rest_columns, axis 0"},
     )
 
