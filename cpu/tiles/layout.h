@@ -20,7 +20,8 @@ constexpr int kRowGroups = 8;          // of a window: rows g, g + 8, ..., g + 5
 // A *place* is a row's number in the order; window w has the places 64 w to 64 w + 63. An *entry*
 // is a column of a window that at least `min_edges` of its rows read.
 struct TileLayout {
-  Buffer<int32_t> columns;       // [batches, 16]; padding repeats the batch's last column
+  Buffer<int32_t> columns;       // [batches, 16], ascending within a window; padding repeats the
+                                 // batch's last column
   Buffer<uint32_t> masks;        // [batches, 32], see mask_bit
   Buffer<int32_t> parts;         // [parts, 4]: first batch, end, slot, window; the longest first
   Buffer<int32_t> slot_offsets;  // [windows + 1]: the slots of each window

@@ -56,7 +56,7 @@ class Tiles:
 
     Attributes:
         rows: the row at each place.
-        columns: those of the entries, padded to batches.
+        columns: those of the entries, ascending within a window, padded to batches.
         masks: the mask of each batch, in the order in which a warp's lanes take it
             (`mask_bit` of `cpu/tiles/layout.h`).
         parts: what a thread block takes: first batch, end, slot of its sums, window.

@@ -19,7 +19,7 @@ from tests.support.strategies import skewed_graph
 pytestmark = pytest.mark.gpu
 RNG = np.random.default_rng(0)
 # Of the terms' sizes: weights in tiles and results are rounded to 16 bits.
-TOLERANCE = {"bfloat16": 6e-3, "float16": 1.5e-3}
+TOLERANCE = {"bfloat16": 8e-3, "float16": 1.5e-3}
 
 
 @functools.partial(jax.jit, static_argnames=("tiled", "loops"))
@@ -127,10 +127,11 @@ def test_self_loops(dtype):
     graph = looped()
     check(graph, 24, dtype, [3.0, 60.0], loops=True)
     check(graph.with_row_schedule(), 64, dtype, [3.0], loops=True)
-    tiled = graph.with_tiles(min_edges=2)
-    assert tiled.tiles is not None and 0.3 < tiled.tiles.tile_share < 1
-    check(tiled, 64, dtype, [3.0, -1.0], loops=True)
-    check(tiled, 64, dtype, [-50.0], loops=True)
+    for min_edges in (2, 14):  # all loops in tiles but the repeated ones, and some
+        tiled = graph.with_tiles(min_edges=min_edges)
+        assert tiled.tiles is not None and 0.2 < tiled.tiles.tile_share < 0.8
+        check(tiled, 64, dtype, [3.0, -1.0], loops=True)
+        check(tiled, 64, dtype, [-50.0], loops=True)
     check(hubs().with_tiles(min_edges=2), 64, dtype, [1.5], loops=True)
     alone = Graph.from_edges(np.arange(70), np.arange(70), num_nodes=90)
     check(alone, 8, dtype, [1.0], loops=True)

@@ -63,6 +63,8 @@ def check(graph: Graph) -> Graph:
         nodes = 8 * side.rows.size + 4 * (side.num_windows + 4)
         numbers = sum(leaf.nbytes for leaf in jax.tree.leaves(side)) - chunks - nodes
         assert numbers <= (25 if side.min_edges == 1 else 16) * graph.num_edges
+        for first, end, _, _ in np.asarray(side.parts):
+            assert (np.diff(side.columns[16 * first : 16 * end]) >= 0).all()
         degrees = oracle_tiles.masks_of(side).sum(axis=1)
         assert (degrees[degrees > 0] >= side.min_edges).all()
         assert (degrees > 0).sum() == side.num_entries
