@@ -1,8 +1,10 @@
 """Which kernels a device's share of a training step spends its time in, beside the whole step's.
 
     python -m benchmarks.experiments.step_kernels [--k 32] [--devices 8] [--parts 0 1] [--cache DIR]
+    python -m benchmarks.experiments.step_kernels --devices 1 --model gin --k 32
 
-The steps are those of the suite `scale`, by rows. Each is timed, then traced by JAX's profiler; for
+The steps are those of the suite `scale`, by rows, of GraphSAGE unless another model is named; with
+`--devices 1` that of one device alone. Each is timed, then traced by JAX's profiler; for
 each kernel of a GPU the table has its time in a step on one device, that time by the devices, and
 its time in a step of a part. What a part adds to its even share is where the speed-up is lost.
 """
@@ -35,6 +37,8 @@ _STEPS = 10
 class Options:
     """Traces a training step and those of its parts."""
 
+    model: str = "sage"
+    """The model: sage, gcn or gin."""
     k: int | None = None
     """Entries that MaxK keeps; by default ReLU."""
     dtype: str = "float32"
@@ -100,13 +104,17 @@ def _run(options: Options, workspace: Path) -> None:
     device = jax.default_backend()
     if device != "gpu":
         raise SystemExit("step_kernels: needs a GPU, whose kernels it lists")
-    setting = Setting("jaxgnn", k=options.k, dtype=options.dtype, input_layer=options.k is not None)
+    # The suite `training` has ReLU's step of these models with an input layer, too.
+    own = options.model != "sage" or options.devices == 1
+    with_input = options.k is not None or own
+    setting = Setting("jaxgnn", options.model, options.k, options.dtype, input_layer=with_input)
     if setting.input_layer:  # as the suite has it
         sizes = [*sizes[:-1], *sizes[-3:-1], sizes[-1]]
     steps = Steps(folder, options.k is not None)
     features = load_arrays(workspace / "features.npz")
     columns: dict[str, tuple[float, dict[str, float]]] = {}
-    for layout, count, parts in (("one", 1, (0,)), ("rows", options.devices, options.parts)):
+    layouts = [("one", 1, (0,)), ("rows", options.devices, options.parts)]
+    for layout, count, parts in layouts[: 1 + (options.devices > 1)]:
         share = steps.prepare(setting, sizes, features, layout, count, sent=False)
         for part in parts:
             seconds = functools.partial(share.seconds, part, device=device)
@@ -120,7 +128,7 @@ def show(columns: dict[str, tuple[float, dict[str, float]]], options: Options) -
     """The table: the kernels by their time in the first part."""
     whole_ms, whole = columns.pop("one device")
     table = Table("ms of a step", "one device", f"by {options.devices}", *columns)
-    first = next(iter(columns.values()))[1]
+    first = next((found for _, found in columns.values()), whole)
     names = sorted({*whole, *first}, key=lambda name: -first.get(name, 0.0))
 
     def row(name: str, total: float, values: list[float]) -> None:
