@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxgnn import build_info, maxk
+from jaxgnn._core import ffi, platform
 from jaxgnn.graph import Graph
 from jaxgnn.ops import (
     cosine_attention,
@@ -15,6 +16,7 @@ from jaxgnn.ops import (
     gaussian_spmm,
     spmm,
 )
+from jaxgnn.ops._attention import cosine_rule
 from jaxgnn.train.kernel_rates import KINDS, Call, seconds_of_item
 from jaxgnn.train.step_work import work
 
@@ -93,6 +95,21 @@ def test_chunks_of_long_rows_are_no_wider_rows(name):
     forward, operands = OPERATIONS[name]
     (call,) = calls_of(forward, hub, *operands)
     assert call.width == operands[0].size // NODES
+
+
+def test_a_gpu_s_kernel_of_cosines_in_16_bits_is_read(monkeypatch):
+    """By rows: with chunks of a long row, which are no wider rows."""
+    monkeypatch.setattr(platform, "serves", lambda *_: True)
+    monkeypatch.setitem(ffi.targets, "cuda", set(cosine_rule.TARGETS))
+    senders = np.arange(3000) % NODES
+    hub = Graph.from_edges(senders, np.zeros_like(senders), num_nodes=NODES)
+    for graph in (hub, hub.with_row_schedule()):
+        traced = jax.jit(OPERATIONS["cosine"][0]).trace(graph, jnp.ones((NODES, 2, 64), "bfloat16"))
+        found = work(traced.lower(lowering_platforms=("cuda",)).as_text(), 3000)[1]
+        (call,) = (call for call in found if call.name in KINDS)
+        expected = Call("tiles_cosine_attention", 3000 + NODES, 128, "bf16", 2)
+        assert call == expected._replace(self_loops=True)
+        assert KINDS[call.name] == "cosine"
 
 
 def test_options_of_a_call_are_read(graph):
