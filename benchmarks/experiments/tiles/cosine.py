@@ -1,6 +1,6 @@
 """`cosine_attention` of 16-bit rows, forward: its kernels, over tiles and by rows.
 
-    python -m benchmarks.experiments.tiles.cosine [--shape reddit] [--scale 1] [--graphs FOLDER]
+    python -m benchmarks.experiments.tiles.cosine [--shape reddit] [--gradients] [--graphs FOLDER]
 
 "Walk" is the kernel of all dtypes and widths. Columns that at least T rows of a window read are
 tiles: scores, exponentials and sums from one read of a sender, on tensor cores. The other edges run
@@ -29,6 +29,7 @@ import tyro
 from benchmarks.harness import graphs, timing
 from benchmarks.harness.jax_programs import call_seconds
 from benchmarks.harness.record import write_records
+from jaxgnn import cosine_attention
 from jaxgnn.graph import Graph, _tile_order, _tiles
 from jaxgnn.graph._tiles import Tiles
 from jaxgnn.ops._attention import cosine_rule, cosine_tiles
@@ -60,6 +61,8 @@ class Options:
     """Of the features: bfloat16 or float16."""
     self_loops: bool = False
     """One for each node."""
+    gradients: bool = False
+    """Also the operation with its gradients by x and beta, by rows and over tiles."""
     graphs: Path | None = None
     """A folder in which graphs are kept."""
     json: Path | None = None
@@ -76,6 +79,22 @@ def without_tiles(tiles: Tiles) -> Tiles:
 def milliseconds(call: Callable[[], Any]) -> float:
     """The median of several batches of calls."""
     return timing.measure(functools.partial(call_seconds, call, device="gpu"), _REPEATS).ms
+
+
+def with_gradients(
+    graph: Graph, x: jax.Array, beta: jax.Array, options: Options
+) -> dict[str, Callable[[], Any]]:
+    """Calls of the operation with its gradients, by `impl`."""
+
+    def call(impl: Any) -> Callable[[], Any]:
+        def loss(x: jax.Array, beta: jax.Array, graph: Graph) -> jax.Array:
+            out = cosine_attention(graph, x, beta, self_loops=options.self_loops, impl=impl)
+            return jnp.sum(out.astype(jnp.float32) ** 2)
+
+        run = jax.jit(jax.value_and_grad(loss, (0, 1)))
+        return lambda: run(x, beta, graph)
+
+    return {f"{impl}, with gradients": call(impl) for impl in ("rows", "tiles")}
 
 
 def measured(graph: Graph, options: Options) -> list[dict[str, Any]]:
@@ -119,6 +138,11 @@ def measured(graph: Graph, options: Options) -> list[dict[str, Any]]:
         for name, ms in times.items():
             print(f"{name}: {ms:.3f} ms", flush=True)
             records.append({"what": name, "ms": ms})
+        if options.gradients:
+            tiled = graph.with_row_schedule().with_tiles(order=options.order)
+            for name, call in with_gradients(tiled, x, beta, options).items():
+                records.append({"what": name, "ms": milliseconds(call)})
+                print(f"{name}: {records[-1]['ms']:.3f} ms", flush=True)
     for least in (_NO_TILES, *options.min_edges):
         tiles = lay_out(least)
         what = "no tiles" if least == _NO_TILES else f"T = {least}"
