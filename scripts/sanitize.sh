@@ -21,7 +21,7 @@ attention/test_cosine_attention.py attention/test_gatv2_attention.py attention/t
 attention/test_sparse_dot_attention.py gaussian/test_gaussian_spmm.py sampling/test_sampled_edges.py sampling/test_sampled_spmm.py \
 sampling/test_sample_neighbors.py sampling/test_sample_tree.py sampling/test_weighted_neighbors.py \
 sampling/test_sage_embedding_gpu.py \
-train/test_host_features.py tiles/test_tiles_gpu.py}
+train/test_host_features.py tiles/test_tiles_gpu.py tiles/test_cosine_tiles_gpu.py}
 # One allocation a buffer, so that an access past its end is seen.
 export XLA_PYTHON_CLIENT_ALLOCATOR=platform JAX_PLATFORMS=cuda,cpu
 export pytest="$python -m pytest -q -o addopts= -p no:cacheprovider -p no:benchmark -p no:xdist"
@@ -29,7 +29,7 @@ chosen="(long_rows and not float16) or finite_differences or csr_row_ids or row_
 or beyond_the_cache or large_scores or -6-float32 or -32-float32 or -100-bfloat16 or short_rows or sanitized \
 or (many_degrees and float32) or on_symmetric_graphs or of_the_masked_matrix or take_the_same \
 or (test_rows and float32) or (test_narrow_rows and float32) \
-or (weighted_products and (float32-32 or float32-6 or bfloat16-100))"
+or (weighted_products and (float32-32 or float32-6 or bfloat16-100)) or test_cosine_tiles_gpu"
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
