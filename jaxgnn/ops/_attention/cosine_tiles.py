@@ -106,7 +106,7 @@ def forward(
             or_empty(chunks.table),
             *structure,
             x.reshape(nodes, heads * features),
-            beta * reciprocals,
+            beta[None, :] * reciprocals,
             reciprocals,
             beta,
         ],
