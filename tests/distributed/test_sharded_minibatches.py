@@ -263,12 +263,9 @@ def test_a_run_is_continued_with_the_same_bits(tmp_path, deduplicate):
 
 
 def test_what_is_refused():
-    for options, message in (
-        ({"shard": "rows"}, "--shard: expected none with --num-neighbors"),
-        ({"devices": "1", "distributed": True}, "--distributed: expected none with --num-neigh"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            dataclasses.replace(CONFIG, **{"devices": "2", **options}).check()
+    for options in ({"devices": "2"}, {"devices": "1", "distributed": True}):
+        with pytest.raises(ConfigError, match="--shard: expected none with --num-neighbors"):
+            dataclasses.replace(CONFIG, shard="rows", **options).check()
 
 
 @pytest.mark.system
