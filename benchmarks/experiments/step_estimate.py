@@ -106,7 +106,8 @@ def prepare(case: str, options: Options) -> tuple[Any, Any, Any]:
         settings = dict(DATA[case])
         settings["dataset"] = str(options.data / settings["dataset"])
         problem = make_problem(TrainConfig(**settings).check(), None, Recovery())
-        return *problem.build(), problem.task
+        program, state = problem.build()
+        return program, state, problem.task
     graph = benchmark_graph("arxiv", options.scale).to_graph()
     rng, nodes = np.random.default_rng(0), graph.num_nodes
     part = np.arange(nodes) % 4

@@ -30,6 +30,7 @@ from jaxgnn.train.step_rates import Rates
 from jaxgnn.train.step_work import (
     compiled_dots,
     dot_bytes,
+    merged,
     moved_rows,
     random_bits,
     weight_gradients,
@@ -127,7 +128,7 @@ def estimate(
         peak_bytes=peak,
         argument_bytes=arguments,
         products=rates.products(dots),
-        kernels=sum(count * call.items * rates.item(call) for call, count in calls.items()),
+        kernels=sum(n * call.items * rates.item(call) for call, n in merged(calls, text).items()),
         moved=rates.moved(moves),
         random=bits * rates.random if bits else 0.0,
         negatives=negatives,

@@ -18,7 +18,7 @@ from jaxgnn.ops._projection.weight_gradient import sum_over_rows
 from jaxgnn.train.kernel_rates import FLOATS, KINDS, Call, Tensor, seconds_of_item
 from jaxgnn.train.step_work import Dot, Moved
 
-_SECONDS = 0.1  # of a measurement, if three calls take no longer
+_SECONDS = 0.2  # of a measurement, if three calls take no longer
 _ROWS = (
     1 << 14
 )  # the most rows of a matrix product that is measured: its result brings no new pages
@@ -122,7 +122,7 @@ class Rates:
 def seconds_of(
     function: Callable[..., Any], *operands: Any, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """The least time of a compiled call, of 3 to 50 within some hundredths of a second; of one
+    """The least time of a compiled call, of 3 to 50 within some tenths of a second; of one
     call that takes a second."""
     compiled = jax.jit(function).lower(*operands).compile()
     jax.block_until_ready(compiled(*operands))

@@ -26,6 +26,7 @@ _MOVED = re.compile(
     r"(?:slice_sizes|update_window_dims)={([\d,]*)}"
 )
 _CALL = re.compile(r"stablehlo\.custom_call @jaxgnn_(\w+)\(.* : (\(.*)")
+_COMPILED_CALL = re.compile(r'custom_call_target="jaxgnn_(\w+)"')
 NEGATIVES = "jaxgnn.negative_edges"
 """The scope of what draws pairs without an edge."""
 
@@ -79,6 +80,19 @@ def work(text: str, num_edges: int) -> tuple[Counter[Dot], Counter[Call], int]:
                 calls[call] += 1
                 call_bytes += sum(tensor.nbytes for tensor in (*operands, *results))
     return dots, calls, call_bytes
+
+
+def merged(calls: Counter[Call], compiled: str) -> dict[Call, float]:
+    """How often the compiled program has each call of the lowered one: XLA makes one of equal
+    calls, as of those that a gradient recomputes. Of one name all are taken to be as many."""
+    kept = Counter(_COMPILED_CALL.findall(compiled))
+    named: Counter[str] = Counter()
+    for call, count in calls.items():
+        named[call.name] += count
+    return {
+        call: count * min(kept[call.name] / named[call.name], 1.0) if kept[call.name] else count
+        for call, count in calls.items()
+    }
 
 
 def compiled_dots(text: str) -> Counter[Dot]:

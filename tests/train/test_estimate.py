@@ -20,6 +20,7 @@ from jaxgnn.train.step_rates import Rates
 from jaxgnn.train.step_work import (
     Dot,
     compiled_dots,
+    merged,
     random_bits,
     weight_gradients,
     work,
@@ -127,6 +128,22 @@ rhs_batch_dims={0}, rhs_contracting_dims={1}
     compiled = jax.jit(lambda a, b: a @ b).lower(jnp.ones((70, 40)), jnp.ones((40, 90))).compile()
     found = compiled_dots(compiled.as_text())
     assert not found or [dot.out.shape for dot in found] == [(70, 90)]
+
+
+def test_calls_that_xla_makes_one_of_count_once(dataset):
+    program, state, task = built(dataset, model="agnn")
+    lowered = jax.jit(program.step).lower(state, task)
+    calls = work(lowered.as_text(), 0)[1]
+    text = lowered.compile().as_text() or ""
+    found = merged(calls, text)
+    for name in {call.name for call in calls}:
+        kept = text.count(f'custom_call_target="jaxgnn_{name}"')
+        counts = [count for call, count in found.items() if call.name == name]
+        assert sum(counts) == pytest.approx(kept)
+    call = Call("spmm", 5, 4, "f32")
+    twice = 'custom_call_target="jaxgnn_spmm"\n' * 2
+    assert merged(Counter({call: 4}), twice) == {call: 2}
+    assert merged(Counter({call: 4}), "") == {call: 4}  # a program without names
 
 
 def test_a_kernel_over_windows_is_over_all_edges():
