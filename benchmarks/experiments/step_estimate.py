@@ -5,8 +5,8 @@
 
 Each model in a process of its own, on an arxiv-shaped graph with 128 random features; with `--data`
 the real sets below that folder, with links and many graphs. On a CPU the memory is the step's
-operands and how far the second call raises the process's resident memory: the first also reads code
-of XLA's and of the kernels into memory, some 5 to 10 MB, once a process. On a GPU it is the
+operands and how far a later call raises the process's resident memory: the first also reads code of
+XLA's and of the kernels into memory, some 5 to 15 MB, once a process. On a GPU it is the
 device's high-water mark. The time is the least of twenty steps, half of them before and half after
 the prediction, as the rates are least times. `--processor-time` has that of all threads in place of
 the clock's, for a CPU that others use too.
@@ -75,6 +75,7 @@ DATA: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 _STEPS = 10
+_MMAP_THRESHOLD = -3  # of `mallopt`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,15 +121,26 @@ def prepare(case: str, options: Options) -> tuple[Any, Any, Any]:
     return *build(config, task), task
 
 
-def second_growth(step: Callable[[], None]) -> int:
-    """How far a step raises the resident memory where one has run, and freed memory went back."""
+def growth_of(step: Callable[[], None]) -> int:
+    """How far a step raises the resident memory of a process that has run some: the median of five.
+
+    glibc keeps freed blocks, so that a step finds those of the one before: first all larger ones
+    are made to go back to the system, which also changes the times of what follows. Threads keep
+    some megabytes longer or shorter, hence the median.
+    """
     from benchmarks.harness import timing
 
-    step()
-    time.sleep(0.3)  # its temporary memory is freed behind it
-    if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(0)
-    return timing.peak_resident_bytes(step) or 0
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if libc is not None:
+        libc.mallopt(_MMAP_THRESHOLD, 1 << 16)
+    found = []
+    for _ in range(5):
+        step()
+        if libc is not None:
+            time.sleep(0.3)  # its temporary memory is freed behind it
+            libc.malloc_trim(0)
+        found.append(timing.peak_resident_bytes(step) or 0)
+    return int(np.median(found))
 
 
 def measure(case: str, options: Options) -> dict[str, Any]:
@@ -159,12 +171,12 @@ def measure(case: str, options: Options) -> dict[str, Any]:
     leaves = {id(leaf): leaf for leaf in jax.tree.leaves(operands)}
     held = sum(leaf.nbytes for leaf in leaves.values() if isinstance(leaf, jax.Array)
                and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))  # fmt: skip
-    growth = second_growth(step)
+    step()
     times = timed()
     statistics = jax.devices()[0].memory_stats() or {}
-    measured = statistics.get("peak_bytes_in_use", held + growth)
     guess = estimate(program, operands[0], task, clock=clock)
     seconds = min(times + timed())
+    measured = statistics.get("peak_bytes_in_use") or held + growth_of(step)
     parts = ("products", "kernels", "moved", "random", "negatives", "rest", "pages")
     return {
         "case": case,
