@@ -75,7 +75,6 @@ DATA: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 _STEPS = 10
-_MMAP_THRESHOLD = -3  # of `mallopt`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,25 +121,21 @@ def prepare(case: str, options: Options) -> tuple[Any, Any, Any]:
 
 
 def growth_of(step: Callable[[], None]) -> int:
-    """How far a step raises the resident memory of a process that has run some: the median of five.
+    """How far a step raises the resident memory of a process that has run one: the most of three.
 
-    glibc keeps freed blocks, so that a step finds those of the one before: first all larger ones
-    are made to go back to the system, which also changes the times of what follows. Threads keep
-    some megabytes longer or shorter, hence the median.
+    Before each, freed memory is given back to the system. Where glibc keeps a block nevertheless,
+    the step finds it and raises nothing, hence the most.
     """
     from benchmarks.harness import timing
 
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if libc is not None:
-        libc.mallopt(_MMAP_THRESHOLD, 1 << 16)
     found = []
-    for _ in range(5):
+    for _ in range(3):
         step()
-        if libc is not None:
+        if sys.platform == "linux":
             time.sleep(0.3)  # its temporary memory is freed behind it
-            libc.malloc_trim(0)
+            ctypes.CDLL(None).malloc_trim(0)
         found.append(timing.peak_resident_bytes(step) or 0)
-    return int(np.median(found))
+    return max(found)
 
 
 def measure(case: str, options: Options) -> dict[str, Any]:
@@ -171,12 +166,12 @@ def measure(case: str, options: Options) -> dict[str, Any]:
     leaves = {id(leaf): leaf for leaf in jax.tree.leaves(operands)}
     held = sum(leaf.nbytes for leaf in leaves.values() if isinstance(leaf, jax.Array)
                and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))  # fmt: skip
-    step()
+    growth = growth_of(step)
     times = timed()
     statistics = jax.devices()[0].memory_stats() or {}
+    measured = statistics.get("peak_bytes_in_use", held + growth)
     guess = estimate(program, operands[0], task, clock=clock)
     seconds = min(times + timed())
-    measured = statistics.get("peak_bytes_in_use") or held + growth_of(step)
     parts = ("products", "kernels", "moved", "random", "negatives", "rest", "pages")
     return {
         "case": case,
