@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -148,8 +147,7 @@ def totals(ms: dict[str, dict[int, float]], options: Options) -> dict[str, float
 
 def main(options: Options) -> None:
     """Measures, prints, and with `--json` writes a file."""
-    with tempfile.TemporaryDirectory() as folder:
-        stored = graphs.load(graphs.store(options.shape, Path(folder), options.scale))
+    with graphs.stored(options.shape, options.scale) as stored:
         data = data_of(stored.to_graph())
         ms = measured(data, options)
     seconds = totals(ms, options)

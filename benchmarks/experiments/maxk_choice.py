@@ -75,8 +75,8 @@ def sizes_of(names: list[str], file: Path) -> dict[str, dict[str, int]]:
     for name in names:
         if name in sizes:
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            graph = graphs.load(graphs.store(name, Path(folder))).to_graph()
+        with graphs.stored(name) as stored:
+            graph = stored.to_graph()
         windows = graph.with_windows().windows
         assert windows is not None
         sizes[name] = {

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -184,9 +183,8 @@ def measured(graph: Any, facts: dict[str, Any], options: Options) -> list[dict[s
 def main(options: Options) -> None:
     """Measures, prints, and with `--json` writes a file."""
     records, facts = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for shape in options.shapes:
-            stored = graphs.load(graphs.store(shape, options.cache or Path(folder), options.scale))
+    for shape in options.shapes:
+        with graphs.stored(shape, options.scale, options.cache) as stored:
             graph = stored.to_graph()
             if options.schedule and jax.default_backend() == "gpu":
                 graph = graph.with_row_schedule()

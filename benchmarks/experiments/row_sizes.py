@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -97,8 +95,7 @@ def main(options: Options) -> None:
         "receivers with some",
     ):
         table.add_column(column, justify="left" if column == "model" else "right")
-    with tempfile.TemporaryDirectory() as folder:
-        stored = graphs.load(graphs.store("reddit", Path(folder), options.scale))
+    with graphs.stored("reddit", options.scale) as stored:
         graph = stored.to_graph()
         x = jax.random.normal(jax.random.key(1), (stored.num_nodes, first))
         for model in options.models:

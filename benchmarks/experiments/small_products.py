@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,9 +150,8 @@ def main(options: Options) -> None:
         "graph", "nodes", "edges", "F", "dtype", "us", "cuSPARSE's best, us", "x cuSPARSE"
     )
     records = []
-    with tempfile.TemporaryDirectory() as folder:
-        for shape in options.shapes:
-            stored = graphs.load(graphs.store(shape, Path(folder), options.scale))
+    for shape in options.shapes:
+        with graphs.stored(shape, options.scale) as stored:
             graph = jax.device_put(with_chunks(stored.to_graph(), options.chunk_length))
             for dtype in options.dtypes:
                 for width in options.widths:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -162,8 +161,7 @@ def main(options: Options) -> None:
         for rule in (sparse_rule, sparse_pair_rule):
             rule.FORWARD_SHARE = rule.BACKWARD_SHARE = 1.0
         sparse_pair_rule.BACKWARD_SHARE_16_BITS = 1.0
-    with tempfile.TemporaryDirectory() as folder:
-        stored = graphs.load(graphs.store(options.shape, Path(folder), options.scale))
+    with graphs.stored(options.shape, options.scale) as stored:
         graph = stored.to_graph()
         print(stored.facts)
         records = [

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import json
 import multiprocessing
 import os
 import pickle
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +142,14 @@ def on_cpu() -> None:
     # The variable alone would come too late: a suite imports JAX before this.
     os.environ["JAX_PLATFORMS"] = "cpu"
     jax.config.update("jax_platforms", "cpu")
+
+
+@contextlib.contextmanager
+def stored(name: str, scale: float = 1.0, folder: Path | None = None) -> Iterator[StoredGraph]:
+    """A graph by name, kept in the folder; without one its files last as long as the context."""
+    with contextlib.ExitStack() as stack:
+        directory = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        yield load(store(name, directory, scale))
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

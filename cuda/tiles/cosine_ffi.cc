@@ -3,17 +3,12 @@
 #include "cuda/core/ffi.h"
 #include "cuda/registrations.h"
 #include "cuda/tiles/cosine.h"
+#include "cuda/tiles/integers.h"
 
 namespace jaxgnn::tiles {
 namespace {
 
 constexpr int64_t kMostHeads = 65535;  // of a grid's second axis
-
-// A vector of int32.
-const int32_t* integers(Check& check, const AnyBuffer& buffer, int64_t size, const char* what) {
-  check.vector(buffer, xla::ffi::S32, size, what);
-  return static_cast<const int32_t*>(data_or_null(buffer));
-}
 
 // A matrix of float32.
 float* floats(Check& check, const AnyBuffer& buffer, int64_t rows, int64_t columns,
@@ -52,7 +47,7 @@ Error tiles_cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuff
   args.row_columns =
       integers(check, row_columns, count(row_columns), "columns must be int32 [edges]");
   args.rows = integers(check, rows, tiled || count(rows) > 0 ? nodes : 0,
-                       "the order of the rows must be int32 [rows]");
+                       "the row schedule must be int32 [rows]");
   args.columns = integers(check, columns, batches * kBatchEntries,
                           "the tiles' columns must be int32, 16 a batch");
   check.matrix(masks, xla::ffi::U32, batches, kBatchWords,

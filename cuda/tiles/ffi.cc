@@ -3,18 +3,13 @@
 
 #include "cuda/registrations.h"
 #include "cuda/tiles/cosine.h"
+#include "cuda/tiles/integers.h"
 #include "cuda/tiles/tiles.h"
 
 namespace jaxgnn::tiles {
 namespace {
 
 constexpr int64_t kMostSlices = 65535;  // of a grid's second axis
-
-// A vector of int32.
-const int32_t* integers(Check& check, const AnyBuffer& buffer, int64_t size, const char* what) {
-  check.vector(buffer, xla::ffi::S32, size, what);
-  return static_cast<const int32_t*>(data_or_null(buffer));
-}
 
 // Of sums with weights or without, what both take.
 struct SpmmBuffers {

@@ -110,13 +110,29 @@ def owner_of(partition: Owners, graph: Graph, count: int) -> Int[np.ndarray, " n
     if partition.parts != count:
         raise ValueError(f"partition: expected {count} parts, got {partition.parts}")
     owner = np.asarray(partition.owner)
-    if owner.shape != (graph.num_senders,) or not np.issubdtype(owner.dtype, np.integer):
-        raise ValueError(
-            f"partition: expected integer owners of the shape ({graph.num_senders},), "
-            f"got {owner.dtype} of {owner.shape}"
-        )
-    if owner.size and not 0 <= owner.min() <= owner.max() < count:
-        raise ValueError(
-            f"partition: expected owners from 0 to {count - 1}, got {owner.min()} to {owner.max()}"
-        )
+    check_owners(owner, graph.num_senders, count, "partition", "integer owners", "owners")
     return owner
+
+
+def check_owners(
+    owner: np.ndarray, nodes: int, parts: int, name: str, integers: str, owners: str
+) -> None:
+    """That each node has an owner among the parts.
+
+    Args:
+        owner: of each node.
+        nodes, parts: their numbers.
+        name, integers, owners: what an error calls the argument, its elements, and their range.
+
+    Raises:
+        ValueError: a node has none.
+    """
+    if owner.shape != (nodes,) or owner.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name}: expected {integers} of the shape ({nodes},), got {owner.dtype} of "
+            f"{owner.shape}"
+        )
+    if owner.size and not 0 <= owner.min() <= owner.max() < parts:
+        raise ValueError(
+            f"{name}: expected {owners} from 0 to {parts - 1}, got {owner.min()} to {owner.max()}"
+        )

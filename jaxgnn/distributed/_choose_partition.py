@@ -57,9 +57,9 @@ def choose_partition(graph: Graph, parts: int) -> Partition:
         RuntimeError: the compiled CPU module is missing.
     """
     found = [partition(graph, parts, method="block"), stream(graph, parts)]
-    seconds = [_cost(graph, each).seconds(4, 4) for each in found]
+    work = 1.0 if graph.windows is None else _CUT_WINDOWS
+    seconds = [_cost(graph, each, work).seconds(4, 4) for each in found]
     if graph.windows is not None:
-        seconds = [_cost(graph, each, _CUT_WINDOWS).seconds(4, 4) for each in found]
         found.append(partition(graph, parts, method="windows"))
         seconds.append(_cost(graph, found[-1]).seconds(4, 4))
     return found[int(np.argmin(seconds))]

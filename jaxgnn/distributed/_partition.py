@@ -14,6 +14,7 @@ from jaxgnn._core import checks, platform
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn._core.limits import DataError, quote, reading
 from jaxgnn.distributed import _partition_files
+from jaxgnn.distributed._arguments import check_owners
 from jaxgnn.distributed._deal_windows import deal_windows
 from jaxgnn.distributed._partition_files import PartData
 from jaxgnn.graph import Graph
@@ -80,15 +81,7 @@ class Partition:
         offsets, senders = _host_csr(graph)
         parts = checks.integer(parts, "parts", 1, max(1, offsets.size - 1))
         owner = np.asarray(owner)
-        if owner.shape != (offsets.size - 1,) or owner.dtype.kind not in "iu":
-            raise ValueError(
-                f"owner: expected integers of the shape ({offsets.size - 1},), got {owner.dtype} "
-                f"of {owner.shape}"
-            )
-        if owner.size and not 0 <= owner.min() <= owner.max() < parts:
-            raise ValueError(
-                f"owner: expected parts from 0 to {parts - 1}, got {owner.min()} to {owner.max()}"
-            )
+        check_owners(owner, offsets.size - 1, parts, "owner", "integers", "parts")
         owner = np.ascontiguousarray(owner, np.int32)
         return cls(parts, owner, _statistics(offsets, senders, owner, parts))
 

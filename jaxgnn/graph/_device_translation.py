@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from jaxgnn._core.row_ids import csr_row_ids
+
 
 def translate(
     row_offsets: Int[Array, " num_rows+1"],
@@ -74,7 +76,7 @@ def _sort(row_offsets: Array, columns: Array, rows: int) -> _SortedEdges:
     num_rows, num_edges = row_offsets.shape[0] - 1, columns.shape[0]
     bounds = jnp.minimum(jnp.arange(-(-num_rows // rows) + 1) * rows, num_rows)
     edge_offsets = row_offsets[bounds]
-    row = _spread(row_offsets, num_edges)
+    row = csr_row_ids(row_offsets, num_edges)
     # Two sorts by one key each, both stable: a GPU has a radix sort for these alone.
     edges = jnp.arange(num_edges, dtype=jnp.int32)
     _, by_column = jax.lax.sort((columns, edges), num_keys=1)
@@ -114,7 +116,7 @@ def _blocks_in_place(columns: Array, offsets: Array, width: int) -> Array:
     """
     count = columns.shape[0]
     place = jnp.arange(count, dtype=jnp.int32)
-    end = offsets[1:][_spread(offsets, count)]
+    end = offsets[1:][csr_row_ids(offsets, count)]
     # The next block begins at the first column beyond this one. Columns are distinct, so that it
     # is at most `width` places away.
     low, high = place + 1, jnp.minimum(end, place + width)
@@ -132,12 +134,6 @@ def _blocks_in_place(columns: Array, offsets: Array, width: int) -> Array:
 
     _, blocks = jax.lax.while_loop(lambda state: (state[0] < count).any(), follow, (start, blocks))
     return jnp.where(offsets[1:] > offsets[:-1], blocks[offsets[:-1]], 0)
-
-
-def _spread(offsets: Array, count: int) -> Int[Array, " count"]:
-    """The segment of each place: `offsets` are where the segments begin."""
-    segments = jnp.arange(offsets.shape[0] - 1, dtype=jnp.int32)
-    return jnp.repeat(segments, jnp.diff(offsets), total_repeat_length=count)
 
 
 def _differs(values: Array) -> Bool[Array, " _"]:

@@ -78,7 +78,7 @@ def test_sampling():
     assert around[nodes >= 0].any(axis=1).all() and not around[nodes < 0].any()
     assert names["two_hops"].shape == (2, 16)
     graph, weights, x = names["graph"], names["weights"], np.asarray(names["x"])
-    for node in (0, 99):  # the strategy of one's own
+    for node in (0, 99):  # the custom strategy
         own = np.flatnonzero(np.asarray(graph.receivers) == node)
         own = own[np.argsort(-weights[own])][:16]
         expected = x[np.asarray(graph.senders)[own]].mean(0)

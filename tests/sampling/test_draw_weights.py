@@ -1,4 +1,4 @@
-"""`draw_weights`: weights made ready once, for a loop of one's own and for a loader."""
+"""`draw_weights`: weights made ready once, for a custom loop and for a loader."""
 
 import itertools
 

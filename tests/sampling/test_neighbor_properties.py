@@ -18,7 +18,7 @@ METHODS = ("uniform", "replace", "labor", "weights", "weights, replace", "alias"
 
 
 def last_edges(graph, nodes, size, key):
-    """A function of one's own: the last edges of each row, backwards."""
+    """A custom function: the last edges of each row, backwards."""
     del key
     node, number = jnp.maximum(nodes, 0), jnp.arange(size)
     degrees = jnp.where(nodes >= 0, graph.in_degrees[node], 0)[:, None]

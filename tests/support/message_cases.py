@@ -60,7 +60,7 @@ def gat_as_written(s):
 
 
 def gat_by_functions(s):
-    """The same with the axis squeezed, the LeakyReLU and the message in functions of one's own."""
+    """The same with the axis squeezed, the LeakyReLU and the message in custom functions."""
     scores = apply_edge(lambda e: jax.nn.leaky_relu(e, 0.2), linear(concat(s.y, s.x), s.ends))
     weights = apply_edge(lambda a: a[..., 0], dropout(segment_normalize(scores), 0.4, KEY))
     return apply_edge(lambda a, x: a[:, None] * x, weights, s.x)

@@ -13,10 +13,8 @@ tiles.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,9 +175,7 @@ def measured(graph: Graph, options: Options) -> list[dict[str, Any]]:
 
 def main(options: Options) -> None:
     """Measures, prints, and with `--json` writes a file."""
-    with contextlib.ExitStack() as stack:
-        folder = options.graphs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stored = graphs.load(graphs.store(options.shape, folder, options.scale))
+    with graphs.stored(options.shape, options.scale, options.graphs) as stored:
         print(stored.facts, jax.devices()[0].device_kind, flush=True)
         records = measured(stored.to_graph(), options)
     if options.json is not None:

@@ -12,10 +12,8 @@ rows" is what making them takes. Without a GPU it prints how the edges are divid
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,9 +165,7 @@ def measured(
 
 def main(options: Options) -> None:
     """Measures, prints, and with `--json` writes a file."""
-    with contextlib.ExitStack() as stack:
-        folder = options.graphs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stored = graphs.load(graphs.store(options.shape, folder, options.scale))
+    with graphs.stored(options.shape, options.scale, options.graphs) as stored:
         print(stored.facts, jax.devices()[0].device_kind, flush=True)
         graph = stored.to_graph().with_windows(width=options.width)
     windows = graph.windows
