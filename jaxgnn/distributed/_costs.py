@@ -14,7 +14,7 @@ where 256 float32 features are aggregated, as senders are shared in its L2."""
 _READS_PER_SENT_ROW = 11
 """Rows that a device reads or writes in order while it sends one: an H200 copies 4.2 TB/s."""
 
-_LEAST_GAIN = 1.1
+_LEAST_GAIN = 1.05
 """Times as fast as an aggregation has to be predicted with overlap, for it to be chosen."""
 
 _LEAST_SECONDS = 50e-6

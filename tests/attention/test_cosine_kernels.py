@@ -83,8 +83,12 @@ def test_the_fastest_kernel_by_estimate(graph):
     """The estimates follow the measurements in docs/kernels/tiles.md; narrow heads and short rows
     are the walk's."""
     assert cosine_tiles.picoseconds(232_965, 114_615_892, 1, 64, None) == pytest.approx(
-        {"walk": 4.66e9, "rows": 2.264e9}, rel=0.03
+        {"walk": 4.66e9, "rows": 2.264e9}, rel=0.04
     )
+    # artist and arxiv, whose kernels change places
+    for nodes, edges, fastest in ((50_515, 1_638_396, "rows"), (169_343, 2_315_598, "walk")):
+        estimates = cosine_tiles.picoseconds(nodes, edges, 1, 64, None)
+        assert min(estimates, key=lambda kernel: estimates[kernel]) == fastest
     rows = neighbors(graph, transpose=False)
     estimates = cosine_tiles.picoseconds(NODES, graph.num_edges, 2, 64, graph.tiles)
     assert set(estimates) == {"walk", "rows", "tiles"}

@@ -21,11 +21,12 @@ MOST_HEADS = 65_535  # of a grid's second axis
 Kernel: TypeAlias = Literal["walk", "rows", "tiles"]
 """`"walk"` is the kernel of all dtypes and widths; the others are those of this module."""
 
-# Picoseconds on an H100, from the runs in docs/kernels/tiles.md; another GPU is taken to scale all
-# kernels alike. Of one head of 64 features: the walk's edges, whose number of lanes follows the
-# width; the edges and the rows of the kernel by rows; entries of tiles. Of all: a byte of the
+# Picoseconds, from the runs in docs/kernels/tiles.md; another GPU is taken to scale all kernels
+# alike. Of one head of 64 features: the walk's edges, whose number of lanes follows the width, and
+# its rows; the edges and the rows of the kernel by rows; entries of tiles. Of all: a byte of the
 # slots, written and read, and the tiles' launches.
-_WALK_EDGE, _EDGE, _ROW, _ENTRY, _SLOT_BYTE, _LAUNCH = 40.0, 17.0, 1270.0, 60.5, 0.67, 14e6
+_WALK_EDGE, _WALK_ROW, _EDGE, _ROW = 40.0, 400.0, 17.0, 1000.0
+_ENTRY, _SLOT_BYTE, _LAUNCH = 60.5, 0.67, 14e6
 
 
 def serves(rows: Rows, x: Float[Array, "num_nodes heads features"]) -> bool:
@@ -47,7 +48,7 @@ def picoseconds(
         return heads * (_EDGE * edges + _ROW * num_rows)
 
     estimates: dict[Kernel, float] = {
-        "walk": heads * _WALK_EDGE * lanes / 8 * num_edges,
+        "walk": heads * (_WALK_EDGE * lanes / 8 * num_edges + _WALK_ROW * num_rows),
         "rows": by_rows(num_edges),
     }
     if tiles is not None and tiles.num_batches > 0:
