@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import sys
+import time
 from pathlib import Path
 
 # On the CPU, unless a GPU was asked for: two devices for shard_map. There most of the tests' time
@@ -46,6 +47,11 @@ from tests.support import strategies
 
 # On a GPU, JAX's default products are TF32, three digits short of what these tests compare.
 jax.config.update("jax_default_matmul_precision", "highest")
+
+# With JAXGNN_TEST_MINUTES no test starts later than that, and files run in an order that changes
+# with the seed, so that several runs see them all.
+MINUTES = float(os.environ.get("JAXGNN_TEST_MINUTES") or "inf")
+STARTED = time.monotonic()
 
 QUICK_COMPILES = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0") == "1"
 
@@ -109,11 +115,20 @@ def pytest_collection_modifyitems(config, items):
             rest.pop(draw.randrange(len(rest)))
         for item in rest:
             item.add_marker(pytest.mark.system)
+    if MINUTES < float("inf"):
+        draw = random.Random(str(config.option.hypothesis_seed))
+        places = collections.defaultdict(draw.random)
+        items.sort(key=lambda item: places[item.path])
     if jax.default_backend() == "gpu" and jaxgnn.build_info().cuda:
         return
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU with jaxgnn._cuda"))
+
+
+def pytest_runtest_setup(item):
+    if time.monotonic() - STARTED > 60 * MINUTES:
+        pytest.skip(f"{MINUTES:g} minutes are over (JAXGNN_TEST_MINUTES)")
 
 
 def pytest_collection_finish():
