@@ -28,6 +28,7 @@ from benchmarks.harness import graphs, timing
 from benchmarks.harness.options import Options as SuiteOptions
 from benchmarks.harness.setting import Setting
 from benchmarks.harness.steps import load_arrays, save_features
+from benchmarks.harness.trace import gpu_kernels
 from benchmarks.suites.training import widths
 
 _STEPS = 10
@@ -59,18 +60,9 @@ class Options:
 
 def traced(steps: Callable[[], Any]) -> dict[str, float]:
     """The milliseconds of each kernel of a GPU in one of `_STEPS` steps."""
-    import jax
-
     totals: dict[str, float] = collections.defaultdict(float)
-    with tempfile.TemporaryDirectory() as directory:
-        with jax.profiler.trace(directory):
-            steps()
-        (file,) = Path(directory).rglob("*.xplane.pb")
-        for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
-            for line in plane.lines if "GPU" in plane.name else ():
-                if line.name.startswith("Stream"):
-                    for event in line.events:
-                        totals[_short(event.name)] += event.duration_ns / 1e6 / _STEPS
+    for name, start, end in gpu_kernels(steps):
+        totals[_short(name)] += (end - start) / _STEPS
     return totals
 
 

@@ -1,0 +1,98 @@
+"""How long a GPU waits within mini-batch training steps.
+
+    python -m benchmarks.experiments.minibatch_idle [--steps 64] [--cache DIR] [--json FILE]
+
+The steps are those of the suite `sampling`: three SAGE layers of 256, 1,024 seeds, [15, 10, 5]
+neighbors. "In one program" they run by `NeighborLoader.scan`, sampling inside; "call by call" the
+loader samples a batch, and the next call trains on it. JAX's profiler traces the kernels of all
+streams: the GPU is idle where none of them runs, from the first one's start to the last one's end.
+XLA puts no kernels into command buffers here, as these are not traced one by one; with them the GPU
+waits less.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import graphs, plan
+from benchmarks.harness.minibatch import SEED_SHARE, Data, Step
+from benchmarks.harness.record import write_records
+from benchmarks.harness.trace import busy, gpu_kernels
+from benchmarks.suites.sampling import CASE, NUM_NEIGHBORS, SEEDS, WIDTHS
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Traces mini-batch steps."""
+
+    steps: int = 64
+    """Of each kind."""
+    scale: float = 1.0
+    """Of the graph."""
+    cache: Path | None = None
+    """Keep the generated graph in this folder."""
+    json: Path | None = None
+    """A file for the results."""
+
+
+def main() -> None:
+    """Prints a row for each way to run the steps."""
+    options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer="
+    with tempfile.TemporaryDirectory() as workspace:
+        _run(options, Path(workspace))
+
+
+def _run(options: Options, workspace: Path) -> None:
+    import jax
+
+    from benchmarks.ours.minibatch import trainer
+
+    if jax.default_backend() != "gpu":
+        raise SystemExit("minibatch_idle: needs a GPU, whose kernels it traces")
+    step = Step(plan.OURS, CASE, SEEDS[0], NUM_NEIGHBORS, WIDTHS)
+    with graphs.stored(CASE, options.scale, options.cache) as graph:
+        rng, nodes = np.random.default_rng(8), graph.num_nodes
+        x = rng.random((nodes, WIDTHS[0]), np.float32) - np.float32(0.5)
+        labels = rng.integers(0, WIDTHS[-1], nodes).astype(np.int32)
+        seeds = rng.permutation(nodes)[: max(int(SEED_SHARE * nodes), SEEDS[0])].astype(np.int32)
+        ready = trainer(step, Data(graph, x, labels, seeds, workspace, "gpu", 2))
+        assert ready.loop is not None
+        ways = {
+            "in one program": functools.partial(ready.loop(options.steps), 1),
+            "call by call": functools.partial(ready.seconds, options.steps),
+        }
+        records = [_traced(way, run, options.steps) for way, run in ways.items()]
+        facts = graph.facts
+    table = Table("steps", "ms a step", "a kernel runs, ms", "idle, %")
+    for record in records:
+        idle = f"{100 * record['idle_share']:.1f}"
+        table.add_row(record["what"], f"{record['ms']:.3f}", f"{record['busy_ms']:.3f}", idle)
+    Console().print(table)
+    if options.json is not None:
+        write_records(options.json, records, graph=facts)
+
+
+def _traced(way: str, run: Callable[[], float], steps: int) -> dict[str, Any]:
+    """The second run is timed, the third one traced."""
+    run()
+    ms = 1e3 * run() / steps
+    kernels, span = busy(gpu_kernels(run))
+    record = {"what": way, "steps": steps, "ms": ms, "busy_ms": kernels / steps}
+    return record | {"span_ms": span / steps, "idle_share": 1 - kernels / span}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The kernels that a GPU runs, as JAX's profiler traces them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Kernel(NamedTuple):
+    """What a stream ran; a copy between host and device is one, too.
+
+    Attributes:
+        name: with the arguments of its template.
+        start, end: in milliseconds of the trace.
+    """
+
+    name: str
+    start: float
+    end: float
+
+
+def gpu_kernels(run: Callable[[], Any]) -> Iterator[Kernel]:
+    """The kernels of all streams during a call, which waits for its results.
+
+    A command buffer's kernels are not traced one by one: XLA_FLAGS with
+    --xla_gpu_enable_command_buffer= leaves command buffers out.
+    """
+    import jax
+
+    with tempfile.TemporaryDirectory() as directory:
+        with jax.profiler.trace(directory):
+            run()
+        (file,) = Path(directory).rglob("*.xplane.pb")
+        for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+            for line in plane.lines if "GPU" in plane.name else ():
+                if line.name.startswith("Stream"):
+                    for event in line.events:
+                        yield Kernel(event.name, event.start_ns / 1e6, event.end_ns / 1e6)
+
+
+def busy(kernels: Iterable[Kernel]) -> tuple[float, float]:
+    """Milliseconds in which at least one kernel runs, and those from the first start to the last
+    end."""
+    ordered = sorted(kernels, key=lambda kernel: kernel.start)
+    if not ordered:
+        return 0.0, 0.0
+    first, last, total = ordered[0].start, ordered[0].start, 0.0
+    for kernel in ordered:
+        total += max(0.0, kernel.end - max(kernel.start, last))
+        last = max(last, kernel.end)
+    return total, last - first
