@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import math
 import os
 import random
 import sys
@@ -115,7 +116,7 @@ def pytest_collection_modifyitems(config, items):
             rest.pop(draw.randrange(len(rest)))
         for item in rest:
             item.add_marker(pytest.mark.system)
-    if MINUTES < float("inf"):
+    if math.isfinite(MINUTES):
         draw = random.Random(str(config.option.hypothesis_seed))
         places = collections.defaultdict(draw.random)
         items.sort(key=lambda item: places[item.path])
