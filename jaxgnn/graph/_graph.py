@@ -580,18 +580,13 @@ class Graph:
             "symmetric": self.symmetric,
         }
         check_rows(self)
-        tiles = _tiles.build(
-            np.asarray(self.row_offsets), np.asarray(self.senders), self.num_senders, **options
-        )
+        tiles = _tiles.build(self.row_offsets, self.senders, self.num_senders, **options)
         tiles = place_like(tiles, self.senders)
         transpose = tiles
         if not self.symmetric:
             check_rows(self, transpose=True)
             transpose = _tiles.build(
-                np.asarray(self.transpose_row_offsets),
-                np.asarray(self.transpose_receivers),
-                self.num_receivers,
-                **options,
+                self.transpose_row_offsets, self.transpose_receivers, self.num_receivers, **options
             )
             transpose = place_like(transpose, self.senders)
         return dataclasses.replace(self, tiles=tiles, transpose_tiles=transpose)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxgnn._core import device
+from jaxgnn.graph._device_windows import rows_fit
 from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
 from jaxgnn.graph._tiles import ROWS, STAGE_BATCHES, Tiles
 from jaxgnn.graph._windows import RECEIVERS, Windows, masks_within, slots_within
@@ -44,7 +46,16 @@ def problem(graph: Graph, *, bounds_only: bool = False) -> str | None:
 
 def check_rows(graph: Graph, *, transpose: bool = False) -> None:
     """Raises a `ValueError` unless loops over the rows of a direction stay within their arrays: for
-    the host, as `dataclasses.replace` makes any graph."""
+    preprocessing, as `dataclasses.replace` makes any graph. Read on a GPU where they are there."""
+    if transpose:
+        offsets, columns = graph.transpose_row_offsets, graph.transpose_receivers
+        rows, num_columns = graph.num_senders, graph.num_receivers
+    else:
+        offsets, columns = graph.row_offsets, graph.senders
+        rows, num_columns = graph.num_receivers, graph.num_senders
+    shapes = offsets.shape == (rows + 1,) and columns.shape == (graph.num_edges,)
+    if shapes and device.on_gpu(columns) and rows_fit(offsets, columns, num_columns):
+        return
     found = _rows(graph, transpose=transpose)
     if found is not None:
         raise ValueError(f"graph: {found}")

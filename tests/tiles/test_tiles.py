@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, batch, config, sddmm, spmm, tiles, transform
-from jaxgnn._core import platform
+from jaxgnn._core import device, platform
 from jaxgnn.data import DataError, load
 from jaxgnn.data.benchmark_graphs import benchmark_communities
 from jaxgnn.graph import _tile_rule, _tiles
@@ -536,7 +536,7 @@ def test_altered_graphs(tmp_path, monkeypatch, transpose):
             with pytest.raises(ValueError, match=f"graph: {name}: expected"):
                 run(altered)
         with monkeypatch.context() as patch:  # what a GPU runs
-            patch.setattr(implementation, "_on_gpu", lambda array: True)
+            patch.setattr(device, "on_gpu", lambda array: True)
             with pytest.raises(ValueError, match=f"graph: {name}: expected"):
                 tiles.translate(altered, transpose=transpose)
     # Offsets whose differences wrap round, and too few of them.
