@@ -1,11 +1,11 @@
 """The layout of tiles by JAX's operations, where the graph is: for graphs on a GPU.
 
-The counterpart of `cpu/tiles/layout.cc`, with equal results. One program sorts the edges and chooses
-the entries. Their number in each window comes to the host, which cuts the windows into parts: 4
-bytes for 64 rows. These sizes are the shapes of the second program, which writes the layout.
+The counterpart of `cpu/tiles/layout.cc`, with equal results. One program sorts the edges and
+chooses the entries. Their number in each window comes to the host, 4 bytes for 64 rows, which cuts
+the windows into parts. These sizes are the shapes of the second program, which writes the layout.
 
-Edges are numbered by the place of their row here, so that a window's are consecutive, and a column's
-*group* is its edges from one window.
+Here edges are numbered by the place of their row, so that a window's are consecutive. A *group* is
+the edges of a window and column.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from jaxgnn._core.device import device_array
 from jaxgnn._core.row_ids import csr_row_ids
 from jaxgnn.graph._device_windows import (
     compact,
@@ -27,14 +28,14 @@ from jaxgnn.graph._device_windows import (
     window_bounds,
 )
 from jaxgnn.graph._row_chunks import RowChunks, chunk_rows_on_device
-
-# As in `cpu/tiles/layout.h`.
-_ROWS = 64  # of a window
-_BATCH_ENTRIES = 16
-_PART_BATCHES = 384  # of a part, at most
-_STAGE_BATCHES = 4
-_ROW_GROUPS = 8  # of a window: rows g, g + 8, ..., g + 56
-_LANES = 32  # words of a batch's mask
+from jaxgnn.graph._tile_sizes import (
+    BATCH_ENTRIES,
+    BATCH_WORDS,
+    PART_BATCHES,
+    ROW_GROUPS,
+    ROWS,
+    STAGE_BATCHES,
+)
 
 
 def lay_out(
@@ -46,27 +47,33 @@ def lay_out(
 ) -> tuple[dict[str, Array], RowChunks, int, int]:
     """The arrays of `Tiles` by name, the rest's chunks, the entries, and the windows' columns.
 
-    Offsets are int32, and fewer than 2^30 with the edges; `rows` is their order, `None` as numbered.
+    Offsets are int32, and the sizes pass `numbers_fit`. `rows` are in order; `None` as numbered.
     """
-    chosen = _choose(_in_order(row_offsets, columns, rows), min_edges, num_columns)
-    counts = (chosen.entry_offsets, chosen.rest_offsets[-1], chosen.num_columns)
-    entry_offsets, num_rest, num_distinct = jax.device_get(counts)
-    cut = _cut(np.diff(entry_offsets))
-    batches, stages = int(cut.batch_offsets[-1]), int(cut.stage_offsets[-1])
-    arrays = _write(chosen, cut, _Sizes(columns.shape[0] - int(num_rest), batches, stages))
-    if rows is None:
-        rows = jnp.arange(row_offsets.shape[0] - 1, dtype=jnp.int32)
+    with jax.ensure_compile_time_eval():  # also where a function that is being traced builds it
+        chosen = _choose(_in_order(row_offsets, columns, rows), min_edges, num_columns)
+        counts = (chosen.entry_offsets, chosen.rest_offsets[-1], chosen.num_columns)
+        entry_offsets, *counts = jax.device_get(counts)
+        num_rest, num_distinct = (int(count) for count in counts)
+        cut = _cut(np.diff(entry_offsets))
+        sizes = _Sizes(
+            tile_edges=columns.shape[0] - num_rest,
+            batches=int(cut.batch_offsets[-1]),
+            stages=int(cut.stage_offsets[-1]),
+        )
+        arrays = _write(chosen, cut, sizes)
+        if rows is None:
+            rows = jnp.arange(row_offsets.shape[0] - 1, dtype=jnp.int32)
+        chunks = chunk_rows_on_device(chosen.rest_offsets, num_rest)
+        used = max(int((chunks.table[:, 0] >= 0).sum()), 1)
+        chunks = RowChunks(chunks.table[:used], chunks.length)
     arrays |= {
         "rows": rows,
-        "parts": jnp.asarray(cut.parts),
-        "slot_offsets": jnp.asarray(cut.slot_offsets),
+        "parts": device_array(cut.parts),
+        "slot_offsets": device_array(cut.slot_offsets),
         "rest_offsets": chosen.rest_offsets,
-        "stage_offsets": jnp.asarray(cut.stage_offsets),
+        "stage_offsets": device_array(cut.stage_offsets),
     }
-    chunks = chunk_rows_on_device(chosen.rest_offsets, int(num_rest))
-    used = max(int((chunks.table[:, 0] >= 0).sum()), 1)
-    chunks = RowChunks(chunks.table[:used], chunks.length)
-    return arrays, chunks, int(entry_offsets[-1]), int(num_distinct)
+    return arrays, chunks, int(entry_offsets[-1]), num_distinct
 
 
 class _Edges(NamedTuple):
@@ -122,8 +129,8 @@ class _Chosen(NamedTuple):
 @functools.partial(jax.jit, static_argnums=2)
 def _choose(edges: _Edges, min_edges: int, num_columns: int) -> _Chosen:
     num_edges = edges.column.shape[0]
-    bounds = window_bounds(edges.place_offsets, _ROWS)
-    window = edges.place // _ROWS
+    bounds = window_bounds(edges.place_offsets, ROWS)
+    window = edges.place // ROWS
     edge, column = sort_windows(window, edges.column, bounds.shape[0] - 1, num_columns)
     # A row's edges of one column lie side by side, in order: the first one is in the tile.
     first = differs(window) | differs(column)
@@ -159,19 +166,20 @@ def _keep(degree: Array, window: Array, group_offsets: Array, min_edges: int) ->
     """
     candidate = degree >= min_edges
     num_windows = group_offsets.shape[0] - 1
-    bins = num_windows * _ROWS
+    bins = num_windows * ROWS
     counts = jnp.zeros(bins, jnp.int32)
-    counts = counts.at[jnp.where(candidate, window * _ROWS + degree - 1, bins)].add(1, mode="drop")
-    counts = counts.reshape(num_windows, _ROWS)
+    counts = counts.at[jnp.where(candidate, window * ROWS + degree - 1, bins)].add(1, mode="drop")
+    counts = counts.reshape(num_windows, ROWS)
     # The last batch has all groups of a degree below `most`, and `some` of that degree.
     up_to = jnp.cumsum(counts, axis=1, dtype=jnp.int32)
-    size = up_to[:, -1] % _BATCH_ENTRIES
+    size = up_to[:, -1] % BATCH_ENTRIES
     below = up_to < size[:, None]
     all_of = jnp.where(below, counts, 0)
     most = below.sum(axis=1, dtype=jnp.int32) + 1
     some = size - all_of.sum(axis=1, dtype=jnp.int32)
-    num_edges = (all_of * jnp.arange(1, _ROWS + 1, dtype=jnp.int32)).sum(axis=1, dtype=jnp.int32) + some * most
-    most = jnp.where(num_edges < _BATCH_ENTRIES * min_edges, most, 0)
+    degrees = jnp.arange(1, ROWS + 1, dtype=jnp.int32)
+    num_edges = (all_of * degrees).sum(axis=1, dtype=jnp.int32) + some * most
+    most = jnp.where(num_edges < BATCH_ENTRIES * min_edges, most, 0)
     at_most = candidate & (degree == most[window])
     before = counts_before(at_most)
     behind = before[group_offsets[1:]][window] - before[1:]
@@ -196,8 +204,8 @@ class _Cut(NamedTuple):
 
 def _cut(entries: Int[np.ndarray, " num_windows"]) -> _Cut:
     """Cuts the batches of each window into parts of about the same size."""
-    sizes = -(-entries.astype(np.int64) // _BATCH_ENTRIES)
-    pieces = -(-sizes // _PART_BATCHES)
+    sizes = -(-entries.astype(np.int64) // BATCH_ENTRIES)
+    pieces = -(-sizes // PART_BATCHES)
     batch_offsets, slot_offsets = _offsets(sizes), _offsets(pieces)
     window = np.repeat(np.arange(sizes.size), pieces)
     slot = np.arange(window.size)
@@ -209,7 +217,7 @@ def _cut(entries: Int[np.ndarray, " num_windows"]) -> _Cut:
         batch_offsets,
         np.append(first, batch_offsets[-1]),
         slot_offsets,
-        _offsets(-(-(end - first) // _STAGE_BATCHES)),
+        _offsets(-(-(end - first) // STAGE_BATCHES)),
         np.stack([first, end, slot, window], axis=1)[longest_first],
     )
     return _Cut(*(table.astype(np.int32) for table in tables))
@@ -236,44 +244,41 @@ def _write(chosen: _Chosen, cut: _Cut, sizes: _Sizes) -> dict[str, Array]:
     rest = compact(in_rest, rest_before, places, num_edges - sizes.tile_edges)
     tile = compact(~in_rest, places - rest_before, places, sizes.tile_edges)
     # An entry's position is its number with the padding of the windows before it.
-    padding = _BATCH_ENTRIES * cut.batch_offsets - chosen.entry_offsets
+    padding = BATCH_ENTRIES * cut.batch_offsets - chosen.entry_offsets
     place = edges.place[tile]
-    position = chosen.entry[tile] + padding[place // _ROWS]
-    batch = position // _BATCH_ENTRIES
-    row, group, in_group = place % _ROWS, place % _ROW_GROUPS, place % _ROWS // _ROW_GROUPS
+    position = chosen.entry[tile] + padding[place // ROWS]
+    batch = position // BATCH_ENTRIES
+    row, group, in_group = place % ROWS, place % ROW_GROUPS, place % ROWS // ROW_GROUPS
 
     slot = csr_row_ids(cut.part_offsets, sizes.batches)  # of each batch
     in_part = jnp.arange(sizes.batches, dtype=jnp.int32) - cut.part_offsets[slot]
-    stage, first_stage = in_part // _STAGE_BATCHES, cut.stage_offsets[slot]
+    stage, first_stage = in_part // STAGE_BATCHES, cut.stage_offsets[slot]
     num_stages = jnp.diff(cut.stage_offsets)  # of each slot
-    group_rows = _ROWS // _ROW_GROUPS
-    counts_at = (_ROWS * (first_stage + stage))[batch] + group * group_rows + in_group
-    counts = jnp.zeros(_ROWS * sizes.stages, jnp.int32).at[counts_at].add(1)
+    group_rows = ROWS // ROW_GROUPS
+    counts_at = (ROWS * (first_stage + stage))[batch] + group * group_rows + in_group
+    counts = jnp.zeros(ROWS * sizes.stages, jnp.int32).at[counts_at].add(1)
     # Edges are listed by slot, row group, stage and row: the key counts such cells.
-    key = (_ROWS * first_stage + group_rows * stage)[batch] + in_group
+    key = (ROWS * first_stage + group_rows * stage)[batch] + in_group
     key += group_rows * group * num_stages[slot][batch]
     order = jnp.arange(sizes.tile_edges, dtype=jnp.int32)
     key, order = jax.lax.sort((key.astype(jnp.uint32), order), num_keys=1)
-    groups = group_rows * jnp.arange(_ROW_GROUPS, dtype=jnp.int32) * num_stages[:, None]
-    groups = (_ROWS * cut.stage_offsets[:-1, None] + groups).ravel()
-    entry = in_part[batch] % _STAGE_BATCHES * _BATCH_ENTRIES + position % _BATCH_ENTRIES
+    group_keys = group_rows * jnp.arange(ROW_GROUPS, dtype=jnp.int32) * num_stages[:, None]
+    group_keys = (ROWS * cut.stage_offsets[:-1, None] + group_keys).ravel()
+    group_keys = jnp.append(group_keys, ROWS * sizes.stages).astype(jnp.uint32)
+    entry = in_part[batch] % STAGE_BATCHES * BATCH_ENTRIES + position % BATCH_ENTRIES
 
-    lane, bit = _mask_bit(row, position % _BATCH_ENTRIES)
-    masks = jnp.zeros(_LANES * sizes.batches, jnp.uint32).at[batch * _LANES + lane].add(bit)
-    tile, rest_edges = tile[order], rest
-    if edges.edge is not None:
-        rest_edges = edges.edge[rest]
+    lane, bit = _mask_bit(row, position % BATCH_ENTRIES)
+    masks = jnp.zeros((sizes.batches, BATCH_WORDS), jnp.uint32).at[batch, lane].add(bit)
+    listed = tile[order]
     return {
         "columns": _pad_columns(chosen, cut, padding, sizes.batches),
-        "masks": masks.reshape(sizes.batches, _LANES),
+        "masks": masks,
         "rest_columns": edges.column[rest],
-        "rest_edges": rest_edges,
-        "edge_counts": counts.astype(jnp.uint8).reshape(sizes.stages, _ROWS),
-        "edge_offsets": jnp.append(
-            jnp.searchsorted(key, groups.astype(jnp.uint32)), sizes.tile_edges
-        ).astype(jnp.int32),
+        "rest_edges": rest if edges.edge is None else edges.edge[rest],
+        "edge_counts": counts.astype(jnp.uint8).reshape(sizes.stages, ROWS),
+        "edge_offsets": jnp.searchsorted(key, group_keys).astype(jnp.int32),
         "edge_entries": entry.astype(jnp.uint8)[order],
-        "edges": tile if edges.edge is None else edges.edge[tile],
+        "edges": listed if edges.edge is None else edges.edge[listed],
     }
 
 
@@ -286,7 +291,7 @@ def _mask_bit(row: Array, entry: Array) -> tuple[Array, Array]:
 
 def _pad_columns(chosen: _Chosen, cut: _Cut, padding: Array, num_batches: int) -> Array:
     """The entries' columns; a window's last batch repeats its last one."""
-    window = jnp.repeat(csr_row_ids(cut.batch_offsets, num_batches), _BATCH_ENTRIES)
-    position = jnp.arange(_BATCH_ENTRIES * num_batches, dtype=jnp.int32)
+    window = jnp.repeat(csr_row_ids(cut.batch_offsets, num_batches), BATCH_ENTRIES)
+    position = jnp.arange(BATCH_ENTRIES * num_batches, dtype=jnp.int32)
     last = chosen.entry_offsets[1:][window] - 1
     return chosen.entry_columns[jnp.minimum(position - padding[window], last)]

@@ -34,19 +34,20 @@ def translate(
 
     Offsets are int32, columns below `num_columns`. See `tiles.translate`.
     """
-    sorted_edges = _sort(row_offsets, edge_columns, rows, num_columns)
-    num_distinct, num_entries = (int(count) for count in jax.device_get(sorted_edges.counts))
-    window_columns, histogram = _condense(sorted_edges, rows, num_distinct)
-    offsets = sorted_edges.column_offsets
-    arrays = {
-        "window_blocks": -(-jnp.diff(offsets) // columns),
-        "window_blocks_before": _blocks_in_place(window_columns, offsets, columns),
-        "edge_columns": sorted_edges.ranks,
-        "edge_offsets": sorted_edges.edge_offsets,
-        "column_offsets": offsets,
-        "columns": window_columns,
-        "edge_histogram": histogram,
-    }
+    with jax.ensure_compile_time_eval():  # also where a function that is being traced asks for it
+        edges = _sort(row_offsets, edge_columns, rows, num_columns)
+        num_distinct, num_entries = (int(count) for count in jax.device_get(edges.counts))
+        window_columns, histogram = _condense(edges, rows, num_distinct)
+        offsets = edges.column_offsets
+        arrays = {
+            "window_blocks": -(-jnp.diff(offsets) // columns),
+            "window_blocks_before": _blocks_in_place(window_columns, offsets, columns),
+            "edge_columns": edges.ranks,
+            "edge_offsets": edges.edge_offsets,
+            "column_offsets": offsets,
+            "columns": window_columns,
+            "edge_histogram": histogram,
+        }
     return arrays, num_entries
 
 

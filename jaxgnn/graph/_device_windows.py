@@ -17,17 +17,24 @@ def numbers_fit(num_rows: int, num_edges: int) -> bool:
     return num_rows + num_edges < 1 << 30
 
 
-@jax.jit
 def rows_fit(
     row_offsets: Int[Array, " num_rows+1"], edge_columns: Int[Array, " num_edges"], num_columns: int
-) -> Bool[Array, ""]:
+) -> bool:
     """Whether the offsets rise from 0 to the number of edges, and the columns are in range."""
+    with jax.ensure_compile_time_eval():  # also where a function that is being traced asks
+        return bool(_rows_fit(row_offsets, edge_columns, num_columns))
+
+
+@jax.jit
+def _rows_fit(row_offsets: Array, edge_columns: Array, num_columns: int) -> Array:
     within = jnp.all((edge_columns >= 0) & (edge_columns < num_columns))
     rise = jnp.all(row_offsets[1:] >= row_offsets[:-1])
     return within & rise & (row_offsets[0] == 0) & (row_offsets[-1] == edge_columns.shape[0])
 
 
-def window_bounds(row_offsets: Int[Array, " num_rows+1"], rows: int) -> Int[Array, " num_windows+1"]:
+def window_bounds(
+    row_offsets: Int[Array, " num_rows+1"], rows: int
+) -> Int[Array, " num_windows+1"]:
     """Where the edges of each window of `rows` rows begin."""
     num_rows = row_offsets.shape[0] - 1
     return row_offsets[jnp.minimum(jnp.arange(-(-num_rows // rows) + 1) * rows, num_rows)]
@@ -81,4 +88,5 @@ def compact(
     # What is not set goes to places beyond the end, each to one of its own: places are distinct.
     beyond = size + jnp.arange(flags.shape[0], dtype=jnp.int32)
     place = jnp.where(flags, before, beyond)
-    return jnp.full(size, fill, values.dtype).at[place].set(values, mode="drop", unique_indices=True)
+    filled = jnp.full(size, fill, values.dtype)
+    return filled.at[place].set(values, mode="drop", unique_indices=True)

@@ -24,7 +24,7 @@ import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Int
 
 from jaxgnn._core.limits import Budget, DataError, quote, reading
 from jaxgnn.graph import _tiles

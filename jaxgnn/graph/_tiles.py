@@ -17,11 +17,10 @@ from jaxgnn._core.ffi import host_module
 from jaxgnn.graph import _device_tiles, _tile_order
 from jaxgnn.graph._device_windows import numbers_fit
 from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
+from jaxgnn.graph._tile_sizes import ROWS
 
 Order = Literal["auto", "numbered", "groups", "rcm", "labels"]
 
-ROWS = 64  # of a window
-STAGE_BATCHES = 4  # batches of a stage
 MIN_EDGES = 4  # from which on a shared column pays: docs/kernels/tiles.md
 
 # What `lay_out_tiles` returns, in its order.

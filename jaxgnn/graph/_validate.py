@@ -9,7 +9,8 @@ import numpy as np
 from jaxgnn._core import device
 from jaxgnn.graph._device_windows import rows_fit
 from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
-from jaxgnn.graph._tiles import ROWS, STAGE_BATCHES, Tiles
+from jaxgnn.graph._tile_sizes import ROWS, STAGE_BATCHES
+from jaxgnn.graph._tiles import Tiles
 from jaxgnn.graph._windows import RECEIVERS, Windows, masks_within, slots_within
 
 if TYPE_CHECKING:

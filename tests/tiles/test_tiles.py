@@ -22,7 +22,6 @@ from jaxgnn._core import device, platform
 from jaxgnn.data import DataError, load
 from jaxgnn.data.benchmark_graphs import benchmark_communities
 from jaxgnn.graph import _tile_rule, _tiles
-from jaxgnn.graph import tiles as implementation
 from jaxgnn.nn import GCNConv, GINConv, SAGEConv
 from tests.support import oracle_tiles
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
