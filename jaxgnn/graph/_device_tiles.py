@@ -177,7 +177,7 @@ def _keep(degree: Array, window: Array, group_offsets: Array, min_edges: int) ->
     all_of = jnp.where(below, counts, 0)
     most = below.sum(axis=1, dtype=jnp.int32) + 1
     some = size - all_of.sum(axis=1, dtype=jnp.int32)
-    degrees = jnp.arange(1, ROWS + 1, dtype=jnp.int32)
+    degrees = jnp.arange(1, ROWS + 1, dtype=jnp.int32)[None]
     num_edges = (all_of * degrees).sum(axis=1, dtype=jnp.int32) + some * most
     most = jnp.where(num_edges < BATCH_ENTRIES * min_edges, most, 0)
     at_most = candidate & (degree == most[window])
@@ -262,9 +262,9 @@ def _write(chosen: _Chosen, cut: _Cut, sizes: _Sizes) -> dict[str, Array]:
     key += group_rows * group * num_stages[slot][batch]
     order = jnp.arange(sizes.tile_edges, dtype=jnp.int32)
     key, order = jax.lax.sort((key.astype(jnp.uint32), order), num_keys=1)
-    group_keys = group_rows * jnp.arange(ROW_GROUPS, dtype=jnp.int32) * num_stages[:, None]
-    group_keys = (ROWS * cut.stage_offsets[:-1, None] + group_keys).ravel()
-    group_keys = jnp.append(group_keys, ROWS * sizes.stages).astype(jnp.uint32)
+    groups = jnp.arange(ROW_GROUPS, dtype=jnp.int32)[None]
+    group_keys = ROWS * cut.stage_offsets[:-1, None] + group_rows * groups * num_stages[:, None]
+    group_keys = jnp.append(group_keys.ravel(), ROWS * sizes.stages).astype(jnp.uint32)
     entry = in_part[batch] % STAGE_BATCHES * BATCH_ENTRIES + position % BATCH_ENTRIES
 
     lane, bit = _mask_bit(row, position % BATCH_ENTRIES)

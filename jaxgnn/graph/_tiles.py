@@ -173,7 +173,9 @@ def lay_out(
     Made where the columns are: by one program for GPUs, else on the host.
     """
     num_rows = row_offsets.shape[0] - 1
-    if device.on_gpu(columns) and numbers_fit(num_rows, columns.size):
+    # Without edges there is nothing to sort: no programs are compiled for that.
+    on_device = device.on_gpu(columns) and columns.size > 0
+    if on_device and numbers_fit(num_rows, columns.size):
         offsets = jnp.asarray(row_offsets, jnp.int32)
         given = None if rows is None else device.device_array(rows)
         arrays, chunks, num_entries, num_distinct = _device_tiles.lay_out(
