@@ -54,12 +54,8 @@ def lay_out(
         counts = (chosen.entry_offsets, chosen.rest_offsets[-1], chosen.num_columns)
         entry_offsets, *counts = jax.device_get(counts)
         num_rest, num_distinct = (int(count) for count in counts)
-        cut = _cut(np.diff(entry_offsets))
-        sizes = _Sizes(
-            tile_edges=columns.shape[0] - num_rest,
-            batches=int(cut.batch_offsets[-1]),
-            stages=int(cut.stage_offsets[-1]),
-        )
+        cut, batches, stages = _cut(np.diff(entry_offsets))
+        sizes = _Sizes(columns.shape[0] - num_rest, batches, stages)
         arrays = _write(chosen, cut, sizes)
         if rows is None:
             rows = jnp.arange(row_offsets.shape[0] - 1, dtype=jnp.int32)
@@ -68,10 +64,10 @@ def lay_out(
         chunks = RowChunks(chunks.table[:used], chunks.length)
     arrays |= {
         "rows": rows,
-        "parts": device_array(cut.parts),
-        "slot_offsets": device_array(cut.slot_offsets),
+        "parts": cut.parts,
+        "slot_offsets": cut.slot_offsets,
         "rest_offsets": chosen.rest_offsets,
-        "stage_offsets": device_array(cut.stage_offsets),
+        "stage_offsets": cut.stage_offsets,
     }
     return arrays, chunks, int(entry_offsets[-1]), num_distinct
 
@@ -195,15 +191,18 @@ class _Cut(NamedTuple):
         part_offsets: where those of each slot begin.
     """
 
-    batch_offsets: Int[np.ndarray, " num_windows+1"]
-    part_offsets: Int[np.ndarray, " num_parts+1"]
-    slot_offsets: Int[np.ndarray, " num_windows+1"]
-    stage_offsets: Int[np.ndarray, " num_parts+1"]
-    parts: Int[np.ndarray, "num_parts 4"]
+    batch_offsets: Int[Array, " num_windows+1"]
+    part_offsets: Int[Array, " num_parts+1"]
+    slot_offsets: Int[Array, " num_windows+1"]
+    stage_offsets: Int[Array, " num_parts+1"]
+    parts: Int[Array, "num_parts 4"]
 
 
-def _cut(entries: Int[np.ndarray, " num_windows"]) -> _Cut:
-    """Cuts the batches of each window into parts of about the same size."""
+def _cut(entries: Int[np.ndarray, " num_windows"]) -> tuple[_Cut, int, int]:
+    """Cuts the batches of each window into parts of about the same size, on the host.
+
+    Returns the number of batches and of stages, too.
+    """
     sizes = -(-entries.astype(np.int64) // BATCH_ENTRIES)
     pieces = -(-sizes // PART_BATCHES)
     batch_offsets, slot_offsets = _offsets(sizes), _offsets(pieces)
@@ -212,15 +211,17 @@ def _cut(entries: Int[np.ndarray, " num_windows"]) -> _Cut:
     piece, pieces, size = slot - slot_offsets[window], pieces[window], sizes[window]
     first = batch_offsets[window] + size * piece // pieces
     end = batch_offsets[window] + size * (piece + 1) // pieces
+    stage_offsets = _offsets(-(-(end - first) // STAGE_BATCHES))
     longest_first = np.argsort(first - end, kind="stable")
     tables = (
         batch_offsets,
         np.append(first, batch_offsets[-1]),
         slot_offsets,
-        _offsets(-(-(end - first) // STAGE_BATCHES)),
+        stage_offsets,
         np.stack([first, end, slot, window], axis=1)[longest_first],
     )
-    return _Cut(*(table.astype(np.int32) for table in tables))
+    cut = _Cut(*(device_array(table.astype(np.int32)) for table in tables))
+    return cut, int(batch_offsets[-1]), int(stage_offsets[-1])
 
 
 def _offsets(sizes: np.ndarray) -> np.ndarray:

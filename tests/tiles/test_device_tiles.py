@@ -1,7 +1,5 @@
 """The layout of tiles that a GPU makes: XLA's operations alone, so that they are the same here."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,8 +97,8 @@ def test_no_tiles_and_no_rest():
     repeated = Graph.from_edges(np.zeros(3_000, int), np.arange(3_000) % 3, num_nodes=100)
     side, _ = check(repeated, 1)
     assert side.num_batches == 0 and side.rest_chunks.table.shape[0] > 3
-    ends = np.tile(np.arange(64), 64), np.repeat(np.arange(64), 64)
-    side, _ = check(Graph.from_edges(*ends, num_nodes=64), 4)
+    senders, receivers = np.tile(np.arange(64), 64), np.repeat(np.arange(64), 64)
+    side, _ = check(Graph.from_edges(senders, receivers, num_nodes=64), 4)
     assert side.rest_columns.size == 0
 
 
@@ -162,7 +160,7 @@ def test_with_64_bit_types():
 
 
 def test_graphs_on_a_gpu_take_it(monkeypatch, tmp_path):
-    """`with_tiles` and `tiles.load`; as numbered without the host, and where a trace builds it."""
+    """`with_tiles` and `tiles.load`, both directions; as numbered without the host's module."""
     graphs = skewed_graph(90, 1_500), skewed_graph(90, 700, undirected=True)
     calls, lay_out = [], _device_tiles.lay_out
 
@@ -188,19 +186,25 @@ def test_graphs_on_a_gpu_take_it(monkeypatch, tmp_path):
                 assert jax.tree.structure(one) == jax.tree.structure(expected)
                 jax.tree.map(np.testing.assert_array_equal, one, expected)
                 assert (one.tiles is one.transpose_tiles) == graph.symmetric
+    # As if too large, and without edges: on the host.
     monkeypatch.setattr(device, "on_gpu", lambda array: True)
-    graph, expected = graphs[0], graphs[0].with_tiles(order="numbered").tiles
+    Graph.from_edges([], [], num_nodes=9).with_tiles(order="numbered")
+    monkeypatch.setattr(_tiles, "numbers_fit", lambda *sizes: False)
+    graphs[0].with_tiles(order="numbered")
+    assert not calls
+
+
+def test_made_where_a_function_is_traced(monkeypatch):
+    """Of a graph that is no argument of it."""
+    graph = skewed_graph(65, 300)
+    expected = graph.with_tiles(order="numbered", min_edges=2).tiles, tiles.translate(graph)
+    monkeypatch.setattr(device, "on_gpu", lambda array: True)
 
     @jax.jit
     def traced(x):
-        made = graph.with_tiles(order="numbered").tiles
-        return x + made.columns, x + tiles.translate(graph).columns
+        made = graph.with_tiles(order="numbered", min_edges=2).tiles, tiles.translate(graph)
+        return [x + one.columns for one in made if one is not None]
 
-    columns, distinct = traced(jnp.int32(0))
-    np.testing.assert_array_equal(columns, expected.columns)
-    np.testing.assert_array_equal(distinct, tiles.translate(graph).columns)
-    monkeypatch.setattr(_tiles, "numbers_fit", lambda *sizes: False)
-    calls.clear()
-    large = dataclasses.replace(graph).with_tiles(order="numbered").tiles
-    assert not calls
-    np.testing.assert_array_equal(large.columns, expected.columns)
+    for columns, one in zip(traced(jnp.int32(0)), expected, strict=True):
+        assert one is not None
+        np.testing.assert_array_equal(columns, one.columns)

@@ -66,12 +66,9 @@ def parts(graph: Graph, rows: np.ndarray) -> dict[str, Callable[[], Any]]:
     distinct, _ = translation._condense(edges, 16, num_distinct)
     in_order = layout._in_order(offsets, columns, None)
     chosen = layout._choose(in_order, _tiles.MIN_EDGES, num_columns)
-    cut = layout._cut(np.diff(np.asarray(chosen.entry_offsets)))
-    sizes = layout._Sizes(
-        tile_edges=graph.num_edges - int(chosen.rest_offsets[-1]),
-        batches=int(cut.batch_offsets[-1]),
-        stages=int(cut.stage_offsets[-1]),
-    )
+    entries = np.diff(np.asarray(chosen.entry_offsets))
+    cut, *counts = layout._cut(entries)
+    sizes = layout._Sizes(graph.num_edges - int(chosen.rest_offsets[-1]), *counts)
     lay_out = functools.partial(_tiles.lay_out, offsets, columns, num_columns, "groups")
     return {
         "check of the rows": lambda: rows_fit(offsets, columns, num_columns),
@@ -81,9 +78,7 @@ def parts(graph: Graph, rows: np.ndarray) -> dict[str, Callable[[], Any]]:
             distinct, edges.column_offsets, 8
         ),
         "layout, numbered: choose": lambda: layout._choose(in_order, _tiles.MIN_EDGES, num_columns),
-        "layout, numbered: cut, on the host": lambda: layout._cut(
-            np.diff(np.asarray(chosen.entry_offsets))
-        ),
+        "layout, numbered: cut, on the host": lambda: layout._cut(entries),
         "layout, numbered: write": lambda: layout._write(chosen, cut, sizes),
         "layout, groups: edges in order": lambda: layout._in_order(offsets, columns, given),
         "layout, groups, of a given order": lambda: lay_out(rows, _tiles.MIN_EDGES),
