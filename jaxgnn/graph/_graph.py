@@ -582,12 +582,13 @@ class Graph:
             "square": self.is_square,
             "symmetric": self.symmetric,
         }
-        check_rows(self)
+        on_device = order == "numbered"  # the others are found on the host
+        check_rows(self, on_device=on_device)
         tiles = _tiles.build(self.row_offsets, self.senders, self.num_senders, **options)
         tiles = place_like(tiles, self.senders)
         transpose = tiles
         if not self.symmetric:
-            check_rows(self, transpose=True)
+            check_rows(self, transpose=True, on_device=on_device)
             transpose = _tiles.build(
                 self.transpose_row_offsets, self.transpose_receivers, self.num_receivers, **options
             )

@@ -45,17 +45,17 @@ def problem(graph: Graph, *, bounds_only: bool = False) -> str | None:
     )
 
 
-def check_rows(graph: Graph, *, transpose: bool = False) -> None:
+def check_rows(graph: Graph, *, transpose: bool = False, on_device: bool = False) -> None:
     """Raises a `ValueError` unless loops over the rows of a direction stay within their arrays: for
-    preprocessing, as `dataclasses.replace` makes any graph. Read on a GPU where they are there."""
-    if transpose:
-        offsets, columns = graph.transpose_row_offsets, graph.transpose_receivers
-        rows, num_columns = graph.num_senders, graph.num_receivers
-    else:
-        offsets, columns = graph.row_offsets, graph.senders
-        rows, num_columns = graph.num_receivers, graph.num_senders
+    preprocessing, as `dataclasses.replace` makes any graph.
+
+    `on_device`: a graph on a GPU is read there, as its arrays are not needed on the host.
+    """
+    offsets, columns, rows, bound = _direction(graph, transpose)
+    offsets, columns = getattr(graph, offsets), getattr(graph, columns)
     shapes = offsets.shape == (rows + 1,) and columns.shape == (graph.num_edges,)
-    if shapes and device.on_gpu(columns) and rows_fit(offsets, columns, num_columns):
+    on_device = on_device and shapes and device.on_gpu(columns)
+    if on_device and rows_fit(offsets, columns, bound):
         return
     found = _rows(graph, transpose=transpose)
     if found is not None:
@@ -64,14 +64,19 @@ def check_rows(graph: Graph, *, transpose: bool = False) -> None:
 
 def _rows(graph: Graph, *, transpose: bool = False) -> str | None:
     """The offsets and columns of a direction."""
-    edges, receivers, senders = graph.num_edges, graph.num_receivers, graph.num_senders
-    if transpose:
-        return _offsets(
-            graph.transpose_row_offsets, "transpose_row_offsets", senders, edges
-        ) or _indices(graph.transpose_receivers, "transpose_receivers", edges, receivers)
-    return _offsets(graph.row_offsets, "row_offsets", receivers, edges) or _indices(
-        graph.senders, "senders", edges, senders
+    offsets, columns, rows, bound = _direction(graph, transpose)
+    edges = graph.num_edges
+    return _offsets(getattr(graph, offsets), offsets, rows, edges) or _indices(
+        getattr(graph, columns), columns, edges, bound
     )
+
+
+def _direction(graph: Graph, transpose: bool) -> tuple[str, str, int, int]:
+    """The names of a direction's offsets and columns, its rows, and what the columns are below."""
+    if transpose:
+        names = ("transpose_row_offsets", "transpose_receivers")
+        return *names, graph.num_senders, graph.num_receivers
+    return "row_offsets", "senders", graph.num_receivers, graph.num_senders
 
 
 def _offsets(offsets: Any, name: str, rows: int, edges: int) -> str | None:

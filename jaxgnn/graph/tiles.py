@@ -168,7 +168,7 @@ def translate(
     else:
         offsets, edge_columns = graph.row_offsets, graph.senders
     num_columns = graph.num_receivers if transpose else graph.num_senders
-    check_rows(graph, transpose=transpose)
+    check_rows(graph, transpose=transpose, on_device=True)
     small = offsets.dtype == np.int32 and numbers_fit(offsets.size, edge_columns.size)
     if small and device.on_gpu(edge_columns):
         arrays, num_entries = _device_translation.translate(
