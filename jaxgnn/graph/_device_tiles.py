@@ -39,31 +39,33 @@ from jaxgnn.graph._tile_sizes import (
 
 
 def lay_out(
-    row_offsets: Int[Array, " num_rows+1"],
-    columns: Int[Array, " num_edges"],
+    row_offsets: Int[Array | np.ndarray, " num_rows+1"],
+    columns: Int[Array | np.ndarray, " num_edges"],
     num_columns: int,
-    rows: Int[Array, " num_rows"] | None,
+    rows: Int[np.ndarray, " num_rows"] | None,
     min_edges: int,
 ) -> tuple[dict[str, Array], RowChunks, int, int]:
     """The arrays of `Tiles` by name, the rest's chunks, the entries, and the windows' columns.
 
-    Offsets are int32, and the sizes pass `numbers_fit`. `rows` are in order; `None` as numbered.
+    The sizes pass `numbers_fit`. `rows` are in order; `None` as numbered.
     """
     with jax.ensure_compile_time_eval():  # also where a function that is being traced builds it
-        chosen = _choose(_in_order(row_offsets, columns, rows), min_edges, num_columns)
+        offsets, columns = jnp.asarray(row_offsets, jnp.int32), jnp.asarray(columns)
+        given = None if rows is None else device_array(rows)
+        chosen = _choose(_in_order(offsets, columns, given), min_edges, num_columns)
         counts = (chosen.entry_offsets, chosen.rest_offsets[-1], chosen.num_columns)
         entry_offsets, *counts = jax.device_get(counts)
         num_rest, num_distinct = (int(count) for count in counts)
         cut, batches, stages = _cut(np.diff(entry_offsets))
         sizes = _Sizes(columns.shape[0] - num_rest, batches, stages)
         arrays = _write(chosen, cut, sizes)
-        if rows is None:
-            rows = jnp.arange(row_offsets.shape[0] - 1, dtype=jnp.int32)
+        if given is None:
+            given = jnp.arange(offsets.shape[0] - 1, dtype=jnp.int32)
         chunks = chunk_rows_on_device(chosen.rest_offsets, num_rest)
         used = max(int((chunks.table[:, 0] >= 0).sum()), 1)
         chunks = RowChunks(chunks.table[:used], chunks.length)
     arrays |= {
-        "rows": rows,
+        "rows": given,
         "parts": cut.parts,
         "slot_offsets": cut.slot_offsets,
         "rest_offsets": chosen.rest_offsets,

@@ -7,7 +7,6 @@ import functools
 from typing import Literal, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, UInt
 
@@ -146,7 +145,7 @@ def build(
         raise ValueError(f"with_tiles: expected fewer than 2^31 edges, got {columns.size}")
     rows = None
     if order != "numbered":
-        order, rows = _tile_order.choose(
+        order, found = _tile_order.choose(
             host_module("with_tiles"),
             order,
             _host(row_offsets),
@@ -155,9 +154,8 @@ def build(
             square=square,
             symmetric=symmetric,
         )
-    return lay_out(
-        row_offsets, columns, num_columns, order, None if order == "numbered" else rows, least
-    )
+        rows = None if order == "numbered" else found
+    return lay_out(row_offsets, columns, num_columns, order, rows, least)
 
 
 def lay_out(
@@ -170,16 +168,14 @@ def lay_out(
 ) -> Tiles:
     """The tiles of rows in a given order, a permutation of them; `None` as numbered.
 
-    Made where the columns are: by one program for GPUs, else on the host.
+    Made where the columns are, on a GPU by programs of its own, else on the host.
     """
     num_rows = row_offsets.shape[0] - 1
     # Without edges there is nothing to sort: no programs are compiled for that.
     on_device = device.on_gpu(columns) and columns.size > 0
     if on_device and numbers_fit(num_rows, columns.size):
-        offsets = jnp.asarray(row_offsets, jnp.int32)
-        given = None if rows is None else device.device_array(rows)
         arrays, chunks, num_entries, num_distinct = _device_tiles.lay_out(
-            offsets, jnp.asarray(columns), num_columns, given, min_edges
+            row_offsets, columns, num_columns, rows, min_edges
         )
     else:
         rows = np.arange(num_rows, dtype=np.int32) if rows is None else rows

@@ -22,9 +22,8 @@ def check_rows(offsets, columns, num_columns: int, min_edges: int, order=None) -
     host = _tiles.lay_out(
         np.asarray(offsets), np.asarray(columns), num_columns, "numbered", order, min_edges
     )
-    rows = None if order is None else jnp.asarray(order)
     arrays, chunks, *counts = _device_tiles.lay_out(
-        jnp.asarray(offsets), jnp.asarray(columns), num_columns, rows, min_edges
+        jnp.asarray(offsets), jnp.asarray(columns), num_columns, order, min_edges
     )
     assert set(arrays) == {*_tiles._LAID_OUT, "rows"}
     for name, values in arrays.items():
