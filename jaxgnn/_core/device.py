@@ -1,4 +1,4 @@
-"""From the host to the device."""
+"""From the host to the device, and where an array is."""
 
 from __future__ import annotations
 
@@ -29,3 +29,12 @@ def place_like(made: Made, array: Any) -> Made:
     if isinstance(array, jax.Array) and array.committed and array.sharding.is_fully_replicated:
         return jax.device_put(made, array.sharding)
     return made
+
+
+def on_gpu(array: Any) -> bool:
+    """Whether the whole array is on a GPU, or on each of several."""
+    return (
+        isinstance(array, jax.Array)
+        and all(device.platform == "gpu" for device in array.devices())
+        and array.sharding.is_fully_replicated
+    )

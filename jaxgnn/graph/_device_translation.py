@@ -1,7 +1,7 @@
 """Sparse graph translation by JAX's operations, where the graph is: for graphs on a GPU.
 
-The counterpart of `cpu/tiles/translate.cc`, with equal results. Two sorts bring the edges of a
-window and column together; the number of columns, which one program counts, is a shape of the next.
+The counterpart of `cpu/tiles/translate.cc`, with equal results. A sort brings the edges of a window
+and column together; the number of columns, which one program counts, is a shape of the next.
 """
 
 from __future__ import annotations
@@ -14,6 +14,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxgnn._core.row_ids import csr_row_ids
+from jaxgnn.graph._device_windows import (
+    compact,
+    counts_before,
+    differs,
+    sort_windows,
+    window_bounds,
+)
 
 
 def translate(
@@ -21,35 +28,27 @@ def translate(
     edge_columns: Int[Array, " num_edges"],
     rows: int,
     columns: int,
+    num_columns: int,
 ) -> tuple[dict[str, Array], int]:
     """The arrays of `Translation` by name, and the distinct pairs of row and column.
 
-    Offsets are int32. See `tiles.translate`.
+    Offsets are int32, columns below `num_columns`. See `tiles.translate`.
     """
-    sorted_edges = _sort(row_offsets, edge_columns, rows)
-    num_columns, num_entries = (int(count) for count in jax.device_get(sorted_edges.counts))
-    window_columns, histogram = _condense(sorted_edges, rows, num_columns)
-    offsets = sorted_edges.column_offsets
-    arrays = {
-        "window_blocks": -(-jnp.diff(offsets) // columns),
-        "window_blocks_before": _blocks_in_place(window_columns, offsets, columns),
-        "edge_columns": sorted_edges.ranks,
-        "edge_offsets": sorted_edges.edge_offsets,
-        "column_offsets": offsets,
-        "columns": window_columns,
-        "edge_histogram": histogram,
-    }
+    with jax.ensure_compile_time_eval():  # also where a function that is being traced asks for it
+        edges = _sort(row_offsets, edge_columns, rows, num_columns)
+        num_distinct, num_entries = (int(count) for count in jax.device_get(edges.counts))
+        window_columns, histogram = _condense(edges, rows, num_distinct)
+        offsets = edges.column_offsets
+        arrays = {
+            "window_blocks": -(-jnp.diff(offsets) // columns),
+            "window_blocks_before": _blocks_in_place(window_columns, offsets, columns),
+            "edge_columns": edges.ranks,
+            "edge_offsets": edges.edge_offsets,
+            "column_offsets": offsets,
+            "columns": window_columns,
+            "edge_histogram": histogram,
+        }
     return arrays, num_entries
-
-
-@jax.jit
-def rows_fit(
-    row_offsets: Int[Array, " num_rows+1"], edge_columns: Int[Array, " num_edges"], num_columns: int
-) -> Bool[Array, ""]:
-    """Whether the offsets rise from 0 to the number of edges, and the columns are in range."""
-    within = jnp.all((edge_columns >= 0) & (edge_columns < num_columns))
-    rise = jnp.all(row_offsets[1:] >= row_offsets[:-1])
-    return within & rise & (row_offsets[0] == 0) & (row_offsets[-1] == edge_columns.shape[0])
 
 
 class _SortedEdges(NamedTuple):
@@ -58,6 +57,7 @@ class _SortedEdges(NamedTuple):
     Attributes:
         column: of each edge, in this order.
         first: whether an edge is the first of its window's column.
+        before: how many first ones are before each edge, and in all.
         ranks: of each edge, in the graph's order.
         edge_offsets, column_offsets: where the edges, and the columns, of each window begin.
         counts: the windows' columns, and the distinct pairs of row and column.
@@ -65,32 +65,29 @@ class _SortedEdges(NamedTuple):
 
     column: Int[Array, " num_edges"]
     first: Bool[Array, " num_edges"]
+    before: Int[Array, " num_edges+1"]
     ranks: Int[Array, " num_edges"]
     edge_offsets: Int[Array, " num_windows+1"]
     column_offsets: Int[Array, " num_windows+1"]
     counts: Int[Array, "2"]
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _sort(row_offsets: Array, columns: Array, rows: int) -> _SortedEdges:
-    num_rows, num_edges = row_offsets.shape[0] - 1, columns.shape[0]
-    bounds = jnp.minimum(jnp.arange(-(-num_rows // rows) + 1) * rows, num_rows)
-    edge_offsets = row_offsets[bounds]
-    row = csr_row_ids(row_offsets, num_edges)
-    # Two sorts by one key each, both stable: a GPU has a radix sort for these alone.
-    edges = jnp.arange(num_edges, dtype=jnp.int32)
-    _, by_column = jax.lax.sort((columns, edges), num_keys=1)
-    window, edge = jax.lax.sort((row[by_column] // rows, by_column), num_keys=1)
-    column, row = columns[edge], row[edge]
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _sort(row_offsets: Array, columns: Array, rows: int, num_columns: int) -> _SortedEdges:
+    edge_offsets = window_bounds(row_offsets, rows)
+    row = csr_row_ids(row_offsets, columns.shape[0])
+    window = row // rows
+    edge, column = sort_windows(window, columns, edge_offsets.shape[0] - 1, num_columns)
     # Edges of a window and column are in the graph's order, so those of a row lie side by side.
-    first = _differs(window) | _differs(column)
-    first_of_row = first | _differs(row)
-    before = _before(first)
+    first = differs(window) | differs(column)
+    first_of_row = first | differs(row[edge])
+    before = counts_before(first)
     column_offsets = before[edge_offsets]
     rank = before[1:] - 1 - column_offsets[window]
     return _SortedEdges(
         column=column,
         first=first,
+        before=before,
         ranks=jnp.zeros_like(rank).at[edge].set(rank, unique_indices=True),
         edge_offsets=edge_offsets,
         column_offsets=column_offsets,
@@ -101,10 +98,13 @@ def _sort(row_offsets: Array, columns: Array, rows: int) -> _SortedEdges:
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _condense(edges: _SortedEdges, rows: int, num_columns: int) -> tuple[Array, Array]:
     """The columns of each window, and how many have each number of edges."""
-    (begin,) = jnp.nonzero(edges.first, size=num_columns)
-    end = jnp.append(begin[1:], edges.column.shape[0])
-    multiplicity = jnp.minimum(end - begin, rows)
-    return edges.column[begin], jnp.bincount(multiplicity, length=rows + 1)
+    num_edges = edges.column.shape[0]
+    places = jnp.arange(num_edges, dtype=jnp.int32)
+    begin = compact(edges.first, edges.before[:-1], places, num_columns + 1, fill=num_edges)
+    # Sorted rather than counted one by one: nearly all columns have one of a few numbers of edges.
+    multiplicity = jnp.sort(jnp.minimum(jnp.diff(begin), rows).astype(jnp.uint16))
+    bounds = jnp.searchsorted(multiplicity, jnp.arange(rows + 2, dtype=jnp.uint16))
+    return edges.column[begin[:-1]], jnp.diff(bounds).astype(jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -134,13 +134,3 @@ def _blocks_in_place(columns: Array, offsets: Array, width: int) -> Array:
 
     _, blocks = jax.lax.while_loop(lambda state: (state[0] < count).any(), follow, (start, blocks))
     return jnp.where(offsets[1:] > offsets[:-1], blocks[offsets[:-1]], 0)
-
-
-def _differs(values: Array) -> Bool[Array, " _"]:
-    """Whether a value is another than the one before; of the first, yes."""
-    return jnp.append(jnp.ones(1, bool)[: values.shape[0]], values[1:] != values[:-1])
-
-
-def _before(flags: Bool[Array, " _"]) -> Int[Array, " _+1"]:
-    """How many are set before each place, and in all."""
-    return jnp.append(jnp.zeros(1, jnp.int32), jnp.cumsum(flags, dtype=jnp.int32))

@@ -553,6 +553,9 @@ class Graph:
         (25 with `min_edges=1`); a symmetric graph has the same tiles for both. Functions that make
         a new graph drop the tiles, except for `transpose`.
 
+        A graph on a GPU gets the same tiles there, by programs that the first call for a graph of
+        its size compiles. Orders but `"numbered"` are found on the host.
+
         Args:
             order: of the rows. `"numbered"`: as they are; `"groups"`: by communities of
                 communities, as Louvain's method finds them, then by falling degree (of a
@@ -564,7 +567,7 @@ class Graph:
 
         Raises:
             MemoryError: the host has not enough memory.
-            RuntimeError: the compiled CPU module is missing.
+            RuntimeError: the compiled CPU module is missing, and the host has work to do.
             ValueError: `order` or `min_edges` is none of these, there are 2^31 edges or more, the
                 graph is being traced, or its offsets, senders or receivers are not those of a
                 graph.
@@ -579,19 +582,15 @@ class Graph:
             "square": self.is_square,
             "symmetric": self.symmetric,
         }
-        check_rows(self)
-        tiles = _tiles.build(
-            np.asarray(self.row_offsets), np.asarray(self.senders), self.num_senders, **options
-        )
+        on_device = order == "numbered"  # the others are found on the host
+        check_rows(self, on_device=on_device)
+        tiles = _tiles.build(self.row_offsets, self.senders, self.num_senders, **options)
         tiles = place_like(tiles, self.senders)
         transpose = tiles
         if not self.symmetric:
-            check_rows(self, transpose=True)
+            check_rows(self, transpose=True, on_device=on_device)
             transpose = _tiles.build(
-                np.asarray(self.transpose_row_offsets),
-                np.asarray(self.transpose_receivers),
-                self.num_receivers,
-                **options,
+                self.transpose_row_offsets, self.transpose_receivers, self.num_receivers, **options
             )
             transpose = place_like(transpose, self.senders)
         return dataclasses.replace(self, tiles=tiles, transpose_tiles=transpose)

@@ -24,7 +24,7 @@ import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Int
 
 from jaxgnn._core.limits import Budget, DataError, quote, reading
 from jaxgnn.graph import _tiles
@@ -112,8 +112,8 @@ def load(
             place += 4 * count
         names = _ORDERS[order], _ORDERS[transpose_order]
     tiles = _tiles.lay_out(
-        _host(graph.row_offsets),
-        _host(graph.senders),
+        graph.row_offsets,
+        graph.senders,
         graph.num_senders,
         names[0],
         rows[0],
@@ -122,17 +122,13 @@ def load(
     if shared:
         return tiles, tiles
     return tiles, _tiles.lay_out(
-        _host(graph.transpose_row_offsets),
-        _host(graph.transpose_receivers),
+        graph.transpose_row_offsets,
+        graph.transpose_receivers,
         graph.num_receivers,
         names[1],
         rows[1],
         min_edges,
     )
-
-
-def _host(values: Array) -> Int[np.ndarray, " _"]:
-    return np.asarray(values).astype(np.int32, copy=False)
 
 
 def _permutation(data: bytes) -> Int[np.ndarray, " rows"]:

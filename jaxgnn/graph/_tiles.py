@@ -10,16 +10,16 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, UInt
 
+from jaxgnn._core import device
 from jaxgnn._core.arguments import as_integer
-from jaxgnn._core.device import device_array
 from jaxgnn._core.ffi import host_module
-from jaxgnn.graph import _tile_order
+from jaxgnn.graph import _device_tiles, _tile_order
+from jaxgnn.graph._device_windows import numbers_fit
 from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
+from jaxgnn.graph._tile_sizes import ROWS
 
 Order = Literal["auto", "numbered", "groups", "rcm", "labels"]
 
-ROWS = 64  # of a window
-STAGE_BATCHES = 4  # batches of a stage
 MIN_EDGES = 4  # from which on a shared column pays: docs/kernels/tiles.md
 
 # What `lay_out_tiles` returns, in its order.
@@ -123,8 +123,8 @@ class Tiles:
 
 
 def build(
-    row_offsets: np.ndarray,
-    columns: Int[np.ndarray, " edges"],
+    row_offsets: Int[Array, " rows+1"],
+    columns: Int[Array, " edges"],
     num_columns: int,
     *,
     order: str,
@@ -133,7 +133,6 @@ def build(
     symmetric: bool,
 ) -> Tiles:
     """The tiles of one direction. See `Graph.with_tiles`, whose errors it raises."""
-    module = host_module("with_tiles")
     if order not in get_args(Order):
         options = ", ".join(map(repr, get_args(Order)))
         raise ValueError(f"order: expected one of {options}, got {order!r}")
@@ -144,34 +143,59 @@ def build(
         raise ValueError(f"min_edges: expected an integer from 1 to {ROWS}, got {min_edges!r}")
     if columns.size >= 1 << 31:
         raise ValueError(f"with_tiles: expected fewer than 2^31 edges, got {columns.size}")
-    offsets = row_offsets.astype(np.int32, copy=False)
-    chosen, rows = _tile_order.choose(
-        module, order, offsets, columns, num_columns, square=square, symmetric=symmetric
-    )
-    return lay_out(offsets, columns, num_columns, chosen, rows, least)
+    rows = None
+    if order != "numbered":
+        order, found = _tile_order.choose(
+            host_module("with_tiles"),
+            order,
+            _host(row_offsets),
+            _host(columns),
+            num_columns,
+            square=square,
+            symmetric=symmetric,
+        )
+        rows = None if order == "numbered" else found
+    return lay_out(row_offsets, columns, num_columns, order, rows, least)
 
 
 def lay_out(
-    row_offsets: Int[np.ndarray, " rows+1"],
-    columns: Int[np.ndarray, " edges"],
+    row_offsets: Int[Array | np.ndarray, " rows+1"],
+    columns: Int[Array | np.ndarray, " edges"],
     num_columns: int,
     order: str,
-    rows: Int[np.ndarray, " rows"],
+    rows: Int[np.ndarray, " rows"] | None,
     min_edges: int,
 ) -> Tiles:
-    """The tiles of rows in a given order, a permutation of them."""
-    *arrays, num_entries, num_distinct = host_module("with_tiles").lay_out_tiles(
-        row_offsets, columns, rows, num_columns, min_edges
-    )
-    by_name = dict(zip(_LAID_OUT, arrays, strict=True))
-    chunks = chunk_rows(by_name["rest_offsets"])
+    """The tiles of rows in a given order, a permutation of them; `None` as numbered.
+
+    Made where the columns are, on a GPU by programs of its own, else on the host.
+    """
+    num_rows = row_offsets.shape[0] - 1
+    # Without edges there is nothing to sort: no programs are compiled for that.
+    on_device = device.on_gpu(columns) and columns.size > 0
+    if on_device and numbers_fit(num_rows, columns.size):
+        arrays, chunks, num_entries, num_distinct = _device_tiles.lay_out(
+            row_offsets, columns, num_columns, rows, min_edges
+        )
+    else:
+        rows = np.arange(num_rows, dtype=np.int32) if rows is None else rows
+        *laid_out, num_entries, num_distinct = host_module("with_tiles").lay_out_tiles(
+            _host(row_offsets), _host(columns), rows, num_columns, min_edges
+        )
+        by_name = dict(zip(_LAID_OUT, laid_out, strict=True), rows=rows)
+        arrays = {name: device.device_array(array) for name, array in by_name.items()}
+        chunks = chunk_rows(by_name["rest_offsets"])
+        chunks = RowChunks(device.device_array(chunks.table), chunks.length)
     return Tiles(
-        rows=device_array(rows),
-        rest_chunks=RowChunks(device_array(chunks.table), chunks.length),
+        **arrays,
+        rest_chunks=chunks,
         order=order,
         min_edges=min_edges,
         num_edges=columns.size,
         num_entries=num_entries,
         num_columns=num_distinct,
-        **{name: device_array(array) for name, array in by_name.items()},
     )
+
+
+def _host(values: Array | np.ndarray) -> Int[np.ndarray, " _"]:
+    return np.asarray(values).astype(np.int32, copy=False)

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxgnn._core import device
+from jaxgnn.graph._device_windows import rows_fit
 from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
-from jaxgnn.graph._tiles import ROWS, STAGE_BATCHES, Tiles
+from jaxgnn.graph._tile_sizes import ROWS, STAGE_BATCHES
+from jaxgnn.graph._tiles import Tiles
 from jaxgnn.graph._windows import RECEIVERS, Windows, masks_within, slots_within
 
 if TYPE_CHECKING:
@@ -42,9 +45,18 @@ def problem(graph: Graph, *, bounds_only: bool = False) -> str | None:
     )
 
 
-def check_rows(graph: Graph, *, transpose: bool = False) -> None:
+def check_rows(graph: Graph, *, transpose: bool = False, on_device: bool = False) -> None:
     """Raises a `ValueError` unless loops over the rows of a direction stay within their arrays: for
-    the host, as `dataclasses.replace` makes any graph."""
+    preprocessing, as `dataclasses.replace` makes any graph.
+
+    `on_device`: a graph on a GPU is read there, as its arrays are not needed on the host.
+    """
+    offsets, columns, rows, bound = _direction(graph, transpose)
+    offsets, columns = getattr(graph, offsets), getattr(graph, columns)
+    shapes = offsets.shape == (rows + 1,) and columns.shape == (graph.num_edges,)
+    on_device = on_device and shapes and device.on_gpu(columns)
+    if on_device and rows_fit(offsets, columns, bound):
+        return
     found = _rows(graph, transpose=transpose)
     if found is not None:
         raise ValueError(f"graph: {found}")
@@ -52,14 +64,19 @@ def check_rows(graph: Graph, *, transpose: bool = False) -> None:
 
 def _rows(graph: Graph, *, transpose: bool = False) -> str | None:
     """The offsets and columns of a direction."""
-    edges, receivers, senders = graph.num_edges, graph.num_receivers, graph.num_senders
-    if transpose:
-        return _offsets(
-            graph.transpose_row_offsets, "transpose_row_offsets", senders, edges
-        ) or _indices(graph.transpose_receivers, "transpose_receivers", edges, receivers)
-    return _offsets(graph.row_offsets, "row_offsets", receivers, edges) or _indices(
-        graph.senders, "senders", edges, senders
+    offsets, columns, rows, bound = _direction(graph, transpose)
+    edges = graph.num_edges
+    return _offsets(getattr(graph, offsets), offsets, rows, edges) or _indices(
+        getattr(graph, columns), columns, edges, bound
     )
+
+
+def _direction(graph: Graph, transpose: bool) -> tuple[str, str, int, int]:
+    """The names of a direction's offsets and columns, its rows, and what the columns are below."""
+    if transpose:
+        names = ("transpose_row_offsets", "transpose_receivers")
+        return *names, graph.num_senders, graph.num_receivers
+    return "row_offsets", "senders", graph.num_receivers, graph.num_senders
 
 
 def _offsets(offsets: Any, name: str, rows: int, edges: int) -> str | None:

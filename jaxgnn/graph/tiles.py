@@ -17,11 +17,13 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
+from jaxgnn._core import device
 from jaxgnn._core.arguments import as_integer
 from jaxgnn._core.checks import floating_dtype
 from jaxgnn._core.device import device_array, place_like
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.graph import _csr, _device_translation, _tile_file, _tile_rule
+from jaxgnn.graph._device_windows import numbers_fit
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._tile_rule import Estimate, Operation
 from jaxgnn.graph._tiles import Tiles
@@ -165,12 +167,13 @@ def translate(
         offsets, edge_columns = graph.transpose_row_offsets, graph.transpose_receivers
     else:
         offsets, edge_columns = graph.row_offsets, graph.senders
-    on_device = _on_gpu(edge_columns) and offsets.dtype == np.int32
     num_columns = graph.num_receivers if transpose else graph.num_senders
-    if not (on_device and _device_translation.rows_fit(offsets, edge_columns, num_columns)):
-        check_rows(graph, transpose=transpose)
-    if on_device:
-        arrays, num_entries = _device_translation.translate(offsets, edge_columns, *shape)
+    check_rows(graph, transpose=transpose, on_device=True)
+    small = offsets.dtype == np.int32 and numbers_fit(offsets.size, edge_columns.size)
+    if small and device.on_gpu(edge_columns):
+        arrays, num_entries = _device_translation.translate(
+            offsets, edge_columns, *shape, num_columns
+        )
     else:
         arrays, num_entries = _on_host(np.asarray(offsets), np.asarray(edge_columns), *shape)
         arrays = place_like(arrays, edge_columns)
@@ -290,10 +293,6 @@ def _extent(value: int, name: str) -> int:
     if extent is None or not 1 <= extent <= _MOST:
         raise ValueError(f"{name}: expected an integer from 1 to {_MOST}, got {value!r}")
     return extent
-
-
-def _on_gpu(array: Any) -> bool:
-    return isinstance(array, jax.Array) and all(d.platform == "gpu" for d in array.devices())
 
 
 def _on_host(

@@ -33,7 +33,11 @@ def tiled(graph: Graph, config: TrainConfig) -> Graph:
     """
     if jax.default_backend() != "gpu" or ffi.cpu_module is None or not can_pay(graph, config):
         return graph
-    tiled = graph.with_tiles()
+    # By the host, as a run makes them once: compiling the GPU's programs would take longer.
+    names = ("row_offsets", "senders", "transpose_row_offsets", "transpose_receivers")
+    arrays: dict[str, Any] = {name: np.asarray(getattr(graph, name)) for name in names}
+    made = dataclasses.replace(graph, **arrays).with_tiles()
+    tiled = dataclasses.replace(graph, tiles=made.tiles, transpose_tiles=made.transpose_tiles)
     return tiled if pays(tiled, config) else graph
 
 

@@ -18,11 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, batch, config, sddmm, spmm, tiles, transform
-from jaxgnn._core import platform
+from jaxgnn._core import device, platform
 from jaxgnn.data import DataError, load
 from jaxgnn.data.benchmark_graphs import benchmark_communities
 from jaxgnn.graph import _tile_rule, _tiles
-from jaxgnn.graph import tiles as implementation
 from jaxgnn.nn import GCNConv, GINConv, SAGEConv
 from tests.support import oracle_tiles
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
@@ -516,7 +515,7 @@ def test_bad_arguments():
 
 @pytest.mark.parametrize("transpose", [False, True], ids=["forward", "transpose"])
 def test_altered_graphs(tmp_path, monkeypatch, transpose):
-    """What runs on the host reads no edge outside of the graph: it names what is wrong."""
+    """Preprocessing reads no edge outside of the graph: it names what is wrong."""
     graph = skewed_graph(70, 900)
     tiles.save(graph.with_tiles(order="numbered"), tmp_path / "tiles")
     offsets, columns = "row_offsets", "senders"
@@ -525,8 +524,9 @@ def test_altered_graphs(tmp_path, monkeypatch, transpose):
     changes = [(columns, 3, 10**6), (columns, 899, 70), (columns, 0, -1)]
     changes += [(offsets, 0, 1), (offsets, 5, -4), (offsets, 5, 899), (offsets, 70, 901)]
     runs = [functools.partial(Graph.with_tiles, order=order) for order in get_args(_tiles.Order)]
-    runs += [functools.partial(tiles.translate, transpose=transpose), Graph.with_row_schedule]
-    runs += [lambda graph: tiles.load(graph, tmp_path / "tiles")]
+    runs += [Graph.with_row_schedule, lambda graph: tiles.load(graph, tmp_path / "tiles")]
+    runs += [functools.partial(tiles.translate, transpose=transpose)]
+    device_runs = [functools.partial(Graph.with_tiles, order="numbered"), runs[-1]]
     if not transpose:
         runs += [Graph.with_windows, transform.reorder, transform.gcn_norm]
     for name, place, value in changes:
@@ -536,12 +536,14 @@ def test_altered_graphs(tmp_path, monkeypatch, transpose):
             with pytest.raises(ValueError, match=f"graph: {name}: expected"):
                 run(altered)
         with monkeypatch.context() as patch:  # what a GPU runs
-            patch.setattr(implementation, "_on_gpu", lambda array: True)
-            with pytest.raises(ValueError, match=f"graph: {name}: expected"):
-                tiles.translate(altered, transpose=transpose)
+            patch.setattr(device, "on_gpu", lambda array: True)
+            for run in device_runs:
+                with pytest.raises(ValueError, match=f"graph: {name}: expected"):
+                    run(altered)
     # Offsets whose differences wrap round, and too few of them.
     wraps = getattr(graph, offsets).at[1:3].set(jnp.array([2**31 - 1, -2], jnp.int32))
-    for wrong in (wraps, getattr(graph, offsets)[:-1]):
+    for on_gpu, wrong in itertools.product((False, True), (wraps, getattr(graph, offsets)[:-1])):
+        monkeypatch.setattr(device, "on_gpu", lambda array, on_gpu=on_gpu: on_gpu)
         with pytest.raises(ValueError, match=f"graph: {offsets}: expected"):
             dataclasses.replace(graph, **{offsets: wrong}).with_tiles()
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from jaxgnn import Graph, sddmm, spmm
+from jaxgnn._core import device
+from jaxgnn.graph import _tiles
 from jaxgnn.ops._aggregation.linear import Precision
 from tests.support.strategies import dense_adjacency, skewed_graph
 
@@ -39,6 +41,23 @@ def empty_windows() -> Graph:
 
 def features(rows: int, width: int, dtype: str) -> jax.Array:
     return jnp.asarray(RNG.standard_normal((rows, width)), dtype)
+
+
+@pytest.mark.parametrize("min_edges", [1, 4])
+def test_layout_is_the_hosts(min_edges):
+    """Made on the GPU, with its sorts and atomic sums of integers: the host's bits, every time."""
+    lonely = Graph.from_edges(np.arange(3_000), np.arange(3_000) % 3, num_nodes=3_000)  # no tiles
+    for graph in (hubs(), empty_windows(), skewed_graph(331, 30_000), lonely):
+        offsets, columns = graph.row_offsets, graph.senders
+        assert device.on_gpu(columns)
+        for order in (None, RNG.permutation(graph.num_receivers).astype(np.int32)):
+            host, *made = (
+                _tiles.lay_out(*rows, graph.num_senders, "numbered", order, min_edges)
+                for rows in [(np.asarray(offsets), np.asarray(columns)), *[(offsets, columns)] * 3]
+            )
+            for one in made:
+                assert jax.tree.structure(one) == jax.tree.structure(host)
+                jax.tree.map(np.testing.assert_array_equal, one, host)
 
 
 @functools.partial(jax.jit, static_argnames="precision")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, tiles
-from jaxgnn._core import ffi
+from jaxgnn._core import device, ffi
 from jaxgnn.data import load
 from jaxgnn.graph import _device_translation
 from jaxgnn.graph import tiles as implementation
@@ -96,7 +96,7 @@ def test_device_program_equals_numpy(shape):
     """What a GPU runs is XLA's alone, so that it is the same here."""
     for offsets, columns in [random_rows(False), (np.zeros(6, np.int32), np.zeros(0, np.int32))]:
         given = jnp.asarray(offsets), jnp.asarray(columns)
-        arrays, num_entries = _device_translation.translate(*given, *shape)
+        arrays, num_entries = _device_translation.translate(*given, *shape, 20_000)
         expected = implementation._translate_numpy(offsets, columns, *shape)._asdict()
         assert num_entries == expected.pop("num_entries")
         for name, values in expected.items():
@@ -104,7 +104,7 @@ def test_device_program_equals_numpy(shape):
 
 
 def test_graphs_on_a_gpu_take_the_device_program(monkeypatch):
-    monkeypatch.setattr(implementation, "_on_gpu", lambda array: True)
+    monkeypatch.setattr(device, "on_gpu", lambda array: True)
     check(skewed_graph(90, 700), (16, 8), True)
     check(Graph.from_edges([3], [1], num_senders=4, num_receivers=34), (16, 8), False)
 

@@ -18,7 +18,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, UInt
 
 from jaxgnn.graph._row_chunks import RowChunks
-from jaxgnn.graph._tiles import STAGE_BATCHES, Tiles
+from jaxgnn.graph._tile_sizes import STAGE_BATCHES
+from jaxgnn.graph._tiles import Tiles
 from jaxgnn.graph._windows import Windows, masks_within, slots_within
 
 
