@@ -75,7 +75,7 @@ class Setting:
         values one or two are moved past it by rounding, and each is 3e-4 of a gradient's norm.
         Of models that are not continuous the gradients checked are those of float32 products. MaxK
         after normalization: two of close numbers change places, and the gradient goes to the other
-        one; on 2 % of Reddit's shape, k = 32, the JAX reference and the kernels are both off by 2.6e-2.
+        one. On 2 % of Reddit's shape, k = 32, JAX reference and kernels are both off by 2.6e-2.
         """
         if self.k is not None:
             return 5e-2
