@@ -44,12 +44,15 @@ def step(
     """
     facts: dict[str, Any] = {"base_bytes": timing.process_bytes() if alone else None}
     structure: Any
-    ours = setting.impl == plan.OURS
+    ours = setting.impl in (plan.OURS, plan.ESTIMATED)
     if ours:
         # Each gets what makes its products fastest.
         method = "with_row_schedule" if setting.k is None else "with_windows"
         apply = our_models.model_of(setting, widths)
         structure, preprocessing = preprocessed(graph.to_graph(), method)
+        if setting.impl == plan.ESTIMATED:
+            structure, more = preprocessed(structure, "with_tiles")
+            preprocessing = {name: preprocessing[name] + more[name] for name in more}
         facts |= preprocessing
     elif setting.impl in plan.STAGES:
         apply, structure, preprocessing = ablation.model_of(setting, graph)

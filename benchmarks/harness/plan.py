@@ -90,6 +90,9 @@ TCGNN_SHAPES = (
     *("citeseer", "cora", "pubmed", "ppi", "amazon0505", "com_amazon", "soc_blogcatalog"),
     *(shape for shape in SMALL_GRAPHS if shape not in OTHER_SHAPES),
 )
+TCGNN_SETS = (*TCGNN_SHAPES, "dd", "artist", "amazon0601")  # all of that table
+# PyG's paths for the steps of TC-GNN's models: GCN's normalized adjacency or edges are cached.
+TCGNN_PYG = {"gcn": (PYG_ADJ, PYG_EDGES), "agnn": (PYG_EDGES,)}
 BOTH: tuple[Pass, ...] = ("forward", "backward")
 FORWARD: tuple[Pass, ...] = ("forward",)
 HALF_TOO = ("float32", "bfloat16")

@@ -120,6 +120,14 @@ def _tensor_core() -> Iterator[Target]:
         what = f"each other shape, F = {width}: best of cuSPARSE and JAX, SDDMM float32"
         yield Target(what, "tensor_core", "gpu", ours, over, 1.3, cases=apart, worst=True)
     yield from _faster_engine()
+    for model, mean, least in (("gcn", 3.5, 1.5), ("agnn", 12.0, 6.0)):
+        cases = tuple(f"{name} {model}" for name in plan.TCGNN_SETS)
+        ours, over = {"impl": (plan.ESTIMATED,), "pass": "step"}, {"impl": plan.TCGNN_PYG[model]}
+        at: Any = ("tensor_core", "gpu", ours, over)
+        what = f"geometric mean of Table 4's sets, {model} step: PyG's best path"
+        yield Target(what, *at, mean, cases=cases)
+        what = f"each of Table 4's sets, {model} step: PyG's best path"
+        yield Target(what, *at, least, cases=cases, worst=True)
 
 
 def _faster_engine() -> Iterator[Target]:
