@@ -1,4 +1,4 @@
-"""The models of the training steps in PyTorch, TF32 products allowed.
+"""The models of the training steps in PyTorch.
 
 PyG by its best path for a model: GraphSAGE over a `torch.sparse` adjacency, models whose messages
 belong to edges over an `edge_index`, GCN over either, normalized in the first call. And without
@@ -305,7 +305,7 @@ def step(
 ) -> Job:
     """The training step on the CPU or the GPU; bfloat16 by autocast, as PyTorch's users have it."""
     torch.set_num_threads(threads)
-    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cuda.matmul.allow_tf32 = setting.tf32
     where = torch.device("cuda" if device == "gpu" else "cpu")
     dtype = getattr(torch, setting.dtype)
     x = torch.from_numpy(features["x"]).to(where).to(dtype)
@@ -361,7 +361,7 @@ def step(
 
     def gradients() -> tuple[float, float, Arrays]:
         # Of a model that is not continuous, the gradients of float32 products.
-        torch.backends.cuda.matmul.allow_tf32 = setting.continuous
+        torch.backends.cuda.matmul.allow_tf32 = setting.tf32 and setting.continuous
         fresh = make()
         fresh.eval()
         value = loss(fresh)

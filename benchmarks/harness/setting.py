@@ -34,6 +34,7 @@ class Setting:
     forward: bool = False  # the model alone, without loss, gradients and update
     # Layer normalization and dropout after hidden layers, but in models of edges, which have none.
     regularize: bool = True
+    tf32: bool = True  # whether float32 projections may be TF32's, on a GPU
     label: str = ""  # tells its rows from those of the same model in other sizes
     graph: str = ""  # by name, of the task's
 

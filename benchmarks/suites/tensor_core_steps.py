@@ -2,9 +2,10 @@
 Table 4, ours over graphs with tiles beside PyG and plain JAX.
 
 A GCN of 2 layers and 16 hidden features, an AGNN of 4 layers and 32, without normalization and
-dropout. Forward, backward and Adam in float32, TF32 products allowed on a GPU in every
-implementation. Steps run in a row, each a call from Python, and are waited for at the end of a
-batch.
+dropout. Forward, backward and Adam in float32. In every implementation without TF32 products: over
+Citeseer's 3,703 features their rounding moves so many hidden values past ReLU's kink that gradients
+could not be checked. Steps run in a row, each a call from Python, and are waited for at the end of
+a batch.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from benchmarks.harness.setting import Setting
 from jaxgnn.data import benchmark_shapes
 
 MODELS = {
-    "gcn": Setting(plan.ESTIMATED, "gcn", layers=2, hidden=16, regularize=False),
-    "agnn": Setting(plan.ESTIMATED, "agnn", layers=4, hidden=32),
+    "gcn": Setting(plan.ESTIMATED, "gcn", layers=2, hidden=16, regularize=False, tf32=False),
+    "agnn": Setting(plan.ESTIMATED, "agnn", layers=4, hidden=32, tf32=False),
 }
 _PLAIN = {"gcn": plan.SORTED, "agnn": plan.PLAIN}
 _CPU_SETS = ("cora", "proteins_full")
