@@ -22,8 +22,8 @@ from benchmarks.harness.record import Record
 from benchmarks.harness.setting import ORACLE, Arrays, Setting
 
 # What only attention's scores depend on: GAT's vectors, GATv2's vector and its receivers'
-# projection.
-_CANCELLING = re.compile(r"(convs\.\d+\.)(attention|linear_receivers\.)")
+# projection, of a layer; and AGNN's betas, all that its layers have.
+_CANCELLING = re.compile(r"(convs\.)\d+\.beta|(convs\.\d+\.)(?:attention|linear_receivers\.)")
 _SHARE = 0.05
 _OUTPUTS = "outputs"  # beside an oracle's gradients
 _FEATURES = "features.npz"
@@ -141,7 +141,8 @@ def gradient_error(
     """Largest relative error: of the loss, and of each parameter's gradient in norm.
 
     The gradients of what only attention's scores depend on are what is left of terms that cancel,
-    at times a thousandth of others: a share of their layer's largest gradient counts as their norm.
+    at times a thousandth of others: a share of their layer's largest gradient counts as their norm,
+    for AGNN's betas of the largest of all betas.
     """
     errors = [abs(loss - float(expected["loss"])) / abs(float(expected["loss"]))]
     if gradients.keys() != expected.keys() - {"loss"}:
@@ -150,8 +151,9 @@ def gradient_error(
         difference = np.linalg.norm(gradient.astype(np.float64) - expected[name])
         size = np.linalg.norm(expected[name])
         if cancelling := _CANCELLING.match(name):
-            of_layer = [g for other, g in expected.items() if other.startswith(cancelling[1])]
-            size = max(size, _SHARE * max(map(np.linalg.norm, of_layer)))
+            prefix = cancelling[1] or cancelling[2]
+            beside = [g for other, g in expected.items() if other.startswith(prefix)]
+            size = max(size, _SHARE * max(map(np.linalg.norm, beside)))
         errors.append(float(difference / size))
     return max(errors) if np.isfinite(errors).all() else float("inf")
 
