@@ -28,7 +28,7 @@ def test_the_plan_of_attention_measures_what_its_targets_compare():
 
 
 def test_a_target_of_memory_is_a_ratio_of_it():
-    fields = {"suite": "attention", "case": f"{attention.CPU_SHAPE} gat", "direction": "step"}
+    fields = {"suite": "attention", "case": f"{plan.CPU_SHAPE} gat", "direction": "step"}
     rows = [
         row(plan.OURS, 10.0, peak_bytes=100, **fields),
         row(plan.PLAIN, 50.0, peak_bytes=900, **fields),

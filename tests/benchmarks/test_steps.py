@@ -84,7 +84,7 @@ def test_steps_of_attention_are_the_same_model(model, stored, tmp_path):
     found = gradients_of(settings, stored, tmp_path, attention.QUICK_WIDTHS)
     setting = next(s for s in found if s.impl == plan.PLAIN)
     impls = {s.impl for s in found}
-    assert {plan.OURS, *attention.plain_steps(model, "cpu")} <= impls
+    assert {plan.OURS, *plan.plain_steps(model, "cpu")} <= impls
     agree(found, setting)
 
 
@@ -166,7 +166,7 @@ def test_every_baseline_is_timed_in_each_dtype():
     chosen = options.parse(["training", "--device=gpu"])
     groups = training.settings(chosen)
     planned = {(s.impl, s.dtype) for group in groups for s in group}
-    impls = (plan.OURS, *training.STEP_REFERENCES)
+    impls = (plan.OURS, *plan.STEP_REFERENCES)
     assert planned == {(impl, dtype) for impl in impls for dtype in ("float32", "bfloat16")}
     assert all(len(group) == 1 for group in groups)
     assert len({setting.oracle for group in groups for setting in group}) == 1
