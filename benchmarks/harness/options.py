@@ -16,9 +16,7 @@ import tyro
 from benchmarks.harness import plan
 
 Part = Literal[
-    *("kernels", "steps", "memory", "paper", "ablation"),  # of attention
-    *("neighbors", "embedding", "host"),  # of sampling, beside some of these
-    "products",  # of tensor_core, beside steps
+    "kernels", "products", "steps", "memory", "paper", "ablation", "neighbors", "embedding", "host"
 ]
 PARTS = {
     "tensor_core": ("products", "steps"),
