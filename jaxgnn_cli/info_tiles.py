@@ -11,7 +11,7 @@ from jaxgnn_cli.output import duration
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from jaxgnn import Graph
+    from jaxgnn import Graph, tiles
     from jaxgnn.data import GraphSet, NodeDataset, PlainGraph
     from jaxgnn.train import TrainConfig
 
@@ -68,7 +68,7 @@ def union(graphs: GraphSet) -> Graph:
 
 
 def estimates(graph: Graph, seconds: float, config: TrainConfig | None) -> list[tuple[str, str]]:
-    """Rows and tiles by `jaxgnn.tiles.estimate`: name and text of each line.
+    """Rows and tiles by estimate, of sums or of AGNN's attention: name and text of each line.
 
     Args:
         graph: with tiles. The backward pass is that of a directed one; else it is the same.
@@ -77,7 +77,12 @@ def estimates(graph: Graph, seconds: float, config: TrainConfig | None) -> list[
             with weights.
     """
     from jaxgnn import tiles
+    from jaxgnn.train import tiling
 
+    if config is not None and tiling.of_attention(config):
+        assert graph.tiles is not None
+        name = f"attention by cosines, forward, {config.hidden} {config.dtype}, H100 (estimate)"
+        return [(name, _engines(tiling.estimate(graph.tiles, config), seconds))]
     operations: list[tiles.Operation] = ["spmm"]
     if config is None or config.model == "gcn":
         operations.append("weighted_spmm")
@@ -89,15 +94,20 @@ def estimates(graph: Graph, seconds: float, config: TrainConfig | None) -> list[
         (False,) if graph.symmetric else (False, True),
     ):
         guess = tiles.estimate(graph, width, dtype, operation=operation, transpose=transpose)
-        calls = guess.calls_until_paid(seconds)
-        text = f"rows {duration(guess.rows)}, tiles {duration(guess.tiles)}: {guess.engine}"
-        if calls is not None:
-            text += f"; with_tiles, {duration(seconds)} here, paid after {calls:,} calls"
         name = f"aggregating {width} {dtype}"
         name += ", weighted" if operation == "weighted_spmm" else ""
         name += ", backward" if transpose else ""
-        lines.append((f"{name}, H200 (estimate)", text))
+        lines.append((f"{name}, H200 (estimate)", _engines(guess, seconds)))
     return lines
+
+
+def _engines(guess: tiles.Estimate, seconds: float) -> str:
+    """What both take, and when `with_tiles`, which took `seconds`, has paid."""
+    calls = guess.calls_until_paid(seconds)
+    text = f"rows {duration(guess.rows)}, tiles {duration(guess.tiles)}: {guess.engine}"
+    if calls is None:
+        return text
+    return f"{text}; with_tiles, {duration(seconds)} here, paid after {calls:,} calls"
 
 
 def _in_training(graph: Graph, config: TrainConfig) -> str:
@@ -108,5 +118,6 @@ def _in_training(graph: Graph, config: TrainConfig) -> str:
         return "no: not with these options"
     if not tiling.can_pay(graph, config):
         return "no: they could not pay within the run"
-    gain = f"{tiling.gain(graph, config):.0%} of the layers' sums saved (estimate)"
+    served = "attention's forward passes" if tiling.of_attention(config) else "layers' sums"
+    gain = f"{tiling.gain(graph, config):.0%} of the {served} saved (estimate)"
     return f"yes: {gain}" if tiling.pays(graph, config) else f"no: {gain}"

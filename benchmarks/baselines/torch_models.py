@@ -1,9 +1,10 @@
-"""The models of the training steps in PyTorch, TF32 products allowed.
+"""The models of the training steps in PyTorch.
 
 PyG by its best path for a model: GraphSAGE over a `torch.sparse` adjacency, models whose messages
-belong to edges over an `edge_index`. And without PyG, the aggregation by hand: the CSR of A and of
-its transpose in an autograd function, by the fastest algorithm of cuSPARSE (torch's CSR product on
-the CPU), around the narrower side of a layer, as jaxgnn has it.
+belong to edges over an `edge_index`, GCN over either, normalized in the first call. And without
+PyG, the aggregation by hand: the CSR of A and of its transpose in an autograd function, by the
+fastest algorithm of cuSPARSE (torch's CSR product on the CPU), around the narrower side of a layer,
+as jaxgnn has it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _PLACES = {
         "linear_neighbors.bias": "lin_l.bias",
         "linear_root.kernel": "lin_r.weight",
     },
+    "gcn": {"linear.kernel": "lin.weight", "linear.bias": "bias"},
     "gat": {
         "linear.kernel": "lin.weight",
         "attention_senders": "att_src",
@@ -243,6 +245,8 @@ def _pyg_layer(model: str, inputs: Inputs) -> torch.nn.Module:
 
     if model == "sage":
         return nn.SAGEConv(*inputs["linear_neighbors.kernel"].shape, aggr="mean")
+    if model == "gcn":
+        return nn.GCNConv(*inputs["linear.kernel"].shape, cached=True)
     if model == "gat":
         heads, features = inputs["attention_senders"].shape
         width = inputs["linear.kernel"].shape[0]
@@ -280,7 +284,7 @@ def _structure(setting: Setting, graph: StoredGraph, where: torch.device) -> Any
     dtype = getattr(torch, setting.dtype)
     if setting.impl == plan.CUSPARSE_STEP:
         return Matrices(graph, setting.model, dtype, where)
-    if setting.model not in plan.EDGE_MODELS:
+    if setting.impl == plan.PYG_ADJ:
         pointers, columns = (
             torch.from_numpy(array.astype(np.int64)).to(where) for array in graph.rows()
         )
@@ -301,7 +305,7 @@ def step(
 ) -> Job:
     """The training step on the CPU or the GPU; bfloat16 by autocast, as PyTorch's users have it."""
     torch.set_num_threads(threads)
-    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cuda.matmul.allow_tf32 = setting.tf32
     where = torch.device("cuda" if device == "gpu" else "cpu")
     dtype = getattr(torch, setting.dtype)
     x = torch.from_numpy(features["x"]).to(where).to(dtype)
@@ -357,7 +361,7 @@ def step(
 
     def gradients() -> tuple[float, float, Arrays]:
         # Of a model that is not continuous, the gradients of float32 products.
-        torch.backends.cuda.matmul.allow_tf32 = setting.continuous
+        torch.backends.cuda.matmul.allow_tf32 = setting.tf32 and setting.continuous
         fresh = make()
         fresh.eval()
         value = loss(fresh)

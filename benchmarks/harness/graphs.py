@@ -57,12 +57,16 @@ class StoredGraph:
         looped = offsets + np.arange(offsets.size, dtype=offsets.dtype)
         return looped, np.insert(np.asarray(columns), offsets[1:], nodes)
 
+    def on_host(self) -> Any:
+        """The `jaxgnn.Graph` of NumPy arrays, without the user's edge order."""
+        with (self.folder / "graph.pickle").open("rb") as file:
+            return pickle.load(file)
+
     def to_graph(self) -> Any:
-        """The `jaxgnn.Graph` on the default device, without the user's edge order."""
+        """The same on the default device."""
         import jax
 
-        with (self.folder / "graph.pickle").open("rb") as file:
-            graph = pickle.load(file)
+        graph = self.on_host()
         # An array that stands twice stays one.
         unique = {id(leaf): leaf for leaf in jax.tree.leaves(graph)}
         there = {key: jax.device_put(leaf) for key, leaf in unique.items()}

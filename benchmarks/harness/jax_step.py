@@ -44,12 +44,18 @@ def step(
     """
     facts: dict[str, Any] = {"base_bytes": timing.process_bytes() if alone else None}
     structure: Any
-    ours = setting.impl == plan.OURS
+    ours = setting.impl in (plan.OURS, plan.ESTIMATED)
     if ours:
         # Each gets what makes its products fastest.
         method = "with_row_schedule" if setting.k is None else "with_windows"
         apply = our_models.model_of(setting, widths)
         structure, preprocessing = preprocessed(graph.to_graph(), method)
+        if setting.impl == plan.ESTIMATED:
+            # By the host, as training has them made: a GPU would compile programs for one call.
+            made, more = preprocessed(graph.on_host(), "with_tiles")
+            tiles = {name: getattr(made, name) for name in ("tiles", "transpose_tiles")}
+            structure = dataclasses.replace(structure, **tiles)
+            preprocessing = {name: preprocessing[name] + more[name] for name in more}
         facts |= preprocessing
     elif setting.impl in plan.STAGES:
         apply, structure, preprocessing = ablation.model_of(setting, graph)
@@ -57,6 +63,7 @@ def step(
     else:
         apply, structure = jax_models.model_of(setting, graph)
     x = jax.device_put(features["x"].astype(jnp.dtype(setting.dtype)))
+    precision = jax.config.jax_default_matmul_precision if setting.tf32 else "highest"
 
     def peak_of(program: Any) -> int | None:
         if not alone:
@@ -66,7 +73,8 @@ def step(
 
     if setting.forward:
         operands = (jax.device_put(parameters), structure, x)
-        model = jax.jit(apply).lower(*operands).compile()
+        with jax.default_matmul_precision(precision):
+            model = jax.jit(apply).lower(*operands).compile()
         seconds = functools.partial(
             call_seconds, functools.partial(model, *operands), device=device
         )
@@ -94,7 +102,8 @@ def step(
     params = jax.device_put(parameters)
     current: list[Any] = [params, optimizer.init(params), jax.random.key(0)]
     program = jax.jit(one_step, donate_argnums=(0, 1, 2))
-    compiled = program.lower(*current, structure, x, labels).compile()
+    with jax.default_matmul_precision(precision):
+        compiled = program.lower(*current, structure, x, labels).compile()
     *current, first_loss = compiled(*current, structure, x, labels)
     # After one step Adam's first moment is the gradient, but for a factor: without dropout the
     # timed program itself is what is checked.
@@ -108,16 +117,15 @@ def step(
     def gradients() -> tuple[float, float, Arrays]:
         if setting.continuous and not setting.regularized:
             return float(first_loss), float(first_loss), exact
-        checked_apply, inputs = apply, x
-        precision = jax.config.jax_default_matmul_precision
+        checked_apply, inputs, checked_precision = apply, x, precision
         if not setting.continuous:
             # Rounding decides which entries MaxK keeps, or which edge has the maximum, and each
             # counts whole: the gradients of the same model in float32 are checked.
-            inputs, precision = features["x"], "highest"
+            inputs, checked_precision = features["x"], "highest"
             if ours:
                 float32 = dataclasses.replace(setting, dtype="float32")
                 checked_apply = our_models.model_of(float32, widths)
-        with jax.default_matmul_precision(precision):
+        with jax.default_matmul_precision(checked_precision):
             run = jax.jit(jax.value_and_grad(functools.partial(loss, apply=checked_apply)))
             value, found = run(jax.device_put(parameters), structure, inputs, labels, None)
         return float(first_loss), float(value), jax.device_get(found)

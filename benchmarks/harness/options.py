@@ -15,12 +15,19 @@ import tyro
 
 from benchmarks.harness import plan
 
-Part = Literal["kernels", "steps", "memory", "paper", "ablation", "neighbors", "embedding", "host"]
+Part = Literal[
+    "kernels", "products", "steps", "memory", "paper", "ablation", "neighbors", "embedding", "host"
+]
 PARTS = {
+    "tensor_core": ("products", "steps"),
     "attention": ("kernels", "steps", "memory", "paper", "ablation"),
     "sampling": ("kernels", "neighbors", "embedding", "steps", "host"),
 }
-MODELS = {"training": ("sage", "gcn", "gin"), "attention": plan.EDGE_MODELS}
+MODELS = {
+    "training": ("sage", "gcn", "gin"),
+    "attention": plan.EDGE_MODELS,
+    "tensor_core": tuple(plan.TCGNN_PYG),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +51,14 @@ class Options:
     seeds: tuple[int, ...] = ()  # of a mini-batch, in sampling
     sweep: bool = False  # maxk for k from 2 to 192 on all shapes, in float32
     wide: bool = False  # maxk for rows of 256 to 1,024 columns, in float32
-    models: tuple[str, ...] = ()  # of training (sage gcn gin, with an input layer) or attention
+    models: tuple[str, ...] = ()  # of training (with an input layer), attention, tensor_core
     activations: tuple[str, ...] = ()  # of training --models; default relu maxk32 maxk16
     devices: tuple[int, ...] = ()  # numbers of them, in scale; default 2 4 8
     layouts: tuple[Literal["rows", "features"], ...] = ()  # in scale; default both
-    parts: tuple[Part, ...] = ()  # of the suites attention and sampling
+    parts: tuple[Part, ...] = ()  # of the suites attention, sampling and tensor_core
     budget: float | None = None  # seconds in all: what would not end in time is left out
-    repeats: int | None = None  # timed batches; default 20, 7 with --sweep or --wide
+    # Timed batches; default 20, 7 with --sweep, --wide or the steps of tensor_core alone.
+    repeats: int | None = None
     rounds: int | None = None  # turns of each framework; default 4 on the CPU, 1 on a GPU
     threads: int = 2  # on the CPU
     quick: bool = False  # tiny sizes: does everything run?
@@ -122,9 +130,10 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     in_rounds = (
         device == "cpu" and suite in ("spmm", "maxk", "sampling") and not (quick or given.sweep)
     )
+    of_steps = suite == "tensor_core" and given.parts == ("steps",)  # of many sets
     defaults: dict[str, Any] = {
         "device": device,
-        "repeats": 3 if quick else 7 if given.sweep or given.wide else 20,
+        "repeats": 3 if quick else 7 if given.sweep or given.wide or of_steps else 20,
         "rounds": 4 if in_rounds else 1,
         "scale": 1.0 if not quick else 1e-3 if suite == "graph" else 2**-9,
     }

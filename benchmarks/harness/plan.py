@@ -90,6 +90,23 @@ TCGNN_SHAPES = (
     *("citeseer", "cora", "pubmed", "ppi", "amazon0505", "com_amazon", "soc_blogcatalog"),
     *(shape for shape in SMALL_GRAPHS if shape not in OTHER_SHAPES),
 )
+TCGNN_SETS = (*TCGNN_SHAPES, "dd", "artist", "amazon0601")  # all of that table
+# PyG's paths for the steps of TC-GNN's models: GCN's normalized adjacency or edges are cached.
+TCGNN_PYG = {"gcn": (PYG_ADJ, PYG_EDGES), "agnn": (PYG_EDGES,)}
+# Graphs of attention's steps.
+STEP_SHAPES = ("arxiv", "amazon0601", "artist")
+CPU_SHAPE = "rmat-dense"
+# Attention's steps by their memory: what a case ends in, its widths and dtypes.
+DEEP = {
+    " 2 layers": ((602, 128, 41), ("float32",)),
+    " 4 layers": ((602, 256, 256, 256, 41), ("float32", "bfloat16")),
+}
+# What a step of training is compared with. Plain JAX as its users write it, and its strongest: by
+# hand, with XLA's fastest flags on a GPU.
+STEP_REFERENCES = (
+    *(CUSPARSE_STEP, PYG_ADJ),
+    *(impl + flags for impl in (SORTED, TRANSPOSED) for flags in ("", FTZ)),
+)
 BOTH: tuple[Pass, ...] = ("forward", "backward")
 FORWARD: tuple[Pass, ...] = ("forward",)
 HALF_TOO = ("float32", "bfloat16")
@@ -145,6 +162,17 @@ class Block:
         every = itertools.product(self.dtypes, self.directions, self.impls)
         for dtype, direction, impl in every:
             yield Measurement(case, impl, width, dtype, direction, self.weighted)
+
+
+def plain_steps(model: str, device: str | None) -> tuple[str, ...]:
+    """A model of edges in plain JAX: as its users write it, and its strongest.
+
+    Heads are flattened into the features, EdgeConv's projections are on the nodes, and on a GPU
+    the fastest form also has XLA's fastest flags.
+    """
+    heads = (PLAIN_FLAT,) if model in ("gat", "gatv2") else ()
+    forms = (PLAIN, *heads, *((PLAIN_NODES,) if model == "edgeconv" else ()))
+    return (*forms, forms[-1] + FTZ) if device == "gpu" else forms
 
 
 def wanted(name: str, only: Sequence[str]) -> bool:

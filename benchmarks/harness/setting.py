@@ -28,25 +28,34 @@ class Setting:
     heads: int | None = None  # of gat and gatv2; the last layer has one
     recompute: bool = False  # of normalization, activation and dropout, in the backward pass
     hidden: int | None = None  # width of the hidden rows, if not the task's
+    layers: int | None = None  # of `hidden`, if not as many as the task's widths have
     dim: int | None = None  # coordinates of monet, and its Gaussians
     kernel_size: int | None = None
     forward: bool = False  # the model alone, without loss, gradients and update
+    # Layer normalization and dropout after hidden layers, but in models of edges, which have none.
+    regularize: bool = True
+    tf32: bool = True  # whether float32 projections may be TF32's, on a GPU
     label: str = ""  # tells its rows from those of the same model in other sizes
+    graph: str = ""  # by name, of the task's
 
     def __str__(self) -> str:
         activation = "ReLU" if self.k is None else f"MaxK {self.k}"
         what = "forward" if self.forward else "training"
-        return f"{what} {self.impl} {self.model}{self.label} {activation} {self.dtype}"
+        on = f" on {self.graph}" if self.graph else ""
+        return f"{what} {self.impl} {self.model}{self.label} {activation} {self.dtype}{on}"
 
     def case(self, graph: str) -> str:
         """The case of its row on this graph."""
-        named = self.input_layer or self.model in plan.EDGE_MODELS
+        named = self.input_layer or not self.regularized
         return f"{graph} {self.model}{self.label}" if named else graph
 
     def sizes(self, widths: Sequence[int]) -> tuple[int, ...]:
         """The task's widths, or with its own hidden ones."""
         first, *hidden, last = widths
-        return first, *(self.hidden or width for width in hidden), last
+        if self.hidden is None:
+            return tuple(widths)
+        count = len(hidden) if self.layers is None else self.layers - 1
+        return first, *[self.hidden] * count, last
 
     @property
     def variant(self) -> str:
@@ -56,7 +65,7 @@ class Setting:
     @property
     def regularized(self) -> bool:
         """Whether layer normalization and dropout follow the layers, as in the published script."""
-        return self.model not in plan.EDGE_MODELS
+        return self.regularize and self.model not in plan.EDGE_MODELS
 
     @property
     def oracle(self) -> Setting:

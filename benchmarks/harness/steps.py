@@ -1,4 +1,4 @@
-"""Training steps: their inputs and jobs, of the suites `training` and `attention`.
+"""Training steps: their inputs and jobs, of `training`, `attention` and `tensor_core`.
 
 Forward, cross-entropy over all nodes, backward, Adam, on the full graph. Every implementation
 starts from the same parameters; its gradients are compared with those of a float64 run.
@@ -6,9 +6,10 @@ starts from the same parameters; its gradients are compared with those of a floa
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from benchmarks.harness.record import Record
 from benchmarks.harness.setting import ORACLE, Arrays, Setting
 
 # What only attention's scores depend on: GAT's vectors, GATv2's vector and its receivers'
-# projection.
-_CANCELLING = re.compile(r"(convs\.\d+\.)(attention|linear_receivers\.)")
+# projection, of a layer; and AGNN's betas, all that its layers have.
+_CANCELLING = re.compile(r"(convs\.)\d+\.beta|(convs\.\d+\.)(?:attention|linear_receivers\.)")
 _SHARE = 0.05
 _OUTPUTS = "outputs"  # beside an oracle's gradients
+_FEATURES = "features.npz"
 
 
 def run_groups(
@@ -35,23 +37,38 @@ def run_groups(
     record: Record,
     workspace: Path,
 ) -> None:
-    """Runs settings on a graph, a process for each group; before them, in one, their oracles.
+    """`run_on_graphs` of one graph and its widths."""
+    named = [[dataclasses.replace(s, graph=case) for s in group] for group in groups]
+    run_on_graphs(named, {case: widths}, options, record, workspace)
 
-    Features, parameters and the oracles' gradients go to `workspace`, which is this call's own.
+
+def run_on_graphs(
+    groups: Iterable[Sequence[Setting]],
+    widths: Mapping[str, Sequence[int]],
+    options: Options,
+    record: Record,
+    workspace: Path,
+) -> None:
+    """Runs settings, a process for each group; before them, in one, their oracles.
+
+    `widths` are by graph. Features, parameters and the oracles' gradients go to `workspace`, which
+    is this call's own.
     """
     chosen = [[s for s in group if plan.wanted(s.impl, options.only)] for group in groups]
     oracles = dict.fromkeys(setting.oracle for group in chosen for setting in group)
     if not oracles:
         return
     cache = options.cache or workspace.parent
-    folder = graphs.store_all([case], cache, options.scale)[case]
-    facts = graphs.read_facts(folder)
-    record.note_graph(facts)
-    workspace.mkdir(parents=True, exist_ok=True)
-    save_features(workspace, facts, widths)
-    task = {"module": __name__, "graph": str(folder), "workspace": str(workspace)}
+    task: dict[str, Any] = {"module": __name__, "graphs": {}}
+    for case, folder in graphs.store_all(list(widths), cache, options.scale).items():
+        facts, own = graphs.read_facts(folder), workspace / case
+        record.note_graph(facts)
+        own.mkdir(parents=True, exist_ok=True)
+        save_features(own, facts, widths[case])
+        place = {"folder": str(folder), "workspace": str(own), "widths": list(widths[case])}
+        task["graphs"][case] = place
     for group in filter(None, [list(oracles), *chosen]):
-        process.run_each({**task, "widths": list(widths)}, group, options, record, workspace)
+        process.run_each(task, group, options, record, workspace)
 
 
 def make(task: dict[str, Any], threads: int) -> Callable[[dict[str, Any]], Job | None]:
@@ -61,16 +78,17 @@ def make(task: dict[str, Any], threads: int) -> Callable[[dict[str, Any]], Job |
 
 def _prepare(task: dict[str, Any], threads: int, entry: dict[str, Any]) -> Job | None:
     """The job of a setting; an oracle writes its file instead."""
-    setting, workspace, device = Setting(**entry), Path(task["workspace"]), task["device"]
-    graph = graphs.load(Path(task["graph"]))
-    widths = list(setting.sizes(task["widths"]))
+    setting, device = Setting(**entry), task["device"]
+    place = task["graphs"][setting.graph]
+    graph, workspace = graphs.load(Path(place["folder"])), Path(place["workspace"])
+    widths = list(setting.sizes(place["widths"]))
     file = workspace / f"parameters-{setting.model}.npz"
     oracle_file = workspace / f"oracle-{setting.model}-{setting.k}.npz"
     if not file.exists():  # the oracles are the first
         from benchmarks.ours import models
 
         np.savez(file, **models.initial_parameters(setting, widths))
-    inputs = (setting, graph, load_arrays(workspace / "features.npz"), load_arrays(file))
+    inputs = (setting, graph, _features(workspace), load_arrays(file))
     if setting.impl == ORACLE:
         from benchmarks.baselines import jax_models
 
@@ -123,7 +141,8 @@ def gradient_error(
     """Largest relative error: of the loss, and of each parameter's gradient in norm.
 
     The gradients of what only attention's scores depend on are what is left of terms that cancel,
-    at times a thousandth of others: a share of their layer's largest gradient counts as their norm.
+    at times a thousandth of others: a share of their layer's largest gradient counts as their norm,
+    for AGNN's betas of the largest of all betas.
     """
     errors = [abs(loss - float(expected["loss"])) / abs(float(expected["loss"]))]
     if gradients.keys() != expected.keys() - {"loss"}:
@@ -132,8 +151,9 @@ def gradient_error(
         difference = np.linalg.norm(gradient.astype(np.float64) - expected[name])
         size = np.linalg.norm(expected[name])
         if cancelling := _CANCELLING.match(name):
-            of_layer = [g for other, g in expected.items() if other.startswith(cancelling[1])]
-            size = max(size, _SHARE * max(map(np.linalg.norm, of_layer)))
+            prefix = cancelling[1] or cancelling[2]
+            beside = [g for other, g in expected.items() if other.startswith(prefix)]
+            size = max(size, _SHARE * max(map(np.linalg.norm, beside)))
         errors.append(float(difference / size))
     return max(errors) if np.isfinite(errors).all() else float("inf")
 
@@ -144,9 +164,15 @@ def load_arrays(path: Path) -> Arrays:
         return dict(archive)
 
 
+@functools.lru_cache(maxsize=1)
+def _features(workspace: Path) -> Arrays:
+    """Those of the graph that the entries before were on, too: up to a gigabyte."""
+    return load_arrays(workspace / _FEATURES)
+
+
 def save_features(workspace: Path, facts: dict[str, Any], widths: Sequence[int]) -> None:
     """Random features and labels of a graph's nodes."""
     rng = np.random.default_rng(5)
     x = rng.random((facts["nodes"], widths[0]), np.float32) - np.float32(0.5)
     labels = rng.integers(0, widths[-1], facts["nodes"]).astype(np.int32)
-    np.savez(workspace / "features.npz", x=x, labels=labels)
+    np.savez(workspace / _FEATURES, x=x, labels=labels)

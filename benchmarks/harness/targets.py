@@ -120,6 +120,14 @@ def _tensor_core() -> Iterator[Target]:
         what = f"each other shape, F = {width}: best of cuSPARSE and JAX, SDDMM float32"
         yield Target(what, "tensor_core", "gpu", ours, over, 1.3, cases=apart, worst=True)
     yield from _faster_engine()
+    for model, mean, least in (("gcn", 3.5, 1.5), ("agnn", 12.0, 6.0)):
+        cases = tuple(f"{name} {model}" for name in plan.TCGNN_SETS)
+        ours, over = {"impl": (plan.ESTIMATED,), "pass": "step"}, {"impl": plan.TCGNN_PYG[model]}
+        at: Any = ("tensor_core", "gpu", ours, over)
+        what = f"geometric mean of Table 4's sets, {model} step: PyG's best path"
+        yield Target(what, *at, mean, cases=cases)
+        what = f"each of Table 4's sets, {model} step: PyG's best path"
+        yield Target(what, *at, least, cases=cases, worst=True)
 
 
 def _faster_engine() -> Iterator[Target]:
@@ -282,8 +290,6 @@ def _embedding() -> Iterator[Target]:
 
 
 def _attention() -> Iterator[Target]:
-    from benchmarks.suites.attention import CPU_SHAPE, DEEP, STEP_SHAPES, plain_steps
-
     for dtype, (direction, times) in itertools.product(
         ("float32", "bfloat16"), (("forward", 1.4), ("backward", 2.2))
     ):
@@ -294,9 +300,9 @@ def _attention() -> Iterator[Target]:
         yield Target(f"{plan.BIG_SHAPE}, {what}", "attention", "gpu", ours, over, 1 / times)
     step, memory, pyg = {**_OURS, "pass": "step"}, "peak_bytes", (plan.PYG_EDGES,)
     for model in plan.EDGE_MODELS:
-        for shape in (*STEP_SHAPES, CPU_SHAPE):
-            device = "cpu" if shape == CPU_SHAPE else "gpu"
-            plain = plain_steps(model, device)
+        for shape in (*plan.STEP_SHAPES, plan.CPU_SHAPE):
+            device = "cpu" if shape == plan.CPU_SHAPE else "gpu"
+            plain = plan.plain_steps(model, device)
             bounds = [("plain JAX", plain, 2.0, "ms")]
             bounds += [("peak memory of plain JAX", (plan.PLAIN,), 10.0, memory)]
             if device == "gpu":
@@ -306,7 +312,7 @@ def _attention() -> Iterator[Target]:
                 ours, what = {**step, "case": f"{shape} {model}"}, f"{shape} {model} step: {what}"
                 at: Any = ("attention", device, ours, {"impl": impls}, at_least)
                 yield Target(what, *at, quantity=quantity)
-    two, four = (f"{plan.BIG_SHAPE} gat{label}" for label in DEEP)
+    two, four = (f"{plan.BIG_SHAPE} gat{label}" for label in plan.DEEP)
     milliseconds, gigabytes = ("milliseconds", "ms", 1.0), ("peak memory in GB", memory, 1e9)
     for case, dtype, (what, quantity, unit), at_most in (
         (two, "float32", gigabytes, 3.9),
@@ -320,12 +326,10 @@ def _attention() -> Iterator[Target]:
 
 
 def _training() -> Iterator[Target]:
-    from benchmarks.suites.training import STEP_REFERENCES
-
     step = {**_OURS, "pass": "step"}
     ours = {**step, "case": plan.BIG_SHAPE}
     for what, impls, at_least in (
-        ("the best of all others", STEP_REFERENCES, 1.3),
+        ("the best of all others", plan.STEP_REFERENCES, 1.3),
         ("PyG's best path", (plan.PYG_ADJ,), 2.0),
         ("plain JAX", (plan.SORTED,), 2.7),
     ):

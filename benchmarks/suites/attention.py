@@ -22,8 +22,6 @@ from benchmarks.harness.rows import Row, compare, compare_steps, flat, of_model
 from benchmarks.harness.setting import Setting
 from benchmarks.suites import attention_ablation, attention_paper, spmm
 
-STEP_SHAPES = ("arxiv", "amazon0601", "artist")
-CPU_SHAPE = "rmat-dense"
 # In, hidden (4 heads of 32), out.
 STEP_WIDTHS = (128, 128, 40)
 QUICK_WIDTHS = (12, 8, 5)
@@ -33,13 +31,6 @@ AGNN_WIDTH = 64
 PARTS: dict[str, tuple[Part, ...]] = {
     "gpu": ("kernels", "steps", "memory"),
     "cpu": ("kernels", "steps"),
-}
-
-
-# Steps of the part `memory`: what a case ends in, its widths and dtypes.
-DEEP = {
-    " 2 layers": ((602, 128, 41), ("float32",)),
-    " 4 layers": ((602, 256, 256, 256, 41), ("float32", "bfloat16")),
 }
 
 
@@ -60,7 +51,7 @@ def run(options: Options, record: Record, workspace: Path) -> None:
 
 def kernels(options: Options) -> list[Measurement]:
     """The products and attentions of the part `kernels`."""
-    default = plan.BIG_SHAPE if options.device == "gpu" else CPU_SHAPE
+    default = plan.BIG_SHAPE if options.device == "gpu" else plan.CPU_SHAPE
     block = plan.Block((), (plan.OURS, plan.GAT), options.dtypes or plan.HALF_TOO)
     every = [
         measurement
@@ -71,17 +62,6 @@ def kernels(options: Options) -> list[Measurement]:
     of_heads = [m for m in every if m.impl == plan.GAT]
     every += [dataclasses.replace(m, k=k) for k in options.ks for m in of_heads]
     return plan.narrowed(every, only=options.only)
-
-
-def plain_steps(model: str, device: str | None) -> tuple[str, ...]:
-    """The model's steps in plain JAX: as its users write it, and its strongest.
-
-    Heads are flattened into the features, EdgeConv's projections are on the nodes, and on a GPU
-    the fastest form also has XLA's fastest flags.
-    """
-    heads = (plan.PLAIN_FLAT,) if model in ("gat", "gatv2") else ()
-    forms = (plan.PLAIN, *heads, *((plan.PLAIN_NODES,) if model == "edgeconv" else ()))
-    return (*forms, forms[-1] + plan.FTZ) if device == "gpu" else forms
 
 
 def step_settings(
@@ -99,15 +79,16 @@ def step_settings(
         chosen = [
             _setting(model, impl)
             for model in models
-            for impl in (plan.OURS, *plain_steps(model, options.device), *pyg)
+            for impl in (plan.OURS, *plan.plain_steps(model, options.device), *pyg)
         ]
         widths = QUICK_WIDTHS if options.quick else STEP_WIDTHS
         yield from (
-            (case, widths, chosen) for case in shapes or (STEP_SHAPES if gpu else (CPU_SHAPE,))
+            (case, widths, chosen)
+            for case in shapes or (plan.STEP_SHAPES if gpu else (plan.CPU_SHAPE,))
         )
     if "memory" in parts and "gat" in models:
         case = plan.BIG_SHAPE if not shapes or plan.BIG_SHAPE in shapes else shapes[0]
-        for label, (widths, own_dtypes) in DEEP.items():
+        for label, (widths, own_dtypes) in plan.DEEP.items():
             if options.quick:
                 first, hidden, last = QUICK_WIDTHS
                 widths = (first, *[hidden] * (len(widths) - 2), last)
@@ -122,10 +103,9 @@ def step_settings(
 def paper_settings(options: Options, parts: Sequence[str]) -> Iterator[attention_paper.Case]:
     """Those of the parts `paper` and `ablation`."""
     if "paper" in parts:
-        plain = {model: plain_steps(model, options.device) for model in plan.EDGE_MODELS}
-        yield from attention_paper.cases(options, plain)
+        yield from attention_paper.cases(options)
     if "ablation" in parts:
-        yield from attention_ablation.cases(options, CPU_SHAPE)
+        yield from attention_ablation.cases(options)
 
 
 def _setting(model: str, impl: str = plan.OURS) -> Setting:

@@ -20,9 +20,9 @@ LABEL = " ablation"
 PUBLISHED_SAVING = {"gat": 2.21}
 
 
-def cases(options: Options, cpu_shape: str) -> Iterator[tuple[str, tuple[int, ...], list[Setting]]]:
+def cases(options: Options) -> Iterator[tuple[str, tuple[int, ...], list[Setting]]]:
     """Graphs, widths and the stages on them, with the library's model beside them."""
-    default = tuple(_SIZES) if options.device == "gpu" else (cpu_shape,)
+    default = tuple(_SIZES) if options.device == "gpu" else (plan.CPU_SHAPE,)
     if options.dtypes and "float32" not in options.dtypes:
         return
     for graph in options.shapes or default:

@@ -29,8 +29,8 @@ POINT_WIDTHS = (3, 64, 64, 128, 256)
 Case = tuple[str, tuple[int, ...], list[Setting]]
 
 
-def cases(options: Options, plain: dict[str, tuple[str, ...]]) -> Iterator[Case]:
-    """Graphs, widths and what runs on them; `plain`: by model the baselines in plain JAX."""
+def cases(options: Options) -> Iterator[Case]:
+    """Graphs, widths and what runs on them."""
     models = options.models or ("gat", "edgeconv", "monet")
     pyg = (plan.PYG_EDGES,) if options.device == "gpu" else ()
     wanted = set(options.shapes or (*GRAPHS, *points.CLOUDS))
@@ -41,7 +41,7 @@ def cases(options: Options, plain: dict[str, tuple[str, ...]]) -> Iterator[Case]
         own = Setting(plan.OURS, model, **fields)  # pyright: ignore[reportArgumentType]
         return [
             dataclasses.replace(own, impl=impl, forward=forward)
-            for impl in (plan.OURS, *plain[model], *pyg)
+            for impl in (plan.OURS, *plan.plain_steps(model, options.device), *pyg)
             for forward in (True, False)
         ]
 

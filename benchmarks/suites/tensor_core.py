@@ -1,22 +1,23 @@
-"""The suite `tensor_core`: operations over tiles, by rows, and cuSPARSE's.
+"""The suite `tensor_core`: operations over tiles, by rows, and cuSPARSE's; and training steps.
 
-The sparse-dense product, without weights and with; and dot products on edges, by rows. On the sets
-of TC-GNN's Table 4 that the suite `spmm` does not have, the faster engine by estimate beside both
-and cuSPARSE; for those of many small graphs a copy of the features.
+Part `products`: the sparse-dense product, without weights and with; and dot products on edges, by
+rows. On the sets of TC-GNN's Table 4 that the suite `spmm` does not have, the faster engine by
+estimate beside both and cuSPARSE; for those of many small graphs a copy of the features. Part
+`steps`: the training steps of TC-GNN's models on all sets of that table.
 
 On a CPU tiles run by rows: there it shows that the suite runs.
 """
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 from benchmarks.harness import plan
-from benchmarks.harness.options import Options
+from benchmarks.harness.options import PARTS, Options
 from benchmarks.harness.plan import BIG_SHAPE, CUSPARSE, OTHER_SHAPES, Block, Measurement
 from benchmarks.harness.record import Record
-from benchmarks.suites import spmm
+from benchmarks.harness.rows import Row, compare_steps
+from benchmarks.suites import spmm, tensor_core_steps
 
 _IMPLS = (plan.TILES, plan.ESTIMATED, plan.OURS, plan.ORDERED, *CUSPARSE)
 _SDDMM = (plan.SDDMM, plan.CUSPARSE_SDDMM)
@@ -43,10 +44,19 @@ WIDTHS = {"cpu": (64,), "gpu": (16, 32, 64, 128, 256)}
 
 
 def run(options: Options, record: Record, workspace: Path) -> None:
-    """Runs the plan, a worker process for each framework."""
-    record.compare = functools.partial(spmm.set_baselines, device=options.device)
-    together = ("case", "width", "direction")
-    spmm.run_plan(measurements(options), options, record, workspace, together)
+    """Runs the parts one after the other, a worker process for each framework."""
+
+    def set_baselines(rows: list[Row]) -> None:
+        spmm.set_baselines(rows, options.device or "cpu")
+        compare_steps(rows)
+
+    record.compare = set_baselines
+    parts = options.parts or PARTS["tensor_core"]
+    if "products" in parts:
+        together = ("case", "width", "direction")
+        spmm.run_plan(measurements(options), options, record, workspace, together)
+    if "steps" in parts:
+        tensor_core_steps.run(options, record, workspace / "steps")
 
 
 def measurements(options: Options) -> list[Measurement]:

@@ -21,10 +21,6 @@ QUICK_WIDTHS = (24, 16, 16, 16, 7)
 ACTIVATIONS = ("relu", "maxk32", "maxk16")
 QUICK_ACTIVATIONS = ("relu", "maxk4")
 
-# Plain JAX as its users write it, and its strongest: by hand, with XLA's fastest flags on a GPU.
-_PLAIN = (plan.SORTED, plan.SORTED + plan.FTZ, plan.TRANSPOSED, plan.TRANSPOSED + plan.FTZ)
-STEP_REFERENCES = (plan.CUSPARSE_STEP, plan.PYG_ADJ, *_PLAIN)
-
 
 def run(options: Options, record: Record, workspace: Path) -> None:
     """Runs the oracles and then each implementation, in processes of their own."""
@@ -44,7 +40,7 @@ def settings(options: Options) -> list[list[Setting]]:
     """What to run, those that share a process together."""
     dtypes = options.dtypes or plan.HALF_TOO
     if not options.models:
-        impls = [plan.OURS, *STEP_REFERENCES]
+        impls = [plan.OURS, *plan.STEP_REFERENCES]
         if options.device == "cpu":
             impls = [impl for impl in impls if not impl.endswith(plan.FTZ)]
         return [[Setting(impl, dtype=dtype)] for impl in impls for dtype in dtypes]

@@ -28,7 +28,7 @@ def test_the_plan_of_attention_measures_what_its_targets_compare():
 
 
 def test_a_target_of_memory_is_a_ratio_of_it():
-    fields = {"suite": "attention", "case": f"{attention.CPU_SHAPE} gat", "direction": "step"}
+    fields = {"suite": "attention", "case": f"{plan.CPU_SHAPE} gat", "direction": "step"}
     rows = [
         row(plan.OURS, 10.0, peak_bytes=100, **fields),
         row(plan.PLAIN, 50.0, peak_bytes=900, **fields),
@@ -49,6 +49,12 @@ def test_gradients_of_attention_are_measured_beside_those_of_their_layer():
     assert steps.gradient_error(1.0, found, expected) == pytest.approx(2e-8)
     found[source] = np.full(4, 0.1)
     assert steps.gradient_error(1.0, found, expected) > 1
+    # Betas beside those of all layers.
+    betas = {"convs.0.beta": np.ones(1), "convs.1.beta": np.full(1, 1e-6)}
+    found = betas | {"convs.1.beta": np.full(1, 2e-6)}
+    assert steps.gradient_error(1.0, found, betas | {"loss": 1.0}) == pytest.approx(2e-5)
+    found["convs.0.beta"] = np.full(1, 1.1)
+    assert steps.gradient_error(1.0, found, betas | {"loss": 1.0}) == pytest.approx(0.1)
 
 
 def test_the_part_paper_has_its_settings():

@@ -21,7 +21,7 @@ from benchmarks.harness import (
     timing,
     worker,
 )
-from benchmarks.suites import spmm, tensor_core
+from benchmarks.suites import spmm, tensor_core, tensor_core_steps
 from tests.support import oracle_rows as oracle
 from tests.support.benchmark_runs import Notes, compared, needs_kernels, row, run_quick
 
@@ -240,12 +240,15 @@ def test_errors_by_degree_are_of_sums_in_tiles(case):
 )
 def test_the_plan_measures_what_the_targets_compare(suite, device):
     module = {"spmm": spmm, "tensor_core": tensor_core}[suite]
+    chosen = options.parse([suite, f"--device={device}"])
     planned = {
         (m.case + m.weighted * " weighted", m.impl, m.width, m.dtype, m.direction)
-        for m in module.measurements(options.parse([suite, f"--device={device}"]))
+        for m in module.measurements(chosen)
     }
+    groups = tensor_core_steps.settings(chosen) if suite == "tensor_core" else []
+    planned |= {(s.case(s.graph), s.impl, None, s.dtype, "step") for own in groups for s in own}
     for spec in compared(suite, device):
-        assert tuple(spec[key] for key in ("case", "impl", "width", "dtype", "pass")) in planned
+        assert tuple(spec.get(key) for key in ("case", "impl", "width", "dtype", "pass")) in planned
 
 
 def test_plan_narrows():
@@ -307,6 +310,8 @@ def test_a_worker_that_dies_costs_one_measurement(monkeypatch, tmp_path):
         ["training", "--activations", "relu"],
         ["training", "--models", "gat"],
         ["maxk", "--parts", "steps"],
+        ["tensor_core", "--parts", "kernels"],
+        ["tensor_core", "--models", "sage"],
     ],
 )
 def test_bad_options_end_with_status_2(arguments, capsys):

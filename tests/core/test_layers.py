@@ -72,6 +72,16 @@ def test_the_library_does_not_know_the_command():
         assert not any(name.startswith("jaxgnn_cli") for name in below), module
 
 
+def test_the_benchmarks_harness_does_not_know_the_suites():
+    benchmarks = grimp.build_graph("benchmarks", cache_dir=None)
+    below = benchmarks.find_modules_directly_imported_by
+    suites, harness = (f"benchmarks.{name}" for name in ("suites", "harness"))
+    for module in benchmarks.find_descendants(harness):
+        assert not any(name.startswith(suites) for name in below(module)), module
+    # The other way round it is imported: the graph has what is looked for.
+    assert any(f"{harness}.plan" in below(module) for module in benchmarks.find_descendants(suites))
+
+
 def test_modules_and_the_algebra_do_not_know_the_kernels(imports):
     def kernels(module):
         return module == "jaxgnn._core.ffi" or (

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.skipif(not build_info().cpu, reason="the host's module 
 NODES = 384
 
 
-def complete() -> PlainGraph:
-    ends = np.indices((NODES, NODES)).reshape(2, -1)
-    return PlainGraph("complete", Graph.from_edges(*ends, num_nodes=NODES))
+def complete(nodes: int = NODES) -> PlainGraph:
+    ends = np.indices((nodes, nodes)).reshape(2, -1)
+    return PlainGraph("complete", Graph.from_edges(*ends, num_nodes=nodes))
 
 
 def rows_of(dataset, config: TrainConfig | None = None) -> dict[str, str]:
@@ -72,3 +72,16 @@ def test_a_model_has_its_width_and_says_whether_it_trains_over_tiles():
     assert [name for name in rows if "H200" in name] == [
         "aggregating 1024 bfloat16, H200 (estimate)"
     ]
+
+
+def test_attention_by_cosines_has_its_own_estimate():
+    config = TrainConfig(dataset="complete", model="agnn", hidden=64, dtype="bfloat16", epochs=5000)
+    rows, training = rows_of(complete(1200), config), "tiles in jaxgnn train, on a GPU"
+    (name,) = (name for name in rows if "(estimate)" in name)
+    assert name == "attention by cosines, forward, 64 bfloat16, H100 (estimate)"
+    assert ": tiles; with_tiles, " in rows[name]
+    assert rows[training].startswith("yes: ")
+    assert rows[training].endswith("% of the attention's forward passes saved (estimate)")
+    # In float32 it runs by rows alone.
+    wide = rows_of(complete(), dataclasses.replace(config, dtype="float32"))
+    assert wide[training] == "no: not with these options"

@@ -10,18 +10,26 @@ from jaxgnn import Graph
 from jaxgnn._core import device
 from jaxgnn.data import Metadata, NodeDataset, Split
 from jaxgnn.graph import _device_tiles
+from jaxgnn.ops._attention import cosine_tiles
 from jaxgnn.train import TrainConfig, tiling
 from jaxgnn.train.links import LinkData, LinkProblem
 from jaxgnn.train.node_problem import make_task, prepared
 
 NODES = 384
 PAYS = TrainConfig(dataset="one", hidden=1024, epochs=5000)
+ATTENTION = dataclasses.replace(PAYS, model="agnn", hidden=64, dtype="bfloat16")
 
 
-def dense() -> Graph:
+def dense(nodes: int = NODES) -> Graph:
     """All pairs: a column of a window has 64 edges."""
-    ends = np.indices((NODES, NODES)).reshape(2, -1)
-    return Graph.from_edges(*ends, num_nodes=NODES)
+    ends = np.indices((nodes, nodes)).reshape(2, -1)
+    return Graph.from_edges(*ends, num_nodes=nodes)
+
+
+def apart() -> Graph:
+    """Long rows that share little: only tiles show it."""
+    senders = np.random.default_rng(0).integers(0, 16_000, 1_600_000)
+    return Graph.from_edges(senders, np.arange(senders.size) % 16_000, num_nodes=16_000)
 
 
 def sparse() -> Graph:
@@ -98,11 +106,48 @@ def test_tiles_are_kept_where_they_gain(monkeypatch):
         assert tiling.can_pay(wide, dataclasses.replace(PAYS, model=model))
     assert not tiling.can_pay(sparse(), PAYS)  # 3 edges a row: the rows' own costs bind
     assert not tiling.can_pay(Graph.from_edges([], [], num_nodes=9), PAYS)
-    # Long rows that share little: only tiles show it.
-    senders = np.random.default_rng(0).integers(0, 16_000, 1_600_000)
-    apart = Graph.from_edges(senders, np.arange(senders.size) % 16_000, num_nodes=16_000)
-    assert tiling.can_pay(apart, PAYS) and tiling.tiled(apart, PAYS) is apart
+    graph = apart()
+    assert tiling.can_pay(graph, PAYS) and tiling.tiled(graph, PAYS) is graph
     # Made by the host: a GPU would compile programs for one call.
     monkeypatch.setattr(device, "on_gpu", lambda array: isinstance(array, jax.Array))
     monkeypatch.setattr(_device_tiles, "lay_out", None)
     assert tiling.tiled(dense(), PAYS).tiles is not None
+
+
+def test_attention_by_cosines_has_tiles_for_its_forward_passes(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    nodes = 1200
+    graph = dense(nodes)
+    tiles = tiling.tiled(graph, ATTENTION).tiles
+    assert tiles is not None
+    guess = tiling.estimate(tiles, ATTENTION)
+    taken = cosine_tiles.picoseconds(nodes, nodes**2, 1, 64, tiles)
+    assert guess.rows == pytest.approx(1e-12 * min(taken["rows"], taken["walk"]))
+    assert guess.tiles == pytest.approx(1e-12 * taken["tiles"])
+    # Of the forward passes alone, whatever the transpose's tiles are.
+    expected = pytest.approx(1 - guess.tiles / guess.rows)
+    assert tiling.gain(graph.with_tiles(), ATTENTION) == expected
+    assert not tiling.can_pay(dense(), ATTENTION)  # a launch takes longer than the rows
+    long_rows = apart()
+    assert tiling.can_pay(long_rows, ATTENTION)
+    assert tiling.tiled(long_rows, ATTENTION) is long_rows
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "float32"},
+        {"hidden": 60},
+        {"hidden": 72},
+        {"activation": "maxk"},
+        {"num_neighbors": "5,5"},
+        {"devices": "all"},
+        {"epochs": 1},  # not repaid
+    ],
+    ids=str,
+)
+def test_what_attention_runs_without_tiles(options):
+    graph = dense(1200)
+    assert tiling.can_pay(graph, ATTENTION)
+    assert tiling.can_pay(graph, dataclasses.replace(ATTENTION, dtype="float16"))
+    assert not tiling.can_pay(graph, dataclasses.replace(ATTENTION, **options))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core import ffi
@@ -34,8 +35,12 @@ def serves(rows: Rows, x: Float[Array, "num_nodes heads features"]) -> bool:
     _, heads, features = x.shape
     assert rows.columns is not None
     narrow = rows.offsets.dtype == rows.columns.dtype == jnp.int32
-    fits = 0 < features <= WIDTH and features % 8 == 0 and 0 < heads <= MOST_HEADS
-    return narrow and fits and x.dtype.itemsize == 2
+    return narrow and 0 < heads <= MOST_HEADS and serves_heads(features, x.dtype)
+
+
+def serves_heads(features: int, dtype: DTypeLike) -> bool:
+    """Whether these kernels take heads of so many features."""
+    return 0 < features <= WIDTH and features % 8 == 0 and jnp.dtype(dtype).itemsize == 2
 
 
 def picoseconds(
