@@ -26,7 +26,8 @@ struct TileParams {
 };
 
 inline TileParams tile_params(const TilesSpmmArgs& args) {
-  return {args.columns, args.masks, args.parts, args.x, args.slots, static_cast<int>(args.width)};
+  return {args.tiles.columns,          args.tiles.masks, args.tiles.parts, args.x, args.slots,
+          static_cast<int>(args.width)};
 }
 
 __device__ inline uint32_t load_shared(unsigned address) {

@@ -15,23 +15,10 @@ constexpr int64_t kMaxCosineWidth = 64;  // of a head
 struct TilesCosineArgs {
   Type type;        // of 16 bits
   bool self_loops;  // one for each row, in place of the graph's
-  // The tiles, and all edges: as TilesSpmmArgs has them. If not `tiled`, `rows` are in their
-  // schedule or null, `chunks` are the rows', and the other edges are all, by row.
+  // Without tiles (`tiled`) `rows` are in their schedule or null, `chunks` are the rows', and the
+  // other edges are all, by row.
   bool tiled;
-  const int32_t* rows;
-  const int32_t* columns;
-  const uint32_t* masks;
-  const int4* parts;
-  const int32_t* slot_offsets;
-  const int32_t* rest_offsets;
-  const int32_t* rest_columns;
-  const RowPart* chunks;
-  int num_parts;
-  int num_chunks;
-  int split_length;
-  const int32_t* row_offsets;
-  const int32_t* row_columns;
-  int64_t num_rows;
+  TiledRows tiles;
   int64_t heads;
   int64_t width;              // of all heads; each is whole 16 bytes, at most kMaxCosineWidth
   const void* x;              // T[N, width]

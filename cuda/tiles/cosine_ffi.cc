@@ -3,7 +3,7 @@
 #include "cuda/core/ffi.h"
 #include "cuda/registrations.h"
 #include "cuda/tiles/cosine.h"
-#include "cuda/tiles/integers.h"
+#include "cuda/tiles/tiled_rows.h"
 
 namespace jaxgnn::tiles {
 namespace {
@@ -30,52 +30,27 @@ Error tiles_cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuff
   const DataType type = x.element_type();
   const bool tiled = count(rest_offsets) > 0;
   const int64_t nodes = tiled ? count(rows) : dim(x, 0), width = dim(x, 1), heads = *num_heads;
-  const int64_t windows = (nodes + kWindowRows - 1) / kWindowRows;
-  const int64_t batches = dim(masks, 0), num_parts = dim(parts, 0), num_chunks = dim(chunks, 0);
+  const int64_t num_parts = dim(parts, 0), num_chunks = dim(chunks, 0);
   check.that(type == xla::ffi::BF16 || type == xla::ffi::F16, "x must be bfloat16 or float16");
   check.matrix(x, type, nodes, width, "x must have a row for each row of the graph");
   check.matrix(*out, type, nodes, width, "the result must be like x");
   check.that(heads > 0 && heads <= kMostHeads && width % heads == 0 && width / heads % 8 == 0 &&
                  width / heads <= kMaxCosineWidth,
              "a head must have a multiple of 8 features, at most 64");
-  check.that(*split_length > 0 && *split_length <= INT32_MAX, "split_length must be positive");
-  check.that(nodes < INT32_MAX && num_parts < INT32_MAX && num_chunks < INT32_MAX,
-             "there must be fewer than 2^31 rows, parts and chunks");
   TilesCosineArgs args{};
-  args.row_offsets =
-      integers(check, row_offsets, nodes + 1, "row_offsets must be int32 [rows + 1]");
-  args.row_columns =
-      integers(check, row_columns, count(row_columns), "columns must be int32 [edges]");
-  args.rows = integers(check, rows, tiled || count(rows) > 0 ? nodes : 0,
-                       "the row schedule must be int32 [rows]");
-  args.columns = integers(check, columns, batches * kBatchEntries,
-                          "the tiles' columns must be int32, 16 a batch");
-  check.matrix(masks, xla::ffi::U32, batches, kBatchWords,
-               "the tiles' masks must be uint32 [batches, 32]");
-  check.matrix(parts, xla::ffi::S32, num_parts, 4, "the tiles' parts must be int32 [parts, 4]");
-  args.slot_offsets = integers(check, slot_offsets, tiled ? windows + 1 : 0,
-                               "the slot offsets must be int32 [windows + 1]");
-  args.rest_offsets = integers(check, rest_offsets, tiled ? nodes + 1 : 0,
-                               "the rest's offsets must be int32 [rows + 1]");
-  check.that(tiled || num_parts == 0, "parts need the rest's offsets");
-  args.rest_columns =
-      integers(check, rest_columns, count(rest_columns), "the rest's columns must be int32");
-  check.matrix(chunks, xla::ffi::S32, num_chunks, 2, "the rest's chunks must be int32 [chunks, 2]");
+  const TileBuffers tiles{row_offsets, &row_columns, chunks,       rows,         columns,
+                          &masks,      parts,        slot_offsets, rest_offsets, rest_columns};
+  args.tiles = tiled_rows(check, tiles, nodes, tiled, *split_length);
   args.row_scale =
       floats(check, row_scale, nodes, heads, "row_scale must be float32 [nodes, heads]");
   args.column_scale =
       floats(check, column_scale, nodes, heads, "column_scale must be float32 [nodes, heads]");
   check.vector(beta, xla::ffi::F32, heads, "beta must be float32 [heads]");
   args.log_sum = floats(check, *log_sum, nodes, heads, "log_sum must be float32 [nodes, heads]");
-  const auto scratch = [&](const AnyBuffer& buffer, int64_t last, const char* what) {
-    check.that(buffer.element_type() == xla::ffi::F32 && rank(buffer) == 3 &&
-                   dim(buffer, 0) == num_parts && dim(buffer, 1) == kWindowRows &&
-                   dim(buffer, 2) == last,
-               what);
-    return static_cast<float*>(data_or_null(buffer));
-  };
-  args.slots = scratch(*slots, width, "slots must be float32 [parts, 64, features]");
-  args.slot_totals = scratch(*slot_totals, heads, "slot_totals must be float32 [parts, 64, heads]");
+  args.slots = scratch_of_parts(check, *slots, num_parts, width,
+                                "slots must be float32 [parts, 64, features]");
+  args.slot_totals = scratch_of_parts(check, *slot_totals, num_parts, heads,
+                                      "slot_totals must be float32 [parts, 64, heads]");
   args.partials =
       floats(check, *partials, num_chunks, width, "partials must be float32 [chunks, features]");
   args.chunk_totals = floats(check, *chunk_totals, num_chunks, heads,
@@ -86,19 +61,7 @@ Error tiles_cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuff
   args.type = value_type(type);
   args.tiled = tiled;
   args.self_loops = *self_loops != 0;
-  if (!tiled) {
-    args.rest_offsets = args.row_offsets;
-    args.rest_columns = args.row_columns;
-    if (count(rows) == 0) args.rows = nullptr;
-  }
   args.loops = static_cast<uint32_t*>(data_or_null(*loops));
-  args.masks = static_cast<const uint32_t*>(data_or_null(masks));
-  args.parts = static_cast<const int4*>(data_or_null(parts));
-  args.chunks = static_cast<const RowPart*>(data_or_null(chunks));
-  args.num_parts = static_cast<int>(num_parts);
-  args.num_chunks = static_cast<int>(num_chunks);
-  args.split_length = static_cast<int>(*split_length);
-  args.num_rows = nodes;
   args.heads = heads;
   args.width = width;
   args.x = x.untyped_data();

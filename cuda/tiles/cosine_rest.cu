@@ -158,22 +158,22 @@ __device__ inline Lane<T> lane_of(const TilesCosineArgs& a, int head) {
 // Which rows of a part's window have their self-loop in one of its entries, which ascend: a thread
 // a row.
 __global__ void __launch_bounds__(kWindowRows) cosine_loops(const TilesCosineArgs a) {
-  const int4 part = a.parts[blockIdx.x];
+  const int4 part = a.tiles.parts[blockIdx.x];
   const int in_window = threadIdx.x, place = part.w * kWindowRows + in_window;
-  const int row = place < a.num_rows ? a.rows[place] : -1;
+  const int row = place < a.tiles.num_rows ? a.tiles.rows[place] : -1;
   const int end = part.y * kBatchEntries;
   int low = part.x * kBatchEntries, high = end;
   while (low < high) {
     const int middle = low + (high - low) / 2;
-    if (a.columns[middle] < row) {
+    if (a.tiles.columns[middle] < row) {
       low = middle + 1;
     } else {
       high = middle;
     }
   }
-  const bool found = row >= 0 && low < end && a.columns[low] == row &&
-                     is_in_batch(a.masks + int64_t{low / kBatchEntries} * kBatchWords, in_window,
-                                 low % kBatchEntries);
+  const bool found = row >= 0 && low < end && a.tiles.columns[low] == row &&
+                     is_in_batch(a.tiles.masks + int64_t{low / kBatchEntries} * kBatchWords,
+                                 in_window, low % kBatchEntries);
   const unsigned loops = __ballot_sync(kFullWarp, found);
   if (in_window % 32 == 0) a.loops[2 * part.z + in_window / 32] = loops;
 }
@@ -184,7 +184,7 @@ __device__ inline bool lacks_loop(const TilesCosineArgs& a, int place) {
   if constexpr (!kTiled) return true;
   const int window = place / kWindowRows, word = place % kWindowRows / 32;
   unsigned loops = 0;
-  for (int s = a.slot_offsets[window]; s < a.slot_offsets[window + 1]; ++s) {
+  for (int s = a.tiles.slot_offsets[window]; s < a.tiles.slot_offsets[window + 1]; ++s) {
     loops |= a.loops[2 * s + word];
   }
   return (loops >> place % 32 & 1) == 0;
@@ -193,15 +193,15 @@ __device__ inline bool lacks_loop(const TilesCosineArgs& a, int place) {
 // The partial sums of chunks of places with many other edges, a warp each.
 template <typename T, bool kLoops>
 __global__ void __launch_bounds__(32) cosine_chunks(const TilesCosineArgs a) {
-  const RowPart chunk = a.chunks[blockIdx.x];
+  const RowPart chunk = a.tiles.chunks[blockIdx.x];
   const int head = static_cast<int>(blockIdx.y);
   if (chunk.row < 0 || !has_reference<T>(a, a.beta[head])) return;
   const Lane<T> at = lane_of<T>(a, head);
-  const int begin = a.rest_offsets[chunk.row] + chunk.part * a.split_length;
-  const int end = min(begin + a.split_length, a.rest_offsets[chunk.row + 1]);
-  const Row<T> row(a, at, a.tiled ? a.rows[chunk.row] : chunk.row, head);
+  const int begin = a.tiles.rest_offsets[chunk.row] + chunk.part * a.tiles.split_length;
+  const int end = min(begin + a.tiles.split_length, a.tiles.rest_offsets[chunk.row + 1]);
+  const Row<T> row(a, at, a.tiled ? a.tiles.rows[chunk.row] : chunk.row, head);
   float sums[8] = {}, total = 0;
-  add_edges<false, kLoops>(a, at, head, row, a.rest_columns, begin, end, sums, total);
+  add_edges<false, kLoops>(a, at, head, row, a.tiles.rest_columns, begin, end, sums, total);
   add_groups(sums);
   total = warp_sum(total);
   if (at.lane == 0) a.chunk_totals[blockIdx.x * a.heads + head] = total;
@@ -233,21 +233,21 @@ __global__ void __launch_bounds__(32 * kWarps, kLoops ? 10 : 12)
     cosine_rows(const TilesCosineArgs a) {
   const int place = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32);
   const int head = static_cast<int>(blockIdx.y);
-  if (place >= a.num_rows) return;
+  if (place >= a.tiles.num_rows) return;
   const Lane<T> at = lane_of<T>(a, head);
-  const int number = !kTiled && a.rows == nullptr ? place : a.rows[place];
+  const int number = !kTiled && a.tiles.rows == nullptr ? place : a.tiles.rows[place];
   const int key = kTiled ? place : number;  // of its other edges
   const Row<T> row(a, at, number, head);
   float sums[8] = {}, total = 0;
   bool again = !has_reference<T>(a, a.beta[head]);
   if (!again) {
-    const int begin = a.rest_offsets[key], end = a.rest_offsets[key + 1];
+    const int begin = a.tiles.rest_offsets[key], end = a.tiles.rest_offsets[key + 1];
     const bool first_lane = at.lane % 8 == 0;  // of a group: it adds the totals
-    if (end - begin <= a.split_length) {
-      add_edges<false, kLoops>(a, at, head, row, a.rest_columns, begin, end, sums, total);
+    if (end - begin <= a.tiles.split_length) {
+      add_edges<false, kLoops>(a, at, head, row, a.tiles.rest_columns, begin, end, sums, total);
     } else {
-      const int count = (end - begin + a.split_length - 1) / a.split_length;
-      const int64_t first = first_chunk(a.chunks, a.num_chunks, key);
+      const int count = (end - begin + a.tiles.split_length - 1) / a.tiles.split_length;
+      const int64_t first = first_chunk(a.tiles, key);
       if (at.inside) {
         add_rows(a.partials + first * a.width + at.feature, a.width, count, at.group, sums);
       }
@@ -258,8 +258,8 @@ __global__ void __launch_bounds__(32 * kWarps, kLoops ? 10 : 12)
     if (kLoops && lacks_loop<kTiled>(a, place)) add_loop<false>(a, at, head, row, sums, total);
     bool finite = true;
     if constexpr (kTiled) {
-      const int window = place / kWindowRows, first_slot = a.slot_offsets[window];
-      const int slots = a.slot_offsets[window + 1] - first_slot;
+      const int window = place / kWindowRows, first_slot = a.tiles.slot_offsets[window];
+      const int slots = a.tiles.slot_offsets[window + 1] - first_slot;
       const int64_t from = int64_t{first_slot} * kWindowRows + place % kWindowRows;
       float shared[8] = {}, shared_total = 0;
       if (at.inside) {
@@ -293,20 +293,20 @@ __global__ void __launch_bounds__(32) cosine_again(const TilesCosineArgs a) {
   const int head = static_cast<int>(blockIdx.y);
   const Lane<T> at = lane_of<T>(a, head);
   const int64_t first = int64_t{blockIdx.x} * 32, mine = first + at.lane;
-  const bool again = mine < a.num_rows && isnan(a.log_sum[mine * a.heads + head]);
+  const bool again = mine < a.tiles.num_rows && isnan(a.log_sum[mine * a.heads + head]);
   for (unsigned left = __ballot_sync(kFullWarp, again); left != 0; left &= left - 1) {
     const int number = static_cast<int>(first) + __ffs(left) - 1;
     Row<T> row(a, at, number, head);
-    const int begin = a.row_offsets[number], end = a.row_offsets[number + 1];
+    const int begin = a.tiles.row_offsets[number], end = a.tiles.row_offsets[number + 1];
     float sums[8] = {}, total = 0, most = -INFINITY;
-    add_edges<true, kLoops>(a, at, head, row, a.row_columns, begin, end, sums, most);
+    add_edges<true, kLoops>(a, at, head, row, a.tiles.row_columns, begin, end, sums, most);
     if constexpr (kLoops) add_loop<true>(a, at, head, row, sums, most);
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
       most = fmaxf(most, __shfl_xor_sync(kFullWarp, most, offset));
     }
     row.reference = most == -INFINITY ? 0.0f : most;
-    add_edges<false, kLoops>(a, at, head, row, a.row_columns, begin, end, sums, total);
+    add_edges<false, kLoops>(a, at, head, row, a.tiles.row_columns, begin, end, sums, total);
     if constexpr (kLoops) add_loop<false>(a, at, head, row, sums, total);
     store_row(a, at, number, head, row.reference, sums, total);
   }
@@ -315,20 +315,20 @@ __global__ void __launch_bounds__(32) cosine_again(const TilesCosineArgs a) {
 template <typename T, bool kTiled, bool kLoops>
 cudaError_t launch_rows(const TilesCosineArgs& args, const Launch& launch) {
   const unsigned heads = static_cast<unsigned>(args.heads);
-  if (launch.load || (kTiled && kLoops && args.num_parts > 0)) {
-    const dim3 parts(static_cast<unsigned>(args.num_parts));
+  if (launch.load || (kTiled && kLoops && args.tiles.num_parts > 0)) {
+    const dim3 parts(static_cast<unsigned>(args.tiles.num_parts));
     JAXGNN_TRY(launch_kernel(launch, cosine_loops, parts, dim3(kWindowRows), 0, args));
   }
-  if (launch.load || args.num_chunks > 0) {
+  if (launch.load || args.tiles.num_chunks > 0) {
     const auto kernel = cosine_chunks<T, kLoops>;
-    const dim3 grid(static_cast<unsigned>(args.num_chunks), heads);
+    const dim3 grid(static_cast<unsigned>(args.tiles.num_chunks), heads);
     JAXGNN_TRY(launch_kernel(launch, kernel, grid, dim3(32), 0, args));
   }
   const auto rows = cosine_rows<T, kTiled, kLoops>;
-  const dim3 grid(blocks_of(args.num_rows, kWarps), heads);
+  const dim3 grid(blocks_of(args.tiles.num_rows, kWarps), heads);
   JAXGNN_TRY(launch_kernel(launch, rows, grid, dim3(32 * kWarps), 0, args));
   const auto again = cosine_again<T, kLoops>;
-  const dim3 groups(blocks_of(args.num_rows, 32), heads);
+  const dim3 groups(blocks_of(args.tiles.num_rows, 32), heads);
   return launch_kernel(launch, again, groups, dim3(32), 0, args);
 }
 

@@ -73,7 +73,8 @@ class Senders {
   // lane / 4 % 4.
   __device__ int column_of(int stage) const {
     const int batch = first_batch(stage) + lane_ / 4 % 4;
-    return batch < part_.y ? __ldg(a_.columns + int64_t{batch} * kBatchEntries + entry()) : -1;
+    return batch < part_.y ? __ldg(a_.tiles.columns + int64_t{batch} * kBatchEntries + entry())
+                           : -1;
   }
 
   __device__ void copy_in(int stage, int place, int column) const {
@@ -93,7 +94,8 @@ class Senders {
     }
     const int batch = first_batch(stage) + lane_ / 8;
     if (warp_ == 0 && batch < part_.y) {
-      copy16(to + kMasksAt + lane_ * 16, a_.masks + int64_t{batch} * kBatchWords + lane_ % 8 * 4);
+      copy16(to + kMasksAt + lane_ * 16,
+             a_.tiles.masks + int64_t{batch} * kBatchWords + lane_ % 8 * 4);
     }
     commit();
   }
@@ -127,7 +129,7 @@ struct Receivers {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int place = first_place + 16 * m + 8 * half + lane / 4;
-        const int row = place < a.num_rows ? a.rows[place] : -1;
+        const int row = place < a.tiles.num_rows ? a.tiles.rows[place] : -1;
         const T* x = static_cast<const T*>(a.x) + row * a.width + head * width;
         scale[m][half] = row < 0 ? 0.0f : kLog2E * __ldg(a.row_scale + row * a.heads + head);
 #pragma unroll
@@ -226,7 +228,7 @@ __device__ inline void add_pairs(Sums& sums, float* shared) {
 template <typename T>
 __global__ void __launch_bounds__(32 * kBlockWarps, 3) cosine_tiles(const TilesCosineArgs a) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const int4 part = a.parts[blockIdx.x];
+  const int4 part = a.tiles.parts[blockIdx.x];
   const int head = static_cast<int>(blockIdx.y), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float beta = a.beta[head];
   if (!takes_tiles<T>(beta)) return;
@@ -287,9 +289,9 @@ __global__ void __launch_bounds__(32 * kBlockWarps, 3) cosine_tiles(const TilesC
 }  // namespace
 
 cudaError_t launch_cosine_tiles(const TilesCosineArgs& args, const Launch& launch) {
-  if (!launch.load && args.num_parts == 0) return cudaSuccess;
+  if (!launch.load && args.tiles.num_parts == 0) return cudaSuccess;
   return with_type(Types<__nv_bfloat16, __half>{}, launch, args.type, [&](auto tag) {
-    const dim3 grid(static_cast<unsigned>(args.num_parts), static_cast<unsigned>(args.heads));
+    const dim3 grid(static_cast<unsigned>(args.tiles.num_parts), static_cast<unsigned>(args.heads));
     return launch_kernel(launch, cosine_tiles<typename decltype(tag)::type>, grid,
                          dim3(32 * kBlockWarps), kSharedBytes, args);
   });

@@ -52,11 +52,11 @@ __device__ inline void add_groups(float (&sums)[V]) {
 }
 
 // The first chunk of a place, of which there is one; chunks ascend by place, padding (-1) is last.
-__device__ inline int first_chunk(const RowPart* chunks, int num_chunks, int place) {
-  int low = 0, high = num_chunks - 1;
+__device__ inline int first_chunk(const TiledRows& tiles, int place) {
+  int low = 0, high = tiles.num_chunks - 1;
   while (low < high) {
     const int middle = (low + high) / 2;
-    if (static_cast<unsigned>(chunks[middle].row) < static_cast<unsigned>(place)) {
+    if (static_cast<unsigned>(tiles.chunks[middle].row) < static_cast<unsigned>(place)) {
       low = middle + 1;
     } else {
       high = middle;

@@ -66,13 +66,13 @@ __device__ inline void add_edges(const Params<T>& p, const Lane<T>& at, const in
 template <typename T, bool kWeighted>
 __global__ void __launch_bounds__(32) sum_chunks(Params<T> p) {
   constexpr int V = Lane<T>::V;
-  const RowPart chunk = p.a.chunks[blockIdx.x];
+  const RowPart chunk = p.a.tiles.chunks[blockIdx.x];
   if (chunk.row < 0) return;
   const Lane<T> at(static_cast<int>(blockIdx.y) * 8 * Lane<T>::V, p.a.width);
-  const int begin = p.a.rest_offsets[chunk.row] + chunk.part * p.a.split_length;
-  const int end = min(begin + p.a.split_length, p.a.rest_offsets[chunk.row + 1]);
+  const int begin = p.a.tiles.rest_offsets[chunk.row] + chunk.part * p.a.tiles.split_length;
+  const int end = min(begin + p.a.tiles.split_length, p.a.tiles.rest_offsets[chunk.row + 1]);
   float sums[V] = {};
-  add_edges<kWeighted>(p, at, p.a.rest_columns, begin, end, sums);
+  add_edges<kWeighted>(p, at, p.a.tiles.rest_columns, begin, end, sums);
   add_groups(sums);
   if (at.group != 0 || !at.inside) return;
   float* to = p.a.partials + blockIdx.x * p.a.width + at.feature;
@@ -84,22 +84,21 @@ template <typename T, bool kWeighted>
 __global__ void __launch_bounds__(32 * kWarps, kWeighted ? 12 : 16) sum_rows(Params<T> p) {
   constexpr int V = Lane<T>::V;
   const int place = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32);
-  if (place >= p.a.num_rows) return;
+  if (place >= p.a.tiles.num_rows) return;
   const Lane<T> at(static_cast<int>(blockIdx.y) * 8 * Lane<T>::V, p.a.width);
   float sums[V] = {};
-  const int begin = p.a.rest_offsets[place], end = p.a.rest_offsets[place + 1];
-  if (end - begin <= p.a.split_length) {
-    add_edges<kWeighted>(p, at, p.a.rest_columns, begin, end, sums);
+  const int begin = p.a.tiles.rest_offsets[place], end = p.a.tiles.rest_offsets[place + 1];
+  if (end - begin <= p.a.tiles.split_length) {
+    add_edges<kWeighted>(p, at, p.a.tiles.rest_columns, begin, end, sums);
   } else if (at.inside) {
-    const int chunks = (end - begin + p.a.split_length - 1) / p.a.split_length;
-    const float* from =
-        p.a.partials + first_chunk(p.a.chunks, p.a.num_chunks, place) * p.a.width + at.feature;
+    const int chunks = (end - begin + p.a.tiles.split_length - 1) / p.a.tiles.split_length;
+    const float* from = p.a.partials + first_chunk(p.a.tiles, place) * p.a.width + at.feature;
     add_rows(from, p.a.width, chunks, at.group, sums);
   }
 
-  const int row = p.a.rows[place];
-  const int first_slot = p.a.slot_offsets[place / kWindowRows];
-  const int slots = p.a.slot_offsets[place / kWindowRows + 1] - first_slot;
+  const int row = p.a.tiles.rows[place];
+  const int first_slot = p.a.tiles.slot_offsets[place / kWindowRows];
+  const int slots = p.a.tiles.slot_offsets[place / kWindowRows + 1] - first_slot;
   float shared[V] = {};
   if (at.inside) {
     const int64_t stride = p.a.width * kWindowRows;
@@ -113,11 +112,11 @@ __global__ void __launch_bounds__(32 * kWarps, kWeighted ? 12 : 16) sum_rows(Par
     finite = finite && isfinite(shared[v]);
     sums[v] += shared[v];
   }
-  const int all_begin = p.a.row_offsets[row], all_end = p.a.row_offsets[row + 1];
+  const int all_begin = p.a.tiles.row_offsets[row], all_end = p.a.tiles.row_offsets[row + 1];
   if (!kWeighted && !__all_sync(kFullWarp, finite)) {
 #pragma unroll
     for (int v = 0; v < V; ++v) sums[v] = 0;
-    add_edges<false>(p, at, p.a.row_columns, all_begin, all_end, sums);
+    add_edges<false>(p, at, p.a.tiles.row_columns, all_begin, all_end, sums);
   }
   add_groups(sums);
   if (at.group != 0 || !at.inside) return;
@@ -133,11 +132,11 @@ template <typename T, bool kWeighted>
 cudaError_t launch_sums(const TilesSpmmArgs& args, const Launch& launch) {
   const Params<T> p{args, static_cast<const T*>(args.x), static_cast<T*>(args.out)};
   const unsigned slices = num_slices(args);
-  if (launch.load || args.num_chunks > 0) {
-    const dim3 grid(static_cast<unsigned>(args.num_chunks), slices);
+  if (launch.load || args.tiles.num_chunks > 0) {
+    const dim3 grid(static_cast<unsigned>(args.tiles.num_chunks), slices);
     JAXGNN_TRY((launch_kernel(launch, sum_chunks<T, kWeighted>, grid, dim3(32), 0, p)));
   }
-  const dim3 grid(blocks_of(args.num_rows, kWarps), slices);
+  const dim3 grid(blocks_of(args.tiles.num_rows, kWarps), slices);
   return launch_kernel(launch, sum_rows<T, kWeighted>, grid, dim3(32 * kWarps), 0, p);
 }
 

@@ -23,16 +23,11 @@ struct TileEdges {
   const int32_t* edges;
 };
 
-// out_r = sum, or mean, over the edges of row r of x_c, or of w_e x_c. T is the type of x, 16 or 32
-// bits wide.
-struct TilesSpmmArgs {
-  Type type;
-  bool mean;
-  bool tensorfloat32;  // float32 features may be rounded, to no fewer bits than TF32 has
-  // The tiles.
+// A graph's rows over its tiles (see TileLayout), and all of its edges.
+struct TiledRows {
   const int32_t* rows;          // [num_rows]: the row at each place
   const int32_t* columns;       // [batches, 16]
-  const uint32_t* masks;        // [batches, 32]
+  const uint32_t* masks;        // [batches, 32], or null for weighted sums
   const int4* parts;            // [num_parts]: first batch, end, slot, window
   const int32_t* slot_offsets;  // [windows + 1]
   const int32_t* rest_offsets;  // [num_rows + 1], by place
@@ -41,10 +36,20 @@ struct TilesSpmmArgs {
   int num_parts;
   int num_chunks;
   int split_length;
-  // All edges, for the rows of windows that read a value that is not finite.
+  // All edges, for rows that are summed again as a value was not finite; columns may be null for
+  // weighted sums.
   const int32_t* row_offsets;
   const int32_t* row_columns;
   int64_t num_rows;
+};
+
+// out_r = sum, or mean, over the edges of row r of x_c, or of w_e x_c. T is the type of x, 16 or 32
+// bits wide.
+struct TilesSpmmArgs {
+  Type type;
+  bool mean;
+  bool tensorfloat32;  // float32 features may be rounded, to no fewer bits than TF32 has
+  TiledRows tiles;
   int64_t width;    // F; rows are of whole 16 bytes
   const void* x;    // T[N, F]
   void* out;        // T[R, F]

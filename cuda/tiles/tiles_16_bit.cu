@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(32 * kWarps, 3) tiles_16_bit(TileParams p) {
 
 cudaError_t launch_tiles_16_bit(const TilesSpmmArgs& args, const Launch& launch) {
   return with_type(Types<__nv_bfloat16, __half>{}, launch, args.type, [&](auto tag) {
-    const dim3 grid(static_cast<unsigned>(args.num_parts), num_slices(args));
+    const dim3 grid(static_cast<unsigned>(args.tiles.num_parts), num_slices(args));
     return launch_large_kernel(launch, tiles_16_bit<typename decltype(tag)::type>, grid,
                                dim3(32 * kWarps), kSharedBytes, tile_params(args));
   });

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(32 * kWarps, 3) tiles_f32(TileParams p) {
 }  // namespace
 
 cudaError_t launch_tiles_f32(const TilesSpmmArgs& args, const Launch& launch) {
-  const dim3 grid(static_cast<unsigned>(args.num_parts), num_slices(args));
+  const dim3 grid(static_cast<unsigned>(args.tiles.num_parts), num_slices(args));
   const auto launch_with = [&](auto kernel) {
     return launch_large_kernel(launch, kernel, grid, dim3(32 * kWarps), kSharedBytes,
                                tile_params(args));

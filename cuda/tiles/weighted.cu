@@ -101,13 +101,13 @@ cudaError_t launch_weighted_tiles(const TilesSpmmArgs& args, const Launch& launc
     const int64_t bytes = args.width * int64_t(sizeof(T));
     return with_lanes(launch, bytes, [&](auto lanes) {
       constexpr int L = decltype(lanes)::value;
-      const Params p{{args.columns, args.parts, args.edges},
+      const Params p{{args.tiles.columns, args.tiles.parts, args.edges},
                      args.x,
                      args.weights,
                      args.slots,
                      static_cast<int>(args.width),
                      static_cast<int>(args.heads)};
-      const dim3 grid(static_cast<unsigned>(args.num_parts), blocks_of(bytes, L * 16));
+      const dim3 grid(static_cast<unsigned>(args.tiles.num_parts), blocks_of(bytes, L * 16));
       const auto launch_with = [&](auto heads) {
         return launch_large_kernel<kStagedBytes<16>>(
             launch, weighted_tiles<T, L, decltype(heads)::value>, grid, dim3(kStagedThreads),

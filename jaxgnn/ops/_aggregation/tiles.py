@@ -19,7 +19,7 @@ from jaxgnn.graph._tile_rule import Operation, estimate
 from jaxgnn.graph._tiles import ROWS, Tiles
 from jaxgnn.ops._aggregation import kernels
 from jaxgnn.ops._core import padding
-from jaxgnn.ops._core.rows import Rows, or_empty
+from jaxgnn.ops._core.rows import Rows, tiled_structure
 
 _MASKED = "jaxgnn_tiles_spmm"  # on tensor cores
 _WEIGHTED = "jaxgnn_tiles_weighted_spmm"
@@ -57,11 +57,9 @@ def reduce_rows(
         width = x.shape[2]
         if weights is None:
             padded = _padded(x.reshape(x.shape[0], -1))
-            target, structure = _MASKED, [rows.offsets, rows.columns, *_common(tiles, masks=True)]
-            attributes = {"tensorfloat32": int(precision == "tensorfloat32")}
+            target, attributes = _MASKED, {"tensorfloat32": int(precision == "tensorfloat32")}
         else:
             padded = _padded(x).reshape(x.shape[0], -1)
-            structure = [rows.offsets, *_common(tiles), *_edges(tiles)]
             target, attributes = _WEIGHTED, {}
         results = [
             ((rows.num_rows, padded.shape[1]), x.dtype),
@@ -70,7 +68,11 @@ def reduce_rows(
         ]
         out, _, _ = ffi.call(
             target,
-            [*structure, padded, *([] if weights is None else [weights])],
+            [
+                *tiled_structure(rows, tiles, weighted=weights is not None),
+                padded,
+                *([] if weights is None else [weights]),
+            ],
             results,
             reduce=kernels.REDUCE[reduce],
             split_length=tiles.rest_chunks.length,
@@ -107,29 +109,3 @@ def _takes(
 def _padded(x: Array) -> Array:
     """The last axis of whole 16 bytes: it was padded for the default platform, if at all."""
     return padding.pad_by(x, -x.shape[-1] % (_VECTOR_BYTES // x.dtype.itemsize))
-
-
-def _common(tiles: Tiles, *, masks: bool = False) -> list[Array]:
-    """What the kernels take, in their order."""
-    return [
-        tiles.rows,
-        tiles.columns,
-        *([tiles.masks] if masks else []),
-        tiles.parts,
-        tiles.slot_offsets,
-        tiles.rest_offsets,
-        or_empty(tiles.rest_columns),
-        tiles.rest_chunks.table,
-    ]
-
-
-def _edges(tiles: Tiles) -> list[Array]:
-    """The same of the edges one by one."""
-    return [
-        or_empty(tiles.rest_edges),
-        tiles.stage_offsets,
-        tiles.edge_counts,
-        tiles.edge_offsets,
-        tiles.edge_entries,
-        tiles.edges,
-    ]

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core import ffi
 from jaxgnn.graph._tiles import ROWS, Tiles
-from jaxgnn.ops._core.rows import Rows, or_empty
+from jaxgnn.ops._core.rows import Rows, ordered_structure, tiled_structure
 
 TARGET = "jaxgnn_tiles_cosine_attention"
 WIDTH = 64  # features of the widest heads; multiples of 8
@@ -102,14 +102,11 @@ def forward(
     """
     nodes, heads, features = x.shape
     chunks = rows.chunks if tiles is None else tiles.rest_chunks
-    structure = _by_rows(rows) if tiles is None else _over_tiles(tiles)
+    structure = _by_rows(rows) if tiles is None else tiled_structure(rows, tiles, weighted=False)
     parts, pieces = 0 if tiles is None else tiles.parts.shape[0], chunks.table.shape[0]
     out, log_sum, *_ = ffi.call(
         TARGET,
         [
-            rows.offsets,
-            or_empty(rows.columns),
-            or_empty(chunks.table),
             *structure,
             x.reshape(nodes, heads * features),
             beta[None, :] * reciprocals,
@@ -132,21 +129,8 @@ def forward(
     return out.reshape(x.shape), log_sum
 
 
-def _over_tiles(tiles: Tiles) -> list[Array]:
-    """What the kernels take after the columns and the chunks."""
-    return [
-        tiles.rows,
-        or_empty(tiles.columns),
-        tiles.masks,
-        tiles.parts,
-        tiles.slot_offsets,
-        tiles.rest_offsets,
-        or_empty(tiles.rest_columns),
-    ]
-
-
 def _by_rows(rows: Rows) -> list[Array]:
-    """The same of rows in their schedule, without tiles."""
+    """`tiled_structure` of rows in their schedule, without tiles."""
     none = jnp.zeros(0, jnp.int32)
     masks, parts = jnp.zeros((0, 32), jnp.uint32), jnp.zeros((0, 4), jnp.int32)
-    return [or_empty(rows.schedule), none, masks, parts, none, none, none]
+    return [*ordered_structure(rows), none, masks, parts, none, none, none]

@@ -48,6 +48,35 @@ def ordered_structure(rows: Rows) -> list[Array]:
     return [*structure(rows), or_empty(rows.schedule)]
 
 
+def tiled_structure(rows: Rows, tiles: Tiles, *, weighted: bool) -> list[Array]:
+    """What every kernel over tiles takes: masks and all columns, or for weighted sums the edges in
+    tiles one by one."""
+    return [
+        rows.offsets,
+        *([] if weighted else [or_empty(rows.columns)]),
+        or_empty(tiles.rest_chunks.table),
+        tiles.rows,
+        or_empty(tiles.columns),
+        *([] if weighted else [tiles.masks]),
+        tiles.parts,
+        tiles.slot_offsets,
+        tiles.rest_offsets,
+        or_empty(tiles.rest_columns),
+        *(_edges_in_tiles(tiles) if weighted else []),
+    ]
+
+
+def _edges_in_tiles(tiles: Tiles) -> list[Array]:
+    return [
+        or_empty(tiles.rest_edges),
+        tiles.stage_offsets,
+        tiles.edge_counts,
+        tiles.edge_offsets,
+        tiles.edge_entries,
+        tiles.edges,
+    ]
+
+
 def or_empty(numbers: Int[Array, "..."] | None) -> Int[Array, "..."]:
     """The numbers, or an array without elements, which is made here also where they are one:
     compiling an argument without elements under `shard_map` crashes jaxlib 0.11."""

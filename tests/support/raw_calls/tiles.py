@@ -28,6 +28,7 @@ def tiles_spmm(g: Graph) -> Call:
         {
             "row_offsets": g.offsets,
             "row_columns": g.columns,
+            "chunks": np.array([[-1, 0]], I32),
             "rows": g.order,
             "columns": np.zeros(16, I32),
             "masks": np.zeros((1, 32), U32),
@@ -35,7 +36,6 @@ def tiles_spmm(g: Graph) -> Call:
             "slot_offsets": np.array([0, 1], I32),
             "rest_offsets": places,
             "rest_columns": np.zeros(3, I32),
-            "chunks": np.array([[-1, 0]], I32),
             "x": g.x(COLUMNS, FEATURES),
         },
         {
@@ -70,8 +70,6 @@ def tiles_weighted_spmm(g: Graph) -> Call:
 
 def tiles_cosine_attention(g: Graph) -> Call:
     call = tiles_spmm(g)
-    first = ("row_offsets", "row_columns", "chunks")
-    names = (*first, *(name for name in call.operands if name not in (*first, "x")))
     more = {
         "x": g.x(ROWS, FEATURES).astype(np.float16),
         "row_scale": g.x(ROWS, 1),
@@ -79,7 +77,7 @@ def tiles_cosine_attention(g: Graph) -> Call:
         "beta": np.ones(1, F32),
     }
     return Call(
-        {**{name: call.operands[name] for name in names}, **more},
+        {**call.operands, **more},
         {
             "out": ((ROWS, FEATURES), np.float16),
             "log_sum": ((ROWS, 1), F32),
