@@ -57,7 +57,7 @@ def counted(shape: str, scale: float, counts: list[int], methods: list[str]) -> 
         f"{shape:10s} {1:5d}  {'':15s} {1:7.3f} {1:5.3f}  {graph.num_edges / entries:11.3f} "
         f"{1:6.3f} {1:5.3f}  {_longest([graph.windows])}  {graph.windows.num_partials:8d}"
     )
-    order = _windows.sharing_order(np.asarray(graph.row_offsets), np.asarray(graph.senders))
+    order = graph.windows.order
     for count in counts:
         chosen = choose_partition(graph, count).owner
         for method in methods:

@@ -135,14 +135,13 @@ nb::tuple windows(const In<Index>& row_offsets, const In<int32_t>& senders, int3
 }
 
 template <class Index>
-nb::object row_order(const In<Index>& row_offsets, const In<int32_t>& senders, int32_t num_senders,
-                     bool largest_first) {
+nb::object row_order(const In<Index>& row_offsets, const In<int32_t>& senders,
+                     int32_t num_senders) {
   const int32_t num_receivers = num_receivers_of(row_offsets, senders, num_senders, "order_rows");
   Buffer<int32_t> result;
   {
     nb::gil_scoped_release release;
-    result =
-        order_rows(row_offsets.data(), senders.data(), num_receivers, num_senders, largest_first);
+    result = order_rows(row_offsets.data(), senders.data(), num_receivers, num_senders);
   }
   return to_numpy(std::move(result));
 }
@@ -155,7 +154,7 @@ void bind_windows(nb::module_& m) {
         "Receivers in windows that share senders: rows, parts, senders, masks, edges and slots "
         "(without elements unless `with_edges`), partial results.");
   m.def("order_rows", &row_order<Index>, nb::arg("row_offsets").noconvert(),
-        nb::arg("senders").noconvert(), nb::arg("num_senders"), nb::arg("largest_first") = true,
+        nb::arg("senders").noconvert(), nb::arg("num_senders"),
         "The receivers in an order in which neighbours share senders.");
 }
 

@@ -47,12 +47,7 @@ class Builder {
   }
 
   // See order_rows in the header.
-  Buffer<int32_t> order(bool largest_first) const {
-    if (!largest_first) {
-      Buffer<int32_t> out(num_receivers_);
-      std::copy(order_.begin(), order_.end(), out.data());
-      return out;
-    }
+  Buffer<int32_t> order() const {
     std::vector<int64_t> edges(static_cast<std::size_t>(num_windows_), 0);
     for (int64_t i = 0; i < num_receivers_; ++i) {
       edges[static_cast<std::size_t>(i / window_rows_)] +=
@@ -75,27 +70,31 @@ class Builder {
     }
     Windows out;
     out.rows = Buffer<int32_t>(int64_t{num_windows_} * window_rows_);
-    const std::vector<int64_t> offsets = sort_windows(out);
+    std::fill_n(std::copy(order_.begin(), order_.end(), out.rows.data()),
+                out.rows.size() - num_receivers_, -1);
+    const Sorted sorted = sort_windows(out);
+    const std::vector<int64_t>& offsets = sorted.offsets;
     out.senders = Buffer<int32_t>(offsets.back());
     out.masks = Buffer<uint32_t>(2 * offsets.back());
     out.edges = Buffer<int32_t>(with_edges ? static_cast<int64_t>(offsets_[num_receivers_]) : 0);
     out.slots = Buffer<int32_t>(with_edges ? int64_t{num_windows_} * (window_rows_ + 1) : 0);
     std::vector<int64_t> first_edges;
-    if (with_edges) first_edges = edges_before(out);
+    if (with_edges) first_edges = edges_before(out, sorted.windows);
     over_windows([&](int64_t begin, int64_t end) {
       Window window(num_senders_);
-      for (int64_t w = begin; w < end; ++w) {
-        const int64_t first = offsets[static_cast<std::size_t>(w)];
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t w = sorted.windows[static_cast<std::size_t>(i)];
+        const int64_t first = offsets[static_cast<std::size_t>(i)];
         window.collect(*this, out.rows.data() + w * window_rows_);
         window.write(out.senders.data() + first, out.masks.data() + 2 * first);
         if (with_edges) {
           window.write_edges(*this, out.rows.data() + w * window_rows_, first,
-                             first_edges[static_cast<std::size_t>(w)], out.edges.data(),
+                             first_edges[static_cast<std::size_t>(i)], out.edges.data(),
                              out.slots.data() + w * (window_rows_ + 1));
         }
       }
     });
-    cut(out, offsets);
+    cut(out, sorted);
     return out;
   }
 
@@ -198,14 +197,14 @@ class Builder {
     std::vector<int64_t> slots_;    // where each entry's next edge goes
   };
 
-  // The number of edges of the windows before each.
-  std::vector<int64_t> edges_before(const Windows& windows) const {
+  // The number of edges of the windows before each of these.
+  std::vector<int64_t> edges_before(const Windows& out, const std::vector<int32_t>& windows) const {
     std::vector<int64_t> before;
     int64_t total = 0;
-    for (int64_t w = 0; w < num_windows_; ++w) {
+    for (const int32_t w : windows) {
       before.push_back(total);
       for (int r = 0; r < window_rows_; ++r) {
-        const int32_t row = windows.rows[w * window_rows_ + r];
+        const int32_t row = out.rows[int64_t{w} * window_rows_ + r];
         if (row >= 0) total += degree(row);
       }
     }
@@ -325,39 +324,32 @@ class Builder {
     return windows;
   }
 
-  // Counts every window's entries and writes the rows by descending count, so that the longest
-  // window starts first. Returns where each window's entries begin.
-  std::vector<int64_t> sort_windows(Windows& out) const {
-    const auto rows_of = [&](int64_t w, int32_t* rows) {
-      for (int r = 0; r < window_rows_; ++r) {
-        const int64_t i = w * window_rows_ + r;
-        rows[r] = i < num_receivers_ ? order_[static_cast<std::size_t>(i)] : -1;
-      }
-    };
+  // The windows by descending number of entries, so that the longest starts first, and where the
+  // entries of each begin, and the last end.
+  struct Sorted {
+    std::vector<int32_t> windows;
+    std::vector<int64_t> offsets;
+  };
+  Sorted sort_windows(const Windows& out) const {
     std::vector<int64_t> sizes(static_cast<std::size_t>(num_windows_));
     over_windows([&](int64_t begin, int64_t end) {
       Window window(num_senders_);
-      std::array<int32_t, kWindowRows> rows;
       for (int64_t w = begin; w < end; ++w) {
-        rows_of(w, rows.data());
-        window.collect(*this, rows.data());
+        window.collect(*this, out.rows.data() + w * window_rows_);
         sizes[static_cast<std::size_t>(w)] = window.size();
       }
     });
-    const std::vector<int32_t> windows = by_falling(sizes);
-    std::vector<int64_t> offsets(1, 0);
-    for (int64_t i = 0; i < num_windows_; ++i) {
-      const int32_t w = windows[static_cast<std::size_t>(i)];
-      rows_of(w, out.rows.data() + i * window_rows_);
-      offsets.push_back(offsets.back() + sizes[static_cast<std::size_t>(w)]);
+    Sorted sorted{by_falling(sizes), {0}};
+    for (const int32_t w : sorted.windows) {
+      sorted.offsets.push_back(sorted.offsets.back() + sizes[static_cast<std::size_t>(w)]);
     }
-    if (offsets.back() > std::numeric_limits<int32_t>::max()) {
+    if (sorted.offsets.back() > std::numeric_limits<int32_t>::max()) {
       throw std::length_error("build_windows: 2^31 entries or more");
     }
-    return offsets;
+    return sorted;
   }
 
-  void cut(Windows& out, const std::vector<int64_t>& offsets) const {
+  void cut(Windows& out, const Sorted& sorted) const {
     std::vector<int32_t> parts;
     const auto add = [&](int32_t w, int64_t begin, int64_t end, int32_t place) {
       for (const int64_t v : {int64_t{w}, begin, end}) parts.push_back(static_cast<int32_t>(v));
@@ -365,9 +357,9 @@ class Builder {
     };
     const bool few = num_windows_ < kFewWindows;
     const std::vector<int64_t> costs = few ? costs_before(out) : std::vector<int64_t>();
-    for (int32_t w = 0; w < num_windows_; ++w) {
-      const int64_t begin = offsets[static_cast<std::size_t>(w)];
-      const int64_t end = offsets[static_cast<std::size_t>(w) + 1];
+    for (std::size_t i = 0; i < sorted.windows.size(); ++i) {
+      const int32_t w = sorted.windows[i];
+      const int64_t begin = sorted.offsets[i], end = sorted.offsets[i + 1];
       // An entry has at most one edge to a receiver.
       const int64_t longest = most_edges(out, w) > kMostTerms ? kMostTerms : kLongestPart;
       const std::vector<int64_t> ends =
@@ -449,15 +441,15 @@ Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t 
 
 template <class Index>
 Buffer<int32_t> order_rows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
-                           int32_t num_senders, bool largest_first) {
-  return Builder<Index>(row_offsets, senders, num_receivers, num_senders).order(largest_first);
+                           int32_t num_senders) {
+  return Builder<Index>(row_offsets, senders, num_receivers, num_senders).order();
 }
 
 template Windows build_windows(const int32_t*, const int32_t*, int32_t, int32_t, bool, int,
                                const int32_t*);
 template Windows build_windows(const int64_t*, const int32_t*, int32_t, int32_t, bool, int,
                                const int32_t*);
-template Buffer<int32_t> order_rows(const int32_t*, const int32_t*, int32_t, int32_t, bool);
-template Buffer<int32_t> order_rows(const int64_t*, const int32_t*, int32_t, int32_t, bool);
+template Buffer<int32_t> order_rows(const int32_t*, const int32_t*, int32_t, int32_t);
+template Buffer<int32_t> order_rows(const int64_t*, const int32_t*, int32_t, int32_t);
 
 }  // namespace jaxgnn::host

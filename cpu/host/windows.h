@@ -14,7 +14,8 @@ namespace jaxgnn::host {
 constexpr int kWindowRows = 64;  // at most: a bit of a mask each
 
 struct Windows {
-  Buffer<int32_t> rows;     // [num_windows, window_rows]: the receivers; -1 is padding
+  Buffer<int32_t> rows;     // [num_windows, window_rows]: the receivers in the order that groups
+                            // them; -1 is padding, at the end
   Buffer<int32_t> parts;    // [num_parts, 4]: window; its entries' begin and end; place among the
                             // partial results, or -1
   Buffer<int32_t> senders;  // [num_entries]
@@ -29,9 +30,9 @@ struct Windows {
 
 // Groups window_rows receivers, from 1 to 64, that share senders, so that a window's edges have few
 // distinct senders: by labels spread over the graph (in a rectangular one between receivers and
-// senders in turn), then by degree. Windows are sorted by descending size, a window's entries by
-// descending number of edges. A repeated edge is a separate entry. `order`: all receivers in an
-// order to group them by, in place of labels and degree; or null.
+// senders in turn), then by degree. Entries are sorted by their window's number of them and, in a
+// window, by their number of edges, both descending. A repeated edge is a separate entry. `order`:
+// all receivers in an order to group them by, in place of labels and degree; or null.
 //
 // A window with many entries is split into parts, consecutive in `parts`, whose results are added
 // (the only part of a window has no slot). This balances the load and bounds a receiver's edges in
@@ -43,11 +44,10 @@ Windows build_windows(const Index* row_offsets, const int32_t* senders, int32_t 
                       int32_t num_senders, bool with_edges, int window_rows = kWindowRows,
                       const int32_t* order = nullptr);
 
-// The receivers in the order that groups them in this way. With `largest_first` the groups are
-// sorted by descending number of edges: rows that run concurrently then read the same senders, and
-// the longest rows start first.
+// The receivers grouped in this way, the groups by descending number of edges: rows that run
+// concurrently then read the same senders, and the longest rows start first.
 template <class Index>
 Buffer<int32_t> order_rows(const Index* row_offsets, const int32_t* senders, int32_t num_receivers,
-                           int32_t num_senders, bool largest_first);
+                           int32_t num_senders);
 
 }  // namespace jaxgnn::host

@@ -29,7 +29,9 @@ def deal_windows(
     most = -(-count // parts)
     owner_of_window = np.empty(count, np.int32)
     loads = [(0.0, part, 0) for part in range(parts)]  # work, part, windows
-    for window in np.argsort(-work, kind="stable"):
+    first = np.sort(np.unique(cut[:, 0], return_index=True)[1])
+    longest = cut[first, 0]  # the windows, by descending number of entries
+    for window in longest[np.argsort(-work[longest], kind="stable")]:
         load, part, number = heapq.heappop(loads)
         owner_of_window[window] = part
         if number + 1 < most:

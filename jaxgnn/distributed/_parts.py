@@ -13,7 +13,6 @@ from jaxgnn.distributed._edge_kinds import EdgeKinds
 from jaxgnn.distributed._halo import Halo
 from jaxgnn.distributed._part_graphs import WindowsOfParts, stack, stack_kinds
 from jaxgnn.graph import Graph
-from jaxgnn.graph._windows import sharing_order
 
 
 class Parts(NamedTuple):
@@ -139,7 +138,7 @@ def _windows_of_parts(
     """
     if graph.windows is None:
         return None
-    order = sharing_order(np.asarray(graph.row_offsets), np.asarray(graph.senders))
+    order = graph.windows.order
     place = np.empty(order.size, np.int64)
     place[order] = np.arange(order.size)
     orders = [np.argsort(place[nodes]).astype(np.int32) for nodes in owned]

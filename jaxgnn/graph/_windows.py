@@ -30,9 +30,9 @@ class Windows:
     `Graph.with_windows`.
 
     Attributes:
-        rows: the receivers of each window; -1 is padding.
-        parts: the windows, those with many entries split: window, first entry, end, index among
-            the partial results or -1.
+        rows: the receivers of each window; -1 is padding. Consecutive windows share senders, too.
+        parts: the windows by descending number of entries, those with many split: window, first
+            entry, end, index among the partial results or -1.
         senders: the sender of each entry. A window has an entry for each of its senders.
         masks: which of the window's receivers the sender has an edge to, a bit each.
         num_partials: number of partial results.
@@ -59,6 +59,12 @@ class Windows:
     def width(self) -> int:
         """Columns of the widest rows that the windows serve."""
         return min(_FEATURES // self.receivers, MAX_WIDTH)
+
+    @property
+    def order(self) -> Int[np.ndarray, " num_receivers"]:
+        """The receivers, of which consecutive ones make a window; on the host."""
+        rows = np.asarray(self.rows).ravel()
+        return rows[rows >= 0]
 
 
 def receivers_for(width: int) -> int:
@@ -132,19 +138,6 @@ def build(
         edges=device_array(edges) if with_edges else None,
         slots=device_array(slots) if with_edges else None,
     )
-
-
-def sharing_order(
-    row_offsets: Int[np.ndarray, " num_nodes+1"], senders: Int[np.ndarray, " num_edges"]
-) -> Int[np.ndarray, " num_nodes"]:
-    """The nodes of a square graph in the order of which consecutive ones make a window of `build`.
-
-    Raises:
-        MemoryError: the host has not enough memory.
-        RuntimeError: the compiled CPU module is missing.
-    """
-    module = host_module("with_windows")
-    return module.order_rows(row_offsets, senders, row_offsets.size - 1, False)
 
 
 @jax.jit

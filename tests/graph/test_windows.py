@@ -151,7 +151,7 @@ def test_an_order_of_the_receivers():
     ordered = dataclasses.replace(graph, windows=built)
     np.testing.assert_array_equal(decoded(ordered), listed(graph))
     assert_edges_of_slots(ordered)
-    own = _windows.sharing_order(*arrays[:2])
+    own = graph.with_windows().windows.order  # with windows of any size
     same = _windows.build(*arrays, True, 16, own)
     assert jax.tree.all(jax.tree.map(np.array_equal, same, _windows.build(*arrays, True, 16)))
     for wrong in (order[:-1], np.append(order[:-1], order[0]), order - 1):
