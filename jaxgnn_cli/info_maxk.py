@@ -96,8 +96,8 @@ def head_rows(config: TrainConfig) -> str:
         shares["backward"] = sparse_pair_rule.BACKWARD_SHARE_16_BITS
 
     def engine(share: float) -> str:
-        dense = sparse_rule.dense_is_faster(config.head_k, width, share)
-        return "dense" if dense or config.dtype == "float64" else "sparse"
+        dense = sparse_rule.takes_dense_rows(config.head_k, width, config.dtype, share)
+        return "dense" if dense else "sparse"
 
     on_gpu = ", ".join(f"{engine(share)} {way}" for way, share in shares.items())
     return f"{config.head_k} of {width}: sparse on a CPU; on a GPU {on_gpu}"

@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 from jaxgnn import CBSR, Graph, gat_attention, maxk
+from jaxgnn._core import platform
+from jaxgnn.ops._attention import sparse_rule
 from jaxgnn.ops._attention.gat_attention import gat_attention_with_weights
 from tests.support.devices import two_devices
 from tests.support.oracle import close
@@ -193,6 +195,42 @@ def test_no_dense_values():
     text = run.lower(rectangular, operands, impl="kernel").as_text()
     assert receivers.search(text)
     assert not re.search(r"tensor<37x4x50x|tensor<148x50x|tensor<37x200x", text)
+
+
+def test_float64_runs_kernels_on_either_platform(monkeypatch):
+    """A CPU's on the sparse rows; a GPU's on dense ones, as its sparse ones do not add in it."""
+    monkeypatch.setattr(platform, "serves", lambda *_: True)
+    called = {}
+    with jax.enable_x64(True):
+        graph = skewed_graph(12, 60)
+        traced = run.trace(graph, sparse_operands(graph, 2, 7, 3, "float64"))
+        for name in ("cpu", "cuda"):
+            text = traced.lower(lowering_platforms=(name,)).as_text()
+            called[name] = set(re.findall(r"@(jaxgnn_\w*attention\w*)", text))
+    assert called["cpu"] == {"jaxgnn_sparse_attention", "jaxgnn_sparse_attention_gradients"}
+    assert called["cuda"] == {
+        "jaxgnn_gat_attention",
+        "jaxgnn_gat_attention_senders",
+        "jaxgnn_gat_attention_receivers",
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_kernels_on_dense_rows_give_the_same(monkeypatch, dtype):
+    """As a GPU takes them, here on any platform."""
+    with jax.enable_x64(dtype == "float64"):
+        graph = skewed_graph(30, 400)
+        operands = sparse_operands(graph, 2, 8, 6, dtype)
+        options = {"impl": "kernel", "loops": True, "rate": 0.4}
+        out, ours = run(graph, operands, **options)
+        monkeypatch.setattr(sparse_rule, "on_cuda", lambda kernel, *, otherwise: kernel)
+        lowered = jax.jit(functools.partial(run.__wrapped__, **options)).lower(graph, operands)
+        text = lowered.as_text()
+        assert "jaxgnn_gat_attention_senders" in text and "jaxgnn_sparse" not in text
+        dense, theirs = lowered.compile()(graph, operands)
+        close(dense, out, 2 * gat_tolerance(dtype))
+        for a, b in zip(theirs, ours, strict=True):
+            close(a, b, 20 * gat_tolerance(dtype))
 
 
 def test_two_runs_give_the_same_bits():

@@ -163,36 +163,31 @@ def test_dropout_drops_the_edges_of_the_dense_operation():
 
 def test_where_a_gpu_takes_dense_rows():
     """Where rows are aligned: always forward, backward of many kept features. And of float64."""
-    takes = sparse_pair_rule._takes_dense_rows
-    few, many = (CBSR(jnp.zeros((2, 1, k)), jnp.zeros((2, 1, k), jnp.uint8), 64) for k in (4, 5))
-    assert takes(few, sparse_pair_rule.FORWARD_SHARE)
-    assert takes(many, sparse_pair_rule.BACKWARD_SHARE_16_BITS)
-    assert not takes(few, sparse_pair_rule.BACKWARD_SHARE_16_BITS)
-    double = np.zeros((2, 1, 8), np.float64)
-    assert takes(CBSR(double, np.zeros((2, 1, 8), np.uint8), 67), 1.0)
+    takes = sparse_rule.takes_dense_rows
+    assert takes(4, 64, "float32", sparse_pair_rule.FORWARD_SHARE)
+    assert takes(5, 64, "bfloat16", sparse_pair_rule.BACKWARD_SHARE_16_BITS)
+    assert not takes(4, 64, "bfloat16", sparse_pair_rule.BACKWARD_SHARE_16_BITS)
+    assert not takes(8, 67, "float32", 0.0)
+    assert takes(8, 67, "float64", 1.0)
 
 
 @pytest.mark.system
-def test_the_kernels_on_dense_rows_give_the_same(monkeypatch):
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_kernels_on_dense_rows_give_the_same(monkeypatch, dtype):
     """As a GPU takes them, here on any platform."""
-    graph = mixed_graph()
-    operands = draw_operands(graph, 2, 8, 16, 6)
-    out, ours = run(graph, *operands, impl="kernel", rate=0.4)
-
-    def first(kernel, *, otherwise):
-        del otherwise
-        return kernel
-
-    monkeypatch.setattr(sparse_rule, "on_cuda", first)
-    jax.clear_caches()
-    dense, theirs = run(graph, *operands, impl="kernel", rate=0.4)
-    text = run.lower(graph, *operands, impl="kernel", rate=0.4).as_text()
-    monkeypatch.undo()
-    jax.clear_caches()
-    assert "jaxgnn_pair_attention_gradients" in text and "jaxgnn_sparse" not in text
-    close(dense, out, 4e-6)
-    for a, b in zip(theirs, ours, strict=True):
-        close(a, b, 4e-5)
+    with jax.enable_x64(dtype == "float64"):
+        graph = mixed_graph()
+        operands = draw_operands(graph, 2, 8, 16, 6, dtype)
+        out, ours = run(graph, *operands, impl="kernel", rate=0.4)
+        monkeypatch.setattr(sparse_rule, "on_cuda", lambda kernel, *, otherwise: kernel)
+        function = functools.partial(run.__wrapped__, impl="kernel", rate=0.4)
+        lowered = jax.jit(function).lower(graph, *operands)
+        text = lowered.as_text()
+        assert "jaxgnn_pair_attention_gradients" in text and "jaxgnn_sparse" not in text
+        dense, theirs = lowered.compile()(graph, *operands)
+        close(dense, out, 2 * tolerance(dtype))
+        for a, b in zip(theirs, ours, strict=True):
+            close(a, b, 20 * tolerance(dtype))
 
 
 # Memory.

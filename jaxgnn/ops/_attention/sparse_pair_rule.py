@@ -55,12 +55,6 @@ def _scattered(operands: PairOperands) -> PairOperands:
     return operands._replace(nodes=nodes._replace(values=scattered(nodes.values)))
 
 
-def _takes_dense_rows(values: Any, share: float) -> bool:
-    """Whether a GPU takes the dense operation's kernels; its sparse ones do not add in float64."""
-    dense_is_faster = sparse_rule.dense_is_faster(values.k, values.width, share)
-    return values.dtype == jnp.float64 or dense_is_faster
-
-
 def _forward(static: PairAttention, operands: PairOperands) -> tuple[Array, Array]:
     """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
 
@@ -70,7 +64,8 @@ def _forward(static: PairAttention, operands: PairOperands) -> tuple[Array, Arra
     def dense(operands: PairOperands) -> tuple[Array, Array]:
         return pair_kernels.forward(static, _scattered(operands))
 
-    takes_dense = _takes_dense_rows(operands.nodes.values, FORWARD_SHARE)
+    v = operands.nodes.values
+    takes_dense = sparse_rule.takes_dense_rows(v.k, v.width, v.dtype, FORWARD_SHARE)
     return sparse_rule.either(takes_dense, dense, sparse)(operands)
 
 
@@ -104,9 +99,9 @@ def _gradients(
         kept = kept_entries(found.nodes.values, operands.nodes.values)
         return found._replace(nodes=found.nodes._replace(values=kept))
 
-    in_16_bits = operands.nodes.values.dtype.itemsize == 2
-    share = BACKWARD_SHARE_16_BITS if in_16_bits else BACKWARD_SHARE
-    takes_dense = _takes_dense_rows(operands.nodes.values, share)
+    v = operands.nodes.values
+    share = BACKWARD_SHARE_16_BITS if v.dtype.itemsize == 2 else BACKWARD_SHARE
+    takes_dense = sparse_rule.takes_dense_rows(v.k, v.width, v.dtype, share)
     return sparse_rule.either(takes_dense, dense, sparse)(operands, out, log_sum, cotangent)
 
 

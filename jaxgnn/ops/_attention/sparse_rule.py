@@ -3,8 +3,8 @@
 `Operands.v` is a `jaxgnn.CBSR` of rows `[num_senders, heads]`. Its gradient is computed at the kept
 positions alone.
 
-On a GPU the dense operation's kernels are the faster ones where many features are kept. They then
-take the dense rows, in either direction by itself.
+On a GPU the dense operation's kernels are the faster ones where many features are kept, and those
+that add in float64. They then take the dense rows, in either direction by itself.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def kept_entries(
     return kept.reshape(like.values.shape)
 
 
-def dense_is_faster(k: int, width: int, share: float) -> bool:
-    """Whether a GPU takes the dense operation's kernels."""
-    return k > share * width and width % _DENSE_WIDTHS == 0
+def takes_dense_rows(k: int, width: int, dtype: Any, share: float) -> bool:
+    """Whether a GPU takes the dense operation's kernels: its sparse ones do not add in float64."""
+    return jnp.dtype(dtype) == jnp.float64 or (k > share * width and width % _DENSE_WIDTHS == 0)
 
 
 def either(takes_dense: bool, dense: Any, sparse: Any) -> Any:
@@ -77,7 +77,8 @@ def _forward(static: Attention, operands: Operands) -> tuple[Array, Array]:
     def dense(operands: Operands) -> tuple[Array, Array]:
         return gat_kernels.forward(static, operands._replace(v=scattered(operands.v)))
 
-    takes_dense = dense_is_faster(operands.v.k, operands.v.width, FORWARD_SHARE)
+    v = operands.v
+    takes_dense = takes_dense_rows(v.k, v.width, v.dtype, FORWARD_SHARE)
     return either(takes_dense, dense, sparse)(operands)
 
 
@@ -100,16 +101,9 @@ def _gradients(
         found = gat_rule.gradients(static, rows, out, log_sum, cotangent)
         return found._replace(v=kept_entries(found.v, operands.v))
 
-    takes_dense = dense_is_faster(operands.v.k, operands.v.width, BACKWARD_SHARE)
+    v = operands.v
+    takes_dense = takes_dense_rows(v.k, v.width, v.dtype, BACKWARD_SHARE)
     return either(takes_dense, dense, sparse)(operands, out, log_sum, cotangent)
 
 
-# As MaxK's, the kernels of a GPU do not add in float64.
-_attend = recomputed(kernels.TARGETS, _forward, _gradients, composition)
-_attend_float64 = recomputed(kernels.TARGETS, _forward, _gradients, composition, ("cpu",))
-
-
-def attend(static: Attention, operands: Operands) -> tuple[Array, Any]:
-    """The averages, and the log-sum-exp of each receiver's scores."""
-    double = operands.v.dtype == jnp.float64
-    return (_attend_float64 if double else _attend)(static, operands)
+attend = recomputed((*kernels.TARGETS, *gat_kernels.TARGETS), _forward, _gradients, composition)
