@@ -2,8 +2,9 @@
 
 from jaxgnn.graph import batch
 from jaxgnn.graph._argument import graph_argument, own_closure
+from jaxgnn.graph._arrays import self_loop_mask
 from jaxgnn.graph._blocks import Blocks, squared
-from jaxgnn.graph._graph import Graph, self_loop_mask
+from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._node_rows import NodeRows
 from jaxgnn.graph._substitute import End, GraphSubstitute, Split
 from jaxgnn.graph.batch import GraphBatch

@@ -8,9 +8,11 @@ import reprlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from jaxgnn.graph._csr import row_ids
+from jaxgnn._core.device import device_array
+from jaxgnn.graph._csr import HostCSR, build, row_ids
+from jaxgnn.graph._edge_data import build_both_ways
 from jaxgnn.graph._edge_list import check_concrete
 
 if TYPE_CHECKING:
@@ -87,12 +89,15 @@ def to_scipy(
     )
 
 
-def edges_of_networkx(
-    graph: networkx.Graph, weight: str | None
-) -> tuple[Edges, Float[np.ndarray, " edges"] | None]:
-    """Edges, and the edge attribute `weight` if named, of a NetworkX graph of any kind.
+def in_graph_order(graph: Graph, values: Float[np.ndarray, " edges"]) -> Float[Array, " num_edges"]:
+    """Values of the edges that a graph was made of, in its edge order and on the device."""
+    return device_array(values[np.asarray(graph.edge_permutation)])
 
-    Edges are the arguments of `_csr.build`, and whether they are directed.
+
+def csr_of_networkx(
+    graph: networkx.Graph, weight: str | None
+) -> tuple[HostCSR, Float[np.ndarray, " edges"] | None]:
+    """The arrays, and the edge attribute `weight` if named, of a NetworkX graph of any kind.
 
     Node number $i$ is the $i$-th of `graph.nodes`. Each edge of an undirected graph becomes two
     (a self-loop stays one). Edges without the attribute weigh 1. `edge_permutation` refers to
@@ -108,15 +113,14 @@ def edges_of_networkx(
     ends = np.array(
         [(number[source], number[target]) for source, target in graph.edges()], np.int32
     ).reshape(-1, 2)
-    edges = {
-        "senders": ends[:, 0],
-        "receivers": ends[:, 1],
-        "num_nodes": len(number),
-        "directed": graph.is_directed(),
-    }
-    if weight is None:
-        return edges, None
-    values = np.empty(len(ends), np.float32)
+    build_csr = build if graph.is_directed() else build_both_ways
+    values = None if weight is None else _networkx_weights(graph, weight, len(ends))
+    return build_csr(senders=ends[:, 0], receivers=ends[:, 1], num_nodes=len(number)), values
+
+
+def _networkx_weights(graph: networkx.Graph, weight: str, size: int) -> Float[np.ndarray, " edges"]:
+    """The edge attribute `weight` of so many edges."""
+    values = np.empty(size, np.float32)
     for e, (source, target, value) in enumerate(graph.edges(data=weight, default=1.0)):
         if not isinstance(value, numbers.Real):
             raise TypeError(
@@ -130,7 +134,7 @@ def edges_of_networkx(
                 f"{weight!r} of the edge {(source, target)!r}"
             )
         values[e] = value
-    return edges, values
+    return values
 
 
 def to_networkx(

@@ -72,6 +72,15 @@ def check_concrete(values: Any, name: str, what: str = "a graph is built of indi
         )
 
 
+def rows_of_index(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The two rows of PyG's `edge_index`."""
+    check_concrete(edge_index, "edge_index")
+    index = np.asarray(edge_index)
+    if index.ndim != 2 or index.shape[0] != 2:
+        raise ValueError(f"edge_index: expected the shape (2, num_edges), got {index.shape}")
+    return index[0], index[1]
+
+
 def as_indices(values: Any, name: str) -> np.ndarray:
     """`values` as a contiguous int32 or int64 vector; a copy only if they are something else.
 

@@ -7,26 +7,14 @@ import functools
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
+from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
-from jaxgnn._core.checks import integer
-from jaxgnn._core.device import device_array, place_like
-from jaxgnn._core.row_ids import csr_row_ids
-from jaxgnn.graph import (
-    _convert,
-    _csr,
-    _edge_data,
-    _edge_list,
-    _row_schedule,
-    _tiles,
-    _windows,
-)
+from jaxgnn.graph import _convert, _csr, _edge_data, _edge_list, _layouts, _tiles
+from jaxgnn.graph._arrays import ARRAYS, STATIC, GraphArrays
 from jaxgnn.graph._edge_data import Reduce
-from jaxgnn.graph._row_chunks import RowChunks
-from jaxgnn.graph._validate import check_rows, problem
+from jaxgnn.graph._reversed import reversed_fields
+from jaxgnn.graph._to_device import device_fields
+from jaxgnn.graph._validate import check_concrete, problem
 
 if TYPE_CHECKING:
     import networkx
@@ -35,38 +23,10 @@ if TYPE_CHECKING:
 
 SelfLoops = Literal["keep", "add", "add_remaining", "remove"]
 
-_ARRAYS = (
-    "row_offsets",
-    "senders",
-    "row_chunks",
-    "transpose_row_offsets",
-    "transpose_receivers",
-    "transpose_permutation",
-    "transpose_row_chunks",
-    "edge_permutation",
-    "self_loops",
-    "windows",
-    "row_schedule",
-    "transpose_row_schedule",
-    "edge_positions",
-    "tiles",
-    "transpose_tiles",
-)
-_STATIC = (
-    "num_senders",
-    "num_receivers",
-    "num_edges",
-    "symmetric",
-    "num_input_edges",
-    "merges_edges",
-)
 
-
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=list(_ARRAYS), meta_fields=list(_STATIC)
-)
+@functools.partial(jax.tree_util.register_dataclass, data_fields=ARRAYS, meta_fields=STATIC)
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Graph:
+class Graph(GraphArrays):
     r"""A directed graph, stored for aggregation in both directions.
 
     An edge goes from a *sender* $j$ to a *receiver* $i$. Senders and receivers may be two
@@ -109,28 +69,6 @@ class Graph:
             made of other graphs.
         merges_edges: static; repeated edges of the user's list were merged.
     """
-
-    row_offsets: Int[Array, " num_receivers+1"]
-    senders: Int[Array, " num_edges"]
-    row_chunks: RowChunks
-    transpose_row_offsets: Int[Array, " num_senders+1"]
-    transpose_receivers: Int[Array, " num_edges"]
-    transpose_permutation: Int[Array, " num_edges"]
-    transpose_row_chunks: RowChunks
-    edge_permutation: Int[Array, " num_edges"] | None
-    self_loops: Int[Array, " num_receivers"] | None
-    num_senders: int
-    num_receivers: int
-    num_edges: int
-    symmetric: bool
-    windows: _windows.Windows | None = None
-    row_schedule: Int[Array, " num_receivers"] | None = None
-    transpose_row_schedule: Int[Array, " num_senders"] | None = None
-    edge_positions: Int[Array, "directions input_edges"] | None = None
-    num_input_edges: int | None = None
-    merges_edges: bool = False
-    tiles: _tiles.Tiles | None = None
-    transpose_tiles: _tiles.Tiles | None = None
 
     def __new__(cls, *arguments: Any, **fields: Any) -> Graph:
         if arguments or (fields and "row_offsets" not in fields):
@@ -265,42 +203,7 @@ class Graph:
 
     @classmethod
     def _from_host(cls, csr: _csr.HostCSR) -> Graph:
-        """Moves host arrays to the device; shares the buffers of a symmetric structure."""
-        offsets = _device_array(csr.row_offsets, "row_offsets")
-        senders = device_array(csr.senders)
-        chunks = _device_chunks(csr.row_chunks)
-        transpose = (offsets, senders, chunks)
-        if not csr.symmetric:
-            transpose = (
-                _device_array(csr.transpose_row_offsets, "transpose_row_offsets"),
-                device_array(csr.transpose_receivers),
-                _device_chunks(csr.transpose_row_chunks),
-            )
-        permutation = csr.edge_permutation
-        return cls(
-            row_offsets=offsets,
-            senders=senders,
-            row_chunks=chunks,
-            transpose_row_offsets=transpose[0],
-            transpose_receivers=transpose[1],
-            transpose_permutation=_device_array(csr.transpose_permutation, "permutation"),
-            transpose_row_chunks=transpose[2],
-            edge_permutation=(
-                None if permutation is None else _device_array(permutation, "edge_permutation")
-            ),
-            self_loops=None if csr.self_loops is None else device_array(csr.self_loops),
-            num_senders=csr.num_senders,
-            num_receivers=csr.num_receivers,
-            num_edges=csr.num_edges,
-            symmetric=csr.symmetric,
-            edge_positions=(
-                None
-                if csr.edge_positions is None
-                else _device_array(csr.edge_positions, "edge_positions")
-            ),
-            num_input_edges=csr.num_input_edges,
-            merges_edges=csr.merges_edges,
-        )
+        return cls(**device_fields(csr))
 
     @overload
     @classmethod
@@ -319,11 +222,7 @@ class Graph:
         Takes the options of `from_edges`; so `Graph.from_edge_index(edge_index,
         edge_data=edge_attr)` returns the graph and the attributes in its edge order.
         """
-        _edge_list.check_concrete(edge_index, "edge_index")
-        index = np.asarray(edge_index)
-        if index.ndim != 2 or index.shape[0] != 2:
-            raise ValueError(f"edge_index: expected the shape (2, num_edges), got {index.shape}")
-        return cls.from_edges(index[0], index[1], **options)
+        return cls.from_edges(*_edge_list.rows_of_index(edge_index), **options)
 
     @classmethod
     def from_scipy(
@@ -336,7 +235,7 @@ class Graph:
         """
         edges, values = _convert.edges_of_scipy(adjacency)
         graph = cls.from_edges(**edges)
-        return graph, device_array(values[np.asarray(graph.edge_permutation)])
+        return graph, _convert.in_graph_order(graph, values)
 
     @classmethod
     def from_networkx(
@@ -347,12 +246,9 @@ class Graph:
         Nodes are numbered in NetworkX's order; each edge of an undirected graph becomes two, and
         the parallel edges of a multigraph stay apart.
         """
-        edges, values = _convert.edges_of_networkx(graph, weight)
-        build = _csr.build if edges.pop("directed") else _edge_data.build_both_ways
-        result = cls._from_host(build(**edges))
-        if values is None:
-            return result, None
-        return result, device_array(values[np.asarray(result.edge_permutation)])
+        csr, values = _convert.csr_of_networkx(graph, weight)
+        result = cls._from_host(csr)
+        return result, None if values is None else _convert.in_graph_order(result, values)
 
     @classmethod
     def from_jraph(cls, graph: Any) -> Graph:
@@ -379,52 +275,7 @@ class Graph:
         """
         return _convert.to_networkx(self, weights)
 
-    # Views.
-
-    @property
-    def receivers(self) -> Int[Array, " num_edges"]:
-        """The receiver of each edge, int32 (computed from `row_offsets`, not stored)."""
-        return csr_row_ids(self.row_offsets, self.num_edges)
-
-    @property
-    def in_degrees(self) -> Int[Array, " num_receivers"]:
-        """Number of edges that end at each receiver, int32."""
-        return jnp.diff(self.row_offsets).astype(jnp.int32)
-
-    @property
-    def out_degrees(self) -> Int[Array, " num_senders"]:
-        """Number of edges that start at each sender, int32."""
-        return jnp.diff(self.transpose_row_offsets).astype(jnp.int32)
-
-    @property
-    def edge_index(self) -> Int[Array, "2 num_edges"]:
-        """PyG's `edge_index`, in the graph's edge order: the senders, then the receivers."""
-        return jnp.stack([self.senders, self.receivers])
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes of a square graph.
-
-        Raises:
-            AttributeError: the graph is rectangular.
-        """
-        if not self.is_square:
-            raise AttributeError(
-                f"num_nodes: a rectangular graph has num_senders ({self.num_senders}) and "
-                f"num_receivers ({self.num_receivers})"
-            )
-        return self.num_receivers
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the graph's arrays; an array that two fields share counts once."""
-        leaves = {id(leaf): leaf for leaf in jax.tree.leaves(self)}
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves.values())
-
-    @property
-    def is_square(self) -> bool:
-        """Whether senders and receivers are one set of nodes."""
-        return self.self_loops is not None
+    # Transforms.
 
     def transpose(self) -> Graph:
         """The graph with every edge reversed.
@@ -432,35 +283,7 @@ class Graph:
         Edge data follow as `data[graph.transpose_permutation]`. `edge_permutation` and
         `sort_edge_data` follow too.
         """
-        inverse = jnp.zeros_like(self.transpose_permutation)
-        inverse = inverse.at[self.transpose_permutation].set(
-            jnp.arange(self.num_edges, dtype=inverse.dtype), unique_indices=True
-        )
-        edges, positions = self.edge_permutation, self.edge_positions
-        if positions is not None and self.num_edges:
-            positions = jnp.where(positions < 0, positions, inverse[positions])
-        return Graph(
-            row_offsets=self.transpose_row_offsets,
-            senders=self.transpose_receivers,
-            row_chunks=self.transpose_row_chunks,
-            transpose_row_offsets=self.row_offsets,
-            transpose_receivers=self.senders,
-            transpose_permutation=inverse,
-            transpose_row_chunks=self.row_chunks,
-            edge_permutation=None if edges is None else edges[self.transpose_permutation],
-            self_loops=self.self_loops,
-            num_senders=self.num_receivers,
-            num_receivers=self.num_senders,
-            num_edges=self.num_edges,
-            symmetric=self.symmetric,
-            row_schedule=self.transpose_row_schedule,
-            transpose_row_schedule=self.row_schedule,
-            edge_positions=positions,
-            num_input_edges=self.num_input_edges,
-            merges_edges=self.merges_edges,
-            tiles=self.transpose_tiles,
-            transpose_tiles=self.tiles,
-        )
+        return dataclasses.replace(self, **reversed_fields(self))
 
     def drop_edge_permutation(self) -> Graph:
         """The graph without `edge_permutation` and `edge_positions`, for those who need their 4
@@ -493,17 +316,7 @@ class Graph:
             ValueError: the graph is being traced, its offsets or senders are not those of a graph,
                 `width` is out of range, or with `weighted` it has 2^31 edges or more.
         """
-        _check_concrete(self, "with_windows")
-        width = integer(width, "width", 1, _windows.MAX_WIDTH)
-        check_rows(self)
-        windows = _windows.build(
-            np.asarray(self.row_offsets),
-            np.asarray(self.senders),
-            self.num_senders,
-            weighted,
-            _windows.receivers_for(width),
-        )
-        return dataclasses.replace(self, windows=place_like(windows, self.senders))
+        return dataclasses.replace(self, windows=_layouts.windows(self, weighted, width))
 
     def with_row_schedule(self) -> Graph:
         """The graph with a `row_schedule` and that of the transpose: `spmm` and attention are then
@@ -524,21 +337,7 @@ class Graph:
             ValueError: the graph is being traced, or its offsets, senders or receivers are not
                 those of a graph.
         """
-        _check_concrete(self, "with_row_schedule")
-        check_rows(self)
-        schedule = _row_schedule.build(
-            np.asarray(self.row_offsets), np.asarray(self.senders), self.num_senders
-        )
-        schedule = place_like(schedule, self.senders)
-        transpose = schedule
-        if not self.symmetric:
-            check_rows(self, transpose=True)
-            transpose = _row_schedule.build(
-                np.asarray(self.transpose_row_offsets),
-                np.asarray(self.transpose_receivers),
-                self.num_receivers,
-            )
-            transpose = place_like(transpose, self.senders)
+        schedule, transpose = _layouts.row_schedules(self)
         return dataclasses.replace(self, row_schedule=schedule, transpose_row_schedule=transpose)
 
     def with_tiles(self, *, order: _tiles.Order = "auto", min_edges: int | None = None) -> Graph:
@@ -575,24 +374,7 @@ class Graph:
         Source: windows with condensed columns are TC-GNN's (Wang et al., USENIX ATC 2023); leaving
         unshared columns to a kernel by rows is HC-SpMM's and Libra's idea.
         """
-        _check_concrete(self, "with_tiles")
-        options: dict[str, Any] = {
-            "order": order,
-            "min_edges": min_edges,
-            "square": self.is_square,
-            "symmetric": self.symmetric,
-        }
-        on_device = order == "numbered"  # the others are found on the host
-        check_rows(self, on_device=on_device)
-        tiles = _tiles.build(self.row_offsets, self.senders, self.num_senders, **options)
-        tiles = place_like(tiles, self.senders)
-        transpose = tiles
-        if not self.symmetric:
-            check_rows(self, transpose=True, on_device=on_device)
-            transpose = _tiles.build(
-                self.transpose_row_offsets, self.transpose_receivers, self.num_receivers, **options
-            )
-            transpose = place_like(transpose, self.senders)
+        tiles, transpose = _layouts.tiles(self, order, min_edges)
         return dataclasses.replace(self, tiles=tiles, transpose_tiles=transpose)
 
     def validate(self) -> Graph:
@@ -604,7 +386,7 @@ class Graph:
         Raises:
             ValueError: an array is not what the others ask for; it is named.
         """
-        _check_concrete(self, "validate")
+        check_concrete(self, "validate")
         if (found := problem(self)) is not None:
             raise ValueError(f"graph: {found}")
         return self
@@ -657,37 +439,3 @@ class Graph:
         return _edge_data.map_arrays(
             lambda array: _edge_data.unsort(self, array, fill_value), values
         )
-
-    def __repr__(self) -> str:
-        if self.is_square:
-            return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges})"
-        return (
-            f"Graph(num_senders={self.num_senders}, num_receivers={self.num_receivers}, "
-            f"num_edges={self.num_edges})"
-        )
-
-
-def self_loop_mask(graph: Graph) -> Bool[Array, " num_edges"]:
-    """Which edges are self-loops (none, if the graph is rectangular)."""
-    if not graph.is_square:
-        return jnp.zeros(graph.num_edges, bool)
-    return graph.senders == graph.receivers
-
-
-def _check_concrete(graph: Graph, method: str) -> None:
-    if isinstance(graph.senders, Tracer):
-        raise ValueError(f"{method}: call it outside jax.jit, on the graph itself")
-
-
-def _device_chunks(chunks: RowChunks) -> RowChunks:
-    return RowChunks(device_array(chunks.table), chunks.length)
-
-
-def _device_array(values: np.ndarray, name: str) -> Array:
-    """An array of a graph on the device, which refuses to wrap 64-bit offsets round to 32 bits."""
-    if values.dtype == np.int64 and jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
-        raise ValueError(
-            f"{name}: a graph of 2**31 edges or more needs 64-bit offsets; call "
-            "jax.config.update('jax_enable_x64', True) first"
-        )
-    return device_array(values)

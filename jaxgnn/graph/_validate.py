@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jax.core import Tracer
 
 from jaxgnn._core import device
 from jaxgnn.graph._device_windows import rows_fit
@@ -43,6 +44,12 @@ def problem(graph: Graph, *, bounds_only: bool = False) -> str | None:
         or _tiles(graph.tiles, "tiles", receivers, senders)
         or _tiles(graph.transpose_tiles, "transpose_tiles", senders, receivers)
     )
+
+
+def check_concrete(graph: Graph, method: str) -> None:
+    """Raises a `ValueError` if the graph is being traced, which the method is not for."""
+    if isinstance(graph.senders, Tracer):
+        raise ValueError(f"{method}: call it outside jax.jit, on the graph itself")
 
 
 def check_rows(graph: Graph, *, transpose: bool = False, on_device: bool = False) -> None:
