@@ -20,9 +20,10 @@ from jaxgnn.data import GraphSet, Metric
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.device_graphs import DeviceGraphs
 from jaxgnn.train.graph_data import GraphSetDescription, graph_split
-from jaxgnn.train.graph_loader import GraphLoader, run_steps, runs
+from jaxgnn.train.graph_loader import GraphLoader
 from jaxgnn.train.graph_minibatch import GraphMinibatch
 from jaxgnn.train.graph_model import GraphProgram, build_graphs
+from jaxgnn.train.graph_programs import run_steps, runs
 from jaxgnn.train.graph_step import batches_of, first_batch
 from jaxgnn.train.loop import Compiled, UnfinishedEpoch, kernel_calls
 from jaxgnn.train.optimizer import steps_done
