@@ -42,7 +42,7 @@ cudaError_t forward(const CosineForwardArgs& args, const Launch& launch) {
   if (launch.load || p.F / V > 8) {
     JAXGNN_TRY((launch_pairs<Cosine, T, Pass::kForward, V, 2, true, true>(p, launch)));
   }
-  return join_forward(p, launch);
+  return join_forward<T>(p, p.heads, p.G, launch);
 }
 
 }  // namespace

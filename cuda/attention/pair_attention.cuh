@@ -125,23 +125,6 @@ inline bool is_empty(const PairArgs& args) {
   return is_empty(args.attention) || args.head_width == 0;
 }
 
-// Combines the chunks of long rows in the forward pass.
-template <typename T>
-cudaError_t join_forward(const PairParams<T>& p, const Launch& launch) {
-  using A = typename Accumulator<T>::type;
-  if (!launch.load && p.rows.num_splits == 0) return cudaSuccess;
-  RowParams<T> joined{};
-  joined.rows = p.rows;
-  joined.scoring = p.scoring;
-  joined.out = p.out;
-  joined.log_sum = p.log_sum;
-  joined.partials = p.partials;
-  joined.width = int64_t(p.heads) * p.G;
-  joined.partials_stride = joined.width + 2 * p.heads;
-  joined.head_width = p.G;
-  return launch_kernel(launch, join_sums<T, Pass::kForward, A>, p.rows.num_splits, 128, 0, joined);
-}
-
 template <class Score, typename T>
 cudaError_t launch_forward(const PairForwardArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
@@ -150,7 +133,7 @@ cudaError_t launch_forward(const PairForwardArgs& args, const Launch& launch) {
   p.log_sum = static_cast<A*>(args.log_sum);
   p.partials = static_cast<A*>(args.partials);
   JAXGNN_TRY((walk_pairs<Score, T, Pass::kForward>(p, launch)));
-  return join_forward(p, launch);
+  return join_forward<T>(p, p.heads, p.G, launch);
 }
 
 template <class Score, typename T, Pass kPass>

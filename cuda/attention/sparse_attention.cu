@@ -261,18 +261,7 @@ cudaError_t launch_types(const SparseForwardArgs& args, const Launch& launch) {
     if (launch.load || F <= 1024) JAXGNN_TRY((launch_per<T, I, 16>(p, plain, launch)));
     if (launch.load || F > 1024) JAXGNN_TRY((launch_per<T, I, 32>(p, plain, launch)));
   }
-  if (!launch.load && from.rows.num_splits == 0) return cudaSuccess;
-  RowParams<T> joined{};
-  joined.rows = p.rows;
-  joined.scoring = p.scoring;
-  joined.out = p.out;
-  joined.log_sum = p.log_sum;
-  joined.partials = p.partials;
-  joined.partials_stride = p.partials_stride;
-  joined.width = p.width;
-  joined.head_width = p.head_width;
-  return launch_kernel(launch, join_sums<T, Pass::kForward, float>, p.rows.num_splits, 128, 0,
-                       joined);
+  return join_forward<T>(p, from.heads, p.head_width, launch);
 }
 
 }  // namespace

@@ -43,6 +43,24 @@ __global__ void join_sums(const RowParams<T> p) {
   }
 }
 
+// The same of the forward pass of kernels with parameters of their own, for rows of values of
+// `heads` heads of `head_width` features.
+template <typename T, typename P>
+cudaError_t join_forward(const P& p, int64_t heads, int head_width, const Launch& launch) {
+  using A = typename Accumulator<T>::type;
+  if (!launch.load && p.rows.num_splits == 0) return cudaSuccess;
+  RowParams<T> joined{};
+  joined.rows = p.rows;
+  joined.scoring = p.scoring;
+  joined.out = p.out;
+  joined.log_sum = p.log_sum;
+  joined.partials = p.partials;
+  joined.width = heads * head_width;
+  joined.partials_stride = joined.width + 2 * heads;
+  joined.head_width = head_width;
+  return launch_kernel(launch, join_sums<T, Pass::kForward, A>, p.rows.num_splits, 128, 0, joined);
+}
+
 // The smaller side of the LeakyReLU's kink, estimated from 64 edges of a row; either answer gives
 // correct results. One warp a row; the chunks of a row use the first chunk's answer.
 template <typename A>

@@ -16,6 +16,7 @@ from jaxgnn.graph._tiles import Tiles
 from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._aggregation.linear import Engine
 from jaxgnn.ops._attention import cosine_tiles, pair_rule
+from jaxgnn.ops._attention.gat_kernels import call_forward
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._core.recomputed import recomputed
 from jaxgnn.ops._core.row_call import row_call
@@ -80,20 +81,16 @@ def walk(
     self_loops: bool,
 ) -> tuple[Float[Array, "num_nodes heads features"], Float[Array, "num_nodes heads"]]:
     """The forward pass by the kernel of all dtypes and widths."""
-    nodes, heads, features = x.shape
-    out, log_sum, _ = row_call(
+    _, heads, features = x.shape
+    return call_forward(
         TARGETS[0],
         rows,
         [x, row_scale, column_scale],
-        [
-            (x.shape, x.dtype),
-            ((nodes, heads), column_scale.dtype),
-            ((rows.chunks.table.shape[0], heads * (features + 2)), column_scale.dtype),
-        ],
+        (heads, features),
+        (x.dtype, column_scale.dtype),
         heads=heads,
         self_loops=self_loops,
     )
-    return out, log_sum
 
 
 def _forward(

@@ -6,6 +6,7 @@ multiplies the heads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -91,6 +92,33 @@ class Scores(NamedTuple):
         ]
 
 
+def call_forward(
+    target: str,
+    rows: Rows,
+    operands: list[Array],
+    shape: tuple[int, int],
+    dtypes: tuple[Any, Any],
+    scratch: Sequence[tuple[tuple[int, ...], Any]] = (),
+    **attributes: Any,
+) -> tuple[Float[Array, "rows heads width"], Float[Array, "rows heads"]]:
+    """What a kernel of the forward pass writes: averages of `shape` (heads, width) a row, and the
+    logarithm of the sum of the exponentials; of `dtypes`."""
+    (heads, width), (dtype, accumulator) = shape, dtypes
+    out, log_sum, *_ = row_call(
+        target,
+        rows,
+        operands,
+        [
+            ((rows.num_rows, heads, width), dtype),
+            ((rows.num_rows, heads), accumulator),
+            ((rows.chunks.table.shape[0], heads * (width + 2)), accumulator),
+            *scratch,
+        ],
+        **attributes,
+    )
+    return out, log_sum
+
+
 def forward(
     static: Attention, operands: Operands
 ) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
@@ -100,19 +128,15 @@ def forward(
         v, score_src, score_dst, scores = arrays
         _, heads, width = v.shape
         dtype = score_src.dtype
-        out, log_sum, *_ = row_call(
+        return call_forward(
             TARGETS[0],
             rows,
             [v, score_src, score_dst, *scores.operands(dtype)],
-            [
-                ((rows.num_rows, heads, width), v.dtype),
-                ((rows.num_rows, heads), dtype),
-                ((rows.chunks.table.shape[0], heads * (width + 2)), dtype),
-                ((v.shape[0] * heads,), dtype),
-            ],
+            (heads, width),
+            (v.dtype, dtype),
+            [((v.shape[0] * heads,), dtype)],
             **attributes(static),
         )
-        return out, log_sum
 
     rows = neighbors(operands.graph, transpose=False)
     return foldable_heads(kernel)(rows, _arrays(operands))

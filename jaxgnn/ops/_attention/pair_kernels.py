@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, UInt32
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import foldable_heads
 from jaxgnn.graph import Graph
-from jaxgnn.ops._attention.gat_kernels import Scores
+from jaxgnn.ops._attention.gat_kernels import Scores, call_forward
 from jaxgnn.ops._core.row_call import row_call
 from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
 
@@ -98,18 +98,14 @@ def forward(
         nodes, scores = arrays
         _, heads, width = nodes.averaged.shape
         dtype = accumulation_dtype(nodes.keys.dtype)
-        out, log_sum, _ = row_call(
+        return call_forward(
             TARGETS[0],
             rows,
             [*nodes.operands(), *scores.operands(dtype)],
-            [
-                ((rows.num_rows, heads, width), nodes.keys.dtype),
-                ((rows.num_rows, heads), dtype),
-                ((rows.chunks.table.shape[0], heads * (width + 2)), dtype),
-            ],
+            (heads, width),
+            (nodes.keys.dtype, dtype),
             **_attributes(static, heads),
         )
-        return out, log_sum
 
     rows = neighbors(operands.graph, transpose=False)
     return foldable_heads(kernel)(rows, _arrays(operands))

@@ -11,7 +11,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn._core.folding import foldable_heads
-from jaxgnn.ops._attention.gat_kernels import Attention, Operands, Scores, attributes
+from jaxgnn.ops._attention.gat_kernels import (
+    Attention,
+    Operands,
+    Scores,
+    attributes,
+    call_forward,
+)
 from jaxgnn.ops._core.row_call import row_call
 from jaxgnn.ops._core.rows import Rows, neighbors, or_empty, ordered_structure
 from jaxgnn.ops._core.sparse_rows import SparseRows, visible
@@ -28,18 +34,14 @@ def forward(
     def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array]:
         values, indices, score_src, score_dst, scores = arrays
         heads, dtype = values.shape[1], score_src.dtype
-        out, log_sum, _ = row_call(
+        return call_forward(
             TARGETS[0],
             rows,
             [*_cbsr_rows(width, values, indices), score_src, score_dst, *scores.operands(dtype)],
-            [
-                ((rows.num_rows, heads, width), values.dtype),
-                ((rows.num_rows, heads), dtype),
-                ((rows.chunks.table.shape[0], heads * (width + 2)), dtype),
-            ],
+            (heads, width),
+            (values.dtype, dtype),
             **attributes(static),
         )
-        return out, log_sum
 
     rows = neighbors(operands.graph, transpose=False)
     return foldable_heads(kernel)(rows, _arrays(operands))
