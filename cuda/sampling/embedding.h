@@ -79,6 +79,10 @@ struct UnitLayerArgs {
 cudaError_t launch_drawn_neighbors(const DrawnNeighborsArgs& args, const Launch& launch);
 cudaError_t launch_drawn_rows(const DrawnRowsArgs& args, const Launch& launch);
 cudaError_t launch_sage_layer(const SageLayerArgs& args, const Launch& launch);
+// The same for groups of at least 4 on a device of compute capability 9.0, by the variant of that
+// number (sage_layer_wgmma.cu).
+cudaError_t launch_sage_layer_wgmma(const SageLayerArgs& args, const Launch& launch,
+                                    int64_t variant);
 cudaError_t launch_unit_layer(const UnitLayerArgs& args, const Launch& launch);
 
 }  // namespace jaxgnn::sampling
