@@ -3,11 +3,13 @@
 // A team of two warpgroups walks a range of groups, a tile of rows at a time, without the block's
 // other teams. One warpgroup multiplies rows of x by Wf, the other rows of `around` by Wa, with the
 // matrices' columns as the instruction's rows: of four columns a thread has a quarter of the tile's
-// rows in registers. So a row's length is a sum over lanes and warps, and a group's sum one over
-// registers and four lanes: the layer's rows never leave the registers. While a team adds, the
-// others multiply, and the next tiles are in flight to shared memory.
+// rows in registers. A tile has four groups side by side, one for each lane of a quad, and the
+// groups of a lane follow one another over the tiles. So a group's sum is a sum over a thread's
+// registers, a row's length one over lanes and warps, and the layer's rows never leave the
+// registers. While a team adds, the others multiply, and the next tiles are in flight.
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/async.cuh"
+#include "cuda/core/barrier.cuh"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/wgmma.cuh"
 #include "cuda/sampling/embedding.h"
@@ -39,30 +41,13 @@ struct Tiling {
   struct Team {
     float parts[kTeamWarps][kRows];  // what each warp has of the rows
     float scales[kRows];
-    int32_t nodes[kStages][kRows];
-    int missing;  // whether a tile so far had a row of no node
+    int32_t kinds[kStages][kRows];  // of the rows
+    int missing;                    // whether a tile so far had a row of no node
+    float inverses[kSlots][4];      // if so: of the sizes of the groups that end in this tile
   };
   static constexpr int kBytes = wg::kAtomBytes + kMatrixBytes + kTeams * kStages * kStageBytes +
                                 kTeams * static_cast<int>(sizeof(Team));
 };
-
-// Where row `row` of a tile is multiplied: four consecutive rows are a thread's quad of lanes.
-__device__ constexpr int place_of(int row) { return row / 8 * 8 + row % 4 * 2 + row % 8 / 4; }
-
-__device__ inline void wait_at(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-// The same, and whether any thread says so.
-__device__ inline bool any_at(int barrier, int threads, bool here) {
-  int any;
-  asm volatile(
-      "{\n.reg .pred here, any;\nsetp.ne.b32 here, %1, 0;\nbar.red.or.pred any, %2, %3, here;\n"
-      "selp.b32 %0, 1, 0, any;\n}"
-      : "=r"(any)
-      : "r"(here ? 1 : 0), "r"(barrier), "r"(threads)
-      : "memory");
-  return any != 0;
-}
 
 // The column's words of a matrix in shared memory, its columns as rows.
 template <typename T, int kPanels>
@@ -79,46 +64,60 @@ __device__ inline void store_matrix(unsigned char* to, const T* matrix, int64_t 
   }
 }
 
+// A team's range of groups, four side by side: row 8 j + 2 t + i of tile n is in group t of the
+// four the place at `slot` 2 j + i, and the range's `position` n kSlots + slot.
+struct Range {
+  unsigned first, end;  // groups
+  unsigned size;        // of a group
+  __device__ unsigned positions() const { return (end - first + 3) / 4 * size; }
+};
+
+// Of a row: it is of a node, its place has none, or it is of no place.
+enum Kind : int32_t { kOfNode, kMissing, kBeyondRange };
+
 // A warpgroup's rows in flight to its half of the stages.
 template <typename T, typename S>
 class Input {
  public:
-  // Places from `begin` to `end`.
-  __device__ Input(const SageLayerArgs& args, typename S::Team& team, unsigned stages, bool own,
-                   int begin, int end)
+  __device__ Input(const SageLayerArgs& args, const Range& range, typename S::Team& team,
+                   unsigned stages, bool own)
       : args_(args),
+        range_(range),
         team_(team),
-        stages_(stages + (own ? 0 : S::kInputBytes)),
         own_(own),
-        begin_(begin),
-        end_(end),
         lane_(threadIdx.x % 32),
-        first_(static_cast<int>(threadIdx.x) / 32 % 4 * kWarpRows),
-        row_bytes_(static_cast<int>(args.width * sizeof(T))) {
+        first_(threadIdx.x / 32 % 4 * kWarpRows),
+        row_bytes_(static_cast<unsigned>(args.width * sizeof(T))) {
+    const unsigned piece = lane_ % kPieces, row = lane_ / kPieces;
+    inside_ = piece * 16 < row_bytes_;
+    from_ = static_cast<const char*>(own ? args.x : args.around) + (inside_ ? piece * 16 : 0);
+    to_ = stages + (own ? 0 : S::kInputBytes) + piece / 8 * S::kRows * wg::kPanelBytes +
+          (first_ + row) * wg::kPanelBytes;
+    exchanged_ = (piece % 8 ^ row) << 4;
     find(0);
   }
 
   // Starts the copies of a tile, for which `find` was called before, and finds the next one's
   // places. Without any it commits an empty group of copies.
-  __device__ void start(int tile) {
+  __device__ void start(unsigned tile) {
     const bool there = node_ >= 0 && node_ < args_.num_rows;
-    const unsigned rows = __ballot_sync(kFullWarp, there);
-    const int place = begin_ + tile * S::kRows + first_ + lane_;
-    const int source = !there ? 0 : own_ ? node_ : place;
-    const int stage = tile % S::kStages;
-    if (own_ && lane_ < kWarpRows) team_.nodes[stage][place_of(first_ + lane_)] = there ? 1 : 0;
-    const int piece = lane_ % kPieces;
-    const bool inside = piece * 16 < row_bytes_;
-    const char* from = static_cast<const char*>(own_ ? args_.x : args_.around);
-    if (inside) from += piece * 16;
-    const unsigned to = stages_ + stage * S::kStageBytes + piece / 8 * S::kRows * wg::kPanelBytes;
-    if (rows != 0 || begin_ + tile * S::kRows < end_) {
+    unsigned rows = __ballot_sync(kFullWarp, there);
+    const unsigned source = !there ? 0 : own_ ? node_ : place_;
+    const unsigned stage = tile % S::kStages;
+    if (own_ && lane_ < kWarpRows) {
+      team_.kinds[stage][first_ + lane_] = there               ? kOfNode
+                                           : place_ == kBeyond ? kBeyondRange
+                                                               : kMissing;
+    }
+    if (tile * S::kSlots < range_.positions()) {
+      rows = inside_ ? rows >> lane_ / kPieces : 0;
 #pragma unroll
-      for (int row = 0; row < kWarpRows; row += 32 / kPieces) {
-        const int at = row + lane_ / kPieces;
-        const int row_source = __shfl_sync(kFullWarp, source, at);
-        copy16(to + wg::swizzled(place_of(first_ + at), piece % 8),
-               from + int64_t{row_source} * row_bytes_, inside && (rows >> at & 1) != 0);
+      for (unsigned row = 0; row < kWarpRows; row += 32 / kPieces) {
+        // Bits of `row` below 8 and of the lane's row are apart: swizzled(row + lane's, piece).
+        const unsigned to = to_ + stage * S::kStageBytes + row * wg::kPanelBytes +
+                            (exchanged_ ^ row % wg::kAtomRows << 4);
+        const unsigned row_source = __shfl_sync(kFullWarp, source, row + lane_ / kPieces);
+        copy16(to, row_of(from_, row_source, row_bytes_), (rows >> row & 1) != 0);
       }
     }
     commit();
@@ -126,30 +125,37 @@ class Input {
   }
 
  private:
-  static constexpr int kWarpRows = S::kRows / 4;
-  static constexpr int kPieces = S::kPanels * wg::kPanelBytes / 16;  // of 16 bytes, of a row
+  static constexpr unsigned kBeyond = ~0u;
+  static constexpr unsigned kWarpRows = S::kRows / 4;
+  static constexpr unsigned kPieces = S::kPanels * wg::kPanelBytes / 16;  // of 16 bytes, of a row
 
-  __device__ void find(int tile) {
-    const int place = begin_ + tile * S::kRows + first_ + lane_;
-    node_ = lane_ < kWarpRows && place < end_ ? __ldg(args_.places + place) : -1;
+  // The node of the lane's row, -1 without one.
+  __device__ void find(unsigned tile) {
+    const unsigned row = first_ + lane_, position = tile * S::kSlots + row / 8 * 2 + row % 2;
+    const unsigned group = range_.first + position / range_.size * 4 + row % 8 / 2;
+    const bool inside = lane_ < kWarpRows && group < range_.end;
+    place_ = inside ? group * range_.size + position % range_.size : kBeyond;
+    node_ = inside ? __ldg(args_.places + place_) : -1;
   }
 
   const SageLayerArgs& args_;
+  const Range& range_;
   typename S::Team& team_;
-  const unsigned stages_;
   const bool own_;
-  const int begin_, end_, lane_, first_, row_bytes_;
+  const unsigned lane_, first_, row_bytes_;
+  bool inside_;
+  const char* from_;
+  unsigned to_, exchanged_, place_;
   int32_t node_;
 };
 
-// The number of a group's places that are nodes, for a warp.
-__device__ int count_nodes(const SageLayerArgs& args, int64_t group) {
-  int count = 0;
-  for (int64_t i = threadIdx.x % 32; i < args.group; i += 32) {
-    const int32_t node = __ldg(args.places + group * args.group + i);
-    count += node >= 0 && node < args.num_rows ? 1 : 0;
+// How many of the places are nodes, for a warp.
+__device__ __noinline__ int count_nodes(const int32_t* places, int count, int64_t num_rows) {
+  int nodes = 0;
+  for (int i = threadIdx.x % 32; i < count; i += 32) {
+    nodes += places[i] >= 0 && places[i] < num_rows ? 1 : 0;
   }
-  return warp_sum(count);
+  return warp_sum(nodes);
 }
 
 // c = or, with `add`, += what `a`, in registers or at `panel_at`, and the panel at b give.
@@ -196,11 +202,13 @@ __global__ void __launch_bounds__(S::kTeams* kTeamThreads, 1)
   extern __shared__ __align__(1024) unsigned char bytes[];
   unsigned char* base = bytes + (-shared_address(bytes) & (wg::kAtomBytes - 1));
   unsigned char* matrices = base + S::kTeams * S::kStages * S::kStageBytes;
-  const int team_of_block = threadIdx.x / kTeamThreads;
+  // As the compiler knows it to be the same in all lanes.
+  const int warp_of_block = __shfl_sync(kFullWarp, threadIdx.x / 32, 0);
+  const int team_of_block = warp_of_block / kTeamWarps;
   Team& team = reinterpret_cast<Team*>(matrices + S::kMatrixBytes)[team_of_block];
   const int thread = threadIdx.x % kTeamThreads;  // of the team
-  const int warp = thread / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const bool own = thread < wg::kThreads;
+  const int warp = warp_of_block % kTeamWarps, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const bool own = warp < kTeamWarps / 2;
   const T* matrix = static_cast<const T*>(own ? args.own_matrix : args.around_matrix);
   const int64_t columns = own ? args.own : args.neighbors;
   if (thread == 0) team.missing = 0;
@@ -229,37 +237,33 @@ __global__ void __launch_bounds__(S::kTeams* kTeamThreads, 1)
   }
   __syncthreads();
 
-  const int teams = S::kTeams * static_cast<int>(gridDim.x);
-  const int team_number = team_of_block * static_cast<int>(gridDim.x) + blockIdx.x;
-  const int groups = static_cast<int>(args.groups), size = static_cast<int>(args.group);
-  const int per_team = (groups - 1) / teams + 1;
-  const int64_t first_group = int64_t{team_number} * per_team;
-  if (first_group >= groups) return;
-  const int begin = static_cast<int>(first_group) * size;
-  const int end = static_cast<int>(min(first_group + per_team, args.groups)) * size;
-  const int tiles = (end - begin - 1) / kRows + 1;
-  const int team_barrier = 1 + team_of_block, own_barrier = 8 + static_cast<int>(threadIdx.x) / 128;
+  const unsigned groups = static_cast<unsigned>(args.groups), teams = S::kTeams * gridDim.x;
+  const unsigned per_team = (groups - 1) / teams + 1;
+  const unsigned first = (team_of_block * gridDim.x + blockIdx.x) * per_team;
+  if (first >= groups) return;
+  const Range range{first, min(first + per_team, groups), static_cast<unsigned>(args.group)};
+  const unsigned tiles = (range.positions() - 1) / kSlots + 1;
+  const int team_barrier = 1 + team_of_block, own_barrier = 8 + warp_of_block / 4;
 
-  // The lane's column once four lanes have added up their four columns' sums.
-  const int column = t / 2 * wg::kRows + warp % 4 * 16 + t % 2 * 8 + g;
-  const int64_t out_width = args.own + args.neighbors;
-  T* out = static_cast<T*>(args.out) + first_group * out_width + (own ? 0 : args.own) + column;
-  const bool stores = column < columns;
+  // The thread's sums: of columns `column`, 8, 64 and 72 further on, of the group `group`.
   float sums[4] = {};
-  int left = size;  // rows of the group from a slot's on
-  int group = static_cast<int>(first_group);
-  const int end_group = end / size;
-  const float inverse_size = args.mean ? 1 / static_cast<float>(size) : 1;
-  bool missing = false;
-  const auto finish_group = [&](float (&totals)[4]) {
-    float value = scatter_sums<4>(totals, t, kFullWarp);
-    if (group < end_group) {  // beyond the last one there are rows of no place
-      float inverse = inverse_size;
-      if (missing && args.mean) inverse = 1 / static_cast<float>(max(count_nodes(args, group), 1));
-      if (stores) *out = narrow<T, float>(value * inverse);
+  const int column = warp % 4 * 16 + g;
+  unsigned group = range.first + t, left = range.size;  // rows of the group from a slot's on
+  const int64_t out_width = args.own + args.neighbors;
+  T* out = static_cast<T*>(args.out) + group * out_width + (own ? 0 : args.own) + column;
+  const float inverse_size = args.mean ? 1 / static_cast<float>(range.size) : 1;
+  const auto finish_group = [&](float inverse) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int further = k / 2 * wg::kRows + k % 2 * 8;
+      if (group < range.end && column + further < columns) {
+        out[further] = narrow<T, float>(sums[k] * inverse);
+      }
+      sums[k] = 0;
     }
-    ++group;
-    out += out_width;
+    group += 4;
+    out += 4 * out_width;
+    left = range.size;
   };
 
   const unsigned stages =
@@ -267,10 +271,10 @@ __global__ void __launch_bounds__(S::kTeams* kTeamThreads, 1)
   const uint64_t matrix_at = wg::describe(shared_address(matrices) +
                                           (own ? 0 : static_cast<unsigned>(S::kMatrixBytes) / 2));
   const uint64_t stages_at = wg::describe(stages + (own ? 0 : S::kInputBytes));
-  Input<T, S> input(args, team, stages, own, begin, end);
+  Input<T, S> input(args, range, team, stages, own);
 #pragma unroll
-  for (int tile = 0; tile < S::kStages - 1; ++tile) input.start(tile);
-  for (int tile = 0; tile < tiles; ++tile) {
+  for (unsigned tile = 0; tile < S::kStages - 1; ++tile) input.start(tile);
+  for (unsigned tile = 0; tile < tiles; ++tile) {
     // All of the team are past the barriers after the products of the tile before this one: the
     // stage that it had is free.
     input.start(tile + S::kStages - 1);
@@ -317,9 +321,10 @@ __global__ void __launch_bounds__(S::kTeams* kTeamThreads, 1)
     float square = combine_columns<S>(squares, team, thread, team_barrier, plus);
     bool there = false;
     if (thread < kRows) {
-      there = team.nodes[tile % S::kStages][thread] != 0;
+      const int32_t kind = team.kinds[tile % S::kStages][thread];
+      there = kind == kOfNode;
       team.scales[thread] = inverse_root(square);
-      if (!there) team.missing = 1;
+      if (kind == kMissing) team.missing = 1;
     }
     // Rows whose squares overflow, or underflow, are scaled by powers of 2.
     if (any_at(team_barrier, kTeamThreads, there && !in_range(square))) {
@@ -350,30 +355,31 @@ __global__ void __launch_bounds__(S::kTeams* kTeamThreads, 1)
       if (thread < kRows) team.scales[thread] = power * inverse_root(square);
       wait_at(team_barrier, kTeamThreads);
     }
-    missing = team.missing != 0;
+    const bool missing = args.mean && team.missing != 0;
+    if (missing) {
+      const unsigned ending = left > kSlots ? 0 : (kSlots - left) / range.size + 1;
+      for (unsigned i = warp; i < 4 * ending; i += kTeamWarps) {
+        const unsigned of = group - t + i;
+        const int count = of >= range.end
+                              ? 1
+                              : count_nodes(args.places + int64_t{of} * range.size,
+                                            static_cast<int>(range.size), args.num_rows);
+        if (lane == 0) team.inverses[i / 4][i % 4] = 1 / static_cast<float>(max(count, 1));
+      }
+      wait_at(team_barrier, kTeamThreads);
+    }
+    const float* inverses = &team.inverses[0][t];
 
 #pragma unroll
-    for (int j = 0; j < kSlots / 2; ++j) {
-      const float2 scales = *reinterpret_cast<const float2*>(&team.scales[8 * j + 2 * t]);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      // Of both rows of a pair of slots.
+      const float2 scales = *reinterpret_cast<const float2*>(&team.scales[slot / 2 * 8 + 2 * t]);
+      const float scale = slot % 2 == 0 ? scales.x : scales.y;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int slot = 2 * j + i;
-        const float scale = i == 0 ? scales.x : scales.y;
-        if (left > 4) {
-#pragma unroll
-          for (int k = 0; k < 4; ++k) sums[k] += value(slot, k) * scale;
-          left -= 4;
-        } else {  // the group's last rows, and perhaps the next one's first
-          float totals[4];
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            const float v = value(slot, k) * scale;
-            totals[k] = sums[k] + (t < left ? v : 0.f);
-            sums[k] = t < left ? 0.f : v;
-          }
-          finish_group(totals);
-          left += size - 4;
-        }
+      for (int k = 0; k < 4; ++k) sums[k] += value(slot, k) * scale;
+      if (--left == 0) {
+        finish_group(missing ? *inverses : inverse_size);
+        inverses += 4;
       }
     }
   }
@@ -405,8 +411,9 @@ cudaError_t start_variant(const SageLayerArgs& args, const Launch& launch, int64
   };
   offer(1, Tiling<kPanels, 64, 2, 4 / kPanels, false>{});
   offer(2, Tiling<kPanels, 32, 4, 4 / kPanels, false>{});
-  offer(3, Tiling<kPanels, 32, 2, 4, true>{});
-  if constexpr (kPanels == 1) offer(4, Tiling<kPanels, 64, 2, 4, true>{});
+  offer(3, Tiling<kPanels, 32, 3, 3, false>{});
+  offer(4, Tiling<kPanels, 32, 2, 4, true>{});
+  if constexpr (kPanels == 1) offer(5, Tiling<kPanels, 64, 2, 4, true>{});
   return error;
 }
 
