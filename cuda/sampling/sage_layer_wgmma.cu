@@ -94,11 +94,17 @@ class Input {
     to_ = stages + (own ? 0 : S::kInputBytes) + piece / 8 * S::kRows * wg::kPanelBytes +
           (first_ + row) * wg::kPanelBytes;
     exchanged_ = (piece % 8 ^ row) << 4;
-    find(0);
+    const unsigned own_row = first_ + lane_, slot = own_row / 8 * 2 + own_row % 2;
+    next_in_group_ = slot % range.size;
+    next_group_ = range.first + slot / range.size * 4 + own_row % 8 / 2;
+    next_place_ = next_group_ * range.size + next_in_group_;
+    groups_of_tile_ = S::kSlots / range.size * 4;
+    places_of_tile_ = groups_of_tile_ * range.size + S::kSlots % range.size;
+    find();
   }
 
-  // Starts the copies of a tile, for which `find` was called before, and finds the next one's
-  // places. Without any it commits an empty group of copies.
+  // Starts the copies of a tile, one after the other, and finds the next one's places. Without any
+  // it commits an empty group of copies.
   __device__ void start(unsigned tile) {
     const bool there = node_ >= 0 && node_ < args_.num_rows;
     unsigned rows = __ballot_sync(kFullWarp, there);
@@ -121,7 +127,7 @@ class Input {
       }
     }
     commit();
-    find(tile + 1);
+    find();
   }
 
  private:
@@ -129,13 +135,19 @@ class Input {
   static constexpr unsigned kWarpRows = S::kRows / 4;
   static constexpr unsigned kPieces = S::kPanels * wg::kPanelBytes / 16;  // of 16 bytes, of a row
 
-  // The node of the lane's row, -1 without one.
-  __device__ void find(unsigned tile) {
-    const unsigned row = first_ + lane_, position = tile * S::kSlots + row / 8 * 2 + row % 2;
-    const unsigned group = range_.first + position / range_.size * 4 + row % 8 / 2;
-    const bool inside = lane_ < kWarpRows && group < range_.end;
-    place_ = inside ? group * range_.size + position % range_.size : kBeyond;
+  // Finds the node of the lane's row, -1 without one, and goes on by a tile.
+  __device__ void find() {
+    const bool inside = lane_ < kWarpRows && next_group_ < range_.end;
+    place_ = inside ? next_place_ : kBeyond;
     node_ = inside ? __ldg(args_.places + place_) : -1;
+    next_group_ += groups_of_tile_;
+    next_place_ += places_of_tile_;
+    next_in_group_ += S::kSlots % range_.size;
+    if (next_in_group_ >= range_.size) {  // to the first of four groups further
+      next_in_group_ -= range_.size;
+      next_group_ += 4;
+      next_place_ += 3 * range_.size;
+    }
   }
 
   const SageLayerArgs& args_;
@@ -147,6 +159,7 @@ class Input {
   const char* from_;
   unsigned to_, exchanged_, place_;
   int32_t node_;
+  unsigned next_group_, next_place_, next_in_group_, groups_of_tile_, places_of_tile_;
 };
 
 // How many of the places are nodes, for a warp.
@@ -210,7 +223,7 @@ __global__ void __launch_bounds__(S::kTeams* kTeamThreads, 1)
   const int warp = warp_of_block % kTeamWarps, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const bool own = warp < kTeamWarps / 2;
   const T* matrix = static_cast<const T*>(own ? args.own_matrix : args.around_matrix);
-  const int64_t columns = own ? args.own : args.neighbors;
+  const int columns = static_cast<int>(own ? args.own : args.neighbors);
   if (thread == 0) team.missing = 0;
 
   uint32_t a[S::kInRegisters ? kParts : 1][S::kInRegisters ? kSteps : 1][4];
