@@ -79,10 +79,12 @@ struct UnitLayerArgs {
 cudaError_t launch_drawn_neighbors(const DrawnNeighborsArgs& args, const Launch& launch);
 cudaError_t launch_drawn_rows(const DrawnRowsArgs& args, const Launch& launch);
 cudaError_t launch_sage_layer(const SageLayerArgs& args, const Launch& launch);
-// The same for groups of at least 4 on a device of compute capability 9.0, by the variant of that
-// number (sage_layer_wgmma.cu).
+// The same by one of the kernels: 0, that of all devices, or a tiling of launch_sage_layer_wgmma.
+cudaError_t launch_sage_layer_variant(const SageLayerArgs& args, const Launch& launch,
+                                      int64_t variant);
+// The same on a device of compute capability 9.0.
 cudaError_t launch_sage_layer_wgmma(const SageLayerArgs& args, const Launch& launch,
-                                    int64_t variant);
+                                    int64_t tiling);
 cudaError_t launch_unit_layer(const UnitLayerArgs& args, const Launch& launch);
 
 }  // namespace jaxgnn::sampling

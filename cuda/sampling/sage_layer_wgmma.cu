@@ -414,13 +414,13 @@ cudaError_t start(const SageLayerArgs& args, const Launch& launch) {
   return launch_kernel(launch, kernel, blocks, S::kTeams * kTeamThreads, S::kBytes, args);
 }
 
-// The variants, of rows of kPanels panels.
+// The tilings, for rows of kPanels panels.
 template <typename T, int kPanels>
-cudaError_t start_variant(const SageLayerArgs& args, const Launch& launch, int64_t variant) {
+cudaError_t start_tiling(const SageLayerArgs& args, const Launch& launch, int64_t tiling) {
   cudaError_t error = launch.load ? cudaSuccess : cudaErrorInvalidValue;
-  const auto offer = [&](int64_t number, auto tiling) {
+  const auto offer = [&](int64_t number, auto chosen) {
     if (launch.load && error != cudaSuccess) return;
-    if (launch.load || variant == number) error = start<T, decltype(tiling)>(args, launch);
+    if (launch.load || tiling == number) error = start<T, decltype(chosen)>(args, launch);
   };
   offer(1, Tiling<kPanels, 64, 2, 4 / kPanels, false>{});
   offer(2, Tiling<kPanels, 32, 4, 4 / kPanels, false>{});
@@ -433,12 +433,12 @@ cudaError_t start_variant(const SageLayerArgs& args, const Launch& launch, int64
 }  // namespace
 
 cudaError_t launch_sage_layer_wgmma(const SageLayerArgs& args, const Launch& launch,
-                                    int64_t variant) {
+                                    int64_t tiling) {
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const bool narrow = args.width * static_cast<int64_t>(sizeof(T)) <= wg::kPanelBytes;
-    if (launch.load || narrow) JAXGNN_TRY((start_variant<T, 1>(args, launch, variant)));
-    if (launch.load || !narrow) JAXGNN_TRY((start_variant<T, 2>(args, launch, variant)));
+    if (launch.load || narrow) JAXGNN_TRY((start_tiling<T, 1>(args, launch, tiling)));
+    if (launch.load || !narrow) JAXGNN_TRY((start_tiling<T, 2>(args, launch, tiling)));
     return cudaSuccess;
   });
 }
