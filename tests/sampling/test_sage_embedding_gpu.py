@@ -104,7 +104,7 @@ LAYERS = (
 )
 
 
-def check_layers(dtype: str, widths: tuple[int, int, int], layer) -> None:
+def check_layers(dtype: str, widths: tuple[int, ...], layer) -> None:
     """`layer(inputs, group, reduce)` beside the layer by hand."""
     for groups, group, place, columns, reduce in LAYERS:
         inputs = inputs_of(groups * group, widths[place], columns, dtype)
