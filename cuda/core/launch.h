@@ -24,12 +24,17 @@ struct Launch {
 struct DeviceLimits {
   int processors;
   int shared_bytes;  // of a block, at most
+  int capability;    // 90 is Hopper
 };
 
 inline cudaError_t find_limits(DeviceLimits& limits) {
   int device = 0;
   JAXGNN_TRY(cudaGetDevice(&device));
   JAXGNN_TRY(cudaDeviceGetAttribute(&limits.processors, cudaDevAttrMultiProcessorCount, device));
+  int major = 0, minor = 0;
+  JAXGNN_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  JAXGNN_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  limits.capability = 10 * major + minor;
   return cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
                                 device);
 }

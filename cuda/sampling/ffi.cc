@@ -155,20 +155,22 @@ Error drawn_rows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns, 
   return finish(check, launch_drawn_rows(args, launch));
 }
 
-Error sage_layer(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer around,
-                 AnyBuffer own_matrix, AnyBuffer around_matrix, Result out, Int<attr::group> group,
-                 Int<attr::reduce> reduce) {
-  Check check("jaxgnn_sage_layer");
+// start(args) launches one of the kernels.
+template <typename F>
+Error start_sage_layer(Check& check, const AnyBuffer& places, const AnyBuffer& x,
+                       const AnyBuffer& around, const AnyBuffer& own_matrix,
+                       const AnyBuffer& around_matrix, Result out, int64_t group, int64_t reduce,
+                       F start) {
   const DataType type = x.element_type();
   SageLayerArgs args{};
   args.groups = dim(*out, 0);
-  args.group = *group;
-  check.that(*group >= 1 && *group <= INT32_MAX && args.groups <= INT32_MAX / *group,
+  args.group = group;
+  check.that(group >= 1 && group <= INT32_MAX && args.groups <= INT32_MAX / group,
              "there must be fewer than 2^31 places");
   if (check.failed()) return check.error();
   const int64_t places_count = args.groups * args.group;
   args.places = places_of(check, places, places_count);
-  args.mean = is_mean(check, *reduce);
+  args.mean = is_mean(check, reduce);
   args.num_rows = dim(x, 0);
   args.width = dim(x, 1);
   args.own = dim(own_matrix, 1);
@@ -193,7 +195,28 @@ Error sage_layer(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer a
   args.around_matrix = around_matrix.untyped_data();
   args.out = out->untyped_data();
   if (args.groups == 0 || args.own + args.neighbors == 0) return Error::Success();
-  return finish(check, launch_sage_layer(args, launch));
+  return finish(check, start(args));
+}
+
+Error sage_layer(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer around,
+                 AnyBuffer own_matrix, AnyBuffer around_matrix, Result out, Int<attr::group> group,
+                 Int<attr::reduce> reduce) {
+  Check check("jaxgnn_sage_layer");
+  return start_sage_layer(check, places, x, around, own_matrix, around_matrix, out, *group, *reduce,
+                          [&](const auto& args) { return launch_sage_layer(args, launch); });
+}
+
+// By a kernel that benchmarks/experiments/sage_layer.py chooses: 0, the one of all devices, or that
+// of Hopper's.
+Error sage_layer_variant(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer around,
+                         AnyBuffer own_matrix, AnyBuffer around_matrix, Result out,
+                         Int<attr::group> group, Int<attr::reduce> reduce,
+                         Int<attr::variant> variant) {
+  Check check("jaxgnn_sage_layer_variant");
+  check.that(*variant >= 0 && *variant <= kMostTilings, "variant must be from 0 to 5");
+  return start_sage_layer(
+      check, places, x, around, own_matrix, around_matrix, out, *group, *reduce,
+      [&](const auto& args) { return launch_sage_layer_variant(args, launch, *variant); });
 }
 
 Error unit_layer(StreamLaunch launch, AnyBuffer x, AnyBuffer around, AnyBuffer own_matrix,
@@ -236,6 +259,7 @@ void add_cuda_targets(CudaTargets& targets) {
   targets.add<drawn_neighbors>("jaxgnn_drawn_neighbors");
   targets.add<drawn_rows>("jaxgnn_drawn_rows");
   targets.add<sage_layer>("jaxgnn_sage_layer");
+  targets.add<sage_layer_variant>("jaxgnn_sage_layer_variant");
   targets.add<unit_layer>("jaxgnn_unit_layer");
 }
 

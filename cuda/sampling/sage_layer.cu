@@ -11,10 +11,13 @@
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/mma.cuh"
 #include "cuda/sampling/embedding.h"
+#include "cuda/sampling/sage_matrix.cuh"
 #include "cuda/sampling/unit_rows.cuh"
 
 namespace jaxgnn::sampling {
 namespace {
+
+constexpr int64_t kHopperTiling = 0;  // of sage_layer_wgmma.cu, on Hopper; 0: the kernel here
 
 constexpr int kRows = 32;      // of a step: a row a lane
 constexpr int kMostPairs = 4;  // of a block
@@ -38,33 +41,6 @@ struct Pair {
 // by. Columns are the instruction's rows, and the input's rows its columns.
 template <int kSteps>
 using Matrix = uint4[kSteps][kTiles][32];
-
-__device__ inline uint32_t tf32(float value) {
-  uint32_t word;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
-  return word;
-}
-
-// The word `word` of a matrix's column, of one float32 or two 16-bit values; 0 beyond the matrix.
-template <typename T>
-__device__ inline uint32_t matrix_word(const T* matrix, int64_t rows, int64_t columns, int word,
-                                       int column) {
-  if constexpr (sizeof(T) == 4) {
-    const bool inside = word < rows && column < columns;
-    return inside ? tf32(matrix[word * columns + column]) : 0;
-  } else {
-    uint32_t both = 0;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const int row = 2 * word + k;
-      if (row < rows && column < columns) {
-        const T value = matrix[row * columns + column];
-        both |= uint32_t{*reinterpret_cast<const unsigned short*>(&value)} << 16 * k;
-      }
-    }
-    return both;
-  }
-}
 
 // Words 2 t and 2 t + 1 of 32 bytes, where the instruction has t and t + 4: the order of the terms
 // is free, and a lane reads both of an input row at once.
@@ -362,6 +338,17 @@ cudaError_t start(const SageLayerArgs& args, const Launch& launch) {
 }  // namespace
 
 cudaError_t launch_sage_layer(const SageLayerArgs& args, const Launch& launch) {
+  return launch_sage_layer_variant(args, launch, kHopperTiling);
+}
+
+cudaError_t launch_sage_layer_variant(const SageLayerArgs& args, const Launch& launch,
+                                      int64_t variant) {
+  DeviceLimits limits{};
+  JAXGNN_TRY(find_limits(limits));
+  if (limits.capability == 90) {
+    if (launch.load) JAXGNN_TRY(launch_sage_layer_wgmma(args, launch, variant));
+    if (!launch.load && variant != 0) return launch_sage_layer_wgmma(args, launch, variant);
+  }
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const bool narrow = args.width * static_cast<int64_t>(sizeof(T)) <= kLayerRowBytes / 2;

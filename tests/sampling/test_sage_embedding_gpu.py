@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from jaxgnn import Graph, config, sage_embedding
+from jaxgnn._core import ffi
+from jaxgnn.ops._aggregation.kernels import REDUCE
 from jaxgnn.ops._sampling import sage_layer
 from jaxgnn.ops._sampling.neighbors import Draw, Nodes, aggregate_sampled, operands
 from jaxgnn.ops._sampling.sage_layer import (
@@ -92,26 +94,67 @@ def not_called(inputs: LayerInputs | UnitLayerInputs) -> jax.Array:
     raise AssertionError("the reference was traced")
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_layers_and_their_sums(dtype):
-    widths = (4, 36, 64) if dtype == "float32" else (8, 72, 128)
-    for groups, group, width, columns, reduce in (
-        (1000, 10, widths[2], (128, 128), "mean"),
-        (70, 25, widths[1], (100, 128), "sum"),
-        (3, 129, widths[1], (128, 3), "mean"),
-        (1, 1, widths[0], (1, 1), "sum"),
-        (700, 1, widths[0], (5, 128), "mean"),
-    ):
-        inputs = inputs_of(groups * group, width, columns, dtype)
-        with jax.default_matmul_precision("default"):
-            assert sage_layer.has_kernel(inputs, jax.nn.relu)
-            call = functools.partial(grouped_layer, group, reduce, otherwise=not_called)
-            found = jax.jit(call)(inputs)
+# Groups, places of a group, which of the dtype's widths, columns of both matrices, reduction.
+LAYERS = (
+    (1000, 10, 2, (128, 128), "mean"),
+    (70, 25, 1, (100, 128), "sum"),
+    (3, 129, 1, (128, 3), "mean"),
+    (1, 1, 0, (1, 1), "sum"),
+    (700, 1, 0, (5, 128), "mean"),
+)
+
+
+def check_layers(dtype: str, widths: tuple[int, ...], layer) -> None:
+    """`layer(inputs, group, reduce)` beside the layer by hand."""
+    for groups, group, place, columns, reduce in LAYERS:
+        inputs = inputs_of(groups * group, widths[place], columns, dtype)
+        found = layer(inputs, group, reduce)
         assert found.dtype == dtype
         expected = by_hand(inputs, group, reduce == "mean")
         scale = max(1, np.abs(expected).max())
         error = np.abs(np.asarray(found, np.float64) - expected)
         assert error.max() <= TOLERANCE[dtype] * scale
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_layers_and_their_sums(dtype):
+    def layer(inputs: LayerInputs, group: int, reduce: str) -> jax.Array:
+        with jax.default_matmul_precision("default"):
+            assert sage_layer.has_kernel(inputs, jax.nn.relu)
+            call = functools.partial(grouped_layer, group, reduce, otherwise=not_called)
+            return jax.jit(call)(inputs)
+
+    check_layers(dtype, (4, 36, 64) if dtype == "float32" else (8, 72, 128), layer)
+
+
+def by_tiling(tiling: int, inputs: LayerInputs, group: int, reduce: str) -> jax.Array:
+    """By a kernel of sage_layer_wgmma.cu."""
+    columns = inputs.own_matrix.shape[1] + inputs.around_matrix.shape[1]
+    result = [((inputs.nodes.shape[0] // group, columns), inputs.features.dtype)]
+    attributes = {"group": group, "reduce": REDUCE[reduce], "variant": tiling}
+    return ffi.call("jaxgnn_sage_layer_variant", list(inputs), result, **attributes)[0]
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("tiling", range(1, 6))
+def test_layers_by_hoppers_kernels(tiling, dtype):
+    if jax.devices("gpu")[0].compute_capability != "9.0":
+        pytest.skip("products of warpgroups are Hopper's")
+    layer = jax.jit(functools.partial(by_tiling, tiling), static_argnums=(1, 2))
+    narrow = (4, 20, 32) if dtype == "float32" else (8, 40, 64)
+    check_layers(dtype, narrow, layer)
+    if tiling < 5:
+        check_layers(dtype, tuple(2 * width for width in narrow), layer)
+    inputs = inputs_of(60_000, narrow[2], (128, 128), dtype)
+    np.testing.assert_array_equal(layer(inputs, 10, "sum"), layer(inputs, 10, "sum"))
+    if dtype == "float32":  # rows whose squares overflow or underflow
+        inputs = inputs_of(64, narrow[2], (128, 128), dtype)
+        scale = jnp.asarray(np.geomspace(1e-33, 1e33, 64)[:, None], jnp.float32)
+        positive = LayerInputs(*(jnp.abs(array) for array in inputs))
+        around = positive.around * scale
+        positive = positive._replace(nodes=jnp.arange(64), features=around, around=around)
+        lengths = np.linalg.norm(np.asarray(layer(positive, 1, "sum"), np.float64), axis=1)
+        np.testing.assert_allclose(lengths, 1, atol=1e-5)
 
 
 def test_layers_of_any_scale():

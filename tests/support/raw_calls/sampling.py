@@ -170,6 +170,11 @@ def sage_layer(g: Graph) -> Call:
     )
 
 
+def sage_layer_variant(g: Graph) -> Call:
+    call = sage_layer(g)
+    return call._replace(attributes=call.attributes | {"variant": 0}, free=call.free | {"variant"})
+
+
 def unit_layer(g: Graph) -> Call:
     return Call(
         {
@@ -208,5 +213,6 @@ CUDA_CALLS: Calls = {
     "jaxgnn_drawn_neighbors": drawn_neighbors,
     "jaxgnn_drawn_rows": drawn_rows,
     "jaxgnn_sage_layer": sage_layer,
+    "jaxgnn_sage_layer_variant": sage_layer_variant,
     "jaxgnn_unit_layer": unit_layer,
 }

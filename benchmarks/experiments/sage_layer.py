@@ -1,0 +1,223 @@
+"""The layer of `sage_embedding` by each of its kernels on a GPU: errors, and times beside the rest.
+
+    python -m benchmarks.experiments.sage_layer [--tilings 0 1 3] [--children 10] [--no-whole]
+
+Tiling 0 is the kernel of all devices (`cuda/sampling/sage_layer.cu`), the others are those of
+`cuda/sampling/sage_layer_wgmma.cu`, for a Hopper. Each is compared with float64 on groups of many
+sizes, some of whose places have no node, and with tiling 0 and itself on a batch of pokec's size,
+65,536 sources. Timed are the layer of the children and that of the sources, and on the graph also
+the leaves' means and the embedding with that tiling; all in loops on the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import graphs, timing
+from benchmarks.harness.embedding import BATCH, features, parameters
+from benchmarks.harness.jax_programs import call_seconds, repeat
+from benchmarks.ours import embedding as ours
+from jaxgnn._core import ffi
+from jaxgnn.ops._aggregation.kernels import REDUCE
+from jaxgnn.ops._sampling.neighbors import Draw, Nodes, aggregate_sampled, operands
+from jaxgnn.ops._sampling.sage_layer import LayerInputs
+
+_VARIANT = "jaxgnn_sage_layer_variant"
+_STEPS, _REPEATS, _NODES = 10, 5, 1_632_803
+_TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
+# Groups, places of a group, features as a share of the widest, columns of both matrices.
+_SHAPES = (
+    (1000, 10, 1.0, (128, 128)),
+    (333, 25, 0.9, (100, 128)),
+    (3, 129, 0.9, (128, 3)),
+    (1, 1, 0.25, (1, 1)),
+    (701, 1, 0.5, (5, 128)),
+    (5000, 7, 1.0, (128, 128)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is compared and timed."""
+
+    tilings: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
+    """0 is the kernel of all devices; 5 takes rows of at most 128 bytes."""
+    children: tuple[int, ...] = (10, 25, 100)
+    """Of a source, and leaves of a child."""
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    """Of the features."""
+    whole: bool = True
+    """Time the leaves and the embedding, too, on the graph."""
+    shape: str = "pokec"
+    """The graph, of `benchmark_graph`."""
+    scale: float = 1.0
+    """Of its nodes and edges."""
+
+
+def layer(tiling: int, group: int, reduce: str, inputs: LayerInputs) -> jax.Array:
+    """The sums or means over groups of the layer's rows, by that kernel."""
+    columns = inputs.own_matrix.shape[1] + inputs.around_matrix.shape[1]
+    result = [((inputs.nodes.shape[0] // group, columns), inputs.features.dtype)]
+    attributes = {"group": group, "reduce": REDUCE[reduce], "variant": tiling}
+    return ffi.call(_VARIANT, list(inputs), result, **attributes)[0]
+
+
+@contextlib.contextmanager
+def layers_by(tiling: int) -> Iterator[None]:
+    """Operations that are traced meanwhile have their layers by that kernel."""
+    call = ffi.call
+
+    def by_tiling(target: str, *rest: Any, **attributes: Any) -> Any:
+        if target == "jaxgnn_sage_layer":
+            return call(_VARIANT, *rest, **attributes, variant=tiling)
+        return call(target, *rest, **attributes)
+
+    ffi.call = by_tiling
+    try:
+        yield
+    finally:
+        ffi.call = call
+
+
+def by_hand(inputs: LayerInputs, group: int, reduce: str) -> np.ndarray:
+    """The layer in float64."""
+    x, around, own, other = (np.asarray(a, np.float64) for a in inputs[1:])
+    nodes = np.asarray(inputs.nodes)
+    there = nodes >= 0
+    rows = np.concatenate([x[np.where(there, nodes, 0)] @ own, around @ other], axis=1)
+    rows = np.maximum(rows, 0) * there[:, None]
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    sums = (rows / np.where(lengths > 0, lengths, 1)).reshape(-1, group, rows.shape[1]).sum(axis=1)
+    if reduce == "sum":
+        return sums
+    return sums / np.maximum(there.reshape(-1, group).sum(axis=1), 1)[:, None]
+
+
+def error(tiling: int, dtype: str) -> float:
+    """The largest error beside float64, as a share of the largest value or 1, over all shapes."""
+    rng, worst = np.random.default_rng(5), 0.0
+
+    def rows(*shape: int) -> jax.Array:  # of values that every dtype has, and TF32
+        return jnp.asarray(rng.integers(-64, 65, shape) / 32, dtype)
+
+    vector = 16 // jnp.dtype(dtype).itemsize
+    widest = 64 if dtype == "float32" or tiling == 5 else 128
+    widest = widest // 2 if dtype == "float32" and tiling == 5 else widest
+    for groups, group, share, columns in _SHAPES:
+        width = max(vector, int(widest * share) // vector * vector)
+        nodes = jnp.asarray(rng.integers(-1, 50, groups * group), jnp.int32)
+        matrices = (rows(width, count) for count in columns)
+        inputs = LayerInputs(nodes, rows(50, width), rows(groups * group, width), *matrices)
+        for reduce in ("mean", "sum"):
+            found = jax.jit(functools.partial(layer, tiling, group, reduce))(inputs)
+            expected = by_hand(inputs, group, reduce)
+            off = np.abs(np.asarray(found, np.float64) - expected).max()
+            worst = max(worst, float(off / max(1, np.abs(expected).max())))
+            if not np.isfinite(off):
+                return float("nan")
+    return worst
+
+
+def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
+    """Of one call, in a loop on the device."""
+    loop = jax.jit(repeat(function, _STEPS)).lower(*operands).compile()
+    seconds = functools.partial(call_seconds, lambda: loop(*operands), device="gpu")
+    return timing.measure(seconds, _REPEATS).divided(_STEPS).ms
+
+
+def batch_inputs(group: int, x: jax.Array, dtype: str) -> LayerInputs:
+    """Random places of a batch of sources, `group` of each."""
+    keys = jax.random.split(jax.random.key(group))
+    nodes = jax.random.randint(keys[0], (BATCH * group,), 0, x.shape[0], jnp.int32)
+    around = jax.random.uniform(keys[1], (BATCH * group, x.shape[1]), minval=-1).astype(dtype)
+    matrices = parameters(dtype)
+    return LayerInputs(nodes, x, around, matrices["Wf1"], matrices["Wa1"])
+
+
+def _of_features(tiling: int, group: int, x: jax.Array, inputs: LayerInputs) -> jax.Array:
+    return layer(tiling, group, "mean", inputs._replace(features=x))
+
+
+def time_layers(options: Options, dtype: str, console: Console) -> None:
+    """The layers of a batch, of the children and of the sources."""
+    x = features(int(_NODES * options.scale), dtype)
+    for group in (*options.children, 1):
+        inputs, table = batch_inputs(group, x, dtype), Table("tiling", "ms", "beside 0", "bits")
+        first = None
+        for tiling in options.tilings:
+            if tiling == 5 and dtype == "float32":
+                continue
+
+            run = functools.partial(_of_features, tiling, group)
+            program = jax.jit(run)
+            found = program(x, inputs)
+            first = found if first is None else first
+            again = bool(jnp.array_equal(found, program(x, inputs)))
+            apart = jnp.abs(found.astype(jnp.float32) - first.astype(jnp.float32)).max()
+            table.add_row(
+                str(tiling),
+                f"{milliseconds(run, x, inputs):.4f}",
+                f"{float(apart):.1e}",
+                "equal" if again else "DIFFERENT",
+            )
+        console.print(f"layer of {BATCH:,} groups of {group}, {dtype}")
+        console.print(table)
+
+
+def _mean_of_leaves(children: int, x: jax.Array, graph: Any, places: jax.Array) -> jax.Array:
+    ids = jnp.arange(places.size, dtype=jnp.uint32)
+    at = Nodes(places, ids, jax.random.key(2), children)
+    return aggregate_sampled(Draw("mean", True), operands(graph, None), x, at)
+
+
+def time_embeddings(options: Options, graph: Any, dtype: str, console: Console) -> None:
+    """The leaves and the embedding of a batch of sources."""
+    x, key, params = features(graph.num_senders, dtype), jax.random.key(1), parameters(dtype)
+    sources = np.random.default_rng(2).integers(0, graph.num_senders, BATCH).astype(np.int32)
+    for children in options.children:
+        edges = np.random.default_rng(3).integers(0, graph.num_edges, BATCH * children)
+        places = graph.senders[jnp.asarray(edges)]  # as often as they are drawn as children
+        leaves = functools.partial(_mean_of_leaves, children)
+        console.print(
+            f"C = {children}, {dtype}: leaves {milliseconds(leaves, x, graph, places):.4f} ms"
+        )
+        for tiling in options.tilings:
+            if tiling == 5 and dtype == "float32":
+                continue
+            jax.clear_caches()
+            with layers_by(tiling):
+                embed = functools.partial(ours.embed, children, BATCH)
+                ms = milliseconds(embed, x, graph, params, key, jnp.asarray(sources))
+            console.print(f"  embedding of {BATCH:,} sources, tiling {tiling}: {ms:.4f} ms")
+
+
+def main(options: Options) -> None:
+    """Compares, then times; prints as it goes."""
+    console = Console(width=100)
+    for dtype in options.dtypes:
+        for tiling in options.tilings:
+            off = error(tiling, dtype)
+            verdict = "ok" if off <= _TOLERANCE[dtype] else "WRONG"
+            console.print(f"tiling {tiling}, {dtype}: error {off:.1e}, {verdict}")
+    for dtype in options.dtypes:
+        time_layers(options, dtype, console)
+    if options.whole:
+        with graphs.stored(options.shape, options.scale) as stored:
+            graph = jax.device_put(stored.to_graph())
+            for dtype in options.dtypes:
+                time_embeddings(options, graph, dtype, console)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, prog="python -m benchmarks.experiments.sage_layer"))
