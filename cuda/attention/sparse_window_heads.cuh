@@ -1,0 +1,66 @@
+// How the kernels over windows deal their lanes out: a group of lanes takes an entry, kParts of
+// them a head, each with four entries of the CBSR row.
+#pragma once
+
+#include "cuda/attention/sparse_windows.h"
+#include "cuda/maxk/windows.cuh"
+
+namespace jaxgnn::attention {
+
+// The heads of a block: those there are, rounded up to a power of two, if a warp's lanes and the
+// shared memory of a window suffice.
+inline int window_heads(int64_t heads, int64_t head_width, int parts) {
+  int count = 1;
+  while (count < heads && 2 * count * parts <= 32 && 2 * count * head_width <= kWindowHeadWidth) {
+    count *= 2;
+  }
+  return count;
+}
+
+// f(std::integral_constant<int, lanes of a head>{}) for CBSR rows of k entries, or to load for all.
+template <typename F>
+cudaError_t with_parts(const Launch& launch, int64_t k, F f) {
+  if (launch.load || k <= 4) JAXGNN_TRY(f(std::integral_constant<int, 1>{}));
+  if (launch.load || (k > 4 && k <= 8)) JAXGNN_TRY(f(std::integral_constant<int, 2>{}));
+  if (launch.load || (k > 8 && k <= 16)) JAXGNN_TRY(f(std::integral_constant<int, 4>{}));
+  if (launch.load || k > 16) JAXGNN_TRY(f(std::integral_constant<int, 8>{}));
+  return cudaSuccess;
+}
+
+// The place of a lane in its group.
+struct WindowLane {
+  int group, part, own, head, entry;
+  bool active;
+
+  __device__ WindowLane(int block_heads, int parts, int heads, int k) {
+    const int lanes = block_heads * parts, lane = threadIdx.x & (lanes - 1);
+    group = threadIdx.x / lanes;
+    part = lane % parts;
+    own = lane / parts;
+    head = blockIdx.y * block_heads + own;
+    entry = 4 * part;
+    active = head < heads && entry < k;
+  }
+};
+
+// x rounded to a whole number, for |x| up to 2^22: as its bits above those of kMagic, or with
+// kMagic taken off.
+constexpr float kMagic = 0x1.8p23f;
+__device__ inline int whole_bits(float rounded) {
+  return __float_as_int(rounded) - __float_as_int(kMagic);
+}
+
+__device__ inline void add_shared(unsigned address, int number) {
+  asm volatile("red.shared.add.s32 [%0], %1;" : : "r"(address), "r"(number) : "memory");
+}
+
+// A row of four features at a time into shared memory, by a warp.
+template <typename T>
+__device__ inline void stage_row(const T* from, T* to, int width) {
+  for (int f = threadIdx.x % 32 * 4; f < width; f += 128) {
+    const Vector<T, 4> vector = load_vector<T, 4>(from + f);
+    *reinterpret_cast<decltype(Vector<T, 4>::word)*>(to + f) = vector.word;
+  }
+}
+
+}  // namespace jaxgnn::attention
