@@ -64,7 +64,7 @@ struct alignas(16) Receiver {
 };
 
 // What a block has in shared memory.
-template <typename T, int kThreads>
+template <typename T>
 struct Shared {
   void* slots;          // of the walk
   T* rows;              // [64, block's features]
@@ -72,16 +72,18 @@ struct Shared {
   int* sums;            // [2, 64, lanes of a group]: units, smaller units
   unsigned* unbounded;  // [64]: a bit for each head
 
-  __device__ Shared(int4* from, int features, int heads, int lanes) {
+  __device__ Shared(int4* from, int threads, int features, int heads, int lanes) {
     slots = from;
-    rows = reinterpret_cast<T*>(reinterpret_cast<char*>(from) + WindowWalk<T, kThreads>::kBytes);
+    rows = reinterpret_cast<T*>(reinterpret_cast<char*>(from) + window_slots(threads));
     receivers = reinterpret_cast<Receiver*>(rows + kRows * features);
     sums = reinterpret_cast<int*>(receivers + kRows * heads);
     unbounded = reinterpret_cast<unsigned*>(sums + 2 * kRows * lanes);
   }
-  static size_t bytes(int features, int heads, int lanes) {
-    return kRows *
-           (features * sizeof(T) + heads * sizeof(Receiver) + (2 * lanes + 1) * sizeof(int));
+  static size_t bytes(const WindowBlock& block, int head_width, int parts) {
+    const int threads = block.threads, heads = block.heads, features = heads * head_width;
+    const int lanes = heads * parts;
+    return window_slots(threads) + kRows * (features * sizeof(T) + heads * sizeof(Receiver) +
+                                            (2 * lanes + 1) * sizeof(int));
   }
 };
 
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     window_gradients(const WindowGradients<T> p) {
   extern __shared__ int4 shared_memory[];
   const int features = p.block_heads * p.head_width, lanes = p.block_heads * kParts;
-  const Shared<T, kThreads> shared(shared_memory, features, p.block_heads, lanes);
+  const Shared<T> shared(shared_memory, kThreads, features, p.block_heads, lanes);
   const maxk::Part part = maxk::load_part(p.windows, blockIdx.x);
   const int* window_rows = p.windows.rows + part.window * kRows;
   const int first_head = blockIdx.y * p.block_heads;
@@ -231,19 +233,19 @@ __global__ void __launch_bounds__(kFinishThreads)
 
 template <typename T, int kParts>
 cudaError_t launch_parts(WindowGradients<T> p, int64_t threads, const Launch& launch) {
-  p.block_heads = window_heads(p.heads, p.head_width, kParts);
-  const auto walk = [&](auto constant) {
-    constexpr int kThreads = decltype(constant)::value;
-    if (!launch.load && (threads != kThreads || p.windows.num_parts == 0)) return cudaSuccess;
-    const size_t bytes = Shared<T, kThreads>::bytes(p.block_heads * p.head_width, p.block_heads,
-                                                    p.block_heads * kParts);
-    const unsigned slices = blocks_of(p.heads, p.block_heads);
-    return launch_large_kernel<160 * 1024>(launch, window_gradients<T, kParts, kThreads>,
-                                           dim3(p.windows.num_parts, slices), kThreads, bytes, p);
+  WindowBlock block{kLeastWindowThreads, 1};
+  const auto bytes = [&](const WindowBlock& block) {
+    return Shared<T>::bytes(block, p.head_width, kParts);
   };
-  JAXGNN_TRY(walk(std::integral_constant<int, 384>{}));
-  JAXGNN_TRY(walk(std::integral_constant<int, 512>{}));
-  JAXGNN_TRY(walk(std::integral_constant<int, 640>{}));
+  if (!launch.load) JAXGNN_TRY(fit_block(p.heads, p.head_width, kParts, threads, bytes, block));
+  p.block_heads = block.heads;
+  if (launch.load || p.windows.num_parts > 0) {
+    const dim3 grid(p.windows.num_parts, blocks_of(p.heads, block.heads));
+    JAXGNN_TRY(with_threads(launch, block.threads, [&](auto constant) {
+      return launch_window_kernel(launch, window_gradients<T, kParts, decltype(constant)::value>,
+                                  grid, block.threads, bytes(block), p);
+    }));
+  }
   const int64_t most = std::max(p.num_values, p.num_receivers * p.heads);
   return launch_kernel(launch, finish_window_gradients<T, kParts>, blocks_of(most, kFinishThreads),
                        kFinishThreads, 0, p);

@@ -7,14 +7,52 @@
 
 namespace jaxgnn::attention {
 
-// The heads of a block: those there are, rounded up to a power of two, if a warp's lanes and the
-// shared memory of a window suffice.
-inline int window_heads(int64_t heads, int64_t head_width, int parts) {
-  int count = 1;
-  while (count < heads && 2 * count * parts <= 32 && 2 * count * head_width <= kWindowHeadWidth) {
-    count *= 2;
+// The threads and heads of a block: of the heads, rounded up to a power of two, as many as a warp's
+// lanes and the device's shared memory hold. bytes(block) is what a block needs of the latter.
+struct WindowBlock {
+  int threads, heads;
+};
+
+template <typename Bytes>
+cudaError_t fit_block(int64_t heads, int64_t head_width, int parts, int64_t threads,
+                      const Bytes& bytes, WindowBlock& block) {
+  DeviceLimits limits;
+  JAXGNN_TRY(find_limits(limits));
+  block = {static_cast<int>(threads), 1};
+  while (block.heads < heads && 2 * block.heads * parts <= 32 &&
+         2 * block.heads * head_width <= kWindowHeadWidth) {
+    block.heads *= 2;
   }
-  return count;
+  while (bytes(block) > static_cast<size_t>(limits.shared_bytes)) {
+    if (block.heads > 1) {
+      block.heads /= 2;
+    } else if (block.threads > kLeastWindowThreads) {
+      block.threads = kLeastWindowThreads;
+    } else {
+      return cudaErrorInvalidConfiguration;
+    }
+  }
+  return cudaSuccess;
+}
+
+// launch_kernel for one that may take all shared memory that a block can have.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_window_kernel(const Launch& launch, void (*kernel)(Parameters...), dim3 grid,
+                                 int threads, size_t bytes, const Arguments&... arguments) {
+  JAXGNN_TRY(launch_kernel(launch, kernel, grid, threads, bytes, arguments...));
+  if (!launch.load) return cudaSuccess;
+  DeviceLimits limits;
+  JAXGNN_TRY(find_limits(limits));
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared_bytes);
+}
+
+// Calls f(std::integral_constant<int, threads>{}) for the threads of a block, or to load for all.
+template <typename F>
+cudaError_t with_threads(const Launch& launch, int threads, F f) {
+  if (launch.load || threads == 384) JAXGNN_TRY(f(std::integral_constant<int, 384>{}));
+  if (launch.load || threads == 512) JAXGNN_TRY(f(std::integral_constant<int, 512>{}));
+  return cudaSuccess;
 }
 
 // f(std::integral_constant<int, lanes of a head>{}) for CBSR rows of k entries, or to load for all.

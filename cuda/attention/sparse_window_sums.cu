@@ -42,20 +42,20 @@ struct alignas(16) ReceiverSum {
 };
 
 // What a block has in shared memory.
-template <typename T, int kThreads>
+template <typename T>
 struct SharedSums {
   void* slots;             // of the walk
   int* sums;               // [64, block's features]
   ReceiverSum* receivers;  // [64, heads]
 
-  __device__ explicit SharedSums(int4* from, int features) {
+  __device__ SharedSums(int4* from, int threads, int features) {
     slots = from;
-    sums = reinterpret_cast<int*>(reinterpret_cast<char*>(from) + WindowWalk<T, kThreads>::kBytes);
+    sums = reinterpret_cast<int*>(reinterpret_cast<char*>(from) + window_slots(threads));
     receivers = reinterpret_cast<ReceiverSum*>(sums + kRows * features);
   }
-  static size_t bytes(int features, int heads) {
-    return WindowWalk<T, kThreads>::kBytes +
-           kRows * (features * sizeof(int) + heads * sizeof(ReceiverSum));
+  static size_t bytes(const WindowBlock& block, int head_width) {
+    const int threads = block.threads, heads = block.heads, features = heads * head_width;
+    return window_slots(threads) + kRows * (features * sizeof(int) + heads * sizeof(ReceiverSum));
   }
 };
 
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     window_sums(const WindowSums<T> p) {
   extern __shared__ int4 shared_memory[];
   const int features = p.block_heads * p.head_width, lanes = p.block_heads * kParts;
-  const SharedSums<T, kThreads> shared(shared_memory, features);
+  const SharedSums<T> shared(shared_memory, kThreads, features);
   const maxk::Part part = maxk::load_part(p.windows, blockIdx.x);
   const int* window_rows = p.windows.rows + part.window * kRows;
   const int first_head = blockIdx.y * p.block_heads;
@@ -149,19 +149,17 @@ __global__ void __launch_bounds__(256) join_window_sums(const WindowSums<T> p) {
 
 template <typename T, int kParts>
 cudaError_t launch_parts(WindowSums<T> p, int64_t threads, const Launch& launch) {
-  p.block_heads = window_heads(p.heads, p.head_width, kParts);
-  const auto walk = [&](auto constant) {
-    constexpr int kThreads = decltype(constant)::value;
-    if (!launch.load && threads != kThreads) return cudaSuccess;
-    const size_t bytes =
-        SharedSums<T, kThreads>::bytes(p.block_heads * p.head_width, p.block_heads);
-    const unsigned slices = blocks_of(p.heads, p.block_heads);
-    return launch_large_kernel<160 * 1024>(launch, window_sums<T, kParts, kThreads>,
-                                           dim3(p.windows.num_parts, slices), kThreads, bytes, p);
+  WindowBlock block{kLeastWindowThreads, 1};
+  const auto bytes = [&](const WindowBlock& block) {
+    return SharedSums<T>::bytes(block, p.head_width);
   };
-  JAXGNN_TRY(walk(std::integral_constant<int, 384>{}));
-  JAXGNN_TRY(walk(std::integral_constant<int, 512>{}));
-  return walk(std::integral_constant<int, 640>{});
+  if (!launch.load) JAXGNN_TRY(fit_block(p.heads, p.head_width, kParts, threads, bytes, block));
+  p.block_heads = block.heads;
+  const dim3 grid(p.windows.num_parts, blocks_of(p.heads, block.heads));
+  return with_threads(launch, block.threads, [&](auto constant) {
+    return launch_window_kernel(launch, window_sums<T, kParts, decltype(constant)::value>, grid,
+                                block.threads, bytes(block), p);
+  });
 }
 
 template <typename T>

@@ -35,16 +35,16 @@ struct WindowSenders {
         value_bytes(heads * k * unsigned(sizeof(T))) {}
 };
 
+// Bytes that a block's walk takes of shared memory.
+__host__ __device__ constexpr int window_slots(int threads) { return 2 * 40 * threads; }
+
 // Walks a part's entries as maxk::walk does, but each lane copies what it reads of the next entry
 // into slots of its own in shared memory. Loads into registers the compiler puts behind the loop
 // over an entry's receivers, where they are waited for.
 template <typename T, int kThreads>
 class WindowWalk {
  public:
-  static constexpr int kSlot = kThreads * 40;  // bytes of all lanes' slots
-  static constexpr int kBytes = 2 * kSlot;
-
-  // `memory` has kBytes, at a multiple of 16.
+  // `memory` has window_slots(kThreads) bytes, at a multiple of 16.
   __device__ WindowWalk(const maxk::Windows& windows, const maxk::Part& part,
                         const WindowSenders<T>& from, void* memory)
       : windows_(windows),
@@ -84,7 +84,7 @@ class WindowWalk {
   }
 
  private:
-  static constexpr unsigned kSecond = kSlot;
+  static constexpr unsigned kSecond = window_slots(kThreads) / 2;
   static constexpr unsigned kNumbers = kThreads * 16;  // behind the values
 
   // Of entry e, and the sender of the entry after it.

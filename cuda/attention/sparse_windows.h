@@ -8,8 +8,10 @@
 
 namespace jaxgnn::attention {
 
-// The widest head, and the entries of a CBSR row at most.
-constexpr int64_t kWindowHeadWidth = 256, kWindowEntries = 32;
+// The widest head, and at most the entries of a CBSR row and the heads: slices are the grid's y
+// axis.
+constexpr int64_t kWindowHeadWidth = 256, kWindowEntries = 32, kMostWindowHeads = 32768;
+constexpr int kLeastWindowThreads = 384;
 
 // `forward.forward` has int32 [num_partials, 64, width] partials, and window_forward_scratch floats
 // of scratch. The heads' width and k are multiples of 4. Windows have 64 receivers.
@@ -17,7 +19,7 @@ struct SparseWindowArgs {
   SparseForwardArgs forward;
   maxk::Windows windows;
   int64_t num_partials;
-  int64_t threads;  // of a block: 384, 512 or 640
+  int64_t threads;  // of a block: 384 or 512
 };
 
 inline int64_t window_forward_scratch(int64_t senders, const AttentionArgs& args) {

@@ -42,11 +42,9 @@ AttentionArgs take_inputs(Check& check, const WindowInputs& from, maxk::Cbsr& cb
              "windows need heads whose width is a multiple of 4, at most 256");
   check.that(cbsr.k % 4 == 0 && cbsr.k <= kWindowEntries,
              "windows need a k that is a multiple of 4, at most 32");
-  // Bytes from a sender to the next, and heads, are 32-bit numbers.
-  check.that(senders <= INT32_MAX && receivers <= INT32_MAX && args.heads <= 1 << 16,
-             "there must be fewer than 2^31 nodes, and at most 65536 heads");
-  check.that(from.threads == 384 || from.threads == 512 || from.threads == 640,
-             "threads must be 384, 512 or 640");
+  check.that(senders <= INT32_MAX && receivers <= INT32_MAX && args.heads <= kMostWindowHeads,
+             "there must be fewer than 2^31 nodes, and at most 32768 heads");
+  check.that(from.threads == 384 || from.threads == 512, "threads must be 384 or 512");
   check.matrix(from.sender_scores, xla::ffi::F32, senders, args.heads,
                "sender_scores must be float32 [senders, heads]");
   check.matrix(from.dense, type, receivers, args.width,
@@ -82,9 +80,8 @@ Error sparse_window_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuf
                "receiver_scores must be float32 [receivers, heads]");
   check.matrix(*log_sum, xla::ffi::F32, receivers, common.heads,
                "log_sum must be float32 [receivers, heads]");
-  check.that(partials->element_type() == xla::ffi::S32 && rank(*partials) == 3 &&
-                 dim(*partials, 1) == maxk::kWindowRows && dim(*partials, 2) == common.width,
-             "partials must be int32 [places, 64, features]");
+  check.matrix(*partials, xla::ffi::S32, dim(*partials, 0), maxk::kWindowRows * common.width,
+               "partials must be int32 [places, 64 features]");
   check.vector(*scratch, xla::ffi::F32, window_forward_scratch(common.num_columns, common),
                "scratch must be float32, of the size in sparse_windows.h");
   if (check.failed()) return check.error();
