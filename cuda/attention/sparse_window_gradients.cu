@@ -69,30 +69,35 @@ struct Shared {
   void* slots;          // of the walk
   T* rows;              // [64, block's features]
   Receiver* receivers;  // [64, heads]
-  int* sums;            // [2, 64, lanes of a group]: units, smaller units
+  int* sums;            // [2, 64, heads, copies]: units, smaller units
   unsigned* unbounded;  // [64]: a bit for each head
 
-  __device__ Shared(int4* from, int threads, int features, int heads, int lanes) {
+  __device__ Shared(int4* from, int threads, int features, int heads, int copies) {
     slots = from;
     rows = reinterpret_cast<T*>(reinterpret_cast<char*>(from) + window_slots(threads));
     receivers = reinterpret_cast<Receiver*>(rows + kRows * features);
     sums = reinterpret_cast<int*>(receivers + kRows * heads);
-    unbounded = reinterpret_cast<unsigned*>(sums + 2 * kRows * lanes);
+    unbounded = reinterpret_cast<unsigned*>(sums + 2 * kRows * heads * copies);
   }
-  static size_t bytes(const WindowBlock& block, int head_width, int parts) {
-    const int threads = block.threads, heads = block.heads, features = heads * head_width;
-    const int lanes = heads * parts;
-    return window_slots(threads) + kRows * (features * sizeof(T) + heads * sizeof(Receiver) +
-                                            (2 * lanes + 1) * sizeof(int));
+  static size_t bytes(const WindowBlock& block, int head_width, int copies) {
+    const int heads = block.heads, features = heads * head_width;
+    return window_slots(block.threads) + kRows * (features * sizeof(T) + heads * sizeof(Receiver) +
+                                                  (2 * heads * copies + 1) * sizeof(int));
   }
 };
+
+// Adjacent lanes of a head add to sums of their own: one address would be written twice, in turn.
+template <int kParts>
+constexpr int kCopies = kParts < 2 ? kParts : 2;
 
 template <typename T, int kParts, int kThreads>
 __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     window_gradients(const WindowGradients<T> p) {
   extern __shared__ int4 shared_memory[];
   const int features = p.block_heads * p.head_width, lanes = p.block_heads * kParts;
-  const Shared<T> shared(shared_memory, kThreads, features, p.block_heads, lanes);
+  constexpr int kOwn = kCopies<kParts>;
+  const int copies = p.block_heads * kOwn;  // of all heads
+  const Shared<T> shared(shared_memory, kThreads, features, p.block_heads, kOwn);
   const maxk::Part part = maxk::load_part(p.windows, blockIdx.x);
   const int* window_rows = p.windows.rows + part.window * kRows;
   const int first_head = blockIdx.y * p.block_heads;
@@ -103,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     const int64_t from = (int64_t(row) * p.heads + first_head) * p.head_width;
     stage_row(p.cotangent + from, shared.rows + r * features, heads * p.head_width);
   }
-  for (int i = threadIdx.x; i < 2 * kRows * lanes; i += kThreads) shared.sums[i] = 0;
+  for (int i = threadIdx.x; i < 2 * kRows * copies; i += kThreads) shared.sums[i] = 0;
   for (int r = threadIdx.x; r < kRows; r += kThreads) {
     unsigned unbounded = 0;
     const int row = window_rows[r];
@@ -123,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
   const unsigned base = maxk::shared_address(shared.rows + lane.own * p.head_width);
   const unsigned row_bytes = features * unsigned(sizeof(T));
   const Receiver* receivers = shared.receivers + lane.own;
-  int* const sums = shared.sums + threadIdx.x % lanes;
+  int* const sums = shared.sums + lane.own * kOwn + lane.part % kOwn;
   const bool first = lane.part == 0;
   const WindowSenders<T> senders(p.scaled, p.columns, p.values, p.heads, p.k, lane);
   const unsigned of_heads = p.heads * p.k;
@@ -156,8 +161,8 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
       const float whole = fmaf(gradient, at.scale, kMagic);
       const float rest = fmaf(gradient, at.scale, kMagic - whole);
       const float low = fmaf(rest, static_cast<float>(1 << kReceiverLowBits), kMagic);
-      atomicAdd(sums + r * lanes, whole_bits(whole));
-      atomicAdd(sums + (kRows + r) * lanes, whole_bits(low));
+      atomicAdd(sums + r * copies, whole_bits(whole));
+      atomicAdd(sums + (kRows + r) * copies, whole_bits(low));
     });
     const float scale = scale_of(scaled.values()), own_scale = scale_of(scaled.own());
     const float low_scale = scale_of(127 + scaled.low());
@@ -193,9 +198,9 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     if (row < 0) continue;
     const int64_t to = int64_t(row) * p.heads + first_head + own;
     long long total = 0;
-    for (int l = own * kParts; l < (own + 1) * kParts; ++l) {
-      total += (static_cast<long long>(shared.sums[r * lanes + l]) << kReceiverLowBits) +
-               shared.sums[(kRows + r) * lanes + l];
+    for (int c = own * kOwn; c < (own + 1) * kOwn; ++c) {
+      total += static_cast<long long>(shared.sums[r * copies + c]) * (1 << kReceiverLowBits) +
+               shared.sums[(kRows + r) * copies + c];
     }
     if (total != 0) atomicAdd(p.receiver_sums + to, static_cast<unsigned long long>(total));
     if (shared.unbounded[r] >> own & 1) p.unbounded[to] = 1;
@@ -209,8 +214,9 @@ __global__ void __launch_bounds__(kFinishThreads)
   const int64_t i = int64_t(blockIdx.x) * kFinishThreads + threadIdx.x;
   if (i < p.num_values) {
     const Scaled scaled = p.scaled[i / p.k];
-    const float sum =
-        p.value_sums[i] + p.value_sums[p.num_values + i] * scale_of(127 - scaled.low());
+    const int64_t of_heads = int64_t(p.heads) * p.k;
+    const float* sums = p.value_sums + i / of_heads * 2 * of_heads + i % of_heads;
+    const float sum = sums[0] + sums[of_heads] * scale_of(127 - scaled.low());
     p.values_gradient[i] = narrow<T, float>(sum * unit_of(scaled.values()));
   }
   if (i < p.num_senders * p.heads) {
@@ -235,7 +241,7 @@ template <typename T, int kParts>
 cudaError_t launch_parts(WindowGradients<T> p, int64_t threads, const Launch& launch) {
   WindowBlock block{kLeastWindowThreads, 1};
   const auto bytes = [&](const WindowBlock& block) {
-    return Shared<T>::bytes(block, p.head_width, kParts);
+    return Shared<T>::bytes(block, p.head_width, kCopies<kParts>);
   };
   if (!launch.load) JAXGNN_TRY(fit_block(p.heads, p.head_width, kParts, threads, bytes, block));
   p.block_heads = block.heads;

@@ -9,6 +9,7 @@ namespace jaxgnn::attention {
 
 // The threads and heads of a block: of the heads, rounded up to a power of two, as many as a warp's
 // lanes and the device's shared memory hold. bytes(block) is what a block needs of the latter.
+// Fewer threads where a multiprocessor then has room for a second block.
 struct WindowBlock {
   int threads, heads;
 };
@@ -16,8 +17,12 @@ struct WindowBlock {
 template <typename Bytes>
 cudaError_t fit_block(int64_t heads, int64_t head_width, int parts, int64_t threads,
                       const Bytes& bytes, WindowBlock& block) {
+  constexpr size_t kReserved = 1024;  // of each block, by the driver
   DeviceLimits limits;
   JAXGNN_TRY(find_limits(limits));
+  int device = 0, all = 0;
+  JAXGNN_TRY(cudaGetDevice(&device));
+  JAXGNN_TRY(cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
   block = {static_cast<int>(threads), 1};
   while (block.heads < heads && 2 * block.heads * parts <= 32 &&
          2 * block.heads * head_width <= kWindowHeadWidth) {
@@ -32,6 +37,8 @@ cudaError_t fit_block(int64_t heads, int64_t head_width, int parts, int64_t thre
       return cudaErrorInvalidConfiguration;
     }
   }
+  if (2 * (bytes(block) + kReserved) > static_cast<size_t>(all))
+    block.threads = kLeastWindowThreads;
   return cudaSuccess;
 }
 
