@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(256) fill_numbers(const WindowSoftmax p, const
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const float size = fabsf(unpack(vector, u));
-      if (!(size <= largest)) largest = size;  // NaN stays
+      if (size > largest || size != size) largest = size;  // NaN stays
     }
   }
   p.numbers[i] = {p.sender_scores[i], largest};
