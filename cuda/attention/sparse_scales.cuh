@@ -71,7 +71,7 @@ __device__ inline void store_scaled(const P& p, int64_t sender, int head, float 
   uint32_t bits = static_cast<uint32_t>(biased_exponent(bound, kBits)) |
                   static_cast<uint32_t>(biased_exponent(own_bound, kBits)) << 8;
   if constexpr (!kIntegers) {
-    const int of_terms = 64 - __clzll(terms);  // 2^of_terms > terms
+    const int of_terms = 64 - __clzll(terms + 1);  // with a self-loop; 2^of_terms is above them
     bits |= static_cast<uint32_t>(max(0, min(kMostLowBits, 25 - of_terms))) << 16;
     if (!(norm <= kLargestNorm)) bits |= 1u << 31;
   }
@@ -83,12 +83,20 @@ __device__ inline float magnitude(const T* values, int64_t at) {
   return fabsf(unpack(load_vector<T, 1>(values + at), 0));
 }
 
-// The same sums without biases, dropout and self-loops; four edges of a lane in flight.
+// The same sums without biases and dropout; four edges of a lane in flight.
 template <typename P>
 __device__ inline void add_bounds(const P& p, const Work& work, const Deal<1>& deal, int head,
                                   float own, float& weighted, float& deltas) {
   constexpr int kInFlight = 4;
   const float4* receivers = reinterpret_cast<const float4*>(p.receivers) + head;
+  const Scoring<float>& s = p.scoring;
+  const int skipped = s.self_loops ? static_cast<int>(work.row) : kNoEdge;
+  const auto add = [&](float4 numbers) {
+    const Gathered<float> at{numbers.x, numbers.y, numbers.z, 0.0f, 0};
+    const float alpha = exponential(score_of<true>(s, at, own).score - at.log_sum);
+    weighted += alpha * numbers.w;
+    deltas += alpha * fabsf(at.delta);
+  };
   for (int i = deal.stream; i < work.count; i += kInFlight * deal.streams) {
     int column[kInFlight];
     float4 numbers[kInFlight];
@@ -98,21 +106,19 @@ __device__ inline void add_bounds(const P& p, const Work& work, const Deal<1>& d
       column[u] = place < work.count
                       ? static_cast<int>(load_column(p.transpose, work.begin + place))
                       : kNoEdge;
+      if (column[u] == skipped) column[u] = kNoEdge;
     }
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
-      numbers[u] = column[u] < 0 ? make_float4(0.0f, INFINITY, 0.0f, 0.0f)
-                                 : __ldg(receivers + int64_t(column[u]) * p.scoring.heads);
+      numbers[u] = column[u] < 0 ? make_float4(0.0f, 0.0f, 0.0f, 0.0f)
+                                 : __ldg(receivers + int64_t(column[u]) * s.heads);
     }
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
-      const Gathered<float> at{numbers[u].x, numbers[u].y, numbers[u].z, 0.0f, 0};
-      const Score<float> score = score_of<true>(p.scoring, at, own);
-      const float alpha = column[u] < 0 ? 0.0f : exponential(score.score - at.log_sum);
-      weighted += alpha * numbers[u].w;
-      deltas += alpha * fabsf(at.delta);
+      if (column[u] >= 0) add(numbers[u]);
     }
   }
+  if (has_loop(s, p.transpose, work) && deal.stream == 0) add(receivers[work.row * s.heads]);
 }
 
 // By senders: the bounds, and the scales.

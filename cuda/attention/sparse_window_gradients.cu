@@ -27,6 +27,7 @@ constexpr int kReceiverLowBits = 14;  // 2^17 edges of a receiver in a part, whi
 template <typename T>
 struct WindowGradients {
   maxk::Windows windows;
+  const int* places;        // with self-loops, else null
   const float4* receivers;  // [receivers, heads]: score, log_sum, delta, largest |dy|
   const float* norms;       // [heads]
   const Scaled* scaled;     // [senders, heads]
@@ -72,17 +73,18 @@ struct Shared {
   int* sums;            // [2, 64, heads, copies]: units, smaller units
   unsigned* unbounded;  // [64]: a bit for each head
 
-  __device__ Shared(int4* from, int threads, int features, int heads, int copies) {
+  __device__ Shared(int4* from, int slot_bytes, int features, int heads, int copies) {
     slots = from;
-    rows = reinterpret_cast<T*>(reinterpret_cast<char*>(from) + window_slots(threads));
+    rows = reinterpret_cast<T*>(reinterpret_cast<char*>(from) + slot_bytes);
     receivers = reinterpret_cast<Receiver*>(rows + kRows * features);
     sums = reinterpret_cast<int*>(receivers + kRows * heads);
     unbounded = reinterpret_cast<unsigned*>(sums + 2 * kRows * heads * copies);
   }
-  static size_t bytes(const WindowBlock& block, int head_width, int copies) {
+  static size_t bytes(const WindowBlock& block, bool loops, int head_width, int copies) {
     const int heads = block.heads, features = heads * head_width;
-    return window_slots(block.threads) + kRows * (features * sizeof(T) + heads * sizeof(Receiver) +
-                                                  (2 * heads * copies + 1) * sizeof(int));
+    return window_slots(block.threads, loops) +
+           kRows * (features * sizeof(T) + heads * sizeof(Receiver) +
+                    (2 * heads * copies + 1) * sizeof(int));
   }
 };
 
@@ -90,14 +92,15 @@ struct Shared {
 template <int kParts>
 constexpr int kCopies = kParts < 2 ? kParts : 2;
 
-template <typename T, int kParts, int kThreads>
+template <typename T, int kParts, int kThreads, bool kLoops>
 __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     window_gradients(const WindowGradients<T> p) {
   extern __shared__ int4 shared_memory[];
   const int features = p.block_heads * p.head_width, lanes = p.block_heads * kParts;
   constexpr int kOwn = kCopies<kParts>;
   const int copies = p.block_heads * kOwn;  // of all heads
-  const Shared<T> shared(shared_memory, kThreads, features, p.block_heads, kOwn);
+  const Shared<T> shared(shared_memory, window_slots(kThreads, kLoops), features, p.block_heads,
+                         kOwn);
   const maxk::Part part = maxk::load_part(p.windows, blockIdx.x);
   const int* window_rows = p.windows.rows + part.window * kRows;
   const int first_head = blockIdx.y * p.block_heads;
@@ -130,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
   const Receiver* receivers = shared.receivers + lane.own;
   int* const sums = shared.sums + lane.own * kOwn + lane.part % kOwn;
   const bool first = lane.part == 0;
-  const WindowSenders<T> senders(p.scaled, p.columns, p.values, p.heads, p.k, lane);
+  const WindowSenders<T> senders(p.places, p.scaled, p.columns, p.values, p.heads, p.k, lane);
   const unsigned of_heads = p.heads * p.k;
   float* const value_sums = p.value_sums + lane.head * p.k + lane.entry;
   float* const score_sums = p.score_sums + 2 * (lane.head * kParts + lane.part);
@@ -188,8 +191,16 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     }
   };
   if (lane.active) {
-    const WindowWalk<T, kThreads> walk(p.windows, part, senders, shared.slots);
+    const WindowWalk<T, kThreads, kLoops> walk(p.windows, part, senders, shared.slots);
     walk.run(part.begin + lane.group, kThreads / lanes, visit);
+    if constexpr (kLoops) {
+      const bool first_part =
+          blockIdx.x == 0 || maxk::load_part(p.windows, blockIdx.x - 1).window != part.window;
+      if (first_part) {
+        walk.run_loops(window_rows, static_cast<int>(p.num_senders), lane.group, kThreads / lanes,
+                       visit);
+      }
+    }
   }
   __syncthreads();
 
@@ -239,17 +250,20 @@ __global__ void __launch_bounds__(kFinishThreads)
 
 template <typename T, int kParts>
 cudaError_t launch_parts(WindowGradients<T> p, int64_t threads, const Launch& launch) {
+  const bool loops = p.places != nullptr;
+  if (loops) threads = kLeastWindowThreads;
   WindowBlock block{kLeastWindowThreads, 1};
   const auto bytes = [&](const WindowBlock& block) {
-    return Shared<T>::bytes(block, p.head_width, kCopies<kParts>);
+    return Shared<T>::bytes(block, loops, p.head_width, kCopies<kParts>);
   };
   if (!launch.load) JAXGNN_TRY(fit_block(p.heads, p.head_width, kParts, threads, bytes, block));
   p.block_heads = block.heads;
   if (launch.load || p.windows.num_parts > 0) {
     const dim3 grid(p.windows.num_parts, blocks_of(p.heads, block.heads));
-    JAXGNN_TRY(with_threads(launch, block.threads, [&](auto constant) {
-      return launch_window_kernel(launch, window_gradients<T, kParts, decltype(constant)::value>,
-                                  grid, block.threads, bytes(block), p);
+    JAXGNN_TRY(with_threads(launch, block.threads, loops, [&](auto most, auto with_loops) {
+      return launch_window_kernel(
+          launch, window_gradients<T, kParts, decltype(most)::value, decltype(with_loops)::value>,
+          grid, block.threads, bytes(block), p);
     }));
   }
   const int64_t most = std::max(p.num_values, p.num_receivers * p.heads);
@@ -290,9 +304,16 @@ cudaError_t launch_type(const SparseWindowGradientArgs& args, const Launch& laun
   p.receiver_sums = reinterpret_cast<unsigned long long*>(scaled + ends);
   p.unbounded = reinterpret_cast<uint32_t*>(p.receiver_sums + p.num_receivers * heads);
   p.scaled = scaled;
+  const bool loops = from.attention.self_loops;
+  int* places = reinterpret_cast<int*>(p.unbounded + p.num_receivers * heads);
+  if (loops) p.places = places;
   if (!launch.load) {
-    const int64_t floats = window_scratch(p.num_senders, p.num_receivers, heads, from.cbsr.k);
+    const int64_t floats =
+        window_scratch(p.num_senders, p.num_receivers, heads, from.cbsr.k, false);
     JAXGNN_TRY(cudaMemsetAsync(from.scratch, 0, sizeof(float) * floats, launch.stream));
+  }
+  if (launch.load || loops) {
+    JAXGNN_TRY(launch_places(p.windows, places, p.num_senders, launch));
   }
   JAXGNN_TRY((launch_scales<T, false>(scale_params<T>(from, scaled), launch)));
   return with_parts(launch, from.cbsr.k, [&](auto parts) {
@@ -302,8 +323,8 @@ cudaError_t launch_type(const SparseWindowGradientArgs& args, const Launch& laun
 
 }  // namespace
 
-int64_t window_scratch(int64_t senders, int64_t receivers, int64_t heads, int64_t k) {
-  return heads * (senders * (2 + 2 * k + 2 * parts_of(k)) + 3 * receivers);
+int64_t window_scratch(int64_t senders, int64_t receivers, int64_t heads, int64_t k, bool loops) {
+  return heads * (senders * (2 + 2 * k + 2 * parts_of(k)) + 3 * receivers) + (loops ? senders : 0);
 }
 
 cudaError_t launch_sparse_window_gradients(const SparseWindowGradientArgs& args,

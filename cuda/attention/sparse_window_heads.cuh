@@ -54,12 +54,36 @@ cudaError_t launch_window_kernel(const Launch& launch, void (*kernel)(Parameters
                               cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared_bytes);
 }
 
-// Calls f(std::integral_constant<int, threads>{}) for the threads of a block, or to load for all.
+// Calls f(std::integral_constant<int, threads>{}, std::bool_constant<with self-loops>{}) for the
+// threads of a block, or to load for all. Self-loops, which take registers and shared memory, have
+// the least.
 template <typename F>
-cudaError_t with_threads(const Launch& launch, int threads, F f) {
-  if (launch.load || threads == 384) JAXGNN_TRY(f(std::integral_constant<int, 384>{}));
-  if (launch.load || threads == 512) JAXGNN_TRY(f(std::integral_constant<int, 512>{}));
+cudaError_t with_threads(const Launch& launch, int threads, bool loops, F f) {
+  constexpr std::integral_constant<int, kLeastWindowThreads> least;
+  constexpr std::integral_constant<int, 512> most;
+  if (launch.load || loops) JAXGNN_TRY(f(least, std::true_type{}));
+  if (launch.load || (!loops && threads == least)) JAXGNN_TRY(f(least, std::false_type{}));
+  if (launch.load || (!loops && threads == most)) JAXGNN_TRY(f(most, std::false_type{}));
   return cudaSuccess;
+}
+
+// Where each receiver lies: 64 times its window, plus its place there. Of senders that are no
+// receivers nothing is written.
+static __global__ void __launch_bounds__(256)
+    find_places(const int* window_rows, int64_t size, int* places, int64_t num_senders) {
+  const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= size) return;
+  const int row = window_rows[i];
+  if (row >= 0 && row < num_senders) places[row] = static_cast<int>(i);
+}
+inline cudaError_t launch_places(const maxk::Windows& windows, int* places, int64_t num_senders,
+                                 const Launch& launch) {
+  if (!launch.load) {
+    JAXGNN_TRY(cudaMemsetAsync(places, 0xff, sizeof(int) * num_senders, launch.stream));
+  }
+  const int64_t size = int64_t{windows.num_windows} * maxk::kWindowRows;
+  return launch_kernel(launch, find_places, blocks_of(size, 256), 256, 0, windows.rows, size,
+                       places, num_senders);
 }
 
 // f(std::integral_constant<int, lanes of a head>{}) for CBSR rows of k entries, or to load for all.

@@ -19,6 +19,7 @@ struct WindowSoftmax {
   float* partials;               // [parts, 3, heads]
   int64_t num_senders;
   float slope;
+  bool self_loops;
   int heads;
   int k;
   int warp_heads;
@@ -69,26 +70,34 @@ __global__ void __launch_bounds__(kSparseThreads) find_softmax(const WindowSoftm
   BoundedSoftmax sums;
   if (head < p.heads) {
     const float own = p.receiver_scores[work.row * p.heads + head];
+    const int skipped = p.self_loops ? static_cast<int>(work.row) : kNoEdge;
+    const auto add = [&](float2 at) {
+      const float sum = at.x + own;
+      sums.add(sum > 0.0f || is_masked(sum) ? sum : sum * p.slope, at.y);
+    };
     for (int i = deal.stream; i < work.count; i += kInFlight * deal.streams) {
       int column[kInFlight];
       float2 at[kInFlight];
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u) {
         const int place = i + u * deal.streams;
-        column[u] =
-            place < work.count ? static_cast<int>(load_column(p.rows, work.begin + place)) : -1;
+        column[u] = place < work.count ? static_cast<int>(load_column(p.rows, work.begin + place))
+                                       : kNoEdge;
+        if (column[u] == skipped) column[u] = kNoEdge;
       }
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u) {
-        at[u] = column[u] < 0 ? make_float2(-INFINITY, 0.0f)
+        at[u] = column[u] < 0 ? make_float2(0.0f, 0.0f)
                               : __ldg(p.numbers + int64_t(column[u]) * p.heads + head);
       }
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u) {
-        const float sum = at[u].x + own;
-        const float score = sum > 0.0f || is_masked(sum) ? sum : sum * p.slope;
-        sums.add(column[u] < 0 ? -INFINITY : score, at[u].y);
+        if (column[u] >= 0) add(at[u]);
       }
+    }
+    const bool beginning = work.begin == load_offset(p.rows, work.row);
+    if (p.self_loops && beginning && deal.stream == 0 && work.row < p.num_senders) {
+      add(p.numbers[work.row * p.heads + head]);
     }
   }
   const float largest = deal.max_over_head(sums.softmax.largest);

@@ -21,6 +21,7 @@ constexpr int kSumBits = 30;
 template <typename T>
 struct WindowSums {
   maxk::Windows windows;
+  const int* places;             // with self-loops, else null
   const float* receiver_scores;  // [receivers, heads]
   const float* log_sum;
   const float* bounds;
@@ -29,6 +30,7 @@ struct WindowSums {
   const uint8_t* columns;
   T* out;
   int* partials;  // [places, 64, width]
+  int64_t num_senders;
   float slope;
   int heads;
   int head_width;
@@ -48,23 +50,24 @@ struct SharedSums {
   int* sums;               // [64, block's features]
   ReceiverSum* receivers;  // [64, heads]
 
-  __device__ SharedSums(int4* from, int threads, int features) {
+  __device__ SharedSums(int4* from, int slot_bytes, int features) {
     slots = from;
-    sums = reinterpret_cast<int*>(reinterpret_cast<char*>(from) + window_slots(threads));
+    sums = reinterpret_cast<int*>(reinterpret_cast<char*>(from) + slot_bytes);
     receivers = reinterpret_cast<ReceiverSum*>(sums + kRows * features);
   }
-  static size_t bytes(const WindowBlock& block, int head_width) {
-    const int threads = block.threads, heads = block.heads, features = heads * head_width;
-    return window_slots(threads) + kRows * (features * sizeof(int) + heads * sizeof(ReceiverSum));
+  static size_t bytes(const WindowBlock& block, bool loops, int head_width) {
+    const int heads = block.heads, features = heads * head_width;
+    return window_slots(block.threads, loops) +
+           kRows * (features * sizeof(int) + heads * sizeof(ReceiverSum));
   }
 };
 
-template <typename T, int kParts, int kThreads>
+template <typename T, int kParts, int kThreads, bool kLoops>
 __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     window_sums(const WindowSums<T> p) {
   extern __shared__ int4 shared_memory[];
   const int features = p.block_heads * p.head_width, lanes = p.block_heads * kParts;
-  const SharedSums<T> shared(shared_memory, kThreads, features);
+  const SharedSums<T> shared(shared_memory, window_slots(kThreads, kLoops), features);
   const maxk::Part part = maxk::load_part(p.windows, blockIdx.x);
   const int* window_rows = p.windows.rows + part.window * kRows;
   const int first_head = blockIdx.y * p.block_heads;
@@ -81,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
   __syncthreads();
 
   const WindowLane lane(p.block_heads, kParts, p.heads, p.k);
-  const WindowSenders<T> senders(p.numbers, p.columns, p.values, p.heads, p.k, lane);
+  const WindowSenders<T> senders(p.places, p.numbers, p.columns, p.values, p.heads, p.k, lane);
   const unsigned base = maxk::shared_address(shared.sums + lane.own * p.head_width);
   const unsigned row_bytes = features * unsigned(sizeof(int));
   const ReceiverSum* receivers = shared.receivers + lane.own;
@@ -103,8 +106,16 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     });
   };
   if (lane.active) {
-    const WindowWalk<T, kThreads> walk(p.windows, part, senders, shared.slots);
+    const WindowWalk<T, kThreads, kLoops> walk(p.windows, part, senders, shared.slots);
     walk.run(part.begin + lane.group, kThreads / lanes, visit);
+    if constexpr (kLoops) {
+      const bool first_part =
+          blockIdx.x == 0 || maxk::load_part(p.windows, blockIdx.x - 1).window != part.window;
+      if (first_part) {
+        walk.run_loops(window_rows, static_cast<int>(p.num_senders), lane.group, kThreads / lanes,
+                       visit);
+      }
+    }
   }
   __syncthreads();
 
@@ -149,16 +160,19 @@ __global__ void __launch_bounds__(256) join_window_sums(const WindowSums<T> p) {
 
 template <typename T, int kParts>
 cudaError_t launch_parts(WindowSums<T> p, int64_t threads, const Launch& launch) {
+  const bool loops = p.places != nullptr;
+  if (loops) threads = kLeastWindowThreads;
   WindowBlock block{kLeastWindowThreads, 1};
   const auto bytes = [&](const WindowBlock& block) {
-    return SharedSums<T>::bytes(block, p.head_width);
+    return SharedSums<T>::bytes(block, loops, p.head_width);
   };
   if (!launch.load) JAXGNN_TRY(fit_block(p.heads, p.head_width, kParts, threads, bytes, block));
   p.block_heads = block.heads;
   const dim3 grid(p.windows.num_parts, blocks_of(p.heads, block.heads));
-  return with_threads(launch, block.threads, [&](auto constant) {
-    return launch_window_kernel(launch, window_sums<T, kParts, decltype(constant)::value>, grid,
-                                block.threads, bytes(block), p);
+  return with_threads(launch, block.threads, loops, [&](auto most, auto with_loops) {
+    return launch_window_kernel(
+        launch, window_sums<T, kParts, decltype(most)::value, decltype(with_loops)::value>, grid,
+        block.threads, bytes(block), p);
   });
 }
 
@@ -177,6 +191,7 @@ cudaError_t launch_type(const SparseWindowArgs& args, const Launch& launch) {
   softmax.partials = softmax.bounds + receivers * heads;
   softmax.num_senders = from.num_columns;
   softmax.slope = static_cast<float>(from.negative_slope);
+  softmax.self_loops = from.self_loops;
   softmax.heads = static_cast<int>(heads);
   softmax.k = static_cast<int>(cbsr.k);
   JAXGNN_TRY(launch_softmax(softmax, static_cast<const T*>(cbsr.values), launch));
@@ -191,11 +206,17 @@ cudaError_t launch_type(const SparseWindowArgs& args, const Launch& launch) {
   p.columns = static_cast<const uint8_t*>(cbsr.indices);
   p.out = static_cast<T*>(args.forward.forward.out);
   p.partials = static_cast<int*>(args.forward.forward.partials);
+  p.num_senders = softmax.num_senders;
   p.slope = softmax.slope;
   p.heads = softmax.heads;
   p.head_width = static_cast<int>(cbsr.width);
   p.k = softmax.k;
   if (!launch.load && p.windows.num_parts == 0) return cudaSuccess;
+  int* places = reinterpret_cast<int*>(softmax.partials + 3 * from.rows.num_splits * heads);
+  if (from.self_loops) p.places = places;
+  if (launch.load || from.self_loops) {
+    JAXGNN_TRY(launch_places(p.windows, places, p.num_senders, launch));
+  }
   JAXGNN_TRY(with_parts(launch, cbsr.k, [&](auto parts) {
     return launch_parts<T, decltype(parts)::value>(p, args.threads, launch);
   }));

@@ -20,14 +20,16 @@ struct WindowEntry {
 // Where a lane finds a sender's numbers and CBSR row, and the bytes from a sender to the next.
 template <typename T>
 struct WindowSenders {
+  const int* places;    // see find_places; null without self-loops
   const void* numbers;  // 8 bytes a head
   const uint8_t* columns;
   const T* values;
   unsigned number_bytes, column_bytes, value_bytes;
 
-  __device__ WindowSenders(const void* numbers, const uint8_t* columns, const T* values, int heads,
-                           int k, const WindowLane& lane)
-      : numbers(static_cast<const uint2*>(numbers) + lane.head),
+  __device__ WindowSenders(const int* places, const void* numbers, const uint8_t* columns,
+                           const T* values, int heads, int k, const WindowLane& lane)
+      : places(places),
+        numbers(static_cast<const uint2*>(numbers) + lane.head),
         columns(columns + lane.head * k + lane.entry),
         values(values + lane.head * k + lane.entry),
         number_bytes(heads * 8),
@@ -36,18 +38,22 @@ struct WindowSenders {
 };
 
 // Bytes that a block's walk takes of shared memory.
-__host__ __device__ constexpr int window_slots(int threads) { return 2 * 40 * threads; }
+__host__ __device__ constexpr int window_slots(int threads, bool loops) {
+  return 2 * (loops ? 48 : 40) * threads;
+}
 
 // Walks a part's entries as maxk::walk does, but each lane copies what it reads of the next entry
 // into slots of its own in shared memory. Loads into registers the compiler puts behind the loop
-// over an entry's receivers, where they are waited for.
-template <typename T, int kThreads>
+// over an entry's receivers, where they are waited for. With kLoops the graph's self-loops are
+// skipped.
+template <typename T, int kThreads, bool kLoops>
 class WindowWalk {
  public:
-  // `memory` has window_slots(kThreads) bytes, at a multiple of 16.
+  // `memory` has window_slots(kThreads, kLoops) bytes, at a multiple of 16.
   __device__ WindowWalk(const maxk::Windows& windows, const maxk::Part& part,
                         const WindowSenders<T>& from, void* memory)
       : windows_(windows),
+        window_(part.window),
         end_(part.end),
         from_(from),
         wide_(maxk::shared_address(memory) + threadIdx.x * 16),
@@ -75,6 +81,17 @@ class WindowWalk {
         entry.values.word = {values.x, values.y};
       }
       entry.mask = load8(mask_ + slot);
+      if constexpr (kLoops) {
+        const int place = static_cast<int>(load8(mask_ + slot + kThreads * 8).x);
+        const unsigned bit = 1u << (place & 31);
+        if (place >> 6 == window_) {
+          if (place & 32) {
+            entry.mask.y &= ~bit;
+          } else {
+            entry.mask.x &= ~bit;
+          }
+        }
+      }
       visit(entry);
       if (next >= end_) return;
       e = next;
@@ -83,8 +100,27 @@ class WindowWalk {
     }
   }
 
+  // The added self-loops of the window's receivers, each by one group.
+  template <typename Visit>
+  __device__ void run_loops(const int* rows, int num_senders, int group, int groups,
+                            Visit visit) const {
+    for (int r = group; r < maxk::kWindowRows; r += groups) {
+      const int row = rows[r];
+      if (row < 0 || row >= num_senders) continue;
+      WindowEntry<T> entry;
+      entry.sender = row;
+      entry.mask = {r < 32 ? 1u << r : 0u, r < 32 ? 0u : 1u << (r - 32)};
+      entry.numbers = *reinterpret_cast<const uint2*>(
+          row_of(static_cast<const char*>(from_.numbers), row, from_.number_bytes));
+      entry.columns =
+          *reinterpret_cast<const unsigned*>(row_of(from_.columns, row, from_.column_bytes));
+      entry.values = load_vector<T, 4>(row_of(from_.values, row, from_.value_bytes));
+      visit(entry);
+    }
+  }
+
  private:
-  static constexpr unsigned kSecond = window_slots(kThreads) / 2;
+  static constexpr unsigned kSecond = window_slots(kThreads, kLoops) / 2;
   static constexpr unsigned kNumbers = kThreads * 16;  // behind the values
 
   // Of entry e, and the sender of the entry after it.
@@ -99,6 +135,7 @@ class WindowWalk {
     copy4(wide_ + slot + kNumbers + 8, row_of(from_.columns, sender, from_.column_bytes));
     if (after < end_) copy4(wide_ + slot + kNumbers + 12, windows_.senders + after);
     copy8(mask_ + slot, windows_.masks + e);
+    if constexpr (kLoops) copy4(mask_ + slot + kThreads * 8, from_.places + sender);
     commit();
   }
   static __device__ uint4 load16(unsigned address) {
@@ -119,6 +156,7 @@ class WindowWalk {
   }
 
   const maxk::Windows& windows_;
+  int window_;
   int end_;
   const WindowSenders<T>& from_;
   unsigned wide_;  // addresses of the lane's first slot

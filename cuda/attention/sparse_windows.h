@@ -1,5 +1,5 @@
 // Attention over compressed balanced sparse rows by windows of receivers (cpu/host/windows.h):
-// without biases, dropout and added self-loops.
+// without biases and dropout.
 #pragma once
 
 #include "common/sparse_attention.h"
@@ -23,7 +23,8 @@ struct SparseWindowArgs {
 };
 
 inline int64_t window_forward_scratch(int64_t senders, const AttentionArgs& args) {
-  return args.heads * (2 * senders + args.rows.num_rows + 3 * int64_t{args.rows.num_splits});
+  return args.heads * (2 * senders + args.rows.num_rows + 3 * int64_t{args.rows.num_splits}) +
+         (args.self_loops ? senders : 0);
 }
 
 cudaError_t launch_sparse_window_attention(const SparseWindowArgs& args, const Launch& launch);
@@ -38,7 +39,7 @@ struct SparseWindowGradientArgs {
 };
 
 // Floats of scratch: scales, sums, and flags of the receivers.
-int64_t window_scratch(int64_t senders, int64_t receivers, int64_t heads, int64_t k);
+int64_t window_scratch(int64_t senders, int64_t receivers, int64_t heads, int64_t k, bool loops);
 
 cudaError_t launch_sparse_window_gradients(const SparseWindowGradientArgs& args,
                                            const Launch& launch);

@@ -7,7 +7,7 @@
 namespace jaxgnn::attention {
 namespace {
 
-// What both passes take: no biases, dropout and self-loops.
+// What both passes take: no biases and dropout.
 struct WindowInputs {
   maxk::WindowOperands windows;
   const AnyBuffer& values;
@@ -15,6 +15,7 @@ struct WindowInputs {
   const AnyBuffer& sender_scores;
   const AnyBuffer& dense;  // [receivers, heads F]
   double negative_slope;
+  int64_t self_loops;
   int64_t threads;
 };
 
@@ -31,6 +32,7 @@ AttentionArgs take_inputs(Check& check, const WindowInputs& from, maxk::Cbsr& cb
   args.num_columns = senders;
   args.sender_scores = from.sender_scores.untyped_data();
   args.negative_slope = from.negative_slope;
+  args.self_loops = from.self_loops != 0;
   check.heads(args.heads, args.width);
   if (check.failed()) return args;
   cbsr = maxk::take_cbsr(check, &from.values, from.indices, type, args.width / args.heads);
@@ -59,6 +61,7 @@ Error sparse_window_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuf
                               AnyBuffer sender_scores, AnyBuffer receiver_scores, Result out,
                               Result log_sum, Result partials, Result scratch,
                               Float<attr::negative_slope> negative_slope,
+                              Int<attr::self_loops> self_loops,
                               Int<attr::split_length> split_length, Int<attr::threads> threads) {
   Check check("jaxgnn_sparse_window_attention");
   const WindowInputs from{{window_rows, window_parts, window_senders, window_masks},
@@ -67,6 +70,7 @@ Error sparse_window_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuf
                           sender_scores,
                           *out,
                           *negative_slope,
+                          *self_loops,
                           *threads};
   SparseWindowArgs args{};
   AttentionForwardArgs& forward = args.forward.forward;
@@ -103,6 +107,7 @@ Error sparse_window_gradients(StreamLaunch launch, AnyBuffer row_offsets, AnyBuf
                               AnyBuffer norms, Result values_gradient, Result sender_gradient,
                               Result receiver_gradient, Result sender_partials, Result scratch,
                               Float<attr::negative_slope> negative_slope,
+                              Int<attr::self_loops> self_loops,
                               Int<attr::split_length> split_length, Int<attr::threads> threads) {
   Check check("jaxgnn_sparse_window_gradients");
   const WindowInputs from{{window_rows, window_parts, window_senders, window_masks},
@@ -111,6 +116,7 @@ Error sparse_window_gradients(StreamLaunch launch, AnyBuffer row_offsets, AnyBuf
                           sender_scores,
                           cotangent,
                           *negative_slope,
+                          *self_loops,
                           *threads};
   SparseWindowGradientArgs args{};
   SparseGradientArgs& gradients = args.gradients;
@@ -134,7 +140,7 @@ Error sparse_window_gradients(StreamLaunch launch, AnyBuffer row_offsets, AnyBuf
   check.matrix(*sender_partials, xla::ffi::F32, gradients.transpose.num_splits, 2 * heads,
                "the senders' partials must be float32 [parts, 2 heads]");
   check.vector(*scratch, xla::ffi::F32,
-               window_scratch(senders, num_receivers, heads, gradients.cbsr.k),
+               window_scratch(senders, num_receivers, heads, gradients.cbsr.k, common.self_loops),
                "scratch must be float32, of the size in sparse_windows.h");
   if (check.failed()) return check.error();
   args.norms = static_cast<const float*>(norms.untyped_data());

@@ -36,6 +36,7 @@ inline Windows take_window_arrays(Check& check, const WindowOperands& from, int6
           static_cast<const int32_t*>(from.senders.untyped_data()),
           static_cast<const uint2*>(from.masks.untyped_data()),
           static_cast<int>(dim(from.parts, 0)),
+          static_cast<int>(windows),
           nullptr};
 }
 

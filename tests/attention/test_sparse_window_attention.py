@@ -49,15 +49,16 @@ def sparse_operands(graph, heads, width, k, dtype="float32", seed=0, scale=1.0):
     return maxk(v, k), src, dst
 
 
-@functools.partial(jax.jit, static_argnames=("impl", "slope", "dense"))
-def run(graph, operands, *, impl=None, slope=0.2, dense=False):
+@functools.partial(jax.jit, static_argnames=("impl", "slope", "loops", "dense"))
+def run(graph, operands, *, impl=None, slope=0.2, loops=False, dense=False):
     """The result and the gradients of the values and the scores; of the dense rows with `dense`."""
     cbsr, *scores = operands
 
     def f(values, src, dst):
         v = dataclasses.replace(cbsr, values=values)
         v = v.to_dense(impl="jax") if dense else v
-        return gat_attention(graph, v, src, dst, negative_slope=slope, impl=impl)
+        options = {"negative_slope": slope, "self_loops": loops, "impl": impl}
+        return gat_attention(graph, v, src, dst, **options)
 
     floats = (cbsr.values, *scores)
     return f(*floats), gradients(f, floats)
@@ -105,6 +106,22 @@ def test_shapes(heads, width, k, dtype):
     check(graph, sparse_operands(graph, heads, width, k, dtype), dtype)
 
 
+@pytest.mark.parametrize(
+    ("heads", "width", "k", "dtype"),
+    [(4, 64, 8, "float32"), (3, 20, 10, "bfloat16"), (2, 16, 20, "float16"), (1, 32, 1, "float32")],
+    ids=str,
+)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_sanitized_self_loops(heads, width, k, dtype, reverse):
+    """In place of the graph's own, also where there are fewer senders than receivers."""
+    graph = mixed_graph()
+    if reverse:
+        ends = np.asarray(graph.receivers), np.asarray(graph.senders)
+        graph = Graph.from_edges(*ends, num_senders=30, num_receivers=37)
+    operands = sparse_operands(graph, heads, width, min(k, width), dtype)
+    check(graph, operands, dtype, loops=True)
+
+
 @pytest.mark.parametrize("slope", [0.0, 1.0, -0.5, 3.0])
 @pytest.mark.parametrize("k", [3, 20])
 def test_sanitized_slopes(k, slope):
@@ -139,6 +156,16 @@ def test_hubs():
     operands = sparse_operands(graph, 4, 32, 8)
     out, ours = run(graph, operands, impl="kernel")
     expected, theirs = run(graph, operands, impl="jax", dense=True)
+    close(out, expected, 1e-5)
+    for a, b in zip(ours, theirs, strict=True):
+        close(a, b, 1e-4)
+
+
+def test_hubs_with_self_loops():
+    graph = hub_graph()
+    operands = sparse_operands(graph, 2, 16, 4)
+    out, ours = run(graph, operands, impl="kernel", loops=True)
+    expected, theirs = run(graph, operands, impl="jax", dense=True, loops=True)
     close(out, expected, 1e-5)
     for a, b in zip(ours, theirs, strict=True):
         close(a, b, 1e-4)
@@ -228,7 +255,7 @@ def lowered(graph, operands, **options):
         (4, 64, 33, {}, False),
         (1, 300, 8, {}, False),
         (4, 6, 2, {}, False),
-        (4, 64, 8, {"self_loops": True}, False),
+        (4, 64, 8, {"self_loops": True}, True),
         (4, 64, 8, {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}, False),
     ],
     ids=str,

@@ -1,7 +1,7 @@
 """The kernels of additive attention over sparse rows by windows of receivers, of a GPU alone.
 
-A graph's windows (`Graph.with_windows`) list a sender once for 64 receivers. Without biases,
-dropout and added self-loops; every array has its heads at axis 1, as in `sparse_kernels`.
+A graph's windows (`Graph.with_windows`) list a sender once for 64 receivers. Without biases
+and dropout; every array has its heads at axis 1, as in `sparse_kernels`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def usable_windows(static: Attention, operands: Operands) -> Windows | None:
     plain = edge_bias is None and loop_bias is None and philox_key is None
     assert isinstance(v, SparseRows)
     fits = v.width % 4 == 0 and v.width <= MAX_WIDTH and v.k <= MAX_ENTRIES
-    if not plain or static.self_loops or not fits or v.dtype == jnp.float64:
+    if not plain or not fits or v.dtype == jnp.float64:
         return None
     return windows_of(graph)
 
@@ -50,6 +50,7 @@ def forward(
     """As `sparse_kernels.forward`."""
     senders, heads, _ = values.shape
     features, chunks = heads * width, rows.chunks.table.shape[0]
+    places = senders if static.self_loops else 0
     out, log_sum, _, _ = row_call(
         "jaxgnn_sparse_window_attention",
         rows,
@@ -58,9 +59,10 @@ def forward(
             ((rows.num_rows, features), values.dtype),
             ((rows.num_rows, heads), jnp.float32),
             ((windows.num_partials, RECEIVERS, features), jnp.int32),
-            ((heads * (2 * senders + rows.num_rows + 3 * chunks),), jnp.float32),
+            ((heads * (2 * senders + rows.num_rows + 3 * chunks) + places,), jnp.float32),
         ],
         negative_slope=static.negative_slope,
+        self_loops=static.self_loops,
         threads=FORWARD_THREADS,
     )
     return out.reshape(rows.num_rows, heads, width), log_sum
@@ -90,6 +92,8 @@ def gradients(
     senders, heads, k = values.shape[0], values.shape[1], padded.shape[1]
     lanes = next(count for count in (1, 2, 4, 8) if 4 * count >= k)
     num_receivers = cotangent.shape[0]
+    sums = senders * (2 + 2 * k + 2 * lanes) + 3 * num_receivers
+    places = senders if static.self_loops else 0
     dvalues, dsrc, ddst, _, _ = row_call(
         "jaxgnn_sparse_window_gradients",
         transpose,
@@ -99,9 +103,10 @@ def gradients(
             ((senders, heads), jnp.float32),
             ((num_receivers, heads), jnp.float32),
             ((transpose.chunks.table.shape[0], 2 * heads), jnp.float32),
-            ((heads * (senders * (2 + 2 * k + 2 * lanes) + 3 * num_receivers),), jnp.float32),
+            ((heads * sums + places,), jnp.float32),
         ],
         negative_slope=static.negative_slope,
+        self_loops=static.self_loops,
         threads=BACKWARD_THREADS,
     )
     return dvalues[:, :kept].reshape(values.shape), dsrc, ddst

@@ -186,7 +186,7 @@ def sparse_window_attention(g: Graph) -> Call:
             "partials": ((1, 64 * FEATURES), I32),
             "scratch": ((HEADS * (2 * COLUMNS + ROWS + 3 * g.parts),), F32),
         },
-        {"negative_slope": 0.2, "threads": 512, **SPLIT},
+        {"negative_slope": 0.2, "self_loops": 0, "threads": 512, **SPLIT},
         FREE_WINDOWS | {"partials, axis 0"},
     )
 
@@ -216,7 +216,7 @@ def sparse_window_gradients(g: Graph) -> Call:
             "sender_partials": ((0, 2 * HEADS), F32),
             "scratch": ((HEADS * (COLUMNS * (2 + 2 * K + 2 * lanes) + 3 * ROWS),), F32),
         },
-        {"negative_slope": 0.2, "threads": 512, **SPLIT},
+        {"negative_slope": 0.2, "self_loops": 0, "threads": 512, **SPLIT},
         FREE_WINDOWS,
     )
 
