@@ -32,6 +32,7 @@ from jaxgnn import CBSR, dot_attention, gat_attention, maxk
 from jaxgnn.ops._attention import sparse_pair_rule, sparse_rule, sparse_windows
 
 Scores = Literal["additive", "dot"]
+NO_WINDOWS = (0.0, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,19 +188,19 @@ def kernels_of(call: Callable[[], Any], count: int = 5) -> dict[str, float]:
 
 def engine_name() -> str:
     """Which sparse kernels are timed."""
-    if sparse_rule.FORWARD_WINDOWS_SHARE == 0.0:
+    if sparse_rule.FORWARD_WINDOWS_SHARES == NO_WINDOWS:
         return "by rows"
     return f"windows of {sparse_windows.BACKWARD_THREADS} threads"
 
 
 def take_rows() -> None:
     """Sparse attention by rows, as without windows."""
-    sparse_rule.FORWARD_WINDOWS_SHARE = sparse_rule.BACKWARD_WINDOWS_SHARE = 0.0
+    sparse_rule.FORWARD_WINDOWS_SHARES = sparse_rule.BACKWARD_WINDOWS_SHARES = NO_WINDOWS
 
 
 def take_windows(threads: int | None) -> None:
     """Sparse attention over windows at every k."""
-    sparse_rule.FORWARD_WINDOWS_SHARE = sparse_rule.BACKWARD_WINDOWS_SHARE = 1.0
+    sparse_rule.FORWARD_WINDOWS_SHARES = sparse_rule.BACKWARD_WINDOWS_SHARES = (1.0, 1.0)
     if threads is not None:
         sparse_windows.FORWARD_THREADS = sparse_windows.BACKWARD_THREADS = threads
 
@@ -224,6 +225,7 @@ def main(options: Options) -> None:
         records = []
         for dtype, k, engine in itertools.product(options.dtypes, options.k, engines):
             engine()
+            jax.clear_caches()  # of programs with other kernels
             records.append(measured(graph, options, k, dtype))
     if options.json is not None:
         write_records(options.json, records, graph=stored.facts)

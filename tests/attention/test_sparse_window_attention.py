@@ -35,8 +35,8 @@ TARGETS = ("jaxgnn_sparse_window_attention", "jaxgnn_sparse_window_gradients")
 def windows_wherever_they_are():
     """Also where another engine is faster on a GPU."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("FORWARD_WINDOWS_SHARE", "BACKWARD_WINDOWS_SHARE"):
-            patch.setattr(sparse_rule, name, 1.0)
+        for name in ("FORWARD_WINDOWS_SHARES", "BACKWARD_WINDOWS_SHARES"):
+            patch.setattr(sparse_rule, name, (1.0, 1.0))
         yield
 
 

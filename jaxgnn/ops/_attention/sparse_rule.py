@@ -27,8 +27,9 @@ from jaxgnn.ops._core.sparse_rows import SparseRows, gather, on_cuda, scatter, v
 # A GPU has sparse kernels where at most this share of a head's features is kept: at the next larger
 # k that was measured, the dense ones are as fast (docs/kernels/attention.md, "Sparse rows").
 FORWARD_SHARE, BACKWARD_SHARE = 1 / 8, 1 / 16
-# The same of the kernels over a graph's windows, which come before the others.
-FORWARD_WINDOWS_SHARE, BACKWARD_WINDOWS_SHARE = 0.0, 0.0
+# The same of the kernels over a graph's windows, which come before the others: in float32, and in
+# 16 bits, whose dense kernels read half the bytes.
+FORWARD_WINDOWS_SHARES, BACKWARD_WINDOWS_SHARES = (0.0, 0.0), (0.0, 0.0)
 _DENSE_WIDTHS = 8  # the dense kernels' vectors, which `gat_attention` pads dense rows to
 
 
@@ -74,15 +75,16 @@ def either(takes_dense: bool, dense: Any, sparse: Any) -> Any:
     return on_cuda(dense, otherwise=sparse) if takes_dense else sparse
 
 
-def _windows(static: Attention, operands: Operands, share: float) -> Windows | None:
+def _windows(static: Attention, operands: Operands, shares: tuple[float, float]) -> Windows | None:
     """The windows that a GPU walks, if it does."""
-    if operands.v.k > share * operands.v.width:
+    v = operands.v
+    if v.k > shares[v.dtype.itemsize == 2] * v.width:
         return None
     return usable_windows(static, operands)
 
 
 def _forward(static: Attention, operands: Operands) -> tuple[Array, Array]:
-    windows = _windows(static, operands, FORWARD_WINDOWS_SHARE)
+    windows = _windows(static, operands, FORWARD_WINDOWS_SHARES)
 
     def sparse(operands: Operands) -> tuple[Array, Array]:
         return kernels.forward(static, operands, windows)
@@ -103,7 +105,7 @@ def _gradients(
     cotangent: Float[Array, "num_receivers heads width"],
 ) -> Operands:
     """Those of `gat_rule`, where $v_j$ and $dv_j$ have the kept positions alone."""
-    windows = _windows(static, operands, BACKWARD_WINDOWS_SHARE)
+    windows = _windows(static, operands, BACKWARD_WINDOWS_SHARES)
 
     def sparse(operands: Operands, out: Array, log_sum: Array, cotangent: Array) -> Operands:
         delta = node_dots(cotangent, out)

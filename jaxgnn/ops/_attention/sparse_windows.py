@@ -120,5 +120,8 @@ def _padded(values: Array, indices: Array) -> tuple[Array, Array]:
     """A row for each sender and head, padded to whole vectors of four entries by zeros in the
     column 0: they add nothing, and their gradients are dropped."""
     k = values.shape[2]
-    rows = (values.reshape(-1, k), indices.reshape(-1, k))
-    return tuple(padding.pad_by(row, -k % 4) for row in rows)
+    more = -k % 4
+    return (
+        padding.pad_by(values.reshape(-1, k), more),
+        padding.pad_by(indices.reshape(-1, k), more),
+    )
