@@ -16,6 +16,7 @@ cudaError_t load_kernels(const Launch& load);
 }  // namespace maxk
 namespace attention {
 void add_cuda_targets(CudaTargets& targets);
+void add_window_targets(CudaTargets& targets);
 cudaError_t load_kernels(const Launch& load);
 }  // namespace attention
 namespace sampling {

@@ -42,6 +42,7 @@ inline constexpr char split_length[] = "split_length";
 inline constexpr char strategy[] = "strategy";
 inline constexpr char symmetric[] = "symmetric";
 inline constexpr char tensorfloat32[] = "tensorfloat32";
+inline constexpr char threads[] = "threads";
 inline constexpr char transpose[] = "transpose";
 inline constexpr char transpose_split_length[] = "transpose_split_length";
 inline constexpr char variant[] = "variant";

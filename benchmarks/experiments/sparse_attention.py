@@ -1,7 +1,7 @@
 """An attention over dense values and over the CBSR rows that MaxK leaves of them, side by side.
 
     python -m benchmarks.experiments.sparse_attention [--shape reddit] [--k 4 8 16] [--every-k]
-        [--scores dot]
+        [--scores dot] [--windows [--threads 384 512]] [--kernels]
 
 Forward is a call; backward is the gradients of the values and of what the scores are made of, given
 the forward pass's results. The values of the dense call are those of the rows that MaxK leaves, so
@@ -12,6 +12,9 @@ in which dense and sparse alternate.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -22,12 +25,14 @@ import jax
 import jax.numpy as jnp
 import tyro
 
+from benchmarks.experiments.step_kernels import traced
 from benchmarks.harness import graphs
 from benchmarks.harness.record import write_records
 from jaxgnn import CBSR, dot_attention, gat_attention, maxk
-from jaxgnn.ops._attention import sparse_pair_rule, sparse_rule
+from jaxgnn.ops._attention import sparse_pair_rule, sparse_rule, sparse_windows
 
 Scores = Literal["additive", "dot"]
+NO_WINDOWS = (0.0, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +58,13 @@ class Options:
     values."""
     every_k: bool = False
     """The sparse kernels for every k, where a GPU would take the dense ones."""
+    windows: bool = False
+    """The kernels over the graph's windows, for every k, in place of those by rows."""
+    threads: tuple[int, ...] = ()
+    """Threads of a block over windows, 384 or 512, one after the other; by default the
+    operation's."""
+    kernels: bool = False
+    """Also the time of each kernel of a GPU, by JAX's profiler."""
     json: Path | None = None
     """A file for the results."""
 
@@ -145,18 +157,59 @@ def measured(graph: Any, options: Options, k: int, dtype: str) -> dict[str, Any]
                 times[name].append(1e3 * elapsed)
     ms = {name: round(statistics.median(each), 4) for name, each in times.items()}
     row: dict[str, Any] = {"scores": options.scores, "dtype": dtype, "k": k, "errors": errors}
+    row["engine"] = engine = engine_name()
     for way in ("forward", "backward"):
         dense, sparse = ms[way, "dense"], ms[way, "sparse"]
         row[way] = {"dense_ms": dense, "sparse_ms": sparse, "share": round(sparse / dense, 3)}
         print(
-            f"{dtype}, k = {k}, {way}: {dense:.3f} dense, {sparse:.3f} sparse: {sparse / dense:.2f}"
+            f"{dtype}, k = {k}, {way}: {dense:.3f} dense, {sparse:.3f} sparse ({engine}): "
+            f"{sparse / dense:.2f}"
         )
     print("  largest differences:", {name: f"{error:.1e}" for name, error in errors.items()})
+    if options.kernels:
+        row["kernels_ms"] = {
+            way: kernels_of(calls[way, "sparse"]) for way in ("forward", "backward")
+        }
+        for way, each in row["kernels_ms"].items():
+            print(f"  {way}:", {name: ms for name, ms in each.items() if ms >= 0.01})
     return row
+
+
+def kernels_of(call: Callable[[], Any], count: int = 5) -> dict[str, float]:
+    """The milliseconds of each kernel of a call, the longest first."""
+
+    def calls() -> None:
+        for _ in range(count):
+            jax.block_until_ready(call())
+
+    found = sorted(traced(calls, count).items(), key=lambda item: -item[1])
+    return {name: round(ms, 4) for name, ms in found}
+
+
+def engine_name() -> str:
+    """Which sparse kernels are timed."""
+    if sparse_rule.FORWARD_WINDOWS_SHARES == NO_WINDOWS:
+        return "by rows"
+    return f"windows of {sparse_windows.BACKWARD_THREADS} threads"
+
+
+def take_rows() -> None:
+    """Sparse attention by rows, as without windows."""
+    sparse_rule.FORWARD_WINDOWS_SHARES = sparse_rule.BACKWARD_WINDOWS_SHARES = NO_WINDOWS
+
+
+def take_windows(threads: int | None) -> None:
+    """Sparse attention over windows at every k."""
+    sparse_rule.FORWARD_WINDOWS_SHARES = sparse_rule.BACKWARD_WINDOWS_SHARES = (1.0, 1.0)
+    if threads is not None:
+        sparse_windows.FORWARD_THREADS = sparse_windows.BACKWARD_THREADS = threads
 
 
 def main(options: Options) -> None:
     """Measures, prints, and with `--json` writes a file."""
+    if options.kernels:  # a command buffer's kernels are not traced one by one
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer="
     if options.every_k:
         for rule in (sparse_rule, sparse_pair_rule):
             rule.FORWARD_SHARE = rule.BACKWARD_SHARE = 1.0
@@ -164,9 +217,16 @@ def main(options: Options) -> None:
     with graphs.stored(options.shape, options.scale) as stored:
         graph = stored.to_graph()
         print(stored.facts)
-        records = [
-            measured(graph, options, k, dtype) for dtype in options.dtypes for k in options.k
-        ]
+        engines: list[Callable[[], None]] = [take_rows]
+        if options.windows:
+            graph = graph.with_windows()
+            each = options.threads or (None,)
+            engines = [functools.partial(take_windows, threads) for threads in each]
+        records = []
+        for dtype, k, engine in itertools.product(options.dtypes, options.k, engines):
+            engine()
+            jax.clear_caches()  # of programs with other kernels
+            records.append(measured(graph, options, k, dtype))
     if options.json is not None:
         write_records(options.json, records, graph=stored.facts)
 

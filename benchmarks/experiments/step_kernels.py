@@ -58,11 +58,11 @@ class Options:
     """Rows of the table."""
 
 
-def traced(steps: Callable[[], Any]) -> dict[str, float]:
-    """The milliseconds of each kernel of a GPU in one of `_STEPS` steps."""
+def traced(steps: Callable[[], Any], count: int = _STEPS) -> dict[str, float]:
+    """The milliseconds of each kernel of a GPU in one of `count` steps."""
     totals: dict[str, float] = collections.defaultdict(float)
     for name, start, end in gpu_kernels(steps):
-        totals[_short(name)] += (end - start) / _STEPS
+        totals[_short(name)] += (end - start) / count
     return totals
 
 

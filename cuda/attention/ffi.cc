@@ -5,6 +5,7 @@
 #include "cuda/attention/attention.h"
 #include "cuda/attention/cosine_attention.h"
 #include "cuda/attention/sparse_attention.h"
+#include "cuda/attention/sparse_windows.h"
 #include "cuda/maxk/maxk.h"
 #include "cuda/registrations.h"
 #include "ffi/attention.h"
@@ -112,6 +113,7 @@ Error cosine_attention_gradients(StreamLaunch launch, AnyBuffer row_offsets, Any
 void add_cuda_targets(CudaTargets& targets) {
   add_targets(targets);
   add_sparse_targets(targets);
+  add_window_targets(targets);
   targets.add<cosine_attention>("jaxgnn_cosine_attention");
   targets.add<cosine_attention_gradients>("jaxgnn_cosine_attention_gradients");
 }
@@ -122,6 +124,8 @@ cudaError_t load_kernels(const Launch& load) {
   JAXGNN_TRY(launch_attention_receivers({}, load));
   JAXGNN_TRY(launch_sparse_attention({}, load));
   JAXGNN_TRY(launch_sparse_attention_gradients({}, load));
+  JAXGNN_TRY(launch_sparse_window_attention({}, load));
+  JAXGNN_TRY(launch_sparse_window_gradients({}, load));
   JAXGNN_TRY(launch_dot_attention({}, load));
   JAXGNN_TRY(launch_dot_attention_gradients({}, load));
   JAXGNN_TRY(launch_gatv2_attention({}, load));

@@ -5,17 +5,12 @@
 // belongs to the senders is reduced in L2, which touches fewer sectors than gathering dy by
 // senders: the columns that a CBSR row keeps lie in most sectors of a dense row.
 //
-// The reductions are of integers, so that their order does not matter. A sender's scale is a power
-// of two from bounds on the sums of magnitudes,
-//   |dv[j, c]| <= B[j] = sum_e w max|dy[i]|,   |dscore[j]| <= C = |v[j]|_1 B[j] + sum_e alpha
-//   |delta|,
-// which a pass over the transpose finds from the receivers' numbers alone. What has a bound that is
-// not finite becomes NaN.
+// The reductions are of integers, so that their order does not matter; sparse_scales.cuh has the
+// scales. What has a bound that is not finite becomes NaN.
 #include <algorithm>
-#include <cfloat>
 
 #include "cuda/attention/sparse_attention.h"
-#include "cuda/attention/sparse_rows.cuh"
+#include "cuda/attention/sparse_scales.cuh"
 #include "cuda/core/reduce.cuh"
 
 namespace jaxgnn::attention {
@@ -23,36 +18,10 @@ namespace {
 
 constexpr int kFinishThreads = 256;
 
-// A sender's numbers for one head: its score, and the scales of its CBSR row's gradient and of its
-// score's, as biased exponents (0: none fits).
-struct alignas(8) Scaled {
-  float score;
-  uint32_t exponents;
-
-  __device__ int values() const { return exponents & 0xff; }
-  __device__ int own() const { return exponents >> 8; }
-};
-__device__ inline float scale_of(int biased) { return __int_as_float(biased << 23); }
-__device__ inline float unit_of(int biased) {
-  return biased == 0 ? NAN : __int_as_float((254 - biased) << 23);
-}
-
-// 2^(29 - e) for a bound below 2^e: rounding to integers cannot make the sums overflow.
-__device__ inline int biased_exponent(float bound) {
-  if (!(bound <= FLT_MAX)) return 0;
-  if (bound == 0.0f) return 127;
-  int e;
-  frexpf(bound, &e);
-  return min(29 - e, 126) + 127;
-}
-
 template <typename T, typename I>
 struct GradientParams {
   Rows rows;
-  Rows transpose;
-  Scoring<float> scoring;     // by receivers
-  Scoring<float> transposed;  // by senders
-  const float* sender_scores;
+  Scoring<float> scoring;
   const float* receivers;  // [receivers, 4, heads]
   const T* values;
   const I* columns;
@@ -63,96 +32,14 @@ struct GradientParams {
   float* edge_gradient;
   float* loop_gradient;
   float* receiver_partials;
-  float* sender_partials;  // [parts of the transpose, 2, heads] are used
-  Scaled* scaled;          // [senders, heads]
-  int* value_sums;         // [senders, heads, k]
-  int* score_sums;         // [senders, heads]
+  Scaled* scaled;   // [senders, heads]
+  int* value_sums;  // [senders, heads, k]
+  int* score_sums;  // [senders, heads]
   int64_t width;
   int head_width;
   int k;
   int warp_heads;
 };
-
-template <typename P>
-__device__ inline void store_scaled(const P& p, int64_t sender, int head, float weighted,
-                                    float deltas, float norm) {
-  const float bound = p.scoring.keep_scale * weighted;
-  const float slope = fmaxf(1.0f, fabsf(p.scoring.slope));
-  const float own_bound = (norm * bound + deltas) * slope;
-  const int64_t at = sender * p.scoring.heads + head;
-  const uint32_t exponents = static_cast<uint32_t>(biased_exponent(bound)) |
-                             static_cast<uint32_t>(biased_exponent(own_bound)) << 8;
-  p.scaled[at] = {p.sender_scores[at], exponents};
-}
-
-template <typename T>
-__device__ inline float magnitude(const T* values, int64_t at) {
-  return fabsf(unpack(load_vector<T, 1>(values + at), 0));
-}
-
-// By senders: the bounds, and the scales.
-template <typename T, typename I>
-__global__ void __launch_bounds__(kSparseThreads) find_scales(const GradientParams<T, I> p) {
-  const Scoring<float>& s = p.transposed;
-  const int first_head = slice_number() * p.warp_heads;
-  const Work work = find_work(p.transpose, int64_t(blockIdx.x) * kSparseWarps + threadIdx.x / 32);
-  if (work.row < 0 || first_head >= s.heads) return;
-  const Deal<1> deal(p.warp_heads);
-  const int head = first_head + deal.own;
-  float weighted = 0.0f, deltas = 0.0f, norm = 0.0f;
-  if (head < s.heads) {
-    const Edges edges(p.transpose, s, work);
-    const float own = p.sender_scores[work.row * s.heads + head];
-#pragma unroll 4
-    for (int i = deal.stream; i < edges.total(); i += deal.streams) {
-      const int column = edges.column(i);
-      if (column < 0) continue;
-      const float* numbers = p.receivers + int64_t(column) * 4 * s.heads + head;
-      Gathered<float> at{__ldg(numbers), __ldg(numbers + s.heads), __ldg(numbers + 2 * s.heads),
-                         0.0f, 0};
-      const float largest = __ldg(numbers + 3 * s.heads);
-      if (s.edge_bias != nullptr || s.loop_bias != nullptr) edges.load_terms(s, i, head, at);
-      const float alpha = exponential(score_of<false>(s, at, own).score - at.log_sum);
-      weighted += alpha * largest;
-      deltas += alpha * fabsf(at.delta);
-    }
-    const int64_t row = (work.row * s.heads + head) * p.k;
-    for (int j = deal.stream; j < p.k; j += deal.streams) norm += magnitude(p.values, row + j);
-  }
-  weighted = deal.sum_over_head(weighted);
-  deltas = deal.sum_over_head(deltas);
-  norm = deal.sum_over_head(norm);
-  if (head >= s.heads || deal.stream != 0) return;
-  if (work.part < 0) {
-    store_scaled(p, work.row, head, weighted, deltas, norm);
-  } else {
-    float* partial = p.sender_partials + work.part * 2 * s.heads + head;
-    partial[0] = weighted;
-    partial[s.heads] = deltas;
-  }
-}
-
-// The scales of senders that were taken in chunks. One block a chunk; the first of each row works.
-template <typename T, typename I>
-__global__ void join_scales(const GradientParams<T, I> p) {
-  const int64_t first = blockIdx.x;
-  const RowPart split = p.transpose.splits[first];
-  if (split.row < 0 || split.part != 0) return;
-  const int64_t degree =
-      load_offset(p.transpose, split.row + 1) - load_offset(p.transpose, split.row);
-  const int64_t parts = (degree + p.transpose.split_length - 1) / p.transpose.split_length;
-  const int heads = p.scoring.heads;
-  for (int head = threadIdx.x; head < heads; head += blockDim.x) {
-    float weighted = 0.0f, deltas = 0.0f, norm = 0.0f;
-    for (int64_t part = first; part < first + parts; ++part) {
-      weighted += p.sender_partials[part * 2 * heads + head];
-      deltas += p.sender_partials[(part * 2 + 1) * heads + head];
-    }
-    const int64_t row = (int64_t(split.row) * heads + head) * p.k;
-    for (int j = 0; j < p.k; ++j) norm += magnitude(p.values, row + j);
-    store_scaled(p, split.row, head, weighted, deltas, norm);
-  }
-}
 
 // By receivers: all sums. A lane of a group has an entry of each of the group's CBSR rows, so that
 // a reduction is of adjacent words; then the sums of products are exchanged, and each lane has the
@@ -293,13 +180,7 @@ cudaError_t launch_types(const SparseGradientArgs& args, const Launch& launch) {
   const int64_t rows = args.cbsr.num_rows, k = args.cbsr.k;
   GradientParams<T, I> p{};
   p.rows = from.rows;
-  p.transpose = args.transpose;
   p.scoring = make_scoring<float>(from);
-  p.transposed = p.scoring;
-  p.transposed.order = args.permutation;
-  p.transposed.wide_order = args.wide_permutation;
-  p.transposed.num_columns = from.rows.num_rows;
-  p.sender_scores = static_cast<const float*>(from.sender_scores);
   p.receivers = static_cast<const float*>(args.receivers);
   p.values = static_cast<const T*>(args.cbsr.values);
   p.columns = static_cast<const I*>(args.cbsr.indices);
@@ -310,7 +191,6 @@ cudaError_t launch_types(const SparseGradientArgs& args, const Launch& launch) {
   p.edge_gradient = static_cast<float*>(args.edge_gradient);
   p.loop_gradient = static_cast<float*>(args.loop_gradient);
   p.receiver_partials = static_cast<float*>(args.receiver_partials);
-  p.sender_partials = static_cast<float*>(args.sender_partials);
   p.scaled = static_cast<Scaled*>(args.scratch);
   p.value_sums = reinterpret_cast<int*>(p.scaled + rows);
   p.score_sums = p.value_sums + rows * k;
@@ -322,15 +202,7 @@ cudaError_t launch_types(const SparseGradientArgs& args, const Launch& launch) {
     const size_t bytes = sizeof(int) * static_cast<size_t>(rows * (k + 1));
     JAXGNN_TRY(cudaMemsetAsync(p.value_sums, 0, bytes, launch.stream));
   }
-  p.warp_heads = heads_of_warp(from.heads, 1);
-  const int64_t slices = (from.heads + p.warp_heads - 1) / p.warp_heads;
-  const int64_t workers = p.transpose.num_splits + p.transpose.num_rows;
-  JAXGNN_TRY(launch_kernel(launch, find_scales<T, I>,
-                           slice_grid(blocks_of(workers, kSparseWarps), slices), kSparseThreads, 0,
-                           p));
-  if (launch.load || p.transpose.num_splits > 0) {
-    JAXGNN_TRY(launch_kernel(launch, join_scales<T, I>, p.transpose.num_splits, 32, 0, p));
-  }
+  JAXGNN_TRY((launch_scales<T, true>(scale_params<T>(args, p.scaled), launch)));
   if (launch.load || k <= 4) JAXGNN_TRY((launch_walk<T, I, 4>(p, launch)));
   if (launch.load || (k > 4 && k <= 8)) JAXGNN_TRY((launch_walk<T, I, 8>(p, launch)));
   if (launch.load || (k > 8 && k <= 16)) JAXGNN_TRY((launch_walk<T, I, 16>(p, launch)));

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "cuda/maxk/maxk.h"
-#include "cuda/maxk/windows.h"
+#include "cuda/maxk/windows_ffi.h"
 #include "cuda/registrations.h"
 #include "ffi/maxk.h"
 
@@ -77,46 +77,19 @@ Error run_maxk_spmm(Check& check, const MaxkProductArgs& product, AnyBuffer& scr
 
 namespace {
 
-// What the arrays say (a part's window, entries and place, the senders, masks and slots) is known
-// to the device alone and trusted; `Graph.validate` and `config.check_graphs` check it.
-struct WindowOperands {
-  const AnyBuffer& rows;
-  const AnyBuffer& parts;
-  const AnyBuffer& senders;
-  const AnyBuffer& masks;
-
-  int64_t window_rows() const { return dim(rows, 1); }
-  bool wide_columns() const { return window_rows() < kWindowRows; }
-};
-
 // The windows of the rows of `dense`, of which they hold all.
 MaxkWindowsArgs take_windows(Check& check, const WindowOperands& from, const Cbsr& cbsr, Type type,
                              int64_t num_receivers) {
-  const int64_t windows = dim(from.rows, 0), size = from.window_rows(), width = cbsr.width;
-  check.that(size >= 1 && size <= kWindowRows, "windows must have from 1 to 64 receivers");
-  check.matrix(from.rows, xla::ffi::S32, windows, size,
-               "the windows' rows must be int32 [windows, receivers]");
-  check.that(windows * size >= num_receivers, "the windows must hold the receivers");
-  check.matrix(from.parts, xla::ffi::S32, dim(from.parts, 0), 4,
-               "the windows' parts must be int32 [parts, 4]");
-  check.vector(from.senders, xla::ffi::S32, count(from.senders),
-               "the windows' senders must be int32 [entries]");
+  const int64_t size = from.window_rows(), width = cbsr.width;
+  MaxkWindowsArgs args{};
+  args.windows = take_window_arrays(check, from, num_receivers);
   check.gathered(cbsr.num_rows, count(from.senders));
-  check.matrix(from.masks, xla::ffi::U32, count(from.senders), 2,
-               "the windows' masks must be uint32 [entries, 2]");
   check.that(
       width % 4 == 0 && width <= kWindowWidth && width * size <= kWindowFeatures,
       "windows need a width that is a multiple of 4, at most 1024, and at most 16384 features");
   check.that(!from.wide_columns() || cbsr.k % 4 == 0,
              "windows of fewer than 64 receivers need a k that is a multiple of 4");
   check.that(cbsr.num_rows * cbsr.k <= UINT32_MAX, "windows need fewer than 2^32 entries");
-  MaxkWindowsArgs args{};
-  args.windows = {static_cast<const int32_t*>(from.rows.untyped_data()),
-                  static_cast<const int4*>(from.parts.untyped_data()),
-                  static_cast<const int32_t*>(from.senders.untyped_data()),
-                  static_cast<const uint2*>(from.masks.untyped_data()),
-                  static_cast<int>(dim(from.parts, 0)),
-                  nullptr};
   args.type = type;
   args.window_rows = size;
   args.values = cbsr.values;

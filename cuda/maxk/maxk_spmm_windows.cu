@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
       const auto visit_here = [&](const auto& cbsr_row, int, uint2 mask, int e) {
         visit(cbsr_row, mask, e, c);
       };
-      walk<decltype(load(0, c)), kWindowThreads / S::kLanes>(
-          p.windows, part, threadIdx.x / S::kLanes, load_here, visit_here);
+      walk<decltype(load(0, c))>(p.windows, part, threadIdx.x / S::kLanes,
+                                 kWindowThreads / S::kLanes, load_here, visit_here);
     }
   };
   const auto load = [&](int sender, int c) { return CbsrRow::load(p, sender, c); };

@@ -9,19 +9,6 @@
 namespace jaxgnn::maxk {
 namespace {
 
-template <typename T>
-__device__ inline T load_shared(unsigned address) {
-  if constexpr (sizeof(T) == 4) {
-    float value;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address));
-    return value;
-  } else {
-    unsigned short bits;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address));
-    return *reinterpret_cast<T*>(&bits);
-  }
-}
-
 // In float, or with kExact in 64-bit fixed point; then a lane's columns lie kLanes apart, so that
 // the 8-byte reductions of adjacent lanes are contiguous.
 template <typename T, typename I, typename S, bool kExact, bool kWeighted>
@@ -110,7 +97,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
       walk_weighted<CbsrRow, kWindowThreads / S::kLanes>(p.windows, slots, p.weights, part, group,
                                                          load, gather);
     } else {
-      walk<CbsrRow, kWindowThreads / S::kLanes>(p.windows, part, group, load, gather);
+      walk<CbsrRow>(p.windows, part, group, kWindowThreads / S::kLanes, load, gather);
     }
   }
 }

@@ -94,6 +94,19 @@ __device__ inline unsigned shared_address(const void* pointer) {
   return address;
 }
 
+template <typename T>
+__device__ inline T load_shared(unsigned address) {
+  if constexpr (sizeof(T) == 4) {
+    float value;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address));
+    return value;
+  } else {
+    unsigned short bits;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address));
+    return *reinterpret_cast<T*>(&bits);
+  }
+}
+
 // A window, or a part of one that has many entries.
 struct Part {
   int window;
@@ -107,13 +120,14 @@ __device__ inline Part load_part(const Windows& windows, int i) {
   return {part.x, part.y, part.z, part.w};
 }
 
-// Walks the entries of a part that fall to this thread's group: load(sender) returns a packed CBSR
-// row, and visit(cbsr_row, sender, mask, entry) consumes it. CBSR rows and masks are loaded one
-// visit ahead, senders two. The loop is unrolled by two to avoid copies between iterations, which
-// would wait for the latest loads. (A separate loop for entries with a single edge was slower.)
-template <typename CbsrRow, int kGroups, typename Load, typename Visit>
-__device__ inline void walk(const Windows& windows, const Part& part, int group, Load load,
-                            Visit visit) {
+// Walks the entries of a part that fall to this thread's group of the block's: load(sender) returns
+// a packed CBSR row, and visit(cbsr_row, sender, mask, entry) consumes it. CBSR rows and masks are
+// loaded one visit ahead, senders two. The loop is unrolled by two to avoid copies between
+// iterations, which would wait for the latest loads. (A separate loop for entries with a single
+// edge was slower.)
+template <typename CbsrRow, typename Load, typename Visit>
+__device__ inline void walk(const Windows& windows, const Part& part, int group, int groups,
+                            Load load, Visit visit) {
   struct Entry {
     CbsrRow cbsr_row;
     int sender;
@@ -125,18 +139,18 @@ __device__ inline void walk(const Windows& windows, const Part& part, int group,
   int next = sender_at(e);
   const auto load_next = [&](int e) {
     const Entry entry{load(next), next, e < part.end ? __ldcs(windows.masks + e) : uint2{}};
-    next = sender_at(e + kGroups);
+    next = sender_at(e + groups);
     return entry;
   };
   Entry even = load_next(e);
   while (true) {
-    const Entry odd = load_next(e + kGroups);
+    const Entry odd = load_next(e + groups);
     visit(even.cbsr_row, even.sender, even.mask, e);
-    e += kGroups;
+    e += groups;
     if (e >= part.end) return;
-    even = load_next(e + kGroups);
+    even = load_next(e + groups);
     visit(odd.cbsr_row, odd.sender, odd.mask, e);
-    e += kGroups;
+    e += groups;
     if (e >= part.end) return;
   }
 }

@@ -19,6 +19,7 @@ struct Windows {
   const int32_t* senders;  // [entries]
   const uint2* masks;      // [entries]
   int num_parts;
+  int num_windows;
   // [windows, receivers + 1]: where the weights of entries with n edges lie; or null
   const int32_t* slots;
 };

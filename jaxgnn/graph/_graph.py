@@ -291,7 +291,8 @@ class Graph(GraphArrays):
         return dataclasses.replace(self, edge_permutation=None, edge_positions=None)
 
     def with_windows(self, *, weighted: bool = False, width: int = 256) -> Graph:
-        """The graph with `windows`, which make `maxk_spmm` and its gradient faster on a GPU.
+        """The graph with `windows`: `maxk_spmm`, `gat_attention` of sparse rows and their gradients
+        are then faster on a GPU.
 
         Receivers that share senders are grouped, and each group's senders listed once: the
         kernels then read (and, in the backward pass, write) a sender's row once a group instead

@@ -127,8 +127,9 @@ def _details(
         return {"more": heads, "width": max(_width(queries), _width(keys)), "variant": variant}
     if name.endswith("cosine_attention") or name.startswith("cosine_attention"):
         return {"more": int(attributes.get("heads", 1))}
-    if name.startswith("sparse_attention"):
-        first = 9 if backward else 4  # both structures, and the edges' permutation
+    if name.startswith("sparse_"):
+        # Both structures and the edges' permutation, or one and the windows.
+        first = 8 if "window" in name else 9 if backward else 4
         values, _, scores = operands[first : first + 3]
         out = operands[first + 3] if backward else results[0]
         return {"more": scores.shape[1], "width": _width(out), "kept": values.shape[1]}
@@ -338,6 +339,8 @@ KINDS = {
     "gat_attention_receivers": "gat_backward",
     "sparse_attention": "gat",
     "sparse_attention_gradients": "gat_backward",
+    "sparse_window_attention": "gat",
+    "sparse_window_gradients": "gat_backward",
     "pair_attention": "pair",
     "pair_attention_gradients": "pair_backward",
     "cosine_attention": "cosine",

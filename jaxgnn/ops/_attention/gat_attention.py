@@ -75,7 +75,9 @@ def gat_attention(
     F]`), are averaged as they are: softmax and SpGEMM are one kernel, which reads k entries an edge
     and head, and the backward pass computes the gradient of `v` at the kept positions alone. On a
     GPU the senders' gradients are summed in fixed point, 29 bits of a bound on each sender's sums;
-    one that is not finite makes all of that sender's and head's NaN. float64 is dense there.
+    one that is not finite makes all of that sender's and head's NaN. float64 is dense there. A
+    graph `with_windows` has kernels of its own there, without biases and dropout, that sum
+    averages in fixed point too, 30 bits of a bound on each receiver's sums.
 
     The dropout mask depends only on the key, the edge's index in the graph's order and the head
     (Philox4x32-10). The backward pass recomputes it, and all implementations agree.

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn._core.folding import foldable_heads
+from jaxgnn.graph._windows import Windows
+from jaxgnn.ops._attention import sparse_windows
 from jaxgnn.ops._attention.gat_kernels import (
     Attention,
     Operands,
@@ -20,18 +22,21 @@ from jaxgnn.ops._attention.gat_kernels import (
 )
 from jaxgnn.ops._core.row_call import row_call
 from jaxgnn.ops._core.rows import Rows, neighbors, or_empty, ordered_structure
-from jaxgnn.ops._core.sparse_rows import SparseRows, visible
+from jaxgnn.ops._core.sparse_rows import SparseRows, on_cuda, visible
 
 TARGETS = ("jaxgnn_sparse_attention", "jaxgnn_sparse_attention_gradients")
 
 
 def forward(
-    static: Attention, operands: Operands
+    static: Attention, operands: Operands, windows: Windows | None = None
 ) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
-    """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
+    """The averages, and the logarithm of the sum of the exponentials (0 without edges).
+
+    A GPU walks the `windows`, if there are any (`sparse_windows.usable_windows`).
+    """
     width = operands.v.shape[2]
 
-    def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array]:
+    def by_rows(rows: Rows, _: Any, arrays: Any) -> tuple[Array, Array]:
         values, indices, score_src, score_dst, scores = arrays
         heads, dtype = values.shape[1], score_src.dtype
         return call_forward(
@@ -43,8 +48,19 @@ def forward(
             **attributes(static),
         )
 
-    rows = neighbors(operands.graph, transpose=False)
-    return foldable_heads(kernel)(rows, _arrays(operands))
+    def by_windows(rows: Rows, windows: Windows, arrays: Any) -> tuple[Array, Array]:
+        values, indices, score_src, score_dst, _ = arrays
+        values, indices = _visible_heads(width, values, indices)
+        return sparse_windows.forward(
+            static, rows, windows, width, values, indices, score_src, score_dst
+        )
+
+    def kernel(structure: tuple[Rows, Windows | None], arrays: Any) -> tuple[Array, Array]:
+        choose = _either(by_windows, by_rows, structure[1], arrays)
+        return choose(*structure, arrays)
+
+    structure = (neighbors(operands.graph, transpose=False), windows)
+    return foldable_heads(kernel)(structure, _arrays(operands))
 
 
 def gradients(
@@ -53,11 +69,12 @@ def gradients(
     log_sum: Float[Array, "num_receivers heads"],
     delta: Float[Array, "num_receivers heads"],
     cotangent: Float[Array, "num_receivers heads width"],
+    windows: Windows | None = None,
 ) -> tuple[Array, Array, Array, Array | None, Array | None]:
     """Of the values, `score_src`, `score_dst`, and of the biases that are there."""
     width = operands.v.shape[2]
 
-    def kernel(both: tuple[Rows, Rows], arrays: Any) -> tuple[Array | None, ...]:
+    def by_rows(both: tuple[Rows, Rows], _: Any, arrays: Any) -> tuple[Array | None, ...]:
         rows, transpose = both
         (values, indices, score_src, score_dst, scores), log_sum, delta, cotangent = arrays
         senders, heads, k = values.shape
@@ -97,8 +114,29 @@ def gradients(
             None if scores.loop_bias is None else dloop,
         )
 
+    def by_windows(
+        both: tuple[Rows, Rows], windows: Windows, arrays: Any
+    ) -> tuple[Array | None, ...]:
+        (values, indices, score_src, score_dst, _), *others = arrays
+        values, indices = _visible_heads(width, values, indices)
+        found = sparse_windows.gradients(
+            static, both[1], windows, values, indices, score_src, score_dst, *others
+        )
+        return *found, None, None
+
+    def kernel(structure: Any, arrays: Any) -> tuple[Array | None, ...]:
+        choose = _either(by_windows, by_rows, structure[1], arrays[0])
+        return choose(*structure, arrays)
+
     both = tuple(neighbors(operands.graph, transpose=end) for end in (False, True))
-    return foldable_heads(kernel)(both, (_arrays(operands), log_sum, delta, cotangent))
+    return foldable_heads(kernel)((both, windows), (_arrays(operands), log_sum, delta, cotangent))
+
+
+def _either(by_windows: Any, by_rows: Any, windows: Windows | None, arrays: Any) -> Any:
+    """The kernels over windows on a GPU, if there are any for so many heads."""
+    if windows is None or arrays[0].shape[1] > sparse_windows.MAX_HEADS:
+        return by_rows
+    return on_cuda(by_windows, otherwise=by_rows)
 
 
 def _arrays(operands: Operands) -> tuple[Array, Array, Array, Array, Scores]:
@@ -113,3 +151,9 @@ def _cbsr_rows(width: int, values: Array, indices: Array) -> tuple[Array, Array]
     """A row for each sender and head."""
     k = values.shape[2]
     return visible(width, values.reshape(-1, k), indices.reshape(-1, k))
+
+
+def _visible_heads(width: int, values: Array, indices: Array) -> tuple[Array, Array]:
+    """The same, with their heads."""
+    rows = _cbsr_rows(width, values, indices)
+    return rows[0].reshape(values.shape), rows[1].reshape(indices.shape)

@@ -15,16 +15,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn._core.platform import Impl
+from jaxgnn.graph._windows import Windows
 from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._attention import gat_kernels, gat_rule
 from jaxgnn.ops._attention import sparse_kernels as kernels
 from jaxgnn.ops._attention.gat_kernels import Attention, Operands
+from jaxgnn.ops._attention.sparse_windows import usable_windows
 from jaxgnn.ops._core.recomputed import recomputed
 from jaxgnn.ops._core.sparse_rows import SparseRows, gather, on_cuda, scatter, visible
 
 # A GPU has sparse kernels where at most this share of a head's features is kept: at the next larger
 # k that was measured, the dense ones are as fast (docs/kernels/attention.md, "Sparse rows").
 FORWARD_SHARE, BACKWARD_SHARE = 1 / 8, 1 / 16
+# The same of the kernels over a graph's windows, which come before the others: in float32, and in
+# 16 bits, whose dense kernels read half the bytes.
+FORWARD_WINDOWS_SHARES, BACKWARD_WINDOWS_SHARES = (0.0, 0.0), (0.0, 0.0)
 _DENSE_WIDTHS = 8  # the dense kernels' vectors, which `gat_attention` pads dense rows to
 
 
@@ -70,15 +75,25 @@ def either(takes_dense: bool, dense: Any, sparse: Any) -> Any:
     return on_cuda(dense, otherwise=sparse) if takes_dense else sparse
 
 
+def _windows(static: Attention, operands: Operands, shares: tuple[float, float]) -> Windows | None:
+    """The windows that a GPU walks, if it does."""
+    v = operands.v
+    if v.k > shares[v.dtype.itemsize == 2] * v.width:
+        return None
+    return usable_windows(static, operands)
+
+
 def _forward(static: Attention, operands: Operands) -> tuple[Array, Array]:
+    windows = _windows(static, operands, FORWARD_WINDOWS_SHARES)
+
     def sparse(operands: Operands) -> tuple[Array, Array]:
-        return kernels.forward(static, operands)
+        return kernels.forward(static, operands, windows)
 
     def dense(operands: Operands) -> tuple[Array, Array]:
         return gat_kernels.forward(static, operands._replace(v=scattered(operands.v)))
 
     v = operands.v
-    takes_dense = takes_dense_rows(v.k, v.width, v.dtype, FORWARD_SHARE)
+    takes_dense = windows is None and takes_dense_rows(v.k, v.width, v.dtype, FORWARD_SHARE)
     return either(takes_dense, dense, sparse)(operands)
 
 
@@ -90,10 +105,11 @@ def _gradients(
     cotangent: Float[Array, "num_receivers heads width"],
 ) -> Operands:
     """Those of `gat_rule`, where $v_j$ and $dv_j$ have the kept positions alone."""
+    windows = _windows(static, operands, BACKWARD_WINDOWS_SHARES)
 
     def sparse(operands: Operands, out: Array, log_sum: Array, cotangent: Array) -> Operands:
         delta = node_dots(cotangent, out)
-        found = kernels.gradients(static, operands, log_sum, delta, cotangent)
+        found = kernels.gradients(static, operands, log_sum, delta, cotangent, windows)
         return Operands(None, *found, None)  # type: ignore[arg-type]
 
     def dense(operands: Operands, out: Array, log_sum: Array, cotangent: Array) -> Operands:
@@ -102,7 +118,7 @@ def _gradients(
         return found._replace(v=kept_entries(found.v, operands.v))
 
     v = operands.v
-    takes_dense = takes_dense_rows(v.k, v.width, v.dtype, BACKWARD_SHARE)
+    takes_dense = windows is None and takes_dense_rows(v.k, v.width, v.dtype, BACKWARD_SHARE)
     return either(takes_dense, dense, sparse)(operands, out, log_sum, cotangent)
 
 

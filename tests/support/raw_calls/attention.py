@@ -168,6 +168,59 @@ def sparse_attention_gradients(g: Graph) -> Call:
     )
 
 
+# There may be more windows than the receivers need, and more parts, which have place 0; nothing has
+# a number for each edge.
+FREE_WINDOWS = FREE | {"rows, axis 0, 2", "parts, axis 0", "columns, axis 0"}
+
+
+def sparse_window_attention(g: Graph) -> Call:
+    call = sparse_attention(g)
+    operands = {**g.ordered(), **g.windows(ROWS), **cbsr(g)}
+    for name in ("sender_scores", "receiver_scores"):
+        operands[name] = call.operands[name]
+    return Call(
+        operands,
+        {
+            "out": ((ROWS, FEATURES), F32),
+            "log_sum": ((ROWS, HEADS), F32),
+            "partials": ((1, 64 * FEATURES), I32),
+            "scratch": ((HEADS * (2 * COLUMNS + ROWS + 3 * g.parts),), F32),
+        },
+        {"negative_slope": 0.2, "self_loops": 0, "threads": 512, **SPLIT},
+        FREE_WINDOWS | {"partials, axis 0"},
+    )
+
+
+def sparse_window_gradients(g: Graph) -> Call:
+    call = sparse_attention_gradients(g)
+    names = ("row_offsets", "columns", "splits", "row_order")
+    transpose = {name: call.operands[f"transpose_{name}"] for name in names}
+    results = {
+        name: result
+        for name, result in call.results.items()
+        if name in ("values_gradient", "sender_gradient", "receiver_gradient")
+    }
+    lanes = 1  # of a head, each with four entries
+    return Call(
+        {
+            **transpose,
+            **g.windows(ROWS),
+            **cbsr(g),
+            "sender_scores": g.x(COLUMNS, HEADS),
+            "cotangent": g.x(ROWS, FEATURES),
+            "receivers": g.x(ROWS, 4 * HEADS),
+            "norms": g.x(HEADS),
+        },
+        {
+            **results,
+            "sender_partials": ((0, 2 * HEADS), F32),
+            "scratch": ((HEADS * (COLUMNS * (2 + 2 * K + 2 * lanes) + 3 * ROWS),), F32),
+        },
+        {"negative_slope": 0.2, "self_loops": 0, "threads": 512, **SPLIT},
+        FREE_WINDOWS,
+    )
+
+
 PAIR = {
     "score": 0,
     "score_parameter": 0.5,
@@ -275,4 +328,6 @@ CALLS: Calls = {
 CUDA_CALLS: Calls = {
     "jaxgnn_cosine_attention": cosine_attention,
     "jaxgnn_cosine_attention_gradients": cosine_attention_gradients,
+    "jaxgnn_sparse_window_attention": sparse_window_attention,
+    "jaxgnn_sparse_window_gradients": sparse_window_gradients,
 }
