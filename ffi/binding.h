@@ -44,6 +44,7 @@ inline constexpr char symmetric[] = "symmetric";
 inline constexpr char tensorfloat32[] = "tensorfloat32";
 inline constexpr char transpose[] = "transpose";
 inline constexpr char transpose_split_length[] = "transpose_split_length";
+inline constexpr char width[] = "width";
 }  // namespace attr
 
 template <const char* kName>
