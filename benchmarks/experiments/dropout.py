@@ -3,8 +3,8 @@
     python -m benchmarks.experiments.dropout [--rows 169343] [--width 256] [--json FILE]
     python -m benchmarks.experiments.dropout --step [--shape arxiv] [--model gcn] [--json FILE]
 
-Without `--step` nanoseconds a value, of the mask alone and of ReLU and dropout, forward and with the
-backward pass. With it milliseconds of a training step, as `jaxgnn train` takes it, of random
+Without `--step` nanoseconds a value, of the mask alone and of ReLU and dropout, forward and with
+the backward pass. With it milliseconds of a training step, as `jaxgnn train` takes it, of random
 features. On a CPU it is the processor time of all threads, which what else the machine does hardly
 changes; on a GPU the clock's. All are the medians of calls in turns in one process.
 """

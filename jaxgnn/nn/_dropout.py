@@ -11,6 +11,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
+from jaxgnn.graph import GraphSubstitute
+from jaxgnn.nn._features import Features, map_values
 from jaxgnn.ops._dropout.dropout import dropout
 
 
@@ -76,6 +78,27 @@ def dropout_module(rate: float, name: str, rngs: nnx.Rngs | None) -> Dropout:
     if rate > 0 and rngs is None:
         raise ValueError(f"rngs: expected nnx.Rngs with {name}={rate}, got None")
     return Dropout(rate, rngs=rngs if rate > 0 else None)
+
+
+def drop(module: Dropout, x: Features, graph: Any = None) -> Features:
+    """Dropout of the rows of a graph's nodes. Of a sharded graph's each device draws for its own,
+    by the kernel, where XLA would partition JAX's generator."""
+    if not isinstance(graph, GraphSubstitute) or module.deterministic or module.rate == 0:
+        return map_values(module, x)
+    options = dropout_options(module)
+    rate, key = options["dropout_rate"], options["dropout_rng"]
+
+    def of_parts(rows: Array) -> Array:
+        return graph.map_parts(
+            lambda _, x, dropout_rng: dropout(x, rate, dropout_rng),
+            "dropout",
+            {"x": rows, "dropout_rng": key},
+            {"x": "rows", "dropout_rng": "key"},
+            "rows",
+            split="rows",
+        )
+
+    return map_values(of_parts, x)
 
 
 def dropout_options(module: nnx.Dropout) -> dict[str, Any]:

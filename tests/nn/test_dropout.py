@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxgnn import Graph
+from jaxgnn._core.platform import kernels_available
+from jaxgnn.distributed import shard
 from jaxgnn.nn import MLP, Dropout
+from jaxgnn.nn._dropout import drop
+from jaxgnn.ops._dropout import mask
 from jaxgnn.ops._dropout.dropout import dropout
 from tests.support.arrays import normal
+from tests.support.devices import two_devices
 
 
 def test_it_drops_by_the_key_of_its_stream():
@@ -91,3 +97,24 @@ def test_explicit_axes_go_to_jax_s_generator():
         x = jax.device_put(jnp.ones((8, 4)), jax.sharding.NamedSharding(mesh, jax.P("d")))
         out = jax.jit(lambda x, key: Dropout(0.5)(x, rngs=key))(x, jax.random.key(0))
     assert set(np.unique(out)) <= {0.0, 2.0}
+
+
+@pytest.mark.parametrize("layout", ["rows", "features"])
+def test_devices_of_a_sharded_graph_draw_for_their_own_rows(layout):
+    """By the kernel. Each device has a mask of its own, and the gradients are of that mask."""
+    nodes = np.arange(64)
+    sharded = shard(Graph.from_edges(nodes, nodes), two_devices(), **{layout: "d"})
+    x = sharded.scatter(np.ones((64, 40), np.float32))
+
+    def run(x, key):
+        return drop(Dropout(0.5, rngs=nnx.Rngs(dropout=key)), x, sharded)
+
+    step = jax.jit(lambda x, key: jax.vjp(lambda x: run(x, key), x)[1](2 * x)[0])
+    out, gradient = jax.jit(run)(x, jax.random.key(0)), step(x, jax.random.key(0))
+    np.testing.assert_array_equal(gradient, 2 * out)
+    assert out.sharding.is_equivalent_to(x.sharding, 2)
+    kept = np.asarray(out).reshape(2, -1) > 0
+    assert abs(kept.mean() - 0.5) < 5 * 0.5 / np.sqrt(kept.size)
+    assert abs(np.mean(kept[0] == kept[1]) - 0.5) < 5 * 0.5 / np.sqrt(kept.shape[1])
+    calls = step.lower(x, jax.random.key(0)).as_text().count(f"@{mask.TARGET}(")
+    assert calls == (1 if kernels_available(mask.TARGET) else 0)
