@@ -4,6 +4,7 @@
 #include "cpu/sampling/sampling.h"
 #include "ffi/aggregation.h"
 #include "ffi/attention.h"
+#include "ffi/dropout.h"
 #include "ffi/gaussian.h"
 #include "ffi/maxk.h"
 #include "ffi/projection.h"
@@ -89,6 +90,12 @@ Error launch_weight_gradient(const WeightGradientArgs& args, Launch& launch) {
 }
 }  // namespace projection
 
+namespace dropout {
+Error launch_mask(const MaskArgs& args, Launch& launch) {
+  return launch(kernels().dropout_mask, args);
+}
+}  // namespace dropout
+
 namespace sampling {
 Error launch_sample_edges(const SampleArgs& args, Launch& launch) {
   return launch(sample_edges, args);
@@ -134,6 +141,7 @@ void bind_ffi(nanobind::module_& module) {
         attention::add_sparse_targets(targets);
         gaussian::add_targets(targets);
         projection::add_targets(targets);
+        dropout::add_targets(targets);
         sampling::add_targets(targets);
         targets.add<sampling::handle_counting_sort>("jaxgnn_counting_sort");
         return targets.stages;

@@ -7,8 +7,10 @@
 
 #include "cuda/aggregation/aggregation.h"
 #include "cuda/bindings.h"
+#include "cuda/dropout/dropout.h"
 #include "cuda/gaussian/gaussian.h"
 #include "ffi/aggregation.h"
+#include "ffi/dropout.h"
 #include "ffi/gaussian.h"
 
 namespace jaxgnn {
@@ -25,6 +27,7 @@ cudaError_t load_kernels() {
   JAXGNN_TRY(tiles::load_kernels(load));
   JAXGNN_TRY(gaussian::launch_gaussian_spmm({}, load));
   JAXGNN_TRY(gaussian::launch_gaussian_coordinates({}, load));
+  JAXGNN_TRY(dropout::launch_mask({}, load));
   return sampling::load_kernels(load);
 }
 
@@ -72,6 +75,7 @@ void bind_ffi(nanobind::module_& module) {
         attention::add_cuda_targets(targets);
         tiles::add_cuda_targets(targets);
         gaussian::add_targets(targets);
+        dropout::add_targets(targets);
         sampling::add_cuda_targets(targets);
         return targets.stages;
       },

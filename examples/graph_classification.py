@@ -23,7 +23,7 @@ from rich.table import Table
 
 from jaxgnn import readout
 from jaxgnn.data import GraphSet, load
-from jaxgnn.nn import GIN
+from jaxgnn.nn import GIN, Dropout
 from jaxgnn.train import GraphLoader, GraphMinibatch
 
 
@@ -61,7 +61,7 @@ class Model(nnx.Module):
             norm="batch",
             rngs=rngs,
         )
-        self.dropout = nnx.Dropout(options.dropout, rngs=rngs)
+        self.dropout = Dropout(options.dropout, rngs=rngs)
         self.linear = nnx.Linear(options.hidden, classes, rngs=rngs)
 
     def __call__(self, minibatch: GraphMinibatch) -> jax.Array:

@@ -46,6 +46,7 @@ inline constexpr char threads[] = "threads";
 inline constexpr char transpose[] = "transpose";
 inline constexpr char transpose_split_length[] = "transpose_split_length";
 inline constexpr char variant[] = "variant";
+inline constexpr char width[] = "width";
 }  // namespace attr
 
 template <const char* kName>

@@ -10,6 +10,7 @@
 #include "cpu/attention/gat_attention.h"
 #include "cpu/attention/pair_attention.h"
 #include "cpu/attention/sparse_attention.h"
+#include "cpu/dropout/mask.h"
 #include "cpu/gaussian/gaussian_spmm.h"
 #include "cpu/maxk/maxk.h"
 #include "cpu/maxk/maxk_spmm.h"
@@ -29,7 +30,7 @@ namespace {
         attention::isa::dot_attention, attention::isa::dot_attention_gradients,             \
         attention::isa::gatv2_attention, attention::isa::gatv2_attention_gradients,         \
         gaussian::isa::gaussian_spmm, gaussian::isa::gaussian_coordinates,                  \
-        projection::isa::weight_gradient                                                    \
+        projection::isa::weight_gradient, dropout::isa::mask                                \
   }
 
 Kernels choose() {

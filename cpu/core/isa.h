@@ -3,6 +3,7 @@
 
 #include "common/aggregation.h"
 #include "common/attention.h"
+#include "common/dropout.h"
 #include "common/gaussian.h"
 #include "common/maxk.h"
 #include "common/projection.h"
@@ -36,6 +37,7 @@ struct Kernels {
   void (*gaussian_spmm)(const gaussian::GaussianSumArgs&, const Executor&);
   void (*gaussian_coordinates)(const gaussian::GaussianGradientArgs&, const Executor&);
   void (*weight_gradient)(const projection::WeightGradientArgs&, const Executor&);
+  void (*dropout_mask)(const dropout::MaskArgs&, const Executor&);
 };
 
 // Chosen once: "avx512" (F, BW, VL, DQ), "avx2" (with FMA and F16C) or "baseline" (what the

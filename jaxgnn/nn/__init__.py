@@ -1,5 +1,6 @@
 """Flax NNX modules: graph convolutions and models of them."""
 
+from jaxgnn.nn._dropout import Dropout
 from jaxgnn.nn.attention_readout import AttentionReadout
 from jaxgnn.nn.batch_norm import BatchNorm
 from jaxgnn.nn.category_embedding import CategoryEmbedding
@@ -54,6 +55,7 @@ __all__ = [
     "BatchNorm",
     "CategoryEmbedding",
     "DotDecoder",
+    "Dropout",
     "DynamicEdgeConv",
     "EdgeConv",
     "EdgeConvNet",

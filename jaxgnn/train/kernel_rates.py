@@ -29,6 +29,7 @@ from jaxgnn.ops import (
     maxk_spmm,
     spmm,
 )
+from jaxgnn.ops._dropout.mask import packed_by_kernel
 
 FLOATS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 # Of a lowered and of a compiled program.
@@ -37,6 +38,7 @@ _SIZES |= {"s64": 8, "u64": 8, "s32": 4, "u32": 4}
 
 _ATTRIBUTE = re.compile(r"(\w+) = ([-\w.+]+) : ")
 _ATTRIBUTES = re.compile(r"mhlo\.backend_config = {([^}]*)}")
+_MASK = "dropout_mask"
 _DROPOUT_RANGE = 1 << 32  # of the random words below `drop_below`
 
 
@@ -53,7 +55,8 @@ class Tensor(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a kernel over so many edges, or rows of `maxk`, and the row that it reads for each.
+    """A call of a kernel over so many edges, or rows of `maxk` and of dropout's mask, and the row
+    that it reads for each.
 
     `more` is the width that `maxk` selects from, an attention's heads, and the number of Gaussians.
     """
@@ -84,6 +87,9 @@ def call(
     if name == "maxk":
         (rows, full), k = operands[0].shape, results[0].shape[1]
         return Call(name, rows, k, operands[0].dtype, full)
+    if name == _MASK:
+        keys, rows, words = results[0].shape
+        return Call(name, keys * rows, words, results[0].dtype)
     windows = "windows" in name
     of_rows = len(operands) > 3 and operands[0].dtype == operands[1].dtype == "i32"
     if not windows and not of_rows:
@@ -153,7 +159,7 @@ def _width(rows: Tensor) -> int:
 def seconds_of_item(seconds_of: Seconds, graph: Graph, call: Call) -> float:
     """Of an edge, or a row, of a call, on another graph."""
     kind = KINDS.get(call.name, "spmm")
-    count = graph.num_senders if kind == "maxk" else graph.num_edges
+    count = graph.num_senders if kind in ("maxk", _MASK) else graph.num_edges
     if count == 0:
         return 0.0
     if call.self_loops:
@@ -169,6 +175,13 @@ def _random(graph: Graph, call: Call, *shape: int) -> Array:
 
 def _measure_maxk(seconds_of: Seconds, graph: Graph, call: Call) -> float:
     return seconds_of(lambda x: maxk(x, call.width), _random(graph, call, call.more))
+
+
+def _measure_mask(seconds_of: Seconds, graph: Graph, call: Call) -> float:
+    """Of a mask of whole words: the end of a last one is drawn, too."""
+    words = jnp.zeros(2, jnp.uint32)
+    drawn = functools.partial(packed_by_kernel, 1 << 31, graph.num_senders, 32 * call.width)
+    return seconds_of(drawn, words)
 
 
 def _measure_spmm(seconds_of: Seconds, graph: Graph, call: Call) -> float:
@@ -312,6 +325,7 @@ def _both(name: str, operation: Callable[[Graph, Call], Operation]) -> dict[str,
 # By which operation a kernel is measured; others count as a product of as many edges and columns.
 _MEASURED: dict[str, Callable[[Seconds, Graph, Call], float]] = {
     "maxk": _measure_maxk,
+    _MASK: _measure_mask,
     "spmm": _measure_spmm,
     "maxk_spmm": _measure_maxk_spmm,
     "maxk_sspmm": functools.partial(_measure_maxk_spmm, backward=True),
@@ -348,5 +362,6 @@ KINDS = {
     "cosine_attention_gradients": "cosine_backward",
     "gaussian_spmm": "gaussian",
     "gaussian_spmm_coordinates": "gaussian_backward",
+    _MASK: _MASK,
 }
 """Kernels that are measured, and how; those of attention also by their `variant`."""

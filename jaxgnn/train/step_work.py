@@ -61,7 +61,8 @@ def work(text: str, num_edges: int) -> tuple[Counter[Dot], Counter[Call], int]:
 
     Kernels over windows are of all edges, `num_edges`; of others the operands say how many.
 
-    Kernels neither over edges nor `maxk` are not among them: they count by their bytes.
+    Kernels neither over edges nor `maxk` nor dropout's mask are not among them: they count by
+    their bytes.
     """
     dots: Counter[Dot] = Counter()
     calls: Counter[Call] = Counter()

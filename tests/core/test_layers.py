@@ -20,7 +20,10 @@ LAYERS = [
 ]
 # The families above aggregation do not know each other.
 FAMILIES = [
-    Layer("_maxk", "_attention", "_gaussian", "_knn", "_sampling", "_projection", independent=True),
+    Layer(
+        *("_maxk", "_attention", "_gaussian", "_knn", "_sampling", "_projection", "_dropout"),
+        independent=True,
+    ),
     Layer("_aggregation"),
     Layer("_core"),
 ]

@@ -10,7 +10,8 @@ from flax import nnx
 from jaxtyping import Array
 
 from jaxgnn.graph import Graph
-from jaxgnn.nn._features import Features, map_values
+from jaxgnn.nn._dropout import drop
+from jaxgnn.nn._features import Features
 from jaxgnn.nn._linear import count
 from jaxgnn.nn.conv import AGNNConv, GATConv, GATv2Conv, TransformerConv
 from jaxgnn.nn.mlp import Activation, Norm
@@ -118,4 +119,4 @@ class AGNN(GNN):
 
     def _after_layer(self, out: Array, graph: Graph | None = None) -> Features:
         # Averages of what ReLU left are at least 0: another ReLU would only read and write them.
-        return map_values(self.dropout, out) if self.norms is None else self._activate(out, graph)
+        return drop(self.dropout, out, graph) if self.norms is None else self._activate(out, graph)

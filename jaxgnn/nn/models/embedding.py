@@ -10,7 +10,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from jaxgnn.graph import Graph
-from jaxgnn.nn._features import Features, dense, map_values, unit_rows
+from jaxgnn.nn._dropout import drop
+from jaxgnn.nn._features import Features, dense, unit_rows
 from jaxgnn.nn._linear import linear
 from jaxgnn.nn._sampling import EdgeSample, Strategy
 from jaxgnn.nn.conv import SAGEConv
@@ -105,8 +106,7 @@ class SAGEEmbedding(GNN):
     _default_jumping = "last"
 
     def _after_layer(self, out: Array, graph: Graph | None = None) -> Features:
-        del graph
-        return map_values(self.dropout, unit_rows(self.activation(out)))
+        return drop(self.dropout, unit_rows(self.activation(out)), graph)
 
     def matrices(self) -> dict[str, Array]:
         """The `params` of `jaxgnn.sage_embedding`: `Wf1`, `Wa1`, `Wf2` and `Wa2`.

@@ -20,8 +20,8 @@ from jaxgnn.graph.batch import GraphBatch
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._activation import activate
 from jaxgnn.nn._blocks import convolve, layer_graphs
-from jaxgnn.nn._dropout import dropout_module
-from jaxgnn.nn._features import Features, dense, first_rows, map_values
+from jaxgnn.nn._dropout import drop, dropout_module
+from jaxgnn.nn._features import Features, dense, first_rows
 from jaxgnn.nn._linear import count, linear, promote, width
 from jaxgnn.nn._recompute import recomputed
 from jaxgnn.nn._sampling import SampleSize, Strategy, calls_of_layers, of_layers
@@ -252,7 +252,7 @@ class GNN(nnx.Module):
     def _before_layers(self, x: Features, graph: Graph | None = None) -> Features:
         """What the first layer takes."""
         if self.input_dropout.rate > 0:
-            x = map_values(self.input_dropout, x)
+            x = drop(self.input_dropout, x, graph)
         if self.linear_in is not None:
             x = self._activate(self.linear_in(dense(x)), graph)
         return x
@@ -315,9 +315,9 @@ class GNN(nnx.Module):
         """Activation and dropout. `MaxK` gives sparse rows where they have kernels: without
         further axes; of a sharded graph's nodes each device's own."""
         if not isinstance(self.activation, MaxK):
-            return map_values(self.dropout, activate(self.activation, x))
+            return drop(self.dropout, activate(self.activation, x), graph)
         out = self.activation.sparse(x, graph=graph)
-        return map_values(self.dropout, out if x.ndim == 2 else out.to_dense())
+        return drop(self.dropout, out if x.ndim == 2 else out.to_dense(), graph)
 
 
 def _linear_term(

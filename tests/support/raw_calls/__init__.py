@@ -3,6 +3,7 @@
 from tests.support.raw_calls import (
     aggregation,
     attention,
+    dropout,
     gaussian,
     maxk,
     projection,
@@ -12,6 +13,7 @@ from tests.support.raw_calls import (
 from tests.support.raw_calls.common import BOOLEANS, F32, I32, U8, Call, Calls, Graph
 
 CALLS: Calls = aggregation.CALLS | maxk.CALLS | attention.CALLS | gaussian.CALLS | sampling.CALLS
+CALLS |= dropout.CALLS
 CPU_CALLS: Calls = sampling.CPU_CALLS | projection.CPU_CALLS
 CUDA_CALLS: Calls = tiles.CUDA_CALLS | maxk.CUDA_CALLS | attention.CUDA_CALLS | sampling.CUDA_CALLS
 
