@@ -17,6 +17,7 @@ import functools
 import importlib.metadata
 import json
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -63,13 +64,16 @@ class Options:
 
 
 def in_turns(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """The median seconds of each, after a first call."""
+    """The median seconds of each, after a first call; in a random order, as what a call leaves of
+    the heap has the next one touch more or fewer new pages."""
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(repeats + 1):
-        for name, call in calls.items():
+        order = list(calls)
+        random.Random(repeat).shuffle(order)
+        for name in order:
             before = clock()
-            call()
+            calls[name]()
             if repeat:
                 seconds[name].append(clock() - before)
     return {name: statistics.median(times) for name, times in seconds.items()}
