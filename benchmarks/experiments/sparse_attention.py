@@ -3,10 +3,10 @@
     python -m benchmarks.experiments.sparse_attention [--shape reddit] [--k 4 8 16] [--every-k]
         [--scores dot] [--windows [--threads 384 512]] [--kernels]
 
-Forward is a call; backward is the gradients of the values and of what the scores are made of, given
-the forward pass's results. The values of the dense call are those of the rows that MaxK leaves, so
-that both compute the same, and their results are compared. Each time is the median of the rounds,
-in which dense and sparse alternate.
+Forward is a call for the result alone; backward is the gradients of the values and of what the
+scores are made of, given the forward pass's results. The values of the dense call are those of the
+rows that MaxK leaves, so that both compute the same, and their results are compared. Each time is
+the median of the rounds, in which dense and sparse alternate.
 """
 
 from __future__ import annotations
@@ -76,25 +76,30 @@ def attention(scores: Scores, graph: Any, v: Any, at_senders: Any, at_receivers:
     return gat_attention(graph, v, at_senders, at_receivers, impl="kernel")
 
 
-def programs(scores: Scores) -> tuple[Any, Any]:
-    """Forward and backward of the attention over CBSR rows."""
+def programs(scores: Scores) -> tuple[Any, Any, Any]:
+    """Of the attention over CBSR rows: the result, the result with what the gradients need, which a
+    program copies to return it, and the gradients."""
+
+    def result(graph, floats, cbsr):
+        values, *ends = floats
+        return attention(scores, graph, dataclasses.replace(cbsr, values=values), *ends)
 
     def forward(graph, floats, cbsr):
-        def of_rows(values, *ends):
-            return attention(scores, graph, dataclasses.replace(cbsr, values=values), *ends)
+        return jax.vjp(lambda *floats: result(graph, floats, cbsr), *floats)
 
-        return jax.vjp(of_rows, *floats)
-
-    return jax.jit(forward), jax.jit(lambda pull, cotangent: pull(cotangent))
+    return jax.jit(result), jax.jit(forward), jax.jit(lambda pull, cotangent: pull(cotangent))
 
 
-def dense_programs(scores: Scores) -> tuple[Any, Any]:
+def dense_programs(scores: Scores) -> tuple[Any, Any, Any]:
     """Those over dense values."""
 
-    def forward(graph, floats):
-        return jax.vjp(lambda *floats: attention(scores, graph, *floats), *floats)
+    def result(graph, floats):
+        return attention(scores, graph, *floats)
 
-    return jax.jit(forward), jax.jit(lambda pull, cotangent: pull(cotangent))
+    def forward(graph, floats):
+        return jax.vjp(lambda *floats: result(graph, floats), *floats)
+
+    return jax.jit(result), jax.jit(forward), jax.jit(lambda pull, cotangent: pull(cotangent))
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -129,8 +134,8 @@ def measured(graph: Any, options: Options, k: int, dtype: str) -> dict[str, Any]
     cotangent = jax.random.normal(keys[3], (graph.num_receivers, *shape[1:]), jnp.float32)
     cotangent = cotangent.astype(dtype)
 
-    sparse_forward, sparse_backward = programs(options.scores)
-    dense_forward, dense_backward = dense_programs(options.scores)
+    sparse_result, sparse_forward, sparse_backward = programs(options.scores)
+    dense_result, dense_forward, dense_backward = dense_programs(options.scores)
     sparse_values, dense_values = (cbsr.values, *ends), (kept, *ends)
     sparse_out, sparse_pull = sparse_forward(graph, sparse_values, cbsr)
     dense_out, dense_pull = dense_forward(graph, dense_values)
@@ -144,8 +149,8 @@ def measured(graph: Any, options: Options, k: int, dtype: str) -> dict[str, Any]
         "queries" if of_dots else "score_dst": difference(of_sparse[2], of_dense[2]),
     }
     calls = {
-        ("forward", "dense"): lambda: dense_forward(graph, dense_values)[0],
-        ("forward", "sparse"): lambda: sparse_forward(graph, sparse_values, cbsr)[0],
+        ("forward", "dense"): lambda: dense_result(graph, dense_values),
+        ("forward", "sparse"): lambda: sparse_result(graph, sparse_values, cbsr),
         ("backward", "dense"): lambda: dense_backward(dense_pull, cotangent),
         ("backward", "sparse"): lambda: sparse_backward(sparse_pull, cotangent),
     }
@@ -201,6 +206,7 @@ def take_rows() -> None:
 def take_windows(threads: int | None) -> None:
     """Sparse attention over windows at every k."""
     sparse_rule.FORWARD_WINDOWS_SHARES = sparse_rule.BACKWARD_WINDOWS_SHARES = (1.0, 1.0)
+    sparse_rule.FORWARD_EDGES_AN_ENTRY = sparse_rule.BACKWARD_EDGES_AN_ENTRY = 0.0
     if threads is not None:
         sparse_windows.FORWARD_THREADS = sparse_windows.BACKWARD_THREADS = threads
 

@@ -30,6 +30,12 @@ from tests.support.strategies import examples, graphs, skewed_graph
 DTYPES = ("float32", "bfloat16", "float16")
 TARGETS = ("jaxgnn_sparse_window_attention", "jaxgnn_sparse_window_gradients")
 
+CHOICE = {
+    f"{way}_{name}": getattr(sparse_rule, f"{way}_{name}")
+    for way in ("FORWARD", "BACKWARD")
+    for name in ("WINDOWS_SHARES", "EDGES_AN_ENTRY")
+}
+
 
 @pytest.fixture(scope="module", autouse=True)
 def windows_wherever_they_are():
@@ -270,6 +276,28 @@ def test_graphs_without_windows(cuda_targets):
     graph = skewed_graph(30, 300)
     text = lowered(graph, sparse_operands(graph, 4, 64, 8))
     assert not any(target in text for target in TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("edges", "dtype", "k", "served"),
+    [
+        (3_600, "float32", 16, [True, True]),
+        (3_600, "float32", 17, [False, False]),
+        (3_600, "bfloat16", 8, [True, True]),
+        (3_600, "bfloat16", 9, [False, False]),
+        (20, "float32", 8, [False, False]),
+        (100, "float32", 8, [False, True]),
+    ],
+)
+def test_where_windows_are_faster(edges, dtype, k, served, cuda_targets, monkeypatch):
+    """Up to a quarter of the features, an eighth in 16 bits, and from two edges an entry forward,
+    1.25 backward (docs/kernels/attention.md)."""
+    for name, value in CHOICE.items():
+        monkeypatch.setattr(sparse_rule, name, value)
+    pairs = np.random.default_rng(0).choice(640 * 640, edges * 64, replace=False)
+    graph = Graph.from_edges(*np.divmod(pairs, 640), num_nodes=640).with_windows()
+    text = lowered(graph, sparse_operands(graph, 1, 64, k, dtype))
+    assert [target in text for target in TARGETS] == served
 
 
 def test_vmap_multiplies_the_heads():
