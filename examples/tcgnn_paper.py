@@ -224,8 +224,6 @@ def measure(name: str, options: Options) -> Result:
     square = tiles.translate(graph, 16, 16, transpose=transpose)
     tiled, tiles_seconds = graph, None
     if build_info().cpu:
-        if on_gpu:
-            graph.with_tiles()  # compiles
         start = time.perf_counter()
         tiled = graph.with_tiles()
         tiles_seconds = time.perf_counter() - start

@@ -51,10 +51,7 @@ def step(
         apply = our_models.model_of(setting, widths)
         structure, preprocessing = preprocessed(graph.to_graph(), method)
         if setting.impl == plan.ESTIMATED:
-            # By the host, as training has them made: a GPU would compile programs for one call.
-            made, more = preprocessed(graph.on_host(), "with_tiles")
-            tiles = {name: getattr(made, name) for name in ("tiles", "transpose_tiles")}
-            structure = dataclasses.replace(structure, **tiles)
+            structure, more = preprocessed(structure, "with_tiles")
             preprocessing = {name: preprocessing[name] + more[name] for name in more}
         facts |= preprocessing
     elif setting.impl in plan.STAGES:

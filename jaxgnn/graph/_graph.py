@@ -341,7 +341,13 @@ class Graph(GraphArrays):
         schedule, transpose = _layouts.row_schedules(self)
         return dataclasses.replace(self, row_schedule=schedule, transpose_row_schedule=transpose)
 
-    def with_tiles(self, *, order: _tiles.Order = "auto", min_edges: int | None = None) -> Graph:
+    def with_tiles(
+        self,
+        *,
+        order: _tiles.Order = "auto",
+        min_edges: int | None = None,
+        on_device: bool = False,
+    ) -> Graph:
         """The graph with `tiles` and `transpose_tiles`, over which `spmm(..., impl="tiles")` runs.
 
         Each direction is split. Its rows, in some order, form windows of 64. A column that at least
@@ -353,9 +359,6 @@ class Graph(GraphArrays):
         (25 with `min_edges=1`); a symmetric graph has the same tiles for both. Functions that make
         a new graph drop the tiles, except for `transpose`.
 
-        A graph on a GPU gets the same tiles there, by programs that the first call for a graph of
-        its size compiles. Orders but `"numbered"` are found on the host.
-
         Args:
             order: of the rows. `"numbered"`: as they are; `"groups"`: by communities of
                 communities, as Louvain's method finds them, then by falling degree (of a
@@ -364,6 +367,10 @@ class Graph(GraphArrays):
                 `with_windows` groups; `"auto"`: of these the one with the most edges a column, for
                 each direction.
             min_edges: rows that must read a column, 1 to 64; by default 4.
+            on_device: a graph on a GPU gets the same tiles there, in a tenth of the host's time or
+                less, by programs that XLA first compiles for the graph's size. That takes some ten
+                seconds, so that it is for many graphs of one size, or with JAX's persistent
+                compilation cache. Orders but `"numbered"` are found on the host all the same.
 
         Raises:
             MemoryError: the host has not enough memory.
@@ -375,7 +382,7 @@ class Graph(GraphArrays):
         Source: windows with condensed columns are TC-GNN's (Wang et al., USENIX ATC 2023); leaving
         unshared columns to a kernel by rows is HC-SpMM's and Libra's idea.
         """
-        tiles, transpose = _layouts.tiles(self, order, min_edges)
+        tiles, transpose = _layouts.tiles(self, order, min_edges, on_device)
         return dataclasses.replace(self, tiles=tiles, transpose_tiles=transpose)
 
     def validate(self) -> Graph:

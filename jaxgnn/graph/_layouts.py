@@ -46,7 +46,7 @@ def row_schedules(
 
 
 def tiles(
-    graph: Graph, order: _tiles.Order, min_edges: int | None
+    graph: Graph, order: _tiles.Order, min_edges: int | None, on_device: bool
 ) -> tuple[_tiles.Tiles, _tiles.Tiles]:
     """Those of `Graph.with_tiles`, of either direction."""
     check_concrete(graph, "with_tiles")
@@ -55,11 +55,12 @@ def tiles(
         "min_edges": min_edges,
         "square": graph.is_square,
         "symmetric": graph.symmetric,
+        "on_device": on_device,
     }
     return _of_directions(
         graph,
         lambda *rows: _tiles.build(*rows, **options),
-        on_device=order == "numbered",  # the others are found on the host
+        on_device=on_device and order == "numbered",  # the others are found on the host
     )
 
 

@@ -131,6 +131,7 @@ def build(
     min_edges: int | None,
     square: bool,
     symmetric: bool,
+    on_device: bool = False,
 ) -> Tiles:
     """The tiles of one direction. See `Graph.with_tiles`, whose errors it raises."""
     if order not in get_args(Order):
@@ -155,7 +156,7 @@ def build(
             symmetric=symmetric,
         )
         rows = None if order == "numbered" else found
-    return lay_out(row_offsets, columns, num_columns, order, rows, least)
+    return lay_out(row_offsets, columns, num_columns, order, rows, least, on_device=on_device)
 
 
 def lay_out(
@@ -165,14 +166,16 @@ def lay_out(
     order: str,
     rows: Int[np.ndarray, " rows"] | None,
     min_edges: int,
+    *,
+    on_device: bool = False,
 ) -> Tiles:
     """The tiles of rows in a given order, a permutation of them; `None` as numbered.
 
-    Made where the columns are, on a GPU by programs of its own, else on the host.
+    Made on the host, or with `on_device` by programs of the GPU on which the columns are.
     """
     num_rows = row_offsets.shape[0] - 1
     # Without edges there is nothing to sort: no programs are compiled for that.
-    on_device = device.on_gpu(columns) and columns.size > 0
+    on_device = on_device and device.on_gpu(columns) and columns.size > 0
     if on_device and numbers_fit(num_rows, columns.size):
         arrays, chunks, num_entries, num_distinct = _device_tiles.lay_out(
             row_offsets, columns, num_columns, rows, min_edges

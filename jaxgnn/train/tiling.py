@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 import jax
-import numpy as np
 
 from jaxgnn._core import ffi
 from jaxgnn.graph import Graph, _tile_rule
@@ -38,11 +34,7 @@ def tiled(graph: Graph, config: TrainConfig) -> Graph:
     """
     if jax.default_backend() != "gpu" or ffi.cpu_module is None or not can_pay(graph, config):
         return graph
-    # By the host, as a run makes them once: compiling the GPU's programs would take longer.
-    names = ("row_offsets", "senders", "transpose_row_offsets", "transpose_receivers")
-    arrays: dict[str, Any] = {name: np.asarray(getattr(graph, name)) for name in names}
-    made = dataclasses.replace(graph, **arrays).with_tiles()
-    tiled = dataclasses.replace(graph, tiles=made.tiles, transpose_tiles=made.transpose_tiles)
+    tiled = graph.with_tiles()
     return tiled if pays(tiled, config) else graph
 
 

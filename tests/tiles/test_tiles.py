@@ -526,7 +526,8 @@ def test_altered_graphs(tmp_path, monkeypatch, transpose):
     runs = [functools.partial(Graph.with_tiles, order=order) for order in get_args(_tiles.Order)]
     runs += [Graph.with_row_schedule, lambda graph: tiles.load(graph, tmp_path / "tiles")]
     runs += [functools.partial(tiles.translate, transpose=transpose)]
-    device_runs = [functools.partial(Graph.with_tiles, order="numbered"), runs[-1]]
+    on_device = functools.partial(Graph.with_tiles, order="numbered", on_device=True)
+    device_runs = [on_device, runs[-1]]
     if not transpose:
         runs += [Graph.with_windows, transform.reorder, transform.gcn_norm]
     for name, place, value in changes:
@@ -545,7 +546,7 @@ def test_altered_graphs(tmp_path, monkeypatch, transpose):
     for on_gpu, wrong in itertools.product((False, True), (wraps, getattr(graph, offsets)[:-1])):
         monkeypatch.setattr(device, "on_gpu", lambda array, on_gpu=on_gpu: on_gpu)
         with pytest.raises(ValueError, match=f"graph: {offsets}: expected"):
-            dataclasses.replace(graph, **{offsets: wrong}).with_tiles()
+            dataclasses.replace(graph, **{offsets: wrong}).with_tiles(on_device=on_gpu)
 
 
 def test_the_module_refuses_what_is_unsafe():

@@ -52,7 +52,9 @@ def test_layout_is_the_hosts(min_edges):
         assert device.on_gpu(columns)
         for order in (None, RNG.permutation(graph.num_receivers).astype(np.int32)):
             host, *made = (
-                _tiles.lay_out(*rows, graph.num_senders, "numbered", order, min_edges)
+                _tiles.lay_out(
+                    *rows, graph.num_senders, "numbered", order, min_edges, on_device=True
+                )
                 for rows in [(np.asarray(offsets), np.asarray(columns)), *[(offsets, columns)] * 3]
             )
             for one in made:

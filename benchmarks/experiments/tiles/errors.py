@@ -1,4 +1,4 @@
-"""Errors of `spmm` by degree, width and dtype, by rows and over tiles: [MOST_DEGREE].
+"""Errors of `spmm` by degree, width and dtype, by rows and over tiles: [MOST_DEGREE [WIDTH...]].
 
 Each graph has two windows of rows of one degree, from 1 to MOST_DEGREE (40,000 by default), whose
 columns most of their rows read, so that all edges lie in tiles. Prints, for each
@@ -78,9 +78,10 @@ def errors_of(graph: Graph, case: Case, width: int, dtype: str) -> dict[str, flo
 
 def main(arguments: list[str]) -> None:
     most = int(arguments[0]) if arguments else DEGREES[-1]
+    widths = tuple(map(int, arguments[1:])) or WIDTHS
     graphs = {degree: graph_of(degree) for degree in DEGREES if degree <= most}
     print(f"{jax.devices()[0].device_kind}, jaxlib {build_info().jaxlib}\n")
-    for case, width in itertools.product(CASES, WIDTHS):
+    for case, width in itertools.product(CASES, widths):
         names = [f"{dtype}, {impl}" for dtype in DTYPES for impl in IMPLS]
         print(f"| {case.name}, F = {width}: degree | in tiles | {' | '.join(names)} |")
         print(f"| ---: | ---: |{' ---: |' * len(names)}")

@@ -46,6 +46,11 @@ def report(what: str, run: Callable[[], Any], repeats: int, show: Callable[[Any]
     return calls[0][1]
 
 
+def tiles_of(graph: Graph, order: Any) -> Any:
+    """Made where the graph is."""
+    return graph.with_tiles(order=order, on_device=True).tiles
+
+
 def operations(graph: Graph) -> dict[str, Callable[[], Any]]:
     """By name."""
     runs: dict[str, Callable[[], Any]] = {
@@ -53,7 +58,7 @@ def operations(graph: Graph) -> dict[str, Callable[[], Any]]:
         "translate, 64 x 16": lambda: tiles.translate(graph, 64, 16),
     }
     for order in ORDERS[:2] if on_gpu(graph.senders) else ORDERS:
-        runs[f"with_tiles, {order}"] = lambda order=order: graph.with_tiles(order=order).tiles
+        runs[f"with_tiles, {order}"] = functools.partial(tiles_of, graph, order)
     return runs
 
 
@@ -70,7 +75,9 @@ def parts(graph: Graph, rows: np.ndarray) -> dict[str, Callable[[], Any]]:
     entries = np.diff(np.asarray(chosen.entry_offsets))
     cut, *counts = layout._cut(entries)
     sizes = layout._Sizes(graph.num_edges - int(chosen.rest_offsets[-1]), *counts)
-    lay_out = functools.partial(_tiles.lay_out, offsets, columns, num_columns, "groups")
+    lay_out = functools.partial(
+        _tiles.lay_out, offsets, columns, num_columns, "groups", on_device=True
+    )
     return {
         "check of the rows": lambda: rows_fit(offsets, columns, num_columns),
         "translate: sort": lambda: translation._sort(offsets, columns, 16, num_columns),
