@@ -11,7 +11,7 @@ namespace jaxgnn::sampling {
 constexpr int64_t kMostDrawn = 128;      // of a place, by launch_drawn_rows
 constexpr int64_t kLayerRowBytes = 256;  // at most, of an input row of launch_sage_layer
 constexpr int64_t kLayerColumns = 128;   // at most, of each matrix of a layer
-constexpr int64_t kMostTilings = 5;      // of launch_sage_layer_wgmma, from 1 on
+constexpr int64_t kMostTilings = 3;      // of launch_sage_layer_wgmma, from 1 on
 
 // out[i] are the `size` neighbors that place i draws with replacement: those that
 // Strategy::kReplace draws. A place is a row of `rows`; one without edges draws itself, and one out

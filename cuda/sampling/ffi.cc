@@ -213,7 +213,7 @@ Error sage_layer_variant(StreamLaunch launch, AnyBuffer places, AnyBuffer x, Any
                          Int<attr::group> group, Int<attr::reduce> reduce,
                          Int<attr::variant> variant) {
   Check check("jaxgnn_sage_layer_variant");
-  check.that(*variant >= 0 && *variant <= kMostTilings, "variant must be from 0 to 5");
+  check.that(*variant >= 0 && *variant <= kMostTilings, "variant must be from 0 to 3");
   return start_sage_layer(
       check, places, x, around, own_matrix, around_matrix, out, *group, *reduce,
       [&](const auto& args) { return launch_sage_layer_variant(args, launch, *variant); });

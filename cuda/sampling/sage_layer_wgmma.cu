@@ -422,11 +422,9 @@ cudaError_t start_tiling(const SageLayerArgs& args, const Launch& launch, int64_
     if (launch.load && error != cudaSuccess) return;
     if (launch.load || tiling == number) error = start<T, decltype(chosen)>(args, launch);
   };
-  offer(1, Tiling<kPanels, 64, 2, 4 / kPanels, false>{});
+  offer(1, Tiling<kPanels, 32, 3, 3, false>{});
   offer(2, Tiling<kPanels, 32, 4, 4 / kPanels, false>{});
-  offer(3, Tiling<kPanels, 32, 3, 3, false>{});
-  offer(4, Tiling<kPanels, 32, 2, 4, true>{});
-  if constexpr (kPanels == 1) offer(5, Tiling<kPanels, 64, 2, 4, true>{});
+  offer(3, Tiling<kPanels, 32, 2, 4, true>{});
   return error;
 }
 

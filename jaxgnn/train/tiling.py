@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
+import numpy as np
 
 from jaxgnn._core import ffi
 from jaxgnn.graph import Graph, _tile_rule
