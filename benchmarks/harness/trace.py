@@ -40,14 +40,10 @@ def gpu_kernels(run: Callable[[], Any]) -> Iterator[Kernel]:
                         yield Kernel(event.name, event.start_ns / 1e6, event.end_ns / 1e6)
 
 
-def busy(kernels: Iterable[Kernel]) -> tuple[float, float]:
-    """Milliseconds in which at least one kernel runs, and those from the first start to the last
-    end."""
-    ordered = sorted(kernels, key=lambda kernel: kernel.start)
-    if not ordered:
-        return 0.0, 0.0
-    first, last, total = ordered[0].start, ordered[0].start, 0.0
-    for kernel in ordered:
+def busy(kernels: Iterable[Kernel]) -> float:
+    """Milliseconds in which at least one kernel runs."""
+    total, last = 0.0, float("-inf")
+    for kernel in sorted(kernels, key=lambda kernel: kernel.start):
         total += max(0.0, kernel.end - max(kernel.start, last))
         last = max(last, kernel.end)
-    return total, last - first
+    return total
