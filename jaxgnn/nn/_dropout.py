@@ -83,10 +83,10 @@ def dropout_module(rate: float, name: str, rngs: nnx.Rngs | None) -> Dropout:
 def drop(module: Dropout, x: Features, graph: Any = None) -> Features:
     """Dropout of the rows of a graph's nodes. Of a sharded graph's each device draws for its own,
     by the kernel, where XLA would partition JAX's generator."""
-    if not isinstance(graph, GraphSubstitute) or module.deterministic or module.rate == 0:
+    rate, stream = module.rate, None if module.deterministic else module.rngs
+    if not isinstance(graph, GraphSubstitute) or stream is None or not 0 < rate < 1:
         return map_values(module, x)
-    options = dropout_options(module)
-    rate, key = options["dropout_rate"], options["dropout_rng"]
+    key = stream()
 
     def of_parts(rows: Array) -> Array:
         return graph.map_parts(

@@ -168,3 +168,9 @@ def test_rows_that_xla_partitions_are_drawn_where_they_lie():
     np.testing.assert_allclose(np.unique(gradient), [0, 32 / 9], rtol=1e-6)
     deviation = np.sqrt(0.25 * 0.75 / x.size)
     assert abs(np.mean(np.asarray(gradient) > 0) - 0.75) < 5 * deviation
+
+
+def test_rows_on_several_devices_are_drawn_there_without_jit():
+    rows = NamedSharding(two_devices(), PartitionSpec("d"))
+    out = dropout(jax.device_put(jnp.ones((64, 40)), rows), 0.5, KEY)
+    assert out.sharding.is_equivalent_to(rows, 2) and set(np.unique(out)) == {0.0, 2.0}

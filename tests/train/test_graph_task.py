@@ -97,7 +97,7 @@ def test_runs_learn_and_continue_within_an_epoch_bit_by_bit():
     assert results["val_score"] == progress.best_score == max(r["val_accuracy"] for r in rows)
     assert results["test_scores"] == {"accuracy": results["test_score"]}
     assert np.trace(results["confusion"]) / results["confusion"].sum() == results["test_score"]
-    assert compiled.programs <= 6 and set(compiled.kernels) <= {"spmm"}
+    assert compiled.programs <= 6 and set(compiled.kernels) <= {"spmm", "dropout_mask"}
     # Another problem, as another process has it, goes on after the second of three batches.
     calls = iter([False, True])
     first, saved = fit(compiled, problem.task, start, epochs=2), []
@@ -243,7 +243,7 @@ def test_pna_with_features_of_edges_scales_by_the_training_graphs_degrees():
     encoder = nnx.merge(program.inference, state.params, state.rest).encoder
     assert encoder.convs[0].mean_degree == pytest.approx(degrees.mean())
     assert encoder.convs[1].edge_dim == 2
-    _, _, _, rows = fit(problem.compile(program, state), problem.task, state, epochs=8)
+    _, _, _, rows = fit(problem.compile(program, state), problem.task, state, epochs=16)
     assert rows[-1]["loss"] < 0.9 * rows[0]["loss"]
     with pytest.raises(ConfigError, match="--sample-size: expected a model that samples edges"):
         problem_of(dataclasses.replace(SMALL, model="pna", sample_size=2), graph_set()).build()

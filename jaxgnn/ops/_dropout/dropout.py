@@ -1,4 +1,4 @@
-"""Dropout of rows of values, whose mask a kernel draws and nobody stores."""
+"""Dropout of rows of values by the mask of `mask.py`, which the backward pass draws again."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ _MOST_COLUMNS = 1 << 34
 """Blocks of four columns have 32-bit numbers."""
 
 
-def dropout(
-    x: Float[Array, "*rows width"],
-    rate: float,
-    rng: Any,
-) -> Float[Array, "*rows width"]:
+def dropout(x: Float[Array, "*rows width"], rate: float, rng: Any) -> Float[Array, "*rows width"]:
     r"""$m x$, with $m$ 0 where a value is dropped and $1 / (1 - p)$ elsewhere.
 
     What is kept depends on the key, on the value's row among all rows and on its column. It is
@@ -60,7 +56,7 @@ def dropout(
 
 
 def _function(drop_below: int, philox_key: UInt32[Array, " 2"], x: Array) -> Array:
-    def drop(kept: Callable[..., Bool[Array, "rows width"]], philox_key: Array, x: Array) -> Array:
+    def drop(kept: Callable[..., Bool[Array, "rows width"]], x: Array, philox_key: Array) -> Array:
         width = x.shape[-1] if x.ndim else 1
         rows = math.prod(x.shape[:-1])
         is_kept = kept(drop_below, rows, width, philox_key).reshape(x.shape)
@@ -72,7 +68,7 @@ def _function(drop_below: int, philox_key: UInt32[Array, " 2"], x: Array) -> Arr
         functools.partial(drop, kept) for kept in (_by_kernel, mask.kept_by_jax, _by_threefry)
     )
     serve = functools.partial(dispatch, (mask.TARGET,), by_kernel, by_jax)
-    return on_one_device(serve, by_threefry, philox_key, x)
+    return on_one_device(serve, by_threefry, x, philox_key)
 
 
 def _by_kernel(
