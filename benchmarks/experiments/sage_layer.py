@@ -1,12 +1,12 @@
 """The layer of `sage_embedding` by each of its kernels on a GPU: errors, and times beside the rest.
 
-    python -m benchmarks.experiments.sage_layer [--tilings 0 1 3] [--children 10] [--no-whole]
+    python -m benchmarks.experiments.sage_layer [--variants 0 1] [--children 10] [--no-whole]
 
-Tiling 0 is the kernel of all devices (`cuda/sampling/sage_layer.cu`), the others are those of
-`cuda/sampling/sage_layer_wgmma.cu`, for a Hopper. Each is compared with float64 on groups of many
-sizes, some of whose places have no node, and with tiling 0 and itself on a batch of pokec's size,
+Variant 0 is the kernel of all devices (`cuda/sampling/sage_layer.cu`), 1 that of a Hopper
+(`cuda/sampling/sage_layer_wgmma.cu`), which the operation takes there. Each is compared with float64 on groups of many
+sizes, some of whose places have no node, and with variant 0 and itself on a batch of pokec's size,
 65,536 sources. Timed are the layer of the children and that of the sources, and on the graph also
-the leaves' means and the embedding with that tiling; all in loops on the device.
+the leaves' means and the embedding with that variant; all in loops on the device.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _SHAPES = (
 class Options:
     """What is compared and timed."""
 
-    tilings: tuple[int, ...] = (0, 1, 2, 3)
-    """0 is the kernel of all devices; 5 takes rows of at most 128 bytes."""
+    variants: tuple[int, ...] = (0, 1)
+    """0 is the kernel of all devices, 1 Hopper's."""
     children: tuple[int, ...] = (10, 25, 100)
     """Of a source, and leaves of a child."""
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
@@ -65,25 +65,25 @@ class Options:
     """Of its nodes and edges."""
 
 
-def layer(tiling: int, group: int, reduce: str, inputs: LayerInputs) -> jax.Array:
+def layer(variant: int, group: int, reduce: str, inputs: LayerInputs) -> jax.Array:
     """The sums or means over groups of the layer's rows, by that kernel."""
     columns = inputs.own_matrix.shape[1] + inputs.around_matrix.shape[1]
     result = [((inputs.nodes.shape[0] // group, columns), inputs.features.dtype)]
-    attributes = {"group": group, "reduce": REDUCE[reduce], "variant": tiling}
+    attributes = {"group": group, "reduce": REDUCE[reduce], "variant": variant}
     return ffi.call(_VARIANT, list(inputs), result, **attributes)[0]
 
 
 @contextlib.contextmanager
-def layers_by(tiling: int) -> Iterator[None]:
+def layers_by(variant: int) -> Iterator[None]:
     """Operations that are traced meanwhile have their layers by that kernel."""
     call = ffi.call
 
-    def by_tiling(target: str, *rest: Any, **attributes: Any) -> Any:
+    def by_variant(target: str, *rest: Any, **attributes: Any) -> Any:
         if target == "jaxgnn_sage_layer":
-            return call(_VARIANT, *rest, **attributes, variant=tiling)
+            return call(_VARIANT, *rest, **attributes, variant=variant)
         return call(target, *rest, **attributes)
 
-    ffi.call = by_tiling
+    ffi.call = by_variant
     try:
         yield
     finally:
@@ -104,7 +104,7 @@ def by_hand(inputs: LayerInputs, group: int, reduce: str) -> np.ndarray:
     return sums / np.maximum(there.reshape(-1, group).sum(axis=1), 1)[:, None]
 
 
-def error(tiling: int, dtype: str) -> float:
+def error(variant: int, dtype: str) -> float:
     """The largest error beside float64, as a share of the largest value or 1, over all shapes."""
     rng, worst = np.random.default_rng(5), 0.0
 
@@ -119,7 +119,7 @@ def error(tiling: int, dtype: str) -> float:
         matrices = (rows(width, count) for count in columns)
         inputs = LayerInputs(nodes, rows(50, width), rows(groups * group, width), *matrices)
         for reduce in ("mean", "sum"):
-            found = jax.jit(functools.partial(layer, tiling, group, reduce))(inputs)
+            found = jax.jit(functools.partial(layer, variant, group, reduce))(inputs)
             expected = by_hand(inputs, group, reduce)
             off = np.abs(np.asarray(found, np.float64) - expected).max()
             worst = max(worst, float(off / max(1, np.abs(expected).max())))
@@ -144,25 +144,25 @@ def batch_inputs(group: int, x: jax.Array, dtype: str) -> LayerInputs:
     return LayerInputs(nodes, x, around, matrices["Wf1"], matrices["Wa1"])
 
 
-def _of_features(tiling: int, group: int, x: jax.Array, inputs: LayerInputs) -> jax.Array:
-    return layer(tiling, group, "mean", inputs._replace(features=x))
+def _of_features(variant: int, group: int, x: jax.Array, inputs: LayerInputs) -> jax.Array:
+    return layer(variant, group, "mean", inputs._replace(features=x))
 
 
 def time_layers(options: Options, dtype: str, console: Console) -> None:
     """The layers of a batch, of the children and of the sources."""
     x = features(int(_NODES * options.scale), dtype)
     for group in (*options.children, 1):
-        inputs, table = batch_inputs(group, x, dtype), Table("tiling", "ms", "beside 0", "bits")
+        inputs, table = batch_inputs(group, x, dtype), Table("variant", "ms", "beside 0", "bits")
         first = None
-        for tiling in options.tilings:
-            run = functools.partial(_of_features, tiling, group)
+        for variant in options.variants:
+            run = functools.partial(_of_features, variant, group)
             program = jax.jit(run)
             found = program(x, inputs)
             first = found if first is None else first
             again = bool(jnp.array_equal(found, program(x, inputs)))
             apart = jnp.abs(found.astype(jnp.float32) - first.astype(jnp.float32)).max()
             table.add_row(
-                str(tiling),
+                str(variant),
                 f"{milliseconds(run, x, inputs):.4f}",
                 f"{float(apart):.1e}",
                 "equal" if again else "DIFFERENT",
@@ -188,22 +188,22 @@ def time_embeddings(options: Options, graph: Any, dtype: str, console: Console) 
         console.print(
             f"C = {children}, {dtype}: leaves {milliseconds(leaves, x, graph, places):.4f} ms"
         )
-        for tiling in options.tilings:
+        for variant in options.variants:
             jax.clear_caches()
-            with layers_by(tiling):
+            with layers_by(variant):
                 embed = functools.partial(ours.embed, children, BATCH)
                 ms = milliseconds(embed, x, graph, params, key, jnp.asarray(sources))
-            console.print(f"  embedding of {BATCH:,} sources, tiling {tiling}: {ms:.4f} ms")
+            console.print(f"  embedding of {BATCH:,} sources, variant {variant}: {ms:.4f} ms")
 
 
 def main(options: Options) -> None:
     """Compares, then times; prints as it goes."""
     console = Console(width=100)
     for dtype in options.dtypes:
-        for tiling in options.tilings:
-            off = error(tiling, dtype)
+        for variant in options.variants:
+            off = error(variant, dtype)
             verdict = "ok" if off <= _TOLERANCE[dtype] else "WRONG"
-            console.print(f"tiling {tiling}, {dtype}: error {off:.1e}, {verdict}")
+            console.print(f"variant {variant}, {dtype}: error {off:.1e}, {verdict}")
     for dtype in options.dtypes:
         time_layers(options, dtype, console)
     if options.whole:

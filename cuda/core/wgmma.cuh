@@ -1,6 +1,6 @@
 // Products of Hopper's warpgroups (wgmma, for sm_90a): four consecutive warps multiply 64 rows of A
-// by 32 or 64 rows of B, 32 bytes of each at a time, summed in float32. B is in shared memory, A
-// there or in registers.
+// by 32 or 64 rows of B, 32 bytes of each at a time, summed in float32. Both are in
+// shared memory.
 //
 // In shared memory rows lie in panels of 128 bytes of each, of which the 16-byte pieces of a row
 // are exchanged (`swizzled`). Of the result a thread has, with w its warp in the group, g = lane
@@ -64,34 +64,20 @@ __device__ inline void after_products(float (&c)[kValues]) {
 
 // c = a b, or with `add` c += a b. The flags say that nothing is transposed, which only 16-bit
 // values in shared memory could be.
-#define JAXGNN_PRODUCTS(T, types, flags_of_two, flag_of_one)                                     \
-  __device__ inline void multiply(float (&c)[16], uint64_t a, uint64_t b, bool add, Tag<T>) {    \
-    asm volatile(JAXGNN_WGMMA("%18", "m64n32" types, JAXGNN_NAMES16 "}, %16, %17", flags_of_two) \
-                 : JAXGNN_VALUES16(0)                                                            \
-                 : "l"(a), "l"(b), "r"(add ? 1 : 0));                                            \
-  }                                                                                              \
-  __device__ inline void multiply(float (&c)[32], uint64_t a, uint64_t b, bool add, Tag<T>) {    \
-    asm volatile(JAXGNN_WGMMA("%34", "m64n64" types, JAXGNN_NAMES32 "}, %32, %33", flags_of_two) \
-                 : JAXGNN_VALUES16(0), JAXGNN_VALUES16(16)                                       \
-                 : "l"(a), "l"(b), "r"(add ? 1 : 0));                                            \
-  }                                                                                              \
-  __device__ inline void multiply(float (&c)[16], const uint32_t (&a)[4], uint64_t b, bool add,  \
-                                  Tag<T>) {                                                      \
-    asm volatile(JAXGNN_WGMMA("%21", "m64n32" types, JAXGNN_NAMES16 "}, {%16,%17,%18,%19}, %20", \
-                              flag_of_one)                                                       \
-                 : JAXGNN_VALUES16(0)                                                            \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add ? 1 : 0));        \
-  }                                                                                              \
-  __device__ inline void multiply(float (&c)[32], const uint32_t (&a)[4], uint64_t b, bool add,  \
-                                  Tag<T>) {                                                      \
-    asm volatile(JAXGNN_WGMMA("%37", "m64n64" types, JAXGNN_NAMES32 "}, {%32,%33,%34,%35}, %36", \
-                              flag_of_one)                                                       \
-                 : JAXGNN_VALUES16(0), JAXGNN_VALUES16(16)                                       \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add ? 1 : 0));        \
+#define JAXGNN_PRODUCTS(T, types, flags)                                                      \
+  __device__ inline void multiply(float (&c)[16], uint64_t a, uint64_t b, bool add, Tag<T>) { \
+    asm volatile(JAXGNN_WGMMA("%18", "m64n32" types, JAXGNN_NAMES16 "}, %16, %17", flags)     \
+                 : JAXGNN_VALUES16(0)                                                         \
+                 : "l"(a), "l"(b), "r"(add ? 1 : 0));                                         \
+  }                                                                                           \
+  __device__ inline void multiply(float (&c)[32], uint64_t a, uint64_t b, bool add, Tag<T>) { \
+    asm volatile(JAXGNN_WGMMA("%34", "m64n64" types, JAXGNN_NAMES32 "}, %32, %33", flags)     \
+                 : JAXGNN_VALUES16(0), JAXGNN_VALUES16(16)                                    \
+                 : "l"(a), "l"(b), "r"(add ? 1 : 0));                                         \
   }
-JAXGNN_PRODUCTS(float, "k8.f32.tf32.tf32", "", "")
-JAXGNN_PRODUCTS(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0", ", 0")
-JAXGNN_PRODUCTS(__half, "k16.f32.f16.f16", ", 0, 0", ", 0")
+JAXGNN_PRODUCTS(float, "k8.f32.tf32.tf32", "")
+JAXGNN_PRODUCTS(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
+JAXGNN_PRODUCTS(__half, "k16.f32.f16.f16", ", 0, 0")
 #undef JAXGNN_PRODUCTS
 #undef JAXGNN_WGMMA
 #undef JAXGNN_NAMES32

@@ -11,7 +11,6 @@ namespace jaxgnn::sampling {
 constexpr int64_t kMostDrawn = 128;      // of a place, by launch_drawn_rows
 constexpr int64_t kLayerRowBytes = 256;  // at most, of an input row of launch_sage_layer
 constexpr int64_t kLayerColumns = 128;   // at most, of each matrix of a layer
-constexpr int64_t kMostTilings = 3;      // of launch_sage_layer_wgmma, from 1 on
 
 // out[i] are the `size` neighbors that place i draws with replacement: those that
 // Strategy::kReplace draws. A place is a row of `rows`; one without edges draws itself, and one out
@@ -80,12 +79,11 @@ struct UnitLayerArgs {
 cudaError_t launch_drawn_neighbors(const DrawnNeighborsArgs& args, const Launch& launch);
 cudaError_t launch_drawn_rows(const DrawnRowsArgs& args, const Launch& launch);
 cudaError_t launch_sage_layer(const SageLayerArgs& args, const Launch& launch);
-// The same by one of the kernels: 0, that of all devices, or a tiling of launch_sage_layer_wgmma.
+// The same with `warpgroups` by Hopper's kernel, on such a device, else by that of all devices.
 cudaError_t launch_sage_layer_variant(const SageLayerArgs& args, const Launch& launch,
-                                      int64_t variant);
-// The same on a device of compute capability 9.0.
-cudaError_t launch_sage_layer_wgmma(const SageLayerArgs& args, const Launch& launch,
-                                    int64_t tiling);
+                                      bool warpgroups);
+
+cudaError_t launch_sage_layer_wgmma(const SageLayerArgs& args, const Launch& launch);
 cudaError_t launch_unit_layer(const UnitLayerArgs& args, const Launch& launch);
 
 }  // namespace jaxgnn::sampling

@@ -206,17 +206,17 @@ Error sage_layer(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer a
                           [&](const auto& args) { return launch_sage_layer(args, launch); });
 }
 
-// By a kernel that benchmarks/experiments/sage_layer.py chooses: 0, the one of all devices, or that
-// of Hopper's.
+// By a kernel that tests and benchmarks/experiments/sage_layer.py choose: 0 is that of all devices,
+// 1 Hopper's.
 Error sage_layer_variant(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer around,
                          AnyBuffer own_matrix, AnyBuffer around_matrix, Result out,
                          Int<attr::group> group, Int<attr::reduce> reduce,
                          Int<attr::variant> variant) {
   Check check("jaxgnn_sage_layer_variant");
-  check.that(*variant >= 0 && *variant <= kMostTilings, "variant must be from 0 to 3");
+  check.that(*variant == 0 || *variant == 1, "variant must be 0 or 1");
   return start_sage_layer(
       check, places, x, around, own_matrix, around_matrix, out, *group, *reduce,
-      [&](const auto& args) { return launch_sage_layer_variant(args, launch, *variant); });
+      [&](const auto& args) { return launch_sage_layer_variant(args, launch, *variant == 1); });
 }
 
 Error unit_layer(StreamLaunch launch, AnyBuffer x, AnyBuffer around, AnyBuffer own_matrix,

@@ -17,8 +17,6 @@
 namespace jaxgnn::sampling {
 namespace {
 
-constexpr int64_t kHopperTiling = 0;  // of sage_layer_wgmma.cu, on Hopper; 0: the kernel here
-
 constexpr int kRows = 32;      // of a step: a row a lane
 constexpr int kMostPairs = 4;  // of a block
 constexpr int kTiles = kLayerColumns / 16;
@@ -338,16 +336,16 @@ cudaError_t start(const SageLayerArgs& args, const Launch& launch) {
 }  // namespace
 
 cudaError_t launch_sage_layer(const SageLayerArgs& args, const Launch& launch) {
-  return launch_sage_layer_variant(args, launch, kHopperTiling);
+  return launch_sage_layer_variant(args, launch, true);
 }
 
 cudaError_t launch_sage_layer_variant(const SageLayerArgs& args, const Launch& launch,
-                                      int64_t variant) {
+                                      bool warpgroups) {
   DeviceLimits limits{};
   JAXGNN_TRY(find_limits(limits));
   if (limits.capability == 90) {
-    if (launch.load) JAXGNN_TRY(launch_sage_layer_wgmma(args, launch, variant));
-    if (!launch.load && variant != 0) return launch_sage_layer_wgmma(args, launch, variant);
+    if (launch.load) JAXGNN_TRY(launch_sage_layer_wgmma(args, launch));
+    if (!launch.load && warpgroups) return launch_sage_layer_wgmma(args, launch);
   }
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -27,18 +27,17 @@ static_assert(kParts == 2, "four columns of a thread");
 constexpr int kMatrixPanel = wg::kRows * wg::kPanelBytes;
 
 // How a block is made. kPanels: of 128 bytes that a row has; kRows: of a tile; kStages: tiles in
-// shared memory; kInRegisters: the matrices are.
-template <int kPanels_, int kRows_, int kTeams_, int kStages_, bool kInRegisters_>
+// shared memory.
+template <int kPanels_, int kRows_, int kTeams_, int kStages_>
 struct Tiling {
   static constexpr int kPanels = kPanels_, kRows = kRows_, kTeams = kTeams_, kStages = kStages_;
-  static constexpr bool kInRegisters = kInRegisters_;
   static constexpr int kSteps = kPanels * wg::kSteps;
   static constexpr int kSlots = kRows / 4;  // a thread's rows
   static constexpr int kInputBytes = kRows * kPanels * wg::kPanelBytes;
   static constexpr int kStageBytes = 2 * kInputBytes;
-  static constexpr int kMatrixBytes = kInRegisters ? 0 : 2 * kParts * kPanels * kMatrixPanel;
+  static constexpr int kMatrixBytes = 2 * kParts * kPanels * kMatrixPanel;
 
-  struct Team {
+  struct alignas(16) Team {          // read and written two numbers at a time
     float parts[kTeamWarps][kRows];  // what each warp has of the rows
     float scales[kRows];
     int32_t kinds[kStages][kRows];  // of the rows
@@ -171,17 +170,6 @@ __device__ __noinline__ int count_nodes(const int32_t* places, int count, int64_
   return warp_sum(nodes);
 }
 
-// c = or, with `add`, += what `a`, in registers or at `panel_at`, and the panel at b give.
-template <bool kInRegisters, typename T, int kValues>
-__device__ __forceinline__ void multiply(float (&c)[kValues], const uint32_t (&a)[4],
-                                         uint64_t panel_at, uint64_t b, bool add, Tag<T> type) {
-  if constexpr (kInRegisters) {
-    wg::multiply(c, a, b, add, type);
-  } else {
-    wg::multiply(c, panel_at, b, add, type);
-  }
-}
-
 // What all columns have of a tile's rows, combined: of row `thread` for the first kRows threads of
 // the team. A thread has of slot 2 j + i what its columns have of row 8 j + 2 t + i.
 template <typename S, typename F>
@@ -226,28 +214,12 @@ __global__ void __launch_bounds__(S::kTeams* kTeamThreads, 1)
   const int columns = static_cast<int>(own ? args.own : args.neighbors);
   if (thread == 0) team.missing = 0;
 
-  uint32_t a[S::kInRegisters ? kParts : 1][S::kInRegisters ? kSteps : 1][4];
-  if constexpr (S::kInRegisters) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int column = wg::kRows * part + warp % 4 * 16 + i % 2 * 8 + g;
-          a[part][k][i] =
-              matrix_word<T>(matrix, args.width, columns, 8 * k + i / 2 * 4 + t, column);
-        }
-      }
-    }
-  } else {
-    constexpr int kHalf = S::kMatrixBytes / 2;
-    store_matrix<T, S::kPanels>(matrices, static_cast<const T*>(args.own_matrix), args.width,
-                                args.own);
-    store_matrix<T, S::kPanels>(matrices + kHalf, static_cast<const T*>(args.around_matrix),
-                                args.width, args.neighbors);
-    wg::publish();
-  }
+  constexpr int kHalf = S::kMatrixBytes / 2;
+  store_matrix<T, S::kPanels>(matrices, static_cast<const T*>(args.own_matrix), args.width,
+                              args.own);
+  store_matrix<T, S::kPanels>(matrices + kHalf, static_cast<const T*>(args.around_matrix),
+                              args.width, args.neighbors);
+  wg::publish();
   __syncthreads();
 
   const unsigned groups = static_cast<unsigned>(args.groups), teams = S::kTeams * gridDim.x;
@@ -306,8 +278,7 @@ __global__ void __launch_bounds__(S::kTeams* kTeamThreads, 1)
       for (int part = 0; part < kParts; ++part) {
         const uint64_t panel_at =
             matrix_at + ((part * S::kPanels + panel) * kMatrixPanel + within) / 16;
-        multiply<S::kInRegisters>(c[part], a[S::kInRegisters ? part : 0][S::kInRegisters ? k : 0],
-                                  panel_at, b, k > 0, Tag<T>{});
+        wg::multiply(c[part], panel_at, b, k > 0, Tag<T>{});
       }
     }
     wg::commit();
@@ -414,29 +385,14 @@ cudaError_t start(const SageLayerArgs& args, const Launch& launch) {
   return launch_kernel(launch, kernel, blocks, S::kTeams * kTeamThreads, S::kBytes, args);
 }
 
-// The tilings, for rows of kPanels panels.
-template <typename T, int kPanels>
-cudaError_t start_tiling(const SageLayerArgs& args, const Launch& launch, int64_t tiling) {
-  cudaError_t error = launch.load ? cudaSuccess : cudaErrorInvalidValue;
-  const auto offer = [&](int64_t number, auto chosen) {
-    if (launch.load && error != cudaSuccess) return;
-    if (launch.load || tiling == number) error = start<T, decltype(chosen)>(args, launch);
-  };
-  offer(1, Tiling<kPanels, 32, 3, 3, false>{});
-  offer(2, Tiling<kPanels, 32, 4, 4 / kPanels, false>{});
-  offer(3, Tiling<kPanels, 32, 2, 4, true>{});
-  return error;
-}
-
 }  // namespace
 
-cudaError_t launch_sage_layer_wgmma(const SageLayerArgs& args, const Launch& launch,
-                                    int64_t tiling) {
+cudaError_t launch_sage_layer_wgmma(const SageLayerArgs& args, const Launch& launch) {
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const bool narrow = args.width * static_cast<int64_t>(sizeof(T)) <= wg::kPanelBytes;
-    if (launch.load || narrow) JAXGNN_TRY((start_tiling<T, 1>(args, launch, tiling)));
-    if (launch.load || !narrow) JAXGNN_TRY((start_tiling<T, 2>(args, launch, tiling)));
+    if (launch.load || narrow) JAXGNN_TRY((start<T, Tiling<1, 32, 3, 3>>(args, launch)));
+    if (launch.load || !narrow) JAXGNN_TRY((start<T, Tiling<2, 32, 3, 3>>(args, launch)));
     return cudaSuccess;
   });
 }

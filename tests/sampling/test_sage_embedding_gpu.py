@@ -127,20 +127,18 @@ def test_layers_and_their_sums(dtype):
     check_layers(dtype, (4, 36, 64) if dtype == "float32" else (8, 72, 128), layer)
 
 
-def by_tiling(tiling: int, inputs: LayerInputs, group: int, reduce: str) -> jax.Array:
-    """By a kernel of sage_layer_wgmma.cu."""
+def by_variant(variant: int, inputs: LayerInputs, group: int, reduce: str) -> jax.Array:
+    """By the kernel of all devices, 0, or by Hopper's, 1."""
     columns = inputs.own_matrix.shape[1] + inputs.around_matrix.shape[1]
     result = [((inputs.nodes.shape[0] // group, columns), inputs.features.dtype)]
-    attributes = {"group": group, "reduce": REDUCE[reduce], "variant": tiling}
+    attributes = {"group": group, "reduce": REDUCE[reduce], "variant": variant}
     return ffi.call("jaxgnn_sage_layer_variant", list(inputs), result, **attributes)[0]
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize("tiling", range(1, 4))
-def test_layers_by_hoppers_kernels(tiling, dtype):
-    if jax.devices("gpu")[0].compute_capability != "9.0":
-        pytest.skip("products of warpgroups are Hopper's")
-    layer = jax.jit(functools.partial(by_tiling, tiling), static_argnums=(1, 2))
+@pytest.mark.parametrize("variant", [0, 1])
+def test_layers_by_either_kernel(variant, dtype):
+    layer = jax.jit(functools.partial(by_variant, variant), static_argnums=(1, 2))
     narrow = (4, 20, 32) if dtype == "float32" else (8, 40, 64)
     check_layers(dtype, narrow, layer)
     check_layers(dtype, tuple(2 * width for width in narrow), layer)
