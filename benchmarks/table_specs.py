@@ -239,6 +239,20 @@ TABLES = {
         },
         {"file": "nvidia-h200-tcgnn-sets", "impl": plan.ESTIMATED, "pass": "forward"},
     ),
+    "tcgnn-steps": Table(
+        "full-batch step, float32",
+        {name: {"graph": name} for name in plan.TCGNN_SETS},
+        {
+            head: {**spec, "model": model}
+            for model, space in (("gcn", ""), ("agnn", " "))
+            for head, spec in (
+                (f"{model.upper()}, ms", {}),
+                (f"× PyG{space}", {"over": {"impl": "PyG*"}}),
+                (f"× plain JAX{space}", {"over": {"impl": "jax segment*"}}),
+            )
+        },
+        {"file": "nvidia-*-tcgnn-steps", "impl": plan.ESTIMATED, "pass": "step"},
+    ),
     # docs/kernels/sampling.md
     "sampling": _sampling_table("reddit", "nvidia-h200-sampling"),
     "sampling-proteins": _sampling_table("proteins", "nvidia-h200-sampling-proteins"),
