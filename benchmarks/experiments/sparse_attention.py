@@ -16,7 +16,6 @@ import functools
 import itertools
 import os
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +26,7 @@ import tyro
 
 from benchmarks.experiments.step_kernels import traced
 from benchmarks.harness import graphs
+from benchmarks.harness.jax_programs import call_seconds
 from benchmarks.harness.record import write_records
 from jaxgnn import CBSR, dot_attention, gat_attention, maxk
 from jaxgnn.ops._attention import sparse_pair_rule, sparse_rule, sparse_windows
@@ -103,10 +103,10 @@ def dense_programs(scores: Scores) -> tuple[Any, Any, Any]:
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """Of one call."""
-    start = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - start
+    """Of one call; a GPU has several in a row, so that it does not wait for Python."""
+    device = jax.default_backend()
+    count = 1 if device == "cpu" else 10
+    return call_seconds(call, count, device) / count
 
 
 def difference(ours: Any, dense: Any) -> float:
