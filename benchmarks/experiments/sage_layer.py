@@ -3,10 +3,11 @@
     python -m benchmarks.experiments.sage_layer [--variants 0 1] [--children 10] [--no-whole]
 
 Variant 0 is the kernel of all devices (`cuda/sampling/sage_layer.cu`), 1 that of a Hopper
-(`cuda/sampling/sage_layer_wgmma.cu`), which the operation takes there. Each is compared with float64 on groups of many
-sizes, some of whose places have no node, and with variant 0 and itself on a batch of pokec's size,
-65,536 sources. Timed are the layer of the children and that of the sources, and on the graph also
-the leaves' means and the embedding with that variant; all in loops on the device.
+(`cuda/sampling/sage_layer_wgmma.cu`), which the operation takes there. Each is compared with
+float64 on groups of many sizes, some of whose places have no node, and with variant 0 and itself on
+a batch of pokec's size, 65,536 sources. Timed are the layer of the children and that of the
+sources, and on the graph also the leaves' means and the embedding with that variant; all in loops
+on the device.
 """
 
 from __future__ import annotations
