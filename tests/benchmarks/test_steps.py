@@ -124,6 +124,7 @@ def test_steps_of_tc_gnns_models_are_the_same_model(model, stored, tmp_path):
     agree(found, plain, 2e-3)  # sums of an AGNN's betas cancel
 
 
+@pytest.mark.system
 @needs_kernels
 def test_the_steps_of_tc_gnn_are_its_table_4():
     gpu = options.parse(["tensor_core", "--device=gpu", "--parts", "steps"])

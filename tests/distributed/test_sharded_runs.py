@@ -40,6 +40,7 @@ def folder(tmp_path):
     return dataset, tmp_path / "parts"
 
 
+@pytest.mark.system
 def test_two_devices_then_one_end_as_one(folder, tmp_path):
     dataset, parts = folder
     back = load(parts)

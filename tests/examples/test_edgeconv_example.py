@@ -1,12 +1,14 @@
 """The example of point clouds, small."""
 
 import numpy as np
+import pytest
 
 from tests.support.paths import load_example
 
 SMALL = "--points 64 --k 6 --hidden 16 --batch-size 16 --learning-rate 0.01"
 
 
+@pytest.mark.system
 def test_it_learns_synthetic_shapes(tmp_path, capsys):
     command = f"{SMALL} --layers 2 --shapes 400 --epochs 8 --data {tmp_path / 'none'}"
     accuracy = load_example("edgeconv_pointclouds")["main"](command.split())

@@ -144,6 +144,7 @@ def test_the_paper_s_files_are_read(tmp_path, name, write, options):
     np.testing.assert_array_equal(part.labels, whole.labels[place])
 
 
+@pytest.mark.system
 def test_the_paper_s_run_on_files_resumes(tmp_path, capsys):
     example = load_example("maxk_paper")
     folder = write_graphsaint(tmp_path / "flickr", nodes=60)

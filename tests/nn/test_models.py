@@ -367,6 +367,7 @@ def test_snippets_of_the_documentation_run():
         exec(compile(snippet, "docs/modules.md", "exec"), namespace)
 
 
+@pytest.mark.system
 def test_linen_example(capsys):
     runpy.run_path(str(ROOT / "examples" / "linen.py"), run_name="__main__")
     accuracy = float(re.search(r"accuracy ([\d.]+)", capsys.readouterr().out).group(1))

@@ -63,6 +63,7 @@ def test_the_embedding_is_written_and_all_combinations_run(files, capsys):
     np.testing.assert_allclose(np.load("out.npy"), expected, atol=1e-5)
 
 
+@pytest.mark.system
 def test_features_on_the_host_stay_there(files, monkeypatch, capsys):
     """The operation gets them as they are, and draws and computes what it would on the device."""
     got = []
@@ -96,6 +97,7 @@ def test_features_on_the_host_need_a_cpu_backend(monkeypatch, capsys):
     assert message == "jaxgnn: --features-on: expected JAX's CPU backend, got none: of a test\n"
 
 
+@pytest.mark.system
 def test_widths_are_combined_too(capsys):
     widths = ["--feature-column", "2,3", "--Wf2-dim1", "4,5", "--Wf1-dim1", "6", "--Wa1-dim1", "7"]
     given = [*widths, "--Wa2-dim1", "8", "--num-children-per-source", "2", "--num-runs", "1"]

@@ -169,6 +169,7 @@ def test_both_limits_bound_a_row():
         assert_takes(graph, sampling, edges, counts)
 
 
+@pytest.mark.system
 def test_offsets_of_64_bits(x64):
     graph = graph_of_degrees([5, 700, 0, 31])
     wide = dataclasses.replace(graph, row_offsets=graph.row_offsets.astype("int64"))

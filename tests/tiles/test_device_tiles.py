@@ -65,12 +65,13 @@ def rectangles(draw) -> Graph:
 
 
 @given(rectangles(), st.sampled_from([1, 2, 4, 8]), st.booleans())
-@examples(12)
+@examples(4)
 def test_layout_is_the_hosts(graph, min_edges, shuffle):
     """Rectangular graphs, repeated edges, short and empty windows, orders."""
     check(graph, min_edges, shuffle=shuffle)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("min_edges", "shuffle"), [(1, False), (2, True), (4, False), (4, True), (8, False)]
 )
@@ -112,12 +113,14 @@ def test_the_last_batch_is_left_out():
     assert np.asarray(side.columns).tolist() == columns
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("counts", [(0, 0), (70, 0), (0, 70), (70, 70)], ids=str)
 def test_no_edges(counts):
     num_receivers, num_senders = counts
     check(Graph.from_edges([], [], num_senders=num_senders, num_receivers=num_receivers), 1)
 
 
+@pytest.mark.system
 def test_rows_that_are_not_sorted():
     lengths = RNG.integers(0, 90, 150)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -153,6 +156,7 @@ def test_which_rows_fit():
     assert numbers_fit(1 << 29, (1 << 29) - 1) and not numbers_fit(1 << 29, 1 << 29)
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("x64")
 def test_with_64_bit_types():
     graph = skewed_graph(70, 900)

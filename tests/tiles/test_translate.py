@@ -91,6 +91,7 @@ def test_kernel_equals_numpy(wide):
             np.testing.assert_array_equal(one, other, strict=True)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shape", SHAPES[1::2], ids=str)
 def test_device_program_equals_numpy(shape):
     """What a GPU runs is XLA's alone, so that it is the same here."""

@@ -68,6 +68,7 @@ def test_options():
             parse_train(["digits", "--activation", "maxk", *arguments])
 
 
+@pytest.mark.system
 def test_head_k_is_chosen_in_the_same_way(tmp_path):
     """From the features of a head, compared with all of them."""
     for arguments in (["--head-k", "auto"], ["--head-k=auto"], ["--head-k", "-1"]):

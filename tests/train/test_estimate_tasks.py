@@ -88,6 +88,7 @@ def test_links_have_negatives_and_the_rows_of_their_ends(decoder):
     assert found.seconds >= found.products + found.negatives + found.moved
 
 
+@pytest.mark.system
 def test_a_batch_of_graphs_is_a_step():
     small, held = guess(graphs(), task="graph", model="gin", batch_size=4)
     large, _ = guess(graphs(), task="graph", model="gin", batch_size=8)
@@ -103,6 +104,7 @@ def test_an_embedding_is_a_parameter():
     assert found.argument_bytes > with_features.argument_bytes - toy().features.nbytes
 
 
+@pytest.mark.system
 def test_info_of_links_and_of_what_has_no_estimate(tmp_path, capsys):
     edges = np.random.default_rng(0).integers(NODES, size=(EDGES, 2))
     path = tmp_path / "edges.txt"

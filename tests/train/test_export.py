@@ -381,6 +381,7 @@ print(*[name for name in ("flax", "optax", "orbax", "jaxgnn.train") if name in s
 """
 
 
+@pytest.mark.system
 def test_the_command_and_a_fresh_process(tmp_path, capsys):
     small(tmp_path / "small.npz")
     small(tmp_path / "other.npz", nodes=100)

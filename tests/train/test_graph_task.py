@@ -171,6 +171,7 @@ def test_labels_with_missing_ones_features_of_edges_and_attention():
     assert without.description.num_edge_features == 0
 
 
+@pytest.mark.system
 def test_categories_are_embedded_as_ogb_s_molecules_have_them(tmp_path):
     """The label is the parity of a node's category, which no sum of the numbers tells."""
     rng = np.random.default_rng(1)
@@ -233,6 +234,7 @@ def test_categories_are_embedded_as_ogb_s_molecules_have_them(tmp_path):
     np.testing.assert_allclose(found, loaded.logits(graphs), rtol=0.02, atol=0.03)
 
 
+@pytest.mark.system
 def test_pna_with_features_of_edges_scales_by_the_training_graphs_degrees():
     graphs = graph_set(edges=True)
     problem = problem_of(dataclasses.replace(SMALL, model="pna", batch_size=24), graphs)
@@ -258,6 +260,7 @@ def test_pna_with_features_of_edges_scales_by_the_training_graphs_degrees():
             GraphSetDescription.from_json(written | {"degree_histogram": counts})
 
 
+@pytest.mark.system
 def test_numbers_in_units_of_the_targets_and_files_of_a_run(tmp_path):
     graphs = graph_set("values", features=None)
     config = dataclasses.replace(

@@ -144,6 +144,7 @@ def test_nodes_are_classified_by_a_learned_embedding():
         dataclasses.replace(config, num_neighbors="5,5").check()
 
 
+@pytest.mark.system
 def test_the_command_trains_predicts_and_exports(tmp_path, monkeypatch, capsys):
     graph = ring()
     pairs = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)

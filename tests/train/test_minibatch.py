@@ -89,6 +89,7 @@ def test_models_learn(changes):
     assert jnp.mean(jnp.argmax(logits, -1) == task.labels) > 0.8
 
 
+@pytest.mark.system
 def test_an_epoch_in_several_calls_is_the_same(tmp_path):
     """Whatever their steps; an interrupt comes between two of them, and so do checkpoints, from
     which the rest of the epoch is the same.
