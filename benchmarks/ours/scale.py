@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -103,8 +104,19 @@ class ShareOfColumns(GraphSubstitute):
     def segment_reduce(self, data: Array, reduce: Any, **options: Any) -> Array:
         raise NotImplementedError("no model of the suite reduces edges' data")
 
-    def map_parts(self, *arguments: Any, **options: Any) -> Any:
-        raise ValueError("expected an operation by columns")
+    def map_parts(
+        self,
+        operation: Callable[..., Any],
+        name: str,
+        arguments: dict[str, Any],
+        ends: Any,
+        result: Any = "receivers",
+        **options: Any,
+    ) -> Any:
+        """What works on rows alone, such as dropout, runs on the device's own."""
+        if result != "rows":
+            raise ValueError(f"{name}: expected an operation by columns or on rows alone")
+        return operation(self, **arguments)
 
 
 def to_columns(x: Array, parts: int) -> Array:
