@@ -12,11 +12,7 @@ changes; on a GPU the clock's. All are the medians of calls in turns in one proc
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import functools
-import importlib.metadata
-import json
-import os
 import random
 import statistics
 import time
@@ -33,7 +29,7 @@ from flax import nnx
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.record import _cpu_name
+from benchmarks.harness.record import write_records
 from jaxgnn.nn import Dropout, _dropout
 from jaxgnn.ops._core import dropout_mask
 from jaxgnn.ops._dropout.mask import kept_by_jax, packed_by_kernel
@@ -171,13 +167,13 @@ def step_cases(options: Options) -> dict[str, Callable[[], Any]]:
 def main() -> None:
     """Measures and prints a table."""
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
-    records: dict[str, Any] = {}
+    records: dict[str, dict[str, float]] = {}
     if options.step:
         found = in_turns(step_cases(options), options.repeats)
-        records = {name: round(1e3 * seconds, 3) for name, seconds in found.items()}
+        records = {name: {"ms": round(1e3 * seconds, 3)} for name, seconds in found.items()}
         table = Table("dropout", "ms a step")
-        for name, ms in records.items():
-            table.add_row(name, f"{ms:.2f}")
+        for name, row in records.items():
+            table.add_row(name, f"{row['ms']:.2f}")
     else:
         values = options.rows * options.width
         table = Table("", *(f"{dtype}, ns a value" for dtype in _DTYPES))
@@ -189,18 +185,8 @@ def main() -> None:
             table.add_row(name, *(f"{ns[dtype]:.3f}" for dtype in _DTYPES))
     Console().print(table)
     if options.json is not None:
-        device = jax.devices()[0]
-        record = {
-            "date": datetime.date.today().isoformat(),
-            "hardware": _cpu_name() if device.platform == "cpu" else device.device_kind,
-            "environment": {
-                "cpus": len(os.sched_getaffinity(0)),
-                "jaxlib": importlib.metadata.version("jaxlib"),
-            },
-            "options": {k: v for k, v in dataclasses.asdict(options).items() if k != "json"},
-            "records": records,
-        }
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        rows = [{"what": name, **found} for name, found in records.items()]
+        write_records(options.json, rows)
 
 
 if __name__ == "__main__":

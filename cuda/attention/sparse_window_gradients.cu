@@ -192,15 +192,8 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
   };
   if (lane.active) {
     const WindowWalk<T, kThreads, kLoops> walk(p.windows, part, senders, shared.slots);
-    walk.run(part.begin + lane.group, kThreads / lanes, visit);
-    if constexpr (kLoops) {
-      const bool first_part =
-          blockIdx.x == 0 || maxk::load_part(p.windows, blockIdx.x - 1).window != part.window;
-      if (first_part) {
-        walk.run_loops(window_rows, static_cast<int>(p.num_senders), lane.group, kThreads / lanes,
-                       visit);
-      }
-    }
+    walk.run_part(part.begin, lane.group, kThreads / lanes, window_rows,
+                  static_cast<int>(p.num_senders), visit);
   }
   __syncthreads();
 

@@ -59,6 +59,20 @@ class WindowWalk {
         wide_(maxk::shared_address(memory) + threadIdx.x * 16),
         mask_(maxk::shared_address(memory) + kThreads * 32 + threadIdx.x * 8) {}
 
+  // visit(entry) for the group's entries of the block's part, which begins at `begin`, and with
+  // kLoops for its self-loops, of which a window's first part has all. `rows` are the window's.
+  template <typename Visit>
+  __device__ void run_part(int begin, int group, int groups, const int* rows, int num_senders,
+                           Visit visit) const {
+    run(begin + group, groups, visit);
+    if constexpr (kLoops) {
+      const bool first_part =
+          blockIdx.x == 0 || maxk::load_part(windows_, blockIdx.x - 1).window != window_;
+      if (first_part) run_loops(rows, num_senders, group, groups, visit);
+    }
+  }
+
+ private:
   // visit(entry) for each `stride`th entry from e on.
   template <typename Visit>
   __device__ void run(int e, int stride, Visit visit) const {
@@ -119,7 +133,6 @@ class WindowWalk {
     }
   }
 
- private:
   static constexpr unsigned kSecond = window_slots(kThreads, kLoops) / 2;
   static constexpr unsigned kNumbers = kThreads * 16;  // behind the values
 

@@ -21,7 +21,7 @@ from tests.support.devices import two_devices
 from tests.support.oracle import close
 from tests.support.oracle_attention import (
     KEY,
-    accumulation_dtype,
+    check_sparse_values,
     dense_attention,
     draw_operands,
     gat_tolerance,
@@ -68,16 +68,7 @@ def run(graph, operands, *, impl=None, loops=False, rate=0.0, biased=True, dense
     return f(*floats), gradients(f, floats)
 
 
-def check(graph, operands, dtype="float32", **options):
-    """The kernel against the dense reference in the accumulation dtype."""
-    out, ours = run(graph, operands, impl="kernel", **options)
-    cbsr = operands[0]
-    assert out.dtype == cbsr.dtype and out.shape == (graph.num_receivers, *cbsr.shape[1:])
-    wide = (cbsr.astype(accumulation_dtype(dtype)), *operands[1:])
-    expected, theirs = run(graph, wide, impl="jax", dense=True, **options)
-    close(out, expected, 2 * gat_tolerance(dtype))
-    for a, b in zip(ours, theirs, strict=True):
-        close(a, b, 20 * gat_tolerance(dtype))
+check = functools.partial(check_sparse_values, run)
 
 
 @examples(20)

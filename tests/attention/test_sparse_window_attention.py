@@ -18,7 +18,7 @@ from jaxgnn._core import platform
 from jaxgnn.ops._attention import sparse_rule, sparse_windows
 from tests.support.oracle import close
 from tests.support.oracle_attention import (
-    accumulation_dtype,
+    check_sparse_values,
     dense_attention,
     draw_operands,
     gat_tolerance,
@@ -41,8 +41,9 @@ CHOICE = {
 def windows_wherever_they_are():
     """Also where another engine is faster on a GPU."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("FORWARD_WINDOWS_SHARES", "BACKWARD_WINDOWS_SHARES"):
-            patch.setattr(sparse_rule, name, (1.0, 1.0))
+        for way in ("FORWARD", "BACKWARD"):
+            patch.setattr(sparse_rule, f"{way}_WINDOWS_SHARES", (1.0, 1.0))
+            patch.setattr(sparse_rule, f"{way}_EDGES_AN_ENTRY", 0.0)
         yield
 
 
@@ -71,15 +72,8 @@ def run(graph, operands, *, impl=None, slope=0.2, loops=False, dense=False):
 
 
 def check(graph, operands, dtype="float32", **options):
-    """The kernel against the dense reference in the accumulation dtype."""
-    out, ours = run(graph.with_windows(), operands, impl="kernel", **options)
-    cbsr = operands[0]
-    assert out.dtype == cbsr.dtype and out.shape == (graph.num_receivers, *cbsr.shape[1:])
-    wide = (cbsr.astype(accumulation_dtype(dtype)), *operands[1:])
-    expected, theirs = run(graph, wide, impl="jax", dense=True, **options)
-    close(out, expected, 2 * gat_tolerance(dtype))
-    for a, b in zip(ours, theirs, strict=True):
-        close(a, b, 20 * gat_tolerance(dtype))
+    """The kernel over windows against the dense reference in the accumulation dtype."""
+    check_sparse_values(run, graph.with_windows(), operands, dtype, **options)
 
 
 @examples(20)

@@ -192,3 +192,16 @@ def values_and_gradients(impl, loops, rate, graph, operands):
         )
 
     return f(*operands), gradients(f, operands)
+
+
+def check_sparse_values(run, graph, operands, dtype="float32", **options):
+    """The kernel against the dense reference in the accumulation dtype, of operands whose first is
+    a `CBSR`: `run` returns the result and the gradients."""
+    out, ours = run(graph, operands, impl="kernel", **options)
+    cbsr = operands[0]
+    assert out.dtype == cbsr.dtype and out.shape == (graph.num_receivers, *cbsr.shape[1:])
+    wide = (cbsr.astype(accumulation_dtype(dtype)), *operands[1:])
+    expected, theirs = run(graph, wide, impl="jax", dense=True, **options)
+    close(out, expected, 2 * gat_tolerance(dtype))
+    for a, b in zip(ours, theirs, strict=True):
+        close(a, b, 20 * gat_tolerance(dtype))
