@@ -210,7 +210,6 @@ __global__ void __launch_bounds__(S::kTeams* kTeamThreads, 1)
   const int thread = threadIdx.x % kTeamThreads;  // of the team
   const int warp = warp_of_block % kTeamWarps, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const bool own = warp < kTeamWarps / 2;
-  const T* matrix = static_cast<const T*>(own ? args.own_matrix : args.around_matrix);
   const int columns = static_cast<int>(own ? args.own : args.neighbors);
   if (thread == 0) team.missing = 0;
 
@@ -391,8 +390,8 @@ cudaError_t launch_sage_layer_wgmma(const SageLayerArgs& args, const Launch& lau
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const bool narrow = args.width * static_cast<int64_t>(sizeof(T)) <= wg::kPanelBytes;
-    if (launch.load || narrow) JAXGNN_TRY((start<T, Tiling<1, 32, 3, 3>>(args, launch)));
-    if (launch.load || !narrow) JAXGNN_TRY((start<T, Tiling<2, 32, 3, 3>>(args, launch)));
+    if (launch.load || narrow) JAXGNN_TRY((start<T, Tiling<1, 64, 2, 3>>(args, launch)));
+    if (launch.load || !narrow) JAXGNN_TRY((start<T, Tiling<2, 64, 2, 2>>(args, launch)));
     return cudaSuccess;
   });
 }

@@ -78,4 +78,5 @@ BOOLEANS = {
     "shared_input",
     "transpose",
     "packed",
+    "tensorfloat32",
 }

@@ -43,7 +43,7 @@ def tiles_spmm(g: Graph) -> Call:
             "slots": ((1, 64, FEATURES), F32),
             "partials": ((1, FEATURES), F32),
         },
-        {"reduce": 0, **SPLIT},
+        {"reduce": 0, "tensorfloat32": 0, **SPLIT},
         FREE | {"row_columns, axis 0", "rest_columns, axis 0", "x, axis 0", "reduce"},
     )
 
