@@ -45,7 +45,7 @@ inline constexpr char tensorfloat32[] = "tensorfloat32";
 inline constexpr char threads[] = "threads";
 inline constexpr char transpose[] = "transpose";
 inline constexpr char transpose_split_length[] = "transpose_split_length";
-inline constexpr char variant[] = "variant";
+inline constexpr char warpgroups[] = "warpgroups";
 inline constexpr char width[] = "width";
 }  // namespace attr
 

@@ -1,13 +1,13 @@
 """The layer of `sage_embedding` by each of its kernels on a GPU: errors, and times beside the rest.
 
-    python -m benchmarks.experiments.sage_layer [--variants 0 1] [--children 10] [--no-whole]
+    python -m benchmarks.experiments.sage_layer [--children 10] [--no-whole]
 
-Variant 0 is the kernel of all devices (`cuda/sampling/sage_layer.cu`), 1 that of a Hopper
-(`cuda/sampling/sage_layer_wgmma.cu`), which the operation takes there. Each is compared with
-float64 on groups of many sizes, some of whose places have no node, and with variant 0 and itself on
-a batch of pokec's size, 65,536 sources. Timed are the layer of the children and that of the
-sources, and on the graph also the leaves' means and the embedding with that variant; all in loops
-on the device.
+Variant 0 is the kernels of all devices (`cuda/sampling/sage_layer.cu`, `unit_layer.cu`), 1 those of
+a Hopper (`sage_layer_wgmma.cu`, `source_layers_wgmma.cu`), which the operation takes there. The
+layer of the children is compared with float64 on groups of many sizes, some of whose places have no
+node, and with variant 0 and itself on a batch of pokec's size, 65,536 sources. Timed are that
+layer and both layers of the sources, and on the graph also the leaves' means and the embedding with
+that variant; all in loops on the device.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ from benchmarks.harness import graphs, timing
 from benchmarks.harness.embedding import BATCH, features, parameters
 from benchmarks.harness.jax_programs import call_seconds, repeat
 from benchmarks.ours import embedding as ours
-from jaxgnn._core import ffi
-from jaxgnn.ops._aggregation.kernels import REDUCE
+from jaxgnn.ops._sampling import sage_layer
 from jaxgnn.ops._sampling.neighbors import Draw, Nodes, aggregate_sampled, operands
-from jaxgnn.ops._sampling.sage_layer import LayerInputs
+from jaxgnn.ops._sampling.sage_layer import (
+    LayerInputs,
+    SourceInputs,
+    grouped_layer,
+    source_layers,
+)
 
-_VARIANT = "jaxgnn_sage_layer_variant"
 _STEPS, _REPEATS, _NODES = 10, 5, 1_632_803
 _TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
 # Groups, places of a group, features as a share of the widest, columns of both matrices.
@@ -53,7 +56,7 @@ class Options:
     """What is compared and timed."""
 
     variants: tuple[int, ...] = (0, 1)
-    """0 is the kernel of all devices, 1 Hopper's."""
+    """0 is the kernels of all devices, 1 Hopper's."""
     children: tuple[int, ...] = (10, 25, 100)
     """Of a source, and leaves of a child."""
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
@@ -66,29 +69,24 @@ class Options:
     """Of its nodes and edges."""
 
 
-def layer(variant: int, group: int, reduce: str, inputs: LayerInputs) -> jax.Array:
-    """The sums or means over groups of the layer's rows, by that kernel."""
-    columns = inputs.own_matrix.shape[1] + inputs.around_matrix.shape[1]
-    result = [((inputs.nodes.shape[0] // group, columns), inputs.features.dtype)]
-    attributes = {"group": group, "reduce": REDUCE[reduce], "variant": variant}
-    return ffi.call(_VARIANT, list(inputs), result, **attributes)[0]
-
-
 @contextlib.contextmanager
 def layers_by(variant: int) -> Iterator[None]:
-    """Operations that are traced meanwhile have their layers by that kernel."""
-    call = ffi.call
-
-    def by_variant(target: str, *rest: Any, **attributes: Any) -> Any:
-        if target == "jaxgnn_sage_layer":
-            return call(_VARIANT, *rest, **attributes, variant=variant)
-        return call(target, *rest, **attributes)
-
-    ffi.call = by_variant
+    """What is traced meanwhile has its layers by these kernels."""
+    before, sage_layer.WARPGROUPS = sage_layer.WARPGROUPS, variant == 1
     try:
         yield
     finally:
-        ffi.call = call
+        sage_layer.WARPGROUPS = before
+
+
+def _no_kernel(*_: Any) -> jax.Array:
+    raise RuntimeError("needs a GPU, and the CUDA module")
+
+
+def layer(variant: int, group: int, reduce: str, inputs: LayerInputs) -> jax.Array:
+    """The sums or means over groups of the layer's rows, by that kernel."""
+    with layers_by(variant):
+        return grouped_layer(group, reduce, inputs, _no_kernel)
 
 
 def by_hand(inputs: LayerInputs, group: int, reduce: str) -> np.ndarray:
@@ -149,27 +147,42 @@ def _of_features(variant: int, group: int, x: jax.Array, inputs: LayerInputs) ->
     return layer(variant, group, "mean", inputs._replace(features=x))
 
 
+def _of_sources(variant: int, x: jax.Array, inputs: SourceInputs) -> jax.Array:
+    with layers_by(variant):
+        first = inputs.first._replace(features=x)
+        return source_layers(inputs._replace(first=first), _no_kernel)
+
+
 def time_layers(options: Options, dtype: str, console: Console) -> None:
-    """The layers of a batch, of the children and of the sources."""
+    """The layer of a batch's children, and both of its sources."""
     x = features(int(_NODES * options.scale), dtype)
-    for group in (*options.children, 1):
-        inputs, table = batch_inputs(group, x, dtype), Table("variant", "ms", "beside 0", "bits")
-        first = None
-        for variant in options.variants:
-            run = functools.partial(_of_features, variant, group)
-            program = jax.jit(run)
-            found = program(x, inputs)
-            first = found if first is None else first
-            again = bool(jnp.array_equal(found, program(x, inputs)))
-            apart = jnp.abs(found.astype(jnp.float32) - first.astype(jnp.float32)).max()
-            table.add_row(
-                str(variant),
-                f"{milliseconds(run, x, inputs):.4f}",
-                f"{float(apart):.1e}",
-                "equal" if again else "DIFFERENT",
-            )
+    for group in options.children:
+        inputs = batch_inputs(group, x, dtype)
         console.print(f"layer of {BATCH:,} groups of {group}, {dtype}")
-        console.print(table)
+        _compare(options, console, lambda v, i=inputs, g=group: (_of_features, v, g, x, i))
+    matrices = parameters(dtype)
+    hidden = matrices["Wf1"].shape[1] + matrices["Wa1"].shape[1]
+    around = jax.random.uniform(jax.random.key(4), (BATCH, hidden)).astype(dtype) / 16
+    both = SourceInputs(batch_inputs(1, x, dtype), around, matrices["Wf2"], matrices["Wa2"])
+    console.print(f"both layers of {BATCH:,} sources, {dtype}")
+    _compare(options, console, lambda v: (_of_sources, v, x, both))
+
+
+def _compare(options: Options, console: Console, call_of: Callable[[int], tuple[Any, ...]]) -> None:
+    """The time of each variant's call, and its difference from the first one's."""
+    table, first = Table("variant", "ms", "beside the first", "bits"), None
+    for variant in options.variants:
+        function, *static, x, inputs = call_of(variant)
+        run = functools.partial(function, *static)
+        program = jax.jit(run)
+        found = program(x, inputs)
+        first = found if first is None else first
+        again = bool(jnp.array_equal(found, program(x, inputs)))
+        apart = jnp.abs(found.astype(jnp.float32) - first.astype(jnp.float32)).max()
+        ms = milliseconds(run, x, inputs)
+        bits = "equal" if again else "DIFFERENT"
+        table.add_row(str(variant), f"{ms:.4f}", f"{float(apart):.1e}", bits)
+    console.print(table)
 
 
 def _mean_of_leaves(children: int, x: jax.Array, graph: Any, places: jax.Array) -> jax.Array:

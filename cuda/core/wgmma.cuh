@@ -1,6 +1,6 @@
 // Products of Hopper's warpgroups (wgmma, for sm_90a): four consecutive warps multiply 64 rows of A
-// by 32 or 64 rows of B, 32 bytes of each at a time, summed in float32. Both are in
-// shared memory.
+// by 32, 64 or 128 rows of B, 32 bytes of each at a time, summed in float32. Both are in shared
+// memory.
 //
 // In shared memory rows lie in panels of 128 bytes of each, of which the 16-byte pieces of a row
 // are exchanged (`swizzled`). Of the result a thread has, with w its warp in the group, g = lane
@@ -58,6 +58,11 @@ __device__ inline void after_products(float (&c)[kValues]) {
 #define JAXGNN_NAMES16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define JAXGNN_NAMES32 \
   JAXGNN_NAMES16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define JAXGNN_VALUES32(i) JAXGNN_VALUES16(i), JAXGNN_VALUES16(i + 16)
+#define JAXGNN_NAMES64                                                                    \
+  JAXGNN_NAMES32                                                                          \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
+  "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define JAXGNN_WGMMA(add, shape, c_and_operands, flags)                                   \
   "{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned." shape \
   " {" c_and_operands ", add, 1, 1" flags ";\n}"
@@ -72,7 +77,12 @@ __device__ inline void after_products(float (&c)[kValues]) {
   }                                                                                           \
   __device__ inline void multiply(float (&c)[32], uint64_t a, uint64_t b, bool add, Tag<T>) { \
     asm volatile(JAXGNN_WGMMA("%34", "m64n64" types, JAXGNN_NAMES32 "}, %32, %33", flags)     \
-                 : JAXGNN_VALUES16(0), JAXGNN_VALUES16(16)                                    \
+                 : JAXGNN_VALUES32(0)                                                         \
+                 : "l"(a), "l"(b), "r"(add ? 1 : 0));                                         \
+  }                                                                                           \
+  __device__ inline void multiply(float (&c)[64], uint64_t a, uint64_t b, bool add, Tag<T>) { \
+    asm volatile(JAXGNN_WGMMA("%66", "m64n128" types, JAXGNN_NAMES64 "}, %64, %65", flags)    \
+                 : JAXGNN_VALUES32(0), JAXGNN_VALUES32(32)                                    \
                  : "l"(a), "l"(b), "r"(add ? 1 : 0));                                         \
   }
 JAXGNN_PRODUCTS(float, "k8.f32.tf32.tf32", "")
@@ -80,8 +90,10 @@ JAXGNN_PRODUCTS(__nv_bfloat16, "k16.f32.bf16.bf16", ", 0, 0")
 JAXGNN_PRODUCTS(__half, "k16.f32.f16.f16", ", 0, 0")
 #undef JAXGNN_PRODUCTS
 #undef JAXGNN_WGMMA
+#undef JAXGNN_NAMES64
 #undef JAXGNN_NAMES32
 #undef JAXGNN_NAMES16
+#undef JAXGNN_VALUES32
 #undef JAXGNN_VALUES16
 #undef JAXGNN_VALUES4
 

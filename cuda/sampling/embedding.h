@@ -1,5 +1,5 @@
 // The kernels of sage_embedding, which only a GPU has: drawn neighbors, the sum of their rows, a
-// layer of the model with the sum of its rows over groups, and the last layer.
+// layer of the model with the sum of its rows over groups, and both layers of the sources.
 #pragma once
 
 #include "common/philox.h"
@@ -62,11 +62,14 @@ struct SageLayerArgs {
   void* out;                  // [groups, own + neighbors]
 };
 
-// Row i of out is n(relu([x[i] Wf ; around[i] Wa])), with n as above.
+// Row i of out is n(relu([x[i] Wf ; around[i] Wa])), with n as above; with places x[places[i]], and
+// 0 if that is out of range.
 struct UnitLayerArgs {
-  Type type;           // float32 or 16 bits, of all arrays
-  const void* x;       // [num_rows, width]; a row has whole 16 bytes
-  const void* around;  // likewise
+  Type type;              // float32 or 16 bits, of all arrays
+  const int32_t* places;  // [num_rows], or null
+  int64_t num_nodes;      // rows of x; num_rows without places
+  const void* x;          // [num_nodes, width]; a row has whole 16 bytes
+  const void* around;     // [num_rows, width]
   int64_t num_rows;
   int64_t width;
   const void* own_matrix;     // Wf transposed, [own, width]
@@ -76,14 +79,21 @@ struct UnitLayerArgs {
   void* out;                  // [num_rows, own + neighbors]
 };
 
+// Both layers of the sources: `first` of their places, and `second` of what it makes, which is
+// second.x and may be left unwritten.
+struct SourceLayersArgs {
+  UnitLayerArgs first;  // a row of at most kLayerRowBytes
+  UnitLayerArgs second;
+};
+
 cudaError_t launch_drawn_neighbors(const DrawnNeighborsArgs& args, const Launch& launch);
 cudaError_t launch_drawn_rows(const DrawnRowsArgs& args, const Launch& launch);
-cudaError_t launch_sage_layer(const SageLayerArgs& args, const Launch& launch);
-// The same with `warpgroups` by Hopper's kernel, on such a device, else by that of all devices.
-cudaError_t launch_sage_layer_variant(const SageLayerArgs& args, const Launch& launch,
-                                      bool warpgroups);
+// With `warpgroups` by Hopper's kernels, on such a device, else by those of all devices.
+cudaError_t launch_sage_layer(const SageLayerArgs& args, const Launch& launch, bool warpgroups);
+cudaError_t launch_source_layers(const SourceLayersArgs& args, const Launch& launch,
+                                 bool warpgroups);
 
 cudaError_t launch_sage_layer_wgmma(const SageLayerArgs& args, const Launch& launch);
-cudaError_t launch_unit_layer(const UnitLayerArgs& args, const Launch& launch);
+cudaError_t launch_source_layers_wgmma(const SourceLayersArgs& args, const Launch& launch);
 
 }  // namespace jaxgnn::sampling

@@ -155,36 +155,52 @@ Error drawn_rows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns, 
   return finish(check, launch_drawn_rows(args, launch));
 }
 
-// start(args) launches one of the kernels.
-template <typename F>
-Error start_sage_layer(Check& check, const AnyBuffer& places, const AnyBuffer& x,
-                       const AnyBuffer& around, const AnyBuffer& own_matrix,
-                       const AnyBuffer& around_matrix, Result out, int64_t group, int64_t reduce,
-                       F start) {
+// Nothing is written: the result is memory that the caller writes.
+Error uninitialized(StreamLaunch, AnyBuffer like, Result out) {
+  Check check("jaxgnn_uninitialized");
+  check.matrix(like, like.element_type(), dim(like, 0), dim(like, 1), "like must be a matrix");
+  check.matrix(*out, like.element_type(), dim(*out, 0), dim(*out, 1),
+               "the result must be a matrix of the same type");
+  return check.failed() ? check.error() : Error::Success();
+}
+
+// What a layer asks of its inputs and of the columns of its matrices.
+void check_layer(Check& check, const AnyBuffer& x, const AnyBuffer& around, int64_t places,
+                 int64_t own, int64_t neighbors) {
+  const DataType type = x.element_type();
+  check.that(is_narrow_type(type), "x must be float32, bfloat16 or float16");
+  check.matrix(x, type, dim(x, 0), dim(x, 1), "x must be [rows, features]");
+  check.gathered(dim(x, 0), places);
+  check.that(row_bytes(x) % 16 == 0 && row_bytes(x) <= INT32_MAX / 2,
+             "a row of x must be of whole 16 bytes, fewer than 2^30");
+  check.matrix(around, type, places, dim(x, 1), "around must be [places, features]");
+  check.that(own <= kLayerColumns && neighbors <= kLayerColumns,
+             "a matrix must have at most 128 columns");
+}
+
+Error sage_layer(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer around,
+                 AnyBuffer own_matrix, AnyBuffer around_matrix, Result out, Int<attr::group> group,
+                 Int<attr::reduce> reduce, Int<attr::warpgroups> warpgroups) {
+  Check check("jaxgnn_sage_layer");
   const DataType type = x.element_type();
   SageLayerArgs args{};
   args.groups = dim(*out, 0);
-  args.group = group;
-  check.that(group >= 1 && group <= INT32_MAX && args.groups <= INT32_MAX / group,
+  args.group = *group;
+  check.that(*group >= 1 && *group <= INT32_MAX && args.groups <= INT32_MAX / *group,
              "there must be fewer than 2^31 places");
   if (check.failed()) return check.error();
   const int64_t places_count = args.groups * args.group;
   args.places = places_of(check, places, places_count);
-  args.mean = is_mean(check, reduce);
+  args.mean = is_mean(check, *reduce);
   args.num_rows = dim(x, 0);
   args.width = dim(x, 1);
   args.own = dim(own_matrix, 1);
   args.neighbors = dim(around_matrix, 1);
-  check.that(is_narrow_type(type), "x must be float32, bfloat16 or float16");
-  check.matrix(x, type, args.num_rows, args.width, "x must be [nodes, features]");
-  check.gathered(args.num_rows, places_count);
-  check.that(args.width > 0 && row_bytes(x) % 16 == 0 && row_bytes(x) <= kLayerRowBytes,
-             "a row of x must be of whole 16 bytes, and of at most 256");
-  check.matrix(around, type, places_count, args.width, "around must be [places, features]");
+  check_layer(check, x, around, places_count, args.own, args.neighbors);
+  check.that(args.width > 0 && row_bytes(x) <= kLayerRowBytes,
+             "a row of x must have 1 to 256 bytes");
   check.matrix(own_matrix, type, args.width, args.own, "Wf must be [features, columns]");
   check.matrix(around_matrix, type, args.width, args.neighbors, "Wa must be [features, columns]");
-  check.that(args.own <= kLayerColumns && args.neighbors <= kLayerColumns,
-             "a matrix must have at most 128 columns");
   check.matrix(*out, type, args.groups, args.own + args.neighbors,
                "the result must be [groups, columns of both matrices]");
   if (check.failed()) return check.error();
@@ -195,59 +211,49 @@ Error start_sage_layer(Check& check, const AnyBuffer& places, const AnyBuffer& x
   args.around_matrix = around_matrix.untyped_data();
   args.out = out->untyped_data();
   if (args.groups == 0 || args.own + args.neighbors == 0) return Error::Success();
-  return finish(check, start(args));
+  return finish(check, launch_sage_layer(args, launch, *warpgroups != 0));
 }
 
-Error sage_layer(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer around,
-                 AnyBuffer own_matrix, AnyBuffer around_matrix, Result out, Int<attr::group> group,
-                 Int<attr::reduce> reduce) {
-  Check check("jaxgnn_sage_layer");
-  return start_sage_layer(check, places, x, around, own_matrix, around_matrix, out, *group, *reduce,
-                          [&](const auto& args) { return launch_sage_layer(args, launch); });
-}
-
-// By a kernel that tests and benchmarks/experiments/sage_layer.py choose: 0 is that of all devices,
-// 1 Hopper's.
-Error sage_layer_variant(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer around,
-                         AnyBuffer own_matrix, AnyBuffer around_matrix, Result out,
-                         Int<attr::group> group, Int<attr::reduce> reduce,
-                         Int<attr::variant> variant) {
-  Check check("jaxgnn_sage_layer_variant");
-  check.that(*variant == 0 || *variant == 1, "variant must be 0 or 1");
-  return start_sage_layer(
-      check, places, x, around, own_matrix, around_matrix, out, *group, *reduce,
-      [&](const auto& args) { return launch_sage_layer_variant(args, launch, *variant == 1); });
-}
-
-Error unit_layer(StreamLaunch launch, AnyBuffer x, AnyBuffer around, AnyBuffer own_matrix,
-                 AnyBuffer around_matrix, Result out) {
-  Check check("jaxgnn_unit_layer");
+// The second layer has no x: it is what the first one makes.
+Error source_layers(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer around,
+                    AnyBuffer own_matrix, AnyBuffer around_matrix, AnyBuffer second_around,
+                    AnyBuffer second_own_matrix, AnyBuffer second_around_matrix, Result out,
+                    Result hidden, Int<attr::warpgroups> warpgroups) {
+  Check check("jaxgnn_source_layers");
   const DataType type = x.element_type();
-  UnitLayerArgs args{};
-  args.num_rows = dim(x, 0);
-  args.width = dim(x, 1);
-  args.own = dim(own_matrix, 0);
-  args.neighbors = dim(around_matrix, 0);
-  check.that(is_narrow_type(type), "x must be float32, bfloat16 or float16");
-  check.matrix(x, type, args.num_rows, args.width, "x must be [rows, features]");
-  check.that(row_bytes(x) % 16 == 0 && row_bytes(x) <= INT32_MAX / 2,
-             "a row of x must be of whole 16 bytes, fewer than 2^30");
-  check.matrix(around, type, args.num_rows, args.width, "around must be [rows, features]");
-  check.matrix(own_matrix, type, args.own, args.width, "Wf must be [columns, features]");
-  check.matrix(around_matrix, type, args.neighbors, args.width, "Wa must be [columns, features]");
-  check.that(args.own <= kLayerColumns && args.neighbors <= kLayerColumns,
-             "a matrix must have at most 128 columns");
-  check.matrix(*out, type, args.num_rows, args.own + args.neighbors,
-               "the result must be [rows, columns of both matrices]");
+  const int64_t rows = dim(*out, 0);
+  const auto layer = [&](const AnyBuffer& input, const AnyBuffer& neighbors, const AnyBuffer& wf,
+                         const AnyBuffer& wa, Result& result) {
+    UnitLayerArgs args{};
+    args.num_nodes = dim(input, 0);
+    args.num_rows = rows;
+    args.width = dim(input, 1);
+    args.own = dim(wf, 0);
+    args.neighbors = dim(wa, 0);
+    check_layer(check, input, neighbors, rows, args.own, args.neighbors);
+    check.matrix(wf, type, args.own, args.width, "Wf must be [columns, features]");
+    check.matrix(wa, type, args.neighbors, args.width, "Wa must be [columns, features]");
+    check.matrix(*result, type, rows, args.own + args.neighbors,
+                 "a result must be [places, columns of both matrices]");
+    if (check.failed()) return args;
+    args.type = value_type(type);
+    args.x = input.untyped_data();
+    args.around = neighbors.untyped_data();
+    args.own_matrix = wf.untyped_data();
+    args.around_matrix = wa.untyped_data();
+    args.out = result->untyped_data();
+    return args;
+  };
+  SourceLayersArgs args{};
+  args.first = layer(x, around, own_matrix, around_matrix, hidden);
   if (check.failed()) return check.error();
-  args.type = value_type(type);
-  args.x = x.untyped_data();
-  args.around = around.untyped_data();
-  args.own_matrix = own_matrix.untyped_data();
-  args.around_matrix = around_matrix.untyped_data();
-  args.out = out->untyped_data();
+  args.second = layer(*hidden, second_around, second_own_matrix, second_around_matrix, out);
+  args.first.places = places_of(check, places, rows);
+  check.that(args.first.width > 0 && args.second.width > 0, "no layer's rows must be empty");
+  check.that(row_bytes(x) <= kLayerRowBytes, "a row of x must have at most 256 bytes");
+  if (check.failed()) return check.error();
   if (count(*out) == 0) return Error::Success();
-  return finish(check, launch_unit_layer(args, launch));
+  return finish(check, launch_source_layers(args, launch, *warpgroups != 0));
 }
 
 }  // namespace
@@ -259,8 +265,8 @@ void add_cuda_targets(CudaTargets& targets) {
   targets.add<drawn_neighbors>("jaxgnn_drawn_neighbors");
   targets.add<drawn_rows>("jaxgnn_drawn_rows");
   targets.add<sage_layer>("jaxgnn_sage_layer");
-  targets.add<sage_layer_variant>("jaxgnn_sage_layer_variant");
-  targets.add<unit_layer>("jaxgnn_unit_layer");
+  targets.add<source_layers>("jaxgnn_source_layers");
+  targets.add<uninitialized>("jaxgnn_uninitialized");
 }
 
 cudaError_t load_kernels(const Launch& load) {
@@ -274,8 +280,8 @@ cudaError_t load_kernels(const Launch& load) {
   JAXGNN_TRY(launch_sample_tree({}, load));
   JAXGNN_TRY(launch_drawn_neighbors({}, load));
   JAXGNN_TRY(launch_drawn_rows({}, load));
-  JAXGNN_TRY(launch_sage_layer({}, load));
-  return launch_unit_layer({}, load);
+  JAXGNN_TRY(launch_sage_layer({}, load, true));
+  return launch_source_layers({}, load, true);
 }
 
 }  // namespace jaxgnn::sampling

@@ -335,12 +335,7 @@ cudaError_t start(const SageLayerArgs& args, const Launch& launch) {
 
 }  // namespace
 
-cudaError_t launch_sage_layer(const SageLayerArgs& args, const Launch& launch) {
-  return launch_sage_layer_variant(args, launch, true);
-}
-
-cudaError_t launch_sage_layer_variant(const SageLayerArgs& args, const Launch& launch,
-                                      bool warpgroups) {
+cudaError_t launch_sage_layer(const SageLayerArgs& args, const Launch& launch, bool warpgroups) {
   DeviceLimits limits{};
   JAXGNN_TRY(find_limits(limits));
   if (limits.capability == 90) {

@@ -98,8 +98,12 @@ __global__ void __launch_bounds__(kThreads, 1) unit_layer(const UnitLayerArgs ar
     for (int first = 0; first < kRows; first += kThreads / kPieces) {
       const int row = first + static_cast<int>(threadIdx.x) / kPieces;
       const int64_t of_input = staged_first + row;
-      copy(0, row, args.x, of_input, of_input < args.num_rows);
-      copy(1, row, args.around, of_input, of_input < args.num_rows);
+      bool inside = of_input < args.num_rows;
+      const int64_t node =
+          inside && args.places != nullptr ? int64_t{__ldg(args.places + of_input)} : of_input;
+      inside = inside && node >= 0 && node < args.num_nodes;
+      copy(0, row, args.x, node, inside);
+      copy(1, row, args.around, of_input, inside);
       copy(2, row, args.own_matrix, row, row < args.own);
       copy(3, row, args.around_matrix, row, row < args.neighbors);
     }
@@ -213,8 +217,6 @@ __global__ void __launch_bounds__(kThreads, 1) unit_layer(const UnitLayerArgs ar
   wait_for_all();
 }
 
-}  // namespace
-
 cudaError_t launch_unit_layer(const UnitLayerArgs& args, const Launch& launch) {
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -231,6 +233,20 @@ cudaError_t launch_unit_layer(const UnitLayerArgs& args, const Launch& launch) {
     const cudaError_t error = start(Lines{});
     return error == cudaErrorInvalidConfiguration ? start(HalfLines{}) : error;
   });
+}
+
+}  // namespace
+
+cudaError_t launch_source_layers(const SourceLayersArgs& args, const Launch& launch,
+                                 bool warpgroups) {
+  DeviceLimits limits{};
+  JAXGNN_TRY(find_limits(limits));
+  if (limits.capability == 90) {
+    if (launch.load) JAXGNN_TRY(launch_source_layers_wgmma(args, launch));
+    if (!launch.load && warpgroups) return launch_source_layers_wgmma(args, launch);
+  }
+  JAXGNN_TRY(launch_unit_layer(args.first, launch));
+  return launch_unit_layer(args.second, launch);
 }
 
 }  // namespace jaxgnn::sampling

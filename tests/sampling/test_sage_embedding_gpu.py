@@ -1,4 +1,5 @@
-"""The GPU's kernels of `sage_embedding`: the sum of drawn rows, and a layer with its sums."""
+"""The GPU's kernels of `sage_embedding`: the sum of drawn rows, a layer with its sums, and both
+layers of the sources."""
 
 import functools
 
@@ -8,15 +9,13 @@ import numpy as np
 import pytest
 
 from jaxgnn import Graph, config, sage_embedding
-from jaxgnn._core import ffi
-from jaxgnn.ops._aggregation.kernels import REDUCE
 from jaxgnn.ops._sampling import sage_layer
 from jaxgnn.ops._sampling.neighbors import Draw, Nodes, aggregate_sampled, operands
 from jaxgnn.ops._sampling.sage_layer import (
     LayerInputs,
-    UnitLayerInputs,
+    SourceInputs,
     grouped_layer,
-    unit_layer,
+    source_layers,
 )
 from jaxgnn.train import HostFeatures
 
@@ -90,7 +89,14 @@ def inputs_of(places: int, width: int, columns: tuple[int, int], dtype: str) -> 
     )
 
 
-def not_called(inputs: LayerInputs | UnitLayerInputs) -> jax.Array:
+@pytest.fixture(params=[True, False], ids=["warpgroups", "any_device"])
+def warpgroups(request, monkeypatch) -> bool:
+    """Hopper's kernels, on such a device, and those of all devices."""
+    monkeypatch.setattr(sage_layer, "WARPGROUPS", request.param)
+    return request.param
+
+
+def not_called(inputs: LayerInputs | SourceInputs) -> jax.Array:
     raise AssertionError("the reference was traced")
 
 
@@ -104,119 +110,97 @@ LAYERS = (
 )
 
 
-def check_layers(dtype: str, widths: tuple[int, ...], layer) -> None:
-    """`layer(inputs, group, reduce)` beside the layer by hand."""
+def layer_of(inputs: LayerInputs, group: int, reduce: str) -> jax.Array:
+    with jax.default_matmul_precision("default"):
+        assert sage_layer.has_kernel(inputs, jax.nn.relu)
+        return jax.jit(functools.partial(grouped_layer, group, reduce, otherwise=not_called))(
+            inputs
+        )
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("widths", [(4, 20, 32), (8, 36, 64)])  # of four bytes a feature
+def test_layers_and_their_sums(warpgroups, widths, dtype):
+    scale = 4 // jnp.dtype(dtype).itemsize
     for groups, group, place, columns, reduce in LAYERS:
-        inputs = inputs_of(groups * group, widths[place], columns, dtype)
-        found = layer(inputs, group, reduce)
+        inputs = inputs_of(groups * group, scale * widths[place], columns, dtype)
+        found = layer_of(inputs, group, reduce)
         assert found.dtype == dtype
         expected = by_hand(inputs, group, reduce == "mean")
-        scale = max(1, np.abs(expected).max())
         error = np.abs(np.asarray(found, np.float64) - expected)
-        assert error.max() <= TOLERANCE[dtype] * scale
+        assert error.max() <= TOLERANCE[dtype] * max(1, np.abs(expected).max())
+    inputs = inputs_of(60_000, scale * widths[2], (128, 128), dtype)
+    np.testing.assert_array_equal(layer_of(inputs, 10, "sum"), layer_of(inputs, 10, "sum"))
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_layers_and_their_sums(dtype):
-    def layer(inputs: LayerInputs, group: int, reduce: str) -> jax.Array:
-        with jax.default_matmul_precision("default"):
-            assert sage_layer.has_kernel(inputs, jax.nn.relu)
-            call = functools.partial(grouped_layer, group, reduce, otherwise=not_called)
-            return jax.jit(call)(inputs)
-
-    check_layers(dtype, (4, 36, 64) if dtype == "float32" else (8, 72, 128), layer)
-
-
-def by_variant(variant: int, inputs: LayerInputs, group: int, reduce: str) -> jax.Array:
-    """By the kernel of all devices, 0, or by Hopper's, 1."""
-    columns = inputs.own_matrix.shape[1] + inputs.around_matrix.shape[1]
-    result = [((inputs.nodes.shape[0] // group, columns), inputs.features.dtype)]
-    attributes = {"group": group, "reduce": REDUCE[reduce], "variant": variant}
-    return ffi.call("jaxgnn_sage_layer_variant", list(inputs), result, **attributes)[0]
-
-
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize("variant", [0, 1])
-def test_layers_by_either_kernel(variant, dtype):
-    layer = jax.jit(functools.partial(by_variant, variant), static_argnums=(1, 2))
-    narrow = (4, 20, 32) if dtype == "float32" else (8, 40, 64)
-    check_layers(dtype, narrow, layer)
-    check_layers(dtype, tuple(2 * width for width in narrow), layer)
-    inputs = inputs_of(60_000, narrow[2], (128, 128), dtype)
-    np.testing.assert_array_equal(layer(inputs, 10, "sum"), layer(inputs, 10, "sum"))
-    if dtype == "float32":  # rows whose squares overflow or underflow
-        inputs = inputs_of(64, narrow[2], (128, 128), dtype)
-        scale = jnp.asarray(np.geomspace(1e-33, 1e33, 64)[:, None], jnp.float32)
-        positive = LayerInputs(*(jnp.abs(array) for array in inputs))
-        around = positive.around * scale
-        positive = positive._replace(nodes=jnp.arange(64), features=around, around=around)
-        lengths = np.linalg.norm(np.asarray(layer(positive, 1, "sum"), np.float64), axis=1)
-        np.testing.assert_allclose(lengths, 1, atol=1e-5)
-
-
-def test_layers_of_any_scale():
-    """Rows whose squares overflow or underflow have the length 1; NaN and infinity stay."""
+def any_scale() -> LayerInputs:
+    """Positive rows whose squares overflow or underflow, two of which have NaN and infinity."""
     inputs = inputs_of(64, 64, (128, 128), "float32")
     scale = jnp.asarray(np.geomspace(1e-33, 1e33, 64)[:, None], jnp.float32)
     x, around = jnp.abs(inputs.around) * scale, jnp.abs(inputs.around[::-1]) * scale
     matrices = [jnp.abs(inputs.own_matrix), jnp.abs(inputs.around_matrix)]
-    nodes = jnp.arange(64, dtype=jnp.int32)
-    with jax.default_matmul_precision("default"):
-        layer = jax.jit(functools.partial(grouped_layer, 1, "sum", otherwise=not_called))
-        found = np.asarray(layer(LayerInputs(nodes, x, around, *matrices)), np.float64)
-        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
-        x = x.at[3, 5].set(jnp.nan).at[9, 5].set(jnp.inf)
-        found = np.asarray(layer(LayerInputs(nodes, x, around, *matrices)))
-    assert np.isnan(found[3]).all() and np.isnan(found[9]).any()
-    others = np.delete(np.arange(64), [3, 9])
-    np.testing.assert_allclose(np.linalg.norm(found[others], axis=1), 1, atol=1e-5)
+    x = x.at[3, 5].set(jnp.nan).at[9, 5].set(jnp.inf)
+    return LayerInputs(jnp.arange(64, dtype=jnp.int32), x, around, *matrices)
 
 
-@functools.partial(jax.jit, static_argnames="otherwise")
-def unit_rows_of(inputs: UnitLayerInputs, otherwise=not_called) -> jax.Array:
+def check_lengths(found: jax.Array) -> None:
+    """All are 1 but for the two rows, where what is not finite stays."""
+    rows = np.asarray(found, np.float64)
+    assert np.isnan(rows[3]).all() and np.isnan(rows[9]).any()
+    lengths = np.linalg.norm(np.delete(rows, [3, 9], axis=0), axis=1)
+    np.testing.assert_allclose(lengths, 1, atol=1e-5)
+
+
+def test_layers_of_any_scale(warpgroups):
+    check_lengths(layer_of(any_scale(), 1, "sum"))
+
+
+def sources_of(inputs: SourceInputs) -> jax.Array:
     with jax.default_matmul_precision("default"):
-        return unit_layer(inputs, otherwise)
+        return jax.jit(functools.partial(source_layers, otherwise=not_called))(inputs)
+
+
+def unit_rows_by_hand(x, around, own, other) -> np.ndarray:
+    x, around, own, other = (np.asarray(a, np.float64) for a in (x, around, own, other))
+    layer = np.maximum(np.concatenate([x @ own, around @ other], axis=1), 0)
+    lengths = np.linalg.norm(layer, axis=1, keepdims=True)
+    return layer / np.where(lengths > 0, lengths, 1)
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_last_layers(dtype):
+def test_layers_of_the_sources(warpgroups, dtype):
     vector = 16 // jnp.dtype(dtype).itemsize
-    for count, width, columns in (
-        (300, 256, (128, 128)),
-        (1, vector, (1, 1)),
-        (129, 260, (3, 100)),
+    # Sources, features, columns of the first layer's matrices, and of the last one's.
+    for count, width, first_columns, columns in (
+        (300, 16 * vector, (128, 128), (128, 128)),
+        (1, vector, (1, vector - 1), (1, 1)),
+        (129, 9 * vector, (100, 3 * vector - 100 % vector), (3, 100)),
+        (40_000, 8 * vector, (64, 128), (128, 7)),
     ):
-        width = width // vector * vector
-        inputs = UnitLayerInputs(
-            rows((count, width), dtype),
-            rows((count, width), dtype),
-            *(rows((width, each), dtype) for each in columns),
-        )
-        inputs = inputs._replace(x=inputs.x.at[count // 2].set(0))
-        found = unit_rows_of(inputs)
+        first = inputs_of(count, width, first_columns, dtype)
+        # A row of no node has zeros around it, as one that draws nothing.
+        first = first._replace(around=jnp.where((first.nodes < 0)[:, None], 0, first.around))
+        hidden = sum(first_columns)
+        around = rows((count, hidden), dtype) / 8
+        inputs = SourceInputs(first, around, *(rows((hidden, c), dtype) for c in columns))
+        found = sources_of(inputs)
         assert found.dtype == dtype
-        x, around, own, other = (np.asarray(a, np.float64) for a in inputs)
-        layer = np.maximum(np.concatenate([x @ own, around @ other], axis=1), 0)
-        lengths = np.linalg.norm(layer, axis=1, keepdims=True)
-        expected = layer / np.where(lengths > 0, lengths, 1)
-        np.testing.assert_allclose(np.asarray(found, np.float64), expected, atol=TOLERANCE[dtype])
+        # What is kept between the layers is rounded: to the dtype, or to TF32.
+        kept = np.asarray(jnp.asarray(by_hand(first, 1, False), dtype), np.float64)
+        expected = unit_rows_by_hand(kept, *inputs[1:])
+        error = np.abs(np.asarray(found, np.float64) - expected).max()
+        assert error <= (1e-3 if dtype == "float32" else TOLERANCE[dtype])
+        np.testing.assert_array_equal(found, sources_of(inputs))
 
 
-def test_last_layers_of_any_scale():
-    """Rows whose squares overflow or underflow have the length 1; zeros, NaN and infinity stay."""
-    scale = jnp.asarray(np.geomspace(1e-33, 1e33, 64)[:, None], jnp.float32)
-    x = jnp.abs(rows((64, 64), "float32")) * scale
-    matrix = jnp.abs(rows((64, 128), "float32"))
-    x = x.at[7].set(0)
-    found = np.asarray(unit_rows_of(UnitLayerInputs(x, x, matrix, matrix)), np.float64)
-    assert (found[7] == 0).all()
-    lengths = np.linalg.norm(np.delete(found, 7, axis=0), axis=1)
-    np.testing.assert_allclose(lengths, 1, atol=1e-5)
-    x = x.at[3, 5].set(jnp.nan).at[9, 5].set(jnp.inf)
-    other = np.asarray(unit_rows_of(UnitLayerInputs(x, x, matrix, matrix)))
-    assert np.isnan(other[3]).all() and np.isnan(other[9]).any()
-    rest = np.delete(np.arange(64), [3, 9])
-    np.testing.assert_array_equal(other[rest], found[rest].astype(np.float32))
+def test_layers_of_sources_of_any_scale(warpgroups):
+    first = any_scale()
+    matrix = jnp.abs(rows((256, 128), "float32"))
+    around = jnp.ones((64, 256), jnp.float32) / 16
+    check_lengths(sources_of(SourceInputs(first, around, matrix, matrix)))
+    scaled = jnp.asarray(np.geomspace(1e-33, 1e33, 64)[:, None], jnp.float32)
+    scaled = scaled.at[9].set(jnp.nan)
+    check_lengths(sources_of(SourceInputs(first, around * scaled, 0 * matrix, matrix)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -234,7 +218,7 @@ def test_embeddings_and_their_gradients(dtype):
     with jax.default_matmul_precision("default"):
         run = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True), static_argnames="impl")
         program = run.lower(x, params, None).as_text()
-        assert "jaxgnn_sage_layer" in program and "jaxgnn_unit_layer" in program
+        assert "jaxgnn_sage_layer" in program and "jaxgnn_source_layers" in program
         (_, found), gradients = run(x, params, None)
     (_, expected), others = run(x, params, "jax")
     np.testing.assert_allclose(
@@ -261,20 +245,22 @@ def test_features_in_host_memory():
         np.testing.assert_allclose(found, expected, atol=3e-3)
 
 
-def test_sanitized():
+def test_sanitized(warpgroups):
     """Few programs, so that the sanitizer can run them: all kernels, every kind of row."""
     graph = some_graph()
     nodes = jnp.asarray([*range(100), -1], jnp.int32)
     ids = jnp.arange(101, dtype=jnp.uint32)
 
     @jax.jit
-    def run(graph, nodes, ids, x, inputs):
+    def run(graph, nodes, ids, x, inputs, sources):
         at = Nodes(nodes, ids, KEY, 10)
         around = aggregate_sampled(Draw("mean", True), operands(graph, None), x, at)
-        hidden = UnitLayerInputs(inputs.around, inputs.around, *inputs[3:])
         layer = grouped_layer(7, "mean", inputs, not_called)
-        return around, layer, unit_layer(hidden, not_called)
+        return around, layer, source_layers(sources, not_called)
 
     inputs = inputs_of(40 * 7, 40, (100, 128), "bfloat16")
-    results = run(graph, nodes, ids, rows((100, 60), "float32"), inputs)
+    first = inputs_of(140, 40, (96, 128), "bfloat16")
+    matrices = (rows((224, columns), "bfloat16") for columns in (128, 9))
+    sources = SourceInputs(first, rows((140, 224), "bfloat16"), *matrices)
+    results = run(graph, nodes, ids, rows((100, 60), "float32"), inputs, sources)
     assert all(bool(jnp.isfinite(rows).all()) for rows in results)

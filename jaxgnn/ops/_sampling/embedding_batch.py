@@ -21,10 +21,10 @@ from jaxgnn.ops._sampling.neighbors import (
 )
 from jaxgnn.ops._sampling.sage_layer import (
     LayerInputs,
-    UnitLayerInputs,
+    SourceInputs,
     grouped_layer,
     has_kernel,
-    unit_layer,
+    source_layers,
 )
 from jaxgnn.ops._sampling.unit_rows import unit_rows
 
@@ -131,20 +131,20 @@ def embed_drawn(
         rows = rows.reshape(*drawn.shape, rows.shape[-1])
         return aggregate_drawn(plan.draw, drawn, weights, rows).astype(dtype)
 
-    def last_layer(inputs: UnitLayerInputs) -> Array:
-        itself = project(inputs.x, inputs.own_matrix)
-        return _normalize(plan, itself, project(inputs.around, inputs.around_matrix)).astype(dtype)
+    def of_sources(inputs: SourceInputs, itself: Array) -> Array:
+        own = project(first_layer(inputs.first, itself), inputs.own_matrix)
+        return _normalize(plan, own, project(inputs.around, inputs.around_matrix)).astype(dtype)
+
+    def over(around: Array) -> SourceInputs:
+        return SourceInputs(sources.inputs, around, matrices.Wf2, matrices.Wa2)
 
     sums = plan.draw.aggr != "max" and weights is None and not plan.project_neighbors
     if sums and has_kernel(children.inputs, plan.activation):
         group, aggr = plan.num_children, plan.draw.aggr
         around = grouped_layer(group, aggr, children.inputs, of_groups, children.itself, None)
-        of_sources = grouped_layer(1, "sum", sources.inputs, first_layer, sources.itself)
-        hidden = UnitLayerInputs(of_sources, around, matrices.Wf2, matrices.Wa2)
-        return unit_layer(hidden, last_layer)  # padding has rows of zeros
-    around = of_groups(*children, weights)
-    of_sources = first_layer(*sources)
-    out = last_layer(UnitLayerInputs(of_sources, around, matrices.Wf2, matrices.Wa2))
+        # Padding has rows of zeros.
+        return source_layers(over(around), of_sources, sources.itself)
+    out = of_sources(over(of_groups(*children, weights)), sources.itself)
     return jnp.where((sources.inputs.nodes >= 0)[:, None], out, 0)
 
 

@@ -11,8 +11,10 @@ from jaxtyping import Array, ArrayLike, Float, Int, UInt32
 
 from jaxgnn import config
 from jaxgnn._core import ffi
+from jaxgnn._core.derivative import with_derivative_of
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
+from jaxgnn._core.uninitialized import uninitialized
 from jaxgnn.graph import Graph
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._sampling.embedding_batch import (
@@ -214,17 +216,41 @@ def _embed(
     )
 
     @jax.checkpoint
-    def one(given: Operands, tables: Tables, matrices: Weights, first: Array, nodes: Array):
+    def one(
+        given: Operands, tables: Tables, matrices: Weights, key: Array, first: Array, nodes: Array
+    ) -> Array:
         return _embed_batch(plan, given, tables, matrices, key, first, nodes)
 
-    count = -(-nodes.shape[0] // batch_size)
+    total = nodes.shape[0]
+    count = -(-total // batch_size)
+    operands_of_one = given, tables, matrices, key, first, nodes
     if count == 1:
-        return one(given, tables, matrices, first, nodes)
-    padded = jnp.pad(nodes, (0, count * batch_size - nodes.shape[0]), constant_values=-1)
-    firsts = first + jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(batch_size)
-    batches = (firsts, padded.reshape(count, batch_size))
-    out = jax.lax.map(lambda batch: one(given, tables, matrices, *batch), batches)
-    return out.reshape(count * batch_size, -1)[: nodes.shape[0]]
+        return one(*operands_of_one)
+
+    def into_one_array(given: Operands, tables: Tables, matrices: Weights, *rest: Array) -> Array:
+        """The last batch ends with the sources, and embeds some of those before it again: so no
+        result is padded, and copied without the padding."""
+        key, first, nodes = rest
+
+        def embed(i: Array, out: Array) -> Array:
+            start = jnp.minimum(i * batch_size, total - batch_size)
+            batch = jax.lax.dynamic_slice(nodes, (start,), (batch_size,))
+            place = first + start.astype(jnp.uint32)
+            rows = one(given, tables, matrices, key, place, batch)
+            return jax.lax.dynamic_update_slice(out, rows, (start, 0))
+
+        width = matrices.Wf2.shape[1] + matrices.Wa2.shape[1]
+        return jax.lax.fori_loop(0, count, embed, uninitialized((total, width), tables.features))
+
+    def by_map(given: Operands, tables: Tables, matrices: Weights, *rest: Array) -> Array:
+        key, first, nodes = rest
+        padded = jnp.pad(nodes, (0, count * batch_size - total), constant_values=-1)
+        firsts = first + jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(batch_size)
+        batches = (firsts, padded.reshape(count, batch_size))
+        out = jax.lax.map(lambda batch: one(given, tables, matrices, key, *batch), batches)
+        return out.reshape(count * batch_size, -1)[:total]
+
+    return with_derivative_of(by_map, into_one_array)(*operands_of_one)
 
 
 def _embed_batch(

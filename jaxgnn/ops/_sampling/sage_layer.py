@@ -1,5 +1,5 @@
-"""The two layers of GraphSAGE's embedding, each one kernel on a GPU: the first with the sum of its
-rows over groups, and the last."""
+"""The layers of GraphSAGE's embedding, by two kernels on a GPU: the children's with the sum of its
+rows over groups, and both of the sources'."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.folding import sequential
 from jaxgnn.ops._aggregation.kernels import REDUCE
 
-_GROUPED, _UNIT = "jaxgnn_sage_layer", "jaxgnn_unit_layer"
+_GROUPED, _SOURCES = "jaxgnn_sage_layer", "jaxgnn_source_layers"
 _ROW_BYTES, _COLUMNS = 256, 128  # cuda/sampling/embedding.h
+WARPGROUPS = True  # whether a Hopper runs its own kernels
 # Settings of `jax_default_matmul_precision` with which XLA multiplies float32 in TF32 on a GPU.
 _TF32 = (None, "default", "fastest", "tensorfloat32", "TF32_TF32_F32")
 
@@ -55,7 +56,7 @@ def _row_bytes(rows: Float[Array, "rows width"]) -> int:
 
 
 def _fits(rows: Float[Array, "rows width"], *matrices: Float[Array, "width columns"]) -> bool:
-    """What both kernels ask of a layer."""
+    """What the kernels ask of a layer."""
     half = rows.dtype.itemsize == 2
     return (
         (half or (rows.dtype == "float32" and _multiplies_in_tf32()))
@@ -82,7 +83,8 @@ def grouped_layer(
 
     def kernel(inputs: LayerInputs, *_: Any) -> Array:
         result = [((groups, columns), inputs.features.dtype)]
-        return ffi.call(_GROUPED, list(inputs), result, group=group, reduce=REDUCE[reduce])[0]
+        attributes = {"group": group, "reduce": REDUCE[reduce], "warpgroups": WARPGROUPS}
+        return ffi.call(_GROUPED, list(inputs), result, **attributes)[0]
 
     def choose(inputs: LayerInputs, *operands: Any) -> Array:
         return dispatch((_GROUPED,), kernel, otherwise, inputs, *operands, platforms=("cuda",))
@@ -90,32 +92,45 @@ def grouped_layer(
     return with_derivative_of(otherwise, sequential(choose))(inputs, *operands)
 
 
-class UnitLayerInputs(NamedTuple):
-    """Two inputs of the same dtype, and what they are multiplied by."""
+class SourceInputs(NamedTuple):
+    """The first layer's inputs, a place each source, and what the last one reads besides.
 
-    x: Float[Array, "rows width"]
-    around: Float[Array, "rows width"]
-    own_matrix: Float[Array, "width own"]
-    around_matrix: Float[Array, "width neighbors"]
-
-
-def unit_layer(
-    inputs: UnitLayerInputs, otherwise: Callable[[UnitLayerInputs], Array]
-) -> Float[Array, "rows columns"]:
-    r"""$n(\mathrm{relu}([x W_f ; a W_a]))$ in the dtype of $x$.
-
-    By `otherwise(inputs)` where no kernel does it, and differentiated as that.
+    Attributes:
+        first: as the children's.
+        around: of each source its children's reduced rows.
+        own_matrix, around_matrix: what the first layer's rows and `around` are multiplied by.
     """
-    x, _, own, neighbors = inputs
-    if not _fits(x, own, neighbors):
-        return otherwise(inputs)
 
-    def kernel(inputs: UnitLayerInputs) -> Array:
-        result = [((x.shape[0], own.shape[1] + neighbors.shape[1]), x.dtype)]
-        transposed = (inputs.own_matrix.T, inputs.around_matrix.T)
-        return ffi.call(_UNIT, [inputs.x, inputs.around, *transposed], result)[0]
+    first: LayerInputs
+    around: Float[Array, "places hidden"]
+    own_matrix: Float[Array, "hidden own"]
+    around_matrix: Float[Array, "hidden neighbors"]
 
-    def choose(inputs: UnitLayerInputs) -> Array:
-        return dispatch((_UNIT,), kernel, otherwise, inputs, platforms=("cuda",))
 
-    return with_derivative_of(otherwise, sequential(choose))(inputs)
+def source_layers(
+    inputs: SourceInputs, otherwise: Callable[..., Array], *operands: Any
+) -> Float[Array, "places columns"]:
+    r"""$n(\mathrm{relu}([h_s W_f ; a_s W_a]))$ of the first layer's rows
+    $h_s = n(\mathrm{relu}([x_s W_{f1} ; a^1_s W_{a1}]))$, in the dtype of the features.
+
+    By `otherwise(inputs, *operands)` where no kernel does it, and differentiated as that. The first
+    layer is one that has a kernel. Its rows are zeros for places of no node.
+    """
+    _, around, own, neighbors = inputs
+    if not _fits(around, own, neighbors):
+        return otherwise(inputs, *operands)
+    places, dtype = around.shape[0], around.dtype
+
+    def kernel(inputs: SourceInputs, *_: Any) -> Array:
+        nodes, features, first_around, *first_matrices = inputs.first
+        of_first = (nodes, features, first_around, *(matrix.T for matrix in first_matrices))
+        of_last = (inputs.around, inputs.own_matrix.T, inputs.around_matrix.T)
+        # The second result is the first layer's, which not every kernel writes.
+        shapes = (own.shape[1] + neighbors.shape[1], around.shape[1])
+        results = [((places, columns), dtype) for columns in shapes]
+        return ffi.call(_SOURCES, [*of_first, *of_last], results, warpgroups=WARPGROUPS)[0]
+
+    def choose(inputs: SourceInputs, *operands: Any) -> Array:
+        return dispatch((_SOURCES,), kernel, otherwise, inputs, *operands, platforms=("cuda",))
+
+    return with_derivative_of(otherwise, sequential(choose))(inputs, *operands)

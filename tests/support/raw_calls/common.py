@@ -79,4 +79,5 @@ BOOLEANS = {
     "transpose",
     "packed",
     "tensorfloat32",
+    "warpgroups",
 }

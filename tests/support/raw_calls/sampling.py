@@ -165,28 +165,33 @@ def sage_layer(g: Graph) -> Call:
             "around_matrix": g.x(FEATURES, 5),
         },
         {"out": ((2, 8), F32)},
-        {"group": 2, "reduce": 0},
+        {"group": 2, "reduce": 0, "warpgroups": 1},
         frozenset({"x, axis 0", "reduce"}),
     )
 
 
-def sage_layer_variant(g: Graph) -> Call:
-    call = sage_layer(g)
-    return call._replace(attributes=call.attributes | {"variant": 0}, free=call.free | {"variant"})
-
-
-def unit_layer(g: Graph) -> Call:
+def source_layers(g: Graph) -> Call:
     return Call(
         {
-            "x": g.x(5, FEATURES),
+            "places": np.array([0, -1, 2, 1, 4], I32),
+            "x": g.x(COLUMNS, FEATURES),
             "around": g.x(5, FEATURES),
             "own_matrix": g.x(3, FEATURES),
-            "around_matrix": g.x(4, FEATURES),
+            "around_matrix": g.x(5, FEATURES),
+            "second_around": g.x(5, 8),
+            "second_own_matrix": g.x(3, 8),
+            "second_around_matrix": g.x(4, 8),
         },
-        {"out": ((5, 7), F32)},
-        {},
-        frozenset(),
+        {"out": ((5, 7), F32), "hidden": ((5, 8), F32)},
+        {"warpgroups": 1},
+        frozenset({"x, axis 0"}),
     )
+
+
+def uninitialized(g: Graph) -> Call:
+    """Any two matrices of one type."""
+    free = {"like, axis 0", "like, axis 1", "out, axis 0", "out, axis 1"}
+    return Call({"like": g.x(3, 4)}, {"out": ((5, 7), F32)}, {}, frozenset(free))
 
 
 def counting_sort(g: Graph) -> Call:
@@ -213,6 +218,6 @@ CUDA_CALLS: Calls = {
     "jaxgnn_drawn_neighbors": drawn_neighbors,
     "jaxgnn_drawn_rows": drawn_rows,
     "jaxgnn_sage_layer": sage_layer,
-    "jaxgnn_sage_layer_variant": sage_layer_variant,
-    "jaxgnn_unit_layer": unit_layer,
+    "jaxgnn_source_layers": source_layers,
+    "jaxgnn_uninitialized": uninitialized,
 }
