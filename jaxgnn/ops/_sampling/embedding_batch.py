@@ -58,6 +58,18 @@ class Tables(NamedTuple):
     neighbors: Float[Array, "num_nodes _"]
 
 
+class HopKeys(NamedTuple):
+    """The keys that children and leaves are drawn by."""
+
+    children: Array
+    leaves: Array
+
+
+def hop_keys(key: Array) -> HopKeys:
+    """Made once for all batches."""
+    return HopKeys(jax.random.fold_in(key, 0), jax.random.fold_in(key, 1))
+
+
 class Drawn(NamedTuple):
     """What the sources of a batch draw.
 
@@ -77,19 +89,18 @@ def draw_batch(
     plan: Plan,
     given: Operands,
     neighbors: Float[Array, "num_nodes _"],
-    key: Array,
+    keys: HopKeys,
     first: UInt32[Array, ""],
     nodes: Int[Array, " batch"],
 ) -> Drawn:
     """The draws of the sources from place `first` on, which draw by their place in all, and the
     reduced rows of `neighbors`."""
-    keys = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
     ids = first + jnp.arange(nodes.shape[0], dtype=jnp.uint32)
-    sources = Nodes(nodes, ids, keys[0], plan.num_children)
+    sources = Nodes(nodes, ids, keys.children, plan.num_children)
     children, weights = draw_neighbors(plan.draw, given, sources)
     slots = jnp.arange(plan.num_children, dtype=jnp.uint32)
     child_ids = (ids[:, None] * jnp.uint32(plan.num_children) + slots[None]).reshape(-1)
-    leaves = Nodes(children.reshape(-1), child_ids, keys[1], plan.num_leaves)
+    leaves = Nodes(children.reshape(-1), child_ids, keys.leaves, plan.num_leaves)
     around = (aggregate_sampled(plan.draw, given, neighbors, at) for at in (leaves, sources))
     return Drawn(leaves.nodes, weights, *around)
 

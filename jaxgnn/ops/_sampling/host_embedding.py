@@ -12,7 +12,14 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int, UInt32
 
 from jaxgnn.graph import Graph
-from jaxgnn.ops._sampling.embedding_batch import Plan, Rows, Weights, draw_batch, embed_drawn
+from jaxgnn.ops._sampling.embedding_batch import (
+    Plan,
+    Rows,
+    Weights,
+    draw_batch,
+    embed_drawn,
+    hop_keys,
+)
 from jaxgnn.ops._sampling.gather import gather_nodes
 from jaxgnn.ops._sampling.host_rows import HostMatrix, cpu_device
 from jaxgnn.ops._sampling.neighbors import Operands, operands
@@ -94,7 +101,7 @@ def _read(
     first: UInt32[Array, ""],
     nodes: Int[Array, " batch"],
 ) -> _Read:
-    drawn = draw_batch(plan, given, x, key, first, nodes)
+    drawn = draw_batch(plan, given, x, hop_keys(key), first, nodes)
     both = drawn.children, nodes
     return _Read(
         (both[0] >= 0, both[1] >= 0),

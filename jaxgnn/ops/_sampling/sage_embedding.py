@@ -18,12 +18,14 @@ from jaxgnn._core.uninitialized import uninitialized
 from jaxgnn.graph import Graph
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._sampling.embedding_batch import (
+    HopKeys,
     Plan,
     Rows,
     Tables,
     Weights,
     draw_batch,
     embed_drawn,
+    hop_keys,
     project,
 )
 from jaxgnn.ops._sampling.host_embedding import embed_from_host
@@ -217,37 +219,39 @@ def _embed(
 
     @jax.checkpoint
     def one(
-        given: Operands, tables: Tables, matrices: Weights, key: Array, first: Array, nodes: Array
+        given: Operands, tables: Tables, matrices: Weights, keys: HopKeys, *rest: Array
     ) -> Array:
-        return _embed_batch(plan, given, tables, matrices, key, first, nodes)
+        return _embed_batch(plan, given, tables, matrices, keys, *rest)
 
     total = nodes.shape[0]
     count = -(-total // batch_size)
-    operands_of_one = given, tables, matrices, key, first, nodes
+    operands_of_one = given, tables, matrices, hop_keys(key), first, nodes
     if count == 1:
         return one(*operands_of_one)
 
-    def into_one_array(given: Operands, tables: Tables, matrices: Weights, *rest: Array) -> Array:
+    def into_one_array(given: Operands, tables: Tables, matrices: Weights, *rest: Any) -> Array:
         """The last batch ends with the sources, and embeds some of those before it again: so no
         result is padded, and copied without the padding."""
-        key, first, nodes = rest
+        keys, first, nodes = rest
 
-        def embed(i: Array, out: Array) -> Array:
-            start = jnp.minimum(i * batch_size, total - batch_size)
+        def embed(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            i, out = state
+            start = jnp.minimum(i * jnp.int32(batch_size), jnp.int32(total - batch_size))
             batch = jax.lax.dynamic_slice(nodes, (start,), (batch_size,))
             place = first + start.astype(jnp.uint32)
-            rows = one(given, tables, matrices, key, place, batch)
-            return jax.lax.dynamic_update_slice(out, rows, (start, 0))
+            rows = one(given, tables, matrices, keys, place, batch)
+            return i + 1, jax.lax.dynamic_update_slice(out, rows, (start, jnp.int32(0)))
 
         width = matrices.Wf2.shape[1] + matrices.Wa2.shape[1]
-        return jax.lax.fori_loop(0, count, embed, uninitialized((total, width), tables.features))
+        state = jnp.int32(0), uninitialized((total, width), tables.features)
+        return jax.lax.while_loop(lambda state: state[0] < count, embed, state)[1]
 
-    def by_map(given: Operands, tables: Tables, matrices: Weights, *rest: Array) -> Array:
-        key, first, nodes = rest
+    def by_map(given: Operands, tables: Tables, matrices: Weights, *rest: Any) -> Array:
+        keys, first, nodes = rest
         padded = jnp.pad(nodes, (0, count * batch_size - total), constant_values=-1)
         firsts = first + jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(batch_size)
         batches = (firsts, padded.reshape(count, batch_size))
-        out = jax.lax.map(lambda batch: one(given, tables, matrices, key, *batch), batches)
+        out = jax.lax.map(lambda batch: one(given, tables, matrices, keys, *batch), batches)
         return out.reshape(count * batch_size, -1)[:total]
 
     return with_derivative_of(by_map, into_one_array)(*operands_of_one)
@@ -258,13 +262,13 @@ def _embed_batch(
     given: Operands,
     tables: Tables,
     matrices: Weights,
-    key: Array,
+    keys: HopKeys,
     first: UInt32[Array, ""],
     nodes: Int[Array, " batch"],
 ) -> Float[Array, "batch width"]:
     """The embedding of the sources from place `first` on, which draw by their place in all."""
     nodes = jnp.where(nodes < given.graph.num_receivers, nodes, -1)
-    drawn = draw_batch(plan, given, tables.neighbors, key, first, nodes)
+    drawn = draw_batch(plan, given, tables.neighbors, keys, first, nodes)
 
     def rows(nodes: Array, around: Array) -> Rows:
         inputs = LayerInputs(nodes, tables.features, around, matrices.Wf1, matrices.Wa1)
