@@ -150,7 +150,7 @@ def _of_features(variant: int, group: int, x: jax.Array, inputs: LayerInputs) ->
 def _of_sources(variant: int, x: jax.Array, inputs: SourceInputs) -> jax.Array:
     with layers_by(variant):
         first = inputs.first._replace(features=x)
-        return source_layers(inputs._replace(first=first), _no_kernel)
+        return source_layers(inputs._replace(first=first), None, _no_kernel)
 
 
 def time_layers(options: Options, dtype: str, console: Console) -> None:

@@ -62,8 +62,9 @@ struct SageLayerArgs {
   void* out;                  // [groups, own + neighbors]
 };
 
-// Row i of out is n(relu([x[i] Wf ; around[i] Wa])), with n as above; with places x[places[i]], and
-// 0 if that is out of range.
+// Row i of the result is n(relu([x[i] Wf ; around[i] Wa])), with n as above; with places of
+// x[places[i]], and 0 if that is out of range. It is written to out's row *start + i, if out has
+// it.
 struct UnitLayerArgs {
   Type type;              // float32 or 16 bits, of all arrays
   const int32_t* places;  // [num_rows], or null
@@ -76,7 +77,9 @@ struct UnitLayerArgs {
   const void* around_matrix;  // Wa transposed, [neighbors, width]
   int64_t own;                // at most kLayerColumns
   int64_t neighbors;          // likewise
-  void* out;                  // [num_rows, own + neighbors]
+  const int32_t* start;       // or null: 0
+  int64_t out_rows;
+  void* out;  // [out_rows, own + neighbors]
 };
 
 // Both layers of the sources: `first` of their places, and `second` of what it makes, which is

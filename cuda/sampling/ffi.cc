@@ -214,27 +214,29 @@ Error sage_layer(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer a
   return finish(check, launch_sage_layer(args, launch, *warpgroups != 0));
 }
 
-// The second layer has no x: it is what the first one makes.
+// The second layer has no x: it is what the first one makes. Its rows are written to `out` from row
+// start[0] on; the others are those of `into`, which should be the same memory.
 Error source_layers(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffer around,
                     AnyBuffer own_matrix, AnyBuffer around_matrix, AnyBuffer second_around,
-                    AnyBuffer second_own_matrix, AnyBuffer second_around_matrix, Result out,
-                    Result hidden, Int<attr::warpgroups> warpgroups) {
+                    AnyBuffer second_own_matrix, AnyBuffer second_around_matrix, AnyBuffer start,
+                    AnyBuffer into, Result out, Result hidden, Int<attr::warpgroups> warpgroups) {
   Check check("jaxgnn_source_layers");
   const DataType type = x.element_type();
-  const int64_t rows = dim(*out, 0);
+  const int64_t rows = dim(around, 0);
   const auto layer = [&](const AnyBuffer& input, const AnyBuffer& neighbors, const AnyBuffer& wf,
-                         const AnyBuffer& wa, Result& result) {
+                         const AnyBuffer& wa, int64_t out_rows, Result& result) {
     UnitLayerArgs args{};
     args.num_nodes = dim(input, 0);
     args.num_rows = rows;
     args.width = dim(input, 1);
     args.own = dim(wf, 0);
     args.neighbors = dim(wa, 0);
+    args.out_rows = out_rows;
     check_layer(check, input, neighbors, rows, args.own, args.neighbors);
     check.matrix(wf, type, args.own, args.width, "Wf must be [columns, features]");
     check.matrix(wa, type, args.neighbors, args.width, "Wa must be [columns, features]");
-    check.matrix(*result, type, rows, args.own + args.neighbors,
-                 "a result must be [places, columns of both matrices]");
+    check.matrix(*result, type, out_rows, args.own + args.neighbors,
+                 "a result must be [rows, columns of both matrices]");
     if (check.failed()) return args;
     args.type = value_type(type);
     args.x = input.untyped_data();
@@ -245,14 +247,25 @@ Error source_layers(StreamLaunch launch, AnyBuffer places, AnyBuffer x, AnyBuffe
     return args;
   };
   SourceLayersArgs args{};
-  args.first = layer(x, around, own_matrix, around_matrix, hidden);
+  args.first = layer(x, around, own_matrix, around_matrix, rows, hidden);
   if (check.failed()) return check.error();
-  args.second = layer(*hidden, second_around, second_own_matrix, second_around_matrix, out);
+  args.second =
+      layer(*hidden, second_around, second_own_matrix, second_around_matrix, dim(into, 0), out);
   args.first.places = places_of(check, places, rows);
+  check.vector(start, xla::ffi::S32, 1, "start must be int32 [1]");
+  check.matrix(into, type, args.second.out_rows, dim(*out, 1), "into must be as the result");
   check.that(args.first.width > 0 && args.second.width > 0, "no layer's rows must be empty");
   check.that(row_bytes(x) <= kLayerRowBytes, "a row of x must have at most 256 bytes");
   if (check.failed()) return check.error();
+  args.second.start = static_cast<const int32_t*>(start.untyped_data());
   if (count(*out) == 0) return Error::Success();
+  if (into.untyped_data() != out->untyped_data()) {
+    const cudaError_t error =
+        cudaMemcpyAsync(out->untyped_data(), into.untyped_data(), into.size_bytes(),
+                        cudaMemcpyDeviceToDevice, launch.stream);
+    if (error != cudaSuccess) return finish(check, error);
+  }
+  if (rows == 0) return Error::Success();
   return finish(check, launch_source_layers(args, launch, *warpgroups != 0));
 }
 

@@ -51,8 +51,6 @@ constexpr int kBytes = sizeof(Block) + wg::kAtomBytes;
 using Parts = float[kWarps][kRows];
 static_assert(sizeof(Parts) <= sizeof(Stage) && sizeof(Parts) <= sizeof(Block::rows), "");
 
-constexpr float kNoRow = -1;  // the scale of a row of no node, whose hidden values are 0
-
 // f of the row's values, over all columns: of row threadIdx.x for the first kRows threads. First
 // combines a thread's two values of a row, then those of other threads.
 template <typename First, typename F>
@@ -82,15 +80,46 @@ __device__ __forceinline__ float combine_columns(const float (&c)[kValues], Part
   return total;
 }
 
+// The matrix's column that lies in a panel's row: such that a thread's two are side by side.
+__device__ inline int column_at(int row) { return row / 16 * 16 + row % 8 * 2 + row / 8 % 2; }
+
+// How many of a thread's two columns, from `column` on, a matrix has.
+__device__ inline int columns_from(int column, int64_t columns) {
+  return static_cast<int>(max(int64_t{0}, min(int64_t{2}, columns - column)));
+}
+
+// A value as products read it: float32 is rounded to TF32, which they would cut off to.
+template <typename T>
+__device__ inline float multiplied(float value) {
+  return sizeof(T) == 4 ? __uint_as_float(tf32(value)) : value;
+}
+
+template <typename T>
+struct alignas(2 * sizeof(T)) Pair {
+  T first, second;
+};
+
+// Stores a thread's values of its two columns, or of the first alone; with `pairs` both at once.
+template <typename T>
+__device__ inline void store_columns(T* first, T* second, float one, float other, bool both,
+                                     bool pairs) {
+  if (pairs) {
+    *reinterpret_cast<Pair<T>*>(first) = {narrow<T, float>(one), narrow<T, float>(other)};
+  } else {
+    *first = narrow<T, float>(one);
+    if (both) *second = narrow<T, float>(other);
+  }
+}
+
 // The scale of the slot's row, of both rows of a pair of slots at once.
 __device__ inline float scale_of(const float (&scales)[kRows], int slot) {
   const float2 both = *reinterpret_cast<const float2*>(&scales[slot / 2 * 8 + threadIdx.x % 4 * 2]);
   return slot % 2 == 0 ? both.x : both.y;
 }
 
-// Applies the activation, and finds what makes a row's length 1. `there`: whether the tile's row
-// threadIdx.x has a length; others' scale is kNoRow. All threads are past a barrier behind which
-// `parts` is theirs.
+// Applies the activation, and finds what makes a row's length 1. `there`: whether the tile has a
+// row threadIdx.x; others have values of 0. All threads are past a barrier behind which `parts` is
+// theirs.
 __device__ __forceinline__ void find_scales(float (&c)[kValues], Parts& parts,
                                             float (&scales)[kRows], bool there) {
 #pragma unroll
@@ -117,7 +146,7 @@ __device__ __forceinline__ void find_scales(float (&c)[kValues], Parts& parts,
     // Behind the barrier within, the powers were read.
   }
   if (threadIdx.x < kRows) {
-    scales[threadIdx.x] = there ? power * inverse_root(square) : kNoRow;
+    scales[threadIdx.x] = power * inverse_root(square);
   }
   __syncthreads();
 }
@@ -131,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, 1) source_layers(const SourceLayersA
   const int warp = __shfl_sync(kFullWarp, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int matrix = warp / 8, half = warp / 4 % 2;  // 1: the neighbors'
-  const int column = half * wg::kRows + warp % 4 * 16 + g;
+  const int column = half * wg::kRows + column_at(warp % 4 * 16 + g);
   const int input_bytes = static_cast<int>(first.width * sizeof(T));
   const int hidden_bytes = static_cast<int>(second.width * sizeof(T));
   const int input_panels = (input_bytes - 1) / wg::kPanelBytes + 1;
@@ -170,9 +199,9 @@ __global__ void __launch_bounds__(kThreads, 1) source_layers(const SourceLayersA
                      return node < 0 ? -1 : begin + row;
                    });
         copy_panel(block.rows[2 * kInputPanels + panel], first.own_matrix, input_bytes, offset,
-                   [&](int row) { return row < first.own ? row : -1; });
+                   [&](int row) { return column_at(row) < first.own ? column_at(row) : -1; });
         copy_panel(block.rows[3 * kInputPanels + panel], first.around_matrix, input_bytes, offset,
-                   [&](int row) { return row < first.neighbors ? row : -1; });
+                   [&](int row) { return column_at(row) < first.neighbors ? column_at(row) : -1; });
       }
     }
     commit();
@@ -183,9 +212,9 @@ __global__ void __launch_bounds__(kThreads, 1) source_layers(const SourceLayersA
       Stage& stage = block.stages[chunk % kStages];
       const int offset = chunk * wg::kPanelBytes;
       copy_panel(stage.matrices[0], second.own_matrix, hidden_bytes, offset,
-                 [&](int row) { return row < second.own ? row : -1; });
+                 [&](int row) { return column_at(row) < second.own ? column_at(row) : -1; });
       copy_panel(stage.matrices[1], second.around_matrix, hidden_bytes, offset,
-                 [&](int row) { return row < second.neighbors ? row : -1; });
+                 [&](int row) { return column_at(row) < second.neighbors ? column_at(row) : -1; });
       copy_panel(stage.around, second.around, hidden_bytes, offset,
                  [&](int row) { return begin + row < second.num_rows ? begin + row : -1; });
     }
@@ -209,6 +238,41 @@ __global__ void __launch_bounds__(kThreads, 1) source_layers(const SourceLayersA
     wg::after_products(c);
   };
 
+  // What the first layer made, where the second multiplies it.
+  const int64_t hidden_column = column + (matrix == 0 ? 0 : first.own);
+  const int hidden_count = columns_from(column, matrix == 0 ? first.own : first.neighbors);
+  const bool hidden_pairs = hidden_count == 2 && hidden_column % 2 == 0;
+  const auto store_hidden = [&] {
+    if (hidden_count <= 0) return;
+    T* to[2][2];  // of both columns, in rows 2 t and 2 t + 1
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int at = static_cast<int>((hidden_column + k) * sizeof(T));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        to[k][i] =
+            reinterpret_cast<T*>(block.rows[at / wg::kPanelBytes % kHiddenPanels] +
+                                 wg::swizzled(2 * t + i, at % wg::kPanelBytes / 16) + at % 16);
+      }
+    }
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+      const float scale = scale_of(block.scales, slot);
+      const int at = slot / 2 * 4 + slot % 2;
+      const float one = multiplied<T>(c[at] * scale), other = multiplied<T>(c[at + 2] * scale);
+      constexpr int kEight = wg::kAtomBytes / sizeof(T);  // rows
+      store_columns(to[0][slot % 2] + slot / 2 * kEight, to[1][slot % 2] + slot / 2 * kEight, one,
+                    other, hidden_count > 1, hidden_pairs);
+    }
+  };
+
+  const int64_t out_width = second.own + second.neighbors;
+  const int64_t out_column = column + (matrix == 0 ? 0 : second.own);
+  const int count = columns_from(column, matrix == 0 ? second.own : second.neighbors);
+  const bool pairs = count == 2 && out_column % 2 == 0 && out_width % 2 == 0;
+  const RowsWritten written = rows_written(second);
+  T* out_columns = static_cast<T*>(second.out) + written.start * out_width + out_column;
+
   int64_t tile = blockIdx.x;
   start_first_layer(tile);
   start_chunk(tile, 0);
@@ -226,27 +290,7 @@ __global__ void __launch_bounds__(kThreads, 1) source_layers(const SourceLayersA
     }
     __syncthreads();  // the inputs are free
     find_scales(c, *reinterpret_cast<Parts*>(block.rows), block.scales, there);
-    const int columns = static_cast<int>(matrix == 0 ? first.own : first.neighbors);
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) {
-      const float scale = scale_of(block.scales, slot);
-      const int row = slot / 2 * 8 + t * 2 + slot % 2;
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        if (column + 8 * k >= columns) continue;
-        const float value = c[slot / 2 * 4 + 2 * k + slot % 2] * scale;
-        const int at =
-            static_cast<int>((column + 8 * k + (matrix == 0 ? 0 : first.own)) * sizeof(T));
-        unsigned char* to = block.rows[at / wg::kPanelBytes] +
-                            wg::swizzled(row, at % wg::kPanelBytes / 16) + at % 16;
-        const float kept = scale == kNoRow ? 0 : value;
-        if constexpr (sizeof(T) == 4) {
-          *reinterpret_cast<uint32_t*>(to) = tf32(kept);
-        } else {
-          *reinterpret_cast<T*>(to) = narrow<T, float>(kept);
-        }
-      }
-    }
+    store_hidden();
     // A chunk's end beyond the columns: 0 there, as the matrices are.
     for (int at = hidden_bytes + static_cast<int>(threadIdx.x) / kRows * 16;
          at < chunks * wg::kPanelBytes; at += kThreads / kRows * 16) {
@@ -271,21 +315,14 @@ __global__ void __launch_bounds__(kThreads, 1) source_layers(const SourceLayersA
     find_scales(c, *reinterpret_cast<Parts*>(&block.stages[1]), block.scales,
                 mine < second.num_rows);
 
-    const int64_t out_width = second.own + second.neighbors;
-    const int64_t of_matrix = matrix == 0 ? second.own : second.neighbors;
-    T* out =
-        static_cast<T*>(second.out) + begin * out_width + (matrix == 0 ? 0 : second.own) + column;
+    T* out = out_columns + begin * out_width;
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
       const float scale = scale_of(block.scales, slot);
-      const int row = slot / 2 * 8 + t * 2 + slot % 2;
-      if (begin + row >= second.num_rows) continue;
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const float value = c[slot / 2 * 4 + 2 * k + slot % 2] * scale;
-        if (column + 8 * k < of_matrix) {
-          out[row * out_width + 8 * k] = narrow<T, float>(value);
-        }
+      const int row = slot / 2 * 8 + t * 2 + slot % 2, at = slot / 2 * 4 + slot % 2;
+      if (begin + row < written.count && count > 0) {
+        T* to = out + row * out_width;
+        store_columns(to, to + 1, c[at] * scale, c[at + 2] * scale, count > 1, pairs);
       }
     }
     __syncthreads();  // the scales and the second stage are free

@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1) unit_layer(const UnitLayerArgs ar
       }
     }
   };
+  const RowsWritten written = rows_written(args);
   for (int chunk = 0; chunk < kStages - 1; ++chunk) stage_chunk();
   int stage = 0;
   for (int64_t first_row = int64_t{blockIdx.x} * kRows; first_row < args.num_rows;
@@ -201,11 +202,12 @@ __global__ void __launch_bounds__(kThreads, 1) unit_layer(const UnitLayerArgs ar
 
     const int64_t out_width = args.own + args.neighbors;
     const int64_t columns = own ? args.own : args.neighbors;
-    T* out = static_cast<T*>(args.out) + first_row * out_width + (own ? 0 : args.own) + column + g;
+    T* out = static_cast<T*>(args.out) + (written.start + first_row) * out_width +
+             (own ? 0 : args.own) + column + g;
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
       const int at = warp_row + row_of_lane(i);
-      if (first_row + at >= args.num_rows) continue;
+      if (first_row + at >= written.count) continue;
       const float scale = lengths.totals[at];
 #pragma unroll
       for (int m = 0; m < 2 * kColumnTiles; ++m) {

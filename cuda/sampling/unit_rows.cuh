@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/core/rows.cuh"
+#include "cuda/sampling/embedding.h"
 
 namespace jaxgnn::sampling {
 
@@ -23,6 +24,16 @@ __device__ inline float inverse_root(float square) {
   if (square == INFINITY) return 0;
   const float root = rsqrtf(square);
   return root * (1.5f - 0.5f * square * root * root);
+}
+
+// The rows of the result that a layer writes: so many from `start` on.
+struct RowsWritten {
+  int64_t start, count;
+};
+__device__ inline RowsWritten rows_written(const UnitLayerArgs& args) {
+  const int64_t start = args.start == nullptr ? 0 : __ldg(args.start);
+  if (start < 0 || start >= args.out_rows) return {0, 0};
+  return {start, min(args.num_rows, args.out_rows - start)};
 }
 
 // A step of the exchange among lanes g = lane div 4, which have the same rows: of twice kHalf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -113,6 +113,7 @@ def call(
     target: str,
     operands: Sequence[Array],
     results: Sequence[tuple[tuple[int, ...], DTypeLike]],
+    aliases: Mapping[int, int] | None = None,
     **attributes: int | float | Sequence[int],
 ) -> list[Array]:
     """Calls an FFI target, its results varying over the operands' manual mesh axes.
@@ -121,6 +122,7 @@ def call(
         target: the registered name.
         operands: arrays, already of the shapes and dtypes that the target takes.
         results: shape and dtype of each result.
+        aliases: numbers of operands, of which a result is the same memory, and of these results.
         attributes: numbers; integers, also in sequences, reach C++ as int64, floats as double.
     """
     operands = unify_varying(*operands)
@@ -138,5 +140,6 @@ def call(
         name: np.asarray(value, np.float64 if isinstance(value, float) else np.int64)[()]
         for name, value in attributes.items()
     }
-    outputs = jax.ffi.ffi_call(target, types)(*operands, **typed)
+    ffi_call = jax.ffi.ffi_call(target, types, input_output_aliases=dict(aliases or {}))
+    outputs = ffi_call(*operands, **typed)
     return list(outputs)

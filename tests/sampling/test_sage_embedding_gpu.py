@@ -12,6 +12,7 @@ from jaxgnn import Graph, config, sage_embedding
 from jaxgnn.ops._sampling import sage_layer
 from jaxgnn.ops._sampling.neighbors import Draw, Nodes, aggregate_sampled, operands
 from jaxgnn.ops._sampling.sage_layer import (
+    Into,
     LayerInputs,
     SourceInputs,
     grouped_layer,
@@ -155,9 +156,9 @@ def test_layers_of_any_scale(warpgroups):
     check_lengths(layer_of(any_scale(), 1, "sum"))
 
 
-def sources_of(inputs: SourceInputs) -> jax.Array:
+def sources_of(inputs: SourceInputs, into: Into | None = None) -> jax.Array:
     with jax.default_matmul_precision("default"):
-        return jax.jit(functools.partial(source_layers, otherwise=not_called))(inputs)
+        return jax.jit(functools.partial(source_layers, otherwise=not_called))(inputs, into)
 
 
 def unit_rows_by_hand(x, around, own, other) -> np.ndarray:
@@ -191,6 +192,11 @@ def test_layers_of_the_sources(warpgroups, dtype):
         error = np.abs(np.asarray(found, np.float64) - expected).max()
         assert error <= (1e-3 if dtype == "float32" else TOLERANCE[dtype])
         np.testing.assert_array_equal(found, sources_of(inputs))
+        # In rows 2 to count + 1 of an array.
+        larger = jnp.full((count + 5, sum(columns)), 7, dtype)
+        written = sources_of(inputs, Into(larger, jnp.int32(2)))
+        np.testing.assert_array_equal(written[2 : count + 2], found)
+        assert bool((written[:2] == 7).all() and (written[count + 2 :] == 7).all())
 
 
 def test_layers_of_sources_of_any_scale(warpgroups):
@@ -256,7 +262,7 @@ def test_sanitized(warpgroups):
         at = Nodes(nodes, ids, KEY, 10)
         around = aggregate_sampled(Draw("mean", True), operands(graph, None), x, at)
         layer = grouped_layer(7, "mean", inputs, not_called)
-        return around, layer, source_layers(sources, not_called)
+        return around, layer, source_layers(sources, None, not_called)
 
     inputs = inputs_of(40 * 7, 40, (100, 128), "bfloat16")
     first = inputs_of(140, 40, (96, 128), "bfloat16")

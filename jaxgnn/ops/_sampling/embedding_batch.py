@@ -20,6 +20,7 @@ from jaxgnn.ops._sampling.neighbors import (
     draw_neighbors,
 )
 from jaxgnn.ops._sampling.sage_layer import (
+    Into,
     LayerInputs,
     SourceInputs,
     grouped_layer,
@@ -123,8 +124,10 @@ def embed_drawn(
     children: Rows,
     sources: Rows,
     weights: Float[Array, "batch num_children"] | None,
-) -> Float[Array, "batch width"]:
-    """The embedding of a batch's sources over the children that they drew."""
+    into: Into | None = None,
+) -> Float[Array, "rows width"]:
+    """The embedding of a batch's sources over the children that they drew; with `into` the array
+    with these rows."""
     dtype = children.itself.dtype
 
     def first_layer(inputs: LayerInputs, itself: Array) -> Array:
@@ -154,9 +157,10 @@ def embed_drawn(
         group, aggr = plan.num_children, plan.draw.aggr
         around = grouped_layer(group, aggr, children.inputs, of_groups, children.itself, None)
         # Padding has rows of zeros.
-        return source_layers(over(around), of_sources, sources.itself)
+        return source_layers(over(around), into, of_sources, sources.itself)
     out = of_sources(over(of_groups(*children, weights)), sources.itself)
-    return jnp.where((sources.inputs.nodes >= 0)[:, None], out, 0)
+    out = jnp.where((sources.inputs.nodes >= 0)[:, None], out, 0)
+    return out if into is None else into.written(out)
 
 
 def project(x: Array, matrix: Array) -> Array:

@@ -31,7 +31,7 @@ from jaxgnn.ops._sampling.embedding_batch import (
 from jaxgnn.ops._sampling.host_embedding import embed_from_host
 from jaxgnn.ops._sampling.host_rows import HostMatrix
 from jaxgnn.ops._sampling.neighbors import Aggregation, Draw, Operands, operands
-from jaxgnn.ops._sampling.sage_layer import LayerInputs
+from jaxgnn.ops._sampling.sage_layer import Into, LayerInputs
 from jaxgnn.ops._sampling.sample import LARGEST_SAMPLE, MOST_PLACES, first_place, receivers
 
 
@@ -239,8 +239,8 @@ def _embed(
             start = jnp.minimum(i * jnp.int32(batch_size), jnp.int32(total - batch_size))
             batch = jax.lax.dynamic_slice(nodes, (start,), (batch_size,))
             place = first + start.astype(jnp.uint32)
-            rows = one(given, tables, matrices, keys, place, batch)
-            return i + 1, jax.lax.dynamic_update_slice(out, rows, (start, jnp.int32(0)))
+            of_batch = keys, place, batch, Into(out, start)
+            return i + 1, _embed_batch(plan, given, tables, matrices, *of_batch)
 
         width = matrices.Wf2.shape[1] + matrices.Wa2.shape[1]
         state = jnp.int32(0), uninitialized((total, width), tables.features)
@@ -265,8 +265,10 @@ def _embed_batch(
     keys: HopKeys,
     first: UInt32[Array, ""],
     nodes: Int[Array, " batch"],
-) -> Float[Array, "batch width"]:
-    """The embedding of the sources from place `first` on, which draw by their place in all."""
+    into: Into | None = None,
+) -> Float[Array, "rows width"]:
+    """The embedding of the sources from place `first` on, which draw by their place in all; with
+    `into` the array with these rows."""
     nodes = jnp.where(nodes < given.graph.num_receivers, nodes, -1)
     drawn = draw_batch(plan, given, tables.neighbors, keys, first, nodes)
 
@@ -276,4 +278,4 @@ def _embed_batch(
 
     children = rows(drawn.children, drawn.around_children)
     sources = rows(nodes, drawn.around_sources)
-    return embed_drawn(plan, matrices, children, sources, drawn.weights)
+    return embed_drawn(plan, matrices, children, sources, drawn.weights, into)

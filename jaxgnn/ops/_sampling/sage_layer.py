@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxgnn._core import ffi
 from jaxgnn._core.derivative import with_derivative_of
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.folding import sequential
+from jaxgnn._core.uninitialized import uninitialized
 from jaxgnn.ops._aggregation.kernels import REDUCE
 
 _GROUPED, _SOURCES = "jaxgnn_sage_layer", "jaxgnn_source_layers"
@@ -107,30 +109,52 @@ class SourceInputs(NamedTuple):
     around_matrix: Float[Array, "hidden neighbors"]
 
 
+class Into(NamedTuple):
+    """Where results are written: in the rows of an array from `start` on, which has as many."""
+
+    rows: Float[Array, "rows columns"]
+    start: Int[Array, ""]
+
+    def written(self, results: Float[Array, "places columns"]) -> Float[Array, "rows columns"]:
+        """The array with the results."""
+        zero = jnp.zeros_like(self.start)
+        return jax.lax.dynamic_update_slice(self.rows, results, (self.start, zero))
+
+
 def source_layers(
-    inputs: SourceInputs, otherwise: Callable[..., Array], *operands: Any
-) -> Float[Array, "places columns"]:
+    inputs: SourceInputs, into: Into | None, otherwise: Callable[..., Array], *operands: Any
+) -> Float[Array, "rows columns"]:
     r"""$n(\mathrm{relu}([h_s W_f ; a_s W_a]))$ of the first layer's rows
     $h_s = n(\mathrm{relu}([x_s W_{f1} ; a^1_s W_{a1}]))$, in the dtype of the features.
 
     By `otherwise(inputs, *operands)` where no kernel does it, and differentiated as that. The first
-    layer is one that has a kernel. Its rows are zeros for places of no node.
+    layer is one that has a kernel. Its rows are zeros for places of no node. With `into` the array
+    with the results.
     """
     _, around, own, neighbors = inputs
-    if not _fits(around, own, neighbors):
-        return otherwise(inputs, *operands)
-    places, dtype = around.shape[0], around.dtype
+    places, hidden = around.shape
+    columns = own.shape[1] + neighbors.shape[1]
 
-    def kernel(inputs: SourceInputs, *_: Any) -> Array:
+    def reference(inputs: SourceInputs, into: Into | None, *operands: Any) -> Array:
+        found = otherwise(inputs, *operands)
+        return found if into is None else into.written(found)
+
+    def kernel(inputs: SourceInputs, into: Into | None, *_: Any) -> Array:
         nodes, features, first_around, *first_matrices = inputs.first
-        of_first = (nodes, features, first_around, *(matrix.T for matrix in first_matrices))
-        of_last = (inputs.around, inputs.own_matrix.T, inputs.around_matrix.T)
+        of_first = [nodes, features, first_around, *(matrix.T for matrix in first_matrices)]
+        of_last = [inputs.around, inputs.own_matrix.T, inputs.around_matrix.T]
+        if into is None:
+            into = Into(uninitialized((places, columns), inputs.around), jnp.int32(0))
+        given = [*of_first, *of_last, into.start.reshape(1), into.rows]
         # The second result is the first layer's, which not every kernel writes.
-        shapes = (own.shape[1] + neighbors.shape[1], around.shape[1])
-        results = [((places, columns), dtype) for columns in shapes]
-        return ffi.call(_SOURCES, [*of_first, *of_last], results, warpgroups=WARPGROUPS)[0]
+        results = [(into.rows.shape, around.dtype), ((places, hidden), around.dtype)]
+        aliases = {len(given) - 1: 0}
+        return ffi.call(_SOURCES, given, results, aliases, warpgroups=WARPGROUPS)[0]
 
-    def choose(inputs: SourceInputs, *operands: Any) -> Array:
-        return dispatch((_SOURCES,), kernel, otherwise, inputs, *operands, platforms=("cuda",))
+    def choose(inputs: SourceInputs, into: Into | None, *operands: Any) -> Array:
+        everything = inputs, into, *operands
+        return dispatch((_SOURCES,), kernel, reference, *everything, platforms=("cuda",))
 
-    return with_derivative_of(otherwise, sequential(choose))(inputs, *operands)
+    if not _fits(around, own, neighbors):
+        return reference(inputs, into, *operands)
+    return with_derivative_of(reference, sequential(choose))(inputs, into, *operands)

@@ -181,8 +181,10 @@ def source_layers(g: Graph) -> Call:
             "second_around": g.x(5, 8),
             "second_own_matrix": g.x(3, 8),
             "second_around_matrix": g.x(4, 8),
+            "start": np.array([2], I32),
+            "into": g.x(8, 7),
         },
-        {"out": ((5, 7), F32), "hidden": ((5, 8), F32)},
+        {"out": ((8, 7), F32), "hidden": ((5, 8), F32)},
         {"warpgroups": 1},
         frozenset({"x, axis 0"}),
     )
