@@ -114,6 +114,7 @@ def call(
     operands: Sequence[Array],
     results: Sequence[tuple[tuple[int, ...], DTypeLike]],
     aliases: Mapping[int, int] | None = None,
+    /,
     **attributes: int | float | Sequence[int],
 ) -> list[Array]:
     """Calls an FFI target, its results varying over the operands' manual mesh axes.

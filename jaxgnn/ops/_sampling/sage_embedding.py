@@ -218,10 +218,8 @@ def _embed(
     )
 
     @jax.checkpoint
-    def one(
-        given: Operands, tables: Tables, matrices: Weights, keys: HopKeys, *rest: Array
-    ) -> Array:
-        return _embed_batch(plan, given, tables, matrices, keys, *rest)
+    def one(*operands_of_batch: Any) -> Array:
+        return _embed_batch(plan, *operands_of_batch)
 
     total = nodes.shape[0]
     count = -(-total // batch_size)
