@@ -41,6 +41,7 @@ inline constexpr char sizes[] = "sizes";
 inline constexpr char split_length[] = "split_length";
 inline constexpr char strategy[] = "strategy";
 inline constexpr char symmetric[] = "symmetric";
+inline constexpr char tensor_cores[] = "tensor_cores";
 inline constexpr char tensorfloat32[] = "tensorfloat32";
 inline constexpr char threads[] = "threads";
 inline constexpr char transpose[] = "transpose";

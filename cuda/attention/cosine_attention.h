@@ -20,8 +20,13 @@ struct CosineForwardArgs {
   void* partials;            // [num_splits, width + 2 heads]
 };
 
+// What the walks on tensor cores take: values of 16 bits, and heads of at most so many features.
+constexpr int64_t kMaxTensorCoreFeatures = 64;
+constexpr int64_t kMaxTensorCoreHeads = 65535;  // of a grid's second axis
+
 struct CosineGradientArgs {
   AttentionArgs attention;  // as above
+  bool tensor_cores;        // make the dot products there
   bool symmetric;           // edges go both ways: `attention.rows` is its own transpose
   Rows transpose;           // not read if symmetric
   const void* cotangent;    // [nodes, width]

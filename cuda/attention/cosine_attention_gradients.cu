@@ -11,55 +11,16 @@
 // Scores are symmetric in the two rows. Where the edges are, too, the nodes at which a node's edges
 // end are those from which edges reach it, so that one walk that gathers x and dy has all of it.
 // Else a walk over the edges that end at a node carries its share of U to one over the others.
-#include "cuda/attention/cosine_attention.h"
+//
+// Rows of 16 bits have a second kernel for the walks, cosine_gradients_16_bit.cu.
+#include "cuda/attention/cosine_gradients.cuh"
 #include "cuda/attention/pair_attention.cuh"
 
 namespace jaxgnn::attention {
 namespace {
 
-// Which edges a walk is over: those that end at its rows, those that start, or either at once.
-enum class Edges { kEnding, kStarting, kEither };
-
-template <typename T>
-struct Params {
-  using A = typename Accumulator<T>::type;
-  Rows rows;
-  Scoring<A> scoring;
-  const T* x;           // [nodes, heads, F]
-  const T* cotangent;   // [nodes, heads, F]
-  const A* beta;        // [heads]
-  const A* node_terms;  // [nodes, heads, 4]: log_sum, delta, c, and c^3 or 0
-  T* out;               // [nodes, heads, F]
-  A* dots;              // [nodes, heads]
-  A* carried;           // [nodes, heads, F]
-  A* partials;          // [parts, 2, heads, F]: U, V
-  int heads;
-  int F;
-  int lanes;
-  int heads_per_worker;
-  int groups;
-  int pieces;
-};
-
-template <typename A>
-struct NodeTerms {
-  A log_sum, delta, reciprocal, cube;
-};
-
-template <typename P>
-__device__ inline NodeTerms<float> load_node_terms(const P& p, int64_t node, int head) {
-  const float4 four = __ldg(reinterpret_cast<const float4*>(p.node_terms) + node * p.heads + head);
-  return {four.x, four.y, four.z, four.w};
-}
-
-// beta (c U - c^3 <x, U> x) + V.
-template <typename A>
-__device__ inline A gradient(A beta, const NodeTerms<A>& own, A dot, A x, A u, A v) {
-  return v + beta * (own.reciprocal * u - own.cube * dot * x);
-}
-
 template <typename T, Edges kEdges, int P>
-__global__ void __launch_bounds__(kPairThreads, 8) cosine_gradients(const Params<T> p) {
+__global__ void __launch_bounds__(kPairThreads, 8) cosine_gradients(const CosineParams<T> p) {
   using A = typename Accumulator<T>::type;
   constexpr int V = 16 / sizeof(T);
   constexpr bool kEnding = kEdges != Edges::kStarting, kStarting = kEdges != Edges::kEnding;
@@ -247,7 +208,7 @@ __global__ void __launch_bounds__(kPairThreads, 8) cosine_gradients(const Params
 // Combines the chunks of each long row in order. One block a chunk; the first block of each row
 // does the work.
 template <typename T, Edges kEdges>
-__global__ void join_gradients(const Params<T> p) {
+__global__ void join_gradients(const CosineParams<T> p) {
   using A = typename Accumulator<T>::type;
   constexpr bool kStarting = kEdges != Edges::kEnding;
   const int64_t first = blockIdx.x;
@@ -295,17 +256,25 @@ __global__ void join_gradients(const Params<T> p) {
 }
 
 template <typename T, Edges kEdges, int P>
-cudaError_t launch_walk_of(Params<T> p, const Launch& launch) {
+cudaError_t launch_walk_of(CosineParams<T> p, const Launch& launch) {
   const auto kernel = cosine_gradients<T, kEdges, P>;
   const dim3 grid = deal_lanes(p, p.F, 16 / static_cast<int>(sizeof(T)) * P, true);
   return launch_kernel(launch, kernel, grid, kPairThreads, 0, p);
 }
 
 template <typename T, Edges kEdges>
-cudaError_t walk(const Params<T>& p, const Launch& launch) {
+cudaError_t walk(const CosineParams<T>& p, const Launch& launch) {
   const int vectors = p.F * static_cast<int>(sizeof(T)) / 16;
-  if (launch.load || vectors <= 8) JAXGNN_TRY((launch_walk_of<T, kEdges, 1>(p, launch)));
-  if (launch.load || vectors > 8) JAXGNN_TRY((launch_walk_of<T, kEdges, 2>(p, launch)));
+  if constexpr (sizeof(T) == 2) {
+    if (launch.load || p.tensor_cores) JAXGNN_TRY((launch_tensor_core_walk<T, kEdges>(p, launch)));
+  }
+  const bool cuda_cores = !p.tensor_cores;
+  if (launch.load || (cuda_cores && vectors <= 8)) {
+    JAXGNN_TRY((launch_walk_of<T, kEdges, 1>(p, launch)));
+  }
+  if (launch.load || (cuda_cores && vectors > 8)) {
+    JAXGNN_TRY((launch_walk_of<T, kEdges, 2>(p, launch)));
+  }
   if (!launch.load && p.rows.num_splits == 0) return cudaSuccess;
   return launch_kernel(launch, join_gradients<T, kEdges>, p.rows.num_splits, 128, 0, p);
 }
@@ -314,7 +283,7 @@ template <typename T>
 cudaError_t gradients(const CosineGradientArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
   const AttentionArgs& from = args.attention;
-  Params<T> p{};
+  CosineParams<T> p{};
   p.rows = from.rows;
   p.scoring = make_scoring<A>(from);
   p.x = static_cast<const T*>(from.values);
@@ -325,6 +294,7 @@ cudaError_t gradients(const CosineGradientArgs& args, const Launch& launch) {
   p.dots = static_cast<A*>(args.dots);
   p.carried = static_cast<A*>(args.carried);
   p.partials = static_cast<A*>(args.partials);
+  p.tensor_cores = args.tensor_cores;
   p.heads = static_cast<int>(from.heads);
   p.F = static_cast<int>(from.heads > 0 ? from.width / from.heads : 0);
   if (launch.load || args.symmetric) {

@@ -71,6 +71,7 @@ Error cosine_attention_gradients(StreamLaunch launch, AnyBuffer row_offsets, Any
                                  AnyBuffer cotangent, Result out, Result dots, Result carried,
                                  Result partials, Int<attr::heads> heads,
                                  Int<attr::self_loops> self_loops, Int<attr::symmetric> symmetric,
+                                 Int<attr::tensor_cores> tensor_cores,
                                  Int<attr::split_length> split_length) {
   Check check("jaxgnn_cosine_attention_gradients");
   const Rows rows = check.rows({row_offsets, columns, &splits, *split_length, &row_order});
@@ -78,6 +79,11 @@ Error cosine_attention_gradients(StreamLaunch launch, AnyBuffer row_offsets, Any
   args.attention = take_attention(check, rows, x, *heads, *self_loops);
   args.transpose = check.rows({transpose_row_offsets, transpose_columns, &transpose_splits,
                                *split_length, &transpose_row_order});
+  args.tensor_cores = *tensor_cores != 0;
+  check.that(
+      !args.tensor_cores || (x.element_type() != xla::ffi::F32 && *heads <= kMaxTensorCoreHeads &&
+                             dim(x, 1) <= kMaxTensorCoreFeatures * *heads),
+      "tensor cores take 16-bit values and heads of at most 64 features");
   check.that(args.transpose.num_rows == rows.num_rows &&
                  args.transpose.num_edges == rows.num_edges && !args.transpose.wide_columns,
              "the transpose must be one of the same graph");
