@@ -1,9 +1,10 @@
 // The rows of an attention by cosines: what their window's tiles made, if there are tiles, and the
 // edges in no tile, divided by the sum of the exponentials.
 //
-// A warp takes a row. Its groups of eight lanes load an edge's row each. Tensor cores make the dot
-// products of 8 edges with the row's own features in two instructions (cuda/core/edge_dots.cuh),
-// and an edge's features are unpacked once, for the sums.
+// A warp takes a row. Its groups of eight lanes load an edge's row each, as the A operands of
+// products with the row's own features: rows g and g + 8 are halves of two edges' rows, columns the
+// two halves of the own one, of which a sum is the diagonal. So tensor cores make the dot products
+// of 8 edges in two instructions, and an edge's features are unpacked once, for the sums.
 //
 // With self-loops a row adds one of its own, and the graph's count for nothing. One that is in a
 // tile is the same term of the sums: its row then adds no other.
@@ -11,7 +12,7 @@
 // A tile's 0 times infinity is NaN, so one value that is not finite makes its feature of all 64
 // rows not finite. Where that is so, and where |beta| is too large for a fixed reference, the row
 // is summed again over all of its edges.
-#include "cuda/core/edge_dots.cuh"
+#include "cuda/core/mma.cuh"
 #include "cuda/tiles/cosine.cuh"
 #include "cuda/tiles/place.cuh"
 
@@ -76,7 +77,18 @@ __device__ inline void add_32(const TilesCosineArgs& a, const T* x, int head, co
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
     if (!kWhole && 8 * j >= left) break;
-    const float sum = edge_dots(rows[2 * j], rows[2 * j + 1], row.own, lane.side);
+    const Vector<T, 8>&first = rows[2 * j], &second = rows[2 * j + 1];
+    float products[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const uint32_t features[4] = {first.bits[i], second.bits[i], first.bits[i + 1],
+                                    second.bits[i + 1]};
+      multiply(products, features, row.own.bits[i], row.own.bits[i + 1], Tag<T>{});
+    }
+    // The lanes of the first half take the first edge's sum, the others the second's.
+    const float keep = lane.side ? products[3] : products[0];
+    const float give = lane.side ? products[1] : products[2];
+    const float sum = keep + __shfl_xor_sync(kFullWarp, give, 4);
     if (lane.pair == j) dot = sum;
   }
   const bool there = (kWhole || lane.edge < left) && !(kLoops && column == row.number);
