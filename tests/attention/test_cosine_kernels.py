@@ -11,7 +11,7 @@ import pytest
 from jaxgnn import Graph, cosine_attention
 from jaxgnn._core import ffi, platform
 from jaxgnn.distributed import shard
-from jaxgnn.ops._attention import cosine_rule, cosine_tiles
+from jaxgnn.ops._attention import cosine_gradients, cosine_rule, cosine_tiles
 from jaxgnn.ops._core.rows import neighbors
 from tests.support.arrays import normal
 from tests.support.devices import two_devices
@@ -97,6 +97,46 @@ def test_the_fastest_kernel_by_estimate(graph):
     assert cosine_tiles.choose(rows, graph.tiles, many, None) == "tiles"
     assert cosine_tiles.choose(rows, graph.tiles, many, "rows") == "rows"
     assert cosine_tiles.choose(rows, graph.tiles, ones(70_000, 8), "tiles") == "walk"
+
+
+def backward_kernel(graph, x, *, vmap=False):
+    """Whether the gradient's kernel makes its dot products on tensor cores."""
+
+    def loss(x):
+        call = functools.partial(cosine_attention, graph)
+        return jnp.sum((jax.vmap(call) if vmap else call)(x).astype(jnp.float32))
+
+    x = jnp.stack([x, x]) if vmap else x
+    traced = jax.jit(jax.grad(loss)).trace(x)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@jaxgnn_cosine_attention_gradients(") == 1
+    return {"0": "walk", "1": "tensor_cores"}[re.findall(r"tensor_cores = (\d)", text)[0]]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_kernel_of_the_gradients(graph, gpu, dtype):
+    """By tensor cores for long rows of wide heads of 16 bits; the walk has all else."""
+    for vmap in (False, True):
+        assert backward_kernel(graph, ones(2, 64, dtype=dtype), vmap=vmap) == "tensor_cores"
+    assert backward_kernel(skewed_graph(NODES, 30_000), ones(1, 64, dtype=dtype)) == "tensor_cores"
+    assert backward_kernel(graph, ones(8, 8, dtype=dtype)) == "walk"
+    assert backward_kernel(graph, ones(1, 72, dtype=dtype)) == "walk"
+    assert backward_kernel(graph, ones(1, 64, dtype="float32")) == "walk"
+    assert backward_kernel(skewed_graph(NODES, 1_000), ones(1, 64, dtype=dtype)) == "walk"
+
+
+def test_the_gradients_kernel_is_the_fastest_by_estimate(graph):
+    """Each head takes the same; a directed graph takes more."""
+    rows, shape = neighbors(graph, transpose=False), (NODES, graph.num_edges)
+    one, two, directed = (
+        cosine_gradients.picoseconds(*shape, heads, 64, symmetric=symmetric)
+        for heads, symmetric in ((1, True), (2, True), (1, False))
+    )
+    for kernel in ("walk", "tensor_cores"):
+        assert two[kernel] == 2 * one[kernel] and directed[kernel] > one[kernel]
+    fastest = min(one, key=lambda kernel: one[kernel])
+    assert cosine_gradients.choose(rows, ones(1, 64), symmetric=True) == fastest
+    assert cosine_gradients.choose(rows, ones(70_000, 8), symmetric=True) == "walk"
 
 
 def test_on_a_cpu_tiles_change_nothing(graph):

@@ -15,16 +15,15 @@ from jaxgnn.graph import Graph
 from jaxgnn.graph._tiles import Tiles
 from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._aggregation.linear import Engine
-from jaxgnn.ops._attention import cosine_tiles, pair_rule
+from jaxgnn.ops._attention import cosine_gradients, cosine_tiles, pair_rule
 from jaxgnn.ops._attention.gat_kernels import call_forward
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._core.recomputed import recomputed
-from jaxgnn.ops._core.row_call import row_call
-from jaxgnn.ops._core.rows import Rows, neighbors, ordered_structure, tiles_of
+from jaxgnn.ops._core.rows import Rows, neighbors, tiles_of
 
 TARGETS = (
     "jaxgnn_cosine_attention",
-    "jaxgnn_cosine_attention_gradients",
+    cosine_gradients.TARGET,
     cosine_tiles.TARGET,
 )
 # PyTorch's bound of a norm, squared: a row of zeros stays one.
@@ -93,7 +92,7 @@ def walk(
     )
 
 
-def _forward(
+def forward(
     static: Cosine, operands: CosineOperands
 ) -> tuple[Float[Array, "num_nodes heads features"], Float[Array, "num_nodes heads"]]:
     """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
@@ -114,12 +113,14 @@ def _forward(
     return foldable_heads(kernel)(structure, (x, beta, reciprocals))
 
 
-def _gradients(
+def gradients(
     static: Cosine,
     operands: CosineOperands,
     out: Float[Array, "num_nodes heads features"],
     log_sum: Float[Array, "num_nodes heads"],
     cotangent: Float[Array, "num_nodes heads features"],
+    *,
+    kernel: cosine_gradients.Kernel | None = None,
 ) -> CosineOperands:
     r"""The gradients of the averages, from scores recomputed in the backward pass.
 
@@ -133,41 +134,23 @@ def _gradients(
       d\beta = \tfrac{1}{2} \sum_n c_n \langle x_n, u_n \rangle,$$
 
     as each edge's $ds_e$ is in both of its nodes' sums. Where edges go both ways, all of a node's
-    sums are over the same neighbors.
+    sums are over the same neighbors. `kernel` is that of `cosine_gradients.call`.
     """
 
-    def kernel(both: tuple[Rows, Rows], arrays: Any) -> tuple[Array, Array]:
-        x, beta, node_terms, cotangent = arrays
-        rows, transpose = both
-        nodes, heads, features = x.shape
-        dtype, width = beta.dtype, heads * features
-        parts = rows.chunks.table.shape[0]
-        if not graph.symmetric:
-            parts += transpose.chunks.table.shape[0]
-        dx, dots, _, _ = row_call(
-            TARGETS[1],
-            rows,
-            [*ordered_structure(transpose), x, beta[0], node_terms, cotangent],
-            [
-                (x.shape, x.dtype),
-                ((nodes, heads), dtype),
-                ((0, 0) if graph.symmetric else (nodes, width), dtype),
-                ((parts, 2 * width), dtype),
-            ],
-            heads=heads,
-            self_loops=static.self_loops,
-            symmetric=graph.symmetric,
-        )
-        return dx, dots
-
     graph, x, beta, _ = operands
+
+    def call(both: tuple[Rows, Rows], arrays: Any) -> tuple[Array, Array]:
+        return cosine_gradients.call(
+            both, *arrays, symmetric=graph.symmetric, self_loops=static.self_loops, kernel=kernel
+        )
+
     reciprocals, squares = reciprocal_norms(x)
     # A norm at its bound is a constant.
     cubes = jnp.where(squares > _SMALLEST_SQUARE, reciprocals**3, 0)
     delta = node_dots(cotangent, out)
     node_terms = jnp.stack([log_sum, delta, reciprocals, cubes], axis=-1)
     both = neighbors(graph, transpose=False), neighbors(graph, transpose=not graph.symmetric)
-    dx, dots = foldable_heads(kernel)(both, (x, beta, node_terms, cotangent))
+    dx, dots = foldable_heads(call)(both, (x, beta, node_terms, cotangent))
     dbeta = jnp.sum(dots, axis=0, keepdims=True) / 2
     return CosineOperands(None, dx, dbeta)  # type: ignore[arg-type]
 
@@ -201,4 +184,4 @@ def between(
     return pair_rule.pair_attention(pair, pairs, impl)
 
 
-attend = recomputed(TARGETS, _forward, _gradients, by_dots, platforms=("cuda",))
+attend = recomputed(TARGETS, forward, gradients, by_dots, platforms=("cuda",))

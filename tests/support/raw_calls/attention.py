@@ -311,7 +311,7 @@ def cosine_attention_gradients(g: Graph) -> Call:
             "carried": ((ROWS, FEATURES), F32),
             "partials": ((2 * g.parts, 2 * FEATURES), F32),
         },
-        {"heads": HEADS, "self_loops": 1, "symmetric": 0, **SPLIT},
+        {"heads": HEADS, "self_loops": 1, "symmetric": 0, "tensor_cores": 0, **SPLIT},
         FREE_GAT | {"symmetric"},
     )
 

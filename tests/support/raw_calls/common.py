@@ -78,6 +78,7 @@ BOOLEANS = {
     "shared_input",
     "transpose",
     "packed",
+    "tensor_cores",
     "tensorfloat32",
     "warpgroups",
 }
