@@ -1,4 +1,4 @@
-"""`cosine_attention` of 16-bit rows, forward: its kernels, over tiles and by rows.
+"""`cosine_attention` of 16-bit rows: its forward kernels, over tiles and by rows.
 
     python -m benchmarks.experiments.tiles.cosine [--shape reddit] [--gradients] [--graphs FOLDER]
 
@@ -6,7 +6,8 @@
 tiles: scores, exponentials and sums from one read of a sender, on tensor cores. The other edges run
 by rows, with their dot products on tensor cores, too: "rows" are all edges in that way, in the
 order of the graph or its row schedule, "no tiles" the same in the order of the tiles. "Rest alone"
-leaves the tiles out, so that the difference is what they take. All calls include the norms.
+leaves the tiles out, so that the difference is what they take. All calls include the norms. With
+`--gradients` also the two kernels of the backward pass, which runs by rows.
 Estimates are those that the operation chooses by. Without a GPU it prints these and the edges in
 tiles.
 """
@@ -30,7 +31,7 @@ from benchmarks.harness.record import write_records
 from jaxgnn import cosine_attention
 from jaxgnn.graph import Graph, _tile_order, _tiles
 from jaxgnn.graph._tiles import Tiles
-from jaxgnn.ops._attention import cosine_rule, cosine_tiles
+from jaxgnn.ops._attention import cosine_gradients, cosine_rule, cosine_tiles
 from jaxgnn.ops._core.rows import neighbors
 
 _REPEATS = 9
@@ -60,7 +61,8 @@ class Options:
     self_loops: bool = False
     """One for each node."""
     gradients: bool = False
-    """Also the operation with its gradients by x and beta, by rows and over tiles."""
+    """Also the operation with its gradients by x and beta, by rows and over tiles, and the backward
+    pass alone by each of its kernels."""
     graphs: Path | None = None
     """A folder in which graphs are kept."""
     json: Path | None = None
@@ -93,6 +95,74 @@ def with_gradients(
         return lambda: run(x, beta, graph)
 
     return {f"{impl}, with gradients": call(impl) for impl in ("rows", "tiles")}
+
+
+def backward(
+    graph: Graph, x: jax.Array, beta: jax.Array, options: Options
+) -> dict[str, Callable[[], Any]]:
+    """Calls of the backward pass alone, with the norms, by its kernels: of the graph as it is, and
+    as if its edges did not go both ways."""
+    static = cosine_rule.Cosine(options.self_loops, "rows")
+
+    @jax.jit
+    def residuals(graph: Graph, x: jax.Array) -> Any:
+        return cosine_rule.forward(static, cosine_rule.CosineOperands(graph, x, beta[None]))
+
+    @functools.partial(jax.jit, static_argnames="kernel")
+    def run(graph: Graph, x: jax.Array, saved: Any, cotangent: jax.Array, kernel: Any) -> Any:
+        operands = cosine_rule.CosineOperands(graph, x, beta[None])
+        found = cosine_rule.gradients(static, operands, *saved, cotangent, kernel=kernel)
+        return found.x, found.beta
+
+    saved = residuals(graph, x)
+    cotangent = jax.random.normal(jax.random.key(1), x.shape, jnp.float32).astype(x.dtype)
+    given = {"symmetric": graph} if graph.symmetric else {}
+    given["directed"] = dataclasses.replace(graph, symmetric=False)
+    kernels: tuple[cosine_gradients.Kernel, ...] = "walk", "tensor_cores"
+    return {
+        f"backward, {kind}, {kernel}": functools.partial(run, of, x, saved, cotangent, kernel)
+        for kind, of in given.items()
+        for kernel in kernels
+    }
+
+
+def difference(one: jax.Array, other: jax.Array) -> float:
+    """The largest, relative to the largest value of the first."""
+    one, other = one.astype(jnp.float32), other.astype(jnp.float32)
+    return float(jnp.max(jnp.abs(one - other)) / jnp.max(jnp.abs(one)))
+
+
+def measured_backward(
+    graph: Graph, x: jax.Array, beta: jax.Array, options: Options
+) -> list[dict[str, Any]]:
+    """Each kernel of the backward pass, its estimate, and how far the gradient of x is from that
+    of the first."""
+    records: list[dict[str, Any]] = []
+    expected: jax.Array | None = None
+    for name, call in backward(graph, x, beta, options).items():
+        _, kind, kernel = name.split(", ")
+        estimates = cosine_gradients.picoseconds(
+            graph.num_receivers,
+            graph.num_edges,
+            options.heads,
+            options.width,
+            symmetric=kind == "symmetric",
+        )
+        found = call()[0]
+        expected = found if expected is None else expected
+        record = {
+            "what": name,
+            "ms": milliseconds(call),
+            "estimate_ms": round(estimates[kernel] * 1e-9, 4),
+            "difference": difference(expected, found),
+        }
+        print(
+            f"{name}: {record['ms']:.3f} ms, estimate {record['estimate_ms']:.3f}, "
+            f"largest difference {record['difference']:.1e}",
+            flush=True,
+        )
+        records.append(record)
+    return records
 
 
 def measured(graph: Graph, options: Options) -> list[dict[str, Any]]:
@@ -141,6 +211,7 @@ def measured(graph: Graph, options: Options) -> list[dict[str, Any]]:
             for name, call in with_gradients(tiled, x, beta, options).items():
                 records.append({"what": name, "ms": milliseconds(call)})
                 print(f"{name}: {records[-1]['ms']:.3f} ms", flush=True)
+            records += measured_backward(scheduled, x, beta, options)
     for least in (_NO_TILES, *options.min_edges):
         tiles = lay_out(least)
         what = "no tiles" if least == _NO_TILES else f"T = {least}"
