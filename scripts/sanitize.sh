@@ -17,7 +17,7 @@ tools=${2:-memcheck racecheck}
 tests=${3:-aggregation/test_spmm.py aggregation/test_sddmm.py aggregation/test_edges.py aggregation/test_extremum.py \
 maxk/test_window_products.py maxk/test_weighted_window_products.py maxk/test_maxk_kernels.py maxk/test_maxk_fused.py \
 attention/test_gat_attention.py attention/test_gat_attention_gradients.py attention/test_dot_attention.py \
-attention/test_cosine_attention.py attention/test_gatv2_attention.py attention/test_sparse_attention.py \
+attention/test_cosine_attention.py attention/test_cosine_gradients_gpu.py attention/test_gatv2_attention.py attention/test_sparse_attention.py \
 attention/test_sparse_dot_attention.py attention/test_sparse_window_attention.py gaussian/test_gaussian_spmm.py sampling/test_sampled_edges.py sampling/test_sampled_spmm.py \
 sampling/test_sample_neighbors.py sampling/test_sample_tree.py sampling/test_weighted_neighbors.py \
 sampling/test_sage_embedding_gpu.py \

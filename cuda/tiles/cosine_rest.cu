@@ -115,9 +115,10 @@ __device__ inline void add_edges(const TilesCosineArgs& a, const Lane<T>& at, in
                                  const Row<T>& row, const int32_t* columns, int begin, int end,
                                  float (&sums)[8], float& total) {
   if (begin >= end) return;
-  // Past the head's end any of the row's features: what they are multiplied by is 0. Past the last
-  // edge that one again, which counts for nothing.
-  const T* x = static_cast<const T*>(a.x) + (at.inside ? at.feature : 0);
+  // Past the head's end any of its features: what they are multiplied by is 0. Past the last edge
+  // that one again, which counts for nothing.
+  const int first = head * static_cast<int>(a.width / a.heads);
+  const T* x = static_cast<const T*>(a.x) + (at.inside ? at.feature : first);
   const EdgeLane lane(at.lane);
   const auto column_of = [&](int e) { return __ldg(columns + min(e + lane.edge, end - 1)); };
   int column = column_of(begin), e = begin;

@@ -164,18 +164,18 @@ def test_what_is_not_finite_reaches_its_receivers_alone(dtype, tiled, loops):
     if tiled:
         graph = graph.with_tiles(min_edges=2)
         assert graph.tiles is not None and graph.tiles.tile_share > 0.3
-    x = np.asarray(features(graph, 1, 40, "float32")).copy()
+    x = np.asarray(features(graph, 2, 40, "float32")).copy()
     sender = int(graph.senders[0])
     x[sender, 0, :2] = np.nan, np.inf
-    x, beta = jnp.asarray(x, dtype), jnp.ones(1)
+    x, beta = jnp.asarray(x, dtype), jnp.ones(2)
     out, log_sum = forward(graph, x, beta, tiled=tiled, loops=loops)
-    reached = np.zeros(300, bool)
-    reached[np.asarray(graph.receivers)[np.asarray(graph.senders) == sender]] = True
-    reached[sender] = loops or bool(np.diff(graph.row_offsets)[sender])  # its own scores
-    np.testing.assert_array_equal(jnp.isnan(out).any(axis=(1, 2)), reached)
-    np.testing.assert_array_equal(jnp.isnan(log_sum)[:, 0], reached)
-    zeroed = x.at[sender].set(0)  # others do not read it
-    expected, sizes, _ = exact(graph, zeroed, [1.0], loops=loops)
+    reached = np.zeros((300, 2), bool)  # of the first head alone
+    reached[np.asarray(graph.receivers)[np.asarray(graph.senders) == sender], 0] = True
+    reached[sender, 0] = loops or bool(np.diff(graph.row_offsets)[sender])  # its own scores
+    np.testing.assert_array_equal(jnp.isnan(out).any(axis=2), reached)
+    np.testing.assert_array_equal(jnp.isnan(log_sum), reached)
+    zeroed = x.at[sender, 0].set(0)  # others do not read it
+    expected, sizes, _ = exact(graph, zeroed, [1.0, 1.0], loops=loops)
     error = np.abs(np.asarray(out, np.float64) - expected)[~reached]
     assert (error <= TOLERANCE[dtype] * sizes[~reached] + 1e-7).all(), error.max()
 

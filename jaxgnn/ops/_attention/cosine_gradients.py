@@ -16,13 +16,12 @@ Kernel: TypeAlias = Literal["walk", "tensor_cores"]
 """`"walk"` is the kernel of all dtypes and widths; the other makes its dot products on tensor
 cores, for rows that `cosine_tiles.serves`."""
 
-# Picoseconds of one head of a symmetric graph: of the walk an edge of 64 features, whose number of
-# lanes follows the width, and a row; of the other kernel an edge of any width, and a row. First
-# guesses: twice the forward pass's, whose edge has one row of features instead of two. Another GPU
-# is taken to scale both kernels alike.
-_WALK_EDGE, _WALK_ROW, _EDGE, _ROW = 80.0, 800.0, 36.0, 1500.0
+# Picoseconds of one head of a symmetric graph, from the runs in docs/kernels/attention.md: of the
+# walk an edge of 64 features, whose number of lanes follows the width, and a row; of the other
+# kernel an edge of any width, and a row. Another GPU is taken to scale both kernels alike.
+_WALK_EDGE, _WALK_ROW, _EDGE, _ROW = 50.6, 400.0, 31.8, 850.0
 # Of a directed graph, whose edges have three rows in two walks, relative to these.
-_DIRECTED = 1.5
+_DIRECTED = 1.6
 
 
 def picoseconds(
