@@ -99,7 +99,7 @@ def with_gradients(
 
 def backward(
     graph: Graph, x: jax.Array, beta: jax.Array, options: Options
-) -> dict[str, Callable[[], Any]]:
+) -> dict[tuple[str, cosine_gradients.Kernel], Callable[[], Any]]:
     """Calls of the backward pass alone, with the norms, by its kernels: of the graph as it is, and
     as if its edges did not go both ways."""
     static = cosine_rule.Cosine(options.self_loops, "rows")
@@ -111,7 +111,8 @@ def backward(
     @functools.partial(jax.jit, static_argnames="kernel")
     def run(graph: Graph, x: jax.Array, saved: Any, cotangent: jax.Array, kernel: Any) -> Any:
         operands = cosine_rule.CosineOperands(graph, x, beta[None])
-        found = cosine_rule.gradients(static, operands, *saved, cotangent, kernel=kernel)
+        out, log_sum = saved
+        found = cosine_rule.gradients(static, operands, out, log_sum, cotangent, kernel=kernel)
         return found.x, found.beta
 
     saved = residuals(graph, x)
@@ -120,7 +121,7 @@ def backward(
     given["directed"] = dataclasses.replace(graph, symmetric=False)
     kernels: tuple[cosine_gradients.Kernel, ...] = "walk", "tensor_cores"
     return {
-        f"backward, {kind}, {kernel}": functools.partial(run, of, x, saved, cotangent, kernel)
+        (kind, kernel): functools.partial(run, of, x, saved, cotangent, kernel)
         for kind, of in given.items()
         for kernel in kernels
     }
@@ -138,9 +139,10 @@ def measured_backward(
     """Each kernel of the backward pass, its estimate, and how far the gradient of x is from that
     of the first."""
     records: list[dict[str, Any]] = []
-    expected: jax.Array | None = None
-    for name, call in backward(graph, x, beta, options).items():
-        _, kind, kernel = name.split(", ")
+    calls = backward(graph, x, beta, options)
+    expected = next(iter(calls.values()))()[0]
+    for (kind, kernel), call in calls.items():
+        name = f"backward, {kind}, {kernel}"
         estimates = cosine_gradients.picoseconds(
             graph.num_receivers,
             graph.num_edges,
@@ -149,7 +151,6 @@ def measured_backward(
             symmetric=kind == "symmetric",
         )
         found = call()[0]
-        expected = found if expected is None else expected
         record = {
             "what": name,
             "ms": milliseconds(call),
