@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 python=${1:-python3}
 tools=${2:-memcheck racecheck}
 tests=${3:-aggregation/test_spmm.py aggregation/test_sddmm.py aggregation/test_edges.py aggregation/test_extremum.py \
-maxk/test_window_products.py maxk/test_weighted_window_products.py maxk/test_maxk_kernels.py maxk/test_maxk_fused.py \
+dropout/test_mask.py maxk/test_window_products.py maxk/test_weighted_window_products.py maxk/test_maxk_kernels.py maxk/test_maxk_fused.py \
 attention/test_gat_attention.py attention/test_gat_attention_gradients.py attention/test_dot_attention.py \
 attention/test_cosine_attention.py attention/test_cosine_gradients_gpu.py attention/test_gatv2_attention.py attention/test_sparse_attention.py \
 attention/test_sparse_dot_attention.py attention/test_sparse_window_attention.py gaussian/test_gaussian_spmm.py sampling/test_sampled_edges.py sampling/test_sampled_spmm.py \
@@ -26,7 +26,7 @@ train/test_host_features.py tiles/test_tiles_gpu.py tiles/test_cosine_tiles_gpu.
 export XLA_PYTHON_CLIENT_ALLOCATOR=platform JAX_PLATFORMS=cuda,cpu
 export pytest="$python -m pytest -q -o addopts= -p no:cacheprovider -p no:benchmark -p no:xdist"
 chosen="(long_rows and not float16) or finite_differences or csr_row_ids or row_schedule \
-or beyond_the_cache or large_scores or -6-float32 or -32-float32 or -100-bfloat16 or short_rows or sanitized \
+or beyond_the_cache or several_keys or large_scores or -6-float32 or -32-float32 or -100-bfloat16 or short_rows or sanitized \
 or (many_degrees and float32) or on_symmetric_graphs or of_the_masked_matrix or take_the_same \
 or (test_rows and float32) or (test_narrow_rows and float32) \
 or (weighted_products and (float32-32 or float32-6 or bfloat16-100)) or test_cosine_tiles_gpu"
