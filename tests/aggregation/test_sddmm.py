@@ -52,6 +52,7 @@ def test_long_rows(dtype, width):
         assert_close(sddmm(graph, a, b), *brute_force(graph, a, b))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("dtype", "width"), [("float32", 132), ("bfloat16", 264), ("float32", 64)])
 def test_matrices_beyond_the_cache(dtype, width):
     """Of more than 32 MB the CUDA kernel takes slices of 128 bytes, the last one not whole."""

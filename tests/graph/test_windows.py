@@ -101,6 +101,7 @@ def test_receivers_of_a_community_share_windows(more_senders, most):
     np.testing.assert_array_equal(decoded(graph), listed(graph))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("width", [256, 512])
 def test_long_windows_are_cut(hub_graph, width):
     graph = hub_graph.with_windows(weighted=True, width=width)

@@ -252,6 +252,7 @@ def test_packed_rows(hub_graph, k):
     np.testing.assert_allclose(out, again, rtol=0, atol=2e-6 * float(jnp.abs(again).max()))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("width", "k"), [(384, 8), (1024, 30), (1024, 128)])
 def test_packed_wide_rows(wide_hubs, width, k):
     """13 bits of mantissa, and a column of 10 bits."""

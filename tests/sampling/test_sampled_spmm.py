@@ -154,7 +154,7 @@ def test_gradients_on_symmetric_graphs(name, weighted):
     np.testing.assert_allclose(gradient("kernel"), gradient("jax"), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("with_rows", [False, True])
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_derivatives_equal_those_of_the_masked_matrix(name, with_rows):
@@ -266,6 +266,7 @@ def test_a_hub(name, normalize):
         np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4 * np.abs(right).max())
 
 
+@pytest.mark.system
 def test_offsets_of_64_bits(x64):
     """The product and its gradient, neighborhoods, and the embedding."""
     graph = skewed_graph(20, 200)
