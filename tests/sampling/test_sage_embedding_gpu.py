@@ -134,26 +134,41 @@ def test_layers_and_their_sums(warpgroups, widths, dtype):
     np.testing.assert_array_equal(layer_of(inputs, 10, "sum"), layer_of(inputs, 10, "sum"))
 
 
-def any_scale() -> LayerInputs:
-    """Positive rows whose squares overflow or underflow, two of which have NaN and infinity."""
-    inputs = inputs_of(64, 64, (128, 128), "float32")
+WIDTHS = pytest.mark.parametrize("width", [32, 64])  # in float32 one panel of shared memory, or two
+
+
+def any_scale(width: int) -> LayerInputs:
+    """Positive rows whose squares overflow or underflow."""
+    inputs = inputs_of(64, width, (128, 128), "float32")
     scale = jnp.asarray(np.geomspace(1e-33, 1e33, 64)[:, None], jnp.float32)
     x, around = jnp.abs(inputs.around) * scale, jnp.abs(inputs.around[::-1]) * scale
     matrices = [jnp.abs(inputs.own_matrix), jnp.abs(inputs.around_matrix)]
-    x = x.at[3, 5].set(jnp.nan).at[9, 5].set(jnp.inf)
     return LayerInputs(jnp.arange(64, dtype=jnp.int32), x, around, *matrices)
 
 
+def spoiled(inputs: LayerInputs) -> LayerInputs:
+    """With NaN in row 3 and infinity in row 9."""
+    x = inputs.features.at[3, 5].set(jnp.nan).at[9, 5].set(jnp.inf)
+    return inputs._replace(features=x)
+
+
 def check_lengths(found: jax.Array) -> None:
-    """All are 1 but for the two rows, where what is not finite stays."""
-    rows = np.asarray(found, np.float64)
-    assert np.isnan(rows[3]).all() and np.isnan(rows[9]).any()
-    lengths = np.linalg.norm(np.delete(rows, [3, 9], axis=0), axis=1)
+    lengths = np.linalg.norm(np.asarray(found, np.float64), axis=1)
     np.testing.assert_allclose(lengths, 1, atol=1e-5)
 
 
-def test_layers_of_any_scale(warpgroups):
-    check_lengths(layer_of(any_scale(), 1, "sum"))
+def check_spoiled(found: jax.Array) -> None:
+    """What is not finite stays; all other lengths are 1."""
+    rows = np.asarray(found)
+    assert np.isnan(rows[3]).all() and np.isnan(rows[9]).any()
+    check_lengths(np.delete(rows, [3, 9], axis=0))
+
+
+@WIDTHS
+def test_layers_of_any_scale(warpgroups, width):
+    inputs = any_scale(width)
+    check_lengths(layer_of(inputs, 1, "sum"))
+    check_spoiled(layer_of(spoiled(inputs), 1, "sum"))
 
 
 def sources_of(inputs: SourceInputs, into: Into | None = None) -> jax.Array:
@@ -199,14 +214,48 @@ def test_layers_of_the_sources(warpgroups, dtype):
         assert bool((written[:2] == 7).all() and (written[count + 2 :] == 7).all())
 
 
-def test_layers_of_sources_of_any_scale(warpgroups):
-    first = any_scale()
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_last_layers_of_the_sources(warpgroups, dtype):
+    """Over rows of the first layer that are 0 or have a single 1, which no rounding changes."""
+    vector = 16 // jnp.dtype(dtype).itemsize
+    for count, width, first_columns, columns in (
+        (300, 16 * vector, (128, 128), (128, 128)),
+        (1, vector, (1, vector - 1), (1, 1)),
+        (129, 8 * vector, (100, 3 * vector - 100 % vector), (3, 100)),
+    ):
+        first = inputs_of(count, width, first_columns, dtype)
+        first = first._replace(
+            features=jnp.eye(50, width, dtype=dtype),
+            around=jnp.zeros((count, width), dtype),
+            own_matrix=jnp.eye(width, first_columns[0], dtype=dtype),
+        )
+        hidden = sum(first_columns)
+        matrices = (rows((hidden, c), dtype) for c in columns)
+        inputs = SourceInputs(first, rows((count, hidden), dtype), *matrices)
+        expected = unit_rows_by_hand(by_hand(first, 1, False), *inputs[1:])
+        found = np.asarray(sources_of(inputs), np.float64)
+        np.testing.assert_allclose(found, expected, atol=TOLERANCE[dtype])
+
+
+@WIDTHS
+def test_layers_of_sources_of_any_scale(warpgroups, width):
+    first = any_scale(width)
     matrix = jnp.abs(rows((256, 128), "float32"))
     around = jnp.ones((64, 256), jnp.float32) / 16
     check_lengths(sources_of(SourceInputs(first, around, matrix, matrix)))
-    scaled = jnp.asarray(np.geomspace(1e-33, 1e33, 64)[:, None], jnp.float32)
-    scaled = scaled.at[9].set(jnp.nan)
-    check_lengths(sources_of(SourceInputs(first, around * scaled, 0 * matrix, matrix)))
+    check_spoiled(sources_of(SourceInputs(spoiled(first), around, matrix, matrix)))
+    # The same of the last layer's rows. One source is no node, and has nothing around it.
+    scale = jnp.asarray(np.geomspace(1e-33, 1e33, 64)[:, None], jnp.float32)
+    first = first._replace(nodes=first.nodes.at[7].set(-1), around=first.around.at[7].set(0))
+    around = (around * scale).at[7].set(0)
+    plain = np.asarray(sources_of(SourceInputs(first, around, 0 * matrix, matrix)))
+    assert (plain[7] == 0).all()
+    check_lengths(np.delete(plain, 7, axis=0))
+    around = around.at[9].set(jnp.nan)
+    found = np.asarray(sources_of(SourceInputs(spoiled(first), around, 0 * matrix, matrix)))
+    assert np.isnan(found[3]).all() and np.isnan(found[9]).any()
+    others = np.delete(np.arange(64), [3, 9])
+    np.testing.assert_array_equal(found[others], plain[others])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

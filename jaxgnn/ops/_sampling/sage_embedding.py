@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -217,10 +218,7 @@ def _embed(
         project(x, matrices.Wa1).astype(x.dtype) if plan.project_neighbors else x,
     )
 
-    @jax.checkpoint
-    def one(*operands_of_batch: Any) -> Array:
-        return _embed_batch(plan, *operands_of_batch)
-
+    one = jax.checkpoint(functools.partial(_embed_batch, plan))
     total = nodes.shape[0]
     count = -(-total // batch_size)
     operands_of_one = given, tables, matrices, hop_keys(key), first, nodes
