@@ -18,6 +18,7 @@ struct SpmmArgs {
   Reduce reduce;
   int64_t width;        // F
   int64_t heads;        // H, divides F
+  int64_t num_columns;  // N
   bool narrow_slices;   // on a GPU features are cut into slices of 128 bytes also for short rows
   const void* x;        // T[N, F]
   const void* weights;  // A[E, H], or null for ones
@@ -62,6 +63,17 @@ struct SddmmArgs {
   const void* y;        // T[R, F], with x
   const void* weights;  // A[E, H] or null
   void* out;            // A[E, H]
+};
+
+// out[e, h] = exp(scores[e, h] - m[r(e), h]) / the sum of these over the row, m being the row's
+// maxima; 0 where all of a row's scores are -inf.
+struct EdgeSoftmaxArgs {
+  Rows rows;
+  Type type;  // kF32 or kF64
+  int64_t heads;
+  const void* scores;  // A[E, H]
+  void* out;           // A[E, H]
+  void* partials;      // A[num_splits, 2 H], scratch
 };
 
 // The row of each edge.

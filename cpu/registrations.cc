@@ -21,6 +21,9 @@ Error launch_extremum(const ExtremumArgs& args, Launch& launch) {
 Error launch_sddmm(const SddmmArgs& args, Launch& launch) {
   return launch(args.x == nullptr ? kernels().sddmm : kernels().sddmm_extremum, args);
 }
+Error launch_edge_softmax(const EdgeSoftmaxArgs& args, Launch& launch) {
+  return launch(kernels().edge_softmax, args);
+}
 Error launch_csr_row_ids(const CsrRowIdsArgs& args, Launch& launch) {
   return launch(kernels().csr_row_ids, args);
 }
@@ -136,6 +139,7 @@ void bind_ffi(nanobind::module_& module) {
       [] {
         Targets<Launch> targets;
         aggregation::add_targets(targets);
+        aggregation::add_cpu_targets(targets);
         maxk::add_targets(targets);
         attention::add_targets(targets);
         attention::add_sparse_targets(targets);

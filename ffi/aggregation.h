@@ -19,6 +19,7 @@ Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const A
   args.reduce = static_cast<Reduce>(reduce);
   args.width = dim(x, 1);
   args.heads = count(weights) > 0 ? dim(weights, 1) : 1;
+  args.num_columns = dim(x, 0);
   args.narrow_slices = narrow_slices;
   check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
   check.matrix(x, type, dim(x, 0), args.width, "x must be [nodes, features]");
@@ -167,6 +168,29 @@ Error sddmm_extremum(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, An
 }
 
 template <class Launch>
+Error edge_softmax(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+                   AnyBuffer scores, Result out, Result partials, Int<attr::split_length> split_length) {
+  Check check("jaxgnn_edge_softmax");
+  const RowOperands from{row_offsets, columns, &splits, *split_length};
+  const DataType type = scores.element_type();
+  EdgeSoftmaxArgs args{};
+  args.rows = check.rows(from, dim(scores, 0));
+  args.type = value_type(type);
+  args.heads = dim(scores, 1);
+  check.that(type == xla::ffi::F32 || type == xla::ffi::F64, "scores must be float32 or float64");
+  check.has_rows(args.rows);
+  check.matrix(scores, type, args.rows.num_edges, args.heads, "scores must be [edges, heads]");
+  check.matrix(*out, type, args.rows.num_edges, args.heads, "the result must be like scores");
+  check.matrix(*partials, type, from.num_splits(), 2 * args.heads,
+               "partials must be [parts, 2 heads]");
+  if (check.failed()) return check.error();
+  args.scores = scores.untyped_data();
+  args.out = out->untyped_data();
+  args.partials = partials->untyped_data();
+  return finish(check, launch_edge_softmax(args, launch));
+}
+
+template <class Launch>
 Error csr_row_ids(Launch launch, AnyBuffer row_offsets, Result out) {
   Check check("jaxgnn_csr_row_ids");
   check.integers(row_offsets, "row_offsets must be int32 or int64 [rows + 1]");
@@ -190,6 +214,12 @@ void add_targets(Targets<Launch>& targets) {
   targets.template add<sddmm<Launch>>("jaxgnn_sddmm");
   targets.template add<sddmm_extremum<Launch>>("jaxgnn_sddmm_extremum");
   targets.template add<csr_row_ids<Launch>>("jaxgnn_csr_row_ids");
+}
+
+// What only a CPU has.
+template <class Launch>
+void add_cpu_targets(Targets<Launch>& targets) {
+  targets.template add<edge_softmax<Launch>>("jaxgnn_edge_softmax");
 }
 
 }  // namespace jaxgnn::aggregation

@@ -29,13 +29,64 @@ void dots(const SddmmArgs& args, const Executor& executor) {
   });
 }
 
+// The same for heads of kWidth features, few. A loop over a short row would cost more for where it
+// ends than for its edges: the row of each edge is written down first, for some hundred of them.
+template <class T, int kWidth>
+void narrow_dots(const SddmmArgs& args, const Executor& executor) {
+  using A = Accumulator<T>;
+  constexpr int kFull = kWidth < kLanes<T> ? kWidth : kLanes<T>;
+  constexpr int64_t kTogether = 512;
+  const int64_t width = args.width, heads = args.heads;
+  const int64_t bytes = width * static_cast<int64_t>(sizeof(T));
+  const bool near = stays_near(args.num_columns, bytes);
+  const T* rows = static_cast<const T*>(args.a);
+  const T* columns = static_cast<const T*>(args.b);
+  const Rows csr = args.rows;
+  const int64_t edges = csr.num_edges, items = item_count(executor, edges, bytes);
+  parallel_for(executor, items, [&](int64_t item) {
+    const int64_t last = edges * (item + 1) / items;
+    int32_t row_of_edge[kTogether];
+    int64_t begin = edges * item / items;
+    for (int64_t row = row_of(csr, begin); begin < last; begin += kTogether) {
+      const int64_t end = min_of(begin + kTogether, last);
+      row = write_row_ids(csr, row, begin, end, row_of_edge);
+      A* out = static_cast<A*>(args.out) + begin * heads;
+      for (int64_t e = begin; e < end; ++e) {
+        if (!near) {
+          __builtin_prefetch(columns + column_of(csr, min_of(e + 32, edges - 1)) * width);
+        }
+        const T* a = rows + row_of_edge[e - begin] * width;
+        const T* b = columns + column_of(csr, e) * width;
+        for (int64_t h = 0; h < heads; ++h, a += kWidth, b += kWidth) {
+          *out++ = sum_terms<A, kFull>(0, kWidth, [a, b](auto lanes, int64_t f) {
+            constexpr int N = decltype(lanes)::value;
+            return load<N>(a + f) * load<N>(b + f);
+          });
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 
 namespace JAXGNN_ISA {
 
 void sddmm(const SddmmArgs& args, const Executor& executor) {
   if (args.rows.num_edges == 0 || args.heads == 0) return;
-  with_type(args.type, [&](auto type) { dots<decltype(type)>(args, executor); });
+  with_type(args.type, [&](auto type) {
+    using T = decltype(type);
+    switch (args.width / args.heads) {
+      case 1:
+        return narrow_dots<T, 1>(args, executor);
+      case 2:
+        return narrow_dots<T, 2>(args, executor);
+      case 4:
+        return narrow_dots<T, 4>(args, executor);
+      default:
+        return dots<T>(args, executor);
+    }
+  });
 }
 
 }  // namespace JAXGNN_ISA

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "cpu/aggregation/narrow_rows.h"
 #include "cpu/core/rows.h"
 #include "cpu/core/slices.h"
 
@@ -146,6 +147,7 @@ namespace JAXGNN_ISA {
 
 void spmm(const SpmmArgs& args, const Executor& executor) {
   if (args.rows.num_rows == 0 || args.width == 0) return;
+  if (takes_narrow_rows(args)) return reduce_narrow_rows(args, executor);
   with_type(args.type, [&](auto type) {
     using T = decltype(type);
     if (args.reduce == Reduce::kSum || args.reduce == Reduce::kMean) {

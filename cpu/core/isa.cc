@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cpu/aggregation/csr_row_ids.h"
+#include "cpu/aggregation/edge_softmax.h"
 #include "cpu/aggregation/extremum.h"
 #include "cpu/aggregation/sddmm.h"
 #include "cpu/aggregation/spmm.h"
@@ -22,7 +23,7 @@ namespace {
 #define JAXGNN_KERNELS(isa)                                                                 \
   Kernels {                                                                                 \
     #isa, aggregation::isa::spmm, aggregation::isa::spmm_extremum, aggregation::isa::sddmm, \
-        aggregation::isa::sddmm_extremum, aggregation::isa::csr_row_ids, maxk::isa::maxk,   \
+        aggregation::isa::sddmm_extremum, aggregation::isa::edge_softmax, aggregation::isa::csr_row_ids, maxk::isa::maxk,   \
         maxk::isa::cbsr_scatter, maxk::isa::cbsr_in_range, maxk::isa::maxk_spmm,            \
         maxk::isa::maxk_sspmm, maxk::isa::maxk_sddmm, attention::isa::attention,            \
         attention::isa::attention_senders, attention::isa::attention_receivers,             \

@@ -18,6 +18,7 @@ struct Kernels {
   void (*spmm_extremum)(const aggregation::ExtremumArgs&, const Executor&);
   void (*sddmm)(const aggregation::SddmmArgs&, const Executor&);
   void (*sddmm_extremum)(const aggregation::SddmmArgs&, const Executor&);
+  void (*edge_softmax)(const aggregation::EdgeSoftmaxArgs&, const Executor&);
   void (*csr_row_ids)(const aggregation::CsrRowIdsArgs&, const Executor&);
   void (*maxk)(const maxk::MaxkArgs&, const Executor&);
   void (*cbsr_scatter)(const maxk::CbsrScatterArgs&, const Executor&);

@@ -94,6 +94,26 @@ inline int64_t row_of(const Rows& csr, int64_t edge) {
   return low > 0 ? low - 1 : 0;
 }
 
+// Writes the row of each of the edges [begin, end), of which the first is in `row` or a later one;
+// returns the row of the last. Edges that no row holds count as the last row's.
+inline int64_t write_row_ids(const Rows& csr, int64_t row, int64_t begin, int64_t end,
+                             int32_t* out) {
+  constexpr int kIds = kVectorBytes / static_cast<int>(sizeof(int32_t));
+  for (int64_t edge = begin;; ++row) {
+    const bool bounded = row + 1 < csr.num_rows;
+    const int64_t stop = bounded ? min_of(row_begin(csr, row + 1), end) : end;
+    // What a vector has beyond the row, the next rows write: most rows are one store.
+    const auto ids = Vector<int32_t, kIds>{} + static_cast<int32_t>(row);
+    int64_t at = edge;
+    for (; at < stop && at + kIds <= end; at += kIds) {
+      std::memcpy(out + (at - begin), &ids, sizeof(ids));
+    }
+    for (; at < stop; ++at) out[at - begin] = static_cast<int32_t>(row);
+    edge = max_of(edge, stop);
+    if (edge >= end) return row;
+  }
+}
+
 // The number of items to cut `units` into, each of which costs `unit_bytes`: at most 8,192 units
 // for balance, at least about 10 microseconds each, so that the scheduling overhead is negligible.
 inline int64_t item_count(const Executor& executor, int64_t units, int64_t unit_bytes) {
@@ -159,6 +179,12 @@ A* sum_parts(A* parts, int64_t width, int64_t first, int64_t last) {
     for (int64_t f = 0; f < width; ++f) sums[f] += parts[part * width + f];
   }
   return sums;
+}
+
+// Whether what narrow rows are gathered from stays in a cache so near that the loads of several edges
+// at once hide its latency, and prefetches only cost.
+inline bool stays_near(int64_t columns, int64_t row_bytes) {
+  return row_bytes <= 32 && columns * row_bytes <= int64_t{1} << 20;
 }
 
 // Prefetch distance in edges of `bytes` each: 8 KiB in flight hide the memory latency and leave

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__AVX2__)  // with F16C, as it is compiled here
 #include <immintrin.h>
@@ -226,6 +227,10 @@ void store_row(T* to, const Accumulator<T>* from, int64_t width) {
 // The larger; NaN if either is.
 template <class V>
 JAXGNN_INLINE V maximum(V a, V b) {
+  if constexpr (!std::is_arithmetic_v<V>) {
+    // GCC selects between vectors of one lane by branches.
+    if constexpr (sizeof(V) == sizeof(a[0])) return V{maximum(a[0], b[0])};
+  }
   const V larger = a > b ? a : b;
   return a == a ? larger : a;
 }

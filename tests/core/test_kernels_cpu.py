@@ -387,6 +387,13 @@ def digest() -> str:
         (dots,) = on_cpu("jaxgnn_sddmm", operands, result, heads=1, split_length=256)
         hashed.update(dots.tobytes())
         hashed.update(weight_gradient(y[:2500], x).tobytes())
+    scores = case.rng.normal(size=(case.edges, 3)).astype(np.float32)
+    splits = case.splits(256)
+    results = [(scores.shape, np.float32), ((len(splits), 6), np.float32)]
+    operands = [case.offsets, case.indices[:0], splits, scores]
+    (weights, _) = on_cpu("jaxgnn_edge_softmax", operands, results, split_length=256)
+    hashed.update(weights.tobytes())
+    hashed.update(spmm(case, scores, None, "sum", length=256, indices=False).tobytes())
     return hashed.hexdigest()
 
 
@@ -418,8 +425,9 @@ def test_other_instruction_sets(isa):
     """The numeric tests again, in a process that is told to use less than it could."""
     code = f"""
 import pytest, sys
-which = "spmm or sddmm or weight_gradient or survives or nearest"
-options = ["-q", "-x", "-n0", "-p", "no:cacheprovider", {os.path.abspath(__file__)!r}]
+which = "spmm or sddmm or weight_gradient or survives or nearest or edge or expand"
+files = [{os.path.abspath(__file__)!r}, "tests/core/test_edge_kernels_cpu.py"]
+options = ["-q", "-x", "-n0", "-p", "no:cacheprovider", *files]
 status = pytest.main([*options, "-k", which])
 from jaxgnn._core import ffi
 print(ffi.cpu_module.isa())

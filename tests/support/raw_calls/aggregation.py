@@ -66,6 +66,16 @@ def sddmm_extremum(g: Graph) -> Call:
     return call._replace(operands={**call.operands, **more}, free=FREE | {"splits, axis 0"})
 
 
+def edge_softmax(g: Graph) -> Call:
+    rows = {**g.rows(), "columns": g.columns[:0]}
+    return Call(
+        {**rows, "scores": g.x(g.edges, HEADS)},
+        {"out": ((g.edges, HEADS), F32), "partials": ((g.parts, 2 * HEADS), F32)},
+        {**SPLIT},
+        FREE,
+    )
+
+
 def csr_row_ids(g: Graph) -> Call:
     free = {"row_offsets, axis 0", "out, axis 0"}  # the number of edges, and of rows
     return Call({"row_offsets": g.offsets}, {"out": ((g.edges,), I32)}, {}, frozenset(free))
@@ -79,3 +89,5 @@ CALLS: Calls = {
     "jaxgnn_sddmm_extremum": sddmm_extremum,
     "jaxgnn_csr_row_ids": csr_row_ids,
 }
+
+CPU_CALLS: Calls = {"jaxgnn_edge_softmax": edge_softmax}

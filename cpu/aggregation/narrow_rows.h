@@ -1,0 +1,20 @@
+// Sums, means and extrema of rows narrower than a vector: the values of several edges share one.
+#pragma once
+
+#include "common/aggregation.h"
+#include "cpu/core/executor.h"
+#include "cpu/core/isa_names.h"
+
+namespace jaxgnn::aggregation {
+
+// `takes_narrow_rows`: whether a row of x is narrower than a vector, no edge has several weights,
+// and ties are not counted.
+#define JAXGNN_DECLARE(isa)                                               \
+  namespace isa {                                                         \
+  bool takes_narrow_rows(const SpmmArgs& args);                           \
+  void reduce_narrow_rows(const SpmmArgs& args, const Executor& executor); \
+  }
+JAXGNN_EACH_ISA(JAXGNN_DECLARE)
+#undef JAXGNN_DECLARE
+
+}  // namespace jaxgnn::aggregation
