@@ -64,6 +64,15 @@ def test_every_page_with_code_has_a_test():
     assert {path.stem for path in pages} == here | ELSEWHERE
 
 
+def test_every_experiment_is_on_a_page():
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    folder = ROOT / "benchmarks" / "experiments"
+    programs = {path for path in folder.rglob("*.py") if path.parent.name != "maxk_paper"}
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in programs}
+    assert sorted(name for name in names if not re.search(rf"\b{re.escape(name)}\b", pages)) == []
+    assert len(names) > 20
+
+
 def test_pages_of_few_lines():
     assert run("index.md")["y"].shape == (4, 3)
     assert run("data.md")["split"].train.any()
