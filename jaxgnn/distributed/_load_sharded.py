@@ -80,6 +80,7 @@ def load_sharded(
 
     Raises:
         DataError: an interrupted, damaged or mismatched folder; it names the file.
+        TypeError: `mesh` is no mesh, or `overlap` no bool.
         ValueError: axes that the mesh does not have, or parts that are no multiple of its devices.
     """
     mesh = check_axes(mesh, rows, features, exchange_dtype, overlap)
