@@ -1,5 +1,6 @@
 """The code of the pages that have no test of their own runs as it stands, but for paths."""
 
+import itertools
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +72,16 @@ def test_every_experiment_is_on_a_page():
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in programs}
     assert sorted(name for name in names if not re.search(rf"\b{re.escape(name)}\b", pages)) == []
     assert len(names) > 20
+
+
+def test_files_that_pages_name_exist():
+    folders = "benchmarks|common|cpu|cuda|docs|examples|ffi|jaxgnn|jaxgnn_cli|scripts|tests"
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    codes = [re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")) for page in pages]
+    paths = re.findall(rf"(?<![\w/.-])(?:{folders})/[\w/.-]*", " ".join(itertools.chain(*codes)))
+    named = {path.rstrip(".") for path in paths if not re.search(r"FAMILY|\bOP\b|\.\.\.", path)}
+    assert len(named) > 60
+    assert sorted(path for path in named if not (ROOT / path).exists()) == []
 
 
 def test_pages_of_few_lines():
