@@ -1,10 +1,12 @@
 """Classifies point clouds with edge convolutions on graphs that follow the features.
 
-    python examples/edgeconv_pointclouds.py --data ../shared/data/modelnet10_voxel_points
+    python examples/edgeconv_pointclouds.py
+    python examples/edgeconv_pointclouds.py --data PATH/TO/modelnet10_voxel_points
 
-The data are chairs and monitors of ModelNet10 as voxels of their surfaces; where the directory is
-absent, points on spheres, cubes, cylinders and tori. The network is Dynamic Graph CNN's (Wang et
-al., TOG 2019), small: in each layer the neighbors are found again in the layer's features.
+The data are points on spheres, cubes, cylinders and tori, or those of `--data`: chairs and monitors
+of ModelNet10 as voxels of their surfaces, in a file `points.npz`. The network is Dynamic Graph
+CNN's (Wang et al., TOG 2019), small: in each layer the neighbors are found again in the layer's
+features.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ KINDS = ("sphere", "cube", "cylinder", "torus")
 class Options:
     """Trains on point clouds and prints the test accuracy."""
 
-    data: Path = Path("../shared/data/modelnet10_voxel_points")
-    """Directory with points.npz; synthetic shapes where there is none."""
+    data: Path | None = None
+    """Directory with points.npz; synthetic shapes if not given."""
     shapes: int = 400
     """Synthetic shapes, of which a fifth is for the test."""
     points: int = 128
@@ -163,12 +165,12 @@ def accuracy(model: DGCNN, clouds: Clouds, size: int) -> float:
 def main(arguments: list[str] | None = None) -> float:
     """Trains, prints, and returns the test accuracy of the last epoch."""
     options = tyro.cli(Options, args=arguments)
-    path = options.data / "points.npz"
-    clouds = read(path, options) if path.is_file() else synthetic(options)
+    path = options.data and options.data / "points.npz"
+    clouds = read(path, options) if path else synthetic(options)
     train = np.flatnonzero(~clouds.test)
     size = min(options.batch_size, len(train))
     print(
-        f"{'shapes of ' + str(path) if path.is_file() else 'synthetic shapes'}: "
+        f"{f'shapes of {path}' if path else 'synthetic shapes'}: "
         f"{', '.join(clouds.classes)}; {len(train)} for training, {clouds.test.sum()} for the test"
     )
     steps = len(train) // size

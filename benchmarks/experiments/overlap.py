@@ -101,12 +101,9 @@ def measure(shape: str, options: Options) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
-    from benchmarks.harness import timing
-    from benchmarks.harness.jax_programs import call_seconds
-    from benchmarks.ours import scale
-    from jaxgnn import Graph, spmm
+    from jaxgnn import Graph
     from jaxgnn.data import benchmark_graph
-    from jaxgnn.distributed import partition, shard
+    from jaxgnn.distributed import partition
 
     csr = split = None
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
@@ -134,19 +131,8 @@ def measure(shape: str, options: Options) -> dict[str, Any]:
     device = jax.devices()[0]
     graphs = {name: jax.device_put(graph, device) for name, graph in graphs.items()}
 
-    def milliseconds(function: Any, *operands: Any) -> float:
-        call = functools.partial(jax.jit(function), *operands)
-        seconds = functools.partial(call_seconds, call, device=jax.default_backend())
-        return timing.measure(seconds, 5, batch_seconds=0.05).ms
-
-    def both_ways(graph: Any, x: Any) -> Any:
-        out, pullback = jax.vjp(functools.partial(spmm, graph), x)
-        return out, pullback(out)[0]
-
     times = {
-        name: milliseconds(
-            both_ways, graph, jnp.ones((graph.num_senders, options.width), options.dtype)
-        )
+        name: _milliseconds(graph, jnp.ones((graph.num_senders, options.width), options.dtype))
         for name, graph in graphs.items()
     }
     sent = (options.parts - 1) * part.pair_rows * options.width * jnp.dtype(options.dtype).itemsize
@@ -166,8 +152,21 @@ def measure(shape: str, options: Options) -> dict[str, Any]:
         "together_ms": round(times["sends"] + exchange + times["all"], 4),
         "apart_ms": round(times["sends"] + max(exchange, times["owned"]) + times["halo"], 4),
     }
-    if csr is None or len(jax.devices()) < options.parts:
-        return row
+    if csr is not None and len(jax.devices()) >= options.parts:
+        row |= measured(csr, split, options)
+    return row
+
+
+def measured(csr: Any, split: Any, options: Options) -> dict[str, Any]:
+    """Both ways on as many devices as there are parts, whose results are compared."""
+    import jax
+    import jax.numpy as jnp
+
+    from benchmarks.ours import scale
+    from jaxgnn import Graph
+    from jaxgnn.distributed import shard
+
+    row: dict[str, Any] = {}
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         whole = Graph.from_csr(csr.row_offsets, csr.senders).with_row_schedule()
     mesh = scale.mesh_of(jax.devices()[: options.parts])
@@ -187,13 +186,34 @@ def measure(shape: str, options: Options) -> dict[str, Any]:
     )()
     results = []
     for name, graph in (("together", joint), ("apart", apart)):
-        row[f"measured_{name}_ms"] = milliseconds(both_ways, graph, x)
-        results.append(jax.jit(both_ways)(graph, x))
+        row[f"measured_{name}_ms"] = _milliseconds(graph, x)
+        results.append(jax.jit(_both_ways)(graph, x))
     for one, other in zip(*results, strict=True):
         error = float(jnp.max(jnp.abs(one - other)) / jnp.max(jnp.abs(one)))
         if not error <= (1e-5 if options.dtype == "float32" else 2e-2):
             raise RuntimeError(f"expected the same results both ways, got an error of {error:.2g}")
     return row
+
+
+def _both_ways(graph: Any, x: Any) -> Any:
+    """The sum over the neighbors, and its gradient."""
+    import jax
+
+    from jaxgnn import spmm
+
+    out, pullback = jax.vjp(functools.partial(spmm, graph), x)
+    return out, pullback(out)[0]
+
+
+def _milliseconds(graph: Any, x: Any) -> float:
+    import jax
+
+    from benchmarks.harness import timing
+    from benchmarks.harness.jax_programs import call_seconds
+
+    call = functools.partial(jax.jit(_both_ways), graph, x)
+    seconds = functools.partial(call_seconds, call, device=jax.default_backend())
+    return timing.measure(seconds, 5, batch_seconds=0.05).ms
 
 
 def _prepared(graph: Any) -> Any:

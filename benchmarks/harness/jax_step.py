@@ -43,22 +43,9 @@ def step(
     `alone`: no other step was run in this process, whose peak of memory is then this one's.
     """
     facts: dict[str, Any] = {"base_bytes": timing.process_bytes() if alone else None}
-    structure: Any
     ours = setting.impl in (plan.OURS, plan.ESTIMATED)
-    if ours:
-        # Each gets what makes its products fastest.
-        method = "with_row_schedule" if setting.k is None else "with_windows"
-        apply = our_models.model_of(setting, widths)
-        structure, preprocessing = preprocessed(graph.to_graph(), method)
-        if setting.impl == plan.ESTIMATED:
-            structure, more = preprocessed(structure, "with_tiles")
-            preprocessing = {name: preprocessing[name] + more[name] for name in more}
-        facts |= preprocessing
-    elif setting.impl in plan.STAGES:
-        apply, structure, preprocessing = ablation.model_of(setting, graph)
-        facts |= preprocessing
-    else:
-        apply, structure = jax_models.model_of(setting, graph)
+    apply, structure, preprocessing = _model_of(setting, graph, widths)
+    facts |= preprocessing
     x = jax.device_put(features["x"].astype(jnp.dtype(setting.dtype)))
     precision = jax.config.jax_default_matmul_precision if setting.tf32 else "highest"
 
@@ -136,6 +123,23 @@ def step(
     seconds = functools.partial(call_seconds, call, device=device)
     peak_bytes = functools.partial(peak_of, compiled)
     return Job(seconds, peak_bytes, facts=facts, after=after, gradients=gradients)
+
+
+def _model_of(
+    setting: Setting, graph: StoredGraph, widths: list[int]
+) -> tuple[Apply, Any, dict[str, Any]]:
+    """The model, the graph as it takes it, and what making that took."""
+    if setting.impl in plan.STAGES:
+        return ablation.model_of(setting, graph)
+    if setting.impl not in (plan.OURS, plan.ESTIMATED):
+        return *jax_models.model_of(setting, graph), {}
+    # Each gets what makes its products fastest.
+    method = "with_row_schedule" if setting.k is None else "with_windows"
+    structure, preprocessing = preprocessed(graph.to_graph(), method)
+    if setting.impl == plan.ESTIMATED:
+        structure, more = preprocessed(structure, "with_tiles")
+        preprocessing = {name: preprocessing[name] + more[name] for name in more}
+    return our_models.model_of(setting, widths), structure, preprocessing
 
 
 def aggregation_ms(setting: Setting, graph: Graph, widths: list[int], device: str) -> float:

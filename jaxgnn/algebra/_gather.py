@@ -90,7 +90,7 @@ def aggregate(
         reduce: as `gather`'s, like the further options.
 
     Raises:
-        As `scatter`, `edge_values` and `gather` do.
+        TypeError, ValueError: as `scatter`, `edge_values` and `gather` do.
     """
     inputs = [scatter(graph, u)] if u is not None else []
     inputs += [scatter(graph, v=v)] if v is not None else []
@@ -136,6 +136,9 @@ def explain(
 
     The first line has the operations. The further ones, indented, are the rewritings: what was
     moved to the nodes, and what the backward pass recomputes or reads back.
+
+    Raises:
+        TypeError, ValueError: as `gather` does.
     """
     request = _request(edges, reduce, recompute, budget, impl)
     texts = []

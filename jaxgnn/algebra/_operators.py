@@ -125,7 +125,12 @@ def apply_edge(function: Callable[..., Array], *edges: Edges) -> Edges:
 
 
 def leaky_relu(edges: Edges, negative_slope: float = 0.2) -> Edges:
-    r"""LeakyReLU as a function that rules know; $-\infty$ stays, so that it masks."""
+    r"""LeakyReLU as a function that rules know; $-\infty$ stays, so that it masks.
+
+    Raises:
+        TypeError: `edges` are no values on edges, or `negative_slope` is no number.
+        ValueError: `negative_slope` is not finite.
+    """
     slope = checks.number(negative_slope, "negative_slope", -math.inf, math.inf)
     return apply("leaky_relu", lambda x: _leaky_relu(x, slope), [edges], (slope,))
 
@@ -171,7 +176,12 @@ def linear_map(edges: Edges, kernel: Array, bias: Array | None) -> Applied:
 
 
 def concat(*edges: Edges) -> Edges:
-    """The values concatenated on the last axis; the axes before it are equal."""
+    """The values concatenated on the last axis; the axes before it are equal.
+
+    Raises:
+        TypeError: something else than values on edges.
+        ValueError: none, values of several graphs, or axes before the last differ.
+    """
     same_graph(edges, "concat")
     if not all(e.features and e.features[:-1] == edges[0].features[:-1] for e in edges):
         shapes = ", ".join(str(e.features) for e in edges)

@@ -145,7 +145,11 @@ def benchmark_graph(name: str, scale: float = 1.0, seed: int = 1, *, num_threads
 def benchmark_communities(
     name: str, scale: float = 1.0, seed: int = 1, *, num_threads: int = 0
 ) -> tuple[CSR, np.ndarray]:
-    """`benchmark_graph` and the community of each node, int32."""
+    """`benchmark_graph` and the community of each node, int32.
+
+    Raises:
+        DataError: as `benchmark_graph` does.
+    """
     if name not in _SHAPES:
         raise DataError(f"name: expected one of {', '.join(_SHAPES)}, got {name!r}")
     if not 0 < scale <= 10:

@@ -45,6 +45,10 @@ class Split:
     """Masks of the nodes that a model learns from, is selected on, and is tested on.
 
     The three are disjoint and need not cover the graph. `val` may be empty.
+
+    Raises:
+        DataError: something else than boolean masks of one length, masks that overlap, or an empty
+            `train`.
     """
 
     train: Bool[np.ndarray, " num_nodes"]
@@ -241,6 +245,9 @@ def normalize_features(
     """Rows scaled to sum 1, as PyG's `NormalizeFeatures`.
 
     $x' = x - min(x)$ over the whole matrix, then $x'_i / max(1, sum_k x'_{ik})$.
+
+    Raises:
+        DataError: a row's sum is beyond float32, or not finite.
     """
     normalized = features.copy()
     normalize_in_place(normalized)

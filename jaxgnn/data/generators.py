@@ -170,6 +170,9 @@ def chains(
 
     Returns:
         The graph and the chain of each node, int32.
+
+    Raises:
+        DataError: no chains, a negative size, or an option out of range.
     """
     sizes = np.asarray(chain_sizes)
     if sizes.ndim != 1 or not sizes.size or sizes.dtype.kind not in "iu" or (sizes < 0).any():
@@ -298,6 +301,9 @@ def power_law_weights(
     $w(u) = (u + u_0)^{-a} (1 - u)^b$ at ranks $u$ in (0, 1), a the `exponent`, b the
     `low_exponent` and $u_0$ such that the largest is `max_to_mean` times the mean (or as near as
     $10^{-12} <= u_0 <= 1$ allows). As integers whose mean is about 4,096, at least 1.
+
+    Raises:
+        DataError: no nodes.
     """
     if num_nodes < 1:
         raise DataError(f"num_nodes: expected at least 1, got {num_nodes}")

@@ -22,7 +22,7 @@ def split_per_class(
     20 and 30. Deterministic in `seed`.
 
     Raises:
-        DataError: a class has no node left to test.
+        DataError: a class has no node left to test, or a number is out of range.
     """
     if num_train < 1 or num_val < 0:
         raise DataError(
@@ -43,7 +43,11 @@ def split_per_class(
 
 
 def split_fractions(num_nodes: int, train: float, val: float, *, seed: int) -> Split:
-    """A share `train` of the nodes to learn from, `val` to select on, the rest to test."""
+    """A share `train` of the nodes to learn from, `val` to select on, the rest to test.
+
+    Raises:
+        DataError: a share is out of range, or they leave none to test.
+    """
     if not (0 < train < 1 and val >= 0 and train + val < 1):
         raise DataError(f"train, val: expected shares that sum to less than 1, got {train}, {val}")
     order = np.random.default_rng(seed).permutation(num_nodes)
@@ -65,7 +69,11 @@ def per_class_splits(
     seed: int,
     num_splits: int,
 ) -> dict[str, Split]:
-    """Splits named `"seed<s>"`, for the seeds `seed` to `seed + num_splits - 1`."""
+    """`split_per_class` for the seeds `seed` to `seed + num_splits - 1`, by the names `"seed<s>"`.
+
+    Raises:
+        DataError: as `split_per_class`, or a negative `seed`, or no splits.
+    """
     return {
         f"seed{s}": split_per_class(labels, num_train, num_val, seed=s)
         for s in _seeds(seed, num_splits)
@@ -75,7 +83,11 @@ def per_class_splits(
 def fraction_splits(
     num_nodes: int, train: float, val: float, *, seed: int, num_splits: int
 ) -> dict[str, Split]:
-    """Splits named `"seed<s>"`, for the seeds `seed` to `seed + num_splits - 1`."""
+    """`split_fractions` for the seeds `seed` to `seed + num_splits - 1`, by the names `"seed<s>"`.
+
+    Raises:
+        DataError: as `split_fractions`, or a negative `seed`, or no splits.
+    """
     return {
         f"seed{s}": split_fractions(num_nodes, train, val, seed=s) for s in _seeds(seed, num_splits)
     }
@@ -93,7 +105,7 @@ def fold_splits(
     """Splits named `"fold<i>"`, stratified by class: fold i tests, the next validates.
 
     Raises:
-        DataError: fewer than three folds.
+        DataError: fewer than three folds, or a negative seed.
     """
     if folds < 3 or seed < 0:
         raise DataError(f"folds, seed: expected at least 3 and 0, got {folds} and {seed}")

@@ -16,7 +16,7 @@ from jaxgnn._core.limits import DataError, reading
 from jaxgnn.distributed import _partition_files as files
 from jaxgnn.distributed._arguments import check_axes, sent_bytes
 from jaxgnn.distributed._halo import Halo
-from jaxgnn.distributed._parts import Parts, of_own_edges, place_nodes, rank
+from jaxgnn.distributed._parts import Parts, Places, of_own_edges, place_nodes, rank
 from jaxgnn.distributed._placement import own_parts, place_parts, to_host
 from jaxgnn.distributed._shard import NodeCounts, in_parts, part_cost
 from jaxgnn.distributed._sharded_graph import ShardedGraph
@@ -44,6 +44,20 @@ class _Halo(NamedTuple):
     slot: Int[np.ndarray, " halo"]
     edges: Int[np.ndarray, " halo"]
     of_edge: Int[np.ndarray, " foreign"]
+
+
+class _Placed(NamedTuple):
+    """Of a part, by rows of its own and of its halo.
+
+    Attributes:
+        edges: senders and receivers.
+        sends: rows that other parts need, and their places in what is sent.
+        counts: edges to each own row, from it, and self-loops.
+    """
+
+    edges: tuple[np.ndarray, np.ndarray]
+    sends: tuple[np.ndarray, np.ndarray]
+    counts: tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def load_sharded(
@@ -80,6 +94,7 @@ def load_sharded(
 
     Raises:
         DataError: an interrupted, damaged or mismatched folder; it names the file.
+        TypeError: `mesh` is no mesh, or `overlap` no bool.
         ValueError: axes that the mesh does not have, or parts that are no multiple of its devices.
     """
     mesh = check_axes(mesh, rows, features, exchange_dtype, overlap)
@@ -110,28 +125,12 @@ def load_sharded(
     exchange = Halo.of(places.rows, halo_rows)
     requests, used = _exchanged(halos, own, count, int(halo_rows.max()), by_rows)
 
-    row = places.row
-
-    def counts(nodes: np.ndarray, edges: np.ndarray | None = None) -> np.ndarray:
-        return np.bincount(row[nodes], edges, minlength=places.rows).astype(np.int32)
-
-    in_degrees, out_degrees, self_loops = [], [], []
-    local_edges, sends, of_part = [], [], zip(own, edges, halos, strict=True)
-    for i, (part, (senders, receivers), halo) in enumerate(of_part):
-        local, foreign = row[senders], owner[senders] != part
-        of_halo = exchange.places(part, halo.source, halo.slot, row[halo.node])
-        local[foreign] = of_halo[halo.of_edge]
-        local_edges.append((local, row[receivers]))
-        need, slot = np.nonzero(requests[i] >= 0)
-        nodes = requests[i, need, slot]
-        in_degrees.append(counts(receivers))
-        out_degrees.append(counts(senders[~foreign]) + counts(nodes, used[i, need, slot]))
-        self_loops.append(counts(senders[senders == receivers]))
-        sends.append((row[nodes], need * exchange.pair_rows + slot))
+    of_parts = zip(own, edges, halos, requests, used, strict=True)
+    placed = [_placed(places, exchange, owner, *of_part) for of_part in of_parts]
     parts = of_own_edges(
         places,
-        local_edges,
-        sends,
+        [part.edges for part in placed],
+        [part.sends for part in placed],
         parts=count,
         own=own,
         num_edges=num_edges,
@@ -148,7 +147,9 @@ def load_sharded(
     def put(own_rows: np.ndarray) -> jax.Array:
         return place_parts(own_rows, own, count, of_nodes, flat=True)
 
-    degrees = NodeCounts(*(put(np.stack(own)) for own in (in_degrees, out_degrees, self_loops)))
+    degrees = NodeCounts(
+        *(put(np.stack(own)) for own in zip(*(part.counts for part in placed), strict=True))
+    )
     parts, repeated = _numbered(parts, edges, to_host(degrees.in_degrees), owner)
     graph = in_parts(
         parts,
@@ -211,6 +212,38 @@ def _exchanged(
     }
     told = np.stack([of_part[part] for part in own])
     return told[..., 0], told[..., 1]
+
+
+def _placed(
+    places: Places,
+    exchange: Halo,
+    owner: Int[np.ndarray, " num_nodes"],
+    part: int,
+    edges: _Edges,
+    halo: _Halo,
+    requests: Int[np.ndarray, "parts pair_rows"],
+    used: Int[np.ndarray, "parts pair_rows"],
+) -> _Placed:
+    """`requests` are the nodes that other parts need, `used` their edges from each."""
+    row, (senders, receivers) = places.row, edges
+
+    def counts(nodes: np.ndarray, edges: np.ndarray | None = None) -> np.ndarray:
+        return np.bincount(row[nodes], edges, minlength=places.rows).astype(np.int32)
+
+    local, foreign = row[senders], owner[senders] != part
+    of_halo = exchange.places(part, halo.source, halo.slot, row[halo.node])
+    local[foreign] = of_halo[halo.of_edge]
+    need, slot = np.nonzero(requests >= 0)
+    nodes = requests[need, slot]
+    return _Placed(
+        edges=(local, row[receivers]),
+        sends=(row[nodes], need * exchange.pair_rows + slot),
+        counts=(
+            counts(receivers),
+            counts(senders[~foreign]) + counts(nodes, used[need, slot]),
+            counts(senders[senders == receivers]),
+        ),
+    )
 
 
 def _numbered(

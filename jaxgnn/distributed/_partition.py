@@ -75,6 +75,7 @@ class Partition:
             parts: their number. A part may be empty.
 
         Raises:
+            TypeError: `graph` is no `Graph`, nor a `CSR`.
             ValueError: no owner for each node, or one that is no part.
             RuntimeError: the compiled CPU module is missing.
         """

@@ -64,6 +64,7 @@ def shard(
         ValueError: a rectangular graph, an axis that the mesh does not have, one axis for both, a
             partition of other parts or nodes, or one with `features` alone, or so `overlap`; or
             explicit axes set by `jax.set_mesh`.
+        ImportError, RuntimeError: the partition's method needs pymetis, or the compiled CPU module.
     """
     graph = check_graph(graph)
     mesh = check_axes(mesh, rows, features, exchange_dtype, overlap)

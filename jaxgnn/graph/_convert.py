@@ -34,10 +34,6 @@ def edges_of_scipy(
     A square matrix gives a square graph. Explicit zeros are edges (where the format keeps them:
     DIA and DOK do not); repeated entries stay apart. Floating weights keep their dtype; booleans
     and integers become float32.
-
-    Raises:
-        TypeError: not a SciPy sparse matrix, or complex entries.
-        ValueError: not two-dimensional.
     """
     import scipy.sparse
 
@@ -67,9 +63,6 @@ def to_scipy(
     """SciPy CSR array of shape `(num_senders, num_receivers)`; no weights: ones, float32.
 
     Repeated edges become repeated entries, which SciPy's arithmetic sums.
-
-    Raises:
-        ValueError: `weights` is not one number an edge.
     """
     import scipy.sparse
 
@@ -102,10 +95,6 @@ def csr_of_networkx(
     Node number $i$ is the $i$-th of `graph.nodes`. Each edge of an undirected graph becomes two
     (a self-loop stays one). Edges without the attribute weigh 1. `edge_permutation` refers to
     the order of `graph.edges`.
-
-    Raises:
-        TypeError: something else than a NetworkX graph, or an attribute that is not a number.
-        ValueError: an attribute that float32 does not hold.
     """
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise TypeError(f"graph: expected a NetworkX graph, got {type(graph).__name__}")
@@ -140,12 +129,7 @@ def _networkx_weights(graph: networkx.Graph, weight: str, size: int) -> Float[np
 def to_networkx(
     graph: Graph, weights: Float[ArrayLike, " num_edges"] | None = None
 ) -> networkx.MultiDiGraph:
-    """NetworkX `MultiDiGraph` of a square graph, with the edge attribute `weight` if given.
-
-    Raises:
-        ImportError: NetworkX is not installed.
-        ValueError: the graph is rectangular, or `weights` is not one number an edge.
-    """
+    """NetworkX `MultiDiGraph` of a square graph, with the edge attribute `weight` if given."""
     try:
         import networkx
     except ImportError as error:
@@ -176,10 +160,6 @@ def edges_of_jraph(graph: Any) -> Edges:
 
     Several graphs in one stay one disconnected graph, padding included; see `jaxgnn.batch` for
     the membership of its nodes.
-
-    Raises:
-        TypeError: an attribute is missing.
-        ValueError: `n_edge` does not sum to the number of edges.
     """
     for name in ("senders", "receivers", "n_node"):
         if getattr(graph, name, None) is None:

@@ -29,7 +29,8 @@ def degree_features(
     Repeated edges and self-loops count.
 
     Raises:
-        ValueError: the graph is rectangular, or a node has a larger degree.
+        TypeError: `graph` is no `Graph`, or is traced.
+        ValueError: the graph is rectangular, a node has a larger degree, or unknown `direction`.
     """
     _check(graph, "degree_features")
     choice(direction, "direction", ("in", "out"))
@@ -65,7 +66,9 @@ def laplacian_pe(
             directions, not negative.
 
     Raises:
-        ValueError: the graph or the weights are not symmetric, or `k` is out of range.
+        TypeError: `graph` is no `Graph`, or is traced.
+        ValueError: the graph is rectangular, it or the weights are not symmetric, a weight is
+            negative, or `k` is out of range.
 
     Source: Dwivedi et al., "Benchmarking graph neural networks", JMLR 2023.
     """
@@ -118,6 +121,7 @@ def random_walk_pe(
         weights: of the edges, in the graph's edge order (`Graph.sort_edge_data`).
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: the graph is rectangular, or the weights are not of its edges.
 
     Source: Dwivedi et al., "Graph neural networks with learnable structural and positional

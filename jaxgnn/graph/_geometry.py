@@ -30,6 +30,7 @@ def cartesian(
     `max_value`) so that $[-max, max]$ becomes `interval`. PyG's `Cartesian`.
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: the graph is rectangular, or the positions are not finite, one a node.
     """
     sources, targets = _ends(graph, positions)
@@ -55,6 +56,7 @@ def distance(
     `interval`. PyG's `Distance`.
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: the graph is rectangular, or the positions are not finite, one a node.
     """
     sources, targets = _ends(graph, positions)
@@ -90,7 +92,7 @@ def radius_graph(
     """
     from scipy.spatial import KDTree
 
-    points = _positions(points, None)
+    points = _positions(points, "points", "num_points")
     if not np.isfinite(radius) or radius < 0:
         raise ValueError(f"radius: expected a number from 0, got {radius!r}")
     most = None if max_neighbors is None else as_integer(max_neighbors)
@@ -112,14 +114,13 @@ def radius_graph(
     )
 
 
-def _positions(positions: Any, rows: int | None) -> np.ndarray:
+def _positions(positions: Any, name: str, rows: int | str) -> np.ndarray:
     values = np.asarray(positions)
-    shape = f"[{'num_points' if rows is None else rows}, dimensions]"
-    if values.ndim != 2 or not values.shape[1] or (rows is not None and len(values) != rows):
-        raise ValueError(f"positions: expected {shape}, got the shape {values.shape}")
+    if values.ndim != 2 or not values.shape[1] or rows not in (len(values), "num_points"):
+        raise ValueError(f"{name}: expected [{rows}, dimensions], got the shape {values.shape}")
     values = values.astype(np.float64)
     if not np.isfinite(values).all():
-        raise ValueError("positions: expected finite numbers, got NaN or infinity")
+        raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
     return values
 
 
@@ -128,7 +129,7 @@ def _ends(graph: Graph, positions: Any) -> tuple[np.ndarray, np.ndarray]:
     check_concrete(graph.senders, "edge features", "positions are read")
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got the rectangular {graph}")
-    values = _positions(positions, graph.num_receivers)
+    values = _positions(positions, "positions", graph.num_receivers)
     receivers = _csr.row_ids(np.asarray(graph.row_offsets))
     return values[np.asarray(graph.senders)], values[receivers]
 

@@ -221,6 +221,9 @@ class Graph(GraphArrays):
 
         Takes the options of `from_edges`; so `Graph.from_edge_index(edge_index,
         edge_data=edge_attr)` returns the graph and the attributes in its edge order.
+
+        Raises:
+            TypeError, ValueError: as `from_edges`, or the shape is not `(2, num_edges)`.
         """
         return cls.from_edges(*_edge_list.rows_of_index(edge_index), **options)
 
@@ -232,6 +235,10 @@ class Graph(GraphArrays):
 
         Entry $(j, i)$ is the edge from $j$ to $i$ (NetworkX's and PyG's reading of an adjacency
         matrix). Explicit zeros are edges; repeated entries stay apart.
+
+        Raises:
+            TypeError: not a SciPy sparse matrix, or complex entries.
+            ValueError: not two-dimensional.
         """
         edges, values = _convert.edges_of_scipy(adjacency)
         graph = cls.from_edges(**edges)
@@ -244,7 +251,11 @@ class Graph(GraphArrays):
         """Graph, and the edge attribute `weight` if named, of a NetworkX graph.
 
         Nodes are numbered in NetworkX's order; each edge of an undirected graph becomes two, and
-        the parallel edges of a multigraph stay apart.
+        the parallel edges of a multigraph stay apart. Edges without the attribute weigh 1.
+
+        Raises:
+            TypeError: not a NetworkX graph, or an attribute that is no number.
+            ValueError: an attribute that float32 does not hold.
         """
         csr, values = _convert.csr_of_networkx(graph, weight)
         result = cls._from_host(csr)
@@ -252,7 +263,14 @@ class Graph(GraphArrays):
 
     @classmethod
     def from_jraph(cls, graph: Any) -> Graph:
-        """Graph of jraph's `GraphsTuple`, or anything with its `senders`, `receivers`, `n_node`."""
+        """Graph of jraph's `GraphsTuple`, or anything with its `senders`, `receivers`, `n_node`.
+
+        Several graphs in one stay one graph, padding included; features are not read.
+
+        Raises:
+            TypeError: an attribute is missing, or the indices are no integers.
+            ValueError: `n_edge` does not sum to the number of edges, or an index is out of range.
+        """
         return cls.from_edges(**_convert.edges_of_jraph(graph))
 
     # Conversions.
@@ -262,7 +280,12 @@ class Graph(GraphArrays):
     ) -> scipy.sparse.csr_array:
         """SciPy CSR array of shape `(num_senders, num_receivers)`; inverse of `from_scipy`.
 
-        `weights` are in the graph's edge order, not the user's (`sort_edge_data`).
+        `weights` are in the graph's edge order, not the user's (`sort_edge_data`); ones if not
+        given. Repeated edges become repeated entries, which SciPy's arithmetic sums.
+
+        Raises:
+            TypeError: the graph is traced.
+            ValueError: `weights` is not one number an edge.
         """
         return _convert.to_scipy(self, weights)
 
@@ -272,6 +295,11 @@ class Graph(GraphArrays):
         """NetworkX `MultiDiGraph` (a square graph's), with the attribute `weight` if given.
 
         `weights` are in the graph's edge order, not the user's (`sort_edge_data`).
+
+        Raises:
+            ImportError: NetworkX is not installed.
+            TypeError: the graph is traced.
+            ValueError: the graph is rectangular, or `weights` is not one number an edge.
         """
         return _convert.to_networkx(self, weights)
 

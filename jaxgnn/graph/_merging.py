@@ -29,6 +29,7 @@ def coalesce(
     `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: unknown `reduce`, or the weights are not of the graph's edges.
     """
     senders, receivers, values = host_edges(graph, weights)
@@ -49,6 +50,7 @@ def to_undirected(
     `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: unknown `reduce`, the graph is rectangular, or the weights are not of its
             edges.
     """

@@ -42,6 +42,7 @@ def gcn_norm(
         fill_value: weight of the added loops, in any case.
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: the graph is rectangular, or the weights are not of its edges.
 
     Source: Kipf and Welling, "Semi-supervised classification with graph convolutional
@@ -83,6 +84,9 @@ def mean_weights(graph: Graph) -> Float[Array, " num_edges"]:
     """The weight 1 / in-degree of its receiver for each edge, float32.
 
     `spmm(graph, x, mean_weights(graph))` is the mean over the neighbors.
+
+    Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
     """
     _, receivers, _ = host_edges(graph, None)
     degrees = np.diff(np.asarray(graph.row_offsets))

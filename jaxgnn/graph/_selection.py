@@ -26,6 +26,7 @@ def reorder(
         `permute_nodes(graph, permutation, weights)`.
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: the graph is rectangular, or an unknown method.
 
     Source: Cuthill and McKee, "Reducing the bandwidth of sparse symmetric matrices", ACM 1969.
@@ -68,6 +69,7 @@ def permute_nodes(
     `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: the graph is rectangular, `permutation` is none of its nodes, or the weights
             are not of its edges.
     """
@@ -101,6 +103,7 @@ def subgraph(
         weights: of the edges.
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: the graph is rectangular, `nodes` are none of it, or the weights are not of its
             edges.
     """
@@ -133,6 +136,7 @@ def largest_component(graph: Graph) -> tuple[Graph, Int[np.ndarray, " kept"]]:
         follows as `features[nodes]`; weights by `subgraph(graph, nodes, weights)`.
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: the graph is rectangular.
     """
     import scipy.sparse.csgraph

@@ -21,6 +21,7 @@ def add_self_loops(
     `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: the graph is rectangular, or the weights are not of its edges.
     """
     _, _, values = host_edges(graph, weights, square=True)
@@ -42,6 +43,7 @@ def add_remaining_self_loops(
     `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: the graph is rectangular, or the weights are not of its edges.
     """
     senders, receivers, values = host_edges(graph, weights, square=True)
@@ -64,6 +66,7 @@ def remove_self_loops(
     `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
 
     Raises:
+        TypeError: `graph` is no `Graph`, or is traced.
         ValueError: the graph is rectangular, or the weights are not of its edges.
     """
     senders, receivers, values = host_edges(graph, weights, square=True)

@@ -136,8 +136,10 @@ def pad(
         num_senders: senders afterwards, of rectangular graphs; default: as before.
 
     Raises:
+        TypeError: `batch` is neither a `GraphBatch` nor a `Graph`, or is traced, or a count is no
+            integer.
         ValueError: a count is too small or too large; edges are to be padded but not nodes; nodes
-            are to be padded but not graphs.
+            are to be padded but not graphs; `num_senders` of a square graph.
     """
     batch = _batch_argument(batch)
     graph = batch.graph
@@ -224,7 +226,11 @@ def bucket_size(size: int, *, base: float = 2.0, minimum: int = 8) -> int:
 
 
 def pad_to_bucket(batch: GraphBatch | Graph, *, base: float = 2.0, minimum: int = 8) -> GraphBatch:
-    """Pads nodes, edges and graphs each to its `bucket_size`, with room for a padding node."""
+    """Pads nodes, edges and graphs each to its `bucket_size`, with room for a padding node.
+
+    Raises:
+        TypeError, ValueError: as `pad` and `bucket_size`.
+    """
     batch = _batch_argument(batch)
     graph = batch.graph
 
@@ -248,7 +254,14 @@ def union_edge_data(
 ) -> Shaped[Array, "num_edges ..."]:
     """Edge data of each graph, in its edge order, as one array over the batch's edges.
 
-    The order is the graph's, not the user's (`Graph.sort_edge_data`).
+    The order is the graph's, not the user's (`Graph.sort_edge_data`). Padding edges get
+    `fill_value`.
+
+    Raises:
+        TypeError: `batch` is neither a `GraphBatch` nor a `Graph`, or is traced, or `data` is no
+            sequence.
+        ValueError: not one array for each graph, of one row for each of its edges and of one shape
+            behind, or their dtype does not hold `fill_value`.
     """
     batch = _batch_argument(batch)
     ends = np.asarray(batch.graph.row_offsets)[np.asarray(batch.membership.row_offsets)]
@@ -259,7 +272,11 @@ def union_edge_data(
 def union_node_data(
     batch: GraphBatch, data: Sequence[Shaped[ArrayLike, "nodes ..."]], *, fill_value: float = 0.0
 ) -> Shaped[Array, "num_nodes ..."]:
-    """Node data (receivers', of rectangular graphs) of each graph as one array over the batch."""
+    """Node data (receivers', of rectangular graphs) of each graph as one array over the batch.
+
+    Raises:
+        TypeError, ValueError: as `union_edge_data`, for nodes.
+    """
     batch = _batch_argument(batch)
     _check_parts(batch, data, _sizes(batch.membership), "nodes")
     return _union(data, batch.graph.num_receivers, batch.node_mask, fill_value, "nodes")
@@ -268,7 +285,11 @@ def union_node_data(
 def union_sender_data(
     batch: GraphBatch, data: Sequence[Shaped[ArrayLike, "senders ..."]], *, fill_value: float = 0.0
 ) -> Shaped[Array, "num_senders ..."]:
-    """The same of the senders of rectangular graphs."""
+    """The same of the senders of rectangular graphs.
+
+    Raises:
+        TypeError, ValueError: as `union_edge_data`, for senders.
+    """
     batch = _batch_argument(batch)
     _check_parts(batch, data, _sizes(batch.sender_membership), "senders")
     return _union(data, batch.graph.num_senders, batch.sender_mask, fill_value, "senders")
@@ -277,7 +298,12 @@ def union_sender_data(
 def union_graph_data(
     batch: GraphBatch, data: Shaped[ArrayLike, "graphs ..."], *, fill_value: float = 0.0
 ) -> Shaped[Array, "num_graphs ..."]:
-    """A row for each graph (labels, say), padded to the batch's number of graphs."""
+    """A row for each graph (labels, say), padded to the batch's number of graphs.
+
+    Raises:
+        TypeError: `batch` is neither a `GraphBatch` nor a `Graph`, or is traced.
+        ValueError: not a row for each graph, or the dtype does not hold `fill_value`.
+    """
     batch = _batch_argument(batch)
     return _union([data], batch.num_graphs, batch.graph_mask, fill_value, "graphs")
 

@@ -49,6 +49,9 @@ class Dropout(nnx.Dropout):
             inputs: the values.
             deterministic: as the module's, if not given.
             rngs: a key, or where it comes from; the module's stream, if not given.
+
+        Raises:
+            TypeError, ValueError: what `rngs` gives is not one key of JAX.
         """
         off = self.deterministic if deterministic is None else deterministic
         source = self.rngs if rngs is None else rngs

@@ -141,7 +141,7 @@ class MLPDecoder(nnx.Module):
     def __call__(
         self, x: NodeOutputs, senders: Int[Array, " links"], receivers: Int[Array, " links"]
     ) -> Float[Array, " links"]:
-        """The scores (logits) of links: as of `DotDecoder`."""
+        """The scores (logits) of links; arguments and errors as of `DotDecoder`."""
         one, other = _ends(x, senders, receivers)
         return self.mlp(one * other)[:, 0]
 

@@ -41,6 +41,7 @@ class MLP(nnx.Module):
         rngs: `params` is used, and `dropout` if there is any.
 
     Raises:
+        TypeError: a width is no integer, or `dropout` no number.
         ValueError: fewer than two widths, `MaxK`'s k above a hidden one, or an option out of
             range.
 

@@ -63,8 +63,8 @@ class TrainConfig:
     """
 
     dataset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")] = "digits"
-    """The data: a name (see `jaxgnn info --help`), or the path of Planetoid's raw files or of an
-    .npz file. Also as --dataset."""
+    """The data: a name (see `jaxgnn info --help`), or a path that `jaxgnn.data.load` reads. Also as
+    --dataset."""
 
     task: TaskName = "node"
     """node: classify the nodes. link: predict the edges, also of a graph without labels (an edge

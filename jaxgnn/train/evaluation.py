@@ -127,6 +127,7 @@ def evaluate(
 
     Raises:
         ConfigError: a model that cannot aggregate a sample.
+        TypeError: `num_runs` or `num_draws` is no integer.
         ValueError: `num_runs` or `num_draws` below 1, or an option of a sample out of range.
 
     Source: Liao et al., "ES-SpMM" (2021), whose evaluation this repeats.

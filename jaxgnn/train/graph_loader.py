@@ -231,6 +231,10 @@ class GraphLoader:
 
         Returns:
             The state, and the outputs of all steps, stacked.
+
+        Raises:
+            TypeError: `steps` is no integer.
+            ValueError: `steps` below 1.
         """
         steps = checks.integer(steps, "steps", 1, 2**31 - 1)
         if self._device_graphs is None:

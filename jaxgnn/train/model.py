@@ -82,40 +82,8 @@ def build_model(
             scalers=("identity", "amplification", "attenuation"),
             degree_histogram=np.asarray(degree_histogram),
         )
-    if issubclass(model, GAT):
-        if config.hidden % config.heads:
-            raise ConfigError(
-                f"--heads: expected a divisor of --hidden, {config.hidden}, got {config.heads}"
-            )
-        arguments["heads"] = config.heads
-        arguments["out_heads"] = config.out_heads or config.heads
-    else:
-        for name in ("heads", "out_heads"):
-            value = getattr(config, name)
-            if value != getattr(TrainConfig, name):
-                raise ConfigError(
-                    f"{option(name)}: {config.model} has no attention heads, got {value}"
-                )
-    for name, owners in _OPTIONS_OF_MODELS.items():
-        value = getattr(config, name)
-        if config.model in owners:
-            arguments[name] = value
-        elif value != getattr(TrainConfig, name):
-            raise ConfigError(
-                f"{option(name)}: expected --model {' or '.join(owners)} with it, "
-                f"got --model {config.model}"
-            )
-    if config.head_k < 0:
-        raise ConfigError(
-            "--head-k: expected a number, got auto: jaxgnn train --task node chooses one"
-        )
-    if config.head_k > config.hidden // config.heads:
-        raise ConfigError(
-            f"--head-k: expected at most the {config.hidden // config.heads} features of a head, "
-            f"got {config.head_k}"
-        )
-    if "head_k" in arguments:
-        arguments["head_k"] = config.head_k or None
+    arguments |= _heads(config, issubclass(model, GAT))
+    arguments |= _options_of_model(config)
     if edge_dim is not None:
         if config.samples:
             raise ConfigError(
@@ -138,6 +106,47 @@ def build_model(
         rngs=rngs,
         **arguments,
     )
+
+
+def _heads(config: TrainConfig, has_heads: bool) -> dict[str, Any]:
+    """The arguments of attention heads, which other models refuse."""
+    if has_heads:
+        if config.hidden % config.heads:
+            raise ConfigError(
+                f"--heads: expected a divisor of --hidden, {config.hidden}, got {config.heads}"
+            )
+        return {"heads": config.heads, "out_heads": config.out_heads or config.heads}
+    for name in ("heads", "out_heads"):
+        value = getattr(config, name)
+        if value != getattr(TrainConfig, name):
+            raise ConfigError(f"{option(name)}: {config.model} has no attention heads, got {value}")
+    return {}
+
+
+def _options_of_model(config: TrainConfig) -> dict[str, Any]:
+    """The arguments that some models alone have, which others refuse."""
+    arguments = {}
+    for name, owners in _OPTIONS_OF_MODELS.items():
+        value = getattr(config, name)
+        if config.model in owners:
+            arguments[name] = value
+        elif value != getattr(TrainConfig, name):
+            raise ConfigError(
+                f"{option(name)}: expected --model {' or '.join(owners)} with it, "
+                f"got --model {config.model}"
+            )
+    if config.head_k < 0:
+        raise ConfigError(
+            "--head-k: expected a number, got auto: jaxgnn train --task node chooses one"
+        )
+    if config.head_k > config.hidden // config.heads:
+        raise ConfigError(
+            f"--head-k: expected at most the {config.hidden // config.heads} features of a head, "
+            f"got {config.head_k}"
+        )
+    if "head_k" in arguments:
+        arguments["head_k"] = config.head_k or None
+    return arguments
 
 
 def check_samples(model: str, name: str) -> None:

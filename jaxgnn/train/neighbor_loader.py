@@ -224,6 +224,10 @@ class NeighborLoader:
 
         Returns:
             The state, and the outputs of all steps, stacked.
+
+        Raises:
+            TypeError: `steps` is no integer.
+            ValueError: `steps` below 1.
         """
         steps = checks.integer(steps, "steps", 1, 2**31 - 1)
         outputs = []

@@ -111,16 +111,7 @@ def _run(
     chosen: dict[str, Any] = {}
     name = choose_k.automatic(config)
     if name is not None and isinstance(problem, NodeProblem):
-        trials = choose_k.try_all(config, problem, name)
-        without = choose_k.try_without(config, problem, name)
-        (k,) = (trial.k for trial in trials if trial.chosen)
-        chosen = {
-            "option": name,
-            "epochs": min(config.k_epochs, config.epochs),
-            "tolerance": config.k_tolerance,
-            "trials": [dataclasses.asdict(trial) for trial in trials],
-            "relu" if name == "k" else "all": {"score": without.score, "seconds": without.seconds},
-        }
+        k, chosen = _choose_k(config, problem, name)
         if console is not None:
             console.print(trials_table(problem.task.metric, chosen))
         config = dataclasses.replace(config, **{name: k})  # type: ignore[arg-type]
@@ -177,6 +168,22 @@ def _run(
         console.print(summary_table(summary))
         print_line(console, f"run directory: {directory}")
     return summary | {"run_directory": str(directory)}
+
+
+def _choose_k(
+    config: TrainConfig, problem: NodeProblem, name: choose_k.Option
+) -> tuple[int, dict[str, Any]]:
+    """The number that short trials choose for an option, and the record of these."""
+    trials = choose_k.try_all(config, problem, name)
+    without = choose_k.try_without(config, problem, name)
+    (k,) = (trial.k for trial in trials if trial.chosen)
+    return k, {
+        "option": name,
+        "epochs": min(config.k_epochs, config.epochs),
+        "tolerance": config.k_tolerance,
+        "trials": [dataclasses.asdict(trial) for trial in trials],
+        "relu" if name == "k" else "all": {"score": without.score, "seconds": without.seconds},
+    }
 
 
 @contextlib.contextmanager

@@ -160,7 +160,7 @@ downloads.download("set", {str(tmp_path)!r})
     assert [path.name for path in (tmp_path / "set").iterdir()] == ["a.bin"]
 
 
-def test_two_at_once(fetch, server, tmp_path, monkeypatch):
+def test_two_at_once(fetch, server, tmp_path):
     threads = [threading.Thread(target=functools.partial(fetch, "good")) for _ in range(4)]
     for thread in threads:
         thread.start()

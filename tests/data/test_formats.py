@@ -269,7 +269,7 @@ def test_tudataset(tmp_path):
             data.load(write_tudataset(tmp_path, **changes))
 
 
-def test_proteins_equal_pyg(data_directory, tmp_path):
+def test_proteins_equal_pyg(data_directory):
     pytest.importorskip("torch")
     io = pytest.importorskip("torch_geometric.io")
     folder = data_directory / "proteins_full"

@@ -1,5 +1,6 @@
 """The code of the pages that have no test of their own runs as it stands, but for paths."""
 
+import itertools
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -62,6 +63,25 @@ def test_every_page_with_code_has_a_test():
     here = {"index", "data", "tiles", "sampling", "partition", "training", "serving"}
     pages = {path for path in (ROOT / "docs").rglob("*.md") if "```python" in path.read_text()}
     assert {path.stem for path in pages} == here | ELSEWHERE
+
+
+def test_every_experiment_is_on_a_page():
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    folder = ROOT / "benchmarks" / "experiments"
+    programs = {path for path in folder.rglob("*.py") if path.parent.name != "maxk_paper"}
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in programs}
+    assert sorted(name for name in names if not re.search(rf"\b{re.escape(name)}\b", pages)) == []
+    assert len(names) > 20
+
+
+def test_files_that_pages_name_exist():
+    folders = "benchmarks|common|cpu|cuda|docs|examples|ffi|jaxgnn|jaxgnn_cli|scripts|tests"
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    codes = [re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")) for page in pages]
+    paths = re.findall(rf"(?<![\w/.-])(?:{folders})/[\w/.-]*", " ".join(itertools.chain(*codes)))
+    named = {path.rstrip(".") for path in paths if not re.search(r"FAMILY|\bOP\b|\.\.\.", path)}
+    assert len(named) > 60
+    assert sorted(path for path in named if not (ROOT / path).exists()) == []
 
 
 def test_pages_of_few_lines():

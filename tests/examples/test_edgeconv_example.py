@@ -9,8 +9,8 @@ SMALL = "--points 64 --k 6 --hidden 16 --batch-size 16 --learning-rate 0.01"
 
 
 @pytest.mark.system
-def test_it_learns_synthetic_shapes(tmp_path, capsys):
-    command = f"{SMALL} --layers 2 --shapes 400 --epochs 8 --data {tmp_path / 'none'}"
+def test_it_learns_synthetic_shapes(capsys):
+    command = f"{SMALL} --layers 2 --shapes 400 --epochs 8"
     accuracy = load_example("edgeconv_pointclouds")["main"](command.split())
     text = capsys.readouterr().out
     assert "synthetic shapes: sphere, cube, cylinder, torus; 320 for training, 80" in text

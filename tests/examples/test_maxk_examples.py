@@ -164,7 +164,7 @@ def test_the_paper_s_run_on_files_resumes(tmp_path, capsys):
         ("reddit --slice 50 --resume", "--resume: expected --run-directory with it, got none"),
     ],
 )
-def test_bad_options_of_the_paper_s_script(command, message, capsys):
+def test_bad_options_of_the_paper_s_script(command, message):
     with pytest.raises(SystemExit) as stop:
         load_example("maxk_paper")["main"](command.split())
     assert message in str(stop.value)

@@ -120,7 +120,7 @@ def test_radius_graph():
     assert transform.radius_graph(np.zeros((0, 3)), 1.0).num_nodes == 0
     with pytest.raises(ValueError, match="radius: expected a number from 0, got -1"):
         transform.radius_graph(points, -1)
-    with pytest.raises(ValueError, match="positions: expected finite"):
+    with pytest.raises(ValueError, match="points: expected finite"):
         transform.radius_graph([[np.nan]], 1)
 
 

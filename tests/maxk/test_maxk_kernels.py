@@ -9,7 +9,7 @@ import pytest
 
 from jaxgnn import CBSR, config, maxk, maxk_spmm
 from jaxgnn.ops._core.sparse_rows import index_dtype
-from jaxgnn.ops._maxk import product_kernels
+from jaxgnn.ops._maxk import product_operands
 from tests.support.oracle import draw_array
 from tests.support.strategies import skewed_graph
 
@@ -93,8 +93,8 @@ def test_rows_are_padded_to_the_vector_width_by_absent_columns(width, k):
     kept = np.sort(rng.permuted(np.tile(np.arange(width), (50, 1)), axis=1)[:, :k], axis=1)
     kept[0], kept[1] = np.arange(k), np.arange(width - k, width)
     indices = jnp.asarray(kept, index_dtype(width))
-    grown = product_kernels._pad_indices(width, indices)
-    more = product_kernels._pad_width(width, indices)
+    grown = product_operands.pad_indices(width, indices)
+    more = product_operands.pad_width(width, indices)
     assert grown.shape == (50, k + more) and (k + more) % 4 == 0 and 0 < more < 4
     assert grown.dtype == indices.dtype
     np.testing.assert_array_equal(grown[:, :k], indices)
@@ -105,5 +105,5 @@ def test_rows_are_padded_to_the_vector_width_by_absent_columns(width, k):
 @pytest.mark.parametrize(("width", "k"), [(256, 8), (7, 5), (2, 1)])
 def test_rows_without_columns_for_padding_stay(width, k):
     indices = jnp.zeros((3, k), jnp.uint8)
-    assert product_kernels._pad_indices(width, indices) is indices
-    assert product_kernels._pad_width(width, indices) == 0
+    assert product_operands.pad_indices(width, indices) is indices
+    assert product_operands.pad_width(width, indices) == 0

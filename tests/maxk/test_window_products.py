@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, config, maxk, maxk_spmm
-from jaxgnn.ops._maxk import product_kernels
+from jaxgnn.ops._maxk import product_operands
 from tests.support.oracle import draw_array, edges
 from tests.support.strategies import examples, graphs
 from tests.support.window_products import (
@@ -125,15 +125,15 @@ def test_wide_rows_take_the_kernels_over_windows(wide_hubs, width, weighted):
 def test_rows_that_windows_do_not_serve_warn_on_a_gpu(hub_graph, monkeypatch):
     columns = jnp.zeros((6000, 8), jnp.uint16)
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-    assert not product_kernels._use_windows(hub_graph.windows, 512, "float32", columns, None)
+    assert not product_operands.use_windows(hub_graph.windows, 512, "float32", columns, None)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     with pytest.warns(UserWarning, match=r"up to 256 columns, got 512.*with_windows\(width=512"):
-        assert not product_kernels._use_windows(hub_graph.windows, 512, "float32", columns, None)
+        assert not product_operands.use_windows(hub_graph.windows, 512, "float32", columns, None)
     with pytest.warns(UserWarning, match=r"up to 256 columns, got 2048, .* windows$"):
-        assert not product_kernels._use_windows(hub_graph.windows, 2048, "float32", columns, None)
+        assert not product_operands.use_windows(hub_graph.windows, 2048, "float32", columns, None)
     windows = hub_graph.with_windows(width=512).windows
     for width in (64, 256, 512):
-        assert product_kernels._use_windows(windows, width, "float32", columns, None)
+        assert product_operands.use_windows(windows, width, "float32", columns, None)
 
 
 @pytest.fixture(scope="module")

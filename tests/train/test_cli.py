@@ -255,7 +255,7 @@ def test_diverged_training_gives_one_line_and_status_1(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_terminal_gets_a_live_display(tmp_path, monkeypatch, plain):
+def test_a_terminal_gets_a_live_display(tmp_path, plain):
     import io
 
     from rich.console import Console

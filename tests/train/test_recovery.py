@@ -279,7 +279,7 @@ def test_a_finished_run_is_made_longer(whole):
 
 
 @pytest.mark.system
-def test_a_longer_patience_lets_a_run_go_on(whole):
+def test_a_longer_patience_lets_a_run_go_on():
     stopping = dataclasses.replace(CONFIG, patience=1, epochs=200, learning_rate=0.5)
     summary = run(dataclasses.replace(stopping, run_directory="run"))
     assert summary["stopped"]

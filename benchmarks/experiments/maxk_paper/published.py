@@ -128,7 +128,6 @@ FIGURE_8 = {
     "backward": {8: 6.93, 16: 5.39, 32: 2.55, 64: 1.46},
 }
 FASTER_UP_TO_128 = {"forward": 92.2, "backward": 87.5}  # percent of the cases with k <= 128
-SELECTION_SHARE = 2.0  # at most, percent of the SpGEMM's time
 
 # Table 4: milliseconds, Reddit, width 256, k = 32.
 TABLE_4 = {"dense": 44.98, "forward": 15.49, "backward": 15.07, "select": 0.261}

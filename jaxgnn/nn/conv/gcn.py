@@ -56,6 +56,7 @@ class GCNConv(nnx.Module):
         rngs: `params` is used, and `sampling` if edges are drawn.
 
     Raises:
+        TypeError: a width is no integer.
         ValueError: a width below 1, or `add_self_loops` without `normalize`.
 
     Source: Kipf and Welling, "Semi-supervised classification with graph convolutional networks"

@@ -61,6 +61,7 @@ class SAGEConv(nnx.Module):
         rngs: `params` is used, and `sampling` if edges are drawn.
 
     Raises:
+        TypeError: a width is no integer.
         ValueError: a width below 1, or an unknown `aggr` or `strategy`, or a `sample_size` with a
             maximum.
 

@@ -23,7 +23,7 @@ MAX_HEADS = 32768
 FORWARD_THREADS, BACKWARD_THREADS = 512, 512
 
 
-def usable_windows(static: Attention, operands: Operands) -> Windows | None:
+def usable_windows(operands: Operands) -> Windows | None:
     """The graph's windows, if these kernels serve the operands over them."""
     graph, v, *_, edge_bias, loop_bias, philox_key = operands
     windows = graph.windows

@@ -68,7 +68,7 @@ class CBSR(SparseRows):
 
     @staticmethod
     def from_dense(x: Float[Array, "*rows width"], k: int, *, impl: Impl = None) -> CBSR:
-        """The `k` largest entries of each row: `maxk(x, k)`."""
+        """The `k` largest entries of each row: `maxk(x, k)`, which has the errors."""
         return maxk(x, k, impl=impl)
 
     def astype(self, dtype: DTypeLike) -> CBSR:
@@ -80,7 +80,13 @@ class CBSR(SparseRows):
 
     @jax.named_scope("jaxgnn.cbsr_to_dense")
     def to_dense(self, *, impl: Impl = None) -> Float[Array, "*rows width"]:
-        """The dense matrix, 0 where there is no entry; its derivative gathers the entries."""
+        """The dense matrix, 0 where there is no entry; its derivative gathers the entries.
+
+        Raises:
+            TypeError: the values are not floating, or the indices not of the width's type.
+            ValueError: the two differ in shape, there are more entries than columns, or `impl` is
+                unknown.
+        """
         if self.sharding is not None:
             # Under plain jit XLA would gather all rows before the custom call.
             mesh, spec = self.sharding.mesh, self.sharding.spec

@@ -31,7 +31,13 @@ from jaxgnn.ops._aggregation.linear import LinearMap
 from jaxgnn.ops._core import dropout_mask
 from jaxgnn.ops._core.degree import divide_by_degree
 from jaxgnn.ops._core.rows import in_graph_order, in_row_order, neighbors, windows_of
-from jaxgnn.ops._maxk import product_kernels, reference, selection_kernels
+from jaxgnn.ops._maxk import (
+    cbsr_dot_kernels,
+    reference,
+    selection_kernels,
+    spgemm_kernels,
+    sspmm_kernels,
+)
 
 
 class Spgemm(NamedTuple):
@@ -60,7 +66,7 @@ def _spgemm(
     reduce = "sum" if linear_map.divide is None else "mean"
     windows = None if linear_map.transpose else windows_of(graph)
     weights = in_row_order(rows, weights)
-    return product_kernels.spgemm(
+    return spgemm_kernels.spgemm(
         rows, windows, static.width, values, indices, weights, reduce, static.packed
     )
 
@@ -76,7 +82,7 @@ def _sspmm(
     rows = neighbors(graph, transpose=not linear_map.transpose)
     dense_rows = neighbors(graph, transpose=linear_map.transpose)
     windows = None if linear_map.transpose else windows_of(graph)
-    return product_kernels.sspmm(
+    return sspmm_kernels.sspmm(
         rows,
         dense_rows,
         windows,
@@ -97,7 +103,7 @@ def _cbsr_dot(
     linear_map = static.linear_map
     rows = neighbors(graph, transpose=linear_map.transpose)
     y = divide_by_degree(graph, linear_map.divide, y)
-    return in_graph_order(rows, product_kernels.cbsr_dot(rows, values, indices, y))
+    return in_graph_order(rows, cbsr_dot_kernels.cbsr_dot(rows, values, indices, y))
 
 
 def _unpacked(static: Spgemm) -> Spgemm:
