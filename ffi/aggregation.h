@@ -169,7 +169,8 @@ Error sddmm_extremum(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, An
 
 template <class Launch>
 Error edge_softmax(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
-                   AnyBuffer scores, Result out, Result partials, Int<attr::split_length> split_length) {
+                   AnyBuffer scores, Result out, Result partials,
+                   Int<attr::split_length> split_length) {
   Check check("jaxgnn_edge_softmax");
   const RowOperands from{row_offsets, columns, &splits, *split_length};
   const DataType type = scores.element_type();

@@ -51,9 +51,8 @@ class Softmax {
     const auto row = scores_of(work.begin, work.end);
     const V most = find_maxima(row);
     V total{};
-    over_values<N>(row, kLowest, [&](V v) {
-      total += exponential<A, N>(v - finite_maximum(most, kLowest));
-    });
+    over_values<N>(row, kLowest,
+                   [&](V v) { total += exponential<A, N>(v - finite_maximum(most, kLowest)); });
     total = combined(total, plus);
     A* partials = static_cast<A*>(args_.partials) + work.part * 2 * args_.heads + block_.first;
     for (int h = 0; h < block_.heads; ++h) {
@@ -193,17 +192,15 @@ void normalize(const EdgeSoftmaxArgs& args, const Executor& executor) {
       }
     });
   });
-  over_split_rows(csr, executor, [&](int64_t, int64_t first, int64_t last) {
-    join_chunks<A>(args, first, last);
-  });
+  over_split_rows(csr, executor,
+                  [&](int64_t, int64_t first, int64_t last) { join_chunks<A>(args, first, last); });
   parallel_for(executor, csr.num_splits, [&](int64_t part) {
     const int64_t row = csr.splits[part].row;
     if (row < 0 || row >= csr.num_rows) return;  // padding
     const int64_t begin = row_begin(csr, row) + csr.splits[part].part * csr.split_length;
     const int64_t end = min_of(begin + csr.split_length, row_begin(csr, row + 1));
     const A* partials = static_cast<const A*>(args.partials) + part * 2 * args.heads;
-    over_blocks<A>(args,
-                   [&](const auto& softmax) { softmax.finish_chunk(begin, end, partials); });
+    over_blocks<A>(args, [&](const auto& softmax) { softmax.finish_chunk(begin, end, partials); });
   });
   // Edges of no row.
   const int64_t last = row_begin(csr, csr.num_rows);

@@ -7,8 +7,8 @@
 
 namespace jaxgnn::aggregation {
 
-#define JAXGNN_DECLARE(isa)                                       \
-  namespace isa {                                                 \
+#define JAXGNN_DECLARE(isa)                                        \
+  namespace isa {                                                  \
   void edge_softmax(const EdgeSoftmaxArgs& args, const Executor&); \
   }
 JAXGNN_EACH_ISA(JAXGNN_DECLARE)

@@ -164,8 +164,7 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
     const Reduction<T, kSums, N, decltype(packed)::value != 0> of{
         args, {args.width, 0, static_cast<int>(args.width)}, sign};
     const int64_t edge_bytes = args.width * static_cast<int64_t>(sizeof(T));
-    over_rows(args.rows, executor, 1, edge_bytes,
-              [&](int64_t, const Work& work) { of.run(work); });
+    over_rows(args.rows, executor, 1, edge_bytes, [&](int64_t, const Work& work) { of.run(work); });
     over_split_rows(args.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
       const A* parts = static_cast<const A*>(args.partials);
       Vector<A, N> sums = Vector<A, N>{} + of.kStart;

@@ -9,9 +9,9 @@ namespace jaxgnn::aggregation {
 
 // `takes_narrow_rows`: whether a row of x is narrower than a vector, no edge has several weights,
 // and ties are not counted.
-#define JAXGNN_DECLARE(isa)                                               \
-  namespace isa {                                                         \
-  bool takes_narrow_rows(const SpmmArgs& args);                           \
+#define JAXGNN_DECLARE(isa)                                                \
+  namespace isa {                                                          \
+  bool takes_narrow_rows(const SpmmArgs& args);                            \
   void reduce_narrow_rows(const SpmmArgs& args, const Executor& executor); \
   }
 JAXGNN_EACH_ISA(JAXGNN_DECLARE)

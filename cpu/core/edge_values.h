@@ -1,9 +1,9 @@
 // The values of a row's edges as one array, and what each head makes of its own ones.
 //
 // Edge values, [E, H], lie edge after edge: those of a row are one array, entry i of head i mod H.
-// Where H is a power of two below the lanes of a vector, a vector takes the values of several edges,
-// and lane l is of head l mod H. Else a vector is of one edge: of N of its heads, or of all of them
-// with the next edge's first values behind, which count for nothing.
+// Where H is a power of two below the lanes of a vector, a vector takes the values of several
+// edges, and lane l is of head l mod H. Else a vector is of one edge: of N of its heads, or of all
+// of them with the next edge's first values behind, which count for nothing.
 //
 // Included by translation units that are compiled for several instruction sets: everything here is
 // in an anonymous namespace, so that no two of them share code.

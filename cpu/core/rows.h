@@ -181,8 +181,8 @@ A* sum_parts(A* parts, int64_t width, int64_t first, int64_t last) {
   return sums;
 }
 
-// Whether what narrow rows are gathered from stays in a cache so near that the loads of several edges
-// at once hide its latency, and prefetches only cost.
+// Whether what narrow rows are gathered from stays in a cache so near that the loads of several
+// edges at once hide its latency, and prefetches only cost.
 inline bool stays_near(int64_t columns, int64_t row_bytes) {
   return row_bytes <= 32 && columns * row_bytes <= int64_t{1} << 20;
 }

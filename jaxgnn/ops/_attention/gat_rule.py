@@ -8,9 +8,9 @@ from jaxtyping import Array, Float, UInt32
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph
+from jaxgnn.ops._aggregation.edge_softmax import combine_first, edge_softmax
 from jaxgnn.ops._aggregation.gather_edges import gather_edges
 from jaxgnn.ops._aggregation.kernels import node_dots
-from jaxgnn.ops._aggregation.edge_softmax import combine_first, edge_softmax
 from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._attention import gat_kernels as kernels
 from jaxgnn.ops._attention.gat_kernels import Attention, Operands

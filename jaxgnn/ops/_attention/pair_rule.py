@@ -13,10 +13,10 @@ from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
+from jaxgnn.ops._aggregation.edge_softmax import combine_first
 from jaxgnn.ops._aggregation.gather_edges import gather_edges
 from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._aggregation.sddmm import sddmm
-from jaxgnn.ops._aggregation.edge_softmax import combine_first
 from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._attention import pair_kernels as kernels
 from jaxgnn.ops._attention.gat_rule import leaky_relu, softmax_weights

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn._core.platform import Impl
+from jaxgnn.ops._aggregation.edge_softmax import combine_first
 from jaxgnn.ops._aggregation.incidence import EdgeEnd, broadcast_to_edges
 from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._aggregation.linear import LinearMap, aggregate, edge_dot
-from jaxgnn.ops._aggregation.edge_softmax import combine_first
 from jaxgnn.ops._attention import pair_kernels, pair_rule, sparse_kernels, sparse_rule
 from jaxgnn.ops._attention.gat_kernels import Attention, Operands
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
