@@ -43,6 +43,8 @@ def _embed(options: EmbedOptions, file: FileIO | None) -> None:
     trained = None if options.checkpoint is None else _trained(options.checkpoint)
     csr = load_bare_graph(options.graph)
     if csr is None:
+        if not os.path.exists(options.graph):
+            raise UsageError(f"{options.graph}: no such file or directory")
         raise UsageError(
             f"{options.graph}: expected a Matrix Market file or an edge list (.mtx, .txt, .gz too)"
         )

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import tyro
 
+from jaxgnn.train.choose_k import automatic
 from jaxgnn.train.config import HEAD_K_AUTO, TrainConfig
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.presets import preset
@@ -116,10 +117,16 @@ def _resumed(arguments: list[str], options: Options) -> TrainConfig:
         raise ConfigError(
             f"--preset: a run continues with its own settings, got {options.preset!r}"
         )
-    saved = read_config(Path(resume))["settings"]
+    record = read_config(Path(resume))
+    saved = record["settings"]
     given = _parse(arguments, "train", Options(**_fields(from_settings(saved))))
     assert given is not None
     config = given.config()
+    match record.get("chosen_k"):
+        # The command that began the run, with --resume: what auto chose is chosen.
+        case {"option": "k" | "head_k" as name} if automatic(config) == name:
+            defaults = {"k_epochs": TrainConfig.k_epochs, "k_tolerance": TrainConfig.k_tolerance}
+            config = dataclasses.replace(config, **defaults, **{name: saved[name]})
     check_same_settings(saved, config.check())
     return dataclasses.replace(config, resume=resume, run_directory=resume)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from jaxgnn._core.text import printable
 from jaxgnn_cli.options import parse_options
 from jaxgnn_cli.status import UsageError
 
@@ -57,10 +59,15 @@ def partition(arguments: list[str]) -> None:
     from jaxgnn import distributed
     from jaxgnn.data import GraphSet, load, partition_arrays
     from jaxgnn.train.machine import peak_memory
+    from jaxgnn.train.records import make_directory
 
     dataset = load(options.dataset)
     if isinstance(dataset, GraphSet):
         raise UsageError("partition: expected one graph, got a set of graphs")
+    output = Path(options.output)
+    make_directory(output, "OUT")  # before the graph is split, which may take long
+    if any(output.iterdir()):
+        raise UsageError(f"OUT: expected an empty directory, got {printable(output)}")
     start = time.perf_counter()
     try:
         split = distributed.partition(
@@ -74,7 +81,7 @@ def partition(arguments: list[str]) -> None:
         )
         seconds = time.perf_counter() - start
         arrays, data = partition_arrays(dataset)
-        split.save(options.output, dataset.graph, arrays, data=data)
+        split.save(output, dataset.graph, arrays, data=data)
     except (ValueError, ImportError) as error:
         raise UsageError(f"partition: {error}") from error
     found = split.statistics

@@ -19,7 +19,8 @@ EDGE_ORDER = " (edge data is in the graph's edge order: see Graph.sort_edge_data
 
 
 def choice(value: Any, name: str, allowed: Collection[str | None]) -> None:
-    if value not in allowed:
+    # An array in a word's place compares by element.
+    if not isinstance(value, str | None) or value not in allowed:
         options = ", ".join(repr(option) for option in allowed)
         hint = ": PyG's 'add' is 'sum'" if value == "add" and "sum" in allowed else ""
         raise ValueError(f"{name}: expected one of {options}, got {value!r}{hint}")
@@ -47,6 +48,15 @@ def edge_weights(weights: Any, edges: int, leading: tuple[int, ...]) -> Array:
     return array
 
 
+def as_numbers(x: Any, name: str) -> Array:
+    """`x` as an array of any dtype that JAX has: not of strings or objects."""
+    try:
+        return jnp.asarray(x)
+    except (TypeError, ValueError):
+        got = getattr(x, "dtype", type(x).__name__)
+        raise TypeError(f"{name}: expected an array of numbers, got {got}") from None
+
+
 def floating(x: Any, name: str) -> Array:
     """`x` as an array of a supported floating dtype."""
     x = unwrap(x)
@@ -54,7 +64,7 @@ def floating(x: Any, name: str) -> Array:
         sparse = hasattr(x, "to_dense") and hasattr(x, "packed")
         hint = ", whose to_dense() is one" if sparse else ""
         raise TypeError(f"{name}: expected an array, got {type(x).__name__}{hint}")
-    array = jnp.asarray(x)
+    array = as_numbers(x, name)
     if array.dtype not in _FLOATS:
         raise TypeError(
             f"{name}: expected float32, bfloat16, float16 or float64, got {array.dtype}"

@@ -295,6 +295,7 @@ class GraphLoader:
         if device_bytes(self._store) > most_bytes:
             return False
         nodes, edges = (int(of.sum()) for of in (self._store.num_nodes, self._store.num_edges))
+        edges *= self._shapes.largest[1] > 0  # no shape has room for edges that others alone have
         largest = self._shapes.of(nodes, edges, min(self._batch_size, self._indices.size))
         return max(largest) <= LARGEST_COUNT
 

@@ -26,6 +26,7 @@ from jaxgnn.train.graph_model import GraphProgram, build_graphs
 from jaxgnn.train.graph_programs import run_steps, runs
 from jaxgnn.train.graph_step import batches_of, first_batch
 from jaxgnn.train.loop import Compiled, UnfinishedEpoch, kernel_calls
+from jaxgnn.train.node_problem import confusion_counts
 from jaxgnn.train.optimizer import steps_done
 from jaxgnn.train.step import LossSums, TrainState, mean_of, zero_sums
 from jaxgnn.train.task import score
@@ -322,12 +323,10 @@ class GraphProblem:
         metric, labels = self.description.metric, self._graphs.labels
         confusion = None
         if self.description.targets == "class" and outputs["test"].size:
-            from sklearn.metrics import confusion_matrix
-
             assert labels is not None
-            classes = list(range(self.description.num_outputs))
             found = outputs["test"].argmax(axis=-1)
-            confusion = confusion_matrix(labels[self._split.test], found, labels=classes)
+            classes = self.description.num_outputs
+            confusion = confusion_counts(labels[self._split.test], found, classes)
         return {
             "test_score": scores["test"].get(metric),
             "val_score": scores["val"].get(metric),

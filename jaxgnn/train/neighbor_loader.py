@@ -304,7 +304,7 @@ def _rows(values: Any, name: str, num_nodes: int) -> Any:
     if values is None:
         return None
     if not isinstance(values, HostFeatures):
-        values = jnp.asarray(values)
+        values = checks.as_numbers(values, name)
     if len(values.shape) == 0 or values.shape[0] != num_nodes:
         raise ValueError(f"{name}: expected the shape ({num_nodes}, ...), got {values.shape}")
     return values

@@ -44,7 +44,7 @@ _BELOW_1 = math.nextafter(1, 0)
 _FLOAT32_MAX = math.ldexp(2 - 2**-23, 127)
 RANGES: dict[str, tuple[float, float, str]] = {
     "layers": (1, 1000, "an integer from 1 to 1000"),
-    "hidden": (1, 1 << 20, "a positive integer"),
+    "hidden": (1, 1 << 20, "an integer from 1 to 2**20"),
     "k": (0, 4096, "an integer from 1 to 4096 or auto"),
     "k_epochs": (1, 1 << 31, "a positive integer"),
     "k_tolerance": (0, 1, "a number from 0 to 1"),

@@ -54,6 +54,18 @@ def create_run_directory(config: TrainConfig) -> Path:
     return path
 
 
+def check_new_directory(config: TrainConfig) -> None:
+    """Refuses early what `create_run_directory` and `check_vacant` would refuse of a path that is
+    there, before data are read.
+
+    Raises:
+        ConfigError: a path that cannot be one, or a directory that is not empty.
+    """
+    if config.run_directory is None or not os.path.exists(config.run_directory):
+        return
+    check_vacant(create_run_directory(config))
+
+
 def make_directory(path: Path, name: str) -> None:
     """Makes the directory that the option `name` gave, if it is not there.
 
@@ -112,9 +124,9 @@ def check_vacant(directory: Path) -> None:
     """
     if any(path.name != _LOCK for path in directory.iterdir()):
         path = printable(directory)
-        raise ConfigError(
-            f"--run-directory: {path} is not empty; continue its run with --resume {path}"
-        )
+        is_run = (directory / "config.json").exists()
+        advice = f"; continue its run with --resume {path}" if is_run else ""
+        raise ConfigError(f"--run-directory: {path} is not empty{advice}")
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ from jaxgnn.train.records import (
     KeptRows,
     MetricsLog,
     check_data,
+    check_new_directory,
     check_path,
     check_vacant,
     create_run_directory,
@@ -106,6 +107,8 @@ def _run(
     check_wide(config)
     if config.resume is not None:
         check_path(Path(config.resume), "--resume")
+    elif not config.distributed:  # process 0 alone says what is wrong with the others' directory
+        check_new_directory(config)
     problem = make_problem(config, dataset, recovery)
     loading.feed("after loading the data")
     chosen: dict[str, Any] = {}

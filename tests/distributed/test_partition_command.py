@@ -18,10 +18,14 @@ def test_command(tmp_path, capsys):
     dataset, part = load("digits"), Partition.load_part(out, 2)
     np.testing.assert_array_equal(part.arrays["features"], np.asarray(dataset.features)[part.nodes])
     np.testing.assert_array_equal(part.arrays["labels"], np.asarray(dataset.labels)[part.nodes])
-    for options, message in (
-        ([], "directory: expected an empty one"),
-        (["--parts", "0"], "parts: expected an integer from 1 to"),
-        (["--passes", "99999999999999999999"], "passes: expected an integer from 1 to"),
+    (tmp_path / "file").touch()
+    other, file = str(tmp_path / "other"), str(tmp_path / "file")
+    for arguments, message in (
+        ([out], "OUT: expected an empty directory"),
+        ([file], "file: File exists"),
+        ([f"{file}/out"], "Not a directory"),
+        ([other, "--parts", "0"], "parts: expected an integer from 1 to"),
+        ([other, "--passes", "99999999999999999999"], "passes: expected an integer from 1 to"),
     ):
-        assert run_command(["partition", "digits", out, *options]) == 2
+        assert run_command(["partition", "digits", *arguments]) == 2
         assert message in capsys.readouterr().err

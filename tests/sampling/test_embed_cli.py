@@ -205,6 +205,7 @@ def test_a_wrong_embedding_is_refused(files):
     ("arguments", "message"),
     [
         (["nowhere.mtx"], "nowhere.mtx: cannot be read: No such file"),
+        (["nowhere"], "nowhere: no such file or directory"),
         (["data.bin"], "data.bin: expected a Matrix Market file"),
         (["graph.mtx", "--batch-size", "0"], "--batch-size: expected integers from 1"),
         (["graph.mtx", "--num-children-per-source", "10,x"], "--num-children-per-source: expected"),

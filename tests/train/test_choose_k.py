@@ -34,7 +34,7 @@ def test_the_fastest_within_the_tolerance():
 
 
 @pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built")
-def test_a_run_with_it(tmp_path):
+def test_a_run_with_it(tmp_path, monkeypatch):
     options = {"model": "sage", "activation": "maxk", "k": 0, "hidden": 4, "dropout": 0.0}
     config = TrainConfig(**options, epochs=6, patience=0, k_epochs=4, k_tolerance=1.0)
     summary = run(
@@ -48,6 +48,14 @@ def test_a_run_with_it(tmp_path):
     assert set(saved["chosen_k"]["relu"]) == {"score", "seconds"}
     assert saved["settings"]["k"] == chosen["k"] and "k_epochs" not in saved["settings"]
     assert summary["activation"] == f"maxk: the {chosen['k']} largest of 4"
+    # The same options continue the run, with what was chosen.
+    arguments = ["--resume", str(tmp_path / "run"), "--activation", "maxk", "--k", "auto"]
+    assert parse_train([*arguments, "--k-epochs", "4"]).k == chosen["k"]
+    # A directory in use is refused before anything is tried.
+    monkeypatch.setattr("jaxgnn.train.choose_k.try_all", None)
+    with pytest.raises(ConfigError, match="run is not empty; continue its run with --resume"):
+        run(TrainConfig(**vars(config) | {"run_directory": str(tmp_path / "run")}), dataset=toy())
+    monkeypatch.undo()
     with pytest.raises(ConfigError, match="--k: auto expected validation nodes"):
         run(config, dataset=toy(validation=False))
     dataset = toy()

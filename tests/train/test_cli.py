@@ -66,7 +66,7 @@ def test_help_of_train_explains_every_option_and_names_every_model(capsys):
         (["/dev/null"], "/dev/null"),
         (["--layers", "0"], "--layers: expected an integer from 1"),
         (["--layers", "two"], "--layers"),
-        (["--hidden", "-4"], "--hidden: expected a positive integer, got -4"),
+        (["--hidden", "-4"], "--hidden: expected an integer from 1 to 2**20, got -4"),
         (["--dropout", "1"], "--dropout: expected a number from 0 to less than 1, got 1.0"),
         (["--learning-rate", "nan"], "--learning-rate: expected a finite number above 0, got nan"),
         (["--lr", "-1"], "--learning-rate: expected a finite number above 0, got -1.0"),

@@ -244,6 +244,17 @@ def test_any_source_and_graphs_without_anything():
     assert [np.asarray(b.indices).tolist() for b in kept] == [[2, 0, -1]]
 
 
+def test_graphs_without_edges_of_a_set_with_some():
+    graphs = graph_set([1, 0, 5])
+    graphs = [Graph.from_edges([], [], num_nodes=2), graphs[0].graph, graphs[2].graph]
+    loader = GraphLoader(graphs, 2, indices=np.array([0]))
+    (alone,) = loader
+    assert alone.batch.graph.num_edges == 0
+    (others,) = loader.part(np.array([1, 2]))
+    expected = sum(graph.num_edges for graph in graphs)
+    assert int(others.batch.graph.row_offsets[6]) == expected
+
+
 def test_what_does_not_fit_is_refused():
     graphs = graph_set(SIZES)
     plain = PlainGraph("bare", graphs[0].graph)

@@ -28,7 +28,7 @@ from jaxgnn.train import (
 )
 from jaxgnn.train.loop import copy, kernel_calls
 from jaxgnn.train.model import build_activation, build_model
-from jaxgnn.train.node_problem import prepared
+from jaxgnn.train.node_problem import confusion_counts, prepared
 from jaxgnn.train.saved_settings import check_same_settings, from_settings
 from tests.support.training import NODES, SMALL, fit, prepare, toy
 
@@ -446,6 +446,14 @@ def test_a_run_writes_its_files(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxgnn.train.node_problem.load_nodes", lambda name: other)
     with pytest.raises(ConfigError, match="--resume: the data are not those of"):
         run(dataclasses.replace(config, resume=str(directory)))
+
+
+def test_confusion_counts():
+    labels, found = np.array([0, 2, 2, 2], np.int32), np.array([0, 2, 1, 2])
+    counts = confusion_counts(labels, found, 3)
+    np.testing.assert_array_equal(counts, [[1, 0, 0], [0, 0, 0], [0, 1, 2]])
+    one = confusion_counts(labels[:1], found[:1], 1)
+    np.testing.assert_array_equal(one, [[1]])
 
 
 @pytest.mark.parametrize(("own", "activation"), [(False, "relu"), (True, "maxk")])
