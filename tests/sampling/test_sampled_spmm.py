@@ -370,6 +370,8 @@ def test_under_jit_the_graph_is_an_operand():
         ({"normalize": "sum"}, ValueError, "normalize: .*'sum'"),
         ({"x": np.ones((2, 3), np.float32)}, ValueError, r"x: expected the shape \(4, ...\)"),
         ({"x": np.ones((4, 3), np.int32)}, TypeError, "x: expected float32"),
+        ({"x": np.ones((4, 3), object)}, TypeError, "x: expected an array of numbers, got object"),
+        ({"strategy": np.ones(4)}, ValueError, "strategy: expected one of"),
         ({"weights": np.ones(3, np.float32)}, ValueError, "weights: .*sort_edge_data"),
         ({"graph": None}, TypeError, "graph: expected a jaxgnn.Graph"),
     ],

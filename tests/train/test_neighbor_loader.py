@@ -202,5 +202,7 @@ def test_errors(graph, change, message):
         NeighborLoader(graph, None, None, np.ones((2, 2), int))
     with pytest.raises(TypeError, match="num_neighbors: expected a number for each hop"):
         NeighborLoader(graph, None, None, np.int32(4))
+    with pytest.raises(TypeError, match="labels: expected an array of numbers, got <U3"):
+        NeighborLoader(graph, None, np.full(40, "red"), [4])
     with pytest.raises(ValueError, match=r"features: expected the shape \(40, ...\)"):
         NeighborLoader(graph, jnp.ones((3, 2)), None, [4])
