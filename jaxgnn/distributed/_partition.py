@@ -198,8 +198,8 @@ def partition(
     passes = checks.integer(passes, "passes", 1, 2**31 - 1)
     seed = checks.integer(seed, "seed", 0, 2**31 - 1)
     for name, value in (("edge_balance", edge_balance), ("node_balance", node_balance)):
-        if value is not None and not 1 <= value < np.inf:
-            raise ValueError(f"{name}: expected a number from 1, got {value}")
+        if value is not None:
+            checks.number(value, name, 1, np.inf)
     edges_by_mean = _EDGE_BALANCE if edge_balance is None else edge_balance
     nodes_by_mean = _NODE_BALANCE if node_balance is None else node_balance
     max_edges = min(int(edges_by_mean * num_edges / parts), num_edges)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from jaxgnn._core import checks
 from jaxgnn._core.limits import Budget, DataError, quote, reading
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def save(
     root, count = Path(directory), partition.owner.size
     if offsets.size != count + 1:
         raise ValueError(f"graph: expected {count} nodes, got {offsets.size - 1}")
+    arrays = {name: np.asarray(values) for name, values in arrays.items()}
     for name, values in arrays.items():
         if not name.isidentifier() or name in _OWN:
             raise ValueError(f"arrays: expected names that are identifiers, got {name!r}")
@@ -105,8 +107,7 @@ def save(
 def read_part(directory: str | os.PathLike[str], part: int) -> PartData:
     """One part's data, checked; no other part's files are opened."""
     root, manifest = Path(directory), read_manifest(directory)
-    if not 0 <= part < manifest["parts"]:
-        raise ValueError(f"part: expected 0 to {manifest['parts'] - 1}, got {part}")
+    part = checks.integer(part, "part", 0, manifest["parts"] - 1)
     prefix = f"{_folder(part)}/"
     names = [path[len(prefix) : -4] for path in manifest["files"] if path.startswith(prefix)]
     arrays = {name: _read(root, f"{prefix}{name}.npy", manifest) for name in {*names, *_OWN}}

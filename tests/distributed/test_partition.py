@@ -129,8 +129,8 @@ def test_what_is_refused():
         ({"passes": 0}, "passes: expected an integer from 1"),
         ({"passes": 10**20}, "passes: expected an integer from 1"),
         ({"seed": -1}, "seed: expected an integer from 0"),
-        ({"edge_balance": 0.9}, "edge_balance: expected a number from 1"),
-        ({"node_balance": float("nan")}, "node_balance: expected a number from 1"),
+        ({"edge_balance": 0.9}, "edge_balance: expected a finite number from 1"),
+        ({"node_balance": float("nan")}, "node_balance: expected a finite number from 1"),
         ({}, "edge_balance: can't be met, the closest found was 2.0, got 1.05"),
         ({"method": "block", "edge_balance": 1.05}, "edge_balance: can't be met, .* was 2.0, got"),
         ({"method": "block", "node_balance": 1.5}, "node_balance: can't be met, .* got 1.5"),
@@ -139,6 +139,8 @@ def test_what_is_refused():
             distributed.partition(star, **{"parts": 2, **options})
     # What is not asked for does not matter.
     assert distributed.partition(star, 2, method="block").statistics.edge_balance == 2
+    with pytest.raises(TypeError, match="edge_balance: expected a number, got str"):
+        distributed.partition(star, 2, edge_balance="1")
     with pytest.raises(TypeError, match=r"graph: expected a jaxgnn\.Graph or .*, got ndarray"):
         distributed.partition(np.zeros((9, 9)), 2)
     for owner, message in (

@@ -49,8 +49,13 @@ def test_parts_come_back(saved):
         split.save(folder, csr, {"x": x[1:]})
     with pytest.raises(ValueError, match=r"x: expected numbers with .* got bfloat16"):
         split.save(folder.with_name("other"), csr, {"x": x.astype(jnp.bfloat16)})
-    with pytest.raises(ValueError, match="part: expected 0 to 2, got 3"):
+    with pytest.raises(ValueError, match="part: expected an integer from 0 to 2, got 3"):
         Partition.load_part(folder, 3)
+    with pytest.raises(TypeError, match="part: expected an integer, got str"):
+        Partition.load_part(folder, "1")
+    split.save(folder.with_name("lists"), csr, {"x": x.tolist()})
+    lists = Partition.load_part(folder.with_name("lists"), 1)
+    np.testing.assert_array_equal(lists.arrays["x"], x[lists.nodes])
 
 
 def test_damage_names_the_file_and_spares_other_parts(saved):
