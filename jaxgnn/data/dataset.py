@@ -44,11 +44,11 @@ NO_METADATA = Metadata()
 class Split:
     """Masks of the nodes that a model learns from, is selected on, and is tested on.
 
-    The three are disjoint and need not cover the graph. `val` may be empty.
+    The three are disjoint and need not cover the graph. `val` may be empty, and `train` where data
+    are only scored.
 
     Raises:
-        DataError: something else than boolean masks of one length, masks that overlap, or an empty
-            `train`.
+        DataError: something else than boolean masks of one length, or masks that overlap.
     """
 
     train: Bool[np.ndarray, " num_nodes"]
@@ -65,14 +65,22 @@ class Split:
                 "train, val, test: expected masks of one length, got "
                 f"{self.train.size}, {self.val.size}, {self.test.size}"
             )
-        if not self.train.any():
-            raise DataError("train: expected at least one training node, got none")
         shared = (self.train & self.val) | (self.train & self.test) | (self.val & self.test)
         if shared.any():
             raise DataError(
                 "train, val, test: expected disjoint masks, got "
                 f"{int(shared.sum())} nodes in more than one (the first: {int(shared.argmax())})"
             )
+
+    def check_trains(self) -> Split:
+        """Returns the split.
+
+        Raises:
+            DataError: it has no training node.
+        """
+        if not self.train.any():
+            raise DataError("train: expected at least one training node, got none")
+        return self
 
     @property
     def sizes(self) -> tuple[int, int, int]:

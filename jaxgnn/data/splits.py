@@ -119,5 +119,5 @@ def fold_splits(
     splits = {}
     for i in range(folds):
         test, val = fold == i, fold == (i + 1) % folds
-        splits[f"fold{i}"] = Split(train=~(test | val), val=val, test=test)
+        splits[f"fold{i}"] = Split(~(test | val), val, test).check_trains()
     return splits

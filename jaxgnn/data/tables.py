@@ -113,6 +113,8 @@ def read_tables(
             return PlainGraph(**fields, metadata=Metadata(source=os.fspath(folder)))
         labels, class_names = _classes(label.values, budget)
         labelled = labels >= 0
+        if not labelled.any():
+            raise DataError("label: expected a node with a label, got none")
         notes = "" if columns else "features: log(1 + in-degree), for the source has none"
         if not columns:
             fields["features"] = degree_column(graph)

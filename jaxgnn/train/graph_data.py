@@ -321,4 +321,4 @@ def graph_split(graphs: GraphSet, index: int) -> Split:
             f"--split: {graphs.name} has {count} split{'s' * (count > 1)}, numbered from 0, got "
             f"{index}"
         )
-    return splits[index]
+    return splits[index].check_trains()

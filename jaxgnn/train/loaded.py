@@ -258,7 +258,7 @@ def evaluate_scores(
     if None not in names and names[0] != names[1]:
         raise DataError(f"{dataset.name}: expected the classes that the run's data have, by name")
     index = run.config.split if split is None else split
-    masks = choose_split(dataset, index)
+    masks = choose_split(dataset, index, training=False)
     logits = np.asarray(jax.device_get(run.logits(dataset.graph, dataset.features)))
     loss = jax.jit(mean_loss)
     rows = []

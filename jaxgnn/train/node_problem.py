@@ -13,7 +13,7 @@ from jaxtyping import Int
 
 from jaxgnn._core import ffi
 from jaxgnn._core.checksum import checksum
-from jaxgnn.data import NodeDataset, Split, load_nodes, normalize_features
+from jaxgnn.data import DataError, NodeDataset, Split, load_nodes, normalize_features
 from jaxgnn.distributed import Partition, ShardedGraph
 from jaxgnn.graph import Graph
 from jaxgnn.graph._windows import MAX_WIDTH
@@ -158,14 +158,18 @@ def _with_features(config: TrainConfig, dataset: NodeDataset) -> NodeDataset:
     return dataset
 
 
-def choose_split(dataset: NodeDataset, index: int) -> Split:
+def choose_split(dataset: NodeDataset, index: int, *, training: bool = True) -> Split:
     """The split of that number.
 
     Raises:
         ConfigError: there are fewer.
+        DataError: it is for `training`, and has no nodes to train on.
     """
     try:
-        return dataset.split(index)
+        split = dataset.split(index)
+        return split.check_trains() if training else split
+    except DataError as error:
+        raise DataError(f"{dataset.name}: {error}") from None
     except IndexError:
         count = len(dataset.splits)
         raise ConfigError(

@@ -90,7 +90,7 @@ def test_multilabel_dataset():
 
 def test_split_refuses():
     with pytest.raises(DataError, match="at least one training node"):
-        small_split(train=[0, 0, 0, 0, 0])
+        small_split(train=[0, 0, 0, 0, 0]).check_trains()
     with pytest.raises(DataError, match=r"disjoint masks, got 1 nodes .* \(the first: 1\)"):
         small_split(test=[0, 1, 0, 1, 0])
     with pytest.raises(DataError, match="one length, got 5, 5, 2"):

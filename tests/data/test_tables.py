@@ -106,6 +106,7 @@ def test_what_is_optional(tmp_path):
         ('id\n"a', EDGES, r"nodes\.csv: line 2: expected comma-separated fields"),
         ("id,split\na,train\n", "source,target\n", "expected the column 'label' beside 'split'"),
         ("id,label\na,\n", "source,target\n", "label: expected a node with a label, got none"),
+        ("id,label,split\na,,test\n", "source,target\n", "label: expected a node with a label"),
         ("id\n\x1b[2J\n", "source,target\n\x1bx,a\n", r"line 2, .*got '\\x1bx'"),
     ],
 )

@@ -211,6 +211,21 @@ def test_scores_are_the_runs_and_those_of_other_data(trained, tmp_path, capsys):
     assert (scores["dataset"], scores["split"], scores["rows"][2]["nodes"]) == ("other", 3, 60)
 
 
+def test_data_without_training_nodes_are_scored(trained, tmp_path, capsys):
+    classes = load_run(trained).dataset.num_classes
+    rows = [f"{i},{i % classes},test,1,2,3\n" for i in range(2 * classes)]
+    (tmp_path / "nodes.csv").write_text("id,label,split,a,b,c\n" + "".join(rows))
+    (tmp_path / "edges.csv").write_text("source,target\n")
+    output = ["--output", str(tmp_path / "out")]
+    assert main(["evaluate", str(trained), str(tmp_path), *output]) == 0
+    scores = json.loads((tmp_path / "out" / "evaluation.json").read_text())["rows"]
+    assert [row["nodes"] for row in scores] == [0, 0, 2 * classes]
+    assert scores[0]["score"] is None and scores[2]["score"] == 1 / classes
+    capsys.readouterr()
+    found = error(capsys, "train", str(tmp_path), "--epochs", "1")
+    assert "train: expected at least one training node, got none" in found
+
+
 def test_what_cannot_be_predicted(trained, tmp_path, capsys):
     path, output = str(trained), ["--output", str(tmp_path / "p.csv")]
     cases = {
