@@ -63,7 +63,8 @@ int64_t parse_count(std::string_view token, int64_t limit) {
   for (const char c : token) {
     if (!is_digit(c)) return -1;
     const int64_t digit = c - '0';
-    if (value > (limit - digit) / 10) return -1;
+    // Of a limit below 9 the quotient of a negative number would be 0.
+    if (digit > limit || value > (limit - digit) / 10) return -1;
     value = 10 * value + digit;
   }
   return value;

@@ -64,6 +64,7 @@ OTHERS = [
     ("a.txt", f"{LONG} 1\n", (2, 1)),
     ("a.txt", "0 1\n0 1\n1 0\n0 0\n", (2, 3)),
     ("a.mtx", MATRIX + "2 2 1\n0 1\n", "expected a row from 1 to 2"),
+    ("a.mtx", MATRIX + "2 2 1\n1 3\n", "expected a row from 1 to 2"),
     ("a.mtx", MATRIX + f"{LONG} 1 0\n", "expected two sizes below 2\\*\\*31"),
     ("a.off", OFF.replace("3 0 1 2", f"3 0 1 {LONG}"), "line 6: expected a face"),
     ("a.obj", OBJ.replace("1 2 3", "0 1 2"), "line 4: expected vertices of a face, got '0'"),
