@@ -134,6 +134,10 @@ def _trained(run: str) -> dict[str, np.ndarray]:
         raise UsageError(
             f"--checkpoint: {name}: expected a run with ReLU, got --activation {config.activation}"
         )
+    if config.features == "embedding":
+        raise UsageError(
+            f"--checkpoint: {name}: expected a run on the data's features, got --features embedding"
+        )
     if config.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
     restored = restore_run(run, "--checkpoint", warn=print_error)

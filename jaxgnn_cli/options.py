@@ -31,7 +31,7 @@ class Options(TrainConfig):
 
     preset: str = ""
     """Begin with a model's published settings: agnn, edgeconv, gat, gatv2, gcn, gcn-pyg, gin, mlp,
-    monet, sage or transformer. Other options replace single ones."""
+    monet, sage, sage_embedding or transformer. Other options replace single ones."""
 
     folds: int = 0
     """With --task graph: train a run for each of the splits 0 to FOLDS - 1, in fold0, fold1, ... of

@@ -161,7 +161,8 @@ def plan(
     nodes = dataset.num_nodes
     for count in devices:
         if not 2 <= count <= nodes:
-            raise ConfigError(f"--devices: expected numbers from 2 to {nodes}, got {count}")
+            most = f"at most {nodes}, the nodes of the graph" if count > nodes else "numbers from 2"
+            raise ConfigError(f"--devices: expected {most}, got {count}")
     for each in given.values():
         if each.owner.size != nodes:
             raise ConfigError(

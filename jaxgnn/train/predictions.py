@@ -123,7 +123,8 @@ def check_suffix(path: Path, name: str, suffixes: Sequence[str] = SUFFIXES) -> N
     """
     if path.suffix not in suffixes:
         listed = " or ".join(suffixes)
-        raise ConfigError(f"{name}: expected a file name with {listed}, got {printable(path)}")
+        got = printable(path) if path.name else "none"
+        raise ConfigError(f"{name}: expected a file name with {listed}, got {got}")
     if path.is_dir() or not path.parent.is_dir():
         reason = "is a directory" if path.is_dir() else "its directory is not there"
         raise ConfigError(f"{name}: {printable(path)}: {reason}")

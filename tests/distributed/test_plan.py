@@ -193,7 +193,7 @@ def test_what_is_refused(capsys):
     dataset = toy()
     for options, devices, message in (
         ({"num_neighbors": "2,2"}, [2], "plan: expected a run on the whole graph"),
-        ({}, [61], "--devices: expected numbers from 2 to 60, got 61"),
+        ({}, [61], "--devices: expected at most 60, the nodes of the graph, got 61"),
     ):
         with pytest.raises(ConfigError, match=message):
             plan(TrainConfig(hidden=8, **options), devices, dataset=dataset)

@@ -117,7 +117,11 @@ def runs(tmp_path_factory):
     base = {"dataset": str(folder / "small.npz"), "model": "sage_embedding", "hidden": 6}
     for name, options in (("right", {}), ("norm", {"norm": "layer"})):
         run(TrainConfig(**base, **options, epochs=1, run_directory=str(folder / name)))
-    for name, changed in (("gcn", {"model": "gcn"}), ("elu", {"activation": "elu"})):
+    for name, changed in (
+        ("gcn", {"model": "gcn"}),
+        ("elu", {"activation": "elu"}),
+        ("embedding", {"features": "embedding"}),
+    ):
         record = json.loads((folder / "right" / "config.json").read_text())
         (folder / name).mkdir()
         record["settings"] |= changed
@@ -149,6 +153,7 @@ def test_a_run_s_matrices_embed(files, runs, capsys):
         (["nowhere"], "--checkpoint: nowhere is no run directory"),
         (["RUNS/gcn"], "/gcn: expected a run of --model sage_embedding, got gcn"),
         (["RUNS/elu"], "/elu: expected a run with ReLU, got --activation elu"),
+        (["RUNS/embedding"], "expected a run on the data's features, got --features embedding"),
         (["RUNS/norm"], "/norm: norm: expected None of an embedding, got LayerNorm"),
         (["RUNS/right", "--Wa2", "Wa2.npy"], "--checkpoint: expected no --Wa2 with it, got both"),
         (["RUNS/right", "--features", "wide.npy"], "--features: expected 3 columns, as the run of"),
