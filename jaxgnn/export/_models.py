@@ -17,7 +17,7 @@ from jaxgnn.data.limits import DataError, quote
 from jaxgnn.export import _unions
 from jaxgnn.export._flat import names_and_arrays, padded
 from jaxgnn.export._manifest import Manifest
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.graph.batch import GraphBatch, disjoint_union
 
 Kept = TypeVar("Kept", Graph, GraphBatch)
@@ -55,6 +55,7 @@ class ExportedModel(_Exported[Graph]):
         Raises:
             DataError: a graph that is too large or rectangular, or features of another shape.
         """
+        graph_argument(graph)
         expected = self.manifest
         shape = np.shape(x)
         if len(shape) != 2 or shape != (graph.num_receivers, expected.num_features):
@@ -107,6 +108,7 @@ class ExportedLinkModel:
         Raises:
             DataError: another graph, or features of another shape.
         """
+        graph_argument(graph)
         expected, nodes = self.manifest, graph.num_receivers
         if not expected.num_features:
             if x is not None:

@@ -15,7 +15,7 @@ import numpy as np
 from jax import export
 
 from jaxgnn import config
-from jaxgnn._core import ffi
+from jaxgnn._core import checks, ffi
 from jaxgnn._core.platform import serves
 from jaxgnn.data.limits import DataError, display_path
 from jaxgnn.export import _flat, _unions
@@ -213,6 +213,9 @@ def _check(
     ):
         if not least <= value < 2**31:
             raise DataError(f"{name}: expected an integer from {least} to 2**31 - 1, got {value}")
+    checks.floating_dtype(dtype, "dtype")
+    if isinstance(platforms, str):
+        raise DataError(f"platforms: expected a sequence such as ('cpu',), got {platforms!r}")
     if (
         not platforms
         or not set(platforms) <= set(PLATFORMS)

@@ -96,13 +96,14 @@ class Comparison:
             lines += ["", *(f"Unfinished: {printable(name)}" for name in self.unfinished)]
         return "\n".join(lines).strip() + "\n"
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a `.md`, a `.csv` with all digits, or a plot as `.png`.
 
         Raises:
             ConfigError: a path of another suffix.
             OSError: it cannot be written.
         """
+        path = Path(path)
         if path.suffix == ".png":
             from jaxgnn.train.comparison_plot import save_comparison_plot
 

@@ -91,7 +91,7 @@ class LinkPredictions:
         half = 0.5 * self.scores  # tanh does not overflow
         return 0.5 * (1 + np.tanh(half))
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file, whole or not at all.
 
         A `.csv` has the columns, and an `.npz` the arrays, `source`, `target`, `score` and
@@ -101,6 +101,7 @@ class LinkPredictions:
             ConfigError: a path of another suffix.
             OSError: it cannot be written.
         """
+        path = Path(path)
         check_suffix(path, "path")
         columns: dict[str, Any] = {
             "source": np.asarray(self.senders),

@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxgnn.data import DataError, GraphSet, NodeDataset, PlainGraph, load
 from jaxgnn.data.dataset import normalize_in_place
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import GNN
 from jaxgnn.train.build_program import build, host_batch_size
 from jaxgnn.train.config import TrainConfig
@@ -73,6 +73,7 @@ class LoadedRun:
         Raises:
             DataError: a rectangular graph, or features of another shape.
         """
+        graph_argument(graph)
         if not graph.is_square:
             raise DataError(f"graph: expected one set of nodes, got {graph}")
         if self.has_embedding and graph.num_nodes != self.dataset.num_nodes:

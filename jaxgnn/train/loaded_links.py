@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from jaxgnn._core.checksum import checksum
 from jaxgnn.data import DataError, GraphSet, load
 from jaxgnn.data.checks import check_ends
-from jaxgnn.graph import Graph
+from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import LinkDescription
 from jaxgnn.train.embedded_model import padding_embedding
@@ -143,6 +143,7 @@ class LoadedLinkRun:
 
     def _check(self, graph: Graph, shape: tuple[int, ...] | None, where: str) -> None:
         expected = self.dataset
+        graph_argument(graph)
         if not graph.is_square:
             raise DataError(f"graph: expected one set of nodes, got {graph}")
         if self.has_embedding:

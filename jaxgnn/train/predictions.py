@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class Predictions:
             return self.probabilities > 0.5
         return self.probabilities.argmax(axis=-1).astype(np.int32)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file, whole or not at all.
 
         A `.csv` has the columns `id`, `class` (of several labels `classes`, their names with `|`
@@ -63,6 +64,7 @@ class Predictions:
             ConfigError: a path of another suffix.
             OSError: it cannot be written.
         """
+        path = Path(path)
         check_suffix(path, "path")
         if path.suffix == ".npz":
             names = np.asarray(self.class_names, np.str_)

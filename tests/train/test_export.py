@@ -109,6 +109,14 @@ def test_what_does_not_fit(written):
     ):
         with pytest.raises(DataError, match=message):
             loaded(graph, features)
+    with pytest.raises(TypeError, match=r"graph: expected a jaxgnn\.Graph, got NoneType"):
+        loaded(None, x)
+    for options, error, message in (
+        ({"platforms": "cpu"}, DataError, r"platforms: expected a sequence .*, got 'cpu'"),
+        ({"dtype": "int32"}, TypeError, "dtype: expected float32, .*, got int32"),
+    ):
+        with pytest.raises(error, match=message):
+            export.save(a_model(model="sage"), written.parent / "other", **(COUNTS | options))
 
 
 def edited(written: Path, directory: Path, **changes) -> Path:

@@ -159,7 +159,7 @@ def test_names_and_several_labels(trained, tmp_path):
     named = dataclasses.replace(data, node_names=tuple(f"node, {i}" for i in range(120)))
     description = dataclasses.replace(loaded.dataset, class_names=("a", 'b"', "c"))
     found = predict(dataclasses.replace(loaded, dataset=description), named)
-    found.save(tmp_path / "p.csv")
+    found.save(str(tmp_path / "p.csv"))
     with (tmp_path / "p.csv").open() as file:
         head, first, *rows = csv.reader(file)
     assert head[2:] == ["probability_a", 'probability_b"', "probability_c"] and len(rows) == 119
