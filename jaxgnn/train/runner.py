@@ -107,7 +107,7 @@ def _run(
     check_wide(config)
     if config.resume is not None:
         check_path(Path(config.resume), "--resume")
-    elif not config.distributed:  # process 0 alone says what is wrong with the others' directory
+    elif not config.distributed:  # of several processes the first one makes it
         check_new_directory(config)
     problem = make_problem(config, dataset, recovery)
     loading.feed("after loading the data")
