@@ -1,6 +1,7 @@
-// Rows narrower than a vector are reduced in two steps: the values of some hundred edges are
-// gathered side by side, then each row's are reduced, several edges a vector. A loop over a short
-// row would cost more for where it ends than for its edges. Edge values already lie so.
+// A row's values are reduced several edges a vector: a loop over a short row would cost more for
+// where it ends than for its edges. Edge values lie side by side; for extrema over neighbors the
+// values of some hundred edges are gathered so. Sums over neighbors are not made here: they take
+// the edges in order, so that a column's does not depend on how many columns there are.
 #include "cpu/aggregation/narrow_rows.h"
 
 #include "cpu/core/edge_values.h"
@@ -9,6 +10,10 @@ namespace jaxgnn::aggregation {
 namespace {
 
 constexpr int64_t kGathered = 1024;  // values
+
+bool has_edge_values(const SpmmArgs& args) {
+  return args.rows.columns == nullptr && args.weights == nullptr;
+}
 
 template <class T, bool kSums, int N, bool kPacked>
 struct Reduction {
@@ -109,6 +114,7 @@ struct Reduction {
     const Rows& csr = args.rows;
     const T* x = static_cast<const T*>(args.x);
     const A* weights = static_cast<const A*>(args.weights);
+    static_assert(!kSums);
     const int64_t width = kWidth > 0 ? kWidth : args.width;
     const bool near = stays_near(args.num_columns, width * int64_t{sizeof(T)});
     for (int64_t e = begin; e < end; ++e, to += width) {
@@ -129,8 +135,7 @@ struct Reduction {
   template <int kCount>
   static JAXGNN_INLINE void copy(const T* from, A weight, bool weighted, A* to) {
     auto v = load<kCount>(from);
-    // Extrema are compared with products as they are stored.
-    if (weighted) v = kSums ? weight * v : Convert<T, kCount>::rounded(weight * v);
+    if (weighted) v = Convert<T, kCount>::rounded(weight * v);  // as a product would be stored
     std::memcpy(to, &v, sizeof(v));
   }
 
@@ -139,8 +144,10 @@ struct Reduction {
   }
 
   void run(const Work& work) const {
-    if (args.rows.columns == nullptr && args.weights == nullptr) return run_edges(work);
-    if constexpr (kPacked) {
+    if (has_edge_values(args)) return run_edges(work);
+    if constexpr (kSums) {
+      return;  // `takes_narrow_rows` is false
+    } else if constexpr (kPacked) {
       if (args.width == 1) return run_gathered<1>(work);
       if (args.width == 2) return run_gathered<2>(work);
       if constexpr (N > 4) {
@@ -184,7 +191,9 @@ namespace JAXGNN_ISA {
 
 bool takes_narrow_rows(const SpmmArgs& args) {
   const int64_t lanes = args.type == Type::kF64 ? kLanes<double> : kLanes<float>;
-  return args.width < lanes && args.ties == nullptr && (args.weights == nullptr || args.heads == 1);
+  if (args.width >= lanes || args.ties != nullptr) return false;
+  const bool sums = args.reduce == Reduce::kSum || args.reduce == Reduce::kMean;
+  return has_edge_values(args) || (!sums && (args.weights == nullptr || args.heads == 1));
 }
 
 void reduce_narrow_rows(const SpmmArgs& args, const Executor& executor) {

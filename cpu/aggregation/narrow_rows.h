@@ -1,4 +1,5 @@
-// Sums, means and extrema of rows narrower than a vector: the values of several edges share one.
+// Sums, means and extrema of edge values, and extrema over neighbors, of rows narrower than a
+// vector: the values of several edges share one.
 #pragma once
 
 #include "common/aggregation.h"
@@ -7,8 +8,8 @@
 
 namespace jaxgnn::aggregation {
 
-// `takes_narrow_rows`: whether a row of x is narrower than a vector, no edge has several weights,
-// and ties are not counted.
+// `takes_narrow_rows`: whether it is one of these; no edge has several weights, and ties are not
+// counted.
 #define JAXGNN_DECLARE(isa)                                                \
   namespace isa {                                                          \
   bool takes_narrow_rows(const SpmmArgs& args);                            \
