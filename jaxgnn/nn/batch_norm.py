@@ -79,10 +79,17 @@ class BatchNorm(nnx.BatchNorm):
             mask: the rows that count, such as `GraphBatch.node_mask`.
 
         Raises:
-            ValueError: a mask of another shape.
+            TypeError: a mask that is not of booleans.
+            ValueError: rows of another width, or a mask of another shape.
         """
+        if jnp.shape(x)[-1:] != (self.num_features,):
+            got = jnp.shape(x)
+            raise ValueError(f"x: expected the shape (..., {self.num_features}), got {got}")
         if mask is None:
             return super().__call__(x, use_running_average)
+        mask = jnp.asarray(mask)
+        if mask.dtype != jnp.bool_:
+            raise TypeError(f"mask: expected booleans, got {mask.dtype}")
         if mask.shape != x.shape[:1]:
             raise ValueError(f"mask: expected the shape {x.shape[:1]}, got {mask.shape}")
         averaged = self.use_running_average if use_running_average is None else use_running_average

@@ -158,6 +158,9 @@ def _ends(x: NodeOutputs, senders: Array, receivers: Array) -> tuple[Array, Arra
             "senders, receivers: expected two vectors of one length, got "
             f"{senders.shape} and {receivers.shape}"
         )
+    for name, nodes in (("senders", senders), ("receivers", receivers)):
+        if nodes.size and not jnp.issubdtype(nodes.dtype, jnp.integer):
+            raise TypeError(f"{name}: expected integers, got {nodes.dtype}")
     rows = [jnp.asarray(unwrap(rows)) for rows in ends]
     return _rows_at(rows[0], senders), _rows_at(rows[1], receivers)
 
