@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxgnn._core.arguments import unwrap
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph._ordered_sum import take_rows
 from jaxgnn.nn._linear import Initializer, count, width
 from jaxgnn.nn.mlp import MLP, Activation
@@ -90,7 +91,7 @@ class DotDecoder(nnx.Module):
             ValueError: shapes that do not fit.
         """
         one, other = _ends(x, senders, receivers)
-        wide = jnp.promote_types(one.dtype, jnp.float32)
+        wide = accumulation_dtype(one.dtype)
         return jnp.sum(one * other, axis=-1, dtype=wide).astype(one.dtype)
 
 
