@@ -101,9 +101,7 @@ def matrix(x: Any, name: str, rows: int, columns: int) -> Array:
     return array
 
 
-def number(
-    value: Any, name: str, least: float, below: float, *, inclusive: bool = False
-) -> float:
+def number(value: Any, name: str, least: float, below: float, *, inclusive: bool = False) -> float:
     """`value` as a finite number in `[least, below)`, known when a function is traced;
     `inclusive`: it may be `below` itself."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):

@@ -64,7 +64,8 @@ class GraphNorm(nnx.Module):
             raise ValueError(f"x: expected the shape ({rows}, {self.features}), got {x.shape}")
         wide = accumulation_dtype(x.dtype)
         scale, bias, mean_scale = (
-            parameter[...].astype(wide)[None] for parameter in (self.scale, self.bias, self.mean_scale)
+            parameter[...].astype(wide)[None]
+            for parameter in (self.scale, self.bias, self.mean_scale)
         )
 
         def mean(values: Array) -> Array:
