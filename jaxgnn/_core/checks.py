@@ -126,7 +126,7 @@ def key(value: Any, name: str) -> Array:
         raise ValueError(f"{name}: expected one key, got the shape {value.shape}")
     if not typed and value.shape != (2,):  # JAX reads others by its setting of the generator
         try:
-            jax.random.wrap_key_data(value)
+            jax.random.wrap_key_data(jnp.asarray(value))
         except (TypeError, ValueError) as error:
             words = f"{value.shape[0]} words"
             raise ValueError(f"{name}: expected the words of a JAX key, got {words}") from error

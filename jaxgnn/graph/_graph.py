@@ -158,7 +158,8 @@ class Graph(GraphArrays):
             `[num_edges, ...]` in the graph's edge order.
 
         Raises:
-            TypeError: `senders` or `receivers` are not integers, or are being traced.
+            TypeError: `senders` or `receivers` are not integers, or are being traced; an option
+                that is `True` or `False` is something else.
             ValueError: shapes that differ, an index out of range, an option that needs a
                 square graph on a rectangular one, data without a row for each listed edge, or
                 `self_loops="add"` with data where edges are merged.
