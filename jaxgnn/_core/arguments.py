@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 
@@ -26,8 +27,13 @@ def as_integer(value: Any) -> int | None:
 
 
 def check_fill_value(fill_value: Any, dtype: Any) -> None:
-    """Raises if `dtype`, of integers or booleans, does not have the number."""
-    if isinstance(fill_value, Tracer) or jnp.issubdtype(dtype, jnp.inexact):
+    """Raises if it is no number, or if `dtype`, of integers or booleans, does not have it."""
+    if isinstance(fill_value, Tracer):
+        return
+    kind = np.asarray(fill_value).dtype
+    if kind != np.bool_ and not jnp.issubdtype(kind, jnp.number):
+        raise TypeError(f"fill_value: expected a number, got {fill_value!r}")
+    if jnp.issubdtype(dtype, jnp.inexact):
         return
     whole = jnp.issubdtype(dtype, jnp.integer)
     least, most = (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max) if whole else (0, 1)

@@ -97,10 +97,10 @@ def integer(value: Any, name: str, least: int, most: int) -> int:
 
 
 def boolean(value: Any, name: str) -> bool:
-    """`value` as it is: a number in its place is most often another argument's."""
-    if not isinstance(value, bool):
+    """`value` as Python's boolean: a number in its place is most often another argument's."""
+    if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name}: expected True or False, got {value!r}")
-    return value
+    return bool(value)
 
 
 def matrix(x: Any, name: str, rows: int, columns: int) -> Array:
@@ -111,13 +111,15 @@ def matrix(x: Any, name: str, rows: int, columns: int) -> Array:
     return array
 
 
-def number(value: Any, name: str, least: float, below: float) -> float:
-    """`value` as a finite number in `[least, below)`, known when a function is traced."""
+def number(value: Any, name: str, least: float, below: float, *, inclusive: bool = False) -> float:
+    """`value` as a finite number in `[least, below)`, known when a function is traced;
+    `inclusive`: it may be `below` itself."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
         raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
-    if not (least <= value < below and value != -np.inf):
+    fits = least <= value < below or (inclusive and value == below)
+    if not (fits and value != -np.inf):
         limits = "" if least == -np.inf else f" from {least}"
-        limits += "" if below == np.inf else f" to less than {below}"
+        limits += "" if below == np.inf else f" to {'' if inclusive else 'less than '}{below}"
         raise ValueError(f"{name}: expected a finite number{limits}, got {value}")
     return float(value)
 
@@ -132,4 +134,10 @@ def key(value: Any, name: str) -> Array:
         raise TypeError(f"{name}: expected a JAX key, got an array of {value.dtype}")
     if value.ndim != (0 if typed else 1):
         raise ValueError(f"{name}: expected one key, got the shape {value.shape}")
+    if not typed and value.shape != (2,):  # JAX reads others by its setting of the generator
+        try:
+            jax.random.wrap_key_data(jnp.asarray(value))
+        except (TypeError, ValueError) as error:
+            words = f"{value.shape[0]} words"
+            raise ValueError(f"{name}: expected the words of a JAX key, got {words}") from error
     return jnp.asarray(value)

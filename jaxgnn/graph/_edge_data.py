@@ -249,7 +249,10 @@ def _chosen(kept: Array, values: Array, fill: Array) -> Array:
 
 
 def _rows(values: Any, name: str) -> Array:
-    array = jnp.asarray(values)
+    try:
+        array = jnp.asarray(values)
+    except (TypeError, ValueError) as error:  # strings, rows of several lengths
+        raise type(error)(f"{name}: expected an array of numbers: {error}") from error
     if array.ndim == 0:
         raise ValueError(f"{name}: expected an array over the edges, got a scalar")
     return array

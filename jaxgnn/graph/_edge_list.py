@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.core import Tracer
 
+from jaxgnn._core.arguments import as_integer
 from jaxgnn._core.ffi import cpu_module
 
 SELF_LOOPS = ("keep", "add", "add_remaining", "remove")  # the order of C++'s enum
@@ -142,11 +143,12 @@ def _counts(
 def _check_count(count: Any, name: str) -> int | None:
     if count is None:
         return None
-    if isinstance(count, (bool, np.bool_)) or not isinstance(count, (int, np.integer)):
+    number = as_integer(count)
+    if number is None:
         raise TypeError(f"{name}: expected an integer, got {count!r}")
-    if not 0 <= count <= MAX_NODES:
-        raise ValueError(f"{name}: expected 0 to 2**31 - 1, got {count}")
-    return int(count)
+    if not 0 <= number <= MAX_NODES:
+        raise ValueError(f"{name}: expected 0 to 2**31 - 1, got {number}")
+    return number
 
 
 def _check_range(indices: np.ndarray, count: int | None, name: str, count_name: str) -> int:

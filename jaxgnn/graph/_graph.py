@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import jax
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
+from jaxgnn._core.checks import boolean
 from jaxgnn.graph import _convert, _csr, _edge_data, _edge_list, _layouts, _tiles
 from jaxgnn.graph._arrays import ARRAYS, STATIC, GraphArrays
 from jaxgnn.graph._edge_data import Reduce
@@ -157,7 +158,8 @@ class Graph(GraphArrays):
             `[num_edges, ...]` in the graph's edge order.
 
         Raises:
-            TypeError: `senders` or `receivers` are not integers, or are being traced.
+            TypeError: `senders` or `receivers` are not integers, or are being traced; an option
+                that is `True` or `False` is something else.
             ValueError: shapes that differ, an index out of range, an option that needs a
                 square graph on a rectangular one, data without a row for each listed edge, or
                 `self_loops="add"` with data where edges are merged.
@@ -166,12 +168,12 @@ class Graph(GraphArrays):
             "num_nodes": num_nodes,
             "num_senders": num_senders,
             "num_receivers": num_receivers,
-            "undirected": undirected,
-            "deduplicate": deduplicate,
+            "undirected": boolean(undirected, "undirected"),
+            "deduplicate": boolean(deduplicate, "deduplicate"),
             "self_loops": self_loops,
         }
         if edge_data is None:
-            options["deduplicate"] = deduplicate or undirected
+            options["deduplicate"] |= options["undirected"]
             return cls._from_host(_csr.build(senders, receivers, **options))
         graph = cls._from_host(_edge_data.build(senders, receivers, **options))
         return graph, graph.sort_edge_data(edge_data, fill_value=fill_value, reduce=reduce)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxgnn._core.checks import integer
+from jaxgnn._core.checks import boolean, integer
 from jaxgnn._core.device import place_like
 from jaxgnn.graph import _row_schedule, _tiles, _windows
 from jaxgnn.graph._validate import check_concrete, check_rows
@@ -26,7 +26,7 @@ def windows(graph: Graph, weighted: bool, width: Any) -> _windows.Windows:
         np.asarray(graph.row_offsets),
         np.asarray(graph.senders),
         graph.num_senders,
-        weighted,
+        boolean(weighted, "weighted"),
         _windows.receivers_for(width),
     )
     return place_like(built, graph.senders)

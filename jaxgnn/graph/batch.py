@@ -80,6 +80,8 @@ def disjoint_union(graphs: Sequence[Graph]) -> GraphBatch:
         TypeError: something else than graphs.
         ValueError: square graphs mixed with rectangular ones.
     """
+    if isinstance(graphs, Graph):
+        raise TypeError("graphs: expected a sequence of graphs, got one Graph")
     graphs = list(graphs)
     for i, graph in enumerate(graphs):
         if not isinstance(graph, Graph):

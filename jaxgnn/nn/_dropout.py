@@ -51,8 +51,10 @@ class Dropout(nnx.Dropout):
             rngs: a key, or where it comes from; the module's stream, if not given.
 
         Raises:
-            TypeError, ValueError: what `rngs` gives is not one key of JAX.
+            TypeError: the rate is no number, or what `rngs` gives is no key of JAX.
+            ValueError: the rate is out of range, or there is not one key.
         """
+        checks.number(self.rate, "rate", 0, 1, inclusive=True)
         off = self.deterministic if deterministic is None else deterministic
         source = self.rngs if rngs is None else rngs
         is_drawn = off is not None and not off and 0 < self.rate < 1 and source is not None

@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core.arguments import as_integer
+from jaxgnn._core.checks import floating_dtype
 from jaxgnn.graph import NodeRows
 from jaxgnn.nn._features import Features, Tree, cast, map_values
 from jaxgnn.ops import CBSR
@@ -51,7 +52,17 @@ def linear(
     bias_init: Initializer | None = None,
     rngs: nnx.Rngs,
 ) -> nnx.Linear:
-    """`nnx.Linear` that starts as PyTorch's does; `bias_init` None is `kaiming_bias`."""
+    """`nnx.Linear` that starts as PyTorch's does; `bias_init` None is `kaiming_bias`.
+
+    Raises:
+        TypeError: a width is no integer, a dtype is not floating, or `rngs` are none.
+        ValueError: a width is below 1.
+    """
+    if not isinstance(rngs, nnx.Rngs):
+        raise TypeError(f"rngs: expected nnx.Rngs, got {type(rngs).__name__}")
+    if dtype is not None:
+        floating_dtype(dtype, "dtype")
+    floating_dtype(param_dtype, "param_dtype")
     return nnx.Linear(
         width(in_features, "in_features"),
         width(out_features, "out_features"),

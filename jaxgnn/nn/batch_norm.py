@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core import checks
 from jaxgnn._core.dispatch import on_one_device
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.nn._linear import width
 
 _SAMPLED_ROWS = 64
@@ -79,16 +80,24 @@ class BatchNorm(nnx.BatchNorm):
             mask: the rows that count, such as `GraphBatch.node_mask`.
 
         Raises:
-            ValueError: a mask of another shape.
+            TypeError: a mask that is not of booleans.
+            ValueError: rows of another width, or a mask of another shape.
         """
+        if jnp.shape(x)[-1:] != (self.num_features,):
+            got = jnp.shape(x)
+            raise ValueError(f"x: expected the shape (..., {self.num_features}), got {got}")
         if mask is None:
-            return super().__call__(x, use_running_average)
+            # No rows have no mean, which would enter the running one as NaN.
+            return super().__call__(x, use_running_average if jnp.size(x) else True)
+        mask = jnp.asarray(mask)
+        if mask.dtype != jnp.bool_:
+            raise TypeError(f"mask: expected booleans, got {mask.dtype}")
         if mask.shape != x.shape[:1]:
             raise ValueError(f"mask: expected the shape {x.shape[:1]}, got {mask.shape}")
         averaged = self.use_running_average if use_running_average is None else use_running_average
         if averaged:
             return super().__call__(x, True)
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        wide = x.astype(accumulation_dtype(x.dtype))
         mean, variance, rows, found = _statistics(wide, mask, self.axis_name)
         momentum = self.momentum
         for running, value in ((self.mean, mean), (self.var, variance)):
@@ -103,7 +112,7 @@ class BatchNorm(nnx.BatchNorm):
         """The normalized rows; without their offset first, which is subtracted with the bias."""
         assert self.scale is not None and self.bias is not None
         scale = self.scale[...] * jax.lax.rsqrt(variance + self.epsilon)
-        return rows * scale + (self.bias[...] - offset * scale)
+        return rows * _row(scale, rows) + _row(self.bias[...] - offset * scale, rows)
 
 
 def _statistics(
@@ -131,12 +140,17 @@ def _statistics(
     # Rows over several devices are all counted: a few of them would have to be gathered.
     sums, count = on_one_device(_few_rows, _all_rows, jax.lax.stop_gradient(x), mask)
     shift = of_all(sums) / jnp.maximum(of_all(count), 1)
-    rows = x - shift
+    rows = x - _row(shift, x)
     offset = of_all(_weighted_sum(weights, rows))
     each = jax.lax.broadcast_in_dim(weights, rows.shape, (0,))
     squares = (each * rows * rows).sum(axis=range(rows.ndim - 1))
     variance = jnp.maximum(of_all(squares) - offset * offset, 0)
     return shift + offset, variance, (rows, offset), found
+
+
+def _row(values: Float[Array, " features"], like: Array) -> Array:
+    """The values along the last axis of an array, with as many axes."""
+    return values.reshape((1,) * (like.ndim - 1) + values.shape)
 
 
 def _weighted_sum(

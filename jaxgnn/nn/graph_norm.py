@@ -8,6 +8,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn._linear import width
 from jaxgnn.ops import readout, spmm
@@ -61,9 +62,10 @@ class GraphNorm(nnx.Module):
         rows = x.shape[0] if membership is None else graph_argument(membership).num_senders
         if x.shape != (rows, self.features):
             raise ValueError(f"x: expected the shape ({rows}, {self.features}), got {x.shape}")
-        wide = jnp.promote_types(x.dtype, jnp.float32)
+        wide = accumulation_dtype(x.dtype)
         scale, bias, mean_scale = (
-            parameter[...].astype(wide) for parameter in (self.scale, self.bias, self.mean_scale)
+            parameter[...].astype(wide)[None]
+            for parameter in (self.scale, self.bias, self.mean_scale)
         )
 
         def mean(values: Array) -> Array:

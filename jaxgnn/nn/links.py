@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxgnn._core.arguments import unwrap
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph._ordered_sum import take_rows
 from jaxgnn.nn._linear import Initializer, count, width
 from jaxgnn.nn.mlp import MLP, Activation
@@ -90,7 +91,7 @@ class DotDecoder(nnx.Module):
             ValueError: shapes that do not fit.
         """
         one, other = _ends(x, senders, receivers)
-        wide = jnp.promote_types(one.dtype, jnp.float32)
+        wide = accumulation_dtype(one.dtype)
         return jnp.sum(one * other, axis=-1, dtype=wide).astype(one.dtype)
 
 
@@ -158,6 +159,9 @@ def _ends(x: NodeOutputs, senders: Array, receivers: Array) -> tuple[Array, Arra
             "senders, receivers: expected two vectors of one length, got "
             f"{senders.shape} and {receivers.shape}"
         )
+    for name, nodes in (("senders", senders), ("receivers", receivers)):
+        if nodes.size and not jnp.issubdtype(nodes.dtype, jnp.integer):
+            raise TypeError(f"{name}: expected integers, got {nodes.dtype}")
     rows = [jnp.asarray(unwrap(rows)) for rows in ends]
     return _rows_at(rows[0], senders), _rows_at(rows[1], receivers)
 

@@ -135,11 +135,15 @@ def annealed_k(step: int | Int[Array, ""], wide: int, narrow: int, steps: int) -
 
 
 def check_activation(activation: Any, widths: Iterable[int]) -> None:
-    """Refuses a `MaxK` that keeps more entries than the rows that it will meet have.
+    """Refuses what cannot be called, and a `MaxK` that keeps more entries than the rows that it
+    will meet have.
 
     Raises:
+        TypeError: it cannot be called.
         ValueError: naming `k` and the width.
     """
+    if not callable(activation):
+        raise TypeError(f"activation: expected a function such as jax.nn.relu, got {activation!r}")
     if isinstance(activation, MaxK):
         for width in widths:
             if activation.k > width:

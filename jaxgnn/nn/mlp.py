@@ -41,7 +41,7 @@ class MLP(nnx.Module):
         rngs: `params` is used, and `dropout` if there is any.
 
     Raises:
-        TypeError: a width is no integer, or `dropout` no number.
+        TypeError: a width is no integer, `dropout` no number, or `activation` cannot be called.
         ValueError: fewer than two widths, `MaxK`'s k above a hidden one, or an option out of
             range.
 
@@ -94,7 +94,13 @@ class MLP(nnx.Module):
         Args:
             x: the rows.
             mask: those that are no padding, for batch normalization; all if not given.
+
+        Raises:
+            ValueError: rows of another width.
         """
+        if jnp.shape(x)[-1:] != self.features[:1]:
+            got = jnp.shape(x)
+            raise ValueError(f"x: expected the shape (..., {self.features[0]}), got {got}")
         return self.after_first(self.linears[0](x), mask)
 
     def after_first(

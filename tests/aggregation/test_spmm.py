@@ -234,6 +234,7 @@ def test_is_the_dense_product():
         (lambda g, x: spmm(g, x, reduce="prod"), ValueError, "reduce: expected one of 'sum'"),
         (lambda g, x: spmm(g, x, impl="cuda"), ValueError, "impl: expected one of None, 'kernel'"),
         (lambda g, x: spmm(g, x, impl="jax", reduce=3), ValueError, "reduce: .* got 3"),
+        (lambda g, x: spmm(g, x, transpose="no"), TypeError, "transpose: .* True or .* got 'no'"),
     ],
 )
 def test_bad_arguments(arguments, error, message):

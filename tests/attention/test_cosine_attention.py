@@ -306,6 +306,7 @@ def test_bad_arguments():
         (lambda: f(x, jnp.ones(3)), ValueError, r"beta: .*number .*\(2,\), got \(3,\)"),
         (lambda: f(x, "1"), TypeError, "beta: expected a number, got str"),
         (lambda: f(x, np.nan), ValueError, "beta: expected a finite number, got nan"),
+        (lambda: f(x, self_loops="keep"), TypeError, "self_loops: expected True or False"),
         (
             lambda: f(x, impl="cuda"),
             ValueError,

@@ -236,6 +236,7 @@ def test_bad_arguments():
         (lambda: f(x, x, x[:, :1]), ValueError, "v: expected the dtype and heads of k"),
         (lambda: f(x, x, x, s), ValueError, r"edge_bias: .* \(2, 2\), got \(3, 2\)"),
         (lambda: f(x, x, x, loop_bias=s), ValueError, "loop_bias: expected self_loops=True"),
+        (lambda: f(x, x, x, self_loops="keep"), TypeError, "self_loops: expected True or False"),
         (lambda: f(x, x, x, scale=jnp.ones(3)), ValueError, r"scale: .*\(2,\), got \(3,\)"),
         (
             lambda: f(x, x, x, scale=-np.inf),

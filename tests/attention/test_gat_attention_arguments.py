@@ -45,6 +45,11 @@ def bad_calls():
             ValueError,
             "loop_bias: expected self_loops=True",
         ),
+        "self-loops": (
+            lambda: f(v, s, s, self_loops="keep"),
+            TypeError,
+            "self_loops: expected True or False, got 'keep'",
+        ),
         "slope": (
             lambda: f(v, s, s, negative_slope=float("nan")),
             ValueError,

@@ -241,6 +241,7 @@ def test_bad_arguments():
         (lambda: f(x, x, s), ValueError, r"att: .* \(2, 4\), got \(3, 2\)"),
         (lambda: f(x, x, a, edge=x), ValueError, r"edge: .* \(2, 2, 4\), got \(3, 2, 4\)"),
         (lambda: f(x, x, a, loop_edge=x), ValueError, "loop_edge: expected self_loops=True"),
+        (lambda: f(x, x, a, self_loops="keep"), TypeError, "self_loops: expected True or False"),
         (lambda: f(x, x, a, negative_slope=-np.inf), ValueError, "negative_slope: .* got -inf"),
         (lambda: f(x, x, a, dropout_rate=1), ValueError, "dropout_rate: .* less than 1"),
     ):

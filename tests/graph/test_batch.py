@@ -141,6 +141,8 @@ def test_pad_errors():
         batch.disjoint_union([graph, rectangular])
     with pytest.raises(TypeError, match=r"graphs\[1\]: expected a jaxgnn.Graph, got int"):
         batch.disjoint_union([graph, 1])  # pyright: ignore
+    with pytest.raises(TypeError, match="graphs: expected a sequence of graphs, got one Graph"):
+        batch.disjoint_union(graph)  # pyright: ignore
     for pad in (batch.pad, batch.pad_to_bucket):
         with pytest.raises(TypeError, match="batch: expected a GraphBatch or a Graph, got int"):
             pad(1)  # pyright: ignore

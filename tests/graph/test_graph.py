@@ -404,6 +404,8 @@ def test_sort_edge_data_errors():
         graph.sort_edge_data(np.zeros(1))
     with pytest.raises(ValueError, match="scalar"):
         graph.sort_edge_data(1.0)
+    with pytest.raises(TypeError, match="data: expected an array of numbers"):
+        graph.sort_edge_data(np.array(["a", "b"]))
     with pytest.raises(ValueError, match=r"fill_value: .* within int32, got 0.5"):
         graph.sort_edge_data(np.zeros(2, np.int32), fill_value=0.5)
     with pytest.raises(ValueError, match="dropped"):
@@ -500,11 +502,19 @@ def test_empty_lists_and_any_integer_type(core):
          "self_loops='add': expected a square graph"),
         ([0], [0], {"num_senders": 1, "num_receivers": 1, "undirected": True}, ValueError,
          "undirected=True: expected a square graph"),
+        ([0], [0], {"num_nodes": True}, TypeError, "num_nodes: expected an integer, got True"),
+        ([0], [0], {"undirected": "no"}, TypeError, "undirected: expected True or .* got 'no'"),
+        ([0], [0], {"deduplicate": 1}, TypeError, "deduplicate: expected True or False, got 1"),
     ],
 )  # fmt: skip
 def test_from_edges_errors(core, senders, receivers, options, error, message):
     with pytest.raises(error, match=message):
         Graph.from_edges(senders, receivers, **options)
+
+
+def test_counts_and_options_may_be_scalars_of_arrays(core):
+    graph = Graph.from_edges([0], [1], num_nodes=jnp.int32(3), undirected=np.bool_(True))
+    assert graph.num_nodes == 3 and graph.num_edges == 2
 
 
 def test_wide_offsets_need_x64():

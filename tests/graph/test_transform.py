@@ -337,6 +337,8 @@ def test_errors():
     for value, dtype in ((np.nan, np.int32), (np.inf, np.int32), (-1, np.uint8), (2, bool)):
         with pytest.raises(ValueError, match=rf"fill_value: expected .* got {value}"):
             transform.add_self_loops(graph, np.ones(2, dtype), fill_value=value)
+    with pytest.raises(TypeError, match="fill_value: expected a number, got None"):
+        transform.add_self_loops(graph, np.ones(2), fill_value=None)  # pyright: ignore
     with pytest.raises(TypeError, match=r"transforms run outside jax.jit"):
         jax.jit(lambda g: transform.gcn_norm(g)[1])(graph)
 

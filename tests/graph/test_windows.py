@@ -166,6 +166,8 @@ def test_an_order_of_the_receivers():
 def test_widths_of_windows_are_checked(width, error):
     with pytest.raises(error, match="width: expected an integer"):
         skewed_graph(20, 60).with_windows(width=width)
+    with pytest.raises(TypeError, match="weighted: expected True or False, got 'no'"):
+        skewed_graph(20, 60).with_windows(weighted="no")  # pyright: ignore
 
 
 def test_bits_beyond_the_receivers_of_a_window_are_found(hub_graph):

@@ -308,6 +308,7 @@ def bad_calls():
             "padding_node: expected True with a traced batch",
         ),
         "padding": ((points, 3), {"padding_node": True}, ValueError, "padding_node: .* batch"),
+        "loop": ((points, 3), {"loop": "no"}, TypeError, "loop: expected True or .* got 'no'"),
         "both": ((points[None], 3), {"batch": batch}, ValueError, r"batch: .* got \(1, 10, 3\)"),
     }
 

@@ -278,6 +278,7 @@ ROWS = maxk(jnp.ones((3, 4)), 2)
         (lambda: maxk_spmm(GRAPH, ROWS, jnp.ones((2, 2))), ValueError, "weights: expected a shape"),
         (lambda: maxk_spmm(GRAPH, ROWS, jnp.ones(2, int)), TypeError, "weights: expected float32"),
         (lambda: maxk_spmm(GRAPH, ROWS, reduce="max"), ValueError, "reduce: .* got 'max'"),
+        (lambda: maxk_spmm(GRAPH, ROWS, transpose=2), TypeError, "transpose: expected .* got 2"),
         (lambda: maxk_spmm(GRAPH, ROWS, impl="cuda"), ValueError, "impl: expected None, 'kernel'"),
     ],
 )

@@ -45,6 +45,9 @@ def test_what_drops_nothing_gives_the_values_back():
     assert Dropout(0.0)(x) is x
     with pytest.raises(ValueError, match="no `rngs` argument"):
         Dropout(0.5)(x)
+    for rate, error in ((1.5, ValueError), (-1, ValueError), ("0.5", TypeError)):
+        with pytest.raises(error, match="rate: expected a"):
+            Dropout(rate, rngs=nnx.Rngs(0))(x)  # pyright: ignore
 
 
 def test_a_rate_of_one_leaves_zeros_and_no_nan():

@@ -39,6 +39,8 @@ def test_decoders_score_pairs_and_differentiate():
     assert narrow.dtype == jnp.bfloat16 and np.isnan(outside).all()
     with pytest.raises(ValueError, match="senders, receivers: expected two vectors of one length"):
         DotDecoder()(x, senders, receivers[:2])
+    with pytest.raises(TypeError, match="receivers: expected integers, got float32"):
+        DotDecoder()(x, senders, jnp.asarray(receivers, jnp.float32))
     with pytest.raises(ValueError, match=r"x: expected rows \(nodes, features\)"):
         decoder((x, other[:, :2]), senders, receivers)
 

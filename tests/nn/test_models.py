@@ -310,6 +310,10 @@ def new(model, rngs, num_layers=2, **options):
         (lambda r: new(GCN, r, jumping="lstm"), ValueError, "jumping: .* 'lstm'"),
         (lambda r: new(GraphSAGE, r, improved=True), TypeError, "improved"),
         (lambda r: MLP([6, 3], dropout=-1, rngs=r), ValueError, "dropout: .* got -1"),
+        (lambda r: new(GCN, r, activation="relu"), TypeError, "activation: .* got 'relu'"),
+        (lambda r: new(GCN, r, dtype="int32"), TypeError, "dtype: expected float32.* got int32"),
+        (lambda r: new(GCN, 0), TypeError, "rngs: expected nnx.Rngs, got int"),
+        (lambda r: MLP([6, 3], rngs=r)(jnp.ones((2, 5))), ValueError, r"x: .* 6\), got \(2, 5\)"),
     ],
 )
 def test_bad_options_are_named(create, error, message):

@@ -180,7 +180,7 @@ def test_refusals():
     graph = awkward()[0].graph
     with pytest.raises(ValueError, match="add_self_loops: expected normalize=True"):
         APPNP(2, 0.1, normalize=False, add_self_loops=True)
-    with pytest.raises(ValueError, match=r"alpha: expected"):
+    with pytest.raises(ValueError, match=r"alpha: expected a finite number from 0 to 1, got 1.5"):
         APPNP(2, 1.5)
     with pytest.raises(ValueError, match="edge_dim: expected in_features"):
         GINEConv(jax.nn.relu, edge_dim=3)
@@ -261,6 +261,29 @@ def test_batch_norm_of_the_rows_that_count():
     jax.tree.map(np.testing.assert_array_equal, unchanged, state)
     with pytest.raises(ValueError, match=r"mask: expected the shape \(9,\), got \(3,\)"):
         module(jnp.asarray(x), mask=jnp.ones(3, bool))
+
+
+def test_batch_norm_without_rows_and_of_other_rows():
+    module = BatchNorm(3)
+    assert module(jnp.ones((0, 3))).shape == (0, 3)
+    np.testing.assert_array_equal(module.mean[...], np.zeros(3))
+    np.testing.assert_array_equal(module.var[...], np.ones(3))
+    with pytest.raises(ValueError, match=r"x: expected the shape \(\.\.\., 1\), got \(4, 3\)"):
+        BatchNorm(1)(jnp.ones((4, 3)))
+    with pytest.raises(TypeError, match="mask: expected booleans, got float32"):
+        module(jnp.ones((4, 3)), mask=jnp.ones(4))  # pyright: ignore
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_norms_and_pna_do_not_rely_on_promotion(dtype):
+    union = batch.disjoint_union([awkward()[0].graph])
+    x = jnp.ones((union.graph.num_nodes, 4), dtype)
+    options = {"dtype": dtype, "rngs": nnx.Rngs(0)}
+    module = PNAConv(4, 3, ["mean", "std"], ["identity", "linear"], np.array([0, 1, 2]), **options)
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        assert GraphNorm(4)(x, union.membership).dtype == dtype
+        assert BatchNorm(4, **options)(x, mask=union.node_mask).dtype == dtype
+        assert module(union.graph, x).dtype == dtype
 
 
 def test_derivatives_of_batch_norm_are_those_of_its_equation():

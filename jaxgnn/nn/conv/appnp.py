@@ -61,7 +61,7 @@ class APPNP(nnx.Module):
         if add_self_loops and not normalize:
             raise ValueError("add_self_loops: expected normalize=True with it, got False")
         self.num_steps = count(num_steps, "num_steps", "steps")
-        self.alpha = checks.number(alpha, "alpha", 0, 1 + 1e-12)
+        self.alpha = checks.number(alpha, "alpha", 0, 1, inclusive=True)
         self.sample = EdgeSample(sample_size, strategy, rngs, sample_rate=sample_rate)
         self.normalize = normalize
         self.add_self_loops = normalize if add_self_loops is None else add_self_loops

@@ -221,7 +221,7 @@ class GATConv(nnx.Module):
         if edge_attr is None or self.linear_edges is None or self.attention_edges is None:
             return None, None
         kernel = self.linear_edges.kernel[...]
-        dtype = jnp.promote_types(kernel.dtype, jnp.float32)
+        dtype = accumulation_dtype(kernel.dtype)
         # The attention's vector meets the kernel first: [edge_dim, heads].
         folded = _dot(
             kernel.astype(dtype).reshape(-1, self.heads, self.out_features), self.attention_edges

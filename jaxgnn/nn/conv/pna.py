@@ -184,15 +184,18 @@ class PNAConv(nnx.Module):
             (x, edges, first.kernel[...], first.bias[...]), dtype=self.dtype
         )
         own, others, *rest = jnp.split(kernel, kernel.shape[0] // x.shape[1])
-        at_receivers, at_senders = x @ own + bias, x @ others
+        at_receivers, at_senders = x @ own + bias[None], x @ others
         if edges is None and len(pre.linears) == 1:
             values = _of_sums(graph, at_senders, at_receivers, self.aggregators)
         else:
             at_edges = None if edges is None else edges @ rest[0]
             values = _of_messages(graph, pre, at_senders, at_receivers, at_edges, self.aggregators)
-        degrees = graph.in_degrees.astype(accumulation_dtype(x.dtype))[:, None]
+        wide = accumulation_dtype(x.dtype)
+        degrees = graph.in_degrees.astype(wide)[:, None]
         factors = (self._factor(scaler, degrees) for scaler in self.scalers)
-        return [(value * factor).astype(x.dtype) for factor in factors for value in values]
+        return [
+            (value.astype(wide) * factor).astype(x.dtype) for factor in factors for value in values
+        ]
 
     def _factor(self, scaler: Scaler, degrees: Float[Array, "num_nodes 1"]) -> Array | float:
         at_least_one = jnp.maximum(degrees, 1)

@@ -88,6 +88,7 @@ def spmm(
         checks.graph_argument(graph)
     checks.choice(reduce, "reduce", ("sum", "mean", "max", "min"))
     check_precision(precision)
+    transpose = checks.boolean(transpose, "transpose")
     inputs, outputs = graph.num_senders, graph.num_receivers
     kind = "sender"
     if transpose:

@@ -81,7 +81,7 @@ def cosine_attention(
         )
     x = node_rows(x, "x", graph.num_senders, "node")
     operands = CosineOperands(graph, x, _beta_of(beta, x))
-    static = Cosine(bool(self_loops))
+    static = Cosine(checks.boolean(self_loops, "self_loops"))
     if isinstance(graph, GraphSubstitute):
         checks.choice(impl, "impl", (None, "kernel", "jax", "rows", "tiles"))
         return graph.map_parts(

@@ -211,6 +211,7 @@ def pair_arguments(
     def bias(array: Any, name: str, rows: int) -> Array | None:
         return None if array is None else checks.matrix(array, name, rows, heads).astype(dtype)
 
+    self_loops = checks.boolean(self_loops, "self_loops")
     if loop_bias is not None and not self_loops:
         raise ValueError("loop_bias: expected self_loops=True with it, got False")
     drop_below, philox_key = dropout_mask.arguments(dropout_rate, dropout_rng)
@@ -221,4 +222,4 @@ def pair_arguments(
         bias(loop_bias, "loop_bias", graph.num_receivers),
         philox_key,
     )
-    return PairAttention(score, scale_or_slope, drop_below, bool(self_loops)), operands
+    return PairAttention(score, scale_or_slope, drop_below, self_loops), operands

@@ -175,6 +175,7 @@ def attention_arguments(
     def scores(array: Any, name: str, rows: int) -> Array:
         return checks.matrix(array, name, rows, heads).astype(dtype)
 
+    self_loops = checks.boolean(self_loops, "self_loops")
     if loop_bias is not None and not self_loops:
         raise ValueError("loop_bias: expected self_loops=True with it, got False")
     slope = checks.number(negative_slope, "negative_slope", -math.inf, math.inf)
@@ -188,4 +189,4 @@ def attention_arguments(
         None if loop_bias is None else scores(loop_bias, "loop_bias", graph.num_receivers),
         philox_key,
     )
-    return Attention(slope, drop_below, bool(self_loops)), operands
+    return Attention(slope, drop_below, self_loops), operands

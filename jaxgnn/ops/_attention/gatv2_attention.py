@@ -159,6 +159,7 @@ def gatv2_arguments(
             )
         return array
 
+    self_loops = checks.boolean(self_loops, "self_loops")
     if loop_edge is not None and not self_loops:
         raise ValueError("loop_edge: expected self_loops=True with it, got False")
     edge = term(edge, "edge", graph.num_edges)

@@ -62,6 +62,7 @@ def sparse_rows_argument(rows: Rows, name: str) -> Rows:
         raise TypeError(f"{name}: expected a jaxgnn.CBSR, got {type(rows).__name__}")
     values = checks.floating(rows.values, f"{name}.values")
     indices = jnp.asarray(rows.indices)
+    checks.integer(rows.width, f"{name}.width", 1, MAX_WIDTH)
     if indices.dtype != index_dtype(rows.width):
         raise TypeError(
             f"{name}.indices: expected {index_dtype(rows.width)} for the width {rows.width}, "

@@ -77,6 +77,8 @@ def knn_graph(
             f"dimensions), got {points.shape}"
         )
     k = checks.integer(k, "k", 1, 2**31 - 1)
+    padding_node = checks.boolean(padding_node, "padding_node")
+    loop = checks.boolean(loop, "loop")
     if points.dtype in (jnp.bfloat16, jnp.float16):
         points = points.astype(jnp.float32)
     points = jax.lax.stop_gradient(points)

@@ -178,7 +178,10 @@ def maxk(
     leading, width = x.shape[:-1], x.shape[-1]
     if width > MAX_WIDTH:
         raise ValueError(f"x: expected rows of at most {MAX_WIDTH} entries, got {width}")
+    if width == 0:
+        raise ValueError(f"x: expected rows of at least one entry, got the shape {x.shape}")
     k = checks.integer(k, "k", 1, width)
+    packed = checks.boolean(packed, "packed")
     if packed and (x.dtype == jnp.float64 or width > _MAX_PACKED):
         raise ValueError(
             f"packed: expected rows of at most {_MAX_PACKED} entries of 32 or 16 bits, "

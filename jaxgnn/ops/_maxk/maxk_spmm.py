@@ -74,6 +74,7 @@ def maxk_spmm(
     """
     checks.graph_argument(graph)
     checks.choice(reduce, "reduce", ("sum", "mean"))
+    transpose = checks.boolean(transpose, "transpose")
     inputs, outputs, kind = graph.num_senders, graph.num_receivers, "sender"
     if transpose:
         inputs, outputs, kind = outputs, inputs, "receiver"
