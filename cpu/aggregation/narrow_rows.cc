@@ -1,7 +1,9 @@
-// A row's values are reduced several edges a vector: a loop over a short row would cost more for
-// where it ends than for its edges. Edge values lie side by side; for extrema over neighbors the
-// values of some hundred edges are gathered so. Sums over neighbors are not made here: they take
-// the edges in order, so that a column's does not depend on how many columns there are.
+// Rows narrower than a vector. A loop over a short row costs more for where it ends than for its
+// edges, so that gathers are loops of their own, over some hundred edges of several rows.
+//
+// Edge values, and what extrema over neighbors gather, are reduced several edges a vector. Sums
+// over neighbors take the edges in order: a column's does not depend on how many columns there are,
+// so that features shared out over devices have the bits that they have on one.
 #include "cpu/aggregation/narrow_rows.h"
 
 #include "cpu/core/edge_values.h"
@@ -65,7 +67,7 @@ struct Reduction {
   JAXGNN_OUTLINE void run_gathered(const Work& work) const {
     const Rows& csr = args.rows;
     const int64_t most = kGathered / args.width;  // edges
-    A values[kGathered];
+    A values[kGathered + N];  // a vector may be read from the last row's beginning
     if (work.part >= 0) {
       return put_partial(work.part, reduce_gathered<kWidth>(work.begin, work.end, values));
     }
@@ -87,10 +89,11 @@ struct Reduction {
         ++next;
       }
       gather<kWidth>(first, end, values);
+      const V start = V{} + kStart;
       for (; row < next; ++row) {
         const int64_t begin = max_of(row_begin(csr, row), first) - first;
         const int64_t stop = min_of(row_begin(csr, row + 1), end) - first;
-        finish(row, stop - begin, reduce<A>(values, begin, stop, most));
+        finish(row, stop - begin, combine_gathered<kWidth>(start, values, begin, stop, first));
       }
     }
   }
@@ -103,18 +106,48 @@ struct Reduction {
     for (; begin < end; begin += most) {
       const int64_t count = min_of(end - begin, most);
       gather<kWidth>(begin, begin + count, values);
-      result = combine(result, reduce<A>(values, 0, count, most));
+      result = combine_gathered<kWidth>(result, values, 0, count, begin);
     }
     return result;
   }
 
-  // The weighted rows of x of the edges [begin, end), side by side.
+  // Adds the gathered edges [begin, end), which are those of the graph from `first` on.
+  template <int kWidth>
+  JAXGNN_INLINE V combine_gathered(V result, const A* values, int64_t begin, int64_t end,
+                                   int64_t first) const {
+    if constexpr (kSums) {
+      constexpr int kLanesOfRow = kWidth > 0 ? kWidth : N;
+      // GCC keeps a vector of one lane in memory.
+      using Sum = std::conditional_t<kLanesOfRow == 1, A, Vector<A, kLanesOfRow>>;
+      const A* weights = static_cast<const A*>(args.weights);
+      const int64_t width = kWidth > 0 ? kWidth : args.width;
+      Sum sum, value;
+      std::memcpy(&sum, &result, sizeof(sum));
+      const A* from = values + begin * width;
+      if (args.weights == nullptr) {
+        for (int64_t e = begin; e < end; ++e, from += width) {
+          std::memcpy(&value, from, sizeof(value));
+          sum += value;
+        }
+      } else {
+        for (int64_t e = begin; e < end; ++e, from += width) {
+          std::memcpy(&value, from, sizeof(value));
+          sum += weights[first + e] * value;
+        }
+      }
+      std::memcpy(&result, &sum, sizeof(sum));
+      return result;
+    } else {
+      return combine(result, reduce<A>(values, begin, end, kGathered / args.width));
+    }
+  }
+
+  // The rows of x of the edges [begin, end), side by side; for extrema weighted ones.
   template <int kWidth>
   JAXGNN_INLINE void gather(int64_t begin, int64_t end, A* to) const {
     const Rows& csr = args.rows;
     const T* x = static_cast<const T*>(args.x);
     const A* weights = static_cast<const A*>(args.weights);
-    static_assert(!kSums);
     const int64_t width = kWidth > 0 ? kWidth : args.width;
     const bool near = stays_near(args.num_columns, width * int64_t{sizeof(T)});
     for (int64_t e = begin; e < end; ++e, to += width) {
@@ -135,7 +168,8 @@ struct Reduction {
   template <int kCount>
   static JAXGNN_INLINE void copy(const T* from, A weight, bool weighted, A* to) {
     auto v = load<kCount>(from);
-    if (weighted) v = Convert<T, kCount>::rounded(weight * v);  // as a product would be stored
+    // As the product would be stored; sums take the weight when they add.
+    if (!kSums && weighted) v = Convert<T, kCount>::rounded(weight * v);
     std::memcpy(to, &v, sizeof(v));
   }
 
@@ -145,9 +179,7 @@ struct Reduction {
 
   void run(const Work& work) const {
     if (has_edge_values(args)) return run_edges(work);
-    if constexpr (kSums) {
-      return;  // `takes_narrow_rows` is false
-    } else if constexpr (kPacked) {
+    if constexpr (kPacked) {
       if (args.width == 1) return run_gathered<1>(work);
       if (args.width == 2) return run_gathered<2>(work);
       if constexpr (N > 4) {
@@ -170,7 +202,7 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
     constexpr int N = decltype(lanes)::value;
     const Reduction<T, kSums, N, decltype(packed)::value != 0> of{
         args, {args.width, 0, static_cast<int>(args.width)}, sign};
-    const int64_t edge_bytes = args.width * static_cast<int64_t>(sizeof(T));
+    const int64_t edge_bytes = 32;  // however narrow, an edge costs as much as that
     over_rows(args.rows, executor, 1, edge_bytes, [&](int64_t, const Work& work) { of.run(work); });
     over_split_rows(args.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
       const A* parts = static_cast<const A*>(args.partials);
@@ -191,9 +223,7 @@ namespace JAXGNN_ISA {
 
 bool takes_narrow_rows(const SpmmArgs& args) {
   const int64_t lanes = args.type == Type::kF64 ? kLanes<double> : kLanes<float>;
-  if (args.width >= lanes || args.ties != nullptr) return false;
-  const bool sums = args.reduce == Reduce::kSum || args.reduce == Reduce::kMean;
-  return has_edge_values(args) || (!sums && (args.weights == nullptr || args.heads == 1));
+  return args.width < lanes && args.ties == nullptr && (args.weights == nullptr || args.heads == 1);
 }
 
 void reduce_narrow_rows(const SpmmArgs& args, const Executor& executor) {

@@ -1,5 +1,4 @@
-// Sums, means and extrema of edge values, and extrema over neighbors, of rows narrower than a
-// vector: the values of several edges share one.
+// Sums, means and extrema of rows narrower than a vector.
 #pragma once
 
 #include "common/aggregation.h"

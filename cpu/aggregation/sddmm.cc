@@ -42,7 +42,7 @@ void narrow_dots(const SddmmArgs& args, const Executor& executor) {
   const T* rows = static_cast<const T*>(args.a);
   const T* columns = static_cast<const T*>(args.b);
   const Rows csr = args.rows;
-  const int64_t edges = csr.num_edges, items = item_count(executor, edges, bytes);
+  const int64_t edges = csr.num_edges, items = item_count(executor, edges, 32);
   parallel_for(executor, items, [&](int64_t item) {
     const int64_t last = edges * (item + 1) / items;
     int32_t row_of_edge[kTogether];
