@@ -6,7 +6,7 @@ The operations are those whose rows are often narrow: the softmax of edge scores
 values, sums over neighbors, the same with weights, maxima, and dot products. Plain JAX gathers by
 sorted receivers and reduces with `jax.ops.segment_sum`; PyTorch has what PyG calls: its `softmax`
 over a `ptr`, `index_add`, a sparse product by MKL, `scatter_reduce`. Each is timed alone and with
-its gradient, in turn, and the fastest of the others counts.
+its gradient, one library after the other, and the fastest of the others counts.
 """
 
 from __future__ import annotations

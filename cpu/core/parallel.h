@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cfenv>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -52,7 +53,11 @@ class Loop {
 
   // Every item has been claimed: waits for those that run on other threads.
   void wait() {
-    if (done_.load(std::memory_order_acquire) == items_) return;
+    // An item takes about 10 microseconds; to sleep and be woken takes longer.
+    const auto patience = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+    do {
+      if (done_.load(std::memory_order_acquire) == items_) return;
+    } while (std::chrono::steady_clock::now() < patience);
     std::unique_lock<std::mutex> lock(mutex_);
     all_done_.wait(lock, [this] { return done_.load(std::memory_order_acquire) == items_; });
   }
