@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
 from tests.core.test_kernels_cpu import (
     DTYPES,
     Case,
@@ -89,6 +91,21 @@ def test_edge_reduction(dtype, heads):
             np.testing.assert_array_equal(
                 actual.astype(np.float64), reduced(case, per_edge, reduce)
             )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_the_bits_of_a_column_do_not_depend_on_the_width(reduce, dtype):
+    """Graphs that are sharded by features promise it."""
+    case = Case(3)
+    x = case.rng.normal(size=(case.columns, 40)).astype(jnp.dtype(dtype))
+    weights = case.rng.normal(size=(case.edges, 1)).astype(accumulation_dtype(dtype))
+    for length in (2048, 16):
+        for given in (None, weights):
+            wide = spmm(case, x, given, reduce, length=length)
+            for width in (1, 2, 3, 4, 5, 7, 8, 11, 16, 17, 33):
+                narrow = spmm(case, x[:, :width], given, reduce, length=length)
+                assert narrow.tobytes() == wide[:, :width].tobytes(), width
 
 
 @pytest.mark.parametrize("rows", [0, 6])

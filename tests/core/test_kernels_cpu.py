@@ -425,7 +425,7 @@ def test_other_instruction_sets(isa):
     """The numeric tests again, in a process that is told to use less than it could."""
     code = f"""
 import pytest, sys
-which = "spmm or sddmm or weight_gradient or survives or nearest or edge or expand"
+which = "spmm or sddmm or weight_gradient or survives or nearest or edge or expand or bits"
 files = [{os.path.abspath(__file__)!r}, "tests/core/test_edge_kernels_cpu.py"]
 options = ["-q", "-x", "-n0", "-p", "no:cacheprovider", *files]
 status = pytest.main([*options, "-k", which])
