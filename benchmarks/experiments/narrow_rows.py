@@ -12,7 +12,7 @@ its gradient, one library after the other, and the fastest of the others counts.
 from __future__ import annotations
 
 import dataclasses
-import statistics
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +26,13 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxgnn
+from benchmarks.harness import timing
+from benchmarks.harness.jax_programs import call_seconds
 from benchmarks.harness.record import write_records
 from jaxgnn import Graph
 
 # Threads of OpenMP wait for work in a loop for a while, and take a processor from who comes next.
-_PAUSE, _CALLS = 0.25, 10
+_PAUSE = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Options:
     """Edges a node."""
     nodes: int = 20_000
     """Of the graph."""
-    repeats: int = 3
-    """Rounds, in each of which every library has its turn of some calls; the median counts."""
+    repeats: int = 9
+    """Batches of calls, 20 ms each, whose median counts."""
     json: Path | None = None
     """A file for the results."""
 
@@ -152,7 +154,7 @@ def jax_call(
         return out, pull(jnp.ones_like(out))
 
     run = jax.jit(both if gradient else function)
-    return lambda: jax.block_until_ready(run(*operands))
+    return lambda: run(*operands)
 
 
 def torch_call(
@@ -172,16 +174,12 @@ def torch_call(
 
 def milliseconds(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """The median of each, which have their turns one after the other."""
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            call()
-            time.sleep(_PAUSE)
-            for _ in range(_CALLS):
-                start = time.perf_counter()
-                call()
-                samples[name].append(1e3 * (time.perf_counter() - start))
-    return {name: round(statistics.median(times), 4) for name, times in samples.items()}
+    found = {}
+    for name, call in calls.items():
+        time.sleep(_PAUSE)
+        seconds = functools.partial(call_seconds, call, device="cpu")
+        found[name] = round(timing.measure(seconds, repeats, batch_seconds=0.02).ms, 4)
+    return found
 
 
 def measured(name: str, data: Inputs, gradient: bool, repeats: int) -> dict[str, Any]:

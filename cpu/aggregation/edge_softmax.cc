@@ -5,20 +5,10 @@
 #include "cpu/aggregation/edge_softmax.h"
 
 #include "cpu/core/edge_values.h"
-#include "cpu/core/exp.h"
+#include "cpu/core/softmax.h"
 
 namespace jaxgnn::aggregation {
 namespace {
-
-// Of masked rows, of scores of -inf alone: exponentials of 0, without NaN.
-template <class V, class A>
-JAXGNN_INLINE V finite_maximum(V most, A lowest) {
-  return most == lowest ? V{} : most;
-}
-template <class V>
-JAXGNN_INLINE V divisor(V total) {
-  return total == 0 ? V{} + 1 : total;
-}
 
 // The heads of a block, in vectors of N lanes.
 template <class A, int N, bool kPacked>
@@ -51,8 +41,7 @@ class Softmax {
     const auto row = scores_of(work.begin, work.end);
     const V most = find_maxima(row);
     V total{};
-    over_values<N>(row, kLowest,
-                   [&](V v) { total += exponential<A, N>(v - finite_maximum(most, kLowest)); });
+    over_values<N>(row, kLowest, [&](V v) { total += exponential<A, N>(v - base_of<A>(most)); });
     total = combined(total, plus);
     A* partials = static_cast<A*>(args_.partials) + work.part * 2 * args_.heads + block_.first;
     for (int h = 0; h < block_.heads; ++h) {
@@ -61,8 +50,9 @@ class Softmax {
     }
   }
 
-  // Writes a chunk, given the maxima and sums of its row.
-  JAXGNN_OUTLINE void finish_chunk(int64_t begin, int64_t end, const A* of_row) const {
+  // Writes a chunk, given the maxima and sums of its row, which each of its chunks has.
+  JAXGNN_OUTLINE void finish_chunk(const Work& work) const {
+    const A* of_row = static_cast<const A*>(args_.partials) + work.part * 2 * args_.heads;
     V most{}, total{};
     for (int l = 0; l < N; ++l) {
       if (!kPacked && l >= block_.heads) break;
@@ -70,13 +60,13 @@ class Softmax {
       most[l] = of_row[head];
       total[l] = of_row[args_.heads + head];
     }
-    write(scores_of(begin, end), results_of(begin, end, end), finite_maximum(most, kLowest),
-          divisor(total));
+    write(scores_of(work.begin, work.end), results_of(work.begin, work.end, work.end),
+          base_of<A>(most), divisor_of(total));
   }
 
  private:
   using V = Vector<A, N>;
-  static constexpr A kLowest = -static_cast<A>(__builtin_inf());
+  static constexpr A kLowest = -kInfinity<A>;
   static constexpr auto plus = [](V a, V b) { return a + b; };
   static constexpr auto larger = [](V a, V b) { return maximum(a, b); };
 
@@ -99,7 +89,7 @@ class Softmax {
 
   template <class F>
   JAXGNN_INLINE V combined(V v, const F& combine) const {
-    return kPacked ? combine_lanes<A, N>(v, block_.heads, combine) : v;
+    return kPacked ? over_lanes<A, N>(v, block_.heads, combine) : v;
   }
   JAXGNN_INLINE V find_maxima(const RowValues<const A>& row) const {
     V most = V{} + kLowest;
@@ -119,16 +109,16 @@ class Softmax {
     if (row.full == 0) {  // in registers
       if (row.rest == 0) return;
       const V v = load_rest<N>(row, kLowest);
-      const V power = exponential<A, N>(v - finite_maximum(combined(v, larger), kLowest));
-      put(to, 0, power / divisor(combined(power, plus)));
+      const V power = exponential<A, N>(v - base_of<A>(combined(v, larger)));
+      put(to, 0, power / divisor_of(combined(power, plus)));
       return;
     }
-    const V most = finite_maximum(find_maxima(row), kLowest);
+    const V most = base_of<A>(find_maxima(row));
     V total{};
     if (!kPacked) {
       // A vector written has the next edge's place at its end: exponentials are made twice.
       over_values<N>(row, kLowest, [&](V v) { total += exponential<A, N>(v - most); });
-      return write(row, to, most, divisor(total));
+      return write(row, to, most, divisor_of(total));
     }
     int64_t vector = 0;
     over_values<N>(row, kLowest, [&](V v) {
@@ -136,7 +126,7 @@ class Softmax {
       total += power;
       put(to, vector++, power);
     });
-    total = divisor(combined(total, plus));
+    total = divisor_of(combined(total, plus));
     vector = 0;
     over_values<N>(to, A{0}, [&](V v) { put(to, vector++, v / total); });
   }
@@ -149,7 +139,6 @@ class Softmax {
 template <class A>
 void join_chunks(const EdgeSoftmaxArgs& args, int64_t first, int64_t last) {
   const int64_t heads = args.heads;
-  const A lowest = -static_cast<A>(__builtin_inf());
   A* partials = static_cast<A*>(args.partials);
   for (int64_t h = 0; h < heads; ++h) {
     A most = partials[first * 2 * heads + h];
@@ -159,7 +148,7 @@ void join_chunks(const EdgeSoftmaxArgs& args, int64_t first, int64_t last) {
     A total = 0;
     for (int64_t part = first; part < last; ++part) {
       const A* of_part = partials + part * 2 * heads + h;
-      total += of_part[heads] * exponential(of_part[0] - finite_maximum(most, lowest));
+      total += of_part[heads] * exponential(of_part[0] - base_of<A>(most));
     }
     for (int64_t part = first; part < last; ++part) {
       partials[part * 2 * heads + h] = most;
@@ -195,12 +184,9 @@ void normalize(const EdgeSoftmaxArgs& args, const Executor& executor) {
   over_split_rows(csr, executor,
                   [&](int64_t, int64_t first, int64_t last) { join_chunks<A>(args, first, last); });
   parallel_for(executor, csr.num_splits, [&](int64_t part) {
-    const int64_t row = csr.splits[part].row;
-    if (row < 0 || row >= csr.num_rows) return;  // padding
-    const int64_t begin = row_begin(csr, row) + csr.splits[part].part * csr.split_length;
-    const int64_t end = min_of(begin + csr.split_length, row_begin(csr, row + 1));
-    const A* partials = static_cast<const A*>(args.partials) + part * 2 * args.heads;
-    over_blocks<A>(args, [&](const auto& softmax) { softmax.finish_chunk(begin, end, partials); });
+    const Work work = chunk_at(csr, part);
+    if (work.first == work.last) return;
+    over_blocks<A>(args, [&](const auto& softmax) { softmax.finish_chunk(work); });
   });
   // Edges of no row.
   const int64_t last = row_begin(csr, csr.num_rows);

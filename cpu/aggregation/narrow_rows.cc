@@ -34,7 +34,7 @@ struct Reduction {
     V result = V{} + kStart;
     over_values<N>(row_values<N, kPacked>(values, block, begin, end, last), sign * kStart,
                    [&](V v) { result = combine(result, sign * v); });
-    return kPacked ? combine_lanes<A, N>(result, block.heads, combine) : result;
+    return kPacked ? over_lanes<A, N>(result, block.heads, combine) : result;
   }
 
   JAXGNN_INLINE void finish(int64_t row, int64_t count, V sums) const {

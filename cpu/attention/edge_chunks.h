@@ -8,9 +8,10 @@
 #include <type_traits>
 
 #include "common/attention.h"
-#include "cpu/core/exp.h"
+#include "cpu/core/lanes.h"
 #include "cpu/core/philox.h"
 #include "cpu/core/rows.h"
+#include "cpu/core/softmax.h"
 
 namespace jaxgnn::attention {
 namespace {
@@ -20,9 +21,6 @@ constexpr int kChunk = 32;
 
 // Heads whose weights are held at a time.
 constexpr int kMaxHeads = 64;
-
-template <class A>
-constexpr A kInfinity = static_cast<A>(__builtin_inf());
 
 // Some edges of a row; the first is the added self-loop, where `loops` is 1.
 struct Chunk {
@@ -107,21 +105,6 @@ struct Heads {
   // The values of so many edges, in whole vectors.
   JAXGNN_INLINE int64_t padded(int64_t edges) const { return (edges * stride + N - 1) / N * N; }
 };
-
-// Combines the lanes of one head, in each of them.
-template <class A, int N, class Combine>
-JAXGNN_INLINE Vector<A, N> over_lanes(Vector<A, N> v, int64_t stride, const Combine& combine) {
-  if constexpr (N > 1) {
-    if (stride < N) {
-      Vector<A, N / 2> halves[2];
-      std::memcpy(halves, &v, sizeof(v));
-      halves[0] = over_lanes<A, N / 2>(combine(halves[0], halves[1]), stride, combine);
-      halves[1] = halves[0];
-      std::memcpy(&v, halves, sizeof(v));
-    }
-  }
-  return v;
-}
 
 // Adds up the lanes of each head.
 template <class A>

@@ -5,8 +5,6 @@
 // in an anonymous namespace, so that no two of them share code.
 #pragma once
 
-#include <type_traits>
-
 #include "cpu/attention/edge_chunks.h"
 
 namespace jaxgnn::attention {
@@ -15,22 +13,14 @@ namespace {
 JAXGNN_INLINE float logarithm(float x) { return __builtin_logf(x); }
 JAXGNN_INLINE double logarithm(double x) { return __builtin_log(x); }
 
-// What is subtracted from scores: not the difference of two infinities where all is masked.
-template <class V>
-JAXGNN_INLINE V base_of(V largest) {
-  using A = std::remove_reference_t<decltype(largest[0])>;
-  return largest == -kInfinity<A> ? V{} : largest;
-}
-
 // One head's sum of the exponentials of the differences to the maximum score.
 template <class A>
 struct HeadSoftmax {
   A largest = -kInfinity<A>;
   A total = 0;
 
-  A base() const { return largest == -kInfinity<A> ? A{0} : largest; }
-  // The result's divisor: 0 / 1 where there is no edge.
-  A divisor() const { return total == 0 ? A{1} : total; }
+  A base() const { return base_of<A>(largest); }
+  A divisor() const { return divisor_of(total); }
   A log_sum() const { return total == 0 ? A{0} : base() + logarithm(total); }
 };
 
@@ -72,7 +62,7 @@ JAXGNN_INLINE bool add_scores(const Heads<A>& heads, int64_t edges, A slope, Sof
     const auto larger = [](auto a, auto b) { return maximum(a, b); };
     const V before = load<N>(softmax.largest + j);
     const V largest = maximum(before, over_lanes<A, N>(most, heads.stride, larger));
-    const V base = base_of(largest);
+    const V base = base_of<A>(largest);
     V total = load<N>(softmax.total + j);
     if (!softmax.empty && std::memcmp(&before, &largest, sizeof(V)) != 0) {
       const V factor = exponential<A, N>(before - base);

@@ -10,8 +10,8 @@
 #pragma once
 
 #include <type_traits>
-#include <utility>
 
+#include "cpu/core/lanes.h"
 #include "cpu/core/rows.h"
 
 namespace jaxgnn {
@@ -72,9 +72,6 @@ JAXGNN_INLINE RowValues<T> row_values(T* values, const HeadBlock& block, int64_t
           (end - 1) * block.stride + N <= last * block.stride};
 }
 
-template <class A, int N>
-using Index = Vector<std::conditional_t<sizeof(A) == 8, int64_t, int32_t>, N>;
-
 // The last vector, with `other` past its values.
 template <int N, class T, class A = Accumulator<std::remove_const_t<T>>>
 JAXGNN_INLINE Vector<A, N> load_rest(const RowValues<T>& row, A other) {
@@ -95,28 +92,6 @@ template <int N, class T, class A, class F>
 JAXGNN_INLINE void over_values(const RowValues<T>& row, A other, const F& f) {
   for (int64_t v = 0; v < row.full; ++v) f(load<N>(row.values + v * row.step));
   if (row.rest > 0) f(load_rest<N>(row, other));
-}
-
-// The vector whose lane l is lane l ^ kDistance of v.
-template <int kDistance, class A, int N, int... kLane>
-JAXGNN_INLINE Vector<A, N> exchange(Vector<A, N> v, std::integer_sequence<int, kLane...>) {
-#if defined(__clang__) || __GNUC__ >= 12
-  return __builtin_shufflevector(v, v, (kLane ^ kDistance)...);
-#else
-  return __builtin_shuffle(v, Index<A, N>{(kLane ^ kDistance)...});
-#endif
-}
-
-// Combines what the lanes of a packed vector have of each head: all of them get the result.
-template <class A, int N, int kDistance = N / 2, class F>
-JAXGNN_INLINE Vector<A, N> combine_lanes(Vector<A, N> v, int heads, const F& combine) {
-  if constexpr (kDistance > 0) {
-    if (heads <= kDistance) {
-      v = combine(v, exchange<kDistance, A, N>(v, std::make_integer_sequence<int, N>{}));
-      v = combine_lanes<A, N, kDistance / 2>(v, heads, combine);
-    }
-  }
-  return v;
 }
 
 }  // namespace

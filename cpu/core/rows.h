@@ -131,6 +131,15 @@ struct Work {
   int64_t begin, end;
 };
 
+// The chunk that is this part; padding is one of no row.
+inline Work chunk_at(const Rows& csr, int64_t part) {
+  const int64_t row = csr.splits[part].row;
+  if (row < 0 || row >= csr.num_rows) return {0, 0, part, 0, 0};
+  const int64_t begin = row_begin(csr, row) + csr.splits[part].part * csr.split_length;
+  const int64_t end = min_of(begin + csr.split_length, row_begin(csr, row + 1));
+  return {row, row + 1, part, begin, end};
+}
+
 // Calls body(slice, work) for all rows and parts of every slice, one slice after the other, so that
 // what the threads gather from at a time is one slice of the features. `edge_bytes` is the cost of
 // an edge in a slice.
@@ -151,11 +160,8 @@ void over_rows(const Rows& csr, const Executor& executor, int64_t slices, int64_
       if (first < last) body(slice, Work{first, last, -1, 0, 0});
       return;
     }
-    const int64_t row = csr.splits[part].row;
-    if (row < 0 || row >= csr.num_rows) return;  // padding
-    const int64_t begin = row_begin(csr, row) + csr.splits[part].part * csr.split_length;
-    const int64_t end = min_of(begin + csr.split_length, row_begin(csr, row + 1));
-    body(slice, Work{row, row + 1, part, begin, end});
+    const Work work = chunk_at(csr, part);
+    if (work.first < work.last) body(slice, work);
   });
 }
 

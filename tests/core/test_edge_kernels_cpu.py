@@ -12,7 +12,7 @@ from tests.core.test_kernels_cpu import (
     DTYPES,
     Case,
     close,
-    on_cpu,
+    edge_softmax,
     products,
     reduced,
     spmm,
@@ -27,13 +27,6 @@ pytestmark = [
 
 # Around vectors of 2 to 16 lanes: heads that divide them, that do not, and more than there are.
 HEADS = [1, 2, 3, 4, 5, 6, 8, 11, 15, 16, 17, 33]
-
-
-def edge_softmax(case, scores, length, padding=0):
-    splits = case.splits(length, padding)
-    results = [(scores.shape, scores.dtype), ((len(splits), 2 * scores.shape[1]), scores.dtype)]
-    operands = [case.offsets, case.indices[:0], splits, scores]
-    return on_cpu("jaxgnn_edge_softmax", operands, results, split_length=length)[0]
 
 
 def softmax_of_rows(case, scores):
