@@ -19,10 +19,11 @@ EDGE_ORDER = " (edge data is in the graph's edge order: see Graph.sort_edge_data
 
 
 def choice(value: Any, name: str, allowed: Collection[str | None]) -> None:
-    # An array in a word's place compares by element.
-    if not isinstance(value, str | None) or value not in allowed:
+    # An array in a word's place compares by element: types are compared first.
+    is_word = isinstance(value, str | None)
+    if not is_word or value not in allowed:
         options = ", ".join(repr(option) for option in allowed)
-        hint = ": PyG's 'add' is 'sum'" if value == "add" and "sum" in allowed else ""
+        hint = ": PyG's 'add' is 'sum'" if is_word and value == "add" and "sum" in allowed else ""
         raise ValueError(f"{name}: expected one of {options}, got {value!r}{hint}")
 
 
