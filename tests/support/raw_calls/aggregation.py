@@ -72,7 +72,7 @@ def edge_softmax(g: Graph) -> Call:
         {**rows, "scores": g.x(g.edges, HEADS)},
         {"out": ((g.edges, HEADS), F32), "partials": ((g.parts, 2 * HEADS), F32)},
         {**SPLIT},
-        FREE,
+        FREE | {"row_offsets, axis 0"},  # nothing else tells how many rows there are
     )
 
 
