@@ -1,9 +1,9 @@
-// Rows narrower than a vector. A loop over a short row costs more for where it ends than for its
-// edges, so that gathers are loops of their own, over some hundred edges of several rows.
+// Rows narrower than a vector.
 //
-// Edge values, and what extrema over neighbors gather, are reduced several edges a vector. Sums
-// over neighbors take the edges in order: a column's does not depend on how many columns there are,
-// so that features shared out over devices have the bits that they have on one.
+// Edge values are reduced several edges a vector. Neighbors are taken one by one, in vectors of as
+// many lanes as there are features: in the order of the edges, so that a column's sum does not
+// depend on how many columns there are, and features shared out over devices have the bits that
+// they have on one.
 #include "cpu/aggregation/narrow_rows.h"
 
 #include "cpu/core/edge_values.h"
@@ -11,209 +11,224 @@
 namespace jaxgnn::aggregation {
 namespace {
 
-constexpr int64_t kGathered = 1024;  // values
+template <class A, bool kSums>
+constexpr A kStart = kSums ? A{0} : -static_cast<A>(__builtin_inf());
 
-bool has_edge_values(const SpmmArgs& args) {
-  return args.rows.columns == nullptr && args.weights == nullptr;
+template <bool kSums, class V>
+JAXGNN_INLINE V combine(V a, V b) {
+  return kSums ? a + b : maximum(a, b);
 }
 
+// min is the max of the negated values, negated.
+template <class A>
+A sign_of(const SpmmArgs& args) {
+  return args.reduce == Reduce::kMin ? A{-1} : A{1};
+}
+
+// The result of a row, of what its `edges` were reduced to.
+template <class A, class V>
+JAXGNN_INLINE V result_of(const SpmmArgs& args, int64_t edges, V reduced) {
+  if (edges <= 0) return V{};
+  reduced *= sign_of<A>(args);
+  return args.reduce == Reduce::kMean ? reduced / static_cast<A>(edges) : reduced;
+}
+
+// Values of the edges: H of an edge, in vectors of N lanes.
 template <class T, bool kSums, int N, bool kPacked>
-struct Reduction {
+struct EdgeValues {
   using A = Accumulator<T>;
-  using V = Vector<A, N>;
-  static constexpr A kStart = kSums ? A{0} : -static_cast<A>(__builtin_inf());
-  static constexpr auto combine = [](V a, V b) { return kSums ? a + b : maximum(a, b); };
+  using Reduced = Vector<A, N>;
 
   const SpmmArgs& args;
-  const HeadBlock block;
-  const A sign;  // min is the max of the negated values, negated
+  const A sign = sign_of<A>(args);
+  const HeadBlock block{args.width, 0, static_cast<int>(args.width)};
 
-  // Reduces the edges [begin, end) of an array that ends with `last` to the first lanes.
+  JAXGNN_INLINE Reduced reduce(int64_t begin, int64_t end) const {
+    const auto of_row = row_values<N, kPacked>(static_cast<const T*>(args.x), block, begin, end,
+                                               args.rows.num_edges);
+    Reduced reduced = Reduced{} + kStart<A, kSums>;
+    over_values<N>(of_row, sign * kStart<A, kSums>,
+                   [&](Reduced v) { reduced = combine<kSums>(reduced, sign * v); });
+    if constexpr (!kPacked) return reduced;
+    return over_lanes<A, N>(reduced, block.heads, combine<kSums, Reduced>);
+  }
+
+  static JAXGNN_INLINE Reduced unite(Reduced a, Reduced b) { return combine<kSums>(a, b); }
+  JAXGNN_INLINE Reduced result(int64_t edges, Reduced reduced) const {
+    return result_of<A>(args, edges, reduced);
+  }
+
+  JAXGNN_INLINE Reduced load_partial(const A* from) const {
+    Reduced reduced{};
+    std::memcpy(&reduced, from, args.width * sizeof(A));
+    return reduced;
+  }
+
   template <class S>
-  JAXGNN_INLINE V reduce(const S* values, int64_t begin, int64_t end, int64_t last) const {
-    V result = V{} + kStart;
-    over_values<N>(row_values<N, kPacked>(values, block, begin, end, last), sign * kStart,
-                   [&](V v) { result = combine(result, sign * v); });
-    return kPacked ? over_lanes<A, N>(result, block.heads, combine) : result;
+  JAXGNN_INLINE void store_values(S* to, Reduced reduced) const {
+    S stored[N];
+    store<N>(stored, reduced);
+    for (int64_t f = 0; f < args.width; ++f) to[f] = stored[f];
+  }
+};
+
+// The neighbors' features, with the edges' weights if there are any: a vector of N lanes, or two
+// that overlap of a width that is no power of two.
+template <class T, bool kSums, int N, int kVectors>
+struct Neighbors {
+  using A = Accumulator<T>;
+  // GCC keeps a vector of one lane in memory.
+  using V = std::conditional_t<N == 1, A, Vector<A, N>>;
+  struct Reduced {
+    V of[kVectors];
+  };
+
+  const SpmmArgs& args;
+  const A sign = sign_of<A>(args);
+  const int64_t width = kVectors == 1 ? N : args.width;
+  const int64_t last = width - N;  // where the last vector begins
+  const bool near = stays_near(args.num_columns, width* int64_t{sizeof(T)});
+
+  JAXGNN_INLINE Reduced reduce(int64_t begin, int64_t end) const {
+    return args.weights == nullptr ? reduce_edges<false>(begin, end)
+                                   : reduce_edges<true>(begin, end);
   }
 
-  JAXGNN_INLINE void finish(int64_t row, int64_t count, V sums) const {
-    sums *= sign;
-    if (args.reduce == Reduce::kMean) sums /= static_cast<A>(max_of(count, 1));
-    if (count <= 0) sums = V{};
-    T stored[N];
-    store<N>(stored, sums);
-    T* out = static_cast<T*>(args.out) + row * args.width;
-    for (int64_t f = 0; f < args.width; ++f) out[f] = stored[f];
-  }
-
-  // Where edges have values of their own.
-  JAXGNN_OUTLINE void run_edges(const Work& work) const {
+  // Loops of their own for the usual columns: each test within one takes as long as an edge.
+  template <bool kWeighted>
+  JAXGNN_INLINE Reduced reduce_edges(int64_t begin, int64_t end) const {
     const Rows& csr = args.rows;
-    const T* values = static_cast<const T*>(args.x);
-    if (work.part >= 0) {
-      return put_partial(work.part, reduce(values, work.begin, work.end, csr.num_edges));
+    if (csr.columns == nullptr || csr.wide_columns) {
+      return add_edges<kWeighted>(begin, end, [&](int64_t e) { return column_of(csr, e); });
     }
-    const int64_t longest = longest_whole_row(csr);
-    for (int64_t row = work.first; row < work.last; ++row) {
-      const int64_t begin = row_begin(csr, row), end = row_begin(csr, row + 1);
-      if (end - begin > longest) continue;
-      finish(row, end - begin, reduce(values, begin, end, csr.num_edges));
-    }
+    const int32_t* columns = static_cast<const int32_t*>(csr.columns);
+    if (near) return add_edges<kWeighted>(begin, end, [=](int64_t e) { return columns[e]; });
+    const char* x = static_cast<const char*>(args.x);
+    const int64_t row_bytes = width * sizeof(T), last_edge = csr.num_edges - 1;
+    return add_edges<kWeighted>(begin, end, [=](int64_t e) {
+      __builtin_prefetch(x + columns[min_of(e + kAhead, last_edge)] * row_bytes);
+      return columns[e];
+    });
   }
 
-  // Where they are gathered. `kWidth`: the features of a row, or 0 if that is no power of two.
-  template <int kWidth>
-  JAXGNN_OUTLINE void run_gathered(const Work& work) const {
-    const Rows& csr = args.rows;
-    const int64_t most = kGathered / args.width;  // edges
-    A values[kGathered + N];  // a vector may be read from the last row's beginning
-    if (work.part >= 0) {
-      return put_partial(work.part, reduce_gathered<kWidth>(work.begin, work.end, values));
-    }
-    const int64_t longest = longest_whole_row(csr);
-    for (int64_t row = work.first; row < work.last;) {
-      const int64_t first = row_begin(csr, row);
-      int64_t next = row + 1, end = row_begin(csr, next);
-      if (end - first > most || end - first > longest) {
-        if (end - first <= longest) {
-          finish(row, end - first, reduce_gathered<kWidth>(first, end, values));
-        }
-        row = next;
-        continue;
-      }
-      while (next < work.last) {
-        const int64_t more = row_begin(csr, next + 1);
-        if (more - first > most || more - end > longest) break;
-        end = max_of(end, more);
-        ++next;
-      }
-      gather<kWidth>(first, end, values);
-      const V start = V{} + kStart;
-      for (; row < next; ++row) {
-        const int64_t begin = max_of(row_begin(csr, row), first) - first;
-        const int64_t stop = min_of(row_begin(csr, row + 1), end) - first;
-        finish(row, stop - begin, combine_gathered<kWidth>(start, values, begin, stop, first));
-      }
-    }
-  }
-
-  // Reduces [begin, end), gathered part by part.
-  template <int kWidth>
-  JAXGNN_INLINE V reduce_gathered(int64_t begin, int64_t end, A* values) const {
-    const int64_t most = kGathered / args.width;
-    V result = V{} + kStart;
-    for (; begin < end; begin += most) {
-      const int64_t count = min_of(end - begin, most);
-      gather<kWidth>(begin, begin + count, values);
-      result = combine_gathered<kWidth>(result, values, 0, count, begin);
-    }
-    return result;
-  }
-
-  // Adds the gathered edges [begin, end), which are those of the graph from `first` on.
-  template <int kWidth>
-  JAXGNN_INLINE V combine_gathered(V result, const A* values, int64_t begin, int64_t end,
-                                   int64_t first) const {
-    if constexpr (kSums) {
-      constexpr int kLanesOfRow = kWidth > 0 ? kWidth : N;
-      // GCC keeps a vector of one lane in memory.
-      using Sum = std::conditional_t<kLanesOfRow == 1, A, Vector<A, kLanesOfRow>>;
-      const A* weights = static_cast<const A*>(args.weights);
-      const int64_t width = kWidth > 0 ? kWidth : args.width;
-      Sum sum, value;
-      std::memcpy(&sum, &result, sizeof(sum));
-      const A* from = values + begin * width;
-      if (args.weights == nullptr) {
-        for (int64_t e = begin; e < end; ++e, from += width) {
-          std::memcpy(&value, from, sizeof(value));
-          sum += value;
-        }
-      } else {
-        for (int64_t e = begin; e < end; ++e, from += width) {
-          std::memcpy(&value, from, sizeof(value));
-          sum += weights[first + e] * value;
-        }
-      }
-      std::memcpy(&result, &sum, sizeof(sum));
-      return result;
-    } else {
-      return combine(result, reduce<A>(values, begin, end, kGathered / args.width));
-    }
-  }
-
-  // The rows of x of the edges [begin, end), side by side; for extrema weighted ones.
-  template <int kWidth>
-  JAXGNN_INLINE void gather(int64_t begin, int64_t end, A* to) const {
-    const Rows& csr = args.rows;
+  template <bool kWeighted, class Column>
+  JAXGNN_INLINE Reduced add_edges(int64_t begin, int64_t end, const Column& column) const {
     const T* x = static_cast<const T*>(args.x);
     const A* weights = static_cast<const A*>(args.weights);
-    const int64_t width = kWidth > 0 ? kWidth : args.width;
-    const bool near = stays_near(args.num_columns, width * int64_t{sizeof(T)});
-    for (int64_t e = begin; e < end; ++e, to += width) {
-      const T* from = x + column_of(csr, e) * width;
-      if (!near) {
-        __builtin_prefetch(x + column_of(csr, min_of(e + 32, csr.num_edges - 1)) * width);
+    Reduced reduced;
+    for (V& v : reduced.of) v = V{} + kStart<A, kSums>;
+    for (int64_t e = begin; e < end; ++e) {
+      const T* from = x + int64_t{column(e)} * width;
+      JAXGNN_UNROLL
+      for (int k = 0; k < kVectors; ++k) {
+        V value = load_lanes(from + k * last);
+        // Extrema are of the products as they would be stored.
+        if (kWeighted) value = kSums ? weights[e] * value : rounded(weights[e] * value);
+        reduced.of[k] = combine<kSums>(reduced.of[k], kSums ? value : sign * value);
       }
-      const A weight = weights == nullptr ? A{1} : weights[e];
-      if constexpr (kWidth > 0) {
-        copy<kWidth>(from, weight, weights != nullptr, to);
+    }
+    return reduced;
+  }
+
+  static JAXGNN_INLINE Reduced unite(Reduced a, const Reduced& b) {
+    for (int k = 0; k < kVectors; ++k) a.of[k] = combine<kSums>(a.of[k], b.of[k]);
+    return a;
+  }
+  JAXGNN_INLINE Reduced result(int64_t edges, Reduced reduced) const {
+    for (V& v : reduced.of) v = result_of<A>(args, edges, v);
+    return reduced;
+  }
+
+  JAXGNN_INLINE Reduced load_partial(const A* from) const {
+    Reduced reduced;
+    for (int k = 0; k < kVectors; ++k) reduced.of[k] = load_lanes(from + k * last);
+    return reduced;
+  }
+
+  template <class S>
+  JAXGNN_INLINE void store_values(S* to, const Reduced& reduced) const {
+    for (int k = 0; k < kVectors; ++k) {
+      if constexpr (N == 1) {
+        store<1>(to, Vector<A, 1>{reduced.of[k]});
       } else {
-        // Two halves of a vector that overlap.
-        copy<N / 2>(from, weight, weights != nullptr, to);
-        copy<N / 2>(from + width - N / 2, weight, weights != nullptr, to + width - N / 2);
+        store<N>(to + k * last, reduced.of[k]);
       }
     }
   }
-  template <int kCount>
-  static JAXGNN_INLINE void copy(const T* from, A weight, bool weighted, A* to) {
-    auto v = load<kCount>(from);
-    // As the product would be stored; sums take the weight when they add.
-    if (!kSums && weighted) v = Convert<T, kCount>::rounded(weight * v);
-    std::memcpy(to, &v, sizeof(v));
-  }
 
-  JAXGNN_INLINE void put_partial(int64_t part, V sums) const {
-    std::memcpy(static_cast<A*>(args.partials) + part * args.width, &sums, args.width * sizeof(A));
-  }
+ private:
+  static constexpr int64_t kAhead = 32;  // edges
 
-  void run(const Work& work) const {
-    if (has_edge_values(args)) return run_edges(work);
-    if constexpr (kPacked) {
-      if (args.width == 1) return run_gathered<1>(work);
-      if (args.width == 2) return run_gathered<2>(work);
-      if constexpr (N > 4) {
-        if (args.width == 4) return run_gathered<4>(work);
-      }
-      if constexpr (N > 8) {
-        if (args.width == 8) return run_gathered<8>(work);
-      }
+  template <class S>
+  static JAXGNN_INLINE V load_lanes(const S* from) {
+    if constexpr (N == 1) {
+      return load<1>(from)[0];
     } else {
-      run_gathered<0>(work);
+      return load<N>(from);
+    }
+  }
+  static JAXGNN_INLINE V rounded(V v) {
+    if constexpr (N == 1) {
+      return Convert<T, 1>::rounded(Vector<A, 1>{v})[0];
+    } else {
+      return Convert<T, N>::rounded(v);
     }
   }
 };
 
+template <class T, class Of>
+void reduce_rows(const Of& of, const Executor& executor) {
+  using A = Accumulator<T>;
+  const SpmmArgs& args = of.args;
+  const Rows& csr = args.rows;
+  const int64_t width = args.width, longest = longest_whole_row(csr);
+  A* partials = static_cast<A*>(args.partials);
+  const auto finish = [&](int64_t row, int64_t edges, const typename Of::Reduced& reduced) {
+    of.store_values(static_cast<T*>(args.out) + row * width, of.result(edges, reduced));
+  };
+  constexpr int64_t kEdgeBytes = 32;  // however narrow, an edge costs as much as that
+  over_rows(csr, executor, 1, kEdgeBytes, [&](int64_t, const Work& work) {
+    if (work.part >= 0) {
+      return of.store_values(partials + work.part * width, of.reduce(work.begin, work.end));
+    }
+    int64_t begin = row_begin(csr, work.first);
+    for (int64_t row = work.first; row < work.last; ++row) {
+      const int64_t end = row_begin(csr, row + 1);
+      if (end - begin <= longest) finish(row, end - begin, of.reduce(begin, end));
+      begin = end;
+    }
+  });
+  over_split_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+    auto reduced = of.load_partial(partials + first * width);
+    for (int64_t part = first + 1; part < last; ++part) {
+      reduced = of.unite(reduced, of.load_partial(partials + part * width));
+    }
+    finish(row, row_begin(csr, row + 1) - row_begin(csr, row), reduced);
+  });
+}
+
+// Calls f(Constant<N>, Constant<vectors>) for the vectors of a row of fewer than kLanes values.
+template <class A, int N = 1, class F>
+JAXGNN_INLINE void with_row_lanes(int64_t width, const F& f) {
+  if constexpr (2 * N < kLanes<A>) {
+    if (width >= 2 * N) return with_row_lanes<A, 2 * N>(width, f);
+  }
+  if (width == N) return f(Constant<N>{}, Constant<1>{});
+  f(Constant<N>{}, Constant<2>{});
+}
+
 template <class T, bool kSums>
 void reduce(const SpmmArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
-  const A sign = args.reduce == Reduce::kMin ? A{-1} : A{1};
-  with_head_lanes<A>(args.width, [&](auto lanes, auto packed) {
-    constexpr int N = decltype(lanes)::value;
-    const Reduction<T, kSums, N, decltype(packed)::value != 0> of{
-        args, {args.width, 0, static_cast<int>(args.width)}, sign};
-    const int64_t edge_bytes = 32;  // however narrow, an edge costs as much as that
-    over_rows(args.rows, executor, 1, edge_bytes, [&](int64_t, const Work& work) { of.run(work); });
-    over_split_rows(args.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
-      const A* parts = static_cast<const A*>(args.partials);
-      Vector<A, N> sums = Vector<A, N>{} + of.kStart;
-      for (int64_t part = first; part < last; ++part) {
-        Vector<A, N> more{};
-        std::memcpy(&more, parts + part * args.width, args.width * sizeof(A));
-        sums = of.combine(sums, more);
-      }
-      of.finish(row, row_begin(args.rows, row + 1) - row_begin(args.rows, row), sums);
+  if (args.rows.columns == nullptr && args.weights == nullptr) {
+    return with_head_lanes<A>(args.width, [&](auto lanes, auto packed) {
+      using Of = EdgeValues<T, kSums, decltype(lanes)::value, decltype(packed)::value != 0>;
+      reduce_rows<T>(Of{args}, executor);
     });
+  }
+  with_row_lanes<A>(args.width, [&](auto lanes, auto vectors) {
+    using Of = Neighbors<T, kSums, decltype(lanes)::value, decltype(vectors)::value>;
+    reduce_rows<T>(Of{args}, executor);
   });
 }
 
