@@ -1,5 +1,6 @@
 #include "cpu/aggregation/extremum.h"
 
+#include "cpu/aggregation/narrow_extremum.h"
 #include "cpu/core/dot.h"
 #include "cpu/core/rows.h"
 #include "cpu/core/slices.h"
@@ -150,6 +151,7 @@ namespace JAXGNN_ISA {
 
 void spmm_extremum(const ExtremumArgs& args, const Executor& executor) {
   if (args.rows.num_rows == 0 || args.width == 0) return;
+  if (takes_narrow_extremum(args)) return narrow_spmm_extremum(args, executor);
   with_type(args.type, [&](auto type) { scatter_back<decltype(type)>(args, executor); });
 }
 

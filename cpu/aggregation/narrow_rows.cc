@@ -1,4 +1,4 @@
-// Rows narrower than a vector.
+// Sums and extrema of rows narrower than a vector.
 //
 // Edge values are reduced several edges a vector. Neighbors are taken one by one, in vectors of as
 // many lanes as there are features: in the order of the edges, so that a column's sum does not
@@ -6,20 +6,24 @@
 // they have on one.
 #include "cpu/aggregation/narrow_rows.h"
 
+#include <type_traits>
+
+#include "cpu/aggregation/row_lanes.h"
+#include "cpu/aggregation/ties.h"
 #include "cpu/core/edge_values.h"
 
 namespace jaxgnn::aggregation {
 namespace {
 
-template <class A, bool kSums>
-constexpr A kStart = kSums ? A{0} : -static_cast<A>(__builtin_inf());
+// min is the max of the negated values, negated. `ties` counts the edges that attained it.
+template <class A, Kind kKind>
+constexpr A kStart = kKind == Kind::sum ? A{0} : -static_cast<A>(__builtin_inf());
 
-template <bool kSums, class V>
+template <Kind kKind, class V>
 JAXGNN_INLINE V combine(V a, V b) {
-  return kSums ? a + b : maximum(a, b);
+  return kKind == Kind::sum ? a + b : maximum(a, b);
 }
 
-// min is the max of the negated values, negated.
 template <class A>
 A sign_of(const SpmmArgs& args) {
   return args.reduce == Reduce::kMin ? A{-1} : A{1};
@@ -34,7 +38,7 @@ JAXGNN_INLINE V result_of(const SpmmArgs& args, int64_t edges, V reduced) {
 }
 
 // Values of the edges: H of an edge, in vectors of N lanes.
-template <class T, bool kSums, int N, bool kPacked>
+template <class T, Kind kKind, int N, bool kPacked>
 struct EdgeValues {
   using A = Accumulator<T>;
   using Reduced = Vector<A, N>;
@@ -43,192 +47,128 @@ struct EdgeValues {
   const A sign = sign_of<A>(args);
   const HeadBlock block{args.width, 0, static_cast<int>(args.width)};
 
-  JAXGNN_INLINE Reduced reduce(int64_t begin, int64_t end) const {
+  JAXGNN_INLINE Reduced reduce(int64_t, int64_t begin, int64_t end) const {
     const auto of_row = row_values<N, kPacked>(static_cast<const T*>(args.x), block, begin, end,
                                                args.rows.num_edges);
-    Reduced reduced = Reduced{} + kStart<A, kSums>;
-    over_values<N>(of_row, sign * kStart<A, kSums>,
-                   [&](Reduced v) { reduced = combine<kSums>(reduced, sign * v); });
-    if constexpr (!kPacked) return reduced;
-    return over_lanes<A, N>(reduced, block.heads, combine<kSums, Reduced>);
+    Reduced reduced = Reduced{} + kStart<A, kKind>;
+    over_values<N>(of_row, sign * kStart<A, kKind>,
+                   [&](Reduced v) { reduced = combine<kKind>(reduced, sign * v); });
+    return kPacked ? over_lanes<A, N>(reduced, block.heads, combine<kKind, Reduced>) : reduced;
   }
 
-  static JAXGNN_INLINE Reduced unite(Reduced a, Reduced b) { return combine<kSums>(a, b); }
-  JAXGNN_INLINE Reduced result(int64_t edges, Reduced reduced) const {
-    return result_of<A>(args, edges, reduced);
+  JAXGNN_INLINE void finish(int64_t row, int64_t edges, Reduced reduced) const {
+    T stored[N];
+    store<N>(stored, result_of<A>(args, edges, reduced));
+    T* out = static_cast<T*>(args.out) + row * args.width;
+    for (int64_t f = 0; f < args.width; ++f) out[f] = stored[f];
   }
 
-  JAXGNN_INLINE Reduced load_partial(const A* from) const {
+  static JAXGNN_INLINE Reduced unite(Reduced a, Reduced b) { return combine<kKind>(a, b); }
+  JAXGNN_INLINE A* partial(int64_t part) const {
+    return static_cast<A*>(args.partials) + part * args.width;
+  }
+  JAXGNN_INLINE void store_partial(int64_t part, Reduced reduced) const {
+    std::memcpy(partial(part), &reduced, args.width * sizeof(A));
+  }
+  JAXGNN_INLINE Reduced load_partial(int64_t part) const {
     Reduced reduced{};
-    std::memcpy(&reduced, from, args.width * sizeof(A));
+    std::memcpy(&reduced, partial(part), args.width * sizeof(A));
     return reduced;
-  }
-
-  template <class S>
-  JAXGNN_INLINE void store_values(S* to, Reduced reduced) const {
-    S stored[N];
-    store<N>(stored, reduced);
-    for (int64_t f = 0; f < args.width; ++f) to[f] = stored[f];
   }
 };
 
-// The neighbors' features, with the edges' weights if there are any: a vector of N lanes, or two
-// that overlap of a width that is no power of two.
-template <class T, bool kSums, int N, int kVectors>
+// The neighbors' features, with the edges' weights if there are any.
+template <class T, Kind kKind, class Lanes>
 struct Neighbors {
   using A = Accumulator<T>;
-  // GCC keeps a vector of one lane in memory.
-  using V = std::conditional_t<N == 1, A, Vector<A, N>>;
+  using V = typename Lanes::V;
+  using Values = typename Lanes::Values;
   struct Reduced {
-    V of[kVectors];
+    Values values, ties;
   };
 
   const SpmmArgs& args;
+  const Lanes lanes;
   const A sign = sign_of<A>(args);
-  const int64_t width = kVectors == 1 ? N : args.width;
-  const int64_t last = width - N;  // where the last vector begins
-  const bool near = stays_near(args.num_columns, width* int64_t{sizeof(T)});
 
-  JAXGNN_INLINE Reduced reduce(int64_t begin, int64_t end) const {
+  JAXGNN_INLINE Reduced reduce(int64_t, int64_t begin, int64_t end) const {
     return args.weights == nullptr ? reduce_edges<false>(begin, end)
                                    : reduce_edges<true>(begin, end);
   }
 
-  // Loops of their own for the usual columns: each test within one takes as long as an edge.
   template <bool kWeighted>
   JAXGNN_INLINE Reduced reduce_edges(int64_t begin, int64_t end) const {
-    const Rows& csr = args.rows;
-    if (csr.columns == nullptr || csr.wide_columns) {
-      return add_edges<kWeighted>(begin, end, [&](int64_t e) { return column_of(csr, e); });
-    }
-    const int32_t* columns = static_cast<const int32_t*>(csr.columns);
-    if (near) return add_edges<kWeighted>(begin, end, [=](int64_t e) { return columns[e]; });
-    const char* x = static_cast<const char*>(args.x);
-    const int64_t row_bytes = width * sizeof(T), last_edge = csr.num_edges - 1;
-    return add_edges<kWeighted>(begin, end, [=](int64_t e) {
-      __builtin_prefetch(x + columns[min_of(e + kAhead, last_edge)] * row_bytes);
-      return columns[e];
-    });
-  }
-
-  template <bool kWeighted, class Column>
-  JAXGNN_INLINE Reduced add_edges(int64_t begin, int64_t end, const Column& column) const {
     const T* x = static_cast<const T*>(args.x);
     const A* weights = static_cast<const A*>(args.weights);
-    Reduced reduced;
-    for (V& v : reduced.of) v = V{} + kStart<A, kSums>;
-    for (int64_t e = begin; e < end; ++e) {
-      const T* from = x + int64_t{column(e)} * width;
-      JAXGNN_UNROLL
-      for (int k = 0; k < kVectors; ++k) {
-        V value = load_lanes(from + k * last);
-        // Extrema are of the products as they would be stored.
-        if (kWeighted) value = kSums ? weights[e] * value : rounded(weights[e] * value);
-        reduced.of[k] = combine<kSums>(reduced.of[k], kSums ? value : sign * value);
-      }
-    }
+    const int64_t width = lanes.width;
+    Reduced reduced{};
+    reduced.values.each([](V& v, int) { v += kStart<A, kKind>; });
+    over_neighbors(
+        args.rows, stays_near(args.num_columns, width * int64_t{sizeof(T)}), begin, end,
+        [=](int64_t column) { __builtin_prefetch(x + column * width); },
+        [&](int64_t e, int64_t column) {
+          reduced.values.each([&](V& v, int k) {
+            V value = lanes.load_part(x + column * width, k);
+            if constexpr (kKind == Kind::sum) {
+              v += kWeighted ? weights[e] * value : value;
+              return;
+            }
+            // Extrema are of the products as they would be stored.
+            if (kWeighted) value = Lanes::rounded(weights[e] * value);
+            if constexpr (kKind == Kind::max) v = maximum(v, sign * value);
+            if constexpr (kKind == Kind::ties) {
+              unite_ties(v, reduced.ties.of[k], sign * value, V{} + A{kTie});
+            }
+          });
+        });
     return reduced;
   }
 
-  static JAXGNN_INLINE Reduced unite(Reduced a, const Reduced& b) {
-    for (int k = 0; k < kVectors; ++k) a.of[k] = combine<kSums>(a.of[k], b.of[k]);
+  JAXGNN_INLINE void finish(int64_t row, int64_t edges, Reduced reduced) const {
+    const int64_t at = row * lanes.width;
+    if constexpr (kKind == Kind::ties) {
+      reduced.ties.each([](V& v, int) { v = v < A{kMostTies} ? v : V{} + A{kMostTies}; });
+      lanes.store_row(static_cast<Ties<T>*>(args.ties) + at, reduced.ties);
+    }
+    reduced.values.each([&](V& v, int) { v = result_of<A>(args, edges, v); });
+    lanes.store_row(static_cast<T*>(args.out) + at, reduced.values);
+  }
+
+  static JAXGNN_INLINE Reduced unite(Reduced a, Reduced b) {
+    a.values.each([&](V& v, int k) {
+      if constexpr (kKind == Kind::ties) {
+        unite_ties(v, a.ties.of[k], b.values.of[k], b.ties.of[k]);
+      } else {
+        v = combine<kKind>(v, b.values.of[k]);
+      }
+    });
     return a;
   }
-  JAXGNN_INLINE Reduced result(int64_t edges, Reduced reduced) const {
-    for (V& v : reduced.of) v = result_of<A>(args, edges, v);
+  // Those of the ties follow all of the values.
+  JAXGNN_INLINE A* partial(int64_t part) const {
+    return static_cast<A*>(args.partials) + part * lanes.width;
+  }
+  JAXGNN_INLINE void store_partial(int64_t part, Reduced reduced) const {
+    lanes.store_row(partial(part), reduced.values);
+    if (kKind == Kind::ties) lanes.store_row(partial(args.rows.num_splits + part), reduced.ties);
+  }
+  JAXGNN_INLINE Reduced load_partial(int64_t part) const {
+    Reduced reduced{lanes.load_row(partial(part)), {}};
+    if (kKind == Kind::ties) reduced.ties = lanes.load_row(partial(args.rows.num_splits + part));
     return reduced;
-  }
-
-  JAXGNN_INLINE Reduced load_partial(const A* from) const {
-    Reduced reduced;
-    for (int k = 0; k < kVectors; ++k) reduced.of[k] = load_lanes(from + k * last);
-    return reduced;
-  }
-
-  template <class S>
-  JAXGNN_INLINE void store_values(S* to, const Reduced& reduced) const {
-    for (int k = 0; k < kVectors; ++k) {
-      if constexpr (N == 1) {
-        store<1>(to, Vector<A, 1>{reduced.of[k]});
-      } else {
-        store<N>(to + k * last, reduced.of[k]);
-      }
-    }
-  }
-
- private:
-  static constexpr int64_t kAhead = 32;  // edges
-
-  template <class S>
-  static JAXGNN_INLINE V load_lanes(const S* from) {
-    if constexpr (N == 1) {
-      return load<1>(from)[0];
-    } else {
-      return load<N>(from);
-    }
-  }
-  static JAXGNN_INLINE V rounded(V v) {
-    if constexpr (N == 1) {
-      return Convert<T, 1>::rounded(Vector<A, 1>{v})[0];
-    } else {
-      return Convert<T, N>::rounded(v);
-    }
   }
 };
 
-template <class T, class Of>
-void reduce_rows(const Of& of, const Executor& executor) {
-  using A = Accumulator<T>;
-  const SpmmArgs& args = of.args;
-  const Rows& csr = args.rows;
-  const int64_t width = args.width, longest = longest_whole_row(csr);
-  A* partials = static_cast<A*>(args.partials);
-  const auto finish = [&](int64_t row, int64_t edges, const typename Of::Reduced& reduced) {
-    of.store_values(static_cast<T*>(args.out) + row * width, of.result(edges, reduced));
-  };
-  constexpr int64_t kEdgeBytes = 32;  // however narrow, an edge costs as much as that
-  over_rows(csr, executor, 1, kEdgeBytes, [&](int64_t, const Work& work) {
-    if (work.part >= 0) {
-      return of.store_values(partials + work.part * width, of.reduce(work.begin, work.end));
-    }
-    int64_t begin = row_begin(csr, work.first);
-    for (int64_t row = work.first; row < work.last; ++row) {
-      const int64_t end = row_begin(csr, row + 1);
-      if (end - begin <= longest) finish(row, end - begin, of.reduce(begin, end));
-      begin = end;
-    }
-  });
-  over_split_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
-    auto reduced = of.load_partial(partials + first * width);
-    for (int64_t part = first + 1; part < last; ++part) {
-      reduced = of.unite(reduced, of.load_partial(partials + part * width));
-    }
-    finish(row, row_begin(csr, row + 1) - row_begin(csr, row), reduced);
-  });
-}
-
-// Calls f(Constant<N>, Constant<vectors>) for the vectors of a row of fewer than kLanes values.
-template <class A, int N = 1, class F>
-JAXGNN_INLINE void with_row_lanes(int64_t width, const F& f) {
-  if constexpr (2 * N < kLanes<A>) {
-    if (width >= 2 * N) return with_row_lanes<A, 2 * N>(width, f);
-  }
-  if (width == N) return f(Constant<N>{}, Constant<1>{});
-  f(Constant<N>{}, Constant<2>{});
-}
-
-template <class T, bool kSums>
+template <class T, Kind kKind>
 void reduce(const SpmmArgs& args, const Executor& executor) {
-  using A = Accumulator<T>;
-  if (args.rows.columns == nullptr && args.weights == nullptr) {
-    return with_head_lanes<A>(args.width, [&](auto lanes, auto packed) {
-      using Of = EdgeValues<T, kSums, decltype(lanes)::value, decltype(packed)::value != 0>;
-      reduce_rows<T>(Of{args}, executor);
+  if (kKind != Kind::ties && args.rows.columns == nullptr && args.weights == nullptr) {
+    return with_head_lanes<Accumulator<T>>(args.width, [&](auto lanes, auto packed) {
+      using Of = EdgeValues<T, kKind, decltype(lanes)::value, decltype(packed)::value != 0>;
+      reduce_rows(args.rows, executor, Of{args});
     });
   }
-  with_row_lanes<A>(args.width, [&](auto lanes, auto vectors) {
-    using Of = Neighbors<T, kSums, decltype(lanes)::value, decltype(vectors)::value>;
-    reduce_rows<T>(Of{args}, executor);
+  with_row_lanes<T>(args.width, [&](auto lanes) {
+    reduce_rows(args.rows, executor, Neighbors<T, kKind, decltype(lanes)>{args, lanes});
   });
 }
 
@@ -237,18 +177,13 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
 namespace JAXGNN_ISA {
 
 bool takes_narrow_rows(const SpmmArgs& args) {
-  const int64_t lanes = args.type == Type::kF64 ? kLanes<double> : kLanes<float>;
-  return args.width < lanes && args.ties == nullptr && (args.weights == nullptr || args.heads == 1);
+  return is_narrow(args.type, args.width) && (args.weights == nullptr || args.heads == 1);
 }
 
 void reduce_narrow_rows(const SpmmArgs& args, const Executor& executor) {
   with_type(args.type, [&](auto type) {
     using T = decltype(type);
-    if (args.reduce == Reduce::kSum || args.reduce == Reduce::kMean) {
-      reduce<T, true>(args, executor);
-    } else {
-      reduce<T, false>(args, executor);
-    }
+    with_kind(args, [&](auto kind) { reduce<T, decltype(kind)::value>(args, executor); });
   });
 }
 

@@ -7,8 +7,7 @@
 
 namespace jaxgnn::aggregation {
 
-// `takes_narrow_rows`: whether it is one of these; no edge has several weights, and ties are not
-// counted.
+// `takes_narrow_rows`: whether it is one of these; no edge has several weights.
 #define JAXGNN_DECLARE(isa)                                                \
   namespace isa {                                                          \
   bool takes_narrow_rows(const SpmmArgs& args);                            \

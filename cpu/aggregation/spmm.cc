@@ -1,9 +1,9 @@
 #include "cpu/aggregation/spmm.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "cpu/aggregation/narrow_rows.h"
+#include "cpu/aggregation/ties.h"
 #include "cpu/core/rows.h"
 #include "cpu/core/slices.h"
 
@@ -13,20 +13,6 @@ namespace {
 // Sums that stay in registers: up to 256 floats with AVX-512. Fewer, in more passes, gather less
 // at a time than the caches and the page tables are good at.
 constexpr int kMaxVectors = kRegisters / 2;
-
-template <class T>
-using Ties = std::conditional_t<sizeof(T) == 2, float16, T>;
-
-// min is the max of the negated products, negated. `ties` counts the edges that attained it.
-enum class Kind { sum, max, ties };
-
-// The maxima and ties of two sets of edges, in the first; NaN ties with nothing.
-template <class V>
-JAXGNN_INLINE void unite(V& most, V& ties, V more, V more_ties) {
-  const V both = maximum(most, more);
-  ties = (most == both ? ties : V{}) + (more == both ? more_ties : V{});
-  most = both;
-}
 
 template <class T, int N, int kVectors, Weighting kWeighting, Kind kKind>
 JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_width,
@@ -67,7 +53,8 @@ JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_w
         const V value = load<N>(from + features[k]);
         auto take = [&](V term) {
           if constexpr (kKind == Kind::max) sums[k] = maximum(sums[k], term * sign);
-          if constexpr (kKind == Kind::ties) unite(sums[k], ties[k], term * sign, V{} + A{kTie});
+          if constexpr (kKind == Kind::ties)
+            unite_ties(sums[k], ties[k], term * sign, V{} + A{kTie});
         };
         if (kWeighting == Weighting::shared && weights == nullptr) {
           if constexpr (kKind == Kind::sum) sums[k] += value;
@@ -123,7 +110,7 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
       for (int64_t f = 0; f < width; ++f) {
         if constexpr (kKind == Kind::sum) sums[f] += more[f];
         if constexpr (kKind == Kind::max) sums[f] = maximum(sums[f], more[f]);
-        if constexpr (kKind == Kind::ties) unite(sums[f], ties[f], more[f], more_ties[f]);
+        if constexpr (kKind == Kind::ties) unite_ties(sums[f], ties[f], more[f], more_ties[f]);
       }
     }
     if constexpr (kKind == Kind::ties) {
@@ -150,13 +137,7 @@ void spmm(const SpmmArgs& args, const Executor& executor) {
   if (takes_narrow_rows(args)) return reduce_narrow_rows(args, executor);
   with_type(args.type, [&](auto type) {
     using T = decltype(type);
-    if (args.reduce == Reduce::kSum || args.reduce == Reduce::kMean) {
-      reduce<T, Kind::sum>(args, executor);
-    } else if (args.ties == nullptr) {
-      reduce<T, Kind::max>(args, executor);
-    } else {
-      reduce<T, Kind::ties>(args, executor);
-    }
+    with_kind(args, [&](auto kind) { reduce<T, decltype(kind)::value>(args, executor); });
   });
 }
 

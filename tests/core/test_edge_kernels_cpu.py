@@ -13,6 +13,7 @@ from tests.core.test_kernels_cpu import (
     Case,
     close,
     edge_softmax,
+    extremum,
     products,
     reduced,
     spmm,
@@ -99,6 +100,26 @@ def test_the_bits_of_a_column_do_not_depend_on_the_width(reduce, dtype):
             for width in (1, 2, 3, 4, 5, 7, 8, 11, 16, 17, 33):
                 narrow = spmm(case, x[:, :width], given, reduce, length=length)
                 assert narrow.tobytes() == wide[:, :width].tobytes(), width
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_the_bits_of_a_derivative_do_not_depend_on_the_width(transpose):
+    case = Case(3)
+    own, other = (case.features(rows, 40, "float32") for rows in (case.rows, case.columns))
+    x, y = (own, other) if transpose else (other, own)
+    values = case.rng.normal(size=(case.columns, 40)).astype(np.float32)
+    weights, scale = case.weights(1, "float32"), case.weights(1, "float32")
+    for length in (2048, 16):
+        for given in ((None, None), (weights, scale)):
+
+            def columns(width, given=given, length=length):
+                a, b, c = (array[:, :width] for array in (x, y, values))
+                return extremum(case, transpose, a, b, given[0], c, given[1], length)
+
+            wide = columns(40)
+            assert np.any(wide)
+            for width in (1, 2, 3, 4, 5, 7, 8, 11, 16):
+                assert columns(width).tobytes() == wide[:, :width].tobytes(), width
 
 
 @pytest.mark.parametrize("rows", [0, 6])

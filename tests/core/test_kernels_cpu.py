@@ -151,7 +151,9 @@ def test_spmm_sums(dtype, width, heads):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("width", "heads"), SHAPES[::2])
+@pytest.mark.parametrize(
+    ("width", "heads"), [*SHAPES[::2], (1, 1), (2, 0), (3, 1), (6, 1), (11, 0)]
+)
 @pytest.mark.parametrize("reduce", ["max", "min"])
 def test_spmm_extrema_are_exact(dtype, width, heads, reduce):
     case = Case(width)
@@ -213,7 +215,10 @@ def extremum(case, transpose, x, y, weights, values, scale, length):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize(("width", "heads"), [(1, 0), (12, 3), (24, 24), (64, 8), (150, 0)])
+@pytest.mark.parametrize(("width", "heads"), [
+        (1, 0), (1, 1), (2, 0), (3, 1), (4, 1), (6, 0), (7, 1), (11, 1), (12, 3), (24, 24),
+        (64, 8), (150, 0),
+    ])  # fmt: skip
 def test_spmm_extremum(dtype, transpose, width, heads):
     case = Case(width)
     own = case.features(case.rows, width, dtype)

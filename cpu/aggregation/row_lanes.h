@@ -1,0 +1,130 @@
+// Reductions to rows narrower than a vector, whose edges cost little more than the loop over them.
+//
+// Included by translation units that are compiled for several instruction sets: everything here is
+// in an anonymous namespace, so that no two of them share code.
+#pragma once
+
+#include "cpu/core/rows.h"
+
+namespace jaxgnn::aggregation {
+namespace {
+
+// A row of fewer than kLanes values: a vector of N lanes, or two that overlap of a width that is no
+// power of two.
+template <class T, int N, int kVectors>
+struct RowLanes {
+  using A = Accumulator<T>;
+  // GCC keeps a vector of one lane in memory, and selects between scalars by branches.
+  static constexpr int kHeld = N == 1 ? 2 : N;
+  using V = Vector<A, kHeld>;
+  struct Values {
+    V of[kVectors];
+
+    template <class F>
+    JAXGNN_INLINE void each(const F& f) {
+      JAXGNN_UNROLL
+      for (int k = 0; k < kVectors; ++k) f(of[k], k);
+    }
+  };
+
+  explicit RowLanes(int64_t given) : width(kVectors == 1 ? N : given), last(width - N) {}
+
+  const int64_t width;
+  const int64_t last;  // where the last vector begins
+
+  template <class S>
+  JAXGNN_INLINE V load_part(const S* row, int k) const {
+    if constexpr (N == 1) {
+      return V{load<1>(row)[0], 0};
+    } else {
+      return load<N>(row + k * last);
+    }
+  }
+  template <class S>
+  JAXGNN_INLINE Values load_row(const S* row) const {
+    Values values;
+    values.each([&](V& v, int k) { v = load_part(row, k); });
+    return values;
+  }
+  template <class S>
+  JAXGNN_INLINE void store_row(S* row, Values values) const {
+    values.each([&](V v, int k) {
+      if constexpr (N == 1) {
+        store<1>(row, Vector<A, 1>{v[0]});
+      } else {
+        store<N>(row + k * last, v);
+      }
+    });
+  }
+  static JAXGNN_INLINE V rounded(V v) { return Convert<T, kHeld>::rounded(v); }
+};
+
+// Whether rows of so many values of the type have fewer than a vector has lanes.
+inline bool is_narrow(Type type, int64_t width) {
+  return width < (type == Type::kF64 ? kLanes<double> : kLanes<float>);
+}
+
+// Calls f(RowLanes) for rows of `width` < kLanes values.
+template <class T, int N = 1, class F>
+JAXGNN_INLINE void with_row_lanes(int64_t width, const F& f) {
+  if constexpr (2 * N < kLanes<T>) {
+    if (width >= 2 * N) return with_row_lanes<T, 2 * N>(width, f);
+  }
+  if (width == N) return f(RowLanes<T, N, 1>(width));
+  f(RowLanes<T, N, 2>(width));
+}
+
+// Calls f(edge, column) for the edges [begin, end), and prefetch(column) of some further on where
+// what is gathered is not `near`: loops of their own for the usual columns, in which a test takes
+// as long as an edge.
+template <class Prefetch, class F>
+JAXGNN_INLINE void over_neighbors(const Rows& csr, bool near, int64_t begin, int64_t end,
+                                  const Prefetch& prefetch, const F& f) {
+  constexpr int64_t kAhead = 32;  // edges
+  const int64_t last = csr.num_edges - 1;
+  if (csr.columns == nullptr || csr.wide_columns) {
+    for (int64_t e = begin; e < end; ++e) {
+      if (csr.columns != nullptr) prefetch(column_of(csr, min_of(e + kAhead, last)));
+      f(e, column_of(csr, e));
+    }
+    return;
+  }
+  const int32_t* columns = static_cast<const int32_t*>(csr.columns);
+  if (near) {
+    for (int64_t e = begin; e < end; ++e) f(e, int64_t{columns[e]});
+    return;
+  }
+  for (int64_t e = begin; e < end; ++e) {
+    prefetch(int64_t{columns[min_of(e + kAhead, last)]});
+    f(e, int64_t{columns[e]});
+  }
+}
+
+// Reduces each row's edges: `of` has reduce(row, begin, end), which gives a `Reduced`, unite of two
+// of them, finish(row, edges, reduced), and store_partial and load_partial of a part's.
+template <class Of>
+void reduce_rows(const Rows& csr, const Executor& executor, const Of& of) {
+  const int64_t longest = longest_whole_row(csr);
+  constexpr int64_t kEdgeBytes = 32;  // however narrow, an edge costs as much as that
+  over_rows(csr, executor, 1, kEdgeBytes, [&](int64_t, const Work& work) {
+    if (work.part >= 0) {
+      return of.store_partial(work.part, of.reduce(work.first, work.begin, work.end));
+    }
+    int64_t begin = row_begin(csr, work.first);
+    for (int64_t row = work.first; row < work.last; ++row) {
+      const int64_t end = row_begin(csr, row + 1);
+      if (end - begin <= longest) of.finish(row, end - begin, of.reduce(row, begin, end));
+      begin = end;
+    }
+  });
+  over_split_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+    auto reduced = of.load_partial(first);
+    for (int64_t part = first + 1; part < last; ++part) {
+      reduced = of.unite(reduced, of.load_partial(part));
+    }
+    of.finish(row, row_begin(csr, row + 1) - row_begin(csr, row), reduced);
+  });
+}
+
+}  // namespace
+}  // namespace jaxgnn::aggregation
