@@ -1,5 +1,6 @@
 #include "cpu/aggregation/sddmm.h"
 
+#include "cpu/aggregation/row_lanes.h"
 #include "cpu/core/dot.h"
 
 namespace jaxgnn::aggregation {
@@ -31,16 +32,16 @@ void dots(const SddmmArgs& args, const Executor& executor) {
 
 // The same for heads of kWidth features, few. A loop over a short row would cost more for where it
 // ends than for its edges: the row of each edge is written down first, for some hundred of them.
-template <class T, int kWidth>
+template <class T, int kWidth, bool kOneHead>
 void narrow_dots(const SddmmArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
   constexpr int kFull = kWidth < kLanes<T> ? kWidth : kLanes<T>;
   constexpr int64_t kTogether = 512;
-  const int64_t width = args.width, heads = args.heads;
-  const int64_t bytes = width * static_cast<int64_t>(sizeof(T));
-  const bool near = stays_near(args.num_columns, bytes);
+  const int64_t heads = kOneHead ? 1 : args.heads, width = heads * kWidth;
+  const bool near = stays_near(args.num_columns, width * static_cast<int64_t>(sizeof(T)));
   const T* rows = static_cast<const T*>(args.a);
   const T* columns = static_cast<const T*>(args.b);
+  A* out = static_cast<A*>(args.out);
   const Rows csr = args.rows;
   const int64_t edges = csr.num_edges, items = item_count(executor, edges, 32);
   parallel_for(executor, items, [&](int64_t item) {
@@ -50,22 +51,31 @@ void narrow_dots(const SddmmArgs& args, const Executor& executor) {
     for (int64_t row = row_of(csr, begin); begin < last; begin += kTogether) {
       const int64_t end = min_of(begin + kTogether, last);
       row = write_row_ids(csr, row, begin, end, row_of_edge);
-      A* out = static_cast<A*>(args.out) + begin * heads;
-      for (int64_t e = begin; e < end; ++e) {
-        if (!near) {
-          __builtin_prefetch(columns + column_of(csr, min_of(e + 32, edges - 1)) * width);
-        }
-        const T* a = rows + row_of_edge[e - begin] * width;
-        const T* b = columns + column_of(csr, e) * width;
-        for (int64_t h = 0; h < heads; ++h, a += kWidth, b += kWidth) {
-          *out++ = sum_terms<A, kFull>(0, kWidth, [a, b](auto lanes, int64_t f) {
-            constexpr int N = decltype(lanes)::value;
-            return load<N>(a + f) * load<N>(b + f);
+      over_neighbors(
+          csr, near, begin, end,
+          [=](int64_t column) { __builtin_prefetch(columns + column * width); },
+          [=, &row_of_edge](int64_t e, int64_t column) {
+            for (int64_t h = 0; h < heads; ++h) {
+              const T* a = rows + row_of_edge[e - begin] * width + h * kWidth;
+              const T* b = columns + column * width + h * kWidth;
+              if constexpr (kWidth == 1) {  // GCC keeps a vector of one lane in memory
+                out[e * heads + h] = load<1>(a)[0] * load<1>(b)[0];
+              } else {
+                out[e * heads + h] = sum_terms<A, kFull>(0, kWidth, [a, b](auto lanes, int64_t f) {
+                  constexpr int N = decltype(lanes)::value;
+                  return load<N>(a + f) * load<N>(b + f);
+                });
+              }
+            }
           });
-        }
-      }
     }
   });
+}
+
+template <class T, int kWidth>
+void narrow_dots(const SddmmArgs& args, const Executor& executor) {
+  args.heads == 1 ? narrow_dots<T, kWidth, true>(args, executor)
+                  : narrow_dots<T, kWidth, false>(args, executor);
 }
 
 }  // namespace
