@@ -149,8 +149,13 @@ def sort(graph: Graph, data: Any, fill_value: float, reduce: Reduce) -> Array:
     check_fill_value(fill_value, data.dtype)
     if data.shape[0] == 0:
         return jnp.full((graph.num_edges, *data.shape[1:]), fill_value, data.dtype)
-    values = data[jnp.maximum(graph.edge_permutation, 0)]
-    return _filled(graph.edge_permutation >= 0, values, fill_value)
+    return _taken(graph.edge_permutation, data, fill_value)
+
+
+@jax.jit
+def _taken(permutation: Int[Array, " edges"], data: Array, fill_value: Any) -> Array:
+    """The rows of `data` that the edges name."""
+    return _filled(permutation >= 0, data[jnp.maximum(permutation, 0)], fill_value)
 
 
 def unsort(graph: Graph, values: Any, fill_value: float) -> Array:

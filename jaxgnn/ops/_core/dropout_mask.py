@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -87,6 +88,8 @@ def keep_factors_at(
     return jnp.where(word >= jnp.uint32(drop_below), scale, jnp.zeros((), dtype))
 
 
+# One program outside `jax.jit` too, which would compile each of some sixty operations by itself.
+@functools.partial(jax.jit, static_argnames=("first", "edges", "heads"))
 def dropout_words(
     philox_key: UInt32[Array, " 2"], first: int, edges: int, heads: int
 ) -> UInt32[Array, "edges heads"]:

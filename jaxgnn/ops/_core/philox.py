@@ -21,6 +21,7 @@ def key_words(key: Any) -> UInt32[Array, " 2"]:
     return philox_key if philox_key.shape == (2,) else jax.random.bits(key, (2,), jnp.uint32)
 
 
+@jax.jit  # one program outside it too: of the rounds' operations each would be compiled by itself
 def philox4x32(
     counter: list[UInt32[Array, "*shape"]], key: UInt32[Array, " 2"]
 ) -> list[UInt32[Array, "*shape"]]:

@@ -5,6 +5,8 @@ The kernel writes a bit a value. XLA fuses the expansion of the bits into what r
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +45,7 @@ def packed_by_kernel(
     return with_vmap_rule(kernel, rule)(philox_key[None])[0]
 
 
+@functools.partial(jax.jit, static_argnames=("drop_below", "rows", "width"))
 def packed_by_jax(
     drop_below: int, rows: int, width: int, philox_key: UInt32[Array, " 2"]
 ) -> UInt32[Array, "rows words"]:
@@ -60,6 +63,7 @@ def kept_by_jax(
     return dropout_words(philox_key, 0, rows, width) >= jnp.uint32(drop_below)
 
 
+@functools.partial(jax.jit, static_argnames="width")
 def unpacked(packed: UInt32[Array, "rows words"], width: int) -> Bool[Array, "rows width"]:
     """Whether each value is kept."""
     rows, words = packed.shape

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,9 +78,17 @@ def list_edges(
         empty = ffi.zeros((places.count, width), dtype, places) - jnp.ones((), dtype)
         return empty, ffi.zeros((places.count,), np.int32, places)
     with config.use(impl=chosen(impl)):
-        listed = sampled_rows(sample, ffi.unify_varying(places)[0])
+        return _list_edges(sample, ffi.unify_varying(places)[0], width)
+
+
+# One program: a call outside `jax.jit` would compile each of its operations by itself.
+@functools.partial(jax.jit, static_argnames=("sample", "width"))
+def _list_edges(
+    sample: Sample, places: Places, width: int
+) -> tuple[Int[Array, "places size"], Int[Array, " places"]]:
+    listed = sampled_rows(sample, places)
     assert listed.order is not None
     counts = jnp.diff(listed.offsets)
     number = jnp.arange(width, dtype=jnp.int32)[None]
     edges = listed.order.at[listed.offsets[:-1, None] + number].get(mode="clip")
-    return jnp.where(number < counts[:, None], edges, -jnp.ones((), dtype)), counts
+    return jnp.where(number < counts[:, None], edges, -jnp.ones((), edges.dtype)), counts
