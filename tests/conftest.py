@@ -5,6 +5,7 @@ import gc
 import math
 import os
 import random
+import re
 import sys
 import time
 from pathlib import Path
@@ -54,6 +55,8 @@ jax.config.update("jax_default_matmul_precision", "highest")
 MINUTES = float(os.environ.get("JAXGNN_TEST_MINUTES") or "inf")
 STARTED = time.monotonic()
 
+OF_ERRORS = re.compile(r"bad_|errors?(_|$)|raise")
+
 QUICK_COMPILES = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0") == "1"
 
 # "quick": the same examples in every run. "ci": as many, new ones in every run.
@@ -101,13 +104,14 @@ def pytest_report_header(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Of a test marked `few(n)`, all cases but n drawn at random are `system`.
+    """Of a test marked `few(n)`, all cases but n drawn at random are `system`. Not so of errors,
+    whose cases take milliseconds each.
 
     Tests marked `gpu` are skipped, with the reason, where no GPU runs the kernels.
     """
     cases = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("few"):
+        if item.get_closest_marker("few") and not OF_ERRORS.search(item.originalname):
             cases[item.path, item.originalname].append(item)
     for (_, name), rest in cases.items():
         rest.sort(key=lambda item: item.name)

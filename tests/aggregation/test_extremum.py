@@ -11,7 +11,7 @@ from jaxgnn import Graph, segment_reduce, spmm
 from tests.support.oracle import draw_array, edges
 from tests.support.strategies import skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 
 @functools.partial(jax.jit, static_argnames=("reduce", "transpose"))

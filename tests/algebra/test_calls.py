@@ -29,7 +29,7 @@ from tests.support.oracle import close
 from tests.support.paths import ROOT
 from tests.support.strategies import skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 
 def test_values_on_the_edges(graph):

@@ -22,7 +22,7 @@ from jaxgnn.algebra import (
 from tests.support.message_operands import NUM_EDGES, RECEIVERS, SENDERS, WIDTH, operands
 from tests.support.oracle import close, draw_array
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 
 def residuals(function, *arguments):

@@ -44,7 +44,7 @@ from tests.support.message_operands import (
 from tests.support.oracle import close, draw_array, edges
 from tests.support.strategies import skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tests.support.arrays import normal
 from tests.support.message_operands import HEADS, NUM_EDGES, RECEIVERS, SENDERS
 from tests.support.oracle import close
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 WIDTH, K = 8, 3
 X, H, Y = normal(SENDERS, WIDTH), normal(SENDERS, HEADS, WIDTH), normal(RECEIVERS, WIDTH)

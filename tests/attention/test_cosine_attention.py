@@ -25,7 +25,7 @@ from tests.support.oracle_attention import (
 )
 from tests.support.strategies import edge_lists, examples, skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 
 def both_ways(graph):

@@ -24,7 +24,7 @@ from tests.support.oracle_attention import (
 )
 from tests.support.strategies import examples, graphs, skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 KEY = jax.random.key(7)
 

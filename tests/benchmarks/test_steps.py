@@ -18,7 +18,7 @@ from jaxgnn.data import benchmark_shapes
 from tests.support.benchmark_runs import needs_kernels, row, run_quick
 from tests.support.paths import load_example
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 
 def step_of(setting, stored, folder, widths):

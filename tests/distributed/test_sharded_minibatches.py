@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built"),
     pytest.mark.skipif(jax.default_backend() != "cpu", reason="simulated devices are the CPU's"),
     pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices"),
-    pytest.mark.few(2),
+    pytest.mark.few(1),
 ]
 
 CONFIG = TrainConfig(

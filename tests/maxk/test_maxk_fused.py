@@ -17,7 +17,7 @@ from tests.support.devices import two_devices
 from tests.support.oracle import brute_force_maxk, draw_array
 from tests.support.strategies import rows_with_ties
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 # Vectors of 16 bytes and scalar loads, candidates and not, one warp a row and several.

@@ -19,7 +19,7 @@ from tests.support.strategies import dense_adjacency, examples
 # Widths are 3, 6 or 12: each shape of initial values is a program to compile.
 NODES, EDGES, WIDTH = 9, 24, 6
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 
 @st.composite

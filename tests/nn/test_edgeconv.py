@@ -16,7 +16,7 @@ from tests.support.arrays import normal
 from tests.support.oracle import edges
 from tests.support.strategies import skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 NODES, EDGES, WIDTH, OUT = 12, 60, 3, 5
 REDUCE = {"max": np.max, "mean": np.mean, "sum": np.sum}

@@ -18,7 +18,7 @@ from tests.support.arrays import normal
 from tests.support.oracle import close, edges
 from tests.support.strategies import skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 NODES, EDGES, WIDTH = 12, 60, 6
 

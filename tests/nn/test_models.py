@@ -15,7 +15,7 @@ from jaxgnn.nn import GCN, GIN, GNN, MLP, MODELS, GCNConv, GraphSAGE, MaxK, Node
 from tests.support.devices import two_devices
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 NODES, WIDTH, CLASSES = 30, 6, 3
 

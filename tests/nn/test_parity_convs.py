@@ -29,7 +29,7 @@ from jaxgnn.nn import (  # noqa: E402
 )
 from tests.support.pyg_parity import Edges, assert_parity, copy_weights, empty, error  # noqa: E402
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 KEY_BIAS = r"linear_key\.bias"  # the same for all edges of a row: its derivative is 0
 GRAPHS = ("cora", "amazon_photo", "p2p_gnutella31")

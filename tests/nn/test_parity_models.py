@@ -14,7 +14,7 @@ from jaxgnn.data import load, read_matrix_market  # noqa: E402
 from jaxgnn.nn import GAT, GCN, GIN, MLP, GraphSAGE  # noqa: E402
 from tests.support.pyg_parity import Edges, assert_parity, copy_weights, empty, error  # noqa: E402
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 MODELS = {
     "gcn": (pyg.nn.GCN, GCN),

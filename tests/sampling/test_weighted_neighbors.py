@@ -15,7 +15,7 @@ import jaxgnn
 from jaxgnn.ops._sampling.race import fixed_log2, race_times
 from jaxgnn.train import NeighborLoader
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 RNG = np.random.default_rng(0)
 SEEDS = np.array([3, -1, 3, 39, 60])

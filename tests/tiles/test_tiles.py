@@ -26,7 +26,7 @@ from jaxgnn.nn import GCNConv, GINConv, SAGEConv
 from tests.support import oracle_tiles
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 RNG = np.random.default_rng(0)
 

@@ -185,6 +185,7 @@ def test_options_reach_the_configuration():
     assert parse_train(["--norm", "none"]).norm == "none"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("package", ["tyro", "rich", "orbax.checkpoint", "matplotlib", "optax"])
 def test_without_the_extra_one_line_names_it(package):
     code = (

@@ -66,6 +66,7 @@ def written(tmp_path_factory) -> Path:
     return directory
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -211,6 +212,7 @@ def test_damaged_and_hostile_directories(written, tmp_path):
     assert "pickled" in message(replaced(written, next(copies), "variables.npz", blob))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("portable", [False, True])
 def test_exported_links_are_the_models(tmp_path, portable):
     """Features and a perceptron; smaller graphs, any number of pairs, and JAX alone."""
@@ -273,6 +275,7 @@ def test_exported_links_are_the_models(tmp_path, portable):
         export.load(copy)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("inputs", ["edges", "degrees"])
 def test_exported_graphs_are_the_models(tmp_path, inputs):
     """Of nodes' and edges' features, and of degrees; unions of any number of graphs, in one call

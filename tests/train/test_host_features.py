@@ -14,7 +14,7 @@ from jaxgnn._core import ffi
 from jaxgnn.ops._sampling.host_rows import HostRows, gather_host_rows
 from jaxgnn.train import HostFeatures, NeighborLoader
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 NODES = 50
 

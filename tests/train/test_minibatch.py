@@ -67,6 +67,7 @@ def test_an_epoch_is_a_step_on_each_batch_of_the_loader():
         np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -21,7 +21,7 @@ from tests.faults import result
 from tests.support.small_sets import small
 from tests.support.training import SMALL, toy
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 CONFIG = dataclasses.replace(SMALL, dataset="toy", checkpoint_interval=3)
 

@@ -32,7 +32,7 @@ from jaxgnn.train.node_problem import confusion_counts, prepared
 from jaxgnn.train.saved_settings import check_same_settings, from_settings
 from tests.support.training import NODES, SMALL, fit, prepare, toy
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,7 @@ import jaxgnn
 from jaxgnn import config
 from tests.support.arrays import normal
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 NODES, EDGES = 8, 30
 

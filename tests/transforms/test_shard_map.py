@@ -28,7 +28,7 @@ from jaxgnn import (
 from tests.support.arrays import normal
 from tests.support.devices import two_devices
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 NODES, EDGES = 12, 60
 
