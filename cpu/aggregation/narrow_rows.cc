@@ -6,16 +6,14 @@
 // they have on one.
 #include "cpu/aggregation/narrow_rows.h"
 
-#include <type_traits>
-
+#include "cpu/aggregation/reductions.h"
 #include "cpu/aggregation/row_lanes.h"
-#include "cpu/aggregation/ties.h"
 #include "cpu/core/edge_values.h"
 
 namespace jaxgnn::aggregation {
 namespace {
 
-// min is the max of the negated values, negated. `ties` counts the edges that attained it.
+// What a reduction begins with.
 template <class A, Kind kKind>
 constexpr A kStart = kKind == Kind::sum ? A{0} : -static_cast<A>(__builtin_inf());
 
@@ -24,6 +22,7 @@ JAXGNN_INLINE V combine(V a, V b) {
   return kKind == Kind::sum ? a + b : maximum(a, b);
 }
 
+// min is the max of the negated values, negated.
 template <class A>
 A sign_of(const SpmmArgs& args) {
   return args.reduce == Reduce::kMin ? A{-1} : A{1};

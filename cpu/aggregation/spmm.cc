@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cpu/aggregation/narrow_rows.h"
-#include "cpu/aggregation/ties.h"
+#include "cpu/aggregation/reductions.h"
 #include "cpu/core/rows.h"
 #include "cpu/core/slices.h"
 
