@@ -36,9 +36,9 @@ struct Attained {
     Reduced sums{};
     over_neighbors(
         args.rows, false, begin, end,
-        [=](int64_t column) {
-          __builtin_prefetch(other + column * width);
-          __builtin_prefetch(values + column * width);
+        [=, this](int64_t column) {
+          lanes.prefetch_row(other + column * width);
+          lanes.prefetch_row(values + column * width);
         },
         [&](int64_t e, int64_t column) {
           sums.each([&](V& sum, int k) {
@@ -78,6 +78,7 @@ struct Attained {
 namespace JAXGNN_ISA {
 
 bool takes_narrow_extremum(const ExtremumArgs& args) {
+  if (args.width > kWidestCompared) return false;
   return is_narrow(args.type, args.width) && (args.weights == nullptr || args.heads == 1);
 }
 

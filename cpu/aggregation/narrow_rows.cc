@@ -104,7 +104,7 @@ struct Neighbors {
     reduced.values.each([](V& v, int) { v += kStart<A, kKind>; });
     over_neighbors(
         args.rows, stays_near(args.num_columns, width * int64_t{sizeof(T)}), begin, end,
-        [=](int64_t column) { __builtin_prefetch(x + column * width); },
+        [=, this](int64_t column) { lanes.prefetch_row(x + column * width); },
         [&](int64_t e, int64_t column) {
           reduced.values.each([&](V& v, int k) {
             V value = lanes.load_part(x + column * width, k);
@@ -176,6 +176,7 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
 namespace JAXGNN_ISA {
 
 bool takes_narrow_rows(const SpmmArgs& args) {
+  if (args.ties != nullptr && args.width > kWidestCompared) return false;
   return is_narrow(args.type, args.width) && (args.weights == nullptr || args.heads == 1);
 }
 

@@ -56,6 +56,12 @@ struct RowLanes {
       }
     });
   }
+  // Rows that are no power of two may lie in two lines of the cache.
+  template <class S>
+  JAXGNN_INLINE void prefetch_row(const S* row) const {
+    __builtin_prefetch(row);
+    if (kVectors > 1) __builtin_prefetch(row + width - 1);
+  }
   static JAXGNN_INLINE V rounded(V v) { return Convert<T, kHeld>::rounded(v); }
 };
 
@@ -63,6 +69,10 @@ struct RowLanes {
 inline bool is_narrow(Type type, int64_t width) {
   return width < (type == Type::kF64 ? kLanes<double> : kLanes<float>);
 }
+
+// The widest rows of those that gather two of them an edge, or compare what they gather: wider ones
+// wait for memory, whose loads the kernels for all widths have further ahead.
+constexpr int64_t kWidestCompared = 4;
 
 // Calls f(RowLanes) for rows of `width` < kLanes values.
 template <class T, int N = 1, class F>
