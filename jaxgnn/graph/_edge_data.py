@@ -152,10 +152,15 @@ def sort(graph: Graph, data: Any, fill_value: float, reduce: Reduce) -> Array:
     return _taken(graph.edge_permutation, data, fill_value)
 
 
+def _taken(places: Int[Array, " rows"], values: Array, fill_value: float) -> Array:
+    """The rows of `values` at the places, and `fill_value` where one is negative."""
+    # An array already: jit would make a Python number one of 32 bits, which rounds, or overflows.
+    return _take(places, values, jnp.asarray(fill_value, values.dtype))
+
+
 @jax.jit
-def _taken(permutation: Int[Array, " edges"], data: Array, fill_value: Any) -> Array:
-    """The rows of `data` that the edges name."""
-    return _filled(permutation >= 0, data[jnp.maximum(permutation, 0)], fill_value)
+def _take(places: Int[Array, " rows"], values: Array, fill: Array) -> Array:
+    return _chosen(places >= 0, values[jnp.maximum(places, 0)], fill)
 
 
 def unsort(graph: Graph, values: Any, fill_value: float) -> Array:
@@ -180,12 +185,10 @@ def unsort(graph: Graph, values: Any, fill_value: float) -> Array:
         return jnp.full((size, *values.shape[1:]), fill_value, values.dtype)
     if graph.edge_positions is not None:
         positions = graph.edge_positions[0]
-        if jnp.issubdtype(values.dtype, jnp.floating):
-            places = jnp.where(positions < 0, graph.num_edges, positions)
-            taken = take_rows(values, places)
-        else:
-            taken = values[jnp.maximum(positions, 0)]
-        return _filled(positions >= 0, taken, fill_value)
+        if not jnp.issubdtype(values.dtype, jnp.floating):
+            return _taken(positions, values, fill_value)
+        places = jnp.where(positions < 0, graph.num_edges, positions)
+        return _filled(positions >= 0, take_rows(values, places), fill_value)
     places = jnp.where(graph.edge_permutation < 0, size, graph.edge_permutation)
     out = jnp.full((size, *values.shape[1:]), fill_value, values.dtype)
     return out.at[places].set(values, mode="drop")

@@ -258,3 +258,25 @@ def test_counts_are_static_fields():
     graph = Graph.from_edges([0, 1], [1, 1], self_loops="add")
     assert graph.num_input_edges == 2 and not graph.merges_edges
     assert dataclasses.replace(graph, symmetric=False).num_input_edges == 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"), [("uint32", 3_000_000_000), ("int32", 16_777_217.0), ("int32", 2**31 - 1)]
+)
+@pytest.mark.parametrize("deduplicate", [False, True])
+def test_fill_values_are_exact(dtype, fill, deduplicate):
+    """Also those beyond int32, and beyond what float32 counts to."""
+    graph = Graph.from_edges([0, 1], [1, 2], num_nodes=3, self_loops="add_remaining")
+    data = np.array([1, 2], dtype)
+    np.testing.assert_array_equal(
+        graph.sort_edge_data(data, fill_value=fill), [fill, 1, fill, 2, fill]
+    )
+    graph, data = Graph.from_edges(
+        [0, 1, 1],
+        [1, 1, 2],
+        num_nodes=3,
+        self_loops="remove",
+        edge_data=np.array([1, 5, 2], dtype),
+        deduplicate=deduplicate,
+    )
+    np.testing.assert_array_equal(graph.unsort_edge_data(data, fill_value=fill), [1, fill, 2])
