@@ -55,6 +55,7 @@ jax.config.update("jax_default_matmul_precision", "highest")
 MINUTES = float(os.environ.get("JAXGNN_TEST_MINUTES") or "inf")
 STARTED = time.monotonic()
 
+# Names of tests whose cases are errors.
 OF_ERRORS = re.compile(r"bad_|errors?(_|$)|raise")
 
 QUICK_COMPILES = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0") == "1"

@@ -1,6 +1,6 @@
 #include "cpu/aggregation/extremum.h"
 
-#include "cpu/aggregation/narrow_extremum.h"
+#include "cpu/aggregation/narrow_rows.h"
 #include "cpu/core/dot.h"
 #include "cpu/core/rows.h"
 #include "cpu/core/slices.h"

@@ -1,8 +1,7 @@
 // The derivative of extrema over neighbors, of rows narrower than a vector. Products are compared
 // exactly as the reduction computes them: this file is compiled without contraction to fused
 // multiply-adds.
-#include "cpu/aggregation/narrow_extremum.h"
-
+#include "cpu/aggregation/narrow_rows.h"
 #include "cpu/aggregation/row_lanes.h"
 
 namespace jaxgnn::aggregation {
@@ -64,28 +63,24 @@ struct Attained {
     a.each([&](V& v, int k) { v += b.of[k]; });
     return a;
   }
-  JAXGNN_INLINE A* partial(int64_t part) const {
-    return static_cast<A*>(args.partials) + part * lanes.width;
-  }
   JAXGNN_INLINE void store_partial(int64_t part, const Reduced& sums) const {
-    lanes.store_row(partial(part), sums);
+    lanes.store_row(partial_of<A>(args, part), sums);
   }
-  JAXGNN_INLINE Reduced load_partial(int64_t part) const { return lanes.load_row(partial(part)); }
+  JAXGNN_INLINE Reduced load_partial(int64_t part) const {
+    return lanes.load_row(partial_of<A>(args, part));
+  }
 };
 
 }  // namespace
 
 namespace JAXGNN_ISA {
 
-bool takes_narrow_extremum(const ExtremumArgs& args) {
-  if (args.width > kWidestCompared) return false;
-  return is_narrow(args.type, args.width) && (args.weights == nullptr || args.heads == 1);
-}
+bool takes_narrow_extremum(const ExtremumArgs& args) { return takes_row_lanes(args, true); }
 
 void narrow_spmm_extremum(const ExtremumArgs& args, const Executor& executor) {
   with_type(args.type, [&](auto type) {
     using T = decltype(type);
-    with_row_lanes<T>(args.width, [&](auto lanes) {
+    with_row_lanes<T, kWidestCompared<T>>(args.width, [&](auto lanes) {
       reduce_rows(args.rows, executor, Attained<T, decltype(lanes)>{args, lanes});
     });
   });

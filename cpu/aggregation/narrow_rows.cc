@@ -63,15 +63,12 @@ struct EdgeValues {
   }
 
   static JAXGNN_INLINE Reduced unite(Reduced a, Reduced b) { return combine<kKind>(a, b); }
-  JAXGNN_INLINE A* partial(int64_t part) const {
-    return static_cast<A*>(args.partials) + part * args.width;
-  }
   JAXGNN_INLINE void store_partial(int64_t part, Reduced reduced) const {
-    std::memcpy(partial(part), &reduced, args.width * sizeof(A));
+    std::memcpy(partial_of<A>(args, part), &reduced, args.width * sizeof(A));
   }
   JAXGNN_INLINE Reduced load_partial(int64_t part) const {
     Reduced reduced{};
-    std::memcpy(&reduced, partial(part), args.width * sizeof(A));
+    std::memcpy(&reduced, partial_of<A>(args, part), args.width * sizeof(A));
     return reduced;
   }
 };
@@ -89,6 +86,7 @@ struct Neighbors {
   const SpmmArgs& args;
   const Lanes lanes;
   const A sign = sign_of<A>(args);
+  const bool near = stays_near(args.num_columns, args.width* int64_t{sizeof(T)});
 
   JAXGNN_INLINE Reduced reduce(int64_t, int64_t begin, int64_t end) const {
     return args.weights == nullptr ? reduce_edges<false>(begin, end)
@@ -103,7 +101,7 @@ struct Neighbors {
     Reduced reduced{};
     reduced.values.each([](V& v, int) { v += kStart<A, kKind>; });
     over_neighbors(
-        args.rows, stays_near(args.num_columns, width * int64_t{sizeof(T)}), begin, end,
+        args.rows, near, begin, end,
         [=, this](int64_t column) { lanes.prefetch_row(x + column * width); },
         [&](int64_t e, int64_t column) {
           reduced.values.each([&](V& v, int k) {
@@ -143,17 +141,16 @@ struct Neighbors {
     });
     return a;
   }
-  // Those of the ties follow all of the values.
-  JAXGNN_INLINE A* partial(int64_t part) const {
-    return static_cast<A*>(args.partials) + part * lanes.width;
-  }
+  // The parts' ties follow all of their values.
   JAXGNN_INLINE void store_partial(int64_t part, Reduced reduced) const {
-    lanes.store_row(partial(part), reduced.values);
-    if (kKind == Kind::ties) lanes.store_row(partial(args.rows.num_splits + part), reduced.ties);
+    lanes.store_row(partial_of<A>(args, part), reduced.values);
+    if (kKind == Kind::ties)
+      lanes.store_row(partial_of<A>(args, args.rows.num_splits + part), reduced.ties);
   }
   JAXGNN_INLINE Reduced load_partial(int64_t part) const {
-    Reduced reduced{lanes.load_row(partial(part)), {}};
-    if (kKind == Kind::ties) reduced.ties = lanes.load_row(partial(args.rows.num_splits + part));
+    Reduced reduced{lanes.load_row(partial_of<A>(args, part)), {}};
+    if (kKind == Kind::ties)
+      reduced.ties = lanes.load_row(partial_of<A>(args, args.rows.num_splits + part));
     return reduced;
   }
 };
@@ -166,7 +163,8 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
       reduce_rows(args.rows, executor, Of{args});
     });
   }
-  with_row_lanes<T>(args.width, [&](auto lanes) {
+  constexpr int kMost = kKind == Kind::ties ? kWidestCompared<T> : kWidest<T>;
+  with_row_lanes<T, kMost>(args.width, [&](auto lanes) {
     reduce_rows(args.rows, executor, Neighbors<T, kKind, decltype(lanes)>{args, lanes});
   });
 }
@@ -175,10 +173,7 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
 
 namespace JAXGNN_ISA {
 
-bool takes_narrow_rows(const SpmmArgs& args) {
-  if (args.ties != nullptr && args.width > kWidestCompared) return false;
-  return is_narrow(args.type, args.width) && (args.weights == nullptr || args.heads == 1);
-}
+bool takes_narrow_rows(const SpmmArgs& args) { return takes_row_lanes(args, args.ties != nullptr); }
 
 void reduce_narrow_rows(const SpmmArgs& args, const Executor& executor) {
   with_type(args.type, [&](auto type) {

@@ -1,4 +1,4 @@
-// Sums, means and extrema of rows narrower than a vector.
+// Sums, means and extrema of rows narrower than a vector, and the derivative of extrema.
 #pragma once
 
 #include "common/aggregation.h"
@@ -7,11 +7,13 @@
 
 namespace jaxgnn::aggregation {
 
-// `takes_narrow_rows`: whether it is one of these; no edge has several weights.
-#define JAXGNN_DECLARE(isa)                                                \
-  namespace isa {                                                          \
-  bool takes_narrow_rows(const SpmmArgs& args);                            \
-  void reduce_narrow_rows(const SpmmArgs& args, const Executor& executor); \
+// `takes_...`: whether it is one of these; no edge has several weights.
+#define JAXGNN_DECLARE(isa)                                                      \
+  namespace isa {                                                                \
+  bool takes_narrow_rows(const SpmmArgs& args);                                  \
+  void reduce_narrow_rows(const SpmmArgs& args, const Executor& executor);       \
+  bool takes_narrow_extremum(const ExtremumArgs& args);                          \
+  void narrow_spmm_extremum(const ExtremumArgs& args, const Executor& executor); \
   }
 JAXGNN_EACH_ISA(JAXGNN_DECLARE)
 #undef JAXGNN_DECLARE

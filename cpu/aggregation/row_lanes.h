@@ -65,23 +65,40 @@ struct RowLanes {
   static JAXGNN_INLINE V rounded(V v) { return Convert<T, kHeld>::rounded(v); }
 };
 
-// Whether rows of so many values of the type have fewer than a vector has lanes.
-inline bool is_narrow(Type type, int64_t width) {
-  return width < (type == Type::kF64 ? kLanes<double> : kLanes<float>);
+// The widest rows that take these loops: of fewer values than a vector has lanes,
+template <class T>
+constexpr int kWidest = kLanes<T> - 1;
+// and where rows are compared. Wider ones wait for memory, whose loads the kernels for all widths
+// have further ahead.
+template <class T>
+constexpr int kWidestCompared = kWidest<T> < 4 ? kWidest<T> : 4;
+
+// Whether these loops take the rows of a product or of its derivative, `compared` or not.
+template <class Args>
+bool takes_row_lanes(const Args& args, bool compared) {
+  const bool one_weight = args.weights == nullptr || args.heads == 1;
+  const bool wide_type = args.type == Type::kF64;
+  const int widest = compared ? (wide_type ? kWidestCompared<double> : kWidestCompared<float>)
+                              : (wide_type ? kWidest<double> : kWidest<float>);
+  return one_weight && args.width <= widest;
 }
 
-// The widest rows of those that gather two of them an edge, or compare what they gather: wider ones
-// wait for memory, whose loads the kernels for all widths have further ahead.
-constexpr int64_t kWidestCompared = 4;
-
-// Calls f(RowLanes) for rows of `width` < kLanes values.
-template <class T, int N = 1, class F>
+// Calls f(RowLanes) for rows of `width` <= kMost values.
+template <class T, int kMost, int N = 1, class F>
 JAXGNN_INLINE void with_row_lanes(int64_t width, const F& f) {
-  if constexpr (2 * N < kLanes<T>) {
-    if (width >= 2 * N) return with_row_lanes<T, 2 * N>(width, f);
+  if constexpr (2 * N <= kMost) {
+    if (width >= 2 * N) return with_row_lanes<T, kMost, 2 * N>(width, f);
   }
-  if (width == N) return f(RowLanes<T, N, 1>(width));
-  f(RowLanes<T, N, 2>(width));
+  if constexpr (1 < N && N < kMost) {
+    if (width > N) return f(RowLanes<T, N, 2>(width));
+  }
+  f(RowLanes<T, N, 1>(width));
+}
+
+// The scratch of a part of a row.
+template <class A, class Args>
+JAXGNN_INLINE A* partial_of(const Args& args, int64_t part) {
+  return static_cast<A*>(args.partials) + part * args.width;
 }
 
 // Calls f(edge, column) for the edges [begin, end), and prefetch(column) of some further on where
@@ -94,7 +111,7 @@ JAXGNN_INLINE void over_neighbors(const Rows& csr, bool near, int64_t begin, int
   const int64_t last = csr.num_edges - 1;
   if (csr.columns == nullptr || csr.wide_columns) {
     for (int64_t e = begin; e < end; ++e) {
-      if (csr.columns != nullptr) prefetch(column_of(csr, min_of(e + kAhead, last)));
+      if (!near && csr.columns != nullptr) prefetch(column_of(csr, min_of(e + kAhead, last)));
       f(e, column_of(csr, e));
     }
     return;
