@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/attention/sparse_windows.h"
+#include "cuda/core/shared.cuh"
 #include "cuda/maxk/windows.cuh"
 
 namespace jaxgnn::attention {
@@ -117,10 +118,6 @@ struct WindowLane {
 constexpr float kMagic = 0x1.8p23f;
 __device__ inline int whole_bits(float rounded) {
   return __float_as_int(rounded) - __float_as_int(kMagic);
-}
-
-__device__ inline void add_shared(unsigned address, int number) {
-  asm volatile("red.shared.add.s32 [%0], %1;" : : "r"(address), "r"(number) : "memory");
 }
 
 // A row of four features at a time into shared memory, by a warp.

@@ -4,6 +4,7 @@
 
 #include "cuda/attention/sparse_window_heads.cuh"
 #include "cuda/core/async.cuh"
+#include "cuda/core/shared.cuh"
 
 namespace jaxgnn::attention {
 
@@ -84,19 +85,19 @@ class WindowWalk {
     while (true) {
       wait_for_all();
       const int next = e + stride;
-      const uint4 numbers = load16(wide_ + slot + kNumbers);
+      const uint4 numbers = load_shared16(wide_ + slot + kNumbers);
       entry.numbers = {numbers.x, numbers.y};
       entry.columns = numbers.z;
       if (next < end_) copy(numbers.w, next, next + stride, slot ^ kSecond);
-      const uint4 values = load16(wide_ + slot);
+      const uint4 values = load_shared16(wide_ + slot);
       if constexpr (sizeof(T) == 4) {
         entry.values.word = values;
       } else {
         entry.values.word = {values.x, values.y};
       }
-      entry.mask = load8(mask_ + slot);
+      entry.mask = load_shared8(mask_ + slot);
       if constexpr (kLoops) {
-        const int place = static_cast<int>(load8(mask_ + slot + kThreads * 8).x);
+        const int place = static_cast<int>(load_shared8(mask_ + slot + kThreads * 8).x);
         const unsigned bit = 1u << (place & 31);
         if (place >> 6 == window_) {
           if (place & 32) {
@@ -150,22 +151,6 @@ class WindowWalk {
     copy8(mask_ + slot, windows_.masks + e);
     if constexpr (kLoops) copy4(mask_ + slot + kThreads * 8, from_.places + sender);
     commit();
-  }
-  static __device__ uint4 load16(unsigned address) {
-    uint4 word;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
-                 : "r"(address)
-                 : "memory");
-    return word;
-  }
-  static __device__ uint2 load8(unsigned address) {
-    uint2 word;
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(word.x), "=r"(word.y)
-                 : "r"(address)
-                 : "memory");
-    return word;
   }
 
   const maxk::Windows& windows_;

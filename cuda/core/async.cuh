@@ -1,13 +1,9 @@
-// Copies to shared memory that a thread does not wait for, and addresses in it.
+// Copies to shared memory that a thread does not wait for.
 #pragma once
 
-#include <cuda_runtime.h>
+#include "cuda/core/shared.cuh"
 
 namespace jaxgnn {
-
-__device__ inline unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
 
 __device__ inline void copy16(unsigned to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");

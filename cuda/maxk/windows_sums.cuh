@@ -1,6 +1,7 @@
 // The forward product over windows: CBSR rows, and their sums in fixed point.
 #pragma once
 
+#include "cuda/core/shared.cuh"
 #include "cuda/maxk/windows.cuh"
 
 namespace jaxgnn::maxk {
@@ -105,10 +106,6 @@ __device__ inline void add_bounds(const WindowParams<T, I>& p, int entry, float 
     atomicAdd(bounds.sum + r, bound);
     if (kSmallest) atomicMin(bounds.smallest + r, __float_as_uint(size));
   });
-}
-
-__device__ inline void add_shared(unsigned address, int term) {
-  asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(address), "r"(term) : "memory");
 }
 
 // What is added of a lane's share of a CBSR row, and where: addresses in the first receiver's row.

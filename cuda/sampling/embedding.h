@@ -17,9 +17,9 @@ constexpr int64_t kLayerColumns = 128;   // at most, of each matrix of a layer
 // of range -1.
 struct DrawnNeighborsArgs {
   Rows rows;
-  const uint32_t* key;    // two words
-  const int32_t* places;  // [num_places]
-  const uint32_t* ids;    // [num_places], what each place draws by
+  const uint32_t* key;       // two words
+  const int32_t* places;     // [num_places]
+  const uint32_t* first_id;  // what place 0 draws by, place i by as many more
   int64_t num_places;
   int64_t size;
   int32_t* out;  // [num_places, size]
@@ -29,9 +29,9 @@ struct DrawnNeighborsArgs {
 // draws; of one out of range zeros. Rows of x are of whole 16 bytes; sums are in float32.
 struct DrawnRowsArgs {
   Rows rows;
-  const uint32_t* key;    // two words
-  const int32_t* places;  // [num_places]
-  const uint32_t* ids;    // [num_places], what each place draws by
+  const uint32_t* key;       // two words
+  const int32_t* places;     // [num_places]
+  const uint32_t* first_id;  // what place 0 draws by, place i by as many more
   int64_t num_places;
   int64_t size;  // at most kMostDrawn
   bool mean;

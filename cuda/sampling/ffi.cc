@@ -103,28 +103,28 @@ Error sample_tree(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
 }
 
 Error drawn_neighbors(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
-                      AnyBuffer places, AnyBuffer ids, AnyBuffer key, Result out) {
+                      AnyBuffer places, AnyBuffer first_id, AnyBuffer key, Result out) {
   Check check("jaxgnn_drawn_neighbors");
   DrawnNeighborsArgs args{};
   args.rows = check.rows({row_offsets, columns});
   args.key = key_words(check, key);
   args.num_places = dim(*out, 0);
   args.places = places_of(check, places, args.num_places);
-  check.vector(ids, xla::ffi::U32, args.num_places, "ids must be uint32 [places]");
+  check.vector(first_id, xla::ffi::U32, 1, "first_id must be uint32 [1]");
   args.size = dim(*out, 1);
   check.that(args.key != nullptr, "there must be a key");
   check.matrix(*out, xla::ffi::S32, args.num_places, args.size,
                "the result must be int32 [places, draws]");
   if (check.failed()) return check.error();
-  args.ids = static_cast<const uint32_t*>(ids.untyped_data());
+  args.first_id = static_cast<const uint32_t*>(first_id.untyped_data());
   args.out = static_cast<int32_t*>(out->untyped_data());
   if (count(*out) == 0) return Error::Success();
   return finish(check, launch_drawn_neighbors(args, launch));
 }
 
 Error drawn_rows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer places,
-                 AnyBuffer ids, AnyBuffer key, AnyBuffer x, Result out, Int<attr::sample_size> size,
-                 Int<attr::reduce> reduce) {
+                 AnyBuffer first_id, AnyBuffer key, AnyBuffer x, Result out,
+                 Int<attr::sample_size> size, Int<attr::reduce> reduce) {
   Check check("jaxgnn_drawn_rows");
   const DataType type = x.element_type();
   DrawnRowsArgs args{};
@@ -132,7 +132,7 @@ Error drawn_rows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns, 
   args.key = key_words(check, key);
   args.num_places = dim(*out, 0);
   args.places = places_of(check, places, args.num_places);
-  check.vector(ids, xla::ffi::U32, args.num_places, "ids must be uint32 [places]");
+  check.vector(first_id, xla::ffi::U32, 1, "first_id must be uint32 [1]");
   args.size = *size;
   args.mean = is_mean(check, *reduce);
   args.num_columns = dim(x, 0);
@@ -147,7 +147,7 @@ Error drawn_rows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns, 
   check.that(row_bytes(x) % 16 == 0, "a row of x must be of whole 16 bytes");
   check.matrix(*out, type, args.num_places, args.width, "the result must be [places, features]");
   if (check.failed()) return check.error();
-  args.ids = static_cast<const uint32_t*>(ids.untyped_data());
+  args.first_id = static_cast<const uint32_t*>(first_id.untyped_data());
   args.type = value_type(type);
   args.x = x.untyped_data();
   args.out = out->untyped_data();

@@ -9,6 +9,7 @@
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/mma.cuh"
 #include "cuda/core/rows.cuh"
+#include "cuda/core/shared.cuh"
 #include "cuda/tiles/tiles.h"
 
 namespace jaxgnn::tiles {
@@ -28,12 +29,6 @@ struct TileParams {
 inline TileParams tile_params(const TilesSpmmArgs& args) {
   return {args.tiles.columns,          args.tiles.masks, args.tiles.parts, args.x, args.slots,
           static_cast<int>(args.width)};
-}
-
-__device__ inline uint32_t load_shared(unsigned address) {
-  uint32_t word;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
-  return word;
 }
 
 // The A fragments of a batch's mask: each register two values, 0 or 2 in bfloat16 and in float16.

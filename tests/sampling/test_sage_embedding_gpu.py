@@ -39,11 +39,11 @@ def rows(shape: tuple[int, ...], dtype: str) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=("size", "aggr", "impl"))
-def sums(graph, nodes, ids, x, size, aggr, impl=None):
+def sums(graph, nodes, first, x, size, aggr, impl=None):
     """The sums, those of a batch's second half, and the derivative along x: 1, 2 and 1 times it."""
 
     def one(x):
-        at = Nodes(nodes, ids, KEY, size)
+        at = Nodes(nodes, first, KEY, size)
         return aggregate_sampled(Draw(aggr, True), operands(graph, None), x, at)
 
     with config.use(impl=impl):
@@ -55,9 +55,9 @@ def sums(graph, nodes, ids, x, size, aggr, impl=None):
 def test_sums_of_drawn_rows(size, dtype):
     graph = some_graph()
     nodes = jnp.asarray([*range(100), -1, 8, 8, 0], jnp.int32)
-    ids = jnp.asarray(RNG.integers(0, 2**32, nodes.size, np.uint32))
+    first = jnp.uint32(2**32 - 50)  # places count modulo 2^32
     for width, aggr in ((6, "mean"), (64, "sum"), (64, "mean"), (100, "sum"), (300, "mean")):
-        operands = graph, nodes, ids, rows((100, width), dtype), size, aggr
+        operands = graph, nodes, first, rows((100, width), dtype), size, aggr
         assert "jaxgnn_drawn_rows" in sums.lower(*operands).as_text()
         expected = np.asarray(sums(*operands, impl="jax")[0], np.float64)
         limit = TOLERANCE[dtype] * max(1, np.abs(expected).max())
@@ -304,18 +304,22 @@ def test_sanitized(warpgroups):
     """Few programs, so that the sanitizer can run them: all kernels, every kind of row."""
     graph = some_graph()
     nodes = jnp.asarray([*range(100), -1], jnp.int32)
-    ids = jnp.arange(101, dtype=jnp.uint32)
 
     @jax.jit
-    def run(graph, nodes, ids, x, inputs, sources):
-        at = Nodes(nodes, ids, KEY, 10)
-        around = aggregate_sampled(Draw("mean", True), operands(graph, None), x, at)
+    def run(graph, nodes, tables, inputs, sources):
+        def around(x, size):  # 8, 16 and 32 lanes a place
+            at = Nodes(nodes, jnp.uint32(0), KEY, size)
+            return aggregate_sampled(Draw("mean", True), operands(graph, None), x, at)
+
+        drawn = [around(x, size) for x, size in zip(tables, (10, 10, 101, 3), strict=True)]
         layer = grouped_layer(7, "mean", inputs, not_called)
-        return around, layer, source_layers(sources, None, not_called)
+        return *drawn, layer, source_layers(sources, None, not_called)
 
     inputs = inputs_of(40 * 7, 40, (100, 128), "bfloat16")
     first = inputs_of(140, 40, (96, 128), "bfloat16")
     matrices = (rows((224, columns), "bfloat16") for columns in (128, 9))
     sources = SourceInputs(first, rows((140, 224), "bfloat16"), *matrices)
-    results = run(graph, nodes, ids, rows((100, 60), "float32"), inputs, sources)
+    widths = {60: "float32", 64: "bfloat16", 30: "float16", 100: "float32"}
+    tables = [rows((100, width), dtype) for width, dtype in widths.items()]
+    results = run(graph, nodes, tables, inputs, sources)
     assert all(bool(jnp.isfinite(rows).all()) for rows in results)

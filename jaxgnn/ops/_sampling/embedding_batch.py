@@ -96,12 +96,10 @@ def draw_batch(
 ) -> Drawn:
     """The draws of the sources from place `first` on, which draw by their place in all, and the
     reduced rows of `neighbors`."""
-    ids = first + jnp.arange(nodes.shape[0], dtype=jnp.uint32)
-    sources = Nodes(nodes, ids, keys.children, plan.num_children)
+    sources = Nodes(nodes, first, keys.children, plan.num_children)
     children, weights = draw_neighbors(plan.draw, given, sources)
-    slots = jnp.arange(plan.num_children, dtype=jnp.uint32)
-    child_ids = (ids[:, None] * jnp.uint32(plan.num_children) + slots[None]).reshape(-1)
-    leaves = Nodes(children.reshape(-1), child_ids, keys.leaves, plan.num_leaves)
+    first_child = first * jnp.uint32(plan.num_children)
+    leaves = Nodes(children.reshape(-1), first_child, keys.leaves, plan.num_leaves)
     around = (aggregate_sampled(plan.draw, given, neighbors, at) for at in (leaves, sources))
     return Drawn(leaves.nodes, weights, *around)
 

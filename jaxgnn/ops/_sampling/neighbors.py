@@ -53,17 +53,22 @@ def isolated_rows(given: Operands, nodes: Int[Array, " places"]) -> Int[Array, "
 
 
 class Nodes(NamedTuple):
-    """Nodes that draw `size` neighbors each, by a key and their own ids."""
+    """Nodes that draw `size` neighbors each, by a key and their places among others.
+
+    Attributes:
+        nodes: int32, out of range for none.
+        first: the place of the first of them; places count modulo $2^{32}$.
+    """
 
     nodes: Int[Array, " places"]
-    ids: UInt32[Array, " places"]
+    first: UInt32[Array, ""]
     key: Array
     size: int
 
 
 def _sample(draw: Draw, graph: Graph, at: Nodes) -> tuple[Sample, Places]:
     sample, places = arguments(graph, at.size, None, "random", at.key, draw.replace, at.nodes)
-    return sample, places._replace(ids=at.ids)
+    return sample, places._replace(ids=at.first + jnp.arange(places.count, dtype=jnp.uint32))
 
 
 def draw_neighbors(
@@ -86,13 +91,13 @@ def draw_neighbors(
         weights = gather_nodes(edges, given.weights[:, None])[..., 0]
         return drawn, jnp.where(edges >= 0, weights, jnp.ones((), weights.dtype))
 
-    if given.weights is not None or not is_drawn(sample, places):
+    if given.weights is not None or not is_drawn(sample):
         return by_edges(places, given, at.nodes)
 
-    def otherwise(places: Places, given: Operands, nodes: Array) -> Array:
+    def otherwise(places: Places, nodes: Array, given: Operands) -> Array:
         return by_edges(places, given, nodes)[0]
 
-    return drawn_neighbors(sample, places, otherwise, given, at.nodes), None
+    return drawn_neighbors(sample, places, at.nodes, at.first, otherwise, given), None
 
 
 def aggregate_drawn(
@@ -129,15 +134,15 @@ def aggregate_sampled(
     times = at.size if draw.replace and draw.aggr == "sum" else 1
     sample, places = _sample(draw, given.graph, at)
 
-    def by_list(places: Places, x: Array, given: Operands, nodes: Array) -> Array:
+    def by_list(places: Places, nodes: Array, x: Array, given: Operands) -> Array:
         out = aggregate_places(sample, places, x, given.weights, normalize)
         # Out of range for all others, whose rows the gather does not read.
         itself = gather_nodes(isolated_rows(given, nodes), x)
         return out + itself * jnp.asarray(times, x.dtype)
 
-    if given.weights is not None or not sums_rows(sample, places, x):
-        return by_list(places, x, given, at.nodes)
-    return drawn_rows(sample, places, x, draw.aggr, by_list, given, at.nodes)
+    if given.weights is not None or not sums_rows(sample, x):
+        return by_list(places, at.nodes, x, given)
+    return drawn_rows(sample, places, at.nodes, at.first, x, draw.aggr, by_list, given)
 
 
 def _maximum(

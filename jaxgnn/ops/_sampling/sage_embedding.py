@@ -265,7 +265,6 @@ def _embed_batch(
 ) -> Float[Array, "rows width"]:
     """The embedding of the sources from place `first` on, which draw by their place in all; with
     `into` the array with these rows."""
-    nodes = jnp.where(nodes < given.graph.num_receivers, nodes, -1)
     drawn = draw_batch(plan, given, tables.neighbors, keys, first, nodes)
 
     def rows(nodes: Array, around: Array) -> Rows:
