@@ -18,6 +18,9 @@ constexpr int kThreads = 128;
 constexpr int kBlocks = 12;  // of a multiprocessor: with more the loads of four rows do not fit
 // Of rows of so many times the draws the draws are counted: beyond it seven of eight are distinct.
 constexpr uint32_t kCountedRows = 4;
+// Edges a row up to which 4 lanes take a place: where few rows are read the draws are the work, and
+// a warp draws for as many places as it has groups.
+constexpr int64_t kShortRows = 4;
 
 // A group's shared memory: entries, each an edge or its sender and how often it was drawn, then a
 // byte for each edge that is counted. Four edges are side by side, then their four numbers.
@@ -184,9 +187,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) drawn_rows(const DrawnRowsA
       add_scaled<T, V, float>(left > 2 ? __uint_as_float(times.z) : 0, rows[2], sums);
     }
     if (args.mean) {
-      const float count = static_cast<float>(size), inverse = __frcp_rn(count);
+      const float inverse = __frcp_rn(static_cast<float>(size));
 #pragma unroll
-      for (int i = 0; i < V; ++i) sums[i] = sizeof(T) == 2 ? sums[i] * inverse : sums[i] / count;
+      for (int i = 0; i < V; ++i) sums[i] *= inverse;
     }
     store_vector<T, V, float>(static_cast<T*>(args.out) + place * args.width + f, sums);
   }
@@ -240,9 +243,12 @@ cudaError_t launch_drawn_rows(const DrawnRowsArgs& args, const Launch& launch) {
       return launch_kernel(launch, kernel, blocks_of(args.num_places, groups), kThreads,
                            groups * Entries::bytes(static_cast<uint32_t>(args.size)), args);
     };
-    if (launch.load || pieces <= 8) JAXGNN_TRY(start(drawn_rows<T, 8>, 8));
-    if (launch.load || (pieces > 8 && pieces <= 16)) JAXGNN_TRY(start(drawn_rows<T, 16>, 16));
-    if (launch.load || pieces > 16) JAXGNN_TRY(start(drawn_rows<T, 32>, 32));
+    const auto take = [&](bool lanes) { return launch.load || lanes; };
+    const bool short_rows = args.rows.num_edges <= kShortRows * args.rows.num_rows;
+    if (take(pieces <= 16 && short_rows)) JAXGNN_TRY(start(drawn_rows<T, 4>, 4));
+    if (take(pieces <= 16 && !short_rows)) JAXGNN_TRY(start(drawn_rows<T, 8>, 8));
+    if (take(pieces > 16 && pieces <= 32)) JAXGNN_TRY(start(drawn_rows<T, 16>, 16));
+    if (take(pieces > 32)) JAXGNN_TRY(start(drawn_rows<T, 32>, 32));
     return cudaSuccess;
   });
 }

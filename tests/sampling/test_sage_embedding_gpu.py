@@ -28,7 +28,15 @@ KEY = jax.random.key(3)
 
 def some_graph() -> Graph:
     """Rows of 0, 1, 2, 39, 40, 41, 512, 513 and 5,000 edges, some repeated, and short ones."""
-    degrees = [0, 1, 2, 39, 40, 41, 512, 513, 5_000, *RNG.integers(0, 30, 91)]
+    return graph_of([0, 1, 2, 39, 40, 41, 512, 513, 5_000, *RNG.integers(0, 30, 91)])
+
+
+def short_rows() -> Graph:
+    """Rows of three edges on average, and one of 41."""
+    return graph_of([0, 1, 2, 41, 13, *RNG.integers(0, 6, 95)])
+
+
+def graph_of(degrees: list[int]) -> Graph:
     receivers = np.repeat(np.arange(100), degrees)
     return Graph.from_edges(RNG.integers(0, 100, receivers.size), receivers, num_nodes=100)
 
@@ -53,10 +61,12 @@ def sums(graph, nodes, first, x, size, aggr, impl=None):
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("size", [1, 10, 128])
 def test_sums_of_drawn_rows(size, dtype):
-    graph = some_graph()
+    graph, short = some_graph(), short_rows()
+    assert short.num_edges <= 4 * short.num_receivers  # kShortRows in drawn_rows.cu
     nodes = jnp.asarray([*range(100), -1, 8, 8, 0], jnp.int32)
     first = jnp.uint32(2**32 - 50)  # places count modulo 2^32
-    for width, aggr in ((6, "mean"), (64, "sum"), (64, "mean"), (100, "sum"), (300, "mean")):
+    cases = [(graph, 6, "mean"), (graph, 64, "sum"), (graph, 100, "sum"), (graph, 300, "mean")]
+    for graph, width, aggr in [*cases, (short, 6, "sum"), (short, 64, "mean")]:
         operands = graph, nodes, first, rows((100, width), dtype), size, aggr
         assert "jaxgnn_drawn_rows" in sums.lower(*operands).as_text()
         expected = np.asarray(sums(*operands, impl="jax")[0], np.float64)
@@ -302,16 +312,16 @@ def test_features_in_host_memory():
 
 def test_sanitized(warpgroups):
     """Few programs, so that the sanitizer can run them: all kernels, every kind of row."""
-    graph = some_graph()
+    graphs = [some_graph(), some_graph(), some_graph(), short_rows()]
     nodes = jnp.asarray([*range(100), -1], jnp.int32)
 
     @jax.jit
-    def run(graph, nodes, tables, inputs, sources):
-        def around(x, size):  # 8, 16 and 32 lanes a place
+    def run(graphs, nodes, tables, inputs, sources):
+        def around(graph, x, size):
             at = Nodes(nodes, jnp.uint32(0), KEY, size)
             return aggregate_sampled(Draw("mean", True), operands(graph, None), x, at)
 
-        drawn = [around(x, size) for x, size in zip(tables, (10, 10, 101, 3), strict=True)]
+        drawn = [around(*of) for of in zip(graphs, tables, (10, 101, 3, 10), strict=True)]
         layer = grouped_layer(7, "mean", inputs, not_called)
         return *drawn, layer, source_layers(sources, None, not_called)
 
@@ -319,7 +329,8 @@ def test_sanitized(warpgroups):
     first = inputs_of(140, 40, (96, 128), "bfloat16")
     matrices = (rows((224, columns), "bfloat16") for columns in (128, 9))
     sources = SourceInputs(first, rows((140, 224), "bfloat16"), *matrices)
-    widths = {60: "float32", 64: "bfloat16", 30: "float16", 100: "float32"}
+    # 16, 8, 32 and 4 lanes a place.
+    widths = {100: "float32", 64: "bfloat16", 300: "float16", 30: "float16"}
     tables = [rows((100, width), dtype) for width, dtype in widths.items()]
-    results = run(graph, nodes, tables, inputs, sources)
+    results = run(graphs, nodes, tables, inputs, sources)
     assert all(bool(jnp.isfinite(rows).all()) for rows in results)
