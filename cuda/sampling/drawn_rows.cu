@@ -3,8 +3,8 @@
 // A group of lanes takes a place: it draws, lists edges and how often each was drawn in shared
 // memory, has their senders in place of the edges, and adds the senders' rows, 16 bytes a lane. In
 // rows of few edges the draws are counted edge by edge, so that a neighbor that is drawn several
-// times is read once. Rows of 16 bits take as many instructions as bytes: a warp's groups go
-// through all steps side by side, and four rows of each are in flight.
+// times is read once. Instructions bound it as much as memory does: a warp's groups go through all
+// steps side by side, and four rows of each are in flight.
 #include "common/sampling.h"
 #include "cuda/core/arithmetic.cuh"
 #include "cuda/core/dispatch.cuh"
@@ -18,9 +18,10 @@ constexpr int kThreads = 128;
 constexpr int kBlocks = 12;  // of a multiprocessor: with more the loads of four rows do not fit
 // Of rows of so many times the draws the draws are counted: beyond it seven of eight are distinct.
 constexpr uint32_t kCountedRows = 4;
-// Edges a row up to which 4 lanes take a place: where few rows are read the draws are the work, and
-// a warp draws for as many places as it has groups.
-constexpr int64_t kShortRows = 4;
+// To draw and to list is a warp's work whatever its groups are: fewer lanes a place do it for more
+// places at once, and each reads more of a row. Up to so many draws a lane has two pieces of a row,
+// and 4 lanes take a place where the mean row has so few edges.
+constexpr int64_t kFewDraws = 32, kShortRows = 4;
 
 // A group's shared memory: entries, each an edge or its sender and how often it was drawn, then a
 // byte for each edge that is counted. Four edges are side by side, then their four numbers.
@@ -243,12 +244,13 @@ cudaError_t launch_drawn_rows(const DrawnRowsArgs& args, const Launch& launch) {
       return launch_kernel(launch, kernel, blocks_of(args.num_places, groups), kThreads,
                            groups * Entries::bytes(static_cast<uint32_t>(args.size)), args);
     };
-    const auto take = [&](bool lanes) { return launch.load || lanes; };
     const bool short_rows = args.rows.num_edges <= kShortRows * args.rows.num_rows;
-    if (take(pieces <= 16 && short_rows)) JAXGNN_TRY(start(drawn_rows<T, 4>, 4));
-    if (take(pieces <= 16 && !short_rows)) JAXGNN_TRY(start(drawn_rows<T, 8>, 8));
-    if (take(pieces > 16 && pieces <= 32)) JAXGNN_TRY(start(drawn_rows<T, 16>, 16));
-    if (take(pieces > 32)) JAXGNN_TRY(start(drawn_rows<T, 32>, 32));
+    const int64_t twice = args.size <= kFewDraws ? 2 : 1;  // pieces of a lane, or 1
+    const int lanes = pieces <= 8 * twice ? (short_rows ? 4 : 8) : pieces <= 16 * twice ? 16 : 32;
+    if (launch.load || lanes == 4) JAXGNN_TRY(start(drawn_rows<T, 4>, 4));
+    if (launch.load || lanes == 8) JAXGNN_TRY(start(drawn_rows<T, 8>, 8));
+    if (launch.load || lanes == 16) JAXGNN_TRY(start(drawn_rows<T, 16>, 16));
+    if (launch.load || lanes == 32) JAXGNN_TRY(start(drawn_rows<T, 32>, 32));
     return cudaSuccess;
   });
 }
