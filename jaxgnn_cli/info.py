@@ -55,7 +55,8 @@ def _info_of_model(arguments: list[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from jaxgnn.data import load
+    from jaxgnn.data import GraphSet, load
+    from jaxgnn.data.directions import with_reverse_edges
     from jaxgnn.train import ConfigError, Recovery
     from jaxgnn.train.estimate import estimate
     from jaxgnn.train.graph_problem import GraphProblem
@@ -86,7 +87,10 @@ def _info_of_model(arguments: list[str]) -> None:
     console = Console()
     _print_build(console)
     if names_a_dataset(arguments):
-        _print_statistics(console, load(config.dataset), config)
+        data = load(config.dataset)
+        if config.undirected and not isinstance(data, GraphSet):
+            data = with_reverse_edges(data)
+        _print_statistics(console, data, config)
     title = Text(printable(f"{config.model} on {problem.name}"))
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_row("layers, hidden width", f"{config.layers}, {config.hidden}")

@@ -32,6 +32,9 @@ class PartitionOptions:
     parts: int = 8
     """How many."""
 
+    undirected: bool = False
+    """Add the reverse of each edge first, and merge repeated ones."""
+
     method: Literal["stream", "metis", "block"] = "stream"
     """Restreaming greedy; METIS, which needs pymetis; consecutive nodes."""
 
@@ -58,12 +61,15 @@ def partition(arguments: list[str]) -> None:
 
     from jaxgnn import distributed
     from jaxgnn.data import GraphSet, load, partition_arrays
+    from jaxgnn.data.directions import with_reverse_edges
     from jaxgnn.train.machine import peak_memory
     from jaxgnn.train.records import make_directory
 
     dataset = load(options.dataset)
     if isinstance(dataset, GraphSet):
         raise UsageError("partition: expected one graph, got a set of graphs")
+    if options.undirected:
+        dataset = with_reverse_edges(dataset)
     output = Path(options.output)
     make_directory(output, "OUT")  # before the graph is split, which may take long
     if any(output.iterdir()):

@@ -236,6 +236,10 @@ class TrainConfig:
     directed: bool = False
     """Keep the directions of edges; else links join both ways."""
 
+    undirected: bool = False
+    """Of nodes to classify: add the reverse of each edge, as where tables of your own list an edge
+    once. Repeated edges are merged."""
+
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
     """Learning rate of Adam."""
 

@@ -34,6 +34,8 @@ def check(config: TrainConfig) -> None:
     _check_links(config)
     _check_devices(config)
     _check_graphs(config)
+    if config.undirected and config.task != "node":
+        raise ConfigError(f"--undirected: expected --task node with it, got --task {config.task}")
 
 
 def _is_default(config: TrainConfig, name: str) -> bool:

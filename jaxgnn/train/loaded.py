@@ -17,6 +17,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxgnn.data import DataError, GraphSet, NodeDataset, PlainGraph, load
 from jaxgnn.data.dataset import normalize_in_place
+from jaxgnn.data.directions import with_reverse_edges
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import GNN
 from jaxgnn.train.build_program import build, host_batch_size
@@ -122,7 +123,7 @@ class LoadedRun:
         return padding_embedding(self.model)
 
     def load_data(self, path: str | os.PathLike[str]) -> NodeDataset | PlainGraph:
-        """The data at a path or of a name, their features prepared as the run's were.
+        """The data at a path or of a name, edges and features prepared as the run's were.
 
         Returns what `jaxgnn.data.load` does.
 
@@ -142,7 +143,7 @@ class LoadedRun:
             )
         if self.dataset.normalized:
             normalize_in_place(features)
-        return data
+        return with_reverse_edges(data) if self.config.undirected else data
 
     def own_data(self, name: str = "run") -> NodeDataset:
         """The data of the run's settings, which must be those that it was trained on; `name` is

@@ -13,7 +13,10 @@ from jaxtyping import Int
 
 from jaxgnn._core import ffi
 from jaxgnn._core.checksum import checksum
+from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, NodeDataset, Split, load_nodes, normalize_features
+from jaxgnn.data.directions import with_reverse_edges
+from jaxgnn.data.partitioned import is_partition
 from jaxgnn.distributed import Partition, ShardedGraph
 from jaxgnn.graph import Graph
 from jaxgnn.graph._windows import MAX_WIDTH
@@ -148,8 +151,25 @@ class NodeProblem:
 
 
 def load_dataset(config: TrainConfig) -> NodeDataset:
-    """The configured dataset, its features normalized if asked for, or by custom (Planetoid)."""
-    return _with_features(config, load_nodes(config.dataset))
+    """The configured dataset: edges both ways if asked for, features normalized if asked for, or by
+    custom (Planetoid).
+
+    Raises:
+        ConfigError: edges are to join both ways, and the data are a folder of parts.
+        DataError: they cannot be read.
+    """
+    check_whole(config)
+    dataset = load_nodes(config.dataset)
+    return _with_features(config, with_reverse_edges(dataset) if config.undirected else dataset)
+
+
+def check_whole(config: TrainConfig) -> None:
+    """Refuses edges that are to join both ways where the data are in parts, each with its own."""
+    if config.undirected and is_partition(config.dataset):
+        raise ConfigError(
+            "--undirected: expected a dataset that is not in parts, got "
+            f"{printable(config.dataset)}; give it to jaxgnn partition"
+        )
 
 
 def _with_features(config: TrainConfig, dataset: NodeDataset) -> NodeDataset:

@@ -6,13 +6,14 @@ from typing import Any
 
 from jaxgnn._core.text import printable
 from jaxgnn.data import GraphSet, NodeDataset, PlainGraph, load, normalize_features
+from jaxgnn.data.directions import with_reverse_edges
 from jaxgnn.graph import transform
 from jaxgnn.train import sharded
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import normalizes_features
 from jaxgnn.train.graph_problem import GraphProblem
 from jaxgnn.train.links import LinkData, LinkProblem
-from jaxgnn.train.node_problem import NodeProblem, load_dataset, prepared
+from jaxgnn.train.node_problem import NodeProblem, check_whole, load_dataset, prepared
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.own_parts import load_own_parts
 from jaxgnn.train.recovery import Recovery
@@ -33,7 +34,9 @@ def make_problem(
     if config.task == "link":
         data = load_link_data(config) if dataset is None else _as_link_data(config, dataset)
         return LinkProblem(config, data, prepared)
-    normalized, partition = False, None  # data that the caller gives are taken as they are
+    normalized, partition = False, None  # features that the caller gives are taken as they are
+    if dataset is None:
+        check_whole(config)
     of_folder = load_own_parts(config) if dataset is None else None
     own = None
     if of_folder is not None:
@@ -41,6 +44,8 @@ def make_problem(
     elif dataset is None:
         dataset, partition = load_dataset(config), sharded.partition_of(config)
         normalized = normalizes_features(config, dataset)
+    elif config.undirected and isinstance(dataset, NodeDataset):
+        dataset = with_reverse_edges(dataset)
     if isinstance(dataset, LinkData):
         raise ConfigError("--task: expected link with a graph without labels, got node")
     _warn_without_positions(config, dataset, recovery)

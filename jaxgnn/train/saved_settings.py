@@ -32,6 +32,7 @@ _LATER = (
     "recompute",
     "head_k",
     "anneal_stages",
+    "undirected",
 )
 
 # Options that may be raised on resume: the epochs before are the same.

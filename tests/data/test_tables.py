@@ -7,6 +7,7 @@ import pytest
 
 from jaxgnn import data
 from jaxgnn.data import DataError, PlainGraph
+from jaxgnn.data.directions import with_reverse_edges
 
 NODES = "id,x,label,split,y\na,1,red,train,0.5\nb,2,blue,val,1\n3000000000,3,red,TEST,-2\nd,4,,,0\n"
 EDGES = "source,target,weight,f\na,b,2,1\nb,3000000000,0.5,2\na,b,1,3\nd,a,1,4\n"
@@ -122,3 +123,17 @@ def test_limits(tmp_path):
     (tmp_path / "nodes.csv").write_bytes(b"id\n\xff\n")
     with pytest.raises(DataError, match=r"nodes\.csv: line 2: expected UTF-8"):
         data.load(tmp_path)
+
+
+@pytest.mark.parametrize("nodes", [NODES, NODES.replace("label,split", "height,width")])
+def test_reverse_edges_of_what_is_loaded(nodes, tmp_path):
+    """As the reader's own option, weights and features of edges too."""
+    nodes = nodes if "label" in nodes else "id,x\na,1\nb,2\n3000000000,3\nd,4\n"
+    loaded = data.load(write(tmp_path, nodes=nodes))
+    expected = data.load(tmp_path, undirected=True)
+    found = with_reverse_edges(loaded)
+    assert type(found) is type(loaded) and found.graph.symmetric
+    assert weighted_edges(found) == weighted_edges(expected)
+    assert len(weighted_edges(found)) == 6 and weighted_edges(found) != weighted_edges(loaded)
+    np.testing.assert_array_equal(found.edge_features, expected.edge_features)
+    assert with_reverse_edges(found) is found

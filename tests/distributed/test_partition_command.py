@@ -29,3 +29,15 @@ def test_command(tmp_path, capsys):
     ):
         assert run_command(["partition", "digits", *arguments]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_reverse_edges(tmp_path, capsys):
+    """Parts of a graph with them; a run does not add them to parts."""
+    (tmp_path / "nodes.csv").write_text("id,label,split\na,x,train\nb,y,val\nc,x,test\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,b\nb,c\n")
+    out = str(tmp_path / "out")
+    assert run_command(["partition", str(tmp_path), out, "--parts", "2", "--undirected"]) == 0
+    assert load(out).graph.num_edges == 4 and load(tmp_path).graph.num_edges == 2
+    capsys.readouterr()
+    assert run_command(["train", out, "--undirected", "--epochs", "1"]) == 2
+    assert "--undirected: expected a dataset that is not in parts" in capsys.readouterr().err

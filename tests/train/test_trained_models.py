@@ -226,6 +226,33 @@ def test_data_without_training_nodes_are_scored(trained, tmp_path, capsys):
     assert "train: expected at least one training node, got none" in found
 
 
+def test_reverse_edges(tmp_path, capsys):
+    """Of tables that list an edge once: in training, in what is predicted, and in `info`."""
+    nodes = [f"n{i},{'ab'[i % 2]},{('train', 'val', 'test')[i % 3]},{i},1\n" for i in range(12)]
+    (tmp_path / "nodes.csv").write_text("id,label,split,x,y\n" + "".join(nodes))
+    edges = "".join(f"n{i},n{i + 1}\n" for i in range(11))
+    (tmp_path / "edges.csv").write_text("source,target\n" + edges)
+    directory, path = tmp_path / "run", str(tmp_path)
+    options = ["--model", "gcn", "--hidden", "4", "--epochs", "2", "--undirected"]
+    assert main(["train", path, *options, "--run-directory", str(directory)]) == 0
+    assert load(tmp_path).graph.num_edges == 11
+    trained = load_run(directory)
+    assert trained.own_data().graph.num_edges == trained.load_data(tmp_path).graph.num_edges == 22
+    assert main(["evaluate", str(directory), path, "--output", str(tmp_path / "out")]) == 0
+    scores = json.loads((tmp_path / "out" / "evaluation.json").read_text())["rows"]
+    summary = json.loads((directory / "summary.json").read_text())
+    assert scores[2]["score"] == pytest.approx(summary["test_score"], abs=1e-6)
+    # A dataset that the caller gives gets them too: the same losses.
+    given = TrainConfig(dataset=path, hidden=4, epochs=2, undirected=True)
+    given = dataclasses.replace(given, run_directory=str(tmp_path / "given"))
+    assert run(given, dataset=load(path))["test_score"] == summary["test_score"]
+    capsys.readouterr()
+    assert main(["info", path, *options]) == 0
+    assert "22" in capsys.readouterr().out
+    assert main(["train", path, "--task", "link", "--undirected"]) == 2
+    assert "--undirected: expected --task node with it, got --task link" in capsys.readouterr().err
+
+
 def test_what_cannot_be_predicted(trained, tmp_path, capsys):
     path, output = str(trained), ["--output", str(tmp_path / "p.csv")]
     cases = {

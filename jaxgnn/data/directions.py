@@ -1,0 +1,29 @@
+"""Data whose edges join both ways."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeVar
+
+import numpy as np
+
+from jaxgnn.data.dataset import NodeDataset
+from jaxgnn.data.plain_graph import PlainGraph
+from jaxgnn.graph import transform
+
+Data = TypeVar("Data", bound=NodeDataset | PlainGraph)
+
+
+def with_reverse_edges(data: Data) -> Data:
+    """The data with the reverse of each edge, repeated edges merged, as readers' `undirected=True`.
+
+    Weights and features of merged edges are summed. A symmetric graph stays as it is.
+    """
+    if data.graph.symmetric:
+        return data
+    graph, numbers = transform.to_undirected(data.graph)[0], {}
+    for name in ("weights", "edge_features"):
+        of_edges = getattr(data, name)
+        if of_edges is not None:
+            numbers[name] = np.asarray(transform.to_undirected(data.graph, of_edges)[1])
+    return dataclasses.replace(data, graph=graph, **numbers)
