@@ -19,14 +19,17 @@ class Profile:
     Each epoch is a step of the trace, and operations are below the names of their layers.
     """
 
-    def __init__(self, directory: str | None):
-        """Makes the directory, if it is not there.
+    def __init__(self, directory: str | None, run_directory: str | None = None):
+        """Makes the directory, if it is not there; one within the run's, which is empty until the
+        run begins, is made with the trace.
 
         Raises:
             ConfigError: a path that cannot be one.
         """
         self._directory, self._left = directory, 0
-        if directory is not None:
+        if directory is None:
+            return
+        if run_directory is None or not _is_within(Path(directory), Path(run_directory)):
             make_directory(Path(directory), "--profile")
 
     def __enter__(self) -> Self:
@@ -46,3 +49,7 @@ class Profile:
         if self._left:
             self._left = 0
             jax.profiler.stop_trace()
+
+
+def _is_within(path: Path, directory: Path) -> bool:
+    return path.absolute().is_relative_to(directory.absolute())

@@ -129,7 +129,7 @@ def _run(
         "environment": machine.environment(),
     }
     task: Any = problem.task
-    profile = Profile(config.profile)
+    profile = Profile(config.profile, config.run_directory)
     with _shared_directory(config, record, recovery) as directory:
         loading.stop()  # compiling takes as long as it takes: those that wait watch
         if console is not None:

@@ -149,6 +149,15 @@ def test_metrics_as_csv_and_a_trace(trained, tmp_path, capsys):
     (trace,) = (tmp_path / "trace").rglob("*.xplane.pb")
     text = trace.read_bytes()
     assert b"layer_0_SAGEConv" in text and b"epoch" in text
+    within = [
+        "--run-directory",
+        str(tmp_path / "new"),
+        "--profile",
+        str(tmp_path / "new" / "trace"),
+    ]
+    assert main(["train", "--hidden", "2", "--epochs", "1", *within]) == 0
+    assert [path.name for path in (tmp_path / "new" / "trace").iterdir()] == ["plugins"]
+    capsys.readouterr()
     settings = ["--epochs", "1", "--profile", "/dev/null/x"]
     assert "--profile: /dev/null/x: " in error(capsys, "train", *settings)
 
