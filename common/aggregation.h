@@ -25,7 +25,7 @@ struct SpmmArgs {
   void* out;            // T[R, F]
   void* ties;           // [R, F], how many edges attained a max or min, in float16 where T has 16
                         // bits, else in T; or null
-  void* partials;       // A[num_splits, F], twice that with ties; scratch
+  void* partials;       // A[num_chunks, F], twice that with ties; scratch
 };
 
 // The linear map of the derivative of max and min. An edge between r (its end in y) and j (its end
@@ -46,7 +46,7 @@ struct ExtremumArgs {
   const void* values;   // T[columns, F]
   const void* scale;    // A[E, H], with weights
   void* out;            // T[R, F]
-  void* partials;       // A[num_splits, F], scratch
+  void* partials;       // A[num_chunks, F], scratch
 };
 
 // out[e, h] = sum over d of a[r(e), h, d] b[column(e), h, d]; with x, of those terms only where
@@ -73,7 +73,7 @@ struct EdgeSoftmaxArgs {
   int64_t heads;
   const void* scores;  // A[E, H]
   void* out;           // A[E, H]
-  void* partials;      // A[num_splits, 2 H], scratch
+  void* partials;      // A[num_chunks, 2 H], scratch
 };
 
 // The row of each edge.

@@ -32,7 +32,7 @@ struct AttentionForwardArgs {
   const void* receiver_scores;  // A[receivers, H]
   void* out;                    // T[receivers, width]
   void* log_sum;                // A[receivers, H]
-  void* partials;               // A[num_splits, width + 2 H], scratch
+  void* partials;               // A[num_chunks, width + 2 H], scratch
   void* scratch;                // of a GPU: see cuda/attention/attention.h
 };
 
@@ -45,7 +45,7 @@ struct AttentionGradientArgs {
   void* scores_gradient;  // A[rows, H]
   void* edge_gradient;    // by receivers: A[E, H], or null
   void* loop_gradient;    // by receivers: A[receivers, H], or null
-  void* partials;         // A[num_splits, width + H] by senders, A[num_splits, H] by receivers
+  void* partials;         // A[num_chunks, width + H] by senders, A[num_chunks, H] by receivers
   void* scratch;          // of a GPU
 };
 
@@ -65,7 +65,7 @@ struct PairForwardArgs {
   PairArgs pair;
   void* out;       // T[receivers, width]
   void* log_sum;   // A[receivers, H]
-  void* partials;  // A[num_splits, width + 2 H], scratch
+  void* partials;  // A[num_chunks, width + 2 H], scratch
 };
 
 // The gradients of the rows at one end. `second` is T[senders, width], the values' gradient, by
@@ -80,7 +80,7 @@ struct PairGradientArgs {
   void* second;
   void* edge_gradient;  // by receivers: A[E, H], or null
   void* loop_gradient;  // by receivers: A[receivers, H], or null
-  void* partials;       // A[num_splits, H head_width], then A[num_splits, width of `second`]
+  void* partials;       // A[num_chunks, H head_width], then A[num_chunks, width of `second`]
 };
 
 }  // namespace jaxgnn::attention

@@ -12,7 +12,7 @@ namespace jaxgnn::attention {
 inline int64_t forward_scratch(const AttentionArgs& args) { return args.num_columns * args.heads; }
 inline int64_t sides_offset(const AttentionArgs& args) {
   const int64_t slices = args.heads == 0 ? 0 : (args.width / args.heads + 15) / 16;
-  return args.heads * (4 * args.num_columns + (args.rows.num_rows + args.rows.num_splits) * slices);
+  return args.heads * (4 * args.num_columns + (args.rows.num_rows + args.rows.num_chunks) * slices);
 }
 inline int64_t gradient_scratch(const AttentionArgs& args) {
   return sides_offset(args) + args.rows.num_rows * args.heads;

@@ -37,7 +37,7 @@ struct GaussianSumArgs {
   bool shared_input;
   const void* x;   // T[columns, K F], or T[columns, F]
   void* out;       // T[R, F], or T[R, K F]
-  void* partials;  // A[num_splits, as out], scratch
+  void* partials;  // A[num_chunks, as out], scratch
 };
 
 // The gradients of what the coordinates are made of, and of the Gaussians' parameters, by the rows
@@ -52,8 +52,8 @@ struct GaussianGradientArgs {
   void* edge_gradient;       // A[E, r] in the graph's order, or null
   void* mu_gradient;         // A[K, r], or null
   void* inv_sigma_gradient;  // A[K, r], with mu_gradient
-  void* partials;            // A[num_splits, r], scratch
-  void* block_sums;          // A[num_splits + R, 2 K r] with mu_gradient, scratch
+  void* partials;            // A[num_chunks, r], scratch
+  void* block_sums;          // A[num_chunks + R, 2 K r] with mu_gradient, scratch
 };
 
 }  // namespace jaxgnn::gaussian

@@ -53,7 +53,7 @@ struct MaxkProductArgs {
   const void* dense;    // T[., width]
   const void* weights;  // A[E], or null for ones
   void* out;            // T[R, width], T[R, k] or A[E]
-  void* partials;       // A[num_splits, the width of out], scratch
+  void* partials;       // A[num_chunks, the width of out], scratch
 };
 
 }  // namespace jaxgnn::maxk

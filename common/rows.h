@@ -17,19 +17,19 @@ struct alignas(8) RowPart {
   int32_t part;
 };
 
-// A compressed row structure, and the split of its long rows. Edge e of row r has
+// A compressed row structure, and the chunks of its long rows. Edge e of row r has
 // offsets[r] <= e < offsets[r + 1]. Offsets and columns are int32, or int64 (`wide`).
 struct Rows {
   const void* offsets;    // [num_rows + 1]
   const void* columns;    // [num_edges]; null: edge e reads entry e
-  const RowPart* splits;  // [num_splits], ascending: the parts of rows longer than split_length
+  const RowPart* chunks;  // [num_chunks], ascending: the parts of rows longer than chunk_length
   const int32_t* order;   // [num_rows]: which row comes when; null: by number
   bool wide_offsets;
   bool wide_columns;
-  int num_splits;
+  int num_chunks;
   int64_t num_rows;
   int64_t num_edges;
-  int64_t split_length;
+  int64_t chunk_length;
 };
 
 }  // namespace jaxgnn

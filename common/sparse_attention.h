@@ -28,8 +28,8 @@ struct SparseGradientArgs {
   void* receiver_gradient;  // A[receivers, H]
   void* edge_gradient;      // A[E, H], or null
   void* loop_gradient;      // A[receivers, H], or null
-  void* receiver_partials;  // A[num_splits, H]
-  void* sender_partials;    // A[transpose's num_splits, H (k + 1)]
+  void* receiver_partials;  // A[num_chunks, H]
+  void* sender_partials;    // A[transpose's num_chunks, H (k + 1)]
   void* scratch;            // of a GPU: A[senders H (k + 3)]
 };
 

@@ -29,7 +29,7 @@ Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const A
   check.optional_matrix(weights, sums, edges, args.heads,
                         "weights must be [edges, heads] of the accumulation type");
   check.heads(args.heads, args.width);
-  check.matrix(partials, sums, (ties == nullptr ? 1 : 2) * from.num_splits(), args.width,
+  check.matrix(partials, sums, (ties == nullptr ? 1 : 2) * from.num_chunks(), args.width,
                "partials must be [parts, features], and as many more with ties");
   check.that(reduce >= (ties == nullptr ? 0 : 2) && reduce <= 3,
              "reduce must be 0, 1, 2 or 3; with ties, 2 or 3");
@@ -50,32 +50,32 @@ Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const A
 }
 
 template <class Launch>
-Error spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+Error spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
            AnyBuffer row_order, AnyBuffer x, AnyBuffer weights, Result out, Result partials,
            Int<attr::narrow_slices> narrow_slices, Int<attr::reduce> reduce,
-           Int<attr::split_length> split_length) {
+           Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_spmm");
-  const RowOperands from{row_offsets, columns, &splits, *split_length, &row_order};
+  const RowOperands from{row_offsets, columns, &chunks, *chunk_length, &row_order};
   return reduce_rows(check, launch, from, x, weights, *out, nullptr, *partials, *reduce,
                      *narrow_slices != 0);
 }
 
 template <class Launch>
-Error spmm_ties(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+Error spmm_ties(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
                 AnyBuffer row_order, AnyBuffer x, AnyBuffer weights, Result out, Result ties,
-                Result partials, Int<attr::reduce> reduce, Int<attr::split_length> split_length) {
+                Result partials, Int<attr::reduce> reduce, Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_spmm_ties");
-  const RowOperands from{row_offsets, columns, &splits, *split_length, &row_order};
+  const RowOperands from{row_offsets, columns, &chunks, *chunk_length, &row_order};
   return reduce_rows(check, launch, from, x, weights, *out, &*ties, *partials, *reduce, false);
 }
 
 template <class Launch>
-Error spmm_extremum(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+Error spmm_extremum(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
                     AnyBuffer x, AnyBuffer y, AnyBuffer weights, AnyBuffer values, AnyBuffer scale,
                     Result out, Result partials, Int<attr::transpose> transpose,
-                    Int<attr::split_length> split_length) {
+                    Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_spmm_extremum");
-  const RowOperands from{row_offsets, columns, &splits, *split_length};
+  const RowOperands from{row_offsets, columns, &chunks, *chunk_length};
   const DataType type = x.element_type(), sums = accumulator(type);
   const int64_t edges = from.num_edges();
   ExtremumArgs args{};
@@ -101,7 +101,7 @@ Error spmm_extremum(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, Any
   check.optional_matrix(scale, sums, edges, args.heads, "scale must be like weights");
   check.that(count(scale) == count(weights), "there must be a scale if there are weights");
   check.heads(args.heads, args.width);
-  check.matrix(*partials, sums, from.num_splits(), args.width,
+  check.matrix(*partials, sums, from.num_chunks(), args.width,
                "partials must be [parts, features]");
   if (check.failed()) return check.error();
   args.x = x.untyped_data();
@@ -140,21 +140,21 @@ inline SddmmArgs make_sddmm(Check& check, const RowOperands& from, const AnyBuff
 }
 
 template <class Launch>
-Error sddmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits, AnyBuffer a,
-            AnyBuffer b, Result out, Int<attr::heads> heads, Int<attr::split_length> split_length) {
+Error sddmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks, AnyBuffer a,
+            AnyBuffer b, Result out, Int<attr::heads> heads, Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_sddmm");
-  const RowOperands from{row_offsets, columns, &splits, *split_length};
+  const RowOperands from{row_offsets, columns, &chunks, *chunk_length};
   const SddmmArgs args = make_sddmm(check, from, a, b, *out, *heads);
   if (check.failed()) return check.error();
   return finish(check, launch_sddmm(args, launch));
 }
 
 template <class Launch>
-Error sddmm_extremum(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+Error sddmm_extremum(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
                      AnyBuffer a, AnyBuffer b, AnyBuffer x, AnyBuffer y, AnyBuffer weights,
-                     Result out, Int<attr::heads> heads, Int<attr::split_length> split_length) {
+                     Result out, Int<attr::heads> heads, Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_sddmm_extremum");
-  const RowOperands from{row_offsets, columns, &splits, *split_length};
+  const RowOperands from{row_offsets, columns, &chunks, *chunk_length};
   SddmmArgs args = make_sddmm(check, from, a, b, *out, *heads);
   check.matrix(x, a.element_type(), args.num_columns, args.width, "x must be like b");
   check.matrix(y, a.element_type(), args.rows.num_rows, args.width, "y must be like a");
@@ -168,11 +168,11 @@ Error sddmm_extremum(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, An
 }
 
 template <class Launch>
-Error edge_softmax(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+Error edge_softmax(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
                    AnyBuffer scores, Result out, Result partials,
-                   Int<attr::split_length> split_length) {
+                   Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_edge_softmax");
-  const RowOperands from{row_offsets, columns, &splits, *split_length};
+  const RowOperands from{row_offsets, columns, &chunks, *chunk_length};
   const DataType type = scores.element_type();
   EdgeSoftmaxArgs args{};
   args.rows = check.rows(from, dim(scores, 0));
@@ -182,7 +182,7 @@ Error edge_softmax(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyB
   check.has_rows(args.rows);
   check.matrix(scores, type, args.rows.num_edges, args.heads, "scores must be [edges, heads]");
   check.matrix(*out, type, args.rows.num_edges, args.heads, "the result must be like scores");
-  check.matrix(*partials, type, from.num_splits(), 2 * args.heads,
+  check.matrix(*partials, type, from.num_chunks(), 2 * args.heads,
                "partials must be [parts, 2 heads]");
   if (check.failed()) return check.error();
   args.scores = scores.untyped_data();

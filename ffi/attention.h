@@ -58,7 +58,7 @@ void take_results(Check& check, DataType type, int64_t num_receivers, const Atte
                "the result must have the values' type and a row for each receiver");
   check.matrix(log_sum, sums, num_receivers, common.heads,
                "log_sum must be [receivers, heads] of the accumulation type");
-  check.matrix(partials, sums, common.rows.num_splits, common.width + 2 * common.heads,
+  check.matrix(partials, sums, common.rows.num_chunks, common.width + 2 * common.heads,
                "partials must be [parts, features and two numbers a head]");
   args.out = out.untyped_data();
   args.log_sum = log_sum.untyped_data();
@@ -115,14 +115,14 @@ inline AttentionArgs take_gat(Check& check, const RowOperands& rows, const EdgeO
 }
 
 template <class Launch>
-Error gat_attention(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+Error gat_attention(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
                     AnyBuffer row_order, AnyBuffer values, AnyBuffer sender_scores,
                     AnyBuffer receiver_scores, AnyBuffer edge_bias, AnyBuffer loop_bias,
                     AnyBuffer streams, Result out, Result log_sum, Result partials, Result scratch,
                     Float<attr::negative_slope> negative_slope, Int<attr::drop_below> drop_below,
-                    Int<attr::self_loops> self_loops, Int<attr::split_length> split_length) {
+                    Int<attr::self_loops> self_loops, Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_gat_attention");
-  const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
+  const RowOperands rows{row_offsets, columns, &chunks, *chunk_length, &row_order};
   const EdgeOperands edges{edge_bias, loop_bias, streams, *drop_below, *self_loops};
   const GatOperands from{values, sender_scores, receiver_scores, *negative_slope};
   AttentionForwardArgs args{};
@@ -156,7 +156,7 @@ inline AttentionGradientArgs take_gat_gradient(Check& check, const RowOperands& 
                "the cotangent must have the values' type and a row for each receiver");
   check.matrix(scores_gradient, sums, common.rows.num_rows, common.heads,
                "the scores' gradient must be [rows, heads]");
-  check.matrix(partials, sums, common.rows.num_splits,
+  check.matrix(partials, sums, common.rows.num_chunks,
                (by_senders ? common.width : 0) + common.heads,
                "partials must be [parts, the numbers of a row]");
   check_scratch(check, from.type(), gradient_scratch(common), scratch);
@@ -170,16 +170,16 @@ inline AttentionGradientArgs take_gat_gradient(Check& check, const RowOperands& 
 
 template <class Launch>
 Error gat_attention_senders(Launch launch, AnyBuffer row_offsets, AnyBuffer columns,
-                            AnyBuffer splits, AnyBuffer row_order, AnyBuffer permutation,
+                            AnyBuffer chunks, AnyBuffer row_order, AnyBuffer permutation,
                             AnyBuffer cotangent, AnyBuffer values, AnyBuffer sender_scores,
                             AnyBuffer receivers, AnyBuffer edge_bias, AnyBuffer loop_bias,
                             AnyBuffer streams, Result values_gradient, Result scores_gradient,
                             Result partials, Result scratch,
                             Float<attr::negative_slope> negative_slope,
                             Int<attr::drop_below> drop_below, Int<attr::self_loops> self_loops,
-                            Int<attr::split_length> split_length) {
+                            Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_gat_attention_senders");
-  const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
+  const RowOperands rows{row_offsets, columns, &chunks, *chunk_length, &row_order};
   const EdgeOperands edges{edge_bias, loop_bias, streams, *drop_below, *self_loops};
   const GatOperands from{values, sender_scores, receivers, *negative_slope};
   AttentionGradientArgs args = take_gat_gradient(check, rows, edges, from, true, cotangent,
@@ -195,16 +195,16 @@ Error gat_attention_senders(Launch launch, AnyBuffer row_offsets, AnyBuffer colu
 
 template <class Launch>
 Error gat_attention_receivers(Launch launch, AnyBuffer row_offsets, AnyBuffer columns,
-                              AnyBuffer splits, AnyBuffer row_order, AnyBuffer cotangent,
+                              AnyBuffer chunks, AnyBuffer row_order, AnyBuffer cotangent,
                               AnyBuffer values, AnyBuffer sender_scores, AnyBuffer receivers,
                               AnyBuffer edge_bias, AnyBuffer loop_bias, AnyBuffer streams,
                               Result scores_gradient, Result edge_gradient, Result loop_gradient,
                               Result partials, Result scratch,
                               Float<attr::negative_slope> negative_slope,
                               Int<attr::drop_below> drop_below, Int<attr::self_loops> self_loops,
-                              Int<attr::split_length> split_length) {
+                              Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_gat_attention_receivers");
-  const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
+  const RowOperands rows{row_offsets, columns, &chunks, *chunk_length, &row_order};
   const EdgeOperands edges{edge_bias, loop_bias, streams, *drop_below, *self_loops};
   const GatOperands from{values, sender_scores, receivers, *negative_slope};
   AttentionGradientArgs args = take_gat_gradient(check, rows, edges, from, false, cotangent,
@@ -273,16 +273,16 @@ inline PairArgs take_pair(Check& check, const RowOperands& rows, const EdgeOpera
 }
 
 template <class Launch>
-Error pair_attention(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+Error pair_attention(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
                      AnyBuffer row_order, AnyBuffer queries, AnyBuffer keys, AnyBuffer values,
                      AnyBuffer vector, AnyBuffer key_scale, AnyBuffer edge_bias,
                      AnyBuffer loop_bias, AnyBuffer streams, Result out, Result log_sum,
                      Result partials, Int<attr::score> score,
                      Float<attr::score_parameter> score_parameter, Int<attr::heads> heads,
                      Int<attr::drop_below> drop_below, Int<attr::self_loops> self_loops,
-                     Int<attr::split_length> split_length) {
+                     Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_pair_attention");
-  const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
+  const RowOperands rows{row_offsets, columns, &chunks, *chunk_length, &row_order};
   const EdgeOperands edges{edge_bias, loop_bias, streams, *drop_below, *self_loops};
   const PairOperands from{queries,   keys,   values,           vector,
                           key_scale, *score, *score_parameter, *heads};
@@ -298,7 +298,7 @@ Error pair_attention(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, An
 
 template <class Launch>
 Error pair_attention_gradients(Launch launch, AnyBuffer row_offsets, AnyBuffer columns,
-                               AnyBuffer splits, AnyBuffer row_order, AnyBuffer permutation,
+                               AnyBuffer chunks, AnyBuffer row_order, AnyBuffer permutation,
                                AnyBuffer queries, AnyBuffer keys, AnyBuffer values,
                                AnyBuffer vector, AnyBuffer key_scale, AnyBuffer edge_bias,
                                AnyBuffer loop_bias, AnyBuffer streams, AnyBuffer cotangent,
@@ -307,9 +307,9 @@ Error pair_attention_gradients(Launch launch, AnyBuffer row_offsets, AnyBuffer c
                                Int<attr::by_senders> by_senders, Int<attr::score> score,
                                Float<attr::score_parameter> score_parameter, Int<attr::heads> heads,
                                Int<attr::drop_below> drop_below, Int<attr::self_loops> self_loops,
-                               Int<attr::split_length> split_length) {
+                               Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_pair_attention_gradients");
-  const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
+  const RowOperands rows{row_offsets, columns, &chunks, *chunk_length, &row_order};
   const EdgeOperands edges{edge_bias, loop_bias, streams, *drop_below, *self_loops};
   const PairOperands from{queries,   keys,   values,           vector,
                           key_scale, *score, *score_parameter, *heads};
@@ -335,7 +335,7 @@ Error pair_attention_gradients(Launch launch, AnyBuffer row_offsets, AnyBuffer c
   }
   take_bias_gradients(check, type, from.num_receivers(), common, *edge_gradient, *loop_gradient,
                       args);
-  check.vector(*partials, sums, rows.num_splits() * (from.score_width() + second_width),
+  check.vector(*partials, sums, rows.num_chunks() * (from.score_width() + second_width),
                "partials must have the numbers of a row for each part");
   if (check.failed()) return check.error();
   args.cotangent = cotangent.untyped_data();

@@ -18,6 +18,7 @@ namespace jaxgnn {
 namespace attr {
 inline constexpr char activation[] = "activation";
 inline constexpr char by_senders[] = "by_senders";
+inline constexpr char chunk_length[] = "chunk_length";
 inline constexpr char drop_below[] = "drop_below";
 inline constexpr char group[] = "group";
 inline constexpr char heads[] = "heads";
@@ -38,14 +39,13 @@ inline constexpr char score_parameter[] = "score_parameter";
 inline constexpr char self_loops[] = "self_loops";
 inline constexpr char shared_input[] = "shared_input";
 inline constexpr char sizes[] = "sizes";
-inline constexpr char split_length[] = "split_length";
 inline constexpr char strategy[] = "strategy";
 inline constexpr char symmetric[] = "symmetric";
 inline constexpr char tensor_cores[] = "tensor_cores";
 inline constexpr char tensorfloat32[] = "tensorfloat32";
 inline constexpr char threads[] = "threads";
 inline constexpr char transpose[] = "transpose";
-inline constexpr char transpose_split_length[] = "transpose_split_length";
+inline constexpr char transpose_chunk_length[] = "transpose_chunk_length";
 inline constexpr char warpgroups[] = "warpgroups";
 inline constexpr char width[] = "width";
 }  // namespace attr

@@ -56,20 +56,20 @@ inline Type value_type(DataType type) {
   }
 }
 
-constexpr int64_t kUnsplit = int64_t{1} << 30;  // a split length that no row reaches
+constexpr int64_t kOnePiece = int64_t{1} << 30;  // a chunk length that no row reaches
 
-// The rows of a graph: CSR, the chunks of long rows, and the row schedule. Without splits, long
+// The rows of a graph: CSR, the chunks of long rows, and the row schedule. Without chunks, long
 // rows are whole.
 struct RowOperands {
   const AnyBuffer& row_offsets;
   const AnyBuffer& columns;
-  const AnyBuffer* splits = nullptr;
-  int64_t split_length = kUnsplit;
+  const AnyBuffer* chunks = nullptr;
+  int64_t chunk_length = kOnePiece;
   const AnyBuffer* row_order = nullptr;
 
   int64_t num_rows() const { return count(row_offsets) - 1; }
   int64_t num_edges() const { return count(columns); }
-  int64_t num_splits() const { return splits == nullptr ? 0 : dim(*splits, 0); }
+  int64_t num_chunks() const { return chunks == nullptr ? 0 : dim(*chunks, 0); }
 };
 
 // Collects the first thing found wrong with a call.
@@ -131,16 +131,16 @@ class Check {
     integers(from.row_offsets, "row_offsets must be int32 or int64 [rows + 1]");
     that(count(from.row_offsets) >= 1, "row_offsets must have an element more than there are rows");
     integers(from.columns, "columns must be int32 or int64 [edges]");
-    if (from.splits != nullptr) {
-      matrix(*from.splits, xla::ffi::S32, from.num_splits(), 2, "splits must be int32 [parts, 2]");
+    if (from.chunks != nullptr) {
+      matrix(*from.chunks, xla::ffi::S32, from.num_chunks(), 2, "chunks must be int32 [parts, 2]");
     }
-    that(from.num_splits() == 0 || from.split_length > 0, "split_length must be positive");
-    that(from.num_splits() <= INT32_MAX, "there must be fewer than 2^31 parts");
+    that(from.num_chunks() == 0 || from.chunk_length > 0, "chunk_length must be positive");
+    that(from.num_chunks() <= INT32_MAX, "there must be fewer than 2^31 parts");
     Rows rows{};
     rows.offsets = from.row_offsets.untyped_data();
     rows.columns = data_or_null(from.columns);
-    if (from.num_splits() > 0) {
-      rows.splits = static_cast<const RowPart*>(from.splits->untyped_data());
+    if (from.num_chunks() > 0) {
+      rows.chunks = static_cast<const RowPart*>(from.chunks->untyped_data());
     }
     if (from.row_order != nullptr && count(*from.row_order) > 0) {
       vector(*from.row_order, xla::ffi::S32, from.num_rows(), "row_order must be int32 [rows]");
@@ -148,10 +148,10 @@ class Check {
     }
     rows.wide_offsets = is_wide(from.row_offsets);
     rows.wide_columns = rows.columns != nullptr && is_wide(from.columns);
-    rows.num_splits = static_cast<int>(from.num_splits());
+    rows.num_chunks = static_cast<int>(from.num_chunks());
     rows.num_rows = from.num_rows();
     rows.num_edges = num_edges;
-    rows.split_length = from.split_length;
+    rows.chunk_length = from.chunk_length;
     return rows;
   }
   Rows rows(const RowOperands& from) { return rows(from, from.num_edges()); }

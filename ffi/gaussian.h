@@ -64,14 +64,14 @@ inline GaussianArgs take_gaussian(Check& check, const RowOperands& rows,
 }
 
 template <class Launch>
-Error gaussian_spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+Error gaussian_spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
                     AnyBuffer row_order, AnyBuffer permutation, AnyBuffer x, AnyBuffer row_terms,
                     AnyBuffer column_terms, AnyBuffer edges, AnyBuffer mu, AnyBuffer inv_sigma,
                     Result out, Result partials, Int<attr::reduce> reduce,
                     Int<attr::shared_input> shared_input, Int<attr::activation> activation,
-                    Int<attr::split_length> split_length) {
+                    Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_gaussian_spmm");
-  const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
+  const RowOperands rows{row_offsets, columns, &chunks, *chunk_length, &row_order};
   const GaussianOperands from{row_terms, column_terms, edges, mu, inv_sigma, *activation};
   GaussianSumArgs args{};
   args.mean = *reduce == 1;
@@ -80,7 +80,7 @@ Error gaussian_spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, Any
                                 args.shared_input ? x : *out, dim(x, 0));
   check.that(*reduce == 0 || *reduce == 1, "reduce must be 0 or 1");
   check.that(dim(*out, 0) == rows.num_rows(), "the result must have a row for each row");
-  check.matrix(*partials, accumulator(x.element_type()), rows.num_splits(), dim(*out, 1),
+  check.matrix(*partials, accumulator(x.element_type()), rows.num_chunks(), dim(*out, 1),
                "partials must be [parts, features] of the accumulation type");
   if (check.failed()) return check.error();
   args.x = x.untyped_data();
@@ -93,15 +93,15 @@ Error gaussian_spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, Any
 // Any of the gradients may be absent.
 template <class Launch>
 Error gaussian_coordinates(Launch launch, AnyBuffer row_offsets, AnyBuffer columns,
-                           AnyBuffer splits, AnyBuffer row_order, AnyBuffer permutation,
+                           AnyBuffer chunks, AnyBuffer row_order, AnyBuffer permutation,
                            AnyBuffer single, AnyBuffer stacked, AnyBuffer row_terms,
                            AnyBuffer column_terms, AnyBuffer edges, AnyBuffer mu,
                            AnyBuffer inv_sigma, Result row_terms_gradient, Result edge_gradient,
                            Result mu_gradient, Result inv_sigma_gradient, Result partials,
                            Result block_sums, Int<attr::rows_stacked> rows_stacked,
-                           Int<attr::activation> activation, Int<attr::split_length> split_length) {
+                           Int<attr::activation> activation, Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_gaussian_spmm_coordinates");
-  const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
+  const RowOperands rows{row_offsets, columns, &chunks, *chunk_length, &row_order};
   const GaussianOperands from{row_terms, column_terms, edges, mu, inv_sigma, *activation};
   GaussianGradientArgs args{};
   args.rows_stacked = *rows_stacked != 0;
@@ -122,9 +122,9 @@ Error gaussian_coordinates(Launch launch, AnyBuffer row_offsets, AnyBuffer colum
                         "inv_sigma's gradient must be like it");
   check.that(count(*mu_gradient) == count(*inv_sigma_gradient),
              "mu and inv_sigma must both have a gradient, or neither");
-  check.matrix(*partials, sums, rows.num_splits(), dims, "partials must be [parts, coordinates]");
+  check.matrix(*partials, sums, rows.num_chunks(), dims, "partials must be [parts, coordinates]");
   if (count(*mu_gradient) > 0) {
-    check.matrix(*block_sums, sums, rows.num_splits() + num_rows, 2 * gaussian.kernels * dims,
+    check.matrix(*block_sums, sums, rows.num_chunks() + num_rows, 2 * gaussian.kernels * dims,
                  "block_sums must be [parts and rows, two numbers a kernel and coordinate]");
   }
   if (check.failed()) return check.error();

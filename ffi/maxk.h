@@ -169,14 +169,14 @@ MaxkProductArgs take_sspmm(Check& check, const RowOperands& from, const AnyBuffe
 }
 
 template <class Launch>
-Error maxk_spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+Error maxk_spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
                 AnyBuffer values, AnyBuffer indices, AnyBuffer weights, Result out, Result partials,
-                Result scratch, Int<attr::reduce> reduce, Int<attr::split_length> split_length) {
+                Result scratch, Int<attr::reduce> reduce, Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_maxk_spmm");
-  const RowOperands from{row_offsets, columns, &splits, *split_length};
+  const RowOperands from{row_offsets, columns, &chunks, *chunk_length};
   MaxkProductArgs args = take_spmm<Launch>(check, from, values, indices, *out, *reduce);
   args.weights = take_weights(check, weights, values.element_type(), args.rows.num_edges);
-  check.matrix(*partials, accumulator(values.element_type()), from.num_splits(), args.cbsr.width,
+  check.matrix(*partials, accumulator(values.element_type()), from.num_chunks(), args.cbsr.width,
                "partials must be [parts, width] of the accumulation type");
   check_columns(check, launch, args.cbsr);
   if (check.failed()) return check.error();
@@ -186,16 +186,16 @@ Error maxk_spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuff
 }
 
 template <class Launch>
-Error maxk_sspmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+Error maxk_sspmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
                  AnyBuffer dense, AnyBuffer indices, AnyBuffer weights, Result out, Result partials,
-                 Int<attr::split_length> split_length) {
+                 Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_maxk_sspmm");
-  const RowOperands from{row_offsets, columns, &splits, *split_length};
+  const RowOperands from{row_offsets, columns, &chunks, *chunk_length};
   MaxkProductArgs args = take_sspmm<Launch>(check, from, dense, indices, *out);
   check.that(args.rows.num_rows == args.cbsr.num_rows, "the indices must have a row for each row");
   check.gathered(dim(dense, 0), args.rows.num_edges);
   args.weights = take_weights(check, weights, dense.element_type(), args.rows.num_edges);
-  check.matrix(*partials, accumulator(dense.element_type()), from.num_splits(), args.cbsr.k,
+  check.matrix(*partials, accumulator(dense.element_type()), from.num_chunks(), args.cbsr.k,
                "partials must be [parts, k] of the accumulation type");
   check_columns(check, launch, args.cbsr);
   if (check.failed()) return check.error();
@@ -205,12 +205,12 @@ Error maxk_sspmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuf
 }
 
 template <class Launch>
-Error maxk_sddmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+Error maxk_sddmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
                  AnyBuffer values, AnyBuffer indices, AnyBuffer dense, Result out,
-                 Int<attr::split_length> split_length) {
+                 Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_maxk_sddmm");
   const DataType type = values.element_type();
-  const RowOperands from{row_offsets, columns, &splits, *split_length};
+  const RowOperands from{row_offsets, columns, &chunks, *chunk_length};
   MaxkProductArgs args = take_product<Launch>(check, from, type);
   args.cbsr = take_cbsr(check, &values, indices, type, dim(dense, 1));
   check.has_rows(args.rows);

@@ -41,15 +41,15 @@ inline AttentionArgs take_sparse(Check& check, const RowOperands& rows, const Ed
 }
 
 template <class Launch>
-Error sparse_attention(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits,
+Error sparse_attention(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
                        AnyBuffer row_order, AnyBuffer values, AnyBuffer indices,
                        AnyBuffer sender_scores, AnyBuffer receiver_scores, AnyBuffer edge_bias,
                        AnyBuffer loop_bias, AnyBuffer streams, Result out, Result log_sum,
                        Result partials, Float<attr::negative_slope> negative_slope,
                        Int<attr::drop_below> drop_below, Int<attr::self_loops> self_loops,
-                       Int<attr::split_length> split_length) {
+                       Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_sparse_attention");
-  const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
+  const RowOperands rows{row_offsets, columns, &chunks, *chunk_length, &row_order};
   const EdgeOperands edges{edge_bias, loop_bias, streams, *drop_below, *self_loops};
   const SparseOperands from{values, indices, sender_scores, *negative_slope};
   SparseForwardArgs args{};
@@ -68,18 +68,18 @@ Error sparse_attention(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, 
 
 template <class Launch>
 Error sparse_attention_gradients(
-    Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer splits, AnyBuffer row_order,
-    AnyBuffer transpose_row_offsets, AnyBuffer transpose_columns, AnyBuffer transpose_splits,
+    Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks, AnyBuffer row_order,
+    AnyBuffer transpose_row_offsets, AnyBuffer transpose_columns, AnyBuffer transpose_chunks,
     AnyBuffer transpose_row_order, AnyBuffer permutation, AnyBuffer values, AnyBuffer indices,
     AnyBuffer sender_scores, AnyBuffer cotangent, AnyBuffer receivers, AnyBuffer edge_bias,
     AnyBuffer loop_bias, AnyBuffer streams, Result values_gradient, Result sender_gradient,
     Result receiver_gradient, Result edge_gradient, Result loop_gradient, Result receiver_partials,
     Result sender_partials, Result scratch, Float<attr::negative_slope> negative_slope,
     Int<attr::drop_below> drop_below, Int<attr::self_loops> self_loops,
-    Int<attr::split_length> split_length,
-    Int<attr::transpose_split_length> transpose_split_length) {
+    Int<attr::chunk_length> chunk_length,
+    Int<attr::transpose_chunk_length> transpose_chunk_length) {
   Check check("jaxgnn_sparse_attention_gradients");
-  const RowOperands rows{row_offsets, columns, &splits, *split_length, &row_order};
+  const RowOperands rows{row_offsets, columns, &chunks, *chunk_length, &row_order};
   const EdgeOperands edges{edge_bias, loop_bias, streams, *drop_below, *self_loops};
   const SparseOperands from{values, indices, sender_scores, *negative_slope};
   SparseGradientArgs args{};
@@ -89,8 +89,8 @@ Error sparse_attention_gradients(
   const DataType sums = accumulator(from.type());
   const int64_t senders = from.num_senders(), heads = common.heads;
   const int64_t num_receivers = common.rows.num_rows, k = args.cbsr.k;
-  args.transpose = check.rows({transpose_row_offsets, transpose_columns, &transpose_splits,
-                               *transpose_split_length, &transpose_row_order});
+  args.transpose = check.rows({transpose_row_offsets, transpose_columns, &transpose_chunks,
+                               *transpose_chunk_length, &transpose_row_order});
   check.that(
       args.transpose.num_rows == senders && args.transpose.num_edges == common.rows.num_edges,
       "the transpose must be one of the same graph");
@@ -107,9 +107,9 @@ Error sparse_attention_gradients(
                "the receivers' gradient must be [receivers, heads]");
   take_bias_gradients(check, from.type(), num_receivers, common, *edge_gradient, *loop_gradient,
                       args);
-  check.matrix(*receiver_partials, sums, common.rows.num_splits, heads,
+  check.matrix(*receiver_partials, sums, common.rows.num_chunks, heads,
                "the receivers' partials must be [parts, heads]");
-  check.matrix(*sender_partials, sums, args.transpose.num_splits, heads * (k + 1),
+  check.matrix(*sender_partials, sums, args.transpose.num_chunks, heads * (k + 1),
                "the senders' partials must be [parts of the transpose, heads (k + 1)]");
   check.vector(*scratch, sums, senders * heads * (k + 3),
                "scratch must have senders heads (k + 3) entries of the accumulation type");

@@ -25,7 +25,7 @@ class Softmax {
     };
     while (first < last) {
       // A vector may be written past a row where whole rows follow that are not written yet.
-      int64_t run = csr.num_splits == 0 ? last : first;
+      int64_t run = csr.num_chunks == 0 ? last : first;
       while (run < last && is_whole(run)) ++run;
       const int64_t end = row_begin(csr, run);
       for (int64_t row = first; row < run; ++row) {
@@ -181,9 +181,10 @@ void normalize(const EdgeSoftmaxArgs& args, const Executor& executor) {
       }
     });
   });
-  over_split_rows(csr, executor,
-                  [&](int64_t, int64_t first, int64_t last) { join_chunks<A>(args, first, last); });
-  parallel_for(executor, csr.num_splits, [&](int64_t part) {
+  over_chunked_rows(csr, executor, [&](int64_t, int64_t first, int64_t last) {
+    join_chunks<A>(args, first, last);
+  });
+  parallel_for(executor, csr.num_chunks, [&](int64_t part) {
     const Work work = chunk_at(csr, part);
     if (work.first == work.last) return;
     over_blocks<A>(args, [&](const auto& softmax) { softmax.finish_chunk(work); });

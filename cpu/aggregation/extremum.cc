@@ -101,7 +101,7 @@ void scatter_back(const ExtremumArgs& args, const Executor& executor) {
         return dispatch<T, Weighting::per_feature>(args, cut, slice, work);
     }
   });
-  over_split_rows(args.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(args.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     const int64_t width = args.width;
     A* sums = static_cast<A*>(args.partials) + first * width;
     for (int64_t part = first + 1; part < last; ++part) {

@@ -145,12 +145,12 @@ struct Neighbors {
   JAXGNN_INLINE void store_partial(int64_t part, Reduced reduced) const {
     lanes.store_row(partial_of<A>(args, part), reduced.values);
     if (kKind == Kind::ties)
-      lanes.store_row(partial_of<A>(args, args.rows.num_splits + part), reduced.ties);
+      lanes.store_row(partial_of<A>(args, args.rows.num_chunks + part), reduced.ties);
   }
   JAXGNN_INLINE Reduced load_partial(int64_t part) const {
     Reduced reduced{lanes.load_row(partial_of<A>(args, part)), {}};
     if (kKind == Kind::ties)
-      reduced.ties = lanes.load_row(partial_of<A>(args, args.rows.num_splits + part));
+      reduced.ties = lanes.load_row(partial_of<A>(args, args.rows.num_chunks + part));
     return reduced;
   }
 };

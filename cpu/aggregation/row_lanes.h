@@ -144,7 +144,7 @@ void reduce_rows(const Rows& csr, const Executor& executor, const Of& of) {
       begin = end;
     }
   });
-  over_split_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
     auto reduced = of.load_partial(first);
     for (int64_t part = first + 1; part < last; ++part) {
       reduced = of.unite(reduced, of.load_partial(part));

@@ -73,7 +73,7 @@ JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_w
         A* partial = static_cast<A*>(args.partials) + work.part * width + feature;
         std::memcpy(partial, &sums[k], sizeof(V));
         if constexpr (kKind == Kind::ties) {
-          std::memcpy(partial + csr.num_splits * width, &ties[k], sizeof(V));
+          std::memcpy(partial + csr.num_chunks * width, &ties[k], sizeof(V));
         }
         continue;
       }
@@ -100,10 +100,10 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
           args, slice, cut.head_width, work);
     });
   });
-  over_split_rows(args.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(args.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     const int64_t width = args.width;
     A* sums = static_cast<A*>(args.partials) + first * width;
-    A* ties = sums + args.rows.num_splits * width;
+    A* ties = sums + args.rows.num_chunks * width;
     for (int64_t part = 1; part < last - first; ++part) {
       const A* more = sums + part * width;
       const A* more_ties = ties + part * width;

@@ -98,7 +98,7 @@ void forward(const AttentionForwardArgs& args, const Executor& executor) {
           args, cut[s], cut.head_width, work);
     });
   });
-  over_split_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     join<T>(args, row, first, last);
   });
 }

@@ -108,7 +108,7 @@ void by_senders(const AttentionGradientArgs& args, const Executor& executor) {
       });
     }
   });
-  over_split_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = sum_parts(static_cast<A*>(args.partials), width + heads, first, last);
     store_row(static_cast<T*>(args.values_gradient) + row * width, sums, width);
     std::memcpy(static_cast<A*>(args.scores_gradient) + row * heads, sums + width,
@@ -198,7 +198,7 @@ void by_receivers(const AttentionGradientArgs& args, const Executor& executor) {
   over_rows(attention.rows, executor, blocks, bytes, [&](int64_t block, const Work& work) {
     run_receivers<T>(args, heads * block / blocks, heads * (block + 1) / blocks, work);
   });
-  over_split_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     const A* sums = sum_parts(static_cast<A*>(args.partials), heads, first, last);
     std::memcpy(static_cast<A*>(args.scores_gradient) + row * heads, sums,
                 sizeof(A) * static_cast<size_t>(heads));

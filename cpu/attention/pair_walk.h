@@ -361,7 +361,7 @@ void gradient_rows(const PairGradientArgs& args, const Heads<Accumulator<T>>& he
     if constexpr (kHasSecond) {
       using S = std::conditional_t<kSenders, T, A>;
       if (work.part >= 0) {
-        A* more = partials + attention.rows.num_splits * score_width;
+        A* more = partials + attention.rows.num_chunks * score_width;
         store_row(more + work.part * second_width + second, seconds, count * G);
       } else {
         store_row(static_cast<S*>(args.second) + row * second_width + second, seconds, count * G);
@@ -392,7 +392,7 @@ void over_heads(const PairArgs& args, const Executor& executor, int64_t widest, 
 // Combines the chunks of each long row in order.
 template <class S, class A>
 void join_parts(const Rows& csr, const Executor& executor, A* partials, int64_t width, S* out) {
-  over_split_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = partials + first * width;
     for (int64_t part = first + 1; part < last; ++part) {
       for (int64_t f = 0; f < width; ++f) sums[f] += partials[part * width + f];
@@ -434,7 +434,7 @@ void pair_attention(const PairForwardArgs& args, const Executor& executor) {
                     forward_rows<Score, T>(args, heads, piece, work);
                   });
     AttentionForwardArgs joined{attention, nullptr, args.out, args.log_sum, args.partials, nullptr};
-    over_split_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
+    over_chunked_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
       join<T>(joined, row, first, last);
     });
   });
@@ -451,7 +451,7 @@ void gradients_at(const PairGradientArgs& args, const Executor& executor) {
                 });
   A* partials = static_cast<A*>(args.partials);
   join_parts(attention.rows, executor, partials, score_width, static_cast<T*>(args.first));
-  partials += attention.rows.num_splits * score_width;
+  partials += attention.rows.num_chunks * score_width;
   if constexpr (kSenders && !Score::kSharedRows) {
     join_parts(attention.rows, executor, partials, width, static_cast<T*>(args.second));
   }

@@ -79,7 +79,7 @@ void forward(const SparseForwardArgs& args, const Executor& executor) {
   over_rows(attention.rows, executor, blocks.count, bytes, [&](int64_t block, const Work& work) {
     run<T, Index>(args, blocks.first(block), blocks.last(block), work);
   });
-  over_split_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(attention.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     join<T>(args.forward, row, first, last);
   });
 }

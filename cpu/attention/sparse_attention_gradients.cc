@@ -166,7 +166,7 @@ void gradients(const SparseGradientArgs& args, const Executor& executor) {
   over_rows(by_senders.rows, executor, blocks.count, bytes, [&](int64_t block, const Work& work) {
     run_senders<T, Index>(args, by_senders, blocks.first(block), blocks.last(block), work);
   });
-  over_split_rows(by_senders.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(by_senders.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = sum_parts(static_cast<A*>(args.sender_partials), all * (k + 1), first, last);
     store_row(static_cast<T*>(args.values_gradient) + row * all * k, sums, all * k);
     std::memcpy(static_cast<A*>(args.sender_gradient) + row * all, sums + all * k,
@@ -176,7 +176,7 @@ void gradients(const SparseGradientArgs& args, const Executor& executor) {
   over_rows(by_receivers.rows, executor, blocks.count, bytes, [&](int64_t block, const Work& work) {
     run_receivers<T, Index>(args, blocks.first(block), blocks.last(block), work);
   });
-  over_split_rows(by_receivers.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(by_receivers.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     const A* sums = sum_parts(static_cast<A*>(args.receiver_partials), all, first, last);
     std::memcpy(static_cast<A*>(args.receiver_gradient) + row * all, sums,
                 sizeof(A) * static_cast<size_t>(all));

@@ -63,7 +63,7 @@ JAXGNN_INLINE int64_t edge_number(const Args& args, int64_t place) {
 
 // Rows longer than this are processed in chunks. Without a table, none is.
 JAXGNN_INLINE int64_t longest_whole_row(const Rows& csr) {
-  return csr.num_splits > 0 ? csr.split_length : csr.num_edges;
+  return csr.num_chunks > 0 ? csr.chunk_length : csr.num_edges;
 }
 
 // The first row that begins at or after `unit`, where every row and every edge is one unit.
@@ -133,10 +133,10 @@ struct Work {
 
 // The chunk that is this part; padding is one of no row.
 inline Work chunk_at(const Rows& csr, int64_t part) {
-  const int64_t row = csr.splits[part].row;
+  const int64_t row = csr.chunks[part].row;
   if (row < 0 || row >= csr.num_rows) return {0, 0, part, 0, 0};
-  const int64_t begin = row_begin(csr, row) + csr.splits[part].part * csr.split_length;
-  const int64_t end = min_of(begin + csr.split_length, row_begin(csr, row + 1));
+  const int64_t begin = row_begin(csr, row) + csr.chunks[part].part * csr.chunk_length;
+  const int64_t end = min_of(begin + csr.chunk_length, row_begin(csr, row + 1));
   return {row, row + 1, part, begin, end};
 }
 
@@ -148,12 +148,12 @@ void over_rows(const Rows& csr, const Executor& executor, int64_t slices, int64_
                const F& body) {
   const int64_t units = csr.num_edges + csr.num_rows;
   const int64_t blocks = item_count(executor, units, edge_bytes);
-  const int64_t items = blocks + csr.num_splits;
+  const int64_t items = blocks + csr.num_chunks;
   parallel_for(executor, items * slices, [&](int64_t item) {
     const int64_t slice = item / items;
     const int64_t part = item % items;
-    if (part >= csr.num_splits) {
-      const int64_t block = part - csr.num_splits;
+    if (part >= csr.num_chunks) {
+      const int64_t block = part - csr.num_chunks;
       const int64_t first = row_at(csr, units * block / blocks);
       const int64_t last =
           block + 1 == blocks ? csr.num_rows : row_at(csr, units * (block + 1) / blocks);
@@ -167,12 +167,12 @@ void over_rows(const Rows& csr, const Executor& executor, int64_t slices, int64_
 
 // Calls body(row, first, last) for every row that was taken in the parts [first, last).
 template <class F>
-void over_split_rows(const Rows& csr, const Executor& executor, const F& body) {
-  parallel_for(executor, csr.num_splits, [&](int64_t first) {
-    const int64_t row = csr.splits[first].row;
-    if (row < 0 || row >= csr.num_rows || csr.splits[first].part != 0) return;
+void over_chunked_rows(const Rows& csr, const Executor& executor, const F& body) {
+  parallel_for(executor, csr.num_chunks, [&](int64_t first) {
+    const int64_t row = csr.chunks[first].row;
+    if (row < 0 || row >= csr.num_rows || csr.chunks[first].part != 0) return;
     int64_t last = first + 1;
-    while (last < csr.num_splits && csr.splits[last].row == row) ++last;
+    while (last < csr.num_chunks && csr.chunks[last].row == row) ++last;
     body(row, first, last);
   });
 }

@@ -76,7 +76,7 @@ __attribute__((noinline)) void run(const GaussianGradientArgs& args, const Work&
     const Stretch stretch(csr, work, row);
     A* block_sum = nullptr;
     if (recorded) {
-      block_sum = block_sum_of<A>(args, stretch.whole ? csr.num_splits + row : work.part);
+      block_sum = block_sum_of<A>(args, stretch.whole ? csr.num_chunks + row : work.part);
       std::memset(block_sum, 0, sizeof(A) * static_cast<size_t>(2 * kernels * dims));
     }
     if (stretch.elsewhere) continue;
@@ -115,7 +115,7 @@ void add_block_sums(const GaussianGradientArgs& args, const Executor& executor) 
   const GaussianArgs& gaussian = args.gaussian;
   const Rows& csr = gaussian.rows;
   const int64_t each = gaussian.kernels * gaussian.dims;
-  const int64_t count = csr.num_splits + csr.num_rows;
+  const int64_t count = csr.num_chunks + csr.num_rows;
   const int64_t blocks = (count + kBlockSums - 1) / kBlockSums;
   auto add = [&](int64_t first, int64_t last, int64_t step) {
     A* sums = block_sum_of<A>(args, first);
@@ -124,8 +124,8 @@ void add_block_sums(const GaussianGradientArgs& args, const Executor& executor) 
       for (int64_t n = 0; n < 2 * each; ++n) sums[n] += more[n];
     }
   };
-  for (int64_t part = 0; part < csr.num_splits; ++part) {  // nobody took the padding
-    const int64_t row = csr.splits[part].row;
+  for (int64_t part = 0; part < csr.num_chunks; ++part) {  // nobody took the padding
+    const int64_t row = csr.chunks[part].row;
     if (row >= 0 && row < csr.num_rows) continue;
     std::memset(block_sum_of<A>(args, part), 0, sizeof(A) * static_cast<size_t>(2 * each));
   }
@@ -150,7 +150,7 @@ void coordinates(const GaussianGradientArgs& args, const Executor& executor) {
             [&](int64_t, const Work& work) { run<T>(args, work); });
   if (args.row_terms_gradient != nullptr) {
     const int64_t dims = gaussian.dims;
-    over_split_rows(gaussian.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
+    over_chunked_rows(gaussian.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
       const A* sums = sum_parts(static_cast<A*>(args.partials), dims, first, last);
       std::memcpy(static_cast<A*>(args.row_terms_gradient) + row * dims, sums,
                   sizeof(A) * static_cast<size_t>(dims));

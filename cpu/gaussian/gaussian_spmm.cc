@@ -126,7 +126,7 @@ void sum_all(const GaussianSumArgs& args, const Executor& executor) {
   const int64_t edge_bytes = gaussian.kernels * width * static_cast<int64_t>(sizeof(T)) / slices;
   over_rows(gaussian.rows, executor, slices, edge_bytes,
             [&](int64_t slice, const Work& work) { run_all<T>(args, Slice(width, slice), work); });
-  over_split_rows(gaussian.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(gaussian.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = sum_parts(static_cast<A*>(args.partials), width, first, last);
     finish(args, row_begin(gaussian.rows, row + 1) - row_begin(gaussian.rows, row), width, sums);
     store_row(static_cast<T*>(args.out) + row * width, sums, width);
@@ -187,7 +187,7 @@ void sum_each(const GaussianSumArgs& args, const Executor& executor) {
             [&](int64_t slice, const Work& work) {
               run_each<T>(args, slice % blocks * kKernels, Slice(width, slice / blocks), work);
             });
-  over_split_rows(gaussian.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(gaussian.rows, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = sum_parts(static_cast<A*>(args.partials), all, first, last);
     finish(args, row_begin(gaussian.rows, row + 1) - row_begin(gaussian.rows, row), all, sums);
     store_row(static_cast<T*>(args.out) + row * all, sums, all);

@@ -153,7 +153,7 @@ void reduce_rows(const MaxkProductArgs& args, int64_t width, int64_t edge_bytes,
       store_sums(row, end - begin, sums);
     }
   });
-  over_split_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
+  over_chunked_rows(csr, executor, [&](int64_t row, int64_t first, int64_t last) {
     A* sums = partials + first * width;
     for (int64_t part = first + 1; part < last; ++part) {
       const A* more = partials + part * width;

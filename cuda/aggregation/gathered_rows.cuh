@@ -22,7 +22,7 @@
 //     tiny, several one after the other, for the start of a block costs more than a row of five
 //     edges; else the teams of a warp share a row that is long for one. The indices of the next
 //     four edges, also across the end of a row, are loaded behind the rows.
-// Rows longer than the split length are processed in chunks; another kernel adds the chunks in
+// Rows longer than the chunk length are processed in chunks; another kernel adds the chunks in
 // order. docs/kernels/aggregation.md has the measurements behind these choices.
 #pragma once
 
@@ -246,16 +246,16 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
   Lane lane(p, f);
   const int32_t* columns = static_cast<const int32_t*>(p.rows.columns);
   const unsigned worker = blockIdx.x * (kGatherThreads / kLanes) + threadIdx.x / kLanes;
-  const unsigned splits = p.rows.num_splits * kTeams;  // workers of the chunks, that come first
-  const unsigned all = splits + static_cast<unsigned>(p.rows.num_rows);
+  const unsigned chunks = p.rows.num_chunks * kTeams;  // workers of the chunks, that come first
+  const unsigned all = chunks + static_cast<unsigned>(p.rows.num_rows);
   const unsigned several = kSeveral ? p.rows_per_worker : 1;
-  unsigned item = worker < splits ? worker : splits + (worker - splits) * several;
+  unsigned item = worker < chunks ? worker : chunks + (worker - chunks) * several;
   if (kTeams == 1 && item >= all) return;
   const unsigned last =
-      worker < splits || !kSeveral ? min(item + 1, all) : min(item + several, all);
-  unsigned before = splits;  // a row's number is its item's less this
-  if (!kSeveral && p.rows.order != nullptr && worker >= splits && item < all) {
-    before = item - static_cast<unsigned>(p.rows.order[item - splits]);
+      worker < chunks || !kSeveral ? min(item + 1, all) : min(item + several, all);
+  unsigned before = chunks;  // a row's number is its item's less this
+  if (!kSeveral && p.rows.order != nullptr && worker >= chunks && item < all) {
+    before = item - static_cast<unsigned>(p.rows.order[item - chunks]);
   }
 
   struct Stretch {
@@ -266,11 +266,11 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
     if (p.rows.wide_offsets) {
       const int64_t* at = static_cast<const int64_t*>(p.rows.offsets) + row;
       const int64_t degree = at[1] - at[0];
-      return {at[0], degree > p.rows.split_length ? -1 : static_cast<int>(degree)};
+      return {at[0], degree > p.rows.chunk_length ? -1 : static_cast<int>(degree)};
     }
     const int32_t* at = static_cast<const int32_t*>(p.rows.offsets) + row;
     const int degree = at[1] - at[0];
-    return {at[0], degree > p.rows.split_length ? -1 : degree};
+    return {at[0], degree > p.rows.chunk_length ? -1 : degree};
   };
   const auto load_from = [&](unsigned (&from)[kSteps], int64_t begin, int count) {
     if (columns != nullptr) {
@@ -297,12 +297,12 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
   };
   const auto store = [&](unsigned item, unsigned row, int count) {
     Work work{row, -1, 0, count, count};
-    if (item < splits) work.part = item / kTeams;
+    if (item < chunks) work.part = item / kTeams;
     lane.store(work);
   };
 
   Stretch next{0, -1};
-  if (worker < splits) {
+  if (worker < chunks) {
     const Work part = find_work(p.rows, worker / kTeams);
     const bool mine = part.row >= 0 && worker % kTeams == 0;
     next = {part.begin, mine ? part.count : -1};
@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
   if constexpr (kTeams > 1) {
     // First, so that nothing of it takes registers from the rows that a team has alone.
     const int team = static_cast<int>(threadIdx.x % 32) / kLanes;
-    const bool shared = next.count > (worker < splits ? 0 : p.solo_length);
+    const bool shared = next.count > (worker < chunks ? 0 : p.solo_length);
     unsigned waiting = __ballot_sync(kFullWarp, shared);
 #pragma unroll 1
     while (waiting != 0) {
@@ -397,7 +397,7 @@ cudaError_t launch_short(typename P::Params p, const Launch& launch) {
   const bool few_edges = p.rows.num_edges < kFewEdges * p.rows.num_rows;
   const bool many = p.rows.num_rows * kLanes >= kManyWarps * 32 * p.rows_per_worker;
   if (!many || (shares && !few_edges)) p.rows_per_worker = 1;
-  const int64_t workers = p.rows.num_splits * (p.rows_per_worker > 1 ? 1 : kTeams) +
+  const int64_t workers = p.rows.num_chunks * (p.rows_per_worker > 1 ? 1 : kTeams) +
                           (p.rows.num_rows + p.rows_per_worker - 1) / p.rows_per_worker;
   if (launch.load || p.rows_per_worker > 1) {
     JAXGNN_TRY(
@@ -422,8 +422,8 @@ template <typename P>
 cudaError_t launch_rows(const typename P::Params& p, bool rows_aligned, bool weights_aligned,
                         const Launch& launch, bool narrow_slices = false) {
   constexpr int V = 16 / sizeof(typename P::Type);
-  const int64_t workers = p.rows.num_splits + p.rows.num_rows;
-  const int64_t most_workers = 16 * p.rows.num_splits + p.rows.num_rows;  // teams of two lanes
+  const int64_t workers = p.rows.num_chunks + p.rows.num_rows;
+  const int64_t most_workers = 16 * p.rows.num_chunks + p.rows.num_rows;  // teams of two lanes
   const bool wide = p.rows.wide_columns || most_workers > INT32_MAX ||
                     (p.rows.columns == nullptr && p.rows.num_edges > INT32_MAX) ||
                     p.width > INT32_MAX / int64_t(sizeof(typename P::Type));

@@ -132,7 +132,7 @@ bool takes_slices(const SddmmArgs& args, int64_t row_bytes) {
 template <typename T, int V>
 cudaError_t launch_slices(const Params<T>& p, const Launch& launch) {
   if (launch.load) return load_kernel(edge_dots_of_slice<T, V>);
-  const int64_t workers = p.rows.num_splits + p.rows.num_rows;
+  const int64_t workers = p.rows.num_chunks + p.rows.num_rows;
   const unsigned blocks = static_cast<unsigned>((workers * 32 + kThreads - 1) / kThreads);
   for (int64_t first = 0; first < p.width; first += kLanes * V) {
     edge_dots_of_slice<T, V><<<blocks, kThreads, 0, launch.stream>>>(p, first);
@@ -143,7 +143,7 @@ cudaError_t launch_slices(const Params<T>& p, const Launch& launch) {
 
 template <typename T, int V, bool kPattern>
 cudaError_t launch_dots(const Params<T>& p, const Launch& launch) {
-  const int64_t workers = p.rows.num_splits + p.rows.num_rows;
+  const int64_t workers = p.rows.num_chunks + p.rows.num_rows;
   const unsigned blocks = static_cast<unsigned>((workers * 32 + kThreads - 1) / kThreads);
   return launch_kernel(launch, edge_dots<T, V, kPattern>, blocks, kThreads, 0, p);
 }

@@ -164,7 +164,7 @@ struct Reduction {
       }
       store_row<T, V>(work, p.out, p.partials, p.width, f, kKind == Kind::kSum && p.mean, acc);
       if (kKind == Kind::kTies) {
-        A* partials = p.partials + p.rows.num_splits * p.width;
+        A* partials = p.partials + p.rows.num_chunks * p.width;
         store_row<Ties<T>, V>(work, p.ties, partials, p.width, f, false, ties);
       }
     }
@@ -176,28 +176,28 @@ struct Reduction {
 template <typename T, typename A>
 __global__ void join_ties(const Params<T> p) {
   const int64_t first = blockIdx.x;
-  const RowPart split = p.rows.splits[first];
-  if (split.row < 0 || split.part != 0) return;
-  const int64_t degree = load_offset(p.rows, split.row + 1) - load_offset(p.rows, split.row);
-  const int64_t parts = (degree + p.rows.split_length - 1) / p.rows.split_length;
+  const RowPart chunk = p.rows.chunks[first];
+  if (chunk.row < 0 || chunk.part != 0) return;
+  const int64_t degree = load_offset(p.rows, chunk.row + 1) - load_offset(p.rows, chunk.row);
+  const int64_t parts = (degree + p.rows.chunk_length - 1) / p.rows.chunk_length;
   for (int64_t f = threadIdx.x; f < p.width; f += blockDim.x) {
     const A* extrema = p.partials + first * p.width + f;
-    const A* counts = extrema + p.rows.num_splits * p.width;
-    const A extremum = widen(p.out[split.row * p.width + f]);
+    const A* counts = extrema + p.rows.num_chunks * p.width;
+    const A extremum = widen(p.out[chunk.row * p.width + f]);
     A sum = A(0);
 #pragma unroll 8
     for (int64_t k = 0; k < parts; ++k) {
       if (extrema[k * p.width] == extremum) sum += counts[k * p.width];
     }
-    p.ties[split.row * p.width + f] = narrow<Ties<T>, A>(sum < A(kMostTies) ? sum : A(kMostTies));
+    p.ties[chunk.row * p.width + f] = narrow<Ties<T>, A>(sum < A(kMostTies) ? sum : A(kMostTies));
   }
 }
 
 template <typename T>
 cudaError_t launch_ties_join(const Params<T>& p, const Launch& launch) {
   using A = typename Accumulator<T>::type;
-  if (!launch.load && p.rows.num_splits == 0) return cudaSuccess;
-  return launch_kernel(launch, join_ties<T, A>, p.rows.num_splits, 128, 0, p);
+  if (!launch.load && p.rows.num_chunks == 0) return cudaSuccess;
+  return launch_kernel(launch, join_ties<T, A>, p.rows.num_chunks, 128, 0, p);
 }
 
 template <typename T, Kind kKind>

@@ -17,7 +17,7 @@ struct CosineForwardArgs {
   const void* column_scale;  // [nodes, heads]: 1 over it
   void* out;                 // [nodes, width]
   void* log_sum;             // [nodes, heads]
-  void* partials;            // [num_splits, width + 2 heads]
+  void* partials;            // [num_chunks, width + 2 heads]
 };
 
 // What the walks on tensor cores take: values of 16 bits, and heads of at most so many features.
@@ -36,7 +36,7 @@ struct CosineGradientArgs {
   void* out;                // [nodes, width]
   void* dots;               // [nodes, heads]: each row's share in twice beta's gradient
   void* carried;            // [nodes, width], scratch; null if symmetric
-  void* partials;           // [num_splits of all that is read, 2 width]
+  void* partials;           // [num_chunks of all that is read, 2 width]
 };
 
 cudaError_t launch_cosine_attention(const CosineForwardArgs& args, const Launch& launch);

@@ -212,11 +212,11 @@ __global__ void join_gradients(const CosineParams<T> p) {
   using A = typename Accumulator<T>::type;
   constexpr bool kStarting = kEdges != Edges::kEnding;
   const int64_t first = blockIdx.x;
-  const RowPart split = p.rows.splits[first];
-  if (split.row < 0 || split.part != 0) return;
-  const int64_t row = split.row, width = int64_t(p.heads) * p.F;
+  const RowPart chunk = p.rows.chunks[first];
+  if (chunk.row < 0 || chunk.part != 0) return;
+  const int64_t row = chunk.row, width = int64_t(p.heads) * p.F;
   const int64_t degree = load_offset(p.rows, row + 1) - load_offset(p.rows, row);
-  const int64_t parts = (degree + p.rows.split_length - 1) / p.rows.split_length;
+  const int64_t parts = (degree + p.rows.chunk_length - 1) / p.rows.chunk_length;
   A* sums = p.partials + first * 2 * width;
   for (int64_t f = threadIdx.x; f < width; f += blockDim.x) {
     A u = A(0), v = A(0);
@@ -275,8 +275,8 @@ cudaError_t walk(const CosineParams<T>& p, const Launch& launch) {
   if (launch.load || (cuda_cores && vectors > 8)) {
     JAXGNN_TRY((launch_walk_of<T, kEdges, 2>(p, launch)));
   }
-  if (!launch.load && p.rows.num_splits == 0) return cudaSuccess;
-  return launch_kernel(launch, join_gradients<T, kEdges>, p.rows.num_splits, 128, 0, p);
+  if (!launch.load && p.rows.num_chunks == 0) return cudaSuccess;
+  return launch_kernel(launch, join_gradients<T, kEdges>, p.rows.num_chunks, 128, 0, p);
 }
 
 template <typename T>

@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kThreads, 20) tensor_core_walk(const CosinePar
 
 template <typename T, Edges kEdges>
 cudaError_t launch_tensor_core_walk(const CosineParams<T>& p, const Launch& launch) {
-  const int64_t workers = p.rows.num_splits + p.rows.num_rows;
+  const int64_t workers = p.rows.num_chunks + p.rows.num_rows;
   const dim3 grid(static_cast<unsigned>(workers), static_cast<unsigned>(p.heads));
   const auto kernel = tensor_core_walk<T, kEdges>;
   return launch_kernel(launch, kernel, grid, dim3(kThreads), 0, p);

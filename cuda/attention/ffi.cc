@@ -43,12 +43,12 @@ AttentionArgs take_attention(Check& check, const Rows& rows, const AnyBuffer& x,
 }
 
 Error cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
-                       AnyBuffer splits, AnyBuffer row_order, AnyBuffer x, AnyBuffer row_scale,
+                       AnyBuffer chunks, AnyBuffer row_order, AnyBuffer x, AnyBuffer row_scale,
                        AnyBuffer column_scale, Result out, Result log_sum, Result partials,
                        Int<attr::heads> heads, Int<attr::self_loops> self_loops,
-                       Int<attr::split_length> split_length) {
+                       Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_cosine_attention");
-  const Rows rows = check.rows({row_offsets, columns, &splits, *split_length, &row_order});
+  const Rows rows = check.rows({row_offsets, columns, &chunks, *chunk_length, &row_order});
   CosineForwardArgs args{};
   args.attention = take_attention(check, rows, x, *heads, *self_loops);
   check.matrix(row_scale, xla::ffi::F32, rows.num_rows, *heads,
@@ -64,21 +64,21 @@ Error cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer col
 }
 
 Error cosine_attention_gradients(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
-                                 AnyBuffer splits, AnyBuffer row_order,
+                                 AnyBuffer chunks, AnyBuffer row_order,
                                  AnyBuffer transpose_row_offsets, AnyBuffer transpose_columns,
-                                 AnyBuffer transpose_splits, AnyBuffer transpose_row_order,
+                                 AnyBuffer transpose_chunks, AnyBuffer transpose_row_order,
                                  AnyBuffer x, AnyBuffer beta, AnyBuffer node_terms,
                                  AnyBuffer cotangent, Result out, Result dots, Result carried,
                                  Result partials, Int<attr::heads> heads,
                                  Int<attr::self_loops> self_loops, Int<attr::symmetric> symmetric,
                                  Int<attr::tensor_cores> tensor_cores,
-                                 Int<attr::split_length> split_length) {
+                                 Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_cosine_attention_gradients");
-  const Rows rows = check.rows({row_offsets, columns, &splits, *split_length, &row_order});
+  const Rows rows = check.rows({row_offsets, columns, &chunks, *chunk_length, &row_order});
   CosineGradientArgs args{};
   args.attention = take_attention(check, rows, x, *heads, *self_loops);
-  args.transpose = check.rows({transpose_row_offsets, transpose_columns, &transpose_splits,
-                               *split_length, &transpose_row_order});
+  args.transpose = check.rows({transpose_row_offsets, transpose_columns, &transpose_chunks,
+                               *chunk_length, &transpose_row_order});
   args.tensor_cores = *tensor_cores != 0;
   check.that(
       !args.tensor_cores || (x.element_type() != xla::ffi::F32 && *heads <= kMaxTensorCoreHeads &&
@@ -100,7 +100,7 @@ Error cosine_attention_gradients(StreamLaunch launch, AnyBuffer row_offsets, Any
     check.matrix(*carried, xla::ffi::F32, rows.num_rows, width,
                  "carried must be float32 [nodes, features]");
   }
-  const int64_t parts = rows.num_splits + int64_t{args.symmetric ? 0 : args.transpose.num_splits};
+  const int64_t parts = rows.num_chunks + int64_t{args.symmetric ? 0 : args.transpose.num_chunks};
   check.matrix(*partials, xla::ffi::F32, parts, 2 * width,
                "partials must be float32 [parts, twice the features]");
   if (check.failed()) return check.error();

@@ -121,7 +121,7 @@ cudaError_t launch_loops(const AttentionGradientArgs& args, const Launch& launch
 
 template <typename A, int kLanes>
 cudaError_t launch_lanes(const Params<A>& p, const Launch& launch) {
-  const int64_t threads = (p.rows.num_splits + p.rows.num_rows) * kLanes;
+  const int64_t threads = (p.rows.num_chunks + p.rows.num_rows) * kLanes;
   return launch_kernel(launch, edge_gradients<A, kLanes>, blocks_of(threads, kThreads), kThreads, 0,
                        p);
 }

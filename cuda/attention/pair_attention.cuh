@@ -22,7 +22,7 @@ inline bool share_rows(const Rows& rows, int64_t tiles, int64_t lanes) {
   if (rows.order == nullptr || rows.num_edges >= kAlwaysSharedRow * rows.num_rows) return true;
   const bool is_long = rows.num_edges >= kLongPairRow * rows.num_rows;
   const int64_t each = rows.num_edges * tiles * lanes / kLanesAtOnce;  // edges of a group
-  return 4 * each < (is_long ? 8 : 3) * rows.split_length;
+  return 4 * each < (is_long ? 8 : 3) * rows.chunk_length;
 }
 
 inline int power_of_two_from(int n) {
@@ -40,7 +40,7 @@ dim3 deal_lanes(P& p, int widest, int features, bool whole) {
   const int heads = power_of_two_from(p.heads);
   const int beside = p.lanes < 16 ? 16 / p.lanes : 1;
   p.heads_per_worker = p.lanes >= 8 ? 1 : (heads < beside ? heads : beside);
-  const int64_t workers = p.rows.num_splits + p.rows.num_rows;
+  const int64_t workers = p.rows.num_chunks + p.rows.num_rows;
   const int64_t tiles = (p.heads + p.heads_per_worker - 1) / p.heads_per_worker;
   const int64_t slices = tiles * p.pieces;
   const int lanes = p.lanes * p.heads_per_worker;
@@ -157,7 +157,7 @@ cudaError_t launch_gradients(const PairGradientArgs& args, const Launch& launch)
   p.edge_gradient = static_cast<A*>(args.edge_gradient);
   p.loop_gradient = static_cast<A*>(args.loop_gradient);
   p.partials = static_cast<A*>(args.partials);
-  p.more = p.partials + from.rows.num_splits * score_width;
+  p.more = p.partials + from.rows.num_chunks * score_width;
   JAXGNN_TRY((walk_pairs<Score, T, kPass>(p, launch)));
   JAXGNN_TRY((launch_join<T, Sum>(p.rows, p.partials, p.out, score_width, false, false, launch)));
   if constexpr (kSenders && !Score::kSharedRows) {

@@ -209,7 +209,7 @@ cudaError_t launch_lanes(SparseParams<T, I> p, bool plain, const Launch& launch)
   p.warp_heads = heads_of_warp(p.scoring.heads, kLanes);
   const int64_t slices = (p.scoring.heads + p.warp_heads - 1) / p.warp_heads;
   const dim3 grid =
-      slice_grid(blocks_of(p.rows.num_splits + p.rows.num_rows, kSparseWarps), slices);
+      slice_grid(blocks_of(p.rows.num_chunks + p.rows.num_rows, kSparseWarps), slices);
   const size_t bytes = sizeof(float) * kSparseWarps * (32 / kLanes) * p.head_width;
   if (launch.load || plain) {
     JAXGNN_TRY(launch_kernel(launch, sparse_rows<T, I, kPer, kLanes, true>, grid, kSparseThreads,

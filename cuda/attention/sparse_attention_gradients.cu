@@ -169,7 +169,7 @@ cudaError_t launch_walk(GradientParams<T, I> p, const Launch& launch) {
   p.warp_heads = heads_of_warp(p.scoring.heads, kLanes, std::min<int64_t>(most, 8));
   const int64_t slices = (p.scoring.heads + p.warp_heads - 1) / p.warp_heads;
   const dim3 grid =
-      slice_grid(blocks_of(p.rows.num_splits + p.rows.num_rows, kSparseWarps), slices);
+      slice_grid(blocks_of(p.rows.num_chunks + p.rows.num_rows, kSparseWarps), slices);
   const size_t bytes = sizeof(float) * kSparseWarps * p.warp_heads * p.head_width;
   return launch_kernel(launch, sparse_gradients<T, I, kLanes>, grid, kSparseThreads, bytes, p);
 }

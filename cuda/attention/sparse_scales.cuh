@@ -171,11 +171,11 @@ __global__ void __launch_bounds__(kSparseThreads) find_scales(const ScaleParams<
 template <typename T, bool kIntegers>
 __global__ void join_scales(const ScaleParams<T> p) {
   const int64_t first = blockIdx.x;
-  const RowPart split = p.transpose.splits[first];
-  if (split.row < 0 || split.part != 0) return;
+  const RowPart chunk = p.transpose.chunks[first];
+  if (chunk.row < 0 || chunk.part != 0) return;
   const int64_t degree =
-      load_offset(p.transpose, split.row + 1) - load_offset(p.transpose, split.row);
-  const int64_t parts = (degree + p.transpose.split_length - 1) / p.transpose.split_length;
+      load_offset(p.transpose, chunk.row + 1) - load_offset(p.transpose, chunk.row);
+  const int64_t parts = (degree + p.transpose.chunk_length - 1) / p.transpose.chunk_length;
   const int heads = p.scoring.heads;
   for (int head = threadIdx.x; head < heads; head += blockDim.x) {
     float weighted = 0.0f, deltas = 0.0f, norm = 0.0f;
@@ -183,9 +183,9 @@ __global__ void join_scales(const ScaleParams<T> p) {
       weighted += p.partials[part * 2 * heads + head];
       deltas += p.partials[(part * 2 + 1) * heads + head];
     }
-    const int64_t row = (int64_t(split.row) * heads + head) * p.k;
+    const int64_t row = (int64_t(chunk.row) * heads + head) * p.k;
     for (int j = 0; j < p.k; ++j) norm += magnitude(p.values, row + j);
-    store_scaled<kIntegers>(p, split.row, head, weighted, deltas, norm, degree);
+    store_scaled<kIntegers>(p, chunk.row, head, weighted, deltas, norm, degree);
   }
 }
 
@@ -211,12 +211,12 @@ cudaError_t launch_scales(ScaleParams<T> p, const Launch& launch) {
   const int64_t heads = p.scoring.heads;
   p.warp_heads = heads_of_warp(heads, 1);
   const int64_t slices = (heads + p.warp_heads - 1) / p.warp_heads;
-  const int64_t workers = p.transpose.num_splits + p.transpose.num_rows;
+  const int64_t workers = p.transpose.num_chunks + p.transpose.num_rows;
   JAXGNN_TRY(launch_kernel(launch, find_scales<T, kIntegers>,
                            slice_grid(blocks_of(workers, kSparseWarps), slices), kSparseThreads, 0,
                            p));
-  if (!launch.load && p.transpose.num_splits == 0) return cudaSuccess;
-  return launch_kernel(launch, join_scales<T, kIntegers>, p.transpose.num_splits, 32, 0, p);
+  if (!launch.load && p.transpose.num_chunks == 0) return cudaSuccess;
+  return launch_kernel(launch, join_scales<T, kIntegers>, p.transpose.num_chunks, 32, 0, p);
 }
 
 }  // namespace jaxgnn::attention

@@ -118,10 +118,10 @@ __global__ void __launch_bounds__(kSparseThreads) find_softmax(const WindowSoftm
 // Of receivers that were taken in chunks. One block a chunk; the first of each row works.
 __global__ void join_softmax(const WindowSoftmax p) {
   const int64_t first = blockIdx.x;
-  const RowPart split = p.rows.splits[first];
-  if (split.row < 0 || split.part != 0) return;
-  const int64_t degree = load_offset(p.rows, split.row + 1) - load_offset(p.rows, split.row);
-  const int64_t parts = (degree + p.rows.split_length - 1) / p.rows.split_length;
+  const RowPart chunk = p.rows.chunks[first];
+  if (chunk.row < 0 || chunk.part != 0) return;
+  const int64_t degree = load_offset(p.rows, chunk.row + 1) - load_offset(p.rows, chunk.row);
+  const int64_t parts = (degree + p.rows.chunk_length - 1) / p.rows.chunk_length;
   for (int head = threadIdx.x; head < p.heads; head += blockDim.x) {
     BoundedSoftmax sums;
     for (int64_t part = first; part < first + parts; ++part) {
@@ -131,7 +131,7 @@ __global__ void join_softmax(const WindowSoftmax p) {
       sums.softmax.total += factor * partial[p.heads];
       sums.weighted += factor * partial[2 * p.heads];
     }
-    sums.store(p, int64_t(split.row) * p.heads + head);
+    sums.store(p, int64_t(chunk.row) * p.heads + head);
   }
 }
 
@@ -141,12 +141,12 @@ cudaError_t launch_softmax(WindowSoftmax p, const T* values, const Launch& launc
                            p, values));
   p.warp_heads = heads_of_warp(p.heads, 1);
   const int64_t slices = (p.heads + p.warp_heads - 1) / std::max(p.warp_heads, 1);
-  const int64_t workers = p.rows.num_splits + p.rows.num_rows;
+  const int64_t workers = p.rows.num_chunks + p.rows.num_rows;
   JAXGNN_TRY(launch_kernel(launch, find_softmax,
                            slice_grid(blocks_of(workers, kSparseWarps), slices), kSparseThreads, 0,
                            p));
-  if (!launch.load && p.rows.num_splits == 0) return cudaSuccess;
-  return launch_kernel(launch, join_softmax, p.rows.num_splits, 32, 0, p);
+  if (!launch.load && p.rows.num_chunks == 0) return cudaSuccess;
+  return launch_kernel(launch, join_softmax, p.rows.num_chunks, 32, 0, p);
 }
 
 }  // namespace jaxgnn::attention

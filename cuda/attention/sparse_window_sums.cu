@@ -205,7 +205,7 @@ cudaError_t launch_type(const SparseWindowArgs& args, const Launch& launch) {
   p.head_width = static_cast<int>(cbsr.width);
   p.k = softmax.k;
   if (!launch.load && p.windows.num_parts == 0) return cudaSuccess;
-  int* places = reinterpret_cast<int*>(softmax.partials + 3 * from.rows.num_splits * heads);
+  int* places = reinterpret_cast<int*>(softmax.partials + 3 * from.rows.num_chunks * heads);
   if (from.self_loops) p.places = places;
   if (launch.load || from.self_loops) {
     JAXGNN_TRY(launch_places(p.windows, places, p.num_senders, launch));

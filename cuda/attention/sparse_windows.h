@@ -23,7 +23,7 @@ struct SparseWindowArgs {
 };
 
 inline int64_t window_forward_scratch(int64_t senders, const AttentionArgs& args) {
-  return args.heads * (2 * senders + args.rows.num_rows + 3 * int64_t{args.rows.num_splits}) +
+  return args.heads * (2 * senders + args.rows.num_rows + 3 * int64_t{args.rows.num_chunks}) +
          (args.self_loops ? senders : 0);
 }
 

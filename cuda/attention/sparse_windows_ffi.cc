@@ -55,14 +55,14 @@ AttentionArgs take_inputs(Check& check, const WindowInputs& from, maxk::Cbsr& cb
 }
 
 Error sparse_window_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
-                              AnyBuffer splits, AnyBuffer row_order, AnyBuffer window_rows,
+                              AnyBuffer chunks, AnyBuffer row_order, AnyBuffer window_rows,
                               AnyBuffer window_parts, AnyBuffer window_senders,
                               AnyBuffer window_masks, AnyBuffer values, AnyBuffer indices,
                               AnyBuffer sender_scores, AnyBuffer receiver_scores, Result out,
                               Result log_sum, Result partials, Result scratch,
                               Float<attr::negative_slope> negative_slope,
                               Int<attr::self_loops> self_loops,
-                              Int<attr::split_length> split_length, Int<attr::threads> threads) {
+                              Int<attr::chunk_length> chunk_length, Int<attr::threads> threads) {
   Check check("jaxgnn_sparse_window_attention");
   const WindowInputs from{{window_rows, window_parts, window_senders, window_masks},
                           values,
@@ -76,7 +76,7 @@ Error sparse_window_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuf
   AttentionForwardArgs& forward = args.forward.forward;
   forward.attention = take_inputs(check, from, args.forward.cbsr, args.windows);
   AttentionArgs& common = forward.attention;
-  common.rows = check.rows({row_offsets, columns, &splits, *split_length, &row_order});
+  common.rows = check.rows({row_offsets, columns, &chunks, *chunk_length, &row_order});
   const int64_t receivers = dim(*out, 0);
   check.that(common.rows.num_rows == receivers, "the rows must be the receivers");
   check.gathered(common.num_columns, common.rows.num_edges);
@@ -100,7 +100,7 @@ Error sparse_window_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuf
 }
 
 Error sparse_window_gradients(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
-                              AnyBuffer splits, AnyBuffer row_order, AnyBuffer window_rows,
+                              AnyBuffer chunks, AnyBuffer row_order, AnyBuffer window_rows,
                               AnyBuffer window_parts, AnyBuffer window_senders,
                               AnyBuffer window_masks, AnyBuffer values, AnyBuffer indices,
                               AnyBuffer sender_scores, AnyBuffer cotangent, AnyBuffer receivers,
@@ -108,7 +108,7 @@ Error sparse_window_gradients(StreamLaunch launch, AnyBuffer row_offsets, AnyBuf
                               Result receiver_gradient, Result sender_partials, Result scratch,
                               Float<attr::negative_slope> negative_slope,
                               Int<attr::self_loops> self_loops,
-                              Int<attr::split_length> split_length, Int<attr::threads> threads) {
+                              Int<attr::chunk_length> chunk_length, Int<attr::threads> threads) {
   Check check("jaxgnn_sparse_window_gradients");
   const WindowInputs from{{window_rows, window_parts, window_senders, window_masks},
                           values,
@@ -122,7 +122,7 @@ Error sparse_window_gradients(StreamLaunch launch, AnyBuffer row_offsets, AnyBuf
   SparseGradientArgs& gradients = args.gradients;
   gradients.attention = take_inputs(check, from, gradients.cbsr, args.windows);
   AttentionArgs& common = gradients.attention;
-  gradients.transpose = check.rows({row_offsets, columns, &splits, *split_length, &row_order});
+  gradients.transpose = check.rows({row_offsets, columns, &chunks, *chunk_length, &row_order});
   const int64_t senders = common.num_columns, heads = common.heads;
   const int64_t num_receivers = common.rows.num_rows = dim(cotangent, 0);
   common.rows.num_edges = gradients.transpose.num_edges;
@@ -137,7 +137,7 @@ Error sparse_window_gradients(StreamLaunch launch, AnyBuffer row_offsets, AnyBuf
                "the senders' gradient must be float32 [senders, heads]");
   check.matrix(*receiver_gradient, xla::ffi::F32, num_receivers, heads,
                "the receivers' gradient must be float32 [receivers, heads]");
-  check.matrix(*sender_partials, xla::ffi::F32, gradients.transpose.num_splits, 2 * heads,
+  check.matrix(*sender_partials, xla::ffi::F32, gradients.transpose.num_chunks, 2 * heads,
                "the senders' partials must be float32 [parts, 2 heads]");
   check.vector(*scratch, xla::ffi::F32,
                window_scratch(senders, num_receivers, heads, gradients.cbsr.k, common.self_loops),

@@ -14,10 +14,10 @@ namespace jaxgnn::attention {
 template <typename T, Pass kPass, typename A>
 __global__ void join_sums(const RowParams<T> p) {
   const int64_t first = blockIdx.x;
-  const RowPart split = p.rows.splits[first];
-  if (split.row < 0 || split.part != 0) return;
-  const int64_t degree = load_offset(p.rows, split.row + 1) - load_offset(p.rows, split.row);
-  const int64_t parts = (degree + p.rows.split_length - 1) / p.rows.split_length;
+  const RowPart chunk = p.rows.chunks[first];
+  if (chunk.row < 0 || chunk.part != 0) return;
+  const int64_t degree = load_offset(p.rows, chunk.row + 1) - load_offset(p.rows, chunk.row);
+  const int64_t parts = (degree + p.rows.chunk_length - 1) / p.rows.chunk_length;
   const A* partials = p.partials + first * p.partials_stride;
   const int heads = p.scoring.heads;
   for (int64_t f = threadIdx.x; f < p.width; f += blockDim.x) {
@@ -37,9 +37,9 @@ __global__ void join_sums(const RowParams<T> p) {
     }
     if (kPass == Pass::kForward) {
       sum *= all.scale();
-      if (f == head * p.head_width) p.log_sum[int64_t(split.row) * heads + head] = all.log_sum();
+      if (f == head * p.head_width) p.log_sum[int64_t(chunk.row) * heads + head] = all.log_sum();
     }
-    p.out[split.row * p.width + f] = narrow<T, A>(sum);
+    p.out[chunk.row * p.width + f] = narrow<T, A>(sum);
   }
 }
 
@@ -48,7 +48,7 @@ __global__ void join_sums(const RowParams<T> p) {
 template <typename T, typename P>
 cudaError_t join_forward(const P& p, int64_t heads, int head_width, const Launch& launch) {
   using A = typename Accumulator<T>::type;
-  if (!launch.load && p.rows.num_splits == 0) return cudaSuccess;
+  if (!launch.load && p.rows.num_chunks == 0) return cudaSuccess;
   RowParams<T> joined{};
   joined.rows = p.rows;
   joined.scoring = p.scoring;
@@ -58,7 +58,7 @@ cudaError_t join_forward(const P& p, int64_t heads, int head_width, const Launch
   joined.width = heads * head_width;
   joined.partials_stride = joined.width + 2 * heads;
   joined.head_width = head_width;
-  return launch_kernel(launch, join_sums<T, Pass::kForward, A>, p.rows.num_splits, 128, 0, joined);
+  return launch_kernel(launch, join_sums<T, Pass::kForward, A>, p.rows.num_chunks, 128, 0, joined);
 }
 
 // The smaller side of the LeakyReLU's kink, estimated from 64 edges of a row; either answer gives
@@ -114,18 +114,18 @@ template <typename A>
 __global__ void finish_dots(const Rows rows, const A* dots, A* out, int heads, int slices) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t head = i % heads;
-  int64_t row = i / heads - rows.num_splits, first = row, parts = 1;
+  int64_t row = i / heads - rows.num_chunks, first = row, parts = 1;
   if (row < 0) {
-    const RowPart split = rows.splits[i / heads];
-    if (split.row < 0 || split.part != 0) return;
-    row = split.row;
+    const RowPart chunk = rows.chunks[i / heads];
+    if (chunk.row < 0 || chunk.part != 0) return;
+    row = chunk.row;
     first = rows.num_rows + i / heads;
   }
   if (row >= rows.num_rows) return;
   const int64_t degree = load_offset(rows, row + 1) - load_offset(rows, row);
   if (first >= rows.num_rows) {
-    parts = (degree + rows.split_length - 1) / rows.split_length;
-  } else if (degree > rows.split_length) {
+    parts = (degree + rows.chunk_length - 1) / rows.chunk_length;
+  } else if (degree > rows.chunk_length) {
     return;
   }
   A sum = A(0);
@@ -150,7 +150,7 @@ int64_t cut(RowParams<T>& p, int lanes, int V) {
 template <typename T>
 cudaError_t launch_walk(void (*kernel)(RowParams<T>), const RowParams<T>& p, int64_t slices,
                         int threads_per_row, const Launch& launch) {
-  const int64_t workers = p.rows.num_splits + p.rows.num_rows;
+  const int64_t workers = p.rows.num_chunks + p.rows.num_rows;
   const dim3 grid = slice_grid(blocks_of(workers, kRowThreads / threads_per_row), slices);
   return launch_kernel(launch, kernel, grid, kRowThreads, 0, p);
 }
@@ -220,12 +220,12 @@ cudaError_t walk_rows(RowParams<T> p, typename Accumulator<T>::type* table,
   }
   if (launch.load || !aligned) JAXGNN_TRY((launch_any<T, kPass, 1, 32>(p, short_plain, launch)));
   if constexpr (kPass != Pass::kReceivers) {
-    if (launch.load || p.rows.num_splits > 0) {
-      JAXGNN_TRY(launch_kernel(launch, join_sums<T, kPass, A>, p.rows.num_splits, 128, 0, p));
+    if (launch.load || p.rows.num_chunks > 0) {
+      JAXGNN_TRY(launch_kernel(launch, join_sums<T, kPass, A>, p.rows.num_chunks, 128, 0, p));
     }
   }
   if constexpr (kPass != Pass::kForward) {
-    const int64_t threads = (p.rows.num_splits + p.rows.num_rows) * p.scoring.heads;
+    const int64_t threads = (p.rows.num_chunks + p.rows.num_rows) * p.scoring.heads;
     return launch_kernel(launch, finish_dots<A>, blocks_of(threads, 128), 128, 0, p.rows, p.dots,
                          scores, p.scoring.heads, p.slices_per_head);
   }

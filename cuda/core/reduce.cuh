@@ -56,11 +56,11 @@ template <typename T, typename Op, typename A>
 __global__ void join_parts(const Rows rows, const A* partials, T* out, int64_t width, bool mean,
                            bool minimum) {
   const int64_t first = blockIdx.x;
-  const RowPart split = rows.splits[first];
-  if (split.row < 0 || split.part != 0) return;
-  const int64_t degree = load_offset(rows, split.row + 1) - load_offset(rows, split.row);
-  const int64_t parts = (degree + rows.split_length - 1) / rows.split_length;
-  const Work whole{split.row, -1, 0, 0, degree};
+  const RowPart chunk = rows.chunks[first];
+  if (chunk.row < 0 || chunk.part != 0) return;
+  const int64_t degree = load_offset(rows, chunk.row + 1) - load_offset(rows, chunk.row);
+  const int64_t parts = (degree + rows.chunk_length - 1) / rows.chunk_length;
+  const Work whole{chunk.row, -1, 0, 0, degree};
   for (int64_t f = threadIdx.x; f < width; f += blockDim.x) {
     A acc[1] = {Op::template identity<A>(minimum)};
     const A* partial = partials + first * width + f;
@@ -75,8 +75,8 @@ __global__ void join_parts(const Rows rows, const A* partials, T* out, int64_t w
 template <typename T, typename Op, typename A>
 cudaError_t launch_join(const Rows& rows, const A* partials, T* out, int64_t width, bool mean,
                         bool minimum, const Launch& launch) {
-  if (!launch.load && rows.num_splits == 0) return cudaSuccess;
-  return launch_kernel(launch, join_parts<T, Op, A>, rows.num_splits, 128, 0, rows, partials, out,
+  if (!launch.load && rows.num_chunks == 0) return cudaSuccess;
+  return launch_kernel(launch, join_parts<T, Op, A>, rows.num_chunks, 128, 0, rows, partials, out,
                        width, mean, minimum);
 }
 

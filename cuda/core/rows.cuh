@@ -124,13 +124,13 @@ __device__ inline void store_vector(T* address, const A (&values)[V]) {
 }
 
 // A range of edges for one worker (a warp, or a group of its lanes): a whole short row, or one
-// chunk of a long row. Workers 0 .. num_splits - 1 process the chunks, so that long rows start
+// chunk of a long row. Workers 0 .. num_chunks - 1 process the chunks, so that long rows start
 // first.
 struct Work {
   int64_t row;   // -1: nothing to do
   int64_t part;  // place among the partial results, or -1 for a whole row
   int64_t begin;
-  int count;  // at most the split length
+  int count;  // at most the chunk length
   int64_t degree;
 };
 
@@ -156,12 +156,12 @@ __device__ inline int64_t edge_number(const P& p, int64_t place) {
 __device__ inline Work find_work(const Rows& rows, int64_t worker) {
   Work work{-1, -1, 0, 0, 0};
   int64_t part_start = 0;
-  int64_t row = worker - rows.num_splits;
+  int64_t row = worker - rows.num_chunks;
   if (row < 0) {
-    const RowPart split = rows.splits[worker];
-    if (split.row < 0) return work;
-    row = split.row;
-    part_start = split.part * rows.split_length;
+    const RowPart chunk = rows.chunks[worker];
+    if (chunk.row < 0) return work;
+    row = chunk.row;
+    part_start = chunk.part * rows.chunk_length;
     work.part = worker;
   }
   if (row >= rows.num_rows) return work;
@@ -169,11 +169,11 @@ __device__ inline Work find_work(const Rows& rows, int64_t worker) {
   const int64_t first = load_offset(rows, row);
   const int64_t end = load_offset(rows, row + 1);
   work.degree = end - first;
-  if (work.part < 0 && work.degree > rows.split_length) return work;  // its parts do it
+  if (work.part < 0 && work.degree > rows.chunk_length) return work;  // its parts do it
   work.row = row;
   work.begin = first + part_start;
   const int64_t left = end - work.begin;
-  work.count = static_cast<int>(left < rows.split_length ? left : rows.split_length);
+  work.count = static_cast<int>(left < rows.chunk_length ? left : rows.chunk_length);
   return work;
 }
 

@@ -128,7 +128,7 @@ template <typename T, bool kStacked, int V, typename Team, int kKernels>
 __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
     coordinate_rows(const CoordinateParams<T> p) {
   using A = typename Accumulator<T>::type;
-  const int64_t team = Team::worker(), parts = p.rows.num_splits;
+  const int64_t team = Team::worker(), parts = p.rows.num_chunks;
   extern __shared__ double memory[];
   A* shared = reinterpret_cast<A*>(memory);
   const Gaussians<A> g = stage(p.gaussians, shared);
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
                     next_end = load_offset(p.rows, next + 1);
       const int64_t after = row_at(i + 2);
       const int64_t degree = end - begin;
-      if (degree <= p.rows.split_length) {  // else its parts do it
+      if (degree <= p.rows.chunk_length) {  // else its parts do it
         take(Work{row, -1, begin, static_cast<int>(degree), degree});
       }
       row = next;
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
 
 // Teams of a pass: one for each chunk, and one for each group of rows that a team processes.
 int64_t count_teams(const Rows& rows) {
-  return rows.num_splits + (rows.num_rows + kRowsEach - 1) / kRowsEach;
+  return rows.num_chunks + (rows.num_rows + kRowsEach - 1) / kRowsEach;
 }
 
 // Adds partial sums, `step` apart, in a fixed order: each block adds `each` of them into the first

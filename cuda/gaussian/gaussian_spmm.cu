@@ -7,7 +7,7 @@
 // over all kernels a tile holds (edge, kernel) pairs, so that a weight is computed once a slice,
 // and the contiguous rows of a column are read in sequence. For one sum a kernel all kernels share
 // the gathered row: a lane computes the weights of its edge under up to four of them. Rows longer
-// than the split length are processed in chunks; a second kernel adds the chunks in order.
+// than the chunk length are processed in chunks; a second kernel adds the chunks in order.
 #include <type_traits>
 
 #include "cuda/core/reduce.cuh"
@@ -247,7 +247,7 @@ template <typename T, int V, typename Team>
 cudaError_t launch_rows(void (*kernel)(Params<T>), Params<T> p, int blocks, const Launch& launch) {
   constexpr int64_t kSlice = Team::kLanes * V;
   p.slices = static_cast<int>((p.width + kSlice - 1) / kSlice);
-  const int64_t workers = p.rows.num_splits + p.rows.num_rows;
+  const int64_t workers = p.rows.num_chunks + p.rows.num_rows;
   const dim3 grid =
       slice_grid(blocks_of(workers, kGaussianThreads / Team::kSize), int64_t{p.slices} * blocks);
   return launch_kernel(launch, kernel, grid, kGaussianThreads, 0, p);

@@ -19,7 +19,7 @@ constexpr int kShortTurns = 2;              // one after the other
 
 // Warps of parts, and of rows.
 __host__ __device__ inline int part_warps(const Rows& rows) {
-  return (rows.num_splits + kWarpRows - 1) / kWarpRows;
+  return (rows.num_chunks + kWarpRows - 1) / kWarpRows;
 }
 __host__ __device__ inline int row_warps(const Rows& rows) {
   constexpr int kRows = kWarpRows * kShortTurns;
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
   const auto row_at = [&](int turn) {
     Row row{0, -1, 0};
     if (warp < of_parts) {
-      if (turn > 0 || part >= p.rows.num_splits) return row;
+      if (turn > 0 || part >= p.rows.num_chunks) return row;
       const Work work = find_work(p.rows, part);
       if (work.row >= 0) row = {static_cast<int>(work.row), work.count, work.begin};
       return row;
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kGaussianThreads, kLeastBlocks)
     row.number = p.rows.order == nullptr ? static_cast<int>(i) : __ldg(p.rows.order + i);
     row.begin = load_offset(p.rows, row.number);
     const int64_t degree = load_offset(p.rows, int64_t(row.number) + 1) - row.begin;
-    if (degree <= p.rows.split_length) row.count = static_cast<int>(degree);
+    if (degree <= p.rows.chunk_length) row.count = static_cast<int>(degree);
     return row;
   };
   // The column of the lane's edge in the tile from `at` on; beyond the last edge that one's again.

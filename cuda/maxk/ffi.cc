@@ -60,7 +60,7 @@ RangeArgs range_of(const MaxkProductArgs& args, const Scratch& scratch, int64_t 
 Error run_maxk_spmm(Check& check, const MaxkProductArgs& product, AnyBuffer& scratch,
                     const Launch& launch) {
   MaxkSpmmArgs args{product};
-  const int64_t flags = args.rows.num_splits + args.rows.num_rows;
+  const int64_t flags = args.rows.num_chunks + args.rows.num_rows;
   const bool fits = args.weights == nullptr || args.cbsr.width <= kWeightedWidth;
   if (count(scratch) == 0 || !fits) {
     return finish(check, launch_maxk_spmm(args, launch));
@@ -226,10 +226,10 @@ Error maxk_spmm_windows_weighted(StreamLaunch launch, AnyBuffer row_offsets, Any
 }
 
 Error maxk_sspmm_scatter(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer columns,
-                         AnyBuffer splits, AnyBuffer dense, AnyBuffer indices, AnyBuffer weights,
-                         Result out, Result sums, Int<attr::split_length> split_length) {
+                         AnyBuffer chunks, AnyBuffer dense, AnyBuffer indices, AnyBuffer weights,
+                         Result out, Result sums, Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_maxk_sspmm_scatter");
-  const RowOperands from{row_offsets, columns, &splits, *split_length};
+  const RowOperands from{row_offsets, columns, &chunks, *chunk_length};
   MaxkProductArgs args = take_sspmm<StreamLaunch>(check, from, dense, indices, *out);
   check.that(args.rows.num_rows == dim(dense, 0), "the dense operand must have a row for each row");
   check.gathered(args.cbsr.num_rows, args.rows.num_edges);

@@ -18,7 +18,7 @@ constexpr int64_t kWeightedWidth = 2048;
 struct MaxkSpmmArgs : MaxkProductArgs {
   const uint32_t* range = nullptr;  // see launch_range; null: never in fixed point
   const float* sizes = nullptr;     // of the CBSR rows (see fixed_point.cuh), with range
-  uint32_t* flags = nullptr;        // [num_splits + num_rows], zeros before, with range
+  uint32_t* flags = nullptr;        // [num_chunks + num_rows], zeros before, with range
   int64_t padding = 0;              // entries at the end of each CBSR row that are none of its own
   bool wide_columns = false;        // of 16 bits also for widths to 256
   bool fallback = false;  // another kernel has done this in fixed point but for what is flagged

@@ -53,7 +53,7 @@ cudaError_t launch_maxk_sddmm(const MaxkProductArgs& args, const Launch& launch)
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
     return with_share(launch, from.k, from.k % 4 == 0, [&](auto share) {
-      const int64_t workers = args.rows.num_splits + args.rows.num_rows;
+      const int64_t workers = args.rows.num_chunks + args.rows.num_rows;
       return launch_large_kernel(
           launch, cbsr_dots<T, I, decltype(share)>, blocks_of(workers, kWarps), kThreads,
           kWarps * from.width * sizeof(float), args.rows, static_cast<const T*>(from.values),

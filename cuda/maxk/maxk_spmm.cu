@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kRowThreads, 10) float_rows(const SpmmParams<T
   extern __shared__ float float_sums[];
   // The grid may be smaller than the work: see launch_rows.
   for (int64_t worker = int64_t(blockIdx.x) * kRowWarps + threadIdx.x / 32;
-       worker < p.rows.num_splits + p.rows.num_rows; worker += int64_t(gridDim.x) * kRowWarps) {
+       worker < p.rows.num_chunks + p.rows.num_rows; worker += int64_t(gridDim.x) * kRowWarps) {
     if (flagged && p.flags[worker] == 0) continue;
     add_in_float<S>(p, find_work(p.rows, worker), float_sums);
     __syncwarp();
@@ -237,7 +237,7 @@ cudaError_t launch_rows(const MaxkSpmmArgs& args, const Launch& launch) {
                            static_cast<int>(from.k),
                            static_cast<int>(args.padding),
                            args.reduce == Reduce::kMean};
-  const unsigned blocks = blocks_of(args.rows.num_splits + args.rows.num_rows, kRowWarps);
+  const unsigned blocks = blocks_of(args.rows.num_chunks + args.rows.num_rows, kRowWarps);
   const size_t row_bytes = kRowWarps * from.width * sizeof(float);
   const bool fixed = args.range != nullptr && !args.fallback;
   if (launch.load || (fixed && args.weights != nullptr)) {

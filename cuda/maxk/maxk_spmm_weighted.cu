@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kRowThreads, 8) weighted_rows(const SpmmParams
 template <typename T, typename I>
 cudaError_t launch_weighted_rows(const SpmmParams<T, I>& p, const Launch& launch) {
   const unsigned blocks =
-      launch.load ? 1 : blocks_of(p.rows.num_splits + p.rows.num_rows, kRowWarps);
+      launch.load ? 1 : blocks_of(p.rows.num_chunks + p.rows.num_rows, kRowWarps);
   const size_t bytes = kRowWarps * 2 * static_cast<size_t>(p.width) * sizeof(float);
   return with_share(launch, p.k, p.k % 4 == 0, [&](auto share) {
     return launch_large_kernel(launch, weighted_rows<T, I, decltype(share)>, blocks, kRowThreads,

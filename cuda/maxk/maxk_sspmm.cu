@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) gather(const Params<T, I> p) {
   if (p.range != nullptr && use_wide_fixed(p.range, p.rows.num_edges)) return;
   // The grid may be smaller than the work: see launch_maxk_sspmm.
   for (int64_t worker = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
-       worker < p.rows.num_splits + p.rows.num_rows; worker += int64_t(gridDim.x) * kWarps) {
+       worker < p.rows.num_chunks + p.rows.num_rows; worker += int64_t(gridDim.x) * kWarps) {
     gather_row<kPer, kLanes>(p, find_work(p.rows, worker));
   }
 }
@@ -156,7 +156,7 @@ cudaError_t with_gather(const Launch& launch, int64_t k, F f) {
 }
 
 unsigned blocks_of_rows(const Rows& rows) {
-  return blocks_of(rows.num_splits + rows.num_rows, kWarps);
+  return blocks_of(rows.num_chunks + rows.num_rows, kWarps);
 }
 
 }  // namespace

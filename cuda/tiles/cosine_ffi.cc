@@ -25,7 +25,7 @@ Error tiles_cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuff
                              Result slots, Result slot_totals, Result partials, Result chunk_totals,
                              Result loops, Int<attr::heads> num_heads,
                              Int<attr::self_loops> self_loops,
-                             Int<attr::split_length> split_length) {
+                             Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_tiles_cosine_attention");
   const DataType type = x.element_type();
   const bool tiled = count(rest_offsets) > 0;
@@ -40,7 +40,7 @@ Error tiles_cosine_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuff
   TilesCosineArgs args{};
   const TileBuffers tiles{row_offsets, &row_columns, chunks,       rows,         columns,
                           &masks,      parts,        slot_offsets, rest_offsets, rest_columns};
-  args.tiles = tiled_rows(check, tiles, nodes, tiled, *split_length);
+  args.tiles = tiled_rows(check, tiles, nodes, tiled, *chunk_length);
   args.row_scale =
       floats(check, row_scale, nodes, heads, "row_scale must be float32 [nodes, heads]");
   args.column_scale =

@@ -13,7 +13,7 @@ constexpr int64_t kMostSlices = 65535;  // of a grid's second axis
 // What sums with weights and without have in common.
 TilesSpmmArgs spmm_args(Check& check, const TileBuffers& tiles, const AnyBuffer& x,
                         const AnyBuffer& out, const AnyBuffer& slots, const AnyBuffer& partials,
-                        int64_t reduce, int64_t split_length) {
+                        int64_t reduce, int64_t chunk_length) {
   const DataType type = x.element_type();
   const int64_t num_rows = count(tiles.rows), width = dim(x, 1);
   check.that(is_narrow_type(type), "x must be float32, bfloat16 or float16");
@@ -24,7 +24,7 @@ TilesSpmmArgs spmm_args(Check& check, const TileBuffers& tiles, const AnyBuffer&
   check.that(row_bytes <= kMostSlices * kSliceBytes, "x must have fewer features");
   TilesSpmmArgs args{};
   args.mean = is_mean(check, reduce);
-  args.tiles = tiled_rows(check, tiles, num_rows, /*tiled=*/true, split_length);
+  args.tiles = tiled_rows(check, tiles, num_rows, /*tiled=*/true, chunk_length);
   args.slots = scratch_of_parts(check, slots, dim(tiles.parts, 0), width,
                                 "slots must be float32 [parts, 64, features]");
   check.matrix(partials, xla::ffi::F32, dim(tiles.chunks, 0), width,
@@ -43,13 +43,13 @@ Error tiles_spmm(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer row_colum
                  AnyBuffer chunks, AnyBuffer rows, AnyBuffer columns, AnyBuffer masks,
                  AnyBuffer parts, AnyBuffer slot_offsets, AnyBuffer rest_offsets,
                  AnyBuffer rest_columns, AnyBuffer x, Result out, Result slots, Result partials,
-                 Int<attr::reduce> reduce, Int<attr::split_length> split_length,
+                 Int<attr::reduce> reduce, Int<attr::chunk_length> chunk_length,
                  Int<attr::tensorfloat32> tensorfloat32) {
   Check check("jaxgnn_tiles_spmm");
   check.gathered(dim(x, 0), count(row_columns));
   const TileBuffers tiles{row_offsets, &row_columns, chunks,       rows,         columns,
                           &masks,      parts,        slot_offsets, rest_offsets, rest_columns};
-  TilesSpmmArgs args = spmm_args(check, tiles, x, *out, *slots, *partials, *reduce, *split_length);
+  TilesSpmmArgs args = spmm_args(check, tiles, x, *out, *slots, *partials, *reduce, *chunk_length);
   if (check.failed()) return check.error();
   args.tensorfloat32 = *tensorfloat32 != 0;
   if (args.tiles.num_rows == 0 || args.width == 0) return Error::Success();
@@ -87,7 +87,7 @@ Error tiles_weighted_spmm(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer 
                           AnyBuffer rest_edges, AnyBuffer stage_offsets, AnyBuffer edge_counts,
                           AnyBuffer edge_offsets, AnyBuffer edge_entries, AnyBuffer edges,
                           AnyBuffer x, AnyBuffer weights, Result out, Result slots, Result partials,
-                          Int<attr::reduce> reduce, Int<attr::split_length> split_length) {
+                          Int<attr::reduce> reduce, Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_tiles_weighted_spmm");
   const int64_t num_edges = dim(weights, 0), heads = dim(weights, 1);
   check.gathered(dim(x, 0), count(columns) + count(rest_columns));
@@ -99,7 +99,7 @@ Error tiles_weighted_spmm(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer 
              "each head must be of whole 16 bytes");
   const TileBuffers tiles{row_offsets, nullptr, chunks,       rows,         columns,
                           nullptr,     parts,   slot_offsets, rest_offsets, rest_columns};
-  TilesSpmmArgs args = spmm_args(check, tiles, x, *out, *slots, *partials, *reduce, *split_length);
+  TilesSpmmArgs args = spmm_args(check, tiles, x, *out, *slots, *partials, *reduce, *chunk_length);
   args.rest_edges = integers(check, rest_edges, count(rest_columns),
                              "the rest's edges must be int32, one for each of its columns");
   args.edges = tile_edges(check, dim(parts, 0), stage_offsets, edge_counts, edge_offsets,

@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(32) sum_chunks(Params<T> p) {
   const RowPart chunk = p.a.tiles.chunks[blockIdx.x];
   if (chunk.row < 0) return;
   const Lane<T> at(static_cast<int>(blockIdx.y) * 8 * Lane<T>::V, p.a.width);
-  const int begin = p.a.tiles.rest_offsets[chunk.row] + chunk.part * p.a.tiles.split_length;
-  const int end = min(begin + p.a.tiles.split_length, p.a.tiles.rest_offsets[chunk.row + 1]);
+  const int begin = p.a.tiles.rest_offsets[chunk.row] + chunk.part * p.a.tiles.chunk_length;
+  const int end = min(begin + p.a.tiles.chunk_length, p.a.tiles.rest_offsets[chunk.row + 1]);
   float sums[V] = {};
   add_edges<kWeighted>(p, at, p.a.tiles.rest_columns, begin, end, sums);
   add_groups(sums);
@@ -88,10 +88,10 @@ __global__ void __launch_bounds__(32 * kWarps, kWeighted ? 12 : 16) sum_rows(Par
   const Lane<T> at(static_cast<int>(blockIdx.y) * 8 * Lane<T>::V, p.a.width);
   float sums[V] = {};
   const int begin = p.a.tiles.rest_offsets[place], end = p.a.tiles.rest_offsets[place + 1];
-  if (end - begin <= p.a.tiles.split_length) {
+  if (end - begin <= p.a.tiles.chunk_length) {
     add_edges<kWeighted>(p, at, p.a.tiles.rest_columns, begin, end, sums);
   } else if (at.inside) {
-    const int chunks = (end - begin + p.a.tiles.split_length - 1) / p.a.tiles.split_length;
+    const int chunks = (end - begin + p.a.tiles.chunk_length - 1) / p.a.tiles.chunk_length;
     const float* from = p.a.partials + first_chunk(p.a.tiles, place) * p.a.width + at.feature;
     add_rows(from, p.a.width, chunks, at.group, sums);
   }

@@ -41,10 +41,10 @@ struct TileBuffers {
 // The tiles of so many rows. If not `tiled`, the arrays of tiles have no elements and the other
 // edges are all; `rows` may then have none.
 inline TiledRows tiled_rows(Check& check, const TileBuffers& of, int64_t num_rows, bool tiled,
-                            int64_t split_length) {
+                            int64_t chunk_length) {
   const int64_t windows = (num_rows + kWindowRows - 1) / kWindowRows;
   const int64_t num_parts = dim(of.parts, 0), num_chunks = dim(of.chunks, 0);
-  check.that(split_length > 0 && split_length <= INT32_MAX, "split_length must be positive");
+  check.that(chunk_length > 0 && chunk_length <= INT32_MAX, "chunk_length must be positive");
   check.that(num_rows < INT32_MAX && num_parts < INT32_MAX && num_chunks < INT32_MAX,
              "there must be fewer than 2^31 rows, parts and chunks");
   check.that(tiled || num_parts == 0, "parts need the rest's offsets");
@@ -82,7 +82,7 @@ inline TiledRows tiled_rows(Check& check, const TileBuffers& of, int64_t num_row
   tiles.chunks = static_cast<const RowPart*>(data_or_null(of.chunks));
   tiles.num_parts = static_cast<int>(num_parts);
   tiles.num_chunks = static_cast<int>(num_chunks);
-  tiles.split_length = static_cast<int>(split_length);
+  tiles.chunk_length = static_cast<int>(chunk_length);
   tiles.num_rows = num_rows;
   return tiles;
 }

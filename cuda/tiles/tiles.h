@@ -32,10 +32,10 @@ struct TiledRows {
   const int32_t* slot_offsets;  // [windows + 1]
   const int32_t* rest_offsets;  // [num_rows + 1], by place
   const int32_t* rest_columns;
-  const RowPart* chunks;  // [num_chunks]: of the places with more than split_length other edges
+  const RowPart* chunks;  // [num_chunks]: of the places with more than chunk_length other edges
   int num_parts;
   int num_chunks;
-  int split_length;
+  int chunk_length;
   // All edges, for rows that are summed again as a value was not finite; columns may be null for
   // weighted sums.
   const int32_t* row_offsets;

@@ -88,7 +88,7 @@ def sum_sorted_rows(
             jnp.zeros((0, 0), rows.dtype),
         ],
         [((size, width), rows.dtype), ((chunks.table.shape[0], width), rows.dtype)],
-        split_length=chunks.length,
+        chunk_length=chunks.length,
         narrow_slices=0,
         reduce=0,
     )

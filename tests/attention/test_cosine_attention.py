@@ -332,6 +332,6 @@ def test_operands_that_do_not_fit_are_an_error(place):
     results.append(((2 * graph.row_chunks.table.shape[0], 16), jnp.float32))
     with pytest.raises(Exception, match="jaxgnn_cosine_attention_gradients: "):
         attributes = {"heads": 2, "self_loops": 1, "symmetric": 0, "tensor_cores": 0}
-        attributes |= {"split_length": 8}
+        attributes |= {"chunk_length": 8}
         out = ffi.call(cosine_rule.TARGETS[1], operands, results, **attributes)
         jax.block_until_ready(out)

@@ -227,7 +227,7 @@ def test_rows_that_tensor_cores_do_not_take():
         x = jnp.ones((3, width), dtype)
         results: list[Any] = [(x.shape, x.dtype), ((3, 1), jnp.float32)]
         results += [((3, width), jnp.float32), ((parts, 2 * width), jnp.float32)]
-        attributes = {"heads": 1, "self_loops": 0, "symmetric": 0, "split_length": 8}
+        attributes = {"heads": 1, "self_loops": 0, "symmetric": 0, "chunk_length": 8}
         given = [*structure, *structure, x, jnp.ones(1), jnp.ones((3, 4)), x]
         with pytest.raises(Exception, match="tensor cores take 16-bit values and heads of at most"):
             out = ffi.call(cosine_gradients.TARGET, given, results, tensor_cores=1, **attributes)

@@ -279,7 +279,7 @@ def test_operands_that_do_not_fit_are_an_error(place):
         "heads": 2,
         "drop_below": 0,
         "self_loops": 1,
-        "split_length": 8,
+        "chunk_length": 8,
     }
     with pytest.raises(Exception, match="jaxgnn_pair_attention: "):
         out = ffi.call(

@@ -60,7 +60,7 @@ class Case:
         weights = self.rng.integers(-4, 5, (self.edges, heads)) / 3
         return np.asarray(weights, accumulation_dtype(dtype))
 
-    def splits(self, length, padding=0):
+    def chunks(self, length, padding=0):
         table = _row_chunks.chunk_rows(self.offsets.astype(np.int64), length).table
         return np.concatenate([table, np.full((padding, 2), -1, np.int32)])
 
@@ -70,7 +70,7 @@ def absent(dtype):
 
 
 def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True, ties=False):
-    splits = case.splits(length, padding)
+    chunks = case.chunks(length, padding)
     row = ((case.rows, x.shape[1]), x.dtype)
     count = 2 if ties else 1
     *out, _ = on_cpu(
@@ -78,7 +78,7 @@ def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True, ties
         [
             case.offsets,
             case.indices if indices else case.indices[:0],
-            splits,
+            chunks,
             np.zeros(0, np.int32),
             x,
             absent(x.dtype) if weights is None else weights,
@@ -86,10 +86,10 @@ def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True, ties
         [
             row,
             *[(row[0], ties_dtype(x.dtype))] * (count - 1),
-            ((count * len(splits), x.shape[1]), accumulation_dtype(x.dtype)),
+            ((count * len(chunks), x.shape[1]), accumulation_dtype(x.dtype)),
         ],
         reduce=["sum", "mean", "max", "min"].index(reduce),
-        split_length=length,
+        chunk_length=length,
         **({} if ties else {"narrow_slices": 0}),
     )
     return out if ties else out[0]
@@ -189,14 +189,14 @@ def test_identity_indices_and_nan(dtype, reduce):
 
 
 def extremum(case, transpose, x, y, weights, values, scale, length):
-    splits = case.splits(length)
+    chunks = case.chunks(length)
     none = absent(x.dtype)
     out, _ = on_cpu(
         "jaxgnn_spmm_extremum",
         [
             case.offsets,
             case.indices,
-            splits,
+            chunks,
             x,
             y,
             none if weights is None else weights,
@@ -205,10 +205,10 @@ def extremum(case, transpose, x, y, weights, values, scale, length):
         ],
         [
             ((case.rows, x.shape[1]), x.dtype),
-            ((len(splits), x.shape[1]), accumulation_dtype(x.dtype)),
+            ((len(chunks), x.shape[1]), accumulation_dtype(x.dtype)),
         ],
         transpose=int(transpose),
-        split_length=length,
+        chunk_length=length,
     )
     return out
 
@@ -251,10 +251,10 @@ def test_sddmm(dtype, width, heads):
     case = Case(width)
     a, b = case.features(case.rows, width, dtype), case.features(case.columns, width, dtype)
     terms = np.asarray(a, np.float64)[case.row] * np.asarray(b, np.float64)[case.column]
-    graph = [case.offsets, case.indices, case.splits(16)]
+    graph = [case.offsets, case.indices, case.chunks(16)]
     sums = accumulation_dtype(dtype)
     result = [((case.edges, heads), sums)]
-    attributes = {"heads": heads, "split_length": 16}
+    attributes = {"heads": heads, "chunk_length": 16}
     (actual,) = on_cpu("jaxgnn_sddmm", [*graph, a, b], result, **attributes)
 
     def per_head(array):
@@ -317,9 +317,9 @@ def test_empty(rows, edges, width):
     np.testing.assert_array_equal(spmm(case, x, None, "max"), np.zeros((rows, width)))
     actual = extremum(case, False, x, y, None, x, None, 16)
     np.testing.assert_array_equal(actual, np.zeros((rows, width)))
-    operands = [case.offsets, case.indices, case.splits(16), y, x]
+    operands = [case.offsets, case.indices, case.chunks(16), y, x]
     (actual,) = on_cpu(
-        "jaxgnn_sddmm", operands, [((edges, 1), np.float32)], heads=1, split_length=16
+        "jaxgnn_sddmm", operands, [((edges, 1), np.float32)], heads=1, chunk_length=16
     )
     np.testing.assert_array_equal(actual, np.zeros((edges, 1)))
     (actual,) = on_cpu("jaxgnn_csr_row_ids", [case.offsets], [((edges,), np.int32)])
@@ -373,10 +373,10 @@ def test_bad_shapes_are_refused():
 
 
 def edge_softmax(case, scores, length, padding=0):
-    splits = case.splits(length, padding)
-    results = [(scores.shape, scores.dtype), ((len(splits), 2 * scores.shape[1]), scores.dtype)]
-    operands = [case.offsets, case.indices[:0], splits, scores]
-    return on_cpu("jaxgnn_edge_softmax", operands, results, split_length=length)[0]
+    chunks = case.chunks(length, padding)
+    results = [(scores.shape, scores.dtype), ((len(chunks), 2 * scores.shape[1]), scores.dtype)]
+    operands = [case.offsets, case.indices[:0], chunks, scores]
+    return on_cpu("jaxgnn_edge_softmax", operands, results, chunk_length=length)[0]
 
 
 def digest() -> str:
@@ -394,9 +394,9 @@ def digest() -> str:
             out, ties = spmm(case, x, weights, "min", length=256, ties=True)
             hashed.update(out.tobytes() + ties.tobytes())
         hashed.update(extremum(case, False, x, y, None, x, None, 256).tobytes())
-        operands = [case.offsets, case.indices, case.splits(256), y, x]
+        operands = [case.offsets, case.indices, case.chunks(256), y, x]
         result = [((case.edges, 1), np.float32)]
-        (dots,) = on_cpu("jaxgnn_sddmm", operands, result, heads=1, split_length=256)
+        (dots,) = on_cpu("jaxgnn_sddmm", operands, result, heads=1, chunk_length=256)
         hashed.update(dots.tobytes())
         hashed.update(weight_gradient(y[:2500], x).tobytes())
     scores = case.rng.normal(size=(case.edges, 3)).astype(np.float32)

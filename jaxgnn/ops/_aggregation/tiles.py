@@ -75,7 +75,7 @@ def reduce_rows(
             ],
             results,
             reduce=kernels.REDUCE[reduce],
-            split_length=tiles.rest_chunks.length,
+            chunk_length=tiles.rest_chunks.length,
             **attributes,
         )
         if weights is None:

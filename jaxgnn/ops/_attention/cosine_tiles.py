@@ -124,7 +124,7 @@ def forward(
         ],
         heads=heads,
         self_loops=self_loops,
-        split_length=chunks.length,
+        chunk_length=chunks.length,
     )
     return out.reshape(x.shape), log_sum
 

@@ -103,7 +103,7 @@ def gradients(
                 ((transpose.chunks.table.shape[0], heads * (k + 1)), dtype),
                 ((senders * heads * (k + 3),), dtype),
             ],
-            transpose_split_length=transpose.chunks.length,
+            transpose_chunk_length=transpose.chunks.length,
             **attributes(static),
         )
         return (

@@ -26,7 +26,7 @@ def row_call(
 
     Args:
         target: its name.
-        rows: the rows; the length of their chunks becomes the attribute `split_length`.
+        rows: the rows; the length of their chunks becomes the attribute `chunk_length`.
         operands: what follows the structure; the axes after the first are merged.
         results: shape and dtype of each result; the same.
         scheduled: whether the target takes the row schedule after the structure.
@@ -37,7 +37,7 @@ def row_call(
         target,
         [*first, *(operand.reshape(_merged(operand.shape)) for operand in operands)],
         [(_merged(shape), dtype) for shape, dtype in results],
-        split_length=rows.chunks.length,
+        chunk_length=rows.chunks.length,
         **attributes,
     )
     return [array.reshape(shape) for array, (shape, _) in zip(out, results, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.support.raw_calls.common import (
+    CHUNKED,
     COLUMNS,
     F32,
     FEATURES,
@@ -10,7 +11,6 @@ from tests.support.raw_calls.common import (
     HEADS,
     I32,
     ROWS,
-    SPLIT,
     Call,
     Calls,
     Graph,
@@ -26,7 +26,7 @@ def spmm(g: Graph, ties: bool = False) -> Call:
             **({"ties": out} if ties else {}),
             "partials": (((2 if ties else 1) * g.parts, FEATURES), F32),
         },
-        {"reduce": 2, **({} if ties else {"narrow_slices": 0}), **SPLIT},
+        {"reduce": 2, **({} if ties else {"narrow_slices": 0}), **CHUNKED},
         FREE | {"x, axis 0", "weights, axis 1", "reduce"},
     )
 
@@ -42,7 +42,7 @@ def spmm_extremum(g: Graph) -> Call:
             "scale": g.x(g.edges, HEADS),
         },
         {"out": ((ROWS, FEATURES), F32), "partials": ((g.parts, FEATURES), F32)},
-        {"transpose": 0, **SPLIT},
+        {"transpose": 0, **CHUNKED},
         FREE,
     )
 
@@ -51,8 +51,8 @@ def sddmm(g: Graph) -> Call:
     return Call(
         {**g.rows(), "a": g.x(ROWS, FEATURES), "b": g.x(COLUMNS, FEATURES)},
         {"out": ((g.edges, HEADS), F32)},
-        {"heads": HEADS, **SPLIT},
-        FREE | {"b, axis 0", "splits, axis 0"},
+        {"heads": HEADS, **CHUNKED},
+        FREE | {"b, axis 0", "chunks, axis 0"},
     )
 
 
@@ -63,7 +63,7 @@ def sddmm_extremum(g: Graph) -> Call:
         "y": g.x(ROWS, FEATURES),
         "weights": g.x(g.edges, HEADS),
     }
-    return call._replace(operands={**call.operands, **more}, free=FREE | {"splits, axis 0"})
+    return call._replace(operands={**call.operands, **more}, free=FREE | {"chunks, axis 0"})
 
 
 def edge_softmax(g: Graph) -> Call:
@@ -71,7 +71,7 @@ def edge_softmax(g: Graph) -> Call:
     return Call(
         {**rows, "scores": g.x(g.edges, HEADS)},
         {"out": ((g.edges, HEADS), F32), "partials": ((g.parts, 2 * HEADS), F32)},
-        {**SPLIT},
+        {**CHUNKED},
         FREE | {"row_offsets, axis 0"},  # nothing else tells how many rows there are
     )
 

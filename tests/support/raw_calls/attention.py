@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.raw_calls.common import (
+    CHUNKED,
     COLUMNS,
     F32,
     FEATURES,
@@ -14,7 +15,6 @@ from tests.support.raw_calls.common import (
     HEADS,
     I32,
     ROWS,
-    SPLIT,
     U8,
     U32,
     Call,
@@ -32,13 +32,13 @@ def scores(g: Graph) -> dict[str, np.ndarray]:
     }
 
 
-GAT = {"negative_slope": 0.2, "drop_below": 1 << 20, "self_loops": 1, **SPLIT}
+GAT = {"negative_slope": 0.2, "drop_below": 1 << 20, "self_loops": 1, **CHUNKED}
 FREE_GAT = FREE | {"drop_below", "self_loops"}
 
 
 def scratch(columns: int) -> tuple[tuple[int, ...], Any]:
     slices = -(-FEATURES // HEADS // 16)
-    parts = ROWS + len(Graph(False).splits)
+    parts = ROWS + len(Graph(False).chunks)
     return (HEADS * (4 * columns + parts * slices + ROWS),), F32
 
 
@@ -163,8 +163,8 @@ def sparse_attention_gradients(g: Graph) -> Call:
             "sender_partials": ((0, HEADS * (K + 1)), F32),
             "scratch": ((COLUMNS * HEADS * (K + 3),), F32),
         },
-        {**GAT, "transpose_split_length": SPLIT["split_length"]},
-        FREE_GAT | {"transpose_split_length"},
+        {**GAT, "transpose_chunk_length": CHUNKED["chunk_length"]},
+        FREE_GAT | {"transpose_chunk_length"},
     )
 
 
@@ -186,14 +186,14 @@ def sparse_window_attention(g: Graph) -> Call:
             "partials": ((1, 64 * FEATURES), I32),
             "scratch": ((HEADS * (2 * COLUMNS + ROWS + 3 * g.parts),), F32),
         },
-        {"negative_slope": 0.2, "self_loops": 0, "threads": 512, **SPLIT},
+        {"negative_slope": 0.2, "self_loops": 0, "threads": 512, **CHUNKED},
         FREE_WINDOWS | {"partials, axis 0"},
     )
 
 
 def sparse_window_gradients(g: Graph) -> Call:
     call = sparse_attention_gradients(g)
-    names = ("row_offsets", "columns", "splits", "row_order")
+    names = ("row_offsets", "columns", "chunks", "row_order")
     transpose = {name: call.operands[f"transpose_{name}"] for name in names}
     results = {
         name: result
@@ -216,7 +216,7 @@ def sparse_window_gradients(g: Graph) -> Call:
             "sender_partials": ((0, 2 * HEADS), F32),
             "scratch": ((HEADS * (COLUMNS * (2 + 2 * K + 2 * lanes) + 3 * ROWS),), F32),
         },
-        {"negative_slope": 0.2, "self_loops": 0, "threads": 512, **SPLIT},
+        {"negative_slope": 0.2, "self_loops": 0, "threads": 512, **CHUNKED},
         FREE_WINDOWS,
     )
 
@@ -227,7 +227,7 @@ PAIR = {
     "heads": HEADS,
     "drop_below": 1 << 20,
     "self_loops": 1,
-    **SPLIT,
+    **CHUNKED,
 }
 
 
@@ -289,7 +289,7 @@ def cosine_attention(g: Graph) -> Call:
             "log_sum": ((ROWS, HEADS), F32),
             "partials": ((g.parts, FEATURES + 2 * HEADS), F32),
         },
-        {"heads": HEADS, "self_loops": 1, **SPLIT},
+        {"heads": HEADS, "self_loops": 1, **CHUNKED},
         FREE_GAT | {"columns, axis 0"},
     )
 
@@ -311,7 +311,7 @@ def cosine_attention_gradients(g: Graph) -> Call:
             "carried": ((ROWS, FEATURES), F32),
             "partials": ((2 * g.parts, 2 * FEATURES), F32),
         },
-        {"heads": HEADS, "self_loops": 1, "symmetric": 0, "tensor_cores": 0, **SPLIT},
+        {"heads": HEADS, "self_loops": 1, "symmetric": 0, "tensor_cores": 0, **CHUNKED},
         FREE_GAT | {"symmetric"},
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxgnn.graph import _row_chunks
 
 ROWS, COLUMNS, FEATURES, HEADS, K, KERNELS, DIMS = 6, 8, 8, 2, 4, 3, 2
-SPLIT_LENGTH = 4
+CHUNK_LENGTH = 4
 F32, I32, U32, U8 = np.float32, np.int32, np.uint32, np.uint8
 
 
@@ -35,20 +35,20 @@ class Graph:
         self.edges = int(degrees.sum())
         self.offsets = np.concatenate([[0], np.cumsum(degrees)]).astype(I32)
         self.columns = rng.integers(0, ROWS - 2, self.edges).astype(I32)
-        self.splits = _row_chunks.chunk_rows(self.offsets.astype(np.int64), SPLIT_LENGTH).table
+        self.chunks = _row_chunks.chunk_rows(self.offsets.astype(np.int64), CHUNK_LENGTH).table
         self.order = rng.permutation(ROWS).astype(I32)
         self.permutation = rng.permutation(self.edges).astype(I32)
         if empty:
             self.offsets *= 0
             self.columns *= 0
         self.rng = rng
-        self.parts = len(self.splits)
+        self.parts = len(self.chunks)
 
     def x(self, *shape: int) -> np.ndarray:
         return self.rng.normal(size=shape).astype(F32)
 
     def rows(self) -> dict[str, np.ndarray]:
-        return {"row_offsets": self.offsets, "columns": self.columns, "splits": self.splits}
+        return {"row_offsets": self.offsets, "columns": self.columns, "chunks": self.chunks}
 
     def ordered(self) -> dict[str, np.ndarray]:
         return {**self.rows(), "row_order": self.order}
@@ -68,8 +68,8 @@ class Graph:
 
 Calls = dict[str, Callable[[Graph], Call]]
 
-SPLIT = {"split_length": SPLIT_LENGTH}
-FREE = frozenset({"split_length"})  # any positive one: what is read stays within the row
+CHUNKED = {"chunk_length": CHUNK_LENGTH}
+FREE = frozenset({"chunk_length"})  # any positive one: what is read stays within the row
 BOOLEANS = {
     "self_loops",
     "by_senders",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.support.raw_calls.common import (
+    CHUNKED,
     COLUMNS,
     DIMS,
     F32,
@@ -12,7 +13,6 @@ from tests.support.raw_calls.common import (
     FREE,
     KERNELS,
     ROWS,
-    SPLIT,
     Call,
     Calls,
     Graph,
@@ -38,7 +38,7 @@ def gaussian_spmm(g: Graph) -> Call:
             **gaussians(g),
         },
         {"out": ((ROWS, FEATURES), F32), "partials": ((g.parts, FEATURES), F32)},
-        {"reduce": 0, "shared_input": 0, "activation": 1, **SPLIT},
+        {"reduce": 0, "shared_input": 0, "activation": 1, **CHUNKED},
         FREE | {"reduce", "activation"},
     )
 
@@ -60,7 +60,7 @@ def gaussian_coordinates(g: Graph) -> Call:
             "partials": ((g.parts, DIMS), F32),
             "block_sums": ((g.parts + ROWS, 2 * KERNELS * DIMS), F32),
         },
-        {"rows_stacked": 1, "activation": 1, **SPLIT},
+        {"rows_stacked": 1, "activation": 1, **CHUNKED},
         FREE | {"activation"},
     )
 

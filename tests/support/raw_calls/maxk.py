@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from tests.support.raw_calls.common import (
+    CHUNKED,
     COLUMNS,
     F32,
     FEATURES,
     FREE,
     I32,
     ROWS,
-    SPLIT,
     U8,
     U32,
     Call,
@@ -63,7 +63,7 @@ def maxk_spmm(g: Graph) -> Call:
             "partials": ((g.parts, FEATURES), F32),
             "scratch": ((0,), U32),
         },
-        {"reduce": 0, **SPLIT},
+        {"reduce": 0, **CHUNKED},
         FREE | {"reduce"},
     )
 
@@ -77,7 +77,7 @@ def maxk_sspmm(g: Graph) -> Call:
             "weights": g.x(g.edges, 1),
         },
         {"out": ((ROWS, K), F32), "partials": ((g.parts, K), F32)},
-        SPLIT,
+        CHUNKED,
         FREE | {"dense, axis 0", "dense, axis 1"},
     )
 
@@ -91,8 +91,8 @@ def maxk_sddmm(g: Graph) -> Call:
             "dense": g.x(ROWS, FEATURES),
         },
         {"out": ((g.edges, 1), F32)},
-        SPLIT,
-        FREE | {"dense, axis 1", "splits, axis 0"},
+        CHUNKED,
+        FREE | {"dense, axis 1", "chunks, axis 0"},
     )
 
 
@@ -105,8 +105,8 @@ def maxk_sspmm_scatter(g: Graph) -> Call:
             "weights": g.x(g.edges, 1),
         },
         {"out": ((COLUMNS, K), F32), "sums": ((0, 0), F32)},
-        SPLIT,
-        FREE | {"dense, axis 1", "splits, axis 0"},  # no scratch says how many chunks there are
+        CHUNKED,
+        FREE | {"dense, axis 1", "chunks, axis 0"},  # no scratch says how many chunks there are
     )
 
 

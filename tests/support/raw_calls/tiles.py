@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.support.raw_calls.common import (
+    CHUNKED,
     COLUMNS,
     F32,
     FEATURES,
@@ -12,7 +13,6 @@ from tests.support.raw_calls.common import (
     HEADS,
     I32,
     ROWS,
-    SPLIT,
     U8,
     U32,
     Call,
@@ -43,7 +43,7 @@ def tiles_spmm(g: Graph) -> Call:
             "slots": ((1, 64, FEATURES), F32),
             "partials": ((1, FEATURES), F32),
         },
-        {"reduce": 0, "tensorfloat32": 0, **SPLIT},
+        {"reduce": 0, "tensorfloat32": 0, **CHUNKED},
         FREE | {"row_columns, axis 0", "rest_columns, axis 0", "x, axis 0", "reduce"},
     )
 
@@ -87,7 +87,7 @@ def tiles_cosine_attention(g: Graph) -> Call:
             "chunk_totals": ((1, 1), F32),
             "loops": ((1, 2), U32),
         },
-        {"heads": 1, "self_loops": 1, **SPLIT},
+        {"heads": 1, "self_loops": 1, **CHUNKED},
         FREE | {"row_columns, axis 0", "rest_columns, axis 0"},
     )
 
