@@ -55,8 +55,8 @@ def _info_of_model(arguments: list[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from jaxgnn.data import GraphSet, load
-    from jaxgnn.data.directions import with_reverse_edges
+    from jaxgnn.data import load
+    from jaxgnn.data.directions import load_undirected
     from jaxgnn.train import ConfigError, Recovery
     from jaxgnn.train.estimate import estimate
     from jaxgnn.train.graph_problem import GraphProblem
@@ -87,9 +87,7 @@ def _info_of_model(arguments: list[str]) -> None:
     console = Console()
     _print_build(console)
     if names_a_dataset(arguments):
-        data = load(config.dataset)
-        if config.undirected and not isinstance(data, GraphSet):
-            data = with_reverse_edges(data)
+        data = load_undirected(config.dataset) if config.undirected else load(config.dataset)
         _print_statistics(console, data, config)
     title = Text(printable(f"{config.model} on {problem.name}"))
     table = Table(title=title, title_justify="left", show_header=False)

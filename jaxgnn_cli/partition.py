@@ -61,15 +61,13 @@ def partition(arguments: list[str]) -> None:
 
     from jaxgnn import distributed
     from jaxgnn.data import GraphSet, load, partition_arrays
-    from jaxgnn.data.directions import with_reverse_edges
+    from jaxgnn.data.directions import load_undirected
     from jaxgnn.train.machine import peak_memory
     from jaxgnn.train.records import make_directory
 
-    dataset = load(options.dataset)
+    dataset = load_undirected(options.dataset) if options.undirected else load(options.dataset)
     if isinstance(dataset, GraphSet):
         raise UsageError("partition: expected one graph, got a set of graphs")
-    if options.undirected:
-        dataset = with_reverse_edges(dataset)
     output = Path(options.output)
     make_directory(output, "OUT")  # before the graph is split, which may take long
     if any(output.iterdir()):

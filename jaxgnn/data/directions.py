@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TypeVar
 
 import numpy as np
 
 from jaxgnn.data.dataset import NodeDataset
+from jaxgnn.data.graph_set import GraphSet
 from jaxgnn.data.plain_graph import PlainGraph
+from jaxgnn.data.recognize import Loaded
+from jaxgnn.data.registry import accepts, load
 from jaxgnn.graph import transform
 
 Data = TypeVar("Data", bound=NodeDataset | PlainGraph)
+
+
+def load_undirected(name_or_path: str | os.PathLike[str]) -> Loaded:
+    """`load` with the reverse of each edge, by the reader's own option where it has one: features
+    made of degrees are then those of the graph with both. A `GraphSet` stays as it is.
+
+    Raises:
+        DataError: as `load`.
+    """
+    path = os.fspath(name_or_path)
+    loaded = load(path, undirected=True) if accepts(path, "undirected") else load(path)
+    return loaded if isinstance(loaded, GraphSet) else with_reverse_edges(loaded)
 
 
 def with_reverse_edges(data: Data) -> Data:

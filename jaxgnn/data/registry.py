@@ -109,10 +109,31 @@ def load_nodes(name_or_path: str | os.PathLike[str], **options: Any) -> NodeData
     Raises:
         DataError: as of `load`, or it is a `GraphSet` or a `PlainGraph`.
     """
-    loaded = load(name_or_path, **options)
+    return of_nodes(name_or_path, load(name_or_path, **options))
+
+
+def of_nodes(name_or_path: str | os.PathLike[str], loaded: Loaded) -> NodeDataset:
+    """What was loaded, if it is nodes with labels.
+
+    Raises:
+        DataError: it is not.
+    """
     if not isinstance(loaded, NodeDataset):
         raise DataError(f"{display_path(name_or_path)}: expected nodes with labels, got {loaded!r}")
     return loaded
+
+
+def accepts(name_or_path: str | os.PathLike[str], option: str) -> bool:
+    """Whether what reads it has that option.
+
+    Raises:
+        DataError: no such name or path.
+    """
+    text = os.fspath(name_or_path)
+    if text in SOURCES and not os.path.exists(text):
+        return False  # not downloaded for the question
+    reader, found = _reader(text)
+    return option in inspect.signature(reader).parameters and option not in found
 
 
 def load_bare_graph(path: str | os.PathLike[str], max_bytes: int | None = None) -> CSR | None:

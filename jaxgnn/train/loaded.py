@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxgnn.data import DataError, GraphSet, NodeDataset, PlainGraph, load
 from jaxgnn.data.dataset import normalize_in_place
-from jaxgnn.data.directions import with_reverse_edges
+from jaxgnn.data.directions import load_undirected
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import GNN
 from jaxgnn.train.build_program import build, host_batch_size
@@ -130,7 +130,7 @@ class LoadedRun:
         Raises:
             DataError: no such data, or a graph without features, or with another number of them.
         """
-        data = load(path)
+        data = load_undirected(path) if self.config.undirected else load(path)
         if not isinstance(data, NodeDataset | PlainGraph):
             raise DataError(f"{os.fspath(path)}: expected one graph, got a set of graphs")
         features = data.features
@@ -143,7 +143,7 @@ class LoadedRun:
             )
         if self.dataset.normalized:
             normalize_in_place(features)
-        return with_reverse_edges(data) if self.config.undirected else data
+        return data
 
     def own_data(self, name: str = "run") -> NodeDataset:
         """The data of the run's settings, which must be those that it was trained on; `name` is

@@ -15,8 +15,9 @@ from jaxgnn._core import ffi
 from jaxgnn._core.checksum import checksum
 from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, NodeDataset, Split, load_nodes, normalize_features
-from jaxgnn.data.directions import with_reverse_edges
+from jaxgnn.data.directions import load_undirected
 from jaxgnn.data.partitioned import is_partition
+from jaxgnn.data.registry import of_nodes
 from jaxgnn.distributed import Partition, ShardedGraph
 from jaxgnn.graph import Graph
 from jaxgnn.graph._windows import MAX_WIDTH
@@ -158,9 +159,10 @@ def load_dataset(config: TrainConfig) -> NodeDataset:
         ConfigError: edges are to join both ways, and the data are a folder of parts.
         DataError: they cannot be read.
     """
+    if not config.undirected:
+        return _with_features(config, load_nodes(config.dataset))
     check_whole(config)
-    dataset = load_nodes(config.dataset)
-    return _with_features(config, with_reverse_edges(dataset) if config.undirected else dataset)
+    return _with_features(config, of_nodes(config.dataset, load_undirected(config.dataset)))
 
 
 def check_whole(config: TrainConfig) -> None:

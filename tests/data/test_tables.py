@@ -7,7 +7,7 @@ import pytest
 
 from jaxgnn import data
 from jaxgnn.data import DataError, PlainGraph
-from jaxgnn.data.directions import with_reverse_edges
+from jaxgnn.data.directions import load_undirected, with_reverse_edges
 
 NODES = "id,x,label,split,y\na,1,red,train,0.5\nb,2,blue,val,1\n3000000000,3,red,TEST,-2\nd,4,,,0\n"
 EDGES = "source,target,weight,f\na,b,2,1\nb,3000000000,0.5,2\na,b,1,3\nd,a,1,4\n"
@@ -137,3 +137,9 @@ def test_reverse_edges_of_what_is_loaded(nodes, tmp_path):
     assert len(weighted_edges(found)) == 6 and weighted_edges(found) != weighted_edges(loaded)
     np.testing.assert_array_equal(found.edge_features, expected.edge_features)
     assert with_reverse_edges(found) is found
+
+
+def test_degrees_as_features_count_the_reverse_edges(tmp_path):
+    write(tmp_path, "id,label\na,x\nb,y\nc,x\n", "source,target\na,b\nb,c\n")
+    assert data.load(tmp_path).features[:, 0] == pytest.approx(np.log1p([0, 1, 1]))
+    assert load_undirected(tmp_path).features[:, 0] == pytest.approx(np.log1p([1, 2, 1]))
