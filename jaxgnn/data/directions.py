@@ -13,7 +13,7 @@ from jaxgnn.data.graph_set import GraphSet
 from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.data.recognize import Loaded
 from jaxgnn.data.registry import accepts, load
-from jaxgnn.graph import transform
+from jaxgnn.graph import Graph
 
 Data = TypeVar("Data", bound=NodeDataset | PlainGraph)
 
@@ -37,9 +37,13 @@ def with_reverse_edges(data: Data) -> Data:
     """
     if data.graph.symmetric:
         return data
-    graph, numbers = transform.to_undirected(data.graph)[0], {}
-    for name in ("weights", "edge_features"):
-        of_edges = getattr(data, name)
-        if of_edges is not None:
-            numbers[name] = np.asarray(transform.to_undirected(data.graph, of_edges)[1])
-    return dataclasses.replace(data, graph=graph, **numbers)
+    of_edges = {"weights": data.weights, "edge_features": data.edge_features}
+    graph, merged = Graph.from_edges(
+        *(np.asarray(ends) for ends in (data.graph.senders, data.graph.receivers)),
+        num_nodes=data.graph.num_receivers,
+        undirected=True,
+        edge_data={name: values for name, values in of_edges.items() if values is not None},
+    )
+    return dataclasses.replace(
+        data, graph=graph, **{name: np.asarray(values) for name, values in merged.items()}
+    )

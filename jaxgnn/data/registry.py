@@ -88,10 +88,10 @@ def load(
     if text in SOURCES and (root is not None or not os.path.exists(text)):
         text = str(download(text, root))
     reader, found = _reader(text)
-    accepted = inspect.signature(reader).parameters
+    accepted = _options(reader, found)
     for option in options:
-        if option not in accepted or option in found:
-            known = ", ".join([*sorted(set(accepted) - set(found)), "normalize_features", "cache"])
+        if option not in accepted:
+            known = ", ".join([*sorted(accepted), "normalize_features", "cache"])
             raise DataError(f"{display_path(text)}: no option {option!r}; it has {known}")
     if cache not in (None, True, False):
         raise DataError(f"cache: expected None, True or False, got {quote(cache)}")
@@ -132,8 +132,12 @@ def accepts(name_or_path: str | os.PathLike[str], option: str) -> bool:
     text = os.fspath(name_or_path)
     if text in SOURCES and not os.path.exists(text):
         return False  # not downloaded for the question
-    reader, found = _reader(text)
-    return option in inspect.signature(reader).parameters and option not in found
+    return option in _options(*_reader(text))
+
+
+def _options(reader: Reader, found: dict[str, Any]) -> set[str]:
+    """The reader's, but for the arguments that name what it reads."""
+    return set(inspect.signature(reader).parameters) - set(found)
 
 
 def load_bare_graph(path: str | os.PathLike[str], max_bytes: int | None = None) -> CSR | None:

@@ -13,10 +13,8 @@ from jaxtyping import Int
 
 from jaxgnn._core import ffi
 from jaxgnn._core.checksum import checksum
-from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, NodeDataset, Split, load_nodes, normalize_features
 from jaxgnn.data.directions import load_undirected
-from jaxgnn.data.partitioned import is_partition
 from jaxgnn.data.registry import of_nodes
 from jaxgnn.distributed import Partition, ShardedGraph
 from jaxgnn.graph import Graph
@@ -27,7 +25,7 @@ from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import DatasetDescription, normalizes_features
 from jaxgnn.train.loop import Compiled
 from jaxgnn.train.options import ConfigError
-from jaxgnn.train.own_parts import OwnParts
+from jaxgnn.train.own_parts import OwnParts, check_whole
 from jaxgnn.train.records import fingerprint
 from jaxgnn.train.stages import compile_program
 from jaxgnn.train.step import Program, TrainState
@@ -163,15 +161,6 @@ def load_dataset(config: TrainConfig) -> NodeDataset:
         return _with_features(config, load_nodes(config.dataset))
     check_whole(config)
     return _with_features(config, of_nodes(config.dataset, load_undirected(config.dataset)))
-
-
-def check_whole(config: TrainConfig) -> None:
-    """Refuses edges that are to join both ways where the data are in parts, each with its own."""
-    if config.undirected and is_partition(config.dataset):
-        raise ConfigError(
-            "--undirected: expected a dataset that is not in parts, got "
-            f"{printable(config.dataset)}; give it to jaxgnn partition"
-        )
 
 
 def _with_features(config: TrainConfig, dataset: NodeDataset) -> NodeDataset:

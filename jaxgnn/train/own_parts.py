@@ -31,6 +31,15 @@ class OwnParts(NamedTuple):
     checksum: str
 
 
+def check_whole(config: TrainConfig) -> None:
+    """Refuses edges that are to join both ways where the data are in parts, each with its own."""
+    if config.undirected and is_partition(config.dataset):
+        raise ConfigError(
+            "--undirected: expected a dataset that is not in parts, got "
+            f"{printable(config.dataset)}; give it to jaxgnn partition"
+        )
+
+
 def load_own_parts(config: TrainConfig) -> tuple[NodeDataset, OwnParts] | None:
     """The parts of a folder that this process's devices train on, and labels and masks of all nodes
     in a dataset without edges and features.
@@ -41,7 +50,7 @@ def load_own_parts(config: TrainConfig) -> tuple[NodeDataset, OwnParts] | None:
         older folder.
 
     Raises:
-        ConfigError: the devices do not divide the parts.
+        ConfigError: the devices do not divide the parts, or edges are to join both ways.
         DataError: the folder is damaged.
     """
     windows = config.activation == "maxk" and jax.default_backend() == "gpu"
@@ -49,6 +58,7 @@ def load_own_parts(config: TrainConfig) -> tuple[NodeDataset, OwnParts] | None:
         return None
     if jax.device_count() == 1 or not is_partition(config.dataset):
         return None
+    check_whole(config)
     found = partition_nodes(config.dataset)
     if found is None:
         return None

@@ -13,7 +13,7 @@ from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import normalizes_features
 from jaxgnn.train.graph_problem import GraphProblem
 from jaxgnn.train.links import LinkData, LinkProblem
-from jaxgnn.train.node_problem import NodeProblem, check_whole, load_dataset, prepared
+from jaxgnn.train.node_problem import NodeProblem, load_dataset, prepared
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.own_parts import load_own_parts
 from jaxgnn.train.recovery import Recovery
@@ -35,8 +35,6 @@ def make_problem(
         data = load_link_data(config) if dataset is None else _as_link_data(config, dataset)
         return LinkProblem(config, data, prepared)
     normalized, partition = False, None  # features that the caller gives are taken as they are
-    if dataset is None:
-        check_whole(config)
     of_folder = load_own_parts(config) if dataset is None else None
     own = None
     if of_folder is not None:

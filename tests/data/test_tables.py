@@ -125,10 +125,9 @@ def test_limits(tmp_path):
         data.load(tmp_path)
 
 
-@pytest.mark.parametrize("nodes", [NODES, NODES.replace("label,split", "height,width")])
+@pytest.mark.parametrize("nodes", [NODES, "id,x\na,1\nb,2\n3000000000,3\nd,4\n"])
 def test_reverse_edges_of_what_is_loaded(nodes, tmp_path):
     """As the reader's own option, weights and features of edges too."""
-    nodes = nodes if "label" in nodes else "id,x\na,1\nb,2\n3000000000,3\nd,4\n"
     loaded = data.load(write(tmp_path, nodes=nodes))
     expected = data.load(tmp_path, undirected=True)
     found = with_reverse_edges(loaded)
