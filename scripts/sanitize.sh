@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs the CUDA kernels under compute-sanitizer (memory errors, then races in shared memory), on
-# the tests that cover every mapping, rows in chunks and the derivatives. Needs a GPU and jaxgnn._cuda.
+# the tests that cover every mapping, rows in chunks and the derivatives. Needs a GPU and
+# jaxgnn._cuda.
 #
 #   scripts/sanitize.sh [PYTHON [TOOLS [TESTS]]]     (TESTS: files or folders below tests/)
 #

@@ -245,8 +245,9 @@ cudaError_t launch_drawn_rows(const DrawnRowsArgs& args, const Launch& launch) {
                            groups * Entries::bytes(static_cast<uint32_t>(args.size)), args);
     };
     const bool short_rows = args.rows.num_edges <= kShortRows * args.rows.num_rows;
-    const int64_t twice = args.size <= kFewDraws ? 2 : 1;  // pieces of a lane, or 1
-    const int lanes = pieces <= 8 * twice ? (short_rows ? 4 : 8) : pieces <= 16 * twice ? 16 : 32;
+    const int64_t of_lane = args.size <= kFewDraws ? 2 : 1;  // pieces
+    const int64_t needed = (pieces + of_lane - 1) / of_lane;
+    const int lanes = needed > 16 ? 32 : needed > 8 ? 16 : short_rows ? 4 : 8;
     if (launch.load || lanes == 4) JAXGNN_TRY(start(drawn_rows<T, 4>, 4));
     if (launch.load || lanes == 8) JAXGNN_TRY(start(drawn_rows<T, 8>, 8));
     if (launch.load || lanes == 16) JAXGNN_TRY(start(drawn_rows<T, 16>, 16));

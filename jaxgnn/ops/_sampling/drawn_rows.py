@@ -50,13 +50,21 @@ def drawn_neighbors(
         result = [((places.count, sample.size), np.int32)]
         return ffi.call(_NEIGHBORS, _structure(places, nodes, first), result)[0]
 
-    def reference(places: Places, nodes: Array, first: Array, *operands: Any) -> Array:
-        return otherwise(places, nodes, *operands)
+    reference = _without_first(otherwise)
 
     def choose(*operands: Any) -> Array:
         return dispatch((_NEIGHBORS,), kernel, reference, *operands, platforms=("cuda",))
 
     return sequential(choose)(places, nodes, first, *operands)
+
+
+def _without_first(otherwise: Callable[..., Array]) -> Callable[..., Array]:
+    """Of a kernel's operands: the ids that `first` gives the kernel are in the places."""
+
+    def reference(places: Places, nodes: Array, first: Array, *operands: Any) -> Array:
+        return otherwise(places, nodes, *operands)
+
+    return reference
 
 
 def _structure(places: Places, nodes: Array, first: Array) -> list[Any]:
@@ -90,8 +98,7 @@ def drawn_rows(
         )
         return out[:, :width]
 
-    def reference(places: Places, nodes: Array, first: Array, *operands: Any) -> Array:
-        return otherwise(places, nodes, *operands)
+    reference = _without_first(otherwise)
 
     def choose(*operands: Any) -> Array:
         return dispatch((_ROWS,), kernel, reference, *operands, platforms=("cuda",))
