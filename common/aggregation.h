@@ -11,7 +11,9 @@ namespace jaxgnn::aggregation {
 inline constexpr float kTie = 1.0f / 16384;
 inline constexpr float kMostTies = 65504;  // float16's largest number
 
-// out[r, f] = reduce over edges e of row r of weights[e, h(f)] x[column(e), f]
+inline constexpr int64_t kNoLimit = INT64_MAX;
+
+// out[r, f] = reduce over the first row_limit edges e of row r of weights[e, h(f)] x[column(e), f]
 struct SpmmArgs {
   Rows rows;
   Type type;
@@ -20,6 +22,7 @@ struct SpmmArgs {
   int64_t heads;        // H, divides F
   int64_t num_columns;  // N
   bool narrow_slices;   // on a GPU features are cut into slices of 128 bytes also for short rows
+  int64_t row_limit;    // only the first so many edges of a row count; or kNoLimit
   const void* x;        // T[N, F]
   const void* weights;  // A[E, H], or null for ones
   void* out;            // T[R, F]

@@ -248,14 +248,15 @@ JAXGNN_PHILOX uint32_t order_word(const SampleArgs& args, uint32_t id, uint32_t 
 
 // The first number from `from` on that has no common divisor with d; at most d + 1.
 JAXGNN_PHILOX uint32_t coprime_from(uint32_t from, uint32_t d) {
-  for (;; ++from) {
-    uint32_t a = from, b = d;
-    while (b != 0) {
-      const uint32_t rest = a % b;
-      a = b;
-      b = rest;
-    }
+  uint32_t a = d, b = from;
+  for (;;) {  // one loop, in which no lane of a warp waits for another before its next number
+    const uint32_t rest = a % b;
+    a = b;
+    b = rest;
+    if (b != 0) continue;
     if (a == 1) return from;
+    a = d;
+    b = ++from;
   }
 }
 

@@ -10,7 +10,7 @@ namespace jaxgnn::aggregation {
 template <class Launch>
 Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const AnyBuffer& x,
                   const AnyBuffer& weights, AnyBuffer& out, AnyBuffer* ties, AnyBuffer& partials,
-                  int64_t reduce, bool narrow_slices) {
+                  int64_t reduce, bool narrow_slices = false, int64_t row_limit = 0) {
   const DataType type = x.element_type(), sums = accumulator(type);
   const int64_t edges = from.num_edges() > 0 ? from.num_edges() : dim(x, 0);
   SpmmArgs args{};
@@ -21,6 +21,7 @@ Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const A
   args.heads = count(weights) > 0 ? dim(weights, 1) : 1;
   args.num_columns = dim(x, 0);
   args.narrow_slices = narrow_slices;
+  args.row_limit = row_limit > 0 ? row_limit : kNoLimit;
   check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
   check.matrix(x, type, dim(x, 0), args.width, "x must be [nodes, features]");
   check.gathered(dim(x, 0), edges);
@@ -33,6 +34,9 @@ Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const A
                "partials must be [parts, features], and as many more with ties");
   check.that(reduce >= (ties == nullptr ? 0 : 2) && reduce <= 3,
              "reduce must be 0, 1, 2 or 3; with ties, 2 or 3");
+  check.that(row_limit >= 0 && row_limit <= from.chunk_length,
+             "row_limit must be from 0 to the chunk length");
+  check.that(row_limit == 0 || from.num_chunks() == 0, "with a row_limit there may be no chunks");
   if (ties != nullptr) {
     const DataType counts = sums == xla::ffi::F32 && type != sums ? xla::ffi::F16 : type;
     check.matrix(*ties, counts, args.rows.num_rows, args.width,
@@ -52,12 +56,12 @@ Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const A
 template <class Launch>
 Error spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
            AnyBuffer row_order, AnyBuffer x, AnyBuffer weights, Result out, Result partials,
-           Int<attr::narrow_slices> narrow_slices, Int<attr::reduce> reduce,
-           Int<attr::chunk_length> chunk_length) {
+           Int<attr::narrow_slices> narrow_slices, Int<attr::row_limit> row_limit,
+           Int<attr::reduce> reduce, Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_spmm");
   const RowOperands from{row_offsets, columns, &chunks, *chunk_length, &row_order};
   return reduce_rows(check, launch, from, x, weights, *out, nullptr, *partials, *reduce,
-                     *narrow_slices != 0);
+                     *narrow_slices != 0, *row_limit);
 }
 
 template <class Launch>
@@ -66,7 +70,7 @@ Error spmm_ties(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuff
                 Result partials, Int<attr::reduce> reduce, Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_spmm_ties");
   const RowOperands from{row_offsets, columns, &chunks, *chunk_length, &row_order};
-  return reduce_rows(check, launch, from, x, weights, *out, &*ties, *partials, *reduce, false);
+  return reduce_rows(check, launch, from, x, weights, *out, &*ties, *partials, *reduce);
 }
 
 template <class Launch>

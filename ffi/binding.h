@@ -30,6 +30,7 @@ inline constexpr char packed[] = "packed";
 inline constexpr char padding[] = "padding";
 inline constexpr char paddings[] = "paddings";
 inline constexpr char reduce[] = "reduce";
+inline constexpr char row_limit[] = "row_limit";
 inline constexpr char rows_per_example[] = "rows_per_example";
 inline constexpr char rows_stacked[] = "rows_stacked";
 inline constexpr char sample_rate[] = "sample_rate";

@@ -160,12 +160,13 @@ void reduce(const SpmmArgs& args, const Executor& executor) {
   if (kKind != Kind::ties && args.rows.columns == nullptr && args.weights == nullptr) {
     return with_head_lanes<Accumulator<T>>(args.width, [&](auto lanes, auto packed) {
       using Of = EdgeValues<T, kKind, decltype(lanes)::value, decltype(packed)::value != 0>;
-      reduce_rows(args.rows, executor, Of{args});
+      reduce_rows(args.rows, executor, Of{args}, args.row_limit);
     });
   }
   constexpr int kMost = kKind == Kind::ties ? kWidestCompared<T> : kWidest<T>;
   with_row_lanes<T, kMost>(args.width, [&](auto lanes) {
-    reduce_rows(args.rows, executor, Neighbors<T, kKind, decltype(lanes)>{args, lanes});
+    reduce_rows(args.rows, executor, Neighbors<T, kKind, decltype(lanes)>{args, lanes},
+                args.row_limit);
   });
 }
 

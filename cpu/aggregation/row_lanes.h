@@ -4,6 +4,7 @@
 // in an anonymous namespace, so that no two of them share code.
 #pragma once
 
+#include "common/aggregation.h"
 #include "cpu/core/rows.h"
 
 namespace jaxgnn::aggregation {
@@ -127,10 +128,12 @@ JAXGNN_INLINE void over_neighbors(const Rows& csr, bool near, int64_t begin, int
   }
 }
 
-// Reduces each row's edges: `of` has reduce(row, begin, end), which gives a `Reduced`, unite of two
-// of them, finish(row, edges, reduced), and store_partial and load_partial of a part's.
+// Reduces the first `row_limit` edges of each row: `of` has reduce(row, begin, end), which gives a
+// `Reduced`, unite of two of them, finish(row, edges, reduced), and store_partial and load_partial
+// of a part's.
 template <class Of>
-void reduce_rows(const Rows& csr, const Executor& executor, const Of& of) {
+void reduce_rows(const Rows& csr, const Executor& executor, const Of& of,
+                 int64_t row_limit = kNoLimit) {
   const int64_t longest = longest_whole_row(csr);
   constexpr int64_t kEdgeBytes = 32;  // however narrow, an edge costs as much as that
   over_rows(csr, executor, 1, kEdgeBytes, [&](int64_t, const Work& work) {
@@ -140,7 +143,10 @@ void reduce_rows(const Rows& csr, const Executor& executor, const Of& of) {
     int64_t begin = row_begin(csr, work.first);
     for (int64_t row = work.first; row < work.last; ++row) {
       const int64_t end = row_begin(csr, row + 1);
-      if (end - begin <= longest) of.finish(row, end - begin, of.reduce(row, begin, end));
+      if (end - begin <= longest) {
+        const int64_t count = min_of(end - begin, row_limit);
+        of.finish(row, count, of.reduce(row, begin, begin + count));
+      }
       begin = end;
     }
   });

@@ -14,6 +14,35 @@ namespace {
 // at a time than the caches and the page tables are good at.
 constexpr int kMaxVectors = kRegisters / 2;
 
+// Of rows with a limit, the edge to prefetch: so many of those that count after the one that is
+// read.
+class EdgeAhead {
+ public:
+  EdgeAhead(const Rows& csr, int64_t limit, int64_t row, int64_t distance)
+      : csr_(csr), limit_(limit), column_bytes_(csr.wide_columns ? 8 : 4), row_(row - 1) {
+    for (int64_t i = 0; i < distance; ++i) next();
+  }
+
+  JAXGNN_INLINE int64_t next() {
+    if (++edge_ < end_) return edge_;
+    while (row_ + 1 < csr_.num_rows) {
+      edge_ = row_begin(csr_, ++row_);
+      end_ = edge_ + min_of(row_begin(csr_, row_ + 1) - edge_, limit_);
+      // Columns of different rows lie too far apart for the processor to expect them.
+      constexpr int64_t kRows = 8;
+      const int64_t soon = row_begin(csr_, min_of(row_ + kRows, csr_.num_rows));
+      __builtin_prefetch(static_cast<const char*>(csr_.columns) + soon * column_bytes_);
+      if (edge_ < end_) return edge_;
+    }
+    return edge_ = max_of(end_, 1) - 1;
+  }
+
+ private:
+  const Rows& csr_;
+  const int64_t limit_, column_bytes_;
+  int64_t row_, edge_ = 0, end_ = 0;
+};
+
 template <class T, int N, int kVectors, Weighting kWeighting, Kind kKind>
 JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_width,
                         const Work& work) {
@@ -35,11 +64,14 @@ JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_w
     weight_offsets[k] = weight_at<kWeighting>(slice, features[k], head_width);
   }
 
+  const bool limited = args.row_limit != kNoLimit && csr.columns != nullptr;
+  EdgeAhead ahead(csr, args.row_limit, work.first, limited ? prefetch_distance(kBytes) : 0);
   for (int64_t row = work.first; row < work.last; ++row) {
     const bool whole = work.part < 0;
     const int64_t begin = whole ? row_begin(csr, row) : work.begin;
-    const int64_t end = whole ? row_begin(csr, row + 1) : work.end;
-    if (whole && end - begin > longest) continue;
+    const int64_t last = whole ? row_begin(csr, row + 1) : work.end;
+    if (whole && last - begin > longest) continue;
+    const int64_t end = begin + min_of(last - begin, args.row_limit);
     V sums[kVectors];
     V ties[kVectors] = {};
     constexpr A start = kKind == Kind::sum ? A{0} : -static_cast<A>(__builtin_inf());
@@ -47,7 +79,11 @@ JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_w
     for (int k = 0; k < kVectors; ++k) sums[k] = V{} + start;
     for (int64_t e = begin; e < end; ++e) {
       const T* from = x + column_of(csr, e) * width;
-      if (csr.columns != nullptr) prefetch_ahead<kBytes>(csr, e, x, width);
+      if (limited) {
+        prefetch_bytes<kBytes>(x + column_of(csr, ahead.next()) * width);
+      } else if (csr.columns != nullptr) {
+        prefetch_ahead<kBytes>(csr, e, x, width);
+      }
       JAXGNN_UNROLL
       for (int k = 0; k < kVectors; ++k) {
         const V value = load<N>(from + features[k]);

@@ -231,14 +231,17 @@ JAXGNN_INLINE void prefetch_ahead(const Rows& csr, int64_t e, const T* x, int64_
 
 // The same for a constant number of bytes, unrolled.
 template <int64_t kBytes, class T>
-JAXGNN_INLINE void prefetch_ahead(const Rows& csr, int64_t e, const T* x, int64_t width) {
-  constexpr int64_t kDistance = prefetch_distance(kBytes);
-  prefetch_beginnings(csr, e, kDistance, x, width);
-  const T* row = x + column_of(csr, min_of(e + kDistance, csr.num_edges - 1)) * width;
+JAXGNN_INLINE void prefetch_bytes(const T* row) {
   const char* begin = reinterpret_cast<const char*>(row);
   JAXGNN_UNROLL
   for (int64_t offset = 0; offset < kBytes; offset += 64) __builtin_prefetch(begin + offset);
   __builtin_prefetch(begin + kBytes - 1);
+}
+template <int64_t kBytes, class T>
+JAXGNN_INLINE void prefetch_ahead(const Rows& csr, int64_t e, const T* x, int64_t width) {
+  constexpr int64_t kDistance = prefetch_distance(kBytes);
+  prefetch_beginnings(csr, e, kDistance, x, width);
+  prefetch_bytes<kBytes>(x + column_of(csr, min_of(e + kDistance, csr.num_edges - 1)) * width);
 }
 
 }  // namespace

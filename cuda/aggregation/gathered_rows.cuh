@@ -28,6 +28,7 @@
 
 #include <algorithm>
 
+#include "common/aggregation.h"
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/rows.cuh"
 #include "cuda/core/slices.cuh"
@@ -47,6 +48,8 @@ struct GatherParams {
   int head_width;
   unsigned row_bytes;        // from a gathered row to the next
   unsigned rows_per_worker;  // of short_rows; at least 1
+  int64_t row_limit;         // only the first so many edges of a row count
+  int64_t num_edges;         // at most, that count
   int solo_length;           // of short_rows: edges of a row up to which a team has it alone
 };
 
@@ -63,15 +66,21 @@ constexpr int64_t kManyWarps = 8192;
 
 // For rows of the type T; without weights there is one head.
 template <typename T>
-GatherParams gather_params(const Rows& rows, int64_t width, int64_t heads) {
-  const bool tiny = rows.num_edges < kTinyRow * rows.num_rows;
-  const int64_t mean = rows.num_edges / std::max<int64_t>(rows.num_rows, 1);
+GatherParams gather_params(const Rows& rows, int64_t width, int64_t heads,
+                           int64_t row_limit = kNoLimit) {
+  const int64_t num_rows = std::max<int64_t>(rows.num_rows, 1);
+  const bool limited = row_limit < rows.num_edges / num_rows;
+  const int64_t num_edges = limited ? row_limit * num_rows : rows.num_edges;
+  const bool tiny = num_edges < kTinyRow * rows.num_rows;
+  const int64_t mean = num_edges / num_rows;
   GatherParams p{rows,
                  width,
                  static_cast<int>(heads),
                  static_cast<int>(width / (heads > 0 ? heads : 1)),
                  static_cast<unsigned>(width * sizeof(T)),
                  tiny ? 4u : 1u,
+                 row_limit,
+                 num_edges,
                  static_cast<int>(std::clamp<int64_t>(mean, kSoloLength, INT32_MAX))};
   // The order of tiny rows is that of their lengths alone: it takes apart what shares senders.
   if (tiny) p.rows.order = nullptr;
@@ -211,7 +220,8 @@ template <typename P, int V>
 __global__ void __launch_bounds__(kGatherThreads, P::kLongBlocks)
     long_rows(const typename P::Params p) {
   using RowWalk = Walk<P, V>;
-  const Work work = find_work(p.rows, (int64_t(blockIdx.x) * kGatherThreads + threadIdx.x) / 32);
+  const int64_t worker = (int64_t(blockIdx.x) * kGatherThreads + threadIdx.x) / 32;
+  const Work work = find_work(p.rows, worker, p.row_limit);
   if (work.row < 0) return;
   const int local = threadIdx.x % 32;
   const int64_t f = (int64_t(slice_number()) * RowWalk::kLanes + local % RowWalk::kLanes) * V;
@@ -262,14 +272,15 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
     int64_t begin;
     int count;  // -1: nothing to do
   };
+  const int row_limit = static_cast<int>(min(p.row_limit, int64_t{INT32_MAX}));
   const auto whole_row = [&](unsigned row) -> Stretch {  // find_work has more to carry
     if (p.rows.wide_offsets) {
       const int64_t* at = static_cast<const int64_t*>(p.rows.offsets) + row;
-      const int64_t degree = at[1] - at[0];
+      const int64_t degree = min(at[1] - at[0], p.row_limit);
       return {at[0], degree > p.rows.chunk_length ? -1 : static_cast<int>(degree)};
     }
     const int32_t* at = static_cast<const int32_t*>(p.rows.offsets) + row;
-    const int degree = at[1] - at[0];
+    const int degree = min(at[1] - at[0], row_limit);
     return {at[0], degree > p.rows.chunk_length ? -1 : degree};
   };
   const auto load_from = [&](unsigned (&from)[kSteps], int64_t begin, int count) {
@@ -366,7 +377,8 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
 // order): correct, not fast.
 template <typename P>
 __global__ void __launch_bounds__(kGatherThreads) wide_rows(const typename P::Params p) {
-  const Work work = find_work(p.rows, (int64_t(blockIdx.x) * kGatherThreads + threadIdx.x) / 32);
+  const int64_t worker = (int64_t(blockIdx.x) * kGatherThreads + threadIdx.x) / 32;
+  const Work work = find_work(p.rows, worker, p.row_limit);
   const int64_t f = int64_t(slice_number()) * 32 + threadIdx.x % 32;
   if (work.row < 0 || f >= p.width) return;
   using Lane = typename P::template Lane<1, false>;
@@ -394,7 +406,7 @@ template <typename P, int V, int kLanes>
 cudaError_t launch_short(typename P::Params p, const Launch& launch) {
   constexpr int64_t kTeams = 32 / kLanes;
   const bool shares = kLanes < 32 && p.solo_length < INT32_MAX;
-  const bool few_edges = p.rows.num_edges < kFewEdges * p.rows.num_rows;
+  const bool few_edges = p.num_edges < kFewEdges * p.rows.num_rows;
   const bool many = p.rows.num_rows * kLanes >= kManyWarps * 32 * p.rows_per_worker;
   if (!many || (shares && !few_edges)) p.rows_per_worker = 1;
   const int64_t workers = p.rows.num_chunks * (p.rows_per_worker > 1 ? 1 : kTeams) +
@@ -436,8 +448,8 @@ cudaError_t launch_rows(const typename P::Params& p, bool rows_aligned, bool wei
     JAXGNN_TRY((launch_short<P, 1, 32>(p, launch)));
     if (!launch.load) return cudaSuccess;
   }
-  const bool is_long = p.rows.num_edges >= kLongRow * p.rows.num_rows &&
-                       is_aligned(p.rows.columns) && weights_aligned;
+  const bool is_long =
+      p.num_edges >= kLongRow * p.rows.num_rows && is_aligned(p.rows.columns) && weights_aligned;
   if (launch.load || is_long) {
     JAXGNN_TRY(launch_gather(long_rows<P, V>, p, workers, 32, 8 * V, launch));
     if (!launch.load) return cudaSuccess;

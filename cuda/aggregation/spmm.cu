@@ -221,7 +221,7 @@ cudaError_t launch_kind(const Params<T>& p, bool narrow_slices, const Launch& la
 template <typename T>
 cudaError_t launch_type(const SpmmArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
-  const Params<T> p{gather_params<T>(args.rows, args.width, args.heads),
+  const Params<T> p{gather_params<T>(args.rows, args.width, args.heads, args.row_limit),
                     static_cast<const T*>(args.x),
                     static_cast<const A*>(args.weights),
                     static_cast<T*>(args.out),

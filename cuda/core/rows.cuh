@@ -153,7 +153,8 @@ __device__ inline int64_t edge_number(const P& p, int64_t place) {
                       : static_cast<const int32_t*>(p.order)[place];
 }
 
-__device__ inline Work find_work(const Rows& rows, int64_t worker) {
+// With a `row_limit` only the first so many edges of a row count, and there are no chunks.
+__device__ inline Work find_work(const Rows& rows, int64_t worker, int64_t row_limit = INT64_MAX) {
   Work work{-1, -1, 0, 0, 0};
   int64_t part_start = 0;
   int64_t row = worker - rows.num_chunks;
@@ -167,12 +168,12 @@ __device__ inline Work find_work(const Rows& rows, int64_t worker) {
   if (row >= rows.num_rows) return work;
   if (work.part < 0 && rows.order != nullptr) row = rows.order[row];
   const int64_t first = load_offset(rows, row);
-  const int64_t end = load_offset(rows, row + 1);
-  work.degree = end - first;
+  const int64_t degree = load_offset(rows, row + 1) - first;
+  work.degree = degree < row_limit ? degree : row_limit;
   if (work.part < 0 && work.degree > rows.chunk_length) return work;  // its parts do it
   work.row = row;
   work.begin = first + part_start;
-  const int64_t left = end - work.begin;
+  const int64_t left = work.degree - part_start;
   work.count = static_cast<int>(left < rows.chunk_length ? left : rows.chunk_length);
   return work;
 }

@@ -90,6 +90,7 @@ def sum_sorted_rows(
         [((size, width), rows.dtype), ((chunks.table.shape[0], width), rows.dtype)],
         chunk_length=chunks.length,
         narrow_slices=0,
+        row_limit=0,
         reduce=0,
     )
     return out.reshape(size, *rows.shape[1:])

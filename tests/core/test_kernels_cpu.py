@@ -12,7 +12,8 @@ import pytest
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import _row_chunks
-from jaxgnn.ops._aggregation.reference import TIES_UNIT, ties_dtype
+from jaxgnn.ops._aggregation.reference import TIES_UNIT, reduce_rows, ties_dtype
+from jaxgnn.ops._core.rows import Rows
 from tests.support.paths import ROOT
 from tests.support.processes import run_python
 
@@ -69,8 +70,8 @@ def absent(dtype):
     return np.zeros((0, 0), accumulation_dtype(dtype))
 
 
-def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True, ties=False):
-    chunks = case.chunks(length, padding)
+def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True, ties=False, limit=0):
+    chunks = np.zeros((0, 2), np.int32) if limit else case.chunks(length, padding)
     row = ((case.rows, x.shape[1]), x.dtype)
     count = 2 if ties else 1
     *out, _ = on_cpu(
@@ -90,7 +91,7 @@ def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True, ties
         ],
         reduce=["sum", "mean", "max", "min"].index(reduce),
         chunk_length=length,
-        **({} if ties else {"narrow_slices": 0}),
+        **({} if ties else {"narrow_slices": 0, "row_limit": limit}),
     )
     return out if ties else out[0]
 
@@ -169,6 +170,38 @@ def test_spmm_extrema_are_exact(dtype, width, heads, reduce):
         attained = per_edge == expected[case.row]
         counts = ties.astype(np.float64) * TIES_UNIT
         np.testing.assert_array_equal(counts, reduced(case, attained, "sum"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+@pytest.mark.parametrize("indices", [True, False])
+@pytest.mark.parametrize("limit", [1, 9, 1000])
+def test_first_edges_of_rows(dtype, reduce, indices, limit):
+    """Also by the reference, which lists them."""
+    offsets = "int32" if indices else "int64"
+    case = Case(limit, offsets=offsets, indices=offsets)
+    first = np.arange(case.edges) - case.offsets[case.row] < limit
+    assert first.all() == (limit == 1000)
+    counts = np.bincount(case.row[first], minlength=case.rows)[:, None]
+    rows = Rows(case.offsets, case.indices if indices else None, _row_chunks.no_chunks(), None)
+    # Narrow rows, and wide ones; with weights the edges' own.
+    for width, heads in ((3, 0), (3, 1), (40, 2)):
+        x = case.features(case.columns if indices else case.edges, width, dtype)
+        weights = case.weights(heads, dtype) if heads else None
+        per_edge = rounded_products(case, x, weights, indices).astype(np.float64)
+        if reduce != "max":
+            per_edge = products(case, x, weights, indices)
+        expected, scale = np.zeros((2, case.rows, width))
+        for row in np.unique(case.row):
+            own = per_edge[first & (case.row == row)]
+            expected[row] = getattr(np, reduce)(own, axis=0)
+            scale[row] = np.abs(own).sum(0)
+        if reduce == "mean":
+            scale = scale / np.maximum(counts, 1)
+        close(spmm(case, x, weights, reduce, indices=indices, limit=limit), expected, scale, dtype)
+        x = x.reshape(len(x), max(heads, 1), -1)
+        listed = reduce_rows(rows, x, weights, reduce, limit).reshape(expected.shape)
+        close(listed, expected, scale, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -157,6 +157,12 @@ def test_every_cuda_target_has_a_call():
     assert set(ffi.cuda_module.registrations()) == set(CALLS) | set(CUDA_CALLS)
 
 
+@pytest.mark.parametrize("target", CUDA_CALLS)
+def test_calls_of_a_gpu_are_built(target):
+    """Also where there is none to make them."""
+    assert CUDA_CALLS[target](Graph(empty=True)).results
+
+
 @pytest.mark.system
 @pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
 @pytest.mark.parametrize("part", range(PARTS))

@@ -354,6 +354,29 @@ def test_the_backward_pass_stores_nothing_of_the_sample():
     assert sum(leaf.size for leaf in jax.tree.leaves(pullback)) <= known + 2 + x.size
 
 
+@pytest.mark.parametrize("normalize", [None, "mean"])
+@pytest.mark.parametrize("size", [1, 256, 257])
+def test_first_edges_are_read_in_place(size, normalize):
+    """Up to the length of a chunk, whatever the row's length; beyond it a list of them is made."""
+    degrees = [0, 700, 255, 256, 257, 1, 0] + 20 * [2]
+    rng = np.random.default_rng(size)
+    receivers = np.repeat(np.arange(len(degrees)), degrees)
+    senders = rng.integers(90, size=receivers.size)
+    graph = Graph.from_edges(senders, receivers, num_senders=90, num_receivers=len(degrees))
+    assert graph.row_chunks.length == 256
+    sampling = Sampling("bucket", size)
+    for width, weighted in ((5, False), (40, True)):
+        x = draw_array(rng, (90, width), "float32")
+        weights = draw_array(rng, (graph.num_edges,), "float32") if weighted else None
+        arguments = {**sampling.arguments(), "normalize": normalize}
+        lowered = jax.jit(lambda g, x, w: sampled_spmm(g, x, w, **arguments)).lower(  # noqa: B023
+            graph, x, weights
+        )
+        assert ("jaxgnn_sample_edges" in lowered.as_text()) == (size > 256)
+        expected = brute_force_sampled_spmm(graph, x, weights, sampling, normalize=normalize)
+        assert_close(lowered.compile()(graph, x, weights), *expected)
+
+
 def test_under_jit_the_graph_is_an_operand():
     graph = skewed_graph(12, 60)
     text = (

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -29,21 +30,26 @@ def reduce_rows(
     reduce: str,
     *,
     narrow_slices: bool = False,
+    row_limit: int | None = None,
 ) -> Float[Array, "rows heads width"]:
     r"""$y_{ihd} = \mathrm{reduce}_e \, w_{eh} x_{c(e)hd}$ over the edges of row $i$.
 
     `weights` are in the order of the rows and in the accumulation dtype. With `narrow_slices` a GPU
     cuts the features into slices of 128 bytes also for short rows: faster for rows of equal length
-    whose senders' slices fit in the L2 cache.
+    whose senders' slices fit in the L2 cache. With a `row_limit`, at most the length of a chunk,
+    only the first so many edges of a row count.
 
     On a GPU rows of at most one edge, such as the transpose of a sampled tree, are a gather that
     XLA fuses with what follows, an activation's derivative and the gradient of receivers' rows.
     """
 
     def kernel(rows: Rows, x: Array, weights: Array | None) -> Array:
-        out, _ = _reduce(
-            "jaxgnn_spmm", 1, rows, x, weights, reduce, {"narrow_slices": int(narrow_slices)}
-        )
+        limited = rows
+        if row_limit is not None:
+            table = jnp.zeros((0, 2), jnp.int32)
+            limited = rows._replace(chunks=dataclasses.replace(rows.chunks, table=table))
+        attributes = {"narrow_slices": int(narrow_slices), "row_limit": row_limit or 0}
+        out, _ = _reduce("jaxgnn_spmm", 1, limited, x, weights, reduce, attributes)
         return out
 
     gathers = rows.chunks.longest == 1 and rows.columns is not None
@@ -51,7 +57,7 @@ def reduce_rows(
     def otherwise(rows: Rows, x: Array, weights: Array | None) -> Array:
         if gathers:
             return reference.gather_rows(rows, x, weights)
-        return reference.reduce_rows(rows, x, weights, reduce)
+        return reference.reduce_rows(rows, x, weights, reduce, row_limit)
 
     platforms = ("cpu",) if gathers else ("cpu", "cuda")
 

@@ -26,8 +26,12 @@ def reduce_rows(
     x: Float[Array, "columns heads width"],
     weights: Float[Array, "edges heads"] | None,
     reduce: str,
+    row_limit: int | None = None,
 ) -> Float[Array, "rows heads width"]:
     """Gather and segment reduction; differentiated by JAX, it shares a gradient at ties."""
+    if row_limit is not None:
+        rows, edges = _first_edges(rows, x, row_limit)
+        weights = None if weights is None else weights[edges]
     messages = _messages(rows, x, weights)
     if reduce in ("max", "min"):
         # What is compared is rounded; in the wider dtype ties are counted exactly.
@@ -130,6 +134,18 @@ def row_ids(rows: Rows, x: Array) -> Int[Array, " edges"]:
     ids = csr_row_ids(rows.offsets, edges, impl="jax")
     beyond = jnp.arange(edges, dtype=rows.offsets.dtype) >= rows.offsets[-1]
     return jnp.where(beyond, jnp.int32(rows.num_rows), ids)
+
+
+def _first_edges(rows: Rows, x: Array, limit: int) -> tuple[Rows, Int[Array, " edges"]]:
+    """The rows of the first edges of each row alone, and these edges."""
+    edges = x.shape[0] if rows.columns is None else rows.columns.shape[0]
+    taken = jnp.minimum(jnp.diff(rows.offsets), limit)
+    offsets = jnp.concatenate([jnp.zeros(1, taken.dtype), jnp.cumsum(taken)])
+    ids = csr_row_ids(offsets, min(edges, rows.num_rows * limit), impl="jax")
+    entry = jnp.arange(ids.shape[0], dtype=offsets.dtype)
+    edge = jnp.minimum(rows.offsets[ids] + (entry - offsets[ids]), max(edges - 1, 0))
+    columns = edge if rows.columns is None else rows.columns[edge]
+    return rows._replace(offsets=offsets, columns=columns, order=None), edge
 
 
 def _messages(

@@ -14,9 +14,10 @@ from jaxtyping import Array, Float
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.linear_call import Multilinear
 from jaxgnn.ops._aggregation.kernels import dot_rows, reduce_rows
-from jaxgnn.ops._core.rows import in_row_order
+from jaxgnn.ops._core.rows import in_row_order, neighbors
 from jaxgnn.ops._sampling.rows import (
     fits_in_cache,
+    row_limit,
     rows_are_even,
     rows_by_edge,
     sampled_rows,
@@ -50,10 +51,15 @@ def _aggregate(
     weights: Float[Array, "num_edges heads"] | None,
 ) -> Float[Array, "_ heads width"]:
     if not linear_map.transpose:
-        rows = sampled_rows(linear_map.sample, places, order=weights is not None)
         reduce = "mean" if linear_map.mean else "sum"
         narrow = rows_are_even(linear_map.sample, places)
-        return reduce_rows(rows, x, in_row_order(rows, weights), reduce, narrow_slices=narrow)
+        limit = row_limit(linear_map.sample, places)
+        if limit is not None:
+            rows = neighbors(places.graph, transpose=False)._replace(schedule=None)
+        else:
+            rows = sampled_rows(linear_map.sample, places, order=weights is not None)
+            weights = in_row_order(rows, weights)
+        return reduce_rows(rows, x, weights, reduce, narrow_slices=narrow, row_limit=limit)
     rows, times = sampled_rows_by_sender(linear_map.sample, places, order=weights is not None)
     weights = in_row_order(rows, weights)
     if times is not None:

@@ -14,7 +14,7 @@ from jaxgnn.graph._row_chunks import RowChunks, chunk_length, chunk_rows_on_devi
 from jaxgnn.ops._core.rows import Rows
 from jaxgnn.ops._sampling import kernels, reference
 from jaxgnn.ops._sampling.row_offsets import offsets_of
-from jaxgnn.ops._sampling.sample import Places, Sample, capacity
+from jaxgnn.ops._sampling.sample import ALL, Places, Sample, capacity
 
 
 def sampled_rows(sample: Sample, places: Places, *, order: bool = True) -> Rows:
@@ -36,6 +36,13 @@ def sampled_rows(sample: Sample, places: Places, *, order: bool = True) -> Rows:
     else:
         chunks = _chunks(offsets, size, sample.size)
     return Rows(offsets, columns, chunks, edges)
+
+
+def row_limit(sample: Sample, places: Places) -> int | None:
+    """How many of a row's first edges the sample is, where `reduce_rows` can take them from the
+    graph's own rows: nothing is drawn then, and nothing copied."""
+    of_all = sample.strategy == "bucket" and sample.rate == ALL and places.rows is None
+    return sample.size if of_all and sample.size <= places.graph.row_chunks.length else None
 
 
 def sampled_rows_by_sender(

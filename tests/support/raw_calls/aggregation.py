@@ -26,7 +26,7 @@ def spmm(g: Graph, ties: bool = False) -> Call:
             **({"ties": out} if ties else {}),
             "partials": (((2 if ties else 1) * g.parts, FEATURES), F32),
         },
-        {"reduce": 2, **({} if ties else {"narrow_slices": 0}), **CHUNKED},
+        {"reduce": 2, **({} if ties else {"narrow_slices": 0, "row_limit": 0}), **CHUNKED},
         FREE | {"x, axis 0", "weights, axis 1", "reduce"},
     )
 

@@ -139,7 +139,7 @@ def sparse_attention_gradients(g: Graph) -> Call:
     transpose = {
         "transpose_row_offsets": np.minimum(np.arange(COLUMNS + 1) * 2, g.offsets[-1]).astype(I32),
         "transpose_columns": g.columns,
-        "transpose_splits": np.zeros((0, 2), I32),
+        "transpose_chunks": np.zeros((0, 2), I32),
         "transpose_row_order": np.zeros(0, I32),
         "permutation": g.permutation,
     }

@@ -64,8 +64,11 @@ def tiles_weighted_spmm(g: Graph) -> Call:
     call = tiles_spmm(g)
     operands = {k: v for k, v in call.operands.items() if k not in ("row_columns", "masks", "x")}
     more = {"x": call.operands["x"], "weights": g.x(5, HEADS)}
-    free = FREE | {"edge_counts, axis 0", "x, axis 0", "weights, axis 1, 1", "reduce"}
-    return call._replace(operands={**operands, **tile_edges(), **more}, free=free)
+    return call._replace(
+        operands={**operands, **tile_edges(), **more},
+        attributes={"reduce": 0, **CHUNKED},
+        free=FREE | {"edge_counts, axis 0", "x, axis 0", "weights, axis 1, 1", "reduce"},
+    )
 
 
 def tiles_cosine_attention(g: Graph) -> Call:
